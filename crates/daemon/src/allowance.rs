@@ -1,24 +1,24 @@
-//! How much of a processor a port's own thread may use.
+//! The processor time that a port's own thread may use.
 //!
-//! Workers charge a port for its frames, and for messages that they handle. What a VMM has done by its port's own thread (vhost-user's
-//! control messages, mapping and unmapping memory) no worker does, so no worker's round-robin holds it back, but workers share the
-//! processors with it. So each such thread may use a part of one processor, and a burst at once for a VM that starts.
+//! Workers charge a port for its frames and for the messages that they handle. The port's own thread does other work for the VMM:
+//! vhost-user's control messages, mapping and unmapping memory. No worker's round-robin limits that work, but it shares the
+//! processors with the workers. So each such thread may use a part of one processor, plus a burst for a VM that starts.
 
 use std::time::Duration;
 
 use nicety_adapter::Time;
 use rustix::time::{ClockId, clock_gettime};
 
-/// One part of so many of a processor's time.
+/// The divisor of a processor's time: a thread gets one tenth.
 pub const PART: u32 = 10;
-/// The processor time that may be used at once. A VM that starts needs some ten milliseconds.
+/// Processor time that may be used at once. A VM that starts needs some ten milliseconds.
 pub const BURST: Duration = Duration::from_millis(50);
-/// The longest rest. Freeing the memory of one VM may take seconds, which the next one need not pay.
+/// The longest rest. Freeing the memory of one VM may take seconds; the next VM need not pay for that.
 pub const REST_MOST: Duration = Duration::from_secs(1);
-/// The shortest rest: an earlier one would cost more than it spares.
+/// The shortest rest. A shorter one would cost more than it saves.
 const REST_LEAST: Duration = Duration::from_millis(1);
 
-/// See the module's page: a token bucket of processor time.
+/// A token bucket of processor time.
 #[derive(Debug)]
 pub struct Allowance {
     left_ns: i64,
@@ -27,14 +27,14 @@ pub struct Allowance {
 }
 
 impl Default for Allowance {
-    /// A full one, for a thread that begins.
+    /// A full bucket, for a new thread.
     fn default() -> Self {
         Self { left_ns: ns(BURST), at: Time::ZERO, used: Duration::ZERO }
     }
 }
 
 impl Allowance {
-    /// The thread has used so much until now. Returns how long it must rest, if it must.
+    /// Charges the processor time used so far. Returns the rest that the thread must take, if any.
     pub fn rest(&mut self, used: Duration, now: Time) -> Option<Duration> {
         let fresh = ns(now.since(self.at)) / i64::from(PART);
         let spent = ns(used.saturating_sub(self.used));
@@ -60,7 +60,7 @@ pub fn used() -> Duration {
 mod tests {
     use super::*;
 
-    /// A thread that always has work, in pieces of this length: what it uses within `lasts`.
+    /// The time that a thread with endless work, in pieces of this length, uses within `lasts`.
     fn used_within(lasts: Duration, piece: Duration) -> Duration {
         let (mut now, mut used) = (Time::ZERO, Duration::ZERO);
         let mut allowance = Allowance::default();

@@ -1,5 +1,5 @@
-//! How a VM attaches to a port: QEMU 11's arguments or libvirt's XML, made from the host file alone. Also reports where the running
-//! daemon differs from the host file.
+//! The arguments to attach a VM to a port: QEMU 11's arguments or libvirt's XML, made from the host file alone. Also reports
+//! differences between the running daemon and the host file.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -22,7 +22,7 @@ pub struct Attach {
     pub notes: Vec<String>,
 }
 
-/// The arguments of QEMU 11, one per line, quoted for a shell.
+/// The arguments of QEMU 11, one option per line, quoted for a shell.
 pub fn qemu(port: &PortConfig) -> Attach {
     let mut lines = vec![
         vec!["-object".to_owned(), "memory-backend-memfd,id=mem,size=512M,share=on".to_owned()],
@@ -33,11 +33,11 @@ pub fn qemu(port: &PortConfig) -> Attach {
         Transport::VfioUser => lines.push(vec!["-device".to_owned(), function(port)]),
         Transport::VhostUser => {
             let socket = commas(&port.socket);
-            let way = match port.role {
+            let mode = match port.role {
                 Role::Listen => "reconnect-ms=1000",
                 Role::Connect => "server=on,wait=off",
             };
-            lines.push(vec!["-chardev".to_owned(), format!("socket,id={id},path={socket},{way}")]);
+            lines.push(vec!["-chardev".to_owned(), format!("socket,id={id},path={socket},{mode}")]);
             let (mut netdev, mut device) = (format!("vhost-user,id={id}-net,chardev={id}"), String::new());
             if let Some(queues) = port.queues.filter(|&queues| queues > 1) {
                 // Writing to a String cannot fail. Vectors: one per ring, one for configuration changes, one for the control queue.
@@ -80,7 +80,7 @@ pub fn qemu(port: &PortConfig) -> Attach {
     Attach { words: shown.join(" \\\n") + "\n", notes }
 }
 
-/// The parts of a libvirt domain.
+/// The elements of a libvirt domain.
 pub fn libvirt(port: &PortConfig) -> Attach {
     let memory = "  <memoryBacking>\n    <source type='memfd'/>\n    <access mode='shared'/>\n  </memoryBacking>\n";
     let words = match port.transport() {
@@ -121,8 +121,8 @@ pub fn libvirt(port: &PortConfig) -> Attach {
     Attach { words, notes: vec![merge, who_may(port)] }
 }
 
-/// Where the running daemon differs from the host file, in a sentence: the arguments would then miss the port, or reach another
-/// adapter.
+/// The differences between the running daemon and the host file, in a sentence. With them the arguments would miss the port or
+/// reach another adapter.
 pub fn otherwise(port: &PortConfig, served: &PortReport) -> Option<String> {
     let (name, adapter, mac) = (&port.name, port.entry.about.name, port.mac.to_string());
     let (Some(its_adapter), Some(its_mac), Some(its_socket)) = (&served.adapter, &served.mac, &served.socket) else {
@@ -144,15 +144,15 @@ pub fn otherwise(port: &PortConfig, served: &PortReport) -> Option<String> {
     (!parts.is_empty()).then(|| format!("the daemon serves {name} {}: {OTHER_FILE}", parts.join(", ")))
 }
 
-/// As [`otherwise`], for what `nicety ports` does not show. `doorbells` counts only if the file sets it.
+/// Like [`otherwise`], for values that `nicety ports` does not show. `doorbells` counts only if the file sets it.
 fn made_otherwise(port: &PortConfig, made_of: &MadeOf) -> Vec<String> {
     let number = |number: Option<u16>| number.map_or_else(|| "unset".to_owned(), |number| number.to_string());
     let doorbells = |mapped| if mapped { "mapped" } else { "trapped" }.to_owned();
     let rom = |has| if has { "with" } else { "without" };
     let mut parts = Vec::new();
-    let mut compare = |key: &str, served: String, asked: String| {
-        if served != asked {
-            parts.push(format!("with {key} {served} (not {asked})"));
+    let mut compare = |key: &str, served: String, configured: String| {
+        if served != configured {
+            parts.push(format!("with {key} {served} (not {configured})"));
         }
     };
     compare("role", made_of.role.to_string(), port.role.to_string());
@@ -160,12 +160,12 @@ fn made_otherwise(port: &PortConfig, made_of: &MadeOf) -> Vec<String> {
     compare("mtu", number(made_of.mtu), number(port.mtu));
     compare("standby", made_of.standby.to_string(), port.standby.to_string());
     compare("buffer", Bytes(u64::from(made_of.buffer)).to_string(), port.buffer.to_string());
-    if let Some(asked) = port.doorbells {
-        compare("doorbells", doorbells(made_of.mapped), doorbells(asked == Doorbells::Mapped));
+    if let Some(configured) = port.doorbells {
+        compare("doorbells", doorbells(made_of.mapped), doorbells(configured == Doorbells::Mapped));
     }
     let subsystem = |is_vmwares| if is_vmwares { "vmware" } else { "chip" }.to_owned();
     compare("subsystem", subsystem(made_of.vmware_subsystem), subsystem(port.is_vmwares));
-    // A daemon of an earlier version says nothing.
+    // A daemon of an earlier version does not report it.
     if !made_of.access.is_empty() && made_of.access != port.access.to_string() {
         parts.push(format!("for {} (not {})", made_of.access, port.access));
     }
@@ -183,13 +183,13 @@ pub fn is_same(one: &Path, other: &Path) -> bool {
 /// QEMU's vfio-user device, as JSON.
 fn function(port: &PortConfig) -> String {
     let path = port.socket.to_string_lossy();
-    // Written key by key, so that the driver comes first, as in QEMU's own examples.
+    // Written key by key: the driver must come first, as in QEMU's own examples.
     let path = json!(path);
     let boot = if port.rom.is_some() { ",\"bootindex\":1" } else { "" };
     format!("{{\"driver\":\"vfio-user-pci\",\"socket\":{{\"type\":\"unix\",\"path\":{path}}}{boot}}}")
 }
 
-/// The user or group that QEMU must run as, or the daemon.
+/// The user or group that QEMU, or the daemon, must run as.
 fn who_may(port: &PortConfig) -> String {
     if port.role == Role::Connect {
         return "QEMU makes the socket, for its own user alone: the daemon must run as that user, or as root"

@@ -8,7 +8,7 @@ fn port(adapter: &str, more: &str) -> PortConfig {
     Host::parse(&text, Path::new("/etc/host.toml")).unwrap().ports.remove(0)
 }
 
-/// From docs/interop/vfio-user.rst of QEMU, and facts measured with QEMU 11.1.
+/// Facts from QEMU's docs/interop/vfio-user.rst, and measured with QEMU 11.1.
 #[test]
 fn a_function_is_attached_by_vfio_user() {
     let attach = qemu(&port("e1000", ""));

@@ -1,20 +1,21 @@
-//! Busy polling: how long a worker polls before it sleeps (docs/feedback-loops.md has the constants and how they were found).
+//! Busy polling: the time that a worker polls before it sleeps (docs/feedback-loops.md explains the constants and their
+//! measurement).
 //!
-//! Waking a sleeping worker costs the waker a system call, usually a virtual CPU that has just rung a doorbell, and the worker its
-//! latency. Busy polling costs CPU time. So a worker polls for the time that would have cost least lately. Each wait adds a cost to
-//! every [span](SPANS): the wait itself, if it ended within the span; else the span plus the price of one sleep. [`LATELY`] sets
-//! how fast old waits are forgotten. An idle worker just sleeps; a worker with some early and some late events polls only for the
-//! early ones. This is the spin-or-block problem (Karlin, Li, Manasse, Owicki: Empirical studies of competitive spinning for a
-//! shared-memory multiprocessor, SOSP 1991), with their adaptive method.
+//! Waking a sleeping worker costs the waker a system call, and the worker its latency. The waker is usually a virtual CPU that
+//! has just rung a doorbell. Busy polling costs CPU time. So a worker polls for the time that would have cost least lately. Each
+//! wait adds a cost to every [span](SPANS): the wait itself, if it ended within the span; else the span plus the price of one
+//! sleep. [`LATELY`] sets how fast old waits are forgotten. An idle worker just sleeps. A worker with some early and some late
+//! events polls only for the early ones. This is the spin-or-block problem, with the adaptive method of Karlin, Li, Manasse,
+//! Owicki: Empirical studies of competitive spinning for a shared-memory multiprocessor, SOSP 1991.
 //!
 //! A worker's own timer, for example to poll mapped doorbells, ends no wait if it finds no work. But each timer that wakes a
-//! sleeper costs CPU time, which longer polling would have saved. A worker does not sleep for a timer that is due [very
-//! soon](BusyPoll::is_short).
+//! sleeper costs CPU time, which longer polling would have saved. So a worker does not sleep if a timer is due
+//! [very soon](BusyPoll::is_short).
 //!
-//! The price of a sleep depends on who waits during it. If a VMM's message ends it, a virtual CPU is stopped until the answer.
-//! Little traffic from alternating ports is request and response: latency bounds it. In a bulk transfer, which has more in flight,
-//! or for a port that sends alone, only CPU time counts. Interrupt moderation of network cards distinguishes the same cases (Linux,
-//! drivers/net/ethernet/intel/e1000/e1000_main.c, `e1000_update_itr`).
+//! The price of a sleep depends on the event that ends it. If a VMM's message ends it, a virtual CPU is stopped until the answer.
+//! Little traffic from alternating ports is request and response, which is bound by latency. In a bulk transfer, which has more
+//! in flight, or for a port that sends alone, only CPU time counts. Interrupt moderation of network cards distinguishes the same
+//! cases (Linux, drivers/net/ethernet/intel/e1000/e1000_main.c, `e1000_update_itr`).
 
 use std::time::Duration;
 
@@ -23,40 +24,41 @@ use nicety_adapter::{PortId, Time};
 /// The times that a worker may poll, in nanoseconds.
 const SPANS: [u64; 13] =
     [0, 5_000, 10_000, 20_000, 40_000, 60_000, 80_000, 100_000, 150_000, LONGEST, 300_000, 400_000, 600_000];
-/// The longest polling, as KVM's for a halted guest (Linux, Documentation/virt/kvm/halt-polling.rst, `halt_poll_ns`). Longer only
-/// where waking for timers would cost more.
+/// The longest polling: KVM's limit for a halted guest (Linux, Documentation/virt/kvm/halt-polling.rst, `halt_poll_ns`). It is
+/// longer only if waking for timers would cost more.
 const LONGEST: u64 = 200_000;
 
-/// The price of a sleep that a VMM's message ends, in nanoseconds of polling: a guest without KVM computes for some hundred
+/// The price of a sleep that a VMM's message ends, in nanoseconds of polling. A guest without KVM computes for some hundred
 /// microseconds between two messages.
 const PRICE_OF_AN_ANSWER: u64 = 400_000;
 /// The price in request and response: little data per wait, and not always from the same port.
 const PRICE_OF_AN_EXCHANGE: u64 = 100_000;
-/// The price otherwise: only a sleep's CPU time, 30 to 45 µs on a virtual machine.
+/// The price otherwise: only the CPU time of a sleep, 30 to 45 µs on a virtual machine.
 const PRICE_IN_BULK: u64 = 30_000;
-/// The limit of little data, in bytes as turns are charged: one full frame each way fits.
+/// The limit of little data, in bytes as turns are charged. One full frame each way fits.
 const LITTLE: u64 = 4 << 10;
 
-/// The cost of waking for a timer: in bulk, and in request and response, where the timer also fires some fifty microseconds late.
+/// The cost of waking for a timer, in bulk and in request and response. In the latter the timer also fires some fifty
+/// microseconds late.
 const TIMER: u64 = PRICE_IN_BULK;
 const TIMER_OF_AN_EXCHANGE: u64 = 75_000;
 
-/// How much sleeping prolongs a wait, in nanoseconds: the worker wakes late, and its peer may have gone to sleep.
+/// The time by which sleeping prolongs a wait, in nanoseconds. The worker wakes late, and its peer may have gone to sleep.
 const LATE: u64 = 25_000;
-/// The number of waits that count, roughly, as a power of two.
+/// The approximate number of waits that count, as a power of two.
 const LATELY: u32 = 5;
-/// Longer waits count as this, in nanoseconds. No price is nearly as high.
+/// Longer waits count as this, in nanoseconds. All prices are much lower.
 const LONG: u64 = 1_000_000;
 
 /// One wait of a worker, for tests.
 #[cfg(test)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
-    /// From the first poll until there was work.
+    /// Time from the first poll until there was work.
     pub lasted: Duration,
-    /// The worker slept.
+    /// Whether the worker slept.
     pub slept: bool,
-    /// A VMM's message ended it, and not an eventfd, a frame, a note or a timer.
+    /// Whether a VMM's message ended it. Else it was an eventfd, a frame, a note or a timer.
     pub message: bool,
     /// Bytes carried before it.
     pub carried: u64,
@@ -69,35 +71,36 @@ struct Open {
     /// Bytes carried before it.
     carried: u64,
     slept: bool,
-    /// When the last timer fired. Later work shows whether it found any.
+    /// The time at which the last timer fired. Later work shows whether the timer found any.
     timer: Option<Time>,
-    /// For each span: how many timers without work would have woken the worker.
+    /// For each span, the number of timers without work that would have woken the worker.
     vain: [u64; SPANS.len()],
 }
 
-/// See the module's page.
+/// The costs of each span, and the wait in progress.
 #[derive(Debug)]
 pub struct BusyPoll {
     /// The average cost of each span per wait, in nanoseconds.
     costs: [u64; SPANS.len()],
     best: usize,
-    /// Average bytes per wait. A message counts as 0: a guest that waits for an answer does no bulk transfer.
+    /// Average bytes per wait. A message counts as 0: a guest that waits for an answer makes no bulk transfer.
     bytes: u64,
     /// Bytes since the last wait began.
     carried: u64,
     /// The port that carried data last.
     port: PortId,
-    /// Another port carried data since the last wait ended.
+    /// Whether another port carried data since the last wait ended.
     changed: bool,
     open: Option<Open>,
     never: bool,
     /// All waits so far.
     #[cfg(test)]
-    pub told: Vec<Wait>,
+    pub waits: Vec<Wait>,
 }
 
 impl BusyPoll {
-    /// For a machine with this many processors. With one the awaited peer could not run during polling.
+    /// Busy polling on this many processors. With only one processor the awaited peer could not run during polling, so there is
+    /// none.
     pub fn new(processors: usize) -> Self {
         Self {
             costs: [0; SPANS.len()],
@@ -109,11 +112,11 @@ impl BusyPoll {
             open: None,
             never: processors < 2,
             #[cfg(test)]
-            told: Vec::new(),
+            waits: Vec::new(),
         }
     }
 
-    /// A turn of a port carried this many bytes, as turns are charged.
+    /// Notes that a turn of a port carried this many bytes, as turns are charged.
     pub fn carried(&mut self, port: PortId, bytes: u64) {
         if bytes > 0 {
             self.carried += bytes;
@@ -121,7 +124,7 @@ impl BusyPoll {
         }
     }
 
-    /// A wait begins, or continues after a timer that found no work. Returns until when to poll before sleeping.
+    /// Begins a wait, or continues it after a timer that found no work. Returns the time until which to poll before sleeping.
     pub fn begin(&mut self, now: Time) -> Time {
         self.judge_timer();
         let carried = &mut self.carried;
@@ -140,14 +143,14 @@ impl BusyPoll {
         !self.never && wait <= Duration::from_nanos(TIMER)
     }
 
-    /// A timer fired.
+    /// Notes that a timer fired.
     pub fn timer(&mut self, now: Time, slept: bool) {
         self.judge_timer();
         let Some(open) = &mut self.open else { return };
         (open.timer, open.slept) = (Some(now), open.slept | slept);
     }
 
-    /// An event other than a timer ended the wait, if there was one.
+    /// Notes that an event other than a timer ended the wait, if there was one.
     pub fn ended(&mut self, now: Time, slept: bool, message: bool) {
         self.judge_timer();
         let Some(open) = &mut self.open else { return };
@@ -155,8 +158,8 @@ impl BusyPoll {
         self.close(now, message);
     }
 
-    /// The last timer ended the wait if data was carried after it. If not, it would have woken the worker in vain after each
-    /// shorter span.
+    /// Decides whether the last timer found work: it did if data was carried after it, and then it ended the wait. Otherwise it
+    /// would have woken the worker in vain after each shorter span.
     fn judge_timer(&mut self) {
         let Some(open) = &mut self.open else { return };
         let Some(at) = open.timer.take() else { return };
@@ -172,7 +175,7 @@ impl BusyPoll {
         let Some(Open { began, carried, slept, vain, .. }) = self.open.take() else { return };
         let lasted = end.since(began);
         #[cfg(test)]
-        self.told.push(Wait { lasted, slept, message, carried });
+        self.waits.push(Wait { lasted, slept, message, carried });
         if self.never {
             return;
         }
@@ -193,7 +196,7 @@ impl BusyPoll {
             let sleep = if seen && lasted <= LONGEST { 0 } else { price + vain * timer };
             *cost = blend(*cost, if seen { lasted } else { span } + sleep);
         }
-        // Of equal costs the shortest span.
+        // Among equal costs the shortest span wins.
         self.best = (0..SPANS.len()).min_by_key(|&span| self.costs[span]).unwrap_or(0);
     }
 }
@@ -207,16 +210,15 @@ fn blend(mean: u64, new: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// A kind of wait, the bytes carried before it, and the time from which sleeping is cheaper (or the longest polling is too
-    /// short).
+    /// A kind of wait, the bytes carried before it, and the time from which sleeping is cheaper (or above the longest polling).
     const KINDS: [(bool, u64, u64); 3] =
         [(true, 64 << 10, 200_000), (false, 2 * (1514 + 256), PRICE_OF_AN_EXCHANGE), (false, 64 << 10, PRICE_IN_BULK)];
 
-    /// A worker's busy polling and clock.
+    /// A worker's busy polling and its clock.
     struct Watch {
         busy_poll: BusyPoll,
         now: Time,
-        /// Ports that carry data: two in turns, or one alone.
+        /// Ports that carry data: two that alternate, or one alone.
         ports: [u16; 2],
     }
 
@@ -229,11 +231,11 @@ mod tests {
             Duration::from_nanos(SPANS[self.busy_poll.best])
         }
 
-        /// The worker's view: timers without work, then the event after so many nanoseconds.
+        /// Timers without work, then the event after so many nanoseconds, as the worker reports them.
         fn comes_after_timers(&mut self, timers: &[u64], after: u64, message: bool, carried: u64) {
             self.ports.swap(0, 1);
             self.busy_poll.carried(PortId(self.ports[0]), carried);
-            // A port with an empty turn answers nobody.
+            // A port with an empty turn answers no other port.
             self.busy_poll.carried(PortId(9), 0);
             let begun = self.now;
             let until = self.busy_poll.begin(begun);
@@ -297,7 +299,7 @@ mod tests {
         let mut watch = Watch::new(2);
         (0..100).for_each(|_| watch.comes(90_000, true, 0));
         let span = watch.span();
-        // By the clock it could have come late within the polling, but it was not seen there.
+        // By the clock the event could have come late within the polling, but it was not seen there.
         for _ in 0..10 {
             let until = watch.busy_poll.begin(watch.now);
             watch.now = until.after_ns(1_000);
@@ -306,7 +308,7 @@ mod tests {
         assert!(watch.span() > span, "{:?}", watch.span());
     }
 
-    /// Half of the events are messages: so little is carried on average, and the other waits count as request and response.
+    /// Half of the events are messages. So the average data is little, and the other waits count as request and response.
     #[test]
     fn where_messages_come_nothing_is_bulk() {
         let mut watch = Watch::new(2);
@@ -330,7 +332,7 @@ mod tests {
         // It polls for late events only as long as the timers would cost.
         (0..200).for_each(|_| watch.comes_after_timers(&timers, LONG, false, 600));
         assert_eq!(watch.span(), Duration::from_micros(150));
-        // One port alone: nobody answers it.
+        // One port alone: no other port answers it.
         watch.ports = [1, 1];
         (0..200).for_each(|_| watch.comes_after_timers(&timers, after, false, 600));
         assert_eq!(watch.span(), Duration::ZERO);
@@ -370,10 +372,10 @@ mod tests {
         }
         watch.busy_poll.begin(watch.now);
         watch.busy_poll.ended(Time(1_020_000), false, true);
-        let told =
-            watch.busy_poll.told.iter().map(|wait| (wait.lasted.as_nanos(), wait.slept, wait.message, wait.carried));
+        let waits =
+            watch.busy_poll.waits.iter().map(|wait| (wait.lasted.as_nanos(), wait.slept, wait.message, wait.carried));
         // From the turn of the timer that found work: 7.5 to 20 µs.
-        assert_eq!(told.collect::<Vec<_>>(), [(7_000, true, false, 300), (12_500, true, true, 500)]);
+        assert_eq!(waits.collect::<Vec<_>>(), [(7_000, true, false, 300), (12_500, true, true, 500)]);
     }
 
     #[test]
@@ -383,8 +385,8 @@ mod tests {
         watch.busy_poll.timer(Time(1_050_000), true);
         watch.busy_poll.carried(PortId(1), 3_000);
         watch.busy_poll.ended(Time(1_450_000), false, false);
-        assert_eq!(watch.busy_poll.told.len(), 1);
-        assert_eq!(watch.busy_poll.told[0].lasted, Duration::from_micros(50));
+        assert_eq!(watch.busy_poll.waits.len(), 1);
+        assert_eq!(watch.busy_poll.waits[0].lasted, Duration::from_micros(50));
     }
 
     #[test]
@@ -396,7 +398,7 @@ mod tests {
         }
         watch.busy_poll.begin(watch.now);
         watch.busy_poll.ended(watch.now.after_ns(3_000), false, false);
-        assert!(watch.busy_poll.told[0].slept && watch.busy_poll.told.len() == 1);
+        assert!(watch.busy_poll.waits[0].slept && watch.busy_poll.waits.len() == 1);
     }
 
     #[test]

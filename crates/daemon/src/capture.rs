@@ -1,12 +1,12 @@
-//! Captures: frames that pass the switch, sent to a client of the control socket.
+//! Captures: frames in the switch, sent to a client of the control socket.
 //!
 //! ```text
 //! worker:          batch, decision, fates → Tap: filter, copy → Chunk ──► bounded queue
 //! control thread:  Chunk → pcapng blocks (`file.rs`) → the connection
 //! ```
 //!
-//! A worker never waits here: frames for which the queue has no room are lost, and counted per port. Without a capture there is no
-//! tap, and this costs nothing.
+//! A worker never waits here. Frames for which the queue has no room are lost, and counted per port. Without a capture there is
+//! no tap and no cost.
 
 mod bpf;
 mod file;
@@ -28,30 +28,30 @@ pub use bpf::{BpfError, INSTRUCTIONS_MOST, Program, Raw};
 pub(crate) use file::Encoder;
 pub use record::FileCapture;
 
-/// Most bytes that wait for a reader.
+/// Most bytes that may wait for a reader.
 const WAITING_MOST: usize = 8 << 20;
-/// Most chunks that wait for a reader.
+/// Most chunks that may wait for a reader.
 const CHUNKS_MOST: usize = 4096;
 
 /// The side of the switch where frames are captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// As they come in from a port, before any change.
+    /// Frames from a port, before any change.
     Ingress,
-    /// As they are offered to a port, with the switch's changes.
+    /// Frames to a port, with the switch's changes.
     Egress,
 }
 
-/// What is captured.
+/// Selects the frames of a capture.
 #[derive(Clone, Debug)]
 pub struct Scope {
-    /// Only these ports; all if `None`.
+    /// Only these ports. `None`: all ports.
     pub ports: Option<Vec<PortId>>,
     /// Only at this stage.
     pub stage: Option<Stage>,
     /// Only dropped frames.
     pub drops: bool,
-    /// Only frames that this program wants.
+    /// Only frames that this program accepts.
     pub filter: Option<Program>,
     /// Most bytes kept of each frame.
     pub snap: u32,
@@ -66,12 +66,12 @@ impl Scope {
 /// One frame.
 #[derive(Clone, Copy, Debug)]
 struct Record {
-    /// The port that it came from, or went to.
+    /// The frame's source port on ingress, its target port on egress.
     port: PortId,
-    /// Its length, and its bytes in the chunk.
+    /// The frame's length, and the length kept in the chunk.
     len: u32,
     bytes: u32,
-    /// The frames that it will be segmented into.
+    /// The number of frames of its segmentation, and their payload size.
     cut: Option<(u32, u16)>,
     what: What,
 }
@@ -79,11 +79,11 @@ struct Record {
 /// The comment on a frame.
 #[derive(Clone, Copy, Debug)]
 enum What {
-    /// Ingress: it goes to this port and so many others.
+    /// Ingress: the frame goes to this port and to so many others.
     To(PortId, usize),
-    /// Ingress: it was dropped.
+    /// Ingress: the frame was dropped.
     Nowhere(Reason),
-    /// Egress: it came from this port.
+    /// Egress: the frame came from this port.
     Out { from: PortId, edit: Edit, fate: Fate },
 }
 
@@ -100,7 +100,7 @@ struct Chunk {
 struct Tally {
     /// Frames that matched.
     seen: AtomicU64,
-    /// Of these, the frames lost for lack of room.
+    /// Matching frames that were lost for lack of room.
     lost: AtomicU64,
 }
 
@@ -159,7 +159,7 @@ impl Watcher for Tap {
     }
 
     fn egress(&self, port: PortId, batch: &Batch, offered: &[(Pick, Fate)], now: Time) {
-        // Whole, as in the batch: on the way it is segmented for receivers that cannot take it whole.
+        // Take frames whole, as in the batch. They are segmented later, for receivers that cannot take them whole.
         let wants =
             Wants { frame_max: PACKET_BYTES, tcp4: true, tcp6: true, udp: true, partial: true, ..Wants::default() };
         let (mut gathering, mut scratch) = (Gathering::new(self, now), Scratch::new());
@@ -180,7 +180,7 @@ impl Watcher for Tap {
     }
 }
 
-/// A chunk under construction.
+/// A chunk under construction, for one batch.
 struct Gathering<'a> {
     tap: &'a Tap,
     chunk: Chunk,
@@ -191,7 +191,7 @@ impl<'a> Gathering<'a> {
         Self { tap, chunk: Chunk { time, records: Vec::new(), bytes: Vec::new() } }
     }
 
-    /// Adds a frame with this head and offload, and the batch's payload behind it.
+    /// Adds a frame with this head and offload and the batch's payload.
     fn add(&mut self, port: PortId, batch: &Batch, packet: &Packet, (head, offload): (&[u8], Offload), what: What) {
         let Scope { filter, snap, .. } = &self.tap.scope;
         let Some(tally) = self.tap.tallies.get(usize::from(port.0)) else { return };
@@ -202,8 +202,7 @@ impl<'a> Gathering<'a> {
         let frame = &mut self.chunk.bytes[begin..];
         if let (Checksum::Partial { start, field }, None) = (offload.checksum, offload.segment) {
             let (start, field) = (usize::from(start), usize::from(field));
-            let _one_that_cannot_be_made_stays =
-                checksum::complete(frame, start, field.saturating_sub(start), Sum::ZERO);
+            let _invalid_offload = checksum::complete(frame, start, field.saturating_sub(start), Sum::ZERO);
         }
         if filter.as_ref().is_some_and(|filter| !filter.wants(frame)) {
             self.chunk.bytes.truncate(begin);
@@ -247,7 +246,7 @@ fn write(out: &mut Vec<u8>, head: &[u8], batch: &Batch, packet: &Packet, most: u
         out.resize((at + span.len() as usize).min(end), 0);
         batch.source().read_span(*span, &mut out[at..]);
     }
-    // The spans are as long as the frame says; if ever not, pad with zeros.
+    // The spans should be as long as the frame. If they are shorter, pad with zeros.
     out.resize(end, 0);
 }
 

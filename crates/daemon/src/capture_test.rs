@@ -61,8 +61,8 @@ fn encoder(reader: Reader) -> Encoder {
 /// A packet block: interface, direction, comment, bytes.
 type Seen = (u32, u32, String, Vec<u8>);
 
-/// An encoder's blocks so far: packets; and statistics as interface, seen, lost.
-fn said(bytes: &[u8]) -> (Vec<Seen>, Vec<(u32, u64, u64)>) {
+/// Decodes an encoder's blocks: packets, and statistics (interface, seen, lost).
+fn decoded(bytes: &[u8]) -> (Vec<Seen>, Vec<(u32, u64, u64)>) {
     let word = |at: usize| u32::from_le_bytes(*bytes[at..].first_chunk().unwrap());
     let long = |at: usize| u64::from_le_bytes(*bytes[at..].first_chunk().unwrap());
     let (mut packets, mut statistics, mut at) = (Vec::new(), Vec::new(), 0);
@@ -95,7 +95,7 @@ fn said(bytes: &[u8]) -> (Vec<Seen>, Vec<(u32, u64, u64)>) {
 fn all(encoder: &mut Encoder) -> Vec<Seen> {
     let mut seen = Vec::new();
     while let Poll::Ready(Some(blocks)) = encoder.poll(&mut Poller::from_waker(Waker::noop())) {
-        seen.extend(said(&blocks).0);
+        seen.extend(decoded(&blocks).0);
     }
     seen
 }
@@ -110,10 +110,10 @@ fn what_comes_in_is_told_with_where_it_goes_and_why_it_does_not() {
     world.switch.addresses().learn(nicety_frame::Mac(B), 0, PortId(1), Time(5));
     world.send(B, &[60], Offload::default());
     world.show(&tap);
-    let told: Vec<_> =
-        all(&mut encoder).into_iter().map(|(_, way, comment, frame)| (way, comment, frame.len())).collect();
+    let comments: Vec<_> =
+        all(&mut encoder).into_iter().map(|(_, direction, comment, frame)| (direction, comment, frame.len())).collect();
     let expected = [("to vm1 and 1 more", 60), ("dropped: too-short", 10), ("to vm1", 60)];
-    assert_eq!(told, expected.map(|(comment, len)| (1, comment.to_owned(), len)));
+    assert_eq!(comments, expected.map(|(comment, len)| (1, comment.to_owned(), len)));
 }
 
 #[test]
@@ -130,7 +130,10 @@ fn what_is_offered_is_told_with_its_edit_and_its_fate() {
     let comments = ["", "; waits in the receive buffer", "; dropped: filtered"];
     let comments = comments.map(|end| format!("from vm0; tag 7 was put in{end}"));
     assert_eq!(seen.iter().map(|(.., comment, _)| comment.clone()).collect::<Vec<_>>(), comments);
-    assert!(seen.iter().all(|(_, way, _, frame)| *way == 2 && frame.len() == 64 && frame[12..16] == [0x81, 0, 0, 7]));
+    assert!(
+        seen.iter()
+            .all(|(_, direction, _, frame)| *direction == 2 && frame.len() == 64 && frame[12..16] == [0x81, 0, 0, 7])
+    );
 }
 
 #[test]
@@ -172,7 +175,7 @@ fn a_checksum_that_was_left_to_the_adapter_is_made() {
     world.show(&tap);
     let frame = all(&mut encoder).remove(0).3;
     let covered = nicety_frame::checksum::sum(&frame[34..]);
-    // The field holds the sum of the pseudo-header, to be added.
+    // The field holds the sum of the pseudo-header, which must be added.
     assert_eq!(covered.word(0x3233).fold(), 0xffff, "a sum with its checksum is all ones: RFC 1071");
 }
 
@@ -191,11 +194,11 @@ fn who_reads_slowly_loses_frames_which_the_file_counts_and_memory_is_bounded() {
     assert!(waiting <= WAITING_MOST && waiting > WAITING_MOST - 2 * 64 * 1500, "{waiting} bytes");
     let seen = all(&mut encoder).len() as u64;
     let all_of_them = 64 * rounds as u64;
-    let (_, statistics) = said(&encoder.statistics(Duration::from_secs(2)));
+    let (_, statistics) = decoded(&encoder.statistics(Duration::from_secs(2)));
     assert_eq!(statistics, [(0, all_of_them, all_of_them - seen)]);
     assert!(seen < all_of_them && encoder.waiting() == 0);
-    // There is no news, but a reader that has gone must still be noticed.
-    assert_eq!(said(&encoder.statistics(Duration::from_secs(3))).1.len(), 1);
+    // Nothing has changed, but a disconnected reader must still be noticed.
+    assert_eq!(decoded(&encoder.statistics(Duration::from_secs(3))).1.len(), 1);
 }
 
 #[test]
@@ -211,6 +214,6 @@ fn a_port_that_takes_anothers_number_is_another_interface() {
     world.show(&tap);
     let seen = all(&mut encoder);
     assert_eq!((seen[0].0, seen[0].2.as_str()), (1, "to a port that has gone and 1 more"));
-    // Only its own frames count: the frame before its block was another port's.
-    assert_eq!(said(&encoder.statistics(Duration::ZERO)).1, [(1, 0, 0)]);
+    // Only the port's own frames count: the frame before its block was another port's.
+    assert_eq!(decoded(&encoder.statistics(Duration::ZERO)).1, [(1, 0, 0)]);
 }

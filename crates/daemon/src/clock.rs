@@ -1,4 +1,4 @@
-//! The only clock: monotonic, read once per round of a worker.
+//! The only clock: monotonic, and read once per round of a worker.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock that begins now.
+    /// A clock that starts now.
     pub fn start() -> Self {
         Self { origin: Instant::now() }
     }

@@ -1,8 +1,8 @@
-//! The control socket: how commands such as `nicety ports` and `apply`, and programs, talk to a running daemon.
+//! The control socket, by which programs and commands such as `nicety ports` and `apply` talk to a running daemon.
 //!
-//! HTTP/1.1 with JSON on a UNIX stream socket, for its owner only unless the host file says otherwise. Everyone who can connect may
-//! read. The peer's user and group decide who may change (`server.rs`). The paths are in `routes.rs`, their types in [`api`]; the
-//! daemon serves an OpenAPI document made from both.
+//! HTTP/1.1 with JSON on a UNIX stream socket. Only its owner may connect, unless the host file says otherwise. Everyone who can
+//! connect may read. The peer's user and group decide whether it may change anything (`server.rs`). The paths are in `routes.rs`,
+//! their types in [`api`]. The daemon serves an OpenAPI document made from both.
 //!
 //! ```text
 //! → GET /v1/ports/vm9 HTTP/1.1
@@ -11,9 +11,10 @@
 //!   {"type":"/v1/problems/no-such-port","title":…,"status":404,"detail":"there is no port \"vm9\"; did you mean \"vm1\"? …"}
 //! ```
 //!
-//! Its own thread serves it and never touches a worker's loop. A whole request must arrive within [`TIMEOUT`]. 64 clients can be
-//! connected at once; the next one replaces the client that was silent longest, of the user who has most. Users who may only read have
-//! short bodies and a [budget](budget) of processor time; one host file is understood at a time, and it is [bounded](Host::parse).
+//! A thread of its own serves the socket and never touches a worker's loop. A whole request must arrive within [`TIMEOUT`]. 64
+//! clients can be connected at once. The next one replaces the client that was silent longest, of the user who has most clients.
+//! Users who may only read have short bodies and a [budget](budget) of processor time. The daemon parses one host file at a time,
+//! and its size is [bounded](Host::parse).
 
 use std::fs::DirBuilder;
 use std::io;
@@ -55,28 +56,28 @@ pub use inspect::Soon;
 pub const VERSION: u32 = 1;
 /// Longest request body in bytes: a host file as JSON.
 pub const REQUEST_MOST: usize = 16 << 20;
-/// How long a request's head may take to arrive, and again its body.
+/// The timeout for a request's head, and again for its body.
 pub const TIMEOUT: Duration = Duration::from_secs(1);
-/// Connections that wait to be accepted: enough for a client among others who connect without end.
+/// Connections that wait to be accepted: enough for one client among others that connect all the time.
 const BACKLOG: u16 = 128;
 /// The answer while the daemon starts.
 const STARTING_SENTENCE: &str = "the daemon is still starting: ask again in a moment";
-/// Most changes that run or wait in a thread at once; further ones wait without a thread.
+/// Most changes that run or wait in a thread at once. Further changes wait without a thread.
 const CHANGES_MOST: usize = 4;
 /// Most addresses in an answer: some megabytes. A table may have 4 million.
 const ADDRESSES_MOST: usize = 65_536;
 /// Most ports that an answer names when the requested port does not exist.
 const NAMES_MOST: usize = 16;
 
-/// What the control socket needs from a daemon. Called from the control thread.
+/// The daemon's interface to the control socket. Called from the control thread.
 pub trait Inspect: Send + Sync {
-    /// Whether it serves. Before that it reports only itself.
+    /// Whether the daemon serves. Before that it reports only itself.
     fn is_ready(&self) -> bool;
 
     /// All ports, the uplink first.
     fn ports(&self) -> Vec<PortReport>;
 
-    /// The addresses that the switch has learned, as many as an answer has.
+    /// The addresses that the switch has learned, up to the limit of an answer.
     fn addresses(&self) -> AddressList;
 
     /// Restarts a failed port.
@@ -94,70 +95,74 @@ pub trait Inspect: Send + Sync {
     }
 }
 
-/// The answer to a request for an unknown port: the name that was probably meant, and the existing ones.
-fn no_port(asked: &str, ports: &[PortReport]) -> String {
+/// The answer to a request for an unknown port: the most similar name, and the existing ones.
+fn no_port(requested: &str, ports: &[PortReport]) -> String {
     let names = || ports.iter().map(|port| port.name.as_str());
     let listed: Vec<&str> = names().take(NAMES_MOST).collect();
     let more = if ports.len() > listed.len() { ", …" } else { "" };
-    format!("there is no port {asked:?}{} (there are: {}{more})", did_you_mean(asked, names()), listed.join(", "))
+    format!(
+        "there is no port {requested:?}{} (there are: {}{more})",
+        did_you_mean(requested, names()),
+        listed.join(", ")
+    )
 }
 
-/// Why there is no control socket.
+/// Reasons why there is no control socket.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// The socket.
+    /// The socket cannot be made.
     #[error("the control socket: {0}")]
     Listen(#[from] ListenError),
-    /// Its folder. It may belong to another user than the current one, as with sudo.
+    /// The socket's folder cannot be made. It may belong to another user than the current one, as with sudo.
     #[error(
         "the folder {path} for the control socket cannot be made: {error}; is XDG_RUNTIME_DIR this user's? [daemon] control in the host file names another path"
     )]
     Folder {
         /// The folder.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         error: io::Error,
     },
-    /// The accounts that may connect.
+    /// An account that may connect is unknown.
     #[error("the control socket: {0}")]
     Account(#[from] AccountError),
-    /// The thread, its bell.
+    /// The thread or its eventfd cannot be made.
     #[error("the control socket {path}: {error}")]
     System {
         /// The socket.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         error: io::Error,
     },
 }
 
 impl ControlError {
-    /// Whether another process has the socket, which can be asked who it is.
+    /// Whether another process serves the socket; that process can be asked who it is.
     pub fn is_taken(&self) -> bool {
         matches!(self, Self::Listen(ListenError::InUse(_)))
     }
 }
 
-/// Where the control socket can be made, and who may use it.
+/// The path of the control socket, checked, and its accounts.
 #[derive(Debug)]
 pub struct Prepared {
     path: PathBuf,
     access: Access,
-    /// The number and name of the group whose members may change.
+    /// The number and name of the group whose members may make changes.
     group: Option<(u32, String)>,
-    /// The folder to make.
+    /// The folder to make, if it is missing.
     folder: Option<PathBuf>,
-    /// Another daemon serves the socket already.
+    /// Whether another daemon serves the socket already.
     pub served: bool,
 }
 
 /// Checks whether a control socket can be made at `path`, which [`Host::control`] chose. A folder that the host file names must
-/// exist; the default one is made if it is missing.
+/// exist. The default folder is made if it is missing.
 pub fn prepare(host: &Host, path: &Path) -> Result<Prepared, ControlError> {
     checked(host, path, |path, access| nicety_socket::check(path, access))
 }
 
-/// The same checks as [`prepare`], without a connection that a running daemon would see.
+/// Makes the same checks as [`prepare`], without a connection that a running daemon would notice.
 pub fn check(host: &Host, path: &Path) -> Result<Prepared, ControlError> {
     checked(host, path, |path, access| nicety_socket::check_quietly(path, access))
 }
@@ -193,7 +198,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// Makes the socket and serves it. A missing default folder is made, for the owner only. `host` is the host file.
+    /// Makes the socket and serves it. Makes a missing default folder, for the owner only. `host` is the host file.
     pub fn start(prepared: Prepared, host: &Path, inspect: Arc<dyn Inspect>) -> Result<Self, ControlError> {
         let Prepared { path, access, group, folder, served: _ } = prepared;
         let system = |error| ControlError::System { path: path.clone(), error };
@@ -222,7 +227,7 @@ impl Control {
         Ok(Self { path, bell, thread })
     }
 
-    /// Its path.
+    /// The path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -101,7 +101,7 @@ fn port(name: &str) -> PortReport {
     }
 }
 
-/// The default control socket; its folder is made.
+/// The path of the default control socket. Its folder is made later.
 fn below(dir: &TempDir) -> PathBuf {
     dir.path().join("nicety/switch0.sock")
 }
@@ -112,7 +112,7 @@ fn start(dir: &TempDir, inspect: Arc<dyn Inspect>) -> Result<Control, ControlErr
     Control::start(prepare(&host, &below(dir))?, Path::new("/etc/host.toml"), inspect)
 }
 
-/// A control socket in this test's own folder, removed at the end.
+/// A control socket in this test's own folder. Dropping it removes both.
 struct Scratch {
     dir: TempDir,
     control: Control,
@@ -129,10 +129,10 @@ impl Scratch {
         below(&self.dir)
     }
 
-    /// The reply to these bytes, after which the client closes its half.
+    /// Sends these bytes, closes the client's half, and returns the reply.
     fn raw(&self, request: &[u8]) -> String {
         let mut stream = UnixStream::connect(self.path()).unwrap();
-        // The server may answer a long request and close before all of it is written.
+        // The server may answer a long request and close before the whole request is written.
         let _ = stream.write_all(request);
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let mut reply = Vec::new();
@@ -140,7 +140,7 @@ impl Scratch {
         String::from_utf8_lossy(&reply).into_owned()
     }
 
-    /// The problem that answers a request.
+    /// The problem in the answer to a request.
     fn problem(&self, head: &str, body: &str) -> Problem {
         let length = body.len();
         let reply = self.raw(
@@ -327,12 +327,13 @@ fn a_host_file_is_read_when_the_one_before_it_has_gone() {
     let begun = Instant::now();
     let mut first = UnixStream::connect(scratch.path()).unwrap();
     first.write_all(b"PUT /v1/host HTTP/1.1\r\nhost: n\r\nconnection: close\r\ncontent-length: 9\r\n\r\n{").unwrap();
-    // Clients come in order. The first is waited for as long as a body may take; this daemon then has no host file to change.
+    // Clients are served in order. The daemon waits for the first one as long as a body may take. Then it finds no host file to
+    // change.
     assert_eq!(scratch.problem("PUT /v1/host", "{}").status, 409);
     assert!(begun.elapsed() >= TIMEOUT, "{:?}", begun.elapsed());
-    let mut said = String::new();
-    let _it_may_be_reset = first.read_to_string(&mut said);
-    assert!(said.starts_with("HTTP/1.1 408 "), "{said}");
+    let mut answer = String::new();
+    let _reset = first.read_to_string(&mut answer);
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
 }
 
 #[test]
@@ -343,10 +344,10 @@ fn who_says_nothing_or_half_is_hung_up_on_after_a_second() {
         let mut silent = UnixStream::connect(scratch.path()).unwrap();
         let begun = Instant::now();
         silent.write_all(half.as_bytes()).unwrap();
-        let mut said = Vec::new();
-        let _it_may_be_reset = silent.read_to_end(&mut said);
-        let said = String::from_utf8_lossy(&said);
-        assert!(said.is_empty() || said.starts_with("HTTP/1.1 408 "), "{said}");
+        let mut answer = Vec::new();
+        let _reset = silent.read_to_end(&mut answer);
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 408 "), "{answer}");
         assert!(begun.elapsed() >= TIMEOUT && begun.elapsed() < TIMEOUT * 9, "{half:?}: {:?}", begun.elapsed());
     }
 }
@@ -359,16 +360,16 @@ fn however_many_say_nothing_or_take_no_answer_the_next_one_is_answered() {
         client.write_all(say).unwrap();
         client
     };
-    // Three times as many as may connect at once; one after another they would take a second each.
+    // Three times as many as may connect at once. One after another they would take a second each.
     let silent: Vec<UnixStream> = (0..2 * clients::CONNECTIONS_MOST).map(|_| come(b"GET /v1/po")).collect();
-    let mut deaf = come(b"GET /v1/ports HTTP/1.1\r\nhost: n\r\n\r\n");
+    let mut unread = come(b"GET /v1/ports HTTP/1.1\r\nhost: n\r\n\r\n");
     let begun = Instant::now();
     assert!(ask(&scratch.path(), Ask::Ports).is_ok());
     assert!(begun.elapsed() < TIMEOUT * 9, "{:?}", begun.elapsed());
     let mut first = &silent[0];
     assert_eq!(first.read(&mut [0; 1]).unwrap_or(0), 0, "it made room");
-    // The server had begun to answer this client, and may have been too slow.
-    assert!(deaf.read(&mut [0; 1]).unwrap() > 0);
+    // The server had begun to answer this client, which was perhaps too slow.
+    assert!(unread.read(&mut [0; 1]).unwrap() > 0);
 }
 
 #[test]
@@ -380,12 +381,12 @@ fn ten_thousand_requests_are_answered_on_few_connections_and_on_many() {
         // A hundred requests at once, and their answers.
         let many = b"GET /v1/addresses HTTP/1.1\r\nhost: n\r\n\r\n".repeat(100);
         client.write_all(&many).unwrap();
-        let mut heard = Vec::new();
-        while heard.windows(4).filter(|four| four == b" 200").count() < 100 {
+        let mut received = Vec::new();
+        while received.windows(4).filter(|four| four == b" 200").count() < 100 {
             let mut piece = [0; 65536];
             let count = client.read(&mut piece).unwrap();
             assert!(count > 0, "it ended after {answered}");
-            heard.extend_from_slice(&piece[..count]);
+            received.extend_from_slice(&piece[..count]);
         }
         answered += 100;
     }
@@ -412,9 +413,9 @@ fn who_may_change_is_told_by_user_and_group() {
     ] {
         assert_eq!(changers.include(who), may, "{who:?}");
     }
-    let said = changers.refusal(peer(7777, 9999));
+    let answer = changers.refusal(peer(7777, 9999));
     assert_eq!(
-        said,
+        answer,
         "user 7777 may read, and not change: be root, the daemon's user or the socket's owner, or be in group keepers"
     );
     // A user whose second group counts: root is in group 0.
@@ -467,14 +468,14 @@ fn a_daemon_that_hangs_is_not_waited_for_for_ever_whether_it_takes_connections_o
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("h.sock");
     let listener = nicety_socket::Listener::bind(&path).unwrap();
-    // Clients that have gone stay in its queue until that is full.
-    let said: Vec<String> = (0..8)
+    // Clients that have disconnected stay in the queue until it is full.
+    let answer: Vec<String> = (0..8)
         .map(|_| client::ask_within(&path, Ask::Version, Duration::from_millis(50)).unwrap_err().to_string())
         .collect();
     let (at, us) = (path.display(), std::process::id());
     let silent = format!("process {us} has the socket {at}, took the question, and sent no whole answer within 50ms");
     let full = format!("somebody has the socket {at}, and takes no connection: its queue was full for 50ms");
-    assert_eq!((&said[0], &said[7]), (&silent, &full), "what was seen, and no guess why");
+    assert_eq!((&answer[0], &answer[7]), (&silent, &full), "what was seen, and no guess why");
     drop(listener);
 }
 

@@ -32,17 +32,17 @@ use crate::inbox::{Inbox, Note};
 use crate::mapper::Mapper;
 use crate::port_log::PortLog;
 use crate::recorder::{Recorder, Recording};
-use crate::rings::{Door, RingsServer};
+use crate::rings::{FrontendSocket, RingsServer};
 use crate::service::{Link, Service};
 use crate::shell::{PortShell, Schedule, Signals};
 use crate::worker::Worker;
 pub use error::StartError;
 pub use restart::RestartError;
 
-/// How long a worker may take to release a port.
+/// The time that a worker may take to release a port.
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a port is made from.
+/// The specification of a port.
 #[derive(Clone, Debug)]
 pub struct PortSpec {
     /// Its name.
@@ -51,7 +51,7 @@ pub struct PortSpec {
     pub entry: &'static Entry,
     /// The adapter's settings.
     pub settings: Settings,
-    /// Where its VM connects, or listens.
+    /// The socket at which its VM connects, or listens.
     pub socket: PathBuf,
     /// Whether this side listens there.
     pub role: Role,
@@ -59,11 +59,11 @@ pub struct PortSpec {
     pub mapped: bool,
     /// Receive buffer in bytes.
     pub buffer_bytes: u32,
-    /// Who may connect.
+    /// The accounts that may connect.
     pub access: Access,
     /// Its port group, if it is in one.
     pub group: Option<String>,
-    /// What it may do on the switch.
+    /// Its policy on the switch.
     pub policy: Policy,
 }
 
@@ -76,11 +76,11 @@ struct Running {
     blank: Arc<AtomicBool>,
     log: Arc<PortLog>,
     recorder: Option<Arc<Recorder>>,
-    /// Ends the vhost-user thread when dropped.
+    /// The vhost-user thread. It ends when this is dropped.
     rings: Option<RingsServer>,
 }
 
-/// Makes an uplink again. The error is for a person.
+/// Makes an uplink again. The error is a sentence for a person.
 pub type UplinkMaker = Box<dyn Fn(&Daemon) -> Result<Box<dyn Uplink>, String> + Send + Sync>;
 
 /// An open uplink.
@@ -106,31 +106,31 @@ struct Opened {
     log: Arc<PortLog>,
 }
 
-/// A snapshot of one port, for a person.
+/// A snapshot of one port, for reports.
 #[derive(Clone, Debug)]
 pub struct PortView {
-    /// What it was made from; `None` for the uplink.
+    /// The specification; `None` for the uplink.
     pub spec: Option<PortSpec>,
     /// Its name.
     pub name: String,
     /// Its number on the switch.
     pub id: PortId,
-    /// What it may do on the switch.
+    /// Its policy on the switch.
     pub policy: Policy,
-    /// The multicasts that it is sent, if ports are snooped.
+    /// The multicasts that it gets, if ports are snooped.
     pub wanted: Vec<Wanted>,
-    /// Who has said to be at its other end.
+    /// The neighbour that LLDP announced.
     pub neighbour: Option<Neighbour>,
-    /// What it does.
+    /// Its state.
     pub state: State,
     /// Interrupt descriptors written.
     pub signals: u64,
     /// Whether the VM's shared memory was empty when the driver was up.
     pub blank: bool,
-    /// How long ago the last connection ended with an error, and that error. `None` if it just closed.
+    /// The time since the last connection ended with an error, and the error. `None` if it just closed.
     pub last_end: Option<(Duration, String)>,
-    /// Why no VMM is there, if the port connects to one.
-    pub sought: Option<String>,
+    /// The reason why no VMM is there, if the port connects to one.
+    pub absence: Option<String>,
 }
 
 #[derive(Debug)]
@@ -139,7 +139,7 @@ struct WorkerHandle {
     newcomers: mpsc::Sender<Service>,
 }
 
-/// See the module's page.
+/// The plane, its workers and the open ports.
 #[derive(Debug)]
 pub struct Daemon {
     plane: Arc<Plane>,
@@ -151,12 +151,13 @@ pub struct Daemon {
     /// Ports that were closed for a reopen that failed.
     lost: Mutex<Vec<(PortSpec, Option<Arc<Recorder>>)>>,
     recording: Mutex<Option<Recording>>,
-    /// How often ports were opened or closed.
+    /// The number of times that ports were opened or closed.
     generation: AtomicU64,
 }
 
 impl Daemon {
-    /// A switch without ports, and its workers. The seed of its tables is the daemon's own, whatever `limits` say: no guest knows it.
+    /// Starts a switch without ports, and its workers. The seed of its tables is the daemon's own, whatever `limits` say: no
+    /// guest knows it.
     pub fn start(limits: Limits, workers: usize) -> Result<Self, StartError> {
         let clock = Clock::start();
         let plane = Arc::new(Plane::new(Limits { seed: random(), ..limits }));
@@ -186,14 +187,14 @@ impl Daemon {
     }
 
     /// Records the guests' register accesses of ports opened from now on. [`Daemon::begin_traces`] writes a trace per port into
-    /// this folder; until then older traces stay there.
+    /// this folder. Until then older traces stay there.
     pub fn record(&self, folder: &Path) -> Result<(), StartError> {
         let recording = Recording::start(folder, self.clock)?;
         *self.recording() = Some(recording);
         Ok(())
     }
 
-    /// Replaces older traces, if there is a recording.
+    /// Replaces older traces, if recording is on.
     pub fn begin_traces(&self) -> Result<(), StartError> {
         Ok(self.recording().as_mut().map_or(Ok(()), Recording::begin)?)
     }
@@ -218,7 +219,7 @@ impl Daemon {
         free.unwrap_or(PortId(u16::MAX))
     }
 
-    /// The worker that owns a port: ports are distributed by number.
+    /// The worker that owns a port. Ports are distributed by number.
     fn worker(&self, id: PortId) -> &WorkerHandle {
         &self.workers[usize::from(id.0) % self.workers.len()]
     }
@@ -231,7 +232,7 @@ impl Daemon {
         self.uplinks.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Opens a port. Its socket exists when this returns, if it listens.
+    /// Opens a port. If it listens, its socket exists on return.
     pub fn open(&self, spec: PortSpec) -> Result<PortId, StartError> {
         let recorder = self.recorder(&spec)?;
         self.open_recorded(spec, recorder)
@@ -260,7 +261,7 @@ impl Daemon {
         Arc::new(PortLog::new(id, name, adapter, self.clock, self.inbox(id)))
     }
 
-    /// The common part of every port, not served yet.
+    /// Makes the common part of every port. The port is not served yet.
     fn opened(
         &self,
         id: PortId,
@@ -278,7 +279,7 @@ impl Daemon {
         Ok(Opened { name, schedule, port: Arc::new(port), log })
     }
 
-    /// A port that speaks vfio-user.
+    /// Opens a port that speaks vfio-user.
     fn open_function(
         &self,
         id: PortId,
@@ -323,7 +324,7 @@ impl Daemon {
         Ok(Running { spec, port, schedule, blank, log, recorder, rings: None })
     }
 
-    /// A port that speaks vhost-user.
+    /// Opens a port that speaks vhost-user.
     fn open_rings(
         &self,
         id: PortId,
@@ -331,9 +332,9 @@ impl Daemon {
         adapter: Box<dyn Adapter>,
         recorder: Option<Arc<Recorder>>,
     ) -> Result<Running, StartError> {
-        let door = match spec.role {
-            Role::Listen => Door::Listen(listener(&spec)?),
-            Role::Connect => Door::Connect(spec.socket.clone()),
+        let socket = match spec.role {
+            Role::Listen => FrontendSocket::Listen(listener(&spec)?),
+            Role::Connect => FrontendSocket::Connect(spec.socket.clone()),
         };
         let (signals, inbox) = (Arc::new(Signals::rings()), self.inbox(id));
         let Opened { name, schedule, port, log } =
@@ -341,9 +342,9 @@ impl Daemon {
         let link = Link::Rings { kicks: Vec::new() };
         let fresh = Service::new(Arc::clone(&log), Arc::clone(&port), Arc::clone(&schedule), link);
         self.join(&name, &port, &spec.policy, Service { recorder: recorder.clone(), ..fresh })?;
-        // Only now: a front end may have been waiting for us.
+        // Start this last: a front end may be waiting for the socket.
         let (noted, noting) = (Arc::clone(&log), recorder.clone());
-        let rings = RingsServer::start(noted, door, Arc::clone(&port), signals, inbox, self.clock, noting);
+        let rings = RingsServer::start(noted, socket, Arc::clone(&port), signals, inbox, self.clock, noting);
         let rings = rings.map_err(|source| {
             self.give_up(id);
             StartError::System { what: "starting a port's thread", source }
@@ -355,8 +356,8 @@ impl Daemon {
         let joined = self.plane.join_with(Arc::clone(port), policy);
         joined.map_err(|source| StartError::Switch { port: name.to_owned(), source })?;
         let WorkerHandle { inbox, newcomers } = self.worker(port.id());
-        // A worker that has ended takes no ports, but then nothing is opened.
-        let _it_runs = newcomers.send(service);
+        // A worker that has ended takes no ports; then no port is opened any more.
+        let _worker_ended = newcomers.send(service);
         inbox.push(Note::Serve);
         Ok(())
     }
@@ -394,8 +395,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Closes a port: its VM loses its adapter, its own socket is removed, and its backlog is dropped as `removed`. Returns its last
-    /// state; `None` if there is no such port.
+    /// Closes a port: its VM loses its adapter, its own socket is removed, and its backlog is dropped as `removed`. Returns its
+    /// last state, or `None` if there is no such port.
     pub fn close(&self, name: &str) -> Option<PortView> {
         let running = {
             let mut ports = self.ports();
@@ -403,7 +404,7 @@ impl Daemon {
             id.and_then(|id| ports.remove(&id))
         };
         let Some(mut running) = running else {
-            // A port that failed to reopen is not reopened any more.
+            // A port that failed to reopen is forgotten.
             self.lost.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).retain(|(spec, _)| spec.name != name);
             return None;
         };
@@ -413,7 +414,7 @@ impl Daemon {
         Some(view(&running))
     }
 
-    /// Closes the uplink of this name, if there is one, and releases the senders that it held.
+    /// Closes the uplink of this name, if there is one, and releases the senders that wait for it.
     pub fn close_uplink(&self, name: &str) {
         let closed = {
             let mut uplinks = self.uplinks();
@@ -450,7 +451,7 @@ impl Daemon {
             signals: 0,
             blank: false,
             last_end: None,
-            sought: None,
+            absence: None,
         }));
         drop(uplinks);
         views.extend(self.ports().values().map(view));
@@ -465,7 +466,7 @@ impl Daemon {
         views
     }
 
-    /// When its clock began, since 1970-01-01 00:00 UTC.
+    /// The start of its clock, since 1970-01-01 00:00 UTC.
     pub fn epoch(&self) -> Duration {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         since.saturating_sub(Duration::from_nanos(self.clock.now().0))
@@ -476,7 +477,7 @@ impl Daemon {
         self.plane.switch().addresses().iter(self.clock.now()).collect()
     }
 
-    /// Stops: VMs lose their adapters, sockets are removed, workers are joined.
+    /// Stops the daemon: VMs lose their adapters, sockets are removed, workers are joined.
     pub fn stop(&self) {
         let names: Vec<String> = self.ports().values().map(|running| running.spec.name.clone()).collect();
         for name in names {
@@ -491,7 +492,7 @@ impl Daemon {
                 warn!("a worker had panicked");
             }
         }
-        // When this returns, the recording is in its files.
+        // On return the recording is in its files.
         drop(self.recording().take());
     }
 }
@@ -508,16 +509,16 @@ fn view(running: &Running) -> PortView {
         signals: running.schedule.written(),
         blank: running.blank.load(Ordering::Relaxed),
         last_end: running.log.last_end(),
-        sought: running.rings.as_ref().and_then(RingsServer::sought),
+        absence: running.rings.as_ref().and_then(RingsServer::absence),
     }
 }
 
-/// A number that nobody else knows, another one each time.
+/// A new secret number each time.
 pub(crate) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// A port's own socket.
+/// Makes a port's own socket.
 fn listener(spec: &PortSpec) -> Result<Listener, StartError> {
     let listener = Listener::bind_for(&spec.socket, &spec.access);
     listener.map_err(|source| StartError::Socket { port: spec.name.clone(), source })

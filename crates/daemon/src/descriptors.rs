@@ -1,6 +1,6 @@
-//! The limit of open files. Each port needs a few, and its VM passes one for each memory file and each interrupt. No VM may pass so
-//! many memory files that others lack descriptors. The usual soft limit of 1024 is for programs that use select(2); this one does
-//! not (getrlimit(2), RLIMIT_NOFILE).
+//! The limit of open files. Each port needs a few, and its VM passes one for each memory file and each interrupt. No VM may pass
+//! so many memory files that others lack descriptors. The usual soft limit of 1024 is for programs that use select(2); this one
+//! does not (getrlimit(2), RLIMIT_NOFILE).
 
 use std::sync::Once;
 
@@ -8,15 +8,15 @@ use nicety_memory::limit_files;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
 
-/// For the daemon itself: standard streams, log, uplink, control socket and its client.
+/// Descriptors of the daemon itself: standard streams, log, uplink, control socket and its client.
 const OWN: u64 = 16;
-/// For each worker.
+/// Descriptors of each worker.
 const WORKER: u64 = 2;
-/// For each port before a VM connects, at most: a socket, a thread's eventfd, two files of a mapped page.
+/// Most descriptors of each port before a VM connects: a socket, a thread's eventfd, two files of a mapped page.
 const PORT: u64 = 4;
-/// For each VM: QEMU passes a memory file or two, and an eventfd or two per queue.
+/// Descriptors of each VM: QEMU passes a memory file or two, and an eventfd or two per queue.
 const VM: u64 = 32;
-/// How many memory files each VM may share at least: QEMU has one per memory backend.
+/// Memory files that each VM may share at least: QEMU has one per memory backend.
 const VM_FILES: u64 = 8;
 
 /// The limit is too low for this many ports.
@@ -33,21 +33,22 @@ pub struct TooFew {
     limit: u64,
 }
 
-/// Raises the limit as far as this process may. Fails if it is too low for the ports; warns if it is too low for their VMs.
+/// Raises the limit as far as this process may. Fails if the limit is too low for the ports; warns if it is too low for their
+/// VMs.
 pub fn provide(ports: usize, workers: usize) -> Result<(), TooFew> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = current == maximum || setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).is_ok();
-    // If it cannot be raised, the current limit counts.
+    // If the limit cannot be raised, the current one counts.
     let limit = if raised { maximum } else { current };
     let limit = limit.unwrap_or(u64::MAX);
     limit_files(files_per_vm(ports, workers, limit));
     judge(ports, workers, limit)
 }
 
-/// How many memory files each VM may share, so that enough descriptors remain for all VMs.
+/// Memory files that each VM may share, so that enough descriptors remain for all VMs.
 fn files_per_vm(ports: usize, workers: usize, limit: u64) -> usize {
-    let spare = limit.saturating_sub(ample(ports, workers)) / (ports as u64).max(1);
-    usize::try_from(spare.max(VM_FILES)).unwrap_or(usize::MAX)
+    let per_vm = limit.saturating_sub(ample(ports, workers)) / (ports as u64).max(1);
+    usize::try_from(per_vm.max(VM_FILES)).unwrap_or(usize::MAX)
 }
 
 fn least(ports: usize, workers: usize) -> u64 {
@@ -59,7 +60,7 @@ fn ample(ports: usize, workers: usize) -> u64 {
 }
 
 /// Warns once that some VMMs' descriptors stay open, because closing them would block (`nicety_bell::Lent`).
-pub(crate) fn tell_left_open() {
+pub(crate) fn warn_left_open() {
     static TOLD: Once = Once::new();
     let left = nicety_bell::left_open();
     if left > 0 {
@@ -98,10 +99,10 @@ mod tests {
         assert_eq!(judge(1023, 1, 1 << 20), Ok(()));
         assert_eq!(judge(1023, 1, 5000), Ok(()), "enough for the ports");
         assert_eq!(judge(3, 1, 1024), Ok(()));
-        let said = judge(1023, 1, 1024).unwrap_err().to_string();
+        let message = judge(1023, 1, 1024).unwrap_err().to_string();
         let start =
             "1023 ports need 4110 open files, 36846 with a VM at each, and this process may have 1024: raise the hard";
-        assert!(said.starts_with(start), "{said}");
+        assert!(message.starts_with(start), "{message}");
         let one = judge(1, 1, 8).unwrap_err().to_string();
         assert!(one.starts_with("1 port needs 22 open files, 54 with a VM at each, "), "{one}");
     }

@@ -17,7 +17,7 @@ use nicety_vfio_user::{
 };
 
 use crate::clock::Clock;
-use crate::descriptors::tell_left_open;
+use crate::descriptors::warn_left_open;
 use crate::mapper::{Mapper, Outcome, Wanted};
 use crate::port_log::{Kind, PortLog};
 use crate::recorder::Recorder;
@@ -29,22 +29,22 @@ use crate::shell::Signals;
 const ROM_REGION: u32 = 6;
 const CONFIG_REGION: u32 = 7;
 const REGIONS: usize = 9;
-/// A register write with its message takes as long as this many descriptor reads.
+/// Descriptor reads that take as long as a register write with its message.
 const DESCRIPTORS_PER_ACCESS: u32 = 64;
-/// A writable mapping without a file that starts below this address, and is at least as large, is the VM's RAM: a mistake in its
-/// configuration. Elsewhere it is a ROM or a frame buffer, which QEMU never shares.
+/// A writable mapping without a file, below this address and at least as large, is the VM's RAM: a mistake in its configuration.
+/// Elsewhere it is a ROM or a frame buffer, which QEMU never shares.
 const RAM_BELOW: u64 = 16 << 20;
 
 /// The shortest time between two checks of the memory of a port's VMs.
-const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// See the module's page.
+/// The device of a port.
 #[derive(Debug)]
 pub struct PortDevice {
     log: Arc<PortLog>,
     port: Arc<Port>,
     interrupts: Arc<Interrupts>,
-    /// The VMM unmasks INTx through this, without a message: the worker watches it.
+    /// The eventfd by which the VMM unmasks INTx without a message. The worker watches it.
     unmask: Option<Arc<Bell>>,
     signals: Arc<Signals>,
     clock: Clock,
@@ -55,26 +55,26 @@ pub struct PortDevice {
     /// Bytes of each region.
     sizes: [u64; REGIONS],
     page: Option<Page>,
-    /// A page that nobody reads: see [`nicety_adapter::PciFace::spare`].
+    /// A page whose writes are ignored: see [`nicety_adapter::PciFace::spare`].
     spare: Option<(u32, RegionMapping)>,
     /// Whether its adapter reads and writes guest memory (DMA).
     dma: bool,
-    /// Whether its memory was checked since the VM attached.
-    looked: bool,
-    /// The earliest time of the next check: a VMM that reconnects often gets no more of its worker's time than one that stays.
-    next_look: Time,
+    /// Whether the memory was checked since the VM attached.
+    memory_checked: bool,
+    /// The earliest time of the next check. A VMM that reconnects often gets no more of its worker's time than one that stays.
+    next_check: Time,
     /// Protocol violations by the drivers of earlier VMs.
     breaches_before: u64,
-    /// The check found its memory empty.
+    /// Whether the check found the memory empty.
     blank: Arc<AtomicBool>,
-    /// Whether the operator was told about unshared memory.
-    told: bool,
-    /// The cost of writes beyond their accesses, in descriptors; not reported to a session yet.
+    /// Whether the operator was warned of unshared memory.
+    warned: bool,
+    /// The cost of writes beyond their accesses, in descriptors, that was not reported to a session yet.
     excess: u32,
     recorder: Option<Arc<Recorder>>,
 }
 
-/// A page of doorbells that the VM can map.
+/// A page of doorbells that the VM may map.
 #[derive(Debug)]
 struct Page {
     doorbells: Doorbells,
@@ -127,11 +127,11 @@ impl PortDevice {
             page: None,
             spare: None,
             dma,
-            looked: false,
-            next_look: Time(0),
+            memory_checked: false,
+            next_check: Time(0),
             breaches_before: 0,
             blank: Arc::default(),
-            told: false,
+            warned: false,
             excess: 0,
             recorder: None,
         }
@@ -142,18 +142,19 @@ impl PortDevice {
         Arc::clone(&self.blank)
     }
 
-    /// Whether the log has said how to share this VM's memory.
-    pub fn has_told(&self) -> bool {
-        self.told
+    /// Whether the log has advised to share this VM's memory.
+    pub fn has_warned(&self) -> bool {
+        self.warned
     }
 
-    /// The descriptor by which the VMM unmasks INTx without a message, if it has passed one (KVM's resample eventfd). Watch it
+    /// The descriptor by which the VMM unmasks INTx without a message (KVM's resample eventfd), if it has passed one. Watch it
     /// until it changes.
     pub fn unmask(&self) -> Option<&Arc<Bell>> {
         self.unmask.as_ref()
     }
 
-    /// The descriptor of [`PortDevice::unmask`] is readable: unmasks, as the message would. False if it was not signalled.
+    /// Call this when the descriptor of [`PortDevice::unmask`] is readable. Unmasks INTx, like the message. Returns false if the
+    /// descriptor was not signalled.
     pub fn unmask_signalled(&mut self) -> bool {
         self.scan_doorbells();
         let signalled = self.interrupts.unmask_signalled();
@@ -168,7 +169,7 @@ impl PortDevice {
         self.recorder = recorder;
     }
 
-    /// Lets the VM map the adapter's spare page, if it has one, so that its register writes are not posted.
+    /// Lets the VM map the adapter's spare page, if there is one. Then QEMU does not post its register writes.
     pub fn map_spare(&mut self) -> Result<(), MapError> {
         if let Some(place) = self.port.with_pci(self.now(), |pci, _| pci.spare()).flatten() {
             let fd = Arc::new(shared_file("nicety-spare", place.offset + place.len)?);
@@ -178,7 +179,7 @@ impl PortDevice {
         Ok(())
     }
 
-    /// Lets the VM map the adapter's doorbells. False if they cannot be mapped.
+    /// Lets the VM map the adapter's doorbells. Returns false if they cannot be mapped.
     pub fn map_doorbells(&mut self) -> Result<bool, MapError> {
         let Some(place) = Doorbells::place(&self.port, self.now()) else { return Ok(false) };
         let fd = shared_file("nicety-doorbells", place.offset + place.len)?;
@@ -192,12 +193,12 @@ impl PortDevice {
         Ok(true)
     }
 
-    /// Passes changed words of the mapped page to the adapter as register writes. True if there were any.
+    /// Passes changed words of the mapped page to the adapter as register writes. Returns true if there were any.
     pub fn scan_doorbells(&mut self) -> bool {
         let now = self.now();
         let rung = self.page.as_mut().is_some_and(|page| page.doorbells.scan(&self.port, now));
         if rung {
-            self.look_at_memory();
+            self.check_memory();
         }
         rung
     }
@@ -210,23 +211,23 @@ impl PortDevice {
         }
     }
 
-    /// The thread that maps its memory.
+    /// The thread that maps the VM's memory.
     #[cfg(test)]
     pub(crate) fn mapper(&self) -> &Mapper {
         &self.mapper
     }
 
-    /// Ends the memory thread; a caller that may block joins it.
+    /// Ends the memory thread. A caller that may block joins it.
     pub fn end(&mut self) -> Option<JoinHandle<()>> {
         self.mapper.end()
     }
 
-    /// After a VM has gone: resets interrupts and doorbells.
+    /// Resets interrupts and doorbells after a VM has gone.
     pub fn renew(&mut self) {
         self.mapper.renew();
         self.mapping = None;
         self.interrupts.reset();
-        (self.looked, self.told) = (false, false);
+        (self.memory_checked, self.warned) = (false, false);
         self.breaches_before = self.breaches();
         self.blank.store(false, Ordering::Relaxed);
         self.mode_changed();
@@ -236,7 +237,7 @@ impl PortDevice {
         }
     }
 
-    /// Saves the port and stops it; `None` if it has failed.
+    /// Saves the port and stops it. `None` if it has failed.
     pub fn stop(&mut self) -> Option<PortState> {
         let Saved { at, state } = self.port.stop(self.now())?;
         Some(PortState { at_ns: at.0, adapter: state, interrupts: self.interrupts.save() })
@@ -251,7 +252,7 @@ impl PortDevice {
         let state = Saved { at: Time(saved.at_ns), state: saved.adapter.clone() };
         let restore = || {
             let restored = port.restore_then(&state, now, |adapter| {
-                // Before the adapter raises an interrupt.
+                // Set the mode before the adapter raises an interrupt.
                 if let Face::Pci(pci) = adapter.face() {
                     signals.set_mode(pci.function().mode());
                 }
@@ -269,19 +270,19 @@ impl PortDevice {
         self.clock.now()
     }
 
-    /// Sets a new map and returns the old one. This worker owns the port: between its turns no batch holds the map, and other
-    /// workers touch the guest's memory only under the port's lock, which set_memory takes.
+    /// Sets a new map and returns the old one. This worker owns the port: between its turns no batch holds the map. Other workers
+    /// access the guest's memory only under the port's lock, which set_memory takes.
     fn publish(&mut self, map: Map) -> Arc<Map> {
         self.map = map;
         self.port.set_memory(Arc::new(self.map.clone()), self.now())
     }
 
-    /// The pending mapping has succeeded or failed.
+    /// Handles the result of the pending mapping.
     fn mapped(&mut self, piece: Result<Piece, MappingError>) -> Result<(), Errno> {
         let Some((address, rights)) = self.mapping.take() else { return Err(Errno::INVAL) };
         match piece.map_err(MapError::from).and_then(|piece| self.map.with(address, piece, rights)) {
             Ok(new) => {
-                // The new map contains all of it: nothing is unmapped here.
+                // The new map contains all of the old one: nothing is unmapped here.
                 drop(self.publish(new));
                 Ok(())
             }
@@ -291,20 +292,20 @@ impl PortDevice {
 
     fn not_taken(&self, error: &MapError) -> Errno {
         self.log.say(Kind::Memory, format_args!("memory that the VM offers was not taken: {error}"));
-        tell_left_open();
+        warn_left_open();
         Errno::INVAL
     }
 
-    /// Detects private memory. A VM whose memory file is mapped privately (QEMU: `share=off`) passes the file all the same, but its
-    /// writes go to private pages. A driver that is up has buffers in its rings, or a command in memory: if the file is still empty
-    /// then, it is private.
-    fn look_at_memory(&mut self) {
+    /// Detects private memory. A VM may map its memory file privately (QEMU: `share=off`). Then it passes the file all the same,
+    /// but its writes go to private pages. A driver that is up has buffers in its rings, or a command in memory. If the file is
+    /// still empty then, it is private.
+    fn check_memory(&mut self) {
         let now = self.now();
-        if !self.dma || self.looked || now < self.next_look || !self.is_driven() {
+        if !self.dma || self.memory_checked || now < self.next_check || !self.is_driven() {
             return;
         }
-        self.looked = true;
-        self.next_look = now.after(BETWEEN_LOOKS);
+        self.memory_checked = true;
+        self.next_check = now.after(CHECK_INTERVAL);
         if self.map.is_blank() {
             self.blank.store(true, Ordering::Relaxed);
             let what = format_args!(
@@ -321,7 +322,7 @@ impl PortDevice {
         master && (self.breaches() > self.breaches_before || is_up())
     }
 
-    /// How often drivers have violated the adapter's protocol.
+    /// The number of times that drivers have violated the adapter's protocol.
     fn breaches(&self) -> u64 {
         self.port.with(self.now(), |_, cx| cx.counters.guest_errors).unwrap_or(0)
     }
@@ -395,7 +396,7 @@ impl Device for PortDevice {
             }
             0..ROM_REGION => {
                 self.excess = self.excess.saturating_add(self.port.write(region as u8, offset, data, now));
-                self.look_at_memory();
+                self.check_memory();
             }
             ROM_REGION => {}
             _ => return Err(Errno::INVAL),
@@ -414,7 +415,7 @@ impl Device for PortDevice {
         }
         // QEMU unmaps and maps it again whenever the firmware moves a region.
         let is_missed = self.dma && address < RAM_BELOW && size >= RAM_BELOW && rights.write;
-        if is_missed && !std::mem::replace(&mut self.told, true) {
+        if is_missed && !std::mem::replace(&mut self.warned, true) {
             self.log.say(Kind::Unshared, format_args!("{size} bytes at {address:#x}: {SHARE_MEMORY}"));
         }
         let new = self.map.with_absent(address, size, rights).map_err(|error| self.not_taken(&error))?;

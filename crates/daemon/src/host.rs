@@ -39,10 +39,10 @@ pub use walk::{Key, Kind};
 
 /// Longest host file in bytes: far more than a thousand ports with all their keys.
 pub const FILE_MOST: u64 = 4 << 20;
-/// Most tokens of a host file: more than a thousand ports need with all their keys. The parser takes some 200 bytes for each.
+/// Most tokens of a host file: more than a thousand ports need with all their keys. The parser takes some 200 bytes per token.
 const TOKENS_MOST: usize = 400_000;
 
-/// What a line may be.
+/// The allowed forms of a line.
 const TOML: &str = "TOML: [switch] or [[port]] begins a table, and name = \"vm1\" is a key in it, once";
 
 /// A whole host file.
@@ -58,9 +58,9 @@ pub struct Host {
     pub daemon: DaemonConfig,
     /// The ports, in the file's order; at least one.
     pub ports: Vec<PortConfig>,
-    /// The file as a document: what it says, as written.
+    /// The file as a document: its values as written.
     pub document: Document,
-    /// What each of its paths is used for.
+    /// The use of each of its paths.
     paths: paths::Paths,
 }
 
@@ -71,9 +71,9 @@ pub struct SwitchConfig {
     pub name: String,
     /// The size of its address table.
     pub addresses: usize,
-    /// How long it keeps an address that sends nothing.
+    /// The time after which it forgets an address that sends nothing.
     pub ageing: Seconds,
-    /// Most addresses of one port that is no uplink.
+    /// Most addresses of one port that is not an uplink.
     pub port_addresses: u32,
 }
 
@@ -88,7 +88,7 @@ impl Default for SwitchConfig {
 pub struct UplinkConfig {
     /// Its name on the switch: a tap's interface, else its `name`, else its kind.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub kind: UplinkKind,
     /// Its highest rate, both ways.
     pub rate: Option<Rate>,
@@ -96,22 +96,22 @@ pub struct UplinkConfig {
     pub vlan: Vlan,
     /// Its part of a private VLAN.
     pub private: Private,
-    /// Whether it gets, of multicasts, only what was joined beyond it, and what nobody has.
+    /// Whether it gets only the multicasts that were joined beyond it, and those that nobody has joined.
     pub snooping: bool,
-    /// Whether it tells its neighbour who it is, and listens to who that is.
+    /// Whether it sends LLDP to its neighbour, and receives it.
     pub lldp: Lldp,
 }
 
-/// Which way LLDP goes (IEEE 802.1AB).
+/// The directions of LLDP (IEEE 802.1AB).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lldp {
-    /// It is sent.
+    /// Whether LLDP frames are sent.
     pub sends: bool,
-    /// What comes is kept and shown.
+    /// Whether received LLDP frames are kept and shown.
     pub receives: bool,
 }
 
-/// What an uplink is.
+/// The kinds of uplinks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UplinkKind {
     /// A tap interface of the host.
@@ -140,7 +140,7 @@ pub enum UplinkKind {
     },
     /// Outgoing frames are discarded.
     Null,
-    /// Asks hosts for their groups, and leads nowhere.
+    /// A querier of multicast groups; it leads to no network.
     Querier,
 }
 
@@ -183,13 +183,13 @@ impl std::fmt::Display for Role {
 pub struct DaemonConfig {
     /// Threads that serve ports.
     pub workers: usize,
-    /// The control socket, if the file names one: [`Host::control`] knows the default.
+    /// The control socket, if the file names one. [`Host::control`] knows the default.
     pub control: Option<PathBuf>,
-    /// Who may connect to it.
+    /// The accounts that may connect to it.
     pub access: AccessConfig,
-    /// The group whose members may also change, by name or number.
+    /// The group whose members may also make changes, by name or number.
     pub change_group: Option<String>,
-    /// Where live changes are kept, if the file says: [`Host::state`] knows the default.
+    /// The file that keeps live changes, if the file names one. [`Host::state`] knows the default.
     pub state: Option<PathBuf>,
     /// Whether `nicety ports` and `attach` find the daemon without its host file.
     pub listed: bool,
@@ -217,11 +217,11 @@ pub struct PortConfig {
     pub entry: &'static Entry,
     /// Its address, unique.
     pub mac: Mac,
-    /// Where a VMM connects, or listens.
+    /// The socket at which a VMM connects, or listens.
     pub socket: PathBuf,
     /// Whether this side listens there.
     pub role: Role,
-    /// How its doorbells reach the daemon, if the file says: see [`PortConfig::is_mapped`].
+    /// The path of its doorbells to the daemon, if the file says. See [`PortConfig::is_mapped`].
     pub doorbells: Option<Doorbells>,
     /// Its receive buffer.
     pub buffer: Bytes,
@@ -229,30 +229,30 @@ pub struct PortConfig {
     pub queues: Option<u16>,
     /// The largest MTU, if the file says.
     pub mtu: Option<u16>,
-    /// An option ROM's file.
+    /// The file of an option ROM.
     pub rom: Option<PathBuf>,
-    /// Whether its PCI subsystem is VMware's, and not its chip's.
+    /// Whether its PCI subsystem is VMware's, not its chip's.
     pub is_vmwares: bool,
-    /// It stands by for another port of the same VM.
+    /// Whether it stands by for another port of the same VM.
     pub standby: bool,
-    /// Who may connect; the default if it is this side that connects.
+    /// The accounts that may connect. The default if this side connects.
     pub access: AccessConfig,
     /// Its port group, if it is in one.
     pub group: Option<String>,
-    /// What it may do on the switch, its group's values included.
+    /// Its policy on the switch, with its group's values.
     pub policy: Policy,
 }
 
-/// How a guest's doorbells reach the daemon.
+/// The path of a guest's doorbells to the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doorbells {
-    /// As messages: an idle port costs nothing.
+    /// Messages: an idle port costs nothing.
     Trapped,
-    /// As words of a polled page: no messages, but some idle cost.
+    /// Words of a polled page: no messages, but some cost while idle.
     Mapped,
 }
 
-/// The protocol by which a VMM reaches a port.
+/// The protocol between a VMM and a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// The adapter is a whole PCI function, emulated here.
@@ -265,14 +265,13 @@ impl PortConfig {
     /// The default receive buffer.
     pub const BUFFER: Bytes = Bytes(1 << 20);
 
-    /// The protocol by which a VMM reaches it.
+    /// The protocol between a VMM and this port.
     pub fn transport(&self) -> Transport {
         if self.entry.about.transports.contains(&"vfio-user") { Transport::VfioUser } else { Transport::VhostUser }
     }
 
-    /// Whether its doorbells are mapped by a daemon with this many processors. Those that
-    /// [usually](nicety_adapter::Mappable::usual) are, unless the file says otherwise or there is one processor: polling would take
-    /// its time from the guest.
+    /// Whether its doorbells are mapped by a daemon with this many processors. [Usual](nicety_adapter::Mappable::usual) ones are,
+    /// unless the file says otherwise. With one processor they are not: polling would take its time from the guest.
     pub fn is_mapped(&self, processors: usize) -> bool {
         match self.doorbells {
             Some(doorbells) => doorbells == Doorbells::Mapped,
@@ -280,7 +279,7 @@ impl PortConfig {
         }
     }
 
-    /// Whether another configuration of this port has the same adapter at the same socket: the differences can then be changed
+    /// Whether another configuration of this port has the same adapter at the same socket. Then the differences can be changed
     /// while a VM is attached.
     pub fn is_same_adapter(&self, other: &Self) -> bool {
         let mapped = |port: &Self| [1, 2].map(|processors| port.is_mapped(processors));
@@ -291,7 +290,7 @@ impl PortConfig {
         made(self) == made(other) && self.socket == other.socket && self.rom == other.rom
     }
 
-    /// The settings that create its adapter; reads the option ROM.
+    /// The settings that create its adapter. Reads the option ROM.
     pub fn settings(&self) -> Result<Settings, RomFileError> {
         let rom = self.rom.as_deref().map(|path| read_rom(path, self.entry.about)).transpose()?;
         let subsystem = self.entry.about.vmware_subsystem.filter(|_| self.is_vmwares);
@@ -299,13 +298,13 @@ impl PortConfig {
     }
 }
 
-/// Why an option ROM's file cannot be used.
+/// The reason why an option ROM's file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("the option ROM {path} cannot be used: {why}; name another with rom = \"FILE\", or leave rom out")]
 pub struct RomFileError {
     /// The file.
     pub path: PathBuf,
-    /// What is wrong.
+    /// The error.
     pub why: String,
 }
 
@@ -316,7 +315,7 @@ fn read_rom(path: &Path, about: &About) -> Result<Rom, RomFileError> {
     let mut rom = Rom::new(bytes).map_err(|error| wrong(error.to_string()))?;
     let (vendor, device) = about.pci;
     if let Err(error) = rom.expect(vendor, device) {
-        // iPXE's driver serves several chips, and its ROM's header names one of them; or none, as in Debian's pxe-ne2k_pci.rom.
+        // iPXE's driver serves several chips. Its ROM's header names one of them, or none, as in Debian's pxe-ne2k_pci.rom.
         let kin =
             |other: &About| about.boot.rom.is_some() && other.boot.rom == about.boot.rom && other.pci == rom.ids();
         if rom.ids() != (0, 0) && !REGISTRY.iter().any(|entry| kin(entry.about)) {
@@ -347,7 +346,7 @@ impl Host {
         }
         let absolute = std::path::absolute(path).map_err(failed)?;
         let shown = |mut errors: HostErrors| {
-            // The path as the person named it.
+            // Report the path as the person named it.
             errors.path = path.to_owned();
             ReadError::Wrong(errors)
         };
@@ -363,12 +362,12 @@ impl Host {
         Self::parse(text, &absolute).map_err(shown)
     }
 
-    /// Parses a host file's text. Relative paths start at `path`'s folder; links in them are resolved.
+    /// Parses a host file's text. Relative paths start at `path`'s folder. Links in them are resolved.
     pub fn parse(text: &str, path: &Path) -> Result<Self, HostErrors> {
         Self::parsed(text, path, false)
     }
 
-    /// Parses a text that a program has made: unlike [`Host::parse`]'s, its mistakes name ports and not lines.
+    /// Parses a text that a program has made. Unlike in [`Host::parse`], its mistakes name ports and not lines.
     pub fn parse_change(text: &str, path: &Path) -> Result<Self, HostErrors> {
         Self::parsed(text, path, true)
     }
@@ -400,8 +399,8 @@ impl Host {
         self.ports.iter().find(|port| port.name == name)
     }
 
-    /// The control socket: where the file says; else in `runtime`, the user's runtime folder (`XDG_RUNTIME_DIR`); else beside the
-    /// host file. Either path may be too long for a socket.
+    /// The path of the control socket: the one in the file; else in `runtime`, the user's runtime folder (`XDG_RUNTIME_DIR`);
+    /// else beside the host file. Each path may be too long for a socket.
     pub fn control(&self, runtime: Option<&Path>) -> Result<PathBuf, DeepControl> {
         let name = &self.switch.name;
         let path = match (&self.daemon.control, runtime) {
@@ -415,7 +414,7 @@ impl Host {
 }
 
 impl Host {
-    /// Where live changes are kept: where the file says, else beside it.
+    /// The file that keeps live changes: the one that the file names, else one beside it.
     pub fn state(&self) -> PathBuf {
         self.daemon.state.clone().unwrap_or_else(|| {
             let mut name = self.path.as_os_str().to_owned();
@@ -425,7 +424,8 @@ impl Host {
     }
 }
 
-/// Why a text is larger than any host file, before it is parsed: the parser takes many times its length of memory.
+/// An error for a text that is larger than any host file. Checked before parsing: the parser takes many times the text's length
+/// of memory.
 fn too_much(text: &str) -> Option<String> {
     if text.len() as u64 > FILE_MOST {
         return Some(format!("it has more than {FILE_MOST} bytes: is it another file?"));
@@ -434,7 +434,7 @@ fn too_much(text: &str) -> Option<String> {
     is_more.then(|| format!("it has more than {TOKENS_MOST} words and signs: is it another file?"))
 }
 
-/// The mistakes of a text that is not TOML, one for each line: the rest would follow from the first one there.
+/// The mistakes of a text that is not TOML, one per line: the others in a line would follow from the first.
 fn no_toml(walk: &walk::Walk, text: &str, path: &Path, errors: &[toml::de::Error]) -> HostErrors {
     let lines = errors.iter().map(|error| (walk.line(&error.span().unwrap_or(text.len()..text.len())), error));
     let mut lines: Vec<_> = lines.collect();
@@ -458,7 +458,7 @@ fn malformed(line: usize, why: &str) -> HostError {
     HostError { line, of, key: String::new(), what: why.lines().collect::<Vec<_>>().join("; "), allowed: String::new() }
 }
 
-/// The error for a line that is not TOML; quotes enough of the line to recognise it.
+/// The error for a line that is not TOML. It quotes enough of the line to recognise it.
 fn unreadable(line: usize, text: &str, why: &str) -> HostError {
     let found: String = text.trim().chars().take(60).collect();
     let found = if found.is_empty() { found } else { format!(", in `{found}`") };

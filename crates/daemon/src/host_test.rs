@@ -2,7 +2,7 @@ use std::path::Path;
 
 use super::*;
 
-/// A correct port; each test adds its mistake.
+/// A valid port. Each test adds its mistake.
 pub(super) const PORT: &str =
     "[[port]]\nname = \"vm1\"\nadapter = \"e1000\"\nmac = \"52:54:00:12:34:01\"\nsocket = \"vm1.sock\"\n";
 
@@ -15,19 +15,19 @@ pub(super) fn errors(text: &str) -> Vec<String> {
     errors.list.iter().map(|error| format!("{}: {error}", error.line)).collect()
 }
 
-/// The one mistake of a text.
+/// The only mistake of a text.
 pub(super) fn error(text: &str) -> String {
     let all = errors(text);
     assert_eq!(all.len(), 1, "{all:#?}");
     all.into_iter().next().unwrap()
 }
 
-/// The one mistake that a line adds to a correct port.
+/// The only mistake when a line is added to a valid port.
 fn port_error(line: &str) -> String {
     error(&format!("{PORT}{line}\n"))
 }
 
-/// The one mistake after a line of a correct port is replaced.
+/// The only mistake when a line of a valid port is replaced.
 pub(super) fn replaced(key: &str, line: &str) -> String {
     let lines: Vec<&str> = PORT.lines().map(|old| if old.starts_with(key) { line } else { old }).collect();
     error(&lines.join("\n"))
@@ -118,29 +118,29 @@ fn a_virtio_port_may_connect_and_then_nobody_is_told_who_may() {
     let connects = PORT.replace("e1000", "virtio-net") + "role = \"connect\"\n";
     let roles = |text: &str| parse(text).unwrap().ports.iter().map(|port| port.role).collect::<Vec<_>>();
     let listens = connects.replace("connect", "listen").replace("vm1", "vm2").replace(":01\"", ":02\"");
-    let unsaid = PORT.replace("vm1", "vm3").replace(":01\"", ":03\"");
-    let roles = roles(&format!("{connects}standby = true\n{listens}{unsaid}"));
+    let without_role = PORT.replace("vm1", "vm3").replace(":01\"", ":03\"");
+    let roles = roles(&format!("{connects}standby = true\n{listens}{without_role}"));
     assert_eq!(roles, [Role::Connect, Role::Listen, Role::Listen]);
-    // What holds for the sockets that others connect to is no matter of this one.
+    // Settings for listening sockets do not apply to this port.
     let host = parse(&format!("[sockets]\nmode = \"0660\"\n{connects}{listens}")).unwrap();
     let access: Vec<_> = host.ports.iter().map(|port| port.access.mode()).collect();
     assert_eq!(access, [0o600, 0o660]);
     for key in ["owner = \"root\"", "group = \"root\"", "mode = \"0660\"", "open_to_everybody = false"] {
-        let said = error(&format!("{connects}{key}\n"));
+        let message = error(&format!("{connects}{key}\n"));
         let name = key.split(' ').next().unwrap();
         let why = "with role = \"connect\" the socket is the VMM's, which says who may connect: leave this out";
-        assert!(said.starts_with(&format!("7: port.{name}: {why} (allowed: ")), "{said}");
+        assert!(message.starts_with(&format!("7: port.{name}: {why} (allowed: ")), "{message}");
     }
     for adapter in ["e1000", "vmxnet3", "virtio-net-pci"] {
         for role in ["connect", "listen"] {
-            let said = error(&format!("{}role = \"{role}\"\n", PORT.replace("e1000", adapter)));
+            let message = error(&format!("{}role = \"{role}\"\n", PORT.replace("e1000", adapter)));
             let why =
                 format!("6: port.role: {adapter} is reached by vfio-user, where a VMM always connects: leave this out");
-            assert!(said.starts_with(&why), "{said}");
+            assert!(message.starts_with(&why), "{message}");
         }
     }
-    let said = error(&connects.replace("\"connect\"", "\"server\""));
-    assert_eq!(said, "6: port.role: \"server\" is not known (allowed: \"listen\" or \"connect\", for virtio-net)");
+    let message = error(&connects.replace("\"connect\"", "\"server\""));
+    assert_eq!(message, "6: port.role: \"server\" is not known (allowed: \"listen\" or \"connect\", for virtio-net)");
     let twice = error(&format!("{connects}{}", listens.replace("vm2.sock", "vm1.sock")));
     assert!(twice.contains("is the socket of line 5 already"), "{twice}");
 }
@@ -206,8 +206,8 @@ fn an_unknown_key_names_the_one_that_was_meant_and_all_that_there_are() {
 
 #[test]
 fn no_byte_of_the_file_plays_tricks_with_a_terminal() {
-    // An escape sequence in a line that is not TOML, and in values: an amount, an adapter, two sockets with one path, one that is
-    // too long.
+    // An escape sequence in a line that is not TOML, and in values: an amount, an adapter, two sockets with one path, a path that
+    // is too long.
     assert!(error("\u{1b}[2J=\"x\"").ends_with(", in `\\u{1b}[2J=\"x\"` (allowed: TOML: [switch] or [[port]] begins a table, and name = \"vm1\" is a key in it, once)"));
     let twice = PORT.replace("vm1.sock", "\\u001b[2J");
     let other = twice.replace("vm1", "vm2").replace(":01\"", ":02\"");
@@ -222,23 +222,29 @@ fn no_byte_of_the_file_plays_tricks_with_a_terminal() {
         format!("{twice}{other}"),
         PORT.replace("vm1.sock", &"\\u001b".repeat(108)),
     ] {
-        let said = errors(&text);
-        assert!(said.iter().all(|line| !line.contains(|c: char| c.is_control() || c == '\u{202e}')), "{said:?}");
+        let messages = errors(&text);
+        assert!(
+            messages.iter().all(|line| !line.contains(|c: char| c.is_control() || c == '\u{202e}')),
+            "{messages:?}"
+        );
     }
 }
 
 #[test]
 fn an_unknown_adapter_names_the_one_that_was_meant_and_all_that_there_are() {
-    let said = replaced("adapter", "adapter = \"e100\"");
+    let message = replaced("adapter", "adapter = \"e100\"");
     let start = "3: port.adapter: there is no adapter \"e100\"; did you mean \"e1000\"? (allowed: e1000, ";
-    assert!(said.starts_with(start), "{said}");
+    assert!(message.starts_with(start), "{message}");
 }
 
 #[test]
 fn a_missing_key_is_said_at_its_ports_heading() {
     for key in ["name", "adapter", "mac", "socket"] {
-        let said = replaced(key, "");
-        assert!(said.starts_with(&format!("1: port.{key}: it is missing from this [[port]] (allowed: ")), "{said}");
+        let message = replaced(key, "");
+        assert!(
+            message.starts_with(&format!("1: port.{key}: it is missing from this [[port]] (allowed: ")),
+            "{message}"
+        );
     }
     assert!(error(&format!("{PORT}\n[uplink]\nrate = \"1Gbit/s\"\n")).starts_with("7: uplink.kind: it is missing"));
 }
@@ -256,19 +262,22 @@ fn a_value_of_another_type_is_said_to_be_one() {
 
 #[test]
 fn the_wrong_brackets_are_said() {
-    let said = error(&PORT.replace("[[port]]", "[port]"));
-    assert_eq!(said, "1: port: there may be several: write [[port]]");
+    let message = error(&PORT.replace("[[port]]", "[port]"));
+    assert_eq!(message, "1: port: there may be several: write [[port]]");
     assert_eq!(error(&format!("{PORT}[[switch]]\nname = \"a\"\n")), "6: switch: there is only one: write [switch]");
 }
 
 #[test]
 fn addresses_are_of_one_station_and_of_one_port() {
-    let said = replaced("mac", "mac = \"52:54:00:12:34\"");
-    assert!(said.starts_with("4: port.mac: \"52:54:00:12:34\": a MAC address has 6 parts, this one has 5"), "{said}");
+    let message = replaced("mac", "mac = \"52:54:00:12:34\"");
+    assert!(
+        message.starts_with("4: port.mac: \"52:54:00:12:34\": a MAC address has 6 parts, this one has 5"),
+        "{message}"
+    );
     assert!(replaced("mac", "mac = \"52:54:00:12:34:zz\"").contains("part 6"));
     for group in ["01:00:5e:00:00:01", "ff:ff:ff:ff:ff:ff", "00:00:00:00:00:00"] {
-        let said = replaced("mac", &format!("mac = \"{group}\""));
-        assert!(said.starts_with(&format!("4: port.mac: {group} is not the address of one station")), "{said}");
+        let message = replaced("mac", &format!("mac = \"{group}\""));
+        assert!(message.starts_with(&format!("4: port.mac: {group} is not the address of one station")), "{message}");
     }
     let twice = format!("{PORT}{}", PORT.replace("vm1", "vm2").replace("52:54:00:12:34:01", "52-54-00-12-34-01"));
     assert!(error(&twice).starts_with("9: port.mac: 52:54:00:12:34:01 is the address of line 4 already"));
@@ -277,15 +286,18 @@ fn addresses_are_of_one_station_and_of_one_port() {
 #[test]
 fn names_and_sockets_are_each_of_one_port() {
     let other = PORT.replace(":01\"", ":02\"");
-    let said = errors(&format!("{PORT}{other}"));
-    assert!(said[0].starts_with("7: port.name: \"vm1\" is the port of line 2 already"), "{said:?}");
-    assert!(said[1].starts_with("10: port.socket: /etc/nicety/vm1.sock is the socket of line 5 already"), "{said:?}");
-    assert_eq!(said.len(), 2);
-    // The same file written in other ways, and other users of sockets.
+    let messages = errors(&format!("{PORT}{other}"));
+    assert!(messages[0].starts_with("7: port.name: \"vm1\" is the port of line 2 already"), "{messages:?}");
+    assert!(
+        messages[1].starts_with("10: port.socket: /etc/nicety/vm1.sock is the socket of line 5 already"),
+        "{messages:?}"
+    );
+    assert_eq!(messages.len(), 2);
+    // The same file written differently, and other users of sockets.
     let other = other.replace("\"vm1\"", "\"vm2\"").replace("vm1.sock", ".//vm1.sock");
     assert!(error(&format!("{PORT}{other}")).starts_with("10: port.socket: "));
-    let said = error(&format!("{PORT}[daemon]\ncontrol = \"/etc/nicety/vm1.sock\"\n"));
-    assert!(said.starts_with("5: port.socket: /etc/nicety/vm1.sock is the socket of line 7 already"), "{said}");
+    let messages = error(&format!("{PORT}[daemon]\ncontrol = \"/etc/nicety/vm1.sock\"\n"));
+    assert!(messages.starts_with("5: port.socket: /etc/nicety/vm1.sock is the socket of line 7 already"), "{messages}");
 }
 
 #[test]
@@ -296,9 +308,9 @@ fn what_is_there_twice_is_seen_on_one_line_too() {
         )
     };
     assert!(parse(&format!("port = [{}, {}]", port(1, "a"), port(2, "b"))).is_ok());
-    let said = errors(&format!("port = [{}, {}]", port(1, "a"), port(1, "a")));
-    let keys: Vec<&str> = said.iter().map(|line| line.split(": ").nth(1).unwrap()).collect();
-    assert_eq!(keys, ["port.name", "port.mac", "port.socket"], "{said:?}");
+    let messages = errors(&format!("port = [{}, {}]", port(1, "a"), port(1, "a")));
+    let keys: Vec<&str> = messages.iter().map(|line| line.split(": ").nth(1).unwrap()).collect();
+    assert_eq!(keys, ["port.name", "port.mac", "port.socket"], "{messages:?}");
 }
 
 #[test]
@@ -312,9 +324,9 @@ fn no_port_has_the_name_of_the_uplink() {
     ] {
         let port = PORT.replace("\"vm1\"", &format!("\"{name}\""));
         let text = format!("[uplink]\n{uplink}\n{port}");
-        let said = format!("5: port.name: {name:?} is the uplink of line {line} already: choose another name");
-        assert!(error(&text).starts_with(&said), "{}", error(&text));
-        // Wherever the uplink is in the file, and only if it has that name.
+        let message = format!("5: port.name: {name:?} is the uplink of line {line} already: choose another name");
+        assert!(error(&text).starts_with(&message), "{}", error(&text));
+        // The uplink may be anywhere in the file, but must have that name.
         assert!(error(&format!("{port}[uplink]\n{uplink}\n")).starts_with("2: port.name: "));
         assert!(parse(&port).is_ok());
         assert!(parse(&format!("{port}[uplink]\nkind = \"none\"\n")).is_ok());
@@ -326,12 +338,12 @@ fn no_port_has_the_name_of_the_uplink() {
 fn a_socket_path_that_the_system_cannot_take_is_refused_with_its_length() {
     // "/etc/nicety/" has 12 bytes.
     assert!(parse(&PORT.replace("vm1.sock", &"s".repeat(95))).is_ok());
-    let said = replaced("socket", &format!("socket = \"{}\"", "s".repeat(96)));
-    assert!(said.contains("has 108 bytes, and the system's limit is 107: choose a shorter folder"), "{said}");
+    let message = replaced("socket", &format!("socket = \"{}\"", "s".repeat(96)));
+    assert!(message.contains("has 108 bytes, and the system's limit is 107: choose a shorter folder"), "{message}");
     assert!(replaced("socket", "socket = \"\"").starts_with("5: port.socket: \"\" is no path"));
     for (text, shown) in [("a\\u0000b", "a\\0b"), ("a\\u001b[2Jb", "a\\u{1b}[2Jb"), ("a\\nb", "a\\nb")] {
-        let said = replaced("socket", &format!("socket = \"{text}\""));
-        assert!(said.starts_with(&format!("5: port.socket: \"{shown}\" has control characters")), "{said}");
+        let message = replaced("socket", &format!("socket = \"{text}\""));
+        assert!(message.starts_with(&format!("5: port.socket: \"{shown}\" has control characters")), "{message}");
     }
 }
 
@@ -346,27 +358,30 @@ fn names_are_plain() {
         ("..", "\"..\" does not begin with a letter or digit"),
         ("vmé", "\"vmé\" has a 'é'"),
     ] {
-        let said = replaced("name", &format!("name = {name:?}"));
-        assert!(said.starts_with(&format!("2: port.name: {why} (allowed: 1 to 64 letters")), "{said}");
+        let message = replaced("name", &format!("name = {name:?}"));
+        assert!(message.starts_with(&format!("2: port.name: {why} (allowed: 1 to 64 letters")), "{message}");
     }
     assert!(replaced("name", &format!("name = \"{}\"", "n".repeat(65))).contains("it has 65 characters"));
 }
 
 #[test]
 fn amounts_have_units_and_ranges() {
-    let said = port_error("buffer = \"1MB\"");
-    assert_eq!(said, "6: port.buffer: \"1MB\": its unit must be B, KiB, MiB or GiB (allowed: \"64KiB\" to \"1GiB\")");
+    let message = port_error("buffer = \"1MB\"");
+    assert_eq!(
+        message,
+        "6: port.buffer: \"1MB\": its unit must be B, KiB, MiB or GiB (allowed: \"64KiB\" to \"1GiB\")"
+    );
     assert!(port_error("buffer = \"63KiB\"").starts_with("6: port.buffer: 63KiB is too small"));
     assert!(port_error("buffer = \"2GiB\"").starts_with("6: port.buffer: 2GiB is too large"));
     assert!(error(&format!("[switch]\nageing = \"5\"\n{PORT}")).starts_with("2: switch.ageing: \"5\": its unit"));
     assert!(error(&format!("[switch]\nageing = \"1s\"\n{PORT}")).starts_with("2: switch.ageing: 1s is too small"));
     assert!(error(&format!("[switch]\naddresses = 8\n{PORT}")).contains("8 is not from 64 to 4194304"));
     for workers in ["0", "65", "-1", "99999999999999999999"] {
-        let said = error(&format!("[daemon]\nworkers = {workers}\n{PORT}"));
-        assert!(said.starts_with(&format!("2: daemon.workers: {workers} is not from 1 to 64")), "{said}");
+        let message = error(&format!("[daemon]\nworkers = {workers}\n{PORT}"));
+        assert!(message.starts_with(&format!("2: daemon.workers: {workers} is not from 1 to 64")), "{message}");
     }
-    let said = error(&format!("[uplink]\nkind = \"null\"\nrate = \"100Mbps\"\n{PORT}"));
-    assert!(said.starts_with("3: uplink.rate: `100Mbps` is no rate: write a number and bit/s"), "{said}");
+    let message = error(&format!("[uplink]\nkind = \"null\"\nrate = \"100Mbps\"\n{PORT}"));
+    assert!(message.starts_with("3: uplink.rate: `100Mbps` is no rate: write a number and bit/s"), "{message}");
 }
 
 #[test]
@@ -425,8 +440,8 @@ fn an_uplink_has_the_keys_of_its_kind() {
         assert_eq!(host.uplinks[0].lldp, Lldp { sends, receives });
     }
     for name in ["", "sixteen-letters-", "a/b", "a b", ".."] {
-        let said = uplink(&format!("kind = \"tap\"\nname = {name:?}"));
-        assert!(said.contains("cannot be an interface's name"), "{said}");
+        let message = uplink(&format!("kind = \"tap\"\nname = {name:?}"));
+        assert!(message.contains("cannot be an interface's name"), "{message}");
     }
     let none = parse(&format!("{PORT}[uplink]\nkind = \"none\"")).unwrap();
     assert_eq!(none.uplinks, []);
@@ -452,35 +467,35 @@ fn a_pair_or_a_stream_listens_unless_it_is_to_connect() {
             "9: uplink.role: \"conect\" is not known; did you mean \"connect\"? \
              (allowed: with kind = \"pair\" or \"stream\": \"listen\" or \"connect\")"
         );
-        let said = error(&text(""));
-        assert!(said.starts_with("6: uplink.socket: it is missing"), "{said}");
+        let message = error(&text(""));
+        assert!(message.starts_with("6: uplink.socket: it is missing"), "{message}");
     }
-    let said = error(&format!("{PORT}[uplink]\nkind = \"tap\"\nname = \"tap0\"\nrole = \"connect\""));
-    assert!(said.starts_with("9: uplink.role: it does not belong to this kind"), "{said}");
+    let message = error(&format!("{PORT}[uplink]\nkind = \"tap\"\nname = \"tap0\"\nrole = \"connect\""));
+    assert!(message.starts_with("9: uplink.role: it does not belong to this kind"), "{message}");
 }
 
 #[test]
 fn a_file_without_ports_is_told_to_have_one() {
-    let said = "port: there is no port: write a [[port]] for each virtual adapter";
-    assert_eq!(error(""), format!("1: {said}"));
-    assert_eq!(error("\nport = []\n"), format!("2: {said}"));
+    let message = "port: there is no port: write a [[port]] for each virtual adapter";
+    assert_eq!(error(""), format!("1: {message}"));
+    assert_eq!(error("\nport = []\n"), format!("2: {message}"));
 }
 
 #[test]
 fn an_entry_of_the_ports_that_is_no_table_is_a_mistake_of_its_own() {
     let port = "{name = \"vm1\", adapter = \"e1000\", mac = \"52:54:00:12:34:01\", socket = \"vm1.sock\"}";
-    let said = |entry: u8, what: &str| {
+    let message = |entry: u8, what: &str| {
         format!(
             "port: entry {entry} of the list is {what}, not a table: write [[port]] for each \
              (allowed: a table of name, adapter, mac, socket, role, doorbells, buffer, queues, mtu, rom, subsystem, standby, owner, group, mode, \
          open_to_everybody, port_group, bound_macs, bound_ips, vlan, trunk, native, qinq, private, community, promiscuous, mac_changes, forged_transmits, address_limit, bpdu_guard, dhcp_guard, arp_guard, ra_guard, multicast_router_guard, mtu_limit, log_refusals, snooping, lldp, broadcast_limit, multicast_limit, unknown_limit, send_average, send_peak, send_burst, receive_average, receive_peak, receive_burst)"
         )
     };
-    assert_eq!(error("port = [\"a\"]"), format!("1: {}", said(1, "a text")));
-    assert_eq!(error("port = [3]"), format!("1: {}", said(1, "a number")));
-    assert_eq!(error(&format!("port = [[{port}]]")), format!("1: {}", said(1, "a list")));
+    assert_eq!(error("port = [\"a\"]"), format!("1: {}", message(1, "a text")));
+    assert_eq!(error("port = [3]"), format!("1: {}", message(1, "a number")));
+    assert_eq!(error(&format!("port = [[{port}]]")), format!("1: {}", message(1, "a list")));
     let mixed = errors(&format!("port = [\"a\", 3,\n{port},\ntrue]"));
-    let (first, second, last) = (said(1, "a text"), said(2, "a number"), said(4, "true or false"));
+    let (first, second, last) = (message(1, "a text"), message(2, "a number"), message(4, "true or false"));
     assert_eq!(mixed, [format!("1: {first}"), format!("1: {second}"), format!("3: {last}")]);
     assert_eq!(parse(&format!("port = [{port}]")).unwrap().ports.len(), 1);
 }
@@ -497,10 +512,10 @@ fn more_ports_than_the_switch_has_are_refused() {
 
 #[test]
 fn what_is_no_toml_is_said_with_its_line_and_nothing_else_is() {
-    let said = errors("[[port]]\nname = \"vm1\nadapter = e1000\n[switch\n");
-    assert!(said.len() >= 2, "all of them at once: {said:?}");
-    assert!(said[0].starts_with("2: "), "{said:?}");
-    assert!(said.iter().all(|line| !line.contains("missing from this")), "{said:?}");
+    let messages = errors("[[port]]\nname = \"vm1\nadapter = e1000\n[switch\n");
+    assert!(messages.len() >= 2, "all of them at once: {messages:?}");
+    assert!(messages[0].starts_with("2: "), "{messages:?}");
+    assert!(messages.iter().all(|line| !line.contains("missing from this")), "{messages:?}");
     assert!(port_error("name = \"again\"").starts_with("6: "), "a key that is there twice");
 }
 
@@ -523,18 +538,18 @@ fn a_file_is_read_with_its_own_name_in_errors_and_absolute_paths_in_the_host() {
     std::fs::write(&path, PORT).unwrap();
     assert_eq!(Host::read(&path).unwrap().ports[0].socket, dir.join("vm1.sock"));
     std::fs::write(&path, b"[switch]\nname = \"\xff\"\n").unwrap();
-    let said = Host::read(&path).unwrap_err().to_string();
-    assert_eq!(said, format!("{}:2: it is not UTF-8 text", path.display()));
+    let message = Host::read(&path).unwrap_err().to_string();
+    assert_eq!(message, format!("{}:2: it is not UTF-8 text", path.display()));
     std::fs::write(&path, vec![b'#'; (4 << 20) + 1]).unwrap();
     assert!(matches!(Host::read(&path), Err(ReadError::Long { .. })));
     assert!(matches!(Host::read(&dir.join("absent")), Err(ReadError::Missing { .. })));
     std::fs::write(&path, b"[switch]\nname\0 = 1\n").unwrap();
-    let said = Host::read(&path).unwrap_err().to_string();
-    assert_eq!(said, format!("{}:2: it is no text, it has a zero byte: is it another file?", path.display()));
+    let message = Host::read(&path).unwrap_err().to_string();
+    assert_eq!(message, format!("{}:2: it is no text, it has a zero byte: is it another file?", path.display()));
     assert!(matches!(Host::read(dir), Err(ReadError::Io { .. })));
 }
 
-/// An image after PCI Firmware 3.0 §5.1 whose header names one device, as iPXE's do.
+/// An image (PCI Firmware 3.0 §5.1) whose header names one device, like iPXE's.
 fn option_rom(vendor: u16, device: u16) -> Vec<u8> {
     let mut bytes = vec![0; 512];
     bytes[..3].copy_from_slice(&[0x55, 0xaa, 1]);
@@ -574,8 +589,8 @@ fn there_may_be_several_uplinks_each_with_a_name_of_its_own() {
     let host = parse(&text).unwrap();
     let names: Vec<&str> = host.uplinks.iter().map(|uplink| uplink.name.as_str()).collect();
     assert_eq!((names, host.uplink("far").unwrap().private), (vec!["pair", "far"], nicety_switch::Private::Isolated));
-    let said = error(&format!("{PORT}{}{}", pair("", "a.sock"), pair("", "b.sock")));
-    assert!(said.starts_with("11: uplink.name: \"pair\" is the uplink of line 7 already"), "{said}");
-    let said = error(&format!("{PORT}{}", pair("name = \"vm1\"", "a.sock")));
-    assert!(said.starts_with("2: port.name: \"vm1\" is the uplink of line 9 already"), "{said}");
+    let message = error(&format!("{PORT}{}{}", pair("", "a.sock"), pair("", "b.sock")));
+    assert!(message.starts_with("11: uplink.name: \"pair\" is the uplink of line 7 already"), "{message}");
+    let message = error(&format!("{PORT}{}", pair("name = \"vm1\"", "a.sock")));
+    assert!(message.starts_with("2: port.name: \"vm1\" is the uplink of line 9 already"), "{message}");
 }

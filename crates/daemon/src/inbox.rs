@@ -1,7 +1,7 @@
 //! A worker's inbox: notes from other workers, control threads and the ports' shells.
 //!
-//! A note to an awake worker costs a short lock and no system call. One write to an eventfd wakes a sleeping worker, however many
-//! notes arrive.
+//! A note to an awake worker costs a short lock and no system call. A sleeping worker is woken by one write to an eventfd, for
+//! any number of notes.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use nicety_adapter::{News, PortId, Reason, Stall, Time};
 use nicety_bell::Bell;
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::kicks::OnTheWay;
+use crate::kicks::KickInFlight;
 use crate::saved::{PortState, SaveError};
 
 /// One message to a worker.
@@ -23,14 +23,14 @@ pub enum Note {
     Wake(PortId, Time),
     /// Take over a port from the newcomers' channel.
     Serve,
-    /// Release a port: disconnect its VM, remove its socket. The sender gets an answer after that.
+    /// Release a port: disconnect its VM, remove its socket. Then answer the sender.
     Remove(PortId, std::sync::mpsc::Sender<()>),
     /// Save a port and stop it.
     Save(PortId, std::sync::mpsc::Sender<Result<PortState, SaveError>>),
     /// Restore a port.
     Restore(PortId, Box<PortState>, std::sync::mpsc::Sender<Result<(), SaveError>>),
     /// Watch a ring's kick descriptor, or stop watching it.
-    Kick(PortId, u16, Option<Bell>, OnTheWay),
+    Kick(PortId, u16, Option<Bell>, KickInFlight),
     /// A change of a port's memory is done.
     Mapped(PortId),
     /// A port's guest has broken a queue: log it.
@@ -45,7 +45,7 @@ pub enum Note {
     Stop,
 }
 
-/// See the module's page.
+/// A list of notes, and the eventfd that wakes the worker.
 #[derive(Debug)]
 pub struct Inbox {
     notes: Mutex<Vec<Note>>,
@@ -83,7 +83,7 @@ impl Inbox {
         std::mem::swap(&mut *self.lock(), into);
     }
 
-    /// Marks the worker as asleep. False if there are notes already: it must not sleep.
+    /// Marks the worker as asleep. Returns false if there are notes already: then it must not sleep.
     pub fn sleep(&self) -> bool {
         self.asleep.store(true, Ordering::SeqCst);
         let empty = self.lock().is_empty();
@@ -101,7 +101,7 @@ impl Inbox {
     /// Clears the eventfd after a wake-up.
     pub fn rung(&self) {
         let mut count = [0; 8];
-        let _another_took_it = rustix::io::read(&self.bell, &mut count);
+        let _already_read = rustix::io::read(&self.bell, &mut count);
     }
 
     /// The eventfd that wakes a sleeping worker.

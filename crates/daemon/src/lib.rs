@@ -1,4 +1,4 @@
-//! The daemon: workers that serve ports, and what they need of the operating system.
+//! The daemon: workers that serve ports, and their use of the operating system.
 #![forbid(unsafe_code)]
 
 mod allowance;

@@ -1,8 +1,8 @@
-//! Changes of a running daemon: a new host file, or one port of it.
+//! Changes of a running daemon: by a new host file, or of one entry of it.
 //!
-//! Every change is a whole new host file. It is checked like a host file, compared with the running one, and the differences are
-//! applied port by port. There is one change at a time, and it touches only what its plan names. The running state is kept in the
-//! [state file](state).
+//! Every change makes a whole new host file. It is checked like any host file and compared with the running one. The differences
+//! are applied port by port. There is one change at a time, and it affects only the entries that its plan names. The running
+//! state is kept in the [state file](state).
 
 pub mod capture;
 pub mod plan;
@@ -23,15 +23,15 @@ use crate::serve;
 use plan::{Change, Kind, Plan};
 use state::StateFile;
 
-/// What a change may take from attached VMs.
+/// The losses that a change may cause to attached VMs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Consent {
-    /// Nothing.
+    /// None.
     #[default]
     Nothing,
-    /// What these lines of a plan name.
+    /// The losses in these lines of a plan.
     These(Vec<String>),
-    /// All that the plan names.
+    /// All losses in the plan.
     All,
 }
 
@@ -58,33 +58,33 @@ pub struct Changed {
     pub closed: Vec<PortReport>,
 }
 
-/// Why nothing was changed, or only a part.
+/// Reasons why nothing was changed, or only a part.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
-    /// There is none of this name.
+    /// There is no entry of this name.
     #[error("there is no {0} {1:?}")]
     Missing(List, String),
-    /// There is one of this name.
+    /// There is already an entry of this name.
     #[error("there is {0} {1:?} already")]
     Exists(List, String),
     /// The result is not a valid host file.
     #[error("{}", .0.list.iter().map(|error| error.to_string()).collect::<Vec<_>>().join("\n"))]
     Wrong(HostErrors),
-    /// VMs would lose something, and nobody has agreed to that.
+    /// VMs would lose something, and the caller has not agreed to that.
     #[error("this would cut VMs off, and nothing was done: {}", lines(.0))]
     CutsOff(Vec<Change>),
-    /// It is no change that can be made.
+    /// The change cannot be made.
     #[error("nothing was done: {0}")]
     Refused(String),
     /// This machine lacks something that the change needs.
     #[error("nothing was done: {0}")]
     Lacking(String),
-    /// A part of it was done.
+    /// Only a part of the change was made.
     #[error("not all was done: {}", .why.join("; "))]
     Halfway {
-        /// What went wrong.
+        /// The errors.
         why: Vec<String>,
-        /// What was done.
+        /// The changes that were made.
         changed: Box<Changed>,
     },
 }
@@ -101,19 +101,19 @@ struct Running {
     file: Host,
 }
 
-/// See the module's page.
+/// The running daemon, its configuration and its state file.
 #[derive(Debug)]
 pub struct Live {
     daemon: Arc<Daemon>,
     path: PathBuf,
     state: StateFile,
     running: Mutex<Running>,
-    /// Apart from `running`, so that readers do not wait for a change.
+    /// Separate from `running`, so that readers do not wait for a change.
     after_restart: Mutex<Vec<String>>,
 }
 
 impl Live {
-    /// For a daemon that serves this host. `file` is the host file as it was read.
+    /// Changes of a daemon that serves this host. `file` is the host file as it was read.
     pub fn new(daemon: Arc<Daemon>, host: Host, file: Host, state: StateFile) -> Self {
         let path = host.path.clone();
         Self { daemon, path, state, running: Mutex::new(Running { host, file }), after_restart: Mutex::default() }
@@ -150,15 +150,15 @@ impl Live {
         Plan::new(old, new, attached)
     }
 
-    /// What applying a host file would do.
+    /// The changes that applying a host file would make.
     pub fn plan(&self, new: &Host) -> Plan {
         self.plan_of(&self.running().host, new)
     }
 
-    /// Makes the daemon serve this host file: all of it or nothing, unless an error occurs that could not be foreseen.
+    /// Makes the daemon serve this host file: all of it or nothing, unless an unforeseeable error occurs.
     pub fn apply(&self, new: &Host, consent: &Consent) -> Result<Changed, ChangeError> {
         let mut running = self.running();
-        // Relative paths are compared as absolute ones.
+        // Compare relative paths as absolute ones.
         let whole = self.understood(&new.document.text())?;
         if new.path == self.path {
             let done = self.change(&mut running, whole.clone(), consent);
@@ -234,7 +234,7 @@ impl Live {
         self.kept(&running, done)
     }
 
-    /// Changes values of a port, a group or an uplink; a key without a value gets its default.
+    /// Changes values of a port, a group or an uplink. A key without a value gets its default.
     pub fn set(
         &self,
         list: List,
@@ -255,7 +255,7 @@ impl Live {
         self.kept(&running, done)
     }
 
-    /// Notes that the host file was written: nothing is changed but what is kept of live changes. Tells how the file still differs.
+    /// Notes that the host file was written. Changes only the saved live changes. Returns the remaining differences.
     pub fn saved(&self, file: &Host) -> Result<Plan, ChangeError> {
         let mut running = self.running();
         if file.path != self.path {
@@ -329,7 +329,7 @@ impl Live {
         all.clone()
     }
 
-    /// Saves the running state, even if only a part of the change was done.
+    /// Saves the running state, even if only a part of the change was made.
     fn kept(&self, running: &Running, done: Result<Changed, ChangeError>) -> Result<Changed, ChangeError> {
         let keep = || self.state.keep(&running.file, &running.host).err().map(|error| error.to_string());
         match done {
@@ -358,11 +358,11 @@ struct Work {
 }
 
 impl Work {
-    /// Checks whether all of a plan can be done, as far as that can be known in advance.
+    /// Checks whether the whole plan can be carried out, as far as that can be known in advance.
     fn prepare(plan: &Plan, old: &Host, new: &Host) -> Result<Self, ChangeError> {
         let mut work = Self::default();
         let (mut refused, mut served) = (Vec::new(), Vec::new());
-        // These will be free by then; to test them now would connect to our own ports.
+        // These will be free by then. A test now would connect to our own ports.
         let ours: Vec<&Path> = plan
             .changes
             .iter()

@@ -1,9 +1,9 @@
 //! A port's memory thread: it maps and unmaps the memory that the port's VMM shares.
 //!
-//! The kernel maps and unmaps a file under the file's lock (`i_mmap_rwsem`). A VMM that has mapped the file a thousand times holds
-//! that lock for seconds when it punches a hole (docs/adr/0012). So no worker maps memory: each port has a thread for it, and a VMM
-//! delays only its own port. A session has one change in progress, and requests of a VMM that has gone are dropped, so at most one
-//! change and the memory of earlier VMMs wait in the queue.
+//! The kernel maps and unmaps a file under the file's lock (`i_mmap_rwsem`). A VMM that has mapped the file a thousand times
+//! holds that lock for seconds when it punches a hole (docs/adr/0012). So no worker maps memory: each port has a thread for it,
+//! and a VMM delays only its own port. A session has one change in progress, and requests of a VMM that has gone are dropped. So
+//! the queue holds at most one change and the memory of earlier VMMs.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,7 +16,7 @@ use nicety_memory::{Files, Map, MappingError, Piece};
 use crate::allowance::{self, Allowance};
 use crate::clock::Clock;
 
-/// The thread's stack: it reads at most some lines of procfs.
+/// The thread's stack. The thread reads at most some lines of procfs.
 const STACK: usize = 256 << 10;
 
 /// A part of a file to map.
@@ -35,13 +35,13 @@ pub struct Wanted {
 /// The result of a change.
 #[derive(Debug)]
 pub enum Outcome {
-    /// It was mapped, or not.
+    /// The result of mapping a file.
     Mapped(Result<Piece, MappingError>),
     /// The released memory is unmapped.
     Released,
 }
 
-/// See the module's page.
+/// The memory thread of a port.
 pub struct Mapper {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -55,9 +55,9 @@ impl std::fmt::Debug for Mapper {
 
 struct Shared {
     state: Mutex<State>,
-    come: Condvar,
+    job_added: Condvar,
     /// Called when [`Mapper::take`] has a result.
-    tell: Box<dyn Fn() + Send + Sync>,
+    notify: Box<dyn Fn() + Send + Sync>,
 }
 
 #[derive(Default)]
@@ -66,23 +66,23 @@ struct State {
     jobs: VecDeque<(u64, Job)>,
     done: Option<Outcome>,
     /// The number of the current VMM: results for earlier ones are not reported.
-    visit: u64,
+    vmm_number: u64,
     over: bool,
 }
 
 enum Job {
     Map(Wanted),
     Release(Arc<Map>),
-    /// An unread result of a VMM that has gone: drop it.
+    /// Drop an unread result of a VMM that has gone.
     Forget(Outcome),
     #[cfg(test)]
     Wait(std::sync::mpsc::Receiver<()>),
 }
 
 impl Mapper {
-    /// Starts the memory thread of this port. It calls `tell` when a change is done.
-    pub fn start(port: &str, tell: impl Fn() + Send + Sync + 'static) -> io::Result<Self> {
-        let shared = Arc::new(Shared { state: Mutex::default(), come: Condvar::new(), tell: Box::new(tell) });
+    /// Starts the memory thread of this port. It calls `notify` when a change is done.
+    pub fn start(port: &str, notify: impl Fn() + Send + Sync + 'static) -> io::Result<Self> {
+        let shared = Arc::new(Shared { state: Mutex::default(), job_added: Condvar::new(), notify: Box::new(notify) });
         let own = Arc::clone(&shared);
         let thread = thread::Builder::new().name(format!("memory {port}")).stack_size(STACK);
         Ok(Self { shared, thread: Some(thread.spawn(move || own.work())?) })
@@ -93,7 +93,7 @@ impl Mapper {
         self.shared.push(Job::Map(wanted));
     }
 
-    /// Releases a map; its memory is unmapped unless somebody else holds it.
+    /// Releases a map. Its memory is unmapped unless something else holds it.
     pub fn release(&self, map: Arc<Map>) {
         self.shared.push(Job::Release(map));
     }
@@ -103,37 +103,37 @@ impl Mapper {
         self.shared.state().done.take()
     }
 
-    /// The VMM has gone: drops its pending requests, and unmaps its memory.
+    /// Drops the pending requests of a VMM that has gone, and unmaps its memory.
     pub fn renew(&self) {
         let mut state = self.shared.state();
-        state.visit += 1;
+        state.vmm_number += 1;
         state.jobs.retain(|(_, job)| !matches!(job, Job::Map(_)));
         if let Some(outcome) = state.done.take() {
-            let visit = state.visit;
-            state.jobs.push_back((visit, Job::Forget(outcome)));
-            self.shared.come.notify_one();
+            let vmm_number = state.vmm_number;
+            state.jobs.push_back((vmm_number, Job::Forget(outcome)));
+            self.shared.job_added.notify_one();
         }
     }
 
     /// Ends the thread after the remaining work. A caller that may block joins it.
     pub fn end(&mut self) -> Option<JoinHandle<()>> {
         self.shared.state().over = true;
-        self.shared.come.notify_one();
+        self.shared.job_added.notify_one();
         self.thread.take()
     }
 
     /// Blocks the thread until the sender is used or dropped.
     #[cfg(test)]
     pub fn hold(&self) -> std::sync::mpsc::Sender<()> {
-        let (go_on, wait) = std::sync::mpsc::channel();
+        let (release_thread, wait) = std::sync::mpsc::channel();
         self.shared.push(Job::Wait(wait));
-        go_on
+        release_thread
     }
 }
 
 impl Drop for Mapper {
     fn drop(&mut self) {
-        let _nobody_waits_for_it = self.end();
+        let _thread = self.end();
     }
 }
 
@@ -144,23 +144,23 @@ impl Shared {
 
     fn push(&self, job: Job) {
         let mut state = self.state();
-        let visit = state.visit;
-        state.jobs.push_back((visit, job));
+        let vmm_number = state.vmm_number;
+        state.jobs.push_back((vmm_number, job));
         drop(state);
-        self.come.notify_one();
+        self.job_added.notify_one();
     }
 
     fn next(&self) -> Option<(u64, Job)> {
         let idle = |state: &mut State| state.jobs.is_empty() && !state.over;
-        let mut state = self.come.wait_while(self.state(), idle).unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut state = self.job_added.wait_while(self.state(), idle).unwrap_or_else(|poisoned| poisoned.into_inner());
         state.jobs.pop_front()
     }
 
-    /// Rests, if the thread has used more than its part of a processor, and not beyond the release of the port.
+    /// Rests if the thread has used more than its part of a processor. The rest ends when the port is released.
     fn rest(&self, allowance: &mut Allowance, clock: Clock) {
         if let Some(time) = allowance.rest(allowance::used(), clock.now()) {
             let waits = |state: &mut State| !state.over;
-            drop(self.come.wait_timeout_while(self.state(), time, waits));
+            drop(self.job_added.wait_timeout_while(self.state(), time, waits));
         }
     }
 
@@ -169,7 +169,7 @@ impl Shared {
         let (clock, mut allowance) = (Clock::start(), Allowance::default());
         // The limit of files per VM includes files of an earlier VM that are not unmapped yet.
         let files = Files::default();
-        while let Some((visit, job)) = self.next() {
+        while let Some((vmm_number, job)) = self.next() {
             self.rest(&mut allowance, clock);
             let outcome = match job {
                 Job::Map(Wanted { fd, offset, len, writable }) => {
@@ -185,19 +185,19 @@ impl Shared {
                 }
                 #[cfg(test)]
                 Job::Wait(wait) => {
-                    let _used_or_gone = wait.recv();
+                    let _released = wait.recv();
                     continue;
                 }
             };
             let mut state = self.state();
-            if state.visit != visit {
+            if state.vmm_number != vmm_number {
                 drop(state);
                 drop(outcome);
                 continue;
             }
             state.done = Some(outcome);
             drop(state);
-            (self.tell)();
+            (self.notify)();
         }
     }
 }
@@ -214,8 +214,8 @@ mod tests {
     const TIMEOUT: Duration = Duration::from_secs(20);
 
     fn started() -> (Mapper, mpsc::Receiver<()>) {
-        let (tell, told) = mpsc::channel();
-        (Mapper::start("vm", move || tell.send(()).unwrap_or(())).unwrap(), told)
+        let (notify, notified) = mpsc::channel();
+        (Mapper::start("vm", move || notify.send(()).unwrap_or(())).unwrap(), notified)
     }
 
     fn wanted(name: &str) -> Wanted {
@@ -228,32 +228,32 @@ mod tests {
 
     #[test]
     fn memory_is_mapped_and_unmapped_when_it_says_so() {
-        let (mapper, told) = started();
+        let (mapper, notified) = started();
         mapper.map(wanted("there"));
-        told.recv_timeout(TIMEOUT).unwrap();
+        notified.recv_timeout(TIMEOUT).unwrap();
         let Some(Outcome::Mapped(Ok(mapping))) = mapper.take() else { panic!("mapped") };
         assert!(is_mapped("there"));
         mapper.release(Arc::new(Map::default().with(0, mapping, Rights::BOTH).unwrap()));
-        told.recv_timeout(TIMEOUT).unwrap();
+        notified.recv_timeout(TIMEOUT).unwrap();
         assert!(matches!(mapper.take(), Some(Outcome::Released)) && !is_mapped("there"));
     }
 
     #[test]
     fn what_a_vmm_asked_for_that_has_gone_is_told_to_nobody_and_keeps_nothing() {
-        let (mut mapper, told) = started();
-        let go_on = mapper.hold();
+        let (mut mapper, notified) = started();
+        let release_thread = mapper.hold();
         for _ in 0..1000 {
             mapper.map(wanted("in vain"));
             mapper.renew();
         }
         assert!(mapper.shared.state().jobs.len() <= 1, "only the one that holds it");
         // A change that is done, but whose result was not taken.
-        drop(go_on);
+        drop(release_thread);
         mapper.map(wanted("too late"));
-        told.recv_timeout(TIMEOUT).unwrap();
+        notified.recv_timeout(TIMEOUT).unwrap();
         mapper.renew();
         assert!(mapper.take().is_none());
         mapper.end().unwrap().join().unwrap();
-        assert!(told.try_recv().is_err() && !is_mapped("in vain") && !is_mapped("too late"));
+        assert!(notified.try_recv().is_err() && !is_mapped("in vain") && !is_mapped("too late"));
     }
 }

@@ -1,4 +1,5 @@
-//! Metrics in Prometheus's text format, version 0.0.4: names with units, counters that end in `_total`, drops by reason.
+//! Metrics in Prometheus's text format, version 0.0.4. Names have units, counters end in `_total`, and drops are counted by
+//! reason.
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
@@ -24,7 +25,7 @@ pub struct Facts {
     pub addresses: usize,
     /// Processor time by threads' names.
     pub threads: BTreeMap<String, Duration>,
-    /// How long frames stay in the switch.
+    /// The times that frames spend in the switch.
     pub times: Histogram,
     /// Running captures.
     pub captures: usize,
@@ -145,22 +146,22 @@ fn ports(page: &mut Page, ports: &[PortView]) {
     }
 }
 
-/// Queues that carried traffic, each way.
+/// Queues that carried traffic, in each direction.
 fn traffic(page: &mut Page, ports: &[PortView]) {
     let values: [Metric<QueueCounters>; 3] = [
         ("packets", "Packets as the guest sees them", |queue| queue.packets),
         ("frames", "Frames as a wire would see them", |queue| queue.frames),
         ("bytes", "Bytes, without frame check sequences", |queue| queue.bytes),
     ];
-    for way in ["transmit", "receive"] {
+    for direction in ["transmit", "receive"] {
         for (unit, what, value) in values {
-            let name = format!("nicety_port_{way}_{unit}_total");
-            let from = if way == "transmit" { "that the guest sent" } else { "that the guest received" };
+            let name = format!("nicety_port_{direction}_{unit}_total");
+            let from = if direction == "transmit" { "that the guest sent" } else { "that the guest received" };
             page.family(&name, "counter", &format!("{what}, {from}; of an uplink, the world is the guest."));
             for port in ports {
                 let counters = &port.state.counters;
-                let queues = if way == "transmit" { &counters.transmit } else { &counters.receive };
-                // Queue 0 is always reported, so that a rate is 0 and not missing.
+                let queues = if direction == "transmit" { &counters.transmit } else { &counters.receive };
+                // Queue 0 is always reported, so that its rate is 0 and not missing.
                 for (number, queue) in
                     queues.iter().enumerate().filter(|(number, queue)| *number == 0 || queue.packets > 0)
                 {

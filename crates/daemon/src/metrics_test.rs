@@ -5,7 +5,7 @@ use nicety_plane::State;
 
 use super::*;
 
-/// An uplink with a name that needs care, which sent two frames in a packet on queue 1, and dropped three.
+/// An uplink whose name needs escaping. It sent two frames in a packet on queue 1, and dropped three.
 fn facts() -> Facts {
     let mut counters = Counters::default();
     counters.sent(1, 2, 3000);
@@ -40,7 +40,7 @@ fn facts() -> Facts {
         signals: 6,
         blank: false,
         last_end: None,
-        sought: None,
+        absence: None,
     };
     let mut times = Histogram { sum_ns: 64_000, ..Histogram::default() };
     (times.buckets[0], times.buckets[2]) = (10, 5);

@@ -1,6 +1,6 @@
-//! A port's log lines, rate-limited: guests, VMMs and clients cause them and must not fill the disk. Each kind of line has a burst,
-//! then one line a minute (a token bucket). Suppressed lines are counted; the count comes with the next line of the kind, after a
-//! minute without one, or when the port closes.
+//! A port's log lines, rate-limited: guests, VMMs and clients cause them and must not fill the disk. Each kind of line has a
+//! burst, then one line a minute (a token bucket). Suppressed lines are counted. The count comes with the next line of the kind,
+//! after a minute without one, or when the port closes.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -22,18 +22,18 @@ const PAUSE: Duration = Duration::from_secs(60);
 /// [`PortLog::due`] when no count is pending.
 const NOTHING: u64 = u64::MAX;
 
-/// What a line is about. Each kind has its own limit, so that a flood of one hides no other.
+/// The kind of a line. Each kind has its own limit, so that a flood of one hides no other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// A VMM connected.
     Connected,
-    /// No VMM listens yet where the port connects.
-    Sought,
-    /// Where the port connects no VMM can be reached, or it says nothing.
+    /// The port connects to its VMM, but no VMM listens yet.
+    NotListening,
+    /// The port connects to its VMM, but the VMM cannot be reached or is silent.
     Unreached,
-    /// It disconnected.
+    /// A VMM disconnected.
     Gone,
-    /// Disconnected: its port is closed.
+    /// A VMM was disconnected because its port is closed.
     Closed,
     /// A second VMM was refused.
     Occupied,
@@ -41,25 +41,25 @@ pub enum Kind {
     NotAccepted,
     /// A connection could not be watched or served.
     NotServed,
-    /// Disconnected: it sent nothing.
+    /// A VMM was disconnected because it sent nothing.
     Silent,
-    /// Disconnected: it stopped within a message.
+    /// A VMM was disconnected because it stopped within a message.
     Stopped,
-    /// Disconnected: it did not read its answers.
+    /// A VMM was disconnected because it did not read its answers.
     Unread,
-    /// Disconnected, or stopped: it took shared memory back.
+    /// A VMM was disconnected, or its port stopped, because it took shared memory back.
     Damaged,
-    /// Disconnected: it broke the protocol, or its socket failed.
+    /// A VMM was disconnected because it broke the protocol, or its socket failed.
     Broken,
-    /// The VM resets its adapter.
+    /// The VM reset its adapter.
     Reset,
-    /// Its state was saved.
+    /// The port's state was saved.
     Saved,
     /// A state was restored.
     Restored,
     /// The VM does not share its memory.
     Unshared,
-    /// Its memory is empty.
+    /// The VM's memory is empty.
     Blank,
     /// A memory region was refused.
     Memory,
@@ -69,21 +69,21 @@ pub enum Kind {
     Stalled,
     /// An uplink has no peer.
     Vacant,
-    /// The peer is back.
+    /// The uplink's peer is back.
     Back,
     /// The port has failed.
     Failed,
-    /// Its policy refuses the VM's frames.
+    /// The port's policy refuses the VM's frames.
     Forbidden,
 }
 
 impl Kind {
-    /// Whether nobody needs to act on it.
+    /// Whether the line needs no action.
     fn is_usual(self) -> bool {
         matches!(
             self,
             Self::Connected
-                | Self::Sought
+                | Self::NotListening
                 | Self::Gone
                 | Self::Closed
                 | Self::Reset
@@ -93,7 +93,7 @@ impl Kind {
         )
     }
 
-    /// Whether it says why a connection ended or failed: `nicety ports` shows it while the port waits.
+    /// Whether the line tells why a connection ended or failed. `nicety ports` shows it while the port waits.
     fn is_end(self) -> bool {
         matches!(
             self,
@@ -107,11 +107,11 @@ impl Kind {
         )
     }
 
-    /// What suppressed lines are about.
+    /// The subject of suppressed lines.
     fn about(self) -> &'static str {
         match self {
             Self::Connected => "of connections that came",
-            Self::Sought => "of VMMs that did not listen yet",
+            Self::NotListening => "of VMMs that did not listen yet",
             Self::Unreached => "of VMMs that could not be reached",
             Self::Gone => "of connections that went",
             Self::Closed => "of connections that a closed port had",
@@ -143,25 +143,25 @@ impl Kind {
 #[derive(Debug)]
 pub(crate) struct Share {
     left: u32,
-    /// When `left` was last updated.
+    /// The time at which `left` was last updated.
     since: Time,
-    unsaid: u64,
+    suppressed: u64,
 }
 
 impl Default for Share {
     fn default() -> Self {
-        Self { left: BURST, since: Time::ZERO, unsaid: 0 }
+        Self { left: BURST, since: Time::ZERO, suppressed: 0 }
     }
 }
 
 impl Share {
-    /// Whether a line may be written now. Returns the number of lines suppressed since the last one.
-    pub(crate) fn may_say(&mut self, now: Time) -> Option<u64> {
-        let said = self.take(now);
-        if said.is_none() {
-            self.unsaid += 1;
+    /// Whether a line may be written now. If so, returns the number of lines suppressed before it.
+    pub(crate) fn admit(&mut self, now: Time) -> Option<u64> {
+        let allowed = self.take(now);
+        if allowed.is_none() {
+            self.suppressed += 1;
         }
-        said
+        allowed
     }
 
     fn take(&mut self, now: Time) -> Option<u64> {
@@ -172,30 +172,30 @@ impl Share {
             self.since = now;
         }
         self.left = self.left.checked_sub(1)?;
-        Some(std::mem::take(&mut self.unsaid))
+        Some(std::mem::take(&mut self.suppressed))
     }
 
     /// The number of suppressed lines, if it may be logged now.
-    fn owed(&mut self, now: Time) -> Option<u64> {
-        if self.unsaid > 0 { self.take(now) } else { None }
+    fn take_suppressed(&mut self, now: Time) -> Option<u64> {
+        if self.suppressed > 0 { self.take(now) } else { None }
     }
 
-    /// When the next line is allowed, if none is left.
+    /// The time of the next allowed line, if none is left.
     fn next(&self) -> Time {
         self.since.after(PAUSE)
     }
 }
 
 /// A line with the count of lines suppressed before it.
-pub(crate) fn counted(what: impl Display, unsaid: u64) -> String {
-    match unsaid {
+pub(crate) fn counted(what: impl Display, suppressed: u64) -> String {
+    match suppressed {
         0 => what.to_string(),
         1 => format!("{what} (and 1 such line that was left out)"),
-        unsaid => format!("{what} (and {unsaid} such lines that were left out)"),
+        suppressed => format!("{what} (and {suppressed} such lines that were left out)"),
     }
 }
 
-/// See the module's page.
+/// The log of one port.
 #[derive(Debug)]
 pub struct PortLog {
     id: PortId,
@@ -205,21 +205,21 @@ pub struct PortLog {
     /// The inbox of the worker that logs the counts.
     inbox: Arc<Inbox>,
     shares: Mutex<BTreeMap<Kind, Share>>,
-    /// When the counts may be logged, in nanoseconds; [`NOTHING`] if there are none.
+    /// The time at which the counts may be logged, in nanoseconds. [`NOTHING`] if there are none.
     due: AtomicU64,
-    /// Why and when the last connection ended with an error.
+    /// The time and the reason of the last connection's end, if it ended with an error.
     ended: Mutex<Option<(Time, String)>>,
 }
 
 impl PortLog {
-    /// For the port of this name and number, its worker's inbox, and its adapter.
+    /// The log of the port with this name and number, its worker's inbox, and its adapter.
     pub fn new(id: PortId, name: &str, adapter: &'static str, clock: Clock, inbox: Arc<Inbox>) -> Self {
         let (name, due) = (name.to_owned(), AtomicU64::new(NOTHING));
         Self { id, name, adapter, clock, inbox, shares: Mutex::default(), due, ended: Mutex::default() }
     }
 
-    /// Why a VMM must disconnect that speaks the other protocol, and what to do.
-    pub fn crossed(&self, spoken: &str, ours: &str) -> String {
+    /// The reason for disconnecting a VMM that speaks the other protocol, with advice.
+    pub fn wrong_protocol(&self, spoken: &str, ours: &str) -> String {
         let Self { name, adapter, .. } = self;
         format!(
             "it speaks {spoken}, and this port is {adapter}, which is reached by {ours}: `nicety attach {name}` prints the words \
@@ -237,15 +237,15 @@ impl PortLog {
         self.say_of(kind, None, what);
     }
 
-    /// As [`PortLog::say`], with a process.
+    /// Like [`PortLog::say`], with a process.
     pub fn say_of(&self, kind: Kind, pid: Option<i32>, what: impl Display) {
         if kind.is_end() {
             *self.ended() = Some((self.clock.now(), what.to_string()));
         } else if kind == Kind::Gone {
             *self.ended() = None;
         }
-        if let Some(unsaid) = self.may_say(kind) {
-            self.write(kind, pid, counted(what, unsaid));
+        if let Some(suppressed) = self.admit(kind) {
+            self.write(kind, pid, counted(what, suppressed));
         }
     }
 
@@ -253,7 +253,7 @@ impl PortLog {
         self.ended.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// How long ago the last connection ended with an error, and that error. `None` if it just closed.
+    /// The time since the last connection ended with an error, and the error. `None` if it just closed.
     pub fn last_end(&self) -> Option<(Duration, String)> {
         let ended = self.ended().clone();
         ended.map(|(at, why)| (self.clock.now().since(at), why))
@@ -263,25 +263,25 @@ impl PortLog {
         self.shares.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn may_say(&self, kind: Kind) -> Option<u64> {
+    fn admit(&self, kind: Kind) -> Option<u64> {
         let now = self.clock.now();
         let mut shares = self.shares();
         let share = shares.entry(kind).or_default();
-        let said = share.may_say(now);
+        let allowed = share.admit(now);
         let next = share.next();
-        if said.is_none() && self.due.load(Ordering::Relaxed) == NOTHING {
+        if allowed.is_none() && self.due.load(Ordering::Relaxed) == NOTHING {
             self.wake_at(next);
         }
-        said
+        allowed
     }
 
-    /// Call it with the shares locked, so that two threads cannot disagree.
+    /// Call this with the shares locked, so that two threads cannot disagree.
     fn wake_at(&self, next: Time) {
         self.due.store(next.0, Ordering::Relaxed);
         self.inbox.push(Note::Wake(self.id, next));
     }
 
-    /// Writes the line without the lock on the shares: the log may be slow.
+    /// Writes the line. Call this without the lock on the shares: the log may be slow.
     fn write(&self, kind: Kind, pid: Option<i32>, what: impl Display) {
         let port = self.name.as_str();
         if kind.is_usual() {
@@ -291,39 +291,39 @@ impl PortLog {
         }
     }
 
-    /// Logs the counts of suppressed lines as far as the limit allows, and schedules the rest. Call it in each turn of the port.
+    /// Logs the counts of suppressed lines as far as the limit allows, and schedules the rest. Called in each turn of the port.
     pub fn settle(&self, now: Time) {
         if self.due.load(Ordering::Relaxed) > now.0 {
             return;
         }
-        let mut told = Vec::new();
+        let mut counts = Vec::new();
         {
             let mut shares = self.shares();
             for (kind, share) in shares.iter_mut() {
-                told.extend(share.owed(now).map(|unsaid| (*kind, unsaid)));
+                counts.extend(share.take_suppressed(now).map(|suppressed| (*kind, suppressed)));
             }
             self.due.store(NOTHING, Ordering::Relaxed);
-            let next = shares.values().filter(|share| share.unsaid > 0).map(Share::next).min();
+            let next = shares.values().filter(|share| share.suppressed > 0).map(Share::next).min();
             if let Some(next) = next {
                 self.wake_at(next);
             }
         }
-        for (kind, unsaid) in told {
-            self.tell(kind, unsaid);
+        for (kind, suppressed) in counts {
+            self.tell(kind, suppressed);
         }
     }
 
-    fn tell(&self, kind: Kind, unsaid: u64) {
-        let lines = if unsaid == 1 { "line was" } else { "lines were" };
-        self.write(kind, None, format_args!("{unsaid} {lines} left out: {}", kind.about()));
+    fn tell(&self, kind: Kind, suppressed: u64) {
+        let lines = if suppressed == 1 { "line was" } else { "lines were" };
+        self.write(kind, None, format_args!("{suppressed} {lines} left out: {}", kind.about()));
     }
 }
 
 impl Drop for PortLog {
     fn drop(&mut self) {
         let shares = std::mem::take(&mut *self.shares());
-        for (kind, share) in shares.iter().filter(|(_, share)| share.unsaid > 0) {
-            self.tell(*kind, share.unsaid);
+        for (kind, share) in shares.iter().filter(|(_, share)| share.suppressed > 0) {
+            self.tell(*kind, share.suppressed);
         }
     }
 }
@@ -340,8 +340,8 @@ mod tests {
     fn a_million_complaints_are_a_few_lines_and_then_one_a_minute() {
         let mut share = Share::default();
         let mut lines = |times: u64, seconds: u64| {
-            let said: Vec<u64> = (0..times).filter_map(|_| share.may_say(at(seconds))).collect();
-            said
+            let allowed: Vec<u64> = (0..times).filter_map(|_| share.admit(at(seconds))).collect();
+            allowed
         };
         assert_eq!(lines(1_000_000, 5), [0; 8]);
         assert_eq!(lines(1000, 59), [0u64; 0]);
@@ -354,17 +354,17 @@ mod tests {
     #[test]
     fn what_was_left_out_is_told_once_when_its_minute_is_over_and_takes_a_line() {
         let mut share = Share::default();
-        let _a_flood: Vec<_> = (0..100).filter_map(|_| share.may_say(at(5))).collect();
-        assert_eq!((share.owed(at(59)), share.next()), (None, at(60)));
-        assert_eq!((share.owed(at(60)), share.owed(at(60))), (Some(92), None));
-        assert_eq!((share.may_say(at(61)), share.may_say(at(120))), (None, Some(1)));
+        let _a_flood: Vec<_> = (0..100).filter_map(|_| share.admit(at(5))).collect();
+        assert_eq!((share.take_suppressed(at(59)), share.next()), (None, at(60)));
+        assert_eq!((share.take_suppressed(at(60)), share.take_suppressed(at(60))), (Some(92), None));
+        assert_eq!((share.admit(at(61)), share.admit(at(120))), (None, Some(1)));
     }
 
     #[test]
     fn one_line_is_one_line() {
-        let told = [0, 1, 2].map(|unsaid| counted("a line", unsaid));
+        let counts = [0, 1, 2].map(|suppressed| counted("a line", suppressed));
         let [one, two] = ["(and 1 such line that was left out)", "(and 2 such lines that were left out)"];
-        assert_eq!(told, ["a line".to_owned(), format!("a line {one}"), format!("a line {two}")]);
+        assert_eq!(counts, ["a line".to_owned(), format!("a line {one}"), format!("a line {two}")]);
     }
 
     fn wakes(inbox: &Inbox) -> Vec<Time> {
@@ -390,7 +390,7 @@ mod tests {
         assert_eq!(wakes(&inbox), []);
         log.settle(at(1_000_000));
         assert_eq!(wakes(&inbox), [], "all is told");
-        let all_told = |log: &PortLog| log.shares().values().all(|share| share.unsaid == 0);
-        assert!(all_told(&log) && log.due.load(Ordering::Relaxed) == NOTHING);
+        let none_left = |log: &PortLog| log.shares().values().all(|share| share.suppressed == 0);
+        assert!(none_left(&log) && log.due.load(Ordering::Relaxed) == NOTHING);
     }
 }

@@ -1,5 +1,5 @@
-//! A file beside a vhost-user port's socket that says where packed rings stand, if the front end keeps no such file itself: what is
-//! written there outlives a daemon that is killed.
+//! A file beside a vhost-user port's socket. It records the positions of packed rings if the front end keeps no such file itself.
+//! Its content outlives a daemon that is killed.
 
 use std::ffi::OsString;
 use std::io::{Error, Result};
@@ -11,7 +11,7 @@ use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, fallocate, fchmod, fsta
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-/// The file of one port, made when it is asked for.
+/// The record file of one port. It is made when it is needed.
 #[derive(Debug)]
 pub(crate) struct Record {
     path: PathBuf,
@@ -19,7 +19,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// The one beside a socket: its path with `.rings` at the end.
+    /// The record beside a socket: its path with `.rings` at the end.
     pub fn beside(socket: &Path) -> Self {
         let mut path = OsString::from(socket);
         path.push(".rings");
@@ -30,7 +30,7 @@ impl Record {
         &self.path
     }
 
-    /// The file's `len` bytes. What an earlier daemon has left there stays, if it had as many.
+    /// Opens the file with `len` bytes. The content of an earlier daemon stays if the file had the same length.
     pub fn open(&self, len: u64) -> Result<Arc<Map>> {
         if let Some(map) = self.map.get() {
             return Ok(Arc::clone(map));
@@ -41,7 +41,7 @@ impl Record {
         if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
             return Err(Error::other("it is no file"));
         }
-        // Whoever else may write to the folder must not name another file of ours.
+        // A user who may write to the folder must not make us use another file of ours.
         if found.st_uid != geteuid().as_raw() || found.st_nlink != 1 {
             return Err(Error::other("it is another user's, or has another name too: remove it"));
         }
@@ -59,10 +59,10 @@ impl Record {
         Ok(Arc::clone(self.map.get_or_init(|| Arc::new(map))))
     }
 
-    /// Removes the file, if it was opened here.
+    /// Removes the file if it was opened here.
     pub fn remove(&self) {
         if self.map.get().is_some() {
-            // Another one cannot do more, and the next daemon takes or replaces it.
+            // Nothing more can be done on failure; the next daemon uses or replaces the file.
             let _ = unlink(&self.path);
         }
     }

@@ -1,10 +1,10 @@
 //! Traces of the register accesses of guests' drivers (`nicety serve --record DIR`, docs/traces.md).
 //!
-//! A port's thread adds events to its list under a short lock; the recording's thread takes the lists ten times a second, formats
-//! and writes them. Without a recording there is no [`Recorder`], and each recording point costs one branch.
+//! A port's thread adds events to its list under a short lock. The recording's thread takes the lists ten times a second, formats
+//! the events and writes them. Without a recording there is no [`Recorder`], and each recording point costs one branch.
 //!
-//! A port's files are bounded. `vm1.trace` keeps the beginning; once it is full, `vm1.trace.1` and `vm1.trace.2` are overwritten in
-//! turn. So the beginning and the end of a long night are kept.
+//! A port's files are bounded. `vm1.trace` keeps the beginning. Once it is full, `vm1.trace.1` and `vm1.trace.2` are overwritten
+//! in turn. So the beginning and the end of a long night are kept.
 
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions, Permissions};
@@ -24,37 +24,37 @@ use tracing::warn;
 use crate::clock::Clock;
 use crate::regular;
 
-/// How often waiting events are written.
+/// The interval at which waiting events are written.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Most events that wait; more are counted as lost. 2.5 MB.
+/// Most events that wait; further ones are counted as lost. 2.5 MB.
 const WAITING_MOST: usize = 1 << 16;
 /// Most bytes of one file.
 const FILE_MOST: u64 = 32 << 20;
 
-/// A port's files in this folder, in the order of writing: after the last comes the second again.
+/// A port's files in this folder, in the order of writing. After the last one the second follows again.
 pub(crate) fn files(folder: &Path, port: &str) -> [PathBuf; 3] {
     ["", ".1", ".2"].map(|part| folder.join(format!("{port}.trace{part}")))
 }
 
-/// Why traces cannot be recorded.
+/// Reasons why traces cannot be recorded.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// The folder's path, or a part of it, is something else.
+    /// The folder's path, or a part of it, is not a folder.
     #[error(
         "recording to {path}: {other} is not a folder; name a folder with --record DIR, which is made if it is not there"
     )]
     NotAFolder {
-        /// What was named.
+        /// The requested folder.
         path: PathBuf,
         /// The part that is not a folder.
         other: PathBuf,
     },
-    /// Something else.
+    /// Another error.
     #[error("recording to {path}: {source}; name a folder with --record DIR in which files can be made")]
     System {
         /// The folder or file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: std::io::Error,
     },
 }
@@ -101,21 +101,21 @@ pub struct Recording {
     folder: PathBuf,
     clock: Clock,
     bell: Arc<Bell>,
-    /// Outputs not begun yet: their files keep their old content.
+    /// Outputs that have not begun. Their files keep their old content.
     waiting: Vec<Output>,
     begun: bool,
     outputs: Arc<Mutex<Vec<Output>>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Checks whether traces of these ports can be recorded in a folder, without making any: [`Recording::start`] and
+/// Checks whether traces of these ports can be recorded in a folder, without making any. [`Recording::start`] and
 /// [`Recording::port`] make the same checks first.
 pub(crate) fn check<'a>(folder: &Path, mut ports: impl Iterator<Item = &'a str>) -> Result<(), RecordError> {
     check_folder(folder)?;
     ports.try_for_each(|port| check_file(&files(folder, port)[0]).map(drop))
 }
 
-/// Checks that files can be made in the folder, or that it can be made.
+/// Checks that files can be made in the folder, or that the folder can be made.
 fn check_folder(folder: &Path) -> Result<(), RecordError> {
     let absolute = std::path::absolute(folder).map_err(|source| RecordError::of(folder, source))?;
     let there = absolute.ancestors().find(|above| above.symlink_metadata().is_ok()).unwrap_or(Path::new("/"));
@@ -126,7 +126,7 @@ fn check_folder(folder: &Path) -> Result<(), RecordError> {
     may.map_err(|errno| RecordError::of(folder, errno.into()))
 }
 
-/// Checks that a trace's first file can be written. True if it does not exist yet.
+/// Checks that a trace's first file can be written. Returns true if it does not exist yet.
 fn check_file(file: &Path) -> Result<bool, RecordError> {
     match regular::open_no_link(file, OpenOptions::new().write(true)) {
         Ok(_) => Ok(false),
@@ -140,7 +140,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Recorder {
-    /// Records an event, with the current time.
+    /// Records an event with the current time.
     pub fn note(&self, event: Event) {
         let record = Record { at: Some(self.clock.now()), event };
         let mut waiting = lock(&self.waiting);
@@ -179,8 +179,8 @@ impl Recording {
         Ok(Self { folder, clock, bell, waiting, begun: false, outputs, thread: Some(thread) })
     }
 
-    /// The recorder of a port. When this returns, its first file exists and is writable. If the recording has begun, an older file
-    /// of that name has been replaced.
+    /// The recorder of a port. On return its first file exists and is writable. If the recording has begun, an older file of that
+    /// name has been replaced.
     pub fn port(&mut self, name: &str, entry: &'static Entry) -> Result<Arc<Recorder>, RecordError> {
         let (clock, bell) = (self.clock, Arc::clone(&self.bell));
         let recorder = Arc::new(Recorder { clock, waiting: Mutex::default(), bell });
@@ -191,7 +191,7 @@ impl Recording {
         Ok(recorder)
     }
 
-    /// Replaces older traces, and writes the events so far and all later ones.
+    /// Replaces older traces. Writes the events so far and all later ones.
     pub fn begin(&mut self) -> Result<(), RecordError> {
         self.begun = true;
         while let Some(mut output) = self.waiting.pop() {
@@ -207,7 +207,7 @@ impl Recording {
 impl Drop for Recording {
     fn drop(&mut self) {
         for output in self.waiting.iter().filter(|output| output.new) {
-            let _it_stays_empty = std::fs::remove_file(&output.files[0]);
+            let _not_removed = std::fs::remove_file(&output.files[0]);
         }
         *lock(&self.bell.stop) = true;
         self.bell.rung.notify_one();
@@ -222,8 +222,8 @@ impl Drop for Recording {
 fn write_all(bell: &Bell, outputs: &Mutex<Vec<Output>>) {
     let mut stop = false;
     while !stop {
-        let asked = bell.rung.wait_timeout(lock(&bell.stop), INTERVAL);
-        stop = *asked.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+        let waited = bell.rung.wait_timeout(lock(&bell.stop), INTERVAL);
+        stop = *waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
         lock(outputs).iter_mut().for_each(Output::drain);
     }
 }
@@ -241,9 +241,9 @@ struct Output {
     name: String,
     entry: &'static Entry,
     files: [PathBuf; 3],
-    /// The first file is new.
+    /// Whether the first file is new.
     new: bool,
-    /// `None` before it has begun, and after an error: events are then discarded.
+    /// `None` before the output has begun and after an error. Events are then discarded.
     file: Option<File>,
     /// Most bytes of one file.
     most: u64,
@@ -271,7 +271,7 @@ impl Output {
         Ok(Self { recorder, name, entry, files, new, file, most, part: 0, written: 0, records, text })
     }
 
-    /// Removes the later parts of an older trace: they would look like parts of this one.
+    /// Removes the later parts of an older trace. They would look like parts of this one.
     fn remove_older(&self) -> Result<(), RecordError> {
         self.files[1..].iter().try_for_each(|file| match std::fs::remove_file(file) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(RecordError::of(file, error)),

@@ -1,4 +1,4 @@
-//! Recordings are whole, bounded, and say what they lost.
+//! Recordings are whole and bounded, and report their losses.
 
 use nicety_adapters::find;
 use tempfile::{NamedTempFile, TempDir};
@@ -52,10 +52,10 @@ fn a_link_in_place_of_a_trace_is_not_followed() {
     for name in ["vm1.trace", "vm1.trace.1"] {
         std::os::unix::fs::symlink(at("precious"), at(name)).unwrap();
     }
-    let said = check(folder.path(), ["vm1"].into_iter()).unwrap_err().to_string();
-    assert!(said.contains("it is a link, and must be a file"), "{said}");
+    let message = check(folder.path(), ["vm1"].into_iter()).unwrap_err().to_string();
+    assert!(message.contains("it is a link, and must be a file"), "{message}");
     let mut recording = Recording::start(folder.path(), Clock::start()).unwrap();
-    assert_eq!(recording.port("vm1", find("e1000").unwrap()).unwrap_err().to_string(), said);
+    assert_eq!(recording.port("vm1", find("e1000").unwrap()).unwrap_err().to_string(), message);
     drop(recording);
     std::fs::remove_file(at("vm1.trace")).unwrap();
     let mut output = output(&folder);
@@ -126,7 +126,7 @@ fn a_long_trace_keeps_its_beginning_and_its_end_in_files_that_take_turns() {
     let mut output = output(&folder);
     output.most = 100_000;
     let mut kicks = 0u64;
-    // Until the fourth part begins: it overwrites the second one's file.
+    // Continue until the fourth part begins: it overwrites the second part's file.
     while output.part < 4 {
         for _ in 0..777 {
             output.recorder.note(Event::Interrupt((kicks % 1_000) as u16));
@@ -157,8 +157,8 @@ fn a_folder_that_cannot_be_made_is_named_with_what_is_in_its_way_and_what_to_do(
     for folder in [file.path().to_owned(), file.path().join("below")] {
         let error = Recording::start(&folder, Clock::start()).unwrap_err().to_string();
         let (folder, file) = (folder.display(), file.path().display());
-        let said = "is not a folder; name a folder with --record DIR, which is made if it is not there";
-        assert_eq!(error, format!("recording to {folder}: {file} {said}"));
+        let message = "is not a folder; name a folder with --record DIR, which is made if it is not there";
+        assert_eq!(error, format!("recording to {folder}: {file} {message}"));
     }
     // In sysfs not even root can make a folder.
     let error = Recording::start(Path::new("/sys/nicety-traces"), Clock::start()).unwrap_err().to_string();

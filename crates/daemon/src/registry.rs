@@ -1,6 +1,6 @@
-//! How commands find daemons from any folder and environment: each daemon has a link to its control socket in its user's registry
-//! folder. Root's is `/run/nicety`; another user's is `/run/user/UID/nicety`, or `/tmp/nicety-UID` without `/run/user/UID`. Nobody
-//! else may write to such a folder.
+//! The registry, in which commands find daemons from any folder and environment. Each daemon has a link to its control socket in
+//! its user's registry folder. Root's folder is `/run/nicety`; another user's is `/run/user/UID/nicety`, or `/tmp/nicety-UID`
+//! without `/run/user/UID`. No other user may write to such a folder.
 
 use std::fs::{DirBuilder, Metadata};
 use std::io;
@@ -22,23 +22,23 @@ pub struct Registry {
     user: u32,
 }
 
-/// Why a daemon has no link.
+/// Reasons why a daemon has no link.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
-    /// The folder is another user's, or others may write to it.
+    /// The folder belongs to another user, or others may write to it.
     #[error("{0} is no folder that this user alone may write to")]
     NotOurs(PathBuf),
-    /// The system.
+    /// A system call failed.
     #[error("{path}: {error}")]
     System {
         /// The folder or link.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         error: io::Error,
     },
 }
 
-/// A daemon's link; removed on drop.
+/// A daemon's link. Dropping it removes the link.
 #[derive(Debug)]
 pub struct Entry(PathBuf);
 
@@ -54,11 +54,11 @@ impl Drop for Entry {
 pub struct Found {
     /// Control sockets that are served.
     pub sockets: Vec<PathBuf>,
-    /// Links whose socket nobody serves, with the sockets: of killed daemons.
+    /// Links of killed daemons, whose socket nobody serves, and the sockets.
     pub stale: Vec<(PathBuf, PathBuf)>,
     /// The folders that were searched.
     pub folders: Vec<PathBuf>,
-    /// Folders that were skipped: others may write to them.
+    /// Folders that were skipped because others may write to them.
     pub unsafe_folders: Vec<PathBuf>,
 }
 
@@ -68,7 +68,7 @@ impl Registry {
         Self::at(Path::new("/"), geteuid().as_raw())
     }
 
-    /// As if `root` were the root folder.
+    /// The registry with `root` as the root folder.
     fn at(root: &Path, user: u32) -> Self {
         Self { root: root.to_owned(), user }
     }
@@ -89,25 +89,25 @@ impl Registry {
     pub fn enter(&self, switch: &str, control: &Path) -> Result<Entry, RegistryError> {
         let folder = self.own()?;
         for (link, _) in self.links(&folder).into_iter().filter(|(_, socket)| !is_served(socket)) {
-            let _another_daemon_did = std::fs::remove_file(link);
+            let _already_removed = std::fs::remove_file(link);
         }
         // A daemon has one link, however often it is started.
         let link = folder.join(format!("{switch}-{:016x}.{ENDING}", number_of(control)));
         let fresh = folder.join(format!(".{switch}-{}", std::process::id()));
         let failed = |error| RegistryError::System { path: link.clone(), error };
-        let _of_a_process_that_was_killed = std::fs::remove_file(&fresh);
+        let _no_leftover = std::fs::remove_file(&fresh);
         symlink(control, &fresh).map_err(failed)?;
         std::fs::rename(&fresh, &link).map_err(failed)?;
         Ok(Entry(link))
     }
 
-    /// The folder for this user's daemons; makes it if it is missing.
+    /// The folder for this user's daemons. Makes it if it is missing.
     fn own(&self) -> Result<PathBuf, RegistryError> {
         let is_ours =
             |path: &Path| path.symlink_metadata().is_ok_and(|found| found.is_dir() && found.uid() == self.user);
         let (system, session) = (self.system(), self.session());
         let (folder, mode) = if self.user == 0 || is_ours(&system) {
-            // Other users of the control socket must be able to enter.
+            // Other users of the control socket must be able to enter the folder.
             (system, 0o755)
         } else if session.parent().is_some_and(is_ours) {
             (session, 0o700)
@@ -125,7 +125,7 @@ impl Registry {
         if found.uid() == self.user && is_safe(&found) { Ok(folder) } else { Err(RegistryError::NotOurs(folder)) }
     }
 
-    /// Searches for this user's daemons, and for the system's daemons that this user may ask.
+    /// Searches for this user's daemons, and for the system's daemons that this user may query.
     pub fn look(&self) -> Found {
         let mut found = Found::default();
         for folder in [self.system(), self.session(), self.fallback()] {
@@ -160,12 +160,12 @@ impl Registry {
     }
 }
 
-/// A folder that only its owner may write to, and not a link.
+/// Whether only the owner may write to the folder, and it is not a link.
 fn is_safe(folder: &Metadata) -> bool {
     folder.is_dir() && folder.mode() & 0o022 == 0
 }
 
-/// Whether somebody serves a socket, as far as this user may know.
+/// Whether a socket is served, as far as this user can know.
 pub fn is_served(socket: &Path) -> bool {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (Ok(address), Ok(probe)) =
@@ -173,11 +173,11 @@ pub fn is_served(socket: &Path) -> bool {
     else {
         return false;
     };
-    // AGAIN: its queue is full. ACCESS: it is another user's; assume that it is served.
+    // AGAIN: its queue is full. ACCESS: it belongs to another user; assume that it is served.
     matches!(connect(&probe, &address), Ok(()) | Err(Errno::AGAIN | Errno::ACCESS))
 }
 
-/// A path hashed to sixteen digits (FNV-1a, 64 bits: isthe.com/chongo/tech/comp/fnv).
+/// A path's hash, printed as sixteen digits (FNV-1a, 64 bits: isthe.com/chongo/tech/comp/fnv).
 fn number_of(path: &Path) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     path.as_os_str().as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, step)

@@ -31,7 +31,7 @@ impl Machine {
     }
 }
 
-/// The user who runs the tests, and owns their files.
+/// The user who runs the tests and owns their files.
 fn us() -> u32 {
     geteuid().as_raw()
 }
@@ -70,7 +70,7 @@ fn what_a_killed_daemon_left_is_skipped_said_and_removed_by_the_next_one() {
 fn each_user_has_a_folder_of_his_own_where_it_can_be() {
     let machine = Machine::new();
     let link = |registry: &Registry| registry.own().unwrap().strip_prefix(machine.root.path()).unwrap().to_owned();
-    // The user who runs the tests owns all of this machine: root has the system's folder, another user one in /tmp.
+    // The user who runs the tests owns all of this machine. Root has the system's folder, another user one in /tmp.
     let first = if us() == 0 { "run/nicety".to_owned() } else { format!("tmp/nicety-{}", us()) };
     assert_eq!(link(&machine.registry(us())), Path::new(&first));
     if us() == 0 {
@@ -94,12 +94,12 @@ fn a_folder_that_others_may_write_to_or_that_is_anothers_is_not_trusted() {
     assert!(
         matches!(registry.enter("lan", &machine.path("ask.sock")), Err(RegistryError::NotOurs(path)) if path == folder)
     );
-    // Somebody else made it first, in /tmp.
+    // Another user made the folder first, in /tmp.
     let other = machine.registry(us() + 1);
     fs::create_dir(other.fallback()).unwrap();
     assert!(matches!(other.own(), Err(RegistryError::NotOurs(_))));
     assert!(other.look().unsafe_folders.contains(&other.fallback()));
-    // Nor a link to a folder.
+    // A link to a folder is refused too.
     fs::remove_dir(other.fallback()).unwrap();
     symlink(machine.path("run"), other.fallback()).unwrap();
     assert!(matches!(other.own(), Err(RegistryError::NotOurs(_))));

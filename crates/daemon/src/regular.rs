@@ -1,5 +1,5 @@
-//! Regular files named by a person. Opening a pipe blocks without a peer, and opening a device may have any effect. Both are
-//! refused, even if the file becomes one between check and open.
+//! Opens regular files that a person has named. Opening a pipe blocks without a peer, and opening a device may have any effect.
+//! Both are refused, even if the file becomes one between check and open.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
@@ -9,7 +9,7 @@ use std::path::Path;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-/// Opens a regular file, but no link: for writing, where others may have laid one. Never blocks.
+/// Opens a regular file but no link. For writing, in a folder in which others may have made a link. Never blocks.
 pub(crate) fn open_no_link(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     if path.symlink_metadata().is_ok_and(|there| there.is_symlink()) {
         return Err(io::Error::other("it is a link, and must be a file"));
@@ -17,13 +17,13 @@ pub(crate) fn open_no_link(path: &Path, options: &mut OpenOptions) -> io::Result
     with(path, options, OFlags::NOFOLLOW)
 }
 
-/// Opens a regular file, or a link to one. Refuses anything else, and never blocks.
+/// Opens a regular file or a link to one. Refuses anything else, and never blocks.
 pub(crate) fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     with(path, options, OFlags::empty())
 }
 
 fn with(path: &Path, options: &mut OpenOptions, more: OFlags) -> io::Result<File> {
-    // A missing file, or one that cannot be examined: the open below reports why.
+    // If the file is missing or cannot be examined, the open below reports the reason.
     if let Ok(there) = path.metadata() {
         check(&there)?;
     }
@@ -65,7 +65,7 @@ mod tests {
         for (link, to) in [("link", "file"), ("piped", "pipe"), ("device", "/dev/zero")] {
             std::os::unix::fs::symlink(to, at(link)).unwrap();
         }
-        for (name, said) in [
+        for (name, message) in [
             ("file", None),
             ("link", None),
             ("pipe", Some("it is a pipe, and must be a file")),
@@ -77,13 +77,13 @@ mod tests {
         ] {
             for write in [false, true] {
                 let (path, (send, opened)) = (at(name), mpsc::channel());
-                // A thread that blocks in there blocks for ever.
+                // A thread that blocks in `open` blocks for ever.
                 std::thread::spawn(move || {
                     let options = &mut OpenOptions::new();
                     send.send(open(&path, options.read(!write).write(write)).map_err(|error| error.to_string()))
                 });
                 let opened = opened.recv_timeout(Duration::from_secs(20)).expect(name);
-                assert_eq!(opened.err().as_deref(), said, "{name}");
+                assert_eq!(opened.err().as_deref(), message, "{name}");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What `nicety ports` and the control socket show of a running daemon.
+//! The reports of a running daemon for `nicety ports` and the control socket.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -150,7 +150,7 @@ pub struct AddressReport {
 /// The condition of a port, and the sentence that explains it.
 ///
 /// `blank`: the VM's shared memory was empty when the driver was up, without even a ring. Then QEMU has mapped it privately
-/// (`share=off`) and the driver's writes go to private pages, unless the VM has sent a frame all the same.
+/// (`share=off`), and the driver's writes go to private pages. If the VM has sent a frame all the same, the memory is shared.
 pub fn condition(name: &str, state: &State, blank: bool, memory: Memory, is_uplink: bool) -> (Condition, String) {
     if let Some(cause) = &state.failed {
         let sentence =
@@ -222,7 +222,7 @@ fn rounded(span: Duration) -> String {
     }
 }
 
-/// What a port is sent, and where.
+/// A group of multicasts that a port gets, with its VLAN.
 fn multicast(wanted: &Wanted) -> String {
     let vlan = vlan(wanted.fid);
     match wanted.interest {
@@ -235,13 +235,13 @@ fn multicast(wanted: &Wanted) -> String {
 impl PortReport {
     /// The report of a port.
     pub fn of(view: &PortView) -> Self {
-        let PortView { spec, name, id: _, policy, wanted, neighbour, state, signals, blank, last_end, sought } = view;
+        let PortView { spec, name, id: _, policy, wanted, neighbour, state, signals, blank, last_end, absence } = view;
         let memory = spec.as_ref().map_or(Memory::Unused, |spec| Memory::of(spec.entry.about));
         let (condition, mut sentence) = condition(name, state, *blank, memory, spec.is_none());
         let connects = spec.as_ref().filter(|spec| spec.role == Role::Connect);
         if let (Condition::Waiting, Some(spec)) = (condition, connects) {
-            let sought = sought.clone().unwrap_or_else(|| format!("connecting to {}", spec.socket.display()));
-            sentence = format!("{sought}; `nicety attach {name}` says how to start a VM that listens there");
+            let absence = absence.clone().unwrap_or_else(|| format!("connecting to {}", spec.socket.display()));
+            sentence = format!("{absence}; `nicety attach {name}` says how to start a VM that listens there");
         }
         let last_end = last_end.as_ref().map(|(ago, why)| format!("{} ago: {why}", rounded(*ago)));
         if let (Condition::Waiting, Some(last_end)) = (condition, &last_end) {

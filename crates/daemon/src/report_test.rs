@@ -28,26 +28,26 @@ fn state() -> State {
 
 #[test]
 fn a_port_says_how_it_is_and_what_to_do() {
-    let said = |state: &State| condition("vm1", state, false, Memory::SharedAlone, false);
+    let shown = |state: &State| condition("vm1", state, false, Memory::SharedAlone, false);
     let failed = State { attached: false, failed: Some("attempt to add with overflow".to_owned()), ..state() };
     for is_uplink in [false, true] {
         let (word, sentence) = condition("vm1", &failed, false, Memory::SharedAlone, is_uplink);
         assert_eq!(word, Condition::Failed);
         assert!(sentence.contains("attempt to add with overflow"), "{sentence}");
     }
-    let (word, sentence) = said(&State { attached: false, ..state() });
+    let (word, sentence) = shown(&State { attached: false, ..state() });
     assert_eq!((word, sentence.contains("nicety attach vm1")), (Condition::Waiting, true));
-    assert_eq!(said(&state()).0, Condition::Attached, "a frame buffer that has no file is no mistake");
-    assert_eq!(said(&State { driven: true, ..state() }).0, Condition::Up, "a driver may want no feature at all");
+    assert_eq!(shown(&state()).0, Condition::Attached, "a frame buffer that has no file is no mistake");
+    assert_eq!(shown(&State { driven: true, ..state() }).0, Condition::Up, "a driver may want no feature at all");
     let mut counters = Counters::default();
     counters.sent(0, 1, 60);
     counters.received(0, 1, 60);
     let used = State { counters, features: vec!["virtio-1"], ..state() };
-    assert_eq!(said(&used).0, Condition::Attached, "frames of VMs before it tell nothing of its driver");
-    let (word, sentence) = said(&State { shared_bytes: 0, absent_bytes: 512 << 20, ..state() });
+    assert_eq!(shown(&used).0, Condition::Attached, "frames of VMs before it tell nothing of its driver");
+    let (word, sentence) = shown(&State { shared_bytes: 0, absent_bytes: 512 << 20, ..state() });
     assert_eq!((word, sentence.contains("memory-backend-memfd")), (Condition::Broken, true), "{sentence}");
     assert!(sentence.contains("share=on"));
-    let (word, sentence) = said(&State { damaged: true, ..state() });
+    let (word, sentence) = shown(&State { damaged: true, ..state() });
     assert_eq!((word, sentence.contains("restart the VM")), (Condition::Broken, true));
     assert_eq!(condition("uplink", &state(), false, Memory::Unused, true).0, Condition::Up);
     let alone = State { vacant: Some("cannot join /run/up.sock".to_owned()), ..state() };
@@ -94,7 +94,7 @@ fn memory_that_is_shared_in_name_only_is_told_until_a_frame_proves_otherwise() {
         "that was another VM's"
     );
     assert_eq!(condition("vm1", &State { sent: 1, ..up.clone() }, true, Memory::SharedAlone, false).0, Condition::Up);
-    // QEMU's vhost-user front end does not announce unshared memory: no memory at all, neither shared nor absent.
+    // QEMU's vhost-user front end does not announce unshared memory. So there is no memory at all, neither shared nor absent.
     let none = State { shared_bytes: 0, absent_bytes: 0, ..up };
     let (word, sentence) = condition("vm1", &none, false, Memory::SharedAlone, false);
     assert_eq!((word, sentence.contains("share=on")), (Condition::Broken, true), "{sentence}");
@@ -106,22 +106,23 @@ fn memory_that_is_shared_in_name_only_is_told_until_a_frame_proves_otherwise() {
     );
 }
 
-/// QEMU's intel-iommu: a device reaches what its driver has mapped, at first nothing. Firmware may have left the adapter running.
+/// QEMU's intel-iommu: a device can access only the memory that its driver has mapped, at first none. Firmware may have left the
+/// adapter running.
 #[test]
 fn a_vm_whose_iommu_maps_nothing_yet_is_not_told_to_share_its_memory() {
     let empty = State { shared_bytes: 0, absent_bytes: 0, features: vec!["rx-checksum"], ..state() };
-    let said = |state: &State| condition("vm1", state, false, Memory::Announced, false);
-    let (word, sentence) = said(&empty);
+    let shown = |state: &State| condition("vm1", state, false, Memory::Announced, false);
+    let (word, sentence) = shown(&empty);
     assert_eq!((word, sentence.contains("share")), (Condition::Attached, false), "{sentence}");
     let driven = State { driven: true, ..empty };
-    let (word, sentence) = said(&driven);
+    let (word, sentence) = shown(&driven);
     assert_eq!((word, sentence.contains("IOMMU"), sentence.contains("share")), (Condition::Attached, true, false));
     let stall = Stall { queue: Queue::Receive(0), why: "the ring lies where no memory is", cure: "restart it" };
-    let (word, sentence) = said(&State { stalls: vec![stall], ..driven.clone() });
+    let (word, sentence) = shown(&State { stalls: vec![stall], ..driven.clone() });
     assert_eq!((word, sentence.contains("no memory is")), (Condition::Broken, true), "{sentence}");
     let mapped = State { shared_bytes: 4096, ..driven };
-    assert_eq!(said(&mapped).0, Condition::Up, "one page of a ring is enough");
-    assert!(said(&State { absent_bytes: 8192, ..mapped }).1.contains("share=on"), "announced, and not shared");
+    assert_eq!(shown(&mapped).0, Condition::Up, "one page of a ring is enough");
+    assert!(shown(&State { absent_bytes: 8192, ..mapped }).1.contains("share=on"), "announced, and not shared");
 }
 
 #[test]
@@ -162,7 +163,7 @@ fn a_report_holds_what_was_counted_and_leaves_zeros_out() {
         signals: 4,
         blank: false,
         last_end,
-        sought: None,
+        absence: None,
     };
     let report = PortReport::of(&view);
     assert_eq!(report.sentence, "a VM is attached, and its driver is up", "of the last one nothing any more");
@@ -178,8 +179,8 @@ fn a_report_holds_what_was_counted_and_leaves_zeros_out() {
     assert_eq!((report.backlog_frames, report.backlog_bytes), (3, 900));
     assert_eq!(report.port_group.as_deref(), Some("web"));
     assert_eq!(report.policy, BTreeMap::from([("forged_transmits".to_owned(), "reject".to_owned())]));
-    let said = ["all of the flat network (a router is there)", "239.1.2.3 (VLAN 10)", "all"];
-    assert_eq!(report.multicasts, said);
+    let shown = ["all of the flat network (a router is there)", "239.1.2.3 (VLAN 10)", "all"];
+    assert_eq!(report.multicasts, shown);
     assert_eq!(report.neighbour.as_deref(), Some("core1, port 1/1"));
     let json = serde_json::to_string(&report).unwrap();
     assert_eq!(serde_json::from_str::<PortReport>(&json).unwrap(), report);
@@ -187,10 +188,10 @@ fn a_report_holds_what_was_counted_and_leaves_zeros_out() {
     let sentence = PortReport::of(&view).sentence;
     assert!(sentence.ends_with("start one; 119 min ago: the VMM is disconnected: it said nothing"), "{sentence}");
     view.spec.as_mut().unwrap().role = Role::Connect;
-    for (sought, says) in
+    for (absence, says) in
         [(None, "connecting to /run/vm1.sock"), (Some("connecting to it: nobody"), "connecting to it: nobody")]
     {
-        view.sought = sought.map(str::to_owned);
+        view.absence = absence.map(str::to_owned);
         let report = PortReport::of(&view);
         let how = "; `nicety attach vm1` says how to start a VM that listens there; 119 min ago: the VMM is disconnected: it said nothing";
         assert_eq!(report.sentence, format!("{says}{how}"));

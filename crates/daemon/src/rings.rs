@@ -1,7 +1,7 @@
-//! Ports that speak vhost-user: a thread each, which listens for front ends, or connects to them, and serves the session.
+//! Ports that speak vhost-user. Each has a thread that listens for front ends, or connects to them, and serves the session.
 //!
-//! Control messages are few, and a front end may stop in the middle of one: it blocks only this thread. Frames never pass through
-//! this thread; the port's worker watches the kicks.
+//! Control messages are few, and a front end may stop within one: it blocks only this thread. Frames never pass through this
+//! thread; the port's worker watches the kicks.
 
 mod connecting;
 
@@ -21,29 +21,29 @@ use nicety_vhost_user::{Accepted, Bell, Closer, Ended, Kick, Listener, RECORD_RI
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use tracing::warn;
 
-use self::connecting::Sought;
+use self::connecting::Absence;
 use crate::allowance::{self, Allowance};
 use crate::clock::Clock;
-use crate::descriptors::tell_left_open;
+use crate::descriptors::warn_left_open;
 use crate::inbox::{Inbox, Note};
 use crate::kicks::Kicks;
 use crate::port_log::{Kind, PortLog};
 use crate::record::Record;
 use crate::recorder::Recorder;
-use crate::service::DEAF;
+use crate::service::ACCEPT_PAUSE;
 use crate::sharing::SHARE_MEMORY;
 use crate::shell::{Signals, ready_to_ring};
 
-/// How a port and its front ends meet.
+/// The socket of a port and its front ends.
 #[derive(Debug)]
-pub enum Door {
-    /// They connect to this socket.
+pub enum FrontendSocket {
+    /// Front ends connect to this socket.
     Listen(Listener),
-    /// One listens at this path, whose file is not ours.
+    /// A front end listens at this path. The file is not ours.
     Connect(PathBuf),
 }
 
-impl Door {
+impl FrontendSocket {
     fn path(&self) -> &Path {
         match self {
             Self::Listen(listener) => listener.path(),
@@ -52,13 +52,13 @@ impl Door {
     }
 }
 
-/// The thread of one port. Dropping it ends the session and removes the socket, if it is its own.
+/// The thread of one port. Dropping it ends the session, and removes the socket if the socket is its own.
 #[derive(Debug)]
 pub struct RingsServer {
     stop: Arc<Stop>,
     kicks: Arc<Kicks>,
     record: Arc<Record>,
-    sought: Arc<Sought>,
+    absence: Arc<Absence>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -78,20 +78,20 @@ impl Stop {
         self.session.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Waits for `time`, or until it is asked to stop.
+    /// Waits for `time`, or until the thread is asked to stop.
     fn pause(&self, time: Duration) {
         let timeout = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
-        // If a signal wakes it early, it only tries again early.
+        // A signal may end the wait early. Then the caller only tries again early.
         let _ = poll(&mut [PollFd::new(&self.bell, PollFlags::IN)], Some(&timeout));
     }
 }
 
 impl RingsServer {
-    /// Starts the thread that serves a port. The port's worker must know the port already: kicks reach it as soon as a front end
-    /// connects.
+    /// Starts the thread that serves a port. The port's worker must know the port already: kicks reach the worker as soon as a
+    /// front end connects.
     pub fn start(
         log: Arc<PortLog>,
-        door: Door,
+        socket: FrontendSocket,
         port: Arc<Port>,
         signals: Arc<Signals>,
         inbox: Arc<Inbox>,
@@ -102,27 +102,27 @@ impl RingsServer {
         let stop = Arc::new(Stop { asked: AtomicBool::new(false), bell, session: Mutex::default() });
         let thread = std::thread::Builder::new().name(format!("vhost {}", log.port()));
         let kicks = Arc::new(Kicks::default());
-        let (record, sought) = (Arc::new(Record::beside(door.path())), Arc::<Sought>::default());
+        let (record, absence) = (Arc::new(Record::beside(socket.path())), Arc::<Absence>::default());
         let (kicked, recorded) = (Arc::clone(&kicks), Arc::clone(&record));
         let allowance = Mutex::default();
         let served = Served { log, port, signals, inbox, clock, recorder, kicks: kicked, record: recorded, allowance };
         let served = Arc::new(served);
-        let (watch, port, seeking) = (Arc::clone(&stop), Arc::clone(&served), Arc::clone(&sought));
+        let (watch, port, shared_absence) = (Arc::clone(&stop), Arc::clone(&served), Arc::clone(&absence));
         let serve = move || {
             ready_to_ring();
             nicety_bell::this_thread_may_wait();
-            match &door {
-                Door::Listen(listener) => serve(listener, &port, &watch),
-                Door::Connect(path) => connecting::serve(path, &port, &watch, &seeking),
+            match &socket {
+                FrontendSocket::Listen(listener) => serve(listener, &port, &watch),
+                FrontendSocket::Connect(path) => connecting::serve(path, &port, &watch, &shared_absence),
             }
         };
         let thread = thread.stack_size(256 << 10).spawn(serve)?;
-        Ok(Self { stop, kicks, record, sought, thread: Some(thread) })
+        Ok(Self { stop, kicks, record, absence, thread: Some(thread) })
     }
 
-    /// Why no front end is there, if the port connects to one.
-    pub fn sought(&self) -> Option<String> {
-        self.sought.why()
+    /// The reason why no front end is there, if the port connects to one.
+    pub fn absence(&self) -> Option<String> {
+        self.absence.why()
     }
 }
 
@@ -133,7 +133,7 @@ impl Drop for RingsServer {
         let _ = rustix::io::write(&self.stop.bell, &1u64.to_ne_bytes());
         match self.stop.session().as_ref() {
             Some(closer) => closer.close(),
-            // A front end that is there connects to the next daemon.
+            // A connected front end keeps the record: it connects to the next daemon.
             None => self.record.remove(),
         }
         // The worker may have ended early.
@@ -162,7 +162,7 @@ fn serve(listener: &Listener, served: &Arc<Served>, stop: &Stop) {
                 let what =
                     format_args!("a front end was refused: the port has failed: {}", failure.unwrap_or_default());
                 served.log.say_of(Kind::Failed, peer.map(|p| p.pid), what);
-                stop.pause(DEAF);
+                stop.pause(ACCEPT_PAUSE);
             }
             Ok(Accepted::Client(socket, peer)) => {
                 served.log.say_of(Kind::Connected, peer.map(|p| p.pid), "a front end has connected");
@@ -170,28 +170,28 @@ fn serve(listener: &Listener, served: &Arc<Served>, stop: &Stop) {
             }
             Ok(_) => {}
             Err(error) => {
-                let what = format_args!("a connection was not accepted, the next try is in {DEAF:?}: {error}");
+                let what = format_args!("a connection was not accepted, the next try is in {ACCEPT_PAUSE:?}: {error}");
                 served.log.say(Kind::NotAccepted, what);
-                stop.pause(DEAF);
+                stop.pause(ACCEPT_PAUSE);
             }
         }
     }
 }
 
-/// Refuses front ends while one is connected. Returns the pause before the next refusal: QEMU would retry at once.
+/// Refuses a front end while another is connected. Returns the pause before the next refusal: QEMU would retry at once.
 fn send_away(listener: &Listener, log: &PortLog) -> Duration {
     match listener.accept(true) {
         Ok(Accepted::Refused(_socket, peer)) => {
             let pid = peer.map(|p| p.pid);
             log.say_of(Kind::Occupied, pid, "a second front end was refused: the port has one already");
-            DEAF
+            ACCEPT_PAUSE
         }
         Ok(_) => Duration::ZERO,
-        Err(_) => DEAF,
+        Err(_) => ACCEPT_PAUSE,
     }
 }
 
-/// Serves a front end until it goes. Others that come to the `listener` are refused meanwhile.
+/// Serves a front end until it disconnects. Others that connect to the `listener` are refused meanwhile.
 fn session(socket: OwnedFd, listener: Option<&Listener>, served: &Arc<Served>, stop: &Stop) {
     let port: Arc<dyn nicety_vhost_user::Port> = Arc::clone(served) as Arc<_>;
     let not_begun = |error| served.log.say(Kind::NotServed, format_args!("its session could not start: {error}"));
@@ -209,27 +209,27 @@ fn session(socket: OwnedFd, listener: Option<&Listener>, served: &Arc<Served>, s
     // From here on the end of the session detaches the VM.
     served.port.attach();
     served.note(Event::Connect);
-    let knocked = || listener.map_or(DEAF, |listener| send_away(listener, &served.log));
-    match session.run_beside(listener.map(AsFd::as_fd), knocked) {
+    let on_connect = || listener.map_or(ACCEPT_PAUSE, |listener| send_away(listener, &served.log));
+    match session.run_beside(listener.map(AsFd::as_fd), on_connect) {
         Ended::Gone => served.log.say(Kind::Gone, "the front end has disconnected"),
         Ended::VfioUser => {
-            let why = served.log.crossed("vfio-user", "vhost-user");
+            let why = served.log.wrong_protocol("vfio-user", "vhost-user");
             served.log.say(Kind::Broken, format_args!("the front end is disconnected: {why}"));
-            // It may connect again and again.
-            stop.pause(DEAF);
+            // The front end may connect again and again.
+            stop.pause(ACCEPT_PAUSE);
         }
         ended => {
             let kind = if matches!(ended, Ended::Silent) { Kind::Silent } else { Kind::Broken };
             served.log.say(kind, format_args!("the front end is disconnected: {ended}"));
         }
     }
-    tell_left_open();
+    warn_left_open();
     *stop.session() = None;
-    // It may connect again and again.
+    // The front end may connect again and again.
     served.rest();
 }
 
-/// A port, as its session sees it.
+/// The port of a session.
 #[derive(Debug)]
 struct Served {
     log: Arc<PortLog>,
@@ -240,12 +240,12 @@ struct Served {
     recorder: Option<Arc<Recorder>>,
     kicks: Arc<Kicks>,
     record: Arc<Record>,
-    /// The thread's own.
+    /// The allowance of the port's thread.
     allowance: Mutex<Allowance>,
 }
 
 impl Served {
-    /// Rests, if the thread has used more than its part of a processor.
+    /// Rests if the thread has used more than its part of a processor.
     fn rest(&self) {
         let mut allowance = self.allowance.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let rest = allowance.rest(allowance::used(), self.clock.now());
@@ -276,8 +276,8 @@ impl nicety_vhost_user::Port for Served {
             Kick::Bell(bell) => Some(bell),
             Kick::Stopped => None,
         };
-        if let Some(on_the_way) = self.kicks.set_out() {
-            self.inbox.push(Note::Kick(self.port.id(), ring, bell, on_the_way));
+        if let Some(in_flight) = self.kicks.send_one() {
+            self.inbox.push(Note::Kick(self.port.id(), ring, bell, in_flight));
         }
     }
 

@@ -1,5 +1,5 @@
-//! A front end that sends one message after another: kicks while its port's worker is busy (here the test is the worker), and new
-//! memory without end.
+//! A front end that sends one message after another: kicks while its port's worker is busy (the test takes the worker's part),
+//! and new memory without end.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -18,9 +18,9 @@ use super::*;
 use crate::kicks::KICKS_MOST;
 use crate::shell::{PortShell, Schedule};
 
-/// How long anything here may take.
+/// Most time for any step of these tests.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// More than may be in flight, plus more than any socket holds.
+/// More kicks than may be in flight, plus more than any socket holds.
 const FLOOD: usize = 4096;
 
 struct Stage {
@@ -49,11 +49,12 @@ impl Stage {
         let front = UnixStream::connect(&path).unwrap();
         front.set_write_timeout(Some(TIMEOUT)).unwrap();
         let server =
-            RingsServer::start(log, Door::Listen(listener), port, signals, Arc::clone(&inbox), clock, None).unwrap();
+            RingsServer::start(log, FrontendSocket::Listen(listener), port, signals, Arc::clone(&inbox), clock, None)
+                .unwrap();
         Stage { server, inbox, front, _folder: folder }
     }
 
-    /// The number of kicks that have arrived, with descriptors.
+    /// Takes the kicks that have arrived; returns their number, with descriptors.
     fn take(&self) -> usize {
         let mut notes = Vec::new();
         self.inbox.take(&mut notes);
@@ -61,13 +62,15 @@ impl Stage {
     }
 }
 
-/// SET_VRING_KICK of ring 0 (docs/interop/vhost-user.rst: request 12, version 1, 8 bytes). False if the socket takes no more.
+/// Sends SET_VRING_KICK of ring 0 (docs/interop/vhost-user.rst: request 12, version 1, 8 bytes). Returns false if the socket is
+/// full.
 fn kick(front: &UnixStream, flags: SendFlags) -> bool {
     let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
     send(front, &[12, 1, 8, 0, 0], bell.as_fd(), flags)
 }
 
-/// SET_MEM_TABLE of one region, at 0 in guest and front end (request 5: their number, padding, and each in 32 bytes).
+/// Sends SET_MEM_TABLE of one region at address 0 in guest and front end (request 5: number of regions, padding, 32 bytes per
+/// region).
 fn share(front: &UnixStream, memory: BorrowedFd<'_>, len: u32) -> bool {
     send(front, &[5, 1, 40, 1, 0, 0, 0, len, 0, 0, 0, 0, 0], memory, SendFlags::empty())
 }
@@ -84,7 +87,7 @@ fn send(front: &UnixStream, words: &[u32], fd: BorrowedFd<'_>, flags: SendFlags)
 #[test]
 fn of_a_flood_of_kicks_64_are_on_their_way_and_the_port_is_given_up_though_its_worker_takes_none() {
     let stage = Stage::new();
-    // As many as there is room for, plus those that were taken in between.
+    // The socket takes a number of kicks, plus those that were taken in between.
     let sent = (0..FLOOD).take_while(|_| kick(&stage.front, SendFlags::DONTWAIT)).count();
     assert!(sent > KICKS_MOST, "{sent} were sent");
     let (done, ended) = std::sync::mpsc::channel();
@@ -121,7 +124,7 @@ fn all_kicks_arrive_however_many_come_before_the_worker_takes_the_first() {
     sender.join().unwrap();
 }
 
-/// No worker handles these messages, so nobody's turns hold them back: the port's thread has a part of a processor for them.
+/// No worker handles these messages, so no turns limit them. The port's thread has a part of a processor for them.
 #[test]
 fn a_front_end_that_shares_its_memory_without_end_has_a_tenth_of_a_processor_for_it() {
     const LASTS: Duration = Duration::from_secs(3);
@@ -136,7 +139,7 @@ fn a_front_end_that_shares_its_memory_without_end_has_a_tenth_of_a_processor_for
     let (spent, lasted) = (used().unwrap(), begin.elapsed());
     let most = crate::allowance::BURST + lasted / crate::allowance::PART + Duration::from_millis(20);
     assert!(spent <= most, "{spent:?} of processor time in {lasted:?}: more than {most:?}");
-    // It rests for longer than this, and is given up nevertheless.
+    // The thread rests for longer than this, but its end does not wait for the rest.
     let begin = Instant::now();
     drop(server);
     assert!(begin.elapsed() < crate::allowance::REST_MOST / 2, "{:?}", begin.elapsed());

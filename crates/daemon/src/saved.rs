@@ -1,10 +1,10 @@
-//! A port's state, saved in one daemon and restored in another.
+//! A port's state, to be saved in one daemon and restored in another.
 //!
 //! ```text
 //! "nicety-port", version │ the time by the adapter's clock │ the adapter's state, in its own envelope │ masks, pending interrupts
 //! ```
-//! Saving stops the port: it reads no message of its VMM, sends and receives nothing, interrupts nobody. The state excludes what
-//! the VMM provides again: memory, eventfds, the protocol version.
+//! Saving stops the port: it reads no message of its VMM, sends and receives nothing, and raises no interrupt. The state excludes
+//! everything that the VMM provides again: memory, eventfds, the protocol version.
 
 use nicety_adapter::snapshot::{Nothing, RestoreError, Version, decode, encode, label};
 use nicety_vfio_user::SavedInterrupts;
@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 /// The name in the envelope.
 const KIND: &str = "nicety-port";
 
-/// See the module's page.
+/// A saved port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortState {
-    /// When it was saved, by the adapter's clock, in nanoseconds.
+    /// The time of saving by the adapter's clock, in nanoseconds.
     pub(crate) at_ns: u64,
     /// The adapter's state, in its own envelope.
     pub(crate) adapter: Vec<u8>,
@@ -34,15 +34,15 @@ impl Version for PortState {
 }
 
 impl PortState {
-    /// As bytes.
+    /// Encodes the state.
     pub fn to_bytes(&self) -> Vec<u8> {
         encode(KIND, Self::NUMBER, self)
     }
 
-    /// From bytes.
+    /// Decodes a state.
     ///
     /// # Errors
-    /// They are not a saved port, are truncated, or have a version that cannot be read.
+    /// The bytes are not a saved port, are truncated, or have a version that cannot be read.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, RestoreError> {
         match decode(KIND, bytes) {
             // Any text may look like the name of another kind.
@@ -54,19 +54,19 @@ impl PortState {
     /// The adapter's name, and the version of its state.
     ///
     /// # Errors
-    /// It is damaged.
+    /// The state is damaged.
     pub fn adapter(&self) -> Result<(&str, u16), RestoreError> {
         label(&self.adapter).map(|(name, version, _)| (name, version))
     }
 }
 
-/// Why a port was not saved, or not restored. Nothing was changed.
+/// Reasons why a port was not saved or not restored. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum SaveError {
     /// There is no port of this name.
     #[error("there is no port {0:?}")]
     Missing(String),
-    /// It is not a PCI function.
+    /// The port is not a PCI function.
     #[error("port {0} has no state of its own: a vhost-user front end keeps its rings, and an uplink has none")]
     NoFunction(String),
     /// No VM is attached.

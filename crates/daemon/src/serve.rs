@@ -1,4 +1,4 @@
-//! Serves a host file until a signal ends it.
+//! Serves a host file until a signal ends the daemon.
 
 use std::fmt;
 use std::os::unix::fs::OpenOptionsExt;
@@ -21,41 +21,41 @@ use crate::host::{AccountError, Host, PortConfig, Role, RomFileError, UplinkConf
 use crate::live::Live;
 use crate::recorder;
 
-/// Why the daemon could not start.
+/// Reasons why the daemon could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// A port or a worker.
+    /// A port or a worker failed.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// An option ROM.
+    /// An option ROM cannot be used.
     #[error("port {port}: {source}")]
     Rom {
         /// The port.
         port: String,
-        /// Why not.
+        /// The cause.
         source: RomFileError,
     },
-    /// The user or group that may connect.
+    /// A user or group that may connect is unknown.
     #[error("port {port}: {source}")]
     Account {
         /// The port.
         port: String,
-        /// Why not.
+        /// The cause.
         source: AccountError,
     },
-    /// A tap.
+    /// A tap cannot be opened.
     #[error("the uplink: {0}")]
     Tap(#[from] TapError),
-    /// A pair, or a stream.
+    /// A pair or a stream cannot be opened.
     #[error("the uplink: {0}")]
     Socket(#[from] SocketError),
-    /// A capture.
+    /// A capture file cannot be opened.
     #[error("the uplink: {0}")]
     Capture(#[from] CaptureError),
-    /// The uplink's rate limit.
+    /// The uplink's rate cannot be limited.
     #[error("the uplink cannot be paced: {0}")]
     Pace(std::io::Error),
-    /// Memory for frames of its own.
+    /// There is no memory for the daemon's own frames.
     #[error("the uplink: {0}")]
     Memory(nicety_memory::MapError),
     /// Signals cannot be caught.
@@ -73,11 +73,11 @@ pub struct Prepared<'a> {
     host: &'a Host,
     record: Option<&'a Path>,
     ports: Vec<PortSpec>,
-    /// Sockets that another process serves: serving begins when they are free.
+    /// Sockets that another process serves. Serving can begin when they are free.
     pub served: Vec<PathBuf>,
 }
 
-/// All problems, a line each.
+/// All problems, one per line.
 #[derive(Debug)]
 pub struct Refused(Vec<ServeError>);
 
@@ -92,8 +92,8 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// How it is found out whether a socket is served.
-type Look = fn(&Path, &Access) -> Result<Place, ListenError>;
+/// The test whether a socket is served.
+type SocketCheck = fn(&Path, &Access) -> Result<Place, ListenError>;
 
 fn connecting(path: &Path, access: &Access) -> Result<Place, ListenError> {
     nicety_socket::check(path, access)
@@ -104,12 +104,12 @@ pub fn prepare<'a>(host: &'a Host, record: Option<&'a Path>) -> Result<Prepared<
     checked(host, record, connecting)
 }
 
-/// The same checks as [`prepare`], without a connection that a running daemon would see.
+/// Makes the same checks as [`prepare`], without a connection that a running daemon would notice.
 pub fn check<'a>(host: &'a Host, record: Option<&'a Path>) -> Result<Prepared<'a>, Refused> {
     checked(host, record, |path, access| nicety_socket::check_quietly(path, access))
 }
 
-fn checked<'a>(host: &'a Host, record: Option<&'a Path>, look: Look) -> Result<Prepared<'a>, Refused> {
+fn checked<'a>(host: &'a Host, record: Option<&'a Path>, look: SocketCheck) -> Result<Prepared<'a>, Refused> {
     let (mut errors, mut served) = (Vec::new(), Vec::new());
     let names = host.ports.iter().map(|port| port.name.as_str());
     errors.extend(
@@ -128,13 +128,13 @@ fn checked<'a>(host: &'a Host, record: Option<&'a Path>, look: Look) -> Result<P
     if errors.is_empty() { Ok(Prepared { host, record, ports, served }) } else { Err(Refused(errors)) }
 }
 
-/// What a port is made from. Checks that its socket can be made, or is served by another process. One that connects may find its VMM
-/// later.
+/// The specification of a port. Checks that its socket can be made, or is served by another process. A port that connects may
+/// find its VMM later.
 pub(crate) fn checked_spec(config: &PortConfig, served: &mut Vec<PathBuf>) -> Result<PortSpec, ServeError> {
     spec_by(config, served, connecting)
 }
 
-fn spec_by(config: &PortConfig, served: &mut Vec<PathBuf>, look: Look) -> Result<PortSpec, ServeError> {
+fn spec_by(config: &PortConfig, served: &mut Vec<PathBuf>, look: SocketCheck) -> Result<PortSpec, ServeError> {
     let spec = spec(config)?;
     if spec.role == Role::Connect {
         return Ok(spec);
@@ -146,7 +146,7 @@ fn spec_by(config: &PortConfig, served: &mut Vec<PathBuf>, look: Look) -> Result
     Ok(spec)
 }
 
-/// What a port is made from.
+/// The specification of a port.
 pub(crate) fn spec(config: &PortConfig) -> Result<PortSpec, ServeError> {
     let port = || config.name.clone();
     let settings = config.settings().map_err(|source| ServeError::Rom { port: port(), source })?;
@@ -166,7 +166,7 @@ pub(crate) fn spec(config: &PortConfig) -> Result<PortSpec, ServeError> {
 }
 
 /// Checks whether an uplink can be made, as far as that is possible without making it.
-fn check_uplink(kind: &UplinkKind, served: &mut Vec<PathBuf>, look: Look) -> Result<(), ServeError> {
+fn check_uplink(kind: &UplinkKind, served: &mut Vec<PathBuf>, look: SocketCheck) -> Result<(), ServeError> {
     match kind {
         UplinkKind::Tap { name } => Tap::check(name)?,
         UplinkKind::Capture { file } => Capture::check(file)?,
@@ -176,7 +176,7 @@ fn check_uplink(kind: &UplinkKind, served: &mut Vec<PathBuf>, look: Look) -> Res
                 served.push(socket.clone());
             }
         }
-        // Whoever listens there may come later.
+        // The listening peer may start later.
         UplinkKind::Pair { .. } | UplinkKind::Stream { .. } | UplinkKind::Null | UplinkKind::Querier => {}
     }
     Ok(())
@@ -217,7 +217,7 @@ fn uplink(config: &UplinkConfig, daemon: &Daemon) -> Result<Box<dyn Uplink>, Ser
     }
 }
 
-/// Makes the uplink again, unless that would overwrite its capture file.
+/// The maker of an uplink that is restarted; `None` if it would overwrite its capture file.
 fn maker(config: &UplinkConfig) -> Option<UplinkMaker> {
     if matches!(config.kind, UplinkKind::Capture { .. }) {
         return None;
@@ -243,7 +243,7 @@ fn announced<U: Uplink + 'static>(uplink: U, config: &UplinkConfig) -> Result<Bo
     Ok(Box::new(announced.map_err(ServeError::Memory)?))
 }
 
-/// An address for frames of our own: locally administered, and another one each time.
+/// A locally administered address for our own frames, a new one each time.
 fn own_address() -> Mac {
     let [a, b, c, d, ..] = random().to_ne_bytes();
     Mac([2, 0x4e, a, b, c, d])
@@ -262,7 +262,7 @@ pub(crate) fn open_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), 
     Ok(daemon.open_uplink(&config.name, made, nicety_plane::SENDER_BYTES, &policy(config), maker)?)
 }
 
-/// As [`check_uplink`], for an uplink that replaces others, whose sockets are ours.
+/// Like [`check_uplink`], for an uplink that replaces others, whose sockets are ours.
 pub(crate) fn check_uplink_again(old: &[UplinkConfig], new: &UplinkConfig) -> Result<(), ServeError> {
     let socket = |config: &UplinkConfig| match &config.kind {
         UplinkKind::Pair { socket, role: Role::Listen } | UplinkKind::Stream { socket, role: Role::Listen } => {
@@ -280,7 +280,7 @@ pub(crate) fn check_uplink_again(old: &[UplinkConfig], new: &UplinkConfig) -> Re
     }
 }
 
-/// Starts everything that a host file names, or nothing. Records the guests' accesses if a folder is named.
+/// Starts everything that a host file names, or nothing. Records the guests' accesses if a folder is given.
 pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
     let Prepared { host, record, ports, served: _ } = prepared;
     let limits = Limits {
@@ -296,7 +296,7 @@ pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
     for port in ports {
         daemon.open(port)?;
     }
-    // Last, because captures and traces replace older files, which must survive if something else fails.
+    // Open uplinks last: captures and traces replace older files, which must survive if something else fails.
     for config in &host.uplinks {
         open_uplink(&daemon, config)?;
     }
@@ -304,8 +304,8 @@ pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
     Ok(daemon)
 }
 
-/// Serves a host file until SIGTERM or SIGINT, or SIGHUP from a closed terminal. Any other SIGHUP reads the host file again.
-/// `ready` is called when all sockets exist; it returns the interface for changes.
+/// Serves a host file until SIGTERM or SIGINT, or until SIGHUP from a closed terminal. Any other SIGHUP reads the host file
+/// again. `ready` is called when all sockets exist. It returns the interface for changes.
 pub fn serve(prepared: Prepared<'_>, ready: impl FnOnce(&Arc<Daemon>) -> Arc<Live>) -> Result<Signal, ServeError> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(ServeError::Signals)?;
     let had_terminal = has_terminal();
@@ -325,12 +325,12 @@ pub fn serve(prepared: Prepared<'_>, ready: impl FnOnce(&Arc<Daemon>) -> Arc<Liv
     Ok(Signal(ended_by))
 }
 
-/// Whether there is a controlling terminal: for a closed one, tty(4) reports ENXIO.
+/// Whether there is a controlling terminal. For a closed one tty(4) reports ENXIO.
 fn has_terminal() -> bool {
     std::fs::OpenOptions::new().read(true).custom_flags(without_waiting()).open("/dev/tty").is_ok()
 }
 
-/// Opening it must not wait for a modem's carrier.
+/// Opening the terminal must not wait for a modem's carrier.
 fn without_waiting() -> i32 {
     (rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY).bits().cast_signed()
 }

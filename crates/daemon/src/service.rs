@@ -1,4 +1,4 @@
-//! A port as its worker serves it: sockets, sessions, kicks.
+//! A port from its worker's side: sockets, sessions, kicks.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -19,17 +19,18 @@ use crate::timeout::Timeout;
 
 /// A port's quantum in the workers' deficit round-robin, in bytes.
 pub(crate) const QUANTUM: i64 = 128 << 10;
-/// How long a socket is not watched after a connection could not be accepted (for example without free descriptors: the socket
-/// stays readable), or after a VMM was refused because it speaks another protocol or the port is taken. QEMU would retry thousands
-/// of times a second. When the connected VMM disconnects, the next one need not wait.
-pub const DEAF: Duration = Duration::from_secs(1);
+/// The time for which a listening socket is not watched. The pause follows a connection that could not be accepted (for example
+/// without free descriptors: the socket stays readable). It also follows the refusal of a VMM that speaks another protocol or
+/// finds the port taken: QEMU would retry thousands of times a second. When the connected VMM disconnects, the pause ends for the
+/// next one.
+pub const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// How a VMM or peer reaches a port.
+/// The connection of a VMM or peer to a port.
 #[derive(Debug)]
 pub enum Link {
     /// vfio-user: a socket for VMMs, and the session of the connected one.
     Function {
-        /// Where VMMs connect.
+        /// The socket at which VMMs connect.
         listener: Listener,
         /// The device behind the socket.
         device: Box<PortDevice>,
@@ -52,41 +53,41 @@ pub struct Talk {
     pub(crate) timeout: Timeout,
     /// The descriptor watched to unmask INTx: the last value of [`PortDevice::unmask`].
     pub(crate) unmask: Option<Arc<Bell>>,
-    /// The port's state was saved: the VMM's messages wait.
+    /// Whether the port's state was saved: then the VMM's messages wait.
     pub(crate) stopped: bool,
-    /// The connected process, until a second VMM finds that it has ended: see `Talk::is_ending`.
+    /// The connected process. `None` after a second VMM has found that it ended: see `Talk::is_ending`.
     pub(crate) process: Option<Pid>,
 }
 
 impl Talk {
-    /// Whether its process has ended but not its connection: the kernel may close a dead process's descriptors later (io_uring's).
-    /// Returns true once, because another process may hold the connection now.
+    /// Whether the VMM's process has ended but its connection has not: the kernel may close a dead process's descriptors later
+    /// (io_uring's). Returns true once, because another process may hold the connection now.
     pub(crate) fn is_ending(&mut self) -> bool {
         self.process.take_if(|process| test_kill_process(*process) == Err(Errno::SRCH)).is_some()
     }
 }
 
-/// See the module's page.
+/// A port and its worker's state of it.
 #[derive(Debug)]
 pub struct Service {
     /// Its log.
     pub log: Arc<PortLog>,
     /// The port.
     pub port: Arc<Port>,
-    /// Whether it is queued for a turn.
+    /// Whether the port is queued for a turn.
     pub schedule: Arc<Schedule>,
-    /// How it is reached.
+    /// The connection to its VMM or peer.
     pub link: Link,
     /// Records its guest's accesses, if recording is on.
     pub recorder: Option<Arc<Recorder>>,
-    /// Until when its socket is not watched.
-    pub(crate) deaf_until: Option<Time>,
+    /// The time until which its socket is not watched.
+    pub(crate) accept_paused_until: Option<Time>,
     /// The turn of an unfinished flood, which must continue.
     pub(crate) turn: Option<Box<Turn>>,
-    /// Its deficit: the bytes that it may still cost before others get their turns.
+    /// Its deficit counter: the bytes that it may still use before others get their turns.
     pub(crate) credit: i64,
-    /// Its VMM's messages were served last, not its turn.
-    pub(crate) heard: bool,
+    /// Whether its VMM's messages were served last, and not its turn.
+    pub(crate) messages_were_last: bool,
     /// The round in which it last got credit.
     pub(crate) round: u64,
 }
@@ -100,10 +101,10 @@ impl Service {
             schedule,
             link,
             recorder: None,
-            deaf_until: None,
+            accept_paused_until: None,
             turn: None,
             credit: 0,
-            heard: false,
+            messages_were_last: false,
             round: 0,
         }
     }
@@ -117,8 +118,8 @@ impl Service {
     }
 
     /// Whether its VMM's messages are next: it has credit, no flood is in progress, and no turn waits since its last messages.
-    pub(crate) fn may_hear(&mut self, round: u64) -> bool {
-        let its_turn = self.heard && self.schedule.is_queued();
+    pub(crate) fn may_read_messages(&mut self, round: u64) -> bool {
+        let its_turn = self.messages_were_last && self.schedule.is_queued();
         self.turn.is_none() && !its_turn && self.can_pay(round)
     }
 

@@ -15,19 +15,19 @@ use crate::clock::Clock;
 use crate::inbox::{Inbox, Note};
 use crate::recorder::Recorder;
 
-/// How a port's interrupts reach its VM.
+/// The path of a port's interrupts to its VM.
 #[derive(Debug)]
 pub enum Signals {
-    /// No interrupts: an uplink.
+    /// An uplink has no interrupts.
     None,
     /// A PCI function behind vfio-user.
     Function {
-        /// Eventfds, masks, pending bits.
+        /// Eventfds, masks and pending bits.
         interrupts: Arc<Interrupts>,
         /// Whether messages are MSI-X or MSI, as set in the function's configuration space.
         msix: AtomicU8,
     },
-    /// Rings behind vhost-user: the eventfds of each.
+    /// Rings behind vhost-user, with the eventfds of each.
     Rings(Mutex<Vec<RingBells>>),
 }
 
@@ -41,25 +41,25 @@ pub struct RingBells {
 }
 
 impl Signals {
-    /// For a PCI function with these interrupts.
+    /// Signals of a PCI function with these interrupts.
     pub fn function(interrupts: Arc<Interrupts>) -> Self {
         Self::Function { interrupts, msix: AtomicU8::new(0) }
     }
 
-    /// For rings.
+    /// Signals of rings.
     pub fn rings() -> Self {
         Self::Rings(Mutex::default())
     }
 
-    /// The function's interrupt mode may have changed.
+    /// Sets the function's interrupt mode, which may have changed.
     pub fn set_mode(&self, mode: Mode) {
         if let Self::Function { msix, .. } = self {
             msix.store(u8::from(mode == Mode::Msix), Ordering::Relaxed);
         }
     }
 
-    /// Connects a ring's call eventfd, or removes it. A new one is signalled once, because an interrupt may have been raised before
-    /// it was connected; a spurious one is harmless.
+    /// Connects a ring's call eventfd, or removes it. A new one is signalled once, because an interrupt may have been raised
+    /// before. A spurious interrupt is harmless.
     pub fn set_call(&self, ring: u16, bell: Option<Bell>) {
         self.with_ring(ring, |bells| {
             if let Some(bell) = &bell {
@@ -111,7 +111,7 @@ fn call(bell: &Bell) {
     let _ = bell.ring();
 }
 
-/// A port's shell in the daemon.
+/// The daemon's shell of a port.
 #[derive(Debug)]
 pub struct PortShell {
     id: PortId,
@@ -122,7 +122,7 @@ pub struct PortShell {
     clock: Clock,
 }
 
-/// Whether a port is queued for a turn; shared by the shell and the worker.
+/// Whether a port is queued for a turn. The shell and the worker share it.
 #[derive(Debug, Default)]
 pub struct Schedule {
     queued: AtomicBool,
@@ -130,12 +130,12 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Marks the port as queued; false if it was queued already.
+    /// Marks the port as queued. Returns false if it was queued already.
     pub fn queue(&self) -> bool {
         !self.queued.swap(true, Ordering::AcqRel)
     }
 
-    /// The port's turn begins: from here on it may be queued again.
+    /// Begins the port's turn: from here on it may be queued again.
     pub fn begin(&self) {
         self.queued.store(false, Ordering::Release);
     }
@@ -145,7 +145,7 @@ impl Schedule {
         self.queued.load(Ordering::Acquire)
     }
 
-    /// How often interrupt descriptors were written.
+    /// The number of times that interrupt descriptors were written.
     pub fn written(&self) -> u64 {
         self.written.load(Ordering::Relaxed)
     }

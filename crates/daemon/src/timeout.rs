@@ -1,14 +1,14 @@
-//! The idle timeout of a VMM: for its version message, for the rest of a message that it has begun, and for reading its answers.
-//! Between messages a VMM may be idle for any time.
+//! The idle timeout of a VMM. It applies to its version message, to the rest of a message that has begun, and to reading its
+//! answers. Between messages a VMM may be idle for any time.
 
 use std::time::Duration;
 
 use nicety_adapter::Time;
 
-/// As for a vhost-user front end.
+/// The timeout of a vhost-user front end.
 pub const TIMEOUT: Duration = nicety_vhost_user::TIMEOUT;
 
-/// The deadline of a VMM, and one timer at a time, however often the deadline moves.
+/// The deadline of a VMM. It has one timer at a time, however often the deadline moves.
 #[derive(Debug, Default)]
 pub struct Timeout {
     end: Option<Time>,
@@ -16,7 +16,7 @@ pub struct Timeout {
 }
 
 impl Timeout {
-    /// A deadline begins. Returns the time for a timer, if none is set.
+    /// Begins a deadline. Returns the time for a timer, if none is set.
     pub fn begin(&mut self, now: Time) -> Option<Time> {
         if self.end.is_some() {
             return None;
@@ -29,12 +29,12 @@ impl Timeout {
         self.timer
     }
 
-    /// The VMM met the deadline.
+    /// Ends the deadline: the VMM met it.
     pub fn end(&mut self) {
         self.end = None;
     }
 
-    /// A timer may have expired. Returns the time for the next one, if it has expired and a deadline is still set.
+    /// Handles a timer. Returns the time for the next one, if this one has expired and a deadline is still set.
     pub fn rung(&mut self, now: Time) -> Option<Time> {
         if self.timer.is_none_or(|timer| timer > now) {
             return None;

@@ -1,4 +1,4 @@
-//! A frame's trace in words, step by step: the decisions of the ports and the switch, for a person.
+//! A frame's trace in words: the decisions of the ports and the switch, step by step, for a person.
 
 use std::collections::BTreeMap;
 
@@ -70,7 +70,7 @@ pub struct FrameTrace {
     pub dropped: Option<String>,
 }
 
-/// What the words are made from.
+/// The facts from which the words are made.
 pub(crate) struct Words<'a> {
     pub views: &'a [PortView],
     pub from: &'a PortView,
@@ -85,13 +85,13 @@ impl Words<'_> {
         for step in &trace.steps {
             match step {
                 Step::Receiver(port, Err(reason)) => {
-                    // A port may be excluded twice: as the port it was last heard from, and in the flood.
+                    // A port may be excluded twice: as the port at which the address was last heard, and in the flood.
                     let ports = aside.entry(*reason).or_default();
                     if !ports.contains(port) {
                         ports.push(*port);
                     }
                 }
-                // The port's own step says more.
+                // The port's own step tells more.
                 Step::Receiver(_, Ok(_)) => {}
                 step => steps.extend(self.step(step)),
             }
@@ -107,7 +107,7 @@ impl Words<'_> {
             receivers.push(TraceReceiver { port: self.name(*port).to_owned(), dropped });
         }
         let dropped = trace.dropped.map(|reason| reason.name().to_owned());
-        steps.extend(dropped.iter().map(|reason| said(TraceStage::Dropped, reason.clone())));
+        steps.extend(dropped.iter().map(|reason| trace_step(TraceStage::Dropped, reason.clone())));
         FrameTrace { steps, receivers, dropped }
     }
 
@@ -124,12 +124,12 @@ impl Words<'_> {
         let kind = spec.map_or("an uplink", |spec| spec.entry.about.name);
         let group = spec.and_then(|spec| spec.group.as_ref());
         let group = group.map(|group| format!(", port group {group}")).unwrap_or_default();
-        said(TraceStage::Arrives, format!("at {} ({kind}{group}): {}", self.from.name, frame_words(self.frame)))
+        trace_step(TraceStage::Arrives, format!("at {} ({kind}{group}): {}", self.from.name, frame_words(self.frame)))
     }
 
     fn fetched(&self, intake: Intake) -> TraceStep {
         let shape = self.from.policy.transmit.filter(|_| self.from.spec.is_some());
-        said(
+        trace_step(
             TraceStage::Fetched,
             match (intake, shape) {
                 (Intake::Fetches, None) => "at once: what it sends is not shaped".to_owned(),
@@ -149,18 +149,18 @@ impl Words<'_> {
     fn step(&self, step: &Step) -> Option<TraceStep> {
         let policy = &self.from.policy;
         Some(match *step {
-            Step::Guards(Some(reason)) => said(TraceStage::Policy, format!("refused: {}", reason.name())),
+            Step::Guards(Some(reason)) => trace_step(TraceStage::Policy, format!("refused: {}", reason.name())),
             Step::Guards(None) => {
                 let guards = guards(policy);
                 if guards.is_empty() {
                     return None;
                 }
-                said(TraceStage::Policy, format!("{} let it through", guards.join(", ")))
+                trace_step(TraceStage::Policy, format!("{} let it through", guards.join(", ")))
             }
-            Step::Vlan(Ok(fid)) => said(TraceStage::Vlan, format!("{}: {}", vlan(fid), kind(&policy.vlan))),
+            Step::Vlan(Ok(fid)) => trace_step(TraceStage::Vlan, format!("{}: {}", vlan(fid), kind(&policy.vlan))),
             Step::Vlan(Err(_)) => {
                 let what = format!("refused: the port is {}, and the frame's tag is none of it", kind(&policy.vlan));
-                said(TraceStage::Vlan, what)
+                trace_step(TraceStage::Vlan, what)
             }
             Step::Source(Ok(())) => {
                 let own = match (policy.forged_transmits, policy.address_limit) {
@@ -168,13 +168,13 @@ impl Words<'_> {
                     (false, _) => "its source is the port's own (forged transmits are rejected)".to_owned(),
                     (true, Some(limit)) => format!("its source is one of the {limit} that may send"),
                 };
-                said(TraceStage::Policy, own)
+                trace_step(TraceStage::Policy, own)
             }
             Step::Source(Err(Reason::AddressLimit)) => {
-                said(TraceStage::Policy, "refused: as many other addresses as may have sent".to_owned())
+                trace_step(TraceStage::Policy, "refused: as many other addresses as may have sent".to_owned())
             }
             Step::Source(Err(_)) => {
-                said(TraceStage::Policy, "refused: its source is not an address of the port".to_owned())
+                trace_step(TraceStage::Policy, "refused: its source is not an address of the port".to_owned())
             }
             Step::Learns(address, before) => {
                 let before = match before {
@@ -182,16 +182,16 @@ impl Words<'_> {
                     Some(port) if port == self.from.id => "it is known there".to_owned(),
                     Some(port) => format!("it moves from {}", self.name(port)),
                 };
-                said(TraceStage::Learns, format!("{address} at {}: {before}", self.from.name))
+                trace_step(TraceStage::Learns, format!("{address} at {}: {before}", self.from.name))
             }
             Step::LearnsNothing(address) => {
-                said(TraceStage::Learns, format!("nothing: {address}, its source, is a group's address"))
+                trace_step(TraceStage::Learns, format!("nothing: {address}, its source, is a group's address"))
             }
             Step::Reserved(address) => {
-                said(TraceStage::LookedUp, format!("{address} is for the next bridge: it goes no further"))
+                trace_step(TraceStage::LookedUp, format!("{address} is for the next bridge: it goes no further"))
             }
             Step::Found(port) => {
-                said(TraceStage::LookedUp, format!("its destination was heard at {}", self.name(port)))
+                trace_step(TraceStage::LookedUp, format!("its destination was heard at {}", self.name(port)))
             }
             Step::Floods { kind, goes } => {
                 let (what, limit) = match kind {
@@ -204,13 +204,13 @@ impl Words<'_> {
                     (Some(limit), true) => format!("; storm control ({limit}/s) lets it through"),
                     (Some(limit), false) => format!("; storm control ({limit}/s) refuses it"),
                 };
-                said(TraceStage::LookedUp, format!("its destination is {what}: to all ports of the VLAN{storm}"))
+                trace_step(TraceStage::LookedUp, format!("its destination is {what}: to all ports of the VLAN{storm}"))
             }
-            Step::Snooped { report: true } => said(
+            Step::Snooped { report: true } => trace_step(
                 TraceStage::LookedUp,
                 "it is a report, or could be: of ports with snooping to routers' alone".to_owned(),
             ),
-            Step::Snooped { report: false } => said(
+            Step::Snooped { report: false } => trace_step(
                 TraceStage::LookedUp,
                 "the group is known: of ports with snooping to its members' and routers' alone".to_owned(),
             ),
@@ -230,7 +230,7 @@ impl Words<'_> {
             Reason::MacChanged => "its destination is not an address of the port (MAC changes are rejected)",
             other => other.name(),
         };
-        said(TraceStage::PassesBy, format!("{names}: {why}"))
+        trace_step(TraceStage::PassesBy, format!("{names}: {why}"))
     }
 
     fn delivered(&self, port: PortId, edit: Edit, prospect: &Prospect) -> TraceStep {
@@ -259,11 +259,11 @@ impl Words<'_> {
             (Prospect::Waits(others), _) => format!("it waits in the receive buffer, behind {others}"),
             (Prospect::Dropped(reason), _) => format!("dropped there: {}", reason.name()),
         };
-        said(TraceStage::Delivered, format!("to {}{edit}: {what}", self.name(port)))
+        trace_step(TraceStage::Delivered, format!("to {}{edit}: {what}", self.name(port)))
     }
 }
 
-fn said(stage: TraceStage, what: String) -> TraceStep {
+fn trace_step(stage: TraceStage, what: String) -> TraceStep {
     TraceStep { stage, what }
 }
 

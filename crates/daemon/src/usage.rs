@@ -14,7 +14,7 @@ pub fn threads() -> BTreeMap<String, Duration> {
     all
 }
 
-/// Of one thread, unless it has ended.
+/// The name and CPU time of one thread. `None` if it has ended.
 fn thread(task: &Path) -> Option<(String, Duration)> {
     let name = std::fs::read_to_string(task.join("comm")).ok()?;
     let times = std::fs::read_to_string(task.join("schedstat")).ok()?;

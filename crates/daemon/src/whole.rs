@@ -1,8 +1,8 @@
-//! A file that is whole or not there: written beside its place, flushed, and renamed. So is what was there before: it is replaced by
-//! the rename alone.
+//! Files that are replaced as a whole. The new file is written beside its place, flushed and renamed. The old file stays until
+//! the rename.
 //!
-//! All names are looked up in one descriptor of the folder, and the new file is made, never opened: whoever else may write to the
-//! folder cannot make it another file by a link.
+//! All names are looked up in one descriptor of the folder, and the new file is always created, never opened. So a user who may
+//! write to the folder cannot redirect it to another file by a link.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -46,7 +46,7 @@ impl Place {
     }
 }
 
-/// A file that has begun. It is removed if it is not finished.
+/// A file under construction. It is removed if it is not finished.
 #[derive(Debug)]
 pub struct Whole {
     place: Place,
@@ -66,7 +66,7 @@ impl Whole {
         Ok(Self { place, new, file, is_done: false })
     }
 
-    /// Begins a file with the mode and owner of the file that is there, if there is one.
+    /// Begins a file with the mode and owner of the existing file, if there is one.
     pub fn begin_like(path: &Path) -> io::Result<Self> {
         let this = Self::begin(path)?;
         match statat(&this.place.folder, &this.place.name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -82,7 +82,7 @@ impl Whole {
         Ok(this)
     }
 
-    /// Writes all of it, and puts it in its place.
+    /// Writes the content and puts the file in its place.
     pub fn finish(mut self, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all(bytes)?;
         self.file.sync_all()?;
@@ -97,13 +97,13 @@ impl Whole {
 impl Drop for Whole {
     fn drop(&mut self) {
         if !self.is_done {
-            // Nothing can be done about a failure, and the next file of this name replaces it.
+            // Nothing can be done about a failure. The next file of this name replaces it.
             let _ = self.place.remove(&self.new);
         }
     }
 }
 
-/// The first bytes of a regular file, at most so many; nothing if there is none. A link is not followed.
+/// Reads the first `most` bytes of a regular file. `None` if there is none. A link is not followed.
 pub fn read(path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
     let Place { folder, name } = match Place::of(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -123,13 +123,13 @@ pub fn read(path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-/// Removes a file, if it is there.
+/// Removes a file if it exists.
 pub fn remove(path: &Path) -> io::Result<()> {
     let place = Place::of(path)?;
     place.remove(&place.name)
 }
 
-/// Gives a file's name one more suffix.
+/// Renames a file: adds a suffix to its name.
 pub fn set_aside(path: &Path, ending: &str) -> io::Result<()> {
     let place = Place::of(path)?;
     Ok(renameat(&place.folder, &place.name, &place.folder, place.beside(ending))?)

@@ -1,8 +1,9 @@
-//! A worker: one thread, one epoll loop, the ports that it owns.
+//! A worker: one thread with one epoll loop, and the ports that it owns.
 //!
-//! Each round: notes, timers, some messages of each VMM that has more waiting, a turn for each ready port, then epoll events. If
-//! nothing is ready, the worker busy polls while that pays (`busy_poll.rs`), then sleeps. Ports are served by deficit round-robin,
-//! charged with their frames' bytes (replicas included) and with their VMMs' messages: a port that floods uses up its own turns.
+//! Each round has these parts: notes, timers, some messages of each VMM that has more waiting, a turn for each ready port, then
+//! epoll events. If nothing is ready, the worker busy polls while that pays (`busy_poll.rs`), then sleeps. Ports are served by
+//! deficit round-robin. They are charged with their frames' bytes (replicas included) and with their VMMs' messages, so a port
+//! that floods uses up its own turns.
 
 mod connections;
 #[cfg(test)]
@@ -42,31 +43,31 @@ use crate::inbox::{Inbox, Note};
 use crate::port_log::Kind;
 use crate::service::{Link, Service, Talk};
 use crate::shell::ready_to_ring;
-use connections::Why;
+use connections::DisconnectReason;
 use services::Services;
 
-/// The charge for a VMM's message, in bytes: it takes as long as copying some frames.
+/// The charge for a VMM's message, in bytes. It takes as long as copying some frames.
 const MESSAGE_COST: i64 = 1 << 10;
 /// The kernel's timer slack.
 const TIMER_SLACK_NS: u64 = 1_000;
-/// Turns that are kept for floods to come; those of more floods at a time are made and freed.
-const SPARE_TURNS: usize = 4;
+/// Turns kept for later floods. More simultaneous floods allocate and free theirs.
+const KEPT_TURNS: usize = 4;
 /// Most events per epoll call.
 const EVENTS: usize = 64;
 
-/// The data of an epoll event: the port in the upper bits, one of these in the lower.
+/// The data of an epoll event: the port in the upper bits, one of these in the lower bits.
 const BELL: u64 = u64::MAX;
 const SOCKET: u64 = 0;
 const SESSION: u64 = 1;
 const UNMASK: u64 = 2;
-/// The first ring's kick; the others follow.
+/// The kick of ring 0. Those of the other rings follow.
 const KICK: u64 = 3;
 
 fn token(port: PortId, what: u64) -> EventData {
     EventData::new_u64(u64::from(port.0) << 32 | what)
 }
 
-/// See the module's page.
+/// A worker and its ports.
 #[derive(Debug)]
 pub struct Worker {
     plane: Arc<Plane>,
@@ -77,19 +78,19 @@ pub struct Worker {
     services: Services,
     ready: VecDeque<PortId>,
     /// Ports whose sessions hold buffered messages (which the kernel does not report), or lacked credit for more.
-    behind: VecDeque<PortId>,
+    unread_sessions: VecDeque<PortId>,
     /// The number of rounds.
     rounds: u64,
     timers: BinaryHeap<Reverse<(Time, PortId)>>,
     turn: Box<Turn>,
     #[expect(clippy::vec_box, reason = "a turn changes hands in its box, and is not moved")]
-    spare: Vec<Box<Turn>>,
+    kept_turns: Vec<Box<Turn>>,
     notes: Vec<Note>,
     stop: bool,
     busy_poll: BusyPoll,
     /// Threads that close connections whose VMMs have not noticed the end yet, and memory threads of closed ports.
-    leaving: Vec<JoinHandle<()>>,
-    /// How often it has slept.
+    closers: Vec<JoinHandle<()>>,
+    /// The number of times that it has slept.
     #[cfg(test)]
     slept: u64,
 }
@@ -114,15 +115,15 @@ impl Worker {
             epoll,
             services: Services::default(),
             ready: VecDeque::new(),
-            behind: VecDeque::new(),
+            unread_sessions: VecDeque::new(),
             rounds: 0,
             timers: BinaryHeap::new(),
             turn: Box::default(),
-            spare: Vec::new(),
+            kept_turns: Vec::new(),
             notes: Vec::new(),
             stop: false,
             busy_poll: BusyPoll::new(std::thread::available_parallelism().map_or(1, usize::from)),
-            leaving: Vec::new(),
+            closers: Vec::new(),
             #[cfg(test)]
             slept: 0,
         })
@@ -130,7 +131,7 @@ impl Worker {
 
     /// Runs until it is asked to stop.
     pub fn run(mut self) {
-        // A pause between interrupts is some ten microseconds; the kernel's default slack is fifty.
+        // A pause between interrupts is some ten microseconds. The kernel's default slack is fifty.
         if let Err(error) = rustix::thread::set_current_timer_slack(NonZeroU64::new(TIMER_SLACK_NS)) {
             debug!("timers stay coarse: {error}");
         }
@@ -142,8 +143,8 @@ impl Worker {
         for port in self.services.ports() {
             self.remove(port);
         }
-        for leaving in self.leaving {
-            let _it_has_nothing_to_say = leaving.join();
+        for closer in self.closers {
+            let _thread_result = closer.join();
         }
     }
 
@@ -151,9 +152,10 @@ impl Worker {
         self.rounds += 1;
         self.read_notes();
         self.ring_timers();
-        // Before the ports' turns: else a port that always has frames would never have credit for its messages.
-        for _ in 0..self.behind.len() {
-            let Some(id) = self.behind.pop_front() else { break };
+        // Serve messages before the ports' turns. Otherwise a port that always has frames would never have credit for its
+        // messages.
+        for _ in 0..self.unread_sessions.len() {
+            let Some(id) = self.unread_sessions.pop_front() else { break };
             self.session(id);
         }
         self.turns();
@@ -177,13 +179,13 @@ impl Worker {
                 }
                 Note::Remove(port, done) => {
                     self.remove(port);
-                    let _the_asker_may_have_gone = done.send(());
+                    let _requester_gone = done.send(());
                 }
                 Note::Save(port, done) => {
-                    let _the_asker_may_have_gone = done.send(self.save(port));
+                    let _requester_gone = done.send(self.save(port));
                 }
                 Note::Restore(port, state, done) => {
-                    let _the_asker_may_have_gone = done.send(self.restore(port, &state));
+                    let _requester_gone = done.send(self.restore(port, &state));
                 }
                 Note::Kick(port, ring, fd, _has_come) => self.watch_kick(port, ring, fd),
                 Note::Mapped(port) => self.mapped(port),
@@ -204,7 +206,7 @@ impl Worker {
         {
             service.log.say(Kind::NotServed, format_args!("its socket cannot be watched: {error}"));
         }
-        // The port joined the switch before this worker knew it: it may already have received frames and asked for a turn.
+        // The port joined the switch before this worker knew it. It may already have received frames and asked for a turn.
         service.schedule.begin();
         self.services.insert(id, service);
         self.enqueue(id);
@@ -212,20 +214,20 @@ impl Worker {
 
     fn remove(&mut self, id: PortId) {
         self.settle_flood(id);
-        self.disconnect(id, Why::Removed);
+        self.disconnect(id, DisconnectReason::Removed);
         if let Some(mut service) = self.services.remove(&id) {
             if let Some(fd) = service.descriptor() {
-                let _not_watched_if_adding_failed = epoll::delete(&self.epoll, fd);
+                let _not_watched = epoll::delete(&self.epoll, fd);
             }
             match &mut service.link {
                 Link::Rings { kicks } => {
                     for kick in kicks.iter().flatten() {
-                        let _not_watched_if_adding_failed = epoll::delete(&self.epoll, kick);
+                        let _not_watched = epoll::delete(&self.epoll, kick);
                     }
                 }
                 Link::Function { device, .. } => {
                     let ends = device.end();
-                    self.leave(ends);
+                    self.keep_closer(ends);
                 }
                 Link::Uplink(_) => {}
             }
@@ -242,7 +244,7 @@ impl Worker {
         }
         let old = kicks[index].take();
         if let Some(old) = &old {
-            let _not_watched_if_adding_failed = epoll::delete(&self.epoll, old);
+            let _not_watched = epoll::delete(&self.epoll, old);
         }
         // The old descriptor may have been signalled a moment ago.
         let kicked = old.is_some() && bell.is_some();
@@ -287,7 +289,7 @@ impl Worker {
                 continue;
             }
             service.schedule.begin();
-            service.heard = false;
+            service.messages_were_last = false;
             self.one_turn(id);
         }
     }
@@ -297,13 +299,13 @@ impl Worker {
         if let Some(service) = self.services.get(&id) {
             service.log.settle(now);
         }
-        // Its batch refers to its memory: during a flood the port may fail, but not be disconnected.
+        // The port's batch refers to its memory. During a flood the port may fail, but must not be disconnected.
         let flooding = self.services.get(&id).is_some_and(|service| service.turn.is_some());
-        if !flooding && let Some(why) = self.unfit(id, now) {
+        if !flooding && let Some(why) = self.disconnect_reason(id, now) {
             self.disconnect(id, why);
             return;
         }
-        if self.services.get(&id).is_some_and(|service| service.deaf_until.is_some_and(|at| at <= now)) {
+        if self.services.get(&id).is_some_and(|service| service.accept_paused_until.is_some_and(|at| at <= now)) {
             self.listen(id);
         }
         let Some(service) = self.services.get_mut(&id) else { return };
@@ -319,39 +321,39 @@ impl Worker {
         self.busy_poll.carried(id, outcome.cost);
         service.credit -= i64::try_from(outcome.cost).unwrap_or(i64::MAX);
         if outcome.unfinished && service.turn.is_none() {
-            let fresh = self.spare.pop().unwrap_or_default();
+            let fresh = self.kept_turns.pop().unwrap_or_default();
             service.turn = Some(std::mem::replace(&mut self.turn, fresh));
         } else if !outcome.unfinished
             && let Some(done) = service.turn.take()
-            && self.spare.len() < SPARE_TURNS
+            && self.kept_turns.len() < KEPT_TURNS
         {
-            self.spare.push(done);
+            self.kept_turns.push(done);
         }
-        // The next turn checks whether it became unfit during the flood.
+        // The next turn checks whether the VM must be disconnected because of the flood.
         if outcome.more || flooding {
             self.enqueue(id);
         }
     }
 
-    /// Whether a port's VM must be disconnected: its idle timeout has passed, or it has taken shared memory back.
-    fn unfit(&self, id: PortId, now: Time) -> Option<Why> {
+    /// The reason to disconnect a port's VM, if any: its idle timeout has passed, or it has taken shared memory back.
+    fn disconnect_reason(&self, id: PortId, now: Time) -> Option<DisconnectReason> {
         let service = self.services.get(&id)?;
         match &service.link {
             Link::Function { session: Some(Talk { session, timeout, .. }), .. } if timeout.is_over(now) => {
                 Some(match session.wants_write() {
-                    true => Why::Unread,
-                    false if session.is_within_message() => Why::Stopped,
-                    false => Why::Silent,
+                    true => DisconnectReason::Unread,
+                    false if session.is_within_message() => DisconnectReason::Stopped,
+                    false => DisconnectReason::Silent,
                 })
             }
             Link::Function { session: Some(_), .. } | Link::Rings { .. } if service.port.damaged() => {
-                Some(Why::Damaged)
+                Some(DisconnectReason::Damaged)
             }
             _ => None,
         }
     }
 
-    /// Finishes a flood: before the port's memory or sockets change.
+    /// Finishes a flood. Called before the port's memory or sockets change.
     fn settle_flood(&mut self, id: PortId) {
         while self.services.get(&id).is_some_and(|service| service.turn.is_some()) {
             self.one_turn(id);
@@ -367,7 +369,7 @@ impl Worker {
         match data & 0xffff_ffff {
             SOCKET => self.socket(id),
             // Its messages are served next anyway.
-            SESSION if self.behind.contains(&id) => {}
+            SESSION if self.unread_sessions.contains(&id) => {}
             SESSION => self.session(id),
             UNMASK => self.unmask(id, flags),
             kick => self.kick(id, (kick - KICK) as u16, flags),
@@ -380,7 +382,7 @@ impl Worker {
         if bell.clear() {
             self.kicked(id, ring);
         } else if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
-            let _watched_until_now = epoll::delete(&self.epoll, bell);
+            let _not_watched = epoll::delete(&self.epoll, bell);
             kicks[usize::from(ring)] = None;
         }
     }

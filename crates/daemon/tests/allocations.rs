@@ -1,6 +1,6 @@
-//! What workers, transports and an uplink allocate for frames: nothing. Two daemons in this process, an uplink between them,
-//! guests at both; of the process's allocations those of the test's own thread, which is all guests, do not count.
-//! A binary of its own: the allocator is the whole process's, and so are other tests' daemons.
+//! Workers, transports and an uplink allocate nothing for frames. The test has two daemons in this process, an uplink between
+//! them, and guests at both. Allocations of the test's own thread, on which all guests run, do not count. It has a binary of its
+//! own: the allocator belongs to the whole process, and other tests' daemons would too.
 
 mod nic;
 mod stage;
@@ -18,7 +18,7 @@ use nicety_uplink::Pair;
 use nicety_vhost_user::frontend::{Bells, Frontend, Shared};
 use stage::Stage;
 
-/// Of all threads that are not guests.
+/// Allocations of all threads except those of guests.
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
@@ -33,8 +33,8 @@ fn count() {
     }
 }
 
-// SAFETY: every call goes to the system's allocator with the arguments that it came with; two counters without
-// destructors, which never allocate, are all that is added.
+// SAFETY: every call goes to the system's allocator with its own arguments. Only two counters are added; they have no destructors
+// and never allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
@@ -57,16 +57,16 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Frames that a guest sends at once: all of the virtio guest's ring.
+/// Frames that a guest sends at once: they fill the virtio guest's ring.
 const SENT: u64 = 64;
-/// Its transmit ring: split, as VIRTIO 1.2, section 2.7, has it.
+/// The guest's transmit ring, a split ring (VIRTIO 1.2, section 2.7).
 const PLACE: RingPlace = RingPlace { size: SENT as u16, descriptors: 0x1000, driver: 0x2000, device: 0x3000 };
 const BUFFER: u64 = 0x4000;
-/// Before each frame, section 5.1.6.
+/// Bytes of the header before each frame (section 5.1.6).
 const HEADER: usize = 12;
 const VERSION_1: u64 = 1 << 32;
 
-/// A bare guest behind vhost-user that sends one frame, again and again.
+/// A bare guest behind vhost-user that sends one frame again and again.
 struct Rings {
     _front: Frontend,
     bells: Bells,
@@ -101,7 +101,7 @@ impl Rings {
     }
 }
 
-/// Both send their frames so many times, over the uplink to the other daemon's guest; allocations meanwhile.
+/// Both guests send their frames this many times, over the uplink to the other daemon's guest. Returns the allocations meanwhile.
 fn traffic(times: u64, senders: (&mut Nic, &mut Rings), stage: &Stage, receiver: &mut Nic) -> u64 {
     let before = ALLOCATIONS.load(Ordering::Relaxed);
     for _ in 0..times {
@@ -124,7 +124,7 @@ fn nothing_is_allocated_for_a_frame_by_workers_transports_or_uplinks() {
         far.daemon.open_uplink("up", Box::new(other), 1 << 20, &Policy::default(), None).unwrap();
         let (mut function, mut rings, mut receiver) = (Nic::new(&near, 1), Rings::new(&near, 2), Nic::new(&far, 1));
         let mut traffic = |times| traffic(times, (&mut function, &mut rings), &far, &mut receiver);
-        // Everything reaches its size.
+        // Let all buffers grow to their final size.
         assert!(traffic(100) > 0, "what daemons allocate is counted");
         let (few, many) = (traffic(20), traffic(200));
         println!("{workers} workers: {few} allocations for 2560 frames, {many} for 25,600");

@@ -1,5 +1,5 @@
-//! Ports come and go under traffic: nobody who is not named loses a frame, and what waits for one that goes is counted. Each with one
-//! worker and with two.
+//! Ports are opened and closed under traffic. No other port loses a frame, and frames that wait for a closed port are counted.
+//! Each test runs with one worker and with two.
 
 #[macro_use]
 #[path = "../../plane/tests/workers/mod.rs"]
@@ -16,9 +16,9 @@ use nicety_adapters::{Settings, find};
 use nicety_daemon::daemon::PortSpec;
 use stage::Stage;
 
-/// How often a port comes and goes: two changes each time.
+/// Number of times that a port is opened and closed: two changes each.
 const ROUNDS: u32 = 500;
-/// How long a change may take to be in force, at the median.
+/// Longest median time until a change is in force.
 const IN_FORCE: Duration = Duration::from_millis(10);
 
 fn third(stage: &Stage) -> PortSpec {
@@ -41,7 +41,7 @@ fn a_thousand_changes_under_traffic_lose_no_frame_of_ports_that_are_not_named(wo
     let (mut sender, mut receiver) = (Nic::new(&stage, 1), Nic::new(&stage, 2));
     let (mut sent, mut times) = (0, Vec::new());
     for _ in 0..ROUNDS {
-        // On their way, to everybody, while a port comes and goes.
+        // Broadcasts in flight while a port is opened or closed.
         sender.send().unwrap();
         sent += 64;
         let begun = Instant::now();
@@ -66,9 +66,9 @@ fn a_thousand_changes_under_traffic_lose_no_frame_of_ports_that_are_not_named(wo
 
 fn what_waits_for_a_port_that_is_removed_in_a_flood_is_counted(workers: usize) {
     let stage = Stage::new(workers, &["e1000", "e1000", "e1000"]);
-    let (mut sender, _deaf, mut other) = (Nic::new(&stage, 1), Nic::new(&stage, 2), Nic::new(&stage, 3));
+    let (mut sender, _idle, mut other) = (Nic::new(&stage, 1), Nic::new(&stage, 2), Nic::new(&stage, 3));
     let mut sent = 0;
-    // Until its ring is full, and frames wait in its receive buffer.
+    // Send until the ring is full and frames wait in the receive buffer.
     while stage.view(2).state.backlog_frames < 64 {
         sender.send().unwrap();
         sent += 64;
@@ -88,7 +88,7 @@ fn what_waits_for_a_port_that_is_removed_in_a_flood_is_counted(workers: usize) {
         other.repost().unwrap();
         stage.taken(3) == sent
     });
-    // A flood that was on its way may have found it gone; whatever came to it is in its counters.
+    // A flood in flight may have found the port closed. Frames that reached it are in its counters.
     let came = counters.taken().packets + counters.receive_drops.iter().sum::<u64>();
     assert!(came <= sent && came >= sent - 64, "{came} of {sent}");
     assert_eq!(stage.view(1).state.counters.transmit_drops.iter().sum::<u64>(), 0);
@@ -114,7 +114,7 @@ fn a_buffer_of_another_size_takes_nothing_from_what_waits(workers: usize) {
         stage.taken(2) == sent
     });
     assert_eq!(stage.view(2).state.counters.receive_drops.iter().sum::<u64>(), 0);
-    // From here on the new one is in force: 128 KiB of frames that take 1,024 bytes each.
+    // From here on the new size is in force: 128 KiB of frames that take 1,024 bytes each.
     while stage.view(2).state.counters.receive_drops[Reason::BufferFull as usize] == 0 {
         sender.send().unwrap();
         sent += 64;

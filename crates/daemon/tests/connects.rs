@@ -1,4 +1,4 @@
-//! A port that connects to its VMM's socket: the VMM comes late, goes and returns, says nothing, speaks rubbish, hangs up.
+//! A port that connects to its VMM's socket. The VMM starts late, leaves and returns, stays silent, sends rubbish, hangs up.
 
 #[macro_use]
 #[path = "../../plane/tests/workers/mod.rs"]
@@ -16,12 +16,12 @@ use nicety_vhost_user::frontend::Frontend;
 
 use logged::{Stage, TIMEOUT, lines_of};
 
-/// Half of what a silent VMM is waited for: who waits for nobody takes less, however busy the host.
+/// Half of the timeout for a silent VMM. A step that waits for no VMM takes less time, however busy the host.
 const AT_ONCE: Duration = Duration::from_secs(5);
-/// How often a VMM goes and returns.
+/// Number of times that a VMM leaves and returns.
 const ROUNDS: usize = 3;
 
-/// A port that connects, and another that listens, beside it.
+/// A stage with a port that connects, and another that listens.
 fn stage(name: &str, workers: usize) -> Stage {
     let stage = Stage::new(name, "virtio-net", workers);
     let listens = stage.daemon.close(&stage.name).and_then(|view| view.spec).unwrap();
@@ -32,12 +32,12 @@ fn stage(name: &str, workers: usize) -> Stage {
     stage
 }
 
-/// What was logged of the stage's port in which this is said.
-fn said(stage: &Stage, what: &str) -> usize {
+/// Number of the log's lines about the stage's port that contain this text.
+fn lines_with(stage: &Stage, what: &str) -> usize {
     lines_of(&stage.name).iter().filter(|line| line.contains(what)).count()
 }
 
-/// The next connection, which comes in time.
+/// Accepts the next connection, which must come in time.
 fn accepted(vmm: &UnixListener) -> UnixStream {
     vmm.set_nonblocking(true).unwrap();
     let end = Instant::now() + TIMEOUT;
@@ -54,7 +54,7 @@ fn accepted(vmm: &UnixListener) -> UnixStream {
     }
 }
 
-/// A VMM's session works.
+/// Checks that a VMM's session works.
 fn is_served(socket: UnixStream) -> Frontend {
     let mut front = Frontend::from_socket(socket.into());
     front.negotiate(1 << 32).unwrap();
@@ -62,12 +62,12 @@ fn is_served(socket: UnixStream) -> Frontend {
     front
 }
 
-/// It shares no memory, but it is there.
+/// Waits until the VMM is attached. It shares no memory.
 fn until_attached(stage: &Stage) {
     stage.until("a VMM is there", || stage.daemon.views()[0].state.attached);
 }
 
-/// The port that listens takes its VMM at once.
+/// Checks that the port that listens serves its VMM at once.
 fn the_other_port_is_served(stage: &Stage) {
     let begun = Instant::now();
     drop(is_served(UnixStream::connect(stage.socket().with_extension("2")).unwrap()));
@@ -83,24 +83,24 @@ fn a_vmm_that_comes_late_goes_and_returns_is_found_each_time(workers: usize) {
         stage.until_is(Condition::Waiting);
         let how = format!("; `nicety attach {}` says how to start a VM that listens there", stage.name);
         assert_eq!(stage.report().sentence, format!("{nobody}{how}"));
-        // It is tried again meanwhile, and logged once.
-        stage.until("it is logged", || said(&stage, "nobody listens there") == round);
+        // The port tries again meanwhile, and logs only once.
+        stage.until("it is logged", || lines_with(&stage, "nobody listens there") == round);
         let vmm = UnixListener::bind(&path).unwrap();
         let front = is_served(accepted(&vmm));
         until_attached(&stage);
         drop(front);
-        // A VMM that listens on is found again, too.
+        // A VMM that continues to listen is found again, too.
         let front = is_served(accepted(&vmm));
         until_attached(&stage);
         drop((vmm, front));
         if round % 2 == 0 {
-            // One that was killed leaves its socket behind.
+            // A VMM that was killed leaves its socket behind.
             stage.until("it is told", || stage.report().sentence.starts_with(&nobody));
         }
         std::fs::remove_file(&path).unwrap();
     }
-    assert_eq!(said(&stage, "connected to the front end at"), 2 * ROUNDS);
-    // The socket is not the daemon's to remove.
+    assert_eq!(lines_with(&stage, "connected to the front end at"), 2 * ROUNDS);
+    // The daemon must not remove the VMM's socket.
     let vmm = UnixListener::bind(&path).unwrap();
     let _front = is_served(accepted(&vmm));
     stage.daemon.stop();
@@ -111,7 +111,7 @@ fn a_vmm_that_hangs_up_at_once_is_tried_ever_more_rarely_and_disturbs_nobody(wor
     let stage = stage("hangs-up", workers);
     let vmm = UnixListener::bind(stage.socket()).unwrap();
     vmm.set_nonblocking(true).unwrap();
-    // At 0, 0.1, 0.3, 0.7, 1.5 s, and from 3.1 s on every 2 s; one more, for it may have tried before.
+    // Tries come at 0, 0.1, 0.3, 0.7, 1.5 s, and from 3.1 s on every 2 s. Allow one more: the port may have tried before.
     let (most, end, mut count) = (6, Instant::now() + Duration::from_secs(3), 0);
     while Instant::now() < end {
         count += usize::from(vmm.accept().is_ok());
@@ -129,13 +129,13 @@ fn a_vmm_that_speaks_something_else_is_left_and_tried_again(workers: usize) {
     for _ in 0..2 {
         let mut socket = accepted(&vmm);
         socket.write_all(&[0xff; 64]).unwrap();
-        // It hangs up; what it had not read resets the connection.
+        // The port hangs up. Data that it had not read resets the connection.
         let end = socket.read(&mut [0]);
         assert!(!end.is_ok_and(|count| count > 0));
-        let told = format!("connecting to {};", stage.socket().display());
+        let sentence_start = format!("connecting to {};", stage.socket().display());
         stage.until("it is told", || {
             let sentence = stage.report().sentence;
-            sentence.starts_with(&told)
+            sentence.starts_with(&sentence_start)
                 && sentence.contains("s ago: the front end is disconnected: header flags 0xffffffff")
         });
         the_other_port_is_served(&stage);
@@ -144,7 +144,8 @@ fn a_vmm_that_speaks_something_else_is_left_and_tried_again(workers: usize) {
     until_attached(&stage);
 }
 
-/// It may have another back end, or not have looked yet: it is waited for, unless another VMM listens there by then.
+/// The VMM may have another back end, or may not have looked yet. The port waits for it, unless another VMM listens there by
+/// then.
 #[test]
 fn a_vmm_that_says_nothing_keeps_its_connection_until_another_listens() {
     let stage = stage("silent", 1);
@@ -153,10 +154,10 @@ fn a_vmm_that_says_nothing_keeps_its_connection_until_another_listens() {
     let mut silent = accepted(&vmm);
     let what = format!("connected to {}: who listens there has said nothing for 10s", path.display());
     stage.until("it is told", || stage.report().sentence.starts_with(&what));
-    stage.until("it is logged", || said(&stage, &what) == 1);
+    stage.until("it is logged", || lines_with(&stage, &what) == 1);
     assert_eq!(stage.report().condition, Condition::Waiting);
     the_other_port_is_served(&stage);
-    // Late, but the same.
+    // It comes late, but on the same connection.
     let front = is_served(silent.try_clone().unwrap());
     until_attached(&stage);
     drop(front);
@@ -172,8 +173,9 @@ fn a_vmm_that_says_nothing_keeps_its_connection_until_another_listens() {
 fn what_is_no_socket_is_told_and_left_alone_and_no_end_of_the_daemon_waits(workers: usize) {
     let stage = stage("file", workers);
     std::fs::write(stage.socket(), "precious").unwrap();
-    let told = format!("connecting to {}: that is no socket: remove it, or name another", stage.socket().display());
-    stage.until("it is told", || stage.report().sentence.starts_with(&told));
+    let sentence_start =
+        format!("connecting to {}: that is no socket: remove it, or name another", stage.socket().display());
+    stage.until("it is told", || stage.report().sentence.starts_with(&sentence_start));
     the_other_port_is_served(&stage);
     let function = PortSpec {
         name: "function".to_owned(),
@@ -182,7 +184,7 @@ fn what_is_no_socket_is_told_and_left_alone_and_no_end_of_the_daemon_waits(worke
     };
     let refused = stage.daemon.open(function).unwrap_err();
     assert!(matches!(refused, StartError::Connects { adapter: "e1000", .. }), "{refused}");
-    // Between two tries, and while a VMM is silent.
+    // Stop between two tries, and while a VMM is silent.
     let begun = Instant::now();
     stage.daemon.close(&stage.name).unwrap();
     assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());

@@ -1,5 +1,5 @@
-//! VMMs that were started with the words for an adapter of another kind: they are sent away at once, the log says what to do, and
-//! the port serves the next one. Each with one worker and with two.
+//! VMMs that were started with the arguments for an adapter of another kind. They are disconnected at once, the log gives advice,
+//! and the port serves the next VMM. Each test runs with one worker and with two.
 
 #[macro_use]
 #[path = "../../plane/tests/workers/mod.rs"]
@@ -15,36 +15,36 @@ use nicety_daemon::report::Condition;
 use nicety_vfio_user::Client;
 use nicety_vhost_user::frontend::Frontend;
 
-/// What QEMU sends first of all to a vhost-user back end: GET_FEATURES (1), version 1, no body (vhost-user.rst, "Header").
+/// QEMU's first message to a vhost-user back end: GET_FEATURES (1), version 1, no body (vhost-user.rst, "Header").
 const VHOST_USER: [u8; 12] = [1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
-/// And to a vfio-user server: number 0, VERSION (1), 214 bytes, a command, no error (vfio-user.rst, "Header"); version 0.0, and
-/// what QEMU 11 can do (hw/vfio-user/proxy.c, caps_json).
+/// QEMU's first message to a vfio-user server: number 0, VERSION (1), 214 bytes, a command, no error (vfio-user.rst, "Header");
+/// then version 0.0, and the capabilities of QEMU 11 (hw/vfio-user/proxy.c, caps_json).
 const VFIO_USER: &[u8; 214] = b"\0\0\x01\0\xd6\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0{\"capabilities\": {\"max_msg_fds\": 16, \
     \"migration\": {\"max_bitmap_size\": 268435456, \"pgsize\": 4096}, \"max_dma_maps\": 65535, \"max_data_xfer_size\": 1048576, \
     \"pgsizes\": 4096, \"write_multiple\": true}}\0";
 
-/// What is answered to that: number 0, VERSION, 16 bytes, a reply that tells of an error, EPROTONOSUPPORT.
+/// The answer to it: number 0, VERSION, 16 bytes, a reply with the error EPROTONOSUPPORT.
 const ANSWER: &[u8; 16] = b"\0\0\x01\0\x10\0\0\0\x21\0\0\0\x5d\0\0\0";
 
-/// Says this to the port, has this answer and is hung up on; then the log has said so.
-fn is_sent_away(stage: &Stage, first: &[u8], answer: &[u8], said: &str) {
+/// Sends this to the port. Checks that the port gives this answer, hangs up and logs this text.
+fn is_sent_away(stage: &Stage, first: &[u8], answer: &[u8], reason: &str) {
     let mut vmm = UnixStream::connect(stage.socket()).unwrap();
     vmm.set_read_timeout(Some(TIMEOUT)).unwrap();
     vmm.write_all(first).unwrap();
-    let mut heard = Vec::new();
-    if let Err(error) = vmm.read_to_end(&mut heard) {
-        // What nobody has read of it goes with the connection.
+    let mut received = Vec::new();
+    if let Err(error) = vmm.read_to_end(&mut received) {
+        // Unread data resets the connection.
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
     }
-    assert_eq!(heard, answer);
-    let said = format!("{said}: `nicety attach {}` prints the words for it", stage.name);
-    stage.until("a line of the log", || lines_of(&stage.name).iter().any(|line| line.contains(&said)));
+    assert_eq!(received, answer);
+    let reason = format!("{reason}: `nicety attach {}` prints the words for it", stage.name);
+    stage.until("a line of the log", || lines_of(&stage.name).iter().any(|line| line.contains(&reason)));
     stage.until_is(Condition::Waiting);
     let sentence = stage.report().sentence;
-    assert!(sentence.contains(" s ago: ") && sentence.ends_with(&said), "{sentence}");
+    assert!(sentence.contains(" s ago: ") && sentence.ends_with(&reason), "{sentence}");
 }
 
-/// The port tells no old story once a VMM has come and gone.
+/// Checks that the port drops the old report once a VMM has connected and disconnected.
 fn is_forgotten(stage: &Stage) {
     let sentence = || stage.report().sentence;
     stage.until("a port that just waits", || sentence().ends_with("says how to start one"));
@@ -53,10 +53,10 @@ fn is_forgotten(stage: &Stage) {
 fn a_vmm_with_the_words_for_a_vhost_user_adapter_is_sent_away_with_the_reason(workers: usize) {
     for adapter in ["e1000", "vmxnet3"] {
         let stage = Stage::new(&format!("{adapter}-crossed"), adapter, workers);
-        let said = format!(
+        let reason = format!(
             "the VMM is disconnected: it speaks vhost-user, and this port is {adapter}, which is reached by vfio-user"
         );
-        is_sent_away(&stage, &VHOST_USER, &[], &said);
+        is_sent_away(&stage, &VHOST_USER, &[], &reason);
         let mut id = [0; 4];
         Client::connect(stage.socket()).unwrap().region_read(7, 0, &mut id).unwrap();
         assert_ne!(id, [0xff; 4], "the port serves the next one");
@@ -66,13 +66,13 @@ fn a_vmm_with_the_words_for_a_vhost_user_adapter_is_sent_away_with_the_reason(wo
 
 fn a_vmm_with_the_words_for_a_vfio_user_adapter_is_sent_away_with_the_reason(workers: usize) {
     let stage = Stage::new("virtio-crossed", "virtio-net", workers);
-    let said = "the front end is disconnected: it speaks vfio-user, and this port is virtio-net, which is reached by vhost-user";
-    is_sent_away(&stage, VFIO_USER, ANSWER, said);
+    let reason = "the front end is disconnected: it speaks vfio-user, and this port is virtio-net, which is reached by vhost-user";
+    is_sent_away(&stage, VFIO_USER, ANSWER, reason);
     Frontend::connect(stage.socket()).unwrap().negotiate(1 << 32).unwrap();
     is_forgotten(&stage);
 }
 
-/// QEMU comes again at once, thousands of times a second: each time it is heard a second later, and so for nothing else.
+/// QEMU reconnects at once, thousands of times a second. The port serves it only a second later, and does nothing else for it.
 fn a_vmm_that_comes_back_with_the_wrong_words_neither_keeps_its_worker_busy_nor_fills_the_log(workers: usize) {
     let stage = Stage::new("crossed-again", "e1000", workers);
     let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! A daemon with real sockets, and VMMs that behave, leave, cheat or stay silent: each with one worker and with two.
+//! A daemon with real sockets, and VMMs that behave, leave, cheat or stay silent. Each test runs with one worker and with two.
 
 #[macro_use]
 #[path = "../../plane/tests/workers/mod.rs"]
@@ -22,7 +22,7 @@ use tempfile::TempDir;
 const CONFIG: u32 = 7;
 const BOTH: DmaProtection = DmaProtection { read: true, write: true };
 
-/// A folder of its own, gone at the end; and how many workers the daemon in it has.
+/// A temporary folder, and the number of workers of the daemon in it.
 struct Folder {
     place: TempDir,
     workers: usize,
@@ -61,7 +61,7 @@ fn daemon(folder: &Folder, ports: &[(&str, &str)]) -> Daemon {
     daemon
 }
 
-/// Waits for something that another thread does, with a bound.
+/// Waits for another thread to do something, with a timeout.
 fn until(what: &str, mut done: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(20);
     while !done() {
@@ -80,7 +80,7 @@ fn identity(client: &mut Client) -> u32 {
     u32::from_le_bytes(id)
 }
 
-/// A client, once the port is free: the daemon sees the last one's end a moment after it.
+/// A client on a port that becomes free. The daemon notices the previous client's end a moment after it.
 fn connect(path: &Path) -> Client {
     let mut client = None;
     until("a connection", || {
@@ -118,7 +118,7 @@ fn a_second_vmm_on_one_port_is_refused_and_hurts_nobody(workers: usize) {
     assert_eq!(identity(&mut first), 0x100e_8086);
 }
 
-/// The next read finds the end of the connection.
+/// Checks that the next read finds the end of the connection.
 fn hung_up(mut stream: UnixStream) {
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     assert_eq!(stream.read(&mut [0; 16]).unwrap(), 0, "the end of the stream");
@@ -128,7 +128,7 @@ fn a_second_front_end_on_one_port_is_refused_at_once_and_hurts_nobody(workers: u
     let folder = Folder::new(workers);
     let daemon = daemon(&folder, &[("vm1", "virtio-net")]);
     let path = folder.path().join("vm1.sock");
-    // It never says a word: the session's timeout is longer than this test.
+    // It never sends anything: the session's timeout is longer than this test.
     let _first = UnixStream::connect(&path).unwrap();
     until("the first front end", || attached(&daemon, "vm1"));
     let begun = Instant::now();
@@ -167,7 +167,7 @@ fn a_path_that_is_taken_or_too_long_or_no_socket_is_named_and_left_alone(workers
     ));
 }
 
-/// Shares memory at address 0, and takes it back.
+/// Shares memory at address 0, and truncates it.
 fn map_nothing(cheat: &mut Client) {
     let file = rustix::fs::memfd_create("cheat", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::ftruncate(&file, 1 << 20).unwrap();
@@ -181,8 +181,8 @@ fn a_vmm_that_truncates_its_memory_loses_its_adapter_and_nobody_else_does(worker
     let mut cheat = connect(&folder.path().join("vm1.sock"));
     let mut honest = connect(&folder.path().join("vm2.sock"));
     map_nothing(&mut cheat);
-    // One transmit descriptor at address 0, as the datasheet has it: 82540EM, sections 13.4.33 to 13.4.38. Whatever
-    // touches the memory first ends the connection: the rest of the writes may find nobody.
+    // One transmit descriptor at address 0, per the datasheet: 82540EM, sections 13.4.33 to 13.4.38. The first access to the
+    // memory ends the connection, so the rest of the writes may fail.
     let gone = |result: Result<(), ClientError>| drop(result);
     gone(cheat.region_write(CONFIG, 4, &[7, 0]));
     for (register, value) in [(0x3800u64, 0u32), (0x3808, 128), (0x3810, 0), (0x0400, 2), (0x3818, 1)] {
@@ -196,7 +196,7 @@ fn a_vmm_that_truncates_its_memory_loses_its_adapter_and_nobody_else_does(worker
     assert_eq!(identity(&mut next), 0x100e_8086, "the port serves the next one");
 }
 
-/// An access to a register notices it, and nothing gives the port a turn afterwards.
+/// An access to a register notices it; nothing gives the port a turn afterwards.
 fn a_vmm_whose_memory_is_gone_when_a_command_needs_it_loses_its_adapter_at_once(workers: usize) {
     let folder = Folder::new(workers);
     let daemon = daemon(&folder, &[("vm1", "vmxnet3")]);
@@ -230,13 +230,13 @@ fn memory_that_is_not_shared_is_told_and_not_touched(workers: usize) {
     assert_eq!(identity(&mut client), 0x100e_8086, "it has its adapter still");
     let state = view().state;
     assert_eq!(state.counters.transmitted().packets, 0);
-    // What cannot be mapped can be asked for, message by message: that would have come before the last answer.
-    let asked: u64 = client.counters().commands_received.iter().sum();
-    assert_eq!(asked, 0, "messages that ask for its memory");
+    // The daemon could request the unmapped memory by messages. They would have come before the last answer.
+    let requests: u64 = client.counters().commands_received.iter().sum();
+    assert_eq!(requests, 0, "messages that ask for its memory");
 }
 
-/// Brings an adapter up as its driver does: the 82540EM's receive checksums are turned on (datasheet, RXCSUM.TUOFLD), or
-/// vmxnet3's page at address 0 is activated (its header's VMXNET3_REG_DSAL, VMXNET3_REG_DSAH, VMXNET3_REG_CMD).
+/// Brings an adapter up as its driver does: turns on the 82540EM's receive checksums (datasheet, RXCSUM.TUOFLD), or activates
+/// vmxnet3's page at address 0 (its header's VMXNET3_REG_DSAL, VMXNET3_REG_DSAH, VMXNET3_REG_CMD).
 fn bring_up(client: &mut Client, adapter: &str) {
     let (bar, writes): (u32, &[(u64, u32)]) = match adapter {
         "e1000" => (0, &[(0x5000, 1 << 9), (0x100, 1 << 1)]),
@@ -259,7 +259,7 @@ fn memory_in_which_nothing_ever_appears_is_told_once_the_driver_is_up_and_not_be
             let file = shared_file("memory", 1 << 20).unwrap();
             client.dma_map(DmaRange { address: 0, size: 1 << 20 }, BOTH, Some((file.as_fd(), 0))).unwrap();
             client.region_write(CONFIG, 4, &[7, 0]).unwrap();
-            // A driver looks around, and has nothing in memory yet: no mistake.
+            // A driver that only probes has nothing in memory yet: this is no mistake.
             client.region_read(0, 0, &mut [0; 4]).unwrap();
             client.region_write(0, 0, &[0; 4]).unwrap();
             assert!(!blank(name), "{adapter}: nothing had to be there yet");
@@ -307,7 +307,7 @@ fn a_vmm_that_says_nothing_is_sent_away_and_one_that_talks_nonsense_at_once(work
     assert_eq!(identity(&mut next), 0x100e_8086);
 }
 
-/// VERSION 0.1 as vfio-user.rst has it: a header (id 0, command 1, size, no flags, no error), the version, JSON. The answer is read.
+/// Sends VERSION 0.1 (vfio-user.rst): a header (id 0, command 1, size, no flags, no error), the version, JSON. Reads the answer.
 fn negotiated(path: &Path) -> UnixStream {
     let mut stream = UnixStream::connect(path).unwrap();
     let json = b"{\"capabilities\":{}}\0";
@@ -328,7 +328,7 @@ fn a_vmm_that_stops_within_a_message_or_takes_no_answer_is_sent_away_and_one_tha
     let folder = Folder::new(workers);
     let daemon = daemon(&folder, &["vm1", "vm2", "vm3", "vm4", "vm5"].map(|name| (name, "e1000")));
     let path = |name: &str| folder.path().join(format!("{name}.sock"));
-    // DEVICE_GET_INFO (command 4), with no more than its own size in it: 20 bytes.
+    // DEVICE_GET_INFO (command 4), with only its own size in it: 20 bytes.
     let question = [7, 0, 4, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let (mut in_header, mut in_body) = (negotiated(&path("vm1")), negotiated(&path("vm2")));
     let (mut resting, mut dripping, mut mute) =
@@ -340,9 +340,9 @@ fn a_vmm_that_stops_within_a_message_or_takes_no_answer_is_sent_away_and_one_tha
     in_body.read_exact(&mut [0; 32]).unwrap();
     resting.write_all(&question[4..]).unwrap();
     resting.read_exact(&mut [0; 32]).unwrap();
-    // It asks until the daemon, whose answers it leaves unread, reads no more, or has sent it away.
+    // The client sends requests and leaves the answers unread, until the daemon reads no more or has disconnected it.
     let asking = std::thread::spawn(move || while mute.write_all(&question).is_ok() {});
-    // A byte now and then is no message: the eleventh would come too late.
+    // Single bytes, so far apart that the eleventh would come too late.
     let drip = std::thread::spawn(move || {
         let sent = question.iter().take_while(|byte| {
             std::thread::sleep(Duration::from_secs(1));
@@ -363,7 +363,7 @@ fn a_vmm_that_stops_within_a_message_or_takes_no_answer_is_sent_away_and_one_tha
     assert_eq!(identity(&mut connect(&path("vm1"))), 0x100e_8086, "the port serves the next one");
 }
 
-/// QEMU 11's q35 with `memory-backend-memfd,hugetlb=on`: pieces of 4 KiB of a file of 2 MiB pages. Mapping takes no page.
+/// QEMU 11's q35 with `memory-backend-memfd,hugetlb=on`: pieces of 4 KiB of a file of 2 MiB pages. Mapping allocates no page.
 fn memory_of_huge_pages_is_taken_in_pieces_that_begin_within_a_page(workers: usize) {
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
@@ -371,8 +371,8 @@ fn memory_of_huge_pages_is_taken_in_pieces_that_begin_within_a_page(workers: usi
         Ok(file) => file,
         Err(errno) => {
             let test = "memory_of_huge_pages_is_taken_in_pieces_that_begin_within_a_page";
-            // Past the harness, which keeps what is printed by tests that pass to itself.
-            let _nobody_listens =
+            // Write past the test harness, which swallows the output of tests that pass.
+            let _stdout_closed =
                 writeln!(std::io::stdout(), "\nSKIPPED {test} ({workers}): no memory file of huge pages: {errno}");
             return;
         }

@@ -1,5 +1,5 @@
-//! Front ends that are quicker than whoever listens: at work the moment their socket is there, or with a kick into a descriptor that
-//! they replace. Each with one worker and with two.
+//! Front ends that are quicker than their back end: one works as soon as its socket exists, one signals a kick descriptor and
+//! replaces it. Each test runs with one worker and with two.
 
 #[macro_use]
 #[path = "../../plane/tests/workers/mod.rs"]
@@ -26,10 +26,10 @@ const TRANSMIT: u16 = 1;
 const VERSION_1: u64 = 1 << 32;
 const PLACE: RingPlace = RingPlace { size: 64, descriptors: 0x1000, driver: 0x2000, device: 0x3000 };
 const PACKET: u64 = 0x4000;
-/// A virtio header of 12 bytes, and the smallest frame.
+/// A virtio header of 12 bytes and the smallest frame.
 const BYTES: u32 = 12 + 60;
 
-/// A guest with one buffer to send over and over.
+/// A guest with one buffer that it sends over and over.
 struct Guest {
     file: OwnedFd,
     memory: Map,
@@ -52,13 +52,13 @@ impl Guest {
         front.share(&[Shared { base: 0, len: MEMORY, fd: self.file.as_fd(), offset: 0 }]).unwrap();
     }
 
-    /// One broadcast frame more. Section 2.7.6: all entries name descriptor 0, and the index is the second word.
+    /// Offers one more broadcast frame. Section 2.7.6: all entries name descriptor 0, and the index is the second word.
     fn offer(&mut self) {
         self.sent += 1;
         self.memory.write(PLACE.driver + 2, &self.sent.to_le_bytes()).unwrap();
     }
 
-    /// Whether all came back as sent, in time.
+    /// Whether all buffers were returned in time.
     fn is_served(&self) -> bool {
         let (end, mut used) = (Instant::now() + TIMEOUT, [0; 2]);
         while used != self.sent.to_le_bytes() && Instant::now() < end {
@@ -69,7 +69,7 @@ impl Guest {
     }
 }
 
-/// Sends a frame as soon as `socket` is there. Whether it came back as sent.
+/// Sends a frame as soon as `socket` exists. Returns whether the buffer was returned.
 fn send(socket: &Path) -> bool {
     let mut guest = Guest::new();
     guest.offer();
@@ -112,7 +112,7 @@ fn a_ring_whose_kick_is_replaced_is_looked_at(workers: usize) {
     guest.join(&mut front);
     let mut bells = Vec::new();
     for _ in 0..ROUNDS {
-        // All is said again, of a ring that runs; the kick for this frame went to the descriptor of before, unheard.
+        // The front end configures the running ring again. The kick for this frame went to the old descriptor and was not read.
         guest.offer();
         bells.push(front.start(TRANSMIT, PLACE, 0).unwrap());
         assert!(guest.is_served(), "frame {}", guest.sent);
@@ -123,7 +123,7 @@ fn a_ring_whose_kick_is_replaced_is_looked_at(workers: usize) {
 fn a_front_end_that_waits_for_its_socket_is_served(workers: usize) {
     let dir = TempDir::new().unwrap();
     let daemon = Daemon::start(Limits::default(), workers).unwrap();
-    let mut deaf = Vec::new();
+    let mut unserved = Vec::new();
     for round in 0..ROUNDS {
         let name = format!("vm{round}");
         let socket = dir.path().join(format!("{name}.sock"));
@@ -131,11 +131,11 @@ fn a_front_end_that_waits_for_its_socket_is_served(workers: usize) {
         let guest = thread::spawn(move || send(&path));
         daemon.open(spec(&name, socket, round)).unwrap();
         if !guest.join().unwrap() {
-            deaf.push(round);
+            unserved.push(round);
         }
         assert!(daemon.close(&name).is_some());
     }
-    assert!(deaf.is_empty(), "of {ROUNDS} front ends these were not heard: {deaf:?}");
+    assert!(unserved.is_empty(), "of {ROUNDS} front ends these were not heard: {unserved:?}");
     daemon.stop();
 }
 

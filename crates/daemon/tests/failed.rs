@@ -1,5 +1,5 @@
-//! A defect in an adapter, met by a VM: it loses its adapter, the port says that it has failed, and its neighbours go on.
-//! Each with one worker and with two.
+//! A defect in an adapter that a VM triggers: the VM loses its adapter, the port reports its failure, and its neighbours
+//! continue. Each test runs with one worker and with two.
 
 #[macro_use]
 #[path = "../../plane/tests/workers/mod.rs"]
@@ -28,7 +28,7 @@ with_one_worker_and_with_two!(
     a_port_that_has_failed_is_restarted_as_new_and_one_that_has_not_is_left_alone,
 );
 
-/// An adapter that has a defect: it does not stand its memory.
+/// An adapter with a defect: it panics when it gets memory.
 struct Defect(Box<dyn Adapter>);
 
 impl Snapshot for Defect {
@@ -89,7 +89,7 @@ thread_local! {
     static DEFECT: Cell<bool> = const { Cell::new(true) };
 }
 
-/// One that has it, and after that those that do not.
+/// Makes one adapter with the defect, and later ones without it.
 fn mended_e1000(settings: &Settings) -> Result<Box<dyn Adapter>, CreateError> {
     if DEFECT.replace(false) { e1000(settings) } else { (find("e1000").unwrap().create)(settings) }
 }
@@ -102,7 +102,7 @@ fn virtio_net(settings: &Settings) -> Result<Box<dyn Adapter>, CreateError> {
     Ok(Box::new(Defect((find("virtio-net").unwrap().create)(settings)?)))
 }
 
-/// Port `vm3`, with such an adapter.
+/// Opens port `vm3` with such an adapter.
 fn open(stage: &Stage, name: &str, create: fn(&Settings) -> Result<Box<dyn Adapter>, CreateError>) {
     let entry: &'static Entry = Box::leak(Box::new(Entry { create, ..*find(name).unwrap() }));
     let spec = PortSpec {
@@ -132,7 +132,7 @@ fn a_vm_whose_adapter_panics_loses_it_and_whoever_comes_next_is_refused_while_ot
     let mut client = Client::connect(stage.socket(3)).unwrap();
     let memory = file("memory");
     let both = DmaProtection { read: true, write: true };
-    let _its_answer_may_come_before_the_end = client.dma_map(BUFFERS, both, Some((memory.as_fd(), 0)));
+    let _answer = client.dma_map(BUFFERS, both, Some((memory.as_fd(), 0)));
     stage.until("it has failed", || failed(&stage));
     stage.until("its VMM is disconnected", || client.region_read(7, 0, &mut [0; 4]).is_err());
     assert!(Client::connect(stage.socket(3)).is_err(), "who comes next is refused");
@@ -154,7 +154,7 @@ fn a_port_that_has_failed_is_restarted_as_new_and_one_that_has_not_is_left_alone
     let both = DmaProtection { read: true, write: true };
     {
         let mut client = Client::connect(stage.socket(3)).unwrap();
-        let _its_answer_may_come_before_the_end = client.dma_map(BUFFERS, both, Some((memory.as_fd(), 0)));
+        let _answer = client.dma_map(BUFFERS, both, Some((memory.as_fd(), 0)));
         stage.until("it has failed", || failed(&stage));
         stage.daemon.restart("vm3").unwrap();
     }
@@ -162,13 +162,13 @@ fn a_port_that_has_failed_is_restarted_as_new_and_one_that_has_not_is_left_alone
     assert_eq!((report.condition, report.register_reads), (Condition::Waiting, 0), "as new");
     let mut client = Client::connect(stage.socket(3)).unwrap();
     client.dma_map(BUFFERS, both, Some((memory.as_fd(), 0))).unwrap();
-    let said = |name: &str| stage.daemon.restart(name).unwrap_err().to_string();
+    let restart_error = |name: &str| stage.daemon.restart(name).unwrap_err().to_string();
     for name in ["vm1", "vm3"] {
         let left =
             format!("port {name} has not failed: a restart would take its adapter away from its VM; nothing was done");
-        assert_eq!(said(name), left);
+        assert_eq!(restart_error(name), left);
     }
-    assert_eq!(said("vm9"), "there is no port \"vm9\"");
+    assert_eq!(restart_error("vm9"), "there is no port \"vm9\"");
     receiver.repost().unwrap();
     sender.send().unwrap();
     stage.until("its neighbours go on", || stage.taken(2) == 64);
@@ -186,7 +186,7 @@ fn a_front_end_whose_adapter_panics_is_rung_by_every_error_descriptor(workers: u
     front.negotiate(1 << 32).unwrap();
     let errors = [0, 1].map(|ring| front.error_bell(ring).unwrap());
     let memory = file("memory");
-    let _its_answer_is_an_error_or_not = front.share(&[Shared { base: 0, len: MIB, fd: memory.as_fd(), offset: 0 }]);
+    let _answer = front.share(&[Shared { base: 0, len: MIB, fd: memory.as_fd(), offset: 0 }]);
     stage.until("it has failed", || failed(&stage));
     for error in &errors {
         stage.until("the front end is told", || error.clear());

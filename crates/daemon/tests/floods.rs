@@ -1,5 +1,5 @@
-//! VMMs, guests and whoever else connects make the log grow by a few lines, however often they do what is worth one; the first is said, and
-//! all are counted. Each with one worker and with two.
+//! The log grows only by a few lines, however often VMMs, guests and other clients do something that is logged. The first lines
+//! are written, and all are counted. Each test runs with one worker and with two.
 
 #[macro_use]
 #[path = "../../plane/tests/workers/mod.rs"]
@@ -17,27 +17,29 @@ use nicety_memory::shared_file;
 use nicety_vfio_user::{Client, DmaProtection, DmaRange};
 use nicety_vhost_user::frontend::Frontend;
 
-/// How often everything is done.
+/// Number of times that everything is done.
 const TIMES: u64 = 100;
-/// More than a frame buffer or a ROM has: memory at 0 that comes without a file is the VM's own, not shared.
+/// More than a frame buffer or a ROM has. Memory at 0 without a file is the VM's own RAM, not shared.
 const MEMORY: DmaRange = DmaRange { address: 0, size: 64 << 20 };
 
-/// Connects while somebody else is there, until that is refused. The next one is, while the same VMM is there, a second later.
+/// Connects while another VMM is attached, until that is refused. The next one is refused a second later while the same VMM is
+/// attached.
 fn come_second(stage: &Stage) {
     let mut second = UnixStream::connect(stage.socket()).unwrap();
     second.set_read_timeout(Some(TIMEOUT)).unwrap();
     assert_eq!(second.read(&mut [0]).unwrap(), 0, "it is closed");
 }
 
-/// Of each kind of line, by words of it and words of what tells how many were left out, there were so many.
-fn has_said(stage: &Stage, kinds: &[(&str, &str, u64)]) {
-    // When its workers have ended all is said.
+/// Checks the number of lines of each kind. A kind has a text of its lines, a text of its count of suppressed lines, and the
+/// total.
+fn check_lines(stage: &Stage, kinds: &[(&str, &str, u64)]) {
+    // When the workers have ended, everything is logged.
     stage.daemon.stop();
     let most = stage.most_lines();
     let lines = lines_of(&stage.name);
-    for (said, left, times) in kinds {
-        let of: Vec<&String> = lines.iter().filter(|line| line.contains(said)).collect();
-        assert!((LINES..=most).contains(&(of.len() as u64)), "{} lines of {said:?}, not {LINES} to {most}", of.len());
+    for (text, left, times) in kinds {
+        let of: Vec<&String> = lines.iter().filter(|line| line.contains(text)).collect();
+        assert!((LINES..=most).contains(&(of.len() as u64)), "{} lines of {text:?}, not {LINES} to {most}", of.len());
         // `(and 41 such lines …)`, `41 lines were left out: …`: the number before these words.
         let before = |line: &str, words: &str| {
             let text = line.split_once(words).map(|(text, _)| text).unwrap_or_default();
@@ -48,9 +50,9 @@ fn has_said(stage: &Stage, kinds: &[(&str, &str, u64)]) {
         let meanwhile: u64 = of.iter().map(|line| either(line, meanwhile)).sum();
         let left = ["lines were", "line was"].map(|lines| format!(" {lines} left out: {left}"));
         let last: u64 = lines.iter().map(|line| either(line, left.each_ref().map(String::as_str))).sum();
-        assert_eq!(of.len() as u64 + meanwhile + last, *times, "{said:?}: {lines:#?}");
+        assert_eq!(of.len() as u64 + meanwhile + last, *times, "{text:?}: {lines:#?}");
     }
-    // A kind that was forgotten would have a line for each time.
+    // A forgotten kind would have a line for each time.
     let bound = 2 * (LINES as usize + 2) * (kinds.len() + 2);
     assert!(lines.len() <= bound, "{} lines, not {bound}", lines.len());
 }
@@ -59,13 +61,13 @@ fn what_a_vmm_does_over_and_over_is_a_few_lines_and_a_count(workers: usize) {
     let stage = Stage::new("busy", "e1000", workers);
     let mut client = Client::connect(stage.socket()).unwrap();
     let rights = DmaProtection { read: true, write: true };
-    // A file that has less than what is to be mapped of it.
+    // A file that is shorter than the part to be mapped.
     let short = shared_file("short", 4096).unwrap();
     for _ in 0..TIMES {
         client.reset().unwrap();
         client.dma_map(MEMORY, rights, Some((short.as_fd(), 0))).unwrap_err();
     }
-    has_said(
+    check_lines(
         &stage,
         &[
             ("the VM resets its adapter", "of resets by the VM", TIMES),
@@ -82,14 +84,14 @@ fn vmms_that_come_and_go_are_a_few_lines_and_a_count(workers: usize) {
         come_second(&stage);
         drop(client);
         stage.until_is(Condition::Waiting);
-        // A header of no message: its length is shorter than itself.
+        // An invalid header: the message's length is shorter than the header.
         let mut stranger = UnixStream::connect(stage.socket()).unwrap();
         stranger.write_all(&[0; 16]).unwrap();
         stranger.set_read_timeout(Some(TIMEOUT)).unwrap();
-        let _answered_or_not = stranger.read_to_end(&mut Vec::new());
+        let _answer = stranger.read_to_end(&mut Vec::new());
         stage.until_is(Condition::Waiting);
     }
-    has_said(
+    check_lines(
         &stage,
         &[
             ("a VMM has connected", "of connections that came", 2 * TIMES),
@@ -106,13 +108,13 @@ fn front_ends_that_come_and_go_are_a_few_lines_and_a_count(workers: usize) {
     for _ in 0..TIMES {
         let mut front = Frontend::connect(stage.socket()).unwrap();
         front.negotiate(1 << 32).unwrap();
-        // There are no so many rings.
+        // There are not so many rings.
         front.error_bell(200).unwrap_err();
         come_second(&stage);
         drop(front);
         stage.until_is(Condition::Waiting);
     }
-    has_said(
+    check_lines(
         &stage,
         &[
             ("a front end has connected", "of connections that came", TIMES),

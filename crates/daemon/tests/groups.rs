@@ -1,4 +1,4 @@
-//! Ports with a policy: what the host file says is in force when the first VMM connects, and changes under it.
+//! Ports with a policy: the host file's policy is in force when the first VMM connects, and can change while the VMM is attached.
 
 mod nic;
 mod stage;
@@ -22,14 +22,14 @@ fn ports_of_two_vlans_do_not_hear_each_other_until_one_is_moved() {
     let _receiver = Nic::new(&stage, 1);
     let mut sender = Nic::new(&stage, 2);
     let sent = || stage.view(2).state.counters.transmit[0].packets;
-    // Broadcasts from the flat network: nobody of VLAN 10 hears them.
+    // Broadcasts from the flat network: no port of VLAN 10 gets them.
     sender.send().unwrap();
     stage.until("they are sent", || sent() == 64);
     assert_eq!(stage.taken(1), 0);
     stage.daemon.set(&moved(&stage, 2, ten)).unwrap();
     sender.send().unwrap();
     stage.until("they are heard", || stage.taken(1) == 64);
-    // A port that may send nothing of its own: a reason of its own.
+    // A port that may not send untagged frames has its own drop reason.
     let trunk = Vlan::Trunk { allowed: VlanId::new(10).into_iter().collect(), native: None };
     stage.daemon.set(&moved(&stage, 2, trunk)).unwrap();
     sender.send().unwrap();

@@ -1,5 +1,5 @@
-//! VMMs that would have their port's worker wait, for what it rings them by is full, and blocks; or their port's thread, for what they
-//! have sent takes long to be closed. Each with one worker and with two.
+//! VMMs that try to block their port's worker with an interrupt descriptor that is full and blocks, or their port's thread with a
+//! descriptor that takes long to be closed. Each test runs with one worker and with two.
 
 #[macro_use]
 #[path = "../../plane/tests/workers/mod.rs"]
@@ -27,24 +27,24 @@ use rustix::io::{read, write};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use stage::Stage;
 
-/// How long anything here may take.
+/// Most time for any step of these tests.
 const TIMEOUT: Duration = Duration::from_secs(20);
 const PLACE: RingPlace = RingPlace { size: 64, descriptors: 0x1000, driver: 0x2000, device: 0x3000 };
 const PACKET: u64 = 0x4000;
-/// A virtio header of 12 bytes, and the smallest frame.
+/// A virtio header of 12 bytes and the smallest frame.
 const BYTES: u64 = 12 + 60;
 const VERSION_1: u64 = 1 << 32;
 /// vfio's index of the INTx line.
 const INTX: u32 = 0;
 
-/// An eventfd that was handed over, and whose next write waits until this is dropped (eventfd(2)).
+/// A full eventfd that was passed to the daemon. Its next write blocks until this is dropped (eventfd(2)).
 struct Trap(OwnedFd);
 
 impl Trap {
     fn set(eventfd: BorrowedFd<'_>) -> Trap {
         let trap = Trap(eventfd.try_clone_to_owned().unwrap());
         trap.block(false);
-        // It may have been rung.
+        // The eventfd may have been signalled.
         let _ = read(&trap.0, &mut [0; 8]);
         write(&trap.0, &(u64::MAX - 1).to_ne_bytes()).unwrap();
         trap.block(true);
@@ -60,18 +60,19 @@ impl Trap {
 impl Drop for Trap {
     fn drop(&mut self) {
         self.block(false);
-        let _whoever_waits_goes_on = read(&self.0, &mut [0; 8]);
+        let _unblocked = read(&self.0, &mut [0; 8]);
     }
 }
 
-/// Frames of the second port's guest reach the third's: by its own register, since the daemon's view of all ports may wait for one.
+/// Checks that frames of the second port's guest reach the third's. Reads that guest's own register: the daemon's view of all
+/// ports may wait for one.
 fn frames_fly([sender, receiver]: [&mut Nic; 2]) {
     let (end, mut received) = (Instant::now() + TIMEOUT, 0);
     while received <= 64 {
         assert!(Instant::now() < end, "{received} frames within {TIMEOUT:?}");
         sender.send().unwrap();
         receiver.repost().unwrap();
-        // 8254x manual, chapter 13: GPRC, which is cleared by being read.
+        // 8254x manual, chapter 13: GPRC, which a read clears.
         received += receiver.read(0x4074).unwrap();
     }
 }
@@ -87,7 +88,7 @@ fn a_vmm_whose_interrupt_is_full_and_blocks_holds_nobody_up(workers: usize) {
         hostile.client.region_write(0, register, &4u32.to_le_bytes()).unwrap();
     }
     frames_fly([&mut sender, &mut receiver]);
-    // Unmasked, the line interrupts again: it is up still.
+    // When unmasked, the line interrupts again: it is still asserted.
     hostile.client.mask_irqs(INTX, 0, 1, false).unwrap();
     frames_fly([&mut sender, &mut receiver]);
     assert!(stage.view(1).signals > 0 && stage.taken(3) > 2 * 64);
@@ -117,7 +118,7 @@ fn a_front_end_whose_calls_are_full_and_block_holds_nobody_up(workers: usize) {
         });
         frames_fly([&mut sender, &mut receiver]);
     }
-    // Further ahead than the ring is long: it breaks, and the error bell is rung.
+    // An index further ahead than the ring is long: the ring breaks, and the error eventfd is signalled.
     memory.write(PLACE.driver + 2, &100u16.to_le_bytes()).unwrap();
     bells.kick.ring().unwrap();
     frames_fly([&mut sender, &mut receiver]);
@@ -126,16 +127,16 @@ fn a_front_end_whose_calls_are_full_and_block_holds_nobody_up(workers: usize) {
     assert!(stage.taken(3) > 4 * 64);
 }
 
-/// A front end whose session waits for it to take its answers, and that has sent what nobody will read: a socket that lingers.
+/// A front end whose session waits for it to read its answers. It has also sent an unread descriptor: a socket that lingers.
 fn lingerer(stage: &Stage) -> (UnixStream, TcpStream) {
     let mut front = UnixStream::connect(stage.socket(1)).unwrap();
     front.set_read_timeout(Some(TIMEOUT)).unwrap();
     front.set_write_timeout(Some(TIMEOUT)).unwrap();
-    // docs/interop/vhost-user.rst: GET_FEATURES, version 1, no body; its answer has a number of 8 bytes.
+    // docs/interop/vhost-user.rst: GET_FEATURES, version 1, no body. The answer has a number of 8 bytes.
     let get_features = [1u32, 1, 0].map(u32::to_ne_bytes).concat();
     front.write_all(&get_features).unwrap();
     front.read_exact(&mut [0; 12 + 8]).unwrap();
-    // Answers of which each has a buffer of its own: no socket has room for these.
+    // Each answer has its own buffer, and no socket has room for so many.
     front.write_all(&get_features.repeat(4096)).unwrap();
     let (socket, unread) = lingering();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

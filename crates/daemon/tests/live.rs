@@ -1,4 +1,5 @@
-//! A daemon that is changed while it serves: ports come, change and go while frames fly. Each with one worker and with two.
+//! A daemon that is changed while it serves: ports are added, changed and removed under traffic. Each test runs with one worker
+//! and with two.
 
 #[macro_use]
 #[path = "../../plane/tests/workers/mod.rs"]
@@ -18,7 +19,7 @@ use nicety_vfio_user::Client;
 use nicety_vhost_user::frontend::Frontend;
 use tempfile::TempDir;
 
-/// A daemon that serves a host file in a folder of its own.
+/// A daemon that serves a host file in its own folder.
 struct Stage {
     live: Live,
     place: TempDir,
@@ -40,7 +41,7 @@ impl Stage {
         self.path().join(format!("vm{number}.sock"))
     }
 
-    /// A host file as a person would have changed it.
+    /// A host file after a person has changed it.
     fn host(&self, text: &str) -> Host {
         Host::parse(text, &self.path().join("host.toml")).unwrap()
     }
@@ -68,7 +69,7 @@ impl Drop for Stage {
     }
 }
 
-/// As `nicety serve` begins.
+/// Begins like `nicety serve`.
 fn begin(path: &Path) -> Live {
     let begun = Begin::new(Host::read(path).unwrap());
     begun.set_aside().unwrap();
@@ -92,15 +93,15 @@ fn a_host_file_is_applied_and_then_there_is_nothing_to_change(workers: usize) {
     let stage = Stage::new(workers, &[1, 2]);
     let more = format!("{}buffer = \"2MiB\"\nmode = \"0660\"\n", text(workers, &[3, 1]));
     let changed = stage.live.apply(&stage.host(&more), &Consent::Nothing).unwrap();
-    let said = changed.plan.to_string();
-    assert_eq!(said, "+ port vm3\n~ port vm1: buffer (not set) → 2MiB, mode (not set) → 0660\n- port vm2\n");
+    let planned = changed.plan.to_string();
+    assert_eq!(planned, "+ port vm3\n~ port vm1: buffer (not set) → 2MiB, mode (not set) → 0660\n- port vm2\n");
     assert_eq!(changed.not_kept, None);
     assert_eq!(stage.names(), ["vm1", "vm3"]);
     assert_eq!(stage.report("vm1").unwrap().made_of.unwrap().buffer, 2 << 20);
     let mode = |number| std::fs::metadata(stage.socket(number)).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(1), mode(3), stage.socket(2).exists()), (0o660, 0o600, false));
     assert!(stage.live.plan(&stage.host(&more)).is_empty());
-    // What is exported is a host file that says what runs, from any folder.
+    // The exported host file describes the running state, from any folder.
     let exported = Host::parse(&stage.live.export(), Path::new("/elsewhere/host.toml")).unwrap();
     assert!(stage.live.plan(&exported).is_empty(), "{}", stage.live.plan(&exported));
     Client::connect(stage.socket(3)).unwrap();
@@ -118,7 +119,7 @@ fn a_vm_is_cut_off_only_by_who_agrees(workers: usize) {
     let values = [("mac".to_owned(), Some("52:54:00:00:00:77".into()))];
     assert!(matches!(stage.live.set(List::Ports, "vm2", &values, &Consent::Nothing), Err(ChangeError::CutsOff(_))));
     assert!(matches!(stage.live.remove(List::Ports, "vm2", &Consent::Nothing), Err(ChangeError::CutsOff(_))));
-    // What needs no new adapter does not touch it.
+    // A change that needs no new adapter does not affect the VM.
     let buffer = [("buffer".to_owned(), Some("4MiB".into()))];
     stage.live.set(List::Ports, "vm2", &buffer, &Consent::Nothing).unwrap();
     let mut id = [0; 4];
@@ -161,7 +162,7 @@ fn ports_come_change_and_go_one_by_one(workers: usize) {
     assert_eq!(stage.names(), ["vm1", "vm2"], "what was refused has changed nothing");
     stage.live.remove(List::Ports, "vm2", &Consent::Nothing).unwrap();
     assert!(matches!(stage.live.remove(List::Ports, "vm2", &Consent::Nothing), Err(ChangeError::Missing(..))));
-    // A host file has a port at least.
+    // A host file has at least one port.
     assert!(matches!(stage.live.remove(List::Ports, "vm1", &Consent::Nothing), Err(ChangeError::Wrong(_))));
 }
 
@@ -172,7 +173,7 @@ fn what_was_changed_live_comes_back_after_a_restart(workers: usize) {
     let path = stage.path().join("host.toml");
     let again = begin(&path);
     assert_eq!(again.daemon().views().len(), 2);
-    // The host file, applied, ends that.
+    // Applying the host file ends that.
     again.apply(&Host::read(&path).unwrap(), &Consent::Nothing).unwrap();
     assert!(!stage.path().join("host.toml.state").exists());
     again.daemon().stop();
@@ -205,7 +206,7 @@ fn a_port_begins_to_connect_and_to_listen_and_takes_no_socket_that_is_its_vmm_s(
     let exported = Host::parse(&stage.live.export(), Path::new("/elsewhere/host.toml")).unwrap();
     assert_eq!(exported.port("vm2").unwrap().role, Role::Connect);
     assert!(stage.live.plan(&exported).is_empty());
-    // What needs no new adapter does not touch it.
+    // A change that needs no new adapter does not affect the VM.
     let buffer = [("buffer".to_owned(), Some("4MiB".into()))];
     set(&buffer, &Consent::Nothing).unwrap();
     front.queue_pairs().unwrap();
@@ -232,7 +233,7 @@ fn an_uplink_comes_changes_and_goes(workers: usize) {
         format!("~ uplink: kind null → pair, socket (not set) → {}\n", stage.path().join("pair.sock").display())
     );
     assert!(stage.path().join("pair.sock").exists());
-    // Its own socket is not in its way.
+    // The uplink's own socket does not prevent the change.
     apply(&pair.replace("\"pair\"", "\"stream\""));
     assert_eq!(apply(""), "- uplink\n");
     assert_eq!((stage.names(), stage.path().join("pair.sock").exists()), (vec!["vm1".to_owned()], false));

@@ -1,23 +1,23 @@
-//! Host files that are none, made to use up memory and time. A test of its own process: its memory is measured.
+//! Invalid host files that try to use up memory and time. The test has its own process, because the process's memory is measured.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nicety_daemon::host::Host;
 
-/// The process's greatest memory since it was last forgotten, in MiB (proc(5): VmHWM).
+/// The process's peak memory since the last reset, in MiB (proc(5): VmHWM).
 fn peak_mib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() >> 10
 }
 
-/// Forgets it: "5" does that (proc(5), clear_refs).
+/// Resets the peak: writing "5" does that (proc(5), clear_refs).
 fn forget_peak() {
     std::fs::write("/proc/self/clear_refs", "5").unwrap();
 }
 
-/// A text of so many bytes: copies of a piece.
+/// A text of this many bytes, made of copies of a piece.
 fn filled(begin: &str, piece: &str, end: &str, bytes: usize) -> String {
     [begin, &piece.repeat(bytes / piece.len()), end].concat()
 }

@@ -1,5 +1,5 @@
-//! A VMM that has the kernel hold its memory file's lock (`i_mmap_rwsem`): it maps the file many times, and punches a hole into all of it.
-//! Whoever maps or unmaps that file waits meanwhile, and nobody else shall (docs/adr/0012).
+//! A VMM that makes the kernel hold its memory file's lock (`i_mmap_rwsem`): it maps the file many times and punches a hole into
+//! all of it. Every thread that maps or unmaps that file waits meanwhile; no other port may wait (docs/adr/0012).
 
 mod nic;
 mod stage;
@@ -21,18 +21,18 @@ use vm_memory::{FileOffset, MmapRegion, VolatileMemory as _};
 
 const BOTH: DmaProtection = DmaProtection { read: true, write: true };
 const LEN: u64 = 16 << 20;
-/// How often such a file is mapped: a hole takes some tenths of a second then.
+/// Number of mappings of such a file. A hole then takes some tenths of a second.
 const MAPPINGS: usize = 500;
-/// And how often the buffers of a guest are, of which half have pages.
+/// Number of mappings of a guest's buffers, half of which have pages.
 const BUFFER_MAPPINGS: usize = 15_000;
-/// What one page fault maps (Linux, fault_around_bytes).
+/// Bytes that one page fault maps (Linux, fault_around_bytes).
 const AROUND: usize = 64 << 10;
-/// 8254x manual, chapter 13: a register that says the same at all times.
+/// 8254x manual, chapter 13: a register with a constant value.
 const STATUS: u64 = 8;
-/// A busy machine has one hole in vain, or its neighbour wait.
+/// Holes per test: on a busy machine one hole may be too short, or the neighbour may be slow.
 const HOLES: usize = 3;
 
-/// A memory file that is mapped many times, through one descriptor: a process has not as many as these are.
+/// A memory file that is mapped many times through one descriptor. A process cannot have so many descriptors.
 struct Held {
     file: Arc<File>,
     len: u64,
@@ -40,7 +40,7 @@ struct Held {
 }
 
 impl Held {
-    /// So many bytes of a file, mapped so often.
+    /// Maps `len` bytes of a file `often` times.
     fn new(file: OwnedFd, len: u64, often: usize) -> Self {
         let file = Arc::new(File::from(file));
         let mapping = |_| MmapRegion::from_file(FileOffset::from_arc(Arc::clone(&file), 0), len as usize).unwrap();
@@ -48,7 +48,7 @@ impl Held {
         Self { file, len, mappings }
     }
 
-    /// All its pages are there, in each mapping.
+    /// Populates all pages in each mapping.
     fn populate(&self) {
         let bytes = vec![1; self.len as usize];
         assert_eq!(rustix::io::pwrite(&self.file, &bytes, 0), Ok(bytes.len()));
@@ -61,7 +61,7 @@ impl Held {
         }
     }
 
-    /// Whether its lock is held for a hole: the first mapping has lost its first page (proc_pid_pagemap(5), bit 63).
+    /// Whether the lock is held for a hole: the first mapping has lost its first page (proc_pid_pagemap(5), bit 63).
     fn is_being_punched(&self) -> bool {
         let page = self.mappings[0].as_ptr().addr() / rustix::param::page_size();
         let mut entry = [0; 8];
@@ -69,7 +69,7 @@ impl Held {
         u64::from_ne_bytes(entry) >> 63 == 0
     }
 
-    /// Its lock is held while this runs; for how long.
+    /// Punches a hole, which holds the lock. Returns the time that it took.
     fn punch(&self) -> Duration {
         let begin = Instant::now();
         fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, self.len).unwrap();
@@ -77,11 +77,11 @@ impl Held {
     }
 }
 
-/// Maps and unmaps a file on a port, for as long as that is wanted.
+/// Maps and unmaps a file on a port while `going` is set.
 fn churn(mut client: Client, file: OwnedFd, going: Arc<AtomicBool>, changes: Arc<AtomicU64>) {
     let range = DmaRange { address: 0, size: LEN };
     while going.load(Ordering::Relaxed) {
-        // What takes as long as the hole may take too long for the client.
+        // A change that takes as long as the hole may exceed the client's timeout.
         let mapped = client.dma_map(range, BOTH, Some((file.as_fd(), 0)));
         if mapped.and_then(|()| client.dma_unmap(range)).is_err() {
             return;
@@ -90,12 +90,12 @@ fn churn(mut client: Client, file: OwnedFd, going: Arc<AtomicBool>, changes: Arc
     }
 }
 
-/// What another port's round trips took while a hole was punched.
+/// Another port's round trips while a hole was punched.
 struct Served {
     hole: Duration,
-    /// In order of length.
+    /// The round trips, sorted.
     round_trips: Vec<Duration>,
-    /// As many without a hole, in order of length.
+    /// The same number of round trips without a hole, sorted.
     before: Vec<Duration>,
 }
 
@@ -108,7 +108,7 @@ fn timed(round_trip: &mut impl FnMut()) -> Duration {
     took
 }
 
-/// Many round trips, made while a hole is punched.
+/// Makes many round trips while a hole is punched.
 fn served(mut round_trip: impl FnMut(), held: &Arc<Held>) -> Served {
     let mut before: Vec<_> = (0..1_000).map(|_| timed(&mut round_trip)).collect();
     let (done, punched) = mpsc::channel();
@@ -130,7 +130,8 @@ fn served(mut round_trip: impl FnMut(), held: &Arc<Held>) -> Served {
     Served { hole, round_trips, before }
 }
 
-/// Of most holes, whatever else the machine does, no round trip took half: one that waits takes all.
+/// Checks that for most holes no round trip took half of the hole's time, whatever else the machine does. A round trip that waits
+/// takes all of it.
 fn assert_is_served(holes: impl Iterator<Item = Served>) {
     let part = |Served { hole, round_trips, before }: Served| {
         let p99 = |times: &[Duration]| times[times.len() * 99 / 100];
@@ -168,7 +169,8 @@ fn a_vmm_whose_memory_file_is_held_does_not_hold_up_another_port_of_its_worker()
     churning.join().unwrap();
 }
 
-/// A guest gets frames into memory that its VMM has cut off, while the file's lock is held: whoever would put other pages there waits.
+/// A guest receives frames into memory that its VMM has cut off while the file's lock is held. A thread that would put other
+/// pages there waits.
 #[test]
 fn a_vmm_that_cuts_off_its_memory_while_its_file_is_held_does_not_hold_up_another_port_of_its_worker() {
     let stage = Stage::new(1, &["e1000", "e1000"]);

@@ -1,4 +1,4 @@
-//! A recording of a running daemon has what VMMs and guests did, in order, each port's in a file of its own.
+//! A recording of a running daemon has the actions of VMMs and guests, in order, each port's in its own file.
 
 use nicety_adapter::trace::{Access, Event, Region, Trace};
 use nicety_adapters::{Settings, find};
@@ -41,7 +41,7 @@ fn what_a_vmm_and_its_guest_did_is_in_the_port_s_trace_when_the_daemon_has_ended
     let mut client = Client::connect(folder.path().join("vm1.sock")).unwrap();
     let mut status = [0; 4];
     client.region_read(0, STATUS, &mut status).unwrap();
-    // An interrupt, by the driver's own doing.
+    // An interrupt that the driver itself raises.
     client.region_write(0, IMS, &4u32.to_le_bytes()).unwrap();
     client.region_write(0, ICS, &4u32.to_le_bytes()).unwrap();
     client.region_read(0, STATUS, &mut status).unwrap();

@@ -1,5 +1,5 @@
-//! A port that is saved in one daemon and restored in another, under a guest that brings its memory and its eventfds along; and what
-//! cannot be. Each with one worker and with two.
+//! A port that is saved in one daemon and restored in another, under a guest that brings its memory and eventfds along; and ports
+//! that cannot be. Each test runs with one worker and with two.
 
 #[macro_use]
 #[path = "../../plane/tests/workers/mod.rs"]
@@ -24,7 +24,7 @@ use nicety_vfio_user::{Client, IrqAction, IrqData, IrqSet};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use stage::Stage;
 
-/// 8254x manual, chapter 13: interrupt cause (cleared by being read), cause set, mask set; link status change.
+/// 8254x manual, chapter 13: interrupt cause (cleared by a read), cause set, mask set; link status change.
 const ICR: u64 = 0xc0;
 const ICS: u64 = 0xc8;
 const IMS: u64 = 0xd0;
@@ -46,8 +46,8 @@ fn connect(nic: &mut Nic, event: &OwnedFd) {
     set(nic, IrqAction::Trigger, IrqData::Connect(vec![event.try_clone().unwrap().into()]));
 }
 
-/// Waits until it is signalled: once.
-fn heard(event: &OwnedFd) {
+/// Waits until the eventfd is signalled, exactly once.
+fn wait_for_signal(event: &OwnedFd) {
     let patience = Timespec { tv_sec: 20, tv_nsec: 0 };
     assert_eq!(poll(&mut [PollFd::new(event, PollFlags::IN)], Some(&patience)), Ok(1));
     let mut bytes = [0; 8];
@@ -55,7 +55,7 @@ fn heard(event: &OwnedFd) {
     assert_eq!(u64::from_ne_bytes(bytes), 1);
 }
 
-/// Its VMM goes to a port of another daemon with all that it has, but no interrupt.
+/// Moves the VMM to a port of another daemon with everything except interrupts.
 fn go(nic: &mut Nic, to: &Stage, number: usize) {
     nic.client = Client::connect(to.socket(number)).unwrap();
     nic.map(RINGS).unwrap();
@@ -70,7 +70,7 @@ fn a_guest_goes_on_in_another_daemon_with_its_rings_and_its_masks(workers: usize
     connect(&mut nic, &event);
     write(&mut nic, IMS, LINK);
     write(&mut nic, ICS, LINK);
-    heard(&event);
+    wait_for_signal(&event);
     nic.send().unwrap();
     old.until("64 frames", || old.taken(2) == 64);
     nic.read(8).unwrap();
@@ -86,7 +86,7 @@ fn a_guest_goes_on_in_another_daemon_with_its_rings_and_its_masks(workers: usize
     let silent = poll(&mut [PollFd::new(&event, PollFlags::IN)], Some(&Timespec::default()));
     assert_eq!(silent, Ok(0), "the line is up, and masked by its last delivery");
     set(&mut nic, IrqAction::Unmask, IrqData::All);
-    heard(&event);
+    wait_for_signal(&event);
     assert_eq!(nic.read(ICR).unwrap() & LINK, LINK);
     assert_eq!(nic.read(TDH).unwrap(), 64);
     nic.send().unwrap();
@@ -110,7 +110,7 @@ fn a_saved_port_hears_takes_and_sends_nothing_until_it_is_restored(workers: usiz
     other.send().unwrap();
     other.read(8).unwrap();
     stage.until("64 frames dropped", || stage.view(1).state.counters.receive_drops.iter().sum::<u64>() == 64);
-    // Time enough to be heard.
+    // Time enough to serve the message.
     thread::sleep(Duration::from_millis(50));
     assert!(!asks.is_finished());
     assert_eq!((stage.view(1).state.counters.reads, stage.taken(1), stage.taken(2)), (reads, 0, 0));
@@ -154,7 +154,7 @@ fn what_cannot_be_saved_or_restored_is_refused_and_nothing_changes(workers: usiz
     let mut busy = Nic::new(&stage, 4);
     assert!(matches!(restore("vm4", state.clone()), SaveError::InUse));
     assert_eq!(busy.read(TDH).unwrap(), 0);
-    // A state of a newer version, by its number, which is the byte after the name.
+    // A state of a newer version. Its version number is the byte after the name.
     let mut bytes = state.to_bytes();
     let at = bytes.windows(5).position(|bytes| bytes == b"e1000").unwrap() + 5;
     bytes[at] = 99;
@@ -170,7 +170,7 @@ fn mapped(stage: &Stage, number: u8, adapter: &str) {
     stage.daemon.open(PortSpec { mapped: true, ..stage.spec(number, adapter) }).unwrap();
 }
 
-/// The new page shows what the old one did; what is written there rings.
+/// The new page has the content of the old one. Writes to it ring the doorbell.
 fn a_guest_with_mapped_doorbells_goes_on_in_another_daemon(workers: usize) {
     for adapter in ["e1000e", "igb"] {
         let (old, new) = (Stage::new(workers, &[]), Stage::new(workers, &[]));
@@ -182,7 +182,7 @@ fn a_guest_with_mapped_doorbells_goes_on_in_another_daemon(workers: usize) {
         let _others = [Nic::new(&old, 2), Nic::new(&new, 2)];
         nic.map_registers();
         nic.send().unwrap();
-        // Perhaps before anybody has looked at the page.
+        // The port may not have polled the page yet.
         let state = old.daemon.save("vm1").unwrap();
         let before = old.taken(2);
         go(&mut nic, &new, 1);
@@ -199,7 +199,7 @@ fn a_guest_with_mapped_doorbells_goes_on_in_another_daemon(workers: usize) {
     }
 }
 
-/// What it writes while it stands still is not lost, and comes after the state.
+/// Writes during the stop are not lost. They come after the state.
 fn a_guest_with_mapped_doorbells_that_rings_while_it_is_saved_is_heard_when_it_is_restored(workers: usize) {
     let stage = Stage::new(workers, &["e1000"]);
     mapped(&stage, 2, "e1000e");
@@ -208,7 +208,7 @@ fn a_guest_with_mapped_doorbells_that_rings_while_it_is_saved_is_heard_when_it_i
     nic.read(8).unwrap();
     stage.daemon.save("vm2").unwrap();
     nic.send().unwrap();
-    // Time enough to be heard.
+    // Time enough to serve the doorbell.
     thread::sleep(Duration::from_millis(50));
     let again = stage.daemon.save("vm2").unwrap();
     assert_eq!(stage.taken(1), 0);

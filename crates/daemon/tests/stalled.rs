@@ -1,5 +1,5 @@
-//! Guests that break their queues: what the report, the log and the front end are told, and that it ends with the cause.
-//! Each with one worker and with two.
+//! Guests that break their queues: the report, the log and the front end show it, and it ends with its cause. Each test runs with
+//! one worker and with two.
 
 #[macro_use]
 #[path = "../../plane/tests/workers/mod.rs"]
@@ -19,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const MEMORY: u64 = 1 << 20;
 
-/// What was logged of a port's broken queues.
+/// The log's lines about a port's broken queues.
 fn logged(port: &str) -> Vec<String> {
     lines_of(port).into_iter().filter(|line| line.contains("stands still")).collect()
 }
@@ -30,7 +30,8 @@ fn rang(bell: &Bell) -> bool {
     bell.clear()
 }
 
-/// A driver that has put so many chains into its available ring (virtio 1.2, section 2.7.6: the index is its second word).
+/// Sets the index of the available ring, like a driver that has added so many chains (virtio 1.2, section 2.7.6: the index is the
+/// second word).
 fn set_index(memory: &OwnedFd, place: RingPlace, index: u16) {
     rustix::io::pwrite(memory, &index.to_le_bytes(), place.driver + 2).unwrap();
 }
@@ -51,8 +52,8 @@ fn a_ring_that_breaks_is_reported_and_logged_and_its_front_end_is_rung_until_it_
     assert!(rang(&error), "the front end is told");
     stage.until_is(Condition::Broken);
     let sentence = stage.report().sentence;
-    let said = "transmit queue 0 stands still: the driver's index ran further ahead than the ring is long; ";
-    assert!(sentence.starts_with(said) && sentence.contains("unbind"), "{sentence}");
+    let expected = "transmit queue 0 stands still: the driver's index ran further ahead than the ring is long; ";
+    assert!(sentence.starts_with(expected) && sentence.contains("unbind"), "{sentence}");
     stage.until("a line of the log", || !logged(&stage.name).is_empty());
     assert!(logged(&stage.name)[0].contains(&sentence) && logged(&stage.name)[0].contains("WARN"));
     front.stop(1).unwrap();
@@ -78,7 +79,7 @@ fn a_ring_that_is_broken_again_and_again_does_not_fill_the_log(workers: usize) {
         front.stop(1).unwrap();
     }
     assert_eq!(stage.report().guest_errors, 100);
-    // When its workers have ended all is said.
+    // When the workers have ended, everything is logged.
     stage.daemon.stop();
     let most = stage.most_lines();
     let lines = logged(&stage.name).len() as u64;
@@ -102,8 +103,8 @@ fn a_ring_of_registers_in_no_memory_is_reported_and_logged_until_it_lies_in_some
     }
     stage.until_is(Condition::Broken);
     let sentence = stage.report().sentence;
-    let said = "transmit queue 0 stands still: the ring lies where no memory is; ";
-    assert!(sentence.starts_with(said) && sentence.contains("ip link set"), "{sentence}");
+    let expected = "transmit queue 0 stands still: the ring lies where no memory is; ";
+    assert!(sentence.starts_with(expected) && sentence.contains("ip link set"), "{sentence}");
     stage.until("a line of the log", || logged(&stage.name).iter().any(|line| line.contains(&sentence)));
     write(0x3800, 0x1000);
     write(0x3818, 1);
@@ -123,7 +124,7 @@ fn a_ring_in_memory_that_is_not_shared_is_no_line_of_its_own(workers: usize) {
     }
     stage.until("a look at its ring", || stage.report().guest_errors > 0);
     let sentence = stage.report().sentence;
-    // Whatever the log is to say of it is on its way; it is said before the port is closed.
+    // All log lines about it are written before the port is closed.
     stage.daemon.stop();
     assert!(sentence.contains("share=on"), "{sentence}");
     assert_eq!(logged(&stage.name), [""; 0], "what it advises does not help");

@@ -1,5 +1,5 @@
-//! VMMs that come to a port that is taken: however fast they come back, one a second is sent away, and none waits for that once the
-//! port is free. Each with one worker and with two.
+//! VMMs that connect to a port that is taken. However fast they reconnect, one a second is refused, and none waits for that once
+//! the port is free. Each test runs with one worker and with two.
 
 #[macro_use]
 #[path = "../../plane/tests/workers/mod.rs"]
@@ -23,7 +23,7 @@ use rustix::net::{
     recvmsg, sendmsg,
 };
 
-/// More than there are seconds in [`TIMEOUT`].
+/// More rounds than there are seconds in [`TIMEOUT`].
 const ROUNDS: u64 = 30;
 
 /// The VMM that has the port.
@@ -50,17 +50,18 @@ impl First {
     }
 }
 
-/// Comes while the port is taken, and is hung up on.
+/// Connects while the port is taken, and checks that the port hangs up.
 fn is_sent_away(stage: &Stage) {
     let mut second = UnixStream::connect(stage.socket()).unwrap();
     second.set_read_timeout(Some(TIMEOUT)).unwrap();
     assert_eq!(second.read(&mut [0]).unwrap(), 0, "it is closed");
 }
 
-/// Where the process connects that is to go.
+/// The socket to which the ending process connects.
 const GOES: &str = "NICETY_TEST_VMM_THAT_GOES";
 
-/// A connection whose process has ended: the kernel closes some descriptors of a dead process later (io_uring's, which QEMU uses).
+/// A connection whose process has ended. The kernel closes some descriptors of a dead process later (io_uring's, which QEMU
+/// uses).
 fn of_a_dead_process(stage: &Stage) -> OwnedFd {
     let (own, theirs) = UnixStream::pair().unwrap();
     let mut process = Command::new(std::env::current_exe().unwrap());
@@ -81,7 +82,7 @@ fn of_a_dead_process(stage: &Stage) -> OwnedFd {
     descriptors.unwrap()
 }
 
-/// No test by itself: what `of_a_dead_process` starts. It connects, hands its connection over, and ends.
+/// Not a test of its own: `of_a_dead_process` starts it. It connects, passes its connection on, and ends.
 #[test]
 fn the_process_that_goes() {
     let Some(socket) = std::env::var_os(GOES) else { return };
@@ -93,7 +94,7 @@ fn the_process_that_goes() {
     sendmsg(std::io::stdin(), &[IoSlice::new(&[0])], &mut sent, SendFlags::empty()).unwrap();
 }
 
-/// A VM that is killed and started again at once finds its port, though the kernel has not closed what the first one had.
+/// A VM that is killed and started again at once finds its port, though the kernel has not closed the first VM's connection yet.
 fn a_vmm_waits_for_what_is_left_of_a_dead_one(workers: usize) {
     let stage = Stage::new("e1000-dead", "e1000", workers);
     let left = of_a_dead_process(&stage);
@@ -104,7 +105,7 @@ fn a_vmm_waits_for_what_is_left_of_a_dead_one(workers: usize) {
     thread::sleep(Duration::from_millis(100));
     drop(left);
     second.join().unwrap().unwrap().unwrap();
-    // Somebody else may have such a connection: who comes is refused after all.
+    // Another process may hold such a connection. Then the next VMM is refused after all.
     let stage = Stage::new("e1000-handed-on", "e1000", workers);
     let _handed_on = of_a_dead_process(&stage);
     stage.until("somebody is there", || stage.daemon.views()[0].state.attached);
@@ -121,14 +122,15 @@ fn a_vmm_that_comes_back_to_a_taken_port_is_refused_once_a_second(workers: usize
         while refused < 3 {
             is_sent_away(&stage);
             refused += 1;
-            // Nor does a message let it in.
+            // A message of the first VMM does not let it in either.
             first.is_served();
         }
         let most = stage.most_lines().min(begun.elapsed().as_secs() + 1);
         assert!(refused <= most, "{adapter}: {refused} were refused, and not {most}: one a second");
         stage.daemon.stop();
-        let said = lines_of(&stage.name).iter().filter(|line| line.contains("the port has one already")).count() as u64;
-        assert_eq!(said, refused, "{adapter}");
+        let logged =
+            lines_of(&stage.name).iter().filter(|line| line.contains("the port has one already")).count() as u64;
+        assert_eq!(logged, refused, "{adapter}");
     }
 }
 
@@ -154,7 +156,7 @@ fn a_daemon_is_told_to_end_while_somebody_is_left_waiting(workers: usize) {
         let mut waiting = UnixStream::connect(stage.socket()).unwrap();
         waiting.set_read_timeout(Some(TIMEOUT)).unwrap();
         stage.daemon.stop();
-        // What nobody took in is closed, or reset.
+        // A connection that was not accepted is closed or reset.
         assert!(!waiting.read(&mut [0]).is_ok_and(|count| count > 0));
         assert!(!stage.socket().exists());
     }

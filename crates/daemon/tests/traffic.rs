@@ -1,5 +1,5 @@
-//! Memory that changes while frames fly: a VMM unmaps it, punches holes into it, or truncates it. The guests are bare: an
-//! 82540EM by hand, with its rings in one memory file and its buffers in another; each with one worker and with two.
+//! Memory that changes under traffic: a VMM unmaps it, punches holes into it, or truncates it. The guests are bare: an 82540EM
+//! driven by hand, with its rings in one memory file and its buffers in another. Each test runs with one worker and with two.
 
 #[macro_use]
 #[path = "../../plane/tests/workers/mod.rs"]
@@ -32,7 +32,7 @@ fn memory_may_be_unmapped_while_frames_fly_and_is_not_touched_afterwards(workers
             7 => {
                 sender.send().unwrap();
                 receiver.client.dma_unmap(BUFFERS).unwrap();
-                // The answer is the promise: from here on these pages are the VMM's alone.
+                // From this answer on, these pages belong to the VMM alone.
                 let mark = [0x77; 512 << 10];
                 receiver.buffers.write(512 << 10, &mark).unwrap();
                 for _ in 0..3 {
@@ -66,7 +66,7 @@ fn holes_punched_under_traffic_are_zeros_and_nothing_else(workers: usize) {
         sender.send().unwrap();
         receiver.repost().unwrap();
         if round % 10 == 5 {
-            // Both files of both guests, rings and all, while 64 frames are on their way.
+            // Both files of both guests, with the rings, while 64 frames are in flight.
             for file in sender.files.iter().chain(&receiver.files) {
                 fallocate(file, punch, 0, MIB).unwrap();
             }
@@ -97,7 +97,7 @@ fn a_vmm_that_truncates_its_memory_under_traffic_loses_its_adapter_alone(workers
             nics[0].send().unwrap();
             nics.iter_mut().for_each(|nic| nic.repost().unwrap());
         }
-        // The second guest's rings, or its buffers, while 64 frames are on their way to it.
+        // The second guest's rings, or its buffers, while 64 frames are in flight to it.
         nics[0].send().unwrap();
         ftruncate(&nics[1].files[which], 0).unwrap();
         let begun = Instant::now();
@@ -106,7 +106,7 @@ fn a_vmm_that_truncates_its_memory_under_traffic_loses_its_adapter_alone(workers
             nics[2].repost().unwrap();
             !stage.view(2).state.attached
         });
-        // By what happened to its memory, and not by the timer that looks after silent VMMs.
+        // The cause was the memory, and not the timeout for silent VMMs.
         assert!(begun.elapsed() < Duration::from_secs(8));
         let before = stage.taken(3);
         stage.until("the others' frames", || {

@@ -1,5 +1,5 @@
-//! Guests whose rings and buffers lie in memory that nobody has touched: what is read of it stays unallocated, and what is written to it
-//! is counted. Each with one worker and with two.
+//! Guests with rings and buffers in untouched memory. Pages that are read stay unallocated, and pages that are written are
+//! counted. Each test runs with one worker and with two.
 
 #[macro_use]
 #[path = "../../plane/tests/workers/mod.rs"]
@@ -17,7 +17,7 @@ use stage::Stage;
 
 const MEMORY: u64 = 256 << 20;
 const PAGE: u64 = 4096;
-/// Where what the driver has touched lies, and descriptors of the ring there.
+/// The address of touched memory, and the number of descriptors of the ring there.
 const RING: u64 = 0x1000;
 const DESCRIPTORS: u32 = 128;
 
@@ -29,7 +29,7 @@ fn report(stage: &Stage, number: usize) -> PortReport {
     PortReport::of(&stage.view(number))
 }
 
-/// A guest with an 82540EM whose driver has its link up, and memory that nobody has touched.
+/// A guest with an 82540EM whose driver has set the link up, and untouched memory.
 fn guest(stage: &Stage, number: usize) -> (Client, OwnedFd) {
     let file = shared_file("sparse", MEMORY).unwrap();
     let mut client = Client::connect(stage.socket(number)).unwrap();
@@ -44,7 +44,7 @@ fn write(client: &mut Client, register: u64, value: u32) {
     client.region_write(0, register, &value.to_le_bytes()).unwrap();
 }
 
-/// 8254x manual, chapter 13: base, length, head and tail of a ring, and the register that turns it on.
+/// 8254x manual, chapter 13: base, length, head and tail of a ring, and its enable register.
 fn start(client: &mut Client, ring: u64, (base, descriptors): (u64, u32), tail: u32, (control, on): (u64, u32)) {
     for (offset, value) in [(0, base as u32), (4, 0), (8, descriptors * 16), (0x10, 0)] {
         write(client, ring + offset, value);
@@ -53,7 +53,7 @@ fn start(client: &mut Client, ring: u64, (base, descriptors): (u64, u32), tail: 
     write(client, ring + 0x18, tail);
 }
 
-/// TDH, when the ring has been walked.
+/// Waits until TDH has walked the ring.
 fn walked(stage: &Stage, client: &mut Client, tail: u32) {
     let mut head = [0; 4];
     stage.until("the walk of its ring", || {
@@ -68,7 +68,7 @@ fn frames_from_pages_that_nobody_has_touched_allocate_none_and_pages_that_they_a
     let stage = Stage::new(workers, &["e1000", "e1000"]);
     let ((mut sender, source), (mut receiver, target)) = (guest(&stage, 1), guest(&stage, 2));
     for index in 0..u64::from(DESCRIPTORS) {
-        // Over two pages, of which the first has been touched. 8254x manual, section 3.3.3: length, and EOP, IFCS and RS.
+        // A frame over two pages, the first of which has been touched. 8254x manual, section 3.3.3: length, and EOP, IFCS and RS.
         let frame = ((1 + 2 * index) << 20) - 500;
         rustix::io::pwrite(&source, &[0xff; 6], frame).unwrap();
         let descriptor = [frame, 0x0b00_0000 | 1500].map(u64::to_le_bytes);
@@ -89,7 +89,7 @@ fn frames_from_pages_that_nobody_has_touched_allocate_none_and_pages_that_they_a
 fn a_ring_in_pages_that_nobody_has_touched_is_walked_and_allocates_none(workers: usize) {
     let stage = Stage::new(workers, &["e1000"]);
     let (mut client, file) = guest(&stage, 1);
-    // Descriptors of zeros ask for nothing.
+    // Descriptors of zeros request nothing.
     start(&mut client, 0x3800, (16 << 20, 4096), 4095, (0x400, 2));
     walked(&stage, &mut client, 4095);
     assert_eq!((allocated(&file), report(&stage, 1).allocated_bytes), (0, 0));
@@ -103,14 +103,14 @@ fn virtio_rings_in_pages_that_nobody_has_touched_are_read_and_only_the_used_ring
     front.share(&[Shared { base: 0, len: MEMORY, fd: file.as_fd(), offset: 0 }]).unwrap();
     let at = |mib: u64| mib << 20;
     let place = RingPlace { size: 256, descriptors: at(1), driver: at(2), device: at(3) };
-    // Descriptor 0 is of 1000 bytes in untouched memory, and offered 64 times; all else is zeros.
+    // Descriptor 0 has 1000 bytes in untouched memory and is offered 64 times. Everything else is zero.
     rustix::io::pwrite(&file, &[at(4).to_le_bytes(), 1000u64.to_le_bytes()].concat(), place.descriptors).unwrap();
     rustix::io::pwrite(&file, &64u16.to_le_bytes(), place.driver + 2).unwrap();
     let before = allocated(&file);
     let bells = front.start(1, place, 0).unwrap();
     bells.kick.ring().unwrap();
     stage.until("the frames", || report(&stage, 1).transmit.iter().any(|queue| queue.frames == 64));
-    // That it has used the buffers is written to the used ring.
+    // The device reports used buffers in the used ring.
     stage.until("the used ring", || allocated(&file) > before);
     assert_eq!((allocated(&file) - before, report(&stage, 1).allocated_bytes), (PAGE, PAGE));
 }

@@ -1,4 +1,4 @@
-//! What a device behind a session implements: one method per command of vfio-user.rst that needs the device.
+//! The interface of a device behind a session: one method per command of vfio-user.rst that needs the device.
 
 use nicety_bell::Lent;
 use rustix::io::Errno;
@@ -50,7 +50,7 @@ pub struct DmaMap {
     pub protection: DmaProtection,
     /// Offset of the window in the file, in bytes; the file may be shorter.
     pub offset: u64,
-    /// The file to map, if any; without it the device reaches the window only by DMA_READ and DMA_WRITE.
+    /// The file to map, if any. Without it the device accesses the window only by DMA_READ and DMA_WRITE.
     pub fd: Option<Lent>,
 }
 
@@ -59,8 +59,8 @@ pub struct DmaMap {
 pub enum Change {
     /// It is done.
     Done,
-    /// It runs elsewhere, because it may block on the client. The session handles no further message until [`Device::dma_changed`]
-    /// returns the result; then its driver must call [`crate::Session::receive`].
+    /// Another thread makes it, because it may block on the client. The session handles no further message until
+    /// [`Device::dma_changed`] returns the result. Then the session's caller must call [`crate::Session::receive`].
     UnderWay,
 }
 
@@ -77,7 +77,8 @@ pub trait Device {
     /// The properties of region `index`; `None` if the device does not have it.
     fn region(&self, index: u32) -> Option<RegionInfo>;
 
-    /// The size of region `index` in bytes, 0 if there is none. Called before each access; it must not change.
+    /// The size of region `index` in bytes, 0 if there is none. The session calls it before each access; the result must not
+    /// change.
     fn region_size(&self, index: u32) -> u64 {
         self.region(index).map_or(0, |region| region.size)
     }
@@ -86,21 +87,21 @@ pub trait Device {
     fn irq_info(&self, index: u32) -> Option<IrqInfo>;
 
     /// Extra cost of the writes since the last call, in accesses. A write that took as long as a hundred accesses counts as a
-    /// hundred in the session's share.
+    /// hundred against the session's limit.
     fn excess(&mut self) -> u32 {
         0
     }
 
-    /// Reads a region. `data` comes zeroed, is never empty, and lies within the region.
+    /// Reads a region. `data` is zeroed, never empty, and lies within the region.
     fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> Result<(), Errno>;
 
-    /// Writes a region. `data` is never empty, and lies within the region.
+    /// Writes a region. `data` is never empty and lies within the region.
     fn region_write(&mut self, region: u32, offset: u64, data: &[u8]) -> Result<(), Errno>;
 
-    /// Adds a window, which overlaps no other. An `Err` is sent to the client.
+    /// Adds a window that overlaps no other. An `Err` is sent to the client.
     fn dma_map(&mut self, map: DmaMap) -> Result<Change, Errno>;
 
-    /// Removes a window with exactly this range; `None` removes all. On return nothing touches that memory any more; the client
+    /// Removes a window with exactly this range; `None` removes all. On return nothing accesses that memory any more. The client
     /// gets its answer when the change is done. If the client has gone, [`Device::dma_changed`] is not called.
     fn dma_unmap(&mut self, range: Option<DmaRange>) -> Change;
 
@@ -109,7 +110,7 @@ pub trait Device {
         Some(Ok(()))
     }
 
-    /// Connects, masks, unmasks or triggers interrupts, by [`crate::Interrupts::apply`].
+    /// Connects, masks, unmasks or triggers interrupts. Use [`crate::Interrupts::apply`].
     fn set_irqs(&mut self, set: IrqSet<'_>) -> Result<(), Errno>;
 
     /// Resets the device.

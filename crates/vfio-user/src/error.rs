@@ -1,4 +1,4 @@
-//! Why a session ends, each in a sentence for the operator. A guest alone can cause none of these.
+//! Reasons why a session ends, each as a sentence for the operator. A guest alone can cause none of these.
 
 use rustix::io::Errno;
 
@@ -38,7 +38,7 @@ pub enum SessionError {
     /// Too many descriptors for one message.
     #[error("the peer sent {0} file descriptors with one message; the limit is {MAX_MESSAGE_FDS}")]
     TooManyDescriptors(usize),
-    /// The kernel dropped descriptors, because this process may not have more.
+    /// The kernel dropped descriptors, because this process is at its limit.
     #[error("file descriptors of the peer were lost: raise the limit of open files (ulimit -n)")]
     DescriptorsLost,
     /// Receiving failed.

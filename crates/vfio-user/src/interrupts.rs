@@ -1,12 +1,12 @@
 //! Eventfds, masks and pending interrupts (vfio-user.rst, "VFIO_USER_DEVICE_SET_IRQS"; PCI 3.0, 2.2.6 and 6.8.2).
 //!
-//! The session's thread connects and masks; other threads raise. All share one short lock, and an eventfd is signalled under it
-//! without blocking on the client ([`Bell`]). So a simultaneous unmask and raise give exactly one interrupt.
+//! The session's thread connects and masks; other threads raise. All take one short lock, and signal the eventfd under it without
+//! blocking on the client ([`Bell`]). So an unmask and a raise at the same time give exactly one interrupt.
 //!
-//! - **MSI and MSI-X:** a vector raised while it is masked, or without an eventfd, stays pending and is sent once when the vector
-//!   is unmasked or connected. QEMU disables and reconnects all vectors while the guest runs: interrupts raised in between are not
+//! - **MSI and MSI-X:** a vector that is raised while it is masked or has no eventfd stays pending. It is sent once when it is
+//!   unmasked or connected. QEMU disables and reconnects all vectors while the guest runs: interrupts raised in between are not
 //!   lost. Only [`Interrupts::reset`] clears them.
-//! - **INTx** masks itself on delivery, and is delivered again on unmask if the line is still asserted.
+//! - **INTx** masks itself on delivery. On unmask it is delivered again if the line is still asserted.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -31,7 +31,7 @@ pub enum IrqKind {
 }
 
 impl IrqKind {
-    /// The kind of this index, if a device here can raise it.
+    /// The kind of this index, if a device of this crate can raise it.
     pub fn from_index(index: u32) -> Option<IrqKind> {
         match index {
             INTX => Some(IrqKind::Intx),
@@ -51,7 +51,7 @@ pub struct IrqLayout {
     pub msi: u16,
     /// MSI-X vectors, 0 to 2048.
     pub msix: u16,
-    /// Whether the owner watches [`Interrupts::unmask_eventfd`]. If not, the client may not pass one, and unmasks by message.
+    /// Whether the owner watches [`Interrupts::unmask_eventfd`]. If not, the client may not pass one, and must unmask by message.
     pub unmask_eventfd: bool,
 }
 
@@ -64,11 +64,12 @@ pub struct InterruptCounters {
     pub held: u64,
     /// Interrupts raised while already pending.
     pub merged: u64,
-    /// Signals that failed, because a socket's other end is closed.
+    /// Signals that failed because a socket's other end is closed.
     pub failed: u64,
 }
 
-/// The saved interrupt state as plain data: all but the client's eventfds. The level of the line is part of the device's own state.
+/// The saved interrupt state as plain data, without the client's eventfds. The level of the line is part of the device's own
+/// state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedInterrupts {
     /// INTx is masked, by the client or by its last delivery.
@@ -91,7 +92,7 @@ pub struct SavedVectors {
 #[derive(Debug, Default)]
 struct Vector {
     bell: Option<Bell>,
-    /// Masked by the client, which keeps the device's table.
+    /// Masked by the client, which owns the MSI-X table.
     masked: bool,
     pending: bool,
 }
@@ -114,7 +115,7 @@ struct State {
     counters: InterruptCounters,
 }
 
-/// The interrupts of one device. Every method may be called from any thread, and never blocks on the peer.
+/// The interrupts of one device. Every method may be called from any thread and never blocks on the peer.
 #[derive(Debug)]
 pub struct Interrupts {
     layout: IrqLayout,
@@ -131,7 +132,7 @@ impl Interrupts {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // No code panics with the lock held; even then the state would be consistent.
+        // No code panics with the lock held. Even after a panic the state would be consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -170,7 +171,7 @@ impl Interrupts {
         msix.get_mut(usize::from(vector)).is_some_and(|v| v.raise(counters))
     }
 
-    /// Raises an MSI vector, in the same way.
+    /// Raises an MSI vector, like [`Interrupts::raise_msix`].
     pub fn raise_msi(&self, vector: u16) -> bool {
         let State { msi, counters, .. } = &mut *self.lock();
         msi.get_mut(usize::from(vector)).is_some_and(|v| v.raise(counters))
@@ -183,7 +184,7 @@ impl Interrupts {
         line.deliver(counters)
     }
 
-    /// Clears pending interrupts and deasserts the line, as a device reset does. The client's connections and masks stay.
+    /// Clears pending interrupts and deasserts the line, for a device reset. The client's connections and masks stay.
     pub fn reset(&self) {
         let state = &mut *self.lock();
         state.line.level = false;
@@ -198,13 +199,13 @@ impl Interrupts {
         SavedInterrupts { line_masked: line.masked, msi: SavedVectors::of(msi), msix: SavedVectors::of(msix) }
     }
 
-    /// Whether a device of this layout can have such a state.
+    /// Whether the saved state is possible for a device of this layout.
     pub fn fits(&self, saved: &SavedInterrupts) -> bool {
         let SavedInterrupts { line_masked: _, msi, msix } = saved;
         msi.fits(self.layout.msi) && msix.fits(self.layout.msix)
     }
 
-    /// Restores masks, and delivers pending interrupts that are not masked. Connections stay; unknown vectors are ignored.
+    /// Restores masks, and delivers pending interrupts that are not masked. Connections stay. Unknown vectors are ignored.
     pub fn restore(&self, saved: &SavedInterrupts) {
         let State { line, msi, msix, counters } = &mut *self.lock();
         line.masked = saved.line_masked;
@@ -218,14 +219,14 @@ impl Interrupts {
         }
     }
 
-    /// The eventfd by which the client unmasks INTx without a message (KVM's resample eventfd). Watch it; when it is readable, call
-    /// [`Interrupts::unmask_signalled`].
+    /// The eventfd that the client signals to unmask INTx without a message (KVM's resample eventfd). Watch it; when it is
+    /// readable, call [`Interrupts::unmask_signalled`].
     pub fn unmask_eventfd(&self) -> Option<Arc<Bell>> {
         self.lock().line.unmask.clone()
     }
 
-    /// Reads the unmask eventfd and unmasks INTx if it was signalled, once or more. If the line is still asserted, it is delivered
-    /// again. Returns whether it was signalled.
+    /// Reads the unmask eventfd, and unmasks INTx if it was signalled at least once. If the line is still asserted, the interrupt
+    /// is delivered again. Returns whether the eventfd was signalled.
     pub fn unmask_signalled(&self) -> bool {
         let State { line, counters, .. } = &mut *self.lock();
         let signalled = line.unmask.as_ref().is_some_and(|bell| bell.clear());
@@ -270,7 +271,7 @@ impl State {
 }
 
 impl IrqData<'_> {
-    /// Whether the set includes the interrupt at this index of its range; an error if only message data makes sense.
+    /// Whether the set includes the interrupt at this index of its range. Fails unless the data comes in the message.
     fn names(&self, place: usize) -> Result<bool, Errno> {
         match self {
             IrqData::All => Ok(true),
@@ -374,7 +375,7 @@ impl Line {
     }
 }
 
-/// Signals the connected eventfd. A full one is signalled already.
+/// Signals the connected eventfd. A full one counts as signalled.
 fn signal(bell: Option<&Bell>, counters: &mut InterruptCounters) -> bool {
     let Some(bell) = bell else { return false };
     let rung = bell.ring().is_ok();
@@ -382,10 +383,11 @@ fn signal(bell: Option<&Bell>, counters: &mut InterruptCounters) -> bool {
     rung
 }
 
-/// Takes the client's eventfds out of its message. Fails unless all can be signalled (or read, to unmask) without blocking on it.
+/// Takes the client's eventfds out of its message. Fails unless all can be signalled (for unmask: read) without blocking on the
+/// client.
 fn bells(set: &mut IrqSet<'_>) -> Result<Vec<Bell>, Errno> {
     let IrqData::Connect(fds) = &mut set.data else { return Ok(Vec::new()) };
-    let heard = set.action == IrqAction::Unmask;
-    let bell = |fd| if heard { Bell::to_hear(fd) } else { Bell::from_fd(fd) };
+    let read = set.action == IrqAction::Unmask;
+    let bell = |fd| if read { Bell::to_hear(fd) } else { Bell::from_fd(fd) };
     std::mem::take(fds).into_iter().map(bell).collect()
 }

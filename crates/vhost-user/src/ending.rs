@@ -1,4 +1,4 @@
-//! Why a message was refused, and how a session ended.
+//! Reasons for refusing a message and for ending a session.
 
 use nicety_memory::MapError;
 
@@ -9,10 +9,10 @@ use crate::wire::WireError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// Its body is malformed.
+    /// The body is malformed.
     #[error("{0:?}: the body is not as specified")]
     Body(Request),
-    /// It carried a wrong number of descriptors.
+    /// The number of descriptors is wrong.
     #[error("{request:?}: {found} descriptors came with it, not {wanted}")]
     Descriptors {
         /// The message.
@@ -65,7 +65,7 @@ pub enum Refusal {
     Place {
         /// The number.
         ring: u16,
-        /// Why.
+        /// The reason.
         why: &'static str,
     },
     /// A ring in unshared memory (QEMU: `share=on` is missing).
@@ -90,23 +90,23 @@ pub enum Refusal {
     Unknown(u32),
 }
 
-/// How a session ended.
+/// The end of a session.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Ended {
     /// The front end closed its connection, between two messages.
     #[error("the front end has gone")]
     Gone,
-    /// It connected, and sent nothing.
+    /// The front end connected and sent nothing.
     #[error("it said nothing for {TIMEOUT:?}")]
     Silent,
-    /// Its first message is vfio-user's: it expects another device.
+    /// The first message is vfio-user's: the front end expects another device.
     #[error("it speaks vfio-user, not vhost-user")]
     VfioUser,
-    /// It sent no message of this protocol, or the socket failed.
+    /// The front end sent no message of this protocol, or the socket failed.
     #[error("{0}")]
     Wire(String),
-    /// A message was refused, and its sender had not asked for a reply.
+    /// A message was refused, and the front end had not asked for a reply.
     #[error(transparent)]
     Refused(#[from] Refusal),
 }

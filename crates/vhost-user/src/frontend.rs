@@ -20,7 +20,7 @@ use crate::wire::{self, Message, WireError};
 /// The difference between this front end's own addresses and the guest's; any nonzero value works.
 const USER_OFFSET: u64 = 0x5000_0000_0000;
 
-/// Why a front end failed.
+/// Failures of a front end.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrontendError {
@@ -29,7 +29,7 @@ pub enum FrontendError {
     Connect {
         /// The socket.
         path: String,
-        /// Why.
+        /// The reason.
         errno: Errno,
     },
     /// The connection broke.
@@ -38,7 +38,7 @@ pub enum FrontendError {
     /// The back end refused a request.
     #[error("the back end refused {0:?}")]
     Refused(Request),
-    /// Its answer was invalid.
+    /// The back end's answer was invalid.
     #[error("the back end's answer to {0:?} makes no sense")]
     Answer(Request),
     /// The system refused.
@@ -82,7 +82,7 @@ pub struct Bells {
 }
 
 impl Bells {
-    /// Waits for a call. False after the timeout.
+    /// Waits for a call. Returns false after the timeout.
     pub fn wait(&self, most: Duration) -> Result<bool, Errno> {
         let until = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: most.subsec_nanos().into() };
         poll(&mut [PollFd::new(&self.call, PollFlags::IN)], Some(&until))?;
@@ -115,7 +115,8 @@ impl Frontend {
         Self { socket, protocol: ProtocolFeatures::default() }
     }
 
-    /// Negotiates the wanted features that are offered; returns them. Protocol features: all that both support.
+    /// Negotiates the wanted features that are offered, and returns them. Negotiates all protocol features that both sides
+    /// support.
     pub fn negotiate(&mut self, wanted: u64) -> Result<u64, FrontendError> {
         self.tell(Request::SetOwner, &[], &[])?;
         let offered = self.ask(Request::GetFeatures)?;
@@ -166,7 +167,8 @@ impl Frontend {
         self.tell(Request::SetFeatures, &(features | F_PROTOCOL_FEATURES | log).to_ne_bytes(), &[])
     }
 
-    /// An inflight file for these rings, in the back end's own format, to pass to the next back end if this one is killed.
+    /// Gets an inflight file for these rings, in the back end's own format. If this back end is killed, pass the file to the next
+    /// one.
     pub fn inflight(&mut self, rings: u16, size: u16) -> Result<OwnedFd, FrontendError> {
         let mut body = [[0; 8]; 2].concat();
         body.extend([rings, size].map(u16::to_ne_bytes).concat());
@@ -176,7 +178,7 @@ impl Frontend {
         file.ok_or(FrontendError::Answer(Request::GetInflightFd))?.as_fd().try_clone_to_owned().map_err(Into::into)
     }
 
-    /// Passes it to a back end.
+    /// Passes an inflight file to a back end.
     pub fn keep_inflight(&mut self, file: BorrowedFd<'_>, rings: u16, size: u16) -> Result<(), FrontendError> {
         let len = rustix::fs::fstat(file).map_err(std::io::Error::from)?.st_size as u64;
         let mut body = [len.to_ne_bytes(), [0; 8]].concat();

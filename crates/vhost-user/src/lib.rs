@@ -1,4 +1,4 @@
-//! The vhost-user transport (QEMU, docs/interop/vhost-user.rst). By it a VMM, DPDK's virtio-user, or User-Mode Linux uses an
+//! The vhost-user transport (QEMU, docs/interop/vhost-user.rst). It connects a VMM, DPDK's virtio-user, or User-Mode Linux to an
 //! adapter that consists of virtio rings.
 //!
 //! ```text
@@ -9,7 +9,7 @@
 //!
 //! - [`Listener`]: the socket in the file system.
 //! - [`Session`]: one connection. It blocks in its own thread: a front end that sends half a message stops no other port.
-//! - [`Port`]: what the daemon does for a session.
+//! - [`Port`]: the interface of the daemon to a session.
 //! - [`Bell`]: a kick or call descriptor, eventfd or, for calls, socket. Signalling and reading it never block on the peer.
 //! - [`frontend`]: the other side, for guests in this process and for tests.
 //!

@@ -28,7 +28,7 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Of it in a message.
+    /// Bytes of a region in a message.
     pub const BYTES: usize = 32;
 
     pub fn read(fields: &mut Fields<'_>) -> Option<Self> {
@@ -59,7 +59,7 @@ pub(crate) struct Memory {
     map: Arc<Map>,
     /// The log of written pages, as shared by the front end.
     log: Option<Arc<Log>>,
-    /// The log is on.
+    /// Whether the log is on.
     logs: bool,
 }
 
@@ -91,7 +91,7 @@ impl Memory {
         Ok(())
     }
 
-    /// REM_MEM_REG: removes a region. The offset in the file is not compared, as specified.
+    /// REM_MEM_REG: removes a region. The offset in the file is not compared (as specified).
     pub fn remove(&mut self, region: Region) -> Result<(), MapError> {
         let same = |r: &Region| (r.guest, r.len, r.user) == (region.guest, region.len, region.user);
         let unknown = MapError::Unknown { base: region.guest, len: region.len };
@@ -101,7 +101,7 @@ impl Memory {
         Ok(())
     }
 
-    /// SET_LOG_BASE: `len` bytes of a file from `offset`. Logging continues there.
+    /// SET_LOG_BASE: sets the log to `len` bytes of a file from `offset`.
     pub fn set_log(&mut self, fd: Lent, offset: u64, len: u64) -> Result<(), Refusal> {
         let refused = || Refusal::Body(Request::SetLogBase);
         if len > LOG_BYTES_MOST {

@@ -1,4 +1,4 @@
-//! What a session needs of its port.
+//! The interface of a port to its session.
 
 use std::sync::Arc;
 
@@ -22,39 +22,39 @@ pub enum Kick {
 
 /// One port, as its front end's session sees it. Called from the session's thread.
 pub trait Port: Send + Sync {
-    /// Runs `act` on the adapter between turns, when no batch of this port is in flight, and carries out the requests in the
+    /// Runs `act` on the adapter between turns, when no batch of this port is in flight. Then carries out the requests in the
     /// outbox.
     fn with(&self, act: &mut dyn FnMut(&mut dyn RingFace, &mut Context<'_>));
 
-    /// Replaces the guest's memory. When it returns, no batch of this port uses the old map, so the front end may unmap it.
+    /// Replaces the guest's memory. On return no batch of this port uses the old map, so the front end may unmap it.
     fn set_memory(&self, map: Arc<Map>);
 
     /// Sets a ring's kick. The old descriptor is closed.
     fn set_kick(&self, ring: u16, kick: Kick);
 
-    /// Sets what to signal for [`Outbox::messages`](nicety_adapter::Outbox) of this ring; `None`: the driver polls.
+    /// Sets the descriptor to signal for [`Outbox::messages`](nicety_adapter::Outbox) of this ring. `None`: the driver polls.
     fn set_call(&self, ring: u16, call: Option<Bell>);
 
-    /// Sets what to signal when a ring breaks.
+    /// Sets the descriptor to signal when a ring breaks.
     fn set_err(&self, ring: u16, err: Option<Bell>);
 
-    /// The guest with this address was migrated here, and cannot announce itself to the network.
+    /// Announces a migrated guest with this address to the network, because the guest cannot do so itself.
     fn announce(&self, address: [u8; 6]);
 
-    /// Memory that outlives this process, [`RECORD_RING_BYTES`] for each ring and zeroed at first: where packed rings stand, for the
-    /// next back end if this one is killed. Asked for when a front end that keeps no such memory itself starts packed rings. `None`:
-    /// they do not survive.
+    /// Memory that outlives this process: [`RECORD_RING_BYTES`] for each ring, zeroed at first. It holds the positions of packed
+    /// rings, for the next back end if this one is killed. The session asks for it when a front end without such memory starts
+    /// packed rings. `None`: the positions are lost.
     fn record(&self) -> Option<Arc<Map>> {
         None
     }
 
-    /// A message has been handled, and answered if that was asked for. The next one is read when this returns: a front end that sends
-    /// without end can be made to wait here.
+    /// Called after a message was handled, and answered if that was requested. The session reads the next message when this
+    /// returns. So an implementation can slow down a front end that floods it.
     fn handled(&self) {}
 
-    /// A message was refused, and its sender knows: the operator may want to know too.
+    /// Reports a refused message. The front end knows of it already; this is for the operator.
     fn refused(&self, _refusal: &Refusal) {}
 
-    /// The front end has gone: rings are stopped and memory is empty by now.
+    /// The front end has disconnected: the rings are stopped and the memory is empty.
     fn disconnected(&self);
 }

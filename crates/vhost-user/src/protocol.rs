@@ -3,16 +3,16 @@
 
 use std::time::Duration;
 
-/// The timeout of a front end for its first message, for the rest of a message that it has begun, and for reading an answer.
-/// Between messages it may be idle for any time.
+/// The timeout for a front end's first message, for the rest of a message that has begun, and for reading an answer. Between
+/// messages a front end may be idle for any time.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of a message's header.
 pub(crate) const HEADER_BYTES: usize = 12;
-/// Most bytes of a body: configuration space of 4 KiB with its header is the longest that a front end sends.
+/// Most bytes of a body. The longest body that a front end sends is 4 KiB of configuration space with its header.
 pub(crate) const BODY_MOST: usize = 4096 + 64;
 /// Most descriptors per message. The specification allows 8.
 pub(crate) const FDS_MOST: usize = 32;
-/// Most memory regions per front end (QEMU asks for the limit, and uses at most 512).
+/// Most memory regions per front end (QEMU queries the limit, and uses at most 512).
 pub(crate) const REGIONS_MOST: usize = 128;
 /// Flag bits 0–1: the version.
 pub(crate) const VERSION_MASK: u32 = 3;
@@ -20,9 +20,9 @@ pub(crate) const VERSION_MASK: u32 = 3;
 pub(crate) const VERSION: u32 = 1;
 /// Flag: a reply.
 pub(crate) const REPLY: u32 = 1 << 2;
-/// Flag: the sender wants to know the result.
+/// Flag: the sender requests the result.
 pub(crate) const NEED_REPLY: u32 = 1 << 3;
-/// Virtio feature bit by which a front end turns the log of written pages on and off (VHOST_F_LOG_ALL).
+/// Virtio feature bit that turns the log of written pages on and off (VHOST_F_LOG_ALL).
 pub(crate) const F_LOG_ALL: u64 = 1 << 26;
 /// Flag in SET_VRING_ADDR: writes to the ring are logged, too (VHOST_VRING_F_LOG).
 pub(crate) const RING_LOG: u32 = 1;
@@ -48,12 +48,12 @@ impl ProtocolFeatures {
     pub const REPLY_ACK: Self = Self(1 << 3);
     /// The front end sends its MTU.
     pub const MTU: Self = Self(1 << 4);
-    /// The front end takes requests of the back end's, at a socket of their own. A session makes none: this is for Linux in user mode,
-    /// of whose versions some (6.1, not 7.3) take a ring's interrupts only where they have that socket.
+    /// The front end takes requests of the back end on a separate socket. A session sends none. Some versions of User-Mode Linux
+    /// (6.1, not 7.3) take a ring's interrupts only if they have that socket.
     pub const BACKEND_REQ: Self = Self(1 << 5);
-    /// Configuration space is read from the back end.
+    /// The back end serves configuration space.
     pub const CONFIG: Self = Self(1 << 9);
-    /// A file keeps the state that a new back end needs after the old one was killed.
+    /// A file keeps the state for the next back end if this one is killed.
     pub const INFLIGHT_SHMFD: Self = Self(1 << 12);
     /// The device can be reset without a new connection.
     pub const RESET_DEVICE: Self = Self(1 << 13);
@@ -61,7 +61,7 @@ impl ProtocolFeatures {
     pub const CONFIGURE_MEM_SLOTS: Self = Self(1 << 15);
     /// SET_STATUS and GET_STATUS are served.
     pub const STATUS: Self = Self(1 << 16);
-    /// All that a [`Session`](crate::Session) offers.
+    /// All features that a [`Session`](crate::Session) offers.
     pub const OFFERED: Self = Self(
         Self::MQ.0
             | Self::LOG_SHMFD.0
@@ -76,7 +76,7 @@ impl ProtocolFeatures {
             | Self::STATUS.0,
     );
 
-    /// Whether all of `other` are in it.
+    /// Whether `self` contains all of `other`.
     pub fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }

@@ -1,4 +1,4 @@
-//! Messages on the socket: a header, a body, descriptors. Blocking, for a thread of its own.
+//! Messages on the socket: a header, a body, descriptors. Calls block, so each session has its own thread.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -15,7 +15,7 @@ use rustix::net::{
 
 use crate::protocol::{BODY_MOST, FDS_MOST, Fields, HEADER_BYTES, NEED_REPLY, REPLY, TIMEOUT, VERSION, VERSION_MASK};
 
-/// Why no message could be read or sent.
+/// Reasons why a message could not be read or sent.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WireError {
     /// The connection ended between two messages.
@@ -29,7 +29,7 @@ pub(crate) enum WireError {
     TooLong(u32),
     #[error("the peer speaks vfio-user, not vhost-user")]
     VfioUser {
-        /// Its command's number.
+        /// The message number of the peer's command.
         id: u16,
     },
     #[error("header flags {0:#x}: not version {VERSION} of the protocol")]
@@ -54,7 +54,7 @@ impl Message {
         self.flags & NEED_REPLY != 0
     }
 
-    /// As [`Message::receive`], for a connection's first message. Of a message of vfio-user only the header is read.
+    /// Like [`Message::receive`], for a connection's first message. Reads only the header of a vfio-user message.
     pub fn receive_first(socket: BorrowedFd<'_>) -> Result<Self, WireError> {
         Self::receive_if(socket, |header| vfio_user(header).map_or(Ok(()), |id| Err(WireError::VfioUser { id })))
     }
@@ -94,9 +94,9 @@ impl Message {
     }
 }
 
-/// The message number, if a connection starts with vfio-user's VERSION command (vfio-user.rst, "Header"), which is always the
-/// first: 16 bits of message number, 16 of command, 1; 32 bits of size, this header's 16 bytes included; 32 of flags, whose lowest
-/// four say that it is a command. In vhost-user no request has that number.
+/// The message number, if a connection starts with vfio-user's VERSION command, which is always the first (vfio-user.rst,
+/// "Header"). The fields are: 16 bits of message number; 16 bits of command, 1; 32 bits of size, with this header's 16 bytes; 32
+/// bits of flags, whose lowest four bits mark a command. No vhost-user request has that number.
 fn vfio_user(header: &[u8; HEADER_BYTES]) -> Option<u16> {
     let [a, b, c, d, e, f, g, h, i, j, k, l] = *header;
     let (command, size) = (u16::from_ne_bytes([c, d]), u32::from_ne_bytes([e, f, g, h]));
@@ -104,20 +104,20 @@ fn vfio_user(header: &[u8; HEADER_BYTES]) -> Option<u16> {
     is_one.then_some(u16::from_ne_bytes([a, b]))
 }
 
-/// Answers that command with an error, EPROTONOSUPPORT, and waits a moment for the peer to disconnect. Closing a connection with
-/// unread bytes resets it, and QEMU 11.1 does not survive that (`error_setv: Assertion '*errp == NULL' failed`).
+/// Answers vfio-user's VERSION with the error EPROTONOSUPPORT, and waits a moment for the peer to disconnect. Closing a
+/// connection with unread bytes resets it, and QEMU 11.1 does not survive that (`error_setv: Assertion '*errp == NULL' failed`).
 pub(crate) fn decline_vfio_user(socket: BorrowedFd<'_>, id: u16) {
     // Size; a reply (1) with an error (0x20); the error.
     let words = [16, 0x21, Errno::PROTONOSUPPORT.raw_os_error() as u32];
     let reply = [[id, 1].map(u16::to_ne_bytes).concat(), words.map(u32::to_ne_bytes).concat()].concat();
-    let _it_may_have_gone = rustix::net::send(socket, &reply, SendFlags::NOSIGNAL);
+    let _peer_gone = rustix::net::send(socket, &reply, SendFlags::NOSIGNAL);
     let moment = Timespec { tv_sec: 0, tv_nsec: 300_000_000 };
     // poll(2) always reports a hang-up.
-    let _it_may_stay = poll(&mut [PollFd::from_borrowed_fd(socket, PollFlags::empty())], Some(&moment));
+    let _timeout = poll(&mut [PollFd::from_borrowed_fd(socket, PollFlags::empty())], Some(&moment));
 }
 
-/// Fills `buffer`. Descriptors may come with any part: some peers send a header and its body separately. Once the message has
-/// begun, `end` is set to its deadline.
+/// Fills `buffer`. Descriptors may come with any part: some peers send a header and its body separately. `end` becomes the
+/// message's deadline when the message begins.
 fn fill(
     socket: BorrowedFd<'_>,
     mut buffer: &mut [u8],

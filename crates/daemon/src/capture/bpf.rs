@@ -1,9 +1,9 @@
-//! Classic BPF, checked and run. libpcap compiles filter expressions to it (McCanne and Jacobson 1993; the numbers are those of
-//! linux/bpf_common.h and linux/filter.h).
+//! Classic BPF: checks and runs programs. libpcap compiles filter expressions to it (McCanne and Jacobson 1993; the numbers are
+//! those of linux/bpf_common.h and linux/filter.h).
 //!
-//! A client that asks for a capture supplies the program. It is checked once: jumps go forward and stay inside, the last
-//! instruction returns, no memory word is out of range. So a run takes at most as many steps as there are instructions. A load
-//! beyond the frame's end returns 0, as in libpcap: the frame is not wanted.
+//! A client that requests a capture supplies the program. It is checked once: jumps go forward and stay inside, the last
+//! instruction returns, and no memory word is out of range. So a run takes at most as many steps as there are instructions. A
+//! load beyond the frame's end makes the program return 0, as in libpcap: the frame is not selected.
 
 use std::fmt;
 
@@ -15,10 +15,10 @@ const WORDS: u32 = 16;
 /// One encoded instruction: code, jump if true, jump if false, operand.
 pub type Raw = (u16, u8, u8, u32);
 
-/// Why a program is invalid, with the number of the instruction.
+/// Errors of a program, with the number of the instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BpfError {
-    /// It has no instruction, or more than [`INSTRUCTIONS_MOST`].
+    /// The program has no instruction, or more than [`INSTRUCTIONS_MOST`].
     Length(usize),
     /// An instruction is unknown.
     Unknown(usize),
@@ -109,7 +109,7 @@ impl Program {
             return Err(BpfError::Length(raw.len()));
         }
         for (at, &(code, yes, no, k)) in raw.iter().enumerate() {
-            let behind = raw.len() - at - 1;
+            let after = raw.len() - at - 1;
             match code & 7 {
                 LD | LDX if is_load(code) => {
                     if code & 0xe0 == MEM && k >= WORDS {
@@ -128,12 +128,12 @@ impl Program {
                     }
                 }
                 JMP if code & 0xf0 == JA => {
-                    if k as usize >= behind {
+                    if k as usize >= after {
                         return Err(BpfError::Jump(at));
                     }
                 }
                 JMP if code & 0xf0 <= JSET => {
-                    if usize::from(yes.max(no)) >= behind {
+                    if usize::from(yes.max(no)) >= after {
                         return Err(BpfError::Jump(at));
                     }
                 }
@@ -148,12 +148,12 @@ impl Program {
         }
     }
 
-    /// Whether a frame is wanted. `frame` has its captured bytes.
+    /// Whether the program selects a frame. `frame` has the captured bytes.
     pub fn wants(&self, frame: &[u8]) -> bool {
         self.run(frame).unwrap_or(0) != 0
     }
 
-    /// The program's result; `None` if it reads beyond the frame's end, or divides by zero.
+    /// The program's result. `None` if it reads beyond the frame's end, or divides by zero.
     fn run(&self, frame: &[u8]) -> Option<u32> {
         let (mut a, mut x, mut memory, mut at) = (0u32, 0u32, [0u32; WORDS as usize], 0usize);
         let length = frame.len() as u32;
@@ -211,7 +211,7 @@ fn is_load(code: u16) -> bool {
     }
 }
 
-/// A big-endian number of the frame.
+/// A big-endian number in the frame.
 fn load(frame: &[u8], at: u32, code: u16) -> Option<u32> {
     let rest = frame.get(at as usize..)?;
     match code & 0x18 {

@@ -76,7 +76,7 @@ fn a_frame_that_is_shorter_than_what_is_asked_of_it_is_not_wanted() {
 
 #[test]
 fn every_operation_does_what_it_is_named_for() {
-    // A is 7, X is 3, then the operation with X, then A is returned.
+    // Load A with 7 and X with 3, do the operation with X, return A.
     let of = |operation: u16| {
         let program = [(0, 0, 0, 7), (1, 0, 0, 3), (4 | 8 | operation, 0, 0, 0), (0x16, 0, 0, 0)];
         Program::new(&program).unwrap().run(&[])
@@ -86,7 +86,7 @@ fn every_operation_does_what_it_is_named_for() {
     assert_eq!(results, sums.map(Some));
     // X is 0: a division by zero ends the run.
     assert_eq!(Program::new(&[(4 | 8 | 0x30, 0, 0, 0), (0x16, 0, 0, 0)]).unwrap().run(&[]), None);
-    // Memory, and moves from A to X and back.
+    // Memory, and moves between A and X.
     let moved = [
         (0, 0, 0, 9),
         (2, 0, 0, 15),

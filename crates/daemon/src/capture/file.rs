@@ -13,26 +13,26 @@ use nicety_uplink::pcapng::{self, Note};
 
 use super::{Chunk, Reader, Record, What};
 
-/// Names of ports, by their numbers.
+/// Names of ports by their numbers.
 pub(crate) type Names = BTreeMap<PortId, String>;
 
-/// An interface of the file.
+/// An interface in the file.
 #[derive(Debug)]
 struct Interface {
     number: u32,
     name: String,
-    /// The counts of an earlier port with its number on the switch.
+    /// The counts of an earlier port that had this number on the switch.
     base: (u64, u64),
     /// The counts written so far: seen and lost frames in statistics blocks; lost frames in packet blocks.
-    told: (u64, u64),
+    written: (u64, u64),
     gap: u64,
 }
 
-/// See the module's page.
+/// Makes pcapng blocks from the chunks of a capture.
 #[derive(Debug)]
 pub(crate) struct Encoder {
     reader: Reader,
-    /// When the daemon's clock started, since 1970-01-01 00:00 UTC.
+    /// The start of the daemon's clock, since 1970-01-01 00:00 UTC.
     epoch: Duration,
     names: Names,
     interfaces: BTreeMap<PortId, Interface>,
@@ -60,12 +60,12 @@ impl Encoder {
         out
     }
 
-    /// The blocks of the next chunk; `None` at the end of the capture.
+    /// The blocks of the next chunk. `None` at the end of the capture.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Vec<u8>>> {
         self.reader.chunks.poll_recv(cx).map(|chunk| Some(self.taken(&chunk?)))
     }
 
-    /// As [`Encoder::poll`], for a thread that may block.
+    /// Like [`Encoder::poll`], for a thread that may block.
     pub(super) fn wait(&mut self) -> Option<Vec<u8>> {
         let chunk = self.reader.chunks.blocking_recv()?;
         Some(self.taken(&chunk))
@@ -76,7 +76,7 @@ impl Encoder {
         self.blocks(chunk)
     }
 
-    /// Bytes in its queue.
+    /// Bytes in the queue.
     #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {
         self.reader.waiting.load(Ordering::Relaxed)
@@ -103,7 +103,7 @@ impl Encoder {
         out
     }
 
-    /// The number of a port's interface. Writes its block if it has none.
+    /// The number of a port's interface. Writes its block if there is none yet.
     fn interface(&mut self, port: PortId, out: &mut Vec<u8>) -> u32 {
         let name = self.names.get(&port).map_or("(a port that has gone)", String::as_str);
         match self.interfaces.get(&port) {
@@ -113,32 +113,33 @@ impl Encoder {
                 pcapng::interface(out, name);
                 let (number, name) = (self.count, name.to_owned());
                 self.count += 1;
-                self.interfaces.insert(port, Interface { number, name, base, told: base, gap: base.1 });
+                self.interfaces.insert(port, Interface { number, name, base, written: base, gap: base.1 });
                 number
             }
         }
     }
 
-    /// How many frames of a port matched so far, and how many of these were lost.
+    /// The number of matching frames of a port so far, and how many of these were lost.
     fn tally(&self, port: PortId) -> (u64, u64) {
         let tally = self.reader.tallies.get(usize::from(port.0));
         tally.map_or((0, 0), |tally| (tally.seen.load(Ordering::Relaxed), tally.lost.load(Ordering::Relaxed)))
     }
 
-    /// How many were lost since the port's last block.
+    /// The number of frames lost since the port's last block.
     fn lost(&mut self, port: PortId) -> u64 {
         let (_, lost) = self.tally(port);
         self.interfaces.get_mut(&port).map_or(0, |known| lost - std::mem::replace(&mut known.gap, lost))
     }
 
-    /// Statistics of the interfaces whose counts changed. Always at least one, so that a reader that has gone is noticed.
+    /// Statistics of the interfaces whose counts changed. Always returns at least one block, so that a disconnected reader is
+    /// noticed.
     pub(crate) fn statistics(&mut self, now: Duration) -> Vec<u8> {
         let mut out = Vec::new();
         let tallies: Vec<_> = self.interfaces.keys().map(|port| (*port, self.tally(*port))).collect();
         for (port, tally) in tallies {
             let Some(known) = self.interfaces.get_mut(&port) else { continue };
-            if known.told != tally || (out.is_empty() && known.number + 1 == self.count) {
-                known.told = tally;
+            if known.written != tally || (out.is_empty() && known.number + 1 == self.count) {
+                known.written = tally;
                 let (seen, lost) = (tally.0 - known.base.0, tally.1 - known.base.1);
                 pcapng::statistics(&mut out, known.number, now, seen, lost);
             }

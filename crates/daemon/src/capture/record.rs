@@ -1,4 +1,4 @@
-//! A capture that the daemon itself writes, on its own thread: for a switch without a control socket.
+//! A capture file that the daemon itself writes, on its own thread, for a switch without a control socket.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use nicety_plane::Watcher;
 use super::{Encoder, Scope, tap};
 use crate::daemon::Daemon;
 
-/// A port's frames, written to a file until [`FileCapture::end`].
+/// A running capture of a port to a file. It ends with [`FileCapture::end`].
 #[derive(Debug)]
 pub struct FileCapture {
     watcher: Arc<dyn Watcher>,
@@ -19,7 +19,7 @@ pub struct FileCapture {
 }
 
 impl FileCapture {
-    /// Starts to write the frames of the port of this name, as `nicety capture` does; `None` if there is no such port.
+    /// Starts to write the frames of the port of this name, like `nicety capture`. Returns `None` if there is no such port.
     pub fn begin(daemon: &Daemon, port: &str, mut file: File) -> io::Result<Option<Self>> {
         let names = daemon.names();
         let Some(id) = names.iter().find(|(_, name)| *name == port).map(|(id, _)| *id) else { return Ok(None) };
@@ -39,11 +39,11 @@ impl FileCapture {
         Ok(Some(Self { watcher, thread }))
     }
 
-    /// Ends the capture: all frames so far are in the file. The error is the file's.
+    /// Ends the capture. On return all frames so far are in the file. The error is the file's.
     pub fn end(self, daemon: &Daemon) -> io::Result<()> {
         let Self { watcher, thread } = self;
         daemon.unwatch(&watcher);
-        // This was the last watcher: the thread's queue ends.
+        // This drops the last watcher, so the thread's queue ends.
         drop(watcher);
         thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that writes it had panicked")))
     }

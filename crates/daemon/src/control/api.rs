@@ -198,7 +198,7 @@ impl std::fmt::Display for Problem {
     }
 }
 
-/// The kinds of problems: status code, the end of the type, the title.
+/// A kind of problem: status code, end of the type, title.
 type Kind = (u16, &'static str, &'static str);
 
 /// The request is malformed.
@@ -223,7 +223,7 @@ pub(super) const NOT_RESTARTED: Kind = (409, "not-restarted", "the port was not 
 pub(super) const NOT_SAVED: Kind = (409, "not-saved", "the port was neither saved nor restored");
 /// The limit of captures is reached.
 pub(super) const TOO_MANY: Kind = (409, "too-many-captures", "there are as many captures as there may be");
-/// It cannot be done.
+/// The change is impossible.
 pub(super) const REFUSED: Kind = (409, "refused", "it cannot be done");
 /// This machine lacks something: a folder, a file, an account, a free socket.
 pub(super) const LACKING: Kind = (409, "lacking", "this machine lacks what it needs");
@@ -233,11 +233,11 @@ pub(super) const TOO_LATE: Kind = (408, "too-late", "the request was not whole i
 pub(super) const TOO_LARGE: Kind = (413, "too-large", "the request's body is too large");
 /// The result is not a valid host file.
 pub(super) const WRONG: Kind = (422, "wrong-values", "it makes no host file");
-/// It is not a state of this port.
+/// The body is not a state of this port.
 pub(super) const NO_STATE: Kind = (422, "no-state", "it is no state of this port");
-/// A part was done.
+/// Only a part was done.
 pub(super) const HALFWAY: Kind = (500, "halfway", "not all was done");
-/// Another host file, or state, is being understood.
+/// The daemon is parsing another host file or state.
 pub(super) const BUSY: Kind = (503, "busy", "the daemon is busy with another host file or state");
 /// The daemon is starting.
 pub(super) const STARTING: Kind = (503, "starting", "the daemon is still starting");
@@ -255,7 +255,7 @@ impl Problem {
         })
     }
 
-    /// Whether the request was right, and something else kept it from being done.
+    /// Whether the request was valid, and something else prevented the change.
     pub fn is_right(&self) -> bool {
         [LACKING.1, TOO_MANY.1].iter().any(|kind| self.r#type.ends_with(kind))
     }

@@ -1,4 +1,4 @@
-//! Bodies of requests: read only when it is known that their sender may send them, within [`TIMEOUT`], and bounded.
+//! Bodies of requests. A body is read only if its sender may send it, within [`TIMEOUT`], and up to a limit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,18 +14,18 @@ use super::api::{BUSY, Problem, TOO_LARGE, TOO_LATE};
 use super::server::{Peer, Served};
 use super::{REQUEST_MOST, TIMEOUT};
 
-/// Longest body but for a host file and a port's state: a frame of 64 KiB in hexadecimal, a port with 4095 addresses.
+/// Longest body except a host file and a port's state: a frame of 64 KiB in hexadecimal, or a port with 4095 addresses.
 const SMALL_MOST: usize = 256 << 10;
-/// How long a long body waits for the one before it. Its sender's own timeout is longer.
+/// The time that a long body waits for the one before it. Its sender's own timeout is longer.
 const TURN: Duration = Duration::from_secs(30);
 
 type Rejection = Box<Problem>;
 
-/// Whether a client's request is being answered, so that its place is not given away.
+/// Marks a client whose request is being answered, so that it keeps its place.
 #[derive(Clone, Debug)]
 pub(super) struct Busy(pub(super) Arc<AtomicBool>);
 
-/// A client who may make changes. Others are refused before their body is read.
+/// A client that may make changes. Others are refused before their body is read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Changer(pub(super) Peer);
 
@@ -50,7 +50,8 @@ impl<S: Sync> FromRequest<S> for Small {
     }
 }
 
-/// A host file or a port's state. There is one at a time, until this is dropped: understanding it takes many times its memory.
+/// A host file or a port's state. There is only one at a time, until this is dropped: parsing it takes many times its size in
+/// memory.
 pub(super) struct Large {
     pub(super) bytes: Bytes,
     _turn: OwnedSemaphorePermit,
@@ -68,7 +69,7 @@ impl FromRequest<Arc<Served>> for Large {
     }
 }
 
-/// All of a body. From then on the client keeps its place.
+/// Reads a whole body. From then on the client keeps its place.
 async fn whole(request: Request, most: usize) -> Result<Bytes, Rejection> {
     let busy = request.extensions().get::<Busy>().cloned();
     let body = match timeout(TIMEOUT, to_bytes(request.into_body(), most)).await {

@@ -1,5 +1,5 @@
-//! The processor time of users who may only read: each has a quarter of a processor, with a second in advance. Whoever has used more
-//! waits before the next request. The users that may always make changes have no bound.
+//! The processor time of users who may only read: each has a quarter of a processor, with a second in advance. A user that has
+//! used more waits before the next request. Users that may always make changes have no limit.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// A user's part of a processor is one of so many.
+/// The divisor of a processor's time: a user gets one quarter.
 const SHARE: u32 = 4;
 /// Processor time in advance.
 const ADVANCE: Duration = Duration::from_secs(1);
 
-/// Processor time that is not paid yet.
+/// Processor time of a user that exceeds its share so far.
 #[derive(Clone, Copy, Debug)]
 struct Debt {
     debt: Duration,
@@ -28,12 +28,12 @@ impl Debt {
     }
 }
 
-/// See the module's page.
+/// The debts by user.
 #[derive(Debug, Default)]
 pub(super) struct Budget(Mutex<BTreeMap<u32, Debt>>);
 
 impl Budget {
-    /// Adds processor time that a user's request has taken.
+    /// Charges the processor time of a request to a user.
     fn charge(&self, user: u32, time: Duration, now: Instant) {
         let mut debts = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         debts.retain(|_, debt| !debt.at(now).is_zero());
@@ -41,7 +41,7 @@ impl Budget {
         debts.insert(user, Debt { debt: debt + time, at: now });
     }
 
-    /// How long a user waits before the next request.
+    /// The time that a user must wait before the next request.
     fn wait(&self, user: u32, now: Instant) -> Duration {
         let debts = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         debts.get(&user).map_or(Duration::ZERO, |debt| debt.at(now).saturating_sub(ADVANCE) * SHARE)
@@ -65,12 +65,12 @@ impl Meter {
         Self { budget: Arc::clone(budget), user }
     }
 
-    /// The meter of the client whose task runs; for work on another thread.
+    /// The meter of the client whose task runs, to use on another thread.
     pub(super) fn current() -> Option<Self> {
         CURRENT.with_borrow(Clone::clone)
     }
 
-    /// Waits until the user has paid.
+    /// Waits until the user's debt is low enough.
     pub(super) async fn paid(&self) {
         let wait = self.budget.wait(self.user, Instant::now());
         if !wait.is_zero() {
@@ -78,7 +78,7 @@ impl Meter {
         }
     }
 
-    /// Does this work, and charges its processor time.
+    /// Does this work and charges its processor time.
     pub(super) fn charged<T>(&self, work: impl FnOnce() -> T) -> T {
         let before = processor_time();
         let done = work();
@@ -87,13 +87,13 @@ impl Meter {
     }
 }
 
-/// Of this thread.
+/// Processor time of this thread.
 fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
 }
 
-/// A client's task, whose processor time is charged to its user, if that user has a budget.
+/// A client's task. Its processor time is charged to its user, if that user has a budget.
 pub(super) struct Metered<F> {
     task: Pin<Box<F>>,
     meter: Option<Meter>,
@@ -135,7 +135,7 @@ mod tests {
             "only user 7 waits"
         );
         assert_eq!(budget.wait(7, later(100)), second * 3 / 10);
-        // Ten seconds, of which a quarter is the user's.
+        // Ten seconds, a quarter of which is the user's.
         let mut now = begin;
         let (end, mut used) = (later(10_000), second + second / 10);
         while now < end {

@@ -22,9 +22,9 @@ use crate::live::plan::Plan;
 use crate::report::PortReport;
 use crate::trace::FrameTrace;
 
-/// How long a client waits for its answer: other clients may be served first.
+/// The time that a client waits for its answer: other clients may be served first.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The same for changes: a thousand ports may be closed and opened.
+/// The same for changes: they may close and open a thousand ports.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(120);
 /// Most headers of an answer.
 const HEADERS_MOST: usize = 32;
@@ -33,10 +33,10 @@ const HEAD_MOST: u64 = 16 << 10;
 /// Most bytes of an answer's body.
 const REPLY_MOST: u64 = 64 << 20;
 
-/// Why a request failed.
+/// Reasons why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// Nobody serves the socket.
+    /// No daemon serves the socket.
     #[error(
         "no daemon answers at {0}: start one with `nicety serve`, or name the socket of one that runs: --control SOCKET"
     )]
@@ -51,18 +51,18 @@ pub enum AskError {
         path: PathBuf,
         /// The server: `process 4711`.
         process: String,
-        /// How long the client waited.
+        /// The time that the client waited.
         timeout: Duration,
     },
-    /// The server accepts no connections.
+    /// The server does not accept connections.
     #[error("somebody has the socket {path}, and takes no connection: its queue was full for {timeout:?}")]
     Full {
         /// The socket.
         path: PathBuf,
-        /// How long the client waited.
+        /// The time that the client waited.
         timeout: Duration,
     },
-    /// The socket is another user's.
+    /// The socket belongs to another user.
     #[error(
         "{0} is another user's, and not for this one: its owner may ask, and whom [daemon] control_group in the host file names"
     )]
@@ -72,7 +72,7 @@ pub enum AskError {
     Foreign {
         /// The socket.
         path: PathBuf,
-        /// What was wrong.
+        /// The error in the answer.
         why: String,
     },
     /// The daemon is still starting.
@@ -81,12 +81,12 @@ pub enum AskError {
     /// The daemon refused.
     #[error("{0}")]
     Refused(Box<Problem>),
-    /// The system.
+    /// A system call failed.
     #[error("asking the daemon at {path}: {error}")]
     System {
         /// The socket.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         error: io::Error,
     },
 }
@@ -128,15 +128,15 @@ pub enum Ask {
     Threads,
     /// The path of a frame.
     Trace(TraceRequest),
-    /// What applying a host file would do.
+    /// The changes that applying a host file would make.
     Plan(HostText),
     /// Apply a host file.
     Apply(HostText),
-    /// The host file was written.
+    /// Report that the host file was written.
     Saved(HostText),
     /// Add a port, a group or an uplink.
     Add(List, PortValues),
-    /// Change values of one.
+    /// Change values of an entry.
     Set {
         /// Its list.
         list: List,
@@ -144,16 +144,16 @@ pub enum Ask {
         name: String,
         /// The values.
         values: PortValues,
-        /// An attached VM may lose its adapter.
+        /// Whether an attached VM may lose its adapter.
         cut_off: bool,
     },
-    /// Remove one.
+    /// Remove an entry.
     Remove {
         /// Its list.
         list: List,
         /// Its name.
         name: String,
-        /// An attached VM may lose its adapter.
+        /// Whether an attached VM may lose its adapter.
         cut_off: bool,
     },
 }
@@ -167,11 +167,11 @@ pub enum Reply {
     Port(Box<PortReport>),
     /// Addresses.
     Addresses(AddressList),
-    /// It was restarted.
+    /// The port was restarted.
     Restarted(Restarted),
     /// A port's state.
     Saved(Vec<u8>),
-    /// It continues.
+    /// The port continues.
     Restored(Restored),
     /// The daemon itself.
     Version(DaemonView),
@@ -181,9 +181,9 @@ pub enum Reply {
     Threads(ThreadList),
     /// The path of the frame.
     Traced(FrameTrace),
-    /// What would be done.
+    /// The changes that would be made.
     Plan(Plan),
-    /// What was done.
+    /// The changes that were made.
     Changed(Box<Changed>),
 }
 
@@ -289,14 +289,14 @@ pub fn ask(path: &Path, ask: Ask) -> Result<Reply, AskError> {
     ask_within(path, ask, timeout)
 }
 
-/// As [`ask`], with this timeout for each step.
+/// Like [`ask`], with this timeout for each step.
 pub fn ask_within(path: &Path, ask: Ask, timeout: Duration) -> Result<Reply, AskError> {
     let request = ask.request().map_err(|error| foreign(path, error.to_string()))?;
-    let asked = Asked::send(path, &request, "HTTP/1.1", timeout)?;
+    let sent = SentRequest::send(path, &request, "HTTP/1.1", timeout)?;
     let mut answer = Vec::new();
-    let heard = (&asked.stream).take(REPLY_MOST).read_to_end(&mut answer);
+    let received = (&sent.stream).take(REPLY_MOST).read_to_end(&mut answer);
     if answer.is_empty() {
-        asked.written.and(heard).map_err(|error| asked.whose.silent(error))?;
+        sent.written.and(received).map_err(|error| sent.server.silent(error))?;
     }
     let (status, body) = parts(&answer).map_err(|why| foreign(path, why))?;
     if (200..300).contains(&status) {
@@ -305,19 +305,20 @@ pub fn ask_within(path: &Path, ask: Ask, timeout: Duration) -> Result<Reply, Ask
     Err(refused(path, status, body))
 }
 
-/// Starts a capture: the reader yields pcapng, block by block, until the daemon ends. A read that waits for longer than `tick`
+/// Starts a capture. The reader yields pcapng block by block until the daemon ends. A read that waits for longer than `tick`
 /// fails with [`io::ErrorKind::WouldBlock`].
 pub fn capture(path: &Path, request: &CaptureRequest, tick: Duration) -> Result<impl Read + use<>, AskError> {
     let body = serde_json::to_vec(request).map_err(|error| foreign(path, error.to_string()))?;
     let request = Request { method: "POST", path: "/v1/captures".to_owned(), body, kind: JSON };
-    // HTTP/1.0 answers are not chunked, and end with the connection.
-    let asked = Asked::send(path, &request, "HTTP/1.0", CLIENT_TIMEOUT)?;
-    let mut answer = BufReader::new(asked.stream);
+    // Answers of HTTP/1.0 are not chunked and end with the connection.
+    let sent = SentRequest::send(path, &request, "HTTP/1.0", CLIENT_TIMEOUT)?;
+    let mut answer = BufReader::new(sent.stream);
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let most = HEAD_MOST.saturating_sub(head.len() as u64);
-        let heard = (&mut answer).take(most).read_until(b'\n', &mut head).map_err(|error| asked.whose.silent(error))?;
-        if heard == 0 {
+        let received =
+            (&mut answer).take(most).read_until(b'\n', &mut head).map_err(|error| sent.server.silent(error))?;
+        if received == 0 {
             return Err(foreign(path, "its answer is cut".to_owned()));
         }
     }
@@ -327,7 +328,7 @@ pub fn capture(path: &Path, request: &CaptureRequest, tick: Duration) -> Result<
     let status = response.code.unwrap_or_default();
     if status != 200 {
         let mut body = Vec::new();
-        answer.take(REPLY_MOST).read_to_end(&mut body).map_err(|error| asked.whose.silent(error))?;
+        answer.take(REPLY_MOST).read_to_end(&mut body).map_err(|error| sent.server.silent(error))?;
         return Err(refused(path, status, &body));
     }
     let failed = |error: Errno| AskError::System { path: path.to_owned(), error: error.into() };
@@ -348,14 +349,14 @@ fn refused(path: &Path, status: u16, body: &[u8]) -> AskError {
     }
 }
 
-/// The server's socket, for error messages.
-struct Whose<'a> {
+/// The server's socket and process, for error messages.
+struct Server<'a> {
     path: &'a Path,
     timeout: Duration,
     process: String,
 }
 
-impl Whose<'_> {
+impl Server<'_> {
     /// The error if the request was not sent.
     fn lost(&self, error: io::Error) -> AskError {
         let path = self.path.to_owned();
@@ -378,19 +379,19 @@ impl Whose<'_> {
 }
 
 /// A request in flight.
-struct Asked<'a> {
-    whose: Whose<'a>,
+struct SentRequest<'a> {
+    server: Server<'a>,
     stream: UnixStream,
-    /// A server that answers early has closed its end before all was written: its answer says why.
+    /// The result of writing. A server that answers early closes its end before all is written; its answer has the reason.
     written: io::Result<()>,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> SentRequest<'a> {
     fn send(path: &'a Path, request: &Request, version: &str, timeout: Duration) -> Result<Self, AskError> {
-        let mut whose = Whose { path, timeout, process: "a process".to_owned() };
-        let mut stream = connect(path, timeout).map_err(|error| whose.lost(error))?;
+        let mut server = Server { path, timeout, process: "a process".to_owned() };
+        let mut stream = connect(path, timeout).map_err(|error| server.lost(error))?;
         if let Ok(peer) = sockopt::socket_peercred(&stream) {
-            whose.process = format!("process {}", peer.pid.as_raw_nonzero());
+            server.process = format!("process {}", peer.pid.as_raw_nonzero());
         }
         let Request { method, path: place, body, kind } = request;
         let length = body.len();
@@ -399,7 +400,7 @@ impl<'a> Asked<'a> {
             "{method} {place} {version}\r\nhost: nicety\r\nconnection: close\r\n{kind}content-length: {length}\r\n\r\n"
         );
         let written = stream.write_all(&[head.as_bytes(), body.as_slice()].concat());
-        Ok(Self { whose, stream, written })
+        Ok(Self { server, stream, written })
     }
 }
 
@@ -420,7 +421,7 @@ fn parts(answer: &[u8]) -> Result<(u16, &[u8]), String> {
     }
 }
 
-/// Connects. If the daemon accepts no more connections its queue fills up: that must not block for ever.
+/// Connects. If the daemon accepts no connections its queue fills up; the timeout prevents blocking for ever.
 fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     let address = SocketAddrUnix::new(path)?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;

@@ -1,4 +1,4 @@
-//! The connected clients. Each user has the same right to the places: whoever has most of them makes room.
+//! The connected clients. All users have equal rights to the places: the user with most clients makes room.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,36 +8,36 @@ use tokio::task::JoinHandle;
 
 /// Most connections at once.
 pub(super) const CONNECTIONS_MOST: usize = 64;
-/// Most connections of a user who may only read. Each may keep an answer of some megabytes waiting.
+/// Most connections of a user who may only read. Each may leave an answer of some megabytes unread.
 const USERS_MOST: usize = 16;
 
 /// One client.
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) task: JoinHandle<()>,
-    /// Its request is being answered.
+    /// Whether its request is being answered.
     pub(super) busy: Arc<AtomicBool>,
-    /// The user, if it is one who may only read.
+    /// The user, if it may only read.
     pub(super) reader: Option<u32>,
 }
 
-/// All clients, by the time since they connected.
+/// All clients, in the order in which they connected.
 #[derive(Debug, Default)]
 pub(super) struct Clients(Vec<Client>);
 
 impl Clients {
-    /// Forgets those that have gone.
+    /// Removes clients that have disconnected.
     pub(super) fn tidy(&mut self) {
         self.0.retain(|client| !client.task.is_finished());
     }
 
-    /// Adds one, after it was made room for.
+    /// Adds a client. Make room for it first.
     pub(super) fn add(&mut self, client: Client) {
         self.0.push(client);
     }
 
-    /// Makes room for one more client: a user's own, if that user has too many; else, if all places are taken, a client of the
-    /// user who has most.
+    /// Makes room for one more client. If the user has too many clients, disconnects one of them. Else, if all places are taken,
+    /// disconnects a client of the user who has most.
     pub(super) fn make_room_for(&mut self, reader: Option<u32>) {
         let of = |clients: &[Client]| clients.iter().filter(|client| client.reader == reader).count();
         if reader.is_some() && of(&self.0) >= USERS_MOST {
@@ -47,7 +47,7 @@ impl Clients {
         }
     }
 
-    /// Disconnects a client. False if there is none.
+    /// Disconnects a client. Returns false if there is none.
     pub(super) fn make_room(&mut self) -> bool {
         let mut counts = BTreeMap::<u32, usize>::new();
         for reader in self.0.iter().filter_map(|client| client.reader) {
@@ -57,8 +57,8 @@ impl Clients {
         self.end_one_of(greatest)
     }
 
-    /// Disconnects the client of a user that has been connected longest without a whole request, or else without reading its
-    /// answer.
+    /// Disconnects the user's client that has been connected longest without a whole request. If there is none, the client that
+    /// has been connected longest without reading its answer.
     fn end_one_of(&mut self, reader: Option<u32>) -> bool {
         let its = |client: &Client| client.reader == reader;
         let silent = self.0.iter().position(|client| its(client) && !client.busy.load(Ordering::Relaxed));

@@ -1,4 +1,4 @@
-//! What a daemon reports through its control socket.
+//! The daemon's reports for its control socket.
 
 use std::sync::{Arc, OnceLock};
 
@@ -49,15 +49,15 @@ impl Inspect for Daemon {
     }
 }
 
-/// The daemon, once it runs. The control socket is taken before any port is opened, so that a second daemon with the same host file
-/// disturbs nothing.
+/// The daemon, once it runs. The control socket is made before any port is opened, so that a second daemon with the same host
+/// file disturbs nothing.
 #[derive(Default)]
 pub struct Soon(OnceLock<Arc<Live>>);
 
 impl Soon {
     /// Sets the running daemon. Only the first call counts.
     pub fn runs(&self, live: &Arc<Live>) {
-        let _it_is_known = self.0.set(Arc::clone(live));
+        let _already_set = self.0.set(Arc::clone(live));
     }
 }
 

@@ -1,4 +1,5 @@
-//! Users who may only read, against the daemon and against each other. These tests run as root, and are other users on threads.
+//! Limits of users who may only read: they protect the daemon and the other readers. These tests run as root, and act as other
+//! users on threads.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -14,14 +15,14 @@ use tempfile::TempDir;
 use super::tests::Fake;
 use super::{Ask, Control, Host, REQUEST_MOST, ask, prepare};
 
-/// Nobody's number on this machine.
+/// A user number that no account of this machine has.
 const READER: u32 = 54_321;
 
-/// A daemon of two ports that everybody may ask; `None`, with a word on it, where this process cannot be another user.
+/// A daemon of two ports that every user may query. Prints a note and returns `None` if this process cannot become another user.
 fn everybody_may_ask(test: &str) -> Option<(Control, TempDir)> {
     if !geteuid().is_root() {
-        // Past the harness, which keeps what is printed by tests that pass to itself.
-        let _nobody_listens = writeln!(std::io::stdout(), "\nSKIPPED {test}: only root can be another user");
+        // Write past the test harness, which swallows the output of tests that pass.
+        let _stdout_closed = writeln!(std::io::stdout(), "\nSKIPPED {test}: only root can be another user");
         return None;
     }
     let dir = TempDir::new().unwrap();
@@ -38,7 +39,7 @@ fn socket(dir: &TempDir) -> PathBuf {
     dir.path().join("c.sock")
 }
 
-/// On a thread of its own, as another user.
+/// Runs `act` on a thread as another user.
 fn as_reader<T: Send>(act: impl FnOnce() -> T + Send) -> T {
     let user = Uid::from_raw(READER);
     let act = || {
@@ -57,7 +58,7 @@ fn request(head: &str, body: &[u8]) -> Vec<u8> {
 /// The answer to a request.
 fn answer(path: &Path, request: &[u8]) -> String {
     let mut stream = UnixStream::connect(path).unwrap();
-    // The answer may come before all of it is written.
+    // The answer may come before the whole request is written.
     let _ = stream.write_all(request);
     let mut reply = Vec::new();
     let _ = stream.read_to_end(&mut reply);
@@ -95,7 +96,7 @@ fn a_reader_who_connects_without_end_fails_no_change() {
         }
         let change = || ask(path, Ask::Restart { name: "vm0".into() });
         let mut failed: Vec<String> = (0..40).filter_map(|_| change().err()).map(|error| error.to_string()).collect();
-        // A client who takes time between connecting and asking.
+        // A client that waits between connecting and its request.
         for _ in 0..5 {
             let mut client = UnixStream::connect(path).unwrap();
             let before = connected.load(Ordering::Relaxed);
@@ -116,7 +117,7 @@ fn a_reader_who_connects_without_end_fails_no_change() {
 #[test]
 fn a_reader_may_not_plan_and_is_told_so_before_his_body_is_read() {
     let Some((control, _dir)) = everybody_may_ask("a_reader_may_not_plan") else { return };
-    // A body that never comes.
+    // A body that never arrives.
     let head = b"POST /v1/host/plan HTTP/1.1\r\nhost: n\r\nconnection: close\r\ncontent-length: 1000000\r\n\r\n";
     let reply = as_reader(|| answer(control.path(), head));
     assert!(reply.starts_with("HTTP/1.1 403 ") && reply.contains("/v1/problems/may-only-read"), "{reply}");

@@ -1,4 +1,4 @@
-//! The paths of the API. Each reads, or changes through [`Live`](crate::live::Live).
+//! The paths of the API. Each handler reads, or makes changes through [`Live`](crate::live::Live).
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
@@ -128,7 +128,7 @@ fn who(peer: Peer) -> String {
     peer.map_or_else(|| "somebody".to_owned(), |peer| format!("user {} (process {})", peer.uid, peer.pid))
 }
 
-/// Logs a client's change: who, the plan, and whether it was kept.
+/// Logs a client's change: the client, the plan, and whether the change was kept.
 pub(super) fn logged(peer: Peer, done: Result<Changed, ChangeError>) -> Answer<Changed> {
     let say = |changed: &Changed, halfway: bool| {
         let plan = changed.plan.changes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
@@ -148,7 +148,7 @@ pub(super) fn logged(peer: Peer, done: Result<Changed, ChangeError>) -> Answer<C
     Ok(done?)
 }
 
-/// Runs slow work beside the control thread. It is finished even if the client disconnects.
+/// Runs slow work beside the control thread. The work is finished even if the client disconnects.
 async fn beside<T: Send + 'static>(work: impl FnOnce() -> Answer<T> + Send + 'static) -> Answer<T> {
     let meter = Meter::current();
     let charged = move || match meter {
@@ -354,7 +354,7 @@ pub(super) async fn trace(State(served): Daemon, Small(body): Small) -> Answer<a
         Problem::new(MALFORMED, "the frame is no text of hexadecimal digits, two for each byte: ffffffffffff5254…")
     })?;
     beside(move || match live.daemon().trace(&port, &frame) {
-        Some(Ok(told)) => Ok(axum::Json(told)),
+        Some(Ok(trace)) => Ok(axum::Json(trace)),
         Some(Err(why)) => Err(Problem::new(MALFORMED, why)),
         None => Err(Problem::new(NO_SUCH_PORT, no_port(&port, &served.inspect.ports()))),
     })
@@ -482,7 +482,7 @@ fn understood(text: &HostText, live: &Live) -> Answer<Host> {
 
 /// Converts JSON values to TOML.
 fn values(PortValues(values): PortValues) -> Answer<Vec<(String, Option<toml::Value>)>> {
-    // The one thing of JSON's that TOML has not, besides numbers beyond 64 bits.
+    // JSON has null, which TOML has not, and numbers beyond 64 bits.
     let wrong = |key: &str| {
         Problem::new(MALFORMED, format!("{key:?}: no value of a host file: it has a null or too large a number in it"))
     };

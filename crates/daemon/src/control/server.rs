@@ -1,4 +1,4 @@
-//! The server: one thread, a [bounded number](super::clients) of connections. No client blocks another: a silent client is
+//! The server: one thread, and a [bounded number](super::clients) of connections. No client blocks another. A silent client is
 //! disconnected after [`TIMEOUT`], or as soon as its place is needed. Changes run on their own threads, one at a time.
 
 use std::io;
@@ -33,10 +33,10 @@ use super::{Inspect, TIMEOUT, routes};
 use crate::clock::Clock;
 use crate::port_log::{Share, counted};
 
-/// The longest time of a connection, unless it is a capture's.
+/// The longest duration of a connection, unless it is a capture's.
 const LIFE: Duration = Duration::from_secs(60);
-/// After so many connections of users who may only read, the next one waits for a [`BREATH`]: connecting costs them less than it
-/// costs the daemon.
+/// Connections of users who may only read that are accepted at once. Then the next one waits for a [`BREATH`]: connecting costs
+/// such a user less than it costs the daemon.
 const READERS_AT_ONCE: u32 = 4;
 const BREATH: Duration = Duration::from_millis(1);
 /// The pause after the system refused a connection (for example without free descriptors).
@@ -45,18 +45,18 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(200);
 /// The credentials of a client; `None` if the system does not report them.
 pub(super) type Peer = Option<PeerCredentials>;
 
-/// What requests work on.
+/// The state that requests work on.
 pub(super) struct Served {
     pub(super) host: PathBuf,
     pub(super) inspect: Arc<dyn Inspect>,
     pub(super) changers: Changers,
-    /// The number of captures that are being read.
+    /// The number of running captures.
     pub(super) captures: Arc<AtomicUsize>,
-    /// Host files and states that may be read and understood at once.
+    /// Permits to read and parse a host file or a state.
     pub(super) large: Arc<Semaphore>,
 }
 
-/// Who may make changes: root, the daemon's user, the socket's owner, and the members of a group.
+/// The users that may make changes: root, the daemon's user, the socket's owner, and the members of a group.
 #[derive(Debug)]
 pub(super) struct Changers {
     users: Vec<u32>,
@@ -76,7 +76,7 @@ impl Changers {
             || self.group.as_ref().is_some_and(|(group, _)| *group == gid || is_in(uid, gid, *group))
     }
 
-    /// Whether this user may always make changes, and is no [`Budget`]'s.
+    /// Whether this user may always make changes, and has no [`Budget`].
     fn has(&self, peer: Peer) -> bool {
         peer.is_some_and(|peer| self.users.contains(&peer.uid))
     }
@@ -98,7 +98,7 @@ fn is_in(user: u32, first: u32, group: u32) -> bool {
     getgrouplist(&name, Gid::from_raw(first)).is_ok_and(|groups| groups.iter().any(|found| found.as_raw() == group))
 }
 
-/// See the module's page.
+/// The control socket's server.
 pub(super) struct Server {
     pub(super) listener: Listener,
     pub(super) bell: Arc<OwnedFd>,
@@ -153,11 +153,14 @@ impl Server {
                     }
                 }
                 Ok(_) => ready.clear_ready(),
-                // No descriptors are left: free one by disconnecting a silent client.
+                // No descriptors are left: disconnect a silent client to free one.
                 Err(_) if clients.make_room() => {}
                 Err(errno) => {
-                    if let Some(unsaid) = share.may_say(clock.now()) {
-                        warn!("{}", counted(format_args!("a control connection was not accepted: {errno}"), unsaid));
+                    if let Some(suppressed) = share.admit(clock.now()) {
+                        warn!(
+                            "{}",
+                            counted(format_args!("a control connection was not accepted: {errno}"), suppressed)
+                        );
                     }
                     tokio::time::sleep(REFUSED_PAUSE).await;
                 }
@@ -179,31 +182,31 @@ fn answer(socket: OwnedFd, peer: Peer, router: &Router, meter: Option<Meter>) ->
     };
     let reader = meter.as_ref().and(peer).map(|peer| peer.uid);
     let busy = Arc::new(AtomicBool::new(false));
-    let (asked, router) = (Arc::clone(&busy), router.clone());
+    let (answering, router) = (Arc::clone(&busy), router.clone());
     let endless = Arc::new(AtomicBool::new(false));
     let (goes_on, pays) = (Arc::clone(&endless), meter.clone());
     let service = service_fn(move |request: Request<Incoming>| {
-        let (asked, mut router) = (Arc::clone(&asked), router.clone());
+        let (answering, mut router) = (Arc::clone(&answering), router.clone());
         let (endless, pays) = (Arc::clone(&endless), pays.clone());
         async move {
             if let Some(meter) = pays {
                 meter.paid().await;
             }
             let mut request = request.map(Body::new);
-            asked.store(request.body().is_end_stream(), Ordering::Relaxed);
+            answering.store(request.body().is_end_stream(), Ordering::Relaxed);
             request.extensions_mut().insert(peer);
-            request.extensions_mut().insert(Busy(Arc::clone(&asked)));
+            request.extensions_mut().insert(Busy(Arc::clone(&answering)));
             let answer = router.call(request).await;
             // An endless answer keeps its place until it ends.
             let lasts = answer.as_ref().is_ok_and(|answer| answer.extensions().get::<Endless>().is_some());
             endless.store(lasts, Ordering::Relaxed);
-            asked.store(lasts, Ordering::Relaxed);
+            answering.store(lasts, Ordering::Relaxed);
             answer
         }
     });
     let task = async move {
         let mut http = hyper::server::conn::http1::Builder::new();
-        // A client may close its half after the request: socat does.
+        // A client may close its half after the request, as socat does.
         http.timer(TokioTimer::new()).header_read_timeout(TIMEOUT).half_close(true);
         let connection = http.serve_connection(TokioIo::new(stream), service);
         tokio::pin!(connection);

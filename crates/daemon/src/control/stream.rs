@@ -1,4 +1,4 @@
-//! The body of an endless answer: a capture, until its reader disconnects.
+//! The body of an endless answer: a capture that lasts until its reader disconnects.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -16,14 +16,14 @@ use crate::live::capture::Capture;
 
 /// Most captures at once.
 const CAPTURES_MOST: usize = 8;
-/// The time between two statistics blocks. It also bounds how late a disconnected reader is noticed.
+/// The time between two statistics blocks. It also limits the delay until a disconnected reader is noticed.
 const TICK: Duration = Duration::from_secs(1);
 
 /// Marks an answer that lasts until its reader disconnects.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Endless;
 
-/// A place among the captures; freed on drop.
+/// A place among the captures. Dropping it frees the place.
 #[derive(Debug)]
 pub(super) struct Place(Arc<AtomicUsize>);
 
@@ -42,7 +42,7 @@ impl Drop for Place {
     }
 }
 
-/// See the module's page.
+/// The stream of a capture's blocks.
 #[derive(Debug)]
 pub(super) struct Stream {
     live: Arc<Live>,

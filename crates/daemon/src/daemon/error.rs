@@ -1,4 +1,4 @@
-//! Why a daemon or a port cannot start.
+//! Errors that prevent a daemon or a port from starting.
 
 use nicety_adapters::CreateError;
 use nicety_memory::MapError;
@@ -7,42 +7,42 @@ use nicety_vfio_user::ListenError;
 
 use crate::recorder::RecordError;
 
-/// Why a daemon, or one of its ports, could not start.
+/// Reasons why a daemon, or one of its ports, could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The port's socket.
+    /// The port's socket cannot be made.
     #[error("port {port}: {source}")]
     Socket {
         /// The port.
         port: String,
-        /// Why not.
+        /// The cause.
         source: ListenError,
     },
-    /// The port's adapter.
+    /// The port's adapter cannot be created.
     #[error("port {port}: {source}")]
     Adapter {
         /// The port.
         port: String,
-        /// Why not.
+        /// The cause.
         source: CreateError,
     },
-    /// Memory for the port.
+    /// There is no memory for the port.
     #[error("port {port}: {source}")]
     Memory {
         /// The port.
         port: String,
-        /// Why not.
+        /// The cause.
         source: MapError,
     },
-    /// The switch.
+    /// The switch refused the port.
     #[error("port {port}: {source}")]
     Switch {
         /// The port.
         port: String,
-        /// Why not.
+        /// The cause.
         source: PlaneError,
     },
-    /// Doorbells that cannot be mapped.
+    /// The adapter's doorbells cannot be mapped.
     #[error("port {port}: {adapter} has no doorbells that can be mapped: leave doorbells = \"mapped\" out")]
     Doorbells {
         /// The port.
@@ -50,7 +50,7 @@ pub enum StartError {
         /// Its adapter.
         adapter: &'static str,
     },
-    /// An adapter that cannot connect to its VMM.
+    /// The adapter cannot connect to its VMM.
     #[error("port {port}: {adapter} is reached by vfio-user, where a VMM connects: leave role = \"connect\" out")]
     Connects {
         /// The port.
@@ -58,15 +58,15 @@ pub enum StartError {
         /// Its adapter.
         adapter: &'static str,
     },
-    /// Its trace.
+    /// The port's trace cannot be recorded.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// The operating system.
+    /// A system call failed.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// Why not.
+        /// The cause.
         source: std::io::Error,
     },
 }

@@ -8,7 +8,7 @@ use tracing::info;
 use super::{Daemon, PortSpec, RunningUplink, StartError};
 use crate::recorder::Recorder;
 
-/// Why a port was not restarted.
+/// Reasons why a port was not restarted.
 #[derive(Debug, thiserror::Error)]
 pub enum RestartError {
     /// There is no port of this name.
@@ -17,7 +17,7 @@ pub enum RestartError {
     /// The port has not failed.
     #[error("port {0} has not failed: a restart would take its adapter away from its VM; nothing was done")]
     NotFailed(String),
-    /// Its capture file would be overwritten.
+    /// The restart would overwrite its capture file.
     #[error("{0} is a capture, and a new one would overwrite it: end the daemon, keep the file, and start it again")]
     Capture(String),
     /// An uplink could not be made.
@@ -25,7 +25,7 @@ pub enum RestartError {
     Uplink {
         /// Its name.
         name: String,
-        /// Why not.
+        /// The cause.
         why: String,
     },
     /// The new port was not opened.
@@ -34,7 +34,7 @@ pub enum RestartError {
     /// The old port is closed, but the new one was not opened.
     #[error("{0}; it is closed now: ask again when that is mended")]
     Start(#[from] StartError),
-    /// Making it panicked.
+    /// Making the uplink panicked.
     #[error("port {name} fails while it is made: {cause}; it is closed now: report it")]
     Panicked {
         /// Its name.
@@ -46,8 +46,8 @@ pub enum RestartError {
 
 impl Daemon {
     /// Closes a failed port and opens it as new, with the same name, socket and settings, and with counters of 0. Its VM must be
-    /// started again, unless its adapter reconnects by itself (virtio-net). A working port is left alone. Call it from one thread:
-    /// a second restart must come after the first.
+    /// started again, unless its adapter reconnects by itself (virtio-net). A working port is left alone. Call it from one
+    /// thread: a second restart must come after the first.
     pub fn restart(&self, name: &str) -> Result<(), RestartError> {
         if self.uplinks().iter().any(|uplink| uplink.name == name) {
             return self.restart_uplink(name);
@@ -67,7 +67,7 @@ impl Daemon {
         Err(error)
     }
 
-    /// What a port was made from that has failed, or could not be reopened.
+    /// The specification of a port that has failed, or could not be reopened.
     fn failed(&self, name: &str) -> Result<(PortSpec, Option<Arc<Recorder>>), RestartError> {
         if let Some(running) = self.ports().values().find(|running| running.spec.name == name) {
             return match running.port.failure() {
@@ -92,7 +92,7 @@ impl Daemon {
         let Some(maker) = maker.take() else { return Err(RestartError::Capture(name.to_owned())) };
         let (id, buffer_bytes, policy) = (port.id(), *buffer_bytes, policy.clone());
         drop(held);
-        // First close the old one: two cannot share a tap or a socket. Closing it again is harmless.
+        // Close the old one first: two cannot share a tap or a socket. Closing it again is harmless.
         self.give_up(id);
         let made = match caught(|| maker(self)) {
             Ok(made) => made,

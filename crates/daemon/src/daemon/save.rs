@@ -1,4 +1,4 @@
-//! A port's state is saved here and restored in another daemon: `nicety port save` and `restore`.
+//! Saves a port's state, and restores it in another daemon: `nicety port save` and `restore`.
 
 use std::sync::mpsc;
 
@@ -16,8 +16,8 @@ impl Daemon {
         answer.recv_timeout(REMOVE_TIMEOUT).map_err(|_| SaveError::Late)?
     }
 
-    /// Restores a port whose attached VM does not use it, or that [`Daemon::save`] has stopped. It continues at once, with the
-    /// memory and the eventfds of the connected VMM.
+    /// Restores a port whose attached VM does not use it, or that [`Daemon::save`] has stopped. The port continues at once, with
+    /// the memory and the eventfds of the connected VMM.
     pub fn restore(&self, name: &str, state: PortState) -> Result<(), SaveError> {
         let (id, (done, answer)) = (self.function(name)?, mpsc::channel());
         self.inbox(id).push(Note::Restore(id, Box::new(state), done));

@@ -5,7 +5,7 @@ use nicety_plane::caught;
 use super::{Daemon, PortSpec, RestartError};
 
 impl Daemon {
-    /// Opens a port, as [`Daemon::open`]. If that fails and the port `is_due`, [`Daemon::restart`] can open it later.
+    /// Opens a port, like [`Daemon::open`]. If that fails and the port `is_due`, [`Daemon::restart`] can open it later.
     pub fn open_or_note(&self, spec: PortSpec, is_due: bool) -> Result<(), RestartError> {
         let name = spec.name.clone();
         let recorder = self.recorder(&spec)?;
@@ -21,8 +21,8 @@ impl Daemon {
         Err(error)
     }
 
-    /// Changes what can be changed while a VM is attached: the port's receive buffer, who may connect, and its policy. The error is
-    /// for a person.
+    /// Changes the values that can change while a VM is attached: the port's receive buffer, its access and its policy. The error
+    /// is a sentence for a person.
     pub fn set(&self, spec: &PortSpec) -> Result<(), String> {
         let mut ports = self.ports();
         // A port that waits to be reopened gets these values then.

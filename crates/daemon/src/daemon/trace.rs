@@ -5,7 +5,7 @@ use crate::trace::{FrameTrace, Words};
 use nicety_plane::TraceError;
 
 impl Daemon {
-    /// The path of a frame if it came in from a port or an uplink now. Changes nothing; `None` if there is no such port.
+    /// The path of a frame that comes in from a port or an uplink now. Changes nothing. `None` if there is no such port.
     pub fn trace(&self, port: &str, frame: &[u8]) -> Option<Result<FrameTrace, String>> {
         let views = self.views();
         let view = views.iter().find(|view| view.name == port)?;

@@ -1,4 +1,4 @@
-//! Watchers: captures.
+//! Watchers, which are captures.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ impl Daemon {
         self.generation.load(Ordering::Relaxed)
     }
 
-    /// How long frames stay in the switch.
+    /// The times that frames spend in the switch.
     pub fn times(&self) -> Histogram {
         self.plane.times()
     }

@@ -1,4 +1,4 @@
-//! Who may connect to a socket, as in a host file: owner, group and mode (docs/host-file.md, "Who may connect").
+//! Access to a socket, as a host file sets it: owner, group and mode (docs/host-file.md, "Who may connect").
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use nix::unistd::{Group, User};
 
 use super::walk::{Found, Key, Section, Walk};
 
-/// For all users of the machine.
+/// The mode for all users of the machine.
 const EVERYBODY: u32 = 0o666;
 
 const MODE: &str = "\"0600\" (owner), \"0660\" (and group) or \"0666\" (everybody: with open_to_everybody = true): who connects has to read and write";
@@ -21,13 +21,13 @@ pub(super) struct Names {
     open: &'static str,
 }
 
-/// For ports' sockets.
+/// The names for ports' sockets.
 pub(super) const PORTS: Names = Names { owner: "owner", group: "group", mode: "mode", open: "open_to_everybody" };
-/// For the control socket.
+/// The names for the control socket.
 pub(super) const CONTROL: Names =
     Names { owner: "control_owner", group: "control_group", mode: "control_mode", open: "control_open_to_everybody" };
 
-/// The keys for both.
+/// The keys of ports' sockets.
 pub(super) const KEYS: [Key; 4] = keys(&PORTS);
 pub(super) const CONTROL_KEYS: [Key; 4] = keys(&CONTROL);
 
@@ -40,10 +40,10 @@ const fn keys(names: &Names) -> [Key; 4] {
     ]
 }
 
-/// Who may connect to a socket, before the names are looked up.
+/// The accounts that may connect to a socket, before the names are looked up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AccessConfig {
-    /// The socket's owner; by default the user of the daemon.
+    /// The socket's owner; by default the daemon's user.
     pub owner: Option<String>,
     /// The socket's group; by default the daemon's.
     pub group: Option<String>,
@@ -51,10 +51,10 @@ pub struct AccessConfig {
     pub mode: Option<u32>,
 }
 
-/// Why a user or group cannot be used.
+/// Reasons why a user or group cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccountError {
-    /// It does not exist.
+    /// The account does not exist.
     #[error("there is no {kind} {name:?} on this machine (`getent {database}` lists those that there are)")]
     Unknown {
         /// `user` or `group`.
@@ -71,7 +71,7 @@ pub enum AccountError {
         kind: &'static str,
         /// The name.
         name: String,
-        /// Why not.
+        /// The cause.
         errno: Errno,
     },
 }
@@ -91,7 +91,7 @@ impl AccessConfig {
         self.mode.unwrap_or(if self.group.is_some() { 0o660 } else { Access::OWNER_ONLY })
     }
 
-    /// Looks up the names. A number is taken as it is.
+    /// Looks up the names. A number is used as it is.
     pub fn resolve(&self) -> Result<Access, AccountError> {
         let user = |name: &str| User::from_name(name).map(|user| user.map(|user| user.uid.as_raw()));
         let group = |name: &str| Group::from_name(name).map(|group| group.map(|group| group.gid.as_raw()));
@@ -101,7 +101,7 @@ impl AccessConfig {
     }
 }
 
-/// Prints itself as [`Access`] does.
+/// Prints the same text as [`Access`].
 impl fmt::Display for AccessConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let account = |name: &Option<String>| name.clone().map(|name| Account { id: 0, name });
@@ -129,7 +129,7 @@ fn account(
     }
     match look_up(&name) {
         Ok(Some(id)) => Ok(Account { id, name }),
-        // getpwnam(3): how some databases report an unknown name.
+        // getpwnam(3) lists these errors: some databases report an unknown name by them.
         Ok(None) | Err(Errno::ENOENT | Errno::ESRCH | Errno::EBADF | Errno::EPERM) => {
             Err(AccountError::Unknown { kind, database, name })
         }

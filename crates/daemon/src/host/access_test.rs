@@ -13,9 +13,9 @@ fn all_ports_have_what_sockets_says_and_each_may_have_its_own() {
     assert_eq!(host.port("vm1").unwrap().access.to_string(), "owner root, group libvirt-qemu, mode 0660");
     assert_eq!(host.port("vm2").unwrap().access.to_string(), "owner root, group 0, mode 0600");
     assert_eq!(host.daemon.access, AccessConfig::default(), "who may be a VMM may not ask what others do");
-    let asked = parse(&format!("{PORT}[daemon]\ncontrol_group = \"adm\"\n")).unwrap();
-    assert_eq!(asked.daemon.access.to_string(), "group adm, mode 0660");
-    assert_eq!(asked.port("vm1").unwrap().access.to_string(), "mode 0600");
+    let host = parse(&format!("{PORT}[daemon]\ncontrol_group = \"adm\"\n")).unwrap();
+    assert_eq!(host.daemon.access.to_string(), "group adm, mode 0660");
+    assert_eq!(host.port("vm1").unwrap().access.to_string(), "mode 0600");
 }
 
 #[test]
@@ -24,9 +24,9 @@ fn a_socket_is_open_to_everybody_only_if_that_is_said_twice_in_one_place() {
     assert_eq!(parse(&format!("{PORT}{open}")).unwrap().ports[0].access.mode(), 0o666);
     assert_eq!(parse(&format!("{PORT}[sockets]\n{open}")).unwrap().ports[0].access.mode(), 0o666);
     let once = error(&format!("{PORT}mode = \"0666\"\n"));
-    let said = "6: port.mode: with \"0666\" every user of this machine may connect, as this VM's VMM; if that is meant, say it twice: open_to_everybody = true (allowed: \"0600\"";
-    assert!(once.starts_with(said), "{once}");
-    for (text, said) in [
+    let message = "6: port.mode: with \"0666\" every user of this machine may connect, as this VM's VMM; if that is meant, say it twice: open_to_everybody = true (allowed: \"0600\"";
+    assert!(once.starts_with(message), "{once}");
+    for (text, message) in [
         ("open_to_everybody = true\n", "6: port.open_to_everybody: there is no mode = \"0666\" beside it"),
         (
             "mode = \"0666\"\n[sockets]\nmode = \"0660\"\nopen_to_everybody = false\n",
@@ -40,17 +40,17 @@ fn a_socket_is_open_to_everybody_only_if_that_is_said_twice_in_one_place() {
         ("owner = \"\"\n", "6: port.owner: \"\" cannot be a name"),
     ] {
         let found = error(&format!("{PORT}{text}"));
-        assert!(found.starts_with(said), "{found}");
+        assert!(found.starts_with(message), "{found}");
     }
 }
 
 #[test]
 fn a_group_that_is_no_unix_group_but_a_port_group_is_told_so() {
     let with = |name: &str| format!("{PORT}group = {name:?}\n[[port_group]]\nname = {name:?}\n");
-    let said = error(&with("web-of-nobody"));
+    let message = error(&with("web-of-nobody"));
     let expected = "6: port.group: there is no UNIX group \"web-of-nobody\", whose members could connect; a port group is chosen by port_group = \"web-of-nobody\"";
-    assert!(said.starts_with(expected), "{said}");
-    // One that is both is what it says.
+    assert!(message.starts_with(expected), "{message}");
+    // A name that is both is a UNIX group.
     assert_eq!(parse(&with("root")).unwrap().ports[0].access.group.as_deref(), Some("root"));
 }
 
@@ -73,12 +73,12 @@ fn names_are_looked_up_and_numbers_taken() {
 #[test]
 fn a_path_that_begins_with_a_tilde_is_refused_with_the_path_that_is_meant() {
     let home = std::env::home_dir().unwrap_or_else(|| Path::new("/home/you").to_owned());
-    let said = error(&PORT.replace("\"vm1.sock\"", "\"~/vm1.sock\""));
+    let message = error(&PORT.replace("\"vm1.sock\"", "\"~/vm1.sock\""));
     let meant = format!(
         "5: port.socket: \"~/vm1.sock\": no shell reads this file, and ~ is a name like any other here: write \"{}/vm1.sock\"",
         home.display()
     );
-    assert!(said.starts_with(&meant), "{said}");
-    let said = error(&format!("{PORT}[uplink]\nkind = \"capture\"\nfile = \"~you/all.pcapng\"\n"));
-    assert!(said.contains("no shell reads this file") && said.contains("\"./~you/all.pcapng\""), "{said}");
+    assert!(message.starts_with(&meant), "{message}");
+    let message = error(&format!("{PORT}[uplink]\nkind = \"capture\"\nfile = \"~you/all.pcapng\"\n"));
+    assert!(message.contains("no shell reads this file") && message.contains("\"./~you/all.pcapng\""), "{message}");
 }

@@ -1,5 +1,5 @@
 //! A host file as a document: its tables and values as written, with absolute paths. Documents are compared, changed, saved and
-//! exported; a [`Host`](super::Host) is the meaning. A document knows only the keys of paths, so that a new key of the host file
+//! exported. A [`Host`](super::Host) is their meaning. A document knows only the keys of paths, so a new key of the host file
 //! needs no change here.
 
 use std::path::Path;
@@ -17,7 +17,7 @@ const UPLINK: &str = "uplink";
 /// The table of defaults for ports' sockets.
 const SOCKETS: &str = "sockets";
 
-/// See the module's page.
+/// A parsed host file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Document(Table);
 
@@ -29,7 +29,7 @@ impl Document {
         Some(Self(root))
     }
 
-    /// As a host file.
+    /// The document as the text of a host file.
     pub fn text(&self) -> String {
         // A parsed document can always be written: it has no `None`, and all keys are texts.
         toml::to_string(&self.0).unwrap_or_default()
@@ -50,7 +50,7 @@ impl Document {
         value.as_array_mut()
     }
 
-    /// An uplink's table; empty if there is none.
+    /// An uplink's table. Empty if there is none.
     pub fn uplink(&self, name: &str) -> Table {
         let found = match self.0.get(UPLINK) {
             Some(Value::Table(table)) => Some(table),
@@ -60,7 +60,7 @@ impl Document {
         found.cloned().unwrap_or_default()
     }
 
-    /// The names of its ports, in order.
+    /// The ports' names, in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.list().iter().filter_map(name_of)
     }
@@ -69,7 +69,7 @@ impl Document {
     pub fn port(&self, name: &str) -> Option<Table> {
         let own = self.list().iter().find(|port| name_of(port) == Some(name))?.as_table()?;
         let mut whole = self.0.get(SOCKETS).and_then(Value::as_table).cloned().unwrap_or_default();
-        // A port that sets its mode must also say by itself that the socket is open to everybody.
+        // A port that sets its own mode must also say itself that the socket is open to everybody.
         if own.contains_key("mode") {
             whole.remove("open_to_everybody");
         }
@@ -81,7 +81,7 @@ impl Document {
         Some(whole)
     }
 
-    /// The names of the ports of a group; nothing if there is no such group.
+    /// The names of the ports of a group. `None` if there is no such group.
     pub fn members(&self, group: &str) -> Option<Vec<&str>> {
         let groups = self.0.get(GROUP).and_then(Value::as_array)?;
         groups.iter().find(|known| name_of(known) == Some(group))?;
@@ -89,7 +89,7 @@ impl Document {
         Some(self.list().iter().filter(is_in).filter_map(name_of).collect())
     }
 
-    /// The other tables, sorted by name: `switch`, `groups.web`. A table of tables counts as several.
+    /// The other tables, sorted by name: `switch`, `groups.web`. Subtables count as separate tables.
     pub fn tables(&self) -> Vec<(String, Table)> {
         let mut tables = Vec::new();
         for (key, value) in self.0.iter().filter(|(key, _)| ![PORT, SOCKETS].contains(&key.as_str())) {
@@ -112,7 +112,7 @@ impl Document {
         tables
     }
 
-    /// A copy with one more port, group or uplink. Its relative paths start at `dir`.
+    /// A copy with one more port, group or uplink. Relative paths of `entry` start at `dir`.
     pub fn with(&self, list: List, entry: Table, dir: &Path) -> Self {
         let mut new = self.clone();
         let mut entry = Value::Table(entry);
@@ -123,7 +123,7 @@ impl Document {
         new
     }
 
-    /// A copy without the one of this name, if it exists. An empty list is removed.
+    /// A copy without the entry of this name, if it exists. An empty list is removed.
     pub fn without(&self, list: List, name: &str) -> Self {
         let mut new = self.clone();
         let left = new.list_mut(list).map_or(1, |entries| {
@@ -136,12 +136,12 @@ impl Document {
         new
     }
 
-    /// Whether there is one of this name.
+    /// Whether there is an entry of this name.
     pub fn has(&self, list: List, name: &str) -> bool {
         self.clone().list_mut(list).is_some_and(|entries| entries.iter().any(|entry| name_of(entry) == Some(name)))
     }
 
-    /// A copy with these values for the one of this name, if it exists; a key without a value is removed.
+    /// A copy with these values for the entry of this name, if it exists. A key without a value is removed.
     pub fn with_values(&self, list: List, name: &str, values: &[(String, Option<Value>)], dir: &Path) -> Self {
         let mut new = self.clone();
         let found = new.list_mut(list).and_then(|list| list.iter_mut().find(|entry| name_of(entry) == Some(name)));
@@ -172,7 +172,7 @@ pub enum List {
 }
 
 impl List {
-    /// Its name in a host file.
+    /// The list's name in a host file.
     pub fn key(self) -> &'static str {
         match self {
             Self::Ports => PORT,
@@ -182,7 +182,7 @@ impl List {
     }
 }
 
-/// The word for one entry.
+/// Prints the word for one entry.
 impl std::fmt::Display for List {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
@@ -193,7 +193,7 @@ impl std::fmt::Display for List {
     }
 }
 
-/// The name of a port or a group; for an uplink without a name, its kind.
+/// The name of a port or a group. For an uplink without a name: its kind.
 fn name_of(entry: &Value) -> Option<&str> {
     entry.get("name").or_else(|| entry.get("kind")).and_then(Value::as_str)
 }

@@ -1,4 +1,4 @@
-//! Which ports' unicasts other ports can read, by their policies (docs/switch.md, "Who can read whose frames").
+//! Eavesdropping: the ports whose unicasts other ports can read, by their policies (docs/switch.md, "Who can read whose frames").
 
 use std::fmt;
 
@@ -6,23 +6,23 @@ use nicety_switch::{Policy, Vlan, VlanSet};
 
 use super::PortConfig;
 
-/// The ports that can be eavesdropped on, and those that can eavesdrop, by the keys that let them.
+/// The ports that can be eavesdropped on, and those that can eavesdrop, by the keys that allow it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Eavesdropping {
-    /// How many ports there are.
+    /// Number of ports.
     ports: usize,
     /// Ports whose unicasts another port can read.
     on: Vec<String>,
-    /// Keys, and the ports that these let read another's unicasts.
+    /// Keys, and the ports that can read another's unicasts because of them.
     by: Vec<(Vec<&'static str>, Vec<String>)>,
 }
 
 impl Eavesdropping {
-    /// What these ports can read of each other.
+    /// Eavesdropping among these ports.
     pub fn among(ports: &[PortConfig]) -> Self {
         let mut all = Self { ports: ports.len(), ..Self::default() };
         let hears = |listener: &PortConfig, port: &PortConfig| {
-            // A standby is its VM's own.
+            // A standby port belongs to the same VM.
             listener.mac != port.mac && meet(&listener.policy.vlan, &port.policy.vlan)
         };
         for port in ports {
@@ -60,7 +60,7 @@ impl fmt::Display for Eavesdropping {
     }
 }
 
-/// The keys that are `"accept"` and let a port get frames for another's address.
+/// The keys that are `"accept"` and let a port get frames for another port's address.
 fn keys(policy: &Policy) -> Vec<&'static str> {
     let Policy { promiscuous, mac_changes, forged_transmits, .. } = policy;
     let keys = [("promiscuous", promiscuous), ("mac_changes", mac_changes), ("forged_transmits", forged_transmits)];
@@ -89,7 +89,7 @@ fn vlans(vlan: &Vlan) -> Vlans {
         Vlan::Flat => Vlans { flat: true, ..Vlans::default() },
         Vlan::Access(id) => Vlans { customer: [*id].into_iter().collect(), ..Vlans::default() },
         Vlan::Service(id) => Vlans { service: [*id].into_iter().collect(), ..Vlans::default() },
-        // A trunk has the service VLANs of the same numbers too.
+        // A trunk also has the service VLANs of the same numbers.
         Vlan::Trunk { allowed, native } => {
             let mut customer = allowed.clone();
             customer.extend(*native);
@@ -102,8 +102,8 @@ fn vlans(vlan: &Vlan) -> Vlans {
 mod tests {
     use super::super::*;
 
-    /// What is said of ports with these keys.
-    fn said(ports: &[&str]) -> String {
+    /// The warning about ports with these keys.
+    fn warning(ports: &[&str]) -> String {
         let port = |(index, keys): (usize, &&str)| {
             format!(
                 "[[port]]\nname = \"vm{index}\"\nadapter = \"e1000\"\nmac = \"52:54:00:00:00:0{index}\"\nsocket = \"{index}.sock\"\n{keys}\n"
@@ -121,20 +121,20 @@ mod tests {
     #[test]
     fn each_port_that_another_can_read_is_named_with_whom_and_by_which_keys() {
         let nobody = "no port can be eavesdropped on by another";
-        assert_eq!(said(&[""]), nobody, "alone");
-        assert_eq!(said(&["", ""]), "can be eavesdropped on: vm0, vm1; by vm0, vm1 (mac_changes, forged_transmits)");
+        assert_eq!(warning(&[""]), nobody, "alone");
+        assert_eq!(warning(&["", ""]), "can be eavesdropped on: vm0, vm1; by vm0, vm1 (mac_changes, forged_transmits)");
         assert_eq!(
-            said(&["", "", ""]),
+            warning(&["", "", ""]),
             "can be eavesdropped on: all ports; by all ports (mac_changes, forged_transmits)"
         );
-        assert_eq!(said(&[STRICT, STRICT]), nobody);
-        // It protects its neighbours, not itself.
+        assert_eq!(warning(&[STRICT, STRICT]), nobody);
+        // The restriction protects the port's neighbours, not the port itself.
         assert_eq!(
-            said(&[STRICT, "mac_changes = \"reject\""]),
+            warning(&[STRICT, "mac_changes = \"reject\""]),
             "can be eavesdropped on: vm0; by vm1 (forged_transmits)"
         );
         assert_eq!(
-            said(&[STRICT, &format!("{STRICT}\npromiscuous = \"accept\"")]),
+            warning(&[STRICT, &format!("{STRICT}\npromiscuous = \"accept\"")]),
             "can be eavesdropped on: vm0; by vm1 (promiscuous)"
         );
     }
@@ -142,12 +142,12 @@ mod tests {
     #[test]
     fn ports_without_a_vlan_in_common_read_nothing_of_each_other() {
         let nobody = "no port can be eavesdropped on by another";
-        assert_eq!(said(&["vlan = 10", "vlan = 20"]), nobody);
-        assert_eq!(said(&["vlan = 10", ""]), nobody);
-        assert_eq!(said(&["vlan = 10", "qinq = 10"]), nobody);
-        let trunk = said(&["vlan = 10", "trunk = \"10,20\"", "vlan = 30"]);
+        assert_eq!(warning(&["vlan = 10", "vlan = 20"]), nobody);
+        assert_eq!(warning(&["vlan = 10", ""]), nobody);
+        assert_eq!(warning(&["vlan = 10", "qinq = 10"]), nobody);
+        let trunk = warning(&["vlan = 10", "trunk = \"10,20\"", "vlan = 30"]);
         assert_eq!(trunk, "can be eavesdropped on: vm0, vm1; by vm0, vm1 (mac_changes, forged_transmits)");
-        assert_ne!(said(&["vlan = 10", "trunk = \"20\"\nnative = 10"]), nobody);
-        assert_ne!(said(&["qinq = 10", "trunk = \"10\""]), nobody);
+        assert_ne!(warning(&["vlan = 10", "trunk = \"20\"\nnative = 10"]), nobody);
+        assert_ne!(warning(&["qinq = 10", "trunk = \"10\""]), nobody);
     }
 }

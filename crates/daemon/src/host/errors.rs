@@ -1,4 +1,4 @@
-//! The mistakes of a host file: all of them at once, each with its line, its key and what is allowed.
+//! The mistakes of a host file: all at once, each with its line, its key and the allowed values.
 
 use std::fmt;
 use std::io;
@@ -9,13 +9,13 @@ use nicety_socket::MAX_PATH;
 /// One mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostError {
-    /// The line, counted from 1; 0 if what is wrong is no file that a person has written, but a change.
+    /// The line, counted from 1. It is 0 for a mistake in a change, which no person wrote as a file.
     pub line: usize,
     /// In a change: the key's owner, such as `port vm1`; else empty.
     pub of: String,
     /// The key, such as `port.adapter`; empty if the file is not TOML.
     pub key: String,
-    /// What is wrong with it, and what was probably meant.
+    /// The mistake, and the value that was probably meant.
     pub what: String,
     /// The allowed values; empty where that is obvious.
     pub allowed: String,
@@ -28,7 +28,7 @@ impl fmt::Display for HostError {
             ("", key) => write!(f, "{key}: ")?,
             (of, key) => write!(f, "{of}: {}: ", key.split_once('.').map_or(key, |(_, key)| key))?,
         }
-        // It quotes the file, which may contain terminal control characters.
+        // The text quotes the file, which may contain terminal control characters.
         for part in self.what.chars() {
             match part {
                 '"' | '\'' | '\\' => write!(f, "{part}")?,
@@ -44,7 +44,7 @@ impl fmt::Display for HostError {
 
 /// Most mistakes of one file that are kept.
 pub(super) const MISTAKES_MOST: usize = 100;
-/// Longest name in bytes for which a similar one is looked for. The search takes time and memory by its length.
+/// Longest name in bytes for which to search a similar one. The search takes time and memory by the name's length.
 const MEANT_MOST: usize = 100;
 
 /// Every mistake of a host file, by line. Prints a line for each: `FILE:LINE: KEY: WHAT (allowed: …)`.
@@ -75,7 +75,7 @@ impl fmt::Display for HostErrors {
 
 impl std::error::Error for HostErrors {}
 
-/// Why a host file cannot be read.
+/// Reasons why a host file cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The file does not exist.
@@ -118,7 +118,7 @@ pub struct DeepControl {
     pub length: usize,
 }
 
-/// The name that was probably meant: the nearest one, if it is near enough. A very long name is like none.
+/// The name that was probably meant: the most similar one, if it is similar enough. A very long name has none.
 pub fn meant<'a>(given: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if given.len() > MEANT_MOST {
         return None;
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(meant("virtoi-net", names), Some("virtio-net"));
         assert_eq!(meant("rtl8139", names), None);
         assert_eq!(meant("", names), None);
-        // A matrix of 10^6 x 10 numbers would be made for each name.
+        // This would take a matrix of 10^6 x 10 numbers for each name.
         assert_eq!(meant(&"e1000".repeat(200_000), names), None);
     }
 }

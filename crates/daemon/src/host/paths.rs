@@ -1,5 +1,5 @@
-//! The paths of a host file: each has one use. Two sockets cannot share a path, and a capture or a trace would overwrite another
-//! file.
+//! The paths of a host file. Each path has one use: two sockets cannot share a path, and a capture or a trace would overwrite
+//! another file.
 
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
@@ -10,7 +10,7 @@ use nicety_socket::MAX_PATH;
 use super::walk::{Found, Section, Walk};
 use super::{Host, HostError, HostErrors};
 
-/// What a path is for.
+/// The use of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
     HostFile,
@@ -25,18 +25,18 @@ enum Use {
 struct Claim {
     path: PathBuf,
     what: Use,
-    /// The key that names it; empty for the host file.
+    /// The key that sets it. Empty for the host file itself.
     key: String,
     line: usize,
 }
 
-/// All claimed paths, with links resolved.
+/// All used paths, with links resolved.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Paths {
     claims: HashMap<PathBuf, Claim>,
 }
 
-/// The real path: existing links are followed. A missing rest stays as written, without `.` and doubled slashes.
+/// The real path, with existing links resolved. The part that does not exist stays as written, without `.` and doubled slashes.
 fn real(path: &Path) -> PathBuf {
     let mut plain: PathBuf = path.components().collect();
     // A link to a missing file: that file will be made. Linux follows at most forty links.
@@ -58,7 +58,7 @@ impl Paths {
         Self { claims: HashMap::from([(real(path), host)]) }
     }
 
-    /// Reads the path of an option ROM; ports may share one.
+    /// Reads the path of an option ROM. Ports may share one.
     pub(super) fn rom(&mut self, walk: &mut Walk, section: Section<'_>, dir: &Path) -> Option<PathBuf> {
         let path = file(walk, section, "rom", dir)?;
         self.claim(walk, section, "rom", path, Use::Rom)
@@ -76,7 +76,7 @@ impl Paths {
         self.claim(walk, section, "state", path, Use::State)
     }
 
-    /// Reads the path of a socket, which must be short enough for the system.
+    /// Reads the path of a socket. It must be short enough for the system.
     pub(super) fn socket(&mut self, walk: &mut Walk, section: Section<'_>, key: &str, dir: &Path) -> Option<PathBuf> {
         let path = file(walk, section, key, dir)?;
         let length = path.as_os_str().as_bytes().len();
@@ -117,8 +117,8 @@ impl Paths {
 }
 
 impl Host {
-    /// Checks that the daemon's other files overwrite nothing that the host file names: the default control socket, and the traces
-    /// in the folder `record`. `named` is the file as a person named it.
+    /// Checks that the daemon's other files overwrite nothing that the host file names. These are the default control socket, and
+    /// the traces in the folder `record`. `named` is the host file's path as a person wrote it.
     pub fn leaves_room(&self, named: &Path, control: &Path, record: Option<&Path>) -> Result<(), HostErrors> {
         let mut errors = Vec::new();
         let mut make = |path: &Path, ours: &str, other: &str| {
@@ -149,8 +149,8 @@ impl Host {
     }
 }
 
-/// A path from the host file's folder. Refuses control characters, which could control the terminal that shows them, and a leading
-/// `~`, which only a shell expands.
+/// Reads a path, relative to the host file's folder. Refuses control characters, which could control the terminal that shows
+/// them, and a leading `~`, which only a shell expands.
 fn file(walk: &mut Walk, section: Section<'_>, key: &str, dir: &Path) -> Option<PathBuf> {
     let Found { value: path, line } = walk.string(section, key)?;
     if path.is_empty() || path.contains(char::is_control) {

@@ -1,4 +1,4 @@
-//! A port's policy: keys of `[[port_group]]`, and of `[[port]]`, which takes missing values from its group.
+//! A port's policy: the keys of `[[port_group]]` and of `[[port]]`. A port takes missing values from its group.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -21,15 +21,15 @@ const AVERAGE: &str = "an amount per second, such as \"100Mbit/s\"";
 const PEAK: &str = "an amount per second, not less than the average, which is needed";
 const DEPTH: &str = "\"2KiB\" to \"1GiB\"; with an average";
 const LIMIT: &str = "frames per second: a whole number from 1 to 10000000";
-/// How many IP addresses may be bound to a port.
+/// Most IP addresses that may be bound to a port.
 const IPS_MOST: usize = 64;
 /// The least MTU: IPv4's (RFC 791, section 3.2).
 pub(super) const MTU_LEAST: u32 = 68;
 
-/// Where [`Parts::guards`] has the ARP guard.
+/// The index of the ARP guard in [`Parts::guards`].
 const ARP: usize = 2;
 
-/// The keys.
+/// The keys of a policy.
 pub(super) const KEYS: [Key; 28] = [
     Key { name: "vlan", allowed: VLAN },
     Key {
@@ -64,7 +64,7 @@ pub(super) const KEYS: [Key; 28] = [
     Key { name: "receive_burst", allowed: DEPTH },
 ];
 
-/// The keys of a port's own addresses, which no group has.
+/// The keys of a port's own addresses. A group does not have them.
 pub(super) const BOUND_KEYS: [Key; 2] = [
     Key {
         name: "bound_macs",
@@ -76,7 +76,7 @@ pub(super) const BOUND_KEYS: [Key; 2] = [
     },
 ];
 
-/// The keys of a table that has others too.
+/// A table's own keys, and more.
 pub(super) const fn with<const N: usize>(own: &[Key], more: &[Key]) -> [Key; N] {
     let mut all = [own[0]; N];
     let mut at = 0;
@@ -87,7 +87,7 @@ pub(super) const fn with<const N: usize>(own: &[Key], more: &[Key]) -> [Key; N] 
     all
 }
 
-/// The shape of one direction, as far as the table has it.
+/// The shape of one direction, as far as the table sets it.
 #[derive(Clone, Copy, Debug, Default)]
 struct ShapeParts {
     average: Option<Rate>,
@@ -95,7 +95,7 @@ struct ShapeParts {
     burst: Option<Bytes>,
 }
 
-/// A table's policy, as far as the table has it.
+/// A table's policy, as far as the table sets it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Parts {
     vlan: Option<Vlan>,
@@ -163,13 +163,14 @@ impl Parts {
         }
     }
 
-    /// Checks that the shapes are complete; else notes a mistake of this table.
+    /// Checks that the shapes are complete. Otherwise notes a mistake of this table.
     pub(super) fn check(&self, walk: &mut Walk, section: Section<'_>) {
         self.send.check(walk, section, ["send_average", "send_peak", "send_burst"]);
         self.receive.check(walk, section, ["receive_average", "receive_peak", "receive_burst"]);
     }
 
-    /// Checks a port's policy against what the port says of itself: an address that is bound to no purpose would be a false comfort.
+    /// Checks a port's policy against the port's other keys. A bound address without a guard would protect nothing, so it is a
+    /// mistake.
     pub(super) fn check_port(&self, walk: &mut Walk, section: Section<'_>, mtu: Option<u16>) {
         let rejects = [self.mac_changes, self.forged_transmits].contains(&Some(false));
         if let (Some(line), false) = (walk.place(section, "bound_macs"), rejects) {
@@ -179,11 +180,16 @@ impl Parts {
         if let (Some(line), None | Some(false)) = (walk.place(section, "bound_ips"), self.guards[ARP]) {
             walk.wrong(section, "bound_ips", line, "there is no arp_guard = true, which would hold the VM to them");
         }
-        if let (Some(told), Some(most)) = (mtu, self.mtu)
-            && told > most
+        if let (Some(port_mtu), Some(most)) = (mtu, self.mtu)
+            && port_mtu > most
         {
             let line = walk.place(section, "mtu_limit").unwrap_or(section.line);
-            walk.wrong(section, "mtu_limit", line, format!("{most} is less than mtu, {told}, which the VM is told"));
+            walk.wrong(
+                section,
+                "mtu_limit",
+                line,
+                format!("{most} is less than mtu, {port_mtu}, which the VM is told"),
+            );
         }
     }
 
@@ -320,16 +326,16 @@ pub fn policy_words(policy: &Policy) -> BTreeMap<String, String> {
     say("bound_macs", list(addresses.iter().skip(1)));
     say("bound_ips", list(ip));
     say("mtu_limit", mtu.map(|mtu| mtu.to_string()));
-    for (way, shape) in [("send", transmit), ("receive", receive)] {
+    for (direction, shape) in [("send", transmit), ("receive", receive)] {
         let Some(Shape { average, peak, burst_bytes }) = shape else { continue };
-        say(&format!("{way}_average"), Some(average.to_string()));
-        say(&format!("{way}_peak"), peak.map(|peak| peak.to_string()));
-        say(&format!("{way}_burst"), Some(Bytes(*burst_bytes).to_string()));
+        say(&format!("{direction}_average"), Some(average.to_string()));
+        say(&format!("{direction}_peak"), peak.map(|peak| peak.to_string()));
+        say(&format!("{direction}_burst"), Some(Bytes(*burst_bytes).to_string()));
     }
     words
 }
 
-/// Values with commas between them; `None` if there are none.
+/// Values separated by commas. `None` if there are none.
 fn list<T: ToString>(values: impl IntoIterator<Item = T>) -> Option<String> {
     let all: Vec<String> = values.into_iter().map(|value| value.to_string()).collect();
     (!all.is_empty()).then(|| all.join(","))
@@ -352,9 +358,9 @@ pub(super) fn bound_ips(walk: &mut Walk, section: Section<'_>) -> Vec<IpAddr> {
 
 /// Reads a table's VLANs.
 pub(super) fn vlan(walk: &mut Walk, section: Section<'_>) -> Option<Vlan> {
-    let mut said =
+    let mut present =
         ["vlan", "trunk", "qinq"].map(|key| walk.place(section, key).map(|line| (key, line))).into_iter().flatten();
-    if let (Some((first, _)), Some((second, line))) = (said.next(), said.next()) {
+    if let (Some((first, _)), Some((second, line))) = (present.next(), present.next()) {
         walk.wrong(section, second, line, format!("there is {first} already: a port is of one kind"));
     }
     if let (Some(line), None) = (walk.place(section, "native"), walk.place(section, "trunk")) {

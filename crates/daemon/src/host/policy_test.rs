@@ -39,11 +39,11 @@ fn a_port_has_its_groups_values_where_it_has_none_of_its_own() {
 #[test]
 fn trunks_provider_ports_and_private_vlans_are_said_in_a_line_each() {
     let trunk = |allowed: VlanSet, native| Vlan::Trunk { allowed, native };
-    let said = |more| policy(more).vlan;
-    assert_eq!(said("trunk = \"10,20-22\"\n"), trunk([10, 20, 21, 22].map(id).into_iter().collect(), None));
-    assert_eq!(said("trunk = \"10\"\nnative = 1\n"), trunk([1, 10].map(id).into_iter().collect(), Some(id(1))));
-    assert_eq!(said("trunk = \"all\"\n"), trunk(VlanSet::all(), None));
-    assert_eq!(said("qinq = 100\n"), Vlan::Service(id(100)));
+    let vlan_of = |more| policy(more).vlan;
+    assert_eq!(vlan_of("trunk = \"10,20-22\"\n"), trunk([10, 20, 21, 22].map(id).into_iter().collect(), None));
+    assert_eq!(vlan_of("trunk = \"10\"\nnative = 1\n"), trunk([1, 10].map(id).into_iter().collect(), Some(id(1))));
+    assert_eq!(vlan_of("trunk = \"all\"\n"), trunk(VlanSet::all(), None));
+    assert_eq!(vlan_of("qinq = 100\n"), Vlan::Service(id(100)));
     assert_eq!(policy("vlan = 1\nprivate = \"isolated\"\n").private, Private::Isolated);
     assert_eq!(policy("vlan = 1\ncommunity = 7\n").private, Private::Community(7));
     let uplink = parse(&format!("[uplink]\nkind = \"null\"\ntrunk = \"10-12\"\n{PORT}")).unwrap().uplinks.remove(0);
@@ -110,17 +110,17 @@ fn what_cannot_be_is_refused_with_its_line_and_what_may_stand_there() {
         ("send_average = \"1Gbit/s\"\nsend_burst = \"2GiB\"", "2GiB is too large"),
         ("port_group = \"web\"", "there is no port group \"web\""),
     ] {
-        let said = error(&format!("{PORT}{more}\n"));
+        let message = error(&format!("{PORT}{more}\n"));
         let last = PORT.lines().count() + more.lines().count();
-        assert!(said.starts_with(&format!("{last}: ")) && said.contains(expected), "{more}: {said}");
+        assert!(message.starts_with(&format!("{last}: ")) && message.contains(expected), "{more}: {message}");
     }
     let many = |one: &str, count| vec![one; count].join(",");
     let macs = format!("{PORT}mac_changes = \"reject\"\nbound_macs = \"{}\"\n", many("02:00:00:00:00:01", 64));
     assert!(error(&macs).contains("these are 64, more than 63"));
     let ips = format!("{PORT}arp_guard = true\nbound_ips = \"{}\"\n", many("10.0.0.1", 65));
     assert!(error(&ips).contains("these are 65, more than 64"));
-    let told = PORT.replace("e1000", "virtio-net") + "mtu = 9000\nmtu_limit = 1500\n";
-    assert!(error(&told).contains("port.mtu_limit: 1500 is less than mtu, 9000, which the VM is told"));
+    let text = PORT.replace("e1000", "virtio-net") + "mtu = 9000\nmtu_limit = 1500\n";
+    assert!(error(&text).contains("port.mtu_limit: 1500 is less than mtu, 9000, which the VM is told"));
     let other = PORT.replace("vm1", "vm2").replace("34:01", "34:02");
     let claimed = format!("{PORT}mac_changes = \"reject\"\nbound_macs = \"52:54:00:12:34:02\"\n{other}");
     assert!(error(&claimed).contains("52:54:00:12:34:02 is the address of line"), "two ports claim it");
@@ -135,7 +135,7 @@ fn what_cannot_be_is_refused_with_its_line_and_what_may_stand_there() {
 #[test]
 fn a_policy_is_told_by_the_keys_that_make_it() {
     assert_eq!(policy_words(&policy("")), BTreeMap::new());
-    for said in [
+    for keys in [
         "vlan = 10\nprivate = \"isolated\"\nforged_transmits = \"reject\"\nmac_changes = \"reject\"\n",
         "trunk = \"10,20-22\"\nnative = 20\ncommunity = 7\npromiscuous = \"accept\"\naddress_limit = 4\n",
         "trunk = \"all\"\nbpdu_guard = true\ndhcp_guard = true\narp_guard = true\nra_guard = true\nmulticast_router_guard = true\n",
@@ -144,7 +144,7 @@ fn a_policy_is_told_by_the_keys_that_make_it() {
         "qinq = 100\nbroadcast_limit = 1\nmulticast_limit = 2\nunknown_limit = 3\n",
         "send_average = \"100Mbit/s\"\nsend_peak = \"200Mbit/s\"\nsend_burst = \"1MiB\"\nreceive_average = \"1Gbit/s\"\n",
     ] {
-        let made = policy(said);
+        let made = policy(keys);
         let words = policy_words(&made);
         let text: String = words
             .iter()

@@ -4,16 +4,16 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Why a text is not a quantity.
+/// Reasons why a text is not a quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
-    /// It does not start with a number.
+    /// The text does not start with a number.
     #[error("it does not begin with a whole number")]
     Number,
     /// The unit is missing, or unknown.
     #[error("its unit must be {0}")]
     Unit(&'static str),
-    /// It does not fit into 64 bits.
+    /// The number does not fit into 64 bits.
     #[error("it is too large")]
     Large,
 }
@@ -51,7 +51,7 @@ impl fmt::Display for Bytes {
 pub struct Seconds(pub u32);
 
 impl Seconds {
-    /// As a [`Duration`].
+    /// The time as a [`Duration`].
     pub fn duration(self) -> Duration {
         Duration::from_secs(u64::from(self.0))
     }

@@ -1,4 +1,4 @@
-//! The tables of a host file: their keys, the allowed values, and how each becomes a part of a [`Host`] (docs/host-file.md).
+//! The tables of a host file: their keys, the allowed values, and their translation into parts of a [`Host`] (docs/host-file.md).
 
 use std::collections::HashMap;
 use std::collections::hash_map;
@@ -143,18 +143,18 @@ static PORT: Kind = Kind {
 struct Seen {
     names: HashMap<String, usize>,
     addresses: HashMap<Mac, usize>,
-    /// Those of ports that stand by for another with the same.
+    /// Addresses of ports that stand by for another port with the same address.
     standbys: HashMap<Mac, usize>,
     paths: Paths,
-    /// The uplinks' names: they must differ from ports' names because of `nicety ports NAME`.
+    /// The uplinks' names. They must differ from the ports' names because of `nicety ports NAME`.
     uplinks: Vec<Found<String>>,
-    /// Who may connect to a port without its own setting.
+    /// Access to a port without its own setting.
     access: AccessConfig,
-    /// The port groups: each one's name and policy.
+    /// The name and the policy of each port group.
     groups: Vec<(String, Parts)>,
 }
 
-/// The line of an earlier equal value. If there is none, notes this one.
+/// The line of an earlier equal value. Notes this line if there is none.
 fn earlier<K: Eq + Hash>(seen: &mut HashMap<K, usize>, key: K, line: usize) -> Option<usize> {
     // One line may hold several values.
     match seen.entry(key) {
@@ -259,7 +259,7 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
         walk.missing(section, "kind");
     }
     let word = walk.word(section, "kind", &UPLINK_WORDS)?.value;
-    // The uplink kinds of each key, and whether it is required.
+    // For each key: the kinds of uplinks that have it, and whether it is required.
     let keys: [(&str, &[UplinkWord], bool); 4] = [
         (
             "name",
@@ -413,7 +413,7 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
     if let Some(entry) = entry {
         let (doorbells, queues, mtu) = (doorbells.as_ref(), queues.as_ref(), mtu.as_ref());
         let is_vmwares = subsystem.as_ref().is_some_and(|found| found.value);
-        fits(walk, section, entry, &Asked { doorbells, queues, mtu, is_vmwares, stands_by });
+        fits(walk, section, entry, &Requirements { doorbells, queues, mtu, is_vmwares, stands_by });
     }
     let mtu = mtu.and_then(|found| u16::try_from(found.value).ok());
     let parts = policy_parts(walk, section, seen, mtu);
@@ -438,7 +438,7 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
     })
 }
 
-/// Refuses what says who may connect, where nobody does.
+/// Refuses access keys on a port that connects: nobody connects to it.
 fn no_access(walk: &mut Walk, section: Section<'_>) {
     for Key { name, .. } in &KEYS {
         if let Some(line) = walk.place(section, name) {
@@ -459,7 +459,7 @@ fn adapter(walk: &mut Walk, section: Section<'_>) -> Option<&'static Entry> {
     found
 }
 
-/// A port's addresses, `mac` first; `None` without a right `mac`.
+/// A port's addresses, `mac` first. `None` without a valid `mac`.
 fn addresses(walk: &mut Walk, section: Section<'_>, seen: &mut HashMap<Mac, usize>) -> Option<Vec<Mac>> {
     let mac = walk.parsed::<Mac>(section, "mac").filter(|found| is_its_own(walk, section, "mac", found, seen));
     let bound = walk.list::<Mac>(section, "bound_macs", usize::from(ADDRESS_LIMIT_MOST) - 1);
@@ -471,7 +471,7 @@ fn addresses(walk: &mut Walk, section: Section<'_>, seen: &mut HashMap<Mac, usiz
     Some([vec![mac?.value], bound].concat())
 }
 
-/// Whether an address is one station's and nobody else's; else notes a mistake.
+/// Whether an address is one station's and not used by another. Otherwise notes a mistake.
 fn is_its_own(
     walk: &mut Walk,
     section: Section<'_>,
@@ -493,8 +493,8 @@ fn is_its_own(
     first.is_none()
 }
 
-/// What a port asks of its adapter.
-struct Asked<'a> {
+/// A port's requirements on its adapter.
+struct Requirements<'a> {
     doorbells: Option<&'a Found<Doorbells>>,
     queues: Option<&'a Found<u32>>,
     mtu: Option<&'a Found<u32>>,
@@ -503,9 +503,9 @@ struct Asked<'a> {
 }
 
 /// Checks that the adapter supports the port's settings.
-fn fits(walk: &mut Walk, section: Section<'_>, entry: &Entry, asked: &Asked<'_>) {
+fn fits(walk: &mut Walk, section: Section<'_>, entry: &Entry, required: &Requirements<'_>) {
     let about = entry.about;
-    let Asked { doorbells, queues, mtu, is_vmwares, stands_by } = *asked;
+    let Requirements { doorbells, queues, mtu, is_vmwares, stands_by } = *required;
     if let Some(found) = queues.filter(|found| found.value > u32::from(about.queues)) {
         let most = match about.queues {
             1 => "one queue pair".to_owned(),
@@ -544,7 +544,7 @@ fn fits(walk: &mut Walk, section: Section<'_>, entry: &Entry, asked: &Asked<'_>)
     }
 }
 
-/// Whether a guest can map the adapter's doorbells; asks a new adapter.
+/// Whether a guest can map the adapter's doorbells. Creates an adapter to find out.
 fn can_map(entry: &Entry) -> bool {
     mappable(entry).is_some()
 }
@@ -558,7 +558,7 @@ pub(super) fn mappable(entry: &Entry) -> Option<Mappable> {
     }
 }
 
-/// Checks that a quantity is within its range; else notes a mistake.
+/// Checks that a quantity is within its range. Otherwise notes a mistake.
 pub(super) fn within<T: PartialOrd + std::fmt::Display>(
     walk: &mut Walk,
     section: Section<'_>,

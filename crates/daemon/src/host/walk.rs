@@ -1,4 +1,4 @@
-//! A walk over a TOML document that reads the values of its tables and notes every mistake.
+//! A walk over a TOML document. It reads the values of its tables and notes every mistake.
 
 use std::fmt::Display;
 use std::ops::{Range, RangeInclusive};
@@ -21,7 +21,7 @@ pub struct Key {
     pub allowed: &'static str,
 }
 
-/// A kind of table: its heading as a person writes it, its name in errors, its keys.
+/// A kind of table: its heading as written, its name in errors, its keys.
 #[derive(Debug)]
 pub struct Kind {
     /// `[switch]`, `[[port]]`.
@@ -59,12 +59,12 @@ pub(super) struct Found<T> {
 /// The walk so far.
 #[derive(Debug)]
 pub(super) struct Walk {
-    /// Where lines end.
+    /// The positions of line ends.
     ends: Vec<usize>,
     pub(super) errors: Vec<HostError>,
     /// Mistakes beyond the first hundred.
     more: usize,
-    /// In a change, whose lines nobody has seen: the first line of each table, and its name.
+    /// In a change, whose lines nobody has seen: the first line and the name of each table.
     names: Option<Vec<(usize, String)>>,
 }
 
@@ -73,7 +73,7 @@ impl Walk {
         Self { ends: text.match_indices('\n').map(|(at, _)| at).collect(), errors: Vec::new(), more: 0, names: None }
     }
 
-    /// From here on tables are named, and lines are not.
+    /// From here on mistakes name tables instead of lines.
     pub(super) fn name_tables(&mut self, root: &DeTable<'_>) {
         let mut names = Vec::new();
         let text = |table: &DeTable<'_>, key: &str| {
@@ -108,7 +108,7 @@ impl Walk {
         }
     }
 
-    /// The place of an earlier value, for a person: `line 14`, or `port vm1`.
+    /// The place of an earlier value, for a person: `line 14` or `port vm1`.
     pub(super) fn at(&self, line: usize) -> String {
         match &self.names {
             None => format!("line {line}"),
@@ -141,7 +141,7 @@ impl Walk {
         }
     }
 
-    /// All mistakes, the last of which may count the rest.
+    /// All mistakes. The last one may count the rest.
     pub(super) fn into_errors(mut self) -> Vec<HostError> {
         if let (Some(last), more @ 1..) = (self.errors.last_mut(), self.more) {
             last.what.push_str(&format!("; and {more} more mistakes"));
@@ -194,7 +194,7 @@ impl Walk {
         sections
     }
 
-    /// The line for a complaint if the file has no table of this kind: there is none, or its list is empty.
+    /// The line for an error if the file has no table of this kind: there is none, or its list is empty.
     pub(super) fn lacks(&self, root: &DeTable<'_>, kind: &Kind) -> Option<usize> {
         let Some((key, value)) = root.iter().find(|(key, _)| key.get_ref() == kind.name) else { return Some(1) };
         value.get_ref().as_array().is_some_and(|array| array.is_empty()).then(|| self.line(&key.span()))
@@ -216,7 +216,7 @@ impl Walk {
     fn unknown_keys(&mut self, section: Section<'_>) {
         let names = || section.kind.keys.iter().map(|key| key.name);
         let unknown = section.table.keys().filter(|key| !names().any(|name| name == key.get_ref().as_ref()));
-        // Each costs a search for a similar name: those beyond the bound are only counted, at the end.
+        // Each costs a search for a similar name. Those beyond the limit are only counted, at the end.
         for (index, key) in unknown.enumerate() {
             if index >= MISTAKES_MOST {
                 self.more += 1;
@@ -256,7 +256,7 @@ impl Walk {
         section.table.iter().find(|(name, _)| name.get_ref() == key).map(|(_, value)| value)
     }
 
-    /// A text.
+    /// A text value.
     pub(super) fn string<'a>(&mut self, section: Section<'a>, key: &str) -> Option<Found<&'a str>> {
         let value = self.value(section, key)?;
         let line = self.line(&value.span());
@@ -267,7 +267,7 @@ impl Walk {
         Some(Found { value: text, line })
     }
 
-    /// A text with a parsed meaning: an address, a quantity.
+    /// A text with a parsed meaning, such as an address or a quantity.
     pub(super) fn parsed<T: FromStr<Err: Display>>(&mut self, section: Section<'_>, key: &str) -> Option<Found<T>> {
         let Found { value: text, line } = self.string(section, key)?;
         match text.parse() {
@@ -282,7 +282,7 @@ impl Walk {
         }
     }
 
-    /// Up to `most` values with a parsed meaning, with commas between them. Each wrong one is noted.
+    /// Up to `most` parsed values, separated by commas. Notes each wrong one.
     pub(super) fn list<T: FromStr<Err: Display>>(
         &mut self,
         section: Section<'_>,

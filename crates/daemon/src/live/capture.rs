@@ -1,4 +1,4 @@
-//! The ports of a capture, by the names of the running host file.
+//! Finds the ports of a capture by the names in the running host file.
 
 use std::sync::Arc;
 
@@ -22,7 +22,8 @@ pub(crate) struct Capture {
 }
 
 impl Live {
-    /// Starts a capture of a port, an uplink, the ports of a group, or all [dropped](DROPS) frames. `scope` has the other options.
+    /// Starts a capture of a port, an uplink, the ports of a group, or all [dropped](DROPS) frames. `scope` has the other
+    /// options.
     pub(crate) fn capture(&self, of: &str, mut scope: Scope) -> Result<Capture, ChangeError> {
         let names = self.daemon.names();
         let of_port = |wanted: &str| names.iter().find(|(_, name)| *name == wanted).map(|(id, _)| *id);

@@ -1,4 +1,4 @@
-//! A plan: the changes that turn the running host file into another one, found by comparing them key by key.
+//! A plan: the changes from the running host file to another one, found by comparing them key by key.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -86,7 +86,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The changes from `old` to `new`; `is_attached` says whether a port has a VM.
+    /// The changes from `old` to `new`. `is_attached` tells whether a port has a VM.
     pub fn new(old: &Host, new: &Host, is_attached: impl Fn(&str) -> bool) -> Self {
         let mut changes: Vec<Change> =
             new.ports.iter().filter_map(|port| of_port(old, new, port, &is_attached)).collect();
@@ -136,7 +136,7 @@ impl fmt::Display for Plan {
     }
 }
 
-/// Whether two values mean the same: compares their meaning, not their spelling.
+/// Whether two values are equal in meaning. Their spelling may differ.
 fn means_the_same(one: &impl fmt::Debug, other: &impl fmt::Debug) -> bool {
     format!("{one:?}") == format!("{other:?}")
 }
@@ -158,7 +158,7 @@ fn of_port(old: &Host, new: &Host, port: &PortConfig, is_attached: &impl Fn(&str
     }
 }
 
-/// The changes of uplinks. An uplink that is single before and after is the same one, whatever its name.
+/// The changes of uplinks. An uplink that is the only one before and after is the same one, whatever its name.
 fn of_uplinks(old: &Host, new: &Host, anybody: bool) -> Vec<Change> {
     let alone = old.uplinks.len() <= 1 && new.uplinks.len() <= 1;
     let change = |kind, name: &str, keys| Change {
@@ -218,7 +218,7 @@ fn keys(old: &Table, new: &Table) -> Vec<KeyChange> {
         .collect()
 }
 
-/// A value as a person reads it: a text without quotes.
+/// A value as a person reads it: a text has no quotes.
 fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -287,8 +287,8 @@ mod tests {
         };
         assert_eq!(plan(&null, &two("")), "+ uplink far\n");
         assert_eq!(plan(&two(""), &null), "- uplink far (VMs lose their way out)\n");
-        let said = "~ uplink far: vlan (not set) → 7 (VMs lose their way out for a moment)\n";
-        assert_eq!(plan(&two(""), &two("vlan = 7")), said);
+        let line = "~ uplink far: vlan (not set) → 7 (VMs lose their way out for a moment)\n";
+        assert_eq!(plan(&two(""), &two("vlan = 7")), line);
         let workers = format!("[daemon]\nworkers = 2\n{ports}");
         assert_eq!(plan(&ports, &workers), "! daemon: workers (not set) → 2 (takes a restart of the daemon)\n");
         let group = |vlan| {

@@ -1,13 +1,13 @@
 //! The state file keeps live changes across a restart.
 //!
-//! It holds the whole running host file, and the host file as it was read. If the host file has changed since, the host file wins,
-//! and the daemon reports what it leaves out. The new state [replaces](whole) the old one whole.
+//! It holds the whole running host file, and the host file as it was read. If the host file has changed since then, the host file
+//! wins, and the daemon reports the live changes that are left out. The new state [replaces](whole) the old one whole.
 //!
 //! ```text
 //! {"version":1,"program":…,"host":…,"running":…}    in lines
 //! crc32 cbf43926                                    of all bytes before this line; in every version
 //! ```
-//! A file whose digest is wrong is not used, not even its version: it is set aside, and what it would have changed is named.
+//! A file with a wrong digest is not used; not even its version is. It is set aside, and the daemon names the changes in it.
 
 use std::fmt;
 use std::io;
@@ -24,7 +24,7 @@ const VERSION: u32 = 1;
 /// Longest state file in bytes: two host files as JSON.
 const MOST: u64 = 32 << 20;
 
-/// What is written.
+/// The content of the file.
 #[derive(Debug, Serialize, Deserialize)]
 struct Kept {
     version: u32,
@@ -36,61 +36,61 @@ struct Kept {
     running: String,
 }
 
-/// The version alone: it can be read from any version.
+/// Only the version. It can be read from a file of any version.
 #[derive(Debug, Deserialize)]
 struct Versioned {
     version: u32,
 }
 
-/// The place of the state.
+/// The path of the state.
 #[derive(Clone, Debug)]
 pub struct StateFile {
     path: PathBuf,
-    /// The file has a newer version, and is not overwritten.
+    /// The file has a newer version, and must not be overwritten.
     is_newer: bool,
 }
 
-/// Why a change was not saved.
+/// Reasons why a change was not saved.
 #[derive(Debug, thiserror::Error)]
 pub enum KeepError {
     /// The file is from a newer program.
     #[error("{0} is of a newer version of nicety, and is left as it is: move it away")]
     Newer(PathBuf),
-    /// The system.
+    /// A system call failed.
     #[error("{path}: {error}")]
     System {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         error: io::Error,
     },
 }
 
-/// The start of a daemon.
+/// The state with which a daemon starts.
 #[derive(Debug)]
 pub struct Begin {
     /// The host to serve.
     pub host: Host,
     /// The host file as it was read.
     pub file: Host,
-    /// The place of the state.
+    /// The path of the state.
     pub state: StateFile,
-    /// The result of the search, for a person; prints itself.
+    /// The result of the search. It prints itself for a person.
     pub found: Found,
 }
 
-/// What was found at the state file's path.
+/// The content of the state file's path.
 #[derive(Debug)]
 pub enum Found {
-    /// Nothing.
+    /// There is no file.
     Nothing,
-    /// Live changes, in force again.
+    /// Live changes, which are in force again.
     Taken(PathBuf, Plan),
-    /// The host file has changed since: it wins. The plan lists what is left out.
+    /// The host file has changed since, and wins. The plan lists the changes that are left out.
     Outdated(PathBuf, Plan),
     /// A file of a newer version.
     Newer(PathBuf, u32),
-    /// It is not a state file, is incomplete, or was changed. The plan lists what it would have changed, as far as it can be read.
+    /// The file is not a state file, is incomplete, or was changed. The plan lists the changes in it, as far as they can be read.
     Damaged(PathBuf, String, Option<Plan>),
 }
 
@@ -154,7 +154,7 @@ impl Begin {
         Self { host: file.clone(), file, state, found }
     }
 
-    /// Renames a state that is not served, so that it is not confused with later changes.
+    /// Renames a state that is not used, so that it is not confused with later changes.
     pub fn set_aside(&self) -> io::Result<()> {
         let ending = match &self.found {
             Found::Nothing | Found::Taken(..) | Found::Newer(..) => return Ok(()),
@@ -166,7 +166,7 @@ impl Begin {
 }
 
 struct Understood {
-    /// The host file as it was.
+    /// The host file as it was read then.
     host: String,
     running: Host,
 }
@@ -199,12 +199,12 @@ fn left_in(bytes: &[u8], file: &Host) -> Option<Plan> {
     Some(Plan::new(file, &running, |_| false))
 }
 
-/// The last line of a file with these bytes before it.
+/// The last line of a file that has these bytes before it.
 fn digest(bytes: &[u8]) -> String {
     format!("crc32 {:08x}\n", crc32fast::hash(bytes))
 }
 
-/// The bytes before the last line, if that is their digest.
+/// The bytes before the last line, if their digest is correct.
 fn checked(bytes: &[u8]) -> Option<&[u8]> {
     let (text, last) = bytes.split_at_checked(bytes.len().checked_sub(digest(b"").len())?)?;
     (last == digest(text).as_bytes()).then_some(text)
@@ -227,7 +227,7 @@ impl StateFile {
         kept.map_err(|error| KeepError::System { path: path.clone(), error })
     }
 
-    /// Its path.
+    /// The path of the state file.
     pub fn path(&self) -> &Path {
         &self.path
     }

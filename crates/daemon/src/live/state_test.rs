@@ -29,7 +29,7 @@ impl Scratch {
         Begin::new(Host::read(&self.host()).unwrap())
     }
 
-    /// As if somebody had added a port.
+    /// The host after somebody has added a port.
     fn changed(&self) -> Host {
         Host::parse(&format!("{FILE}{}", FILE.replace("vm1", "vm2").replace("0:01", "0:02")), &self.host()).unwrap()
     }
@@ -52,10 +52,10 @@ fn what_was_changed_live_comes_back_and_goes_when_the_file_says_the_same() {
     let begin = scratch.begin();
     assert_eq!(names(&begin.host), ["vm1", "vm2"]);
     let path = scratch.state();
-    let said = format!("what was changed live is in force again, from {}: + port vm2", path.display());
-    assert_eq!(begin.found.to_string(), said);
+    let message = format!("what was changed live is in force again, from {}: + port vm2", path.display());
+    assert_eq!(begin.found.to_string(), message);
     begin.set_aside().unwrap();
-    // As after `apply host.toml`.
+    // The state after `apply host.toml`.
     begin.state.keep(&begin.file, &begin.file).unwrap();
     assert!(!path.exists());
     assert_eq!(fs::read_dir(scratch.0.path()).unwrap().count(), 1, "nothing is left behind");
@@ -65,16 +65,16 @@ fn what_was_changed_live_comes_back_and_goes_when_the_file_says_the_same() {
 fn a_host_file_that_was_changed_since_wins_and_what_is_left_out_is_said() {
     let scratch = Scratch::new();
     scratch.keep().unwrap();
-    // A comment is no change.
+    // A comment is not a change.
     fs::write(scratch.host(), format!("# mine\n{FILE}")).unwrap();
     assert!(matches!(scratch.begin().found, Found::Taken(..)));
     fs::write(scratch.host(), FILE.replace("e1000", "e1000e")).unwrap();
     let begin = scratch.begin();
     assert_eq!((names(&begin.host), begin.host.ports[0].entry.about.name), (vec!["vm1"], "e1000e"));
-    let said = begin.found.to_string();
+    let message = begin.found.to_string();
     assert!(
-        said.ends_with("the host file wins, and this is left out: + port vm2; ~ port vm1: adapter e1000e → e1000"),
-        "{said}"
+        message.ends_with("the host file wins, and this is left out: + port vm2; ~ port vm1: adapter e1000e → e1000"),
+        "{message}"
     );
     begin.set_aside().unwrap();
     assert!(!scratch.state().exists() && scratch.0.path().join("host.toml.state.old").exists());
@@ -166,6 +166,6 @@ fn a_state_file_with_one_flipped_bit_is_set_aside_and_what_it_would_have_changed
         let Found::Damaged(_, _, left) = &found else { panic!("bit {bit}: {found}") };
         named += u32::from(left.as_ref().is_some_and(|plan| plan.to_string().contains("+ port vm2")));
     }
-    // A flip within the program's name, or the digest itself, leaves all of it to be read.
+    // A bit flip in the program's name, or in the digest itself, leaves the rest readable.
     assert!(named > 20, "{named} name port vm2");
 }

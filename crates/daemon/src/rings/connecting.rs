@@ -1,5 +1,5 @@
-//! A port that connects to its front end (QEMU: `server=on`; DPDK's virtio-user: `server=1`): it tries until one listens, and again
-//! when it has gone. The socket's file is the front end's: nothing here makes or removes it.
+//! A port that connects to its front end (QEMU: `server=on`; DPDK's virtio-user: `server=1`). It tries until a front end listens,
+//! and again after the front end has gone. The socket's file is the front end's: nothing here makes or removes it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -16,14 +16,14 @@ use rustix::net::SocketType;
 use super::{Served, Stop, session};
 use crate::port_log::Kind;
 
-/// The pause before the next try: at first, and at most.
+/// The pause before the next try: the first and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
-/// Why no front end is there, for a person.
+/// The reason why no front end is there, for a person.
 #[derive(Debug, Default)]
-pub(super) struct Sought(Mutex<Option<String>>);
+pub(super) struct Absence(Mutex<Option<String>>);
 
-impl Sought {
+impl Absence {
     fn lock(&self) -> MutexGuard<'_, Option<String>> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -32,7 +32,7 @@ impl Sought {
         self.lock().clone()
     }
 
-    /// Whether it is another reason than before.
+    /// Stores a reason. Returns whether it differs from the last one.
     fn is_new(&self, why: &str) -> bool {
         let mut last = self.lock();
         let is_new = last.as_deref() != Some(why);
@@ -41,8 +41,8 @@ impl Sought {
     }
 }
 
-/// Serves the front end that listens at a path, one after another, until asked to stop.
-pub(super) fn serve(path: &Path, served: &Arc<Served>, stop: &Stop, sought: &Sought) {
+/// Serves one front end after another that listens at a path, until asked to stop.
+pub(super) fn serve(path: &Path, served: &Arc<Served>, stop: &Stop, absence: &Absence) {
     let mut pause = PAUSES.0;
     while !stop.is_asked() {
         // A port that has failed is served by another thread when it is restarted.
@@ -57,23 +57,23 @@ pub(super) fn serve(path: &Path, served: &Arc<Served>, stop: &Stop, sought: &Sou
                 let peer = PeerCredentials::of(&socket);
                 let what = format_args!("connected to the front end at {}", path.display());
                 served.log.say_of(Kind::Connected, peer.map(|peer| peer.pid), what);
-                *sought.lock() = None;
-                if speaks(&socket, path, place, served, stop, sought) && served.port.failure().is_none() {
-                    *sought.lock() = None;
+                *absence.lock() = None;
+                if speaks(&socket, path, place, served, stop, absence) && served.port.failure().is_none() {
+                    *absence.lock() = None;
                     session(socket, None, served, stop);
                 } else {
-                    // It may have sent something that takes long to be closed.
+                    // The front end may have sent a descriptor that takes long to be closed.
                     drop(Lent::from(socket));
                 }
-                // One that goes at once, again and again, is no better than none.
+                // A front end that disconnects at once, again and again, is no better than none.
                 if begun.elapsed() >= PAUSES.1 {
                     pause = PAUSES.0;
                 }
             }
             Err(error) => {
                 let why = format!("connecting to {}: {error}", path.display());
-                let kind = if error == JoinError::Nobody { Kind::Sought } else { Kind::Unreached };
-                if sought.is_new(&why) {
+                let kind = if error == JoinError::Nobody { Kind::NotListening } else { Kind::Unreached };
+                if absence.is_new(&why) {
                     served.log.say(kind, format_args!("{why}; it is tried again, at least every {:?}", PAUSES.1));
                 }
             }
@@ -83,16 +83,16 @@ pub(super) fn serve(path: &Path, served: &Arc<Served>, stop: &Stop, sought: &Sou
     }
 }
 
-/// Waits until the front end says something, or has gone. A connection waits at its socket while another back end has it (QEMU), or
-/// until the front end asks for the link (DPDK), and is its own as soon as it takes it: it is given up only if another socket is at
-/// the path by then.
+/// Waits until the front end sends something or disconnects. A connection waits at the front end's socket while another back end
+/// has the front end (QEMU), or until the front end asks for the link (DPDK). The front end serves it as soon as it accepts it.
+/// So the connection is given up only if the path has another socket by then.
 fn speaks(
     socket: &OwnedFd,
     path: &Path,
     place: Option<(u64, u64)>,
     served: &Served,
     stop: &Stop,
-    sought: &Sought,
+    absence: &Absence,
 ) -> bool {
     let timeout = Timespec { tv_sec: TIMEOUT.as_secs() as i64, tv_nsec: 0 };
     while !stop.is_asked() {
@@ -101,7 +101,7 @@ fn speaks(
         match poll(&mut ready, Some(&timeout)) {
             Ok(0) => {}
             _ if !ready[0].revents().is_empty() => return true,
-            // It is asked to stop, or a signal came.
+            // The thread is asked to stop, or a signal came.
             _ => continue,
         }
         let why = format!(
@@ -109,7 +109,7 @@ fn speaks(
              back end",
             path.display()
         );
-        if sought.is_new(&why) {
+        if absence.is_new(&why) {
             served.log.say(Kind::Unreached, why);
         }
         if identity(path) != place {
@@ -119,7 +119,7 @@ fn speaks(
     false
 }
 
-/// Which file is at a path: device and inode.
+/// The identity of the file at a path: device and inode.
 fn identity(path: &Path) -> Option<(u64, u64)> {
     std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }

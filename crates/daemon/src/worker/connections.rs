@@ -1,4 +1,4 @@
-//! A worker's VMMs: they connect, talk, and disconnect or are disconnected.
+//! A worker's VMMs: their connections, messages and disconnects.
 
 use std::cmp::Reverse;
 use std::fmt::Display;
@@ -15,16 +15,16 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 use tracing::debug;
 
-use super::farewell::{self, take_leave, turn_away};
+use super::farewell::{self, close_gently, decline_gently};
 use super::{MESSAGE_COST, SESSION, SOCKET, Worker, token, unmask};
-use crate::descriptors::tell_left_open;
+use crate::descriptors::warn_left_open;
 use crate::port_log::{Kind, PortLog};
-use crate::service::{DEAF, Link, Talk};
+use crate::service::{ACCEPT_PAUSE, Link, Talk};
 use crate::sharing::Memory;
 use crate::timeout::{TIMEOUT, Timeout};
 
-/// Why a VM loses its adapter.
-pub(super) enum Why {
+/// The reason why a VM loses its adapter.
+pub(super) enum DisconnectReason {
     Closed,
     Removed,
     Silent,
@@ -35,7 +35,7 @@ pub(super) enum Why {
     Broken(SessionError),
 }
 
-impl Why {
+impl DisconnectReason {
     fn say(&self, log: &PortLog) {
         let gone = |kind, why: &dyn Display| log.say(kind, format_args!("the VMM is disconnected: {why}"));
         match self {
@@ -51,7 +51,7 @@ impl Why {
                 &"it took back memory that it had shared (was its memory file truncated, or is there no huge page left?)",
             ),
             Self::Failed => gone(Kind::Failed, &"its port has failed"),
-            Self::Broken(SessionError::VhostUser) => gone(Kind::Broken, &log.crossed("vhost-user", "vfio-user")),
+            Self::Broken(SessionError::VhostUser) => gone(Kind::Broken, &log.wrong_protocol("vhost-user", "vfio-user")),
             Self::Broken(error) => gone(Kind::Broken, error),
         }
     }
@@ -64,11 +64,11 @@ fn has_hung_up(session: &Session) -> bool {
     poll(&mut ready, Some(&Timespec::default())).is_ok() && ready[0].revents().intersects(gone)
 }
 
-/// The events that a session's descriptor is watched for.
+/// The events for which a session's descriptor is watched.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Watched {
     For(EventFlags),
-    /// None, not even its end: an end that may not be handled yet would keep the worker awake.
+    /// No events, not even its end: an end that cannot be handled yet would keep the worker awake.
     Not,
 }
 
@@ -86,9 +86,9 @@ impl Watched {
         Self::For(flags)
     }
 
-    /// Sets the events; the descriptor may be watched already.
+    /// Sets the events. The descriptor may be watched already.
     pub fn watch(self, epoll: &OwnedFd, session: BorrowedFd<'_>, id: PortId) {
-        let _it_may_not_have_been_watched = match self {
+        let _not_watched = match self {
             Self::For(flags) => match epoll::modify(epoll, session, token(id, SESSION), flags) {
                 Err(Errno::NOENT) => epoll::add(epoll, session, token(id, SESSION), flags),
                 modified => modified,
@@ -105,7 +105,7 @@ impl Worker {
             && !has_hung_up(&talk.session)
             && talk.is_ending()
         {
-            self.deafen(id);
+            self.pause_accepting(id);
             return;
         }
         match &mut service.link {
@@ -113,14 +113,14 @@ impl Worker {
                 service.port.ready();
                 self.enqueue(id);
             }
-            // The pending mapping comes first; a VMM that finds the port taken will retry.
+            // The pending mapping comes first. A VMM that finds the port taken will retry.
             Link::Function { session: Some(talk), .. } if talk.session.is_changing() && has_hung_up(&talk.session) => {
-                self.deafen(id);
+                self.pause_accepting(id);
             }
-            // First the old VMM's last messages, then the next VMM.
+            // Handle the old VMM's last messages first, then the next VMM.
             Link::Function { session: Some(talk), .. } if has_hung_up(&talk.session) => {
-                if !self.behind.contains(&id) {
-                    self.behind.push_back(id);
+                if !self.unread_sessions.contains(&id) {
+                    self.unread_sessions.push_back(id);
                 }
             }
             Link::Function { listener, .. } if let Some(cause) = service.port.failure() => {
@@ -130,9 +130,9 @@ impl Worker {
                         peer.map(|p| p.pid),
                         format_args!("a VMM was refused: the port has failed: {cause}"),
                     );
-                    self.leave(turn_away(socket, farewell::TIMEOUT));
+                    self.keep_closer(decline_gently(socket, farewell::TIMEOUT));
                 }
-                self.deafen(id);
+                self.pause_accepting(id);
             }
             Link::Function { listener, session, .. } => match listener.accept(session.is_some()) {
                 Ok(Accepted::Client(socket, peer)) => {
@@ -160,14 +160,15 @@ impl Worker {
                 Ok(Accepted::Refused(socket, peer)) => {
                     let pid = peer.map(|p| p.pid);
                     service.log.say_of(Kind::Occupied, pid, "a second VMM was refused: the port has one already");
-                    self.deafen(id);
-                    self.leave(turn_away(socket, farewell::TIMEOUT));
+                    self.pause_accepting(id);
+                    self.keep_closer(decline_gently(socket, farewell::TIMEOUT));
                 }
                 Ok(Accepted::Nobody) => {}
                 Err(error) => {
-                    let what = format_args!("a connection was not accepted, the next try is in {DEAF:?}: {error}");
+                    let what =
+                        format_args!("a connection was not accepted, the next try is in {ACCEPT_PAUSE:?}: {error}");
                     service.log.say(Kind::NotAccepted, what);
-                    self.deafen(id);
+                    self.pause_accepting(id);
                 }
             },
             Link::Rings { .. } => {}
@@ -175,22 +176,22 @@ impl Worker {
     }
 
     /// Stops watching a port's socket for a while.
-    fn deafen(&mut self, id: PortId) {
+    fn pause_accepting(&mut self, id: PortId) {
         let Some(service) = self.services.get_mut(&id) else { return };
         let Link::Function { listener, .. } = &service.link else { return };
-        let at = self.clock.now().after(DEAF);
-        let _it_may_not_be_watched = epoll::delete(&self.epoll, listener.as_fd());
-        service.deaf_until = Some(at);
+        let at = self.clock.now().after(ACCEPT_PAUSE);
+        let _not_watched = epoll::delete(&self.epoll, listener.as_fd());
+        service.accept_paused_until = Some(at);
         self.timers.push(Reverse((at, id)));
     }
 
-    /// Watches its socket again.
+    /// Watches a port's socket again.
     pub(super) fn listen(&mut self, id: PortId) {
         let Some(service) = self.services.get_mut(&id) else { return };
-        if service.deaf_until.take().is_some()
+        if service.accept_paused_until.take().is_some()
             && let Some(fd) = service.descriptor()
         {
-            let _it_was_watched_before = epoll::add(&self.epoll, fd, token(id, SOCKET), EventFlags::IN);
+            let _already_watched = epoll::add(&self.epoll, fd, token(id, SOCKET), EventFlags::IN);
         }
     }
 
@@ -198,17 +199,17 @@ impl Worker {
     pub(super) fn session(&mut self, id: PortId) {
         let rounds = self.rounds;
         let Some(service) = self.services.get_mut(&id) else { return };
-        let may = service.may_hear(rounds);
+        let may = service.may_read_messages(rounds);
         let Link::Function { device, session: Some(talk), .. } = &mut service.link else { return };
         let Talk { session, timeout, unmask, stopped, .. } = talk;
         if *stopped {
             if has_hung_up(session) {
-                self.disconnect(id, Why::Closed);
+                self.disconnect(id, DisconnectReason::Closed);
             }
             return;
         }
         if !may {
-            self.behind.push_back(id);
+            self.unread_sessions.push_back(id);
             return;
         }
         let had = Watched::of(session);
@@ -221,19 +222,19 @@ impl Worker {
             }
             Ok(Err(error)) => {
                 let closed = matches!(error, SessionError::Closed);
-                let crossed = matches!(error, SessionError::VhostUser);
-                self.disconnect(id, if closed { Why::Closed } else { Why::Broken(error) });
-                if crossed {
-                    self.deafen(id);
+                let wrong_protocol = matches!(error, SessionError::VhostUser);
+                self.disconnect(id, if closed { DisconnectReason::Closed } else { DisconnectReason::Broken(error) });
+                if wrong_protocol {
+                    self.pause_accepting(id);
                 }
                 return;
             }
         };
         unmask::watch(&self.epoll, id, device.unmask(), unmask, &service.log);
-        service.heard = true;
+        service.messages_were_last = true;
         service.credit -= i64::from(progress.work) * MESSAGE_COST;
         if progress.more && !session.wants_write() {
-            self.behind.push_back(id);
+            self.unread_sessions.push_back(id);
         }
         let wants = Watched::of(session);
         if wants != had {
@@ -243,30 +244,30 @@ impl Worker {
         if progress.handled > 0 || (wrote(had) && !wrote(wants)) {
             timeout.end();
         }
-        // While a VMM does not read its answers, no more of its messages are read.
+        // While a VMM does not read its answers, its messages are not read.
         if wrote(wants) || session.is_within_message() {
             self.timers.extend(timeout.begin(self.clock.now()).map(|at| Reverse((at, id))));
         }
     }
 
-    /// The memory change that its VMM requested is done: answers it, and handles later messages.
+    /// The memory change that a port's VMM requested is done: answers it, and handles later messages.
     pub(super) fn mapped(&mut self, id: PortId) {
-        if !self.behind.contains(&id) {
+        if !self.unread_sessions.contains(&id) {
             self.session(id);
         }
     }
 
-    /// A guest has broken one of its queues; a hostile one does so repeatedly.
+    /// Logs that a guest has broken one of its queues. A hostile guest does so repeatedly.
     pub(super) fn stalled(&mut self, id: PortId, stall: Stall) {
         let Some(service) = self.services.get(&id) else { return };
-        // Advice about a queue does not help where no ring can be read; the log has already said what does.
-        let told = matches!(&service.link, Link::Function { device, .. } if device.has_told());
-        if !(told && Memory::Announced.is_unshared(&service.port.state())) {
+        // Advice about a queue does not help if no ring can be read. The log has the right advice already.
+        let warned = matches!(&service.link, Link::Function { device, .. } if device.has_warned());
+        if !(warned && Memory::Announced.is_unshared(&service.port.state())) {
             service.log.say(Kind::Stalled, stall);
         }
     }
 
-    /// A port's policy refuses its guest's frames.
+    /// Logs that a port's policy refuses its guest's frames.
     pub(super) fn refused(&mut self, id: PortId, reason: Reason) {
         if let Some(service) = self.services.get(&id) {
             let name = reason.name();
@@ -276,7 +277,7 @@ impl Worker {
         }
     }
 
-    /// An event at an uplink's peer. A peer may come and go all day.
+    /// Logs an event at an uplink's peer. A peer may come and go all day.
     pub(super) fn news(&mut self, id: PortId, news: News) {
         let Some(service) = self.services.get(&id) else { return };
         match news {
@@ -285,7 +286,7 @@ impl Worker {
         }
     }
 
-    /// A port has failed: its VM loses its adapter, and an uplink is not watched any more.
+    /// Handles a port's failure: its VM loses its adapter, and an uplink is not watched any more.
     pub(super) fn failed(&mut self, id: PortId) {
         self.settle_flood(id);
         let Some(service) = self.services.get_mut(&id) else { return };
@@ -294,44 +295,44 @@ impl Worker {
         if let Link::Uplink(fd) = &mut service.link
             && let Some(fd) = fd.take()
         {
-            let _it_may_not_be_watched = epoll::delete(&self.epoll, &fd);
+            let _not_watched = epoll::delete(&self.epoll, &fd);
         }
-        self.disconnect(id, Why::Failed);
+        self.disconnect(id, DisconnectReason::Failed);
     }
 
     /// Keeps a thread that closes a connection. Ended threads are joined, not detached: see `nicety_bell`'s `Closers`.
-    pub(super) fn leave(&mut self, leaving: Option<JoinHandle<()>>) {
-        for gone in self.leaving.extract_if(.., |leaving| leaving.is_finished()) {
-            let _it_has_nothing_to_say = gone.join();
+    pub(super) fn keep_closer(&mut self, closer: Option<JoinHandle<()>>) {
+        for gone in self.closers.extract_if(.., |closer| closer.is_finished()) {
+            let _thread_result = gone.join();
         }
-        self.leaving.extend(leaving);
+        self.closers.extend(closer);
     }
 
-    /// The VM has gone or must go: the port waits for the next one.
-    pub(super) fn disconnect(&mut self, id: PortId, why: Why) {
+    /// Disconnects the VM, which has gone or must go. The port waits for the next one.
+    pub(super) fn disconnect(&mut self, id: PortId, why: DisconnectReason) {
         let now = self.clock.now();
         let Some(service) = self.services.get_mut(&id) else { return };
         if let Link::Function { device, session, .. } = &mut service.link
             && let Some(Talk { mut session, unmask, .. }) = session.take()
         {
             why.say(&service.log);
-            self.behind.retain(|port| *port != id);
+            self.unread_sessions.retain(|port| *port != id);
             debug!(port = service.log.port(), counters = ?session.counters(), "its session");
             unmask::forget(&self.epoll, unmask);
             session.disconnect(device.as_mut());
             if let Some(recorder) = &service.recorder {
                 recorder.note(Event::Disconnect);
             }
-            let _it_closes_anyway = epoll::delete(&self.epoll, session.as_fd());
+            let _not_watched = epoll::delete(&self.epoll, session.as_fd());
             service.port.detach(now);
             device.renew();
-            if matches!(why, Why::Removed | Why::Failed) {
-                self.leave(take_leave(session, farewell::TIMEOUT));
+            if matches!(why, DisconnectReason::Removed | DisconnectReason::Failed) {
+                self.keep_closer(close_gently(session, farewell::TIMEOUT));
             }
             self.listen(id);
-            tell_left_open();
+            warn_left_open();
         } else if let Link::Rings { .. } = &service.link
-            && matches!(why, Why::Damaged)
+            && matches!(why, DisconnectReason::Damaged)
         {
             service.log.say(Kind::Damaged, "the front end took back memory that it had shared: its port is stopped");
             service.port.detach(now);

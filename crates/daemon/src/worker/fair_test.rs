@@ -1,4 +1,4 @@
-//! Deficit round-robin, counted: how much a port that floods 255 others is served between two turns of another port.
+//! Deficit round-robin, counted: the service of a port that floods 255 others, between two turns of another port.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -16,10 +16,10 @@ use crate::service::QUANTUM;
 const PORTS: u16 = 256;
 /// The charge for a frame beside its bytes.
 const FRAME: u64 = 256;
-/// The most that one turn costs: its limit, plus a batch to the last receiver.
+/// The largest cost of one turn: its limit, plus a batch to the last receiver.
 const TURN: u64 = (128 << 10) + (64 << 10) + 1514 + 64 * FRAME;
 
-/// An uplink that always has more frames: at most this many per turn.
+/// An uplink that always has more frames, at most this many per turn.
 pub(super) struct Source {
     map: Arc<Map>,
     len: u32,
@@ -62,7 +62,7 @@ impl Uplink for Source {
     }
 }
 
-/// No interrupts and no turns.
+/// A shell without interrupts and turns.
 pub(super) struct Silent;
 
 impl Shell for Silent {
@@ -73,7 +73,7 @@ impl Shell for Silent {
 }
 
 /// A port that floods 254 others, and one that always gets its turn and sends nothing.
-struct Crowd {
+struct Bench {
     worker: Worker,
     ports: Vec<Arc<Port>>,
     /// The length of the flood's frames in bytes.
@@ -84,14 +84,14 @@ struct Crowd {
     turns: Arc<AtomicU64>,
 }
 
-impl Crowd {
+impl Bench {
     fn new(len: u32) -> Self {
         let plane = Arc::new(Plane::new(Limits::default()));
         let mut worker =
             Worker::new(Arc::clone(&plane), Clock::start(), Arc::new(Inbox::new().unwrap()), mpsc::channel().1)
                 .unwrap();
         let flood = Source::new(0xff, 1, len, usize::MAX);
-        // It sends nothing, but always asks for more turns.
+        // The port sends nothing, but always asks for more turns.
         let other = Source::new(0xff, 2, 60, 0);
         let (most, turns) = (Arc::clone(&flood.most), Arc::clone(&other.fetches));
         let mut ends: Vec<Box<dyn Uplink>> = vec![Box::new(flood), Box::new(other)];
@@ -111,7 +111,7 @@ impl Crowd {
         Self { worker, ports, len, most, turns }
     }
 
-    /// What the flood was served after this many more rounds. The other port's share is not counted.
+    /// The bytes that the flood was charged in this many more rounds. The other port's share is not counted.
     fn served(&mut self, rounds: u64) -> u64 {
         for _ in 0..rounds {
             self.worker.rounds += 1;
@@ -128,9 +128,9 @@ const MOST: u64 = ROUNDS * QUANTUM as u64 + TURN;
 #[test]
 fn a_port_that_floods_255_others_has_its_quantum_a_round_and_every_other_port_its_turn() {
     for len in [60, 1514] {
-        let mut crowd = Crowd::new(len);
-        let cost = crowd.served(ROUNDS);
-        assert_eq!(crowd.turns.load(Ordering::Relaxed), ROUNDS, "a turn in each round");
+        let mut bench = Bench::new(len);
+        let cost = bench.served(ROUNDS);
+        assert_eq!(bench.turns.load(Ordering::Relaxed), ROUNDS, "a turn in each round");
         assert!(cost <= MOST && cost * 2 > MOST, "frames of {len} bytes: {cost} served in {ROUNDS} rounds, not {MOST}");
     }
 }
@@ -138,40 +138,40 @@ fn a_port_that_floods_255_others_has_its_quantum_a_round_and_every_other_port_it
 #[test]
 fn turns_in_which_a_port_sent_nothing_are_not_saved_for_a_flood() {
     for len in [60, 1514] {
-        let mut crowd = Crowd::new(len);
-        crowd.most.store(0, Ordering::Relaxed);
-        assert_eq!(crowd.served(ROUNDS), 0);
-        crowd.most.store(usize::MAX, Ordering::Relaxed);
-        let cost = crowd.served(ROUNDS);
+        let mut bench = Bench::new(len);
+        bench.most.store(0, Ordering::Relaxed);
+        assert_eq!(bench.served(ROUNDS), 0);
+        bench.most.store(usize::MAX, Ordering::Relaxed);
+        let cost = bench.served(ROUNDS);
         assert!(cost <= MOST && cost * 2 > MOST, "frames of {len} bytes: {cost} served in {ROUNDS} rounds, not {MOST}");
     }
 }
 
 #[test]
 fn a_port_that_is_closed_in_the_middle_of_a_flood_is_heard_by_all_to_the_end() {
-    let mut crowd = Crowd::new(1514);
-    let flood = crowd.ports[0].id();
-    while crowd.worker.services[&flood].turn.is_none() {
-        crowd.served(1);
+    let mut bench = Bench::new(1514);
+    let flood = bench.ports[0].id();
+    while bench.worker.services[&flood].turn.is_none() {
+        bench.served(1);
     }
-    crowd.worker.remove(flood);
-    let taken: Vec<u64> = crowd.ports[2..].iter().map(|port| port.state().counters.taken().packets).collect();
+    bench.worker.remove(flood);
+    let taken: Vec<u64> = bench.ports[2..].iter().map(|port| port.state().counters.taken().packets).collect();
     assert!(taken[0] > 0 && taken.iter().all(|frames| *frames == taken[0]), "{taken:?}");
 }
 
-/// Each has some 100 KB; a thousand guests that flood once would leave 0.1 GB for good.
+/// Each turn has some 100 KB. A thousand guests that flood once would leave 0.1 GB for good.
 #[test]
 fn of_the_turns_of_many_floods_four_are_kept_for_the_next() {
-    let mut crowd = Crowd::new(60);
-    for port in &crowd.ports[2..34] {
-        let log = Arc::new(PortLog::new(port.id(), "vm", "e1000", crowd.worker.clock, Arc::clone(&crowd.worker.inbox)));
+    let mut bench = Bench::new(60);
+    for port in &bench.ports[2..34] {
+        let log = Arc::new(PortLog::new(port.id(), "vm", "e1000", bench.worker.clock, Arc::clone(&bench.worker.inbox)));
         let link = Link::Rings { kicks: Vec::new() };
         let flooding =
             Service { turn: Some(Box::default()), ..Service::new(log, Arc::clone(port), Arc::default(), link) };
-        crowd.worker.serve(flooding);
+        bench.worker.serve(flooding);
     }
-    crowd.most.store(0, Ordering::Relaxed);
-    crowd.served(2);
-    assert!(crowd.worker.services.ports().iter().all(|id| crowd.worker.services[id].turn.is_none()));
-    assert_eq!(crowd.worker.spare.len(), 4);
+    bench.most.store(0, Ordering::Relaxed);
+    bench.served(2);
+    assert!(bench.worker.services.ports().iter().all(|id| bench.worker.services[id].turn.is_none()));
+    assert_eq!(bench.worker.kept_turns.len(), 4);
 }

@@ -1,4 +1,4 @@
-//! A VMM that floods its port with messages: how many are handled before those of another port of the same worker.
+//! A VMM that floods its port with messages: the number handled before those of another port of the same worker.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -30,7 +30,7 @@ const DMA_MAP: u16 = 2;
 const READ: u16 = 9;
 const WRITE: u16 = 10;
 const POSTED: u32 = 0x10;
-/// As many reads as one system call delivers.
+/// Reads that one system call delivers.
 const FLOOD: u64 = 2000;
 /// More rounds than any test here needs.
 const ROUNDS: usize = 100;
@@ -41,12 +41,12 @@ pub(super) fn message(command: u16, flags: u32, payload: &[u8]) -> Vec<u8> {
     [&[1, 0][..], &command.to_ne_bytes(), &size.to_ne_bytes(), &flags.to_ne_bytes(), &[0; 4], payload].concat()
 }
 
-/// The 82540EM's STATUS register is read.
+/// A read of the 82540EM's STATUS register.
 pub(super) fn status(flags: u32) -> Vec<u8> {
     message(READ, flags, &[8u32, 0, 0, 4].map(u32::to_ne_bytes).concat())
 }
 
-/// Adds a port to the worker, with a socket in this folder; returns its interrupts.
+/// Adds a port to the worker, with a socket in this folder. Returns its interrupts.
 fn open(worker: &mut Worker, id: PortId, adapter: &'static str, folder: &Path) -> (PathBuf, Arc<Interrupts>) {
     let settings = Settings::new(Mac([0x52, 0x54, 0, 0, 0, id.0 as u8]));
     let mut adapter = (find(adapter).unwrap().create)(&settings).unwrap();
@@ -97,7 +97,7 @@ pub(super) fn rounds_made(worker: &mut Worker, count: usize) {
     }
 }
 
-/// Reads what has arrived. False if nothing has.
+/// Reads the bytes that have arrived. Returns false if there are none.
 fn has_come(client: &mut UnixStream) -> bool {
     let mut bytes = [0; 4096];
     client.read(&mut bytes).is_ok_and(|count| count > 0)
@@ -124,7 +124,7 @@ fn reads(worker: &Worker, id: PortId) -> u64 {
 pub(super) struct Pair {
     pub worker: Worker,
     pub clients: [UnixStream; 2],
-    /// Of the first port.
+    /// The interrupts of the first port.
     pub interrupts: Arc<Interrupts>,
     folder: TempDir,
 }
@@ -153,32 +153,32 @@ fn a_worker_does_not_sleep_on_messages_that_have_come_and_handles_some_in_each_r
     let flood = status(POSTED).repeat(ALL as usize);
     let (mut sent, most) = (0, (QUANTUM / MESSAGE_COST) as u64);
     for round in 0..ROUNDS as u64 {
-        // More arrives all the time.
+        // More messages arrive all the time.
         sent += pair.clients[0].write(&flood[sent..]).unwrap_or(0);
         let before = reads(&pair.worker, FLOODED);
-        let (waits, slept) = (!pair.worker.behind.is_empty(), pair.worker.slept);
-        // If the worker sleeps nevertheless, this timer ends it.
+        let (waits, slept) = (!pair.worker.unread_sessions.is_empty(), pair.worker.slept);
+        // If the worker sleeps nevertheless, this timer ends the sleep.
         pair.worker.timers.push(Reverse((pair.worker.clock.now().after(Duration::from_millis(50)), OTHER)));
         pair.worker.round(&mut Vec::with_capacity(EVENTS));
         let done = reads(&pair.worker, FLOODED);
         if done == ALL {
-            assert!(pair.worker.behind.is_empty());
+            assert!(pair.worker.unread_sessions.is_empty());
             return;
         }
         assert!(!waits || pair.worker.slept == slept, "round {round}: nobody would have woken it");
-        assert!(pair.worker.behind.len() <= 1, "round {round}: {:?}", pair.worker.behind);
+        assert!(pair.worker.unread_sessions.len() <= 1, "round {round}: {:?}", pair.worker.unread_sessions);
         assert!(done - before <= 256, "round {round}: {} messages", done - before);
         assert!(done <= 256 + (round + 1) * most, "round {round}: {done} messages, and not {most} a round");
     }
     panic!("not within {ROUNDS} rounds");
 }
 
-/// Its guest's frames, timers and late completions wait for a turn, and its VMM's messages do not always use up a round's credit.
+/// The guest's frames, timers and late completions wait for a turn. The VMM's messages do not always use up a round's credit.
 #[test]
 fn a_port_whose_vmm_never_stops_has_its_turns_and_its_messages_between_them() {
     let mut pair = Pair::new("e1000");
     let flood = status(POSTED).repeat(FLOOD as usize);
-    let (mut sent, mut turns, mut heard) = (0, Vec::new(), 0);
+    let (mut sent, mut turns, mut with_messages) = (0, Vec::new(), 0);
     for round in 0..ROUNDS {
         sent = (sent + pair.clients[0].write(&flood[sent..]).unwrap_or(0)) % flood.len();
         // Queued in each round, as for a guest that always has frames.
@@ -188,10 +188,14 @@ fn a_port_whose_vmm_never_stops_has_its_turns_and_its_messages_between_them() {
         if !pair.worker.services[&FLOODED].schedule.is_queued() {
             turns.push(round);
         }
-        heard += usize::from(reads(&pair.worker, FLOODED) > before);
+        with_messages += usize::from(reads(&pair.worker, FLOODED) > before);
     }
     assert!(turns.windows(2).all(|pair| pair[1] - pair[0] <= 4), "{turns:?}");
-    assert!(heard.min(turns.len()) >= ROUNDS / 8, "{heard} rounds with messages, {} with a turn", turns.len());
+    assert!(
+        with_messages.min(turns.len()) >= ROUNDS / 8,
+        "{with_messages} rounds with messages, {} with a turn",
+        turns.len()
+    );
 }
 
 /// A batch in flight to hundreds of ports is in memory that a message may unmap.
@@ -204,12 +208,12 @@ fn no_message_is_handled_in_the_middle_of_a_flood() {
     let before = reads(&pair.worker, FLOODED);
     pair.worker.session(FLOODED);
     assert_eq!(reads(&pair.worker, FLOODED), before);
-    assert_eq!(pair.worker.behind, [FLOODED]);
+    assert_eq!(pair.worker.unread_sessions, [FLOODED]);
     pair.worker.services.get_mut(&FLOODED).unwrap().turn = None;
     rounds(&mut pair.worker, |worker| reads(worker, FLOODED) > before);
 }
 
-/// Its VMM stops within a message while a batch is in flight to hundreds of ports.
+/// The VMM stops within a message while a batch is in flight to hundreds of ports.
 #[test]
 fn a_vm_that_is_sent_away_in_the_middle_of_a_flood_leaves_its_port_to_the_next_one() {
     let mut pair = Pair::new("e1000");
@@ -233,7 +237,7 @@ fn a_vmm_that_comes_when_another_has_just_closed_is_not_refused_though_that_ones
     for how in [Shutdown::Both, Shutdown::Write] {
         let Pair { mut worker, clients: [mut first, _other], folder, .. } = Pair::new("e1000");
         first.write_all(&status(POSTED).repeat(FLOOD as usize)).unwrap();
-        rounds(&mut worker, |worker| !worker.behind.is_empty());
+        rounds(&mut worker, |worker| !worker.unread_sessions.is_empty());
         first.shutdown(how).unwrap();
         connect(&mut worker, &folder.path().join(format!("{}.sock", FLOODED.0)));
     }
@@ -246,7 +250,7 @@ fn a_vmm_that_takes_no_answers_keeps_no_worker_awake() {
         Link::Function { session: Some(talk), .. } => talk.session.wants_read(),
         _ => panic!("a session"),
     };
-    // Until its answers fill the socket and the session's own buffer.
+    // Send until the answers fill the socket and the session's own buffer.
     while reads_on(&pair.worker) {
         if let Err(error) = pair.clients[0].write(&status(0).repeat(100)) {
             assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
@@ -254,10 +258,10 @@ fn a_vmm_that_takes_no_answers_keeps_no_worker_awake() {
         rounds_made(&mut pair.worker, 1);
     }
     rounds_made(&mut pair.worker, 3);
-    assert!(pair.worker.behind.is_empty(), "it waits for the socket");
+    assert!(pair.worker.unread_sessions.is_empty(), "it waits for the socket");
 }
 
-/// A memory file of the VMM's, mapped from address 0 (vfio-user.rst, "VFIO_USER_DMA_MAP").
+/// Maps a memory file of the VMM from address 0 (vfio-user.rst, "VFIO_USER_DMA_MAP").
 fn map(client: &UnixStream, memory: &[u8]) {
     let file = rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::io::pwrite(&file, memory, 0).unwrap();
@@ -265,7 +269,7 @@ fn map(client: &UnixStream, memory: &[u8]) {
     send(client, &message(DMA_MAP, POSTED, &words), &[file.as_fd()]);
 }
 
-/// Sends a message, with a descriptor if one is there.
+/// Sends a message, with descriptors if there are any.
 pub(super) fn send(client: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
@@ -274,7 +278,7 @@ pub(super) fn send(client: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
     rustix::net::sendmsg(client, &slices, &mut control, rustix::net::SendFlags::empty()).unwrap();
 }
 
-/// A posted write of a register of vmxnet3's BAR 1, or of its configuration space.
+/// A posted write to a register of vmxnet3's BAR 1, or of its configuration space.
 fn write(region: u32, offset: u32, value: u32) -> Vec<u8> {
     let words = [offset, 0, region, if region == 7 { 2 } else { 4 }, value].map(u32::to_ne_bytes).concat();
     message(WRITE, POSTED, &words[..if region == 7 { 18 } else { 20 }])
@@ -308,7 +312,7 @@ fn a_command_that_takes_long_is_one_in_a_round_and_then_others_have_theirs() {
     let mut pair = Pair::new("vmxnet3");
     map(&pair.clients[0], &vmxnet3());
     until(&mut pair.worker, |worker| regions(worker) == 1);
-    // So many queues came with version 6.
+    // Version 6 introduced so many queues.
     let set_up = [write(7, 4, 6), write(1, 0, 1 << 5), write(1, 0x10, 0x1000), write(1, 0x18, 0)].concat();
     let activate = write(1, 0x20, 0xcafe_0000);
     pair.clients[0].write_all(&[set_up, activate.repeat(10)].concat()).unwrap();
@@ -367,7 +371,7 @@ fn while_the_memory_of_a_vmm_is_being_mapped_its_own_messages_wait_and_those_of_
     }
     assert!(!has_come(&mut pair.clients[0]));
     assert_eq!(regions(&pair.worker), 0);
-    assert!(pair.worker.behind.is_empty(), "nothing keeps the worker awake");
+    assert!(pair.worker.unread_sessions.is_empty(), "nothing keeps the worker awake");
     drop(go_on);
     until(&mut pair.worker, |_| has_come(&mut pair.clients[0]));
     assert_eq!(regions(&pair.worker), 1);
@@ -413,11 +417,11 @@ fn a_neighbours_message_is_answered_before_a_flood_is_done_and_the_flood_is_done
         assert!(meanwhile <= 512, "{meanwhile} messages of the flood were handled before the neighbour's");
     }
     rounds(&mut worker, |worker| reads(worker, flooded) == FLOOD);
-    assert!(worker.behind.is_empty());
+    assert!(worker.unread_sessions.is_empty());
     assert_eq!(reads(&worker, other), 3);
     // A VMM that disconnects in the middle of a flood is forgotten.
     flood.write_all(&status(POSTED).repeat(FLOOD as usize)).unwrap();
-    rounds(&mut worker, |worker| !worker.behind.is_empty());
+    rounds(&mut worker, |worker| !worker.unread_sessions.is_empty());
     worker.remove(flooded);
-    assert!(worker.behind.is_empty());
+    assert!(worker.unread_sessions.is_empty());
 }

@@ -1,4 +1,4 @@
-//! Saves, stops and restores a port: on its worker, between two turns and two messages.
+//! Saves, stops and restores a port. The port's worker does so between two turns and two messages.
 
 use std::os::fd::AsFd;
 
@@ -22,7 +22,7 @@ impl Worker {
             return Err(SaveError::Busy);
         }
         if !*stopped {
-            // What the guest has written by now is part of the state.
+            // The guest's writes so far are part of the state.
             device.scan_doorbells();
         }
         let state = device.stop().ok_or(SaveError::Failed)?;
@@ -53,14 +53,14 @@ impl Worker {
         unmask::watch(&self.epoll, id, device.unmask(), &mut talk.unmask, &service.log);
         tell(service, Kind::Restored, "it goes on from a saved state");
         // Messages may wait in the session's own buffer.
-        if !self.behind.contains(&id) {
-            self.behind.push_back(id);
+        if !self.unread_sessions.contains(&id) {
+            self.unread_sessions.push_back(id);
         }
         Ok(())
     }
 }
 
-/// Writes to the log and to the trace, which needs the event to make sense.
+/// Writes to the log and to the trace. Without the event the trace would make no sense.
 fn tell(service: &Service, kind: Kind, what: &str) {
     service.log.say(kind, what);
     if let Some(recorder) = &service.recorder {

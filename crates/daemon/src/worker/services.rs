@@ -1,10 +1,10 @@
-//! The ports of a worker, by number. A lookup is an index: it happens several times in each turn.
+//! The ports of a worker, by number. A lookup is an index, because there are several in each turn.
 
 use nicety_adapter::PortId;
 
 use crate::service::Service;
 
-/// See the module's page. It has a slot for each of the switch's at most 1,024 ports.
+/// A slot for each of the switch's at most 1,024 ports.
 #[derive(Debug, Default)]
 pub(super) struct Services(Vec<Option<Service>>);
 

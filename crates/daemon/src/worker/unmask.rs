@@ -1,9 +1,9 @@
-//! The eventfd by which a VMM unmasks INTx without a message: KVM signals it when the guest has served the line (the resample
+//! The eventfd by which a VMM unmasks INTx without a message. KVM signals it when the guest has served the line (the resample
 //! eventfd of Linux, Documentation/virt/kvm/api.rst, KVM_IRQFD; QEMU, hw/vfio/pci.c, vfio_intx_enable_kvm). The port's worker
 //! watches it.
 //!
-//! The VMM owns it, as it owns kicks (docs/adr/0010), and may signal, replace or close it at any time. So a round unmasks at most
-//! once, charged like the message that it replaces, and never while the port is in debt.
+//! The VMM owns the eventfd, like kicks (docs/adr/0010), and may signal, replace or close it at any time. So a round unmasks at
+//! most once, is charged for it like for the message that it replaces, and never does so while the port is in debt.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::{MESSAGE_COST, UNMASK, Worker, token};
 use crate::port_log::{Kind, PortLog};
 use crate::service::Link;
 
-/// Watches `wanted` instead of what is `watched`.
+/// Watches `wanted` instead of `watched`.
 pub(super) fn watch(
     epoll: &OwnedFd,
     id: PortId,
@@ -43,19 +43,19 @@ pub(super) fn watch(
     }
 }
 
-/// Stops watching it: closing it is not enough, because the VMM holds it too.
+/// Stops watching an eventfd. Closing it is not enough, because the VMM holds it too.
 pub(super) fn forget(epoll: &OwnedFd, watched: Option<Arc<Bell>>) {
     if let Some(bell) = watched {
-        let _not_watched_if_adding_failed = epoll::delete(epoll, &*bell);
+        let _not_watched = epoll::delete(epoll, &*bell);
     }
 }
 
 impl Worker {
-    /// A port's unmask eventfd is readable.
+    /// Handles a port's readable unmask eventfd.
     pub(super) fn unmask(&mut self, id: PortId, flags: EventFlags) {
         let rounds = self.rounds;
         let Some(service) = self.services.get_mut(&id) else { return };
-        // It stays readable: the next round tries again.
+        // The eventfd stays readable: the next round tries again.
         if !service.can_pay(rounds) {
             return;
         }
@@ -65,7 +65,7 @@ impl Worker {
         } else if flags.intersects(EventFlags::HUP | EventFlags::ERR)
             && let Some(bell) = &talk.unmask
         {
-            let _watched_until_now = epoll::delete(&self.epoll, &**bell);
+            let _not_watched = epoll::delete(&self.epoll, &**bell);
         }
     }
 }

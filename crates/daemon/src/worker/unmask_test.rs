@@ -1,4 +1,4 @@
-//! The unmask eventfd of INTx: what a round does for it. A replaced or removed eventfd is not watched.
+//! The unmask eventfd of INTx, and the work of a round for it. A replaced or removed eventfd is not watched.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -38,7 +38,7 @@ fn set(client: &UnixStream, flags: u32, count: u32, fds: &[BorrowedFd<'_>]) {
     send(client, &message(SET_IRQS, POSTED, &words), fds);
 }
 
-/// A worker with a port whose line is asserted, its interrupt eventfd, and its unmask eventfd.
+/// A worker with a port whose line is asserted, the line's interrupt eventfd and its unmask eventfd.
 fn raised() -> (Pair, OwnedFd, OwnedFd) {
     let mut pair = Pair::new("e1000");
     let (trigger, unmask) = (event(), event());
@@ -112,20 +112,20 @@ fn one_that_its_vmm_has_replaced_or_taken_away_is_watched_no_longer() {
     signal(&others[19], 1);
     rounds_made(&mut pair.worker, 1);
     assert_eq!(take(&trigger), 1, "the last one counts");
-    // Without a descriptor; as QEMU disables the line; and when the VMM disconnects.
-    let ways: [fn(&mut Pair); 3] = [
+    // A message without a descriptor; QEMU's message that disables the line; a disconnect of the VMM.
+    let removals: [fn(&mut Pair); 3] = [
         |pair| set(&pair.clients[0], EVENTFD | UNMASK, 1, &[]),
         |pair| set(&pair.clients[0], NONE | TRIGGER, 0, &[]),
         |pair| pair.clients[0].shutdown(std::net::Shutdown::Both).unwrap(),
     ];
-    for way in ways {
+    for remove in removals {
         let unmask = event();
         set(&pair.clients[0], EVENTFD | UNMASK, 1, &[unmask.as_fd()]);
         rounds_made(&mut pair.worker, 3);
         signal(&unmask, 1);
         rounds_made(&mut pair.worker, 1);
         assert_eq!(take(&unmask), 0, "it is watched");
-        way(&mut pair);
+        remove(&mut pair);
         rounds_made(&mut pair.worker, 3);
         signal(&unmask, 3);
         assert!(is_silent(&pair.worker));

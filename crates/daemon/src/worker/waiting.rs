@@ -1,4 +1,4 @@
-//! How a worker waits: with other work it only checks for events; else it busy polls for a while, then sleeps.
+//! A worker's wait. With other work it only checks for events. Otherwise it busy polls for a while, then sleeps.
 
 use std::cmp::Reverse;
 use std::os::fd::OwnedFd;
@@ -11,7 +11,7 @@ use tracing::warn;
 
 use super::{SESSION, Worker};
 
-/// Waits for events, precise to microseconds: Linux 5.11's epoll_pwait2, and a timer slack of 1 µs for this thread.
+/// Waits for events, precise to microseconds: by Linux 5.11's epoll_pwait2, with a timer slack of 1 µs for this thread.
 pub(super) fn sleep(
     epoll: &OwnedFd,
     events: &mut Vec<epoll::Event>,
@@ -25,7 +25,7 @@ pub(super) fn sleep(
 impl Worker {
     /// Waits until there is work.
     pub(super) fn wait(&mut self, events: &mut Vec<epoll::Event>) {
-        let idle = self.ready.is_empty() && self.behind.is_empty() && self.inbox.is_empty();
+        let idle = self.ready.is_empty() && self.unread_sessions.is_empty() && self.inbox.is_empty();
         if !idle || self.stop {
             self.look(events, Some(Duration::ZERO));
             if !events.is_empty() {
@@ -63,7 +63,7 @@ impl Worker {
         }
     }
 
-    /// Polls until then, and longer for a timer that is due soon. True if an event has come.
+    /// Polls until this time, and longer for a timer that is due soon. Returns true if an event has come.
     fn watch(&mut self, until: Time, events: &mut Vec<epoll::Event>) -> bool {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         loop {

@@ -1,4 +1,4 @@
-//! When a worker sleeps, and what it reports of its waits to its busy polling.
+//! The times at which a worker sleeps, and its reports of waits to its busy polling.
 
 use std::io::Write;
 use std::time::Duration;
@@ -20,7 +20,7 @@ fn idle() -> Pair {
     pair
 }
 
-/// A sleep without an event lasts this long.
+/// The duration of a sleep without an event.
 const LONG: Duration = Duration::from_millis(50);
 
 /// Sets the only timer.
@@ -29,20 +29,20 @@ fn set_timer(worker: &mut Worker, wait: Duration) {
     worker.timers.push(Reverse((worker.clock.now().after(wait), OTHER)));
 }
 
-/// From now on it polls before it sleeps.
+/// Makes the worker poll before it sleeps.
 fn watches(worker: &mut Worker) {
     for _ in 0..100 {
         let now = worker.clock.now();
         worker.busy_poll.begin(now);
         worker.busy_poll.ended(now.after(Duration::from_micros(90)), false, true);
     }
-    worker.busy_poll.told.clear();
+    worker.busy_poll.waits.clear();
 }
 
-/// Waits, and returns how the end of the wait was reported.
+/// Waits, and returns the reported end of the wait.
 fn wait(worker: &mut Worker) -> Option<Wait> {
     worker.wait(&mut Vec::with_capacity(EVENTS));
-    worker.busy_poll.told.pop()
+    worker.busy_poll.waits.pop()
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn a_timer_that_was_good_for_something_ends_the_wait() {
     pair.worker.busy_poll.carried(FLOODED, 100);
     ring(&pair.worker);
     wait(&mut pair.worker).unwrap();
-    let first = pair.worker.busy_poll.told[0];
+    let first = pair.worker.busy_poll.waits[0];
     assert!(first.slept && first.lasted >= LONG, "{first:?}");
 }
 
@@ -86,7 +86,7 @@ fn something_that_comes_while_it_has_work_ends_a_wait_that_a_timer_has_broken() 
 #[test]
 fn for_a_timer_that_comes_soon_it_does_not_sleep() {
     let mut pair = idle();
-    // The shortest of many: a busy machine prolongs some.
+    // Take the shortest of many sleeps: a busy machine prolongs some.
     let slept = (0..100).map(|_| {
         let before = pair.worker.slept;
         set_timer(&mut pair.worker, Duration::from_micros(20));
@@ -101,7 +101,7 @@ fn whoever_has_something_to_do_does_not_sleep_and_has_not_waited() {
     type Job = fn(&mut Worker);
     let jobs: [(&str, Job); 4] = [
         ("a port is ready", |worker| worker.enqueue(FLOODED)),
-        ("messages are left", |worker| worker.behind.push_back(FLOODED)),
+        ("messages are left", |worker| worker.unread_sessions.push_back(FLOODED)),
         ("a note of its own", |worker| worker.inbox.push(Note::Wake(FLOODED, Time(u64::MAX)))),
         ("it is to end", |worker| worker.stop = true),
     ];
@@ -142,7 +142,7 @@ fn what_was_carried_before_a_wait_is_told_once() {
         ring(worker);
         wait(worker).unwrap().carried
     };
-    // To both other ports.
+    // Charged for both other ports.
     assert_eq!(carried(&mut pair.worker), 2 * (1514 + 256));
     assert_eq!(carried(&mut pair.worker), 0);
 }

@@ -1,4 +1,4 @@
-//! A port that its worker does not know yet, and how exactly a worker waits.
+//! A port that its worker does not know yet, and the precision of a worker's wait.
 
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ fn a_turn_that_was_asked_for_before_the_port_was_known_is_not_the_last_one() {
     let mut worker = Worker::new(plane, Clock::start(), Arc::clone(&inbox), received).unwrap();
     let (id, schedule) = (PortId(0), Arc::new(Schedule::default()));
     let ask = || schedule.queue().then(|| inbox.push(Note::Schedule(id)));
-    // As a port's shell does when it receives a frame from another worker's port.
+    // A port's shell does this when it receives a frame from another worker's port.
     assert!(ask().is_some());
     worker.read_notes();
     worker.rounds += 1;
@@ -46,7 +46,7 @@ fn a_wait_of_less_than_a_millisecond_is_not_made_one() {
         sleep(&epoll, &mut Vec::with_capacity(1), Some(Duration::from_micros(100))).unwrap();
         begin.elapsed()
     };
-    // The shortest of many: a busy machine prolongs some, rounding prolongs all.
+    // Take the shortest of many waits: a busy machine prolongs some, and rounding prolongs all.
     let shortest = (0..200).map(|_| waited()).min().unwrap();
     assert!(shortest >= Duration::from_micros(100) && shortest < Duration::from_micros(900), "{shortest:?}");
 }

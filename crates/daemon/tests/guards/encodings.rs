@@ -1,16 +1,16 @@
-//! Ways to wrap one packet that some host or other unwraps again.
+//! Encodings of one packet that some host decodes.
 
 use nicety_frame::checksum;
 
-/// The attacker, and the station that a false answer names.
+/// The attacker, which is also the station that a false answer names.
 pub const ATTACKER: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
 pub const NAMED: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
-/// The host that is to be deceived.
+/// The host that the attacker tries to deceive.
 pub const HOST: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
-/// All that follows the addresses of a frame with this type and packet.
+/// Everything after the addresses of a frame with this type and packet.
 pub type Link = fn(u16, &[u8]) -> Vec<u8>;
-/// Packets that come to this next header and payload: each the number of its first header, and all behind IPv6's own.
+/// Packets with this next header and payload. Each has the number of its first header, and everything after IPv6's own header.
 pub type Chain = fn(u8, &[u8], u8) -> Vec<(u8, Vec<u8>)>;
 
 fn tagged(tag: u16, count: usize, kind: u16, packet: &[u8]) -> Vec<u8> {
@@ -23,7 +23,7 @@ fn snap(organisation: u8, kind: u16, packet: &[u8]) -> Vec<u8> {
     [&len.to_be_bytes()[..], &[0xaa, 0xaa, 3, 0, 0, organisation], &kind.to_be_bytes(), packet].concat()
 }
 
-/// In Ethernet; the first one is the usual way. Tags are of VLAN 0.
+/// Encodings in Ethernet, the usual one first. Tags are of VLAN 0.
 pub const LINKS: [(&str, Link); 15] = [
     ("plain", |kind, packet| tagged(0, 0, kind, packet)),
     ("1 tag", |kind, packet| tagged(0x8100, 1, kind, packet)),
@@ -42,7 +42,7 @@ pub const LINKS: [(&str, Link); 15] = [
     ("SNAP behind a tag", |kind, packet| [&[0x81, 0, 0, 0][..], &snap(0, kind, packet)].concat()),
 ];
 
-/// A header of options, the last of them the next header's.
+/// A header of options. The last of them belongs to the next header.
 fn options(number: u8, count: usize, next: u8, payload: &[u8]) -> (u8, Vec<u8>) {
     let mut bytes = [number, 0, 1, 4, 0, 0, 0, 0].repeat(count);
     let at = bytes.len() - 8;
@@ -51,7 +51,7 @@ fn options(number: u8, count: usize, next: u8, payload: &[u8]) -> (u8, Vec<u8>) 
     (number, bytes)
 }
 
-/// Fragments of these lengths, multiples of 8 but for the last.
+/// Fragments of these lengths, all multiples of 8 except the last.
 fn fragments(next: u8, payload: &[u8], identity: u8, first: usize) -> Vec<(u8, Vec<u8>)> {
     let (one, two) = payload.split_at(first.min(payload.len()));
     let [high, low] = (one.len() as u16).to_be_bytes();
@@ -60,7 +60,7 @@ fn fragments(next: u8, payload: &[u8], identity: u8, first: usize) -> Vec<(u8, V
     vec![part([0, 1], one), part([high, low], two)]
 }
 
-/// In IPv6; the first one is the usual way.
+/// Encodings in IPv6, the usual one first.
 pub const CHAINS: [(&str, Chain); 16] = [
     ("plain", |next, payload, _| vec![(next, payload.to_vec())]),
     ("options", |next, payload, _| vec![options(60, 1, next, payload)]),
@@ -69,7 +69,7 @@ pub const CHAINS: [(&str, Chain); 16] = [
     ("20 options", |next, payload, _| vec![options(60, 20, next, payload)]),
     ("hop-by-hop options", |next, payload, _| vec![options(0, 1, next, payload)]),
     ("long options", |next, payload, _| {
-        // An option of an experiment, to be skipped by all who do not know it: RFC 4727, section 3.
+        // An experimental option. Hosts that do not know it must skip it: RFC 4727, section 3.
         let padding = [&[next, 31, 0x1e, 248][..], &[0; 248], &[1, 2, 0, 0]].concat();
         vec![(60, [&padding[..], payload].concat())]
     }),
@@ -104,7 +104,7 @@ pub fn v6(source: [u8; 16], target: [u8; 16], (next, payload): &(u8, Vec<u8>)) -
     [&[0x60, 0, 0, 0, high, low, *next, 255][..], &source, &target, payload].concat()
 }
 
-/// A message of ICMPv6, or UDP over IPv6, with its checksum at `at`.
+/// An ICMPv6 message, or UDP over IPv6, with its checksum at `at`.
 pub fn summed6(source: [u8; 16], target: [u8; 16], next: u8, mut message: Vec<u8>, at: usize) -> Vec<u8> {
     let pseudo = checksum::pseudo_v6(source.into(), target.into(), next, message.len() as u32);
     let sum = pseudo.then(checksum::sum(&message), false).transmit();
@@ -125,7 +125,7 @@ fn v4(source: [u8; 4], target: [u8; 4], protocol: u8, identity: u8, fragment: u1
     [&header[..], payload].concat()
 }
 
-/// Ways to send a payload over IPv4, the usual one first.
+/// Encodings of a payload in IPv4, the usual one first.
 pub fn packets4(
     source: [u8; 4],
     target: [u8; 4],

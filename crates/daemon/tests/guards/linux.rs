@@ -14,7 +14,7 @@ use nicety_uplink::Tap;
 
 const INSIDE: &str = "NICETY_GUARD_TEST_INSIDE";
 
-/// Runs the named test of this file in namespaces of its own. True inside of them.
+/// Runs the named test of this file again, in its own namespaces. Returns true inside them.
 pub fn inside(test: &str) -> bool {
     if std::env::var_os(INSIDE).is_some() {
         return true;
@@ -31,8 +31,8 @@ pub fn inside(test: &str) -> bool {
         _ => None,
     };
     if let Some(reason) = reason {
-        // Past the harness, which keeps the output of tests that pass to itself.
-        let _nobody_listens = writeln!(std::io::stdout(), "\nSKIPPED {test}: {}", reason.trim());
+        // Write past the test harness, which swallows the output of tests that pass.
+        let _stdout_closed = writeln!(std::io::stdout(), "\nSKIPPED {test}: {}", reason.trim());
         return false;
     }
     let mut again = Command::new("unshare");
@@ -59,14 +59,14 @@ fn set(key: &str, value: &str) {
     std::fs::write(format!("/proc/sys/net/{key}"), value).unwrap_or_else(|error| panic!("{key}: {error}"));
 }
 
-/// A host with addresses, routers and clients of DHCP.
+/// A host with addresses, routers and DHCP clients.
 pub struct Linux {
     tap: Tap,
     counters: Counters,
     clients: [UdpSocket; 2],
-    /// Answers that the clients have had.
+    /// Answers that the clients have received.
     offers: String,
-    /// The interface's number, and the members of groups at it.
+    /// The interface's number, and the sockets that joined groups at it.
     index: u32,
     members: Vec<UdpSocket>,
 }
@@ -74,7 +74,7 @@ pub struct Linux {
 impl Linux {
     pub fn new() -> Self {
         let tap = Tap::open("host0").unwrap();
-        // The loopback takes part in redirects' routes.
+        // Routes of redirects also use the loopback.
         ip("link set lo up");
         for (key, value) in [("accept_dad", "0"), ("accept_ra", "1"), ("accept_redirects", "1"), ("autoconf", "0")] {
             set(&format!("ipv6/conf/host0/{key}"), value);
@@ -92,7 +92,7 @@ impl Linux {
             ip(&format!("route add {target} via {router} dev host0"));
         }
         ip("neighbour add 10.0.0.77 lladdr 02:00:00:00:00:77 dev host0");
-        // An advertisement tells of those that are known already.
+        // An advertisement changes only neighbours that are known already.
         let known = |number| format!("neighbour add fe80::2:{number:x} lladdr 02:00:00:00:00:99 nud stale dev host0\n");
         ip(&(1..=u8::MAX).map(known).collect::<String>());
         let client = |address: &str| {
@@ -105,7 +105,8 @@ impl Linux {
         Self { tap, counters: Counters::default(), clients, offers: String::new(), index, members: Vec::new() }
     }
 
-    /// Frames arrive, each by itself. The kernel is done with one when the call that writes it returns (drivers/net/tun.c, tun_get_user).
+    /// Sends frames to the host, one by one. The kernel has handled a frame when the call that writes it returns
+    /// (drivers/net/tun.c, tun_get_user).
     pub fn hears(&mut self, frames: &[Vec<u8>]) {
         let map = Arc::new(Map::private(4096).unwrap());
         let mut batch = Batch::new();
@@ -121,7 +122,7 @@ impl Linux {
         }
     }
 
-    /// Joins groups: for many, so that no socket has too many (`igmp_max_memberships`, `optmem_max`).
+    /// Joins groups. If they are many, several sockets share them, within `igmp_max_memberships` and `optmem_max`.
     pub fn joins(&mut self, groups: &[IpAddr]) {
         for some in groups.chunks(16) {
             let [v4, v6] = ["0.0.0.0:0", "[::]:0"].map(|address| UdpSocket::bind(address).unwrap());
@@ -135,8 +136,8 @@ impl Linux {
         }
     }
 
-    /// The groups for which it was asked: their timers run, or have run out and it was a reporter (net/ipv4/igmp.c, igmp_mc_seq_show;
-    /// net/ipv6/mcast.c, igmp6_mc_seq_show, MAF_TIMER_RUNNING and MAF_LAST_REPORTER).
+    /// The groups that were queried: their timers run, or have expired and the host was a reporter (net/ipv4/igmp.c,
+    /// igmp_mc_seq_show; net/ipv6/mcast.c, igmp6_mc_seq_show, MAF_TIMER_RUNNING and MAF_LAST_REPORTER).
     pub fn answers(&self) -> BTreeSet<IpAddr> {
         let [v4, v6] = ["igmp", "igmp6"].map(|name| std::fs::read_to_string(format!("/proc/net/{name}")).unwrap());
         let v4 = v4.lines().filter_map(|line| {
@@ -152,7 +153,7 @@ impl Linux {
         v4.chain(v6).collect()
     }
 
-    /// Waits for what another thread of the kernel does.
+    /// Waits for another thread of the kernel to do something.
     pub fn wait_until(&self, is_done: impl Fn(&Self) -> bool) {
         let end = Instant::now() + Duration::from_secs(5);
         while !is_done(self) {
@@ -161,7 +162,7 @@ impl Linux {
         }
     }
 
-    /// Its routes, its neighbours, and what its clients have had.
+    /// The host's routes, its neighbours, and the answers that its clients received.
     pub fn shown(&mut self) -> String {
         let mut data = [0; 100];
         for (socket, port) in self.clients.iter().zip([68, 546]) {
@@ -170,7 +171,7 @@ impl Linux {
             }
         }
         let far: String = (1..=u8::MAX).map(|number| format!("route get 10.9.0.{number}\n")).collect();
-        // Of IPv6; its routes in the order of their table.
+        // The routes of IPv6, in the order of their table.
         let routes = std::fs::read_to_string("/proc/net/ipv6_route").unwrap();
         [routes, ip(&format!("neighbour show dev host0\n{far}")), self.offers.clone()].concat()
     }

@@ -1,6 +1,6 @@
-//! Guards judged by Linux: of what a guarded port lets through, the host behind a tap takes nothing that the guard is there to keep away.
-//! The test runs itself again in a user and network namespace of its own, which needs no root rights; where there is no tap driver or no
-//! such namespace it says so and judges nothing.
+//! Guards judged by Linux: the host behind a tap must not accept anything that a port's guard should block. The test runs itself
+//! again in its own user and network namespace, which needs no root rights. Without a tap driver or such a namespace it prints a
+//! note and judges nothing.
 
 mod encodings;
 mod linux;
@@ -14,7 +14,7 @@ use nicety_adapter::{Batch, PortId, Time};
 use nicety_memory::Map;
 use nicety_switch::{Guards, Limits, Plan, Policy, Switch};
 
-/// One attempt, known by its number in what it tells the host.
+/// One attempt. Its number is in its message to the host.
 struct Attempt {
     number: u8,
     name: String,
@@ -23,13 +23,13 @@ struct Attempt {
 
 struct Attack {
     name: &'static str,
-    /// Each of them must be enough.
+    /// Sets of guards, each of which must be enough alone.
     guards: &'static [Guards],
-    /// All ways to wrap it, numbered from here on.
+    /// All encodings of the attempt, numbered from this number on.
     attempts: fn(u8) -> Vec<Attempt>,
-    /// A text in what the host shows if it has taken the attempt with this number.
+    /// A text that the host shows if it accepted the attempt with this number.
     sign: fn(u8) -> String,
-    /// Wrappings that the judge is known to see through.
+    /// Encodings that the host is known to accept without a guard.
     taken: &'static [&'static str],
 }
 
@@ -39,7 +39,7 @@ const ARP: Guards = Guards { arp: true, ..NONE };
 const ROUTER: Guards = Guards { router_advertisement: true, ..NONE };
 const DHCP: Guards = Guards { dhcp_server: true, ..NONE };
 
-/// Link-local addresses of the host and of the router that it has; others by kind and number.
+/// Link-local addresses of the host and of its router. Other addresses have a kind and a number.
 const HOST6: [u8; 16] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
 const GATEWAY6: [u8; 16] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 
@@ -47,7 +47,8 @@ fn link_local(kind: u8, number: u8) -> [u8; 16] {
     [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, kind, 0, number]
 }
 
-/// All wrappings of a message over IPv6: each link's way with the usual packet, each packet's way with the usual link, and both.
+/// All encodings of a message over IPv6: each link encoding with the usual packet, each packet encoding with the usual link, and
+/// both.
 fn attempts6(first: u8, next: u8, message: impl Fn(u8) -> ([u8; 16], Vec<u8>)) -> Vec<Attempt> {
     let usual = (LINKS[0], CHAINS[0]);
     let ways = LINKS.map(|link| (link, usual.1)).into_iter();
@@ -63,7 +64,7 @@ fn attempts6(first: u8, next: u8, message: impl Fn(u8) -> ([u8; 16], Vec<u8>)) -
         .collect()
 }
 
-/// The same over IPv4.
+/// All encodings of a message over IPv4.
 fn attempts4(first: u8, target: [u8; 4], protocol: u8, message: impl Fn(u8) -> ([u8; 4], Vec<u8>)) -> Vec<Attempt> {
     let packets = |number| {
         let (source, payload) = message(number);
@@ -130,7 +131,7 @@ fn redirects(first: u8) -> Vec<Attempt> {
 
 fn redirects4(first: u8) -> Vec<Attempt> {
     attempts4(first, [10, 0, 0, 2], 1, |number| {
-        // Of an answer to an echo, which needs no socket: net/ipv4/icmp.c, icmp_err.
+        // About an echo reply, which needs no socket: net/ipv4/icmp.c, icmp_err.
         let far = [[10, 0, 0, 2], [10, 9, 0, number]].concat();
         let about = [&[0x45, 0, 0, 28, 0, 0, 0, 0, 64, 1, 0, 0][..], &far, &[0; 8]].concat();
         let mut message = [&[5, 1, 0, 0, 10, 0, 0, 77][..], &about].concat();
@@ -148,7 +149,7 @@ fn requests(first: u8) -> Vec<Attempt> {
     (first..).zip(LINKS).map(attempt).collect()
 }
 
-/// From a server's port, and from another.
+/// DHCP answers from a server's port and from another.
 fn answers4(first: u8) -> Vec<Attempt> {
     attempts4(first, [10, 0, 0, 2], 17, |number| {
         let from = if number.is_multiple_of(2) { [0, 67] } else { [4, 43] };
@@ -185,7 +186,7 @@ const ATTACKS: [Attack; 8] = [
         name: "a router advertises",
         guards: &[ROUTER, ARP],
         attempts: routers,
-        // Its next hop, as /proc/net/ipv6_route has it.
+        // The next hop, in the format of /proc/net/ipv6_route.
         sign: |number| format!(" fe800000000000000000000000030{number:03x} "),
         taken: &["plain, plain", "3 tags, plain", "28 tags, plain", "plain, 9 options", "3 tags, options"],
     },
@@ -226,7 +227,7 @@ const ATTACKS: [Attack; 8] = [
     },
 ];
 
-/// Forwards a frame from this port. True if another port gets it.
+/// Forwards a frame from this port. Returns true if another port gets it.
 fn forward(switch: &Switch, from: u16, frame: &[u8]) -> bool {
     let map = Arc::new(Map::private(4096).unwrap());
     map.write(0, frame).unwrap();

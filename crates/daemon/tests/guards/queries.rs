@@ -1,5 +1,5 @@
-//! Queries of IGMP and MLD judged by Linux: which of them it answers, it shows by the timers of its groups. Each bit of a right query is
-//! changed, and checksums are made right again: where snooping believes it, Linux does.
+//! IGMP and MLD queries judged by Linux. The timers of its groups show the queries that it answers. Each bit of a valid query is
+//! changed and the checksums are corrected. Linux must answer every query that snooping accepts.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -12,18 +12,18 @@ use crate::encodings::ATTACKER;
 use crate::forward;
 use crate::linux::{Linux, inside};
 
-/// The same of IGMPv3 and MLDv2.
+/// The test's functions for IGMPv3 or MLDv2.
 struct Protocol {
     group: fn(u16) -> IpAddr,
     query: fn(u16) -> Vec<u8>,
-    /// Makes its checksums right again.
+    /// Corrects the query's checksums.
     sum: fn(&mut [u8]),
     report: fn(u16) -> Vec<u8>,
     /// Bytes of the query without padding.
     len: usize,
 }
 
-/// Numbers of groups differ by two bits at least, so that no change of one makes another one.
+/// The code of a group number. Two codes differ in at least two bits, so that no single bit changes one into another.
 fn code(number: u16) -> [u8; 2] {
     (number << 1 | number.count_ones() as u16 & 1).to_be_bytes()
 }
@@ -136,7 +136,7 @@ fn a_query_that_snooping_believes_is_one_that_linux_answers() {
             for (bit, query) in bits_at_once.iter().zip(&queries) {
                 believed.extend(is_believed(&protocol, *bit, query).then(|| (protocol.group)(*bit)));
             }
-            // They wait in a queue of 32 (net/ipv6/mcast.c, igmp6_event_query): one that is right is its last.
+            // The kernel queues up to 32 queries (net/ipv6/mcast.c, igmp6_event_query). The last one sent is valid.
             let last = bits + bits_at_once[0];
             queries.push((protocol.query)(last));
             linux.hears(&queries);

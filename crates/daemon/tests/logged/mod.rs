@@ -1,4 +1,4 @@
-//! A daemon with one port, and what it logs of that port.
+//! A daemon with one port, and the log of that port.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -11,13 +11,13 @@ use nicety_daemon::report::{Condition, PortReport};
 use nicety_switch::Limits;
 use tempfile::TempDir;
 
-/// How long anything here may take.
+/// Most time for any step of these tests.
 pub const TIMEOUT: Duration = Duration::from_secs(20);
-/// Lines of a kind that a port may have at once, and how long it waits for each after those (docs/operating.md).
+/// The burst of lines of a kind for a port (docs/operating.md). After it a port waits for each line.
 pub const LINES: u64 = 8;
 const PAUSE_SECONDS: u64 = 60;
 
-/// What all daemons of this process have logged.
+/// The log of all daemons in this process.
 static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
 struct Log;
@@ -33,14 +33,14 @@ impl Write for Log {
     }
 }
 
-/// What was logged of a port.
+/// The log's lines about a port.
 pub fn lines_of(port: &str) -> Vec<String> {
     let log = String::from_utf8(LOG.lock().unwrap().clone()).unwrap();
     let port = format!("port=\"{port}\"");
     log.lines().filter(|line| line.contains(&port)).map(str::to_owned).collect()
 }
 
-/// See the module's page.
+/// A daemon with one port.
 pub struct Stage {
     pub daemon: Daemon,
     pub name: String,
@@ -54,7 +54,7 @@ impl Stage {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| tracing_subscriber::fmt().with_ansi(false).with_writer(|| Log).init());
         let (daemon, place) = (Daemon::start(Limits::default(), workers).unwrap(), TempDir::new().unwrap());
-        // Tests run side by side, and share a log.
+        // Tests run in parallel, and share a log.
         let stage = Self { daemon, name: format!("{name}{workers}"), begun, place };
         let spec = PortSpec {
             name: stage.name.clone(),
@@ -76,7 +76,7 @@ impl Stage {
         self.place.path().join("socket")
     }
 
-    /// How many lines of a kind there may be by now.
+    /// The most lines of a kind that are possible by now.
     pub fn most_lines(&self) -> u64 {
         LINES + self.begun.elapsed().as_secs() / PAUSE_SECONDS
     }

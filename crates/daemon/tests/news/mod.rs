@@ -1,4 +1,4 @@
-//! What becomes of the uplink's other end is logged, a line each time.
+//! Events at the uplink's other end are logged, one line each.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, News, PortId, Pr
 use nicety_memory::Map;
 use rustix::event::{EventfdFlags, eventfd};
 
-/// Swallows everything, and tells what it is to tell when its descriptor is rung.
+/// An uplink that discards everything, and reports events when its descriptor is signalled.
 struct End {
     bell: OwnedFd,
     news: Arc<Mutex<Option<News>>>,
@@ -16,7 +16,7 @@ struct End {
 
 impl Uplink for End {
     fn fetch(&mut self, port: PortId, _: Budget, batch: &mut Batch, _: &mut Counters, _: Time) -> Progress {
-        let _it_may_not_have_been_rung = rustix::io::read(&self.bell, &mut [0; 8]);
+        let _not_signalled = rustix::io::read(&self.bell, &mut [0; 8]);
         batch.start(&Map::empty(), port, 0);
         Progress { more: false, armed: true }
     }

@@ -1,4 +1,4 @@
-//! A bare guest: an 82540EM by hand, with its rings in one memory file and its buffers in another.
+//! A bare guest that drives an 82540EM by hand. Its rings are in one memory file and its buffers in another.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -12,37 +12,37 @@ use crate::stage::Stage;
 const CONFIG: u32 = 7;
 const BOTH: DmaProtection = DmaProtection { read: true, write: true };
 pub const MIB: u64 = 1 << 20;
-/// The rings' file is at 0, the buffers' behind it.
+/// The rings' file is at address 0, the buffers' file after it.
 pub const RINGS: DmaRange = DmaRange { address: 0, size: MIB };
 pub const BUFFERS: DmaRange = DmaRange { address: MIB, size: MIB };
 const TRANSMIT: u64 = 0x1000;
 const RECEIVE: u64 = 0x4000;
-/// Descriptors of each ring; as many buffers of 2 KiB, for both.
+/// Descriptors of each ring. There are as many buffers of 2 KiB, for both rings.
 const RING: u32 = 256;
 pub const FRAME: usize = 1000;
 
-/// A file that can shrink: what a guest's memory is, unless its VMM seals it.
+/// A file that can shrink, like a guest's memory that its VMM does not seal.
 pub fn file(name: &str) -> OwnedFd {
     let fd = memfd_create(name, MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&fd, MIB).unwrap();
     fd
 }
 
-/// The same memory, seen by who owns it.
+/// The same memory, mapped by its owner.
 pub fn seen(file: &OwnedFd) -> Map {
     let mapping = Mapping::of_file(file.try_clone().unwrap(), 0, MIB, true).unwrap();
     Map::default().with(0, Arc::new(mapping), Rights::BOTH).unwrap()
 }
 
-/// A guest with an 82540EM whose driver keeps to the datasheet (8254x manual, chapters 3 and 13), but asks for nothing that
-/// takes time: no reset, no EEPROM, no PHY.
+/// A guest with an 82540EM. Its driver follows the datasheet (8254x manual, chapters 3 and 13), but does nothing that takes time:
+/// no reset, no EEPROM, no PHY.
 pub struct Nic {
     pub client: Client,
     pub files: [OwnedFd; 2],
     rings: Map,
     pub buffers: Map,
     tail: u32,
-    /// Ring registers, 0x2000 to 0x3fff, if it has mapped them.
+    /// Ring registers, 0x2000 to 0x3fff, if the guest has mapped them.
     page: Option<Map>,
 }
 
@@ -56,7 +56,7 @@ impl Nic {
         nic.map(RINGS).unwrap();
         nic.map(BUFFERS).unwrap();
         nic.lay();
-        // CTRL: set link up. Base, length, head and tail of each ring; then what turns it on.
+        // CTRL: set link up. Base, length, head and tail of each ring, then the enable register.
         nic.write(0, 0x40).unwrap();
         for (ring, base, control, on) in [(0x2800, RECEIVE, 0x100, 0x8002), (0x3800, TRANSMIT, 0x400, 0x0004_010a)] {
             for (offset, value) in [(0, base as u32), (4, 0), (8, RING * 16), (0x10, 0), (0x18, 0)] {
@@ -73,7 +73,7 @@ impl Nic {
         self.client.dma_map(range, BOTH, Some((file.as_fd(), 0)))
     }
 
-    /// Descriptors and frames, broadcast.
+    /// Writes the descriptors and the broadcast frames.
     pub fn lay(&mut self) {
         for index in 0..u64::from(RING) {
             let buffer = index * 2048;
@@ -88,7 +88,7 @@ impl Nic {
         }
     }
 
-    /// Maps its ring registers where the port says that it may: from now on it writes there.
+    /// Maps the ring registers as far as the port allows. From now on the guest writes there.
     #[allow(dead_code, reason = "not every test maps them")]
     pub fn map_registers(&mut self) {
         let region = self.client.region_info(0).unwrap();
@@ -98,7 +98,7 @@ impl Nic {
         self.page = Some(Map::default().with(0x2000, Arc::new(mapping), Rights::BOTH).unwrap());
     }
 
-    /// What a register in the mapped part reads as.
+    /// The value of a register in the mapped part.
     #[allow(dead_code, reason = "not every test maps them")]
     pub fn shown(&self, register: u64) -> u32 {
         let mut bytes = [0; 4];
@@ -120,13 +120,13 @@ impl Nic {
         Ok(u32::from_le_bytes(bytes))
     }
 
-    /// 64 frames more; they fly when this returns.
+    /// Sends 64 more frames. They are in flight on return.
     pub fn send(&mut self) -> Result<(), ClientError> {
         self.tail = (self.tail + 64) % RING;
         self.write(0x3818, self.tail)
     }
 
-    /// All buffers that frames have come to are there for the next ones.
+    /// Gives all used receive buffers back to the adapter.
     #[allow(dead_code, reason = "not every test receives so much")]
     pub fn repost(&mut self) -> Result<(), ClientError> {
         let head = self.read(0x2810)?;

@@ -8,7 +8,7 @@ use nicety_daemon::daemon::{Daemon, PortSpec, PortView};
 use nicety_switch::Limits;
 use tempfile::TempDir;
 
-/// How long anything here may take.
+/// Most time for any step of these tests.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A daemon with ports `vm1` and upwards.
@@ -28,7 +28,7 @@ impl Stage {
         stage
     }
 
-    /// What a port is made from.
+    /// The specification of a port.
     pub fn spec(&self, number: u8, adapter: &str) -> PortSpec {
         PortSpec {
             name: format!("vm{number}"),

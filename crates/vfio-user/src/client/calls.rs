@@ -1,4 +1,4 @@
-//! The commands that a client sends, a method each (vfio-user.rst, one section per command).
+//! The commands of a client, one method each (vfio-user.rst, one section per command).
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub struct RegionDetails {
     pub fd: Option<OwnedFd>,
     /// Offset of the region's start within that file.
     pub offset: u64,
-    /// The parts that may be mapped; empty with a file means all of it.
+    /// The parts that may be mapped. If empty, and there is a file: the whole region.
     pub areas: Vec<Area>,
 }
 
@@ -201,7 +201,8 @@ impl Client {
         })
     }
 
-    /// Sends any SET_IRQS. The caller must split descriptors beyond the server's limit per message ([`Client::connect_irqs`] does).
+    /// Sends any SET_IRQS. The caller must split descriptors that exceed the server's limit per message ([`Client::connect_irqs`]
+    /// does so).
     pub fn set_irqs(&mut self, mut set: IrqSet<'_>) -> Result<(), ClientError> {
         let fds: Vec<Arc<OwnedFd>> = match &mut set.data {
             IrqData::Connect(fds) => fds.drain(..).map(|fd| Arc::new(fd.into())).collect(),
@@ -213,7 +214,7 @@ impl Client {
         self.call(Command::DeviceSetIrqs, fds, |out| set.encode(out))
     }
 
-    /// Connects eventfds, from `start` on, in as many messages as the server needs.
+    /// Connects eventfds, from `start` on. Sends as many messages as the server's limit requires.
     pub fn connect_irqs(&mut self, index: u32, start: u32, fds: &[BorrowedFd<'_>]) -> Result<(), ClientError> {
         let chunk = self.server.fd_limit().clamp(1, MAX_MESSAGE_FDS);
         let mut at = start;

@@ -1,4 +1,4 @@
-//! The client's end: what a VMM or a test guest uses (vfio-user.rst, the client's side of every section).
+//! The client's end, for a VMM or a test guest (vfio-user.rst, the client's side of every section).
 //!
 //! Calls block until the answer arrives, but no longer than the client's timeout. While a call waits, it answers the server's
 //! DMA_READ and DMA_WRITE from the client's [`ClientMemory`].
@@ -27,7 +27,7 @@ pub use calls::RegionDetails;
 /// The default timeout of a call; QEMU's is the same.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why a call failed.
+/// Reasons why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClientError {
     /// No connection.
@@ -35,7 +35,7 @@ pub enum ClientError {
     Connect {
         /// The socket.
         path: String,
-        /// Why not.
+        /// The cause.
         errno: Errno,
     },
     /// The server answered with an error. The session continues.
@@ -54,7 +54,7 @@ pub enum ClientError {
         /// The timeout.
         timeout: Duration,
     },
-    /// The connection broke, or is out of step.
+    /// The connection broke, or the peer broke the protocol.
     #[error(transparent)]
     Session(#[from] SessionError),
     /// The answer does not fit the request.
@@ -103,7 +103,7 @@ impl Client {
         let path = path.as_ref();
         let failed = |errno| ClientError::Connect { path: path.display().to_string(), errno };
         let address = SocketAddrUnix::new(path).map_err(failed)?;
-        // Connecting blocks only if the server's queue is full; then it fails at once.
+        // `connect` would block only while the server's queue is full. NONBLOCK makes it fail at once instead.
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(failed)?;
         connect(&socket, &address).map_err(failed)?;
@@ -143,7 +143,7 @@ impl Client {
         &self.server
     }
 
-    /// What has been sent and received.
+    /// Counters of sent and received messages.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -153,7 +153,7 @@ impl Client {
         self.memory.as_mut()
     }
 
-    /// Answers the server's requests until `wait` has passed or `enough` were answered. Returns how many were answered.
+    /// Answers the server's requests until `wait` has passed or `enough` are answered. Returns the number answered.
     pub fn serve(&mut self, wait: Duration, enough: u32) -> Result<u32, ClientError> {
         let deadline = Instant::now() + wait;
         let mut served = 0;
@@ -190,7 +190,7 @@ impl Client {
         id
     }
 
-    /// Sends a command without waiting for an answer; waits only for room in the socket.
+    /// Sends a command without waiting for an answer. Waits only for room in the socket.
     fn post(&mut self, command: Command, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), ClientError> {
         self.push(command, FLAG_NO_REPLY, Vec::new(), write);
         let deadline = Instant::now() + self.timeout;
@@ -205,7 +205,7 @@ impl Client {
         }
     }
 
-    /// Sends a command and waits for its answer. The payload is then in `self.reply`.
+    /// Sends a command and waits for its answer. The answer's payload is in `self.reply`.
     fn call(
         &mut self,
         command: Command,
@@ -241,7 +241,8 @@ impl Client {
         }
     }
 
-    /// Waits for bytes, or for room if there is something to send; reads what arrived. `false` after the deadline.
+    /// Waits for bytes, or for room if there is something to send. Reads the bytes that arrived. Returns false after the
+    /// deadline.
     fn wait(&mut self, deadline: Instant) -> Result<bool, ClientError> {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {

@@ -14,7 +14,7 @@ pub const MSIX: u32 = 2;
 pub const ERR: u32 = 3;
 /// Index of the interrupt by which a device requests its release.
 pub const REQ: u32 = 4;
-/// Interrupt indexes of a PCI device: up to MSI-X, because [`ERR`] and [`REQ`] are not served. QEMU requires these three; it also
+/// Interrupt indexes of a PCI device: up to MSI-X, because [`ERR`] and [`REQ`] are not served. QEMU requires these three. It also
 /// asks for the other two, and works without them if they are refused (hw/vfio/pci.c, vfio_populate_device).
 pub const PCI_INDEXES: u32 = 3;
 
@@ -65,7 +65,7 @@ pub enum IrqAction {
     Trigger,
 }
 
-/// The interrupts of the range that are meant, and the data.
+/// The chosen interrupts of the range, and the data.
 #[derive(Debug)]
 pub enum IrqData<'a> {
     /// All of the range.
@@ -74,7 +74,7 @@ pub enum IrqData<'a> {
     Chosen(&'a [u8]),
     /// One eventfd per interrupt of the range.
     Connect(Vec<Lent>),
-    /// Disconnects the eventfds of the range: EVENTFD without descriptors, like -1 for the ioctl.
+    /// Disconnects the eventfds of the range: EVENTFD without descriptors (the ioctl uses -1).
     Disconnect,
 }
 
@@ -152,7 +152,7 @@ impl<'a> RawIrqSet<'a> {
         Ok(RawIrqSet { flags, index, start, count, data: fields.rest() })
     }
 
-    /// Whether descriptors may come with this message.
+    /// Whether this message may carry descriptors.
     pub fn takes_fds(flags: u32) -> bool {
         flags & DATA_EVENTFD != 0
     }

@@ -20,7 +20,7 @@ pub const MAX_DATA_TRANSFER: usize = 1024 * 1024;
 pub const MAX_MESSAGE_SIZE: usize = MAX_DATA_TRANSFER + 4096;
 /// Most file descriptors that a message may carry. QEMU refuses a server that offers more than 16.
 pub const MAX_MESSAGE_FDS: usize = 16;
-/// Most file descriptors that a peer may claim to receive in a message: libvfio-user's limit (lib/tran.h); the kernel passes 253.
+/// Most file descriptors that a peer may announce per message: libvfio-user's limit (lib/tran.h). The kernel passes 253.
 pub const MAX_PEER_FDS: u64 = 1024;
 /// Most DMA windows of one client at a time: the specification's default, and the most that QEMU accepts.
 pub const MAX_DMA_MAPS: usize = 65535;
@@ -31,7 +31,7 @@ pub const MAX_WINDOW: u64 = 1 << 52;
 pub const PAGE_SIZES: u64 = 4096;
 /// Most bytes of JSON that a VERSION message may carry.
 pub const MAX_VERSION_DATA: usize = 4096;
-/// Most vectors of one interrupt index: what a PCI function can have (PCI 3.0, 6.8.2.3).
+/// Most vectors of one interrupt index: the limit of a PCI function (PCI 3.0, 6.8.2.3).
 pub const MAX_VECTORS: u32 = 2048;
 /// Bytes of one write inside REGION_WRITE_MULTI, fixed.
 pub const MULTI_WRITE_SIZE: usize = 24;
@@ -159,9 +159,9 @@ pub struct Header {
     pub error: u32,
 }
 
-/// Whether a connection starts with a message of vhost-user (vhost-user.rst, "Header"): a request, which is a small number, in 32
-/// bits; then 32 bits of flags, whose lowest two say version 1 and two more may be set. In vfio-user this would be command 0, which
-/// does not exist, with a size smaller than the header.
+/// Whether a connection starts with a message of vhost-user (vhost-user.rst, "Header"). Its fields are: 32 bits of request, a
+/// small number; 32 bits of flags, whose lowest two say version 1, and two more may be set. In vfio-user this would be command 0,
+/// which does not exist, with a size smaller than the header.
 pub(crate) fn is_vhost_user(first: &[u8]) -> bool {
     const FLAGS: u32 = 0xc;
     let Some(&[a, b, c, d, e, f, g, h]) = first.first_chunk() else { return false };
@@ -169,7 +169,7 @@ pub(crate) fn is_vhost_user(first: &[u8]) -> bool {
     (1..=0xff).contains(&request) && flags & !FLAGS == 1
 }
 
-/// Why a header ends a session: after it, the stream cannot be split into messages any more.
+/// Errors of a header. They end the session, because the stream cannot be split into messages any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     /// The size is less than the header's own.

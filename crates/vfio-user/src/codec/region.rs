@@ -62,9 +62,9 @@ impl RegionInfo {
         RegionInfo { size, readable: true, writable: true, mapping: None }
     }
 
-    /// Appends the reply's payload for region `index` to `out`. If it does not fit into `argsz`, only the fixed part is sent, with
-    /// the needed size and without capabilities (libvfio-user does the same; QEMU asks again). Returns the descriptor to send with
-    /// a complete reply.
+    /// Appends the reply's payload for region `index` to `out`. If it does not fit into `argsz`, only the fixed part is sent,
+    /// with the required size and without capabilities (libvfio-user does the same; QEMU asks again). Returns the descriptor to
+    /// send with a complete reply.
     pub fn encode(&self, index: u32, argsz: u32, out: &mut Vec<u8>) -> Option<Arc<OwnedFd>> {
         let areas = self.mapping.as_ref().map_or(&[][..], |m| m.areas.get(..MAX_AREAS).unwrap_or(&m.areas));
         let capabilities = if areas.is_empty() { 0 } else { SPARSE_HEADER + AREA_SIZE * areas.len() };
@@ -100,7 +100,7 @@ impl RegionInfo {
     }
 }
 
-/// A reply to DEVICE_GET_REGION_INFO as a client reads it.
+/// A reply to DEVICE_GET_REGION_INFO, as the client reads it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RegionReply {
     /// Bytes of a complete reply.

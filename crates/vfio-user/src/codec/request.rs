@@ -5,7 +5,7 @@ use super::region::INFO_SIZE as REGION_INFO_SIZE;
 use super::version::Version;
 use super::{Command, Fields, MAX_DATA_TRANSFER, MAX_WINDOW, MULTI_WRITE_SIZE, Malformed};
 
-/// DMA_UNMAP: take back everything (`VFIO_DMA_UNMAP_FLAG_ALL`).
+/// DMA_UNMAP: unmap everything (`VFIO_DMA_UNMAP_FLAG_ALL`).
 pub const UNMAP_ALL: u32 = 2;
 /// DMA_MAP: the device may read.
 pub const MAP_READ: u32 = 1;
@@ -39,9 +39,9 @@ pub struct Access {
 const STRING_SHIFT: u32 = 24;
 
 impl Access {
-    /// Splits a string access into the plain access and the width of each of its accesses, in bytes. A string (`rep ins`, `rep
-    /// outs`) has the width of one access in the highest byte of its region number, and repeats accesses to the same offset until
-    /// its count is moved. Only between peers that have both announced `port_strings`.
+    /// Splits a string access into the plain access and the width of each of its accesses, in bytes. A string (`rep ins`,
+    /// `rep outs`) has the width of one access in the highest byte of its region number. It repeats accesses to the same offset
+    /// until `count` bytes have been moved. Only peers that have both announced `port_strings` use it.
     pub fn string(self) -> Result<(Access, u32), Malformed> {
         let (region, width) = (self.region & ((1 << STRING_SHIFT) - 1), self.region >> STRING_SHIFT);
         match width {
@@ -108,7 +108,7 @@ impl<'a> Writes<'a> {
     }
 }
 
-/// A command of the client, checked as far as possible without the device.
+/// A command of the client, checked as far as that is possible without the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
     /// VERSION.
@@ -155,7 +155,7 @@ pub enum Request<'a> {
     Reset,
     /// DEVICE_FEATURE.
     Feature {
-        /// Index and what to do with it.
+        /// Feature index and operation bits.
         flags: u32,
     },
     /// A command that this server does not serve: DMA_READ, DMA_WRITE, migration data.
@@ -163,13 +163,13 @@ pub enum Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Whether a message of this command may carry descriptors, judged by the received part of its payload.
+    /// Whether a message of this command may carry descriptors, as far as the received part of its payload tells.
     pub fn takes_fds(command: u16, payload: &[u8]) -> bool {
         match Command::from_number(command) {
             Some(Command::DmaMap) => true,
             Some(Command::DeviceSetIrqs) => {
                 let mut fields = Fields(payload);
-                // Yes, unless the flags exclude it. Flags that have not arrived yet may allow it.
+                // Yes, unless the flags exclude it. If the flags have not arrived yet, they may still allow it.
                 fields.u32().is_err() || fields.u32().map_or(true, RawIrqSet::takes_fds)
             }
             _ => false,

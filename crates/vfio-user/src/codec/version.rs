@@ -20,8 +20,8 @@ pub struct Capabilities {
     pub pgsizes: Option<u64>,
     /// Whether it supports REGION_WRITE_MULTI.
     pub write_multiple: Option<bool>,
-    /// Whether an access may be a [string](super::request::Access::string) of accesses to one port: an extension of this crate, not
-    /// in the specification.
+    /// Whether an access may be a [string](super::request::Access::string) of accesses to one port. This is an extension of this
+    /// crate, not in the specification.
     pub port_strings: Option<bool>,
 }
 
@@ -39,7 +39,7 @@ impl Capabilities {
     }
 
     /// A server's answer to `proposed`: only capabilities that the client named, plus the two that every server states. The reply
-    /// must not be longer than the request, because QEMU reads it into a buffer of the request's size.
+    /// must not be longer than the request: QEMU reads it into a buffer of the request's size.
     pub fn answer(proposed: &Capabilities, max_dma_maps: usize) -> Capabilities {
         let ours = Capabilities::ours();
         Capabilities {
@@ -146,14 +146,14 @@ fn check_objects(map: &Map<String, Value>) -> Result<(), Malformed> {
 pub struct Version {
     /// Major version; both sides must have the same.
     pub major: u16,
-    /// Minor version; the lower one counts.
+    /// Minor version; the lower of both sides applies.
     pub minor: u16,
     /// The capabilities of the sender.
     pub capabilities: Capabilities,
 }
 
 impl Version {
-    /// Reads the payload. The JSON is optional, and ends with a NUL.
+    /// Reads the payload. The JSON is optional and ends with a NUL.
     pub fn decode(payload: &[u8]) -> Result<Version, Malformed> {
         let mut fields = Fields(payload);
         let (major, minor) = (fields.u16()?, fields.u16()?);

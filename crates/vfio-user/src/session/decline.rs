@@ -8,8 +8,8 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use crate::codec::{FLAG_ERROR, HEADER_SIZE, Header};
 use crate::wire::reply_header;
 
-/// Answers the first command of a connection with an error, so that the client can report why it is not served. The command and its
-/// payload stay unread. False if there was no command that wants an answer.
+/// Answers the first command of a connection with an error, so that the client can report the reason. The command and its payload
+/// stay unread. Returns false if no command came that requests an answer.
 pub fn decline(connection: impl AsFd, errno: Errno) -> bool {
     let mut first = [0; HEADER_SIZE];
     let read = recv(&connection, &mut first, RecvFlags::PEEK | RecvFlags::DONTWAIT);
@@ -26,8 +26,8 @@ pub fn decline(connection: impl AsFd, errno: Errno) -> bool {
     reply.error = errno.raw_os_error() as u32;
     let mut bytes = Vec::with_capacity(HEADER_SIZE);
     reply.encode(&mut bytes);
-    // This is the first message sent: there is room, or the peer has gone.
-    let _it_may_have_gone = send(&connection, &bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+    // This is the first message sent: either there is room, or the peer has gone.
+    let _peer_gone = send(&connection, &bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
     true
 }
 
@@ -55,7 +55,7 @@ mod tests {
         let mut there = [0; 20];
         (&ours).read_exact(&mut there).unwrap();
         assert_eq!(there, command);
-        // Sizes below a header's, replies, and commands that want no answer.
+        // Sizes below a header's, replies, and commands that request no answer.
         for (at, byte) in [(4, 15), (8, 1), (8, 0x10)] {
             let (ours, mut peer) = UnixStream::pair().unwrap();
             let mut other = command;

@@ -12,7 +12,7 @@ use crate::codec::{Command, FLAG_ERROR, Header, Malformed, VERSION_MAJOR, VERSIO
 use crate::wire::{Message, reply_header};
 use crate::{Device, SessionError};
 
-/// As many accesses of a string take as long as a message.
+/// Accesses of a string that take as long as one message.
 const PORTS_PER_MESSAGE: u32 = 8;
 
 /// The success of a command, or the errno of its error reply.
@@ -91,10 +91,10 @@ impl Core {
         }
     }
 
-    // The data path.
+    // Data path.
 
-    /// Checks that an access lies within its region and does not exceed the negotiated limit (as libvfio-user's
-    /// `is_valid_region_access` does). Otherwise a message of 32 bytes could make this process fill a megabyte.
+    /// Checks that an access lies within its region and does not exceed the negotiated limit (like libvfio-user's
+    /// `is_valid_region_access`). Otherwise a message of 32 bytes could make this process fill a megabyte.
     fn check(&self, access: Access, device: &dyn Device) -> Answer {
         let most = self.peer.map_or(0, |peer| peer.transfer_limit());
         let end = access.offset.checked_add(u64::from(access.count));
@@ -102,10 +102,11 @@ impl Core {
         if access.count as usize <= most && lies_within { Ok(()) } else { Err(Errno::INVAL) }
     }
 
-    /// The plain access, and the width of each access of a string in bytes: checked and charged.
-    fn admit(&mut self, asked: Access, device: &dyn Device) -> Result<(Access, usize), Errno> {
+    /// Checks an access and charges its cost. Returns the plain access, and the width of each access of a string in bytes.
+    fn admit(&mut self, requested: Access, device: &dyn Device) -> Result<(Access, usize), Errno> {
         let strings = self.peer.is_some_and(|peer| peer.port_strings == Some(true));
-        let (access, width) = if strings { asked.string().map_err(|_| Errno::INVAL)? } else { (asked, asked.count) };
+        let (access, width) =
+            if strings { requested.string().map_err(|_| Errno::INVAL)? } else { (requested, requested.count) };
         if access.count as usize > self.peer.map_or(0, |peer| peer.transfer_limit()) {
             return Err(Errno::INVAL);
         }
@@ -116,12 +117,12 @@ impl Core {
         Ok((access, width as usize))
     }
 
-    fn read(&mut self, header: &Header, asked: Access, device: &mut dyn Device) -> Answer {
-        let (access, width) = self.admit(asked, device)?;
+    fn read(&mut self, header: &Header, requested: Access, device: &mut dyn Device) -> Answer {
+        let (access, width) = self.admit(requested, device)?;
         self.counters.reads += 1;
         let count = access.count as usize;
         let answer = self.outbound.push(reply_header(header), |out| {
-            put_access(out, asked);
+            put_access(out, requested);
             let at = out.len();
             out.resize(at + count, 0);
             for data in out.get_mut(at..).unwrap_or_default().chunks_mut(width) {
@@ -140,8 +141,8 @@ impl Core {
         }
     }
 
-    fn write(&mut self, header: &Header, asked: Access, data: &[u8], device: &mut dyn Device) -> Answer {
-        let (access, width) = self.admit(asked, device)?;
+    fn write(&mut self, header: &Header, requested: Access, data: &[u8], device: &mut dyn Device) -> Answer {
+        let (access, width) = self.admit(requested, device)?;
         self.counters.writes += 1;
         self.counters.posted_writes += u64::from(header.no_reply());
         for data in data.chunks(width) {
@@ -149,7 +150,7 @@ impl Core {
             self.work.excess(device.excess());
             written?;
         }
-        self.answer(header, |out| put_access(out, asked));
+        self.answer(header, |out| put_access(out, requested));
         Ok(())
     }
 
@@ -169,7 +170,7 @@ impl Core {
         Ok(())
     }
 
-    /// Continues a message with more writes than one call could handle.
+    /// Continues a message with more writes than one call may handle.
     pub(super) fn go_on(&mut self, device: &mut dyn Device) {
         let Some(mut writing) = self.writing.take() else { return };
         let header = writing.header;
@@ -185,7 +186,7 @@ impl Core {
         }
     }
 
-    /// Carries out checked writes until there was enough work. Returns how many, and the outcome.
+    /// Carries out checked writes up to the limit of one call. Returns their number, and the outcome.
     fn write_each(&mut self, header: &Header, writes: Writes<'_>, device: &mut dyn Device) -> (usize, Answer) {
         let (mut done, mut outcome) = (0, Ok(()));
         for (access, data) in writes.iter().flatten() {
@@ -207,7 +208,7 @@ impl Core {
         (done, outcome)
     }
 
-    // What the device is.
+    // Properties of the device.
 
     fn device_info(&mut self, header: &Header, device: &mut dyn Device) -> Answer {
         let info = device.info();
@@ -257,7 +258,7 @@ impl Core {
         Ok(())
     }
 
-    // The handshake, and answers to our own requests.
+    // Handshake, and answers to our own requests.
 
     fn handshake(&mut self, header: &Header, command: Option<Command>, payload: &[u8]) -> Result<(), SessionError> {
         if command != Some(Command::Version) {
@@ -356,7 +357,7 @@ fn known_irq(device: &dyn Device, index: u32) -> Result<irqs::IrqInfo, Errno> {
     device.irq_info(index).ok_or(Errno::INVAL)
 }
 
-/// The errno of an error reply, which "may be zero even if the error bit is set".
+/// The errno of an error reply. It "may be zero even if the error bit is set".
 pub(crate) fn errno_of(number: u32) -> Errno {
     match i32::try_from(number) {
         Ok(raw @ 1..=4095) => Errno::from_raw_os_error(raw),

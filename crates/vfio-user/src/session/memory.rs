@@ -1,7 +1,7 @@
 //! DMA_MAP and DMA_UNMAP (vfio-user.rst): adds and removes windows of the client's memory.
 //!
-//! Mapping and unmapping a file wait for the file's lock, which a client can hold for seconds. So a device may run a change
-//! elsewhere: the session then handles no further message of this client, and answers when the device reports the result.
+//! Mapping and unmapping a file wait for the file's lock, which a client can hold for seconds. So a device may make a change in
+//! another thread: the session then handles no further message of this client, and answers when the device reports the result.
 
 use nicety_bell::Lent;
 use rustix::io::Errno;
@@ -12,7 +12,7 @@ use crate::codec::request::{MAP_READ, MAP_WRITE, MapRequest, UNMAP_ALL, UNMAP_SI
 use crate::codec::{Header, put_u32, put_u64};
 use crate::{Change, Device, DmaMap, DmaProtection, DmaRange};
 
-/// A change in progress, and the header to answer.
+/// A change in progress, and the header of the command to answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Changing {
     header: Header,
@@ -92,7 +92,7 @@ impl Core {
         }
     }
 
-    /// Answers the change in progress, if it is done. False if it is not done yet.
+    /// Answers the change in progress, if it is done. Returns false if it is not done yet.
     pub(super) fn settle_change(&mut self, device: &mut dyn Device) -> bool {
         let Some(changing) = self.changing else { return true };
         let Some(outcome) = device.dma_changed() else { return false };

@@ -1,9 +1,9 @@
 //! The server's end of one connection (vfio-user.rst, "Client/server interactions").
 //!
-//! The owner of the event loop drives a session: whenever its descriptor is ready, it calls [`Session::receive`] once. The session
-//! handles whole messages in order of arrival, so that a read follows the posted writes before it, and sends the answers together.
-//! It never blocks: neither for the rest of a message, nor for room to answer, nor for the reply to its own request. (QEMU answers
-//! DMA_READ only after its own request has been answered, so waiting would deadlock.)
+//! The owner of the event loop drives a session: it calls [`Session::receive`] once whenever the session's descriptor is ready.
+//! The session handles whole messages in order of arrival, so that a read follows the posted writes before it, and sends the
+//! answers together. It never blocks: not for the rest of a message, for room to answer, or for the reply to its own request.
+//! (QEMU answers DMA_READ only after its own request has been answered, so waiting would deadlock.)
 
 mod decline;
 mod handle;
@@ -33,11 +33,11 @@ use work::{Work, Writing};
 pub struct Progress {
     /// Messages handled.
     pub handled: u32,
-    /// The work done, in messages: a message that takes longer than a register write counts as several. A call ends with the
+    /// The work done, in messages. A message that takes longer than a register write counts as several. A call ends with the
     /// message that reaches 256.
     pub work: u32,
-    /// Whole messages wait in the session's own buffer, or one is unfinished. Call again after all others had a turn, without
-    /// waiting for the socket, which may stay silent. If [`Session::wants_write`], the messages wait until the peer reads its
+    /// Whole messages wait in the session's own buffer, or one is unfinished. Call again after all other sessions had a turn. Do
+    /// not wait for the socket, which may stay silent. If [`Session::wants_write`], the messages wait until the peer reads its
     /// replies.
     pub more: bool,
 }
@@ -45,13 +45,13 @@ pub struct Progress {
 /// The server's end of one connection.
 #[derive(Debug)]
 pub struct Session {
-    /// Descriptors in flight in it close with it: see [`Lent`].
+    /// Closes the descriptors that are in flight in it when it is closed: see [`Lent`].
     socket: Lent,
     inbound: Inbound,
     core: Core,
 }
 
-/// Everything except what a message borrows while it is handled.
+/// All state except the receive buffer, from which a message borrows while it is handled.
 #[derive(Debug)]
 struct Core {
     outbound: Outbound,
@@ -96,15 +96,16 @@ impl Session {
         }
     }
 
-    /// Limits the client to `most` windows of memory at a time. Each may cost this process a mapping, of which it has 65,530 for
-    /// all its sessions (`vm.max_map_count`). Call it before the handshake, which sends the limit. The default is [`MAX_DMA_MAPS`].
+    /// Limits the client to `most` windows of memory at a time. Each may cost this process a mapping; a process has 65,530 for
+    /// all its sessions (`vm.max_map_count`). Call it before the handshake, which sends the limit. The default is
+    /// [`MAX_DMA_MAPS`].
     pub fn limit_dma_maps(&mut self, most: usize) {
         self.core.map_limit = most.min(MAX_DMA_MAPS);
     }
 
-    /// Sends pending bytes, handles received messages, reads the socket once, handles what arrived, and sends the answers. Never
-    /// blocks, and does a bounded amount of work: in a flood some messages are left for the next call. After an error the session
-    /// is over: call [`Session::disconnect`], then drop it.
+    /// Sends pending bytes, handles received messages, reads the socket once, handles the new messages, and sends the answers.
+    /// Never blocks, and does a bounded amount of work: in a flood some messages wait for the next call. After an error the
+    /// session is over: call [`Session::disconnect`], then drop it.
     pub fn receive(&mut self, device: &mut dyn Device) -> Result<Progress, SessionError> {
         self.flush()?;
         self.core.work = Work::default();
@@ -135,19 +136,19 @@ impl Session {
         self.core.outbound.is_pending()
     }
 
-    /// Whether to wait until the socket is readable (`EPOLLIN`): not while the peer leaves its replies unread, nor while a change
-    /// of its memory is in progress (backpressure).
+    /// Whether to wait until the socket is readable (`EPOLLIN`). It is false while the peer leaves its replies unread, and while
+    /// a change of its memory is in progress (backpressure).
     pub fn wants_read(&self) -> bool {
         !self.core.outbound.is_full() && !self.is_changing()
     }
 
-    /// Whether a change of the client's memory is in progress. Until then no message is handled, a disconnect is not noticed, and
-    /// no timeout applies: call [`Session::receive`] when [`Device::dma_changed`] has a result.
+    /// Whether a change of the client's memory is in progress. Meanwhile the session handles no message, notices no disconnect
+    /// and has no timeout. Call [`Session::receive`] when [`Device::dma_changed`] has a result.
     pub fn is_changing(&self) -> bool {
         self.core.changing.is_some()
     }
 
-    /// Whether a message has arrived in part. The session itself has no timeout: the caller, who has a clock, sets one.
+    /// Whether a message has arrived in part. The session itself has no timeout: its caller has a clock, and sets one.
     pub fn is_within_message(&self) -> bool {
         self.inbound.has_partial() && !self.inbound.has_whole() && !self.is_changing()
     }
@@ -195,10 +196,10 @@ impl Session {
         self.core.maps.clear();
         self.core.changing = None;
         // No client is left to answer.
-        let _done_or_under_way = device.dma_unmap(None);
+        let _change = device.dma_unmap(None);
         for index in 0..device.info().irqs {
             if device.irq_info(index).is_some_and(|info| info.count > 0) {
-                // The client has gone: nobody receives an error.
+                // The client has gone: nobody would receive an error.
                 let _ = device.set_irqs(IrqSet::disable(index));
             }
         }
@@ -229,7 +230,7 @@ impl Session {
     }
 
     fn handle_waiting(&mut self, device: &mut dyn Device) -> Result<u32, SessionError> {
-        // A vhost-user message may be shorter than our header: do not wait for the rest.
+        // A vhost-user message may be shorter than our header, so do not wait for the rest.
         if !self.is_ready() && is_vhost_user(self.inbound.waiting()) {
             return Err(SessionError::VhostUser);
         }
@@ -245,7 +246,7 @@ impl Session {
                 Err(error) => Err(error.into()),
             };
             if let Err(error) = outcome {
-                // The last answers may tell the peer what was wrong; ignore whether they are sent.
+                // The last answers may tell the peer the error. A failure to send them does not matter.
                 let _ = self.core.outbound.flush(&self.socket, &mut self.core.counters);
                 return Err(error);
             }

@@ -9,7 +9,7 @@ const MAX_OUTSTANDING: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DmaId(pub(crate) u16);
 
-/// Why a request was not sent.
+/// Reasons why a request was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DmaRequestError {
     /// Versions have not been negotiated.
@@ -18,7 +18,7 @@ pub enum DmaRequestError {
     /// No bytes, more than the client accepts, or beyond the last address.
     #[error("the client does not take a transfer of this length at this address")]
     Length,
-    /// Too many requests are in flight: try again after the next answer.
+    /// Too many requests are in flight. Try again after the next answer.
     #[error("too many requests to the client are under way")]
     Busy,
 }
@@ -61,7 +61,7 @@ impl Requests {
         Ok(DmaId(id))
     }
 
-    /// Removes the request that `reply` answers.
+    /// Removes and returns the request that `reply` answers.
     pub fn finish(&mut self, reply: &Header) -> Option<Request> {
         let command = |kind: Kind| if kind == Kind::Read { Command::DmaRead } else { Command::DmaWrite } as u16;
         let at = self.list.iter().position(|r| r.id == reply.id && command(r.kind) == reply.command)?;
@@ -70,7 +70,7 @@ impl Requests {
 }
 
 impl Request {
-    /// The data of a successful answer to a read, none for a write.
+    /// The data of a successful answer to a read. An answer to a write has none.
     pub fn data<'a>(&self, payload: &'a [u8]) -> Result<&'a [u8], Malformed> {
         let mut fields = Fields(payload);
         let address = fields.u64()?;
@@ -78,7 +78,7 @@ impl Request {
             return Err(Malformed("it names another address"));
         }
         match self.kind {
-            // QEMU and libvfio-user answer a write with the bare header or with the address and a count.
+            // QEMU and libvfio-user answer a write with the bare header, or with the address and a count.
             Kind::Write => Ok(&[]),
             Kind::Read => {
                 let count = fields.u64()?;

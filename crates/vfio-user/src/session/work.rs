@@ -1,14 +1,14 @@
-//! Bounds the work of one [`Session::receive`](super::Session::receive): other sessions wait for it.
+//! The limit on the work of one [`Session::receive`](super::Session::receive): other sessions wait meanwhile.
 
 use rustix::io::Errno;
 
 use crate::codec::request::Writes;
 use crate::codec::{Header, MULTI_WRITE_SIZE};
 
-/// Most messages of one call; QEMU combines at most 200 writes. A message that takes longer than a write counts as several and is
-/// finished: a call ends with the first message that reaches this.
+/// Most messages of one call; QEMU combines at most 200 writes. A message that takes longer than a write counts as several, and
+/// is always finished: a call ends with the first message that reaches this limit.
 const MOST: u32 = 256;
-/// Accessing this many bytes takes as long as handling a message.
+/// Bytes of an access that take as long as handling a message.
 const BYTES: u32 = 64;
 /// The charge for a reset, or a change of memory or interrupts.
 const CHANGE: u32 = 16;
@@ -49,7 +49,7 @@ impl Work {
     }
 }
 
-/// An unfinished REGION_WRITE_MULTI: only the message's size bounds its number of writes.
+/// An unfinished REGION_WRITE_MULTI. Only the size of the message bounds its number of writes.
 #[derive(Debug)]
 pub(super) struct Writing {
     pub header: Header,

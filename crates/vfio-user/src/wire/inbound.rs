@@ -1,9 +1,9 @@
 //! Splits the bytes of the socket into messages, each with its descriptors.
 //!
-//! One `recvmsg` may return the bytes of several messages, and descriptors of one of them. Linux delivers descriptors with the
-//! first byte of the send that carried them, and ends the call after that send. So they belong to the message in which the call's
-//! bytes end, if each message was sent by one call, as QEMU does. If a peer sends several messages by one call, the descriptors go
-//! to the last of them that takes descriptors.
+//! One `recvmsg` may return the bytes of several messages, and the descriptors of one of them. Linux delivers descriptors with
+//! the first byte of the send that carried them, and ends the call after that send. So the descriptors belong to the message in
+//! which the call's bytes end, if the peer sends each message by one call (QEMU does). If a peer sends several messages by one
+//! call, the descriptors go to the last of them that takes descriptors.
 
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
@@ -18,7 +18,7 @@ use crate::codec::request::Request;
 use crate::codec::{HEADER_SIZE, Header, HeaderError, MAX_MESSAGE_FDS};
 use crate::{Counters, SessionError};
 
-/// Bytes asked for at a time, and kept between messages.
+/// Bytes to read at a time, and to keep between messages.
 const BUFFER_SIZE: usize = 64 * 1024;
 /// Most descriptors that Linux passes in one call (`SCM_MAX_FD`).
 const SCM_MAX_FD: usize = 253;
@@ -45,7 +45,7 @@ pub(crate) struct Message<'a> {
 /// Descriptors whose message is incomplete.
 #[derive(Debug)]
 struct Group {
-    /// Position in the stream of the first byte of the message that they belong to.
+    /// Position in the stream of the first byte of the message that owns the descriptors.
     owner: u64,
     fds: Vec<Lent>,
 }
@@ -152,7 +152,7 @@ impl Inbound {
         Ok(Fill::Bytes)
     }
 
-    /// Makes room for at least the rest of the first message, and some more.
+    /// Makes room for at least the rest of the first message and some more.
     fn make_room(&mut self) {
         let waiting = self.end - self.start;
         let needed = match header_at(self.waiting(), 0).map(|h| h.check()) {
@@ -172,8 +172,8 @@ impl Inbound {
         }
     }
 
-    /// Position of the message that owns the descriptors received with the bytes from `new_from` (counted from the first waiting
-    /// byte) to the end.
+    /// Position of the message that owns the descriptors received with the bytes from `new_from` to the end. `new_from` counts
+    /// from the first waiting byte.
     fn owner_of(&self, new_from: usize) -> u64 {
         let waiting = self.waiting();
         let mut at = 0;

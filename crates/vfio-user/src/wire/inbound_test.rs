@@ -1,4 +1,4 @@
-//! Which message owns descriptors while earlier messages still wait in the buffer (unix(7), SCM_RIGHTS). Messages as in
+//! The owner of descriptors while earlier messages still wait in the buffer (unix(7), SCM_RIGHTS). Messages are those of
 //! vfio-user.rst, "Header".
 
 use std::io::IoSlice;
@@ -12,7 +12,7 @@ use rustix::net::{
 use super::{Fill, Inbound};
 use crate::Counters;
 
-/// Commands: one may have descriptors, one may not.
+/// A command that may have descriptors, and one that may not.
 const DMA_MAP: u16 = 2;
 const REGION_READ: u16 = 9;
 
@@ -34,7 +34,7 @@ impl Reader {
         Reader { peer, socket, inbound: Inbound::new() }
     }
 
-    /// Receives these bytes, perhaps with a descriptor.
+    /// Receives these bytes, with a descriptor if there is one.
     fn come(&mut self, bytes: &[u8], with: Option<&OwnedFd>) {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -45,7 +45,7 @@ impl Reader {
         assert_eq!(self.inbound.fill(&self.socket, &mut Counters::default()).unwrap(), Fill::Bytes);
     }
 
-    /// All complete messages: their numbers, and how many descriptors each has.
+    /// All complete messages: their numbers, and the number of descriptors of each.
     fn take(&mut self) -> Vec<(u16, usize)> {
         let next = || self.inbound.next().unwrap().map(|message| (message.header.id, message.fds.len()));
         std::iter::from_fn(next).collect()
@@ -56,12 +56,12 @@ impl Reader {
 fn what_came_before_the_descriptors_does_not_get_them() {
     let fd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
     let mut reader = Reader::new();
-    // The first could have had a descriptor, but has none; the second has one that it may not have.
+    // The first message may have a descriptor and has none. The second has one that it may not have.
     reader.come(&message(1, DMA_MAP), None);
     reader.come(&message(2, REGION_READ), Some(&fd));
     reader.come(&message(3, DMA_MAP), Some(&fd));
     assert_eq!(reader.take(), [(1, 0), (2, 1), (3, 1)]);
-    // In one call they belong to the last message that takes any.
+    // Sent in one call, they belong to the last message that takes any.
     reader.come(&[message(4, DMA_MAP), message(5, REGION_READ)].concat(), Some(&fd));
     assert_eq!(reader.take(), [(4, 1), (5, 0)]);
 }

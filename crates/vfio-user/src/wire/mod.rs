@@ -1,5 +1,5 @@
-//! A stream socket as messages with their descriptors, both ways, without blocking and in bounded memory
-//! (vfio-user.rst, "Socket").
+//! Messages with their descriptors on a stream socket, both ways, without blocking and in bounded memory (vfio-user.rst,
+//! "Socket").
 
 mod inbound;
 mod outbound;

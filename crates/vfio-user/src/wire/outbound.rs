@@ -1,5 +1,5 @@
-//! Sends messages: they are appended to a buffer, and each send takes as many as the socket accepts, with each descriptor at the
-//! first byte of its message.
+//! Sends messages. They are appended to a buffer, and each send takes as many as the socket accepts. Descriptors go with the
+//! first byte of their message.
 //!
 //! QEMU ends the session when it reads less than a whole header ("short read of header"). The kernel may split a large send
 //! anywhere, so each send holds at most one kernel buffer of small messages.
@@ -17,7 +17,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use crate::codec::{HEADER_SIZE, Header, MAX_MESSAGE_FDS};
 use crate::{Counters, SessionError};
 
-/// Pending bytes at which no further request is handled (backpressure). One more reply may still be added.
+/// Pending bytes from which no further request is handled (backpressure). One more reply may still be added.
 const HIGH_WATER: usize = 128 * 1024;
 /// Most bytes of several messages sent together: Linux does not split such a send.
 const TOGETHER: usize = 16 * 1024;
@@ -49,8 +49,7 @@ impl Outbound {
         self.buffer.len() - self.sent >= HIGH_WATER
     }
 
-    /// Appends a message whose payload `write` appends. If `write` fails, nothing is added. The header's size is filled
-    /// in.
+    /// Appends a message whose payload `write` appends. If `write` fails, nothing is added. Fills in the header's size.
     pub fn push<T, E>(&mut self, mut header: Header, write: impl FnOnce(&mut Vec<u8>) -> Result<T, E>) -> Result<T, E> {
         let at = self.buffer.len();
         header.size = 0;
@@ -84,7 +83,7 @@ impl Outbound {
         }
     }
 
-    /// Sends `fds` with the last message; call it before anything is sent. At most [`MAX_MESSAGE_FDS`] are sent.
+    /// Sends `fds` with the last message. Call it before anything is sent. Sends at most [`MAX_MESSAGE_FDS`].
     pub fn attach(&mut self, mut fds: Fds) {
         fds.truncate(MAX_MESSAGE_FDS);
         self.fds.push_back((self.last_begin, fds));

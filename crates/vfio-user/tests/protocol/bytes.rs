@@ -1,16 +1,16 @@
-//! Messages byte by byte, with the numbers of vfio-user.rst and `<linux/vfio.h>` written out again, and QEMU's own
-//! first message (hw/vfio-user/proxy.c, caps_json).
+//! Messages byte by byte, with the numbers of vfio-user.rst and `<linux/vfio.h>` written out again, and QEMU's own first message
+//! (hw/vfio-user/proxy.c, caps_json).
 
 use std::sync::Arc;
 
 use nicety_vfio_user::codec::version::{Capabilities, Version};
 use nicety_vfio_user::{Area, Mapping, RegionInfo};
 
-use crate::kit::{Raw, Reply, Told, event, memfd, message, take, words};
+use crate::kit::{DeviceCall, Raw, Reply, event, memfd, message, take, words};
 
 const EINVAL: u32 = 22;
 
-/// What QEMU sends first: qobject_to_json with QDict's order, which is that of its hash.
+/// QEMU's first message: qobject_to_json prints keys in the order of QDict's hash.
 const QEMU_JSON: &str = "{\"capabilities\": {\"max_msg_fds\": 16, \"migration\": {\"max_bitmap_size\": 268435456, \
     \"pgsize\": 4096}, \"max_dma_maps\": 65535, \"max_data_xfer_size\": 1048576, \"pgsizes\": 4096, \
     \"write_multiple\": true}}";
@@ -116,7 +116,7 @@ fn a_write_with_the_no_reply_bit_is_done_and_not_answered_even_if_it_fails() {
 
 #[test]
 fn no_command_with_the_no_reply_bit_is_answered_whether_it_succeeds_or_fails() {
-    // Each succeeds when it is asked in this order, but for VERSION, which is there, and FEATURE, of which there is none.
+    // Each succeeds in this order, except VERSION, which was sent already, and FEATURE, which does not exist.
     let commands: [(u16, Vec<u8>); 12] = [
         (1, qemu_version()),
         (2, words(&[32, 3, 0, 0, 0x1000, 0, 0x1000, 0])),
@@ -148,11 +148,11 @@ fn no_command_with_the_no_reply_bit_is_answered_whether_it_succeeds_or_fails() {
     }
     assert_eq!(failed, 2);
     assert_eq!(
-        (silent.model.told(), silent.model.bytes),
-        (answered.model.told(), answered.model.bytes),
+        (silent.model.calls(), silent.model.bytes),
+        (answered.model.calls(), answered.model.bytes),
         "all were done"
     );
-    // Those that fail: a region that always does, what is cut short, what is not served.
+    // Commands that fail: on a region that always fails, cut short, or not served.
     silent.send(&message(1, 9, 0x10, &words(&[0, 0, 2, 4])), &[]);
     silent.send(&message(1, 10, 0x10, &words(&[0, 0, 2, 1, 0])), &[]);
     for command in (0..=20).chain([255, 65535]) {
@@ -201,10 +201,11 @@ fn a_string_of_accesses_to_one_port_is_one_message_between_sides_that_agreed_on_
     let payload = [&words(&place)[..], &[5, 6, 5, 6, 5, 6]].concat();
     let replies = raw.replies();
     assert_eq!((replies[0].payload.as_slice(), replies[1].payload.as_slice()), (&words(&place)[..], &payload[..]));
-    let writes = [[1, 2], [3, 4], [5, 6]].map(|bytes| Told::Write(0, 254, bytes.to_vec()));
-    let told = raw.model.told();
-    assert_eq!((&told[..3], &told[3..]), (&writes[..], &[(); 3].map(|()| Told::Read(0, 254, 2))[..]));
-    // A width that no port has, a part of an access, one that leaves the region, more than was agreed on, no region.
+    let writes = [[1, 2], [3, 4], [5, 6]].map(|bytes| DeviceCall::Write(0, 254, bytes.to_vec()));
+    let calls = raw.model.calls();
+    assert_eq!((&calls[..3], &calls[3..]), (&writes[..], &[(); 3].map(|()| DeviceCall::Read(0, 254, 2))[..]));
+    // Refused: an impossible port width, a partial access, an access beyond the region, one above the agreed limit, an unknown
+    // region.
     for place in
         [[0, 0, 3 << 24, 6], [0, 0, 8 << 24, 8], [0, 0, 2 << 24, 5], [254, 0, 4 << 24, 8], [0, 0, 1 << 24 | 9, 4]]
     {
@@ -212,7 +213,7 @@ fn a_string_of_accesses_to_one_port_is_one_message_between_sides_that_agreed_on_
     }
     assert_eq!(raw.errno(9, &words(&[0, 0, 4 << 24, 0]), &[]), 0, "a string of none");
     assert_eq!(raw.errno(9, &words(&[0, 0, 4 << 24, (1 << 20) + 4]), &[]), EINVAL);
-    assert_eq!(raw.model.told().len(), 6);
+    assert_eq!(raw.model.calls().len(), 6);
     assert_eq!(Raw::ready().errno(9, &words(&[0, 0, 4 << 24, 8]), &[]), EINVAL, "nobody spoke of strings");
 }
 
@@ -247,8 +248,8 @@ fn device_and_interrupt_info_are_these_bytes() {
     let payloads: Vec<_> = raw.replies().into_iter().map(|r| r.payload).collect();
     assert_eq!(payloads, [words(&[16, 3, 9, 3]), words(&[16, 7, 0, 1]), words(&[16, 3, 2, 40])]);
     for index in 0..8 {
-        let told = raw.errno(7, &words(&[16, 0, index, 0]), &[]);
-        assert_eq!(told, if index < 3 { 0 } else { EINVAL }, "{index}: as many are there as were said to be");
+        let errno = raw.errno(7, &words(&[16, 0, index, 0]), &[]);
+        assert_eq!(errno, if index < 3 { 0 } else { EINVAL }, "{index}: as many are there as were said to be");
     }
     assert_eq!(raw.errno(7, &words(&[15, 0, 0, 0]), &[]), EINVAL);
 }
@@ -261,14 +262,14 @@ fn unmapping_answers_with_the_window_that_is_gone() {
     raw.send(&message(4, 3, 0, &window), &[]);
     raw.settle().unwrap();
     assert_eq!(raw.replies()[0].payload, window);
-    let told = raw.model.told();
-    assert_eq!(told.last(), Some(&Told::Unmap(Some((0x1000, 0x1000)))));
+    let calls = raw.model.calls();
+    assert_eq!(calls.last(), Some(&DeviceCall::Unmap(Some((0x1000, 0x1000)))));
     assert_eq!(raw.errno(3, &words(&[24, 2, 0x1000, 0, 0, 0]), &[]), EINVAL, "all, but an address");
     assert_eq!(raw.errno(3, &words(&[24, 2, 0, 0, 0, 0]), &[]), 0);
     assert_eq!(raw.errno(2, &words(&[31, 3, 0, 0, 0x1000, 0, 0x1000, 0]), &[]), EINVAL, "argsz");
     assert_eq!(raw.errno(2, &words(&[32, 3, 0, 0, 0x1000, 0, 0, 0]), &[]), EINVAL, "no size");
     assert_eq!(raw.errno(2, &words(&[32, 4, 0, 0, 0x1000, 0, 0x1000, 0]), &[]), EINVAL, "flags");
-    // 2^52 bytes, one more, and all but a page of what 64 bits can name.
+    // Refused or not: 2^52 bytes, one byte more, and the 64-bit address space except a page.
     for (size, errno) in [([0, 1 << 20], 0), ([1, 1 << 20], EINVAL), ([0xffff_f000, u32::MAX], EINVAL)] {
         assert_eq!(raw.errno(2, &words(&[32, 3, 0, 0, 0x1000, 0, size[0], size[1]]), &[]), errno, "{size:x?}");
     }
@@ -341,7 +342,7 @@ fn commands_that_are_not_served_are_answered_with_an_error_and_the_session_goes_
     assert_eq!(raw.errno(16, &words(&[8, 1 | 1 << 16 | 1 << 18]), &[]), ENOTTY);
     assert_eq!(raw.errno(1, &qemu_version(), &[]), EINVAL, "a second VERSION");
     assert_eq!(raw.errno(13, &[], &[]), 0);
-    assert_eq!(raw.model.told(), [Told::Reset]);
+    assert_eq!(raw.model.calls(), [DeviceCall::Reset]);
 }
 
 #[test]
@@ -352,7 +353,7 @@ fn an_access_larger_than_the_limit_or_past_the_last_address_never_reaches_the_de
     assert_eq!(raw.errno(9, &words(&[u32::MAX, u32::MAX, 3, 4]), &[]), EINVAL);
     assert_eq!(raw.errno(10, &words(&[0, 0, 0, 4]), &[]), EINVAL, "a write without its data");
     assert_eq!(raw.errno(9, &words(&[0, 0, 3, 0]), &[]), 0, "nothing of anything");
-    assert_eq!(raw.model.told(), [Told::Read(3, 0, 1 << 16)]);
+    assert_eq!(raw.model.calls(), [DeviceCall::Read(3, 0, 1 << 16)]);
 }
 
 #[test]
@@ -361,9 +362,9 @@ fn an_access_that_does_not_lie_within_its_region_never_reaches_the_device() {
     let whole = [&words(&[0, 0, 0, 256])[..], &[7; 256]].concat();
     assert_eq!(raw.errno(10, &whole, &[]), 0);
     assert_eq!(raw.errno(9, &words(&[252, 0, 0, 4]), &[]), 0);
-    let told = raw.model.told();
-    assert_eq!(told.len(), 2);
-    // Offset, its upper half, region and count: one byte too far, all of it, where a 32-bit offset is small, in no region.
+    let calls = raw.model.calls();
+    assert_eq!(calls.len(), 2);
+    // Offset (low, high), region and count: one byte too far; far too long; an offset above 32 bits; no such region.
     for place in [[253, 0, 0, 4], [256, 0, 0, 1], [0, 0, 0, 1 << 20], [0, 1, 0, 4], [0, 0, 4, 4], [0, 0, u32::MAX, 4]] {
         let mut write = words(&place);
         write.resize(16 + place[3] as usize, 0);
@@ -380,7 +381,7 @@ fn an_access_that_does_not_lie_within_its_region_never_reaches_the_device() {
             assert_eq!(raw.errno(15, &[&words(&[2, 0])[..], &well, &write].concat(), &[]), EINVAL, "{place:x?}");
         }
     }
-    assert_eq!(raw.model.told(), told);
+    assert_eq!(raw.model.calls(), calls);
     let counters = raw.session.counters();
     assert_eq!((counters.reads, counters.writes), (1, 1));
 }
@@ -393,6 +394,6 @@ fn an_access_larger_than_the_client_has_agreed_to_never_reaches_the_device() {
     assert_eq!(raw.errno(9, &words(&[0, 0, 3, 4097]), &[]), EINVAL);
     let write = [&words(&[0, 0, 2, 4097])[..], &[0; 4097]].concat();
     assert_eq!(raw.errno(10, &write, &[]), EINVAL);
-    assert_eq!(raw.model.told(), []);
+    assert_eq!(raw.model.calls(), []);
     assert_eq!(raw.errno(9, &words(&[0, 0, 3, 4096]), &[]), 0);
 }

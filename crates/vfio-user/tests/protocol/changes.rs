@@ -1,14 +1,15 @@
-//! Changes of the client's memory that a device makes elsewhere (vfio-user.rst, "VFIO_USER_DMA_MAP", "VFIO_USER_DMA_UNMAP").
+//! Changes of the client's memory that a device makes in another thread (vfio-user.rst, "VFIO_USER_DMA_MAP",
+//! "VFIO_USER_DMA_UNMAP").
 
 use nicety_vfio_user::Errno;
 
-use crate::kit::{Raw, Told, message, words};
+use crate::kit::{DeviceCall, Raw, message, words};
 
 const DMA_MAP: u16 = 2;
 const DMA_UNMAP: u16 = 3;
 const READ: u16 = 9;
 
-/// A window of 0x1000 bytes from 0x10000 on, without a file.
+/// DMA_MAP of a window of 0x1000 bytes from 0x10000 on, without a file.
 fn map(id: u16) -> Vec<u8> {
     message(id, DMA_MAP, 0, &words(&[32, 3, 0, 0, 0x1_0000, 0, 0x1000, 0]))
 }
@@ -17,7 +18,7 @@ fn unmap(id: u16) -> Vec<u8> {
     message(id, DMA_UNMAP, 0, &words(&[24, 0, 0x1_0000, 0, 0x1000, 0]))
 }
 
-/// Region 0 is read.
+/// Reads region 0.
 fn read(id: u16) -> Vec<u8> {
     message(id, READ, 0, &words(&[0, 0, 0, 4]))
 }
@@ -28,7 +29,7 @@ fn slow() -> Raw {
     raw
 }
 
-/// What was answered: number and error of each.
+/// The answers: number and error of each.
 fn answers(raw: &mut Raw) -> Vec<(u16, u32)> {
     raw.replies().iter().map(|reply| (reply.id, reply.error)).collect()
 }
@@ -37,7 +38,7 @@ fn answers(raw: &mut Raw) -> Vec<(u16, u32)> {
 fn while_a_change_is_under_way_nothing_more_of_its_client_is_handled_and_then_all_in_order() {
     let mut raw = slow();
     raw.send(&[map(1), read(2), unmap(3), read(4)].concat(), &[]);
-    // No call waits, however often it is made.
+    // No call blocks, however many are made.
     for _ in 0..3 {
         let progress = raw.turn().unwrap();
         assert!(raw.session.is_changing() && !raw.session.wants_read() && !progress.more);
@@ -72,5 +73,5 @@ fn a_session_that_ends_within_a_change_gives_all_back() {
     raw.turn().unwrap();
     raw.session.disconnect(&mut raw.model);
     assert!(!raw.session.is_changing());
-    assert_eq!(raw.model.told().last(), Some(&Told::Unmap(None)));
+    assert_eq!(raw.model.calls().last(), Some(&DeviceCall::Unmap(None)));
 }

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use crate::kit::{Model, Told, client, event, memfd, pair, serve, take};
+use crate::kit::{DeviceCall, Model, client, event, memfd, pair, serve, take};
 use nicety_vfio_user::codec::{Command, irqs};
 use nicety_vfio_user::{
     Area, ClientError, DeviceInfo, DmaProtection, DmaRange, Errno, Mapping, RegionInfo, SessionError,
@@ -82,16 +82,16 @@ fn windows_of_memory_are_mapped_once_and_given_back_at_the_end() {
     drop(guest);
     let (_, session, model) = server.join().unwrap();
     assert_eq!(session.dma_maps(), 0);
-    let map = |address, size, offset, write, file| Told::Map { address, size, offset, read: true, write, file };
+    let map = |address, size, offset, write, file| DeviceCall::Map { address, size, offset, read: true, write, file };
     let expected = [
         map(0x1000, 0x2000, 4096, true, true),
         map(0xfffc_0000, 0x4_0000, 0, false, false),
-        Told::Unmap(Some((0x1000, 0x2000))),
+        DeviceCall::Unmap(Some((0x1000, 0x2000))),
         map(0, 0x1000, 0, true, false),
-        Told::Unmap(None),
-        Told::Unmap(None),
+        DeviceCall::Unmap(None),
+        DeviceCall::Unmap(None),
     ];
-    assert_eq!(model.told(), expected);
+    assert_eq!(model.calls(), expected);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Which message owns which descriptors, however the bytes are cut (unix(7), SCM_RIGHTS).
+//! The owner of descriptors, for any division of the bytes into sends (unix(7), SCM_RIGHTS).
 
 use std::sync::mpsc;
 use std::thread;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nicety_vfio_user::SessionError;
 
-use crate::kit::{Raw, Told, event, memfd, message, pair, take, words};
+use crate::kit::{DeviceCall, Raw, event, memfd, message, pair, take, words};
 use crate::lingering::lingering;
 
 fn map(address: u32) -> Vec<u8> {
@@ -21,10 +21,12 @@ fn write() -> Vec<u8> {
     message(3, 10, 0x10, &[&words(&[0, 0, 0, 1])[..], &[1]].concat())
 }
 
-/// Address and whether a file came, of every window.
+/// Address of every window, and whether it has a file.
 fn maps(raw: &Raw) -> Vec<(u64, bool)> {
-    let told = raw.model.told().into_iter();
-    told.filter_map(|t| if let Told::Map { address, file, .. } = t { Some((address, file)) } else { None }).collect()
+    let calls = raw.model.calls().into_iter();
+    calls
+        .filter_map(|t| if let DeviceCall::Map { address, file, .. } = t { Some((address, file)) } else { None })
+        .collect()
 }
 
 #[test]
@@ -158,7 +160,7 @@ fn a_session_waits_for_no_descriptor_to_be_closed_that_nobody_asked_for_or_that_
         drop(socket);
         drop(raw.session);
         done.send(()).unwrap();
-        // Not before it is known: closed by their peers, they linger no more.
+        // Keep the peers open until the test is done: a socket whose peer has closed does not linger.
         thread::park();
     });
     finished.recv_timeout(Duration::from_secs(20)).expect("it waits for a descriptor to be closed");

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nicety_vfio_user::{Client, DmaProtection, DmaRange, DmaRequestError, Errno, MemoryTable, Session, SessionError};
 
-use crate::kit::{Model, Raw, Told, memfd, message, pair, words};
+use crate::kit::{DeviceCall, Model, Raw, memfd, message, pair, words};
 
 fn memory() -> Box<MemoryTable> {
     let mut table = MemoryTable::new();
@@ -16,7 +16,7 @@ fn memory() -> Box<MemoryTable> {
     Box::new(table)
 }
 
-/// A client in a thread that does `work`, and the session beside it until the client is gone.
+/// Runs a client in a thread that does `work`, and the session beside it until the client disconnects.
 fn together(
     work: impl FnOnce(&mut Client) + Send + 'static,
     mut each_turn: impl FnMut(&mut Session, &Model),
@@ -43,7 +43,7 @@ fn together(
 fn memory_is_read_and_written_by_messages_while_the_client_waits_for_its_own_answer() {
     let mut ids = Vec::new();
     let work = |client: &mut Client| {
-        // The server asks after this command, and the client answers while it waits for the next one's answer.
+        // The server sends its requests after this command. The client answers them while it waits for the next command's answer.
         client.reset().unwrap();
         assert_eq!(client.serve(Duration::from_secs(5), 4).unwrap(), 4);
         let mut data = [0; 4];
@@ -51,7 +51,7 @@ fn memory_is_read_and_written_by_messages_while_the_client_waits_for_its_own_ans
         assert_eq!(data, [1, 2, 3, 4]);
     };
     let (error, model) = together(work, |session, model| {
-        if ids.is_empty() && model.told() == [Told::Reset] {
+        if ids.is_empty() && model.calls() == [DeviceCall::Reset] {
             ids.push(session.dma_read(0x1800, 3).unwrap());
             ids.push(session.dma_write(0x1ffc, &[1, 2, 3, 4]).unwrap());
             ids.push(session.dma_read(0x1ffd, 4).unwrap());
@@ -61,14 +61,14 @@ fn memory_is_read_and_written_by_messages_while_the_client_waits_for_its_own_ans
     });
     assert_eq!(error, SessionError::Closed);
     let expected = [
-        Told::Reset,
-        Told::DmaRead(ids[0], Ok(vec![7; 3])),
-        Told::DmaWrite(ids[1], Ok(())),
-        Told::DmaRead(ids[2], Err(Errno::FAULT)),
-        Told::DmaWrite(ids[3], Err(Errno::PERM)),
-        Told::Unmap(None),
+        DeviceCall::Reset,
+        DeviceCall::DmaRead(ids[0], Ok(vec![7; 3])),
+        DeviceCall::DmaWrite(ids[1], Ok(())),
+        DeviceCall::DmaRead(ids[2], Err(Errno::FAULT)),
+        DeviceCall::DmaWrite(ids[3], Err(Errno::PERM)),
+        DeviceCall::Unmap(None),
     ];
-    assert_eq!(model.told()[..5], expected[..5]);
+    assert_eq!(model.calls()[..5], expected[..5]);
 }
 
 #[test]
@@ -84,9 +84,9 @@ fn requests_before_the_handshake_too_many_or_too_large_are_not_made() {
     }
     assert_eq!(raw.session.dma_read(0x1000, 8), Err(DmaRequestError::Busy));
     raw.session.flush().unwrap();
-    let asked = raw.replies();
-    assert_eq!((asked.len(), asked[5].command, asked[5].flags), (64, 11, 0));
-    assert_eq!(asked[5].payload, words(&[0x1000, 0, 8, 0]));
+    let requests = raw.replies();
+    assert_eq!((requests.len(), requests[5].command, requests[5].flags), (64, 11, 0));
+    assert_eq!(requests[5].payload, words(&[0x1000, 0, 8, 0]));
 }
 
 #[test]
@@ -94,15 +94,15 @@ fn answers_may_come_in_any_order_and_a_short_one_ends_the_session() {
     let mut raw = Raw::ready();
     let ids: Vec<_> = (0..3).map(|n| raw.session.dma_read(0x1000 * n, 4).unwrap()).collect();
     raw.session.flush().unwrap();
-    let asked: Vec<u16> = raw.replies().iter().map(|m| m.id).collect();
+    let requests: Vec<u16> = raw.replies().iter().map(|m| m.id).collect();
     let answer =
         |id: u16, address: u32, data: &[u8]| message(id, 11, 1, &[&words(&[address, 0, 4, 0])[..], data].concat());
-    raw.send(&answer(asked[2], 0x2000, &[3; 4]), &[]);
-    raw.send(&message(asked[0], 11, 0x21, &[]), &[]);
+    raw.send(&answer(requests[2], 0x2000, &[3; 4]), &[]);
+    raw.send(&message(requests[0], 11, 0x21, &[]), &[]);
     raw.settle().unwrap();
-    let expected = [Told::DmaRead(ids[2], Ok(vec![3; 4])), Told::DmaRead(ids[0], Err(Errno::IO))];
-    assert_eq!(raw.model.told(), expected, "an error without a number is an input/output error");
-    raw.send(&answer(asked[1], 0x1000, &[3; 3]), &[]);
+    let expected = [DeviceCall::DmaRead(ids[2], Ok(vec![3; 4])), DeviceCall::DmaRead(ids[0], Err(Errno::IO))];
+    assert_eq!(raw.model.calls(), expected, "an error without a number is an input/output error");
+    raw.send(&answer(requests[1], 0x1000, &[3; 3]), &[]);
     assert!(matches!(raw.settle(), Err(SessionError::BadReply(_))));
 }
 

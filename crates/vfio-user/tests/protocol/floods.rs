@@ -1,12 +1,12 @@
-//! More messages at once than others shall wait for: how many of them one call handles, and that none is lost.
+//! Floods of messages: one call handles a bounded number, and none is lost.
 
-use crate::kit::{Raw, Told, message, words};
+use crate::kit::{DeviceCall, Raw, message, words};
 
 const POSTED: u32 = 0x10;
-/// The most messages of one call, whatever they are.
+/// Most messages of one call, of any kind.
 const MOST: u32 = 256;
 
-/// Calls until nothing is left, none with more than `most` messages; how many calls handled some.
+/// Calls until nothing is left, and checks that none handles more than `most` messages. Returns how many calls handled some.
 fn calls(raw: &mut Raw, messages: u32, most: u32) -> u32 {
     let (mut handled, mut calls) = (0, 0);
     while handled < messages {
@@ -25,11 +25,12 @@ fn of_a_flood_of_small_messages_a_call_handles_256_and_none_is_lost() {
     let write = |value: u32| message(1, 10, POSTED, &[words(&[0, 0, 0, 4]), words(&[value])].concat());
     raw.send(&(0..1500).flat_map(write).collect::<Vec<u8>>(), &[]);
     calls(&mut raw, 1500, MOST);
-    let expected: Vec<Told> = (0..1500u32).map(|value| Told::Write(0, 0, value.to_le_bytes().to_vec())).collect();
-    assert_eq!(raw.model.told(), expected);
+    let expected: Vec<DeviceCall> =
+        (0..1500u32).map(|value| DeviceCall::Write(0, 0, value.to_le_bytes().to_vec())).collect();
+    assert_eq!(raw.model.calls(), expected);
 }
 
-/// A command that takes a device as long as a hundred accesses: three are enough for a call.
+/// A command that takes a device as long as a hundred accesses: three fill a call.
 #[test]
 fn what_a_device_does_for_a_write_counts_too_also_within_a_message_of_many() {
     let mut raw = Raw::ready();
@@ -87,18 +88,18 @@ fn of_a_flood_of_what_takes_longer_than_a_write_a_call_handles_16() {
     let masked = message(1, 8, POSTED, &words(&[20, 1 | 8, 2, 0, 1]));
     raw.send(&masked.repeat(1000), &[]);
     calls(&mut raw, 1000, 16);
-    let told = raw.model.told();
-    let count = |is: fn(&Told) -> bool| told.iter().filter(|told| is(told)).count();
-    assert_eq!(count(|told| matches!(told, Told::Reset)), 1000);
-    assert_eq!(count(|told| matches!(told, Told::Map { .. })), 300);
-    assert_eq!(count(|told| matches!(told, Told::Unmap(_))), 300);
+    let calls = raw.model.calls();
+    let count = |is: fn(&DeviceCall) -> bool| calls.iter().filter(|call| is(call)).count();
+    assert_eq!(count(|call| matches!(call, DeviceCall::Reset)), 1000);
+    assert_eq!(count(|call| matches!(call, DeviceCall::Map { .. })), 300);
+    assert_eq!(count(|call| matches!(call, DeviceCall::Unmap(_))), 300);
 }
 
 #[test]
 fn a_message_of_many_writes_is_carried_out_in_parts_before_the_next_one_and_answered_once() {
     const WRITES: u32 = 40_000;
     let mut raw = Raw::ready();
-    // The first two are to a region that fails, the others to one that does not.
+    // The first two go to a region that fails, the others to one that does not.
     let write = |number: u32| words(&[0, 0, if number < 2 { 2 } else { 0 }, 4, number, 0]);
     let writes: Vec<u8> = (0..WRITES).flat_map(write).collect();
     let messages = [
@@ -127,8 +128,8 @@ fn a_message_of_many_writes_is_carried_out_in_parts_before_the_next_one_and_answ
     let replies = raw.replies();
     assert_eq!(replies.iter().map(|reply| (reply.id, reply.error)).collect::<Vec<_>>(), [(1, 5), (2, 0), (3, 0)]);
     assert_eq!(replies[1].payload, words(&[WRITES - 2, 0]));
-    let told = raw.model.told();
-    let of = |told: &Told| matches!(told, Told::Write(..));
-    assert!(told[..told.len() - 1].iter().all(of) && !of(&told[told.len() - 1]), "the read is the last");
+    let calls = raw.model.calls();
+    let of = |call: &DeviceCall| matches!(call, DeviceCall::Write(..));
+    assert!(calls[..calls.len() - 1].iter().all(of) && !of(&calls[calls.len() - 1]), "the read is the last");
     assert_eq!(raw.model.bytes[..4], (WRITES - 1).to_le_bytes());
 }

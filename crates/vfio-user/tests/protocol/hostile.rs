@@ -1,11 +1,11 @@
-//! Peers that mean no good: garbage, half messages, floods, silence.
+//! Hostile peers: garbage, half messages, floods, silence.
 
 use nicety_vfio_user::codec::HeaderError;
 use nicety_vfio_user::{Client, ClientError, NoMemory, SessionError};
 use proptest::prelude::*;
 use std::time::{Duration, Instant};
 
-use crate::kit::{Model, Raw, Told, message, pair, words};
+use crate::kit::{DeviceCall, Model, Raw, message, pair, words};
 
 #[test]
 fn a_session_fed_byte_by_byte_does_the_same() {
@@ -30,7 +30,7 @@ fn nothing_but_version_is_understood_first() {
         assert_eq!(raw.turn(), Err(SessionError::NoVersion(command)));
         let replies = raw.replies();
         assert_eq!((replies.len(), replies[0].error), (1, 22), "it is told, and then the session ends");
-        assert_eq!(raw.model.told(), []);
+        assert_eq!(raw.model.calls(), []);
     }
     let mut raw = Raw::fresh();
     raw.send(&message(3, 1, 0, &[1, 0, 0, 0]), &[]);
@@ -52,10 +52,10 @@ fn a_client_that_speaks_vhost_user_is_told_apart_by_its_first_eight_bytes() {
             assert_eq!(raw.turn().unwrap().handled, 0);
             raw.send(&first[7..bytes], &[]);
             assert_eq!(raw.turn(), Err(SessionError::VhostUser), "{request}, {flags}, {bytes}");
-            assert_eq!(raw.model.told(), []);
+            assert_eq!(raw.model.calls(), []);
         }
     }
-    // After VERSION it is only a header that cannot be true.
+    // After VERSION the same bytes are only an invalid header.
     let mut raw = Raw::ready();
     raw.send(&words(&[1, 1, 0, 0]), &[]);
     assert_eq!(raw.turn(), Err(SessionError::Header(HeaderError::TooShort(1))));
@@ -105,7 +105,7 @@ fn half_a_message_waits_without_a_sound_and_closing_in_the_middle_is_told_apart(
         for _ in 0..3 {
             assert_eq!(raw.turn().unwrap().handled, 0);
         }
-        assert_eq!(raw.model.told(), []);
+        assert_eq!(raw.model.calls(), []);
         assert!(raw.session.is_within_message(), "whoever has a clock may end it");
         drop(std::mem::replace(&mut raw.peer, pair().0));
         assert_eq!(raw.turn(), Err(SessionError::ClosedWithinMessage), "cut at {cut}");
@@ -125,19 +125,19 @@ fn what_was_lent_is_given_back_however_the_session_ends() {
     assert!(raw.turn().is_err());
     let Raw { mut session, mut model, .. } = raw;
     session.disconnect(&mut model);
-    assert_eq!(model.told().last(), Some(&Told::Unmap(None)));
+    assert_eq!(model.calls().last(), Some(&DeviceCall::Unmap(None)));
     assert_eq!(rustix::io::read(&reader, &mut [0; 1]).unwrap(), 0, "the eventfd is closed");
 }
 
 #[test]
 fn a_peer_that_does_not_read_its_answers_is_not_read_either_and_costs_bounded_memory() {
     let mut raw = Raw::ready();
-    // 32 bytes of question, a megabyte of answer, 1500 times.
+    // A request of 32 bytes for an answer of a megabyte, 1500 times.
     let question = message(1, 9, 0, &words(&[0, 0, 3, 1 << 20]));
-    let mut asked = 0;
+    let mut sent = 0;
     rustix::io::ioctl_fionbio(&raw.peer, true).unwrap();
-    while asked < 1500 && rustix::io::write(&raw.peer, &question) == Ok(32) {
-        asked += 1;
+    while sent < 1500 && rustix::io::write(&raw.peer, &question) == Ok(32) {
+        sent += 1;
     }
     for _ in 0..50 {
         raw.turn().unwrap();
@@ -145,16 +145,16 @@ fn a_peer_that_does_not_read_its_answers_is_not_read_either_and_costs_bounded_me
     assert!(raw.session.wants_write() && !raw.session.wants_read());
     let handled = raw.session.counters().reads;
     assert!(handled <= 2, "{handled} megabytes of answers were made for nobody");
-    // The peer begins to read: everything is answered after all, each in its order.
+    // The peer begins to read: every request is answered after all, in order.
     let mut received = 0u64;
     let mut part = vec![0; 1 << 20];
-    while received < asked * ((1 << 20) + 32) {
+    while received < sent * ((1 << 20) + 32) {
         if let Ok((count, _)) = rustix::net::recv(&raw.peer, &mut part[..], rustix::net::RecvFlags::DONTWAIT) {
             received += count as u64;
         }
         raw.turn().unwrap();
     }
-    assert_eq!(raw.session.counters().reads, asked);
+    assert_eq!(raw.session.counters().reads, sent);
     assert!(!raw.session.wants_write() && raw.session.wants_read());
 }
 
@@ -172,7 +172,7 @@ fn a_megabyte_of_write_arrives_whole_and_one_byte_more_is_refused() {
     drop(guest);
     let (error, _, model) = server.join().unwrap();
     assert_eq!(error, SessionError::Closed);
-    assert_eq!(model.told()[0], Told::Write(2, 0, data));
+    assert_eq!(model.calls()[0], DeviceCall::Write(2, 0, data));
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn a_server_that_says_nothing_or_goes_away_does_not_hold_the_client_up() {
     assert_eq!(error, ClientError::Session(SessionError::Closed));
 }
 
-/// Messages that are nearly right: a true header around any payload.
+/// Messages that are nearly valid: a valid header with any payload.
 fn nearly() -> impl Strategy<Value = Vec<u8>> {
     let payload = proptest::collection::vec(prop_oneof![Just(0u8), Just(1), Just(4), Just(32), any::<u8>()], 0..64);
     let flags = prop_oneof![4 => Just(0u32), 1 => Just(0x10), 1 => any::<u32>().prop_map(|f| f & !0xe)];
@@ -229,15 +229,15 @@ proptest! {
 fn a_peer_that_reads_headers_by_themselves_as_qemu_does_never_finds_half_a_header() {
     use rustix::net::{RecvFlags, recv};
     let mut raw = Raw::ready();
-    let (mut asked, mut answered, mut blocked) = (0u32, 0u32, 0);
+    let (mut sent, mut answered, mut blocked) = (0u32, 0u32, 0);
     for _ in 0..80 {
-        // More answers than the socket holds, so that it takes a part of them only.
+        // More answers than the socket holds, so that it takes only a part of them.
         let question = |n: u32| message(n as u16, 9, 0, &words(&[0, 0, 3, n * 37 % 700 + 1]));
-        raw.send(&(asked + 1..=asked + 1500).flat_map(question).collect::<Vec<_>>(), &[]);
-        asked += 1500;
+        raw.send(&(sent + 1..=sent + 1500).flat_map(question).collect::<Vec<_>>(), &[]);
+        sent += 1500;
         while raw.turn().unwrap().handled > 0 {}
         blocked += u32::from(raw.session.wants_write());
-        while answered < asked {
+        while answered < sent {
             let mut header = [0; 16];
             match recv(&raw.peer, &mut header[..], RecvFlags::DONTWAIT) {
                 Err(_) => {
@@ -255,7 +255,7 @@ fn a_peer_that_reads_headers_by_themselves_as_qemu_does_never_finds_half_a_heade
     }
     assert!(blocked == 80, "the socket was full {blocked} times only");
     let calls = raw.session.counters().send_calls;
-    assert!(calls < u64::from(asked) / 10, "{calls} calls for {asked} answers");
+    assert!(calls < u64::from(sent) / 10, "{calls} calls for {sent} answers");
 }
 
 #[test]

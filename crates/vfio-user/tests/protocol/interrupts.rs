@@ -1,4 +1,4 @@
-//! Interrupts against a model of a few lines, in every order of a few steps, and from several threads.
+//! Interrupts compared with a short model, for every order of a few steps, and from several threads.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ fn layout() -> IrqLayout {
     IrqLayout { intx: true, msi: 1, msix: 70, unmask_eventfd: true }
 }
 
-/// Calls `visit` with every sequence of `length` out of `steps`.
+/// Calls `visit` with every sequence of `length` steps.
 fn every_sequence<T: Copy>(steps: &[T], length: usize, mut visit: impl FnMut(&[T])) {
     let mut digits = vec![0; length];
     loop {
@@ -50,13 +50,13 @@ fn every_sequence_of_five_steps_on_a_vector_gives_the_models_interrupts() {
     let fd = event();
     every_sequence(&steps, 5, |sequence| {
         let irqs = Interrupts::new(IrqLayout { msix: 1, ..IrqLayout::default() });
-        // The model: is it open; is something owed; what must have arrived.
-        let (mut connected, mut masked, mut owed, mut arrived) = (false, false, false, 0u64);
+        // The model: whether an eventfd is connected, masked, pending; and the expected count.
+        let (mut connected, mut masked, mut pending, mut arrived) = (false, false, false, 0u64);
         for step in sequence {
             match step {
                 Raise => {
                     irqs.raise_msix(0);
-                    owed = true;
+                    pending = true;
                 }
                 Mask => irqs.apply(set(MSIX, IrqAction::Mask, IrqData::All)).unwrap(),
                 Unmask => irqs.apply(set(MSIX, IrqAction::Unmask, IrqData::All)).unwrap(),
@@ -66,13 +66,13 @@ fn every_sequence_of_five_steps_on_a_vector_gives_the_models_interrupts() {
                 Forget => irqs.reset(),
             }
             match step {
-                Raise | Forget => owed = *step == Raise,
+                Raise | Forget => pending = *step == Raise,
                 Mask | Unmask => masked = *step == Mask,
                 Connect | Disconnect => connected = *step == Connect,
                 Disable => (connected, masked) = (false, false),
             }
-            if owed && connected && !masked {
-                owed = false;
+            if pending && connected && !masked {
+                pending = false;
                 arrived += 1;
             }
             assert_eq!(irqs.counters().delivered, arrived, "{sequence:?}");
@@ -127,10 +127,10 @@ fn every_sequence_of_five_steps_on_the_line_gives_the_models_interrupts() {
                 Unmask => masked = false,
                 Signal => masked &= !resampled,
                 Connect => connected = true,
-                // Who was told of the last interrupt is gone, and nobody else would unmask it.
+                // The client that got the last interrupt is gone, and nobody else would unmask it.
                 Disconnect => (connected, masked) = (false, false),
                 Disable => (connected, masked, resampled) = (false, false, false),
-                // A device that is reset drives no line; what the client connected and masked is the client's.
+                // A device in reset drives no line. The client's connections and masks stay.
                 Forget => level = false,
                 Up | Down => {}
             }
@@ -145,7 +145,8 @@ fn every_sequence_of_five_steps_on_the_line_gives_the_models_interrupts() {
     });
 }
 
-/// What arrives at `fd` by these steps, if everything is saved after so many of them and restored in other [`Interrupts`].
+/// The interrupts that arrive at `fd` in these steps. After `moves` steps everything is saved and restored in other
+/// [`Interrupts`].
 fn arrive(index: u32, sequence: &[Step], moves: Option<usize>, fd: &OwnedFd) -> u64 {
     use Step::*;
     let mut irqs = Interrupts::new(layout());
@@ -258,12 +259,12 @@ fn raises_from_two_threads_while_a_third_masks_are_neither_lost_nor_doubled() {
 #[test]
 fn a_full_eventfd_counts_as_signalled_and_nobody_waits_for_its_reader() {
     let irqs = Interrupts::new(layout());
-    // Blocking, as a careless client would make it.
+    // A blocking eventfd, from a careless client.
     let fd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
     irqs.apply(set(MSIX, IrqAction::Trigger, IrqData::Connect(vec![copy(&fd).into()]))).unwrap();
     rustix::io::write(&fd, &(u64::MAX - 1).to_ne_bytes()).unwrap();
     assert!(irqs.raise_msix(0));
-    // The kernel adds one where no write may (eventfd(2)).
+    // The kernel can add one where write(2) would block (eventfd(2)).
     assert_eq!(take(&fd), u64::MAX);
 }
 
@@ -277,7 +278,7 @@ fn mask_eventfds_and_an_unwatched_unmask_eventfd_are_refused() {
     assert!(irqs.unmask_eventfd().is_none());
 }
 
-/// What QEMU sends under KVM (hw/vfio/pci.c, vfio_intx_enable_kvm), and what KVM does then.
+/// QEMU's messages under KVM (hw/vfio/pci.c, vfio_intx_enable_kvm), and KVM's signal.
 #[test]
 fn a_line_that_is_up_fires_again_when_its_unmask_eventfd_is_signalled_though_no_message_comes() {
     let mut raw = Raw::ready();

@@ -1,4 +1,4 @@
-//! A device that remembers what was asked of it, and a thread that runs a session for it (vfio-user.rst).
+//! A device that records the calls it gets, and a thread that runs a session for it (vfio-user.rst).
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -14,16 +14,16 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tempfile::TempDir;
 
-/// A folder that is gone at the end, and where in it a socket may be.
+/// A temporary folder, and a path for a socket in it.
 pub fn place() -> (TempDir, PathBuf) {
     let place = TempDir::new().unwrap();
     let socket = place.path().join("vm.sock");
     (place, socket)
 }
 
-/// What the device was told.
+/// A call that the device got.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum DeviceCall {
     Read(u32, u64, usize),
     Write(u32, u64, Vec<u8>),
     Map { address: u64, size: u64, offset: u64, read: bool, write: bool, file: bool },
@@ -33,15 +33,15 @@ pub enum Told {
     DmaWrite(DmaId, Result<(), Errno>),
 }
 
-/// Region 0 is 256 bytes of memory; region 1 can be mapped; region 2 fails; region 3 answers with what it is asked.
+/// Region 0 is 256 bytes of memory. Region 1 can be mapped. Region 2 fails. Region 3 answers any size.
 pub struct Model {
     pub bytes: [u8; 256],
-    /// What each write is said to have taken beside the access.
+    /// The reported extra cost of each write.
     pub excess: u32,
     pub shared: Option<RegionInfo>,
     pub interrupts: Arc<Interrupts>,
-    pub told: Arc<Mutex<Vec<Told>>>,
-    /// Whether changes of memory are made elsewhere, whether one is being made, and how it goes.
+    pub calls: Arc<Mutex<Vec<DeviceCall>>>,
+    /// Whether changes of memory are made in another thread, whether one is in progress, and its outcome.
     pub slow: bool,
     pub under_way: bool,
     pub outcome: Result<(), Errno>,
@@ -55,7 +55,7 @@ impl Model {
             excess: 0,
             shared: None,
             interrupts: Arc::new(Interrupts::new(layout)),
-            told: Arc::new(Mutex::new(Vec::new())),
+            calls: Arc::new(Mutex::new(Vec::new())),
             slow: false,
             under_way: false,
             outcome: Ok(()),
@@ -66,12 +66,12 @@ impl Model {
         if self.slow { Change::UnderWay } else { Change::Done }
     }
 
-    pub fn tell(&self, what: Told) {
-        self.told.lock().unwrap().push(what);
+    pub fn record(&self, call: DeviceCall) {
+        self.calls.lock().unwrap().push(call);
     }
 
-    pub fn told(&self) -> Vec<Told> {
-        self.told.lock().unwrap().clone()
+    pub fn calls(&self) -> Vec<DeviceCall> {
+        self.calls.lock().unwrap().clone()
     }
 }
 
@@ -90,7 +90,7 @@ impl Device for Model {
     }
 
     fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> Result<(), Errno> {
-        self.tell(Told::Read(region, offset, data.len()));
+        self.record(DeviceCall::Read(region, offset, data.len()));
         match region {
             0 => {
                 let from = self.bytes.get(offset as usize..).and_then(|b| b.get(..data.len())).ok_or(Errno::INVAL)?;
@@ -110,7 +110,7 @@ impl Device for Model {
     }
 
     fn region_write(&mut self, region: u32, offset: u64, data: &[u8]) -> Result<(), Errno> {
-        self.tell(Told::Write(region, offset, data.to_vec()));
+        self.record(DeviceCall::Write(region, offset, data.to_vec()));
         if region != 0 {
             return Err(Errno::IO);
         }
@@ -120,7 +120,7 @@ impl Device for Model {
     }
 
     fn dma_map(&mut self, map: DmaMap) -> Result<Change, Errno> {
-        self.tell(Told::Map {
+        self.record(DeviceCall::Map {
             address: map.range.address,
             size: map.range.size,
             offset: map.offset,
@@ -133,7 +133,7 @@ impl Device for Model {
     }
 
     fn dma_unmap(&mut self, range: Option<DmaRange>) -> Change {
-        self.tell(Told::Unmap(range.map(|r| (r.address, r.size))));
+        self.record(DeviceCall::Unmap(range.map(|r| (r.address, r.size))));
         self.under_way = self.slow;
         self.change()
     }
@@ -147,18 +147,18 @@ impl Device for Model {
     }
 
     fn reset(&mut self) -> Result<(), Errno> {
-        self.tell(Told::Reset);
+        self.record(DeviceCall::Reset);
         self.bytes = [0; 256];
         self.interrupts.reset();
         Ok(())
     }
 
     fn dma_read_done(&mut self, id: DmaId, result: Result<&[u8], Errno>) {
-        self.tell(Told::DmaRead(id, result.map(<[u8]>::to_vec)));
+        self.record(DeviceCall::DmaRead(id, result.map(<[u8]>::to_vec)));
     }
 
     fn dma_write_done(&mut self, id: DmaId, result: Result<(), Errno>) {
-        self.tell(Told::DmaWrite(id, result));
+        self.record(DeviceCall::DmaWrite(id, result));
     }
 }
 
@@ -166,7 +166,7 @@ pub fn pair() -> (OwnedFd, OwnedFd) {
     socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap()
 }
 
-/// Waits until the session has something to do; false after ten seconds.
+/// Waits until the session has something to do. Returns false after ten seconds.
 pub fn wait(session: &Session) -> bool {
     let mut events = PollFlags::empty();
     events.set(PollFlags::IN, session.wants_read());
@@ -189,7 +189,7 @@ pub fn run(session: &mut Session, device: &mut dyn Device) -> SessionError {
     }
 }
 
-/// A session in a thread; it ends when the client goes. What comes out is why, the session, and the device.
+/// Runs a session in a thread until the client disconnects. Returns the reason, the session and the device.
 pub fn serve(socket: OwnedFd, mut model: Model) -> JoinHandle<(SessionError, Session, Model)> {
     std::thread::spawn(move || {
         let mut session = Session::new(socket);
@@ -207,7 +207,7 @@ pub fn event() -> OwnedFd {
     rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK | rustix::event::EventfdFlags::CLOEXEC).unwrap()
 }
 
-/// Takes what an eventfd has counted.
+/// Takes the count of an eventfd.
 pub fn take(fd: &OwnedFd) -> u64 {
     let mut bytes = [0; 8];
     match rustix::io::read(fd, &mut bytes) {
@@ -216,21 +216,21 @@ pub fn take(fd: &OwnedFd) -> u64 {
     }
 }
 
-/// A file in memory with these bytes.
+/// A memfd with these bytes.
 pub fn memfd(bytes: &[u8]) -> OwnedFd {
     let fd = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::io::pwrite(&fd, bytes, 0).unwrap();
     fd
 }
 
-/// A peer that sends whatever bytes it is told, and a session beside it, without any thread.
+/// A peer that sends any bytes, and a session beside it, without a thread.
 pub struct Raw {
     pub peer: OwnedFd,
     pub session: Session,
     pub model: Model,
 }
 
-/// A message as a peer would make it.
+/// A message with this header and payload.
 pub fn message(id: u16, command: u16, flags: u32, payload: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     bytes.extend(id.to_le_bytes());
@@ -247,7 +247,7 @@ pub fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|w| w.to_le_bytes()).collect()
 }
 
-/// A reply cut out of the stream.
+/// One reply from the stream.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Reply {
     pub id: u16,
@@ -258,13 +258,13 @@ pub struct Reply {
 }
 
 impl Raw {
-    /// Before the handshake.
+    /// A session before the handshake.
     pub fn fresh() -> Raw {
         let (peer, far) = pair();
         Raw { peer, session: Session::new(far), model: Model::new() }
     }
 
-    /// After it.
+    /// A session after the handshake.
     pub fn ready() -> Raw {
         let mut raw = Raw::fresh();
         let json = b"{\"capabilities\":{\"max_msg_fds\":16,\"write_multiple\":true}}\0";
@@ -293,7 +293,7 @@ impl Raw {
         self.session.receive(&mut self.model)
     }
 
-    /// Turns until nothing is left to do, or an error.
+    /// Turns until there is nothing left to do, or an error.
     pub fn settle(&mut self) -> Result<(), SessionError> {
         loop {
             let before = self.session.counters().bytes_received;

@@ -1,5 +1,4 @@
-//! The protocol from outside: our own client, another one, bytes made by hand, and peers that mean no good
-//! (vfio-user.rst).
+//! The protocol from outside: our own client, another one, handmade bytes, and hostile peers (vfio-user.rst).
 
 mod bytes;
 mod changes;

@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use nicety_vfio_user::{Accepted, Area, Listener, Mapping, RegionInfo, SessionError};
 use vfio_user::Client;
 
-use crate::kit::{Model, Told, event, memfd, place, serve, take};
+use crate::kit::{DeviceCall, Model, event, memfd, place, serve, take};
 
 #[test]
 fn the_client_of_the_vfio_user_crate_sees_the_whole_device() {
@@ -50,8 +50,8 @@ fn the_client_of_the_vfio_user_crate_sees_the_whole_device() {
     drop(client);
     let (error, session, model) = server.join().unwrap();
     assert_eq!(error, SessionError::Closed);
-    let map = Told::Map { address: 0x10_0000, size: 0x2000, offset: 0x1000, read: true, write: true, file: true };
-    assert!(model.told().contains(&map));
+    let map = DeviceCall::Map { address: 0x10_0000, size: 0x2000, offset: 0x1000, read: true, write: true, file: true };
+    assert!(model.calls().contains(&map));
     assert_eq!(session.counters().errors_sent, 0);
     assert!(!path.exists());
 }

@@ -1,6 +1,6 @@
-//! What the next back end needs if this one is killed: a page per ring, in the adapter's own format. A front end keeps it ("Inflight I/O
-//! tracking"); for packed rings of a front end that does not (QEMU, hw/net/vhost_net.c), the back end has a [record](crate::Port::record) of its
-//! own, in which the end of a page says of which ring it is.
+//! The state for the next back end if this one is killed: a page per ring, in the adapter's own format. A front end keeps it
+//! ("Inflight I/O tracking"). QEMU does not keep it for packed rings (hw/net/vhost_net.c); then the back end has a
+//! [record](crate::Port::record) of its own. The end of a page of the record identifies the ring.
 
 use std::sync::Arc;
 
@@ -12,15 +12,15 @@ use super::{Answer, Refusal, Session, single};
 use crate::port::RECORD_RING_BYTES as PAGE;
 use crate::protocol::{F_RING_PACKED, Fields, Request};
 
-/// Where the page of a record tells its ring: places, size, where it was started, features.
+/// Offset, in a page of the record, of the ring's identity: addresses, size, base and features.
 const RING_AT: u64 = PAGE - 40;
-/// Flags of a packed ring's descriptor (virtio 1.2, section 2.8.1), in its last two bytes.
+/// Flags in the last two bytes of a packed ring's descriptor (virtio 1.2, section 2.8.1).
 pub(super) const AVAILABLE: u16 = 1 << 7;
 pub(super) const USED: u16 = 1 << 15;
 /// Most rings of one front end.
 const RINGS_MOST: u16 = 1024;
 
-/// `struct VhostUserInflight`: the place in the file, the number of rings, and their size.
+/// `struct VhostUserInflight`: offset and length in the file, number of rings, and their size.
 struct Inflight {
     len: u64,
     offset: u64,
@@ -35,42 +35,42 @@ impl Inflight {
             let (len, offset) = (fields.u64()?, fields.u64()?);
             Some(Self { len, offset, rings: fields.u16()?, size: fields.u16()? })
         })();
-        // Some front ends pad the structure to whole words: four bytes more.
+        // Some front ends pad the structure to whole words: four more bytes.
         let read = read.filter(|inflight| fields.0.len() <= 4 && (1..=RINGS_MOST).contains(&inflight.rings));
         read.ok_or(Refusal::Body(request))
     }
 }
 
-/// A new, empty file.
+/// GET_INFLIGHT_FD: creates an empty file.
 pub(super) fn get_inflight(body: &[u8]) -> Result<Answer, Refusal> {
-    let asked = Inflight::read(Request::GetInflightFd, body)?;
-    let len = PAGE * u64::from(asked.rings);
+    let request = Inflight::read(Request::GetInflightFd, body)?;
+    let len = PAGE * u64::from(request.rings);
     let file = shared_file("nicety-inflight", len).map_err(MapError::from)?;
     let mut reply = [len, 0].map(u64::to_ne_bytes).concat();
-    reply.extend([asked.rings, asked.size].map(u16::to_ne_bytes).concat());
+    reply.extend([request.rings, request.size].map(u16::to_ne_bytes).concat());
     reply.resize(body.len(), 0);
     Ok(Answer::File(reply, file))
 }
 
 impl Session {
-    /// The file comes back: at once, or after another back end was killed.
+    /// SET_INFLIGHT_FD: the front end returns the file, at once or to the next back end.
     pub(super) fn set_inflight(&mut self, body: &[u8], fds: Vec<Lent>) -> Result<(), Refusal> {
         let request = Request::SetInflightFd;
-        let told = Inflight::read(request, body)?;
+        let inflight = Inflight::read(request, body)?;
         let fd = single(request, fds)?;
-        let len = PAGE * u64::from(told.rings);
-        if told.len < len {
+        let len = PAGE * u64::from(inflight.rings);
+        if inflight.len < len {
             return Err(Refusal::Body(request));
         }
-        let file = Mapping::of_file(fd, told.offset, len, true).map_err(MapError::from)?;
+        let file = Mapping::of_file(fd, inflight.offset, len, true).map_err(MapError::from)?;
         let map = Arc::new(Map::default().with(0, Arc::new(file), Rights::BOTH)?);
         self.port.with(&mut |face, _| face.keep(Some(Arc::clone(&map))));
         (self.kept, self.record) = (Some(map), None);
         Ok(())
     }
 
-    /// A ring is about to start. If the front end keeps nothing of a packed one, the record does, and what it says of another ring, or of
-    /// another life of this one, is obsolete.
+    /// Prepares the record of a ring that is about to start. The record is used for packed rings if the front end keeps no state.
+    /// An entry of another ring, or of an earlier start of this one, is obsolete.
     pub(super) fn recall(&mut self, ring: u16, place: &RingPlace, base: u32) {
         if self.kept.is_some() || self.features & F_RING_PACKED == 0 {
             return;
@@ -82,22 +82,22 @@ impl Session {
         let Some(record) = &self.record else { return };
         let RingPlace { size, descriptors, driver, device } = *place;
         let start = u64::from(size) << 32 | u64::from(base);
-        let told = [descriptors, driver, device, start, self.features].map(u64::to_le_bytes).concat();
+        let identity = [descriptors, driver, device, start, self.features].map(u64::to_le_bytes).concat();
         let (page, mut known) = (PAGE * u64::from(ring), [0; 40]);
-        let same = record.read(page + RING_AT, &mut known).is_ok() && known == *told;
+        let same = record.read(page + RING_AT, &mut known).is_ok() && known == *identity;
         if !same || !self.was_served(place) {
             self.forget_kept(ring);
-            let _it_may_have_no_page = record.write(page + RING_AT, &told);
+            let _no_page = record.write(page + RING_AT, &identity);
         }
     }
 
-    /// Whether a packed ring has a descriptor that a device gave back. A driver that starts it anew, while no back end is there, clears
-    /// them all.
+    /// Whether a packed ring has a descriptor that a device returned. A driver clears all of them when it starts a ring anew
+    /// without a back end.
     fn was_served(&self, place: &RingPlace) -> bool {
         self.marked(place, USED).unwrap_or(false)
     }
 
-    /// Whether a packed ring has a descriptor with one of these flags; nothing if it is not in the guest's memory.
+    /// Whether a packed ring has a descriptor with one of these flags. `None`: the ring is not in the guest's memory.
     pub(super) fn marked(&self, place: &RingPlace, flags: u16) -> Option<bool> {
         let mut table = vec![0; 16 * usize::from(place.size)];
         self.rings.memory.map().read(place.descriptors, &mut table).ok()?;
@@ -105,11 +105,11 @@ impl Session {
         Some(table.chunks_exact(16).any(any))
     }
 
-    /// A ring was stopped in order: its saved state is obsolete.
+    /// Clears the saved state of a ring that was stopped in order: it is obsolete.
     pub(super) fn forget_kept(&self, ring: u16) {
         if let Some(kept) = self.kept.as_ref().or(self.record.as_ref()) {
             // A front end without the file has nothing to clear.
-            let _it_may_have_no_page = kept.write(PAGE * u64::from(ring), &[0; 8]);
+            let _no_page = kept.write(PAGE * u64::from(ring), &[0; 8]);
         }
     }
 }

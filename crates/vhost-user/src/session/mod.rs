@@ -1,10 +1,10 @@
 //! One front end's connection: its messages, in order (docs/interop/vhost-user.rst, "Communication").
 //!
-//! If a message is refused, the answer is a failure if one was requested. Otherwise the sender cannot know, so the connection ends,
-//! and the session returns the reason.
+//! A refused message is answered with a failure if the front end requested an answer. Otherwise the front end cannot know of it,
+//! so the connection ends and the session returns the reason.
 
-mod door;
 mod inflight;
+mod listener;
 mod rings;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,11 +26,11 @@ use crate::protocol::{
     F_LOG_ALL, F_PROTOCOL_FEATURES, Fields, ProtocolFeatures, REGIONS_MOST, REPLY, Request, TIMEOUT,
 };
 use crate::wire::{self, Message};
-use door::Door;
 use inflight::get_inflight;
+use listener::SideListener;
 use rings::Rings;
 
-/// The place of the MTU in configuration space (virtio 1.2, 5.1.4), and its feature bit.
+/// The offset of the MTU in configuration space (virtio 1.2, 5.1.4), and its feature bit.
 const CONFIG_MTU_AT: u32 = 10;
 const FEATURE_MTU: u128 = 1 << 3;
 
@@ -39,7 +39,7 @@ const FEATURE_MTU: u128 = 1 << 3;
 pub struct Closer(Lent);
 
 impl Closer {
-    /// The session's [`Session::run`] returns soon.
+    /// Makes the session's [`Session::run`] return soon.
     pub fn close(&self) {
         // A closed connection is fine.
         let _ = shutdown(&self.0, Shutdown::Both);
@@ -48,19 +48,19 @@ impl Closer {
 
 /// One connection, in a thread of its own.
 pub struct Session {
-    /// Descriptors in flight in it close with it: see [`Lent`].
+    /// Closes the descriptors that are in flight in it when it is closed: see [`Lent`].
     socket: Lent,
     port: Arc<dyn Port>,
     rings: Rings,
     protocol: ProtocolFeatures,
-    /// As negotiated, bit 30 included.
+    /// The negotiated features, bit 30 included.
     features: u64,
     status: u8,
-    /// Where the front end takes requests, which would be a closed connection to it if this was dropped.
+    /// The front end's socket for requests of the back end. Dropping it would close that connection.
     requests: Option<Lent>,
     /// The state that the front end keeps for the next back end.
     kept: Option<Arc<Map>>,
-    /// The state that this side records, if the front end keeps none.
+    /// The back end's own record of that state, if the front end keeps none.
     record: Option<Arc<Map>>,
 }
 
@@ -76,7 +76,7 @@ impl std::fmt::Debug for Session {
 
 /// The answer to a message.
 enum Answer {
-    /// Nothing, unless it asked for the result.
+    /// No body; the result, if the front end requested it.
     Done,
     /// This body, always.
     Body(Vec<u8>),
@@ -99,30 +99,31 @@ impl Session {
         Ok(Self { socket, port, rings: Rings::new(count), protocol, features, status, requests, kept, record })
     }
 
-    /// A handle that ends it from another thread.
+    /// A handle that ends the session from another thread.
     pub fn closer(&self) -> Result<Closer, std::io::Error> {
         Ok(Closer(self.socket.as_fd().try_clone_to_owned()?.into()))
     }
 
-    /// Serves the connection until it ends; then stops the rings, releases the memory and tells the port.
+    /// Serves the connection until it ends. Then stops the rings, releases the memory and informs the port.
     pub fn run(self) -> Ended {
         self.run_beside(None, || Duration::ZERO)
     }
 
-    /// As [`Session::run`]. Whenever the `door` is readable, because another front end connects, it calls `knocked`; then it
-    /// ignores the door for the returned time.
-    pub fn run_beside(mut self, door: Option<BorrowedFd<'_>>, mut knocked: impl FnMut() -> Duration) -> Ended {
+    /// Like [`Session::run`], and also watches `listener`. When another front end connects, `listener` is readable and the
+    /// session calls `on_connect`. Then it ignores `listener` for the returned time.
+    pub fn run_beside(mut self, listener: Option<BorrowedFd<'_>>, mut on_connect: impl FnMut() -> Duration) -> Ended {
         self.forget();
-        let mut door = Door::new(door, &mut knocked);
+        let mut listener = SideListener::new(listener, &mut on_connect);
         let mut first = Some(Instant::now() + TIMEOUT);
         let ended = loop {
-            if let Err(ended) = self.wait(first, &mut door).and_then(|()| self.turn(first.is_some())) {
+            if let Err(ended) = self.wait(first, &mut listener).and_then(|()| self.turn(first.is_some())) {
                 break ended;
             }
             self.port.handled();
             first = None;
         };
-        // A closer may still hold the socket, so shut it down: the front end must notice. It may have gone already.
+        // A closer may still hold the socket, so shut it down: the front end must notice. A failure is fine: the front end may
+        // have gone.
         let _ = shutdown(&self.socket, Shutdown::Both);
         self.forget();
         self.port.set_memory(Map::empty());
@@ -135,14 +136,15 @@ impl Session {
     }
 
     /// Waits until a message begins, or until `end`.
-    fn wait(&self, end: Option<Instant>, door: &mut Door<'_>) -> Result<(), Ended> {
+    fn wait(&self, end: Option<Instant>, listener: &mut SideListener<'_>) -> Result<(), Ended> {
         loop {
             let now = Instant::now();
-            let left = end.into_iter().chain(door.shut_until(now)).min().map(|at| at.saturating_duration_since(now));
+            let left =
+                end.into_iter().chain(listener.paused_until(now)).min().map(|at| at.saturating_duration_since(now));
             let timeout =
                 left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
             let mut fds = vec![PollFd::new(&self.socket, PollFlags::IN)];
-            fds.extend(door.watched());
+            fds.extend(listener.watched());
             match poll(&mut fds, timeout.as_ref()) {
                 Ok(0) if end.is_some_and(|end| end <= Instant::now()) => return Err(Ended::Silent),
                 Ok(0) | Err(Errno::INTR) => continue,
@@ -152,7 +154,7 @@ impl Session {
             if !fds[0].revents().is_empty() {
                 return Ok(());
             }
-            door.knock();
+            listener.accepted();
         }
     }
 
@@ -166,8 +168,8 @@ impl Session {
         })?;
         let (code, needs_reply) = (message.code, message.needs_reply());
         let served = self.serve(message);
-        // Checked after the message is served: Linux's own front end (arch/um/drivers/virtio_uml.c) wants a reply to the message
-        // that negotiates replies.
+        // Check after serving: Linux's own front end (arch/um/drivers/virtio_uml.c) expects a reply to the message that
+        // negotiates replies.
         let asked = needs_reply && self.protocol.has(ProtocolFeatures::REPLY_ACK);
         let (answer, file) = match served {
             Ok(Answer::File(body, file)) => (Message::reply(code, body), Some(file)),
@@ -213,7 +215,7 @@ impl Session {
             Request::SetLogBase => return self.set_log(&body, fds).map(Answer::Body),
             Request::SetInflightFd => self.set_inflight(&body, fds)?,
             Request::SetBackendReqFd => self.requests = Some(single(request, fds)?),
-            // To be signalled when pages were logged: neither QEMU nor the kernel's vhost uses it.
+            // An eventfd for logged pages. Neither QEMU nor the kernel's vhost uses it.
             Request::SetLogFd => {}
             _ if !fds.is_empty() => return Err(Refusal::Descriptors { request, found: fds.len(), wanted: 0 }),
             Request::GetVringBase => return self.stop_ring(&body).map(Answer::Body),
@@ -224,7 +226,7 @@ impl Session {
         Ok(Answer::Done)
     }
 
-    /// Messages that carry a number, ask for one, or carry nothing.
+    /// Serves messages that carry a number, request one, or carry nothing.
     fn serve_numbers(&mut self, request: Request, body: &[u8]) -> Result<Answer, Refusal> {
         let number = |value: u64| Ok(Answer::Body(value.to_ne_bytes().to_vec()));
         match request {
@@ -266,7 +268,7 @@ impl Session {
         Ok(Answer::Done)
     }
 
-    /// The device's features, as far as this protocol's 64-bit field holds them.
+    /// The device's features that fit into this protocol's 64-bit field.
     fn offer(&self) -> u64 {
         let mut features = 0;
         self.port.with(&mut |face, _| features = face.features() as u64);
@@ -291,7 +293,7 @@ impl Session {
         Ok(())
     }
 
-    /// Sets the log of written pages. Always answered in the same way: then the front end releases the old log.
+    /// Sets the log of written pages. Always answers in the same form, so that the front end releases the old log.
     fn set_log(&mut self, body: &[u8], fds: Vec<Lent>) -> Result<Vec<u8>, Refusal> {
         let request = Request::SetLogBase;
         let mut fields = Fields(body);
@@ -314,8 +316,8 @@ impl Session {
         if asked <= u64::from(own) { Ok(()) } else { Err(Refusal::Mtu { asked, own }) }
     }
 
-    /// Configuration space. The reply has the requested size, or is empty if the device has less ("VHOST_USER_GET_CONFIG"; QEMU's
-    /// own back ends do the same: libvhost-user, vu_get_config). It is always answered, and the session continues.
+    /// Reads configuration space. The reply has the requested size, or is empty if the device has less ("VHOST_USER_GET_CONFIG";
+    /// QEMU's own back ends do the same: libvhost-user, vu_get_config). The session always answers, and continues.
     fn get_config(&self, body: &[u8]) -> Result<Vec<u8>, Refusal> {
         let refused = Refusal::Body(Request::GetConfig);
         let mut fields = Fields(body);
@@ -347,7 +349,7 @@ impl Session {
         for _ in 0..fds.len() {
             regions.push(Region::read(&mut fields).ok_or(Refusal::Body(request))?);
         }
-        // Room for more regions than there are is sent along by Linux before 6.12 in user mode (virtio_uml.c).
+        // Linux before 6.12 in user mode (virtio_uml.c) sends a body with room for more regions than the count says.
         if !fields.0.len().is_multiple_of(Region::BYTES) {
             return Err(Refusal::Body(request));
         }
@@ -365,7 +367,7 @@ impl Session {
         Ok(())
     }
 
-    /// Descriptors of the message are closed: some front ends send one, and the specification allows that.
+    /// Removes a region. Descriptors of the message are closed: the specification allows one, and some front ends send it.
     fn remove_region(&mut self, body: &[u8]) -> Result<(), Refusal> {
         self.rings.memory.remove(single_region(Request::RemMemReg, body)?)?;
         self.memory_changed();
@@ -385,7 +387,7 @@ impl Session {
             for ring in 0..count {
                 face.enable(ring, false, cx);
             }
-            // No ring runs: nothing can be refused.
+            // No ring runs, so the port refuses nothing.
             face.take_features(0);
             face.keep(None);
         });
@@ -403,7 +405,7 @@ fn number_in(request: Request, body: &[u8]) -> Result<u64, Refusal> {
     Ok(u64::from_ne_bytes(body.try_into().map_err(|_| Refusal::Body(request))?))
 }
 
-/// The one descriptor that a message has.
+/// The descriptor of a message that must have exactly one.
 fn single(request: Request, fds: Vec<Lent>) -> Result<Lent, Refusal> {
     let [fd] =
         <[Lent; 1]>::try_from(fds).map_err(|fds| Refusal::Descriptors { request, found: fds.len(), wanted: 1 })?;

@@ -24,7 +24,7 @@ struct Addresses {
 
 /// The front end's configuration of one ring.
 #[derive(Clone, Copy, Debug, Default)]
-struct Told {
+struct RingState {
     size: u16,
     addresses: Option<Addresses>,
     /// Packed rings: two positions with their wrap counters.
@@ -32,28 +32,28 @@ struct Told {
     /// SET_VRING_KICK has arrived: the ring may start.
     kicked: bool,
     enabled: bool,
-    /// Where it runs, if it does.
+    /// The place of a running ring.
     runs: Option<RingPlace>,
 }
 
-/// All rings, and the memory that they lie in.
+/// All rings, and the memory that they are in.
 #[derive(Debug)]
 pub(super) struct Rings {
-    told: Vec<Told>,
+    states: Vec<RingState>,
     pub memory: Memory,
 }
 
 impl Rings {
     pub fn new(count: u16) -> Self {
-        Self { told: vec![Told::default(); usize::from(count)], memory: Memory::new() }
+        Self { states: vec![RingState::default(); usize::from(count)], memory: Memory::new() }
     }
 
     pub fn count(&self) -> u16 {
-        self.told.len() as u16
+        self.states.len() as u16
     }
 
     pub fn forget(&mut self) {
-        self.told.fill(Told::default());
+        self.states.fill(RingState::default());
     }
 
     fn known(&self, ring: u32) -> Result<u16, Refusal> {
@@ -63,7 +63,7 @@ impl Rings {
 
     /// The ring's guest-physical place.
     fn place(&self, ring: u16) -> Result<Option<RingPlace>, Refusal> {
-        let Some(Told { size: 1.., addresses: Some(addresses), .. }) = self.told.get(usize::from(ring)) else {
+        let Some(RingState { size: 1.., addresses: Some(addresses), .. }) = self.states.get(usize::from(ring)) else {
             return Ok(None);
         };
         let guest = |user| {
@@ -72,7 +72,7 @@ impl Rings {
             let refused = if shared { Refusal::Place { ring, why } } else { Refusal::Unshared { ring } };
             self.memory.guest_address(user).ok_or(refused)
         };
-        let size = self.told.get(usize::from(ring)).map_or(0, |told| told.size);
+        let size = self.states.get(usize::from(ring)).map_or(0, |state| state.size);
         Ok(Some(RingPlace {
             size,
             descriptors: guest(addresses.descriptors)?,
@@ -83,32 +83,32 @@ impl Rings {
 }
 
 impl Session {
-    fn told(&mut self, ring: u16) -> &mut Told {
+    fn state_of(&mut self, ring: u16) -> &mut RingState {
         // Ring numbers come from `known` or from counting.
-        &mut self.rings.told[usize::from(ring)]
+        &mut self.rings.states[usize::from(ring)]
     }
 
-    /// SET_VRING_NUM, SET_VRING_BASE, SET_VRING_ENABLE.
+    /// SET_VRING_NUM, SET_VRING_BASE and SET_VRING_ENABLE.
     pub(super) fn set_ring_number(&mut self, request: Request, body: &[u8]) -> Result<(), Refusal> {
-        let (ring, number) = state(request, body)?;
+        let (ring, number) = ring_and_number(request, body)?;
         let ring = self.rings.known(ring)?;
         match request {
             Request::SetVringNum => {
-                self.told(ring).size = u16::try_from(number).map_err(|_| Refusal::Body(request))?;
+                self.state_of(ring).size = u16::try_from(number).map_err(|_| Refusal::Body(request))?;
                 self.start(ring)
             }
             Request::SetVringBase => {
-                // For a stopped ring. User-Mode Linux never stops a ring by GET_VRING_BASE: it disables it, and starts another,
-                // perhaps at the same address.
+                // The ring may still run: User-Mode Linux never stops a ring by GET_VRING_BASE. It disables the ring and starts
+                // another, perhaps at the same address.
                 if !self.enabled(ring) {
                     self.give_up(ring);
                 }
-                self.told(ring).base = number;
+                self.state_of(ring).base = number;
                 Ok(())
             }
             _ => {
                 let on = number != 0;
-                self.told(ring).enabled = on;
+                self.state_of(ring).enabled = on;
                 self.port.with(&mut |face, cx| face.enable(ring, on, cx));
                 Ok(())
             }
@@ -128,11 +128,11 @@ impl Session {
         })();
         let (ring, addresses) = read.ok_or(refused)?;
         let ring = self.rings.known(ring)?;
-        self.told(ring).addresses = Some(addresses);
+        self.state_of(ring).addresses = Some(addresses);
         self.move_or_start(ring)
     }
 
-    /// SET_VRING_KICK, SET_VRING_CALL, SET_VRING_ERR.
+    /// SET_VRING_KICK, SET_VRING_CALL and SET_VRING_ERR.
     pub(super) fn set_bell(&mut self, request: Request, body: &[u8], fds: Vec<Lent>) -> Result<(), Refusal> {
         let number = super::number_in(request, body)?;
         let ring = self.rings.known((number & 0xff) as u32)?;
@@ -149,11 +149,11 @@ impl Session {
             Request::SetVringCall => self.port.set_call(ring, bell),
             Request::SetVringErr => self.port.set_err(ring, bell),
             _ => {
-                // The specification says to poll the ring. No known front end asks for that, and a ring that is polled rarely is
-                // worse than none.
+                // The specification says to poll the ring. No known front end requests that, and a rarely polled ring is worse
+                // than none.
                 let bell = bell.ok_or(Refusal::Unheard { ring })?;
                 self.port.set_kick(ring, Kick::Bell(bell));
-                self.told(ring).kicked = true;
+                self.state_of(ring).kicked = true;
                 return self.start(ring);
             }
         }
@@ -162,7 +162,7 @@ impl Session {
 
     /// GET_VRING_BASE stops the ring.
     pub(super) fn stop_ring(&mut self, body: &[u8]) -> Result<Vec<u8>, Refusal> {
-        let (ring, _) = state(Request::GetVringBase, body)?;
+        let (ring, _) = ring_and_number(Request::GetVringBase, body)?;
         let ring = self.rings.known(ring)?;
         let base = self.stop(ring);
         self.forget_kept(ring);
@@ -174,19 +174,19 @@ impl Session {
 
     /// Stops a ring; returns its position.
     pub(super) fn stop(&mut self, ring: u16) -> u32 {
-        let told = self.told(ring);
-        told.kicked = false;
-        if told.runs.take().is_some() {
+        let state = self.state_of(ring);
+        state.kicked = false;
+        if state.runs.take().is_some() {
             let mut base = 0;
             self.port.with(&mut |face, cx| base = face.stop(ring, cx));
-            self.told(ring).base = base;
+            self.state_of(ring).base = base;
         }
-        self.told(ring).base
+        self.state_of(ring).base
     }
 
     /// Stops a ring that the front end has abandoned without a message.
     fn give_up(&mut self, ring: u16) {
-        if self.told(ring).runs.is_some() {
+        if self.state_of(ring).runs.is_some() {
             self.stop(ring);
             self.port.set_kick(ring, Kick::Stopped);
         }
@@ -203,11 +203,11 @@ impl Session {
 
     /// Without protocol features there is no SET_VRING_ENABLE: rings start enabled.
     fn enabled(&mut self, ring: u16) -> bool {
-        self.told(ring).enabled || self.features & F_PROTOCOL_FEATURES == 0
+        self.state_of(ring).enabled || self.features & F_PROTOCOL_FEATURES == 0
     }
 
-    /// Where a ring begins. Linux in user mode (virtio_uml.c) says 0 of a new packed ring as of a split one, and means the first lap. In any
-    /// later lap, as 0 says, every descriptor has been available once.
+    /// The base of a ring. Linux in user mode (virtio_uml.c) sends 0 for a new packed ring, as for a split one, and means the
+    /// first lap. In any later lap every descriptor has been available once; then 0 means what it says.
     fn begin(&self, base: u32, place: &RingPlace) -> u32 {
         let packed = self.features & F_RING_PACKED != 0;
         if packed && base == 0 && self.marked(place, AVAILABLE | USED) == Some(false) { FIRST_LAP } else { base }
@@ -215,12 +215,12 @@ impl Session {
 
     /// Starts a ring if its configuration is complete and it does not run yet.
     fn start(&mut self, ring: u16) -> Result<(), Refusal> {
-        let told = *self.told(ring);
-        if !told.kicked || told.runs.is_some() {
+        let state = *self.state_of(ring);
+        if !state.kicked || state.runs.is_some() {
             return Ok(());
         }
         let Some(place) = self.rings.place(ring)? else { return Ok(()) };
-        let base = self.begin(told.base, &place);
+        let base = self.begin(state.base, &place);
         self.recall(ring, &place, base);
         let enabled = self.enabled(ring);
         let (mut placed, mut started) = (false, false);
@@ -233,7 +233,7 @@ impl Session {
         });
         match (placed, started) {
             (_, true) => {
-                self.told(ring).runs = Some(place);
+                self.state_of(ring).runs = Some(place);
                 Ok(())
             }
             (false, _) => Err(Refusal::Place { ring, why: "its size is no power of two, or it is misaligned" }),
@@ -243,32 +243,32 @@ impl Session {
 
     /// Moves a running ring to its new place.
     fn move_or_start(&mut self, ring: u16) -> Result<(), Refusal> {
-        let Some(runs) = self.told(ring).runs else { return self.start(ring) };
+        let Some(runs) = self.state_of(ring).runs else { return self.start(ring) };
         let place = self.rings.place(ring);
         if place.as_ref().is_ok_and(|place| *place == Some(runs)) {
             return Ok(());
         }
         self.stop(ring);
-        self.told(ring).kicked = true;
+        self.state_of(ring).kicked = true;
         place?;
         self.start(ring)
     }
 
-    /// Passes the new map to the port. Rings whose addresses changed their meaning move; a ring without a place stops until it has
-    /// one again, because a front end may remove a region to add it again, larger or in pieces.
+    /// Passes the new map to the port. A ring moves if its addresses now mean another place. A ring without a place stops until
+    /// it has one again: a front end may remove a region and add it again, larger or in pieces.
     pub(super) fn memory_changed(&mut self) {
         self.port.set_memory(self.rings.memory.map().clone());
         for ring in 0..self.rings.count() {
-            if self.told(ring).kicked {
-                // It cannot start at a refused place either; the message that sets the place reports that.
-                let _stands_still = self.move_or_start(ring);
+            if self.state_of(ring).kicked {
+                // A ring cannot start at a refused place either. The message that sets the place reports that.
+                let _refused = self.move_or_start(ring);
             }
         }
     }
 }
 
 /// `struct vhost_vring_state`: a ring and a number.
-fn state(request: Request, body: &[u8]) -> Result<(u32, u32), Refusal> {
+fn ring_and_number(request: Request, body: &[u8]) -> Result<(u32, u32), Refusal> {
     let mut fields = Fields(body);
     let read = fields.u32().zip(fields.u32());
     read.filter(|_| fields.end().is_some()).ok_or(Refusal::Body(request))

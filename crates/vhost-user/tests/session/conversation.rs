@@ -1,4 +1,4 @@
-//! What front ends say, in the orders in which they say it.
+//! The messages of real front ends, in the order in which they send them.
 
 use std::io::{ErrorKind, Read};
 use std::os::fd::AsRawFd;
@@ -20,7 +20,7 @@ use crate::port::{TestPort, serve};
 
 const VERSION_1: u64 = 1 << 32;
 const PROTOCOL: u64 = 1 << 30;
-/// Where the peer says that its memory lies in its own process.
+/// The address of the peer's memory in the peer's own process.
 const USER: u64 = 0x7f00_0000_0000;
 
 fn region(base: u64, len: u64, fd: i32) -> VhostUserMemoryRegionInfo {
@@ -150,9 +150,9 @@ fn a_ring_may_be_enabled_before_features_are_set_as_qemu_does() {
     let (served, stream) = serve(&port);
     let mut raw = Raw(stream);
     raw.negotiate();
-    // hw/net/virtio-net.c, peer_attach: at the start, long before the driver takes features.
-    assert_eq!(raw.told(18, &[1u32.to_ne_bytes(), 1u32.to_ne_bytes()].concat(), &[]), 0);
-    assert_eq!(raw.told(2, &(VERSION_1 | PROTOCOL).to_ne_bytes(), &[]), 0);
+    // hw/net/virtio-net.c, peer_attach: at the start, long before the driver accepts features.
+    assert_eq!(raw.result(18, &[1u32.to_ne_bytes(), 1u32.to_ne_bytes()].concat(), &[]), 0);
+    assert_eq!(raw.result(2, &(VERSION_1 | PROTOCOL).to_ne_bytes(), &[]), 0);
     raw.share();
     raw.ring(1, 0);
     port.look(|inside| assert_eq!(inside.adapter.transmit_queues(), 1));
@@ -185,11 +185,11 @@ fn an_mtu_that_the_port_is_not_for_is_refused_and_the_device_status_is_kept() {
     let (served, stream) = serve(&port);
     let mut raw = Raw(stream);
     raw.negotiate();
-    assert_eq!(raw.told(20, &1500u64.to_ne_bytes(), &[]), 0);
-    assert_eq!(raw.told(20, &9000u64.to_ne_bytes(), &[]), 1);
+    assert_eq!(raw.result(20, &1500u64.to_ne_bytes(), &[]), 0);
+    assert_eq!(raw.result(20, &9000u64.to_ne_bytes(), &[]), 1);
     assert_eq!(port.look(|inside| inside.refused.len()), 1);
-    assert_eq!(raw.told(39, &15u64.to_ne_bytes(), &[]), 0);
-    assert_eq!(raw.asked(40, &[]), 15u64.to_ne_bytes());
+    assert_eq!(raw.result(39, &15u64.to_ne_bytes(), &[]), 0);
+    assert_eq!(raw.exchange(40, &[]), 15u64.to_ne_bytes());
     drop(raw);
     assert!(matches!(served.ended(), Ended::Gone));
 }
@@ -200,8 +200,8 @@ fn a_guest_that_came_from_elsewhere_is_announced() {
     let (served, stream) = serve(&port);
     let mut raw = Raw(stream);
     raw.negotiate();
-    assert_eq!(raw.told(19, &[2, 0, 0, 0, 0, 9, 0, 0], &[]), 0);
-    assert_eq!(raw.told(19, &[2, 0, 0, 0, 0, 9], &[]), 1, "its address has eight bytes in the message");
+    assert_eq!(raw.result(19, &[2, 0, 0, 0, 0, 9, 0, 0], &[]), 0);
+    assert_eq!(raw.result(19, &[2, 0, 0, 0, 0, 9], &[]), 1, "its address has eight bytes in the message");
     port.look(|inside| assert_eq!(inside.announced, [[2, 0, 0, 0, 0, 9]]));
     drop(raw);
     assert!(matches!(served.ended(), Ended::Gone));
@@ -219,7 +219,7 @@ fn the_socket_for_a_back_end_s_own_requests_is_kept_as_long_as_the_session() {
         own.set_nonblocking(true).unwrap();
         own.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
     };
-    // Closing may take a moment: another thread does it.
+    // Another thread closes the socket, so wait for it.
     let closed = |own: &mut UnixStream| {
         own.set_nonblocking(false).unwrap();
         own.set_read_timeout(Some(Duration::from_secs(10))).unwrap();

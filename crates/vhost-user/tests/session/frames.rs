@@ -1,4 +1,4 @@
-//! Frames between two guests with our own front end: memory file, bells, rings.
+//! Frames between two guests with our own front end: memory file, eventfds, rings.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -97,7 +97,7 @@ fn a_front_end_that_comes_again_goes_on_where_its_rings_stand() {
     }
     assert_eq!(one.served.port.forward(&two.served.port), 3);
     assert_eq!(one.front.stop(1).unwrap(), 3);
-    // The front end goes without a word and comes back with a base of 0, as if it knew nothing.
+    // The front end disconnects without a message, and returns with base 0.
     let port = one.served.port.clone();
     drop(one.front);
     assert!(matches!(one.served.ended(), Ended::Gone));
@@ -132,8 +132,8 @@ fn a_ring_whose_memory_is_taken_away_and_offered_again_goes_on() {
     assert_eq!((forwarded(&one, 4), one.used(1)), (2, 5));
 }
 
-/// User-mode Linux never says GET_VRING_BASE: a driver that leaves its device has its rings disabled, and the next one's may come to lie
-/// where they were.
+/// User-Mode Linux never sends GET_VRING_BASE. If a driver leaves its device, its rings are disabled, and the next driver's rings
+/// may have the same addresses.
 #[test]
 fn a_ring_that_was_only_disabled_begins_anew_at_the_same_place() {
     let (mut one, two) = (Guest::new(), Guest::new());
@@ -142,7 +142,7 @@ fn a_ring_that_was_only_disabled_begins_anew_at_the_same_place() {
     }
     assert_eq!(one.served.port.forward(&two.served.port), 3);
     one.front.enable(1, false).unwrap();
-    // The driver's own reset takes back what it had offered and clears the ring.
+    // The driver's own reset takes back its offered buffers and clears the ring.
     one.memory.write(place(1).descriptors, &[0; 0x3000]).unwrap();
     one.transmit = one.front.start(1, place(1), 0).unwrap();
     one.offer(1, 0, BASE + 0x8_0000, 100, 0);
@@ -199,7 +199,7 @@ impl Log {
         Self(shared_file("log", Self::LEN).unwrap())
     }
 
-    /// The pages that are logged, counted from the first of memory, and no longer logged afterwards.
+    /// Takes the logged pages out of the log, numbered from the start of memory.
     fn take(&self) -> Vec<u64> {
         let mut bits = vec![0; Self::LEN as usize];
         rustix::io::pread(&self.0, &mut bits, 0).unwrap();
@@ -215,7 +215,7 @@ fn pages_that_the_device_writes_are_logged_while_the_log_is_on_and_its_rings_run
     one.memory.write(BASE + 0x8_0000 + 12, FRAME).unwrap();
     let mut index = 0;
     let mut deliver = |two: &Guest| {
-        // On two pages.
+        // A buffer on two pages.
         two.offer(0, index, BASE + 0x8_0fe0, 2048, 2);
         one.offer(1, index, BASE + 0x8_0000, 12 + FRAME.len() as u32, 0);
         index += 1;
@@ -231,9 +231,9 @@ fn pages_that_the_device_writes_are_logged_while_the_log_is_on_and_its_rings_run
     deliver(&two);
     let written = log.take();
     assert!([2, 0x80, 0x81].iter().all(|page| written.contains(page)), "used ring and buffer: {written:x?}");
-    // The transmit ring's device area may be armed meanwhile.
+    // The driver may write the transmit ring's device area meanwhile, to enable notifications.
     assert!(written.iter().all(|page| [2, 0xa, 0x80, 0x81].contains(page)), "{written:x?}");
-    // QEMU gives a larger log when memory grows, and another region comes.
+    // QEMU shares a larger log when memory grows, and another region.
     let larger = Log::new();
     two.front.share_log(larger.0.as_fd(), Log::LEN).unwrap();
     log.take();
@@ -259,7 +259,7 @@ fn a_log_that_cannot_be_one_is_refused() {
     assert!(one.front.log(VERSION_1 | 1 << 1, true).is_err(), "other features, while rings run");
 }
 
-/// What the adapter keeps there: `crates/adapters/tests/virtio_net/killed.rs`.
+/// The adapter's state in the file: `crates/adapters/tests/virtio_net/killed.rs`.
 #[test]
 fn what_is_kept_of_a_ring_is_for_a_back_end_that_was_killed_and_not_for_one_that_stopped_it() {
     let mut one = Guest::new();
@@ -279,7 +279,7 @@ fn what_is_kept_of_a_ring_is_for_a_back_end_that_was_killed_and_not_for_one_that
     assert_eq!(kept, [[9; 8], [0; 8]]);
 }
 
-/// A packed ring at the place of ring 1, in which so many frames were sent by a session that has ended: the record of where it stands.
+/// A packed ring at the place of ring 1, with the record of an ended session that sent some frames.
 struct Packed {
     memory: Arc<Map>,
     file: OwnedFd,
@@ -287,7 +287,7 @@ struct Packed {
 }
 
 const RING_PACKED: u64 = 1 << 34;
-/// Both places of a new packed ring.
+/// The base of a new packed ring: both positions 0, both wrap counters 1.
 const NEW: u32 = 0x8000_8000;
 
 impl Packed {
@@ -295,7 +295,7 @@ impl Packed {
         let packed = Self::empty();
         packed.offer(0);
         packed.offer(1);
-        assert_eq!(packed.carried(NEW, place(1)), 2);
+        assert_eq!(packed.frames_taken(NEW, place(1)), 2);
         packed
     }
 
@@ -307,7 +307,7 @@ impl Packed {
         Self { memory, file, record }
     }
 
-    /// The first lap's descriptor in this slot.
+    /// Makes the first lap's descriptor in this slot available.
     fn offer(&self, slot: u16) {
         let buffer = BASE + 0x8_0000;
         self.memory.write(buffer + 12, FRAME).unwrap();
@@ -317,13 +317,13 @@ impl Packed {
         self.memory.write(place(1).descriptors + 16 * u64::from(slot), &words).unwrap();
     }
 
-    /// The frames that the next back end takes from the ring.
-    fn carried(&self, base: u32, place: RingPlace) -> usize {
-        self.carried_after(base, place, || {})
+    /// Number of frames that the next back end takes from the ring.
+    fn frames_taken(&self, base: u32, place: RingPlace) -> usize {
+        self.frames_taken_after(base, place, || {})
     }
 
-    /// The same of what the driver makes available once the ring has started.
-    fn carried_after(&self, base: u32, place: RingPlace, offer: impl FnOnce()) -> usize {
+    /// Like `frames_taken`, with descriptors that the driver makes available after the ring has started.
+    fn frames_taken_after(&self, base: u32, place: RingPlace, offer: impl FnOnce()) -> usize {
         let port = TestPort::new(None);
         port.look(|inside| inside.record = Some(Arc::clone(&self.record)));
         let (served, stream) = serve(&port);
@@ -342,9 +342,9 @@ impl Packed {
 #[test]
 fn a_packed_ring_that_begins_at_0_is_in_its_first_lap_only_if_no_descriptor_was_ever_available() {
     let packed = Packed::empty();
-    assert_eq!(packed.carried_after(0, place(1), || packed.offer(0)), 1);
+    assert_eq!(packed.frames_taken_after(0, place(1), || packed.offer(0)), 1);
     assert_eq!(
-        packed.carried_after(0, place(1), || packed.offer(0)),
+        packed.frames_taken_after(0, place(1), || packed.offer(0)),
         0,
         "a later lap, which that descriptor is not of"
     );
@@ -355,28 +355,28 @@ fn a_packed_ring_whose_front_end_keeps_nothing_goes_on_where_the_back_end_that_w
     let packed = Packed::new();
     for slot in 2..16 {
         packed.offer(slot);
-        assert_eq!(packed.carried(NEW, place(1)), 1, "slot {slot}");
+        assert_eq!(packed.frames_taken(NEW, place(1)), 1, "slot {slot}");
     }
 }
 
 #[test]
 fn what_is_recorded_of_a_packed_ring_counts_for_no_other_ring_and_for_no_other_life_of_it() {
-    // A driver that has started it anew while nobody was there.
+    // A driver started the ring anew while no back end was there.
     let packed = Packed::new();
     packed.memory.write(place(1).descriptors, &[0; 256]).unwrap();
     packed.offer(0);
-    assert_eq!(packed.carried(NEW, place(1)), 1);
-    // A front end that says where it stands.
+    assert_eq!(packed.frames_taken(NEW, place(1)), 1);
+    // A front end sends the ring's position itself.
     let packed = Packed::new();
     packed.offer(5);
-    assert_eq!(packed.carried(0x8005_8005, place(1)), 1);
-    // Another place, or another size.
+    assert_eq!(packed.frames_taken(0x8005_8005, place(1)), 1);
+    // A ring at another place, or of another size.
     for other in [RingPlace { device: place(1).device + 64, ..place(1) }, RingPlace { size: 15, ..place(1) }] {
         let packed = Packed::new();
         packed.offer(2);
-        assert_eq!(packed.carried(NEW, other), 0);
+        assert_eq!(packed.frames_taken(NEW, other), 0);
     }
-    // It is stopped in order.
+    // The ring is stopped in order.
     let packed = Packed::new();
     let port = TestPort::new(None);
     port.look(|inside| inside.record = Some(Arc::clone(&packed.record)));

@@ -1,4 +1,4 @@
-//! Peers that send half a message, garbage, wrong descriptors, impossible memory.
+//! Hostile peers: half a message, garbage, wrong descriptors, impossible memory.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -15,7 +15,7 @@ use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 use crate::lingering::lingering;
 use crate::port::{TestPort, serve};
 
-/// Messages by hand: numbers out of docs/interop/vhost-user.rst.
+/// Messages made by hand, with numbers from docs/interop/vhost-user.rst.
 pub struct Raw(pub UnixStream);
 
 impl Raw {
@@ -25,14 +25,14 @@ impl Raw {
         self.0.send_with_fds(&[&bytes[..]], fds).expect("the session reads");
     }
 
-    /// A request with a reply; its body.
-    pub fn asked(&mut self, code: u32, body: &[u8]) -> Vec<u8> {
+    /// Sends a request with a reply, and returns the reply's body.
+    pub fn exchange(&mut self, code: u32, body: &[u8]) -> Vec<u8> {
         self.send(code, 1, body, &[]);
         self.reply(code)
     }
 
-    /// A request that wants to know how it went: 0 is well.
-    pub fn told(&mut self, code: u32, body: &[u8], fds: &[i32]) -> u64 {
+    /// Sends a request that asks for its result, and returns the result: 0 is success.
+    pub fn result(&mut self, code: u32, body: &[u8], fds: &[i32]) -> u64 {
         self.send(code, 1 | 8, body, fds);
         u64::from_ne_bytes(self.reply(code).try_into().expect("a number"))
     }
@@ -48,21 +48,21 @@ impl Raw {
     }
 
     pub fn negotiate(&mut self) {
-        let offered = self.asked(15, &[]);
+        let offered = self.exchange(15, &[]);
         self.send(16, 1, &offered, &[]);
     }
 
-    /// A megabyte at 0; this process's addresses begin at 0x1000_0000_0000.
+    /// Shares 1 MiB at guest address 0; its address in this process is 0x1000_0000_0000.
     pub fn share(&mut self) {
         let file = shared_file("guest", 0x10_0000).unwrap();
-        assert_eq!(self.told(5, &table(&[[0, 0x10_0000, USER, 0]]), &[file.as_raw_fd()]), 0);
+        assert_eq!(self.result(5, &table(&[[0, 0x10_0000, USER, 0]]), &[file.as_raw_fd()]), 0);
     }
 
     pub fn ring(&mut self, ring: u32, at: u64) {
-        assert_eq!(self.told(8, &pair(ring, 64), &[]), 0);
-        assert_eq!(self.told(9, &addresses(ring, USER + at), &[]), 0);
+        assert_eq!(self.result(8, &pair(ring, 64), &[]), 0);
+        assert_eq!(self.result(9, &addresses(ring, USER + at), &[]), 0);
         let bell = EventFd::new(0).unwrap();
-        assert_eq!(self.told(12, &u64::from(ring).to_ne_bytes(), &[bell.as_raw_fd()]), 0);
+        assert_eq!(self.result(12, &u64::from(ring).to_ne_bytes(), &[bell.as_raw_fd()]), 0);
     }
 }
 
@@ -93,34 +93,34 @@ fn half_a_message_stalls_nobody_else_and_ends_with_its_sender() {
     let (served, mut half) = connected();
     half.0.write_all(&[1, 0, 0, 0, 1]).unwrap();
     let (other, mut whole) = connected();
-    assert_ne!(whole.asked(1, &[]), [0; 8]);
+    assert_ne!(whole.exchange(1, &[]), [0; 8]);
     drop(whole);
     assert!(matches!(other.ended(), Ended::Gone));
     drop(half);
     assert!(matches!(served.ended(), Ended::Wire(_)), "it was cut");
 }
 
-/// Linux's own front end (arch/um/drivers/virtio_uml.c, vhost_user_init) does, and waits.
+/// Linux's own front end (arch/um/drivers/virtio_uml.c, vhost_user_init) does this, and waits for the reply.
 #[test]
 fn the_message_that_agrees_on_replies_is_replied_to_if_it_asks() {
     let (served, stream) = serve(&TestPort::new(None));
     let mut raw = Raw(stream);
-    let offered = raw.asked(15, &[]);
-    assert_eq!(raw.told(16, &offered, &[]), 0);
+    let offered = raw.exchange(15, &[]);
+    assert_eq!(raw.result(16, &offered, &[]), 0);
     drop(raw);
     assert!(matches!(served.ended(), Ended::Gone));
 }
 
-/// Its timeout is paid once for all, in threads of their own.
+/// The cases run in parallel threads, so the test takes the timeout only once.
 #[test]
 fn who_says_nothing_or_stops_within_a_message_or_takes_no_answer_is_sent_away_and_who_rests_between_messages_is_not() {
     let (silent, _says_nothing) = serve(&TestPort::new(None));
     let (stalled, mut half) = connected();
     half.0.write_all(&[1, 0, 0, 0, 1]).unwrap();
-    let (deaf, mut asking) = connected();
+    let (unread, mut asking) = connected();
     let (rested, mut resting) = connected();
     let (dripped, mut dripping) = connected();
-    // A byte now and then is no message: the twelve of a header would take 36 s.
+    // Single bytes, 3 s apart: a header of twelve bytes would take 36 s.
     let drip = std::thread::spawn(move || {
         let header = [1u32, 1, 0].map(u32::to_ne_bytes).concat();
         header
@@ -131,20 +131,20 @@ fn who_says_nothing_or_stops_within_a_message_or_takes_no_answer_is_sent_away_an
             })
             .count()
     });
-    let asked = std::thread::spawn(move || {
+    let flood = std::thread::spawn(move || {
         let question = [1u32, 1, 0].map(u32::to_ne_bytes).concat();
-        // Until the session waits for its answers to be taken, and this side for its questions; then it is hung up on.
+        // At first the session waits for its answers to be read, and this thread for room to write. Then the session disconnects.
         while asking.0.write_all(&question).is_ok() {}
     });
     let begun = std::time::Instant::now();
     assert!(matches!(silent.ended(), Ended::Silent));
     assert!(matches!(stalled.ended(), Ended::Wire(why) if why.contains("stopped within a message")));
-    assert!(matches!(deaf.ended(), Ended::Wire(why) if why.contains("does not take its answer")));
+    assert!(matches!(unread.ended(), Ended::Wire(why) if why.contains("does not take its answer")));
     assert!(matches!(dripped.ended(), Ended::Wire(why) if why.contains("stopped within a message")));
     assert!(begun.elapsed() >= TIMEOUT - std::time::Duration::from_secs(1) && begun.elapsed() < TIMEOUT * 4);
     assert!(drip.join().unwrap() < 12);
-    asked.join().unwrap();
-    assert_ne!(resting.asked(1, &[]), [0; 8], "it may be silent now");
+    flood.join().unwrap();
+    assert_ne!(resting.exchange(1, &[]), [0; 8], "it may be silent now");
     drop(resting);
     assert!(matches!(rested.ended(), Ended::Gone));
 }
@@ -152,24 +152,24 @@ fn who_says_nothing_or_stops_within_a_message_or_takes_no_answer_is_sent_away_an
 #[test]
 fn somebody_at_the_door_is_seen_to_while_a_front_end_is_served() {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    let (door, mut knocker) = UnixStream::pair().unwrap();
+    let (listener, mut other_client) = UnixStream::pair().unwrap();
     let session = Session::new(OwnedFd::from(ours), TestPort::new(None)).unwrap();
-    let (knocked, heard) = std::sync::mpsc::channel();
+    let (report, reports) = std::sync::mpsc::channel();
     let served = std::thread::spawn(move || {
-        let see = || {
-            (&door).read_exact(&mut [0; 1]).unwrap();
-            knocked.send(()).unwrap();
+        let on_connect = || {
+            (&listener).read_exact(&mut [0; 1]).unwrap();
+            report.send(()).unwrap();
             Duration::ZERO
         };
-        session.run_beside(Some(door.as_fd()), see)
+        session.run_beside(Some(listener.as_fd()), on_connect)
     });
     let mut raw = Raw(theirs);
     for _ in 0..3 {
         raw.negotiate();
-        knocker.write_all(b"!").unwrap();
-        heard.recv_timeout(TIMEOUT).expect("a knock is heard");
+        other_client.write_all(b"!").unwrap();
+        reports.recv_timeout(TIMEOUT).expect("a knock is heard");
     }
-    assert_ne!(raw.asked(1, &[]), [0; 8]);
+    assert_ne!(raw.exchange(1, &[]), [0; 8]);
     drop(raw);
     assert!(matches!(served.join().unwrap(), Ended::Gone));
 }
@@ -177,38 +177,38 @@ fn somebody_at_the_door_is_seen_to_while_a_front_end_is_served() {
 #[test]
 fn a_door_that_is_left_alone_is_heard_again_afterwards_and_keeps_no_session_from_its_messages_and_its_end() {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    // What knocks is never taken in.
-    let (door, mut knocker) = UnixStream::pair().unwrap();
-    knocker.write_all(b"!").unwrap();
+    // This byte is never read, so the listener stays readable.
+    let (listener, mut other_client) = UnixStream::pair().unwrap();
+    other_client.write_all(b"!").unwrap();
     let session = Session::new(OwnedFd::from(ours), TestPort::new(None)).unwrap();
-    let (knocked, heard) = mpsc::channel();
+    let (report, reports) = mpsc::channel();
     let served = thread::spawn(move || {
         let mut pauses = [Duration::from_millis(1), Duration::from_millis(1)].into_iter();
-        let see = || {
-            knocked.send(()).unwrap();
-            // Longer than anybody waits for this test.
+        let on_connect = || {
+            report.send(()).unwrap();
+            // Longer than this test runs.
             pauses.next().unwrap_or(Duration::from_secs(3600))
         };
-        session.run_beside(Some(door.as_fd()), see)
+        session.run_beside(Some(listener.as_fd()), on_connect)
     });
     for _ in 0..3 {
-        heard.recv_timeout(TIMEOUT).expect("it is heard after a pause");
+        reports.recv_timeout(TIMEOUT).expect("it is heard after a pause");
     }
     let mut raw = Raw(theirs);
     for _ in 0..100 {
-        assert_ne!(raw.asked(1, &[]), [0; 8]);
+        assert_ne!(raw.exchange(1, &[]), [0; 8]);
     }
     drop(raw);
     assert!(matches!(served.join().unwrap(), Ended::Gone));
-    assert_eq!(heard.try_iter().count(), 0, "a message does not open the door");
+    assert_eq!(reports.try_iter().count(), 0, "a message does not open the door");
 }
 
 #[test]
 fn the_longest_message_is_read_whole_and_one_byte_more_ends_the_session() {
-    // The longest body is that of GET_CONFIG with 4096 bytes and its header; of others nothing is asked with that much.
+    // GET_CONFIG has the longest body: 4096 bytes and its header. No other request needs that much.
     let longest = 4096 + 64;
     let (served, mut raw) = connected();
-    assert_eq!(raw.told(3, &vec![7; longest], &[]), 0, "SET_OWNER has no body, and is not read for one");
+    assert_eq!(raw.result(3, &vec![7; longest], &[]), 0, "SET_OWNER has no body, and is not read for one");
     drop(raw);
     assert!(matches!(served.ended(), Ended::Gone));
     let (served, mut raw) = connected();
@@ -216,15 +216,15 @@ fn the_longest_message_is_read_whole_and_one_byte_more_ends_the_session() {
     assert!(matches!(served.ended(), Ended::Wire(why) if why.contains(&format!("a message of {} bytes", longest + 1))));
 }
 
-/// What QEMU 11 does with `share=off`, or with memory that is no file: it leaves the regions out.
+/// QEMU 11 leaves out regions with `share=off`, and memory that is no file.
 #[test]
 fn a_ring_of_a_front_end_that_shares_no_memory_is_refused_for_that_reason() {
     let (served, mut raw) = connected();
     let bell = EventFd::new(0).unwrap();
-    assert_eq!(raw.told(5, &pair(0, 0), &[]), 0);
-    assert_eq!(raw.told(8, &pair(1, 64), &[]), 0);
-    assert_eq!(raw.told(9, &addresses(1, USER), &[]), 0);
-    assert_eq!(raw.told(12, &1u64.to_ne_bytes(), &[bell.as_raw_fd()]), 1);
+    assert_eq!(raw.result(5, &pair(0, 0), &[]), 0);
+    assert_eq!(raw.result(8, &pair(1, 64), &[]), 0);
+    assert_eq!(raw.result(9, &addresses(1, USER), &[]), 0);
+    assert_eq!(raw.result(12, &1u64.to_ne_bytes(), &[bell.as_raw_fd()]), 1);
     served.port.look(|inside| assert_eq!(inside.refused, ["ring 1 cannot be started: the front end shares no memory"]));
     drop(raw);
     assert!(matches!(served.ended(), Ended::Gone));
@@ -236,7 +236,7 @@ fn a_message_in_pieces_is_a_message() {
     for byte in [2u32, 1, 8].map(u32::to_ne_bytes).concat().into_iter().chain((1u64 << 32).to_ne_bytes()) {
         raw.0.write_all(&[byte]).unwrap();
     }
-    assert_ne!(raw.asked(1, &[]), [0; 8]);
+    assert_ne!(raw.exchange(1, &[]), [0; 8]);
     assert!(served.port.look(|inside| inside.adapter.features()).contains(&"virtio-1"));
     drop(raw);
     assert!(matches!(served.ended(), Ended::Gone));
@@ -254,24 +254,24 @@ fn garbage_ends_the_session_with_a_reason() {
     }
 }
 
-/// vfio-user.rst, "Header": a number and a command, 1 (VERSION), of 16 bits each; size, flags and error of 32. QEMU 11's is of
-/// 214 bytes; with another size it has what would be a version of ours.
+/// vfio-user.rst, "Header": a message number and a command, 1 (VERSION), of 16 bits each; size, flags and error of 32 bits each.
+/// The message of QEMU 11 has 214 bytes; with another size its header would look like our version.
 #[test]
 fn a_front_end_that_speaks_vfio_user_is_told_apart_by_its_first_twelve_bytes() {
     for (id, size) in [(0u8, 214u8), (0, 213), (7, 20), (255, 255)] {
         let (served, stream) = serve(&TestPort::new(None));
         let mut raw = Raw(stream);
         raw.0.write_all(&[id, 0, 1, 0, size, 0, 0, 0]).unwrap();
-        // What is not read of it would reset the connection.
+        // Unread bytes would reset the connection.
         raw.0.write_all(&[0; 100]).unwrap();
-        // A reply (1) with an error (0x20), EPROTONOSUPPORT.
+        // A reply (1) with the error (0x20) EPROTONOSUPPORT.
         let mut answer = [0; 16];
         raw.0.read_exact(&mut answer).unwrap();
         assert_eq!(answer, [id, 0, 1, 0, 16, 0, 0, 0, 0x21, 0, 0, 0, 93, 0, 0, 0]);
         drop(raw);
         assert!(matches!(served.ended(), Ended::VfioUser), "{id}, {size}");
     }
-    // Not what comes later, nor another command of it: those are no messages of either.
+    // Not a later message of vfio-user, nor another command: neither protocol knows those as a first message.
     let (served, mut raw) = connected();
     raw.0.write_all(&[0, 0, 1, 0, 214, 0, 0, 0, 0, 0, 0, 0]).unwrap();
     assert!(matches!(served.ended(), Ended::Wire(why) if why.contains("not version 1")));
@@ -327,14 +327,14 @@ fn a_refusal_that_nobody_asks_about_ends_the_session() {
 fn configuration_space_beyond_its_end_is_answered_by_no_payload_and_the_session_goes_on() {
     let (served, mut raw) = connected();
     let ask = |offset: u32, size: u32| [&pair(offset, size)[..], &[0; 4], &vec![7; size as usize]].concat();
-    // struct virtio_net_config has 24 bytes without what tunnels add (virtio 1.2, 5.1.4).
+    // struct virtio_net_config has 24 bytes without the fields for tunnels (virtio 1.2, 5.1.4).
     for (offset, size) in [(0, 24), (23, 1), (24, 0), (6, 2)] {
-        let reply = raw.asked(24, &ask(offset, size));
+        let reply = raw.exchange(24, &ask(offset, size));
         assert_eq!(reply.len(), 12 + size as usize, "{size} from {offset}");
         assert_eq!(reply[..8], pair(offset, size));
     }
     for (offset, size) in [(0, 25), (24, 1), (25, 0), (8, 4096), (u32::MAX, 1)] {
-        assert_eq!(raw.asked(24, &ask(offset, size)), [], "{size} from {offset}");
+        assert_eq!(raw.exchange(24, &ask(offset, size)), [], "{size} from {offset}");
     }
     let refused = served.port.look(|inside| inside.refused.clone());
     assert_eq!(refused.len(), 5);
@@ -343,14 +343,14 @@ fn configuration_space_beyond_its_end_is_answered_by_no_payload_and_the_session_
     assert!(matches!(served.ended(), Ended::Gone));
 }
 
-/// Bit 8 of a kick asks for its ring to be polled, which nobody does here.
+/// Bit 8 of a kick requests polling of the ring, which is not implemented.
 #[test]
 fn a_ring_that_is_to_be_polled_is_refused_in_words_and_may_be_told_again_with_a_kick() {
     let (served, mut raw) = connected();
     raw.share();
-    assert_eq!(raw.told(8, &pair(1, 64), &[]), 0);
-    assert_eq!(raw.told(9, &addresses(1, USER), &[]), 0);
-    assert_eq!(raw.told(12, &(1u64 | 1 << 8).to_ne_bytes(), &[]), 1);
+    assert_eq!(raw.result(8, &pair(1, 64), &[]), 0);
+    assert_eq!(raw.result(9, &addresses(1, USER), &[]), 0);
+    assert_eq!(raw.result(12, &(1u64 | 1 << 8).to_ne_bytes(), &[]), 1);
     served.port.look(|inside| {
         assert!(
             inside.refused[0].starts_with("SetVringKick: ring 1 comes without a descriptor"),
@@ -363,7 +363,7 @@ fn a_ring_that_is_to_be_polled_is_refused_in_words_and_may_be_told_again_with_a_
     served.port.look(|inside| assert!(matches!(inside.kicks.get(&1), Some(Kick::Bell(_)))));
     drop(raw);
     assert!(matches!(served.ended(), Ended::Gone));
-    // Whoever does not ask how it went hears of it by the end.
+    // A front end that did not request a result learns of the refusal by the end of the session.
     let (served, mut raw) = connected();
     raw.send(12, 1, &(1u64 | 1 << 8).to_ne_bytes(), &[]);
     assert!(matches!(served.ended(), Ended::Refused(Refusal::Unheard { ring: 1 })));
@@ -376,19 +376,19 @@ fn wrong_descriptors_are_refused() {
     let bell = EventFd::new(0).unwrap();
     let (file, bell) = (file.as_raw_fd(), bell.as_raw_fd());
     let (ring, polled) = (1u64.to_ne_bytes(), (1u64 | 1 << 8).to_ne_bytes());
-    assert_eq!(raw.told(12, &ring, &[file]), 1, "a file cannot be kicked");
+    assert_eq!(raw.result(12, &ring, &[file]), 1, "a file cannot be kicked");
     let (socket, _other) = UnixStream::pair().unwrap();
     let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).unwrap();
-    assert_eq!(raw.told(12, &ring, &[socket.as_raw_fd()]), 1, "nor can what the front end may be reading from");
-    assert_eq!(raw.told(13, &ring, &[epoll.as_raw_fd()]), 1, "whoever waits at it may have others wait");
-    assert_eq!(raw.told(12, &ring, &[epoll.as_raw_fd()]), 1, "this goes for watching it as well");
-    assert_eq!(raw.told(13, &ring, &[socket.as_raw_fd()]), 0, "User-Mode Linux is called so");
-    assert_eq!(raw.told(12, &ring, &[]), 1, "none came");
-    assert_eq!(raw.told(12, &ring, &[bell, bell]), 1, "two came");
-    assert_eq!(raw.told(12, &polled, &[bell]), 1, "none was to come");
-    assert_eq!(raw.told(13, &99u64.to_ne_bytes(), &[bell]), 1, "no such ring");
-    assert_eq!(raw.told(3, &[], &[bell]), 1, "SET_OWNER takes none");
-    assert_eq!(raw.told(13, &polled, &[]), 0, "polling for calls is allowed");
+    assert_eq!(raw.result(12, &ring, &[socket.as_raw_fd()]), 1, "nor can what the front end may be reading from");
+    assert_eq!(raw.result(13, &ring, &[epoll.as_raw_fd()]), 1, "whoever waits at it may have others wait");
+    assert_eq!(raw.result(12, &ring, &[epoll.as_raw_fd()]), 1, "this goes for watching it as well");
+    assert_eq!(raw.result(13, &ring, &[socket.as_raw_fd()]), 0, "User-Mode Linux is called so");
+    assert_eq!(raw.result(12, &ring, &[]), 1, "none came");
+    assert_eq!(raw.result(12, &ring, &[bell, bell]), 1, "two came");
+    assert_eq!(raw.result(12, &polled, &[bell]), 1, "none was to come");
+    assert_eq!(raw.result(13, &99u64.to_ne_bytes(), &[bell]), 1, "no such ring");
+    assert_eq!(raw.result(3, &[], &[bell]), 1, "SET_OWNER takes none");
+    assert_eq!(raw.result(13, &polled, &[]), 0, "polling for calls is allowed");
     drop(raw);
     assert!(matches!(served.ended(), Ended::Gone));
 }
@@ -398,7 +398,7 @@ fn nobody_waits_for_a_descriptor_to_be_closed_that_nobody_asked_for() {
     let (served, mut raw) = connected();
     raw.0.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let (socket, _unread) = lingering();
-    // In two parts, so that the session has the last handle whenever it reads.
+    // Send the message in two parts, so that the session holds the last handle when it reads.
     let message = [3u32, 1 | 8, 0].map(u32::to_ne_bytes).concat();
     raw.0.send_with_fds(&[&message[..4]], &[socket.as_raw_fd()]).unwrap();
     drop(socket);
@@ -409,11 +409,11 @@ fn nobody_waits_for_a_descriptor_to_be_closed_that_nobody_asked_for() {
 
 #[test]
 fn a_session_that_ends_waits_for_no_descriptor_to_be_closed_that_is_on_its_way() {
-    // Whoever has the socket's last handle closes what is in it: the session, or what would close it.
+    // The holder of the last handle closes the descriptors in flight in the socket: the session or its closer.
     for closer_stays in [false, true] {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut raw = Raw(theirs);
-        // SET_OWNER in a version that there is not, which ends the session, and one that it never reads.
+        // SET_OWNER with an unknown version ends the session; it never reads the second message.
         raw.send(3, 2, &[], &[]);
         let (socket, _unread) = lingering();
         raw.send(3, 1, &[], &[socket.as_raw_fd()]);
@@ -456,14 +456,14 @@ fn impossible_memory_is_refused_and_changes_nothing() {
     ];
     for (what, regions) in bad {
         let fds = vec![fd; regions.len()];
-        assert_eq!(raw.told(5, &table(&regions), &fds), 1, "{what}");
+        assert_eq!(raw.result(5, &table(&regions), &fds), 1, "{what}");
     }
-    assert_eq!(raw.told(5, &table(&[page(0, 0x1000, 0)]), &[fd, fd]), 1, "a descriptor too many");
-    assert_eq!(raw.told(5, &pair(1, 0), &[fd]), 1, "no region follows");
-    assert_eq!(raw.told(5, &[table(&[page(0, 0x1000, 0)]), vec![0; 31]].concat(), &[fd]), 1, "a part of one follows");
+    assert_eq!(raw.result(5, &table(&[page(0, 0x1000, 0)]), &[fd, fd]), 1, "a descriptor too many");
+    assert_eq!(raw.result(5, &pair(1, 0), &[fd]), 1, "no region follows");
+    assert_eq!(raw.result(5, &[table(&[page(0, 0x1000, 0)]), vec![0; 31]].concat(), &[fd]), 1, "a part of one follows");
     let add = [vec![0; 8], table(&[page(0x8000, 0x1000, 0)])[8..].to_vec()].concat();
-    assert_eq!(raw.told(37, &add, &[fd]), 1, "ADD_MEM_REG over what is there");
-    assert_eq!(raw.told(38, &add, &[]), 1, "REM_MEM_REG of what is not");
+    assert_eq!(raw.result(37, &add, &[fd]), 1, "ADD_MEM_REG over what is there");
+    assert_eq!(raw.result(38, &add, &[]), 1, "REM_MEM_REG of what is not");
     served.port.look(|inside| assert_eq!(inside.memory.mapped_bytes(), 0x10_0000));
     drop(raw);
     assert!(matches!(served.ended(), Ended::Gone));
@@ -475,7 +475,7 @@ fn room_for_regions_that_are_none_is_not_looked_at() {
     let (served, mut raw) = connected();
     let file = shared_file("guest", 0x10_0000).unwrap();
     let region = table(&[[0, 0x10_0000, USER, 0]]);
-    assert_eq!(raw.told(5, &[region, vec![0; 32]].concat(), &[file.as_raw_fd()]), 0);
+    assert_eq!(raw.result(5, &[region, vec![0; 32]].concat(), &[file.as_raw_fd()]), 0);
     served.port.look(|inside| assert_eq!(inside.memory.mapped_bytes(), 0x10_0000));
     drop(raw);
     assert!(matches!(served.ended(), Ended::Gone));
@@ -487,7 +487,7 @@ fn more_regions_than_were_said_are_refused() {
     let file = shared_file("guest", 0x1000).unwrap();
     for i in 0..130u64 {
         let region = [(0x1000 * i), 0x1000, USER + 0x1000 * i, 0].map(u64::to_ne_bytes).concat();
-        let refused = raw.told(37, &[vec![0; 8], region].concat(), &[file.as_raw_fd()]);
+        let refused = raw.result(37, &[vec![0; 8], region].concat(), &[file.as_raw_fd()]);
         assert_eq!(refused, u64::from(i >= 128), "region {i}");
     }
     drop(raw);
@@ -497,22 +497,22 @@ fn more_regions_than_were_said_are_refused() {
 #[test]
 fn a_ring_outside_memory_is_refused_and_may_be_told_again() {
     let (served, mut raw) = connected();
-    raw.told(2, &(1u64 << 30).to_ne_bytes(), &[]);
+    raw.result(2, &(1u64 << 30).to_ne_bytes(), &[]);
     raw.share();
     let bell = EventFd::new(EFD_NONBLOCK).unwrap();
-    assert_eq!(raw.told(8, &pair(1, 64), &[]), 0);
-    assert_eq!(raw.told(12, &1u64.to_ne_bytes(), &[bell.as_raw_fd()]), 0, "not all is told yet");
-    assert_eq!(raw.told(9, &addresses(1, 0), &[]), 1, "no address of the front end's");
-    assert_eq!(raw.told(9, &addresses(1, USER + 0xf_f000), &[]), 1, "it ends outside");
-    assert_eq!(raw.told(9, &addresses(1, USER + 4), &[]), 1, "misaligned");
-    assert_eq!(raw.told(8, &pair(99, 64), &[]), 1, "no such ring");
-    assert_eq!(raw.told(9, &addresses(1, USER), &[]), 0);
+    assert_eq!(raw.result(8, &pair(1, 64), &[]), 0);
+    assert_eq!(raw.result(12, &1u64.to_ne_bytes(), &[bell.as_raw_fd()]), 0, "not all is told yet");
+    assert_eq!(raw.result(9, &addresses(1, 0), &[]), 1, "no address of the front end's");
+    assert_eq!(raw.result(9, &addresses(1, USER + 0xf_f000), &[]), 1, "it ends outside");
+    assert_eq!(raw.result(9, &addresses(1, USER + 4), &[]), 1, "misaligned");
+    assert_eq!(raw.result(8, &pair(99, 64), &[]), 1, "no such ring");
+    assert_eq!(raw.result(9, &addresses(1, USER), &[]), 0);
     served.port.look(|inside| assert_eq!(inside.adapter.transmit_queues(), 0, "not enabled yet"));
-    assert_eq!(raw.told(18, &pair(1, 1), &[]), 0);
+    assert_eq!(raw.result(18, &pair(1, 1), &[]), 0);
     served.port.look(|inside| assert_eq!(inside.adapter.transmit_queues(), 1));
-    // Its memory goes, and may come back: the ring stops, and the table is in force.
+    // The ring's memory is removed, and may return: the ring stops, and the table is in force.
     let file: OwnedFd = shared_file("elsewhere", 0x1000).unwrap();
-    assert_eq!(raw.told(5, &table(&[[0, 0x1000, 0x5000, 0]]), &[file.as_raw_fd()]), 0);
+    assert_eq!(raw.result(5, &table(&[[0, 0x1000, 0x5000, 0]]), &[file.as_raw_fd()]), 0);
     served.port.look(|inside| {
         assert_eq!(inside.adapter.transmit_queues(), 0);
         assert_eq!(inside.memory.mapped_bytes(), 0x1000);
@@ -521,24 +521,24 @@ fn a_ring_outside_memory_is_refused_and_may_be_told_again() {
     assert!(matches!(served.ended(), Ended::Gone));
 }
 
-/// As QEMU shares more than 4 GiB: two regions that are one piece in its own process, and not for the guest.
+/// QEMU shares more than 4 GiB like this: two regions that are contiguous in its own process, but not for the guest.
 #[test]
 fn a_ring_behind_the_last_byte_of_a_region_is_in_the_next_one_or_nowhere() {
     let (served, mut raw) = connected();
-    raw.told(2, &(1u64 << 30).to_ne_bytes(), &[]);
+    raw.result(2, &(1u64 << 30).to_ne_bytes(), &[]);
     let file = shared_file("guest", 0x20_0000).unwrap();
     let regions = [[0, 0x10_0000, USER, 0], [1 << 32, 0x10_0000, USER + 0x10_0000, 0x10_0000]];
-    assert_eq!(raw.told(5, &table(&regions), &[file.as_raw_fd(); 2]), 0);
+    assert_eq!(raw.result(5, &table(&regions), &[file.as_raw_fd(); 2]), 0);
     let bell = EventFd::new(EFD_NONBLOCK).unwrap();
-    assert_eq!(raw.told(8, &pair(1, 64), &[]), 0);
-    assert_eq!(raw.told(12, &1u64.to_ne_bytes(), &[bell.as_raw_fd()]), 0);
-    assert_eq!(raw.told(18, &pair(1, 1), &[]), 0);
-    assert_eq!(raw.told(9, &addresses(1, USER + 0x20_0000), &[]), 1);
+    assert_eq!(raw.result(8, &pair(1, 64), &[]), 0);
+    assert_eq!(raw.result(12, &1u64.to_ne_bytes(), &[bell.as_raw_fd()]), 0);
+    assert_eq!(raw.result(18, &pair(1, 1), &[]), 0);
+    assert_eq!(raw.result(9, &addresses(1, USER + 0x20_0000), &[]), 1);
     served.port.look(|inside| {
         let [refused] = &inside.refused[..] else { panic!("one refusal: {:?}", inside.refused) };
         assert!(refused.contains("its address lies in none of the memory regions"), "{refused}");
     });
-    assert_eq!(raw.told(9, &addresses(1, USER + 0x10_0000), &[]), 0, "it begins where the first region ends");
+    assert_eq!(raw.result(9, &addresses(1, USER + 0x10_0000), &[]), 0, "it begins where the first region ends");
     served.port.look(|inside| assert_eq!(inside.adapter.transmit_queues(), 1));
     drop(raw);
     assert!(matches!(served.ended(), Ended::Gone));

@@ -1,5 +1,5 @@
-//! Sessions and what can speak to them: our own front end, the `vhost` crate's, and peers that mean no good. The adapter
-//! behind them is virtio-net; the port is this test's.
+//! Sessions with our own front end, with the `vhost` crate's, and with hostile peers. The adapter behind them is virtio-net; the
+//! port is this test's own.
 
 mod conversation;
 mod frames;

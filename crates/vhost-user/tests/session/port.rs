@@ -1,4 +1,4 @@
-//! A port without a switch: an adapter behind a lock, and a record of what the session did.
+//! A port without a switch: an adapter behind a lock, and a record of the session's calls.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -33,7 +33,7 @@ impl Inside {
         (&mut **adapter, Context { memory, page: None, out, counters, now: *now })
     }
 
-    /// The tick that the adapter has asked for, if it has.
+    /// Runs the tick that the adapter has requested, if any.
     fn later(&mut self) {
         if let Some(at) = self.out.wake.take() {
             self.now = self.now.max(at);
@@ -72,7 +72,7 @@ impl TestPort {
         result
     }
 
-    /// What a worker does when a kick descriptor is readable.
+    /// Handles a readable kick descriptor, as a worker does.
     pub fn kicked(&self, ring: u16) {
         self.look(|inside| {
             if let Some(Kick::Bell(bell)) = inside.kicks.get(&ring) {
@@ -85,7 +85,7 @@ impl TestPort {
         });
     }
 
-    /// A turn: everything that waits in queue 0 goes to `other`.
+    /// One turn: moves everything in queue 0 to `other`, and returns how much.
     pub fn forward(&self, other: &TestPort) -> usize {
         let sent = self.look(|inside| {
             let mut batch = std::mem::take(&mut inside.batch);
@@ -167,7 +167,7 @@ impl Port for TestPort {
     }
 }
 
-/// A session in its thread, and the other end of its socket.
+/// A session in its own thread, and the other end of its socket.
 pub struct Served {
     pub port: Arc<TestPort>,
     pub closer: Closer,
@@ -182,7 +182,7 @@ pub fn serve(port: &Arc<TestPort>) -> (Served, UnixStream) {
 }
 
 impl Served {
-    /// How it ended; the peer must have gone, or done wrong.
+    /// Returns how the session ended. The peer must have disconnected or made an error.
     pub fn ended(self) -> Ended {
         let ended = self.thread.join().expect("a session never panics");
         self.port.look(|inside| {

@@ -28,7 +28,7 @@ fn a_socket_is_its_owners_alone_serves_and_goes() {
         let path = path.clone();
         move || Frontend::connect(path).unwrap().negotiate(1 << 32).unwrap()
     });
-    // The connection may take a moment: wait for the listener, not for time.
+    // The connection may take a moment: wait for the listener, not for a fixed time.
     let mut ready = [rustix::event::PollFd::new(&listener, rustix::event::PollFlags::IN)];
     rustix::event::poll(&mut ready, Some(&rustix::event::Timespec { tv_sec: 10, tv_nsec: 0 })).unwrap();
     let Accepted::Client(socket, peer) = listener.accept(false).unwrap() else { panic!("a client") };

@@ -1,4 +1,4 @@
-//! Ports, groups and uplinks: added, changed, removed.
+//! Adds, changes and removes ports, groups and uplinks.
 
 use std::sync::Arc;
 
