@@ -1,15 +1,14 @@
-//! Frames over a UNIX stream socket, as QEMU's `-netdev stream` (and its older `-netdev socket`) sends them: a switch
-//! joined to a QEMU without a tap and without rights, or to another switch.
+//! Frames over a UNIX stream socket, as QEMU's `-netdev stream` (and its older `-netdev socket`) sends them. It joins a switch to a
+//! QEMU without a tap and without rights, or to another switch.
 //!
-//! Each frame, from its destination address on and without a frame check sequence, stands behind its length in four
-//! bytes, big endian (QEMU's `net/net.c`, `net_fill_rstate`, and `net/stream_data.c`). Nothing else passes: no
-//! offloads, so that packets are cut and checksums made before they leave, and joined again when they arrive
-//! (`joining.rs`). Frames of less than 60 bytes are padded, as
-//! on a wire, for those of QEMU's adapters that drop shorter ones.
+//! Each frame, from its destination address on and without a frame check sequence, follows its length: four bytes, big endian
+//! (QEMU's `net/net.c`, `net_fill_rstate`, and `net/stream_data.c`). Nothing else passes, no offloads either: packets are cut and
+//! checksums computed before they leave, and joined again when they arrive (`joining.rs`). Frames of less than 60 bytes are padded,
+//! as on a wire, for those of QEMU's adapters that drop shorter ones.
 //!
-//! A frame that is too short or too long for the switch is dropped and counted, and the stream goes on behind it. A
-//! length that QEMU takes from no peer either is no length: the stream is out of step, and the peer is left. A peer
-//! that goes takes the half frame with it; an end that listens takes the next one, an end that connects tries again.
+//! A frame that is too short or too long for the switch is dropped and counted; the next one is read. A length that QEMU accepts
+//! from no peer either is invalid: the stream is out of step, and the peer is disconnected. A peer that disconnects loses its
+//! incomplete frame; then a listening end takes the next peer, and a connecting end tries again.
 
 mod arriving;
 mod joining;
@@ -33,12 +32,12 @@ use crate::way::Way;
 
 /// Bytes of a frame's length.
 const PREFIX_BYTES: u32 = 4;
-/// Why a peer was left.
+/// The reason why the last peer was disconnected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severed {
     /// It closed its end, or its process ended.
     Gone,
-    /// Where a frame's length should be was this number, which is none.
+    /// It sent this invalid number as a frame's length.
     Length(u32),
 }
 
@@ -53,7 +52,7 @@ impl fmt::Display for Severed {
     }
 }
 
-/// See the module's page.
+/// See the module's documentation.
 #[derive(Debug)]
 pub struct Stream {
     peer: Option<OwnedFd>,
@@ -62,7 +61,7 @@ pub struct Stream {
     watch: Watch,
     arriving: Arriving,
     joining: Joining,
-    /// A batch points into what has arrived.
+    /// A batch points into the received bytes.
     lent: bool,
     leaving: Leaving,
     full: bool,
@@ -81,14 +80,14 @@ impl Stream {
         Ok((over(one)?, over(other)?))
     }
 
-    /// An end that waits at `path` for a peer, and for the next one when it has gone. A stale socket is replaced.
+    /// Makes an end that listens at `path` for one peer after the other. A stale socket is replaced.
     pub fn listen(path: impl AsRef<Path>) -> Result<Self, SocketError> {
         let mut this = Self::new()?;
         this.way = Way::listen(path.as_ref(), SocketType::STREAM, &this.watch)?;
         Ok(this)
     }
 
-    /// An end that joins the peer that listens at `path`, now or later, and again when the peer has gone.
+    /// Makes an end that connects to the server at `path`, now or later, and again after a disconnect.
     pub fn connect(path: impl AsRef<Path>) -> Result<Self, SocketError> {
         let mut this = Self::new()?;
         this.way = Way::connect(path.as_ref(), SocketType::STREAM, &this.watch)?;
@@ -98,12 +97,12 @@ impl Stream {
         Ok(this)
     }
 
-    /// Whether a peer is there.
+    /// Whether a peer is connected.
     pub fn joined(&self) -> bool {
         self.peer.is_some()
     }
 
-    /// Why the last peer was left.
+    /// The reason why the last peer was disconnected.
     pub fn severed(&self) -> Option<Severed> {
         self.severed
     }
@@ -140,7 +139,7 @@ impl Stream {
         self.way.parted(why == Severed::Gone, &self.watch);
     }
 
-    /// Takes a peer that waits, or tries to join one if it is time to.
+    /// Takes a waiting peer, or tries to connect if it is time to.
     fn seek(&mut self, now: Time) {
         if self.peer.is_some() {
             return;
@@ -150,14 +149,14 @@ impl Stream {
         }
     }
 
-    /// As [`Stream::join`], where the peer may have gone already.
+    /// Like [`Stream::join`], for a peer that may have gone already.
     fn try_to_join(&mut self, fd: OwnedFd) {
         if self.join(fd).is_err() {
             self.way.parted(true, &self.watch);
         }
     }
 
-    /// Sends what waits, if there is room for it again.
+    /// Sends the waiting bytes, if the socket has room again.
     fn send_waiting(&mut self) {
         let Some(peer) = self.peer.as_ref().filter(|peer| self.full && writable(peer)) else { return };
         match self.leaving.send(peer) {
@@ -189,7 +188,7 @@ impl Uplink for Stream {
         self.seek(now);
         batch.start(self.arriving.map(), port, 0);
         let (mut frames, mut drained, mut armed) = (0, false, false);
-        // A frame that ends a packet may be one of its own.
+        // A frame may end the open packet and be a packet of its own: two packets must fit.
         let enough = |batch: &Batch, joining: &Joining| {
             let bytes = batch.bytes() + joining.bytes();
             batch.len() + 2 > PACKETS || (bytes > 0 && bytes >= budget.bytes)

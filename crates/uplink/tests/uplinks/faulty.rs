@@ -1,4 +1,4 @@
-//! A bad line does what its chances say, the same for the same seed, and damages nothing but what it means to.
+//! A bad line follows its probabilities, is the same for the same seed, and damages only the packets that it should.
 
 use crate::common::*;
 use nicety_adapter::{Counters, Offload, Reason, Time, Uplink};

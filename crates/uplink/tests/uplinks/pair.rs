@@ -1,4 +1,4 @@
-//! A pair carries packets whole, keeps its backlog honest, and outlives any peer.
+//! A pair carries packets whole, reports its backlog correctly, and survives any peer.
 
 use crate::common::*;
 use nicety_adapter::{Checksum, Counters, Offload, Reason, Time, Uplink};
@@ -94,7 +94,7 @@ fn an_end_that_listens_takes_one_peer_after_the_other() {
     let mut server = Pair::listen(&path).unwrap();
     assert!(matches!(Pair::listen(&path), Err(SocketError::Listen(ListenError::InUse(_)))));
     let mut counters = Counters::default();
-    // Asking whether somebody listens made a connection that has gone again: a peer like any other.
+    // Checking for a server made a connection that has closed again: it counts as a peer.
     fetch(&mut server, &mut counters, Time::ZERO);
     let sender = Sender::new(&[(tcp(b"hello"), Offload::default())]);
     assert_eq!(sender.deliver(&mut server, &mut counters, Time::ZERO).refused(), 0);
@@ -173,7 +173,7 @@ fn an_end_that_connects_to_what_is_no_pairs_socket_says_what_that_is() {
     assert!(vacant.ends_with("as pairs' are: name another, or take kind = \"pair\" here"), "{vacant}");
 }
 
-/// A peer that knows the protocol only as far as the test wants.
+/// A peer that follows the protocol only as far as the test needs.
 fn stranger(path: &std::path::Path) -> std::os::fd::OwnedFd {
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
@@ -181,7 +181,7 @@ fn stranger(path: &std::path::Path) -> std::os::fd::OwnedFd {
     socket
 }
 
-/// The hello, as the protocol's page has it.
+/// The hello from the protocol's documentation.
 const HELLO: &[u8] = b"\0nicety\0\x01\0\x10\0\xff\x01\x01\0";
 
 #[test]
@@ -222,7 +222,7 @@ fn messages_that_are_no_packets_are_counted_and_the_next_one_is_read() {
         let mut message = vec![0u8; 1 + (random() % 300) as usize];
         message.fill_with(|| random() as u8);
         if round % 3 == 0 && message.len() >= 16 {
-            // Right as far as the kind and the length, so that the offsets are what is judged.
+            // The kind and the length are valid, so the test covers the offsets.
             let len = message.len() as u32 - 16;
             message[0] = 1;
             message[1] %= 3;
@@ -259,7 +259,7 @@ fn a_peer_s_checksum_goes_to_a_transport_header_and_nowhere_else() {
     let mut counters = Counters::default();
     let peer = stranger(&path);
     rustix::net::send(&peer, HELLO, SendFlags::NOSIGNAL).unwrap();
-    // The source address, the type, a port, the protocol; then TCP's checksum.
+    // Offsets: the source address, the type, a port, the protocol; then TCP's checksum.
     for (number, [start, field]) in [[0, 10], [0, 12], [34, 34], [14, 23], [34, 50]].into_iter().enumerate() {
         let mut message = vec![1, 2, 0, 0, start, 0, field, 0, 0, 0, 0, 0, 59, 0, 0, 0];
         message.extend(partial(b"hello"));

@@ -1,4 +1,4 @@
-//! A stream carries frames as QEMU's `-netdev stream` does, believes no length, and finds its peer again.
+//! A stream carries frames as QEMU's `-netdev stream` does, trusts no length, and finds its peer again.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -9,7 +9,7 @@ use nicety_adapter::{Counters, Frames, Offload, Pick, Reason, Time, Uplink};
 use nicety_socket::ListenError;
 use nicety_uplink::{Severed, SocketError, Stream};
 
-/// A frame as it stands in a stream.
+/// A frame as it appears in a stream.
 fn framed(frame: &[u8]) -> Vec<u8> {
     [&(frame.len() as u32).to_be_bytes(), frame].concat()
 }
@@ -21,7 +21,7 @@ fn place(name: &str) -> PathBuf {
     directory.join(name)
 }
 
-/// One end, and a peer that says what the test wants.
+/// One end, and a peer that the test controls.
 fn with_peer(name: &str) -> (Stream, UnixStream) {
     let path = place(name);
     let stream = Stream::listen(&path).unwrap();
@@ -30,7 +30,7 @@ fn with_peer(name: &str) -> (Stream, UnixStream) {
     (stream, peer)
 }
 
-/// What arrives until nothing more is there.
+/// All frames that arrive.
 fn all(stream: &mut Stream, counters: &mut Counters) -> Vec<Vec<u8>> {
     let mut out = Vec::new();
     loop {
@@ -260,20 +260,20 @@ fn a_packet_cut_into_tiny_frames_is_sent_piece_by_piece() {
     if let Some(segment) = &mut offload.segment {
         segment.mss = 4;
     }
-    // 2000 and 12 500 frames of 60 bytes: the second ones are more than the buffer holds at once.
+    // 2000 and 12 500 frames of 60 bytes: the latter are more than the buffer holds at once.
     let data = payload(8000);
     Sender::new(&[(partial(&data), offload)]).deliver(&mut one, &mut counters, Time::ZERO);
     let arrived = all(&mut other, &mut Counters::default());
     assert_eq!(arrived.len(), 2000);
     assert_eq!(arrived.iter().flat_map(|frame| judged(frame)).collect::<Vec<u8>>(), data);
-    // What the socket does not take is refused from there on, and goes on there.
+    // A frame that the socket does not take is refused, and delivery continues there.
     let sender = Sender::new(&[(partial(&payload(50_000)), offload)]);
     let (mut rest, mut offers, mut bytes) = (vec![Pick::whole(0)], 0, Vec::new());
     while !rest.is_empty() {
         let delivery = one.deliver(&Frames::new(&sender.batch, &rest), &mut counters, Time::ZERO);
         rest = delivery.again(&rest).collect();
         bytes.extend(all(&mut other, &mut Counters::default()).iter().flat_map(|frame| judged(frame)));
-        let _room_is_noticed = fetch(&mut one, &mut Counters::default(), Time::ZERO);
+        let _notices_room = fetch(&mut one, &mut Counters::default(), Time::ZERO);
         offers += 1;
         assert!(offers < 100, "it never ends");
     }
