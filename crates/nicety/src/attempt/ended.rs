@@ -4,15 +4,15 @@ use nicety_guests::Error;
 
 use crate::exit::{Exit, Failure};
 
-/// The kernel's last words (kernel/reboot.c: kernel_power_off, kernel_restart, kernel_halt), and what they mean here: a guest that
-/// restarts does not come again.
+/// The kernel's last message (kernel/reboot.c: kernel_power_off, kernel_restart, kernel_halt), and its meaning here: a guest that
+/// restarts does not come back.
 const BY_ITSELF: [(&str, &str); 3] = [
     ("reboot: Power down", "the guest has powered itself off"),
     ("reboot: Restarting system", "the guest has restarted, and so it has ended"),
     ("reboot: System halted", "the guest has halted itself"),
 ];
 
-/// How the guest has ended its own life in order, in a sentence, if that is what happened.
+/// Sentence about a guest that ended itself in order; `None` if it ended otherwise.
 pub fn by_itself(error: &Error) -> Option<&'static str> {
     let Error::Gone { console, .. } = error else { return None };
     let last = console.lines().rfind(|line| !line.trim().is_empty())?;
