@@ -1,4 +1,4 @@
-//! Embedded guests over real sockets: each adapter carries something under each load, and nothing is left behind.
+//! Embedded guests over real sockets: each adapter carries traffic under each load, and no process is left behind.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ fn item(adapter: &str, load: Load) -> Item {
     Item { round: 0, contestant: Contestant::new(adapter, Server::Nicety), load }
 }
 
-/// Waits until none of these processes is there any more, with a bound.
+/// Waits with a bound until these processes have ended.
 fn all_gone(pids: &[u32]) {
     let end = Instant::now() + Duration::from_secs(20);
     while let Some(pid) = pids.iter().find(|pid| Path::new(&format!("/proc/{pid}")).exists()) {
@@ -32,7 +32,7 @@ fn all_gone(pids: &[u32]) {
     }
 }
 
-/// Daemons have logged, and nothing that a person would have to look into.
+/// The daemons have logged, and logged nothing that a person would have to examine.
 fn nothing_to_warn_of(bench: &Embedded) {
     let log = bench.logs();
     assert!(log.contains(" INFO "), "{log}");
@@ -95,7 +95,7 @@ fn a_guest_that_shall_send_so_many_frames_a_second_sends_no_more_by_any_adapter(
         let guest = Party::Guest(0);
         let frames = rig.trickle(guest, 60, 100, span).and_then(|()| rig.flooded(guest, span, &cancel));
         let frames = frames.unwrap_or_else(|error| panic!("{adapter}: {error}"));
-        // One at once, and one more each 10 ms; fewer where the machine is busy.
+        // One at once, and one more each 10 ms; fewer if the machine is busy.
         assert!((2..=31).contains(&frames), "{adapter}: {frames}");
     }
 }

@@ -68,8 +68,8 @@ fn every_adapter_boots_a_guest_by_uefi_with_pxe_and_http_through_the_switch() {
     let start = |adapter, rom| {
         let boot = Boot::new(adapter, rom);
         boot.starts(|config, boot| well(boot.firmware.uefi(config, boot.folder.path())));
-        let said = boot.said();
-        assert!(said.contains(&format!("/{PROGRAM} to {}", address(1))), "sent by TFTP: {said}");
+        let text = boot.dhcp_log();
+        assert!(text.contains(&format!("/{PROGRAM} to {}", address(1))), "sent by TFTP: {text}");
     };
     every(uefi, start);
 }
@@ -168,7 +168,7 @@ impl Boot {
     }
 
     /// What DHCP and TFTP have logged.
-    fn said(&self) -> String {
+    fn dhcp_log(&self) -> String {
         fs::read_to_string(self.folder.path().join("dhcp.log")).unwrap_or_default()
     }
 
@@ -186,8 +186,8 @@ impl Boot {
         if self.carries_a_kernel() {
             return self.runs(&mut guest);
         }
-        while !self.said().contains(&format!("/{MARK} to {}", address(1))) {
-            assert!(begun.elapsed() < BOOT_LIMIT, "{}: {}\n{}", self.adapter, self.said(), self.stage.served.log());
+        while !self.dhcp_log().contains(&format!("/{MARK} to {}", address(1))) {
+            assert!(begun.elapsed() < BOOT_LIMIT, "{}: {}\n{}", self.adapter, self.dhcp_log(), self.stage.served.log());
             std::thread::sleep(Duration::from_millis(100));
         }
         println!("{}: its script ran after {:.1} s", self.adapter, begun.elapsed().as_secs_f64());
@@ -207,26 +207,28 @@ impl Boot {
         self.command(&mut prompt, "");
         self.command(&mut prompt, "virtio scan");
         self.command(&mut prompt, &format!("setenv autoload no; setenv ethact {device}"));
-        let said = self.command(&mut prompt, "dhcp");
-        assert!(said.contains(&format!("DHCP client bound to address {}", address(1))), "{device}: {said}");
+        let text = self.command(&mut prompt, "dhcp");
+        assert!(text.contains(&format!("DHCP client bound to address {}", address(1))), "{device}: {text}");
         (guest, prompt)
     }
 
     /// U-Boot's answer to a command.
     fn command(&self, prompt: &mut Terminal, line: &str) -> String {
         match prompt.command(line, PROMPT, LOAD_LIMIT) {
-            Ok(said) => said,
-            Err(error) => panic!("{error}\nthe daemon said\n{}\nDHCP said\n{}", self.stage.served.log(), self.said()),
+            Ok(text) => text,
+            Err(error) => {
+                panic!("{error}\nthe daemon said\n{}\nDHCP said\n{}", self.stage.served.log(), self.dhcp_log())
+            }
         }
     }
 
     /// U-Boot loads a file, whose sum is the file's.
     fn load(&self, prompt: &mut Terminal, at: &str, name: &str) {
-        let said = self.command(prompt, &format!("tftpboot {at} {HOST}:{name}"));
+        let text = self.command(prompt, &format!("tftpboot {at} {HOST}:{name}"));
         let bytes = well(fs::read(self.offered(name)));
-        assert!(said.contains(&format!("Bytes transferred = {} ", bytes.len())), "{said}");
-        let said = self.command(prompt, &format!("crc32 {at} ${{filesize}}"));
-        assert!(said.contains(&format!("==> {:08x}", fcs(&bytes))), "{name} is another: {said}");
+        assert!(text.contains(&format!("Bytes transferred = {} ", bytes.len())), "{text}");
+        let text = self.command(prompt, &format!("crc32 {at} ${{filesize}}"));
+        assert!(text.contains(&format!("==> {:08x}", fcs(&bytes))), "{name} is another: {text}");
     }
 
     /// U-Boot brings a kernel with its initramfs by this driver, and starts it.
@@ -255,14 +257,14 @@ impl Boot {
                 "{}: {error}\nthe daemon said\n{}\nDHCP said\n{}",
                 self.adapter,
                 self.stage.served.log(),
-                self.said()
+                self.dhcp_log()
             );
         }
         println!("{}: the kernel's init answered after {:.1} s", self.adapter, guest.boot_time().as_secs_f64());
         let line = well(guest.succeed("cat /proc/cmdline", SOON));
         assert!(line.contains("nicety.booted=network"), "{line}");
-        let said = self.said();
-        assert!(said.contains(&format!("DHCPACK({TAP}) {}", address(1))), "{said}");
+        let text = self.dhcp_log();
+        assert!(text.contains(&format!("DHCPACK({TAP}) {}", address(1))), "{text}");
         ping(guest, "", HOST);
     }
 }

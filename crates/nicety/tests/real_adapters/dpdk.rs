@@ -63,10 +63,10 @@ fn dpdk_s_poll_mode_drivers_in_a_guest_answer_every_request_and_count_as_the_swi
         [stage.received(&name), stage.sent(&name)]
     };
     let before: Vec<_> = (1..).take(taken.len()).map(counted).collect();
-    let said = ended(&mut guest);
+    let output = ended(&mut guest);
     for ((number, before), (adapter, driver)) in (1..).zip(before).zip(taken) {
         let after = counted(number);
-        let own = statistics(&said, &port(adapter, number).mac, driver);
+        let own = statistics(&output, &port(adapter, number).mac, driver);
         println!("{adapter}: {driver} counted {own:?} frames in and out, the switch {after:?}");
         for way in [0, 1] {
             assert!(before[way] >= requests && (before[way]..=after[way]).contains(&own[way]), "{before:?}, {own:?}");
@@ -128,10 +128,10 @@ fn frames_arrive_on_the_queue_that_an_igb_s_filter_names() {
         assert!(expected.contains(&with[1]), "{name}, with the filter: {with:?}");
     }
     let before = queues(&stage);
-    let said = ended(&mut guest);
-    let own = said.split("RX Port= 0/Queue= 1").nth(1).and_then(|text| text.split("RX-packets:").nth(1));
+    let output = ended(&mut guest);
+    let own = output.split("RX Port= 0/Queue= 1").nth(1).and_then(|text| text.split("RX-packets:").nth(1));
     let own: Option<u64> = own.and_then(|text| text.split_whitespace().next()?.parse().ok());
-    assert_eq!(own, Some(before[1]), "what testpmd counted on the second queue: {said}");
+    assert_eq!(own, Some(before[1]), "what testpmd counted on the second queue: {output}");
     quiet(&mut guest);
 }
 
@@ -196,14 +196,14 @@ fn ended(guest: &mut Guest) -> String {
 }
 
 /// The frames in and out of the port with this address, which this driver is to have.
-fn statistics(said: &str, mac: &str, driver: &str) -> [u64; 2] {
-    let mut about = said.split("Infos for port ").skip(1);
+fn statistics(output: &str, mac: &str, driver: &str) -> [u64; 2] {
+    let mut about = output.split("Infos for port ").skip(1);
     let about = about.find(|text| text.to_lowercase().contains(&format!("mac address: {mac}")));
-    let about = about.unwrap_or_else(|| panic!("no port {mac}: {said}"));
+    let about = about.unwrap_or_else(|| panic!("no port {mac}: {output}"));
     assert!(about.contains(&format!("Driver name: {driver}\n")), "{about}");
     let number = about.split_whitespace().next().unwrap_or_default();
-    let counts = said.split_once(&format!("NIC statistics for port {number} "));
-    let (_, counts) = counts.unwrap_or_else(|| panic!("no statistics of port {number}: {said}"));
+    let counts = output.split_once(&format!("NIC statistics for port {number} "));
+    let (_, counts) = counts.unwrap_or_else(|| panic!("no statistics of port {number}: {output}"));
     let count = |name: &str| counts.split_once(name).and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok());
     ["RX-packets:", "TX-packets:"].map(|name| count(name).unwrap_or_else(|| panic!("no {name} {counts}")))
 }

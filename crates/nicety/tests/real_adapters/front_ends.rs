@@ -98,7 +98,7 @@ struct Testpmd(Child);
 
 impl Drop for Testpmd {
     fn drop(&mut self) {
-        let _it_may_have_ended = self.0.kill();
+        let _ended_already = self.0.kill();
         let _status = self.0.wait();
     }
 }
@@ -106,7 +106,7 @@ impl Drop for Testpmd {
 impl Testpmd {
     /// Answers echo requests by a virtio-user device with these words, at the stage's first port. `engine`: words for testpmd itself.
     fn start(stage: &Stage, layer: &Layer, folder: &Folder, words: &str, engine: &[&str]) -> Testpmd {
-        let said = well(fs::File::create(folder.path().join("said")));
+        let log = well(fs::File::create(folder.path().join("said")));
         let mut command: Command = layer.program("usr/bin/dpdk-testpmd");
         command.args([
             "-l",
@@ -128,7 +128,7 @@ impl Testpmd {
         command.args(["--vdev", &format!("net_virtio_user0,path={},mac={mac},{words}", socket.display())]);
         command.args(["--", "-i", "--auto-start", "--forward-mode=icmpecho", "--port-topology=loop", "--nb-cores=1"]);
         command.args(["--total-num-mbufs=8192"]).args(engine);
-        command.stdin(Stdio::piped()).stdout(well(said.try_clone())).stderr(said);
+        command.stdin(Stdio::piped()).stdout(well(log.try_clone())).stderr(log);
         Testpmd(well(command.spawn()))
     }
 
@@ -170,7 +170,7 @@ fn dpdk_s_virtio_user_answers_every_request_over_split_packed_ordered_and_vector
     for (words, engine, path) in KINDS {
         let folder = well(Folder::new());
         let testpmd = Testpmd::start(&stage, &layer, &folder, words, engine);
-        let said = || fs::read_to_string(folder.path().join("said")).unwrap_or_default();
+        let log = || fs::read_to_string(folder.path().join("said")).unwrap_or_default();
         let ready = format!(
             "\"$busybox\" arp -s {to} {}; for n in $(\"$busybox\" seq 30); do ! {program} -n -q -c 1 -W 1 {to} >/dev/null || break; done",
             port("virtio-net", 1).mac
@@ -178,14 +178,14 @@ fn dpdk_s_virtio_user_answers_every_request_over_split_packed_ordered_and_vector
         // Small ones and full ones, around every ring many times; a damaged answer is told.
         let asked = |size| format!("{program} -n -q -f -w 40 -c 5000 -s {size} {to}");
         let text = stage.namespace.run(&format!("{ready}; {}; {}", asked(18), asked(1400)), ANSWERED + LATER);
-        let text = text.unwrap_or_else(|error| panic!("{words}: {error}\n{}", said()));
+        let text = text.unwrap_or_else(|error| panic!("{words}: {error}\n{}", log()));
         // With a deadline it asks until so many have been answered.
         let counts = text.lines().filter_map(|line| line.split_once(" packets transmitted, ")?.1.split(' ').next());
         let answered: Vec<u32> = counts.filter_map(|count| count.parse().ok()).filter(|&count| count >= 5000).collect();
         let damaged = ["wrong data", "duplicates"].iter().any(|word| text.contains(word));
-        assert!(answered.len() == 2 && !damaged, "{words}: {text}\n{}", said());
+        assert!(answered.len() == 2 && !damaged, "{words}: {text}\n{}", log());
         testpmd.quit();
-        assert!(said().contains(path), "{words}: {}", said());
+        assert!(log().contains(path), "{words}: {}", log());
         stage.wait_until("nobody is there", || stage.report("vm1")["condition"] == "waiting");
         println!("{words}: {path}");
     }
@@ -217,7 +217,7 @@ fn a_virtio_user_that_listens_is_found_again_by_a_daemon_that_was_killed_under_t
     for (words, engine) in LISTENING {
         let folder = well(Folder::new());
         let testpmd = Testpmd::start(&stage, &layer, &folder, words, engine);
-        let said = || fs::read_to_string(folder.path().join("said")).unwrap_or_default();
+        let log = || fs::read_to_string(folder.path().join("said")).unwrap_or_default();
         let (mut ping, answers) = (stage.root.program("usr/bin/ping"), folder.path().join("answers"));
         ping.args(["-n", "-q", "-f", "-s", "1400", &to]);
         let ping = well(stage.namespace.start(&ping, &answers));
@@ -233,9 +233,9 @@ fn a_virtio_user_that_listens_is_found_again_by_a_daemon_that_was_killed_under_t
             sent - answered
         );
         assert!(twice <= KILLS * IN_HAND, "{twice} answered twice");
-        assert!(answered > (KILLS + 1) * BETWEEN / 2 && 2 * answered > sent, "{answered} of {sent}\n{}", said());
+        assert!(answered > (KILLS + 1) * BETWEEN / 2 && 2 * answered > sent, "{answered} of {sent}\n{}", log());
         let report = stage.report("vm1");
-        assert_eq!((&report["condition"], &report["guest_errors"]), (&"up".into(), &0.into()), "{report}\n{}", said());
+        assert_eq!((&report["condition"], &report["guest_errors"]), (&"up".into(), &0.into()), "{report}\n{}", log());
         testpmd.quit();
         let nobody =
             || stage.report("vm1")["sentence"].as_str().is_some_and(|why| why.contains(": nobody listens there; "));

@@ -106,7 +106,7 @@ fn moves(words: &str) {
     stream(&mut guest, &mut peer, &address(2));
     stream(&mut peer, &mut guest, &address(1));
     stage.wait_more("frames", 500, || stage.received("vm1"));
-    let told = migrate(&mut Monitor::of(&moving.path("here")), &moving.incoming());
+    let status = migrate(&mut Monitor::of(&moving.path("here")), &moving.incoming());
     let before = moving.passed();
     let goes_on = || moving.passed().iter().zip(before).all(|(now, before)| *now >= before + 500);
     stage.wait_until("frames at the other daemon", goes_on);
@@ -117,7 +117,7 @@ fn moves(words: &str) {
     quiet(&mut moved);
     let report = stage.report("vm1");
     assert_eq!((&report["condition"], &report["guest_errors"]), (&json!("waiting"), &json!(0)), "{report}");
-    println!("{words:?}: down for {} ms, {} bytes of memory sent", told["downtime"], told["ram"]["transferred"]);
+    println!("{words:?}: down for {} ms, {} bytes of memory sent", status["downtime"], status["ram"]["transferred"]);
 }
 
 #[test]

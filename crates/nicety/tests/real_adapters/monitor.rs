@@ -52,11 +52,11 @@ impl Monitor {
     pub fn wait(&mut self, command: &str, status: &str, limit: Duration) -> Value {
         let end = Instant::now() + limit;
         loop {
-            let told = self.run(command, json!({}));
-            match told["status"].as_str() {
-                Some(now) if now == status => return told,
-                Some("failed" | "cancelled") => panic!("{told}"),
-                _ => assert!(Instant::now() < end, "it does not become {status}: {told}"),
+            let answer = self.run(command, json!({}));
+            match answer["status"].as_str() {
+                Some(now) if now == status => return answer,
+                Some("failed" | "cancelled") => panic!("{answer}"),
+                _ => assert!(Instant::now() < end, "it does not become {status}: {answer}"),
             }
             std::thread::sleep(LOOK_AGAIN);
         }

@@ -15,11 +15,16 @@ const REQUESTS: u64 = 20;
 /// What the daemon says a port is sent.
 fn multicasts(stage: &Stage, name: &str) -> Vec<String> {
     let report = stage.report(name);
-    report["multicasts"].as_array().into_iter().flatten().filter_map(|said| said.as_str().map(str::to_owned)).collect()
+    report["multicasts"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.as_str().map(str::to_owned))
+        .collect()
 }
 
 fn wants(stage: &Stage, name: &str, group: &str) -> bool {
-    multicasts(stage, name).iter().any(|said| said.starts_with(group))
+    multicasts(stage, name).iter().any(|entry| entry.starts_with(group))
 }
 
 /// Requests that a guest's kernel has had.

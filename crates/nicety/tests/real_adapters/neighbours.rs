@@ -28,9 +28,9 @@ fn the_daemon_hears_lldpd_and_tcpdump_reads_what_an_uplink_says() {
     let folder = file.parent().unwrap_or(&file).display();
     sh(&mut guest, &format!("mkdir /seen; mount -t hostfs -o {folder} none /seen"));
     let read = "/layer/usr/bin/tcpdump -Z root -nv -r /seen/seen.pcapng ether proto 0x88cc 2>&1";
-    let said = sh(&mut guest, read);
-    println!("{said}");
+    let text = sh(&mut guest, read);
+    println!("{text}");
     for part in ["LLDP, length", "TTL 121s", "Subtype Local (7): seen", "System Description TLV (6)", "Nicety "] {
-        assert!(said.contains(part), "no `{part}` in {said}");
+        assert!(text.contains(part), "no `{part}` in {text}");
     }
 }

@@ -59,8 +59,8 @@ fn follow(master: &mut Guest, slave: &mut Guest, transport: &str) -> Vec<i64> {
     sh(slave, &format!("phc_ctl eth0 set 1000000; {}", run("-s")));
     let locked = format!("until [ $(grep -c ' s2 ' /tmp/ptp) -gt {OFFSETS} ]; do usleep 100000; done; cat /tmp/ptp");
     let text = slave.succeed(&locked, LOCKED).unwrap_or_else(|error| {
-        let said = [&mut *master, &mut *slave].map(|guest| sh(guest, "cat /tmp/ptp; ethtool -S eth0 | grep -i stamp"));
-        panic!("{error}\nthe master said\n{}\nthe slave said\n{}", said[0], said[1])
+        let logs = [&mut *master, &mut *slave].map(|guest| sh(guest, "cat /tmp/ptp; ethtool -S eth0 | grep -i stamp"));
+        panic!("{error}\nthe master said\n{}\nthe slave said\n{}", logs[0], logs[1])
     });
     for guest in [master, slave] {
         well(guest.succeed("kill $(cat /tmp/pid); ! grep 'timed out\\|FAULTY' /tmp/ptp", SOON));

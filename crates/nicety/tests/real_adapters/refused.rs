@@ -27,7 +27,7 @@ fn refuses(stage: &Stage, guest: &mut Guest, reason: &str, command: &str) {
 
 /// Lines that the daemon has logged of `vm1`'s refusals.
 fn logged(stage: &Stage, reason: &str) -> usize {
-    stage.told("vm1", &format!("its policy refuses what the VM sends: {reason}"))
+    stage.log_count("vm1", &format!("its policy refuses what the VM sends: {reason}"))
 }
 
 /// The same, and it is logged: at the latest when it does so again, for a second at least lies between two lines.

@@ -126,7 +126,7 @@ impl Message {
         // Who has gone is noticed when it is read from.
         if let Ok(sent) = sendmsg(to, &[IoSlice::new(&self.bytes)], &mut control, SendFlags::NOSIGNAL) {
             let mut to = to;
-            let _it_has_gone = to.write_all(&self.bytes[sent..]);
+            let _gone = to.write_all(&self.bytes[sent..]);
         }
     }
 

@@ -55,8 +55,8 @@ impl Two {
         let control = self.served[number].socket("control.sock");
         // Its user must be one of the daemon's.
         let command = format!("'{program}' port {verb} vm1 {} --control {}", file.display(), control.display());
-        let said = self.namespace.borrow_mut().run(&command, SOON);
-        said.unwrap_or_else(|error| panic!("{error}\n{}", self.served[number].log()))
+        let output = self.namespace.borrow_mut().run(&command, SOON);
+        output.unwrap_or_else(|error| panic!("{error}\n{}", self.served[number].log()))
     }
 
     fn report(&self, number: usize) -> serde_json::Value {

@@ -44,7 +44,7 @@ fn boot(stage: &Stage, words: &[&str]) -> Guest {
 
 /// The sentences with which the guest's kernel told that a server has gone, of which there must be so many, without a trace.
 #[track_caller]
-fn said(guest: &mut Guest, times: usize) -> Vec<String> {
+fn gone_messages(guest: &mut Guest, times: usize) -> Vec<String> {
     sh(guest, &format!("until [ $(dmesg | grep -c '{GONE}') -ge {times} ]; do usleep 20000; done"));
     let text = sh(guest, "dmesg");
     assert!(!TRACES.iter().any(|trace| text.contains(trace)), "{text}");
@@ -82,7 +82,7 @@ fn a_user_mode_guest_whose_daemon_is_killed_says_so_in_one_sentence_goes_on_and_
         flood(&mut guest);
         well(stage.served.kill(&mut stage.namespace));
         sh(&mut guest, &format!("{WATCHDOG}; killall ping nc || true"));
-        let lines = said(&mut guest, 1);
+        let lines = gone_messages(&mut guest, 1);
         println!("{}: {}", entry.about.name, lines.concat());
         assert!(lines[0].contains("/vm1.sock: the server has closed the connection; the device is gone"), "{lines:?}");
         powers_off(guest);
@@ -105,7 +105,7 @@ fn a_user_mode_guest_attaches_its_device_again_after_the_daemons_restart() {
             well(stage.served.kill_and_restart(&mut stage.namespace));
             sh(&mut guest, "killall ping nc || true");
             attach_again(&mut guest);
-            said(&mut guest, round);
+            gone_messages(&mut guest, round);
         }
     }
 }
@@ -122,7 +122,7 @@ fn a_user_mode_guest_waits_for_a_daemon_that_stands_still_no_longer_than_it_says
             let function = "d=$(readlink -f /sys/class/net/eth0/device); case $d in */virtio[0-9]*) d=${d%/*};; esac";
             let ones = sh(&mut guest, &format!("{function}; od -An -tx4 -N4 $d/config"));
             assert_eq!(ones.trim(), "ffffffff");
-            let lines = said(&mut guest, 1);
+            let lines = gone_messages(&mut guest, 1);
             sh(&mut guest, "killall ping nc || true; ip link set eth0 down; ethtool -S eth0 >/dev/null 2>&1 || true");
             powers_off(guest) + &lines.concat()
         } else {

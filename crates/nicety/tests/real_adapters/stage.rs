@@ -169,7 +169,7 @@ impl Stage {
     }
 
     /// How many of the lines that the daemon has logged of a port have a text in them.
-    pub fn told(&self, name: &str, text: &str) -> usize {
+    pub fn log_count(&self, name: &str, text: &str) -> usize {
         let port = format!("port=\"{name}\"");
         self.served.log().lines().filter(|line| line.contains(&port) && line.contains(text)).count()
     }

@@ -32,7 +32,7 @@ const HAS_NOT: &str = "not supported|cannot get|cannot set|could not change|inva
 /// Runs ethtool. What it says; `None` if the driver does not have it.
 fn ethtool(guest: &mut Guest, arguments: &str) -> Option<String> {
     let run = well(guest.run(&format!("ethtool {arguments} 2>&1"), SOON));
-    let lacking = HAS_NOT.split('|').any(|said| run.text.to_lowercase().contains(said));
+    let lacking = HAS_NOT.split('|').any(|message| run.text.to_lowercase().contains(message));
     assert!(run.code == 0 || lacking, "ethtool {arguments}: {} {}", run.code, run.text);
     (run.code == 0 && !lacking).then_some(run.text)
 }

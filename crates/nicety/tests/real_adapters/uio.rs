@@ -115,10 +115,10 @@ fn nicety_uio_says_what_is_missing() {
         let output = well(std::process::Command::new(env!("CARGO_BIN_EXE_nicety-uio")).args(words).output());
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
-    let (code, said) = run(&[]);
-    assert!(code == Some(2) && said.starts_with("usage: nicety-uio PCI-ADDRESS TAP"), "{code:?} {said}");
-    let (code, said) = run(&["0000:99:00.0", "t0"]);
-    assert!(code == Some(1) && said.starts_with("nicety-uio: ") && said.lines().count() == 1, "{code:?} {said}");
+    let (code, text) = run(&[]);
+    assert!(code == Some(2) && text.starts_with("usage: nicety-uio PCI-ADDRESS TAP"), "{code:?} {text}");
+    let (code, text) = run(&["0000:99:00.0", "t0"]);
+    assert!(code == Some(1) && text.starts_with("nicety-uio: ") && text.lines().count() == 1, "{code:?} {text}");
 }
 
 fn config(stage: &Stage, folder: &Folder, openssh: &[u8]) -> GuestConfig {
@@ -132,8 +132,8 @@ fn streams(guest: &mut Guest, peer: &mut Guest) -> String {
     sh(peer, "pidof netserver || netserver >/dev/null 2>&1");
     let one =
         |test: &str| format!("netperf -4 -H {} -t {test} -l 2 -P 0 -- -k THROUGHPUT,THROUGHPUT_UNITS", address(PEER));
-    let said = well(guest.succeed(&format!("{}; {}", one("TCP_STREAM"), one("TCP_MAERTS")), LATER));
-    let rates = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = well(guest.succeed(&format!("{}; {}", one("TCP_STREAM"), one("TCP_MAERTS")), LATER));
+    let rates = text.split_whitespace().collect::<Vec<_>>().join(" ");
     sh(peer, "pidof iperf3 || iperf3 -s -D >/dev/null 2>&1; until netstat -ltn | grep -q :5201; do usleep 20000; done");
     let iperf = |way: &str| {
         format!(
@@ -141,8 +141,8 @@ fn streams(guest: &mut Guest, peer: &mut Guest) -> String {
             address(PEER)
         )
     };
-    let said = well(guest.succeed(&format!("{}; {}", iperf(""), iperf("-R")), LATER));
-    let figures: Vec<&str> = said.lines().collect();
-    assert_eq!(figures.len(), 2, "{said}");
+    let text = well(guest.succeed(&format!("{}; {}", iperf(""), iperf("-R")), LATER));
+    let figures: Vec<&str> = text.lines().collect();
+    assert_eq!(figures.len(), 2, "{text}");
     format!("netperf {rates}, iperf3 {}", figures.join(" "))
 }

@@ -217,8 +217,8 @@ fn a_frame_for_another_address_reaches_the_guest_only_while_its_interface_is_pro
             let before: u64 = well(sh(&mut guest, received).trim().parse());
             // Nobody answers.
             let send = format!("ping -q -c {FRAMES} -i 0.05 -W 1 {stranger} || true");
-            let said = well(stage.namespace.run(&send, LATER));
-            assert!(said.contains(&format!("{FRAMES} packets transmitted")), "{said}");
+            let text = well(stage.namespace.run(&send, LATER));
+            assert!(text.contains(&format!("{FRAMES} packets transmitted")), "{text}");
             ping(&mut guest, "", HOST);
             let after: u64 = well(sh(&mut guest, received).trim().parse());
             after - before

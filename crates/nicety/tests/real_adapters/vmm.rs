@@ -12,8 +12,8 @@ fn attach_words(stage: &Stage, name: &str) -> Vec<String> {
     let report = stage.report(name);
     let host = Path::new(report["socket"].as_str().unwrap_or_default()).with_file_name("host.toml");
     let mut attach = Command::new(env!("CARGO_BIN_EXE_nicety"));
-    let said = well(attach.args(["attach", name, "--host"]).arg(host).output());
-    let words = String::from_utf8_lossy(&said.stdout).into_owned();
+    let output = well(attach.args(["attach", name, "--host"]).arg(host).output());
+    let words = String::from_utf8_lossy(&output.stdout).into_owned();
     let mut shell = Command::new("sh");
     let split = well(shell.args(["-c", &format!("printf '%s\\n' {words}")]).output());
     String::from_utf8_lossy(&split.stdout).lines().map(str::to_owned).collect()
@@ -91,15 +91,15 @@ fn a_vm_that_does_not_share_its_memory_is_told_how_and_harms_nobody() {
             // It has an adapter all the same; what its driver makes of it must not stop guest or neighbour.
             sh(&mut guest, "ip link set eth0 up || true; ping -c 1 -W 1 -w 1 10.9.3.254 || true; echo still here");
             // Each VM is told, and once: the log is for a person to read.
-            stage.wait_until("word of share=on", || stage.told(name, "share=on") >= times);
+            stage.wait_until("word of share=on", || stage.log_count(name, "share=on") >= times);
             let report = stage.report(name);
             assert_eq!(report["condition"], "broken", "{report}");
             assert!(report["sentence"].as_str().is_some_and(|text| text.contains("share=on")), "{report}");
             ping(&mut neighbour, "", HOST);
         }
     }
-    let told = ["vm1", "vm2", "vm3", "vm4"].map(|name| stage.told(name, "share=on"));
-    assert_eq!(told, [2, 2, 2, 0], "{}", stage.served.log());
+    let counts = ["vm1", "vm2", "vm3", "vm4"].map(|name| stage.log_count(name, "share=on"));
+    assert_eq!(counts, [2, 2, 2, 0], "{}", stage.served.log());
     // With its memory shared the same VM is served.
     for number in [1, 3] {
         let [mut guest] = stage.boot(Kernel::V6_12, [number]);

@@ -44,10 +44,10 @@ fn looked_at(from: &mut Guest, to: &mut Guest, address: &str) -> Seen {
         ),
     );
     send(from, to, address, BULK);
-    let said = sh(to, "killall perl; while pidof perl >/dev/null; do usleep 20000; done; cat /tmp/seen");
-    let numbers: Vec<u64> = said.split(' ').filter_map(|number| number.parse().ok()).collect();
-    let Ok([packets, large, partial, longest, missed]) = <[u64; 5]>::try_from(numbers) else { panic!("{said}") };
-    assert_eq!(missed, 0, "{said}");
+    let text = sh(to, "killall perl; while pidof perl >/dev/null; do usleep 20000; done; cat /tmp/seen");
+    let numbers: Vec<u64> = text.split(' ').filter_map(|number| number.parse().ok()).collect();
+    let Ok([packets, large, partial, longest, missed]) = <[u64; 5]>::try_from(numbers) else { panic!("{text}") };
+    assert_eq!(missed, 0, "{text}");
     Seen { packets, large, partial, longest }
 }
 
