@@ -111,7 +111,7 @@ fn words_that_cannot_be_left_out_come_behind_what_was() {
     let (log, reader) = unread();
     let many = 2 * ROOM_BYTES / LINE_BYTES;
     (0..many).for_each(|number| say(&log, &line(number)));
-    log.0.insist("a panic");
+    log.0.push_always("a panic");
     let read = rest(log, &reader);
     assert!(read.ends_with(&format!(" lines were{LEFT_OUT}\na panic\n")), "{}", &read[read.len() - 300..]);
 }

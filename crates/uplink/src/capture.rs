@@ -89,7 +89,7 @@ pub struct Capture {
     /// Packets lost since the last block.
     gap: u64,
     /// Lost packets that the gathered blocks report.
-    told: u64,
+    reported: u64,
     lost: u64,
     errors: u64,
     /// A packet is being cut, and some of its frames are gathered. `torn`: some of its frames were lost.
@@ -217,7 +217,7 @@ impl Capture {
             now: Time::ZERO,
             direction: Direction::Outbound,
             gap: 0,
-            told: 0,
+            reported: 0,
             lost: 0,
             errors: 0,
             under_way: false,
@@ -262,7 +262,7 @@ impl Capture {
             let frame = &self.frame;
             pcapng::packet(&mut self.gathered, note, len, |out| fill(frame, out));
             if self.written + (self.gathered.len() - self.done) as u64 <= self.most_bytes {
-                self.told += std::mem::take(&mut self.gap);
+                self.reported += std::mem::take(&mut self.gap);
                 self.blocks.push_back(Block { end: self.gathered.len(), packet: None });
                 return true;
             }
@@ -311,14 +311,14 @@ impl Capture {
         self.gathered.drain(..self.done);
         self.done = 0;
         if self.gathered.is_empty() {
-            self.told = 0;
+            self.reported = 0;
         }
     }
 
     /// Counts the unwritten blocks as lost, and cuts the file after its last whole block.
     fn forget(&mut self) {
         let frames = self.blocks.len() as u64;
-        self.gap += frames + std::mem::take(&mut self.told);
+        self.gap += frames + std::mem::take(&mut self.reported);
         self.lost += frames;
         self.dropped += self.blocks.iter().filter(|block| block.packet.is_some()).count() as u64;
         self.torn |= self.under_way;

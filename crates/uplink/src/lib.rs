@@ -27,6 +27,7 @@ mod offload;
 mod paced;
 mod pair;
 pub mod pcapng;
+mod peer_source;
 mod querier;
 mod socket;
 mod stream;
@@ -34,7 +35,6 @@ mod system;
 mod tap;
 mod virtio_header;
 mod watch;
-mod way;
 
 pub use announced::Announced;
 pub use capture::{Capture, CaptureError, CaptureOptions};

@@ -19,10 +19,10 @@ use rustix::net::{SocketType, sockopt};
 
 use crate::buffers::{Buffers, SLOT_BYTES};
 use crate::message::{self, HEADER_BYTES, NotHello};
+use crate::peer_source::PeerSource;
 use crate::socket::{self, SocketError, watching};
 use crate::system::{self, MESSAGES, Received};
 use crate::watch::{Watch, writable};
-use crate::way::Way;
 
 /// Most messages that are received before they are fetched: one slot each.
 const SLOTS: usize = 64;
@@ -64,12 +64,12 @@ pub struct Pair {
     peer: Option<OwnedFd>,
     /// The current peer has sent a valid hello.
     greeted: bool,
-    way: Way,
+    peer_source: PeerSource,
     parting: Option<Parting>,
     watch: Watch,
     arrived: Buffers,
     /// Bit mask of slots that a batch points into.
-    lent: u64,
+    borrowed: u64,
     /// Messages received and not fetched yet: slot, and length.
     ready: ArrayVec<(u8, Received), SLOTS>,
     /// Number of messages in `ready` that were fetched.
@@ -92,15 +92,15 @@ impl Pair {
     /// Makes an end that listens at `path` for one peer after the other. A stale socket is replaced.
     pub fn listen(path: impl AsRef<Path>) -> Result<Self, SocketError> {
         let mut this = Self::alone()?;
-        this.way = Way::listen(path.as_ref(), SocketType::SEQPACKET, &this.watch)?;
+        this.peer_source = PeerSource::listen(path.as_ref(), SocketType::SEQPACKET, &this.watch)?;
         Ok(this)
     }
 
     /// Makes an end that connects to the server at `path`, now or later, and again after a disconnect.
     pub fn connect(path: impl AsRef<Path>) -> Result<Self, SocketError> {
         let mut this = Self::alone()?;
-        this.way = Way::connect(path.as_ref(), SocketType::SEQPACKET, &this.watch)?;
-        if let Some(fd) = this.way.dial() {
+        this.peer_source = PeerSource::connect(path.as_ref(), SocketType::SEQPACKET, &this.watch)?;
+        if let Some(fd) = this.peer_source.dial() {
             this.try_to_join(fd);
         }
         Ok(this)
@@ -126,11 +126,11 @@ impl Pair {
         Ok(Self {
             peer: None,
             greeted: false,
-            way: Way::Given,
+            peer_source: PeerSource::Given,
             parting: None,
             watch: Watch::new().map_err(watching)?,
             arrived: Buffers::new(SLOT_STRIDE * SLOTS as u32)?,
-            lent: 0,
+            borrowed: 0,
             ready: ArrayVec::new(),
             taken: 0,
             burst: MESSAGES,
@@ -147,7 +147,7 @@ impl Pair {
         let flags = rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT;
         rustix::net::send(&fd, &message::hello(), flags)?;
         self.watch.add(&fd)?;
-        self.way.met(&self.watch);
+        self.peer_source.met(&self.watch);
         self.peer = Some(fd);
         self.greeted = false;
         Ok(())
@@ -158,7 +158,7 @@ impl Pair {
         self.watch.remove(&peer);
         self.parting = Some(why);
         self.full = false;
-        self.way.parted(why == Parting::Gone, &self.watch);
+        self.peer_source.parted(why == Parting::Gone, &self.watch);
     }
 
     /// Takes a waiting peer, or tries to connect if it is time to.
@@ -166,7 +166,7 @@ impl Pair {
         if self.peer.is_some() || self.taken < self.ready.len() {
             return;
         }
-        if let Some(fd) = self.way.seek(&self.watch, now) {
+        if let Some(fd) = self.peer_source.seek(&self.watch, now) {
             self.try_to_join(fd);
         }
     }
@@ -174,7 +174,7 @@ impl Pair {
     /// Like [`Pair::join`], for a peer that may have gone already, or has no room for a hello.
     fn try_to_join(&mut self, fd: OwnedFd) {
         if self.join(fd).is_err() {
-            self.way.parted(true, &self.watch);
+            self.peer_source.parted(true, &self.watch);
         }
     }
 
@@ -188,7 +188,7 @@ impl Pair {
         self.taken = 0;
         let Some(peer) = &self.peer else { return false };
         let mut slots = ArrayVec::<u8, SLOTS>::new();
-        let free = (0..SLOTS as u8).filter(|slot| self.lent & (1 << slot) == 0);
+        let free = (0..SLOTS as u8).filter(|slot| self.borrowed & (1 << slot) == 0);
         slots.extend(free.take(self.burst));
         let spans: ArrayVec<Span, SLOTS> =
             slots.iter().map(|&slot| self.arrived.span(self.slot(slot), SLOT_BYTES)).collect();
@@ -267,11 +267,11 @@ impl Uplink for Pair {
     ) -> Progress {
         self.room = false;
         if let Some(peer) = self.peer.as_ref().filter(|peer| self.full && writable(peer)) {
-            let _it_has_gone = self.watch.room(peer, false);
+            let _gone = self.watch.room(peer, false);
             (self.full, self.room) = (false, true);
         }
-        if self.lent != 0 && !self.arrived.held() {
-            self.lent = 0;
+        if self.borrowed != 0 && !self.arrived.held() {
+            self.borrowed = 0;
         }
         self.seek(now);
         batch.start(self.arrived.map(), port, 0);
@@ -294,7 +294,7 @@ impl Uplink for Pair {
             }
             match self.draft(slot, message, batch) {
                 Ok(()) => {
-                    self.lent |= 1 << slot;
+                    self.borrowed |= 1 << slot;
                     let packet = batch.packets().last();
                     let (frames, bytes) = packet.map_or((1, 0), |packet| (packet.frames(), packet.len()));
                     counters.sent(0, u64::from(frames), u64::from(bytes));
@@ -308,7 +308,7 @@ impl Uplink for Pair {
 
     fn complete(&mut self, batch: &Batch) {
         for packet in batch.packets() {
-            self.lent &= !1u64.checked_shl(packet.cookie as u32).unwrap_or(0);
+            self.borrowed &= !1u64.checked_shl(packet.cookie as u32).unwrap_or(0);
         }
     }
 
@@ -322,7 +322,7 @@ impl Uplink for Pair {
         match &self.peer {
             Some(_) if self.greeted => None,
             Some(_) => Some("somebody has joined, and has not said hello yet".to_owned()),
-            None => Some(self.way.vacant(parting)),
+            None => Some(self.peer_source.vacant(parting)),
         }
     }
 
@@ -331,6 +331,6 @@ impl Uplink for Pair {
     }
 
     fn wake(&self) -> Option<Time> {
-        if self.room { Some(Time::ZERO) } else { self.way.wake() }
+        if self.room { Some(Time::ZERO) } else { self.peer_source.wake() }
     }
 }

@@ -41,13 +41,13 @@ pub enum SocketError {
 
 /// A listening socket for one peer at a time. Dropping it removes the file.
 #[derive(Debug)]
-pub(crate) struct Door {
+pub(crate) struct PeerListener {
     listener: Listener,
     /// Until then a peer waits that could not be accepted.
     shut_until: Option<Time>,
 }
 
-impl Door {
+impl PeerListener {
     /// Listens at `path`. A stale socket of ours is replaced.
     pub(crate) fn bind(path: &Path, kind: SocketType) -> Result<Self, SocketError> {
         let bind = if kind == SocketType::SEQPACKET { Listener::bind_messages } else { Listener::bind };

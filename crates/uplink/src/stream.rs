@@ -26,9 +26,9 @@ use rustix::net::SocketType;
 use self::arriving::{Arriving, Next};
 use self::joining::Joining;
 use self::leaving::Leaving;
+use crate::peer_source::PeerSource;
 use crate::socket::{self, SocketError, watching};
 use crate::watch::{Watch, writable};
-use crate::way::Way;
 
 /// Bytes of a frame's length.
 const PREFIX_BYTES: u32 = 4;
@@ -56,13 +56,13 @@ impl fmt::Display for Severed {
 #[derive(Debug)]
 pub struct Stream {
     peer: Option<OwnedFd>,
-    way: Way,
+    peer_source: PeerSource,
     severed: Option<Severed>,
     watch: Watch,
     arriving: Arriving,
     joining: Joining,
     /// A batch points into the received bytes.
-    lent: bool,
+    borrowed: bool,
     leaving: Leaving,
     full: bool,
     room: bool,
@@ -83,15 +83,15 @@ impl Stream {
     /// Makes an end that listens at `path` for one peer after the other. A stale socket is replaced.
     pub fn listen(path: impl AsRef<Path>) -> Result<Self, SocketError> {
         let mut this = Self::new()?;
-        this.way = Way::listen(path.as_ref(), SocketType::STREAM, &this.watch)?;
+        this.peer_source = PeerSource::listen(path.as_ref(), SocketType::STREAM, &this.watch)?;
         Ok(this)
     }
 
     /// Makes an end that connects to the server at `path`, now or later, and again after a disconnect.
     pub fn connect(path: impl AsRef<Path>) -> Result<Self, SocketError> {
         let mut this = Self::new()?;
-        this.way = Way::connect(path.as_ref(), SocketType::STREAM, &this.watch)?;
-        if let Some(fd) = this.way.dial() {
+        this.peer_source = PeerSource::connect(path.as_ref(), SocketType::STREAM, &this.watch)?;
+        if let Some(fd) = this.peer_source.dial() {
             this.try_to_join(fd);
         }
         Ok(this)
@@ -110,12 +110,12 @@ impl Stream {
     fn new() -> Result<Self, SocketError> {
         Ok(Self {
             peer: None,
-            way: Way::Given,
+            peer_source: PeerSource::Given,
             severed: None,
             watch: Watch::new().map_err(watching)?,
             arriving: Arriving::new()?,
             joining: Joining::new(),
-            lent: false,
+            borrowed: false,
             leaving: Leaving::new()?,
             full: false,
             room: false,
@@ -124,7 +124,7 @@ impl Stream {
 
     fn join(&mut self, fd: OwnedFd) -> io::Result<()> {
         self.watch.add(&fd)?;
-        self.way.met(&self.watch);
+        self.peer_source.met(&self.watch);
         self.peer = Some(fd);
         Ok(())
     }
@@ -136,7 +136,7 @@ impl Stream {
         self.full = false;
         self.arriving.forget();
         self.leaving.forget();
-        self.way.parted(why == Severed::Gone, &self.watch);
+        self.peer_source.parted(why == Severed::Gone, &self.watch);
     }
 
     /// Takes a waiting peer, or tries to connect if it is time to.
@@ -144,7 +144,7 @@ impl Stream {
         if self.peer.is_some() {
             return;
         }
-        if let Some(fd) = self.way.seek(&self.watch, now) {
+        if let Some(fd) = self.peer_source.seek(&self.watch, now) {
             self.try_to_join(fd);
         }
     }
@@ -152,7 +152,7 @@ impl Stream {
     /// Like [`Stream::join`], for a peer that may have gone already.
     fn try_to_join(&mut self, fd: OwnedFd) {
         if self.join(fd).is_err() {
-            self.way.parted(true, &self.watch);
+            self.peer_source.parted(true, &self.watch);
         }
     }
 
@@ -161,7 +161,7 @@ impl Stream {
         let Some(peer) = self.peer.as_ref().filter(|peer| self.full && writable(peer)) else { return };
         match self.leaving.send(peer) {
             Ok(true) => {
-                let _it_has_gone = self.watch.room(peer, false);
+                let _gone = self.watch.room(peer, false);
                 (self.full, self.room) = (false, true);
             }
             Ok(false) => {}
@@ -181,7 +181,7 @@ impl Uplink for Stream {
     ) -> Progress {
         self.room = false;
         self.send_waiting();
-        if self.lent && self.arriving.held() {
+        if self.borrowed && self.arriving.held() {
             batch.start(&Map::empty(), port, 0);
             return Progress { more: true, armed: false };
         }
@@ -218,12 +218,12 @@ impl Uplink for Stream {
             }
         }
         self.joining.close(batch, counters);
-        self.lent = !batch.is_empty();
+        self.borrowed = !batch.is_empty();
         Progress { more: !armed, armed }
     }
 
     fn complete(&mut self, _batch: &Batch) {
-        self.lent = false;
+        self.borrowed = false;
     }
 
     fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, _now: Time) -> Delivery {
@@ -233,7 +233,7 @@ impl Uplink for Stream {
 
     fn vacant(&self) -> Option<String> {
         let severed = self.severed.filter(|severed| *severed != Severed::Gone);
-        self.peer.is_none().then(|| self.way.vacant(severed))
+        self.peer.is_none().then(|| self.peer_source.vacant(severed))
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -241,6 +241,6 @@ impl Uplink for Stream {
     }
 
     fn wake(&self) -> Option<Time> {
-        if self.room { Some(Time::ZERO) } else { self.way.wake() }
+        if self.room { Some(Time::ZERO) } else { self.peer_source.wake() }
     }
 }

@@ -48,20 +48,20 @@ pub struct Tap {
     offloads: u32,
     arrived: Buffers,
     leaving: Buffers,
-    lent: bool,
+    borrowed: bool,
     /// The tap refused a frame for lack of room, or is down; the watch reports when it takes frames again.
     full: bool,
     /// The tap takes frames again.
     room: bool,
     line: Line,
     /// State that the log has already reported.
-    told: Line,
+    logged: Line,
     /// Time of the next search for a deleted tap.
     again: Time,
     /// The reason why an interface that has the deleted tap's name could not be attached.
     barred: Option<String>,
     /// The reason in `barred` that the log has already reported.
-    told_barred: Option<String>,
+    logged_barred: Option<String>,
     address: Address,
 }
 
@@ -90,14 +90,14 @@ impl Tap {
             offloads,
             arrived: Buffers::new(BATCH_BYTES)?,
             leaving: Buffers::new(SLOT_BYTES)?,
-            lent: false,
+            borrowed: false,
             full: false,
             room: false,
             line: Line::Up,
-            told: Line::Up,
+            logged: Line::Up,
             again: Time::ZERO,
             barred: None,
-            told_barred: None,
+            logged_barred: None,
             address: Address::default(),
         };
         this.begin().map_err(os("watching a tap"))?;
@@ -189,7 +189,7 @@ impl Tap {
         }
         match Attached::new(&self.name) {
             Ok(Attached { name: _, fd, offloads }) => {
-                (self.fd, self.offloads, self.told_barred) = (fd, offloads, None);
+                (self.fd, self.offloads, self.logged_barred) = (fd, offloads, None);
                 let _retried_later = self.begin();
             }
             Err(error) => self.barred = Some(error.to_string()),
@@ -257,7 +257,7 @@ impl Uplink for Tap {
             self.up();
             let _deleted = self.watch.room(&self.fd, false);
         }
-        if self.lent && self.arrived.held() {
+        if self.borrowed && self.arrived.held() {
             batch.start(&nicety_memory::Map::empty(), port, 0);
             return Progress { more: true, armed: false };
         }
@@ -290,12 +290,12 @@ impl Uplink for Tap {
         if self.line == Line::Gone {
             progress = Progress { more: false, armed: true };
         }
-        self.lent = !batch.is_empty();
+        self.borrowed = !batch.is_empty();
         progress
     }
 
     fn complete(&mut self, _batch: &Batch) {
-        self.lent = false;
+        self.borrowed = false;
     }
 
     fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, _now: Time) -> Delivery {
@@ -329,13 +329,13 @@ impl Uplink for Tap {
     }
 
     fn news(&mut self) -> Option<News> {
-        let barred = self.barred.is_some() && self.barred != self.told_barred;
-        if self.told == self.line && !barred {
+        let barred = self.barred.is_some() && self.barred != self.logged_barred;
+        if self.logged == self.line && !barred {
             return None;
         }
-        self.told = self.line;
+        self.logged = self.line;
         if barred {
-            self.told_barred.clone_from(&self.barred);
+            self.logged_barred.clone_from(&self.barred);
         }
         Some(self.why(self.line).map_or_else(|| News::Back(self.back()), News::Vacant))
     }

@@ -172,7 +172,7 @@ mod tests {
         let mut answer = question("lo");
         answer[4..6].copy_from_slice(&RTM_NEWLINK.to_ne_bytes());
         for length in 0..answer.len() {
-            let _whatever_it_says = understood(&answer[..length]);
+            let _result = understood(&answer[..length]);
         }
         // An attribute of length zero must not loop.
         answer[HEADER_BYTES + LINK_BYTES..][..2].fill(0);

@@ -9,7 +9,7 @@ use nicety_socket::{JoinError, join};
 use rustix::net::{SocketAddrUnix, SocketType};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
-use crate::socket::{Door, SocketError, watching};
+use crate::socket::{PeerListener, SocketError, watching};
 use crate::watch::Watch;
 
 /// First and longest pause between attempts to connect.
@@ -17,18 +17,18 @@ const RETRY_NS: (i64, i64) = (100_000_000, 1_000_000_000);
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub(crate) enum Way {
+pub(crate) enum PeerSource {
     /// Listens: one peer after the other.
-    Listen(Door),
+    Listen(PeerListener),
     /// Connects to a listening peer; while there is none, the timer tells when to try again.
-    Connect(Dial),
+    Connect(Dialer),
     /// One given peer, and none after it.
     Given,
 }
 
 /// A peer to connect to, and the time of the next attempt.
 #[derive(Debug)]
-pub(crate) struct Dial {
+pub(crate) struct Dialer {
     path: PathBuf,
     kind: SocketType,
     timer: OwnedFd,
@@ -37,15 +37,15 @@ pub(crate) struct Dial {
     failed: Option<JoinError>,
 }
 
-impl Way {
+impl PeerSource {
     /// Listens for peers at `path`. A stale socket there is replaced.
     pub(crate) fn listen(path: &Path, kind: SocketType, watch: &Watch) -> Result<Self, SocketError> {
-        let door = Door::bind(path, kind)?;
-        door.watch(watch).map_err(watching)?;
-        Ok(Self::Listen(door))
+        let listener = PeerListener::bind(path, kind)?;
+        listener.watch(watch).map_err(watching)?;
+        Ok(Self::Listen(listener))
     }
 
-    /// Connects to a peer that listens at `path`, now or later: [`Way::dial`] makes the first attempt.
+    /// Connects to a peer that listens at `path`, now or later: [`PeerSource::dial`] makes the first attempt.
     pub(crate) fn connect(path: &Path, kind: SocketType, watch: &Watch) -> Result<Self, SocketError> {
         // A path that is invalid for a socket stays invalid.
         SocketAddrUnix::new(path).map_err(|error| SocketError::Os {
@@ -57,26 +57,26 @@ impl Way {
         let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags);
         let timer = timer.map_err(|error| watching(error.into()))?;
         watch.add(&timer).map_err(watching)?;
-        Ok(Self::Connect(Dial { path: path.to_owned(), kind, timer, pause_ns: RETRY_NS.0, failed: None }))
+        Ok(Self::Connect(Dialer { path: path.to_owned(), kind, timer, pause_ns: RETRY_NS.0, failed: None }))
     }
 
     /// Accepts a waiting peer, or tries to connect if it is time to.
     pub(crate) fn seek(&mut self, watch: &Watch, now: Time) -> Option<OwnedFd> {
         match self {
-            Self::Listen(door) => door.accept(watch, now),
-            Self::Connect(dial) if rustix::io::read(&dial.timer, &mut [0; 8]).is_ok() => self.dial(),
+            Self::Listen(listener) => listener.accept(watch, now),
+            Self::Connect(dialer) if rustix::io::read(&dialer.timer, &mut [0; 8]).is_ok() => self.dial(),
             Self::Connect(_) | Self::Given => None,
         }
     }
 
     /// Tries to connect to the listening peer; if there is none, sets the timer.
     pub(crate) fn dial(&mut self) -> Option<OwnedFd> {
-        let Self::Connect(dial) = self else { return None };
-        match join(&dial.path, dial.kind) {
+        let Self::Connect(dialer) = self else { return None };
+        match join(&dialer.path, dialer.kind) {
             Ok(joined) => Some(joined),
             Err(error) => {
-                dial.failed = Some(error);
-                dial.again();
+                dialer.failed = Some(error);
+                dialer.again();
                 None
             }
         }
@@ -86,9 +86,9 @@ impl Way {
     pub(crate) fn vacant(&self, last: Option<impl Display>) -> String {
         let last = last.map(|last| format!("{last}; ")).unwrap_or_default();
         match self {
-            Self::Listen(door) => format!("{last}waits for a peer to join {}", door.path().display()),
-            Self::Connect(dial) => {
-                format!("{last}cannot join {}, and tries again every second: {}", dial.path.display(), dial.why())
+            Self::Listen(listener) => format!("{last}waits for a peer to join {}", listener.path().display()),
+            Self::Connect(dialer) => {
+                format!("{last}cannot join {}, and tries again every second: {}", dialer.path.display(), dialer.why())
             }
             Self::Given => format!("{last}the other end has gone"),
         }
@@ -96,20 +96,20 @@ impl Way {
 
     /// A peer is connected: stops looking for others.
     pub(crate) fn met(&self, watch: &Watch) {
-        if let Self::Listen(door) = self {
-            door.leave(watch);
+        if let Self::Listen(listener) = self {
+            listener.leave(watch);
         }
     }
 
     /// The peer is gone: looks for the next one, after a short pause if `soon`, a long one after an unsuitable peer.
     pub(crate) fn parted(&mut self, soon: bool, watch: &Watch) {
         match self {
-            Self::Listen(door) => {
-                let _nobody_can_connect = door.watch(watch);
+            Self::Listen(listener) => {
+                let _nobody_can_connect = listener.watch(watch);
             }
-            Self::Connect(dial) => {
-                dial.pause_ns = if soon { RETRY_NS.0 } else { RETRY_NS.1 };
-                dial.again();
+            Self::Connect(dialer) => {
+                dialer.pause_ns = if soon { RETRY_NS.0 } else { RETRY_NS.1 };
+                dialer.again();
             }
             Self::Given => {}
         }
@@ -118,13 +118,13 @@ impl Way {
     /// Time of the next attempt, in addition to the watch's events.
     pub(crate) fn wake(&self) -> Option<Time> {
         match self {
-            Self::Listen(door) => door.wake(),
+            Self::Listen(listener) => listener.wake(),
             Self::Connect(_) | Self::Given => None,
         }
     }
 }
 
-impl Dial {
+impl Dialer {
     /// The reason why the last attempt failed, with the remedy if waiting does not help.
     fn why(&self) -> String {
         match self.failed.as_ref().unwrap_or(&JoinError::Nobody) {
