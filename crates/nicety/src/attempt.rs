@@ -23,7 +23,7 @@ mod ended;
 mod switch;
 
 use console::Console;
-use ended::{by_itself, failure};
+use ended::{ended_by_itself, failure};
 use switch::Switch;
 
 /// Addresses of the guest and its peer, on their private switch.
@@ -120,7 +120,7 @@ pub fn run(args: &Try) -> Result<ExitCode, Failure> {
         // An exit code is the last byte of a program's status.
         Ok(output) => Ok(ExitCode::from(output.code.to_le_bytes()[0])),
         // A guest that ends itself is a valid end of a shell. For a command it is not: its result is unknown.
-        Err(error) => match by_itself(&error).filter(|_| args.command.is_empty()) {
+        Err(error) => match ended_by_itself(&error).filter(|_| args.command.is_empty()) {
             Some(sentence) => {
                 tell(sentence);
                 Ok(ExitCode::SUCCESS)

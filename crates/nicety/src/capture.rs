@@ -128,7 +128,7 @@ pub(crate) fn copy(
                 break;
             }
             Ok(len) => gathered.extend_from_slice(&piece[..len]),
-            Err(error) if is_nothing_yet(&error) => continue,
+            Err(error) if would_block(&error) => continue,
             Err(error) => return Err(Failure::new(Exit::Failed, format!("reading from the daemon: {error}"))),
         }
         let mut whole = 0;
@@ -156,7 +156,7 @@ pub(crate) fn copy(
     Ok(sum)
 }
 
-pub(crate) fn is_nothing_yet(error: &io::Error) -> bool {
+pub(crate) fn would_block(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
 }
 

@@ -41,7 +41,7 @@ pub struct Log(Arc<Lines>);
 
 /// Starts the log at the requested levels, on standard error.
 pub fn start(asked: Targets) -> Result<Log, Failure> {
-    let colours = are_colours_wanted(io::stderr().is_terminal(), std::env::var_os("NO_COLOR").as_deref());
+    let colours = use_colours(io::stderr().is_terminal(), std::env::var_os("NO_COLOR").as_deref());
     let log = Log::start(move |bytes| write_all(io::stderr(), bytes), colours).map_err(Failure::with(Exit::Failed))?;
     let formatted = format(Arc::clone(&log.0), colours).with_max_level(LevelFilter::TRACE).finish();
     formatted.with(asked).try_init().map_err(|error| Failure::new(Exit::Failed, error))?;
@@ -58,7 +58,7 @@ pub fn start(asked: Targets) -> Result<Log, Failure> {
 }
 
 /// Colours are used on a terminal, unless `NO_COLOR` is set and not empty (no-color.org).
-fn are_colours_wanted(terminal: bool, no_color: Option<&OsStr>) -> bool {
+fn use_colours(terminal: bool, no_color: Option<&OsStr>) -> bool {
     terminal && no_color.is_none_or(OsStr::is_empty)
 }
 

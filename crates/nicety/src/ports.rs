@@ -41,7 +41,7 @@ pub fn run(args: &Ports) -> Result<(), Failure> {
         Some(name) => {
             if let Some(host) = &host {
                 match ask(Ask::Version)? {
-                    Reply::Version(DaemonView { host: served, .. }) => tell_of_another(host, &served),
+                    Reply::Version(DaemonView { host: served, .. }) => note_other_file(host, &served),
                     other => return Err(odd(&other)),
                 }
             }
@@ -63,7 +63,7 @@ pub fn run(args: &Ports) -> Result<(), Failure> {
         None => match ask(Ask::Ports)? {
             Reply::Ports(PortList { ports, host: served }) => {
                 if let Some(host) = &host {
-                    tell_of_another(host, &served);
+                    note_other_file(host, &served);
                 }
                 ports
             }
@@ -168,7 +168,7 @@ fn all(args: &Ports) -> Result<(), Failure> {
 }
 
 /// Notes that the daemon serves another file than the requested one.
-fn tell_of_another(host: &Host, served: &Path) {
+fn note_other_file(host: &Host, served: &Path) {
     if !is_same(&host.path, served) {
         let (served, asked) = (served.display(), host.path.display());
         output::tell(format_args!(

@@ -9,7 +9,7 @@ use nicety_daemon::control::api::{CaptureRequest, StageWord, TraceRequest};
 use nicety_daemon::control::{self, Ask, Reply};
 use nicety_daemon::trace::{FrameTrace, TraceStage};
 
-use crate::capture::{TICK, compiled, is_nothing_yet};
+use crate::capture::{TICK, compiled, would_block};
 use crate::change::socket;
 use crate::cli::Trace;
 use crate::exit::{Exit, Failure};
@@ -99,7 +99,7 @@ fn next_frame(control: &Path, port: &str, filter: Option<Vec<(u16, u8, u8, u32)>
         match source.read(&mut piece) {
             Ok(0) => return Err(Failure::new(Exit::Failed, "the daemon ended, or the capture with it")),
             Ok(len) => gathered.extend_from_slice(&piece[..len]),
-            Err(error) if is_nothing_yet(&error) => continue,
+            Err(error) if would_block(&error) => continue,
             Err(error) => return Err(Failure::new(Exit::Failed, format!("reading from the daemon: {error}"))),
         }
         // The first four bytes distinguish a section header from digits.

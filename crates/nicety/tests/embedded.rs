@@ -24,7 +24,7 @@ fn item(adapter: &str, load: Load) -> Item {
 }
 
 /// Waits with a bound until these processes have ended.
-fn all_gone(pids: &[u32]) {
+fn wait_gone(pids: &[u32]) {
     let end = Instant::now() + Duration::from_secs(20);
     while let Some(pid) = pids.iter().find(|pid| Path::new(&format!("/proc/{pid}")).exists()) {
         assert!(Instant::now() < end, "process {pid} is still there");
@@ -33,7 +33,7 @@ fn all_gone(pids: &[u32]) {
 }
 
 /// The daemons have logged, and logged nothing that a person would have to examine.
-fn nothing_to_warn_of(bench: &Embedded) {
+fn check_no_warnings(bench: &Embedded) {
     let log = bench.logs();
     assert!(log.contains(" INFO "), "{log}");
     let warnings: Vec<&str> = log.lines().filter(|line| line.contains(" WARN ") || line.contains(" ERROR ")).collect();
@@ -59,9 +59,9 @@ fn every_adapter_carries_every_load_over_real_sockets_without_a_warning_and_leav
         }
     }
     assert!(!pids.is_empty());
-    nothing_to_warn_of(&bench);
+    check_no_warnings(&bench);
     drop(bench);
-    all_gone(&pids);
+    wait_gone(&pids);
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn a_run_that_is_cancelled_ends_within_half_a_second_or_so_and_leaves_no_process
     assert!(cancelled);
     assert!(began.elapsed() < Duration::from_secs(20), "it does not run to its end");
     drop(bench);
-    all_gone(&pids);
+    wait_gone(&pids);
 }
 
 #[test]

@@ -1,5 +1,6 @@
-//! How long a port's lock is held, in bulk TCP between guests of each pair of adapters, and while a guest floods 255 ports
-//! whose drivers cannot keep up, so that most frames wait in the daemon. All holds of the daemon are counted, from the guests' attaching to their end; a thread that the system stops in mid-hold is in the longest.
+//! Durations of a port's lock, in bulk TCP between guests of each pair of adapters, and while a guest floods 255 ports whose
+//! drivers cannot keep up, so most frames wait in the daemon. All holds of the daemon are counted, from the guests' attachment to
+//! their end. The longest includes a thread that the system preempts while it holds a lock.
 
 use std::path::Path;
 #[cfg(feature = "measure")]

@@ -71,8 +71,8 @@ fn attach_compares_every_key_of_a_port() {
         let message = format!("note: the daemon serves {port} with {otherwise}: {WHY}");
         assert!(ended.err.ends_with(&message), "{to}: {}", ended.err);
     }
-    let left_to_the_daemon = first.replace("doorbells = \"mapped\"\n", "");
-    std::fs::write(scratch.path().join("other.toml"), left_to_the_daemon).unwrap();
+    let without_doorbells = first.replace("doorbells = \"mapped\"\n", "");
+    std::fs::write(scratch.path().join("other.toml"), without_doorbells).unwrap();
     let ended = scratch.run(&["attach", "vm1", "--host", "other.toml"]);
     assert!(ended.err.ends_with("note: the daemon runs, and vm1 is free\n"), "{}", ended.err);
     assert_eq!(served.end(Signal::TERM), Some(0));

@@ -78,7 +78,7 @@ fn every_adapter_boots_a_guest_by_uefi_with_pxe_and_http_through_the_switch() {
 
 #[test]
 fn u_boot_takes_a_lease_and_a_kernel_by_tftp_through_the_switch_and_starts_it() {
-    every(|about| about.boot.u_boot, |adapter, driver| Boot::new(adapter, Rom::No).starts_by_u_boot(driver));
+    every(|about| about.boot.u_boot, |adapter, driver| Boot::new(adapter, Rom::No).boot_with_u_boot(driver));
 }
 
 /// Runs `test` for an adapter of each family for which `has` returns a value; in a full run for each such adapter. One after
@@ -136,7 +136,7 @@ impl Boot {
     /// Makes the files for TFTP and HTTP: a kernel, an initramfs, and iPXE's script.
     fn offer(&self) {
         well(fs::create_dir(self.offered("")));
-        let script = if self.carries_a_kernel() {
+        let script = if self.transfers_kernel() {
             format!(
                 "#!ipxe\nkernel http://{HOST}/vmlinuz initrd=initrd {}\ninitrd --name initrd http://{HOST}/initrd\nboot\n",
                 self.command_line()
@@ -177,7 +177,7 @@ impl Boot {
 
     /// Whether a whole kernel is transferred. Without DMA, firmware moves two bytes per access, and in QEMU each access is a
     /// message: a kernel would take an hour. The script by HTTP then only requests a mark.
-    fn carries_a_kernel(&self) -> bool {
+    fn transfers_kernel(&self) -> bool {
         nicety_adapters::find(self.adapter).is_some_and(|entry| entry.about.dma)
     }
 
@@ -186,7 +186,7 @@ impl Boot {
     fn starts(&self, machine: impl FnOnce(GuestConfig, &Boot) -> GuestConfig) {
         let begun = Instant::now();
         let mut guest = well(Guest::start(&self.stage.root, machine(self.config.clone(), self)));
-        if self.carries_a_kernel() {
+        if self.transfers_kernel() {
             return self.runs(&mut guest);
         }
         while !self.dhcp_log().contains(&format!("/{MARK} to {}", address(1))) {
@@ -235,7 +235,7 @@ impl Boot {
     }
 
     /// U-Boot loads a kernel and its initramfs through this driver, and starts it.
-    fn starts_by_u_boot(&self, driver: UBoot) {
+    fn boot_with_u_boot(&self, driver: UBoot) {
         let (mut guest, mut prompt) = self.u_boot(driver);
         self.load(&mut prompt, KERNEL_AT, "vmlinuz");
         self.command(&mut prompt, "setenv kernel_size ${filesize}");

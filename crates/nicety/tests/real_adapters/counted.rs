@@ -149,7 +149,7 @@ fn moved(mut stage: Stage, mut guest: Guest, set_up: &str, also: &str) -> (Stage
     for to in [&*address(2), HOST] {
         ping(&mut guest, "", to);
     }
-    know_each_other(&mut stage, &mut guest, &mut peer);
+    add_static_arp(&mut stage, &mut guest, &mut peer);
     let before = Counted::at_rest(&stage, &mut guest, "vm1");
     send(&mut guest, &mut peer, &address(2), BULK);
     send(&mut peer, &mut guest, &address(1), BULK);
@@ -159,7 +159,7 @@ fn moved(mut stage: Stage, mut guest: Guest, set_up: &str, also: &str) -> (Stage
 }
 
 /// Makes static ARP entries, so no ARP requests are sent from here on: see [`RESET_PADDING`].
-fn know_each_other(stage: &mut Stage, guest: &mut Guest, peer: &mut Guest) {
+fn add_static_arp(stage: &mut Stage, guest: &mut Guest, peer: &mut Guest) {
     sh(guest, "awk 'NR > 1 { print $1, $4 }' /proc/net/arp | while read to mac; do arp -s $to $mac; done");
     let known = format!("arp -s {} {}", address(1), port("virtio-net", 1).mac);
     sh(peer, &known);
@@ -176,7 +176,7 @@ fn several_queues(adapter: &str) -> Stage {
 /// Checks that each queue carried frames in both directions, and that most frames were segments of cut packets, or would be on a
 /// wire.
 #[track_caller]
-fn all_carried(adapter: &str, after: &Counted, before: &Counted) {
+fn check_queues(adapter: &str, after: &Counted, before: &Counted) {
     for (direction, queues) in ["out", "in"].into_iter().zip(after.by_queue(before)) {
         println!("{adapter}, {direction}: packets, frames and bytes by queue {queues:?}");
         let used = queues.values().filter(|[_, frames, _]| *frames > 0).count();
@@ -255,7 +255,7 @@ fn after_bulk_tcp_with_segmentation_a_vmxnet3_s_counters_are_the_switch_s_by_que
     let guest = well(Guest::start(&stage.root, stage.at_port(machine(QUEUES as u32), 1)));
     let set_up = "ethtool -K eth0 tso on rx on lro on gro off";
     let (_stage, mut guest, before, after) = moved(stage, guest, set_up, &FLOWS.replace("HOST", HOST));
-    all_carried("vmxnet3", &after, &before);
+    check_queues("vmxnet3", &after, &before);
     let names = [("Tx", "tx", ["TSO pkts tx", "TSO bytes tx"]), ("Rx", "rx", ["LRO pkts rx", "LRO byte rx"])];
     for ((prefix, direction, large), queues) in names.into_iter().zip(after.by_queue(&before)) {
         for (queue, [packets, frames, bytes]) in queues {
@@ -312,7 +312,7 @@ fn after_bulk_tcp_with_segmentation_virtio_net_s_counters_and_its_driver_s_are_t
         let guest = well(Guest::start(&stage.root, stage.at_port(machine(QUEUES as u32), 1)));
         let set_up = format!("ethtool -L eth0 combined {QUEUES}; ethtool -K eth0 tso on gro off");
         let (_stage, mut guest, before, after) = moved(stage, guest, &set_up, &FLOWS.replace("HOST", HOST));
-        all_carried(adapter, &after, &before);
+        check_queues(adapter, &after, &before);
         for (direction, queues) in ["tx", "rx"].into_iter().zip(after.by_queue(&before)) {
             for (queue, [packets, _, bytes]) in queues {
                 let own =
@@ -324,7 +324,7 @@ fn after_bulk_tcp_with_segmentation_virtio_net_s_counters_and_its_driver_s_are_t
                 );
             }
         }
-        as_the_interface_counts(adapter, &after, &before);
+        check_interface_counters(adapter, &after, &before);
         assert_eq!(after.more(&before, "rx_drops"), 0, "{adapter}");
         quiet(&mut guest);
     }
@@ -347,30 +347,35 @@ fn after_bulk_tcp_with_segmentation_what_linux_6_1_counts_of_each_queue_in_qemu_
     let guest = well(Guest::start(&stage.root, config));
     let set_up = format!("ethtool -L eth0 combined {QUEUES}; ethtool -K eth0 tso on gro off");
     let (_stage, mut guest, before, after) = moved(stage, guest, &set_up, &FLOWS.replace("HOST", HOST));
-    all_carried("virtio-net in QEMU", &after, &before);
+    check_queues("virtio-net in QEMU", &after, &before);
     for (direction, queues) in ["tx", "rx"].into_iter().zip(after.by_queue(&before)) {
         for (queue, carried) in queues {
             let own =
                 ["packets", "bytes"].map(|what| after.more(&before, &format!("{direction}_queue_{queue}_{what}")));
-            as_the_driver_counts(&format!("{direction} queue {queue}"), own, carried, after.resets(&before, direction));
+            check_driver_counters(
+                &format!("{direction} queue {queue}"),
+                own,
+                carried,
+                after.resets(&before, direction),
+            );
         }
     }
-    as_the_interface_counts("virtio-net in QEMU", &after, &before);
+    check_interface_counters("virtio-net in QEMU", &after, &before);
     quiet(&mut guest);
 }
 
 /// Checks that the interface counts the switch's packets and bytes.
 #[track_caller]
-fn as_the_interface_counts(adapter: &str, after: &Counted, before: &Counted) {
+fn check_interface_counters(adapter: &str, after: &Counted, before: &Counted) {
     for (direction, carried) in ["tx", "rx"].into_iter().zip(after.carried(before)) {
         let own = ["packets", "bytes"].map(|what| after.more(before, &format!("interface {direction}_{what}")));
-        as_the_driver_counts(&format!("{adapter}, {direction}"), own, carried, after.resets(before, direction));
+        check_driver_counters(&format!("{adapter}, {direction}"), own, carried, after.resets(before, direction));
     }
 }
 
 /// Checks that the driver's packets and bytes are the switch's, except for the padding of at most `resets` resets.
 #[track_caller]
-fn as_the_driver_counts(what: &str, own: [u64; 2], [packets, _, bytes]: Carried, resets: u64) {
+fn check_driver_counters(what: &str, own: [u64; 2], [packets, _, bytes]: Carried, resets: u64) {
     let padded = (0..=resets).any(|count| own[1] + RESET_PADDING * count == bytes);
     assert!(
         own[0] == packets && padded,

@@ -102,14 +102,14 @@ fn jumbo(left: &mut Guest, right: &mut Guest, mtu: u32) {
     send(right, left, &address(1), 8);
 }
 
-fn leaves_and_comes_back(adapter: &str, kernel: Kernel) {
+fn restart_driver(adapter: &str, kernel: Kernel) {
     println!("{adapter} with kernel {kernel}");
     let driver = driver(adapter);
-    goes_and_returns(both(adapter, kernel), (&format!("rmmod {driver}"), &format!("modprobe {driver}")));
+    restart_interface_and_driver(both(adapter, kernel), (&format!("rmmod {driver}"), &format!("modprobe {driver}")));
 }
 
 /// An interface goes down under traffic and comes up; a driver is removed and comes back with the commands `go` and `come`.
-pub fn goes_and_returns((stage, mut left, mut right): (Stage, Guest, Guest), (go, come): (&str, &str)) {
+pub fn restart_interface_and_driver((stage, mut left, mut right): (Stage, Guest, Guest), (go, come): (&str, &str)) {
     let carrier = "until [ \"$(cat /sys/class/net/eth0/carrier 2>/dev/null)\" = 1 ]; do usleep 20000; done";
     let up = format!("ip addr add {}/24 dev eth0 && ip link set eth0 up && {carrier}", address(1));
     let come = format!("{come} && until [ -e /sys/class/net/eth0 ]; do usleep 20000; done; {up}");
@@ -193,9 +193,9 @@ fn both_kernels_ping_and_send_a_little_both_ways_over_an_ne2k_pci() {
 #[test]
 fn every_driver_goes_down_and_is_removed_under_traffic_and_comes_back() {
     for entry in entries() {
-        leaves_and_comes_back(entry.about.name, Kernel::V6_12);
+        restart_driver(entry.about.name, Kernel::V6_12);
     }
-    leaves_and_comes_back("e1000", Kernel::V6_1);
+    restart_driver("e1000", Kernel::V6_1);
 }
 
 /// Registers, EEPROM, interrupt, loopback, link: QEMU's own e1000 fails these tests.

@@ -25,7 +25,7 @@ fn pair<M: Machine>(standby: &str, machine: impl Fn(&Stage) -> M) -> (Stage, M) 
 }
 
 /// Checks that the primary carries while it exists, and the standby when it is gone.
-fn stands_by(stage: &Stage, guest: &mut Guest) {
+fn check_standby(stage: &Stage, guest: &mut Guest) {
     // The pair's interface shows the same device, hence the sort.
     let standby =
         format!("cd /sys/class/net; for d in *; do cut -c{STANDBY} $d/device/features 2>/dev/null; done | sort -u");
@@ -62,7 +62,7 @@ fn a_user_mode_guest_s_virtio_net_stands_by_for_an_e1000_of_the_same_address() {
     for adapter in ["virtio-net", "virtio-net-pci"] {
         let (stage, machine) = pair(adapter, |_| machine(1));
         let mut guest = stage.ready(Guest::boot(&stage.root, machine));
-        stands_by(&stage, &mut guest);
+        check_standby(&stage, &mut guest);
     }
 }
 
@@ -74,5 +74,5 @@ fn a_guest_in_qemu_has_a_pair_of_virtio_net_and_e1000() {
         *word = word.replace("virtio-net-pci,", "virtio-net-pci,failover=on,");
     }
     let mut guest = stage.ready(Guest::boot(&stage.root, config));
-    stands_by(&stage, &mut guest);
+    check_standby(&stage, &mut guest);
 }

@@ -10,7 +10,7 @@ use nicety_guests::{
 use nicety_trials::extent::in_linux as entries;
 
 use crate::{
-    drivers::{carries_between, goes_and_returns},
+    drivers::{carries_between, restart_interface_and_driver},
     stage::{FLOOD, HOST, LATER, Stage, TAP, address, amount, ping, quiet, send, sh, well},
 };
 
@@ -100,7 +100,7 @@ fn a_hundred_megabytes_come_whole_over_every_adapter() {
 #[test]
 fn a_driver_in_a_user_mode_kernel_leaves_its_device_under_traffic_and_comes_back() {
     for entry in entries() {
-        goes_and_returns(both(entry.about.name), (GO, COME));
+        restart_interface_and_driver(both(entry.about.name), (GO, COME));
     }
 }
 
@@ -165,10 +165,10 @@ fn user_mode_guests_with_two_processors_live_and_end_as_those_with_one() {
 /// The drivers of these adapters use the best interrupts that they find.
 #[test]
 fn a_driver_has_the_interrupts_that_it_finds() {
-    ["vmxnet3", "e1000e"].into_iter().for_each(has_the_interrupts_that_it_finds);
+    ["vmxnet3", "e1000e"].into_iter().for_each(check_interrupts);
 }
 
-fn has_the_interrupts_that_it_finds(adapter: &str) {
+fn check_interrupts(adapter: &str) {
     let hidden: [(&[&str], &str); 3] =
         [(&[], "MSIX"), (&["vfio_user.msix=0"], "MSI"), (&["vfio_user.msix=0", "vfio_user.msi=0"], "INTx")];
     for (words, kind) in hidden {

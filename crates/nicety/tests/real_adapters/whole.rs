@@ -38,7 +38,7 @@ struct Seen {
 }
 
 /// Sends from one guest to the other, while [`INSPECT`] inspects the packets there.
-fn looked_at(from: &mut Guest, to: &mut Guest, address: &str) -> Seen {
+fn inspect(from: &mut Guest, to: &mut Guest, address: &str) -> Seen {
     sh(
         to,
         &format!(
@@ -78,7 +78,7 @@ fn tcp_from_an_e1000_reaches_virtio_net_whole_and_unsummed_and_from_virtio_net_a
     };
     let lost = ["vm1", "vm2"].map(|name| lost(&stage, name));
     let first = at_rest(&mut chip, &mut rings);
-    let seen = looked_at(&mut chip, &mut rings, &address(2));
+    let seen = inspect(&mut chip, &mut rings, &address(2));
     let second = at_rest(&mut chip, &mut rings);
     let [[sent, _], [_, came]] = [0, 1].map(|guest: usize| second[guest].carried(&first[guest]));
     println!("e1000 to virtio-net: {seen:?}; packets, frames and bytes {sent:?} sent, {came:?} came");
@@ -90,7 +90,7 @@ fn tcp_from_an_e1000_reaches_virtio_net_whole_and_unsummed_and_from_virtio_net_a
     // one.
     assert_eq!(second[1].more(&first[1], "interface rx_packets"), came[0]);
 
-    let seen = looked_at(&mut rings, &mut chip, &address(1));
+    let seen = inspect(&mut rings, &mut chip, &address(1));
     let third = at_rest(&mut chip, &mut rings);
     let [[_, came], [sent, _]] = [0, 1].map(|guest: usize| third[guest].carried(&second[guest]));
     println!("virtio-net to e1000: {seen:?}; packets, frames and bytes {sent:?} sent, {came:?} came");

@@ -43,8 +43,8 @@ fn a_large_packet_is_captured_as_the_frames_of_the_wire() {
     capture.record(&tcp(b"dropped"), Direction::Inbound, Some("no-buffer"), Time(2_000_000_000));
     let seen = read(&path);
     assert_eq!(seen.len(), 44);
-    assert_eq!(judged(&seen[0].frame), b"first");
-    assert_eq!(seen[1..43].iter().flat_map(|seen| judged(&seen.frame)).collect::<Vec<u8>>(), data);
+    assert_eq!(checked_payload(&seen[0].frame), b"first");
+    assert_eq!(seen[1..43].iter().flat_map(|seen| checked_payload(&seen.frame)).collect::<Vec<u8>>(), data);
     for seen in &seen[..43] {
         assert_eq!(seen.time, ORIGIN + Duration::from_nanos(1_000_000_123));
         assert_eq!((seen.flags & 3, &seen.comment, seen.lost), (2, &None, None), "outbound");
@@ -84,7 +84,7 @@ fn a_capture_takes_the_place_of_an_empty_file_and_of_an_older_capture_and_of_not
         let mut capture = Capture::create(&path, &options(None)).unwrap();
         capture.record(&tcp(b"new"), Direction::Outbound, None, Time::ZERO);
         let seen = read(&path);
-        assert_eq!(seen.iter().map(|seen| judged(&seen.frame)).collect::<Vec<_>>(), [b"new"]);
+        assert_eq!(seen.iter().map(|seen| checked_payload(&seen.frame)).collect::<Vec<_>>(), [b"new"]);
     }
     // A limit that is too small for a capture leaves the file alone too.
     let before = std::fs::read(&path).unwrap();

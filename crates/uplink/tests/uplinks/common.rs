@@ -35,7 +35,7 @@ pub fn udp(payload: &[u8], hardware: [u8; 6], target: Ipv4Address, port: u16) ->
 }
 
 /// Checks a frame as a receiver's stack would, and returns its TCP payload.
-pub fn judged(frame: &[u8]) -> Vec<u8> {
+pub fn checked_payload(frame: &[u8]) -> Vec<u8> {
     let frame = EthernetFrame::new_checked(frame).expect("an Ethernet frame");
     let ip = Ipv4Packet::new_checked(frame.payload()).expect("an IPv4 packet");
     assert!(ip.verify_checksum(), "the header's checksum");
@@ -45,7 +45,7 @@ pub fn judged(frame: &[u8]) -> Vec<u8> {
 }
 
 /// Offers frames until some are refused, and returns their sender. Fails if `most` frames are taken.
-pub fn filled(uplink: &mut impl Uplink, counters: &mut Counters, most: u64) -> Sender {
+pub fn fill(uplink: &mut impl Uplink, counters: &mut Counters, most: u64) -> Sender {
     let sender = Sender::new(&vec![(tcp(&payload(1400)), Offload::default()); 64]);
     let mut offered = 0;
     let refused = loop {
@@ -61,7 +61,7 @@ pub fn filled(uplink: &mut impl Uplink, counters: &mut Counters, most: u64) -> S
 }
 
 /// Checks that the uplink takes the refused frames now, and then wants no wake-up.
-pub fn has_room(uplink: &mut impl Uplink, sender: &Sender, counters: &mut Counters) {
+pub fn check_has_room(uplink: &mut impl Uplink, sender: &Sender, counters: &mut Counters) {
     assert_eq!(uplink.wake(), Some(Time::ZERO), "the refused ones are wanted");
     assert_eq!(sender.deliver(uplink, counters, Time::ZERO).refused(), 0);
     assert_eq!(uplink.wake(), None);

@@ -27,7 +27,7 @@ fn line(faults: Faults, seed: u64) -> (Vec<Vec<u8>>, Counters) {
 }
 
 fn numbers(arrived: &[Vec<u8>]) -> Vec<u32> {
-    arrived.iter().map(|frame| u32::from_be_bytes(judged(frame)[..4].try_into().unwrap())).collect()
+    arrived.iter().map(|frame| u32::from_be_bytes(checked_payload(frame)[..4].try_into().unwrap())).collect()
 }
 
 #[test]

@@ -111,10 +111,10 @@ fn what_comes_in_waits_where_it_is_and_the_descriptor_is_silent_meanwhile() {
 }
 
 /// Fills the socket of a paced uplink that never lacks tokens, and lets its peer read.
-fn refused_by_the_socket<U: Uplink>((inside, mut outside): (U, U)) {
+fn check_refusal<U: Uplink>((inside, mut outside): (U, U)) {
     let mut uplink = Paced::new(inside, rate("10Tbit/s")).unwrap();
     let mut counters = Counters::default();
-    let sender = filled(&mut uplink, &mut counters, 1 << 20);
+    let sender = fill(&mut uplink, &mut counters, 1 << 20);
     assert_eq!(uplink.wake(), None, "nothing to wait for but the peer");
     while uplink.wake().is_none() {
         loop {
@@ -127,11 +127,11 @@ fn refused_by_the_socket<U: Uplink>((inside, mut outside): (U, U)) {
         assert!(readable(&uplink), "room is told");
         fetch(&mut uplink, &mut counters, Time::ZERO);
     }
-    has_room(&mut uplink, &sender, &mut counters);
+    check_has_room(&mut uplink, &sender, &mut counters);
 }
 
 #[test]
 fn what_the_socket_of_a_paced_uplink_refused_is_wanted_when_its_peer_has_read() {
-    refused_by_the_socket(Pair::connected().unwrap());
-    refused_by_the_socket(Stream::connected().unwrap());
+    check_refusal(Pair::connected().unwrap());
+    check_refusal(Stream::connected().unwrap());
 }

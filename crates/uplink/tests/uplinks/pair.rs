@@ -23,7 +23,7 @@ fn a_packet_of_64_kb_crosses_whole_both_ways_and_its_cuts_hold() {
         assert_eq!(batch.packets()[0].offload, tso(), "still one packet");
         let cut = frames(&batch, PLAIN);
         assert_eq!(cut.len(), 42);
-        assert_eq!(cut.iter().flat_map(|frame| judged(frame)).collect::<Vec<u8>>(), data);
+        assert_eq!(cut.iter().flat_map(|frame| checked_payload(frame)).collect::<Vec<u8>>(), data);
         other.complete(&batch);
         std::mem::swap(&mut one, &mut other);
     }
@@ -42,7 +42,7 @@ fn each_state_of_a_checksum_arrives_as_it_was() {
     let (batch, _) = fetch(&mut other, &mut counters, Time::ZERO);
     assert_eq!(batch.packets().iter().map(|packet| packet.offload.checksum).collect::<Vec<_>>(), states);
     for frame in frames(&batch, PLAIN) {
-        assert_eq!(judged(&frame), b"hello");
+        assert_eq!(checked_payload(&frame), b"hello");
     }
 }
 
@@ -50,7 +50,7 @@ fn each_state_of_a_checksum_arrives_as_it_was() {
 fn a_full_socket_refuses_and_takes_the_rest_when_it_is_read() {
     let (mut one, mut other) = Pair::connected().unwrap();
     let mut counters = Counters::default();
-    let sender = filled(&mut one, &mut counters, 1 << 20);
+    let sender = fill(&mut one, &mut counters, 1 << 20);
     let mut arrived = 0;
     loop {
         let (batch, progress) = fetch(&mut other, &mut Counters::default(), Time::ZERO);
@@ -63,7 +63,7 @@ fn a_full_socket_refuses_and_takes_the_rest_when_it_is_read() {
     assert_eq!(arrived, counters.taken().packets);
     assert!(readable(&one), "room is told");
     fetch(&mut one, &mut counters, Time::ZERO);
-    has_room(&mut one, &sender, &mut counters);
+    check_has_room(&mut one, &sender, &mut counters);
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn a_batch_that_is_not_completed_keeps_its_bytes_while_more_arrive() {
         assert_eq!(batch.len(), 1);
         other.complete(&batch);
     }
-    assert_eq!(judged(&frames(&held, PLAIN)[0]), payload(1000));
+    assert_eq!(checked_payload(&frames(&held, PLAIN)[0]), payload(1000));
 }
 
 /// A path in a directory of its own.
@@ -109,7 +109,7 @@ fn an_end_that_listens_takes_one_peer_after_the_other() {
         assert!(server.joined());
         sender.deliver(&mut server, &mut counters, Time::ZERO);
         let (batch, _) = fetch(&mut client, &mut counters, Time::ZERO);
-        assert_eq!(judged(&frames(&batch, PLAIN)[0]), b"hello");
+        assert_eq!(checked_payload(&frames(&batch, PLAIN)[0]), b"hello");
         drop(client);
         assert!(readable(&server));
         fetch(&mut server, &mut counters, Time::ZERO);
@@ -142,7 +142,7 @@ fn an_end_that_connects_waits_for_a_peer_and_finds_it_again() {
             let (from, to) = if out { (&mut client, &mut server) } else { (&mut server, &mut client) };
             sender.deliver(from, &mut counters, Time::ZERO);
             let (batch, _) = fetch(to, &mut counters, Time::ZERO);
-            assert_eq!(judged(&frames(&batch, PLAIN)[0]), b"hello");
+            assert_eq!(checked_payload(&frames(&batch, PLAIN)[0]), b"hello");
             to.complete(&batch);
         }
         drop(server);
@@ -162,10 +162,10 @@ fn an_end_that_connects_to_what_is_no_pairs_socket_says_what_that_is() {
         assert!(vacant.ends_with("every second: that is no socket: remove it, or name another"), "{vacant}");
     }
     std::fs::remove_file(&path).unwrap();
-    let of_a_vm = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let stream_socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
     let vacant = Pair::connect(&path).unwrap().vacant().unwrap();
     assert!(vacant.contains("that is no pair's socket, but of bytes, as those of VMs' ports"), "{vacant}");
-    drop(of_a_vm);
+    drop(stream_socket);
     let vacant = Pair::connect(&path).unwrap().vacant().unwrap();
     assert!(vacant.ends_with("every second: nobody listens there"), "a socket that was left behind: {vacant}");
     let _pair = Pair::listen(&path).unwrap();
@@ -249,7 +249,7 @@ fn messages_that_are_no_packets_are_counted_and_the_next_one_is_read() {
     last.extend(tcp(b"hello"));
     rustix::net::send(&peer, &last, SendFlags::NOSIGNAL).unwrap();
     let (batch, _) = fetch(&mut server, &mut counters, Time::ZERO);
-    assert_eq!(judged(&frames(&batch, PLAIN)[0]), b"hello");
+    assert_eq!(checked_payload(&frames(&batch, PLAIN)[0]), b"hello");
 }
 
 #[test]
@@ -269,7 +269,7 @@ fn a_peer_s_checksum_goes_to_a_transport_header_and_nowhere_else() {
             (batch.len(), counters.transmit_drops[Reason::BadOffload as usize]),
             (number / 4, (number as u64 + 1).min(4))
         );
-        batch.packets().iter().for_each(|_| assert_eq!(judged(&frames(&batch, PLAIN)[0]), b"hello"));
+        batch.packets().iter().for_each(|_| assert_eq!(checked_payload(&frames(&batch, PLAIN)[0]), b"hello"));
         server.complete(&batch);
     }
 }

@@ -103,7 +103,7 @@ impl Forward {
     }
 
     /// Forwards frames until SIGHUP, SIGINT or SIGTERM, then closes the device.
-    pub fn until_a_signal(&mut self) -> Fallible<()> {
+    pub fn run_until_signal(&mut self) -> Fallible<()> {
         loop {
             if self.polling {
                 self.receive().map_err(|error| format!("the driver: {error}"))?;

@@ -56,7 +56,7 @@ fn run(address: &str, tap: &str, name: Option<&str>) -> Fallible<()> {
     let driver = driver(name, &mut bus, memory.arena)?;
     let mut forward = Forward::open(driver, bus, Tap::open(tap)?)?;
     println!("{}: run `ip link set {} address {} up`", address, forward.tap_name(), forward.mac());
-    forward.until_a_signal()
+    forward.run_until_signal()
 }
 
 /// The driver of this name, or the one for the device.
