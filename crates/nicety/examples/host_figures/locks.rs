@@ -1,4 +1,4 @@
-//! Durations of a port's lock, in bulk TCP between guests of each pair of adapters, and while a guest floods 255 ports whose
+//! Hold times of a port's lock, in bulk TCP between guests of each pair of adapters, and while a guest floods 255 ports whose
 //! drivers cannot keep up, so most frames wait in the daemon. All holds of the daemon are counted, from the guests' attachment to
 //! their end. The longest includes a thread that the system preempts while it holds a lock.
 
