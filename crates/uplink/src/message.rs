@@ -19,10 +19,10 @@
 //! ```
 //!
 //! - `checksum`: 0 the frame is complete; 1 its transport checksum was verified; 2 it is still to be computed: `field` holds the
-//! folded sum of the pseudo-header, and receives the complement of the sum of all bytes from `start` to the end (offsets in the
-//! packet).
+//!   folded sum of the pseudo-header, and receives the complement of the sum of all bytes from `start` to the end (offsets in the
+//!   packet).
 //! - `segment`: 0 one frame; 1 TCP, 2 UDP to be cut into frames of `mss` payload bytes, whose headers have `headers` bytes; needs
-//! `checksum` 2. A receiver finds the headers itself.
+//!   `checksum` 2. A receiver finds the headers itself.
 //!
 //! A message that breaks these rules is dropped and counted; it does not affect the next one.
 
