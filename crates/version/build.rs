@@ -1,4 +1,4 @@
-//! Asks git for the commit. Without git, or outside the project's own repository, there is none.
+//! Asks git for the commit. Without git, or outside the project's own repository, the build has no commit.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -19,9 +19,9 @@ fn main() {
     }
 }
 
-/// The first twelve digits: git itself shows as many as the clone needs.
+/// The first twelve digits. git's own short form has as many digits as the clone needs.
 fn commit(root: &Path) -> Option<String> {
-    // The log gets a line whenever HEAD moves, whatever branch it names; but a clone may keep none.
+    // git appends to the log whenever HEAD moves, on any branch. A clone may keep no log.
     for file in ["HEAD", "logs/HEAD"] {
         let file = git(root, &["rev-parse", "--git-path", file]).map(|file| root.join(file));
         if let Some(file) = file.filter(|file| file.exists()) {

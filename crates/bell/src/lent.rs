@@ -23,7 +23,7 @@ const STACK: usize = 128 << 10;
 /// If nothing was closed for this long, all threads are blocked.
 const STUCK: Duration = Duration::from_secs(1);
 
-/// How long an idle thread waits for another descriptor before it ends.
+/// Time that an idle thread waits for another descriptor before it ends.
 const LINGER: Duration = Duration::from_secs(10);
 
 static CLOSERS: Closers = Closers::new(drop, LINGER);
@@ -68,7 +68,7 @@ impl Drop for Lent {
     }
 }
 
-/// How many descriptors stay open because all [`CLOSING_MOST`] threads have been blocked for a while.
+/// Number of descriptors that stay open because all [`CLOSING_MOST`] threads have been blocked for a while.
 pub fn left_open() -> usize {
     CLOSERS.left_open()
 }
@@ -78,7 +78,7 @@ pub fn left_open() -> usize {
 /// except one, which joins them: detached threads crashed once in glibc 2.36 while they ended (pthread_detach(3); not reproduced).
 struct Closers {
     close: fn(OwnedFd),
-    /// How long a thread is idle before it ends.
+    /// Time that a thread is idle before it ends.
     linger: Duration,
     state: Mutex<Closing>,
     come: Condvar,
@@ -89,7 +89,7 @@ struct Closing {
     threads: usize,
     /// Threads that wait for a descriptor.
     idle: usize,
-    /// When a thread last took a descriptor.
+    /// Time at which a thread last took a descriptor.
     taken: Option<Instant>,
     /// Threads that were not joined yet.
     handles: Vec<JoinHandle<()>>,
@@ -138,7 +138,7 @@ impl Closers {
         while let Some(fd) = self.next() {
             self.start();
             // Without the option a socket does not linger. The call fails for anything but a socket.
-            let _may_be_no_socket = set_socket_linger(&fd, None);
+            let _not_a_socket = set_socket_linger(&fd, None);
             (self.close)(fd);
         }
     }
@@ -153,7 +153,7 @@ impl Closers {
             }
             for gone in state.handles.extract_if(.., |handle| handle.is_finished()) {
                 // Its closure has ended: join does not block.
-                let _it_has_nothing_to_say = gone.join();
+                let _no_result = gone.join();
             }
             state.idle += 1;
             let (after, waited) =

@@ -2,7 +2,7 @@
 //! block on the peer, whatever flags and count the peer sets.
 //!
 //! O_NONBLOCK is not enough. The flag belongs to the open file, which both sides share: a hostile peer clears it and fills the
-//! counter, and the next write blocks for ever. How each kind is handled:
+//! counter, and the next write blocks for ever. Handling of each kind:
 //!
 //! | | signalled | read |
 //! |---|---|---|

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 /// Most unfetched completions of a thread; the kernel may allow more. Each thread takes this many of `fs.aio-max-nr` (65,536 by
 /// default).
 const REQUESTS: usize = 32;
-/// How often completions are fetched before a signal fails; once is enough.
+/// Most submissions for one signal. Completions are fetched after each refusal; one fetch is enough.
 const TRIES: usize = 4;
 
 const READ: u16 = 0;
@@ -69,11 +69,11 @@ pub(crate) fn ready() -> Result<(), Errno> {
 
 /// Signals an eventfd. Fails if there is no context for it.
 pub(crate) fn signal(eventfd: BorrowedFd<'_>) -> Result<Result<(), Errno>, NoContext> {
-    let told = CONTEXT.try_with(|context| match context.get_or_init(Context::new) {
+    let result = CONTEXT.try_with(|context| match context.get_or_init(Context::new) {
         Ok(context) => Ok(context.signal(eventfd)),
         Err(_) => Err(NoContext),
     });
-    told.unwrap_or(Err(NoContext))
+    result.unwrap_or(Err(NoContext))
 }
 
 /// The kernel gave no context, or the thread is ending.
@@ -118,7 +118,7 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         // SAFETY: the context is this thread's alone, and nobody names it afterwards.
-        let _it_was_there = unsafe { libc::syscall(libc::SYS_io_destroy, self.0) };
+        let _destroyed = unsafe { libc::syscall(libc::SYS_io_destroy, self.0) };
     }
 }
 

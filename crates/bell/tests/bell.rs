@@ -1,4 +1,4 @@
-//! Bells whose other side has the same open file, and means harm.
+//! Bells whose other side shares the open file and is hostile.
 
 use std::net::{TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
@@ -13,12 +13,12 @@ use rustix::fs::{MemfdFlags, Mode, OFlags, fcntl_getfl, fcntl_setfl, memfd_creat
 use rustix::io::Errno;
 use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 
-/// How long anything here may take.
+/// Longest that a call here may take.
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// The largest count; a write that would exceed it waits (eventfd(2)).
 const FULL: u64 = u64::MAX - 1;
 
-/// What `act` gives, if it does not wait for ever.
+/// The result of `act`. Fails if `act` blocks.
 fn at_once<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, finished) = mpsc::channel();
     thread::spawn(move || done.send(act()));
@@ -31,7 +31,7 @@ fn pair() -> (OwnedFd, OwnedFd) {
     (peers.try_clone().unwrap(), peers)
 }
 
-/// As a peer does after it has handed it over.
+/// Clears O_NONBLOCK, as a hostile peer does after it has passed the descriptor on.
 fn make_blocking(fd: &OwnedFd) {
     let flags = fcntl_getfl(fd).unwrap();
     fcntl_setfl(fd, flags - OFlags::NONBLOCK).unwrap();
@@ -127,7 +127,7 @@ fn a_peer_that_fills_or_empties_a_pipe_and_has_it_block_or_closes_it_is_not_wait
     rung.ring().unwrap();
     assert!(heard.clear() && !is_readable(&peers[0]));
     drop((heard, peers));
-    // It is closed by a thread of its own.
+    // Another thread closes the read end; ring until it has.
     at_once(move || while rung.ring().is_ok() {});
 }
 

@@ -18,12 +18,12 @@ use nicety_lab::method::Doorbells;
 use nicety_lab::number::sampled;
 use nicety_vfio_user::{Client, DmaProtection, DmaRange};
 
-/// How long after its drivers have begun a daemon is looked at.
+/// Time between the drivers' start and the measurement of a daemon.
 const SETTLE: Duration = Duration::from_secs(1);
 
 type Error = Box<dyn std::error::Error>;
 
-/// A daemon, ended with this.
+/// A daemon; dropping this ends it.
 struct Daemon {
     child: Child,
     folder: PathBuf,
@@ -31,7 +31,7 @@ struct Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // It may have ended by itself, which the figures show.
+        // It may have ended by itself; the figures show that.
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = std::fs::remove_dir_all(&self.folder);
@@ -82,14 +82,14 @@ fn resident_kib(daemon: &Daemon) -> Result<u64, Error> {
     Ok(resident.trim().trim_end_matches(" kB").parse()?)
 }
 
-/// The share of a core that the daemon uses with embedded guests at all ports: their links are up, and nobody sends.
+/// The daemon's share of a core with embedded guests at all ports. Their links are up, and they do not send.
 fn at_work(adapter: &str, doorbells: Option<Doorbells>, ports: usize, seconds: u64) -> Result<f64, Error> {
     let words = |word: &str| vec![word.into()];
     let program = Program { path: program()?, hidden: words("guest"), serve: words("serve") };
     let place = Place { doorbells, ..Place::new(adapter) };
     let layout = Layout { guests: vec![place; ports], ..Layout::default() };
     let rig = Rig::start(&program, &layout, &AtomicBool::new(false))?;
-    // Polls of mapped doorbells grow rare as the silence grows.
+    // The longer the silence, the rarer are polls of mapped doorbells: wait.
     std::thread::sleep(SETTLE);
     let used = || rig.daemon_cpu().ok_or("the daemon has gone");
     let (before, began) = (used()?, Instant::now());
@@ -111,13 +111,13 @@ fn connect(daemon: &Daemon, ports: usize) -> Result<Vec<Client>, Error> {
         .collect()
 }
 
-/// The share of a core that a daemon uses whose ports have a VMM and no driver; its resident memory, and that of each port but the
-/// first, in KiB.
+/// For a daemon whose ports have a VMM but no driver: its share of a core, its resident memory in KiB, and that of each port except
+/// the first in KiB.
 fn connected(doorbells: Doorbells, ports: usize, seconds: u64) -> Result<(f64, u64, u64), Error> {
     let empty = resident_kib(&start(1, doorbells)?)?;
     let daemon = start(ports, doorbells)?;
     let clients = connect(&daemon, ports)?;
-    // As below.
+    // The same wait as with drivers.
     std::thread::sleep(SETTLE);
     let (before, began) = (used(&daemon)?, Instant::now());
     std::thread::sleep(Duration::from_secs(seconds));

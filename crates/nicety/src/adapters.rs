@@ -1,4 +1,4 @@
-//! `nicety adapters`: what the registry knows, each fact with its source.
+//! `nicety adapters`: the registry's facts, each with its source.
 
 use nicety_adapters::{About, Entry, Kind, REGISTRY, Since};
 use nicety_daemon::host::did_you_mean;
@@ -8,7 +8,7 @@ use crate::cli::Adapters;
 use crate::exit::{Exit, Failure};
 use crate::output;
 
-/// Which option ROMs are usual.
+/// Source for the usual option ROMs.
 const ROMS: &str = "QEMU roms/Makefile, pxerom_variants";
 
 /// Runs it.
@@ -76,7 +76,7 @@ fn table(all: &[&About]) -> String {
     output::columns(&rows) + "\n" + names + "\n`nicety adapters NAME` says all, with sources.\n"
 }
 
-/// A release of the system, or the package that the driver comes with.
+/// A release of the system, or the package that contains the driver.
 fn since(since: &Since) -> String {
     let Since { driver, version, .. } = since;
     let release = version.starts_with(|c: char| c.is_ascii_digit() || c.is_ascii_uppercase());

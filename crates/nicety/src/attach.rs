@@ -1,4 +1,5 @@
-//! `nicety attach`: the words that start a VM at a port, by the daemon that runs, or by the host file where none does.
+//! `nicety attach`: prints the arguments that start a VM at a port. The running daemon provides them, or the host file if no daemon
+//! runs.
 
 use nicety_daemon::attach::{OTHER_FILE, libvirt, otherwise, qemu};
 use nicety_daemon::control::{self, Ask, AskError};
@@ -33,7 +34,7 @@ pub fn run(args: &Attach) -> Result<(), Failure> {
     Ok(())
 }
 
-/// How the port is, and where the daemon and the file differ.
+/// The port's state, and the differences between the daemon and the file.
 fn state(origin: &Origin, name: &str) -> Option<String> {
     let asked = match &origin.file {
         Some(file) => file.port(name),
@@ -44,7 +45,7 @@ fn state(origin: &Origin, name: &str) -> Option<String> {
             if let Some(otherwise) = asked.and_then(|asked| otherwise(asked, &served)) {
                 return Some(otherwise);
             }
-            // That it waits for a VM is why these words were asked for.
+            // A port that waits for a VM is the normal case here: report it as free.
             Some(if served.condition == Condition::Waiting {
                 let last_end = served.last_end.map(|last_end| format!("; {last_end}")).unwrap_or_default();
                 format!("the daemon runs, and {name} is free{last_end}")

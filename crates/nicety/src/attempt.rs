@@ -1,5 +1,5 @@
-//! `nicety try`: a small Linux whose eth0 is an adapter, for as long as a shell or one command in it lasts. The files are this
-//! machine's own, read-only; the kernel is one in user mode.
+//! `nicety try`: a small Linux whose eth0 is an adapter, until a shell or one command in it ends. Its files are this machine's own,
+//! read-only; its kernel is a user-mode one.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -23,19 +23,19 @@ mod ended;
 mod switch;
 
 use console::Console;
-use ended::{by_itself, failure};
+use ended::{ended_by_itself, failure};
 use switch::Switch;
 
-/// The addresses of the guest and its peer, on a switch of their own.
+/// Addresses of the guest and its peer, on their private switch.
 const OWN: &str = "10.0.0.1";
 const PEER: &str = "10.0.0.2";
-/// As long as the person likes.
+/// In effect no limit: the person decides when the guest ends.
 const FOREVER: Duration = Duration::from_secs(10 * 365 * 86_400);
 const SOON: Duration = Duration::from_secs(10);
 
 /// Runs it; the exit code is the shell's or the command's.
 pub fn run(args: &Try) -> Result<ExitCode, Failure> {
-    // What is wrong with the words is said before anything is built or started.
+    // Mistakes in the arguments are reported before anything is built or started.
     let entry = args.adapter.as_deref().map(crate::adapters::known).transpose()?;
     if let Some(about) = entry.map(|entry| entry.about).filter(|about| !about.in_linux()) {
         let why =
@@ -55,7 +55,7 @@ pub fn run(args: &Try) -> Result<ExitCode, Failure> {
         ));
     };
     let room = Folder::new().map_err(Failure::with(Exit::Failed))?;
-    if !tellable(room.path()) {
+    if !fits_command_line(room.path()) {
         return Err(Failure::new(
             Exit::Usage,
             format!(
@@ -66,7 +66,7 @@ pub fn run(args: &Try) -> Result<ExitCode, Failure> {
     }
     let kernel = kernel(args)?;
     let programs = Programs::find(&mut |line| tell(line)).map_err(failure)?;
-    // From here on a signal ends guests and switch in order; what is laid above dies of it.
+    // From here on a signal ends guests and switch in order; a signal during the steps above ends the program.
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(Failure::with(Exit::Failed))?;
@@ -101,12 +101,12 @@ pub fn run(args: &Try) -> Result<ExitCode, Failure> {
         tell(greeting(&switch, &own, serves.as_deref()));
     }
     console.begin(&stop).map_err(|error| {
-        // Of a terminal that has just gone there is nothing to say but that.
+        // A terminal that is gone is no failure of the console: report an interruption.
         let gone = error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error());
         if gone || stop.load(Ordering::Relaxed) { failure(Error::Stopped) } else { Failure::new(Exit::Failed, error) }
     })?;
     let ended = own.run_unless(&console.script(), FOREVER, &stop);
-    // What it has said is read to its end, and the terminal is as it was, before anything else is said.
+    // Before further messages: print all output of the guest, and restore the terminal.
     drop((own, peer));
     console.finish();
     if let Some(Err(error)) = recording.map(|recording| switch.end(recording)) {
@@ -117,10 +117,10 @@ pub fn run(args: &Try) -> Result<ExitCode, Failure> {
         return Err(failure(Error::Stopped));
     }
     match ended {
-        // A code is the last byte of what a program ends with.
+        // An exit code is the last byte of a program's status.
         Ok(output) => Ok(ExitCode::from(output.code.to_le_bytes()[0])),
-        // That is a way to leave a shell. Whether a command succeeded is unknown.
-        Err(error) => match by_itself(&error).filter(|_| args.command.is_empty()) {
+        // A guest that ends itself is a valid end of a shell. For a command it is not: its result is unknown.
+        Err(error) => match ended_by_itself(&error).filter(|_| args.command.is_empty()) {
             Some(sentence) => {
                 tell(sentence);
                 Ok(ExitCode::SUCCESS)
@@ -130,7 +130,7 @@ pub fn run(args: &Try) -> Result<ExitCode, Failure> {
     }
 }
 
-/// The kernel that was named, or that of the cache, built if it is not there.
+/// The named kernel, or the one in the cache; it is built if it does not exist.
 fn kernel(args: &Try) -> Result<UmlKernel, Failure> {
     let named = match (&args.kernel, &args.kernel_tree) {
         (Some(file), _) => Some(file.clone()),
@@ -141,9 +141,9 @@ fn kernel(args: &Try) -> Result<UmlKernel, Failure> {
         let file = std::path::absolute(&file).map_err(Failure::with(Exit::Usage))?;
         return UmlKernel::at(&file).map_err(Failure::with(Exit::Usage));
     }
-    let mut told = false;
+    let mut announced = false;
     let kernel = UmlKernel::lay(&mut |line| {
-        if !std::mem::replace(&mut told, true) {
+        if !std::mem::replace(&mut announced, true) {
             tell("building the user-mode kernel: about 3 minutes, this once");
         }
         tell(line);
@@ -163,23 +163,23 @@ fn built(tree: &Path) -> Result<PathBuf, Failure> {
     })
 }
 
-/// Whether a path can be a part of a word of the kernel's command line: virtio_uml's has colons of its own.
-fn tellable(path: &Path) -> bool {
+/// Whether a path can be part of an argument on the kernel's command line: virtio_uml separates its fields by colons.
+fn fits_command_line(path: &Path) -> bool {
     !path.as_os_str().as_bytes().iter().any(|byte| byte.is_ascii_whitespace() || matches!(byte, b'"' | b':'))
 }
 
-/// A machine at a port, by the protocol of the port. A socket whose path cannot be told has another name in `room`.
+/// A machine attached to a port with the port's protocol. A socket with an unsuitable path gets a symbolic link in `room`.
 fn attached(machine: UmlConfig, port: &PortConfig, room: &Folder) -> UmlConfig {
     let other = room.path().join(format!("{}.sock", port.mac).replace(':', "-"));
-    let told = !tellable(&port.socket) && std::os::unix::fs::symlink(&port.socket, &other).is_ok();
-    let socket = if told { other } else { port.socket.clone() }.display().to_string();
+    let is_linked = !fits_command_line(&port.socket) && std::os::unix::fs::symlink(&port.socket, &other).is_ok();
+    let socket = if is_linked { other } else { port.socket.clone() }.display().to_string();
     match port.transport() {
         Transport::VfioUser => machine.vfio_user(&socket),
         Transport::VhostUser => machine.vhost_user(&socket, &port.mac.to_string()),
     }
 }
 
-/// Waits for the peer, starts what measuring programs it has as servers, and says which.
+/// Waits for the peer, starts its installed measuring programs as servers, and returns the commands that use them.
 fn serve(peer: &mut Guest, stop: &AtomicBool) -> Result<String, Error> {
     peer.wait_ready_unless(stop)?;
     let servers = "command -v iperf3 >/dev/null && iperf3 -s -D >/dev/null 2>&1 && echo iperf3 -c peer\n\
@@ -187,7 +187,7 @@ fn serve(peer: &mut Guest, stop: &AtomicBool) -> Result<String, Error> {
     peer.succeed_unless(servers, SOON, stop)
 }
 
-/// What there is, and what to try, in a line each.
+/// Describes the guest and suggests commands, one line each.
 fn greeting(switch: &Switch, own: &Guest, serves: Option<&str>) -> String {
     let adapter = switch.port.entry.about.name;
     let article = article(adapter);
@@ -208,12 +208,12 @@ fn greeting(switch: &Switch, own: &Guest, serves: Option<&str>) -> String {
     )
 }
 
-/// A name's first letter is what is heard first, also of `e1000`.
+/// The article follows the name's first letter, also for `e1000`.
 fn article(name: &str) -> &'static str {
     if name.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" }
 }
 
-/// The script that becomes the command, or a shell, where the person is.
+/// The script that becomes the command or the shell, in the person's directory.
 fn program(command: &[std::ffi::OsString]) -> Vec<u8> {
     let mut script = Vec::new();
     if let Ok(folder) = std::env::current_dir() {
@@ -236,7 +236,7 @@ fn program(command: &[std::ffi::OsString]) -> Vec<u8> {
     script
 }
 
-/// Quotes a word for the shell, whatever bytes it has.
+/// Quotes an argument for the shell, whatever bytes it has.
 fn quoted(word: &OsStr) -> Vec<u8> {
     let mut quoted = vec![b'\''];
     for &byte in word.as_bytes() {

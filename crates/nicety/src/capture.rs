@@ -1,4 +1,4 @@
-//! `nicety capture`: what a running daemon's switch carries, as pcapng.
+//! `nicety capture`: frames on a running daemon's switch, as pcapng.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
@@ -19,14 +19,14 @@ use crate::exit::{Exit, Failure};
 use crate::output::{self, count};
 use crate::ports::failure;
 
-/// How soon a signal is noticed while no frame comes.
+/// Longest time until a signal is noticed while no frame arrives.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
-/// The type of a packet block, and of statistics: draft-ietf-opsawg-pcapng, section 4.
+/// Block types of a packet and of statistics: draft-ietf-opsawg-pcapng, section 4.
 const PACKET: u32 = 6;
 const STATISTICS: u32 = 5;
-/// The option of statistics that counts what was lost (section 4.6).
+/// Statistics option with the number of lost frames (section 4.6).
 const LOST: u16 = 5;
-/// A block of a packet has its bytes and little more.
+/// Longest block: a packet block has the packet's bytes and little more.
 const BLOCK_MOST: usize = 1 << 20;
 
 /// Runs it.
@@ -47,7 +47,7 @@ pub fn run(args: &Capture) -> Result<(), Failure> {
     let control = socket(which, Some(of.as_str()).filter(|_| which.host.is_none()))?;
     let request = CaptureRequest { of: of.clone(), stage, filter, snap: *snap };
     let source = control::capture(&control, &request, TICK).map_err(failure)?;
-    // Not before: a file that is there stays if there is nothing to capture.
+    // Only after the capture has begun: if that fails, an existing file stays as it is.
     let target: Box<dyn Write> = match write {
         Some(path) if !to_stdout => {
             let file = File::create(path);
@@ -74,21 +74,21 @@ impl From<Stage> for StageWord {
     }
 }
 
-/// A filter's words as a program: libpcap does it, by way of tcpdump.
+/// Compiles a filter expression: libpcap does it, through tcpdump.
 pub(crate) fn compiled(expression: &str) -> Result<Vec<(u16, u8, u8, u32)>, Failure> {
     let mut tcpdump = Command::new("tcpdump");
     tcpdump.args(["-ddd", "-y", "EN10MB", "--", expression]).stdin(Stdio::null());
-    let said = tcpdump.output().map_err(|error| {
+    let result = tcpdump.output().map_err(|error| {
         let what = format!("tcpdump, which reads filters, cannot be run ({error}): install it, or leave --filter out");
         Failure::new(Exit::Missing, what)
     })?;
-    if !said.status.success() {
-        let why = String::from_utf8_lossy(&said.stderr);
+    if !result.status.success() {
+        let why = String::from_utf8_lossy(&result.stderr);
         return Err(Failure::new(Exit::Usage, format!("--filter {expression:?}: {}", why.trim())));
     }
     let odd = || Failure::new(Exit::Failed, "tcpdump -ddd has said something else than a program");
-    let text = String::from_utf8_lossy(&said.stdout);
-    // The first line has their number.
+    let text = String::from_utf8_lossy(&result.stdout);
+    // The first line is the number of instructions.
     let instruction = |line: &str| {
         let mut words = line.split_whitespace();
         Some((
@@ -101,16 +101,16 @@ pub(crate) fn compiled(expression: &str) -> Result<Vec<(u16, u8, u8, u32)>, Fail
     text.lines().skip(1).map(instruction).collect::<Option<Vec<_>>>().filter(|all| !all.is_empty()).ok_or_else(odd)
 }
 
-/// What a capture came to.
+/// Result of a capture.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sum {
     frames: u64,
     lost: u64,
-    /// The source has ended by itself.
+    /// The source ended by itself.
     ended: bool,
 }
 
-/// Copies whole blocks, until there have been so many frames, or a signal came, or either end has gone.
+/// Copies whole blocks until `most` frames are copied, a signal arrives, or either end closes.
 pub(crate) fn copy(
     mut source: impl Read,
     mut target: impl Write,
@@ -128,7 +128,7 @@ pub(crate) fn copy(
                 break;
             }
             Ok(len) => gathered.extend_from_slice(&piece[..len]),
-            Err(error) if is_nothing_yet(&error) => continue,
+            Err(error) if would_block(&error) => continue,
             Err(error) => return Err(Failure::new(Exit::Failed, format!("reading from the daemon: {error}"))),
         }
         let mut whole = 0;
@@ -156,11 +156,11 @@ pub(crate) fn copy(
     Ok(sum)
 }
 
-pub(crate) fn is_nothing_yet(error: &io::Error) -> bool {
+pub(crate) fn would_block(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
 }
 
-/// The block that begins here, if all of it is there.
+/// The block at the beginning of `bytes`; `None` if it is incomplete.
 fn block_at(bytes: &[u8]) -> Result<Option<&[u8]>, Failure> {
     let Some(len) = word(bytes, 4) else { return Ok(None) };
     let len = len as usize;
@@ -174,7 +174,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// The interface that a block of statistics is of, and how many of its frames were lost.
+/// The interface of a statistics block, and the number of its lost frames.
 fn lost_in(block: &[u8]) -> Option<(u32, u64)> {
     let interface = word(block, 8)?;
     let mut options = block.get(20..)?;

@@ -8,13 +8,13 @@ fn block(kind: u32, body: &[u8]) -> Vec<u8> {
     [&kind.to_le_bytes()[..], &len, body, &len].concat()
 }
 
-/// Statistics of an interface that has lost so many.
+/// Statistics of an interface that has lost `lost` frames.
 fn statistics(interface: u32, lost: u64) -> Vec<u8> {
     let options = [&[4, 0, 8, 0][..], &9u64.to_le_bytes(), &[5, 0, 8, 0], &lost.to_le_bytes(), &[0; 4]].concat();
     block(STATISTICS, &[&interface.to_le_bytes()[..], &[0; 8], &options].concat())
 }
 
-/// A source that gives a byte at a time, and has nothing yet now and then.
+/// A source that delivers one byte at a time, and sometimes would block.
 struct Slow(Cursor<Vec<u8>>, bool);
 
 impl Read for Slow {

@@ -1,4 +1,4 @@
-//! `nicety apply`, `port`, `group`, `uplink`, `export` and `save`: what a running daemon serves, changed while it serves.
+//! `nicety apply`, `port`, `group`, `uplink`, `export` and `save`: changes to a running daemon.
 
 use std::io::{BufRead, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use crate::{save, write_back};
 
 /// `nicety apply`.
 pub fn apply(args: &Apply) -> Result<(), Failure> {
-    // All mistakes are printed as `serve` prints them.
+    // Prints all mistakes as `serve` prints them.
     let host = Host::read(&args.file)?;
     let text = std::fs::read_to_string(&args.file)
         .map_err(|error| Failure::new(Exit::Failed, format!("{}: {error}", args.file.display())))?;
@@ -86,7 +86,7 @@ pub fn list(list: List, change: &ListChange) -> Result<(), Failure> {
     saved(done, save, &socket, (list, name))
 }
 
-/// Writes a change that was made into the host file, if that was asked for.
+/// Writes a completed change into the host file, if requested.
 fn saved(done: Result<(), Failure>, save: bool, socket: &Path, one: (List, &str)) -> Result<(), Failure> {
     done?;
     if save { write_back::save(socket, Some(one)) } else { Ok(()) }
@@ -135,10 +135,10 @@ pub(crate) fn socket(Which { host, control }: &Which, port: Option<&str>) -> Res
     }
 }
 
-/// Keys whose texts may look like numbers.
+/// Keys whose text values may look like numbers.
 const TEXTS: [&str; 4] = ["group", "owner", "port_group", "trunk"];
 
-/// The values as the host file would have them: numbers and `true` as such, all else as text; nothing where none is given.
+/// Values as in the host file: numbers and `true` as such, all others as text; an empty value as none.
 fn parsed(values: &[(String, String)]) -> std::collections::BTreeMap<String, Value> {
     let is_number = |key: &str, text: &str| !TEXTS.contains(&key) && (text == "0" || !text.starts_with('0'));
     let one = |key: &str, text: &str| match text {
@@ -153,7 +153,7 @@ fn parsed(values: &[(String, String)]) -> std::collections::BTreeMap<String, Val
     values.iter().map(|(key, value)| (key.clone(), one(key, value))).collect()
 }
 
-/// Asks the daemon, and asks the person if VMs would be cut off.
+/// Sends the request. If the daemon reports that VMs would be cut off, asks the person and sends it again.
 fn agreed(yes: bool, ask: impl Fn(bool) -> Result<Reply, AskError>) -> Result<(), Failure> {
     match ask(yes) {
         Err(AskError::Refused(problem)) if !problem.cuts_off.is_empty() => {
@@ -167,7 +167,7 @@ fn agreed(yes: bool, ask: impl Fn(bool) -> Result<Reply, AskError>) -> Result<()
     }
 }
 
-/// The person says yes, on a terminal.
+/// Asks the person for a yes on a terminal.
 fn agree() -> Result<(), Failure> {
     let mut input = std::io::stdin().lock();
     if !std::io::stdin().is_terminal() {
@@ -183,7 +183,7 @@ fn agree() -> Result<(), Failure> {
     }
 }
 
-/// What was done. `shown`: what the person has seen of it already.
+/// Reports the changes. `shown` is the part of the report that the person has already seen.
 fn tell(answer: Result<Reply, AskError>, shown: &str) -> Result<(), Failure> {
     let changed = match answer {
         Ok(Reply::Changed(changed)) => changed,

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-/// The host file where none is named.
+/// Default host file.
 pub const HOST_FILE: &str = "host.toml";
 
-/// The command that only the program itself gives.
+/// A hidden command that only the program itself uses.
 pub const HIDDEN: &str = "guest";
 
 const EXIT_CODES: &str = "\
@@ -30,7 +30,7 @@ Environment:
 #[derive(Debug, Parser)]
 #[command(name = "nicety", version = nicety_version::BUILD, after_help = EXIT_CODES, max_term_width = 100, arg_required_else_help = true)]
 pub struct Cli {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -118,7 +118,7 @@ pub struct Attach {
     /// JSON, with the notes
     #[arg(long)]
     pub json: bool,
-    /// Which daemon
+    /// The daemon to ask.
     #[command(flatten)]
     pub which: Which,
 }
@@ -148,7 +148,7 @@ pub struct Ports {
     pub json: bool,
 }
 
-/// What may be done to a port.
+/// Changes to a port.
 #[derive(Debug, Subcommand)]
 pub enum Change {
     /// Bring a port back as new that a defect has ended (its state is `failed`)
@@ -164,7 +164,7 @@ pub enum Change {
     },
 }
 
-/// Which daemon is meant.
+/// Selects the daemon.
 #[derive(Debug, Args)]
 pub struct Which {
     /// The host file that the daemon serves [default: host.toml here, or else that of the daemon that runs]
@@ -198,7 +198,7 @@ pub struct Export {
     /// The file: it is written whole, or stays as it is [default: stdout]
     #[arg(long, value_name = "FILE")]
     pub into: Option<PathBuf>,
-    /// Which daemon
+    /// The daemon to ask.
     #[command(flatten)]
     pub which: Which,
 }
@@ -207,7 +207,7 @@ pub struct Export {
 #[derive(Debug, Args)]
 #[command(after_help = "`--save` of port, group and uplink does the same for one change.")]
 pub struct Save {
-    /// Which daemon
+    /// The daemon to ask.
     #[command(flatten)]
     pub which: Which,
 }
@@ -220,7 +220,7 @@ pub struct Import {
     pub file: PathBuf,
 }
 
-/// On which side of the switch.
+/// Side of the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Stage {
     /// Frames as they come in from a port
@@ -255,7 +255,7 @@ pub struct Capture {
     /// The file; `-` is stdout [default: stdout, if that is no terminal]
     #[arg(long, short = 'w', value_name = "FILE")]
     pub write: Option<PathBuf>,
-    /// Which daemon
+    /// The daemon to ask.
     #[command(flatten)]
     pub which: Which,
 }
@@ -279,7 +279,7 @@ pub struct Trace {
     /// JSON instead of words
     #[arg(long)]
     pub json: bool,
-    /// Which daemon
+    /// The daemon to ask.
     #[command(flatten)]
     pub which: Which,
 }
@@ -293,7 +293,7 @@ pub struct Top {
     /// Print one page, of one second, and end: for a pipe
     #[arg(long)]
     pub once: bool,
-    /// Which daemon
+    /// The daemon to ask.
     #[command(flatten)]
     pub which: Which,
 }
@@ -301,12 +301,12 @@ pub struct Top {
 /// `port`.
 #[derive(Debug, Args)]
 pub struct PortCommand {
-    /// What to do
+    /// The change.
     #[command(subcommand)]
     pub change: PortChange,
 }
 
-/// What may be done to a port.
+/// Changes to a port.
 #[derive(Debug, Subcommand)]
 pub enum PortChange {
     /// Add a port, with the keys of the host file: nicety port add vm3 adapter=e1000 mac=52:54:00:00:00:03 socket=vm3.sock
@@ -319,7 +319,7 @@ pub enum PortChange {
         /// Also write it into the host file, whose comments and order stay
         #[arg(long)]
         save: bool,
-        /// Which daemon
+        /// The daemon to ask.
         #[command(flatten)]
         which: Which,
     },
@@ -333,7 +333,7 @@ pub enum PortChange {
         /// Also write it into the host file, whose comments and order stay
         #[arg(long)]
         save: bool,
-        /// Which daemon
+        /// The daemon to ask.
         #[command(flatten)]
         which: Which,
     },
@@ -350,7 +350,7 @@ pub enum PortChange {
         /// Also write it into the host file, whose comments and order stay
         #[arg(long)]
         save: bool,
-        /// Which daemon
+        /// The daemon to ask.
         #[command(flatten)]
         which: Which,
     },
@@ -358,7 +358,7 @@ pub enum PortChange {
     Restart {
         /// The port's name; `uplink`'s kind for the uplink
         port: String,
-        /// Which daemon
+        /// The daemon to ask.
         #[command(flatten)]
         which: Which,
     },
@@ -368,7 +368,7 @@ pub enum PortChange {
         port: String,
         /// The file
         file: PathBuf,
-        /// Which daemon
+        /// The daemon to ask.
         #[command(flatten)]
         which: Which,
     },
@@ -378,7 +378,7 @@ pub enum PortChange {
         port: String,
         /// The file
         file: PathBuf,
-        /// Which daemon
+        /// The daemon to ask.
         #[command(flatten)]
         which: Which,
     },
@@ -387,12 +387,12 @@ pub enum PortChange {
 /// `group` and `uplink`.
 #[derive(Debug, Args)]
 pub struct ListCommand {
-    /// What to do
+    /// The change.
     #[command(subcommand)]
     pub change: ListChange,
 }
 
-/// What may be done to a port group or an uplink.
+/// Changes to a port group or an uplink.
 #[derive(Debug, Subcommand)]
 pub enum ListChange {
     /// Add one, with the keys of the host file: nicety group add web vlan=10; nicety uplink add tap7 kind=tap
@@ -405,7 +405,7 @@ pub enum ListChange {
         /// Also write it into the host file, whose comments and order stay
         #[arg(long)]
         save: bool,
-        /// Which daemon
+        /// The daemon to ask.
         #[command(flatten)]
         which: Which,
     },
@@ -419,7 +419,7 @@ pub enum ListChange {
         /// Also write it into the host file, whose comments and order stay
         #[arg(long)]
         save: bool,
-        /// Which daemon
+        /// The daemon to ask.
         #[command(flatten)]
         which: Which,
     },
@@ -436,7 +436,7 @@ pub enum ListChange {
         /// Also write it into the host file, whose comments and order stay
         #[arg(long)]
         save: bool,
-        /// Which daemon
+        /// The daemon to ask.
         #[command(flatten)]
         which: Which,
     },
@@ -460,7 +460,7 @@ pub struct Adapters {
     pub json: bool,
 }
 
-/// Who drives the adapters.
+/// Guests that drive the adapters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Guests {
     /// Our own drivers and TCP in processes of their own: quick, needs nothing
@@ -504,7 +504,7 @@ pub struct Compare {
     pub seed: u64,
 }
 
-/// How a guest's doorbells reach the daemon.
+/// Path of a guest's doorbells to the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Doorbells {
     /// Each write is a message
@@ -513,7 +513,7 @@ pub enum Doorbells {
     Mapped,
 }
 
-/// A number of rounds. A text that is no number becomes 0; `compare` then says what is allowed.
+/// A number of rounds. A number out of range becomes 0; `compare` then reports the range.
 fn rounds(text: &str) -> Result<u32, ParseIntError> {
     Ok(u32::try_from(text.parse::<i64>()?).unwrap_or(0))
 }
@@ -526,7 +526,7 @@ fn seed(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| format!("a seed is a whole number from 0 to {}", u64::MAX))
 }
 
-/// Who else is at a throw-away switch.
+/// Second guest of a throw-away switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Peer {
     /// A second guest with the same adapter, which serves iperf3 and netperf if this machine has them

@@ -25,13 +25,13 @@ use crate::cli::{self, Compare, Guests, HIDDEN};
 use crate::exit::{Exit, Failure};
 use crate::output;
 
-/// How often it is looked whether laying guests is to stop.
+/// Interval at which preparing guests checks for a request to stop.
 const STOPS_EVERY: Duration = Duration::from_millis(50);
 
-/// Why there are no guests of this kind: what is missing and what to do.
+/// The reason why guests of this kind are not available: the missing part and the remedy.
 struct Missing(String);
 
-/// The guests of this kind. Daemons and embedded guests are processes of this same program.
+/// The bench for guests of this kind. Daemons and embedded guests are processes of this same program.
 fn bench(guests: Guests) -> Result<Box<dyn Bench>, Missing> {
     let path = std::env::current_exe().map_err(|error| Missing(format!("this program cannot find itself: {error}")))?;
     Ok(match guests {
@@ -50,9 +50,9 @@ fn bench(guests: Guests) -> Result<Box<dyn Bench>, Missing> {
     })
 }
 
-/// The hidden command: what an embedded guest's process runs.
+/// The hidden command of an embedded guest's process.
 pub fn guest(args: &[OsString]) -> ExitCode {
-    // A code out of range is a failure of its own.
+    // A code out of range counts as a failure.
     ExitCode::from(u8::try_from(guest_main(args, &mut |line| output::tell(line))).unwrap_or(Exit::Failed as u8))
 }
 
@@ -69,7 +69,7 @@ pub fn run(args: &Compare) -> Result<(), Failure> {
     options(args).check(&adapters).map_err(unplanned)?;
     report::check(&args.report).map_err(Failure::with(Exit::Failed))?;
     let mut bench = while_stoppable(&cancel, || bench(args.guests)).map_err(|Missing(what)| {
-        // What Ctrl-C broke is not missing.
+        // After Ctrl-C an incomplete guest is an interruption, not a missing program.
         let stopped = cancel.load(Ordering::Relaxed);
         if stopped { self::stopped(RunError::Cancelled) } else { Failure::new(Exit::Missing, what) }
     })?;
@@ -80,12 +80,12 @@ pub fn run(args: &Compare) -> Result<(), Failure> {
     let mut progress = Progress::stderr();
     let results = run::run(&plan, bench.as_mut(), &again(args, &plan), &mut progress, &cancel);
     progress.finish();
-    // Guests end before anything else is said, however it went.
+    // Guests end before any further message, after success and failure.
     drop(bench);
     show(&results.map_err(stopped)?, &args.report)
 }
 
-/// The results of an earlier comparison.
+/// Results of an earlier comparison.
 fn stored(file: &Path) -> Result<Results, Failure> {
     let failed = |why: String| Failure::new(Exit::Failed, format!("--from {}: {why}", file.display()));
     let text = fs::read_to_string(file).map_err(|error| failed(error.to_string()))?;
@@ -94,16 +94,17 @@ fn stored(file: &Path) -> Result<Results, Failure> {
 
 /// Writes the report and prints the table.
 fn show(results: &Results, dir: &Path) -> Result<(), Failure> {
-    // The report first: the table's reader may have gone. Then the table, even if the report failed: a full disk must not lose minutes
-    // of measuring.
+    // The report first: the table's reader may have gone. Then the table, even if the report failed: a full disk must not lose
+    // minutes of measuring.
     let written = report::write(results, dir).map_err(Failure::with(Exit::Failed));
-    let told = output::print(&table::render(results));
-    written.and(told)?;
+    let printed = output::print(&table::render(results));
+    written.and(printed)?;
     output::print(&format!("\nReport: {}\n", absolute(&dir.join("index.html"))))
 }
 
-/// Lays guests. A signal to this process alone, unlike a terminal's Ctrl-C, does not reach the programs that do so: they are ended.
-fn while_stoppable<T>(cancel: &AtomicBool, lay: impl FnOnce() -> T) -> T {
+/// Prepares guests. A terminal's Ctrl-C reaches the programs that do so; a signal to this process alone does not, so they are ended
+/// here.
+fn while_stoppable<T>(cancel: &AtomicBool, prepare: impl FnOnce() -> T) -> T {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -114,9 +115,9 @@ fn while_stoppable<T>(cancel: &AtomicBool, lay: impl FnOnce() -> T) -> T {
                 thread::sleep(STOPS_EVERY);
             }
         });
-        let laid = lay();
+        let prepared = prepare();
         done.store(true, Ordering::Relaxed);
-        laid
+        prepared
     })
 }
 
@@ -151,7 +152,7 @@ fn stopped(error: RunError) -> Failure {
     Failure::new(exit, error)
 }
 
-/// The command that measures the same again, its length and rounds spelled out.
+/// The command that repeats the measurement, with explicit duration and rounds.
 fn again(args: &Compare, plan: &Plan) -> String {
     let (guests, adapters) = (plan.guests, args.adapters.join(","));
     let (seconds, repeat, seed) = (plan.duration.as_secs_f64(), plan.repeat, plan.seed);

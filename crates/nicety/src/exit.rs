@@ -1,11 +1,11 @@
-//! How a command ends: the exit codes that `nicety --help` lists, and why, on standard error.
+//! End of a command: the exit codes that `nicety --help` lists, and the message on standard error.
 
 use std::fmt;
 use std::process::ExitCode;
 
 use nicety_daemon::host::ReadError;
 
-/// Why a command did not do its work, as an exit code.
+/// The reason why a command did not do its work, as an exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
@@ -25,12 +25,12 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// An exit code, and what the person reads on stderr.
+/// An exit code, and the message for stderr.
 #[derive(Debug)]
 pub struct Failure {
     /// The code.
     pub exit: Exit,
-    /// What happened and what to do.
+    /// The message: the cause and the remedy.
     pub message: String,
 }
 
@@ -40,13 +40,13 @@ impl Failure {
         Failure { exit, message: message.to_string() }
     }
 
-    /// For `map_err`.
+    /// A function for `map_err`.
     pub fn with<E: ToString>(exit: Exit) -> impl Fn(E) -> Failure {
         move |error| Failure::new(exit, error)
     }
 }
 
-/// The message, each line of it with who says so: on a terminal, and in a journal, others speak too.
+/// The message, with the program's name on each line: terminals and journals mix the output of several programs.
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, line) in self.message.lines().enumerate() {

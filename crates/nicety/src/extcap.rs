@@ -1,5 +1,5 @@
-//! Wireshark's way to capture by a program (doc/extcap.adoc of Wireshark 4): a link to this one in its extcap folder lists the ports of
-//! the daemons that run, and captures from them.
+//! Wireshark's interface to external capture programs (doc/extcap.adoc of Wireshark 4): a link to this program in its extcap folder
+//! lists the ports of running daemons, and captures from them.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -48,16 +48,16 @@ struct Words {
     stage: String,
 }
 
-/// The stage that is none.
+/// The value for both stages.
 const BOTH: &str = "both";
 
-/// Whether this command line is Wireshark's.
+/// Whether this command line comes from Wireshark.
 pub fn is_asked(words: &[OsString]) -> bool {
     let first = words.get(1).and_then(|word| word.to_str());
     first.is_some_and(|word| word == "--capture" || word.starts_with("--extcap-"))
 }
 
-/// Answers it.
+/// Answers Wireshark's request.
 pub fn run(words: &[OsString]) -> Result<ExitCode, Failure> {
     let words = Words::try_parse_from(words).map_err(Failure::with(Exit::Usage))?;
     if words.capture {
@@ -76,18 +76,18 @@ pub fn run(words: &[OsString]) -> Result<ExitCode, Failure> {
             ("egress", "Frames as they are offered to the port"),
         ] {
             let usual = value == BOTH;
-            // A text takes whatever is written to it.
+            // Writing to a `String` cannot fail.
             let _ = writeln!(text, "value {{arg=0}}{{value={value}}}{{display={display}}}{{default={usual}}}");
         }
     } else if let Some(filter) = &words.extcap_capture_filter {
-        // What is said is why it is wrong.
+        // Wireshark expects the error's text, or nothing for a valid filter.
         text = compiled(filter).err().map(|failure| failure.message).unwrap_or_default();
     }
     output::print(&text).map(|()| ExitCode::SUCCESS)
 }
 
-/// What may be captured: its name for Wireshark, which daemon's, and what it is there.
-fn places() -> BTreeMap<String, (PathBuf, String, String)> {
+/// Possible sources of a capture: the name for Wireshark; then its daemon's control socket, its name there, and a description.
+fn sources() -> BTreeMap<String, (PathBuf, String, String)> {
     let search = Search::new();
     let mut found = Vec::new();
     for running in &search.running {
@@ -110,8 +110,8 @@ fn places() -> BTreeMap<String, (PathBuf, String, String)> {
 
 fn interfaces() -> String {
     let mut text = format!("extcap {{version={}}}\n", env!("CARGO_PKG_VERSION"));
-    for (value, (_, _, display)) in places() {
-        // Braces end a value.
+    for (value, (_, _, display)) in sources() {
+        // A brace would end the value.
         let display = display.replace(['{', '}'], "");
         let _ = writeln!(text, "interface {{value={value}}}{{display={display}}}");
     }
@@ -122,7 +122,7 @@ fn capture(words: &Words) -> Result<(), Failure> {
     let missing = |what: &str| Failure::new(Exit::Usage, format!("{what} is missing"));
     let interface = words.extcap_interface.as_ref().ok_or_else(|| missing("--extcap-interface"))?;
     let fifo = words.fifo.as_ref().ok_or_else(|| missing("--fifo"))?;
-    let (control, of, _) = places()
+    let (control, of, _) = sources()
         .remove(interface)
         .ok_or_else(|| Failure::new(Exit::Missing, format!("no daemon that runs has {interface}")))?;
     let filter = words.extcap_capture_filter.as_deref().filter(|words| !words.is_empty());

@@ -1,4 +1,4 @@
-//! Which daemon a command means: the one that serves the host file that is named or lies here, or else the one that runs.
+//! Selects a command's daemon: the one that serves the host file that is named or in this folder, or else the running one.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::output;
 use crate::ports::{failure, odd};
 use crate::serve::control_of;
 
-/// How long a daemon that may not be the one that is meant has to say who it is.
+/// Time limit for a daemon, perhaps not the right one, to identify itself.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A daemon that answers.
@@ -30,18 +30,18 @@ pub struct Running {
     pub host: PathBuf,
 }
 
-/// What was looked for, and where.
+/// Result of a search for daemons, and the folders searched.
 #[derive(Debug)]
 pub struct Search {
     /// Daemons that answer.
     pub running: Vec<Running>,
-    /// Why others did not.
+    /// The reasons why others did not answer.
     silent: Vec<String>,
     found: Found,
 }
 
 impl Search {
-    /// Asks all that are found who they are.
+    /// Asks all daemons that are found to identify themselves.
     pub fn new() -> Self {
         let found = Registry::here().look();
         let (mut running, mut silent) = (Vec::new(), Vec::new());
@@ -57,14 +57,14 @@ impl Search {
         Self { running, silent, found }
     }
 
-    /// Where was looked, and what was not taken for a daemon.
+    /// The folders searched, and the entries that are not a running daemon.
     fn places(&self) -> String {
         let odd: String = self.odd().iter().map(|odd| format!("; {odd}")).collect();
         let folders: Vec<String> = self.found.folders.iter().map(|folder| folder.display().to_string()).collect();
         format!("looked in {}{odd}", folders.join(", "))
     }
 
-    /// What was not taken for a daemon that runs, and why.
+    /// Entries that are not a running daemon, with the reason.
     pub fn odd(&self) -> Vec<String> {
         let left_out = |folder: &PathBuf| format!("left out {}, to which others may write", folder.display());
         let stale = |(_, socket): &(PathBuf, PathBuf)| format!("nobody serves {} any more", socket.display());
@@ -72,7 +72,7 @@ impl Search {
         folders.chain(self.found.stale.iter().map(stale)).chain(self.silent.iter().cloned()).collect()
     }
 
-    /// That daemons ended without a word: they were killed.
+    /// Message about daemons that were killed: they left their sockets.
     fn gone(&self) -> Option<String> {
         let sockets: Vec<String> = self.found.stale.iter().map(|(_, socket)| socket.display().to_string()).collect();
         let (daemon, have) = if sockets.len() > 1 { ("daemons", "have") } else { ("a daemon", "has") };
@@ -80,17 +80,17 @@ impl Search {
             .then(|| format!("{daemon} that answered at {} {have} ended without a word", sockets.join(", ")))
     }
 
-    /// That there is none.
+    /// The error that no daemon was found.
     pub fn none(&self) -> Failure {
         Failure::new(Exit::Missing, format!("no daemon was found: {}", self.places()))
     }
 
-    /// Those that run, a line each.
+    /// The running daemons, a line each.
     fn list(&self) -> String {
         self.running.iter().map(|running| format!("\n  {}", line(running))).collect()
     }
 
-    /// The one daemon that runs, or that has the port.
+    /// The one running daemon, or the one that has the port.
     fn only(mut self, port: Option<&str>) -> Result<Running, Failure> {
         let missing = |what: String| Failure::new(Exit::Missing, what);
         let start = "start one with `nicety serve FILE`, or name the socket of one that runs: --control SOCKET";
@@ -122,22 +122,22 @@ impl Search {
     }
 }
 
-/// A daemon in a line.
+/// Describes a daemon in a line.
 pub fn line(running: &Running) -> String {
     format!("process {} serves {} (control {})", running.pid, running.host.display(), running.control.display())
 }
 
-/// What a command is about.
+/// Subject of a command.
 #[derive(Debug)]
 pub enum Meant {
-    /// A host file that was named, or lies here.
+    /// A host file that is named, or is in this folder.
     File(Box<Host>),
-    /// The only daemon that can be meant.
+    /// The only possible daemon.
     Daemon(Running),
 }
 
 impl Meant {
-    /// The host file that is named, or lies here; else the daemon that runs, or the one that has the port.
+    /// Selects the host file that is named, or is in this folder; else the running daemon, or the one that has the port.
     pub fn by(named: Option<&Path>, port: Option<&str>) -> Result<Self, Failure> {
         match Host::read(named.unwrap_or(Path::new(HOST_FILE))) {
             Ok(host) => Ok(Self::File(Box::new(host))),
@@ -145,13 +145,13 @@ impl Meant {
                 let search = Search::new();
                 let gone = search.gone();
                 let running = search.only(port)?;
-                // It may be the one that is gone that was meant.
+                // The person may have meant the daemon that is gone.
                 if let Some(gone) = gone {
                     output::tell(format_args!("note: {gone}; this is about another one: {}", line(&running)));
                 }
                 Ok(Self::Daemon(running))
             }
-            // A file with mistakes says not where its daemon is; the daemon says which file it serves.
+            // A file with mistakes does not give its daemon's socket. But a daemon reports its file: search by that.
             Err(error) => {
                 let path = std::path::absolute(named.unwrap_or(Path::new(HOST_FILE))).unwrap_or_default();
                 let search = Search::new();
@@ -169,8 +169,8 @@ impl Meant {
     }
 }
 
-/// The control socket of the daemon that serves a host file: where it belongs, or where a daemon that was started in another environment
-/// has it. If there is none, that is the place where it belongs, and where else was looked.
+/// The control socket of the daemon that serves a host file: the usual path, or the path of a daemon that was started in another
+/// environment. If no daemon runs: the usual path, and a text about the other places searched.
 pub fn control(host: &Host) -> Result<(PathBuf, Option<String>), Failure> {
     let usual = control_of(host);
     if let Ok(usual) = &usual
@@ -189,22 +189,22 @@ pub fn control(host: &Host) -> Result<(PathBuf, Option<String>), Failure> {
 /// A host, and its source: a daemon or the host file.
 #[derive(Debug)]
 pub struct Origin {
-    /// The host that runs, or the file's, with the live changes that were kept.
+    /// The running host, or the file's with the live changes that were kept.
     pub host: Host,
-    /// The daemon that answers where the file's would, whether it serves this file or another.
+    /// The daemon that answers at the file's control socket, whether it serves this file or another.
     pub control: Option<PathBuf>,
-    /// Whether `host` is what the daemon said.
+    /// Whether `host` comes from the daemon.
     pub is_running: bool,
-    /// The host file as it is now, if the daemon that serves it answered.
+    /// The current host file, if the daemon that serves it answered.
     pub file: Option<Box<Host>>,
-    /// Why the daemon can have no control socket, if so.
+    /// The reason why the daemon can have no control socket, if so.
     pub deep: Option<Failure>,
-    /// The source, and why it is no better one, in sentences.
+    /// The source, and the reasons why there is no better one, in sentences.
     pub notes: Vec<String>,
 }
 
 impl Origin {
-    /// Asks the daemon that is meant. Only where none runs, what counts is the host file.
+    /// Asks the selected daemon. Uses the host file only if that daemon does not run.
     pub fn find(named: Option<&Path>, control: Option<&Path>, port: Option<&str>) -> Result<Self, Failure> {
         if let Some(control) = control {
             return Self::running(control, None);
@@ -233,7 +233,7 @@ impl Origin {
         Ok(Self { host, control: Some(control.to_owned()), is_running: true, file, deep: None, notes })
     }
 
-    /// The host that the daemon of this file serves, or else would serve.
+    /// The host that the daemon of this file serves, or would serve.
     fn of_file(file: Host, named: &Path) -> Result<Self, Failure> {
         let named = named.display();
         let (mut control, mut deep, mut whys) = (None, None, Vec::new());

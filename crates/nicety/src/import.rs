@@ -13,20 +13,20 @@ use crate::cli::Import;
 use crate::exit::{Exit, Failure};
 use crate::output;
 
-/// The longest XML that is read, in bytes: libvirt's own limit for a message.
+/// Longest XML that is read, in bytes: libvirt's own limit for a message.
 const MOST: u64 = 32 << 20;
-/// Bits per second of libvirt's rates, which are in KiB/s.
+/// Libvirt's unit of rates, KiB/s, in bits per second.
 const RATE_BITS: u64 = 8 * 1024;
-/// Models that have another name here.
+/// Models with another name here.
 const MODELS: [(&str, &str); 3] =
     [("virtio", "virtio-net"), ("virtio-non-transitional", "virtio-net"), ("virtio-transitional", "virtio-net-pci")];
 
-/// What an XML comes to.
+/// Result of an import.
 #[derive(Debug, Default)]
 struct Imported {
     /// `[[port]]` tables.
     text: String,
-    /// What is not taken over.
+    /// Settings that are not imported.
     notes: Vec<String>,
 }
 
@@ -48,7 +48,7 @@ pub fn run(args: &Import) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The ports of a domain, or of one `<interface>`; or what is wrong.
+/// The ports of a domain, or of one `<interface>`. The error describes the mistake.
 fn import(xml: &str) -> Result<Imported, String> {
     let document = Document::parse(xml).map_err(|error| format!("it is no XML that can be read: {error}"))?;
     let domain = document.root_element();
@@ -105,11 +105,11 @@ fn port(interface: Node<'_, '_>, name: &str, imported: &mut Imported) -> Result<
         note(format!("the filter {filter} is left out: see forged_transmits, arp_guard and dhcp_guard"));
     }
     if let Some(bandwidth) = child(interface, "bandwidth") {
-        for (way, keys) in [
+        for (direction, keys) in [
             ("inbound", ["receive_average", "receive_peak", "receive_burst"]),
             ("outbound", ["send_average", "send_peak", "send_burst"]),
         ] {
-            let Some(limits) = child(bandwidth, way) else { continue };
+            let Some(limits) = child(bandwidth, direction) else { continue };
             values.extend(shape(limits, keys)?);
             if limits.attribute("floor").is_some() {
                 note("<inbound floor> is left out: no port is guaranteed a share".to_owned());
@@ -117,31 +117,31 @@ fn port(interface: Node<'_, '_>, name: &str, imported: &mut Imported) -> Result<
         }
     }
     let begin = if imported.text.is_empty() { "" } else { "\n" };
-    let _a_text_takes_all = writeln!(imported.text, "{begin}[[port]]");
+    let _infallible = writeln!(imported.text, "{begin}[[port]]");
     for (key, value) in values {
-        let _a_text_takes_all = writeln!(imported.text, "{key} = {value}");
+        let _infallible = writeln!(imported.text, "{key} = {value}");
     }
     Ok(())
 }
 
 /// `<inbound>` or `<outbound>`: rates in KiB/s, the burst in KiB.
 fn shape(limits: Node<'_, '_>, keys: [&'static str; 3]) -> Result<Vec<(&'static str, String)>, String> {
-    let way = limits.tag_name().name();
+    let direction = limits.tag_name().name();
     let mut values = Vec::new();
     for (name, key) in ["average", "peak", "burst"].into_iter().zip(keys) {
         let Some(text) = limits.attribute(name) else { continue };
-        let number = whole(text, &format!("<{way} {name}>"))?;
+        let number = whole(text, &format!("<{direction} {name}>"))?;
         let rate = || {
             let bits = number.checked_mul(RATE_BITS).map(|bits| format!("{bits}bit/s"));
             bits.and_then(|bits| bits.parse::<Rate>().ok()).map(|rate| rate.to_string())
         };
         let value = if name == "burst" { Some(format!("{number}KiB")) } else { rate() };
-        values.push((key, quoted(&value.ok_or(format!("<{way} {name}='{text}'> is beyond 10Tbit/s"))?)));
+        values.push((key, quoted(&value.ok_or(format!("<{direction} {name}='{text}'> is beyond 10Tbit/s"))?)));
     }
     Ok(values)
 }
 
-/// `<vlan>`: one tag is an access port's, unless it is said to be a trunk.
+/// `<vlan>`: one tag means an access port, unless it is declared as a trunk.
 fn vlans(vlan: Node<'_, '_>) -> Result<Vec<(&'static str, String)>, String> {
     let mut ids = Vec::new();
     let mut native = None;
@@ -175,7 +175,7 @@ fn whole(text: &str, what: &str) -> Result<u64, String> {
     number.ok_or_else(|| format!("{what}: {text:?} is no whole number above 0"))
 }
 
-/// A text as TOML writes it: JSON's escapes are TOML's too.
+/// A text as TOML writes it: JSON's escapes are valid in TOML.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

@@ -1,6 +1,6 @@
 use super::*;
 
-/// A domain with these elements in its interface, besides address and model.
+/// A domain with an interface of these elements, in addition to address and model.
 fn domain(more: &str) -> String {
     format!(
         "<domain type='kvm'><name>web 1</name><devices><interface type='vhostuser'>\
@@ -79,8 +79,8 @@ fn what_cannot_be_a_port_is_refused_and_named() {
         ("<vlan><tag id='1' nativeMode='tagged'/></vlan>".to_owned(), "a native VLAN is untagged here"),
         ("<driver queues='99'/>".to_owned(), "queue pairs"),
     ] {
-        let said = import(&domain(&more)).unwrap_err();
-        assert!(said.contains(expected), "{more}: {said}");
+        let error = import(&domain(&more)).unwrap_err();
+        assert!(error.contains(expected), "{more}: {error}");
     }
     for (xml, expected) in [
         ("<domain", "it is no XML that can be read"),
@@ -89,8 +89,8 @@ fn what_cannot_be_a_port_is_refused_and_named() {
         ("<interface/>", "it has no <mac"),
         ("<!DOCTYPE a [<!ENTITY b 'c'>]><interface/>", "it is no XML that can be read"),
     ] {
-        let said = import(xml).unwrap_err();
-        assert!(said.contains(expected), "{xml}: {said}");
+        let error = import(xml).unwrap_err();
+        assert!(error.contains(expected), "{xml}: {error}");
     }
     let unknown = import(&domain("").replace("'virtio'", "'spapr-vlan'")).unwrap_err();
     assert!(unknown.contains("there is no adapter for <model type='spapr-vlan'/>"), "{unknown}");

@@ -1,7 +1,8 @@
-//! The log of `nicety serve` on standard error. Logging never waits for the log's reader: a line goes to a buffer, and a thread of its
-//! own writes the buffer out. Lines for which there is no room are left out whole; the log says how many in their place.
+//! The log of `nicety serve` on standard error. Logging never waits for the log's reader: a line goes to a buffer, and a separate
+//! thread writes the buffer. A line that does not fit is left out whole; the log then reports how many lines are missing at that
+//! place.
 //!
-//! Not `tracing-appender`: it does not report the lines that it loses, complains on stdout (`println!`, which panics if that is
+//! Not `tracing-appender`: it does not report the lines that it loses, prints errors on stdout (`println!`, which panics if that is
 //! closed), and brings more crates.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
@@ -27,50 +28,50 @@ use crate::output;
 
 pub mod filter;
 
-/// Bytes of lines that were not read yet.
+/// Most bytes of lines that are not written yet.
 const ROOM_BYTES: usize = 1 << 20;
 /// Bytes written at once: a pipe takes no more without splitting them (pipe(7), `PIPE_BUF`).
 const PART_BYTES: usize = 4096;
-/// How long the end, or a panic, waits for what is still to be written.
+/// Longest wait for unwritten lines at the end or in a panic.
 const TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The log; what it still has to say is written when this is dropped, as far as somebody reads it soon.
+/// The log. Dropping it writes the remaining lines, if they are read soon.
 #[derive(Debug)]
 pub struct Log(Arc<Lines>);
 
-/// Begins it: as much as is asked for, to standard error.
+/// Starts the log at the requested levels, on standard error.
 pub fn start(asked: Targets) -> Result<Log, Failure> {
-    let colours = are_colours_wanted(io::stderr().is_terminal(), std::env::var_os("NO_COLOR").as_deref());
+    let colours = use_colours(io::stderr().is_terminal(), std::env::var_os("NO_COLOR").as_deref());
     let log = Log::start(move |bytes| write_all(io::stderr(), bytes), colours).map_err(Failure::with(Exit::Failed))?;
     let formatted = format(Arc::clone(&log.0), colours).with_max_level(LevelFilter::TRACE).finish();
     formatted.with(asked).try_init().map_err(|error| Failure::new(Exit::Failed, error))?;
-    // The thread waits for a reader, and joining it would too.
+    // The hook does not join the thread: that could wait for a reader too.
     let lines = Arc::clone(&log.0);
     std::panic::set_hook(Box::new(move |panic| {
         let (thread, trace) = (std::thread::current(), Backtrace::force_capture());
         let trace = if trace.status() == BacktraceStatus::Captured { format!("\n{trace}") } else { String::new() };
-        lines.insist(format_args!("thread {:?} {panic}{trace}", thread.name().unwrap_or("?")));
-        // It may be the program's end.
+        lines.push_always(format_args!("thread {:?} {panic}{trace}", thread.name().unwrap_or("?")));
+        // The panic may end the program.
         lines.wait();
     }));
     Ok(log)
 }
 
-/// On a terminal they are, unless `NO_COLOR` is there and not empty (no-color.org).
-fn are_colours_wanted(terminal: bool, no_color: Option<&OsStr>) -> bool {
+/// Colours are used on a terminal, unless `NO_COLOR` is set and not empty (no-color.org).
+fn use_colours(terminal: bool, no_color: Option<&OsStr>) -> bool {
     terminal && no_color.is_none_or(OsStr::is_empty)
 }
 
-/// How a line looks.
+/// Format of a line.
 fn format<W>(writer: W, colours: bool) -> SubscriberBuilder<DefaultFields, Format, LevelFilter, W>
 where
     W: for<'a> tracing_subscriber::fmt::MakeWriter<'a> + 'static,
 {
-    // What cannot be written would be reported with `eprintln!`.
+    // Without this, write errors would be reported with `eprintln!`.
     tracing_subscriber::fmt().with_writer(writer).with_ansi(colours).with_target(false).log_internal_errors(false)
 }
 
-/// A line that tells of those before it, whatever is logged else.
+/// The line that reports missing lines, independent of the log's levels.
 fn left_out(count: u64, colours: bool) -> Vec<u8> {
     let line = Arc::new(Lines::default());
     let log = format(Arc::clone(&line), colours).with_max_level(LevelFilter::WARN).finish();
@@ -85,13 +86,13 @@ fn left_out(count: u64, colours: bool) -> Vec<u8> {
 }
 
 impl Log {
-    /// With a thread that writes: what does so says how many bytes of what it was given went out.
+    /// Starts a thread that calls `write`. `write` returns how many of the given bytes were written.
     fn start(write: impl FnMut(&[u8]) -> usize + Send + 'static, colours: bool) -> Result<Log, io::Error> {
         let lines = Arc::new(Lines::default());
         let thread = std::thread::Builder::new().name("log".to_owned()).stack_size(256 << 10);
         let written = Arc::clone(&lines);
         let mut out = Out { write, colours, left_out: 0, torn: false };
-        // Not joined: it may wait for a reader, who may never come.
+        // The thread is not joined: it may wait for a reader that never comes.
         thread.spawn(move || {
             written.take(|part| match part {
                 Part::Lines(lines) => out.lines(lines),
@@ -101,9 +102,9 @@ impl Log {
         Ok(Log(lines))
     }
 
-    /// Ends it, with words that are no line of the log.
+    /// Ends the log, with a text that is not a log line.
     pub fn end(self, words: impl Display) {
-        self.0.insist(words);
+        self.0.push_always(words);
     }
 }
 
@@ -114,7 +115,7 @@ impl Drop for Log {
     }
 }
 
-/// Where lines go, which may take no more for a time, such as a disk that is full.
+/// Destination of lines. It may refuse them for a time, such as a disk that is full.
 struct Out<W> {
     write: W,
     colours: bool,
@@ -136,21 +137,21 @@ impl<W: FnMut(&[u8]) -> usize> Out<W> {
         self.tell();
     }
 
-    /// Tells of lines that are missing, if any are; false if even that cannot be written.
+    /// Reports missing lines, if there are any. False if the report could not be written either.
     fn tell(&mut self) -> bool {
         if self.left_out == 0 {
             return true;
         }
         let mut line = if self.torn { vec![b'\n'] } else { Vec::new() };
         line.extend(left_out(self.left_out, self.colours));
-        let told = self.put(&line) == line.len();
-        if told {
+        let reported = self.put(&line) == line.len();
+        if reported {
             self.left_out = 0;
         }
-        told
+        reported
     }
 
-    /// Writes what can be. How much that was.
+    /// Writes as much as possible. Returns the number of bytes written.
     fn put(&mut self, bytes: &[u8]) -> usize {
         let done = (self.write)(bytes);
         if let Some(last) = bytes[..done].last() {
@@ -160,21 +161,21 @@ impl<W: FnMut(&[u8]) -> usize> Out<W> {
     }
 }
 
-/// Some of what is to be written.
+/// An item to write.
 #[derive(Debug)]
 enum Part {
     /// Whole lines.
     Lines(Vec<u8>),
-    /// There was no room for so many.
+    /// Number of lines without room.
     LeftOut(u64),
 }
 
 #[derive(Debug, Default)]
 struct State {
     parts: VecDeque<Part>,
-    /// Of lines, with those that are being written.
+    /// Bytes of lines, with those that are being written.
     bytes: usize,
-    /// Whether the thread has something to do, or is about to look.
+    /// Whether the thread has work, or is about to check for work.
     busy: bool,
     ends: bool,
 }
@@ -209,7 +210,7 @@ impl Lines {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Gives the thread something to do. It is woken only if it sleeps.
+    /// Changes the state and gives the thread work. Wakes it only if it sleeps.
     fn change(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.state();
         change(&mut state);
@@ -220,18 +221,18 @@ impl Lines {
         }
     }
 
-    /// Adds words for which there is always room.
-    fn insist(&self, words: impl Display) {
+    /// Adds a text, even if the buffer is full.
+    fn push_always(&self, words: impl Display) {
         let line = format!("{words}\n");
         self.change(|state| state.push(line.as_bytes()));
     }
 
-    /// Until all is written, or for as long as that is worth.
+    /// Waits until all is written, at most [`TIMEOUT`].
     fn wait(&self) {
-        let _it_may_be_in_vain = self.all_written.wait_timeout_while(self.state(), TIMEOUT, |state| state.busy);
+        let _timed_out = self.all_written.wait_timeout_while(self.state(), TIMEOUT, |state| state.busy);
     }
 
-    /// The thread's: writes what comes, until the end.
+    /// The thread's loop: writes lines until the log ends.
     fn take(&self, mut write: impl FnMut(&Part)) {
         let mut state = self.state();
         loop {
@@ -254,7 +255,7 @@ impl Lines {
     }
 }
 
-/// One call is one line: `fmt` writes an event with `write_all`.
+/// Each call is one line: `fmt` writes an event with one `write_all`.
 impl Write for &Lines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.change(|state| if state.bytes + line.len() <= ROOM_BYTES { state.push(line) } else { state.leave_out() });
@@ -266,12 +267,12 @@ impl Write for &Lines {
     }
 }
 
-/// Writes it, however long that takes. How much of it could be: a disk may be full.
+/// Writes the bytes, however long it takes. Returns how many were written: a disk may be full.
 fn write_all(out: impl AsFd, bytes: &[u8]) -> usize {
     let mut done = 0;
     while done < bytes.len() {
         let written = match rustix::io::write(&out, &bytes[done..]) {
-            // Somebody else who has the terminal, or the pipe, may have made it so (O_NONBLOCK).
+            // Another process that shares the terminal or pipe may have set O_NONBLOCK.
             Err(Errno::AGAIN) => poll(&mut [PollFd::new(&out, PollFlags::OUT)], None).map(|_ready| 0),
             Ok(0) => break,
             written => written,

@@ -1,4 +1,4 @@
-//! Readers who come late, slowly, or never.
+//! Readers that come late, slowly, or never.
 
 use std::fs::File;
 use std::io::Read;
@@ -22,18 +22,18 @@ fn say(log: &Log, line: &str) {
     (&*log.0).write_all(line.as_bytes()).unwrap();
 }
 
-/// A log, and who reads it, part by part: nothing is written until it is received.
+/// A log, and its reader, part by part: nothing is written until it is received.
 fn unread() -> (Log, Receiver<Vec<u8>>) {
     let (send, reader) = sync_channel(0);
     let write = move |bytes: &[u8]| {
-        let _nobody_may_read = send.send(bytes.to_vec());
+        let _reader_gone = send.send(bytes.to_vec());
         bytes.len()
     };
     let log = Log::start(write, false).unwrap();
     (log, reader)
 }
 
-/// Ends it while somebody reads all there is.
+/// Ends the log while a reader takes everything.
 fn rest(log: Log, reader: &Receiver<Vec<u8>>) -> String {
     let ends = std::thread::spawn(|| drop(log));
     let rest = reader.iter().flatten().collect();
@@ -46,15 +46,15 @@ fn whoever_logs_does_not_wait_for_a_reader_and_what_has_no_room_is_left_out_whol
     let (log, reader) = unread();
     let many = 3 * ROOM_BYTES / LINE_BYTES;
     (0..many).for_each(|number| say(&log, &line(number)));
-    // Twice at least: somebody has read a little, and there is a little room, at once or bit by bit as the log's thread writes.
+    // Twice at least: the reader has taken a little, so there is a little room, at once or bit by bit as the log's thread writes.
     let mut read: Vec<u8> = reader.iter().take(20).flatten().collect();
     (many..2 * many).for_each(|number| say(&log, &line(number)));
     read.extend(rest(log, &reader).into_bytes());
     let (mut next, mut left_out) = (0, Vec::new());
     for line in String::from_utf8(read).unwrap().lines() {
-        if let Some(told) = line.strip_suffix(LEFT_OUT) {
+        if let Some(report) = line.strip_suffix(LEFT_OUT) {
             let count: usize =
-                told.split_once("  WARN ").unwrap().1.strip_suffix(" lines were").unwrap().parse().unwrap();
+                report.split_once("  WARN ").unwrap().1.strip_suffix(" lines were").unwrap().parse().unwrap();
             left_out.push((next, count));
             next += count;
         } else {
@@ -70,17 +70,17 @@ fn whoever_logs_does_not_wait_for_a_reader_and_what_has_no_room_is_left_out_whol
 #[test]
 fn what_was_left_out_is_told_whatever_else_is_not() {
     let errors = tracing_subscriber::fmt().with_max_level(LevelFilter::ERROR).with_writer(io::sink).finish();
-    let told = tracing::subscriber::with_default(errors, || [left_out(1, false), left_out(2, false)]);
-    let [one, two] = told.map(|told| String::from_utf8(told).unwrap());
+    let report = tracing::subscriber::with_default(errors, || [left_out(1, false), left_out(2, false)]);
+    let [one, two] = report.map(|report| String::from_utf8(report).unwrap());
     assert!(one.ends_with(&format!("Z  WARN 1 line was{LEFT_OUT}\n")), "{one}");
     assert!(two.ends_with(&format!("Z  WARN 2 lines were{LEFT_OUT}\n")), "{two}");
-    // As any line of the log looks at a terminal.
+    // The format of a log line on a terminal.
     let line = Arc::new(Lines::default());
     tracing::subscriber::with_default(format(Arc::clone(&line), true).finish(), || error!("it"));
     let Some(Part::Lines(error)) = line.state().parts.pop_front() else { panic!("a line") };
-    let (error, told) = (String::from_utf8(error).unwrap(), String::from_utf8(left_out(2, true)).unwrap());
+    let (error, report) = (String::from_utf8(error).unwrap(), String::from_utf8(left_out(2, true)).unwrap());
     let head = |line: &str| line.replace(|c: char| c.is_ascii_digit(), "0").split_once('Z').unwrap().0.to_owned();
-    assert!(error.starts_with('\x1b') && head(&error) == head(&told), "{error}{told}");
+    assert!(error.starts_with('\x1b') && head(&error) == head(&report), "{error}{report}");
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn words_that_cannot_be_left_out_come_behind_what_was() {
     let (log, reader) = unread();
     let many = 2 * ROOM_BYTES / LINE_BYTES;
     (0..many).for_each(|number| say(&log, &line(number)));
-    log.0.insist("a panic");
+    log.0.push_always("a panic");
     let read = rest(log, &reader);
     assert!(read.ends_with(&format!(" lines were{LEFT_OUT}\na panic\n")), "{}", &read[read.len() - 300..]);
 }
@@ -157,7 +157,7 @@ fn lines_that_a_full_disk_does_not_take_are_counted_and_no_line_is_glued_to_a_ha
         done
     };
     let mut out = Out { write, colours: false, left_out: 0, torn: false };
-    // Room for so many bytes more, before each part.
+    // Bytes of room on the disk before each part.
     let rooms = [250, 0, 30, 30, 5, 1000, 1000];
     for (part, room) in rooms.into_iter().enumerate() {
         let mut disk = disk.lock().unwrap();
@@ -170,6 +170,6 @@ fn lines_that_a_full_disk_does_not_take_are_counted_and_no_line_is_glued_to_a_ha
         text.lines().filter(|line| line.len() + 1 == LINE_BYTES).filter_map(|line| line.parse().ok()).collect();
     assert_eq!(whole, [0, 1, 10, 11, 12, 13], "{text}");
     assert!(text.contains(&format!("Z  WARN 8 lines were{LEFT_OUT}\n{}", line(10))), "{text}");
-    // Halves there are, of what was to be said of that, each in a line of its own.
+    // Report lines may be cut, but each is a line of its own.
     assert!(text.lines().all(|line| line.len() < LINE_BYTES || line.contains(LEFT_OUT)), "{text}");
 }

@@ -1,6 +1,6 @@
 //! The program: commands and exit codes (README.md; docs/host-file.md).
 #![forbid(unsafe_code)]
-// They panic when the terminal is gone: `output` has what is used instead.
+// These macros panic when the terminal is gone: use `output` instead.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 use std::ffi::OsString;
@@ -36,8 +36,8 @@ use cli::{Cli, Command};
 use exit::{Exit, Failure};
 
 fn main() -> ExitCode {
-    // Then a limit of files' sizes (`ulimit -f`) is an error of whatever is written, and not the end of all guests.
-    let _the_limit_ends_the_program_then = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
+    // With this handler a file size limit (`ulimit -f`) is an error of the write, and does not end the program with all guests.
+    let _failure_keeps_default_action = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     let words: Vec<OsString> = std::env::args_os().collect();
     if extcap::is_asked(&words) {
         return ended(extcap::run(&words));
@@ -77,11 +77,11 @@ fn ended(done: Result<ExitCode, Failure>) -> ExitCode {
     })
 }
 
-/// What was asked for is no command: help, the version, or a command line with a mistake.
+/// Answers a command line without a command: help, the version, or a mistake.
 fn no_command(error: &clap::Error) -> ExitCode {
     match error.render().to_string().strip_prefix("error: ") {
         Some(mistake) => output::tell(format_args!("nicety: {}", mistake.trim_end())),
-        // Coloured on a terminal. If that fails, there is nobody to tell.
+        // Coloured on a terminal. If that fails, no error can be reported.
         None => drop(error.print()),
     }
     ExitCode::from(if error.use_stderr() { Exit::Usage as u8 } else { 0 })

@@ -1,5 +1,5 @@
-//! Text for stdout: written at once, columns aligned, amounts short. A reader who has gone (`| head`) is no error, nor is a terminal
-//! that was closed, of which `eprintln!` would make a panic.
+//! Text for stdout: written at once, with aligned columns and short numbers. A reader that has gone (`| head`) is no error, nor is
+//! a closed terminal, on which `eprintln!` would panic.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -17,9 +17,9 @@ pub fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Writes a line to stderr. If that fails, there is nobody to tell.
+/// Writes a line to stderr. If that fails, no error can be reported.
 pub fn tell(line: impl Display) {
-    // In one write, so that no other output comes between.
+    // One write, so other output cannot come between.
     let _ = io::stderr().lock().write_all(format!("{line}\n").as_bytes());
 }
 

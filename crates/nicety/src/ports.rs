@@ -1,4 +1,4 @@
-//! `nicety ports`: what a running daemon says of its ports.
+//! `nicety ports`: a running daemon's reports about its ports.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::exit::{Exit, Failure};
 use crate::find::{self, Meant, Search};
 use crate::output::{self, columns, count, size};
 
-/// Entries of a list that are shown; `--json` has all.
+/// Most entries of a list that are shown; `--json` has all.
 const LISTED_MOST: usize = 8;
 
 /// Runs it.
@@ -41,7 +41,7 @@ pub fn run(args: &Ports) -> Result<(), Failure> {
         Some(name) => {
             if let Some(host) = &host {
                 match ask(Ask::Version)? {
-                    Reply::Version(DaemonView { host: served, .. }) => tell_of_another(host, &served),
+                    Reply::Version(DaemonView { host: served, .. }) => note_other_file(host, &served),
                     other => return Err(odd(&other)),
                 }
             }
@@ -63,7 +63,7 @@ pub fn run(args: &Ports) -> Result<(), Failure> {
         None => match ask(Ask::Ports)? {
             Reply::Ports(PortList { ports, host: served }) => {
                 if let Some(host) = &host {
-                    tell_of_another(host, &served);
+                    note_other_file(host, &served);
                 }
                 ports
             }
@@ -83,7 +83,7 @@ pub fn run(args: &Ports) -> Result<(), Failure> {
     output::print(&text)
 }
 
-/// Brings a port back that has failed.
+/// Restarts a port that has failed.
 pub(crate) fn restart(port: &str, host: Option<&Path>, control: Option<&Path>) -> Result<(), Failure> {
     let socket = match control {
         Some(control) => control.to_owned(),
@@ -141,7 +141,7 @@ fn all(args: &Ports) -> Result<(), Failure> {
         let ports = match control::ask(&running.control, Ask::Ports) {
             Ok(Reply::Ports(PortList { ports, .. })) => ports,
             Ok(other) => return Err(odd(&other)),
-            // It may be starting, or have ended since.
+            // The daemon may be starting, or may have ended meanwhile.
             Err(error) => {
                 output::tell(format_args!("note: {}: {error}", find::line(running)));
                 continue;
@@ -167,8 +167,8 @@ fn all(args: &Ports) -> Result<(), Failure> {
     output::print(&text)
 }
 
-/// The daemon may serve another file than the one that was asked for.
-fn tell_of_another(host: &Host, served: &Path) {
+/// Notes that the daemon serves another file than the requested one.
+fn note_other_file(host: &Host, served: &Path) {
     if !is_same(&host.path, served) {
         let (served, asked) = (served.display(), host.path.display());
         output::tell(format_args!(
@@ -181,7 +181,7 @@ fn tell_of_another(host: &Host, served: &Path) {
 pub(crate) fn failure(error: AskError) -> Failure {
     let exit = match &error {
         AskError::Nobody(_) | AskError::Starting(_) => Exit::Missing,
-        // What was asked for is wrong; else it could not be done.
+        // The request is wrong; otherwise the daemon could not do it.
         AskError::Refused(problem) if !problem.is_right() && matches!(problem.status, 400 | 404 | 409 | 422) => {
             Exit::Usage
         }
@@ -206,7 +206,7 @@ pub(crate) fn word(condition: Condition) -> &'static str {
     }
 }
 
-/// The ports in a line each, then each one's particulars.
+/// The ports in a line each, then the details of each.
 fn table(ports: &[PortReport]) -> String {
     let head = ["PORT", "ADAPTER", "STATE", "TRANSMITTED", "", "RECEIVED", "", "DROPPED", "WAITING"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
@@ -227,12 +227,12 @@ fn table(ports: &[PortReport]) -> String {
     let mut text = columns(&rows);
     for port in ports {
         text.push('\n');
-        text.push_str(&particulars(port));
+        text.push_str(&details(port));
     }
     text
 }
 
-fn particulars(port: &PortReport) -> String {
+fn details(port: &PortReport) -> String {
     let mut text = format!("{}: {}\n", port.name, port.sentence);
     let mut line = |name: &str, what: String| {
         if !what.is_empty() {
@@ -279,14 +279,14 @@ fn particulars(port: &PortReport) -> String {
     text
 }
 
-/// What it may do on the switch, by the host file's keys.
+/// The port's policy on the switch, by the host file's keys.
 pub(crate) fn policy(port: &PortReport) -> String {
     let words: Vec<String> = port.policy.iter().map(|(key, value)| format!("{key} {value}")).collect();
     let group = port.port_group.iter().map(|group| format!("port group {group}"));
     group.chain((!words.is_empty()).then(|| words.join(", "))).collect::<Vec<_>>().join(": ")
 }
 
-/// The first of what may be many.
+/// The first entries of a list that may be long.
 fn some(all: &[String]) -> String {
     match all.split_at_checked(LISTED_MOST) {
         Some((first, more)) if !more.is_empty() => format!("{}, and {} more", first.join(", "), more.len()),
@@ -294,16 +294,16 @@ fn some(all: &[String]) -> String {
     }
 }
 
-fn one_queue(way: &str, queue: &QueueReport) -> String {
-    format!("{way} {}: {}, {}", queue.queue, count(queue.frames, "frame"), size(queue.bytes))
+fn one_queue(direction: &str, queue: &QueueReport) -> String {
+    format!("{direction} {}: {}, {}", queue.queue, count(queue.frames, "frame"), size(queue.bytes))
 }
 
 fn dropped(port: &PortReport) -> String {
-    let way = |way: &str, drops: &BTreeMap<String, u64>| {
+    let direction = |direction: &str, drops: &BTreeMap<String, u64>| {
         let reasons: Vec<String> = drops.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
-        (!reasons.is_empty()).then(|| format!("{way} {}", reasons.join(", ")))
+        (!reasons.is_empty()).then(|| format!("{direction} {}", reasons.join(", ")))
     };
-    let both = [way("transmit", &port.transmit_drops), way("receive", &port.receive_drops)];
+    let both = [direction("transmit", &port.transmit_drops), direction("receive", &port.receive_drops)];
     both.into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
@@ -414,14 +414,14 @@ vm1: a VM is attached, and its driver is up
     #[test]
     fn of_many_multicasts_the_first_are_shown() {
         let groups = (1..=10).map(|number| format!("239.0.0.{number}")).collect();
-        let text = particulars(&PortReport { multicasts: groups, ..port() });
+        let text = details(&PortReport { multicasts: groups, ..port() });
         assert!(text.contains("239.0.0.7, 239.0.0.8, and 2 more\n"), "{text}");
     }
 
     #[test]
     fn several_queues_are_shown_apart() {
         let queue = |queue| QueueReport { queue, packets: 1, frames: 1, bytes: 1500 };
-        let text = particulars(&PortReport { transmit: vec![queue(0), queue(3)], ..port() });
+        let text = details(&PortReport { transmit: vec![queue(0), queue(3)], ..port() });
         let line =
             "  queues        transmit 0: 1 frame, 1.50 kB; transmit 3: 1 frame, 1.50 kB; receive 0: 1 frame, 60 B\n";
         assert!(text.contains(line), "{text}");

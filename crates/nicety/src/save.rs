@@ -1,4 +1,4 @@
-//! `nicety port save` and `restore`: a port's state from one daemon to another, by a file.
+//! `nicety port save` and `restore`: move a port's state from one daemon to another, through a file.
 
 use std::fs::File;
 use std::io::Read;
@@ -13,9 +13,9 @@ use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::ports::{failure, odd};
 
-/// Saves it. The file is whole, or not there.
+/// Saves the state. The file is written completely, or not made.
 pub fn save(port: &str, file: &Path, socket: &Path) -> Result<(), Failure> {
-    // Before the port stops.
+    // Open the file before the port stops.
     let out = Whole::begin(file).map_err(of(file))?;
     let saved = match control::ask(socket, Ask::Save { name: port.to_owned() }) {
         Ok(Reply::Saved(saved)) => Ok(saved),
@@ -35,10 +35,10 @@ pub fn save(port: &str, file: &Path, socket: &Path) -> Result<(), Failure> {
     ))
 }
 
-/// Restores it.
+/// Restores the state.
 pub fn restore(port: &str, file: &Path, socket: &Path) -> Result<(), Failure> {
     let mut state = Vec::new();
-    // A device may never end.
+    // The limit is for a device file, which may never end.
     let most = REQUEST_MOST as u64 + 1;
     File::open(file).and_then(|file| file.take(most).read_to_end(&mut state)).map_err(of(file))?;
     if state.len() > REQUEST_MOST {

@@ -1,4 +1,4 @@
-//! `nicety serve`: a host file's ports, until SIGTERM or Ctrl-C.
+//! `nicety serve`: serves a host file's ports until SIGTERM or Ctrl-C.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -25,17 +25,17 @@ use crate::exit::{Exit, Failure};
 use crate::warnings::warnings;
 use crate::{log, output};
 
-/// The person's folder for sockets, if the system has one.
+/// The user's folder for sockets, if the system has one.
 fn runtime_dir() -> Option<PathBuf> {
     std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute())
 }
 
-/// Where the daemon of a host file is asked.
+/// Control socket of a host file's daemon.
 pub fn control_of(host: &Host) -> Result<PathBuf, Failure> {
     host.control(runtime_dir().as_deref()).map_err(Failure::with(Exit::Usage))
 }
 
-/// Runs it. Once there is a log, a failure is written at its end.
+/// Runs it. After the log has started, a failure is written at its end.
 pub fn run(args: &Serve) -> Result<ExitCode, Failure> {
     let begin = Begin::new(Host::read(&args.host)?);
     let host = &begin.host;
@@ -54,7 +54,7 @@ pub fn run(args: &Serve) -> Result<ExitCode, Failure> {
     })
 }
 
-/// All that a host file asks for can be had: what `--check` finds out is what serving begins with.
+/// The checked resources of a host file: `--check` ends with them, and serving begins with them.
 struct Prepared<'a> {
     begin: &'a Begin,
     host: &'a Host,
@@ -80,7 +80,7 @@ impl<'a> Prepared<'a> {
         }
     }
 
-    /// What the host file asks for, and what stands in its way only for now.
+    /// Reports the host file's contents, and obstacles that may be temporary.
     fn tell(self, socket: &Path) -> Result<(), Failure> {
         if self.control.served {
             let now = unheld(ListenError::InUse(socket.to_owned()).into(), self.host, socket);
@@ -104,7 +104,7 @@ impl<'a> Prepared<'a> {
         let control = Control::start(self.control, &self.host.path, Arc::clone(&soon) as Arc<dyn Inspect>);
         let control = control.map_err(|error| unheld(error, self.host, socket))?;
         let mut entry = None;
-        say_what_was_kept(self.begin);
+        report_kept_changes(self.begin);
         let ready = |daemon: &Arc<Daemon>| {
             let Begin { host, file, state, .. } = self.begin;
             let live = Arc::new(Live::new(Arc::clone(daemon), host.clone(), file.clone(), state.clone()));
@@ -121,15 +121,15 @@ impl<'a> Prepared<'a> {
             live
         };
         let served = serve::serve(self.ports, ready).map_err(Failure::with(Exit::Failed));
-        // Before the socket: its successor's has the same name.
+        // Before the socket: the successor's entry has the same name.
         drop(entry);
         drop(control);
         served.map(|_signal| ())
     }
 }
 
-/// What was kept of live changes, and what came of it.
-fn say_what_was_kept(begin: &Begin) {
+/// Reports the live changes that were kept, and whether they were applied.
+fn report_kept_changes(begin: &Begin) {
     match &begin.found {
         Found::Nothing => {}
         found @ Found::Taken(..) => info!("{found}"),
@@ -140,7 +140,7 @@ fn say_what_was_kept(begin: &Begin) {
     }
 }
 
-/// Why there is no control socket. If a daemon has it, that says who it is.
+/// The error that there is no control socket. If a daemon has it, the error names that daemon.
 fn unheld(error: ControlError, host: &Host, socket: &Path) -> Failure {
     let served = error.is_taken().then(|| control::ask(socket, Ask::Version).ok()).flatten();
     let Some(Reply::Version(DaemonView { pid, host: served, .. })) = served else {
@@ -158,7 +158,7 @@ fn unheld(error: ControlError, host: &Host, socket: &Path) -> Failure {
     Failure::new(Exit::Failed, message)
 }
 
-/// An uplink, for a person to check.
+/// An uplink's settings as text, for a person to check.
 fn uplink(config @ UplinkConfig { name, kind, rate, .. }: &UplinkConfig) -> String {
     let what = match kind {
         UplinkKind::Tap { name } => format!("tap {name}"),
@@ -175,14 +175,14 @@ fn uplink(config @ UplinkConfig { name, kind, rate, .. }: &UplinkConfig) -> Stri
     format!("uplink{named} {what}{rate}{policy}")
 }
 
-/// A port's group, and what it may do, by the host file's keys.
+/// A port's group and policy, by the host file's keys.
 fn policy(port: &PortConfig) -> String {
     let group = port.group.iter().map(|group| format!("port_group {group}"));
     let words = policy_words(&port.policy).into_iter().map(|(key, value)| format!("{key} {value}"));
     group.chain(words).collect::<Vec<_>>().join(", ")
 }
 
-/// What a host file asks for, for a person to check.
+/// Contents of a host file, for a person to check.
 fn summary(host: &Host, control: &Path) -> String {
     let uplinks: Vec<String> = host.uplinks.iter().map(uplink).collect();
     let uplink = if uplinks.is_empty() { "no uplink".to_owned() } else { uplinks.join(", ") };

@@ -26,9 +26,9 @@ use crate::ports::{failure, odd};
 use page::Page;
 use sample::Sample;
 
-/// Between two looks.
+/// Interval between two samples.
 const REFRESH: Duration = Duration::from_secs(1);
-/// Columns of a page that is printed, and of its lines beside the ports'.
+/// Columns of a printed page, and its lines in addition to the ports' lines.
 const WIDTH: u16 = 80;
 const HEAD: u16 = 3;
 
@@ -55,7 +55,7 @@ pub fn run(args: &Top) -> Result<(), Failure> {
     shown
 }
 
-/// The page, until somebody ends it.
+/// Shows the page until the person ends it.
 fn show(control: &Path, page: &mut Page, ended: &AtomicBool) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::new(Exit::Failed, format!("the terminal: {error}"));
     let mut terminal = ratatui::try_init().map_err(failed)?;
@@ -76,7 +76,7 @@ fn show(control: &Path, page: &mut Page, ended: &AtomicBool) -> Result<(), Failu
         }
         if looked.elapsed() >= REFRESH {
             looked = Instant::now();
-            // It may come back: the page says what is wrong meanwhile.
+            // The daemon may come back: the page shows the error meanwhile.
             match look(control) {
                 Ok(sample) => page.next(sample),
                 Err(failure) => page.fails(failure.message),
@@ -86,7 +86,7 @@ fn show(control: &Path, page: &mut Page, ended: &AtomicBool) -> Result<(), Failu
     Ok(())
 }
 
-/// What the daemon has counted so far.
+/// Samples the daemon's counters.
 fn look(control: &Path) -> Result<Sample, Failure> {
     let ports = match control::ask(control, Ask::Ports).map_err(failure)? {
         Reply::Ports(PortList { ports, .. }) => ports,

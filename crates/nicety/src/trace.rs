@@ -1,4 +1,4 @@
-//! `nicety trace`: what a running daemon would do with a frame, in words.
+//! `nicety trace`: a running daemon's decisions about a frame, in words.
 
 mod file;
 
@@ -9,7 +9,7 @@ use nicety_daemon::control::api::{CaptureRequest, StageWord, TraceRequest};
 use nicety_daemon::control::{self, Ask, Reply};
 use nicety_daemon::trace::{FrameTrace, TraceStage};
 
-use crate::capture::{TICK, compiled, is_nothing_yet};
+use crate::capture::{TICK, compiled, would_block};
 use crate::change::socket;
 use crate::cli::Trace;
 use crate::exit::{Exit, Failure};
@@ -17,7 +17,7 @@ use crate::output::{self, columns};
 use crate::ports::{failure, odd};
 use file::{Found, first_frame};
 
-/// A file is read so far: the first frame of one is near its beginning.
+/// Most bytes that are read of a file: its first frame is near its beginning.
 const FILE_MOST: u64 = 16 << 20;
 
 /// Runs it.
@@ -41,19 +41,19 @@ pub fn run(args: &Trace) -> Result<(), Failure> {
     }
     let digits = found.frame.iter().map(|byte| format!("{byte:02x}")).collect();
     let request = TraceRequest { port: port.clone(), frame: digits };
-    let told = match control::ask(&control, Ask::Trace(request)).map_err(failure)? {
-        Reply::Traced(told) => told,
+    let trace = match control::ask(&control, Ask::Trace(request)).map_err(failure)? {
+        Reply::Traced(trace) => trace,
         other => return Err(odd(&other)),
     };
     if *json {
-        let text = serde_json::to_string_pretty(&told).map_err(Failure::with(Exit::Failed))?;
+        let text = serde_json::to_string_pretty(&trace).map_err(Failure::with(Exit::Failed))?;
         return output::print(&(text + "\n"));
     }
     let really = found.comment.filter(|_| next.is_some());
-    output::print(&words(&told, really.as_deref()))
+    output::print(&words(&trace, really.as_deref()))
 }
 
-fn words(told: &FrameTrace, really: Option<&str>) -> String {
+fn words(trace: &FrameTrace, really: Option<&str>) -> String {
     let word = |stage| match stage {
         TraceStage::Arrives => "arrives",
         TraceStage::Fetched => "fetched",
@@ -66,12 +66,12 @@ fn words(told: &FrameTrace, really: Option<&str>) -> String {
         TraceStage::Dropped => "dropped",
     };
     let mut rows: Vec<Vec<String>> =
-        told.steps.iter().map(|step| vec![format!("{:9}", word(step.stage)), step.what.clone()]).collect();
+        trace.steps.iter().map(|step| vec![format!("{:9}", word(step.stage)), step.what.clone()]).collect();
     rows.extend(really.map(|really| vec!["in fact".to_owned(), really.to_owned()]));
     columns(&rows)
 }
 
-/// A frame that the command line names: a file, digits, or stdin with either.
+/// A frame from the command line: a file, digits, or stdin with either.
 fn given(words: &str) -> Result<Found, Failure> {
     let failed = |error: io::Error| Failure::new(Exit::Failed, format!("{words}: {error}"));
     let mut bytes = Vec::new();
@@ -99,10 +99,10 @@ fn next_frame(control: &Path, port: &str, filter: Option<Vec<(u16, u8, u8, u32)>
         match source.read(&mut piece) {
             Ok(0) => return Err(Failure::new(Exit::Failed, "the daemon ended, or the capture with it")),
             Ok(len) => gathered.extend_from_slice(&piece[..len]),
-            Err(error) if is_nothing_yet(&error) => continue,
+            Err(error) if would_block(&error) => continue,
             Err(error) => return Err(Failure::new(Exit::Failed, format!("reading from the daemon: {error}"))),
         }
-        // A section's head is told apart from digits by its first word.
+        // The first four bytes distinguish a section header from digits.
         if gathered.len() < 4 {
             continue;
         }

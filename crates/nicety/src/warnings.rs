@@ -1,19 +1,19 @@
-//! `serve --check`: what a host file asks for that can be served, and cannot work.
+//! `serve --check`: settings that can be served but cannot work.
 
 use nicety_daemon::host::{Host, PortConfig, UplinkConfig, UplinkKind};
 use nicety_switch::{Private, Vlan, VlanId};
 
-/// Sentences, each about something that frames cannot do, or will do without end.
+/// Sentences, each about frames that cannot pass, or that would loop.
 pub fn warnings(host: &Host) -> Vec<String> {
     let mut warnings: Vec<String> = host.ports.iter().filter_map(|port| lonely(host, port)).collect();
     warnings.extend(loops(&host.uplinks));
     warnings
 }
 
-/// A sentence if nobody else is in a port's network.
+/// A sentence if a port's network has no other member.
 fn lonely(host: &Host, port: &PortConfig) -> Option<String> {
     let others = host.ports.iter().filter(|other| other.name != port.name).map(|other| &other.policy.vlan);
-    // A querier leads nowhere.
+    // A querier carries no traffic.
     let uplinks = host.uplinks.iter().filter(|uplink| uplink.kind != UplinkKind::Querier).map(|uplink| &uplink.vlan);
     let mut all = others.chain(uplinks);
     let name = &port.name;
@@ -49,7 +49,7 @@ fn serves(vlan: &Vlan, id: VlanId) -> bool {
     }
 }
 
-/// Pairs of uplinks between which the switch forwards, if both lead to a network.
+/// Pairs of uplinks between which the switch would loop frames, if both lead to the same network.
 fn loops(uplinks: &[UplinkConfig]) -> Vec<String> {
     let leads = |uplink: &&UplinkConfig| {
         matches!(uplink.kind, UplinkKind::Tap { .. } | UplinkKind::Pair { .. } | UplinkKind::Stream { .. })
@@ -71,7 +71,7 @@ fn loops(uplinks: &[UplinkConfig]) -> Vec<String> {
     sentences
 }
 
-/// A network that is behind both.
+/// A network that both uplinks reach.
 fn shared(one: &Vlan, other: &Vlan) -> Option<String> {
     match (one, other) {
         (Vlan::Flat, Vlan::Flat) => Some("the flat network".to_owned()),
@@ -135,8 +135,8 @@ mod tests {
         assert!(of(&[&isolated[0], &isolated[1]], &[""]).is_empty());
         let with = |uplink: &str, more: &str| format!("{uplink}\n{more}");
         let trunks = [with(PAIR, "trunk = \"5-10\""), with(STREAM, "trunk = \"10-20\"")];
-        let said = of(&[&trunks[0], &trunks[1]], &["vlan = 7"]);
-        assert!(said.len() == 1 && said[0].starts_with("uplinks up0 and up1 both carry VLAN 10: "), "{said:?}");
+        let found = of(&[&trunks[0], &trunks[1]], &["vlan = 7"]);
+        assert!(found.len() == 1 && found[0].starts_with("uplinks up0 and up1 both carry VLAN 10: "), "{found:?}");
         assert!(of(&[&with(PAIR, "vlan = 5"), &with(STREAM, "vlan = 6")], &["vlan = 5", "vlan = 6"]).is_empty());
         assert!(of(&[PAIR, "kind = \"null\""], &[""]).is_empty(), "it leads nowhere");
     }

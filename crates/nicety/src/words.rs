@@ -1,4 +1,4 @@
-//! `nicety completions` and `nicety man`: made from the command line itself.
+//! `nicety completions` and `nicety man`: generated from the command line's definition.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! `nicety save` and `--save`: what runs is written back into the host file, whose comments, order and spelling stay.
+//! `nicety save` and `--save`: write the running configuration into the host file, and keep its comments, order and spelling.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,15 +14,15 @@ use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::ports::{failure, odd};
 
-/// The keys of paths, which begin at the host file's folder.
+/// Keys whose values are paths, relative to the host file's folder.
 const PATHS: [&str; 5] = ["control", "file", "rom", "socket", "state"];
-/// The keys with which a new table begins.
+/// First keys of a new table, in order.
 const FIRST: [&str; 5] = ["name", "kind", "adapter", "mac", "socket"];
-/// The lists, and the tables that are there once.
+/// Tables that form lists, and tables that occur once.
 const LISTS: [&str; 3] = ["uplink", "port_group", "port"];
 const TABLES: [&str; 3] = ["switch", "daemon", "sockets"];
 
-/// Writes all that runs into the host file, or one entry of it alone.
+/// Writes the whole running configuration into the host file, or one entry alone.
 pub fn save(socket: &Path, only: Option<(List, &str)>) -> Result<(), Failure> {
     let failed = |what: String| Failure::new(Exit::Failed, what);
     let path = match control::ask(socket, Ask::Version).map_err(failure)? {
@@ -50,7 +50,7 @@ pub fn save(socket: &Path, only: Option<(List, &str)>) -> Result<(), Failure> {
     }
     let done = Plan::new(&file, &new, |_| false);
     if text != old {
-        // A file that a link names stays where it is.
+        // If the path is a link, the linked file is replaced, not the link.
         let place = path.canonicalize().unwrap_or_else(|_| path.clone());
         let written = Whole::begin_like(&place).and_then(|whole| whole.finish(text.as_bytes()));
         written.map_err(|error| failed(format!("{shown}: {error}")))?;
@@ -71,7 +71,7 @@ pub fn save(socket: &Path, only: Option<(List, &str)>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A host file's text with the values of an exported one.
+/// The text of a host file, updated with the values of an exported one.
 fn merged(text: &str, exported: &str, path: &Path, only: Option<(List, &str)>) -> Result<String, String> {
     let parsed = |text: &str| text.parse::<DocumentMut>().map_err(|error| error.to_string());
     let (mut document, running) = (parsed(text)?, parsed(exported)?);
@@ -93,7 +93,7 @@ fn merged(text: &str, exported: &str, path: &Path, only: Option<(List, &str)>) -
     Ok(document.to_string())
 }
 
-/// Merges a list of tables; of `only` alone, if there is such a name.
+/// Merges a list of tables; only the entry `only`, if it is given.
 fn merge_list(
     document: &mut DocumentMut,
     running: &DocumentMut,
@@ -130,7 +130,7 @@ fn merge_list(
     Ok(())
 }
 
-/// The tables of a list, or the only one.
+/// The tables of a list, or a single table.
 fn entries(item: Option<&Item>) -> Vec<&dyn TableLike> {
     match item {
         Some(Item::ArrayOfTables(list)) => list.iter().map(|table| table as &dyn TableLike).collect(),
@@ -142,7 +142,7 @@ fn entries(item: Option<&Item>) -> Vec<&dyn TableLike> {
     }
 }
 
-/// A list of the file that can grow. A single `[uplink]` becomes the first of several.
+/// A list in the file that can grow. A single `[uplink]` becomes its first entry.
 fn list_of<'a>(document: &'a mut DocumentMut, key: &str) -> Result<&'a mut ArrayOfTables, String> {
     let item = document.entry(key).or_insert_with(|| Item::ArrayOfTables(ArrayOfTables::new()));
     if let Item::Table(table) = item {
@@ -174,7 +174,7 @@ fn made(new: &dyn TableLike, dir: &Path) -> Table {
     table
 }
 
-/// Gives a table the values of another. What means the same stays as it is written.
+/// Gives a table the values of another. A value with the same meaning keeps its spelling.
 fn update(table: &mut dyn TableLike, new: &dyn TableLike, dir: &Path) {
     let gone: Vec<String> =
         table.iter().filter(|(key, _)| !new.contains_key(key)).map(|(key, _)| key.to_owned()).collect();
@@ -203,7 +203,7 @@ fn is_same(key: &str, old: &Value, new: &Value, dir: &Path) -> bool {
     }
 }
 
-/// A value without another file's spaces; a path in the host file's folder is relative to it.
+/// A value without the other file's spaces. A path in the host file's folder becomes relative.
 fn short(key: &str, value: &Value, dir: &Path) -> Value {
     let relative =
         value.as_str().filter(|_| PATHS.contains(&key)).and_then(|path| Path::new(path).strip_prefix(dir).ok());

@@ -1,4 +1,4 @@
-//! `nicety capture` of a daemon with embedded guests: read by another library than wrote it.
+//! `nicety capture` of a daemon with embedded guests, read by another library than the one that wrote it.
 
 mod station;
 
@@ -49,7 +49,7 @@ fn daemon(dir: &Path) -> Process {
     std::fs::write(dir.join("host.toml"), HOST).unwrap();
     let daemon = serve(dir);
     let begin = Instant::now();
-    // Until it has opened its ports it answers that it starts.
+    // Until it has opened its ports, the daemon answers that it is starting.
     while !nicety(dir, &["ports"]).stderr(Stdio::null()).status().unwrap().success() {
         assert!(begin.elapsed() < Duration::from_secs(60), "no daemon");
         std::thread::sleep(Duration::from_millis(10));
@@ -70,33 +70,33 @@ fn nicety(dir: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// A capture that runs.
+/// A running capture.
 struct Running {
     child: Child,
-    said: BufReader<ChildStderr>,
+    messages: BufReader<ChildStderr>,
 }
 
 impl Running {
     fn start(mut command: Command) -> Running {
         let mut child = command.spawn().unwrap();
-        let mut said = BufReader::new(child.stderr.take().unwrap());
+        let mut messages = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
-        said.read_line(&mut line).unwrap();
+        messages.read_line(&mut line).unwrap();
         assert!(line.starts_with("capturing "), "{line}");
-        Running { child, said }
+        Running { child, messages }
     }
 
-    /// Its last words, and its exit code.
+    /// The capture's last messages, and its exit code.
     fn end(mut self, signal: Option<Signal>) -> (String, Option<i32>) {
         if let Some(signal) = signal {
             kill_process(Pid::from_child(&self.child), signal).unwrap();
         }
         let code = self.child.wait().unwrap().code();
-        (self.said.lines().map_while(Result::ok).collect::<Vec<_>>().join("\n"), code)
+        (self.messages.lines().map_while(Result::ok).collect::<Vec<_>>().join("\n"), code)
     }
 }
 
-/// A frame as the file tells it: its interface's name, its direction, its comment, its bytes.
+/// A frame in a file: its interface's name, its direction, its comment, its bytes.
 #[derive(Debug)]
 struct Seen {
     interface: String,
@@ -147,21 +147,21 @@ fn what_passes_two_ports_and_what_is_dropped_is_in_the_files_with_ways_edits_and
     let web = Running::start(nicety(dir, &["capture", "web", "-w", "web.pcapng"]));
     let trunk = Running::start(nicety(dir, &["capture", "vm2", "--stage", "egress", "-w", "trunk.pcapng"]));
     let drops = Running::start(nicety(dir, &["capture", "drops", "-c", "1", "-w", "drops.pcapng"]));
-    // It asks everybody for the address; nobody is at vm3, and vm2's guest knows no tags.
+    // The guest sends a broadcast to find the address; no VM is at vm3, and vm2's guest knows no tags.
     e1000.asked(&json!({ "send": { "to": virtio.address, "seconds": 0.1 } }));
-    let (said, code) = drops.end(None);
-    assert_eq!((said.as_str(), code), ("1 frame", Some(0)));
+    let (messages, code) = drops.end(None);
+    assert_eq!((messages.as_str(), code), ("1 frame", Some(0)));
     for capture in [web, trunk] {
-        let (said, code) = capture.end(Some(Signal::INT));
-        assert!(code == Some(0) && said.ends_with("frames"), "{said}");
+        let (messages, code) = capture.end(Some(Signal::INT));
+        assert!(code == Some(0) && messages.ends_with("frames"), "{messages}");
     }
-    let told = |name: &str| {
-        let mut told = BTreeMap::new();
+    let frames = |name: &str| {
+        let mut frames = BTreeMap::new();
         for seen in read(&dir.join(name)) {
             assert_eq!(seen.frame[..6], [0xff; 6], "a question for an address: {seen:?}");
-            told.entry((seen.interface, seen.inbound, seen.comment)).or_insert(seen.frame[12..16].to_vec());
+            frames.entry((seen.interface, seen.inbound, seen.comment)).or_insert(seen.frame[12..16].to_vec());
         }
-        told.into_iter().collect::<Vec<_>>()
+        frames.into_iter().collect::<Vec<_>>()
     };
     let expected = |lines: &[(&str, bool, &str, [u8; 4])]| {
         let line = |(port, inbound, comment, bytes): &(&str, bool, &str, [u8; 4])| {
@@ -169,12 +169,12 @@ fn what_passes_two_ports_and_what_is_dropped_is_in_the_files_with_ways_edits_and
         };
         lines.iter().map(line).collect::<Vec<_>>()
     };
-    // ARP: type 0x0806, hardware type 1. Behind a tag: VLAN 10.
+    // ARP: type 0x0806, hardware type 1. After a tag: VLAN 10.
     let (plain, tagged) = ([8, 6, 0, 1], [0x81, 0, 0, 10]);
     let dropped = ("vm3", false, "from vm1; dropped: no-vm", plain);
-    assert_eq!(told("drops.pcapng"), expected(&[dropped]));
-    assert_eq!(told("web.pcapng"), expected(&[("vm1", true, "to vm2 and 1 more", plain), dropped]));
-    assert_eq!(told("trunk.pcapng"), expected(&[("vm2", false, "from vm1; tag 10 was put in", tagged)]));
+    assert_eq!(frames("drops.pcapng"), expected(&[dropped]));
+    assert_eq!(frames("web.pcapng"), expected(&[("vm1", true, "to vm2 and 1 more", plain), dropped]));
+    assert_eq!(frames("trunk.pcapng"), expected(&[("vm2", false, "from vm1; tag 10 was put in", tagged)]));
     drop((e1000, virtio, daemon));
 }
 
@@ -186,15 +186,15 @@ fn the_next_frame_of_a_port_is_traced_with_what_became_of_it() {
     let (mut e1000, virtio) = stations(dir);
     let mut trace = nicety(dir, &["trace", "vm1", "--next", ""]);
     let mut trace = trace.stdout(Stdio::piped()).spawn().unwrap();
-    // The capture may begin a moment after what is said of it: an address is asked for more than once.
-    let mut said = String::new();
-    BufReader::new(trace.stderr.take().unwrap()).read_line(&mut said).unwrap();
-    assert_eq!(said, "waiting for a frame of vm1: Ctrl-C ends it\n");
+    // The capture may begin a moment after its message, but the guest asks for an address more than once.
+    let mut messages = String::new();
+    BufReader::new(trace.stderr.take().unwrap()).read_line(&mut messages).unwrap();
+    assert_eq!(messages, "waiting for a frame of vm1: Ctrl-C ends it\n");
     while trace.try_wait().unwrap().is_none() {
         e1000.asked(&json!({ "send": { "to": virtio.address, "seconds": 0.1 } }));
     }
     let output = trace.wait_with_output().unwrap();
-    let told = String::from_utf8(output.stdout).unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
     for line in [
         "arrives    at vm1 (e1000, port group web): ",
         "fetched    at once: what it sends is not shaped\n",
@@ -204,7 +204,7 @@ fn the_next_frame_of_a_port_is_traced_with_what_became_of_it() {
         "delivered  to vm3: dropped there: no-vm\n",
         "in fact    to vm2 and 1 more\n",
     ] {
-        assert!(told.contains(line), "{line:?}: {told}");
+        assert!(text.contains(line), "{line:?}: {text}");
     }
     drop((e1000, virtio, daemon));
 }
@@ -225,15 +225,18 @@ fn filters_are_read_by_tcpdump_and_a_missing_one_or_a_wrong_filter_is_told() {
         let output = command.output().unwrap();
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
-    let (code, said) = ended(filtered("arp"));
-    assert!(code == Some(3) && said.starts_with("nicety: tcpdump, which reads filters, cannot be run ("), "{said}");
-    // As libpcap 1.10.3 does it.
+    let (code, messages) = ended(filtered("arp"));
+    assert!(
+        code == Some(3) && messages.starts_with("nicety: tcpdump, which reads filters, cannot be run ("),
+        "{messages}"
+    );
+    // Output of libpcap 1.10.3.
     let tcpdump = "#!/bin/sh\n[ \"$*\" = '-ddd -y EN10MB -- udp or arp' ] || { echo \"syntax error in $5\" >&2; exit 1; }\n\
                    printf '4\\n40 0 0 12\\n21 0 1 2054\\n6 0 0 262144\\n6 0 0 0\\n'\n";
     std::fs::write(bin.join("tcpdump"), tcpdump).unwrap();
     std::fs::set_permissions(bin.join("tcpdump"), std::fs::Permissions::from_mode(0o755)).unwrap();
-    let (code, said) = ended(filtered("foo"));
-    assert_eq!((code, said.as_str()), (Some(2), "nicety: --filter \"foo\": syntax error in foo\n"));
+    let (code, messages) = ended(filtered("foo"));
+    assert_eq!((code, messages.as_str()), (Some(2), "nicety: --filter \"foo\": syntax error in foo\n"));
     assert!(!dir.join("vm1.pcapng").exists(), "nothing was begun");
     let path = |name: &str| dir.join(name).display().to_string();
     let capture = Running::start(filtered("udp or arp"));
@@ -250,13 +253,13 @@ fn what_is_not_there_a_terminal_and_an_ending_daemon_are_told() {
     let dir = place.path();
     let mut daemon = daemon(dir);
     let output = nicety(dir, &["capture", "vm9", "-w", "vm9.pcapng"]).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
+    let messages = String::from_utf8(output.stderr).unwrap();
     let expected = "nicety: there is no port, uplink or port group \"vm9\"; did you mean \"vm1\"? (ports: vm1, vm2, vm3; or `drops`)\n";
-    assert_eq!((output.status.code(), said.as_str()), (Some(2), expected));
+    assert_eq!((output.status.code(), messages.as_str()), (Some(2), expected));
     assert!(!dir.join("vm9.pcapng").exists());
     let capture = Running::start(nicety(dir, &["capture", "vm1", "-w", "vm1.pcapng"]));
     kill_process(Pid::from_child(&daemon.0), Signal::TERM).unwrap();
     daemon.0.wait().unwrap();
-    let (said, code) = capture.end(None);
-    assert_eq!((said.as_str(), code), ("0 frames\nnote: the daemon ended, or the capture with it", Some(0)));
+    let (messages, code) = capture.end(None);
+    assert_eq!((messages.as_str(), code), ("0 frames\nnote: the daemon ended, or the capture with it", Some(0)));
 }

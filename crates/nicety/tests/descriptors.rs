@@ -1,4 +1,4 @@
-//! A daemon that may have no more open files: it says so, does not spin, and goes on when there are some again.
+//! A daemon that is out of file descriptors: it reports that, does not busy-loop, and continues when there are some again.
 
 use std::io::{BufRead, BufReader};
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,7 +13,7 @@ use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketT
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use tempfile::TempDir;
 
-/// Enough for three ports and what fills the rest.
+/// Enough for three ports and the descriptors that use up the rest.
 const LIMIT: usize = 64;
 const TIMEOUT: Duration = Duration::from_secs(20);
 const BOTH: DmaProtection = DmaProtection { read: true, write: true };
@@ -25,7 +25,7 @@ struct Daemon {
 }
 
 impl Daemon {
-    /// With so many open files at most, soft and hard.
+    /// Starts a daemon with this limit of open files, soft and hard.
     fn start(limit: usize) -> Daemon {
         let dir = TempDir::new().unwrap();
         let ports = [("vm1", "e1000"), ("vm2", "vmxnet3"), ("vm3", "virtio-net")];
@@ -35,7 +35,7 @@ impl Daemon {
                 format!("[[port]]\nname = \"{name}\"\nadapter = \"{adapter}\"\nmac = \"52:54:00:12:34:0{n}\"\nsocket = \"{name}.sock\"\n")
             })
             .collect();
-        // Another test's daemon would knock, to see whether this one is there.
+        // Unlisted: otherwise another test's daemon would connect to see whether this one runs.
         let uplink = "[daemon]\nlisted = false\n[uplink]\nkind = \"pair\"\nsocket = \"uplink.sock\"\n";
         std::fs::write(dir.path().join("host.toml"), uplink.to_owned() + &ports.concat()).unwrap();
         let mut command = Command::new("sh");
@@ -50,13 +50,13 @@ impl Daemon {
         Daemon { dir, child, log }
     }
 
-    /// Has it have so many at most from now on.
+    /// Sets the daemon's soft limit of open files.
     fn limit(&self, files: usize) {
         let limit = Rlimit { current: Some(files as u64), maximum: Some(LIMIT as u64) };
         prlimit(Pid::from_raw(self.child.id() as i32), Resource::Nofile, limit).unwrap();
     }
 
-    fn said(&self, words: &str) -> usize {
+    fn log_count(&self, words: &str) -> usize {
         self.log.lock().unwrap().iter().filter(|line| line.contains(words)).count()
     }
 
@@ -68,7 +68,7 @@ impl Daemon {
         }
     }
 
-    /// Those of the numbers that it may have: whoever runs this test may have left it one beyond.
+    /// Open descriptors below the limit: the process that runs this test may have left one beyond.
     fn open_files(&self) -> usize {
         let open = std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap();
         let numbers = open.map(|entry| entry.unwrap().file_name().to_str().unwrap().parse::<usize>().unwrap());
@@ -83,7 +83,7 @@ fn ticks(pid: u32) -> u64 {
     fields.split(' ').skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum()
 }
 
-/// Somebody at the uplink's socket, which is one of whole messages.
+/// A peer at the uplink's socket, which carries whole messages.
 fn peer(daemon: &Daemon) -> OwnedFd {
     let kind = SocketType::SEQPACKET;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
@@ -94,7 +94,7 @@ fn peer(daemon: &Daemon) -> OwnedFd {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        let _it_may_have_ended = self.child.kill();
+        let _ended_already = self.child.kill();
         let _ = self.child.wait();
     }
 }
@@ -102,26 +102,28 @@ impl Drop for Daemon {
 #[test]
 fn connections_that_cannot_be_accepted_cost_a_line_a_second_and_are_served_when_they_can() {
     let daemon = Daemon::start(LIMIT);
-    daemon.until("its sockets", || daemon.said("all sockets are ready") == 1);
-    // VMs leave descriptors for each other, so others than they have used them up.
+    daemon.until("its sockets", || daemon.log_count("all sockets are ready") == 1);
+    // VMs leave descriptors for each other: so lower the limit, instead of using them up.
     let first = Client::connect(daemon.dir.path().join("vm1.sock")).unwrap();
     let begun = std::time::Instant::now();
     daemon.limit(3);
     let waiting = ["vm2.sock", "vm3.sock"].map(|socket| UnixStream::connect(daemon.dir.path().join(socket)).unwrap());
     let uplink = peer(&daemon);
-    daemon.until("both are told", || daemon.said("was not accepted") >= 2);
+    daemon.until("both are told", || daemon.log_count("was not accepted") >= 2);
     let before = ticks(daemon.child.id());
-    // What spins says so ten thousand times in this, or is silent and has a processor for itself.
+    // A daemon that busy-loops would log thousands of lines in this time, or use a whole processor.
     std::thread::sleep(Duration::from_millis(1500));
     let spent = ticks(daemon.child.id()) - before;
     assert!(spent < 10, "{spent} hundredths of a second");
-    let said = daemon.said("was not accepted");
-    // A line a second for each of three sockets, however long a busy machine took.
+    let lines = daemon.log_count("was not accepted");
+    // A line per second for each of three sockets, however long a busy machine took.
     let most = 3 * (begun.elapsed().as_secs() + 1) + 2;
-    assert!(said as u64 <= most, "{said} lines, at most {most}: {:#?}", daemon.log.lock().unwrap());
+    assert!(lines as u64 <= most, "{lines} lines, at most {most}: {:#?}", daemon.log.lock().unwrap());
     daemon.limit(LIMIT);
-    daemon.until("both are served", || daemon.said("a VMM has connected") == 2 && daemon.said("a front end has") == 1);
-    // The pair begins with a hello.
+    daemon.until("both are served", || {
+        daemon.log_count("a VMM has connected") == 2 && daemon.log_count("a front end has") == 1
+    });
+    // A pair begins with a hello.
     let mut hello = [0; 64];
     daemon.until("the uplink's peer is served", || {
         rustix::net::recv(&uplink, &mut hello[..], RecvFlags::DONTWAIT).is_ok_and(|(count, _)| count > 0)
@@ -132,7 +134,7 @@ fn connections_that_cannot_be_accepted_cost_a_line_a_second_and_are_served_when_
 #[test]
 fn a_vm_that_maps_a_thousand_regions_and_a_thousand_files_leaves_descriptors_for_the_others() {
     let daemon = Daemon::start(LIMIT);
-    daemon.until("its sockets", || daemon.said("all sockets are ready") == 1);
+    daemon.until("its sockets", || daemon.log_count("all sockets are ready") == 1);
     let mut greedy = Client::connect(daemon.dir.path().join("vm1.sock")).unwrap();
     let one = shared_file("greedy", 4096).unwrap();
     let before = daemon.open_files();
@@ -141,10 +143,10 @@ fn a_vm_that_maps_a_thousand_regions_and_a_thousand_files_leaves_descriptors_for
     };
     (0..1000).for_each(|number| map(number, &one).unwrap());
     assert_eq!(daemon.open_files(), before + 1, "one for each file, not for each region");
-    // The eight that any VM may share are more than the limit's part of each of three.
+    // The eight files that any VM may share are more than a third of the limit, each port's part.
     let taken = (1000..2000).filter(|number| map(*number, &shared_file("greedy", 4096).unwrap()).is_ok()).count();
     assert_eq!((taken, daemon.open_files()), (7, before + 8));
-    daemon.until("its reason", || daemon.said("a VM may share 8 memory files at most") >= 1);
+    daemon.until("its reason", || daemon.log_count("a VM may share 8 memory files at most") >= 1);
     let mut other = Client::connect(daemon.dir.path().join("vm2.sock")).unwrap();
     let file = shared_file("other", 4096).unwrap();
     other.dma_map(DmaRange { address: 0, size: 4096 }, BOTH, Some((file.as_fd(), 0))).unwrap();
@@ -155,7 +157,7 @@ fn a_vm_that_maps_a_thousand_regions_and_a_thousand_files_leaves_descriptors_for
 #[test]
 fn fewer_files_than_the_ports_need_are_told_with_what_to_do() {
     let mut daemon = Daemon::start(20);
-    daemon.until("its end", || daemon.said("LimitNOFILE=") == 1);
+    daemon.until("its end", || daemon.log_count("LimitNOFILE=") == 1);
     assert_eq!(daemon.child.wait().unwrap().code(), Some(1));
-    assert_eq!(daemon.said("3 ports need 30 open files, 126 with a VM at each, and this process may have 20"), 1);
+    assert_eq!(daemon.log_count("3 ports need 30 open files, 126 with a VM at each, and this process may have 20"), 1);
 }

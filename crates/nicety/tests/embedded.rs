@@ -1,4 +1,4 @@
-//! Embedded guests over real sockets: each adapter carries something under each load, and nothing is left behind.
+//! Embedded guests over real sockets: each adapter carries traffic under each load, and no process is left behind.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,8 +23,8 @@ fn item(adapter: &str, load: Load) -> Item {
     Item { round: 0, contestant: Contestant::new(adapter, Server::Nicety), load }
 }
 
-/// Waits until none of these processes is there any more, with a bound.
-fn all_gone(pids: &[u32]) {
+/// Waits with a bound until these processes have ended.
+fn wait_gone(pids: &[u32]) {
     let end = Instant::now() + Duration::from_secs(20);
     while let Some(pid) = pids.iter().find(|pid| Path::new(&format!("/proc/{pid}")).exists()) {
         assert!(Instant::now() < end, "process {pid} is still there");
@@ -32,8 +32,8 @@ fn all_gone(pids: &[u32]) {
     }
 }
 
-/// Daemons have logged, and nothing that a person would have to look into.
-fn nothing_to_warn_of(bench: &Embedded) {
+/// The daemons have logged, and logged nothing that a person would have to examine.
+fn check_no_warnings(bench: &Embedded) {
     let log = bench.logs();
     assert!(log.contains(" INFO "), "{log}");
     let warnings: Vec<&str> = log.lines().filter(|line| line.contains(" WARN ") || line.contains(" ERROR ")).collect();
@@ -59,9 +59,9 @@ fn every_adapter_carries_every_load_over_real_sockets_without_a_warning_and_leav
         }
     }
     assert!(!pids.is_empty());
-    nothing_to_warn_of(&bench);
+    check_no_warnings(&bench);
     drop(bench);
-    all_gone(&pids);
+    wait_gone(&pids);
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn a_run_that_is_cancelled_ends_within_half_a_second_or_so_and_leaves_no_process
     assert!(cancelled);
     assert!(began.elapsed() < Duration::from_secs(20), "it does not run to its end");
     drop(bench);
-    all_gone(&pids);
+    wait_gone(&pids);
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn a_guest_that_shall_send_so_many_frames_a_second_sends_no_more_by_any_adapter(
         let guest = Party::Guest(0);
         let frames = rig.trickle(guest, 60, 100, span).and_then(|()| rig.flooded(guest, span, &cancel));
         let frames = frames.unwrap_or_else(|error| panic!("{adapter}: {error}"));
-        // One at once, and one more each 10 ms; fewer where the machine is busy.
+        // One at once, and one more each 10 ms; fewer if the machine is busy.
         assert!((2..=31).contains(&frames), "{adapter}: {frames}");
     }
 }

@@ -1,5 +1,5 @@
-//! Two daemons whose switches are joined by a pair: TCP between a guest of one and a guest of the other, and after either daemon
-//! was killed and started again; and by two pairs, of which each carries a VLAN.
+//! Two daemons whose switches are joined by a pair: TCP between a guest of each, also after either daemon was killed and started
+//! again; and joined by two pairs, each of which carries a VLAN.
 
 mod station;
 
@@ -16,7 +16,7 @@ struct Side {
 }
 
 impl Side {
-    /// In a folder of its own; both know the socket `up.sock` beside their folders.
+    /// Starts a daemon in a folder of its own; both use the socket `up.sock` beside their folders.
     fn start(place: &Path, role: &str, adapter: &str, number: u8) -> Side {
         let dir = place.join(role);
         std::fs::create_dir_all(&dir).unwrap();
@@ -31,17 +31,17 @@ impl Side {
         Side { guest: Station::start(&attach, number), daemon }
     }
 
-    /// Without a word to anybody: its socket stays behind.
+    /// Kills the daemon: its socket file stays.
     fn kill(mut self) {
         self.daemon.0.kill().unwrap();
         self.daemon.0.wait().unwrap();
     }
 }
 
-/// TCP from one to the other; what arrived, in bytes.
+/// Sends TCP from one guest to the other. Returns the bytes that arrived.
 fn carried(from: &mut Station, to: &mut Station) -> u64 {
-    let said = from.asked(&json!({ "send": { "to": to.address, "seconds": 0.2 } }));
-    assert!(said.get("failed").is_none(), "{said}");
+    let answer = from.asked(&json!({ "send": { "to": to.address, "seconds": 0.2 } }));
+    assert!(answer.get("failed").is_none(), "{answer}");
     to.asked(&json!("report"))["counts"]["discarded_bytes"].as_u64().unwrap()
 }
 
@@ -67,7 +67,7 @@ fn a_pair_joins_two_daemons_whichever_starts_first_and_again_after_either_was_ki
     both_ways(&mut left, &mut right, "the connecting one came back");
 }
 
-/// A daemon with two uplinks, each of a VLAN, and a guest in each; the guests' last numbers.
+/// A daemon with two uplinks, each for one VLAN, and a guest in each. `numbers`: last bytes of the guests' addresses.
 fn two_uplinks(dir: &Path, role: &str, numbers: [u8; 2]) -> (Process, Vec<Station>) {
     std::fs::create_dir_all(dir).unwrap();
     let vlans = [10, 20];

@@ -1,4 +1,4 @@
-//! `nicety compare`, killed in the middle of a run: whatever it has started ends, and what lies about is gone with the next run.
+//! `nicety compare`, killed in the middle of a run: all its processes end, and the next run removes its leftover folders.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// A folder for what is temporary, of this test alone.
+/// A folder for temporary files, for one test.
 struct Place(TempDir);
 
 impl Place {
@@ -17,7 +17,7 @@ impl Place {
         Place(TempDir::new().unwrap())
     }
 
-    /// A comparison that makes its temporary folders in here.
+    /// A comparison that makes its temporary folders in this folder.
     fn compare(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nicety"));
         command.arg("compare").args(words).arg("--report").arg(self.0.path().join("report"));
@@ -33,17 +33,17 @@ impl Place {
     }
 }
 
-/// A process that does not outlive a test that fails.
+/// A process that is killed if its test fails.
 struct Killed(Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
-        let _it_may_have_ended = self.0.kill();
+        let _ended_already = self.0.kill();
         let _status = self.0.wait();
     }
 }
 
-/// Waits for something with a bound.
+/// Waits with a bound.
 fn until(what: &str, mut done: impl FnMut() -> bool) {
     let end = Instant::now() + SOON;
     while !done() {
@@ -52,14 +52,14 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// The processes that a process has started: proc(5), `/proc/PID/task/TID/children`.
+/// The child processes of a process: proc(5), `/proc/PID/task/TID/children`.
 fn children(pid: u32) -> Vec<u32> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
     lists.flat_map(|list| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>()).collect()
 }
 
-/// Whether it runs: one that has ended, and whose parent has not asked how, does not.
+/// Whether a process runs: a zombie does not.
 fn runs(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
@@ -87,7 +87,7 @@ fn what_a_killed_comparison_has_started_ends_and_the_next_one_leaves_none_of_its
     let left = place.folders();
     assert_eq!(left.len(), 2, "nobody could remove them");
     assert!(left.iter().all(|folder| sockets(folder) == 0), "daemons end in order");
-    // One that runs is left alone by those that come after it.
+    // A later comparison leaves a running one alone.
     let other = Killed(place.compare(&["--adapters", "e1000", "--seconds", "5"]).spawn().unwrap());
     until("the other one's folder", || {
         place.folders().iter().any(|folder| !left.contains(folder) && sockets(folder) == 4)

@@ -1,4 +1,4 @@
-//! `rate` in a host file: TCP of embedded guests through a paced uplink, both ways, and between guests beside it.
+//! `rate` in a host file: TCP of embedded guests through a paced uplink, in both directions, and between guests beside it.
 
 mod station;
 
@@ -7,14 +7,14 @@ use station::{Station, serve};
 
 /// Bytes per second of `rate`.
 const RATE: f64 = 20e6 / 8.0;
-/// What a bucket holds, and a packet that may go although it is longer than what is left.
+/// Bytes in a bucket, and a packet that may pass although it is longer than the remaining tokens.
 const BURST: f64 = 2.0 * 65_536.0;
-/// How long each run lasts.
+/// Duration of each run.
 const SECONDS: f64 = 1.0;
 
-/// Bytes that came through, and in how many seconds.
+/// Bytes that arrived, and in how many seconds.
 fn carried(from: &mut Station, to: &mut Station) -> (f64, f64) {
-    // The first exchange of addresses is not of the run.
+    // The first exchange of addresses is not part of the run.
     for seconds in [0.1, SECONDS] {
         from.asked(&json!({ "send": { "to": to.address, "seconds": seconds } }));
     }

@@ -1,5 +1,5 @@
-//! Whose a socket is, and who may connect to it: owner, group and mode of its file. They are set after the file is made, for its owner
-//! alone, and before anybody is listened to; until then connecting fails.
+//! Ownership and access rights of a socket: owner, group and mode of its file. The file is made for its owner alone. The rights are
+//! set afterwards, before the socket listens; until then connecting fails.
 
 use std::fmt;
 use std::os::fd::AsRawFd;
@@ -12,7 +12,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::ListenError;
 
-/// A user or a group: its number, and its name for a person.
+/// A user or a group: its number, and a name for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
     /// The number.
@@ -21,23 +21,23 @@ pub struct Account {
     pub name: String,
 }
 
-/// Who may connect: users who may read and write the socket's file.
+/// Users who may connect: those who may read and write the socket's file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// The user whose it becomes, if not who makes it.
+    /// The file's owner, if it is not the user who makes it.
     pub owner: Option<Account>,
-    /// The group whose it becomes, if not that of who makes it.
+    /// The file's group, if it is not the group of the user who makes it.
     pub group: Option<Account>,
     /// The file's mode, such as 0o660.
     pub mode: u32,
 }
 
 impl Access {
-    /// For the owner alone, as a mode.
+    /// The mode for the owner alone.
     pub const OWNER_ONLY: u32 = 0o600;
 }
 
-/// For who makes it alone.
+/// Only the user who makes the socket.
 impl Default for Access {
     fn default() -> Self {
         Self { owner: None, group: None, mode: Self::OWNER_ONLY }
@@ -57,7 +57,8 @@ impl fmt::Display for Access {
 }
 
 impl Access {
-    /// Whether `us` may give a file so: to others than himself, and to groups that he is not in, only who has CAP_CHOWN.
+    /// Whether `us` may give a file away so. Only a holder of CAP_CHOWN may give it to other users, and to groups that he is not
+    /// in.
     pub(crate) fn may_give(&self, path: &Path, us: Uid) -> Result<(), ListenError> {
         if capabilities(None).is_ok_and(|ours| ours.effective.contains(CapabilitySet::CHOWN)) {
             return Ok(());
@@ -77,13 +78,13 @@ impl Access {
         ListenError::NotToGive { path: path.to_owned(), whom, user: us.as_raw() }
     }
 
-    /// Gives the file of a socket that `us` has just bound at `path`, and nobody listens at yet.
+    /// Sets owner, group and mode of a socket's file. `us` has just bound it at `path`, and it does not listen yet.
     pub(crate) fn give(&self, path: &Path, us: Uid) -> Result<(), ListenError> {
         if *self == Self::default() {
             return Ok(());
         }
         let failed = |action| move |errno| ListenError::System { action, path: path.to_owned(), errno };
-        // Another user of the folder may put another file there meanwhile, which must not be given away.
+        // Another user of the folder may put another file there meanwhile: that one must not be given away.
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = open(path, flags, Mode::empty()).map_err(failed("find"))?;
         let stat = fstat(&file).map_err(failed("find"))?;
@@ -91,7 +92,7 @@ impl Access {
         if !is_socket || stat.st_uid != us.as_raw() || stat.st_nlink != 1 {
             return Err(ListenError::InUse(path.to_owned()));
         }
-        // A descriptor of this kind has its mode changed by its name alone.
+        // The mode of an O_PATH descriptor's file can only be changed by name.
         let name = format!("/proc/self/fd/{}", file.as_raw_fd());
         chmod(&name, Mode::from_raw_mode(self.mode)).map_err(failed("set the mode of"))?;
         let id = |account: &Option<Account>| account.as_ref().map(|account| account.id);
@@ -111,8 +112,8 @@ impl Access {
     }
 }
 
-/// Gives the file of a socket that this process serves at `path` to others than before. Who is connected stays so; in between it is its
-/// owner's alone.
+/// Changes owner, group and mode of a socket that this process serves at `path`. Connections stay. While it changes, only its owner
+/// may connect.
 pub fn change_access(path: &Path, access: &Access) -> Result<(), ListenError> {
     let us = geteuid();
     access.may_give(path, us)?;

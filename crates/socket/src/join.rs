@@ -1,4 +1,4 @@
-//! Joining who listens at a path: the other way round.
+//! The client's side: connects to a socket at a path.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
@@ -10,42 +10,42 @@ use rustix::process::geteuid;
 
 use crate::socket;
 
-/// Why nobody was reached at a path.
+/// The reason why no connection was made to a path.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JoinError {
-    /// There is no socket, or one that was left behind.
+    /// There is no socket, or a stale one.
     #[error("nobody listens there")]
     Nobody,
-    /// There is something else.
+    /// The file is not a socket.
     #[error("that is no socket: remove it, or name another")]
     NotASocket,
-    /// The socket is of bytes, and not of messages, or the other way round.
+    /// The socket carries bytes, not messages, or the reverse.
     #[error("that is a socket of another kind: name another")]
     OtherKind,
-    /// The socket, or its folder, is not for us.
+    /// This user may not use the socket, or enter its folder.
     #[error(
         "user {user} may not connect to it: who listens there must let him write to the socket, and enter its folder"
     )]
     NotAllowed {
-        /// Who tried.
+        /// The user who tried.
         user: u32,
     },
-    /// As many connections as it keeps wait there already.
+    /// The server's backlog is full.
     #[error("who listens there takes no more connections: somebody else is connected, or it hangs")]
     Full,
-    /// The system refused.
+    /// An error of the system.
     #[error(transparent)]
     System(Errno),
 }
 
-/// Connects to who listens at a path, and does not wait: the socket does not block either.
+/// Connects to the server at a path, without waiting. The returned socket does not block either.
 pub fn join(path: &Path, kind: SocketType) -> Result<OwnedFd, JoinError> {
     let socket = socket(kind).map_err(JoinError::System)?;
     let address = SocketAddrUnix::new(path).map_err(JoinError::System)?;
     match connect(&socket, &address) {
         Ok(()) => Ok(socket),
         Err(Errno::NOENT) => Err(JoinError::Nobody),
-        // So connect(2) answers for any file.
+        // connect(2) answers ECONNREFUSED for any file.
         Err(Errno::CONNREFUSED) => Err(match std::fs::metadata(path) {
             Ok(file) if !file.file_type().is_socket() => JoinError::NotASocket,
             _ => JoinError::Nobody,

@@ -1,6 +1,6 @@
-//! A UNIX socket in the file system at which one peer is served at a time: made for its owner alone or for whom [`Access`] names, guarded
-//! against a second server, removed at the end. Or one that somebody else serves, and that is [joined](join()). Access is governed by the socket file, and by nothing else (vfio-user.rst,
-//! "Authentication", says so; the other protocols that are spoken over such a socket say nothing).
+//! A UNIX socket in the file system that serves one peer at a time. It is made for its owner alone or for those whom [`Access`]
+//! names, guarded against a second server, and removed at the end. Or a client of such a socket: [`join()`]. The socket file alone
+//! governs access (vfio-user.rst, "Authentication", says so; the other protocols over such sockets say nothing about it).
 #![forbid(unsafe_code)]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,10 +28,10 @@ const NO_PLACES: [u64; 3] = [PROC_SUPER_MAGIC as u64, 0x6265_6572, 0x4d44];
 /// Longest path of a socket in bytes (`sun_path` of unix(7), less its NUL).
 pub const MAX_PATH: usize = 107;
 
-/// Connections that the kernel keeps waiting; more than one only to refuse them politely.
+/// Most connections that wait in the kernel. One is served; further ones are accepted only to be refused in order.
 const BACKLOG: u16 = 4;
 
-/// Why a socket could not be made. Each says what to do.
+/// The reason why a socket could not be made. Each one names the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// The path does not fit into a socket address.
@@ -42,7 +42,7 @@ pub enum ListenError {
         /// Its length in bytes.
         length: usize,
     },
-    /// The path is something else than a socket; it is left alone.
+    /// The path exists and is not a socket; it is left alone.
     #[error("{0} exists and is not a socket: remove it or choose another path")]
     NotASocket(PathBuf),
     /// Another process serves it.
@@ -56,23 +56,23 @@ pub enum ListenError {
         /// Its owner.
         uid: u32,
     },
-    /// A socket that its mode keeps us from: whether it is served is unknown.
+    /// A socket whose mode forbids this user to connect: nobody knows whether it is served.
     #[error("{path} is a socket of user {uid}, which user {user} may not try: stop who serves it, or remove it")]
     NotToTry {
         /// The path.
         path: PathBuf,
         /// Its owner.
         uid: u32,
-        /// Who tried.
+        /// The user who tried.
         user: u32,
     },
-    /// Its folder is not there.
+    /// The folder does not exist.
     #[error("the socket {path} has no folder: make {} or choose another path", folder(path).display())]
     NoFolder {
         /// The path.
         path: PathBuf,
     },
-    /// Its folder is not for us to write to.
+    /// This user may not write to the folder.
     #[error(
         "the socket {path} cannot be made: user {user} may not write to {}: {errno}; change that or choose another path",
         folder(path).display()
@@ -80,12 +80,12 @@ pub enum ListenError {
     NotAllowed {
         /// The path.
         path: PathBuf,
-        /// Who tried.
+        /// The user who tried.
         user: u32,
-        /// How the system says it.
+        /// The system's error.
         errno: Errno,
     },
-    /// Its folder is of a file system that keeps no sockets: proc, sysfs, FAT.
+    /// The folder's file system keeps no sockets: proc, sysfs, FAT.
     #[error(
         "the socket {path} cannot be made: {} is no place for sockets ({errno}); choose a path in /run, /tmp or your home",
         folder(path).display()
@@ -93,10 +93,10 @@ pub enum ListenError {
     NoPlace {
         /// The path.
         path: PathBuf,
-        /// How the system says it.
+        /// The system's error.
         errno: Errno,
     },
-    /// It may not be given to whom it is for.
+    /// This user may not give the socket to the user or group that it is for.
     #[error(
         "the socket {path} cannot be given to {whom}: user {user} may give it only to himself and to groups that he is in (`id`); add \
          him to the group, or start the daemon as root"
@@ -106,17 +106,17 @@ pub enum ListenError {
         path: PathBuf,
         /// `user qemu`, `group libvirt-qemu`.
         whom: String,
-        /// Who tried.
+        /// The user who tried.
         user: u32,
     },
-    /// The system refused.
+    /// An error of the system.
     #[error("cannot {action} the socket {path}: {errno}")]
     System {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
         /// The path.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         errno: Errno,
     },
 }
@@ -125,7 +125,7 @@ impl ListenError {
     fn of(action: &'static str, path: &Path, errno: Errno) -> ListenError {
         let path = path.to_owned();
         match errno {
-            // The folder is there, or ours to write to: then it is the kind of folder.
+            // The folder exists, or this user may write to it: so its file system is the reason.
             Errno::NOENT if folder(&path).is_dir() => ListenError::NoPlace { path, errno },
             Errno::PERM if may_write(folder(&path)).is_ok() => ListenError::NoPlace { path, errno },
             Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL => ListenError::NoPlace { path, errno },
@@ -138,34 +138,34 @@ impl ListenError {
     }
 }
 
-/// The folder that a path's last part lies in.
+/// The folder of a path's last component.
 fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Whether we may make files in a folder.
+/// Whether this process may make files in a folder.
 fn may_write(folder: &Path) -> Result<(), Errno> {
     accessat(CWD, folder, Right::WRITE_OK | Right::EXEC_OK, AtFlags::EACCESS)
 }
 
-/// What is at a path where a socket could be.
+/// State of a path at which a socket may be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Nothing.
+    /// No file.
     Free,
     /// A stale socket of ours.
     Stale,
-    /// A socket that somebody serves.
+    /// A socket with a server.
     Served,
 }
 
-/// Finds out whether a socket of bytes could be made at a path: everything that [`Listener::bind_for`] does before it makes one. That
-/// somebody serves one there is no error.
+/// Finds out whether a byte-stream socket could be made at a path: makes every check that [`Listener::bind_for`] makes first. A
+/// served socket there is not an error.
 pub fn check(path: impl AsRef<Path>, access: &Access) -> Result<Place, ListenError> {
     checked(path.as_ref(), access, Probe::Connect)
 }
 
-/// The same as [`check`], without a connection that the server would see. A server in another network namespace is not seen.
+/// Like [`check`], without a connection that the server would see. It does not see a server in another network namespace.
 pub fn check_quietly(path: impl AsRef<Path>, access: &Access) -> Result<Place, ListenError> {
     checked(path.as_ref(), access, Probe::List)
 }
@@ -178,16 +178,16 @@ fn checked(path: &Path, access: &Access, probe: Probe) -> Result<Place, ListenEr
     }
 }
 
-/// How it is found out whether a socket is served.
+/// The method that finds out whether a socket is served.
 #[derive(Clone, Copy, Debug)]
 enum Probe {
-    /// By connecting to it.
+    /// Connects to it.
     Connect,
-    /// By the kernel's list of sockets.
+    /// Reads the kernel's list of sockets.
     List,
 }
 
-/// What a socket needs that is to be made at a path: its address, and a place that is free or can be made so.
+/// Prepares for a socket at a path: its address, and a place that is free or can be made free.
 fn prepare(
     path: &Path,
     kind: SocketType,
@@ -215,7 +215,7 @@ fn prepare(
     Ok((address, place))
 }
 
-/// Who is at the other end of a connection.
+/// The process at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerCredentials {
     /// Process.
@@ -227,7 +227,7 @@ pub struct PeerCredentials {
 }
 
 impl PeerCredentials {
-    /// Who is at the other end: who connected, or who began to listen.
+    /// The process at the other end: the one that connected, or that began to listen.
     pub fn of(socket: impl AsFd) -> Option<Self> {
         sockopt::socket_peercred(socket).ok().map(|c| PeerCredentials {
             pid: c.pid.as_raw_nonzero().get(),
@@ -237,14 +237,14 @@ impl PeerCredentials {
     }
 }
 
-/// What [`Listener::accept`] found.
+/// Result of [`Listener::accept`].
 #[derive(Debug)]
 pub enum Accepted {
     /// No connection.
     Nobody,
-    /// A client, on a socket that does not block.
+    /// A client. Its socket does not block.
     Client(OwnedFd, Option<PeerCredentials>),
-    /// Someone else while a client is there. Worth a line in the log.
+    /// Another peer, while a client is connected. The log reports it.
     Refused(Lent, Option<PeerCredentials>),
 }
 
@@ -253,7 +253,7 @@ pub enum Accepted {
 pub struct Listener {
     socket: OwnedFd,
     path: PathBuf,
-    /// Device and inode of the file, so that only our own is removed.
+    /// Device and inode of the file. Only our own file is removed.
     identity: (u64, u64),
 }
 
@@ -264,22 +264,22 @@ impl AsFd for Listener {
 }
 
 impl Listener {
-    /// Makes the socket, of bytes, for its owner only. A stale socket of ours is replaced; nothing else is removed.
+    /// Makes a byte-stream socket for its owner only. A stale socket of ours is replaced; nothing else is removed.
     pub fn bind(path: impl AsRef<Path>) -> Result<Listener, ListenError> {
         Self::bind_for(path, &Access::default())
     }
 
-    /// As [`Listener::bind`], for those that `access` names. No one else can connect at any time.
+    /// Like [`Listener::bind`], for those that `access` names. No one else can connect at any time.
     pub fn bind_for(path: impl AsRef<Path>, access: &Access) -> Result<Listener, ListenError> {
         Self::bind_queue(path, access, BACKLOG)
     }
 
-    /// Makes the socket with a queue: so many connections wait to be accepted, and the next client waits itself.
+    /// Makes the socket with a backlog: so many connections wait to be accepted; the next client blocks in connect(2).
     pub fn bind_queue(path: impl AsRef<Path>, access: &Access, backlog: u16) -> Result<Listener, ListenError> {
         Self::bind_kind(path.as_ref(), SocketType::STREAM, geteuid(), access, backlog)
     }
 
-    /// As [`Listener::bind`], a socket of whole messages.
+    /// Like [`Listener::bind`], for whole messages (SOCK_SEQPACKET).
     pub fn bind_messages(path: impl AsRef<Path>) -> Result<Listener, ListenError> {
         Self::bind_kind(path.as_ref(), SocketType::SEQPACKET, geteuid(), &Access::default(), BACKLOG)
     }
@@ -300,7 +300,7 @@ impl Listener {
             }
         }
         let socket = socket(kind).map_err(failed("create"))?;
-        // The file takes the socket's own mode, so that it is never open to others, not even before a chmod.
+        // The file inherits the socket's mode. So it is never open to others, not even before a chmod.
         fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(failed("protect"))?;
         bind(&socket, &address).map_err(|errno| match errno {
             Errno::ADDRINUSE => ListenError::InUse(path.to_owned()),
@@ -308,18 +308,18 @@ impl Listener {
         })?;
         let stat = lstat(path).map_err(failed("find"))?;
         let listener = Listener { socket, path: path.to_owned(), identity: (stat.st_dev, stat.st_ino) };
-        // Before anybody is listened to: who connects until then is refused, whatever the mode.
+        // Before listen(2): until then the kernel refuses every connection, whatever the mode.
         access.give(path, us)?;
         listen(&listener.socket, i32::from(backlog)).map_err(failed("listen on"))?;
         Ok(listener)
     }
 
-    /// Where it is.
+    /// The socket's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Takes one waiting connection without blocking. While a device is `occupied` by a client, others are refused.
+    /// Accepts one waiting connection without blocking. While a client has the device (`occupied`), others are refused.
     pub fn accept(&self, occupied: bool) -> Result<Accepted, Errno> {
         let socket = match accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(socket) => socket,
@@ -328,7 +328,7 @@ impl Listener {
         };
         let peer = PeerCredentials::of(&socket);
         if occupied {
-            // It may have sent something already that takes long to be closed, and goes with it.
+            // The peer may have sent descriptors that take long to close. They close with this socket, on another thread.
             return Ok(Accepted::Refused(Lent::from(socket), peer));
         }
         Ok(Accepted::Client(socket, peer))
@@ -340,7 +340,7 @@ impl Drop for Listener {
         let ours = statat(CWD, &self.path, AtFlags::SYMLINK_NOFOLLOW)
             .is_ok_and(|stat| (stat.st_dev, stat.st_ino) == self.identity);
         if ours {
-            // Nothing can be done about a failure here, and the next start replaces the file.
+            // Nobody can act on a failure here. The next start replaces the file.
             let _ = unlink(&self.path);
         }
     }
@@ -350,8 +350,8 @@ fn socket(kind: SocketType) -> Result<OwnedFd, Errno> {
     socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
 }
 
-/// Whether there is a stale socket of ours; an error if anything else is there. Ours is also one that an earlier daemon of ours gave
-/// to another user.
+/// Finds a stale socket of ours; an error if anything else is there. A socket that an earlier daemon of ours gave to another user
+/// counts as ours.
 fn look(
     path: &Path,
     address: &SocketAddrUnix,
@@ -376,10 +376,10 @@ fn look(
     };
     match answer {
         Err(Errno::CONNREFUSED) => {}
-        // AGAIN: its queue is full, so somebody has it. PROTOTYPE: somebody has it as a socket of another kind.
+        // AGAIN: a server has it and its queue is full. PROTOTYPE: a server has it as a socket of another kind.
         Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => return Err(ListenError::InUse(path.to_owned())),
         Err(Errno::NOENT) => return Ok(Place::Free),
-        // connect(2) asks for the right to write before it looks whether anybody listens.
+        // connect(2) checks the right to write before it checks for a server.
         Err(Errno::ACCESS) => {
             return Err(ListenError::NotToTry { path: path.to_owned(), uid: stat.st_uid, user: us.as_raw() });
         }
@@ -392,17 +392,17 @@ fn look(
     Ok(Place::Stale)
 }
 
-/// Whether a socket that listens was bound at a path (proc(5), /proc/net/unix), by whatever name of its folder.
+/// Whether a listening socket is bound at a path (proc(5), /proc/net/unix), under any name of its folder.
 fn is_listed(path: &Path) -> bool {
     use std::os::unix::ffi::OsStrExt;
 
-    /// `__SO_ACCEPTCON` of linux/net.h: it listens.
+    /// `__SO_ACCEPTCON` of linux/net.h: the socket listens.
     const LISTENS: u32 = 1 << 16;
     let real = |path: &Path| Some((folder(path).canonicalize().ok()?, path.file_name()?.to_owned()));
     let ours = real(path);
     let list = std::fs::read("/proc/net/unix").unwrap_or_default();
     list.split(|byte| *byte == b'\n').skip(1).any(|line| {
-        // Number, references, protocol, flags, type, state, inode, path. The path may have spaces.
+        // Fields: number, references, protocol, flags, type, state, inode, path. The path may have spaces.
         let Some(at) = line.iter().position(|byte| *byte == b'/') else { return false };
         let (head, bound) = line.split_at(at);
         let flags = head.split(|byte| *byte == b' ').nth(3).and_then(|flags| str::from_utf8(flags).ok());
@@ -423,7 +423,7 @@ mod tests {
 
     use super::*;
 
-    /// Root may do everything by these capabilities alone; a thread that gives them up is as any other user.
+    /// Root may do everything by these capabilities alone. A thread without them is like any other user.
     pub(crate) fn as_another_user<T: Send>(act: impl FnOnce() -> T + Send) -> T {
         let act = || {
             let mut ours = capabilities(None).unwrap();
@@ -439,7 +439,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("vm.sock");
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-        // Who it belongs to is told from who we are: not even root would have to be another user for this.
+        // The code compares the file's owner with `us`. So the test passes another `us`; it needs no second user, not even as root.
         let us = geteuid().as_raw();
         let error = Listener::bind_kind(&path, SocketType::STREAM, Uid::from_raw(us + 1), &Access::default(), BACKLOG)
             .unwrap_err();

@@ -20,7 +20,7 @@ use rustix::process::{getegid, geteuid};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use tempfile::TempDir;
 
-/// A directory of the test's own, removed at the end.
+/// A directory for one test, removed at the end.
 struct Room(TempDir);
 
 impl Room {
@@ -79,7 +79,7 @@ fn a_folder_that_is_missing_or_none_or_not_ours_is_named_with_what_to_do() {
     std::fs::write(&folder, "a file").unwrap();
     let error = Listener::bind(folder.join("vm.sock")).unwrap_err();
     assert!(matches!(error, ListenError::NoFolder { .. }), "{error}");
-    // Root may write everywhere: for others the words are these.
+    // Root may write everywhere, so this checks the text that other users get.
     let error = ListenError::NotAllowed { path: "/root/vm.sock".into(), user: 7, errno: rustix::io::Errno::ACCESS };
     let said = error.to_string();
     assert!(said.contains("/root/vm.sock") && said.contains("user 7 may not write to /root: "), "{said}");
@@ -89,7 +89,7 @@ fn a_folder_that_is_missing_or_none_or_not_ours_is_named_with_what_to_do() {
 fn a_file_system_that_keeps_no_sockets_is_told_as_such() {
     for folder in ["/proc", "/proc/self", "/sys", "/sys/kernel"] {
         let error = Listener::bind(format!("{folder}/vm.sock")).unwrap_err();
-        // Who is not root may not even try in some of them.
+        // Users other than root may not even try in some of these folders.
         let known = matches!(error, ListenError::NoPlace { .. } | ListenError::NotAllowed { .. });
         assert!(known, "{error:?}");
         assert!(error.to_string().starts_with(&format!("the socket {folder}/vm.sock cannot be made: ")), "{error}");
@@ -157,7 +157,7 @@ fn nobody_waits_until_what_a_refused_client_has_sent_is_closed() {
         drop((socket, client));
         assert!(matches!(listener.accept(true), Ok(Accepted::Refused(..))));
         done.send(()).unwrap();
-        // Not before it is known: without its peer nothing lingers.
+        // The thread holds the TCP peer until the test ends: without that peer close(2) does not linger.
         thread::park();
     });
     finished.recv_timeout(Duration::from_secs(20)).expect("it waits for a descriptor to be closed");
@@ -194,7 +194,7 @@ fn a_socket_is_for_whom_it_is_to_be_whatever_the_umask_says() {
     let listener = Listener::bind_for(place.socket(), &others).unwrap();
     let found = std::fs::metadata(listener.path()).unwrap();
     assert_eq!((found.uid(), found.gid(), found.mode() & 0o7777), (4711, 4712, 0o660));
-    // What a killed daemon left behind is its successor's, though it is another's by its owner.
+    // A socket that a killed daemon left is its successor's, even if its owner is another user.
     let left = place.0.path().join("left.sock");
     drop(UnixListener::bind(&left).unwrap());
     std::os::unix::fs::chown(&left, Some(4711), None).unwrap();
@@ -208,7 +208,7 @@ fn who_may_not_give_a_socket_away_is_told_so_before_there_is_one() {
     let path = place.socket();
     let refused = std::thread::scope(|scope| {
         let without_rights = || {
-            // Root may give files away by this capability alone.
+            // By this capability alone root may give files away.
             let mut ours = capabilities(None).unwrap();
             ours.effective -= CapabilitySet::CHOWN;
             set_capabilities(None, ours).unwrap();

@@ -14,7 +14,7 @@ use nicety_uplink::{Null, Pair, Tap};
 
 const TIME: Duration = Duration::from_millis(500);
 
-/// As many equal packets as one turn has.
+/// A full batch of equal packets.
 fn packets(len: usize) -> Batch {
     let mut frame = vec![0u8; len];
     frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0]);
@@ -38,7 +38,7 @@ fn packets(len: usize) -> Batch {
     batch
 }
 
-/// Delivers to one and fetches from the other, if there is one. Packets a second.
+/// Packets per second: delivers to `to`, and fetches from `from` if it is given.
 fn measure(len: usize, to: &mut dyn Uplink, mut from: Option<&mut dyn Uplink>) -> f64 {
     let batch = packets(len);
     let picks: Vec<Pick> = (0..batch.len() as u16).map(Pick::whole).collect();

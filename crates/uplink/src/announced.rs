@@ -1,4 +1,4 @@
-//! Any uplink that tells its neighbour who it is: LLDP (IEEE 802.1AB-2016), every 30 seconds, out of this uplink alone.
+//! Decorates an uplink: it announces itself to its neighbour by LLDP (IEEE 802.1AB-2016), every 30 seconds, on this uplink alone.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -8,12 +8,13 @@ use nicety_frame::Mac;
 use nicety_frame::ethernet::ethertype;
 use nicety_memory::{Map, MapError};
 
-/// Between two frames, and how long what they say holds, in seconds: IEEE 802.1AB-2016, table 9-1 (msgTxInterval, txTTL).
+/// Interval between two frames, and the seconds that an announcement stays valid: IEEE 802.1AB-2016, table 9-1 (msgTxInterval,
+/// txTTL).
 const INTERVAL_NS: u64 = 30_000_000_000;
 const HOLDS_S: u16 = 121;
 /// The nearest bridge: IEEE 802.1AB-2016, table 7-1.
 const NEAREST: [u8; 6] = [0x01, 0x80, 0xc2, 0, 0, 0x0e];
-/// Types of what it says, and what kind of name each is: section 8.5.
+/// TLV types, and name subtypes: section 8.5.
 const CHASSIS: u8 = 1;
 const PORT: u8 = 2;
 const HOLDS: u8 = 3;
@@ -21,10 +22,10 @@ const SYSTEM: u8 = 5;
 const DESCRIPTION: u8 = 6;
 const BY_MAC: u8 = 4;
 const BY_NAME: u8 = 7;
-/// Bytes of a name at most: section 8.5.6.
+/// Most bytes of a name: section 8.5.6.
 const NAME_MOST: usize = 255;
 
-/// See the module's page.
+/// See the module's documentation.
 #[derive(Debug)]
 pub struct Announced<U> {
     inner: U,
@@ -35,11 +36,11 @@ pub struct Announced<U> {
 }
 
 impl<U: Uplink> Announced<U> {
-    /// `system` is the host's name, `port` the uplink's, `description` what serves it.
+    /// `system` is the host's name, `port` the uplink's; `description` names the software that serves it.
     pub fn new(inner: U, mac: Mac, system: &str, port: &str, description: &str) -> Result<Self, MapError> {
         let frame = frame(mac, system, port, description);
         let map = Map::private(frame.len())?;
-        // It is as long as that.
+        // The map has the frame's length.
         let _written = map.write(0, &frame);
         Ok(Self { inner, batch: Batch::new(), map: Arc::new(map), len: frame.len() as u32, at: Time::ZERO })
     }
@@ -51,11 +52,11 @@ impl<U: Uplink> Announced<U> {
         self.at = now.after_ns(INTERVAL_NS);
         self.batch.start(&self.map, PortId::default(), 0);
         if let Some(mut draft) = self.batch.draft(0) {
-            // It lies in the map whole.
-            let _there = draft.push(0, self.len);
+            // The whole frame is in the map.
+            let _in_bounds = draft.push(0, self.len);
             draft.finish_plain(0);
         }
-        // What cannot go now is said again in half a minute.
+        // A refused announcement is not retried: the next one follows in half a minute.
         let _refused = self.inner.deliver(&Frames::new(&self.batch, &[Pick::whole(0)]), counters, now);
         self.batch.release();
     }
@@ -99,7 +100,7 @@ impl<U: Uplink> Uplink for Announced<U> {
     }
 }
 
-/// A type, a length, and what is said: section 8.4.
+/// Appends a TLV: type, length, value (section 8.4).
 fn say(frame: &mut Vec<u8>, kind: u8, parts: &[&[u8]]) {
     let len = parts.iter().map(|part| part.len()).sum::<usize>() as u16;
     frame.extend((u16::from(kind) << 9 | len).to_be_bytes());
@@ -126,7 +127,7 @@ mod tests {
     use super::*;
     use crate::Null;
 
-    /// Keeps what leaves.
+    /// Keeps the frames that leave.
     #[derive(Default)]
     struct Kept(Arc<Mutex<Vec<Vec<u8>>>>);
 

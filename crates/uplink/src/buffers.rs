@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nicety_adapter::PACKET_BYTES;
 use nicety_memory::{Map, MapError, Rights, Span};
 
-/// Bytes of the longest packet with a header of 16 bytes, in whole cache lines.
+/// Longest packet with a header of 16 bytes, in whole cache lines.
 pub(crate) const SLOT_BYTES: u32 = (PACKET_BYTES + 16).next_multiple_of(64);
 
 /// A private region, and the spans in it.

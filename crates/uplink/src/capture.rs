@@ -1,9 +1,9 @@
-//! A pcapng file of every frame that leaves the switch by this port, as the wire would see it: cut, with its checksums
-//! made.
+//! A pcapng file of every frame that leaves the switch by this port, as the wire would see it: segmented, with its checksums filled
+//! in.
 //!
-//! A file is written through the page cache, a pipe (for a program that shows packets as they come) without waiting
-//! for its reader. What does not fit, by the limit, a full disk or a slow reader, is dropped and counted, and the next
-//! packet block tells how many were lost before it.
+//! A file is written through the page cache. A pipe (for a program that shows packets as they come) is written without waiting for
+//! its reader. Frames that do not fit, because of the limit, a full disk or a slow reader, are dropped and counted; the next packet
+//! block states how many were lost before it.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -25,77 +25,77 @@ use crate::buffers::{Buffers, SLOT_BYTES};
 use crate::egress::{self, Put, Sink};
 use crate::pcapng::{self, AROUND_BYTES, Direction, Note};
 
-/// Bytes that are gathered before they are written.
+/// Most bytes that are gathered before they are written.
 const GATHER_BYTES: usize = 128 << 10;
 /// The shortest packet block (section 4.3 of the format: 32 bytes without a frame and options).
 const BLOCK_LEAST: usize = 32;
 
-/// How a capture is to be made.
+/// Options of a capture.
 #[derive(Clone, Debug)]
 pub struct CaptureOptions {
     /// The name of the interface in the file.
     pub interface: String,
-    /// How long after 1970-01-01 00:00 UTC the origin of [`Time`] lies.
+    /// Time from 1970-01-01 00:00 UTC to the origin of [`Time`].
     pub origin: Duration,
-    /// The file's size in bytes at most; `None` for no limit.
+    /// Largest size of the file in bytes; `None` for no limit.
     pub most_bytes: Option<u64>,
 }
 
-/// Why a capture could not begin.
+/// The reason why a capture could not begin.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
-    /// The operating system's reasons.
+    /// An error of the operating system.
     #[error("writing a capture to {}: {source}; check its directory and rights, or choose another file", path.display())]
     Os {
         /// The file.
         path: PathBuf,
-        /// Why it failed.
+        /// The system's error.
         source: io::Error,
     },
-    /// Something else is there.
+    /// The file exists and is not a capture.
     #[error("writing a capture to {}: that is no capture (pcapng), and is left as it is; choose another file, or move that one away", .0.display())]
     NoCapture(PathBuf),
-    /// A link is there, which anybody may have laid who may write to the folder.
+    /// The path is a symbolic link. Anybody who may write to the folder may have made it.
     #[error("writing a capture to {}: that is a link, and is not followed; name the file itself", .0.display())]
     Link(PathBuf),
-    /// Another daemon is at it.
+    /// Another process writes this capture.
     #[error("writing a capture to {}: another process writes one there now; choose another file", .0.display())]
     Busy(PathBuf),
-    /// Not even the file's head fits the limit.
+    /// The limit is less than the file's header.
     #[error("a capture of at most {0} bytes holds no frame: allow 4096 or more")]
     Limit(u64),
-    /// No memory for its buffers.
+    /// No memory for the buffers.
     #[error(transparent)]
     Memory(#[from] MapError),
 }
 
-/// See the module's page.
+/// See the module's documentation.
 pub struct Capture {
     fd: OwnedFd,
-    /// A file, whose torn end can be cut off; not a pipe.
+    /// True for a file: an incomplete block at its end can be cut off. False for a pipe.
     regular: bool,
     origin: Duration,
     most_bytes: u64,
     frame: Buffers,
-    /// Blocks to be written; the bytes before `done` are.
+    /// Blocks to write; the bytes before `done` are written.
     gathered: Vec<u8>,
     done: usize,
-    /// The packet blocks among them that are not written to their end.
+    /// Packet blocks in `gathered` that are not completely written.
     blocks: VecDeque<Block>,
-    /// Bytes of the file that are not in `gathered` any more.
+    /// Bytes of the file that have left `gathered`.
     written: u64,
     now: Time,
     direction: Direction,
-    /// Lost since the last block.
+    /// Packets lost since the last block.
     gap: u64,
-    /// Told of by blocks that are gathered.
-    told: u64,
+    /// Lost packets that the gathered blocks report.
+    reported: u64,
     lost: u64,
     errors: u64,
-    /// A packet is being cut, and some of its frames are gathered; some of its frames were lost.
+    /// A packet is being cut, and some of its frames are gathered. `torn`: some of its frames were lost.
     under_way: bool,
     torn: bool,
-    /// What became of packets, until it is counted.
+    /// Results of packets that are not in the counters yet.
     taken: QueueCounters,
     dropped: u64,
 }
@@ -103,9 +103,9 @@ pub struct Capture {
 /// A packet block that waits to be written.
 #[derive(Clone, Copy, Debug)]
 struct Block {
-    /// Where it ends in what is gathered.
+    /// End of the block in `gathered`.
     end: usize,
-    /// Of the last frame of a packet that is here or in the file with all its frames: how many they are, and the packet's bytes.
+    /// For the last frame of a packet whose frames are all gathered or written: the packet's number of frames, and its bytes.
     packet: Option<(u64, u64)>,
 }
 
@@ -115,7 +115,7 @@ impl fmt::Debug for Capture {
     }
 }
 
-/// A path's folder, and the name in it: the folder is looked up once.
+/// Opens a path's folder once, and returns it with the name in it.
 fn place(path: &Path) -> Result<(OwnedFd, &OsStr), Errno> {
     let name = path.file_name().ok_or(Errno::ISDIR)?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -123,7 +123,7 @@ fn place(path: &Path) -> Result<(OwnedFd, &OsStr), Errno> {
     Ok((open(folder, flags, Mode::empty())?, name))
 }
 
-/// A file that is not empty is written over only if it is a capture.
+/// Checks that a file is empty or a capture: only those are overwritten.
 fn is_capture(fd: &OwnedFd, path: &Path) -> Result<(), CaptureError> {
     let mut begin = [0; pcapng::MAGIC.len()];
     let read = rustix::io::pread(fd, &mut begin, 0);
@@ -132,8 +132,8 @@ fn is_capture(fd: &OwnedFd, path: &Path) -> Result<(), CaptureError> {
 }
 
 impl Capture {
-    /// Finds out whether [`Capture::create`] would begin a file here. Nothing is made or changed; whether another process writes it is not
-    /// known.
+    /// Finds out whether [`Capture::create`] would begin a file here. It makes and changes nothing, and does not find out whether
+    /// another process writes the file.
     pub fn check(path: impl AsRef<Path>) -> Result<(), CaptureError> {
         let path = path.as_ref();
         let (folder, name) =
@@ -141,7 +141,7 @@ impl Capture {
         Self::check_at(&folder, name, path)
     }
 
-    /// Checks a name in a folder; `path` is how the person named it.
+    /// Checks a name in a folder; `path` is the name as the person gave it.
     fn check_at(folder: &OwnedFd, name: &OsStr, path: &Path) -> Result<(), CaptureError> {
         let os = |error: Errno| CaptureError::Os { path: path.to_owned(), source: error.into() };
         let may = |name: &OsStr, rights| accessat(folder, name, rights, AtFlags::EACCESS).map_err(os);
@@ -156,7 +156,7 @@ impl Capture {
         }
         may(name, Access::WRITE_OK)?;
         if matches!(kind, FileType::RegularFile | FileType::Directory) {
-            // No bytes change nothing; a folder, or a file of /proc that is only read, says so (write(2)).
+            // A write of no bytes changes nothing, and fails for a folder or a read-only file of /proc (write(2)).
             let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
             rustix::io::write(openat(folder, name, flags, Mode::empty()).map_err(os)?, &[]).map_err(os)?;
         }
@@ -167,8 +167,8 @@ impl Capture {
         Ok(())
     }
 
-    /// Begins a file, in place of an empty one or a capture that is there, or writes to a pipe that is there. Any other file is
-    /// left as it is, and no link is followed.
+    /// Begins a capture file. It replaces an empty file or an existing capture, or writes to an existing pipe. Any other file is
+    /// left alone, and no link is followed.
     pub fn create(path: impl AsRef<Path>, options: &CaptureOptions) -> Result<Self, CaptureError> {
         let path = path.as_ref();
         let os = |error: Errno| CaptureError::Os { path: path.to_owned(), source: error.into() };
@@ -180,15 +180,16 @@ impl Capture {
         if gathered.len() as u64 > most_bytes {
             return Err(CaptureError::Limit(most_bytes));
         }
-        // A file is looked into, by the descriptor that writes; a pipe whose reader is not there yet opens in no other way.
+        // The writing descriptor also reads, to check an existing file. A pipe opens without its reader only for reading and
+        // writing.
         let is_file = |mode| FileType::from_raw_mode(mode) == FileType::RegularFile;
         let both = |mode| is_file(mode) || FileType::from_raw_mode(mode) == FileType::Fifo;
-        let way = match statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+        let access = match statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL,
             Ok(status) if both(status.st_mode) => OFlags::RDWR,
             _ => OFlags::WRONLY,
         };
-        let flags = way | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let fd = openat(&folder, name, flags, Mode::RUSR | Mode::WUSR).map_err(os)?;
         let status = rustix::fs::fstat(&fd).map_err(os)?;
         let regular = is_file(status.st_mode);
@@ -199,7 +200,7 @@ impl Capture {
             })?;
         }
         if regular && status.st_size > 0 {
-            // Another file may have come to its place.
+            // Another file may have replaced it meanwhile.
             is_capture(&fd, path)?;
             rustix::fs::ftruncate(&fd, 0).map_err(os)?;
         }
@@ -216,7 +217,7 @@ impl Capture {
             now: Time::ZERO,
             direction: Direction::Outbound,
             gap: 0,
-            told: 0,
+            reported: 0,
             lost: 0,
             errors: 0,
             under_way: false,
@@ -230,8 +231,7 @@ impl Capture {
         }
     }
 
-    /// Writes a frame of which the bytes are at hand, with a comment: the reason of a drop, for one. False if it was
-    /// lost.
+    /// Writes a frame whose bytes are at hand, with a comment such as the reason of a drop. False if it was lost.
     pub fn record(&mut self, frame: &[u8], direction: Direction, comment: Option<&str>, now: Time) -> bool {
         let len = frame.len().min(PACKET_BYTES as usize);
         (self.now, self.direction) = (now, direction);
@@ -240,17 +240,17 @@ impl Capture {
         taken
     }
 
-    /// Frames that were lost.
+    /// Number of frames that were lost.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Errors of the file system.
+    /// Number of errors of the file system.
     pub fn errors(&self) -> u64 {
         self.errors
     }
 
-    /// Appends a packet block, if there is room for it. False if there is none.
+    /// Appends a packet block. False if there is no room.
     fn gather(&mut self, len: u32, comment: Option<&str>, fill: impl FnOnce(&Buffers, &mut [u8])) -> bool {
         if self.gathered.len() + len as usize + AROUND_BYTES > self.gathered.capacity() {
             self.settle();
@@ -262,7 +262,7 @@ impl Capture {
             let frame = &self.frame;
             pcapng::packet(&mut self.gathered, note, len, |out| fill(frame, out));
             if self.written + (self.gathered.len() - self.done) as u64 <= self.most_bytes {
-                self.told += std::mem::take(&mut self.gap);
+                self.reported += std::mem::take(&mut self.gap);
                 self.blocks.push_back(Block { end: self.gathered.len(), packet: None });
                 return true;
             }
@@ -273,7 +273,7 @@ impl Capture {
         false
     }
 
-    /// Writes what is gathered; a full pipe keeps the rest for later, an error loses it.
+    /// Writes the gathered blocks. A full pipe leaves the rest for later; an error loses it.
     fn settle(&mut self) {
         match self.write() {
             Ok(()) | Err(Errno::AGAIN) => {}
@@ -301,7 +301,7 @@ impl Capture {
         Ok(())
     }
 
-    /// What is written leaves the buffer.
+    /// Removes the written blocks from the buffer.
     fn keep(&mut self) {
         while let Some(block) = self.blocks.pop_front_if(|block| block.end <= self.done) {
             self.take(block.packet);
@@ -311,14 +311,14 @@ impl Capture {
         self.gathered.drain(..self.done);
         self.done = 0;
         if self.gathered.is_empty() {
-            self.told = 0;
+            self.reported = 0;
         }
     }
 
-    /// What could not be written is lost, and the file ends where it was whole.
+    /// Counts the unwritten blocks as lost, and cuts the file after its last whole block.
     fn forget(&mut self) {
         let frames = self.blocks.len() as u64;
-        self.gap += frames + std::mem::take(&mut self.told);
+        self.gap += frames + std::mem::take(&mut self.reported);
         self.lost += frames;
         self.dropped += self.blocks.iter().filter(|block| block.packet.is_some()).count() as u64;
         self.torn |= self.under_way;
@@ -327,12 +327,12 @@ impl Capture {
         self.done = 0;
         if self.regular {
             let end = self.written;
-            let _the_next_write_fails_too = rustix::fs::ftruncate(&self.fd, end);
-            let _the_next_write_fails_too = rustix::fs::seek(&self.fd, rustix::fs::SeekFrom::Start(end));
+            let _next_write_fails_too = rustix::fs::ftruncate(&self.fd, end);
+            let _next_write_fails_too = rustix::fs::seek(&self.fd, rustix::fs::SeekFrom::Start(end));
         }
     }
 
-    /// A block is where it belongs, which may be the last one of a packet.
+    /// Counts a packet as taken if its last block is written.
     fn take(&mut self, packet: Option<(u64, u64)>) {
         if let Some((frames, bytes)) = packet {
             self.taken.packets += 1;
@@ -341,7 +341,7 @@ impl Capture {
         }
     }
 
-    /// Gathers all frames of a packet. It is taken when the last of them is written, and dropped if one of them cannot be.
+    /// Gathers all frames of a packet. The packet is taken when the last frame is written, and dropped if any frame cannot be.
     fn offer(&mut self, unfolded: &Unfolded<'_>, scratch: &mut Scratch, counters: &mut Counters) {
         (self.under_way, self.torn) = (false, false);
         let (_, put) = egress::put_all(unfolded, scratch, self);
@@ -356,7 +356,7 @@ impl Capture {
         }
     }
 
-    /// Counts what has become of packets. Those that a slow reader is still to have are taken, like those in its pipe.
+    /// Adds the results of packets to the counters. Packets that wait for a slow reader count as taken, like those in its pipe.
     fn count(&mut self, counters: &mut Counters) {
         for at in 0..self.blocks.len() {
             let packet = self.blocks[at].packet.take();

@@ -1,8 +1,8 @@
-//! Frames out of the switch, one by one: what every uplink does that takes one at a time.
+//! Frames out of the switch, one by one: the part that is the same for every uplink that takes one frame at a time.
 
 use nicety_adapter::{Counters, Delivery, Frames, Packet, Piece, Reason, Scratch, Unfolded, Wants};
 
-/// What became of a piece.
+/// Result for one piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Put {
     Taken,
@@ -11,13 +11,13 @@ pub(crate) enum Put {
     Dropped(Reason),
 }
 
-/// Where pieces go.
+/// Destination of pieces.
 pub(crate) trait Sink {
     fn wants(&self, packet: &Packet) -> Wants;
     fn put(&mut self, piece: &mut Piece<'_>) -> Put;
 }
 
-/// Offers frames to a sink, and counts. A packet that is cut may find room for some of its pieces only: the rest is refused.
+/// Offers frames to a sink, and counts them. If only some pieces of a packet find room, the rest is refused.
 pub(crate) fn deliver(frames: &Frames<'_>, counters: &mut Counters, sink: &mut impl Sink) -> Delivery {
     let mut delivery = Delivery::default();
     let mut scratch = Scratch::new();
@@ -58,7 +58,8 @@ pub(crate) fn offer(
     put == Put::Full
 }
 
-/// Puts the wanted pieces until one is not taken: its number, and what became of it.
+/// Puts the wanted pieces until one is not taken. Returns that piece's number (the count of pieces if all were taken), and the
+/// result.
 pub(crate) fn put_all(unfolded: &Unfolded<'_>, scratch: &mut Scratch, sink: &mut impl Sink) -> (u32, Put) {
     for index in unfolded.wanted() {
         let Some(mut piece) = unfolded.piece(index, scratch) else { return (index, Put::Dropped(Reason::BadOffload)) };

@@ -1,7 +1,7 @@
-//! Any uplink behind a bad line: packets out are lost, doubled, put out of order and damaged, by chances and a seed.
+//! Decorates an uplink with a bad line: it loses, duplicates, reorders and damages outgoing packets, by probability and seed.
 //!
-//! For tests of what stands behind an uplink. The same seed and calls give the same faults. Two ends of a pair, each
-//! behind this, are a line that is bad both ways.
+//! For tests of the code behind an uplink. The same seed and calls give the same faults. With both ends of a pair decorated, the
+//! line is bad in both directions.
 
 use std::os::fd::BorrowedFd;
 
@@ -13,20 +13,20 @@ use nicety_memory::{MapError, Span, copy};
 
 use crate::buffers::{Buffers, SLOT_BYTES};
 
-/// How often, in thousandths of the packets.
+/// Probability of each fault, in thousandths of the packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// A packet is lost; counted as refused by the uplink.
     pub drop: u16,
-    /// A packet goes twice.
+    /// A packet is sent twice.
     pub duplicate: u16,
-    /// A packet changes places with the one before it.
+    /// A packet changes places with its predecessor.
     pub reorder: u16,
-    /// One bit of a packet is turned over, behind the Ethernet addresses.
+    /// One bit of a packet is inverted, behind the Ethernet addresses.
     pub corrupt: u16,
 }
 
-/// See the module's page.
+/// See the module's documentation.
 #[derive(Debug)]
 pub struct Faulty<U> {
     inner: U,
@@ -37,12 +37,12 @@ pub struct Faulty<U> {
 }
 
 impl<U: Uplink> Faulty<U> {
-    /// With these faults, by this seed.
+    /// Decorates `inner` with these faults, from this seed.
     pub fn new(inner: U, faults: Faults, seed: u64) -> Result<Self, MapError> {
         Ok(Self { inner, faults, seed: seed.max(1), damaged: Buffers::new(SLOT_BYTES)?, batch: Batch::new() })
     }
 
-    /// The uplink behind the line.
+    /// The decorated uplink.
     pub fn inner(&self) -> &U {
         &self.inner
     }
@@ -59,7 +59,7 @@ impl<U: Uplink> Faulty<U> {
         self.random() % 1000 < u64::from(thousandths)
     }
 
-    /// Sends a copy of a packet with one bit turned over. If it was refused: its first frame that was.
+    /// Sends a copy of a packet with one bit inverted. The error is the packet's first refused frame.
     fn send_damaged(
         &mut self,
         frames: &Frames<'_>,
@@ -122,7 +122,7 @@ impl<U: Uplink> Uplink for Faulty<U> {
 
     fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, now: Time) -> Delivery {
         let mut delivery = Delivery::default();
-        // What goes undamaged: the pick, and its number in the caller's list; none for a double.
+        // Undamaged packets: the pick, and its number in the caller's list (none for a duplicate).
         let mut picks = ArrayVec::<Pick, PACKETS>::new();
         let mut numbers = ArrayVec::<Option<usize>, PACKETS>::new();
         let mut full = false;

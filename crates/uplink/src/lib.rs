@@ -1,21 +1,19 @@
-//! How the switch reaches the world: implementations of [`Uplink`](nicety_adapter::Uplink), and decorators of them.
+//! The switch's links to the world: implementations of [`Uplink`](nicety_adapter::Uplink), and decorators of them.
 //!
-//! - [`Tap`]: the host's own network stack, through a tap interface; TSO packets pass whole both ways.
-//! - [`Pair`]: another daemon, or a program, over a socket; TSO packets pass whole both ways.
+//! - [`Tap`]: the host's own network stack, through a tap interface; TSO packets pass whole in both directions.
+//! - [`Pair`]: another daemon, or a program, over a socket; TSO packets pass whole in both directions.
 //! - [`Stream`]: a QEMU whose network back end is `-netdev stream`, or another daemon, frame by frame.
-//! - [`Capture`]: a pcapng file of what leaves the switch, as the wire would see it.
-//! - [`Null`]: swallows everything, and counts.
-//! - [`Querier`]: asks hosts for the groups that they are members of; leads nowhere.
-//! - [`Paced`]: any of them with a token bucket each way; [`Rate`] is how a person writes its speed.
-//! - [`Announced`]: any of them that tells its neighbour who it is, by LLDP.
-//! - [`Faulty`]: any of them behind a line that loses, doubles, reorders and damages packets by a seed, for tests.
+//! - [`Capture`]: a pcapng file of the frames that leave the switch, as the wire would see them.
+//! - [`Null`]: drops everything, and counts.
+//! - [`Querier`]: asks hosts for their multicast groups; carries no traffic.
+//! - [`Paced`]: decorates an uplink with a token bucket per direction; [`Rate`] is its speed as a person writes it.
+//! - [`Announced`]: decorates an uplink that announces itself to its neighbour by LLDP.
+//! - [`Faulty`]: decorates an uplink with a line that loses, duplicates, reorders and damages packets by a seed, for tests.
 //!
-//! Each owns its buffers, made once: nothing is allocated per frame. Nothing blocks, and each call is bounded by its
-//! budget. An uplink is counted like a guest at its port: what comes in from the world is `sent`, what goes out to it
-//! is `received`.
+//! Each owns its buffers, made once: nothing is allocated per frame. Nothing blocks, and its budget bounds each call. An uplink is
+//! counted like a guest at its port: frames from the world count as `sent`, frames to the world as `received`.
 //!
-//! `unsafe` lives in `system.rs`: ioctls of the tap driver, and the three calls that move
-//! messages.
+//! `unsafe` lives in `system.rs`: ioctls of the tap driver, and the three calls that move messages.
 #![deny(unsafe_code)]
 
 mod announced;
@@ -29,6 +27,7 @@ mod offload;
 mod paced;
 mod pair;
 pub mod pcapng;
+mod peer_source;
 mod querier;
 mod socket;
 mod stream;
@@ -36,7 +35,6 @@ mod system;
 mod tap;
 mod virtio_header;
 mod watch;
-mod way;
 
 pub use announced::Announced;
 pub use capture::{Capture, CaptureError, CaptureOptions};

@@ -1,30 +1,30 @@
-//! What the two ends of a pair say to each other: one message per packet over a `SOCK_SEQPACKET` socket.
+//! Protocol of a pair: one message per packet over a `SOCK_SEQPACKET` socket.
 //!
-//! The kernel keeps the borders of messages, so that a half frame cannot arrive, and short frames need no copying out
-//! of a stream. A packet of 64 KB is one message; the socket's send buffer is asked to hold many.
+//! The kernel keeps message boundaries: so half a frame cannot arrive, and short frames need not be copied out of a stream. A
+//! packet of 64 KB is one message; the socket's send buffer is asked to hold many.
 //!
-//! Each message begins with 16 bytes, numbers little endian. The first message each way is a hello:
+//! Each message begins with 16 bytes; numbers are little endian. The first message in each direction is a hello:
 //!
 //! ```text
 //!  0      1..8        8        10       12
 //!  0      "nicety\0"  version  16       longest packet
 //! ```
 //!
-//! `version` is 1; an end that reads another one, or another header length, closes the socket. Every later message is
-//! a packet, its bytes from the destination address on without a frame check sequence behind the header:
+//! `version` is 1; an end that reads another version, or another header length, closes the socket. Every later message is a packet.
+//! Its bytes follow the header, from the destination address on, without a frame check sequence:
 //!
 //! ```text
 //!  0      1         2        3      4       6       8       10        12
 //!  1      checksum  segment  0      start   field   mss     headers   bytes of the packet
 //! ```
 //!
-//! - `checksum`: 0 the frame is as it is; 1 its transport checksum was verified; 2 it is still to be made: the sum of
-//!   all from `start` to the end, complemented, goes to `field` (offsets in the packet), where the pseudo-header's
-//!   folded sum is until then.
-//! - `segment`: 0 one frame; 1 TCP, 2 UDP to be cut into frames of `mss` payload bytes, whose headers have `headers`
-//!   bytes; needs `checksum` 2. A receiver finds the headers itself.
+//! - `checksum`: 0 the frame is complete; 1 its transport checksum was verified; 2 it is still to be computed: `field` holds the
+//!   folded sum of the pseudo-header, and receives the complement of the sum of all bytes from `start` to the end (offsets in the
+//!   packet).
+//! - `segment`: 0 one frame; 1 TCP, 2 UDP to be cut into frames of `mss` payload bytes, whose headers have `headers` bytes; needs
+//!   `checksum` 2. A receiver finds the headers itself.
 //!
-//! A message that breaks these rules is dropped and counted; the next one is read as if it had not been.
+//! A message that breaks these rules is dropped and counted; it does not affect the next one.
 
 use nicety_adapter::{Checksum, Offload, PACKET_BYTES, SegmentKind};
 
@@ -44,7 +44,7 @@ const UDP: u8 = 2;
 
 pub(crate) type Header = [u8; HEADER_BYTES as usize];
 
-/// What a message is not.
+/// The reason why a first message is not a valid hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotHello {
     Foreign,
@@ -60,7 +60,7 @@ pub(crate) fn hello() -> Header {
     out
 }
 
-/// Judges a peer's first message.
+/// Checks a peer's first message.
 pub(crate) fn check_hello(message: Header, len: u32) -> Result<(), NotHello> {
     if len != HEADER_BYTES || !message.starts_with(HELLO) || message[10..12] != (HEADER_BYTES as u16).to_le_bytes() {
         return Err(NotHello::Foreign);
@@ -84,7 +84,7 @@ pub(crate) fn encode(offload: &Offload, verified: bool, len: u32) -> Header {
     }
     if let Some(segment) = offload.segment {
         out[2] = match segment.kind {
-            // Packets in a tunnel come cut: `Wants` has no word for them.
+            // Packets in a tunnel arrive cut: `Wants` has no flag for them.
             SegmentKind::Tcp | SegmentKind::Tunnel => TCP,
             SegmentKind::Udp => UDP,
         };
@@ -95,7 +95,7 @@ pub(crate) fn encode(offload: &Offload, verified: bool, len: u32) -> Header {
     out
 }
 
-/// What a packet's header asks for, if it is one for a packet of `len` bytes.
+/// Offload request of a packet's header; `None` unless it is a header for a packet of `len` bytes.
 pub(crate) fn decode(header: Header, len: u32) -> Option<Asked> {
     let word = |at: usize| Some(u16::from_le_bytes([*header.get(at)?, *header.get(at + 1)?]));
     let [PACKET, checksum, segment, 0, ..] = header else { return None };

@@ -1,11 +1,11 @@
-//! An uplink that leads nowhere: it takes everything and counts it.
+//! An uplink to nowhere: it takes and counts every frame.
 
 use std::os::fd::BorrowedFd;
 
 use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, PortId, Progress, Time, Uplink};
 use nicety_memory::Map;
 
-/// See the module's page.
+/// See the module's documentation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Null;
 

@@ -1,15 +1,15 @@
-//! An offload request from outside. Nothing is believed: the batch holds it against the frame that it came with.
+//! An offload request from outside. It is not trusted: the batch checks it against its frame.
 
 use nicety_adapter::{Checksum, Offload, Packet, Segment, SegmentKind};
 use nicety_frame::{L3Kind, Layout};
 
-/// Bytes that a TCP header has at most (RFC 9293 section 3.1).
+/// Longest TCP header in bytes (RFC 9293 section 3.1).
 const TCP_HEADER_MOST: u16 = 60;
 
-/// What a frame's own header asks for.
+/// Offload request in a frame's own header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Asked {
-    /// First byte summed, and where the sum goes.
+    /// Offset of the first byte summed, and of the checksum field.
     pub(crate) partial: Option<(u16, u16)>,
     pub(crate) verified: bool,
     pub(crate) segment: Option<Cut>,
@@ -25,7 +25,7 @@ pub(crate) struct Cut {
 }
 
 impl Asked {
-    /// Bytes of private head that judging needs.
+    /// Bytes of the private head that [`Asked::vet`] needs.
     pub(crate) fn head_wanted(&self) -> usize {
         match self.partial {
             Some((start, _)) if self.segment.is_some() => usize::from(start) + usize::from(TCP_HEADER_MOST),
@@ -34,7 +34,7 @@ impl Asked {
         }
     }
 
-    /// The request in neutral words; `None` if it makes no sense for this frame.
+    /// The request in neutral terms; `None` if it makes no sense for this frame.
     pub(crate) fn vet(&self, head: &[u8], len: u32) -> Option<Offload> {
         let checksum = match self.partial {
             Some((start, field)) => Checksum::Partial { start, field },
@@ -50,7 +50,7 @@ impl Asked {
 }
 
 impl Cut {
-    /// The headers are ours to find.
+    /// Validates the cut. The request's header lengths are not used: we parse the headers.
     fn vet(self, head: &[u8], len: u32) -> Option<Segment> {
         let layout = Layout::parse(head);
         let version = layout.l3?.kind;
@@ -59,7 +59,7 @@ impl Cut {
     }
 }
 
-/// Whether a packet's checksum is in the state that a receiver of uncut packets expects.
+/// Whether a packet's checksum is in the state that receivers of uncut packets expect.
 pub(crate) fn passes_uncut(packet: &Packet) -> bool {
     packet.offload.segment.is_none() || matches!(packet.offload.checksum, Checksum::Partial { .. })
 }

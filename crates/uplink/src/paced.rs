@@ -1,8 +1,8 @@
-//! Any uplink, held to a rate each way by token buckets.
+//! Decorates an uplink: token buckets limit its rate in each direction.
 //!
-//! What comes in waits where it is: the uplink is not read while there are no tokens. What goes out is refused, and
-//! waits in its port's backlog. While frames wait for tokens the uplink's descriptor is silent, and
-//! [`Uplink::wake`] tells when there will be some.
+//! Incoming frames wait in the uplink: it is not read while there are no tokens. Outgoing frames are refused, and wait in their
+//! port's backlog. While frames wait for tokens the uplink's descriptor is silent, and [`Uplink::wake`] returns when tokens will be
+//! there.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -12,12 +12,12 @@ use nicety_memory::Map;
 
 use crate::watch::Watch;
 
-/// Tokens for this long fit into a bucket. A turn that comes late loses nothing (`Bucket::go_on`).
+/// A bucket holds tokens for this time. A turn that comes late loses nothing (`Bucket::go_on`).
 const BURST_NS: u64 = 2_000_000;
-/// At least one packet of the greatest length.
+/// A bucket holds at least one packet of the greatest length.
 const BURST_LEAST_BYTES: u64 = 64 << 10;
 
-/// See the module's page.
+/// See the module's documentation.
 #[derive(Debug)]
 pub struct Paced<U> {
     inner: U,
@@ -25,19 +25,19 @@ pub struct Paced<U> {
     watched: bool,
     ingress: Bucket,
     egress: Bucket,
-    /// Frames wait for tokens, this way or that.
+    /// Frames wait for tokens until then: ingress, egress.
     starved: [Option<Time>; 2],
 }
 
 impl<U: Uplink> Paced<U> {
-    /// The same rate each way, each with a bucket of its own that is full.
+    /// The same rate in each direction, each with its own bucket, full at first.
     pub fn new(inner: U, rate: Rate) -> io::Result<Self> {
         let burst_bytes = u128::from(rate.bits_per_second()) * u128::from(BURST_NS) / 8_000_000_000;
         let burst_bytes = u64::try_from(burst_bytes).unwrap_or(u64::MAX).max(BURST_LEAST_BYTES);
         Self::with_burst(inner, rate, burst_bytes)
     }
 
-    /// The same, with buckets that hold this many bytes.
+    /// Like [`Paced::new`], with buckets of this many bytes.
     pub fn with_burst(inner: U, rate: Rate, burst_bytes: u64) -> io::Result<Self> {
         let mut watch = None;
         if let Some(fd) = inner.descriptor() {
@@ -50,24 +50,24 @@ impl<U: Uplink> Paced<U> {
         Ok(Self { inner, watch, watched, ingress: bucket, egress: bucket, starved: [None; 2] })
     }
 
-    /// When it can go on, if it waits for tokens.
+    /// Earliest time at which waiting frames have tokens.
     pub fn next_ready(&self) -> Option<Time> {
         self.starved.into_iter().flatten().min()
     }
 
-    /// The uplink that is paced.
+    /// The decorated uplink.
     pub fn inner(&self) -> &U {
         &self.inner
     }
 
-    /// What waits to go out has been waited for long enough, if it has.
+    /// Continues egress if the wait for tokens is over.
     fn go_out(&mut self, now: Time) {
         if let Some(at) = self.starved[1].take_if(|at| *at <= now) {
             self.egress.go_on(at, now);
         }
     }
 
-    /// Lets the descriptor speak, or keeps it silent while there are no tokens.
+    /// Watches the descriptor (`wanted`), or keeps it silent while there are no tokens.
     fn listen(&mut self, wanted: bool) {
         if let (Some(watch), Some(fd)) = (&self.watch, self.inner.descriptor())
             && self.watched != wanted

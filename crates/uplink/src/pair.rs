@@ -1,8 +1,8 @@
-//! Two ends joined by a socket: two daemons, or a daemon and a program. Packets pass whole, their offloads told in a
-//! small header, which `message.rs` describes.
+//! Two ends joined by a socket: two daemons, or a daemon and a program. Packets pass whole; a small header carries their offloads
+//! (`message.rs`).
 //!
-//! A peer may say what it likes: what is no packet is dropped and counted, and a peer that goes takes with it what was
-//! under way, nothing else. An end that listens takes the next peer then, an end that connects tries again.
+//! The peer is not trusted: an invalid message is dropped and counted. A peer that disconnects loses only the messages in flight. A
+//! listening end then takes the next peer; a connecting end tries again.
 
 mod leaving;
 
@@ -19,30 +19,30 @@ use rustix::net::{SocketType, sockopt};
 
 use crate::buffers::{Buffers, SLOT_BYTES};
 use crate::message::{self, HEADER_BYTES, NotHello};
+use crate::peer_source::PeerSource;
 use crate::socket::{self, SocketError, watching};
 use crate::system::{self, MESSAGES, Received};
 use crate::watch::{Watch, writable};
-use crate::way::Way;
 
-/// Messages that arrive ahead of their turn at most: a slot each.
+/// Most messages that are received before they are fetched: one slot each.
 const SLOTS: usize = 64;
-/// From slot to slot. Not a multiple of a page, so that heads of short packets do not share the same cache sets.
+/// Bytes from one slot to the next. Not a multiple of a page: heads of short packets would share cache sets.
 const SLOT_STRIDE: u32 = SLOT_BYTES + 64;
-/// Bytes that are written ahead of one call that sends them.
+/// Most bytes that are written before one call sends them.
 const LEAVING_BYTES: u32 = 256 << 10;
-/// What the socket is asked to hold. The host's `net.core.wmem_max` may allow less.
+/// Requested size of the socket's send buffer. The host's `net.core.wmem_max` may allow less.
 const SOCKET_BYTES: usize = 1 << 20;
-/// How many bytes one receiving call should bring, about.
+/// Approximate bytes that one receiving call should bring.
 const RECEIVE_BYTES: u32 = 64 << 10;
 
-/// Why a peer was left.
+/// The reason why the last peer was disconnected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parting {
     /// It closed its end, or its process ended.
     Gone,
-    /// It speaks another version than ours, 1.
+    /// It speaks another protocol version than ours, 1.
     Version(u16),
-    /// Its first message was no hello.
+    /// Its first message was not a hello.
     Foreign,
 }
 
@@ -58,23 +58,23 @@ impl fmt::Display for Parting {
     }
 }
 
-/// See the module's page.
+/// See the module's documentation.
 #[derive(Debug)]
 pub struct Pair {
     peer: Option<OwnedFd>,
-    /// The hello of the peer whose messages are read was one.
+    /// The current peer has sent a valid hello.
     greeted: bool,
-    way: Way,
+    peer_source: PeerSource,
     parting: Option<Parting>,
     watch: Watch,
     arrived: Buffers,
-    /// Slots that a batch points into.
-    lent: u64,
-    /// Messages that have arrived and were not fetched yet: slot, and length.
+    /// Bit mask of slots that a batch points into.
+    borrowed: u64,
+    /// Messages received and not fetched yet: slot, and length.
     ready: ArrayVec<(u8, Received), SLOTS>,
-    /// How many of them were fetched.
+    /// Number of messages in `ready` that were fetched.
     taken: usize,
-    /// Messages that the next receiving call asks for.
+    /// Most messages that the next receiving call asks for.
     burst: usize,
     received: ArrayVec<Received, MESSAGES>,
     leaving: Buffers,
@@ -89,29 +89,29 @@ impl Pair {
         Ok((Self::over(one)?, Self::over(other)?))
     }
 
-    /// An end that waits at `path` for a peer, and for the next one when it has gone. A stale socket is replaced.
+    /// Makes an end that listens at `path` for one peer after the other. A stale socket is replaced.
     pub fn listen(path: impl AsRef<Path>) -> Result<Self, SocketError> {
         let mut this = Self::alone()?;
-        this.way = Way::listen(path.as_ref(), SocketType::SEQPACKET, &this.watch)?;
+        this.peer_source = PeerSource::listen(path.as_ref(), SocketType::SEQPACKET, &this.watch)?;
         Ok(this)
     }
 
-    /// An end that joins the peer that listens at `path`, now or later, and again when the peer has gone.
+    /// Makes an end that connects to the server at `path`, now or later, and again after a disconnect.
     pub fn connect(path: impl AsRef<Path>) -> Result<Self, SocketError> {
         let mut this = Self::alone()?;
-        this.way = Way::connect(path.as_ref(), SocketType::SEQPACKET, &this.watch)?;
-        if let Some(fd) = this.way.dial() {
+        this.peer_source = PeerSource::connect(path.as_ref(), SocketType::SEQPACKET, &this.watch)?;
+        if let Some(fd) = this.peer_source.dial() {
             this.try_to_join(fd);
         }
         Ok(this)
     }
 
-    /// Whether a peer is there that has said hello.
+    /// Whether a peer is connected and has sent its hello.
     pub fn joined(&self) -> bool {
         self.peer.is_some() && self.greeted
     }
 
-    /// Why the last peer was left.
+    /// The reason why the last peer was disconnected.
     pub fn parting(&self) -> Option<Parting> {
         self.parting
     }
@@ -126,11 +126,11 @@ impl Pair {
         Ok(Self {
             peer: None,
             greeted: false,
-            way: Way::Given,
+            peer_source: PeerSource::Given,
             parting: None,
             watch: Watch::new().map_err(watching)?,
             arrived: Buffers::new(SLOT_STRIDE * SLOTS as u32)?,
-            lent: 0,
+            borrowed: 0,
             ready: ArrayVec::new(),
             taken: 0,
             burst: MESSAGES,
@@ -141,13 +141,13 @@ impl Pair {
         })
     }
 
-    /// Says hello to a peer, and listens to it. Its socket is empty: the hello fits.
+    /// Sends a hello to a peer, and watches it. Its socket is empty, so the hello fits.
     fn join(&mut self, fd: OwnedFd) -> io::Result<()> {
-        let _the_default_will_do = sockopt::set_socket_send_buffer_size(&fd, SOCKET_BYTES);
+        let _default_size_kept = sockopt::set_socket_send_buffer_size(&fd, SOCKET_BYTES);
         let flags = rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT;
         rustix::net::send(&fd, &message::hello(), flags)?;
         self.watch.add(&fd)?;
-        self.way.met(&self.watch);
+        self.peer_source.met(&self.watch);
         self.peer = Some(fd);
         self.greeted = false;
         Ok(())
@@ -158,23 +158,23 @@ impl Pair {
         self.watch.remove(&peer);
         self.parting = Some(why);
         self.full = false;
-        self.way.parted(why == Parting::Gone, &self.watch);
+        self.peer_source.parted(why == Parting::Gone, &self.watch);
     }
 
-    /// Takes a peer that waits, or tries to join one if it is time to.
+    /// Takes a waiting peer, or tries to connect if it is time to.
     fn seek(&mut self, now: Time) {
         if self.peer.is_some() || self.taken < self.ready.len() {
             return;
         }
-        if let Some(fd) = self.way.seek(&self.watch, now) {
+        if let Some(fd) = self.peer_source.seek(&self.watch, now) {
             self.try_to_join(fd);
         }
     }
 
-    /// As [`Pair::join`], where the peer may have gone already, or have no room for a hello.
+    /// Like [`Pair::join`], for a peer that may have gone already, or has no room for a hello.
     fn try_to_join(&mut self, fd: OwnedFd) {
         if self.join(fd).is_err() {
-            self.way.parted(true, &self.watch);
+            self.peer_source.parted(true, &self.watch);
         }
     }
 
@@ -182,13 +182,13 @@ impl Pair {
         u32::from(slot) * SLOT_STRIDE
     }
 
-    /// Receives into slots that are free. False if nothing more is there now.
+    /// Receives into free slots. False if there are no further messages now.
     fn receive(&mut self) -> bool {
         self.ready.clear();
         self.taken = 0;
         let Some(peer) = &self.peer else { return false };
         let mut slots = ArrayVec::<u8, SLOTS>::new();
-        let free = (0..SLOTS as u8).filter(|slot| self.lent & (1 << slot) == 0);
+        let free = (0..SLOTS as u8).filter(|slot| self.borrowed & (1 << slot) == 0);
         slots.extend(free.take(self.burst));
         let spans: ArrayVec<Span, SLOTS> =
             slots.iter().map(|&slot| self.arrived.span(self.slot(slot), SLOT_BYTES)).collect();
@@ -217,7 +217,7 @@ impl Pair {
         more
     }
 
-    /// Judges the first message of a peer. True if the message was it.
+    /// Checks a peer's first message. True if this message was the first one.
     fn greet(&mut self, slot: u8, message: Received) -> bool {
         if self.greeted {
             return false;
@@ -267,11 +267,11 @@ impl Uplink for Pair {
     ) -> Progress {
         self.room = false;
         if let Some(peer) = self.peer.as_ref().filter(|peer| self.full && writable(peer)) {
-            let _it_has_gone = self.watch.room(peer, false);
+            let _gone = self.watch.room(peer, false);
             (self.full, self.room) = (false, true);
         }
-        if self.lent != 0 && !self.arrived.held() {
-            self.lent = 0;
+        if self.borrowed != 0 && !self.arrived.held() {
+            self.borrowed = 0;
         }
         self.seek(now);
         batch.start(self.arrived.map(), port, 0);
@@ -294,7 +294,7 @@ impl Uplink for Pair {
             }
             match self.draft(slot, message, batch) {
                 Ok(()) => {
-                    self.lent |= 1 << slot;
+                    self.borrowed |= 1 << slot;
                     let packet = batch.packets().last();
                     let (frames, bytes) = packet.map_or((1, 0), |packet| (packet.frames(), packet.len()));
                     counters.sent(0, u64::from(frames), u64::from(bytes));
@@ -308,7 +308,7 @@ impl Uplink for Pair {
 
     fn complete(&mut self, batch: &Batch) {
         for packet in batch.packets() {
-            self.lent &= !1u64.checked_shl(packet.cookie as u32).unwrap_or(0);
+            self.borrowed &= !1u64.checked_shl(packet.cookie as u32).unwrap_or(0);
         }
     }
 
@@ -322,7 +322,7 @@ impl Uplink for Pair {
         match &self.peer {
             Some(_) if self.greeted => None,
             Some(_) => Some("somebody has joined, and has not said hello yet".to_owned()),
-            None => Some(self.way.vacant(parting)),
+            None => Some(self.peer_source.vacant(parting)),
         }
     }
 
@@ -331,6 +331,6 @@ impl Uplink for Pair {
     }
 
     fn wake(&self) -> Option<Time> {
-        if self.room { Some(Time::ZERO) } else { self.way.wake() }
+        if self.room { Some(Time::ZERO) } else { self.peer_source.wake() }
     }
 }

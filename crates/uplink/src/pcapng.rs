@@ -1,10 +1,10 @@
-//! Blocks of a pcapng file. Follows draft-ietf-opsawg-pcapng, sections 4.1 (section header), 4.2 (interface
-//! description), 4.3 (enhanced packet), 4.6 (interface statistics) and 3.5 (options). Little endian, as the byte-order magic says.
+//! Blocks of a pcapng file. Follows draft-ietf-opsawg-pcapng, sections 4.1 (section header), 4.2 (interface description), 4.3
+//! (enhanced packet), 4.6 (interface statistics) and 3.5 (options). Little endian, as the byte-order magic states.
 
 use std::time::Duration;
 
 const SECTION: u32 = 0x0a0d_0d0a;
-/// How every file begins, in either byte order.
+/// First bytes of every file, in either byte order.
 pub(crate) const MAGIC: [u8; 4] = SECTION.to_le_bytes();
 const INTERFACE: u32 = 1;
 const STATISTICS: u32 = 5;
@@ -22,12 +22,12 @@ const OPTION_RECEIVED: u16 = 4;
 const OPTION_APPLICATION: u16 = 4;
 const OPTION_DROPPED: u16 = 5;
 const OPTION_RESOLUTION: u16 = 9;
-/// Bytes of a comment at most.
+/// Longest comment in bytes.
 const COMMENT_MOST: usize = 256;
-/// Bytes around a frame's own at most: header, padding, options, trailer.
+/// Most bytes around a frame: header, padding, options, trailer.
 pub(crate) const AROUND_BYTES: usize = 28 + 3 + 8 + 12 + 4 + COMMENT_MOST + 4 + 4;
 
-/// Which way a frame went, seen from the interface that the file is of (`epb_flags`, section 4.3.1).
+/// Direction of a frame, seen from the interface of the file (`epb_flags`, section 4.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Into the switch.
@@ -36,20 +36,20 @@ pub enum Direction {
     Outbound = 2,
 }
 
-/// What a packet block says beside the frame.
+/// Fields of a packet block beside the frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Note<'a> {
-    /// The number of its interface, in the order of their blocks.
+    /// Number of the frame's interface, in the order of the interface blocks.
     pub interface: u32,
-    /// Since 1970-01-01 00:00 UTC.
+    /// Time since 1970-01-01 00:00 UTC.
     pub time: Duration,
-    /// Which way it went.
+    /// Direction of the frame.
     pub direction: Direction,
-    /// Its bytes, of which the file may hold fewer.
+    /// The frame's length in bytes; the file may hold fewer.
     pub len: u32,
-    /// Packets that were lost since the block before.
+    /// Packets lost since the previous block.
     pub lost: u64,
-    /// What a person reads besides.
+    /// A comment for people.
     pub comment: Option<&'a str>,
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn begin(out: &mut Vec<u8>, name: &str) {
     interface(out, name);
 }
 
-/// Appends the block that begins a file.
+/// Appends the section header: it begins a file.
 pub fn section(out: &mut Vec<u8>) {
     block(out, SECTION, |out| {
         out.extend(BYTE_ORDER.to_le_bytes());
@@ -70,7 +70,7 @@ pub fn section(out: &mut Vec<u8>) {
     });
 }
 
-/// Appends the block of an interface of this name: its number is how many were before it.
+/// Appends the block of an interface with this name. Its number is the count of interfaces before it.
 pub fn interface(out: &mut Vec<u8>, name: &str) {
     block(out, INTERFACE, |out| {
         out.extend(ETHERNET.to_le_bytes());
@@ -83,7 +83,7 @@ pub fn interface(out: &mut Vec<u8>, name: &str) {
     });
 }
 
-/// Appends what was seen at an interface so far: frames that were looked at, and those that were lost on the way to the file.
+/// Appends an interface's statistics: frames seen so far, and frames of those that the file lost.
 pub fn statistics(out: &mut Vec<u8>, interface: u32, time: Duration, received: u64, lost: u64) {
     block(out, STATISTICS, |out| {
         out.extend(interface.to_le_bytes());
@@ -94,7 +94,7 @@ pub fn statistics(out: &mut Vec<u8>, interface: u32, time: Duration, received: u
     });
 }
 
-/// Appends a packet block for a frame, of which `fill` writes so many bytes.
+/// Appends a packet block for a frame. `fill` writes `bytes` bytes of the frame.
 pub fn packet(out: &mut Vec<u8>, note: Note<'_>, bytes: u32, fill: impl FnOnce(&mut [u8])) {
     block(out, ENHANCED_PACKET, |out| {
         out.extend(note.interface.to_le_bytes());
@@ -116,7 +116,7 @@ pub fn packet(out: &mut Vec<u8>, note: Note<'_>, bytes: u32, fill: impl FnOnce(&
     });
 }
 
-/// A time in nanoseconds, the high half first.
+/// A time in nanoseconds, upper half first.
 fn halves(time: Duration) -> [u8; 8] {
     let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let mut bytes = [0; 8];

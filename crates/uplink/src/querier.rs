@@ -1,9 +1,9 @@
-//! Whoever asks hosts of which multicast groups they are members, in networks without a multicast router: a port of the switch that sends
-//! general queries of IGMP (RFC 3376, section 4.1) and MLD (RFC 3810, section 5.1) in each of its VLANs, and, when a host leaves a group,
-//! asks for the others in it (RFC 3376, section 6.4.2). What else it gets it drops.
+//! IGMP and MLD querier, for networks without a multicast router: a port of the switch that sends general queries of IGMP (RFC
+//! 3376, section 4.1) and MLD (RFC 3810, section 5.1) in each of its VLANs. When a host leaves a group, it asks for other members
+//! (RFC 3376, section 6.4.2). It drops all other frames.
 //!
-//! It has no IPv4 address, so that no switch takes it for a router (RFC 4541, section 2.1.1), and is silent in a VLAN in which one with
-//! an address asks.
+//! It has no IPv4 address, so no switch takes it for a router (RFC 4541, section 2.1.1). It is silent in a VLAN in which a querier
+//! with an address asks.
 
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
@@ -16,22 +16,23 @@ use nicety_frame::vlan::{Tag, Tci};
 use nicety_frame::{L3Kind, Layout, Mac, checksum};
 use nicety_memory::{Map, MapError};
 
-/// The Query Interval, the Startup Query Interval, how many begin with that, and the Other Querier Present Interval: RFC 3376,
-/// sections 8.2, 8.6, 8.7 and 8.5.
+/// Query Interval, Startup Query Interval, Startup Query Count, and Other Querier Present Interval: RFC 3376, sections 8.2, 8.6,
+/// 8.7 and 8.5.
 const INTERVAL_NS: u64 = 125_000_000_000;
 const STARTUP_NS: u64 = INTERVAL_NS / 4;
 const STARTUP_COUNT: u32 = 2;
 const OTHER_NS: u64 = 255_000_000_000;
-/// Time to answer a general query, and one for a group; how often a group is asked for, that far apart: RFC 3376, sections 8.3, 8.8, 8.9.
+/// Maximum response time of a general query, and of a query for a group. The latter is also the interval between queries for a
+/// group; the count follows: RFC 3376, sections 8.3, 8.8, 8.9.
 const ANSWER_MS: u16 = 10_000;
 const LAST_MS: u16 = 1_000;
 const LAST_COUNT: u8 = 2;
-/// Groups that are asked for at once at most: others stay until they run out.
+/// Most groups that are queried at the same time. Hosts' memberships of other groups time out.
 const LEFT_MOST: usize = 64;
-/// Bytes for each query.
+/// Bytes of the buffer for each query.
 const ROOM: u64 = 128;
 
-/// Where queries of a protocol go, and who is asked by somebody else until when.
+/// A VLAN and protocol to query, and the time until which another querier is present.
 #[derive(Clone, Debug)]
 struct Network {
     vlan: Option<u16>,
@@ -39,7 +40,7 @@ struct Network {
     silent_until: Time,
 }
 
-/// A group that somebody has left, and how often it is still asked for.
+/// A group that a host has left, and the number of queries still to send for it.
 #[derive(Clone, Copy, Debug)]
 struct Left {
     network: usize,
@@ -48,13 +49,13 @@ struct Left {
     at: Time,
 }
 
-/// See the module's page.
+/// See the module's documentation.
 #[derive(Debug)]
 pub struct Querier {
     map: Arc<Map>,
     mac: Mac,
     networks: Vec<Network>,
-    /// The next network of this round, and when its time has come.
+    /// Next network of this round, and its time.
     next: usize,
     at: Time,
     rounds: u32,
@@ -62,19 +63,19 @@ pub struct Querier {
 }
 
 impl Querier {
-    /// In these VLANs, each by its tag; without a tag where there is none.
+    /// Queries these VLANs, each with its tag; `None` is untagged.
     pub fn new(mac: Mac, vlans: &[Option<u16>]) -> Result<Self, MapError> {
         let kinds = [L3Kind::V4, L3Kind::V6];
         let networks = vlans
             .iter()
             .flat_map(|&vlan| kinds.map(|kind| Network { vlan, kind, silent_until: Time::ZERO }))
             .collect::<Vec<_>>();
-        // A batch is done with when the next one begins.
+        // A batch is finished before the next one begins, so one map is enough.
         let map = Map::private(nicety_adapter::PACKETS * ROOM as usize)?;
         Ok(Self { map: Arc::new(map), mac, networks, next: 0, at: Time::ZERO, rounds: 0, left: Vec::new() })
     }
 
-    /// Somebody with an address may have asked, or somebody has left a group.
+    /// Handles a query of another querier with an address, and a host's leave message.
     fn heard(&mut self, vlan: Option<u16>, layout: &Layout, frame: &[u8], now: Time) {
         let Some(kind) = layout.l3.map(|l3| l3.kind) else { return };
         let here = |network: &Network| network.kind == kind && network.vlan == vlan;
@@ -175,7 +176,7 @@ impl Uplink for Querier {
     }
 }
 
-/// A query for a group, or a general one, with what its receivers check: a hop limit of 1, a router alert, checksums.
+/// A general query, or one for a group, with the fields that receivers check: a hop limit of 1, a router alert, checksums.
 fn frame(mac: Mac, vlan: Option<u16>, kind: L3Kind, group: Option<IpAddr>) -> Vec<u8> {
     let answer_ms = if group.is_some() { LAST_MS } else { ANSWER_MS };
     let mut frame = Vec::with_capacity(ROOM as usize);
@@ -193,7 +194,7 @@ fn frame(mac: Mac, vlan: Option<u16>, kind: L3Kind, group: Option<IpAddr>) -> Ve
             let mut header = [0x46, 0xc0, 0, 36, 0, 0, 0, 0, 1, IGMP, 0, 0, 0, 0, 0, 0, a, b, c, d, 0x94, 4, 0, 0];
             let sum = checksum::sum(&header).checksum();
             header[10..12].copy_from_slice(&sum.to_be_bytes());
-            // Tenths of a second to answer; robustness 2, interval 125 s.
+            // Response time in tenths of a second; robustness 2, interval 125 s.
             let mut query = [IGMP_QUERY, (answer_ms / 100) as u8, 0, 0, 0, 0, 0, 0, 2, 125, 0, 0];
             query[4..8].copy_from_slice(&group.unwrap_or_default());
             let sum = checksum::sum(&query).checksum();
@@ -206,7 +207,7 @@ fn frame(mac: Mac, vlan: Option<u16>, kind: L3Kind, group: Option<IpAddr>) -> Ve
             let target = group.unwrap_or([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
             // RFC 2464, section 7.
             ethernet([0x33, 0x33, target[12], target[13], target[14], target[15]], [0x86, 0xdd]);
-            // Its link-local address: RFC 4291, appendix A.
+            // The link-local address of `mac`: RFC 4291, appendix A.
             let [a, b, c, d, e, f] = mac.0;
             let source = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f];
             let mut query = [0; 28];
@@ -219,7 +220,7 @@ fn frame(mac: Mac, vlan: Option<u16>, kind: L3Kind, group: Option<IpAddr>) -> Ve
             frame.extend([0x60, 0, 0, 0, 0, 36, 0, 1]);
             frame.extend(source);
             frame.extend(target);
-            // Hop-by-hop options: the router alert, for MLD (RFC 2711).
+            // Hop-by-hop options: the router alert for MLD (RFC 2711).
             frame.extend([ICMPV6, 0, 5, 2, 0, 0, 1, 0]);
             frame.extend(query);
         }
@@ -238,7 +239,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
     const MAC: Mac = Mac([2, 0x4e, 1, 2, 3, 4]);
 
-    /// What it sends in one turn.
+    /// The queries that it sends in one turn.
     fn asks(querier: &mut Querier, now: Time) -> Vec<Vec<u8>> {
         let (mut batch, mut counters) = (Batch::new(), Counters::default());
         querier.fetch(PortId(0), Budget::TURN, &mut batch, &mut counters, now);
@@ -286,7 +287,7 @@ mod tests {
     #[test]
     fn it_asks_at_once_again_soon_and_then_every_125_seconds() {
         let mut querier = Querier::new(MAC, &[None]).unwrap();
-        // Quarters of a second.
+        // One tick is a quarter of a second.
         let asked = (0..2000).filter(|tick| !asks(&mut querier, Time(tick * SECOND / 4)).is_empty());
         let times: Vec<u64> = asked.collect();
         assert_eq!(times, [0, 125, 625, 1125, 1625]);
@@ -296,12 +297,12 @@ mod tests {
     fn it_is_silent_in_a_vlan_in_which_one_with_an_address_asks() {
         let mut querier = Querier::new(MAC, &[None, Some(20)]).unwrap();
         let frames = asks(&mut querier, Time::ZERO);
-        // Another like itself is none.
+        // A query of another querier without an address does not silence it.
         hears(&mut querier, &frames[2], Edit::Keep, Time(SECOND));
         assert_eq!(asks(&mut querier, Time(40 * SECOND)).len(), 4);
         let mut router = frames[2].clone();
         router[18 + 12..18 + 16].copy_from_slice(&[10, 0, 0, 1]);
-        // The header's checksum is stale: no host takes it.
+        // The header's checksum is wrong, so no host takes it.
         hears(&mut querier, &router, Edit::Keep, Time(100 * SECOND));
         assert_eq!(asks(&mut querier, Time(180 * SECOND)).len(), 4);
         sum(&mut router[18..42], 10);
@@ -311,14 +312,14 @@ mod tests {
         assert_eq!(asks(&mut querier, Time(500 * SECOND)).len(), 4, "it is gone");
     }
 
-    /// Puts the checksum of these bytes into them.
+    /// Fills in the checksum of these bytes.
     fn sum(bytes: &mut [u8], at: usize) {
         bytes[at..at + 2].fill(0);
         let sum = checksum::sum(bytes).checksum();
         bytes[at..at + 2].copy_from_slice(&sum.to_be_bytes());
     }
 
-    /// IGMPv3: these groups no more, with so many sources that they lie beyond a private head.
+    /// An IGMPv3 report that leaves these groups. It has so many sources that the groups lie beyond a private head.
     fn leave(group: u8) -> Vec<u8> {
         let mut ip = [0x46, 0, 0, 180, 0, 0, 0, 0, 1, 2, 0, 0, 10, 0, 0, 9, 224, 0, 0, 22, 0x94, 4, 0, 0];
         let block = [&[6, 0, 0, 33, 239, 1, 1, 255][..], &[10; 4 * 33]].concat();

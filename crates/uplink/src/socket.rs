@@ -1,4 +1,4 @@
-//! UNIX sockets at a path: one that listens, with one peer at a time, or a pair.
+//! UNIX sockets at a path: a listening one with one peer at a time, or a pair.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,68 +15,68 @@ use crate::watch::Watch;
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
-/// How long a peer waits that could not be taken.
+/// Time until a peer that could not be accepted is tried again.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Why an uplink over a socket could not be made, and what to do about it.
+/// The reason why an uplink over a socket could not be made, with the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// It cannot listen there.
+    /// Listening at the path failed.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// The operating system's reasons.
+    /// An error of the operating system.
     #[error("{doing} {}: {source}", path.display())]
     Os {
-        /// What was tried.
+        /// The action that failed.
         doing: &'static str,
-        /// With what.
+        /// The path of the action.
         path: PathBuf,
-        /// Why it failed.
+        /// The system's error.
         source: io::Error,
     },
-    /// No memory for its buffers.
+    /// No memory for the buffers.
     #[error(transparent)]
     Memory(#[from] MapError),
 }
 
-/// A socket that listens, for one peer at a time; its file goes with it.
+/// A listening socket for one peer at a time. Dropping it removes the file.
 #[derive(Debug)]
-pub(crate) struct Door {
+pub(crate) struct PeerListener {
     listener: Listener,
-    /// A peer waits that could not be taken.
+    /// Until then a peer waits that could not be accepted.
     shut_until: Option<Time>,
 }
 
-impl Door {
+impl PeerListener {
     /// Listens at `path`. A stale socket of ours is replaced.
     pub(crate) fn bind(path: &Path, kind: SocketType) -> Result<Self, SocketError> {
         let bind = if kind == SocketType::SEQPACKET { Listener::bind_messages } else { Listener::bind };
         Ok(Self { listener: bind(path)?, shut_until: None })
     }
 
-    /// Where it is.
+    /// The socket's path.
     pub(crate) fn path(&self) -> &Path {
         self.listener.path()
     }
 
-    /// Has it watched.
+    /// Adds the socket to `watch`.
     pub(crate) fn watch(&self, watch: &Watch) -> io::Result<()> {
         watch.add(&self.listener)
     }
 
-    /// It need not be watched while a peer is there.
+    /// Removes the socket from `watch`, while a peer is connected.
     pub(crate) fn leave(&self, watch: &Watch) {
         watch.remove(&self.listener);
     }
 
-    /// A peer that waits, if there is one. One that cannot be taken, because no descriptors are left, keeps the socket
-    /// readable: it is not watched for a while, so that it keeps no worker awake.
+    /// Accepts a waiting peer. If no descriptors are left, accept(2) fails and the socket stays readable: it is unwatched for a
+    /// while, to keep no worker awake.
     pub(crate) fn accept(&mut self, watch: &Watch, now: Time) -> Option<OwnedFd> {
         if self.shut_until.is_some_and(|at| now < at) {
             return None;
         }
         if self.shut_until.take().is_some() {
-            let _it_is_tried_again_in_a_while = self.watch(watch);
+            let _retried_later = self.watch(watch);
         }
         match self.listener.accept(false) {
             Ok(Accepted::Client(peer, _)) => Some(peer),
@@ -89,13 +89,13 @@ impl Door {
         }
     }
 
-    /// When to look again, if it is not watched for a while.
+    /// The time to try again, if the socket is unwatched for a while.
     pub(crate) fn wake(&self) -> Option<Time> {
         self.shut_until
     }
 }
 
-/// Two sockets joined to each other.
+/// Two connected sockets.
 pub(crate) fn pair(kind: SocketType) -> Result<(OwnedFd, OwnedFd), SocketError> {
     rustix::net::socketpair(AddressFamily::UNIX, kind, FLAGS, None).map_err(os("making a socket pair", Path::new("")))
 }

@@ -1,15 +1,14 @@
-//! Frames over a UNIX stream socket, as QEMU's `-netdev stream` (and its older `-netdev socket`) sends them: a switch
-//! joined to a QEMU without a tap and without rights, or to another switch.
+//! Frames over a UNIX stream socket, as QEMU's `-netdev stream` (and its older `-netdev socket`) sends them. It joins a switch to a
+//! QEMU without a tap and without rights, or to another switch.
 //!
-//! Each frame, from its destination address on and without a frame check sequence, stands behind its length in four
-//! bytes, big endian (QEMU's `net/net.c`, `net_fill_rstate`, and `net/stream_data.c`). Nothing else passes: no
-//! offloads, so that packets are cut and checksums made before they leave, and joined again when they arrive
-//! (`joining.rs`). Frames of less than 60 bytes are padded, as
-//! on a wire, for those of QEMU's adapters that drop shorter ones.
+//! Each frame, from its destination address on and without a frame check sequence, follows its length: four bytes, big endian
+//! (QEMU's `net/net.c`, `net_fill_rstate`, and `net/stream_data.c`). Nothing else passes, no offloads either: packets are cut and
+//! checksums computed before they leave, and joined again when they arrive (`joining.rs`). Frames of less than 60 bytes are padded,
+//! as on a wire, for those of QEMU's adapters that drop shorter ones.
 //!
-//! A frame that is too short or too long for the switch is dropped and counted, and the stream goes on behind it. A
-//! length that QEMU takes from no peer either is no length: the stream is out of step, and the peer is left. A peer
-//! that goes takes the half frame with it; an end that listens takes the next one, an end that connects tries again.
+//! A frame that is too short or too long for the switch is dropped and counted; the next one is read. A length that QEMU accepts
+//! from no peer either is invalid: the stream is out of step, and the peer is disconnected. A peer that disconnects loses its
+//! incomplete frame; then a listening end takes the next peer, and a connecting end tries again.
 
 mod arriving;
 mod joining;
@@ -27,18 +26,18 @@ use rustix::net::SocketType;
 use self::arriving::{Arriving, Next};
 use self::joining::Joining;
 use self::leaving::Leaving;
+use crate::peer_source::PeerSource;
 use crate::socket::{self, SocketError, watching};
 use crate::watch::{Watch, writable};
-use crate::way::Way;
 
 /// Bytes of a frame's length.
 const PREFIX_BYTES: u32 = 4;
-/// Why a peer was left.
+/// The reason why the last peer was disconnected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severed {
     /// It closed its end, or its process ended.
     Gone,
-    /// Where a frame's length should be was this number, which is none.
+    /// It sent this invalid number as a frame's length.
     Length(u32),
 }
 
@@ -53,17 +52,17 @@ impl fmt::Display for Severed {
     }
 }
 
-/// See the module's page.
+/// See the module's documentation.
 #[derive(Debug)]
 pub struct Stream {
     peer: Option<OwnedFd>,
-    way: Way,
+    peer_source: PeerSource,
     severed: Option<Severed>,
     watch: Watch,
     arriving: Arriving,
     joining: Joining,
-    /// A batch points into what has arrived.
-    lent: bool,
+    /// A batch points into the received bytes.
+    borrowed: bool,
     leaving: Leaving,
     full: bool,
     room: bool,
@@ -81,29 +80,29 @@ impl Stream {
         Ok((over(one)?, over(other)?))
     }
 
-    /// An end that waits at `path` for a peer, and for the next one when it has gone. A stale socket is replaced.
+    /// Makes an end that listens at `path` for one peer after the other. A stale socket is replaced.
     pub fn listen(path: impl AsRef<Path>) -> Result<Self, SocketError> {
         let mut this = Self::new()?;
-        this.way = Way::listen(path.as_ref(), SocketType::STREAM, &this.watch)?;
+        this.peer_source = PeerSource::listen(path.as_ref(), SocketType::STREAM, &this.watch)?;
         Ok(this)
     }
 
-    /// An end that joins the peer that listens at `path`, now or later, and again when the peer has gone.
+    /// Makes an end that connects to the server at `path`, now or later, and again after a disconnect.
     pub fn connect(path: impl AsRef<Path>) -> Result<Self, SocketError> {
         let mut this = Self::new()?;
-        this.way = Way::connect(path.as_ref(), SocketType::STREAM, &this.watch)?;
-        if let Some(fd) = this.way.dial() {
+        this.peer_source = PeerSource::connect(path.as_ref(), SocketType::STREAM, &this.watch)?;
+        if let Some(fd) = this.peer_source.dial() {
             this.try_to_join(fd);
         }
         Ok(this)
     }
 
-    /// Whether a peer is there.
+    /// Whether a peer is connected.
     pub fn joined(&self) -> bool {
         self.peer.is_some()
     }
 
-    /// Why the last peer was left.
+    /// The reason why the last peer was disconnected.
     pub fn severed(&self) -> Option<Severed> {
         self.severed
     }
@@ -111,12 +110,12 @@ impl Stream {
     fn new() -> Result<Self, SocketError> {
         Ok(Self {
             peer: None,
-            way: Way::Given,
+            peer_source: PeerSource::Given,
             severed: None,
             watch: Watch::new().map_err(watching)?,
             arriving: Arriving::new()?,
             joining: Joining::new(),
-            lent: false,
+            borrowed: false,
             leaving: Leaving::new()?,
             full: false,
             room: false,
@@ -125,7 +124,7 @@ impl Stream {
 
     fn join(&mut self, fd: OwnedFd) -> io::Result<()> {
         self.watch.add(&fd)?;
-        self.way.met(&self.watch);
+        self.peer_source.met(&self.watch);
         self.peer = Some(fd);
         Ok(())
     }
@@ -137,32 +136,32 @@ impl Stream {
         self.full = false;
         self.arriving.forget();
         self.leaving.forget();
-        self.way.parted(why == Severed::Gone, &self.watch);
+        self.peer_source.parted(why == Severed::Gone, &self.watch);
     }
 
-    /// Takes a peer that waits, or tries to join one if it is time to.
+    /// Takes a waiting peer, or tries to connect if it is time to.
     fn seek(&mut self, now: Time) {
         if self.peer.is_some() {
             return;
         }
-        if let Some(fd) = self.way.seek(&self.watch, now) {
+        if let Some(fd) = self.peer_source.seek(&self.watch, now) {
             self.try_to_join(fd);
         }
     }
 
-    /// As [`Stream::join`], where the peer may have gone already.
+    /// Like [`Stream::join`], for a peer that may have gone already.
     fn try_to_join(&mut self, fd: OwnedFd) {
         if self.join(fd).is_err() {
-            self.way.parted(true, &self.watch);
+            self.peer_source.parted(true, &self.watch);
         }
     }
 
-    /// Sends what waits, if there is room for it again.
+    /// Sends the waiting bytes, if the socket has room again.
     fn send_waiting(&mut self) {
         let Some(peer) = self.peer.as_ref().filter(|peer| self.full && writable(peer)) else { return };
         match self.leaving.send(peer) {
             Ok(true) => {
-                let _it_has_gone = self.watch.room(peer, false);
+                let _gone = self.watch.room(peer, false);
                 (self.full, self.room) = (false, true);
             }
             Ok(false) => {}
@@ -182,14 +181,14 @@ impl Uplink for Stream {
     ) -> Progress {
         self.room = false;
         self.send_waiting();
-        if self.lent && self.arriving.held() {
+        if self.borrowed && self.arriving.held() {
             batch.start(&Map::empty(), port, 0);
             return Progress { more: true, armed: false };
         }
         self.seek(now);
         batch.start(self.arriving.map(), port, 0);
         let (mut frames, mut drained, mut armed) = (0, false, false);
-        // A frame that ends a packet may be one of its own.
+        // A frame may end the open packet and be a packet of its own: two packets must fit.
         let enough = |batch: &Batch, joining: &Joining| {
             let bytes = batch.bytes() + joining.bytes();
             batch.len() + 2 > PACKETS || (bytes > 0 && bytes >= budget.bytes)
@@ -219,12 +218,12 @@ impl Uplink for Stream {
             }
         }
         self.joining.close(batch, counters);
-        self.lent = !batch.is_empty();
+        self.borrowed = !batch.is_empty();
         Progress { more: !armed, armed }
     }
 
     fn complete(&mut self, _batch: &Batch) {
-        self.lent = false;
+        self.borrowed = false;
     }
 
     fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, _now: Time) -> Delivery {
@@ -234,7 +233,7 @@ impl Uplink for Stream {
 
     fn vacant(&self) -> Option<String> {
         let severed = self.severed.filter(|severed| *severed != Severed::Gone);
-        self.peer.is_none().then(|| self.way.vacant(severed))
+        self.peer.is_none().then(|| self.peer_source.vacant(severed))
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -242,6 +241,6 @@ impl Uplink for Stream {
     }
 
     fn wake(&self) -> Option<Time> {
-        if self.room { Some(Time::ZERO) } else { self.way.wake() }
+        if self.room { Some(Time::ZERO) } else { self.peer_source.wake() }
     }
 }

@@ -1,4 +1,4 @@
-//! The calls that no safe wrapper offers: ioctls of Linux's tap driver (`Documentation/networking/tuntap.rst`,
+//! System calls without a safe wrapper: ioctls of Linux's tap driver (`Documentation/networking/tuntap.rst`,
 //! `include/uapi/linux/if_tun.h`), and `send(2)`, `sendmmsg(2)` and `recvmmsg(2)` on private memory.
 #![allow(unsafe_code)]
 
@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use arrayvec::ArrayVec;
 use nicety_memory::{Map, Span};
 
-/// Messages in one call at most.
+/// Most messages in one call.
 pub(crate) const MESSAGES: usize = 64;
 
 /// `struct ifreq` as TUNSETIFF and SIOCGIFHWADDR read and write it.
@@ -29,19 +29,19 @@ fn interface_name(name: &str) -> [u8; libc::IFNAMSIZ] {
     field
 }
 
-/// The hardware address of the interface of this name, asked for through any socket (netdevice(7)); `None` if it is none of Ethernet's.
+/// Hardware address of the interface with this name, through any socket (netdevice(7)); `None` if it is not Ethernet's.
 pub(crate) fn hardware_address(socket: BorrowedFd<'_>, name: &str) -> io::Result<Option<[u8; 6]>> {
     let mut request = InterfaceRequest { name: interface_name(name), flags: 0, rest: [0; 22] };
     // SAFETY: SIOCGIFHWADDR reads and writes one `struct ifreq`, which `request` is, alive and ours for the call.
     if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFHWADDR, &raw mut request) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    // A `struct sockaddr` stands where the flags do: the family, which is the kind of hardware, then the address.
+    // A `struct sockaddr` takes the place of the flags: the family (the kind of hardware), then the address.
     let [a, b, c, d, e, f, ..] = request.rest;
     Ok((request.flags as u16 == libc::ARPHRD_ETHER).then_some([a, b, c, d, e, f]))
 }
 
-/// Makes `fd` (an open `/dev/net/tun`) the tap of this name, which is made if it is not there. Returns its name.
+/// Attaches `fd` (an open `/dev/net/tun`) to the tap of this name, which is made if it does not exist. Returns its name.
 pub(crate) fn set_interface(fd: BorrowedFd<'_>, name: &str) -> io::Result<String> {
     let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
     let mut request = InterfaceRequest { name: interface_name(name), flags: flags as libc::c_short, rest: [0; 22] };
@@ -53,7 +53,7 @@ pub(crate) fn set_interface(fd: BorrowedFd<'_>, name: &str) -> io::Result<String
     Ok(String::from_utf8_lossy(&request.name[..len]).into_owned())
 }
 
-/// The length of the header before each frame, and its byte order: little endian.
+/// Sets the length of the header before each frame, and its byte order: little endian.
 pub(crate) fn set_header(fd: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
     let (bytes, little) = (bytes as libc::c_int, 1 as libc::c_int);
     // SAFETY: both read one int, alive for the call.
@@ -64,7 +64,7 @@ pub(crate) fn set_header(fd: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
     if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Which packets the kernel may hand over unfinished: `TUN_F_*`.
+/// Sets the packets that the kernel may hand over unfinished: `TUN_F_*`.
 pub(crate) fn set_offload(fd: BorrowedFd<'_>, flags: u32) -> io::Result<()> {
     // SAFETY: TUNSETOFFLOAD takes its argument as a number, and reads no memory.
     if unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, libc::c_ulong::from(flags)) } < 0 {
@@ -73,11 +73,11 @@ pub(crate) fn set_offload(fd: BorrowedFd<'_>, flags: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// A received message: its place in the list of spans is its number.
+/// A received message. Its index is that of its span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Received {
     pub(crate) len: u32,
-    /// It was longer than its span.
+    /// The message was longer than its span.
     pub(crate) cut: bool,
 }
 
@@ -104,7 +104,7 @@ fn headers(vectors: &mut Vectors) -> Headers {
     out
 }
 
-/// Sends bytes over a stream, as many as go. Returns how many went.
+/// Sends bytes over a stream, as many as fit. Returns how many were sent.
 pub(crate) fn send_bytes(fd: BorrowedFd<'_>, map: &Map, span: Span) -> io::Result<u32> {
     let bytes = map.bytes(span);
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -114,7 +114,7 @@ pub(crate) fn send_bytes(fd: BorrowedFd<'_>, map: &Map, span: Span) -> io::Resul
     u32::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-/// Sends one message per span, as many as go. Returns how many went; the error is the first one's.
+/// Sends one message per span, as many as fit. Returns how many were sent; the error is the first one's.
 pub(crate) fn send_many(fd: BorrowedFd<'_>, map: &Map, spans: &[Span]) -> io::Result<usize> {
     let mut vectors = vectors(map, spans);
     let mut headers = headers(&mut vectors);
@@ -125,7 +125,7 @@ pub(crate) fn send_many(fd: BorrowedFd<'_>, map: &Map, spans: &[Span]) -> io::Re
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-/// Receives one message into each span, as many as there are.
+/// Receives one message into each span, up to as many as are waiting.
 pub(crate) fn receive_many(
     fd: BorrowedFd<'_>,
     map: &Map,

@@ -1,9 +1,9 @@
 //! A tap interface of the host. Follows Linux's `Documentation/networking/tuntap.rst` and `drivers/net/tun.c`.
 //!
-//! The interface is attached by name, or made if this process may. It is not brought up, bridged or given an address:
-//! that is its administrator's. Checksums that are still to be made and packets that are still to be cut pass both
-//! ways as they are, told by a virtio header before each frame. A tap takes one frame per call, each whole, from one
-//! buffer. One that was deleted is attached again when its administrator has made it again.
+//! The interface is attached by name, or made if this process may make it. It is not brought up, bridged or given an address: that
+//! is the administrator's task. Partial checksums and uncut packets pass unchanged in both directions; a virtio header before each
+//! frame describes them. A tap takes one whole frame per call, from one buffer. A deleted tap is attached again after the
+//! administrator has made it again.
 
 mod address;
 mod attached;
@@ -33,13 +33,13 @@ use attached::Attached;
 pub use error::TapError;
 pub use link::Kind;
 
-/// Room for a batch: its bytes, headers and gaps, and one more packet of the greatest length.
+/// Buffer for a batch: its bytes, headers and gaps, and one more packet of the greatest length.
 const BATCH_BYTES: u32 = (64 << 10) + (16 << 10) + 2 * SLOT_BYTES;
 
-/// How often a tap that was deleted is looked for.
+/// Interval between searches for a tap that was deleted.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// See the module's page.
+/// See the module's documentation.
 #[derive(Debug)]
 pub struct Tap {
     name: String,
@@ -48,27 +48,27 @@ pub struct Tap {
     offloads: u32,
     arrived: Buffers,
     leaving: Buffers,
-    lent: bool,
-    /// It refused for lack of room, or is down; the watch tells when it takes frames again.
+    borrowed: bool,
+    /// The tap refused a frame for lack of room, or is down; the watch reports when it takes frames again.
     full: bool,
-    /// It does again.
+    /// The tap takes frames again.
     room: bool,
     line: Line,
-    /// What the log says already.
-    told: Line,
-    /// When a tap that was deleted is looked for again.
+    /// State that the log has already reported.
+    logged: Line,
+    /// Time of the next search for a deleted tap.
     again: Time,
-    /// Why the one that is there instead could not be attached.
+    /// The reason why an interface that has the deleted tap's name could not be attached.
     barred: Option<String>,
-    /// And what the log says of that already.
-    told_barred: Option<String>,
+    /// The reason in `barred` that the log has already reported.
+    logged_barred: Option<String>,
     address: Address,
 }
 
-/// What becomes of frames.
+/// State of the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Line {
-    /// They reach the host's stack.
+    /// Frames reach the host's stack.
     Up,
     /// The interface is down.
     Down,
@@ -77,7 +77,7 @@ enum Line {
 }
 
 impl Tap {
-    /// Attaches to the tap of this name, or makes it (it then goes with this object). `tap%d` takes the next free
+    /// Attaches to the tap of this name, or makes it; a tap that was made goes when this is dropped. `tap%d` takes the next free
     /// number.
     pub fn open(name: &str) -> Result<Self, TapError> {
         Self::fits(name)?;
@@ -90,22 +90,22 @@ impl Tap {
             offloads,
             arrived: Buffers::new(BATCH_BYTES)?,
             leaving: Buffers::new(SLOT_BYTES)?,
-            lent: false,
+            borrowed: false,
             full: false,
             room: false,
             line: Line::Up,
-            told: Line::Up,
+            logged: Line::Up,
             again: Time::ZERO,
             barred: None,
-            told_barred: None,
+            logged_barred: None,
             address: Address::default(),
         };
         this.begin().map_err(os("watching a tap"))?;
         Ok(this)
     }
 
-    /// Finds out whether [`Tap::open`] would attach to the tap of this name, or make it, without doing so. Only whether another process
-    /// has it is not known.
+    /// Finds out whether [`Tap::open`] would attach to the tap of this name, or make it, without doing so. It cannot find out
+    /// whether another process has the tap.
     pub fn check(name: &str) -> Result<(), TapError> {
         Self::fits(name)?;
         attached::check(name)
@@ -121,8 +121,8 @@ impl Tap {
         Ok(())
     }
 
-    /// Tells the stack behind the interface what it may leave undone in the frames that are fetched here: sums, and the cutting of TCP.
-    /// At first it may leave all that its kernel can. Until the tap is deleted.
+    /// Sets the work that the stack behind the interface may leave undone in the frames that are fetched here: checksums, and the
+    /// cutting of TCP. Initially all that its kernel supports. Holds until the tap is deleted.
     pub fn expect(&mut self, checksum: bool, tcp: bool) -> Result<(), TapError> {
         let cut = if tcp { libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN } else { 0 };
         let flags = if checksum { self.offloads & (libc::TUN_F_CSUM | cut) } else { 0 };
@@ -135,7 +135,7 @@ impl Tap {
         &self.name
     }
 
-    /// What passes uncut, in words for a person: "checksum", "tso4", "tso6", "uso".
+    /// Offloads that pass unchanged, as text for people: "checksum", "tso4", "tso6", "uso".
     pub fn features(&self) -> Vec<&'static str> {
         let names = [
             (libc::TUN_F_CSUM, "checksum"),
@@ -151,7 +151,7 @@ impl Tap {
         self.line == Line::Gone
     }
 
-    /// Watches an interface that has just been attached, up or down.
+    /// Begins to watch an interface that was just attached, up or down.
     fn begin(&mut self) -> io::Result<()> {
         self.watch.add(&self.fd)?;
         self.line = Line::Up;
@@ -162,7 +162,7 @@ impl Tap {
         Ok(())
     }
 
-    /// Frames pass.
+    /// Marks the interface as up: frames pass.
     fn up(&mut self) {
         if self.line != Line::Up {
             self.line = Line::Up;
@@ -170,14 +170,14 @@ impl Tap {
         }
     }
 
-    /// The interface is down. The watch tells when it is up: then, and not before, it can be written (Linux 5.3).
+    /// Marks the interface as down. The watch reports when it is up: only then can it be written (Linux 5.3).
     fn down(&mut self) {
         self.line = Line::Down;
         self.full = self.full || self.watch.room(&self.fd, true).is_ok();
     }
 
-    /// The interface was deleted, and no event tells when there is one of its name again: the name is looked up now and then. It is
-    /// attached only if it exists, since attaching would make it.
+    /// Searches for a deleted interface by name, now and then: no event reports a new one. It attaches only if the name exists,
+    /// since attaching would make it.
     fn look_again(&mut self, now: Time) {
         if self.line != Line::Gone || now < self.again {
             return;
@@ -189,8 +189,8 @@ impl Tap {
         }
         match Attached::new(&self.name) {
             Ok(Attached { name: _, fd, offloads }) => {
-                (self.fd, self.offloads, self.told_barred) = (fd, offloads, None);
-                let _it_is_tried_again_in_a_while = self.begin();
+                (self.fd, self.offloads, self.logged_barred) = (fd, offloads, None);
+                let _retried_later = self.begin();
             }
             Err(error) => self.barred = Some(error.to_string()),
         }
@@ -200,7 +200,7 @@ impl Tap {
         self.offloads & flag != 0
     }
 
-    /// One frame into `[at, ..)`. `Err(None)`: none is there.
+    /// Reads one frame to `[at, ..)`. `Err(None)`: no frame is waiting.
     fn read(&self, at: u32) -> Result<u32, Option<Errno>> {
         let mut bytes = self.arrived.map().bytes(self.arrived.span(at, SLOT_BYTES));
         match (&self.fd).read_volatile(&mut bytes) {
@@ -255,9 +255,9 @@ impl Uplink for Tap {
         if self.room {
             self.full = false;
             self.up();
-            let _it_was_deleted = self.watch.room(&self.fd, false);
+            let _deleted = self.watch.room(&self.fd, false);
         }
-        if self.lent && self.arrived.held() {
+        if self.borrowed && self.arrived.held() {
             batch.start(&nicety_memory::Map::empty(), port, 0);
             return Progress { more: true, armed: false };
         }
@@ -290,12 +290,12 @@ impl Uplink for Tap {
         if self.line == Line::Gone {
             progress = Progress { more: false, armed: true };
         }
-        self.lent = !batch.is_empty();
+        self.borrowed = !batch.is_empty();
         progress
     }
 
     fn complete(&mut self, _batch: &Batch) {
-        self.lent = false;
+        self.borrowed = false;
     }
 
     fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, _now: Time) -> Delivery {
@@ -322,20 +322,20 @@ impl Uplink for Tap {
             Line::Gone => Line::Gone,
             _ if polled.contains(PollFlags::ERR) => Line::Gone,
             _ if polled.contains(PollFlags::OUT) => Line::Up,
-            // It may be full just as well.
+            // The tap may be full rather than down.
             Line::Up if self.full => Line::Up,
             Line::Up | Line::Down => Line::Down,
         })
     }
 
     fn news(&mut self) -> Option<News> {
-        let barred = self.barred.is_some() && self.barred != self.told_barred;
-        if self.told == self.line && !barred {
+        let barred = self.barred.is_some() && self.barred != self.logged_barred;
+        if self.logged == self.line && !barred {
             return None;
         }
-        self.told = self.line;
+        self.logged = self.line;
         if barred {
-            self.told_barred.clone_from(&self.barred);
+            self.logged_barred.clone_from(&self.barred);
         }
         Some(self.why(self.line).map_or_else(|| News::Back(self.back()), News::Vacant))
     }
@@ -374,7 +374,7 @@ impl Sink for Tap {
             }
             Err(error) => match errno(&error) {
                 Errno::AGAIN | Errno::INTR => Put::Full,
-                // The interface is not up.
+                // The interface is down.
                 Errno::IO => {
                     self.down();
                     Put::Dropped(Reason::LinkDown)

@@ -1,5 +1,5 @@
-//! The header before each frame of a tap: `struct virtio_net_hdr` with 12 bytes, little endian. Follows virtio 1.3
-//! section 5.1.6, as Linux's tap driver uses it.
+//! The header before each frame of a tap: `struct virtio_net_hdr` with 12 bytes, little endian. Follows virtio 1.3 section 5.1.6,
+//! as Linux's tap driver uses it.
 
 use nicety_adapter::{Checked, Checksum, Piece, SegmentKind};
 use nicety_frame::L3Kind;
@@ -15,10 +15,10 @@ const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
 const GSO_ECN: u8 = 0x80;
-/// The flag of a TCP header that ends a congestion signal (RFC 3168 section 6.1.2).
+/// TCP flag that ends a congestion signal (RFC 3168 section 6.1.2).
 const CWR: u8 = 0x80;
 
-/// What the header of a frame asks for; `None` for a kind of segmentation that was never offered.
+/// Offload request of a frame's header; `None` for a kind of segmentation that was never offered.
 pub(crate) fn decode(header: [u8; HEADER_BYTES as usize]) -> Option<Asked> {
     let [flags, gso, _, _, size_low, size_high, start_low, start_high, offset_low, offset_high, ..] = header;
     let start = u16::from_le_bytes([start_low, start_high]);
@@ -35,7 +35,7 @@ pub(crate) fn decode(header: [u8; HEADER_BYTES as usize]) -> Option<Asked> {
     Some(Asked { partial, verified: false, segment: Some(cut) })
 }
 
-/// The header for a piece that was written.
+/// Header of a piece that was written.
 pub(crate) fn encode(piece: &Piece<'_>, checked: Checked) -> [u8; HEADER_BYTES as usize] {
     let mut out = [0; HEADER_BYTES as usize];
     match piece.offload.checksum {
@@ -49,14 +49,14 @@ pub(crate) fn encode(piece: &Piece<'_>, checked: Checked) -> [u8; HEADER_BYTES a
     }
     if let Some(segment) = piece.offload.segment {
         let v4 = piece.layout().l3.is_some_and(|l3| l3.kind == L3Kind::V4);
-        // The transport header begins where the checksum does, whatever tag came or went.
+        // The transport header begins at the checksum's start, even if a tag was added or removed.
         let flags = match piece.offload.checksum {
             Checksum::Partial { start, .. } => piece.head().get(usize::from(start) + 13),
             _ => None,
         };
         out[1] = match segment.kind {
             SegmentKind::Udp => GSO_UDP_L4,
-            // Packets in a tunnel come cut: `Wants` has no word for them.
+            // Packets in a tunnel arrive cut: `Wants` has no flag for them.
             SegmentKind::Tcp | SegmentKind::Tunnel => {
                 let ecn = if flags.is_some_and(|flags| flags & CWR != 0) { GSO_ECN } else { 0 };
                 ecn | if v4 { GSO_TCPV4 } else { GSO_TCPV6 }

@@ -1,7 +1,7 @@
-//! One descriptor that stays the same while what it stands for comes and goes: an epoll instance.
+//! A descriptor that stays the same while the descriptors behind it come and go: an epoll instance.
 //!
-//! A socket whose peer has hung up, or a tap that was deleted, is ready for ever, and would keep its worker awake. It is taken
-//! out of the epoll instance; the worker's own set does not change.
+//! A socket whose peer has hung up, or a deleted tap, is ready for ever, and would keep its worker awake. It is removed from the
+//! epoll instance; the worker's own set does not change.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,20 +17,20 @@ impl Watch {
         Ok(Self(epoll::create(epoll::CreateFlags::CLOEXEC)?))
     }
 
-    /// Readable from now on when `fd` is.
+    /// Makes this readable from now on whenever `fd` is.
     pub(crate) fn add(&self, fd: impl AsFd) -> io::Result<()> {
         Ok(epoll::add(&self.0, fd, EventData::new_u64(0), EventFlags::IN)?)
     }
 
-    /// Readable also when `fd` can be written, or no longer. The error is that `fd` is not watched.
+    /// Makes this readable also when `fd` can be written, or no longer. On an error `fd` is not watched.
     pub(crate) fn room(&self, fd: impl AsFd, wanted: bool) -> io::Result<()> {
         let flags = if wanted { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
         Ok(epoll::modify(&self.0, fd, EventData::new_u64(0), flags)?)
     }
 
-    /// Says nothing about `fd` any more.
+    /// Stops watching `fd`.
     pub(crate) fn remove(&self, fd: impl AsFd) {
-        let _it_was_not_watched = epoll::delete(&self.0, fd);
+        let _not_watched = epoll::delete(&self.0, fd);
     }
 
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
@@ -38,12 +38,12 @@ impl Watch {
     }
 }
 
-/// Whether `fd` can be written now, or no longer.
+/// Whether `fd` can be written now, or its other end has gone.
 pub(crate) fn writable(fd: impl AsFd) -> bool {
     !polled(fd).is_empty()
 }
 
-/// What poll(2) says of `fd` now: `OUT` if it can be written.
+/// Result of poll(2) for `fd` now: `OUT` if it can be written.
 pub(crate) fn polled(fd: impl AsFd) -> PollFlags {
     let fd = fd.as_fd();
     let mut poll = [PollFd::from_borrowed_fd(fd, PollFlags::OUT)];

@@ -1,5 +1,5 @@
-//! A disk that is full in the middle of a capture. A limit of files' sizes stands for it: it is the whole program's, so that these
-//! tests have one of their own, and take turns.
+//! A disk that is full in the middle of a capture. The file size limit stands for it. That limit holds for the whole process: so
+//! these tests are a program of their own, and run one at a time.
 
 mod packets;
 mod pcapng;
@@ -12,13 +12,13 @@ use nicety_uplink::Capture;
 use packets::{Sender, partial, payload, tcp, tso};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Packets in a file, and how many it says were lost before them.
+/// Number of packets in a file, and the number that it reports as lost before them.
 fn read(path: &Path) -> (u64, u64) {
     let seen = pcapng::read(path);
     (seen.len() as u64, seen.iter().filter_map(|seen| seen.lost).sum())
 }
 
-/// What each of these tests holds from its beginning to its end: no other's limit may be there when it writes.
+/// Each of these tests holds this from its beginning to its end: no test may write under another one's limit.
 struct Turn {
     _lock: MutexGuard<'static, ()>,
 }
@@ -29,7 +29,7 @@ impl Turn {
         Self { _lock: TURN.lock().unwrap_or_else(PoisonError::into_inner) }
     }
 
-    /// Files grow no further, until what this gives is dropped.
+    /// Limits the size of files until the returned value is dropped.
     fn full_at(&self, bytes: u64) -> Full<'_> {
         signal_hook::flag::register(signal_hook::consts::SIGXFSZ, std::sync::Arc::default()).unwrap();
         let before = getrlimit(Resource::Fsize);
@@ -79,7 +79,7 @@ fn frames_that_a_full_disk_does_not_take_are_drops_and_the_file_tells_of_them_an
 fn a_packet_that_was_cut_counts_if_all_its_frames_are_there_and_is_a_drop_if_one_is_not() {
     let turn = Turn::take();
     const CUT: usize = 21;
-    // Each with a target of its own; those from 20 on are cut.
+    // Each packet has its own destination; those from 20 on are cut.
     let packet = |number: u8| {
         let (mut frame, offload) =
             if number < 20 { (tcp(&payload(1000)), Offload::default()) } else { (partial(&payload(30_000)), tso()) };

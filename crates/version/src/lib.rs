@@ -1,14 +1,14 @@
-//! Which build this is. A crate of its own, so that a new commit rebuilds only what says so.
+//! This build's version and commit. It is a crate of its own, so a new commit rebuilds only the crates that print it.
 #![forbid(unsafe_code)]
 
 /// The version of the workspace, such as `0.1.0`.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The first twelve digits of the commit that it was built from, whatever of the files was changed since; `None` if it was not built in
-/// the project's repository.
+/// The first twelve digits of the commit that this was built from; local changes to files do not show. `None` if the build was not
+/// in the project's repository.
 pub const COMMIT: Option<&str> = option_env!("NICETY_COMMIT");
 
-/// Both for a person: `0.1.0 (6054bc91d2e3)`, or the version alone.
+/// Version and commit for people: `0.1.0 (6054bc91d2e3)`, or the version alone.
 pub const BUILD: &str = env!("NICETY_BUILD");
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A descriptor that whoever closes its last handle has to wait for: what a peer may send.
+//! A descriptor that blocks the process that closes its last handle. A peer may send one.
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use rustix::net::sockopt::set_socket_linger;
 
-/// A TCP socket with more on its way than its peer takes: closing it takes a minute (socket(7), SO_LINGER). And the peer, which is to
-/// live as long: without it nothing lingers.
+/// A TCP socket with more unsent data than its peer takes: closing it takes a minute (socket(7), SO_LINGER). Also returns the peer.
+/// Keep it open as long as the socket: without the peer, close(2) does not linger.
 pub fn lingering() -> (OwnedFd, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

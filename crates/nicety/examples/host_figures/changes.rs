@@ -1,6 +1,7 @@
-//! What live changes do to others: bulk TCP between two guests while a third port is changed again and again through the control
-//! API, as fast as it answers: a shape and a VLAN are set, a port is added and removed. The two ports' dropped frames, how long a
-//! change took from request to answer (it is in force then), what was carried with and without changes, and how long locks were held.
+//! Effect of live changes on other ports: bulk TCP between two guests, while a third port is changed continuously through the
+//! control API, as fast as it answers: a shape and a VLAN are set, a port is added and removed. Reports the two ports' dropped
+//! frames, the time of a change from request to answer (it is in force then), the throughput with and without changes, and how long
+//! locks were held.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,7 +30,7 @@ fn set(keys: serde_json::Value) -> Ask {
     Ask::Set { list: List::Ports, name: NAMED.to_owned(), values: values(keys), cut_off: false }
 }
 
-/// One after another, until it is over: how long each took in ns.
+/// Makes changes one after another, until `over` is set. Returns the time of each in ns.
 fn change(control: &Path, folder: &Path, over: &AtomicBool) -> Result<Vec<u64>, AskError> {
     let mut each_ns = Vec::new();
     let socket = folder.join("added.sock");
@@ -57,7 +58,7 @@ fn dropped(rig: &Rig) -> Result<u64, Error> {
     Ok(others.flat_map(|port| port.transmit_drops.values().chain(port.receive_drops.values())).sum())
 }
 
-/// `[SECONDS] [ROUNDS]`, 2 for each load and 7.
+/// `[SECONDS] [ROUNDS]`: 2 seconds for each load, and 7 rounds by default.
 pub fn run(words: &[String]) -> Result<(), Error> {
     let duration = Duration::from_secs_f64(crate::number(words.first(), 2.0)?);
     let rounds: usize = crate::number(words.get(1), crate::ROUNDS)?;

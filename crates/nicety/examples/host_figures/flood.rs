@@ -1,10 +1,10 @@
-//! What a neighbour's flood does to others: request-response between two guests, with and without a third that sends
-//! broadcast frames of 60 bytes as fast as its adapter takes them, which the switch replicates to 255 ports: the two
-//! guests', and 253 of a crowd whose drivers take what comes.
+//! Effect of a neighbour's flood on other ports: request-response between two guests, with and without a third that sends broadcast
+//! frames of 60 bytes as fast as its adapter takes them. The switch replicates them to 255 ports: those of the two guests, and 253
+//! background ports whose drivers consume the frames.
 //!
-//! The daemon has the first core. All guests share the others; flooder and crowd give way to the two (SCHED_IDLE, by
-//! chrt of util-linux), so that what is measured is the daemon's fairness, not the kernel's between guests. The two take
-//! the flood's frames as well, as any guest must. "Alone" begins when nothing of the last flood waits any more.
+//! The daemon runs on the first core. All guests share the others. The flooder and the background guests yield to the two
+//! (SCHED_IDLE, by chrt of util-linux), so this measures the daemon's fairness, not the kernel's between guests. The two guests
+//! receive the flood's frames as well, as any guest must. "Alone" begins when no frame of the last flood is waiting.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -20,41 +20,41 @@ use nicety_lab::statistics::{paired_ratio, percentile};
 
 use crate::Error;
 
-/// The flooder's port, and those that it floods.
+/// Ports of the switch: the flooder's, and those that it floods.
 pub const PORTS: usize = 256;
-/// The flood's frames.
+/// Bytes of the flood's frames.
 pub const BYTES: u16 = 60;
-/// How long the crowd may take for what the flood left.
+/// Longest time in which the background guests consume the rest of a flood.
 const DRAINED: Duration = Duration::from_secs(60);
-/// A frame that few of fill a buffer.
+/// Bytes of a long frame: few of them fill a buffer.
 const LONG: u16 = 1514;
-/// More than a driver here has buffers in its receive ring.
+/// More frames than a driver here has buffers in its receive ring.
 const RING_FRAMES: u64 = 4096;
-/// How long warming up with frames of one length may take: a crowd that keeps up has no full buffers.
+/// Longest warm-up with frames of one length. The buffers of guests that keep up never fill.
 const WARM: Duration = Duration::from_secs(20);
-/// Why a frame is dropped that finds its receiver's buffer full.
+/// Reason for the drop of a frame whose receiver's buffer is full.
 const FULL: &str = "buffer-full";
-/// The ports that are not the crowd's.
+/// Ports that do not belong to the background guests.
 const MEASURED: [&str; 3] = ["p0", "p1", "p2"];
 const A: Party = Party::Guest(0);
 const B: Party = Party::Guest(1);
 const FLOODER: Party = Party::Guest(2);
 
-/// Exchanges, and the 99th percentile of what they took in µs.
+/// Number of exchanges, and the 99th percentile of their times in µs.
 fn exchanges(rig: &mut Rig, duration: Duration, cancel: &AtomicBool) -> Result<(usize, f64), Error> {
     let (_, mut each_ns) = rig.transact(A, B, duration, cancel)?;
     let p99 = percentile(&mut each_ns, 99.0).ok_or("no exchange was answered")?;
     Ok((each_ns.len(), p99 as f64 / 1e3))
 }
 
-/// Lets a process run only when no other wants to.
-fn give_way(pid: u32) -> Result<(), Error> {
+/// Lets a process run only when no other process wants to (SCHED_IDLE).
+fn set_idle_priority(pid: u32) -> Result<(), Error> {
     let done = Command::new("chrt").args(["--idle", "--pid", "0", &pid.to_string()]).status();
     let done = done.map_err(|error| format!("chrt: {error} (it is in the package util-linux)"))?;
     if done.success() { Ok(()) } else { Err(format!("chrt --idle --pid 0 {pid}: {done}").into()) }
 }
 
-/// What the daemon reports of its ports.
+/// The daemon's reports about its ports.
 pub fn ports(rig: &Rig) -> Result<Vec<PortReport>, Error> {
     let Reply::Ports(PortList { ports, .. }) = ask(&rig.control(), Ask::Ports)? else {
         return Err("an odd reply".into());
@@ -62,7 +62,8 @@ pub fn ports(rig: &Rig) -> Result<Vec<PortReport>, Error> {
     Ok(ports)
 }
 
-/// The crowd's ports that have not had this many frames, or no more than `before` that found the port's buffer full.
+/// Number of background ports that are not warm: they have received fewer than [`RING_FRAMES`], or have dropped no frame for a full
+/// buffer since `before`.
 fn cold(ports: &[PortReport], before: &BTreeMap<String, u64>) -> usize {
     let is_warm = |port: &PortReport| {
         let taken: u64 = port.receive.iter().map(|queue| queue.frames).sum();
@@ -75,8 +76,8 @@ fn full(port: &PortReport) -> u64 {
     port.receive_drops.get(FULL).copied().unwrap_or(0)
 }
 
-/// Floods that nothing is measured beside, until all that a flood writes to has been written once: a page's first touch
-/// costs more than many frames. Long frames fill the bytes of a port's buffer, short ones its list of frames.
+/// Floods without measuring, until everything that a flood writes to has been written once: the first touch of a page costs more
+/// than many frames. Long frames fill the bytes of a port's buffer, short ones its list of frames.
 fn warm_up(rig: &mut Rig, duration: Duration, cancel: &AtomicBool) -> Result<(), Error> {
     for bytes in [LONG, BYTES] {
         let before = ports(rig)?.iter().map(|port| (port.name.clone(), full(port))).collect();
@@ -97,7 +98,7 @@ fn warm_up(rig: &mut Rig, duration: Duration, cancel: &AtomicBool) -> Result<(),
     Ok(())
 }
 
-/// Waits until no frame waits for its receiver.
+/// Waits until no frame waits in the daemon.
 fn drain(rig: &Rig) -> Result<(), Error> {
     let give_up = Instant::now() + DRAINED;
     loop {
@@ -112,7 +113,7 @@ fn drain(rig: &Rig) -> Result<(), Error> {
     }
 }
 
-/// `[ADAPTER] [ROUNDS] [SECONDS]`: all adapters, 7 rounds of 2 × 1 s.
+/// `[ADAPTER] [ROUNDS] [SECONDS]`: all adapters, 7 rounds of 2 × 1 s by default.
 pub fn run(words: &[String]) -> Result<(), Error> {
     let adapters = words.first().filter(|word| *word != "all").map_or(crate::ADAPTERS.to_vec(), |name| vec![name]);
     let rounds: usize = crate::number(words.get(1), 7)?;
@@ -133,10 +134,10 @@ fn one(adapter: &str, rounds: usize, duration: Duration) -> Result<(), Error> {
     };
     let mut rig = Rig::start(&crate::program(&[])?, &layout, &cancel)?;
     for pid in rig.pids().iter().skip(2).take(2) {
-        give_way(*pid)?;
+        set_idle_priority(*pid)?;
     }
     println!("{adapter}: request-response, p99 in µs (exchanges), alternated, {duration:?} each:");
-    // Addresses are learned, and memory is touched, before anything counts.
+    // The switch learns addresses, and memory is touched, before the measurement.
     exchanges(&mut rig, duration / 10, &cancel)?;
     warm_up(&mut rig, duration, &cancel)?;
     let (mut quiet, mut flooded, mut frames) = (Vec::new(), Vec::new(), Vec::new());
@@ -144,7 +145,7 @@ fn one(adapter: &str, rounds: usize, duration: Duration) -> Result<(), Error> {
         let (count, p99) = exchanges(&mut rig, duration, &cancel)?;
         let whole = duration + duration / 2;
         rig.flood(FLOODER, BYTES, whole)?;
-        // The flood is there before the first exchange and after the last.
+        // The flood begins before the first exchange and ends after the last.
         std::thread::sleep(duration / 4);
         let (beside, beside_p99) = exchanges(&mut rig, duration, &cancel)?;
         let sent = rig.flooded(FLOODER, whole, &cancel)? as f64 / whole.as_secs_f64();

@@ -1,5 +1,5 @@
-//! What light traffic costs: a guest that sends small frames one by one and steadily, so many a second. It is alone at its switch: its
-//! frames are broadcast, and go to nobody. It sleeps between them.
+//! Cost of light traffic: a guest sends small frames one by one, at a steady rate. It is alone at its switch, so its broadcast
+//! frames go nowhere. It sleeps between them.
 
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use nicety_lab::number::sampled;
 
 use crate::{Error, ROUNDS, number, program};
 
-/// How long the frames have come before the daemon is looked at, and for how long they come afterwards.
+/// Time for which the guest sends before the measurement, and after it.
 const SETTLE: Duration = Duration::from_secs(1);
 const AFTER: Duration = Duration::from_millis(100);
-/// Of each frame, without its frame check sequence.
+/// Length of each frame, without its frame check sequence.
 const BYTES: u16 = 60;
 const EVERY_SECOND: [u32; 5] = [10, 100, 470, 1000, 3000];
 const CONTESTANTS: [(&str, Option<Doorbells>); 4] = [
@@ -24,12 +24,12 @@ const CONTESTANTS: [(&str, Option<Doorbells>); 4] = [
 ];
 const GUEST: Party = Party::Guest(0);
 
-/// What was measured of an adapter at a rate.
+/// Measurements of an adapter at one rate.
 #[derive(Default)]
 struct Samples {
-    /// Of a core, in percent.
+    /// CPU time in percent of a core.
     shares: Vec<f64>,
-    /// That the adapter took, a second.
+    /// Frames per second that the adapter took.
     frames: Vec<f64>,
 }
 
@@ -38,7 +38,7 @@ fn start(adapter: &str, doorbells: Option<Doorbells>) -> Result<Rig, Error> {
     Ok(Rig::start(&program(&[])?, &Layout { guests, ..Layout::default() }, &AtomicBool::new(false))?)
 }
 
-/// The daemon's share of a core while the guest sends, and how many frames a second there were.
+/// The daemon's share of a core while the guest sends, and the frames per second.
 fn measure(rig: &mut Rig, a_second: u32, span: Duration) -> Result<(f64, f64), Error> {
     let whole = SETTLE + span + AFTER;
     rig.trickle(GUEST, BYTES, a_second, whole)?;

@@ -1,5 +1,6 @@
-//! How long a port's lock is held, in bulk TCP between guests of each pair of adapters, and while a guest floods 255 ports
-//! whose drivers cannot keep up, so that most frames wait in the daemon. All holds of the daemon are counted, from the guests' attaching to their end; a thread that the system stops in mid-hold is in the longest.
+//! Hold times of a port's lock, in bulk TCP between guests of each pair of adapters, and while a guest floods 255 ports whose
+//! drivers cannot keep up, so most frames wait in the daemon. All holds of the daemon are counted, from the guests' attachment to
+//! their end. The longest includes a thread that the system preempts while it holds a lock.
 
 use std::path::Path;
 #[cfg(feature = "measure")]
@@ -19,26 +20,26 @@ use crate::flood::{BYTES, PORTS};
 const REBUILD: &str = "the locks of this build have no clock: cargo run --release -p nicety --features measure \
      --example host_figures -- locks";
 
-/// Writes the holds so far.
+/// Writes the statistics of lock holds so far.
 #[cfg(feature = "measure")]
 pub fn write(file: &Path) -> Result<(), Error> {
     let nicety_plane::measure::Holds { count, p50_ns, p99_ns, longest_ns } = nicety_plane::measure::holds();
     Ok(std::fs::write(file, format!("{count} {p50_ns} {p99_ns} {longest_ns}"))?)
 }
 
-/// Nothing was timed.
+/// A build without `measure` has no times.
 #[cfg(not(feature = "measure"))]
 pub fn write(_file: &Path) -> Result<(), Error> {
     Err(REBUILD.into())
 }
 
-/// Nothing was timed.
+/// A build without `measure` has no times.
 #[cfg(not(feature = "measure"))]
 pub fn run(_words: &[String]) -> Result<(), Error> {
     Err(REBUILD.into())
 }
 
-/// What the daemon of one run wrote.
+/// Results that the daemons of all runs wrote.
 #[cfg(feature = "measure")]
 #[derive(Default)]
 struct Runs {
@@ -69,7 +70,7 @@ impl Runs {
     }
 }
 
-/// A daemon of its own for one load; adds what the load says it reached.
+/// Runs one load with its own daemon. Adds the load's rate and the daemon's results.
 #[cfg(feature = "measure")]
 fn once(
     program: &Program,
@@ -87,7 +88,7 @@ fn once(
     runs.add(rate, &text)
 }
 
-/// `[SECONDS] [ROUNDS]`, 2 for each load and 7.
+/// `[SECONDS] [ROUNDS]`: 2 seconds for each load, and 7 rounds by default.
 #[cfg(feature = "measure")]
 pub fn run(words: &[String]) -> Result<(), Error> {
     let _ = REBUILD;

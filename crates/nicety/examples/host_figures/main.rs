@@ -28,21 +28,21 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 type Error = Box<dyn std::error::Error>;
 
-/// The adapters that have a driver here.
+/// Adapters with a driver here.
 const ADAPTERS: [&str; 3] = ["e1000", "vmxnet3", "virtio-net"];
-/// As many as an interval of 95 % takes.
+/// Enough rounds for a 95 % interval.
 const ROUNDS: usize = 7;
-/// The first words of what this program starts itself with.
+/// First arguments with which this program starts itself.
 const HIDDEN: &str = "hidden";
 const SERVE: &str = "serve";
 
-/// This program as daemon and guests; the daemon is told `words` before its host file.
+/// This program as daemon and guests; the daemon gets `words` before its host file.
 fn program(words: &[&str]) -> Result<Program, Error> {
     let serve = [SERVE].iter().chain(words).map(OsString::from).collect();
     Ok(Program { path: std::env::current_exe()?, hidden: vec![HIDDEN.into()], serve })
 }
 
-/// Takes the first core, or leaves it, for this process and those that it starts. One core alone is shared.
+/// Pins this process and those that it starts to the first core, or to all others. A single core is shared.
 fn pin(first: bool) -> Result<(), Error> {
     let allowed = sched_getaffinity(None)?;
     let cores = (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core));
@@ -59,7 +59,7 @@ fn pin(first: bool) -> Result<(), Error> {
     Ok(())
 }
 
-/// A word of the command line, or what is usual.
+/// A number from the command line, or the default.
 fn number<T: FromStr>(word: Option<&String>, usual: T) -> Result<T, Error> {
     word.map_or(Ok(usual), |word| word.parse().map_err(|_| format!("{word} is not a number that fits here").into()))
 }

@@ -1,4 +1,4 @@
-//! The daemon: as `nicety serve`, on the first core, with its control socket; at its end it says how long locks were held.
+//! The daemon: like `nicety serve`, on the first core, with its control socket. At its end it writes how long locks were held.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use nicety_daemon::live::state::Begin;
 
 use crate::Error;
 
-/// `[HOLDS] HOST`: HOLDS is the file that takes the holds of locks at the end.
+/// `[HOLDS] HOST`: the file HOLDS receives the statistics of lock holds at the end.
 pub fn run(words: &[String]) -> Result<(), Error> {
     let (path, holds) = words.split_last().ok_or("which host file?")?;
     crate::pin(true)?;

@@ -1,5 +1,5 @@
-//! Eventfd writes per frame in bulk TCP: interrupts that the daemon writes, and for virtio the guest's kicks. A frame is
-//! one on the wire after segmentation, at a port; both ports of guest to guest count theirs.
+//! Eventfd writes per frame in bulk TCP: interrupts that the daemon writes, and for virtio the guest's kicks. A frame is one on the
+//! wire after segmentation, at a port; between guests both ports count their frames.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::Error;
 const A: Party = Party::Guest(0);
 const B: Party = Party::Guest(1);
 
-/// What both ports and guests have counted.
+/// Counts of both ports and guests.
 #[derive(Clone, Copy, Default)]
 struct Counted {
     frames: u64,
@@ -31,7 +31,7 @@ fn counted(rig: &mut Rig, adapter: &str, cancel: &AtomicBool) -> Result<Counted,
         sum.frames += port.transmit.iter().chain(&port.receive).map(|queue| queue.frames).sum::<u64>();
         sum.interrupts += port.signals;
     }
-    // Doorbells of the others are messages on their socket.
+    // Doorbells of the other adapters are messages on their socket.
     if adapter == "virtio-net" {
         for guest in [A, B] {
             sum.kicks += rig.counts(guest, cancel)?.writes;
@@ -40,13 +40,13 @@ fn counted(rig: &mut Rig, adapter: &str, cancel: &AtomicBool) -> Result<Counted,
     Ok(sum)
 }
 
-/// `[SECONDS] [ROUNDS]`, 3 for each load and 7.
+/// `[SECONDS] [ROUNDS]`: 3 seconds for each load, and 7 rounds by default.
 pub fn run(words: &[String]) -> Result<(), Error> {
     let duration = Duration::from_secs_f64(crate::number(words.first(), 3.0)?);
     let rounds: usize = crate::number(words.get(1), crate::ROUNDS)?;
     let loads = [("transmit", A, Party::Peer), ("receive", Party::Peer, A), ("guest to guest", A, B)];
     let rows = || crate::ADAPTERS.into_iter().flat_map(|adapter| loads.map(|(load, ..)| (adapter, load)));
-    // Interrupts, kicks, and both, a frame.
+    // Interrupts per frame, kicks per frame, and both.
     let mut samples: Vec<[Vec<f64>; 3]> = rows().map(|_| Default::default()).collect();
     for _ in 0..rounds {
         let mut row = samples.iter_mut();

@@ -1,7 +1,7 @@
-//! The guest's console, and where it goes: to this terminal, as a shell's, or to standard output and error, as a command's.
+//! The guest's console: connected to this terminal for a shell, or to standard output and error for a command.
 //!
-//! Each line is a socket whose other end is a serial console of the guest, so that the terminal's settings (echo, Ctrl-C) are the
-//! guest's own, and nobody needs a pseudo-terminal of the host's.
+//! Each line is a socket whose other end is a serial console of the guest. So the terminal's settings (echo, Ctrl-C) are the
+//! guest's own, and the host needs no pseudo-terminal.
 
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::OwnedFd;
@@ -14,9 +14,9 @@ use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetat
 use signal_hook::consts::SIGWINCH;
 use signal_hook::iterator::Signals;
 
-/// Comes before [`TERMINAL`].
+/// Precedes [`TERMINAL`].
 const OPEN: &str = "exec 4<>/dev/tty0\n";
-/// In the guest, on a terminal: resized when the second line says so, and the leader of a session, for Ctrl-C.
+/// In the guest, on a terminal: the second line reports new sizes, and the program leads a session, for Ctrl-C.
 const TERMINAL: &str = r#"stty -F /dev/tty0 sane
 stty -F /dev/ttyS2 -echo
 while read -r rows cols; do stty -F /dev/tty0 rows "$rows" cols "$cols"; done </dev/ttyS2 4>&- &
@@ -24,7 +24,7 @@ setsid -c sh "$FILES/program" </dev/tty0 >/dev/tty0 2>&1 4>&-
 code=$?
 stty -F /dev/tty0 sane
 exit $code"#;
-/// In the guest, elsewhere: bytes as they are. Changing a line's settings waits until what was written to it is out.
+/// In the guest, without a terminal: bytes pass unchanged. A change of a line's settings waits until its output is written.
 const STREAMS: &str = r#"exec 4<>/dev/tty0 5<>/dev/ttyS2
 stty -F /dev/tty0 raw -echo
 stty -F /dev/ttyS2 raw -echo
@@ -44,7 +44,7 @@ pub struct Console {
 }
 
 impl Console {
-    /// A console, and the guest's ends of its lines. A command has the terminal if there is one; `None` if a shell has none.
+    /// A console, and the guest's ends of its lines. A command uses the terminal if there is one; `None` for a shell without one.
     pub fn new(shell: bool) -> io::Result<Option<(Console, Vec<OwnedFd>)>> {
         let terminal = io::stdin().is_terminal() && io::stdout().is_terminal();
         if shell && !terminal {
@@ -56,17 +56,17 @@ impl Console {
         Ok(Some((console_of, vec![console.into(), other.into()])))
     }
 
-    /// What the guest runs: `$FILES/program` on these lines; its code is the program's.
+    /// The guest's script: runs `$FILES/program` on these lines, and exits with its code.
     pub fn script(&self) -> String {
         match (self.terminal, size()) {
-            // Before the program looks, and on a line that stays open, for it forgets its size when it closes.
+            // Set before the program reads it, on a line that stays open: a line forgets its size when it closes.
             (true, Some((rows, columns))) => format!("{OPEN}stty -F /dev/tty0 rows {rows} cols {columns}\n{TERMINAL}"),
             (true, None) => format!("{OPEN}{TERMINAL}"),
             (false, _) => STREAMS.to_owned(),
         }
     }
 
-    /// Begins to carry bytes. `stop` becomes true when their reader has gone.
+    /// Begins to copy bytes. `stop` becomes true when the reader of the output has gone.
     pub fn begin(&mut self, stop: &Arc<AtomicBool>) -> io::Result<()> {
         self.readers.push(carry(self.first.try_clone()?, io::stdout(), stop));
         if !self.terminal {
@@ -74,7 +74,7 @@ impl Console {
             return Ok(());
         }
         self.raw = Some(Raw::begin()?);
-        // Both may block for ever; they end with this process.
+        // These threads may block for ever; they end with this process.
         let _ = carry(Keys(Arc::clone(stop)), self.first.try_clone()?, stop);
         let mut sizes = self.second.try_clone()?;
         let mut changes = Signals::new([SIGWINCH])?;
@@ -88,7 +88,7 @@ impl Console {
         Ok(())
     }
 
-    /// Waits until what the guest, which has ended, has said is written, and gives the terminal back.
+    /// Waits until all output of the ended guest is written, and restores the terminal.
     pub fn finish(self) {
         for reader in self.readers {
             let _ = reader.join();
@@ -96,7 +96,7 @@ impl Console {
     }
 }
 
-/// Carries bytes from here to there until either ends. `stop` becomes true if the reader ended.
+/// Copies bytes until either end closes. `stop` becomes true if the reader closed.
 fn carry(
     mut from: impl Read + Send + 'static,
     mut to: impl Write + Send + 'static,
@@ -120,8 +120,8 @@ fn carry(
     })
 }
 
-/// What is typed. Without settings a terminal has no key that ends its input: if that ends, the terminal is gone, and with it the one
-/// who would read on.
+/// Input from the keyboard. In raw mode no key ends it: so its end means that the terminal is gone, and with it the reader of the
+/// output.
 struct Keys(Arc<AtomicBool>);
 
 impl Read for Keys {
@@ -142,7 +142,7 @@ fn size() -> Option<(u16, u16)> {
     (size.ws_row > 0).then_some((size.ws_row, size.ws_col))
 }
 
-/// This terminal without settings of its own: each key goes to the guest. Dropped, it is as it was.
+/// This terminal in raw mode: each key goes to the guest. Dropping it restores the settings.
 struct Raw(Termios);
 
 impl Raw {

@@ -4,16 +4,16 @@ use nicety_guests::Error;
 
 use crate::exit::{Exit, Failure};
 
-/// The kernel's last words (kernel/reboot.c: kernel_power_off, kernel_restart, kernel_halt), and what they mean here: a guest that
-/// restarts does not come again.
+/// The kernel's last message (kernel/reboot.c: kernel_power_off, kernel_restart, kernel_halt), and its meaning here: a guest that
+/// restarts does not come back.
 const BY_ITSELF: [(&str, &str); 3] = [
     ("reboot: Power down", "the guest has powered itself off"),
     ("reboot: Restarting system", "the guest has restarted, and so it has ended"),
     ("reboot: System halted", "the guest has halted itself"),
 ];
 
-/// How the guest has ended its own life in order, in a sentence, if that is what happened.
-pub fn by_itself(error: &Error) -> Option<&'static str> {
+/// Sentence about a guest that ended itself in order; `None` if it ended otherwise.
+pub fn ended_by_itself(error: &Error) -> Option<&'static str> {
     let Error::Gone { console, .. } = error else { return None };
     let last = console.lines().rfind(|line| !line.trim().is_empty())?;
     BY_ITSELF.iter().find(|(words, _)| last.contains(words)).map(|(_, sentence)| *sentence)
@@ -30,7 +30,7 @@ pub fn failure(error: Error) -> Failure {
         | Error::Apt { .. } => Exit::Missing,
         _ => Exit::Failed,
     };
-    if let Some(sentence) = by_itself(&error) {
+    if let Some(sentence) = ended_by_itself(&error) {
         return Failure::new(exit, format!("{sentence}; what ran in it has no exit code"));
     }
     match error {
@@ -59,14 +59,14 @@ mod tests {
 
     #[test]
     fn a_guest_that_ends_itself_is_told_by_its_kernels_last_words() {
-        let sentence = |console| by_itself(&gone(console));
+        let sentence = |console| ended_by_itself(&gone(console));
         assert_eq!(sentence("noise\nreboot: Power down\n"), Some("the guest has powered itself off"));
         assert_eq!(sentence("[    1.5] reboot: System halted"), Some("the guest has halted itself"));
         let restarted = sentence("reboot: Restarting system with command 'x'");
         assert_eq!(restarted, Some("the guest has restarted, and so it has ended"));
         assert_eq!(sentence("reboot: Power down\nKernel panic - not syncing: x"), None);
         assert_eq!(sentence(""), None);
-        assert_eq!(by_itself(&Error::Stopped), None);
+        assert_eq!(ended_by_itself(&Error::Stopped), None);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What the guest is attached to: a throw-away switch in this process, or a port of a running daemon.
+//! The guest's switch: a temporary one in this process, or a port of a running daemon.
 
 use std::fs::File;
 use std::io;
@@ -24,24 +24,24 @@ use crate::exit::{Exit, Failure};
 use crate::find::Origin;
 use crate::ports::{failure, odd};
 
-/// A switch, and who has which port. Dropped, a throw-away one is gone with its sockets.
+/// A switch, with the guest's and the peer's port. Dropping a temporary switch removes it and its sockets.
 pub struct Switch {
     /// The guest's port.
     pub port: PortConfig,
     /// The peer's.
     pub peer: Option<PortConfig>,
-    /// Others than we are at it.
+    /// The switch is a running daemon's, with other users.
     pub shared: bool,
     own: Option<(Daemon, Folder)>,
     /// The running daemon's control socket.
     control: Option<PathBuf>,
 }
 
-/// What passes the guest's port, on its way to a file.
+/// A recording of the frames that pass the guest's port.
 pub enum Recording {
-    /// Of a throw-away switch.
+    /// On a temporary switch.
     Own(FileCapture),
-    /// Of a running daemon's.
+    /// On a running daemon's switch.
     Asked(Arc<AtomicBool>, JoinHandle<Result<(), Failure>>),
 }
 
@@ -51,7 +51,7 @@ impl Switch {
         Switch { port, peer: None, shared: true, own: None, control: Some(control) }
     }
 
-    /// Begins to write what passes the guest's port to a file.
+    /// Begins to write the frames that pass the guest's port to a file.
     pub fn record(&self, path: &Path) -> Result<Recording, Failure> {
         let failed = |error: io::Error| Failure::new(Exit::Failed, format!("{}: {error}", path.display()));
         let gone = || Failure::new(Exit::Failed, "the guest's port has gone");
@@ -73,14 +73,14 @@ impl Switch {
         }
     }
 
-    /// Ends that: whether all of it is in the file.
+    /// Ends a recording. An error means that frames are missing in the file.
     pub fn end(&self, recording: Recording) -> Result<(), Failure> {
         let panicked = || Failure::new(Exit::Failed, "the thread that captures had panicked");
         match (recording, &self.own) {
             (Recording::Own(capture), Some((daemon, _))) => capture.end(daemon).map_err(Failure::with(Exit::Failed)),
             (Recording::Own(_), None) => Ok(()),
             (Recording::Asked(ended, thread), _) => {
-                // What its guest sent last is on its way.
+                // The guest's last frames may still be on their way to the file.
                 std::thread::sleep(TICK);
                 ended.store(true, Ordering::Relaxed);
                 thread.join().unwrap_or_else(|_| Err(panicked()))
@@ -88,7 +88,7 @@ impl Switch {
         }
     }
 
-    /// A switch with one port of this adapter, or two.
+    /// A temporary switch with one port of this adapter, or two.
     pub fn start(entry: &'static Entry, peer: bool) -> Result<Switch, Failure> {
         let folder = Folder::new().map_err(Failure::with(Exit::Failed))?;
         let ports: String = (1..=1 + u32::from(peer)).map(|number| port(entry.about.name, number)).collect();

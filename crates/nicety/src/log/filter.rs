@@ -1,6 +1,6 @@
-//! How much is logged: what NICETY_LOG asks for.
+//! Levels of the log, from NICETY_LOG.
 //!
-//! Not tracing-subscriber's `EnvFilter`: it takes whatever it does not know for a part of the program that never says anything.
+//! Not tracing-subscriber's `EnvFilter`: it accepts an unknown name as a target that never logs.
 
 use std::collections::BTreeSet;
 use std::env::VarError;
@@ -19,10 +19,10 @@ const LEVELS: [(&str, LevelFilter); 6] = [
     ("trace", LevelFilter::TRACE),
 ];
 
-/// By the crates that log. The first one's name begins the other's, so it means both.
+/// The crates that log. The second name begins with the first: so the first one selects both.
 const PARTS: [&str; 2] = ["nicety", "nicety_daemon"];
 
-/// What the environment asks for.
+/// Levels that the environment requests.
 pub fn asked() -> Result<Targets, Failure> {
     let (asked, read) = match std::env::var("NICETY_LOG") {
         Err(VarError::NotPresent) => return Ok(usual()),
@@ -37,7 +37,7 @@ fn usual() -> Targets {
     Targets::new().with_default(LevelFilter::INFO)
 }
 
-/// A level, and one for each part that has its own.
+/// Parses a general level, and levels of single parts.
 fn read(words: &str) -> Result<Targets, String> {
     let mut filter = usual();
     let mut named = BTreeSet::new();

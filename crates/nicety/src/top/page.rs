@@ -1,4 +1,4 @@
-//! The page of `nicety top`: what is on it, and where, at 80 columns or more.
+//! The page of `nicety top`: its contents and layout, at 80 columns or more.
 
 use nicety_daemon::control::api::DaemonView;
 use nicety_daemon::report::Condition;
@@ -13,7 +13,7 @@ use super::sample::{Row, Sample, rows, shares};
 use crate::output::size;
 use crate::ports::{policy, word};
 
-/// What the ports are sorted by.
+/// Columns that the ports can be sorted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Column {
     Port,
@@ -37,21 +37,21 @@ const COLUMNS: [(Column, &str, u16); 8] = [
     (Column::Waiting, "WAIT", 6),
 ];
 
-/// See the module's page.
+/// See the module's documentation.
 pub struct Page {
     daemon: DaemonView,
     before: Sample,
     now: Sample,
-    /// What they are sorted by, and whether that goes the other way; nothing: the daemon's order.
+    /// The column to sort by, and whether the order is reversed; `None`: the daemon's order.
     sorted: Option<(usize, bool)>,
-    /// The port that is chosen, by name: its place may change.
+    /// The selected port, by name: its row may change.
     chosen: Option<String>,
     is_detailed: bool,
     trouble: Option<String>,
 }
 
 impl Page {
-    /// After one look: no rates yet.
+    /// The page after one sample: no rates yet.
     pub fn new(daemon: DaemonView, first: Sample) -> Self {
         Self {
             daemon,
@@ -64,23 +64,23 @@ impl Page {
         }
     }
 
-    /// Another look.
+    /// Adds a sample.
     pub fn next(&mut self, sample: Sample) {
         self.before = std::mem::replace(&mut self.now, sample);
         self.trouble = None;
     }
 
-    /// There was no other look.
+    /// Shows the reason why there is no new sample.
     pub fn fails(&mut self, why: String) {
         self.trouble = Some(why);
     }
 
-    /// How many ports there are.
+    /// Number of ports.
     pub fn len(&self) -> usize {
         self.now.ports.len()
     }
 
-    /// A key that does not end it.
+    /// Handles a key, except those that end the program.
     pub fn key(&mut self, code: KeyCode) {
         let last = COLUMNS.len() - 1;
         match code {
@@ -129,7 +129,7 @@ impl Page {
         rows
     }
 
-    /// Draws it.
+    /// Draws the page.
     pub fn draw(&self, area: Rect, buffer: &mut Buffer) {
         let [head, cpu, body] =
             Layout::vertical([Constraint::Length(1), Constraint::Length(1), Constraint::Min(0)]).areas(area);
@@ -188,12 +188,12 @@ impl Page {
     }
 }
 
-/// A column in its usual order: names upwards, numbers downwards.
+/// The initial order of a column: names ascending, numbers descending.
 fn usual(at: usize) -> (usize, bool) {
     (at, at >= 2)
 }
 
-/// All of one port.
+/// All details of one port.
 fn detail(row: &Row) -> Vec<Line<'static>> {
     let Row { rates, report, drops, queues } = row;
     let mut lines = vec![Line::styled(format!("{}: {}", report.name, report.sentence), Modifier::BOLD)];
@@ -223,13 +223,13 @@ fn detail(row: &Row) -> Vec<Line<'static>> {
 
 fn cut(name: &str, width: u16) -> String {
     let width = usize::from(width);
-    // Names are of ASCII.
+    // Names are ASCII.
     if name.chars().count() <= width { name.to_owned() } else { name.chars().take(width - 1).chain(['…']).collect() }
 }
 
 /// An amount with three digits and a letter: `0`, `12`, `1.23k`, `941M`.
 fn short(amount: f64) -> String {
-    // The sum of no rates is -0.
+    // An empty sum is -0.
     let (mut amount, mut letters) = (amount + 0.0, ["k", "M", "G", "T"].iter());
     let mut letter = "";
     while amount >= 999.5 {
@@ -244,7 +244,7 @@ fn short(amount: f64) -> String {
     format!("{amount:.decimals$}{letter}")
 }
 
-/// The same, with the letter at its unit.
+/// Like [`short`], with a space before the letter, for a unit.
 fn spaced(amount: f64) -> String {
     let text = short(amount);
     let at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());

@@ -26,7 +26,7 @@ fn port(name: &str, bytes: u64, drops: u64) -> PortReport {
     }
 }
 
-/// Two looks, two seconds apart.
+/// Two samples, two seconds apart.
 fn page() -> Page {
     let begin = Instant::now();
     let thread = |name: &str, cpu_ns| ThreadReport { name: name.to_owned(), cpu_ns };

@@ -1,4 +1,4 @@
-//! Two looks at a daemon, and how fast everything went between them.
+//! Two samples of a daemon, and the rates between them.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -6,10 +6,10 @@ use std::time::Instant;
 use nicety_daemon::control::api::ThreadReport;
 use nicety_daemon::report::{PortReport, QueueReport};
 
-/// One look.
+/// One sample.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    /// When.
+    /// Time of the sample.
     pub at: Instant,
     /// The ports, the uplink first.
     pub ports: Vec<PortReport>,
@@ -17,40 +17,40 @@ pub struct Sample {
     pub threads: Vec<ThreadReport>,
 }
 
-/// How fast, a second.
+/// Rates per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rates {
-    /// What the guest sends.
+    /// Sent by the guest.
     pub tx_bits: f64,
     pub tx_frames: f64,
-    /// What it gets.
+    /// Received by the guest.
     pub rx_bits: f64,
     pub rx_frames: f64,
-    /// What is dropped, either way.
+    /// Drops in both directions.
     pub drops: f64,
 }
 
-/// A port between two looks.
+/// A port with its rates between two samples.
 #[derive(Clone, Debug)]
 pub struct Row {
     pub rates: Rates,
     pub report: PortReport,
-    /// What was dropped, by direction and reason, in all and a second.
+    /// Drops: direction, reason, total, per second.
     pub drops: Vec<(&'static str, String, u64, f64)>,
     /// Queues: direction, number, bit/s, frames/s.
     pub queues: Vec<(&'static str, usize, f64, f64)>,
 }
 
-/// How much a second a count has grown; not at all if it began anew.
+/// Increase of a counter per second; 0 if it was reset.
 fn rate(before: u64, now: u64, seconds: f64) -> f64 {
     if seconds > 0.0 { now.saturating_sub(before) as f64 / seconds } else { 0.0 }
 }
 
-/// The ports of the later look.
+/// Rows for the ports of the later sample.
 pub fn rows(before: &Sample, now: &Sample) -> Vec<Row> {
     let seconds = now.at.saturating_duration_since(before.at).as_secs_f64();
     let old: BTreeMap<&str, &PortReport> = before.ports.iter().map(|port| (port.name.as_str(), port)).collect();
-    // A port that has just come has not been seen to send anything.
+    // A new port has no rates yet.
     now.ports.iter().map(|port| row(old.get(port.name.as_str()).copied().unwrap_or(port), port, seconds)).collect()
 }
 
@@ -89,7 +89,7 @@ fn row(before: &PortReport, now: &PortReport, seconds: f64) -> Row {
     Row { rates, report: now.clone(), drops, queues }
 }
 
-/// Threads that had processor time, each with its share of a processor in percent: workers first, then by share.
+/// Threads that used processor time, each with its share of a processor in percent: workers first, then by share.
 pub fn shares(before: &Sample, now: &Sample) -> Vec<(String, f64)> {
     let seconds = now.at.saturating_duration_since(before.at).as_secs_f64();
     let old: BTreeMap<&str, u64> = before.threads.iter().map(|thread| (thread.name.as_str(), thread.cpu_ns)).collect();

@@ -2,25 +2,25 @@
 
 /// LINKTYPE_ETHERNET.
 const ETHERNET: u32 = 1;
-/// Types of blocks: a section, an interface, a packet without and with particulars (sections 4.1 to 4.4).
+/// Block types: a section, an interface, a simple packet and an enhanced packet (sections 4.1 to 4.4).
 const SECTION: u32 = 0x0a0d_0d0a;
 const INTERFACE: u32 = 1;
 const SIMPLE: u32 = 3;
 const PACKET: u32 = 6;
-/// What a section's order of bytes is known by.
+/// Byte-order magic of a section.
 const ORDER: u32 = 0x1a2b_3c4d;
-/// The option that is a comment.
+/// Option code of a comment.
 const COMMENT: u16 = 1;
-/// What a pcap file begins with, with microseconds and with nanoseconds.
+/// First word of a pcap file, with microseconds and with nanoseconds.
 const MAGIC: [u32; 2] = [0xa1b2_c3d4, 0xa1b2_3c4d];
 
 /// A frame in a file.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Found {
     pub frame: Vec<u8>,
-    /// What the file says of it.
+    /// The file's comment on the frame.
     pub comment: Option<String>,
-    /// Bytes that are there, and that the frame had.
+    /// Bytes in the file, and bytes of the original frame.
     pub bytes: usize,
     pub whole: usize,
 }
@@ -31,7 +31,7 @@ impl Found {
     }
 }
 
-/// Numbers of a file, in its order of bytes.
+/// Reads numbers of a file in its byte order.
 #[derive(Clone, Copy)]
 struct Numbers {
     big: bool,
@@ -48,8 +48,8 @@ impl Numbers {
         Some(if self.big { u16::from_be_bytes(bytes) } else { u16::from_le_bytes(bytes) })
     }
 
-    /// The order in which the word at `at` is one of these.
-    fn that_make(bytes: &[u8], at: usize, words: &[u32]) -> Option<Self> {
+    /// The byte order in which the word at `at` is one of `words`.
+    fn matching(bytes: &[u8], at: usize, words: &[u32]) -> Option<Self> {
         [false, true]
             .map(|big| Self { big })
             .into_iter()
@@ -57,12 +57,12 @@ impl Numbers {
     }
 }
 
-/// The first frame; nothing if it is not there, or not whole yet. An error is for a person.
+/// The first frame; `None` if it is missing or incomplete. The error is a text for people.
 pub fn first_frame(bytes: &[u8]) -> Result<Option<Found>, String> {
-    if let Some(order) = Numbers::that_make(bytes, 0, &MAGIC) {
+    if let Some(order) = Numbers::matching(bytes, 0, &MAGIC) {
         return pcap(bytes, order);
     }
-    // The type of a section reads the same either way.
+    // The type of a section header is the same in both byte orders.
     if bytes.starts_with(&SECTION.to_be_bytes()) {
         return pcapng(bytes);
     }
@@ -70,7 +70,7 @@ pub fn first_frame(bytes: &[u8]) -> Result<Option<Found>, String> {
 }
 
 fn pcap(bytes: &[u8], order: Numbers) -> Result<Option<Found>, String> {
-    // The upper bits say whether frames have check sequences.
+    // The upper bits describe frame check sequences.
     if let Some(link) = order.word(bytes, 20) {
         is_ethernet(link & 0x0fff_ffff)?;
     }
@@ -85,7 +85,7 @@ fn pcapng(bytes: &[u8]) -> Result<Option<Found>, String> {
     let (mut rest, mut order, mut links) = (bytes, Numbers { big: false }, Vec::new());
     loop {
         if rest.starts_with(&SECTION.to_be_bytes()) && rest.len() >= 12 {
-            order = Numbers::that_make(rest, 8, &[ORDER]).ok_or("its section has no order of bytes")?;
+            order = Numbers::matching(rest, 8, &[ORDER]).ok_or("its section has no order of bytes")?;
             links.clear();
         }
         let (Some(kind), Some(len)) = (order.word(rest, 0), order.word(rest, 4)) else { return Ok(None) };
@@ -131,7 +131,7 @@ fn is_ethernet(link: u32) -> Result<(), String> {
     if link == ETHERNET { Ok(()) } else { Err(format!("its frames are not Ethernet's (link type {link})")) }
 }
 
-/// Two digits a byte; blanks, colons and dashes between them mean nothing.
+/// Hexadecimal digits, two per byte; blanks, colons and dashes between them are ignored.
 fn digits(bytes: &[u8]) -> Result<Option<Found>, String> {
     let none = "it is no pcap or pcapng file, and no hexadecimal digits, two for each byte";
     let digit = |byte: &u8| char::from(*byte).to_digit(16).map(|digit| digit as u8).ok_or(none);
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn a_file_that_is_cut_anywhere_has_no_frame_yet() {
         for file in [pcap(Little, DataLink::ETHERNET), pcapng(Little, DataLink::ETHERNET)] {
-            // Before the frame's last byte; four bytes are enough to know the kind.
+            // All lengths up to the frame's last byte; four bytes are enough to identify the kind.
             let end = file.windows(FRAME.len()).position(|bytes| bytes == FRAME).unwrap() + FRAME.len();
             assert!((4..end).all(|len| first_frame(&file[..len]) == Ok(None)));
         }

@@ -1,7 +1,8 @@
-//! The book's pages of adapters: their tables and diagrams are the code's.
+//! The book's pages of adapters: their tables and diagrams match the code.
 //!
-//! A page has marks: `<!-- features: NAME … -->` before the table of these adapters, `<!-- diagram: FILE -->` before the first drawing of a
-//! source file, each up to `<!-- end -->`. `NICETY_GOLDEN=write cargo test -p nicety --test commands book` writes what stands between.
+//! A page has marks: `<!-- features: NAME … -->` before the table of these adapters, `<!-- diagram: FILE -->` before the first
+//! drawing of a source file, each up to `<!-- end -->`. `NICETY_GOLDEN=write cargo test -p nicety --test commands book` writes the
+//! text between them.
 
 use std::{fs, path::PathBuf};
 
@@ -18,7 +19,7 @@ fn since(Since { driver, version, .. }: &Since) -> String {
     format!("{driver}, {}{version}", if release { "since " } else { "" })
 }
 
-/// A row's name, and what stands in it.
+/// A row's name, and its cell's text.
 type Row = (&'static str, fn(&About) -> String);
 
 const ROWS: [Row; 11] = [
@@ -70,7 +71,7 @@ fn diagram(file: &str) -> String {
     format!("```text\n{}\n```\n", drawn.join("\n"))
 }
 
-/// The page as it should be.
+/// The expected page.
 fn made(page: &str) -> String {
     let (mut made, mut within) = (String::new(), false);
     for line in page.lines() {
@@ -117,7 +118,7 @@ fn each_adapter_has_a_page_with_its_features_and_a_diagram_as_the_code_has_them(
     );
 }
 
-/// A promise is `[`test`](file)`: a test that is renamed takes its promise along, or this fails.
+/// A promise is `[`test`](file)`: whoever renames a test must rename it in the promise, or this fails.
 #[test]
 fn every_promise_of_the_threat_model_names_a_test_that_is_there() {
     let docs = root().join("docs");

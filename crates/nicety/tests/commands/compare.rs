@@ -1,4 +1,4 @@
-//! A comparison that is made, one that is stopped, and one that cannot be made.
+//! A comparison that completes, one that is stopped, and one that cannot start.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -42,7 +42,7 @@ fn compare_writes_its_report_and_ctrl_c_leaves_nothing_behind() {
     );
     assert!(done.err.contains("note: 1 round: fewer than 7 runs give no 95 % interval"), "{}", done.err);
     assert!(index.exists() && scratch.path().join("done/results.csv").exists());
-    // Without measuring: the same report of the stored results, and of none that are not ours.
+    // Without measuring: the same report from the stored results, and an error for files that are not ours.
     let from = |file: &str| Ended::of(&compare(&["--from", file, "--report", "again"]).output().unwrap());
     let again = from("done/results.json");
     assert_eq!((again.code, again.out.lines().next()), (Some(0), done.out.lines().next()), "{again:?}");
@@ -51,12 +51,12 @@ fn compare_writes_its_report_and_ctrl_c_leaves_nothing_behind() {
         assert_eq!(read(&format!("done/{name}")), read(&format!("again/{name}")), "{name}");
     }
     assert!(read("done/results.json").contains("--repeat 1 --doorbells trapped --seed 1"));
-    for (file, said) in [("done/index.html", "these are no results of nicety"), ("nowhere", "No such file")] {
+    for (file, message) in [("done/index.html", "these are no results of nicety"), ("nowhere", "No such file")] {
         let refused = from(file);
-        assert!(refused.code == Some(1) && refused.err.contains(&format!("--from {file}: {said}")), "{refused:?}");
+        assert!(refused.code == Some(1) && refused.err.contains(&format!("--from {file}: {message}")), "{refused:?}");
     }
 
-    // Nobody can be told, as where the disk that standard output is on is full: what was measured is kept.
+    // Standard output is on a full disk, so nothing can be printed: the results are kept.
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
     let args = ["--adapters", "e1000", "--seconds", "0.1", "--repeat", "1", "--report", "untold"];
     assert_eq!(compare(&args).stdout(full).stderr(Stdio::null()).status().unwrap().code(), Some(1));
@@ -65,7 +65,7 @@ fn compare_writes_its_report_and_ctrl_c_leaves_nothing_behind() {
     let mut long = compare(&["--adapters", "e1000", "--seconds", "60", "--report", "stopped"]);
     let mut child = long.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
-    // The first line that a run or its guests are worth: the signals are caught by then.
+    // The first progress line comes after the signal handlers are set.
     assert!(lines.any(|line| line.contains("e1000")));
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let rest: Vec<String> = lines.collect();
@@ -78,8 +78,8 @@ fn compare_writes_its_report_and_ctrl_c_leaves_nothing_behind() {
     assert_eq!(names, ["again", "done", "untold"], "no folder, no socket");
 }
 
-/// In a mount namespace of its own, where the report's folder is a disk of one page (tmpfs(5), `size`): enough for what finds out
-/// whether it can be written to, and for no report.
+/// In its own mount namespace the report's folder is a disk of one page (tmpfs(5), `size`): enough for the test whether it is
+/// writable, and too small for a report.
 #[test]
 fn compare_prints_what_it_measured_though_its_disk_is_full() {
     let scratch = Scratch::new();
@@ -96,18 +96,18 @@ fn compare_prints_what_it_measured_though_its_disk_is_full() {
         Err(error) => Some(format!("unshare: {error}")),
     };
     if let Some(reason) = reason {
-        // Past the harness, which keeps what is printed by tests that pass to itself.
+        // Writes past the harness, which captures the output of tests that pass.
         let name = "compare::compare_prints_what_it_measured_though_its_disk_is_full";
-        let _nobody_listens = writeln!(std::io::stdout(), "\nSKIPPED {name}: {}", reason.trim());
+        let _stdout_closed = writeln!(std::io::stdout(), "\nSKIPPED {name}: {}", reason.trim());
         return;
     }
     let compare = "exec \"$0\" compare --adapters e1000 --seconds 0.1 --repeat 1 --report disk/report";
     let ended = Ended::of(&within(&format!("{mount} && {compare}")).unwrap());
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(ended.out.contains("e1000") && !ended.out.contains("Report: "), "{}", ended.out);
-    let said =
+    let message =
         "nicety: the report cannot be written: there is no disk space left for disk/report/results.json; free some, ";
-    assert!(ended.err.lines().last().is_some_and(|line| line.starts_with(said)), "{}", ended.err);
+    assert!(ended.err.lines().last().is_some_and(|line| line.starts_with(message)), "{}", ended.err);
 }
 
 #[test]
@@ -117,16 +117,16 @@ fn compare_measures_nothing_for_a_report_that_has_no_place() {
     let args = ["compare", "--adapters", "e1000", "--seconds", "0.1", "--repeat", "1", "--report", "bad"];
     let ended = scratch.run(&args);
     assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""), "{ended:?}");
-    let said = "nicety: the report cannot be written: bad/index.html is a folder, where a file of that name belongs";
-    assert!(ended.err.starts_with(said) && ended.err.lines().count() == 1, "{}", ended.err);
+    let message = "nicety: the report cannot be written: bad/index.html is a folder, where a file of that name belongs";
+    assert!(ended.err.starts_with(message) && ended.err.lines().count() == 1, "{}", ended.err);
     assert_eq!(std::fs::read_dir(scratch.path().join("bad")).unwrap().count(), 1);
     let page = scratch.path().join("mine/index.html");
     std::fs::create_dir(scratch.path().join("mine")).unwrap();
     std::fs::write(&page, "<h1>my page</h1>").unwrap();
     let ended = scratch.run(&[&args[..args.len() - 1], &["mine"]].concat());
     assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""), "{ended:?}");
-    let said = "nicety: the report cannot be written: mine/index.html is there and is none of Nicety's, which would be lost; move it";
-    assert!(ended.err.starts_with(said) && ended.err.lines().count() == 1, "{}", ended.err);
+    let message = "nicety: the report cannot be written: mine/index.html is there and is none of Nicety's, which would be lost; move it";
+    assert!(ended.err.starts_with(message) && ended.err.lines().count() == 1, "{}", ended.err);
     assert_eq!(std::fs::read_to_string(&page).unwrap(), "<h1>my page</h1>");
     assert_eq!(std::fs::read_dir(scratch.path().join("mine")).unwrap().count(), 1);
 }
@@ -138,13 +138,13 @@ fn compare_says_what_it_cannot_compare() {
     assert_eq!(ended.code, Some(2));
     assert!(ended.err.contains("there is no adapter \"e1001\" here; did you mean \"e1000\"?"), "{}", ended.err);
     assert_eq!(scratch.run(&["compare", "--seconds", "0"]).code, Some(2));
-    // Before guests are laid, for which there is no place here.
+    // The check comes before guests are prepared: there is no folder for them here.
     for wrong in [["--adapters", "e1001"], ["--seconds", "0"], ["--repeat", "0"]] {
         let mut command = scratch.command(&[&["compare", "--guests", "qemu"], &wrong[..]].concat());
         let ended = Ended::of(&command.env_remove("HOME").env_remove("XDG_CACHE_HOME").output().unwrap());
         assert!(ended.code == Some(2) && ended.err.starts_with(&format!("nicety: {}", wrong[0])), "{ended:?}");
     }
-    for (words, said) in [
+    for (words, message) in [
         (["--repeat", "0"], "--repeat: from 1 to 1000 rounds are possible"),
         (["--repeat", "-1"], "--repeat: from 1 to 1000 rounds are possible"),
         (["--repeat", "5000000000"], "--repeat: from 1 to 1000 rounds are possible"),
@@ -155,21 +155,21 @@ fn compare_says_what_it_cannot_compare() {
         ),
     ] {
         let ended = scratch.run(&[&["compare"], &words[..]].concat());
-        assert!(ended.code == Some(2) && ended.err.starts_with(&format!("nicety: {said}")), "{words:?}: {ended:?}");
+        assert!(ended.code == Some(2) && ended.err.starts_with(&format!("nicety: {message}")), "{words:?}: {ended:?}");
     }
     for guests in ["qemu", "uml"] {
         let mut command = scratch.command(&["compare", "--guests", guests]);
         let ended = Ended::of(&command.env("XDG_CACHE_HOME", "/proc/nope").output().unwrap());
-        let said = format!(
+        let message = format!(
             "nicety: --guests {guests}: cannot make the folder /proc/nope/nicety: No such file or directory (os error 2); set \
              XDG_CACHE_HOME to another folder, with 1 GB of room\n"
         );
-        assert_eq!((ended.code, ended.err), (Some(3), said));
+        assert_eq!((ended.code, ended.err), (Some(3), message));
     }
     let hidden = scratch.run(&["guest"]);
     assert_eq!(hidden.code, Some(2));
     assert!(hidden.err.contains("this command is for `nicety compare` itself"), "{}", hidden.err);
-    // A place where nothing can be written stands for a terminal that is gone.
+    // A full device stands for a closed terminal.
     let nowhere = std::fs::File::options().write(true).open("/dev/full").unwrap();
     let mut unheard = scratch.command(&["guest"]);
     assert_eq!(unheard.stderr(nowhere).status().unwrap().code(), Some(2));

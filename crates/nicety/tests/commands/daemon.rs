@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::scratch::{Ended, HOST, Scratch, Served};
 
-/// What programs may rely on.
+/// Interfaces that other programs may rely on.
 const OPERATING: &str = include_str!("../../../../docs/operating.md");
 
 #[test]
@@ -35,17 +35,17 @@ fn a_daemon_that_is_still_starting_shows_no_ports_and_ends_with_3() {
     let (socket, path) = (scratch.path().join("nicety-lan.sock"), scratch.path().join("host.toml"));
     let prepared = control::prepare(&Host::read(&path).unwrap(), &socket).unwrap();
     let _control = Control::start(prepared, &path, Arc::new(Soon::default())).unwrap();
-    let said = "the daemon is still starting: ask again in a moment\n";
+    let expected = "the daemon is still starting: ask again in a moment\n";
     for args in [&["ports"][..], &["ports", "vm1"], &["ports", "--json"], &["try", "--port", "vm1", "--", "true"]] {
         let ended = scratch.run(args);
         assert_eq!(
             (ended.code, ended.out.as_str(), ended.err.as_str()),
-            (Some(3), "", format!("nicety: {said}").as_str()),
+            (Some(3), "", format!("nicety: {expected}").as_str()),
             "{args:?}"
         );
     }
     let attach = scratch.run(&["attach", "vm1"]);
-    assert!(attach.code == Some(0) && attach.err.ends_with(&format!("note: {said}")), "{attach:?}");
+    assert!(attach.code == Some(0) && attach.err.ends_with(&format!("note: {expected}")), "{attach:?}");
 }
 
 #[test]
@@ -99,8 +99,8 @@ fn a_port_that_connects_says_so_everywhere_and_leaves_the_socket_to_its_vmm() {
     assert!(attach.out.contains(&format!("path={dir}/vm2.sock,server=on,wait=off")), "{attach:?}");
     assert!(attach.err.ends_with("note: the daemon runs, and vm2 is free\n"), "{attach:?}");
     let tried = scratch.run(&["try", "--port", "vm2", "--", "true"]);
-    let said = "nicety: the port vm2 connects to a VMM that listens (role = \"connect\"), and this guest's machine connects too";
-    assert!(tried.code == Some(2) && tried.err.starts_with(said), "{tried:?}");
+    let expected = "nicety: the port vm2 connects to a VMM that listens (role = \"connect\"), and this guest's machine connects too";
+    assert!(tried.code == Some(2) && tried.err.starts_with(expected), "{tried:?}");
     let vmm = std::os::unix::net::UnixListener::bind(scratch.path().join("vm2.sock")).unwrap();
     vmm.accept().unwrap();
     assert_eq!(served.end(Signal::TERM), Some(0));
@@ -113,7 +113,7 @@ fn a_daemon_whose_log_nobody_reads_any_more_goes_on_and_ends_cleanly() {
     let mut served = scratch.command(&["serve"]).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     let log = BufReader::new(served.stderr.take().unwrap());
     assert!(log.lines().map_while(Result::ok).any(|line| line.contains("all sockets are ready")));
-    // The pipe is closed now, as a terminal's window would be.
+    // The pipe is closed now, as with a terminal's closed window.
     let ports = scratch.run(&["ports"]).code;
     kill_process(Pid::from_child(&served), Signal::TERM).unwrap();
     assert_eq!((ports, served.wait().unwrap().code()), (Some(0), Some(0)));
@@ -127,20 +127,20 @@ fn a_second_daemon_of_the_same_file_is_refused_and_the_first_goes_on() {
     let second = scratch.run(&["serve"]);
     assert_eq!(second.code, Some(1));
     let (dir, pid) = (scratch.path().display(), served.pid());
-    let said = format!(
+    let expected = format!(
         "nicety: a daemon serves {dir}/host.toml already: process {pid}, which answers at {dir}/nicety-lan.sock; end it first (kill {pid})\n"
     );
-    assert_eq!(second.err, said);
-    // Another file whose switch has the same name.
+    assert_eq!(second.err, expected);
+    // Another file, whose switch has the same name.
     std::fs::write(scratch.path().join("other.toml"), HOST.replace("vm1", "vm3").replace("vm2", "vm4")).unwrap();
     let other = scratch.run(&["serve", "other.toml"]);
-    let said = format!(
+    let expected = format!(
         "nicety: the control socket {dir}/nicety-lan.sock is that of process {pid}, a daemon that serves {dir}/host.toml: if both are to be \
          served, give their switches different names, or name another control socket with [daemon] control\n"
     );
-    assert_eq!((other.code, other.err), (Some(1), said));
+    assert_eq!((other.code, other.err), (Some(1), expected));
     assert_eq!(scratch.run(&["ports"]).code, Some(0));
-    // Half a request, and garbage, harm nobody.
+    // Half a request and garbage affect no other client.
     let mut half = UnixStream::connect(scratch.path().join("nicety-lan.sock")).unwrap();
     half.write_all(b"GET /v1/po").unwrap();
     drop(half);
@@ -160,14 +160,15 @@ fn a_folder_for_traces_that_cannot_be_made_ends_with_1_and_is_named() {
     for folder in ["file", "file/traces"] {
         let ended = scratch.run(&["serve", "--record", folder]);
         assert_eq!(ended.code, Some(1), "{ended:?}");
-        let said = format!("recording to {folder}: file is not a folder; name a folder with --record DIR");
-        assert!(ended.err.contains(&said), "{}", ended.err);
+        let expected = format!("recording to {folder}: file is not a folder; name a folder with --record DIR");
+        assert!(ended.err.contains(&expected), "{}", ended.err);
         assert_eq!(scratch.sockets(), [""; 0]);
     }
-    // Nobody makes a folder there.
+    // No folder can be made there.
     let ended = scratch.run(&["serve", "--record", "/proc/x"]);
-    let said = "recording to /proc/x: No such file or directory (os error 2); name a folder with --record DIR in which";
-    assert!(ended.code == Some(1) && ended.err.contains(said), "{ended:?}");
+    let expected =
+        "recording to /proc/x: No such file or directory (os error 2); name a folder with --record DIR in which";
+    assert!(ended.code == Some(1) && ended.err.contains(expected), "{ended:?}");
 }
 
 #[test]
@@ -181,20 +182,20 @@ fn a_socket_that_cannot_be_made_ends_with_1_and_leaves_nothing() {
     let nowhere = Scratch::with(&HOST.replace("vm1.sock", "absent/vm1.sock"));
     let ended = nowhere.run(&["serve"]);
     assert_eq!(ended.code, Some(1));
-    let said = format!("vm1.sock has no folder: make {} or choose", nowhere.path().join("absent").display());
-    assert!(ended.err.contains(&said), "{}", ended.err);
+    let expected = format!("vm1.sock has no folder: make {} or choose", nowhere.path().join("absent").display());
+    assert!(ended.err.contains(&expected), "{}", ended.err);
     let control = scratch.command(&["serve"]).env("XDG_RUNTIME_DIR", "/nowhere/at/all").output().unwrap();
     let control = Ended::of(&control);
     assert_eq!(control.code, Some(1));
-    let said = "nicety: the folder /nowhere/at/all/nicety for the control socket cannot be made: No such file";
+    let expected = "nicety: the folder /nowhere/at/all/nicety for the control socket cannot be made: No such file";
     assert!(
-        control.err.starts_with(said) && control.err.contains("is XDG_RUNTIME_DIR this user's?"),
+        control.err.starts_with(expected) && control.err.contains("is XDG_RUNTIME_DIR this user's?"),
         "{}",
         control.err
     );
 }
 
-/// As `HOST`, with a capture for an uplink.
+/// Like `HOST`, with a capture as uplink.
 fn capturing() -> Scratch {
     Scratch::with(&format!("{HOST}\n[uplink]\nkind = \"capture\"\nfile = \"all.pcapng\"\n"))
 }

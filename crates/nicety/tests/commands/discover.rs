@@ -1,4 +1,4 @@
-//! Daemons that are found from another folder, or with another environment.
+//! Commands find daemons from another folder, or with another environment.
 
 use std::process::Command;
 
@@ -45,7 +45,7 @@ fn a_daemon_is_found_whatever_runtime_folder_it_was_started_with() {
     assert_eq!(served.end(Signal::TERM), Some(0));
 }
 
-/// `$0` is the program, in a mount namespace in which nobody else's daemons are; `say` tells how it ended.
+/// Script in a mount namespace without other daemons. `$0` is the program; `say` prints how it ended.
 const ALONE: &str = r#"
 mount -t tmpfs none /run || exit 77
 say() { echo "== $*"; "$NICETY" "$@"; echo "= $?"; }
@@ -82,20 +82,21 @@ fn no_daemon_one_several_and_killed_ones_are_each_told_with_where_was_looked() {
     command.current_dir(scratch.path()).env_remove("XDG_RUNTIME_DIR").env_remove("NICETY_LOG");
     let ended = Ended::soon(command);
     if ended.code == Some(77) || !ended.err.is_empty() {
-        // Past the harness, which keeps what is printed by tests that pass to itself.
+        // Writes past the harness, which captures the output of tests that pass.
         let name = "discover::no_daemon_one_several_and_killed_ones_are_each_told_with_where_was_looked";
         let why = format!("{}{}", ended.err, ended.out);
-        let _nobody_listens =
+        let _stdout_closed =
             std::io::Write::write_all(&mut std::io::stdout(), format!("\nSKIPPED {name}: {}\n", why.trim()).as_bytes());
         return;
     }
-    let said: Vec<(&str, &str)> = ended.out.split("== ").skip(1).map(|part| part.split_once('\n').unwrap()).collect();
+    let answers: Vec<(&str, &str)> =
+        ended.out.split("== ").skip(1).map(|part| part.split_once('\n').unwrap()).collect();
     let dir = scratch.path().canonicalize().unwrap();
     let dir = dir.display();
     let looked = "looked in /run/nicety, /run/user/0/nicety, /tmp/nicety-0";
     let start = "start one with `nicety serve FILE`, or name the socket of one that runs: --control SOCKET\n= 3\n";
     let expect = |at: usize, words: &str, begins: &str, ends: &str| {
-        let (asked, answer) = said.get(at).unwrap_or_else(|| panic!("{}", ended.out));
+        let (asked, answer) = answers.get(at).unwrap_or_else(|| panic!("{}", ended.out));
         assert!(*asked == words && answer.starts_with(begins) && answer.ends_with(ends), "{asked}: {answer}");
     };
     expect(0, "ports", &format!("nicety: there is no host.toml here, and no daemon was found: {looked}; "), start);
@@ -107,7 +108,9 @@ fn no_daemon_one_several_and_killed_ones_are_each_told_with_where_was_looked() {
         "= 2\n",
     );
     assert!(
-        ["one", "two"].iter().all(|folder| said[2].1.contains(&format!(" serves {dir}/{folder}/host.toml (control ")))
+        ["one", "two"]
+            .iter()
+            .all(|folder| answers[2].1.contains(&format!(" serves {dir}/{folder}/host.toml (control ")))
     );
     expect(3, "ports vm3", "PORT  ADAPTER  STATE    TRANSMITTED", "= 0\n");
     let working =
@@ -121,8 +124,12 @@ fn no_daemon_one_several_and_killed_ones_are_each_told_with_where_was_looked() {
     );
     let stale = |folder| format!("; nobody serves {dir}/{folder}/nicety-lan.sock any more");
     expect(6, "ports", "nicety: there is no host.toml here, and no daemon was found: ", start);
-    assert!(said[6].1.contains(&stale("one")) && said[6].1.contains(&stale("two")), "{}", said[6].1);
+    assert!(answers[6].1.contains(&stale("one")) && answers[6].1.contains(&stale("two")), "{}", answers[6].1);
     expect(7, "ports --all", &format!("nicety: no daemon was found: {looked}; nobody serves "), "= 3\n");
     expect(8, "ports --host ../one/host.toml", &format!("nicety: no daemon serves {dir}/"), "= 3\n");
-    assert!(said[8].1.contains("start one with `nicety serve`") && said[8].1.contains(looked), "{}", said[8].1);
+    assert!(
+        answers[8].1.contains("start one with `nicety serve`") && answers[8].1.contains(looked),
+        "{}",
+        answers[8].1
+    );
 }

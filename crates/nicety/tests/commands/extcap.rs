@@ -23,7 +23,7 @@ fn wireshark_is_told_of_ports_link_types_and_choices() {
     assert_eq!(types.out, "dlt {number=1}{name=EN10MB}{display=Ethernet}\n");
     let choices = scratch.run(&["--extcap-config", &interface]);
     assert!(choices.out.contains("value {arg=0}{value=both}{display=Both}{default=true}\n"), "{choices:?}");
-    // The file's first blocks are there before any frame.
+    // The file's first blocks are written before any frame.
     let fifo = scratch.path().join("fifo");
     scratch.pipe("fifo");
     let mut capture = scratch.command(&["--capture", &interface, "--stage", "both", "--fifo"]);
@@ -42,14 +42,14 @@ fn wireshark_is_told_of_ports_link_types_and_choices() {
 #[test]
 fn tshark_lists_the_ports_and_captures_from_one() {
     if Command::new("tshark").arg("--version").output().is_err() {
-        // Past the harness, which keeps what is printed by tests that pass to itself.
-        let _nobody_listens = writeln!(std::io::stdout(), "\nSKIPPED extcap::tshark: it is not installed");
+        // Writes past the harness, which captures the output of tests that pass.
+        let _stdout_closed = writeln!(std::io::stdout(), "\nSKIPPED extcap::tshark: it is not installed");
         return;
     }
     let name = format!("shark2-{}", std::process::id());
     let scratch = Scratch::with(&HOST.replace("vm1", &name));
     let served = Served::start(&scratch);
-    // Wireshark 4.0 looks into the first of a user's folders, 4.2 and later into the second.
+    // Wireshark 4.0 searches the first of these folders, 4.2 and later the second.
     for folder in [".config/wireshark/extcap", ".local/lib/wireshark/extcap"] {
         let folder = scratch.path().join(folder);
         std::fs::create_dir_all(&folder).unwrap();
@@ -63,7 +63,7 @@ fn tshark_lists_the_ports_and_captures_from_one() {
     };
     let list = Ended::soon(tshark(&["-D"]));
     assert!(list.out.contains(&format!(" nicety-{name} (Nicety {name} (")), "{list:?}");
-    // Nobody sends; it runs its second, and the file that it writes is one.
+    // There is no traffic: tshark runs for its second, and writes a valid file.
     let interface = format!("nicety-{name}");
     let run = Ended::soon(tshark(&["-i", &interface, "-a", "duration:1", "-w", "out.pcapng"]));
     assert_eq!(run.code, Some(0), "{run:?}");

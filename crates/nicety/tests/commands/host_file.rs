@@ -53,27 +53,29 @@ fn a_host_file_that_is_not_there_or_no_toml_ends_with_2() {
         "one for each line: {yaml:?}"
     );
     assert!(lines[0].contains("allowed: TOML") && lines[3].starts_with("nicety: 3 mistakes"), "{yaml:?}");
-    for (text, said) in no_toml {
+    for (text, message) in no_toml {
         let ended = Scratch::with(text).run(&["serve"]);
         assert_eq!(ended.code, Some(2));
-        assert!(ended.err.starts_with(&format!("nicety: {said}")), "{}", ended.err);
+        assert!(ended.err.starts_with(&format!("nicety: {message}")), "{}", ended.err);
     }
     let binary = Scratch::with("");
     std::fs::write(binary.path().join("host.toml"), b"\n\n\xff\xfe").unwrap();
     assert!(binary.run(&["serve"]).err.starts_with("nicety: host.toml:3: it is not UTF-8 text"));
-    let said = |name: &str| {
+    let message = |name: &str| {
         let ended = scratch.run(&["serve", name]);
         assert_eq!((ended.code, ended.err.lines().count()), (Some(2), 1), "{ended:?}");
         ended.err
     };
     std::os::unix::fs::symlink("loop", scratch.path().join("loop")).unwrap();
-    assert!(said("loop").starts_with("nicety: the host file loop cannot be read: Too many levels of symbolic links"));
-    assert!(said(".").starts_with("nicety: the host file . cannot be read: Is a directory"));
+    assert!(
+        message("loop").starts_with("nicety: the host file loop cannot be read: Too many levels of symbolic links")
+    );
+    assert!(message(".").starts_with("nicety: the host file . cannot be read: Is a directory"));
     let long = std::fs::File::create(scratch.path().join("long")).unwrap();
     long.set_len((4 << 20) + 1).unwrap();
-    assert!(said("long").starts_with("nicety: the host file long has more than 4194304 bytes: is it another file?"));
+    assert!(message("long").starts_with("nicety: the host file long has more than 4194304 bytes: is it another file?"));
     assert_eq!(
-        said("/dev/zero"),
+        message("/dev/zero"),
         "nicety: the host file /dev/zero cannot be read: it is a device, and must be a file\n"
     );
 }
@@ -83,9 +85,9 @@ fn a_pipe_in_place_of_a_file_is_refused_and_not_waited_for() {
     let scratch = Scratch::with(&HOST.replace("socket = \"vm1.sock\"", "socket = \"vm1.sock\"\nrom = \"pipe\""));
     scratch.pipe("pipe");
     let ended = scratch.run(&["serve"]);
-    let said =
+    let message =
         format!("port vm1: the option ROM {}/pipe cannot be used: it is a pipe, and must", scratch.path().display());
-    assert!(ended.code == Some(1) && ended.err.contains(&said), "{ended:?}");
+    assert!(ended.code == Some(1) && ended.err.contains(&message), "{ended:?}");
     assert_eq!(scratch.sockets(), [""; 0], "no socket is left behind");
     for args in [
         &["serve", "pipe"][..],
@@ -104,8 +106,8 @@ fn a_pipe_in_place_of_a_file_is_refused_and_not_waited_for() {
     std::fs::create_dir(scratch.path().join("traces")).unwrap();
     scratch.pipe("traces/vm2.trace");
     let ended = scratch.run(&["serve", "--record", "traces"]);
-    let said = "recording to traces/vm2.trace: it is a pipe, and must be a file; name a folder with --record DIR";
-    assert!(ended.code == Some(1) && ended.err.contains(said), "{ended:?}");
+    let message = "recording to traces/vm2.trace: it is a pipe, and must be a file; name a folder with --record DIR";
+    assert!(ended.code == Some(1) && ended.err.contains(message), "{ended:?}");
     scratch.pipe("folder");
     let ended = scratch.run(&["serve", "--record", "folder"]);
     assert!(ended.code == Some(1) && ended.err.contains("folder is not a folder"), "{ended:?}");
@@ -139,15 +141,15 @@ fn check_shows_what_is_set_and_warns_of_what_cannot_work() {
     assert!(ended.out.contains("stream ") && ended.out.contains("(listen), 1Gbit/s both ways"), "{}", ended.out);
     let row = ended.out.lines().find(|line| line.starts_with("port vm2")).unwrap();
     assert!(row.contains("  port_group web, ") && row.contains("vlan 10") && row.contains("10Mbit/s"), "{row}");
-    let said: Vec<&str> = ended.err.lines().collect();
+    let message: Vec<&str> = ended.err.lines().collect();
     assert!(
-        said[0].starts_with("warning: port vm2 is in VLAN 10, which no uplink and no other port carries"),
-        "{said:?}"
+        message[0].starts_with("warning: port vm2 is in VLAN 10, which no uplink and no other port carries"),
+        "{message:?}"
     );
-    assert!(said[1].starts_with("warning: uplinks pair and stream both carry the flat network"), "{said:?}");
+    assert!(message[1].starts_with("warning: uplinks pair and stream both carry the flat network"), "{message:?}");
 }
 
-/// What `serve` and `serve --check` say of a host file that cannot be served, in one folder.
+/// The error of `serve` and `serve --check` for a host file that cannot be served, in one folder.
 fn refused(scratch: &Scratch, more: &[&str]) -> String {
     let check = scratch.run(&[&["serve", "--check"], more].concat());
     let serve = scratch.run(&[&["serve"], more].concat());
@@ -180,18 +182,21 @@ fn check_says_all_that_serve_would_say() {
     );
     let scratch = Scratch::with(&HOST.replace("\"vm1.sock\"", "\"absent/vm1.sock\""));
     let absent = scratch.path().join("absent");
-    let said = refused(&scratch, &[]);
-    assert!(said.ends_with(&format!("has no folder: make {} or choose another path\n", absent.display())), "{said}");
-    let said = refused(&Scratch::with(&format!("{HOST}group = \"no-such-group\"\n")), &[]);
-    assert!(said.starts_with("nicety: port vm2: there is no group \"no-such-group\" on this machine"), "{said}");
-    let said = refused(&Scratch::with(&format!("{HOST}[uplink]\nkind = \"tap\"\nname = \"lo\"\n")), &[]);
-    // Where there is no tap driver, that is said first.
-    let known = said.starts_with("nicety: the uplink: lo is the loopback device, not a tap: ");
-    assert!(known || said.starts_with("nicety: the uplink: /dev/net/tun"), "{said}");
+    let message = refused(&scratch, &[]);
+    assert!(
+        message.ends_with(&format!("has no folder: make {} or choose another path\n", absent.display())),
+        "{message}"
+    );
+    let message = refused(&Scratch::with(&format!("{HOST}group = \"no-such-group\"\n")), &[]);
+    assert!(message.starts_with("nicety: port vm2: there is no group \"no-such-group\" on this machine"), "{message}");
+    let message = refused(&Scratch::with(&format!("{HOST}[uplink]\nkind = \"tap\"\nname = \"lo\"\n")), &[]);
+    // Without a tap driver, that is the first error.
+    let known = message.starts_with("nicety: the uplink: lo is the loopback device, not a tap: ");
+    assert!(known || message.starts_with("nicety: the uplink: /dev/net/tun"), "{message}");
     for (file, why) in [(".", "Is a directory (os error 21)"), ("/proc/version", "Input/output error (os error 5)")] {
-        let said = refused(&Scratch::with(&format!("{HOST}[uplink]\nkind = \"capture\"\nfile = \"{file}\"\n")), &[]);
-        // Whoever is not root may not even try to write to a file of the kernel's.
-        assert!(said.contains(why) || said.contains("Permission denied"), "{said}");
+        let message = refused(&Scratch::with(&format!("{HOST}[uplink]\nkind = \"capture\"\nfile = \"{file}\"\n")), &[]);
+        // Users other than root may not even try to write to a file of the kernel's.
+        assert!(message.contains(why) || message.contains("Permission denied"), "{message}");
     }
     let scratch = Scratch::with(&HOST.replace("\"vm1.sock\"", "\"~/vm1.sock\""));
     let ended = scratch.run(&["serve", "--check"]);
@@ -202,10 +207,10 @@ fn check_says_all_that_serve_would_say() {
 fn the_folder_of_a_control_socket_that_the_file_names_is_not_made() {
     let scratch = Scratch::with(&format!("{HOST}[daemon]\ncontrol = \"nodir/c.sock\"\n"));
     let nodir = scratch.path().join("nodir");
-    let said = refused(&scratch, &[]);
+    let message = refused(&scratch, &[]);
     let expected =
         format!("nicety: the control socket: the socket {0}/c.sock has no folder: make {0} or", nodir.display());
-    assert!(said.starts_with(&expected), "{said}");
+    assert!(message.starts_with(&expected), "{message}");
     assert!(!nodir.exists());
 }
 
@@ -215,14 +220,14 @@ fn check_beside_a_daemon_that_runs_says_what_is_taken_and_is_content() {
     let served = Served::start(&scratch);
     let (dir, pid) = (scratch.path().display(), served.pid());
     let ended = scratch.run(&["serve", "--check"]);
-    let said = format!(
+    let message = format!(
         "note: a daemon serves {dir}/host.toml already: process {pid}, which answers at {dir}/nicety-lan.sock; end it first (kill {pid})\n\
          note: {dir}/vm1.sock is served now: `nicety serve` begins when that has ended\n\
          note: {dir}/vm2.sock is served now: `nicety serve` begins when that has ended\n"
     );
-    assert_eq!((ended.code, ended.err), (Some(0), said));
+    assert_eq!((ended.code, ended.err), (Some(0), message));
     assert!(ended.out.starts_with("switch lan, "), "{}", ended.out);
-    // Nobody at its ports has seen that.
+    // The check has not connected to any port.
     assert_eq!(scratch.run(&["port", "set", "vm1", "buffer=2MiB"]).code, Some(0));
     let lines = served.lines_until("changed: ~ port vm1");
     assert_eq!(lines.len(), 1, "{lines:?}");
@@ -247,7 +252,7 @@ fn sockets_are_for_whom_the_host_file_says() {
         "the socket is for its owner and group {ours}: QEMU must run as the user who runs `nicety serve`, or in that group"
     );
     assert!(attach.contains(&note), "{attach}");
-    // A daemon whose sockets are for others than this file says.
+    // The daemon's sockets have other access rights than this file asks for.
     std::fs::write(scratch.path().join("host.toml"), HOST).unwrap();
     let attach = scratch.run(&["attach", "vm1"]).err;
     assert!(attach.contains(&format!("serves vm1 for group {ours}, mode 0660 (not mode 0600): ")), "{attach}");
@@ -257,13 +262,13 @@ fn sockets_are_for_whom_the_host_file_says() {
 #[test]
 fn a_folder_too_deep_for_the_control_socket_is_said_with_the_key_that_names_another() {
     let scratch = Scratch::new();
-    // Ports' sockets fit in there, nicety-lan.sock does not.
+    // The ports' sockets fit in this folder, nicety-lan.sock does not.
     let rest = 96 - scratch.path().as_os_str().len() - 1;
     let deep = scratch.path().join("x".repeat(rest));
     std::fs::create_dir(&deep).unwrap();
     std::fs::write(deep.join("host.toml"), HOST).unwrap();
     let host = deep.join("host.toml").display().to_string();
-    let said = format!(
+    let message = format!(
         "the control socket {}/nicety-lan.sock would have 112 bytes, and the system's limit is 107: name a shorter path with \
          [daemon] control in the host file\n",
         deep.display()
@@ -277,12 +282,12 @@ fn a_folder_too_deep_for_the_control_socket_is_said_with_the_key_that_names_anot
         let ended = scratch.run(args);
         assert_eq!(
             (ended.code, ended.out.as_str(), ended.err.as_str()),
-            (Some(2), "", format!("nicety: {said}").as_str()),
+            (Some(2), "", format!("nicety: {message}").as_str()),
             "{args:?}"
         );
     }
     let attach = scratch.run(&["attach", "vm1", "--host", &host]);
-    assert!(attach.code == Some(0) && attach.err.ends_with(&format!("note: {said}")), "{attach:?}");
+    assert!(attach.code == Some(0) && attach.err.ends_with(&format!("note: {message}")), "{attach:?}");
     std::fs::write(deep.join("host.toml"), format!("{HOST}[daemon]\ncontrol = \"c.sock\"\n")).unwrap();
     assert_eq!(scratch.run(&["serve", "--check", &host]).code, Some(0));
 }
@@ -290,7 +295,7 @@ fn a_folder_too_deep_for_the_control_socket_is_said_with_the_key_that_names_anot
 #[test]
 fn a_capture_is_not_written_over_the_host_file_a_socket_or_somebodys_notes() {
     let capture = |file: &str| format!("{HOST}[uplink]\nkind = \"capture\"\nfile = \"{file}\"\n");
-    for (file, record, said) in [
+    for (file, record, message) in [
         ("host.toml", None, "host.toml:18: uplink.file: "),
         ("vm1.sock", None, "host.toml:8: port.socket: "),
         ("nicety-lan.sock", None, "host.toml:18: uplink.file: "),
@@ -302,7 +307,7 @@ fn a_capture_is_not_written_over_the_host_file_a_socket_or_somebodys_notes() {
             let args: Vec<&str> = ["serve"].into_iter().chain(check).chain(record.into_iter().flatten()).collect();
             let ended = scratch.run(&args);
             assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{args:?}: {ended:?}");
-            assert!(ended.err.starts_with(&format!("nicety: {said}")), "{}", ended.err);
+            assert!(ended.err.starts_with(&format!("nicety: {message}")), "{}", ended.err);
         }
         let names: Vec<_> = std::fs::read_dir(scratch.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
         assert_eq!(names, ["host.toml"], "{file}: nothing else is left");
@@ -326,7 +331,7 @@ fn an_option_rom_that_is_none_names_its_file() {
     assert!(absent.err.contains("pxe.rom cannot be used: No such file"), "{}", absent.err);
     std::fs::write(scratch.path().join("pxe.rom"), [0; 512]).unwrap();
     assert!(scratch.run(&["serve"]).err.contains("pxe.rom cannot be used: no option ROM"));
-    // An image after PCI Firmware 3.0 §5.1, for Broadcom's BCM5751, 14e4:1677.
+    // An image according to PCI Firmware 3.0 §5.1, for Broadcom's BCM5751, 14e4:1677.
     let mut rom = vec![0; 512];
     rom[..3].copy_from_slice(&[0x55, 0xaa, 1]);
     rom[0x18] = 0x40;
@@ -335,13 +340,13 @@ fn an_option_rom_that_is_none_names_its_file() {
     rom[0x50] = 1;
     rom[0x55] = 0x80;
     std::fs::write(scratch.path().join("pxe.rom"), rom).unwrap();
-    let said = format!(
+    let message = format!(
         "port vm1: the option ROM {}/pxe.rom cannot be used: option ROM is for 14e4:1677, and e1000 is 8086:100e; name \
          another with rom = \"FILE\", or leave rom out\n",
         scratch.path().display()
     );
     let foreign = scratch.run(&["serve"]);
-    assert!(foreign.code == Some(1) && foreign.err.ends_with(&said), "{foreign:?}");
+    assert!(foreign.code == Some(1) && foreign.err.ends_with(&message), "{foreign:?}");
 }
 
 #[test]
@@ -352,7 +357,7 @@ fn the_reference_knows_every_key() {
     for kind in nicety_daemon::host::KINDS {
         let (_, rest) = page.split_once(&format!("## `{}`", kind.heading)).expect(kind.heading);
         let section = rest.split("\n## ").next().unwrap();
-        // A group's keys are a port's, and explained there.
+        // A group's keys are a port's, and are explained there.
         let refers = section.contains("(#what-a-port-may-do). A port's own keys");
         let of_ports = if refers { ports } else { "" };
         for key in kind.keys {

@@ -52,7 +52,7 @@ fn ports_are_added_changed_and_removed_one_by_one_and_come_back_after_a_restart(
     assert_eq!((set.code, set.out.as_str()), (Some(0), "~ port vm3: buffer (not set) → 4MiB\n"), "{set:?}");
     let remove = scratch.run(&["port", "remove", "vm1"]);
     assert_eq!((remove.code, remove.out.as_str()), (Some(0), "- port vm1\n"), "{remove:?}");
-    for (args, code, said) in [
+    for (args, code, message) in [
         (&["port", "set", "vm9", "buffer=4MiB"][..], 2, "there is no port \"vm9\""),
         (&["port", "set", "vm2", "bufer=4MiB"], 2, "there is no such key in [[port]]; did you mean \"buffer\"?"),
         (&["port", "set", "vm2", "buffer=4MB"], 2, "its unit must be B, KiB, MiB or GiB"),
@@ -62,12 +62,12 @@ fn ports_are_added_changed_and_removed_one_by_one_and_come_back_after_a_restart(
         (&["port", "restart", "vm2"], 2, "has not failed"),
     ] {
         let ended = scratch.run(args);
-        assert!(ended.code == Some(code) && ended.err.contains(said), "{args:?}: {ended:?}");
+        assert!(ended.code == Some(code) && ended.err.contains(message), "{args:?}: {ended:?}");
     }
     assert_eq!(served.end(Signal::TERM), Some(0));
     let check = scratch.run(&["serve", "--check"]);
-    let said = "what was changed live is in force again, from ";
-    assert!(check.err.contains(said) && check.err.contains("host.toml.state: + port vm3; - port vm1"), "{check:?}");
+    let message = "what was changed live is in force again, from ";
+    assert!(check.err.contains(message) && check.err.contains("host.toml.state: + port vm3; - port vm1"), "{check:?}");
     let served = Served::start(&scratch);
     assert_eq!(scratch.sockets(), ["nicety-lan.sock", "vm2.sock", "vm3.sock"]);
     let back = scratch.run(&["apply", "--yes"]);
@@ -95,13 +95,13 @@ fn attach_and_try_ask_the_daemon_that_runs_and_the_file_where_none_does() {
     assert!(json["words"].as_str().unwrap().contains("mac=52:54:00:12:34:03,"), "{json}");
     let other = scratch.run(&["attach", "vm3", "--libvirt", "--control", "nicety-lan.sock"]);
     assert!(other.code == Some(0) && other.out.contains("<mac address='52:54:00:12:34:03'/>"), "{other:?}");
-    // The port is found; then it is the kernel that is not there.
+    // The port is found; then the missing kernel is the error.
     let tried = scratch.run(&["try", "--port", "vm3", "--kernel", "nowhere", "--", "true"]);
     assert!(tried.code == Some(2) && tried.err.contains("nowhere for its version failed"), "{tried:?}");
     let none = scratch.run(&["attach", "vm9"]);
-    let said = format!("nicety: the daemon that serves {}/host.toml has no port \"vm9\"", scratch.path().display());
-    assert!(none.code == Some(2) && none.err.starts_with(&said), "{none:?}");
-    // A mistake in the file is not the daemon's.
+    let message = format!("nicety: the daemon that serves {}/host.toml has no port \"vm9\"", scratch.path().display());
+    assert!(none.code == Some(2) && none.err.starts_with(&message), "{none:?}");
+    // A mistake in the file does not affect the daemon.
     write(&scratch, "port = 1\n");
     let ended = scratch.run(&["attach", "vm3"]);
     assert!(ended.code == Some(0) && ended.err.starts_with("note: the file has mistakes"), "{ended:?}");
@@ -127,7 +127,7 @@ fn a_mistake_in_a_change_names_the_port_and_what_the_machine_lacks_is_no_mistake
     let dir = scratch.path().display();
     let taken =
         format!("nicety: port vm3: socket: {dir}/vm1.sock is the socket of port vm1 already: choose another path");
-    for (args, code, said) in [
+    for (args, code, message) in [
         (
             &["port", "set", "vm3", "mac=52:54:00:12:34:01"][..],
             2,
@@ -148,7 +148,7 @@ fn a_mistake_in_a_change_names_the_port_and_what_the_machine_lacks_is_no_mistake
         ),
     ] {
         let ended = scratch.run(args);
-        assert!(ended.code == Some(code) && ended.err.starts_with(said), "{args:?}: {ended:?}");
+        assert!(ended.code == Some(code) && ended.err.starts_with(message), "{args:?}: {ended:?}");
         assert!(!ended.err.contains("line "), "{args:?}: {ended:?}");
     }
     write(&scratch, &format!("{HOST}{MORE}rom = \"absent.rom\"\n"));
@@ -177,7 +177,7 @@ fn what_runs_is_written_back_with_the_files_comments_and_order() {
     assert!(added.code == Some(0) && added.err.contains(other), "{added:?}");
     let vm3 = "\n[[port]]\nname = \"vm3\"\nadapter = \"e1000\"\nmac = \"52:54:00:12:34:03\"\nsocket = \"vm3.sock\"\n";
     assert_eq!(file(), format!("{with_buffer}{vm3}"));
-    // The other is kept in spite of the file's change.
+    // The unwritten change is kept in spite of the change of the file.
     assert_eq!(served.end(Signal::TERM), Some(0));
     let served = Served::start(&scratch);
     assert!(scratch.run(&["export"]).out.contains("buffer = \"2MiB\""));
@@ -188,7 +188,7 @@ fn what_runs_is_written_back_with_the_files_comments_and_order() {
     let before = file();
     assert_eq!(scratch.run(&["port", "remove", "vm3", "--save"]).code, Some(0));
     assert_eq!(file(), before.replace(vm3, ""));
-    // A file that cannot be written leaves the change in force.
+    // If the file cannot be written, the change stays in force.
     std::fs::create_dir(scratch.path().join("host.toml.new")).unwrap();
     let set = scratch.run(&["port", "set", "vm1", "buffer=8MiB", "--save"]);
     assert!(set.code == Some(1) && set.err.contains("host.toml: Is a directory"), "{set:?}");
@@ -202,7 +202,7 @@ fn an_export_into_a_file_is_whole_and_finds_the_daemon_of_a_file_that_the_shell_
     let served = Served::start(&scratch);
     let host = scratch.path().join("host.toml");
     let exported = scratch.run(&["export"]).out;
-    // `nicety export >host.toml` begins so.
+    // A shell empties the file before `nicety export >host.toml` runs.
     write(&scratch, "");
     let again = scratch.run(&["export"]);
     assert_eq!((again.code, again.out.as_str()), (Some(0), exported.as_str()), "{again:?}");
@@ -221,8 +221,8 @@ fn a_disk_that_takes_no_more_is_said_and_the_change_is_in_force() {
     let scratch = Scratch::with(HOST);
     let served = Served::by(&scratch, "ulimit -f 0; exec \"$0\" serve");
     let set = scratch.run(&["port", "set", "vm1", "buffer=4MiB"]);
-    let said = "note: it is in force, and was not kept: after a restart of the daemon it is gone (";
-    assert!(set.code == Some(0) && set.err.contains(said) && set.err.contains("File too large"), "{set:?}");
+    let message = "note: it is in force, and was not kept: after a restart of the daemon it is gone (";
+    assert!(set.code == Some(0) && set.err.contains(message) && set.err.contains("File too large"), "{set:?}");
     let files = std::fs::read_dir(scratch.path()).unwrap().map(|entry| entry.unwrap().file_name());
     assert_eq!(files.filter(|name| name.to_string_lossy().contains("state")).count(), 0);
     assert_eq!(served.end(Signal::TERM), Some(0));
@@ -253,7 +253,7 @@ fn sighup_applies_the_host_file_and_refuses_what_would_cut_a_vm_off() {
     write(&scratch, HOST);
     served.signal(Signal::HUP);
     served.line("this would cut VMs off, and nothing was done: - port vm3 (a VM is attached)");
-    // Nobody is there to be asked.
+    // There is no terminal on which to ask.
     let ended = scratch.run(&["apply"]);
     assert_eq!((ended.code, ended.out.as_str()), (Some(1), "- port vm3 (a VM is attached)\n"));
     assert!(ended.err.contains("there is no terminal to ask: nothing was done"), "{}", ended.err);
@@ -269,9 +269,9 @@ fn sighup_applies_the_host_file_and_refuses_what_would_cut_a_vm_off() {
 fn a_port_is_saved_and_restored_by_a_file_and_what_cannot_be_is_said() {
     let scratch = Scratch::with(HOST);
     let served = Served::start(&scratch);
-    let refused = |args: &[&str], code: i32, said: &str| {
+    let refused = |args: &[&str], code: i32, message: &str| {
         let ended = scratch.run(args);
-        assert!(ended.code == Some(code) && ended.err.contains(said), "{args:?}: {ended:?}");
+        assert!(ended.code == Some(code) && ended.err.contains(message), "{args:?}: {ended:?}");
     };
     refused(&["port", "save", "vm1", "vm1.state"], 2, "no VM is attached to the port");
     refused(&["port", "save", "vm2", "vm2.state"], 2, "a vhost-user front end keeps its rings");
@@ -330,7 +330,7 @@ const GUARDED: &str = "~ port vm1: arp_guard (not set) → true, log_refusals (n
 fn groups_and_uplinks_are_added_changed_and_removed_one_by_one_and_ports_can_be_in_them() {
     let scratch = Scratch::with(&format!("[uplink]\nkind = \"null\"\n{HOST}"));
     let served = Served::start(&scratch);
-    for (args, said) in [
+    for (args, message) in [
         (&["group", "add", "web", "vlan=10"][..], "+ port_group.web\n"),
         (&["port", "set", "vm1", "port_group=web"], "~ port vm1: port_group (not set) → web, vlan (not set) → 10\n"),
         (&["group", "set", "web", "vlan=20"], "~ port vm1: vlan 10 → 20\n~ port_group.web: vlan 10 → 20\n"),
@@ -342,12 +342,12 @@ fn groups_and_uplinks_are_added_changed_and_removed_one_by_one_and_ports_can_be_
         (&["uplink", "set", "null", "rate=1Gbit/s"], "~ uplink null: rate (not set) → 1Gbit/s\n"),
     ] {
         let done = scratch.run(args);
-        assert_eq!((done.code, done.out.as_str()), (Some(0), said), "{args:?}: {done:?}");
+        assert_eq!((done.code, done.out.as_str()), (Some(0), message), "{args:?}: {done:?}");
     }
     let table = scratch.run(&["ports"]).out;
     let order: Vec<usize> = ["null ", "far ", "vm1 "].map(|name| table.find(name).unwrap()).into();
     assert!(order.is_sorted(), "uplinks first: {table}");
-    for (args, code, said) in [
+    for (args, code, message) in [
         (&["group", "remove", "web"][..], 2, "port group web is in use, by vm1: give them another first"),
         (&["group", "add", "web"], 2, "there is port group \"web\" already"),
         (&["group", "set", "db", "vlan=1"], 2, "there is no port group \"db\""),
@@ -363,9 +363,9 @@ fn groups_and_uplinks_are_added_changed_and_removed_one_by_one_and_ports_can_be_
         (&["uplink", "add", "a b", "kind=tap"], 2, "cannot be an interface's name"),
     ] {
         let ended = scratch.run(args);
-        assert!(ended.code == Some(code) && ended.err.contains(said), "{args:?}: {ended:?}");
+        assert!(ended.code == Some(code) && ended.err.contains(message), "{args:?}: {ended:?}");
     }
-    // While a VM is attached somebody has to agree.
+    // While a VM is attached, a person has to agree.
     let vm = nicety_vfio_user::Client::connect(scratch.path().join("vm1.sock")).unwrap();
     let refused = scratch.run(&["uplink", "remove", "far"]);
     assert_eq!((refused.code, refused.out.as_str()), (Some(1), "- uplink far (VMs lose their way out)\n"));
@@ -379,7 +379,7 @@ fn groups_and_uplinks_are_added_changed_and_removed_one_by_one_and_ports_can_be_
     assert_eq!(scratch.run(&["port", "set", "vm1", "port_group=", "bound_ips="]).code, Some(0));
     assert_eq!(scratch.run(&["group", "remove", "web"]).out, "- port_group.web\n");
     assert_eq!(served.end(Signal::TERM), Some(0));
-    // What is left of it is in force again.
+    // The kept live changes are in force again.
     let check = scratch.run(&["serve", "--check"]);
     assert!(check.out.contains("; uplink null, 1Gbit/s both ways; "), "{check:?}");
 }

@@ -1,4 +1,4 @@
-//! A daemon's log at a pipe that is full.
+//! A daemon's log on a pipe that is full.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -16,16 +16,16 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use crate::scratch::{HOST, Scratch, TIMEOUT};
 
-/// Connections: with `NICETY_LOG=debug` each has a line of its own, none of which is left out.
+/// Connections: with `NICETY_LOG=debug` each one logs a line of its own, and none is left out.
 const TIMES: usize = 300;
-/// How long an answer may take.
+/// Longest time for an answer.
 const ANSWER: Duration = Duration::from_secs(20);
-/// How long the end may take.
+/// Longest time for the end.
 const END: Duration = Duration::from_secs(10);
 
 const LEFT_OUT: &str = " lines were left out: standard error took no more";
 
-/// A daemon with two ports of vfio-user that logs to a pipe of 4 KiB; killed if a test fails before its end.
+/// A daemon with two vfio-user ports that logs to a pipe of 4 KiB. It is killed if a test fails before its end.
 struct Daemon {
     scratch: Scratch,
     child: Child,
@@ -43,7 +43,7 @@ impl Daemon {
         Daemon { scratch, child, log: File::from(log) }
     }
 
-    /// A VMM comes to a port, hears its version, and goes.
+    /// A VMM connects to a port, gets its version, and disconnects.
     fn meet(&self, socket: &str) {
         let (socket, end) = (self.scratch.path().join(socket), Instant::now() + TIMEOUT);
         while !hears(&socket) {
@@ -72,10 +72,10 @@ impl Drop for Daemon {
     }
 }
 
-/// Whether somebody answers there. One who has gone may be there still.
+/// Whether a daemon answers there for a new VMM. The previous VMM may still be connected.
 fn hears(socket: &Path) -> bool {
     let vmm = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
-    // Of connecting, too: a daemon that stands still accepts nobody.
+    // The timeout also covers connecting: a daemon that hangs accepts no connection.
     for timeout in [Timeout::Send, Timeout::Recv] {
         set_socket_timeout(&vmm, timeout, Some(ANSWER)).unwrap();
     }
@@ -87,17 +87,17 @@ fn hears(socket: &Path) -> bool {
     let version = [&[1, 0, 1, 0, 23, 0, 0, 0][..], &[0; 8], b"\0\0\0\0{}\0"].concat();
     let mut reply = [0; 4096];
     let answer = vmm.write_all(&version).and_then(|()| vmm.read(&mut reply));
-    // One that is refused is told by an error (vfio-user.rst, "Header": flags, bit 5). The one before is there still while a process that
-    // another test is starting has its socket.
+    // A refused VMM gets an error (vfio-user.rst, "Header": flags, bit 5). The previous VMM stays connected while a process that
+    // another test is starting still has its socket.
     answer.is_ok_and(|bytes| bytes > 0) && reply[8] & 0x20 == 0
 }
 
-/// The lines of a log, all of which begin and end as lines do.
+/// The lines of a log. Each one must begin and end like a log line.
 fn whole(log: &str) -> Vec<&str> {
     assert!(log.ends_with('\n'), "{:?}", log.lines().last());
     for line in log.lines() {
-        let (time, said) = line.split_at_checked(27).unwrap_or_else(|| panic!("half a line: {line:?}"));
-        let level = said.split_whitespace().next().unwrap_or_default();
+        let (time, rest) = line.split_at_checked(27).unwrap_or_else(|| panic!("half a line: {line:?}"));
+        let level = rest.split_whitespace().next().unwrap_or_default();
         let begins = time.starts_with("20") && time.ends_with('Z') && ["DEBUG", "INFO", "WARN"].contains(&level);
         assert!(begins && line.matches("Z ").count() == 1, "{line:?}");
     }
@@ -119,25 +119,25 @@ fn a_log_that_nobody_reads_holds_up_no_port_no_question_and_no_end() {
 
 #[test]
 fn who_reads_a_log_late_reads_whole_lines_and_all_of_them_or_how_many_were_left_out() {
-    // More than the pipe holds; more than the daemon keeps.
+    // More than the pipe holds; then more than the daemon keeps.
     for (times, all) in [(TIMES, true), (16 * TIMES, false)] {
         let mut daemon = Daemon::start();
         (0..times).for_each(|_| daemon.meet("vm1.sock"));
         let mut late = BufReader::new(daemon.log.try_clone().unwrap());
-        let (tell, told) = mpsc::channel();
+        let (reports, reported) = mpsc::channel();
         let reader = std::thread::spawn(move || {
             let mut log = String::new();
             let mut before = 0;
             while late.read_line(&mut log).unwrap() > 0 {
                 if log[before..].contains(LEFT_OUT) {
-                    let _the_test_may_have_failed = tell.send(());
+                    let _test_failed = reports.send(());
                 }
                 before = log.len();
             }
             log
         });
         if !all {
-            told.recv_timeout(TIMEOUT).unwrap();
+            reported.recv_timeout(TIMEOUT).unwrap();
         }
         assert_eq!(daemon.end().code(), Some(0));
         let log = reader.join().unwrap();

@@ -1,4 +1,4 @@
-//! The program as a person meets it: output, messages, exit codes.
+//! The program from a person's point of view: output, messages, exit codes.
 
 mod book;
 mod compare;

@@ -7,8 +7,8 @@ use crate::scratch::{HOST, Scratch, Served};
 const WHY: &str = "`nicety apply --dry-run` shows all that differs from the host file, `nicety apply` makes the daemon serve the file, \
                    `nicety save` writes what runs to it\n";
 
-/// A daemon of `HOST`, and beside it `other.toml`, whose vm1 is another adapter at another place, and whose vm3 is new. Both
-/// have one control socket.
+/// A daemon of `HOST`, and a file `other.toml` in the same folder. In that file vm1 is another adapter with another socket, and vm3
+/// is new. Both have one control socket.
 fn other() -> (Scratch, Served) {
     let scratch = Scratch::with(HOST);
     let served = Served::start(&scratch);
@@ -18,7 +18,7 @@ fn other() -> (Scratch, Served) {
     (scratch, served)
 }
 
-/// What differs of vm1.
+/// The differences of vm1.
 fn otherwise(scratch: &Scratch) -> String {
     let dir = scratch.path().display();
     format!(
@@ -36,18 +36,19 @@ fn another(scratch: &Scratch) -> String {
 fn attach_says_what_the_daemon_serves_otherwise_and_what_to_do() {
     let (scratch, served) = other();
     let (otherwise, absent) = (otherwise(&scratch), format!("note: the daemon runs without vm3: {WHY}"));
-    for (port, said) in
+    for (port, message) in
         [("vm1", otherwise.as_str()), ("vm3", &absent), ("vm2", "note: the daemon runs, and vm2 is free\n")]
     {
         let ended = scratch.run(&["attach", port, "--host", "other.toml"]);
-        assert!(ended.code == Some(0) && ended.err.ends_with(said), "{port}: {}", ended.err);
+        assert!(ended.code == Some(0) && ended.err.ends_with(message), "{port}: {}", ended.err);
         assert_eq!(ended.err.contains("is free"), port == "vm2", "{port}: {}", ended.err);
     }
-    // The same path, changed since.
+    // The same path; its content has changed.
     std::fs::write(scratch.path().join("host.toml"), HOST.replace("34:01", "34:11")).unwrap();
-    let said = format!("note: the daemon serves vm1 with the address 52:54:00:12:34:01 (not 52:54:00:12:34:11): {WHY}");
+    let message =
+        format!("note: the daemon serves vm1 with the address 52:54:00:12:34:01 (not 52:54:00:12:34:11): {WHY}");
     let ended = scratch.run(&["attach", "vm1"]);
-    assert!(ended.err.ends_with(&said), "{}", ended.err);
+    assert!(ended.err.ends_with(&message), "{}", ended.err);
     assert_eq!(served.end(Signal::TERM), Some(0));
 }
 
@@ -67,11 +68,11 @@ fn attach_compares_every_key_of_a_port() {
     ] {
         std::fs::write(scratch.path().join("other.toml"), first.replace(from, to)).unwrap();
         let ended = scratch.run(&["attach", port, "--host", "other.toml"]);
-        let said = format!("note: the daemon serves {port} with {otherwise}: {WHY}");
-        assert!(ended.err.ends_with(&said), "{to}: {}", ended.err);
+        let message = format!("note: the daemon serves {port} with {otherwise}: {WHY}");
+        assert!(ended.err.ends_with(&message), "{to}: {}", ended.err);
     }
-    let left_to_the_daemon = first.replace("doorbells = \"mapped\"\n", "");
-    std::fs::write(scratch.path().join("other.toml"), left_to_the_daemon).unwrap();
+    let without_doorbells = first.replace("doorbells = \"mapped\"\n", "");
+    std::fs::write(scratch.path().join("other.toml"), without_doorbells).unwrap();
     let ended = scratch.run(&["attach", "vm1", "--host", "other.toml"]);
     assert!(ended.err.ends_with("note: the daemon runs, and vm1 is free\n"), "{}", ended.err);
     assert_eq!(served.end(Signal::TERM), Some(0));
@@ -110,7 +111,7 @@ fn ports_says_of_one_port_and_of_all_that_the_daemon_serves_another_file() {
         assert_eq!((ended.code, ended.out.is_empty()), (Some(if absent { 2 } else { 0 }), absent), "{ended:?}");
         assert_eq!(ended.err.ends_with(&format!("the daemon runs without vm3: {WHY}")), absent, "{}", ended.err);
     }
-    // Who names the socket asks for no file.
+    // A person who names the socket asks for no file.
     let ended = scratch.run(&["ports", "vm1", "--control", "nicety-lan.sock"]);
     assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""));
     assert_eq!(scratch.run(&["ports", "vm1"]).err, "");
@@ -121,11 +122,11 @@ fn ports_says_of_one_port_and_of_all_that_the_daemon_serves_another_file() {
 fn trying_a_port_that_the_daemon_serves_otherwise_is_refused() {
     let (scratch, served) = other();
     let otherwise = otherwise(&scratch);
-    for (port, said) in
+    for (port, message) in
         [("vm1", otherwise.trim_start_matches("note: ")), ("vm3", &format!("the daemon runs without vm3: {WHY}"))]
     {
         let ended = scratch.run(&["try", "--port", port, "--host", "other.toml", "--", "true"]);
-        assert_eq!((ended.code, ended.err.as_str()), (Some(1), format!("nicety: {said}").as_str()));
+        assert_eq!((ended.code, ended.err.as_str()), (Some(1), format!("nicety: {message}").as_str()));
     }
     assert_eq!(served.end(Signal::TERM), Some(0));
 }

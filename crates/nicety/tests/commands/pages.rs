@@ -17,7 +17,7 @@ fn pages(folder: &Path) -> Vec<PathBuf> {
     found.filter(|path| path.extension().is_some_and(|extension| extension == "md")).collect()
 }
 
-/// A page without its code blocks, which are no text.
+/// A page without its code blocks.
 fn text(page: &str) -> String {
     let mut is_code = false;
     let lines = page.lines().filter(|line| {
@@ -33,7 +33,7 @@ fn links(text: &str) -> impl Iterator<Item = &str> {
     text.split("](").skip(1).filter_map(|rest| rest.split(')').next())
 }
 
-/// `link` as it stands on `page`, without `..`.
+/// The path of `link` as resolved from `page`, without `..`.
 fn target(page: &Path, link: &str) -> PathBuf {
     let mut target = page.parent().unwrap().to_owned();
     for part in Path::new(link).components() {
@@ -45,7 +45,7 @@ fn target(page: &Path, link: &str) -> PathBuf {
     target
 }
 
-/// A heading's anchor, as Git hosts make it: lower case, blanks become hyphens, other signs go.
+/// A heading's anchor, as Git hosts make it: lower case, blanks become hyphens, other signs are removed.
 fn anchor(heading: &str) -> String {
     let shown = heading.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
     shown.chars().filter(|char| char.is_alphanumeric() || "-_".contains(*char)).collect()
@@ -112,7 +112,7 @@ fn each_link_of_the_book_leads_to_a_file_and_a_heading_that_are_there() {
     assert!(dead.is_empty(), "{dead:#?}");
 }
 
-/// "Which adapter?" repeats medians, so that a reader can choose; measured.md is where they are kept.
+/// "Which adapter?" repeats medians, so that a reader can choose; measured.md is their source.
 #[test]
 fn the_figures_by_which_one_chooses_an_adapter_are_those_that_were_measured() {
     let root = root();
@@ -133,7 +133,7 @@ fn the_figures_by_which_one_chooses_an_adapter_are_those_that_were_measured() {
     for row in rows.skip(1).take_while(|line| !line.starts_with("| **")) {
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
         let name = cells[1];
-        // Guest to guest, request-response, CPU time: the columns of the two tables.
+        // Guest to guest, request-response, CPU time: their columns in the two tables.
         let kept = [(embedded, name.to_owned(), [3, 4, 6]), (linux, format!("{name}, switch"), [1, 2, 3])];
         for (cell, (table, name, column)) in cells[2..]
             .iter()
@@ -147,7 +147,7 @@ fn the_figures_by_which_one_chooses_an_adapter_are_those_that_were_measured() {
     assert!(compared >= 36, "{compared} figures only");
 }
 
-/// The words of a shell's line that follow the word `nicety`, up to the end of that command.
+/// The arguments of the command `nicety` in a shell's line, up to the end of that command.
 fn words_for_nicety(line: &str) -> Option<Vec<String>> {
     let (mut words, mut quote) = (vec![String::new()], None);
     for char in line.chars() {
@@ -157,7 +157,7 @@ fn words_for_nicety(line: &str) -> Option<Vec<String>> {
             Some(_) => word.push(char),
             None if char == '\'' || char == '"' => quote = Some(char),
             None if " [](){}".contains(char) => words.push(String::new()),
-            // A comment, a pipe, a file: but a list of commands goes on.
+            // A comment, a pipe or a redirection ends the command; a list of commands continues.
             None if "|<>#".contains(char) => break,
             None => word.push(char),
         }
@@ -175,7 +175,7 @@ fn each_command_line_of_the_book_has_words_that_the_program_knows() {
         let page_text = read(&page);
         let lines = page_text.lines().filter_map(|line| line.strip_prefix("$ "));
         for (line, mut words) in lines.filter_map(|line| Some((line, words_for_nicety(line)?))) {
-            // With it the program reads the words before it and does nothing.
+            // With `--help` the program parses the arguments before it, and does nothing.
             let end = words.iter().position(|word| word == "--").unwrap_or(words.len());
             words.truncate(end);
             words.push("--help".to_owned());
@@ -189,7 +189,7 @@ fn each_command_line_of_the_book_has_words_that_the_program_knows() {
     assert!(unknown.is_empty() && tried > 20, "{tried} tried: {unknown:#?}");
 }
 
-/// All but `vmm`, which takes no words and stands in the book as it is.
+/// All examples except `vmm`, which takes no arguments and is printed in the book as it is.
 #[test]
 fn each_example_answers_help_with_the_page_that_it_begins_with() {
     let mut without = Vec::new();

@@ -1,5 +1,5 @@
-//! The API by its own OpenAPI document, as schemathesis tries it (a Python package, laid once into the cache): no request that the
-//! document allows, and none that it does not, is answered otherwise than the document says.
+//! Tests the API against its own OpenAPI document with schemathesis (a Python package, installed once into the cache). Every
+//! request, allowed by the document or not, gets an answer that the document describes.
 
 use std::io::{self, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -16,7 +16,7 @@ use crate::scratch::{HOST, Scratch, Served};
 const VERSION: &str = "4.32.5";
 const GROUP: &str = "port_group = \"web\"\n\n[[port_group]]\nname = \"web\"\nvlan = 10\n";
 
-/// The program `st`, laid if it is not there; or why there is none.
+/// The program `st`, installed if it is missing. The error is the reason why it is not available.
 fn schemathesis() -> Result<PathBuf, String> {
     let tools = nicety_guests::cache().map_err(|error| error.to_string())?.join("tools");
     let folder = tools.join(format!("schemathesis-{VERSION}"));
@@ -25,10 +25,10 @@ fn schemathesis() -> Result<PathBuf, String> {
         let run = |command: &mut Command| {
             let name = command.get_program().to_string_lossy().into_owned();
             let output = command.stdin(Stdio::null()).output().map_err(|error| format!("{name}: {error}"))?;
-            // A Python without ensurepip says so on stdout.
-            let said = [output.stdout, output.stderr].concat();
-            let said = String::from_utf8_lossy(&said);
-            let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
+            // A Python without ensurepip prints its error on stdout.
+            let text = [output.stdout, output.stderr].concat();
+            let text = String::from_utf8_lossy(&text);
+            let last = text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
             if output.status.success() { Ok(()) } else { Err(format!("{name}: {last}")) }
         };
         run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
@@ -39,18 +39,18 @@ fn schemathesis() -> Result<PathBuf, String> {
     Ok(folder.join("bin/st"))
 }
 
-/// Lets who speaks TCP reach a UNIX socket; the port's number.
+/// Relays TCP connections to a UNIX socket. Returns the port's number.
 fn relay(socket: &Path) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (number, socket) = (listener.local_addr().unwrap().port(), socket.to_owned());
     let carry = |mut from: TcpStream, mut to: UnixStream| {
         let (mut back, mut answer) = (from.try_clone().unwrap(), to.try_clone().unwrap());
         thread::spawn(move || {
-            let _ends_with_either = io::copy(&mut answer, &mut back);
+            let _either_closed = io::copy(&mut answer, &mut back);
             let _ = back.shutdown(Shutdown::Both);
         });
         thread::spawn(move || {
-            let _ends_with_either = io::copy(&mut from, &mut to);
+            let _either_closed = io::copy(&mut from, &mut to);
             let _ = to.shutdown(Shutdown::Write);
         });
     };
@@ -69,8 +69,8 @@ fn schemathesis_finds_nothing() {
     let program = match schemathesis() {
         Ok(program) => program,
         Err(why) => {
-            // Past the harness, which keeps what is printed by tests that pass to itself.
-            let _nobody_listens = writeln!(io::stdout(), "\nSKIPPED schemathesis: it cannot be laid: {why}");
+            // Writes past the harness, which captures the output of tests that pass.
+            let _stdout_closed = writeln!(io::stdout(), "\nSKIPPED schemathesis: it cannot be laid: {why}");
             return;
         }
     };
@@ -81,10 +81,10 @@ fn schemathesis_finds_nothing() {
     let examples = if is_full() { "300" } else { "5" };
     let mut tried = Command::new(program);
     tried.args(["run", &url, "--seed", "1", "--max-examples", examples, "--request-timeout", "10", "--no-color"]);
-    // Types cannot say what a host file may hold: that is answered with 400 or 422, which the document names.
+    // Types cannot describe all rules of a host file: violations are answered with 400 or 422, which the document names.
     tried.args(["--exclude-checks", "positive_data_acceptance"]);
     let output = tried.current_dir(scratch.path()).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}");
     assert_eq!(daemon.end(Signal::TERM), Some(0));
 }

@@ -10,7 +10,7 @@ use rustix::fs::{CWD, FileType, mknodat};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// How long a daemon, or a command, may take for anything here.
+/// Longest time for anything that a daemon or a command does here.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub const HOST: &str = "\
@@ -31,7 +31,7 @@ socket = \"vm2.sock\"
 queues = 2
 ";
 
-/// A folder of one test alone, gone at its end.
+/// A folder for one test, removed at its end.
 pub struct Scratch(TempDir);
 
 impl Scratch {
@@ -49,7 +49,7 @@ impl Scratch {
         scratch
     }
 
-    /// A named pipe that nobody is at.
+    /// A named pipe that no process has open.
     pub fn pipe(&self, name: &str) {
         mknodat(CWD, self.path().join(name), FileType::Fifo, 0o600.into(), 0).unwrap();
     }
@@ -60,7 +60,7 @@ impl Scratch {
         command
     }
 
-    /// A command that ends by itself, and soon.
+    /// Runs a command that must end by itself, and soon.
     pub fn run(&self, args: &[&str]) -> Ended {
         Ended::soon(self.command(args))
     }
@@ -74,7 +74,7 @@ impl Scratch {
     }
 }
 
-/// How a command ended, and what it said.
+/// Exit code and output of a command.
 #[derive(Debug)]
 pub struct Ended {
     pub code: Option<i32>,
@@ -83,7 +83,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// Of a command that ends by itself.
+    /// Waits for a command that ends by itself.
     pub fn soon(mut command: Command) -> Ended {
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (process, (send, ended)) = (Pid::from_child(&child), mpsc::channel());
@@ -103,11 +103,11 @@ impl Ended {
     }
 }
 
-/// A daemon that is ready; killed if a test fails before its end.
+/// A daemon that is ready. It is killed if a test fails before its end.
 pub struct Served {
     child: Child,
     log: Receiver<String>,
-    /// What it said when it was.
+    /// The log line that reported it ready.
     pub ready: String,
 }
 
@@ -116,7 +116,7 @@ impl Served {
         Self::ready(scratch.command(&["serve"]))
     }
 
-    /// By these words of a shell, whose `$0` is the program.
+    /// Starts the daemon with this shell script, whose `$0` is the program.
     pub fn by(scratch: &Scratch, words: &str) -> Served {
         let mut shell = Command::new("sh");
         shell.args(["-c", words, env!("CARGO_BIN_EXE_nicety")]).current_dir(scratch.path());
@@ -134,7 +134,7 @@ impl Served {
         served
     }
 
-    /// Its process.
+    /// The daemon's process.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -155,7 +155,7 @@ impl Served {
         }
     }
 
-    /// The lines of the log until one with these words.
+    /// The lines of the log up to one with this text.
     pub fn lines_until(&self, words: &str) -> Vec<String> {
         let mut lines = Vec::new();
         loop {

@@ -19,8 +19,8 @@ fn one_page_is_printed_for_a_pipe_and_a_page_that_stays_needs_a_terminal() {
     assert_eq!(lines[2], "PORT             STATE     TX bit/s   TX f/s  RX bit/s   RX f/s   DROP/s   WAIT");
     assert_eq!(lines[3], "vm1              waiting          0        0         0        0        0      0");
     let piped = scratch.run(&["top"]);
-    let said = "nicety: stdout is no terminal: `nicety top --once` prints one page\n";
-    assert_eq!((piped.code, piped.err.as_str()), (Some(2), said));
+    let expected = "nicety: stdout is no terminal: `nicety top --once` prints one page\n";
+    assert_eq!((piped.code, piped.err.as_str()), (Some(2), expected));
     assert_eq!(served.end(Signal::TERM), Some(0));
 }
 
@@ -36,7 +36,7 @@ fn on_a_terminal_it_stays_shows_a_port_and_leaves_the_terminal_as_it_was() {
     let mut script = script.spawn().unwrap();
     let (mut keys, mut screen) = (script.stdin.take().unwrap(), script.stdout.take().unwrap());
     let mut seen = String::new();
-    // What is drawn over other text comes in pieces; a word where nothing was comes whole.
+    // Text that overwrites other text arrives in pieces; text in an empty place arrives whole.
     let mut until = |words: &str| {
         let mut piece = [0; 4096];
         while !seen.contains(words) {
@@ -52,7 +52,7 @@ fn on_a_terminal_it_stays_shows_a_port_and_leaves_the_terminal_as_it_was() {
     until("frames/s");
     keys.write_all(b"q").unwrap();
     until("code 0");
-    // Characters are shown, and lines gathered, again.
+    // The terminal echoes and buffers lines again.
     until(" echo ");
     drop(keys);
     assert!(script.wait().unwrap().success());

@@ -1,4 +1,4 @@
-//! `nicety trace`: what a running switch would do with a frame.
+//! `nicety trace`: a running switch's decisions about a frame.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -46,7 +46,7 @@ kind = \"null\"
 trunk = \"10,20\"
 ";
 
-/// A question for an address, to everybody.
+/// A broadcast ARP request.
 const ASKS: &str = "ffffffffffff 525400123401 0806 0001";
 
 #[test]
@@ -54,7 +54,7 @@ fn each_step_of_a_frame_is_told_and_nothing_changes_by_it() {
     let scratch = Scratch::with(HOST);
     let served = Served::start(&scratch);
     let before = scratch.run(&["ports", "--addresses"]);
-    let told = scratch.run(&["trace", "vm1", ASKS]);
+    let traced = scratch.run(&["trace", "vm1", ASKS]);
     let expected = "\
 arrives    at vm1 (e1000, port group web): 16 bytes, 52:54:00:12:34:01 → ff:ff:ff:ff:ff:ff, ARP
 fetched    no VM is attached that could send it; what follows is as if one had
@@ -67,7 +67,7 @@ passes by  vm3: not in this VLAN
 delivered  to null, tag 10 put in: it goes out
 delivered  to vm2, tag 10 put in: dropped there: no-vm
 ";
-    assert_eq!((told.code, told.out.as_str(), told.err.as_str()), (Some(0), expected, ""));
+    assert_eq!((traced.code, traced.out.as_str(), traced.err.as_str()), (Some(0), expected, ""));
     let forged = scratch.run(&["trace", "vm1", &ASKS.replace("3401", "3409")]);
     let end = "\
 policy     refused: its source is not an address of the port
@@ -110,7 +110,7 @@ fn a_frame_comes_from_a_file_or_stdin_and_what_is_none_is_said() {
     let mut child = child.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(&file).unwrap();
     assert_eq!(Ended::of(&child.wait_with_output().unwrap()).out, words);
-    for (args, said) in [
+    for (args, message) in [
         (&["trace", "vm9", ASKS][..], "there is no port \"vm9\"; did you mean"),
         (&["trace", "vm1", "asks.pcapng"], "asks.pcapng: it is no pcap or pcapng file, and no hexadecimal digits"),
         (&["trace", "vm1", "fff"], "no hexadecimal digits, two for each byte"),
@@ -119,7 +119,7 @@ fn a_frame_comes_from_a_file_or_stdin_and_what_is_none_is_said() {
         (&["trace", "vm1", ASKS, "--next", "arp"], "cannot be used with"),
     ] {
         let ended = scratch.run(args);
-        assert!(ended.code == Some(2) && ended.err.contains(said), "{args:?}: {ended:?}");
+        assert!(ended.code == Some(2) && ended.err.contains(message), "{args:?}: {ended:?}");
     }
     let runt = scratch.run(&["trace", "vm1", "ffff"]);
     assert!(runt.code == Some(0) && runt.out.ends_with("dropped    too-short\n"), "{runt:?}");

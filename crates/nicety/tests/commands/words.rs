@@ -1,4 +1,4 @@
-//! Commands that need no daemon, and words that no command understands.
+//! Commands that need no daemon, and invalid command lines.
 
 use std::collections::HashSet;
 
@@ -52,22 +52,22 @@ fn trying_what_cannot_be_tried_is_refused_before_anything_is_built() {
         ),
         (&["e1000", "--kernel", "nowhere", "--", "true"], 2, "nowhere for its version failed: No such file"),
     ];
-    for (words, code, said) in cases {
+    for (words, code, message) in cases {
         let ended = scratch.run(&[&["try"], *words].concat());
         assert_eq!((ended.code, ended.out.as_str()), (Some(*code), ""), "{words:?}: {}", ended.err);
-        assert!(ended.err.contains(said), "{words:?}: {}", ended.err);
+        assert!(ended.err.contains(message), "{words:?}: {}", ended.err);
     }
 }
 
-/// What stands in README.md is what the program prints, to the line.
+/// README.md contains exactly what the program prints.
 #[test]
 fn the_readme_s_table_of_adapters_is_the_programs() {
     let all = Scratch::new().run(&["adapters"]).out;
     let readme = include_str!("../../../../README.md");
     let table = readme.split("$ nicety adapters\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
     let printed: Vec<&str> = all.lines().take_while(|line| !line.is_empty()).collect();
-    let told: Vec<&str> = table.lines().filter(|line| *line != "[...]").collect();
-    assert_eq!(told, printed, "README.md, Adapters: put in what `nicety adapters` prints");
+    let listed: Vec<&str> = table.lines().filter(|line| *line != "[...]").collect();
+    assert_eq!(listed, printed, "README.md, Adapters: put in what `nicety adapters` prints");
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn adapters_are_listed_and_each_fact_has_its_source() {
     for fact in ["82540EM", "8086:100e", "1 Gbit/s shown to the guest; never a limit", "Linux", "Windows", "[Intel"] {
         assert!(one.out.contains(fact), "{fact}: {}", one.out);
     }
-    // What a person may doubt has its source on the next line.
+    // Facts that a person may doubt have their source on the next line.
     let lines: Vec<&str> = one.out.lines().map(str::trim).collect();
     let facts =
         ["chip ", "PCI ", "link ", "offloads ", "queue pairs ", "largest MTU ", "network boot ", "Linux ", "Windows "];
@@ -104,15 +104,15 @@ fn adapters_are_listed_and_each_fact_has_its_source() {
         assert!(!virtio[fact].is_null(), "a source of nothing: {fact}");
         assert!(page.contains(&format!("[{}]", source.as_str().unwrap())), "{fact}: {page}");
     }
-    // The specification sets neither; and through QEMU no speed is shown.
+    // The specification sets neither; and QEMU shows no speed to the guest.
     for fact in ["link_mbps", "queue_pairs_most"] {
         assert!(sources[fact].as_str().unwrap().starts_with("Nicety's own choice"), "{fact}: {sources:?}");
     }
     assert!(page.contains("never a limit; through QEMU none is shown (ethtool: Unknown)"), "{page}");
     let unknown = scratch.run(&["adapters", "e100"]);
     assert_eq!(unknown.code, Some(2));
-    let said = "nicety: there is no adapter \"e100\"; did you mean \"e1000\"? (there are: e1000, ";
-    assert!(unknown.err.starts_with(said), "{}", unknown.err);
+    let message = "nicety: there is no adapter \"e100\"; did you mean \"e1000\"? (there are: e1000, ";
+    assert!(unknown.err.starts_with(message), "{}", unknown.err);
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Booting from the network over every adapter: a lease, a kernel and its initramfs through the switch, by the drivers of other
-//! people's firmware.
+//! Network boot over every adapter: a lease, a kernel and its initramfs through the switch, with the drivers of independent
+//! firmware.
 
 use std::{
     fs,
@@ -15,45 +15,47 @@ use nicety_trials::extent::in_linux as entries;
 
 use crate::stage::{HOST, SOON, Stage, TAP, address, ping, port, well};
 
-/// The firmware, two transfers of megabytes by polling, and a kernel that unpacks itself, all translated.
+/// Time limit of a boot: the firmware, two transfers of megabytes by polling, and a kernel that unpacks itself, all translated.
 const BOOT_LIMIT: Duration = Duration::from_secs(480);
-/// A transfer by U-Boot, which waits for every block's way there and back.
+/// Time limit of a transfer by U-Boot, which waits for each block's round trip.
 const LOAD_LIMIT: Duration = Duration::from_secs(300);
-/// Where U-Boot puts a kernel as it comes, and its initramfs: above what the kernel unpacks itself into, 64 MiB from here on.
+/// Addresses at which U-Boot stores the packed kernel and its initramfs: the latter above the 64 MiB from KERNEL_AT on, into which
+/// the kernel unpacks itself.
 const KERNEL_AT: &str = "0x1000000";
 /// See [`KERNEL_AT`].
 const INITRAMFS_AT: &str = "0x8000000";
-/// For UEFI, and for U-Boot, which keeps two files beside the kernel that it starts.
+/// Enough for UEFI, and for U-Boot, which keeps two files beside the kernel that it starts.
 const MEMORY_MIB: u32 = 512;
-/// What U-Boot ends its answers with; a sum of its begins with `==> `.
+/// U-Boot's prompt, at the end of each answer. A checksum's line begins with `==> `.
 const PROMPT: &str = "\n=> ";
-/// What a script asks for that is to show that it runs.
+/// A file that a script requests to show that it runs.
 const MARK: &str = "mark";
-/// What DHCP names to all but iPXE, to be had by TFTP: iPXE as a program of UEFI.
+/// The boot file in DHCP for all clients except iPXE, by TFTP: iPXE as a UEFI program.
 const PROGRAM: &str = "ipxe.efi";
 
-/// By what the firmware drives an adapter.
+/// The firmware's driver for an adapter.
 #[derive(Clone, Debug)]
 enum Rom {
     /// The firmware has a driver of its own.
     No,
     /// An option ROM of `ipxe-qemu` that the daemon shows the guest.
     Daemon(String),
-    /// QEMU's own for the device of a vhost-user port. It must be QEMU's choice: only then QEMU writes the device's number into it.
+    /// QEMU's own ROM for the device of a vhost-user port. QEMU must choose it itself: only then does it write the device's number
+    /// into it.
     Qemu,
 }
 
-/// What brings iPXE to a BIOS.
+/// The ROM with iPXE for a BIOS.
 fn bios(about: &About) -> Option<Rom> {
     about.boot.rom.map(|name| if is_qemus(about) { Rom::Qemu } else { Rom::Daemon(format!("pxe-{name}.rom")) })
 }
 
-/// What brings UEFI its driver: of virtio-net it has one.
+/// The ROM with UEFI's driver: for virtio-net UEFI has its own.
 fn uefi(about: &About) -> Option<Rom> {
     about.boot.rom.map(|name| if is_qemus(about) { Rom::No } else { Rom::Daemon(format!("efi-{name}.rom")) })
 }
 
-/// Whether the guest sees QEMU's function and not the daemon's.
+/// Whether the guest sees QEMU's PCI function, not the daemon's.
 fn is_qemus(about: &About) -> bool {
     !about.transports.contains(&"vfio-user")
 }
@@ -68,18 +70,19 @@ fn every_adapter_boots_a_guest_by_uefi_with_pxe_and_http_through_the_switch() {
     let start = |adapter, rom| {
         let boot = Boot::new(adapter, rom);
         boot.starts(|config, boot| well(boot.firmware.uefi(config, boot.folder.path())));
-        let said = boot.said();
-        assert!(said.contains(&format!("/{PROGRAM} to {}", address(1))), "sent by TFTP: {said}");
+        let text = boot.dhcp_log();
+        assert!(text.contains(&format!("/{PROGRAM} to {}", address(1))), "sent by TFTP: {text}");
     };
     every(uefi, start);
 }
 
 #[test]
 fn u_boot_takes_a_lease_and_a_kernel_by_tftp_through_the_switch_and_starts_it() {
-    every(|about| about.boot.u_boot, |adapter, driver| Boot::new(adapter, Rom::No).starts_by_u_boot(driver));
+    every(|about| about.boot.u_boot, |adapter, driver| Boot::new(adapter, Rom::No).boot_with_u_boot(driver));
 }
 
-/// Tries an adapter of each family that has this, or, of everything, each that has, one after another.
+/// Runs `test` for an adapter of each family for which `has` returns a value; in a full run for each such adapter. One after
+/// another.
 fn every<T>(has: impl Fn(&About) -> Option<T>, test: impl Fn(&'static str, T)) {
     for entry in entries() {
         match has(entry.about) {
@@ -89,7 +92,7 @@ fn every<T>(has: impl Fn(&About) -> Option<T>, test: impl Fn(&'static str, T)) {
     }
 }
 
-/// A stage with one port, and what the host offers to whoever boots there.
+/// A stage with one port, and the host's services for a guest that boots there.
 struct Boot {
     firmware: Firmware,
     stage: Stage,
@@ -125,18 +128,18 @@ impl Boot {
         boot
     }
 
-    /// Where a file lies that the host offers.
+    /// Path of a file that the host offers.
     fn offered(&self, name: &str) -> PathBuf {
         self.folder.path().join("www").join(name)
     }
 
-    /// What TFTP and HTTP offer: a kernel, an initramfs, and iPXE's script.
+    /// Makes the files for TFTP and HTTP: a kernel, an initramfs, and iPXE's script.
     fn offer(&self) {
         well(fs::create_dir(self.offered("")));
-        let script = if self.carries_a_kernel() {
+        let script = if self.transfers_kernel() {
             format!(
                 "#!ipxe\nkernel http://{HOST}/vmlinuz initrd=initrd {}\ninitrd --name initrd http://{HOST}/initrd\nboot\n",
-                self.words()
+                self.command_line()
             )
         } else {
             format!("#!ipxe\nimgfetch tftp://{HOST}/{MARK}\n")
@@ -145,14 +148,14 @@ impl Boot {
         well(fs::write(self.offered("boot.ipxe"), script));
         let image = Image::of(&self.stage.root, Kernel::V6_12).unwrap_or_else(|error| panic!("{error}"));
         well(fs::copy(image.compressed(), self.offered("vmlinuz")));
-        // A third of it, for whoever fetches it block by block.
+        // Packed to a third, for a client that fetches it block by block.
         let mut pack = self.stage.root.program("usr/bin/zstd");
         let packed = pack.arg("-q").arg(image.initramfs()).arg("-o").arg(self.offered("initrd")).status();
         assert!(well(packed).success());
         well(fs::copy(self.firmware.ipxe_for_uefi(), self.offered(PROGRAM)));
     }
 
-    /// DHCP, TFTP and HTTP on the host's side of the tap.
+    /// Serves DHCP, TFTP and HTTP on the host's side of the tap.
     fn serve(&mut self) {
         let mut dhcp = self.firmware.dnsmasq();
         dhcp.args([format!("--interface={TAP}"), "--bind-interfaces".into(), "--dhcp-authoritative".into()]);
@@ -167,33 +170,33 @@ impl Boot {
         well(self.stage.namespace.start(&http, &self.folder.path().join("http.log")));
     }
 
-    /// What DHCP and TFTP have logged.
-    fn said(&self) -> String {
+    /// The log of DHCP and TFTP.
+    fn dhcp_log(&self) -> String {
         fs::read_to_string(self.folder.path().join("dhcp.log")).unwrap_or_default()
     }
 
-    /// Without DMA, firmware moves two bytes an access, and in QEMU each is a message: a kernel takes an hour. The script that it
-    /// takes by HTTP asks for a mark instead.
-    fn carries_a_kernel(&self) -> bool {
+    /// Whether a whole kernel is transferred. Without DMA, firmware moves two bytes per access, and in QEMU each access is a
+    /// message: a kernel would take an hour. The script by HTTP then only requests a mark.
+    fn transfers_kernel(&self) -> bool {
         nicety_adapters::find(self.adapter).is_some_and(|entry| entry.about.dma)
     }
 
-    /// Starts the machine, which is made of this, and waits until the kernel that it brought answers, or its script has asked for the
-    /// mark.
+    /// Starts the machine that `machine` makes of this configuration. Waits until the transferred kernel answers, or its script has
+    /// requested the mark.
     fn starts(&self, machine: impl FnOnce(GuestConfig, &Boot) -> GuestConfig) {
         let begun = Instant::now();
         let mut guest = well(Guest::start(&self.stage.root, machine(self.config.clone(), self)));
-        if self.carries_a_kernel() {
+        if self.transfers_kernel() {
             return self.runs(&mut guest);
         }
-        while !self.said().contains(&format!("/{MARK} to {}", address(1))) {
-            assert!(begun.elapsed() < BOOT_LIMIT, "{}: {}\n{}", self.adapter, self.said(), self.stage.served.log());
+        while !self.dhcp_log().contains(&format!("/{MARK} to {}", address(1))) {
+            assert!(begun.elapsed() < BOOT_LIMIT, "{}: {}\n{}", self.adapter, self.dhcp_log(), self.stage.served.log());
             std::thread::sleep(Duration::from_millis(100));
         }
         println!("{}: its script ran after {:.1} s", self.adapter, begun.elapsed().as_secs_f64());
     }
 
-    /// U-Boot at its prompt, with a lease by this driver.
+    /// U-Boot at its prompt, with a lease through this driver.
     fn u_boot(&self, UBoot { device, in_debians }: UBoot) -> (Guest, Terminal) {
         let socket = self.folder.path().join("serial.sock");
         let config = GuestConfig { terminal: Some(socket.clone()), ..self.config.clone() };
@@ -207,62 +210,64 @@ impl Boot {
         self.command(&mut prompt, "");
         self.command(&mut prompt, "virtio scan");
         self.command(&mut prompt, &format!("setenv autoload no; setenv ethact {device}"));
-        let said = self.command(&mut prompt, "dhcp");
-        assert!(said.contains(&format!("DHCP client bound to address {}", address(1))), "{device}: {said}");
+        let text = self.command(&mut prompt, "dhcp");
+        assert!(text.contains(&format!("DHCP client bound to address {}", address(1))), "{device}: {text}");
         (guest, prompt)
     }
 
     /// U-Boot's answer to a command.
     fn command(&self, prompt: &mut Terminal, line: &str) -> String {
         match prompt.command(line, PROMPT, LOAD_LIMIT) {
-            Ok(said) => said,
-            Err(error) => panic!("{error}\nthe daemon said\n{}\nDHCP said\n{}", self.stage.served.log(), self.said()),
+            Ok(text) => text,
+            Err(error) => {
+                panic!("{error}\nthe daemon said\n{}\nDHCP said\n{}", self.stage.served.log(), self.dhcp_log())
+            }
         }
     }
 
-    /// U-Boot loads a file, whose sum is the file's.
+    /// Loads a file with U-Boot, and compares its checksum.
     fn load(&self, prompt: &mut Terminal, at: &str, name: &str) {
-        let said = self.command(prompt, &format!("tftpboot {at} {HOST}:{name}"));
+        let text = self.command(prompt, &format!("tftpboot {at} {HOST}:{name}"));
         let bytes = well(fs::read(self.offered(name)));
-        assert!(said.contains(&format!("Bytes transferred = {} ", bytes.len())), "{said}");
-        let said = self.command(prompt, &format!("crc32 {at} ${{filesize}}"));
-        assert!(said.contains(&format!("==> {:08x}", fcs(&bytes))), "{name} is another: {said}");
+        assert!(text.contains(&format!("Bytes transferred = {} ", bytes.len())), "{text}");
+        let text = self.command(prompt, &format!("crc32 {at} ${{filesize}}"));
+        assert!(text.contains(&format!("==> {:08x}", fcs(&bytes))), "{name} is another: {text}");
     }
 
-    /// U-Boot brings a kernel with its initramfs by this driver, and starts it.
-    fn starts_by_u_boot(&self, driver: UBoot) {
+    /// U-Boot loads a kernel and its initramfs through this driver, and starts it.
+    fn boot_with_u_boot(&self, driver: UBoot) {
         let (mut guest, mut prompt) = self.u_boot(driver);
         self.load(&mut prompt, KERNEL_AT, "vmlinuz");
         self.command(&mut prompt, "setenv kernel_size ${filesize}");
         self.load(&mut prompt, INITRAMFS_AT, "initrd");
-        self.command(&mut prompt, &format!("setenv bootargs {}", self.words()));
+        self.command(&mut prompt, &format!("setenv bootargs {}", self.command_line()));
         well(prompt.enter(&format!("zboot {KERNEL_AT} ${{kernel_size}} {INITRAMFS_AT} ${{filesize}}")));
         well(prompt.wait("Starting kernel", SOON));
-        // The kernel's console goes to the log from here on, and waits for nobody to read it.
+        // From here on the kernel's console goes to the log, and does not wait for a reader.
         drop(prompt);
         self.runs(&mut guest);
     }
 
-    /// The kernel's command line, which says that it did not come from QEMU.
-    fn words(&self) -> String {
+    /// The kernel's command line, with a mark that QEMU does not set.
+    fn command_line(&self) -> String {
         format!("{} nicety.booted=network", self.config.command_line())
     }
 
-    /// The kernel came over the network, and carries over the same adapter.
+    /// Checks that the kernel came over the network, and works over the same adapter.
     fn runs(&self, guest: &mut Guest) {
         if let Err(error) = guest.wait_ready() {
             panic!(
                 "{}: {error}\nthe daemon said\n{}\nDHCP said\n{}",
                 self.adapter,
                 self.stage.served.log(),
-                self.said()
+                self.dhcp_log()
             );
         }
         println!("{}: the kernel's init answered after {:.1} s", self.adapter, guest.boot_time().as_secs_f64());
         let line = well(guest.succeed("cat /proc/cmdline", SOON));
         assert!(line.contains("nicety.booted=network"), "{line}");
-        let said = self.said();
-        assert!(said.contains(&format!("DHCPACK({TAP}) {}", address(1))), "{said}");
+        let text = self.dhcp_log();
+        assert!(text.contains(&format!("DHCPACK({TAP}) {}", address(1))), "{text}");
         ping(guest, "", HOST);
     }
 }

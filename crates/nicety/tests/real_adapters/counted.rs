@@ -1,5 +1,5 @@
-//! What adapters and their drivers count, under Linux's drivers, held against the switch: Intel's, vmxnet3's and virtio-net's to the byte,
-//! Realtek's to the frame.
+//! Counters of adapters and Linux's drivers, compared with the switch: Intel's, vmxnet3's and virtio-net's to the byte, Realtek's
+//! to the frame.
 
 use std::{collections::BTreeMap, fmt::Debug, time::Instant};
 
@@ -13,29 +13,29 @@ use crate::{
 
 /// Every chip of the family.
 const CHIPS: [&str; 5] = ["e1000", "e1000-82545em", "e1000-82544gc", "e1000e", "igb"];
-/// What it moves each way for its counters, in MiB.
+/// MiB that are sent in each direction for the counters.
 const BULK: u32 = 8;
-/// Headers of a segment of TCP over IPv4 with time stamps: the daemon counts them once for each packet, a wire carries them with each frame.
+/// Headers of a TCP segment over IPv4 with time stamps: the daemon counts them once per packet, a wire carries them with each
+/// frame.
 const HEADERS: u64 = 66;
-/// TCP's payload in each frame of a packet but the last.
+/// TCP payload in each frame of a packet except the last.
 const PAYLOAD: u64 = 1448;
-/// The check sequence, which the chips count with each frame.
+/// Bytes of the check sequence, which the chips count with each frame.
 const CHECK: u64 = 4;
-/// Segments of the largest packet that Linux hands over.
+/// Most segments in a packet from Linux.
 const SEGMENTS_MAX: u64 = 65_536 / PAYLOAD + 1;
-/// A port counts a frame that is shorter than Ethernet's shortest as padded, as a chip does, and virtio-net's driver counts it as it was.
-/// Where nobody asks for an address that is so of TCP's bare resets alone, of 54 bytes, which the kernel counts with its others.
+/// Padding of a reset. A port counts a frame below Ethernet's shortest as padded, as a chip does; virtio-net's driver counts it
+/// unpadded. Without ARP requests only TCP's bare resets are so short (54 bytes), and the kernel has a counter for them.
 const RESET_PADDING: u64 = 6;
-/// Pairs of queues of an adapter that is counted by queue.
+/// Queue pairs of an adapter that is counted by queue.
 const QUEUES: u64 = 2;
-/// Connections to ports of nobody on the host, each of which goes by the queues that its addresses and ports hash to.
+/// Connections to closed ports of the host. Each one uses the queues that its addresses and ports hash to.
 const FLOWS: &str = "for n in $(seq 9200 9263); do nc -w 1 HOST $n </dev/null >/dev/null 2>&1; done; true";
 
 /// Packets, frames and bytes of a queue, or of several.
 pub type Carried = [u64; 3];
 
-/// Counters at one moment: those of the guest's TCP, of its interface and of `ethtool -S`; and those of each queue, out and in, at the
-/// switch.
+/// Counters at one moment: the guest's TCP, its interface and `ethtool -S`; and each queue at the switch, out and in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Counted {
     own: BTreeMap<String, u64>,
@@ -51,16 +51,16 @@ impl Counted {
         let (mut own, mut queue) = (BTreeMap::new(), String::new());
         for (name, value) in text.lines().filter_map(|line| line.trim().split_once(": ")) {
             let Ok(value) = value.trim().parse() else { continue };
-            // vmxnet3's names are alike for all queues: each queue's stand behind a line that names it.
-            if let Some(way) = name.strip_suffix(" Queue#") {
-                queue = format!("{way}{value} ");
+            // vmxnet3's names are the same for all queues: a line that names the queue precedes its counters.
+            if let Some(direction) = name.strip_suffix(" Queue#") {
+                queue = format!("{direction}{value} ");
                 continue;
             }
             own.insert(format!("{queue}{name}"), value);
         }
         let report = stage.report(name);
-        let switch = ["transmit", "receive"].map(|way| {
-            let queues = report[way].as_array().into_iter().flatten();
+        let switch = ["transmit", "receive"].map(|direction| {
+            let queues = report[direction].as_array().into_iter().flatten();
             let carried = |queue: &serde_json::Value| ["packets", "frames", "bytes"].map(|what| queue[what].as_u64());
             queues
                 .filter_map(|queue| match (queue["queue"].as_u64(), carried(queue)) {
@@ -78,7 +78,7 @@ impl Counted {
         at_rest(|| Counted::read(stage, guest, name))
     }
 
-    /// What one of the driver's counters has gone up by.
+    /// Increase of one of the driver's counters.
     #[track_caller]
     pub fn more(&self, before: &Counted, counter: &str) -> u64 {
         let of = |counted: &Counted| counted.own.get(counter).copied();
@@ -86,24 +86,24 @@ impl Counted {
         of(self) - of(before)
     }
 
-    /// Resets that the guest's TCP has sent, if it is asked of its packets out: of those in, the padding is there.
-    fn resets(&self, before: &Counted, way: &str) -> u64 {
-        if way == "tx" { self.more(before, "resets") } else { 0 }
+    /// Resets sent by the guest's TCP, for counters of transmitted packets. Received ones are counted with their padding.
+    fn resets(&self, before: &Counted, direction: &str) -> u64 {
+        if direction == "tx" { self.more(before, "resets") } else { 0 }
     }
 
-    /// What each queue has carried, out and in.
+    /// Increase of each queue's counters, out and in.
     fn by_queue(&self, before: &Counted) -> [BTreeMap<u64, Carried>; 2] {
-        [0, 1].map(|way| {
-            let earlier = |queue: &u64| before.switch[way].get(queue).copied().unwrap_or_default();
+        [0, 1].map(|direction| {
+            let earlier = |queue: &u64| before.switch[direction].get(queue).copied().unwrap_or_default();
             let since = |(queue, now): (&u64, &Carried)| {
                 let then = earlier(queue);
                 (*queue, [0, 1, 2].map(|n| now[n] - then[n]))
             };
-            self.switch[way].iter().map(since).collect()
+            self.switch[direction].iter().map(since).collect()
         })
     }
 
-    /// What all queues have carried, out and in.
+    /// Sum over all queues, out and in.
     pub fn carried(&self, before: &Counted) -> [Carried; 2] {
         let all = |queues: BTreeMap<u64, Carried>| {
             queues.into_values().fold([0; 3], |sum: Carried, queue| [0, 1, 2].map(|n| sum[n] + queue[n]))
@@ -111,7 +111,7 @@ impl Counted {
         self.by_queue(before).map(all)
     }
 
-    /// Frames out and in, their bytes on a wire, and how many of them a packet was cut into beyond its first.
+    /// Frames out and in, their bytes on a wire, and the number of frames beyond the first of each packet.
     fn wire(&self, before: &Counted) -> [(u64, u64, u64); 2] {
         self.carried(before).map(|[packets, frames, bytes]| {
             (frames, bytes + HEADERS * (frames - packets) + CHECK * frames, frames - packets)
@@ -119,7 +119,7 @@ impl Counted {
     }
 }
 
-/// A kernel sends frames of its own at any time: counts belong together only if nothing moves from one reading to the next.
+/// Reads until two readings are equal: a kernel sends frames of its own at any time, so counters match only while nothing moves.
 fn at_rest<T: PartialEq + Debug>(mut read: impl FnMut() -> T) -> T {
     let (begin, mut last) = (Instant::now(), read());
     loop {
@@ -132,15 +132,15 @@ fn at_rest<T: PartialEq + Debug>(mut read: impl FnMut() -> T) -> T {
     }
 }
 
-/// Moves [`BULK`] each way between a guest with this adapter, set up so, and one with virtio-net: the daemon, the guest, and what was
-/// counted before and after.
+/// Sends [`BULK`] in each direction between a guest with this adapter and this set-up, and one with virtio-net. Returns the stage,
+/// the guest, and the counters before and after.
 fn bulk(adapter: &str, set_up: &str) -> (Stage, Guest, Counted, Counted) {
     let stage = Stage::new(&[adapter, "virtio-net"]);
     let guest = well(Guest::start(&stage.root, stage.at_port(machine(1), 1)));
     moved(stage, guest, set_up, "true")
 }
 
-/// The same with a stage and its first port's guest, which then runs one more command before the counters are read.
+/// Like [`bulk`], with a given stage and its first port's guest, which runs `also` before the counters are read.
 fn moved(mut stage: Stage, mut guest: Guest, set_up: &str, also: &str) -> (Stage, Guest, Counted, Counted) {
     let mut peer = well(Guest::start(&stage.root, stage.at_port(machine(1), 2)));
     stage.ready(guest.wait_ready());
@@ -149,7 +149,7 @@ fn moved(mut stage: Stage, mut guest: Guest, set_up: &str, also: &str) -> (Stage
     for to in [&*address(2), HOST] {
         ping(&mut guest, "", to);
     }
-    know_each_other(&mut stage, &mut guest, &mut peer);
+    add_static_arp(&mut stage, &mut guest, &mut peer);
     let before = Counted::at_rest(&stage, &mut guest, "vm1");
     send(&mut guest, &mut peer, &address(2), BULK);
     send(&mut peer, &mut guest, &address(1), BULK);
@@ -158,30 +158,31 @@ fn moved(mut stage: Stage, mut guest: Guest, set_up: &str, also: &str) -> (Stage
     (stage, guest, before, after)
 }
 
-/// Nobody is to ask for an address from here on: see [`RESET_PADDING`].
-fn know_each_other(stage: &mut Stage, guest: &mut Guest, peer: &mut Guest) {
+/// Makes static ARP entries, so no ARP requests are sent from here on: see [`RESET_PADDING`].
+fn add_static_arp(stage: &mut Stage, guest: &mut Guest, peer: &mut Guest) {
     sh(guest, "awk 'NR > 1 { print $1, $4 }' /proc/net/arp | while read to mac; do arp -s $to $mac; done");
     let known = format!("arp -s {} {}", address(1), port("virtio-net", 1).mac);
     sh(peer, &known);
     well(stage.namespace.run(&format!("\"$busybox\" {known}"), SOON));
 }
 
-/// A stage whose first port has this adapter with [`QUEUES`], beside a virtio-net.
+/// A stage with two ports: this adapter with [`QUEUES`], and a virtio-net.
 fn several_queues(adapter: &str) -> Stage {
     let mut ports = vec![port(adapter, 1), port("virtio-net", 2)];
     ports[0].more = format!("queues = {QUEUES}\n");
     Stage::with(ports)
 }
 
-/// Each of the queues has carried something both ways, and most frames were of packets that were cut, or would be on a wire.
+/// Checks that each queue carried frames in both directions, and that most frames were segments of cut packets, or would be on a
+/// wire.
 #[track_caller]
-fn all_carried(adapter: &str, after: &Counted, before: &Counted) {
-    for (way, queues) in ["out", "in"].into_iter().zip(after.by_queue(before)) {
-        println!("{adapter}, {way}: packets, frames and bytes by queue {queues:?}");
+fn check_queues(adapter: &str, after: &Counted, before: &Counted) {
+    for (direction, queues) in ["out", "in"].into_iter().zip(after.by_queue(before)) {
+        println!("{adapter}, {direction}: packets, frames and bytes by queue {queues:?}");
         let used = queues.values().filter(|[_, frames, _]| *frames > 0).count();
-        assert_eq!(used as u64, QUEUES, "{adapter}, {way}: {queues:?}");
+        assert_eq!(used as u64, QUEUES, "{adapter}, {direction}: {queues:?}");
         let [packets, frames] = [0, 1].map(|n| queues.values().map(|queue| queue[n]).sum::<u64>());
-        assert!(frames - packets > frames / 2, "{adapter}, {way}: {frames} frames of {packets} packets");
+        assert!(frames - packets > frames / 2, "{adapter}, {direction}: {frames} frames of {packets} packets");
     }
 }
 
@@ -194,10 +195,10 @@ fn after_bulk_tcp_with_segmentation_intel_s_counters_are_the_switch_s_to_the_fra
             bulk(chip, &format!("ethtool -K eth0 rx on gro off tso on; {carrier}"));
 
         let [sent, received] = after.wire(&before);
-        for (way, (frames, bytes, cut)) in [("tx", sent), ("rx", received)] {
-            let own = ["packets", "bytes"].map(|what| after.more(&before, &format!("{way}_{what}")));
-            assert_eq!(own, [frames, bytes], "{chip}, {way}: by its registers, and by the switch");
-            assert!(cut > frames / 2, "{chip}, {way}: {cut} of {frames} frames were of packets that were cut");
+        for (direction, (frames, bytes, cut)) in [("tx", sent), ("rx", received)] {
+            let own = ["packets", "bytes"].map(|what| after.more(&before, &format!("{direction}_{what}")));
+            assert_eq!(own, [frames, bytes], "{chip}, {direction}: by its registers, and by the switch");
+            assert!(cut > frames / 2, "{chip}, {direction}: {cut} of {frames} frames were of packets that were cut");
         }
         let segmented = after.more(&before, "tx_tcp_seg_good");
         let most = sent.2;
@@ -241,10 +242,10 @@ fn after_bulk_tcp_with_segmentation_an_rtl8139_s_counters_are_the_switch_s_to_th
     quiet(&mut guest);
 }
 
-/// All of vmxnet3's but those of losses are the device's: the driver has them written into memory (GET_STATS) and adds them up
-/// (`vmxnet3_get_stats64` and `vmxnet3_tq_dev_stats` in Linux's vmxnet3_ethtool.c). By that driver's upt1_defs.h a packet of TSO counts as
-/// the frames that it is cut into, and one that was received whole (LRO) as those that it was made of. Its bytes are the packet's: the
-/// headers that a wire would carry once more with each further frame are not among them, so that they are the switch's as they are.
+/// All vmxnet3 counters except those of losses come from the device: the driver has them written into memory (GET_STATS) and adds
+/// them up (`vmxnet3_get_stats64` and `vmxnet3_tq_dev_stats` in Linux's vmxnet3_ethtool.c). According to that driver's upt1_defs.h
+/// a TSO packet counts as the frames that it is cut into, and a packet received whole (LRO) as the frames that it was made of. Its
+/// bytes are the packet's, without the headers that a wire would repeat with each further frame: so they equal the switch's.
 #[test]
 fn after_bulk_tcp_with_segmentation_a_vmxnet3_s_counters_are_the_switch_s_by_queue_to_the_frame_and_byte() {
     if !is_asked("vmxnet3") {
@@ -254,55 +255,56 @@ fn after_bulk_tcp_with_segmentation_a_vmxnet3_s_counters_are_the_switch_s_by_que
     let guest = well(Guest::start(&stage.root, stage.at_port(machine(QUEUES as u32), 1)));
     let set_up = "ethtool -K eth0 tso on rx on lro on gro off";
     let (_stage, mut guest, before, after) = moved(stage, guest, set_up, &FLOWS.replace("HOST", HOST));
-    all_carried("vmxnet3", &after, &before);
+    check_queues("vmxnet3", &after, &before);
     let names = [("Tx", "tx", ["TSO pkts tx", "TSO bytes tx"]), ("Rx", "rx", ["LRO pkts rx", "LRO byte rx"])];
-    for ((prefix, way, large), queues) in names.into_iter().zip(after.by_queue(&before)) {
+    for ((prefix, direction, large), queues) in names.into_iter().zip(after.by_queue(&before)) {
         for (queue, [packets, frames, bytes]) in queues {
             let of = |counter: &str| after.more(&before, &format!("{prefix}{queue} {counter}"));
-            let sum =
-                |what: &str| ["ucast", "mcast", "bcast"].map(|cast| of(&format!("{cast} {what} {way}"))).iter().sum();
+            let sum = |what: &str| {
+                ["ucast", "mcast", "bcast"].map(|cast| of(&format!("{cast} {what} {direction}"))).iter().sum()
+            };
             let own: [u64; 2] = ["pkts", "bytes"].map(sum);
-            assert_eq!(own, [frames, bytes], "{way} queue {queue}: by the device, and by the switch");
-            // How many large packets there were nobody counts: they are what made several frames of one.
+            assert_eq!(own, [frames, bytes], "{direction} queue {queue}: by the device, and by the switch");
+            // No counter has the number of large packets: derive it from the frames beyond the first.
             let [segments, large_bytes] = large.map(of);
             let (cut, count) = (frames - packets, segments - (frames - packets));
             assert!(
                 (cut.div_ceil(SEGMENTS_MAX)..=cut).contains(&count),
-                "{way} queue {queue}: {count} made {cut} more"
+                "{direction} queue {queue}: {count} made {cut} more"
             );
-            // All frames of such a packet but the last are full.
+            // All frames of such a packet except the last are full.
             let payload = large_bytes - HEADERS * count;
             assert!(
                 (PAYLOAD * cut + count..=PAYLOAD * segments).contains(&payload),
-                "{way} queue {queue}: {payload} bytes of payload in {segments} frames of {count} packets"
+                "{direction} queue {queue}: {payload} bytes of payload in {segments} frames of {count} packets"
             );
             println!(
-                "vmxnet3, {way} queue {queue}: {count} large packets of {segments} frames and {large_bytes} bytes"
+                "vmxnet3, {direction} queue {queue}: {count} large packets of {segments} frames and {large_bytes} bytes"
             );
-            let lost = match way {
+            let lost = match direction {
                 "tx" => ["pkts tx err", "pkts tx discard", "drv dropped tx total"],
                 _ => ["pkts rx err", "drv dropped rx total", "rx buf alloc fail"],
             };
             for counter in lost {
-                assert_eq!(of(counter), 0, "{way} queue {queue}: {counter}");
+                assert_eq!(of(counter), 0, "{direction} queue {queue}: {counter}");
             }
         }
     }
-    let all = [0, 1].map(|way| after.carried(&before)[way]);
-    for (way, [_, frames, bytes]) in ["tx", "rx"].into_iter().zip(all) {
-        let own = ["packets", "bytes"].map(|what| after.more(&before, &format!("interface {way}_{what}")));
-        assert_eq!(own, [frames, bytes], "{way}: by the interface, and by the switch");
+    let all = [0, 1].map(|direction| after.carried(&before)[direction]);
+    for (direction, [_, frames, bytes]) in ["tx", "rx"].into_iter().zip(all) {
+        let own = ["packets", "bytes"].map(|what| after.more(&before, &format!("interface {direction}_{what}")));
+        assert_eq!(own, [frames, bytes], "{direction}: by the interface, and by the switch");
     }
-    // What comes whole is one packet for TCP; besides there are a few of ARP and its like.
+    // A packet that arrives whole counts once for TCP; in addition there are a few packets such as ARP.
     let (packets, segments) = (all[1][0], after.more(&before, "segments_in"));
     assert!((segments..segments + 50).contains(&packets), "{packets} packets came, {segments} for TCP");
     quiet(&mut guest);
 }
 
-/// `ethtool -S` has the device's own counters of each queue (`hw`: virtio 1.3, 5.1.6.5.10, asked for by the control queue), the interface the
-/// driver's, which are sums of those that it keeps of each queue (`virtnet_stats` in Linux's virtio_net.c). All of them count packets,
-/// a large one as one and with its headers once, so that they are held against the switch's packets and not its frames: neither device nor driver
-/// counts frames.
+/// `ethtool -S` has the device's own counters of each queue (`hw`: virtio 1.3, 5.1.6.5.10, requested through the control queue).
+/// The interface has the driver's, which are sums of its counters per queue (`virtnet_stats` in Linux's virtio_net.c). All of them
+/// count packets: a large packet counts once, with its headers once. Neither device nor driver counts frames, so the test compares
+/// the switch's packets.
 #[test]
 fn after_bulk_tcp_with_segmentation_virtio_net_s_counters_and_its_driver_s_are_the_switch_s_to_the_packet_and_byte() {
     for adapter in ["virtio-net", "virtio-net-pci"].into_iter().filter(|adapter| is_asked(adapter)) {
@@ -310,21 +312,26 @@ fn after_bulk_tcp_with_segmentation_virtio_net_s_counters_and_its_driver_s_are_t
         let guest = well(Guest::start(&stage.root, stage.at_port(machine(QUEUES as u32), 1)));
         let set_up = format!("ethtool -L eth0 combined {QUEUES}; ethtool -K eth0 tso on gro off");
         let (_stage, mut guest, before, after) = moved(stage, guest, &set_up, &FLOWS.replace("HOST", HOST));
-        all_carried(adapter, &after, &before);
-        for (way, queues) in ["tx", "rx"].into_iter().zip(after.by_queue(&before)) {
+        check_queues(adapter, &after, &before);
+        for (direction, queues) in ["tx", "rx"].into_iter().zip(after.by_queue(&before)) {
             for (queue, [packets, _, bytes]) in queues {
-                let own = ["packets", "bytes"].map(|what| after.more(&before, &format!("{way}{queue}_hw_{what}")));
-                assert_eq!(own, [packets, bytes], "{adapter}, {way} queue {queue}: by the device, and by the switch");
+                let own =
+                    ["packets", "bytes"].map(|what| after.more(&before, &format!("{direction}{queue}_hw_{what}")));
+                assert_eq!(
+                    own,
+                    [packets, bytes],
+                    "{adapter}, {direction} queue {queue}: by the device, and by the switch"
+                );
             }
         }
-        as_the_interface_counts(adapter, &after, &before);
+        check_interface_counters(adapter, &after, &before);
         assert_eq!(after.more(&before, "rx_drops"), 0, "{adapter}");
         quiet(&mut guest);
     }
 }
 
-/// Linux 6.1's virtio_net.c shows the driver's own counters of each queue by `ethtool -S`; later ones only by netlink. QEMU keeps the control
-/// queue to itself, so that there are none of the device's.
+/// Linux 6.1's virtio_net.c shows the driver's own counters of each queue by `ethtool -S`; later versions only by netlink. QEMU
+/// handles the control queue itself, so the device's counters are not available.
 #[test]
 fn after_bulk_tcp_with_segmentation_what_linux_6_1_counts_of_each_queue_in_qemu_is_what_the_switch_counts() {
     if !is_asked("virtio-net") {
@@ -340,29 +347,35 @@ fn after_bulk_tcp_with_segmentation_what_linux_6_1_counts_of_each_queue_in_qemu_
     let guest = well(Guest::start(&stage.root, config));
     let set_up = format!("ethtool -L eth0 combined {QUEUES}; ethtool -K eth0 tso on gro off");
     let (_stage, mut guest, before, after) = moved(stage, guest, &set_up, &FLOWS.replace("HOST", HOST));
-    all_carried("virtio-net in QEMU", &after, &before);
-    for (way, queues) in ["tx", "rx"].into_iter().zip(after.by_queue(&before)) {
+    check_queues("virtio-net in QEMU", &after, &before);
+    for (direction, queues) in ["tx", "rx"].into_iter().zip(after.by_queue(&before)) {
         for (queue, carried) in queues {
-            let own = ["packets", "bytes"].map(|what| after.more(&before, &format!("{way}_queue_{queue}_{what}")));
-            as_the_driver_counts(&format!("{way} queue {queue}"), own, carried, after.resets(&before, way));
+            let own =
+                ["packets", "bytes"].map(|what| after.more(&before, &format!("{direction}_queue_{queue}_{what}")));
+            check_driver_counters(
+                &format!("{direction} queue {queue}"),
+                own,
+                carried,
+                after.resets(&before, direction),
+            );
         }
     }
-    as_the_interface_counts("virtio-net in QEMU", &after, &before);
+    check_interface_counters("virtio-net in QEMU", &after, &before);
     quiet(&mut guest);
 }
 
-/// The interface counts the switch's packets and bytes.
+/// Checks that the interface counts the switch's packets and bytes.
 #[track_caller]
-fn as_the_interface_counts(adapter: &str, after: &Counted, before: &Counted) {
-    for (way, carried) in ["tx", "rx"].into_iter().zip(after.carried(before)) {
-        let own = ["packets", "bytes"].map(|what| after.more(before, &format!("interface {way}_{what}")));
-        as_the_driver_counts(&format!("{adapter}, {way}"), own, carried, after.resets(before, way));
+fn check_interface_counters(adapter: &str, after: &Counted, before: &Counted) {
+    for (direction, carried) in ["tx", "rx"].into_iter().zip(after.carried(before)) {
+        let own = ["packets", "bytes"].map(|what| after.more(before, &format!("interface {direction}_{what}")));
+        check_driver_counters(&format!("{adapter}, {direction}"), own, carried, after.resets(before, direction));
     }
 }
 
-/// The driver's packets and bytes are the switch's, but for the padding of so many resets at most.
+/// Checks that the driver's packets and bytes are the switch's, except for the padding of at most `resets` resets.
 #[track_caller]
-fn as_the_driver_counts(what: &str, own: [u64; 2], [packets, _, bytes]: Carried, resets: u64) {
+fn check_driver_counters(what: &str, own: [u64; 2], [packets, _, bytes]: Carried, resets: u64) {
     let padded = (0..=resets).any(|count| own[1] + RESET_PADDING * count == bytes);
     assert!(
         own[0] == packets && padded,

@@ -1,4 +1,4 @@
-//! An interface of a guest with two processors that goes down and up again and again.
+//! An interface of a guest with two processors that repeatedly goes down and up.
 
 use nicety_guests::{
     Guest,
@@ -9,11 +9,11 @@ use nicety_trials::extent::in_linux as entries;
 use crate::stage::{HOST, Stage, ping, port, quiet, sh, well};
 
 const ROUNDS: u32 = 20;
-/// Pings after each. One by one, for of several `ping` waits for the last no longer than twice the longest way so far.
+/// Pings after each. One by one: with several, `ping` waits for the last reply no longer than twice the longest round trip so far.
 const PINGS: usize = 5;
-/// Until there is carrier the kernel itself may drop what is sent: with the addresses of neighbours (`neigh_carrier_down`) goes what
-/// waits for them, up to a second after the interface went down; and `operstate` still says `up` meanwhile. A driver that always tells of
-/// carrier (pcnet32, of a 79C970A) has none that is known.
+/// Takes the interface down and up, and waits for carrier. Before that the kernel itself may drop frames: with the neighbours'
+/// addresses (`neigh_carrier_down`) it drops the frames that wait for them, up to a second after the interface went down; and
+/// `operstate` still says `up` meanwhile. A driver that always reports carrier (pcnet32, of a 79C970A) has no known `operstate`.
 const AGAIN: &str = "cd /sys/class/net/eth0; ip link set eth0 down; ip link set eth0 up; \
                      until [ $(cat carrier) = 1 ] && [ $(cat operstate) != down ]; do usleep 10000; done";
 

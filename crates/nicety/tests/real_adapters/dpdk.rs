@@ -1,5 +1,5 @@
-//! DPDK's poll-mode drivers in a guest: another author's drivers for the same chips, which take them by `uio_pci_generic`. An engine of
-//! DPDK's own answers echo requests with them.
+//! DPDK's poll-mode drivers in a guest: independent drivers for the same chips, through `uio_pci_generic`. An engine of DPDK's own
+//! answers echo requests with them.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use nicety_trials::extent::{is_asked, is_full};
 
 use crate::stage::{LATER, SOON, Stage, TAP, address, pinged, port, quiet, sh, well};
 
-/// testpmd, and the drivers that it is told to load.
+/// Packages of testpmd, and of the drivers that it loads.
 const PACKAGES: &[&str] = &[
     "libc6",
     "dpdk-dev",
@@ -19,7 +19,7 @@ const PACKAGES: &[&str] = &[
     "librte-bus-pci25",
 ];
 const TESTPMD: &str = "usr/bin/dpdk-testpmd";
-/// Where they are.
+/// Paths of the drivers.
 const DRIVERS: [&str; 5] = [
     "usr/lib/x86_64-linux-gnu/librte_bus_pci.so.25",
     "usr/lib/x86_64-linux-gnu/librte_mempool_ring.so.25",
@@ -27,8 +27,8 @@ const DRIVERS: [&str; 5] = [
     "usr/lib/x86_64-linux-gnu/librte_net_vmxnet3.so.25",
     "usr/lib/x86_64-linux-gnu/librte_net_virtio.so.25",
 ];
-/// Which driver takes which adapter; of the last one only of everything. Not virtio-net over vhost-user: QEMU keeps to itself what such a port
-/// is to filter, so that it would answer for others.
+/// DPDK's driver for each adapter; the last one only in a full run. Not virtio-net over vhost-user: QEMU does not pass the filters
+/// on to such a port, so it would also answer for others.
 const TAKEN: [(&str, &str); 6] = [
     ("e1000", "net_e1000_em"),
     ("e1000e", "net_e1000_em"),
@@ -37,11 +37,11 @@ const TAKEN: [(&str, &str); 6] = [
     ("virtio-net-pci", "net_virtio"),
     ("e1000-82545em", "net_e1000_em"),
 ];
-/// Requests to each, usually and of everything.
+/// Requests to each adapter, in a normal and in a full run.
 const REQUESTS: [u64; 2] = [300, 20_000];
-/// Until testpmd runs and has answered.
+/// Time limit until testpmd runs and has answered.
 const ANSWERED: Duration = Duration::from_secs(180);
-/// Gives every network function to `uio_pci_generic`, and memory in huge pages to whoever asks.
+/// Binds every network function to `uio_pci_generic`, and provides memory in huge pages.
 const HAND_OVER: &str = "chmod 755 /; mkdir -p /dev/hugepages /var/run; mount -t hugetlbfs none /dev/hugepages; cd /sys/bus/pci; for f in devices/*; do \
                          case $(cat $f/class) in 0x0200*) echo uio_pci_generic >$f/driver_override; [ ! -e $f/driver ] || echo \
                          ${f##*/} >$f/driver/unbind; echo ${f##*/} >drivers_probe;; esac; done; ls -d \
@@ -63,15 +63,18 @@ fn dpdk_s_poll_mode_drivers_in_a_guest_answer_every_request_and_count_as_the_swi
         [stage.received(&name), stage.sent(&name)]
     };
     let before: Vec<_> = (1..).take(taken.len()).map(counted).collect();
-    let said = ended(&mut guest);
+    let output = ended(&mut guest);
     for ((number, before), (adapter, driver)) in (1..).zip(before).zip(taken) {
         let after = counted(number);
-        let own = statistics(&said, &port(adapter, number).mac, driver);
+        let own = statistics(&output, &port(adapter, number).mac, driver);
         println!("{adapter}: {driver} counted {own:?} frames in and out, the switch {after:?}");
-        for way in [0, 1] {
-            assert!(before[way] >= requests && (before[way]..=after[way]).contains(&own[way]), "{before:?}, {own:?}");
+        for direction in [0, 1] {
+            assert!(
+                before[direction] >= requests && (before[direction]..=after[direction]).contains(&own[direction]),
+                "{before:?}, {own:?}"
+            );
         }
-        // It asks for registers that later chips have.
+        // The driver reads registers that only later chips have.
         let report = stage.report(&format!("vm{number}"));
         println!("{adapter}: accesses to what it has not: {}", report["bad_accesses"]);
         assert_eq!(report["guest_errors"], 0, "{report}");
@@ -79,7 +82,7 @@ fn dpdk_s_poll_mode_drivers_in_a_guest_answer_every_request_and_count_as_the_swi
     quiet(&mut guest);
 }
 
-/// The filters of the 82576, which Linux's igb keeps to itself (`ethtool -N` is the i350's in igb_main.c), by DPDK's flow rules.
+/// The filters of the 82576 by DPDK's flow rules: Linux's igb does not expose them (`ethtool -N` is the i350's in igb_main.c).
 #[test]
 fn frames_arrive_on_the_queue_that_an_igb_s_filter_names() {
     if !is_asked("igb") {
@@ -97,7 +100,7 @@ fn frames_arrive_on_the_queue_that_an_igb_s_filter_names() {
             queues.find(|queue| queue["queue"] == number).and_then(|queue| queue["frames"].as_u64()).unwrap_or(0)
         })
     };
-    // Probes go to one port after the other: one of them is caught.
+    // Probes go to consecutive ports: the filter matches one of them.
     let probes = format!("\"$busybox\" traceroute -n -q 16 -w 1 -m 1 {to} >/dev/null || true");
     let flow = format!("eth / ipv4 dst is {to} proto is 17 / udp dst is 33440");
     let filters = [
@@ -128,14 +131,14 @@ fn frames_arrive_on_the_queue_that_an_igb_s_filter_names() {
         assert!(expected.contains(&with[1]), "{name}, with the filter: {with:?}");
     }
     let before = queues(&stage);
-    let said = ended(&mut guest);
-    let own = said.split("RX Port= 0/Queue= 1").nth(1).and_then(|text| text.split("RX-packets:").nth(1));
+    let output = ended(&mut guest);
+    let own = output.split("RX Port= 0/Queue= 1").nth(1).and_then(|text| text.split("RX-packets:").nth(1));
     let own: Option<u64> = own.and_then(|text| text.split_whitespace().next()?.parse().ok());
-    assert_eq!(own, Some(before[1]), "what testpmd counted on the second queue: {said}");
+    assert_eq!(own, Some(before[1]), "what testpmd counted on the second queue: {output}");
     quiet(&mut guest);
 }
 
-/// Asks from the host's side of the tap. An engine that answers requests for every address needs no other's answer to who has it.
+/// Pings from the host's side of the tap. The ARP entry is static, because the engine answers ARP requests for every address.
 fn ask(stage: &mut Stage, guest: &mut Guest, to: &str, mac: &str, requests: u64) {
     let ping = stage.root.program("usr/bin/ping");
     let words: Vec<_> = std::iter::once(ping.get_program()).chain(ping.get_args()).collect();
@@ -144,7 +147,7 @@ fn ask(stage: &mut Stage, guest: &mut Guest, to: &str, mac: &str, requests: u64)
         "\"$busybox\" arp -s {to} {mac}; for n in $(\"$busybox\" seq 10); do ! {ping} -n -q -c 1 -W 1 {to} >/dev/null || break; done"
     );
     let text = stage.namespace.run(&format!("{ready}; {ping} -n -q -f -w 30 -c {requests} {to}"), ANSWERED);
-    // With a deadline it asks until so many have been answered.
+    // With a deadline `ping` asks until `requests` were answered.
     let (answered, text) = match text {
         Ok(text) => (pinged(&text)[1], text),
         Err(error) => (0, error.to_string()),
@@ -152,7 +155,7 @@ fn ask(stage: &mut Stage, guest: &mut Guest, to: &str, mac: &str, requests: u64)
     assert!(answered >= requests, "{to}: {text}\n{}", ended(guest));
 }
 
-/// A guest with an adapter at each of the first ports, which testpmd has taken, with these options.
+/// A guest with an adapter at each of the first ports, bound by testpmd, with these options.
 fn polling(stage: &Stage, folder: &Folder, ports: u8, options: &str) -> Guest {
     let layer = well(Layer::lay("dpdk", PACKAGES, &mut |line| eprintln!("{line}")));
     let archive = well(layer.archive(&[&[TESTPMD], &DRIVERS[..]].concat()));
@@ -162,7 +165,7 @@ fn polling(stage: &Stage, folder: &Folder, ports: u8, options: &str) -> Guest {
         drivers: vec!["uio_pci_generic".into()],
         archive: Some(well(folder.write("dpdk.cpio", archive))),
         append: vec!["hugepages=64".into()],
-        // DPDK asks for SSE 4.2, which QEMU's default processor has not.
+        // DPDK needs SSE 4.2, which QEMU's default processor lacks.
         devices: ["-cpu", "max"].map(str::to_owned).into(),
         ..GuestConfig::new(Kernel::V6_12)
     };
@@ -174,16 +177,16 @@ fn polling(stage: &Stage, folder: &Folder, ports: u8, options: &str) -> Guest {
         "-i --cmdline-file=/tmp/first --forward-mode=icmpecho --port-topology=loop --nb-cores=1 --total-num-mbufs=8192";
     let testpmd =
         format!("/{TESTPMD} -l 0,1 --no-telemetry {drivers} -- {engine} {options} </tmp/typed >/tmp/said 2>&1");
-    // A frame to an address that the switch has not learnt yet comes to all of them: one is to answer.
+    // Not promiscuous: a frame to an address that the switch has not learnt reaches all ports, and only one must answer.
     let first = "printf 'set promisc all off\\nstart\\n' >/tmp/first; mkfifo /tmp/typed; (sleep 7200 >/tmp/typed &)";
     sh(&mut guest, &format!("{first}; ({testpmd}; echo $? >/tmp/ended) >/dev/null 2>&1 &"));
-    // What comes before its driver runs is nobody's to count.
+    // Frames before the driver runs are counted nowhere.
     let forwards = "until grep -q '^testpmd> start' /tmp/said || [ -s /tmp/ended ]; do usleep 20000; done";
     well(guest.succeed(forwards, ANSWERED));
     guest
 }
 
-/// What testpmd has said, with what it knows of its ports.
+/// Ends testpmd. Returns its output, with its counters of the ports.
 fn ended(guest: &mut Guest) -> String {
     let typed = "show port info all\nshow port stats all\nquit\n";
     let output = guest.succeed(
@@ -195,15 +198,15 @@ fn ended(guest: &mut Guest) -> String {
     output.unwrap_or_else(|error| panic!("{error}\n{}", sh(guest, "tail -n 40 /tmp/said")))
 }
 
-/// The frames in and out of the port with this address, which this driver is to have.
-fn statistics(said: &str, mac: &str, driver: &str) -> [u64; 2] {
-    let mut about = said.split("Infos for port ").skip(1);
+/// Frames in and out of the port with this address. The port must have this driver.
+fn statistics(output: &str, mac: &str, driver: &str) -> [u64; 2] {
+    let mut about = output.split("Infos for port ").skip(1);
     let about = about.find(|text| text.to_lowercase().contains(&format!("mac address: {mac}")));
-    let about = about.unwrap_or_else(|| panic!("no port {mac}: {said}"));
+    let about = about.unwrap_or_else(|| panic!("no port {mac}: {output}"));
     assert!(about.contains(&format!("Driver name: {driver}\n")), "{about}");
     let number = about.split_whitespace().next().unwrap_or_default();
-    let counts = said.split_once(&format!("NIC statistics for port {number} "));
-    let (_, counts) = counts.unwrap_or_else(|| panic!("no statistics of port {number}: {said}"));
+    let counts = output.split_once(&format!("NIC statistics for port {number} "));
+    let (_, counts) = counts.unwrap_or_else(|| panic!("no statistics of port {number}: {output}"));
     let count = |name: &str| counts.split_once(name).and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok());
     ["RX-packets:", "TX-packets:"].map(|name| count(name).unwrap_or_else(|| panic!("no {name} {counts}")))
 }

@@ -1,4 +1,4 @@
-//! A driver's working life: it probes, carries, changes its mind, leaves and comes back.
+//! A driver's life: it probes, carries frames, changes settings, is removed and comes back.
 
 use nicety_adapters::find;
 use nicety_guests::{Guest, Kernel};
@@ -9,10 +9,10 @@ use crate::{
     user_mode::machine,
 };
 
-/// How often an interface goes down, and a driver goes, usually and of everything.
+/// Number of times that an interface goes down, and that a driver is removed, in a normal and in a full run.
 const ROUNDS: [u32; 2] = [3, 100];
 
-/// How Linux names the driver of each.
+/// Linux's name for the driver of each adapter.
 fn driver(adapter: &str) -> &'static str {
     find(adapter).map_or("?", |entry| entry.about.linux.driver)
 }
@@ -28,7 +28,7 @@ fn carries(adapter: &str, kernel: Kernel) {
     carries_between(adapter, both(adapter, kernel));
 }
 
-/// Frames of every kind, both ways.
+/// Sends frames of every kind, in both directions.
 pub fn carries_between(adapter: &str, (stage, mut left, mut right): (Stage, Guest, Guest)) {
     let info = sh(&mut left, "ethtool -i eth0");
     assert!(info.starts_with(&format!("driver: {}\n", driver(adapter))), "{info}");
@@ -62,7 +62,7 @@ pub fn carries_between(adapter: &str, (stage, mut left, mut right): (Stage, Gues
     }
 }
 
-/// Packets that the guest cuts and checksums itself go the same way.
+/// Packets that the guest segments and checksums itself arrive as well.
 fn without_offloads(left: &mut Guest, right: &mut Guest) {
     sh(left, "ethtool -K eth0 tso off gso off tx off sg off rx off 2>&1 || true");
     send(left, right, &address(2), 2);
@@ -102,14 +102,14 @@ fn jumbo(left: &mut Guest, right: &mut Guest, mtu: u32) {
     send(right, left, &address(1), 8);
 }
 
-fn leaves_and_comes_back(adapter: &str, kernel: Kernel) {
+fn restart_driver(adapter: &str, kernel: Kernel) {
     println!("{adapter} with kernel {kernel}");
     let driver = driver(adapter);
-    goes_and_returns(both(adapter, kernel), (&format!("rmmod {driver}"), &format!("modprobe {driver}")));
+    restart_interface_and_driver(both(adapter, kernel), (&format!("rmmod {driver}"), &format!("modprobe {driver}")));
 }
 
-/// An interface goes down under traffic and comes up, and a driver goes and comes back, by these two commands.
-pub fn goes_and_returns((stage, mut left, mut right): (Stage, Guest, Guest), (go, come): (&str, &str)) {
+/// An interface goes down under traffic and comes up; a driver is removed and comes back with the commands `go` and `come`.
+pub fn restart_interface_and_driver((stage, mut left, mut right): (Stage, Guest, Guest), (go, come): (&str, &str)) {
     let carrier = "until [ \"$(cat /sys/class/net/eth0/carrier 2>/dev/null)\" = 1 ]; do usleep 20000; done";
     let up = format!("ip addr add {}/24 dev eth0 && ip link set eth0 up && {carrier}", address(1));
     let come = format!("{come} && until [ -e /sys/class/net/eth0 ]; do usleep 20000; done; {up}");
@@ -121,8 +121,8 @@ pub fn goes_and_returns((stage, mut left, mut right): (Stage, Guest, Guest), (go
             stage.wait_more("frames for the driver", 50, || stage.received("vm1"));
             sh(&mut left, go);
             if go != down {
-                // Frames keep coming: into rings that nobody has any more. Linux's virtio_net leaves its rings as they are when its
-                // interface goes down, and frames wait there and in the port's buffer.
+                // Frames still arrive, into rings without a driver. Linux's virtio_net keeps its rings when its interface goes
+                // down: frames wait there and in the port's buffer.
                 stage.wait_more("frames for nobody", 20, || stage.dropped("vm1"));
             }
             sh(&mut left, come);
@@ -130,7 +130,7 @@ pub fn goes_and_returns((stage, mut left, mut right): (Stage, Guest, Guest), (go
         }
         println!("{} times `{go}` and `{come}` under traffic", ROUNDS[usize::from(is_full())]);
     }
-    // A ping may be lost in a flood.
+    // A flood may lose a ping.
     sh(&mut right, "killall netperf ping || true");
     sh(&mut left, "touch /tmp/enough; killall ping || true");
     ping(&mut left, "", &address(2));
@@ -143,8 +143,8 @@ pub fn goes_and_returns((stage, mut left, mut right): (Stage, Guest, Guest), (go
     assert_eq!((&report["guest_errors"], &report["bad_accesses"]), (&0.into(), &0.into()), "{report}");
 }
 
-/// Datagrams and requests to the left guest, which sends requests of its own whenever it has an interface. It always has the same
-/// address: nobody is to ask for it while it is away.
+/// Sends datagrams and requests to the left guest, which sends its own requests whenever it has an interface. The left guest's
+/// address is static: no ARP requests while it is away.
 fn floods(left: &mut Guest, right: &mut Guest) {
     sh(left, "netserver -4 >/dev/null </dev/null 2>&1");
     let known = "ip neigh replace 10.9.3.1 lladdr 52:54:00:4e:03:01 dev eth0 nud permanent";
@@ -165,7 +165,7 @@ fn kernel_6_12_carries_over_every_adapter() {
     entries().iter().for_each(|entry| carries(entry.about.name, Kernel::V6_12));
 }
 
-/// In QEMU each of its accesses is a message that its guest waits for: a frame takes it some 20 ms.
+/// In QEMU each access is a message that the guest waits for: a frame takes some 20 ms.
 #[test]
 fn both_kernels_ping_and_send_a_little_both_ways_over_an_ne2k_pci() {
     if !is_asked("ne2k_pci") {
@@ -193,12 +193,12 @@ fn both_kernels_ping_and_send_a_little_both_ways_over_an_ne2k_pci() {
 #[test]
 fn every_driver_goes_down_and_is_removed_under_traffic_and_comes_back() {
     for entry in entries() {
-        leaves_and_comes_back(entry.about.name, Kernel::V6_12);
+        restart_driver(entry.about.name, Kernel::V6_12);
     }
-    leaves_and_comes_back("e1000", Kernel::V6_1);
+    restart_driver("e1000", Kernel::V6_1);
 }
 
-/// Registers, EEPROM, interrupt, loopback, link: what QEMU's own e1000 fails.
+/// Registers, EEPROM, interrupt, loopback, link: QEMU's own e1000 fails these tests.
 #[test]
 fn the_e1000_passes_every_self_test_of_its_driver() {
     side_by_side(&Kernel::ALL, |&kernel| {

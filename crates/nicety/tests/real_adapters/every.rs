@@ -1,4 +1,4 @@
-//! A guest with an adapter of each kind, each in a network of its own, and a guest beside it.
+//! A guest with an adapter of each kind, each in a network of its own, and a second guest as peer.
 
 use nicety_adapters::Entry;
 use nicety_guests::{Guest, GuestConfig};
@@ -8,18 +8,18 @@ use crate::{
     user_mode::machine,
 };
 
-/// Blocks of what is sent without DMA, which its driver moves word by word, and with it: a mebibyte.
+/// Blocks to send, without DMA (the driver moves them word by word) and with it: a mebibyte.
 const BLOCKS: [u32; 2] = [2, 16];
 
 /// Waits until an interface has carrier.
 pub const CARRIER: &str = "until [ $(cat /sys/class/net/$name/carrier) = 1 ]; do usleep 20000; done";
 
-/// The network of each adapter is its own, so that the kernel has no choice which way to go.
+/// Each adapter has its own network, so the kernel has only one route.
 pub fn address(number: u8, host: u8) -> String {
     format!("10.9.{}.{host}", 10 + number)
 }
 
-/// See the module's page.
+/// See the module's documentation.
 pub struct Every {
     pub stage: Stage,
     pub adapters: Vec<(&'static Entry, u8)>,
@@ -28,7 +28,7 @@ pub struct Every {
 }
 
 impl Every {
-    /// The guest is that of a configuration, with the adapters.
+    /// Starts a guest with this configuration and these adapters.
     pub fn new(all: &[&'static Entry], config: impl FnOnce(&Stage) -> GuestConfig) -> Every {
         let adapters: Vec<(&Entry, u8)> = all.iter().copied().zip(1..).collect();
         let last = adapters.len() as u8 + 1;
@@ -42,7 +42,7 @@ impl Every {
         Every { stage, adapters, guest, peer }
     }
 
-    /// A command in the guest, with the name of an adapter's interface in `$name`; its output.
+    /// Runs a command in the guest, with the name of an adapter's interface in `$name`. Returns its output.
     #[track_caller]
     pub fn at(&mut self, (entry, number): (&Entry, u8), command: &str) -> String {
         let mac = port(entry.about.name, number).mac;
@@ -50,9 +50,9 @@ impl Every {
         sh(&mut self.guest, &format!("{find}; {command}"))
     }
 
-    /// Gives every adapter its address, and the other guest one in each network.
+    /// Gives each adapter its address, and the other guest one in each network.
     pub fn set_up(&mut self) {
-        // An address is answered for by its own interface alone.
+        // An interface answers ARP only for its own address.
         let own = "cd /proc/sys/net/ipv4/conf/all; echo 1 >arp_ignore; echo 2 >arp_announce";
         sh(&mut self.guest, own);
         sh(&mut self.peer, "ip link set eth0 up");
@@ -64,7 +64,7 @@ impl Every {
         }
     }
 
-    /// Requests and a mebibyte each way over each adapter.
+    /// Sends requests, and a mebibyte in each direction, over each adapter.
     pub fn carries(&mut self) {
         for (entry, number) in &self.adapters {
             let name = format!("vm{number}");
@@ -82,7 +82,8 @@ impl Every {
         }
     }
 
-    /// Every adapter is up, and its driver has broken no rule. `holes`: what it reads where no registers are.
+    /// Checks that every adapter is up, and that its driver has broken no rule. `holes`: expected reads where the chip has no
+    /// registers.
     pub fn are_up(&self, holes: impl Fn(&str) -> u64) {
         for (entry, number) in &self.adapters {
             let (name, report) = (entry.about.name, self.stage.report(&format!("vm{number}")));

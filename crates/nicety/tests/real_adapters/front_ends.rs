@@ -1,6 +1,6 @@
-//! Every vhost-user front end of others that can be had, over every kind of ring that it has: QEMU with one to eight pairs of queues, and
-//! DPDK's virtio-user; both where they listen, and the daemon connects; Debian's user-mode kernel. Our own build of that is in
-//! `user_mode.rs`, the crate `vhost`'s front end in the tests of `nicety-vhost-user`.
+//! Independent vhost-user front ends, as many as are available, with every kind of ring that they have: QEMU with one to eight
+//! queue pairs, and DPDK's virtio-user; both also as the listening side, to which the daemon connects; and Debian's user-mode
+//! kernel. Our own build of that kernel is in `user_mode.rs`, the crate `vhost`'s front end in the tests of `nicety-vhost-user`.
 
 use std::{
     fs,
@@ -17,12 +17,12 @@ use nicety_lab::packets::PACKAGES;
 
 use crate::stage::{IN_HAND, LATER, Stage, address, ping, pinged, port, quiet, send, sh, well};
 
-/// Pairs of queues of a port, at most.
+/// Most queue pairs of a port.
 const PAIRS: u8 = 8;
-/// Until testpmd has answered.
+/// Time limit until testpmd has answered.
 const ANSWERED: Duration = Duration::from_secs(60);
 
-/// A guest in QEMU whose device has eight pairs, of which its driver uses one, two and so on.
+/// A guest in QEMU whose device has eight queue pairs; its driver uses one, two and so on.
 fn every_count_of_pairs(words: &str) {
     let mut ports = [port("virtio-net", 1), port("e1000", 2)];
     ports[0].more = format!("queues = {PAIRS}\n");
@@ -63,8 +63,8 @@ fn qemu_s_guest_carries_with_one_to_eight_pairs_of_packed_rings() {
     every_count_of_pairs("packed=on,");
 }
 
-/// The package, whose kernel runs with the libraries of every Debian from 12 on, and the modules of that kernel which virtio-net consists
-/// of, in the order of loading.
+/// The package with a kernel that runs with the libraries of every Debian from 12 on; and that kernel's modules for virtio-net, in
+/// the order of loading.
 const DEBIAN_S: &[&str] = &["user-mode-linux/bookworm"];
 const MODULES: [&str; 3] = ["net/core/failover.ko", "drivers/net/net_failover.ko", "drivers/net/virtio_net.ko"];
 
@@ -93,20 +93,21 @@ fn debian_s_user_mode_kernel_carries() {
     assert_eq!(report["guest_errors"], 0, "{report}");
 }
 
-/// testpmd at a port, which ends with it.
+/// testpmd at a port; it ends when this is dropped.
 struct Testpmd(Child);
 
 impl Drop for Testpmd {
     fn drop(&mut self) {
-        let _it_may_have_ended = self.0.kill();
+        let _ended_already = self.0.kill();
         let _status = self.0.wait();
     }
 }
 
 impl Testpmd {
-    /// Answers echo requests by a virtio-user device with these words, at the stage's first port. `engine`: words for testpmd itself.
+    /// Answers echo requests with a virtio-user device of these options, at the stage's first port. `engine`: arguments for testpmd
+    /// itself.
     fn start(stage: &Stage, layer: &Layer, folder: &Folder, words: &str, engine: &[&str]) -> Testpmd {
-        let said = well(fs::File::create(folder.path().join("said")));
+        let log = well(fs::File::create(folder.path().join("said")));
         let mut command: Command = layer.program("usr/bin/dpdk-testpmd");
         command.args([
             "-l",
@@ -128,7 +129,7 @@ impl Testpmd {
         command.args(["--vdev", &format!("net_virtio_user0,path={},mac={mac},{words}", socket.display())]);
         command.args(["--", "-i", "--auto-start", "--forward-mode=icmpecho", "--port-topology=loop", "--nb-cores=1"]);
         command.args(["--total-num-mbufs=8192"]).args(engine);
-        command.stdin(Stdio::piped()).stdout(well(said.try_clone())).stderr(said);
+        command.stdin(Stdio::piped()).stdout(well(log.try_clone())).stderr(log);
         Testpmd(well(command.spawn()))
     }
 
@@ -143,7 +144,7 @@ impl Testpmd {
     }
 }
 
-/// What a virtio-user is asked to take, and what it says that it has taken (DPDK's virtio_ethdev.c, `set_rxtx_funcs`).
+/// Options of a virtio-user, and its message about the receive path chosen (DPDK's virtio_ethdev.c, `set_rxtx_funcs`).
 const KINDS: [(&str, &[&str], &str); 6] = [
     ("queues=1,in_order=0", &[], "using mergeable buffer Rx path"),
     ("queues=1,in_order=0,mrg_rxbuf=0", &[], "using standard Rx path"),
@@ -170,22 +171,22 @@ fn dpdk_s_virtio_user_answers_every_request_over_split_packed_ordered_and_vector
     for (words, engine, path) in KINDS {
         let folder = well(Folder::new());
         let testpmd = Testpmd::start(&stage, &layer, &folder, words, engine);
-        let said = || fs::read_to_string(folder.path().join("said")).unwrap_or_default();
+        let log = || fs::read_to_string(folder.path().join("said")).unwrap_or_default();
         let ready = format!(
             "\"$busybox\" arp -s {to} {}; for n in $(\"$busybox\" seq 30); do ! {program} -n -q -c 1 -W 1 {to} >/dev/null || break; done",
             port("virtio-net", 1).mac
         );
-        // Small ones and full ones, around every ring many times; a damaged answer is told.
+        // Small and full packets, many times around each ring; ping reports damaged answers.
         let asked = |size| format!("{program} -n -q -f -w 40 -c 5000 -s {size} {to}");
         let text = stage.namespace.run(&format!("{ready}; {}; {}", asked(18), asked(1400)), ANSWERED + LATER);
-        let text = text.unwrap_or_else(|error| panic!("{words}: {error}\n{}", said()));
-        // With a deadline it asks until so many have been answered.
+        let text = text.unwrap_or_else(|error| panic!("{words}: {error}\n{}", log()));
+        // With a deadline `ping` asks until the count was answered.
         let counts = text.lines().filter_map(|line| line.split_once(" packets transmitted, ")?.1.split(' ').next());
         let answered: Vec<u32> = counts.filter_map(|count| count.parse().ok()).filter(|&count| count >= 5000).collect();
         let damaged = ["wrong data", "duplicates"].iter().any(|word| text.contains(word));
-        assert!(answered.len() == 2 && !damaged, "{words}: {text}\n{}", said());
+        assert!(answered.len() == 2 && !damaged, "{words}: {text}\n{}", log());
         testpmd.quit();
-        assert!(said().contains(path), "{words}: {}", said());
+        assert!(log().contains(path), "{words}: {}", log());
         stage.wait_until("nobody is there", || stage.report("vm1")["condition"] == "waiting");
         println!("{words}: {path}");
     }
@@ -193,16 +194,17 @@ fn dpdk_s_virtio_user_answers_every_request_over_split_packed_ordered_and_vector
     assert_eq!(report["guest_errors"], 0, "{report}");
 }
 
-/// A virtio-user that listens: with one pair of split rings, in order, mergeable and vectorised, and with four pairs of packed ones.
+/// A virtio-user that listens: with one pair of split rings, in order, mergeable and vectorised, and with four pairs of packed
+/// rings.
 const LISTENING: [(&str, &[&str]); 4] = [
     ("server=1,queues=1,in_order=1", &[]),
     ("server=1,queues=1,in_order=0", &[]),
     ("server=1,queues=1,in_order=0,mrg_rxbuf=0,vectorized=1", &["--rx-offloads=0"]),
     ("server=1,queues=4,packed_vq=1", &["--rxq=4", "--txq=4", "--disable-rss"]),
 ];
-/// How often the daemon is killed under each.
+/// Number of times that the daemon is killed under each.
 const KILLS: u64 = 2;
-/// Answered between two kills, at least.
+/// Fewest answers between two kills.
 const BETWEEN: u64 = 1000;
 
 #[test]
@@ -217,7 +219,7 @@ fn a_virtio_user_that_listens_is_found_again_by_a_daemon_that_was_killed_under_t
     for (words, engine) in LISTENING {
         let folder = well(Folder::new());
         let testpmd = Testpmd::start(&stage, &layer, &folder, words, engine);
-        let said = || fs::read_to_string(folder.path().join("said")).unwrap_or_default();
+        let log = || fs::read_to_string(folder.path().join("said")).unwrap_or_default();
         let (mut ping, answers) = (stage.root.program("usr/bin/ping"), folder.path().join("answers"));
         ping.args(["-n", "-q", "-f", "-s", "1400", &to]);
         let ping = well(stage.namespace.start(&ping, &answers));
@@ -233,9 +235,9 @@ fn a_virtio_user_that_listens_is_found_again_by_a_daemon_that_was_killed_under_t
             sent - answered
         );
         assert!(twice <= KILLS * IN_HAND, "{twice} answered twice");
-        assert!(answered > (KILLS + 1) * BETWEEN / 2 && 2 * answered > sent, "{answered} of {sent}\n{}", said());
+        assert!(answered > (KILLS + 1) * BETWEEN / 2 && 2 * answered > sent, "{answered} of {sent}\n{}", log());
         let report = stage.report("vm1");
-        assert_eq!((&report["condition"], &report["guest_errors"]), (&"up".into(), &0.into()), "{report}\n{}", said());
+        assert_eq!((&report["condition"], &report["guest_errors"]), (&"up".into(), &0.into()), "{report}\n{}", log());
         testpmd.quit();
         let nobody =
             || stage.report("vm1")["sentence"].as_str().is_some_and(|why| why.contains(": nobody listens there; "));

@@ -1,4 +1,4 @@
-//! What a received frame costs a guest's kernel, counted in its instructions: the translator's clock goes on by one for each.
+//! Cost of a received frame for a guest's kernel, in its instructions: the translator's clock advances by one for each.
 
 use nicety_guests::{Accel, Guest, GuestConfig, Kernel};
 use nicety_trials::extent::is_asked;
@@ -8,13 +8,13 @@ use crate::{
     user_mode::machine,
 };
 
-/// The one that the others are held against, and those.
+/// The reference adapter, and the adapters compared with it.
 const COMPARED: [&str; 3] = ["vmxnet3", "e1000e", "igb"];
-/// Received one after the other: the first run of netperf costs a thousand million instructions whatever it carries, each a few million;
-/// what the last one costs more than the one before it is its frames' alone.
+/// Bytes to receive, one run after the other. The first run of netperf costs a thousand million instructions whatever it carries,
+/// each later one a few million: so the difference between the last two runs is the cost of their frames alone.
 const BYTES: [u64; 3] = [1_000_000, 10_000_000, 70_000_000];
 
-/// Instructions so far: all that the clock has gone on by, but for what it was idle, as `/proc/timer_list` has both.
+/// Instructions so far: the clock without its idle time; `/proc/timer_list` has both.
 fn busy(guest: &mut Guest) -> u64 {
     let text = sh(guest, "grep -E '^now at|idle_sleeptime' /proc/timer_list");
     let number = |word: &str| {
@@ -25,7 +25,7 @@ fn busy(guest: &mut Guest) -> u64 {
     number("now at") - number("idle_sleeptime")
 }
 
-/// Instructions and frames of a TCP connection that sends the guest so many bytes.
+/// Instructions and frames of a TCP connection that sends `bytes` bytes to the guest.
 fn received(stage: &Stage, guest: &mut Guest, bytes: u64) -> [u64; 2] {
     let before = [busy(guest), stage.received("vm1")];
     sh(guest, &format!("netperf -4 -H {} -t TCP_MAERTS -l -{bytes} -P 0", address(2)));

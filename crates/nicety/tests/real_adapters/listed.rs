@@ -1,4 +1,4 @@
-//! What `lspci -vv` lists of each chip.
+//! The `lspci -vv` output for each chip.
 
 use nicety_adapters::{Entry, REGISTRY};
 use nicety_guests::{Guest, Layer};
@@ -8,9 +8,10 @@ use crate::{
     user_mode::{machine, take},
 };
 
-/// What a user-mode kernel's PCI host has room for (`MAX_DEVICES` in virt-pci.c).
+/// Most functions of a user-mode kernel's PCI host (`MAX_DEVICES` in virt-pci.c).
 const FUNCTIONS: usize = 8;
-/// What stands in a chip's list, by its datasheet: 317453 (8254x), 318694 (82574), 320961 (82576), 19436 (PCnet-PCI II), RTL8139C, RTL8029AS.
+/// Expected entries of a chip, from its datasheet: 317453 (8254x), 318694 (82574), 320961 (82576), 19436 (PCnet-PCI II), RTL8139C,
+/// RTL8029AS.
 const LISTED: [(&str, &[&str]); 10] = [
     ("e1000", &["66MHz+", "DEVSEL=medium", "[size=128K]", "[dc] Power Management version 2", "DSI+"]),
     ("e1000-82545em", &["66MHz+", "DEVSEL=medium", "[size=128K]", "[dc] Power Management version 2", "DSI+"]),
@@ -61,7 +62,7 @@ fn lspci_lists_every_chip_with_its_own_capabilities_and_its_driver() {
         for (list, entry) in text.split("\n\n").zip(some) {
             let about = entry.about;
             let identity = format!("{:04x}:{:04x}", about.pci.0, about.pci.1);
-            // Linux drives virtio's function by one driver, and the network device on it by another.
+            // Linux binds one driver to virtio's PCI function, and another to the network device on it.
             let driver = if about.linux.driver == "virtio_net" { "virtio-pci" } else { about.linux.driver };
             let driver = format!("Kernel driver in use: {driver}");
             let own = LISTED.iter().find(|(name, _)| *name == about.name).map_or(&[][..], |(_, listed)| listed);
@@ -92,7 +93,7 @@ fn an_intel_chip_has_vmwares_subsystem_where_the_port_says_so_and_its_driver_tak
         let text = sh(&mut guest, &format!("cd {device}; cat device subsystem_vendor subsystem_device"));
         let (vendor, subsystem) = about.vmware_subsystem.unwrap();
         assert_eq!(text, format!("{:#06x}\n{vendor:#06x}\n{subsystem:#06x}\n", about.pci.1), "{}", about.name);
-        // Words 0x0b and 0x0c of the EEPROM, as the driver reads it.
+        // Words 0x0b and 0x0c of the EEPROM, as the driver reads them.
         let bytes = sh(&mut guest, &format!("ethtool -e eth{interface} offset 0x16 length 4 raw on | od -An -tx2"));
         assert_eq!(bytes.trim(), format!("{subsystem:04x} {vendor:04x}"), "{}", about.name);
     }

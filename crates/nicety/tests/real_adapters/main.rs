@@ -1,7 +1,7 @@
-//! Every adapter of ours under unmodified Linux drivers, in user-mode kernels and in an unmodified QEMU, on the daemon as a person
+//! All our adapters under unmodified Linux drivers, in user-mode kernels and in an unmodified QEMU, with the daemon as a person
 //! starts it.
 //!
-//! Not among `cargo test`'s targets, for they need the network once and minutes of translation: `cargo xtask test --only
+//! Not among `cargo test`'s targets, because they need the network once and minutes of translation: `cargo xtask test --only
 //! guests` and `cargo test -p nicety --test real_adapters -- --test-threads 1` run them. Every wait in here is bounded.
 
 mod boot;

@@ -1,4 +1,4 @@
-//! What user-mode guests do for a frame, counted: messages whose answer they wait for, and reads of descriptors.
+//! Cost of a frame for user-mode guests: messages whose answer they wait for, and reads of descriptors.
 
 use std::fs;
 
@@ -9,10 +9,10 @@ use nicety_guests::{
 
 use crate::stage::{HOST, Stage, ping, port, quiet, sh, well};
 
-/// Frames that the guest sends, and as many that it receives.
+/// Frames that the guest sends; it receives as many.
 const ECHOES: u64 = 500;
 
-/// A guest with one processor at the one port of a daemon.
+/// A guest with one processor at the single port of a daemon.
 fn one(adapter: &str, more: &str, words: &[&str]) -> (Stage, Guest) {
     let mut port = port(adapter, 1);
     port.more = more.to_owned();
@@ -29,7 +29,7 @@ fn echoes(guest: &mut Guest) {
     assert!(text.contains(&format!("{ECHOES} received")), "{text}");
 }
 
-/// Messages that the guest has sent and that it has waited for, and register accesses that the daemon has seen.
+/// Messages that the guest has sent, messages that it has waited for, and register accesses that the daemon has seen.
 #[derive(Debug)]
 struct Counts {
     messages: u64,
@@ -67,7 +67,7 @@ fn a_user_mode_guest_waits_for_vmxnet3s_commands_and_not_for_doorbells_and_masks
         let now = Counts::of(&stage, &mut guest).since(&before);
         println!("{words:?}: {ECHOES} echoes, {now:?}");
         assert!(now.writes >= ECHOES, "each frame rings: {now:?}");
-        // Besides reads, whose answer is what they are for, a few commands of the network's own may come.
+        // Only reads need an answer; in addition there may be a few commands for the network's own changes.
         assert!(now.waits <= now.reads + 20, "{now:?}");
 
         let before = Counts::of(&stage, &mut guest);
@@ -113,7 +113,7 @@ fn a_user_mode_guest_posts_to_a_device_of_which_nothing_can_be_mapped() {
 fn a_user_mode_guest_moves_a_frame_through_an_ne2000s_port_in_one_message_and_waits_for_what_it_reads() {
     let (stage, mut guest) = one("ne2k_pci", "", &[]);
     let before = Counts::of(&stage, &mut guest);
-    // A frame of 1514 bytes each way: 379 accesses to the data port out, and as many in.
+    // A frame of 1514 bytes in each direction: 379 accesses to the data port out, and as many in.
     let text = sh(&mut guest, &format!("/usr/bin/ping -n -q -c {ECHOES} -i 0.002 -s 1472 {HOST}"));
     assert!(text.contains(&format!("{ECHOES} received")), "{text}");
     let now = Counts::of(&stage, &mut guest).since(&before);
@@ -134,7 +134,7 @@ fn a_user_mode_guest_waits_for_what_it_reads_of_a_pcnet_and_for_what_stops_it() 
     assert!(now.writes >= 2 * ECHOES, "RAP and CSR0 for each frame: {now:?}");
     assert!(now.waits <= now.reads + 20, "{now:?}");
 
-    // Its driver stops the chip to set a filter, which must be over before it goes on.
+    // The driver stops the chip to set a filter, and must wait until it has stopped.
     let before = Counts::of(&stage, &mut guest);
     sh(&mut guest, "for n in $(seq 5); do ip link set eth0 promisc on; ip link set eth0 promisc off; done");
     let now = Counts::of(&stage, &mut guest).since(&before);

@@ -1,5 +1,5 @@
-//! QEMU moves a running guest, with its virtio-net, from one daemon to another. Neither daemon knows of the other: QEMU reads the log of
-//! written pages that the first one fills, and tells the second one where the rings stood.
+//! QEMU migrates a running guest with virtio-net from one daemon to another. The daemons do not know each other: QEMU reads the log
+//! of written pages that the first one fills, and passes the rings' positions to the second one.
 
 use std::path::{Path, PathBuf};
 
@@ -12,14 +12,14 @@ use crate::{
     user_mode::machine,
 };
 
-/// Sends the guest away, and waits until it has gone. What QEMU tells of that.
+/// Migrates the guest away, and waits until that is done. Returns QEMU's status.
 fn migrate(monitor: &mut Monitor, to: &str) -> Value {
     monitor.run("migrate-set-parameters", json!({"max-bandwidth": 0}));
     monitor.run("migrate", json!({"uri": to}));
     monitor.wait("query-migrate", "completed", LATER)
 }
 
-/// A stage whose first port's guest may move to another daemon, which a stream joins to the stage's own.
+/// A stage whose first port's guest may move to another daemon. A stream joins that daemon to the stage's own.
 struct Move {
     stage: Stage,
     other: Served,
@@ -42,12 +42,12 @@ impl Move {
         self.place.path().join(name)
     }
 
-    /// Where the guest's memory goes.
+    /// Destination of the guest's memory.
     fn incoming(&self) -> String {
         format!("unix:{}", self.path("incoming").display())
     }
 
-    /// A guest at the first port of one of the daemons. `words`: more of its device's.
+    /// A guest at the first port of one of the daemons. `words`: further options of its device.
     fn config(&self, served: &Served, words: &str, monitor: &str) -> GuestConfig {
         let mut config = GuestConfig { accel: Accel::Tcg, ..GuestConfig::new(Kernel::V6_12) };
         config = served.attach(config.address("eth0", &format!("{}/24", address(1))), "vm1");
@@ -57,7 +57,7 @@ impl Move {
         Monitor::at(config, &self.path(monitor))
     }
 
-    /// The frames that have passed the first port of the other daemon: sent, and received.
+    /// Frames through the first port of the other daemon: sent, and received.
     fn passed(&self) -> [u64; 2] {
         let answer: Value = well(serde_json::from_str(&self.other.ask().unwrap_or_default()));
         let ports = answer["ports"].as_array().cloned().unwrap_or_default();
@@ -67,7 +67,7 @@ impl Move {
     }
 }
 
-/// Begins to send over TCP until told to stop; both sides sum what passes.
+/// Begins to send over TCP, until [`finish`] stops it; both sides compute a checksum.
 pub fn stream(from: &mut Guest, to: &mut Guest, address: &str) {
     let receive = "rm -f /tmp/came; (nc -l -p 9000 -e sh -c 'sha256sum >/tmp/came' >/dev/null 2>&1 &)";
     sh(to, &format!("{receive}; until netstat -ltn | grep -q :9000; do usleep 20000; done"));
@@ -77,7 +77,7 @@ pub fn stream(from: &mut Guest, to: &mut Guest, address: &str) {
     sh(from, &format!("{made}; (({blocks}) | tee /tmp/copy | nc {address} 9000 >/dev/null 2>&1 &)"));
 }
 
-/// Ends a stream; what came is what was sent.
+/// Ends a stream, and compares the checksums of both sides.
 pub fn finish(from: &mut Guest, to: &mut Guest) {
     let sent = sh(from, "touch /tmp/stop; until [ -s /tmp/sent ]; do usleep 20000; done; cat /tmp/sent");
     let came = sh(to, "until [ -s /tmp/came ]; do usleep 20000; done; cat /tmp/came");
@@ -85,7 +85,7 @@ pub fn finish(from: &mut Guest, to: &mut Guest) {
     assert_eq!(came, sent);
 }
 
-/// A guest that may move, one that stays, and the first one's QEMU where it will go.
+/// A guest that may move, one that stays, and the first one's QEMU at the destination.
 fn guests(moving: &Move, words: &str) -> [Guest; 3] {
     let stage = &moving.stage;
     let mut guest = well(Guest::start(&stage.root, moving.config(&stage.served, words, "here")));
@@ -106,7 +106,7 @@ fn moves(words: &str) {
     stream(&mut guest, &mut peer, &address(2));
     stream(&mut peer, &mut guest, &address(1));
     stage.wait_more("frames", 500, || stage.received("vm1"));
-    let told = migrate(&mut Monitor::of(&moving.path("here")), &moving.incoming());
+    let status = migrate(&mut Monitor::of(&moving.path("here")), &moving.incoming());
     let before = moving.passed();
     let goes_on = || moving.passed().iter().zip(before).all(|(now, before)| *now >= before + 500);
     stage.wait_until("frames at the other daemon", goes_on);
@@ -117,7 +117,7 @@ fn moves(words: &str) {
     quiet(&mut moved);
     let report = stage.report("vm1");
     assert_eq!((&report["condition"], &report["guest_errors"]), (&json!("waiting"), &json!(0)), "{report}");
-    println!("{words:?}: down for {} ms, {} bytes of memory sent", told["downtime"], told["ram"]["transferred"]);
+    println!("{words:?}: down for {} ms, {} bytes of memory sent", status["downtime"], status["ram"]["transferred"]);
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn qemu_moves_a_guest_with_packed_rings_too() {
     moves("packed=on,");
 }
 
-/// QEMU has the guest announce itself if its driver can; if not, it asks the daemon to.
+/// QEMU has the guest announce itself if its driver can; otherwise QEMU asks the daemon to.
 #[test]
 fn a_guest_that_says_nothing_is_found_where_it_has_moved_to() {
     for words in ["", "guest_announce=off,"] {

@@ -1,5 +1,6 @@
-//! Mixed traffic, on the adapters that hypervisors serve worst and on paravirtual ones: TCP both ways, requests of every size, datagrams, an
-//! interface that goes down and comes up. Usually for seconds; of everything for two hours, and for ten minutes.
+//! Mixed traffic, on the adapters that hypervisors serve worst and on paravirtual ones: TCP in both directions, requests of every
+//! size, datagrams, an interface that goes down and up. In a normal run for seconds; in a full run for two hours, and for ten
+//! minutes.
 
 use std::{
     thread,
@@ -14,13 +15,13 @@ use crate::{
     user_mode::machine,
 };
 
-/// A chip for each driver.
+/// One chip for each driver.
 const CLASSIC: [&str; 4] = ["pcnet", "rtl8139", "rtl8139-plain", "ne2k_pci"];
-/// The paravirtual adapters that Linux drives.
+/// Paravirtual adapters with a Linux driver.
 const PARAVIRTUAL: [&str; 3] = ["vmxnet3", "virtio-net", "virtio-net-pci"];
-/// How long each carries, usually.
+/// Duration per adapter, in a normal run.
 const SHORT: Duration = Duration::from_secs(8);
-/// How long streams and datagrams run in one round.
+/// Duration of streams and datagrams in one round.
 const STREAMS: Duration = Duration::from_secs(2);
 
 /// Two user-mode guests with this adapter, and a sink for streams in each.
@@ -36,7 +37,7 @@ fn pair(adapter: &str) -> (Stage, [Guest; 2]) {
     (stage, both)
 }
 
-/// Everything at once, and then a file, whose bytes are compared.
+/// All kinds of traffic at once, then a file whose bytes are compared.
 fn round(adapter: &str, stage: &Stage, both: &mut [Guest; 2], number: u32) {
     let before = ["vm1", "vm2"].map(|name| stage.received(name));
     for (guest, peer) in both.iter_mut().zip([address(2), address(1)]) {
@@ -63,7 +64,7 @@ fn round(adapter: &str, stage: &Stage, both: &mut [Guest; 2], number: u32) {
     send(right, left, &address(1), amount(adapter, 8));
 }
 
-/// Each of these adapters at the same time, for seconds, or of everything so long, without a driver's word.
+/// Runs all these adapters at the same time, for seconds, or for `long` in a full run. Drivers must not log anything.
 fn carry(adapters: &[&str], long: Duration) {
     let adapters: Vec<&str> = adapters.iter().copied().filter(|adapter| is_asked(adapter)).collect();
     let lasts = if is_full() { long } else { SHORT };

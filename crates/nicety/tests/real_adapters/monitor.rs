@@ -12,14 +12,14 @@ use serde_json::{Value, json};
 
 use crate::stage::{SOON, well};
 
-/// How often what QEMU tells is looked at.
+/// Polling interval of QEMU's status.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// A connection to it.
+/// A connection to the monitor.
 pub struct Monitor(BufReader<UnixStream>);
 
 impl Monitor {
-    /// Gives a guest such a socket at this path.
+    /// Gives a guest a monitor socket at this path.
     pub fn at(mut config: GuestConfig, path: &Path) -> GuestConfig {
         config.devices.extend(["-qmp".to_owned(), format!("unix:{},server=on,wait=off", path.display())]);
         config
@@ -41,22 +41,22 @@ impl Monitor {
             well(self.0.read_line(&mut line));
             let answer: Value = well(serde_json::from_str(&line));
             assert!(answer.get("error").is_none(), "{command}: {answer}");
-            // There are greetings and events, too.
+            // QEMU also sends greetings and events.
             if let Some(value) = answer.get("return") {
                 return value.clone();
             }
         }
     }
 
-    /// Asks a command until its `status` is this one, at most for `limit`. What QEMU tells then.
+    /// Repeats a command until its answer's `status` is this one, at most for `limit`. Returns that answer.
     pub fn wait(&mut self, command: &str, status: &str, limit: Duration) -> Value {
         let end = Instant::now() + limit;
         loop {
-            let told = self.run(command, json!({}));
-            match told["status"].as_str() {
-                Some(now) if now == status => return told,
-                Some("failed" | "cancelled") => panic!("{told}"),
-                _ => assert!(Instant::now() < end, "it does not become {status}: {told}"),
+            let answer = self.run(command, json!({}));
+            match answer["status"].as_str() {
+                Some(now) if now == status => return answer,
+                Some("failed" | "cancelled") => panic!("{answer}"),
+                _ => assert!(Instant::now() < end, "it does not become {status}: {answer}"),
             }
             std::thread::sleep(LOOK_AGAIN);
         }

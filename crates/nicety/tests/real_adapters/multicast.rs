@@ -1,4 +1,5 @@
-//! Multicast groups: Linux joins and leaves them by IGMPv3 and MLDv2, and ports with snooping are sent what was joined there.
+//! Multicast groups: Linux joins and leaves them by IGMPv3 and MLDv2, and ports with snooping receive only the groups that were
+//! joined there.
 
 use nicety_guests::{Guest, Layer};
 
@@ -7,22 +8,27 @@ use crate::{
     user_mode::{machine, take},
 };
 
-/// Of each protocol: what joins and leaves, and its group.
+/// For each protocol: the option that selects it, its group, and the prefix length.
 const GROUPS: [(&str, &str, &str); 2] = [("-4", "239.1.2.3", "32"), ("-6", "ff15::1:2:3", "128")];
 /// Requests that are sent to a group at once.
 const REQUESTS: u64 = 20;
 
-/// What the daemon says a port is sent.
+/// The groups that a port receives, according to the daemon.
 fn multicasts(stage: &Stage, name: &str) -> Vec<String> {
     let report = stage.report(name);
-    report["multicasts"].as_array().into_iter().flatten().filter_map(|said| said.as_str().map(str::to_owned)).collect()
+    report["multicasts"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.as_str().map(str::to_owned))
+        .collect()
 }
 
 fn wants(stage: &Stage, name: &str, group: &str) -> bool {
-    multicasts(stage, name).iter().any(|said| said.starts_with(group))
+    multicasts(stage, name).iter().any(|entry| entry.starts_with(group))
 }
 
-/// Requests that a guest's kernel has had.
+/// Requests received by a guest's kernel.
 fn heard(guest: &mut Guest, family: &str) -> u64 {
     let counter = match family {
         "-4" => "grep '^Icmp: [0-9]' /proc/net/snmp | cut -d ' ' -f 10",
@@ -31,10 +37,10 @@ fn heard(guest: &mut Guest, family: &str) -> u64 {
     well(sh(guest, counter).trim().parse())
 }
 
-/// Sends requests to a group: which of the other guests' ports were sent them, and whose kernels have had them.
+/// Sends requests to a group. Returns for each other guest whether its port was sent them, and whether its kernel received them.
 fn asked(stage: &Stage, guests: &mut [Guest], family: &str, group: &str) -> (Vec<bool>, Vec<bool>) {
     let [sender, others @ ..] = guests else { panic!("no guests") };
-    // What an adapter does not take, for its guest has not joined, came to it all the same.
+    // Includes frames that the adapter filtered because its guest has not joined: the port was sent them.
     let came = |number: usize| stage.received(&format!("vm{number}")) + stage.dropped(&format!("vm{number}"));
     let before: Vec<(u64, u64)> =
         (2..).zip(&mut *others).map(|(number, guest)| (came(number), heard(guest, family))).collect();
@@ -42,7 +48,7 @@ fn asked(stage: &Stage, guests: &mut [Guest], family: &str, group: &str) -> (Vec
         sender,
         &format!("/usr/bin/ping {family} -n -q -I eth0 -t 1 -c {REQUESTS} -i 0.02 -W 1 {group} >/dev/null || true"),
     );
-    // A few frames of neighbour discovery may be among them, never as many as requests.
+    // A few frames of neighbour discovery may be among them, always fewer than the requests.
     let after = (2..).zip(others).zip(before);
     after
         .map(|((number, guest), (sent, had))| (came(number) - sent >= REQUESTS, heard(guest, family) - had == REQUESTS))
@@ -58,12 +64,12 @@ fn a_group_reaches_the_guests_that_have_joined_it_until_they_leave() {
     };
     let adapters = ["virtio-net", "e1000e", "vmxnet3", "virtio-net"];
     let mut stage = Stage::with((1..).zip(adapters).map(snooped).collect());
-    // busybox's `ip` cannot join.
+    // busybox's `ip` cannot join groups.
     let layer = well(Layer::lay("iproute2", &["iproute2"], &mut |line| eprintln!("{line}")));
     let mut guests =
         (1..=4).map(|number| well(Guest::start(&stage.root, stage.at_port(machine(1), number)))).collect::<Vec<_>>();
     guests.iter_mut().for_each(|guest| stage.ready(guest.wait_ready()));
-    // Who asks is heard by the guests that are there: it asks at once.
+    // The querier asks at once, so the guests that are running hear it.
     change(&mut stage, "uplink add querier kind=querier");
     for guest in &mut guests {
         take(guest, &layer, &[]);
@@ -84,7 +90,7 @@ fn a_group_reaches_the_guests_that_have_joined_it_until_they_leave() {
         );
         println!("{group}: vm2 is sent {:?}, vm4 {:?}", multicasts(&stage, "vm2"), multicasts(&stage, "vm4"));
         sh(&mut guests[2], &format!("/layer/usr/bin/ip addr del {group}/{length} dev eth0"));
-        // Others are asked for, twice, a second apart; vm2 answers.
+        // The querier asks twice for other members, a second apart; vm2 answers.
         stage.wait_until("vm3 has left", || !wants(&stage, "vm3", group));
         let stays = vec![true, false, false];
         assert_eq!(asked(&stage, &mut guests, family, group), (stays.clone(), stays), "{group}: vm3 has left");

@@ -1,4 +1,4 @@
-//! LLDP: the daemon hears lldpd in a guest, and tcpdump reads what an uplink says.
+//! LLDP: the daemon receives lldpd's announcements from a guest, and tcpdump decodes an uplink's.
 
 use nicety_guests::{Guest, Layer};
 
@@ -15,7 +15,7 @@ fn the_daemon_hears_lldpd_and_tcpdump_reads_what_an_uplink_says() {
     let layer = well(Layer::lay("lldp", &["lldpd", "tcpdump"], &mut |line| eprintln!("{line}")));
     let mut guest = stage.ready(Guest::boot(&stage.root, stage.at_port(machine(1), 1)));
     take(&mut guest, &layer, &["usr/sbin/lldpd", "usr/sbin/lldpcli"]);
-    // One of its parts runs as a user of its own, in a folder of its own.
+    // lldpd needs a user and a folder of its own.
     let user = "echo _lldpd:x:100:100::/:/bin/sh >>/etc/passwd; echo _lldpd:x:100: >>/etc/group";
     sh(&mut guest, &format!("{user}; mkdir -p /run/lldpd /var; ln -s /run /var/run; hostname rack7"));
     sh(&mut guest, "(/usr/sbin/lldpd -d -I eth0 >/tmp/said 2>&1 &)");
@@ -28,9 +28,9 @@ fn the_daemon_hears_lldpd_and_tcpdump_reads_what_an_uplink_says() {
     let folder = file.parent().unwrap_or(&file).display();
     sh(&mut guest, &format!("mkdir /seen; mount -t hostfs -o {folder} none /seen"));
     let read = "/layer/usr/bin/tcpdump -Z root -nv -r /seen/seen.pcapng ether proto 0x88cc 2>&1";
-    let said = sh(&mut guest, read);
-    println!("{said}");
+    let text = sh(&mut guest, read);
+    println!("{text}");
     for part in ["LLDP, length", "TTL 121s", "Subtype Local (7): seen", "System Description TLV (6)", "Nicety "] {
-        assert!(said.contains(part), "no `{part}` in {said}");
+        assert!(text.contains(part), "no `{part}` in {text}");
     }
 }

@@ -11,7 +11,7 @@ use crate::{
 const RING_PACKED: usize = 34;
 const IN_ORDER: usize = 35;
 
-/// The features that the guest's driver took, by number.
+/// Features that the guest's driver accepted, by number.
 pub fn features(guest: &mut Guest) -> Vec<usize> {
     let text = sh(guest, "cat /sys/class/net/eth0/device/features");
     (0..).zip(text.trim().chars()).filter(|(_, taken)| *taken == '1').map(|(bit, _)| bit).collect()
@@ -21,7 +21,7 @@ fn carries(stage: &Stage, left: &mut Guest, right: &mut Guest) {
     ping(left, "", &address(2));
     send(left, right, &address(2), 20);
     send(right, left, &address(1), 20);
-    // Small frames, more than a ring holds: around it many times.
+    // Small frames, several times as many as a ring holds.
     sh(left, &format!("/usr/bin/ping -n -q -f -c 3000 -s 1000 {} >/dev/null", address(2)));
     for (guest, name) in [(left, "vm1"), (right, "vm2")] {
         assert_eq!(stage.report(name)["condition"], "up");
@@ -40,12 +40,12 @@ fn linux_in_a_user_mode_kernel_takes_rings_in_order_and_its_control_queue_too() 
         assert!(taken.contains(&IN_ORDER), "{taken:?}");
     }
     carries(&stage, &mut left, &mut right);
-    // Commands: receive modes.
+    // Commands for receive modes.
     sh(&mut left, "ip link set eth0 promisc on; ip link set eth0 promisc off; ifconfig eth0 allmulti");
     ping(&mut left, "", &address(2));
 }
 
-/// QEMU tells where each ring stands in both halves of its base, and leaves the control queue to itself.
+/// QEMU passes the position of each ring in both halves of its base, and handles the control queue itself.
 #[test]
 fn linux_in_qemu_takes_packed_rings_and_carries_to_split_ones() {
     let stage = Stage::new(&["virtio-net", "virtio-net"]);
@@ -60,7 +60,7 @@ fn linux_in_qemu_takes_packed_rings_and_carries_to_split_ones() {
     assert!(taken.contains(&RING_PACKED), "{taken:?}");
     assert!(!features(&mut right).contains(&RING_PACKED));
     carries(&stage, &mut left, &mut right);
-    // The driver starts its rings anew.
+    // The driver sets its rings up again.
     let driver = "/sys/bus/virtio/drivers/virtio_net";
     let again = format!(
         "v=$(basename $(readlink -f /sys/class/net/eth0/device)); echo $v >{driver}/unbind; echo $v >{driver}/bind"

@@ -1,5 +1,5 @@
-//! The PCnet under Linux's pcnet32: what its other users test, and that two of them carry both ways at once for as long as is asked.
-//! QEMU's own model carries no frame between two pcnets, and its guest's driver has been seen to end.
+//! The PCnet under Linux's pcnet32: the tests of its other users; and two of them carry in both directions at once, for as long as
+//! requested. QEMU's own model carries no frame between two pcnets, and its guest's driver has been seen to end.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use crate::{
     user_mode::machine,
 };
 
-/// How long two of them carry, usually and of everything.
-const WHILE: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(600)];
-/// From one look to the next.
-const LOOK: Duration = Duration::from_secs(5);
+/// Duration of traffic between two of them, in a normal and in a full run.
+const DURATION: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(600)];
+/// Interval between two checks.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 fn guests<const N: usize>(adapters: [&str; N]) -> (Stage, [Guest; N]) {
     let stage = Stage::new(&adapters);
@@ -56,10 +56,10 @@ fn two_pcnets_carry_both_ways_at_once_for_ten_seconds_or_of_everything_for_ten_m
     for (guest, peer) in both.iter_mut().zip([2, 1]) {
         sh(guest, &format!("(nc {} 9001 </dev/zero >/dev/null 2>&1 &)", address(peer)));
     }
-    let (begin, lasts) = (Instant::now(), WHILE[usize::from(is_full())]);
+    let (begin, lasts) = (Instant::now(), DURATION[usize::from(is_full())]);
     let mut before = ["vm1", "vm2"].map(|name| stage.received(name));
     while begin.elapsed() < lasts {
-        std::thread::sleep(LOOK);
+        std::thread::sleep(CHECK_INTERVAL);
         let now = ["vm1", "vm2"].map(|name| stage.received(name));
         assert!(now.iter().zip(before).all(|(now, before)| *now > before + 100), "{before:?}, then {now:?}");
         for (guest, peer) in both.iter_mut().zip([2, 1]) {

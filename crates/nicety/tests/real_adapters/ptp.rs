@@ -9,13 +9,14 @@ use crate::stage::{LATER, SOON, Stage, quiet, sh, well};
 /// linuxptp and its libraries, which no guest's image has.
 const PACKAGES: &[&str] = &["libc6", "linuxptp"];
 const FILES: [&str; 3] = ["usr/sbin/ptp4l", "usr/sbin/phc_ctl", "usr/sbin/hwstamp_ctl"];
-/// Until a slave has followed its master for a while, on a busy host.
+/// Time limit until a slave has followed its master for a while, on a busy host.
 const LOCKED: Duration = Duration::from_secs(150);
-/// Offsets that are looked at once it is locked, and within how many nanoseconds: a time stamp of the guest's software is milliseconds off.
+/// Number of offsets to check after the lock, and their limit in nanoseconds: a software time stamp of the guest is milliseconds
+/// off.
 const OFFSETS: usize = 8;
 const NEAR: u64 = 1_000_000;
 
-/// Seconds and nanoseconds that `phc_ctl` shows, in nanoseconds.
+/// The clock of `phc_ctl`, in nanoseconds.
 fn clock(guest: &mut Guest) -> u64 {
     let text = sh(guest, "phc_ctl eth0 get");
     let shown = text.split("clock time is ").nth(1).and_then(|rest| rest.split_whitespace().next());
@@ -25,7 +26,7 @@ fn clock(guest: &mut Guest) -> u64 {
     seconds * 1_000_000_000 + fraction
 }
 
-/// The driver's clock is set, moved and read, and runs as the host's does.
+/// Checks that the driver's clock can be set, moved and read, and advances like the host's.
 fn has_a_clock(guest: &mut Guest, adapter: &str) {
     let shown = sh(guest, "ethtool -T eth0");
     for mode in ["hardware-transmit", "hardware-receive", "hardware-raw-clock"] {
@@ -46,9 +47,9 @@ fn has_a_clock(guest: &mut Guest, adapter: &str) {
     println!("{adapter}: {}", shown.split_whitespace().collect::<Vec<_>>().join(" "));
 }
 
-/// The offsets that the slave has measured since it was locked (state s2), in nanoseconds.
+/// Offsets that the slave has measured since it was locked (state s2), in nanoseconds.
 fn follow(master: &mut Guest, slave: &mut Guest, transport: &str) -> Vec<i64> {
-    // The first leads; whoever was busy hands its time stamp over late.
+    // The first guest is the master. The long timeout is for a busy host, where time stamps arrive late.
     let run = |options: &str| {
         let options = format!(
             "-i eth0 -m -H {transport} --tx_timestamp_timeout 5000 --logSyncInterval -2 --summary_interval -2 {options}"
@@ -59,8 +60,8 @@ fn follow(master: &mut Guest, slave: &mut Guest, transport: &str) -> Vec<i64> {
     sh(slave, &format!("phc_ctl eth0 set 1000000; {}", run("-s")));
     let locked = format!("until [ $(grep -c ' s2 ' /tmp/ptp) -gt {OFFSETS} ]; do usleep 100000; done; cat /tmp/ptp");
     let text = slave.succeed(&locked, LOCKED).unwrap_or_else(|error| {
-        let said = [&mut *master, &mut *slave].map(|guest| sh(guest, "cat /tmp/ptp; ethtool -S eth0 | grep -i stamp"));
-        panic!("{error}\nthe master said\n{}\nthe slave said\n{}", said[0], said[1])
+        let logs = [&mut *master, &mut *slave].map(|guest| sh(guest, "cat /tmp/ptp; ethtool -S eth0 | grep -i stamp"));
+        panic!("{error}\nthe master said\n{}\nthe slave said\n{}", logs[0], logs[1])
     });
     for guest in [master, slave] {
         well(guest.succeed("kill $(cat /tmp/pid); ! grep 'timed out\\|FAULTY' /tmp/ptp", SOON));
@@ -77,7 +78,7 @@ fn ptp4l_follows_with_hardware_time_stamps_over_an_e1000e_and_an_igb() {
     let stage = Stage::new(&["e1000e", "igb"]);
     let [mut e1000e, mut igb] = [1, 2].map(|number| {
         let mut config = GuestConfig { archive: Some(archive.clone()), ..stage.config(Kernel::V6_12, number) };
-        // What a kernel takes for its TSC's rate on a busy host may be a tenth of it: its time-outs would be, too.
+        // On a busy host a kernel's estimate of its TSC rate may be ten times too low, and so would be its timeouts.
         config.append.push("clocksource=hpet".into());
         well(Guest::start(&stage.root, config))
     });
@@ -86,7 +87,7 @@ fn ptp4l_follows_with_hardware_time_stamps_over_an_e1000e_and_an_igb() {
     assert_eq!(sh(&mut igb, "cat /sys/devices/system/clocksource/clocksource0/current_clocksource"), "hpet\n");
     has_a_clock(&mut e1000e, "e1000e");
     has_a_clock(&mut igb, "igb");
-    // Over Ethernet, and over UDP: the chips find its messages otherwise.
+    // Over Ethernet, and over UDP: the chips detect PTP messages differently.
     for (name, transport) in [("e1000e", "-2"), ("igb", "-4")] {
         let (master, slave) = if name == "igb" { (&mut e1000e, &mut igb) } else { (&mut igb, &mut e1000e) };
         let offsets = follow(master, slave, transport);

@@ -1,4 +1,4 @@
-//! What a port's policy refuses of Linux's frames, set while the guest runs: the reason, the log, and that what it allows still goes.
+//! Frames of Linux that a port's policy refuses, set while the guest runs: the reason, the log, and that allowed frames still pass.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use crate::{
 
 const DHCPD: &str = "start 10.9.3.200\\nend 10.9.3.210\\ninterface eth0\\nlease_file /tmp/leases\\nmax_leases 9\\n";
 
-/// The link-local address that Linux makes of a port's MAC address (RFC 4291, appendix A).
+/// The link-local address that Linux derives from a port's MAC address (RFC 4291, appendix A).
 fn link_local(number: u8) -> String {
     format!("fe80::5054:ff:fe4e:3{number:02x}")
 }
 
-/// Has a guest do what `vm1`'s policy refuses: it is counted.
+/// Runs a command in a guest that `vm1`'s policy must refuse, and checks that it is counted.
 fn refuses(stage: &Stage, guest: &mut Guest, reason: &str, command: &str) {
     let count = || stage.report("vm1")["transmit_drops"][reason].as_u64().unwrap_or(0);
     let before = count();
@@ -25,12 +25,12 @@ fn refuses(stage: &Stage, guest: &mut Guest, reason: &str, command: &str) {
     println!("{reason}: {} frames", count() - before);
 }
 
-/// Lines that the daemon has logged of `vm1`'s refusals.
+/// Number of lines that the daemon has logged about `vm1`'s refusals.
 fn logged(stage: &Stage, reason: &str) -> usize {
-    stage.told("vm1", &format!("its policy refuses what the VM sends: {reason}"))
+    stage.log_count("vm1", &format!("its policy refuses what the VM sends: {reason}"))
 }
 
-/// The same, and it is logged: at the latest when it does so again, for a second at least lies between two lines.
+/// Like [`refuses`], and checks that it is logged, perhaps only when repeated: at least a second lies between two lines.
 fn refuses_and_logs(stage: &Stage, guest: &mut Guest, reason: &str, command: &str) {
     for _ in 0..3 {
         refuses(stage, guest, reason, command);
@@ -51,7 +51,7 @@ fn what_a_policy_refuses_of_linux_is_counted_and_logged_by_its_reason() {
     change(&mut stage, "port set vm1 log_refusals=true mtu_limit=1000 arp_guard=true dhcp_guard=true");
     refuses_and_logs(&stage, guest, "mtu", &format!("/usr/bin/ping -c 1 -W 1 -s 1000 {HOST}"));
     ping(guest, "-s 972", HOST);
-    // A DHCP server in the guest hears what another asks, and its answer does not go.
+    // A DHCP server in the guest receives another guest's request; its answer must not pass.
     sh(
         guest,
         &format!("printf '{DHCPD}' >/tmp/dhcpd && touch /tmp/leases && (udhcpd -f -a 1 /tmp/dhcpd >/dev/null 2>&1 &)"),
@@ -61,7 +61,7 @@ fn what_a_policy_refuses_of_linux_is_counted_and_logged_by_its_reason() {
     change(&mut stage, "port set vm1 log_refusals=false");
     let lines = logged(&stage, "");
 
-    // ARP and neighbour discovery from another address than those that are bound.
+    // ARP and neighbour discovery from an address that is not bound.
     change(&mut stage, &format!("port set vm1 bound_ips={},{}", address(1), link_local(1)));
     sh(guest, "ip addr add 10.9.3.99/24 dev eth0; ip addr add fd00::99/64 dev eth0");
     refuses(
@@ -77,10 +77,10 @@ fn what_a_policy_refuses_of_linux_is_counted_and_logged_by_its_reason() {
     ping(guest, "", HOST);
     ping(guest, "-6 -I eth0", &link_local(2));
 
-    // Broadcasts beyond the limit; one that is within it goes.
+    // Broadcasts beyond the limit; one within it passes.
     change(&mut stage, "port set vm1 broadcast_limit=10");
     refuses(&stage, guest, "broadcast-storm", "/usr/bin/ping -b -c 50 -i 0.002 10.9.3.255");
-    // Another MAC address than the port's, until it is bound to it.
+    // Frames from another MAC address are refused, until that address is bound to the port.
     change(&mut stage, "port set vm1 forged_transmits=reject mac_changes=reject broadcast_limit=");
     sh(guest, "ip link set eth0 down; ip link set eth0 address 02:00:00:00:00:07; ip link set eth0 up");
     refuses(&stage, guest, "forged-transmit", &format!("/usr/bin/ping -c 1 -W 1 {HOST}"));

@@ -1,5 +1,5 @@
-//! A relay between a guest's vfio-user client and its daemon. It keeps what a VMM brings (its version message, its memory, its eventfds)
-//! and can bring the same to another daemon: what no VMM does yet.
+//! A relay between a guest's vfio-user client and its daemon. It keeps the VMM's set-up (version message, memory, eventfds) and can
+//! replay it to another daemon: no VMM does that yet.
 
 use std::{
     collections::BTreeMap,
@@ -30,17 +30,17 @@ use tempfile::TempDir;
 
 use crate::stage::{SOON, well};
 
-/// What the relay is to do; it says when that is done.
+/// Orders to the relay; it reports when each is done.
 enum Order {
-    /// Forward nothing more of the guest, once the daemon has answered and done all that it was told.
+    /// Stop forwarding from the guest, after the daemon has answered everything and done all posted writes.
     Halt,
-    /// Leave the daemon for the one at this socket, and bring it all that the guest has brought.
+    /// Leave the daemon for the one at this socket, and replay the guest's set-up.
     Join(PathBuf),
     /// Forward again.
     GoOn,
 }
 
-/// See the module's page.
+/// See the module's documentation.
 pub struct Relay {
     folder: TempDir,
     orders: Sender<Order>,
@@ -49,7 +49,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// To the daemon at this socket.
+    /// Starts a relay to the daemon at this socket.
     pub fn new(first: &Path) -> Relay {
         let folder = well(TempDir::new());
         let listener = well(UnixListener::bind(folder.path().join("vm.sock")));
@@ -60,17 +60,27 @@ impl Relay {
         thread::spawn(move || {
             let (guest, _) = well(listener.accept());
             let server = well(UnixStream::connect(first));
-            Relaying { guest, server, rung, received, says, brought: Brought::default(), asked: 0, halted: false }.run()
+            Relaying {
+                guest,
+                server,
+                rung,
+                received,
+                says,
+                client_state: ClientState::default(),
+                asked: 0,
+                halted: false,
+            }
+            .run()
         });
         Relay { folder, orders, bell, done }
     }
 
-    /// Where the guest connects.
+    /// The socket for the guest.
     pub fn socket(&self) -> String {
         self.folder.path().join("vm.sock").display().to_string()
     }
 
-    /// Goes to the daemon at this socket. `save` is called when the old one is quiet, `restore` when the new one has everything.
+    /// Moves to the daemon at this socket. `save` is called when the old one is quiet, `restore` when the new one has the set-up.
     pub fn go_to(&mut self, socket: &Path, save: impl FnOnce(), restore: impl FnOnce()) {
         self.order(Order::Halt);
         save();
@@ -93,7 +103,7 @@ struct Message {
 }
 
 impl Message {
-    /// The next one; nothing when the other end has gone.
+    /// Reads the next message; `None` when the other end has closed.
     fn read(from: &UnixStream) -> Option<Message> {
         let mut message = Message { bytes: vec![0; HEADER_SIZE], fds: Vec::new() };
         message.fill(from, 0)?;
@@ -123,10 +133,10 @@ impl Message {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_MESSAGE_FDS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(&fds)));
-        // Who has gone is noticed when it is read from.
+        // A peer that has gone is noticed when it is read from.
         if let Ok(sent) = sendmsg(to, &[IoSlice::new(&self.bytes)], &mut control, SendFlags::NOSIGNAL) {
             let mut to = to;
-            let _it_has_gone = to.write_all(&self.bytes[sent..]);
+            let _gone = to.write_all(&self.bytes[sent..]);
         }
     }
 
@@ -143,17 +153,17 @@ impl Message {
     }
 }
 
-/// What the guest's VMM has brought and not taken back.
+/// The VMM's current set-up.
 #[derive(Default)]
-struct Brought {
+struct ClientState {
     version: Option<Message>,
-    /// DMA_MAP by address.
+    /// DMA_MAP messages by address.
     memory: BTreeMap<u64, Message>,
-    /// SET_IRQS that connects, by index, action and range.
+    /// SET_IRQS messages that connect eventfds, by index, action and range.
     irqs: Vec<([u32; 4], Message)>,
 }
 
-impl Brought {
+impl ClientState {
     fn note(&mut self, message: Message) {
         match Command::from_number(message.header().command) {
             Some(Command::Version) => self.version = Some(message),
@@ -186,14 +196,14 @@ struct Relaying {
     rung: UnixStream,
     received: Receiver<Order>,
     says: Sender<()>,
-    brought: Brought,
-    /// Requests that the daemon has not answered.
+    client_state: ClientState,
+    /// Number of requests that the daemon has not answered.
     asked: usize,
     halted: bool,
 }
 
 impl Relaying {
-    /// Until either end goes, or the test.
+    /// Runs until either end closes, or the test ends.
     fn run(mut self) {
         while self.round().is_some() {}
     }
@@ -214,7 +224,7 @@ impl Relaying {
             let message = Message::read(&self.guest)?;
             self.asked += usize::from(!message.header().is_reply() && !message.header().no_reply());
             message.send(&self.server);
-            self.brought.note(message);
+            self.client_state.note(message);
         }
         if rung {
             self.rung.read_exact(&mut [0]).ok()?;
@@ -223,7 +233,7 @@ impl Relaying {
         Some(())
     }
 
-    /// Forwards what the daemon says.
+    /// Forwards a message of the daemon.
     fn answer(&mut self) -> Option<()> {
         let message = Message::read(&self.server)?;
         self.asked -= usize::from(message.header().is_reply());
@@ -237,7 +247,7 @@ impl Relaying {
                 while self.asked > 0 {
                     self.answer()?;
                 }
-                // Posted writes are done when what comes after them is answered.
+                // Posted writes are done when a later request is answered.
                 let (command, size) = (Command::DeviceGetInfo as u16, (HEADER_SIZE + DEVICE_INFO_SIZE) as u32);
                 let mut bytes = Vec::new();
                 Header { id: 0, command, size, flags: 0, error: 0 }.encode(&mut bytes);
@@ -248,7 +258,7 @@ impl Relaying {
             }
             Order::Join(socket) => {
                 self.server = well(UnixStream::connect(socket));
-                self.brought.all().for_each(|message| ask(&self.server, message));
+                self.client_state.all().for_each(|message| ask(&self.server, message));
             }
             Order::GoOn => self.halted = false,
         }
@@ -256,7 +266,7 @@ impl Relaying {
     }
 }
 
-/// Asks a daemon something that is not forwarded.
+/// Sends a daemon a request whose answer is not forwarded.
 fn ask(server: &UnixStream, question: &Message) {
     question.send(server);
     let answer = Message::read(server).unwrap_or_else(|| panic!("the daemon has closed the connection"));

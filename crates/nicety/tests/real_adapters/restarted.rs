@@ -1,5 +1,5 @@
-//! The daemon is killed under its guests' traffic and started again: QEMU reconnects, the guests go on, what was lost is counted, and
-//! nothing that comes is damaged.
+//! The daemon is killed under its guests' traffic and started again: QEMU reconnects, the guests continue, lost frames are counted,
+//! and no frame that arrives is damaged.
 
 use nicety_guests::{Guest, Kernel};
 
@@ -8,12 +8,12 @@ use crate::{
     stage::{IN_HAND, LATER, Stage, address, ping, pinged, quiet, sh, well},
 };
 
-/// How often the daemon is killed.
+/// Number of times that the daemon is killed.
 const KILLS: usize = 3;
-/// Requests with a byte pattern that the asking side compares, a hundred a second.
+/// Requests with a byte pattern that the sender compares, a hundred per second.
 const ASK: &str = "/usr/bin/ping -n -q -i 0.01 -s 1400";
 
-/// Requests, how many of them were answered, and how many twice.
+/// Number of requests, of answers, and of duplicate answers.
 fn asked(guest: &mut Guest) -> [u64; 3] {
     pinged(&sh(guest, "killall -INT ping; until grep -q received /tmp/asked; do usleep 20000; done; cat /tmp/asked"))
 }
@@ -46,8 +46,8 @@ fn survives(words: &str) {
     let [sent, answered, twice] = asked(&mut left);
     println!("{words:?}: {KILLS} daemons killed, {} of {sent} requests lost, {twice} answered twice", sent - answered);
     assert!(twice <= KILLS as u64 * IN_HAND, "{twice} answered twice");
-    // Those that wait in the rings meanwhile are not lost: only those that the daemon had in its hands, which may be none, and those for
-    // which a ring had no room, which are the more the longer the daemon takes to come back.
+    // Frames that wait in the rings are not lost. Lost are only those in the daemon's hands (perhaps none), and those for which a
+    // ring had no room: the longer the daemon is away, the more.
     assert!(answered > 0, "none of {sent}");
     let again = format!("/usr/bin/ping -n -q -f -c 2000 {} | grep ' 0% packet loss'", address(2));
     stage.ready(left.succeed(&again, LATER));
@@ -63,7 +63,7 @@ fn guests_in_qemu_go_on_under_tcp_both_ways_when_the_daemon_is_killed_and_nothin
     survives("");
 }
 
-/// QEMU keeps nothing of packed rings: where they stand the daemon has recorded itself.
+/// QEMU keeps no state of packed rings: the daemon has recorded their positions itself.
 #[test]
 fn guests_in_qemu_with_packed_rings_go_on_as_well() {
     survives("packed=on,");

@@ -1,4 +1,4 @@
-//! A port is saved in the middle of traffic by one daemon and restored by another process, and the guest's driver notices nothing.
+//! One daemon saves a port in the middle of traffic, another process restores it, and the guest's driver notices nothing.
 
 use std::{
     cell::RefCell,
@@ -17,10 +17,10 @@ use crate::{
     user_mode,
 };
 
-/// From the first daemon to the second, and so on: usually, and of everything.
+/// Number of moves from one daemon to the other, in a normal and in a full run.
 const MOVES: [usize; 2] = [2, 4];
 
-/// Two daemons, joined by a stream. Both have a port `vm1` of the same adapter, the first also has the peer's.
+/// Two daemons, joined by a stream. Both have a port `vm1` of the same adapter; the first also has the peer's port.
 struct Two {
     root: Root,
     served: [Served; 2],
@@ -49,14 +49,14 @@ impl Two {
         Two { root, served, namespace: namespace.into(), folder }
     }
 
-    /// `nicety port VERB vm1` at one of them.
+    /// Runs `nicety port VERB vm1` at one of the daemons.
     fn port(&self, number: usize, verb: &str) -> String {
         let (program, file) = (env!("CARGO_BIN_EXE_nicety"), self.folder.path().join("vm1.state"));
         let control = self.served[number].socket("control.sock");
-        // Its user must be one of the daemon's.
+        // The control socket is for the daemon's user: so it runs in the daemon's namespace.
         let command = format!("'{program}' port {verb} vm1 {} --control {}", file.display(), control.display());
-        let said = self.namespace.borrow_mut().run(&command, SOON);
-        said.unwrap_or_else(|error| panic!("{error}\n{}", self.served[number].log()))
+        let output = self.namespace.borrow_mut().run(&command, SOON);
+        output.unwrap_or_else(|error| panic!("{error}\n{}", self.served[number].log()))
     }
 
     fn report(&self, number: usize) -> serde_json::Value {
@@ -73,7 +73,7 @@ impl Two {
         [sum("transmit"), sum("receive")]
     }
 
-    /// Waits until enough frames more than `before` have gone.
+    /// Waits until enough frames more than `before` have passed.
     fn wait(&self, number: usize, before: [u64; 2], is_enough: impl Fn([u64; 2]) -> bool) {
         let end = Instant::now() + SOON;
         let more = |now: [u64; 2]| [now[0] - before[0], now[1] - before[1]];
@@ -84,14 +84,14 @@ impl Two {
     }
 }
 
-/// Listens for a file, and makes one of random bytes; its sum.
+/// Listens for a file, and makes one of random bytes. Returns its checksum.
 fn prepare(guest: &mut Guest, megabytes: u32) -> String {
     let receive = "rm -f /tmp/came; (nc -l -p 9000 -e sh -c 'sha256sum >/tmp/came' >/dev/null 2>&1 &)";
     sh(guest, &format!("{receive}; until netstat -ltn | grep -q :9000; do usleep 20000; done"));
     sh(guest, &format!("dd if=/dev/urandom of=/tmp/sent bs=1M count={megabytes} 2>/dev/null; sha256sum </tmp/sent"))
 }
 
-/// Sends its file in the background.
+/// Sends the file in the background.
 fn begin(guest: &mut Guest, address: &str) {
     sh(guest, &format!("(nc {address} 9000 -e {SENDER} >/dev/null 2>&1 &)"));
 }
@@ -100,7 +100,7 @@ fn came(at: &mut Guest) -> String {
     sh(at, "until [ -s /tmp/came ]; do usleep 20000; done; cat /tmp/came")
 }
 
-/// Moves the guest's port to and fro, each time in the middle of a file each way and of pings.
+/// Moves the guest's port to and fro, each time in the middle of a file in each direction and of pings.
 fn moves<M: Machine>(adapter: &str, machine: M, megabytes: u32) {
     let two = Two::new(adapter);
     let mut relay = Relay::new(&two.served[0].socket("vm1.sock"));
@@ -118,7 +118,7 @@ fn moves<M: Machine>(adapter: &str, machine: M, megabytes: u32) {
         let sent = two.carried(old);
         begin(&mut guest, &address(2));
         begin(&mut peer, &address(1));
-        // Each time a little later.
+        // A little later each time.
         let whole = u64::from(megabytes << 20) / 1500;
         two.wait(old, sent, |[out, into]| out > 20 && into > 20 && out.max(into) > whole * (number as u64 + 1) / 8);
         let (began, before) = (Instant::now(), two.carried(new));
@@ -133,7 +133,7 @@ fn moves<M: Machine>(adapter: &str, machine: M, megabytes: u32) {
         assert_eq!([came(&mut peer), came(&mut guest)], [there, back], "move {number}");
         let after = two.carried(new);
         let frames = [after[0] - before[0], after[1] - before[1]];
-        // It was in the middle: at least a tenth of a file came later.
+        // The move was in the middle: at least a tenth of a file arrived later.
         assert!(frames.iter().any(|frames| frames * 10 > whole), "{frames:?} of {megabytes} MB");
         println!("{} moved in {took:.0?}, {frames:?} frames of both files afterwards", saved.trim());
         ping(&mut guest, "", &address(2));

@@ -1,5 +1,5 @@
-//! Files by `scp`, out of a guest and into it, over every adapter: the test with which hypervisors' adapters have been seen to stall, and
-//! their drivers to say "Tx Unit Hang" or "transmit timed out".
+//! Files by `scp`, out of a guest and into it, over every adapter. Under this test hypervisors' adapters have been seen to stall,
+//! with their drivers logging "Tx Unit Hang" or "transmit timed out".
 
 use std::time::{Duration, Instant};
 
@@ -13,12 +13,13 @@ use crate::{
 
 /// OpenSSH, which no guest's image has.
 pub const PACKAGES: &[&str] = &["openssh-server", "openssh-client"];
-/// What of it a guest runs, each where it is to be.
+/// Files of OpenSSH that a guest needs, by path.
 const FILES: [&str; 5] = ["usr/bin/scp", "usr/bin/ssh", "usr/bin/ssh-keygen", "usr/sbin/sshd", "usr/lib/openssh"];
-/// A file's megabytes, usually as many as an adapter carries in a gigabit's time; and how many go each way, usually and of everything.
+/// Megabytes of a file, or as many as an adapter carries in a gigabit's time; and files in each direction, in a normal and in a
+/// full run.
 const FILE: u32 = 12;
 const FILES_EACH_WAY: [u32; 2] = [1, 25];
-/// When `scp` itself calls a transfer stalled (STALL_TIME in OpenSSH's progressmeter.c).
+/// Time after which `scp` itself reports a stall (STALL_TIME in OpenSSH's progressmeter.c).
 const STALL: Duration = Duration::from_secs(5);
 
 #[test]
@@ -56,7 +57,7 @@ fn scp_carries_files_out_and_in_over_every_adapter_without_a_stall_or_a_driver_s
     quiet(peer);
 }
 
-/// Starts a server that takes one key, and gives that key.
+/// Starts a server that accepts one key. Returns that key.
 pub fn serve(peer: &mut Guest) -> String {
     let keys = "ssh-keygen -q -t ed25519 -N '' -f /tmp/host; ssh-keygen -q -t ed25519 -N '' -f /tmp/client";
     let user = "mkdir -p /run/sshd; echo sshd:x:74:74::/run/sshd:/bin/false >>/etc/passwd";
@@ -66,7 +67,7 @@ pub fn serve(peer: &mut Guest) -> String {
     sh(peer, "cat /tmp/client").trim().to_owned()
 }
 
-/// One copy, of which some frames are seen in every few seconds until it ends, well.
+/// Copies one file. Frames must pass in every interval of a few seconds until `scp` succeeds.
 pub fn copy(stage: &Stage, guest: &mut Guest, number: u8, from_to: &str) {
     let scp = "scp -q -i /tmp/key -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null";
     sh(guest, &format!("rm -f /tmp/ended; ({scp} {from_to} >/tmp/said 2>&1; echo $? >/tmp/ended) >/dev/null 2>&1 &"));

@@ -1,5 +1,5 @@
-//! A user-mode guest whose server dies, stands still, or is slow: its kernel says so in one sentence, nothing in it waits for ever, and the
-//! device comes back when the server does.
+//! A user-mode guest whose server dies, hangs, or is slow: its kernel reports that in one sentence, nothing in it waits for ever,
+//! and the device comes back with the server.
 
 use std::time::{Duration, Instant};
 
@@ -11,22 +11,22 @@ use crate::{
     user_mode::{flood, machine},
 };
 
-/// Writes the word of the kernel's command line that attached the device once more, to the module that read it. A device that goes
-/// by itself has gone before: the new one is to have its name.
+/// Attaches the device again: writes its option from the kernel's command line to the module's parameter. A device that disappears
+/// by itself must be gone first: the new one needs its name.
 const ATTACH: &str = "word=$(grep -o '[a-z_]*\\.device=[^ ]*' /proc/cmdline); module=${word%%.device*}; \
                       while [ $module = virtio_uml ] && [ -e /sys/class/net/eth0 ]; do usleep 20000; done; \
                       echo ${word#*=} >/sys/module/$module/parameters/device";
-/// What there would be of a kernel that complains of itself.
+/// Texts of a kernel's complaint about itself.
 const TRACES: [&str; 4] = ["Call Trace", "WARNING", "BUG", "cut here"];
-/// How both transports say that a server is not there any more.
+/// Message of both transports about a server that is gone.
 const GONE: &str = "the device is gone";
-/// The kernel looks at a queue that does not move when it has stood still for 5 s (`watchdog_timeo` of the drivers).
+/// The kernel checks a queue that has not moved for 5 s (`watchdog_timeo` of the drivers).
 const WATCHDOG: &str = "sleep 7";
 
-/// All messages go to the console, so that those after the last command are seen.
+/// All messages go to the console, also those after the last command.
 const LOUD: &str = "ignore_loglevel";
 
-/// A daemon with a port of this adapter, and a guest there, with these words for its kernel.
+/// A daemon with a port of this adapter, and a guest there, with these arguments for its kernel.
 fn one(adapter: &str, words: &[&str]) -> (Stage, Guest) {
     println!("{adapter}");
     let stage = Stage::new(&[adapter]);
@@ -42,9 +42,10 @@ fn boot(stage: &Stage, words: &[&str]) -> Guest {
     guest
 }
 
-/// The sentences with which the guest's kernel told that a server has gone, of which there must be so many, without a trace.
+/// The sentences in which the guest's kernel reported that a server is gone. Waits for `times` of them; there must be no kernel
+/// trace.
 #[track_caller]
-fn said(guest: &mut Guest, times: usize) -> Vec<String> {
+fn gone_messages(guest: &mut Guest, times: usize) -> Vec<String> {
     sh(guest, &format!("until [ $(dmesg | grep -c '{GONE}') -ge {times} ]; do usleep 20000; done"));
     let text = sh(guest, "dmesg");
     assert!(!TRACES.iter().any(|trace| text.contains(trace)), "{text}");
@@ -53,7 +54,7 @@ fn said(guest: &mut Guest, times: usize) -> Vec<String> {
     lines
 }
 
-/// Powers off, and is gone soon without a trace on its console.
+/// Powers the guest off. It must end soon, without a kernel trace on its console.
 #[track_caller]
 fn powers_off(mut guest: Guest) -> String {
     let (leader, begin) = (guest.process(), Instant::now());
@@ -82,11 +83,11 @@ fn a_user_mode_guest_whose_daemon_is_killed_says_so_in_one_sentence_goes_on_and_
         flood(&mut guest);
         well(stage.served.kill(&mut stage.namespace));
         sh(&mut guest, &format!("{WATCHDOG}; killall ping nc || true"));
-        let lines = said(&mut guest, 1);
+        let lines = gone_messages(&mut guest, 1);
         println!("{}: {}", entry.about.name, lines.concat());
         assert!(lines[0].contains("/vm1.sock: the server has closed the connection; the device is gone"), "{lines:?}");
         powers_off(guest);
-        // And the port is the next one's.
+        // The next guest can use the port.
         well(stage.served.restart(&mut stage.namespace));
         quiet(&mut boot(&stage, &[]));
     });
@@ -105,12 +106,12 @@ fn a_user_mode_guest_attaches_its_device_again_after_the_daemons_restart() {
             well(stage.served.kill_and_restart(&mut stage.namespace));
             sh(&mut guest, "killall ping nc || true");
             attach_again(&mut guest);
-            said(&mut guest, round);
+            gone_messages(&mut guest, round);
         }
     }
 }
 
-/// A register read waits for an answer; a virtio device has none, and is waited for when it is taken away.
+/// A register read waits for an answer. A virtio device has no reads; the wait comes when it is removed.
 #[test]
 fn a_user_mode_guest_waits_for_a_daemon_that_stands_still_no_longer_than_it_says() {
     side_by_side(&entries(), |entry| {
@@ -122,11 +123,12 @@ fn a_user_mode_guest_waits_for_a_daemon_that_stands_still_no_longer_than_it_says
             let function = "d=$(readlink -f /sys/class/net/eth0/device); case $d in */virtio[0-9]*) d=${d%/*};; esac";
             let ones = sh(&mut guest, &format!("{function}; od -An -tx4 -N4 $d/config"));
             assert_eq!(ones.trim(), "ffffffff");
-            let lines = said(&mut guest, 1);
+            let lines = gone_messages(&mut guest, 1);
             sh(&mut guest, "killall ping nc || true; ip link set eth0 down; ethtool -S eth0 >/dev/null 2>&1 || true");
             powers_off(guest) + &lines.concat()
         } else {
-            // Linux's driver polls its control queue, with the lock of all interfaces: nothing else stands still, nor the power-off.
+            // Linux's driver polls its control queue under the lock of all interfaces. Nothing else hangs, and the guest powers
+            // off.
             let command =
                 "killall ping nc 2>/dev/null; (ip link add link eth0 name eth0.5 type vlan id 5; touch /tmp/done) &";
             sh(&mut guest, &format!("{command} sleep 1; [ ! -e /tmp/done ]"));
@@ -140,7 +142,7 @@ fn a_user_mode_guest_waits_for_a_daemon_that_stands_still_no_longer_than_it_says
     });
 }
 
-/// virtio-net waits for its control queue. A server that serves it late each time makes a guest useless, and nothing else tells of it.
+/// virtio-net waits for its control queue. A server that always serves it late makes a guest useless, and nothing else reports it.
 #[test]
 fn a_user_mode_guest_whose_control_queue_is_served_late_says_so_and_goes_on() {
     let (mut stage, mut guest) = one("virtio-net", &[LOUD]);

@@ -1,4 +1,5 @@
-//! A datagram of each size, from none to the largest that fits, out of a guest and back into it, over every adapter: each byte compared.
+//! A datagram of each size, from empty to the largest that fits, out of a guest and back into it, over every adapter. Each byte is
+//! compared.
 
 use std::time::Instant;
 
@@ -13,21 +14,21 @@ use crate::{
 
 /// Perl, which no guest's image has.
 pub const PACKAGES: &[&str] = &["perl-base"];
-/// What of it a guest runs.
+/// Files of Perl that a guest needs.
 pub const FILES: [&str; 2] = ["usr/bin/perl", "usr/lib/x86_64-linux-gnu/perl-base"];
-/// An adapter without DMA, which [`entries`] leaves out: a datagram of each size is little enough for it.
+/// An adapter without DMA, which [`entries`] leaves out: one datagram of each size is not too much for it.
 const PORTS_ALONE: &str = "ne2k_pci";
-/// The longest packets of a chip here; paravirtual adapters carry longer ones.
+/// Longest packets of a chip here; paravirtual adapters carry longer ones.
 const LONGEST: u32 = 16_110;
-/// Headers of IPv4 and UDP.
+/// Bytes of the IPv4 and UDP headers.
 const HEADERS: u32 = 28;
-/// Of those longer than an ordinary frame's one in so many, usually and of everything.
+/// Step between the sizes beyond an ordinary frame's, in a normal and in a full run.
 const STEP: [u32; 2] = [31, 1];
 
-/// Answers each datagram with its like.
+/// Echoes each datagram.
 const ECHO: &str = r#"use Socket; socket(S, PF_INET, SOCK_DGRAM, 0); bind(S, sockaddr_in(7, INADDR_ANY)) or die $!;
 while ($from = recv(S, $d, 65536, 0)) { send(S, $d, 0, $from); }"#;
-/// Says how many sizes came back whole, or which did not. Of an ordinary frame's it tries each.
+/// Prints how many sizes came back whole, or which one did not. It tries each size of an ordinary frame.
 const ASK: &str = r#"use Socket; ($to, $last, $step) = @ARGV; socket(S, PF_INET, SOCK_DGRAM, 0); connect(S, sockaddr_in(7, inet_aton($to))) or die $!;
 srand(7); $all .= chr(rand(256)) for 1 .. $last + 256;
 for $n (grep { $_ <= 1472 || $_ == $last || $_ % $step == 0 } 0 .. $last) { $sent = substr($all, $n % 256, $n); $d = undef; defined(send(S, $sent, 0)) or die "$n: $!"; $r = ""; vec($r, fileno(S), 1) = 1;
@@ -35,7 +36,7 @@ for $n (grep { $_ <= 1472 || $_ == $last || $_ % $step == 0 } 0 .. $last) { $sen
   $d eq $sent or die "of $n bytes others came back: " . length($d); $count++; }
 print $count;"#;
 
-/// The largest datagram that a guest with this adapter sends, once its interface takes it.
+/// The largest datagram that a guest with this adapter sends, after its interface has the largest MTU.
 fn largest(adapter: &str, guest: &mut Guest) -> u32 {
     let mtu = find(adapter).map_or(1500, |entry| entry.about.mtu_max.min(LONGEST));
     sh(guest, &format!("[ $(cat /sys/class/net/eth0/mtu) = {mtu} ] || ip link set eth0 mtu {mtu}"));
@@ -81,8 +82,8 @@ fn a_datagram_of_each_size_goes_out_and_comes_back_whole_over_every_adapter() {
 
 #[test]
 fn intel_s_chips_carry_the_longest_frames_that_they_have_and_drop_longer_ones_as_too_long() {
-    // With the longest frame that a chip takes: its registers' limit, or what igb's driver asks for; and whether it reaches the guest:
-    // e1000e's driver gives a frame four buffers.
+    // Longest frame of each chip: its registers' limit, or the limit that igb's driver sets; and whether such a frame reaches the
+    // guest: e1000e's driver gives a frame four buffers.
     let mut chips = vec![("e1000", 16_376, true), ("e1000e", 16_376, false), ("igb", 9716, true)];
     chips.retain(|(chip, ..)| is_asked(chip));
     let names: Vec<&str> = chips.iter().map(|(chip, ..)| *chip).chain(["virtio-net"]).collect();

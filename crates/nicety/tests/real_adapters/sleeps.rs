@@ -1,4 +1,4 @@
-//! A guest sleeps, suspended to RAM, and QEMU wakes it: each driver has put its adapter away, and takes it up again as it finds it.
+//! A guest suspends to RAM, and QEMU wakes it: each driver has shut its adapter down, and starts it again in its current state.
 
 use std::{panic::resume_unwind, path::Path, thread};
 
@@ -13,21 +13,21 @@ use crate::{
     stage::{FLOOD, LATER, Stage, quiet, sh, well},
 };
 
-/// Frames that come meanwhile.
-const DREAMS: u64 = 50;
+/// Frames that arrive while the guest sleeps.
+const FRAMES_WHILE_ASLEEP: u64 = 50;
 
-/// A guest that can be woken by a monitor at `qmp`.
+/// A guest that a monitor at `qmp` can wake.
 fn sleeper(stage: &Stage, qmp: &Path) -> GuestConfig {
     let config = GuestConfig { accel: Accel::Tcg, ..GuestConfig::new(Kernel::V6_12) };
     let mut config = Monitor::at(config, qmp);
-    // As a boot loader gets it: when the guest wakes, QEMU writes a kernel that it has unpacked itself into its place again, over what
-    // the kernel has become.
+    // The packed kernel, as a boot loader gets it: when the guest wakes, QEMU writes an unpacked kernel to its place again, over
+    // the running kernel's data.
     let image = well(Image::of(&stage.root, Kernel::V6_12));
     config.devices.extend(["-kernel".to_owned(), image.compressed().display().to_string()]);
     config
 }
 
-/// It sleeps, frames come for it, it wakes.
+/// The guest suspends, frames arrive for it, it wakes.
 fn sleeps(every: &mut Every, qmp: &Path) {
     let peer = format!("vm{}", every.adapters.len() + 1);
     for (_, number) in &every.adapters {
@@ -35,12 +35,12 @@ fn sleeps(every: &mut Every, qmp: &Path) {
     }
     let mut monitor = Monitor::of(qmp);
     let counted = thread::scope(|scope| {
-        // What is typed while it wakes is lost: its serial port is not set up yet.
+        // Input during the wake-up is lost: the serial port is not set up yet.
         let guest = &mut every.guest;
         let slept =
             scope.spawn(|| sh(guest, "echo mem >/sys/power/state && cd /sys/power/suspend_stats && cat success fail"));
         monitor.wait("query-status", "suspended", LATER);
-        every.stage.wait_more("requests", DREAMS, || every.stage.sent(&peer));
+        every.stage.wait_more("requests", FRAMES_WHILE_ASLEEP, || every.stage.sent(&peer));
         monitor.run("system_wakeup", json!({}));
         slept.join().unwrap_or_else(|panic| resume_unwind(panic))
     });
@@ -48,7 +48,8 @@ fn sleeps(every: &mut Every, qmp: &Path) {
     sh(&mut every.peer, "killall -INT ping; while pidof ping; do usleep 20000; done");
 }
 
-/// Registers that the chip has not, and its driver reads when it suspends: LPIC of other chips, of e1000e's (`e1000e_flush_lpic`).
+/// Reads of registers that the chip lacks, when its driver suspends: e1000e's driver reads LPIC of other chips
+/// (`e1000e_flush_lpic`).
 fn holes_read(adapter: &str) -> u64 {
     u64::from(adapter == "e1000e")
 }

@@ -1,4 +1,4 @@
-//! What all of these tests stand on: a network of their own with a tap in it, a daemon, guests at its ports.
+//! The stage of all of these tests: a private network with a tap in it, a daemon, guests at its ports.
 
 use std::{
     fmt::Display,
@@ -8,20 +8,21 @@ use std::{
 
 use nicety_guests::{Accel, Guest, GuestConfig, Kernel, Link, Machine, Namespace, Port, Root, Served, Setup};
 
-/// A command that takes no time of its own, in a translated guest on a busy host.
+/// Limit of a command that takes no time itself, in a translated guest on a busy host.
 pub const SOON: Duration = Duration::from_secs(30);
-/// A command that moves megabytes.
+/// Limit of a command that moves megabytes.
 pub const LATER: Duration = Duration::from_secs(90);
-/// How often counters are looked at.
+/// Polling interval of counters.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// Requests as fast as they are answered, or a hundred a second. By its path: the shell would take busybox's own, which cannot.
+/// Requests as fast as they are answered, or a hundred per second. With its path: the shell would use busybox's own `ping`, which
+/// cannot do that.
 pub const FLOOD: &str = "/usr/bin/ping -f";
 /// The host's interface in the tests' network, and its address there.
 pub const TAP: &str = "n0";
 /// See [`TAP`].
 pub const HOST: &str = "10.9.3.254";
 
-/// The value, or the error as the test's failure.
+/// The value. An error fails the test.
 #[track_caller]
 pub fn well<T, E: Display>(result: Result<T, E>) -> T {
     match result {
@@ -30,7 +31,7 @@ pub fn well<T, E: Display>(result: Result<T, E>) -> T {
     }
 }
 
-/// Tries each of these at the same time, each on a stage of its own: for what mostly waits.
+/// Runs `test` for each of these at the same time, each on its own stage: for tests that mostly wait.
 pub fn side_by_side<T: Sync>(all: &[T], test: impl Fn(&T) + Sync) {
     std::thread::scope(|scope| {
         for each in all {
@@ -51,7 +52,7 @@ pub fn address(number: u8) -> String {
     format!("10.9.3.{number}")
 }
 
-/// The address of the adapter at the port of this number.
+/// MAC address of the adapter at the port of this number.
 pub fn mac(number: u8) -> String {
     format!("52:54:00:4e:03:{number:02x}")
 }
@@ -86,7 +87,7 @@ impl Stage {
         Stage { root, served, namespace }
     }
 
-    /// What the guest at a port is made of, in QEMU.
+    /// Configuration of a guest in QEMU at a port.
     pub fn config(&self, kernel: Kernel, number: u8) -> GuestConfig {
         self.at_port(GuestConfig { accel: Accel::Tcg, ..GuestConfig::new(kernel) }, number)
     }
@@ -108,13 +109,13 @@ impl Stage {
         guests
     }
 
-    /// The value, or the error with what the daemon said.
+    /// The value. An error fails the test, with the daemon's log.
     #[track_caller]
     pub fn ready<T, E: Display>(&self, result: Result<T, E>) -> T {
         result.unwrap_or_else(|error| panic!("{error}\nthe daemon said\n{}", self.served.log()))
     }
 
-    /// What the daemon tells of a port.
+    /// The daemon's report about a port.
     pub fn report(&self, name: &str) -> serde_json::Value {
         let answer = self.served.ask().unwrap_or_else(|| panic!("the daemon answers"));
         let answer: serde_json::Value = well(serde_json::from_str(&answer));
@@ -122,30 +123,30 @@ impl Stage {
         ports.into_iter().find(|port| port["name"] == name).unwrap_or_else(|| panic!("no port {name} in {answer}"))
     }
 
-    /// The frames that a port's guest was given.
+    /// Frames that a port's guest received.
     pub fn received(&self, name: &str) -> u64 {
         self.by_queue(name, "receive").iter().sum()
     }
 
-    /// The frames that a port's guest has sent.
+    /// Frames that a port's guest sent.
     pub fn sent(&self, name: &str) -> u64 {
         self.by_queue(name, "transmit").iter().sum()
     }
 
-    /// The frames of a port's queues, `transmit` or `receive`, but for queues that have carried nothing.
-    pub fn by_queue(&self, name: &str, way: &str) -> Vec<u64> {
+    /// Frames of each queue of a port, `transmit` or `receive`; the daemon leaves out queues without frames.
+    pub fn by_queue(&self, name: &str, direction: &str) -> Vec<u64> {
         let report = self.report(name);
-        let queues = report[way].as_array().into_iter().flatten();
+        let queues = report[direction].as_array().into_iter().flatten();
         queues.filter_map(|queue| queue["frames"].as_u64()).collect()
     }
 
-    /// The frames that came for a port's guest and went nowhere, whatever the reason.
+    /// Frames for a port's guest that were dropped, for any reason.
     pub fn dropped(&self, name: &str) -> u64 {
         let report = self.report(name);
         report["receive_drops"].as_object().into_iter().flatten().filter_map(|(_, count)| count.as_u64()).sum()
     }
 
-    /// Waits until so many more have been counted.
+    /// Waits until the count has grown by `more`.
     pub fn wait_more(&self, what: &str, more: u64, count: impl Fn() -> u64) {
         let (before, end) = (count(), Instant::now() + SOON);
         while count() < before + more {
@@ -159,7 +160,7 @@ impl Stage {
         self.wait_until(text, || self.served.log().contains(text));
     }
 
-    /// Waits for what the daemon does or says.
+    /// Waits for a condition of the daemon.
     pub fn wait_until(&self, what: &str, done: impl Fn() -> bool) {
         let end = Instant::now() + SOON;
         while !done() {
@@ -168,14 +169,14 @@ impl Stage {
         }
     }
 
-    /// How many of the lines that the daemon has logged of a port have a text in them.
-    pub fn told(&self, name: &str, text: &str) -> usize {
+    /// Number of the daemon's log lines about a port that contain a text.
+    pub fn log_count(&self, name: &str, text: &str) -> usize {
         let port = format!("port=\"{name}\"");
         self.served.log().lines().filter(|line| line.contains(&port) && line.contains(text)).count()
     }
 }
 
-/// One change of the daemon that serves this stage.
+/// Makes one change to the stage's daemon.
 pub fn change(stage: &mut Stage, words: &str) {
     let report = stage.report("vm1");
     let host = Path::new(report["socket"].as_str().unwrap_or_default()).with_file_name("host.toml");
@@ -183,7 +184,7 @@ pub fn change(stage: &mut Stage, words: &str) {
     well(stage.namespace.run(&format!("{program} {words} --host {}", host.display()), SOON));
 }
 
-/// The guest's `command` gives code 0; its output.
+/// Runs `command` in the guest. It must exit with 0. Returns its output.
 #[track_caller]
 pub fn sh(guest: &mut Guest, command: &str) -> String {
     match guest.succeed(command, LATER) {
@@ -195,18 +196,18 @@ pub fn sh(guest: &mut Guest, command: &str) -> String {
     }
 }
 
-/// Every one of four requests is answered, each in its own time: iputils waits for the last of several replies no longer than for two
-/// round trips.
+/// Sends four requests, each of which must be answered. Each is a `ping` of its own: for several replies iputils waits for the last
+/// no longer than two round trips.
 #[track_caller]
 pub fn ping(guest: &mut Guest, options: &str, to: &str) {
     sh(guest, &format!("(for n in 1 2 3 4; do /usr/bin/ping -n -q -c 1 -W 10 {options} {to} || exit 1; done)"));
 }
 
-/// What sends a file at a TCP connection: a million bytes in small pieces, the rest in large ones. busybox's nc alone would make
-/// three system calls for each kilobyte, which are most of what a send takes.
+/// Sends a file over a TCP connection: a million bytes in small pieces, the rest in large ones. busybox's nc alone would make three
+/// system calls per kilobyte, most of the time of a send.
 pub const SENDER: &str = "sh -c 'exec </tmp/sent 2>/dev/null; dd bs=1000 count=1000; dd bs=64k'";
 
-/// What `ping` counted: requests, answers, and those that came once more; none was damaged.
+/// Counts of `ping`: requests, answers, and duplicates. No answer may be damaged.
 #[track_caller]
 pub fn pinged(text: &str) -> [u64; 3] {
     for damage in ["wrong data", "corrupted"] {
@@ -221,23 +222,23 @@ pub fn pinged(text: &str) -> [u64; 3] {
         .map(|count| count.unwrap_or_else(|| panic!("{text}")))
 }
 
-/// Frames that a port's turn has in its hands at most, request and answer: what was delivered and not yet given back to its sender when
-/// the daemon was killed is sent again by the next one.
+/// Most frames that the daemon holds in one turn, request and answer: frames that were delivered but not returned to their sender
+/// when the daemon was killed are sent again by the next daemon.
 pub const IN_HAND: u64 = 2 * nicety_adapter::PACKETS as u64;
 
-/// So many megabytes, or as many as an adapter carries in a gigabit's time: a slow chip is slow for its driver too.
+/// `megabytes`, or as many as an adapter carries in a gigabit's time: a slow chip is slow for its driver too.
 pub fn amount(adapter: &str, megabytes: u32) -> u32 {
     let entry = nicety_adapters::find(adapter).unwrap_or_else(|| panic!("{adapter} is registered"));
     (megabytes * entry.about.link_mbps.min(1000) / 1000).max(1)
 }
 
-/// Sends random bytes over TCP and compares what has come, which the receiver sums, with what was sent.
+/// Sends random bytes over TCP. Compares the checksum of the received bytes with that of the sent ones.
 #[track_caller]
 pub fn send(from: &mut Guest, to: &mut Guest, address: &str, megabytes: u32) {
     send_blocks(from, to, address, 16 * megabytes);
 }
 
-/// The same with so many blocks of 64 KiB.
+/// Like [`send`], with `blocks` blocks of 64 KiB.
 #[track_caller]
 pub fn send_blocks(from: &mut Guest, to: &mut Guest, address: &str, blocks: u32) {
     let receive = "rm -f /tmp/came; (nc -l -p 9000 -e sh -c 'sha256sum >/tmp/came' >/dev/null 2>&1 &)";
@@ -249,8 +250,8 @@ pub fn send_blocks(from: &mut Guest, to: &mut Guest, address: &str, blocks: u32)
     assert_eq!(came, sent, "what came to {address}");
 }
 
-/// The guest's kernel has complained of nothing. Intel's drivers count how often they were probed, and take the options of their 33rd board
-/// for missing (e1000_param.c, E1000_MAX_NIC): that is their own.
+/// Checks that the guest's kernel has logged no complaint. Intel's drivers count their probes, and report missing options from the
+/// 33rd board on (e1000_param.c, E1000_MAX_NIC): that is excluded.
 #[track_caller]
 pub fn quiet(guest: &mut Guest) {
     let complaints = "bug:|warning:|\\boops|call trace|unit hang|hung|timed out|reset adapter";

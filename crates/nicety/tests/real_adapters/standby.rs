@@ -1,4 +1,4 @@
-//! virtio-net that stands by for another adapter with the same address: Linux makes a pair of them (drivers/net/net_failover.c).
+//! virtio-net as standby for another adapter with the same address: Linux pairs them (drivers/net/net_failover.c).
 
 use std::time::Instant;
 
@@ -9,12 +9,12 @@ use crate::{
     user_mode::machine,
 };
 
-/// VIRTIO_NET_F_STANDBY, as the place in a text that counts from 1.
+/// VIRTIO_NET_F_STANDBY, as a position in a text that counts from 1.
 const STANDBY: u32 = 62 + 1;
-/// The pair's interface.
+/// Prints the pair's interface.
 const MASTER: &str = "cd /sys/class/net; for d in *; do ethtool -i $d 2>/dev/null | grep -q '^driver: net_failover' && echo $d; done; true";
 
-/// A daemon with a primary and a standby of one address, and a machine at both.
+/// A daemon with a primary and a standby with one address, and a machine with both.
 fn pair<M: Machine>(standby: &str, machine: impl Fn(&Stage) -> M) -> (Stage, M) {
     let mut ports = vec![port("e1000", 1), port(standby, 2)];
     ports[1].mac = ports[0].mac.clone();
@@ -24,9 +24,9 @@ fn pair<M: Machine>(standby: &str, machine: impl Fn(&Stage) -> M) -> (Stage, M) 
     (stage, machine)
 }
 
-/// The primary carries while it is there, the standby when it is gone.
-fn stands_by(stage: &Stage, guest: &mut Guest) {
-    // The pair's interface has the same device.
+/// Checks that the primary carries while it exists, and the standby when it is gone.
+fn check_standby(stage: &Stage, guest: &mut Guest) {
+    // The pair's interface shows the same device, hence the sort.
     let standby =
         format!("cd /sys/class/net; for d in *; do cut -c{STANDBY} $d/device/features 2>/dev/null; done | sort -u");
     assert_eq!(sh(guest, &standby), "1\n");
@@ -43,7 +43,7 @@ fn stands_by(stage: &Stage, guest: &mut Guest) {
         (format!("cat /tmp/function >{driver}/bind"), "vm1"),
     ] {
         sh(guest, &act);
-        // The host's own table follows the first frames; a link comes up after a while.
+        // The switch learns the new port from the first frames; a link comes up after a while.
         let (before, end) = (sent(carries), Instant::now() + SOON);
         while sent(carries) < before + 4 {
             assert!(Instant::now() < end, "{carries} does not carry after {act:?}");
@@ -62,11 +62,11 @@ fn a_user_mode_guest_s_virtio_net_stands_by_for_an_e1000_of_the_same_address() {
     for adapter in ["virtio-net", "virtio-net-pci"] {
         let (stage, machine) = pair(adapter, |_| machine(1));
         let mut guest = stage.ready(Guest::boot(&stage.root, machine));
-        stands_by(&stage, &mut guest);
+        check_standby(&stage, &mut guest);
     }
 }
 
-/// QEMU tells the guest of the standby itself, whatever its back end offers.
+/// QEMU itself announces the standby to the guest, whatever its back end offers.
 #[test]
 fn a_guest_in_qemu_has_a_pair_of_virtio_net_and_e1000() {
     let (stage, mut config) = pair("virtio-net", |_| GuestConfig::new(Kernel::V6_12));
@@ -74,5 +74,5 @@ fn a_guest_in_qemu_has_a_pair_of_virtio_net_and_e1000() {
         *word = word.replace("virtio-net-pci,", "virtio-net-pci,failover=on,");
     }
     let mut guest = stage.ready(Guest::boot(&stage.root, config));
-    stands_by(&stage, &mut guest);
+    check_standby(&stage, &mut guest);
 }

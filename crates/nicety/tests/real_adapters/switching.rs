@@ -8,12 +8,12 @@ use crate::{
     user_mode::machine,
 };
 
-/// What the host sends: the same each time.
+/// Prints the host's data: always the same.
 fn sent(megabytes: u32) -> String {
     format!("\"$busybox\" sh -c '\"$0\" yes nicety | \"$0\" head -c {megabytes}000000' \"$busybox\"")
 }
 
-/// Starts busybox's nc on the host's side, with this program at a connection's end.
+/// Starts busybox's nc on the host's side, with this program at each connection.
 fn listen(stage: &mut Stage, port: u16, program: &str) {
     let listening = format!("\"$busybox\" netstat -ltn | \"$busybox\" grep -q :{port}");
     let script = format!(
@@ -22,7 +22,7 @@ fn listen(stage: &mut Stage, port: u16, program: &str) {
     well(stage.namespace.run(&script, LATER));
 }
 
-/// TCP both ways with the host, compared byte by byte.
+/// TCP in both directions with the host, compared byte by byte.
 fn with_the_host(stage: &mut Stage, guest: &mut Guest, megabytes: u32) {
     ping(guest, "", HOST);
     listen(stage, 9100, "\"$busybox\" sha256sum");
@@ -37,7 +37,7 @@ fn with_the_host(stage: &mut Stage, guest: &mut Guest, megabytes: u32) {
     assert_eq!(sh(guest, &format!("nc {HOST} 9101 </dev/null | sha256sum")).trim(), sent.trim(), "from the host");
 }
 
-/// Those of most pairs are in QEMU, the others in user mode, which boot in a second.
+/// The guests of most pairs are in QEMU; the others are in user mode, which boots in a second.
 #[test]
 fn guests_with_different_adapters_reach_each_other_and_the_host() {
     let adapters: Vec<&str> = entries().iter().map(|entry| entry.about.name).collect();

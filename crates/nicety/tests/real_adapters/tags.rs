@@ -1,5 +1,5 @@
-//! Provider tags (IEEE 802.1ad), which none of these adapters has hardware for, and a customer's tag inside.
-//! A frame as long as a Gigabit chip takes without jumbo frames has 1522 bytes (Intel 317453, RCTL.LPE): room for one tag.
+//! Provider tags (IEEE 802.1ad), for which none of these adapters has hardware, with a customer's tag inside. The longest frame of
+//! a Gigabit chip without jumbo frames has 1522 bytes (Intel 317453, RCTL.LPE): room for one tag.
 
 use nicety_guests::Guest;
 use nicety_trials::extent::{in_linux as entries, pairs_of};
@@ -9,8 +9,9 @@ use crate::{
     user_mode::machine,
 };
 
-/// Tags as the guest makes them: the outer ones by software, for its adapter knows 802.1Q alone. An 802.1Q interface has the adapter
-/// strip tags, and let its number through and no other (e1000's VFTA); neither may touch an 802.1ad tag, of the same number or another.
+/// Tagged interfaces of the guest. Linux makes the outer tags in software, since its adapter supports only 802.1Q. An 802.1Q
+/// interface makes the adapter strip tags, and pass only its number (e1000's VFTA); neither may affect an 802.1ad tag, of the same
+/// number or another.
 const TAGS: &str = "ip link add link eth0 name q100 type vlan id 100 && ip link set q100 up && \
                     ip link add link eth0 name s100 type vlan protocol 802.1ad id 100 && ip link set s100 up && \
                     ip link add link eth0 name s200 type vlan protocol 802.1ad id 200 && ip link set s200 up && \
@@ -46,7 +47,7 @@ fn outer(number: u8) -> String {
     format!("10.9.6.{number}")
 }
 
-/// A guest's address behind both.
+/// A guest's address behind both tags.
 fn inner(number: u8) -> String {
     format!("10.9.7.{number}")
 }

@@ -1,5 +1,5 @@
-//! What an administrator does to an interface with `ethtool`, for every adapter: what its driver shows and lets change, and that frames
-//! go on afterwards; and whether guest and switch count alike.
+//! An administrator's `ethtool` commands, for every adapter: the settings that its driver shows and changes, and that frames still
+//! pass afterwards; and that guest and switch count alike.
 
 use std::time::Instant;
 
@@ -12,9 +12,10 @@ use crate::{
     user_mode::machine,
 };
 
-/// What shows something. A driver that has nothing to show says so.
+/// Options that show settings. A driver without a setting says so.
 const SHOWN: [&str; 9] = ["-i", "-d", "-e", "-g", "-c", "-k", "-a", "-x", "-T"];
-/// What changes something, and what a driver that takes it then shows: the command, the one that shows, a line of it.
+/// Commands that change settings, and the result if the driver accepts them: the command, the command that shows it, and a line of
+/// its output.
 const CHANGES: [(&str, &str, &str); 9] = [
     ("-G eth0 rx 512 tx 512", "-g eth0 | grep '^RX:' | tail -n 1", "RX:512"),
     ("-C eth0 rx-usecs 10", "-c eth0 | grep '^rx-usecs:'", "rx-usecs:10"),
@@ -26,13 +27,13 @@ const CHANGES: [(&str, &str, &str); 9] = [
     ("-A eth0 autoneg off rx off tx off", "-a eth0 | grep '^RX:'", "RX:off"),
     ("-A eth0 autoneg off rx on tx on", "-a eth0 | grep '^RX:'", "RX:on"),
 ];
-/// What drivers and kernel say to what a driver does not have.
-const HAS_NOT: &str = "not supported|cannot get|cannot set|could not change|invalid argument|unmodified";
+/// Messages of drivers and kernel about a missing feature.
+const UNSUPPORTED: &str = "not supported|cannot get|cannot set|could not change|invalid argument|unmodified";
 
-/// Runs ethtool. What it says; `None` if the driver does not have it.
+/// Runs ethtool. Returns its output; `None` if the driver lacks the feature.
 fn ethtool(guest: &mut Guest, arguments: &str) -> Option<String> {
     let run = well(guest.run(&format!("ethtool {arguments} 2>&1"), SOON));
-    let lacking = HAS_NOT.split('|').any(|said| run.text.to_lowercase().contains(said));
+    let lacking = UNSUPPORTED.split('|').any(|message| run.text.to_lowercase().contains(message));
     assert!(run.code == 0 || lacking, "ethtool {arguments}: {} {}", run.code, run.text);
     (run.code == 0 && !lacking).then_some(run.text)
 }
@@ -44,7 +45,8 @@ fn one(adapter: &str, cpus: u32) -> (Stage, Guest) {
     (stage, guest)
 }
 
-/// pcnet32_set_ringparam in Linux's pcnet32.c frees memory with interrupts off, and its kernel says so: the driver's own fault.
+/// Removes a known kernel warning: pcnet32_set_ringparam in Linux's pcnet32.c frees memory with interrupts off. It is the driver's
+/// own fault.
 fn forgive(guest: &mut Guest) {
     sh(guest, "! dmesg | grep -q pcnet32_set_ringparam || dmesg -c >/dev/null");
 }
@@ -53,7 +55,7 @@ fn carrier(guest: &mut Guest) {
     sh(guest, "until [ $(cat /sys/class/net/eth0/carrier) = 1 ]; do usleep 20000; done");
 }
 
-/// Guest and switch count alike, in frames, both ways.
+/// Checks that guest and switch count the same frames, in both directions.
 fn agree(stage: &Stage, guest: &mut Guest) {
     let read = |stage: &Stage, guest: &mut Guest| {
         let text =
@@ -65,7 +67,7 @@ fn agree(stage: &Stage, guest: &mut Guest) {
         };
         (own, vec![sum("transmit"), sum("receive")])
     };
-    // A kernel sends frames of its own at any time: two counts belong together only if nothing moves from one reading to the next.
+    // A kernel sends frames of its own at any time: two counts match only if nothing moves between the readings.
     let counted = |stage: &Stage, guest: &mut Guest| {
         let begin = Instant::now();
         let mut last = read(stage, guest);
@@ -124,12 +126,12 @@ fn what_ethtool_shows_and_changes_every_driver_shows_and_takes_and_frames_go_on(
         agree(&stage, &mut guest);
         quiet(&mut guest);
         let report = stage.report("vm1");
-        // What dumps registers reads reserved ones too: bad accesses are none of this.
+        // A register dump also reads reserved registers, so bad accesses are not checked.
         assert_eq!(report["guest_errors"], 0, "{report}");
     }
 }
 
-/// Adapters whose drivers take a queue for each processor, an indirection table, and a self-test.
+/// Adapters whose drivers use a queue for each processor, an indirection table, and a self-test.
 #[test]
 fn several_queues_carry_as_the_driver_s_table_says() {
     let (stage, mut guest) = one("igb", 2);
@@ -142,7 +144,7 @@ fn several_queues_carry_as_the_driver_s_table_says() {
     let flows = |guest: &mut Guest, table: &str| -> Vec<u64> {
         sh(guest, &format!("ethtool -X eth0 {table}"));
         let before = queues(guest);
-        // Each connection to a port of nobody is a flow of its own, whose refusal comes back.
+        // Each connection to a closed port is a flow of its own, whose refusal comes back.
         sh(guest, &format!("for n in $(seq 9200 9263); do nc -w 1 {HOST} $n </dev/null >/dev/null 2>&1; done; true"));
         queues(guest).iter().zip(before).map(|(after, before)| after - before).collect()
     };
@@ -165,8 +167,8 @@ fn several_queues_carry_as_the_driver_s_table_says() {
     quiet(&mut guest);
 }
 
-/// Connections to ports of nobody go out on the queues that Linux hashes them to, and their refusals come on those that RSS says. QEMU's own
-/// vmxnet3 receives on its first queue alone.
+/// Connections to closed ports go out on the queues that Linux hashes them to, and their refusals arrive on the queues that RSS
+/// selects. QEMU's own vmxnet3 receives only on its first queue.
 #[test]
 fn vmxnet3_carries_on_each_of_four_queues_both_ways() {
     let (stage, mut guest) = one("vmxnet3", 4);
@@ -180,18 +182,18 @@ fn vmxnet3_carries_on_each_of_four_queues_both_ways() {
     quiet(&mut guest);
 }
 
-/// The frames of 64 flows of UDP that come on each of two queues after this command.
+/// Frames of 64 UDP flows that arrive on each of two queues after this command.
 fn flows(stage: &mut Stage, guest: &mut Guest, set: &str) -> Vec<u64> {
     let queues = |stage: &Stage| -> Vec<u64> {
-        // One that has received nothing is not told of.
+        // The daemon leaves out a queue without frames.
         stage.by_queue("vm1", "receive").into_iter().chain([0, 0]).take(2).collect()
     };
-    // Each probe is for another port: a flow of its own, which is refused, and at once: usually Linux refuses one a second.
+    // Each probe goes to another port: a flow of its own. Linux must refuse each at once: by default it refuses one a second.
     sh(guest, &format!("echo 0 >/proc/sys/net/ipv4/icmp_ratelimit; ethtool {set}"));
     ping(guest, "", HOST);
     let before = queues(stage);
-    // Ports far from each other: Toeplitz hashes are linear, and of the drivers' random keys one in a hundred leaves 64 ports that follow one
-    // another, of which six bits differ, all on one of two queues.
+    // Ports far apart: Toeplitz hashes are linear. With one in a hundred of the drivers' random keys, 64 consecutive ports (six
+    // bits differ) would all hash to one of two queues.
     let ports = "$(\"$busybox\" seq 1031 4099 62516)";
     let one = format!("\"$busybox\" traceroute -n -q 4 -w 1 -m 1 -p $p {} >/dev/null", address(1));
     let probes = format!("for p in {ports}; do {one}; done");
@@ -199,7 +201,7 @@ fn flows(stage: &mut Stage, guest: &mut Guest, set: &str) -> Vec<u64> {
     queues(stage).iter().zip(before).map(|(after, before)| after - before).collect()
 }
 
-/// Version 4 of the device has the fields of its hash chosen, version 7 asks whether UDP's ports may be among them.
+/// Version 4 of the device lets the driver choose the hash fields; in version 7 it asks whether UDP ports may be among them.
 #[test]
 fn vmxnet3_s_driver_has_udp_hashed_by_its_ports_and_coalesces_as_it_is_told() {
     let (mut stage, mut guest) = one("vmxnet3", 2);
@@ -220,7 +222,7 @@ fn vmxnet3_s_driver_has_udp_hashed_by_its_ports_and_coalesces_as_it_is_told() {
     sh(&mut guest, "ethtool -C eth0 adaptive-rx off rx-usecs 5000; ip link set eth0 down; ip link set eth0 up");
     carrier(&mut guest);
     assert!(shown(&mut guest).contains("rx-usecs:5000"));
-    // However many answers one interrupt has brought: each of both queues' vectors waits five milliseconds for its next.
+    // Each of both queues' vectors waits five milliseconds between interrupts, however many answers arrived.
     let interrupts = |stage: &Stage| stage.report("vm1")["interrupts"].as_u64().unwrap_or(u64::MAX);
     let (begin, before) = (Instant::now(), interrupts(&stage));
     sh(&mut guest, &format!("/usr/bin/ping -n -q -f -c 200 {HOST} >/dev/null"));
@@ -234,7 +236,7 @@ fn vmxnet3_s_driver_has_udp_hashed_by_its_ports_and_coalesces_as_it_is_told() {
     quiet(&mut guest);
 }
 
-/// Behind a whole PCI Express configuration space. Only where nothing stands between: QEMU's client hides this capability from its guest.
+/// The capability is in the extended configuration space, which is only visible directly: QEMU's client hides it from its guest.
 #[test]
 fn a_guest_sees_the_igb_s_virtual_functions_announced_in_extended_configuration_space() {
     let (_stage, mut guest) = one("igb", 1);
@@ -257,8 +259,8 @@ fn the_igb_passes_every_self_test_of_its_driver() {
     quiet(&mut guest);
 }
 
-/// The control queue's commands, which QEMU keeps to itself: by the user-mode kernel's own front end, and of a whole PCI function, which
-/// alone can have a ring reset (VIRTIO_F_RING_RESET).
+/// The control queue's commands, which QEMU handles itself: by the user-mode kernel's own front end; and of a whole PCI function,
+/// which alone supports a ring reset (VIRTIO_F_RING_RESET).
 #[test]
 fn linux_s_virtio_net_steers_by_its_table_coalesces_counts_and_sizes_its_rings_as_it_is_told() {
     /// RING_RESET, DEVICE_STATS, VQ_NOTF_COAL, NOTF_COAL, HASH_REPORT, RSS (virtio 1.3, 5.1.3 and 6).
@@ -271,7 +273,7 @@ fn linux_s_virtio_net_steers_by_its_table_coalesces_counts_and_sizes_its_rings_a
         let bits = features(&mut guest);
         assert!(taken.iter().all(|bit| bits.contains(bit)), "{adapter}: {bits:?}");
 
-        // The driver tells of other fields only while it takes hashes.
+        // The driver changes the hash fields only while receive hashing is on.
         let hashes = "ethtool -K eth0 rxhash on && ethtool -k eth0 | grep -q '^receive-hashing: on'";
         sh(&mut guest, &format!("ethtool -L eth0 combined 2; {hashes}; ethtool -N eth0 rx-flow-hash udp4 sdfn"));
         let both = flows(&mut stage, &mut guest, "-X eth0 equal 2");
@@ -294,7 +296,7 @@ fn linux_s_virtio_net_steers_by_its_table_coalesces_counts_and_sizes_its_rings_a
         let shown = sh(&mut guest, one);
         assert!(shown.contains("70"), "{adapter}: {shown}");
         sh(&mut guest, "ethtool -C eth0 rx-usecs 0 rx-frames 1");
-        // The device's own count of each queue, which the driver asks for.
+        // The device's own counter of each queue, which the driver requests.
         let counted = sh(&mut guest, "ethtool -S eth0 | sed -n 's/^ *rx1_hw_packets: //p'");
         assert!(counted.trim().parse::<u64>().is_ok_and(|frames| frames >= 64), "{adapter}: {counted}");
         if taken.len() == TAKEN.len() {

@@ -1,4 +1,4 @@
-//! Linux behind QEMU's IOMMU of Intel's kind: a driver's consecutive device addresses are mapped page by page, and its memory lies anywhere.
+//! Linux behind QEMU's Intel IOMMU: a driver's consecutive device addresses are mapped page by page, to scattered memory.
 
 use nicety_adapters::{Entry, find};
 use nicety_guests::{Accel, GuestConfig, Kernel};
@@ -9,15 +9,14 @@ use crate::{
     stage::quiet,
 };
 
-/// Adapters that are tried beside [`entries`]: virtio-net as a PCI function. QEMU's vhost-user front end takes no IOMMU
+/// Adapter tested in addition to [`entries`]: virtio-net as a PCI function. QEMU's vhost-user front end supports no IOMMU
 /// (docs/limits.md).
 const BESIDE: &str = "virtio-net-pci";
 
-/// Adapters of QEMU that reach memory through its IOMMU: before them on the command line. Without the cache's own mode it would tell nobody
-/// of what is mapped.
+/// QEMU's IOMMU: it must precede the adapters on the command line. Without caching mode it would not report mappings.
 const IOMMU: [&str; 2] = ["-device", "intel-iommu,caching-mode=on,intremap=off"];
-/// Domains are translated, and what is unmapped is unmapped at once.
-const WORDS: [&str; 3] = ["intel_iommu=on", "iommu.passthrough=0", "iommu.strict=1"];
+/// Kernel options: domains are translated, and unmapping takes effect at once.
+const KERNEL_OPTIONS: [&str; 3] = ["intel_iommu=on", "iommu.passthrough=0", "iommu.strict=1"];
 
 fn adapters() -> Vec<&'static Entry> {
     let mut all = entries();
@@ -33,7 +32,7 @@ fn every_adapter_carries_behind_an_iommu_with_rings_of_many_pages_and_after_its_
     let mut every = Every::new(&adapters(), |_| GuestConfig {
         accel: Accel::Tcg,
         devices: IOMMU.map(str::to_owned).into(),
-        append: WORDS.map(str::to_owned).into(),
+        append: KERNEL_OPTIONS.map(str::to_owned).into(),
         ..GuestConfig::new(Kernel::V6_12)
     });
     every.set_up();
@@ -46,7 +45,7 @@ fn every_adapter_carries_behind_an_iommu_with_rings_of_many_pages_and_after_its_
     every.carries();
     for adapter in every.adapters.clone() {
         let name = adapter.0.about.name;
-        // Rings of 16 KiB, buffers longer than a page; a driver that has neither says so.
+        // Rings of 16 KiB, and buffers longer than a page. A driver without them reports that.
         let mtu = adapter.0.about.mtu_max.min(9000);
         let longer = format!(
             "ethtool -G $name rx 1024 tx 1024 2>&1; ip link set $name mtu {mtu}; {CARRIER}; ethtool -g $name | grep -c 1024"

@@ -1,18 +1,19 @@
-//! TCP inside VXLAN and Geneve: vmxnet3's driver leaves segments and inner checksums to the adapter, whoever the receiver is.
+//! TCP inside VXLAN and Geneve: vmxnet3's driver leaves segmentation and inner checksums to the adapter, for every kind of
+//! receiver.
 
 use nicety_guests::{Folder, Guest, Kernel, Layer};
 
 use crate::stage::{Stage, address, ping, quiet, send, sh, well};
 
-/// Who sends in tunnels, and its peers.
+/// The sender in tunnels, and its peers.
 const ADAPTERS: [&str; 4] = ["vmxnet3", "vmxnet3", "virtio-net", "e1000"];
 /// Kinds of tunnels, without and with checksums of the outer datagrams.
 const KINDS: [(&str, &str); 3] =
     [("vxlan", "dstport 4789 noudpcsum"), ("vxlan", "dstport 4789 udpcsum"), ("geneve", "udpcsum")];
-/// What the driver must have of the adapter (`ethtool -k`).
+/// Prints whether the adapter has the offloads that the driver must have (`ethtool -k`).
 const OFFLOADS: &str = "ethtool -k eth0 | grep -cE '^tx-udp_tnl-(csum-)?segmentation: on'";
 
-/// One end of a tunnel, as interface `t0`.
+/// Opens one end of a tunnel, as interface `t0`.
 fn open(guest: &mut Guest, (kind, words): (&str, &str), own: u8, peer: u8) {
     let under = if kind == "vxlan" { format!("dev eth0 local {}", address(own)) } else { String::new() };
     let ip = "/usr/sbin/ip";
@@ -20,7 +21,7 @@ fn open(guest: &mut Guest, (kind, words): (&str, &str), own: u8, peer: u8) {
     sh(guest, &format!("modprobe {kind}; {add} && ip addr add 10.9.6.{own}/24 dev t0 && ip link set t0 up"));
 }
 
-/// The frames that the adapter has cut out of packets that the driver left to it (upt1_defs.h, TSOPktsTxOK).
+/// Frames that the adapter has cut from packets that the driver left to it (upt1_defs.h, TSOPktsTxOK).
 fn segments(guest: &mut Guest) -> u64 {
     let text = sh(guest, "ethtool -S eth0 | sed -n 's/^ *TSO pkts tx: //p'");
     text.lines().filter_map(|line| line.trim().parse::<u64>().ok()).sum()
@@ -30,7 +31,7 @@ fn segments(guest: &mut Guest) -> u64 {
 fn vmxnet3_s_driver_sends_uncut_packets_in_vxlan_and_geneve_and_every_peer_receives_them_right() {
     let stage = Stage::new(&ADAPTERS);
     let folder = well(Folder::new());
-    // busybox's `ip` makes no tunnels.
+    // busybox's `ip` cannot make tunnels.
     let layer = well(Layer::lay("iproute2", &["iproute2"], &mut |line| eprintln!("{line}")));
     let archive = well(folder.write("ip.cpio", well(layer.archive(&["usr/sbin/ip"]))));
     let kernels = [Kernel::V6_12, Kernel::V6_1, Kernel::V6_12, Kernel::V6_12];
@@ -63,7 +64,7 @@ fn vmxnet3_s_driver_sends_uncut_packets_in_vxlan_and_geneve_and_every_peer_recei
         }
     }
     for (guest, number) in guests.iter_mut().zip(1..) {
-        // Columns of /proc/net/snmp: checksums that were wrong.
+        // Columns of /proc/net/snmp: wrong checksums.
         let wrong = "awk '/^(Tcp|Udp):/ { if ($2 ~ /[A-Za-z]/) { for (i = 1; i <= NF; i++) if ($i == \"InCsumErrors\") at = i } else print $at }' /proc/net/snmp";
         assert_eq!(sh(guest, wrong), "0\n0\n");
         quiet(guest);

@@ -1,4 +1,4 @@
-//! `nicety-uio` in a guest: adapters that no kernel has a driver for, driven from user space, with a tap as the guest's interface.
+//! `nicety-uio` in a guest: adapters without a kernel driver, driven from user space, with a tap as the guest's interface.
 
 use std::{path::Path, sync::atomic::AtomicBool};
 
@@ -10,7 +10,7 @@ use crate::{
     user_mode::machine,
 };
 
-/// OpenSSH, as a guest without the host's files needs it.
+/// Files of OpenSSH for a guest without the host's files.
 const OPENSSH: [&str; 7] = [
     "usr/bin/scp",
     "usr/bin/ssh",
@@ -58,7 +58,7 @@ fn vmxnet_and_enhanced_vmxnet_carry_tcp_in_a_user_mode_guest_by_a_driver_in_its_
     assert!(unbound.starts_with("nicety-uio: 0000:00:00.0 is not bound to uio_pci_generic; run\n"), "{unbound}");
     let nobody = sh(&mut guest, "su nobody -c 'nicety-uio 0000:00:00.0 t0 2>&1; [ $? = 1 ]'");
     assert_eq!(nobody, "nicety-uio: /proc/self/pagemap shows no page numbers: it takes root (CAP_SYS_ADMIN)\n");
-    // One haul of pages is half of what is left.
+    // Fills the memory: one allocation of pages is half of the rest.
     let fill = "mkdir /full; mount -t tmpfs -o size=100% none /full; left=$(sed -n 's/MemAvailable: *\\([0-9]*\\) .*/\\1/p' /proc/meminfo); \
                 dd if=/dev/zero of=/full/file bs=64k count=$(((left - 12000) / 64)) 2>/dev/null";
     let little = sh(&mut guest, &format!("{fill}; nicety-uio 0000:00:00.0 t0 2>&1; [ $? = 1 ] && umount /full"));
@@ -71,18 +71,18 @@ fn vmxnet_and_enhanced_vmxnet_carry_tcp_in_a_user_mode_guest_by_a_driver_in_its_
     });
 }
 
-/// Nobody stops these.
+/// Never set: these commands are not cancelled.
 static GO_ON: AtomicBool = AtomicBool::new(false);
 
 fn uio() -> Uio {
     well(Uio::beside(Path::new(env!("CARGO_BIN_EXE_nicety"))))
 }
 
-/// What is to be done with the guest and its peer: at which port, of which adapter, with so many megabytes.
+/// Further tests with the guest and its peer: the port's number, the adapter, and the megabytes.
 type Also<'a> = &'a mut dyn FnMut(&mut Guest, &mut Guest, (u8, &str, u32));
 
-/// Ours in the guest at each of these adapters: packets of all sizes and TCP both ways, and what else is to be done; then the adapter
-/// that was a pcnet before is one again.
+/// Runs nicety-uio in the guest for each of these adapters: packets of all sizes, TCP in both directions, and further tests. Then
+/// checks that the adapter that was a pcnet before is one again.
 fn drive(stage: &Stage, guest: &mut Guest, peer: &mut Guest, also: Also<'_>) {
     let mut function = String::new();
     for (number, adapter) in (1..).zip(TAKEN) {
@@ -115,10 +115,10 @@ fn nicety_uio_says_what_is_missing() {
         let output = well(std::process::Command::new(env!("CARGO_BIN_EXE_nicety-uio")).args(words).output());
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
-    let (code, said) = run(&[]);
-    assert!(code == Some(2) && said.starts_with("usage: nicety-uio PCI-ADDRESS TAP"), "{code:?} {said}");
-    let (code, said) = run(&["0000:99:00.0", "t0"]);
-    assert!(code == Some(1) && said.starts_with("nicety-uio: ") && said.lines().count() == 1, "{code:?} {said}");
+    let (code, text) = run(&[]);
+    assert!(code == Some(2) && text.starts_with("usage: nicety-uio PCI-ADDRESS TAP"), "{code:?} {text}");
+    let (code, text) = run(&["0000:99:00.0", "t0"]);
+    assert!(code == Some(1) && text.starts_with("nicety-uio: ") && text.lines().count() == 1, "{code:?} {text}");
 }
 
 fn config(stage: &Stage, folder: &Folder, openssh: &[u8]) -> GuestConfig {
@@ -127,13 +127,13 @@ fn config(stage: &Stage, folder: &Folder, openssh: &[u8]) -> GuestConfig {
     (1..PEER).fold(config, |config, number| stage.served.attach(config, &format!("vm{number}")))
 }
 
-/// What netperf and iperf measure, each way.
+/// Rates of netperf and iperf, in each direction.
 fn streams(guest: &mut Guest, peer: &mut Guest) -> String {
     sh(peer, "pidof netserver || netserver >/dev/null 2>&1");
     let one =
         |test: &str| format!("netperf -4 -H {} -t {test} -l 2 -P 0 -- -k THROUGHPUT,THROUGHPUT_UNITS", address(PEER));
-    let said = well(guest.succeed(&format!("{}; {}", one("TCP_STREAM"), one("TCP_MAERTS")), LATER));
-    let rates = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = well(guest.succeed(&format!("{}; {}", one("TCP_STREAM"), one("TCP_MAERTS")), LATER));
+    let rates = text.split_whitespace().collect::<Vec<_>>().join(" ");
     sh(peer, "pidof iperf3 || iperf3 -s -D >/dev/null 2>&1; until netstat -ltn | grep -q :5201; do usleep 20000; done");
     let iperf = |way: &str| {
         format!(
@@ -141,8 +141,8 @@ fn streams(guest: &mut Guest, peer: &mut Guest) -> String {
             address(PEER)
         )
     };
-    let said = well(guest.succeed(&format!("{}; {}", iperf(""), iperf("-R")), LATER));
-    let figures: Vec<&str> = said.lines().collect();
-    assert_eq!(figures.len(), 2, "{said}");
+    let text = well(guest.succeed(&format!("{}; {}", iperf(""), iperf("-R")), LATER));
+    let figures: Vec<&str> = text.lines().collect();
+    assert_eq!(figures.len(), 2, "{text}");
     format!("netperf {rates}, iperf3 {}", figures.join(" "))
 }

@@ -1,4 +1,4 @@
-//! The same drivers in user-mode kernels, at the host's own speed; and what ends badly there.
+//! The same drivers in user-mode kernels, at the host's own speed; and ends of guests and daemons that are not clean.
 
 use std::path::Path;
 
@@ -10,11 +10,11 @@ use nicety_guests::{
 use nicety_trials::extent::in_linux as entries;
 
 use crate::{
-    drivers::{carries_between, goes_and_returns},
+    drivers::{carries_between, restart_interface_and_driver},
     stage::{FLOOD, HOST, LATER, Stage, TAP, address, amount, ping, quiet, send, sh, well},
 };
 
-/// The driver's functions are built in: it is taken from its device, and given to it again.
+/// Removes the driver from its device, and binds it again: its functions are built in, so it cannot be unloaded.
 const GO: &str = "device=$(readlink -f /sys/class/net/eth0/device); driver=$(readlink -f $device/driver); \
                   echo \"${device##*/} $driver\" >/tmp/device; echo ${device##*/} >$driver/unbind";
 const COME: &str = "read device driver </tmp/device; echo $device >$driver/bind";
@@ -23,7 +23,7 @@ fn both(adapter: &str) -> (Stage, Guest, Guest) {
     both_on(adapter, 1)
 }
 
-/// Two guests with so many processors each.
+/// Two guests with `cpus` processors each.
 fn both_on(adapter: &str, cpus: u32) -> (Stage, Guest, Guest) {
     println!("{adapter}, {cpus} processors");
     let stage = Stage::new(&[adapter, adapter]);
@@ -38,7 +38,7 @@ fn both_on(adapter: &str, cpus: u32) -> (Stage, Guest, Guest) {
     (stage, left, right)
 }
 
-/// Floods the host from the guest, which goes on meanwhile.
+/// Floods the host from the guest, in the background.
 pub fn flood(guest: &mut Guest) {
     sh(guest, &format!("({FLOOD} {HOST} >/dev/null 2>&1 &); (nc {HOST} 9 </dev/zero >/dev/null 2>&1 &)"));
 }
@@ -71,7 +71,7 @@ fn linux_takes_every_chip_for_what_it_is_with_its_speed_and_it_carries_to_virtio
         );
         let (vendor, device) = about.pci;
         let identity = format!("{vendor:#06x}\n{device:#06x}\n");
-        // A driver may show no speed, or half duplex: what is told of the adapter says so.
+        // A driver may show no speed, or half duplex; the registry then says so.
         let others = [identity.clone(), format!("{identity}{}\nhalf\n", about.link_mbps)];
         let as_told = about.link_unless.is_some() && others.contains(&seen);
         assert!(as_told || seen == format!("{identity}{}\nfull\n", about.link_mbps), "{}: {seen}", about.name);
@@ -89,7 +89,7 @@ fn linux_takes_every_chip_for_what_it_is_with_its_speed_and_it_carries_to_virtio
 fn a_hundred_megabytes_come_whole_over_every_adapter() {
     for entry in entries() {
         let (_stage, mut left, mut right) = both(entry.about.name);
-        // Half of the guest's memory: three times that, and back.
+        // Half of the guest's memory: three times in each direction.
         for _ in 0..3 {
             send(&mut left, &mut right, &address(2), amount(entry.about.name, 100));
         }
@@ -100,11 +100,11 @@ fn a_hundred_megabytes_come_whole_over_every_adapter() {
 #[test]
 fn a_driver_in_a_user_mode_kernel_leaves_its_device_under_traffic_and_comes_back() {
     for entry in entries() {
-        goes_and_returns(both(entry.about.name), (GO, COME));
+        restart_interface_and_driver(both(entry.about.name), (GO, COME));
     }
 }
 
-/// Programs of a layer of the host's, each where it is to be, with those of their libraries that the guest has not.
+/// Puts programs of a host layer at their paths in the guest, with the libraries that the guest lacks.
 pub fn take(guest: &mut Guest, layer: &Layer, paths: &[&str]) {
     let mount = format!("mkdir /layer; mount -t hostfs -o {} none /layer", layer.path("").display());
     let lacking = "cd /layer/usr/lib/x86_64-linux-gnu; for f in *.so.*; do [ -e /usr/lib/x86_64-linux-gnu/$f ] || ln -s $PWD/$f \
@@ -113,15 +113,15 @@ pub fn take(guest: &mut Guest, layer: &Layer, paths: &[&str]) {
     sh(guest, &format!("{mount} && {lacking}; {}", links.join("; ")));
 }
 
-/// The kernel for so many processors, and a guest of it.
+/// A guest on the kernel for `cpus` processors.
 pub fn machine(cpus: u32) -> UmlConfig {
     let mut say = |line: &str| eprintln!("{line}");
     let kernel = if cpus > 1 { UmlKernel::lay_smp(&mut say) } else { UmlKernel::lay(&mut say) };
     UmlConfig { cpus, ..UmlConfig::new(&well(kernel)) }
 }
 
-/// So many guests at a port of this adapter, each of which ends in this way in the middle of traffic, and of none of which anything
-/// may be left. `cargo run --release -p nicety-lab --example endurance` is the same with more of them.
+/// Runs `count` guests at a port of this adapter. Each ends in the middle of traffic, as `end` says, and must leave nothing behind.
+/// `cargo run --release -p nicety-lab --example endurance` does the same with more of them.
 fn lives(adapter: &str, cpus: u32, end: End, count: u32) {
     let entry = nicety_adapters::find(adapter).unwrap_or_else(|| panic!("{adapter} is registered"));
     let program = Path::new(env!("CARGO_BIN_EXE_nicety"));
@@ -162,13 +162,13 @@ fn user_mode_guests_with_two_processors_live_and_end_as_those_with_one() {
     }
 }
 
-/// The drivers of these take the best that they find.
+/// The drivers of these adapters use the best interrupts that they find.
 #[test]
 fn a_driver_has_the_interrupts_that_it_finds() {
-    ["vmxnet3", "e1000e"].into_iter().for_each(has_the_interrupts_that_it_finds);
+    ["vmxnet3", "e1000e"].into_iter().for_each(check_interrupts);
 }
 
-fn has_the_interrupts_that_it_finds(adapter: &str) {
+fn check_interrupts(adapter: &str) {
     let hidden: [(&[&str], &str); 3] =
         [(&[], "MSIX"), (&["vfio_user.msix=0"], "MSI"), (&["vfio_user.msix=0", "vfio_user.msi=0"], "INTx")];
     for (words, kind) in hidden {
@@ -200,7 +200,7 @@ fn every_e1000_and_the_e1000e_pass_every_self_test_of_their_drivers() {
     }
 }
 
-/// Frames for an address that nobody has, which the switch floods: 20 pings of the host.
+/// Frames to an unknown address, which the switch floods: 20 pings of the host.
 #[test]
 fn a_frame_for_another_address_reaches_the_guest_only_while_its_interface_is_promiscuous() {
     const FRAMES: u64 = 20;
@@ -215,10 +215,10 @@ fn a_frame_for_another_address_reaches_the_guest_only_while_its_interface_is_pro
             sh(&mut guest, &format!("ip link set eth0 promisc {promiscuous}"));
             ping(&mut guest, "", HOST);
             let before: u64 = well(sh(&mut guest, received).trim().parse());
-            // Nobody answers.
+            // There is no answer.
             let send = format!("ping -q -c {FRAMES} -i 0.05 -W 1 {stranger} || true");
-            let said = well(stage.namespace.run(&send, LATER));
-            assert!(said.contains(&format!("{FRAMES} packets transmitted")), "{said}");
+            let text = well(stage.namespace.run(&send, LATER));
+            assert!(text.contains(&format!("{FRAMES} packets transmitted")), "{text}");
             ping(&mut guest, "", HOST);
             let after: u64 = well(sh(&mut guest, received).trim().parse());
             after - before
@@ -241,7 +241,7 @@ fn a_user_mode_guest_has_several_adapters_that_carry_at_the_same_time() {
     let mut drivers: Vec<&str> = drivers.lines().collect();
     drivers.sort_unstable();
     assert_eq!(drivers, ["e1000", "e1000", "virtio_net", "vmxnet3"]);
-    // Each interface speaks for its own address alone, as they are all on one switch.
+    // Each interface answers only for its own address, since all are on one switch.
     sh(
         &mut guest,
         "for word in arp_ignore=1 arp_announce=2; do echo ${word#*=} >/proc/sys/net/ipv4/conf/all/${word%=*}; done",

@@ -1,4 +1,4 @@
-//! VMs that come, go, come back, or cannot be served; and a daemon that dies under them.
+//! VMs that connect, disconnect, reconnect, or cannot be served; and a daemon that dies under them.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,13 +7,13 @@ use nicety_guests::{Guest, GuestConfig, Kernel, Memory};
 
 use crate::stage::{FLOOD, HOST, LATER, SOON, Stage, address, ping, sh, well};
 
-/// What `nicety attach` prints for a port, as a shell takes it.
+/// Arguments that `nicety attach` prints for a port, split as a shell does.
 fn attach_words(stage: &Stage, name: &str) -> Vec<String> {
     let report = stage.report(name);
     let host = Path::new(report["socket"].as_str().unwrap_or_default()).with_file_name("host.toml");
     let mut attach = Command::new(env!("CARGO_BIN_EXE_nicety"));
-    let said = well(attach.args(["attach", name, "--host"]).arg(host).output());
-    let words = String::from_utf8_lossy(&said.stdout).into_owned();
+    let output = well(attach.args(["attach", name, "--host"]).arg(host).output());
+    let words = String::from_utf8_lossy(&output.stdout).into_owned();
     let mut shell = Command::new("sh");
     let split = well(shell.args(["-c", &format!("printf '%s\\n' {words}")]).output());
     String::from_utf8_lossy(&split.stdout).lines().map(str::to_owned).collect()
@@ -24,7 +24,7 @@ fn the_words_that_attach_prints_start_a_vm_at_the_port_of_each_adapter() {
     let stage = Stage::new(&["e1000", "vmxnet3", "virtio-net"]);
     for number in [1, 2, 3] {
         let mut config = stage.config(Kernel::V6_12, number);
-        // Nothing but these words brings memory or adapter. They come last, and name the memory that counts.
+        // Only these arguments define memory and adapter. They come last, and name the memory that counts.
         config.devices = attach_words(&stage, &format!("vm{number}"));
         config.memory_mib = 512;
         let mut guest = stage.ready(Guest::boot(&stage.root, config));
@@ -40,7 +40,7 @@ fn a_port_takes_the_next_vm_when_one_has_gone() {
         for kernel in [Kernel::V6_12, Kernel::V6_12, Kernel::V6_1] {
             let [mut guest] = stage.boot(kernel, [1]);
             ping(&mut guest, "", HOST);
-            // Without a farewell, in the middle of traffic.
+            // The VM is killed in the middle of traffic.
             sh(&mut guest, &format!("({FLOOD} -w 20 {HOST} >/dev/null 2>&1 &)"));
             stage.wait_more("answers", 100, || stage.received("vm1"));
             drop(guest);
@@ -55,7 +55,7 @@ fn a_guest_that_reboots_finds_its_adapter_as_new() {
     for number in [1, 2] {
         let [mut guest] = stage.boot(Kernel::V6_12, [number]);
         ping(&mut guest, "", HOST);
-        // A panic in the middle of traffic: QEMU ends (-no-reboot), the port is free again.
+        // A panic in the middle of traffic: QEMU ends (-no-reboot), and the port is free again.
         sh(&mut guest, &format!("({FLOOD} {HOST} >/dev/null 2>&1 &)"));
         stage.wait_more("answers", 100, || stage.received(&format!("vm{number}")));
         assert!(guest.run("echo c >/proc/sysrq-trigger", SOON).is_err(), "the guest's kernel is not gone");
@@ -65,7 +65,7 @@ fn a_guest_that_reboots_finds_its_adapter_as_new() {
     }
 }
 
-/// A second VMM at a port that has one is sent away, and the first one notices nothing.
+/// A second VMM at an occupied port is refused, and the first one notices nothing.
 #[test]
 fn a_second_vm_at_a_port_is_refused_and_the_first_one_goes_on() {
     let stage = Stage::new(&["e1000"]);
@@ -77,8 +77,8 @@ fn a_second_vm_at_a_port_is_refused_and_the_first_one_goes_on() {
     ping(&mut guest, "", HOST);
 }
 
-/// QEMU's default, and a file that it maps for itself alone. By vfio-user the first comes without a file, the second with one
-/// in which nothing ever appears; by vhost-user neither is told of, and QEMU gives the rings up.
+/// Memory without sharing: QEMU's default, and a file with a private mapping. With vfio-user the first arrives without a file, the
+/// second with a file that never has data; with vhost-user QEMU passes neither, and gives the rings up.
 #[test]
 fn a_vm_that_does_not_share_its_memory_is_told_how_and_harms_nobody() {
     let mut stage = Stage::new(&["e1000", "vmxnet3", "virtio-net", "e1000"]);
@@ -88,24 +88,24 @@ fn a_vm_that_does_not_share_its_memory_is_told_how_and_harms_nobody() {
             println!("{name}, {memory:?}");
             let config = GuestConfig { memory, addresses: Vec::new(), ..stage.config(Kernel::V6_12, number) };
             let mut guest = well(Guest::boot(&stage.root, config));
-            // It has an adapter all the same; what its driver makes of it must not stop guest or neighbour.
+            // The VM has an adapter all the same; the driver's attempt to use it must not stop guest or neighbour.
             sh(&mut guest, "ip link set eth0 up || true; ping -c 1 -W 1 -w 1 10.9.3.254 || true; echo still here");
-            // Each VM is told, and once: the log is for a person to read.
-            stage.wait_until("word of share=on", || stage.told(name, "share=on") >= times);
+            // The daemon logs this once for each VM: a person reads the log.
+            stage.wait_until("word of share=on", || stage.log_count(name, "share=on") >= times);
             let report = stage.report(name);
             assert_eq!(report["condition"], "broken", "{report}");
             assert!(report["sentence"].as_str().is_some_and(|text| text.contains("share=on")), "{report}");
             ping(&mut neighbour, "", HOST);
         }
     }
-    let told = ["vm1", "vm2", "vm3", "vm4"].map(|name| stage.told(name, "share=on"));
-    assert_eq!(told, [2, 2, 2, 0], "{}", stage.served.log());
-    // With its memory shared the same VM is served.
+    let counts = ["vm1", "vm2", "vm3", "vm4"].map(|name| stage.log_count(name, "share=on"));
+    assert_eq!(counts, [2, 2, 2, 0], "{}", stage.served.log());
+    // With shared memory the same VM is served.
     for number in [1, 3] {
         let [mut guest] = stage.boot(Kernel::V6_12, [number]);
         ping(&mut guest, "", HOST);
     }
-    // And without, once more, whatever its port has carried since.
+    // And once more without, whatever its port has carried meanwhile.
     let config = GuestConfig { memory: Memory::Private, addresses: Vec::new(), ..stage.config(Kernel::V6_12, 1) };
     let mut guest = well(Guest::boot(&stage.root, config));
     sh(&mut guest, "ip link set eth0 up || true; ping -c 1 -W 1 -w 1 10.9.3.254 || true; echo still here");
@@ -113,7 +113,7 @@ fn a_vm_that_does_not_share_its_memory_is_told_how_and_harms_nobody() {
     well(stage.served.kill(&mut stage.namespace));
 }
 
-/// `nicety ports` shows what the driver of the VM that is there does, not what its port has carried for others.
+/// `nicety ports` shows the state of the current VM's driver, not the port's past traffic.
 #[test]
 fn a_port_is_up_while_its_driver_is() {
     let stage = Stage::new(&["e1000", "vmxnet3", "virtio-net"]);
@@ -135,27 +135,28 @@ fn a_port_is_up_while_its_driver_is() {
         let config = GuestConfig { addresses: Vec::new(), ..stage.config(Kernel::V6_12, number) };
         let mut guest = well(Guest::boot(&stage.root, config));
         sh(&mut guest, "ip link show eth0");
-        // Linux's virtio-net starts its rings when it finds the device, the others when the interface comes up.
+        // Linux's virtio-net starts its rings when it finds the device, the other drivers when the interface comes up.
         let condition = if number == 3 { "up" } else { "attached" };
         stage.wait_until("a port that was used before", || stage.report(name)["condition"] == condition);
     }
 }
 
-/// To the process of a guest.
+/// Sends a signal to a guest's process.
 fn signal(guest: &Guest, name: &str) {
     let done = well(Command::new("kill").args([name, &guest.process().to_string()]).status());
     assert!(done.success(), "kill {name}: {done}");
 }
 
-/// QEMU does not connect to a vfio-user server again: the guest lives on without its adapter. vhost-user comes back.
+/// QEMU does not reconnect to a vfio-user server: the guest continues without its adapter. vhost-user reconnects.
 #[test]
 fn guests_outlive_a_killed_daemon_and_virtio_net_comes_back() {
     let mut stage = Stage::new(&["virtio-net", "e1000"]);
     let [mut rings, mut function] = stage.boot(Kernel::V6_12, [1, 2]);
     ping(&mut rings, "", &address(2));
     sh(&mut function, "dmesg -n 1; ping -c 1 -w 5 10.9.3.1");
-    // Of a daemon that is killed with a message unread the kernel resets the connection, and QEMU 11.1 does not survive that
-    // (docs/operating.md): it says nothing more, and what it has said is read by the time that others have pinged.
+    // Stop this QEMU before the kill: it sends nothing more, and the daemon has read its messages by the time that the other guest
+    // has pinged. If a killed daemon leaves a message unread, the kernel resets the connection, and QEMU 11.1 does not survive that
+    // (docs/operating.md).
     signal(&function, "-STOP");
     ping(&mut rings, "", HOST);
     well(stage.served.kill_and_restart(&mut stage.namespace));
@@ -163,7 +164,7 @@ fn guests_outlive_a_killed_daemon_and_virtio_net_comes_back() {
     let again = format!("until /usr/bin/ping -n -q -c 1 -W 1 {HOST} >/dev/null; do usleep 100000; done");
     stage.ready(rings.succeed(&again, LATER));
     ping(&mut rings, "", HOST);
-    // The guest with the vfio-user function still runs, and its adapter is dead: no frame passes.
+    // The guest with the vfio-user function still runs, but its adapter passes no frames.
     let text = well(function.run(&format!("ping -c 2 -W 1 -w 3 {HOST}; echo alive"), LATER)).text;
     assert!(text.ends_with("alive\n") && text.contains("100% packet loss"), "{text}");
     drop(function);

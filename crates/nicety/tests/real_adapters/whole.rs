@@ -1,5 +1,6 @@
-//! TCP with segmentation between an e1000 and a virtio-net, as each guest's kernel takes it: what both can carry whole goes whole, and the
-//! sum that the sender has left to its adapter is left to nobody. The copies of it are counted in the simulation (`counts/moved.rs`).
+//! TCP with segmentation between an e1000 and a virtio-net, as each guest's kernel receives it: a packet that both can carry whole
+//! stays whole, and a checksum that the sender left to its adapter is not computed on the direction. Its copies are counted in the
+//! simulation (`counts/moved.rs`).
 
 use nicety_guests::{Guest, Layer};
 use nicety_trials::extent::is_asked;
@@ -11,43 +12,44 @@ use crate::{
     user_mode::{machine, take},
 };
 
-/// What goes each way, in MiB.
+/// MiB in each direction.
 const BULK: u32 = 8;
-/// The longest frame, for an MTU of 1500.
+/// Bytes of the longest frame, for an MTU of 1500.
 const FRAME: u64 = 1514;
-/// Looks at TCP's packets with data that the kernel has taken from its adapter, and at what the driver has said of each (`PACKET_VNET_HDR` in
-/// packet(7): ten bytes before it, a `struct virtio_net_hdr`), until it is told to end. It says how many there were, how many of them of several frames
-/// and how many with a sum that is still to be made; the bytes of the longest one; and how many it has missed.
-const LOOK: &str = r#"socket(S, 17, 3, 8) or die $!; setsockopt(S, 1, 33, pack("i", 1 << 26)) or die $!; setsockopt(S, 263, 15, pack("i", 1)) or die $!;
+/// Inspects the TCP packets with data that the kernel has received from its adapter, and the driver's information on each
+/// (`PACKET_VNET_HDR` in packet(7): ten bytes before it, a `struct virtio_net_hdr`), until it is stopped. It reports the number of
+/// packets, of packets with several frames, and of packets whose checksum is still to be computed; the bytes of the longest one;
+/// and the number of packets missed.
+const INSPECT: &str = r#"socket(S, 17, 3, 8) or die $!; setsockopt(S, 1, 33, pack("i", 1 << 26)) or die $!; setsockopt(S, 263, 15, pack("i", 1)) or die $!;
 setsockopt(S, 1, 20, pack("qq", 0, 100000)) or die $!; $SIG{TERM} = sub { $end = 1 }; $seen = $large = $partial = $longest = 0; open(F, ">/tmp/looks");
 for (;;) { if (!defined(recv(S, $d, 70000, 0))) { last if $end; next; } next if ord(substr($d, 33, 1)) != 6 || length($d) <= 10 + 74; $seen++;
   ($flags, $kind) = unpack("CC", $d); $large++ if $kind; $partial++ if $flags & 1; $longest = length($d) - 10 if length($d) - 10 > $longest; }
 $s = getsockopt(S, 263, 6) or die $!; ($all, $missed) = unpack("II", $s); print "$seen $large $partial $longest $missed";"#;
 
-/// What a guest's kernel was seen to take.
+/// Packets that a guest's kernel received.
 #[derive(Debug)]
 struct Seen {
     packets: u64,
-    /// Of several frames.
+    /// Packets of several frames.
     large: u64,
-    /// With a sum that nobody has made.
+    /// Packets with a checksum that is still to be computed.
     partial: u64,
     longest: u64,
 }
 
-/// Sends from one guest to the other, whose kernel is looked at meanwhile.
-fn looked_at(from: &mut Guest, to: &mut Guest, address: &str) -> Seen {
+/// Sends from one guest to the other, while [`INSPECT`] inspects the packets there.
+fn inspect(from: &mut Guest, to: &mut Guest, address: &str) -> Seen {
     sh(
         to,
         &format!(
-            "rm -f /tmp/looks; (perl -e '{LOOK}' >/tmp/seen 2>&1 &); until [ -e /tmp/looks ]; do usleep 20000; done"
+            "rm -f /tmp/looks; (perl -e '{INSPECT}' >/tmp/seen 2>&1 &); until [ -e /tmp/looks ]; do usleep 20000; done"
         ),
     );
     send(from, to, address, BULK);
-    let said = sh(to, "killall perl; while pidof perl >/dev/null; do usleep 20000; done; cat /tmp/seen");
-    let numbers: Vec<u64> = said.split(' ').filter_map(|number| number.parse().ok()).collect();
-    let Ok([packets, large, partial, longest, missed]) = <[u64; 5]>::try_from(numbers) else { panic!("{said}") };
-    assert_eq!(missed, 0, "{said}");
+    let text = sh(to, "killall perl; while pidof perl >/dev/null; do usleep 20000; done; cat /tmp/seen");
+    let numbers: Vec<u64> = text.split(' ').filter_map(|number| number.parse().ok()).collect();
+    let Ok([packets, large, partial, longest, missed]) = <[u64; 5]>::try_from(numbers) else { panic!("{text}") };
+    assert_eq!(missed, 0, "{text}");
     Seen { packets, large, partial, longest }
 }
 
@@ -65,8 +67,8 @@ fn tcp_from_an_e1000_reaches_virtio_net_whole_and_unsummed_and_from_virtio_net_a
         take(guest, &layer, &FILES);
         sh(guest, "ethtool -K eth0 tso on gro off");
     }
-    // The kernel is to sum what comes, and not to believe our chip. Linux's e1000 has its chip do it from the start (XsumRX in e1000_param.c),
-    // and tells the kernel that it does not: it turns off only what was turned on.
+    // The kernel must verify the checksums itself, and not trust our chip. Linux's e1000 uses the chip's verification from the
+    // start (XsumRX in e1000_param.c), but tells the kernel that it does not: it turns off only what was turned on first.
     let carrier = "until [ $(cat /sys/class/net/eth0/carrier) = 1 ]; do usleep 20000; done";
     sh(&mut chip, &format!("for word in on off; do ethtool -K eth0 rx $word; {carrier}; done"));
     ping(&mut chip, "", &address(2));
@@ -76,7 +78,7 @@ fn tcp_from_an_e1000_reaches_virtio_net_whole_and_unsummed_and_from_virtio_net_a
     };
     let lost = ["vm1", "vm2"].map(|name| lost(&stage, name));
     let first = at_rest(&mut chip, &mut rings);
-    let seen = looked_at(&mut chip, &mut rings, &address(2));
+    let seen = inspect(&mut chip, &mut rings, &address(2));
     let second = at_rest(&mut chip, &mut rings);
     let [[sent, _], [_, came]] = [0, 1].map(|guest: usize| second[guest].carried(&first[guest]));
     println!("e1000 to virtio-net: {seen:?}; packets, frames and bytes {sent:?} sent, {came:?} came");
@@ -84,10 +86,11 @@ fn tcp_from_an_e1000_reaches_virtio_net_whole_and_unsummed_and_from_virtio_net_a
     assert_eq!(seen.partial, seen.packets, "sums that are still to be made");
     assert_eq!(cut(sent), cut(came));
     assert!(2 * cut(came) > came[1], "{came:?}");
-    // The driver counts what it is given: in pieces a packet would be several. A port's count would be one all the same.
+    // The driver counts the packets that it receives: a packet in pieces would count several times. A port's count would still be
+    // one.
     assert_eq!(second[1].more(&first[1], "interface rx_packets"), came[0]);
 
-    let seen = looked_at(&mut rings, &mut chip, &address(1));
+    let seen = inspect(&mut rings, &mut chip, &address(1));
     let third = at_rest(&mut chip, &mut rings);
     let [[_, came], [sent, _]] = [0, 1].map(|guest: usize| third[guest].carried(&second[guest]));
     println!("virtio-net to e1000: {seen:?}; packets, frames and bytes {sent:?} sent, {came:?} came");
@@ -97,7 +100,7 @@ fn tcp_from_an_e1000_reaches_virtio_net_whole_and_unsummed_and_from_virtio_net_a
     assert_eq!(third[0].more(&second[0], "rx_packets"), came[1], "the chip counts frames");
     assert_eq!(third[0].more(&first[0], "rx_csum_offload_good"), 0, "the kernel does the sums");
 
-    // A kernel sends again what was only late, too: what was lost is the ports' to count.
+    // A kernel also retransmits packets that were only late: so the ports' drops show the losses.
     assert_eq!(["vm1", "vm2"].map(|name| self::lost(&stage, name)), lost);
     for (number, guest) in [&mut chip, &mut rings].into_iter().enumerate() {
         let more = |counter| third[number].more(&first[number], counter);
@@ -107,10 +110,11 @@ fn tcp_from_an_e1000_reaches_virtio_net_whole_and_unsummed_and_from_virtio_net_a
     }
 }
 
-/// What a port has dropped either way, by reason, but for others' multicasts.
+/// Drops of a port in both directions, by reason, except those of others' multicasts.
 fn lost(stage: &Stage, name: &str) -> Vec<(String, serde_json::Value)> {
     let report = stage.report(name);
-    let drops = ["transmit_drops", "receive_drops"].map(|way| report[way].as_object().cloned().unwrap_or_default());
+    let drops =
+        ["transmit_drops", "receive_drops"].map(|direction| report[direction].as_object().cloned().unwrap_or_default());
     drops.into_iter().flatten().filter(|(reason, _)| reason != "filtered").collect()
 }
 

@@ -1,4 +1,4 @@
-//! Registers under a kernel's accesses of every width, and under its block copies, as a driver makes them
+//! Registers under a kernel's accesses of every width, and under its block copies, as drivers make them
 //! (`crates/guests/uml/virt-pci-selftest.c`).
 
 use nicety_guests::Guest;
@@ -8,7 +8,7 @@ use crate::{
     user_mode::machine,
 };
 
-/// The result for some registers: `SLOT BAR OFFSET LENGTH`, with ` w` if they may be written.
+/// The result for a range of registers: `SLOT BAR OFFSET LENGTH`, with ` w` if they may be written.
 fn tried(guest: &mut Guest, registers: &str) -> String {
     sh(guest, &format!("echo {registers} >/sys/module/um_pci/parameters/selftest"));
     let line = sh(guest, "dmesg | grep um_pci: | tail -n 1");
@@ -31,11 +31,11 @@ fn a_kernel_finds_registers_alike_by_accesses_of_one_to_eight_bytes_and_by_block
         (
             "vmxnet3",
             &[
-                // Masks and doorbells. Of the other registers all but ICR, which is cleared when it is read.
+                // Masks and doorbells. Of the other registers all except ICR, which is cleared when it is read.
                 ("0 0 0 4096", "0x0: read alike: block 1 2 4 8"),
                 ("0 1 0 56", "0x0: read alike: block 1 2 4 8"),
                 ("0 1 64 128", "0x40: read alike: block 1 2 4 8"),
-                // The MSI-X table, and in it the message of a vector that nobody has.
+                // The MSI-X table, and in it the message of an unused vector.
                 ("0 2 0 1024", "0x0: read alike: block 1 2 4 8"),
                 ("0 2 0x3f8 4 w", "0x3f8: read alike: block 1 2 4; written and found: set 1 2 4 block"),
             ],

@@ -18,7 +18,7 @@ pub struct Process(pub Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let _it_may_have_ended = self.0.kill();
+        let _ended_already = self.0.kill();
         let _ = self.0.wait();
     }
 }
@@ -33,7 +33,7 @@ pub struct Station {
 }
 
 impl Station {
-    /// As it is attached, with the address 10.0.0.LAST.
+    /// Starts a guest with this attachment, and the address 10.0.0.LAST.
     pub fn start(attach: &Value, last: u8) -> Station {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nicety"));
         let mut child = command.args(["guest", "guest"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -44,7 +44,7 @@ impl Station {
         station
     }
 
-    /// What it answers to an order.
+    /// The guest's answer to an order.
     pub fn asked(&mut self, order: &Value) -> Value {
         writeln!(self.orders, "{order}").unwrap();
         let mut line = String::new();

@@ -1,7 +1,7 @@
-//! `nicety try` with real guests: what a person at a terminal, a script and CI see, and what is left of it.
+//! `nicety try` with real guests: its behaviour for a person at a terminal, a script and CI, and its leftovers.
 //!
-//! Not among `cargo test`'s targets, for it needs the network once and builds a kernel: `cargo xtask test --only guests` and `cargo
-//! test -p nicety --test try -- --test-threads 1` run it. Every wait in here is bounded.
+//! Not among `cargo test`'s targets, because it needs the network once and builds a kernel: `cargo xtask test --only guests` and
+//! `cargo test -p nicety --test try -- --test-threads 1` run it. Every wait in here is bounded.
 
 use std::fs;
 use std::io::Read;
@@ -18,10 +18,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 mod terminal;
 
-/// How long anything here may take.
+/// Longest time for any command here.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Its own folder for sockets, in which nothing may be left.
+/// A folder for sockets, which must be empty at the end.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -40,7 +40,7 @@ impl Scratch {
         self.0.join("run")
     }
 
-    /// Bounded, and killed outright if that does not help.
+    /// A command with a time limit; after that it is killed.
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new("timeout");
         command.args(["--foreground", "-k", "5", &TIMEOUT.as_secs().to_string(), env!("CARGO_BIN_EXE_nicety"), "try"]);
@@ -55,7 +55,7 @@ impl Scratch {
         output
     }
 
-    /// What it writes to stdout, if it does well and says nothing else.
+    /// The command's stdout. It must succeed without any message on stderr.
     #[track_caller]
     fn says(&self, words: &[&str]) -> String {
         let output = self.run(words);
@@ -69,7 +69,7 @@ impl Scratch {
         assert!(left.is_empty(), "{left:?}");
     }
 
-    /// Kernels that have their notes here.
+    /// User-mode kernels whose files are in this folder.
     fn kernels(&self) -> Vec<u32> {
         let here = format!("uml_dir={}", self.runtime().display());
         let all = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
@@ -107,9 +107,9 @@ fn a_program_of_the_host_that_is_missing_is_named_with_its_package() {
     let mut command = Command::new("env");
     command.args([&path, program, "try", "e1000", "--peer", "none", "--", "true"]).current_dir(&scratch.0);
     let output = command.stdin(Stdio::null()).env("XDG_RUNTIME_DIR", scratch.runtime()).output().unwrap();
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(3), "{said}");
-    assert!(said.contains("the program `setpriv` is missing: install the package `util-linux`"), "{said}");
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{message}");
+    assert!(message.contains("the program `setpriv` is missing: install the package `util-linux`"), "{message}");
     scratch.empty();
 }
 
@@ -119,7 +119,7 @@ fn every_adapter_is_eth0_of_a_small_linux_that_reaches_its_peer() {
     for entry in entries() {
         let name = entry.about.name;
         let begin = Instant::now();
-        // What is bound is what the registry says that Linux binds.
+        // The driver bound is the one that the registry names for Linux.
         let driver = scratch.says(&[name, "--", "sh", "-c", "basename $(readlink /sys/class/net/eth0/device/driver)"]);
         println!("{name}: a command after {:.2} s", begin.elapsed().as_secs_f64());
         assert_eq!(driver.trim().replace('_', "-"), entry.about.linux.driver.replace('_', "-"), "{name}");
@@ -139,7 +139,7 @@ fn a_commands_words_output_and_code_are_its_own() {
         (output.stdout.as_slice(), text(&output.stderr).as_str()),
         (&b"out\r\n\x01"[..], "two words, it's $HOME\n")
     );
-    // More than any line holds, to its last byte.
+    // More output than any line buffers, to its last byte.
     let output = alone(&["seq", "200000"]);
     let (all, last) = (text(&output.stdout), Some("200000"));
     assert_eq!((all.lines().count(), all.lines().last(), output.status.code()), (200_000, last, Some(0)));
@@ -155,11 +155,11 @@ fn the_guest_has_the_hosts_files_and_cannot_change_them() {
     fs::write(scratch.0.join("file"), "the host's").unwrap();
     fs::create_dir_all(scratch.0.join("folder/inner")).unwrap();
     let script = "cat file; echo new >file; cat file; rm -r file folder && mkdir folder && ls -A . folder | grep -e file -e inner; pwd";
-    let said = scratch.says(&["e1000", "--peer", "none", "--", "sh", "-c", script]);
-    assert_eq!(said, format!("the host'snew\n{}\n", scratch.0.display()));
+    let message = scratch.says(&["e1000", "--peer", "none", "--", "sh", "-c", script]);
+    assert_eq!(message, format!("the host'snew\n{}\n", scratch.0.display()));
     assert_eq!(fs::read_to_string(scratch.0.join("file")).unwrap(), "the host's");
     assert!(scratch.0.join("folder/inner").is_dir());
-    // Nor through a mount of its own, which cannot be made writable later.
+    // A mount in the guest cannot be made writable either.
     let mount = format!("mkdir /mnt/h && mount -t hostfs none /mnt/h -o {}", scratch.0.display());
     let script = format!(
         "{mount} && cat /mnt/h/file; echo X >/mnt/h/file; mount -o remount,rw /mnt/h && echo writable; \
@@ -187,7 +187,7 @@ fn a_kernel_of_ones_own_is_used_and_what_is_none_is_refused() {
     assert!(text(&refused.stderr).contains("no user-mode kernel"), "{refused:?}");
 }
 
-/// Starts a guest and a peer, and waits until both run; the guest does this then.
+/// Starts a guest and a peer, and waits until both run. The guest then runs `then`.
 fn started(scratch: &Scratch, then: &str) -> (Child, Vec<u32>) {
     // Without `timeout`, which would take the signal for us.
     let mut command = Command::new(env!("CARGO_BIN_EXE_nicety"));
@@ -230,8 +230,8 @@ fn a_signal_ends_all_of_it_with_130_and_nothing_is_left() {
 
 #[test]
 fn no_process_outlives_one_that_is_killed() {
-    // Programs start all the time. One whose kernel is killed before it has asked to die with it must see that (crates/guests/uml/apply):
-    // as long as it did not, one kill in five left one.
+    // The guest starts programs all the time. A program whose kernel is killed before the program has asked to die with it must
+    // detect that (crates/guests/uml/apply): without that check one kill in five left a process.
     for round in 0..12 {
         let scratch = Scratch::new();
         let (mut child, kernels) = started(&scratch, "while :; do /bin/true & /bin/true; done");
@@ -247,7 +247,7 @@ fn a_guest_joins_a_port_of_a_running_switch() {
     let scratch = Scratch::new();
     let host = "[switch]\nname = \"lan\"\n\n[[port]]\nname = \"vm1\"\nadapter = \"e1000\"\nmac = \"52:54:00:12:34:01\"\n\
                 socket = \"a blank/vm1.sock\"\n";
-    // Such a path is no word of a kernel's command line.
+    // A path with a blank cannot be part of a kernel's command line.
     fs::create_dir(scratch.0.join("a blank")).unwrap();
     fs::write(scratch.0.join("host.toml"), host).unwrap();
     let mut serve = Command::new(env!("CARGO_BIN_EXE_nicety"));
@@ -280,11 +280,11 @@ fn a_runtime_folder_that_a_kernel_cannot_be_told_of_is_named_before_anything_sta
     let runtime = scratch.0.join("a blank");
     fs::create_dir(&runtime).unwrap();
     let output = scratch.command(&["e1000", "--", "true"]).env("XDG_RUNTIME_DIR", &runtime).output().unwrap();
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{said}");
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{message}");
     assert!(
-        said.starts_with(&format!("nicety: {}", runtime.display())) && said.contains("set XDG_RUNTIME_DIR"),
-        "{said}"
+        message.starts_with(&format!("nicety: {}", runtime.display())) && message.contains("set XDG_RUNTIME_DIR"),
+        "{message}"
     );
     assert_eq!(fs::read_dir(&runtime).unwrap().count(), 0);
 }
@@ -294,8 +294,8 @@ fn a_word_for_the_kernel_is_one_of_its_command_line() {
     let scratch = Scratch::new();
     let words =
         ["--append", "nicety.word=1", "--append", "vfio_user.msix=0", "--", "grep", "-o", "nicety.word=1 vfio.*=0"];
-    let said = scratch.says(&[&["vmxnet3"], &words[..], &["/proc/cmdline"]].concat());
-    assert_eq!(said, "nicety.word=1 vfio_user.msix=0\n");
+    let message = scratch.says(&[&["vmxnet3"], &words[..], &["/proc/cmdline"]].concat());
+    assert_eq!(message, "nicety.word=1 vfio_user.msix=0\n");
 }
 
 #[test]
@@ -303,7 +303,7 @@ fn what_passes_the_guests_port_is_in_the_file_that_is_named() {
     let scratch = Scratch::new();
     scratch.says(&["e1000", "--capture", "e1000.pcapng", "--", "ping", "-c", "2", "-i", "0.2", "-W", "5", "peer"]);
     let file = fs::read(scratch.0.join("e1000.pcapng")).unwrap();
-    // An echo request from the guest, and the answer for it: ICMP, types 8 and 0.
+    // An echo request from the guest, and its answer: ICMP, types 8 and 0.
     let echo = |kind: u8, from: u8, to: u8| {
         let addresses = [10, 0, 0, from, 10, 0, 0, to, kind, 0];
         file.windows(addresses.len()).filter(|bytes| *bytes == addresses).count()
@@ -311,7 +311,7 @@ fn what_passes_the_guests_port_is_in_the_file_that_is_named() {
     assert_eq!((echo(8, 1, 2), echo(0, 2, 1)), (2, 2), "each passes the port once");
 }
 
-/// A process that ends with the test.
+/// A process that is killed at the end of the test.
 struct Killed(Child);
 
 impl Drop for Killed {

@@ -1,4 +1,4 @@
-//! What a person at a terminal sees: a shell, a window that is closed, a guest that is switched off.
+//! A person at a terminal: a shell, a window that is closed, a guest that powers itself off.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -16,18 +16,18 @@ use crate::{Killed, Scratch, TIMEOUT, gone, text};
 /// A terminal with `nicety try` at its other end.
 struct Terminal {
     child: Killed,
-    /// The only descriptor of this end: closed, the terminal is.
+    /// The only descriptor of this end: closing it closes the terminal.
     keys: File,
     text: String,
 }
 
 impl Terminal {
-    /// One that controls no session: the kernel tells nobody of what becomes of it.
+    /// A terminal that controls no session: the kernel sends no signals when it closes.
     fn open(scratch: &Scratch, words: &[&str]) -> Terminal {
         Terminal::with(scratch.command(words))
     }
 
-    /// One that controls a session, as a window does.
+    /// A terminal that controls a session, as a window does.
     fn controlling(scratch: &Scratch, words: &[&str]) -> Terminal {
         let inner = scratch.command(words);
         let mut command = Command::new("setsid");
@@ -54,14 +54,14 @@ impl Terminal {
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Waits until it shows this, and forgets what was before.
+    /// Waits until the terminal shows a text, and discards the text before it.
     #[track_caller]
     fn shows(&mut self, what: &str) {
         let timeout = Timespec::try_from(TIMEOUT).unwrap();
         while !self.text.contains(what) {
             let mut bytes = [0; 4096];
             let ready = poll(&mut [PollFd::new(&self.keys, PollFlags::IN)], Some(&timeout)).unwrap();
-            // A terminal that nobody has open any more is an error to read.
+            // Reading a terminal fails when no process has its other end open.
             match if ready == 0 { Ok(0) } else { self.keys.read(&mut bytes) } {
                 Ok(read @ 1..) => self.text.push_str(&text(&bytes[..read])),
                 silent => panic!("{what:?} does not come ({silent:?}): {:?}", self.text),
@@ -71,7 +71,7 @@ impl Terminal {
         self.text.drain(..end);
     }
 
-    /// Closes it, as one closes a window, and gives the exit code.
+    /// Closes the terminal, as one closes a window. Returns the exit code.
     fn close(self) -> Option<i32> {
         let Terminal { mut child, keys, .. } = self;
         drop(keys);
@@ -87,8 +87,8 @@ fn a_shell_has_the_terminal_as_any_shell_and_ctrl_c_is_the_guests() {
     terminal.shows("ping peer");
     terminal.types("stty size; tty; echo $((6 * 7))\r");
     terminal.shows("33 101\r\n/dev/tty0\r\n42\r\n");
-    // The program itself must have spoken before Ctrl-C: bash's child still has bash's own handler until it becomes the program, and
-    // an interrupt in between is lost, in any terminal.
+    // Wait for the program's own output before Ctrl-C: until bash's child becomes the program it has bash's handler, and an
+    // interrupt in between is lost, on any terminal.
     terminal.types("sh -c 'echo sleeps; exec sleep 600'\r");
     terminal.shows("sleeps\r\n");
     terminal.types("\x03");
@@ -96,7 +96,7 @@ fn a_shell_has_the_terminal_as_any_shell_and_ctrl_c_is_the_guests() {
     terminal.types("echo still $((6 * 7))\r");
     terminal.shows("still 42\r\n");
     tcsetwinsize(&terminal.keys, Winsize { ws_row: 44, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
-    // The test's terminal controls no session, and so tells nobody of its new size.
+    // The test's terminal controls no session, so the kernel sends no signal for its new size.
     let nicety = Pid::from_raw(only_child(terminal.child.0.id())).unwrap();
     kill_process(nicety, Signal::WINCH).unwrap();
     terminal.types("until stty size | grep '44 80'; do sleep 0.1; done\r");
@@ -119,7 +119,7 @@ fn a_terminal_that_goes_away_ends_all_of_it() {
     terminal.shows("try: ");
     let kernels = scratch.kernels();
     let nicety = Pid::from_raw(only_child(terminal.child.0.id())).unwrap();
-    // What the kernel sends the processes of a terminal that is closed.
+    // The signal that the kernel sends to the processes of a closed terminal.
     kill_process(nicety, Signal::HUP).unwrap();
     assert_eq!(terminal.child.0.wait().unwrap().code(), Some(130));
     scratch.empty();
@@ -150,12 +150,12 @@ fn a_guest_that_powers_itself_off_is_one_sentence() {
     for (command, sentence) in
         [("poweroff", "the guest has powered itself off"), ("halt", "the guest has halted itself")]
     {
-        // Nobody knows whether the command has done well.
+        // The command's result is unknown.
         let output = scratch.run(&["e1000", "--peer", "none", "--", "sh", "-c", &format!("{command} -f 2>/dev/null")]);
-        let said = format!("nicety: {sentence}; what ran in it has no exit code\n");
-        assert_eq!((output.status.code(), text(&output.stderr)), (Some(1), said), "{command}");
+        let expected = format!("nicety: {sentence}; what ran in it has no exit code\n");
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(1), expected), "{command}");
     }
-    // It is a way to leave a shell.
+    // For a shell it is a normal end.
     let mut terminal = Terminal::open(&scratch, &["e1000", "--peer", "none"]);
     terminal.shows("# ");
     terminal.types("echo bye; poweroff -f 2>/dev/null\r");

@@ -1,4 +1,4 @@
-//! The way out of a pair: packets are written one behind the other into one buffer, and sent by one call.
+//! Sending to a pair's peer: packets are written one after the other into one buffer, and one call sends them.
 
 use std::os::fd::AsFd;
 
@@ -23,7 +23,7 @@ pub(super) fn deliver(pair: &mut Pair, frames: &Frames<'_>, counters: &mut Count
     delivery
 }
 
-/// A packet that was written, and not sent yet.
+/// A packet that is written but not sent yet.
 #[derive(Clone, Copy, Debug)]
 struct Written {
     pick: usize,
@@ -32,7 +32,7 @@ struct Written {
     bytes: u32,
 }
 
-/// A delivery under way.
+/// A delivery in progress.
 struct Leaving<'a> {
     pair: &'a mut Pair,
     frames: &'a Frames<'a>,
@@ -82,7 +82,7 @@ impl Leaving<'_> {
         self.flush(delivery);
     }
 
-    /// Sends what is written. What finds no room is refused.
+    /// Sends the written packets. Those that find no room are refused.
     fn flush(&mut self, delivery: &mut Delivery) {
         let spans: ArrayVec<Span, MESSAGES> = self.written.iter().map(|written| written.span).collect();
         let mut left = &self.written[..];
@@ -99,7 +99,7 @@ impl Leaving<'_> {
                 }
                 Put::Full => {
                     self.full = true;
-                    // What is written is whole: a packet that is cut goes by itself.
+                    // Refuse from frame 0: every written packet is whole, since a packet that is cut is sent by itself.
                     delivery.refuse(first.pick, 0, 0);
                     rest.iter().for_each(|written| delivery.refuse(written.pick, 0, 0));
                     &[]
@@ -112,7 +112,7 @@ impl Leaving<'_> {
 }
 
 impl Pair {
-    /// Writes a piece and its header at this place of the buffer.
+    /// Writes a piece and its header at offset `at` of the buffer.
     fn write(&self, piece: &mut Piece<'_>, at: u32) -> Span {
         let (buffers, len) = (&self.leaving, piece.len());
         let checked = piece.write(buffers.map(), &[buffers.span(at + HEADER_BYTES, len)]);
@@ -122,7 +122,7 @@ impl Pair {
         span
     }
 
-    /// Sends messages: how many went, or what becomes of the first.
+    /// Sends messages. Returns how many were sent, and the result for the next one.
     fn send(&mut self, spans: &[Span]) -> (usize, Put) {
         let Some(peer) = &self.peer else { return (0, Put::Dropped(Reason::LinkDown)) };
         let error = match system::send_many(peer.as_fd(), self.leaving.map(), spans) {

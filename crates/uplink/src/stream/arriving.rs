@@ -1,4 +1,4 @@
-//! The way into a stream's end: bytes are read into one buffer, and frames are the pieces of it.
+//! Receiving from a stream: bytes are read into one buffer, and frames are pieces of it.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -11,32 +11,32 @@ use vm_memory::{ReadVolatile, VolatileMemoryError};
 use super::PREFIX_BYTES;
 use crate::buffers::{Buffers, SLOT_BYTES};
 
-/// How many bytes one receiving call asks for.
+/// Bytes that one receiving call asks for.
 const READ_BYTES: u32 = 64 << 10;
-/// The longest frame that QEMU takes from a peer (`NET_BUFSIZE` of its `include/net/net.h`: 4096 + 65536).
+/// Longest frame that QEMU takes from a peer (`NET_BUFSIZE` of its `include/net/net.h`: 4096 + 65536).
 const QEMU_MOST: u32 = 4096 + 65536;
 
-/// What comes next in the stream.
+/// The next item of the stream.
 #[derive(Debug)]
 pub(super) enum Next {
     Frame(Span),
-    /// A frame that the switch does not carry; the next one begins behind it.
+    /// A frame that the switch does not carry; the next one follows it.
     Dropped(Reason),
-    /// No length: nothing that follows is to be trusted.
+    /// An invalid length: the bytes after it cannot be trusted.
     Foreign(u32),
-    /// Half of something: more bytes are needed.
+    /// An incomplete item: more bytes are needed.
     More,
 }
 
-/// Bytes `[start, end)` of the buffer have arrived, and are still to be looked at.
+/// Bytes `[start, end)` of the buffer are received and not yet examined.
 #[derive(Debug)]
 pub(super) struct Arriving {
     buffers: Buffers,
     start: u32,
     end: u32,
-    /// Bytes of a frame that is dropped which are still to come.
+    /// Bytes still to come of a frame that is dropped.
     skip: u32,
-    /// Where a half frame rests while it moves to the buffer's beginning.
+    /// Temporary copy of an incomplete frame while it moves to the buffer's beginning.
     half: Buffers,
 }
 
@@ -50,12 +50,12 @@ impl Arriving {
         self.buffers.map()
     }
 
-    /// Whether a batch still points into it.
+    /// Whether a batch still points into the buffer.
     pub(super) fn held(&self) -> bool {
         self.buffers.held()
     }
 
-    /// Drops a peer's half frame, when it has gone.
+    /// Drops the incomplete frame of a peer that has gone.
     pub(super) fn forget(&mut self) {
         (self.start, self.end, self.skip) = (0, 0, 0);
     }
@@ -87,8 +87,8 @@ impl Arriving {
         if len < 14 { Next::Dropped(Reason::TooShort) } else { Next::Frame(span) }
     }
 
-    /// Reads what is there, behind what is half there: true if nothing more is there now. `None`: first the frames that
-    /// were lent must come back (`free` is false), so that the half frame can move. An error: the peer has gone.
+    /// Reads the available bytes behind the incomplete frame. True if there are no further bytes now. `None`: a batch still points
+    /// into the buffer (`free` is false), so the incomplete frame cannot move. An error: the peer has gone.
     pub(super) fn read(&mut self, peer: &OwnedFd, free: bool) -> Result<Option<bool>, Errno> {
         if free && self.buffers.len() - self.end < READ_BYTES {
             let left = self.end - self.start;

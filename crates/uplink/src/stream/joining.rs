@@ -1,12 +1,12 @@
-//! TCP segments that follow each other become one packet on the way in, as the sender had it before it was cut.
+//! Receive coalescing: consecutive TCP segments become one packet on arrival, as the sender had it before it was cut.
 //!
-//! A receiver that takes packets whole (vmxnet3 with LRO, virtio-net, a tap) then has one packet to deal with instead of 45
-//! frames; for one that does not, the packet is cut again, into the frames that came. Linux does the same for its own
-//! stack (GRO, `tcp_gro_receive()` of net/ipv4/tcp_offload.c), and so do the rules here: only segments in sequence, with
-//! nothing but data and an acknowledgement in them, all headers alike but for what counts them, and all of one length but
-//! the last: cut again, they are the same bytes. Nothing waits for what has not arrived.
+//! A receiver that takes packets whole (vmxnet3 with LRO, virtio-net, a tap) then handles one packet instead of 45 frames. For any
+//! other receiver the packet is cut again, into the frames that arrived. Linux does the same for its own stack (GRO,
+//! `tcp_gro_receive()` of net/ipv4/tcp_offload.c), with the same rules: only segments in sequence, which carry nothing but data and
+//! an acknowledgement, with equal headers except the counting fields, and all of one length except the last. Cut again, they are
+//! the same bytes. No segment waits for one that has not arrived.
 //!
-//! Checksums are verified on the way, since a packet has one for all: a segment that is damaged stays as it came.
+//! Checksums are verified here, since the packet has only one for all: a damaged segment stays as it arrived.
 
 use nicety_adapter::{Batch, Checksum, Counters, Offload, Reason, Segment, SegmentKind};
 use nicety_frame::checksum::{self, Verdict};
@@ -14,48 +14,48 @@ use nicety_frame::tcp::flag;
 use nicety_frame::{Fragment, L3Kind, L4Kind, Layout};
 use nicety_memory::{Map, Span};
 
-/// The longest frame that is looked into: jumbo frames and their tags.
+/// The longest frame that is examined: jumbo frames and their tags.
 const FRAME_MOST: usize = 9_216;
-/// All headers at most: two tags, IPv6 or IPv4 with options, TCP with options.
+/// Most bytes of all headers: two tags, IPv6 or IPv4 with options, TCP with options.
 const HEADERS_MOST: usize = 22 + 60 + 60;
-/// Bytes of an IP packet at most, its header included: IPv4's total length holds no more (RFC 791 section 3.1). IPv6's payload length
-/// leaves the first forty bytes out (RFC 8200 section 3), but Linux joins no more of it either unless it is told to (`skb_gro_receive()` of
-/// net/core/gro.c).
+/// Longest IP packet in bytes, its header included: IPv4's total length holds no more (RFC 791 section 3.1). IPv6's payload length
+/// excludes the first forty bytes (RFC 8200 section 3), but by default Linux does not join more of it either (`skb_gro_receive()`
+/// of net/core/gro.c).
 const IP_MOST: u32 = 65_535;
-/// Frames in one packet at most.
+/// Most frames in one packet.
 const FRAMES_MOST: usize = 64;
 
-/// Headers, with what differs between segments of one packet left out.
+/// Headers without the fields that differ between segments of one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Common {
     bytes: [u8; HEADERS_MOST],
     len: usize,
 }
 
-/// A frame that may be a part of a packet.
+/// A frame that may be part of a packet.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     common: Common,
     layout: Layout,
     sequence: u32,
-    /// IPv4's identification, which counts on from segment to segment; 0 of IPv6.
+    /// IPv4's identification, which increases by one per segment; 0 for IPv6.
     identification: u16,
     payload: u16,
     push: bool,
 }
 
-/// The packet that grows.
+/// The packet that is being joined.
 #[derive(Debug)]
 struct Open {
     first: Part,
     frames: usize,
     spans: [Span; FRAMES_MOST],
-    /// Payload of all its frames.
+    /// Payload bytes of all its frames.
     payload: u32,
     push: bool,
 }
 
-/// See the module's page.
+/// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Joining {
     open: Option<Open>,
@@ -67,18 +67,17 @@ impl Joining {
         Self { open: None, scratch: Box::new([0; FRAME_MOST]) }
     }
 
-    /// Whether a packet is under way.
+    /// Whether a packet is being joined.
     pub(super) fn is_open(&self) -> bool {
         self.open.is_some()
     }
 
-    /// Bytes of the packet that is under way.
+    /// Payload bytes of the packet that is being joined.
     pub(super) fn bytes(&self) -> u64 {
         self.open.as_ref().map_or(0, |open| u64::from(open.payload))
     }
 
-    /// Takes a frame of `map`, into the packet that is under way or, behind that, into the batch. There must be room for
-    /// two packets.
+    /// Takes a frame of `map`: into the open packet, or into the batch behind it. The batch must have room for two packets.
     pub(super) fn take(&mut self, map: &Map, span: Span, batch: &mut Batch, counters: &mut Counters) {
         let Some(part) = self.part(map, span) else {
             self.close(batch, counters);
@@ -95,7 +94,7 @@ impl Joining {
         }
     }
 
-    /// The packet that is under way is whole.
+    /// Closes the open packet, and puts it into the batch.
     pub(super) fn close(&mut self, batch: &mut Batch, counters: &mut Counters) {
         if let Some(open) = self.open.take() {
             let spans = open.spans.get(..open.frames).unwrap_or(&[]);
@@ -103,7 +102,7 @@ impl Joining {
         }
     }
 
-    /// What joining needs to know of a frame; `None` if it is to stay alone.
+    /// The facts that joining needs about a frame; `None` if it must stay alone.
     fn part(&mut self, map: &Map, span: Span) -> Option<Part> {
         let frame = self.scratch.get_mut(..span.len() as usize)?;
         map.read_span(span, frame);
@@ -120,7 +119,7 @@ impl Part {
         }
         let headers = usize::from(layout.headers_len);
         let (ip, tcp) = (usize::from(l3.offset), usize::from(l4.offset));
-        // No padding behind it, and some payload.
+        // The frame has no padding, and some payload.
         let payload = frame.len().checked_sub(headers).filter(|payload| *payload > 0)?;
         if layout.l4_total_len(frame)? != frame.len() - tcp {
             return None;
@@ -146,7 +145,8 @@ impl Part {
             L3Kind::V6 if l3.len == 40 => head.get_mut(ip + 4..ip + 6)?.fill(0),
             L3Kind::V6 => return None,
         }
-        // Either of the two ways to write zero is right, and made is the other one: 0 in IPv4's header, 0xffff in TCP's.
+        // Zero has two valid forms, and our checksum code writes only one of them: 0 in IPv4's header, 0xffff in TCP's. A segment
+        // with the other form stays alone.
         if frame.get(l4.checksum_at()..l4.checksum_at() + 2)? == [0; 2] {
             return None;
         }
@@ -191,7 +191,7 @@ impl Open {
         }
     }
 
-    /// Makes a first segment's headers those of the whole packet, and says how it may be cut.
+    /// Turns a first segment's headers into those of the whole packet, and returns how the packet may be cut.
     fn complete(&self, head: &mut [u8]) -> Option<Offload> {
         let layout = &self.first.layout;
         let (l4, len) = (layout.l4?, u32::from(layout.headers_len) + self.payload);
@@ -202,7 +202,7 @@ impl Open {
     }
 }
 
-/// Puts a packet into the batch: frames that were joined, or one as it came.
+/// Puts a packet into the batch: joined frames, or one frame as it arrived.
 fn put(spans: &[Span], open: Option<&Open>, batch: &mut Batch, counters: &mut Counters) {
     let bytes = spans.iter().map(|span| u64::from(span.len())).sum::<u64>();
     let frames = spans.len() as u64;

@@ -1,5 +1,5 @@
-//! The way out of a stream: frames are written one behind the other into one buffer, and sent by one call. What the
-//! socket does not take stays in the buffer, and nothing new is taken until it has gone: a frame that was begun is ended.
+//! Sending to a stream's peer: frames are written one after the other into one buffer, and one call sends them. Bytes that the
+//! socket does not take stay in the buffer, and no frame is taken until they are sent: a frame that was begun must be completed.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -12,12 +12,12 @@ use crate::buffers::Buffers;
 use crate::egress::{self, Put, Sink};
 use crate::system;
 
-/// Bytes that are written ahead of one call that sends them.
+/// Most bytes that are written before one call sends them.
 const LEAVING_BYTES: u32 = 256 << 10;
-/// The shortest frame of Ethernet, without its check sequence (IEEE 802.3 section 4.4.2).
+/// The shortest Ethernet frame, without its check sequence (IEEE 802.3 section 4.4.2).
 const FRAME_LEAST: u32 = 60;
 
-/// Bytes `[sent, end)` of the buffer are still to be sent.
+/// Bytes `[sent, end)` of the buffer are not sent yet.
 #[derive(Debug)]
 pub(super) struct Leaving {
     buffers: Buffers,
@@ -30,12 +30,12 @@ impl Leaving {
         Ok(Self { buffers: Buffers::new(LEAVING_BYTES)?, sent: 0, end: 0 })
     }
 
-    /// Drops what a peer that has gone did not read, as its socket did.
+    /// Drops the bytes that a disconnected peer did not read, as its socket did.
     pub(super) fn forget(&mut self) {
         (self.sent, self.end) = (0, 0);
     }
 
-    /// Sends what is written. True if all of it went, false if the socket is full.
+    /// Sends the written bytes. True if all of them were sent, false if the socket is full.
     pub(super) fn send(&mut self, peer: &OwnedFd) -> Result<bool, Errno> {
         while self.sent < self.end {
             let span = self.buffers.span(self.sent, self.end - self.sent);
@@ -55,7 +55,7 @@ impl Leaving {
         self.buffers.len() - self.end
     }
 
-    /// Writes a piece behind its length.
+    /// Writes a piece's length, and the piece.
     fn write(&mut self, piece: &mut Piece<'_>) {
         let (at, len) = (self.end, piece.len());
         let padded = len.max(FRAME_LEAST);
@@ -92,8 +92,8 @@ pub(super) fn deliver(stream: &mut Stream, frames: &Frames<'_>, counters: &mut C
         // The first piece is the longest.
         let most = taken_by(unfolded.len(0)).saturating_mul(unfolded.count());
         if most > LEAVING_BYTES {
-            // Cut so small that it goes piece by piece.
-            let _the_stream_knows = egress::offer(index, &unfolded, &mut scratch, counters, stream, &mut delivery);
+            // Its frames take more than the buffer holds: offer them piece by piece.
+            let _full = egress::offer(index, &unfolded, &mut scratch, counters, stream, &mut delivery);
             continue;
         }
         if most > stream.leaving.room() {
@@ -118,13 +118,13 @@ pub(super) fn deliver(stream: &mut Stream, frames: &Frames<'_>, counters: &mut C
     delivery
 }
 
-/// What a frame takes in the buffer.
+/// Bytes of the buffer that a frame takes.
 fn taken_by(len: u32) -> u32 {
     PREFIX_BYTES + len.max(FRAME_LEAST)
 }
 
 impl Stream {
-    /// Sends what is written. If the socket does not take all of it, the watch tells when there is room.
+    /// Sends the written bytes. If the socket does not take all of them, the watch reports when it has room.
     fn flush(&mut self) {
         let Some(peer) = &self.peer else { return };
         match self.leaving.send(peer) {

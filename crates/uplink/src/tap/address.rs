@@ -1,5 +1,5 @@
-//! The hardware address that guests know the host by. A tap that is made again has a new one, drawn at random, and guests go on sending
-//! to the old one until their ARP entry has aged (Linux: half a minute and more), unless the administrator gives it back.
+//! The host's hardware address as guests know it. A tap that is made again has a new random one. Guests send to the old one until
+//! their ARP entry expires (Linux: half a minute and more), unless the administrator sets it again.
 
 use std::os::fd::AsFd;
 
@@ -8,38 +8,38 @@ use nicety_frame::Mac;
 use super::attached::any_socket;
 use crate::system;
 
-/// See the module's page.
+/// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Address {
-    /// When the tap was attached, or last came up.
+    /// Address when the tap was attached, or last came up.
     last: Option<Mac>,
-    /// That of a tap which was deleted, until the next one has come up.
+    /// Address of a deleted tap, until the next tap is up.
     lost: Option<Mac>,
 }
 
 impl Address {
-    /// Reads it, while the tap is there.
+    /// Reads the address, while the tap exists.
     pub(super) fn read(&mut self, name: &str) {
         self.last = of(name).or(self.last);
     }
 
-    /// The tap was deleted.
+    /// Keeps the address of a tap that was deleted.
     pub(super) fn lose(&mut self) {
-        // No guest has seen the address of a tap that never came up.
+        // Guests have never seen the address of a tap that did not come up.
         self.lost = self.before();
     }
 
-    /// What a tap that was deleted had.
+    /// Address of the deleted tap.
     pub(super) fn before(&self) -> Option<Mac> {
         self.lost.or(self.last)
     }
 
-    /// What the next one is to be given, unless it has it.
+    /// Address that the next tap should get, unless it has it already.
     pub(super) fn wanted(&self, name: &str) -> Option<Mac> {
         self.lost.filter(|&lost| of(name) != Some(lost))
     }
 
-    /// The next one has come up: guests will learn what it has.
+    /// Forgets the old address: the next tap is up, and guests will learn its address.
     pub(super) fn settle(&mut self) {
         self.lost = None;
     }

@@ -14,40 +14,40 @@ use super::link::{self, Link, TapLink};
 use crate::system;
 use crate::virtio_header::HEADER_BYTES;
 
-/// What is asked of the kernel, best first: it answers EINVAL to what it does not know (UDP came with Linux 6.2).
+/// Offloads to request from the kernel, best first. It answers EINVAL to unknown ones (UDP came with Linux 6.2).
 const OFFLOADS: [u32; 3] = [
     libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN | libc::TUN_F_USO4 | libc::TUN_F_USO6,
     libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN,
     0,
 ];
 
-/// See the module's page.
+/// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Attached {
     /// The interface's name.
     pub(super) name: String,
     pub(super) fd: OwnedFd,
-    /// `TUN_F_*` that the kernel took.
+    /// The `TUN_F_*` that the kernel accepted.
     pub(super) offloads: u32,
 }
 
-/// Finds out whether a tap of this name can be attached, or made, as far as that can be known without doing so. Whether another process
-/// has it cannot.
+/// Finds out whether a tap of this name can be attached, or made, as far as possible without doing so. It cannot find out whether
+/// another process has it.
 pub(super) fn check(name: &str) -> Result<(), TapError> {
     driver()?;
     attachable(name)
 }
 
-/// The driver, through which every tap is reached.
+/// Opens the tap driver.
 fn driver() -> Result<OwnedFd, TapError> {
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
     rustix::fs::open("/dev/net/tun", flags, Mode::empty()).map_err(TapError::opening)
 }
 
-/// Whether the interface of this name is a tap for us, or one that we may make (`tun_not_capable` and `tun_set_iff` in
+/// Checks that the interface of this name is a tap that we may use, or one that we may make (`tun_not_capable` and `tun_set_iff` in
 /// `drivers/net/tun.c`).
 fn attachable(name: &str) -> Result<(), TapError> {
-    // What the kernel does not tell, it says when the tap is attached.
+    // Without an answer the attempt to attach will report the error.
     let Ok(link) = link::of(name) else { return Ok(()) };
     let administers = || capabilities(None).is_ok_and(|ours| ours.effective.contains(CapabilitySet::NET_ADMIN));
     let name_owned = || name.to_owned();
@@ -86,7 +86,7 @@ pub(super) fn is_there(name: &str) -> bool {
     any_socket().and_then(|socket| name_to_index(socket, name)).is_ok()
 }
 
-/// A socket to ask for an interface through: netdevice(7).
+/// Any socket, for ioctls on an interface: netdevice(7).
 pub(super) fn any_socket() -> rustix::io::Result<OwnedFd> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
 }

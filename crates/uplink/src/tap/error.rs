@@ -1,4 +1,4 @@
-//! Why a tap could not be attached, and what to do about it.
+//! Errors of attaching to a tap, with the remedy.
 
 use std::io;
 
@@ -7,21 +7,21 @@ use rustix::io::Errno;
 
 use super::link::Kind;
 
-/// Why a tap could not be opened, and what to do about it.
+/// The reason why a tap could not be opened, with the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum TapError {
-    /// The name cannot be an interface's.
+    /// The name is not valid for an interface.
     #[error("`{0}` cannot name an interface: 1 to 15 characters, without `/`, `:` and spaces")]
     Name(String),
-    /// The tap driver is not there.
+    /// The tap driver does not exist.
     #[error("/dev/net/tun is not there: load the driver (modprobe tun), or give the container that device")]
     NoDriver,
-    /// The tap driver is not for us.
+    /// This process may not open the tap driver.
     #[error(
         "/dev/net/tun, through which every tap is reached, cannot be opened: {0}; chmod 0666 /dev/net/tun, or give the container that device"
     )]
     Driver(Errno),
-    /// Not allowed to make it.
+    /// This process may not make the tap.
     #[error(
         "attaching to tap {name} needs CAP_NET_ADMIN, or make the tap first: ip tuntap add dev {name} mode tap user $USER"
     )]
@@ -29,25 +29,25 @@ pub enum TapError {
         /// The interface.
         name: String,
     },
-    /// It is there, for somebody else.
+    /// The tap belongs to another user or group.
     #[error(
         "tap {name} is {whose}, not for user {user}: make one that is, under another name (ip tuntap add dev NAME mode tap user $USER)"
     )]
     Foreign {
         /// The interface.
         name: String,
-        /// For whom it is.
+        /// The owner, as text.
         whose: String,
-        /// Who tried.
+        /// The user who tried.
         user: u32,
     },
-    /// Another process has it.
+    /// Another process has the tap.
     #[error("tap {name} is in use by another process: stop that one, or choose another name")]
     Busy {
         /// The interface.
         name: String,
     },
-    /// Something else has that name.
+    /// An interface of another kind has that name.
     #[error(
         "{name} is {kind}, not a tap: make a tap under another name (ip tuntap add dev NAME mode tap user $USER) and name that; a bridge \
          joins it to others (docs/uplinks.md)"
@@ -55,7 +55,7 @@ pub enum TapError {
     NotTap {
         /// The interface.
         name: String,
-        /// What it is.
+        /// Kind of the interface.
         kind: Kind,
     },
     /// A tap with `multi_queue`.
@@ -67,21 +67,21 @@ pub enum TapError {
         /// The interface.
         name: String,
     },
-    /// The operating system's reasons.
+    /// An error of the operating system.
     #[error("{doing}: {source}")]
     Os {
-        /// What was tried.
+        /// The action that failed.
         doing: &'static str,
-        /// Why it failed.
+        /// The system's error.
         source: io::Error,
     },
-    /// No memory for its buffers.
+    /// No memory for the buffers.
     #[error(transparent)]
     Memory(#[from] MapError),
 }
 
 impl TapError {
-    /// `/dev/net/tun` could not be opened.
+    /// The error of opening `/dev/net/tun`.
     pub(super) fn opening(error: Errno) -> Self {
         match error {
             Errno::NOENT | Errno::NODEV | Errno::NXIO => Self::NoDriver,
@@ -90,7 +90,7 @@ impl TapError {
         }
     }
 
-    /// TUNSETIFF failed, for an interface about which nothing was known to say why.
+    /// The error of TUNSETIFF, for an interface for which `attached::check` found no reason.
     pub(super) fn attaching(name: &str, error: io::Error) -> Self {
         let name = name.to_owned();
         match Errno::from_io_error(&error) {
@@ -100,7 +100,7 @@ impl TapError {
         }
     }
 
-    /// A tap that is not for `user`.
+    /// The error for a tap that `user` may not use.
     pub(super) fn foreign(name: &str, owner: Option<u32>, group: Option<u32>, user: u32) -> Self {
         let whose = match (owner, group) {
             (Some(owner), _) if owner != user => format!("user {owner}'s"),

@@ -1,5 +1,5 @@
-//! What an interface is, as the kernel tells through rtnetlink (rtnetlink(7), `linux/rtnetlink.h`, `linux/if_link.h`). sysfs would tell of
-//! the network namespace in which it was mounted, which may be another one.
+//! Kind of an interface, from rtnetlink (rtnetlink(7), `linux/rtnetlink.h`, `linux/if_link.h`). sysfs shows the network namespace
+//! in which it was mounted, which may be another one.
 
 use std::fmt;
 use std::io;
@@ -24,37 +24,37 @@ const IFLA_TUN_TYPE: u16 = 3;
 const IFLA_TUN_MULTI_QUEUE: u16 = 7;
 /// Flags of an attribute's type (`NLA_F_NESTED`, `NLA_F_NET_BYTEORDER`).
 const TYPE_MASK: u16 = 0x3fff;
-/// Of a link without virtual functions, which are not asked for, the answer has two to four thousand.
+/// Buffer for an answer. A link without virtual functions (not requested here) has two to four thousand bytes.
 const ANSWER_BYTES: usize = 32 << 10;
 
-/// What an interface is.
+/// Kind of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Link {
     /// A tap.
     Tap(TapLink),
-    /// Something else, in words.
+    /// Another kind of interface.
     Other(Kind),
 }
 
-/// A tap's particulars.
+/// Properties of a tap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct TapLink {
-    /// The user who may attach, if it is not anybody.
+    /// User who may attach; `None`: any user.
     pub(super) owner: Option<u32>,
-    /// The group that may, if it is not any.
+    /// Group that may attach; `None`: any group.
     pub(super) group: Option<u32>,
-    /// It has several queues.
+    /// The tap has several queues.
     pub(super) several: bool,
 }
 
-/// What an interface is that is no tap.
+/// Kind of an interface that is not a tap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A network card, or what stands for one: no driver of virtual links has made it.
+    /// A network card or equivalent: no driver of virtual links has made it.
     Physical,
-    /// The one that leads to this host itself.
+    /// The loopback interface.
     Loopback,
-    /// A tun device: of IP packets, without Ethernet.
+    /// A tun device: IP packets without Ethernet.
     Tun,
     /// A virtual link, by its kind's name in `ip -d link`.
     Virtual(String),
@@ -67,7 +67,7 @@ impl fmt::Display for Kind {
             Self::Loopback => f.write_str("the loopback device"),
             Self::Tun => f.write_str("a tun device, of IP packets"),
             Self::Virtual(kind) => {
-                // "an" before a vowel, as it is written.
+                // "an" before a vowel letter.
                 let article = if kind.starts_with(['a', 'e', 'i', 'o']) { "an" } else { "a" };
                 write!(f, "{article} {kind}")
             }
@@ -122,7 +122,7 @@ fn understood(answer: &[u8]) -> io::Result<Option<Link>> {
     Ok(Some(match kind.as_deref() {
         None if hardware == Some(libc::ARPHRD_LOOPBACK) => Link::Other(Kind::Loopback),
         None => Link::Other(Kind::Physical),
-        // Kernels before 4.20 do not say which of both it is; its hardware does.
+        // Kernels before 4.20 do not report tun or tap; the hardware type does.
         Some("tun") if attribute(tun, IFLA_TUN_TYPE).and_then(<[u8]>::first) == Some(&(libc::IFF_TUN as u8)) => {
             Link::Other(Kind::Tun)
         }
@@ -136,7 +136,7 @@ fn understood(answer: &[u8]) -> io::Result<Option<Link>> {
     }))
 }
 
-/// The attribute of this type: a length, which counts its own four bytes, a type, and what it holds.
+/// The attribute of this type. An attribute is a length (with its own four bytes), a type, and a value.
 fn attribute(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
     loop {
         let length = usize::from(u16_at(attributes, 0)?);
@@ -172,9 +172,9 @@ mod tests {
         let mut answer = question("lo");
         answer[4..6].copy_from_slice(&RTM_NEWLINK.to_ne_bytes());
         for length in 0..answer.len() {
-            let _whatever_it_says = understood(&answer[..length]);
+            let _result = understood(&answer[..length]);
         }
-        // An attribute of no length leads nowhere.
+        // An attribute of length zero must not loop.
         answer[HEADER_BYTES + LINK_BYTES..][..2].fill(0);
         assert_eq!(understood(&answer).unwrap(), Some(Link::Other(Kind::Physical)));
     }

@@ -1,9 +1,9 @@
-//! A tap's state in words, with what to do.
+//! A tap's state as text, with the remedy.
 
 use super::{Line, Tap};
 
 impl Tap {
-    /// Why nothing passes a line that is like this.
+    /// The reason why no frames pass in this state.
     pub(super) fn why(&self, line: Line) -> Option<String> {
         let name = &self.name;
         let given = |old| format!("ip link set {name} address {old} (guests know the host by it),");
@@ -26,7 +26,7 @@ impl Tap {
         }
     }
 
-    /// What there is to say now that it is up.
+    /// Text for the log when the tap is up again.
     pub(super) fn back(&mut self) -> String {
         let name = &self.name;
         let wanted = self.address.wanted(name);

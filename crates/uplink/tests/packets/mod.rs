@@ -1,4 +1,4 @@
-//! Packets that smoltcp builds, and a way to offer them to an uplink.
+//! Packets that smoltcp builds, and a sender that offers them to an uplink.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub fn payload(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
 }
 
-/// An IPv4 packet in a frame, its checksums whole.
+/// An IPv4 packet in a frame, with complete checksums.
 pub fn ethernet(ip: Ipv4Repr, target: [u8; 6], emit: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let ethernet = EthernetRepr {
         src_addr: EthernetAddress([2, 0, 0, 0, 0, 1]),
@@ -34,7 +34,7 @@ pub fn ethernet(ip: Ipv4Repr, target: [u8; 6], emit: impl FnOnce(&mut [u8])) -> 
     bytes
 }
 
-/// A TCP packet, its checksums whole.
+/// A TCP packet with complete checksums.
 pub fn tcp(payload: &[u8]) -> Vec<u8> {
     let (source, target) = (Ipv4Address::new(10, 9, 8, 2), Ipv4Address::new(10, 9, 8, 1));
     let tcp = TcpRepr {
@@ -64,7 +64,7 @@ pub fn tcp(payload: &[u8]) -> Vec<u8> {
     })
 }
 
-/// A TCP packet with the pseudo-header's sum in its checksum field, as a driver leaves it to its adapter.
+/// A TCP packet with the pseudo-header's sum in its checksum field, as a driver leaves it for its adapter.
 pub fn partial(payload: &[u8]) -> Vec<u8> {
     let mut bytes = tcp(payload);
     let sum: u32 = 0x0a09 + 0x0802 + 0x0a09 + 0x0801 + 6 + (bytes.len() as u32 - 34);
@@ -78,7 +78,7 @@ pub fn tso() -> Offload {
     Offload { checksum: PARTIAL, segment: Some(Segment { kind: SegmentKind::Tcp, mss: 1448, headers: 54 }) }
 }
 
-/// Frames in memory of their own, ready to be delivered.
+/// Frames in memory of their own, ready for delivery.
 pub struct Sender {
     pub batch: Batch,
     picks: Vec<Pick>,

@@ -1,4 +1,4 @@
-//! A capture as another library than wrote it reads it.
+//! Reads a capture with another library than the one that wrote it.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -11,15 +11,15 @@ use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
 
-/// When the captures' time begins.
+/// Origin of the captures' time.
 pub const ORIGIN: Duration = Duration::from_secs(1_763_000_000);
 
-/// How captures are made here.
+/// Options of the captures here.
 pub fn options(most_bytes: Option<u64>) -> CaptureOptions {
     CaptureOptions { interface: "uplink7".to_owned(), origin: ORIGIN, most_bytes }
 }
 
-/// A packet as the file tells it.
+/// A packet as read from the file.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Seen {
     pub time: Duration,
@@ -42,7 +42,7 @@ pub fn read(path: &Path) -> Vec<Seen> {
             }
             Block::EnhancedPacket(packet) => {
                 let mut seen = Seen {
-                    // This reader leaves the unit to us: nanoseconds, as if_tsresol says.
+                    // This reader does not apply the unit: nanoseconds, according to if_tsresol.
                     time: packet.timestamp,
                     flags: 0,
                     lost: None,

@@ -1,4 +1,4 @@
-//! A capture is read by another library than wrote it: what left the switch is there as the wire would see it.
+//! Another library reads the captures: they hold the frames that left the switch, as the wire would see them.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::pcapng::{ORIGIN, options, read};
 use nicety_adapter::{Counters, Offload, Time, Uplink};
 use nicety_uplink::{Capture, Direction};
 
-/// How a pcapng file begins: the type of a section's header (draft-ietf-opsawg-pcapng, section 4.1).
+/// First bytes of a pcapng file: the type of a section header (draft-ietf-opsawg-pcapng, section 4.1).
 const MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
 fn place(name: &str) -> PathBuf {
@@ -19,7 +19,7 @@ fn place(name: &str) -> PathBuf {
 fn a_link_in_place_of_a_capture_is_not_followed() {
     let place = tempfile::tempdir().unwrap();
     let at = |name: &str| place.path().join(name);
-    // An older capture of somebody else's would be written over; a file that is not there would be made.
+    // Through a link, another user's older capture would be overwritten, and a missing file would be made.
     std::fs::write(at("theirs"), MAGIC).unwrap();
     for (link, to) in [("a.pcapng", "theirs"), ("b.pcapng", "absent")] {
         std::os::unix::fs::symlink(at(to), at(link)).unwrap();
@@ -43,8 +43,8 @@ fn a_large_packet_is_captured_as_the_frames_of_the_wire() {
     capture.record(&tcp(b"dropped"), Direction::Inbound, Some("no-buffer"), Time(2_000_000_000));
     let seen = read(&path);
     assert_eq!(seen.len(), 44);
-    assert_eq!(judged(&seen[0].frame), b"first");
-    assert_eq!(seen[1..43].iter().flat_map(|seen| judged(&seen.frame)).collect::<Vec<u8>>(), data);
+    assert_eq!(checked_payload(&seen[0].frame), b"first");
+    assert_eq!(seen[1..43].iter().flat_map(|seen| checked_payload(&seen.frame)).collect::<Vec<u8>>(), data);
     for seen in &seen[..43] {
         assert_eq!(seen.time, ORIGIN + Duration::from_nanos(1_000_000_123));
         assert_eq!((seen.flags & 3, &seen.comment, seen.lost), (2, &None, None), "outbound");
@@ -84,9 +84,9 @@ fn a_capture_takes_the_place_of_an_empty_file_and_of_an_older_capture_and_of_not
         let mut capture = Capture::create(&path, &options(None)).unwrap();
         capture.record(&tcp(b"new"), Direction::Outbound, None, Time::ZERO);
         let seen = read(&path);
-        assert_eq!(seen.iter().map(|seen| judged(&seen.frame)).collect::<Vec<_>>(), [b"new"]);
+        assert_eq!(seen.iter().map(|seen| checked_payload(&seen.frame)).collect::<Vec<_>>(), [b"new"]);
     }
-    // What is too small for a capture at all is not touched either.
+    // A limit that is too small for a capture leaves the file alone too.
     let before = std::fs::read(&path).unwrap();
     assert!(Capture::create(&path, &options(Some(10))).is_err());
     assert_eq!(std::fs::read(&path).unwrap(), before);
@@ -118,7 +118,7 @@ fn a_full_disk_and_a_slow_reader_are_counted_and_block_nobody() {
     assert!(Capture::create("/dev/full", &options(None)).is_err());
 
     let path = pipe_at("pipe");
-    // Its reader comes later.
+    // The reader opens the pipe later.
     let mut capture = Capture::create(&path, &options(None)).unwrap();
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK;
     let pipe = rustix::fs::open(&path, flags, rustix::fs::Mode::empty()).unwrap();

@@ -1,4 +1,4 @@
-//! Ways to fill an uplink and to take frames out of it again, and smoltcp's judgement of them.
+//! Fills an uplink, takes frames out of it, and checks them with smoltcp.
 
 use nicety_adapter::{
     Batch, Budget, Counters, Frames, Offload, Pick, PortId, Progress, Scratch, Time, Unfolded, Uplink, Wants,
@@ -11,11 +11,11 @@ use smoltcp::wire::{
 
 pub use crate::packets::*;
 
-/// A receiver that can nothing: everything is cut, made and verified.
+/// A receiver without offloads: everything is cut, computed and verified.
 pub const PLAIN: Wants =
     Wants { frame_max: 1514, tcp4: false, tcp6: false, udp: false, partial: false, strip: 0, verify: true };
 
-/// A UDP packet to an address, its checksums whole.
+/// A UDP packet to an address, with complete checksums.
 pub fn udp(payload: &[u8], hardware: [u8; 6], target: Ipv4Address, port: u16) -> Vec<u8> {
     let source = Ipv4Address::new(10, 9, 8, 2);
     let udp = UdpRepr { src_port: 1000, dst_port: port };
@@ -35,7 +35,7 @@ pub fn udp(payload: &[u8], hardware: [u8; 6], target: Ipv4Address, port: u16) ->
 }
 
 /// Checks a frame as a receiver's stack would, and returns its TCP payload.
-pub fn judged(frame: &[u8]) -> Vec<u8> {
+pub fn checked_payload(frame: &[u8]) -> Vec<u8> {
     let frame = EthernetFrame::new_checked(frame).expect("an Ethernet frame");
     let ip = Ipv4Packet::new_checked(frame.payload()).expect("an IPv4 packet");
     assert!(ip.verify_checksum(), "the header's checksum");
@@ -44,8 +44,8 @@ pub fn judged(frame: &[u8]) -> Vec<u8> {
     tcp.payload().to_vec()
 }
 
-/// Offers frames until some are refused, before there were so many; what offers them.
-pub fn filled(uplink: &mut impl Uplink, counters: &mut Counters, most: u64) -> Sender {
+/// Offers frames until some are refused, and returns their sender. Fails if `most` frames are taken.
+pub fn fill(uplink: &mut impl Uplink, counters: &mut Counters, most: u64) -> Sender {
     let sender = Sender::new(&vec![(tcp(&payload(1400)), Offload::default()); 64]);
     let mut offered = 0;
     let refused = loop {
@@ -60,14 +60,14 @@ pub fn filled(uplink: &mut impl Uplink, counters: &mut Counters, most: u64) -> S
     sender
 }
 
-/// The uplink wants what it has refused, and takes it.
-pub fn has_room(uplink: &mut impl Uplink, sender: &Sender, counters: &mut Counters) {
+/// Checks that the uplink takes the refused frames now, and then wants no wake-up.
+pub fn check_has_room(uplink: &mut impl Uplink, sender: &Sender, counters: &mut Counters) {
     assert_eq!(uplink.wake(), Some(Time::ZERO), "the refused ones are wanted");
     assert_eq!(sender.deliver(uplink, counters, Time::ZERO).refused(), 0);
     assert_eq!(uplink.wake(), None);
 }
 
-/// One fetch.
+/// Fetches once.
 pub fn fetch(uplink: &mut impl Uplink, counters: &mut Counters, now: Time) -> (Batch, Progress) {
     let mut batch = Batch::new();
     let progress = uplink.fetch(PortId(1), Budget::TURN, &mut batch, counters, now);

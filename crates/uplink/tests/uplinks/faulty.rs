@@ -1,4 +1,4 @@
-//! A bad line does what its chances say, the same for the same seed, and damages nothing but what it means to.
+//! A bad line follows its probabilities, is the same for the same seed, and damages only the packets that it should.
 
 use crate::common::*;
 use nicety_adapter::{Counters, Offload, Reason, Time, Uplink};
@@ -27,7 +27,7 @@ fn line(faults: Faults, seed: u64) -> (Vec<Vec<u8>>, Counters) {
 }
 
 fn numbers(arrived: &[Vec<u8>]) -> Vec<u32> {
-    arrived.iter().map(|frame| u32::from_be_bytes(judged(frame)[..4].try_into().unwrap())).collect()
+    arrived.iter().map(|frame| u32::from_be_bytes(checked_payload(frame)[..4].try_into().unwrap())).collect()
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What arrives over a stream is joined so that nobody can tell: whoever takes no large packets gets the same frames.
+//! Joining is invisible: a receiver that takes no large packets gets the frames that arrived over the stream.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -14,13 +14,13 @@ fn cut(data: &[u8]) -> Vec<Vec<u8>> {
     cut_by(1448, data)
 }
 
-/// The same with so much payload in each.
+/// Like [`cut`], with `mss` payload bytes in each frame.
 fn cut_by(mss: u16, data: &[u8]) -> Vec<Vec<u8>> {
     let segment = tso().segment.map(|segment| nicety_adapter::Segment { mss, ..segment });
     frames(&Sender::new(&[(partial(data), nicety_adapter::Offload { segment, ..tso() })]).batch, PLAIN)
 }
 
-/// An end into which these frames were sent at once.
+/// An end that has received these frames at once.
 fn sent(frames: &[Vec<u8>]) -> (Stream, UnixStream) {
     let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("joining-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
@@ -35,7 +35,7 @@ fn sent(frames: &[Vec<u8>]) -> (Stream, UnixStream) {
     (stream, peer)
 }
 
-/// All batches that arrive, each given to `look`.
+/// Gives all batches that arrive to `look`.
 fn each(stream: &mut Stream, counters: &mut Counters, mut look: impl FnMut(&Batch)) {
     loop {
         let (batch, progress) = fetch(stream, counters, Time::ZERO);
@@ -47,7 +47,7 @@ fn each(stream: &mut Stream, counters: &mut Counters, mut look: impl FnMut(&Batc
     }
 }
 
-/// How many packets these frames become; it is verified that they are the same frames for whoever takes none larger.
+/// Number of packets that these frames become. Also checks that a receiver without large packets gets the same frames.
 fn joined(frames_sent: &[Vec<u8>]) -> usize {
     let (mut stream, _peer) = sent(frames_sent);
     let (mut packets, mut got, mut counters) = (0, Vec::new(), Counters::default());
@@ -62,7 +62,7 @@ fn joined(frames_sent: &[Vec<u8>]) -> usize {
     packets
 }
 
-/// Makes the TCP checksum whole again after a change (smoltcp's sum, not ours).
+/// Corrects the TCP checksum after a change (smoltcp's sum, not ours).
 fn summed(mut frame: Vec<u8>) -> Vec<u8> {
     use smoltcp::wire::{EthernetFrame, IpAddress, Ipv4Packet, TcpPacket};
     let mut ethernet = EthernetFrame::new_unchecked(&mut frame[..]);
@@ -91,7 +91,7 @@ fn the_frames_of_a_packet_become_that_packet_again() {
     assert_eq!(joined(&frames_sent), 1);
 }
 
-/// The same segment over IPv6 (RFC 8200 section 3): made by hand, its checksum by smoltcp.
+/// The same segment over IPv6 (RFC 8200 section 3), made by hand; smoltcp computes its checksum.
 fn over_ipv6(frame: &[u8]) -> Vec<u8> {
     use smoltcp::wire::{Ipv6Address, TcpPacket};
     let mut tcp = frame[34..].to_vec();
@@ -102,7 +102,7 @@ fn over_ipv6(frame: &[u8]) -> Vec<u8> {
     [&frame[..12], &[0x86, 0xdd], &header, &tcp].concat()
 }
 
-/// The same segment with one byte more of payload.
+/// The same segment with one more byte of payload.
 fn longer(mut frame: Vec<u8>) -> Vec<u8> {
     frame.push(7);
     let len = (frame.len() - 14) as u16;
@@ -113,9 +113,9 @@ fn longer(mut frame: Vec<u8>) -> Vec<u8> {
 #[test]
 fn a_packet_grows_to_65535_bytes_with_its_ip_header_and_no_further() {
     const MOST: usize = 65_535;
-    // What the header says of it: IPv4's total length counts the header (RFC 791 section 3.1), IPv6's payload length does not (RFC 8200
-    // section 3).
-    for (headers, field, said) in [(20 + 20, 16, MOST), (40 + 20, 18, MOST - 40)] {
+    // The header's length field: IPv4's total length counts the header (RFC 791 section 3.1), IPv6's payload length does not (RFC
+    // 8200 section 3).
+    for (headers, field, total) in [(20 + 20, 16, MOST), (40 + 20, 18, MOST - 40)] {
         let segments = |longer_by_one: bool| {
             let mut frames = cut_by(1500 - headers as u16, &payload(MOST - headers));
             let last = frames.pop().unwrap();
@@ -127,7 +127,7 @@ fn a_packet_grows_to_65535_bytes_with_its_ip_header_and_no_further() {
         each(&mut stream, &mut Counters::default(), |batch| {
             for packet in frames(batch, WHOLE) {
                 assert_eq!(packet.len(), 14 + MOST);
-                assert_eq!(usize::from(u16::from_be_bytes([packet[field], packet[field + 1]])), said);
+                assert_eq!(usize::from(u16::from_be_bytes([packet[field], packet[field + 1]])), total);
             }
         });
         assert_eq!(joined(&segments(true)), 2, "{headers} bytes of headers, and a byte more");
@@ -162,7 +162,7 @@ fn what_does_not_follow_stays_apart_and_as_it_came() {
     for flag in [0x01, 0x02, 0x04, 0x20, 0x40, 0x80] {
         assert_eq!(with(&|frame| frame[47] |= flag), 3, "flag {flag:#x}");
     }
-    // PSH ends a packet: the next frame begins one.
+    // PSH ends a packet: the next frame begins another one.
     assert_eq!(with(&|frame| frame[47] |= 8), 2);
 }
 
@@ -191,16 +191,16 @@ fn short_padded_odd_and_foreign_frames_stay_alone() {
 
 #[test]
 fn a_checksum_that_is_written_the_other_way_is_handed_on_as_it_came() {
-    // Both zeros verify; which of them a sender writes is its own matter.
+    // Both forms of zero verify; each sender may write either.
     let frames_sent = cut(&payload(1448 * 4));
-    let zero = |at: usize, spare: usize, written: [u8; 2]| {
+    let zero = |at: usize, balance: usize, written: [u8; 2]| {
         let mut frames = frames_sent.clone();
         let frame = &mut frames[1];
-        // What is summed grows by the checksum itself, which thereby becomes zero.
+        // Adding the checksum to a summed word makes the checksum zero.
         let sum = u32::from(u16::from_be_bytes([frame[at], frame[at + 1]]));
-        let word = u32::from(u16::from_be_bytes([frame[spare], frame[spare + 1]])) + sum;
+        let word = u32::from(u16::from_be_bytes([frame[balance], frame[balance + 1]])) + sum;
         let word = (word & 0xffff) + (word >> 16);
-        frame[spare..spare + 2].copy_from_slice(&(word as u16).to_be_bytes());
+        frame[balance..balance + 2].copy_from_slice(&(word as u16).to_be_bytes());
         frame[at..at + 2].copy_from_slice(&written);
         joined(&frames)
     };

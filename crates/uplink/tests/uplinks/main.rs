@@ -1,4 +1,4 @@
-//! Uplinks from outside: judged by smoltcp, by pcap-file, and by the host's own network stack.
+//! Uplinks from outside: checked by smoltcp, by pcap-file, and by the host's own network stack.
 
 mod capture;
 mod common;

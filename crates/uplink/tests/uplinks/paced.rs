@@ -1,4 +1,4 @@
-//! Pacing in virtual time: the long run is the rate, what waits is not lost, and nobody is kept awake meanwhile.
+//! Pacing in virtual time: the average is the rate, waiting frames are not lost, and nothing wakes a worker meanwhile.
 
 use crate::common::*;
 use nicety_adapter::{Counters, Offload, Time, Uplink};
@@ -9,7 +9,7 @@ fn rate(text: &str) -> Rate {
     text.parse().unwrap()
 }
 
-/// Offers frames for this long, when they are wanted. Bytes that went.
+/// Offers frames for this time, whenever they are wanted. Returns the bytes sent.
 fn offer(uplink: &mut impl Uplink, sender: &Sender, counters: &mut Counters, milliseconds: u64) -> u64 {
     let mut now = Time::ZERO;
     while now.0 < milliseconds * 1_000_000 {
@@ -38,10 +38,10 @@ fn what_goes_out_keeps_to_its_rate_whatever_the_length_of_frames() {
     }
 }
 
-/// A worker whose processor others have, too.
+/// A worker that shares its processor with others.
 #[test]
 fn who_is_woken_late_loses_none_of_the_rate_either_way() {
-    // As much as a pair's socket holds meanwhile, and three times what the bucket does.
+    // The content of a pair's socket, and three times the content of the bucket.
     const LATE_NS: u64 = 5_000_000;
     let exact = 12_500_000;
     let sender = Sender::new(&vec![(tcp(&payload(1446)), Offload::default()); 64]);
@@ -58,7 +58,7 @@ fn who_is_woken_late_loses_none_of_the_rate_either_way() {
     let mut uplink = Paced::with_burst(inside, rate("100Mbit/s"), 20_000).unwrap();
     let (mut counters, mut now) = (Counters::default(), Time::ZERO);
     while now.0 < 1_000_000_000 {
-        // What the socket has no room for is of no interest.
+        // Frames that the socket has no room for do not matter.
         sender.deliver(&mut outside, &mut Counters::default(), now);
         let (batch, progress) = fetch(&mut uplink, &mut counters, now);
         uplink.complete(&batch);
@@ -76,7 +76,7 @@ fn a_packet_longer_than_the_bucket_goes_and_is_paid_for_with_all_its_headers() {
     let mut counters = Counters::default();
     let sender = Sender::new(&[(partial(&payload(60_000)), tso())]);
     offer(&mut uplink, &sender, &mut counters, 1000);
-    // 42 frames of 54 header bytes each.
+    // 42 frames with 54 header bytes each.
     let wire = 60_000 + 42 * 54;
     let expected = 12_500_000 / wire;
     assert!(counters.taken().packets.abs_diff(expected) <= 1, "{} packets", counters.taken().packets);
@@ -106,15 +106,15 @@ fn what_comes_in_waits_where_it_is_and_the_descriptor_is_silent_meanwhile() {
         assert!(at > now);
         now = at;
     }
-    // A byte takes a microsecond: 64000 of them, less the bucket's content at the beginning.
+    // A byte takes a microsecond: 64000 of them, less the bucket's initial content.
     assert!((60_000_000..64_000_000).contains(&now.0), "{now:?}");
 }
 
 /// Fills the socket of a paced uplink that never lacks tokens, and lets its peer read.
-fn refused_by_the_socket<U: Uplink>((inside, mut outside): (U, U)) {
+fn check_refusal<U: Uplink>((inside, mut outside): (U, U)) {
     let mut uplink = Paced::new(inside, rate("10Tbit/s")).unwrap();
     let mut counters = Counters::default();
-    let sender = filled(&mut uplink, &mut counters, 1 << 20);
+    let sender = fill(&mut uplink, &mut counters, 1 << 20);
     assert_eq!(uplink.wake(), None, "nothing to wait for but the peer");
     while uplink.wake().is_none() {
         loop {
@@ -127,11 +127,11 @@ fn refused_by_the_socket<U: Uplink>((inside, mut outside): (U, U)) {
         assert!(readable(&uplink), "room is told");
         fetch(&mut uplink, &mut counters, Time::ZERO);
     }
-    has_room(&mut uplink, &sender, &mut counters);
+    check_has_room(&mut uplink, &sender, &mut counters);
 }
 
 #[test]
 fn what_the_socket_of_a_paced_uplink_refused_is_wanted_when_its_peer_has_read() {
-    refused_by_the_socket(Pair::connected().unwrap());
-    refused_by_the_socket(Stream::connected().unwrap());
+    check_refusal(Pair::connected().unwrap());
+    check_refusal(Stream::connected().unwrap());
 }

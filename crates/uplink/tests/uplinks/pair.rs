@@ -1,4 +1,4 @@
-//! A pair carries packets whole, keeps its backlog honest, and outlives any peer.
+//! A pair carries packets whole, reports its backlog correctly, and survives any peer.
 
 use crate::common::*;
 use nicety_adapter::{Checksum, Counters, Offload, Reason, Time, Uplink};
@@ -23,7 +23,7 @@ fn a_packet_of_64_kb_crosses_whole_both_ways_and_its_cuts_hold() {
         assert_eq!(batch.packets()[0].offload, tso(), "still one packet");
         let cut = frames(&batch, PLAIN);
         assert_eq!(cut.len(), 42);
-        assert_eq!(cut.iter().flat_map(|frame| judged(frame)).collect::<Vec<u8>>(), data);
+        assert_eq!(cut.iter().flat_map(|frame| checked_payload(frame)).collect::<Vec<u8>>(), data);
         other.complete(&batch);
         std::mem::swap(&mut one, &mut other);
     }
@@ -42,7 +42,7 @@ fn each_state_of_a_checksum_arrives_as_it_was() {
     let (batch, _) = fetch(&mut other, &mut counters, Time::ZERO);
     assert_eq!(batch.packets().iter().map(|packet| packet.offload.checksum).collect::<Vec<_>>(), states);
     for frame in frames(&batch, PLAIN) {
-        assert_eq!(judged(&frame), b"hello");
+        assert_eq!(checked_payload(&frame), b"hello");
     }
 }
 
@@ -50,7 +50,7 @@ fn each_state_of_a_checksum_arrives_as_it_was() {
 fn a_full_socket_refuses_and_takes_the_rest_when_it_is_read() {
     let (mut one, mut other) = Pair::connected().unwrap();
     let mut counters = Counters::default();
-    let sender = filled(&mut one, &mut counters, 1 << 20);
+    let sender = fill(&mut one, &mut counters, 1 << 20);
     let mut arrived = 0;
     loop {
         let (batch, progress) = fetch(&mut other, &mut Counters::default(), Time::ZERO);
@@ -63,7 +63,7 @@ fn a_full_socket_refuses_and_takes_the_rest_when_it_is_read() {
     assert_eq!(arrived, counters.taken().packets);
     assert!(readable(&one), "room is told");
     fetch(&mut one, &mut counters, Time::ZERO);
-    has_room(&mut one, &sender, &mut counters);
+    check_has_room(&mut one, &sender, &mut counters);
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn a_batch_that_is_not_completed_keeps_its_bytes_while_more_arrive() {
         assert_eq!(batch.len(), 1);
         other.complete(&batch);
     }
-    assert_eq!(judged(&frames(&held, PLAIN)[0]), payload(1000));
+    assert_eq!(checked_payload(&frames(&held, PLAIN)[0]), payload(1000));
 }
 
 /// A path in a directory of its own.
@@ -94,7 +94,7 @@ fn an_end_that_listens_takes_one_peer_after_the_other() {
     let mut server = Pair::listen(&path).unwrap();
     assert!(matches!(Pair::listen(&path), Err(SocketError::Listen(ListenError::InUse(_)))));
     let mut counters = Counters::default();
-    // Asking whether somebody listens made a connection that has gone again: a peer like any other.
+    // Checking for a server made a connection that has closed again: it counts as a peer.
     fetch(&mut server, &mut counters, Time::ZERO);
     let sender = Sender::new(&[(tcp(b"hello"), Offload::default())]);
     assert_eq!(sender.deliver(&mut server, &mut counters, Time::ZERO).refused(), 0);
@@ -109,7 +109,7 @@ fn an_end_that_listens_takes_one_peer_after_the_other() {
         assert!(server.joined());
         sender.deliver(&mut server, &mut counters, Time::ZERO);
         let (batch, _) = fetch(&mut client, &mut counters, Time::ZERO);
-        assert_eq!(judged(&frames(&batch, PLAIN)[0]), b"hello");
+        assert_eq!(checked_payload(&frames(&batch, PLAIN)[0]), b"hello");
         drop(client);
         assert!(readable(&server));
         fetch(&mut server, &mut counters, Time::ZERO);
@@ -142,7 +142,7 @@ fn an_end_that_connects_waits_for_a_peer_and_finds_it_again() {
             let (from, to) = if out { (&mut client, &mut server) } else { (&mut server, &mut client) };
             sender.deliver(from, &mut counters, Time::ZERO);
             let (batch, _) = fetch(to, &mut counters, Time::ZERO);
-            assert_eq!(judged(&frames(&batch, PLAIN)[0]), b"hello");
+            assert_eq!(checked_payload(&frames(&batch, PLAIN)[0]), b"hello");
             to.complete(&batch);
         }
         drop(server);
@@ -162,10 +162,10 @@ fn an_end_that_connects_to_what_is_no_pairs_socket_says_what_that_is() {
         assert!(vacant.ends_with("every second: that is no socket: remove it, or name another"), "{vacant}");
     }
     std::fs::remove_file(&path).unwrap();
-    let of_a_vm = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let stream_socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
     let vacant = Pair::connect(&path).unwrap().vacant().unwrap();
     assert!(vacant.contains("that is no pair's socket, but of bytes, as those of VMs' ports"), "{vacant}");
-    drop(of_a_vm);
+    drop(stream_socket);
     let vacant = Pair::connect(&path).unwrap().vacant().unwrap();
     assert!(vacant.ends_with("every second: nobody listens there"), "a socket that was left behind: {vacant}");
     let _pair = Pair::listen(&path).unwrap();
@@ -173,7 +173,7 @@ fn an_end_that_connects_to_what_is_no_pairs_socket_says_what_that_is() {
     assert!(vacant.ends_with("as pairs' are: name another, or take kind = \"pair\" here"), "{vacant}");
 }
 
-/// A peer that knows the protocol only as far as the test wants.
+/// A peer that follows the protocol only as far as the test needs.
 fn stranger(path: &std::path::Path) -> std::os::fd::OwnedFd {
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
@@ -181,7 +181,7 @@ fn stranger(path: &std::path::Path) -> std::os::fd::OwnedFd {
     socket
 }
 
-/// The hello, as the protocol's page has it.
+/// The hello from the protocol's documentation.
 const HELLO: &[u8] = b"\0nicety\0\x01\0\x10\0\xff\x01\x01\0";
 
 #[test]
@@ -222,7 +222,7 @@ fn messages_that_are_no_packets_are_counted_and_the_next_one_is_read() {
         let mut message = vec![0u8; 1 + (random() % 300) as usize];
         message.fill_with(|| random() as u8);
         if round % 3 == 0 && message.len() >= 16 {
-            // Right as far as the kind and the length, so that the offsets are what is judged.
+            // The kind and the length are valid, so the test covers the offsets.
             let len = message.len() as u32 - 16;
             message[0] = 1;
             message[1] %= 3;
@@ -249,7 +249,7 @@ fn messages_that_are_no_packets_are_counted_and_the_next_one_is_read() {
     last.extend(tcp(b"hello"));
     rustix::net::send(&peer, &last, SendFlags::NOSIGNAL).unwrap();
     let (batch, _) = fetch(&mut server, &mut counters, Time::ZERO);
-    assert_eq!(judged(&frames(&batch, PLAIN)[0]), b"hello");
+    assert_eq!(checked_payload(&frames(&batch, PLAIN)[0]), b"hello");
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn a_peer_s_checksum_goes_to_a_transport_header_and_nowhere_else() {
     let mut counters = Counters::default();
     let peer = stranger(&path);
     rustix::net::send(&peer, HELLO, SendFlags::NOSIGNAL).unwrap();
-    // The source address, the type, a port, the protocol; then TCP's checksum.
+    // Offsets: the source address, the type, a port, the protocol; then TCP's checksum.
     for (number, [start, field]) in [[0, 10], [0, 12], [34, 34], [14, 23], [34, 50]].into_iter().enumerate() {
         let mut message = vec![1, 2, 0, 0, start, 0, field, 0, 0, 0, 0, 0, 59, 0, 0, 0];
         message.extend(partial(b"hello"));
@@ -269,7 +269,7 @@ fn a_peer_s_checksum_goes_to_a_transport_header_and_nowhere_else() {
             (batch.len(), counters.transmit_drops[Reason::BadOffload as usize]),
             (number / 4, (number as u64 + 1).min(4))
         );
-        batch.packets().iter().for_each(|_| assert_eq!(judged(&frames(&batch, PLAIN)[0]), b"hello"));
+        batch.packets().iter().for_each(|_| assert_eq!(checked_payload(&frames(&batch, PLAIN)[0]), b"hello"));
         server.complete(&batch);
     }
 }

@@ -1,4 +1,4 @@
-//! A stream carries frames as QEMU's `-netdev stream` does, believes no length, and finds its peer again.
+//! A stream carries frames as QEMU's `-netdev stream` does, trusts no length, and finds its peer again.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -9,7 +9,7 @@ use nicety_adapter::{Counters, Frames, Offload, Pick, Reason, Time, Uplink};
 use nicety_socket::ListenError;
 use nicety_uplink::{Severed, SocketError, Stream};
 
-/// A frame as it stands in a stream.
+/// A frame as it appears in a stream.
 fn framed(frame: &[u8]) -> Vec<u8> {
     [&(frame.len() as u32).to_be_bytes(), frame].concat()
 }
@@ -21,7 +21,7 @@ fn place(name: &str) -> PathBuf {
     directory.join(name)
 }
 
-/// One end, and a peer that says what the test wants.
+/// One end, and a peer that the test controls.
 fn with_peer(name: &str) -> (Stream, UnixStream) {
     let path = place(name);
     let stream = Stream::listen(&path).unwrap();
@@ -30,7 +30,7 @@ fn with_peer(name: &str) -> (Stream, UnixStream) {
     (stream, peer)
 }
 
-/// What arrives until nothing more is there.
+/// All frames that arrive.
 fn all(stream: &mut Stream, counters: &mut Counters) -> Vec<Vec<u8>> {
     let mut out = Vec::new();
     loop {
@@ -86,7 +86,7 @@ fn a_packet_of_64_kb_leaves_as_frames_whose_checksums_hold() {
     let arrived = all(&mut other, &mut counters);
     assert_eq!(arrived.len(), 42);
     assert_eq!(counters.transmitted().frames, 42);
-    assert_eq!(arrived.iter().flat_map(|frame| judged(frame)).collect::<Vec<u8>>(), data);
+    assert_eq!(arrived.iter().flat_map(|frame| checked_payload(frame)).collect::<Vec<u8>>(), data);
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn a_peer_that_sends_no_lengths_is_left_and_the_next_one_is_taken() {
         peer.write_all(&framed(&tcp(b"first"))).unwrap();
         peer.write_all(said).unwrap();
         assert!(readable(&stream));
-        assert_eq!(judged(&all(&mut stream, &mut counters)[0]), b"first");
+        assert_eq!(checked_payload(&all(&mut stream, &mut counters)[0]), b"first");
         assert_eq!(stream.severed(), Some(Severed::Length(length)));
         assert!(!stream.joined());
         assert!(stream.vacant().unwrap().starts_with("the peer does not send frames behind their lengths"));
@@ -220,7 +220,7 @@ fn an_end_that_connects_waits_for_a_peer_and_finds_it_again() {
         sender.deliver(&mut client, &mut counters, Time::ZERO);
         peer.read_exact(&mut [0; 64]).unwrap();
         peer.write_all(&framed(&tcp(b"hello"))).unwrap();
-        assert_eq!(judged(&all(&mut client, &mut counters)[0]), b"hello");
+        assert_eq!(checked_payload(&all(&mut client, &mut counters)[0]), b"hello");
         drop((peer, listener));
         std::fs::remove_file(&path).unwrap();
         assert!(readable(&client));
@@ -233,11 +233,11 @@ fn an_end_that_connects_waits_for_a_peer_and_finds_it_again() {
 fn a_full_socket_keeps_what_it_took_refuses_the_rest_and_says_when_there_is_room() {
     let (mut one, mut other) = Stream::connected().unwrap();
     let mut counters = Counters::default();
-    let sender = filled(&mut one, &mut counters, 1 << 16);
+    let sender = fill(&mut one, &mut counters, 1 << 16);
     let mut arrived = 0;
     let mut take = |other: &mut Stream| {
         for frame in all(other, &mut Counters::default()) {
-            assert_eq!(judged(&frame), payload(1400));
+            assert_eq!(checked_payload(&frame), payload(1400));
             arrived += 1;
         }
         arrived
@@ -249,7 +249,7 @@ fn a_full_socket_keeps_what_it_took_refuses_the_rest_and_says_when_there_is_room
         take(&mut other);
     }
     assert_eq!(take(&mut other), counters.taken().packets);
-    has_room(&mut one, &sender, &mut counters);
+    check_has_room(&mut one, &sender, &mut counters);
 }
 
 #[test]
@@ -260,20 +260,20 @@ fn a_packet_cut_into_tiny_frames_is_sent_piece_by_piece() {
     if let Some(segment) = &mut offload.segment {
         segment.mss = 4;
     }
-    // 2000 and 12 500 frames of 60 bytes: the second ones are more than the buffer holds at once.
+    // 2000 and 12 500 frames of 60 bytes: the latter are more than the buffer holds at once.
     let data = payload(8000);
     Sender::new(&[(partial(&data), offload)]).deliver(&mut one, &mut counters, Time::ZERO);
     let arrived = all(&mut other, &mut Counters::default());
     assert_eq!(arrived.len(), 2000);
-    assert_eq!(arrived.iter().flat_map(|frame| judged(frame)).collect::<Vec<u8>>(), data);
-    // What the socket does not take is refused from there on, and goes on there.
+    assert_eq!(arrived.iter().flat_map(|frame| checked_payload(frame)).collect::<Vec<u8>>(), data);
+    // A frame that the socket does not take is refused, and delivery continues there.
     let sender = Sender::new(&[(partial(&payload(50_000)), offload)]);
     let (mut rest, mut offers, mut bytes) = (vec![Pick::whole(0)], 0, Vec::new());
     while !rest.is_empty() {
         let delivery = one.deliver(&Frames::new(&sender.batch, &rest), &mut counters, Time::ZERO);
         rest = delivery.again(&rest).collect();
-        bytes.extend(all(&mut other, &mut Counters::default()).iter().flat_map(|frame| judged(frame)));
-        let _room_is_noticed = fetch(&mut one, &mut Counters::default(), Time::ZERO);
+        bytes.extend(all(&mut other, &mut Counters::default()).iter().flat_map(|frame| checked_payload(frame)));
+        let _notices_room = fetch(&mut one, &mut Counters::default(), Time::ZERO);
         offers += 1;
         assert!(offers < 100, "it never ends");
     }
@@ -295,7 +295,7 @@ fn a_batch_that_is_not_completed_keeps_its_bytes_while_more_arrive() {
         let (batch, progress) = fetch(&mut stream, &mut counters, Time::ZERO);
         assert!(batch.is_empty() && progress.more);
     }
-    assert_eq!(judged(&frames(&held, PLAIN)[0]), payload(1000));
+    assert_eq!(checked_payload(&frames(&held, PLAIN)[0]), payload(1000));
     stream.complete(&held);
     drop(held);
     assert_eq!(all(&mut stream, &mut counters).len(), 30);

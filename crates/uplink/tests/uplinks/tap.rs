@@ -1,6 +1,6 @@
-//! A tap carries packets between the switch and the host's own stack. The tests run themselves again in a user and
-//! network namespace of their own, which needs no root rights; where there is no tap driver or no such namespace
-//! they say so, `cargo xtask test` counts them as skipped, and they judge nothing.
+//! A tap carries packets between the switch and the host's own stack. The tests run themselves again in a user and network
+//! namespace of their own, which needs no root rights. Without a tap driver or such a namespace they report that and check nothing;
+//! `cargo xtask test` counts them as skipped.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -18,7 +18,7 @@ use smoltcp::wire::{EthernetFrame, EthernetProtocol, Ipv4Packet, UdpPacket};
 
 const INSIDE: &str = "NICETY_TAP_TEST_INSIDE";
 
-/// Runs the named test of this file in namespaces of its own. True inside of them.
+/// Runs the named test of this file in its own namespaces. True inside of them.
 fn inside(test: &str) -> bool {
     if std::env::var_os(INSIDE).is_some() {
         return true;
@@ -34,8 +34,8 @@ fn inside(test: &str) -> bool {
         _ => None,
     };
     if let Some(reason) = reason {
-        // Past the harness, which keeps what is printed by tests that pass to itself.
-        let _nobody_listens = writeln!(std::io::stdout(), "\nSKIPPED tap::{test}: {}", reason.trim());
+        // Writes past the harness, which captures the output of tests that pass.
+        let _stdout_closed = writeln!(std::io::stdout(), "\nSKIPPED tap::{test}: {}", reason.trim());
         return false;
     }
     let mut again = Command::new("unshare");
@@ -56,7 +56,7 @@ fn readable_now(uplink: &impl Uplink) -> bool {
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
 }
 
-/// Whether it keeps nobody awake, once what the host's stack says by itself has been fetched.
+/// Whether the descriptor becomes silent, once the frames that the host's stack sends by itself are fetched.
 fn falls_silent(uplink: &mut impl Uplink, counters: &mut Counters) -> bool {
     (0..1000).any(|_| {
         let silent = !readable_now(uplink);
@@ -67,14 +67,14 @@ fn falls_silent(uplink: &mut impl Uplink, counters: &mut Counters) -> bool {
     })
 }
 
-/// What an administrator does.
+/// Runs `ip` as the administrator does.
 fn ip(arguments: &str) {
     let output = Command::new("ip").args(arguments.split(' ')).output().unwrap();
     assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 fn up(tap: &Tap, address: &str) {
-    // Without IPv6 the interface says nothing by itself.
+    // Without IPv6 the interface sends nothing by itself.
     let _no_ipv6_here = std::fs::write(format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", tap.name()), "1");
     ip(&format!("address add {address} dev {}", tap.name()));
     ip(&format!("link set {} up", tap.name()));
@@ -105,7 +105,7 @@ fn a_datagram_reaches_the_hosts_stack_and_one_comes_back() {
 
     let frame = udp(b"into the host", hardware(&tap), smoltcp::wire::Ipv4Address::new(10, 9, 8, 1), 2000);
     let mut unfinished = frame.clone();
-    // RFC 768's pseudo-header, folded: the kernel is to make the rest.
+    // RFC 768's pseudo-header, folded: the kernel computes the rest.
     let sum: u32 = 0x0a09 + 0x0802 + 0x0a09 + 0x0801 + 17 + 8 + 13;
     unfinished[40..42].copy_from_slice(&(sum as u16).to_be_bytes());
     let partial = Offload { checksum: Checksum::Partial { start: 34, field: 40 }, segment: None };
@@ -199,7 +199,7 @@ fn a_deleted_tap_is_attached_again_when_it_is_there_again_and_not_made() {
         return;
     }
     let mut tap = Tap::open("world0").unwrap();
-    // Its administrator's, and not what it had when it was attached.
+    // An address from its administrator, not the one that it had when it was attached.
     ip("link set world0 address 02:00:00:00:00:0a");
     up(&tap, "10.9.8.1/24");
     let mut counters = Counters::default();
@@ -221,7 +221,7 @@ fn a_deleted_tap_is_attached_again_when_it_is_there_again_and_not_made() {
     );
     assert!(matches!(tap.news(), Some(News::Vacant(why)) if why == *deleted));
     assert_eq!(tap.wake(), Some(Time::ZERO));
-    // It may be made here, and is not: that is for its administrator.
+    // This process could make the tap here, but must not: that is its administrator's task.
     assert_eq!(look(&mut tap, &mut counters, 10), (true, deleted.to_owned()));
     assert_eq!(tap.wake(), Some(at(1010)));
 
@@ -233,7 +233,7 @@ fn a_deleted_tap_is_attached_again_when_it_is_there_again_and_not_made() {
     ip("link delete world0");
     assert_eq!(look(&mut tap, &mut counters, 3000), (true, deleted.to_owned()));
 
-    // It has an address of its own.
+    // The new tap has another address.
     ip("tuntap add dev world0 mode tap");
     let down = format!("world0 is down: {given}");
     assert_eq!(look(&mut tap, &mut counters, 4000), (false, down.clone()));
@@ -281,38 +281,38 @@ fn why_the_next_tap_cannot_be_attached_is_news_once_for_each_cause_and_so_is_ano
     }
     let barred = "world0 was deleted, and the next one cannot be attached: ";
     ip("tuntap add dev world0 mode tap multi_queue");
-    let said = look(&mut tap);
-    assert!(said.starts_with(&format!("{barred}tap world0 has several queues")), "{said}");
+    let message = look(&mut tap);
+    assert!(message.starts_with(&format!("{barred}tap world0 has several queues")), "{message}");
     assert_eq!([look(&mut tap), look(&mut tap)], ["", ""]);
     ip("link delete world0");
     assert_eq!(look(&mut tap), "");
-    // Another one of the same cause, then other causes: what it is, and that somebody has it.
+    // Another tap with the same cause, then other causes: its kind, and another process that has it.
     ip("tuntap add dev world0 mode tap multi_queue");
     assert_eq!(look(&mut tap), "");
     ip("link delete world0");
     ip("tuntap add dev world0 mode tun");
-    let said = look(&mut tap);
-    assert!(said.starts_with(&format!("{barred}world0 is a tun device, of IP packets, not a tap: ")), "{said}");
+    let message = look(&mut tap);
+    assert!(message.starts_with(&format!("{barred}world0 is a tun device, of IP packets, not a tap: ")), "{message}");
     assert_eq!([look(&mut tap), look(&mut tap)], ["", ""]);
     ip("link delete world0");
     let other = Tap::open("world0").unwrap();
-    let said = look(&mut tap);
-    assert!(said.starts_with(&format!("{barred}tap world0 is in use by another process")), "{said}");
+    let message = look(&mut tap);
+    assert!(message.starts_with(&format!("{barred}tap world0 is in use by another process")), "{message}");
     assert_eq!([look(&mut tap), look(&mut tap)], ["", ""]);
     drop(other);
 
-    // Up when it is found, with an address drawn anew.
+    // The tap is up when it is found, with a new random address.
     ip("tuntap add dev world0 mode tap");
     up(&tap, "10.9.8.1/24");
     assert_ne!(hardware(&tap), first);
     let old = first.map(|byte| format!("{byte:02x}")).join(":");
-    let said = look(&mut tap);
-    assert!(said.starts_with("well: world0 is up, with another hardware address than before: "), "{said}");
-    assert!(said.ends_with(&format!("; ip link set world0 address {old} gives it back")), "{said}");
+    let message = look(&mut tap);
+    assert!(message.starts_with("well: world0 is up, with another hardware address than before: "), "{message}");
+    assert!(message.ends_with(&format!("; ip link set world0 address {old} gives it back")), "{message}");
     assert_eq!((tap.vacant(), look(&mut tap)), (None, String::new()));
 }
 
-/// A second network namespace, as long as this lives.
+/// A second network namespace; it ends when this is dropped.
 struct Elsewhere(Child);
 
 impl Elsewhere {
@@ -320,12 +320,12 @@ impl Elsewhere {
         let mut child = Command::new("unshare");
         child.args(["-n", "sh", "-c", "echo there; exec cat"]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = child.spawn().unwrap();
-        let mut said = [0; 6];
-        child.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+        let mut message = [0; 6];
+        child.stdout.as_mut().unwrap().read_exact(&mut message).unwrap();
         Self(child)
     }
 
-    /// Does something there.
+    /// Calls `act` in that namespace.
     fn run<R: Send>(&self, act: impl FnOnce() -> R + Send) -> R {
         let namespace = File::open(format!("/proc/{}/ns/net", self.0.id())).unwrap();
         std::thread::scope(|scope| {
@@ -341,11 +341,11 @@ impl Elsewhere {
 impl Drop for Elsewhere {
     fn drop(&mut self) {
         drop(self.0.stdin.take());
-        let _it_ends_with_its_input = self.0.wait();
+        let _ended = self.0.wait();
     }
 }
 
-/// Carries what has come in at one to the other. Returns the longest packet.
+/// Moves received packets from one tap to the other. Returns the longest packet.
 fn carry(from: &mut Tap, to: &mut Tap, counters: &mut Counters) -> u32 {
     let mut batch = Batch::new();
     from.fetch(PortId(0), Budget::TURN, &mut batch, counters, Time::ZERO);
@@ -411,7 +411,7 @@ fn who_may_not_make_a_tap_may_attach_to_one_that_is_there() {
         return;
     }
     ip("tuntap add dev world0 mode tap");
-    // Here is one user only, who is root: less so on a thread that gives his rights up.
+    // The only user here is root. A thread without the capability stands for another user.
     let refused = |name: &'static str| {
         let attach = move || {
             let mut ours = capabilities(None).unwrap();
@@ -423,7 +423,7 @@ fn who_may_not_make_a_tap_may_attach_to_one_that_is_there() {
     };
     let missing = refused("world1").unwrap_err();
     assert!(matches!(&missing, TapError::Permission { name } if name == "world1"), "{missing}");
-    // One that is nobody's is anybody's.
+    // Any user may attach to a tap without an owner.
     refused("world0").unwrap();
 }
 
@@ -443,18 +443,18 @@ fn what_is_no_tap_is_named_by_its_kind_and_nothing_that_destroys_it_is_advised()
         ("tun0", "tun0 is a tun device, of IP packets, not a tap: "),
         ("many0", "tap many0 has several queues, and "),
     ] {
-        let said = Tap::check(name).unwrap_err().to_string();
-        assert!(said.starts_with(says) && !said.contains(" del"), "{said}");
-        assert_eq!(Tap::open(name).unwrap_err().to_string(), said);
+        let message = Tap::check(name).unwrap_err().to_string();
+        assert!(message.starts_with(says) && !message.contains(" del"), "{message}");
+        assert_eq!(Tap::open(name).unwrap_err().to_string(), message);
     }
-    // Here is one user only, who is root: less so on a thread that gives his rights up.
+    // The only user here is root. A thread without the capability stands for another user.
     let refused = std::thread::spawn(|| {
         let mut ours = capabilities(None).unwrap();
         ours.effective -= CapabilitySet::NET_ADMIN;
         set_capabilities(None, ours).unwrap();
-        let said = Tap::check("world1").unwrap_err().to_string();
-        assert_eq!(Tap::open("world1").unwrap_err().to_string(), said);
-        said
+        let message = Tap::check("world1").unwrap_err().to_string();
+        assert_eq!(Tap::open("world1").unwrap_err().to_string(), message);
+        message
     });
     let absent = refused.join().unwrap();
     assert!(absent.starts_with("attaching to tap world1 needs CAP_NET_ADMIN"), "{absent}");

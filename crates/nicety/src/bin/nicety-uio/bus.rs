@@ -1,5 +1,5 @@
-//! A PCI function that `uio_pci_generic` has, as a driver's bus: configuration space and I/O ports by sysfs' files, interrupts by
-//! `/dev/uioN` (Linux, Documentation/driver-api/uio-howto.rst; Documentation/PCI/sysfs-pci.rst).
+//! A PCI function of `uio_pci_generic`, as a driver's bus: configuration space and I/O ports through sysfs' files, interrupts
+//! through `/dev/uioN` (Linux, Documentation/driver-api/uio-howto.rst; Documentation/PCI/sysfs-pci.rst).
 
 use std::fs::{File, OpenOptions};
 use std::io::Read as _;
@@ -15,12 +15,12 @@ use nicety_memory::Map;
 use crate::Fallible;
 
 const DEVICES: &str = "/sys/bus/pci/devices";
-/// BARs of a function.
+/// Number of BARs of a function.
 const BARS: usize = 6;
-/// A line of `resource` says that a BAR is I/O ports (Linux, include/linux/ioport.h, `IORESOURCE_IO`).
+/// Flag in a line of `resource`: the BAR is I/O ports (Linux, include/linux/ioport.h, `IORESOURCE_IO`).
 const IORESOURCE_IO: u64 = 0x100;
 
-/// See the module's page.
+/// See the module's documentation.
 pub struct UioBus {
     config: File,
     bars: Vec<Option<File>>,
@@ -46,12 +46,12 @@ impl UioBus {
         Ok((config::read16(self, 0)?, config::read16(self, 2)?))
     }
 
-    /// Becomes readable when the function has interrupted.
+    /// Becomes readable when the function interrupts.
     pub fn interrupt(&self) -> BorrowedFd<'_> {
         self.uio.as_fd()
     }
 
-    /// Takes the interrupt, which the kernel has masked in the function's command register.
+    /// Consumes the interrupt. The kernel has masked it in the function's command register.
     pub fn take(&mut self) -> std::io::Result<()> {
         self.uio.read_exact(&mut [0; 4])
     }
@@ -84,7 +84,7 @@ fn uio_of(device: &Path, address: &str) -> Fallible<PathBuf> {
     Ok(Path::new("/dev").join(name.file_name()))
 }
 
-/// Which BARs are I/O ports: each line of `resource` is begin, end and flags.
+/// Whether each BAR is I/O ports: each line of `resource` is begin, end and flags.
 fn ports(device: &Path) -> Fallible<Vec<bool>> {
     let path = device.join("resource");
     let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;

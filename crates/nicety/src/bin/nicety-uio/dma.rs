@@ -1,5 +1,6 @@
-//! Memory that the adapter reaches, by its physical addresses (Linux, Documentation/admin-guide/mm/pagemap.rst): huge pages, or
-//! ordinary ones that lie one behind the other. The kernel must not move them: huge ones it leaves alone, and others if it moves none.
+//! Memory for DMA, with its physical addresses (Linux, Documentation/admin-guide/mm/pagemap.rst): huge pages, or ordinary pages
+//! that are physically contiguous. The kernel must not move them: it never moves huge pages, and ordinary ones only with
+//! compaction.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -15,28 +16,29 @@ use rustix::param::page_size;
 
 use crate::Fallible;
 
-/// Bytes of a piece, of which a driver takes nothing longer: a huge page.
+/// Bytes of a piece: a huge page. A driver's largest buffer fits into one.
 const PIECE: u64 = 2 << 20;
-/// As many as a driver's rings and buffers need.
+/// Number of pieces that a driver's rings and buffers need.
 const PIECES: usize = 4;
-/// Ordinary pages are taken so many bytes at a time. They come from the kernel's blocks of 4 MB, so that one piece is among them.
-const HAUL: u64 = 2 * PIECE;
-/// Of the memory that is free, ordinary pages are taken from this part.
-const PART: u64 = 2;
-/// The adapters know 32 bits of an address.
+/// Bytes of ordinary pages that are allocated at a time. They come from the kernel's blocks of 4 MB, so such an allocation contains
+/// one piece.
+const ALLOCATION: u64 = 2 * PIECE;
+/// Divisor: at most this part of the free memory is allocated for ordinary pages.
+const FREE_DIVISOR: u64 = 2;
+/// The adapters have 32-bit addresses.
 const LIMIT: u64 = 1 << 32;
-/// An entry of pagemap: the page is there, and its number.
+/// Fields of a pagemap entry: page present, and page number.
 const PRESENT: u64 = 1 << 63;
 const NUMBER: u64 = (1 << 55) - 1;
-/// There in a kernel that has huge pages, and in one that moves others.
+/// These files exist in a kernel with huge pages, and in a kernel with compaction.
 const HAS_HUGE_PAGES: &str = "/proc/sys/vm/nr_hugepages";
-const MOVES_PAGES: &str = "/proc/sys/vm/compact_memory";
+const HAS_COMPACTION: &str = "/proc/sys/vm/compact_memory";
 
-/// See the module's page.
+/// See the module's documentation.
 pub struct Memory {
-    /// By physical addresses.
+    /// The memory by physical addresses.
     pub map: Arc<Map>,
-    /// All of it, for a driver.
+    /// All of the memory, for a driver.
     pub arena: Arena,
 }
 
@@ -44,13 +46,13 @@ pub struct Memory {
 type Piece = (Mapping, u64);
 
 impl Memory {
-    /// Takes the memory, for as long as this process lives.
+    /// Allocates the memory, for as long as this process lives.
     pub fn new() -> Fallible<Self> {
         let pieces = if Path::new(HAS_HUGE_PAGES).exists() { huge_pages()? } else { ordinary_pages()? };
         let (mut map, mut places) = (Map::default(), Vec::new());
         for (piece, at) in pieces {
             map = map.with(at, Arc::new(piece), Rights::BOTH)?;
-            // Pages that it knows are read where they are.
+            // The map reads known pages in place: make each page known.
             (at..at + PIECE).step_by(page_size()).try_for_each(|page| map.write(page, &[0]))?;
             places.push(at);
         }
@@ -78,7 +80,7 @@ fn huge_pages() -> Fallible<Vec<Piece>> {
     pieces.collect()
 }
 
-/// A file of huge pages, all of which can be had: they are reserved where it is mapped.
+/// A file of huge pages. Mapping it reserves them all, or fails.
 fn hugetlb(bytes: u64) -> Fallible<OwnedFd> {
     let file = memfd_create("nicety-dma", MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB)?;
     ftruncate(&file, bytes)?;
@@ -88,16 +90,16 @@ fn hugetlb(bytes: u64) -> Fallible<OwnedFd> {
 }
 
 fn ordinary_pages() -> Fallible<Vec<Piece>> {
-    if Path::new(MOVES_PAGES).exists() {
+    if Path::new(HAS_COMPACTION).exists() {
         return Err("this kernel has no huge pages (CONFIG_HUGETLBFS), and moves all others (CONFIG_COMPACTION)".into());
     }
-    // From here on what is mapped stays in memory.
+    // From here on mapped memory stays in RAM.
     mlockall(MlockAllFlags::FUTURE).map_err(|error| format!("keeping pages in memory (mlockall): {error}"))?;
     let (mut pieces, mut passed) = (Vec::new(), Vec::new());
-    for _ in 0..available()? / PART / HAUL {
-        let file = shared_file("nicety-dma", HAUL)?;
-        // Pieces are mapped as long as the whole still is: none of their pages is ever free to go.
-        let (_whole, places) = places(&file, HAUL)?;
+    for _ in 0..available()? / FREE_DIVISOR / ALLOCATION {
+        let file = shared_file("nicety-dma", ALLOCATION)?;
+        // Map the pieces before the whole is unmapped: so their pages are never free.
+        let (_whole, places) = places(&file, ALLOCATION)?;
         for first in runs(&places, PIECE as usize / page_size()) {
             let at = places.get(first).copied().unwrap_or(LIMIT);
             if at + PIECE <= LIMIT {
@@ -107,7 +109,7 @@ fn ordinary_pages() -> Fallible<Vec<Piece>> {
         if pieces.len() >= PIECES {
             return Ok(pieces);
         }
-        // What is given back would be taken again.
+        // A file that was closed would be allocated again.
         passed.push(file);
     }
     Err(format!(
@@ -118,7 +120,7 @@ fn ordinary_pages() -> Fallible<Vec<Piece>> {
     .into())
 }
 
-/// The first of so many pages that lie one behind the other, each time: no page is in two of these rows.
+/// First index of each run of `pages` contiguous pages. Runs do not overlap.
 fn runs(places: &[u64], pages: usize) -> Vec<usize> {
     let (mut firsts, mut first, mut before) = (Vec::new(), 0, None);
     for (index, &place) in places.iter().enumerate() {
@@ -133,7 +135,7 @@ fn runs(places: &[u64], pages: usize) -> Vec<usize> {
     firsts
 }
 
-/// Bytes that can be had without that anything else has to go.
+/// Bytes available without swapping or reclaiming other memory.
 fn available() -> Fallible<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").map_err(|error| format!("/proc/meminfo: {error}"))?;
     let kilobytes = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.split_whitespace().next());
@@ -141,13 +143,13 @@ fn available() -> Fallible<u64> {
     Ok(kilobytes << 10)
 }
 
-/// A piece of a file.
+/// Maps a piece of a file.
 fn piece(file: &OwnedFd, offset: u64) -> Fallible<Mapping> {
     let file = file.try_clone()?;
     Ok(Mapping::of_file(file, offset, PIECE, true)?)
 }
 
-/// Has the pages of a file made, and finds their physical addresses.
+/// Touches the pages of a file, and finds their physical addresses.
 fn places(file: &OwnedFd, bytes: u64) -> Fallible<(Arc<Mapping>, Vec<u64>)> {
     let file = file.try_clone()?;
     let whole = Arc::new(Mapping::of_file(file, 0, bytes, true)?);

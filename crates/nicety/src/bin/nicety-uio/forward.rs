@@ -20,14 +20,14 @@ use rustix::io::Errno;
 use crate::Fallible;
 use crate::bus::UioBus;
 
-/// Room for a received packet.
+/// Buffer for a received packet.
 const SLOT: u64 = 128 << 10;
-/// Bytes of an Ethernet header, and of the longest frame that is no packet received uncut, with two tags.
+/// Bytes of the longest frame that is not a coalesced packet: an Ethernet frame with two tags.
 const FRAME: usize = 1514 + 8;
 /// Payload bytes of a frame of 1500 bytes, IPv4 and TCP without options.
 const MSS: u16 = 1460;
 
-/// See the module's page.
+/// See the module's documentation.
 pub struct Forward {
     driver: Box<dyn Driver>,
     bus: UioBus,
@@ -36,17 +36,17 @@ pub struct Forward {
     begun: Instant,
     batch: Box<Batch>,
     counters: Counters,
-    /// What was received, for the tap.
+    /// Received packets, for the tap.
     received: Arc<Map>,
-    /// From the tap, without room at the adapter.
+    /// Packets from the tap that the adapter has no room for.
     waiting: VecDeque<(Vec<u8>, Offload)>,
-    spare: Vec<Vec<u8>>,
+    free_buffers: Vec<Vec<u8>>,
     polling: bool,
-    /// The adapter knows of our memory.
+    /// The adapter has addresses of our memory.
     is_open: bool,
 }
 
-/// Whatever has failed: the adapter is to write to our memory no more, which others get.
+/// After any failure the adapter must stop writing to our memory, which other processes will get.
 impl Drop for Forward {
     fn drop(&mut self) {
         if let Err(error) = self.close() {
@@ -75,7 +75,7 @@ impl Forward {
             counters: Counters::default(),
             received: Arc::new(received),
             waiting: VecDeque::new(),
-            spare: Vec::new(),
+            free_buffers: Vec::new(),
             polling: true,
             is_open: true,
         };
@@ -102,8 +102,8 @@ impl Forward {
         self.tap.name()
     }
 
-    /// Carries frames until SIGHUP, SIGINT or SIGTERM, then closes the device.
-    pub fn until_a_signal(&mut self) -> Fallible<()> {
+    /// Forwards frames until SIGHUP, SIGINT or SIGTERM, then closes the device.
+    pub fn run_until_signal(&mut self) -> Fallible<()> {
         loop {
             if self.polling {
                 self.receive().map_err(|error| format!("the driver: {error}"))?;
@@ -115,7 +115,7 @@ impl Forward {
         }
     }
 
-    /// Waits for an interrupt or for frames of the tap. True if a signal came.
+    /// Waits for an interrupt, or for frames of the tap. True if a signal came.
     fn wait(&mut self, at_once: bool) -> Fallible<bool> {
         let tap = if self.waiting.is_empty() { self.tap.descriptor() } else { None };
         let mut fds = vec![
@@ -137,7 +137,7 @@ impl Forward {
         Ok(ready.first() == Some(&true))
     }
 
-    /// A budget of received packets into the tap.
+    /// Moves received packets, up to a budget, to the tap.
     fn receive(&mut self) -> Result<(), nicety_drivers::DriverError> {
         let Self { driver, bus, tap, batch, received, counters, .. } = self;
         let now = Time(u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX));
@@ -154,7 +154,7 @@ impl Forward {
             }
         })?;
         let picks: Vec<Pick> = (0..batch.len() as u16).map(Pick::whole).collect();
-        // What the stack has no room for is lost, as from any interface.
+        // Packets without room in the stack are lost, as on any interface.
         let _refused = tap.deliver(&Frames::new(batch, &picks), counters, now);
         batch.release();
         if taken < BUDGET {
@@ -163,20 +163,20 @@ impl Forward {
         Ok(())
     }
 
-    /// A batch of the tap's frames to the adapter. True if there is more, and room.
+    /// Moves a batch of the tap's frames to the adapter. True if there are more, and room.
     fn transmit(&mut self) -> Result<bool, nicety_drivers::DriverError> {
         while let Some((packet, offload)) = self.waiting.front() {
             if !self.driver.transmit(&mut self.bus, packet, offload)? {
                 self.driver.flush(&mut self.bus)?;
                 return Ok(false);
             }
-            self.spare.extend(self.waiting.pop_front().map(|(packet, _)| packet));
+            self.free_buffers.extend(self.waiting.pop_front().map(|(packet, _)| packet));
         }
         let now = Time(u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX));
         let progress = self.tap.fetch(PortId(0), Budget::TURN, &mut self.batch, &mut self.counters, now);
         let source = Arc::clone(self.batch.source());
         for packet in self.batch.packets() {
-            let mut bytes = self.spare.pop().unwrap_or_default();
+            let mut bytes = self.free_buffers.pop().unwrap_or_default();
             bytes.clear();
             bytes.extend_from_slice(self.batch.head(packet));
             for span in self.batch.spans(packet) {
@@ -187,7 +187,7 @@ impl Forward {
             if !self.waiting.is_empty() || !self.driver.transmit(&mut self.bus, &bytes, &packet.offload)? {
                 self.waiting.push_back((bytes, packet.offload));
             } else {
-                self.spare.push(bytes);
+                self.free_buffers.push(bytes);
             }
         }
         self.tap.complete(&self.batch);
@@ -197,8 +197,8 @@ impl Forward {
     }
 }
 
-/// What the stack is to know of a received packet: that its sum need not be verified, and of how many segments it is. The sum itself may
-/// not be there, for the adapter vouches for it; so the stack gets the request to make it.
+/// Offload information for the stack about a received packet: its checksum was verified, and it may consist of several segments.
+/// The checksum field may be unset, since the adapter vouches for it: so the stack gets a request to compute it.
 fn offload(packet: &mut [u8], info: Received) -> Offload {
     let layout = Layout::parse(packet);
     let (Some(l3), Some(l4)) = (layout.l3, layout.l4) else { return Offload::default() };

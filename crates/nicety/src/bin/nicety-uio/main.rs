@@ -1,5 +1,5 @@
-//! A network adapter driven from a guest's user space: one of this project's drivers, over `uio_pci_generic`, and a tap as the interface.
-//! For adapters that no kernel has a driver for any more: VMware's vmxnet and enhanced vmxnet.
+//! A network adapter driven from a guest's user space: one of this project's drivers over `uio_pci_generic`, with a tap as the
+//! interface. For adapters without a driver in current kernels: VMware's vmxnet and enhanced vmxnet.
 //!
 //! ```text
 //! stack ─ tap ─► Tap::fetch ─► Driver::transmit ─► adapter
@@ -19,7 +19,7 @@ use nicety_uplink::Tap;
 use bus::UioBus;
 use forward::Forward;
 
-/// A result whose error is a sentence for a person.
+/// A result whose error is a sentence for people.
 type Fallible<T> = Result<T, Box<dyn Error>>;
 
 const USAGE: &str = "usage: nicety-uio PCI-ADDRESS TAP [DRIVER]
@@ -56,12 +56,12 @@ fn run(address: &str, tap: &str, name: Option<&str>) -> Fallible<()> {
     let driver = driver(name, &mut bus, memory.arena)?;
     let mut forward = Forward::open(driver, bus, Tap::open(tap)?)?;
     println!("{}: run `ip link set {} address {} up`", address, forward.tap_name(), forward.mac());
-    forward.until_a_signal()
+    forward.run_until_signal()
 }
 
 /// The driver of this name, or the one for the device.
 fn driver(name: Option<&str>, bus: &mut UioBus, arena: Arena) -> Fallible<Box<dyn Driver>> {
-    // A flexible adapter says that it is a pcnet until this driver has morphed it.
+    // A flexible adapter has the identity of a pcnet until this driver has switched it.
     if name == Some("vmxnet") {
         return Ok(Box::new(Vmxnet::new(arena)));
     }

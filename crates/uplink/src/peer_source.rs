@@ -1,5 +1,4 @@
-//! Where the peers of an end come from: it listens and takes one after the other, or it joins the one that listens, again and
-//! again.
+//! Source of an end's peers: it listens and takes one after the other, or it connects to a listening one, again and again.
 
 use std::fmt::Display;
 use std::os::fd::OwnedFd;
@@ -10,45 +9,45 @@ use nicety_socket::{JoinError, join};
 use rustix::net::{SocketAddrUnix, SocketType};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
-use crate::socket::{Door, SocketError, watching};
+use crate::socket::{PeerListener, SocketError, watching};
 use crate::watch::Watch;
 
-/// How soon joining is tried again, first and at last.
+/// First and longest pause between attempts to connect.
 const RETRY_NS: (i64, i64) = (100_000_000, 1_000_000_000);
 
-/// See the module's page.
+/// See the module's documentation.
 #[derive(Debug)]
-pub(crate) enum Way {
-    /// One after the other.
-    Listen(Door),
-    /// One that listens; when there is none, the timer says when to try again.
-    Connect(Dial),
-    /// One, and then none.
+pub(crate) enum PeerSource {
+    /// Listens: one peer after the other.
+    Listen(PeerListener),
+    /// Connects to a listening peer; while there is none, the timer tells when to try again.
+    Connect(Dialer),
+    /// One given peer, and none after it.
     Given,
 }
 
-/// Whom to join, and when to try.
+/// A peer to connect to, and the time of the next attempt.
 #[derive(Debug)]
-pub(crate) struct Dial {
+pub(crate) struct Dialer {
     path: PathBuf,
     kind: SocketType,
     timer: OwnedFd,
     pause_ns: i64,
-    /// Why the last try failed.
+    /// The reason why the last attempt failed.
     failed: Option<JoinError>,
 }
 
-impl Way {
-    /// Peers come to `path`. A stale socket there is replaced.
+impl PeerSource {
+    /// Listens for peers at `path`. A stale socket there is replaced.
     pub(crate) fn listen(path: &Path, kind: SocketType, watch: &Watch) -> Result<Self, SocketError> {
-        let door = Door::bind(path, kind)?;
-        door.watch(watch).map_err(watching)?;
-        Ok(Self::Listen(door))
+        let listener = PeerListener::bind(path, kind)?;
+        listener.watch(watch).map_err(watching)?;
+        Ok(Self::Listen(listener))
     }
 
-    /// A peer that listens at `path`, now or later: [`Way::dial`] tries it for the first time.
+    /// Connects to a peer that listens at `path`, now or later: [`PeerSource::dial`] makes the first attempt.
     pub(crate) fn connect(path: &Path, kind: SocketType, watch: &Watch) -> Result<Self, SocketError> {
-        // A path that no socket can have will have none later.
+        // A path that is invalid for a socket stays invalid.
         SocketAddrUnix::new(path).map_err(|error| SocketError::Os {
             doing: "connecting to",
             path: path.to_owned(),
@@ -58,75 +57,75 @@ impl Way {
         let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags);
         let timer = timer.map_err(|error| watching(error.into()))?;
         watch.add(&timer).map_err(watching)?;
-        Ok(Self::Connect(Dial { path: path.to_owned(), kind, timer, pause_ns: RETRY_NS.0, failed: None }))
+        Ok(Self::Connect(Dialer { path: path.to_owned(), kind, timer, pause_ns: RETRY_NS.0, failed: None }))
     }
 
-    /// A peer that waits, or that joining finds if it is time to try.
+    /// Accepts a waiting peer, or tries to connect if it is time to.
     pub(crate) fn seek(&mut self, watch: &Watch, now: Time) -> Option<OwnedFd> {
         match self {
-            Self::Listen(door) => door.accept(watch, now),
-            Self::Connect(dial) if rustix::io::read(&dial.timer, &mut [0; 8]).is_ok() => self.dial(),
+            Self::Listen(listener) => listener.accept(watch, now),
+            Self::Connect(dialer) if rustix::io::read(&dialer.timer, &mut [0; 8]).is_ok() => self.dial(),
             Self::Connect(_) | Self::Given => None,
         }
     }
 
-    /// Tries to join the peer that listens; if none does, sets the timer.
+    /// Tries to connect to the listening peer; if there is none, sets the timer.
     pub(crate) fn dial(&mut self) -> Option<OwnedFd> {
-        let Self::Connect(dial) = self else { return None };
-        match join(&dial.path, dial.kind) {
+        let Self::Connect(dialer) = self else { return None };
+        match join(&dialer.path, dialer.kind) {
             Ok(joined) => Some(joined),
             Err(error) => {
-                dial.failed = Some(error);
-                dial.again();
+                dialer.failed = Some(error);
+                dialer.again();
                 None
             }
         }
     }
 
-    /// Why no peer is at the other end, for a person, with what was wrong with the last one.
+    /// The reason why there is no peer, as text for people, with the reason why the last one was disconnected.
     pub(crate) fn vacant(&self, last: Option<impl Display>) -> String {
         let last = last.map(|last| format!("{last}; ")).unwrap_or_default();
         match self {
-            Self::Listen(door) => format!("{last}waits for a peer to join {}", door.path().display()),
-            Self::Connect(dial) => {
-                format!("{last}cannot join {}, and tries again every second: {}", dial.path.display(), dial.why())
+            Self::Listen(listener) => format!("{last}waits for a peer to join {}", listener.path().display()),
+            Self::Connect(dialer) => {
+                format!("{last}cannot join {}, and tries again every second: {}", dialer.path.display(), dialer.why())
             }
             Self::Given => format!("{last}the other end has gone"),
         }
     }
 
-    /// A peer is there: no other is looked for.
+    /// A peer is connected: stops looking for others.
     pub(crate) fn met(&self, watch: &Watch) {
-        if let Self::Listen(door) = self {
-            door.leave(watch);
+        if let Self::Listen(listener) = self {
+            listener.leave(watch);
         }
     }
 
-    /// The peer has gone: the next one is looked for, soon, or later if it was one that will not do.
+    /// The peer is gone: looks for the next one, after a short pause if `soon`, a long one after an unsuitable peer.
     pub(crate) fn parted(&mut self, soon: bool, watch: &Watch) {
         match self {
-            Self::Listen(door) => {
-                let _nobody_can_join_then = door.watch(watch);
+            Self::Listen(listener) => {
+                let _nobody_can_connect = listener.watch(watch);
             }
-            Self::Connect(dial) => {
-                dial.pause_ns = if soon { RETRY_NS.0 } else { RETRY_NS.1 };
-                dial.again();
+            Self::Connect(dialer) => {
+                dialer.pause_ns = if soon { RETRY_NS.0 } else { RETRY_NS.1 };
+                dialer.again();
             }
             Self::Given => {}
         }
     }
 
-    /// When to look again, beside what the watch says.
+    /// Time of the next attempt, in addition to the watch's events.
     pub(crate) fn wake(&self) -> Option<Time> {
         match self {
-            Self::Listen(door) => door.wake(),
+            Self::Listen(listener) => listener.wake(),
             Self::Connect(_) | Self::Given => None,
         }
     }
 }
 
-impl Dial {
-    /// Why the last try failed, and what to do if waiting does not help.
+impl Dialer {
+    /// The reason why the last attempt failed, with the remedy if waiting does not help.
     fn why(&self) -> String {
         match self.failed.as_ref().unwrap_or(&JoinError::Nobody) {
             JoinError::OtherKind if self.kind == SocketType::SEQPACKET => {
@@ -144,7 +143,7 @@ impl Dial {
     fn again(&mut self) {
         let at = Timespec { tv_sec: self.pause_ns / 1_000_000_000, tv_nsec: self.pause_ns % 1_000_000_000 };
         let once = Itimerspec { it_interval: Timespec::default(), it_value: at };
-        let _no_time_is_refused = rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once);
+        let _never_refused = rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once);
         self.pause_ns = (self.pause_ns * 2).min(RETRY_NS.1);
     }
 }
