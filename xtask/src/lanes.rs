@@ -15,6 +15,8 @@ use crate::{lock, programs::Test, tally::Tally, with_amount};
 
 /// Time limit of a test; a longer one hangs. The longest takes some minutes on two busy processors.
 const TEST_SECONDS_MAX: u32 = 900;
+/// Longer lines of a test's output are cut.
+const LINE_CHARACTERS_MAX: usize = 2000;
 /// timeout(1): exit code when it ended the command.
 const TIMED_OUT: i32 = 124;
 
@@ -49,10 +51,10 @@ impl Lanes {
     /// Runs a test; its tally, and the line that tells of it.
     fn one(self, test: &Test) -> (Tally, String) {
         let begin = Instant::now();
-        let output = command(test).output();
+        let output = command(test, self.shows_output).output();
         let seconds = begin.elapsed().as_secs_f64();
         let title = format!("{} {}", test.program.name, test.name);
-        let mut tally = output.as_ref().map_or_else(|_| Tally::default(), tally_of);
+        let mut tally = output.as_ref().map(tally_of).unwrap_or_default();
         // A program without a test of this name exits with 0 too.
         let ran = output.as_ref().is_ok_and(|output| output.status.success()) && tally.count() == 1;
         if !ran {
@@ -82,16 +84,24 @@ impl Lanes {
     }
 }
 
-fn command(test: &Test) -> Command {
+fn command(test: &Test, shows_output: bool) -> Command {
     let mut command = with_amount(Command::new("timeout"));
     command.args(["--kill-after=5", &TEST_SECONDS_MAX.to_string()]).arg(&test.program.path);
-    command.args(["--exact", &test.name, "--test-threads", "1", "--show-output"]);
+    command.args(["--exact", &test.name, "--test-threads", "1"]).args(shows_output.then_some("--show-output"));
     command.current_dir(&test.program.folder).stdin(Stdio::null());
     command
 }
 
+/// Counts the last sum: a test may run a harness of its own and show its output.
 fn tally_of(output: &Output) -> Tally {
-    Tally::of_text(&String::from_utf8_lossy(&output.stdout))
+    let text = String::from_utf8_lossy(&output.stdout);
+    let is_sum = |line: &&str| line.trim_start().starts_with("test result: ");
+    let mut tally = Tally::default();
+    text.lines().filter(|line| !is_sum(line)).for_each(|line| tally.take(line));
+    if let Some(sum) = text.lines().rfind(is_sum) {
+        tally.take(sum);
+    }
+    tally
 }
 
 /// A test's output, indented: everything if the test failed, else the part under its name.
@@ -99,7 +109,15 @@ fn shown(output: &Output, name: &str, passed: bool) -> String {
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     let text = if passed { own_part(&printed, name).to_owned() } else { printed + &errors };
-    text.trim_end().lines().map(|line| format!("\n    {line}")).collect()
+    text.trim_end().lines().map(|line| format!("\n    {}", cut(line))).collect()
+}
+
+/// A line, or its beginning: a failed comparison of long lists is a line of megabytes.
+fn cut(line: &str) -> String {
+    match line.char_indices().nth(LINE_CHARACTERS_MAX) {
+        Some((at, _)) => format!("{}… ({} bytes)", &line[..at], line.len()),
+        None => line.to_owned(),
+    }
 }
 
 /// A test's own part of the harness's output.
@@ -126,6 +144,8 @@ mod tests {
                     successes:\n    a::b\n\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 21 filtered out; finished in 0.1s\n\n";
         assert_eq!(shown(&output(printed, 0), "a::b", true), "\n    boots in 2 s\n    rate 5");
         assert!(shown(&output(printed, 101), "a::b", false).ends_with("\n    why"));
+        assert_eq!(cut("short"), "short");
+        assert_eq!(cut(&"é".repeat(2001)), format!("{}… (4002 bytes)", "é".repeat(2000)));
         assert_eq!(own_part("running 1 test\ntest a::b ... ok\n", "a::b"), "");
     }
 
@@ -154,6 +174,8 @@ mod tests {
         assert_eq!(counts(&format!("{one}; exit 1")), (0, 1, 0));
         assert_eq!(counts(&one.replace("1 passed; 0 failed; 0 ignored", "0 passed; 0 failed; 1 ignored")), (0, 0, 1));
         assert_eq!(counts(&format!("echo 'SKIPPED a: no tun'; {one}")), (0, 0, 1));
+        let nested = format!("echo 'test result: FAILED. 0 passed; 1 failed; 0 ignored'; {one}");
+        assert_eq!(counts(&nested), (1, 0, 0));
         assert_eq!(scripted(&folder, "exit 3").failures, ["p/t a"]);
         std::fs::remove_dir_all(folder).unwrap();
     }

@@ -55,13 +55,6 @@ impl Tally {
         self.passed + self.failed + self.skipped
     }
 
-    /// Parses the output of Rust's test harness.
-    pub fn of_text(text: &str) -> Tally {
-        let mut tally = Tally::default();
-        text.lines().for_each(|line| tally.take(line));
-        tally
-    }
-
     /// Parses the sum at the end of [`crate::steps::run`]'s output, with the failures and skips named in it. `None` without a sum.
     pub fn of_report(text: &str) -> Option<Tally> {
         let last = text.lines().last()?;
@@ -159,9 +152,15 @@ impl fmt::Display for Tally {
 mod tests {
     use super::*;
 
+    fn of_text(text: &str) -> Tally {
+        let mut tally = Tally::default();
+        text.lines().for_each(|line| tally.take(line));
+        tally
+    }
+
     #[test]
     fn the_harnesss_result_lines_add_up() {
-        let tally = Tally::of_text(
+        let tally = of_text(
             &[
                 "running 3 tests",
                 "test a::b ... ok",
@@ -178,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_failure_has_what_its_first_panic_said() {
-        let tally = Tally::of_text(
+        let tally = of_text(
             &[
                 "test a::b ... FAILED",
                 "test a::c ... FAILED",
@@ -204,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_test_that_says_that_it_cannot_run_has_not_passed_and_is_named() {
-        let tally = Tally::of_text(
+        let tally = of_text(
             &[
                 "running 2 tests",
                 "",

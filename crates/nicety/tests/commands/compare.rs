@@ -1,18 +1,25 @@
 //! A comparison that completes, one that is stopped, and one that cannot start.
 
 use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::scratch::{Ended, Scratch};
 
-/// Processes of this program that are embedded guests.
-fn guests() -> Vec<String> {
+/// Embedded guests whose temporary folder is this one: other tests have some of their own.
+fn guests(folder: &Path) -> Vec<String> {
     let program = std::fs::canonicalize(env!("CARGO_BIN_EXE_nicety")).unwrap();
+    let folder = format!("TMPDIR={}", folder.display());
     let processes = std::fs::read_dir("/proc").unwrap().filter_map(|entry| Some(entry.ok()?.path()));
     let ours = processes.filter(|process| std::fs::read_link(process.join("exe")).is_ok_and(|exe| exe == program));
-    let words = ours.filter_map(|process| std::fs::read_to_string(process.join("cmdline")).ok());
+    let has = |process: &PathBuf| {
+        let environment = std::fs::read(process.join("environ")).unwrap_or_default();
+        String::from_utf8_lossy(&environment).split('\0').any(|variable| variable == folder)
+    };
+    let words = ours.filter(has).filter_map(|process| std::fs::read_to_string(process.join("cmdline")).ok());
     words.filter(|words| words.split('\0').nth(1) == Some("guest")).collect()
 }
 
@@ -67,11 +74,16 @@ fn compare_writes_its_report_and_ctrl_c_leaves_nothing_behind() {
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
     // The first progress line comes after the signal handlers are set.
     assert!(lines.any(|line| line.contains("e1000")));
+    let started = Instant::now();
+    while guests(scratch.path()).is_empty() {
+        assert!(started.elapsed() < Duration::from_secs(30), "no guest has started");
+        std::thread::yield_now();
+    }
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let rest: Vec<String> = lines.collect();
     assert_eq!(child.wait().unwrap().code(), Some(130), "{rest:?}");
     assert_eq!(rest.last().map(String::as_str), Some("nicety: stopped; nothing was written"), "{rest:?}");
-    assert_eq!(guests(), [""; 0]);
+    assert_eq!(guests(scratch.path()), [""; 0]);
     let mut names: Vec<_> =
         std::fs::read_dir(scratch.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
