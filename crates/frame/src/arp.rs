@@ -8,13 +8,13 @@ pub const PACKET_LEN: usize = 28;
 
 /// Values of the operation field.
 pub mod operation {
-    /// Who has this address?
+    /// Request: asks who has this address.
     pub const REQUEST: u16 = 1;
-    /// The answer to it.
+    /// Reply to a request.
     pub const REPLY: u16 = 2;
     /// Reverse request: also the announcement of a moved adapter.
     pub const REVERSE_REQUEST: u16 = 3;
-    /// The answer to that: it gives its target an address.
+    /// Reply to a reverse request: gives the target an address.
     pub const REVERSE_REPLY: u16 = 4;
 }
 
@@ -24,7 +24,7 @@ const FIXED: [u8; 6] = [0, 1, 0x08, 0x00, 6, 4];
 /// A packet's plain form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// As in [`operation`].
+    /// One of [`operation`].
     pub operation: u16,
     /// The sender's MAC address.
     pub sender_mac: Mac,
@@ -37,7 +37,7 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// Reads what follows the Ethernet header; other address families are `Malformed::Version`.
+    /// Reads the packet behind the Ethernet header; other address families are `Malformed::Version`.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let head: &[u8; PACKET_LEN] = bytes.first_chunk().ok_or(Malformed::Short)?;
         let (fixed, rest) = head.split_first_chunk::<6>().ok_or(Malformed::Short)?;

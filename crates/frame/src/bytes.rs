@@ -1,4 +1,4 @@
-//! Big-endian numbers at offsets that are not known when compiling: every access is checked and none panics.
+//! Big-endian numbers at offsets known only at run time: every access is checked and none panics.
 
 /// The `N` bytes at `at`, if all are there.
 #[inline]
@@ -24,7 +24,7 @@ pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     array_at(bytes, at).map(|field| u32::from_be_bytes(*field))
 }
 
-/// Writes `value`'s bytes at `at`; `None`, and nothing written, if they do not fit.
+/// Writes `value`'s bytes at `at`; returns `None` and writes nothing if they do not fit.
 #[inline]
 pub(crate) fn put<const N: usize>(bytes: &mut [u8], at: usize, value: [u8; N]) -> Option<()> {
     *array_at_mut(bytes, at)? = value;

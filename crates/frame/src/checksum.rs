@@ -1,5 +1,5 @@
 //! The Internet checksum (RFC 1071), its incremental update (RFC 1624), pseudo-headers (RFC 9293 section 3.1, RFC 768,
-//! RFC 8200 section 8.1), and what offloads make of them.
+//! RFC 8200 section 8.1), and checksum offloads.
 
 use crate::bytes::{array_at, put, u16_at};
 use crate::layout::{Fragment, L3Kind, L4Kind, Layout};
@@ -7,7 +7,7 @@ pub use crate::sum::{Sum, sum};
 use crate::{ipv4, ipv6};
 use core::net::{Ipv4Addr, Ipv6Addr};
 
-/// A sum over pieces of any length that come one after another.
+/// A sum over consecutive pieces of any length.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Running {
     total: Sum,
@@ -15,7 +15,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Goes on behind `len` bytes whose sum is `total`.
+    /// Continues behind `len` bytes with the sum `total`.
     pub const fn after(total: Sum, len: usize) -> Self {
         Self { total, odd: len & 1 != 0 }
     }
@@ -39,14 +39,14 @@ impl Running {
     }
 }
 
-/// Sum of the IPv4 pseudo-header; `len` is that of the L4 header and payload.
+/// Sum of the IPv4 pseudo-header; `len` is the length of the L4 header and payload.
 #[inline]
 pub fn pseudo_v4(source: Ipv4Addr, destination: Ipv4Addr, protocol: u8, len: u32) -> Sum {
     let addresses = Sum::ZERO.long(source.to_bits()).long(destination.to_bits());
     addresses.word(u16::from(protocol)).long(len)
 }
 
-/// Sum of the IPv6 pseudo-header; `destination` is the final one, `len` that of the L4 header and payload.
+/// Sum of the IPv6 pseudo-header; `destination` is the final one, `len` the length of the L4 header and payload.
 #[inline]
 pub fn pseudo_v6(source: Ipv6Addr, destination: Ipv6Addr, protocol: u8, len: u32) -> Sum {
     let addresses = sum(&source.octets()).then(sum(&destination.octets()), false);
@@ -72,35 +72,35 @@ pub fn pseudo(head: &[u8], layout: &Layout, len: u32) -> Option<Sum> {
     Some(addresses.word(u16::from(l4.kind.protocol())).long(len))
 }
 
-/// The new checksum after a word that it covers changed from `old` to `new` (RFC 1624 section 3, equation 3).
+/// The new checksum after a covered word changed from `old` to `new` (RFC 1624 section 3, equation 3).
 #[inline]
 pub const fn update(checksum: u16, old: u16, new: u16) -> u16 {
     Sum::of(!checksum).word(!old).word(new).checksum()
 }
 
-/// As [`update`], for a 32-bit field at an even offset.
+/// Like [`update`], for a 32-bit field at an even offset.
 #[inline]
 pub const fn update_long(checksum: u16, old: u32, new: u32) -> u16 {
     Sum::of(!checksum).long(!old).long(new).checksum()
 }
 
 /// Finishes a partial checksum. The checksum field lies `offset` bytes behind `start` in `head` and holds the sum of
-/// the pseudo-header; `payload` is the sum of the packet's bytes behind `head`, up to its end as the IP header says.
-/// Writes and returns the checksum; `None`, and nothing written, if `start` or the field is not in `head`. No protocol
-/// has its field at an odd `offset`: such a request is carried out and gives a checksum that does not verify.
+/// the pseudo-header; `payload` is the sum of the packet's bytes behind `head`, up to its end by the IP header.
+/// Writes and returns the checksum. Returns `None` and writes nothing if `start` or the field is not in `head`. No protocol
+/// has its field at an odd `offset`: such a request gives a checksum that does not verify.
 #[inline]
 pub fn complete(head: &mut [u8], start: usize, offset: usize, payload: Sum) -> Option<u16> {
     let covered = head.get(start..)?;
     u16_at(covered, offset)?;
-    // The field is part of the sum and holds what must be added.
+    // The field is part of the sum: it holds the pseudo-header's sum, which must be added.
     let total = sum(covered).then(payload, covered.len() & 1 != 0);
     let checksum = total.transmit();
     put(head, start + offset, checksum.to_be_bytes())?;
     Some(checksum)
 }
 
-/// Computes and writes the L4 checksum of a whole frame from nothing. `None`, and nothing written, without L4, in a
-/// fragment, or if the frame is shorter than its IP header says.
+/// Computes and writes the whole L4 checksum of a frame. Returns `None` and writes nothing without L4, in a
+/// fragment, or if the frame is shorter than its IP header claims.
 pub fn fill(frame: &mut [u8], layout: &Layout) -> Option<u16> {
     let l4 = whole_l4(layout)?;
     let len = layout.l4_total_len(frame)?;
@@ -115,7 +115,7 @@ fn whole_l4(layout: &Layout) -> Option<crate::L4> {
     layout.l4.filter(|_| layout.l3.is_some_and(|l3| l3.fragment == Fragment::Whole))
 }
 
-/// What a receiver finds of an L4 checksum.
+/// Result of a receiver's check of an L4 checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// Computed and right.
@@ -124,12 +124,12 @@ pub enum Verdict {
     Bad,
     /// UDP with a checksum field of 0: the sender computed none (over IPv6 only tunnels may, RFC 6936).
     Absent,
-    /// Not TCP or UDP, a fragment, or cut off: nothing can be said.
+    /// Not TCP or UDP, a fragment, or cut off: the checksum cannot be checked.
     Unknown,
 }
 
-/// Makes headers those of one packet of `len` bytes that is still to be cut: IP's length and header checksum, and the sum of the
-/// pseudo-header with that length in the transport checksum's place, which is returned. `None` if IP cannot say that length.
+/// Turns headers into those of one packet of `len` bytes that is not segmented yet: IP's length and header checksum, and the
+/// pseudo-header's sum with that length in the transport checksum's field. Returns that sum; `None` if `len` does not fit IP.
 pub fn prepare(head: &mut [u8], layout: &Layout, len: u32) -> Option<u16> {
     let (l3, l4) = (layout.l3?, layout.l4?);
     let at = usize::from(l3.offset);
@@ -174,7 +174,7 @@ pub fn check_with(head: &[u8], layout: &Layout, payload: impl FnOnce(usize) -> O
         let header = head.get(usize::from(l4.offset)..usize::from(layout.headers_len))?;
         let payload = payload(len - usize::from(l4.len))?;
         let total = pseudo(head, layout, u32::try_from(len).ok()?)?.then(sum(header), false);
-        // Both headers are an even number of bytes.
+        // Both headers have an even number of bytes.
         Some(if total.then(payload, false).verify() { Verdict::Good } else { Verdict::Bad })
     };
     verdict().unwrap_or(Verdict::Unknown)

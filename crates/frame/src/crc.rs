@@ -1,12 +1,12 @@
-//! CRC-32 as Ethernet uses it (IEEE 802.3-2018 clause 3.2.9): the frame check sequence, and the two forms in which
-//! adapters index their multicast filters with it.
+//! CRC-32 in Ethernet's form (IEEE 802.3-2018 clause 3.2.9): the frame check sequence, and the two forms that
+//! adapters use as an index into their multicast filters.
 
 use crate::Mac;
 
-/// The generator, bits reversed.
+/// The generator polynomial, bits reversed.
 const POLYNOMIAL: u32 = 0xedb8_8320;
 
-/// What a byte contributes from eight positions, so that a step takes eight bytes.
+/// The contribution of a byte at eight positions: one step takes eight bytes.
 static TABLES: [[u32; 256]; 8] = tables();
 
 const fn tables() -> [[u32; 256]; 8] {
@@ -35,7 +35,7 @@ const fn tables() -> [[u32; 256]; 8] {
     tables
 }
 
-/// A CRC over pieces that come one after another.
+/// A CRC over consecutive pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Crc(u32);
 
@@ -46,7 +46,7 @@ impl Default for Crc {
 }
 
 impl Crc {
-    /// Of nothing: all ones.
+    /// The CRC of no bytes: all ones.
     pub const fn new() -> Self {
         Self(!0)
     }
@@ -73,12 +73,12 @@ impl Crc {
         self.0 = crc;
     }
 
-    /// The register as it shifts right, not complemented.
+    /// The register, shifting right, not complemented.
     pub const fn little_endian(self) -> u32 {
         self.0
     }
 
-    /// The register as it shifts left, not complemented.
+    /// The register, shifting left, not complemented.
     pub const fn big_endian(self) -> u32 {
         self.0.reverse_bits()
     }

@@ -1,11 +1,11 @@
-//! Why a header cannot be read or built; shared by every protocol module, so that a caller handles one type.
+//! Reasons why a header cannot be read or built. All protocol modules share them, so a caller handles one type.
 
 use core::fmt;
 
-/// Why bytes are not the header that they were read as.
+/// Reasons why bytes are not a valid header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Malformed {
-    /// Fewer bytes than the header, its options included, needs.
+    /// Fewer bytes than the header with its options.
     Short,
     /// The version or format field names another protocol.
     Version,
@@ -25,14 +25,14 @@ impl fmt::Display for Malformed {
 
 impl core::error::Error for Malformed {}
 
-/// Why a header cannot be written.
+/// Reasons why a header cannot be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BuildError {
     /// The buffer is shorter than the header.
     NoRoom,
     /// Options must be at most 40 bytes, in steps of 4.
     Options,
-    /// The payload is longer than the length field can say.
+    /// The payload is too long for the length field.
     Length,
 }
 

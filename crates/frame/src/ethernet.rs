@@ -6,7 +6,7 @@ use core::str::FromStr;
 
 /// Length of the header without tags.
 pub const HEADER_LEN: usize = 14;
-/// Shortest frame without its FCS: what a shorter one is padded to.
+/// Shortest frame without its FCS: shorter frames are padded to this length.
 pub const FRAME_LEN_MIN: usize = 60;
 /// Longest untagged frame of the standard MTU without its FCS.
 pub const FRAME_LEN_MAX: usize = 1514;
@@ -47,7 +47,7 @@ impl Mac {
     /// All zeros: no address.
     pub const ZERO: Self = Self([0; 6]);
 
-    /// Group address: the first bit on the wire is set; broadcast is one of them.
+    /// Group address: the first bit on the wire is set. Broadcast is one of them.
     #[inline]
     pub const fn is_multicast(self) -> bool {
         self.0[0] & 1 != 0
@@ -98,12 +98,12 @@ impl fmt::Display for Mac {
     }
 }
 
-/// What is wrong with a written MAC address.
+/// Mistakes in a written MAC address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MacError {
-    /// Both `:` and `-` stand between its parts.
+    /// The address has both `:` and `-`.
     Mixed,
-    /// Not six parts: how many there were.
+    /// The address does not have six parts; the number of parts.
     Parts(usize),
     /// The part with this number, counted from 1, is not two hexadecimal digits.
     Digits(usize),
@@ -136,7 +136,7 @@ impl FromStr for Mac {
         }
         let mut mac = [0; 6];
         for (index, (byte, part)) in mac.iter_mut().zip(text.split(separator)).enumerate() {
-            // `from_str_radix` takes a sign, an address does not.
+            // `from_str_radix` accepts a sign, an address must not have one.
             if part.len() != 2 || !part.bytes().all(|digit| digit.is_ascii_hexdigit()) {
                 return Err(MacError::Digits(index + 1));
             }
@@ -181,7 +181,7 @@ impl<'a> View<'a> {
         u16::from_be_bytes([self.head[12], self.head[13]])
     }
 
-    /// What follows the header, padding included.
+    /// The payload, padding included.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         self.payload

@@ -1,6 +1,7 @@
-//! Multicast group membership, as hosts and routers tell it: IGMP (RFC 1112, 2236, 3376), MLD (RFC 2710, 3810), PIM's hello.
+//! Multicast group membership reported by hosts and routers: IGMP (RFC 1112, 2236, 3376), MLD (RFC 2710, 3810), PIM's hello.
 //!
-//! Sources are not told apart: who wants any source of a group wants the group. A message is believed if all that should hear it take it.
+//! Sources are not distinguished: a host that wants any source of a group joins the group. A message is accepted only if every intended
+//! receiver would accept it.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -29,7 +30,7 @@ const MLD_REPORT_V2: u8 = 143;
 const MLD_ROUTER: [u8; 2] = [151, 153];
 /// PIM's version 2 and its hello: RFC 7761, section 4.9.
 const PIM_HELLO: u8 = 0x20;
-/// What a record says: RFC 3376, section 4.2.12; RFC 3810, section 5.2.12.
+/// Record types: RFC 3376, section 4.2.12; RFC 3810, section 5.2.12.
 const IS_INCLUDE: u8 = 1;
 const IS_EXCLUDE: u8 = 2;
 const TO_INCLUDE: u8 = 3;
@@ -40,13 +41,13 @@ const HOSTS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
 const ROUTERS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 2);
 const IGMP_ROUTERS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 22);
 const PIM_ROUTERS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 13);
-/// The same of IPv6: RFC 3810, sections 5.1.15 and 5.2.14; RFC 2710, section 5.
+/// The same for IPv6: RFC 3810, sections 5.1.15 and 5.2.14; RFC 2710, section 5.
 const HOSTS6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const ROUTERS6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
 const MLD_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16);
 const PIM_ROUTERS6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0xd);
 
-/// The kind of a message by its type, whether it is believed or not.
+/// The kind of a message by its type, accepted or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A query.
@@ -57,24 +58,24 @@ pub enum Kind {
     Router,
 }
 
-/// A message that is believed.
+/// An accepted message.
 #[derive(Clone, Debug)]
 pub enum Message<'a> {
-    /// A router, or whoever asks in its place, wants to know.
+    /// A query by a router, or by a querier in its place.
     Query {
-        /// Whether it has an address: a switch that asks has none in IPv4 (RFC 4541, section 2.1.1).
+        /// Whether the querier has an address: a switch that queries has none in IPv4 (RFC 4541, section 2.1.1).
         is_router: bool,
-        /// The group that it asks for, if it asks for all sources of one.
+        /// The queried group, if the query is for all sources of one group.
         group: Option<IpAddr>,
     },
-    /// A router is there: PIM.
+    /// A router announces itself: PIM.
     Router,
-    /// A host says what it wants, or wants no more.
+    /// A host joins or leaves groups.
     Report(Records<'a>),
 }
 
-/// Whether frames for a group go to everybody: RFC 4541, sections 2.1.2 (2) and 3. Of IPv6 all of the link scope does, in which hosts and
-/// routers find each other.
+/// Whether frames for a group go to every port: RFC 4541, sections 2.1.2 (2) and 3. For IPv6 this is the whole link scope, which hosts and
+/// routers use to find each other.
 pub fn is_local(group: IpAddr) -> bool {
     match group {
         IpAddr::V4(group) => !group.is_multicast() || group.octets()[..3] == [224, 0, 0],
@@ -82,13 +83,13 @@ pub fn is_local(group: IpAddr) -> bool {
     }
 }
 
-/// Where a frame goes by its IP header.
+/// The destination address in a frame's IP header.
 pub fn destination(layout: &Layout, head: &[u8]) -> Option<IpAddr> {
     let l3 = layout.l3?;
     address(l3.kind, head.get(usize::from(l3.destination_at)..)?)
 }
 
-/// The kind of message that a frame is by its type, or begins to be.
+/// The kind of message of a frame, by its type; the rest of the message may be cut off.
 pub fn kind(layout: &Layout, head: &[u8]) -> Option<Kind> {
     let l3 = layout.l3.filter(|l3| l3.fragment != Fragment::Later)?;
     let kind = *head.get(usize::from(l3.offset) + usize::from(l3.len))?;
@@ -101,22 +102,22 @@ pub fn kind(layout: &Layout, head: &[u8]) -> Option<Kind> {
     }
 }
 
-/// Whether a packet that is no later fragment is, or could be, a multicast router's: a query, PIM, DVMRP, multicast router discovery.
-/// `message` follows its IP header.
+/// Whether a packet may come from a multicast router: a query, PIM, DVMRP, multicast router discovery. The packet is not a later
+/// fragment. `message` follows its IP header.
 pub fn is_routers(l3: &L3, message: &[u8]) -> bool {
     let kind = message.first();
     match (l3.kind, l3.protocol) {
         (_, PIM) => true,
-        // Hosts have no other types.
+        // Hosts send no other types.
         (L3Kind::V4, IGMP) => !matches!(kind, Some(&(REPORT_V1 | REPORT_V2 | REPORT_V3 | LEAVE))),
         (L3Kind::V6, ipv4::protocol::ICMPV6) => kind.is_none_or(|kind| *kind == MLD_QUERY || MLD_ROUTER.contains(kind)),
         _ => false,
     }
 }
 
-/// The message of a frame, if it is believed: checksums, a TTL or hop limit of 1, a router alert, a source and a destination that fit, and
-/// the Ethernet address of that (RFC 3376, sections 4 and 9; RFC 2236, sections 2 and 10; RFC 3810, sections 5 and 6.2).
-/// `frame`: all of it.
+/// The message of a frame, if it is accepted: checksums, a TTL or hop limit of 1, a router alert, a source and a destination that fit,
+/// and the destination's Ethernet address (RFC 3376, sections 4 and 9; RFC 2236, sections 2 and 10; RFC 3810, sections 5 and 6.2).
+/// `frame` is the whole frame.
 pub fn message<'a>(layout: &Layout, frame: &'a [u8]) -> Option<Message<'a>> {
     match (kind(layout, frame)?, Heard::of(layout, frame)?) {
         (Kind::Router, heard) => heard.is_hello().then_some(Message::Router),
@@ -149,7 +150,7 @@ impl<'a> Heard<'a> {
         let view = ipv4::View::parse(packet).ok().filter(|view| view.ttl() == 1 && view.checksum_ok())?;
         let message = packet.get(view.header_len()..usize::from(view.total_len()))?;
         let (source, target) = (view.source(), view.destination());
-        // Linux's net/ipv4/route.c, ip_mc_validate_source. Without an address yet: RFC 3376, section 4.2.13.
+        // Linux's net/ipv4/route.c, ip_mc_validate_source. A host without an address yet: RFC 3376, section 4.2.13.
         let is_host = !(source.is_multicast() || source.is_broadcast() || source.is_loopback());
         let has_alert = is_alert4(view.options());
         let heard = Self { kind: L3Kind::V4, source: source.into(), target: target.into(), has_alert, message };
@@ -160,17 +161,17 @@ impl<'a> Heard<'a> {
         let view = ipv6::View::parse(packet).ok().filter(|view| view.hop_limit() == 1)?;
         let message = packet.get(usize::from(l3.len)..ipv6::HEADER_LEN + usize::from(view.payload_len()))?;
         let (source, target) = (view.source(), view.destination());
-        // Without an address yet: RFC 3810, section 5.2.13.
+        // A host without an address yet: RFC 3810, section 5.2.13.
         let is_host = source.is_unicast_link_local() || source.is_unspecified();
         let pseudo = checksum::pseudo_v6(source, target, l3.protocol, u32::try_from(message.len()).ok()?);
-        // The header of these options counts the units of 8 bytes behind its first 8.
+        // The length field of this header counts units of 8 bytes behind the first 8.
         let has_alert = view.next_header() == extension::HOP_BY_HOP
             && matches!(packet.get(ipv6::HEADER_LEN..ipv6::HEADER_LEN + 8), Some([_, 0, options @ ..]) if is_alert6(options));
         let heard = Self { kind: L3Kind::V6, source: source.into(), target: target.into(), has_alert, message };
         (is_host && pseudo.then(checksum::sum(message), false).verify()).then_some(heard)
     }
 
-    /// The group named by a query, or by a report or leave of one group.
+    /// The group in a query, or in a report or leave of one group.
     fn named(&self) -> Option<IpAddr> {
         address(self.kind, self.message.get(if self.kind == L3Kind::V4 { 4 } else { 8 }..)?)
     }
@@ -188,7 +189,7 @@ impl<'a> Heard<'a> {
         is_for_routers && self.message.first() == Some(&PIM_HELLO)
     }
 
-    /// Versions differ by their lengths: RFC 3376, section 7.1; RFC 3810, section 8.1.
+    /// Versions differ in length: RFC 3376, section 7.1; RFC 3810, section 8.1.
     fn query(self) -> Option<Message<'a>> {
         let message = self.message;
         let (all, is_first_version, sources) = match (self.kind, message.len()) {
@@ -221,7 +222,7 @@ impl<'a> Heard<'a> {
     }
 }
 
-/// Whether options are IPv4's router alert (RFC 2113) and fillers. Others somebody may refuse.
+/// Whether options are IPv4's router alert (RFC 2113) and fillers. A receiver may refuse other options.
 fn is_alert4(options: &[u8]) -> bool {
     const ALERT: [u8; 4] = [0x94, 4, 0, 0];
     let words = options.as_chunks::<4>().0;
@@ -257,11 +258,11 @@ fn address(kind: L3Kind, bytes: &[u8]) -> Option<IpAddr> {
 #[derive(Clone, Copy, Debug)]
 enum Rest<'a> {
     One(IpAddr, bool),
-    /// Bytes, and how many records are said to be in them.
+    /// The bytes of the records, and their number by the message.
     Several(&'a [u8], u16),
 }
 
-/// The records of a report: of each group, whether the host is a member or no more.
+/// The records of a report: for each group, whether the host is a member or leaves.
 #[derive(Clone, Debug)]
 pub struct Records<'a> {
     kind: L3Kind,
@@ -286,7 +287,7 @@ impl Iterator for Records<'_> {
             let group = address(self.kind, rest)?;
             let behind = len + sources * len + usize::from(*auxiliary) * 4;
             self.rest = Rest::Several(rest.get(behind..).unwrap_or_default(), left);
-            // Whoever wants any source wants the group; it leaves by including none.
+            // A host that wants any source joins the group. It leaves when it includes no source.
             let joins = match *kind {
                 IS_EXCLUDE | TO_EXCLUDE => true,
                 IS_INCLUDE | TO_INCLUDE => sources > 0,

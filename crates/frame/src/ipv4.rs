@@ -7,9 +7,9 @@ pub use core::net::Ipv4Addr;
 
 /// Length of the header without options.
 pub const HEADER_LEN: usize = 20;
-/// Where the source address lies in the header.
+/// Offset of the source address in the header.
 pub const SOURCE_OFFSET: usize = 12;
-/// Where the destination address lies in the header.
+/// Offset of the destination address in the header.
 pub const DESTINATION_OFFSET: usize = 16;
 
 /// Values of the protocol field, the same for IPv6's next header (IANA).
@@ -26,8 +26,8 @@ pub mod protocol {
     pub const ICMPV6: u8 = 58;
 }
 
-/// The header, read in place. The length fields are as written, not believed: a head prepared for segmentation may
-/// say 0.
+/// The header, read in place. The length fields are returned as written, unchecked: they may be 0 in a head prepared
+/// for segmentation.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     head: &'a [u8; HEADER_LEN],
@@ -130,7 +130,7 @@ impl<'a> View<'a> {
         self.bytes.get(HEADER_LEN..self.header_len()).unwrap_or_default()
     }
 
-    /// What follows the header, cut at the total length if more bytes (padding) are there.
+    /// The payload, cut at the total length if more bytes (padding) are there.
     pub fn payload(&self) -> &'a [u8] {
         let end = usize::from(self.total_len()).min(self.bytes.len());
         self.bytes.get(self.header_len()..end).unwrap_or_default()
@@ -215,7 +215,7 @@ pub struct Header<'a> {
     pub fragment_offset_8: u16,
     /// Options: at most 40 bytes, in steps of 4.
     pub options: &'a [u8],
-    /// Length of what follows the header.
+    /// Length of the payload.
     pub payload_len: usize,
 }
 

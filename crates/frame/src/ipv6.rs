@@ -6,9 +6,9 @@ pub use core::net::Ipv6Addr;
 
 /// Length of the fixed header.
 pub const HEADER_LEN: usize = 40;
-/// Where the source address lies in the header.
+/// Offset of the source address in the header.
 pub const SOURCE_OFFSET: usize = 8;
-/// Where the destination address lies in the header.
+/// Offset of the destination address in the header.
 pub const DESTINATION_OFFSET: usize = 24;
 
 /// Next header values of the extension headers that are walked (RFC 8200 section 4).
@@ -23,8 +23,8 @@ pub mod extension {
     pub const DESTINATION: u8 = 60;
 }
 
-/// The fixed header, read in place. The payload length is as written, not believed: a head prepared for segmentation
-/// may say 0.
+/// The fixed header, read in place. The payload length is returned as written, unchecked: it may be 0 in a head prepared
+/// for segmentation.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     head: &'a [u8; HEADER_LEN],
@@ -52,7 +52,7 @@ impl<'a> View<'a> {
         u32::from_be_bytes([0, self.head[1] & 0xf, self.head[2], self.head[3]])
     }
 
-    /// Payload length field in bytes: what follows the fixed header, extension headers included.
+    /// Payload length field in bytes: all bytes behind the fixed header, extension headers included.
     #[inline]
     pub fn payload_len(&self) -> u16 {
         u16::from_be_bytes([self.head[4], self.head[5]])
@@ -81,7 +81,7 @@ impl<'a> View<'a> {
         address_at(self.head, DESTINATION_OFFSET)
     }
 
-    /// What follows the fixed header, cut at the payload length if more bytes (padding) are there.
+    /// The bytes behind the fixed header, cut at the payload length if more bytes (padding) are there.
     pub fn payload(&self) -> &'a [u8] {
         let end = usize::from(self.payload_len()).min(self.rest.len());
         self.rest.get(..end).unwrap_or_default()
@@ -135,7 +135,7 @@ pub struct Header {
     pub traffic_class: u8,
     /// Flow label; bits beyond 20 are dropped.
     pub flow_label: u32,
-    /// Length of what follows the fixed header.
+    /// Length of the bytes behind the fixed header.
     pub payload_len: usize,
 }
 

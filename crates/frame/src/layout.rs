@@ -1,4 +1,4 @@
-//! Where the headers of a frame lie: one bounded walk over its head, on which every later decision rests.
+//! Offsets of the headers of a frame: one bounded walk over its head. Every later decision uses its result.
 //!
 //! Follows IEEE 802.1Q clause 9 (tags), RFC 791 section 3.1, RFC 8200 section 4 (extension headers), RFC 9293
 //! section 3.1 and RFC 768.
@@ -10,7 +10,7 @@ use crate::ipv6::{self, extension};
 use crate::vlan::{self, TAG_LEN, Tag};
 use crate::{tcp, udp};
 
-/// Most extension headers that are walked; RFC 8200 section 4.1 lets each of the six kinds occur once, one twice.
+/// Most extension headers that are walked. RFC 8200 section 4.1 allows each of the six kinds once, and one of them twice.
 pub const EXTENSIONS_MAX: usize = 8;
 /// Most tags that are walked: more than a private head holds.
 pub const TAGS_MAX: usize = 128;
@@ -24,12 +24,12 @@ pub enum L3Kind {
     V6,
 }
 
-/// Whether a packet is a part of a bigger one.
+/// Whether a packet is a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fragment {
-    /// Not fragmented (an IPv6 fragment header that says "all of it", RFC 6946, included).
+    /// Not fragmented. Includes an IPv6 fragment header that covers the whole packet (RFC 6946).
     Whole,
-    /// The first part: its L4 header is there, its L4 checksum covers more than what is there.
+    /// The first part: its L4 header is there; its L4 checksum covers bytes of later parts too.
     First,
     /// A later part: no L4 header.
     Later,
@@ -38,17 +38,17 @@ pub enum Fragment {
 /// The IP header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct L3 {
-    /// Which protocol.
+    /// Internet protocol.
     pub kind: L3Kind,
-    /// Where the header begins in the frame.
+    /// Offset of the header in the frame.
     pub offset: u16,
-    /// Its length, options or extension headers (those that are whole) included.
+    /// Length of the header, with options or whole extension headers.
     pub len: u16,
-    /// Protocol of what follows: an extension header's number if the walk ended before it.
+    /// Protocol of the payload; an extension header's number if the walk ended before it.
     pub protocol: u8,
     /// Whether the packet is a fragment.
     pub fragment: Fragment,
-    /// Where in the frame the destination address of the pseudo-header lies: the final one if an IPv6 routing header
+    /// Offset in the frame of the pseudo-header's destination address: the final address if an IPv6 routing header
     /// has hops left (RFC 8200 section 8.1).
     pub destination_at: u16,
 }
@@ -63,7 +63,7 @@ pub enum L4Kind {
 }
 
 impl L4Kind {
-    /// Its number in the IP header.
+    /// Number of the protocol in the IP header.
     #[inline]
     pub const fn protocol(self) -> u8 {
         match self {
@@ -72,7 +72,7 @@ impl L4Kind {
         }
     }
 
-    /// Where the checksum lies in its header: what virtio calls `csum_offset`.
+    /// Offset of the checksum in the transport header: virtio's `csum_offset`.
     #[inline]
     pub const fn checksum_offset(self) -> u16 {
         match self {
@@ -85,30 +85,30 @@ impl L4Kind {
 /// The transport header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct L4 {
-    /// Which protocol.
+    /// Transport protocol.
     pub kind: L4Kind,
-    /// Where the header begins in the frame: what virtio calls `csum_start`.
+    /// Offset of the header in the frame: virtio's `csum_start`.
     pub offset: u16,
-    /// Its length, options included.
+    /// Length of the header, with options.
     pub len: u16,
 }
 
 impl L4 {
-    /// Where the checksum lies in the frame.
+    /// Offset of the checksum in the frame.
     #[inline]
     pub const fn checksum_at(&self) -> usize {
         self.offset as usize + self.kind.checksum_offset() as usize
     }
 }
 
-/// What of a frame's head was understood. Offsets count from the destination address.
+/// Headers found in a frame's head. Offsets count from the destination address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
-    /// Length of the Ethernet header with its whole tags: where L3 begins. 0 if the head is shorter than 14 bytes.
+    /// Length of the Ethernet header with its whole tags, which is the offset of L3. 0 if the head is shorter than 14 bytes.
     pub l2_len: u16,
-    /// The two outermost tags, outermost first. Hosts take off more (Linux: any number of VLAN 0), so that more are walked.
+    /// The two outermost tags, outermost first. Hosts remove more tags (Linux: any number of VLAN 0), so the walk continues behind these.
     pub tags: [Option<Tag>; 2],
-    /// The type field behind the tags; a length if below `ethernet::TYPE_MIN`; 0 if `l2_len` is.
+    /// The type field behind the tags; a length if below `ethernet::TYPE_MIN`; 0 if `l2_len` is 0.
     pub ethertype: u16,
     /// The IP header, if there is one and it is whole.
     pub l3: Option<L3>,
@@ -119,10 +119,10 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Nothing understood.
+    /// No header found.
     pub const EMPTY: Self = Self { l2_len: 0, tags: [None; 2], ethertype: 0, l3: None, l4: None, headers_len: 0 };
 
-    /// Walks `head`, the first bytes of a frame or all of it. Never fails: what is cut off, damaged or unknown is not
+    /// Walks `head`, the first bytes of a frame or all of it. Never fails: headers that are cut off, damaged or unknown are not
     /// in the result.
     #[inline]
     pub fn parse(head: &[u8]) -> Self {
@@ -170,15 +170,15 @@ impl Layout {
         self.l3.is_none() && announced
     }
 
-    /// How many tags the frame has: 0, 1, or 2 for more.
+    /// Number of tags of the frame: 0, 1, or 2 for more.
     #[inline]
     pub fn tag_count(&self) -> usize {
         self.tags.iter().flatten().count()
     }
 
-    /// Length of the L4 header and payload, which leaves out a frame's padding: as the IP header says, and UDP's own
-    /// length field if that is less (RFC 768: it is what the checksum covers). `None` without L4, or if the length is
-    /// less than the headers (0 in a head prepared for segmentation, or in a jumbogram) or UDP's more than IP's.
+    /// Length of the L4 header and payload, without a frame's padding: by the IP header, or by UDP's own length field if that is
+    /// less (RFC 768: the checksum covers it). `None` without L4, or if the length is less than the headers (0 in a head
+    /// prepared for segmentation, or in a jumbogram), or if UDP's length is more than IP's.
     #[inline]
     pub fn l4_total_len(&self, head: &[u8]) -> Option<usize> {
         let (l3, l4) = (self.l3?, self.l4?);
@@ -250,7 +250,7 @@ fn parse_v6(head: &[u8], offset: u16) -> Option<L3> {
                 }
                 l3.len += len;
             }
-            // A second one is no packet's: RFC 8200, section 4.1; Linux's net/ipv6/reassembly.c, ipv6_frag_rcv.
+            // No valid packet has a second one: RFC 8200, section 4.1; Linux's net/ipv6/reassembly.c, ipv6_frag_rcv.
             extension::FRAGMENT if !has_fragment => {
                 has_fragment = true;
                 let field = u16::from_be_bytes([a, b]);
@@ -272,7 +272,7 @@ fn parse_v6(head: &[u8], offset: u16) -> Option<L3> {
     Some(l3)
 }
 
-/// Where a routing header of `len` bytes at `at` holds the final destination, if hops are left: its last address
+/// Offset of the final destination in a routing header of `len` bytes at `at`, if hops are left: its last address
 /// (type 0, RFC 5095), its only one (type 2, RFC 6275) or its first (type 4, RFC 8754).
 fn final_destination(at: u16, len: u16, routing_type: u8, segments_left: u8) -> Option<u16> {
     if segments_left == 0 || len < 24 {

@@ -2,8 +2,8 @@
 //!
 //! Every protocol module has the same three types: `View` reads a header in place, `Edit` changes one in place, and
 //! `Header` is the plain form that writes itself into a buffer. Views take the fixed part of their header as an array,
-//! so that no access after `parse` can be out of range. [`Layout`] says where the headers of a frame lie, and everything
-//! that works on a whole frame (checksums, segmentation, hashes) takes the head and its layout.
+//! so that no access after `parse` can be out of range. [`Layout`] holds the offsets of a frame's headers. Functions
+//! that work on a whole frame (checksums, segmentation, hashes) take the head and its layout.
 //!
 //! Nothing here allocates: the crate has neither `std` nor `alloc` outside its tests.
 #![no_std]

@@ -1,8 +1,8 @@
-//! Software segmentation: a big TCP packet (TSO) or UDP datagram (USO) as the frames that a receiver can take.
+//! Software segmentation: cuts a big TCP packet (TSO) or UDP datagram (USO) into frames that a receiver can take.
 //!
 //! Follows what adapters do in hardware (Intel 8254x software developer's manual, "TCP Segmentation"; Linux
-//! Documentation/networking/segmentation-offloads.rst). Segments are reached by index, so that a delivery that stopped
-//! at segment `i` goes on there, from nothing but the private head.
+//! Documentation/networking/segmentation-offloads.rst). Segments are reached by index: a delivery that stopped at segment
+//! `i` continues there, and needs only the private head.
 
 use crate::bytes::{array_at, put, u16_at, u32_at};
 use crate::checksum::{self, Sum, sum};
@@ -12,33 +12,32 @@ use crate::tunnel::Tunnel;
 use core::fmt;
 use core::ops::Range;
 
-/// Longest payload of one packet to segment: the 20 bits of PAYLEN in the context
-/// descriptor of Intel's 8254x and 8257x.
+/// Longest payload of one packet to segment: the 20 bits of PAYLEN in the context descriptor of Intel's 8254x and 8257x.
 pub const PAYLOAD_LEN_MAX: usize = (1 << 20) - 1;
 
-/// What is segmented: the sender's request, which must fit the packet.
+/// The sender's request, which must fit the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SegmentKind {
     /// TCP segmentation offload.
     Tcp,
-    /// UDP segmentation offload: every segment a datagram of its own.
+    /// UDP segmentation offload: every segment is a datagram of its own.
     Udp,
-    /// TCP in a [`Tunnel`]: every segment goes through it as a packet of its own.
+    /// TCP in a [`Tunnel`]: every segment has the outer headers too.
     Tunnel,
 }
 
-/// Why a packet cannot be segmented.
+/// Reasons why a packet cannot be segmented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SegmentError {
-    /// Segments of 0 bytes were asked for.
+    /// The request names segments of 0 bytes.
     ZeroSize,
-    /// The head is not TCP or UDP over IP, as the request says.
+    /// The head is not TCP or UDP over IP, as the request claims.
     Protocol,
     /// The packet is a fragment already.
     Fragment,
-    /// The layout does not fit the head: another head's, or the headers are cut off.
+    /// The layout belongs to another head, or the headers are cut off.
     Headers,
-    /// The payload is longer than [`PAYLOAD_LEN_MAX`], or a segment longer than IP's length field can say.
+    /// The payload is longer than [`PAYLOAD_LEN_MAX`], or a segment is too long for IP's length field.
     TooLong,
 }
 
@@ -56,16 +55,16 @@ impl fmt::Display for SegmentError {
 
 impl core::error::Error for SegmentError {}
 
-/// One segment: its head is in the caller's buffer, its payload still in the big packet.
+/// One segment. Its head is in the caller's buffer; its payload is still in the big packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// Bytes of headers written.
     pub head_len: usize,
-    /// Which bytes of the big packet's payload follow them; 0 is the first byte behind the big packet's headers.
+    /// The segment's bytes of the big packet's payload; 0 is the first byte behind the big packet's headers.
     pub payload: Range<usize>,
-    /// Where the checksum begins to cover: the L4 header.
+    /// Offset of the first byte that the checksum covers: the L4 header.
     pub checksum_start: usize,
-    /// Where the checksum field lies, from `checksum_start`. It holds the folded sum of the pseudo-header, which
+    /// Offset of the checksum field from `checksum_start`. It holds the folded sum of the pseudo-header, which
     /// [`checksum::complete`] finishes.
     pub checksum_offset: usize,
     /// No segment follows.
@@ -84,7 +83,7 @@ impl Segment {
     }
 }
 
-/// A packet that is being segmented; plain state, cheap to make again.
+/// A packet that is being segmented: plain state, cheap to make again.
 #[derive(Clone, Copy, Debug)]
 pub struct Segmenter<'a> {
     head: &'a [u8],
@@ -100,15 +99,15 @@ pub struct Segmenter<'a> {
     id: u16,
     /// TCP: sequence number of segment 0.
     sequence: u32,
-    /// What it is in, with the tunnel's own headers.
+    /// The tunnel and its own headers.
     tunnel: Option<(Tunnel, Layout)>,
 }
 
 impl<'a> Segmenter<'a> {
-    /// Prepares a packet. `head` holds all of its headers, as `layout` says (bytes of payload behind them are not
-    /// used); `payload_len` bytes follow the headers; every segment takes `mss` of them, the last one what is left.
-    /// The big packet's own length and checksum fields are not read, but for whether a tunnel has a UDP checksum: a field of 0
-    /// says that it has none.
+    /// Prepares a packet. `head` holds all headers that `layout` describes; payload bytes behind them are not used.
+    /// `payload_len` bytes follow the headers. Each segment takes `mss` of them, and the last takes the rest.
+    /// The big packet's own length and checksum fields are not read, with one exception: a tunnel's UDP checksum field of 0
+    /// means that the tunnel has no UDP checksum.
     pub fn new(
         head: &'a [u8],
         layout: &Layout,
@@ -138,7 +137,7 @@ impl<'a> Segmenter<'a> {
             && usize::from(layout.headers_len) == usize::from(l4.offset) + usize::from(l4.len);
         let head = head.get(..usize::from(layout.headers_len)).filter(|_| chained).ok_or(SegmentError::Headers)?;
         let longest = payload_len.min(usize::from(mss));
-        // IPv4 counts its own header, IPv6 what follows the fixed one: never more than this.
+        // IPv4 counts its own header, IPv6 only the bytes behind the fixed one: never more than this.
         if payload_len > PAYLOAD_LEN_MAX || head.len() - usize::from(outer.offset) + longest > 0xffff {
             return Err(SegmentError::TooLong);
         }
@@ -147,14 +146,14 @@ impl<'a> Segmenter<'a> {
         this.with_sums(layout).ok_or(SegmentError::Headers)
     }
 
-    /// Reads what changes from segment to segment, and sums what does not.
+    /// Reads the fields that change with each segment, and sums the rest.
     fn with_sums(mut self, layout: &Layout) -> Option<Self> {
         let start = usize::from(self.l3.offset);
         if self.l3.kind == L3Kind::V4 {
             let header = self.head.get(start..start + usize::from(self.l3.len))?;
             self.id = u16_at(header, 4)?;
             let total_len = u16_at(header, 2)?;
-            // Subtraction is adding the complement.
+            // Adding the complement subtracts.
             self.header = sum(header).word(!total_len).word(!self.id).word(!u16_at(header, 10)?);
         }
         if self.l4.kind == L4Kind::Tcp {
@@ -165,7 +164,7 @@ impl<'a> Segmenter<'a> {
         Some(self)
     }
 
-    /// How many segments there are: at least one, even without payload.
+    /// Number of segments: at least one, even without payload.
     pub fn count(&self) -> usize {
         self.payload_len.div_ceil(usize::from(self.mss)).max(1)
     }
@@ -175,7 +174,7 @@ impl<'a> Segmenter<'a> {
         self.head.len()
     }
 
-    /// Which bytes of the payload segment `index` takes; `None` if there is no such segment.
+    /// Bytes of the payload that segment `index` takes; `None` if there is no such segment.
     pub fn payload(&self, index: usize) -> Option<Range<usize>> {
         if index >= self.count() {
             return None;

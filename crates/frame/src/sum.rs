@@ -1,6 +1,6 @@
 //! The sum of the Internet checksum (RFC 1071).
 //!
-//! A [`Sum`] is kept in the machine's own byte order and not folded (RFC 1071 section 2, (B) and (C)); numbers that go
+//! A [`Sum`] is in the machine's own byte order and not folded (RFC 1071 section 2, (B) and (C)). Numbers that go
 //! in and out are ordinary integers, as read from the wire with `from_be_bytes`.
 
 /// A one's complement sum of 16-bit words that is not folded yet.
@@ -8,16 +8,16 @@
 pub struct Sum(u64);
 
 impl Sum {
-    /// Of nothing.
+    /// The sum of no bytes.
     pub const ZERO: Self = Self(0);
 
-    /// Of one word: for example a checksum field that holds the sum of a pseudo-header.
+    /// The sum of one word: for example a checksum field that holds the sum of a pseudo-header.
     #[inline]
     pub const fn of(word: u16) -> Self {
         Self(word.to_be() as u64)
     }
 
-    /// One's complement addition: 2^16 - 1 divides 2^64 - 1, so a carry out of the top comes in at the bottom.
+    /// One's complement addition: 2^16 - 1 divides 2^64 - 1, so a carry out of the top is added at the bottom.
     #[inline]
     const fn plus(self, other: u64) -> Self {
         let (total, carry) = self.0.overflowing_add(other);
@@ -37,8 +37,8 @@ impl Sum {
         self.plus(long.to_be() as u64)
     }
 
-    /// Adds the sum of the bytes that follow. `at_odd_offset`: an odd number of bytes went before them, so that their
-    /// words lie across ours (RFC 1071 section 2, (B): byte swapping the sum is swapping every word).
+    /// Adds the sum of the bytes that follow. `at_odd_offset`: an odd number of bytes precedes them, so their words
+    /// straddle ours (RFC 1071 section 2, (B): to swap the bytes of the sum is to swap those of every word).
     #[inline]
     pub const fn then(self, other: Self, at_odd_offset: bool) -> Self {
         if at_odd_offset { self.plus(other.fold_native().swap_bytes() as u64) } else { self.plus(other.0) }
@@ -59,13 +59,13 @@ impl Sum {
         u16::from_be(self.fold_native())
     }
 
-    /// The complement: what goes into a checksum field that was 0 while summing.
+    /// The complement, for a checksum field that was 0 while summing.
     #[inline]
     pub const fn checksum(self) -> u16 {
         !self.fold()
     }
 
-    /// As [`Sum::checksum`], but 0 is sent as 0xffff: UDP's rule (RFC 768), harmless for TCP.
+    /// Like [`Sum::checksum`], but 0 is sent as 0xffff: UDP's rule (RFC 768), harmless for TCP.
     #[inline]
     pub const fn transmit(self) -> u16 {
         match self.checksum() {
@@ -74,7 +74,7 @@ impl Sum {
         }
     }
 
-    /// Whether bytes that include their own checksum field, and a pseudo-header if there is one, add up.
+    /// Whether the sum verifies. It covers bytes that include their own checksum field, and a pseudo-header if there is one.
     #[inline]
     pub const fn verify(self) -> bool {
         self.fold() == 0xffff
@@ -82,7 +82,7 @@ impl Sum {
 }
 
 /// Below this many bytes the set-up of the vector loop costs more than it saves. Measured on one x86-64 core, plain loop
-/// against vector loop: 18 against 8 GB/s at 128 bytes, 16 against 24 at 576.
+/// and vector loop: 18 and 8 GB/s at 128 bytes, 16 and 24 GB/s at 576.
 const VECTOR_LEN_MIN: usize = 256;
 
 /// Sums `bytes`; an odd last byte counts as if a zero followed it. Lengths up to 2^36 bytes are exact.
@@ -94,7 +94,7 @@ pub fn sum(bytes: &[u8]) -> Sum {
     sum_long(bytes)
 }
 
-/// A word and its carry at a time.
+/// Adds a word and its carry at a time.
 #[inline]
 fn sum_short(mut total: Sum, bytes: &[u8]) -> Sum {
     let (words, rest) = bytes.as_chunks::<8>();
@@ -113,7 +113,7 @@ fn sum_short(mut total: Sum, bytes: &[u8]) -> Sum {
     }
 }
 
-/// 32-bit words in 64-bit lanes, which need no carry, so that the loop becomes vector instructions on any machine.
+/// Adds 32-bit words in 64-bit lanes. These need no carry, so the loop becomes vector instructions on any machine.
 fn sum_long(bytes: &[u8]) -> Sum {
     let (blocks, rest) = bytes.as_chunks::<64>();
     let mut low = [0_u64; 8];

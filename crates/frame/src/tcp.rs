@@ -5,7 +5,7 @@ use crate::{BuildError, Malformed};
 
 /// Length of the header without options.
 pub const HEADER_LEN: usize = 20;
-/// Where the checksum lies in the header.
+/// Offset of the checksum in the header.
 pub const CHECKSUM_OFFSET: usize = 16;
 
 /// The control bits.
@@ -18,9 +18,9 @@ pub mod flag {
     pub const RST: u8 = 0x04;
     /// Push function.
     pub const PSH: u8 = 0x08;
-    /// The acknowledgement field counts.
+    /// The acknowledgement field is valid.
     pub const ACK: u8 = 0x10;
-    /// The urgent pointer counts.
+    /// The urgent pointer is valid.
     pub const URG: u8 = 0x20;
     /// Congestion was seen (RFC 3168).
     pub const ECE: u8 = 0x40;
@@ -105,13 +105,13 @@ impl<'a> View<'a> {
         self.bytes.get(HEADER_LEN..self.header_len()).unwrap_or_default()
     }
 
-    /// What follows the header.
+    /// The payload.
     pub fn payload(&self) -> &'a [u8] {
         self.bytes.get(self.header_len()..).unwrap_or_default()
     }
 }
 
-/// The fixed part of the header, changed in place. The checksum is the caller's to keep.
+/// The fixed part of the header, changed in place. The caller updates the checksum.
 #[derive(Debug)]
 pub struct Edit<'a>(&'a mut [u8; HEADER_LEN]);
 
@@ -178,7 +178,7 @@ impl Header<'_> {
         [head[2], head[3]] = self.destination_port.to_be_bytes();
         [head[4], head[5], head[6], head[7]] = self.sequence.to_be_bytes();
         [head[8], head[9], head[10], head[11]] = self.acknowledgement.to_be_bytes();
-        // At most 60 bytes, so at most 15 words.
+        // At most 60 bytes, thus at most 15 words.
         head[12] = ((len / 4) as u8 & 0xf) << 4;
         head[13] = self.flags;
         [head[14], head[15]] = self.window.to_be_bytes();

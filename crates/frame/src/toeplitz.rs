@@ -16,7 +16,7 @@ pub fn hash(key: &[u8], input: &[u8]) -> u32 {
     let mut window = u64::from(u32::from_be_bytes([next(), next(), next(), next()])) << 8;
     let mut result = 0;
     for byte in input {
-        // The high 32 of 40 bits meet the byte's first bit, and move by one with every bit.
+        // The upper 32 of 40 bits of the key belong to the byte's first bit. The window moves by one with each bit.
         window |= u64::from(next());
         for bit in 0..8 {
             if byte & (0x80 >> bit) != 0 {
@@ -28,7 +28,7 @@ pub fn hash(key: &[u8], input: &[u8]) -> u32 {
     result
 }
 
-/// A key prepared for speed: what every half of every input byte contributes, 4.5 KiB.
+/// A key prepared for speed: the contribution of each half of each input byte, 4.5 KiB.
 #[derive(Clone, Debug)]
 pub struct Table([[u32; 16]; 2 * INPUT_LEN_MAX]);
 
@@ -39,7 +39,7 @@ impl Table {
         for (half, row) in table.iter_mut().enumerate() {
             let mut input = [0; INPUT_LEN_MAX];
             for (value, entry) in row.iter_mut().enumerate() {
-                // Below 16, and shifted by 4 at most.
+                // The value is below 16 and is shifted by 4 at most.
                 let nibble = value as u8;
                 if let Some(byte) = input.get_mut(half / 2) {
                     *byte = if half % 2 == 0 { nibble << 4 } else { nibble };
@@ -50,7 +50,7 @@ impl Table {
         Self(table)
     }
 
-    /// The hash of `input`; bytes beyond [`INPUT_LEN_MAX`] do not count.
+    /// The hash of `input`; bytes beyond [`INPUT_LEN_MAX`] are ignored.
     #[inline]
     pub fn hash(&self, input: &[u8]) -> u32 {
         let (rows, _) = self.0.as_chunks::<2>();
@@ -60,7 +60,7 @@ impl Table {
     }
 }
 
-/// What a hash was computed over.
+/// Input of a hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HashKind {
     /// IPv4 addresses.
@@ -81,22 +81,22 @@ pub enum HashKind {
     V6Esp,
 }
 
-/// Which kinds of hash an adapter may compute.
+/// Kinds of hash that an adapter may compute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct HashKinds(u8);
 
 impl HashKinds {
-    /// None: the hash is off.
+    /// No kind: the hash is off.
     pub const NONE: Self = Self(0);
-    /// All six of the specification, which has none for ESP.
+    /// All six kinds of the specification, which has none for ESP.
     pub const ALL: Self = Self(0x3f);
 
-    /// These and one more.
+    /// This set plus one kind.
     pub const fn with(self, kind: HashKind) -> Self {
         Self(self.0 | (1 << kind as u8))
     }
 
-    /// Whether `kind` is one of these.
+    /// Whether the set contains `kind`.
     pub const fn has(self, kind: HashKind) -> bool {
         self.0 & (1 << kind as u8) != 0
     }
@@ -107,13 +107,13 @@ impl HashKinds {
 pub struct Input {
     bytes: [u8; INPUT_LEN_MAX],
     len: u8,
-    /// What the bytes are.
+    /// Kind of the input.
     pub kind: HashKind,
 }
 
 impl Input {
-    /// Collects the input for a frame: the most specific kind that is enabled. Fragments never use ports, since only
-    /// the first one has them. `None` if no enabled kind fits.
+    /// Collects the input for a frame: the most specific kind that is enabled. Fragments never use ports, because only
+    /// the first fragment has them. `None` if no enabled kind fits.
     #[inline]
     pub fn of(head: &[u8], layout: &Layout, enabled: HashKinds) -> Option<Self> {
         let l3 = layout.l3?;
@@ -147,7 +147,7 @@ impl Input {
         };
         input.len = len;
         if with_ports.is_some() {
-            // Ports, or the index: the first four bytes behind IP.
+            // Ports, or the index: the first four bytes behind the IP header.
             put(&mut input.bytes, usize::from(len), *array_at::<4>(head, behind)?)?;
             input.len = len + 4;
         }

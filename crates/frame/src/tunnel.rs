@@ -4,16 +4,16 @@ use crate::bytes::{array_at, put, u16_at};
 use crate::checksum::{self, sum};
 use crate::layout::{Fragment, L3Kind, L4Kind, Layout};
 
-/// VXLAN's port, and the one that Linux had before it was assigned (`IANA_VXLAN_UDP_PORT`, `VXLAN_UDP_PORT`).
+/// VXLAN's assigned port, and the port that Linux used before (`IANA_VXLAN_UDP_PORT`, `VXLAN_UDP_PORT`).
 const VXLAN_PORTS: [u16; 2] = [4789, 8472];
-/// Geneve's (`GENEVE_UDP_PORT`).
+/// Geneve's port (`GENEVE_UDP_PORT`).
 const GENEVE_PORT: u16 = 6081;
-/// VXLAN's flag that there is a network identifier.
+/// VXLAN's flag: the network identifier is valid.
 const VXLAN_ID: u8 = 0x08;
 /// Geneve's protocol type for Ethernet.
 const ETHERNET: u16 = 0x6558;
 
-/// Which tunnel, as its port says.
+/// Kind of tunnel, by its UDP port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TunnelKind {
     /// VXLAN.
@@ -25,14 +25,14 @@ pub enum TunnelKind {
 /// A frame in a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tunnel {
-    /// Which.
+    /// Kind of tunnel.
     pub kind: TunnelKind,
-    /// What of the inner frame was understood; offsets count from the outer frame's first byte.
+    /// The inner frame's layout; offsets count from the outer frame's first byte.
     pub inner: Layout,
 }
 
 impl Tunnel {
-    /// Looks into an outer frame; `None` if it is not a whole UDP packet to a tunnel's port with an Ethernet frame in it.
+    /// Parses an outer frame; `None` unless it is a whole UDP packet to a tunnel's port with an Ethernet frame in it.
     pub fn parse(head: &[u8], outer: &Layout) -> Option<Self> {
         outer.l4.filter(|l4| l4.kind == L4Kind::Udp)?;
         outer.l3.filter(|l3| l3.fragment == Fragment::Whole)?;
@@ -64,10 +64,10 @@ impl Tunnel {
         Some(Self { kind, inner })
     }
 
-    /// Makes the outer headers those of a frame of `len` bytes: IP's and UDP's lengths, the IP header's checksum, and UDP's if
-    /// `sums`, else 0. The inner transport checksum must hold the folded sum of its pseudo-header: what it will cover then
-    /// adds up to that sum's complement, so that the payload need not be read (Linux, Documentation/networking/
-    /// checksum-offloads.rst, "LCO"). `None` if a length does not fit or a header is not there.
+    /// Writes the outer headers of a frame of `len` bytes: IP's and UDP's lengths, the IP header's checksum, and UDP's checksum
+    /// if `sums`, else 0. The inner transport checksum must hold the folded sum of its pseudo-header. Once that checksum is
+    /// complete, the bytes that it covers add up to the complement of that sum, so the payload is not read (Linux,
+    /// Documentation/networking/checksum-offloads.rst, "LCO"). `None` if a length does not fit or a header is missing.
     pub fn seal(&self, head: &mut [u8], outer: &Layout, len: u32, sums: bool) -> Option<()> {
         let (udp, inner) = (outer.l4?, self.inner.l4?);
         let at = usize::from(udp.offset);
@@ -78,7 +78,7 @@ impl Tunnel {
         put(head, field, if sums { made } else { 0 }.to_be_bytes())
     }
 
-    /// Adds to the outer identification: every segment is a packet of its own. IPv6 has none.
+    /// Adds to the outer identification: every segment is a packet of its own. IPv6 has no identification.
     pub(crate) fn count(head: &mut [u8], outer: &Layout, index: u16) -> Option<()> {
         let l3 = outer.l3?;
         if l3.kind == L3Kind::V6 {

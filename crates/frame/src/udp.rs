@@ -4,10 +4,10 @@ use crate::{BuildError, Malformed};
 
 /// Length of the header.
 pub const HEADER_LEN: usize = 8;
-/// Where the checksum lies in the header.
+/// Offset of the checksum in the header.
 pub const CHECKSUM_OFFSET: usize = 6;
 
-/// The header, read in place. The length field is as written, not believed.
+/// The header, read in place. The length field is returned as written, unchecked.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     head: &'a [u8; HEADER_LEN],
@@ -50,14 +50,14 @@ impl<'a> View<'a> {
         u16::from_be_bytes([self.head[6], self.head[7]])
     }
 
-    /// What follows the header, cut at the length field if more bytes are there.
+    /// The payload, cut at the length field if more bytes are there.
     pub fn payload(&self) -> &'a [u8] {
         let end = usize::from(self.len()).saturating_sub(HEADER_LEN).min(self.rest.len());
         self.rest.get(..end).unwrap_or_default()
     }
 }
 
-/// The header, changed in place. The checksum is the caller's to keep.
+/// The header, changed in place. The caller updates the checksum.
 #[derive(Debug)]
 pub struct Edit<'a>(&'a mut [u8; HEADER_LEN]);
 
@@ -85,7 +85,7 @@ pub struct Header {
     pub source_port: u16,
     /// Destination port.
     pub destination_port: u16,
-    /// Length of what follows the header.
+    /// Length of the payload.
     pub payload_len: usize,
 }
 

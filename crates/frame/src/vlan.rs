@@ -6,7 +6,7 @@ use core::fmt;
 
 /// Length of a tag: TPID and TCI.
 pub const TAG_LEN: usize = 4;
-/// Where the outermost tag lies: after both addresses.
+/// Offset of the outermost tag: after both addresses.
 pub const TAG_OFFSET: usize = 12;
 /// The highest usable VLAN id; 4095 is reserved (table 9-2).
 pub const ID_MAX: u16 = 4094;
@@ -16,7 +16,7 @@ pub const ID_MAX: u16 = 4094;
 pub struct Tci(pub u16);
 
 impl Tci {
-    /// From its parts; bits beyond a part's width are dropped.
+    /// Puts the parts together; bits beyond a part's width are dropped.
     #[inline]
     pub const fn new(priority: u8, drop_eligible: bool, id: u16) -> Self {
         Self(((priority as u16 & 7) << 13) | ((drop_eligible as u16) << 12) | (id & 0xfff))
@@ -41,7 +41,7 @@ impl Tci {
     }
 }
 
-/// A tag as it lies in a frame.
+/// A tag as it is in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tag {
     /// Tag protocol identifier: 0x8100 (802.1Q) or 0x88a8 (802.1ad).
@@ -68,7 +68,7 @@ impl Tag {
         [a, b, c, d]
     }
 
-    /// From four bytes on the wire, if they are a tag.
+    /// Reads four bytes from the wire; `None` if they are not a tag.
     #[inline]
     pub const fn from_bytes([a, b, c, d]: [u8; TAG_LEN]) -> Option<Self> {
         let tpid = u16::from_be_bytes([a, b]);
@@ -90,12 +90,12 @@ pub const fn is_tpid(ethertype: u16) -> bool {
     ethertype == ethertype::VLAN || ethertype == ethertype::SERVICE_VLAN
 }
 
-/// Why a head cannot be edited; it is unchanged then.
+/// Reasons why a head cannot be edited. The head is unchanged then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EditError {
     /// The buffer has no room for four more bytes, or is shorter than the length given.
     NoRoom,
-    /// The head ends before its Ethernet header does.
+    /// The head ends within its Ethernet header.
     Short,
 }
 
@@ -129,8 +129,8 @@ pub fn second(head: &[u8]) -> Option<Tag> {
     Tag::from_bytes(*array_at(head, TAG_OFFSET + TAG_LEN)?)
 }
 
-/// Puts `tag` before whatever follows the addresses. The first `len` bytes of `buffer` are the head; returns its new
-/// length. Layouts of the old head do not hold any more.
+/// Inserts `tag` behind the addresses. The first `len` bytes of `buffer` are the head; returns its new length.
+/// Layouts of the old head are no longer valid.
 pub fn insert(buffer: &mut [u8], len: usize, tag: Tag) -> Result<usize, EditError> {
     if len < HEADER_LEN {
         return Err(EditError::Short);
@@ -141,8 +141,8 @@ pub fn insert(buffer: &mut [u8], len: usize, tag: Tag) -> Result<usize, EditErro
     Ok(end)
 }
 
-/// Takes the outermost tag out. The first `len` bytes of `buffer` are the head; returns its new length and the tag, or
-/// `None`, and changes nothing, if there is no whole tag followed by a whole type field.
+/// Removes the outermost tag. The first `len` bytes of `buffer` are the head; returns its new length and the tag.
+/// Returns `None` and changes nothing unless there is a whole tag followed by a whole type field.
 pub fn strip(buffer: &mut [u8], len: usize) -> Option<(usize, Tag)> {
     let head = buffer.get_mut(..len)?;
     let tag = outer(head)?;
@@ -151,7 +151,7 @@ pub fn strip(buffer: &mut [u8], len: usize) -> Option<(usize, Tag)> {
     Some((len - TAG_LEN, tag))
 }
 
-/// Replaces the outermost tag and returns the old one; `None`, and nothing changed, if there is none.
+/// Replaces the outermost tag and returns the old one; returns `None` and changes nothing if there is none.
 pub fn replace(head: &mut [u8], tag: Tag) -> Option<Tag> {
     let old = outer(head)?;
     *array_at_mut(head, TAG_OFFSET)? = tag.to_bytes();

@@ -9,7 +9,7 @@ use smoltcp::wire::IpProtocol;
 use smoltcp::wire::checksum as smoltcp_checksum;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// A sum of 0 has two forms.
+/// The two forms of a sum of 0.
 fn same(left: u16, right: u16) -> bool {
     left == right || (left, right) == (0, 0xffff) || (left, right) == (0xffff, 0)
 }
@@ -158,7 +158,7 @@ fn a_datagram_shorter_than_its_packet_is_covered_as_far_as_its_own_length_says()
 
 #[test]
 fn a_packet_whose_length_ends_in_its_headers_has_no_checksum_to_check() {
-    // Total length 39 leaves 19 bytes for a TCP header of 20; 0 is what a driver leaves for segmentation.
+    // Total length 39 leaves 19 bytes for a TCP header of 20; a driver writes 0 for segmentation.
     for (total_len, verdict) in
         [(0, Verdict::Unknown), (19, Verdict::Unknown), (39, Verdict::Unknown), (40, Verdict::Bad)]
     {

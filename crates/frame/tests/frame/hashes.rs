@@ -85,7 +85,7 @@ fn the_check_value_of_the_crc_is_cbf43926() {
     assert_eq!(fcs(b"123456789"), 0xcbf4_3926);
 }
 
-/// The register as IEEE 802.3 clause 3.2.9 draws it: it shifts left, bytes enter with their first bit on the wire.
+/// The register of IEEE 802.3 clause 3.2.9: it shifts left, and each byte's first bit on the wire enters first.
 fn shifted_left(bytes: &[u8]) -> u32 {
     let mut register = 0xffff_ffff_u32;
     for bit in bytes.iter().flat_map(|byte| (0..8).map(move |bit| u32::from(byte >> bit) & 1)) {
@@ -120,7 +120,7 @@ proptest! {
 
     #[test]
     fn a_table_hashes_as_the_definition_does(key: Vec<u8>, input in prop::collection::vec(any::<u8>(), 0..=36)) {
-        // The definition: for every bit of the input that is set, the 32 bits of the key from there on.
+        // The definition: for each set bit of the input, the 32 bits of the key from that position.
         let bit = |at: usize| key.get(at / 8).map_or(0, |byte| u32::from(byte >> (7 - at % 8)) & 1);
         let mut expected = 0;
         for at in 0..input.len() * 8 {

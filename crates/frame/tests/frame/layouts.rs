@@ -9,7 +9,7 @@ fn offset_of(part: &[u8], whole: &[u8]) -> usize {
     part.as_ptr() as usize - whole.as_ptr() as usize
 }
 
-/// IPv6 with the extension headers of `chain` (their bytes without the next-header field are given whole).
+/// IPv6 with the extension headers of `chain`. The chain holds each header's bytes without the next-header field.
 fn v6(first: u8, chain: &[u8]) -> Vec<u8> {
     let mut frame = vec![0; 12];
     frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 0, first, 64]);
@@ -173,7 +173,7 @@ fn any_number_of_tags_is_walked_and_the_outer_two_are_kept() {
 
 #[test]
 fn a_second_fragment_header_ends_the_walk() {
-    // RFC 8200, section 4.1: each header at most once. Here one that says "all of it", and one of a later part.
+    // RFC 8200, section 4.1: each header at most once. Here the first is an atomic fragment's, the second a later part's.
     let chain = [&[44, 0, 0, 0, 0, 0, 0, 7][..], &[17, 0, 0, 8, 0, 0, 0, 7], &[0; 8]].concat();
     let l3 = Layout::parse(&v6(44, &chain)).l3.unwrap();
     assert_eq!((l3.protocol, l3.fragment, l3.len), (44, Fragment::Whole, 48));

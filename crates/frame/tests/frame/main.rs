@@ -1,5 +1,5 @@
-//! The crate against independent opinions: etherparse and smoltcp's wire formats, and vectors from the documents that
-//! each module follows.
+//! The crate against independent implementations: etherparse and smoltcp's wire formats, and vectors from the documents
+//! that each module follows.
 
 mod builders;
 mod checksums;

@@ -1,4 +1,4 @@
-//! Random valid packets, built by etherparse, with the offsets that the building itself gave.
+//! Random valid packets, built by etherparse, with the offsets from the construction.
 
 use etherparse::{
     EtherType, Ethernet2Header, IpNumber, Ipv4Header, Ipv4Options, Ipv6FlowLabel, Ipv6Header, Ipv6RawExtHeader,
@@ -8,7 +8,7 @@ use nicety_frame::{L3Kind, L4Kind};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// What a packet is made of.
+/// Parts of a packet.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub macs: [u8; 12],
@@ -30,7 +30,7 @@ pub struct Plan {
     pub payload: Vec<u8>,
 }
 
-/// A packet, and where its parts lie.
+/// A packet and the offsets of its parts.
 #[derive(Clone, Debug)]
 pub struct Packet {
     pub plan: Plan,
@@ -162,7 +162,7 @@ pub fn build(plan: Plan) -> Packet {
             let first = numbers.next().unwrap();
             let mut chain = Vec::new();
             for (_, units) in &plan.extensions {
-                // Routing type 0 with no segments left, and options of PadN's form, are both all zeros here.
+                // Routing type 0 with no segments left, and options in PadN's form, are both all zeros here.
                 let raw = Ipv6RawExtHeader::new_raw(numbers.next().unwrap(), &vec![0; 6 + 8 * units]).unwrap();
                 chain.extend(raw.to_bytes());
             }

@@ -1,4 +1,4 @@
-//! Nothing that a frame holds makes anything panic (ARCHITECTURE.md, "What holds everywhere", 2).
+//! No frame content causes a panic (ARCHITECTURE.md, "What holds everywhere", 2).
 
 use crate::packets::packet;
 use nicety_frame::checksum::{self, Running, sum};
@@ -9,7 +9,7 @@ use nicety_frame::{
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// Calls everything with `frame`, with the layout of it and with one that belongs to another frame.
+/// Calls each function with `frame`, with its own layout and with another frame's.
 fn everything(frame: &[u8], foreign: &Layout, mss: u16) {
     let own = Layout::parse(frame);
     assert!(usize::from(own.headers_len) <= frame.len());

@@ -1,4 +1,4 @@
-//! Segments against etherparse (do they parse, are they whole) and smoltcp (are their checksums right).
+//! Segments against etherparse (whether they parse and are whole) and smoltcp (whether their checksums are right).
 
 use crate::packets::{Packet, Plan, build, packet, plan};
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
@@ -15,13 +15,13 @@ fn kind(packet: &Packet) -> SegmentKind {
     }
 }
 
-/// Every segment as a frame with its checksum finished.
+/// Each segment as a frame with its finished checksum.
 fn frames(packet: &Packet, mss: u16) -> Vec<Vec<u8>> {
     let (head, payload) = packet.bytes.split_at(packet.payload_at);
     let layout = Layout::parse(head);
     let segmenter = Segmenter::new(head, &layout, payload.len(), mss, kind(packet)).unwrap();
     let mut frames = Vec::new();
-    // Backwards: no segment may depend on the one before it.
+    // Backwards: no segment may depend on an earlier one.
     for index in (0..segmenter.count()).rev() {
         let mut frame = vec![0xcc; 512];
         let segment = segmenter.segment(index, &mut frame).unwrap();
@@ -96,7 +96,7 @@ proptest! {
     #[test]
     fn stale_lengths_and_checksums_of_the_big_packet_do_not_matter(mut packet in packet(900), junk: u16) {
         // Linux's e1000 driver hands over total length 0 and a pseudo-header sum without length (e1000_main.c,
-        // e1000_tso); others leave other things there.
+        // e1000_tso); other drivers leave other values there.
         let layout = Layout::parse(&packet.bytes);
         let length_at = packet.l3_at + if packet.plan.l3 == L3Kind::V4 { 2 } else { 4 };
         packet.bytes[length_at..length_at + 2].copy_from_slice(&junk.to_be_bytes());
@@ -111,8 +111,8 @@ proptest! {
         check(&packet, 300)?;
     }
 
-    /// Each segment is what a sender would have made of it: etherparse builds the outer packet around the inner one, which is
-    /// cut without a tunnel.
+    /// Each segment equals the packet that a sender would have made: etherparse builds the outer packet around the inner one,
+    /// which is cut without a tunnel.
     #[test]
     fn every_segment_through_a_tunnel_is_a_packet_of_its_own(
         mut inner in plan(3000), mut outer in plan(0), mss in 1_u16..1600, options in 0_u8..64, geneve: bool, sums: bool,
@@ -147,7 +147,7 @@ proptest! {
             made.extend(part);
             let mut expected = around(frame, index).bytes;
             if outer.l3 == L3Kind::V6 {
-                // The flow label is the flow's.
+                // All segments of a flow have its flow label.
                 expected[big.l3_at..big.l3_at + 4].copy_from_slice(&big.bytes[big.l3_at..big.l3_at + 4]);
             }
             prop_assert!(made == expected, "segment {index}");
