@@ -1,7 +1,7 @@
-//! Counts every basic block that a thread runs, of all crates that were built with SanitizerCoverage:
+//! Counts every basic block that a thread runs, in all crates that were built with SanitizerCoverage:
 //! `-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=3 -Cllvm-args=-sanitizer-coverage-trace-pc` (clang's documentation,
-//! SanitizerCoverage, "Tracing PCs"). The compiler calls `__sanitizer_cov_trace_pc` from each block. It is assembly, because a Rust
-//! function would be counted too, without end.
+//! SanitizerCoverage, "Tracing PCs"). The compiler calls `__sanitizer_cov_trace_pc` from each block. The function is assembly: a Rust
+//! function would be counted too, and call itself without end.
 
 #[cfg(all(feature = "blocks", target_arch = "x86_64"))]
 std::arch::global_asm!(

@@ -27,12 +27,12 @@ pub struct Piece {
 
 #[cfg(feature = "count")]
 impl Piece {
-    /// For tests: a part of it; it must be all within.
+    /// For tests: a part of the piece; it must lie within.
     pub fn part(&self, offset: u64, len: u64) -> Self {
         Self { mapping: Arc::clone(&self.mapping), offset: self.offset + offset, len }
     }
 
-    /// For tests: as if every page of its mapping existed, as in a guest that has used all of its memory.
+    /// For tests: assumes that every page of its mapping exists, as in a guest that has used all of its memory.
     pub fn assume_all(&self) {
         self.mapping.assume_all();
     }
@@ -69,7 +69,7 @@ impl Files {
     }
 
     /// Maps `len` bytes of a file from `offset`. Never blocks on the file's sender: the kernel itself must serve the file; any
-    /// other is dropped untouched.
+    /// other file is dropped untouched.
     pub fn piece<F: AsFd + Into<OwnedFd>>(
         &self,
         fd: F,
@@ -110,14 +110,14 @@ impl Files {
     }
 }
 
-/// Whether a descriptor allows writes to its file: the file may be sealed against writes (fcntl(2), F_SEAL_WRITE).
+/// Whether a descriptor allows writes to its file. The file may be sealed against writes (fcntl(2), F_SEAL_WRITE).
 fn may_write(file: &File) -> Result<bool, MappingError> {
     let flags = fcntl_getfl(file).map_err(std::io::Error::from)?;
     let sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE));
     Ok(flags & OFlags::RWMODE == OFlags::RDWR && !sealed)
 }
 
-/// How many files a VM may share, unless the process has few descriptors.
+/// Most files that a VM may share, unless the process has few descriptors.
 const MOST: usize = 256;
 static LIMIT: AtomicUsize = AtomicUsize::new(MOST);
 

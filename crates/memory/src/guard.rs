@@ -10,14 +10,14 @@ use std::sync::{Mutex, MutexGuard, Once};
 
 use crate::touch;
 
-/// Most mappings at once: enough for a switch full of ports whose VMs have a dozen regions each, and for some with many. It is
+/// Most mappings at once: enough for a switch full of ports whose VMs have a dozen regions each, and for some VMs with many. It is
 /// below the system's own limit (proc(5), vm.max_map_count).
 pub(crate) const SLOTS: usize = 1 << 15;
 
 /// Most bytes mapped for all VMs: half of a process's address space (x86-64: 128 TiB), so that stacks and files always have room.
 pub(crate) const BYTES: u64 = 64 << 40;
 
-/// An entry of the table. A handler that acts on a mapping pins it: whoever unmaps it waits until the handler is done.
+/// An entry of the table. A handler that acts on a mapping pins the entry; the unmapping thread waits until the handler is done.
 struct Watched {
     /// 0: none is watched.
     start: AtomicUsize,
@@ -50,7 +50,7 @@ impl Watched {
         }
     }
 
-    /// Start and length of the mapping if the address lies in it. `between`: happens between the two looks.
+    /// Start and length of the mapping if the address lies in it. `between` is called between the two loads.
     fn find(&self, address: usize, between: impl FnOnce()) -> Option<(usize, usize)> {
         let start = self.start.load(Ordering::SeqCst);
         between();
@@ -60,7 +60,7 @@ impl Watched {
 
     /// Calls `act` with start and length of the mapping if the address lies in it. The mapping stays until `act` ends.
     fn with(&self, address: usize, between: impl FnOnce(), act: impl FnOnce(usize, usize) -> bool) -> bool {
-        // The first look may find the start of one mapping and the length of the next.
+        // The first search may find the start of one mapping and the length of the next.
         if self.find(address, between).is_none() {
             return false;
         }
@@ -72,9 +72,9 @@ impl Watched {
 }
 
 static TABLE: [Watched; SLOTS] = [const { Watched::new() }; SLOTS];
-/// How many entries were ever in use.
+/// Number of entries that were ever in use.
 static USED: AtomicUsize = AtomicUsize::new(0);
-/// How often an access to a mapping has failed.
+/// Number of failed accesses to mappings.
 static DAMAGES: AtomicUsize = AtomicUsize::new(0);
 static FREE: Mutex<Free> = Mutex::new(Free { used: 0, returned: Vec::new(), bytes: 0 });
 static INSTALL: Once = Once::new();
@@ -131,7 +131,7 @@ impl Free {
     }
 }
 
-/// How often a mapping was found damaged so far. If it changes while you access guest memory, ask
+/// Number of damaged mappings found so far. If it changes while you access guest memory, ask
 /// [`Map::damaged`](crate::Map::damaged).
 pub fn damages() -> usize {
     DAMAGES.load(Ordering::Relaxed)
@@ -145,7 +145,7 @@ pub(crate) fn forget(slot: Slot) {
 
 fn install() {
     // SAFETY: a zeroed sigaction is a valid value to fill in; the handler below is async-signal-safe (atomics, its context, and
-    // mmap, sigaction, raise only), and its signature is the one that SA_SIGINFO asks for.
+    // mmap, sigaction, raise only), and its signature is the one that SA_SIGINFO requires.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = on_bus_error as *const () as usize;
@@ -178,12 +178,12 @@ extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, cont
     }
 }
 
-/// Maps zero pages over a mapping of ours, which nobody unmaps meanwhile.
+/// Maps zero pages over a mapping of ours. The caller keeps it mapped.
 fn map_zeros(start: usize, len: usize) -> bool {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
     // SAFETY: the range is a live mapping of ours (its entry is pinned), and replacing its pages by zeros invalidates no Rust
-    // reference: nobody makes one to guest memory.
+    // reference: there is none to guest memory.
     let page = unsafe { libc::mmap(start as *mut libc::c_void, len, protection, flags, -1, 0) };
     page != libc::MAP_FAILED
 }

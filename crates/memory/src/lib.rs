@@ -43,7 +43,7 @@ pub use span::Span;
 pub use translator::Translator;
 pub use window::{Window, full_barrier};
 
-/// Counts what this thread does, for tests that bound the work that one call does.
+/// Counts this thread's work, for tests that bound the work of one call.
 #[cfg(feature = "count")]
 pub mod count {
     use std::cell::Cell;
@@ -63,7 +63,7 @@ pub mod count {
         BYTES.set(BYTES.get() + len as u64);
     }
 
-    /// Accesses to guest memory since the last call, and looks for their pages.
+    /// Accesses to guest memory and checks for its pages, since the last call.
     pub fn take() -> u64 {
         ACCESSES.replace(0)
     }

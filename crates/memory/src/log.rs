@@ -12,7 +12,7 @@ use crate::touch;
 /// Bytes of a page of the log (VHOST_LOG_PAGE), as a power of two.
 const PAGE_BITS: u32 = 12;
 
-/// Bytes of a range at whose beginning a device writes: no ring is longer, and no packet. A guest may name 4 GiB.
+/// Bytes that are logged of a range, from its start: no ring is longer, and no packet. A guest may name 4 GiB.
 const NOTED_MOST: u32 = 4 << 20;
 
 /// See the module's page.
@@ -32,7 +32,7 @@ impl Log {
         is_whole.then(|| Self { bitmap, noted: Mutex::default() })
     }
 
-    /// Notes a range that will be written, as far as devices write: in its first 4 MiB.
+    /// Notes a range that will be written, but only its first 4 MiB: devices write no further.
     pub(crate) fn note(&self, address: u64, len: u32) {
         let Some(last) = u64::from(len.min(NOTED_MOST)).checked_sub(1).and_then(|last| address.checked_add(last))
         else {

@@ -21,7 +21,7 @@ pub const MAX_REGIONS: usize = 65_535;
 /// lies in 256.
 const REGIONS_OF_A_RANGE: usize = 1024;
 
-/// How many files [`Map::is_blank`] checks.
+/// Number of files that [`Map::is_blank`] checks.
 const BLANK_FILES: usize = 16;
 
 /// A range that exists in the guest but is not mapped here: fetch it, then try again.
@@ -296,7 +296,7 @@ impl Map {
         self.walk(address, len, wanted, each)
     }
 
-    /// Whether all of a range is mapped with these rights, in however many regions.
+    /// Whether the whole range is mapped with these rights, in any number of regions.
     pub(crate) fn check(&self, address: u64, len: u32, wanted: Rights) -> Result<(), Fault> {
         let refused = Fault::Refused { address, len };
         let end = address.checked_add(u64::from(len)).ok_or(refused)?;
@@ -309,7 +309,7 @@ impl Map {
         Err(Fault::Absent(Absent { address: reached, len: here }))
     }
 
-    /// As `pieces`, region by region; stops at the first that is not mapped.
+    /// Like `pieces`, region by region; stops at the first address that is not mapped.
     fn walk(&self, address: u64, len: u32, wanted: Rights, mut each: impl FnMut(Span) -> bool) -> Result<(), Fault> {
         let refused = Fault::Refused { address, len };
         address.checked_add(u64::from(len)).ok_or(refused)?;
@@ -359,8 +359,8 @@ impl Map {
         (span.known && span.id == self.id).then_some(span.first)
     }
 
-    /// The bytes of a span of this map; empty if the span belongs to another map. For our own memory: reading a guest's in this way
-    /// may allocate pages, which [`Map::read_span`] does not.
+    /// The bytes of a span of this map; empty if the span belongs to another map. For our own memory only: reading a guest's memory
+    /// here may allocate pages, which [`Map::read_span`] does not.
     #[inline]
     pub fn bytes(&self, span: Span) -> VolatileSlice<'_> {
         match self.place(span) {

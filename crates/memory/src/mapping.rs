@@ -96,7 +96,7 @@ impl Drop for Region {
 
 impl Mapping {
     /// Maps `len` bytes of `fd` from `offset`, shared. Never blocks on the file's sender: the kernel itself must serve the file;
-    /// any other is dropped untouched.
+    /// any other file is dropped untouched.
     pub fn of_file<F: AsFd + Into<OwnedFd>>(
         fd: F,
         offset: u64,
@@ -106,7 +106,7 @@ impl Mapping {
         Self::of_checked(origin::check(fd.as_fd())?, File::from(fd.into()), offset, len, writable)
     }
 
-    /// As [`Mapping::of_file`], for a file of known origin.
+    /// Like [`Mapping::of_file`], for a file of known origin.
     pub(crate) fn of_checked(
         origin: Origin,
         file: File,
@@ -154,8 +154,8 @@ impl Mapping {
 
     /// The bytes, for bounded volatile access. Reading a missing page allocates it: this crate's `read` does not.
     pub fn bytes(&self) -> VolatileSlice<'_> {
-        // SAFETY: the region holds `skew + len` bytes and stays mapped while the slice borrows `self`; nobody makes a reference
-        // to what lies in it.
+        // SAFETY: the region holds `skew + len` bytes and stays mapped while the slice borrows `self`; there is no reference
+        // to its content.
         unsafe { VolatileSlice::new(self.region.pages.as_ptr().add(self.skew), self.len) }
     }
 
@@ -165,13 +165,13 @@ impl Mapping {
         self.len as u64
     }
 
-    /// A part of the bytes; empty if it is not all within.
+    /// A part of the bytes; empty if it does not lie within.
     #[inline]
     pub(crate) fn slice(&self, offset: usize, len: usize) -> VolatileSlice<'_> {
         if offset > self.len || len > self.len - offset {
             return VolatileSlice::from(&mut [][..]);
         }
-        // SAFETY: as in `bytes`, and these are some of those.
+        // SAFETY: as in `bytes`, and this is a part of those bytes.
         unsafe { VolatileSlice::new(self.region.pages.as_ptr().add(self.skew).add(offset), len) }
     }
 
@@ -220,15 +220,15 @@ impl Mapping {
         place.addr().wrapping_sub(self.at(0).addr())
     }
 
-    /// Whether reading `len` bytes through the mapping allocates no page, as far as is known or can be found out.
+    /// Whether reading `len` bytes through the mapping allocates no page. Asks the kernel if that is not known yet.
     #[cold]
     #[inline(never)]
     pub(crate) fn is_there(&self, place: *const u8, len: usize) -> bool {
         self.presence.as_ref().is_none_or(|presence| presence.look(self.offset_of(place), len))
     }
 
-    /// `N` bytes from an address in it, if they are all within; else zeros. For bytes that are [not there](Mapping::is_there):
-    /// allocates no page, and does not look for one again.
+    /// `N` bytes from an address in the mapping, if they all lie within; else zeros. For bytes that are
+    /// [not there](Mapping::is_there): allocates no page, and does not check for the page again.
     #[cold]
     #[inline(never)]
     pub(crate) fn read_at<const N: usize>(&self, place: *const u8) -> [u8; N] {
@@ -265,7 +265,7 @@ impl Mapping {
         self.presence.iter().for_each(|presence| presence.allocate(offset, len));
     }
 
-    /// For tests: as if every page existed, as in a guest that has used all of its memory.
+    /// For tests: assumes that every page exists, as in a guest that has used all of its memory.
     #[cfg(feature = "count")]
     pub fn assume_all(&self) {
         self.presence.iter().for_each(|presence| presence.assume_all());
@@ -290,7 +290,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: this is the end of `self`, and nobody looks at the region again.
+        // SAFETY: `self` ends here, and nothing accesses the region again.
         let region = unsafe { ManuallyDrop::take(&mut self.region) };
         unmap((region, self.presence.take()));
     }
@@ -315,8 +315,8 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(20);
 
-    /// Pieces as QEMU 11's q35 shares them, one across two pages, and the file's end. `tests/huge.rs` tests files of huge pages;
-    /// the content of pieces needs none.
+    /// Pieces that QEMU 11's q35 shares, one of them across two pages, and the file's end. `tests/huge.rs` tests files of huge pages;
+    /// this test needs none.
     #[test]
     fn what_is_written_to_one_piece_is_read_in_another_that_shares_its_page() {
         const PAGE: u64 = 2 << 20;

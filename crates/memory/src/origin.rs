@@ -1,4 +1,4 @@
-//! Where a memory file comes from: only files that the kernel itself serves are mapped.
+//! Origin of a memory file: only files that the kernel itself serves are mapped.
 //!
 //! A peer's own FUSE file system is served by the peer: its size, its pages, even closing it can block for any time, and so can
 //! every access to the guest's memory. So no call is made on a file, not even fstat(2), before its origin is known. The kernel
@@ -31,7 +31,7 @@ pub(crate) fn check(fd: BorrowedFd<'_>) -> Result<Origin, MappingError> {
         return Ok(Origin::Memory);
     }
     let number = fd.as_raw_fd();
-    // Without a path it has no mount either, and even its fdinfo may block (an epoll descriptor has a lock).
+    // A descriptor without a path has no mount. Even its fdinfo may block (an epoll descriptor has a lock).
     let name = readlink(format!("/proc/self/fd/{number}"), Vec::new()).map_err(std::io::Error::from)?;
     if !name.as_bytes().starts_with(b"/") {
         return Err(MappingError::Origin(name.to_string_lossy().into_owned()));
@@ -53,7 +53,7 @@ fn mount_of(fdinfo: &str) -> Option<&str> {
     fdinfo.lines().find_map(|line| line.strip_prefix("mnt_id:")).map(str::trim)
 }
 
-/// The type of a mount: what follows the hyphen that ends the optional fields.
+/// The type of a mount: the field behind the hyphen that ends the optional fields.
 fn type_of<'a>(mountinfo: &'a str, mount: &str) -> Option<&'a str> {
     let line = mountinfo.lines().find(|line| line.split(' ').next() == Some(mount))?;
     line.split(' ').skip(6).skip_while(|&field| field != "-").nth(1)

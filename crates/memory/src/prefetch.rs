@@ -6,7 +6,7 @@
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// How the bytes will be accessed.
+/// Kind of the coming access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Touch {
     /// Read: a shared copy of the line is enough.

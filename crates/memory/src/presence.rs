@@ -1,4 +1,4 @@
-//! Which pages of a memory file exist: reading a missing page must not allocate it.
+//! Tracks which pages of a memory file exist: reading a missing page must not allocate it.
 //!
 //! Reading a hole through a mapping of a memfd or tmpfs allocates a page, as writing does, and charges the reader's memory control
 //! group. A guest whose rings point all over untouched memory would fill ours. So a mapping has a bit for each page known to exist,
@@ -20,11 +20,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 pub(crate) const PAGE: usize = 4096;
 /// Pages per cachestat call: a word of bits.
 const PAGES: usize = 64;
-/// Pages of the longest range that is looked at, of 4 MiB: a ring has 1 MiB at most (8254x manual, RDLEN), a packet 64 KiB.
+/// Pages of the longest range that is checked, of 4 MiB: a ring has 1 MiB at most (8254x manual, RDLEN), a packet 64 KiB.
 const LOOK_MOST: usize = 1024;
-/// Pages whose bytes are checked if there is no other way: 2 MiB, some tenths of a millisecond.
+/// Pages whose bytes are checked without cachestat(2): 2 MiB, some tenths of a millisecond.
 const PAGES_LOOKED_AT: u64 = 512;
-/// How much of a mapping is checked for content, 64 MiB: the time of cachestat(2) grows with the number of existing pages.
+/// Bytes of a mapping that are checked for content, 64 MiB: the time of cachestat(2) grows with the number of existing pages.
 const LOOK: u64 = 64 << 20;
 /// The number of cachestat(2) on all architectures but Alpha.
 const CACHESTAT: libc::c_long = 451;
@@ -41,13 +41,13 @@ pub(crate) struct Presence {
     allocated: AtomicU64,
 }
 
-/// A bit for each page that is known to exist, in chunks of 4 MiB of the file. A chunk takes its 128 bytes when its first page gets
-/// known, so a sparse file costs little: a bit per page in one piece cost a page of ours for one page in each 128 MiB.
+/// A bit for each page that is known to exist, in chunks of 4 MiB of the file. A chunk takes its 128 bytes when its first page
+/// becomes known, so a sparse file costs little. One piece with a bit per page took one of our pages for each page in 128 MiB.
 #[derive(Debug)]
 struct Known {
     /// The index of each chunk's first word; 0 while nothing is known of the chunk.
     chunks: Box<[AtomicU32]>,
-    /// The words of the chunks, in the order in which they were needed. The first chunk's stay zero.
+    /// The words of the chunks, in the order of first use. The first chunk's words stay zero.
     words: Box<[AtomicU64]>,
     /// Chunks of `words` that are taken.
     taken: AtomicUsize,
@@ -63,7 +63,7 @@ impl Known {
     fn new(pages: usize) -> Self {
         let chunks = pages.div_ceil(CHUNK);
         let words = (1 + chunks + LOST_MOST.min(chunks)) * WORDS;
-        // SAFETY: zeros are a value of an atomic number. They come from the system, which gives no page for those that stay zeros.
+        // SAFETY: zero is a valid atomic number. The zeros come from the system, which allocates no page for words that stay zero.
         let (chunks, words) = unsafe {
             (Box::<[AtomicU32]>::new_zeroed_slice(chunks).assume_init(), Box::new_zeroed_slice(words).assume_init())
         };
@@ -90,7 +90,7 @@ impl Known {
                 Err(other) => other,
             };
         }
-        // None is left for the last chunk if more were lost than may be: its pages stay unknown.
+        // No chunk is left for the last one if more than `LOST_MOST` were lost: its pages stay unknown.
         if let Some(word) = self.words.get(first as usize + page / PAGES % WORDS) {
             word.fetch_or(bits, Ordering::Relaxed);
         }
@@ -107,7 +107,7 @@ impl Presence {
         self.known.word(page) >> (page % PAGES) & 1 == 1
     }
 
-    /// Whether all pages of a range are known to exist; no pages are. Of more than [`LOOK_MOST`] pages this is unknown: a guest
+    /// Whether all pages of a range are known to exist; true for an empty range. Unknown for more than [`LOOK_MOST`] pages: a guest
     /// chooses the length.
     #[inline(always)]
     pub fn is_known(&self, offset: usize, len: usize) -> bool {
@@ -132,12 +132,12 @@ impl Presence {
         page > last
     }
 
-    /// As [`Presence::is_known`], and asks the kernel if needed.
+    /// Like [`Presence::is_known`], but asks the kernel if needed.
     pub fn look(&self, offset: usize, len: usize) -> bool {
         (offset / PAGE..=(offset + len.saturating_sub(1)) / PAGE).all(|page| self.look_at(page))
     }
 
-    /// For tests: as if every page existed, as in a guest that has used all of its memory.
+    /// For tests: assumes that every page exists, as in a guest that has used all of its memory.
     #[cfg(feature = "count")]
     pub fn assume_all(&self) {
         (0..self.len.div_ceil(PAGE)).step_by(PAGES).for_each(|page| self.known.set(page, u64::MAX));
@@ -147,7 +147,7 @@ impl Presence {
         self.known.set(page, 1 << (page % PAGES));
     }
 
-    /// Whether a page exists, as far as is known or can be found out.
+    /// Whether a page exists. Asks the kernel.
     fn look_at(&self, page: usize) -> bool {
         if self.is_page_known(page) {
             return true;
@@ -166,7 +166,7 @@ impl Presence {
         there
     }
 
-    /// How many of these pages are in memory.
+    /// Number of these pages that are in memory.
     fn cached(&self, pages: std::ops::Range<usize>) -> Option<usize> {
         let bytes = pages.len() * PAGE;
         let found = cachestat(&self.file, self.start + (pages.start * PAGE) as u64, bytes as u64)?.cache as usize;
@@ -184,7 +184,7 @@ impl Presence {
         if self.read_file(offset, &mut into[..most]) { Piece::Read(most) } else { Piece::Mapped(rest.min(most)) }
     }
 
-    /// Reads a range that lies in the mapping from its file, which allocates no page. False if it ends beyond the file's end: reading
+    /// Reads a range of the mapping from its file, which allocates no page. False if the range ends beyond the file's end: reading
     /// through the mapping detects that.
     pub fn read_file(&self, offset: usize, into: &mut [u8]) -> bool {
         #[cfg(feature = "count")]

@@ -26,7 +26,7 @@ impl Rights {
         (self.read || !wanted.read) && (self.write || !wanted.write)
     }
 
-    /// What both allow.
+    /// The rights that both allow.
     pub(crate) fn and(self, other: Self) -> Self {
         Self { read: self.read && other.read, write: self.write && other.write }
     }
@@ -42,7 +42,7 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Behind its last address; a region never ends beyond the address space.
+    /// The address behind its last byte; a region never ends beyond the address space.
     pub fn end(&self) -> u64 {
         self.base + self.len
     }

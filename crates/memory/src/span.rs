@@ -14,11 +14,11 @@ pub struct Span {
     /// The identifier of the map.
     pub(crate) id: u64,
     pub(crate) len: u32,
-    /// All of its pages are known to exist, for ever.
+    /// All of its pages are known to exist, permanently.
     pub(crate) known: bool,
 }
 
-// SAFETY: its mapping may be used from any thread, and is used by `Map` alone, with the map that keeps it.
+// SAFETY: any thread may use its mapping. Only `Map` uses it, together with the map that keeps the mapping.
 unsafe impl Send for Span {}
 // SAFETY: as above.
 unsafe impl Sync for Span {}
@@ -31,7 +31,7 @@ impl Default for Span {
 }
 
 impl Span {
-    /// A part of a mapping of that map; it must be all within.
+    /// A part of a mapping of that map; it must lie within.
     #[inline(always)]
     pub(crate) fn of(mapping: &Mapping, at: usize, len: u32, id: u64) -> Self {
         let known = mapping.is_known(at, len as usize);

@@ -13,11 +13,11 @@ use vm_memory::volatile_memory::VolatileSlice;
 /// Bytes that are copied and summed at a time.
 const PIECE: usize = 512;
 
-/// Copies the shorter of both out of guest memory; unreadable bytes are zero. Returns their number.
+/// Copies out of guest memory, as many bytes as the shorter one has; unreadable bytes are zero. Returns their number.
 #[inline]
 pub(crate) fn copy_out(from: &VolatileSlice<'_>, into: &mut [u8]) -> usize {
     let len = from.len().min(into.len());
-    // SAFETY: both have `len` bytes, and `into` is nobody else's.
+    // SAFETY: both have `len` bytes, and `into` is borrowed exclusively.
     let left = unsafe { native::copy(from.ptr_guard().as_ptr(), into.as_mut_ptr(), len) };
     if left > 0 {
         into[len - left..len].fill(0);
@@ -25,12 +25,12 @@ pub(crate) fn copy_out(from: &VolatileSlice<'_>, into: &mut [u8]) -> usize {
     len
 }
 
-/// Copies the shorter of both into guest memory, as far as it exists.
+/// Copies into guest memory, as many bytes as the shorter one has; missing pages are skipped.
 #[inline]
 pub(crate) fn copy_in(from: &[u8], to: &VolatileSlice<'_>) {
     let len = from.len().min(to.len());
-    // SAFETY: both have `len` bytes.
-    let _what_is_gone_takes_nothing = unsafe { native::copy(from.as_ptr(), to.ptr_guard_mut().as_ptr(), len) };
+    // SAFETY: both have `len` bytes. Bytes for missing pages are lost.
+    let _left = unsafe { native::copy(from.as_ptr(), to.ptr_guard_mut().as_ptr(), len) };
 }
 
 /// Copies bytes out of guest memory; unreadable bytes are zero.
@@ -39,7 +39,7 @@ pub(crate) fn copy_in(from: &[u8], to: &VolatileSlice<'_>) {
 /// That many bytes are mapped there.
 #[inline(always)]
 pub(crate) unsafe fn read(from: *const u8, into: &mut [u8]) {
-    // SAFETY: as the caller says, and `into` is nobody else's.
+    // SAFETY: as the caller guarantees, and `into` is borrowed exclusively.
     let left = unsafe { native::copy(from, into.as_mut_ptr(), into.len()) };
     if left > 0 {
         let len = into.len();
@@ -47,14 +47,14 @@ pub(crate) unsafe fn read(from: *const u8, into: &mut [u8]) {
     }
 }
 
-/// Copies bytes into guest memory, as far as it exists.
+/// Copies bytes into guest memory; missing pages are skipped.
 ///
 /// # Safety
 /// That many bytes are mapped there.
 #[inline(always)]
 pub(crate) unsafe fn write(from: &[u8], to: *mut u8) {
-    // SAFETY: as the caller says.
-    let _what_is_gone_takes_nothing = unsafe { native::copy(from.as_ptr(), to, from.len()) };
+    // SAFETY: as the caller guarantees. Bytes for missing pages are lost.
+    let _left = unsafe { native::copy(from.as_ptr(), to, from.len()) };
 }
 
 /// Copies the shorter of both within guest memory; the places may overlap. Unreadable bytes are zero.
@@ -70,7 +70,7 @@ pub(crate) fn copy_across(from: &VolatileSlice<'_>, to: &VolatileSlice<'_>) {
 /// That many bytes are mapped at both.
 #[inline]
 pub(crate) unsafe fn across(from: *const u8, to: *mut u8, len: usize) {
-    // SAFETY: as the caller says, and so has the end of the target `left`.
+    // SAFETY: as the caller guarantees; `left` bytes remain at the end of the target.
     unsafe {
         let left = native::copy(from, to, len);
         if left > 0 {
@@ -79,7 +79,7 @@ pub(crate) unsafe fn across(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// As [`copy_across`] without overlap; returns the one's complement sum of the stored bytes, in native-endian words, before
+/// Like [`copy_across`], without overlap; returns the one's complement sum of the stored bytes, in native-endian words, before
 /// folding.
 pub(crate) fn copy_summed(from: &VolatileSlice<'_>, to: &VolatileSlice<'_>) -> u64 {
     let len = from.len().min(to.len());
@@ -92,7 +92,7 @@ pub(crate) fn copy_summed(from: &VolatileSlice<'_>, to: &VolatileSlice<'_>) -> u
         if gone {
             piece.fill(0);
         } else {
-            // SAFETY: `at + count <= len`, and `piece` is nobody else's.
+            // SAFETY: `at + count <= len`, and `piece` is borrowed exclusively.
             let left = unsafe { native::copy(source.add(at), piece.as_mut_ptr(), count) };
             gone = left > 0;
             if gone {
@@ -109,7 +109,7 @@ pub(crate) fn copy_summed(from: &VolatileSlice<'_>, to: &VolatileSlice<'_>) -> u
     sum
 }
 
-/// The sum of so few bytes does not overflow.
+/// The sum of these few bytes does not overflow.
 fn words(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let mut tail = [0; 8];
@@ -126,8 +126,8 @@ pub(crate) use native::{load_u16, load_u32, load_u64, or_u64, store_u8, store_u1
 #[cfg(target_arch = "x86_64")]
 pub(crate) use native::skip;
 
-/// For the signal handler: makes the thread continue behind the access that faulted. False if the access is not one of this
-/// module's.
+/// For the signal handler: makes the thread continue behind the faulting access. False if the access is not in this
+/// module.
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) fn skip(_context: *mut libc::c_void) -> bool {
     false
@@ -136,12 +136,12 @@ pub(crate) fn skip(_context: *mut libc::c_void) -> bool {
 #[cfg(target_arch = "x86_64")]
 mod native {
     //! Each of these accesses memory between its labels 2 and 3, and continues at 3 if it faults. On x86-64 an aligned load of up to eight
-    //! bytes is atomic and acquires, and a store releases (Intel SDM, volume 3, 9.1.1 and 9.2.2); assembly that may touch memory is
-    //! not moved across other accesses by the compiler.
+    //! bytes is atomic and acquires, and a store releases (Intel SDM, volume 3, 9.1.1 and 9.2.2). The compiler does not move other accesses
+    //! across assembly that may touch memory.
 
     use std::arch::asm;
 
-    /// Copies from this length on use the processor's own string instruction, which gets faster with length.
+    /// Copies of at least this length use the processor's own string instruction, which gets faster with length.
     const LONG: usize = 2048;
 
     /// An entry of the table: the first byte of an access and the first behind it, each relative to its own address.
@@ -151,7 +151,7 @@ mod native {
         to: i32,
     }
 
-    /// The linker keeps it although nothing refers to it (R).
+    /// The linker keeps the entry although nothing refers to it (R).
     macro_rules! fixup {
         () => {
             ".pushsection nicety_fixups, \"aR\", @progbits\n.balign 4\n.long 2b - .\n.long 3b - .\n.popsection"
@@ -166,12 +166,12 @@ mod native {
         static END: Fixup;
     }
 
-    /// For a signal handler, with its third argument: makes the thread continue behind the access that faulted. False if the access
-    /// is not one of this module's.
+    /// For a signal handler, with its third argument: makes the thread continue behind the faulting access. False if the access
+    /// is not in this module.
     pub(crate) fn skip(context: *mut libc::c_void) -> bool {
         let context = context.cast::<libc::ucontext_t>();
-        // SAFETY: the kernel hands a valid context to a handler with SA_SIGINFO, and takes its registers from it afterwards. The
-        // table lies between two symbols of the linker's, is not written to, and has whole entries only.
+        // SAFETY: the kernel passes a valid context to a handler with SA_SIGINFO, and takes its registers from it afterwards. The
+        // table lies between two symbols of the linker, is not written to, and has whole entries only.
         unsafe {
             let place = &mut (*context).uc_mcontext.gregs[libc::REG_RIP as usize];
             let at = *place as usize;
@@ -194,7 +194,7 @@ mod native {
             /// Loads a value, or zero. An aligned load is atomic, with acquire ordering.
             ///
             /// # Safety
-            /// It is mapped.
+            /// The address is mapped.
             #[inline(always)]
             pub unsafe fn $name(from: *const u8) -> $kind {
                 let mut value = 0u64;
@@ -214,10 +214,10 @@ mod native {
 
     macro_rules! store {
         ($name:ident, $kind:ty, $instruction:literal) => {
-            /// Stores a value, if it can. An aligned store is atomic, with release ordering.
+            /// Stores a value if the page exists. An aligned store is atomic, with release ordering.
             ///
             /// # Safety
-            /// It is mapped.
+            /// The address is mapped.
             #[inline(always)]
             pub unsafe fn $name(to: *mut u8, value: $kind) {
                 let value = u64::from(value);
@@ -235,10 +235,10 @@ mod native {
     store!(store_u32, u32, "mov dword ptr [{to}], {value:e}");
     store!(store_u64, u64, "mov qword ptr [{to}], {value}");
 
-    /// Sets bits of an aligned word atomically, if it can: another process may clear some at the same time.
+    /// Sets bits of an aligned word atomically, if the page exists: another process may clear some at the same time.
     ///
     /// # Safety
-    /// It is mapped.
+    /// The address is mapped.
     pub unsafe fn or_u64(to: *mut u8, bits: u64) {
         // SAFETY: it changes eight bytes there, or is skipped.
         unsafe {
@@ -247,10 +247,10 @@ mod native {
         }
     }
 
-    /// Copies bytes; the places may overlap. Returns how many are left at the end, because a page of either is missing.
+    /// Copies bytes; the places may overlap. Returns the number of uncopied bytes at the end, if a page of either is missing.
     #[inline(always)]
     pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) -> usize {
-        // SAFETY: as the caller says; each has the length that it is for.
+        // SAFETY: as the caller guarantees; each branch handles its own lengths.
         let is_done = unsafe {
             match len {
                 32..=64 => ends_of_32(from, to, len),
@@ -263,7 +263,7 @@ mod native {
                 0 => true,
             }
         };
-        // SAFETY: as the caller says.
+        // SAFETY: as the caller guarantees.
         if is_done { 0 } else { unsafe { copy_again(from, to, len) } }
     }
 
@@ -316,7 +316,7 @@ mod native {
     #[cold]
     #[inline(never)]
     unsafe fn copy_again(from: *const u8, to: *mut u8, len: usize) -> usize {
-        // SAFETY: as the caller says.
+        // SAFETY: as the caller guarantees.
         unsafe {
             if to.addr().wrapping_sub(from.addr()) >= len {
                 return copy_bytes(from, to, len);
@@ -326,15 +326,15 @@ mod native {
         0
     }
 
-    /// As [`copy`], of any length.
+    /// Like [`copy`], for any length.
     unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize) -> usize {
         if to.addr().wrapping_sub(from.addr()) < len {
-            // SAFETY: as the caller says.
+            // SAFETY: as the caller guarantees.
             unsafe { copy_back(from, to, len) };
             return 0;
         }
         let mut left = len;
-        // SAFETY: it reads and writes `len` bytes at most, each in its turn, or is skipped.
+        // SAFETY: it reads and writes at most `len` bytes, one after another, or is skipped.
         unsafe {
             asm!(
                 "2:",
@@ -409,13 +409,13 @@ mod native {
         if left == 0 {
             return 0;
         }
-        // The fault is within the next 64 bytes: those before it exist.
+        // The fault is within the next 64 bytes: the bytes before it exist.
         let few = left.min(64);
-        // SAFETY: they are the first of those that are left.
+        // SAFETY: these are the first of the remaining bytes.
         left - few + unsafe { copy_bytes(from.add(len - left), to.add(len - left), few) }
     }
 
-    /// As [`copy`], byte by byte from the start.
+    /// Like [`copy`], byte by byte from the start.
     #[cold]
     unsafe fn copy_bytes(from: *const u8, to: *mut u8, len: usize) -> usize {
         let mut left = len;
@@ -432,7 +432,7 @@ mod native {
         if len == 0 {
             return;
         }
-        // SAFETY: it reads and writes `len` bytes, or is skipped; the direction is what it was in either case.
+        // SAFETY: it reads and writes `len` bytes, or is skipped; the direction flag is restored in either case.
         unsafe {
             asm!(
                 "std",
@@ -511,13 +511,13 @@ mod native {
     }
 
     pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) -> usize {
-        // SAFETY: as the caller says.
+        // SAFETY: as the caller guarantees.
         unsafe { std::ptr::copy(from, to, len) };
         0
     }
 
     pub unsafe fn clear(to: *mut u8, len: usize) {
-        // SAFETY: as the caller says.
+        // SAFETY: as the caller guarantees.
         unsafe { std::ptr::write_bytes(to, 0, len) };
     }
 }

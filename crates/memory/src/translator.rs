@@ -58,7 +58,7 @@ impl<'m> Translator<'m> {
         }
     }
 
-    /// As [`Translator::whole`], for a write that was refused only to be logged.
+    /// Like [`Translator::whole`], for a write that was refused only because it must be logged.
     #[cold]
     #[inline(never)]
     fn logged(&self, address: u64, len: u32, wanted: Rights) -> Option<Span> {
@@ -76,7 +76,7 @@ impl<'m> Translator<'m> {
     fn find(&mut self, address: u64) -> Option<()> {
         let region = self.map.region(address)?;
         (self.base, self.len, self.rights) = (region.base, region.len, region.rights);
-        // So that every write is logged.
+        // Every write must be logged.
         self.rights.write &= !self.is_logged;
         self.place = region.place.as_ref().map(|(mapping, start)| (&**mapping, *start as usize));
         Some(())

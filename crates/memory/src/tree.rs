@@ -74,7 +74,7 @@ impl Tree {
         self.find(address)
     }
 
-    /// As [`Tree::at`], always from the root.
+    /// Like [`Tree::at`], always from the root.
     pub fn find(&self, address: u64) -> Option<&Region> {
         let mut tree = self;
         loop {
@@ -176,7 +176,7 @@ impl Tree {
         Self::Branch(grown.into())
     }
 
-    /// As [`Tree::with`], as one or two children of a branch.
+    /// Like [`Tree::with`], as one or two children of a branch.
     fn grown(&self, region: Region) -> Vec<Child> {
         match self {
             Self::Leaf(regions) => {
@@ -210,7 +210,7 @@ impl Tree {
         left
     }
 
-    /// As [`Tree::without`]; `None` if no region is left.
+    /// Like [`Tree::without`]; `None` if no region is left.
     fn reduced(&self, base: u64, end: u64, gone: &mut impl FnMut(&Region)) -> Option<Self> {
         match self {
             Self::Leaf(regions) => {
@@ -287,7 +287,7 @@ mod tests {
         depths[0] + 1
     }
 
-    /// Compares it with a standard map, under seeded random changes (xorshift64).
+    /// Compares the tree with a standard map, under seeded random changes (xorshift64).
     #[test]
     fn regions_come_and_go_and_each_address_finds_its_own() {
         for seed in 1..=5u64 {
@@ -322,7 +322,7 @@ mod tests {
                 let address = random(10_100);
                 let found = tree.find(address).map(|region| (region.base, region.len));
                 assert_eq!(found, model.range(..=address).next_back().map(|(&base, &len)| (base, len)));
-                // Nothing here was shared, so that nothing can be reached.
+                // Nothing here was shared, so nothing is reachable.
                 assert_eq!(tree.reach(address, address + 1000, Rights::BOTH), address);
                 let sums = Sums { regions: model.len(), mapped: 0, absent: model.values().sum() };
                 assert_eq!(tree.sums(), sums);
@@ -334,7 +334,7 @@ mod tests {
         }
     }
 
-    /// Compares it with a list of addresses.
+    /// Compares the tree with a list of addresses.
     #[test]
     fn what_is_mapped_in_a_row_is_reached_whatever_regions_come_and_go_and_whatever_rights_they_have() {
         const END: u64 = 6000;

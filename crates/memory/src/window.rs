@@ -1,4 +1,4 @@
-//! A descriptor ring as its device accesses it: a range that was translated once.
+//! A descriptor ring as its device accesses it: a range that is translated once.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{Ordering, fence};
@@ -12,8 +12,8 @@ use crate::touch;
 /// A range of guest memory, translated once. Beyond its end reads return zeros and writes do nothing. Reading allocates no page of
 /// its file.
 ///
-/// It may lie in several regions, as behind an IOMMU. Accesses beyond the first region leave the quick way where they would leave a
-/// window of one region: the quick way pays nothing for them.
+/// The range may lie in several regions, as behind an IOMMU. Accesses beyond the first region leave the fast path at the same check
+/// as accesses beyond the window's end: the fast path pays nothing for them.
 #[derive(Clone, Copy, Debug)]
 pub struct Window<'a> {
     first: *mut u8,
@@ -22,7 +22,7 @@ pub struct Window<'a> {
     may_write: bool,
     /// The mapping, unless all pages of the window are known to exist.
     unknown: Option<&'a Mapping>,
-    /// All of it, if it lies in several regions.
+    /// The whole range, if it lies in several regions.
     whole: Option<Whole<'a>>,
     mapping: PhantomData<&'a Mapping>,
 }
@@ -43,7 +43,7 @@ impl Default for Window<'_> {
 }
 
 impl<'a> Window<'a> {
-    /// `len` bytes of a mapping from `offset`; they must be all within.
+    /// `len` bytes of a mapping from `offset`; they must lie within.
     #[inline]
     pub(crate) fn new(mapping: &'a Mapping, offset: usize, len: usize, rights: Rights) -> Self {
         let unknown = (!mapping.is_known(offset, len)).then_some(mapping);
@@ -52,7 +52,7 @@ impl<'a> Window<'a> {
         Self { first, len, may_write: rights.write, unknown, whole: None, mapping: PhantomData }
     }
 
-    /// The window of a range that begins with this one, all of it mapped with the same rights.
+    /// The window of a range that begins with this one. The whole range is mapped with the same rights.
     pub(crate) fn with_rest(self, map: &'a Map, address: u64, len: u32) -> Self {
         Self { whole: Some(Whole { map, address, len: len as usize }), ..self }
     }
@@ -67,14 +67,14 @@ impl<'a> Window<'a> {
         self.len() == 0
     }
 
-    /// The map and the address of these bytes, if they are all within a window of several regions.
+    /// The map and the address of these bytes, if they lie within a window of several regions.
     fn further(&self, offset: usize, len: usize) -> Option<(&'a Map, u64)> {
         let whole = self.whole.filter(|whole| len <= whole.len && offset <= whole.len - len)?;
         Some((whole.map, whole.address.checked_add(offset as u64)?))
     }
 
-    /// A load that does not lie in the first region: from a window of its bytes, or from several regions. By value, here and below: a
-    /// pointer to a window that is passed on has the quick way read its fields again and again.
+    /// A load outside the first region: from a window of its bytes, or from several regions. Takes the window by value, as below: with
+    /// a pointer passed on, the fast path would reload the window's fields at each access.
     #[cold]
     #[inline(never)]
     fn load_further<const N: usize>(self, offset: usize, load: fn(&Window<'a>) -> [u8; N]) -> Option<[u8; N]> {
@@ -86,7 +86,7 @@ impl<'a> Window<'a> {
         map.read(address, &mut out).ok().map(|()| out)
     }
 
-    /// A store that does not lie in the first region: to a window of its bytes, or to several regions.
+    /// A store outside the first region: to a window of its bytes, or to several regions.
     #[cold]
     #[inline(never)]
     fn store_further<const N: usize>(self, offset: usize, bytes: [u8; N], store: fn(&Window<'a>, [u8; N])) {
@@ -100,12 +100,12 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// A write that does not lie in the first region.
+    /// A write outside the first region.
     #[cold]
     #[inline(never)]
     fn write_further(self, offset: usize, from: &[u8]) {
         if let Some((map, address)) = self.further(offset, from.len()).filter(|_| self.may_write) {
-            // All of it is mapped, or the window would not be.
+            // The whole range is mapped, otherwise there would be no window.
             let _written = map.write(address, from);
         }
     }
@@ -116,7 +116,7 @@ impl<'a> Window<'a> {
         (len <= self.len && offset <= self.len - len).then(|| self.first.wrapping_add(offset))
     }
 
-    /// The bytes at an address if their page may be missing: they must come from the mapping instead.
+    /// The bytes at an address whose page may be missing: they must come from the mapping instead.
     #[inline(always)]
     fn source<const N: usize>(&self, place: *mut u8) -> Option<[u8; N]> {
         match self.unknown {
@@ -125,7 +125,7 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// As [`Window::place`], for a write, if allowed; counts the allocated pages.
+    /// Like [`Window::place`], for a write, if allowed; counts the allocated pages.
     #[inline(always)]
     fn target(&self, offset: usize, len: usize) -> Option<*mut u8> {
         let place = self.place(offset, len).filter(|_| self.may_write)?;
@@ -148,7 +148,7 @@ impl<'a> Window<'a> {
             return bytes;
         }
         let (words, tail) = out.as_chunks_mut::<8>();
-        // SAFETY: `N` bytes from there are within, and these are some of them.
+        // SAFETY: `N` bytes from there lie within, and these are some of them.
         unsafe {
             for (i, word) in words.iter_mut().enumerate() {
                 *word = touch::load_u64(place.wrapping_add(8 * i)).to_ne_bytes();
@@ -184,7 +184,7 @@ impl<'a> Window<'a> {
         unsafe { touch::store_u64(place, value.to_le()) };
     }
 
-    /// Stores consecutive 64-bit numbers (entries of a ring), but none if they are not all within. Not atomic.
+    /// Stores consecutive 64-bit numbers (entries of a ring), or none if they do not all lie within. Not atomic.
     pub fn write_u64s(&self, offset: usize, values: &[u64]) {
         let Some(place) = self.target(offset, 8 * values.len()) else { return self.write_u64s_further(offset, values) };
         if cfg!(target_endian = "big") {
@@ -270,7 +270,7 @@ impl<'a> Window<'a> {
         u64::from_le(unsafe { touch::load_u64(place) })
     }
 
-    /// An atomic 16-bit store with release ordering: who sees it sees all earlier writes.
+    /// An atomic 16-bit store with release ordering: a reader of the value sees all earlier writes.
     #[inline]
     pub fn store_u16(&self, offset: usize, value: u16) {
         let Some(place) = self.target(offset, 2) else {
@@ -286,7 +286,7 @@ impl<'a> Window<'a> {
         unsafe { touch::store_u16(place, value.to_le()) };
     }
 
-    /// An atomic 32-bit store with release ordering: who sees it sees all earlier writes.
+    /// An atomic 32-bit store with release ordering: a reader of the value sees all earlier writes.
     #[inline]
     pub fn store_u32(&self, offset: usize, value: u32) {
         let Some(place) = self.target(offset, 4) else {
@@ -302,7 +302,7 @@ impl<'a> Window<'a> {
         unsafe { touch::store_u32(place, value.to_le()) };
     }
 
-    /// An atomic 64-bit store with release ordering: who sees it sees all earlier writes.
+    /// An atomic 64-bit store with release ordering: a reader of the value sees all earlier writes.
     #[inline]
     pub fn store_u64(&self, offset: usize, value: u64) {
         let Some(place) = self.target(offset, 8) else {
@@ -329,8 +329,8 @@ impl<'a> Window<'a> {
 }
 
 impl Map {
-    /// A range translated once, for many small accesses: a descriptor ring. What lies in one region, or in the first of several, is
-    /// quick; the rest is looked up at each access.
+    /// A range translated once, for many small accesses: a descriptor ring. Accesses to the first region are fast; each access
+    /// beyond it is looked up.
     pub fn window(&self, address: u64, len: u32, rights: Rights) -> Result<Window<'_>, Fault> {
         #[cfg(feature = "count")]
         crate::count::one();
@@ -357,7 +357,7 @@ impl Map {
         Ok(first.with_rest(self, address, len))
     }
 
-    /// A window of as much of a range as lies in one region.
+    /// A window of the range's start, as far as it lies in one region.
     pub(crate) fn window_within(&self, address: u64, len: usize, rights: Rights) -> Option<Window<'_>> {
         let (offset, region) = self.locate(address, rights)?;
         let (mapping, start) = region.place.as_ref()?;
@@ -373,7 +373,7 @@ fn absent<const N: usize>(mapping: &Mapping, place: *const u8) -> Option<[u8; N]
     (!mapping.is_there(place, N)).then(|| mapping.read_at(place))
 }
 
-/// A full barrier between a write that passes something on and the read that checks whether the other side sleeps.
+/// A full barrier between a write that hands work over and the read that checks whether the other side sleeps.
 pub fn full_barrier() {
     fence(Ordering::SeqCst);
 }

@@ -1,7 +1,7 @@
-//! Memory files of huge pages, offered in pieces of 4 KiB as QEMU does: low memory below the VGA window, ROMs, the rest.
+//! Memory files of huge pages, shared in pieces of 4 KiB as QEMU does: low memory below the VGA window, ROMs, the rest.
 //!
-//! A mapping takes no page, so that most of this runs without one. A kernel without huge pages, or without one to spare, is
-//! told of and counted as skipped by `cargo xtask test`; no test changes the machine's pool.
+//! A mapping takes no page, so most of these tests run without one. A kernel without huge pages, or without a free one, is
+//! reported and counted as skipped by `cargo xtask test`; no test changes the machine's pool.
 
 use std::fs;
 use std::io::Write;
@@ -13,18 +13,18 @@ use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, fstat, ftruncate, memfd_
 
 const PAGE: u64 = 2 << 20;
 const LEN: u64 = 4 * PAGE;
-/// QEMU 11's q35 offers the first three; the fourth lies over two pages, the last ends the file.
+/// QEMU 11's q35 shares the first three; the fourth lies across two pages; the last ends the file.
 const PIECES: [(u64, u64); 5] =
     [(0, 0xa_0000), (0xc_0000, 0x1000), (0x10_0000, LEN - 0x10_0000), (PAGE - 0x1000, 0x2000), (LEN - 0x1000, 0x1000)];
 
 fn skipped(test: &str, reason: impl std::fmt::Display) {
-    // Past the harness, which keeps what is printed by tests that pass to itself.
-    let _nobody_listens = writeln!(std::io::stdout(), "\nSKIPPED huge::{test}: {reason}");
+    // Writes directly to stdout: the test harness hides the output of passing tests.
+    let _written = writeln!(std::io::stdout(), "\nSKIPPED huge::{test}: {reason}");
 }
 
-/// A file of four huge pages, all holes, with the test's name; or why there is none.
+/// A file of four huge pages, all holes, with the test's name; `None` if the machine has no free huge page.
 fn file(test: &str) -> Option<OwnedFd> {
-    // What the test drops is unmapped by itself, at once.
+    // Mappings that the test drops are unmapped by its own thread, at once.
     nicety_bell::this_thread_may_wait();
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
     match memfd_create(test, flags).and_then(|fd| ftruncate(&fd, LEN).map(|()| fd)) {
@@ -44,7 +44,7 @@ fn at_zero(mapping: Mapping) -> Map {
     Map::default().with(0, Arc::new(mapping), Rights::BOTH).unwrap()
 }
 
-/// The ranges of this process that are mapped to a test's file: where they begin, their bytes, where in the file.
+/// The ranges of this process that are mapped to a test's file: start, length, offset in the file.
 fn ranges(test: &str) -> Vec<(u64, u64, u64)> {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let hex = |digits: &str| u64::from_str_radix(digits, 16).unwrap();
@@ -108,7 +108,7 @@ fn a_peer_that_truncates_its_file_damages_the_whole_piece_and_it_is_unmapped_all
     assert_eq!(ranges(test), []);
 }
 
-/// The kernel raises the same signal for a page that it does not have, if nobody has reserved it.
+/// The kernel raises the same signal for a page that it does not have and that was not reserved.
 #[test]
 fn a_page_that_the_host_does_not_have_damages_the_piece_and_not_the_process() {
     let test = "a_page_that_the_host_does_not_have_damages_the_piece_and_not_the_process";

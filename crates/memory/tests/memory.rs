@@ -1,4 +1,4 @@
-//! Guest memory as a device sees it: translation, rights, holes, and what a peer can do to its file under us.
+//! Guest memory as a device sees it: translation, rights, holes, and a peer's changes to its file while we use it.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -74,7 +74,7 @@ fn overlapping_empty_and_wrapping_regions_are_not_taken() {
 #[test]
 fn a_vm_shares_4_tib_at_most() {
     const TIB: u64 = 1 << 40;
-    // Of holes.
+    // A file of holes.
     let file = shared_file("vast", 5 * TIB).unwrap();
     let mapping = |len| Mapping::of_file(file.try_clone().unwrap(), 0, len, true);
     assert!(matches!(mapping(5 * TIB), Err(MappingError::Length(_))));
@@ -122,7 +122,7 @@ fn a_peer_that_truncates_its_memory_file_damages_its_own_mapping_only() {
     assert!(!other.damaged());
 }
 
-/// To put other pages there would wait for the file's lock, which its owner may keep (docs/adr/0012).
+/// Mapping other pages there would wait for the file's lock, which its owner may hold (docs/adr/0012).
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn every_kind_of_access_to_memory_that_has_gone_ends_at_once_reads_zeros_and_maps_nothing() {
@@ -132,7 +132,7 @@ fn every_kind_of_access_to_memory_that_has_gone_ends_at_once_reads_zeros_and_map
     let mapping = Arc::new(Mapping::of_file(fd.try_clone().unwrap(), 0, 4 * PAGE as u64, true).unwrap());
     let map = Map::default().with(0, Arc::clone(&mapping), Rights::BOTH).unwrap();
     let own = two_regions();
-    // All of it is known to be there.
+    // All of its pages are known to exist.
     map.read(0, &mut [0; 4 * PAGE]).unwrap();
     let cut = PAGE as u64;
     let (over, beyond) =
@@ -159,7 +159,7 @@ fn every_kind_of_access_to_memory_that_has_gone_ends_at_once_reads_zeros_and_map
         own.read_span(target, &mut bytes[..600]);
         assert!(copied == 600 && bytes[..8] == [5; 8] && zeros(&bytes[8..600]));
         assert!(!summed || sum.fold() == u16::from_ne_bytes([5, 5]).wrapping_mul(4));
-        // Into it, and within it, either way.
+        // Copies into it, and within it in both directions.
         copy(&own, target, &map, over);
         copy_sum(&own, target, &map, over, &mut sum);
         copy(&map, over, &map, over.piece(4, 500));
@@ -200,7 +200,7 @@ fn copies_within_one_memory_that_overlap_arrive_as_they_were_at_any_length() {
 
 #[test]
 fn a_switch_full_of_vms_finds_room_for_all_their_regions() {
-    // 1,023 ports, each with a buffer of its own and the dozen regions that QEMU has.
+    // 1,023 ports, each with a buffer of its own and a dozen regions, as with QEMU.
     let all: Vec<Mapping> = (0..1023 * 13).map(|_| Mapping::private(4096).unwrap()).collect();
     assert!(all.iter().all(|mapping| !mapping.damaged()));
 }
@@ -220,7 +220,7 @@ fn a_hole_punched_in_a_memory_file_reads_as_zeros() {
     assert!(!map.damaged());
 }
 
-/// Blocks of 512 bytes that a file has.
+/// Blocks of 512 bytes that the file occupies.
 fn blocks(fd: &OwnedFd) -> i64 {
     rustix::fs::fstat(fd).unwrap().st_blocks
 }
@@ -380,7 +380,7 @@ fn a_window_reads_zeros_beyond_its_end_and_obeys_its_rights() {
     assert_eq!((window.load_u16(0), window.load_u32(3)), (0x1234, 0x5678_9abc), "unaligned places work too");
 }
 
-/// Sixteen pages in pieces of these lengths, again and again; in the file they lie in reverse.
+/// Sixteen pages in pieces of these lengths, repeated; in the file they lie in reverse order.
 fn pieces(lengths: &[u64], rights: Rights) -> (OwnedFd, Map) {
     const LEN: u64 = 16 * 4096;
     let (file, files) = (shared_file("pieces", LEN).unwrap(), Files::new(1));
@@ -459,7 +459,7 @@ fn a_window_over_many_regions_has_their_rights_and_none_over_a_hole() {
     }
 }
 
-/// What this process maps of a file with this name, and what descriptors it has of it.
+/// Numbers of this process's mappings and open descriptors of files with this name.
 fn mapped_and_open(name: &str) -> (usize, usize) {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let files = std::fs::read_dir("/proc/self/fd").unwrap();
@@ -533,14 +533,14 @@ fn a_span_of_another_map_is_of_no_bytes() {
     assert_eq!(one.without(0x1000, 0x2000).unwrap().read_span(span, &mut changed), 0);
 }
 
-/// A log of so many pages, and its file.
+/// A log of this many pages, and its file.
 fn log_of(pages: u64) -> (Arc<Log>, OwnedFd) {
     let file = shared_file("log", pages / 8).unwrap();
     let bitmap = Files::default().piece(file.try_clone().unwrap(), 0, pages / 8, true).unwrap();
     (Arc::new(Log::new(bitmap).unwrap()), file)
 }
 
-/// The pages in a log, which are taken out of it.
+/// Removes and returns the pages in a log.
 fn take_pages(file: &OwnedFd, pages: u64) -> Vec<u64> {
     let mut bits = vec![0; pages as usize / 8];
     rustix::io::pread(file, &mut bits, 0).unwrap();
@@ -574,7 +574,7 @@ fn every_way_to_write_is_logged_after_the_write_and_no_way_to_read_is() {
     assert_eq!(take_pages(&file, 512), [0; 0], "once");
 }
 
-/// A guest names so much in a descriptor; the log of each would be 16,384 words.
+/// A guest can name this much in a descriptor; the log of each would take 16,384 words.
 #[test]
 fn of_a_buffer_of_4_gib_what_a_packet_may_reach_is_logged() {
     const GIB: u64 = 1 << 30;

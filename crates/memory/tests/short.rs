@@ -1,4 +1,4 @@
-//! What a frame's way does most: copies of few bytes, numbers at the beginning of a span, entries of a ring, many translations.
+//! The most frequent operations on a frame's path: copies of few bytes, numbers at the start of a span, ring entries, many translations.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use nicety_memory::{Map, Mapping, Rights, Span, Translator, shared_file};
 
 const PAGE: u64 = 4096;
 
-/// Some regions: memory, memory that may be read only, memory that was not shared, and holes between them.
+/// Several regions: memory, read-only memory, memory that was not shared, and holes between them.
 fn map() -> Map {
     let piece = |len| Arc::new(Mapping::private(len).unwrap());
     let map = Map::default().with(0x1000, piece(0x2000), Rights::BOTH).unwrap();
@@ -14,7 +14,7 @@ fn map() -> Map {
     map.with_absent(0x6000, 0x1000, Rights::BOTH).unwrap().with(0x8000, piece(0x1000), Rights::BOTH).unwrap()
 }
 
-/// What the map itself says, if that is one span.
+/// The map's own translation, if it is one span.
 fn translated(map: &Map, address: u64, len: u32, wanted: Rights) -> Option<Span> {
     let mut spans = Vec::new();
     let push = |span| {
@@ -64,7 +64,7 @@ fn a_copy_of_any_length_brings_all_of_it_and_nothing_else() {
     }
 }
 
-/// The file is cut behind its first page; whatever a copy has there is zero, and what goes there goes nowhere.
+/// The file is truncated behind its first page: copies from there give zeros, and copies to there are lost.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn a_short_copy_over_the_end_of_what_a_peer_has_left_brings_what_is_there() {
@@ -72,7 +72,7 @@ fn a_short_copy_over_the_end_of_what_a_peer_has_left_brings_what_is_there() {
     rustix::io::pwrite(&fd, &[7; 2 * PAGE as usize], 0).unwrap();
     let mapping = Arc::new(Mapping::of_file(fd.try_clone().unwrap(), 0, 2 * PAGE, true).unwrap());
     let map = Map::default().with(0, mapping, Rights::BOTH).unwrap();
-    // All of it is known to be there.
+    // All of its pages are known to exist.
     map.read(0, &mut [0; 2 * PAGE as usize]).unwrap();
     rustix::fs::ftruncate(&fd, PAGE).unwrap();
     for len in 1..=200usize {
@@ -93,7 +93,7 @@ fn a_short_copy_over_the_end_of_what_a_peer_has_left_brings_what_is_there() {
 
 #[test]
 fn numbers_at_the_beginning_of_a_span_are_little_endian_and_reach_no_further_than_it() {
-    // Pages that nobody has touched, and pages of our own.
+    // Untouched pages, and pages of our own.
     let file = Arc::new(Mapping::of_file(shared_file("numbers", 4 * PAGE).unwrap(), 0, 4 * PAGE, true).unwrap());
     let sparse = Map::default().with(0, file, Rights::BOTH).unwrap();
     for (map, at) in [(&sparse, 0x1003), (&map(), 0x1003)] {

@@ -1,4 +1,4 @@
-//! A guest of holes: the daemon pays for what exists, however far apart it lies.
+//! A guest of holes: the daemon pays only for existing pages, however far apart they lie.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ fn own_bytes() -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
-/// A device would walk them at each frame.
+/// A device would walk all of them for each frame.
 #[test]
 fn a_range_over_more_regions_than_any_ring_has_pages_behind_an_iommu_is_refused() {
     let bytes = Arc::new(Mapping::private(4096).unwrap());
