@@ -1,4 +1,4 @@
-//! Base address registers: which space, which size, and how the register is coded (PCI 3.0 §6.2.5).
+//! Base address registers: the space, the size, and the encoding (PCI 3.0 §6.2.5).
 
 /// The two spaces that a base address register maps into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -9,7 +9,7 @@ pub enum Space {
     Io,
 }
 
-/// What a base address register asks for.
+/// Address space that a base address register requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BarKind {
     /// Memory anywhere in the first 4 GiB.
@@ -26,16 +26,16 @@ pub enum BarKind {
     Io,
 }
 
-/// A base address register: what kind, and how many bytes (a power of two; memory at least 16, I/O at least 4).
+/// A base address register: its kind, and its size in bytes (a power of two; memory at least 16, I/O at least 4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Bar {
-    /// Which space, and where in it.
+    /// The address space and the addresses allowed in it.
     pub kind: BarKind,
     /// Size in bytes.
     pub size: u64,
 }
 
-/// Where an address falls: in a base address register's region, or in the ROM's.
+/// Target of an address: an offset in a base address register's region, or in the ROM's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Hit {
     /// Index of the register, 0 to 5, or [`ROM_BAR`].
@@ -44,7 +44,7 @@ pub struct Hit {
     pub offset: u64,
 }
 
-/// The index under which [`Hit`] names the expansion ROM.
+/// The index of the expansion ROM in [`Hit`].
 pub const ROM_BAR: usize = 6;
 
 impl Bar {
@@ -81,7 +81,7 @@ impl Bar {
         matches!(self.kind, BarKind::Memory64 { .. })
     }
 
-    /// Whether the size can be coded: a power of two, neither too small nor too large for the kind.
+    /// Whether the size can be encoded: a power of two, neither too small nor too large for the kind.
     pub(crate) const fn is_valid(&self) -> bool {
         let (least, most) = match self.kind {
             BarKind::Io => (4, 1 << 16),
@@ -100,7 +100,7 @@ impl Bar {
         }
     }
 
-    /// The bits that software may write: all above the size. What all-ones sizing reads back, flags aside.
+    /// The bits that software may write: all above the size. Sizing with all ones reads them back, plus the flags.
     pub(crate) const fn writable(&self) -> u64 {
         let mask = !self.size.wrapping_sub(1);
         if self.is_wide() { mask } else { mask & 0xffff_ffff }

@@ -1,4 +1,4 @@
-//! Puts a function together: header (PCI 3.0 §6.1), capability list (§6.7) and extended capabilities (PCIe 4.0 §7.6.3).
+//! Builds a function: header (PCI 3.0 §6.1), capability list (§6.7) and extended capabilities (PCIe 4.0 §7.6.3).
 
 use crate::bar::{Bar, Space};
 use crate::capability::{Capability, MsixCapability};
@@ -7,7 +7,7 @@ use crate::function::Function;
 use crate::layout::{Layout, MsiPlace};
 use crate::registers as r;
 
-/// Who a function says it is.
+/// Identity of a function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// Vendor ID.
@@ -30,7 +30,7 @@ pub enum Pin {
     /// No INTx.
     #[default]
     None,
-    /// INTA#: what a function of its own uses.
+    /// INTA#: the pin of a single-function device.
     A,
     /// INTB#.
     B,
@@ -40,39 +40,39 @@ pub enum Pin {
     D,
 }
 
-/// Why a function cannot be built as described.
+/// Reasons why a function cannot be built from its description.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BuildError {
     /// The class code has more than 24 bits.
     #[error("class code {0:#x} has more than 24 bits")]
     Class(u32),
-    /// There are six base address registers.
+    /// A function has only six base address registers, and each can be used once.
     #[error("base address register {0} does not exist, or is taken already")]
     BarIndex(usize),
-    /// The size cannot be coded in a register of that kind.
+    /// The size cannot be encoded in a register of that kind.
     #[error("base address register {0}: a size of {1:#x} cannot be coded")]
     BarSize(usize, u64),
-    /// A ROM is a power of two from 2 KiB to 16 MiB.
+    /// The ROM's size is not a power of two from 2 KiB to 16 MiB.
     #[error("option ROM size {0:#x} is no power of two from 2 KiB to 16 MiB")]
     RomSize(u32),
-    /// No room for the capability, or its place is taken or not dword-aligned.
+    /// No room for the capability, or its offset is in use or not dword-aligned.
     #[error("capability {id:#04x} does not fit at {at:#x}")]
     CapabilityPlace {
         /// The capability's ID.
         id: u16,
-        /// Where it was to go.
+        /// The requested offset.
         at: usize,
     },
-    /// The function has this one already.
+    /// The function has this capability already.
     #[error("capability {0:#04x} is there twice")]
     CapabilityTwice(u8),
-    /// MSI has 1, 2, 4, 8, 16 or 32 vectors.
+    /// The number of MSI vectors is not 1, 2, 4, 8, 16 or 32.
     #[error("{0} MSI vectors: must be a power of two up to 32")]
     MsiVectors(u8),
-    /// MSI-X has 1 to 2048 vectors.
+    /// The number of MSI-X vectors is not 1 to 2048.
     #[error("{0} MSI-X vectors: must be 1 to 2048")]
     MsixVectors(u16),
-    /// The MSI-X table or pending-bit array lies outside a memory register's region, or both overlap.
+    /// The MSI-X table or pending-bit array lies outside a memory register's region, or the two overlap.
     #[error("the MSI-X table or pending-bit array does not fit at base address register {bar}, offset {offset:#x}")]
     MsixPlace {
         /// The register.
@@ -91,7 +91,7 @@ struct Extended {
     version: u8,
     at: Option<usize>,
     body: Vec<u8>,
-    /// Bits that software writes; shorter means read-only from there.
+    /// Bits that software may write; bytes beyond its end are read-only.
     writable: Vec<u8>,
 }
 
@@ -109,7 +109,7 @@ pub struct Builder {
 }
 
 impl Function {
-    /// Begins to describe a function.
+    /// Starts the description of a function.
     #[must_use]
     pub fn builder(identity: Identity) -> Builder {
         Builder::new(identity)
@@ -117,7 +117,7 @@ impl Function {
 }
 
 impl Builder {
-    /// Begins with nothing but an identity.
+    /// Starts with only an identity.
     #[must_use]
     pub fn new(identity: Identity) -> Self {
         Self {
@@ -174,7 +174,7 @@ impl Builder {
         self
     }
 
-    /// The next capability of the list, at `offset`, as the real device has it.
+    /// The next capability of the list, at `offset`, for the layout of a real device.
     #[must_use]
     pub fn capability_at(mut self, offset: u8, capability: Capability) -> Self {
         self.capabilities.push((Some(usize::from(offset)), capability));
@@ -194,7 +194,7 @@ impl Builder {
         self.extended_writable_at(offset, id, version, (body, Vec::new()))
     }
 
-    /// The same, with the bits of the body that software may write.
+    /// Like `extended_at`, with the bits of the body that software may write.
     #[must_use]
     pub fn extended_writable_at(mut self, offset: u16, id: u16, version: u8, body: (Vec<u8>, Vec<u8>)) -> Self {
         let (body, writable) = body;
@@ -202,10 +202,10 @@ impl Builder {
         self
     }
 
-    /// Checks the description and makes the function, as it is after reset.
+    /// Checks the description and makes the function in its state after reset.
     ///
     /// # Errors
-    /// What cannot be coded, does not fit, or is there twice.
+    /// A part cannot be encoded, does not fit, or is there twice.
     pub fn build(self) -> Result<Function, BuildError> {
         let express = self.capabilities.iter().any(|(_, c)| matches!(c, Capability::Express(_)));
         if let (false, Some(first)) = (express, self.extended.first()) {
@@ -315,7 +315,7 @@ impl Builder {
             if !cells.place(at, &part) {
                 return Err(wrong);
             }
-            // `at` is below 256: `taken` has no more bytes.
+            // `at` is below 256: `taken` has only that many bytes.
             cells.set8(link, at as u8, 0);
             link = at + 1;
             next_free = end.next_multiple_of(4).max(next_free);
@@ -350,7 +350,7 @@ impl Builder {
             part.set32(0, header, 0);
             for (index, &reset) in body.iter().enumerate() {
                 let write = writable.get(index).copied().unwrap_or(0);
-                // What has bits that software writes has none that the device changes.
+                // A body with bits that software writes has no bits that the device changes.
                 let device = if writable.is_empty() { 0xff } else { 0 };
                 part.push(Byte { reset, write, clear: 0, device });
             }
@@ -368,7 +368,7 @@ impl Builder {
     }
 }
 
-/// Checks what a capability says against the others and against the base address registers.
+/// Checks a capability against the others and against the base address registers.
 fn check(capability: &Capability, layout: &Layout) -> Result<(), BuildError> {
     let repeatable = matches!(capability, Capability::Vendor { .. } | Capability::Raw { .. });
     if !repeatable && layout.capabilities.iter().any(|&(id, _)| id == capability.id()) {

@@ -1,4 +1,4 @@
-//! Capabilities as a builder takes them, and as bytes with masks (PCI 3.0 §6.7–6.8, PCI PM 1.2 §3.2, PCIe 4.0 §7.5.3).
+//! Capabilities as input of a builder, and as bytes with masks (PCI 3.0 §6.7–6.8, PCI PM 1.2 §3.2, PCIe 4.0 §7.5.3).
 
 use crate::cells::{Byte, Cells};
 use crate::registers as r;
@@ -30,18 +30,18 @@ pub struct Msi {
     pub maskable: bool,
 }
 
-/// MSI-X: how many vectors, and where the table and the pending bits lie (PCI 3.0 §6.8.2).
+/// MSI-X: the number of vectors, and the offsets of the table and the pending bits (PCI 3.0 §6.8.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MsixCapability {
     /// Vectors, 1 to 2048.
     pub vectors: u16,
-    /// The memory register behind which the table lies.
+    /// The memory BAR that contains the table.
     pub table_bar: u8,
-    /// Where the table begins there, a multiple of 8.
+    /// Offset of the table in that BAR, a multiple of 8.
     pub table_offset: u32,
-    /// The memory register behind which the pending-bit array lies.
+    /// The memory BAR that contains the pending-bit array.
     pub pba_bar: u8,
-    /// Where the pending-bit array begins there, a multiple of 8.
+    /// Offset of the pending-bit array in that BAR, a multiple of 8.
     pub pba_offset: u32,
 }
 
@@ -59,7 +59,7 @@ impl MsixCapability {
     }
 }
 
-/// What kind of endpoint a PCI Express function says it is.
+/// Kind of endpoint that a PCI Express function reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpressKind {
     /// An endpoint.
@@ -75,7 +75,7 @@ pub enum ExpressKind {
 pub struct Express {
     /// Version of the structure, 1 (20 bytes) or 2 (60 bytes).
     pub version: u8,
-    /// What kind of endpoint.
+    /// Kind of endpoint.
     pub kind: ExpressKind,
     /// Device Capabilities; bit 28 offers function level reset.
     pub device_capabilities: u32,
@@ -118,11 +118,11 @@ pub enum Capability {
     Msix(MsixCapability),
     /// PCI Express; makes the space 4096 bytes.
     Express(Express),
-    /// Vendor-specific: what follows the length byte, which is put in.
+    /// Vendor-specific. The builder adds the length byte before the body.
     Vendor {
         /// The bytes from offset 3 on.
         body: Vec<u8>,
-        /// Which bits of them software may write; shorter means read-only from there.
+        /// Bits of them that software may write; bytes beyond its end are read-only.
         writable: Vec<u8>,
     },
     /// Any other capability, byte for byte.
@@ -131,7 +131,7 @@ pub enum Capability {
         id: u8,
         /// The bytes from offset 2 on.
         body: Vec<u8>,
-        /// Which bits of them software may write; shorter means read-only from there.
+        /// Bits of them that software may write; bytes beyond its end are read-only.
         writable: Vec<u8>,
     },
 }
@@ -245,7 +245,7 @@ impl Cells {
     fn extend_raw(&mut self, body: &[u8], writable: &[u8]) {
         for (index, &reset) in body.iter().enumerate() {
             let write = writable.get(index).copied().unwrap_or(0);
-            // The device itself may change any of it: virtio's access window, PCI-X status.
+            // The device itself may change every bit: virtio's access window, PCI-X status.
             self.push(Byte { reset, write, clear: 0, device: 0xff });
         }
     }

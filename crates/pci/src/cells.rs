@@ -1,6 +1,6 @@
-//! How each bit of configuration space behaves, as data: reset value, writable, cleared by writing one, owned by the device (PCI 3.0 §6.1).
+//! The behaviour of each bit of configuration space, as data: reset value, writable, cleared by writing one, owned by the device (PCI 3.0 §6.1).
 
-/// How one byte of configuration space behaves. A bit in none of the masks is read-only.
+/// Behaviour of one byte of configuration space. A bit in none of the masks is read-only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Byte {
     /// Value after reset.
@@ -9,12 +9,12 @@ pub struct Byte {
     pub write: u8,
     /// Bits that software clears by writing one.
     pub clear: u8,
-    /// Bits that the device itself may change, software's rights apart.
+    /// Bits that the device itself may change, independent of software's rights.
     pub device: u8,
 }
 
 impl Byte {
-    /// What the byte becomes when software writes `value` over `old`.
+    /// The byte's new value after software writes `value` over `old`.
     #[must_use]
     pub const fn after_write(&self, old: u8, value: u8) -> u8 {
         ((old & !self.write) | (value & self.write)) & !(value & self.clear)
@@ -32,7 +32,7 @@ pub(crate) fn offsets(first: u64) -> impl Iterator<Item = u64> {
     std::iter::successors(Some(first), |at| Some(at.saturating_add(1)))
 }
 
-/// A run of bytes with their behaviour, while a capability or the header is put together.
+/// A run of bytes with their behaviour, while a capability or the header is under construction.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cells(Vec<Byte>);
 
@@ -53,7 +53,7 @@ impl Cells {
         self.0.into_boxed_slice()
     }
 
-    /// Lays `other` over this run from `at` on; false if it does not fit.
+    /// Copies `other` over this run from `at` on; false if it does not fit.
     pub(crate) fn place(&mut self, at: usize, other: &Self) -> bool {
         let Some(target) = at.checked_add(other.len()).and_then(|end| self.0.get_mut(at..end)) else {
             return false;

@@ -1,4 +1,4 @@
-//! One function's configuration space: accesses, what they changed, and what the registers mean (PCI 3.0 §6, PCI PM 1.2 §3.2.4).
+//! One function's configuration space: accesses, the changes that they made, and the meaning of the registers (PCI 3.0 §6, PCI PM 1.2 §3.2.4).
 
 use bitflags::bitflags;
 
@@ -9,7 +9,7 @@ use crate::msix::Msix;
 use crate::registers as r;
 
 bitflags! {
-    /// What a write to configuration space did.
+    /// Changes made by a write to configuration space.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     #[must_use = "a reset may be due"]
     pub struct Changes: u16 {
@@ -29,13 +29,13 @@ bitflags! {
         const MSI = 1 << 6;
         /// MSI-X was enabled, disabled, masked or unmasked.
         const MSIX = 1 << 7;
-        /// The power state changed, and with it what [`Function::bus_master`] says.
+        /// The power state changed, and with it the result of [`Function::bus_master`].
         const POWER = 1 << 8;
-        /// D3hot to D0 without No_Soft_Reset: the device is to be reset, and [`Function::reset`] called (PCI PM 1.2 §5.4.1).
+        /// D3hot to D0 without No_Soft_Reset: reset the device and call [`Function::reset`] (PCI PM 1.2 §5.4.1).
         const SOFT_RESET = 1 << 9;
-        /// A function level reset was asked for: the device is to be reset, and [`Function::reset`] called (PCIe 4.0 §6.6.2).
+        /// Software requested a function level reset: reset the device and call [`Function::reset`] (PCIe 4.0 §6.6.2).
         const FUNCTION_RESET = 1 << 10;
-        /// Bytes of a vendor-specific or raw capability were written (whether or not they changed: virtio's access window).
+        /// Bytes of a vendor-specific or raw capability were written, changed or not (virtio's access window).
         const CAPABILITY = 1 << 11;
     }
 }
@@ -79,7 +79,7 @@ impl Function {
         Self { layout, bytes, msix }
     }
 
-    /// Back to the state after power-on.
+    /// Returns to the state after power-on.
     pub fn reset(&mut self) {
         let Self { layout, bytes, msix } = self;
         for (byte, rule) in bytes.iter_mut().zip(&layout.bytes) {
@@ -96,13 +96,13 @@ impl Function {
         self.bytes.len()
     }
 
-    /// How the byte at `offset` behaves.
+    /// The behaviour of the byte at `offset`.
     #[must_use]
     pub fn rule(&self, offset: usize) -> Option<crate::Byte> {
         self.layout.bytes.get(offset).copied()
     }
 
-    /// Reads, at any offset and width. Reserved bytes are zero; beyond the space are ones.
+    /// Reads, at any offset and width. Reserved bytes are zero; bytes beyond the space are ones.
     pub fn config_read(&self, offset: u64, data: &mut [u8]) {
         for (at, byte) in offsets(offset).zip(data) {
             let stored = usize::try_from(at).ok().and_then(|at| self.bytes.get(at));
@@ -110,7 +110,7 @@ impl Function {
         }
     }
 
-    /// Writes, at any offset and width, and says what changed. Beyond the space nothing happens.
+    /// Writes, at any offset and width, and returns the changes. Writes beyond the space are ignored.
     pub fn config_write(&mut self, offset: u64, data: &[u8]) -> Changes {
         let before = self.view();
         let mut changes = Changes::empty();
@@ -133,8 +133,8 @@ impl Function {
         changes | self.compare(&before)
     }
 
-    /// Writes as the device itself: to bits that it owns (error bits, bodies of vendor-specific, raw and extended capabilities); others
-    /// stay. The interrupt status has [`Function::set_intx`].
+    /// Writes as the device itself. Only bits that it owns change (error bits, bodies of vendor-specific, raw and extended capabilities).
+    /// For the interrupt status use [`Function::set_intx`].
     pub fn device_write(&mut self, offset: usize, data: &[u8]) {
         let bytes = self.bytes.iter_mut().zip(&self.layout.bytes).skip(offset);
         for ((byte, rule), &value) in bytes.zip(data) {
@@ -143,7 +143,7 @@ impl Function {
         self.clamp_vectors();
     }
 
-    /// Where the first capability with that ID lies.
+    /// The offset of the first capability with that ID.
     #[must_use]
     pub fn capability(&self, id: u8) -> Option<usize> {
         self.capabilities().find(|&(other, _)| other == id).map(|(_, at)| at)
@@ -160,7 +160,7 @@ impl Function {
         (self.read16(r::VENDOR), self.read16(r::DEVICE))
     }
 
-    /// Whether the function may start transactions, DMA and messages alike: with bus mastering (PCI 3.0 §6.2.2), and in D0 (PCI PM 1.2
+    /// Whether the function may start transactions, both DMA and messages: with bus mastering (PCI 3.0 §6.2.2), and in D0 (PCI PM 1.2
     /// §5.4.1, PCIe 4.0 §5.3.1.4).
     #[must_use]
     pub fn bus_master(&self) -> bool {
@@ -197,7 +197,7 @@ impl Function {
         }
     }
 
-    /// What register `index` is, as it was built; `None` for an upper half.
+    /// The description of register `index`; `None` for an upper half.
     #[must_use]
     pub fn bar_kind(&self, index: usize) -> Option<Bar> {
         self.layout.bars.get(index).copied().flatten()
@@ -209,7 +209,7 @@ impl Function {
         self.layout.rom_size
     }
 
-    /// The address in register `index`, flags removed, whether or not it is decoded.
+    /// The address in register `index` without the flags, decoded or not.
     #[must_use]
     pub fn bar_address(&self, index: usize) -> Option<u64> {
         let bar = self.bar_kind(index)?;
@@ -218,7 +218,7 @@ impl Function {
         Some(value & bar.writable())
     }
 
-    /// The address that the region of register `index` answers at: `None` if it does not answer (decoding off, not in D0, address zero).
+    /// The address of the region of register `index`; `None` if it does not answer (decoding off, not in D0, address zero).
     #[must_use]
     pub fn bar(&self, index: usize) -> Option<u64> {
         let enabled = match self.bar_kind(index)?.space() {
@@ -229,7 +229,7 @@ impl Function {
         self.bar_address(index).filter(|&address| enabled && awake && address != 0)
     }
 
-    /// The address that the option ROM answers at: `None` if it does not answer.
+    /// The address of the option ROM; `None` if it does not answer.
     #[must_use]
     pub fn rom(&self) -> Option<u64> {
         let size = self.layout.rom_size?;
@@ -239,7 +239,7 @@ impl Function {
         (answers && address != 0).then_some(address)
     }
 
-    /// Which region `address` falls into, if it is decoded: a register's, or the ROM's ([`ROM_BAR`]).
+    /// The decoded region that contains `address`: a register's, or the ROM's ([`ROM_BAR`]).
     #[must_use]
     pub fn bar_of(&self, space: Space, address: u64) -> Option<Hit> {
         for index in 0..self.layout.bars.len() {
@@ -259,7 +259,7 @@ impl Function {
         self.read16(r::COMMAND)
     }
 
-    /// A state that the function lacks cannot be entered: the write is taken, the state stays (PCI PM 1.2 §3.2.4).
+    /// A missing power state cannot be entered: the write is accepted, but the state stays (PCI PM 1.2 §3.2.4).
     fn refuse_missing_power_state(&mut self, before: PowerState) {
         let Some(at) = self.layout.power else { return };
         let capabilities = self.read16(at + 2);
@@ -331,7 +331,7 @@ impl Function {
         u64::from_le_bytes(self.read(at))
     }
 
-    /// Stores past the masks: for bits that this crate itself keeps.
+    /// Stores regardless of the masks: for bits that this crate itself keeps.
     pub(crate) fn store16(&mut self, at: usize, value: u16) {
         if let Some(bytes) = self.bytes.get_mut(at..).and_then(|bytes| bytes.first_chunk_mut()) {
             *bytes = value.to_le_bytes();

@@ -1,11 +1,11 @@
-//! How a function interrupts: the line, MSI (PCI 3.0 §6.8.1) or MSI-X (§6.8.2). What waits for a mask of theirs to be lifted is the
-//! transport's.
+//! Interrupts of a function: the line, MSI (PCI 3.0 §6.8.1) or MSI-X (§6.8.2). The transport keeps messages that are pending because their
+//! vector is masked.
 
 use crate::function::{Function, PowerState};
 use crate::msix::Msix;
 use crate::registers as r;
 
-/// The way of interrupting that is in effect.
+/// The interrupt mode in effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// None: no pin, or INTx is disabled and no messages are enabled.
@@ -18,20 +18,20 @@ pub enum Mode {
     Msix,
 }
 
-/// What MSI is programmed to, while it is enabled.
+/// Settings of MSI while it is enabled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MsiState {
-    /// Where messages are written.
+    /// Address of the messages.
     pub address: u64,
-    /// What is written, the vector's bits replaced.
+    /// Data of the messages; the vector's bits are replaced.
     pub data: u16,
-    /// Vectors that software enabled: a power of two, never more than offered.
+    /// Vectors that software enabled: a power of two, at most the offered number.
     pub vectors: u8,
     /// Masked vectors; zero if the function has no masks.
     pub mask: u32,
 }
 
-/// Which part of MSI-X an access to a base address register's region falls into, with the offset there.
+/// The part of MSI-X that an access to a BAR's region hits, with the offset in that part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Window {
     /// The table.
@@ -41,7 +41,7 @@ pub enum Window {
 }
 
 impl Function {
-    /// The way of interrupting that is in effect. MSI-X wins over MSI: enabling both is undefined (§6.8).
+    /// The interrupt mode in effect. MSI-X takes precedence over MSI: enabling both is undefined (§6.8).
     #[must_use]
     pub fn mode(&self) -> Mode {
         if self.msix_enabled() {
@@ -55,7 +55,7 @@ impl Function {
         }
     }
 
-    /// Sets the line to what the device's causes say. The status bit follows; the answer is whether INTx is asserted for the
+    /// Sets the line to the level of the device's causes. The status bit follows; the result is whether INTx is asserted for the
     /// platform ([`Function::intx_asserted`]).
     pub fn set_intx(&mut self, level: bool) -> bool {
         let bits = if level && self.layout.has_pin { r::STATUS_INTERRUPT } else { 0 };
@@ -64,7 +64,7 @@ impl Function {
         self.intx_asserted()
     }
 
-    /// What [`Function::set_intx`] set last: the causes' level, whatever masks it.
+    /// The last level from [`Function::set_intx`]: that of the causes, masked or not.
     #[must_use]
     pub fn intx_level(&self) -> bool {
         self.read16(r::STATUS) & r::STATUS_INTERRUPT != 0
@@ -76,12 +76,12 @@ impl Function {
         self.intx_level() && self.mode() == Mode::Intx && self.power_state() == PowerState::D0
     }
 
-    /// How many MSI vectors it can have, whatever the guest has enabled; 0 without the capability.
+    /// Number of MSI vectors offered, whatever the guest has enabled; 0 without the capability.
     pub fn msi_vectors(&self) -> u8 {
         self.layout.msi.map_or(0, |place| place.vectors)
     }
 
-    /// What MSI is programmed to; `None` while it is disabled, or if there is none.
+    /// Settings of MSI; `None` while it is disabled, or if there is none.
     #[must_use]
     pub fn msi(&self) -> Option<MsiState> {
         let place = self.layout.msi?;
@@ -122,13 +122,13 @@ impl Function {
         self.msix.as_ref()
     }
 
-    /// The MSI-X table, to write to it.
+    /// The MSI-X table, mutable.
     #[must_use]
     pub fn msix_mut(&mut self) -> Option<&mut Msix> {
         self.msix.as_mut()
     }
 
-    /// Which part of MSI-X lies at `offset` of base address register `bar`.
+    /// The part of MSI-X at `offset` of base address register `bar`.
     #[must_use]
     pub fn window(&self, bar: usize, offset: u64) -> Option<Window> {
         let (_, msix) = self.layout.msix?;
@@ -145,8 +145,8 @@ impl Function {
         self.layout.msix.map_or(0, |(at, _)| self.read16(at + r::MSIX_CONTROL))
     }
 
-    /// Software may enable no more vectors than are offered (§6.8.1.3), and what it reads back says how many it has: as many as are
-    /// offered, if it asks for more. QEMU's devices do the same (hw/pci/msi.c, msi_write_config).
+    /// Software may enable at most the offered number of vectors (§6.8.1.3). If it requests more, it reads back the offered number.
+    /// QEMU's devices do the same (hw/pci/msi.c, msi_write_config).
     pub(crate) fn clamp_vectors(&mut self) {
         let Some(place) = self.layout.msi else { return };
         let control = self.read16(place.at + r::MSI_CONTROL);

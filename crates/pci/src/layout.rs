@@ -1,10 +1,10 @@
-//! What a function is made of.
+//! Structure of a function.
 
 use crate::bar::Bar;
 use crate::capability::MsixCapability;
 use crate::cells::Byte;
 
-/// Where the MSI capability lies, and what it can do.
+/// Offset of the MSI capability, and its properties.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MsiPlace {
     pub(crate) at: usize,
@@ -12,7 +12,7 @@ pub(crate) struct MsiPlace {
     pub(crate) maskable: bool,
 }
 
-/// What a function is made of: fixed once built.
+/// Structure of a function: fixed once built.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     pub(crate) bytes: Box<[Byte]>,

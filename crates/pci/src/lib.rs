@@ -1,8 +1,8 @@
 //! PCI configuration space, capabilities, base addresses, MSI and MSI-X of one virtual function: pure state, no clock, no file descriptor.
 //!
-//! A [`Function`] is built once ([`Function::builder`]) and then answers configuration accesses of any width and alignment. What a
-//! write did comes back as [`Changes`]. Every bit's behaviour is data:
-//! a [`Byte`] per byte of the space says what it resets to, what software may write, what writing one clears, and what the device owns.
+//! A [`Function`] is built once ([`Function::builder`]) and then answers configuration accesses of any width and alignment. A write returns
+//! its [`Changes`]. The behaviour of every bit is data: a [`Byte`] per byte of the space contains the reset value, the bits that software
+//! may write, those that it clears by writing one, and those that the device owns.
 //!
 //! Follows PCI Local Bus 3.0 §6, PCI Bus Power Management 1.2 §3, PCI Express Base 4.0 §7, PCI Firmware 3.0 §5.1.
 //!

@@ -1,5 +1,5 @@
-//! The MSI-X table and its pending-bit array (PCI 3.0 §6.8.2). A transport whose client keeps the table itself holds masks and what is
-//! pending: the bits of the array are zero here.
+//! The MSI-X table and its pending-bit array (PCI 3.0 §6.8.2). If the transport's client keeps the table, the client holds the masks and
+//! the pending bits: the bits of the array are zero here.
 
 use crate::cells::offsets;
 use crate::registers as r;
@@ -30,7 +30,7 @@ impl Entry {
     }
 }
 
-/// An MSI-X table, and its pending-bit array, of which no bit is ever set.
+/// An MSI-X table, and its pending-bit array, whose bits are never set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Msix {
     entries: Box<[Entry]>,
@@ -44,7 +44,7 @@ impl Msix {
         Self { entries: vec![Entry::RESET; usize::from(vectors)].into_boxed_slice() }
     }
 
-    /// Back to what [`Msix::new`] made.
+    /// Returns to the state after [`Msix::new`].
     pub fn reset(&mut self) {
         let Self { entries } = self;
         entries.fill(Entry::RESET);
@@ -69,7 +69,7 @@ impl Msix {
         8 * self.entries.len().div_ceil(64) as u64
     }
 
-    /// Reads the table, at any offset and width; beyond it are ones.
+    /// Reads the table, at any offset and width; bytes beyond it are ones.
     pub fn read_table(&self, offset: u64, data: &mut [u8]) {
         for (at, byte) in offsets(offset).zip(data) {
             let entry = self.entry_index(at).and_then(|index| self.entries.get(index));
@@ -77,7 +77,7 @@ impl Msix {
         }
     }
 
-    /// Writes the table, at any offset and width; beyond it nothing happens.
+    /// Writes the table, at any offset and width; writes beyond it are ignored.
     pub fn write_table(&mut self, offset: u64, data: &[u8]) {
         for (at, &byte) in offsets(offset).zip(data) {
             let Some(entry) = self.entry_index(at).and_then(|index| self.entries.get_mut(index)) else {
@@ -89,7 +89,7 @@ impl Msix {
         }
     }
 
-    /// Reads the pending-bit array, at any offset and width; beyond it are ones. It ignores writes, so that there is no `write_pba`.
+    /// Reads the pending-bit array, at any offset and width; bytes beyond it are ones. The array ignores writes, so there is no `write_pba`.
     pub fn read_pba(&self, offset: u64, data: &mut [u8]) {
         for (at, byte) in offsets(offset).zip(data) {
             *byte = if at < self.pba_size() { 0 } else { 0xff };
@@ -112,7 +112,7 @@ impl Msix {
         entries.iter().flat_map(|entry| entry.to_bytes()).collect()
     }
 
-    /// Takes bytes that [`Msix::check`] has found good.
+    /// Restores bytes that [`Msix::check`] has accepted.
     pub(crate) fn restore(&mut self, table: &[u8]) {
         let (chunks, _) = table.as_chunks();
         for (entry, bytes) in self.entries.iter_mut().zip(chunks) {
@@ -120,7 +120,7 @@ impl Msix {
         }
     }
 
-    /// What is wrong with saved bytes, if anything.
+    /// The fault in saved bytes, if there is one.
     pub(crate) fn check(&self, table: &[u8]) -> Result<(), &'static str> {
         if table.len() != self.entries.len() * r::MSIX_ENTRY {
             return Err("MSI-X table size");

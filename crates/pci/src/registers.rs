@@ -37,9 +37,9 @@ pub const INTERRUPT_PIN: usize = 0x3d;
 pub const MIN_GRANT: usize = 0x3e;
 /// Maximum latency, in quarters of a microsecond.
 pub const MAX_LATENCY: usize = 0x3f;
-/// Where capabilities may begin.
+/// Lowest offset of a capability.
 pub const FIRST_CAPABILITY: usize = 0x40;
-/// Where extended capabilities begin.
+/// Offset of the first extended capability.
 pub const FIRST_EXTENDED: usize = 0x100;
 
 /// Command: answer I/O accesses.
@@ -63,7 +63,7 @@ pub const STATUS_INTERRUPT: u16 = 0x0008;
 pub const STATUS_CAPABILITIES: u16 = 0x0010;
 /// Status: the error bits, each cleared by writing one.
 pub const STATUS_ERRORS: u16 = 0xf900;
-/// Status: what a device fixes once and for all: 66 MHz, fast back-to-back, DEVSEL timing.
+/// Status: fixed by the device: 66 MHz, fast back-to-back, DEVSEL timing.
 pub const STATUS_FIXED: u16 = 0x06e0;
 
 /// Capability ID: power management.
@@ -133,7 +133,7 @@ pub const EXPRESS_FLR: u32 = 1 << 28;
 /// PCI Express device control: start a function level reset; reads zero.
 pub const EXPRESS_START_FLR: u16 = 0x8000;
 
-/// The name of the register that `offset` lies in, for messages to people.
+/// The name of the register at `offset`, for messages to people.
 #[must_use]
 pub fn name(offset: usize) -> &'static str {
     match offset {

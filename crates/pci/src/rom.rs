@@ -1,6 +1,6 @@
-//! An option ROM's image (PCI Firmware 3.0 §5.1, PCI 3.0 §6.3): checked when it is taken, so that a guest's firmware finds what it expects.
+//! An option ROM's image (PCI Firmware 3.0 §5.1, PCI 3.0 §6.3). It is checked when it is loaded, so that a guest's firmware accepts it.
 
-/// Why an image is no option ROM for the device.
+/// Reasons why an image is no option ROM for the device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RomError {
     /// Too short for a header, or over 16 MiB.
@@ -12,7 +12,7 @@ pub enum RomError {
     /// The image's data structure is not where its header says.
     #[error("no PCI option ROM: the image at {0:#x} has no PCIR structure")]
     DataStructure(usize),
-    /// An image says it is longer than the file, or has no length.
+    /// An image's length is more than the file has, or zero.
     #[error("option ROM: the image at {0:#x} says it has {1} bytes, and the file ends before")]
     Length(usize, usize),
     /// The ROM is for other hardware.
@@ -25,7 +25,7 @@ pub enum RomError {
     },
 }
 
-/// Where an image lies in the file, and where its PCI data structure.
+/// Offsets in the file of an image and of its PCI data structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Image {
     start: usize,
@@ -34,7 +34,7 @@ struct Image {
     code_type: u8,
 }
 
-/// A checked option ROM, filled up with ones to a power of two.
+/// A checked option ROM, padded with ones to a power of two.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rom {
     bytes: Vec<u8>,
@@ -50,7 +50,7 @@ impl Rom {
     /// Takes a file's bytes, checking each image of the chain.
     ///
     /// # Errors
-    /// What is wrong with the first image that is wrong.
+    /// The fault of the first invalid image.
     pub fn new(mut bytes: Vec<u8>) -> Result<Self, RomError> {
         if bytes.len() < 32 || bytes.len() > LARGEST {
             return Err(RomError::Size(bytes.len()));
@@ -77,7 +77,7 @@ impl Rom {
     /// Whether the ROM is for that device: by the first image's IDs, or its list of further devices.
     ///
     /// # Errors
-    /// Whom it is for.
+    /// The device that the ROM is for.
     pub fn expect(&self, vendor: u16, device: u16) -> Result<(), RomError> {
         let (its_vendor, its_device) = self.ids();
         let listed = self.images.first().is_some_and(|image| image.lists(&self.bytes, device));
@@ -87,7 +87,7 @@ impl Rom {
         Err(RomError::Ids { vendor: its_vendor, device: its_device })
     }
 
-    /// Puts another device's IDs into every image. Where an image has a checksum (PC-compatible ones), byte 6 takes up the difference, as
+    /// Puts another device's IDs into every image. In images with a checksum (PC-compatible ones), byte 6 compensates the difference;
     /// iPXE's and QEMU's ROMs reserve it for that.
     pub fn patch_ids(&mut self, vendor: u16, device: u16) {
         for image in &self.images {
@@ -103,7 +103,7 @@ impl Rom {
         }
     }
 
-    /// Reads the region; beyond it are ones.
+    /// Reads the region; bytes beyond it are ones.
     pub fn read(&self, offset: u64, data: &mut [u8]) {
         data.fill(0xff);
         let from = usize::try_from(offset).ok().and_then(|offset| self.bytes.get(offset..));
@@ -119,7 +119,7 @@ impl Image {
         (at(self.pcir + 4), at(self.pcir + 6))
     }
 
-    /// The device list of revision 3: 16-bit IDs up to a zero, at an offset from the data structure.
+    /// Whether the device list of revision 3 has the device: 16-bit IDs up to a zero, at an offset from the data structure.
     fn lists(&self, bytes: &[u8], device: u16) -> bool {
         let list = word(bytes, self.pcir + 8).unwrap_or(0);
         let revision = bytes.get(self.pcir + 12).copied().unwrap_or(0);
@@ -138,7 +138,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..)?.first_chunk().map(|two| u16::from_le_bytes(*two))
 }
 
-/// Walks the chain of images: each says how long it is and whether it is the last.
+/// Walks the chain of images. Each contains its length and a mark of the last one.
 fn images(bytes: &[u8]) -> Result<Vec<Image>, RomError> {
     let mut found = Vec::new();
     let mut start = 0;

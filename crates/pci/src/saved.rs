@@ -1,10 +1,10 @@
-//! A function's state as plain data, and as bytes with a version; validated before it is taken.
+//! A function's state as plain data, and as bytes with a version; validated before it is restored.
 
 use crate::function::Function;
 use crate::msix::Msix;
 use crate::registers as r;
 
-/// The state of a [`Function`]: everything that a guest or device can have changed.
+/// The state of a [`Function`]: everything that a guest or the device can change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Saved {
     /// Configuration space, 256 or 4096 bytes; the INTx level is in its status register.
@@ -13,13 +13,13 @@ pub struct Saved {
     pub msix_table: Option<Vec<u8>>,
 }
 
-/// Why saved state was not taken.
+/// Reasons why saved state was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SavedError {
     /// The bytes do not begin with the mark of a saved function.
     #[error("this is not a saved PCI function")]
     Mark,
-    /// Saved by a version that this one does not know.
+    /// The version is unknown to this program.
     #[error("saved in version {0}; this program reads version 1")]
     Version(u16),
     /// The bytes end in the middle of a field.
@@ -28,7 +28,7 @@ pub enum SavedError {
     /// There are more bytes than fields.
     #[error("{0} bytes after the end of a saved PCI function")]
     Long(usize),
-    /// The space has another size than this function's.
+    /// The size of the space differs from this function's.
     #[error("configuration space of {saved} bytes; this function's has {here}")]
     Size {
         /// Bytes saved.
@@ -41,39 +41,39 @@ pub enum SavedError {
         "configuration byte {offset:#05x} ({name}) is {saved:#04x}; here its read-only bits are those of {here:#04x}"
     )]
     ReadOnly {
-        /// Which byte.
+        /// Offset of the byte.
         offset: usize,
-        /// Which register that is.
+        /// Name of the register that contains it.
         name: &'static str,
         /// The byte that was saved.
         saved: u8,
         /// The byte after reset here.
         here: u8,
     },
-    /// A field has a value that cannot come about here.
+    /// A field has a value that is impossible here.
     #[error("{0} cannot be as saved")]
     Field(&'static str),
 }
 
 const MARK: [u8; 4] = *b"NPCI";
 const VERSION: u16 = 1;
-/// Messages that are pending are the transport's: their places are empty.
+/// The transport keeps pending messages: their fields are empty here.
 const NOTHING_PENDING: u32 = 0;
 
-/// Words of 64 bits that have a bit for each vector.
+/// Number of 64-bit words with a bit for each vector.
 fn words(vectors: usize) -> usize {
     vectors.div_ceil(64)
 }
 
 impl Function {
-    /// Everything that a guest or the device can have changed.
+    /// Everything that a guest or the device can change.
     #[must_use]
     pub fn save(&self) -> Saved {
         let Self { layout: _, bytes, msix } = self;
         Saved { bytes: bytes.to_vec(), msix_table: msix.as_ref().map(Msix::save) }
     }
 
-    /// Takes saved state, if it can be this function's; otherwise nothing changes.
+    /// Restores saved state, if it fits this function; otherwise nothing changes.
     ///
     /// # Errors
     /// The first field that is wrong.
@@ -117,11 +117,11 @@ impl Function {
 }
 
 impl Saved {
-    /// Takes No_Soft_Reset out of the power management capability, if there is one: for the state of a function that had it once.
+    /// Clears No_Soft_Reset in the power management capability, if there is one: for the state of a function that once had the bit.
     pub fn promise_nothing_over_d3hot(&mut self) {
         let byte = |bytes: &[u8], at: usize| bytes.get(at).map_or(0, |byte| usize::from(*byte));
         let mut at = byte(&self.bytes, r::CAPABILITIES);
-        // A list that goes round in circles ends, too.
+        // Bounded: a list with a loop ends too.
         for _ in 0..r::SPACE / 4 {
             if at == 0 || byte(&self.bytes, at) == usize::from(r::ID_POWER) {
                 break;
@@ -135,14 +135,14 @@ impl Saved {
         }
     }
 
-    /// As bytes: mark, version, then each field with its length, little-endian.
+    /// The state as bytes: mark, version, then each field with its length, little-endian.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let Self { bytes, msix_table } = self;
         let mut out = Vec::with_capacity(bytes.len() + 64);
         out.extend(MARK);
         out.extend(VERSION.to_le_bytes());
-        // Lengths are bounded where states are made: 4096 bytes, 2048 vectors.
+        // The lengths are bounded: 4096 bytes, 2048 vectors.
         out.extend((bytes.len() as u32).to_le_bytes());
         out.extend(bytes);
         out.extend(NOTHING_PENDING.to_le_bytes());
@@ -153,10 +153,10 @@ impl Saved {
         out
     }
 
-    /// Reads what [`Saved::to_bytes`] wrote. Whether it fits a function is for [`Function::restore`] to say.
+    /// Reads bytes that [`Saved::to_bytes`] wrote. [`Function::restore`] checks whether they fit a function.
     ///
     /// # Errors
-    /// Another mark or version, a length that cannot be, too few bytes or too many.
+    /// Another mark or version, an impossible length, too few bytes or too many.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, SavedError> {
         let mut rest = Rest(bytes);
         if rest.array("mark").map_err(|_| SavedError::Mark)? != MARK {

@@ -1,4 +1,4 @@
-//! Real devices: how they are described to the builder, and dumps of their configuration space, each with where it is from.
+//! Real devices: their descriptions for the builder, and dumps of their configuration space, each with its source.
 
 use nicety_pci::{Bar, Capability, Express, ExpressKind, Function, Identity, Msi, MsixCapability, Pin, Power};
 
@@ -58,7 +58,7 @@ e0: 03 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
 180: 01 00 00 00 04 00 84 d2 00 00 00 00 00 00 00 00
 190: 04 00 86 d2 00 00 00 00 00 00 00 00 00 00 00 00";
 
-/// The bytes of a dump; rows that it leaves out are zero.
+/// The bytes of a dump; omitted rows are zero.
 pub fn parse(dump: &str, size: usize) -> Vec<u8> {
     let mut bytes = vec![0; size];
     for line in dump.lines().filter(|line| !line.is_empty()) {
@@ -180,7 +180,7 @@ pub fn intel_82576() -> Function {
         .expect("the 82576 can be described")
 }
 
-/// All of the above, with a name.
+/// All of the devices above, with their names.
 pub fn all() -> Vec<(&'static str, Function)> {
     vec![
         ("82574L", vmware_82574l()),

@@ -1,4 +1,4 @@
-//! What an operating system finds: dumps of real devices, and the capability list as Linux walks it.
+//! An operating system's enumeration: dumps of real devices, and the capability list as Linux walks it.
 
 use nicety_pci::{Bar, BuildError, Capability, Changes, Express, Function, Identity, Msi, MsixCapability, Pin};
 
@@ -18,7 +18,7 @@ fn write16(function: &mut Function, offset: u64, value: u16) -> Changes {
     function.config_write(offset, &value.to_le_bytes())
 }
 
-/// Compares with the dump byte for byte and says where they part.
+/// Compares with the dump byte for byte and reports the first difference.
 fn agrees(function: &Function, dump: &str, size: usize) {
     let (here, there) = (bytes_of(function, size), devices::parse(dump, size));
     for (offset, (here, there)) in here.iter().zip(&there).enumerate() {
@@ -82,13 +82,13 @@ fn a_82576_looks_as_lspci_dumps_it_extended_capabilities_included() {
     let _ = write16(&mut function, 0xb0, 0x0042);
     function.device_write(0xaa, &[0x09]);
     let mut here = bytes_of(&function, 0x480);
-    // The real one is one of two functions, and has VPD at 0xe0 that its list leaves out.
+    // The real device is one of two functions, and has VPD at 0xe0 that is not in its list.
     (here[0x0e], here[0xe0]) = (0x80, 0x03);
     assert_eq!(here, devices::parse(devices::INTEL_82576, 0x480));
     assert!(bytes_of(&function, 4096)[0x480..].iter().all(|&byte| byte == 0));
 }
 
-/// As Linux's `__pci_find_next_cap_ttl`: at most 48 steps, none below 0x40.
+/// Walks the list like Linux's `__pci_find_next_cap_ttl`: at most 48 steps, none below 0x40.
 fn walk(function: &Function) -> Vec<(u8, usize)> {
     let space = bytes_of(function, 256);
     let mut found = Vec::new();
@@ -110,7 +110,7 @@ fn walk(function: &Function) -> Vec<(u8, usize)> {
     panic!("the list does not end: {found:?}");
 }
 
-/// As Linux's `pci_find_next_ext_capability`.
+/// Walks the list like Linux's `pci_find_next_ext_capability`.
 fn walk_extended(function: &Function) -> Vec<(u16, usize)> {
     let mut found = Vec::new();
     let mut at = 0x100;

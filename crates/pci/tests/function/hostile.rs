@@ -1,10 +1,10 @@
-//! A guest that writes anything anywhere: nothing panics, and nothing read-only moves.
+//! A guest that writes anything anywhere: nothing panics, and no read-only bit changes.
 
 use nicety_pci::{Function, PowerState};
 
 use crate::devices;
 
-/// Marsaglia's xorshift: the same bytes every run.
+/// Marsaglia's xorshift: the same bytes in every run.
 struct Random(u64);
 
 impl Random {
@@ -19,7 +19,7 @@ impl Random {
         self.next() % bound
     }
 
-    /// Mostly in the space, sometimes around its end, sometimes at the end of numbers.
+    /// Mostly within the space, sometimes around its end, sometimes near the largest number.
     fn offset(&mut self) -> u64 {
         match self.below(16) {
             0 => u64::MAX - self.below(16),

@@ -1,4 +1,4 @@
-//! The crate seen from outside: as an operating system's enumeration, a hostile guest and a table of truth see it.
+//! The crate seen from outside: by an operating system's enumeration, a hostile guest, and a table of known values.
 
 mod devices;
 mod enumeration;

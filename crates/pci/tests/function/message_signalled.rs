@@ -1,4 +1,4 @@
-//! MSI, MSI-X and the line, as configuration space and the table say them.
+//! MSI, MSI-X and the line, as reported by configuration space and the table.
 
 use nicety_pci::{Bar, Capability, Changes, Function, Identity, Mode, Msi, Msix, MsixCapability, Pin, Power, Window};
 

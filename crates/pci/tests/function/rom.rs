@@ -1,4 +1,4 @@
-//! Option ROMs: images put together by hand after PCI Firmware 3.0 §5.1.
+//! Option ROMs: images made by hand after PCI Firmware 3.0 §5.1.
 
 use nicety_pci::{Rom, RomError};
 

@@ -1,4 +1,4 @@
-//! Saved state: what is wrong is named, and nothing wrong is taken.
+//! Saved state: errors are named, and invalid state is refused.
 
 use nicety_pci::{Saved, SavedError};
 

@@ -1,4 +1,4 @@
-//! Sizing as Linux, SeaBIOS and EDK II do it, by every width.
+//! Sizing as Linux, SeaBIOS and EDK II do it, with every access width.
 
 use nicety_pci::{Bar, BarKind, Changes, Function, Hit, Identity, ROM_BAR, Space};
 
@@ -20,7 +20,7 @@ fn write32(function: &mut Function, offset: u64, value: u32, width: usize, rever
     }
 }
 
-/// As Linux's `__pci_read_base` does (drivers/pci/probe.c): decoding off, ones, read back, restore; the lowest bit that is one is the size.
+/// Sizes like Linux's `__pci_read_base` (drivers/pci/probe.c): decoding off, ones, read back, restore; the lowest one bit is the size.
 fn size_as_linux(function: &mut Function, offset: u64, width: usize, reversed: bool) -> (u64, u64) {
     let rom = offset == 0x30;
     let ones = if rom { 0xffff_f800 } else { u32::MAX };
