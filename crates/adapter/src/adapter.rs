@@ -40,19 +40,19 @@ pub struct Progress {
 pub enum Reset {
     /// Power on, for another VM: everything is reset.
     Bus,
-    /// Function-level, D3hot → D0, or as the VMM asks for it: when its VM starts again, and when a guest wakes that was suspended to
-    /// RAM, whose driver goes on.
+    /// Function-level, D3hot → D0, or at the VMM's request: at a restart of its VM, and at the wake-up of a guest that was suspended to
+    /// RAM, whose driver continues.
     Function,
 }
 
-/// What a port tells its adapter. An adapter handles every event: a missing one does not compile.
+/// Events that a port reports to its adapter. An adapter handles every event: a missing one does not compile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The link went up or down.
     Link(bool),
     /// The guest's memory map was replaced: addresses must be translated anew.
     Memory,
-    /// The guest's mapped doorbell page is new, all zeros, or the state behind it is: from now on it must show the register values.
+    /// The guest's mapped doorbell page is new, all zeros, or its device state was replaced: from now on it must show the register values.
     Page,
     /// Its state was restored: signal all due interrupts now, and check the queues without a doorbell.
     Restored,
@@ -69,12 +69,12 @@ pub trait Adapter: Snapshot + Send {
     /// yet. Dropped frames are counted here.
     fn fetch(&mut self, queue: u16, budget: Budget, batch: &mut Batch, cx: &mut Context<'_>) -> Progress;
 
-    /// The packets of `batch` are done: completes their descriptors, and interrupts if the guest wants.
+    /// The packets of `batch` are done: completes their descriptors, and interrupts if the guest enabled that.
     fn complete(&mut self, batch: &Batch, cx: &mut Context<'_>);
 
     /// Puts frames into the guest's buffers. Each is taken, dropped and counted, or refused for lack of room. Once a queue refuses,
-    /// it refuses for the rest of the call; a [held](Frames::held) queue refuses from the start. The adapter remembers nothing: a
-    /// pick says [where it begins](crate::Pick::from), and a refusal where it ended.
+    /// it refuses for the rest of the call; a [held](Frames::held) queue refuses from the start. The adapter keeps no position:
+    /// [`Pick::from`](crate::Pick::from) is the first frame to deliver, and a refusal names the first one not taken.
     fn deliver(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery;
 
     /// Handles an event.
@@ -92,7 +92,7 @@ pub trait Adapter: Snapshot + Send {
     /// Whether the guest's driver has started the device: frames may flow.
     fn is_driven(&self) -> bool;
 
-    /// The features that the guest's driver has enabled, in words for a person ("tso4", "rx-checksum", "mq 4").
+    /// The features that the guest's driver has enabled, in short words for a person ("tso4", "rx-checksum", "mq 4").
     fn features(&self) -> Vec<&'static str>;
 
     /// Whether a queue is stopped because its driver broke it. Queues are numbered as in

@@ -2,7 +2,7 @@
 //!
 //! The head is copied out of guest memory once, and every decision uses that copy. A guest that rewrites its buffer during
 //! transmission changes only its own payload. A VLAN tag in the sender's descriptor is inserted into the private head, so a tag is
-//! always at its place on the wire.
+//! always at its wire position.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ pub enum Checksum {
     Partial {
         /// First byte that is summed.
         start: u16,
-        /// Where the 16-bit result goes.
+        /// Offset of the 16-bit result.
         field: u16,
     },
 }
@@ -76,7 +76,7 @@ impl Segment {
         (mss > 0 && this.frames(len) <= FRAMES_PER_PACKET).then_some(this)
     }
 
-    /// How many frames a packet of `len` bytes becomes.
+    /// Number of frames that a packet of `len` bytes becomes.
     pub fn frames(&self, len: u32) -> u32 {
         len.saturating_sub(u32::from(self.headers)).div_ceil(u32::from(self.mss.max(1))).max(1)
     }
@@ -92,7 +92,7 @@ pub struct Offload {
 }
 
 impl Offload {
-    /// Whether anything of the packet is still to be written.
+    /// Whether any byte of the packet must still be written.
     #[inline]
     pub fn changes_bytes(&self) -> bool {
         self.segment.is_some() || matches!(self.checksum, Checksum::Partial { .. })
@@ -171,7 +171,7 @@ impl Packet {
 #[derive(Debug)]
 pub struct Batch {
     source: Arc<Map>,
-    /// The source of an empty batch: made once, because making it allocates.
+    /// The source of an empty batch: made once, because each new map allocates.
     nothing: Arc<Map>,
     /// The port that the packets come from.
     pub origin: PortId,
@@ -195,7 +195,7 @@ impl Default for Batch {
 }
 
 impl Batch {
-    /// An empty batch, with all the room it will ever have.
+    /// An empty batch, with its whole capacity allocated.
     pub fn new() -> Self {
         let nothing = Map::empty();
         Self {
@@ -213,7 +213,7 @@ impl Batch {
         }
     }
 
-    /// Empties it, to be filled from `source`.
+    /// Empties the batch, to be filled from `source`.
     pub fn start(&mut self, source: &Arc<Map>, origin: PortId, queue: u16) {
         if !Arc::ptr_eq(&self.source, source) {
             self.source = Arc::clone(source);
@@ -222,7 +222,7 @@ impl Batch {
         self.clear();
     }
 
-    /// Empties it, and releases the sender's memory.
+    /// Empties the batch, and releases the sender's memory.
     pub fn release(&mut self) {
         self.source = Arc::clone(&self.nothing);
         self.clear();
@@ -292,8 +292,8 @@ impl Batch {
         self.spans.get(at..at + usize::from(packet.spans)).unwrap_or_default()
     }
 
-    /// Copies a packet's first bytes, as far as there is room, and returns how many: the private head, then the sender's memory, which
-    /// may be read differently later.
+    /// Copies a packet's first bytes, as far as there is room, and returns their number: the private head, then the sender's memory,
+    /// which the sender may change before a later read.
     pub fn copy(&self, packet: &Packet, to: &mut [u8]) -> usize {
         let head = self.head(packet);
         let mut at = head.len().min(to.len());

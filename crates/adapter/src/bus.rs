@@ -1,15 +1,15 @@
-//! The driver's side: how a guest's driver sees an adapter, in process or through a socket.
+//! The driver's side: a guest driver's view of an adapter, in process or through a socket.
 
 use std::sync::Arc;
 
 use nicety_memory::Map;
 
-/// Why an access failed: the device or its server is gone.
+/// An access failed because the device or its server is gone.
 #[derive(Debug, thiserror::Error)]
 #[error("the device does not answer: {0}")]
 pub struct BusError(pub String);
 
-/// How a device interrupts.
+/// Interrupt mode of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InterruptKind {
     /// The INTx line: level-triggered; delivery masks it until it is unmasked.

@@ -9,7 +9,7 @@ use crate::counters::Counters;
 use crate::outbox::Outbox;
 use crate::time::Time;
 
-/// All that an adapter can see and touch during one call.
+/// Everything that an adapter can access during one call.
 #[derive(Debug)]
 pub struct Context<'a> {
     /// The guest's memory as it is now.
@@ -25,7 +25,7 @@ pub struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// How a fetch from a queue that is on ends: with mapped doorbells it is polled, because the guest's next one sends no message.
+    /// The result of a fetch from an enabled queue. With mapped doorbells the queue is polled: the guest's next doorbell causes no event.
     pub fn fetched(&self, progress: Progress) -> Progress {
         Progress { armed: progress.armed && self.page.is_none(), ..progress }
     }

@@ -2,12 +2,12 @@
 
 use nicety_memory::Fault;
 
-/// How many queues are counted separately, each way. vmxnet3 has the most: 32.
+/// Number of queues that are counted separately, per direction. vmxnet3 has the most: 32.
 pub const QUEUES: usize = 32;
 
 macro_rules! reasons {
     ($($(#[$doc:meta])+ $name:ident = $text:literal,)+) => {
-        /// Why a frame was not delivered. Counters, captures and metrics share these.
+        /// Reasons why a frame was not delivered. Counters, captures and metrics share these.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u8)]
         pub enum Reason {
@@ -15,7 +15,7 @@ macro_rules! reasons {
         }
 
         impl Reason {
-            /// All of them, in the order of their counters.
+            /// All reasons, in the order of their counters.
             pub const ALL: &'static [Reason] = &[$(Reason::$name,)+];
 
             /// The name that metrics and `nicety ports` show.
@@ -31,7 +31,7 @@ macro_rules! reasons {
 reasons! {
     /// No VM is attached to the receiver's port, or the port was saved and is stopped.
     NoVm = "no-vm",
-    /// It had to wait, and is larger than the port's whole receive buffer.
+    /// The frame had to wait, and is larger than the port's whole receive buffer.
     NoBuffer = "no-buffer",
     /// The receiver's driver has not enabled receiving.
     ReceiverOff = "receiver-off",
@@ -65,9 +65,9 @@ reasons! {
     Removed = "removed",
     /// Guest memory that is not shared with this process.
     NotShared = "not-shared",
-    /// The receiver's or the sender's port has failed.
+    /// The receiver's or the sender's port failed.
     Failed = "failed",
-    /// The sender's transmit queue is started and disabled: its frames are discarded (vhost-user, SET_VRING_ENABLE).
+    /// The sender's transmit queue is started but disabled: its frames are discarded (vhost-user, SET_VRING_ENABLE).
     QueueOff = "queue-off",
     /// A tag that the sender's port may not send, or a required tag is missing.
     Vlan = "vlan",
@@ -115,19 +115,19 @@ impl From<Fault> for Reason {
     }
 }
 
-/// Frames of one queue, one way.
+/// Frames of one queue in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueCounters {
     /// Packets as the guest sees them: one TSO packet is one.
     pub packets: u64,
-    /// Frames as the wire would see them, after segmentation.
+    /// Frames on the wire, after segmentation.
     pub frames: u64,
     /// Bytes of those packets, without frame check sequences.
     pub bytes: u64,
 }
 
 impl QueueCounters {
-    /// One more packet: `frames` on the wire, `bytes` in all.
+    /// Adds a packet: `frames` on the wire, `bytes` in all.
     #[inline]
     pub fn add(&mut self, frames: u64, bytes: u64) {
         self.add_all(Self { packets: 1, frames, bytes });

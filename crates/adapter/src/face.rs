@@ -24,7 +24,7 @@ impl std::fmt::Debug for Face<'_> {
     }
 }
 
-/// A part of a BAR that a guest may map and write without an exit. Its content changes by itself only as [`PciFace::shown`] says.
+/// A part of a BAR that a guest may map and write without an exit. Its content changes without a write only as [`PciFace::shown`] describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mappable {
     /// The BAR.
@@ -61,14 +61,14 @@ pub trait PciFace {
         Vec::new()
     }
 
-    /// The values of these registers, in the same order, for the guest to read there. False if the adapter itself writes the
+    /// The values of these registers, in the same order, for the guest to read on the page. False if the adapter itself writes the
     /// guest's view into the page ([`Context::page`]).
     fn shown(&self, _words: &mut [u32]) -> bool {
         false
     }
 
     /// An empty part of a BAR, for a device whose driver expects a register write to be complete before its next instruction. A VMM
-    /// that posts writes, as QEMU does, posts none to a device with a mappable part.
+    /// that posts writes, as QEMU does, posts none to a device that has a mappable part.
     fn spare(&self) -> Option<Mappable> {
         None
     }
@@ -97,7 +97,7 @@ pub trait RingFace {
     /// The offered device features (virtio bit numbers; bits up to 127).
     fn features(&self) -> u128;
 
-    /// Sets the driver's features. If they are not a subset of the offer, nothing changes and it is false.
+    /// Sets the driver's features. False, and nothing changes, if they are not a subset of the offer.
     fn take_features(&mut self, features: u128) -> bool;
 
     /// The number of rings, control queue included.
@@ -112,16 +112,16 @@ pub trait RingFace {
     /// Stops a ring; returns its position.
     fn stop(&mut self, ring: u16, cx: &mut Context<'_>) -> u32;
 
-    /// Keeps the state for a successor server in a file, a page per ring, in case this server is killed; `None`: no longer.
+    /// Keeps the state in a file for a successor server, a page per ring, in case this server is killed; `None` ends this.
     fn keep(&mut self, _file: Option<Arc<Map>>) {}
 
-    /// Enables or disables a started ring: a disabled receive ring drops, and of a disabled transmit ring each frame that its driver rings for
-    /// is discarded.
+    /// Enables or disables a started ring. A disabled receive ring drops its frames. A disabled transmit ring discards each frame that its
+    /// driver announces.
     fn enable(&mut self, ring: u16, on: bool, cx: &mut Context<'_>);
 
     /// The driver rang the doorbell.
     fn kick(&mut self, ring: u16, cx: &mut Context<'_>);
 
-    /// Reads the device configuration space. False, with `data` unchanged, if the range is not all within.
+    /// Reads the device configuration space. False, with `data` unchanged, unless the whole range lies within.
     fn config(&self, offset: u32, data: &mut [u8]) -> bool;
 }

@@ -9,7 +9,7 @@ use crate::outbox::Set;
 /// The switch's change to a frame for one receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Edit {
-    /// Nothing.
+    /// No change.
     #[default]
     Keep,
     /// Removes the outer VLAN tag, if there is one.
@@ -26,8 +26,8 @@ pub enum Edit {
 pub struct Pick {
     /// Index in the batch.
     pub packet: u16,
-    /// The first frame to deliver of those the packet is [segmented](crate::Offload::segment) into; the ones before it were
-    /// delivered. 0 for a packet of one frame.
+    /// The first frame to deliver, of the frames that the packet is [segmented](crate::Offload::segment) into; earlier ones were
+    /// delivered before. 0 for a packet of one frame.
     pub from: u16,
     /// The edit.
     pub edit: Edit,
@@ -88,7 +88,7 @@ pub struct Refusal {
     pub from: u16,
 }
 
-/// The fate of the picks: those not refused were taken, or dropped and counted by the receiver.
+/// The fate of the picks: all that are not refused were taken, or dropped and counted by the receiver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Delivery {
     refused: u64,
@@ -103,15 +103,15 @@ impl Delivery {
         this
     }
 
-    /// Marks a pick as refused by a queue that has taken its frames before `from`. It is offered again from there when the queue
+    /// Marks a pick as refused. The queue has taken the pick's frames before `from`; the rest is offered again when the queue
     /// [has room](crate::Outbox::room).
     pub fn refuse(&mut self, pick: usize, queue: u16, from: u32) {
         const { assert!(PACKETS <= 64 && crate::FRAMES_PER_PACKET <= u16::MAX as u32) }
         let bit = 1u64.checked_shl(pick as u32).unwrap_or(0);
         if self.refused & bit == 0 && bit != 0 {
             self.refused |= bit;
-            let _full_only_if_a_pick_were_refused_twice =
-                self.refusals.try_push(Refusal { pick: pick as u8, queue: queue as u8, from: from as u16 });
+            // Full only if a pick were refused twice.
+            let _pushed = self.refusals.try_push(Refusal { pick: pick as u8, queue: queue as u8, from: from as u16 });
         }
     }
 

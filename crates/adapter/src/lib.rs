@@ -1,4 +1,4 @@
-//! The seam: an adapter's interfaces to the switch, to a transport, and to its driver.
+//! The interfaces of an adapter: to the switch, to a transport, and to its driver.
 //!
 //! Everything here is synchronous and plain: no thread, lock, clock or file descriptor, and no allocation in the data path. Time is
 //! a parameter. The same calls give the same results, in a daemon, in a seeded simulation and in a replay.
@@ -14,7 +14,7 @@
 //! - [`Frames`] and [`Unfolded`]: the same frames in the form for one receiver.
 //! - [`Outbox`]: an adapter's requests to the port: work, room, a wake-up, interrupts.
 //! - [`interrupts`]: a device's causes, masks, vectors and throttles, as a value.
-//! - [`Stall`]: a queue that its driver broke, and why.
+//! - [`Stall`]: a queue that its driver broke, and the reason.
 //! - [`Counters`] and [`Reason`]: every frame is delivered, or dropped and counted with a reason.
 //! - [`bank`]: a device's registers as data, and their values.
 //! - [`trace`]: a driver's accesses to a device, as text.

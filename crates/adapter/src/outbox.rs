@@ -7,7 +7,7 @@ use crate::time::Time;
 pub struct Set(u128);
 
 impl Set {
-    /// Members are below this number.
+    /// All members are below this number.
     pub const NUMBERS: u16 = 128;
 
     /// Adds a number below 128; larger ones are ignored.
@@ -35,7 +35,7 @@ impl Set {
         self.0.count_ones()
     }
 
-    /// Adds all of another's.
+    /// Adds all members of another set.
     pub fn extend(&mut self, other: Set) {
         self.0 |= other.0;
     }
@@ -73,11 +73,11 @@ pub struct Outbox {
     pub room: Set,
     /// Interrupt messages to send: MSI or MSI-X vectors, or a ring's call.
     pub messages: Set,
-    /// Queues that have just broken; [`stall`](crate::Adapter::stall) says why. Receive queue n has number 2n, transmit queue n has
-    /// 2n + 1, as virtio-net's rings.
+    /// Queues that have just broken; [`stall`](crate::Adapter::stall) gives the reason. Receive queue n has number 2n, transmit queue n
+    /// has 2n + 1, as virtio-net's rings.
     pub stalled: Set,
-    /// Descriptors read beyond the usual number for the frames carried: work that the frames' bytes do not show. The port is
-    /// charged for them.
+    /// Descriptors read beyond the usual number for the carried frames. The frames' bytes do not show this work, so the port is
+    /// charged for it.
     pub excess: u32,
     /// The new level of the INTx line, if it changed.
     pub line: Option<bool>,

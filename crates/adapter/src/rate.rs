@@ -1,4 +1,4 @@
-//! Rates as a person writes them, the token bucket that enforces one, and a port's traffic shape made of two buckets.
+//! Rates in a person's notation, the token bucket that enforces one, and a port's traffic shape made of two buckets.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,9 +10,9 @@ const UNITS: [(&str, u64); 5] =
 /// The highest rate.
 const MOST: u64 = 10_000_000_000_000;
 
-/// How long tokens gather before a waiting port is woken.
+/// Tokens gather for this long before a waiting port is woken.
 const GATHER_NS: u64 = 200_000;
-/// How late a waiting port may wake without losing tokens, and how long it may spend them.
+/// A waiting port may wake this late without losing tokens, and may spend them for as long.
 const LATE_MOST_NS: u64 = 50_000_000;
 
 /// Bits per second of frames, their Ethernet headers included; from 1 bit/s to 10 Tbit/s.
@@ -26,16 +26,16 @@ const LATE_MOST_NS: u64 = 50_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rate(u64);
 
-/// Why a text is not a rate.
+/// Reasons why a text is not a rate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RateError {
-    /// Not a number and a unit.
+    /// The text is not a number with a unit.
     #[error(
         "`{text}` is no rate: write a number and bit/s, kbit/s, Mbit/s, Gbit/s or Tbit/s, such as 100Mbit/s or 2.5Gbit/s; at \
          most 10Tbit/s{meant}"
     )]
     Form {
-        /// What was written.
+        /// The text.
         text: String,
         /// `; did you mean "100Mbit/s"?`, or nothing.
         meant: String,
@@ -49,12 +49,12 @@ pub enum RateError {
 }
 
 /// The unit that a misspelling probably means. Units of bytes are not corrected.
-fn meant(number: &str, unit: &str) -> String {
+fn suggestion(number: &str, unit: &str) -> String {
     let same = |name: &str| {
         let prefix = name.trim_end_matches("bit/s");
         [name.to_owned(), format!("{prefix}bit"), format!("{prefix}bps")]
             .iter()
-            .any(|way| way.eq_ignore_ascii_case(unit))
+            .any(|spelling| spelling.eq_ignore_ascii_case(unit))
     };
     match UNITS.iter().find(|(name, _)| same(name)) {
         Some((name, _)) if !number.is_empty() => format!("; did you mean \"{number}{name}\"?"),
@@ -85,7 +85,7 @@ impl FromStr for Rate {
         let (number, unit) = trimmed.split_at(at);
         let unit = unit.trim_start();
         let known = UNITS.iter().find(|(name, _)| *name == unit);
-        let &(_, scale) = known.ok_or_else(|| form(meant(number, unit)))?;
+        let &(_, scale) = known.ok_or_else(|| form(suggestion(number, unit)))?;
         let (whole, part) = number.split_once('.').unwrap_or((number, ""));
         let dot_alone = number.contains('.') && part.is_empty();
         if whole.is_empty() || dot_alone || part.len() > 12 {
@@ -130,7 +130,7 @@ pub struct Bucket {
     rate: Rate,
     burst_ns: u64,
     full_at: Time,
-    /// Extra tokens beyond the burst, for a port that was woken late because its CPU was busy; and until when they count.
+    /// Extra tokens beyond the burst, for a port that was woken late because its CPU was busy, and the time at which they expire.
     late_ns: u64,
     late_until: Time,
     /// The rest below a nanosecond: bits × 10⁹ modulo the rate.
@@ -150,7 +150,7 @@ impl Bucket {
         self.full_at.0.saturating_sub(now.0) < self.burst_ns
     }
 
-    /// When to try again: not for each packet, but when there are tokens for a few.
+    /// The next time to try: not for each packet, but when there are tokens for a few.
     pub fn ready_at(&self) -> Time {
         let first = self.full_at.0.saturating_sub(self.burst_ns).saturating_add(1);
         Time(first.saturating_add(GATHER_NS.min(self.burst_ns / 2)))
@@ -162,14 +162,14 @@ impl Bucket {
         self.late_until = now.after_ns(LATE_MOST_NS);
     }
 
-    /// The earliest time at which it was full; tokens since then have overflowed.
-    fn brim(&self, now: Time) -> Time {
+    /// The earliest time at which the bucket was full; later tokens have overflowed.
+    fn full_since(&self, now: Time) -> Time {
         Time(now.0.saturating_sub(if now < self.late_until { self.late_ns } else { 0 }))
     }
 
     /// The remaining tokens in bytes.
     pub fn bytes(&self, now: Time) -> u64 {
-        let full_at = self.full_at.max(self.brim(now)).0;
+        let full_at = self.full_at.max(self.full_since(now)).0;
         let left_ns = self.burst_ns.saturating_add(now.0).saturating_sub(full_at);
         let bytes = u128::from(left_ns) * u128::from(self.rate.0) / 8_000_000_000;
         u64::try_from(bytes).unwrap_or(u64::MAX)
@@ -177,9 +177,9 @@ impl Bucket {
 
     /// Takes the tokens of a packet.
     pub fn charge(&mut self, bytes: u64, now: Time) {
-        let brim = self.brim(now);
-        if self.full_at <= brim {
-            (self.full_at, self.carry) = (brim, 0);
+        let full_since = self.full_since(now);
+        if self.full_at <= full_since {
+            (self.full_at, self.carry) = (full_since, 0);
         }
         let cost = u128::from(bytes) * 8_000_000_000 + u128::from(self.carry);
         let rate = u128::from(self.rate.0);
@@ -217,12 +217,12 @@ impl fmt::Display for Shape {
     }
 }
 
-/// Depth of the peak's own bucket: so a port at its peak is not woken for each frame.
+/// Depth of the peak's own bucket: with it a port at its peak is not woken for each frame.
 pub const PEAK_NS: u64 = 200_000;
 
 /// The buckets of a [`Shape`].
 ///
-/// A packet goes if there is any token, and its whole length is charged once. So in any time `t` at most `burst + average × t` plus
+/// A packet may go if there is any token, and its whole length is charged once. So in any time `t` at most `burst + average × t` plus
 /// one packet go, and at most `peak × (t + PEAK_NS)` plus one packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Shaper {
@@ -249,14 +249,14 @@ impl Shaper {
         self.average.ready(now) && self.peak.as_ref().is_none_or(|peak| peak.ready(now))
     }
 
-    /// When to try again, if it is not ready.
+    /// The next time to try, if it is not ready.
     pub fn ready_at(&self, now: Time) -> Time {
         let unready = |bucket: &Bucket| if bucket.ready(now) { now } else { bucket.ready_at() };
         let peak = self.peak.as_ref().map_or(now, unready);
         unready(&self.average).max(peak)
     }
 
-    /// Bytes that may go now; the packet of the last of them may be completed.
+    /// Bytes that may go now; the packet with the last of them may go whole.
     pub fn bytes(&self, now: Time) -> u64 {
         let peak = self.peak.as_ref().map_or(u64::MAX, |peak| peak.bytes(now));
         self.average.bytes(now).min(peak)
@@ -326,7 +326,7 @@ mod tests {
             assert!(said(text).ends_with(&format!("; did you mean \"{meant}\"?")), "{}", said(text));
             assert!(meant.parse::<Rate>().is_ok());
         }
-        // Eight times as much, and unknown units.
+        // "MB" is eight times as much as "Mbit"; the other units are unknown.
         for text in ["100MB/s", "100MBps/s", "100furlongs", "mbit/s"] {
             assert!(!said(text).contains("did you mean"), "{}", said(text));
         }

@@ -14,10 +14,10 @@ use nicety_memory::Window;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// Why saved state was refused. The adapter is unchanged.
+/// Reasons why saved state was refused. The adapter is unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RestoreError {
-    /// It is another adapter's.
+    /// The state is another adapter's.
     #[error("this is the state of a {found:?}, not of a {wanted:?}")]
     Kind {
         /// The adapter in the state.
@@ -49,7 +49,7 @@ pub trait Snapshot {
     /// own clock: after a restore that clock continues from the time of saving.
     fn save(&self) -> Vec<u8>;
 
-    /// As [`Snapshot::save`], for an adapter with mapped doorbells: the guest's writes to the page, which send no message, are part
+    /// Like [`Snapshot::save`], for an adapter with mapped doorbells: the guest's writes to the page, which cause no event, are part
     /// of the state.
     fn save_mapped(&self, _page: &Window<'_>) -> Vec<u8> {
         self.save()
@@ -107,7 +107,7 @@ pub fn label(saved: &[u8]) -> Result<(&str, u16, &[u8]), RestoreError> {
 /// Takes an adapter's state out of its envelope, and converts an older version.
 ///
 /// # Errors
-/// It is another adapter's, has a version that cannot be read, is damaged, or cannot be converted.
+/// The state is another adapter's, has a version that cannot be read, is damaged, or cannot be converted.
 pub fn decode<T: Version>(kind: &'static str, saved: &[u8]) -> Result<T, RestoreError> {
     let (found, version, state) = label(saved)?;
     if found != kind {

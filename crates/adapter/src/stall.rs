@@ -28,9 +28,9 @@ impl fmt::Display for Queue {
 pub struct Stall {
     /// The queue.
     pub queue: Queue,
-    /// What the driver did wrong: "a chain of descriptors loops".
+    /// The driver's mistake: "a chain of descriptors loops".
     pub why: &'static str,
-    /// How to make the driver restart it: "restart the guest".
+    /// The action that makes the driver restart it: "restart the guest".
     pub cure: &'static str,
 }
 

@@ -10,8 +10,8 @@
 //! line up @1203377
 //! ```
 //! The first lines are the header; then each line is an [`Event`] and its time, in microseconds since the daemon's start. Kept
-//! traces have no times, so that two of them differ only where the drivers did. Text behind a `#` is for the reader. docs/traces.md
-//! describes the format.
+//! traces have no times, so that two of them differ only where the drivers behaved differently. Text behind a `#` is for the reader.
+//! docs/traces.md describes the format.
 
 use std::fmt;
 use std::str::FromStr;
@@ -26,7 +26,7 @@ pub const VALUE_BYTES: usize = 8;
 /// A part of a PCI function that is accessed by offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Region {
-    /// A base address register's, 0 to 5.
+    /// The region of a base address register, 0 to 5.
     Bar(u8),
     /// The option ROM.
     Rom,
@@ -52,11 +52,11 @@ pub struct Access {
 /// A VMM's change of interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IrqChange {
-    /// It masks them.
+    /// The VMM masks them.
     Mask,
-    /// It unmasks them.
+    /// The VMM unmasks them.
     Unmask,
-    /// It connects or disconnects their eventfds.
+    /// The VMM connects or disconnects their eventfds.
     Connect,
 }
 
@@ -71,35 +71,35 @@ pub enum Event {
     Interrupt(u16),
     /// The adapter changed its INTx line.
     Line(bool),
-    /// The VMM changed interrupts of an index (0: INTx, 1: MSI, 2: MSI-X): the first one, and how many.
+    /// The VMM changed interrupts of an index (0: INTx, 1: MSI, 2: MSI-X).
     Irqs {
-        /// Which kind.
+        /// Kind of interrupt.
         index: u32,
-        /// What it did.
+        /// The change.
         change: IrqChange,
-        /// The first.
+        /// The first interrupt.
         start: u32,
-        /// How many.
+        /// Number of interrupts.
         count: u32,
     },
     /// The VMM reset the device.
     Reset,
     /// A VMM connected.
     Connect,
-    /// It disconnected.
+    /// The VMM disconnected.
     Disconnect,
     /// This many events were lost: they came faster than they could be written.
     Lost(u64),
-    /// A comment by the trace's author: what begins here.
+    /// A comment by the trace's author: the title of the next part.
     Mark(String),
 }
 
 /// An event and its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// When, if known.
+    /// The time, if known.
     pub at: Option<Time>,
-    /// What.
+    /// The event.
     pub event: Event,
 }
 
@@ -125,13 +125,13 @@ pub struct Trace {
     pub records: Vec<(usize, Record)>,
 }
 
-/// Why a text is not a trace.
+/// Reasons why a text is not a trace.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
 pub struct TraceError {
-    /// From 1.
+    /// Number of the line, from 1.
     pub line: usize,
-    /// What is wrong there, and what is expected.
+    /// The mistake in that line, and the expected text.
     pub what: String,
 }
 

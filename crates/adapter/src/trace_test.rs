@@ -1,4 +1,4 @@
-//! Traces are read as written; anything else is refused with its line.
+//! Written traces can be read again; other text is refused with its line.
 
 use super::*;
 

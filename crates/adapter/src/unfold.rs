@@ -21,20 +21,20 @@ pub use whole::Whole;
 /// The buffer for edited heads: one on the stack per delivery, used for all its pieces.
 pub type Scratch = ArrayVec<u8, { HEAD_MOST + 16 }>;
 
-/// What a receiver accepts, as configured by its driver.
+/// Forms of frames that a receiver accepts, as configured by its driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wants {
     /// Longest frame in bytes, tags and frame check sequence not counted (1514 for an MTU of 1500).
     pub frame_max: u32,
-    /// TCP over IPv4 may come unsegmented.
+    /// TCP over IPv4 may arrive unsegmented.
     pub tcp4: bool,
-    /// TCP over IPv6 may come unsegmented.
+    /// TCP over IPv6 may arrive unsegmented.
     pub tcp6: bool,
-    /// UDP may come unsegmented.
+    /// UDP may arrive unsegmented.
     pub udp: bool,
     /// A partial checksum may stay partial.
     pub partial: bool,
-    /// An outer VLAN tag of this protocol identifier is removed and [reported separately](Piece::tag); 0: none is.
+    /// An outer VLAN tag of this protocol identifier is removed and [reported separately](Piece::tag); 0: no tag is removed.
     pub strip: u16,
     /// Transport checksums that were not verified must be verified.
     pub verify: bool,
@@ -51,8 +51,8 @@ pub enum Checked {
     Unknown,
 }
 
-/// The part of [`Wants`] that is needed until the end, in one byte. A copy of the struct would read a word that was just written in
-/// parts, which defeats store forwarding: the read would wait until all earlier writes, to cold guest memory too, are done.
+/// The part of [`Wants`] that is needed until the end, in one byte. A copy of the struct would read a whole word that was just written
+/// in parts. That defeats store forwarding: the read would wait for all earlier writes, including those to cold guest memory.
 #[derive(Clone, Copy, Debug)]
 struct Asked(u8);
 
@@ -70,7 +70,7 @@ impl Asked {
     }
 }
 
-/// The change to a frame's VLAN tags: how many outer ones are removed, which one is inserted, and which one is reported separately.
+/// The change to a frame's VLAN tags: the number of outer tags to remove, the tag to insert, and the tag to report separately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Retagging {
     drop: u8,
@@ -102,13 +102,13 @@ impl Retagging {
         self.drop != 0 || self.put.is_some()
     }
 
-    /// How many bytes the head grows.
+    /// Number of bytes by which the head grows.
     fn shift(self) -> i16 {
         4 * (i16::from(self.put.is_some()) - i16::from(self.drop))
     }
 
-    /// Bytes of a frame that has `len` before. One that gets shorter is padded, as senders pad: 802.3's shortest may have been
-    /// tagged.
+    /// Length of a frame that had `len` bytes. A frame that gets shorter is padded, as a sender would: with its tag it may have had
+    /// 802.3's minimum length.
     #[inline]
     fn len(self, len: u32) -> u32 {
         let least = if self.shift() < 0 { FRAME_LEN_MIN as u32 } else { 0 };
@@ -130,7 +130,7 @@ pub struct Unfolded<'a> {
 }
 
 impl<'a> Unfolded<'a> {
-    /// Prepares a pick for a receiver. The error is the drop reason of a packet that it can never take.
+    /// Prepares a pick for a receiver. The error is the drop reason of a packet that the receiver can never take.
     #[inline(always)]
     pub fn new(frames: &Frames<'a>, pick: Pick, wants: Wants) -> Result<Self, Reason> {
         let batch = frames.batch;
@@ -142,12 +142,12 @@ impl<'a> Unfolded<'a> {
         let tags =
             if edited { Retagging::of(batch.head(packet), pick.edit, wants.strip) } else { Retagging::default() };
         let mut this = Self { batch, packet, from: pick.from, tags, wants: Asked::of(&wants), cut: None, kind: None };
-        // Tags do not count towards the limit; parse them only if needed.
+        // Tags do not count towards the limit; they are parsed only if needed.
         let fits = |len: u32| {
             len <= wants.frame_max || len <= wants.frame_max.saturating_add(4 * batch.layout(packet).tag_count() as u32)
         };
         match packet.offload.segment {
-            // A delivery that began in frames continues in frames.
+            // A delivery that began with segmented frames continues with them.
             Some(segment) if pick.from > 0 || !this.passes(&wants, segment) => {
                 let head = batch.head(packet);
                 let kind = segment.kind;
@@ -194,7 +194,7 @@ impl<'a> Unfolded<'a> {
         self.packet
     }
 
-    /// The numbers of the pieces to deliver: all, or those that an earlier delivery has not taken.
+    /// The numbers of the pieces to deliver: all, or those that an earlier delivery did not take.
     #[inline]
     pub fn wanted(&self) -> std::ops::Range<u32> {
         u32::from(self.from)..self.count()

@@ -6,16 +6,16 @@ use crate::counters::Counters;
 use crate::frames::{Delivery, Frames};
 use crate::time::Time;
 
-/// The state of an uplink's peer, in a sentence for a person.
+/// The state of an uplink's peer, as a sentence for a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
-    /// Nothing can pass from now on, and why.
+    /// Nothing can pass from now on, and the reason.
     Vacant(String),
     /// The uplink works again.
     Back(String),
 }
 
-/// Where frames leave and enter the switch. It owns its buffers and file descriptors, and never blocks.
+/// A link through which frames leave and enter the switch. It owns its buffers and file descriptors, and never blocks.
 pub trait Uplink: Send {
     /// Takes received frames into `batch`, which it [starts](Batch::start) with its own memory as the source.
     fn fetch(
@@ -37,13 +37,13 @@ pub trait Uplink: Send {
     /// offered again, which [`wake`](Uplink::wake) then reports.
     fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>>;
 
-    /// When it needs another turn, with refused frames offered again, whatever its descriptor says; a past time means at once. Call
-    /// it after each `fetch` and `deliver`; it is valid until the next.
+    /// The time of its next turn, in which refused frames are offered again, independent of its descriptor; a past time means at once.
+    /// Call it after each `fetch` and `deliver`; the result is valid until the next call of these.
     fn wake(&self) -> Option<Time> {
         None
     }
 
-    /// Why it has no peer, in a sentence for a person. `None` if it has one, or if that is unknown.
+    /// The reason why it has no peer, as a sentence for a person. `None` if it has one, or if that is unknown.
     fn vacant(&self) -> Option<String> {
         None
     }

@@ -1,4 +1,4 @@
-//! Which offloads a batch takes: those that change nothing that a switch judges.
+//! Offloads that a batch accepts: only those that change nothing that the switch judges.
 
 use std::sync::Arc;
 
@@ -70,7 +70,7 @@ fn a_checksum_anywhere_else_in_the_headers_is_refused_and_leaves_the_batch_as_it
     for (offload, taken) in [(partial(14, 24), 0), (partial(34, 50), 1), (partial(0, 10), 1), (Offload::default(), 2)] {
         let mut draft = batch.draft(0).unwrap();
         draft.push(0, frame.len() as u32).unwrap();
-        let _refused_or_not = draft.finish(offload, 7);
+        let _result = draft.finish(offload, 7);
         assert_eq!((batch.len(), batch.bytes()), (taken, taken as u64 * frame.len() as u64));
     }
     assert!(batch.packets().iter().all(|packet| batch.head(packet) == &frame[..128] && packet.cookie == 7));

@@ -1,4 +1,4 @@
-//! Packets as receivers get them: whole, cut, tagged, untagged, with checksums made and verified. smoltcp judges.
+//! Packets in the form that receivers get: whole, segmented, tagged, untagged, with computed and verified checksums. smoltcp checks them.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use smoltcp::wire::{
 
 const PAYLOAD: usize = 5000;
 
-/// A TCP packet built by smoltcp, its checksums whole.
+/// A TCP packet built by smoltcp, with complete checksums.
 fn tcp(payload: &[u8]) -> Vec<u8> {
     let (source, target) = (Ipv4Address::new(10, 0, 0, 1), Ipv4Address::new(10, 0, 0, 2));
     let tcp = TcpRepr {
@@ -55,7 +55,7 @@ fn tcp(payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The same with the pseudo-header's sum in the checksum field, as a driver leaves it to its adapter.
+/// The same packet with the pseudo-header's sum in the checksum field, as a driver passes it to its adapter.
 fn partial(payload: &[u8]) -> Vec<u8> {
     let mut bytes = tcp(payload);
     let sum: u32 = 0x0a00 + 0x0001 + 0x0a00 + 0x0002 + 6 + (bytes.len() as u32 - 34);
@@ -64,7 +64,7 @@ fn partial(payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Checks a frame as a receiver's stack would, and returns its TCP payload.
+/// Checks a frame like a receiver's stack, and returns its TCP payload.
 fn judged(frame: &[u8]) -> Vec<u8> {
     let frame = EthernetFrame::new_checked(frame).expect("an Ethernet frame");
     let ip = Ipv4Packet::new_checked(frame.payload()).expect("an IPv4 packet");
@@ -74,7 +74,7 @@ fn judged(frame: &[u8]) -> Vec<u8> {
     tcp.payload().to_vec()
 }
 
-/// A delivered frame, what is known of its checksum, the tag that was taken out.
+/// A delivered frame, the state of its checksum, and the removed tag.
 type Delivered = (Vec<u8>, Checked, Option<u16>);
 
 struct Sender {
@@ -99,7 +99,7 @@ impl Sender {
         Self { batch }
     }
 
-    /// Delivers pieces over buffers of `buffer` bytes that lie apart from each other.
+    /// Delivers pieces into separate buffers of `buffer` bytes each.
     fn deliver(&self, wants: Wants, edit: Edit, buffer: u32) -> Result<Vec<Delivered>, Reason> {
         let target = Map::private(1 << 20).unwrap();
         let pick = Pick { edit, ..Pick::whole(0) };

@@ -60,19 +60,19 @@ impl<N: Names> Bank<N> {
         &mut self.slots[name.slots()]
     }
 
-    /// The value for a guest's read: the readable bits. Clears those that reading clears.
+    /// The value for a guest's read: the readable bits. Clears the bits that reading clears.
     pub fn read(&mut self, place: &Place<N>) -> u32 {
         let stored = self.slots[place.slot];
         self.slots[place.slot] = stored & !place.row.read_clears;
         stored & place.row.read
     }
 
-    /// As [`Bank::read`], but clears nothing.
+    /// Like [`Bank::read`], but clears nothing.
     pub fn peek(&self, place: &Place<N>) -> u32 {
         self.slots[place.slot] & place.row.read
     }
 
-    /// Handles a guest's write: stores the writable bits, and clears those that ones clear. Returns the previous value.
+    /// Handles a guest's write: stores the writable bits, and clears the bits that writing ones clears. Returns the previous value.
     pub fn write(&mut self, place: &Place<N>, value: u32) -> u32 {
         let (row, old) = (place.row, self.slots[place.slot]);
         if !row.port {
@@ -93,7 +93,7 @@ impl<N: Names> Bank<N> {
         stored.map(|(_, _, place)| self.slots[place.slot]).collect()
     }
 
-    /// Restores the values of [`save`](Self::save). Refuses values that these registers cannot have, and then changes nothing.
+    /// Restores the values of [`save`](Self::save). Refuses impossible values of these registers, and then changes nothing.
     pub fn restore(&mut self, saved: &[u32]) -> Result<(), RestoreError> {
         let stored = || self.table.places().filter(|(_, _, place)| !place.row.port);
         let legal = |((_, _, place), value): ((u8, u32, Place<N>), &u32)| {

@@ -6,8 +6,8 @@ use crate::trace::{Region as TraceRegion, RegisterName};
 
 /// The registers of a family of devices by name. Made by [`register_names!`](crate::register_names).
 ///
-/// A name owns the same slots of storage in every model of the family; the [`Table`] of a model says which registers it has, and
-/// where.
+/// A name owns the same slots of storage in every model of the family. The [`Table`] of a model contains its registers and their
+/// offsets.
 pub trait Names: Copy + Eq + std::fmt::Debug + Send + Sync + 'static {
     /// Slots of the whole family.
     const SLOTS: usize;
@@ -86,7 +86,7 @@ impl Widths {
     /// Any part of a register that an access covers.
     pub const ANY: Self = Self(0xff);
 
-    /// These and others.
+    /// These widths and others.
     pub const fn or(self, others: Self) -> Self {
         Self(self.0 | others.0)
     }
@@ -105,9 +105,9 @@ pub struct Region {
     pub bars: &'static [u8],
     /// Length in bytes. Beyond it, reads return ones.
     pub len: u32,
-    /// Widths that can read. They apply to a register's part of an access, after the access was split at register boundaries.
+    /// Access widths that can read. They apply to a register's part of an access, after the access was split at register boundaries.
     pub reads: Widths,
-    /// Widths that can write.
+    /// Access widths that can write.
     pub writes: Widths,
     /// The value read where there is no register, or with a wrong width.
     pub hole: u32,
@@ -122,7 +122,7 @@ pub struct Row<N> {
     pub offset: u32,
     /// Bytes per register: 1, 2 or 4.
     pub width: u8,
-    /// How many per block.
+    /// Number per block.
     pub count: u32,
     /// Bytes from one to the next.
     pub stride: u32,
@@ -218,7 +218,7 @@ pub struct Block<N: 'static> {
     pub base: u32,
     /// Bytes from one repetition to the next; all rows must fit.
     pub stride: u32,
-    /// How many repetitions.
+    /// Number of repetitions.
     pub count: u32,
     /// Its rows, by offset. Interleaved registers (low, high, low, high) are a block of their own.
     pub rows: &'static [Row<N>],
@@ -259,7 +259,7 @@ pub struct Place<N: 'static> {
     pub row: &'static Row<N>,
     /// Its slot in the bank.
     pub(super) slot: usize,
-    /// The byte of it at the offset.
+    /// The offset of the accessed byte in the register.
     byte: u32,
 }
 
@@ -345,7 +345,7 @@ impl<N: Names> Table<N> {
         })
     }
 
-    /// The region of a BAR. If there is none, a number without a region: then everything is a hole.
+    /// The region of a BAR. If there is none, the number of a region that does not exist: then everything is a hole.
     pub fn region(&self, bar: u8) -> u8 {
         let index = self.regions.iter().position(|region| region.bars.contains(&bar));
         index.and_then(|index| u8::try_from(index).ok()).unwrap_or(u8::MAX)
@@ -474,7 +474,7 @@ impl<N: Names> Table<N> {
     }
 }
 
-/// Rows without those at some offsets, which a model lacks. `LEFT` must be the number of remaining rows.
+/// Rows without the ones at some offsets, which a model lacks. `LEFT` must be the number of remaining rows.
 pub const fn without<N: Copy, const ALL: usize, const LEFT: usize>(
     rows: &[Row<N>; ALL],
     offsets: &[u32],

@@ -1,5 +1,5 @@
-//! Tables as the family's devices need them: hundreds of rows, a block for each queue, narrow and mixed widths, ports, pages,
-//! indirect registers.
+//! Tables with the features that devices of a family need: hundreds of rows, a block for each queue, narrow and mixed widths, ports,
+//! pages, indirect registers.
 
 use super::*;
 use crate::trace::{Region as Traced, RegisterName};
@@ -76,7 +76,7 @@ static TABLE: Table<Reg> = Table {
     ],
 };
 
-/// Reads as an adapter does, and counts the parts without a register.
+/// Reads like an adapter, and counts the parts without a register.
 fn read(bank: &mut Bank<Reg>, region: u8, offset: u64, len: usize) -> (u64, u32) {
     let (mut data, mut bad) = ([0; 8], 0);
     for part in bank.table().parts(region, offset, len, Way::Read) {
@@ -188,14 +188,14 @@ fn an_access_is_cut_into_registers_of_any_width_and_its_rest_is_bad() {
     assert_eq!(write(&mut bank, PORTS, 8, &[0x34, 0x12, 0x0f, 0]), 0);
     assert_eq!((bank[Reg::MASK], bank[Reg::STATUS]), (0x1234, 0x00f0));
     assert_eq!(read(&mut bank, PORTS, 8, 4), (0x00f0_1234, 0));
-    // One byte of one of them: the other byte keeps its value, and clears nothing.
+    // One byte of one register: the other byte keeps its value, and clears nothing.
     assert_eq!(write(&mut bank, PORTS, 9, &[0x55]), 0);
     bank[Reg::STATUS] = 0xffff;
     assert_eq!(write(&mut bank, PORTS, 11, &[0x80]), 0);
     assert_eq!((bank[Reg::MASK], bank[Reg::STATUS]), (0x5534, 0x7fff));
-    // Single bytes, followed by two of a hole.
+    // Single bytes, followed by a hole of two.
     assert_eq!(read(&mut bank, PORTS, 4, 4), (0xffff_2020, 1));
-    // Half a dword cannot be written where only dwords can, but it can be read.
+    // Half a dword cannot be written where only dwords can be, but it can be read.
     assert_eq!(write(&mut bank, MEMORY, 0, &[0, 0]), 1);
     assert_eq!(read(&mut bank, MEMORY, 1, 2), (0x0000, 0));
     assert_eq!(read(&mut bank, MEMORY, 0x1_0000, 4), (0xffff_ffff, 1), "beyond the window");

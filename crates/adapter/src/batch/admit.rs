@@ -1,12 +1,12 @@
-//! The rule for offloads. The switch judges a frame before its checksum is made and before it is cut: neither may change anything
-//! that was judged, for every sender, adapter or uplink.
+//! The rule for offloads. The switch judges a frame before its checksum is computed and before it is segmented. Neither may change
+//! anything that was judged, for any sender, adapter or uplink.
 //!
-//! - The checksum field of the transport header that the parse found, in the frame or in the frame in its [`Tunnel`]: made during the
-//!   copy to the receiver.
+//! - The checksum field of the transport header that the parse found, in the frame or in the frame in its [`Tunnel`]: computed
+//! during the copy to the receiver.
 //! - Any other field in the headers that the parse found: refused. Checksum insertion would write an address, a type or a port.
-//! - A field behind those headers: made at once, and judged as it was made. Linux asks devices with `NETIF_F_HW_CSUM` for checksums of
-//!   headers that the parse does not read: of GRE (`gre_build_header`), and of TCP in IP in IP or in MPLS (igb's `hw_enc_features`).
-//! - Segmentation: of the transport header whose checksum is named, with as many bytes of headers as the parse found.
+//! - A field behind those headers: computed at once, and judged in that form. Linux asks devices with `NETIF_F_HW_CSUM` for checksums
+//! of headers that the parse does not read: of GRE (`gre_build_header`), and of TCP in IP in IP or in MPLS (igb's `hw_enc_features`).
+//! - Segmentation: only of the transport header whose checksum is requested, with as many header bytes as the parse found.
 
 use nicety_frame::{Fragment, L4, L4Kind, Layout, SegmentKind, Tunnel, checksum};
 use nicety_memory::{Map, Span};
@@ -24,7 +24,7 @@ pub(super) struct Applicant<'a> {
 }
 
 impl Applicant<'_> {
-    /// Holds a request against the packet. Returns the work that is left, and the layout of the head; `None` if the request would
+    /// Checks a request against the packet. Returns the remaining work, and the layout of the head; `None` if the request would
     /// change something that the switch judges.
     pub fn admit(mut self, offload: Offload) -> Option<(Offload, Layout)> {
         let Checksum::Partial { start, field } = offload.checksum else { return None };
@@ -47,14 +47,14 @@ impl Applicant<'_> {
             }
             (None, None) if start >= layout.headers_len => {
                 self.make(start, field)?;
-                // The checksum may lie in a header that was not understood before.
+                // The checksum may lie in a header that the parse did not read before.
                 Some((Offload::default(), Layout::parse(self.head)))
             }
             (None, _) => None,
         }
     }
 
-    /// Makes a checksum at once.
+    /// Computes a checksum at once.
     fn make(&mut self, start: u16, field: u16) -> Option<u16> {
         let (mut rest, mut bytes) = (checksum::Running::default(), [0; PIECE as usize]);
         for span in self.spans {
@@ -67,7 +67,7 @@ impl Applicant<'_> {
     }
 }
 
-/// Whether a packet with these headers, of its own or in its tunnel, can be cut as its sender says.
+/// Whether a packet with these headers, its own or in its tunnel, can be segmented as its sender requests.
 fn fits(segment: &Segment, headers: &Layout, tunneled: bool) -> bool {
     let wanted = match segment.kind {
         SegmentKind::Tcp => (L4Kind::Tcp, false),

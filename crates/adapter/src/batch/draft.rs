@@ -10,7 +10,7 @@ use crate::counters::Reason;
 use super::admit::Applicant;
 use super::{Batch, HEAD_BYTES, HEAD_MOST, HEAD_SLACK, Offload, PACKET_BYTES, Packet, SPANS, SPANS_PER_PACKET};
 
-/// Why a packet could not be drafted.
+/// Reasons why a packet could not be drafted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DraftError {
     /// Its memory is not accessible.
@@ -34,12 +34,12 @@ impl From<DraftError> for Reason {
     }
 }
 
-/// An offload that changes nothing of its packet that the switch judges.
+/// An offload that changes no byte that the switch judges.
 #[derive(Clone, Copy, Debug)]
 pub struct Admitted(Offload);
 
 impl Admitted {
-    /// The work that is left.
+    /// The remaining work.
     #[inline]
     pub fn offload(&self) -> Offload {
         self.0
@@ -177,8 +177,8 @@ impl<'b> Draft<'b> {
         true
     }
 
-    /// Holds an offload against the packet, which is complete, tags included: it may change nothing that the switch judges
-    /// (`admit.rs`). Else the reason for the packet's drop.
+    /// Checks an offload against the packet, which is complete, tags included: it must not change anything that the switch judges
+    /// (`admit.rs`). The error is the reason for the packet's drop.
     #[inline]
     pub fn admit(&mut self, offload: Offload) -> Result<Admitted, Reason> {
         if !offload.changes_bytes() {
@@ -203,7 +203,7 @@ impl<'b> Draft<'b> {
         self.join(offload, cookie);
     }
 
-    /// Both: admits the offload, and completes the packet.
+    /// Admits the offload, and completes the packet.
     #[inline]
     pub fn finish(mut self, offload: Offload, cookie: u64) -> Result<(), Reason> {
         let admitted = self.admit(offload)?;
@@ -217,7 +217,7 @@ impl<'b> Draft<'b> {
         self.join(Offload::default(), cookie);
     }
 
-    /// Completes a copy of a packet of another batch: its offload was admitted there. The copy's private head has as many bytes.
+    /// Completes a copy of a packet of another batch: its offload was admitted there. The copy's private head has the same length.
     #[inline]
     pub fn finish_copy(mut self, offload: Offload) {
         if let Some(layout) = self.batch.layouts.get_mut(self.batch.packets.len()) {
@@ -248,7 +248,7 @@ impl Batch {
     #[inline(always)]
     fn join(&mut self, packet: Packet) {
         let index = self.packets.len();
-        // Whoever admitted a change has parsed the head.
+        // An admitted change implies that the head was parsed.
         if !packet.offload.changes_bytes()
             && let Some(layout) = self.layouts.get_mut(index)
         {

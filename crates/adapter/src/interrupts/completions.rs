@@ -1,4 +1,4 @@
-//! Completion coalescing: how long transmit completions wait to share another interrupt (docs/feedback-loops.md).
+//! Completion coalescing: the delay of transmit completions that wait to share another interrupt (docs/feedback-loops.md).
 //!
 //! An interrupt costs a VM more than the frame that it announces: with trapped registers several round trips. Most transmit
 //! completions are soon followed by a received frame, whose interrupt can signal both. Then a request and its response cost one
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::Time;
 
-/// The shortest delay, and the first, in nanoseconds.
+/// The shortest delay, which is also the first, in nanoseconds.
 const LEAST_NS: u64 = 100_000;
 /// The longest delay, in nanoseconds.
 pub const COMPLETION_DELAY_MOST_NS: u64 = 2_000_000;
@@ -21,12 +21,12 @@ pub const COMPLETION_DELAY_MOST_NS: u64 = 2_000_000;
 /// The waiting completions, and their delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CompletionDelay {
-    /// When the waiting completions are signalled at the latest; `None` if none wait.
+    /// The latest time for signalling the waiting completions; `None` if none wait.
     due: Option<Time>,
-    /// How many completions wait.
+    /// Number of waiting completions.
     waiting: u32,
     span_ns: u64,
-    /// When a completion was last signalled alone.
+    /// Time at which a completion was last signalled alone.
     alone: Option<Time>,
 }
 
@@ -51,12 +51,12 @@ impl CompletionDelay {
         }
     }
 
-    /// The waiting completions, and those added to them, are urgent.
+    /// Makes the waiting completions, and those added to them, urgent.
     pub fn hurry(&mut self, now: Time) {
         self.due = Some(now);
     }
 
-    /// A frame was received: had completions waited a little longer, its interrupt would have signalled them too.
+    /// A frame was received. With a little more delay, its interrupt would have signalled the last completions too.
     pub fn answered(&mut self, now: Time) {
         if let Some(at) = self.alone.take()
             && now.since(at).as_nanos() <= u128::from(COMPLETION_DELAY_MOST_NS)
@@ -65,7 +65,7 @@ impl CompletionDelay {
         }
     }
 
-    /// An interrupt for received frames was sent, and its driver may check for completions too: they are not signalled yet, but can
+    /// An interrupt for received frames was sent. Its driver may check for completions too: they are not signalled yet, but can
     /// wait longer.
     pub fn accompanied(&mut self) {
         if self.due.is_some() {
@@ -94,7 +94,7 @@ impl CompletionDelay {
         (LEAST_NS..=COMPLETION_DELAY_MOST_NS).contains(&self.span_ns)
     }
 
-    /// When the delay ends, if completions wait.
+    /// End of the delay, if completions wait.
     pub fn due(&self) -> Option<Time> {
         self.due
     }

@@ -38,12 +38,12 @@ use crate::time::Time;
 /// Most vectors that can be throttled.
 pub const THROTTLES: usize = 25;
 
-/// How causes hold the line.
+/// Relation between causes and the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Line {
     /// Asserted while any cause is pending and enabled: Intel's, pcnet, NE2000, RTL8139.
     Level,
-    /// A cause that interrupts is no longer pending. It holds the line until it is [taken](Interrupts::take) or disabled; with
+    /// An interrupting cause is no longer pending. It holds the line until it is [taken](Interrupts::take) or disabled; with
     /// messages it ends when its message is sent. vmxnet3's ICR, virtio's ISR.
     Latched,
 }
@@ -90,7 +90,7 @@ impl Interrupts {
         self.enabled
     }
 
-    /// Causes that hold the line, or whose message was sent and which have not ended since.
+    /// Causes that hold the line, or whose message was sent and that have not ended since.
     pub fn told(&self) -> u128 {
         self.told
     }
@@ -136,12 +136,12 @@ impl Interrupts {
         self.told &= !causes;
     }
 
-    /// As [`Interrupts::disable`], but causes that hold a latched line keep it.
+    /// Like [`Interrupts::disable`], but causes that hold a latched line keep it.
     pub fn mask(&mut self, causes: u128) {
         self.enabled &= !causes;
     }
 
-    /// Returns the causes to the driver, and ends them: the pending ones; for a latched line, those that hold it.
+    /// Returns the causes to the driver, and ends them: the pending ones; for a latched line, the ones that hold it.
     pub fn take(&mut self) -> u128 {
         match self.line {
             Line::Level => std::mem::take(&mut self.pending),
@@ -149,7 +149,7 @@ impl Interrupts {
         }
     }
 
-    /// For a saved state without signalled causes: assumes all that are pending and enabled.
+    /// For a saved state without signalled causes: assumes that all pending and enabled causes were signalled.
     pub fn note_told(&mut self) {
         self.told = self.pending & self.enabled;
     }
@@ -184,14 +184,14 @@ impl Interrupts {
 
     /// Whether [`update`](Interrupts::update) would interrupt now. If so, other causes can be raised with it.
     pub fn is_due(&self, function: &Function, now: Time) -> bool {
-        let new = self.untold(function.mode());
+        let new = self.unsignalled(function.mode());
         new != 0 && self.ready(new, function, now).1 != 0
     }
 
-    /// When a throttled cause may interrupt; `None` if there is none.
+    /// The next time at which a throttled cause may interrupt; `None` if there is none.
     pub fn due(&self, function: &Function, now: Time) -> Option<Time> {
         let mode = function.mode();
-        let mut waiting = self.untold(mode);
+        let mut waiting = self.unsignalled(mode);
         let mut due = None;
         while waiting != 0 {
             let cause = waiting.trailing_zeros() as u16;
@@ -213,7 +213,7 @@ impl Interrupts {
         if messages || self.line == Line::Level {
             self.told &= self.pending & self.enabled;
         }
-        let new = self.untold(mode);
+        let new = self.unsignalled(mode);
         let (vectors, fired) = if new == 0 { Default::default() } else { self.ready(new, function, cx.now) };
         if fired != 0 {
             let was_up = self.told != 0;
@@ -243,7 +243,7 @@ impl Interrupts {
     }
 
     /// The interrupt mode may have changed (Command, MSI, MSI-X, power state): waiting causes, and those that held the line, use
-    /// the new mode. INTx that is only disabled keeps its causes (PCI 3.0, 6.2.3): vfio-pci disables it from each interrupt until
+    /// the new mode. If INTx is only disabled, its causes stay (PCI 3.0, 6.2.3): vfio-pci disables it from each interrupt until
     /// the driver has taken them. Call [update](Interrupts::update) afterwards.
     pub fn mode_changed(&mut self, function: &mut Function, cx: &mut Context<'_>) {
         if is_message(function.mode()) {
@@ -260,8 +260,8 @@ impl Interrupts {
         cx.out.line = Some(function.set_intx(function.intx_level()));
     }
 
-    /// Causes that should be signalled and were not.
-    fn untold(&self, mode: Mode) -> u128 {
+    /// Causes that should be signalled but were not yet.
+    fn unsignalled(&self, mode: Mode) -> u128 {
         let ready = self.pending & self.enabled;
         match (self.line, mode) {
             (Line::Latched, Mode::None) => 0,

@@ -18,7 +18,7 @@ pub const MODERATION_BYTES: u64 = 256 << 10;
 /// Bytes between two interrupts that make a flow bulk: more than ten full frames.
 const BULK: u64 = 16 << 10;
 
-/// When the next interrupt is allowed.
+/// The next allowed time of an interrupt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReceiveModeration {
     until: Time,
@@ -45,13 +45,13 @@ impl ReceiveModeration {
         *self = Self { until: now.after_ns(if bulk { MODERATION_NS } else { 0 }), carried, held: false };
     }
 
-    /// As [`ReceiveModeration::told`], with the driver's own interval.
+    /// Like [`ReceiveModeration::told`], with the driver's own interval.
     pub fn told_for(&mut self, ns: u64, now: Time) {
         *self = Self { until: now.after_ns(ns), held: false, ..*self };
     }
 
-    /// Frames wait, however many: until the time set with the last interrupt, or, if that is over, until `most`. False if that is
-    /// over too.
+    /// Lets any number of frames wait: until the time set with the last interrupt, or, if that has passed, until `most`. False if
+    /// `most` has passed too.
     pub fn hold(&mut self, most: Time, now: Time) -> bool {
         if !self.held {
             self.until = self.until.max(most);
@@ -65,7 +65,7 @@ impl ReceiveModeration {
         self.held = false;
     }
 
-    /// When waiting frames must be signalled, if there are any.
+    /// The time at which waiting frames must be signalled, if there are any.
     pub fn due(&self) -> Option<Time> {
         self.held.then_some(self.until)
     }

@@ -18,12 +18,12 @@ pub enum InterruptRouter {
 }
 
 impl InterruptRouter {
-    /// A table for this many causes, at most [`ROUTES`], all without a vector.
+    /// A table for this many causes, at most [`ROUTES`]. No cause has a vector yet.
     pub fn table(causes: usize) -> Self {
         Self::Table(std::iter::repeat_n(NONE, causes.min(ROUTES)).collect())
     }
 
-    /// Gives a cause a vector below 255, or none. Ignores causes outside the table.
+    /// Routes a cause to a vector below 255, or to none. Ignores causes outside the table.
     pub fn route(&mut self, cause: u16, vector: Option<u8>) {
         if let Self::Table(table) = self
             && let Some(entry) = table.get_mut(usize::from(cause))
@@ -40,7 +40,7 @@ impl InterruptRouter {
         }
     }
 
-    /// Whether it has the same shape as another, so that a saved one can replace it.
+    /// Whether it has the same shape as another, so that a saved router can replace it.
     pub(super) fn fits(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Direct, Self::Direct) => true,

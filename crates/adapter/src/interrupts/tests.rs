@@ -171,7 +171,7 @@ fn auto_clear_and_auto_mask_act_on_the_causes_whose_message_went_out() {
     assert_eq!(bench.update(&mut interrupts), (None, vec![0]), "no register was read in between");
     interrupts.enable(1 << 21);
     assert_eq!(bench.update(&mut interrupts), (None, vec![1]), "what came while it was masked");
-    // With the line they have no effect.
+    // With the line, auto-mask and auto-clear have no effect.
     bench.enable(17, false);
     bench.mode_changed(&mut interrupts);
     interrupts.raise(1 << 20);

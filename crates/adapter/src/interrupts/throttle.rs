@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::Time;
 
-/// The least time from one interrupt of a vector to the next (8254x: ITR; 82574: EITR).
+/// The shortest time from one interrupt of a vector to the next (8254x: ITR; 82574: EITR).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Throttle {
     interval_ns: u64,
@@ -29,7 +29,7 @@ impl Throttle {
         self.until = None;
     }
 
-    /// When the pause ends, if it is running.
+    /// End of the pause, if it is running.
     pub fn until(&self, now: Time) -> Option<Time> {
         self.until.filter(|until| *until > now)
     }
@@ -52,7 +52,7 @@ impl Delay {
         self.due = Some(due);
     }
 
-    /// When the delay ends; `None` if no cause is delayed.
+    /// End of the delay; `None` if no cause is delayed.
     pub fn due(&self) -> Option<Time> {
         self.due
     }

@@ -8,7 +8,7 @@ use nicety_memory::{CopySum, Map, Span, copy, copy_sum};
 use super::{Checked, Scratch};
 use crate::batch::{Batch, Checksum, Offload, Packet};
 
-/// The head of a piece: the private one if nothing changes, else one in the scratch buffer.
+/// The head of a piece: the private head if nothing changes, else one in the scratch buffer.
 #[derive(Debug)]
 pub(super) enum Head<'a> {
     Private(&'a [u8]),
@@ -57,7 +57,7 @@ impl Piece<'_> {
         self.len() == 0
     }
 
-    /// Its head as it will be written, except a checksum that is not computed yet.
+    /// Its head, as it will be written, except a checksum that is not computed yet.
     pub fn head(&self) -> &[u8] {
         self.head.bytes()
     }
@@ -95,7 +95,7 @@ impl Piece<'_> {
         checked
     }
 
-    /// How many bytes behind the head (and its inner part) must be summed.
+    /// Number of bytes to sum behind the head (and its inner part).
     #[inline]
     fn summed(&self) -> (u32, u32) {
         let all = self.inner.len() as u32 + self.len;
@@ -109,7 +109,7 @@ impl Piece<'_> {
         if layout.l4.is_none() || layout.l3.is_none_or(|l3| l3.fragment != Fragment::Whole) {
             return (0, 0);
         }
-        // A frame's padding behind the IP packet is not covered.
+        // A frame's padding behind the IP packet is not covered by the checksum.
         let head = self.batch.head(self.packet);
         let l4 = layout.l4_total_len(head).unwrap_or(0) as u32 + layout.l4.map_or(0, |l4| u32::from(l4.offset));
         (l4.saturating_sub(head.len() as u32).min(all), l4)
