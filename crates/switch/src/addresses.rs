@@ -1,15 +1,15 @@
-//! The address table: the port from which an address was last heard.
+//! The address table: the port from which an address last sent.
 //!
 //! A set holds four entries in one cache line. An entry is a key word (address and filtering identifier) and a value word (port,
 //! second of last use, a check on the key). Both are atomics written one after the other, so a reader may see a new key with an old
 //! value. The check turns that into a miss, and a miss is a flood, which is always correct.
 //!
-//! Guests choose addresses, so one guest may try to make the switch forget another's, and read what is flooded then:
-//! - The hash has a [seed](Limits::seed): which addresses share a set differs from daemon to daemon.
-//! - A port with an address in a full set replaces its own. Else the port with the most addresses in the table gives way, if it has
-//!   more than the newcomer's port; else the new address is not learned. (Open vSwitch evicts from the port with the most too:
-//!   lib/mac-learning.c, `evict_mac_entry_fairly`.)
-//! - A port has at most [a number](Limits::port_addresses) of addresses; uplinks have any.
+//! Guests choose addresses. So one guest may try to evict another's address from the table, and read the frames that are then flooded:
+//! - The hash has a [seed](Limits::seed): the addresses that share a set differ from daemon to daemon.
+//! - A port with an address in a full set replaces its own. Otherwise the port with the most addresses in the table loses one, if it
+//! has more than the new address's port; if not, the new address is not learned. (Open vSwitch also evicts from the port with the
+//! most: lib/mac-learning.c, `evict_mac_entry_fairly`.)
+//! - A port has at most [this many](Limits::port_addresses) addresses; uplinks have no limit.
 
 use std::cmp::Reverse;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -21,7 +21,7 @@ use nicety_frame::Mac;
 use crate::{Limits, PORTS};
 
 const WAYS: usize = 4;
-/// Sets that are searched for entries that have aged, whenever an address is new.
+/// Number of sets that are searched for aged entries when an address is new.
 const SWEPT: usize = 4;
 
 /// Four entries, one cache line.
@@ -35,7 +35,7 @@ struct Set {
 struct Entry {
     /// Bits 0–47 the address, 48–60 the filtering identifier, 63 set when in use.
     key: AtomicU64,
-    /// Bits 0–15 the port and 1, 16–31 the check, 32–63 the second of last use; 0 if the entry is free. All changes are made by
+    /// Bits 0–15 the port number plus 1, 16–31 the check, 32–63 the second of last use; 0 if the entry is free. All changes are made by
     /// compare-and-swap, so that each entry is counted once.
     value: AtomicU64,
 }
@@ -47,16 +47,16 @@ struct Share {
     most: AtomicU32,
 }
 
-/// An entry for people.
+/// An entry, for display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Learned {
     /// The address.
     pub address: Mac,
     /// The filtering identifier of its VLAN: 0 on the flat network, the VLAN's number, or 4096 and a service VLAN's.
     pub fid: u16,
-    /// The port from which it was last heard.
+    /// The port from which it last sent.
     pub port: PortId,
-    /// How long ago, in whole seconds.
+    /// Time since then, in whole seconds.
     pub silent: Duration,
 }
 
@@ -131,15 +131,15 @@ impl Addresses {
         }
     }
 
-    /// Keeps at most this many addresses of a port, from the next new one on.
+    /// Keeps at most this many addresses of a port. Applies from its next new address on.
     pub fn limit(&self, port: PortId, most: u32) {
         if let Some(share) = self.share(port) {
             share.most.store(most, Ordering::Relaxed);
         }
     }
 
-    /// The key of an address. The hash's low bits choose the set, the high ones are the check. A secret word goes in before the mix and
-    /// another behind it, before a last multiplication: nobody outside can compute which addresses share a set.
+    /// The key of an address. The hash's low bits choose the set, the high ones are the check. One secret word is added before the mix, and
+    /// another before a last multiplication: an outsider cannot compute which addresses share a set.
     #[inline]
     pub(crate) fn key(&self, address: Mac, fid: u16) -> Key {
         let [a, b, c, d, e, f] = address.0;
@@ -157,7 +157,7 @@ impl Addresses {
         std::hint::black_box(self.set(key).entries[0].key.load(Ordering::Relaxed));
     }
 
-    /// The port from which an address was heard within the ageing time.
+    /// The port from which an address has sent within the ageing time.
     pub fn find(&self, address: Mac, fid: u16, now: Time) -> Option<PortId> {
         self.find_key(self.key(address, fid), now)
     }
@@ -175,7 +175,7 @@ impl Addresses {
         second(now).saturating_sub((value >> 32) as u32) <= self.ageing_s
     }
 
-    /// An address was heard from a port. Writes only if the port or the second has changed.
+    /// An address has sent from a port. Writes only if the port or the second has changed.
     pub fn learn(&self, address: Mac, fid: u16, port: PortId, now: Time) {
         self.learn_key(self.key(address, fid), port, now);
     }
@@ -188,23 +188,23 @@ impl Addresses {
             Some(entry) => {
                 let old = entry.value.load(Ordering::Relaxed);
                 if old != value {
-                    self.hear_again(entry, old, value, port);
+                    self.learn_again(entry, old, value, port);
                 }
             }
-            None => self.hear_first(set, key, value, port, now),
+            None => self.learn_first(set, key, value, port, now),
         }
     }
 
-    /// A known address was heard in another second, or from another port. A port that has all the addresses that it may have
-    /// takes none from another: the address becomes unknown.
-    fn hear_again(&self, entry: &Entry, old: u64, value: u64, port: PortId) {
+    /// A known address has sent in another second, or from another port. A port at its address limit takes no address from another port:
+    /// the address becomes unknown.
+    fn learn_again(&self, entry: &Entry, old: u64, value: u64, port: PortId) {
         let is_taken = port_in(old) == Some(port) || self.has_room(port);
         self.replace(entry, old, if is_taken { value } else { 0 });
     }
 
     /// Finds a place for a new address: see the module's page.
     #[cold]
-    fn hear_first(&self, set: &Set, key: Key, value: u64, port: PortId, now: Time) {
+    fn learn_first(&self, set: &Set, key: Key, value: u64, port: PortId, now: Time) {
         self.sweep(now);
         let entries = set.entries.each_ref().map(|entry| (entry, entry.value.load(Ordering::Relaxed)));
         let has_room = self.has_room(port);
@@ -224,7 +224,7 @@ impl Addresses {
         }
     }
 
-    /// Frees entries that have aged, in the next sets, so that nobody is counted for what he once sent.
+    /// Frees aged entries in the next sets, so that old addresses do not count towards their port.
     fn sweep(&self, now: Time) {
         let first = self.hand.fetch_add(SWEPT, Ordering::Relaxed);
         for at in first..first.wrapping_add(SWEPT) {

@@ -1,4 +1,4 @@
-//! Explains a decision step by step, by the same code that decides.
+//! Explains a decision step by step, using the deciding code itself.
 
 use nicety_adapter::{Batch, Edit, PortId, Reason, Time};
 use nicety_frame::Mac;
@@ -9,37 +9,37 @@ use crate::{Plan, Switch};
 /// A step of a decision, in order. A step that refuses the frame is the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The sender's guards and MTU, and why they refuse the frame, if they do.
+    /// The sender's guards and MTU, with the reason if they refuse the frame.
     Guards(Option<Reason>),
-    /// The frame's VLAN, as [`Learned::fid`](crate::Learned::fid) numbers them: 0 is the flat network.
+    /// The frame's VLAN, numbered as in [`Learned::fid`](crate::Learned::fid): 0 is the flat network.
     Vlan(Result<u16, Reason>),
     /// Whether its source may send from this port.
     Source(Result<(), Reason>),
-    /// Its source is learned; the port where it was known before.
+    /// Its source is learned; the port at which it was known before.
     Learns(Mac, Option<PortId>),
     /// Its source is a group address, and is not learned.
     LearnsNothing(Mac),
-    /// Its destination is reserved for the next bridge and is not forwarded.
+    /// Its destination is reserved for the next bridge, so it is not forwarded.
     Reserved(Mac),
     /// Its destination is known at this port.
     Found(PortId),
-    /// It is flooded, if the sender's storm control of this kind lets it through.
+    /// It is flooded, if the sender's storm control for this kind permits it.
     Floods {
-        /// The reason with which storm control would refuse it.
+        /// The reason that storm control would give for a refusal.
         kind: Reason,
-        /// Whether storm control lets it through.
+        /// Whether storm control permits it.
         goes: bool,
     },
-    /// Of ports with [`Policy::snooping`] only those that have joined its group get it, and routers'; of a report, routers' alone.
+    /// Of the ports with [`Policy::snooping`] only members of its group and ports of routers get it; a report goes only to ports of routers.
     Snooped {
         /// It is a report.
         report: bool,
     },
-    /// A port that may get it: with this change, or why not.
+    /// A port that may get it: with this edit, or the reason why it does not.
     Receiver(PortId, Result<Edit, Reason>),
 }
 
-/// Follows a decision.
+/// Records the steps of a decision.
 pub(crate) trait Follower {
     /// Whether this is a dry run: nothing is learned or counted.
     const DRY: bool;
@@ -66,7 +66,7 @@ impl Follower for Vec<Step> {
 }
 
 impl<P> Switch<P> {
-    /// Decides as [`Switch::forward`] does and returns the steps. Changes nothing: nothing is learned, and no meter counts. Steps
+    /// Decides like [`Switch::forward`] and returns the steps. Changes nothing: nothing is learned, and no meter counts. Steps
     /// of several packets in a batch are mixed.
     pub fn explain(&self, batch: &Batch, now: Time, plan: &mut Plan) -> Vec<Step> {
         let mut steps = Vec::new();

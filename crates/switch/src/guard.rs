@@ -1,8 +1,8 @@
 //! Guards: frames that a guarded port's guest may not send, judged by the private heads.
 //!
-//! A frame that a guard cannot read to its end must not pass it, whatever the reason: tags or extension headers without end, a damaged
-//! or cut header, IP in LLC, an unknown next header, a first fragment without the header that the guard needs. RFC 7113 says so for
-//! router advertisements, RFC 7610 for DHCPv6.
+//! A frame that a guard cannot read to its end must not pass, whatever the cause: unlimited tags or extension headers, a damaged or
+//! truncated header, IP in LLC, an unknown next header, a first fragment without the header that the guard needs. RFC 7113 requires this
+//! for router advertisements, RFC 7610 for DHCPv6.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroU8;
@@ -15,8 +15,8 @@ use nicety_frame::{Fragment, L3, L3Kind, arp, group, vlan};
 
 use crate::policy::{Guards, Policy};
 
-/// Ports of DHCP servers and clients: RFC 2131, section 4.1, and RFC 8415, section 7.2. Clients do not ask from which port an answer
-/// comes.
+/// Ports of DHCP servers and clients: RFC 2131, section 4.1, and RFC 8415, section 7.2. Clients do not check an answer's source
+/// port.
 const DHCP_SERVERS: [u16; 2] = [67, 547];
 const DHCP_CLIENTS: [u16; 2] = [68, 546];
 /// ICMP types: RFC 792; RFC 1256, section 3.
@@ -28,7 +28,7 @@ const ROUTER_ADVERTISEMENT: u8 = 134;
 const NEIGHBOUR_SOLICITATION: u8 = 135;
 const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 const REDIRECT: u8 = 137;
-/// Its options: section 4.6.1.
+/// Types of options: section 4.6.1.
 const SOURCE_LINK: u8 = 1;
 const TARGET_LINK: u8 = 2;
 /// The IPv6 header's bytes: RFC 8200, section 3.
@@ -38,11 +38,11 @@ const IPV6_LEN: usize = 40;
 const BPDU: [[u8; 6]; 3] =
     [[0x01, 0x80, 0xc2, 0, 0, 0], [0x01, 0x80, 0xc2, 0, 0, 8], [0x01, 0, 0x0c, 0xcc, 0xcc, 0xcd]];
 
-/// Types of tags that the parser does not read: service tags of before IEEE 802.1ad, service instances (802.1ah), port extenders
+/// Types of tags that the parser does not read: service tags before IEEE 802.1ad, service instances (802.1ah), port extenders
 /// (802.1BR), redundancy (802.1CB, IEC 62439-3).
 const OTHER_TAGS: [u16; 7] = [0x9100, 0x9200, 0x9300, 0x88e7, 0x893f, 0xf1c1, 0x892f];
 
-/// Why a frame may not be sent; `None` if it may.
+/// The reason why a frame may not be sent; `None` if it may.
 pub(crate) fn inspect(policy: &Policy, batch: &Batch, packet: &Packet) -> Option<Reason> {
     let head = batch.head(packet);
     if policy.mtu.is_some_and(|mtu| is_longer(batch, packet, mtu)) {
@@ -55,26 +55,26 @@ pub(crate) fn inspect(policy: &Policy, batch: &Batch, packet: &Packet) -> Option
     if is_plain_v4(head) { None } else { read(policy, batch, packet) }
 }
 
-/// The same for a frame that must be parsed.
+/// Like `inspect`, for a frame that must be parsed.
 #[inline(never)]
 fn read(policy: &Policy, batch: &Batch, packet: &Packet) -> Option<Reason> {
     let guards = policy.guards;
-    let unread = unread(guards)?;
+    let unreadable = unreadable(guards)?;
     let (head, layout) = (batch.head(packet), batch.layout(packet));
     let payload = head.get(usize::from(layout.l2_len)..).unwrap_or_default();
     match layout.ethertype {
         ethertype::ARP | ethertype::RARP => {
-            return (guards.arp && !is_true(policy, head, payload)).then_some(Reason::ArpGuard);
+            return (guards.arp && !is_genuine_arp(policy, head, payload)).then_some(Reason::ArpGuard);
         }
-        len if len < ethernet::TYPE_MIN => return hides_ip(payload).then_some(unread),
-        tag if OTHER_TAGS.contains(&tag) => return Some(unread),
-        _ if layout.is_cut() => return Some(unread),
+        len if len < ethernet::TYPE_MIN => return hides_ip(payload).then_some(unreadable),
+        tag if OTHER_TAGS.contains(&tag) => return Some(unreadable),
+        _ if layout.is_cut() => return Some(unreadable),
         _ => {}
     }
     let l3 = layout.l3?;
     if l3.fragment == Fragment::Later {
-        // No later fragment replaces what was judged: in IPv4 that lies in the first 8 bytes, and IPv6's receivers drop fragments that
-        // overlap (RFC 5722).
+        // A later fragment cannot replace the judged bytes: in IPv4 they lie in the first 8 bytes, and IPv6's receivers drop overlapping
+        // fragments (RFC 5722).
         return None;
     }
     let behind = head.get(usize::from(l3.offset + l3.len)..).unwrap_or_default();
@@ -96,16 +96,16 @@ fn read(policy: &Policy, batch: &Batch, packet: &Packet) -> Option<Reason> {
             if guards.router_advertisement && is_router {
                 return Some(Reason::RouterGuard);
             }
-            let is_false = guards.arp && is_true_neighbour(policy, head, &l3, behind) != Some(true);
+            let is_false = guards.arp && is_genuine_neighbour(policy, head, &l3, behind) != Some(true);
             is_false.then_some(Reason::ArpGuard)
         }
-        (L3Kind::V6, next) => (!is_upper_layer(next)).then_some(unread),
+        (L3Kind::V6, next) => (!is_upper_layer(next)).then_some(unreadable),
     }
 }
 
-/// The reason for frames that cannot be read; `None` if no guard has to read any.
+/// The reason for unreadable frames; `None` if no guard has to read any.
 #[inline]
-fn unread(guards: Guards) -> Option<Reason> {
+fn unreadable(guards: Guards) -> Option<Reason> {
     let Guards { bpdu: _, dhcp_server, arp, router_advertisement, multicast_router } = guards;
     let reasons = [
         (router_advertisement, Reason::RouterGuard),
@@ -116,7 +116,7 @@ fn unread(guards: Guards) -> Option<Reason> {
     reasons.into_iter().find_map(|(is_on, reason)| is_on.then_some(reason))
 }
 
-/// Whether a frame is IPv4 without a tag or options, of TCP, or of UDP and not between a DHCP server's or client's ports. Most frames
+/// Whether a frame is IPv4 without a tag or options, of TCP, or of UDP but not between a DHCP server's and client's ports. Most frames
 /// are, and need no full parsing.
 #[inline]
 fn is_plain_v4(head: &[u8]) -> bool {
@@ -132,16 +132,16 @@ fn is_plain_v4(head: &[u8]) -> bool {
     head[23] == protocol::UDP && !is_later && !is_dhcp(from, to)
 }
 
-/// Whether UDP is a DHCP server's, or for a client.
+/// Whether a UDP packet is from a DHCP server, or for a client.
 #[inline]
 fn is_dhcp(from: u16, to: u16) -> bool {
     DHCP_SERVERS.contains(&from) || DHCP_CLIENTS.contains(&to)
 }
 
-/// Whether LLC (IEEE 802.2) brings IP, ARP or a tag, or ends before it says so. Hosts should take IP in SNAP (RFC 1122, section 2.3.3),
-/// and access points make plain frames of it: VU#855201.
+/// Whether LLC (IEEE 802.2) contains IP, ARP or a tag, or ends too early to tell. Hosts should accept IP in SNAP (RFC 1122, section 2.3.3),
+/// and access points convert it to plain frames: VU#855201.
 fn hides_ip(llc: &[u8]) -> bool {
-    /// Destinations of IP, ARP and SNAP: RFC 1042. The lowest bit is a group's.
+    /// Destinations of IP, ARP and SNAP: RFC 1042. The lowest bit marks a group.
     const IP: u8 = 0x06;
     const ARP: u8 = 0x98;
     const SNAP: u8 = 0xaa;
@@ -156,9 +156,9 @@ fn hides_ip(llc: &[u8]) -> bool {
     }
 }
 
-/// Whether an IPv6 next header is a protocol that ends the chain. Others, unassigned numbers too, may be extension headers to somebody,
-/// and are refused (RFC 7610, section 5; RFC 7045, section 4): IP in IP, ST, TCP, EGP, UDP, DCCP, IPv6, RSVP, GRE, ESP, ICMPv6, none,
-/// OSPF, EtherIP, PIM, IPComp, VRRP, L2TP, SCTP, UDP-Lite, MPLS, Ethernet.
+/// Whether an IPv6 next header is a protocol that ends the chain. Others, unassigned numbers too, may be extension headers for some
+/// receiver, and are refused (RFC 7610, section 5; RFC 7045, section 4): IP in IP, ST, TCP, EGP, UDP, DCCP, IPv6, RSVP, GRE, ESP,
+/// ICMPv6, none, OSPF, EtherIP, PIM, IPComp, VRRP, L2TP, SCTP, UDP-Lite, MPLS, Ethernet.
 fn is_upper_layer(next: u8) -> bool {
     const PROTOCOLS: [u8; 20] = [4, 6, 17, 33, 41, 46, 47, 50, 58, 59, 89, 97, 103, 108, 112, 115, 132, 136, 137, 143];
     PROTOCOLS.contains(&next)
@@ -169,41 +169,41 @@ fn is_longer(batch: &Batch, packet: &Packet, mtu: u16) -> bool {
     let segment = packet.offload.segment;
     let frame = segment.map_or(packet.len(), |cut| (u32::from(cut.headers) + u32::from(cut.mss)).min(packet.len()));
     let mtu = u32::from(mtu);
-    // Two tags are no payload; more are.
+    // Up to two tags do not count as payload; further ones do.
     frame > mtu + 14 && frame > mtu + 14 + 4 * batch.layout(packet).tag_count() as u32
 }
 
 /// Whether an ARP or RARP packet's sender is genuine.
-fn is_true(policy: &Policy, head: &[u8], packet: &[u8]) -> bool {
-    let Ok(said) = arp::Packet::parse(packet) else { return false };
-    let is_own = head.get(6..12) == Some(&said.sender_mac.0[..]);
-    // A probe has no sender, and claims its target: RFC 5227, section 2.1.1. An announcement by RARP has neither.
-    let claimed = if said.sender.is_unspecified() { said.target } else { said.sender };
+fn is_genuine_arp(policy: &Policy, head: &[u8], packet: &[u8]) -> bool {
+    let Ok(message) = arp::Packet::parse(packet) else { return false };
+    let is_own = head.get(6..12) == Some(&message.sender_mac.0[..]);
+    // A probe has no sender, and claims its target: RFC 5227, section 2.1.1. An announcement by RARP has neither address.
+    let claimed = if message.sender.is_unspecified() { message.target } else { message.sender };
     let is_free = claimed.is_unspecified() || !policy.ip.iter().any(IpAddr::is_ipv4);
-    is_own && said.operation != operation::REVERSE_REPLY && (is_free || policy.ip.contains(&IpAddr::V4(claimed)))
+    is_own && message.operation != operation::REVERSE_REPLY && (is_free || policy.ip.contains(&IpAddr::V4(claimed)))
 }
 
-/// Whether an ICMPv6 message (RFC 4861, section 4) tells the truth about its sender's addresses; `None` if it cannot be read.
-fn is_true_neighbour(policy: &Policy, head: &[u8], l3: &L3, message: &[u8]) -> Option<bool> {
+/// Whether an ICMPv6 message (RFC 4861, section 4) states its sender's true addresses; `None` if it cannot be read.
+fn is_genuine_neighbour(policy: &Policy, head: &[u8], l3: &L3, message: &[u8]) -> Option<bool> {
     let header = head.get(usize::from(l3.offset)..)?;
     let address = |bytes: &[u8]| Some(Ipv6Addr::from(*bytes.first_chunk::<16>()?));
     let (source, target) = (address(header.get(8..)?)?, message.get(8..).and_then(address));
-    // The options' offset, the one with a link-layer address that hosts take, and the IP address to which it belongs.
-    let (options, wanted, about) = match *message.first()? {
+    // The options' offset, the type of the link-layer option that hosts accept, and the IP address that this option describes.
+    let (options, wanted, subject) = match *message.first()? {
         ROUTER_SOLICITATION => (8, SOURCE_LINK, source),
         ROUTER_ADVERTISEMENT => (16, SOURCE_LINK, source),
-        // Looking for a free address claims it: RFC 4862, section 5.4.3; RFC 6620, section 3.2.3.
+        // Duplicate address detection claims an address: RFC 4862, section 5.4.3; RFC 6620, section 3.2.3.
         NEIGHBOUR_SOLICITATION => (24, SOURCE_LINK, if source.is_unspecified() { target? } else { source }),
         NEIGHBOUR_ADVERTISEMENT => (24, TARGET_LINK, target?),
         REDIRECT => (40, TARGET_LINK, target?),
         _ => return Some(true),
     };
-    let is_free = about.is_unspecified() || !policy.ip.iter().any(IpAddr::is_ipv6);
-    // In fragments it is no message (RFC 6980, section 5), and its options may be in others.
-    if l3.fragment != Fragment::Whole || !(is_free || policy.ip.contains(&IpAddr::V6(about))) {
+    let is_free = subject.is_unspecified() || !policy.ip.iter().any(IpAddr::is_ipv6);
+    // A fragmented message is invalid (RFC 6980, section 5), and its options may be in other fragments.
+    if l3.fragment != Fragment::Whole || !(is_free || policy.ip.contains(&IpAddr::V6(subject))) {
         return Some(false);
     }
-    // Padding follows the packet.
+    // Padding may follow the packet.
     let payload = usize::from(u16::from_be_bytes(*header.get(4..6)?.first_chunk()?));
     let extensions = usize::from(l3.len) - IPV6_LEN;
     let mut rest = message.get(options..payload.checked_sub(extensions)?)?;
@@ -211,7 +211,7 @@ fn is_true_neighbour(policy: &Policy, head: &[u8], l3: &L3, message: &[u8]) -> O
         if kind == wanted && rest.get(2..8)? != head.get(6..12)? {
             return Some(false);
         }
-        // An option without length is none: section 4.6.
+        // An option of length 0 is invalid: section 4.6.
         rest = rest.get(usize::from(NonZeroU8::new(units)?.get()) * 8..)?;
     }
     Some(rest.is_empty())

@@ -1,4 +1,4 @@
-//! The virtual switch: from private heads and its own tables it decides which ports get a frame, and why others do not.
+//! The virtual switch. From private heads and its own tables it decides which ports get a frame, and gives the reason for each drop.
 //!
 //! It has no port, socket or clock. [`Switch::forward`] turns a batch into a [`Plan`]: for each receiver an ordered list of its
 //! packets. So a receiver's lock is taken once per batch, not once per frame (the idea of VALE, Rizzo and Lettieri 2012). Learning,
@@ -46,11 +46,11 @@ pub const PORTS: usize = 1024;
 pub struct Limits {
     /// Size of the address table, rounded up to a power of two; some sets fill earlier. 16 bytes per address.
     pub addresses: usize,
-    /// How long an address is kept that sends nothing: 300 s by IEEE 802.1Q-2018, table 8-6.
+    /// An address that sends nothing is kept for this long: 300 s by IEEE 802.1Q-2018, table 8-6.
     pub ageing: Duration,
-    /// Most addresses of one guest's port at once. Of more it keeps the newest where they meet; the others stay unknown.
+    /// Most addresses of one guest's port at once. Of more, each set keeps the newest; the others stay unknown.
     pub port_addresses: u32,
-    /// The seed of the address table's hash: random where guests are strangers to each other, constant in a simulation. With a
+    /// The seed of the address table's hash: random where guests do not trust each other, constant in a simulation. With a
     /// known seed a guest can compute which addresses compete with its neighbour's.
     pub seed: u64,
 }
@@ -61,7 +61,7 @@ impl Default for Limits {
     }
 }
 
-/// Why a port cannot join.
+/// Reasons why a port cannot join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
@@ -84,7 +84,7 @@ struct Members {
     policed: bool,
     /// Ports that get every frame of their VLANs.
     promiscuous: Vec<PortId>,
-    /// Whether any port gets only the groups that it has joined.
+    /// Whether any port gets only groups that it has joined.
     snooping: bool,
 }
 
@@ -102,7 +102,7 @@ impl Members {
     }
 }
 
-/// The ports that have joined, and what each number stands for. Replaced as a whole, so that a decision and who it is for are of the
+/// The ports that have joined, and the caller's value for each. Replaced as a whole, so that a decision and its receivers belong to the
 /// same moment.
 #[derive(Clone, Debug)]
 struct Joined<P> {
@@ -123,38 +123,38 @@ impl<P> Joined<P> {
     }
 }
 
-/// What the numbers of a switch stood for at one moment. A plan's receivers are found here: whoever has joined or left since, a number
-/// stands for the port that the plan was made for.
+/// The caller's values of the ports at one moment. The receivers of a plan are looked up here: even if another port has taken a number
+/// since, the number still means the port that the plan was made for.
 #[derive(Debug)]
 pub struct Slots<P>(Guard<Arc<Joined<P>>>);
 
 impl<P> Slots<P> {
-    /// What this number stood for, if the port had joined.
+    /// The value of this port number, if the port had joined.
     #[inline]
     pub fn get(&self, port: PortId) -> Option<&P> {
         self.0.slots.get(usize::from(port.0))?.as_ref()
     }
 
-    /// All, in the order of their numbers.
+    /// All values, in the order of port numbers.
     pub fn iter(&self) -> impl Iterator<Item = &P> {
         self.0.slots.iter().flatten()
     }
 
-    /// To be kept for longer than a call, or in great number: a thread has few places for those of a moment.
+    /// A copy to keep for longer than a call, or in great number: a thread has few slots for short-lived guards.
     #[must_use]
     pub fn kept(self) -> Self {
         Self(Guard::from_inner(Guard::into_inner(self.0)))
     }
 }
 
-/// One switch. It decides on port numbers, and keeps for each what it stands for: the caller's `P`.
+/// One switch. It decides on port numbers, and keeps the caller's value `P` for each port.
 #[derive(Debug)]
 pub struct Switch<P = ()> {
     addresses: Addresses,
     joined: ArcSwap<Joined<P>>,
     /// Most addresses of a guest's port.
     port_addresses: u32,
-    /// How long an address that sends nothing counts towards its port's limit.
+    /// An address that sends nothing counts for this long towards its port's limit.
     ageing_ns: u64,
     snoop: Snoop,
 }
@@ -179,7 +179,7 @@ impl<P: Clone> Switch<P> {
         Ok(())
     }
 
-    /// A port leaves; its learned addresses and its policy are forgotten. Returns what it stood for.
+    /// A port leaves; its learned addresses and its policy are forgotten. Returns the caller's value for it.
     pub fn leave(&self, port: PortId) -> Option<P> {
         let before = self.change(|joined| {
             joined.members.set_rules(port, None);
@@ -189,8 +189,9 @@ impl<P: Clone> Switch<P> {
         before.slots.get(usize::from(port.0))?.clone()
     }
 
-    /// What a port may do from now on, whether it has joined or not: the next batch is forwarded by it. If its VLANs change, what was
-    /// learned of it is forgotten. One that is there already and begins to be snooped gets all groups for 260 s, or until it leaves. The same policy again changes nothing, and what its meters have counted stays.
+    /// Sets a port's policy, whether it has joined or not. It applies from the next batch on. If the VLANs change, everything learned of the
+    /// port is forgotten. If a port that has joined begins to be snooped, it gets all groups for 260 s, or until it leaves. Setting the same
+    /// policy again changes nothing, and its meters keep their counts.
     pub fn set_policy(&self, port: PortId, policy: &Policy) {
         if usize::from(port.0) >= PORTS {
             return;
@@ -240,7 +241,7 @@ impl<P> Switch<P> {
         Slots(self.joined.load())
     }
 
-    /// Forgets what was learned of a port.
+    /// Forgets everything learned of a port.
     pub fn forget(&self, port: PortId) {
         self.addresses.forget(port);
         self.snoop.forget(port);
@@ -251,19 +252,19 @@ impl<P> Switch<P> {
         &self.addresses
     }
 
-    /// A port's guest was elsewhere, and nobody has heard what it has joined: it gets all groups for 260 s.
+    /// A port's guest has moved here, and nobody has seen its reports: it gets all groups for 260 s.
     pub fn arrived(&self, port: PortId) {
         if self.joined.load().members.rules(port).is_some_and(|rules| rules.policy.snooping) {
             self.snoop.renew(port);
         }
     }
 
-    /// Which ports want which multicast groups; nothing is learned of it unless a port has [`Policy::snooping`].
+    /// Current interests of ports in multicast groups. Nothing is learned unless a port has [`Policy::snooping`].
     pub fn wanted(&self, now: Time) -> Vec<Wanted> {
         self.snoop.list(now)
     }
 
-    /// Decides for a whole batch. Learns its senders. Returns the ports that the plan is for.
+    /// Decides for a whole batch, and learns its senders. Returns the ports that the plan refers to.
     pub fn forward(&self, batch: &Batch, now: Time, plan: &mut Plan) -> Slots<P> {
         self.forward_followed(batch, now, plan, &mut Nobody)
     }
@@ -293,7 +294,7 @@ impl<P> Switch<P> {
         let mut trains = ArrayVec::<Train, PACKETS>::new();
         let mut last = None;
         for (packet, index) in batch.packets().iter().zip(0..) {
-            // Frames come in trains: the decision for the first one holds for the next.
+            // Frames come in trains: the first frame's decision is valid for the next ones.
             let addresses = addresses_in(batch.head(packet));
             if let (Some(train), true) = (trains.last_mut(), addresses == last) {
                 train.end = index + 1;
@@ -301,17 +302,17 @@ impl<P> Switch<P> {
             }
             // A first pass prefetches the table's lines, so that the next pass finds them in the cache.
             last = addresses;
-            let way = addresses.map(|addresses| self.way(addresses, 0));
-            if let Some(way) = way {
-                self.addresses.prefetch(way.target);
-                self.addresses.prefetch(way.source);
+            let keys = addresses.map(|addresses| self.keys(addresses, 0));
+            if let Some(keys) = keys {
+                self.addresses.prefetch(keys.target);
+                self.addresses.prefetch(keys.source);
             }
-            let _full_only_if_a_batch_were_longer_than_itself =
-                trains.try_push(Train { way, first: index, end: index + 1 });
+            // Never full: it has room for a batch.
+            let _pushed = trains.try_push(Train { keys, first: index, end: index + 1 });
         }
-        for Train { way, first, end } in trains {
-            let verdict = match way {
-                Some(way) => self.decide(members, batch.origin, way, now, follower),
+        for Train { keys, first, end } in trains {
+            let verdict = match keys {
+                Some(keys) => self.decide(members, batch.origin, keys, now, follower),
                 None => Verdict::Drop(Reason::TooShort),
             };
             match verdict {
@@ -336,15 +337,22 @@ impl<P> Switch<P> {
         }
     }
 
-    fn decide<F: Follower>(&self, members: &Members, origin: PortId, way: Way, now: Time, follower: &mut F) -> Verdict {
-        self.learn(way.source, origin, now, follower);
-        if way.target.is_multicast() {
-            return match group(way.target.address(), follower) {
+    fn decide<F: Follower>(
+        &self,
+        members: &Members,
+        origin: PortId,
+        keys: Keys,
+        now: Time,
+        follower: &mut F,
+    ) -> Verdict {
+        self.learn(keys.source, origin, now, follower);
+        if keys.target.is_multicast() {
+            return match group(keys.target.address(), follower) {
                 Ok(kind) => Verdict::Flood(kind),
                 Err(reason) => Verdict::Drop(reason),
             };
         }
-        match self.find(way, origin, now, follower) {
+        match self.find(keys, origin, now, follower) {
             Some(port) if port == origin => Verdict::Drop(Reason::SamePort),
             Some(port) if members.present.get(usize::from(port.0)) == Some(&true) => Verdict::To(port),
             _ => Verdict::Flood(Reason::UnknownStorm),
@@ -352,8 +360,8 @@ impl<P> Switch<P> {
     }
 
     #[inline(always)]
-    fn way(&self, (target, source): ([u8; 6], [u8; 6]), fid: u16) -> Way {
-        Way { target: self.addresses.key(Mac(target), fid), source: self.addresses.key(Mac(source), fid) }
+    fn keys(&self, (target, source): ([u8; 6], [u8; 6]), fid: u16) -> Keys {
+        Keys { target: self.addresses.key(Mac(target), fid), source: self.addresses.key(Mac(source), fid) }
     }
 
     #[inline(always)]
@@ -372,7 +380,7 @@ impl<P> Switch<P> {
     #[inline(always)]
     fn find<F: Follower>(
         &self,
-        Way { target, source }: Way,
+        Keys { target, source }: Keys,
         origin: PortId,
         now: Time,
         follower: &mut F,
@@ -386,7 +394,7 @@ impl<P> Switch<P> {
     }
 }
 
-/// How a group frame is flooded, as the reason with which storm control would refuse it; or why it is dropped.
+/// The storm-control reason of a flooded group frame; or the reason why it is dropped.
 #[inline(always)]
 fn group(target: Mac, follower: &mut impl Follower) -> Result<Reason, Reason> {
     if is_reserved(target) {
@@ -404,21 +412,21 @@ fn is_reserved(Mac(bytes): Mac) -> bool {
 #[derive(Clone, Copy)]
 enum Verdict {
     To(PortId),
-    /// The reason with which storm control would refuse it.
+    /// The reason that storm control would give for a refusal.
     Flood(Reason),
     Drop(Reason),
 }
 
 /// A frame's source and destination.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Way {
+struct Keys {
     target: Key,
     source: Key,
 }
 
 /// Consecutive packets with the same addresses; `None` if shorter than an Ethernet header.
 struct Train {
-    way: Option<Way>,
+    keys: Option<Keys>,
     first: u16,
     end: u16,
 }

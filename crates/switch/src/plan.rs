@@ -1,32 +1,32 @@
-//! The plan of a batch: which port gets which packets.
+//! The plan of a batch: the packets that each port gets.
 //!
-//! A port's packets are bits of a word, and so are the edits of each: a flood to a thousand ports is planned in some bytes a port, and
-//! kept in them while it goes on.
+//! A port's packets are bits of a word, and so are those with each edit: a plan for a flood to a thousand ports takes a few bytes per port,
+//! until the flood is finished.
 
 use std::ops::Range;
 
 use arrayvec::ArrayVec;
 use nicety_adapter::{Edit, PACKETS, Pick, PortId, Reason};
 
-/// What a packet's receivers may get beside the packet as it is: two edits, for a tagged and an untagged port of its VLAN.
+/// Most edits of one packet, besides the unchanged packet: one for a tagged and one for an untagged port of its VLAN.
 const EDITS: usize = 2;
 
 const _: () = assert!(PACKETS <= u64::BITS as usize);
 
-/// One port's packets, a bit each, and of these the ones that it gets with the packet's first or second edit.
+/// One port's packets, a bit each; and, among these, the packets that it gets with their first or second edit.
 #[derive(Clone, Copy, Debug, Default)]
 struct List {
     packets: u64,
     edited: [u64; EDITS],
 }
 
-/// For each receiver its picks, in the order of the batch; and the dropped packets. Made once, reused.
+/// The picks of each receiver, in the order of the batch, and the dropped packets. Made once, reused.
 #[derive(Debug)]
 pub struct Plan {
     lists: Vec<List>,
     receivers: Vec<PortId>,
     edits: [[Edit; PACKETS]; EDITS],
-    /// The packets that have such an edit.
+    /// The packets whose first or second edit is set.
     known: [u64; EDITS],
     drops: ArrayVec<(u16, Reason), PACKETS>,
 }
@@ -88,7 +88,7 @@ impl Plan {
         Some(list)
     }
 
-    /// A port gets these packets.
+    /// Adds these packets for a port.
     #[inline]
     pub(crate) fn add(&mut self, port: PortId, packets: Range<u16>) {
         if let Some(list) = self.list(port) {
@@ -96,14 +96,14 @@ impl Plan {
         }
     }
 
-    /// As [`Plan::add`], with an edit of the tags, which is one of two for each packet.
+    /// Like [`Plan::add`], with an edit of the tags, which is one of two for each packet.
     #[inline]
     pub(crate) fn add_edited(&mut self, port: PortId, packets: Range<u16>, edit: Edit) {
         if edit == Edit::Keep {
             return self.add(port, packets);
         }
         let Some(which) = self.edit(&packets, edit) else {
-            // Of three edits one would be another VLAN's.
+            // A third edit would be for another VLAN.
             return packets.for_each(|packet| self.drop(packet, Reason::Vlan));
         };
         if let Some(list) = self.list(port) {
@@ -112,7 +112,7 @@ impl Plan {
         }
     }
 
-    /// Which of these packets' edits this is. They are of one train, and have the same.
+    /// The index of this edit among these packets' edits. They are of one train, so they have the same edits.
     #[inline]
     fn edit(&mut self, packets: &Range<u16>, edit: Edit) -> Option<usize> {
         let (first, all) = (usize::from(packets.start), bits(packets));
@@ -127,10 +127,11 @@ impl Plan {
     }
 
     pub(crate) fn drop(&mut self, packet: u16, reason: Reason) {
-        let _full_only_if_a_batch_were_longer_than_itself = self.drops.try_push((packet, reason));
+        // Never full: it has room for a batch.
+        let _pushed = self.drops.try_push((packet, reason));
     }
 
-    /// Drops the batch's first `packets`, whatever was decided.
+    /// Drops the batch's first `packets`, regardless of the decision.
     #[cold]
     pub fn drop_all(&mut self, packets: usize, reason: Reason) {
         self.clear();
@@ -163,7 +164,7 @@ impl Plan {
         let List { packets, edited: [first, second] } =
             self.lists.get(usize::from(port.0)).copied().unwrap_or_default();
         if first | second == 0 {
-            // Mostly a run, such as a whole batch.
+            // The packets usually form one run, such as a whole batch.
             let first = packets.trailing_zeros();
             let run = packets.wrapping_shr(first);
             if run & run.wrapping_add(1) == 0 {
@@ -187,7 +188,7 @@ impl Plan {
             .is_some_and(|list| list.packets.checked_shr(packet.into()).unwrap_or(0) & 1 != 0)
     }
 
-    /// The dropped packets, each with the reason.
+    /// The dropped packets, each with its reason.
     pub fn drops(&self) -> &[(u16, Reason)] {
         &self.drops
     }

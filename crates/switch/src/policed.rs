@@ -12,14 +12,14 @@ use crate::plan::Plan;
 use crate::policy::Private;
 use crate::rules::{FLAT, Lane, Meter, Rules, Tags, reach};
 use crate::snoop::{Audience, Snoop};
-use crate::{Members, Switch, Way, group};
+use crate::{Keys, Members, Switch, group};
 
-/// The bytes that frames of one train share: addresses, and the tag or the type.
+/// The bytes that are the same in all frames of a train: addresses, and the tag or the type.
 type Label = [u8; 18];
 
 /// Consecutive packets with the same label.
 struct Train {
-    way: Way,
+    keys: Keys,
     lane: Lane,
     first: u16,
     end: u16,
@@ -28,13 +28,13 @@ struct Train {
 /// The decision for a train.
 enum Verdict {
     To(PortId, Edit),
-    /// The reason with which storm control would refuse it.
+    /// The reason that storm control would give for a refusal.
     Flood(Reason),
     Drop(Reason),
 }
 
 impl<P> Switch<P> {
-    /// As [`Switch::forward`], by the ports' policies.
+    /// Like [`Switch::forward`], with the ports' policies.
     pub(crate) fn forward_policed<F: Follower>(
         &self,
         members: &Members,
@@ -68,14 +68,15 @@ impl<P> Switch<P> {
             follower.step(|| Step::Vlan(lane.map(|lane| lane.fid)));
             match lane {
                 Ok(lane) => {
-                    let way = self.way(addresses(&label), lane.fid);
-                    self.addresses.prefetch(way.target);
-                    self.addresses.prefetch(way.source);
-                    // Frames for one group's address may be for several groups, or reports.
-                    let is_alone = members.snooping && way.target.is_multicast();
+                    let keys = self.keys(addresses(&label), lane.fid);
+                    self.addresses.prefetch(keys.target);
+                    self.addresses.prefetch(keys.source);
+                    // Frames for one group's MAC address may be for several groups, or reports.
+                    let is_alone = members.snooping && keys.target.is_multicast();
                     last = (!is_alone).then_some(label);
-                    let train = Train { way, lane, first: index, end: index + 1 };
-                    let _full_only_if_a_batch_were_longer_than_itself = trains.try_push(train);
+                    let train = Train { keys, lane, first: index, end: index + 1 };
+                    // Never full: it has room for a batch.
+                    let _pushed = trains.try_push(train);
                 }
                 Err(reason) => {
                     plan.drop(index, reason);
@@ -84,8 +85,8 @@ impl<P> Switch<P> {
             }
         }
         for train in trains {
-            let Train { way, lane, first, end } = train;
-            match self.decide_policed(members, rules, batch.origin, way, &lane, now, follower) {
+            let Train { keys, lane, first, end } = train;
+            match self.decide_policed(members, rules, batch.origin, keys, &lane, now, follower) {
                 Verdict::To(port, edit) => {
                     plan.add_edited(port, first..end, edit);
                     copy_to_promiscuous(members, rules, batch.origin, Some(port), &lane, first..end, plan, follower);
@@ -99,7 +100,7 @@ impl<P> Switch<P> {
                 }
                 Verdict::Flood(kind) => {
                     let snoop = members.snooping.then_some(&self.snoop);
-                    flood(members, rules, snoop, batch, way, &lane, first..end, (kind, now), plan, follower);
+                    flood(members, rules, snoop, batch, keys, &lane, first..end, (kind, now), plan, follower);
                 }
             }
         }
@@ -111,12 +112,12 @@ impl<P> Switch<P> {
         members: &Members,
         rules: Option<&Rules>,
         origin: PortId,
-        way: Way,
+        keys: Keys,
         lane: &Lane,
         now: Time,
         follower: &mut F,
     ) -> Verdict {
-        let Way { target, source } = way;
+        let Keys { target, source } = keys;
         let sends = rules.map_or(Ok(()), |rules| rules.sends(source.address(), now, self.ageing_ns, F::DRY));
         follower.step(|| Step::Source(sends));
         if let Err(reason) = sends {
@@ -129,7 +130,7 @@ impl<P> Switch<P> {
                 Err(reason) => Verdict::Drop(reason),
             };
         }
-        let Some(port) = self.find(way, origin, now, follower) else { return Verdict::Flood(Reason::UnknownStorm) };
+        let Some(port) = self.find(keys, origin, now, follower) else { return Verdict::Flood(Reason::UnknownStorm) };
         if port == origin {
             return Verdict::Drop(Reason::SamePort);
         }
@@ -150,7 +151,7 @@ impl<P> Switch<P> {
     }
 }
 
-/// The bytes that decide about a frame: `None` if it is shorter than an Ethernet header, with its first tag if it has one.
+/// The bytes that decide about a frame, with its first tag if it has one; `None` if it is shorter than an Ethernet header.
 #[inline(always)]
 fn label(head: &[u8]) -> Option<Label> {
     let mut label = [0; 18];
@@ -194,7 +195,7 @@ fn flood<F: Follower>(
     rules: Option<&Rules>,
     snoop: Option<&Snoop>,
     batch: &Batch,
-    way: Way,
+    keys: Keys,
     lane: &Lane,
     packets: Range<u16>,
     (kind, now): (Reason, Time),
@@ -206,12 +207,12 @@ fn flood<F: Follower>(
         Reason::MulticastStorm => rules.multicast.as_ref(),
         _ => rules.unknown.as_ref(),
     });
-    let packets = calm::<F>(meter, kind, batch, packets, now, plan);
+    let packets = permitted::<F>(meter, kind, batch, packets, now, plan);
     follower.step(|| Step::Floods { kind, goes: !packets.is_empty() });
     if packets.is_empty() {
         return;
     }
-    let target = way.target.address();
+    let target = keys.target.address();
     let audience = match (snoop, batch.packet(packets.start), kind) {
         (Some(snoop), Some(packet), Reason::MulticastStorm) => snoop.audience(batch, packet, lane.fid, now, F::DRY),
         _ => Audience::All,
@@ -248,8 +249,8 @@ fn flood<F: Follower>(
     }
 }
 
-/// The packets of a train that storm control lets through: the first ones, because all arrive at the same time.
-fn calm<F: Follower>(
+/// The packets of a train that storm control permits: the first ones, because all arrive at the same time.
+fn permitted<F: Follower>(
     meter: Option<&Meter>,
     reason: Reason,
     batch: &Batch,
@@ -264,7 +265,7 @@ fn calm<F: Follower>(
     packets.start..refused
 }
 
-/// Copies to the promiscuous ports of the VLAN that do not get it anyway. True if there is one.
+/// Copies to the VLAN's promiscuous ports that do not get the frame anyway. True if there is one.
 #[inline]
 #[expect(clippy::too_many_arguments, reason = "one step of forward_policed, apart for its length")]
 fn copy_to_promiscuous<F: Follower>(
@@ -295,7 +296,7 @@ impl Members {
         self.rules.get(usize::from(port.0))?.as_deref()
     }
 
-    /// How a frame leaves by a port; `None` if it may not.
+    /// The edit of a frame that leaves by a port; `None` if it may not.
     #[inline]
     fn leaves(&self, port: PortId, lane: &Lane) -> Option<Edit> {
         if self.present.get(usize::from(port.0)) != Some(&true) {

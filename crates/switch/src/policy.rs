@@ -14,7 +14,7 @@ pub const ADDRESS_LIMIT_MOST: u16 = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VlanId(u16);
 
-/// Why a text or a number is not a VLAN, or not a list of VLANs.
+/// Reasons why a text or a number is not a VLAN, or not a list of VLANs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VlanError(String);
 
@@ -153,7 +153,7 @@ impl FromStr for VlanSet {
     }
 }
 
-/// A port's VLANs, and where their frames have tags.
+/// A port's VLANs, and the tags of their frames.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Vlan {
     /// The flat network, shared by all such ports: frames pass with any tags.
@@ -173,10 +173,10 @@ pub enum Vlan {
     Service(VlanId),
 }
 
-/// A port's part of a private VLAN.
+/// A port's role in a private VLAN.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Private {
-    /// It reaches all ports, and all reach it. The default.
+    /// It reaches all ports, and all ports reach it. The default.
     #[default]
     Promiscuous,
     /// It reaches only promiscuous ports.
@@ -197,7 +197,7 @@ pub struct Guards {
     pub arp: bool,
     /// Router advertisements, and redirects, of IPv4 too.
     pub router_advertisement: bool,
-    /// Queries of IGMP and MLD, and what else multicast routers alone send (PIM, DVMRP, multicast router discovery).
+    /// Queries of IGMP and MLD, and other messages that only multicast routers send (PIM, DVMRP, multicast router discovery).
     pub multicast_router: bool,
 }
 
@@ -219,7 +219,7 @@ pub struct Policy {
     pub addresses: Vec<Mac>,
     /// Its VLANs.
     pub vlan: Vlan,
-    /// Its part of a private VLAN.
+    /// Its role in a private VLAN.
     pub private: Private,
     /// VMware's "promiscuous mode": it gets every frame of its VLANs.
     pub promiscuous: bool,
@@ -227,7 +227,7 @@ pub struct Policy {
     pub mac_changes: bool,
     /// VMware's "forged transmits": if false, frames from other addresses than its own are refused.
     pub forged_transmits: bool,
-    /// How many addresses may send from it at once; up to [`ADDRESS_LIMIT_MOST`].
+    /// Most addresses that may send from it at once; up to [`ADDRESS_LIMIT_MOST`].
     pub address_limit: Option<u16>,
     /// Frames that its guest may not send.
     pub guards: Guards,
@@ -237,9 +237,9 @@ pub struct Policy {
     pub storm: Storm,
     /// The longest packet that it may send, in bytes behind the Ethernet header and its tags.
     pub mtu: Option<u16>,
-    /// Whether it gets, of multicasts, only what somebody there has joined by IGMP or MLD, and what nobody has.
+    /// Whether it gets only multicasts for groups that a host there has joined by IGMP or MLD, or that no port has joined.
     pub snooping: bool,
-    /// Whether the plane keeps who says by LLDP to be there.
+    /// Whether the plane keeps the port's LLDP neighbour.
     pub lldp: bool,
     /// Whether refusals are logged.
     pub log: bool,

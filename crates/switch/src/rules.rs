@@ -1,4 +1,4 @@
-//! A port's policy as the switch applies it, with the state that it keeps per port.
+//! A port's policy in the form that the switch applies, with its per-port state.
 //!
 //! One worker forwards a port's frames, and only that worker writes here. The values are atomics because another thread may replace
 //! the policy while the worker reads it.
@@ -12,7 +12,7 @@ use nicety_frame::vlan::{self, Tag, Tci};
 
 use crate::policy::{ADDRESS_LIMIT_MOST, Guards, Policy, Private, Vlan, VlanId};
 
-/// The first filtering identifier of service VLANs. The others start at 0, the flat network's.
+/// The first filtering identifier of service VLANs. Identifiers of other VLANs start at 0, which is the flat network's.
 const SERVICE: u16 = 4096;
 
 /// A frame's VLAN, and the edits for an untagged and a tagged receiver.
@@ -28,7 +28,7 @@ pub(crate) struct Lane {
 /// The flat network.
 pub(crate) const FLAT: Lane = Lane { fid: 0, untagged: Some(Edit::Keep), tagged: Edit::Keep };
 
-/// The tags by which a frame is classified.
+/// The tags that classify a frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tags {
     pub outer: Option<Tag>,
@@ -72,7 +72,7 @@ impl Rules {
         }
     }
 
-    /// The VLAN of a frame with these tags; or why it is refused.
+    /// The VLAN of a frame with these tags; or the reason why it is refused.
     #[inline]
     pub fn classify(&self, tags: Tags) -> Result<Lane, Reason> {
         match &self.policy.vlan {
@@ -81,7 +81,7 @@ impl Rules {
             Vlan::Trunk { allowed, native } => match tags.outer {
                 Some(tag) if is_service(tag.tpid) => {
                     let id = VlanId::new(tag.tci.id()).filter(|id| allowed.contains(*id)).ok_or(Reason::Vlan)?;
-                    // A customer's tags go on to the customer; another provider's does not.
+                    // A customer's tags are passed on to the customer; another provider's are not.
                     let untagged = (!is_service(tags.behind)).then_some(Edit::Untag);
                     Ok(Lane { fid: SERVICE + id.number(), untagged, tagged: Edit::Keep })
                 }
@@ -100,7 +100,7 @@ impl Rules {
         }
     }
 
-    /// How a frame of this VLAN leaves by this port; `None` if the port is not in the VLAN, or the frame cannot be without its tag.
+    /// The edit of a frame of this VLAN that leaves by this port; `None` if the port is not in the VLAN, or the frame needs its tag.
     #[inline]
     pub fn leaves(&self, lane: &Lane) -> Option<Edit> {
         let fid = lane.fid;
@@ -134,7 +134,7 @@ impl Rules {
         }
     }
 
-    /// Whether an address is, or becomes, one of the allowed number of senders.
+    /// Whether an address is, or becomes, one of the permitted number of senders.
     fn counts(&self, source: Mac, now: Time, ageing_ns: u64, dry: bool) -> bool {
         let word = source.to_u64() | 1 << 63;
         let known = |sender: &&Sender| sender.address.load(Ordering::Relaxed) == word;
@@ -178,7 +178,7 @@ fn customer(tags: Tags, usual: Option<VlanId>, allowed: impl Fn(VlanId) -> bool)
         let untagged = (!is_double).then_some(Edit::Untag);
         return Ok(Lane { fid: id.number(), untagged, tagged: Edit::Keep });
     }
-    // Without its priority tag the frame would be in the VLAN of the next one.
+    // Without its priority tag the frame would be in the next tag's VLAN.
     if is_double {
         return Err(Reason::Vlan);
     }
@@ -211,7 +211,7 @@ impl Meter {
         Self { interval_ns, depth_ns: 100_000_000.max(interval_ns), due: AtomicU64::new(0) }
     }
 
-    /// Whether this many more frames may pass; if so, counts them, unless `dry`.
+    /// Whether this many more frames may pass. If so, counts them, unless `dry`.
     pub fn take(&self, frames: u32, now: Time, dry: bool) -> bool {
         let due = self.due.load(Ordering::Relaxed).max(now.0);
         let next = due.saturating_add(self.interval_ns.saturating_mul(frames.into()));

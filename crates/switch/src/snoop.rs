@@ -1,8 +1,8 @@
-//! Which ports want the frames of which multicast groups, as their hosts say: IGMP and MLD snooping (RFC 4541), for each VLAN apart.
+//! IGMP and MLD snooping (RFC 4541): the ports that want the frames of a multicast group, as reported by their hosts, per VLAN.
 //!
-//! A frame for a group that nobody has joined goes to all ports, and a port whose groups there was no room for gets all groups: slower,
-//! never wrong. The tables are read without a lock and replaced whole; a report that tells no news writes a time. Times are those of the
-//! frames: nothing here has a clock.
+//! A frame for a group without members goes to all ports. A port whose groups do not fit into the tables gets all groups: that is slower,
+//! but never wrong. The tables are read without a lock and replaced as a whole; a report that changes nothing only writes a time. Times are
+//! those of the frames: there is no clock here.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,18 +17,18 @@ use nicety_frame::group::{self, Kind, Message, Records};
 use crate::PORTS;
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// How long a member counts that says nothing: the Group Membership Interval of RFC 3376, section 8.4.
+/// A silent member counts for this long: the Group Membership Interval of RFC 3376, section 8.4.
 const MEMBER_NS: u64 = 260 * SECOND_NS;
-/// How long a router counts that asks nothing: the Other Querier Present Interval of RFC 3376, section 8.5.
+/// A silent router counts for this long: the Other Querier Present Interval of RFC 3376, section 8.5.
 const ROUTER_NS: u64 = 255 * SECOND_NS;
-/// How long members count after a query for their group, if they do not answer: the Last Member Query Time of RFC 3376, section 8.9.
+/// Members that do not answer a query for their group count for this long: the Last Member Query Time of RFC 3376, section 8.9.
 const LAST_NS: u64 = 2 * SECOND_NS;
-/// The end of what begins with the next frame for many.
+/// Placeholder for an end that is set when the next multicast frame arrives.
 const NEW: u64 = u64::MAX;
-/// Groups at most, of all VLANs, and those that one port can bring; the same of routers.
+/// Most groups of all VLANs, and most groups that one port can add; the same limits hold for routers.
 const GROUPS_MOST: usize = 1024;
 const GROUPS_PER_PORT: usize = 64;
-/// Groups that one report is taken to name at most: one more than there is room for, so that its port gets all.
+/// Most groups that are read from one report: one more than there is room for, so that its port then gets all groups.
 const RECORDS_MOST: usize = GROUPS_PER_PORT + 1;
 
 /// A set of ports.
@@ -45,13 +45,13 @@ impl Ports {
     }
 }
 
-/// Which of the ports that are snooped get a frame that goes to many.
+/// The snooped ports that get a multicast or broadcast frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Audience {
     All,
-    /// Those that have said so, and routers.
+    /// Ports of members, and ports of routers.
     Members(Ports),
-    /// Routers alone: it is a report.
+    /// Only ports of routers: the frame is a report.
     Routers(Ports),
 }
 
@@ -65,31 +65,31 @@ impl Audience {
     }
 }
 
-/// What a port gets besides what all get.
+/// Frames that a port gets in addition to those for all ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
-    /// A group that somebody there has joined.
+    /// A group that a host there has joined.
     Group(IpAddr),
-    /// All groups of the VLAN: a router is there.
+    /// All groups of the VLAN: the port leads to a router.
     Router,
-    /// All groups of all VLANs: there was no room for its groups.
+    /// All groups of all VLANs: there was no room for the port's groups.
     Everything,
 }
 
-/// A port that wants something.
+/// A port's interest in frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// The VLAN, as [`Learned::fid`](crate::Learned::fid) numbers them; 0 of [`Interest::Everything`].
+    /// The VLAN, numbered as in [`Learned::fid`](crate::Learned::fid); 0 for [`Interest::Everything`].
     pub fid: u16,
     /// The port.
     pub port: PortId,
-    /// What it wants.
+    /// The interest.
     pub interest: Interest,
-    /// How long it counts if it says nothing more.
+    /// The time until it expires without a new report.
     pub left: Duration,
 }
 
-/// A port that wants something, until then.
+/// A port's interest, with its expiry.
 #[derive(Debug)]
 struct Wants {
     port: PortId,
@@ -101,7 +101,7 @@ impl Wants {
         Self { port, until: until.into() }
     }
 
-    /// How long it counts.
+    /// The time until it expires.
     fn left(&self, now: Time) -> u64 {
         self.until.load(Ordering::Relaxed).saturating_sub(now.0)
     }
@@ -131,7 +131,7 @@ struct Table {
     groups: Vec<Arc<Members>>,
     /// Ports of routers, by VLAN.
     routers: Vec<(u16, Wants)>,
-    /// Ports that there was no room for: they get all.
+    /// Ports whose groups did not fit: they get all groups.
     all: Vec<Wants>,
 }
 
@@ -144,7 +144,7 @@ impl Table {
         self.place(fid, group).ok().map(|at| &self.groups[at])
     }
 
-    /// Who gets all groups of a VLAN.
+    /// Ports that get all groups of a VLAN.
     fn routers(&self, fid: u16, now: Time) -> Ports {
         let mut ports = Ports::default();
         let own = self.routers.iter().filter(|(known, _)| *known == fid).map(|(_, router)| router);
@@ -152,7 +152,7 @@ impl Table {
         ports
     }
 
-    /// Without what has run out.
+    /// Removes expired entries.
     fn sweep(&mut self, now: Time) {
         self.routers.retain(|(_, router)| router.is_fresh(now));
         self.all.retain(|wants| wants.is_fresh(now));
@@ -186,7 +186,7 @@ impl Table {
     }
 }
 
-/// Gives a port that is there another time. False if it is not there.
+/// Sets a new expiry for a listed port. False if the port is not listed.
 fn refresh(wants: &[Wants], port: PortId, until: u64) -> bool {
     let known = wants.iter().find(|wants| wants.port == port);
     known.inspect(|wants| wants.until.store(until, Ordering::Relaxed)).is_some()
@@ -199,7 +199,7 @@ pub(crate) struct Snoop {
 }
 
 impl Snoop {
-    /// Who gets a frame for many that came from this port. What it says is learned, unless it is only asked.
+    /// The ports that get a multicast frame from this port. Learns from the frame, unless this is a dry run.
     pub fn audience(&self, batch: &Batch, packet: &Packet, fid: u16, now: Time, dry: bool) -> Audience {
         let (layout, head) = (batch.layout(packet), batch.head(packet));
         for new in self.table.load().all.iter().filter(|wants| wants.until.load(Ordering::Relaxed) == NEW) {
@@ -207,11 +207,11 @@ impl Snoop {
         }
         let kind = group::kind(layout, head);
         if let (Some(kind), false) = (kind, dry) {
-            self.hear(kind, batch, packet, fid, now);
+            self.learn(kind, batch, packet, fid, now);
         }
         match kind {
             Some(Kind::Report) => return Audience::Routers(self.table.load().routers(fid, now)),
-            // Members of version 2 do not report what they hear others report, wherever it is hidden.
+            // A host of version 2 stays silent if it hears another's report (RFC 2236, section 3), even one that the parser cannot find.
             None if layout.is_cut() => return Audience::Routers(self.table.load().routers(fid, now)),
             Some(Kind::Query) => return Audience::All,
             _ => {}
@@ -249,8 +249,8 @@ impl Snoop {
         }
     }
 
-    /// Somebody asks who is still in a group: members answer, or are none.
-    fn asked(&self, fid: u16, group: IpAddr, now: Time) {
+    /// A querier asks for a group's members: members that do not answer expire.
+    fn queried(&self, fid: u16, group: IpAddr, now: Time) {
         let table = self.table.load();
         let until = now.0.saturating_add(LAST_NS);
         for wants in table.find(fid, group).into_iter().flat_map(|members| &members.wants) {
@@ -258,22 +258,22 @@ impl Snoop {
         }
     }
 
-    /// Learns what a message says, if it is believed.
-    fn hear(&self, kind: Kind, batch: &Batch, packet: &Packet, fid: u16, now: Time) {
+    /// Learns from a message, if it is accepted.
+    fn learn(&self, kind: Kind, batch: &Batch, packet: &Packet, fid: u16, now: Time) {
         let mut frame = [0; group::MESSAGE_MOST];
         let len = batch.copy(packet, &mut frame);
         match group::message(batch.layout(packet), &frame[..len]) {
             Some(Message::Report(records)) => self.report(records, batch.origin, fid, now),
             Some(Message::Query { is_router, group }) => {
                 if let Some(group) = group {
-                    self.asked(fid, group, now);
+                    self.queried(fid, group, now);
                 }
                 if is_router {
                     self.router(fid, batch.origin, now);
                 }
             }
             Some(Message::Router) => self.router(fid, batch.origin, now),
-            // Too long to be read: it may name any group.
+            // The report is too long to be read: it may name any group.
             None if kind == Kind::Report && packet.len() as usize > group::MESSAGE_MOST => {
                 self.take_all(batch.origin, now.0.saturating_add(MEMBER_NS));
             }
@@ -282,7 +282,7 @@ impl Snoop {
     }
 
     fn report(&self, records: Records<'_>, port: PortId, fid: u16, now: Time) {
-        // Who leaves stays until somebody asks for the others behind the port, or time is up.
+        // A host that leaves stays a member until a querier asks for other members behind the port, or until it expires.
         let joined = records.filter(|(group, joins)| *joins && !group::is_local(*group)).map(|(group, _)| group);
         let joined: ArrayVec<IpAddr, RECORDS_MOST> = joined.take(RECORDS_MOST).collect();
         let table = self.table.load();
@@ -306,12 +306,12 @@ impl Snoop {
         }
     }
 
-    /// Whatever a port may have joined before anybody listened: it gets all until its hosts were asked, and have answered.
+    /// A port may have joined groups before snooping began: it gets all groups until its hosts were queried and have answered.
     pub fn renew(&self, port: PortId) {
         self.take_all(port, NEW);
     }
 
-    /// A port has left, or is in other VLANs.
+    /// A port left, or changed its VLANs.
     pub fn forget(&self, port: PortId) {
         let table = self.table.load();
         let mut all = table.groups.iter().flat_map(|members| &members.wants).chain(&table.all);
@@ -330,7 +330,7 @@ impl Snoop {
         });
     }
 
-    /// All that counts.
+    /// All current interests.
     pub fn list(&self, now: Time) -> Vec<Wanted> {
         let table = self.table.load();
         let groups = table

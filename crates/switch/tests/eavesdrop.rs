@@ -1,4 +1,4 @@
-//! A guest that wants to read its neighbours' unicasts: it sends from many addresses, so that the switch forgets theirs and floods.
+//! A guest that tries to read its neighbours' unicasts: it sends from many addresses, so that the switch forgets theirs and floods.
 
 mod world;
 
@@ -77,20 +77,20 @@ fn of_several_ports_the_one_with_the_most_addresses_gives_way() {
     let (hoards, second) = (PortId(EAVESDROPPER), PortId(EAVESDROPPER + 1));
     table.learn(mac(1), 0, PortId(VICTIM), Time(SECOND));
     (2..5).for_each(|number| table.learn(mac(number), 0, hoards, Time(2 * SECOND)));
-    // The port that has one address, and was silent longest, keeps it.
+    // The peer has one address and was silent longest; it keeps the address.
     table.learn(mac(5), 0, PortId(PEER), Time(3 * SECOND));
     table.learn(mac(6), 0, second, Time(4 * SECOND));
     let known = |number: u64| table.find(mac(number), 0, Time(4 * SECOND));
     assert_eq!([1, 5, 6].map(known), [VICTIM, PEER, EAVESDROPPER + 1].map(|port| Some(PortId(port))));
     assert_eq!((2..5).filter_map(known).count(), 1, "one of its three");
-    // A port that has an address already takes none from ports with one each: it replaces its own.
+    // A port with an address in the set takes none from ports with one each: it replaces its own.
     table.learn(mac(7), 0, hoards, Time(5 * SECOND));
     assert_eq!((2..8).filter(|number| known(*number) == Some(hoards)).collect::<Vec<_>>(), [7]);
 }
 
 #[test]
 fn a_port_that_hoards_elsewhere_evicts_nobody_who_has_less() {
-    // Two sets, whichever of them the four fall into.
+    // Two sets; the four addresses may fall into either.
     let table = Addresses::new(Limits { addresses: 8, ..Limits::default() });
     let hoards = PortId(9);
     let victims: Vec<Mac> = (1..).map(mac).take(4).collect();
@@ -118,17 +118,17 @@ fn a_guests_port_is_known_by_1024_addresses_and_an_uplink_by_any_number() {
     }
     assert_eq!(known(guest, 1), 1024);
     assert!(known(uplink, 1) > 2900, "{}: but for a full set or two", known(uplink, 1));
-    // An address of another port does not become one more of its own.
+    // An address of another port does not become one of its own beyond the limit.
     table.learn(mac(10_000), 0, guest, Time(SECOND));
     assert_eq!((known(guest, 1), table.find(mac(10_000), 0, Time(SECOND))), (1024, None), "unknown, and so flooded");
-    // Those that were silent for the ageing time make room. Each new address finds some.
+    // Addresses that were silent for the ageing time make room. Each new address frees some.
     (3000..6000).for_each(|number| table.learn(mac(number), 0, guest, Time(400 * SECOND)));
     assert!(known(guest, 400) > 900, "{}", known(guest, 400));
 }
 
 #[test]
 fn which_addresses_share_a_set_depends_on_the_seed_alone() {
-    // Of 3,000 addresses of one port in 1,024 places, those that are left: of each set the newest four.
+    // The addresses left of 3,000 from one port in 1,024 entries: the newest four of each set.
     let left = |seed| {
         let table = Addresses::new(Limits { addresses: 1024, seed, ..Limits::default() });
         (0..3000).for_each(|number| table.learn(mac(number), 0, PortId(1), Time(SECOND)));

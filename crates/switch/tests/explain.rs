@@ -1,4 +1,4 @@
-//! Decisions that are explained: by the same code, and without a trace.
+//! Explained decisions: they come from the deciding code, and have no side effects.
 
 mod world;
 
@@ -11,7 +11,7 @@ use world::World;
 
 const EVERYBODY: [u8; 6] = [0xff; 6];
 
-/// Who gets what, and what nobody gets.
+/// The receivers with their picks, and the dropped packets.
 type Decided = (Vec<(PortId, Vec<Pick>)>, Vec<(u16, Reason)>);
 
 impl World {

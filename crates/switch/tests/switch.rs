@@ -1,4 +1,4 @@
-//! What a learning switch does, in the words of IEEE 802.1Q.
+//! Behaviour of a learning switch, in the terms of IEEE 802.1Q.
 
 use std::sync::Arc;
 
@@ -69,7 +69,7 @@ fn an_address_that_moves_is_followed_at_its_first_frame() {
 #[test]
 fn every_sender_of_a_batch_is_learned_whomever_its_neighbours_write_to() {
     const C: [u8; 6] = [2, 0, 0, 0, 0, 0xc];
-    // A train to one target, of which another joins in; then a target that the switch knows.
+    // A train to one target, interrupted by another sender; then a target that the switch knows.
     for target in [EVERYBODY, B] {
         let mut world = World::new(4);
         world.send(3, &[(EVERYBODY, B)], 0);
@@ -161,7 +161,7 @@ fn a_hundred_thousand_addresses_are_found_where_they_were_heard() {
     assert!(!wrong, "never a wrong port");
 }
 
-/// The smallest table: one set, of four. Whose addresses are remembered, of these five.
+/// The smallest table: one set of four entries. Reports which of five addresses it keeps.
 struct Four(Addresses);
 
 impl Four {
@@ -182,7 +182,7 @@ impl Four {
 
 #[test]
 fn of_a_full_set_the_address_that_was_silent_longest_is_forgotten() {
-    // In whatever order four are first heard of, and heard last.
+    // The four are learned first in any order, and last seen in any order.
     for order in 0..256_u32 {
         let seconds: Vec<u64> = (0..4).map(|who| u64::from(order >> (2 * who) & 3)).collect();
         if (0..4).any(|second| !seconds.contains(&second)) {

@@ -1,4 +1,4 @@
-//! Guards: what a guarded port's guest may not send, by the RFCs that say how such frames are found.
+//! Guards: frames that a guarded port's guest may not send, by the RFCs that describe how to recognise them.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -15,7 +15,7 @@ const ARP: u16 = 0x0806;
 const RARP: u16 = 0x8035;
 const IPV6: u16 = 0x86dd;
 
-/// An IPv4 packet: RFC 791, section 3.1. `fragment`: its flags and offset.
+/// An IPv4 packet: RFC 791, section 3.1. `fragment` is its flags and offset.
 fn v4(protocol: u8, fragment: u16, options: &[u8], payload: &[u8]) -> Vec<u8> {
     let header = 20 + options.len();
     let [high, low] = ((header + payload.len()) as u16).to_be_bytes();
@@ -24,7 +24,7 @@ fn v4(protocol: u8, fragment: u16, options: &[u8], payload: &[u8]) -> Vec<u8> {
     [&fixed[..], &[10, 0, 0, 1], &[10, 0, 0, 2], options, payload].concat()
 }
 
-/// A UDP header and some bytes: RFC 768.
+/// A UDP header and some payload: RFC 768.
 fn udp(from: u16, to: u16) -> Vec<u8> {
     [from.to_be_bytes(), to.to_be_bytes(), [0, 16], [0, 0], [1; 2], [2; 2], [3; 2], [4; 2]].concat()
 }
@@ -44,7 +44,7 @@ fn host(text: &str) -> Ipv6Addr {
     text.parse().unwrap()
 }
 
-/// A frame whose chain of extension headers is `chain`, each by its number and the bytes behind its first one.
+/// A frame with the chain of extension headers `chain`: each header's number, and its bytes behind the first one.
 fn chained(chain: &[(u8, &[u8])], last: u8, payload: &[u8]) -> Vec<u8> {
     let numbers = chain.iter().map(|(number, _)| *number).chain([last]);
     let mut bytes = Vec::new();
@@ -55,23 +55,23 @@ fn chained(chain: &[(u8, &[u8])], last: u8, payload: &[u8]) -> Vec<u8> {
     frame(ALL_NODES, A, &[], IPV6, &v6(host("fe80::1"), numbers.clone().next().unwrap(), &bytes))
 }
 
-/// The rest of a header of destination options, with padding alone; and of fragment headers: RFC 8200, sections 4.6 and 4.5.
+/// Destination options with only padding, and fragment headers, both without the next-header field: RFC 8200, sections 4.6 and 4.5.
 const OPTIONS: (u8, &[u8]) = (60, &[0, 1, 4, 0, 0, 0, 0]);
 const WHOLE: (u8, &[u8]) = (44, &[0, 0, 0, 0, 0, 0, 7]);
 const FIRST: (u8, &[u8]) = (44, &[0, 0, 1, 0, 0, 0, 7]);
 const LATER: (u8, &[u8]) = (44, &[0, 0, 8, 0, 0, 0, 7]);
 
-/// Kinds of neighbour discovery (RFC 4861, section 4) with the bytes that each has before its options: an address first, if it has one.
+/// Types of neighbour discovery (RFC 4861, section 4) with the bytes before their options: an address first, if the type has one.
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
 const ROUTER_SOLICITATION: u8 = 133;
 const ROUTER_ADVERTISEMENT: u8 = 134;
 const REDIRECT: u8 = 137;
-/// Its options' kinds: section 4.6.1.
+/// Types of options: section 4.6.1.
 const SOURCE_LINK: u8 = 1;
 const TARGET_LINK: u8 = 2;
 
-/// A message of neighbour discovery about `about`, with these options.
+/// A message of neighbour discovery for the address `about`, with these options.
 fn message(kind: u8, about: Ipv6Addr, options: &[&[u8]]) -> Vec<u8> {
     let about: &[u8] = &about.octets();
     let body = match kind {
@@ -87,12 +87,12 @@ fn link(kind: u8, address: [u8; 6]) -> Vec<u8> {
     [&[kind, 1][..], &address].concat()
 }
 
-/// A frame of it, from a host.
+/// A frame with such a message, from a host.
 fn discovery(from: &str, kind: u8, about: &str, options: &[&[u8]]) -> Vec<u8> {
     frame(ALL_NODES, A, &[], IPV6, &v6(host(from), 58, &message(kind, host(about), options)))
 }
 
-/// ARP, RFC 826: its operation, the sender, and the IP address that it is about.
+/// ARP, RFC 826: its operation, the sender, and the target's IP address.
 fn arp(operation: u8, sender: ([u8; 6], [u8; 4]), target: [u8; 4]) -> Vec<u8> {
     [&[0, 1, 8, 0, 6, 4, 0, operation][..], &sender.0, &sender.1, &[0; 6], &target].concat()
 }
@@ -101,7 +101,7 @@ fn request(sender: [u8; 6], ip: [u8; 4], target: [u8; 4]) -> Vec<u8> {
     frame(EVERYBODY, A, &[], ARP, &arp(1, (sender, ip), target))
 }
 
-/// Port 0 has these guards, 10.0.0.1 and fe80::1; port 1 none.
+/// Port 0 has these guards and the addresses 10.0.0.1 and fe80::1; port 1 has no guards.
 fn guarded(guards: Guards) -> World {
     let ip = vec!["10.0.0.1".parse().unwrap(), "fe80::1".parse().unwrap()];
     World::new(&[Policy { guards, ip, ..Policy::default() }, Policy::default()])
@@ -123,7 +123,7 @@ fn multicast_router() -> World {
     guarded(Guards { multicast_router: true, ..Guards::default() })
 }
 
-/// For each guard a frame that it is there for: type and what follows it; and its reason.
+/// For each guard a frame that it must refuse: the type and the rest of the frame; and the reason.
 fn forbidden() -> [(World, u16, Vec<u8>, Reason); 6] {
     let other = message(ADVERTISEMENT, host("fe80::9"), &[&link(TARGET_LINK, A)]);
     let advertisement = message(ROUTER_ADVERTISEMENT, host("::"), &[]);
@@ -139,7 +139,7 @@ fn forbidden() -> [(World, u16, Vec<u8>, Reason); 6] {
 
 #[test]
 fn a_guarded_frame_is_refused_behind_any_number_of_tags() {
-    // Linux takes priority tags off one after another (net/core/dev.c, __netif_receive_skb_core, check_vlan_id); VU#855201.
+    // Linux removes priority tags one after another (net/core/dev.c, __netif_receive_skb_core, check_vlan_id); VU#855201.
     for (mut world, ethertype, payload, reason) in forbidden() {
         for tags in (0..=8).chain([24, 27, 28, 29, 60, 126]) {
             let stacks = [vec![customer(0, 0); tags], vec![Tag::service(Tci(0)); tags]];
@@ -160,14 +160,14 @@ fn a_guarded_frame_is_refused_behind_any_number_of_tags() {
 
 #[test]
 fn ip_and_arp_in_llc_are_refused() {
-    // Hosts should take IP in SNAP (RFC 1122, section 2.3.3; RFC 1042), and access points make plain frames of it (RFC 5416; VU#855201).
+    // Hosts should accept IP in SNAP (RFC 1122, section 2.3.3; RFC 1042), and access points convert it to plain frames (RFC 5416; VU#855201).
     for (mut world, ethertype, payload, reason) in forbidden() {
         for tags in 0..3 {
             for organisation in [[0, 0, 0], [0, 0, 0xf8]] {
                 for hidden in [ethertype, 0x8100] {
                     let tag = if hidden == 0x8100 { [&[0, 0][..], &ethertype.to_be_bytes()].concat() } else { vec![] };
                     let snap = [&[0xaa, 0xaa, 3][..], &organisation, &hidden.to_be_bytes(), &tag, &payload].concat();
-                    // Its length may be any (CVE-2021-27861).
+                    // The length field may have any value (CVE-2021-27861).
                     for len in [0, snap.len() as u16, 1500, 0x05ff] {
                         let sent = frame(EVERYBODY, A, &vec![customer(0, 0); tags], len, &snap);
                         assert_eq!(world.refused(0, sent), Some(reason), "{hidden:#06x}, {tags} tags, length {len}");
@@ -233,14 +233,14 @@ fn other_frames_pass_every_guard() {
 #[test]
 fn a_dhcp_server_behind_a_guarded_port_is_not_heard() {
     let mut world = dhcp();
-    // Clients do not ask from which port an answer comes (busybox, networking/udhcp/dhcpc.c, udhcp_recv_raw_packet).
+    // Clients do not check an answer's source port (busybox, networking/udhcp/dhcpc.c, udhcp_recv_raw_packet).
     for from in [67, 68, 547, 1067, 0] {
         assert_eq!(world.refused(0, udp4(from, 68)), Some(Reason::DhcpGuard), "from {from}");
     }
     assert_eq!(world.refused(0, udp4(67, 1068)), Some(Reason::DhcpGuard));
     assert_eq!(world.refused(0, udp4(68, 67)), None, "a client");
     assert_eq!(world.refused(1, udp4(67, 68)), None, "the other port is not guarded");
-    // RFC 7610, section 5: known by its port of destination.
+    // RFC 7610, section 5: recognised by its destination port.
     for (ports, expected) in [
         ((547, 546), Some(Reason::DhcpGuard)),
         ((1547, 546), Some(Reason::DhcpGuard)),
@@ -255,7 +255,7 @@ fn a_dhcp_server_behind_a_guarded_port_is_not_heard() {
         let options = frame(EVERYBODY, A, &[], IPV4, &v4(17, 0, &[1; 40], &udp(67, 68)));
         assert_eq!(world.refused(0, options), Some(Reason::DhcpGuard));
     }
-    // A fragment too short for its ports says nothing, and could be the rest of anything.
+    // A fragment that ends before its ports cannot be judged: it may belong to any packet.
     let tiny = [&EVERYBODY[..], &A, &IPV4.to_be_bytes(), &v4(17, 0x2000, &[], &[0, 67])].concat();
     assert_eq!(world.refused(0, tiny), Some(Reason::DhcpGuard));
     assert_eq!(world.refused(0, chained(&[FIRST], 17, &[0, 1])), Some(Reason::DhcpGuard));
@@ -266,7 +266,7 @@ fn a_router_advertisement_from_a_guarded_port_is_not_heard_however_deep_it_is() 
     let mut world = router();
     for kind in [ROUTER_ADVERTISEMENT, REDIRECT] {
         let sent = message(kind, host("fe80::1"), &[]);
-        // RFC 7113, section 3: the whole chain is looked at; where that ends too late, the packet goes.
+        // RFC 7113, section 3: the whole chain is parsed. A frame whose chain is too long for that is dropped.
         for depth in [0, 1, 3, 8, 9, 40] {
             let chain = vec![OPTIONS; depth];
             assert_eq!(world.refused(0, chained(&chain, 58, &sent)), Some(Reason::RouterGuard), "{depth} headers");
@@ -279,7 +279,7 @@ fn a_router_advertisement_from_a_guarded_port_is_not_heard_however_deep_it_is() 
     assert_eq!(world.refused(0, chained(&[FIRST], 60, &[])), Some(Reason::RouterGuard));
     let solicitation = message(ROUTER_SOLICITATION, host("::"), &[]);
     assert_eq!(world.refused(0, chained(&[OPTIONS], 58, &solicitation)), None);
-    // IPv4 has both too: RFC 792, and RFC 1256, section 3. Linux takes redirects (net/ipv4/icmp.c, icmp_redirect).
+    // IPv4 has both too: RFC 792, and RFC 1256, section 3. Linux accepts redirects (net/ipv4/icmp.c, icmp_redirect).
     for (kind, expected) in [(5, Some(Reason::RouterGuard)), (9, Some(Reason::RouterGuard)), (10, None), (0, None)] {
         for fragment in [0, 0x2000] {
             let sent = frame(EVERYBODY, A, &[], IPV4, &v4(1, fragment, &[], &[kind, 1, 0, 0, 10, 0, 0, 1]));
@@ -292,7 +292,8 @@ fn a_router_advertisement_from_a_guarded_port_is_not_heard_however_deep_it_is() 
 
 #[test]
 fn a_next_header_that_nobody_knows_is_refused() {
-    // RFC 7610, section 5 (2), and RFC 7113, section 3: dropped by default, for it may be an extension header to somebody (RFC 7045).
+    // RFC 7610, section 5 (2), and RFC 7113, section 3: dropped by default, because some receiver may take it for an extension header
+    // (RFC 7045).
     for (mut world, reason) in [
         (dhcp(), Reason::DhcpGuard),
         (router(), Reason::RouterGuard),
@@ -317,11 +318,11 @@ fn arp_for_others_addresses_is_refused() {
     assert_eq!(world.refused(0, request(A, own, other)), None);
     assert_eq!(world.refused(0, request(A, other, own)), Some(Reason::ArpGuard));
     assert_eq!(world.refused(0, request(B, own, other)), Some(Reason::ArpGuard));
-    // A probe claims the address that it asks for: RFC 5227, section 2.1.1.
+    // A probe claims its target address: RFC 5227, section 2.1.1.
     assert_eq!(world.refused(0, request(A, [0; 4], own)), None);
     assert_eq!(world.refused(0, request(A, [0; 4], other)), Some(Reason::ArpGuard), "whose it is gives it up");
     assert_eq!(world.refused(0, frame(EVERYBODY, A, &[], ARP, &[9; 28])), Some(Reason::ArpGuard));
-    // RFC 903: an announcement names nobody else; an answer gives somebody an address.
+    // RFC 903: an announcement names only its sender; a reply gives its target an address.
     for (operation, sender, expected) in
         [(3, A, None), (3, B, Some(Reason::ArpGuard)), (4, A, Some(Reason::ArpGuard)), (4, B, Some(Reason::ArpGuard))]
     {
@@ -348,7 +349,7 @@ fn arp_for_others_addresses_is_refused() {
 fn neighbour_discovery_that_binds_an_address_to_another_station_is_refused() {
     let (mut bound, guards) = (neighbour(), Guards { arp: true, ..Guards::default() });
     let mut open = World::new(&[Policy { guards, ..Policy::default() }, Policy::default()]);
-    // Linux takes an option of each into its table: net/ipv6/ndisc.c, ndisc_recv_ns, _na, _rs, ndisc_router_discovery, and
+    // Linux stores one option of each type in its table: net/ipv6/ndisc.c, ndisc_recv_ns, _na, _rs, ndisc_router_discovery, and
     // net/ipv6/route.c, rt6_do_redirect.
     for (kind, option) in [
         (SOLICITATION, SOURCE_LINK),
@@ -382,7 +383,7 @@ fn neighbour_discovery_that_binds_an_address_to_another_station_is_refused() {
         let others = discovery("fe80::9", kind, "fe80::9", &[&link(option, A)]);
         assert_eq!(bound.refused(0, others), Some(Reason::ArpGuard), "{kind}");
     }
-    // Looking for a free address claims it: RFC 4862, section 5.4.3; RFC 6620, section 3.2.3.
+    // Duplicate address detection claims an address: RFC 4862, section 5.4.3; RFC 6620, section 3.2.3.
     assert_eq!(bound.refused(0, discovery("::", SOLICITATION, "fe80::1", &[&link(14, A)])), None);
     assert_eq!(bound.refused(0, discovery("::", SOLICITATION, "fe80::9", &[])), Some(Reason::ArpGuard));
     assert_eq!(open.refused(0, discovery("::", SOLICITATION, "fe80::9", &[])), None);
@@ -394,7 +395,7 @@ fn neighbour_discovery_that_binds_an_address_to_another_station_is_refused() {
 fn queries_and_hellos_of_multicast_routers_from_a_guarded_port_are_refused() {
     let mut world = multicast_router();
     let refused = Some(Reason::MulticastRouterGuard);
-    // RFC 3376, RFC 4286, and PIM's and DVMRP's types: RFC 9166's registry. Of hosts are the reports and the leave.
+    // RFC 3376, RFC 4286, and PIM's and DVMRP's types: RFC 9166's registry. Hosts send the reports and the leave.
     for (kind, expected) in [
         (0x11, refused),
         (0x13, refused),

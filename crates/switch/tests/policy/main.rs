@@ -1,4 +1,4 @@
-//! Ports with policies, and what they send and get: VLANs, private VLANs, addresses, guards, storm control.
+//! Ports with policies, and their sent and received frames: VLANs, private VLANs, addresses, guards, storm control.
 
 mod guards;
 mod ports;
@@ -26,7 +26,7 @@ impl World {
         self.send_as(from, frames, Offload::default())
     }
 
-    /// Sends one frame: who gets it, and with which edit; and why nobody does.
+    /// Sends one frame. Returns the receivers with their edits, and the reason for a drop.
     fn one(&mut self, from: u16, frame: Vec<u8>) -> (Vec<(u16, Edit)>, Option<Reason>) {
         let plan = self.send(from, &[frame]);
         let mut got: Vec<_> = plan.receivers().iter().map(|port| (port.0, plan.picks(*port)[0].edit)).collect();

@@ -15,7 +15,7 @@ fn an_access_port_s_frames_stay_in_its_vlan_and_have_its_tag_on_the_trunk() {
     let mut world = World::new(&[trunk("10,20", None), access(10), access(10), access(20), Policy::default()]);
     let tag = customer(0, 10);
     assert_eq!(world.one(1, plain(EVERYBODY, A)), (vec![(0, Edit::Tag(tag)), (2, Edit::Keep)], None));
-    // The other way: an answer from behind the trunk, without its tag.
+    // The other direction: an answer from the trunk, without its tag.
     assert_eq!(world.one(0, tagged(A, B, tag)), (vec![(1, Edit::Untag)], None));
     assert_eq!(world.one(1, plain(B, A)), (vec![(0, Edit::Tag(tag))], None));
 }
@@ -81,7 +81,7 @@ fn trunks_keep_tags_between_them() {
     assert_eq!(world.refused(0, tagged(EVERYBODY, A, customer(2, 31))), Some(Reason::NoReceiver));
 }
 
-/// Frames with two tags: no port of customers' VLANs may bring the inner one to light (802.1Q-2018, 6.9: a tag says the VLAN).
+/// Frames with two tags: no port of customers' VLANs may expose the inner one (802.1Q-2018, 6.9: a tag determines the VLAN).
 fn double(outer: Tag, inner: Tag) -> Vec<u8> {
     frame(EVERYBODY, A, &[outer, inner], 0x88b5, &[])
 }
@@ -104,14 +104,14 @@ fn a_frame_with_two_tags_leaves_by_a_native_trunk_with_both_and_by_no_access_por
         let got = world.one(0, double(customer(3, 10), inner));
         assert_eq!(got, (vec![(1, Edit::Keep), (3, Edit::Keep)], None), "{inner}");
     }
-    // A provider's bridge takes its own tag off, and what is left is the customer's; but not another provider's.
+    // A provider's bridge removes its own tag, and the rest is the customer's; it does not remove another provider's.
     let mut world = World::new(&[trunk("100", None), service(100), trunk("100", None)]);
     let outer = Tag::service(Tci(100));
     assert_eq!(world.one(0, double(outer, customer(0, 20))).0, [(1, Edit::Untag), (2, Edit::Keep)]);
     assert_eq!(world.one(0, double(outer, Tag::service(Tci(200)))).0, [(2, Edit::Keep)]);
 }
 
-/// The VLAN in which a switch takes a frame.
+/// The VLAN in which a switch classifies a frame.
 fn vlan_of(world: &mut World, from: u16, frame: &[u8]) -> Option<u16> {
     world.load(from, &[frame.to_vec()], Offload::default());
     let steps = world.switch.explain(&world.batch, world.now, &mut world.plan);
@@ -152,7 +152,7 @@ fn no_stack_of_tags_leads_into_another_vlan_at_the_next_switch() {
                 let left = edited(&sent, edit);
                 let outer = vlan::outer(&left);
                 match &policies[usize::from(port)].vlan {
-                    // The same trunk at the other end of the line.
+                    // The same trunk at the next switch.
                     Vlan::Trunk { .. } => assert_eq!(vlan_of(&mut next, port, &left), vlan, "{stack:?} from {from}"),
                     Vlan::Access(_) => assert_eq!(outer, None, "{stack:?} from {from} to {port}"),
                     _ => assert!(outer.is_none_or(|tag| tag.tpid == 0x8100), "{stack:?} from {from} to {port}"),
@@ -167,7 +167,7 @@ fn no_stack_of_tags_leads_into_another_vlan_at_the_next_switch() {
 #[test]
 fn a_frame_that_ends_within_its_tag_is_too_short() {
     let mut world = World::new(&[trunk("10,20", Some(10)), access(10), service(10)]);
-    // Padded with zeros on its way, the last one would be one of VLAN 20.
+    // Padded with zeros on its way, the last one would be in VLAN 20.
     for len in 14..18 {
         for port in [0, 1, 2] {
             let cut = tagged(EVERYBODY, A, customer(0, 20))[..len].to_vec();
@@ -270,7 +270,7 @@ fn storm_control_lets_through_its_rate_of_each_kind_and_no_more() {
             assert!(plan.drops().iter().all(|drop| drop.1 == reason));
             refused += plan.drops().len();
         }
-        // 2000 a second for ten seconds; a tenth of a second's worth may go at once.
+        // 2000 a second for ten seconds; the burst is a tenth of a second's frames.
         assert_eq!(went + refused, 20_000);
         assert!((10 * rate..=10 * rate + rate / 10 + 1).contains(&went), "{reason:?}: {went}");
     }

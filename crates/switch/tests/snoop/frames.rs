@@ -1,19 +1,19 @@
-//! Messages of IGMP, MLD and PIM, right and spoilt.
+//! Messages of IGMP, MLD and PIM, valid and damaged.
 
 use nicety_frame::checksum;
 
 pub const GROUP: [u8; 4] = [239, 1, 2, 3];
 pub const GROUP6: [u8; 16] = [0xff, 0x15, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3];
-/// A router's address, and that of a switch that asks.
+/// Addresses of a router and of a switch that queries.
 pub const ROUTER: [u8; 4] = [10, 0, 0, 1];
 pub const NOBODY: [u8; 4] = [0; 4];
 
-/// A frame for many as its receivers take it, but for what is changed.
+/// A valid multicast frame; a test changes single fields.
 #[derive(Clone)]
 pub struct Frame {
     pub mac: [u8; 6],
     pub hops: u8,
-    /// Options of IPv4; those of IPv6 that follow its header.
+    /// Options of IPv4; for IPv6, extension header bytes behind the fixed header.
     pub options: Vec<u8>,
     pub source: Vec<u8>,
     pub target: Vec<u8>,
@@ -53,7 +53,7 @@ impl Frame {
         self.source.len() == 4
     }
 
-    /// The message with its checksum, if it has one there.
+    /// The message with its checksum, if it has a checksum field.
     fn summed(&self) -> Vec<u8> {
         let mut message = self.message.clone();
         if [2, 58, 103].contains(&self.protocol) {
@@ -89,7 +89,7 @@ impl Frame {
         ethernet(self.mac, 0x86dd, &[&fixed, &self.source, &self.target, &options, &message])
     }
 
-    /// All that makes it a frame that its receivers do not take, each by itself.
+    /// All variants that a receiver does not accept, each with one change.
     pub fn spoilt(&self) -> Vec<(&'static str, Vec<u8>)> {
         let with = |change: &dyn Fn(&mut Self)| {
             let mut frame = self.clone();
@@ -169,7 +169,7 @@ pub fn query(source: [u8; 4]) -> Frame {
     Frame::v4(source, [224, 0, 0, 1], 2, &[0x11, 100, 0, 0, 0, 0, 0, 0, 2, 125, 0, 0])
 }
 
-/// A query for a group, as version 2 has it.
+/// A query for a group, in the form of version 2.
 pub fn query_for(group: [u8; 4]) -> Frame {
     Frame::v4(NOBODY, group, 2, &[&[0x11, 10, 0, 0][..], &group].concat())
 }
@@ -180,7 +180,7 @@ pub fn old(kind: u8, group: [u8; 4]) -> Frame {
     Frame::v4([10, 0, 0, 9], target, 2, &[&[kind, 0, 0, 0][..], &group].concat())
 }
 
-/// A report of version 3: records of a type, a group, and so many sources.
+/// A report of version 3: records with a type, a group, and this many sources.
 pub fn report(records: &[(u8, [u8; 4], u8)]) -> Frame {
     let [high, low] = (records.len() as u16).to_be_bytes();
     let mut bytes = vec![0x22, 0, 0, 0, 0, 0, high, low];
@@ -197,12 +197,13 @@ pub fn hello() -> Frame {
     Frame { options: Vec::new(), ..Frame::v4(ROUTER, [224, 0, 0, 13], 103, &[0x20, 0, 0, 0]) }
 }
 
-/// Of version 1 (131 joins, 132 leaves), and of version 2.
+/// A message of version 1: 131 joins, 132 leaves.
 pub fn old6(kind: u8) -> Frame {
     let target = if kind == 132 { ROUTERS6 } else { GROUP6 };
     Frame::v6(LOCAL6, target, 58, &[&[kind, 0, 0, 0, 0, 0, 0, 0][..], &GROUP6].concat())
 }
 
+/// A report of version 2: a record of a type for the group.
 pub fn report6(kind: u8) -> Frame {
     let bytes = [&[143, 0, 0, 0, 0, 0, 0, 1, kind, 0, 0, 0][..], &GROUP6].concat();
     Frame::v6(LOCAL6, [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 22], 58, &bytes)

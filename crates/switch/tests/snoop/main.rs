@@ -1,4 +1,4 @@
-//! IGMP and MLD snooping: who gets the frames of a group. Time is the test's own.
+//! IGMP and MLD snooping: the ports that get the frames of a group. The tests set the time.
 
 mod frames;
 
@@ -26,7 +26,7 @@ struct World {
 }
 
 impl World {
-    /// So many ports, all of them snooped.
+    /// This many ports, all of them snooped.
     fn new(ports: u16) -> Self {
         let switch = Switch::new(Limits::default());
         for port in (0..ports).map(PortId) {
@@ -47,7 +47,7 @@ impl World {
         }
     }
 
-    /// Who gets a frame; nobody if it is dropped as `no-receiver`.
+    /// The ports that get a frame; none if it is dropped as `no-receiver`.
     fn send(&mut self, from: u16, frame: impl Into<Vec<u8>>) -> Vec<u16> {
         self.load(from, &[frame.into()]);
         self.switch.forward(&self.batch, self.now, &mut self.plan);
@@ -74,7 +74,7 @@ fn a_group_that_nobody_has_joined_goes_to_all_and_one_that_is_known_to_its_membe
     assert_eq!(world.send(0, query(ROUTER)), [1, 2, 3, 4], "a query goes to all");
     assert_eq!(world.send(4, data(GROUP)), [0, 1, 2], "a router gets all groups");
     assert_eq!(world.send(1, data(GROUP)), [0, 2], "not back to a member that sends");
-    // The same address on Ethernet, and another group.
+    // Another group with the same Ethernet address.
     assert_eq!(world.send(4, data([239, 129, 2, 3])), [0, 1, 2, 3]);
 }
 
@@ -88,7 +88,7 @@ fn reports_go_to_routers_alone() {
     assert_eq!(world.send(1, old(0x16, GROUP)), [0]);
     assert_eq!(world.send(1, report(&[(4, GROUP, 0)])), [0]);
     assert_eq!(world.send(1, old(0x17, GROUP)), [0]);
-    // PIM's hello is a router's too.
+    // PIM's hello marks a router too.
     world.send(3, hello());
     assert_eq!(world.send(1, old(0x16, GROUP)), [0, 3]);
 }
@@ -103,7 +103,7 @@ fn version_3_joins_by_any_source_and_leaves_by_including_none() {
         let expected = if joins { vec![0, 1] } else { vec![0, 1, 3] };
         assert_eq!(world.send(2, data(group)), expected, "record type {record}");
     }
-    // Several at once, behind a record with sources; and more than a private head holds.
+    // Several records in one report, behind a record with sources; and more than fit into a private head.
     let many: Vec<_> = (0..40).map(|last| (4, [239, 7, 0, last], 3)).collect();
     world.send(1, report(&many));
     for last in [0, 20, 39] {
@@ -162,7 +162,7 @@ fn mld_is_understood_as_igmp_is() {
     world.send(0, query_for6());
     world.pass(2);
     assert_eq!(world.send(3, data()), [0, 1, 2], "nobody is left: all");
-    // Hosts find each other by such groups.
+    // Hosts use these groups to find each other.
     world.send(1, Frame::v6(LOCAL6, ALL6, 58, &[&[131, 0, 0, 0, 0, 0, 0, 0][..], &ALL6].concat()));
     assert_eq!(world.send(3, Frame::v6(LOCAL6, ALL6, 58, &[136, 0, 0, 0])), [0, 1, 2]);
 }
@@ -266,7 +266,7 @@ fn a_general_query_or_a_hello_that_nobody_takes_makes_no_router() {
 
 #[test]
 fn a_report_reaches_no_other_host_however_it_is_wrapped() {
-    // A host of version 2 that hears a report keeps its own to itself (RFC 2236, section 3), and its port would be forgotten.
+    // A host of version 2 that hears a report sends none itself (RFC 2236, section 3), and its port would be forgotten.
     let mut world = World::new(3);
     let right = old(0x16, GROUP).bytes();
     for tags in [1, 2, 3, 9, 20, 28, 40] {
@@ -393,7 +393,7 @@ fn a_guest_that_joins_without_end_fills_no_table_and_takes_nothing_from_others()
         world.send(3, old(0x16, [239, 200 + a, b, c]));
     }
     world.send(1, old(0x16, GROUP));
-    // It gets all groups from now on, for nobody knows which it wants; others get theirs.
+    // It gets all groups from now on, because its groups are unknown; other ports get only theirs.
     assert_eq!(world.send(0, data(GROUP)), [1, 3]);
     assert_eq!(world.send(0, data([239, 200, 0, 1])), [3]);
     assert_eq!(world.send(0, data([239, 200, 9, 9])), [1, 2, 3], "there was no room for it: all");

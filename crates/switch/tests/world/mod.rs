@@ -1,4 +1,4 @@
-//! A switch whose ports have policies, and the frames that come to it.
+//! A switch whose ports have policies, and its incoming frames.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ impl World {
         Self { switch, map, batch: Batch::new(), plan: Plan::new(), now: Time(1_000_000_000) }
     }
 
-    /// The batch is these frames of a port's.
+    /// Loads the batch with these frames from a port.
     pub fn load(&mut self, from: u16, frames: &[Vec<u8>], offload: Offload) {
         self.batch.start(&self.map, PortId(from), 0);
         let mut at = 0;
