@@ -24,17 +24,17 @@ use nicety_switch::Limits;
 
 type Error = Box<dyn std::error::Error>;
 
-/// Frames that a driver adds at once.
+/// Frames that a driver adds per burst.
 const BURST: u32 = 64;
-/// Rounds before those that are counted: links come up, addresses are learnt.
+/// Rounds before the counted ones: links come up, addresses are learned.
 const WARM: u32 = 20;
-/// Each turn is this much later than the one before.
+/// Time between two turns.
 const STEP_NS: u64 = 20_000;
-/// A guest's memory, and where its driver's begins.
+/// Size of a guest's memory, and start of its driver's part.
 const MEMORY: u64 = 32 << 20;
 const ARENA: u64 = 1 << 20;
 
-/// Nobody is told of anything: the drivers look for themselves.
+/// Notifies nobody: the drivers poll.
 struct Silent;
 
 impl Shell for Silent {
@@ -44,7 +44,7 @@ impl Shell for Silent {
     fn wake_at(&self, _time: Time) {}
 }
 
-/// A port, as its driver reaches it.
+/// A port, with its driver's way of access.
 struct Place {
     port: Arc<Port>,
     memory: Arc<Map>,
@@ -132,13 +132,13 @@ impl RingBus for Place {
     }
 }
 
-/// A driver, on PCI or on rings.
+/// A driver for PCI or for rings.
 enum Net {
     Pci(Box<dyn Driver>),
     Rings(Box<VirtioNet>),
 }
 
-/// The same of either.
+/// Calls the same method of either driver.
 macro_rules! either {
     ($net:expr, $driver:ident => $call:expr) => {
         match $net {
@@ -148,7 +148,7 @@ macro_rules! either {
     };
 }
 
-/// A port, and the driver behind it.
+/// A port, and its driver.
 struct Guest {
     place: Place,
     net: Net,
@@ -188,7 +188,7 @@ impl Guest {
         either!(&mut self.net, driver => driver.flush(place))
     }
 
-    /// Takes what came.
+    /// Receives all waiting frames.
     fn receive(&mut self) -> Result<usize, DriverError> {
         let place = &mut self.place;
         let mut came = 0;
@@ -201,7 +201,7 @@ impl Guest {
     }
 }
 
-/// What is counted: turns of each port until it has nothing to do.
+/// The counted part: turns of each port until it has no work.
 #[inline(never)]
 fn counted(plane: &Plane, guests: &[Guest], turn: &mut Turn, now: Time) {
     guests.iter().for_each(|guest| serve(plane, &guest.place.port, turn, now));
@@ -212,7 +212,7 @@ fn serve(plane: &Plane, port: &Port, turn: &mut Turn, now: Time) {
     while plane.turn(port, turn, now).more {}
 }
 
-/// UDP over IPv4 without a checksum, in a frame of so many bytes without its check sequence.
+/// UDP over IPv4 without a checksum, in a frame of this many bytes without its check sequence.
 fn frame(len: u16, to: Mac, from: Mac) -> Vec<u8> {
     let mut frame = vec![0; usize::from(len)];
     frame[..6].copy_from_slice(&to.0);

@@ -25,7 +25,7 @@ use nicety_switch::{Guards, Limits, Policy, Storm, Vlan, VlanId};
 
 type Error = Box<dyn std::error::Error>;
 
-/// Descriptors of each ring, and frames that a driver adds at once.
+/// Descriptors of each ring, and frames that a driver adds per burst.
 const RING: u16 = 256;
 const BURST: u16 = 64;
 /// Bytes from one buffer to the next, and between the areas of guest memory.
@@ -35,15 +35,15 @@ const AREA: u64 = 1 << 20;
 const HEADER: u64 = 12;
 /// VIRTIO_F_VERSION_1 and VIRTIO_NET_F_MRG_RXBUF.
 const FEATURES: u128 = 1 << 32 | 1 << 15;
-/// VIRTIO_F_RING_PACKED, the flags of its descriptors (virtio 1.2, section 2.8.1), and where such a ring begins.
+/// VIRTIO_F_RING_PACKED, the flags of its descriptors (virtio 1.2, section 2.8.1), and the start of such a ring.
 const PACKED: u128 = 1 << 34;
 const AVAILABLE: u16 = 1 << 7;
 const USED: u16 = 1 << 15;
 const FIRST_LAP: u32 = 0x8000_8000;
-/// Each turn is this much later than the one before.
+/// Time between two turns.
 const STEP_NS: u64 = 20_000;
 
-/// Nobody is told of anything: the drivers look for themselves.
+/// Notifies nobody: the drivers poll.
 struct Silent;
 
 impl Shell for Silent {
@@ -53,12 +53,12 @@ impl Shell for Silent {
     fn wake_at(&self, _time: Time) {}
 }
 
-/// A driver's ring: its areas one after the other, entry k always names descriptor k, and that always buffer k.
+/// A driver's ring: its areas one after another. Entry k always names descriptor k, and descriptor k always names buffer k.
 struct Ring {
     base: u64,
     index: u16,
     packed: bool,
-    /// Of a descriptor that is not available: its length and its flags.
+    /// Length and flags of a descriptor that is not available.
     len: u32,
     flags: u16,
 }
@@ -76,7 +76,7 @@ impl Ring {
         Ok(ring)
     }
 
-    /// A descriptor: what follows its buffer's address.
+    /// Writes a descriptor: the fields behind its buffer's address.
     fn write(&self, memory: &Map, entry: u16, rest: &[u8]) -> Result<(), Error> {
         let address = Self::buffer(self.base, entry).to_le_bytes();
         Ok(memory.write(self.base + 16 * u64::from(entry % RING), &[&address, rest].concat())?)
@@ -91,12 +91,12 @@ impl Ring {
         RingPlace { size: RING, descriptors: base, driver: base + Self::DRIVER, device: base + Self::DEVICE }
     }
 
-    /// Of a packed ring: the flag of a descriptor that is available there, of its lap.
+    /// For a packed ring: the flags of an available descriptor at this entry in the current lap.
     fn lap(entry: u16) -> u16 {
         if (entry / RING).is_multiple_of(2) { AVAILABLE } else { USED }
     }
 
-    /// Shows the device this many more entries.
+    /// Makes this many more entries available to the device.
     fn add(&mut self, memory: &Map, entries: u16) -> Result<(), Error> {
         if self.packed {
             for entry in (0..entries).map(|ahead| self.index.wrapping_add(ahead)) {
@@ -112,13 +112,13 @@ impl Ring {
         Ok(())
     }
 
-    /// Entries that the device has not given back.
+    /// Entries that the device has not returned.
     fn outstanding(&self, memory: &Map) -> Result<u16, Error> {
         if !self.packed {
             return Ok(self.index.wrapping_sub(memory.window(self.base + Self::DEVICE, 4, Rights::BOTH)?.load_u16(2)));
         }
         let table = memory.window(self.base, 16 * u32::from(RING), Rights::BOTH)?;
-        // It gives them back in their order: those before the first that is still available are its.
+        // The device returns entries in order: all before the first that is still available are returned.
         let waits = |back: &u16| {
             let entry = self.index.wrapping_sub(*back);
             let flags = table.load_u16(16 * usize::from(entry % RING) + 14) & (AVAILABLE | USED);
@@ -128,17 +128,17 @@ impl Ring {
     }
 }
 
-/// A port, and the driver behind it.
+/// A port, and its driver.
 struct Guest {
     port: Arc<Port>,
     memory: Arc<Map>,
     receive: Ring,
     transmit: Ring,
-    /// Frames sent, for the next one's addresses.
+    /// Number of frames sent; it selects the next addresses.
     sent: u32,
 }
 
-/// Memory as QEMU offers it: a file that it shares, and 19 regions above that it does not.
+/// Memory in the form that QEMU offers: a file that it shares, and 19 regions above that it does not share.
 fn memory() -> Result<Map, Error> {
     let file = shared_file("guest", 4 * AREA)?;
     let mapping = Arc::new(Mapping::of_file(file, 0, 4 * AREA, true)?);
@@ -174,7 +174,7 @@ impl Guest {
         if ready == Some(true) { Ok(guest) } else { Err("the adapter does not take the rings".into()) }
     }
 
-    /// A burst of frames, each to the next of the peer's addresses from the next of its own.
+    /// Sends a burst of frames. Each goes to the peer's next address from its own next address.
     fn send(&mut self, addresses: u32, now: Time) -> Result<(), Error> {
         for ahead in 0..BURST {
             let [_, a, b, c] = (self.sent % addresses).to_be_bytes();
@@ -189,7 +189,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Takes what came, and gives the buffers back.
+    /// Receives all waiting frames, and returns the buffers.
     fn receive(&mut self) -> Result<(), Error> {
         let came = RING - self.receive.outstanding(&self.memory)?;
         let waits = self.transmit.outstanding(&self.memory)?;
@@ -200,7 +200,7 @@ impl Guest {
     }
 }
 
-/// What is counted: turns of each port until it has nothing to do.
+/// The counted part: turns of each port until it has no work.
 #[inline(never)]
 fn counted(plane: &Plane, guests: &[Guest], turn: &mut Turn, now: Time) {
     guests.iter().for_each(|guest| serve(plane, &guest.port, turn, now));
@@ -211,7 +211,7 @@ fn serve(plane: &Plane, port: &Port, turn: &mut Turn, now: Time) {
     while plane.turn(port, turn, now).more {}
 }
 
-/// UDP over IPv4 without a checksum, in a frame of so many bytes with its check sequence; addresses come later.
+/// UDP over IPv4 without a checksum, in a frame of this many bytes with its check sequence; addresses are set later.
 fn frame(bytes: u16) -> Result<Vec<u8>, Error> {
     let len = bytes.checked_sub(4).filter(|len| (60..=1514).contains(len)).ok_or("a frame has 64 to 1518 bytes")?;
     let mut frame = vec![0; usize::from(len)];
@@ -224,7 +224,7 @@ fn frame(bytes: u16) -> Result<Vec<u8>, Error> {
     Ok(frame)
 }
 
-/// One VLAN, all guards, storm control, and shapes each way that never hold anything back.
+/// One VLAN, all guards, storm control, and shapes in both directions that never delay a frame.
 fn police(plane: &Plane, guest: &Guest) -> Result<(), Error> {
     let rate = Rate::new(10_000_000_000_000).ok_or("too fast")?;
     let shape = Some(Shape { average: rate, peak: Some(rate), burst_bytes: 1 << 30 });
@@ -259,7 +259,7 @@ fn main() -> Result<(), Error> {
     for round in 0..warm + rounds {
         now = now.after_ns(STEP_NS);
         guests.iter_mut().try_for_each(|guest| guest.send(addresses.max(1), now))?;
-        // Not counted: all addresses once, so that the switch has heard of as many as it can remember.
+        // Not counted: all addresses once, so that the switch learns as many as it can store.
         match round < warm {
             true => guests.iter().for_each(|guest| serve(&plane, &guest.port, &mut turn, now)),
             false => counted(&plane, &guests, &mut turn, now),

@@ -1,6 +1,6 @@
 //! Frames that wait for a receiver, copied into our memory: a pool of blocks, and lanes of packets in it.
 //!
-//! A frame that its receiver refuses is copied here at once and the sender's descriptors go back (store-and-forward). So a guest
+//! A frame that its receiver refuses is copied here at once, and the sender's descriptors are returned (store-and-forward). So a guest
 //! that does not read causes no head-of-line blocking. Without room the frame is dropped, with its reason.
 //!
 //! - A guest's adapter has a lane for each receive queue; all share the port's receive buffer. A full queue blocks no other.
@@ -21,15 +21,15 @@ use nicety_memory::{Map, MapError, Rights, Span, copy};
 
 /// A packet takes whole blocks of the buffer.
 const BLOCK_BYTES: u32 = 512;
-/// An uplink lane's share per round while others wait; a larger packet goes at once and pays later.
+/// An uplink lane's share per round while others wait. A larger packet is sent at once, and later rounds repay it.
 const QUANTUM_BYTES: i64 = 16 << 10;
-/// The lane that a sender to an uplink needs to lose nothing. Below a quarter of it the sender is not held, and a batch must still
-/// fit: at most 64 packets, 64 KiB and the rest of the last packet.
+/// The lane size that a sender to an uplink needs to lose nothing. The sender is not held below a quarter of it, and then a batch must
+/// still fit: at most 64 packets, 64 KiB and the rest of the last packet.
 pub const SENDER_BYTES: u32 = 256 << 10;
-/// No block.
+/// Marks the absence of a block.
 const NONE: u32 = u32::MAX;
 
-/// A packet that waits. It has the number of its first block.
+/// A waiting packet. Its number is that of its first block.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     /// The packet behind it.
@@ -63,14 +63,14 @@ struct Lane {
 
 const EMPTY: Lane = Lane { first: NONE, last: NONE, bytes: 0, deficit: 0, holds: false };
 
-/// What a lane stands for: a receive queue, or a sending port.
+/// Key of a lane: a receive queue, or a sending port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Queues,
     Senders,
 }
 
-/// What one call of [`Backlog::drain`] did.
+/// Result of one call of [`Backlog::drain`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drained {
     /// The lane that was offered.
@@ -102,9 +102,9 @@ pub struct Backlog {
     used_blocks: u32,
     packets: usize,
     lanes: Vec<Lane>,
-    /// Lanes in which something waits, in the order in which they are served.
+    /// Lanes with waiting packets, in the order of service.
     active: VecDeque<u16>,
-    /// The same as a set; unused for senders.
+    /// The same lanes as a set; unused for senders.
     queues: Set,
     batch: Batch,
     picks: Vec<Pick>,
@@ -154,7 +154,7 @@ impl Backlog {
         self.packets
     }
 
-    /// Bytes that a lane holds at most.
+    /// Most bytes of a lane.
     pub fn size(&self) -> u32 {
         self.size
     }
@@ -238,7 +238,7 @@ impl Backlog {
         Some(first)
     }
 
-    /// Returns a chain to the free list. The order stays, so that the next packet gets adjacent blocks.
+    /// Returns a chain to the free list. The order stays, so the next packet gets adjacent blocks.
     fn give_back(&mut self, first: u32) {
         let (mut last, mut count) = (first, 1);
         while self.blocks[last as usize] != NONE {
@@ -297,7 +297,7 @@ impl Backlog {
         Some(self.settle(number, &delivery))
     }
 
-    /// Brings the next lane to the front. Returns how many bytes it may send.
+    /// Moves the next lane to the front. Returns the number of bytes that it may send.
     fn next_in_turn(&mut self) -> Option<u64> {
         loop {
             let lane = &mut self.lanes[usize::from(*self.active.front()?)];
@@ -395,7 +395,7 @@ impl Backlog {
         lanes.filter_map(|(lane, number)| std::mem::take(&mut lane.holds).then_some(PortId(number))).collect()
     }
 
-    /// A sender has left: release its hold.
+    /// A sender has left: drops its hold.
     pub fn forget(&mut self, sender: PortId) {
         if let Some(lane) = self.lanes.get_mut(usize::from(sender.0)) {
             lane.holds = false;
@@ -407,7 +407,7 @@ impl Backlog {
         self.active.iter().any(|lane| self.lanes[usize::from(*lane)].holds)
     }
 
-    /// Forgets all packets; returns how many waited.
+    /// Removes all packets; returns the number of waiting ones.
     pub fn clear(&mut self) -> usize {
         while let Some(number) = self.active.pop_front() {
             let lane = &mut self.lanes[usize::from(number)];
@@ -429,7 +429,8 @@ fn pieces(map: &Map, blocks: &[u32], first: u32, len: u32, mut each: impl FnMut(
     while left > 0 && more && block != NONE {
         let here = left.min(BLOCK_BYTES);
         let place = u64::from(block) * u64::from(BLOCK_BYTES);
-        let _it_is_our_own_memory = map.translate(place, here, Rights::BOTH, |span| {
+        // Our own memory: the translation cannot fail.
+        let _translated = map.translate(place, here, Rights::BOTH, |span| {
             more = each(span);
             true
         });

@@ -12,19 +12,19 @@ use crate::Port;
 pub struct Doorbells {
     place: Mappable,
     map: Arc<Map>,
-    /// Each register's offset in the page, and its value at the last scan.
+    /// Offset of each register in the page, and its value at the last scan.
     seen: Vec<(u32, u32)>,
     /// The register values now, if the page shows them.
     held: Vec<u32>,
 }
 
 impl Doorbells {
-    /// Where a port's adapter has doorbells that can be mapped, if it has any.
+    /// The BAR part with mappable doorbells of a port's adapter, if there is one.
     pub fn place(port: &Port, now: Time) -> Option<Mappable> {
         port.with_pci(now, |pci, _| pci.mappable()).flatten()
     }
 
-    /// Gives the port a page for them: zeros, from address 0, as long as the place.
+    /// Gives the port a page for its doorbells: zeros, from address 0, as long as `place`.
     pub fn new(port: &Port, place: Mappable, map: Arc<Map>, now: Time) -> Self {
         let registers = port.with_pci(now, |pci, _| pci.doorbells()).unwrap_or_default();
         port.set_page(Some(Arc::clone(&map)));
@@ -44,8 +44,8 @@ impl Doorbells {
         }
     }
 
-    /// Restores the device by `restore`. What the guest has written since the last scan, while a saved port stood still, comes after
-    /// it; the rest of the page shows the restored registers.
+    /// Restores the device by `restore`. The guest's writes since the last scan, while a saved port was stopped, take effect
+    /// afterwards; the rest of the page shows the restored registers.
     pub fn restore_with<E>(
         &mut self,
         port: &Port,
@@ -73,7 +73,7 @@ impl Doorbells {
     /// found work.
     pub fn refresh(&mut self, port: &Port, now: Time) {
         let Self { place, map, seen, held } = self;
-        // Of an adapter that writes into the page itself there is nothing to ask.
+        // An adapter that writes the page itself has no values to show.
         if held.is_empty() {
             return;
         }
@@ -118,7 +118,7 @@ impl Doorbells {
         any
     }
 
-    /// Writes to the page as the guest would. False outside the page.
+    /// Writes to the page like the guest. False outside the page.
     pub fn store(&self, bar: u8, offset: u64, value: u32) -> bool {
         let Some(at) = offset.checked_sub(self.place.offset).filter(|at| bar == self.place.bar && *at < self.place.len)
         else {

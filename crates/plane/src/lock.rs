@@ -1,4 +1,4 @@
-//! A port's lock. Threads that wait for a batch to complete wait here too.
+//! A port's lock. It also has the queue for threads that wait for a batch to complete.
 //!
 //! The feature `measure` times each hold into [`crate::measure`]; without it this is only a mutex.
 
@@ -8,7 +8,7 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 /// See the module's page.
 pub struct Lock<T> {
     mutex: Mutex<T>,
-    landed: Condvar,
+    completed: Condvar,
 }
 
 /// A hold of the lock.
@@ -21,23 +21,23 @@ pub struct Held<'a, T> {
 
 impl<T> Lock<T> {
     pub fn new(value: T) -> Self {
-        Self { mutex: Mutex::new(value), landed: Condvar::new() }
+        Self { mutex: Mutex::new(value), completed: Condvar::new() }
     }
 
-    /// A poisoned lock means that another thread broke one of our invariants; the port continues with the state it has.
+    /// A poisoned lock means that another thread broke one of our invariants; the port continues with its present state.
     pub fn hold(&self) -> Held<'_, T> {
         Held::of(self.mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
 
-    /// Releases the lock until [`Lock::landed`] is called; may return earlier.
+    /// Releases the lock until [`Lock::completed`] is called; may return earlier.
     pub fn wait<'a>(&self, held: Held<'a, T>) -> Held<'a, T> {
         let Held { guard, .. } = held;
-        Held::of(self.landed.wait(guard).unwrap_or_else(|poisoned| poisoned.into_inner()))
+        Held::of(self.completed.wait(guard).unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
 
     /// Wakes all waiting threads.
-    pub fn landed(&self) {
-        self.landed.notify_all();
+    pub fn completed(&self) {
+        self.completed.notify_all();
     }
 }
 

@@ -1,4 +1,4 @@
-//! How long ports' locks are held, over all ports of the process. Only with the feature `measure`, for the project's own figures
+//! Hold times of ports' locks, over all ports of the process. Only with the feature `measure`, for the project's own figures
 //! (docs/measured.md). It reads the system's clock; no port depends on it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,7 +31,7 @@ fn note(ns: u64) {
     LONGEST.fetch_max(ns, Ordering::Relaxed);
 }
 
-/// The step of a time. Times below [`STEPS`] have a step each; above, the three bits below the highest decide.
+/// The step of a time. Times below [`STEPS`] have a step each; for longer times the three bits below the highest decide.
 fn bucket(ns: u64) -> usize {
     if ns < STEPS as u64 {
         return ns as usize;
@@ -50,13 +50,13 @@ fn most(bucket: usize) -> u64 {
 /// All holds since the process began, or since [`forget`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holds {
-    /// How many.
+    /// Number of holds.
     pub count: u64,
     /// The median in nanoseconds, at most an eighth too long.
     pub p50_ns: u64,
     /// The 99th percentile in nanoseconds, at most an eighth too long.
     pub p99_ns: u64,
-    /// The longest, exactly. It includes threads that the system stopped while they held a lock.
+    /// The longest hold, exact. It includes holds during which the system stopped the thread.
     pub longest_ns: u64,
 }
 

@@ -1,4 +1,4 @@
-//! How many frames a port takes in one hold of its lock (docs/feedback-loops.md, "Hold size").
+//! Limits the frames that a port takes in one hold of its lock (docs/feedback-loops.md, "Hold size").
 //!
 //! The first frame into untouched memory costs a page fault or two, about a hundred times the cost of the next one, and cannot be
 //! predicted. So a port starts with few frames per hold, doubles them after a short hold, and halves them after a long one. An

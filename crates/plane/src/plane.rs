@@ -12,12 +12,12 @@ use crate::port::Port;
 use crate::times::{Histogram, Times};
 use crate::watch::Watcher;
 
-/// Why a port could not join.
+/// Reasons why a port could not join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlaneError {
     /// The switch has its maximum of ports.
     Full(Full),
-    /// That number is taken.
+    /// The number is in use.
     Taken(PortId),
 }
 
@@ -32,7 +32,7 @@ impl std::fmt::Display for PlaneError {
 
 impl std::error::Error for PlaneError {}
 
-/// What a number of the switch stands for: one port.
+/// The switch's value for each port number: the port.
 pub type Slot = Arc<Port>;
 
 /// A switch and its ports. Workers read the list without a lock; a join or leave replaces the whole list.
@@ -73,14 +73,14 @@ impl Plane {
         joined.map_err(PlaneError::Full)
     }
 
-    /// A port joins with a policy. If its number is taken, the policy of the port that has it stays.
+    /// A port joins with a policy. If its number is in use, the policy of the port with that number stays.
     pub fn join_with(&self, port: Arc<Port>, policy: &Policy) -> Result<(), PlaneError> {
         self.set_policy(&port, policy);
         self.join(port)
     }
 
-    /// Sets what a port may do: its VLANs, what it may send and receive, how fast. The port need not have joined; if another has its
-    /// number by now, nothing happens. No frame is lost or delayed by the change, of this port or any other.
+    /// Sets a port's policy: its VLANs, its permitted frames, its rates. The port need not have joined. If another port has its
+    /// number now, nothing happens. The change loses and delays no frame, of this port or any other.
     pub fn set_policy(&self, port: &Port, policy: &Policy) {
         if self.port(port.id()).is_some_and(|joined| !std::ptr::eq(joined.as_ref(), port)) {
             return;
@@ -90,7 +90,7 @@ impl Plane {
         port.set_shapes(policy.transmit, policy.receive, policy.log);
     }
 
-    /// Who has said by LLDP to be at the other end of a port, if that listens.
+    /// The present LLDP neighbour of a port, if the port listens.
     pub fn neighbour(&self, port: PortId, now: Time) -> Option<Neighbour> {
         self.neighbours.of(port, now)
     }
@@ -110,7 +110,7 @@ impl Plane {
         port
     }
 
-    /// How long frames stayed in the switch, sampled from one batch in [`SAMPLE_EVERY`](crate::SAMPLE_EVERY).
+    /// Times that frames stayed in the switch, sampled from one batch in [`SAMPLE_EVERY`](crate::SAMPLE_EVERY).
     pub fn times(&self) -> Histogram {
         self.times.histogram()
     }

@@ -20,11 +20,11 @@ use nicety_pci::PowerState;
 use crate::backlog::Backlog;
 use crate::lock::{Held, Lock};
 use crate::pace::Pace;
-use crate::poll::Habit;
+use crate::poll::UsualIdle;
 pub use caught::caught;
 use inner::{CHANGE_COST, Inner, MESSAGE_COST};
 
-/// What a port's owner does for it. Called with the port's lock held: it must not call back into the port, nor block.
+/// The services of a port's owner. Called with the port's lock held: it must not call back into the port, nor block.
 pub trait Shell: Send + Sync {
     /// Signals interrupt messages: MSI or MSI-X vectors, or completions on rings.
     fn messages(&self, vectors: Set);
@@ -49,7 +49,7 @@ pub trait Shell: Send + Sync {
     /// An event at an uplink's peer.
     fn news(&self, _news: News) {}
 
-    /// The port's policy refused a frame of its guest, and logs it: at most once a second.
+    /// The port's policy refused a frame of its guest, and the refusal is logged: at most once a second.
     fn refused(&self, _reason: Reason) {}
 
     /// The adapter or uplink panicked with `cause`: the port no longer works. The port also asks for a turn, which releases the
@@ -57,7 +57,7 @@ pub trait Shell: Send + Sync {
     fn failed(&self, _cause: &str) {}
 }
 
-/// What a port connects.
+/// The end of a port: an adapter or a link.
 pub enum End {
     /// A guest's adapter.
     Adapter(Box<dyn Adapter>),
@@ -108,7 +108,7 @@ pub struct State {
     pub stopped: bool,
     /// The VMM took back shared memory.
     pub damaged: bool,
-    /// Why an uplink can pass no frames for now.
+    /// The reason why an uplink can pass no frames for now.
     pub vacant: Option<String>,
     /// The panic message, if the adapter or uplink panicked. The port passes no frames any more.
     pub failed: Option<String>,
@@ -117,7 +117,7 @@ pub struct State {
 /// The saved state of a port's adapter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Saved {
-    /// When it was saved, by the adapter's own clock. The times in the state are of that clock.
+    /// Time of saving, by the adapter's own clock. The times in the state are of that clock.
     pub at: Time,
     /// Its state, in [its envelope](nicety_adapter::snapshot).
     pub state: Vec<u8>,
@@ -153,7 +153,7 @@ impl Port {
             next_queue: 0,
             polled: Set::default(),
             poll_at: None,
-            habit: Habit::default(),
+            usual_idle: UsualIdle::default(),
             active: Time::ZERO,
             room: Set::default(),
             holds: 0,
@@ -180,7 +180,7 @@ impl Port {
             waiting: 0,
             pace,
             damaged: false,
-            is_failure_told: false,
+            is_failure_reported: false,
         };
         Ok(Self { id, shell, has_left: AtomicBool::new(false), inner: Lock::new(inner) })
     }
@@ -220,7 +220,7 @@ impl Port {
         self.with(now, act).flatten()
     }
 
-    /// Locks the port when none of its batches is in flight. For control threads only: the owner would wait for itself.
+    /// Locks the port while none of its batches is in flight. For control threads only: the owner would wait for itself.
     fn quiet(&self) -> Held<'_, Inner> {
         let mut inner = self.lock();
         inner.waiting += 1;
@@ -231,7 +231,7 @@ impl Port {
         inner
     }
 
-    /// As [`Port::with_rings`], from a thread other than the owner's: waits until no batch is in flight.
+    /// Like [`Port::with_rings`], from a thread other than the owner's: waits until no batch is in flight.
     pub fn with_quiet_rings<R>(
         &self,
         now: Time,
@@ -244,12 +244,12 @@ impl Port {
         });
         inner.owe(MESSAGE_COST);
         inner.settle(self.shell.as_ref());
-        // Fetch what the wait held back.
+        // Schedule the fetch that the wait prevented.
         self.shell.schedule();
         result.flatten()
     }
 
-    /// As [`Port::set_memory`], from a thread other than the owner's. On return nobody holds the old map.
+    /// Like [`Port::set_memory`], from a thread other than the owner's. On return nobody holds the old map.
     pub fn set_quiet_memory(&self, memory: Arc<Map>, now: Time) {
         let mut inner = self.quiet();
         let old = inner.replace_memory(memory, now);
@@ -276,8 +276,8 @@ impl Port {
         }
     }
 
-    /// A register write by the guest. Returns its cost beyond the access, in descriptors read: the caller charges the guest for it,
-    /// as for its messages.
+    /// A register write by the guest. Returns its cost beyond the access, in descriptors read: the caller charges it to the guest,
+    /// like the guest's messages.
     pub fn write(&self, bar: u8, offset: u64, data: &[u8], now: Time) -> u32 {
         let written = self.with_pci(now, |pci, cx| {
             cx.counters.writes += 1;
@@ -326,19 +326,19 @@ impl Port {
         inner.announced = None;
         inner.drop_backlog(Reason::Removed);
         inner.call(now, |adapter, cx| adapter.reset(Reset::Bus, cx));
-        inner.tell_failure(self.shell.as_ref());
+        inner.report_failure(self.shell.as_ref());
         let old = std::mem::replace(&mut inner.memory, Map::empty());
         (inner.damaged, inner.shift_ns) = (false, 0);
         inner.out = Outbox::default();
         inner.pending = Set::default();
-        (inner.polled, inner.poll_at, inner.habit) = (Set::default(), None, Habit::default());
+        (inner.polled, inner.poll_at, inner.usual_idle) = (Set::default(), None, UsualIdle::default());
         inner.wake = None;
         drop(inner);
         drop(old);
     }
 
-    /// A guest with this address was migrated here. The port sends a frame that needs no answer, so that every switch on the way
-    /// learns the guest's new place. Not for an uplink.
+    /// A guest with this address was migrated here. The port sends a frame that needs no answer, so that every switch on the path
+    /// learns the guest's new port. Not for an uplink.
     pub fn announce(&self, address: Mac) {
         let mut inner = self.lock();
         if matches!(inner.end, End::Adapter(_)) {
@@ -421,32 +421,32 @@ impl Port {
     pub fn save(&self, now: Time) -> Option<Saved> {
         let mut inner = self.quiet();
         let saved = inner.save(now);
-        inner.tell_failure(self.shell.as_ref());
-        // Fetch what the wait held back.
+        inner.report_failure(self.shell.as_ref());
+        // Schedule the fetch that the wait prevented.
         if !inner.pending.is_empty() {
             self.shell.schedule();
         }
         saved
     }
 
-    /// As [`Port::save`], and stops the port. Until it is restored or its VM detaches, it fetches nothing, its timers wait, it
-    /// sends no interrupts, and frames for it are dropped. Its owner may call this too, between two turns.
+    /// Like [`Port::save`], and stops the port. Until it is restored or its VM detaches, it fetches nothing, its timers wait, it
+    /// sends no interrupts, and frames for it are dropped. Its owner may also call this, between two turns.
     pub fn stop(&self, now: Time) -> Option<Saved> {
         let mut inner = self.quiet();
         let saved = inner.save(now);
         inner.stopped = saved.is_some();
         inner.drop_backlog(Reason::Removed);
-        inner.tell_failure(self.shell.as_ref());
+        inner.report_failure(self.shell.as_ref());
         saved
     }
 
     /// Restores its adapter from a saved state and lets it continue; its clock continues from the time of saving. `None` for an
-    /// uplink. The old state's backlog is dropped. Call it from a thread other than the owner's, as [`Port::save`].
+    /// uplink. The old state's backlog is dropped. Call it from a thread other than the owner's, like [`Port::save`].
     pub fn restore(&self, saved: &Saved, now: Time) -> Option<Result<(), RestoreError>> {
         self.restore_then(saved, now, |_| {})
     }
 
-    /// As [`Port::restore`]. `prepare` gets the restored adapter before it continues, with the port's lock held.
+    /// Like [`Port::restore`]. `prepare` gets the restored adapter before it continues, with the port's lock held.
     pub fn restore_then(
         &self,
         saved: &Saved,
@@ -466,7 +466,7 @@ impl Port {
             inner.out = Outbox::default();
             (inner.pending, inner.polled, inner.poll_at, inner.wake) = (Set::default(), Set::default(), None, None);
             inner.call(now, |adapter, cx| {
-                // Before it reads there what a driver has not written.
+                // First: otherwise the adapter would read values on the page that no driver has written.
                 if cx.page.is_some() {
                     adapter.notice(Event::Page, cx);
                 }
@@ -474,7 +474,7 @@ impl Port {
             });
             inner.settle(self.shell.as_ref());
         }
-        inner.tell_failure(self.shell.as_ref());
+        inner.report_failure(self.shell.as_ref());
         self.shell.schedule();
         restored
     }
@@ -502,7 +502,7 @@ impl Port {
         self.lock().page = page;
     }
 
-    /// Shapes what its guest sends and receives from now on; uplinks are not shaped. `logs`: report refusals ([`Shell::refused`]).
+    /// Shapes its guest's transmit and receive frames from now on; uplinks are not shaped. `logs`: report refusals ([`Shell::refused`]).
     pub(crate) fn set_shapes(&self, transmit: Option<Shape>, receive: Option<Shape>, logs: bool) {
         let mut inner = self.lock();
         inner.set_shapes(transmit, receive);
@@ -538,7 +538,7 @@ impl Port {
             inner.fail(cause);
             Said::default()
         });
-        inner.tell_failure(self.shell.as_ref());
+        inner.report_failure(self.shell.as_ref());
         State {
             attached: inner.attached,
             driven: said.driven,

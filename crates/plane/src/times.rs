@@ -1,4 +1,4 @@
-//! How long frames stay in the switch: a sampled histogram.
+//! Time that frames spend in the switch: a sampled histogram.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,7 +25,7 @@ pub const BUCKETS_NS: [u64; 14] = [
     100_000_000,
 ];
 
-/// The time from the fetch of a batch until its last receiver had it, per frame of the timed batches. The wait in a receive buffer
+/// The time from the fetch of a batch to its delivery to the last receiver, per frame of the timed batches. The wait in a receive buffer
 /// is not included.
 #[derive(Debug, Default)]
 pub(crate) struct Times {

@@ -1,4 +1,4 @@
-//! What would happen to a frame now. A dry run: nothing is learned, counted or delivered.
+//! Explains the path of a frame through the switch. A dry run: nothing is learned, counted or delivered.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use nicety_switch::{Plan, Step};
 
 use crate::plane::Plane;
 
-/// What a port would do with a frame from its guest, before the switch.
+/// A port's handling of a frame from its guest, before the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Intake {
-    /// It fetches it.
+    /// The port fetches it.
     Fetches,
     /// No guest is attached that could send.
     Nobody,
@@ -23,10 +23,10 @@ pub enum Intake {
     Tokens(Time),
 }
 
-/// What a port would do with a frame from the switch.
+/// A port's handling of a frame from the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prospect {
-    /// Its adapter or uplink gets it at once, and its own filters and room decide. `driven`: the guest's driver has started the
+    /// The adapter or uplink gets it at once; its own filters and free buffers decide. `driven`: the guest's driver has started the
     /// adapter.
     Offered {
         /// See above.
@@ -41,22 +41,22 @@ pub enum Prospect {
 /// The result of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// What the sender's port would do.
+    /// The sender's port's handling.
     pub intake: Intake,
     /// The switch's decision, step by step.
     pub steps: Vec<Step>,
-    /// Why the switch drops it, if it does.
+    /// The reason why the switch drops it, if it does.
     pub dropped: Option<Reason>,
-    /// Each receiver, the edit of the tag, and what that port would do.
+    /// Each receiver, the edit of the tag, and that port's handling.
     pub receivers: Vec<(PortId, Edit, Prospect)>,
 }
 
-/// Why a frame was not traced.
+/// Reasons why a frame was not traced.
 #[derive(Debug)]
 pub enum TraceError {
     /// There is no such port.
     Missing,
-    /// It is empty, or longer than a packet may be.
+    /// The frame is empty, or longer than a packet may be.
     Length(usize),
     /// No memory.
     Memory(MapError),

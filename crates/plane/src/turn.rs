@@ -7,12 +7,12 @@ use crate::plane::{Plane, Slot};
 use crate::port::{Port, caught};
 use crate::times::SAMPLE_EVERY;
 
-/// Bytes that one turn copies to receivers before other ports get theirs; at least one receiver is served.
+/// One turn copies this many bytes to receivers before other ports get a turn; at least one receiver is served.
 const REPLICA_BYTES: u64 = 128 << 10;
-/// The fixed cost of a packet, in bytes: the work that does not depend on its length.
+/// The fixed cost of a packet in bytes: the work that is independent of its length.
 const PACKET_COST: u64 = 256;
 
-/// How a turn ended.
+/// Result of a turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// The port has more work: give it another turn after the others.
@@ -25,7 +25,7 @@ pub struct Outcome {
     pub packets: usize,
 }
 
-/// The state of a turn: a batch, its plan, and whom that is for. One per worker, and one more for each unfinished flood.
+/// The state of a turn: a batch, its plan, and the plan's receivers. One per worker, and one more for each unfinished flood.
 #[derive(Debug, Default)]
 pub struct Turn {
     batch: Batch,
@@ -36,13 +36,13 @@ pub struct Turn {
     port: Option<PortId>,
     /// Packets whose receiver left before delivery, a bit each.
     missed: u64,
-    /// Batches until the next timed one, and when the batch in flight was fetched, if it is timed.
+    /// Batches until the next timed one, and the fetch time of the batch in flight, if it is timed.
     until_sample: u32,
     since: Option<Time>,
 }
 
 impl Turn {
-    /// Room for one batch. Nothing is allocated after the switch has its final size.
+    /// Room for one batch. Allocates no more once the switch has its final size.
     pub fn new() -> Self {
         Self::default()
     }
@@ -115,7 +115,7 @@ impl Plane {
         }
         outcome.cost += turn.plan.drops().len() as u64 * PACKET_COST;
         if turn.plan.drops().iter().any(|(_, reason)| *reason == Reason::Policy) {
-            self.neighbours.hear(&turn.batch, turn.plan.drops(), now);
+            self.neighbours.learn(&turn.batch, turn.plan.drops(), now);
         }
         port.finish(&turn.batch, turn.plan.drops(), now);
         if let Some(since) = turn.since.take() {
@@ -128,7 +128,7 @@ impl Plane {
         outcome
     }
 
-    /// Delivers to one receiver after another, until the turn has cost enough.
+    /// Delivers to one receiver after another, until the turn's cost limit is reached.
     fn deliver(&self, sender: &Port, slots: &Slots<Slot>, turn: &mut Turn, now: Time, outcome: &mut Outcome) {
         while let Some(&receiver) = turn.plan.receivers().get(turn.next) {
             turn.next += 1;

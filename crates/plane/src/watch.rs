@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use nicety_adapter::{Batch, Pick, PortId, Reason, Time};
 use nicety_switch::Plan;
 
-/// What happened to a frame that was offered to a port.
+/// Fate of a frame that was offered to a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// The port's adapter, or the uplink, took it.

@@ -47,7 +47,7 @@ impl Plane {
         self.watchers.load().iter().for_each(|watcher| watcher.ingress(batch, plan, now));
     }
 
-    /// As [`Port::offer`], and shows the watchers the frames.
+    /// Like [`Port::offer`], and shows the frames to the watchers.
     #[cold]
     pub(crate) fn offer_watched(&self, port: &Port, batch: &Batch, picks: &[Pick], now: Time) -> bool {
         let watchers = self.watchers.load();
@@ -56,7 +56,8 @@ impl Plane {
         }
         let mut offered = ArrayVec::<_, PACKETS>::new();
         let holds = port.offer_each(batch, picks, now, |pick, fate| {
-            let _a_batch_has_no_more = offered.try_push((pick, fate));
+            // Never full: a batch has no more packets.
+            let _pushed = offered.try_push((pick, fate));
         });
         for watcher in watchers.iter().filter(|watcher| watcher.watches_egress(port.id())) {
             watcher.egress(port.id(), batch, &offered, now);

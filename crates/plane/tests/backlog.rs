@@ -1,4 +1,4 @@
-//! Frames that wait come out as they went in, in the order of their lane, wherever in the pool of blocks they lie.
+//! Waiting frames leave unchanged and in the order of their lane, wherever in the pool of blocks they lie.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use nicety_adapter::{
 use nicety_memory::{Map, Rights};
 use nicety_plane::{Backlog, Drained};
 
-/// Bytes of the buffer: eight blocks.
+/// Bytes of the buffer, which are eight blocks.
 const SIZE: u32 = 4096;
 const ALL: Budget = Budget { packets: PACKETS, bytes: u64::MAX };
 
-/// A backlog, and what should be in each of its lanes.
+/// A backlog, and the expected packets of each lane.
 struct World {
     backlog: Backlog,
     map: Arc<Map>,
@@ -33,7 +33,7 @@ impl World {
         Self::new(Backlog::of_queues(SIZE).unwrap())
     }
 
-    /// One more frame, unlike those before it. Whether it found room.
+    /// Adds a frame with new content. True if there was room.
     fn push(&mut self, lane: u16, len: u32) -> bool {
         self.frames += 1;
         let bytes: Vec<u8> = (0..len).map(|at| (5 * self.frames + at) as u8).collect();
@@ -120,7 +120,7 @@ fn a_frame_whose_checksum_lies_far_behind_waits_with_all_of_its_headers() {
             assert_eq!(piece.write(&target, &room), Checked::Good);
             let mut got = vec![0; 600];
             target.read(0, &mut got).unwrap();
-            // All that is summed besides is the offset's word.
+            // The only other summed word is the one at the offset.
             assert_eq!(got[166..168], (!0x5000u16).to_be_bytes());
             Delivery::default()
         },
@@ -138,7 +138,7 @@ fn however_the_pool_is_used_up_and_freed_no_frame_touches_another() {
                 while world.push(lane % 3, len) {
                     lane += 1;
                 }
-                // Out of the middle, and out of order.
+                // Removes frames from the middle, and out of order.
                 world.drain(|lane| lane == round % 3, 1);
                 world.drain(|lane| lane == (round + 1) % 3, usize::from(round));
             }
@@ -207,7 +207,7 @@ fn each_sender_has_room_of_its_own_and_its_share_of_what_goes() {
     }
     assert_eq!(gone[3], 60);
     let share = bytes(&gone) as i64 / 3;
-    // Within a quantum and a frame.
+    // Equal within a quantum and a frame.
     assert!(gone[..3].iter().all(|&gone| (gone as i64 - share).abs() <= (16 << 10) + 4000), "{gone:?}");
 }
 

@@ -1,4 +1,4 @@
-//! What the book shows of this crate runs, and is what stands here.
+//! The book's example of this crate equals the file here, and runs.
 
 #[path = "../examples/vmm.rs"]
 mod vmm;
@@ -16,7 +16,7 @@ fn the_book_shows_the_vmm_as_it_is() {
         .nth(1)
         .and_then(|rest| rest.split("```\n\n").next());
     let file = include_str!("../examples/vmm.rs");
-    // The file's first lines say what it is: the page has its own words for that.
+    // The file's first lines describe it: the book has its own text for that.
     let (_, program) = file.split_once("//! ```\nuse ").unwrap();
     assert_eq!(shown, Some(&*format!("use {program}")));
 }

@@ -1,4 +1,4 @@
-//! Frames that reach nobody because of who is, or is not, at a port: each is counted, where it belongs.
+//! Frames that reach nobody because of the state of a port: each is counted at the right port.
 
 mod owners;
 #[macro_use]
@@ -23,17 +23,17 @@ with_one_worker_and_with_two!(
 );
 
 const BROADCAST: u8 = 0xff;
-/// Long enough for three receivers of a batch to be as many as one turn serves.
+/// Long enough that one turn serves exactly three receivers of a batch.
 const LEN: u32 = 700;
 
 fn address(of: u8) -> [u8; 6] {
     if of == BROADCAST { [of; 6] } else { [2, 0, 0, 0, 0, of] }
 }
 
-/// Frames to send: from whom and to whom.
+/// Frames to send: sender and target.
 type Waiting = Arc<Mutex<Vec<(u8, u8)>>>;
 
-/// Sends the frames that it is given, and counts what it gets.
+/// Sends the given frames, and counts the received ones.
 struct Wire {
     map: Arc<Map>,
     frames: Waiting,
@@ -81,7 +81,7 @@ impl Shell for Nobody {
     fn wake_at(&self, _: Time) {}
 }
 
-/// Ports of which each knows where the others' addresses are.
+/// Ports whose addresses the switch has learned.
 struct World {
     plane: Plane,
     ports: Vec<(Arc<Port>, Waiting, Arc<AtomicU64>)>,
@@ -98,7 +98,7 @@ impl World {
             let port = world.join(number, End::Uplink(Box::new(end)));
             world.ports.push((port, frames, got));
         }
-        // The switch learns them.
+        // The switch learns the addresses.
         for number in 0..ports {
             world.send(number, &[(number, BROADCAST)]);
             world.turn(number, &mut Turn::new());
@@ -118,7 +118,7 @@ impl World {
         port.ready();
     }
 
-    /// One turn of a port, as far as it goes. Whether it is done.
+    /// One turn of a port, possibly unfinished. True if it is finished.
     fn turn(&self, number: u8, turn: &mut Turn) -> bool {
         let port = &self.ports[usize::from(number)].0;
         as_worker(self.worker, || !self.plane.turn(port, turn, Time::ZERO).unfinished)
@@ -140,7 +140,7 @@ fn frames_for_a_port_without_a_vm_are_counted_there(workers: usize) {
     };
     send(5);
     assert_eq!((drops(Reason::NoVm), port.state().backlog_frames), (5, 0));
-    // With a VM they have another fate, and without it again the same.
+    // With a VM the frames have another fate; after it detached, the first fate again.
     port.attach();
     send(3);
     assert_eq!((drops(Reason::NoVm), drops(Reason::ReceiverOff)), (5, 3));
@@ -151,7 +151,7 @@ fn frames_for_a_port_without_a_vm_are_counted_there(workers: usize) {
     assert_eq!(counters.receive_drops.iter().sum::<u64>(), 5 + 3 + PACKETS as u64);
     let sender = world.ports[0].0.state().counters;
     assert_eq!(sender.transmitted().packets, 1 + 5 + 3 + PACKETS as u64);
-    // The first, by which the switch learned its sender, went to nobody at all.
+    // The first frame, by which the switch learned its sender, had no receiver at all.
     assert_eq!(sender.transmit_drops.iter().sum::<u64>(), 1);
 }
 
@@ -174,7 +174,7 @@ fn who_has_moved_to_a_port_is_announced_there_and_gets_its_frames(workers: usize
     while !world.turn(0, &mut Turn::new()) {}
     assert_eq!(world.got(1), 0, "it is not there any more");
     assert_eq!(port.state().counters.receive_drops[Reason::ReceiverOff as usize], 1, "its driver sleeps");
-    // A guest that has gone is not announced, nor is an uplink's.
+    // A detached guest is not announced, nor is an uplink's.
     port.announce(Mac(address(1)));
     port.detach(Time::ZERO);
     port.attach();
@@ -201,13 +201,13 @@ fn what_was_on_its_way_to_a_port_that_left_is_counted_at_its_sender_unless_other
     let drops = |reason: Reason| counters.transmit_drops[reason as usize] - before.transmit_drops[reason as usize];
     assert_eq!(drops(Reason::Removed), 2, "a flood reached others");
     assert_eq!(counters.transmit_drops.iter().sum::<u64>() - before.transmit_drops.iter().sum::<u64>(), 2);
-    // The next batch owes nothing to this one.
+    // The next batch is independent of this one.
     world.send(0, &[(0, 4)]);
     while !world.turn(0, &mut turn) {}
     assert_eq!(world.got(4), 1);
     assert_eq!(world.ports[0].0.state().counters.transmit_drops, counters.transmit_drops);
 
-    // Several that leave.
+    // Several ports leave.
     let mut frames = vec![(0, BROADCAST); PACKETS - 2];
     frames.extend([(0, 4), (0, 6)]);
     let world = World::new(7, workers);

@@ -1,4 +1,4 @@
-//! A fault ends at its port: an adapter, or an uplink, that panics in any method of the seam, while its neighbours have traffic.
+//! A fault ends at its port: an adapter or uplink panics in any method of its interface, while its neighbours have traffic.
 
 #[macro_use]
 mod workers;
@@ -26,21 +26,21 @@ with_one_worker_and_with_two!(
     an_end_that_panics_again_when_it_goes_ends_no_more_than_its_port,
 );
 
-/// Frames that each port sends to all before the fault, and so many again after it.
+/// Frames that each port broadcasts before the fault, and again after it.
 const HALF: u64 = 500;
 const FRAMES: u64 = 2 * HALF;
 const FRAME: u32 = 60;
 const NOW: Time = Time(1);
-/// What a port's function says of itself: nothing that is looked at.
+/// Identity of a port's function; no test checks it.
 const IDENTITY: Identity =
     Identity { vendor: 0x1234, device: 1, revision: 0, class: 0x02_0000, subsystem_vendor: 0, subsystem: 0 };
 
-/// Where something panics.
+/// Place of a panic.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum At {
     Face,
     Fetch,
-    /// An overflow, in the middle of a batch.
+    /// An overflow in the middle of a batch.
     Overflow,
     Complete,
     Deliver,
@@ -87,11 +87,11 @@ const FUNCTION: &[At] = &[At::Function, At::ConfigWrite, At::Read, At::Write, At
 const RINGS: &[At] = &[At::Kick, At::Start, At::Stop, At::Enable];
 const UPLINK: &[At] = &[At::Fetch, At::Overflow, At::Complete, At::Deliver, At::Waited, At::Wake, At::Vacant, At::News];
 
-/// An end that sends frames to everybody, and counts by their senders those that it gets.
+/// An end that broadcasts frames, and counts received frames by sender.
 #[derive(Default)]
 struct Test {
     at: Option<At>,
-    /// Its faults begin when this is set.
+    /// Its faults begin once this is set.
     armed: Arc<AtomicBool>,
     left: Arc<AtomicU64>,
     from: Arc<Mutex<[u64; 4]>>,
@@ -102,7 +102,7 @@ struct Test {
     function: Option<Function>,
 }
 
-/// Whether it panics when it goes.
+/// Panics on drop if set.
 #[derive(Default)]
 struct Again(bool);
 
@@ -131,7 +131,7 @@ impl Test {
             counters.sent(0, 1, FRAME.into());
             let left = self.left.fetch_sub(1, Ordering::Relaxed);
             if self.at == Some(At::Overflow) && self.armed.load(Ordering::Relaxed) {
-                // As a number from a guest would.
+                // Overflows like a number from a guest.
                 let _overflows = std::hint::black_box(u64::MAX) + left;
             }
         }
@@ -148,7 +148,7 @@ impl Test {
             let sender = usize::from(frames.batch.head(packet)[11]);
             self.from.lock().unwrap()[sender] += 1;
             counters.received(0, 1, packet.len().into());
-            // Not the first: that has been taken.
+            // Not the first frame: that one was taken.
             self.pass(At::Deliver);
         }
         delivery
@@ -249,7 +249,7 @@ impl Adapter for Test {
     }
 
     fn deliver(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
-        // What has waited is nobody's: it has the number that no sender has.
+        // A waiting frame has no sender: it has a port number that no sender has.
         if !self.full.load(Ordering::Relaxed) && !frames.held.contains(0) && frames.batch.origin == PortId(0) {
             self.pass(At::Waited);
         }
@@ -327,7 +327,7 @@ impl Uplink for Test {
     }
 }
 
-/// Notes what its port failed of.
+/// Notes the cause of its port's failure.
 #[derive(Clone, Default)]
 struct Owner(Arc<Mutex<Vec<String>>>);
 
@@ -341,7 +341,7 @@ impl Shell for Owner {
     }
 }
 
-/// What the test sees of a port.
+/// The test's view of a port.
 #[derive(Clone, Default)]
 struct Seen {
     armed: Arc<AtomicBool>,
@@ -350,7 +350,7 @@ struct Seen {
     full: Arc<AtomicBool>,
 }
 
-/// Ports 1 and 2 send to all; port 0 is the one that fails, and sends as well. Port numbers are also the senders' addresses.
+/// Ports 1 and 2 broadcast; port 0 is the one that fails, and it broadcasts too. Port numbers are also the senders' addresses.
 struct World {
     plane: Plane,
     ports: Vec<Arc<Port>>,
@@ -359,7 +359,7 @@ struct World {
     workers: usize,
 }
 
-/// What port 0 has.
+/// End of port 0.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Function,
@@ -415,7 +415,7 @@ impl World {
         self.seen.push(seen);
     }
 
-    /// Each port has half of its frames to send.
+    /// Gives each port half of its frames to send.
     fn send(&self) {
         for (port, seen) in self.ports.iter().zip(&self.seen) {
             seen.left.fetch_add(HALF, Ordering::Relaxed);
@@ -423,7 +423,7 @@ impl World {
         }
     }
 
-    /// Each worker gives its ports turns while something is done to port 0, and until nothing is left to do.
+    /// Each worker gives its ports turns during an action on port 0, and until no work is left.
     fn run(&self, meanwhile: impl FnOnce(&Port)) {
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -447,17 +447,17 @@ impl World {
         while self.plane.turn(port, turn, NOW).unfinished {}
     }
 
-    /// Turns for all until nothing is left to do.
+    /// Gives turns to all until no work is left.
     fn rest(&self) {
         let (mut turn, mut quiet) = (Turn::new(), 0);
-        // One that has just failed is not busy, and has one more turn, which lets go of others.
+        // A port that has just failed is not busy, but has one more turn, which releases other ports.
         while quiet < 2 {
             self.ports.iter().for_each(|port| self.turn(port, &mut turn));
             quiet = if self.ports.iter().any(|port| port.busy(NOW)) { 0 } else { quiet + 1 };
         }
     }
 
-    /// All that a guest, a VMM and a person do to a port.
+    /// All calls that a guest, a VMM and a person make to a port.
     fn exercise(port: &Port) {
         let now = NOW;
         let mut data = [0; 4];
@@ -487,7 +487,7 @@ impl World {
         port.ready();
     }
 
-    /// Of each neighbour the other one's frames have all arrived, before the fault and after it, and port 0 has failed with these words.
+    /// Each neighbour received all frames of the other, before the fault and after it, and port 0 has failed with these words.
     fn check(&self, what: &str, words: &str) {
         for (port, other) in [(1, 2), (2, 1)] {
             let from = *self.seen[port].from.lock().unwrap();
@@ -509,7 +509,7 @@ fn function() -> Function {
     Function::builder(IDENTITY).build().unwrap()
 }
 
-/// Its traffic begins, and then its faults.
+/// Starts its traffic, then its faults.
 fn run(world: &World, at: At) {
     let waits = at == At::Waited;
     world.seen[0].full.store(waits, Ordering::Relaxed);
@@ -518,7 +518,7 @@ fn run(world: &World, at: At) {
         world.rest();
     }
     world.run(|port| {
-        // A reset would drop what waits for it.
+        // A reset would drop the frames that wait for it.
         let exercise = || if waits { port.ready() } else { World::exercise(port) };
         exercise();
         world.seen[0].armed.store(true, Ordering::Relaxed);
@@ -577,7 +577,7 @@ fn frames_for_a_port_that_has_failed_are_dropped_with_that_reason_and_all_are_co
             assert_eq!(counters.taken().packets, taken, "{what}");
             assert_eq!(taken + dropped, 2 * FRAMES, "{what}: each neighbour's");
             assert!(counters.receive_drops[Reason::Failed as usize] > 0, "{what}");
-            // What it sent reached both neighbours, or neither.
+            // Its frames reached both neighbours, or neither.
             let reached = world.seen[1].from.lock().unwrap()[0];
             let lost = counters.transmit_drops[Reason::Failed as usize];
             assert_eq!(counters.transmitted().packets, reached + lost, "{what}");

@@ -1,4 +1,4 @@
-//! How much memory an unfinished flood keeps. A binary of its own: the allocator is the whole process's.
+//! Memory use of an unfinished flood. A separate binary, because the allocator is the whole process's.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
@@ -13,12 +13,12 @@ static LIVE: AtomicUsize = AtomicUsize::new(0);
 
 struct Counting;
 
-// SAFETY: every call goes to the system's allocator with the arguments that it came with; a counter that never allocates is all that
-// is added.
+// SAFETY: every call goes to the system's allocator with unchanged arguments; the only addition is a counter that never
+// allocates.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LIVE.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promises are the system's.
+        // SAFETY: the caller's guarantees are those that the system's allocator needs.
         unsafe { System.alloc(layout) }
     }
 
@@ -66,7 +66,7 @@ impl Shell for Silent {
     fn wake_at(&self, _: Time) {}
 }
 
-/// A batch may name 64 KiB of private heads and spans; what it is planned for adds a few bytes a port, not a list of frames a port.
+/// A batch may name 64 KiB of private heads and spans. Its plan adds a few bytes per port, not a list of frames per port.
 #[test]
 fn an_unfinished_flood_to_1023_ports_keeps_less_than_128_kib() {
     const PORTS: u16 = 1024;

@@ -1,4 +1,4 @@
-//! An uplink that is full holds its senders: their descriptors wait in their guests, nothing is dropped, and each has its share.
+//! A full uplink holds its senders: their descriptors wait in their guests, no frame is dropped, and each sender has its share.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,12 +15,12 @@ use nicety_switch::Limits;
 const MS: u64 = 1_000_000;
 const BUFFER: u32 = 256 << 10;
 
-/// A guest that always has frames to send, of one length, to one address.
+/// A guest that always has frames of one length to one address.
 struct Sender {
     len: u32,
     sent: Arc<AtomicU64>,
     received: Arc<AtomicU64>,
-    /// It has so many more.
+    /// Number of frames left to send.
     left: Arc<AtomicU64>,
 }
 
@@ -112,7 +112,7 @@ impl Adapter for Sender {
     }
 }
 
-/// A wire that takes so many bytes a millisecond.
+/// A wire that takes this many bytes per millisecond.
 struct Wire {
     bytes_per_ms: u64,
     until: Time,
@@ -168,7 +168,7 @@ impl Shell for Silent {
     fn wake_at(&self, _: Time) {}
 }
 
-/// Port 0 is the uplink, whose address is 0; sender n has address n.
+/// Port 0 is the uplink, with address 0; sender n has address n.
 struct World {
     plane: Plane,
     ports: Vec<Arc<Port>>,
@@ -180,7 +180,7 @@ struct World {
 }
 
 impl World {
-    /// Senders with the lengths and the targets of their frames.
+    /// Creates senders with these lengths and targets of their frames.
     fn new(bytes_per_ms: u64, senders: &[(u32, u8)]) -> Self {
         let from = Arc::default();
         let wire = Wire { bytes_per_ms, until: Time::ZERO, left: 0, full: false, from: Arc::clone(&from) };
@@ -227,7 +227,7 @@ impl World {
         let mut turn = Turn::new();
         for _ in 0..ms {
             self.now = self.now.after_ns(MS);
-            // Round about, as a worker does, so long as somebody has something to do.
+            // In rotation, like a worker, while any port has work.
             let mut busy = true;
             while std::mem::take(&mut busy) {
                 for port in self.ports.iter().filter(|port| port.busy(self.now)) {
@@ -249,11 +249,11 @@ impl World {
 
 #[test]
 fn eight_senders_into_a_paced_uplink_lose_nothing_and_have_an_eighth_each() {
-    // A gigabit each second, 125,000 bytes a millisecond; frames of many lengths, whose target nobody has learnt.
+    // One gigabit per second, 125,000 bytes per millisecond; frames of many lengths to an unknown target.
     let lengths = [60, 100, 590, 1514, 1514, 9014, 30_000, 65_000];
     let senders: Vec<_> = lengths.iter().map(|len| (*len, 0xee)).collect();
     let mut world = World::new(125_000, &senders);
-    // They see each other's frames too, which the wire shall not be slower for.
+    // They also see each other's frames, which must not slow down the wire.
     for sender in 1..=8 {
         world.give(sender, u64::MAX);
     }
@@ -274,7 +274,7 @@ fn eight_senders_into_a_paced_uplink_lose_nothing_and_have_an_eighth_each() {
 #[test]
 fn who_sends_elsewhere_is_not_held_and_who_was_goes_on_when_the_uplink_leaves() {
     let mut world = World::new(1000, &[(1000, 0xee), (1000, 3), (1000, 2)]);
-    // Two and three know each other.
+    // The switch knows both two and three.
     world.give(2, 1);
     world.give(3, 1);
     world.run(200);
@@ -286,7 +286,7 @@ fn who_sends_elsewhere_is_not_held_and_who_was_goes_on_when_the_uplink_leaves() 
     world.give(2, 5000);
     world.run(1);
     assert!(!world.ports[2].state().held);
-    // What the first one sends meanwhile is for nobody known, so that the third one gets it too.
+    // The target of the first one's frames is unknown meanwhile, so the third one gets them too.
     let flooded = world.sent[0].load(Ordering::Relaxed) - held;
     assert_eq!(world.received[2].load(Ordering::Relaxed) - before, 5000 + flooded);
     world.plane.leave(PortId(0)).unwrap();

@@ -1,4 +1,4 @@
-//! Turns, backlogs and floods, with ends that are two queues each: what goes in comes out, or is counted.
+//! Turns, backlogs and floods. Each end is a pair of queues: every frame that goes in comes out, or is counted.
 
 mod owners;
 #[macro_use]
@@ -32,7 +32,7 @@ with_one_worker_and_with_two!(
     who_looks_on_sees_each_frame_and_its_fate_and_changes_nothing,
 );
 
-/// What the world sees of an end: frames to send, frames received, and how many more it takes.
+/// The test's view of an end: frames to send, received frames, and the number of frames that it still takes.
 #[derive(Default)]
 struct Wire {
     outgoing: VecDeque<Vec<u8>>,
@@ -123,7 +123,7 @@ struct World {
     plane: Plane,
     ports: Vec<Arc<Port>>,
     wires: Vec<Arc<Mutex<Wire>>>,
-    /// A turn for each worker.
+    /// A turn per worker.
     turns: Vec<Turn>,
     runs: usize,
 }
@@ -156,7 +156,7 @@ impl World {
         self.ports[from].ready();
     }
 
-    /// Turns until nobody has anything to do, by all workers at once; each port has another owner than the last time. Every loop
+    /// Gives turns until no port has work, by all workers at once; each port has another owner than in the last round. Every loop
     /// of the plane is bounded, so this ends.
     fn run(&mut self) {
         let Self { plane, ports, turns, runs, .. } = self;
@@ -181,7 +181,7 @@ impl World {
         self.wires[port].lock().unwrap().incoming.len()
     }
 
-    /// Frames in, times the receivers of each, is frames out and drops and what waits.
+    /// Frames in, times the receivers of each, equals frames out plus drops plus waiting frames.
     fn balances(&self, replicas: u64) {
         let states: Vec<_> = self.ports.iter().map(|port| port.state()).collect();
         let sent: u64 = states.iter().map(|s| s.counters.transmitted().packets).sum();
@@ -285,7 +285,7 @@ fn ports_that_all_send_to_each_other_lose_nothing_and_keep_their_order(workers: 
     const PORTS: u8 = 5;
     let mut world = World::new(workers, u16::from(PORTS), usize::MAX, 1 << 20);
     let each = || (0..PORTS).flat_map(|from| (0..PORTS).filter(move |to| *to != from).map(move |to| (from, to)));
-    // Everybody is known from here on.
+    // All addresses are known from here on.
     (0..PORTS).for_each(|from| world.send(usize::from(from), [frame(0xff, from, 60, 0)]));
     world.run();
     for wire in &world.wires {
@@ -319,14 +319,14 @@ fn a_flood_to_255_ports_goes_on_in_later_turns_and_reaches_everybody(workers: us
     world.send(1, [frame(0, 1, 100, 0)]);
     as_worker(workers - 1, || world.plane.turn(&world.ports[1], &mut other, Time::ZERO));
     assert_eq!(world.received(0), 1, "others have their turns meanwhile");
-    // The flood goes on wherever its turn is taken to.
+    // The flood continues on any worker that gets its turn.
     as_worker(workers - 1, || while world.plane.turn(&world.ports[0], &mut turn, Time::ZERO).more {});
     assert!((1..256).all(|port| world.received(port) == 64));
 }
 
-/// Counted at the receivers, not by what a turn says that it cost. Frames that go to a driver, and frames that must wait.
+/// Counted at the receivers, not by the turn's own cost. Frames that go to a driver, and frames that must wait.
 fn between_two_turns_of_a_port_a_flood_to_255_others_is_served_a_bounded_number_of_bytes(workers: usize) {
-    // What a turn gives receivers, in bytes; what a frame counts for beside its own.
+    // Bytes that a turn gives to receivers; and the fixed cost of a frame in bytes.
     const TURN: usize = 128 << 10;
     const FRAME: usize = 256;
     for (len, room) in [(60, usize::MAX), (1514, usize::MAX), (60, 0), (1514, 0)] {
@@ -342,7 +342,7 @@ fn between_two_turns_of_a_port_a_flood_to_255_others_is_served_a_bounded_number_
         world.wires[0].lock().unwrap().room = usize::MAX;
         world.send(0, (0..128).map(|_| frame(0xff, 0, len, 0)));
         let (mut flood, mut victim) = (Turn::new(), Turn::new());
-        // The last receiver is served in one piece: a whole batch.
+        // The last receiver gets its share in one piece: a whole batch.
         let batch = Budget::TURN.packets.min(Budget::TURN.bytes as usize / len + 1);
         let most = TURN / (len + FRAME) + 1 + batch;
         let (mut before, mut rounds, mut more) = (0, 0, true);
@@ -372,7 +372,7 @@ fn frames_for_a_port_that_leaves_are_not_delivered_and_nothing_breaks(workers: u
     assert!(world.plane.leave(PortId(1)).is_none());
 }
 
-/// The last port leaves in the middle of a flood in VLAN 10; another joins with its number, in VLAN 20 or in VLAN 10 too.
+/// The last port leaves in the middle of a flood in VLAN 10; another port joins with its number, in VLAN 20 or also in VLAN 10.
 fn a_frame_planned_for_one_port_never_reaches_another_that_has_its_number_next(workers: usize) {
     const PORTS: u16 = 128;
     let access = |id| Policy { vlan: Vlan::Access(VlanId::new(id).unwrap()), ..Policy::default() };
@@ -392,14 +392,14 @@ fn a_frame_planned_for_one_port_never_reaches_another_that_has_its_number_next(w
         while world.plane.turn(&world.ports[0], &mut turn, Time::ZERO).more {}
         assert_eq!(wire.lock().unwrap().incoming.len(), 0, "the one in VLAN {next}");
         assert!((1..usize::from(PORTS) - 1).all(|port| world.received(port) == 64));
-        // From the next batch on it is one of the switch's.
+        // From the next batch on it is a port of the switch.
         world.send(0, [frame(0xff, 0, 60, 1)]);
         world.run();
         assert_eq!(wire.lock().unwrap().incoming.len(), usize::from(next == 10));
     }
 }
 
-/// A port whose number another has next: a late change of what it may do is not the other's.
+/// A port's number is reused: a late policy change for the old port must not apply to the new one.
 #[test]
 fn a_policy_for_a_port_that_has_left_is_not_that_of_the_next_with_its_number() {
     let world = World::new(1, 3, usize::MAX, 1 << 16);
@@ -418,7 +418,7 @@ fn a_number_is_taken_once() {
     assert!(world.plane.join(again).is_err());
 }
 
-/// What somebody has seen: frames that came in, those of them that go nowhere; of those for port 1 what became of them.
+/// Frames that a watcher saw: incoming frames, incoming frames without a receiver, and the fates of frames for port 1.
 #[derive(Debug, Default)]
 struct Onlooker {
     came: AtomicU32,
@@ -446,7 +446,7 @@ fn who_looks_on_sees_each_frame_and_its_fate_and_changes_nothing(workers: usize)
     let onlooker = Arc::new(Onlooker::default());
     let watcher: Arc<dyn Watcher> = onlooker.clone();
     world.plane.watch(&watcher);
-    // Too long for who receives it; some that find room; some that wait, as many as there is room for; and some that are dropped.
+    // Frames too long for the receiver; some that find room; as many as can wait; and some that are dropped.
     let mut frames = vec![frame(0xff, 0, 1600, 0)];
     frames.extend((1..50).map(|i| frame(0xff, 0, 1000, i)));
     world.send(0, frames);
@@ -463,7 +463,7 @@ fn who_looks_on_sees_each_frame_and_its_fate_and_changes_nothing(workers: usize)
         assert_eq!(count(Fate::Dropped(reason)), one.counters.receive_drops[reason as usize], "{reason:?}");
     }
     assert_eq!(fates.len(), 50);
-    // Port 2 was not looked at, and fared no better.
+    // Port 2 was not watched, and had the same fates.
     assert_eq!(one.counters.receive_drops, other.counters.receive_drops);
     world.plane.unwatch(&watcher);
     world.send(2, [frame(1, 2, 60, 0)]);

@@ -1,5 +1,5 @@
-//! The queues of one port: none starves another, one that cannot ring is looked at, and what is slow to go in goes in few
-//! frames at a time.
+//! The queues of one port: none starves another, a queue whose doorbell cannot notify us is polled, and a slow receiver gets few frames
+//! per hold.
 
 mod owners;
 #[macro_use]
@@ -32,8 +32,8 @@ with_one_worker_and_with_two!(
     a_vm_that_is_gone_has_no_time_left_to_wait_for,
 );
 
-/// An adapter that notes which queues it was asked for, and how many frames it was given at a time. It sends frames that lie
-/// at the beginning of its memory.
+/// An adapter that notes the queues of its fetches, and the number of frames per delivery. Its transmit frames lie
+/// at the start of its memory.
 #[derive(Default)]
 struct Queues {
     fetched: Arc<Mutex<Vec<u16>>>,
@@ -41,12 +41,12 @@ struct Queues {
     sends: Arc<AtomicUsize>,
     bytes: u32,
     holds: Arc<Mutex<Vec<usize>>>,
-    /// What its owner's clock shows, and by how much a frame that it is given moves that.
+    /// The owner's clock, and the time that each delivered frame adds to it.
     clock: Arc<AtomicU64>,
     cost_ns: u64,
     /// It refuses this many frames.
     refuses: usize,
-    /// And so many before them, which are for queue 1.
+    /// Before those it refuses this many for queue 1.
     stuck: usize,
 }
 
@@ -164,7 +164,7 @@ impl Shell for Alarm {
     }
 }
 
-/// What a receiver's owner is told, and its clock.
+/// A receiver's owner: its requests and its clock.
 #[derive(Clone, Default)]
 struct Owner {
     clock: Arc<AtomicU64>,
@@ -183,23 +183,23 @@ impl Shell for Owner {
     }
 }
 
-/// Bytes of a frame, the smallest there is: a batch is full by its packets.
+/// Bytes of a frame, the minimum: the packet limit fills a batch.
 const FRAME: u32 = 60;
-/// Of a receive buffer.
+/// Bytes of a receive buffer.
 const BUFFER: u32 = 1 << 20;
 
 fn sends_of(frames: usize) -> Arc<AtomicUsize> {
     Arc::new(AtomicUsize::new(frames))
 }
 
-/// The memory of a guest whose frames, at its beginning, are for everybody.
+/// The memory of a guest, with a broadcast frame at its start.
 fn broadcast() -> Arc<Map> {
     let map = Map::private(1 << 16).unwrap();
     map.write(0, &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1, 0x88, 0xb5]).unwrap();
     Arc::new(map)
 }
 
-/// A port with such an adapter, queues 1, 3 and 5 of which have been rung.
+/// A port with such an adapter. The doorbells of queues 1, 3 and 5 were rung.
 fn rung(progress: Progress) -> (Plane, Arc<Port>, Alarm, Arc<Mutex<Vec<u16>>>) {
     let (fetched, alarm) = (Arc::default(), Alarm::default());
     let end = End::Adapter(Box::new(Queues { fetched: Arc::clone(&fetched), progress, ..Queues::default() }));
@@ -217,7 +217,7 @@ fn a_queue_that_never_runs_dry_leaves_the_others_their_turns(workers: usize) {
     let (plane, port, _, fetched) = rung(Progress { more: true, armed: false });
     let mut turn = Turn::new();
     for number in 0..7 {
-        // Its owner is now this worker, now that.
+        // Its owner changes from worker to worker.
         assert!(as_worker(number % workers, || plane.turn(&port, &mut turn, Time::ZERO).more));
     }
     assert_eq!(*fetched.lock().unwrap(), [1, 3, 5, 1, 3, 5, 1]);
@@ -295,7 +295,7 @@ fn queues_that_cannot_ring_are_looked_at_soon_after_frames_came_for_their_guest_
         assert_eq!(fetched.lock().unwrap().drain(..).collect::<Vec<_>>(), [1, 3, 5]);
     };
     let asked = || std::mem::take(&mut *alarm.0.lock().unwrap());
-    // Nobody looks at them before long.
+    // Without work the polls become rare.
     let (mut now, mut next) = (Time::ZERO, Time::ZERO);
     while next <= now.after_ns(1_000_000) {
         now = next;
@@ -303,7 +303,7 @@ fn queues_that_cannot_ring_are_looked_at_soon_after_frames_came_for_their_guest_
         let [at] = asked()[..] else { panic!("one wake-up") };
         next = at;
     }
-    // An answer may come at once.
+    // An answer may arrive at once.
     turn(&sender, now);
     let [soon] = asked()[..] else { panic!("one more wake-up, not one for each frame") };
     assert!(soon > now && soon <= now.after_ns(100_000), "{soon:?} after {now:?}");
@@ -332,12 +332,12 @@ fn the_habits_of_a_guest_say_when_it_is_looked_at_until_it_hears_something_or_go
         port.with_rings(now, |rings, cx| rings.kick(0, cx)).unwrap();
     };
     let turn = |port: &Arc<Port>, now| as_worker(workers - 1, || _ = plane.turn(port, &mut Turn::new(), now));
-    // A look, and when the next one is.
+    // A poll; returns the time of the next one.
     let look = |now| {
         turn(&ports[0], now);
         std::mem::take(&mut *alarm.0.lock().unwrap()).last().copied().unwrap()
     };
-    // It has a frame from then on. When that is found, and the next look.
+    // Work arrives at this time. Returns the time of the poll that finds it, and the time of the next poll.
     let send = |at: Time, mut next: Time| {
         while next < at {
             next = look(next);
@@ -353,7 +353,7 @@ fn the_habits_of_a_guest_say_when_it_is_looked_at_until_it_hears_something_or_go
         (found, next) = send(found.after_ns(PACE_NS), next);
     }
     assert!(next.since(found).as_nanos() >= u128::from(PACE_NS / 16), "{next:?} after {found:?}");
-    // Something is heard, and the looks come as often as ever, though one was in vain.
+    // Frames were received: the polls are as frequent as at first, although one found nothing.
     let mut now = found.after_ns(1_000);
     turn(&ports[1], now);
     next = std::mem::take(&mut *alarm.0.lock().unwrap()).last().copied().unwrap();
@@ -362,14 +362,14 @@ fn the_habits_of_a_guest_say_when_it_is_looked_at_until_it_hears_something_or_go
         (now, next) = (next, look(next));
     }
     (_, next) = send(now.after_ns(PACE_NS), next);
-    // The next guest is another one.
+    // The next guest has its own idle time.
     ports[0].detach(next);
     come(&ports[0], next);
     (found, next) = send(next, look(next));
     assert!(next.since(found).as_micros() <= 40, "{next:?} after {found:?}");
 }
 
-/// Two ports, the first of which sends frames to the second, to whom each costs some time.
+/// Two ports. The first sends frames to the second, which takes some time for each.
 struct Slow {
     plane: Plane,
     ports: [Arc<Port>; 2],
@@ -397,13 +397,13 @@ impl Slow {
         Self { plane, ports, owner, holds }
     }
 
-    /// A turn of a port: what it cost, and in what holds the receiver was given how many frames.
+    /// A turn of a port: its cost, and the number of frames in each of the receiver's holds.
     fn turn(&self, port: usize, workers: usize) -> (u64, Vec<usize>) {
         let outcome = as_worker(workers - 1, || self.plane.turn(&self.ports[port], &mut Turn::new(), Time::ZERO));
         (outcome.cost, std::mem::take(&mut self.holds.lock().unwrap()))
     }
 
-    /// The receiver says that it has room.
+    /// The receiver reports room.
     fn room(&self) {
         self.ports[1].with(Time::ZERO, |_, cx| cx.out.room.insert(0)).unwrap();
     }
@@ -454,7 +454,7 @@ fn frames_that_wait_for_a_queue_that_is_full_do_not_keep_the_others_waiting(work
     assert_eq!(slow.waiting(), 20, "the others went at once");
     slow.turn(0, workers);
     assert_eq!(slow.waiting(), 20);
-    // Room for the other queue is none for theirs.
+    // Room in the other queue is no room for these frames.
     slow.room();
     slow.turn(1, workers);
     assert_eq!(slow.waiting(), 20);

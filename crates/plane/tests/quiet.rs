@@ -1,4 +1,4 @@
-//! What a control thread changes, it changes between two batches, and it need not wait for a second one.
+//! A control thread makes its change between two batches, and never waits for a second batch.
 
 mod owners;
 #[macro_use]
@@ -17,12 +17,12 @@ use owners::as_worker;
 
 with_one_worker_and_with_two!(nothing_is_fetched_between_the_batch_that_a_control_thread_waits_for_and_its_change);
 
-/// Often enough for an owner that does not wait to be the faster one.
+/// Enough rounds that an owner that does not wait would win once.
 const ROUNDS: usize = 50;
-/// Generous: whoever has to wait longer waits for good.
+/// Generous: a thread that waits longer is blocked for ever.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What happens to the sender's port, in order: all but `Waits` with its lock held.
+/// Events at the sender's port, in order: all but `Waits` with its lock held.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Event {
     Fetched,
@@ -34,7 +34,7 @@ enum Event {
 #[derive(Default)]
 struct Happened {
     log: Vec<Event>,
-    /// To be changed at the next delivery.
+    /// The port to change at the next delivery.
     port: Weak<Port>,
     control: Option<JoinHandle<()>>,
     thread: Option<ThreadId>,
@@ -56,7 +56,7 @@ impl Story {
 impl Shell for Story {
     fn messages(&self, _: Set) {}
     fn line(&self, _: bool) {}
-    /// A control thread asks for a turn when it has made its change.
+    /// A control thread asks for a turn after its change.
     fn schedule(&self) {
         let mut now = self.now();
         if now.thread == Some(thread::current().id()) {
@@ -66,7 +66,7 @@ impl Shell for Story {
     fn wake_at(&self, _: Time) {}
 }
 
-/// Always has another frame, for everybody.
+/// Always has another broadcast frame.
 struct Sender(Story, Arc<Map>);
 
 impl Uplink for Sender {
@@ -92,7 +92,7 @@ impl Uplink for Sender {
     }
 }
 
-/// Is given frames while the sender's batch is on its way: that is when a control thread comes.
+/// Gets frames while the sender's batch is in flight: at that moment a control thread arrives.
 struct Receiver(Story);
 
 impl Uplink for Receiver {
@@ -111,7 +111,7 @@ impl Uplink for Receiver {
             its.set_quiet_memory(Map::empty(), Time::ZERO);
         });
         self.0.now().control = Some(control);
-        // It has more to send, and is busy until somebody waits.
+        // It has more to send, and stays busy until a thread waits.
         let begin = Instant::now();
         while port.busy(Time::ZERO) {
             assert!(begin.elapsed() < TIMEOUT, "nobody waits");
@@ -156,8 +156,8 @@ fn nothing_is_fetched_between_the_batch_that_a_control_thread_waits_for_and_its_
     }
 }
 
-/// As a change over vfio-user, which the worker handles itself: 16 messages of 1 KiB (crates/vfio-user/src/session/work.rs,
-/// crates/daemon/src/worker.rs). A port that changes its memory without end has fewer turns for its frames.
+/// The charge equals that of a change over vfio-user, which the worker handles itself: 16 messages of 1 KiB
+/// (crates/vfio-user/src/session/work.rs, crates/daemon/src/worker.rs). A port that changes its memory endlessly has fewer turns for its frames.
 #[test]
 fn a_change_of_memory_by_a_control_thread_is_charged_to_its_port() {
     let (plane, story) = (Plane::new(Limits::default()), Story::default());

@@ -1,4 +1,4 @@
-//! A port that is held to a shape: exact in the long term and in every window, by a clock of the test's own.
+//! A shaped port: exact in the long term and in every window, by the test's own clock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,10 +15,10 @@ use nicety_switch::{Limits, Policy};
 const SECOND: u64 = 1_000_000_000;
 const BUFFER: u32 = 4 << 20;
 
-/// When how many bytes went.
+/// Time and bytes of each packet.
 type Journal = Arc<Mutex<Vec<(u64, u64)>>>;
 
-/// A guest that has so many packets to send, and room for so many.
+/// A guest with this many packets to send, and room for this many.
 struct Guest {
     len: u32,
     mss: Option<u16>,
@@ -66,7 +66,7 @@ impl RingFace for Guest {
     fn enable(&mut self, _: u16, _: bool, _: &mut Context<'_>) {}
 
     fn kick(&mut self, ring: u16, cx: &mut Context<'_>) {
-        // As a driver that has sent, and has given buffers back to queue 3.
+        // Like a driver that has sent, and has returned buffers to queue 3.
         cx.out.work.insert(ring);
         cx.out.room.insert(3);
     }
@@ -132,7 +132,7 @@ impl Adapter for Guest {
     }
 }
 
-/// What a port has asked of its owner.
+/// Requests of a port to its owner.
 #[derive(Default)]
 struct Asked {
     wakes: Mutex<Vec<Time>>,
@@ -171,7 +171,7 @@ struct World {
     stations: Vec<Station>,
     turn: Turn,
     now: Time,
-    /// Times that were asked for and have not come.
+    /// Requested wake-up times that have not arrived.
     wakes: Vec<Time>,
 }
 
@@ -195,7 +195,7 @@ impl World {
             plane.join(Arc::clone(&port)).unwrap();
             port.attach();
             let map = Map::private(1 << 17).unwrap();
-            // TCP over IPv4, as far as a parser looks.
+            // TCP over IPv4, as far as a parser reads.
             let mut head = [0; 54];
             head[..15].copy_from_slice(&[2, 0, 0, 0, 0, 1 - id, 2, 0, 0, 0, 0, id, 8, 0, 0x45]);
             (head[23], head[46]) = (6, 0x50);
@@ -223,7 +223,7 @@ impl World {
         }
     }
 
-    /// Until this time, waking when somebody asked for it and at no other time.
+    /// Runs until this time, with turns at the requested times only.
     fn run_until(&mut self, end: Time) {
         loop {
             self.settle();
@@ -234,7 +234,7 @@ impl World {
                 Some(at) if at <= end => {
                     self.now = at;
                     for station in &self.stations {
-                        // As a worker does when a time has come.
+                        // Like a worker when a wake-up time arrives.
                         while self.plane.turn(&station.port, &mut self.turn, at).unfinished {}
                     }
                 }
@@ -249,11 +249,11 @@ fn shape(average: u64, peak: Option<u64>, burst_bytes: u64) -> Shape {
     Shape { average: Rate::new(average).unwrap(), peak: peak.and_then(Rate::new), burst_bytes }
 }
 
-/// Whether every window of the journal keeps to the shape, and the whole to its average.
+/// Checks that every window of the journal keeps to the shape, and the whole to its average.
 fn check(journal: &Journal, shape: Shape, longest: u64, from: u64, until: u64) {
     let journal: Vec<(u64, u64)> = journal.lock().unwrap().iter().copied().filter(|(_, bytes)| *bytes > 0).collect();
     let bytes_at = |rate: Rate, ns: u64| (u128::from(rate.bits_per_second()) * u128::from(ns) / 8_000_000_000) as u64;
-    // The widest excess over a line of this slope: the most that any window has above rate × length.
+    // The largest excess over a line of this slope: the most that any window has above rate × length.
     let excess = |rate: Rate| {
         let (mut sum, mut least, mut most) = (0i128, i128::MAX, 0i128);
         for (at, bytes) in &journal {
@@ -319,7 +319,7 @@ fn what_a_guest_gets_keeps_to_its_shape_and_waits_in_its_receive_buffer() {
         for (len, mss) in [(1514, None), (64_000, Some(1460))] {
             let mut world = World::new(len, mss);
             let shape = shape(average, peak, burst);
-            // Sent twice as fast as it may be got.
+            // Sends twice as fast as the receiver's shape permits.
             let twice = Shape { average: Rate::new(2 * average).unwrap(), peak: None, burst_bytes: burst };
             world.shape(0, &Policy { transmit: Some(twice), ..Policy::default() });
             world.shape(1, &Policy { receive: Some(shape), ..Policy::default() });
@@ -332,7 +332,7 @@ fn what_a_guest_gets_keeps_to_its_shape_and_waits_in_its_receive_buffer() {
             let state = world.stations[1].port.state();
             let dropped = state.counters.receive_drops[Reason::BufferFull as usize];
             assert!(dropped > 0 && state.backlog_bytes > u64::from(BUFFER) * 9 / 10, "its buffer is full");
-            // Each frame once: got, waiting or dropped.
+            // Each frame counts once: received, waiting or dropped.
             let sent: u64 = world.stations[0].sent.lock().unwrap().iter().map(|(_, bytes)| bytes).sum();
             let frame = if mss.is_some() { 64_000 + 43 * 54 } else { u64::from(len) };
             let got = state.counters.taken().packets;
@@ -353,7 +353,7 @@ fn frames_that_a_full_guest_refuses_are_charged_once_and_come_in_order_when_it_h
     world.stations[1].room.store(u64::MAX, Ordering::Relaxed);
     let (from, kick) = (world.now.0, 1);
     world.give(kick, 0);
-    // The bucket is full still: nothing that was refused was charged. 100 frames at once, a thousand a second then.
+    // The bucket is still full: refused frames were not charged. 100 frames at once, then a thousand per second.
     world.settle();
     let got = world.stations[1].port.state().counters.taken().packets;
     assert!((100..=101).contains(&got), "{got}");

@@ -12,14 +12,14 @@ impl Inner {
         matches!(self.end, End::Failed(_))
     }
 
-    /// Frames that were taken or dropped here.
+    /// Number of frames that were taken or dropped here.
     pub fn settled_frames(&self) -> u64 {
         let taken = self.counters.receive.iter().map(|queue| queue.packets);
         taken.chain(self.counters.receive_drops).fold(0, u64::wrapping_add)
     }
 
-    /// Marks the port as failed: its adapter or uplink is not called again, and its backlog is dropped. A batch in flight stays so
-    /// until it is finished.
+    /// Marks the port as failed: its adapter or uplink is not called again, and its backlog is dropped. A batch in flight stays in
+    /// flight until it is finished.
     #[cold]
     pub fn fail(&mut self, cause: String) {
         if self.has_failed() {
@@ -27,16 +27,16 @@ impl Inner {
         }
         let end = std::mem::replace(&mut self.end, End::Failed(cause));
         // Dropping half-changed state may panic again.
-        let _it_has_failed_already = caught(|| drop(end));
-        let _it_may_have_failed_here = caught(|| self.drop_backlog(Reason::Failed));
+        let _panic = caught(|| drop(end));
+        let _panic = caught(|| self.drop_backlog(Reason::Failed));
         self.out = Outbox::default();
         (self.pending, self.polled, self.room) = Default::default();
         (self.poll_at, self.wake, self.watch_at) = (None, None, None);
         self.page = None;
-        self.is_failure_told = false;
+        self.is_failure_reported = false;
     }
 
-    /// The port failed during an offer of `frames` frames. Drops those that were not taken or dropped before the panic.
+    /// The port failed during an offer of `frames` frames. Drops the frames that were not taken or dropped before the panic.
     #[cold]
     pub fn drop_unsettled(&mut self, frames: usize, settled_before: u64) {
         for _ in self.settled_frames().saturating_sub(settled_before)..frames as u64 {
@@ -45,9 +45,9 @@ impl Inner {
     }
 
     /// Reports the failure to the owner, once. The owner's next turn releases the senders that the port holds.
-    pub fn tell_failure(&mut self, shell: &dyn Shell) {
+    pub fn report_failure(&mut self, shell: &dyn Shell) {
         let End::Failed(cause) = &self.end else { return };
-        if !std::mem::replace(&mut self.is_failure_told, true) {
+        if !std::mem::replace(&mut self.is_failure_reported, true) {
             shell.failed(cause);
             shell.schedule();
         }
@@ -55,8 +55,8 @@ impl Inner {
 }
 
 impl Port {
-    /// Fails the port as a panic of its adapter would: the adapter is not called any more, and frames for it are dropped. For
-    /// faults outside the port that it caused. A failed port stays failed; a new one replaces it.
+    /// Fails the port as a panic of its adapter would: the adapter is not called any more, and frames for it are dropped. It is for
+    /// faults outside the port that the port caused. A failed port stays failed; a new port replaces it.
     pub fn fail(&self, cause: String) {
         let mut inner = self.lock();
         inner.fail(cause);

@@ -14,7 +14,7 @@ use super::caught::caught;
 use super::{End, Saved, Shell};
 use crate::backlog::{Backlog, Drained};
 use crate::pace::Pace;
-use crate::poll::Habit;
+use crate::poll::UsualIdle;
 
 pub(super) struct Inner {
     pub end: End,
@@ -25,17 +25,17 @@ pub(super) struct Inner {
     pub pending: Set,
     /// The queue to fetch from next, among those with work.
     pub next_queue: u16,
-    /// Queues with mapped doorbells, and when to poll them next.
+    /// Queues with mapped doorbells, and the time of their next poll.
     pub polled: Set,
     pub poll_at: Option<Time>,
-    pub habit: Habit,
-    /// When frames last passed, in either direction.
+    pub usual_idle: UsualIdle,
+    /// Time of the last frames in either direction.
     pub active: Time,
     /// Receive queues with room for waiting frames; an uplink sets any number.
     pub room: Set,
-    /// How many uplinks hold this port: above zero it fetches nothing. A release may arrive before its hold.
+    /// Number of uplinks that hold this port: above zero it fetches nothing. A release may arrive before its hold.
     pub holds: i32,
-    /// When to check whether an uplink that holds senders takes frames, and since when it has taken none.
+    /// The time of the next check whether an uplink that holds senders takes frames, and since when it has taken none.
     pub watch_at: Option<Time>,
     pub stuck_since: Time,
     /// The uplink is stuck: it holds no sender until it takes frames again.
@@ -49,13 +49,13 @@ pub(super) struct Inner {
     /// Token buckets for what its guest sends and receives; uplinks have none.
     pub transmit: Option<Shaper>,
     pub receive: Option<Shaper>,
-    /// When there will be tokens for the waiting frames. `None` while nothing waits.
+    /// Time of the next tokens for the waiting frames. `None` while nothing waits.
     pub shaped_at: Option<Time>,
-    /// The backlog is one queue in order of arrival, for all receive queues: room in any of them opens it.
+    /// The backlog is one queue in order of arrival, for all receive queues: room in any queue opens it.
     pub pooled: bool,
-    /// Refusals are logged, but not before this time.
+    /// Refusals are logged, from this time on.
     pub logs: Option<Time>,
-    /// Replaces the backlog when that is empty.
+    /// Replaces the backlog once that is empty.
     pub next_backlog: Option<Box<Backlog>>,
     /// A backlog that was replaced in a turn. Control threads free it: no worker unmaps memory.
     pub spent_backlog: Option<Box<Backlog>>,
@@ -72,21 +72,21 @@ pub(super) struct Inner {
     pub announces: bool,
     /// Control threads that wait until no batch is in flight; while there are any, nothing is fetched.
     pub waiting: u32,
-    /// How many frames one hold takes.
+    /// Limits the frames per hold.
     pub pace: Pace,
     /// The loss of its memory was reported.
     pub damaged: bool,
     /// The failure was reported.
-    pub is_failure_told: bool,
+    pub is_failure_reported: bool,
 }
 
-/// The charge, in bytes, for a descriptor read beyond the usual: the copy of as many bytes takes as long.
+/// The charge, in bytes, for a descriptor read beyond the usual: a copy of this many bytes takes as long.
 const DESCRIPTOR_COST: u64 = 32;
-/// The charge, in bytes, for a message of a VMM's that a control thread handles, and for a change of memory: as of those that a worker
-/// handles.
+/// The charge, in bytes, for a VMM's message that a control thread handles, and for a change of memory. It equals the charge for
+/// messages that a worker handles.
 pub(super) const MESSAGE_COST: u64 = 1 << 10;
 pub(super) const CHANGE_COST: u64 = 16 * MESSAGE_COST;
-/// The most that a port owes for work between its turns.
+/// The largest charge for work between a port's turns.
 const OWED_MOST: u64 = 128 << 10;
 
 /// Watchdog: an uplink that holds senders and has taken nothing for this long releases them until it takes frames again. Its peer
@@ -127,8 +127,8 @@ impl Inner {
         }
     }
 
-    /// The guest's memory is another one; returns the old one. Queues that stand still are looked at again: what they lacked may have
-    /// been mapped.
+    /// Replaces the guest's memory; returns the old map. Stopped queues are checked again: their missing memory may be
+    /// mapped now.
     pub fn replace_memory(&mut self, memory: Arc<Map>, now: Time) -> Arc<Map> {
         let old = std::mem::replace(&mut self.memory, memory);
         self.damaged = false;
@@ -179,7 +179,7 @@ impl Inner {
         self.receive.as_ref().is_none_or(|shaper| shaper.ready(now))
     }
 
-    /// Why frames for it are dropped, if it cannot take any.
+    /// The reason why frames for it are dropped, if it cannot take any.
     #[inline]
     pub fn absent(&self) -> Option<Reason> {
         match self.has_failed() {
@@ -192,7 +192,7 @@ impl Inner {
         matches!(self.end, End::Uplink(_))
     }
 
-    /// Whether its guest's driver has started its adapter; an uplink needs none.
+    /// Whether its guest's driver has started its adapter; an uplink is always ready.
     pub fn is_driven(&self) -> bool {
         match &self.end {
             // If it panics here, its next turn reports that.
@@ -201,7 +201,7 @@ impl Inner {
         }
     }
 
-    /// Whether its receive frames are shaped, or wait in one order.
+    /// Whether its receive frames are shaped, or wait in a single order.
     pub fn is_pooled(&self) -> bool {
         self.receive.is_some() || self.pooled
     }
@@ -212,7 +212,7 @@ impl Inner {
         if self.is_pooled() { is_behind || !self.may_receive(now) } else { self.is_uplink() && is_behind }
     }
 
-    /// Asks for a turn when there will be tokens, if frames wait for them.
+    /// Asks for a turn at the time of the next tokens, if frames wait for them.
     pub fn wait_for_tokens(&mut self, now: Time, shell: &dyn Shell) {
         let unready = |shaper: &Option<Shaper>| shaper.as_ref().filter(|s| !s.ready(now)).map(|s| s.ready_at(now));
         let sends = if !self.pending.is_empty() && self.may_fetch() { unready(&self.transmit) } else { None };
@@ -329,7 +329,7 @@ impl Inner {
         progress
     }
 
-    /// A reverse ARP request that asks for nobody's address (RFC 903; QEMU's announcement has the same form).
+    /// A reverse ARP request whose target is the sender itself (RFC 903; QEMU's announcement has the same form).
     fn announce(&mut self, address: Mac, queue: u16, batch: &mut Batch) {
         let Some(mut draft) = batch.draft(ethernet::FRAME_LEN_MIN) else { return };
         draft.pad_to(ethernet::FRAME_LEN_MIN);
@@ -432,7 +432,7 @@ impl Inner {
         drained
     }
 
-    /// The adapter or uplink panicked while it was offered the backlog: nothing has left the backlog, and all of it is counted as
+    /// The adapter or uplink panicked while it was offered the backlog: no frame has left the backlog, and all of them count as
     /// dropped.
     #[cold]
     fn fail_drained(&mut self, cause: String, settled_before: u64) -> Drained {
@@ -458,7 +458,7 @@ impl Inner {
         shell.wake_at(at);
     }
 
-    /// The watchdog: releases the senders of an uplink that has taken nothing for long, and returns them.
+    /// The watchdog: releases the senders of an uplink that has taken nothing for too long, and returns them.
     pub fn watch(&mut self, now: Time, shell: &dyn Shell) -> Vec<PortId> {
         if self.watch_at.take_if(|at| *at <= now).is_none() || !self.backlog.holds() {
             return Vec::new();
@@ -482,12 +482,12 @@ impl Inner {
         self.owed = (self.owed + bytes).min(OWED_MOST);
     }
 
-    /// How many transmit packets were dropped so far.
+    /// Number of transmit packets dropped so far.
     pub fn transmit_drops(&self) -> u64 {
         self.counters.transmit_drops.iter().sum()
     }
 
-    /// Sets a new backlog, used once the old one is empty. Returns those that are no longer needed.
+    /// Sets a new backlog, used once the old one is empty. Returns the backlogs that are no longer needed.
     pub fn change_backlog(&mut self, new: Backlog) -> [Option<Box<Backlog>>; 3] {
         let waiting = self.next_backlog.replace(Box::new(new));
         let spent = self.spent_backlog.take();
@@ -520,14 +520,14 @@ impl Inner {
             let End::Adapter(adapter) = &self.end else { return };
             match caught(|| adapter.stall(number)) {
                 Ok(Some(stall)) => shell.stalled(number, stall),
-                // It was restarted in between and has nothing to report.
+                // The adapter was restarted since, and has nothing to report.
                 Ok(None) => {}
                 Err(cause) => self.fail(cause),
             }
         }
     }
 
-    /// Carries out the adapter's requests: each once, however often it was made.
+    /// Carries out the adapter's requests, each once, however often it was made.
     pub fn settle(&mut self, shell: &dyn Shell) {
         let mut out = std::mem::take(&mut self.out);
         out.wake = out.wake.map(|at| shifted(at, self.shift_ns.saturating_neg()));
@@ -549,7 +549,7 @@ impl Inner {
             self.tell_stalls(out.stalled, shell);
         }
         if self.has_failed() {
-            self.tell_failure(shell);
+            self.report_failure(shell);
             return;
         }
         // An earlier wake-up is set already; that turn asks again if this time is still needed.

@@ -1,4 +1,4 @@
-//! What a port would do with a frame now, for `crate::trace`. It uses the same decisions as a turn.
+//! A port's handling of a frame now, for `crate::trace`. It uses the same decisions as a turn.
 
 use nicety_adapter::{PortId, Time};
 
@@ -6,7 +6,7 @@ use super::Port;
 use crate::trace::{Intake, Prospect};
 
 impl Port {
-    /// What it would do now with a frame from its guest.
+    /// Handling of a frame from its guest now.
     pub(crate) fn intake(&self, now: Time) -> Intake {
         let inner = self.lock();
         if inner.has_failed() {
@@ -21,7 +21,7 @@ impl Port {
         }
     }
 
-    /// What it would do now with a frame of `len` bytes from port `from`.
+    /// Handling of a frame of `len` bytes from port `from` now.
     pub(crate) fn prospect(&self, from: PortId, len: u32, now: Time) -> Prospect {
         let inner = self.lock();
         if let Some(reason) = inner.absent() {

@@ -10,7 +10,7 @@ use crate::backlog::Drained;
 use crate::poll;
 use crate::watch::Fate;
 
-/// What the first steps of a turn did.
+/// Results of the first steps of a turn.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
     /// The result of the fetch, if there was one.
@@ -22,7 +22,7 @@ pub(crate) struct Gathered {
     pub dropped: u64,
     /// The adapter's work beside its frames, in bytes.
     pub owed: u64,
-    /// Senders to release: of drained lanes, and of an uplink that is stuck.
+    /// Senders to release: those of drained lanes, and those of a stuck uplink.
     pub released: ArrayVec<PortId, PACKETS>,
     pub let_go: Vec<PortId>,
 }
@@ -31,8 +31,8 @@ pub(crate) struct Gathered {
 const LOG_NS: u64 = 1_000_000_000;
 
 impl Port {
-    /// Offers frames from the switch. Refused frames wait in the backlog, or are dropped with a reason. Each hold takes as many
-    /// frames as the port's [`Pace`] says. True if the sender must be [held](Port::hold).
+    /// Offers frames from the switch. Refused frames wait in the backlog, or are dropped with a reason. The port's [`Pace`] limits
+    /// the frames per hold. True if the sender must be [held](Port::hold).
     pub(crate) fn offer(&self, batch: &Batch, picks: &[Pick], now: Time) -> bool {
         let (mut rest, mut holds) = (picks, false);
         while !rest.is_empty() {
@@ -41,7 +41,7 @@ impl Port {
         holds
     }
 
-    /// As [`Port::offer`], for one hold; returns the remaining frames. The adapter's requests are carried out after the last.
+    /// Like [`Port::offer`], for one hold; returns the remaining frames. The adapter's requests are carried out after the last hold.
     #[inline]
     fn offer_some<'a>(&self, batch: &Batch, picks: &'a [Pick], holds: &mut bool, now: Time) -> &'a [Pick] {
         let mut inner = self.lock();
@@ -49,7 +49,7 @@ impl Port {
         self.offer_held(&mut inner, batch, picks, frames, holds, now)
     }
 
-    /// As [`Port::offer`], each frame in a hold of its own; reports the fate of each.
+    /// Like [`Port::offer`], each frame in a hold of its own; reports the fate of each.
     pub(crate) fn offer_each(
         &self,
         batch: &Batch,
@@ -112,7 +112,7 @@ impl Port {
             }
         }
         self.offered(inner, rest, now);
-        // Refused frames touched none of the receiver's memory: they say nothing about its speed.
+        // Refused frames touched none of the receiver's memory, so they do not count for its speed.
         let taken = picks.len().saturating_sub(delivery.refused().count_ones() as usize);
         inner.pace.took(taken, begin, self.shell.now(now));
         rest
@@ -122,7 +122,7 @@ impl Port {
     fn offered(&self, inner: &mut Inner, rest: &[Pick], now: Time) {
         if rest.is_empty() {
             inner.active = now;
-            inner.habit.heard();
+            inner.usual_idle.received();
             // The guest may answer, and a write to a mapped doorbell causes no event.
             if inner.poll_at.is_some_and(|at| at > now.after_ns(2 * poll::LEAST_NS)) {
                 inner.poll_by(now.after_ns(poll::LEAST_NS), self.shell.as_ref());
@@ -158,7 +158,7 @@ impl Port {
         if inner.wake.is_some_and(|at| at <= now) {
             inner.wake = None;
             if matches!(inner.end, End::Uplink(_)) {
-                // After the fetch the uplink says what it waits for next.
+                // After the fetch the uplink reports its next event.
                 inner.room.insert(0);
                 inner.pending.insert(0);
             } else {
@@ -166,7 +166,7 @@ impl Port {
                 inner.settle(self.shell.as_ref());
             }
         }
-        let _it_has_come = inner.shaped_at.take_if(|at| *at <= now);
+        let _due = inner.shaped_at.take_if(|at| *at <= now);
         gathered.let_go = inner.watch(now, self.shell.as_ref());
         let mut left = budget;
         while inner.may_drain() && inner.may_receive(now) && left.packets > 0 && left.bytes > 0 {
@@ -181,7 +181,8 @@ impl Port {
             gathered.drained += packets;
             gathered.drained_bytes += bytes;
             if released {
-                let _at_most_one_a_packet = gathered.released.try_push(PortId(lane));
+                // Never full: at most one sender per packet.
+                let _pushed = gathered.released.try_push(PortId(lane));
             }
             left = Budget { packets: left.packets - packets, bytes: left.bytes.saturating_sub(bytes + inner.excess()) };
         }
@@ -199,7 +200,7 @@ impl Port {
             inner.in_flight = !batch.is_empty();
             if inner.in_flight {
                 let active = std::mem::replace(&mut inner.active, now);
-                inner.habit.broken(active, now);
+                inner.usual_idle.ended(active, now);
             }
             if progress.more {
                 inner.pending.insert(queue);
@@ -210,7 +211,7 @@ impl Port {
         });
         gathered.dropped = inner.transmit_drops() - dropped;
         if inner.poll_at.is_none() && !inner.polled.is_empty() {
-            let at = inner.habit.next(inner.active, now);
+            let at = inner.usual_idle.next(inner.active, now);
             inner.poll_by(at, self.shell.as_ref());
         }
         inner.settle(self.shell.as_ref());
@@ -234,7 +235,7 @@ impl Port {
         inner.complete(batch, now);
         inner.in_flight = false;
         if inner.waiting > 0 {
-            self.inner.landed();
+            self.inner.completed();
         }
         inner.settle(self.shell.as_ref());
     }

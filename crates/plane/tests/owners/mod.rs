@@ -1,8 +1,8 @@
-//! A worker is a thread; a port belongs to one at a time, and may be given to another between turns.
+//! A worker is a thread. One worker owns a port at a time, and the port may move to another between turns.
 
 use std::thread;
 
-/// Does something as the worker of this number would: the first is the test's own thread, any other is one more.
+/// Runs a function as the worker with this number: the first is the test's own thread, any other is a new thread.
 pub fn as_worker<R: Send>(number: usize, act: impl FnOnce() -> R + Send) -> R {
     if number == 0 {
         return act();

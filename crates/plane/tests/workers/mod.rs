@@ -1,6 +1,6 @@
-//! Tests of one worker and of two: the plane's, and the daemon's.
+//! Runs tests with one worker and with two: the plane's, and the daemon's.
 
-/// Each of these sentences is proved with one worker, and with two.
+/// Proves each of these sentences with one worker, and with two.
 macro_rules! with_one_worker_and_with_two {
     ($($name:ident),+ $(,)?) => {
         mod with_one_worker {
