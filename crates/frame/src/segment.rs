@@ -1,6 +1,6 @@
 //! Software segmentation: cuts a big TCP packet (TSO) or UDP datagram (USO) into frames that a receiver can take.
 //!
-//! Follows what adapters do in hardware (Intel 8254x software developer's manual, "TCP Segmentation"; Linux
+//! Follows the hardware of adapters (Intel 8254x software developer's manual, "TCP Segmentation"; Linux
 //! Documentation/networking/segmentation-offloads.rst). Segments are reached by index: a delivery that stopped at segment
 //! `i` continues there, and needs only the private head.
 

@@ -67,8 +67,8 @@ fn a_wrong_mac_address_is_told_what_is_wrong_and_what_is_allowed() {
     ] {
         assert_eq!(text.parse::<Mac>(), Err(error), "{text}");
     }
-    let said = "52:54:00:12:34".parse::<Mac>().unwrap_err().to_string();
-    assert!(said.contains("has 5") && said.contains("52:54:00:12:34:56"), "{said}");
+    let error = "52:54:00:12:34".parse::<Mac>().unwrap_err().to_string();
+    assert!(error.contains("has 5") && error.contains("52:54:00:12:34:56"), "{error}");
 }
 
 #[test]
