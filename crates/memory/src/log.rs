@@ -1,5 +1,5 @@
 //! The log of written pages: a bitmap that the device sets and a VMM reads and clears while it migrates a guest (vhost-user.rst,
-//! "Migration": bit n of byte m says that page 8 m + n, of 4 KiB, was written to).
+//! "Migration": bit n of byte m means that page 8 m + n, of 4 KiB, was written).
 //!
 //! A page must be logged after the write, because the VMM clears the bit and then reads the page. So a range is noted when it is
 //! translated for writing, and its bits are set after the call that wrote it ([`Log::publish`]).

@@ -451,9 +451,9 @@ fn a_window_over_many_regions_has_their_rights_and_none_over_a_hole() {
         let is_hit = (0x10_0000..0x10_8200).contains(&hole);
         assert_eq!(gone.window(0x10_0100, 0x8000, Rights::READ).is_err(), is_hit, "{hole:#x}");
         let absent = gone.with_absent(hole, 512, Rights::BOTH).unwrap();
-        let told = Absent { address: hole.max(0x10_0100), len: 512.min(hole + 512 - 0x10_0100) as u32 };
-        let told = Absent { len: told.len.min((0x10_8100 - told.address) as u32), ..told };
-        assert_eq!(absent.window(0x10_0100, 0x8000, Rights::READ).unwrap_err(), Fault::Absent(told));
+        let expected = Absent { address: hole.max(0x10_0100), len: 512.min(hole + 512 - 0x10_0100) as u32 };
+        let expected = Absent { len: expected.len.min((0x10_8100 - expected.address) as u32), ..expected };
+        assert_eq!(absent.window(0x10_0100, 0x8000, Rights::READ).unwrap_err(), Fault::Absent(expected));
         let again = gone.with(hole, Arc::new(Mapping::private(512).unwrap()), Rights::READ).unwrap();
         assert_eq!(again.window(0x10_0100, 0x8000, Rights::READ).unwrap().load_u64(0x4000), 0);
     }
