@@ -9,7 +9,7 @@ pub enum RomError {
     /// The image at that offset does not begin with 55 AA.
     #[error("no option ROM: the image at {0:#x} does not begin with 55 AA")]
     Signature(usize),
-    /// The image's data structure is not where its header says.
+    /// The image's data structure is not at the offset in its header.
     #[error("no PCI option ROM: the image at {0:#x} has no PCIR structure")]
     DataStructure(usize),
     /// An image's length is more than the file has, or zero.
