@@ -30,7 +30,7 @@ impl Set {
         self.0 == 0
     }
 
-    /// How many members.
+    /// Number of members.
     pub fn len(&self) -> u32 {
         self.0.count_ones()
     }

@@ -309,12 +309,12 @@ mod tests {
 
     #[test]
     fn what_is_nearly_a_rate_is_told_what_is_wrong_with_it() {
-        let said = |text: &str| text.parse::<Rate>().unwrap_err().to_string();
+        let message = |text: &str| text.parse::<Rate>().unwrap_err().to_string();
         for text in ["0Mbit/s", "0bit/s", "0.00Gbit/s"] {
-            assert_eq!(said(text), format!("`{text}` is no rate: it must be more than 0, such as 100Mbit/s"));
+            assert_eq!(message(text), format!("`{text}` is no rate: it must be more than 0, such as 100Mbit/s"));
         }
         for text in ["11Tbit/s", "99999999999999999999bit/s"] {
-            assert_eq!(said(text), format!("`{text}` is no rate: it must be at most 10Tbit/s, such as 100Mbit/s"));
+            assert_eq!(message(text), format!("`{text}` is no rate: it must be at most 10Tbit/s, such as 100Mbit/s"));
         }
         for (text, meant) in [
             ("100mbit/s", "100Mbit/s"),
@@ -323,12 +323,12 @@ mod tests {
             ("64Kbit", "64kbit/s"),
             ("1000bps", "1000bit/s"),
         ] {
-            assert!(said(text).ends_with(&format!("; did you mean \"{meant}\"?")), "{}", said(text));
+            assert!(message(text).ends_with(&format!("; did you mean \"{meant}\"?")), "{}", message(text));
             assert!(meant.parse::<Rate>().is_ok());
         }
         // "MB" is eight times as much as "Mbit"; the other units are unknown.
         for text in ["100MB/s", "100MBps/s", "100furlongs", "mbit/s"] {
-            assert!(!said(text).contains("did you mean"), "{}", said(text));
+            assert!(!message(text).contains("did you mean"), "{}", message(text));
         }
     }
 

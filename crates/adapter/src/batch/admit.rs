@@ -2,10 +2,10 @@
 //! anything that was judged, for any sender, adapter or uplink.
 //!
 //! - The checksum field of the transport header that the parse found, in the frame or in the frame in its [`Tunnel`]: computed
-//! during the copy to the receiver.
+//!   during the copy to the receiver.
 //! - Any other field in the headers that the parse found: refused. Checksum insertion would write an address, a type or a port.
 //! - A field behind those headers: computed at once, and judged in that form. Linux asks devices with `NETIF_F_HW_CSUM` for checksums
-//! of headers that the parse does not read: of GRE (`gre_build_header`), and of TCP in IP in IP or in MPLS (igb's `hw_enc_features`).
+//!   of headers that the parse does not read: of GRE (`gre_build_header`), and of TCP in IP in IP or in MPLS (igb's `hw_enc_features`).
 //! - Segmentation: only of the transport header whose checksum is requested, with as many header bytes as the parse found.
 
 use nicety_frame::{Fragment, L4, L4Kind, Layout, SegmentKind, Tunnel, checksum};
