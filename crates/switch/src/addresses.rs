@@ -7,8 +7,8 @@
 //! Guests choose addresses. So one guest may try to evict another's address from the table, and read the frames that are then flooded:
 //! - The hash has a [seed](Limits::seed): the addresses that share a set differ from daemon to daemon.
 //! - A port with an address in a full set replaces its own. Otherwise the port with the most addresses in the table loses one, if it
-//! has more than the new address's port; if not, the new address is not learned. (Open vSwitch also evicts from the port with the
-//! most: lib/mac-learning.c, `evict_mac_entry_fairly`.)
+//!   has more than the new address's port; if not, the new address is not learned. (Open vSwitch also evicts from the port with the
+//!   most: lib/mac-learning.c, `evict_mac_entry_fairly`.)
 //! - A port has at most [this many](Limits::port_addresses) addresses; uplinks have no limit.
 
 use std::cmp::Reverse;

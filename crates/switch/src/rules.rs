@@ -215,10 +215,10 @@ impl Meter {
     pub fn take(&self, frames: u32, now: Time, dry: bool) -> bool {
         let due = self.due.load(Ordering::Relaxed).max(now.0);
         let next = due.saturating_add(self.interval_ns.saturating_mul(frames.into()));
-        let goes = due - now.0 < self.depth_ns;
-        if goes && !dry {
+        let passes = due - now.0 < self.depth_ns;
+        if passes && !dry {
             self.due.store(next, Ordering::Relaxed);
         }
-        goes
+        passes
     }
 }
