@@ -191,11 +191,11 @@ impl Guest {
     /// Receives all waiting frames.
     fn receive(&mut self) -> Result<usize, DriverError> {
         let place = &mut self.place;
-        let mut came = 0;
+        let mut received = 0;
         loop {
             match either!(&mut self.net, driver => driver.receive(place, BURST as usize, &mut |_, _| ()))? {
-                0 => return Ok(came),
-                count => came += count,
+                0 => return Ok(received),
+                count => received += count,
             }
         }
     }
@@ -246,9 +246,9 @@ fn main() -> Result<(), Error> {
             false => counted(&plane, &guests, &mut turn, now),
         }
         for guest in &mut guests {
-            let came = guest.receive()?;
-            if round >= WARM && came != BURST as usize {
-                return Err(format!("{came} frames came").into());
+            let received = guest.receive()?;
+            if round >= WARM && received != BURST as usize {
+                return Err(format!("{received} frames came").into());
             }
         }
     }

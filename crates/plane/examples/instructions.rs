@@ -191,12 +191,12 @@ impl Guest {
 
     /// Receives all waiting frames, and returns the buffers.
     fn receive(&mut self) -> Result<(), Error> {
-        let came = RING - self.receive.outstanding(&self.memory)?;
+        let received = RING - self.receive.outstanding(&self.memory)?;
         let waits = self.transmit.outstanding(&self.memory)?;
-        if (came, waits) != (BURST, 0) {
-            return Err(format!("port {}: {came} frames came, {waits} wait", self.port.id().0).into());
+        if (received, waits) != (BURST, 0) {
+            return Err(format!("port {}: {received} frames came, {waits} wait", self.port.id().0).into());
         }
-        self.receive.add(&self.memory, came)
+        self.receive.add(&self.memory, received)
     }
 }
 

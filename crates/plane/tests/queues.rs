@@ -290,7 +290,7 @@ fn queues_that_cannot_ring_are_looked_at_soon_after_frames_came_for_their_guest_
     sender.set_memory(broadcast(), Time::ZERO);
     sender.with_rings(Time::ZERO, |rings, cx| rings.kick(0, cx)).unwrap();
     let turn = |port: &Arc<Port>, now| as_worker(workers - 1, || _ = plane.turn(port, &mut Turn::new(), now));
-    let look = |now| {
+    let poll = |now| {
         (0..3).for_each(|_| turn(&port, now));
         assert_eq!(fetched.lock().unwrap().drain(..).collect::<Vec<_>>(), [1, 3, 5]);
     };
@@ -299,7 +299,7 @@ fn queues_that_cannot_ring_are_looked_at_soon_after_frames_came_for_their_guest_
     let (mut now, mut next) = (Time::ZERO, Time::ZERO);
     while next <= now.after_ns(1_000_000) {
         now = next;
-        look(now);
+        poll(now);
         let [at] = asked()[..] else { panic!("one wake-up") };
         next = at;
     }
@@ -310,7 +310,7 @@ fn queues_that_cannot_ring_are_looked_at_soon_after_frames_came_for_their_guest_
     turn(&sender, now);
     assert!(asked().is_empty(), "more frames at that time ask for nothing more");
     assert!(!port.busy(now) && port.busy(soon));
-    look(soon);
+    poll(soon);
 }
 
 fn the_habits_of_a_guest_say_when_it_is_looked_at_until_it_hears_something_or_goes(workers: usize) {
@@ -326,29 +326,29 @@ fn the_habits_of_a_guest_say_when_it_is_looked_at_until_it_hears_something_or_go
         port
     });
     let ports: Vec<_> = ports.collect();
-    let come = |port: &Arc<Port>, now| {
+    let start = |port: &Arc<Port>, now| {
         port.attach();
         port.set_memory(broadcast(), now);
         port.with_rings(now, |rings, cx| rings.kick(0, cx)).unwrap();
     };
     let turn = |port: &Arc<Port>, now| as_worker(workers - 1, || _ = plane.turn(port, &mut Turn::new(), now));
     // A poll; returns the time of the next one.
-    let look = |now| {
+    let poll = |now| {
         turn(&ports[0], now);
         std::mem::take(&mut *alarm.0.lock().unwrap()).last().copied().unwrap()
     };
     // Work arrives at this time. Returns the time of the poll that finds it, and the time of the next poll.
     let send = |at: Time, mut next: Time| {
         while next < at {
-            next = look(next);
+            next = poll(next);
         }
         sends.store(1, Ordering::Relaxed);
-        let after = look(next);
+        let after = poll(next);
         assert_eq!(sends.load(Ordering::Relaxed), 0);
         (next, after)
     };
-    ports.iter().for_each(|port| come(port, Time::ZERO));
-    let (mut found, mut next) = (Time::ZERO, look(Time::ZERO));
+    ports.iter().for_each(|port| start(port, Time::ZERO));
+    let (mut found, mut next) = (Time::ZERO, poll(Time::ZERO));
     for _ in 0..100 {
         (found, next) = send(found.after_ns(PACE_NS), next);
     }
@@ -359,13 +359,13 @@ fn the_habits_of_a_guest_say_when_it_is_looked_at_until_it_hears_something_or_go
     next = std::mem::take(&mut *alarm.0.lock().unwrap()).last().copied().unwrap();
     for _ in 0..4 {
         assert!(next.since(now).as_micros() <= 40, "{next:?} after {now:?}");
-        (now, next) = (next, look(next));
+        (now, next) = (next, poll(next));
     }
     (_, next) = send(now.after_ns(PACE_NS), next);
     // The next guest has its own idle time.
     ports[0].detach(next);
-    come(&ports[0], next);
-    (found, next) = send(next, look(next));
+    start(&ports[0], next);
+    (found, next) = send(next, poll(next));
     assert!(next.since(found).as_micros() <= 40, "{next:?} after {found:?}");
 }
 

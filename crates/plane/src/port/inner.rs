@@ -246,7 +246,7 @@ impl Inner {
     pub fn deliver_shaped(&mut self, batch: &Batch, picks: &[Pick], now: Time) -> usize {
         self.pooled = self.receive.is_some() || !self.backlog.is_empty();
         let bytes = |pick: &Pick| batch.packet(pick.packet).map_or(0, Packet::wire_bytes);
-        let mut goes = 0;
+        let mut count = 0;
         if !self.must_wait(now) {
             let mut left = self.receive.as_ref().map_or(u64::MAX, |shaper| shaper.bytes(now).max(1));
             for pick in picks {
@@ -254,10 +254,10 @@ impl Inner {
                     break;
                 }
                 left = left.saturating_sub(bytes(pick));
-                goes += 1;
+                count += 1;
             }
         }
-        let (go, wait) = picks.split_at(goes);
+        let (go, wait) = picks.split_at(count);
         let mut refused = 0;
         if !go.is_empty() {
             let delivery = self.deliver(&Frames::new(batch, go), now);
@@ -273,7 +273,7 @@ impl Inner {
             self.room.insert(0);
         }
         wait.iter().for_each(|pick| self.keep_in_order(batch, *pick));
-        goes.saturating_sub(refused)
+        count.saturating_sub(refused)
     }
 
     /// Puts one frame behind all others in the backlog.
@@ -335,9 +335,8 @@ impl Inner {
         draft.pad_to(ethernet::FRAME_LEN_MIN);
         let header =
             ethernet::Header { destination: Mac::BROADCAST, source: address, ethertype: ethernet::ethertype::RARP };
-        let (operation, nobody) = (arp::operation::REVERSE_REQUEST, Ipv4Addr::UNSPECIFIED);
-        let packet =
-            arp::Packet { operation, sender_mac: address, sender: nobody, target_mac: address, target: nobody };
+        let (operation, unset) = (arp::operation::REVERSE_REQUEST, Ipv4Addr::UNSPECIFIED);
+        let packet = arp::Packet { operation, sender_mac: address, sender: unset, target_mac: address, target: unset };
         let frame = draft.head_mut();
         let written = header.write(frame).and_then(|len| packet.write(frame.get_mut(len..).unwrap_or_default()));
         if written.is_ok() {
@@ -515,7 +514,7 @@ impl Inner {
     }
 
     #[cold]
-    fn tell_stalls(&mut self, mut stalled: Set, shell: &dyn Shell) {
+    fn report_stalls(&mut self, mut stalled: Set, shell: &dyn Shell) {
         while let Some(number) = stalled.pop() {
             let End::Adapter(adapter) = &self.end else { return };
             match caught(|| adapter.stall(number)) {
@@ -546,7 +545,7 @@ impl Inner {
             shell.line(level);
         }
         if !out.stalled.is_empty() {
-            self.tell_stalls(out.stalled, shell);
+            self.report_stalls(out.stalled, shell);
         }
         if self.has_failed() {
             self.report_failure(shell);
