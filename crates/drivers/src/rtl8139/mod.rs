@@ -103,7 +103,7 @@ impl Rtl8139 {
     }
 
     /// Reads the status twice: the first read shows a link loss since the last read.
-    fn look_at_link(&mut self, bus: &mut dyn Bus) -> Result<(), DriverError> {
+    fn read_link(&mut self, bus: &mut dyn Bus) -> Result<(), DriverError> {
         read16(bus, BMSR)?;
         self.link = read16(bus, BMSR)? & BMSR_LINK != 0;
         Ok(())
@@ -159,7 +159,7 @@ impl Driver for Rtl8139 {
         write8(bus, CFG9346, LOCK)?;
         bus.write32(BAR, RX_MISSED, 0)?;
         write16_flushed(bus, INTR_MASK, INTR_RX | INTR_NOT_RX)?;
-        self.look_at_link(bus)
+        self.read_link(bus)
     }
 
     fn interrupt(&mut self, bus: &mut dyn Bus, _vector: u16) -> Result<bool, DriverError> {
@@ -183,7 +183,7 @@ impl Driver for Rtl8139 {
         if status & INTR_LINK != 0 {
             // Without C+ mode the bit has two meanings; this register tells which applies.
             if matches!(self.mode, Mode::Rings(_)) || read16(bus, CSCR)? & 1 << 11 != 0 {
-                self.look_at_link(bus)?;
+                self.read_link(bus)?;
             }
         }
         Ok(polls)

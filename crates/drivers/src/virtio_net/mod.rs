@@ -135,7 +135,7 @@ impl VirtioNet {
         if features::has(self.taken, features::MAC) {
             bus.config(CONFIG_MAC, &mut self.mac.0)?;
         }
-        self.look_at_link(bus)?;
+        self.read_link(bus)?;
         // Each open allocates the driver's memory from the beginning.
         let mut arena = self.arena;
         self.receive = Receive::new(&self.memory, &mut arena, self.size, self.taken)?;
@@ -147,7 +147,7 @@ impl VirtioNet {
     }
 
     /// Reads the link after a change of configuration.
-    fn look_at_link(&mut self, bus: &mut dyn RingBus) -> Result<(), DriverError> {
+    fn read_link(&mut self, bus: &mut dyn RingBus) -> Result<(), DriverError> {
         self.link = true;
         if features::has(self.taken, features::STATUS) {
             let mut status = [0; 2];
@@ -197,7 +197,7 @@ impl VirtioNet {
     /// See [`Driver::flush`](crate::Driver::flush).
     pub fn flush(&mut self, bus: &mut dyn RingBus) -> Result<(), DriverError> {
         let window = self.transmit.ring.window(&self.memory)?;
-        if self.transmit.ring.must_tell(&window) {
+        if self.transmit.ring.must_notify(&window) {
             bus.kick(TRANSMIT)?;
         }
         Ok(())

@@ -255,7 +255,7 @@ impl Driver for VirtioPci {
     fn interrupt(&mut self, bus: &mut dyn Bus, vector: u16) -> Result<bool, DriverError> {
         match vector {
             RECEIVE | TRANSMIT => self.on(bus, |net, rings| net.interrupt(rings, vector)),
-            LINK_VECTOR => self.on(bus, |net, rings| net.look_at_link(rings).map(|()| false)),
+            LINK_VECTOR => self.on(bus, |net, rings| net.read_link(rings).map(|()| false)),
             _ => Ok(false),
         }
     }

@@ -80,6 +80,6 @@ impl Receive {
         let window = self.ring.window(memory)?;
         self.waiting = 0;
         self.ring.show(&window);
-        Ok(self.ring.must_tell(&window))
+        Ok(self.ring.must_notify(&window))
     }
 }

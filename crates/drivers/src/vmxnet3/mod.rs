@@ -188,7 +188,7 @@ impl Vmxnet3 {
         for command in [UPDATE_VLAN_FILTERS, UPDATE_RX_MODE, UPDATE_MAC_FILTERS] {
             Self::command(bus, command)?;
         }
-        self.look_at_link(bus)?;
+        self.read_link(bus)?;
         self.window()?.store_u32(shared::INTERRUPT_CONTROL, 0);
         for vector in 0..=u64::from(self.event_vector()) {
             bus.write32(PASS_THROUGH, IMR + vector * STRIDE, 0)?;
@@ -201,7 +201,7 @@ impl Vmxnet3 {
         Ok(self.memory.window(self.shared, shared::BYTES, Rights::BOTH)?)
     }
 
-    fn look_at_link(&mut self, bus: &mut dyn Bus) -> Result<(), DriverError> {
+    fn read_link(&mut self, bus: &mut dyn Bus) -> Result<(), DriverError> {
         self.link = Self::ask(bus, GET_LINK)? & 1 != 0;
         Ok(())
     }
@@ -213,7 +213,7 @@ impl Vmxnet3 {
         }
         bus.write32(CONTROL, ECR, events)?;
         if events & EVENT_LINK != 0 {
-            self.look_at_link(bus)?;
+            self.read_link(bus)?;
         }
         Ok(())
     }
