@@ -165,7 +165,7 @@ impl World {
     }
 
     /// Checks that the driver receives all packets in its rings, and learns of the link.
-    fn nothing_is_lost(&mut self, link: bool) {
+    fn check_delivery(&mut self, link: bool) {
         for _ in 0..4 {
             self.pass(LONG_NS);
             self.attend();
@@ -193,19 +193,19 @@ fn is_silent(entry: &Entry, kind: Kind, silence: Silence) -> bool {
     let world = || World::new(entry, kind, silence);
     let Some(mut first) = world() else { return false };
     if !first.keeps() {
-        nothing_is_owed(first, entry);
+        check_reset(first, entry);
         return true;
     }
-    a_lifted_mask(first, false);
-    world().into_iter().for_each(|world| a_lifted_mask(world, true));
-    world().into_iter().for_each(a_link);
-    let took: u64 = (0..6).filter_map(|seed| Some(anything(world()?, seed))).sum();
+    check_unmask(first, false);
+    world().into_iter().for_each(|world| check_unmask(world, true));
+    world().into_iter().for_each(check_link_event);
+    let took: u64 = (0..6).filter_map(|seed| Some(check_random_events(world()?, seed))).sum();
     assert!(took > 100, "{}, {kind:?}: {took} frames try little", entry.about.name);
     true
 }
 
 /// The silence ends with a reset: pending interrupts are forgotten with all other state.
-fn nothing_is_owed(mut world: World, entry: &Entry) {
+fn check_reset(mut world: World, entry: &Entry) {
     world.arrive();
     world.pass(LONG_NS);
     assert!(world.rig.memo.asked().line || world.kind != Kind::Line, "{}: a frame interrupts", world.name);
@@ -227,7 +227,7 @@ fn nothing_is_owed(mut world: World, entry: &Entry) {
 
 /// A frame arrives while the driver polls, and the silence begins before the driver unmasks. `moved`: the state is saved and
 /// restored in between.
-fn a_lifted_mask(mut world: World, moved: bool) {
+fn check_unmask(mut world: World, moved: bool) {
     world.arrive();
     world.pass(LONG_NS);
     assert_eq!(world.guest.interrupt().ok(), Some(true), "{}: a frame interrupts", world.name);
@@ -244,11 +244,11 @@ fn a_lifted_mask(mut world: World, moved: bool) {
     assert_eq!(world.raised(), before, "{}: messages", world.name);
     world.silence(false);
     assert!(world.raised() > before, "{}: a message afterwards", world.name);
-    world.nothing_is_lost(true);
+    world.check_delivery(true);
 }
 
 /// The link goes down.
-fn a_link(mut world: World) {
+fn check_link_event(mut world: World) {
     world.silence(true);
     let before = world.raised();
     world.rig.port.set_link(false, world.rig.now);
@@ -257,13 +257,13 @@ fn a_link(mut world: World) {
     world.silence(false);
     assert!(world.raised() > before, "{}: a message afterwards", world.name);
     if world.kind == Kind::Msix {
-        world.nothing_is_lost(false);
+        world.check_delivery(false);
     }
 }
 
 /// All events that make an adapter interrupt, in random order. Returns the number of frames that passed: none while the link is
 /// down, or without bus mastering.
-fn anything(mut world: World, seed: u64) -> u64 {
+fn check_random_events(mut world: World, seed: u64) -> u64 {
     let mut random = Random::new(seed);
     let (mut link, mut silent) = (true, 0);
     for step in 0..600 {
@@ -290,6 +290,6 @@ fn anything(mut world: World, seed: u64) -> u64 {
     }
     assert!(silent > 50, "{}: hardly ever silenced", world.name);
     world.silence(false);
-    world.nothing_is_lost(link);
+    world.check_delivery(link);
     world.took
 }

@@ -1,4 +1,4 @@
-//! An hour of simulated time, or some minutes of it by default, run twice in parallel: the same inputs give the same outputs and
+//! An hour of simulated time, or some minutes of it by default, run twice side by side: the same inputs give the same outputs and
 //! the same state, byte for byte. The second run is saved again and again, which changes nothing.
 
 use nicety_adapter::{Offload, Time};

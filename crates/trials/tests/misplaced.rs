@@ -162,12 +162,12 @@ fn memory_that_goes_under_a_driver_or_is_one_page_again_and_again_harms_nobody_a
             let what = format!("{name}, whose memory {what}");
             let mut rig = Rig::around(entry, Arc::clone(&whole), false);
             let mut driver = bring_up(entry, &mut rig);
-            let as_it_was = contents(&whole);
+            let original = contents(&whole);
             rig.far.ends().outgoing.push_back((frame(MAC.0, PEER), Offload::default()));
             rig.pass(1_000_000);
             driver.attend(&mut rig);
             // A device that stores frames itself needs no guest memory.
-            let reaches_memory = contents(&whole) != as_it_was;
+            let reaches_memory = contents(&whole) != original;
             let before = rig.port.state().counters.taken().packets;
             step(&mut rig, &what, |rig| _ = rig.port.set_memory(Arc::clone(&memory), rig.now));
             for _ in 0..FRAMES {

@@ -184,9 +184,9 @@ fn payload_is_copied_once_between_any_two_adapters() {
     }
 }
 
-/// The e1000's driver leaves segmentation and checksums to its chip, and nobody does them: virtio-net's driver accepts such a
-/// packet. When virtio-net's driver leaves them undone, they are done during the copy to the e1000, which cannot take a packet of
-/// several frames.
+/// The e1000's driver leaves segmentation and checksums to its chip. Nothing performs them, since virtio-net's driver accepts the
+/// packet as it is. In the other direction they are performed during the copy to the e1000, which cannot take a packet of several
+/// frames.
 #[test]
 fn a_packet_of_64_kb_goes_from_an_e1000_to_virtio_net_whole_and_back_cut_and_summed_in_the_one_copy() {
     const TIMES: usize = 20;

@@ -174,7 +174,7 @@ impl Life {
     }
 
     /// Nobody sends any more: frames in flight arrive as time passes.
-    fn come_to_rest(&mut self, what: &str) {
+    fn finish_traffic(&mut self, what: &str) {
         self.world.run();
         self.came_out.extend(self.world.out().into_iter().map(|(packet, _)| packet));
         let out = self.out.arrived(self.came_out.iter().map(Vec::as_slice));
@@ -221,11 +221,11 @@ fn lives(entry: &'static Entry, mapped: bool) -> Middles {
         // The driver notifies the device once of queued packets; the restored adapter finds everything else by itself.
         life.world.guest.flush().unwrap();
         life.move_on(&mut random, &mut middles);
-        life.come_to_rest(&format!("life {seed}"));
+        life.finish_traffic(&format!("life {seed}"));
         life.send(&mut random);
         life.world.guest.flush().unwrap();
         life.arrive(&mut random);
-        life.come_to_rest(&format!("afterlife {seed}"));
+        life.finish_traffic(&format!("afterlife {seed}"));
     }
     middles
 }
@@ -270,7 +270,7 @@ fn an_interrupt_that_waited_for_its_time_when_the_adapter_was_saved_comes_all_th
                 }
             }
             life.move_on(&mut random, &mut middles);
-            life.come_to_rest(&format!("round {round}"));
+            life.finish_traffic(&format!("round {round}"));
         }
         assert!(middles.timers > 10 || !throttles(entry), "{}: {middles:?}", entry.about.name);
     }

@@ -1,8 +1,8 @@
 //! Saved states of every version ever written, one file each. A test restores each one, and saves it again as the newest version.
 //!
 //! A file is `NAME-vN.state`, and never changes. An adapter whose state changes gets another version, a conversion from the version
-//! before (`nicety_adapter::snapshot::Version`), and a new file, written by `NICETY_GOLDEN=write cargo test -p nicety-trials --test
-//! golden`.
+//! before (`nicety_adapter::snapshot::Version`), and a new file, written by
+//! `NICETY_GOLDEN=write cargo test -p nicety-trials --test golden`.
 
 use std::path::PathBuf;
 
