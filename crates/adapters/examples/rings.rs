@@ -1,18 +1,18 @@
-//! Instructions that it takes to walk a transmit ring: by the crate `virtio-queue`, and by ours. Counted and not timed: the
-//! same on a loaded machine (docs/adr/0008-own-virtio-rings.md).
+//! Counts the instructions of a walk over a transmit ring: by the crate `virtio-queue`, and by this project. Instructions and not
+//! time, so that a loaded machine gives the same result (docs/adr/0008-own-virtio-rings.md).
 //!
 //! ```sh
 //! cargo build --release -p nicety-adapters --example rings
 //! valgrind --tool=callgrind --collect-atstart=no --toggle-collect='*counted*' --callgrind-out-file=out \
 //!     target/release/examples/rings theirs 1 100000
 //! ```
-//! The arguments are `ours` or `theirs`, descriptors of a frame (1: header and frame in one; 2: the header in its own, as Linux
-//! does without VIRTIO_F_ANY_LAYOUT; more: the frame in so many pieces less one), frames. "Collected" over the frames is the figure.
+//! The arguments: `ours` or `theirs`; descriptors of a frame (1: header and frame in one; 2: the header in its own, as Linux does
+//! without VIRTIO_F_ANY_LAYOUT; N: the frame in N - 1 pieces); frames. The result is "Collected" divided by the frames.
 //!
-//! What is asked of either is what a switch needs of a chain: the header, a private copy of the first 128 bytes, the rest
-//! translated to this process's addresses, and the chain given back; 64 chains at a time. `theirs` is nothing but that, by
-//! the crate's cheapest calls (`Queue::iter`, one look at the driver's index for a burst). `ours` is the whole adapter's
-//! `fetch` and `complete`: it also validates the header's offload request, drafts the packet and counts it.
+//! Both do what a switch needs from a chain: read the header, copy the first 128 bytes privately, translate the rest to this
+//! process's addresses, and give the chain back; 64 chains at a time. `theirs` does only this, with the crate's cheapest calls
+//! (`Queue::iter`, one read of the driver's index per burst). `ours` is the complete adapter's `fetch` and `complete`: it also
+//! validates the header's offload request, builds the packet and counts it.
 #![forbid(unsafe_code)]
 
 mod help;
@@ -33,22 +33,22 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 type Error = Box<dyn std::error::Error>;
 
 const RING: u16 = 256;
-/// Chains that are added, and walked, at a time.
+/// Chains that are added and walked together.
 const BURST: u16 = PACKETS as u16;
 /// Bytes of a frame of full size, and of the header before it (virtio 1.2, 5.1.6).
 const FRAME: u32 = 1514;
 const HEADER: u32 = 12;
-/// Where the ring's areas and the buffers lie.
+/// Addresses of the ring's areas and of the buffers.
 const DRIVER: u64 = 16 * RING as u64;
 const DEVICE: u64 = 2 * DRIVER;
 const BUFFERS: u64 = 1 << 20;
 const MEMORY: usize = 2 << 20;
-/// A buffer's bytes, from one to the next.
+/// Distance between buffers, in bytes.
 const BUFFER: u64 = 2048;
 /// VIRTIO_F_VERSION_1 and VIRTIO_NET_F_MRG_RXBUF.
 const FEATURES: u128 = 1 << 32 | 1 << 15;
 
-/// Guest memory that can be written, whoever maps it.
+/// Writable guest memory, of either crate.
 trait Memory {
     fn put(&self, at: u64, bytes: &[u8]) -> Result<(), Error>;
 }
@@ -65,7 +65,7 @@ impl Memory for GuestMemoryMmap {
     }
 }
 
-/// The driver: chains that come round again and again, in the same places.
+/// The driver: it uses the same chains, at the same addresses, again and again.
 struct Driver {
     descriptors: u16,
     index: u16,
@@ -90,7 +90,7 @@ impl Driver {
         Ok(Self { descriptors, index: 0 })
     }
 
-    /// Shows the device a burst more.
+    /// Makes another burst available to the device.
     fn add(&mut self, memory: &impl Memory) -> Result<(), Error> {
         let chains = RING / self.descriptors;
         for ahead in 0..BURST {
@@ -103,7 +103,7 @@ impl Driver {
     }
 }
 
-/// Where a part of header and frame begins, and its bytes.
+/// Offset and length of a part of header and frame.
 fn part(number: u16, of: u16) -> (u32, u32) {
     match (number, of) {
         (_, 1) => (0, HEADER + FRAME),
@@ -116,7 +116,7 @@ fn part(number: u16, of: u16) -> (u32, u32) {
     }
 }
 
-/// The crate's ring. The bytes that were found, so that nothing of it can be left out.
+/// The crate's ring. Returns the number of bytes found, so that the compiler cannot remove the work.
 #[inline(never)]
 fn counted_theirs(queue: &mut Queue, memory: &GuestMemoryMmap) -> Result<usize, Error> {
     let mut heads = ArrayVec::<u16, PACKETS>::new();

@@ -1,4 +1,4 @@
-//! A piece of guest memory, given away from its beginning on.
+//! Guest memory that one driver allocates from, in ascending order.
 
 use std::cell::RefCell;
 
@@ -8,29 +8,28 @@ thread_local! {
     static TAKEN: RefCell<Option<Vec<(u64, u64)>>> = const { RefCell::new(None) };
 }
 
-/// Guest memory that belongs to one driver. What was taken is never given back: a driver keeps its rings and buffers.
+/// Guest memory of one driver. Allocations are never freed: a driver keeps its rings and buffers.
 #[derive(Clone, Copy, Debug)]
 pub struct Arena {
     next: u64,
     end: u64,
-    /// Further pieces, each of so many bytes.
+    /// Addresses of further pages, each of `page` bytes.
     pages: &'static [u64],
     page: u64,
 }
 
 impl Arena {
-    /// The `len` bytes from `base` on.
+    /// The `len` bytes at `base`.
     pub fn new(base: u64, len: u64) -> Arena {
         Arena { next: base, end: base.saturating_add(len), pages: &[], page: 0 }
     }
 
-    /// Pages of so many bytes each, which need not lie side by side: nothing that is taken is longer.
+    /// Pages of `page` bytes each, at any addresses. No allocation can be longer than a page.
     pub fn of_pages(pages: &'static [u64], page: u64) -> Arena {
         Arena { pages, page, ..Arena::new(0, 0) }
     }
 
-    /// Takes `len` bytes whose address is a multiple of `align`, a power of two. They must lie in one region of the
-    /// guest's memory.
+    /// Allocates `len` bytes at a multiple of `align`, a power of two. They lie in one region of the guest's memory.
     pub fn take(&mut self, len: u64, align: u64) -> Result<u64, DriverError> {
         loop {
             let at = self.next.checked_next_multiple_of(align.max(1));
@@ -47,15 +46,15 @@ impl Arena {
         }
     }
 
-    /// Does this, and tells which pieces drivers took meanwhile in this thread, address and bytes: for trials that are to find
-    /// a driver's rings.
+    /// Runs `act`, and returns the address and bytes of each allocation that a driver of this thread made meanwhile. Trials find a
+    /// driver's rings with it.
     pub fn noting<T>(act: impl FnOnce() -> T) -> (T, Vec<(u64, u64)>) {
         TAKEN.set(Some(Vec::new()));
         let done = act();
         (done, TAKEN.take().unwrap_or_default())
     }
 
-    /// Bytes that are left.
+    /// Bytes that are free.
     pub fn left(&self) -> u64 {
         self.end.saturating_sub(self.next) + self.pages.len() as u64 * self.page
     }

@@ -1,8 +1,8 @@
-//! The drivers, and the devices that each is for: an adapter's driver is found here by PCI identity, as an operating system does.
+//! The drivers and their devices. PCI identity selects the driver, as in an operating system.
 
 use crate::{Arena, Driver, E1000, E1000e, Igb, Rtl8139, VirtioNet, Vmxnet3, e1000, e1000e, igb, rtl8139, vmxnet3};
 
-/// A driver that was made, on PCI or on rings.
+/// A new driver, on PCI or on rings.
 pub enum Made {
     /// It accesses registers.
     Pci(Box<dyn Driver>),
@@ -15,13 +15,13 @@ pub enum Made {
 pub struct Entry {
     /// Its name.
     pub name: &'static str,
-    /// The devices that it is for: PCI vendor and device.
+    /// Its devices: PCI vendor and device.
     pub devices: &'static [(u16, u16)],
-    /// Makes one that will use this memory.
+    /// Creates a driver that uses this memory.
     pub make: fn(Arena) -> Made,
 }
 
-/// Every driver there is.
+/// Every driver.
 pub const DRIVERS: &[Entry] = &[
     Entry { name: "e1000", devices: &e1000::DEVICES, make: |arena| Made::Pci(Box::new(E1000::new(arena))) },
     Entry { name: "e1000e", devices: &e1000e::DEVICES, make: |arena| Made::Pci(Box::new(E1000e::new(arena))) },
@@ -36,14 +36,14 @@ pub const DRIVERS: &[Entry] = &[
         devices: &crate::pcnet::DEVICES,
         make: |arena| Made::Pci(Box::new(crate::Pcnet::new(arena))),
     },
-    // Of either kind: it asks the device. A flexible one is a pcnet, until somebody morphs it.
+    // Both kinds: the driver asks the device. A flexible adapter is a pcnet until a driver morphs it.
     Entry {
         name: "vmxnet",
         devices: &crate::vmxnet::DEVICES,
         make: |arena| Made::Pci(Box::new(crate::Vmxnet::new(arena))),
     },
     Entry { name: "vmxnet3", devices: &vmxnet3::DEVICES, make: |arena| Made::Pci(Box::new(Vmxnet3::new(arena))) },
-    // With C+ mode or without: it looks at the revision.
+    // With C+ mode or without: the driver reads the revision.
     Entry { name: "rtl8139", devices: &rtl8139::DEVICES, make: |arena| Made::Pci(Box::new(Rtl8139::new(arena))) },
     Entry {
         name: "virtio-net",

@@ -1,5 +1,5 @@
-//! Configuration space, as a function's driver uses it: PCI Local Bus Specification 3.0, sections 6.2.2, 6.7 and 6.8; PCI Bus
-//! Power Management 1.2, section 3.2.
+//! Configuration space, for drivers of functions: PCI Local Bus Specification 3.0, sections 6.2.2, 6.7 and 6.8; PCI Bus Power
+//! Management 1.2, section 3.2.
 
 use nicety_adapter::{Bus, BusError};
 
@@ -11,38 +11,38 @@ pub const COMMAND_IO: u16 = 1;
 pub const COMMAND_MEMORY: u16 = 1 << 1;
 /// Command: bus mastering.
 pub const COMMAND_MASTER: u16 = 1 << 2;
-/// Command: the line stays low.
+/// Command: the INTx line stays low.
 pub const COMMAND_NO_INTX: u16 = 1 << 10;
 
-/// Where the first capability's place is.
+/// Offset of the pointer to the first capability.
 const CAPABILITIES: u16 = 0x34;
-/// The first place where one can be.
+/// Lowest offset of a capability.
 const CAPABILITIES_FROM: u8 = 0x40;
-/// How many there is room for: a list that is longer is a circle.
+/// Capabilities that fit. A longer list is a loop.
 const CAPABILITIES_MOST: usize = 48;
 
 /// Power management's ID.
 pub const POWER: u8 = 0x01;
-/// Its control and status register, from the capability on.
+/// Its control and status register, relative to the capability.
 pub const POWER_CONTROL: u16 = 4;
-/// The state D3hot there: both bits.
+/// Power state D3hot in that register: both bits.
 pub const POWER_D3HOT: u16 = 3;
-/// There too: D3hot leaves the function as it is.
+/// In the same register: D3hot keeps the function's state.
 pub const POWER_NO_SOFT_RESET: u16 = 1 << 3;
 
 /// MSI's ID.
 pub const MSI: u8 = 0x05;
-/// Where its messages are written to, from the capability on.
+/// Its message address, relative to the capability.
 pub const MSI_ADDRESS: u16 = 4;
-/// Its control register's bit that turns it on.
+/// Enable bit of its control register.
 pub const MSI_ENABLE: u16 = 1;
 
 /// MSI-X's ID.
 pub const MSIX: u8 = 0x11;
-/// Its control register's bit that turns it on.
+/// Enable bit of its control register.
 pub const MSIX_ENABLE: u16 = 1 << 15;
 
-/// The control register of MSI and of MSI-X, from the capability on.
+/// The control register of MSI and of MSI-X, relative to the capability.
 pub const MESSAGE_CONTROL: u16 = 2;
 
 /// Reads 16 bits.
@@ -52,14 +52,14 @@ pub fn read16(bus: &mut dyn Bus, offset: u16) -> Result<u16, BusError> {
     Ok(u16::from_le_bytes(data))
 }
 
-/// Sets or clears bits, and leaves those beside them.
+/// Sets or clears bits, and keeps the others.
 pub fn set(bus: &mut dyn Bus, offset: u16, bits: u16, on: bool) -> Result<(), BusError> {
     let old = read16(bus, offset)?;
     let new = if on { old | bits } else { old & !bits };
     bus.config_write(offset, &new.to_le_bytes())
 }
 
-/// Where the capability with this ID begins; `None` if the function does not have it.
+/// Offset of the capability with this ID; `None` if the function has none.
 pub fn capability(bus: &mut dyn Bus, id: u8) -> Result<Option<u16>, BusError> {
     let [mut at, _] = read16(bus, CAPABILITIES)?.to_le_bytes();
     for _ in 0..CAPABILITIES_MOST {

@@ -1,8 +1,8 @@
-//! Guest-side drivers, as an operating system's would be: interrupts with masked polling, batched doorbells, offloads.
+//! Guest-side drivers with the methods of an operating system's: interrupts with masked polling, batched doorbells, offloads.
 //!
-//! They know a device by its datasheet only. Register offsets and descriptor layouts are written here a second time, so
-//! that a wrong offset in an adapter cannot agree with itself. A driver owns a piece of guest memory ([`Arena`]) for
-//! its rings and buffers, and reaches the device through [`Bus`]: in this process, or over a socket.
+//! The drivers know a device by its datasheet only. They define register offsets and descriptor layouts a second time, so that a
+//! wrong offset in an adapter cannot agree with itself. A driver allocates its rings and buffers from its own guest memory
+//! ([`Arena`]), and reaches the device through [`Bus`]: in this process, or over a socket.
 //!
 //! ```text
 //! interrupt ──► Driver::interrupt (masks) ──► Driver::receive, budget by budget ──► Driver::rest (unmasks)
@@ -38,22 +38,22 @@ pub use virtio_net::{RingBus, VirtioNet};
 pub use vmxnet::Vmxnet;
 pub use vmxnet3::Vmxnet3;
 
-/// Packets that one call of [`Driver::receive`] should ask for: Linux's NAPI weight.
+/// Packets that a call of [`Driver::receive`] should ask for: Linux's NAPI weight.
 pub const BUDGET: usize = 64;
 
-/// Why a driver cannot go on.
+/// The reason why a driver cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
     /// The device, or its server, is gone.
     #[error(transparent)]
     Bus(#[from] BusError),
-    /// The driver's own memory is not where it was told.
+    /// The driver's own memory is not at the given address.
     #[error("the driver's memory: {0}")]
     Memory(#[from] Fault),
     /// Too little guest memory for rings and buffers.
     #[error("the driver needs {wanted} bytes more of guest memory")]
     NoRoom {
-        /// Bytes that were asked for.
+        /// Missing bytes.
         wanted: u64,
     },
     /// The device does not behave as its datasheet says.
@@ -61,63 +61,63 @@ pub enum DriverError {
     Device(&'static str),
 }
 
-/// What a driver and its device can do, once open.
+/// Capabilities of a driver with its device, once open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
-    /// The device completes transport checksums of packets that are sent.
+    /// The device completes transport checksums of sent packets.
     pub checksum: bool,
     /// Bytes of the largest TCP packet over IPv4 that the device segments, headers included; 0 if it does not.
     pub segment_bytes: u32,
-    /// How the device interrupts.
+    /// The interrupts that the driver uses.
     pub interrupts: InterruptKind,
 }
 
-/// What the device says of a received packet.
+/// The device's report on a received packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// Its transport checksum is right, as far as the device or the sender vouches for it.
+    /// The device, or the sender, vouches for the transport checksum.
     pub checksum_good: bool,
-    /// Frames on the wire that it was joined from (LRO); 1 for an ordinary one.
+    /// Frames on the wire that LRO joined to this packet; 1 for an ordinary one.
     pub frames: u32,
 }
 
-/// Takes received packets. It may keep the vector by leaving another one in its place.
+/// Takes received packets. It may keep the vector if it leaves another one in its place.
 pub type Sink<'a> = dyn FnMut(&mut Vec<u8>, Received) + 'a;
 
 /// A network driver.
 pub trait Driver {
-    /// The address that the device was born with. Known once open.
+    /// The device's permanent address. Known once open.
     fn mac(&self) -> Mac;
 
-    /// What it can do. Known once open.
+    /// Its capabilities. Known once open.
     fn features(&self) -> Features;
 
-    /// Whether the link is up, as far as interrupts have told.
+    /// Whether the link is up, according to the last interrupt.
     fn link(&self) -> bool;
 
-    /// Finds the device, resets it, gives it rings and starts it.
+    /// Finds the device, resets it, programs its rings and starts it.
     fn open(&mut self, bus: &mut dyn Bus) -> Result<(), DriverError>;
 
-    /// An interrupt came. True if it was this device's and polling should begin: its interrupts are masked then.
+    /// Handles an interrupt. True if it was this device's and polling should begin: its interrupts are masked then.
     fn interrupt(&mut self, bus: &mut dyn Bus, vector: u16) -> Result<bool, DriverError>;
 
-    /// Takes up to `budget` received packets, and takes back what was sent. Fewer than the budget: nothing more is there.
+    /// Takes up to `budget` received packets, and reclaims sent ones. A result below the budget means that no more packets wait.
     fn receive(&mut self, bus: &mut dyn Bus, budget: usize, sink: &mut Sink<'_>) -> Result<usize, DriverError>;
 
-    /// Queues a packet. False if there is no room now: an interrupt will come when there is.
+    /// Queues a packet. False if there is no room now: an interrupt follows when there is.
     fn transmit(&mut self, bus: &mut dyn Bus, packet: &[u8], offload: &Offload) -> Result<bool, DriverError>;
 
-    /// Tells the device of what was queued.
+    /// Notifies the device of queued packets.
     fn flush(&mut self, bus: &mut dyn Bus) -> Result<(), DriverError>;
 
-    /// Polling is over: unmasks interrupts. True if there is work already for which no interrupt will come: poll again.
+    /// Ends polling: unmasks interrupts. True if work already waits for which no interrupt will come: poll again.
     fn rest(&mut self, bus: &mut dyn Bus) -> Result<bool, DriverError>;
 
-    /// Stops the device: no interrupt and no DMA after it.
+    /// Stops the device. It sends no interrupt and does no DMA afterwards.
     fn close(&mut self, bus: &mut dyn Bus) -> Result<(), DriverError>;
 }
 
-/// Checks which device it is, and lets it decode addresses and do DMA.
+/// Checks the device's identity, and enables its address decoding and DMA.
 fn enable(bus: &mut dyn Bus, devices: &[(u16, u16)]) -> Result<(u16, u16), DriverError> {
     let mut identity = [0; 4];
     bus.config_read(0, &mut identity)?;
@@ -131,7 +131,7 @@ fn enable(bus: &mut dyn Bus, devices: &[(u16, u16)]) -> Result<(u16, u16), Drive
     Ok(device)
 }
 
-/// Takes DMA away from the device.
+/// Disables the device's DMA.
 fn disable(bus: &mut dyn Bus) -> Result<(), DriverError> {
     Ok(config::set(bus, config::COMMAND, config::COMMAND_MASTER, false)?)
 }

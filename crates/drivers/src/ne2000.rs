@@ -1,6 +1,6 @@
-//! The RTL8029AS, driven as a PCI NE2000 is: frames go through the data port, 32 bits at a time, into one of two places for transmit, and
-//! out of a ring of pages that the device fills (National Semiconductor, *DP8390D/NS32490D NIC*, sections 5, 6, 7 and 10; what a frame and
-//! an interrupt cost in accesses is what Linux's drivers/net/ethernet/8390 makes).
+//! The RTL8029AS, driven as a PCI NE2000. Frames to send go through the data port, 32 bits at a time, into one of two transmit
+//! slots. Received frames come from a ring of pages that the device fills. (National Semiconductor, *DP8390D/NS32490D NIC*,
+//! sections 5, 6, 7 and 10. The accesses for a frame and for an interrupt are those of Linux's drivers/net/ethernet/8390.)
 //!
 //! ```text
 //! pages:  40 first frame to send ─ 46 second ─ 4c ring: boundary (read) ... current (the device's) ─ 80
@@ -36,7 +36,7 @@ const INTERRUPT_MASK: u64 = 0x0f;
 const PHYSICAL: u64 = 0x01;
 const CURRENT: u64 = 0x07;
 const MULTICAST: u64 = 0x08;
-/// The board's own.
+/// Registers of the board.
 const DATA: u64 = 0x10;
 const RESET: u64 = 0x1f;
 
@@ -52,7 +52,7 @@ const SENT: u8 = 1 << 1;
 const NOT_SENT: u8 = 1 << 3;
 const REMOTE_DONE: u8 = 1 << 6;
 const WAS_RESET: u8 = 1 << 7;
-/// Packets and errors, both ways, overflow, counters.
+/// Packets and errors in both directions, overflow, counters.
 const CAUSES: u8 = 0x3f;
 
 /// Words, little-endian, no loopback, FIFO threshold of 8 bytes.
@@ -61,14 +61,14 @@ const MONITOR: u8 = 1 << 5;
 const BROADCASTS: u8 = 1 << 2;
 const LOOPBACK: u8 = 1 << 1;
 
-/// The two places for frames to send.
+/// First pages of the two transmit slots.
 const SLOTS: [u8; 2] = [0x40, 0x46];
 const RING: std::ops::Range<u8> = 0x4c..0x80;
 const HEADER: u16 = 4;
 const SHORTEST: usize = 60;
 /// With two VLAN tags.
 const LONGEST: usize = 1522;
-/// Reads of a register that must change soon.
+/// Reads of a register before the driver gives up waiting for a change.
 const TIMEOUT: u32 = 1_000;
 
 /// The driver.
@@ -76,11 +76,11 @@ const TIMEOUT: u32 = 1_000;
 pub struct Ne2000 {
     mac: Mac,
     link: bool,
-    /// The place whose frame is being sent.
+    /// The slot whose frame the device sends.
     sending: Option<usize>,
-    /// The place with the frame after it, and its length.
+    /// The slot with the next frame, and the frame's length.
     queued: Option<(usize, u16)>,
-    /// The page of the next frame to read.
+    /// Page of the next frame to read.
     next: u8,
     packet: Vec<u8>,
 }
@@ -95,26 +95,26 @@ fn put(bus: &mut dyn Bus, register: u64, value: u8) -> Result<(), DriverError> {
     Ok(bus.write(BAR, register, &[value])?)
 }
 
-/// Two registers of eight bits, the low one first.
+/// Writes two registers of eight bits, the low one first.
 fn put_pair(bus: &mut dyn Bus, register: u64, value: u16) -> Result<(), DriverError> {
     let [low, high] = value.to_le_bytes();
     put(bus, register, low)?;
     put(bus, register + 1, high)
 }
 
-/// Begins remote DMA.
-fn remote(bus: &mut dyn Bus, way: u8, address: u16, count: u16) -> Result<(), DriverError> {
+/// Starts remote DMA.
+fn remote(bus: &mut dyn Bus, direction: u8, address: u16, count: u16) -> Result<(), DriverError> {
     put(bus, COMMAND, REMOTE_END | START)?;
     put_pair(bus, REMOTE_COUNT, count)?;
     put_pair(bus, REMOTE_ADDRESS, address)?;
-    put(bus, COMMAND, way | START)
+    put(bus, COMMAND, direction | START)
 }
 
 fn remote_done(bus: &mut dyn Bus) -> Result<(), DriverError> {
     put(bus, INTERRUPT_STATUS, REMOTE_DONE)
 }
 
-/// The widest access to the data port that so many bytes are worth: a byte takes a word with it.
+/// Bytes of the widest useful access to the data port: a single byte takes a whole word.
 fn width(left: usize) -> usize {
     match left {
         0 | 1 => 1,
@@ -134,7 +134,7 @@ fn read_block(bus: &mut dyn Bus, address: u16, data: &mut [u8]) -> Result<(), Dr
     remote_done(bus)
 }
 
-/// An even number of bytes.
+/// Writes an even number of bytes.
 fn write_block(bus: &mut dyn Bus, address: u16, data: &[u8]) -> Result<(), DriverError> {
     remote_done(bus)?;
     remote(bus, REMOTE_WRITE, address, data.len() as u16)?;
@@ -158,7 +158,7 @@ fn wait(bus: &mut dyn Bus, bit: u8, otherwise: &'static str) -> Result<(), Drive
 }
 
 impl Ne2000 {
-    /// A driver. The device uses no memory of the guest's.
+    /// A driver. The device uses no guest memory.
     pub fn new(_: Arena) -> Ne2000 {
         Ne2000 { mac: Mac([0; 6]), link: false, sending: None, queued: None, next: RING.start, packet: Vec::new() }
     }
@@ -170,7 +170,7 @@ impl Ne2000 {
         put(bus, INTERRUPT_STATUS, 0xff)
     }
 
-    /// Stopped, silent, and in words.
+    /// Stops the chip, masks its interrupts, and sets word-wide access.
     fn quiet(bus: &mut dyn Bus) -> Result<(), DriverError> {
         put(bus, COMMAND, REMOTE_END | STOP)?;
         put(bus, DATA_CONFIGURATION, WORDS)?;
@@ -181,7 +181,7 @@ impl Ne2000 {
         put(bus, TRANSMIT_CONFIGURATION, LOOPBACK)
     }
 
-    /// The PROM's first bytes, of which a word-wide board has each twice.
+    /// The station's address, from the PROM's first bytes. A word-wide board shows each byte twice.
     fn address(bus: &mut dyn Bus) -> Result<Mac, DriverError> {
         let mut prom = [0; 16];
         remote(bus, REMOTE_READ, 0, 2 * prom.len() as u16)?;
@@ -225,7 +225,7 @@ impl Ne2000 {
         Ok(())
     }
 
-    /// A frame is sent, or was given up: the next one, if there is one.
+    /// Handles a frame that was sent or given up: sends the next one, if there is one.
     fn sent(&mut self, bus: &mut dyn Bus) -> Result<(), DriverError> {
         get(bus, TRANSMIT_STATUS)?;
         put(bus, INTERRUPT_STATUS, SENT | NOT_SENT)?;
@@ -243,7 +243,7 @@ impl Ne2000 {
         Ok(current)
     }
 
-    /// Takes a frame out of the ring.
+    /// Reads a frame from the ring.
     fn take(&mut self, bus: &mut dyn Bus, sink: &mut Sink<'_>) -> Result<(), DriverError> {
         let page = u16::from(self.next) << 8;
         let mut header = [0; HEADER as usize];
@@ -284,7 +284,7 @@ impl Driver for Ne2000 {
         (self.sending, self.queued) = (None, None);
         bus.interrupts(InterruptKind::Intx)?;
         self.start(bus)?;
-        // No register tells of it.
+        // No register reports the link.
         self.link = true;
         Ok(())
     }
@@ -341,7 +341,7 @@ impl Driver for Ne2000 {
 
     fn rest(&mut self, bus: &mut dyn Bus) -> Result<bool, DriverError> {
         put(bus, INTERRUPT_MASK, CAUSES)?;
-        // The line goes up for whatever came meanwhile.
+        // Events of the meantime raise the line.
         Ok(false)
     }
 

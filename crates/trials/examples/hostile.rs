@@ -1,6 +1,8 @@
-//! The hostile guest for as long as one wants: `cargo run --release --package nicety-trials --example hostile -- --minutes 10`.
+//! Runs the hostile guest for any number of minutes:
+//! `cargo run --release --package nicety-trials --example hostile -- --minutes 10`.
 //!
-//! Every adapter in turn, a new seed each time. A failure names its seed; `--seed N` begins there. `--seeds N` runs so many instead.
+//! Takes every adapter in turn, with a new seed each time. A failure names its seed; `--seed N` starts there. `--seeds N` runs that
+//! many seeds instead.
 #![forbid(unsafe_code)]
 
 mod help;
@@ -14,7 +16,7 @@ use nicety_trials::hostile::{self, Outcome};
 
 /// Steps of one seed.
 const STEPS: u64 = 10_000;
-/// How much the process may grow after its first rounds; what it needs is the same for every seed.
+/// Growth of the process that is allowed after its first rounds. Every seed needs the same memory.
 const GROWTH_BYTES: u64 = 64 << 20;
 
 fn main() -> ExitCode {

@@ -1,4 +1,4 @@
-//! A port as a guest's driver sees it, in this process: each access is a call, each interrupt a note.
+//! A port as a guest's driver sees it, in this process: each access is a call, each interrupt is recorded.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use nicety_plane::{Doorbells, Port};
 
 use crate::rig::{Memo, Rig};
 
-/// What a driver did to its device. Configuration space is left out: it is for opening and closing.
+/// Accesses of a driver to its device. Configuration space is not counted: drivers use it only to open and close.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Accesses {
     /// Registers read.
@@ -21,7 +21,7 @@ pub struct Accesses {
     pub interrupts: u64,
 }
 
-/// Called around each access to a register: with its number, and whether it is over.
+/// Called before and after each access to a register, with the access's number and whether it is over.
 pub type Hook = Box<dyn FnMut(u64, bool)>;
 
 /// See the module's page.
@@ -31,15 +31,15 @@ pub struct PortBus {
     memory: Arc<Map>,
     page: Option<Doorbells>,
     line_masked: bool,
-    /// Register accesses reach the adapter itself: a port lets none through in D3hot.
+    /// Register accesses bypass the port and reach the adapter itself: a port passes none in D3hot.
     pub past_port: bool,
-    /// What else happens in the world just before and just after an access.
+    /// Runs other events just before and just after an access.
     pub hook: Option<Hook>,
-    /// What the driver does and which interrupts it takes, if that is wanted.
+    /// The driver's accesses and the interrupts that it takes, if wanted.
     pub log: Option<Vec<Event>>,
-    /// Virtual time, for the owner to move on.
+    /// Virtual time, which the owner advances.
     pub now: Time,
-    /// What was done so far.
+    /// Accesses so far.
     pub accesses: Accesses,
 }
 
@@ -48,7 +48,7 @@ fn refused(why: &str) -> BusError {
 }
 
 impl PortBus {
-    /// The bus of a port whose wishes go to `memo` and whose guest has this memory.
+    /// The bus of a port whose requests go to `memo` and whose guest has this memory.
     pub fn new(port: Arc<Port>, memo: Memo, memory: Arc<Map>) -> Self {
         Self {
             port,
@@ -64,12 +64,12 @@ impl PortBus {
         }
     }
 
-    /// That of a rig's adapter.
+    /// The bus of a rig's adapter.
     pub fn of(rig: &Rig) -> Self {
         Self::new(Arc::clone(&rig.port), rig.memo.clone(), Arc::clone(&rig.memory))
     }
 
-    /// Maps the adapter's doorbells. False if it has none that can be.
+    /// Maps the adapter's doorbells. False if none can be mapped.
     pub fn map_doorbells(&mut self) -> bool {
         let Some(place) = Doorbells::place(&self.port, self.now) else { return false };
         let Ok(map) = Map::private(place.len as usize) else { return false };
@@ -77,7 +77,7 @@ impl PortBus {
         true
     }
 
-    /// Turns changed words of the mapped page into the writes that they are, as a transport does before each message.
+    /// Converts changed words of the mapped page into register writes, as a transport does before each message.
     pub fn scan(&mut self) {
         if let Some(page) = &mut self.page {
             page.scan(&self.port, self.now);
@@ -90,7 +90,7 @@ impl PortBus {
         }
     }
 
-    /// The next interrupt that is pending, or none: a vector, a ring's number, 0 for the line.
+    /// Takes the next pending interrupt, if there is one: a vector, a ring's number, or 0 for the line.
     pub fn take(&mut self) -> Option<u16> {
         let mut asked = self.memo.asked();
         let (vector, line) = match asked.messages.pop() {

@@ -1,4 +1,4 @@
-//! What every adapter promises, whatever it is: asked of each by name.
+//! The rules that every adapter keeps, checked for each adapter by name.
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use nicety_plane::Doorbells;
 use crate::random::Random;
 use crate::rig::{Rig, adapter};
 
-/// Bytes of a BAR in which registers may be.
+/// Bytes of a BAR that may hold registers.
 const REGISTERS: u64 = 0x6000;
-/// Bytes of a BAR that is a few ports in the shape of memory.
+/// Bytes of a memory BAR that stands for a few ports.
 const PORTS: u64 = 64;
 
 /// Widths at which registers are read and written; 3 is one that no driver uses.
 const WIDTHS: [usize; 5] = [1, 2, 3, 4, 8];
 
-/// A reset after anything gives an adapter as new: its saved state is the same, byte for byte.
+/// A reset in any state makes an adapter as new: its saved state is the same, byte for byte.
 pub fn reset_equals_new(entry: &Entry) {
     for seed in 0..4 {
         let mut rig = Rig::new(entry, 1 << 20, true);
@@ -32,7 +32,7 @@ pub fn reset_equals_new(entry: &Entry) {
     }
 }
 
-/// Saving, restoring into another and saving again gives the same bytes.
+/// An adapter that is saved, restored into another and saved again gives the same bytes.
 pub fn save_restore_save_is_identical(entry: &Entry) {
     for seed in 0..8 {
         let mut rig = Rig::new(entry, 1 << 20, true);
@@ -44,12 +44,12 @@ pub fn save_restore_save_is_identical(entry: &Entry) {
     }
 }
 
-/// Saved state that is cut, another's, or of another version is refused, and changes nothing.
+/// An adapter refuses saved state that is cut, of another adapter or of another version, and does not change.
 pub fn foreign_state_is_refused(entry: &Entry) {
     let mut adapter = adapter(entry);
     let saved = adapter.save();
     let before = saved.clone();
-    // Everywhere at both ends; in a long bank between them here and there.
+    // Every length near both ends, and samples between them in long state.
     let ends = |cut: &usize| *cut < 512 || *cut + 512 > saved.len() || cut.is_multiple_of(61);
     for cut in (0..saved.len()).filter(ends) {
         assert!(adapter.restore(&saved[..cut]).is_err(), "{}: cut at {cut}", entry.about.name);
@@ -61,7 +61,7 @@ pub fn foreign_state_is_refused(entry: &Entry) {
     assert_eq!(adapter.save(), before);
 }
 
-/// Without bus mastering nothing that a guest does makes the adapter read or write memory.
+/// Without bus mastering, an adapter never reads or writes memory, whatever the guest does.
 pub fn no_dma_without_bus_mastering(entry: &Entry) {
     let rig = Rig::new(entry, 1 << 20, true);
     if rig.port.with_pci(rig.now, |_, _| ()).is_none() {
@@ -71,7 +71,8 @@ pub fn no_dma_without_bus_mastering(entry: &Entry) {
     no_dma(entry, rig);
 }
 
-/// Nor in D3hot with bus mastering (PCIe 4.0, section 5.3.1.4; the power state lies as PCI PM 1.2, section 3.2.4, says).
+/// In D3hot an adapter does no DMA even with bus mastering (PCIe 4.0, section 5.3.1.4; the power state's place is in PCI PM 1.2,
+/// section 3.2.4).
 pub fn no_dma_in_d3hot(entry: &Entry) {
     let rig = Rig::new(entry, 1 << 20, true);
     let power = rig.port.with_pci(rig.now, |pci, _| pci.function().capability(1)).flatten();
@@ -89,7 +90,7 @@ fn no_dma(entry: &Entry, mut rig: Rig) {
         let offset = random.below(0x6000) & !3;
         let value = random.nasty(1 << 20) as u32;
         count::take();
-        // By the adapter itself: a port lets no register access through in D3hot.
+        // Bypasses the port, which passes no register access in D3hot.
         rig.port.with_pci(rig.now, |pci, cx| pci.write(bar, offset, &value.to_le_bytes(), cx));
         rig.pass(random.below(100_000));
         assert_eq!(count::take(), 0, "{}: step {step}, register {offset:#x} of BAR {bar}", entry.about.name);
@@ -108,14 +109,14 @@ fn contents(rig: &Rig) -> Vec<u8> {
     bytes
 }
 
-/// In D3hot a port's registers read as ones, and writes to them change nothing (PCI PM 1.2, section 5.4.1: only configuration
-/// space answers).
+/// In D3hot a port's registers read as ones, and writes to them have no effect (PCI PM 1.2, section 5.4.1: only configuration space
+/// answers).
 pub fn registers_sleep_in_d3hot(entry: &Entry) {
     let rig = Rig::new(entry, 1 << 20, true);
     let power = rig.port.with_pci(rig.now, |pci, _| pci.function().capability(1)).flatten();
     let Some(power) = power else { return };
     let save = || rig.port.with(rig.now, |adapter, _| adapter.save()).unwrap_or_default();
-    let told = || {
+    let answering = || {
         let mut data = [0x5a; 4];
         let places = (0..2).flat_map(|bar| (0..0x40).map(move |register| (bar, 4 * register)));
         let read = |&(bar, offset): &(u8, u64)| {
@@ -125,10 +126,10 @@ pub fn registers_sleep_in_d3hot(entry: &Entry) {
         places.filter(read).count()
     };
     rig.port.config_write(4, &[7, 0], rig.now);
-    assert!(told() > 0, "{}: awake", entry.about.name);
+    assert!(answering() > 0, "{}: awake", entry.about.name);
     rig.port.config_write(power as u16 + 4, &[3], rig.now);
     let (asleep, before) = (save(), rig.port.state().counters.bad_accesses);
-    assert_eq!(told(), 0, "{}: asleep", entry.about.name);
+    assert_eq!(answering(), 0, "{}: asleep", entry.about.name);
     for register in 0..0x800 {
         for bar in 0..2 {
             rig.port.write(bar, 4 * register, &0x1234_5678u32.to_le_bytes(), rig.now);
@@ -139,7 +140,7 @@ pub fn registers_sleep_in_d3hot(entry: &Entry) {
     let place = Doorbells::place(&rig.port, rig.now);
     if let Some((place, map)) = place.and_then(|place| Some((place, Arc::new(Map::private(place.len as usize).ok()?))))
     {
-        // A page of them that is mapped is written without a message.
+        // A write to a mapped page of registers sends no message.
         let offset = rig.port.with_pci(rig.now, |pci, _| pci.doorbells()).unwrap_or_default();
         let mut page = Doorbells::new(&rig.port, place, Arc::clone(&map), rig.now);
         let (mut shown, mut left) = (vec![0; place.len as usize], vec![0; place.len as usize]);
@@ -151,10 +152,10 @@ pub fn registers_sleep_in_d3hot(entry: &Entry) {
         assert!(left == shown, "{}: what was not written does not read so", entry.about.name);
     }
     rig.port.config_write(power as u16 + 4, &[0], rig.now);
-    assert!(told() > 0, "{}: awake again", entry.about.name);
+    assert!(answering() > 0, "{}: awake again", entry.about.name);
 }
 
-/// Every register answers, at every width and offset, for reads and for writes, and nothing panics.
+/// Every register answers reads and writes at every width and offset, without a panic.
 pub fn every_register_answers(entry: &Entry) {
     let mut adapter = adapter(entry);
     let mut random = Random::new(5);
@@ -163,7 +164,7 @@ pub fn every_register_answers(entry: &Entry) {
     let Face::Pci(pci) = adapter.face() else { return };
     for bar in 0..6u8 {
         let Some(size) = pci.function().bar_kind(usize::from(bar)).map(|bar| bar.size) else { continue };
-        // Every one where registers are; of long memories behind them a few.
+        // Every offset among the registers; samples of long memories after them.
         let beyond = (REGISTERS..size).step_by(61).chain(size.saturating_sub(80).max(REGISTERS)..size);
         for offset in (0..size.min(REGISTERS)).chain(beyond).chain([u64::MAX - 8, u64::MAX]) {
             for width in WIDTHS {
@@ -177,8 +178,8 @@ pub fn every_register_answers(entry: &Entry) {
     assert!(counters.bad_accesses > 0, "{}: accesses of three bytes are counted as bad", entry.about.name);
 }
 
-/// A read of any width, at any offset, gives what reads of the dwords that it touches give: so do block copies. I/O ports, and
-/// BARs as short as a few ports, are left out: an index and a data register answer only one width there.
+/// A read of any width at any offset gives the bytes of the dwords that it covers; so does a block copy. I/O ports, and BARs as
+/// short as a few ports, are excluded: there an index and a data register answer only one width.
 pub fn wide_and_narrow_reads_agree(entry: &Entry) {
     let (mut by_dwords, mut by_width) = (adapter(entry), adapter(entry));
     let (Face::Pci(by_dwords), Face::Pci(by_width)) = (by_dwords.face(), by_width.face()) else { return };
@@ -195,13 +196,13 @@ pub fn wide_and_narrow_reads_agree(entry: &Entry) {
             by_dwords.write(bar, offset, &value, &mut cx);
             by_width.write(bar, offset, &value, &mut cx);
         }
-        let (mut told, mut is_empty) = (0, true);
+        let (mut distinct, mut is_empty) = (0, true);
         for offset in (0..size.min(REGISTERS)).chain(size.saturating_sub(80)..size) {
             let widths = [1, 2, 3, 4, 8, 64];
-            // The longest are the sum of the others: a few are enough.
+            // The longest widths combine the others: samples are enough.
             let widths = if offset % 13 == 0 { &widths[..] } else { &widths[..5] };
             for &width in widths {
-                // The bytes from the first dword's begin on.
+                // The bytes from the first dword's beginning.
                 let (skip, mut expected, mut data) = ((offset & 3) as usize, [0; 72], [0x5a; 64]);
                 for at in (0..skip + width).step_by(4) {
                     by_dwords.read(bar, (offset & !3) + at as u64, &mut expected[at..at + 4], &mut cx);
@@ -209,16 +210,16 @@ pub fn wide_and_narrow_reads_agree(entry: &Entry) {
                 by_width.read(bar, offset, &mut data[..width], &mut cx);
                 let place = format!("{}: {width} bytes at {offset:#x} of BAR {bar}", entry.about.name);
                 assert_eq!(data[..width], expected[skip..skip + width], "{place}");
-                told += u32::from(data[..width].iter().any(|byte| !matches!(byte, 0 | 0xff)));
+                distinct += u32::from(data[..width].iter().any(|byte| !matches!(byte, 0 | 0xff)));
                 is_empty &= data[..width].iter().all(|byte| *byte == 0xff);
             }
         }
-        // An empty flash is ones throughout.
-        assert!(told > 10 || is_empty, "{}: BAR {bar} holds nothing by which reads could differ", entry.about.name);
+        // An empty flash reads as ones everywhere.
+        assert!(distinct > 10 || is_empty, "{}: BAR {bar} holds nothing by which reads could differ", entry.about.name);
     }
 }
 
-/// In a part that can be mapped, where a write sends no message, each register is one that is looked at.
+/// Every register in a mappable page is a polled doorbell: a write there sends no message.
 pub fn no_mapped_doorbell_is_overlooked(entry: &Entry) {
     let mut adapter = adapter(entry);
     let (mut out, memory) = (Outbox::default(), Map::empty());
@@ -234,7 +235,7 @@ pub fn no_mapped_doorbell_is_overlooked(entry: &Entry) {
     }
 }
 
-/// Random accesses, so that the state is not as new.
+/// Makes random accesses, so that the state is no longer new.
 fn disturb(rig: &mut Rig, seed: u64) {
     let mut random = Random::new(seed);
     rig.port.config_write(4, &[7, 0], rig.now);

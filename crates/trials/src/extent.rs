@@ -1,24 +1,25 @@
-//! How much is tried: the usual, which grows by a constant for each adapter, or everything, which is `cargo xtask test --full`.
+//! Scope of the tests: the default, which grows by a constant for each adapter, or all, for `cargo xtask test --full`.
 
 use nicety_adapters::{Entry, REGISTRY, find};
 
 use crate::guest::driver;
 
-/// The environment variable for tests: `1` for everything.
+/// The environment variable for tests: `1` for all.
 pub const VARIABLE: &str = "NICETY_FULL";
 
-/// What every adapter is tried with: the one whose driver and whose adapter can do most.
+/// The peer of every adapter: the adapter with most features in both adapter and driver.
 const REFERENCE: &str = "vmxnet3";
 
-/// The environment variable for tests that names adapters, with commas between them: no others are tried where [`entries()`] are.
+/// The environment variable that selects adapters for tests, separated by commas. Tests over [`entries()`] then run with these
+/// only.
 pub const ADAPTERS: &str = "NICETY_ADAPTERS";
 
-/// Whether everything is to be tried.
+/// Whether all tests are to run.
 pub fn is_full() -> bool {
     std::env::var_os(VARIABLE).is_some_and(|value| value == "1")
 }
 
-/// An adapter for each driver, the first in the registry: what is tried of them is a family's more than a chip's.
+/// One adapter for each driver, the first in the registry. These tests cover a family's code more than a chip's.
 pub fn families() -> Vec<&'static Entry> {
     let mut seen = Vec::new();
     let is_new = |entry: &&Entry| {
@@ -30,11 +31,12 @@ pub fn families() -> Vec<&'static Entry> {
     REGISTRY.iter().filter(is_new).collect()
 }
 
-/// For what costs much: an adapter of each family, or, of everything, each adapter; or those that are asked for by name. One without DMA
-/// costs its guest hundreds of messages a frame, and a test of a minute an hour: it is tried so when everything is.
+/// The adapters of expensive tests: one of each family; with the full scope each adapter; or those selected by name. The default
+/// leaves out an adapter without DMA: it costs its guest hundreds of messages a frame, so that a test of a minute would take an
+/// hour.
 ///
 /// # Panics
-/// One that is asked for is not registered.
+/// If a selected adapter is not registered.
 pub fn entries() -> Vec<&'static Entry> {
     match std::env::var(ADAPTERS).ok() {
         Some(names) => named(&names),
@@ -43,31 +45,31 @@ pub fn entries() -> Vec<&'static Entry> {
     }
 }
 
-/// Whether this adapter is among those that are asked for, if any are.
+/// Whether the selection by name includes this adapter, or no selection was made.
 pub fn is_asked(adapter: &str) -> bool {
     std::env::var(ADAPTERS).ok().is_none_or(|names| named(&names).iter().any(|entry| entry.about.name == adapter))
 }
 
-/// The adapters of these names.
+/// The adapters with these names.
 fn named(names: &str) -> Vec<&'static Entry> {
     let entry = |name| find(name).unwrap_or_else(|| panic!("{ADAPTERS}={names}: no adapter is called {name:?}"));
     names.split(',').map(entry).collect()
 }
 
-/// Of those, the ones that Linux has a driver for.
+/// The adapters of [`entries()`] that Linux has a driver for.
 pub fn in_linux() -> Vec<&'static Entry> {
     entries().into_iter().filter(|entry| entry.about.in_linux()).collect()
 }
 
-/// The adapter that each is tried with.
+/// The peer of every adapter.
 ///
 /// # Panics
-/// It is not registered.
+/// If it is not registered.
 pub fn reference() -> &'static Entry {
     find(REFERENCE).unwrap_or_else(|| panic!("{REFERENCE} is registered"))
 }
 
-/// From whom to whom: each with itself, and to and from the [`reference()`]; or, of everything, each to each.
+/// Pairs of sender and receiver: each adapter with itself, and to and from the [`reference()`]; with the full scope, each to each.
 pub fn pairs(entries: &[&'static Entry]) -> Vec<[&'static Entry; 2]> {
     let all = entries.iter().flat_map(|&from| entries.iter().map(move |&to| [from, to]));
     let is_usual = |pair: &[&Entry; 2]| {
@@ -77,7 +79,7 @@ pub fn pairs(entries: &[&'static Entry]) -> Vec<[&'static Entry; 2]> {
     all.filter(|pair| is_full() || is_usual(pair)).collect()
 }
 
-/// The same as places in a list of adapters by name.
+/// The same pairs, as positions in a list of adapters by name.
 pub fn pairs_of(adapters: &[&str]) -> Vec<[usize; 2]> {
     let entries: Vec<&Entry> = adapters.iter().filter_map(|name| find(name)).collect();
     let place = |entry: &Entry| adapters.iter().position(|name| *name == entry.about.name);

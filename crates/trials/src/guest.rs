@@ -1,4 +1,4 @@
-//! A guest with a whole driver, of whichever kind, that takes interrupts and polls as an operating system does.
+//! A guest with a complete driver of any kind. It takes interrupts and polls as an operating system does.
 
 use nicety_adapter::Offload;
 use nicety_drivers::{
@@ -11,7 +11,7 @@ use crate::bus::PortBus;
 
 /// Bytes of memory that a guest needs.
 pub const MEMORY: usize = 16 << 20;
-/// Polls in a row after which a driver is said to spin.
+/// Polls in a row that count as an endless loop.
 const POLLS: usize = 10_000;
 
 fn arena() -> Arena {
@@ -21,7 +21,7 @@ fn arena() -> Arena {
 /// The driver for an adapter of the registry, by the adapter's name.
 ///
 /// # Panics
-/// There is none.
+/// If there is none.
 pub fn driver(adapter: &str) -> &'static nicety_drivers::catalog::Entry {
     let found = nicety_adapters::find(adapter).and_then(|entry| nicety_drivers::find(entry.about.pci));
     found.unwrap_or_else(|| panic!("{adapter} has no driver: write one in crates/drivers"))
@@ -29,14 +29,14 @@ pub fn driver(adapter: &str) -> &'static nicety_drivers::catalog::Entry {
 
 /// A driver, on PCI or on rings.
 pub enum Net {
-    /// Registers.
+    /// A driver that accesses registers.
     Pci(Box<dyn Driver>),
-    /// Rings.
+    /// A driver that shares rings.
     Rings(Box<VirtioNet>),
 }
 
 impl Net {
-    /// The driver of an adapter of the registry, by its name.
+    /// The driver of the registry's adapter with this name.
     pub fn named(name: &str) -> Net {
         match (driver(name).make)(arena()) {
             Made::Pci(driver) => Net::Pci(driver),
@@ -44,22 +44,22 @@ impl Net {
         }
     }
 
-    /// vmxnet3's with other settings.
+    /// A vmxnet3 driver with other settings.
     pub fn vmxnet3(settings: vmxnet3::Settings) -> Net {
         Net::Pci(Box::new(Vmxnet3::with(arena(), settings)))
     }
 
-    /// vmxnet's with other settings.
+    /// A vmxnet driver with other settings.
     pub fn vmxnet(settings: vmxnet::Settings) -> Net {
         Net::Pci(Box::new(Vmxnet::with(arena(), settings)))
     }
 
-    /// virtio-net's with rings of this size and no features but these.
+    /// A virtio-net driver with rings of this size and no features but these.
     pub fn virtio(size: u16, features: u64) -> Net {
         Net::Rings(Box::new(VirtioNet::with(arena(), size, features)))
     }
 
-    /// The same on PCI.
+    /// The same driver on PCI.
     pub fn virtio_pci(size: u16, features: u64) -> Net {
         Net::Pci(Box::new(virtio_net::pci::VirtioPci::with(arena(), size, features)))
     }
@@ -84,7 +84,7 @@ macro_rules! either {
 }
 
 impl Guest {
-    /// A guest at this bus, its driver not opened.
+    /// A guest on this bus. Its driver is not open.
     pub fn new(bus: PortBus, net: Net) -> Guest {
         Guest { bus, net, polling: false }
     }
@@ -97,7 +97,7 @@ impl Guest {
         }
     }
 
-    /// What its driver and its adapter can do. Known once open.
+    /// Capabilities of its driver with its adapter. Known once open.
     pub fn features(&self) -> Features {
         match &self.net {
             Net::Pci(driver) => driver.features(),
@@ -105,7 +105,7 @@ impl Guest {
         }
     }
 
-    /// Whether its driver saw the link up.
+    /// Whether its driver considers the link up.
     pub fn link(&self) -> bool {
         match &self.net {
             Net::Pci(driver) => driver.link(),
@@ -119,7 +119,7 @@ impl Guest {
         either!(self, driver, bus => driver.open(bus))
     }
 
-    /// Closes it.
+    /// Closes the driver.
     pub fn close(&mut self) -> Result<(), DriverError> {
         either!(self, driver, bus => driver.close(bus))
     }
@@ -129,12 +129,12 @@ impl Guest {
         either!(self, driver, bus => driver.transmit(bus, packet, offload))
     }
 
-    /// Tells the device of what was queued.
+    /// Notifies the device of queued packets.
     pub fn flush(&mut self) -> Result<(), DriverError> {
         either!(self, driver, bus => driver.flush(bus))
     }
 
-    /// Takes the interrupts that are pending. True if polling is due.
+    /// Takes the pending interrupts. True if the driver should poll.
     pub fn interrupt(&mut self) -> Result<bool, DriverError> {
         while let Some(vector) = self.bus.take() {
             self.polling |= either!(self, driver, bus => driver.interrupt(bus, vector))?;
@@ -146,23 +146,23 @@ impl Guest {
         Ok(self.polling)
     }
 
-    /// Whether an interrupt was taken and its driver has not come to rest since.
+    /// Whether the driver polls: it took an interrupt and has not unmasked since.
     pub fn is_polling(&self) -> bool {
         self.polling
     }
 
-    /// One poll. How many packets came.
+    /// Polls once. Returns the number of received packets.
     pub fn poll(&mut self, sink: &mut Sink<'_>) -> Result<usize, DriverError> {
         either!(self, driver, bus => driver.receive(bus, BUDGET, sink))
     }
 
-    /// Ends polling: unmasks. False if there is more to poll already.
+    /// Ends polling: unmasks interrupts. False if more packets already wait.
     pub fn rest(&mut self) -> Result<bool, DriverError> {
         self.polling = either!(self, driver, bus => driver.rest(bus))?;
         Ok(!self.polling)
     }
 
-    /// Takes interrupts, if there are any, and polls until nothing more is there. How many packets came.
+    /// Takes pending interrupts, and polls until no packet waits. Returns the number of received packets.
     pub fn attend(&mut self, sink: &mut dyn FnMut(&[u8], Received)) -> Result<usize, DriverError> {
         let mut total = 0;
         if !self.interrupt()? {

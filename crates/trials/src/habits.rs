@@ -1,5 +1,5 @@
-//! What a driver does to its device, step by step and in registers' names, from a trace or from the simulation: for an
-//! exchange, and for an interrupt. So that the two can be held against each other.
+//! A driver's accesses to its device, step by step with registers' names, for an exchange and for an interrupt. The steps come from
+//! a trace or from the simulation, so that the two can be compared.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use nicety_adapters::Entry;
 /// A read or write of a register by its name, a kick, or an interrupt: `R ICR`, `W TDT`, `kick 1`, `interrupt`.
 pub type Step = String;
 
-/// Steps in a row, and how often they were made so.
+/// Sequences of steps, and the number of times each occurred.
 pub type Habits = BTreeMap<Vec<Step>, usize>;
 
-/// The events of a kept trace's phase.
+/// The events of a stored trace's phase.
 ///
 /// # Panics
 /// If it has no such phase.
@@ -23,14 +23,14 @@ pub fn phase<'t>(trace: &'t Trace, name: &str) -> Vec<&'t Event> {
     rest.take_while(|event| !matches!(event, Event::Mark(_))).collect()
 }
 
-/// The steps that events are. A line that goes up is an interrupt; what a VMM does about one is no driver's.
+/// The events as steps. A rising line is an interrupt. The VMM's handling of an interrupt is left out: it is no driver's.
 pub fn steps<'e>(entry: &Entry, events: impl IntoIterator<Item = &'e Event>) -> Vec<Step> {
     let step = |event: &Event| match event {
         Event::Access(Access { write, region, offset, .. }) => {
-            let way = if *write { 'W' } else { 'R' };
+            let verb = if *write { 'W' } else { 'R' };
             Some(match (entry.register)(*region, *offset) {
-                Some(register) => format!("{way} {register}"),
-                None => format!("{way} {region} {offset:#06x}"),
+                Some(register) => format!("{verb} {register}"),
+                None => format!("{verb} {region} {offset:#06x}"),
             })
         }
         Event::Kick(ring) => Some(format!("kick {ring}")),
@@ -41,8 +41,8 @@ pub fn steps<'e>(entry: &Entry, events: impl IntoIterator<Item = &'e Event>) -> 
     events.into_iter().filter_map(step).collect()
 }
 
-/// What follows each `first`, with it, up to the next one. What comes before the first of them is left out, and so is
-/// what follows the last: it may be cut.
+/// The sequences that begin with `first` and end before the next one. Steps before the first are left out, and so is the last
+/// sequence, which may be incomplete.
 pub fn from_each(steps: &[Step], first: &str) -> Habits {
     let mut habits = Habits::new();
     let begins: Vec<usize> = (0..steps.len()).filter(|&at| steps[at] == first).collect();
@@ -52,15 +52,15 @@ pub fn from_each(steps: &[Step], first: &str) -> Habits {
     habits
 }
 
-/// The steps without those that `skip` names.
+/// The steps except those in `skip`.
 pub fn without(steps: &[Step], skip: &[&str]) -> Vec<Step> {
     steps.iter().filter(|step| !skip.contains(&step.as_str())).cloned().collect()
 }
 
-/// What is done most often, and in how many of all cases.
+/// The most frequent sequence, and its share of all.
 ///
 /// # Panics
-/// If nothing is done.
+/// If there is no sequence.
 pub fn usual(habits: &Habits) -> (&[Step], f64) {
     let all: usize = habits.values().sum();
     let most = habits.iter().max_by_key(|(_, times)| **times);
@@ -68,7 +68,7 @@ pub fn usual(habits: &Habits) -> (&[Step], f64) {
     (steps, *times as f64 / all as f64)
 }
 
-/// Reads, writes and kicks, interrupts.
+/// Number of reads, of writes and kicks, and of interrupts.
 pub fn tally(steps: &[Step]) -> [usize; 3] {
     let count =
         |starts: &[&str]| steps.iter().filter(|step| starts.iter().any(|start| step.starts_with(start))).count();

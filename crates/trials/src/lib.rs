@@ -1,7 +1,7 @@
-//! What every adapter has to stand: the conformance suite, the hostile guest, and the simulation that they live in.
+//! Trials for every adapter: the conformance suite, the hostile guest, and the simulation in which they run.
 //!
-//! An adapter faces all of it by being in the registry. Everything is seeded and in virtual time: a failure names its
-//! seed, and the seed gives the failure again.
+//! Registration is enough for an adapter to face them all. Everything is seeded and in virtual time: a failure names its seed, and
+//! the seed reproduces the failure.
 #![forbid(unsafe_code)]
 
 pub mod bus;

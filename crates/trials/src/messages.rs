@@ -1,7 +1,7 @@
-//! MSI and MSI-X are memory writes of the function, so that none may go while bus mastering is off (PCI 3.0, sections
-//! 6.2.2 and 6.8.1), or in D3hot, where a function starts no transaction and its line is low (PCI PM 1.2, section 5.4.1; PCIe 4.0,
-//! section 5.3.1.4). What was due meanwhile is signalled afterwards; a function that D3hot resets (No_Soft_Reset of PCI PM 1.2, section
-//! 3.2.4, is clear) owes nothing.
+//! MSI and MSI-X are memory writes of the function, so none may go while bus mastering is off (PCI 3.0, sections 6.2.2 and 6.8.1),
+//! nor in D3hot, where a function starts no transaction and its line is low (PCI PM 1.2, section 5.4.1; PCIe 4.0, section 5.3.1.4).
+//! Interrupts that became due meanwhile are signalled afterwards. A function that D3hot resets (No_Soft_Reset of PCI PM 1.2,
+//! section 3.2.4, is clear) has none to signal.
 
 use nicety_adapter::{Bus, InterruptKind, Offload};
 use nicety_adapters::Entry;
@@ -15,59 +15,59 @@ use crate::rig::{MAC, Rig, adapter};
 /// Longer than any timer of an adapter or of its moderation.
 const LONG_NS: u64 = 20_000_000;
 
-/// How an adapter interrupts.
+/// Kinds of interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum Kind {
     Line,
     Msi,
     Msix,
 }
 
-/// What keeps it from interrupting.
+/// States in which the adapter cannot interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Silence {
     NoBusMaster,
     D3hot,
 }
 
-/// A working driver.
+/// An adapter with a working driver.
 struct World {
     rig: Rig,
     guest: Guest,
     name: String,
-    way: Way,
+    kind: Kind,
     silence: Silence,
-    /// Packets that the driver took.
+    /// Packets that the driver received.
     took: u64,
 }
 
 impl World {
-    /// `None` of an adapter that does not interrupt in that way, with the line only those that have no messages, or that
-    /// cannot be silenced so.
-    fn new(entry: &Entry, way: Way, silence: Silence) -> Option<World> {
+    /// `None` if the adapter does not interrupt in this way, or does not support this silence. The line is tried
+    /// only without MSI and MSI-X.
+    fn new(entry: &Entry, kind: Kind, silence: Silence) -> Option<World> {
         let rig = Rig::new(entry, MEMORY, true);
         let (msi, msix, power) = rig.port.with_pci(rig.now, |pci, _| {
             let function = pci.function();
             (function.msi_vectors() > 0, function.msix().is_some(), function.capability(config::POWER).is_some())
         })?;
-        let has = match way {
-            Way::Line => !msi && !msix,
-            Way::Msi => msi,
-            Way::Msix => msix,
+        let has = match kind {
+            Kind::Line => !msi && !msix,
+            Kind::Msi => msi,
+            Kind::Msix => msix,
         };
         if !has || (silence == Silence::D3hot && !power) {
             return None;
         }
         let guest = Guest::new(PortBus::of(&rig), Net::named(entry.about.name));
-        let name = format!("{}, {way:?}, {silence:?}", entry.about.name);
-        let mut world = World { rig, guest, name, way, silence, took: 0 };
+        let name = format!("{}, {kind:?}, {silence:?}", entry.about.name);
+        let mut world = World { rig, guest, name, kind, silence, took: 0 };
         world.guest.bus.past_port = silence == Silence::D3hot;
         world.guest.open().expect("a new adapter can be opened");
-        if way != Way::Line {
+        if kind != Kind::Line {
             let vectors = InterruptKind::Msix(1);
             world.guest.bus.interrupts(vectors).expect("it has MSI-X, as all that have MSI here");
         }
-        if way == Way::Msi {
+        if kind == Kind::Msi {
             let (at, other) = (world.capability(config::MSI), world.capability(config::MSIX));
             world.set(other + config::MESSAGE_CONTROL, config::MSIX_ENABLE, false);
             world.set(at + config::MSI_ADDRESS + 2, 0xfee0, true);
@@ -112,12 +112,12 @@ impl World {
         }
     }
 
-    /// The register of its power state.
+    /// Offset of its power control register.
     fn power(&mut self) -> u16 {
         self.capability(config::POWER) + config::POWER_CONTROL
     }
 
-    /// Whether it is after the silence what it was before.
+    /// Whether the function keeps its state through the silence.
     fn keeps(&mut self) -> bool {
         if self.silence == Silence::NoBusMaster {
             return true;
@@ -126,7 +126,7 @@ impl World {
         self.get(at) & config::POWER_NO_SOFT_RESET != 0
     }
 
-    /// Messages that were sent, and how often the line went up.
+    /// Messages sent, or rises of the line.
     fn raised(&self) -> u64 {
         let asked = self.rig.memo.asked();
         asked.raised + asked.edges
@@ -164,8 +164,8 @@ impl World {
         }
     }
 
-    /// What lies in the driver's rings reaches it, and what it should know it does.
-    fn nothing_is_lost(&mut self, link: bool) {
+    /// Checks that the driver receives all packets in its rings, and learns of the link.
+    fn check_delivery(&mut self, link: bool) {
         for _ in 0..4 {
             self.pass(LONG_NS);
             self.attend();
@@ -176,39 +176,39 @@ impl World {
     }
 }
 
-/// Without bus mastering no message goes, whatever there would be to tell; with it again nothing is lost. Returns in how many ways the
-/// adapter sends messages.
+/// Without bus mastering no message goes, whatever is due; with it again nothing is lost. Returns the number of message kinds that
+/// the adapter has.
 pub fn no_message_without_bus_mastering(entry: &Entry) -> usize {
-    [Way::Msix, Way::Msi].into_iter().filter(|way| is_silent(entry, *way, Silence::NoBusMaster)).count()
+    [Kind::Msix, Kind::Msi].into_iter().filter(|kind| is_silent(entry, *kind, Silence::NoBusMaster)).count()
 }
 
-/// In D3hot no message goes and the line is low; in D0 again nothing is lost, or all is as new. Returns in how many ways the adapter
-/// interrupts.
+/// In D3hot no message goes and the line is low. Back in D0 nothing is lost, or the function is as new. Returns the number of
+/// interrupt kinds that the adapter has.
 pub fn no_interrupt_in_d3hot(entry: &Entry) -> usize {
-    [Way::Msix, Way::Msi, Way::Line].into_iter().filter(|way| is_silent(entry, *way, Silence::D3hot)).count()
+    [Kind::Msix, Kind::Msi, Kind::Line].into_iter().filter(|kind| is_silent(entry, *kind, Silence::D3hot)).count()
 }
 
-/// False of an adapter that does not interrupt in that way.
-fn is_silent(entry: &Entry, way: Way, silence: Silence) -> bool {
-    let world = || World::new(entry, way, silence);
+/// False for an adapter that does not interrupt in this way.
+fn is_silent(entry: &Entry, kind: Kind, silence: Silence) -> bool {
+    let world = || World::new(entry, kind, silence);
     let Some(mut first) = world() else { return false };
     if !first.keeps() {
-        nothing_is_owed(first, entry);
+        check_reset(first, entry);
         return true;
     }
-    a_lifted_mask(first, false);
-    world().into_iter().for_each(|world| a_lifted_mask(world, true));
-    world().into_iter().for_each(a_link);
-    let took: u64 = (0..6).filter_map(|seed| Some(anything(world()?, seed))).sum();
-    assert!(took > 100, "{}, {way:?}: {took} frames try little", entry.about.name);
+    check_unmask(first, false);
+    world().into_iter().for_each(|world| check_unmask(world, true));
+    world().into_iter().for_each(check_link_event);
+    let took: u64 = (0..6).filter_map(|seed| Some(check_random_events(world()?, seed))).sum();
+    assert!(took > 100, "{}, {kind:?}: {took} frames try little", entry.about.name);
     true
 }
 
-/// The silence ends with a reset: what was to be told is forgotten with everything else.
-fn nothing_is_owed(mut world: World, entry: &Entry) {
+/// The silence ends with a reset: pending interrupts are forgotten with all other state.
+fn check_reset(mut world: World, entry: &Entry) {
     world.arrive();
     world.pass(LONG_NS);
-    assert!(world.rig.memo.asked().line || world.way != Way::Line, "{}: a frame interrupts", world.name);
+    assert!(world.rig.memo.asked().line || world.kind != Kind::Line, "{}: a frame interrupts", world.name);
     world.silence(true);
     let before = world.raised();
     for link in [false, true] {
@@ -225,9 +225,9 @@ fn nothing_is_owed(mut world: World, entry: &Entry) {
     assert_eq!(state, Some(adapter(entry).save()), "{}: as new", world.name);
 }
 
-/// A frame comes while the driver polls, and the silence before the driver unmasks. `moved`: the state is saved and restored in
-/// between.
-fn a_lifted_mask(mut world: World, moved: bool) {
+/// A frame arrives while the driver polls, and the silence begins before the driver unmasks. `moved`: the state is saved and
+/// restored in between.
+fn check_unmask(mut world: World, moved: bool) {
     world.arrive();
     world.pass(LONG_NS);
     assert_eq!(world.guest.interrupt().ok(), Some(true), "{}: a frame interrupts", world.name);
@@ -244,11 +244,11 @@ fn a_lifted_mask(mut world: World, moved: bool) {
     assert_eq!(world.raised(), before, "{}: messages", world.name);
     world.silence(false);
     assert!(world.raised() > before, "{}: a message afterwards", world.name);
-    world.nothing_is_lost(true);
+    world.check_delivery(true);
 }
 
 /// The link goes down.
-fn a_link(mut world: World) {
+fn check_link_event(mut world: World) {
     world.silence(true);
     let before = world.raised();
     world.rig.port.set_link(false, world.rig.now);
@@ -256,14 +256,14 @@ fn a_link(mut world: World) {
     assert_eq!(world.raised(), before, "{}: messages", world.name);
     world.silence(false);
     assert!(world.raised() > before, "{}: a message afterwards", world.name);
-    if world.way == Way::Msix {
-        world.nothing_is_lost(false);
+    if world.kind == Kind::Msix {
+        world.check_delivery(false);
     }
 }
 
-/// Everything that makes an adapter interrupt, in any order. How many frames came through: none while the link is down, or without bus
-/// mastering.
-fn anything(mut world: World, seed: u64) -> u64 {
+/// All events that make an adapter interrupt, in random order. Returns the number of frames that passed: none while the link is
+/// down, or without bus mastering.
+fn check_random_events(mut world: World, seed: u64) -> u64 {
     let mut random = Random::new(seed);
     let (mut link, mut silent) = (true, 0);
     for step in 0..600 {
@@ -275,8 +275,8 @@ fn anything(mut world: World, seed: u64) -> u64 {
             6 => _ = world.guest.interrupt().expect("a driver that works"),
             7 => world.rest(),
             8 => world.silence(true),
-            // Drivers know the link's vector with MSI-X alone.
-            9 if world.way == Way::Msix => {
+            // Drivers use the link's vector with MSI-X only.
+            9 if world.kind == Kind::Msix => {
                 link = !link;
                 world.rig.port.set_link(link, world.rig.now);
             }
@@ -290,6 +290,6 @@ fn anything(mut world: World, seed: u64) -> u64 {
     }
     assert!(silent > 50, "{}: hardly ever silenced", world.name);
     world.silence(false);
-    world.nothing_is_lost(link);
+    world.check_delivery(link);
     world.took
 }

@@ -1,5 +1,5 @@
-//! Where a trial's choices come from: seeded randomness, the same on every machine (SplitMix64; Steele, Lea, Flood
-//! 2014), or a fuzzer's bytes, so that one hostile guest serves both.
+//! Choices of a trial: seeded randomness, the same on every machine (SplitMix64; Steele, Lea, Flood 2014), or a fuzzer's bytes. One
+//! hostile guest serves both.
 
 /// A source of choices.
 #[derive(Clone, Debug)]
@@ -12,18 +12,18 @@ enum Source {
 }
 
 impl Random {
-    /// From a seed.
+    /// Choices from a seed.
     pub fn new(seed: u64) -> Self {
         Self(Source::Seed(seed))
     }
 
-    /// From a fuzzer's input: a choice takes as few bytes as can name its answers, so that a changed byte changes one
-    /// choice. Behind the end all choices are the first.
+    /// Choices from a fuzzer's input. Each consumes the fewest bytes that can encode its alternatives, so that a changed byte
+    /// changes one choice. After the end of the input every choice is the first alternative.
     pub fn of_bytes(data: &[u8]) -> Self {
         Self(Source::Bytes { data: data.to_vec(), at: 0 })
     }
 
-    /// Whether a fuzzer's bytes are used up. A seed never is.
+    /// Whether a fuzzer's bytes are used up. Always false with a seed.
     pub fn spent(&self) -> bool {
         matches!(&self.0, Source::Bytes { data, at } if *at >= data.len())
     }
@@ -53,19 +53,19 @@ impl Random {
         }
     }
 
-    /// A number below `end`, which is not 0.
+    /// A number below `end`. `end` is not 0.
     pub fn below(&mut self, end: u64) -> u64 {
         let end = end.max(1);
         let bits = u64::BITS - (end - 1).leading_zeros();
         self.draw(bits.div_ceil(8) as usize) % end
     }
 
-    /// True once in `n`.
+    /// True with probability 1/n.
     pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 
-    /// One of these.
+    /// One of these values.
     pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len() as u64) as usize]
     }
@@ -73,7 +73,7 @@ impl Random {
     /// Random bytes.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         if let Source::Bytes { .. } = self.0 {
-            // A frame is not to use up the input: its bytes follow from two of them.
+            // A frame would use up the input: its bytes are generated from two input bytes.
             return Self::new(self.draw(2)).fill(bytes);
         }
         for chunk in bytes.chunks_mut(8) {
@@ -81,7 +81,7 @@ impl Random {
         }
     }
 
-    /// A number as a guest who means harm would write it: small, huge, an address in its memory, a power of two.
+    /// A number that a hostile guest might write: small, huge, an address in its memory, a power of two.
     pub fn nasty(&mut self, memory: u64) -> u64 {
         match self.below(8) {
             0 => 0,

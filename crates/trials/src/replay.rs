@@ -1,8 +1,8 @@
-//! A recorded trace played against a fresh adapter: every read must answer what the recorded server answered.
+//! Plays a recorded trace against a fresh adapter: every read must give the recorded server's answer.
 //!
-//! A trace has a driver's accesses and not its memory. So registers that tell of work in memory are not written
-//! ([`NOT_PLAYED`]), no frame moves, and what counts frames is not compared once the recorded driver had traffic
-//! ([`TRAFFIC`]). Everything else is: identity, EEPROM, PHY, link, reset, filters, commands, configuration space.
+//! A trace has a driver's accesses but not its memory. So registers that announce work in memory are not written ([`NOT_PLAYED`]),
+//! no frame moves, and registers that depend on traffic are not compared once the recorded driver had traffic ([`TRAFFIC`]).
+//! Everything else is: identity, EEPROM, PHY, link, reset, filters, commands, configuration space.
 
 use std::fmt;
 
@@ -13,18 +13,18 @@ use nicety_adapters::{Entry, find};
 use crate::guest::driver;
 use crate::rig::Rig;
 
-/// Bytes of the recorded guest's memory: its rings lie anywhere in it.
+/// Bytes of the recorded guest's memory: its rings may be anywhere in it.
 const MEMORY: usize = 256 << 20;
 /// Virtual time from one access to the next.
 const STEP_NS: u64 = 1_000;
-/// The first phase of a kept trace in which frames moved.
+/// The first phase of a stored trace with frames.
 const FIRST_TRAFFIC: &str = "address";
 
-/// Doorbells, by driver: how far rings are filled that lie in the recorded guest's memory.
+/// Doorbells, by driver: indices of rings in the recorded guest's memory.
 pub const NOT_PLAYED: [(&str, &[&str]); 2] =
     [("e1000", &["TDT", "RDT"]), ("vmxnet3", &["TXPROD", "RXPROD", "RXPROD2"])];
 
-/// Registers whose contents are the traffic's, and an adapter's events': not compared from the first traffic on.
+/// Registers whose values depend on traffic or on an adapter's events: not compared after the first traffic.
 pub const TRAFFIC: [(&str, &[&str]); 1] = [(
     "e1000",
     &[
@@ -34,29 +34,29 @@ pub const TRAFFIC: [(&str, &[&str]); 1] = [(
     ],
 )];
 
-/// How much of a trace was held against the adapter.
+/// Amounts of a trace that were compared and played.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
-    /// Reads whose answers were the same.
+    /// Reads with the recorded answer.
     pub compared: usize,
-    /// Reads that were made and not compared.
+    /// Reads that were played but not compared.
     pub traffic: usize,
-    /// Writes that were made.
+    /// Writes that were played.
     pub written: usize,
-    /// Writes that were not.
+    /// Writes that were not played.
     pub not_played: usize,
 }
 
-/// A read that was answered otherwise than it was recorded.
+/// A read with another answer than the recorded one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// The trace's line.
     pub line: usize,
-    /// The phase that it is in.
+    /// Its phase.
     pub phase: String,
-    /// The read as it was recorded.
+    /// The recorded read.
     pub recorded: Access,
-    /// What its register is called.
+    /// The register's name.
     pub register: Option<RegisterName>,
     /// The value now.
     pub answered: u64,
@@ -80,7 +80,7 @@ fn listed(list: &[(&str, &[&str])], adapter: &str, register: Option<RegisterName
     register.is_some_and(|register| words.contains(&register.word))
 }
 
-/// Plays a trace. Its first difference, or how much was compared.
+/// Plays a trace. Returns its first difference, or the amounts compared.
 ///
 /// # Panics
 /// If no adapter has the name that the trace gives.
@@ -98,7 +98,7 @@ pub fn replay(trace: &Trace) -> Result<Coverage, Box<Difference>> {
                 player.phase = phase;
                 player.traffic |= phase == FIRST_TRAFFIC;
             }
-            // What an adapter raises, and when a VMM lets it through, is traffic's; rings are memory.
+            // Interrupts, and the VMM's delivery of them, depend on traffic. Rings are memory.
             Event::Interrupt(_) | Event::Line(_) | Event::Irqs { .. } | Event::Kick(_) => {}
             Event::Connect | Event::Disconnect | Event::Lost(_) => {}
         }
@@ -155,15 +155,15 @@ impl Player<'_> {
     }
 }
 
-/// vmxnet3 is configured by a structure in memory, which a trace does not have: one like Linux's is laid where the
-/// recorded driver had it, when it activates the device (structures: vmxnet3_defs.h, upt1_defs.h).
+/// A structure in memory, which a trace does not have, configures vmxnet3. When the recorded driver activates the device, a
+/// structure like Linux's is written to the recorded address (structures: vmxnet3_defs.h, upt1_defs.h).
 mod vmxnet3 {
     use super::{Access, Entry, Region, Rig};
 
     const CMD: u64 = 0x20;
     const DSAL: u64 = 0x10;
     const ACTIVATE: u64 = 0xcafe_0000;
-    /// Away from where a kernel has its own: rings, then queue descriptors.
+    /// Rings, then queue descriptors, at addresses that no kernel uses for its own.
     const RINGS: u64 = 0x20_0000;
     const QUEUES: u64 = 0x10_0000;
     const QUEUE_BYTES: u64 = 256;
@@ -182,12 +182,12 @@ mod vmxnet3 {
         let shared = u64::from_le_bytes(address);
         let put = |at: u64, bytes: &[u8]| rig.memory.write(at, bytes).expect("the recorded guest's memory");
         put(shared, &0xbabe_fee1u32.to_le_bytes());
-        // Checksums, VLAN, LRO; the queue descriptors; MTU; pieces; a queue each way.
+        // Checksums, VLAN, LRO; the queue descriptors; MTU; pieces; one queue in each direction.
         put(shared + 24, &0xdu64.to_le_bytes());
         put(shared + 40, &QUEUES.to_le_bytes());
         put(shared + 56, &1500u32.to_le_bytes());
         put(shared + 60, &[18, 0, 1, 1]);
-        // Vectors that mask themselves, two of them, the second for events.
+        // Vectors that mask themselves; two vectors, the second for events.
         put(shared + 80, &[1, 2, 1]);
         let queue = |at: u64, places: &[(u64, u64)], sizes: &[u32]| {
             places.iter().for_each(|(offset, place)| put(at + offset, &place.to_le_bytes()));

@@ -11,25 +11,25 @@ use nicety_switch::Limits;
 
 use crate::wire::{Far, Wire};
 
-/// Turns that a settled world may take at most; more means that somebody never stops.
+/// Most turns until all ports are idle. More mean an endless loop.
 const TURNS: usize = 100_000;
 
 /// Bytes of a port's receive buffer.
 const BUFFER: u32 = 1 << 20;
 
-/// Addresses that the switch remembers. Few: a table of the usual size takes longer to make than most trials take.
+/// Capacity of the switch's address table. A table of the usual size would take longer to create than most trials run.
 const ADDRESSES: usize = 1 << 10;
 
-/// What a port asked of its owner.
+/// A port's requests to its owner.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked {
-    /// Messages that were raised and not looked at.
+    /// Messages that were raised and not yet taken.
     pub messages: Set,
-    /// How many messages were raised.
+    /// Number of messages raised.
     pub raised: u64,
     /// The INTx line.
     pub line: bool,
-    /// How often it went up.
+    /// Number of rises of the line.
     pub edges: u64,
     /// The next wake-up.
     pub wake: Option<Time>,
@@ -37,12 +37,12 @@ pub struct Asked {
     pub scheduled: bool,
 }
 
-/// Remembers what a port asks for.
+/// Records a port's requests.
 #[derive(Clone, Debug, Default)]
 pub struct Memo(Arc<Mutex<Asked>>);
 
 impl Memo {
-    /// What was asked.
+    /// The recorded requests.
     pub fn asked(&self) -> MutexGuard<'_, Asked> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -81,7 +81,7 @@ pub struct Rig {
     pub uplink: Arc<Port>,
     /// The far end of the wire.
     pub far: Far,
-    /// What the adapter's port asked for.
+    /// The recorded requests of the adapter's port.
     pub memo: Memo,
     /// The guest's memory, at bus address 0.
     pub memory: Arc<Map>,
@@ -95,7 +95,7 @@ pub struct Rig {
 /// The address of the adapter under trial.
 pub const MAC: Mac = Mac([0x52, 0x54, 0, 0x12, 0x34, 0x56]);
 
-/// Makes an adapter as new. The registry's own adapters can all be made with just an address.
+/// Creates a new adapter. The registry's own adapters need only an address.
 pub fn adapter(entry: &Entry) -> Box<dyn Adapter> {
     (entry.create)(&Settings::new(MAC)).unwrap_or_else(|error| panic!("{}: {error}", entry.about.name))
 }
@@ -106,12 +106,12 @@ impl Rig {
         Self::around(entry, Arc::new(Map::private(memory_bytes).expect("private memory")), whole)
     }
 
-    /// The same with a receive buffer of this many bytes.
+    /// The same, with a receive buffer of this many bytes.
     pub fn with_buffer(entry: &Entry, memory_bytes: usize, whole: bool, buffer: u32) -> Self {
         Self::build(entry, Arc::new(Map::private(memory_bytes).expect("private memory")), whole, buffer)
     }
 
-    /// The same for a guest that is there already: with the memory that it has.
+    /// The same for an existing guest, with its memory.
     pub fn around(entry: &Entry, memory: Arc<Map>, whole: bool) -> Self {
         Self::build(entry, memory, whole, BUFFER)
     }
@@ -131,7 +131,7 @@ impl Rig {
         Self { plane, port, uplink, far, memo, memory, now: Time::ZERO, entered: [0; 2], turn: Turn::new() }
     }
 
-    /// One turn of the adapter's port, and one of the wire's. True if either has more to do.
+    /// Runs one turn of the adapter's port, and one of the wire's. True if either has more work.
     pub fn step(&mut self) -> bool {
         self.memo.asked().scheduled = false;
         let mut more = false;
@@ -148,7 +148,7 @@ impl Rig {
         more || self.memo.asked().scheduled
     }
 
-    /// Turns until no port has anything to do at this time.
+    /// Runs turns until no port has work at this time.
     pub fn settle(&mut self) {
         self.uplink.ready();
         let mut turns = 0;
@@ -158,7 +158,7 @@ impl Rig {
         }
     }
 
-    /// Lets time pass; ports get the wake-ups that they asked for.
+    /// Advances time; ports get the wake-ups that they requested.
     pub fn pass(&mut self, ns: u64) {
         let end = self.now.after_ns(ns);
         loop {

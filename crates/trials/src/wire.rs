@@ -1,4 +1,4 @@
-//! The world beyond the switch, in memory: an uplink of two queues.
+//! The network beyond the switch, in memory: an uplink with two queues.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -9,16 +9,16 @@ use nicety_adapter::{
 };
 use nicety_memory::{Map, Rights, Span};
 
-/// Bytes of the ring that frames are sent from, and of the place where they arrive.
+/// Bytes of the ring of outgoing frames, and of the slot for incoming ones.
 const RING: u64 = 1 << 20;
 const SLOT: u64 = 128 << 10;
 
-/// What is on the wire.
+/// The frames on the wire.
 #[derive(Debug, Default)]
 pub struct Ends {
-    /// Frames towards the switch, with what is left to do about them.
+    /// Frames to the switch, with their offload requests.
     pub outgoing: VecDeque<(Vec<u8>, Offload)>,
-    /// Frames that came out of the switch.
+    /// Frames from the switch.
     pub incoming: VecDeque<(Vec<u8>, Offload)>,
 }
 

@@ -1,5 +1,5 @@
-//! An hour of a simulated day, or some minutes of it if not everything is tried, lived twice side by side: the same inputs give the same outputs and the same state, byte for byte. The
-//! second life is saved again and again, which changes nothing.
+//! An hour of simulated time, or some minutes of it by default, run twice side by side: the same inputs give the same outputs and
+//! the same state, byte for byte. The second run is saved again and again, which changes nothing.
 
 use nicety_adapter::{Offload, Time};
 use nicety_adapters::{Entry, REGISTRY};
@@ -12,25 +12,25 @@ use nicety_trials::rig::{MAC, Rig};
 
 const PEER: Mac = Mac([2, 0, 0, 0, 0, 9]);
 const SECOND_NS: u64 = 1_000_000_000;
-/// A few frames at 10 Mbit/s.
+/// Time of a few frames at 10 Mbit/s.
 const SHORTLY_NS: u64 = 2_000_000;
-/// When the hour begins: late in the day.
+/// The beginning of the hour: late in the day.
 const BEGIN: Time = Time(20 * 3600 * SECOND_NS);
-/// Minutes between two looks at the whole of the guest's memory.
+/// Minutes between two comparisons of the guest's whole memory.
 const LOOK: u64 = 5;
 
-/// How many minutes are lived.
+/// Number of minutes to simulate.
 fn minutes() -> u64 {
     if is_full() { 60 } else { 10 }
 }
 
-/// A guest's life: what it does is chosen by a seed, what comes of it is noted.
+/// A guest's run: a seed chooses its actions, and the results are recorded.
 struct Life {
     rig: Rig,
     guest: Guest,
     random: Random,
     saving: bool,
-    /// Frames, interrupts and wishes, in order, with their times.
+    /// Frames, interrupts and requests, in order, with their times.
     log: Vec<u8>,
     frames: [u64; 2],
 }
@@ -68,7 +68,7 @@ impl Life {
                 for _ in 0..count {
                     let frame = self.frame(PEER, MAC);
                     if !self.guest.queue(&frame, &Offload::default()).unwrap() {
-                        // A device with a slot or two: what is queued goes first.
+                        // Some devices have only one or two slots: queued packets go first.
                         self.guest.flush().unwrap();
                         self.pass(SHORTLY_NS);
                         self.guest.queue(&frame, &Offload::default()).unwrap();
@@ -78,7 +78,7 @@ impl Life {
             }
             let soon = self.random.below(2_000_000);
             self.pass(soon);
-            // In the middle of things: timers run, frames wait.
+            // In the middle of work: timers run, frames wait.
             self.save();
         }
         self.pass(u64::try_from(end.since(self.rig.now).as_nanos()).unwrap());
@@ -108,7 +108,7 @@ impl Life {
         }
     }
 
-    /// What the adapter asked for, and what came out of the wire.
+    /// The adapter's requests, and the frames that arrived at the wire's far end.
     fn note(&mut self) {
         let asked = *self.rig.memo.asked();
         self.log.extend(format!("{:?} {asked:?}", self.rig.now).into_bytes());

@@ -1,5 +1,6 @@
-//! Rings as long as can be, and chains that fill them or are as long as is allowed: of good buffers, of a byte each, with a wrong one
-//! at their end. The work of every turn is bounded, what is dropped costs its port something, and no frame is lost uncounted.
+//! Rings of the maximum length, and chains that fill them or have the maximum length: of good buffers, of one byte each, or with a
+//! wrong one at their end. The work of every turn is bounded, a dropped packet costs its port a minimum, and no frame is lost
+//! uncounted.
 
 use nicety_adapter::{Offload, RingPlace};
 use nicety_adapters::find;
@@ -9,22 +10,22 @@ use nicety_trials::hostile::{WORK, ledger};
 use nicety_trials::rig::Rig;
 
 const MEMORY: usize = 4 << 20;
-/// The longest ring (virtio 1.2, section 2.7; the 8254x's lengths are of 20 bits, its descriptors of 16 bytes), and where it lies.
+/// The longest ring (virtio 1.2, section 2.7; the 8254x's lengths have 20 bits, its descriptors 16 bytes), and its address.
 const SIZE: u16 = 32768;
 const TABLE: u64 = 0x10_0000;
 const PLACE: RingPlace = RingPlace { size: SIZE, descriptors: TABLE, driver: 0x20_0000, device: 0x22_0000 };
-/// The bytes that descriptors name.
+/// Address of the buffers in descriptors.
 const BUFFERS: u64 = 0x30_0000;
 const WRITE: u16 = 2;
 /// virtio 1.2: VIRTIO_F_VERSION_1 and VIRTIO_NET_F_MRG_RXBUF.
 const PLAIN: u128 = 1 << 32;
 const MERGING: u128 = PLAIN | 1 << 15;
-/// The least that a packet costs its port which goes nowhere, in bytes: about a short frame.
+/// Least cost of a dropped packet to its port, in bytes: about a short frame.
 const DROP_COST: u64 = 256;
 /// Steps of each trial.
 const STEPS: u64 = 30;
 
-/// Descriptors that are chained `chain` at a time, each of so many bytes; the last of a chain has these flags more.
+/// Writes descriptors in chains of `chain`, each of `len` bytes; the last of a chain has the flags `last` in addition.
 fn fill(rig: &Rig, chain: u16, len: u32, flags: u16, last: u16) {
     let mut table = Vec::new();
     for index in 0..SIZE {
@@ -40,7 +41,7 @@ fn fill(rig: &Rig, chain: u16, len: u32, flags: u16, last: u16) {
     rig.memory.write(PLACE.driver + 4, &heads).unwrap();
 }
 
-/// A driver of virtio-net whose first receive ring (0) or transmit ring (1) is the long one.
+/// A virtio-net driver with the long ring as its first receive ring (0) or transmit ring (1).
 fn guest(ring: u16, features: u128) -> Rig {
     let rig = Rig::new(find("virtio-net").unwrap(), MEMORY, false);
     rig.port.with_rings(rig.now, |face, cx| {
@@ -50,7 +51,7 @@ fn guest(ring: u16, features: u128) -> Rig {
     rig
 }
 
-/// Entries that the driver has added: as many as the ring holds, whatever came back.
+/// Makes a whole ring of entries available, whether or not earlier ones returned.
 fn add(rig: &Rig, ring: u16) {
     let mut used = [0; 2];
     rig.memory.read(PLACE.device + 2, &mut used).unwrap();
@@ -59,7 +60,8 @@ fn add(rig: &Rig, ring: u16) {
     rig.port.with_rings(rig.now, |face, cx| face.kick(ring, cx));
 }
 
-/// One turn of either port, its work bounded and paid for, its frames accounted for. What it cost the adapter's port.
+/// Runs one turn of either port. Checks that its work is bounded and paid for, and its frames are counted. Returns the cost to the
+/// adapter's port.
 fn step(rig: &mut Rig, what: &str) -> u64 {
     let (mut turn, mut costs) = (Turn::new(), [0; 2]);
     for port in [rig.port.clone(), rig.uplink.clone()] {
@@ -105,11 +107,11 @@ fn long_chains_to_send_are_walked_a_few_in_each_turn() {
             let state = rig.port.state();
             let passed = state.counters.transmitted().packets + state.counters.transmit_drops.iter().sum::<u64>();
             match chain {
-                // Longer buffers are too many pieces, or too long, before the chain is.
+                // With longer buffers, the packet has too many pieces or bytes before the chain is too long.
                 1025.. if len == 1 => {
                     assert_eq!((passed, state.stalls.len()), (0, 1), "{what}");
                 }
-                // Three of them are walked in a turn, and go nowhere.
+                // Three of them are walked in a turn, and dropped.
                 1000 if (len, last) == (1, WRITE) => {
                     assert_eq!(passed, 3 * STEPS, "{what}");
                     assert!(cost > STEPS * 3000 * 16, "{what}: {cost} bytes charged");
@@ -145,8 +147,8 @@ fn long_chains_to_receive_into_are_walked_a_few_in_each_turn() {
     }
 }
 
-/// Legacy and data descriptors without an end of packet, or each with one (8254x manual, sections 3.3.3 and 13.4.33 to 13.4.38; the
-/// 82576 has the same registers as aliases). A ring that is full, and one in which two are missing: the rest may still come.
+/// Legacy and data descriptors without an end of packet, or with one in each (8254x manual, sections 3.3.3 and 13.4.33 to 13.4.38;
+/// the 82576 has the same registers as aliases). A full ring, and one with two missing descriptors: the rest may still come.
 #[test]
 fn a_chip_with_a_long_ring_walks_a_part_of_it_in_each_turn() {
     const END: u64 = 1 << 24;

@@ -1,7 +1,6 @@
-//! Rings where none should be: at nothing, at each other, at the device's own registers, at the far end of memory. Each
-//! adapter's memory becomes such under a driver that works, and some families' rings are told to lie there by a driver that
-//! means it; the work of every step is bounded, no frame is lost uncounted, and after a reset the same device serves a driver
-//! that keeps to the rules.
+//! Rings at wrong addresses: at no memory, overlapping each other, at the device's own registers, at the far end of memory. Each
+//! adapter's memory changes so under a working driver; some families' rings are also placed there by a hostile driver. The work of
+//! every step is bounded, no frame is lost uncounted, and after a reset the same device serves a correct driver.
 
 use std::sync::Arc;
 
@@ -14,15 +13,15 @@ use nicety_trials::random::Random;
 use nicety_trials::rig::{MAC, Rig};
 use nicety_trials::working::{self, MEMORY, Working};
 
-/// Where BAR 0 and BAR 1 are put: outside of RAM, as firmware does.
+/// Addresses of BAR 0 and BAR 1: outside of RAM, as firmware places them.
 const BARS: [u64; 2] = [0xfebc_0000, 0xfebd_0000];
-/// An odd place in RAM, where all rings are to lie at once.
+/// An odd address in RAM, for all rings at once.
 const SAME: u64 = 0x3_0000;
-/// Frames that come while they do.
+/// Frames that arrive meanwhile.
 const FRAMES: u64 = 40;
 const PEER: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
-/// What the rings are said to be at, and the addresses of two of them.
+/// Descriptions of the wrong places, and addresses of two rings for each.
 fn places() -> [(&'static str, [u64; 2]); 6] {
     [
         ("nothing", [1 << 40, 1 << 41]),
@@ -38,14 +37,14 @@ fn write32(rig: &Rig, bar: u8, offset: u64, value: u32) {
     rig.port.write(bar, offset, &value.to_le_bytes(), rig.now);
 }
 
-/// Families whose rings [`misplace`] knows, by their drivers.
+/// Families whose rings [`misplace`] can place, by their drivers.
 const TOLD: [&str; 3] = ["e1000", "vmxnet3", "virtio-net"];
 
-/// Tells the device that its transmit and its receive ring lie there, full of work.
+/// Places the device's transmit and receive ring at these addresses, full of work.
 fn misplace(adapter: &str, rig: &Rig, [transmit, receive]: [u64; 2]) {
     match driver(adapter).name {
         "e1000" => {
-            // RCTL and TCTL as Linux has them; base, length, head and tail (8254x manual, sections 13.4.22 to 13.4.38).
+            // RCTL and TCTL as Linux sets them; base, length, head and tail (8254x manual, sections 13.4.22 to 13.4.38).
             for (ring, base, control, on) in
                 [(0x2800, receive, 0x100, 0x0400_8002), (0x3800, transmit, 0x400, 0x0103_f0fa)]
             {
@@ -56,8 +55,8 @@ fn misplace(adapter: &str, rig: &Rig, [transmit, receive]: [u64; 2]) {
             }
         }
         "vmxnet3" => {
-            // The queue descriptors that the working driver has laid at 0x2000 (crates/trials/src/working/vmxnet3.rs):
-            // rings, completion rings, data ring; then quiesce, and activate anew.
+            // The queue descriptors of the working driver at 0x2000 (crates/trials/src/working/vmxnet3.rs): rings, completion
+            // rings, data ring. Then quiesce, and activate again.
             for (queue, bases) in [(0x2000, [transmit, receive]), (0x2100, [receive, transmit])] {
                 for (offset, base) in [(16, bases[0]), (24, bases[0]), (32, bases[1]), (48, bases[0])] {
                     // In bounds.
@@ -76,7 +75,7 @@ fn misplace(adapter: &str, rig: &Rig, [transmit, receive]: [u64; 2]) {
                 for (ring, at, other) in [(0, receive, transmit), (1, transmit, receive)] {
                     face.stop(ring, cx);
                     let place = RingPlace { size: 256, descriptors: at, driver: other, device: at };
-                    // Refused or not: it must be harmless.
+                    // The device may refuse or accept it: both must be harmless.
                     let _ = face.place(ring, place) && face.start(ring, 0, cx);
                     face.enable(ring, true, cx);
                     face.kick(ring, cx);
@@ -93,7 +92,7 @@ fn bring_up(entry: &'static Entry, rig: &mut Rig) -> Box<dyn Working> {
     working.unwrap_or_else(|| panic!("{} comes up", entry.about.name))
 }
 
-/// One that chooses features with which a plain frame of 300 bytes passes both ways.
+/// A seed whose features let a plain frame of 300 bytes pass in both directions.
 fn seed(entry: &'static Entry) -> u64 {
     let passes = |seed: &u64| {
         let mut rig = Rig::new(entry, MEMORY, false);
@@ -104,7 +103,7 @@ fn seed(entry: &'static Entry) -> u64 {
     (0..100).find(passes).unwrap_or_else(|| panic!("{} comes up", entry.about.name))
 }
 
-/// Whether a frame passes each way.
+/// Whether a frame passes in each direction.
 fn both_ways(mut rig: Rig, mut driver: Box<dyn Working>) -> bool {
     rig.far.ends().incoming.clear();
     let before = rig.port.state().counters.taken().packets;
@@ -120,7 +119,7 @@ fn frame(to: [u8; 6], from: [u8; 6]) -> Vec<u8> {
     bytes
 }
 
-/// One step, its work bounded and its frames accounted for.
+/// Runs one step. Checks that its work is bounded and its frames are counted.
 fn step(rig: &mut Rig, what: &str, act: impl FnOnce(&mut Rig)) {
     count::take();
     act(rig);
@@ -129,7 +128,7 @@ fn step(rig: &mut Rig, what: &str, act: impl FnOnce(&mut Rig)) {
     assert_eq!(ledger::imbalance(rig), None, "{what}");
 }
 
-/// A guest's memory, in which the driver has its ring there, and what becomes of it.
+/// A guest's memory with the driver's ring at `ring`, and the memories that replace it.
 fn memories(ring: u64) -> (Arc<Map>, [(&'static str, Arc<Map>); 3]) {
     let (file, files) = (shared_file("guest", MEMORY as u64).unwrap(), Files::new(4));
     let piece = |offset, len| files.piece(file.try_clone().unwrap(), offset, len, true).unwrap();
@@ -163,12 +162,12 @@ fn memory_that_goes_under_a_driver_or_is_one_page_again_and_again_harms_nobody_a
             let what = format!("{name}, whose memory {what}");
             let mut rig = Rig::around(entry, Arc::clone(&whole), false);
             let mut driver = bring_up(entry, &mut rig);
-            let as_it_was = contents(&whole);
+            let original = contents(&whole);
             rig.far.ends().outgoing.push_back((frame(MAC.0, PEER), Offload::default()));
             rig.pass(1_000_000);
             driver.attend(&mut rig);
-            // A device that keeps frames itself needs none of the guest's memory.
-            let reaches_memory = contents(&whole) != as_it_was;
+            // A device that stores frames itself needs no guest memory.
+            let reaches_memory = contents(&whole) != original;
             let before = rig.port.state().counters.taken().packets;
             step(&mut rig, &what, |rig| _ = rig.port.set_memory(Arc::clone(&memory), rig.now));
             for _ in 0..FRAMES {
@@ -203,7 +202,7 @@ fn rings_at_nothing_at_each_other_or_at_registers_harm_nobody_and_a_reset_mends_
                 rig.port.config_write(0x10 + 4 * number, &(bar as u32).to_le_bytes(), rig.now);
             }
             bring_up(entry, &mut rig);
-            // Descriptors that own themselves, and point at their ring.
+            // Descriptors that the device owns, and that point at their own ring.
             for slot in 0..512 {
                 let descriptor = [SAME + slot * 16, 0x8300_0040_8100_0040 ^ slot << 33];
                 rig.memory.write(SAME + slot * 16, &descriptor.map(u64::to_le_bytes).concat()).unwrap();
@@ -217,7 +216,7 @@ fn rings_at_nothing_at_each_other_or_at_registers_harm_nobody_and_a_reset_mends_
             }
             let counters = rig.port.state().counters;
             if !what.contains("each other") {
-                // Outside of memory nothing is found and nothing is left: each of the frames is a drop.
+                // Outside of memory the device reads and writes nothing: each frame is a drop.
                 assert_eq!((counters.transmitted().packets, counters.taken().packets), (0, 0), "{what}");
                 assert_eq!(counters.receive_drops.iter().sum::<u64>(), FRAMES, "{what}");
             }

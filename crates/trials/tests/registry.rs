@@ -64,7 +64,7 @@ fn every_register_in_a_mapped_page_is_looked_at() {
 #[test]
 fn a_hostile_guest_gets_bounded_work_no_panic_and_no_frame_lost_uncounted() {
     for entry in REGISTRY {
-        // Chips of a family have their code in common.
+        // Chips of a family share their code.
         let seeds = if entries().iter().any(|one| one.about.name == entry.about.name) { 8 } else { 2 };
         let mut frames = [0; 2];
         for seed in 0..seeds {
@@ -82,7 +82,7 @@ fn a_hostile_guest_gets_bounded_work_no_panic_and_no_frame_lost_uncounted() {
     }
 }
 
-/// After so many steps, which a longer run made: the driver took more buffers back than it had given.
+/// A longer run reached this state after as many steps: the driver took back more buffers than it had given.
 #[test]
 fn a_driver_of_virtio_net_does_not_read_a_damaged_ring_without_end() {
     let entry = nicety_adapters::find("virtio-net-pci").expect("it is registered");

@@ -1,4 +1,4 @@
-//! A guest of 64 GiB that has used all of its memory: nothing that a device does may take longer because there is so much of it.
+//! A guest of 64 GiB that has used all of its memory: no operation of a device may take longer because of its size.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use nicety_trials::rig::{MAC, Rig};
 use nicety_trials::working;
 
 const GIB: u64 = 1 << 30;
-/// Pages that are looked at one after the other, or 64 at a time, show beside [`WORK`].
+/// Scans of pages, one by one or 64 at a time, would be visible beside [`WORK`].
 const BYTES: u64 = 64 * GIB;
 const FRAMES: usize = 64;
 
@@ -28,7 +28,7 @@ fn broadcast() -> (Vec<u8>, Offload) {
     (frame, Offload::default())
 }
 
-/// Frames come; the most work of a step.
+/// Frames arrive; returns the most work of a step.
 fn bring(rig: &mut Rig) -> u64 {
     rig.far.ends().incoming.clear();
     rig.far.ends().outgoing.extend((0..FRAMES).map(|_| broadcast()));
@@ -75,7 +75,7 @@ fn a_ring_of_no_bytes_at_memorys_first_byte_is_no_work() {
     }
 }
 
-/// virtio 1.2 sets no limit for a buffer but its field's.
+/// virtio 1.2 limits a buffer only by its length field.
 #[test]
 fn a_buffer_of_4_gib_is_no_more_work_than_its_frame() {
     const SIZE: u16 = 256;
@@ -109,7 +109,7 @@ fn a_buffer_of_4_gib_is_no_more_work_than_its_frame() {
     }
 }
 
-/// A ring may lie where no page is, and each of its descriptors is read there.
+/// A ring may be where no page exists, and each of its descriptors is read there.
 #[test]
 fn a_number_in_a_hole_is_read_by_one_look_and_one_read_of_the_file() {
     let mapping = Mapping::of_file(shared_file("hole", GIB).unwrap(), 0, GIB, true).unwrap();

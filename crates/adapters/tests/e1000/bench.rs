@@ -1,4 +1,4 @@
-//! A guest of one adapter: memory, rings and a driver's steps; and a wire that takes and brings frames.
+//! A guest with one adapter: memory, rings and a driver's steps; and a wire that takes and sends frames.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub const RCTL_LINUX: u32 = 0x8002;
 pub const CMD: u32 = 0x0b00_0000;
 pub const RING: u64 = 256;
 
-/// Where things lie in the guest's memory.
+/// Addresses in the guest's memory.
 pub const TX_RING: u64 = 0x1_0000;
 pub const RX_RING: u64 = 0x2_0000;
 pub const TX_DATA: u64 = 0x10_0000;
@@ -51,7 +51,7 @@ pub struct Bench {
     pub accesses: u64,
 }
 
-/// A frame as the wire takes it.
+/// A frame on the wire.
 pub type Wire = Vec<u8>;
 
 impl Bench {
@@ -59,7 +59,7 @@ impl Bench {
         Self::of("e1000")
     }
 
-    /// Of a model.
+    /// A bench with this model.
     pub fn of(model: &str) -> Self {
         let nic = (nicety_adapters::find(model).unwrap().create)(&Settings::new(Mac(MAC))).unwrap();
         let map = Arc::new(Map::private(16 << 20).unwrap());
@@ -67,12 +67,12 @@ impl Bench {
         Self { nic, map, out, counters, now: Time(1_000_000), batch: Batch::new(), accesses: 0 }
     }
 
-    /// Probed and opened as Linux does it, with rings of 256.
+    /// Probed and opened as Linux does, with rings of 256.
     pub fn opened() -> Self {
         Self::opened_of("e1000")
     }
 
-    /// Of a model.
+    /// The same with this model.
     pub fn opened_of(model: &str) -> Self {
         let mut this = Self::of(model);
         this.command(0x0107);
@@ -116,7 +116,7 @@ impl Bench {
         });
     }
 
-    /// Through I/O ports, as e1000_reset_hw does it for this chip.
+    /// Resets through I/O ports, as e1000_reset_hw does for this chip.
     pub fn reset(&mut self) {
         self.access(1, 0, &mut 0_u32.to_le_bytes(), true);
         let value = self.r(CTRL) | 0x0400_0000;
@@ -183,7 +183,7 @@ impl Bench {
         self.batch = batch;
     }
 
-    /// Until nothing is left: what a wire without offloads takes.
+    /// Transmits until no packet is left. Returns the frames for a wire without offloads.
     pub fn transmit(&mut self) -> Vec<Wire> {
         let mut out = Vec::new();
         for _ in 0..10_000 {
@@ -198,13 +198,13 @@ impl Bench {
         panic!("a transmit queue that never empties");
     }
 
-    /// Brings frames from another port.
+    /// Delivers frames from another port.
     pub fn bring(&mut self, sender: &Sender, edit: Edit) -> Delivery {
         let picks: Vec<Pick> = (0..sender.batch.len()).map(|i| Pick { edit, ..Pick::whole(i as u16) }).collect();
         self.offer(sender, &picks)
     }
 
-    /// Brings some of them.
+    /// Delivers some of them.
     pub fn offer(&mut self, sender: &Sender, picks: &[Pick]) -> Delivery {
         self.call(|nic, cx| nic.deliver(&Frames::new(&sender.batch, picks), cx))
     }
@@ -257,7 +257,7 @@ impl Sender {
     }
 }
 
-/// The packets of a batch as frames of at most 1514 bytes (tags not counted), longer ones as they are.
+/// The packets of a batch, cut into frames of at most 1514 bytes (tags not counted). Longer frames stay as they are.
 pub fn cut(batch: &Batch) -> Vec<Wire> {
     let target = Map::private(1 << 20).unwrap();
     let mut spans: Vec<Span> = Vec::new();
@@ -286,7 +286,7 @@ pub fn cut(batch: &Batch) -> Vec<Wire> {
     out
 }
 
-/// The sum of RFC 1071, section 4.1.
+/// The checksum of RFC 1071, section 4.1.
 pub fn rfc1071(bytes: &[u8]) -> u16 {
     let mut sum: u32 = bytes.chunks(2).map(|c| u32::from(c[0]) << 8 | c.get(1).map_or(0, |b| u32::from(*b))).sum();
     while sum >> 16 != 0 {
@@ -295,7 +295,7 @@ pub fn rfc1071(bytes: &[u8]) -> u16 {
     sum as u16
 }
 
-/// Ethernet II to this adapter from the peer.
+/// An Ethernet II frame from the peer to this adapter.
 pub fn ethernet(ethertype: u16, payload: &[u8]) -> Vec<u8> {
     let mut frame = Vec::from(MAC);
     frame.extend(PEER);
@@ -304,7 +304,7 @@ pub fn ethernet(ethertype: u16, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// IPv4 header (checksum made) around a payload.
+/// An IPv4 header with checksum around a payload.
 pub fn ipv4(protocol: u8, payload: &[u8]) -> Vec<u8> {
     let mut packet = vec![0x45, 0, 0, 0, 0x12, 0x34, 0x40, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
     let total = (20 + payload.len()) as u16;
@@ -315,7 +315,7 @@ pub fn ipv4(protocol: u8, payload: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// IPv6 header around a payload.
+/// An IPv6 header around a payload.
 pub fn ipv6(next: u8, payload: &[u8]) -> Vec<u8> {
     let mut packet = vec![0x60, 0, 0, 0];
     packet.extend((payload.len() as u16).to_be_bytes());
@@ -327,7 +327,7 @@ pub fn ipv6(next: u8, payload: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// A TCP header without a checksum, PSH and ACK set, around a payload.
+/// A TCP header without a checksum, with PSH and ACK, around a payload.
 pub fn tcp(payload: &[u8]) -> Vec<u8> {
     let mut segment = vec![3, 232, 7, 208, 0, 0, 0, 100, 0, 0, 0, 9, 0x50, 0x18, 1, 0, 0, 0, 0, 0];
     segment.extend(payload);
@@ -342,7 +342,7 @@ pub fn pseudo(ip: &[u8], protocol: u8, len: u32) -> u16 {
     rfc1071(&bytes)
 }
 
-/// Whether IP header and transport checksums of a frame hold; its transport payload.
+/// Checks a frame's IP header and transport checksums. Returns the transport payload.
 pub fn judged(frame: &[u8], protocol: u8, header: usize) -> Vec<u8> {
     let ip = &frame[14..];
     let (ip_len, total) = if ip[0] >> 4 == 4 {

@@ -1,4 +1,4 @@
-//! Frames out and in: rings, sizes, filters, refusals, resets.
+//! Frames in both directions: rings, sizes, filters, refusals, resets.
 
 use nicety_adapter::{Checksum, Edit, Offload, Pick, Reason, Reset, Segment, SegmentKind};
 use nicety_frame::{Tag, Tci};
@@ -210,7 +210,7 @@ fn vlan_tags_are_filtered_stripped_and_inserted() {
     assert_eq!(b.transmit(), [tagged]);
 }
 
-/// The chip calls a tag what VET says (manual, 13.4.12): an 802.1ad tag is none, so that it is neither stripped nor filtered.
+/// The chip recognizes a tag by the type in VET (manual, 13.4.12): it neither strips nor filters an 802.1ad tag.
 #[test]
 fn a_tag_of_another_type_than_vets_arrives_as_it_left() {
     let mut b = Bench::opened();
@@ -222,7 +222,7 @@ fn a_tag_of_another_type_than_vets_arrives_as_it_left() {
     b.bring_one(&service);
     assert_eq!((b.received(0).1 & 8, b.get(RX_DATA, len)), (0, service.clone()));
     assert_eq!(drops(&b, Reason::Filtered).1, 0, "the driver filters 802.1Q alone");
-    // A driver that asks for 802.1ad has that stripped and inserted, and no other.
+    // A driver that sets VET to 802.1ad gets this tag stripped and inserted, and no other.
     b.w(0x38, 0x88a8);
     b.w(0x5600, 1 << 5);
     b.bring_one(&service);

@@ -1,4 +1,4 @@
-//! A guest that writes anything anywhere: every call ends, nothing panics, every fetched frame is accounted for.
+//! A guest that makes random writes: every call ends, nothing panics, every fetched frame is counted.
 
 use nicety_adapter::{Budget, Edit, Event, Offload, Queue, Reset, Set};
 
@@ -21,7 +21,7 @@ impl Dice {
     }
 }
 
-/// Registers that matter, more often than the others.
+/// Registers with effects, which the test uses more often than the others.
 const HOT: [u64; 22] = [
     0x0, 0x10, 0x20, 0xc0, 0xc4, 0xc8, 0xd0, 0x100, 0x400, 0x2800, 0x2804, 0x2808, 0x2810, 0x2818, 0x2820, 0x3800,
     0x3804, 0x3808, 0x3810, 0x3818, 0x5000, 0x5404,
@@ -101,7 +101,7 @@ fn storm(seed: u64) {
     assert_eq!(other.nic.save(), saved);
 }
 
-/// Every packet of the batch can be delivered to somebody, or has a reason why not.
+/// Every packet of the batch can be delivered, or has a drop reason.
 fn cut_all(b: &Bench) {
     use nicety_adapter::{Frames, Pick, Scratch, Unfolded, Wants};
     let mut scratch = Scratch::new();
@@ -152,14 +152,14 @@ fn rings_of_nothing_but_contexts_or_of_one_endless_packet_end() {
 #[test]
 fn a_ring_that_cannot_be_walked_says_so_until_it_can() {
     let mut b = Bench::opened();
-    let said = |b: &Bench| [0, 1].map(|ring| b.nic.stall(ring).map(|stall| (stall.queue, stall.why)));
+    let stalled_rings = |b: &Bench| [0, 1].map(|ring| b.nic.stall(ring).map(|stall| (stall.queue, stall.why)));
     let nowhere = |queue| Some((queue, "the ring lies where no memory is"));
-    // TDBAH, RDBAH: 4 GiB further than its memory.
+    // TDBAH, RDBAH: 4 GiB beyond its memory.
     for (register, number, stalls) in
         [(0x3804, 1, [None, nowhere(Queue::Transmit(0))]), (0x2804, 0, [nowhere(Queue::Receive(0)), None])]
     {
         b.w(register, 1);
-        for told in [true, false] {
+        for announced in [true, false] {
             b.out.stalled = Set::default();
             b.descriptor(0, TX_DATA, CMD | 60, 0);
             let tail = b.r(TDH) + 1;
@@ -167,17 +167,17 @@ fn a_ring_that_cannot_be_walked_says_so_until_it_can() {
             b.fetch();
             b.complete();
             b.bring_one(&ethernet(0x88b5, &[0; 100]));
-            assert_eq!((said(&b), b.out.stalled.contains(number)), (stalls, told));
+            assert_eq!((stalled_rings(&b), b.out.stalled.contains(number)), (stalls, announced));
         }
         b.w(register, 0);
         b.fetch();
         b.complete();
         b.bring_one(&ethernet(0x88b5, &[0; 100]));
-        assert_eq!(said(&b), [None; 2], "it can be walked");
+        assert_eq!(stalled_rings(&b), [None; 2], "it can be walked");
     }
     b.w(TDT, 256);
     b.fetch();
-    assert_eq!(said(&b)[1], Some((Queue::Transmit(0), "its head or tail lies beyond its end")));
+    assert_eq!(stalled_rings(&b)[1], Some((Queue::Transmit(0), "its head or tail lies beyond its end")));
     b.reset();
-    assert_eq!(said(&b), [None; 2], "a chip that was reset");
+    assert_eq!(stalled_rings(&b), [None; 2], "a chip that was reset");
 }

@@ -1,4 +1,4 @@
-//! Causes, mask, throttle, receive delay; and how few messages a batch costs.
+//! Causes, mask, throttle, receive delay; and the number of messages per batch.
 
 use nicety_adapter::Time;
 
@@ -135,7 +135,7 @@ fn few_buffers_are_told_once_when_half_of_them_are_used() {
     assert_eq!(causes, [0x80, 0x80, 0x90, 0x80, 0x80, 0x80]);
 }
 
-/// One frame as Linux posts it: EOP, IFCS, RS and IDE (e1000_tx_queue in e1000_main.c, with its default TxIntDelay).
+/// Sends a frame as Linux posts it: EOP, IFCS, RS and IDE (e1000_tx_queue in e1000_main.c, with its default TxIntDelay).
 fn send_delayed(b: &mut Bench, index: u64) {
     let frame = ethernet(0x0800, &ipv4(6, &tcp(b"request")));
     b.put(0x8_0000, &frame);
@@ -153,7 +153,7 @@ fn a_request_and_its_answer_cost_one_interrupt_once_the_answers_rhythm_is_known(
     for index in 0..40 {
         let before = b.counters.interrupts;
         send_delayed(&mut b, index);
-        // The answer comes 600 µs later; whatever the adapter wants to be woken for before comes first.
+        // The answer comes after 600 µs; earlier wake-ups of the adapter come first.
         let answer = b.now.after_ns(600_000);
         while let Some(at) = b.out.wake.take().filter(|at| *at < answer) {
             b.now = at;

@@ -1,4 +1,4 @@
-//! The 82540EM and its kin as their drivers meet it: offsets and bits are those of Linux's e1000_hw.h, sequences those of its
+//! The 82540EM and its family under their drivers: offsets and bits are those of Linux's e1000_hw.h, sequences those of its
 //! e1000_main.c, e1000_hw.c and e1000_ethtool.c.
 
 mod bench;

@@ -1,5 +1,5 @@
-//! The chips beside the 82540EM: what a driver sees of their differences, and whose state is whose. Numbers are those of
-//! Linux's e1000_hw.h.
+//! The other chips of the 82540EM's family: the differences that a driver sees, and the ownership of saved states. Numbers are
+//! those of Linux's e1000_hw.h.
 
 use nicety_adapter::RestoreError;
 use nicety_adapters::intel::e1000::models::{I82540EM, I82544GC, I82545EM};
@@ -48,7 +48,8 @@ fn frames_go_both_ways_through_each_chip() {
     }
 }
 
-/// What the manual marks "not applicable to the 82544GC/EI" is reserved there: it reads as zero, keeps nothing, does nothing.
+/// Registers that the manual marks "not applicable to the 82544GC/EI" are reserved there: they read as zero, and writes have no
+/// effect.
 #[test]
 fn an_82544_has_no_throttle_no_absolute_delay_and_nobody_to_ask_for_its_eeprom() {
     let mut b = Bench::opened_of("e1000-82544gc");

@@ -1,4 +1,4 @@
-//! Checksums and segmentation, out and in, with descriptors as e1000_tso and e1000_tx_csum write them.
+//! Checksums and segmentation in both directions, with descriptors as e1000_tso and e1000_tx_csum write them.
 
 use nicety_adapter::{Checksum, Edit, Offload, Reason, Segment, SegmentKind};
 
@@ -56,7 +56,7 @@ fn an_ip_header_checksum_and_a_legacy_checksum_are_made_on_request() {
     assert_eq!(judged(&b.transmit()[0], 6, 20), payload(100));
 }
 
-/// A super-packet as e1000_tso leaves it: no lengths, no IP checksum, a pseudo-header without length.
+/// A super-packet as e1000_tso prepares it: no lengths, no IP checksum, a pseudo-header sum without length.
 fn segmented(v6: bool, tagged: bool) {
     let mut b = Bench::opened();
     let mut ip = if v6 { ipv6(6, &tcp(&payload(20_000))) } else { ipv4(6, &tcp(&payload(20_000))) };
@@ -175,20 +175,20 @@ fn an_offload_that_makes_no_sense_is_dropped() {
 
 #[test]
 fn a_segmentation_whose_headers_are_said_longer_or_shorter_than_they_are_is_dropped() {
-    // With options too: 12 bytes of timestamps.
+    // With IP options too: 12 bytes of timestamps.
     for (options, headers) in [(0, 54), (12, 66)] {
         let mut segment = tcp(&[vec![1; options], payload(5000)].concat());
         segment[12] += (options as u8 / 4) << 4;
-        for said in [0, 14, 34, 53, 54, 55, 65, 66, 67, 255] {
+        for claimed in [0, 14, 34, 53, 54, 55, 65, 66, 67, 255] {
             let mut b = Bench::opened();
             let frame = ethernet(0x0800, &ipv4(6, &segment));
             b.put(TX_DATA, &frame);
-            context(&b, 0, [14, 24, 33, 0], [34, 50, 0, 0], 0x0700_0000 | 5000, said, 1448);
+            context(&b, 0, [14, 24, 33, 0], [34, 50, 0, 0], 0x0700_0000 | 5000, claimed, 1448);
             b.descriptor(1, TX_DATA, frame.len() as u32 | DATA | 0x0400_0000 | CMD, 3 << 8);
             b.w(TDT, 2);
-            let (sent, dropped) = if said == headers { (4, 0) } else { (0, 1) };
-            assert_eq!(b.transmit().len(), sent, "{said} of {headers}");
-            assert_eq!(b.counters.transmit_drops[Reason::BadOffload as usize], dropped, "{said} of {headers}");
+            let (sent, dropped) = if claimed == headers { (4, 0) } else { (0, 1) };
+            assert_eq!(b.transmit().len(), sent, "{claimed} of {headers}");
+            assert_eq!(b.counters.transmit_drops[Reason::BadOffload as usize], dropped, "{claimed} of {headers}");
             assert_eq!((b.status_of(1), b.r(0x40fc)), (1, dropped as u32), "DD, TSCTFC");
         }
     }
@@ -250,7 +250,7 @@ fn a_packet_that_is_cut_comes_with_headers_that_are_right_whatever_its_own_said(
     ip[36..38].copy_from_slice(&partial.to_be_bytes());
     ip[10] ^= 1;
     let whole = ethernet(0x0800, &ip);
-    // The last makes one frame: new too.
+    // The last case makes one frame, which gets new headers too.
     for (mss, count) in [(1000, 3), (1448, 3), (1460, 3), (3000, 1)] {
         let mut b = Bench::opened();
         b.open_receive(RX_RING, RING as u32, RCTL_LINUX | 0x0203_0020, 4096);
@@ -284,7 +284,7 @@ fn a_long_frame_in_many_buffers_has_its_checksum_judged() {
     assert_eq!((b.received(last).1, b.received(last).2), (0x23, 0));
 }
 
-/// CSS and CSO of a legacy descriptor with IC are the guest's to choose (317453, section 3.3.3).
+/// The guest chooses CSS and CSO of a legacy descriptor with IC freely (317453, section 3.3.3).
 #[test]
 fn a_legacy_checksum_goes_to_the_transport_header_s_field_or_behind_the_headers_or_nowhere() {
     let udp = [&[0, 68, 0, 67, 0, 48, 0, 0][..], &payload(40)].concat();
@@ -300,7 +300,7 @@ fn a_legacy_checksum_goes_to_the_transport_header_s_field_or_behind_the_headers_
     let mut index = 0;
     for (frame, headers, named) in &frames {
         b.put(TX_DATA, frame);
-        // VLE: the tag is put in behind the offsets' back.
+        // VLE: the chip inserts the tag after it has applied the offsets.
         let starts = [0, 6, 12, 13, 14, 20, 23, 26, 33, 34, 38, 42, 54, 55, 62, 66];
         for (css, cso, tagged) in
             starts.iter().flat_map(|css| (0..74).flat_map(move |cso| [(*css, cso, 0), (*css, cso, 1)]))
@@ -345,7 +345,7 @@ fn an_ip_header_checksum_goes_to_the_field_of_an_ipv4_header_whatever_its_end_is
     let mut frame = ethernet(0x0800, &ip);
     frame[24..26].fill(0);
     let v6 = ethernet(0x86dd, &ipv6(6, &tcp(&payload(100))));
-    // FreeBSD's if_em.c (em_transmit_checksum_setup) has IPCSE one byte behind the header.
+    // FreeBSD's if_em.c (em_transmit_checksum_setup) sets IPCSE one byte behind the header.
     let right = [(&frame, [14, 24, 33]), (&frame, [14, 24, 34]), (&frame, [14, 24, 0])];
     let wrong = [
         (&frame, [14, 10, 33]),

@@ -1,4 +1,4 @@
-//! What a driver reads before anything moves: PCI, EEPROM, PHY, addresses, widths.
+//! A driver's reads at probe: PCI, EEPROM, PHY, addresses, access widths.
 
 use nicety_adapter::Face;
 use nicety_adapters::{CreateError, Settings};
@@ -9,7 +9,7 @@ use crate::bench::{Bench, CTRL, ICR, MAC, STATUS};
 const EECD: u64 = 0x10;
 const EERD: u64 = 0x14;
 
-/// One word over the four wires, asked for first as e1000_acquire_eeprom does it.
+/// Reads a word over the four wires, after a request as e1000_acquire_eeprom makes it.
 fn bang(b: &mut Bench, address: u32) -> u16 {
     let eecd = b.r(EECD) | 0x40;
     b.w(EECD, eecd);
@@ -19,7 +19,7 @@ fn bang(b: &mut Bench, address: u32) -> u16 {
     word
 }
 
-/// One word over the four wires, as e1000_do_read_eeprom does it.
+/// Reads a word over the four wires, as e1000_do_read_eeprom does.
 pub fn word(b: &mut Bench, address: u32) -> u16 {
     let set = |b: &mut Bench, value: u32| b.w(EECD, value);
     let mut eecd = b.r(EECD) & !0x5;
@@ -165,7 +165,7 @@ fn a_reset_loads_the_station_address_and_clears_the_rest() {
 
 #[test]
 fn phy_and_mac_are_reset_together_as_ipxe_does_it() {
-    // intel_reset in iPXE's intel.c, for a link that is down: the PHY was powered down by the last driver.
+    // intel_reset in iPXE's intel.c, with the link down: the last driver powered the PHY down.
     let mut b = Bench::opened();
     b.set_phy(0, 0x1940);
     let ctrl = b.r(CTRL);

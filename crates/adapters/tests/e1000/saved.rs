@@ -1,4 +1,4 @@
-//! Saving and restoring, in the middle of everything.
+//! Saving and restoring, in the middle of work.
 
 use nicety_adapter::{Event, RestoreError};
 

@@ -1,4 +1,4 @@
-//! `ethtool -t offline`, as e1000_ethtool.c of Linux 6.1 does it, register by register.
+//! `ethtool -t offline`, as Linux 6.1's e1000_ethtool.c runs it, register by register.
 
 use nicety_adapter::Reason;
 
@@ -58,7 +58,7 @@ fn the_register_test_passes() {
     }
 }
 
-/// e1000_test_intr: what the handler reads while the line is asserted.
+/// e1000_test_intr: the handler's reads while the line is asserted.
 fn handled(b: &mut Bench) -> u32 {
     let mut seen = 0;
     for _ in 0..4 {

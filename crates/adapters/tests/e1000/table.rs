@@ -1,11 +1,11 @@
-//! The register table, held against the offsets of Linux's e1000_hw.h and against the registers themselves.
+//! The register table against the offsets of Linux's e1000_hw.h and against the registers themselves.
 
 use nicety_adapter::bank::Names;
 use nicety_adapters::intel::e1000::registers::{M82540, Row, WINDOW};
 
 use crate::bench::Bench;
 
-/// Names and offsets as Linux 6.1 has them (drivers/net/ethernet/intel/e1000/e1000_hw.h).
+/// Names and offsets of Linux 6.1 (drivers/net/ethernet/intel/e1000/e1000_hw.h).
 #[rustfmt::skip]
 const LINUX: [(&str, u32); 131] = [
     ("CTRL", 0x00000), ("STATUS", 0x00008), ("EECD", 0x00010), ("EERD", 0x00014), ("CTRL_EXT", 0x00018),
@@ -35,11 +35,11 @@ const LINUX: [(&str, u32); 131] = [
     ("FFMT", 0x09000), ("FFVT", 0x09800),
 ];
 
-/// Writing or reading these does more than their masks say.
+/// Registers with more effects than their masks show.
 const ACTIVE: [&str; 13] =
     ["CTRL", "STATUS", "EECD", "EERD", "MDIC", "ICR", "ICS", "IMS", "IMC", "PBA", "TCTL", "TDT", "RDTR"];
 
-/// Every register of the memory window that has a value: its name, its offset, and what it is like.
+/// Every register of the memory window that has a value: its name, its offset, and its row.
 fn registers() -> impl Iterator<Item = (&'static str, u64, &'static Row)> {
     let all = M82540.places().filter(|(region, _, place)| *region == WINDOW && !place.row.port);
     all.map(|(_, offset, place)| (place.name.word(), u64::from(offset), place.row))

@@ -1,6 +1,7 @@
-//! Zephyr's driver (drivers/ethernet/eth_e1000.c), the NIC of its default board: one descriptor each way. It writes RDLEN and TDLEN with 16,
-//! which the datasheet's registers read as 0 (317453, 13.4.28: multiples of 128), RDT once with 1, TDT with 1 for each frame, and waits for RXO. QEMU's
-//! e1000.c, start_xmit and e1000_receive_iov, goes round in a ring of one descriptor so, and says RXO of each frame.
+//! Zephyr's driver (drivers/ethernet/eth_e1000.c), for the NIC of its default board: one descriptor in each direction. It writes 16
+//! to RDLEN and TDLEN, which the datasheet's registers read as 0 (317453, 13.4.28: multiples of 128), writes RDT once with 1, TDT
+//! with 1 for each frame, and waits for RXO. QEMU's e1000.c (start_xmit and e1000_receive_iov) supports such a ring of one
+//! descriptor, and raises RXO for each frame.
 
 use crate::bench::*;
 
@@ -26,7 +27,7 @@ fn opened() -> Bench {
     b
 }
 
-/// e1000_isr and e1000_rx: the frame without its check sequence.
+/// e1000_isr and e1000_rx: returns the frame without its check sequence.
 fn receive(b: &mut Bench) -> Vec<u8> {
     assert_eq!(b.r(ICR) & !0x3, RXO, "Zephyr says of others: Unhandled interrupt");
     let d = b.get(RX + 8, 8);
@@ -75,14 +76,14 @@ fn a_ring_of_one_descriptor_receives_frame_after_frame_and_tells_of_each_by_rxo(
     assert_eq!(b.counters.receive_drops[nicety_adapter::Reason::TooLong as usize], 1);
 }
 
-/// Linux's e1000_configure_rx and others turn the receiver on before its ring has a place or a length.
+/// Linux's e1000_configure_rx and other drivers enable the receiver before its ring has an address or a length.
 #[test]
 fn frames_wait_for_a_receiver_that_is_on_and_has_no_ring_yet() {
     for model in ["e1000", "e1000e", "igb"] {
         let mut b = Bench::of(model);
         b.command(0x0106);
         b.w(CTRL, 0x40);
-        // RXDCTL's enable of the 82576; the others have no such bit.
+        // RXDCTL's enable bit of the 82576; the other chips have none.
         b.w(0x2828, 1 << 25);
         b.w(RCTL, RCTL_LINUX);
         for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! The clock as Linux's ptp.c and netdev.c read it.
+//! The clock, as Linux's ptp.c and netdev.c read it.
 
 use crate::bench::*;
 use crate::guest::{extended, opened, written};
@@ -15,7 +15,7 @@ fn systim_counts_nanoseconds_with_linux_s_increment_and_its_halves_belong_togeth
     assert_eq!(time >> 18, 1_000_000);
 }
 
-/// e1000e_config_hwtstamp: a kind of received frames, and RXMTRL.
+/// e1000e_config_hwtstamp: sets the kind of received frames to stamp, and RXMTRL.
 fn stamping(kind: u32, rxmtrl: u32) -> Bench {
     let mut b = extended();
     b.w(0xb608, 0x01a0_0000);
@@ -23,14 +23,14 @@ fn stamping(kind: u32, rxmtrl: u32) -> Bench {
     b.w(0xb620, 0x10 | kind);
     assert_eq!(b.r(0xb620), 0x10 | kind);
     b.w(0xb634, rxmtrl);
-    // PTP_EV_PORT as big endian has it.
+    // PTP_EV_PORT in big endian.
     b.w(0xb638, 0x3f01);
     b.r(0xb628);
     b.r(0xb61c);
     b
 }
 
-/// A PTP message over Ethernet, or over UDP: its type, and version 1's control byte.
+/// A PTP message over Ethernet, or over UDP, with its type and version 1's control byte.
 fn ptp(level: u32, message: u8, control: u8) -> Vec<u8> {
     let mut body = vec![0; 44];
     (body[0], body[1], body[32]) = (message, 2, control);
@@ -72,7 +72,7 @@ fn a_sent_packet_that_asks_for_it_is_stamped_and_the_next_one_when_that_stamp_wa
 
 #[test]
 fn received_frames_are_stamped_by_kind_and_one_at_a_time() {
-    // TSYNCRXCTL's type, RXMTRL, and which of the frames it means.
+    // TSYNCRXCTL's type, RXMTRL, and the frames that it selects.
     let frames = [ptp(2, 0, 0), ptp(2, 1, 0), ptp(4, 0, 0), ptp(4, 1, 1), ptp(2, 11, 0), ethernet(0x88b5, &[0; 60])];
     for (kind, rxmtrl, wanted) in [
         (0x0, 0x0000_88f7, [true, false, false, false, false, false]),
@@ -87,10 +87,10 @@ fn received_frames_are_stamped_by_kind_and_one_at_a_time() {
             b.now = b.now.after_ns(1_000_000);
             b.bring_one(frame);
             let status = written(&b, RX_RING, index as u64).2;
-            let told = format!("kind {kind:#x}, {rxmtrl:#x}, frame {index}");
-            assert_eq!((status >> 8 & 1 == 1, b.r(0xb620) & 1 == 1), (wanted, wanted), "{told}");
+            let case = format!("kind {kind:#x}, {rxmtrl:#x}, frame {index}");
+            assert_eq!((status >> 8 & 1 == 1, b.r(0xb620) & 1 == 1), (wanted, wanted), "{case}");
             let time = u64::from(b.r(0xb624)) | u64::from(b.r(0xb628)) << 32;
-            assert!(!wanted || time >> 18 == 1_000_000 * (index as u64 + 1), "{told}");
+            assert!(!wanted || time >> 18 == 1_000_000 * (index as u64 + 1), "{case}");
         }
     }
     let mut b = stamping(8, 0);

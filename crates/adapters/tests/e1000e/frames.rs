@@ -1,4 +1,4 @@
-//! What receive descriptors say of frames: legacy, extended, split.
+//! Received frames in descriptors: legacy, extended, split.
 
 use nicety_adapter::{Edit, Offload};
 use nicety_frame::{Tag, Tci};
@@ -83,7 +83,7 @@ fn flxbuf_sizes_buffers_in_kibibytes() {
     assert_eq!((written(&b, RX_RING, 0).3, written(&b, RX_RING, 1).3), (3072, 4000 - 3072));
 }
 
-/// e1000_setup_rctl with two pages: 256 bytes of headers, 4 KiB twice; a descriptor of 32 bytes.
+/// e1000_setup_rctl with two pages: 256 bytes of headers, two buffers of 4 KiB; descriptors of 32 bytes.
 fn split(b: &mut Bench) {
     b.w(RFCTL, 0x8000);
     b.w(0x2170, 0x0004_0402);
@@ -101,7 +101,7 @@ fn split(b: &mut Bench) {
     b.w(RDT, 255 << 1);
 }
 
-/// Length of headers and payload as a split descriptor says them: status, lengths, header status.
+/// A written-back split descriptor: status, lengths of headers and payload, header status.
 fn split_written(b: &Bench, index: u64) -> (u32, [u16; 4], u16) {
     let d = b.get(RX_RING + index * 32, 32);
     let half = |at: usize| u16::from_le_bytes([d[at], d[at + 1]]);
@@ -121,7 +121,7 @@ fn headers_are_split_from_their_payload() {
     assert_eq!(b.get(RX_DATA + 0x1000, 4096), frame[54..54 + 4096]);
     assert_eq!(b.get(RX_DATA + 0x2000, 1904), frame[54 + 4096..]);
     assert_eq!(b.r(RDH), 2);
-    // What has no headers to split lies in the buffers one after the other.
+    // A frame without headers to split fills the buffers in order.
     let plain = ethernet(0x88b5, &payload(586));
     b.bring_one(&plain);
     assert_eq!(split_written(&b, 1), (0x07, [256, 344, 0, 0], 0));
@@ -154,7 +154,7 @@ fn buffers_of_no_bytes_take_nothing() {
     let frame = tcp_frame(100);
     b.bring_one(&frame);
     assert_eq!(b.counters.receive_drops[nicety_adapter::Reason::BadDescriptor as usize], 1);
-    // Headers fit, their payload has nowhere to go.
+    // The headers fit; there is no buffer for their payload.
     b.w(0x2170, 2);
     b.bring_one(&frame);
     assert_eq!(b.r(RDH), 0);

@@ -1,4 +1,4 @@
-//! A guest of an 82574: the bench, and what it does otherwise.
+//! A guest of an 82574: the bench, with this chip's differences.
 
 use nicety_adapter::{Batch, Budget, Face, PortId};
 
@@ -31,7 +31,7 @@ pub fn opened() -> Bench {
     b
 }
 
-/// With extended descriptors.
+/// The same with extended descriptors.
 pub fn extended() -> Bench {
     let mut b = opened();
     b.w(RFCTL, 0x8000);
@@ -46,7 +46,7 @@ pub fn config(b: &mut Bench, offset: u16, data: &[u8]) {
     });
 }
 
-/// e1000_configure_msix: receive on vector 0, transmit on 1, the rest on 2.
+/// e1000_configure_msix: receive on vector 0, transmit on 1, other causes on 2.
 pub fn vectors(b: &mut Bench) {
     config(b, 0xa2, &[0x04, 0x80]);
     b.w(IVAR, 0x800a_0908);
@@ -58,13 +58,13 @@ pub fn vectors(b: &mut Bench) {
     b.out.messages = Default::default();
 }
 
-/// The vectors of messages that went out since the last time.
+/// The vectors of messages sent since the last call.
 pub fn messages(b: &mut Bench) -> Vec<u16> {
     let mut set = std::mem::take(&mut b.out.messages);
     std::iter::from_fn(|| set.pop()).collect()
 }
 
-/// What queue `queue` sends, as frames on a wire.
+/// The packets of queue `queue`, as frames on a wire.
 pub fn transmit_of(b: &mut Bench, queue: u16) -> Vec<Wire> {
     let mut out = Vec::new();
     for _ in 0..1000 {
@@ -81,7 +81,7 @@ pub fn transmit_of(b: &mut Bench, queue: u16) -> Vec<Wire> {
     panic!("a transmit queue that never empties");
 }
 
-/// An extended descriptor as it was written back: information, hash, status, length, tag.
+/// A written-back extended descriptor: information, hash, status, length, tag.
 pub fn written(b: &Bench, ring: u64, index: u64) -> (u32, u32, u32, u16, u16) {
     let d = b.get(ring + index * 16, 16);
     let word = |at: usize| u32::from_le_bytes([d[at], d[at + 1], d[at + 2], d[at + 3]]);

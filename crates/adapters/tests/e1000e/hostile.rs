@@ -1,4 +1,4 @@
-//! A guest that writes anything anywhere, and what has broken other models of this chip.
+//! A guest that makes random writes, and faults of other models of this chip.
 
 use nicety_adapter::{Budget, Edit, Event, Offload, Reason, Reset, Set};
 
@@ -22,7 +22,7 @@ impl Dice {
     }
 }
 
-/// Registers that matter, more often than the others.
+/// Registers with effects, which the test uses more often than the others.
 const HOT: [u64; 34] = [
     0x0, 0x10, 0x18, 0x20, 0xc0, 0xc4, 0xc8, 0xd0, 0xdc, 0xe0, 0xe4, 0xe8, 0x100, 0x400, 0x102c, 0x2170, 0x2800,
     0x2804, 0x2808, 0x2810, 0x2818, 0x2820, 0x2908, 0x2918, 0x3800, 0x3808, 0x3810, 0x3818, 0x3918, 0x5000, 0x5008,
@@ -109,13 +109,13 @@ fn eight_thousand_random_steps_end_in_order_whatever_the_seed() {
     }
 }
 
-/// QEMU's e1000e walked a ring of null descriptors for ever.
+/// QEMU's e1000e walked a ring of null descriptors without end.
 #[test]
 fn cve_2020_28916_receive_descriptors_of_null_addresses_and_any_head_end() {
     let mut b = extended();
     b.map.write(RX_RING, &[0; 256 * 16]).unwrap();
     let frame = ethernet(0x88b5, &payload(1000));
-    // Linux's kernel would lie there; here it is the guest's own memory.
+    // On a real host this address holds Linux's kernel; here it is the guest's own memory.
     for _ in 0..300 {
         b.bring_one(&frame);
     }
@@ -136,7 +136,7 @@ fn cve_2020_28916_receive_descriptors_of_null_addresses_and_any_head_end() {
     assert_eq!(b.r(RDH), 0);
 }
 
-/// QEMU's e1000e sent a packet whose completion it wrote into its own TDT, and sent again.
+/// QEMU's e1000e sent a packet whose completion overwrote its own TDT, and so sent again.
 #[test]
 fn cve_2020_15859_a_ring_at_the_device_s_own_registers_is_no_memory() {
     let mut b = opened();
@@ -145,14 +145,14 @@ fn cve_2020_15859_a_ring_at_the_device_s_own_registers_is_no_memory() {
     b.w(TDT, 8);
     assert!(b.transmit().is_empty());
     assert!(b.nic.stall(1).is_some());
-    // A receive buffer there.
+    // A receive buffer at the same registers.
     b.put(RX_RING, &0xfebc_0000_u64.to_le_bytes());
     b.bring_one(&ethernet(0x88b5, &payload(100)));
     assert_eq!(b.counters.receive_drops[Reason::BadAddress as usize], 1);
     assert_eq!(b.r(RDH), 1, "its descriptor is given back with an error");
 }
 
-/// QEMU's e1000e in loopback received in the middle of sending, and freed the packet twice.
+/// QEMU's e1000e in loopback received in the middle of a transmission, and freed the packet twice.
 #[test]
 fn cve_2023_3019_a_loopback_that_rings_for_itself_is_not_re_entered() {
     let mut b = opened();
@@ -162,7 +162,7 @@ fn cve_2023_3019_a_loopback_that_rings_for_itself_is_not_re_entered() {
     for i in 0..256 {
         b.descriptor(i, TX_DATA, CMD | frame.len() as u32, 0);
     }
-    // Received frames land on the transmit ring.
+    // Received frames overwrite the transmit ring.
     for i in 0..256 {
         b.put(RX_RING + i * 16, &(TX_RING + i * 16).to_le_bytes());
     }
@@ -173,7 +173,7 @@ fn cve_2023_3019_a_loopback_that_rings_for_itself_is_not_re_entered() {
     b.w(TCTL, 0);
 }
 
-/// QEMU's e1000e in loopback read beyond a frame that was shorter than its headers.
+/// QEMU's e1000e in loopback read beyond the end of a frame shorter than its headers.
 #[test]
 fn cve_2025_12464_short_frames_in_loopback_are_dropped_or_padded() {
     let mut b = extended();
@@ -192,7 +192,7 @@ fn cve_2025_12464_short_frames_in_loopback_are_dropped_or_padded() {
         let (_, _, status, len, _) = written(&b, RX_RING, index);
         assert_eq!((status & 3, len >= 60), (3, true));
     }
-    // Split into headers that are not there.
+    // Header split of missing headers.
     b.w(0x2170, 0x0004_0402);
     b.w(RCTL, RCTL_LINUX | 0x0400_0458);
     b.w(TDT, 0);

@@ -1,4 +1,4 @@
-//! The 82574L as its drivers meet it: offsets and bits are those of Linux's drivers/net/ethernet/intel/e1000e (regs.h, defines.h, hw.h),
+//! The 82574L under its drivers: offsets and bits are those of Linux's drivers/net/ethernet/intel/e1000e (regs.h, defines.h, hw.h),
 //! sequences those of its 82571.c, netdev.c and ethtool.c. Rings, wire and memory are the e1000 tests' bench.
 
 #[path = "../e1000/bench.rs"]

@@ -1,4 +1,4 @@
-//! What a driver finds: identity, semaphores, NVM, PHY.
+//! A driver's probe: identity, semaphores, NVM, PHY.
 
 use nicety_adapter::Face;
 
@@ -16,7 +16,7 @@ fn config_word(b: &mut Bench, offset: u64) -> u32 {
     })
 }
 
-/// e1000e_read_nvm_eerd: address in bits 15:2, bit 0 starts, bit 1 is done.
+/// e1000e_read_nvm_eerd: address in bits 15:2, bit 0 starts, bit 1 means done.
 fn nvm(b: &mut Bench, word: u32) -> u16 {
     b.w(0x14, word << 2 | 1);
     let answer = b.r(0x14);
@@ -37,9 +37,9 @@ fn it_is_an_82574l_with_five_msi_x_vectors() {
             Face::Pci(face) => face.config_write(0x10 + 4 * bar, &[0xff; 4], cx),
             Face::Rings(_) => unreachable!("a PCI function"),
         });
-        let told = config_word(&mut b, 0x10 + 4 * u64::from(bar));
-        assert_eq!((!(told & !0xf) + 1) & if io { 0xff } else { !0 }, size, "BAR {bar}");
-        assert_eq!(told & 1 == 1, io, "BAR {bar}");
+        let value = config_word(&mut b, 0x10 + 4 * u64::from(bar));
+        assert_eq!((!(value & !0xf) + 1) & if io { 0xff } else { !0 }, size, "BAR {bar}");
+        assert_eq!(value & 1 == 1, io, "BAR {bar}");
     }
 }
 
@@ -70,7 +70,7 @@ fn the_nvm_is_a_flash_of_2048_words_that_sum_to_baba_and_hold_the_address() {
     assert_eq!(address, MAC);
     assert_eq!((b.r(0x5400), b.r(0x5404)), (0x1200_5452, 0x8000_5634));
     assert_eq!(nvm(&mut b, 2047), 0xffff);
-    // e1000_fix_nvm_checksum_82571 mends nothing.
+    // e1000_fix_nvm_checksum_82571 finds nothing to repair.
     assert_ne!(nvm(&mut b, 0x10) & 0x10, 0);
 }
 

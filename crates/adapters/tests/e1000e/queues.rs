@@ -1,4 +1,4 @@
-//! Two queues each way, and the hash that chooses.
+//! Two queues in each direction, and the hash that selects one.
 
 use crate::bench::*;
 use crate::guest::*;
@@ -7,14 +7,14 @@ const RX_RING_1: u64 = 0x3_0000;
 const TX_RING_1: u64 = 0x4_0000;
 const RX_DATA_1: u64 = 0x60_0000;
 
-/// Microsoft, "Verifying the RSS hash calculation": its key.
+/// The key of Microsoft's "Verifying the RSS hash calculation".
 const KEY: [u8; 40] = [
     0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b,
     0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac,
     0x01, 0xfa,
 ];
 
-/// Receive queues 0 and 1, hashes in descriptors, every odd entry of the table for queue 1.
+/// Receive queues 0 and 1, hashes in descriptors. Every odd entry of the table selects queue 1.
 fn scaled() -> Bench {
     let mut b = extended();
     for i in 0..RING {

@@ -1,4 +1,4 @@
-//! State that is saved, restored, refused.
+//! Saved, restored and refused states.
 
 use crate::bench::*;
 use crate::guest::*;

@@ -1,4 +1,4 @@
-//! `ethtool -t offline`, as ethtool.c of Linux's e1000e does it, register by register.
+//! `ethtool -t offline`, as ethtool.c of Linux's e1000e runs it, register by register.
 
 use nicety_adapter::Reason;
 
@@ -59,7 +59,7 @@ fn the_register_test_passes() {
     }
 }
 
-/// e1000_test_intr: what the handler reads while the line is asserted.
+/// e1000_test_intr: the handler's reads while the line is asserted.
 fn handled(b: &mut Bench) -> u32 {
     let mut seen = 0;
     for _ in 0..4 {
@@ -111,7 +111,7 @@ fn the_loopback_test_passes() {
         b.descriptor(i, TX_DATA + i * 1024, 1024 | 0x0b00_0000, 0);
     }
     b.w(TCTL, 0x1003_f0fa);
-    // e1000_integrated_phy_loopback, e1000_phy_bm: registers of other pages, then force 1000 and loop.
+    // e1000_integrated_phy_loopback, e1000_phy_bm: writes registers of other pages, then forces 1000 Mbit/s and loopback.
     for (page, register, value) in [(2, 21, 6), (769, 16, 0xc), (776, 16, 0x40), (769, 16, 0x40), (769, 20, 0x400)] {
         b.set_phy(22, page);
         b.phy(register);

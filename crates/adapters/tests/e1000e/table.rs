@@ -1,12 +1,13 @@
-//! The registers as the datasheet has them (317694, chapter 10): where they lie (names and offsets as in Linux's e1000e/regs.h), what they
-//! read as after a reset, and which bits software may write. Held against the chip by its accesses alone: nothing here is the table's.
+//! The datasheet's registers (317694, chapter 10): their addresses (names and offsets from Linux's e1000e/regs.h), their values
+//! after a reset, and the bits that software may write. The tests use accesses to the chip only, and nothing from the adapter's
+//! table.
 
 use nicety_adapter::bank::Names;
 use nicety_adapters::intel::e1000e::registers::{M82574, WINDOW};
 
 use crate::bench::Bench;
 
-/// Bits that keep what is written, of the registers that hold it: name, offset, after a reset, these bits.
+/// Registers that hold a value: name, offset, value after a reset, writable bits.
 #[rustfmt::skip]
 const HELD: [(&str, u64, u32, u32); 57] = [
     ("FCAL", 0x00028, 0x00c2_8001, !0), ("FCAH", 0x0002c, 0x0100, 0xffff), ("FCT", 0x00030, 0x8808, 0xffff),
@@ -33,21 +34,21 @@ const HELD: [(&str, u64, u32, u32); 57] = [
     ("RXUDP", 0x0b638, 0x3f01, 0xffff),
 ];
 
-/// Those that do more than to hold a value; what they read as after a reset, where that does not depend on what happened.
+/// Registers with further effects. Their values after a reset are given where they do not depend on earlier events.
 #[rustfmt::skip]
 const ACTIVE: [(&str, u64, Option<u32>); 30] = [
     ("CTRL", 0x00000, None), ("STATUS", 0x00008, None), ("EECD", 0x00010, None), ("EERD", 0x00014, Some(2)),
     ("CTRL_EXT", 0x00018, None), ("FLA", 0x0001c, None), ("MDIC", 0x00020, Some(1 << 28)), ("ICR", 0x000c0, None),
     ("ICS", 0x000c8, None), ("IMS", 0x000d0, Some(0)), ("IMC", 0x000d8, None), ("RCTL", 0x00100, Some(0)),
     ("TCTL", 0x00400, Some(8)), ("EXTCNF_CTRL", 0x00f00, None), ("EXTCNF_SIZE", 0x00f08, None),
-    // 20 KiB for what comes, the rest of 40 for what goes.
+    // 20 KiB for receive, the rest of 40 KiB for transmit.
     ("PBA", 0x01000, Some(0x0014_0014)), ("EEMNGCTL", 0x01010, None), ("EEWR", 0x0102c, Some(2)),
     ("TXDCTL", 0x03828, Some(0)), ("RFCTL", 0x05008, Some(0)), ("RAL", 0x05400, None), ("RAH", 0x05404, None),
     ("WUC", 0x05800, None), ("MANC", 0x05820, None), ("GCR", 0x05b00, None), ("FACTPS", 0x05b30, None),
     ("SWSM", 0x05b50, None), ("FWSM", 0x05b54, None), ("TSYNCTXCTL", 0x0b614, Some(0)), ("TSYNCRXCTL", 0x0b620, Some(0)),
 ];
 
-/// Counters, in their order from 0x4000 on; reading clears them and writing does nothing.
+/// Counters, in their order from 0x4000. A read clears them, and a write has no effect.
 #[rustfmt::skip]
 const COUNTERS: [(&str, u64); 67] = [
     ("CRCERRS", 0x00), ("ALGNERRC", 0x04), ("SYMERRS", 0x08), ("RXERRC", 0x0c), ("MPC", 0x10), ("SCC", 0x14),
@@ -63,7 +64,7 @@ const COUNTERS: [(&str, u64); 67] = [
     ("ICTXATC", 0x110), ("ICTXQEC", 0x118), ("ICTXQMTC", 0x11c), ("ICRXDMTC", 0x120), ("ICRXOC", 0x124),
 ];
 
-/// Read-only: wake-up's status, the clock, the stamps.
+/// Read-only: wake-up status, clock, time stamps.
 const FIXED: [(&str, u64); 9] = [
     ("RXCW", 0x0180),
     ("WUS", 0x5810),
@@ -119,7 +120,7 @@ fn a_counter_and_what_the_chip_alone_knows_cannot_be_written() {
     }
 }
 
-/// The rows of the second queue, and the arrays, to their ends (10.2.4, 10.2.5, 10.2.6).
+/// The second queue's rows, and the arrays up to their ends (10.2.4, 10.2.5, 10.2.6).
 #[test]
 fn each_of_a_row_has_its_own_place() {
     let mut g = Bench::of("e1000e");
@@ -141,7 +142,7 @@ fn each_of_a_row_has_its_own_place() {
     }
 }
 
-/// Where the 8254x's predecessor had them (table 63, "alias address").
+/// Addresses of the 8254x's predecessor (table 63, "alias address").
 #[test]
 fn a_register_answers_at_the_address_of_its_predecessor_s_too() {
     let mut g = Bench::of("e1000e");

@@ -1,4 +1,4 @@
-//! MSI-X, MSI and the line: what is told by which message, what ends it, and how few registers that takes.
+//! MSI-X, MSI and the line: the message for each cause, the end of a cause, and the number of register accesses.
 
 use crate::bench::*;
 use crate::guest::*;
@@ -14,7 +14,7 @@ fn with_msi_x_and_eiac_an_interrupt_reads_no_register_and_a_poll_writes_ims_once
     b.bring_one(&tcp_frame());
     assert_eq!(messages(&mut b), [0], "receive queue 0 on its vector");
     let before = b.accesses;
-    // While it is polled nothing interrupts: EIAC has ended and masked the cause.
+    // While the driver polls, nothing interrupts: EIAC has cleared and masked the cause.
     b.bring_one(&tcp_frame());
     assert!(messages(&mut b).is_empty());
     b.w(IMS, RXQ0);
@@ -83,7 +83,7 @@ fn eitr_spaces_the_messages_of_its_vector_alone() {
     vectors(&mut b);
     // 195 units of 256 ns: 20000 a second.
     b.w(EITR, 195);
-    let (mut told, mut wake) = (Vec::new(), None);
+    let (mut signalled, mut wake) = (Vec::new(), None);
     let start = b.now;
     for _ in 0..1000 {
         b.now = b.now.after_ns(1000);
@@ -93,7 +93,7 @@ fn eitr_spaces_the_messages_of_its_vector_alone() {
         }
         b.bring_one(&tcp_frame());
         if messages(&mut b).contains(&0) {
-            told.push(b.now.0 - start.0);
+            signalled.push(b.now.0 - start.0);
             let rdh = b.r(RDH);
             for i in 0..RING {
                 b.put(RX_RING + i * 16, &(RX_DATA + i * 2048).to_le_bytes());
@@ -103,8 +103,8 @@ fn eitr_spaces_the_messages_of_its_vector_alone() {
         }
         wake = b.out.wake.take().or(wake);
     }
-    assert!((18..=21).contains(&told.len()), "{} in a millisecond", told.len());
-    assert!(told.windows(2).all(|pair| pair[1] - pair[0] >= 195 * 256), "{told:?}");
+    assert!((18..=21).contains(&signalled.len()), "{} in a millisecond", signalled.len());
+    assert!(signalled.windows(2).all(|pair| pair[1] - pair[0] >= 195 * 256), "{signalled:?}");
     b.put(TX_DATA, &tcp_frame());
     b.descriptor(0, TX_DATA, 0x0b00_0000 | 60, 0);
     b.w(TDT, 1);
@@ -114,17 +114,17 @@ fn eitr_spaces_the_messages_of_its_vector_alone() {
 
 #[test]
 fn rdtr_holds_a_frame_back_only_where_no_throttle_does() {
-    for (eitr, told) in [(0, vec![]), (195, vec![0])] {
+    for (eitr, signalled) in [(0, vec![]), (195, vec![0])] {
         let mut b = extended();
         vectors(&mut b);
         b.w(EITR, eitr);
         b.w(0x2820, 32);
         b.w(0x282c, 32);
         b.bring_one(&tcp_frame());
-        assert_eq!(messages(&mut b), told, "EITR {eitr}");
+        assert_eq!(messages(&mut b), signalled, "EITR {eitr}");
         b.now = b.now.after_ns(32 * 1024);
         b.tick();
-        assert_eq!(messages(&mut b).len() + told.len(), 1);
+        assert_eq!(messages(&mut b).len() + signalled.len(), 1);
     }
 }
 
@@ -136,12 +136,12 @@ fn on_the_line_icr_clears_only_when_the_chip_interrupts_and_masks_itself_with_ia
     b.w(IAM, 0xffff_ffff);
     b.w(IMS, 0x9d);
     b.out.line = None;
-    // A cause that is not enabled, on a shared line: nothing is lost.
+    // A cause that is not enabled, on a shared line: it is not lost.
     b.w(ICS, 0x200);
     assert_eq!((b.r(ICR), b.r(ICR)), (0x0100_0200, 0x0100_0200));
     b.bring_one(&tcp_frame());
     assert_eq!(b.out.line.take(), Some(true));
-    // e1000_intr: RXT0, its queue's cause and INT_ASSERTED; and everything is masked now.
+    // e1000_intr: RXT0, its queue's cause and INT_ASSERTED; everything is masked afterwards.
     assert_eq!(b.r(ICR), 0x8110_0280);
     assert_eq!(b.out.line.take(), Some(false));
     assert_eq!((b.r(IMS), b.r(ICR)), (0, 0));
@@ -170,7 +170,7 @@ fn msi_tells_every_cause_by_one_message() {
     assert_eq!(messages(&mut b), [0]);
 }
 
-/// Packets of so many descriptors from `first` on, as Linux posts them: IDE in each, RS in the last.
+/// Sends packets of `pieces` descriptors each, from `first`, as Linux posts them: IDE in each descriptor, RS in the last.
 fn send_delayed(b: &mut Bench, first: u64, packets: u64, pieces: u64) {
     b.put(TX_DATA, &tcp_frame());
     for packet in 0..packets {

@@ -1,4 +1,4 @@
-//! Frames each way.
+//! Frames in both directions.
 
 use nicety_adapter::{Reason, Set};
 
@@ -44,7 +44,7 @@ fn the_last_queue_carries_like_the_first() {
     let out = ethernet(0x88b5, &payload(300));
     assert_eq!(g.send_plain(15, &out), std::slice::from_ref(&out));
     assert!(g.done(15, 0) && !g.done(0, 0));
-    // MRQC's default queue has three bits: 7 at most. By a filter of EtherTypes it can be no more either; by a flow's it can.
+    // MRQC's default queue has three bits: 7 at most. An EtherType filter has the same limit; a flow filter has not.
     g.w(MRQC, 7 << 3);
     g.open_queue(7);
     g.bring_one(&out);
@@ -93,7 +93,7 @@ fn what_rlpml_does_not_allow_never_reaches_a_buffer() {
     g.bring_one(&ethernet(0x88b5, &payload(1550 - 12 - 13)));
     assert_eq!(g.counters.receive_drops[Reason::TooLong as usize], 1);
     assert_eq!(g.r(0x40ac), 1, "ROC");
-    // Without RCTL.LPE a frame is as long as the standard's.
+    // Without RCTL.LPE the limit is the standard's frame length.
     g.w(RCTL, RCTL_LINUX & !0x20);
     g.bring_one(&longest);
     assert_eq!(g.counters.receive_drops[Reason::TooLong as usize], 2);
@@ -127,12 +127,12 @@ fn headers_are_split_off_where_the_driver_wants_them() {
     assert_eq!((status & 3, rest & 0xffff), (3, 700));
     assert_eq!(g.get(header_buffer(0), 54), frame[..54]);
     assert_eq!(g.buffer(0, 0, 700), body);
-    // What has no headers that are known goes whole into the packet's buffer.
+    // A frame without known headers goes whole into the packet's buffer.
     let plain = ethernet(0x88b5, &payload(100));
     g.bring_one(&plain);
     assert_eq!((g.received(0, 1)[0] >> 21, g.received(0, 1)[3] & 0xffff), (0, 114));
     assert_eq!(g.buffer(0, 1, 114), plain);
-    // DESCTYPE 5: the headers' buffer is filled in any case.
+    // DESCTYPE 5: the header buffer is always filled.
     g.open_receive_queue(0, 5 << 25 | 1 << 8 | 2);
     g.bring_one(&plain);
     assert_eq!((g.received(0, 0)[0] >> 21 & 0x3ff, g.received(0, 0)[3] & 0xffff), (64, 50));
@@ -162,7 +162,7 @@ fn a_queue_or_a_direction_that_is_off_carries_nothing() {
     g.w(guest::transmit(0, 0x28), ENABLE);
     assert!(g.out.work.contains(0), "what waits is looked at");
     assert_eq!(g.drain(0), std::slice::from_ref(&frame));
-    // CTRL's own master disable: STATUS says that it holds.
+    // CTRL's own master disable: STATUS shows its effect.
     let control = g.r(CTRL);
     g.w(CTRL, control | 4);
     assert_eq!(g.r(STATUS) >> 19 & 1, 0);

@@ -1,4 +1,4 @@
-//! A guest whose driver does as Linux's igb_main.c does.
+//! A guest whose driver follows Linux's igb_main.c.
 
 use std::ops::{Deref, DerefMut};
 
@@ -29,7 +29,7 @@ pub const RXCSUM: u64 = 0x5000;
 pub const RLPML: u64 = 0x5004;
 pub const MRQC: u64 = 0x5818;
 
-/// EN, LPE, BAM, SECRC: what igb_setup_rctl leaves.
+/// EN, LPE, BAM, SECRC: the result of igb_setup_rctl.
 pub const RCTL_LINUX: u32 = 0x0400_8022;
 /// IGB_RX_HDR_LEN, 2 KiB, advanced with one buffer.
 pub const SRRCTL_LINUX: u32 = 256 << 2 | 2 | 1 << 25;
@@ -40,7 +40,7 @@ pub const DATA: u32 = 0x2b30_0000;
 pub const CONTEXT: u32 = 0x2020_0000;
 pub const RING: u64 = 256;
 
-/// The registers of a queue, where Linux has them: the first four where they lay in the 82575.
+/// A queue's registers at Linux's addresses: queues 0 to 3 at those of the 82575.
 pub fn receive(queue: u64, register: u64) -> u64 {
     (if queue < 4 { 0x2800 + queue * 0x100 } else { 0xc000 + queue * 0x40 }) + register
 }
@@ -64,7 +64,7 @@ pub fn buffer(queue: u64, index: u64) -> u64 {
     0x20_0000 + queue * 0x8_0000 + index * 2048
 }
 
-/// Buffers for headers, where they are apart.
+/// Header buffers, for split packets.
 pub fn header_buffer(index: u64) -> u64 {
     0xe0_0000 + index * 256
 }
@@ -94,7 +94,7 @@ impl Guest {
         Self { bench: Bench::of("igb"), next: [0; 16] }
     }
 
-    /// igb_probe, igb_open: reset, link, queue 0, all frames alike.
+    /// igb_probe, igb_open: reset, link, queue 0 for all frames.
     pub fn opened() -> Self {
         let mut this = Self::new();
         this.command(7);
@@ -141,7 +141,7 @@ impl Guest {
         self.w(at(0x18), RING as u32 - 1);
     }
 
-    /// igb_configure_msix and igb_irq_enable with these queues: vector 0 is for all else, queue n has vector n + 1.
+    /// igb_configure_msix and igb_irq_enable with these queues: vector 0 is for other causes, queue n has vector n + 1.
     pub fn open_msix(&mut self, queues: u64) {
         self.message_control(0x70, 0x80);
         self.w(GPIE, 0xc000_0011);
@@ -160,7 +160,7 @@ impl Guest {
         self.w(IMS, 1 << 2 | 1 << 28 | 1 << 30);
     }
 
-    /// Turns MSI (0x50) or MSI-X (0x70) on.
+    /// Enables MSI (0x50) or MSI-X (0x70).
     pub fn message_control(&mut self, capability: u16, high: u8) {
         self.call(|nic, cx| match nic.face() {
             Face::Pci(face) => {
@@ -187,7 +187,7 @@ impl Guest {
         self.w(transmit(queue, 0x18), tail);
     }
 
-    /// A packet in one buffer, as it is.
+    /// Sends a packet in one buffer, without offloads.
     pub fn send_plain(&mut self, queue: u64, packet: &[u8]) -> Vec<Wire> {
         self.put(TX_DATA, packet);
         self.push(queue, [TX_DATA as u32, 0, DATA | packet.len() as u32, (packet.len() as u32) << 14]);
@@ -195,7 +195,7 @@ impl Guest {
         self.drain(queue)
     }
 
-    /// What a queue sends until it is empty.
+    /// Sends a queue's packets until it is empty.
     pub fn drain(&mut self, queue: u64) -> Vec<Wire> {
         let mut out = Vec::new();
         for _ in 0..1000 {

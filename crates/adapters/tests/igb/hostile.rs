@@ -1,4 +1,4 @@
-//! What has broken other models of this family: each class with a case of it. Random hostility is the trials'.
+//! Faults of other models of this family, with one case for each class. Random writes are the hostile guest's in the trials.
 
 use nicety_adapter::{Budget, Queue, Reason};
 
@@ -7,7 +7,7 @@ use crate::guest::{self, *};
 
 #[test]
 fn a_ring_of_contexts_without_end_is_walked_in_bounded_steps() {
-    // CVE-2020-28916, CVE-2021-20257: nothing but contexts, or packets that never end.
+    // CVE-2020-28916, CVE-2021-20257: only contexts, or packets without an end.
     let mut g = Guest::opened();
     g.w(guest::transmit(0, 0x08), 0x000f_fff0);
     for word in [CONTEXT, 0x2230_0000 | 1] {
@@ -47,7 +47,7 @@ fn a_ring_of_no_length_or_a_head_beyond_it_does_nothing_and_says_so() {
         g.bring_one(&frame);
     }
     assert_eq!(g.received(0, 0)[2] & 1, 0);
-    // Opened anew it works.
+    // After a new open it works.
     g.open_queue(0);
     assert_eq!(g.send_plain(0, &frame), [frame]);
 }
@@ -68,7 +68,7 @@ fn buffers_in_the_devices_own_registers_or_nowhere_are_refused() {
     }
     assert_eq!(g.counters.transmit_drops[Reason::BadAddress as usize], 3);
     assert_eq!(g.counters.receive_drops[Reason::BadAddress as usize], 3);
-    // The head's write-back, too.
+    // The head's write-back too.
     g.w(guest::transmit(0, 0x3c), 0xffff_ffff);
     g.w(guest::transmit(0, 0x38), 0xffff_fffd);
     assert_eq!(g.send_plain(0, &frame), [frame]);
@@ -98,7 +98,7 @@ fn frames_of_any_length_come_back_in_loopback_once_and_no_deeper() {
 
 #[test]
 fn queue_numbers_of_the_guests_tables_stay_within_the_chip() {
-    // CVE-2024-6505's class: an indirection table that names queues that are not.
+    // CVE-2024-6505's class: an indirection table with numbers of missing queues.
     let mut g = Guest::opened();
     for word in 0..32 {
         g.w(0x5c00 + 4 * word, !0);
@@ -121,7 +121,7 @@ fn queue_numbers_of_the_guests_tables_stay_within_the_chip() {
 
 #[test]
 fn headers_that_a_context_invents_are_not_believed() {
-    // CVE-2012-6075's and CVE-2015-5165's class: lengths of headers beyond the packet.
+    // CVE-2012-6075's and CVE-2015-5165's class: header lengths beyond the packet.
     let mut g = Guest::opened();
     let frame = ethernet(0x0800, &ipv4(6, &tcp(&payload(2000))));
     g.put(TX_DATA, &frame);

@@ -1,4 +1,4 @@
-//! MSI-X as Linux uses it, and the ways without it.
+//! MSI-X as Linux uses it, and the other kinds of interrupts.
 
 use crate::bench::{ethernet, payload};
 use crate::guest::*;
@@ -33,7 +33,7 @@ fn a_frame_interrupts_by_its_queues_vector_and_costs_no_register_read() {
 fn a_vector_pauses_as_eitr_says() {
     let mut g = opened(1);
     let frame = ethernet(0x88b5, &payload(60));
-    // 49 µs, and leave the pause that runs.
+    // 49 µs, without a change to the running pause.
     g.w(EITR + 4, 196 | 1 << 31);
     assert_eq!(g.r(EITR + 4), 196);
     g.bring_one(&frame);
@@ -64,7 +64,7 @@ fn the_link_interrupts_by_the_vector_of_all_else_once() {
 #[test]
 fn completions_interrupt_by_the_transmit_queues_vector_soon() {
     let mut g = opened(1);
-    // Another vector for the transmit queue.
+    // A separate vector for the transmit queue.
     g.w(IVAR, 0x8281);
     g.w(EIMS, 7);
     g.w(EIAC, 7);
@@ -133,7 +133,7 @@ fn a_vector_that_msi_x_does_not_have_is_none() {
 
 #[test]
 fn what_came_before_its_queue_had_a_vector_is_told_when_it_has_one() {
-    // igb_open: igb_configure fills the rings, igb_request_irq routes them.
+    // igb_open: igb_configure fills the rings before igb_request_irq routes them.
     let mut g = Guest::opened();
     g.bring_one(&ethernet(0x88b5, &payload(60)));
     g.open_msix(2);

@@ -1,5 +1,5 @@
-//! The 82576 as its drivers meet it: offsets and bits are those of Linux's drivers/net/ethernet/intel/igb (e1000_regs.h, e1000_defines.h,
-//! e1000_82575.h), sequences those of its igb_main.c, igb_ethtool.c and igb_ptp.c.
+//! The 82576 under its drivers: offsets and bits are those of Linux's drivers/net/ethernet/intel/igb (e1000_regs.h,
+//! e1000_defines.h, e1000_82575.h), sequences those of its igb_main.c, igb_ethtool.c and igb_ptp.c.
 
 #[allow(dead_code, reason = "what wires and frames are is the same for all of Intel's")]
 #[path = "../e1000/bench.rs"]

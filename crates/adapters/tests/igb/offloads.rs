@@ -1,4 +1,4 @@
-//! What descriptors ask for, and what they tell: checksums, segmentation, tags.
+//! Offloads in descriptors: checksums, segmentation, tags.
 
 use nicety_adapter::{Checksum, Edit, Offload, Reason};
 use nicety_frame::{Tag, Tci};
@@ -18,7 +18,7 @@ const VLE: u32 = 1 << 30;
 const IXSM: u32 = 1 << 8;
 const TXSM: u32 = 1 << 9;
 
-/// As a driver leaves it: the pseudo-header's sum where the checksum goes.
+/// A packet as a driver prepares it: the checksum field holds the pseudo-header's sum.
 fn prepared(mut frame: Vec<u8>, header: usize, field: usize, protocol: u8, len: u32) -> Vec<u8> {
     let sum = pseudo(&frame[14..], protocol, len);
     frame[14 + header + field..][..2].copy_from_slice(&sum.to_be_bytes());
@@ -93,7 +93,7 @@ fn what_cannot_be_cut_or_summed_is_dropped_and_the_next_packet_goes() {
     let packet = ethernet(0x0800, &ipv4(6, &tcp(&payload(3000))));
     g.put(TX_DATA, &packet);
     for (given, command, options) in [
-        // No MSS; headers that are others; a checksum of SCTP.
+        // No MSS; headers of another kind; an SCTP checksum.
         (context(20, 0, TCP | IPV4, 0, 20), DATA | TSE, TXSM),
         (context(24, 0, TCP | IPV4, 1448, 20), DATA | TSE, TXSM),
         (context(20, 0, 1 << 12, 0, 0), DATA, TXSM),
@@ -128,7 +128,7 @@ fn a_tag_comes_out_of_the_context_and_goes_into_the_descriptor() {
     let [_, _, status, rest] = g.received(0, 0);
     assert_eq!((status >> 3 & 1, rest), (1, 0x6005 << 16 | packet.len() as u32));
     assert_eq!(g.buffer(0, 0, packet.len()), packet);
-    // RCTL.VFE lets through what VFTA has.
+    // RCTL.VFE passes the VLANs in VFTA.
     g.w(RCTL, RCTL_LINUX | 1 << 18);
     g.bring(&sender, Edit::Tag(Tag { tpid: 0x8100, tci: Tci(0x6005) }));
     assert_eq!(g.counters.receive_drops[Reason::Filtered as usize], 1);
@@ -159,7 +159,7 @@ fn checksums_of_what_arrives_are_verified_and_told() {
     assert_eq!(g.received(0, 2)[2] & 0x6000_0070, 0);
 }
 
-/// MACLEN and IPLEN are the guest's to choose (7.2.2.2).
+/// The guest chooses MACLEN and IPLEN freely (7.2.2.2).
 #[test]
 fn a_checksum_goes_to_the_transport_header_s_field_or_behind_the_headers_or_nowhere() {
     let mut g = Guest::opened();
@@ -193,8 +193,8 @@ fn a_checksum_goes_to_the_transport_header_s_field_or_behind_the_headers_or_nowh
 
 #[test]
 fn what_linux_asks_for_when_its_count_of_header_bytes_wraps_is_dropped() {
-    // igb_tso keeps the bytes of headers in eight bits: with 184 bytes of options 258 become 2, L4LEN is right modulo 256, and its
-    // borrow makes the MSS 0xffff. PAYLEN is 256 too many.
+    // igb_tso keeps the header bytes in eight bits: with 184 bytes of options 258 become 2, L4LEN is right modulo 256, and its
+    // borrow makes the MSS 0xffff. PAYLEN is 256 too large.
     for (options, sent) in [(176_usize, 3), (184, 0)] {
         let extension = [&[6, (options / 8 - 1) as u8, 1, (options - 4) as u8][..], &vec![0; options - 4]].concat();
         let ip = ipv6(60, &[extension, tcp(&payload(4000))].concat());

@@ -1,4 +1,4 @@
-//! Which queue a frame goes to.
+//! Selection of a received frame's queue.
 
 use nicety_adapter::Reason;
 
@@ -24,7 +24,7 @@ fn spread(g: &mut Guest, table: impl Fn(u32) -> u8) {
     g.w(MRQC, 0x0037_0002);
 }
 
-/// From 66.9.149.187, port 2794, to 161.142.100.80, port 1766: the table's first line.
+/// From 66.9.149.187, port 2794, to 161.142.100.80, port 1766: the first line of the specification's table.
 fn flow(protocol: u8) -> Vec<u8> {
     let mut segment = tcp(&payload(40));
     segment[..4].copy_from_slice(&[0x0a, 0xea, 0x06, 0xe6]);
@@ -53,7 +53,7 @@ fn the_hash_chooses_the_queue_and_is_told() {
     assert_eq!((information & 0xf, hash), (2, 0x323e_8fc2), "IPv4 alone");
     g.bring_one(&ethernet(0x88b5, &payload(60)));
     assert_eq!(g.received(0, 0)[..2], [0, 0], "what has no hash goes to the first queue");
-    // Another key takes effect at once.
+    // A new key takes effect at once.
     g.w(0x5c80, 0);
     g.bring_one(&flow(6));
     assert_eq!(g.counters.receive.iter().map(|queue| queue.frames).sum::<u64>(), 4);
@@ -119,7 +119,7 @@ fn a_filter_of_syn_has_a_queue_and_goes_before_flows_if_its_highest_bit_says_so(
 fn a_filter_of_a_flow_has_a_queue() {
     let mut g = Guest::opened();
     g.open_queue(11);
-    // As DPDK's igb_inject_5tuple_filter_82576 writes it: TCP, this destination port, all else any.
+    // As DPDK's igb_inject_5tuple_filter_82576 writes it: TCP, this destination port, everything else any.
     g.w(0x5a80, 1766_u32.swap_bytes() >> 16);
     g.w(0x5aa0, 0x0008_1000);
     g.w(0x59e0, 0xe000_8000 | 1 << 8 | 11 << 16 | 6);
@@ -127,7 +127,7 @@ fn a_filter_of_a_flow_has_a_queue() {
     assert_eq!(g.counters.receive[11].frames, 1);
     g.bring_one(&flow(17));
     assert_eq!(g.counters.receive[0].frames, 1, "not TCP");
-    // With the source's address, in network order.
+    // The same with the source address, in network order.
     g.w(0x5980, u32::from_le_bytes([66, 9, 149, 188]));
     g.w(0x59e0, 0xc000_8000 | 1 << 8 | 11 << 16 | 6);
     g.bring_one(&flow(6));

@@ -1,4 +1,4 @@
-//! `ethtool -t offline`, as igb_ethtool.c of Linux 6.1 does it, register by register; and what igb_probe finds.
+//! `ethtool -t offline`, as Linux 6.1's igb_ethtool.c runs it, register by register; and the values that igb_probe reads.
 
 use crate::bench::MAC;
 use crate::guest::{self, *};
@@ -81,12 +81,12 @@ fn the_interrupt_test_passes_with_the_line() {
     handled(&mut g);
     for cause in (0..31).filter(|cause| 0x77d4_fbfd_u32 >> cause & 1 != 0) {
         let mask = 1_u32 << cause;
-        for (register, bits, raised, told) in [(IMC, mask, mask, 0), (IMS, mask, mask, mask), (IMC, !mask, !mask, 0)] {
+        for (register, bits, raised, icr) in [(IMC, mask, mask, 0), (IMS, mask, mask, mask), (IMC, !mask, !mask, 0)] {
             g.w(ICR, !0);
             g.w(register, bits);
             g.out.line = None;
             g.w(ICS, raised);
-            assert_eq!(handled(&mut g) & mask, told, "cause {cause}");
+            assert_eq!(handled(&mut g) & mask, icr, "cause {cause}");
         }
     }
 }
@@ -130,7 +130,7 @@ fn the_nvm_sums_up_and_has_the_address_and_the_semaphores_are_taken_and_given() 
     assert_eq!(sum, 0xbaba);
     let address: Vec<u8> = (0..3).flat_map(|at| word(&mut g, at).to_le_bytes()).collect();
     assert_eq!(address, MAC);
-    // igb_init_nvm_params_82575: 256 words; igb_acquire_nvm: asked and granted.
+    // igb_init_nvm_params_82575: 256 words; igb_acquire_nvm: request and grant.
     assert_eq!(g.r(0x10) >> 11 & 0xf, 2);
     g.w(0x10, 1 << 6);
     assert_eq!(g.r(0x10) & 0xc0, 0xc0);
@@ -158,7 +158,7 @@ fn the_phy_is_intels_and_has_a_link_and_a_cable() {
     assert_eq!((phy(&mut g, 2), phy(&mut g, 3) & 0xfff0), (0x02a8, 0x0390));
     assert_eq!(phy(&mut g, 1) & 0x24, 0x24, "link, negotiated");
     assert_eq!(phy(&mut g, 17) >> 14, 3, "1000 Mbit/s");
-    // igb_get_cable_length_igp_2: the index must lie in its table, and not be 0.
+    // igb_get_cable_length_igp_2: the index must be within its table, and not 0.
     for page in [0x11b1, 0x12b1, 0x14b1, 0x18b1] {
         g.w(0x20, page | 0x1f << 16 | 1 << 21 | 1 << 26);
         assert!((1..112).contains(&(phy(&mut g, 0x11) >> 9 & 0x7f)));

@@ -1,4 +1,4 @@
-//! The clock of IEEE 1588, and when messages left and arrived: igb_ptp.c.
+//! The IEEE 1588 clock, and the times at which messages left and arrived: igb_ptp.c.
 
 use crate::bench::{ethernet, ipv4, payload};
 use crate::guest::*;
@@ -64,12 +64,12 @@ fn the_arrival_of_an_event_of_version_2_is_noted_until_it_is_read() {
     let now = read(&mut g, SYSTIML);
     assert_eq!(read(&mut g, RXSTMPL), now);
     assert_eq!(g.r(TSYNCRXCTL) & 1, 0);
-    // A general message, and one of another kind, are not.
+    // A general message, and one of another protocol, are not stamped.
     message[0] = 0x0b;
     g.bring_one(&ethernet(0x88f7, &message));
     g.bring_one(&ethernet(0x88b5, &message));
     assert_eq!((g.received(0, 1)[2] >> 16 & 1, g.r(TSYNCRXCTL) & 1), (0, 0));
-    // Over UDP, port 319, by a filter of flows.
+    // Over UDP, port 319, with a flow filter.
     g.w(0x59e0 + 12, 0xe800_8000 | 17);
     g.w(0x5a80 + 12, 319_u32.swap_bytes() >> 16);
     message[0] = 0;

@@ -1,11 +1,11 @@
-//! The register table, held against the offsets of Linux's e1000_regs.h and against the registers themselves.
+//! The register table against the offsets of Linux's e1000_regs.h and against the registers themselves.
 
 use nicety_adapter::bank::Names;
 use nicety_adapters::intel::igb::registers::{M82576, Row, WINDOW};
 
 use crate::guest::Guest;
 
-/// Names and offsets as Linux 6.1 has them.
+/// Names and offsets of Linux 6.1.
 #[rustfmt::skip]
 const LINUX: [(&str, u32); 95] = [
     ("CTRL", 0x0), ("STATUS", 0x8), ("EECD", 0x10), ("EERD", 0x14), ("CTRL_EXT", 0x18), ("MDIC", 0x20), ("SCTL", 0x24),
@@ -27,13 +27,13 @@ const LINUX: [(&str, u32); 95] = [
     ("TSYNCRXCTL", 0xb620), ("SRRCTL", 0xc00c), ("TDWBAL", 0xe038),
 ];
 
-/// Writing or reading these does more than their masks say.
+/// Registers with more effects than their masks show.
 const ACTIVE: [&str; 23] = [
     "CTRL", "STATUS", "EECD", "EERD", "CTRL_EXT", "MDIC", "ICR", "ICS", "IMS", "IMC", "FRTIMER", "EICS", "EIMS",
     "EIMC", "EICR", "EITR", "SWSM", "TIMADJH", "TCTL", "TDT", "TXDCTL", "RXDCTL", "IAC",
 ];
 
-/// Every register of the memory window that has a value: its name, its offset, and what it is like.
+/// Every register of the memory window that has a value: its name, its offset, and its row.
 fn registers() -> impl Iterator<Item = (&'static str, u64, &'static Row)> {
     let all = M82576.places().filter(|(region, _, place)| *region == WINDOW && !place.row.port);
     all.map(|(_, offset, place)| (place.name.word(), u64::from(offset), place.row))

@@ -61,7 +61,7 @@ fn enabling_virtual_functions_reads_back_makes_none_and_ends_with_a_reset() {
     write(&mut g, SRIOV + 0x10, &[7, 0]);
     write(&mut g, SRIOV + 8, &[0xff, 0xff]);
     assert_eq!((read(&mut g, SRIOV + 8), read(&mut g, SRIOV + 0x10)), (0x19, 7));
-    // What cannot be written is as it was.
+    // Read-only fields keep their values.
     for at in [0x00, 0x04, 0x0c, 0x14, 0x18, 0x1c, 0x3c] {
         let before = read(&mut g, SRIOV + at);
         write(&mut g, SRIOV + at, &[0xff; 4]);
@@ -71,7 +71,7 @@ fn enabling_virtual_functions_reads_back_makes_none_and_ends_with_a_reset() {
     assert_eq!((read(&mut g, SRIOV + 8), read(&mut g, SRIOV + 0x10)), (0, 0));
 }
 
-/// QEMU's igb took the guest's word for how many there are.
+/// QEMU's igb trusted the guest's number of virtual functions.
 #[test]
 fn cve_2024_26327_more_virtual_functions_than_there_are_is_none() {
     let mut g = Guest::opened();
@@ -83,7 +83,7 @@ fn cve_2024_26327_more_virtual_functions_than_there_are_is_none() {
     }
     write(&mut g, SRIOV + 0x10, &[8, 0]);
     assert_eq!(read(&mut g, SRIOV + 0x10), 8);
-    // One byte at a time, too.
+    // Also one byte at a time.
     write(&mut g, SRIOV + 0x11, &[1]);
     assert_eq!(read(&mut g, SRIOV + 0x10), 0);
 }

@@ -1,5 +1,5 @@
-//! A chip of the family with one ring each way. Registers of queue 0 lie where the 8254x has them in all of them (317453, chapter 13; the
-//! 82576 keeps them as aliases: its datasheet, 8.1.3).
+//! A chip of the family with one ring in each direction. All chips have queue 0's registers at the 8254x's addresses (317453,
+//! chapter 13; the 82576 keeps them as aliases: its datasheet, 8.1.3).
 
 use std::ops::{Deref, DerefMut};
 
@@ -14,19 +14,19 @@ pub const RDLEN: u64 = 0x2808;
 pub const SRRCTL: u64 = 0x280c;
 pub const RXDCTL: u64 = 0x2828;
 pub const TXDCTL: u64 = 0x3828;
-/// RCTL: frames come back in the MAC.
+/// RCTL: the MAC loops frames back.
 pub const LOOPBACK: u32 = 1 << 6;
-/// RCTL: frames of more than 1522 bytes.
+/// RCTL: accepts frames of more than 1522 bytes.
 pub const LONG: u32 = 1 << 5;
-/// RCTL: all unicast.
+/// RCTL: accepts all unicast.
 pub const PROMISCUOUS: u32 = 1 << 3;
 /// Data descriptors: the packet's last.
 pub const EOP: u32 = 1 << 24;
 
-/// The names of all of them.
+/// The names of all chips.
 pub const CHIPS: [&str; 5] = ["e1000", "e1000-82545em", "e1000-82544gc", "e1000e", "igb"];
 
-/// What a context says, in the words of both kinds of context.
+/// A context's content, for both kinds of context.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cut {
     /// Bytes before the IP header.
@@ -42,7 +42,7 @@ pub struct Cut {
 /// The lengths of Ethernet, IPv4 and TCP.
 pub const TCP4: Cut = Cut { link: 14, network: 20, headers: 54, mss: 1448 };
 
-/// A chip, opened.
+/// An opened chip.
 pub struct Chip {
     bench: Bench,
     pub name: &'static str,
@@ -64,7 +64,7 @@ impl DerefMut for Chip {
     }
 }
 
-/// Each of them, opened.
+/// Runs a test with each chip, opened.
 pub fn each(test: impl Fn(&mut Chip)) {
     for name in CHIPS {
         println!("{name}");
@@ -89,7 +89,7 @@ impl Chip {
         this
     }
 
-    /// Both rings anew, of so many descriptors.
+    /// Restarts both rings with this many descriptors.
     pub fn open_rings(&mut self, size: u32) {
         self.next = 0;
         self.open_transmit(TX_RING, size);
@@ -119,7 +119,7 @@ impl Chip {
         self.next = (self.next + 1) % RING;
     }
 
-    /// A part of a packet: a data descriptor, with RS and IFCS. `command` as EOP; `options` as POPTS.
+    /// Adds a part of a packet: a data descriptor, with RS and IFCS. `command` adds flags such as EOP; `options` is POPTS.
     pub fn data(&mut self, address: u64, len: u32, command: u32, cut: bool, options: u32) {
         let (low, high) = (address as u32, (address >> 32) as u32);
         let report = 1 << 27 | 1 << 25 | 1 << 29 | command;
@@ -132,7 +132,7 @@ impl Chip {
         }
     }
 
-    /// A context for TCP over IPv4, cut or not.
+    /// Adds a context for TCP over IPv4, for segmented packets or others.
     pub fn context(&mut self, cut: Cut) {
         let Cut { link, network, headers, mss } = cut;
         let transport = link + network;
@@ -144,19 +144,19 @@ impl Chip {
             let byte = |value: u32| value & 0xff;
             let ip = byte(link) | byte(link + 10) << 8 | (transport.saturating_sub(1) & 0xffff) << 16;
             let tcp = byte(transport) | byte(transport + 16) << 8;
-            // These chips keep one for packets that are cut, and one for those that are not.
+            // These chips keep one context for segmented packets, and one for others.
             for cut in [0, 1 << 26] {
                 self.put_next([ip, tcp, 1 << 29 | cut | 1 << 25 | 1 << 24, byte(headers) << 8 | mss << 16]);
             }
         }
     }
 
-    /// Lets the chip send until it stops, in a bounded number of bounded calls. Returns the packets that left.
+    /// Lets the chip send until it stops, in a bounded number of bounded calls. Returns the number of packets sent.
     pub fn run(&mut self) -> usize {
         self.send_all(Batch::len)
     }
 
-    /// The same; returns the frames that these packets are for a receiver without offloads.
+    /// The same; returns the number of frames for a receiver without offloads.
     pub fn run_frames(&mut self) -> usize {
         self.send_all(frames_of)
     }
@@ -176,12 +176,12 @@ impl Chip {
         panic!("{}: a ring of {RING} descriptors that never empties", self.name);
     }
 
-    /// All that was posted has come back.
+    /// Asserts that all posted descriptors have come back.
     pub fn assert_empty(&mut self) {
         assert_eq!(u64::from(self.r(TDH)), self.next, "{}", self.name);
     }
 
-    /// Fills the receive ring's descriptors anew with buffers at this distance, and posts them all.
+    /// Refills the receive ring with buffers at this distance, and posts them all.
     pub fn post(&mut self, base: u64, stride: u64) {
         for index in 0..RING {
             self.put(RX_RING + index * 16, &(base + index * stride).to_le_bytes());
@@ -192,7 +192,7 @@ impl Chip {
     }
 }
 
-/// Frames that the packets of a batch are for a receiver that takes 1514 bytes.
+/// Frames that a batch's packets are for a receiver that takes 1514 bytes.
 fn frames_of(batch: &Batch) -> usize {
     let mut frames = 0;
     for packet in 0..batch.len() as u16 {

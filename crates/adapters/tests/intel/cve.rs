@@ -1,4 +1,4 @@
-//! Faults of other models on the receive side and in loopback, each by the number of its report, for every chip of the family.
+//! Faults of other models on the receive side and in loopback, each by its report's number, for every chip of the family.
 
 use nicety_adapter::{Edit, Offload, Pick, Reason};
 use nicety_memory::count;
@@ -10,7 +10,7 @@ fn frame(len: usize) -> Vec<u8> {
     ethernet(0x88b5, &payload(len - 14))
 }
 
-/// QEMU's e1000e walked a ring of null descriptors for ever.
+/// QEMU's e1000e walked a ring of null descriptors without end.
 #[test]
 fn cve_2020_28916_a_ring_of_null_addresses_is_used_up_once() {
     each(|chip| {
@@ -28,7 +28,7 @@ fn cve_2020_28916_a_ring_of_null_addresses_is_used_up_once() {
 #[test]
 fn cve_2020_28916_a_frame_of_more_buffers_than_a_ring_has_ends() {
     each(|chip| {
-        // 256 bytes a buffer, eight descriptors, and a frame that needs more.
+        // 256 bytes per buffer, eight descriptors, and a frame that needs more.
         if chip.is_igb() {
             chip.w(SRRCTL, 0);
             chip.w(0x5004, 0x2600);
@@ -62,7 +62,7 @@ fn a_receiver_that_is_off_looks_at_no_memory() {
     });
 }
 
-/// QEMU's e1000 walked from a head outside of its ring, which it never met again.
+/// QEMU's e1000 started at a head outside of its ring and walked without end, since it never reached that head again.
 #[test]
 fn cve_2016_1981_heads_and_tails_outside_of_the_ring_move_nothing() {
     each(|chip| {
@@ -91,7 +91,7 @@ fn cve_2016_1981_heads_and_tails_outside_of_the_ring_move_nothing() {
     });
 }
 
-/// QEMU's e1000 wrote a frame that was longer than any beyond the buffers of its driver, which had not asked for long ones.
+/// QEMU's e1000 wrote an overlong frame beyond the end of its driver's buffers, although the driver had not enabled long frames.
 #[test]
 fn cve_2012_6075_a_frame_that_is_too_long_for_the_driver_writes_nothing() {
     each(|chip| {
@@ -110,7 +110,7 @@ fn cve_2012_6075_a_long_frame_fills_buffers_to_their_ends_and_no_further() {
     for size in [256, 512, 1024] {
         each(|chip| {
             if chip.is_igb() {
-                // Legacy descriptors, whose buffers RCTL measures.
+                // Legacy descriptors, whose buffer size is in RCTL.
                 chip.w(SRRCTL, 0);
                 chip.w(0x5004, 0x2600);
             }
@@ -128,7 +128,7 @@ fn cve_2012_6075_a_long_frame_fills_buffers_to_their_ends_and_no_further() {
     }
 }
 
-/// QEMU's e1000e sent a packet whose completion it wrote into its own TDT, and sent again.
+/// QEMU's e1000e sent a packet whose completion overwrote its own TDT, and so sent again.
 #[test]
 fn cve_2020_15859_rings_and_buffers_at_the_device_s_own_registers_are_no_memory() {
     each(|chip| {
@@ -148,7 +148,7 @@ fn cve_2020_15859_rings_and_buffers_at_the_device_s_own_registers_are_no_memory(
     });
 }
 
-/// QEMU's e1000e in loopback received in the middle of sending, and freed the packet twice.
+/// QEMU's e1000e in loopback received in the middle of a transmission, and freed the packet twice.
 #[test]
 fn cve_2023_3019_a_loopback_onto_the_transmit_ring_is_not_re_entered() {
     each(|chip| {
@@ -157,7 +157,7 @@ fn cve_2023_3019_a_loopback_onto_the_transmit_ring_is_not_re_entered() {
         for _ in 0..200 {
             chip.data(TX_DATA, 1000, EOP, false, 0);
         }
-        // Received frames land on the descriptors that are sent.
+        // Received frames overwrite the descriptors that are sent.
         chip.post(TX_RING, 16);
         count::take();
         assert_eq!(chip.run(), 0, "{}: nothing leaves", chip.name);
@@ -166,7 +166,7 @@ fn cve_2023_3019_a_loopback_onto_the_transmit_ring_is_not_re_entered() {
     });
 }
 
-/// QEMU's models in loopback called themselves for each frame, as deep as the guest wished.
+/// QEMU's models in loopback called themselves for each frame, to any depth that the guest chose.
 #[test]
 fn cve_2021_3416_frames_in_loopback_come_once_and_are_not_sent_again() {
     each(|chip| {
@@ -183,12 +183,12 @@ fn cve_2021_3416_frames_in_loopback_come_once_and_are_not_sent_again() {
     });
 }
 
-/// QEMU's e1000e in loopback read beyond a frame that was shorter than its headers.
+/// QEMU's e1000e in loopback read beyond the end of a frame shorter than its headers.
 #[test]
 fn cve_2025_12464_short_frames_in_loopback_are_dropped_or_padded() {
     each(|chip| {
         chip.w(RCTL, RCTL_LINUX | LOOPBACK | PROMISCUOUS);
-        // What a buffer held before does not come with the frame.
+        // A buffer's earlier content does not arrive with the frame.
         chip.put(RX_DATA, &[0xaa; 0x2_0000]);
         chip.put(TX_DATA, &[0xff; 64]);
         for len in 0..64 {
@@ -207,7 +207,7 @@ fn cve_2025_12464_short_frames_in_loopback_are_dropped_or_padded() {
     });
 }
 
-/// An indirection table that names queues which are not there: virtio-net's fault, whose class both chips with tables could have.
+/// An indirection table with numbers of missing queues: virtio-net's fault, whose class both chips with tables could have.
 #[test]
 fn cve_2024_6505_tables_that_name_any_queue_lead_to_none_that_is_not_there() {
     for name in ["e1000e", "igb"] {
@@ -229,10 +229,11 @@ fn cve_2024_6505_tables_that_name_any_queue_lead_to_none_that_is_not_there() {
     }
 }
 
-/// Numbers of vectors that are not there: QEMU's vmxnet3 took them for indices of its arrays.
+/// Numbers of missing vectors: QEMU's vmxnet3 used them as array indices.
 #[test]
 fn cve_2013_4544_routes_to_vectors_that_are_not_there_interrupt_nobody_else() {
-    // The number of vectors, and of those that an entry can name; where MSI-X control lies; GPIE, IVAR and what enables all, by chip.
+    // The number of vectors, and of those that an entry can name; the address of MSI-X control; GPIE, IVAR and the enable
+    // registers, by chip.
     let e1000e = ((5, 8), 0xa2, [(0x18, 0x8100_0000), (0xdc, 0x01f0_0000), (0xd0, !0)]);
     let igb = ((25, 32), 0x72, [(0x1514, 0xc000_0011), (0x152c, !0), (0x1524, !0)]);
     for (name, ((vectors, numbers), control, setup)) in [("e1000e", e1000e), ("igb", igb)] {

@@ -1,4 +1,4 @@
-//! Faults of other models on the transmit side, each by the number of its report, for every chip of the family.
+//! Faults of other models on the transmit side, each by its report's number, for every chip of the family.
 
 use nicety_adapter::Budget;
 use nicety_memory::count;
@@ -10,7 +10,8 @@ fn segment(payload_len: usize) -> Vec<u8> {
     ethernet(0x0800, &ipv4(6, &tcp(&payload(payload_len))))
 }
 
-/// QEMU's e1000 did not leave the loop over a buffer when the headers and a segment were no more than what it held already.
+/// QEMU's e1000 never left the loop over a buffer when the headers and a segment were no longer than the bytes that it already
+/// held.
 #[test]
 fn cve_2021_20257_contexts_of_any_header_and_segment_lengths_end() {
     each(|chip| {
@@ -62,12 +63,12 @@ fn cve_2020_16092_a_packet_of_more_pieces_than_any_list_has_is_dropped_or_sent()
     });
 }
 
-/// QEMU's model asserted that a checksum's packet has a payload.
+/// QEMU's model asserted that a packet with a checksum request has a payload.
 #[test]
 fn cve_2024_3567_a_checksum_of_what_a_packet_does_not_have_is_not_made() {
     each(|chip| {
         chip.put(TX_DATA, &segment(64));
-        // Everywhere, and beyond the end; as TCP, and (82576) as SCTP.
+        // At any offset, and beyond the end; as TCP, and (82576) as SCTP.
         for place in [0, 13, 34, 54, 127] {
             for len in [0, 1, 14, 20, 34, 35, 54, 60] {
                 chip.context(Cut { link: place, network: 255, headers: 255, mss: 0 });
@@ -84,7 +85,7 @@ fn cve_2024_3567_a_checksum_of_what_a_packet_does_not_have_is_not_made() {
     });
 }
 
-/// QEMU cut packets into fragments of no bytes, for ever: its vmxnet3's code, which its e1000e shares.
+/// QEMU cut packets into empty fragments without end: its vmxnet3's code, which its e1000e shares.
 #[test]
 fn cve_2016_6834_buffers_and_segments_of_no_bytes_make_no_frames_without_end() {
     each(|chip| {
@@ -102,11 +103,11 @@ fn cve_2016_6834_buffers_and_segments_of_no_bytes_make_no_frames_without_end() {
     });
 }
 
-/// QEMU took an IP header for as long as it said, beyond the packet: its vmxnet3's code, which its e1000e shares.
+/// QEMU believed an IP header's length beyond the end of the packet: its vmxnet3's code, which its e1000e shares.
 #[test]
 fn cve_2016_6835_headers_that_say_they_are_longer_than_their_packet_are_not_read_there() {
     each(|chip| {
-        // The packet is the last of memory that there is: what lies behind it cannot be read.
+        // The packet is at the end of memory: reads beyond it must fail.
         let end = 16 << 20;
         for first in [0x4f_u8, 0x40, 0x60, 0x00] {
             for len in [15, 20, 33, 34, 40, 54] {
@@ -125,7 +126,7 @@ fn cve_2016_6835_headers_that_say_they_are_longer_than_their_packet_are_not_read
     });
 }
 
-/// QEMU's 8139C+ sent what lay behind a packet whose header named a greater length.
+/// QEMU's 8139C+ sent the bytes after a packet whose header named a greater length.
 #[test]
 fn cve_2015_5165_lengths_in_headers_beyond_a_packet_let_nothing_else_out() {
     each(|chip| {
@@ -134,7 +135,7 @@ fn cve_2015_5165_lengths_in_headers_beyond_a_packet_let_nothing_else_out() {
             let mut packet = segment(64);
             packet[14] = first;
             packet[16..18].copy_from_slice(&total.to_be_bytes());
-            // A secret lies behind it.
+            // A secret follows the packet.
             chip.put(TX_DATA, &[packet.clone(), vec![0xa5; 4096]].concat());
             for (segmented, options) in [(false, 1), (false, 3), (true, 3)] {
                 chip.context(TCP4);
@@ -164,7 +165,7 @@ fn cve_2015_5165_lengths_in_headers_beyond_a_packet_let_nothing_else_out() {
     });
 }
 
-/// Rings that are changed while their frames are under way: the class of a report on virtio-pci.
+/// Rings that change while their frames are in flight: the class of a report on virtio-pci.
 #[test]
 fn cve_2026_5747_rings_that_move_between_fetch_and_completion_are_not_written_where_they_were() {
     each(|chip| {
@@ -186,7 +187,7 @@ fn cve_2026_5747_rings_that_move_between_fetch_and_completion_are_not_written_wh
             assert_eq!(chip.get(TX_RING, 4096), before, "{}: {register:#x}", chip.name);
             assert!(chip.get(other, 4096).iter().all(|byte| *byte == 0xaa), "{}: {register:#x}", chip.name);
         }
-        // Off and on again, somewhere else: it works.
+        // Disabled and enabled again at another address, the ring works.
         chip.open_rings(RING as u32);
         chip.put(TX_DATA, &segment(64));
         chip.data(TX_DATA, 118, EOP, false, 0);

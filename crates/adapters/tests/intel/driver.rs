@@ -1,5 +1,5 @@
-//! Linux's drivers as far as interrupts go: handlers, NAPI and what re-arms an interrupt, an access a step, so that anything can happen
-//! between two of them (e1000_main.c, e1000e/netdev.c, igb_main.c).
+//! The interrupt side of Linux's drivers: handlers, NAPI and the re-arming of interrupts, one access per step, so that events can
+//! happen between any two accesses (e1000_main.c, e1000e/netdev.c, igb_main.c).
 
 use std::collections::BTreeSet;
 
@@ -29,16 +29,16 @@ const LSC: u32 = 4;
 const ASSERTED: u32 = 1 << 31;
 /// IMS_ENABLE_MASK: RXT0, TXDW, RXDMT0, RXSEQ, LSC.
 const MASK: u32 = 0x9d;
-/// IDE: a completion may wait.
+/// IDE: the completion may be delayed.
 const DELAY: u32 = 1 << 31;
-/// EITR of the 82576: leave the pause that runs (CNT_IGNR).
+/// EITR of the 82576: keep the running pause (CNT_IGNR).
 const KEEP: u32 = 1 << 31;
-/// What an access takes, at least.
+/// Least time of an access.
 const STEP_NS: u64 = 1000;
 
-/// How a driver is interrupted.
+/// Kinds of interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Kind {
     Line,
     Msi,
     Msix,
@@ -48,23 +48,23 @@ pub enum Way {
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Write(u64, u32),
-    /// Reads a register, and keeps what was read.
+    /// Reads a register, and keeps the value.
     Read(u64),
-    /// The handler goes on only if one of these was read.
+    /// The handler continues only if one of these bits was read.
     Need(u32),
-    /// What was read of these is raised again.
+    /// Raises again those of these causes that were read.
     Again(u32),
     /// napi_schedule.
     Schedule,
-    /// Gives up what was sent.
+    /// Reclaims sent packets.
     CleanSent,
     /// A round of the poll function.
     Poll,
-    /// napi_complete_done: back to the poll if it was scheduled meanwhile.
+    /// napi_complete_done: polls again if it was scheduled meanwhile.
     Complete,
 }
 
-/// What happens to a driver.
+/// Events for a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A frame arrives.
@@ -75,29 +75,29 @@ pub enum Event {
     Link,
     /// Time passes.
     Wait,
-    /// The chip is saved, and another one goes on with its state; whoever was to wake the first wakes nobody.
+    /// The chip is saved, and another one continues from its state. Wake-ups of the first chip are lost.
     Restored,
 }
 
-/// A driver at a chip.
+/// A driver with its chip.
 pub struct Driver {
     chip: Chip,
-    way: Way,
+    kind: Kind,
     handlers: [Vec<Op>; 3],
     napi: Vec<Op>,
     frame: Sender,
-    /// Of interrupts that the processor was told of and has not taken.
-    told: BTreeSet<u16>,
+    /// Interrupts that reached the processor and are not yet taken.
+    pending: BTreeSet<u16>,
     line: bool,
-    /// A handler that runs, with its next step.
+    /// The running handler, with its next step.
     handler: Option<(usize, usize)>,
-    /// The poll function that runs, with its next step.
+    /// The running poll function, with its next step.
     poll: Option<usize>,
     scheduled: bool,
     missed: bool,
     wake: Option<Time>,
     read: u32,
-    /// Frames that came, and those that the driver has seen; and the same of what was sent.
+    /// Frames that arrived, and those that the driver has received; and the same for sent ones.
     came: u32,
     seen: u32,
     sent: u32,
@@ -105,17 +105,17 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Opened, with a throttle (in the chip's units) that the driver writes anew where it does.
-    pub fn new(name: &'static str, way: Way, throttle: u32) -> Self {
+    /// An opened driver with a throttle (in the chip's units), which the driver writes again where Linux's does.
+    pub fn new(name: &'static str, kind: Kind, throttle: u32) -> Self {
         let mut chip = Chip::opened(name);
         let none = Vec::new;
-        let (handlers, enable) = match (name, way) {
+        let (handlers, enable) = match (name, kind) {
             ("e1000", _) => {
                 let handler = vec![Op::Read(ICR), Op::Need(!0), Op::Write(IMC, !0), Op::Read(STATUS), Op::Schedule];
                 chip.w(ITR, throttle);
                 ([handler, none(), none()], vec![Op::Write(ITR, throttle), Op::Write(IMS, MASK), Op::Read(STATUS)])
             }
-            ("e1000e", Way::Msix) => Self::vectors_82574(&mut chip, throttle),
+            ("e1000e", Kind::Msix) => Self::vectors_82574(&mut chip, throttle),
             ("e1000e", _) => {
                 chip.w(CTRL_EXT, 0x0800_0000);
                 chip.w(IAM, !0);
@@ -123,21 +123,21 @@ impl Driver {
                 let handler = vec![Op::Read(ICR), Op::Need(ASSERTED), Op::Schedule];
                 ([handler, none(), none()], vec![Op::Write(ITR, throttle), Op::Write(IMS, MASK), Op::Read(STATUS)])
             }
-            (_, Way::Msix) => Self::vectors_82576(&mut chip, throttle),
+            (_, Kind::Msix) => Self::vectors_82576(&mut chip, throttle),
             _ => {
                 chip.w(IAM, MASK);
                 let pause = Op::Write(EITR, throttle | KEEP);
-                let handler = match way {
-                    Way::Msi => vec![pause, Op::Read(ICR), Op::Schedule],
+                let handler = match kind {
+                    Kind::Msi => vec![pause, Op::Read(ICR), Op::Schedule],
                     _ => vec![Op::Read(ICR), Op::Need(ASSERTED), pause, Op::Schedule],
                 };
                 ([handler, none(), none()], vec![Op::Write(IMS, MASK), Op::Write(IAM, MASK)])
             }
         };
-        if way == Way::Msi {
+        if kind == Kind::Msi {
             chip.config(if name == "igb" { 0x52 } else { 0xd2 }, &[1]);
         }
-        if way != Way::Msix {
+        if kind != Kind::Msix {
             chip.r(ICR);
             chip.w(IMS, MASK);
         }
@@ -145,15 +145,15 @@ impl Driver {
         let napi = [vec![Op::Poll, Op::Complete], enable].concat();
         let frame = Sender::new(&[(&ethernet(0x0800, &ipv4(6, &tcp(b"x"))), Offload::default())]);
         let (handler, poll, wake) = (None, None, None);
-        let (told, line, scheduled, missed, read) = (BTreeSet::new(), false, false, false, 0);
+        let (pending, line, scheduled, missed, read) = (BTreeSet::new(), false, false, false, 0);
         let (came, seen, sent, cleaned) = (0, 0, 0, 0);
         let mut this = Self {
             chip,
-            way,
+            kind,
             handlers,
             napi,
             frame,
-            told,
+            pending,
             line,
             handler,
             poll,
@@ -203,20 +203,20 @@ impl Driver {
         ([vec![Op::Read(ICR), Op::Write(EIMS, 1)], ring, Vec::new()], vec![Op::Write(EIMS, 2)])
     }
 
-    /// Whether completions have an interrupt of their own.
+    /// Whether completions have a vector of their own.
     fn sent_apart(&self) -> bool {
-        self.chip.name == "e1000e" && self.way == Way::Msix
+        self.chip.name == "e1000e" && self.kind == Kind::Msix
     }
 
-    /// What the last call left for port and processor.
+    /// Takes the last call's interrupts and wake-ups for processor and port.
     fn settle(&mut self) {
         while let Some(vector) = self.chip.out.messages.pop() {
-            self.told.insert(vector);
+            self.pending.insert(vector);
         }
         if let Some(level) = self.chip.out.line.take() {
             self.line = level;
         }
-        // A wake-up for an earlier time stays: nicety_plane's port does the same.
+        // An earlier wake-up stays: nicety_plane's port does the same.
         if let Some(at) = self.chip.out.wake.take()
             && self.wake.is_none_or(|earlier| at < earlier)
         {
@@ -235,7 +235,7 @@ impl Driver {
         self.chip.now = until;
     }
 
-    /// Something happens.
+    /// Makes an event happen.
     pub fn meet(&mut self, event: Event) {
         match event {
             Event::Frame => {
@@ -263,13 +263,13 @@ impl Driver {
         self.settle();
     }
 
-    /// One step. False if the processor has nothing to do.
+    /// Runs one step. False if the processor has nothing to do.
     pub fn step(&mut self) -> bool {
         self.pass(STEP_NS);
         if self.handler.is_none() {
-            if let Some(vector) = self.told.pop_first() {
+            if let Some(vector) = self.pending.pop_first() {
                 self.handler = Some((vector.into(), 0));
-            } else if self.way == Way::Line && self.line {
+            } else if self.kind == Kind::Line && self.line {
                 self.handler = Some((0, 0));
             }
         }
@@ -297,7 +297,7 @@ impl Driver {
         true
     }
 
-    /// False: what comes next is not done.
+    /// False: the steps after this one are skipped.
     fn execute(&mut self, op: Op) -> bool {
         let mut on = true;
         match op {
@@ -329,7 +329,7 @@ impl Driver {
         on
     }
 
-    /// Goes on until nothing is left to do and nobody is to be woken. Whether all was seen that happened.
+    /// Continues until no work and no wake-up is left. An error if the driver missed an event.
     pub fn finish(&mut self) -> Result<(), String> {
         for _ in 0..10_000 {
             if self.step() {
@@ -347,20 +347,20 @@ impl Driver {
         Err("it never comes to rest".into())
     }
 
-    /// Interrupts so far.
+    /// Number of interrupts so far.
     pub fn interrupts(&self) -> u64 {
         self.chip.counters.interrupts
     }
 }
 
-/// An adapter that nobody has driven yet.
+/// A new adapter without a driver.
 fn new(name: &str) -> Box<dyn Adapter> {
     let entry = nicety_adapters::find(name).unwrap();
     (entry.create)(&Settings::new(Mac(MAC))).unwrap()
 }
 
 impl Chip {
-    /// Brings a frame, and says how many were refused.
+    /// Delivers a frame, and returns the number of refused frames.
     fn bring_it(&mut self, frame: &Sender) -> u64 {
         self.bring(frame, Edit::Keep).refused()
     }

@@ -1,4 +1,4 @@
-//! PAUSE frames, and frames that are lost or too long, as the chips count them (317453, 3.7, 13.4.22, 13.7; 82576, 8.18), for every chip.
+//! PAUSE frames, and counters of lost and overlong frames (317453, 3.7, 13.4.22, 13.7; 82576, 8.18), for every chip.
 
 use nicety_adapter::{Reason, Time};
 
@@ -25,8 +25,8 @@ const TPR: u64 = 0x40d0;
 const TPT: u64 = 0x40d4;
 const GROUP: [u8; 6] = [0x01, 0x80, 0xc2, 0, 0, 0x01];
 
-/// As Linux sets it up for every chip (e1000e_setup_link_generic).
-fn each_set_up(test: impl Fn(&mut Chip)) {
+/// Runs a test with flow control set up as Linux does for every chip (e1000e_setup_link_generic).
+fn each_with_flow_control(test: impl Fn(&mut Chip)) {
     each(|chip| {
         chip.w(FCT, 0x8808);
         chip.w(FCAH, 0x0100);
@@ -52,12 +52,12 @@ fn send_one(chip: &mut Chip) -> usize {
 
 #[test]
 fn a_pause_stops_the_transmitter_for_its_quanta_and_an_xon_starts_it_again() {
-    each_set_up(|chip| {
+    each_with_flow_control(|chip| {
         let from = chip.now;
         chip.bring_one(&control(GROUP, 1, 1000));
         assert_eq!((chip.r(XOFFRXC), chip.r(GPRC), chip.r(TPR), chip.r(RDH)), (1, 0, 1, 0), "{}", chip.name);
         assert_eq!(send_one(chip), 0, "{}", chip.name);
-        // A quantum is 512 bits, which takes 512 ns.
+        // A quantum is 512 bits, which take 512 ns.
         let until = from.after_ns(512_000);
         assert_eq!(chip.out.wake, Some(until), "{}", chip.name);
         chip.now = Time(until.0 - 1);
@@ -78,7 +78,7 @@ fn a_pause_stops_the_transmitter_for_its_quanta_and_an_xon_starts_it_again() {
 
 #[test]
 fn the_longest_pause_lasts_a_thirtieth_of_a_second_and_a_reset_ends_it() {
-    each_set_up(|chip| {
+    each_with_flow_control(|chip| {
         chip.bring_one(&control(GROUP, 1, 0xffff));
         chip.now = chip.now.after_ns(33_553_920);
         assert_eq!(send_one(chip), 1, "{}", chip.name);
@@ -93,8 +93,8 @@ fn the_longest_pause_lasts_a_thirtieth_of_a_second_and_a_reset_ends_it() {
 
 #[test]
 fn a_pause_of_another_guest_s_stops_nobody() {
-    each_set_up(|chip| {
-        // To the station itself: the only one that a switch forwards.
+    each_with_flow_control(|chip| {
+        // To the station itself: the only kind that a switch forwards.
         chip.bring_one(&control(MAC, 1, 0xffff));
         assert_eq!((chip.r(XOFFRXC), chip.r(RDH)), (1, 1), "{}: counted, and received, for DPF is clear", chip.name);
         assert_eq!(send_one(chip), 1, "{}", chip.name);
@@ -102,12 +102,12 @@ fn a_pause_of_another_guest_s_stops_nobody() {
         chip.w(RCTL, receive | 1 << 22);
         chip.bring_one(&control(MAC, 1, 0xffff));
         assert_eq!((chip.r(XOFFRXC), chip.r(RDH)), (1, 1), "{}: DPF", chip.name);
-        // Without RFCE none does.
+        // Without RFCE no PAUSE stops it.
         let own = chip.r(CTRL);
         chip.w(CTRL, own & !CTRL_RFCE);
         chip.bring_one(&control(GROUP, 1, 0xffff));
         assert_eq!((send_one(chip), chip.r(XOFFRXC)), (1, 1), "{}", chip.name);
-        // One that is for somebody else is a frame like any other.
+        // A PAUSE for another station is an ordinary frame.
         chip.bring_one(&control([2, 0, 0, 0, 0, 7], 1, 0xffff));
         assert_eq!((chip.r(XOFFRXC), chip.r(FCRUC), chip.r(RDH)), (0, 0, 2), "{}", chip.name);
     });
@@ -115,7 +115,7 @@ fn a_pause_of_another_guest_s_stops_nobody() {
 
 #[test]
 fn a_control_frame_of_another_kind_is_counted_and_received_if_the_driver_asks_for_it() {
-    each_set_up(|chip| {
+    each_with_flow_control(|chip| {
         chip.bring_one(&control(MAC, 0x0101, 5));
         assert_eq!((chip.r(FCRUC), chip.r(RDH)), (1, 0), "{}", chip.name);
         let receive = chip.r(RCTL);
@@ -128,7 +128,7 @@ fn a_control_frame_of_another_kind_is_counted_and_received_if_the_driver_asks_fo
 
 #[test]
 fn a_pause_that_finds_no_descriptor_is_counted_once() {
-    each_set_up(|chip| {
+    each_with_flow_control(|chip| {
         let receive = chip.r(RCTL);
         chip.w(RCTL, receive | 1 << 4);
         chip.w(RDT, 0);
@@ -143,7 +143,7 @@ fn a_pause_that_finds_no_descriptor_is_counted_once() {
 
 #[test]
 fn software_sends_an_xoff_or_an_xon_which_no_pause_holds_back() {
-    each_set_up(|chip| {
+    each_with_flow_control(|chip| {
         chip.bring_one(&control(GROUP, 1, 0xffff));
         for (quanta, counter) in [(0x0680, XOFFTXC), (0, XONTXC)] {
             chip.w(FCTTV, quanta.into());
@@ -165,7 +165,7 @@ fn software_sends_an_xoff_or_an_xon_which_no_pause_holds_back() {
 
 #[test]
 fn an_xoff_in_loopback_stops_its_own_sender_for_a_while_and_no_longer() {
-    each_set_up(|chip| {
+    each_with_flow_control(|chip| {
         chip.w(FCTTV, 0xffff);
         let (receive, transmit) = (chip.r(RCTL), chip.r(TCTL));
         chip.w(RCTL, receive | LOOPBACK);
@@ -191,7 +191,7 @@ fn a_frame_that_finds_no_descriptor_is_an_event_and_one_that_the_port_then_loses
         }
         chip.counters.receive_drop(Reason::Filtered);
         assert_eq!((chip.r(MPC), chip.r(MPC)), (3, 0), "{}", chip.name);
-        // What was lost before a reset is not the driver's.
+        // Frames lost before a reset are not counted for the driver.
         chip.counters.receive_drop(Reason::BufferFull);
         let control = chip.r(CTRL);
         chip.w(CTRL, control | 1 << 26);

@@ -1,4 +1,4 @@
-//! What holds for every chip of Intel's family alike: faults that other models of them had, and interrupts that must not be lost.
+//! Rules for every chip of Intel's family: faults of other models, and interrupts that must not be lost.
 
 #[path = "../e1000/bench.rs"]
 #[allow(dead_code, reason = "the e1000's tests use all of it")]

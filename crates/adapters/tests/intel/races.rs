@@ -1,49 +1,49 @@
-//! No interrupt is lost: whatever happens between whichever accesses of Linux's drivers, the driver sees it, or an interrupt or a wake-up
-//! is on its way. All orders of a few events are tried at every distance from each other.
+//! No interrupt is lost: for any event between any two accesses of Linux's drivers, the driver handles it, or an interrupt or a
+//! wake-up is due. The tests try all orders of a few events at every distance.
 
-use crate::driver::{Driver, Event, Way};
+use crate::driver::{Driver, Event, Kind};
 
-/// Steps from one event to the next: more than a driver's longest way from an interrupt to its end.
+/// Most steps between two events: more than a driver's longest path from an interrupt to its end.
 const GAPS: usize = 16;
 const EVENTS: [Event; 4] = [Event::Frame, Event::Sent, Event::Link, Event::Wait];
-/// Interrupts for three events: one each, and as many that find what another has seen to already.
+/// Most interrupts for three events: one each, and as many whose event was already handled with another.
 const MOST: u64 = 6;
-/// Every way in which a driver is interrupted, with two throttles.
-const WAYS: [(&str, Way, [u32; 2]); 7] = [
-    ("e1000", Way::Line, [0, 195]),
-    ("e1000e", Way::Msix, [1, 195]),
-    ("e1000e", Way::Msi, [0, 195]),
-    ("e1000e", Way::Line, [0, 195]),
-    ("igb", Way::Msix, [0, 196]),
-    ("igb", Way::Msi, [0, 196]),
-    ("igb", Way::Line, [0, 196]),
+/// Every kind of interrupt of each driver, with two throttles.
+const KINDS: [(&str, Kind, [u32; 2]); 7] = [
+    ("e1000", Kind::Line, [0, 195]),
+    ("e1000e", Kind::Msix, [1, 195]),
+    ("e1000e", Kind::Msi, [0, 195]),
+    ("e1000e", Kind::Line, [0, 195]),
+    ("igb", Kind::Msix, [0, 196]),
+    ("igb", Kind::Msi, [0, 196]),
+    ("igb", Kind::Line, [0, 196]),
 ];
 
-/// Three events, each after so many steps.
+/// Three events, each after a number of steps.
 type Story = [(usize, Event); 3];
 
-/// All of these stories happen to a driver, one after the other.
+/// Plays all of these stories to a driver, one after the other.
 fn happen(name: &str, stories: impl Iterator<Item = Story> + Clone) {
-    for (name, way, throttles) in WAYS.into_iter().filter(|way| way.0 == name) {
+    for (name, kind, throttles) in KINDS.into_iter().filter(|kind| kind.0 == name) {
         for throttle in throttles {
-            let mut driver = Driver::new(name, way, throttle);
-            driver.finish().unwrap_or_else(|why| panic!("{name}, {way:?}: {why}"));
+            let mut driver = Driver::new(name, kind, throttle);
+            driver.finish().unwrap_or_else(|why| panic!("{name}, {kind:?}: {why}"));
             for story in stories.clone() {
                 let before = driver.interrupts();
                 for (gap, event) in story {
                     (0..gap).for_each(|_| _ = driver.step());
                     driver.meet(event);
                 }
-                let what = || format!("{name}, {way:?}, throttle {throttle}: {story:?}");
+                let what = || format!("{name}, {kind:?}, throttle {throttle}: {story:?}");
                 driver.finish().unwrap_or_else(|why| panic!("{}: {why}", what()));
-                let told = driver.interrupts() - before;
-                assert!((1..=MOST).contains(&told), "{}: {told} interrupts", what());
+                let interrupts = driver.interrupts() - before;
+                assert!((1..=MOST).contains(&interrupts), "{}: {interrupts} interrupts", what());
             }
         }
     }
 }
 
-/// Every order of three events, at every distance.
+/// Three events in every order, at every distance.
 fn orders() -> impl Iterator<Item = Story> + Clone {
     let gaps = (0..GAPS).flat_map(|second| (0..GAPS).map(move |third| [second, third]));
     let last = EVENTS.into_iter().flat_map(|second| EVENTS.map(|third| [second, third]));
@@ -54,7 +54,7 @@ fn orders() -> impl Iterator<Item = Story> + Clone {
     })
 }
 
-/// Something happens, the chip is saved and another goes on with its state, and something happens again.
+/// An event, then the chip is saved and another one continues from its state, then another event.
 fn moves() -> impl Iterator<Item = Story> + Clone {
     let gaps = (0..12).flat_map(|second| [0, 4].map(|third| [second, third]));
     let around = EVENTS[..3].iter().flat_map(|first| [Event::Frame, Event::Wait].map(|last| [*first, last]));

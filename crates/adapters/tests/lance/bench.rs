@@ -1,4 +1,4 @@
-//! A guest of one adapter: memory, rings and a driver's steps; and a wire that takes and brings frames.
+//! A guest with one adapter: memory, rings and a driver's steps; and a wire that takes and sends frames.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use nicety_memory::{Map, Rights, Span};
 pub const MAC: [u8; 6] = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
 pub const PEER: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
-/// Where things lie in the guest's memory.
+/// Addresses in the guest's memory.
 pub const BLOCK: u32 = 0x8000;
 pub const TX_RING: u32 = 0x1_0000;
 pub const RX_RING: u32 = 0x2_0000;
@@ -41,7 +41,7 @@ pub const OWN: u16 = 0x8000;
 pub const ERR: u16 = 0x4000;
 pub const STP: u16 = 0x0200;
 pub const ENP: u16 = 0x0100;
-/// A frame in one buffer, as pcnet32_start_xmit gives it.
+/// A frame in one buffer, as pcnet32_start_xmit posts it.
 pub const WHOLE: u16 = OWN | STP | ENP;
 
 pub struct Bench {
@@ -52,7 +52,7 @@ pub struct Bench {
     pub now: Time,
     pub batch: Batch,
     pub accesses: u64,
-    /// Ports are double words.
+    /// The ports are double words.
     pub double: bool,
     /// BCR20's style.
     pub style: u16,
@@ -85,7 +85,7 @@ impl Bench {
         }
     }
 
-    /// As pcnet32_open leaves it: 16 descriptors out, 32 in.
+    /// Opened as by pcnet32_open: 16 transmit and 32 receive descriptors.
     pub fn opened() -> Self {
         let mut this = Self::new();
         this.open();
@@ -283,7 +283,7 @@ impl Bench {
         }
     }
 
-    /// A receive descriptor for the chip.
+    /// Gives a receive descriptor to the chip.
     pub fn post(&self, index: u32, address: u32, len: u32) {
         self.descriptor(RX_RING, index, address, len, OWN);
     }
@@ -300,7 +300,7 @@ impl Bench {
         self.state(TX_RING, index)
     }
 
-    /// Puts a frame where the descriptor's own data lies, and gives it to the chip.
+    /// Writes a frame to the descriptor's own buffer, and gives it to the chip.
     pub fn queue(&self, index: u32, frame: &[u8]) {
         self.put(TX_DATA + index * 4096, frame);
         self.tx(index, TX_DATA + index * 4096, frame.len() as u32, WHOLE);
@@ -324,7 +324,7 @@ impl Bench {
         self.batch = batch;
     }
 
-    /// Until nothing is left: the frames that go out.
+    /// Transmits until no frame is left. Returns the frames.
     pub fn transmit(&mut self) -> Vec<Vec<u8>> {
         let mut out = Vec::new();
         for _ in 0..10_000 {
@@ -339,7 +339,7 @@ impl Bench {
         panic!("a transmit queue that never empties");
     }
 
-    /// Brings frames from another port.
+    /// Delivers frames from another port.
     pub fn bring(&mut self, frames: &[&[u8]]) -> Delivery {
         let map = Arc::new(Map::private(8 << 20).unwrap());
         let mut batch = Batch::new();
@@ -366,7 +366,7 @@ impl Bench {
         self.call(|nic, cx| nic.tick(cx));
     }
 
-    /// Lets time pass, to the deadlines that were asked for.
+    /// Lets time pass, with the adapter's requested wake-ups.
     pub fn pass(&mut self, ns: u64) {
         let end = self.now.after_ns(ns);
         let mut ticks = 0;
@@ -379,7 +379,7 @@ impl Bench {
     }
 }
 
-/// The packets of a batch as they are.
+/// The packets of a batch, unchanged.
 pub fn wire(batch: &Batch) -> Vec<Vec<u8>> {
     let target = Map::private(1 << 20).unwrap();
     let mut spans: Vec<Span> = Vec::new();
@@ -405,12 +405,12 @@ pub fn wire(batch: &Batch) -> Vec<Vec<u8>> {
     out
 }
 
-/// Ethernet II to this adapter from the peer, of so many bytes.
+/// An Ethernet II frame of `len` bytes from the peer to this adapter.
 pub fn frame(len: usize) -> Vec<u8> {
     to(MAC, len)
 }
 
-/// To anybody.
+/// The same to any station.
 pub fn to(destination: [u8; 6], len: usize) -> Vec<u8> {
     let mut frame = [&destination[..], &PEER, &[0x88, 0xb5]].concat();
     frame.extend((frame.len()..len).map(|i| (i * 7 + i / 251) as u8));

@@ -12,7 +12,7 @@ const ECS: u16 = 4;
 const ESK: u16 = 2;
 const EDI: u16 = 1;
 
-/// One bit in, and the bit that comes out.
+/// Clocks one bit in, and returns the bit that comes out.
 fn clock(b: &mut Bench, bit: u32) -> u32 {
     let data = EEN | ECS | if bit & 1 != 0 { EDI } else { 0 };
     b.wbcr(19, data);
@@ -20,7 +20,7 @@ fn clock(b: &mut Bench, bit: u32) -> u32 {
     u32::from(b.bcr(19) & EDI)
 }
 
-/// A start bit and so many bits of a command, and `answer` bits out.
+/// Sends a start bit and `count` bits of a command, and returns `answer` bits.
 fn command(b: &mut Bench, bits: u32, count: u32, answer: u32) -> u32 {
     b.wbcr(19, EEN);
     b.wbcr(19, EEN | ECS);

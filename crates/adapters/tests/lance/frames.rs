@@ -1,4 +1,4 @@
-//! Frames out and in: rings, sizes, filters, refusals, loopback.
+//! Frames in both directions: rings, sizes, filters, refusals, loopback.
 
 use nicety_adapter::Reason;
 
@@ -53,7 +53,7 @@ fn the_ring_wraps_and_is_never_walked_around_twice() {
         b.kick();
         let most = if first == 16 { 11 } else { 16 };
         if first == 16 {
-            // The chip has eleven of them only.
+            // The chip holds only eleven of them.
             (27..32).for_each(|index| b.tx(index % 16, 0, 0, 0));
         }
         assert!(!b.fetch().more);
@@ -206,7 +206,7 @@ fn exactly_one_bit_of_the_hash_is_a_group_s() {
     assert_eq!(hits, [(hash(group), STP | ENP | 0x20)], "LAFM");
 }
 
-/// The hash by polynomial division, bit by bit as they come on the wire, of the generator in IEEE 802.3, 3.2.9.
+/// The hash by polynomial division, bit by bit in wire order, with the generator of IEEE 802.3, 3.2.9.
 fn hash(destination: [u8; 6]) -> u16 {
     let mut register = u32::MAX;
     for bit in (0..48).map(|n| destination[n / 8] >> (n % 8) & 1) {

@@ -1,4 +1,4 @@
-//! Guests that mean harm: the classes of faults that other models of this chip had, and a guest that writes anything anywhere.
+//! Hostile guests: the classes of faults of other models of this chip, and a guest that makes random writes.
 
 use nicety_adapter::{Queue, Reason, Reset};
 use nicety_memory::count;
@@ -22,7 +22,7 @@ impl Dice {
     }
 }
 
-/// An opened adapter whose ring lengths were written while it was suspended.
+/// An opened adapter whose ring lengths were changed under suspension.
 fn lengths(receive: u16, transmit: u16) -> Bench {
     let mut b = Bench::opened();
     b.wcsr(5, 1);
@@ -56,7 +56,7 @@ fn cve_2016_7909_a_ring_of_length_zero_stands_still_and_says_why() {
 #[test]
 fn cve_2016_7909_rings_of_65535_are_walked_a_bounded_part_at_a_time() {
     let mut b = lengths(1, 1);
-    // Every descriptor is the chip's, and begins and ends nothing.
+    // The chip owns every descriptor, and none begins or ends a frame.
     for index in 0..65_535 {
         b.put(TX_RING + index * 16, &[0, 0, 0x10, 0, 0xff, 0xff, 0, 0x80, 0, 0, 0, 0, 0, 0, 0, 0]);
     }
@@ -101,7 +101,7 @@ fn cve_2015_7504_a_full_buffer_in_loopback_has_no_room_for_its_check_sequence_an
     let mut b = Bench::new();
     b.mode = 0x00c4;
     b.open();
-    // A frame as long as one buffer, and receive buffers that end where a guard begins.
+    // A frame as long as one buffer, and receive buffers that end at a guard.
     b.post(0, RX_DATA, 1514);
     b.put(RX_DATA + 1514, &[0xa5; 64]);
     b.post(1, RX_DATA + 8192, 16);
@@ -136,7 +136,7 @@ fn cve_2018_17962_sizes_of_two_gigabytes_in_sum_are_no_sizes() {
     assert!(b.transmit().is_empty());
     assert!(count::take() < 16_384);
     let mut b = Bench::opened();
-    // A receive buffer that begins in memory and ends beyond.
+    // A receive buffer that begins in memory and ends beyond it.
     b.post(0, MEMORY as u32 - 10, 1544);
     b.bring_one(&frame(60));
     assert_eq!(b.received(0), (ERR | 0x1000 | STP | ENP, 0), "OFLO");
@@ -150,7 +150,7 @@ fn cve_2021_3416_a_loopback_into_its_own_rings_ends() {
     let mut b = Bench::new();
     b.mode = 0x80c4;
     b.open();
-    // Received frames overwrite the transmit ring with descriptors of the chip's.
+    // Received frames overwrite the transmit ring with descriptors that the chip owns.
     let ring: Vec<u8> = (0..16).flat_map(|_| [0, 0, 0x10, 0, 0xc4, 0xff, 0, 0x83, 0, 0, 0, 0, 0, 0, 0, 0]).collect();
     b.put(TX_DATA, &ring);
     for index in 0..32 {
@@ -177,7 +177,7 @@ fn looped() -> Bench {
     b
 }
 
-/// Other models wrote a descriptor's end into their own registers, and began anew.
+/// Other models wrote a descriptor's completion into their own registers, and started again.
 #[test]
 fn cve_2020_15859_rings_and_buffers_at_the_device_s_own_registers_are_no_memory() {
     let mut b = Bench::opened();
@@ -191,7 +191,7 @@ fn cve_2020_15859_rings_and_buffers_at_the_device_s_own_registers_are_no_memory(
     b.bring_one(&frame(60));
     assert_eq!(b.counters.receive_drops[Reason::BadAddress as usize], 1);
     assert_eq!(b.received(0).0 & (OWN | ERR), ERR, "its descriptor is given back with an error");
-    // UFLO turned the transmitter off.
+    // UFLO has turned the transmitter off.
     b.wcsr(0, STOP);
     b.wcsr(30, 0x0000);
     b.wcsr(31, 0xfebf);
@@ -201,7 +201,7 @@ fn cve_2020_15859_rings_and_buffers_at_the_device_s_own_registers_are_no_memory(
     assert_eq!(b.nic.stall(1).unwrap().why, "the ring lies where no memory is");
 }
 
-/// Other models received in the middle of sending, and gave a descriptor back twice.
+/// Other models received in the middle of a transmission, and gave a descriptor back twice.
 #[test]
 fn cve_2023_3019_a_loopback_whose_two_rings_are_one_is_not_re_entered() {
     let mut b = looped();
@@ -226,7 +226,7 @@ fn cve_2023_3019_a_loopback_whose_two_rings_are_one_is_not_re_entered() {
     assert_eq!(b.counters.transmitted().packets, 0);
 }
 
-/// Another model read beyond a frame in loopback that was shorter than its headers.
+/// Another model in loopback read beyond the end of a frame shorter than its headers.
 #[test]
 fn cve_2025_12464_short_frames_in_loopback_are_dropped_or_padded() {
     let mut b = looped();
@@ -355,7 +355,7 @@ fn a_guest_that_writes_anything_anywhere_gets_bounded_work_and_no_panic() {
 #[test]
 fn cve_2026_5747_rings_that_move_between_fetch_and_completion_are_written_nowhere_else() {
     const ELSEWHERE: u32 = 0x60_0000;
-    // BADX and XMTRL under suspension, and an initialization anew.
+    // Changes BADX and XMTRL under suspension, and initializes again.
     let moves: [fn(&mut Bench); 3] = [
         |b| {
             b.wcsr(5, 1);

@@ -1,8 +1,8 @@
-//! Causes, masks, and how often a driver is interrupted.
+//! Causes, masks, and the interrupt rate.
 
 use crate::bench::*;
 
-/// pcnet32_interrupt: reads the causes, clears and masks them. False if there was nothing.
+/// pcnet32_interrupt: reads, clears and masks the causes. False if there were none.
 fn interrupt(b: &mut Bench) -> bool {
     let causes = b.csr(0);
     if causes & 0x8f00 == 0 {
@@ -21,7 +21,7 @@ fn unmask(b: &mut Bench) {
     b.wcsr(0, INEA);
 }
 
-/// pcnet32_rx: takes what has come, from a descriptor on, and gives the buffers back. The next descriptor.
+/// pcnet32_rx: takes received frames from a descriptor on, and gives the buffers back. Returns the next descriptor.
 fn take(b: &Bench, mut next: u32) -> u32 {
     while b.received(next % 32).0 & OWN == 0 {
         b.post(next % 32, RX_DATA + next % 32 * 2048, 1544);
@@ -155,7 +155,8 @@ fn more_than_three_quarters_of_a_ring_of_completions_are_told_at_once() {
 fn a_bulk_flow_interrupts_once_for_three_quarters_of_a_ring_and_what_a_poll_took_is_not_told_again() {
     let mut b = Bench::opened();
     let (mut next, mut interrupts) = (0, 0);
-    // A frame each 12 µs. The driver's fourteen accesses take as long as twelve of them, and its poll takes all that came meanwhile.
+    // A frame every 12 µs. The driver's fourteen accesses take as long as twelve frames, and its poll takes all frames of the
+    // meantime.
     let arrive = |b: &mut Bench, frames: u32| {
         for _ in 0..frames {
             b.bring_one(&frame(1514));
@@ -191,7 +192,7 @@ fn what_a_driver_has_taken_back_of_its_transmissions_is_not_told_again() {
     b.kick();
     b.transmit();
     take(&b, 0);
-    // pcnet32_tx zeroes the buffer's address.
+    // pcnet32_tx clears the buffer's address.
     (0..2).for_each(|index| b.put(TX_RING + index * 16, &[0; 4]));
     unmask(&mut b);
     b.pass(10_000_000);
@@ -211,7 +212,7 @@ fn a_driver_that_polls_csr0_without_interrupts_sees_everything_at_once() {
     b.bring_one(&frame(60));
     assert_eq!(b.csr(0) & (TINT | RINT), RINT);
     assert!(!b.line());
-    // The poll that was due before the driver demanded one.
+    // A poll that was due before the driver demanded one.
     b.pass(2_000_000);
     assert_eq!(b.out.wake, None, "an idle adapter asks for no time");
 }

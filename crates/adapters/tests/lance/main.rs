@@ -1,5 +1,5 @@
-//! The PCnet-PCI II as its drivers meet it: numbers are those of AMD's datasheet (19436) and of Linux's pcnet32.c, sequences those
-//! of pcnet32.c.
+//! The PCnet-PCI II under its drivers: numbers are those of AMD's datasheet (19436) and of Linux's pcnet32.c, sequences those of
+//! pcnet32.c.
 
 mod bench;
 mod eeprom;

@@ -1,13 +1,13 @@
-//! The transmit ring, looked at by time.
+//! Polls of the transmit ring by time.
 
 use crate::bench::*;
 
 /// 65536 clocks of 30 ns.
 const INTERVAL_NS: u64 = 1_966_080;
-/// 32 of them.
+/// 32 of these intervals.
 const SELDOM_NS: u64 = 32 * INTERVAL_NS;
 
-/// Lets time pass until there is work, in steps, at most so long: what it took.
+/// Lets time pass in steps until there is work, at most `most_ns`. Returns the time that passed.
 fn until_work(b: &mut Bench, most_ns: u64) -> Option<u64> {
     let begin = b.now;
     while b.now.0 - begin.0 < most_ns {
@@ -19,7 +19,7 @@ fn until_work(b: &mut Bench, most_ns: u64) -> Option<u64> {
     None
 }
 
-/// Opened by a driver that never demands a poll. The first of them has been.
+/// Opened by a driver that never demands a poll. The first poll is over.
 fn opened() -> Bench {
     let mut b = Bench::opened();
     b.wcsr(0, INEA);

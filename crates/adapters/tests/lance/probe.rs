@@ -1,4 +1,4 @@
-//! What a driver reads and sets before any frame moves.
+//! A driver's reads and writes before any frame moves.
 
 use nicety_adapter::{Face, Reset};
 

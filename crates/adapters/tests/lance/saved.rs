@@ -1,4 +1,4 @@
-//! Saved and restored in the middle.
+//! Saving and restoring in the middle of work.
 
 use nicety_adapter::Event;
 

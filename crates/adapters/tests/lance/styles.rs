@@ -1,4 +1,4 @@
-//! The same in every style of structures, by words and by double words.
+//! The same behaviour in every style of structures, with words and with double words.
 
 use crate::bench::*;
 
@@ -20,9 +20,9 @@ fn frames_pass_both_ways_in_every_style_through_either_kind_of_ports() {
                 assert_eq!(b.transmit(), [frame(len)], "style {style}, {double}");
                 assert_eq!(b.sent(at), (STP | ENP, 0));
                 assert_eq!(b.bring_one(&frame(len)).refused(), 0);
-                let (status, told) = b.received(round % 32);
+                let (status, length) = b.received(round % 32);
                 let matched = if style == 0 { 0 } else { 0x40 };
-                assert_eq!((status, told), (STP | ENP | matched, len as u32 + 4), "style {style}, {double}");
+                assert_eq!((status, length), (STP | ENP | matched, len as u32 + 4), "style {style}, {double}");
                 assert_eq!(b.get(RX_DATA + round % 32 * 2048, len), frame(len));
                 b.post(round % 32, RX_DATA + round % 32 * 2048, 1544);
             }
@@ -37,7 +37,7 @@ fn addresses_of_24_bits_have_their_upper_part_from_csr2() {
     b.style = 0;
     b.command(7);
     b.rings();
-    // All of it again, 16 MB higher.
+    // The same structures again, 16 MB higher.
     let low = b.get(0, MEMORY);
     b.put(MEMORY as u32, &low);
     b.put(0, &vec![0; MEMORY]);

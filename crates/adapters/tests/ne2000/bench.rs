@@ -1,4 +1,4 @@
-//! A guest of one NE2000 on PCI: its accesses as Linux's ne2k-pci.c and lib8390.c make them; and a wire that takes and brings frames.
+//! A guest of one NE2000 on PCI, with the accesses of Linux's ne2k-pci.c and lib8390.c; and a wire that takes and sends frames.
 //! Numbers are those of Linux's drivers/net/ethernet/8390/8390.h.
 
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub const ENISR_COUNTERS: u8 = 0x20;
 pub const ENISR_RDC: u8 = 0x40;
 pub const ENISR_RESET: u8 = 0x80;
 
-/// Where Linux has its transmit buffers and its ring.
+/// Linux's pages for transmit buffers and ring.
 pub const TX_PAGE: u8 = 0x40;
 pub const RX_PAGE: u8 = 0x4c;
 pub const STOP_PAGE: u8 = 0x80;
@@ -66,11 +66,11 @@ impl Bench {
         Self { nic, map: Map::empty(), out, counters, line: false, now: Time(1_000_000), batch: Batch::new() }
     }
 
-    /// Probed and opened as Linux does it, with the link up.
+    /// Probed and opened as Linux does, with the link up.
     pub fn opened() -> Self {
         let mut this = Self::new();
         this.call(|nic, cx| match nic.face() {
-            // I/O alone: Linux's driver asks for no bus mastering.
+            // I/O only: Linux's driver does not enable bus mastering.
             Face::Pci(face) => face.config_write(4, &[1, 0], cx),
             Face::Rings(_) => unreachable!("a PCI function"),
         });
@@ -169,7 +169,7 @@ impl Bench {
         }
     }
 
-    /// Remote DMA of so many bytes: 0x0a reads, 0x12 writes.
+    /// Remote DMA of `count` bytes: 0x0a reads, 0x12 writes.
     pub fn remote(&mut self, command: u8, at: u16, count: u16) {
         self.outb(0x22, E8390_CMD);
         let [low, high] = count.to_le_bytes();
@@ -224,7 +224,7 @@ impl Bench {
         self.outb(0x26, E8390_CMD);
     }
 
-    /// A turn of its port: what a wire takes.
+    /// Runs a turn of its port. Returns the frames for a wire.
     pub fn turn(&mut self) -> Vec<Vec<u8>> {
         let mut batch = std::mem::take(&mut self.batch);
         batch.start(&self.map, PortId(1), 0);
@@ -238,7 +238,7 @@ impl Bench {
         frames
     }
 
-    /// A frame of the driver's, and what a wire takes.
+    /// Sends a frame of the driver's. Returns the frames for a wire.
     pub fn send(&mut self, frame: &[u8]) -> Vec<Vec<u8>> {
         self.block_output(frame, TX_PAGE);
         self.trigger_send(frame.len(), TX_PAGE);
@@ -246,7 +246,7 @@ impl Bench {
         self.turn()
     }
 
-    /// Brings a packet of another port's.
+    /// Delivers a packet from another port.
     pub fn bring(&mut self, packet: &[u8], offload: Offload, from: u16) -> Delivery {
         self.bring_behind(packet, offload, from, Set::default())
     }
@@ -263,12 +263,12 @@ impl Bench {
         self.call(|nic, cx| nic.deliver(&Frames { held, ..Frames::new(&batch, &picks) }, cx))
     }
 
-    /// A frame, behind others that wait in the port or not. True if it was taken, or dropped.
+    /// Delivers a frame; `held` tells whether others wait in the port. True if it was taken, or dropped.
     pub fn arrive_behind(&mut self, frame: &[u8], held: Set) -> bool {
         !self.bring_behind(frame, Offload::default(), 0, held).is_refused(0)
     }
 
-    /// A frame. True if it was taken, or dropped.
+    /// Delivers a frame. True if it was taken, or dropped.
     pub fn arrive(&mut self, frame: &[u8]) -> bool {
         !self.bring(frame, Offload::default(), 0).is_refused(0)
     }
@@ -280,14 +280,14 @@ impl Bench {
         current
     }
 
-    /// The only frame there is, if there is one, and the end of the driver's round.
+    /// Takes the only frame, if there is one, and ends the driver's round.
     pub fn only(&mut self) -> Option<(u8, Vec<u8>)> {
         let frame = self.receive();
         assert!(frame.is_none() || self.receive().is_none());
         frame
     }
 
-    /// A frame as ei_receive takes it: none if the ring is empty. Asserts what it checks.
+    /// Takes a frame as ei_receive does: none if the ring is empty. Asserts ei_receive's checks.
     pub fn receive(&mut self) -> Option<(u8, Vec<u8>)> {
         let current = self.current();
         let mut this = self.inb(EN0_BOUNDARY) + 1;
@@ -341,7 +341,7 @@ fn cut(batch: &Batch) -> Vec<Vec<u8>> {
     out
 }
 
-/// A frame of so many bytes between two stations, other than those of another seed.
+/// A frame of `len` bytes between two stations. The seed determines its content.
 pub fn frame(to: [u8; 6], from: [u8; 6], len: usize, seed: u8) -> Vec<u8> {
     let mut frame = [&to[..], &from, &[0x88, 0xb5]].concat();
     frame.extend((frame.len()..len).map(|i| (i * 7 + i / 251) as u8 ^ seed));

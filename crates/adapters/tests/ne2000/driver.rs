@@ -1,4 +1,4 @@
-//! Linux's lib8390.c as far as interrupts and sending go, an access a step, so that anything can happen between two of them: the way of
+//! The interrupt and transmit side of Linux's lib8390.c, one access per step, so that events can happen between any two accesses:
 //! ei_start_xmit, ei_interrupt, ei_receive and ei_tx_intr, with both transmit buffers.
 
 use std::collections::VecDeque;
@@ -13,17 +13,17 @@ const ROUNDS: u32 = 12;
 const TAKEN: u32 = 9;
 /// ENISR_ALL.
 const ALL: u8 = 0x3f;
-/// Bytes of a frame that is sent.
+/// Bytes of a sent frame.
 const LEN: usize = 60;
-/// What an access takes, usually.
+/// Usual time of an access.
 const STEP_NS: u64 = 1000;
-/// More interrupts than this for one story are one that does not end.
+/// More interrupts than this for one story count as an endless loop.
 const ENDLESS: u32 = 200;
 
-/// What happens to a driver.
+/// Events for a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// So many frames arrive.
+    /// This many frames arrive.
     Frames(u8),
     /// The stack has a frame to send.
     Send,
@@ -31,36 +31,36 @@ pub enum Event {
     Turn,
     /// The guest is not run for three milliseconds.
     Wait,
-    /// The chip is saved, and another goes on with its state.
+    /// The chip is saved, and another one continues from its state.
     Restored,
 }
 
-/// A driver at a chip.
+/// A driver with its chip.
 pub struct Driver {
     pub b: Bench,
-    /// Since Linux 3.14 a handler that finds more than it wants acknowledges nothing, before it all.
+    /// Since Linux 3.14 a handler with more work than its limit acknowledges nothing; before, it acknowledged everything.
     acknowledges: bool,
-    /// What is left to happen, each after so many accesses, and how many there were since the last.
+    /// The remaining events, each after a number of accesses, and the accesses since the last event.
     story: VecDeque<(usize, Event)>,
     gone: usize,
-    /// The processor takes no interrupt of the chip's.
+    /// The processor has the chip's interrupt disabled.
     disabled: bool,
     busy: bool,
-    /// Buffers: 0 free, 1 loaded, 2 on its way.
+    /// Buffers: 0 free, 1 loaded, 2 being sent.
     buffers: [u8; 2],
     sending: bool,
     stopped: bool,
     /// Frames of the stack that wait for the queue.
     queued: u32,
-    /// Frames that came and have no room yet.
+    /// Frames that arrived and wait for room.
     waiting: Vec<u8>,
     number: u8,
-    /// What an access takes.
+    /// Time of an access.
     pub step_ns: u64,
-    /// The port takes its turn after each access.
+    /// The port runs a turn after each access.
     pub prompt: bool,
-    /// When a frame had been sent that the driver has not heard of, and the longest that it did not.
-    told: Option<u64>,
+    /// Time of a sent frame that was not yet reported to the driver, and the longest such delay.
+    unreported_since: Option<u64>,
     pub late_ns: u64,
     sent: u32,
     wanted: u32,
@@ -85,7 +85,7 @@ impl Driver {
             number: 0,
             step_ns: STEP_NS,
             prompt: false,
-            told: None,
+            unreported_since: None,
             late_ns: 0,
             sent: 0,
             wanted: 0,
@@ -94,9 +94,9 @@ impl Driver {
         }
     }
 
-    /// All of this happens, and then nothing more, until the driver rests: how many interrupts it had. An error says what went wrong, or
-    /// what it waits for.
-    pub fn live(&mut self, story: &[(usize, Event)]) -> Result<u32, String> {
+    /// Plays a story until the driver is idle. Returns the number of interrupts. An error describes a fault, or what the driver
+    /// still waits for.
+    pub fn play(&mut self, story: &[(usize, Event)]) -> Result<u32, String> {
         self.story.extend(story);
         (self.gone, self.interrupts) = (0, 0);
         loop {
@@ -106,7 +106,7 @@ impl Driver {
                 self.queued -= 1;
                 self.start_xmit()?;
             } else if !self.story.is_empty() {
-                // Nothing to do: time goes by, and the next thing happens.
+                // Nothing to do: time passes, and the next event happens.
                 self.gone += 1;
             } else if !self.port() && !self.b.line {
                 break;
@@ -121,12 +121,12 @@ impl Driver {
         }
     }
 
-    /// The port does what it has: true if there was anything.
+    /// Does the port's work: true if there was any.
     fn port(&mut self) -> bool {
         let work = self.b.out.work.contains(0);
         if work {
             self.sent += self.b.turn().len() as u32;
-            self.told = Some(self.b.now.0);
+            self.unreported_since = Some(self.b.now.0);
         }
         let wake = self.b.out.wake.take();
         if let Some(at) = wake {
@@ -152,7 +152,7 @@ impl Driver {
         }
     }
 
-    /// What is due happens.
+    /// Makes due events happen.
     fn happen(&mut self) {
         while let Some((gap, event)) = self.story.front().copied() {
             if self.gone < gap {
@@ -182,7 +182,7 @@ impl Driver {
         }
     }
 
-    /// A turn, with what waits for room: no wake-up before its time.
+    /// Runs a turn, with the frames that wait for room: no wake-up before its time.
     fn turn(&mut self) {
         let early = self.b.out.wake.filter(|at| *at > self.b.now);
         if early.is_some() {
@@ -206,7 +206,7 @@ impl Driver {
         self.b = other;
     }
 
-    /// Before each access anything may have happened, and the processor may be interrupted.
+    /// Before each access, any event may happen and the processor may be interrupted.
     fn step(&mut self) -> Result<(), String> {
         self.gone += 1;
         self.pass(self.step_ns);
@@ -283,7 +283,7 @@ impl Driver {
         self.outb(0x26, E8390_CMD)
     }
 
-    /// ei_interrupt, if there is cause, and it may.
+    /// ei_interrupt, if there is a cause and interrupts are enabled.
     fn interrupt(&mut self) -> Result<(), String> {
         while self.b.line && !self.disabled {
             self.interrupts += 1;
@@ -324,8 +324,8 @@ impl Driver {
         if self.inb(EN0_TSR)? & 1 == 0 {
             return Err("a transmission failed".into());
         }
-        let told = self.told.take().ok_or("it is told of nothing")?;
-        self.late_ns = self.late_ns.max(self.b.now.0 - told);
+        let since = self.unreported_since.take().ok_or("it is told of nothing")?;
+        self.late_ns = self.late_ns.max(self.b.now.0 - since);
         self.outb(ENISR_TX, EN0_ISR)?;
         let done = self.buffers.iter().position(|state| *state == 2).ok_or("nothing was sent")?;
         self.buffers[done] = 0;

@@ -1,4 +1,4 @@
-//! Frames out of packet memory, and into its ring.
+//! Frames from packet memory, and into its ring.
 
 use nicety_adapter::{Checksum, Event, Offload, Reason, Segment, SegmentKind};
 
@@ -99,7 +99,7 @@ fn frames_of_every_length_come_through_the_ring_as_it_goes_round() {
 #[test]
 fn a_full_ring_refuses_what_comes_and_has_room_when_its_driver_reads() {
     let mut b = Bench::opened();
-    // 52 pages: one is Linux's, which has the boundary behind it, one stays free, and a frame of 1514 bytes takes six.
+    // 52 pages: Linux keeps one, since its boundary is one page behind; one stays free; a frame of 1514 bytes takes six.
     for number in 0..8 {
         assert!(b.arrive(&frame(MAC, PEER, 1514, number)), "{number}");
     }
@@ -124,9 +124,9 @@ fn a_full_ring_refuses_what_comes_and_has_room_when_its_driver_reads() {
 #[test]
 fn a_ring_whose_boundary_is_a_page_before_its_first_is_full_at_its_last() {
     let mut b = Bench::opened();
-    // As ei_receive leaves it when it has read up to the ring's first page.
+    // As ei_receive leaves it after a read up to the ring's first page.
     b.outb(RX_PAGE - 1, EN0_BOUNDARY);
-    // Fifty pages: eight frames of six, and one of two.
+    // Fifty pages: eight frames of six pages, and one of two.
     let lens = [1514, 1514, 1514, 1514, 1514, 1514, 1514, 1514, 500];
     for (len, number) in lens.into_iter().zip(0..) {
         assert!(number < 8 || !b.arrive(&frame(MAC, PEER, 600, 9)), "three pages");
@@ -165,7 +165,7 @@ fn a_large_packet_comes_segment_by_segment_and_goes_on_where_there_was_no_room()
 #[test]
 fn the_filter_lets_through_what_its_mode_says() {
     let mut b = Bench::opened();
-    // RFC 1112: 224.0.0.1. ether_crc of it has 31 in its top six bits.
+    // RFC 1112: 224.0.0.1. The top six bits of its ether_crc are 31.
     let group = [1, 0, 0x5e, 0, 0, 1];
     let other = [2, 0, 0, 0, 0, 7];
     let mut comes = |mode: u8, table: [u8; 8]| {

@@ -1,10 +1,10 @@
-//! Guests that mean harm: the classes of faults that other models of this chip had.
+//! Hostile guests: the classes of faults of other models of this chip.
 
 use nicety_adapter::Reason;
 
 use crate::bench::*;
 
-/// Pages that a driver may name: around packet memory's ends, and at the ends of eight bits.
+/// Page numbers for tests: around the ends of packet memory, and at the ends of eight bits.
 const PAGES: [u8; 10] = [0, 1, 0x3f, 0x40, 0x41, 0x4c, 0x7f, 0x80, 0x81, 0xff];
 
 /// PSTART, PSTOP, BNRY and CURR.
@@ -29,7 +29,7 @@ fn rings() -> impl Iterator<Item = [u8; 4]> {
 
 #[test]
 fn cve_2015_5278_no_ring_makes_a_reception_go_on_for_ever() {
-    // QEMU's ne2000_receive copied nothing, again and again, into a ring that ended before it began.
+    // QEMU's ne2000_receive copied zero bytes without end into a ring that ended before its beginning.
     let mut b = Bench::opened();
     let long = frame(MAC, PEER, 1514, 1);
     let mut refused = 0;
@@ -51,7 +51,7 @@ fn cve_2015_5279_a_frame_longer_than_the_ring_writes_nothing_outside_of_it() {
     let mut b = Bench::opened();
     let marks: Vec<u8> = (0..0x4000_u32).map(|at| (at * 7) as u8 | 1).collect();
     for (start, stop) in [(0x40, 0x41), (0x40, 0x43), (0x7d, 0x80), (0x50, 0x56), (0x50, 0x57)] {
-        // Remote DMA wraps where the ring does: all of memory is written with the ring at its end.
+        // Remote DMA wraps at the ring's end: a ring at the end of packet memory lets it write all of the memory.
         place(&mut b, [0x7f, 0x80, 0x7f, 0x7f]);
         b.remote(0x12, 0x4000, 0x4000);
         marks.chunks(4).for_each(|piece| b.write(NE_DATAPORT, piece));
@@ -70,7 +70,7 @@ fn cve_2015_5279_a_frame_longer_than_the_ring_writes_nothing_outside_of_it() {
 
 #[test]
 fn cve_2018_10839_no_length_of_a_frame_is_taken_for_another() {
-    // QEMU's ne2000_receive had the size in an int, and added to it.
+    // QEMU's ne2000_receive kept the size in an int, and added to it.
     let mut b = Bench::opened();
     for len in [14, 59, 1514, 1515, 4096, 16_384, 16_385, 32_768, 65_535, 66_047] {
         b.arrive(&frame(MAC, PEER, len, 0));
@@ -99,7 +99,7 @@ fn cve_2016_2841_pages_out_of_range_send_and_receive_nothing_that_is_not_packet_
     assert_eq!(counters.transmitted().frames + counters.transmit_drops.iter().sum::<u64>(), 256 * 13);
 }
 
-/// Other models received what they sent in loopback while they still sent it.
+/// Other models in loopback received a frame while they still sent it.
 #[test]
 fn cve_2021_3416_and_cve_2025_12464_frames_of_any_length_in_loopback_come_back_to_nobody() {
     let mut b = Bench::opened();
@@ -119,8 +119,8 @@ fn cve_2021_3416_and_cve_2025_12464_frames_of_any_length_in_loopback_come_back_t
     assert_eq!(b.send(&frame(PEER, MAC, 60, 0)).len(), 1);
 }
 
-/// What remote DMA reaches (RTL8029AS, "Remote DMA"; QEMU's ne2000.c, ne2000_mem_readw and its kin, has the same places): the PROM, sixteen KiB
-/// from 0x4000 on, and nothing else.
+/// The range of remote DMA (RTL8029AS, "Remote DMA"; QEMU's ne2000.c, ne2000_mem_readw and similar functions, has the same
+/// addresses): the PROM, sixteen KiB from 0x4000, and nothing else.
 struct Reached {
     prom: Vec<u8>,
     memory: Vec<u8>,
@@ -142,8 +142,8 @@ impl Reached {
     }
 }
 
-/// DP8390D, 7.0: the address counts up, from PSTOP on it goes on at PSTART; 10.3, CR: RD 1 reads, 2 writes, 3 sends a packet of the ring (which
-/// this chip does not), 4 and up end the transfer.
+/// DP8390D, 7.0: the address counts up, and at PSTOP continues at PSTART. 10.3, CR: RD 1 reads, 2 writes, 3 sends a packet of the
+/// ring (which this chip does not support), 4 and up end the transfer.
 #[test]
 fn remote_dma_over_every_ring_and_any_address_reaches_packet_memory_in_its_order_and_nothing_else() {
     const BYTES: u16 = 0x400;
@@ -157,7 +157,7 @@ fn remote_dma_over_every_ring_and_any_address_reaches_packet_memory_in_its_order
         b.outb(stop, EN0_STOPPG);
         for page in PAGES {
             for command in [0x0a, 0x12, 0x1a, 0x02, 0x22] {
-                // Word mode: bit 0 of the address counts for nothing.
+                // Word mode: bit 0 of the address is ignored.
                 let mut at = u16::from(page) << 8 | 0xfe;
                 b.remote(command, at | 1, 0xffff);
                 for _ in 0..BYTES / 4 {

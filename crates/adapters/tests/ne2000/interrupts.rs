@@ -65,8 +65,8 @@ fn a_tally_that_is_half_full_interrupts_and_reading_clears_it() {
     assert_eq!(b.counters.receive_drops.iter().sum::<u64>(), 300);
 }
 
-/// DP8390D, 10.3, RCR: in monitor mode frames are counted and not buffered. eth_probe in iPXE's ns8390.c starts the chip so before it has placed
-/// CURR, to try its memory.
+/// DP8390D, 10.3, RCR: monitor mode counts frames without buffering them. eth_probe in iPXE's ns8390.c starts the chip so before it
+/// has set CURR, to test its memory.
 #[test]
 fn monitor_mode_needs_no_ring() {
     let mut b = Bench::new();
@@ -112,7 +112,7 @@ fn a_port_reset_stops_it_and_a_bus_reset_makes_it_new() {
     assert_eq!(delivery.refused(), 0, "it is off: nothing waits");
 }
 
-/// DP8390D, 10.3, ISR: PRX is of a reception, and writing a one clears it.
+/// DP8390D, 10.3, ISR: PRX reports a reception, and a write of one clears it.
 #[test]
 fn a_frame_that_the_driver_has_seen_and_acknowledged_is_not_told_of_again_though_it_lies_there() {
     for looks in [false, true] {
@@ -138,7 +138,7 @@ fn a_frame_that_comes_between_a_driver_s_look_and_its_acknowledgement_outlasts_t
     assert!(b.arrive(&frame(MAC, PEER, 100, 1)));
     assert_eq!(b.receive(), Some((1, frame(MAC, PEER, 100, 1))));
     b.current();
-    // The guest was not run for a while.
+    // The guest did not run for a while.
     b.now = b.now.after_ns(1_000_000_000);
     b.call(|nic, cx| nic.tick(cx));
     assert!(b.arrive(&frame(MAC, PEER, 100, 2)));
@@ -148,7 +148,7 @@ fn a_frame_that_comes_between_a_driver_s_look_and_its_acknowledgement_outlasts_t
     assert_eq!((b.receive(), b.inb(EN0_ISR)), (None, 0));
 }
 
-/// ei_receive in Linux's lib8390.c takes nine frames and acknowledges then; of more it would hear with the next one.
+/// ei_receive in Linux's lib8390.c takes nine frames and then acknowledges; it would learn of more only with the next frame.
 #[test]
 fn a_ring_gets_as_many_frames_as_linux_takes_at_once_and_the_others_wait() {
     let mut b = Bench::opened();
@@ -164,7 +164,7 @@ fn a_ring_gets_as_many_frames_as_linux_takes_at_once_and_the_others_wait() {
     assert_eq!((b.inb(EN0_ISR), b.line), (0, false));
 }
 
-/// As on the chip, the next frame tells of those that lie there: so it has to come.
+/// As on the chip, the next frame reports those in the ring: so it must arrive.
 #[test]
 fn a_driver_that_takes_fewer_frames_and_acknowledges_hears_of_the_others_with_the_next_one() {
     let mut b = Bench::opened();
@@ -194,7 +194,7 @@ fn no_frame_comes_while_a_driver_takes_others_until_it_ends_or_has_had_time_enou
 
 #[test]
 fn a_driver_that_polls_and_never_acknowledges_gets_its_frames() {
-    // ns8390_poll in iPXE's ns8390.c: IMR is 0, and each poll looks at CURR.
+    // ns8390_poll in iPXE's ns8390.c: IMR is 0, and each poll reads CURR.
     for poll_ns in [1_000, 20_000, 100_000, 1_000_000] {
         let mut b = Bench::opened();
         b.outb(0, EN0_IMR);

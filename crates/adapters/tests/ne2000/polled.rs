@@ -1,4 +1,4 @@
-//! Drivers that poll: ns8390_poll in iPXE's ns8390.c, with IMR 0 and one frame a poll, each access of which takes its time.
+//! Polling drivers: ns8390_poll in iPXE's ns8390.c, with IMR 0 and one frame per poll. Each access takes time.
 
 use std::collections::VecDeque;
 
@@ -8,19 +8,19 @@ use crate::bench::*;
 
 const BROADCAST: [u8; 6] = [0xff; 6];
 
-/// The driver, its port's receive buffer, and what comes to it.
+/// The driver, its port's receive buffer, and the incoming traffic.
 struct Polled {
     b: Bench,
-    /// What an access takes under a VMM that sends each by itself and waits for it.
+    /// Time of an access under a VMM that sends each access separately and waits for it.
     access_ns: u64,
     /// Frames that wait in the port.
     waiting: VecDeque<Vec<u8>>,
-    /// A broadcast of so many bytes comes in each interval.
+    /// A broadcast of this many bytes arrives in each interval.
     broadcast: usize,
     interval_ns: u64,
     next_broadcast: Time,
     unicast: VecDeque<(Time, u8)>,
-    /// The unicast frames that were taken, and when.
+    /// The unicast frames that were taken, and their times.
     taken: Vec<(u8, Time)>,
 }
 
@@ -35,7 +35,7 @@ impl Polled {
         }
     }
 
-    /// An access has taken its time, and the world went on.
+    /// Accounts for an access's time, and runs the events that are due.
     fn access(&mut self) {
         self.b.now = self.b.now.after_ns(self.access_ns);
         while self.next_broadcast <= self.b.now {
@@ -133,7 +133,7 @@ fn answers_are_taken_soon_beside_a_hundred_broadcasts_a_second() {
                 broadcast,
                 interval_ns: 10_000_000,
                 next_broadcast: begin,
-                // Offer, acknowledgement, and a few of what follows.
+                // Offer, acknowledgement, and a few later frames.
                 unicast: (2..7).map(|n| (second(n), n as u8)).collect(),
                 taken: Vec::new(),
             };

@@ -1,4 +1,4 @@
-//! What a driver reads before anything moves, and the data port.
+//! A driver's reads before any frame moves, and the data port.
 
 use nicety_adapter::Face;
 use nicety_adapter::trace::Region;

@@ -1,23 +1,23 @@
-//! Nothing is lost: whatever happens between whichever accesses of Linux's driver, all that it sends goes out and is told of, and all that
-//! comes is seen. All orders of a few events are tried at every distance from each other.
+//! Nothing is lost: for any event between any two accesses of Linux's driver, every sent frame goes out and is reported, and every
+//! received frame is taken. The tests try all orders of a few events at every distance.
 
 use crate::driver::{Driver, Event};
 
 const EVENTS: [Event; 6] =
     [Event::Frames(1), Event::Frames(12), Event::Send, Event::Turn, Event::Wait, Event::Restored];
-/// Accesses of the longest way from an interrupt to its end, with one frame.
+/// Accesses of the longest path from an interrupt to its end, with one frame.
 const GAPS: usize = 50;
-/// From the second event to the third: any, as each of them comes at every distance from what the driver does.
+/// Distances from the second event to the third. Two are enough, as each event occurs at every distance from the driver's work.
 const THIRD: [usize; 2] = [0, 10];
-/// Interrupts for a story's events: one each, and as many that find what another has seen to already.
+/// Most interrupts for a story's events: one each, and as many whose event was already handled with another.
 const MOST: u32 = 8;
 
 fn happen(stories: impl Iterator<Item = [(usize, Event); 4]> + Clone) {
     for acknowledges in [false, true] {
         let mut driver = Driver::new(acknowledges);
         for story in stories.clone() {
-            let told = driver.live(&story).unwrap_or_else(|why| panic!("{acknowledges}, {story:?}: {why}"));
-            assert!(told <= MOST, "{acknowledges}, {story:?}: {told} interrupts");
+            let interrupts = driver.play(&story).unwrap_or_else(|why| panic!("{acknowledges}, {story:?}: {why}"));
+            assert!(interrupts <= MOST, "{acknowledges}, {story:?}: {interrupts} interrupts");
         }
     }
 }
@@ -37,11 +37,11 @@ fn a_slow_driver_in_a_flood_of_short_frames_hears_of_its_own_before_its_watchdog
     for step_ns in [1_000, 100_000, 1_000_000] {
         let mut driver = Driver::new(false);
         (driver.step_ns, driver.prompt) = (step_ns, true);
-        // It is known how slow it is after a frame or two.
-        driver.live(&[(0, Event::Frames(2))]).unwrap();
+        // The adapter learns the driver's speed from a frame or two.
+        driver.play(&[(0, Event::Frames(2))]).unwrap();
         for _ in 0..20 {
             let story = [(0, Event::Send), (10, Event::Frames(40)), (0, Event::Send), (100, Event::Send)];
-            driver.live(&story).unwrap_or_else(|why| panic!("{step_ns} ns: {why}"));
+            driver.play(&story).unwrap_or_else(|why| panic!("{step_ns} ns: {why}"));
         }
         let late_ms = driver.late_ns / 1_000_000;
         println!("{step_ns} ns an access: {late_ms} ms at most");

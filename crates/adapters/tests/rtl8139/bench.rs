@@ -1,4 +1,4 @@
-//! A guest of one adapter: memory, rings and a driver's steps; and a wire that takes and brings frames.
+//! A guest with one adapter: memory, rings and a driver's steps; and a wire that takes and sends frames.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use nicety_memory::{Map, Rights, Span};
 pub const MAC: [u8; 6] = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
 pub const PEER: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
-/// Where things lie in the guest's memory.
+/// Addresses in the guest's memory.
 pub const TX_RING: u64 = 0x1_0000;
 pub const RX_RING: u64 = 0x2_0000;
 pub const TX_DATA: u64 = 0x10_0000;
@@ -32,7 +32,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// A new one, in a guest that lets it have memory.
+    /// A new adapter with bus mastering enabled.
     pub fn of(model: &str) -> Self {
         let nic = (nicety_adapters::find(model).unwrap().create)(&Settings::new(Mac(MAC))).unwrap();
         let map = Arc::new(Map::private(8 << 20).unwrap());
@@ -42,7 +42,7 @@ impl Bench {
         this
     }
 
-    /// Opened as 8139cp.c does it: cp_init_hw, cp_enable_irq.
+    /// Opened as 8139cp.c does: cp_init_hw, cp_enable_irq.
     pub fn opened() -> Self {
         let mut this = Self::of("rtl8139");
         for i in 0..RING {
@@ -66,7 +66,7 @@ impl Bench {
         this
     }
 
-    /// Opened as 8139too.c does it, with a receive buffer of 32 KiB whose last frame goes on behind it.
+    /// Opened as 8139too.c does, with a receive buffer of 32 KiB whose last frame may continue past the end.
     pub fn opened_plain(model: &str) -> Self {
         let mut this = Self::of(model);
         this.w8(0x37, 0x10);
@@ -159,7 +159,7 @@ impl Bench {
         self.put(RX_RING + 16 * index + 8, &address.to_le_bytes());
     }
 
-    /// Writes a transmit descriptor over a piece of its own, keeping EOR.
+    /// Writes a transmit descriptor, with its own piece of memory, and keeps EOR.
     pub fn describe(&self, index: u64, first: u32, second: u32, address: u64) {
         let end = if index + 1 == RING { 1 << 30 } else { 0 };
         self.put(TX_RING + 16 * index, &(first | end).to_le_bytes());
@@ -167,19 +167,19 @@ impl Bench {
         self.put(TX_RING + 16 * index + 8, &address.to_le_bytes());
     }
 
-    /// A frame in one descriptor, which the chip owns.
+    /// A frame in one descriptor that the chip owns.
     pub fn queue(&self, index: u64, frame: &[u8], flags: u32, second: u32) {
         let at = TX_DATA + index * 0x1_0000 % 0x30_0000;
         self.put(at, frame);
         self.describe(index, 0xb000_0000 | flags | frame.len() as u32, second, at);
     }
 
-    /// One call of fetch, what it gave, and its completion: packets, and whether there may be more.
+    /// Calls fetch once and completes. Returns the packets, and whether there may be more.
     pub fn turn(&mut self) -> (Vec<(Vec<u8>, Offload)>, bool) {
         self.turn_with(|_| ())
     }
 
-    /// The same, with something that the guest does before the completion.
+    /// The same, with an action of the guest before the completion.
     pub fn turn_with(&mut self, does: impl FnOnce(&mut Self)) -> (Vec<(Vec<u8>, Offload)>, bool) {
         let mut batch = std::mem::take(&mut self.batch);
         batch.start(&self.map, PortId(1), 0);
@@ -191,7 +191,7 @@ impl Bench {
         (packets, progress.more)
     }
 
-    /// Rings, and takes what comes until nothing is left.
+    /// Writes the doorbell, and takes packets until none is left.
     pub fn transmit(&mut self) -> Vec<(Vec<u8>, Offload)> {
         self.w8(0xd9, 0x40);
         self.drain()
@@ -209,7 +209,7 @@ impl Bench {
         panic!("a transmit queue that never empties");
     }
 
-    /// Brings a frame from another port.
+    /// Delivers a frame from another port.
     pub fn bring(&mut self, frame: &[u8], offload: Offload) -> Delivery {
         let map = Arc::new(Map::private(1 << 20).unwrap());
         let mut batch = Batch::new();
@@ -225,7 +225,7 @@ impl Bench {
         self.bring(frame, Offload::default()).refused() == 0
     }
 
-    /// Time passes, and the adapter is called when it asked for it.
+    /// Lets time pass, with the adapter's requested wake-ups.
     pub fn pass(&mut self, ns: u64) {
         let end = self.now.after_ns(ns);
         while let Some(at) = self.out.wake.take().filter(|at| *at <= end) {
@@ -236,13 +236,13 @@ impl Bench {
         self.call(|nic, cx| nic.tick(cx));
     }
 
-    /// The line, if it was told of since the last time.
+    /// The line's level, if it was reported since the last call.
     pub fn line(&mut self) -> Option<bool> {
         self.out.line.take()
     }
 }
 
-/// The packets of a batch, whole, as a receiver gets it that takes everything as it is.
+/// The packets of a batch, whole, for a receiver that accepts every offload.
 fn packets(batch: &Batch) -> Vec<(Vec<u8>, Offload)> {
     let target = Map::private(1 << 20).unwrap();
     let mut spans: Vec<Span> = Vec::new();
@@ -268,7 +268,7 @@ fn packets(batch: &Batch) -> Vec<(Vec<u8>, Offload)> {
     out
 }
 
-/// The sum of RFC 1071, section 4.1.
+/// The checksum of RFC 1071, section 4.1.
 pub fn rfc1071(bytes: &[u8]) -> u16 {
     let mut sum: u32 = bytes.chunks(2).map(|c| u32::from(c[0]) << 8 | c.get(1).map_or(0, |b| u32::from(*b))).sum();
     while sum >> 16 != 0 {
@@ -284,7 +284,7 @@ pub fn frame(to: [u8; 6], len: usize, seed: u8) -> Vec<u8> {
     frame
 }
 
-/// TCP or UDP over IPv4 with this payload: header checksum and transport checksum are zeros.
+/// TCP or UDP over IPv4 with this payload. Header checksum and transport checksum are zero.
 pub fn ip(to: [u8; 6], protocol: u8, payload: &[u8]) -> Vec<u8> {
     let transport: &[u8] = match protocol {
         6 => &[0x10, 0, 0x20, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0x50, 0x18, 0xff, 0xff, 0, 0, 0, 0],
@@ -301,7 +301,7 @@ pub fn ip(to: [u8; 6], protocol: u8, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Whether the header's and the transport's checksums of such a frame are right.
+/// Whether the header and transport checksums of such a frame are right.
 pub fn is_right(frame: &[u8]) -> (bool, bool) {
     let total = usize::from(u16::from_be_bytes([frame[16], frame[17]]));
     let end = 14 + total;
@@ -309,7 +309,7 @@ pub fn is_right(frame: &[u8]) -> (bool, bool) {
     (rfc1071(&frame[14..34]) == 0xffff, rfc1071(&pseudo) == 0xffff)
 }
 
-/// The same with both checksums right.
+/// The same frame with both checksums right.
 pub fn summed(mut frame: Vec<u8>) -> Vec<u8> {
     let field = if frame[23] == 6 { 50 } else { 40 };
     let header = !rfc1071(&frame[14..34]);

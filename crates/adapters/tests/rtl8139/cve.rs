@@ -1,4 +1,4 @@
-//! What went wrong in other models of this chip, once: each is harmless here.
+//! Faults of other models of this chip: each is harmless here.
 
 use nicety_adapter::{Face, Offload, Reason};
 
@@ -8,7 +8,7 @@ use crate::bench::*;
 fn cve_2016_8910_a_ring_whose_descriptors_are_all_the_chip_s_and_empty_ends() {
     let mut b = Bench::opened();
     for index in 0..RING {
-        // OWN, without FS and LS, no end of the ring, of no bytes.
+        // OWN, without FS and LS, no end of the ring, of zero bytes.
         b.put(TX_RING + 16 * index, &0x8000_0000_u32.to_le_bytes());
         b.put(TX_RING + 16 * index + 8, &TX_DATA.to_le_bytes());
     }
@@ -19,7 +19,7 @@ fn cve_2016_8910_a_ring_whose_descriptors_are_all_the_chip_s_and_empty_ends() {
         assert!(turns < 5, "it never ends");
     }
     assert_eq!(b.counters.transmit_drops[Reason::BadDescriptor as usize], 1);
-    // And one that goes round in a single descriptor.
+    // And a ring of a single descriptor.
     let mut b = Bench::opened();
     b.queue(0, &frame(PEER, 60, 0), 1 << 30, 0);
     assert_eq!(b.transmit().len(), 1);
@@ -47,7 +47,7 @@ fn cve_2015_5165_lengths_in_headers_beyond_a_packet_tell_nothing_of_other_memory
 
 #[test]
 fn cve_2018_17958_sizes_that_no_integer_of_the_chip_holds_are_bounded() {
-    // The longest descriptors, in a packet of all that there are.
+    // The longest descriptors, in a packet of as many as exist.
     let mut b = Bench::opened();
     for index in 0..RING {
         let place = if index == 0 { 1 << 29 } else { 0 } | if index + 1 == RING { 1 << 28 } else { 0 };
@@ -55,7 +55,7 @@ fn cve_2018_17958_sizes_that_no_integer_of_the_chip_holds_are_bounded() {
     }
     assert!(b.transmit().is_empty());
     assert_eq!(b.counters.transmit_drops[Reason::TooLong as usize], 1);
-    // A frame from outside that is longer than everything.
+    // A frame from outside that is longer than any limit.
     assert!(b.bring(&frame(MAC, 65_535, 0), Offload::default()).refused() == 0);
     assert_eq!(b.counters.receive_drops[Reason::TooLong as usize], 1);
     // The plain mode: thirteen bits of length, and a position behind the buffer.
@@ -74,7 +74,7 @@ fn cve_2018_17958_sizes_that_no_integer_of_the_chip_holds_are_bounded() {
 fn cve_2021_3416_a_looped_frame_does_not_come_round_again() {
     let mut b = Bench::opened();
     b.w(0x40, 0x0306_0600);
-    // Buffers are the transmit ring's: what comes back becomes descriptors that are to be sent.
+    // The buffers are the transmit ring: looped frames become descriptors to send.
     for index in 0..RING {
         b.post(index, 0x8000_0000 | 1536, TX_RING);
     }
@@ -86,12 +86,12 @@ fn cve_2021_3416_a_looped_frame_does_not_come_round_again() {
     b.queue(0, &packet, 0, 0);
     b.w8(0xd9, 0x40);
     for turn in 0..100 {
-        // Each call ends, and what the guest feeds itself with stays its own affair.
+        // Each call ends, and the frames that the guest feeds to itself affect nobody else.
         let (out, _) = b.turn();
         assert!(out.is_empty(), "turn {turn}: in loopback nothing leaves (RTL8139C 1.4, TCR: loopback test)");
     }
     assert_eq!(b.counters.transmitted().packets, 0);
-    // Each frame came once, into the next descriptor (RTL8169 1.21, receive: FS, LS, PAM, the length with its check sequence).
+    // Each frame arrived once, into the next descriptor (RTL8169 1.21, receive: FS, LS, PAM, the length with its check sequence).
     let received = (0..RING).take_while(|index| b.get32(RX_RING + 16 * index) >> 31 == 0).count() as u64;
     assert!(received >= 1);
     for index in 0..RING {
@@ -109,7 +109,7 @@ fn cve_2021_3416_a_looped_frame_does_not_come_round_again() {
     assert_eq!(missed > 0, received == RING);
 }
 
-/// Other models wrote a descriptor's end into their own registers, and began anew.
+/// Other models wrote a descriptor's completion into their own registers, and started again.
 #[test]
 fn cve_2020_15859_rings_and_buffers_at_the_device_s_own_registers_are_no_memory() {
     // BAR 1 lies at 0xfebf0000: not the guest's memory, so DMA does not reach it.
@@ -122,7 +122,7 @@ fn cve_2020_15859_rings_and_buffers_at_the_device_s_own_registers_are_no_memory(
     };
     let mut b = Bench::opened();
     at(&mut b);
-    // Buffers of either ring, the counters' dump, and then the rings.
+    // Buffers of both rings, the counter dump, and then the rings themselves.
     b.describe(0, 0xb000_0000 | 60, 0, OWN + 0xd9);
     assert!(b.transmit().is_empty());
     assert_eq!(b.counters.transmit_drops[Reason::BadAddress as usize], 1);
@@ -153,7 +153,7 @@ fn cve_2020_15859_rings_and_buffers_at_the_device_s_own_registers_are_no_memory(
     assert_eq!(b.counters.taken().frames, 0);
 }
 
-/// Other models received in the middle of sending, and gave a descriptor back twice.
+/// Other models received in the middle of a transmission, and gave a descriptor back twice.
 #[test]
 fn cve_2023_3019_a_loopback_whose_two_rings_are_one_is_not_re_entered() {
     let mut b = Bench::opened();
@@ -174,7 +174,7 @@ fn cve_2023_3019_a_loopback_whose_two_rings_are_one_is_not_re_entered() {
     assert_eq!(b.counters.transmitted().packets, 0);
 }
 
-/// Another model read beyond a frame in loopback that was shorter than its headers.
+/// Another model in loopback read beyond the end of a frame shorter than its headers.
 #[test]
 fn cve_2025_12464_short_frames_in_loopback_are_dropped_or_padded() {
     let mut b = Bench::opened();
@@ -187,8 +187,8 @@ fn cve_2025_12464_short_frames_in_loopback_are_dropped_or_padded() {
     let taken = (0..RING).take_while(|index| b.get32(RX_RING + 16 * index) >> 31 == 0).count() as u64;
     assert_eq!(taken, RING - 14, "what has no addresses and type is dropped");
     for index in 0..taken {
-        let (own, told) = (14 + index as usize, b.get32(RX_RING + 16 * index) & 0x1fff);
-        assert!(told >= 60, "{own} bytes, {told} told");
+        let (own, reported) = (14 + index as usize, b.get32(RX_RING + 16 * index) & 0x1fff);
+        assert!(reported >= 60, "{own} bytes, {reported} told");
         let bytes = b.get(RX_DATA + 0x1000 * index, 60);
         assert!(bytes[..own.min(60)].iter().all(|byte| *byte == 0xff));
         assert!(bytes[own.min(60)..].iter().all(|byte| *byte == 0), "{own} bytes: the rest is padding");
@@ -214,7 +214,7 @@ fn cve_2024_3567_a_checksum_of_what_a_packet_does_not_have_is_not_made() {
             for (out, _) in b.transmit() {
                 assert!(out.len() <= 60.max(len), "{flags:#x}: {len} bytes became {}", out.len());
             }
-            // The ring begins anew.
+            // The ring starts again.
             b.w8(0x37, 0);
             b.w8(0x37, 0xc);
         }

@@ -1,5 +1,5 @@
-//! The 8139C+ and the 8139C as their drivers meet them: offsets and bits are those of Linux's 8139cp.c and 8139too.c, in numbers of
-//! their own; sequences those of these drivers, of iPXE's realtek.c and of U-Boot's rtl8139.c.
+//! The 8139C+ and the 8139C under their drivers: offsets and bits are those of Linux's 8139cp.c and 8139too.c, written here again;
+//! sequences those of these drivers, of iPXE's realtek.c and of U-Boot's rtl8139.c.
 
 mod bench;
 mod cve;

@@ -1,4 +1,4 @@
-//! The plain mode: slots and buffer, in both chips.
+//! The plain mode of both chips: slots and buffer.
 
 use crate::bench::*;
 
@@ -26,7 +26,7 @@ fn four_slots_are_sent_in_their_order_and_are_the_driver_s_again() {
         assert_eq!(b.r16(0x60), 0xf00f, "all done, all well");
         assert_eq!(b.line(), Some(true), "no slot is left: that waits for nobody");
         assert_eq!(b.r16(0x3e), 4);
-        // In the order of the slots, whichever is rung first.
+        // In slot order, whichever is written first.
         send(&mut b, 1, &frame(PEER, 60, 9));
         assert!(b.drain().is_empty());
         send(&mut b, 0, &frame(PEER, 61, 9));
@@ -43,7 +43,7 @@ fn the_buffer_takes_frames_behind_their_headers_and_says_when_it_is_empty() {
         assert!(b.bring_one(&frame([0xff; 6], 30, 4)), "padded");
         assert_eq!(b.get32(RX_DATA), 105 << 16 | 1 << 14 | 1);
         assert!(b.get(RX_DATA + 4, 101) == frame(MAC, 101, 3));
-        // 4 + 105 bytes are 112 with what is missing to a multiple of four.
+        // 4 + 105 bytes are 112 after rounding up to a multiple of four.
         assert_eq!(b.get32(RX_DATA + 112), 64 << 16 | 1 << 13 | 1);
         assert_eq!(b.get(RX_DATA + 116 + 30, 30), [0; 30]);
         assert_eq!((b.r8(0x37), b.r16(0x3a)), (0x0c, 112 + 68));
@@ -57,7 +57,7 @@ fn the_buffer_takes_frames_behind_their_headers_and_says_when_it_is_empty() {
 
 #[test]
 fn a_driver_that_writes_a_slot_s_address_before_each_frame_sends_them_all() {
-    // rtl_transmit in U-Boot's rtl8139.c; its buffer is one for all slots.
+    // rtl_transmit in U-Boot's rtl8139.c, which has one buffer for all slots.
     for model in MODELS {
         let mut b = Bench::opened_plain(model);
         for number in 0..20 {
@@ -93,7 +93,7 @@ fn frames_that_wait_for_a_receiver_that_is_turned_off_or_reset_wait_no_longer() 
     }
 }
 
-/// Takes the next frame as the driver does: its bytes, and where the one behind it lies.
+/// Takes the next frame as the driver does: returns its bytes, and the next frame's offset.
 fn take(b: &mut Bench, at: u32, size: u32, wraps: bool) -> (Vec<u8>, u32) {
     let header = b.get32(RX_DATA + u64::from(at));
     assert_eq!(header & 1, 1);
@@ -144,8 +144,8 @@ fn a_full_buffer_refuses_never_looks_empty_and_goes_on_when_the_driver_has_read(
     assert!(b.bring_one(&sent));
 }
 
-/// RTL8139C 1.4, ISR: ROK is of a reception, and writing a one clears it. Drivers that take a frame for each ROK reset the chip when it comes
-/// with an empty buffer (CR.BUFE).
+/// RTL8139C 1.4, ISR: ROK reports a reception, and a write of one clears it. Drivers that take a frame for each ROK reset the chip
+/// when ROK comes with an empty buffer (CR.BUFE).
 #[test]
 fn a_frame_whose_cause_was_read_and_acknowledged_raises_it_never_again() {
     for model in MODELS {
@@ -161,7 +161,7 @@ fn a_frame_whose_cause_was_read_and_acknowledged_raises_it_never_again() {
             }
             b.w16(0x38, 108 - 16);
             assert_eq!((b.r16(0x3e), b.r8(0x37) & 1), (0, 1), "{model}: no cause, an empty buffer");
-            // Another, which the driver leaves where it lies.
+            // Another frame, which the driver leaves in the buffer.
             assert!(b.bring_one(&frame(MAC, 100, 2)));
             let causes = b.r16(0x3e);
             b.w16(0x3e, causes);
@@ -189,11 +189,11 @@ fn a_frame_that_comes_between_the_reading_of_isr_and_its_acknowledgement_is_told
     }
 }
 
-/// The receive causes that rtl8139_poll looks for (Linux's 8139too.c, RxAckBits): RxFIFOOver, RxOverflow, RxOK.
+/// The receive causes that rtl8139_poll tests (Linux's 8139too.c, RxAckBits): RxFIFOOver, RxOverflow, RxOK.
 const RX_ACK_BITS: u16 = 0x51;
 
-/// Linux's 8139too takes 64 frames at most, having cleared their cause. With a buffer that is full of small ones it would wait for ever: the
-/// chip says RXOVW when the next one comes. Found by an hour of mixed traffic.
+/// Linux's 8139too clears the cause and then takes at most 64 frames. With a buffer full of small frames it would wait for ever:
+/// the chip reports RXOVW when the next frame arrives. Found by an hour of mixed traffic.
 #[test]
 fn a_driver_that_leaves_frames_in_a_full_buffer_is_told_that_others_wait_until_it_makes_room() {
     for model in MODELS {
@@ -207,7 +207,7 @@ fn a_driver_that_leaves_frames_in_a_full_buffer_is_told_that_others_wait_until_i
         for number in 0..3 {
             b.pass(200_000_000);
             assert_eq!(b.r16(0x3e) & RX_ACK_BITS, 1 << 4, "{number}: RXOVW, for no other frame has come");
-            // It is looked at a few times, and each time it is cleared and the mask lifted.
+            // The driver is interrupted a few times. Each time it clears the cause and unmasks.
             for _ in 0..4 {
                 b.w16(0x3c, 0);
                 b.w16(0x3e, 0xffff);
@@ -224,7 +224,7 @@ fn a_driver_that_leaves_frames_in_a_full_buffer_is_told_that_others_wait_until_i
     }
 }
 
-/// The whole way of 8139too.c: rtl8139_interrupt, rtl8139_poll and rtl8139_rx with its budget of 64, each access in its order.
+/// The complete path of 8139too.c: rtl8139_interrupt, rtl8139_poll and rtl8139_rx with its budget of 64, access by access.
 #[test]
 fn linux_s_polls_of_64_frames_go_on_while_frames_wait_for_room() {
     const FRAMES: usize = 3000;
@@ -234,7 +234,7 @@ fn linux_s_polls_of_64_frames_go_on_while_frames_wait_for_room() {
         b.w16(0x3c, 0xe07f);
         let (mut sent, mut at, mut got, mut rounds) = (0_usize, 0, 0_usize, 0);
         while got < FRAMES {
-            // Frames come as fast as they go; one that was refused waits in the port until it hears of room.
+            // Frames arrive as fast as possible; a refused one waits in the port until room is reported.
             b.out.room = nicety_adapter::Set::default();
             while b.bring_one(&frame(MAC, 60, sent as u8)) {
                 sent += 1;
@@ -262,7 +262,7 @@ fn linux_s_polls_of_64_frames_go_on_while_frames_wait_for_room() {
     }
 }
 
-/// Found by the hostile guest: the sum of both was 32 bits wide.
+/// Found by the hostile guest: the sum of both had only 32 bits.
 #[test]
 fn a_buffer_that_is_moved_to_the_end_of_the_address_space_ends_nothing() {
     let mut b = Bench::opened_plain("rtl8139-plain");
@@ -287,7 +287,7 @@ fn the_mode_of_reception_is_changed_while_frames_lie_there_and_a_receiver_begins
 
 #[test]
 fn the_older_chip_has_no_c_plus_registers() {
-    // realtek_detect of iPXE: what is written there does not stay.
+    // realtek_detect of iPXE: values written there are not kept.
     for (model, stays) in [("rtl8139", 0x1b), ("rtl8139-plain", 0)] {
         let mut b = Bench::of(model);
         b.w16(0xe0, 0x1b);

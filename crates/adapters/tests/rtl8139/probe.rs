@@ -1,4 +1,4 @@
-//! What drivers do beside traffic: identity, EEPROM, PHY, locks, timer, counters, loopback.
+//! A driver's work besides traffic: identity, EEPROM, PHY, locks, timer, counters, loopback.
 
 use nicety_adapter::{Event, Face};
 
@@ -49,14 +49,14 @@ fn the_eeprom_is_a_93c46_with_the_address_in_words_seven_to_nine() {
     assert_eq!(eeprom(&mut b, 0, 6), 0x8129);
     assert_eq!([7, 8, 9].map(|word| eeprom(&mut b, word, 6)), [0x5452, 0x1200, 0x5634]);
     assert_eq!([b.r(0), b.r(4)], [0x1200_5452, 0x5634]);
-    // Auto-load brings the address back.
+    // Auto-load restores the address.
     b.w(0, 0);
     assert_eq!(b.r(0), 0);
     b.w8(0x50, 0x40);
     assert_eq!((b.r(0), b.r8(0x50)), (0x1200_5452, 0));
 }
 
-/// A command of the 93C46's, highest bit first (Atmel AT93C46, Instruction Set).
+/// Sends a command of the 93C46, highest bit first (Atmel AT93C46, Instruction Set).
 fn eeprom_command(b: &mut Bench, bits: u32, count: u32) {
     b.w8(0x50, 0x80);
     b.w8(0x50, 0x88);
@@ -102,7 +102,7 @@ fn configuration_and_bmcr_are_written_with_the_key_only() {
     b.w8(0x50, 0xc0);
     write(&mut b);
     assert_eq!([b.r8(0x52), b.r8(0x59), b.r8(0x5a), b.r8(0x63)], [0x2d, 0x61, 4, 1]);
-    // A software reset keeps them, and the address.
+    // A software reset keeps them and the address.
     b.w8(0x50, 0);
     b.w(0, 0x3322_1102);
     b.w8(0x37, 0x10);
@@ -112,7 +112,7 @@ fn configuration_and_bmcr_are_written_with_the_key_only() {
 #[test]
 fn the_phy_says_full_duplex_at_100_and_tells_of_the_cable() {
     let mut b = Bench::opened();
-    // mii_check_media: status twice, then what both can do.
+    // mii_check_media: reads the status twice, then the abilities of both sides.
     assert_eq!((b.r16(0x64), b.r16(0x64) & 0x24), (0x782d, 0x24));
     assert_eq!(b.r16(0x66) & b.r16(0x68) & 0x0100, 0x0100);
     assert_eq!(b.r8(0x58) & 0x0c, 0, "100 Mbit/s, a link");

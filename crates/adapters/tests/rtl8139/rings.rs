@@ -18,7 +18,7 @@ fn a_frame_in_a_descriptor_goes_out_and_the_descriptor_comes_back_without_its_co
     let out = b.transmit();
     assert_eq!(out.len(), 1);
     assert!(out[0].0 == sent);
-    // FS, LS and the length; nothing that Linux would count as collisions.
+    // FS, LS and the length; no bits that Linux would count as collisions.
     assert_eq!(b.get32(TX_RING), 0x3000_0000 | 300);
     assert_eq!(b.r16(0x3e) & 4, 4, "TxOK, at once for who asks");
 }
@@ -43,7 +43,7 @@ fn a_packet_in_pieces_waits_for_its_last_one_and_begins_anywhere_in_the_ring() {
 #[test]
 fn a_ring_that_is_full_and_ends_early_is_sent_once() {
     let mut b = Bench::opened();
-    // iPXE's has four descriptors, all of which may be the chip's.
+    // iPXE's ring has four descriptors, and the chip may own all of them.
     for index in 0..4 {
         b.queue(index, &frame(PEER, 100, index as u8), if index == 3 { 1 << 30 } else { 0 }, 0);
     }
@@ -60,7 +60,7 @@ fn checksums_of_tcp_and_udp_are_made_with_the_header_s() {
         let out = b.transmit();
         assert_eq!(is_right(&out[0].0), (true, true), "protocol {protocol}");
     }
-    // Another protocol than was said: as it is.
+    // Another protocol than the flags name: sent unchanged.
     b.queue(2, &ip(PEER, 17, &[1; 100]), 1 << 16, 0);
     assert!(b.transmit()[0].0 == ip(PEER, 17, &[1; 100]));
 }
@@ -69,7 +69,7 @@ fn checksums_of_tcp_and_udp_are_made_with_the_header_s() {
 fn a_large_send_is_one_packet_with_its_headers_made_and_nonsense_is_dropped() {
     let mut b = Bench::opened();
     let mut packet = ip(PEER, 6, &vec![0x33; 20_000]);
-    // Linux leaves a sum of the pseudo-header there; any will do.
+    // Linux leaves a pseudo-header sum there; any value works.
     packet[50..52].copy_from_slice(&[0x12, 0x34]);
     b.queue(0, &packet, LARGE_SEND | 1448 << 16, 0);
     let out = b.transmit();
@@ -126,7 +126,7 @@ fn a_received_frame_says_its_length_how_it_was_addressed_and_what_of_its_checksu
         assert_eq!(first, 0x3000_0000 | kind | (sent.len() as u32 + 4), "{index}: {first:#x}");
         assert!(b.get(RX_DATA + 0x1000 * index as u64, sent.len()) == *sent);
     }
-    // Without RxChkSum nothing is vouched for.
+    // Without RxChkSum the chip vouches for no checksum.
     b.w16(0xe0, 0x001b);
     assert!(b.bring_one(&good));
     assert_eq!(b.get32(RX_RING + 64) >> 16 & 3, 0);
@@ -160,7 +160,7 @@ fn a_full_ring_refuses_and_what_the_driver_writes_in_its_poll_shows_room() {
     b.w16(0x3c, 0x80ff);
     assert!(b.out.room.contains(0));
     assert!(b.bring_one(&frame(MAC, 100, 1)));
-    // A driver that writes nothing is noticed in a while.
+    // If a driver writes nothing, a later poll still finds its buffers.
     b.out.room = Default::default();
     assert!(!b.bring_one(&frame(MAC, 100, 1)));
     b.post(1, 0x8000_0000 | 1536, RX_DATA);
@@ -194,7 +194,7 @@ fn a_bulk_flow_interrupts_once_in_a_while_and_not_for_what_the_driver_has_taken(
     let refill = |b: &Bench, from: u64, to: u64| {
         (from..to).for_each(|i| b.post(i, 0x8000_0000 | 1536 | if i + 1 == RING { 1 << 30 } else { 0 }, RX_DATA));
     };
-    // Much since the last interrupt: the next one waits.
+    // Many frames since the last interrupt: the next interrupt waits.
     (1..20).for_each(|_| assert!(b.bring_one(&sent)));
     b.w16(0x3e, 0xffff);
     assert_eq!(b.line(), Some(false));
@@ -206,7 +206,7 @@ fn a_bulk_flow_interrupts_once_in_a_while_and_not_for_what_the_driver_has_taken(
     refill(&b, 20, 21);
     (21..24).for_each(|_| assert!(b.bring_one(&sent)));
     assert_eq!(b.line(), None, "they wait");
-    // The driver polls on, and gives their buffers back.
+    // The driver polls on, and gives its buffers back.
     refill(&b, 21, 24);
     b.pass(1_000_000);
     assert_eq!(b.line(), None);
@@ -231,7 +231,7 @@ fn completions_come_with_the_next_interrupt_or_in_a_while_by_themselves() {
     b.line();
     b.pass(2_000_000);
     assert_eq!((b.line(), b.r16(0x3e)), (Some(true), 0x0004));
-    // Half of the ring waits for nobody.
+    // Completions of half a ring interrupt at once.
     b.w16(0x3e, 0xffff);
     b.line();
     (2..40).for_each(|index| b.queue(index, &frame(PEER, 100, 1), 0, 0));
@@ -308,7 +308,7 @@ fn in_c_plus_mode_too_a_frame_whose_cause_was_read_and_acknowledged_raises_it_ne
 #[test]
 fn what_comes_while_an_acknowledgement_is_under_way_is_told_again() {
     let mut b = Bench::opened();
-    // cp_interrupt and cp_rx_poll: the write that acknowledges arrives when the driver has looked at the ring already.
+    // cp_interrupt and cp_rx_poll: the acknowledging write arrives after the driver has read the ring.
     assert!(b.bring_one(&frame(MAC, 100, 1)));
     assert_eq!((b.line(), b.r16(0x3e)), (Some(true), 1));
     b.w16(0x3c, 0x80ac);
@@ -317,13 +317,13 @@ fn what_comes_while_an_acknowledgement_is_under_way_is_told_again() {
     b.w16(0x3e, 0x53);
     b.w16(0x3c, 0x80ff);
     assert_eq!((b.line(), b.r16(0x3e)), (Some(true), 1), "of the second one, at the end of the poll");
-    // Once: a driver that keeps its buffers is not told for ever.
+    // Once only: a driver that keeps its buffers is not interrupted for ever.
     b.w16(0x3c, 0x80ac);
     b.w16(0x3e, 0x53);
     b.w16(0x3c, 0x80ff);
     b.pass(10_000_000);
     assert_eq!((b.line(), b.r16(0x3e)), (Some(false), 0));
-    // A driver that masks nothing, or everything, lifts no mask.
+    // A driver that masks nothing, or everything, never unmasks.
     for mask in [0x80ff, 0] {
         b.w16(0x3c, mask);
         b.post(1, 0x8000_0000 | 1536, RX_DATA);
@@ -335,7 +335,7 @@ fn what_comes_while_an_acknowledgement_is_under_way_is_told_again() {
         b.pass(10_000_000);
         assert_eq!(b.r16(0x3e), 0);
     }
-    // The same of what was sent: it was completed since ISR was read.
+    // The same for sent frames: one was completed since ISR was read.
     b.w16(0x3c, 0x80ff);
     b.queue(0, &frame(PEER, 100, 1), 0, 0);
     assert_eq!(b.transmit().len(), 1);

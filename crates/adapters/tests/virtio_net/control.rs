@@ -63,7 +63,7 @@ fn receive_modes_and_address_tables_filter_as_they_say() {
     assert_eq!(heard(&mut guest), [true, false, true, false]);
 }
 
-/// virtio 1.2, 5.1.6.5.2: a device that cannot hold a table lets all of that kind in.
+/// virtio 1.2, 5.1.6.5.2: a device that cannot hold a table accepts all addresses of that kind.
 #[test]
 fn more_addresses_than_the_table_holds_let_all_of_that_kind_in_however_many_they_are() {
     let (group, station) = ([1, 9, 9, 9, 9, 9], [2, 9, 9, 9, 9, 9]);
@@ -85,7 +85,7 @@ fn more_addresses_than_the_table_holds_let_all_of_that_kind_in_however_many_they
     }
 }
 
-/// Section 2.7.4: a device assumes no framing.
+/// Section 2.7.4: a device assumes nothing about framing.
 #[test]
 fn a_table_s_bytes_may_lie_in_any_pieces() {
     let (group, station) = ([1, 9, 9, 9, 9, 9], [2, 9, 9, 9, 9, 9]);
@@ -101,7 +101,7 @@ fn a_table_s_bytes_may_lie_in_any_pieces() {
         assert_eq!([group, station, many[0]].map(|address| hears(&mut guest, address, None)), [true, true, false]);
         assert_eq!(guest.command_in_pieces(&set(&[station], &many), step), OK, "pieces of {step}");
         assert_eq!([group, station].map(|address| hears(&mut guest, address, None)), [true, true]);
-        // A table that its bytes do not hold.
+        // A table with fewer bytes than its count needs.
         let mut short = set(&[station], &many);
         short.pop();
         assert_eq!(guest.command_in_pieces(&short, step), ERR);

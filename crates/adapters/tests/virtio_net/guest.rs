@@ -1,5 +1,5 @@
-//! A guest with a virtio-net driver, written from virtio 1.2, sections 2.7 and 5.1, with the kernel's own constants: its
-//! rings are laid out and walked here as a driver does, not as the device does.
+//! A guest with a virtio-net driver, written from virtio 1.2, sections 2.7 and 5.1, with the kernel's own constants. Rings are laid
+//! out and walked here as a driver does, not as the device does.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,21 +14,21 @@ use virtio_bindings::virtio_ring::{VRING_DESC_F_INDIRECT, VRING_DESC_F_NEXT, VRI
 
 /// Bytes of the guest's memory.
 pub const MEMORY: u64 = 4 << 20;
-/// Where buffers begin; rings lie below.
+/// Address of the first buffer; rings are below.
 const BUFFERS: u64 = 1 << 20;
 
 pub fn bit(number: u32) -> u128 {
     1 << number
 }
 
-/// One ring as its driver sees it.
+/// A ring as its driver sees it.
 #[derive(Clone, Copy)]
 pub struct Queue {
     pub place: RingPlace,
     pub added: u16,
     pub seen: u16,
     pub slot: u16,
-    /// A packed ring's wrap counters: what is added next, what comes back next.
+    /// A packed ring's wrap counters: for the next chain to add, and for the next to come back.
     pub laps: [bool; 2],
 }
 
@@ -49,7 +49,7 @@ pub struct Guest {
     pub now: Time,
     pub queues: Vec<Queue>,
     pub header_len: u32,
-    /// Of packed rings, by ring and identifier: descriptors, and where the first buffer lies.
+    /// For packed rings, by ring and identifier: number of descriptors, and address of the first buffer.
     pub chains: HashMap<(u16, u16), (u16, u64)>,
     features: u128,
     free: u64,
@@ -76,7 +76,7 @@ pub fn rings(adapter: &mut dyn Adapter) -> &mut dyn nicety_adapter::RingFace {
 }
 
 impl Guest {
-    /// With these features, and rings of `size` entries, all started and enabled.
+    /// A guest with these features, and rings of `size` entries, all started and enabled.
     pub fn new(features: u128, size: u16) -> Self {
         Self::with(features, size, Settings { queues: Some(2), ..Settings::new(Mac([2, 0, 0, 0, 0, 1])) })
     }
@@ -113,7 +113,7 @@ impl Guest {
         guest
     }
 
-    /// Another server takes over: the front end says that the rings begin where they once began, and what it has kept.
+    /// Another server takes over: the front end gives it the rings' original bases, and the memory that it has kept.
     pub fn taken_over(&mut self, kept: &Arc<Map>) {
         let settings = Settings { queues: Some(2), ..Settings::new(Mac([2, 0, 0, 0, 0, 1])) };
         self.adapter = (find("virtio-net").expect("it is registered").create)(&settings).expect("it can be made");
@@ -132,7 +132,7 @@ impl Guest {
         self.features & bit(number) != 0
     }
 
-    /// Fresh memory.
+    /// Allocates new memory.
     pub fn allocate(&mut self, len: u32) -> u64 {
         let at = self.free;
         self.free = (at + u64::from(len) + 63) & !63;
@@ -168,7 +168,7 @@ impl Guest {
         head
     }
 
-    /// Adds a chain in a table of its own.
+    /// Adds a chain in an indirect table of its own.
     pub fn add_indirect(&mut self, ring: u16, parts: &[Part]) -> u16 {
         let table = self.allocate(16 * parts.len() as u32);
         if self.is_packed() {
@@ -213,7 +213,7 @@ impl Guest {
         u16::from_le_bytes(bytes)
     }
 
-    /// What the device has given back since the last look: heads and lengths.
+    /// Chains returned since the last call: heads and lengths.
     pub fn used(&mut self, ring: u16) -> Vec<(u32, u32)> {
         if self.is_packed() {
             return self.used_packed(ring);
@@ -237,7 +237,7 @@ impl Guest {
         rings(&mut *self.adapter).kick(ring, cx!(self));
     }
 
-    /// Sends a frame with this header from buffers of `step` bytes, header in a buffer of its own.
+    /// Sends a frame with this header from buffers of `step` bytes, the header in a buffer of its own.
     pub fn send(&mut self, queue: u16, header: &[u8], frame: &[u8], step: usize) -> u16 {
         let header_at = self.allocate(header.len() as u32);
         self.memory.write(header_at, header).expect("a header");
@@ -271,7 +271,7 @@ impl Guest {
         self.adapter.complete(&self.batch, cx!(self));
     }
 
-    /// The next tick that the adapter has asked for, if it has.
+    /// Advances to the adapter's next tick, if it has requested one.
     pub fn later(&mut self) {
         if let Some(wake) = self.out.wake.take() {
             self.now = self.now.max(wake);
@@ -279,19 +279,18 @@ impl Guest {
         }
     }
 
-    /// Gets all of another's batch.
+    /// Receives all of another guest's batch.
     pub fn deliver(&mut self, batch: &Batch) -> Delivery {
         let picks: Vec<Pick> = (0..batch.len() as u16).map(Pick::whole).collect();
         self.bring(batch, &picks)
     }
 
-    /// Gets some of it.
+    /// Receives some of it.
     pub fn bring(&mut self, batch: &Batch, picks: &[Pick]) -> Delivery {
         self.adapter.deliver(&Frames::new(batch, picks), cx!(self))
     }
 
-    /// What arrived in buffers posted one to a chain: header and frame of each packet; `at` tells where a head's
-    /// buffer lies.
+    /// Packets received in buffers posted one to a chain: header and frame of each. `at` gives the address of a head's buffer.
     pub fn received(&mut self, queue: u16) -> Vec<(Vec<u8>, Vec<u8>)> {
         let place = self.queues[usize::from(2 * queue)].place;
         let mut out: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
@@ -317,13 +316,13 @@ impl Guest {
         out
     }
 
-    /// Sends a command on the control queue; its acknowledgement.
+    /// Sends a command on the control queue. Returns its acknowledgement.
     pub fn command(&mut self, class: u32, command: u32, data: &[u8]) -> u8 {
         let code = [class as u8, command as u8];
         self.command_of(&[&code, data])
     }
 
-    /// Sends a command in buffers of `step` bytes, in a table of its own.
+    /// Sends a command in buffers of `step` bytes, in an indirect table.
     pub fn command_in_pieces(&mut self, bytes: &[u8], step: usize) -> u8 {
         let pieces: Vec<&[u8]> = bytes.chunks(step).collect();
         self.command_of(&pieces)

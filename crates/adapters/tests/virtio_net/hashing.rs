@@ -1,5 +1,5 @@
-//! Hashes of received frames (virtio 1.2, sections 5.1.6.4.3, 5.1.6.4.4, 5.1.6.5.6.4 and 5.1.6.5.7), and what else the driver commands
-//! of its queues: coalescing (5.1.6.5.8), statistics, announcements.
+//! Hashes of received frames (virtio 1.2, sections 5.1.6.4.3, 5.1.6.4.4, 5.1.6.5.6.4 and 5.1.6.5.7), and other commands for queues:
+//! coalescing (5.1.6.5.8), statistics, announcements.
 
 use nicety_adapter::{Event, Reason};
 use nicety_adapters::Settings;
@@ -12,7 +12,7 @@ use crate::traffic::{plain, rich};
 
 const OK: u8 = VIRTIO_NET_OK as u8;
 const ERR: u8 = VIRTIO_NET_ERR as u8;
-/// The key of the specification of RSS (Microsoft), whose verification suite the crate `nicety-frame` keeps.
+/// The key of the RSS specification (Microsoft). Its verification suite is in the crate `nicety-frame`.
 const KEY: [u8; 40] = [
     0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b,
     0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac,
@@ -20,7 +20,7 @@ const KEY: [u8; 40] = [
 ];
 const TYPES: u32 = VIRTIO_NET_RSS_HASH_TYPE_IPv4 | VIRTIO_NET_RSS_HASH_TYPE_TCPv4 | VIRTIO_NET_RSS_HASH_TYPE_TCPv6;
 
-/// A guest with so many pairs, control queue and these features.
+/// A guest with this many pairs, the control queue and these features.
 fn guest(pairs: u16, features: &[u32]) -> Guest {
     let bits = [VIRTIO_NET_F_CTRL_VQ, VIRTIO_NET_F_MQ];
     let features = rich() | bits.iter().chain(features).map(|number| bit(*number)).sum::<u128>();
@@ -44,19 +44,19 @@ fn scaling(types: u32, table: &[u16], unclassified: u16, transmit: u16, key: &[u
     out
 }
 
-/// The same connection from another port.
+/// A frame of the same connection, with another source port.
 fn from_port(port: u16) -> Vec<u8> {
     let mut frame = tcp4(&payload(60));
     frame[34..36].copy_from_slice(&port.to_be_bytes());
     frame
 }
 
-/// Addresses and ports of a frame of TCP over IPv4.
+/// The hash over a TCP/IPv4 frame's addresses and ports.
 fn hash4(frame: &[u8]) -> u32 {
     toeplitz::hash(&KEY, &frame[26..38])
 }
 
-/// The queue that a frame arrives on.
+/// The queue on which a frame arrives.
 fn arrives(guest: &mut Guest, frame: &[u8]) -> Option<u16> {
     let mut sender = Guest::new(plain(), 16);
     sender.send(0, &[0; 12], frame, 2000);
@@ -87,12 +87,12 @@ fn frames_go_where_the_drivers_table_says_by_their_hash() {
     arp.extend([2, 0, 0, 0, 0, 9, 8, 6]);
     arp.resize(60, 0);
     assert_eq!(arrives(&mut guest, &arp), Some(5), "what has no hash is unclassified");
-    // Automatic steering again: on the one pair that this leaves.
+    // Automatic steering again, with the single pair that is left.
     assert_eq!(guest.command(VIRTIO_NET_CTRL_MQ, VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET, &1u16.to_le_bytes()), OK);
     assert_eq!(arrives(&mut guest, &from_port(1000)), Some(0));
 }
 
-/// QEMU's CVE-2024-6505: a table of queues that there are not.
+/// QEMU's CVE-2024-6505: a table with numbers of missing queues.
 #[test]
 fn cve_2024_6505_a_table_that_names_a_queue_that_there_is_not_is_refused_and_nothing_changes() {
     let mut guest = guest(4, &[VIRTIO_NET_F_RSS]);
@@ -167,7 +167,7 @@ fn headers_tell_the_hash_that_was_asked_for() {
     assert_eq!(report(&mut guest, &frame), (addresses, VIRTIO_NET_HASH_REPORT_IPv4 as u16));
     assert_eq!(report(&mut guest, &six), (0, VIRTIO_NET_HASH_REPORT_NONE as u16));
     assert_eq!(guest.command(VIRTIO_NET_CTRL_MQ, HASH_CONFIG, &set(1 << 8)), ERR, "extension headers");
-    // A header of 20 bytes stands before sent frames too.
+    // Sent frames have a header of 20 bytes too.
     guest.send(0, &[0; 20], &frame, 2000);
     guest.fetch(0);
     let packet = &guest.batch.packets()[0];
@@ -185,7 +185,7 @@ fn a_saved_table_sends_frames_where_it_did() {
     assert_eq!(arrives(&mut guest, &frame), Some(3 - (hash4(&frame) % 4) as u16));
 }
 
-/// Delivers one frame; whether that notified at once, and when it does later.
+/// Delivers one frame. Returns whether it notified at once, and the time of a later notification.
 fn notified(guest: &mut Guest) -> (bool, Option<u64>) {
     let mut sender = Guest::new(plain(), 16);
     sender.send(0, &[0; 12], &from_port(1), 2000);
@@ -211,11 +211,11 @@ fn notifications_wait_for_as_many_packets_or_as_long_as_the_driver_says() {
     guest.now = guest.now.after_ns(700_000);
     guest.adapter.tick(cx!(guest));
     assert!(guest.out.messages.contains(0), "its time has come");
-    // Of this queue alone: at once.
+    // For this queue alone: at once.
     let queue = [&0u32.to_le_bytes()[..], &limits(0, 0)].concat();
     assert_eq!(command(&mut guest, VIRTIO_NET_CTRL_NOTF_COAL_VQ_SET, &queue), OK);
     assert!(notified(&mut guest).0);
-    // A ring that carries no frames has none, nor is there a tenth.
+    // A ring without frames has no such setting, and there is no tenth ring.
     for ring in [4u32, 10] {
         let queue = [&ring.to_le_bytes()[..], &limits(1, 1)].concat();
         assert_eq!(command(&mut guest, VIRTIO_NET_CTRL_NOTF_COAL_VQ_SET, &queue), ERR, "ring {ring}");
@@ -229,20 +229,20 @@ fn completions_wait_as_the_driver_says() {
     let mut guest = guest(2, &[VIRTIO_NET_F_NOTF_COAL]);
     let limits = [2u32.to_le_bytes(), 400u32.to_le_bytes()].concat();
     assert_eq!(guest.command(VIRTIO_NET_CTRL_NOTF_COAL, VIRTIO_NET_CTRL_NOTF_COAL_TX_SET, &limits), OK);
-    for told in [false, true, false] {
+    for notified in [false, true, false] {
         guest.out = Default::default();
         guest.send(0, &[0; 12], &from_port(1), 2000);
         guest.fetch(0);
         guest.complete();
         assert_eq!(guest.used(1).len(), 1, "it is back at once");
-        assert_eq!(guest.out.messages.contains(1), told);
+        assert_eq!(guest.out.messages.contains(1), notified);
     }
     assert_eq!(guest.out.wake.map(|wake| wake.since(guest.now).as_micros()), Some(400));
     guest.later();
     assert!(guest.out.messages.contains(1));
 }
 
-/// A command that asks for an answer of so many bytes: its acknowledgement, and the answer.
+/// Sends a command that asks for an answer of `len` bytes. Returns its acknowledgement, and the answer.
 fn ask(guest: &mut Guest, class: u32, command: u32, data: &[u8], len: u32) -> (u8, Vec<u8>) {
     let ring = guest.queues.len() as u16 - 1;
     let bytes = [&[class as u8, command as u8][..], data].concat();
@@ -322,7 +322,7 @@ fn a_driver_announces_itself_after_a_restore_until_it_says_that_it_has() {
     assert_eq!(status(&mut guest), VIRTIO_NET_S_LINK_UP);
 }
 
-/// QEMU's CVE-2023-6693: a header longer than the usual one, copied for a driver of hash reports.
+/// QEMU's CVE-2023-6693: a header longer than the usual one, copied for a driver with hash reports.
 #[test]
 fn cve_2023_6693_a_long_header_is_read_in_any_pieces_and_a_packet_shorter_than_it_is_dropped() {
     let frame = from_port(1000);

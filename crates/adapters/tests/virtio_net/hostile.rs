@@ -1,4 +1,4 @@
-//! Rings that break the rules, one by one and at random.
+//! Rings that break the rules, case by case and at random.
 
 use std::sync::Arc;
 
@@ -18,17 +18,17 @@ fn raw(guest: &Guest, index: u16, words: (u64, u32, u16, u16)) {
     guest.memory.write(table + 16 * u64::from(index), &bytes).unwrap();
 }
 
-/// The one queue that stands still, and why; its ring is told of, just now and once.
+/// The only stopped queue, and the reason. Its ring is reported once, and just now.
 fn stalled(guest: &mut Guest) -> (Queue, &'static str) {
     let all: Vec<_> = (0..Set::NUMBERS).filter_map(|ring| Some((ring, guest.adapter.stall(ring)?))).collect();
     let [(ring, stall)] = all[..] else { panic!("one ring has broken, and not {all:?}") };
-    let told = std::mem::take(&mut guest.out.stalled);
-    assert!(told.contains(ring) && told.len() == 1, "{told:?}");
+    let reported = std::mem::take(&mut guest.out.stalled);
+    assert!(reported.contains(ring) && reported.len() == 1, "{reported:?}");
     assert!(stall.cure.contains("unbind") && stall.cure.contains("restart the guest"), "{stall}");
     (stall.queue, stall.why)
 }
 
-/// Breaks a transmit ring in some way; it stops, says why, is counted once, and works again when it is started again.
+/// Breaks a transmit ring with `act`. The ring stops, reports the reason, is counted once, and works again after a restart.
 fn breaks(what: &str, why: &str, act: impl Fn(&mut Guest)) {
     let mut guest = Guest::new(rich(), 16);
     act(&mut guest);
@@ -36,8 +36,8 @@ fn breaks(what: &str, why: &str, act: impl Fn(&mut Guest)) {
         let progress = guest.fetch(0);
         assert!(guest.batch.is_empty() && progress.armed && !progress.more, "{what}");
     }
-    let (queue, said) = stalled(&mut guest);
-    assert!(queue == Queue::Transmit(0) && said.contains(why), "{what}: {queue}: {said}");
+    let (queue, reason) = stalled(&mut guest);
+    assert!(queue == Queue::Transmit(0) && reason.contains(why), "{what}: {queue}: {reason}");
     guest.fetch(0);
     assert!(guest.out.stalled.is_empty(), "{what}: told once");
     assert_eq!(guest.counters.guest_errors, 1, "{what}");
@@ -58,7 +58,7 @@ fn breaks(what: &str, why: &str, act: impl Fn(&mut Guest)) {
 
 #[test]
 fn a_ring_that_breaks_the_rules_stops_until_it_is_started_again() {
-    // QEMU's CVE-2016-5403: more chains on their way than the ring holds.
+    // QEMU's CVE-2016-5403: more chains in flight than the ring holds.
     breaks("an index that runs ahead", "index ran further ahead", |guest| {
         guest.memory.write(guest.queues[1].place.driver + 2, &17u16.to_le_bytes()).unwrap();
     });
@@ -138,7 +138,7 @@ fn a_control_queue_that_breaks_says_so() {
         let mut guest = Guest::new(plain() | bit(VIRTIO_NET_F_CTRL_VQ), 16);
         let command = Part { address: 0x10_0000, len: 3, write: false };
         let answer = answer.map(|address| Part { address, len: 1, write: true });
-        // Without MQ it is ring 2.
+        // Without MQ the control queue is ring 2.
         guest.add(2, &[&[command][..], answer.as_slice()].concat());
         guest.kick(2);
         guest.later();
@@ -180,8 +180,8 @@ fn a_receive_buffer_that_the_device_may_not_write_breaks_that_ring_only() {
         assert_eq!(guest.counters.guest_errors, 1);
         let why =
             if part.write { "a buffer lies where no memory is" } else { "a receive buffer is not for the device" };
-        let (queue, said) = stalled(&mut guest);
-        assert!(queue == Queue::Receive(0) && said.starts_with(why), "{queue}: {said}");
+        let (queue, reason) = stalled(&mut guest);
+        assert!(queue == Queue::Receive(0) && reason.starts_with(why), "{queue}: {reason}");
         assert_eq!(guest.counters.receive_drops.iter().sum::<u64>(), 1);
         guest.deliver(&sender.batch);
         assert_eq!(guest.counters.receive_drops.iter().sum::<u64>(), 2);
@@ -225,7 +225,7 @@ impl Random {
     }
 }
 
-/// One random descriptor, more often plausible than not.
+/// Writes a random descriptor, more often plausible than not.
 fn scribble(guest: &Guest, ring: u16, random: &mut Random) {
     let table = guest.queues[usize::from(ring)].place.descriptors;
     let address = if random.below(8) == 0 { random.next() } else { random.below(MEMORY) };

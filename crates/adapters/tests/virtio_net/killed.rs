@@ -1,4 +1,4 @@
-//! A server that is killed at any point, and the one that takes over: no buffer is lost, and none comes back twice.
+//! A server that is killed at any point, and its successor: no buffer is lost, and none comes back twice.
 
 use std::sync::Arc;
 
@@ -17,14 +17,14 @@ fn kept() -> Arc<Map> {
     Arc::new(Map::private(5 * 4096).unwrap())
 }
 
-/// A packed guest whose server writes down what it gives back.
+/// A packed guest whose server records the buffers that it gives back.
 fn packed(kept: &Arc<Map>) -> Guest {
     let mut guest = Guest::new(bit(VIRTIO_F_RING_PACKED) | rich(), SIZE);
     rings(&mut *guest.adapter).keep(Some(kept.clone()));
     guest
 }
 
-/// A guest that has a frame of so many bytes on its way, not given back.
+/// A guest with a frame of this many bytes in flight, not yet given back.
 fn sending(len: usize) -> Guest {
     let mut sender = Guest::new(plain(), 16);
     sender.send(0, &[0; 12], &tcp4(&payload(len)), 2000);
@@ -36,7 +36,7 @@ fn ring(guest: &Guest, number: usize) -> Vec<u8> {
     guest.read(guest.queues[number].place.descriptors, RING_BYTES)
 }
 
-/// As a server leaves the ring that was killed when it had stored so many of the used descriptors: the first one's last.
+/// The ring of a server that was killed after it had stored this many of the used descriptors. The first one is stored last.
 fn killed(before: &[u8], after: &[u8], first: u16, chains: u16, stored: u16) -> Vec<u8> {
     let mut left = before.to_vec();
     for chain in (1..chains).chain([0]).take(usize::from(stored)) {
@@ -53,7 +53,7 @@ fn a_frame_whose_buffers_were_being_given_back_is_there_whole_when_the_next_serv
         for stored in 0..=chains {
             let kept = kept();
             let mut guest = packed(&kept);
-            // From each descriptor of the ring, and around its end.
+            // From each descriptor of the ring, and across its end.
             for round in 0..2 * SIZE {
                 let first = guest.queues[0].slot;
                 guest.post(0, chains.into(), 320);
@@ -92,7 +92,7 @@ fn buffers_that_were_filled_and_not_given_back_are_filled_again() {
     }
 }
 
-/// The server was killed while it wrote down what it would give back next: chains of other lengths than those before.
+/// The server was killed while it recorded the chains to give back next. Their lengths differ from those before.
 #[test]
 fn a_record_that_was_cut_off_says_that_nothing_was_given_back_since() {
     let kept = kept();
@@ -112,7 +112,7 @@ fn a_record_that_was_cut_off_says_that_nothing_was_given_back_since() {
         let ring_before = ring(&guest, 0);
         guest.deliver(&other.batch);
         let after = read();
-        // Each store of the record may have been the last: the place that says nothing, its chains, which are of other lengths.
+        // Each store of the record may have been the last: the invalid position, and its chains with other lengths.
         let begun = [&after[..2], &[0, 0, 1, 0, 0, 0]].concat();
         for chains in [&before[8..], &after[8..]] {
             guest.write(guest.queues[0].place.descriptors, &ring_before);
@@ -149,7 +149,7 @@ fn a_frame_that_was_sent_and_not_given_back_is_sent_again_and_given_back_once() 
     }
 }
 
-/// Where a split ring stands its used index says: chains come back in the order in which they were taken, whatever becomes of them.
+/// A split ring's used index shows its position: chains come back in the order in which they were taken, dropped or not.
 #[test]
 fn a_split_ring_s_chains_come_back_in_order_even_if_some_are_dropped() {
     let mut guest = Guest::new(plain(), 16);
@@ -168,8 +168,9 @@ fn a_split_ring_s_chains_come_back_in_order_even_if_some_are_dropped() {
     assert_eq!(heads, [good, bad, more]);
 }
 
-/// The record's format is the back end's own (vhost-user.rst, "Inflight I/O tracking"): a place in bits 15:0 with its wrap counter, a count in
-/// 31:16, bit 32 if it says anything; then the chains, an identifier, a count of descriptors and bytes each.
+/// The record's format is the back end's own (vhost-user.rst, "Inflight I/O tracking"): a position in bits 15:0 with its wrap
+/// counter, a count in 31:16, bit 32 if the record is valid; then for each chain an identifier, a number of descriptors and a
+/// number of bytes.
 #[test]
 fn what_a_front_end_keeps_may_be_anything_and_a_ring_begins_where_one_can_or_not_at_all() {
     const SAYS: u64 = 1 << 32;
@@ -187,19 +188,20 @@ fn what_a_front_end_keeps_may_be_anything_and_a_ring_begins_where_one_can_or_not
             rings(&mut *guest.adapter).stop(0, crate::guest::cx!(guest));
             let started = rings(&mut *guest.adapter).start(0, crate::packed::BASE, crate::guest::cx!(guest));
             let (place, count) = (word & 0x7fff, word >> 16 & 0xffff);
-            // More chains than one frame can have: it says nothing, and the front end's own base counts.
-            let says = word & SAYS != 0 && count <= 300;
-            // Section 2.8.10: a place in the ring, and no more descriptors than it has.
+            // More chains than one frame can have: the record is invalid, and the front end's own base is used.
+            let valid = word & SAYS != 0 && count <= 300;
+            // Section 2.8.10: a position in the ring, and no more descriptors than it has.
             let possible = place < SIZE.into() && count * (chain >> 16 & 0xffff) <= SIZE.into();
-            assert_eq!(started, !says || possible, "{word:#x} {chain:#x}");
+            assert_eq!(started, !valid || possible, "{word:#x} {chain:#x}");
             assert!(
                 ring(&guest, 0) == before,
                 "{word:#x} {chain:#x}: nothing was given back that was not offered for that lap"
             );
             let refused = guest.deliver(&sender.batch).refused().count_ones();
             let got = guest.received(0);
-            if says {
-                // It is off, or stands in a lap for which its driver has offered nothing: as the driver left it, it lies.
+            if valid {
+                // The ring is off, or it is in a lap for which its driver has made nothing available: it stays as the driver left
+                // it.
                 assert_eq!((got.len(), refused), (0, u32::from(started)), "{word:#x} {chain:#x}");
                 assert!(ring(&guest, 0) == before);
                 assert_eq!(guest.counters.receive_drops[Reason::ReceiverOff as usize], u64::from(!started));

@@ -1,4 +1,4 @@
-//! Rings and chains of the greatest length: what passes, what breaks, and how much one call walks of them.
+//! Rings and chains of the greatest length: what passes, what breaks the ring, and how much one call walks.
 
 use nicety_adapter::{Outbox, Progress, Reason, RingPlace, Set};
 use nicety_memory::count;
@@ -8,17 +8,17 @@ use crate::guest::{Guest, Part, bit, cx, rings};
 use crate::packets::{payload, tcp4};
 use crate::traffic::{plain, rich};
 
-/// The longest ring (virtio 1.2, section 2.7), and where it lies.
+/// The longest ring (virtio 1.2, section 2.7), and its address.
 const SIZE: u16 = 32768;
 const PLACE: RingPlace = RingPlace { size: SIZE, descriptors: 0x20_0000, driver: 0x28_0000, device: 0x2a_0000 };
-/// Zeros: a header, and what is behind it.
+/// Zeros: a header, and the bytes after it.
 const BUFFERS: u64 = 0x30_0000;
 /// QEMU's VIRTQUEUE_MAX_SIZE.
 const CHAIN_MOST: u16 = 1024;
-/// What a call may do to guest memory at most, as in the hostile guest's trials.
+/// Most accesses to guest memory by a call, as in the hostile guest's trials.
 const WORK: u64 = 16_384;
 
-/// A guest whose ring of this number is as long as can be.
+/// A guest whose ring of this number has the maximum length.
 fn guest(features: u128, ring: u16) -> Guest {
     let mut guest = Guest::new(features, 16);
     let face = rings(&mut *guest.adapter);
@@ -29,13 +29,13 @@ fn guest(features: u128, ring: u16) -> Guest {
     guest
 }
 
-/// So many adjacent buffers of a byte each; the last is of as many as given.
+/// `count` adjacent buffers of one byte each; the last has `last` bytes.
 fn bytes(count: u16, last: u32, write: bool) -> Vec<Part> {
     let part = |i| Part { address: BUFFERS + u64::from(i), len: if i + 1 < count { 1 } else { last }, write };
     (0..count).map(part).collect()
 }
 
-/// The same chain again, so many times.
+/// Adds the same chain again, `times` times.
 fn again(guest: &mut Guest, ring: u16, head: u16, times: usize) {
     (0..times).for_each(|_| guest.offer(ring, head));
 }
@@ -44,7 +44,7 @@ fn stalled(guest: &Guest) -> Vec<&'static str> {
     (0..Set::NUMBERS).filter_map(|ring| guest.adapter.stall(ring)).map(|stall| stall.why).collect()
 }
 
-/// Fetches; the work that it was.
+/// Fetches. Returns the progress and the work.
 fn fetch(guest: &mut Guest) -> (Progress, u64) {
     count::take();
     let progress = guest.fetch(0);
@@ -71,7 +71,7 @@ fn a_chain_of_1024_buffers_passes_and_a_longer_one_breaks_the_ring() {
         } else {
             guest.add_indirect(1, indirect);
             if !direct.is_empty() {
-                // In front of the descriptor that names the table: the driver's last entry begins here instead.
+                // In front of the descriptor that names the table: the driver's last entry now begins here.
                 let table = guest.read(PLACE.descriptors, 16);
                 guest.write(PLACE.descriptors + 16 * u64::from(before), &table);
                 for (i, part) in direct.iter().enumerate() {
@@ -106,7 +106,7 @@ fn a_table_of_more_than_1024_descriptors_breaks_the_ring_however_few_are_used() 
 
 #[test]
 fn long_chains_that_go_nowhere_are_walked_a_few_in_each_call_and_the_port_is_charged() {
-    // The last is for the device to write, which is wrong.
+    // The last buffer is for the device to write, which is wrong.
     let mut parts = bytes(CHAIN_MOST, 1, false);
     parts.last_mut().unwrap().write = true;
     let mut guest = guest(plain(), 1);
@@ -140,7 +140,7 @@ fn sixty_four_of_linux_longest_chains_go_in_one_call_and_cost_nothing_beside() {
     assert_eq!(guest.out.excess, 0);
 }
 
-/// Delivers a batch; the picks that were refused, and the work that it was.
+/// Delivers a batch. Returns the refused picks, and the work.
 fn deliver(guest: &mut Guest, sender: &Guest) -> (u64, u64) {
     count::take();
     let refused = guest.deliver(&sender.batch).refused();
@@ -149,13 +149,13 @@ fn deliver(guest: &mut Guest, sender: &Guest) -> (u64, u64) {
     (refused, work)
 }
 
-/// A batch of so many frames of so many bytes.
+/// A batch of `count` frames of `len` bytes.
 fn sender(count: usize, len: usize) -> Guest {
     let mut guest = Guest::new(plain(), 64);
     let mut frame = tcp4(&payload(1460));
     frame.resize(len, 0);
     (0..count).for_each(|_| _ = guest.send(0, &[0; 12], &frame, 2000));
-    // Each takes two descriptors.
+    // Each frame takes two descriptors.
     guest.fetch(0);
     assert_eq!(guest.batch.len(), count);
     guest
@@ -200,14 +200,14 @@ fn a_chain_that_is_too_small_is_walked_once_and_not_for_each_frame() {
         let (_, work) = deliver(&mut guest, &long);
         assert_eq!(drops(&guest), 64);
         assert!(work < 100, "{work} accesses");
-        // Nor for shorter ones after longer ones, as soon as it was too small for one as short.
+        // Nor for a shorter frame after a longer one, once the chain was too small for one of that length.
         let shorter = sender(1, 1514 - 100);
         deliver(&mut guest, &shorter);
         let (_, work) = deliver(&mut guest, &long);
         let (_, again) = deliver(&mut guest, &shorter);
         assert!(work < 100 && again < 100, "{work} and {again} accesses");
         assert_eq!(drops(&guest), 98);
-        // A frame that fits is received, and then the next buffers are looked at.
+        // A frame that fits is received, and then the next buffers are read.
         deliver(&mut guest, &sender(1, 100));
         assert_eq!(guest.counters.taken().packets, 1);
         let (_, work) = deliver(&mut guest, &long);
@@ -223,7 +223,7 @@ fn buffers_of_a_ring_that_was_started_anew_are_looked_at_though_those_before_wer
     let long = sender(1, 1514);
     deliver(&mut guest, &long);
     assert_eq!(guest.counters.receive_drops[Reason::TooLong as usize], 1);
-    // The driver begins again, with a longer buffer.
+    // The driver restarts with a longer buffer.
     let face = rings(&mut *guest.adapter);
     face.stop(0, cx!(guest));
     let descriptor = [&BUFFERS.to_le_bytes()[..], &2000u32.to_le_bytes(), &[2, 0, 0, 0]].concat();

@@ -1,4 +1,4 @@
-//! virtio-net as its driver meets it (virtio 1.2, sections 2.7 and 5.1).
+//! virtio-net under its driver (virtio 1.2, sections 2.7 and 5.1).
 
 mod control;
 mod guest;

@@ -1,4 +1,5 @@
-//! How often a bulk flow interrupts: at most once in a span while buffers are left, and nothing is told never.
+//! Interrupt moderation: a bulk flow interrupts at most once per interval while buffers are left, and every packet is signalled in
+//! the end.
 
 use nicety_adapter::{Outbox, Time};
 
@@ -6,7 +7,7 @@ use crate::guest::{Guest, cx, rings};
 use crate::packets::{payload, tcp4};
 use crate::traffic::plain;
 
-/// From one interrupt to the next: 4000 a second.
+/// Interval between interrupts: 4000 a second.
 const SPAN_NS: u64 = 500_000;
 const RING: u16 = 64;
 
@@ -27,8 +28,8 @@ fn sender(frames: usize, bytes: usize) -> Guest {
     sender
 }
 
-/// Delivers a batch; whether the guest is interrupted, and what tick the adapter asks for.
-fn told(guest: &mut Guest, sender: &Guest) -> (bool, Option<Time>) {
+/// Delivers a batch. Returns whether the guest is interrupted, and the tick that the adapter requests.
+fn deliver(guest: &mut Guest, sender: &Guest) -> (bool, Option<Time>) {
     guest.out = Outbox::default();
     assert_eq!(guest.deliver(&sender.batch).refused(), 0);
     (guest.out.messages.contains(0), guest.out.wake)
@@ -43,10 +44,10 @@ fn tick(guest: &mut Guest) -> bool {
 #[test]
 fn a_bulk_flow_interrupts_once_in_a_span_and_is_told_of_the_last_frame_too() {
     let (mut guest, sender) = both();
-    assert_eq!(told(&mut guest, &sender), (true, None));
+    assert_eq!(deliver(&mut guest, &sender), (true, None));
     let due = guest.now.after_ns(SPAN_NS);
     guest.now = guest.now.after_ns(10_000);
-    assert_eq!(told(&mut guest, &sender), (false, Some(due)));
+    assert_eq!(deliver(&mut guest, &sender), (false, Some(due)));
     assert_eq!(guest.received(0).len(), 24, "whoever looks finds it");
     guest.now = due;
     assert!(tick(&mut guest));
@@ -57,21 +58,22 @@ fn a_bulk_flow_interrupts_once_in_a_span_and_is_told_of_the_last_frame_too() {
 #[test]
 fn buffers_that_run_short_are_told_of_at_once() {
     let (mut guest, sender) = both();
-    assert!(told(&mut guest, &sender).0);
-    assert!(!told(&mut guest, &sender).0, "24 of 64 are used");
-    assert!(told(&mut guest, &sender).0, "36 are: the driver had better post some");
+    assert!(deliver(&mut guest, &sender).0);
+    assert!(!deliver(&mut guest, &sender).0, "24 of 64 are used");
+    assert!(deliver(&mut guest, &sender).0, "36 are: the driver had better post some");
 }
 
 #[test]
 fn what_carries_little_is_told_at_once_every_time() {
     let (mut guest, sender) = (both().0, sender(1, 100));
     for _ in 0..20 {
-        assert_eq!(told(&mut guest, &sender), (true, None));
+        assert_eq!(deliver(&mut guest, &sender), (true, None));
         guest.now = guest.now.after_ns(1000);
     }
 }
 
-/// Sends one frame whose buffers come back; whether that is told at once, and what tick the adapter asks for.
+/// Sends one frame whose buffers come back. Returns whether the driver is interrupted at once, and the tick that the adapter
+/// requests.
 fn sent(guest: &mut Guest) -> (bool, Option<Time>) {
     guest.send(0, &[0; 12], &tcp4(&payload(100)), 2000);
     guest.fetch(0);
@@ -83,8 +85,8 @@ fn sent(guest: &mut Guest) -> (bool, Option<Time>) {
 #[test]
 fn buffers_that_come_back_wait_for_company_and_not_for_ever() {
     let (mut guest, _) = both();
-    let (told, due) = sent(&mut guest);
-    assert!(!told && due.is_some_and(|due| due <= guest.now.after_ns(100_000)), "{due:?}");
+    let (interrupted, due) = sent(&mut guest);
+    assert!(!interrupted && due.is_some_and(|due| due <= guest.now.after_ns(100_000)), "{due:?}");
     assert_eq!(guest.used(1).len(), 1, "whoever looks finds it");
     guest.later();
     assert!(guest.out.messages.contains(1));
@@ -104,31 +106,31 @@ fn a_ring_that_had_a_life_before_is_told_first_thing_whatever_index_its_driver_n
         let mut guest = Guest::new(features, RING);
         let place = guest.queues[0].place;
         rings(&mut *guest.adapter).stop(0, cx!(guest));
-        // The driver waits to be told of what came while nobody was there to tell it.
+        // The driver waits for a notification of chains from the time without a server.
         guest.memory.write(place.device + 2, &past.to_le_bytes()).unwrap();
         guest.memory.write(place.driver + 4 + 2 * u64::from(RING), &3u16.to_le_bytes()).unwrap();
         (guest.queues[0].added, guest.queues[0].seen) = (past, past);
         guest.memory.write(place.driver + 2, &past.to_le_bytes()).unwrap();
         guest.post(0, 8, 2048);
         assert!(rings(&mut *guest.adapter).start(0, 0, cx!(guest)));
-        assert_eq!(told(&mut guest, &sender(1, 100)).0, past > 0, "{past}");
-        assert!(!told(&mut guest, &sender(1, 100)).0, "once");
+        assert_eq!(deliver(&mut guest, &sender(1, 100)).0, past > 0, "{past}");
+        assert!(!deliver(&mut guest, &sender(1, 100)).0, "once");
     }
 }
 
 #[test]
 fn what_waits_is_told_when_the_ring_stops_and_in_its_time_when_the_state_moves() {
     let (mut guest, sender) = both();
-    told(&mut guest, &sender);
-    assert!(!told(&mut guest, &sender).0);
+    deliver(&mut guest, &sender);
+    assert!(!deliver(&mut guest, &sender).0);
     let saved = guest.adapter.save();
     guest.adapter.restore(&saved).unwrap();
     assert!(!tick(&mut guest), "a restored state waits as the saved one did");
     guest.now = guest.now.after_ns(SPAN_NS);
     assert!(tick(&mut guest), "as long");
     let (mut guest, _) = both();
-    told(&mut guest, &sender);
-    assert!(!told(&mut guest, &sender).0);
+    deliver(&mut guest, &sender);
+    assert!(!deliver(&mut guest, &sender).0);
     guest.out = Outbox::default();
     rings(&mut *guest.adapter).stop(0, cx!(guest));
     assert!(guest.out.messages.contains(0));

@@ -1,4 +1,4 @@
-//! Packed rings (virtio 1.2, section 2.8), and what comes back in order. The driver's side is written again here.
+//! Packed rings (virtio 1.2, section 2.8), and returns in order. The driver's side is written here again.
 
 use std::cell::Cell;
 
@@ -11,7 +11,7 @@ use crate::guest::{Guest, Part, bit, cx, rings};
 use crate::packets::{payload, tcp4};
 use crate::traffic::{plain, rich};
 
-/// Where a new ring begins: at its first descriptor, with wrap counters of 1.
+/// The base of a new ring: its first descriptor, with wrap counters of 1.
 pub const BASE: u32 = 0x8000_8000;
 
 const NEXT: u16 = 1;
@@ -22,7 +22,7 @@ fn packed() -> u128 {
     bit(VIRTIO_F_RING_PACKED)
 }
 
-/// `flags` of an available descriptor (2.8.1): AVAIL as the wrap counter, USED the other.
+/// `flags` of an available descriptor (2.8.1): AVAIL equals the wrap counter, USED its inverse.
 fn available(lap: bool) -> u16 {
     if lap { 1 << 7 } else { 1 << 15 }
 }
@@ -38,13 +38,13 @@ impl Guest {
         self.write(at, &words.concat());
     }
 
-    /// Adds a chain, in a table of its own if there is one; its identifier. The first descriptor is handed over last.
+    /// Adds a chain, in an indirect table if there is one. Returns its identifier. The first descriptor is handed over last.
     pub fn add_packed(&mut self, ring: u16, parts: &[Part], table: Option<u64>) -> u16 {
         let first = parts[0].address;
         let inside = match table {
             None => parts.to_vec(),
             Some(address) => {
-                // NEXT has no meaning there (2.8.7), nor has the identifier.
+                // In a table, neither NEXT nor the identifier has a meaning (2.8.7).
                 (0..).zip(parts).for_each(|(i, part)| self.lay(address + 16 * i, *part, 0xdead, NEXT));
                 vec![Part { address, len: 16 * parts.len() as u32, write: false }]
             }
@@ -62,7 +62,7 @@ impl Guest {
                 (queue.slot, queue.laps[0]) = (0, !queue.laps[0]);
             }
         }
-        // Only the last one's identifier counts.
+        // Only the last descriptor's identifier counts.
         let last = laid.len() - 1;
         for (i, (at, part, flags)) in laid.into_iter().enumerate().rev() {
             self.lay(at, part, if i == last { id } else { 0xbeef }, flags);
@@ -72,7 +72,7 @@ impl Guest {
         id
     }
 
-    /// What has come back: identifiers and lengths.
+    /// Returned chains: identifiers and lengths.
     pub fn used_packed(&mut self, ring: u16) -> Vec<(u32, u32)> {
         let mut out = Vec::new();
         loop {
@@ -96,7 +96,7 @@ impl Guest {
     }
 }
 
-/// Sends frames of growing length from one to the other, `laps` times around rings of `size`.
+/// Sends frames of growing length from one guest to the other, `laps` times around rings of `size`.
 fn goes_around(features: u128, size: u16, step: usize) {
     let mut sender = Guest::new(features, size);
     let mut receiver = Guest::new(features, size);
@@ -268,9 +268,9 @@ fn a_packed_ring_goes_on_where_it_was_stopped() {
         guest.complete();
         assert!(guest.used(1).is_empty(), "what was taken is not given back after a stop");
         let face = rings(&mut *guest.adapter);
-        // DPDK's virtio-user tells one place only.
-        let told = if round % 2 == 0 { base } else { base & 0xffff };
-        assert!(face.start(1, told, cx!(guest)), "round {round}: {base:#x}");
+        // DPDK's virtio-user gives only one position.
+        let position = if round % 2 == 0 { base } else { base & 0xffff };
+        assert!(face.start(1, position, cx!(guest)), "round {round}: {base:#x}");
         guest.fetch(0);
         assert_eq!(guest.batch.len(), 1, "round {round}: it is sent after all");
         guest.complete();
@@ -324,7 +324,7 @@ fn a_packed_ring_that_breaks_the_rules_stops() {
 
 #[test]
 fn a_table_that_names_a_table_in_a_packed_ring_is_no_table() {
-    // In a table only WRITE has a meaning (2.8.7): INDIRECT there names a buffer as any other.
+    // In a table only WRITE has a meaning (2.8.7): a descriptor with INDIRECT there names an ordinary buffer.
     let mut guest = Guest::new(packed() | rich(), 4);
     let table = guest.allocate(16);
     guest.lay(table, Part { address: 0x10_0000, len: 64, write: false }, 0, INDIRECT | NEXT);
@@ -334,7 +334,7 @@ fn a_table_that_names_a_table_in_a_packed_ring_is_no_table() {
     assert_eq!((guest.batch.len(), guest.counters.guest_errors), (1, 0));
 }
 
-/// Places in a row of a ring's two laps, as event suppression names them.
+/// The position after `count` descriptors, over a ring's two laps, in the format of event suppression.
 fn place(size: u16, count: u32) -> u16 {
     let (lap, slot) = (count / u32::from(size), count % u32::from(size));
     slot as u16 | if lap.is_multiple_of(2) { 1 << 15 } else { 0 }
@@ -344,10 +344,10 @@ fn place(size: u16, count: u32) -> u16 {
 fn a_packed_ring_is_notified_of_where_its_driver_asks_and_asks_for_kicks_where_it_stands() {
     const SIZE: u16 = 5;
     let events = bit(VIRTIO_RING_F_EVENT_IDX);
-    let told = Cell::new(0);
+    let notifications = Cell::new(0);
     let mut guest = Guest::new(packed() | plain() | events, SIZE);
     let area = guest.queues[1].place;
-    // What was there before is unknown to it: the first comes in any case.
+    // The adapter does not know the earlier notifications: the first one comes in any case.
     let go = |guest: &mut Guest, number: u32, event: Option<u32>| {
         let word = event.map_or(1 << 16, |count| u32::from(place(SIZE, count)) | 2 << 16);
         guest.write(area.driver, &word.to_le_bytes());
@@ -359,7 +359,7 @@ fn a_packed_ring_is_notified_of_where_its_driver_asks_and_asks_for_kicks_where_i
         guest.later();
         assert_eq!(guest.used(1).len(), 1);
         let notified = std::mem::take(&mut guest.out).messages.contains(1);
-        told.set(told.get() + u32::from(notified));
+        notifications.set(notifications.get() + u32::from(notified));
         notified
     };
     for number in 0..50 {
@@ -370,7 +370,7 @@ fn a_packed_ring_is_notified_of_where_its_driver_asks_and_asks_for_kicks_where_i
             _ => assert!(!go(&mut guest, number, Some(number + 2)), "chain {number}"),
         }
     }
-    assert_eq!(told.get(), 12);
+    assert_eq!(notifications.get(), 12);
 }
 
 #[test]

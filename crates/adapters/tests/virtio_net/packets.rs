@@ -1,4 +1,4 @@
-//! Packets built and judged by smoltcp.
+//! Packets built and checked with smoltcp.
 
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
@@ -39,7 +39,7 @@ fn ethernet(bytes: &mut [u8], ethertype: EthernetProtocol) -> EthernetFrame<&mut
     frame
 }
 
-/// TCP over IPv4, its checksums whole.
+/// TCP over IPv4, with complete checksums.
 pub fn tcp4(payload: &[u8]) -> Vec<u8> {
     let (source, target) = (Ipv4Address::new(10, 0, 0, 1), Ipv4Address::new(10, 0, 0, 2));
     let tcp = repr(payload);
@@ -59,7 +59,7 @@ pub fn tcp4(payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// TCP over IPv6, its checksum whole.
+/// TCP over IPv6, with a complete checksum.
 pub fn tcp6(payload: &[u8]) -> Vec<u8> {
     let source = Ipv6Address::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
     let target = Ipv6Address::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
@@ -80,7 +80,7 @@ pub fn tcp6(payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The pseudo-header's sum put where the checksum goes (RFC 9293, 3.1), as a driver leaves it.
+/// Puts the pseudo-header's sum into the checksum field (RFC 9293, 3.1), as a driver does.
 pub fn partial(mut bytes: Vec<u8>) -> Vec<u8> {
     let (addresses, start) = if bytes[12] == 0x08 { (26..34, 34) } else { (22..54, 54) };
     let len = bytes.len() as u32 - start as u32;

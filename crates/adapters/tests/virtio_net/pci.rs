@@ -23,7 +23,7 @@ const POWER: u8 = 0x01;
 const MSIX: u8 = 0x11;
 const VENDOR: u8 = 9;
 
-/// Where the modern structures lie, as the capabilities say.
+/// Addresses of the modern structures, from the capabilities.
 struct Machine {
     adapter: Box<dyn Adapter>,
     memory: Arc<Map>,
@@ -88,7 +88,7 @@ impl Machine {
         panic!("no capability {id}");
     }
 
-    /// In the structure of this `cfg_type`.
+    /// Reads a field in the structure of this `cfg_type`.
     fn read(&mut self, kind: usize, field: u64, len: usize) -> u64 {
         let ((bar, offset), mut data) = (self.places[kind], [0; 8]);
         self.with(|face, cx| face.read(bar, offset + field, &mut data[..len], cx));
@@ -100,7 +100,7 @@ impl Machine {
         self.with(|face, cx| face.write(bar, offset + field, &value.to_le_bytes()[..len], cx));
     }
 
-    /// Bits of the device status, one after the other.
+    /// Sets bits of the device status, one after the other.
     fn status(&mut self, bits: u32) -> u32 {
         let old = self.read(1, 0x14, 1);
         self.write(1, 0x14, old | u64::from(bits), 1);
@@ -129,7 +129,7 @@ impl Machine {
         self.write(1, 0x1c, 1, 2);
     }
 
-    /// Adds one frame to queue 1, and rings.
+    /// Adds one frame to queue 1, and writes the doorbell.
     fn send(&mut self) {
         let frame = [&[0; 12][..], &tcp4(&payload(100))].concat();
         self.memory.write(BUFFER, &frame).unwrap();
@@ -142,7 +142,7 @@ impl Machine {
         self.write(2, 4, 1, 2);
     }
 
-    /// What queue 0 of the adapter sends now, given back.
+    /// Fetches and completes the adapter's queue 0. Returns the number of packets.
     fn fetch(&mut self) -> usize {
         let mut batch = Batch::new();
         batch.start(&self.memory, PortId(1), 0);
@@ -234,7 +234,8 @@ fn features_are_agreed_on_once_and_only_with_version_1() {
     assert_eq!(machine.read(1, 0x14, 1), 0, "a reset is over at once");
 }
 
-/// Section 6.1: without the bit a driver must write physical addresses, which behind an IOMMU lead nowhere (Linux: virtio_has_dma_quirk).
+/// Section 6.1: without this bit a driver must write physical addresses, which are invalid behind an IOMMU (Linux:
+/// virtio_has_dma_quirk).
 #[test]
 fn a_modern_driver_may_let_an_iommu_translate_and_a_legacy_one_is_not_asked() {
     let mut machine = Machine::new();
@@ -255,7 +256,7 @@ fn a_modern_driver_may_let_an_iommu_translate_and_a_legacy_one_is_not_asked() {
     assert_eq!(face.features() & bit(VIRTIO_F_ACCESS_PLATFORM), 0, "its front end would have to be asked");
 }
 
-/// Firecracker's CVE-2026-5747: queue registers written after DRIVER_OK led to memory that had not been checked.
+/// Firecracker's CVE-2026-5747: queue registers written after DRIVER_OK pointed to unchecked memory.
 #[test]
 fn cve_2026_5747_a_queue_does_not_move_while_it_is_enabled() {
     let mut machine = Machine::new();
@@ -276,7 +277,7 @@ fn cve_2026_5747_a_queue_does_not_move_while_it_is_enabled() {
     machine.write(1, 0x24, 0xffff_ffff, 4);
     machine.write(1, 0x1c, 1, 2);
     assert_eq!((machine.read(1, 0x1c, 2), machine.counters.guest_errors), (0, 1));
-    // Numbers of queues and vectors that there are not.
+    // Numbers of missing queues and vectors.
     machine.write(1, 0x16, 999, 2);
     machine.write(1, 0x1c, 1, 2);
     assert_eq!((machine.read(1, 0x18, 2), machine.read(1, 0x1c, 2)), (0, 0));
@@ -335,7 +336,7 @@ fn without_bus_mastering_nothing_is_read_or_written_in_memory() {
     assert_eq!(machine.fetch(), 1);
 }
 
-/// SeaBIOS and iPXE reach the structures through configuration space where they cannot map them.
+/// SeaBIOS and iPXE reach the structures through configuration space if they cannot map them.
 #[test]
 fn the_window_in_configuration_space_reaches_the_registers() {
     let mut machine = Machine::new();
@@ -369,7 +370,7 @@ fn a_legacy_driver_sends_by_the_ports() {
     machine.write(0, 8, 0x10, 4);
     assert_eq!(machine.read(0, 8, 4), 0x10);
     machine.write(0, 18, 7, 1);
-    // The driver area follows 256 descriptors, the device area begins with the page behind it (2.7.2).
+    // The driver area follows 256 descriptors; the device area begins at the next page (2.7.2).
     let frame = [&[0; 10][..], &tcp4(&payload(100))].concat();
     machine.memory.write(BUFFER, &frame).unwrap();
     let descriptor = [&BUFFER.to_le_bytes()[..], &(frame.len() as u32).to_le_bytes(), &[0; 4]].concat();
@@ -386,7 +387,7 @@ fn a_legacy_driver_sends_by_the_ports() {
     assert_eq!(machine.read(0, 8, 4), 0, "an address of 0 ends it");
 }
 
-/// Linux (6.10 on) starts a device again that it finds so when its guest wakes, and no other (`vp_supports_pm_no_reset`).
+/// When its guest wakes, Linux (6.10 on) restarts only a device whose No_Soft_Reset is clear (`vp_supports_pm_no_reset`).
 #[test]
 fn in_d3hot_the_function_promises_to_keep_nothing_and_keeps_nothing() {
     let mut machine = Machine::new();

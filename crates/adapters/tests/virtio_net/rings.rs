@@ -1,4 +1,4 @@
-//! The rings' life: features, starting, stopping, saving.
+//! The life cycle of rings: features, start, stop, save.
 
 use nicety_adapter::{Outbox, Reason, RestoreError};
 use nicety_adapters::{CreateError, Settings, find};
@@ -128,7 +128,7 @@ fn a_started_disabled_transmit_ring_is_processed_and_discarded_and_a_receive_rin
     }
 }
 
-/// User-mode Linux disables a ring that it leaves, and never stops it; its memory may be another's by then.
+/// User-mode Linux disables a ring that it no longer uses, and never stops it. Its memory may have another use by then.
 #[test]
 fn a_disabled_ring_whose_driver_does_not_ring_is_not_looked_at() {
     let mut guest = Guest::new(plain(), 16);
@@ -187,7 +187,7 @@ fn a_device_that_sleeps_is_kicked_for_what_is_added_and_wakes() {
             let flag = guest.word(place.device) & 1 == 0;
             if event_index { new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old) } else { flag }
         };
-        // Transmit: nothing is left when it arms. More than the ring holds, so that every index has its turn.
+        // Transmit: no packet is left when it arms. More frames than the ring holds, so that every index is used.
         for sent in 0..40 {
             let progress = guest.fetch(0);
             assert!(progress.armed && !progress.more, "{event_index}, {sent}");
@@ -200,7 +200,7 @@ fn a_device_that_sleeps_is_kicked_for_what_is_added_and_wakes() {
             guest.fetch(0);
             guest.complete();
         }
-        // Receive: there is no buffer for the frame.
+        // Receive: no buffer is left for the frame.
         let mut sender = Guest::new(plain(), 16);
         sender.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
         sender.fetch(0);

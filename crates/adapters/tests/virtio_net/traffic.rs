@@ -10,12 +10,12 @@ use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRE
 use crate::guest::{Guest, Part, bit, rings};
 use crate::packets::{HEADERS4, HEADERS6, judged, partial, payload, tcp4, tcp6};
 
-/// What a plain modern driver takes.
+/// Features of a plain modern driver.
 pub fn plain() -> u128 {
     bit(VIRTIO_F_VERSION_1)
 }
 
-/// What Linux's driver takes.
+/// Features of Linux's driver.
 pub fn rich() -> u128 {
     let bits = [
         VIRTIO_F_VERSION_1,
@@ -31,7 +31,7 @@ pub fn rich() -> u128 {
     bits.into_iter().map(bit).sum()
 }
 
-/// A header as the specification lays it out (5.1.6): flags, kind, header bytes, segment, start, offset, buffers.
+/// A header in the specification's layout (5.1.6): flags, kind, header bytes, segment, start, offset, buffers.
 pub fn header(flags: u32, kind: u32, numbers: [u16; 4]) -> [u8; 12] {
     let mut out = [0; 12];
     (out[0], out[1]) = (flags as u8, kind as u8);
@@ -46,7 +46,7 @@ fn tso(version: u8) -> ([u8; 12], Vec<u8>) {
         4 => (tcp4(&payload(5000)), VIRTIO_NET_HDR_GSO_TCPV4, HEADERS4),
         _ => (tcp6(&payload(5000)), VIRTIO_NET_HDR_GSO_TCPV6, HEADERS6),
     };
-    // An MTU of 1500, less the headers.
+    // An MTU of 1500, minus the headers.
     let numbers = [headers as u16, 1514 - headers as u16, headers as u16 - 20, 16];
     (header(VIRTIO_NET_HDR_F_NEEDS_CSUM, kind, numbers), partial(frame))
 }
@@ -248,7 +248,7 @@ fn an_offload_that_makes_no_sense_is_dropped_with_its_reason_and_the_ring_goes_o
     assert_eq!(sender.counters.transmit_drops[Reason::BadOffload as usize], bad.len() as u64);
     sender.complete();
     assert_eq!(sender.used(1).len(), bad.len() + 1, "all buffers come back");
-    // A first fragment has its TCP header, and yet nothing that could be cut (RFC 791: more fragments).
+    // A first fragment has its TCP header, but must not be segmented (RFC 791: more fragments).
     let mut fragment = frame.clone();
     fragment[20] |= 0x20;
     let asked = header(csum, VIRTIO_NET_HDR_GSO_TCPV4, [54, 1448, 34, 16]);
@@ -307,17 +307,17 @@ fn a_driver_that_named_an_index_is_interrupted_when_it_is_passed_and_rings_only_
     let features = plain() | bit(VIRTIO_RING_F_EVENT_IDX);
     let mut sender = Guest::new(features, 16);
     let place = sender.queues[1].place;
-    // used_event behind the driver's ring, avail_event behind the device's (2.7.7, 2.7.10).
+    // used_event follows the driver's ring, avail_event the device's (2.7.7, 2.7.10).
     let (used_event, avail_event) = (place.driver + 4 + 2 * 16, place.device + 4 + 8 * 16);
     sender.memory.write(used_event, &1u16.to_le_bytes()).unwrap();
-    for (sent, told) in [(1, false), (2, true), (3, false)] {
+    for (sent, notified) in [(1, false), (2, true), (3, false)] {
         sender.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
         assert!(sender.fetch(0).armed);
         assert_eq!(sender.word(avail_event), sent, "ring at the next one");
         sender.out = Outbox::default();
         sender.complete();
         sender.later();
-        assert_eq!(sender.out.messages.contains(1), told, "after {sent}");
+        assert_eq!(sender.out.messages.contains(1), notified, "after {sent}");
     }
 }
 

@@ -1,5 +1,5 @@
-//! A guest of one adapter: memory, rings and a driver's steps; and a wire that takes and brings frames. Offsets and bits are written
-//! here again, so that a wrong one in the adapter cannot agree with itself.
+//! A guest with one adapter: memory, rings and a driver's steps; and a wire that takes and sends frames. Offsets and bits are
+//! written here again, so that a wrong one in the adapter cannot agree with itself.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use nicety_memory::Map;
 pub const MAC: [u8; 6] = [0x00, 0x0c, 0x29, 1, 2, 3];
 pub const PEER: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
-/// Where things lie in the guest's memory.
+/// Addresses in the guest's memory.
 pub const DATA: u32 = 0x1_0000;
 pub const RX_DATA: u32 = 0x10_0000;
 pub const PAGES: u32 = 0x20_0000;
@@ -28,7 +28,7 @@ pub const UPDATE_IFF: u32 = 4;
 pub const DISABLE: u32 = 0x20;
 pub const ENABLE: u32 = 0x40;
 
-/// Fields of the driver's data.
+/// Fields of the driver data.
 pub const RX_LENGTH: u32 = 0x04;
 pub const RX_LENGTH_2: u32 = 0x0c;
 pub const IFFLAGS: u32 = 0x18;
@@ -68,11 +68,11 @@ pub struct Bench {
     pub counters: Counters,
     pub now: Time,
     pub batch: Batch,
-    /// Where the ports begin in BAR 0.
+    /// Offset of the ports in BAR 0.
     pub base: u64,
     /// Entries of each ring: receive, its pages, transmit.
     pub lens: [u32; 3],
-    /// `maxFrags`, and whether LPD is asked for.
+    /// `maxFrags`, and whether to enable LPD.
     pub frags: u16,
     pub lpd: bool,
 }
@@ -96,7 +96,7 @@ impl Bench {
         this
     }
 
-    /// As vmxnet_open leaves it.
+    /// Opened as by vmxnet_open.
     pub fn opened(model: &str) -> Self {
         let mut this = Self::of(model);
         this.lay();
@@ -104,7 +104,7 @@ impl Bench {
         this
     }
 
-    /// Where a ring begins in the driver's data.
+    /// Offset of a ring in the driver data.
     fn ring(&self, ring: usize) -> u32 {
         let [receive, pages, _] = self.lens;
         DATA + 176 + [0, receive * 24, (receive + pages) * 24][ring]
@@ -136,7 +136,7 @@ impl Bench {
         (0..pages).for_each(|index| self.post_page(index));
     }
 
-    /// INIT_ADDR, INIT_LENGTH, and what vmxnet_set_multicast_list does of a driver that wants broadcasts.
+    /// INIT_ADDR, INIT_LENGTH, and vmxnet_set_multicast_list for a driver that receives broadcasts.
     pub fn open(&mut self) {
         self.outl(0, DATA);
         self.outl(4, self.length());
@@ -236,7 +236,7 @@ impl Bench {
         u16::from_le_bytes(self.get(at, 2).try_into().unwrap())
     }
 
-    /// Gives a receive entry to the device, with 1536 bytes.
+    /// Gives a receive entry with 1536 bytes to the device.
     pub fn post(&self, index: u32) {
         self.receive_entry(0, index, RX_DATA + index * 2048, 1536, NIC);
     }
@@ -260,7 +260,7 @@ impl Bench {
         (self.get16(at + 16), self.get16(at + 18), self.get32(at + 12))
     }
 
-    /// The bytes of a frame that begins at this entry, its pages taken from `page` on.
+    /// The bytes of a frame that begins at this entry, with its pages taken from `page` on.
     pub fn frame_at(&self, index: u32, mut page: u32) -> Vec<u8> {
         let (_, flags, len) = self.received(0, index);
         let mut frame = self.get(RX_DATA + index * 2048, len as usize);
@@ -275,12 +275,12 @@ impl Bench {
         frame
     }
 
-    /// Where a transmit entry lies.
+    /// Address of a transmit entry.
     pub fn entry(&self, index: u32) -> u32 {
         self.ring(2) + index * 64
     }
 
-    /// Fills a transmit entry, its owner last.
+    /// Fills a transmit entry and writes its owner last.
     pub fn tx(&self, index: u32, flags: u16, mss: u32, pieces: &[(u32, u16)]) {
         let at = self.entry(index);
         self.put(at, &flags.to_le_bytes());
@@ -295,7 +295,7 @@ impl Bench {
         self.put(at + 2, &NIC.to_le_bytes());
     }
 
-    /// Puts a frame where the entry's own data lies, and gives it to the device.
+    /// Writes a frame to the entry's own buffer, and gives it to the device.
     pub fn queue(&self, index: u32, frame: &[u8]) {
         self.put(TX_DATA + index * 4096, frame);
         self.tx(index, KEEP, 0, &[(TX_DATA + index * 4096, frame.len() as u16)]);
@@ -325,7 +325,7 @@ impl Bench {
         self.batch = batch;
     }
 
-    /// Until nothing is left: the packets that go out, and what is left to do about them.
+    /// Transmits until no packet is left. Returns the packets, and their offload requests.
     pub fn transmit(&mut self) -> Vec<(Vec<u8>, Offload)> {
         let mut out = Vec::new();
         for _ in 0..10_000 {
@@ -349,12 +349,12 @@ impl Bench {
         panic!("a transmit queue that never empties");
     }
 
-    /// The same of frames without any request.
+    /// The same for frames without offload requests.
     pub fn sent(&mut self) -> Vec<Vec<u8>> {
         self.transmit().into_iter().map(|(bytes, _)| bytes).collect()
     }
 
-    /// Brings packets from another port.
+    /// Delivers packets from another port.
     pub fn bring_with(&mut self, frames: &[(&[u8], Offload)]) -> Delivery {
         let map = Arc::new(Map::private(8 << 20).unwrap());
         let mut batch = Batch::new();
@@ -382,7 +382,7 @@ impl Bench {
         self.call(|nic, cx| nic.notice(Event::Link(up), cx));
     }
 
-    /// Lets time pass, to the deadlines that were asked for.
+    /// Lets time pass, with the adapter's requested wake-ups.
     pub fn pass(&mut self, ns: u64) {
         let end = self.now.after_ns(ns);
         let mut ticks = 0;
@@ -395,12 +395,12 @@ impl Bench {
     }
 }
 
-/// Ethernet II to this adapter from the peer, of so many bytes.
+/// An Ethernet II frame of `len` bytes from the peer to this adapter.
 pub fn frame(len: usize) -> Vec<u8> {
     to(MAC, len)
 }
 
-/// To anybody.
+/// The same to any station.
 pub fn to(destination: [u8; 6], len: usize) -> Vec<u8> {
     let mut frame = [&destination[..], &PEER, &[0x88, 0xb5]].concat();
     frame.extend((frame.len()..len).map(|i| (i * 7 + i / 251) as u8));

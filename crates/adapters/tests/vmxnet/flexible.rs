@@ -58,7 +58,7 @@ fn linux_s_driver_morphs_by_words_and_vic_by_double_words() {
     assert_eq!(morph_port(&mut b), VMXNET);
     assert_eq!(b.inl(0x18), 0xbabe_864f);
     assert_eq!(csr(&mut b, 88), 0xffff, "there is no lance any more");
-    // vic_attach: it keeps the upper half.
+    // vic_attach: keeps the upper half.
     let mut data = [0; 4];
     b.read(0, 0x20, &mut data);
     assert_eq!(u32::from_le_bytes(data), 0x4392);
@@ -162,7 +162,7 @@ fn its_state_says_which_it_is() {
     other.bring(&[&frame(61)]);
     assert_eq!(other.received(0, 1), (DRIVER, 0, 61));
     assert_eq!(morph_port(&mut other), VMXNET);
-    // What is impossible of one changes neither.
+    // A state that is impossible for one personality changes neither.
     let before = Bench::of("flexible").nic.save();
     let mut third = Bench::of("flexible");
     for cut in (0..saved.len()).step_by(7) {

@@ -1,4 +1,4 @@
-//! Frames both ways: entries, pages, filters, room.
+//! Frames in both directions: entries, pages, filters, room.
 
 use nicety_adapter::Reason;
 
@@ -24,11 +24,11 @@ fn a_packet_of_several_entries_is_one_and_waits_until_its_last_is_there() {
     let mut b = Bench::opened("vmxnet2");
     let sent = frame(9000);
     b.put(TX_DATA, &sent);
-    // vmxnet_map_pkt: all but the first entry first.
+    // vmxnet_map_pkt: writes all entries before the first.
     b.tx(14, MORE | KEEP, 0, &[(TX_DATA, 1000), (TX_DATA + 1000, 2000)]);
     b.ring_bell();
     assert!(b.sent().is_empty(), "the next entry is the driver's");
-    // The ring stood at 0: nothing before 14 was sent.
+    // The ring was at 0: entries before 14 were not sent.
     let mut b = Bench::opened("vmxnet2");
     b.put(TX_DATA, &sent);
     b.tx(1, MORE, 0, &[(TX_DATA + 3000, 3000)]);
@@ -138,7 +138,7 @@ fn ifflags_and_the_hash_choose_what_is_received() {
     let wants = |b: &mut Bench, flags, target| {
         b.outl(0, 0);
         b.lay();
-        // The hash of 01:00:5e:00:00:01 is 0x0b… >> 26, of which ether_crc_le of Linux is the source.
+        // The hash of 01:00:5e:00:00:01 is 0x0b… >> 26, from Linux's ether_crc_le.
         let hash = nicety_frame::crc::multicast_le(nicety_frame::Mac(group)) >> 26;
         b.put32(DATA + LADRF + 4 * (hash >> 5), 1 << (hash & 31));
         b.open();
@@ -169,7 +169,7 @@ fn frames_wait_for_buffers_which_are_found_without_being_told_of() {
     assert!(b.out.room.contains(0));
     b.bring(&[&frame(68)]);
     assert_eq!(b.received(0, 0), (DRIVER, 0, 68));
-    // Pages may be what is lacking.
+    // The missing buffers may be pages.
     let mut b = Bench::of("vmxnet2");
     b.lens = [8, 2, 16];
     b.lay();

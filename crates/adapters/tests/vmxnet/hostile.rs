@@ -1,11 +1,11 @@
-//! Guests that mean harm: the classes of faults that models of other adapters had.
+//! Hostile guests: the classes of faults of other adapters' models.
 
 use nicety_adapter::{Queue, Reason};
 use nicety_memory::count;
 
 use crate::bench::*;
 
-/// Accesses to guest memory that one call may make.
+/// Most accesses to guest memory by one call.
 const WORK: u64 = 16_384;
 
 #[test]
@@ -104,7 +104,7 @@ fn cve_2021_20203_ring_lengths_whose_product_overflows_are_not_taken() {
 #[test]
 fn cve_2015_8744_and_2016_6835_packets_whose_headers_are_cut_are_refused() {
     let mut b = Bench::opened("vmxnet2");
-    // Ethernet alone; an IP header that says more bytes than there are; a TCP header that does.
+    // Ethernet alone; an IP header with too great a length; a TCP header with too great a length.
     let mut ip = frame(34);
     ip[12..15].copy_from_slice(&[8, 0, 0x4f]);
     let mut tcp = frame(54);

@@ -1,8 +1,8 @@
-//! When the driver is told, and what it costs.
+//! Interrupts of the driver, and their cost.
 
 use crate::bench::*;
 
-/// More than any delay of completions or moderation.
+/// Longer than any delay of completions or moderation.
 const LONG_NS: u64 = 5_000_000;
 
 #[test]
@@ -40,7 +40,7 @@ fn disabled_interrupts_wait_until_they_are_enabled() {
 
 #[test]
 fn what_an_acknowledgement_behind_the_work_has_hidden_is_told_again_once() {
-    // vic_intr: it has taken the first frame, and a second comes before it acknowledges.
+    // vic_intr: it has taken the first frame, and a second one comes before it acknowledges.
     let mut b = Bench::opened("vmxnet");
     b.bring(&[&frame(60)]);
     assert!(b.line());
@@ -55,14 +55,14 @@ fn what_an_acknowledgement_behind_the_work_has_hidden_is_told_again_once() {
     b.command(ACK);
     b.pass(LONG_NS);
     assert!(!b.line(), "once");
-    // Of a frame that the interrupt itself told of there is nothing more to tell, though the driver leaves it where it lies.
+    // A frame that the interrupt itself announced is not announced again, even if the driver leaves it in the ring.
     let mut b = Bench::opened("vmxnet");
     b.bring(&[&frame(60)]);
     assert!(b.line());
     b.command(ACK);
     b.pass(LONG_NS);
     assert!(!b.line(), "it was acknowledged");
-    // The same of a completion.
+    // The same for a completion.
     b.queue(0, &frame(60));
     b.ring_bell();
     b.sent();
@@ -71,7 +71,7 @@ fn what_an_acknowledgement_behind_the_work_has_hidden_is_told_again_once() {
     b.command(ACK);
     b.pass(LONG_NS);
     assert!(!b.line(), "it was acknowledged");
-    // Frames that came later are no reason.
+    // Later frames are no reason either.
     let mut b = Bench::opened("vmxnet");
     b.lens = [8, 32, 16];
     b.bring(&[&frame(1514)]);
@@ -123,7 +123,7 @@ fn a_driver_that_stopped_is_woken_at_once() {
     b.ring_bell();
     assert_eq!(b.sent().len(), 16);
     assert!(b.line());
-    // Also if it stopped when all had come back: x86 may have let it look too early.
+    // Also if it stopped after all entries had come back: x86 may have let it read too early.
     let mut b = Bench::opened("vmxnet");
     b.queue(0, &frame(60));
     b.ring_bell();
@@ -143,11 +143,11 @@ fn a_busy_driver_does_not_ring_and_an_idle_one_does() {
     assert!(b.fetch().more);
     assert!(b.get32(DATA + TX_CLUSTER) > 100, "it is served");
     b.complete();
-    // A packet that nobody told of.
+    // A packet without a doorbell.
     b.queue(1, &frame(61));
     assert_eq!(b.sent(), [frame(61)]);
     assert_eq!(b.get32(DATA + TX_CLUSTER), 0, "the next one rings");
-    // One whose driver read the old number.
+    // A packet whose driver read the old number.
     b.queue(2, &frame(62));
     b.out.work = Default::default();
     b.pass(60_000);

@@ -1,11 +1,11 @@
-//! Checksums and segmentation, which entries ask for without saying where; packets that come uncut.
+//! Checksums and segmentation, which entries request without offsets; packets that arrive uncut.
 
 use nicety_adapter::{Checksum, Offload, Reason, Segment, SegmentKind};
 use nicety_frame::{Layout, checksum};
 
 use crate::bench::*;
 
-/// TCP over IPv4 with this payload, its checksum open: the pseudo-header's sum, as Linux leaves it.
+/// TCP over IPv4 with this payload and a partial checksum: the pseudo-header's sum, as in Linux.
 fn tcp(to: [u8; 6], payload: usize, tags: &[u8]) -> Vec<u8> {
     let mut packet = vec![0; 54 + payload];
     packet[..6].copy_from_slice(&to);
@@ -26,7 +26,7 @@ fn tcp(to: [u8; 6], payload: usize, tags: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// Puts a packet behind entries from 0 on, 6000 bytes each.
+/// Puts a packet into entries from 0 on, 6000 bytes each.
 fn queue(b: &Bench, packet: &[u8], flags: u16, mss: u32) {
     b.put(TX_DATA, packet);
     let chunks: Vec<_> = (0..packet.len() as u32).step_by(6000).collect();
@@ -132,7 +132,7 @@ fn with_lpd_a_packet_that_a_neighbour_left_to_be_cut_comes_whole_and_without_it_
     assert_eq!((owner, flags, b.frame_at(0, 0).len()), (DRIVER, WITH_FRAG | XSUM_OK, packet.len()));
     assert_eq!(b.received(0, 1).0, NIC);
     assert!(b.nic.features().contains(&"lro"));
-    // Without LPD, and with it in too few pages.
+    // Without LPD, and with LPD but too few pages.
     for (lpd, frags) in [(false, 17), (true, 2)] {
         let mut b = Bench::of("vmxnet2");
         (b.lpd, b.frags, b.lens) = (lpd, frags, [32, 32, 16]);
@@ -143,7 +143,7 @@ fn with_lpd_a_packet_that_a_neighbour_left_to_be_cut_comes_whole_and_without_it_
         assert_eq!(lens, [&[1514; 13][..], &[54 + 20_000 - 13 * 1460]].concat());
         assert!((0..14).all(|index| b.received(0, index).1 == XSUM_OK));
     }
-    // The first vmxnet is not asked.
+    // The first vmxnet has no such feature.
     let mut b = Bench::of("vmxnet");
     (b.lpd, b.lens) = (true, [32, 32, 16]);
     b.lay();

@@ -1,4 +1,4 @@
-//! What a driver reads and sets before any frame moves.
+//! A driver's reads and writes before any frame moves.
 
 use nicety_adapter::Reset;
 
@@ -142,7 +142,7 @@ fn a_driver_that_starts_again_finds_its_rings_where_it_left_them() {
     b.open();
     b.bring(&[&frame(61)]);
     assert_eq!(b.received(0, 2), (DRIVER, 0, 61));
-    // Linux's driver begins anew.
+    // Linux's driver starts again.
     b.outl(0, 0);
     b.lay();
     b.open();

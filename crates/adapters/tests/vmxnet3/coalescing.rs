@@ -1,4 +1,4 @@
-//! Coalescing as the driver asks for it (vmxnet3_ethtool.c, `vmxnet3_set_coalesce`).
+//! Coalescing, as the driver configures it (vmxnet3_ethtool.c, `vmxnet3_set_coalesce`).
 
 use nicety_adapter::{Batch, Time};
 
@@ -8,12 +8,12 @@ use crate::packets::udp4;
 
 const GET: u32 = 0xf00d_000b;
 const SET: u32 = 0xcafe_000e;
-/// Where the driver has its structure.
+/// Address of the driver's structure.
 const SCHEME: u64 = 0x7000;
 const DISABLED: [u32; 4] = [0; 4];
 const ADAPTIVE: [u32; 4] = [1, 0, 0, 0];
 
-/// The command with this structure. What it answers.
+/// Issues the command with this structure. Returns its answer.
 fn command(guest: &mut Guest, number: u32, words: [u32; 4]) -> u32 {
     guest.put(SCHEME, &words.map(u32::to_le_bytes).concat());
     guest.put32(SHARED + 704, 1);
@@ -33,7 +33,7 @@ fn with(words: [u32; 4]) -> Guest {
     guest
 }
 
-/// Whether the queue's vector has fired by now; the driver's handler lifts its mask again.
+/// Whether the queue's vector has fired; the driver's handler unmasks it again.
 fn fired(guest: &mut Guest) -> bool {
     guest.with(|adapter, cx| adapter.tick(cx));
     let fired = guest.out.messages.contains(0);
@@ -70,7 +70,7 @@ fn a_scheme_that_cannot_be_is_refused_and_changes_nothing() {
     for words in [[4, 0, 0, 0], [3, 99, 0, 0], [3, 100_001, 0, 0], [2, 64, 129, 1], [2, 64, 1, 129], [u32::MAX; 4]] {
         assert_eq!(command(&mut guest, SET, words), u32::MAX, "{words:?}");
     }
-    // Its place is no memory, or too short.
+    // Its address is outside of memory, or the structure is too short.
     guest.put64(SHARED + 712, u64::MAX - 3);
     assert_eq!((guest.command(SET), guest.command(GET)), (u32::MAX, u32::MAX));
     guest.put64(SHARED + 712, SCHEME);
@@ -86,13 +86,13 @@ fn a_scheme_that_cannot_be_is_refused_and_changes_nothing() {
 fn a_rate_bounds_the_interrupts_of_received_frames_whether_they_are_few_or_many() {
     // 4000 a second: 250 microseconds.
     let mut guest = with([3, 4000, 0, 0]);
-    let mut told = 0;
+    let mut interrupts = 0;
     for _ in 0..1000 {
         receive(&mut guest);
         later(&mut guest, 10);
-        told += u32::from(fired(&mut guest));
+        interrupts += u32::from(fired(&mut guest));
     }
-    assert!((38..=41).contains(&told), "{told} in 10 ms");
+    assert!((38..=41).contains(&interrupts), "{interrupts} in 10 ms");
     later(&mut guest, 250);
     fired(&mut guest);
     receive(&mut guest);

@@ -1,4 +1,4 @@
-//! What a completion says of a received frame: its protocols, its checksums.
+//! A completion's report on a received frame: protocols and checksums.
 
 use nicety_adapter::{Checksum, Offload as Asked, Segment, SegmentKind};
 
@@ -12,7 +12,7 @@ const IP_OK: u32 = 1 << 19;
 const V6: u32 = 1 << 20;
 const V4: u32 = 1 << 21;
 const FRAGMENT: u32 = 1 << 22;
-/// Of the first word, `cnc`: no checksum was looked at.
+/// In the first word, `cnc`: the checksum was not verified.
 const UNCHECKED: u32 = 1 << 30;
 
 #[test]
@@ -35,7 +35,7 @@ fn a_checksum_is_verified_made_or_called_wrong() {
     let asked = Asked { checksum: Checksum::Partial { start: 34, field: 40 }, segment: None };
     guest.deliver(&foreign(&partial, asked));
     assert_eq!(guest.receive(0, true)[0].bytes, frame);
-    // Not asked for: not calculated.
+    // Not requested: not calculated.
     let mut plainly = Guest::opened(Open { features: 0, ..Open::default() });
     plainly.deliver(&plain(&frame));
     assert_eq!(plainly.receive(0, true)[0].last()[0] >> 30 & 1, 1);
@@ -63,7 +63,7 @@ fn a_fragment_is_called_one_and_its_checksum_is_left_to_the_guest() {
         frame
     };
     const FLAGS: u32 = FRAGMENT | V4 | V6 | TCP | UDP | TUC;
-    // "Don't fragment" makes no fragment. More follow; it is the last; it is one in between.
+    // "Don't fragment" makes no fragment. The other cases: a first, a last, and a middle fragment.
     for (frame, flags) in [
         (v4(0x4000), V4 | UDP | TUC),
         (v4(0x2000), V4 | FRAGMENT),
@@ -91,7 +91,7 @@ fn a_packet_that_is_cut_comes_with_headers_that_are_right_whatever_its_own_said(
         let segment = Some(Segment { kind: SegmentKind::Tcp, mss, headers: 54 });
         Asked { checksum: Checksum::Partial { start: 34, field: 50 }, segment }
     };
-    // The last makes one frame: new too.
+    // The last case makes one frame, which gets new headers too.
     for (mss, count) in [(1000, 3), (1448, 3), (3000, 1)] {
         let mut guest = Guest::opened(Open { mtu: 9000, head: 4096, ..Open::default() });
         guest.deliver(&foreign(&whole, asked(mss)));
@@ -103,7 +103,7 @@ fn a_packet_that_is_cut_comes_with_headers_that_are_right_whatever_its_own_said(
         let joined: Vec<u8> = packets.iter().flat_map(|packet| verified(&packet.bytes).1).collect();
         assert_eq!(joined, payload);
     }
-    // What stays whole keeps its own.
+    // A packet that stays whole keeps its own headers.
     let mut guest = Guest::opened(Open { features: F_LRO | F_RXCSUM, ..Open::default() });
     guest.deliver(&foreign(&whole, asked(1000)));
     let packets = guest.receive(0, true);

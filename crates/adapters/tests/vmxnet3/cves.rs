@@ -1,12 +1,12 @@
-//! What broke QEMU's vmxnet3 (hw/net/vmxnet3.c, net_tx_pkt.c), one by one: the guest loses its own frames or its own device, and nothing
-//! else.
+//! Faults of QEMU's vmxnet3 (hw/net/vmxnet3.c, net_tx_pkt.c), one by one: the guest loses its own frames or its own device, and
+//! nothing else.
 
 use nicety_adapter::{Batch, Reason};
 
 use crate::guest::{Guest, MAC, Offload, Open, QUEUES, SHARED};
 use crate::packets::{tcp4, udp4};
 
-/// The answer to ACTIVATE_DEV with this in the driver's own tables.
+/// The answer to ACTIVATE_DEV with this value in the driver's own tables.
 fn activated(at: u64, value: u32) -> u32 {
     let mut guest = Guest::opened(Open::default());
     guest.put32(at, value);
@@ -42,7 +42,7 @@ fn cve_2021_20203_sizes_of_rings_that_overflow_or_are_none_are_refused() {
 #[test]
 fn cve_2015_8744_and_2016_6835_packets_whose_headers_are_cut_are_dropped() {
     let whole = tcp4(MAC.0, &[7; 40]);
-    // Ethernet alone; an IP header that says more bytes than there are; a TCP header that does.
+    // Ethernet alone; an IP header with too great a length; a TCP header with too great a length.
     let (mut ip, mut tcp) = (whole[..34].to_vec(), whole[..54].to_vec());
     ip[14] = 0x4f;
     tcp[46] = 0xf0;

@@ -1,4 +1,4 @@
-//! Frames out and in: offloads, tags, large and small packets, refusals.
+//! Frames in both directions: offloads, tags, large and small packets, refusals.
 
 use nicety_adapter::{Batch, Checksum, Edit, Frames, Offload as Asked, Pick, PortId, Reset, Segment, SegmentKind};
 use nicety_frame::{Tag, Tci};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::guest::{F_LRO, F_RSS, F_RXCSUM, F_RXVLAN, Guest, MAC, Offload, Open, QUEUES, RING, RSS, SHARED};
 use crate::packets::{prepared_for_tso, tcp4, tcp6, udp4, verified};
 
-/// A batch of one packet from elsewhere.
+/// A batch with one packet from another port.
 pub fn foreign(bytes: &[u8], offload: Asked) -> Batch {
     let map = Arc::new(Map::private(1 << 17).unwrap());
     map.write(0, bytes).unwrap();
@@ -88,7 +88,7 @@ fn a_busy_queue_needs_no_doorbell_and_an_idle_one_does() {
     assert_eq!(guest.sent(0).len(), 21);
     let progress = guest.fetch(0, &mut batch);
     assert!(progress.armed && !progress.more);
-    // The driver may have read the threshold just before: a tick looks again.
+    // The driver may have read the threshold just before: a tick checks again.
     let wake = guest.out.wake.expect("a second look");
     guest.put32(QUEUES + 4, 1024);
     assert!(!guest.send(0, &[&frame], Offload::default()));
@@ -135,7 +135,7 @@ fn a_dropped_packet_between_good_ones_comes_back_in_its_place() {
     assert_eq!(guest.sent(0), [0, 1, 2, 3]);
 }
 
-/// A guest that asks for a packet to be cut, and what was taken of it.
+/// A guest that sends a packet with a segmentation request, and the fetched batch.
 fn asked(frame: Vec<u8>, mss: u32) -> (Guest, Batch) {
     let headers = if frame[12..14] == [8, 0] { 54 } else { 74 };
     let mut guest = Guest::opened(Open::default());
@@ -267,10 +267,10 @@ fn a_tag_is_stripped_and_told_or_left() {
     let packets = whole.receive(0, true);
     assert_eq!(packets[0].bytes, frame);
     assert_eq!(packets[0].last()[2] >> 15, 0);
-    // VLAN 5 is not in this table.
-    let mut deaf = Guest::opened(Open::default());
-    deaf.deliver(&plain(&frame));
-    assert!(deaf.receive(0, true).is_empty());
+    // This table does not contain VLAN 5.
+    let mut filtered = Guest::opened(Open::default());
+    filtered.deliver(&plain(&frame));
+    assert!(filtered.receive(0, true).is_empty());
 }
 
 #[test]
@@ -287,7 +287,7 @@ fn a_jumbo_frame_takes_bodies_of_ring_1_or_of_ring_0() {
             assert_eq!(packets[0].bytes, frame);
             let ids: Vec<u32> = packets[0].words.iter().map(|words| words[0] >> 16 & 0x3ff).collect();
             assert_eq!(ids, rings);
-            // A short one leaves bodies of ring 0 unused.
+            // A short packet leaves bodies of ring 0 unused.
             let short = udp4(MAC.0, 1, &pattern(200));
             guest.deliver(&plain(&short));
             assert_eq!(guest.receive(0, true)[0].bytes, short);
@@ -321,17 +321,17 @@ fn frames_that_nobody_asked_for_are_filtered() {
     guest.put32(SHARED + 120, 0x10);
     guest.command(0xcafe_0003);
     assert!(takes(&mut guest, [2; 6]));
-    // The longest table that its length can tell of is not looked at: all groups pass, and nobody pays for it. As many as are
-    // looked at are.
+    // The longest table that the length field can express is not scanned: all groups pass, at no cost. A table within the limit is
+    // scanned.
     guest.put32(SHARED + 120, 7);
     guest.command(0xcafe_0003);
-    for (addresses, seen) in [(10_922u32, 0), (513, 0), (512, 512)] {
+    for (addresses, scanned) in [(10_922u32, 0), (513, 0), (512, 512)] {
         guest.put32(SHARED + 124, 6 * addresses);
         guest.out.excess = 0;
         guest.command(0xcafe_0004);
-        assert_eq!(takes(&mut guest, groups[2]), seen == 0, "{addresses}");
+        assert_eq!(takes(&mut guest, groups[2]), scanned == 0, "{addresses}");
         assert!(takes(&mut guest, groups[1]) && !takes(&mut guest, [2; 6]));
-        assert!(guest.out.excess >= seen && (seen > 0 || guest.out.excess == 0), "{}", guest.out.excess);
+        assert!(guest.out.excess >= scanned && (scanned > 0 || guest.out.excess == 0), "{}", guest.out.excess);
     }
 }
 
@@ -340,14 +340,14 @@ fn a_full_ring_refuses_and_goes_on_where_it_stopped() {
     let payload = pattern(60_000);
     let (_sender, batch) = tso(tcp4(MAC.0, &payload), 300);
     let mut guest = Guest::opened(Open::default());
-    // What is left of the packet after the guest was offered the rest of it.
+    // The packet's remaining frames after the guest was offered `rest`.
     let offer = |guest: &mut Guest, rest: &[Pick]| -> Vec<Pick> { guest.bring(&batch, rest).again(rest).collect() };
     let mut rest = offer(&mut guest, &[Pick::whole(0)]);
     let mut packets = guest.receive(0, false);
     assert_eq!(packets.len() as u64, RING - 1);
     assert_eq!(rest, [Pick { from: RING as u16 - 1, ..Pick::whole(0) }]);
     assert_eq!(offer(&mut guest, &rest), rest, "still no room");
-    // Nobody rings when buffers come: the end of the driver's poll, or a tick, finds them.
+    // Nothing notifies of new buffers: the end of the driver's poll, or a tick, finds them.
     guest.refill(0, 0, 50);
     guest.out = Default::default();
     guest.write(0, 0, 0);
@@ -407,7 +407,7 @@ fn flows_spread_over_queues_and_carry_their_hash() {
     let packets = guest.receive(0x51cc_c178 % 4, true);
     assert_eq!(packets[0].last()[1], 0x51cc_c178);
     assert_eq!(packets[0].last()[0] >> 26 & 0xf, 2);
-    // UDP by addresses alone until its fields are turned on.
+    // UDP by addresses alone until its fields are enabled.
     let spread = |guest: &mut Guest| {
         (0..32).for_each(|port| {
             guest.deliver(&plain(&udp4(MAC.0, port, b"x")));
@@ -420,7 +420,7 @@ fn flows_spread_over_queues_and_carry_their_hash() {
     assert_eq!(spread(&mut guest), 4);
 }
 
-/// Version 6 on: 65 vectors, named in an extension of what the driver shares.
+/// Version 6 on: 65 vectors, in an extension of the shared structure.
 #[test]
 fn thirty_two_queues_each_way_have_a_vector_each_and_one_for_events() {
     let mut guest = Guest::new();
@@ -468,7 +468,7 @@ fn the_switch_may_tag_and_untag_on_the_way() {
     assert_eq!(packets[0].last()[2] >> 15, 1 | 7 << 1);
 }
 
-/// Its driver knows 802.1Q alone: an 802.1ad tag is neither stripped nor filtered.
+/// The driver knows only 802.1Q: an 802.1ad tag is neither stripped nor filtered.
 #[test]
 fn an_802_1ad_tag_arrives_as_it_left() {
     let mut frame = udp4(MAC.0, 1, &pattern(300));

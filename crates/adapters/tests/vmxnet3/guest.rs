@@ -1,5 +1,5 @@
-//! A guest with a vmxnet3 driver, as Linux drivers/net/vmxnet3/vmxnet3_drv.c and vmxnet3_defs.h (6.12) have it: offsets
-//! and bits are written here again, so that a wrong one in the adapter cannot agree with itself.
+//! A guest with a vmxnet3 driver, after Linux drivers/net/vmxnet3/vmxnet3_drv.c and vmxnet3_defs.h (6.12). Offsets and bits are
+//! written here again, so that a wrong one in the adapter cannot agree with itself.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub const F_RSS: u64 = 2;
 pub const F_RXVLAN: u64 = 4;
 pub const F_LRO: u64 = 8;
 
-/// How the driver opens its device.
+/// The driver's settings.
 #[derive(Clone, Copy)]
 pub struct Open {
     pub version: u32,
@@ -35,7 +35,7 @@ pub struct Open {
     pub queues: u64,
     /// Bytes of a head buffer.
     pub head: u32,
-    /// Whether ring 1 is there, with pages.
+    /// Whether ring 1 exists, with pages.
     pub bodies: bool,
     /// Bytes of a data ring's entry; 0: none.
     pub data: u64,
@@ -50,7 +50,7 @@ impl Default for Open {
     }
 }
 
-/// A piece of a packet to send, where it lies.
+/// A sent packet's offload request, with offsets.
 #[derive(Clone, Copy, Default)]
 pub struct Offload {
     pub om: u32,
@@ -66,7 +66,7 @@ pub struct Offload {
 #[derive(Debug)]
 pub struct Received {
     pub bytes: Vec<u8>,
-    /// Completions' words.
+    /// The completions' words.
     pub words: Vec<[u32; 4]>,
 }
 
@@ -136,21 +136,21 @@ impl Guest {
             open: Open::default(),
             scratch: BUFFERS + (4 << 20),
         };
-        // Memory decoding, bus mastering; MSI-X on.
+        // Memory decoding, bus mastering; MSI-X enabled.
         guest.config(4, &[6, 0]);
         let at = guest.pci(|face, _| face.function().capability(0x11).unwrap());
         guest.config(at as u16 + 2, &[0x40, 0x80]);
         guest
     }
 
-    /// One that has mapped BAR 0, and its page.
+    /// A guest that has mapped BAR 0, and the mapped page.
     pub fn mapped() -> (Self, Arc<Map>) {
         let (mut guest, page) = (Self::new(), Arc::new(Map::private(4096).unwrap()));
         guest.page = Some(Arc::clone(&page));
         (guest, page)
     }
 
-    /// The link's state is told.
+    /// Reports the link's state.
     pub fn link(&mut self, up: bool) {
         self.with(|adapter, cx| adapter.notice(Event::Link(up), cx));
     }
@@ -223,7 +223,7 @@ impl Guest {
         u64::from_le_bytes(self.get(at, 8).try_into().unwrap())
     }
 
-    /// Probe's register accesses and open's, in the driver's order. What ACTIVATE_DEV answers.
+    /// The register accesses of probe and open, in the driver's order. Returns ACTIVATE_DEV's answer.
     pub fn open(&mut self, open: Open) -> u32 {
         self.open = open;
         assert_ne!(self.read(1, 0) & 1 << (open.version - 1), 0);
@@ -255,7 +255,7 @@ impl Guest {
         self.put(SHARED + 60, &18u16.to_le_bytes());
         self.put(SHARED + 62, &[open.queues as u8; 2]);
         // autoMask, numIntrs, eventIntrIdx.
-        // Of more queues than version 5 has, in an extension (vmxnet3_setup_driver_shared).
+        // An extension holds them for more queues than version 5 has (vmxnet3_setup_driver_shared).
         let interrupts = if open.queues > 8 { SHARED + 720 } else { SHARED + 80 };
         self.put(interrupts, &[1, open.queues as u8 + 1, open.queues as u8]);
         // UCAST | BCAST; VLAN 0.
@@ -304,7 +304,7 @@ impl Guest {
     }
 
     fn buffer(queue: u64, ring: u64, index: u64) -> u64 {
-        // Of many queues, four share them.
+        // With many queues, four share their buffers.
         BUFFERS + ((queue % 4 * 2 + ring) * RING + index) * 4096
     }
 
@@ -316,7 +316,7 @@ impl Guest {
         ring.advance();
     }
 
-    /// Writes a packet in pieces and its descriptors; rings if the device asks for it. True if it rang.
+    /// Writes a packet in pieces and its descriptors, and a doorbell if the device asks for it. True if it wrote one.
     pub fn send(&mut self, queue: u64, pieces: &[&[u8]], offload: Offload) -> bool {
         let mut ring = self.queues[queue as usize].tx;
         let first = ring;
@@ -362,7 +362,7 @@ impl Guest {
         self.with(|adapter, cx| adapter.complete(batch, cx));
     }
 
-    /// Indices of last descriptors that came back.
+    /// Indices of the last descriptors of completed packets.
     pub fn sent(&mut self, queue: u64) -> Vec<u32> {
         let mut ring = self.queues[queue as usize].tx_done;
         let mut sent = Vec::new();
@@ -379,12 +379,12 @@ impl Guest {
         self.bring(batch, &picks)
     }
 
-    /// Gets some of it.
+    /// Receives some of it.
     pub fn bring(&mut self, batch: &Batch, picks: &[Pick]) -> Delivery {
         self.with(|adapter, cx| adapter.deliver(&Frames::new(batch, picks), cx))
     }
 
-    /// Takes what was received, as `vmxnet3_rq_rx_complete` does, and posts the buffers again if `refill`.
+    /// Takes received packets, as `vmxnet3_rq_rx_complete` does, and posts the buffers again if `refill`.
     pub fn receive(&mut self, queue: u64, refill: bool) -> Vec<Received> {
         let mut done = self.queues[queue as usize].rx_done;
         let mut packets: Vec<Received> = Vec::new();
@@ -420,7 +420,7 @@ impl Guest {
         packets
     }
 
-    /// Posts what lies before `index`, skipped descriptors included.
+    /// Posts the descriptors before `index`, skipped ones included.
     pub fn refill(&mut self, queue: u64, which: u64, index: u64) {
         let mut ring = self.queues[queue as usize].rx[which as usize];
         while ring.next != index {

@@ -1,4 +1,4 @@
-//! A guest that means harm, or has lost its mind: everything stays bounded, nothing panics, every frame is counted.
+//! A hostile or faulty guest: everything stays bounded, nothing panics, every frame is counted.
 
 use std::sync::Arc;
 
@@ -32,15 +32,15 @@ fn scribble(guest: &mut Guest, dice: &mut Dice) {
     guest.put32(at, value);
 }
 
-/// Packets both ways: fetched, brought, refused.
+/// Numbers of packets fetched, offered and refused.
 #[derive(Default)]
-struct Seen {
+struct Tally {
     fetched: u64,
     brought: u64,
     refused: u64,
 }
 
-fn act(guest: &mut Guest, dice: &mut Dice, batch: &mut Batch, inbound: &Batch, seen: &mut Seen) {
+fn act(guest: &mut Guest, dice: &mut Dice, batch: &mut Batch, inbound: &Batch, tally: &mut Tally) {
     let picks = [Pick::whole(0); 8];
     match dice.roll(12) {
         0..4 => scribble(guest, dice),
@@ -56,15 +56,15 @@ fn act(guest: &mut Guest, dice: &mut Dice, batch: &mut Batch, inbound: &Batch, s
         7 => {
             let queue = dice.roll(4) as u16;
             guest.fetch(queue, batch);
-            seen.fetched += batch.len() as u64;
+            tally.fetched += batch.len() as u64;
             if dice.roll(3) > 0 {
                 guest.complete(batch);
             }
         }
         8 => {
             let delivery = guest.with(|adapter, cx| adapter.deliver(&Frames::new(inbound, &picks), cx));
-            seen.brought += picks.len() as u64;
-            seen.refused += u64::from(delivery.refused().count_ones());
+            tally.brought += picks.len() as u64;
+            tally.refused += u64::from(delivery.refused().count_ones());
         }
         9 => {
             guest.now = guest.now.after_ns(dice.roll(1_000_000));
@@ -81,7 +81,7 @@ fn act(guest: &mut Guest, dice: &mut Dice, batch: &mut Batch, inbound: &Batch, s
     }
 }
 
-/// Commands of Linux's vmxnet3_defs.h: VMXNET3_CMD_RESET_DEV and what vmxnet3_open says.
+/// Commands of Linux's vmxnet3_defs.h: VMXNET3_CMD_RESET_DEV and those of vmxnet3_open.
 #[test]
 fn random_registers_over_random_memory_leave_every_packet_counted_and_a_device_that_a_reset_makes_new() {
     for seed in 1..=6 {
@@ -89,19 +89,19 @@ fn random_registers_over_random_memory_leave_every_packet_counted_and_a_device_t
         let mut guest = Guest::opened(Open { queues: 2, ..Open::default() });
         let mut source = Guest::opened(Open::default());
         source.send(0, &[&udp4(MAC.0, 1, &[7; 900])], Offload::default());
-        let (mut batch, mut inbound, mut seen) = (Batch::new(), Batch::new(), Seen::default());
+        let (mut batch, mut inbound, mut tally) = (Batch::new(), Batch::new(), Tally::default());
         source.fetch(0, &mut inbound);
         for step in 0..10_000 {
             if step % 500 == 0 {
                 guest.config(4, &[6, 0]);
                 guest.open(Open { queues: 2, ..Open::default() });
             }
-            act(&mut guest, &mut dice, &mut batch, &inbound, &mut seen);
+            act(&mut guest, &mut dice, &mut batch, &inbound, &mut tally);
         }
         let counters = &guest.counters;
-        assert_eq!(counters.transmitted().packets, seen.fetched, "seed {seed}");
+        assert_eq!(counters.transmitted().packets, tally.fetched, "seed {seed}");
         let drops = counters.receive_drops.iter().sum::<u64>();
-        assert_eq!(counters.taken().packets + drops + seen.refused, seen.brought, "seed {seed}");
+        assert_eq!(counters.taken().packets + drops + tally.refused, tally.brought, "seed {seed}");
         guest.link(true);
         guest.config(4, &[6, 0]);
         assert_eq!(guest.command(0xcafe_0002), 0, "RESET_DEV");
@@ -125,7 +125,7 @@ fn cve_2016_6834_a_chain_without_end_stops_the_queue_and_tells_the_driver() {
         guest.put32(0x1_0000 + 16 * index + 12, 0);
     }
     let mut batch = Batch::new();
-    // The second round has the other generation: the chain ends in the air, and nothing is taken.
+    // The second round has the other generation: the chain has no end, and no packet is taken.
     guest.fetch(0, &mut batch);
     assert!(batch.is_empty());
     assert_eq!(guest.get32(SHARED + 696) & 2, 2, "TQERR");
@@ -148,7 +148,7 @@ fn a_queue_that_stops_says_why_until_it_is_activated_again() {
     let mut guest = Guest::opened(Open::default());
     let whole = Arc::clone(&guest.memory);
     for round in 0..2 {
-        // A bit that no descriptor has (VMXNET3_TXD_DTYPE); then rings in memory that has gone.
+        // A bit that no descriptor has (VMXNET3_TXD_DTYPE); then rings in removed memory.
         guest.put32(0x1_0000 + 12, 3 << 12);
         guest.put32(0x1_0000 + 8, 60 | 1 << 14 | 1 << 16);
         if round > 0 {
@@ -213,12 +213,12 @@ fn nothing_is_fetched_or_delivered_without_bus_mastering() {
     assert_eq!((mappable.bar, mappable.offset, mappable.len), (0, 0, 4096));
 }
 
-/// Descriptors that bring no frame further are read again and again: whoever lays them pays for that.
+/// Descriptors without progress are read again and again: the guest that posts them pays for it.
 #[test]
 fn packets_without_an_end_and_rings_of_bodies_are_paid_for() {
     let mut batch = Batch::new();
     let mut guest = Guest::opened(Open::default());
-    // The packet's other descriptors are the driver's still.
+    // The driver still owns the packet's other descriptors.
     for index in 0..100 {
         guest.put64(0x1_0000 + 16 * index, 0x80_0000);
         guest.put32(0x1_0000 + 16 * index + 8, 60 | 1 << 14);

@@ -1,4 +1,4 @@
-//! vmxnet3 as its driver meets it: a guest with rings in memory, written by hand after Linux's driver.
+//! vmxnet3 under its driver: a guest with rings in memory, written by hand after Linux's driver.
 
 mod coalescing;
 mod completions;
@@ -95,7 +95,7 @@ fn a_mask_lifted_in_a_mapped_page_is_found_without_a_message() {
         assert_eq!(word, [1, 0, 0, 0], "the guest sees that it is masked");
         page.write(8, &[0; 4]).unwrap();
     }
-    // Raised while masked: a tick finds that it is not any more.
+    // Raised while masked: a tick finds that it is unmasked.
     guest.link(true);
     guest.out = Default::default();
     guest.link(false);
@@ -120,7 +120,7 @@ fn a_new_page_shows_that_all_is_masked() {
     }
 }
 
-/// DPDK's driver polls, and lifts no mask.
+/// DPDK's driver polls, and never unmasks.
 #[test]
 fn a_mask_that_nobody_lifts_in_a_mapped_page_is_looked_at_ever_more_rarely() {
     let (mut guest, page) = Guest::mapped();
@@ -130,7 +130,7 @@ fn a_mask_that_nobody_lifts_in_a_mapped_page_is_looked_at_ever_more_rarely() {
         up = !up;
         guest.link(up);
     };
-    // The first one masks its vector.
+    // The first interrupt masks its vector.
     raise(&mut guest);
     let second = Duration::from_secs(1);
     for round in 0..3 {
@@ -193,7 +193,7 @@ fn a_cause_that_held_the_line_is_told_as_a_message_once_messages_are_on() {
     }
 }
 
-/// As vfio-pci does between an interrupt and its end (drivers/vfio/pci/vfio_pci_intrs.c, `vfio_intx_handler`). PCI 3.0, 6.2.3:
+/// vfio-pci does this between an interrupt and its end (drivers/vfio/pci/vfio_pci_intrs.c, `vfio_intx_handler`). PCI 3.0, 6.2.3:
 /// setting Interrupt Disable "has no effect on the state of" Interrupt Status.
 #[test]
 fn intx_that_is_disabled_keeps_its_status_and_cause_and_holds_the_line_again_when_it_is_enabled() {
@@ -232,7 +232,7 @@ fn intx_keeps_its_cause_when_the_transport_finds_the_mask_that_firing_set_in_a_m
         assert_eq!(guest.out.line, Some(true), "round {round}");
         let mut word = [0; 4];
         page.read(8, &mut word).unwrap();
-        // A daemon looks at the page before the message that reads ICR, and writes on what differs.
+        // A daemon scans the page before the message that reads ICR, and writes the differences.
         guest.write(0, 8, u32::from_le_bytes(word));
         assert_eq!(guest.out.line, Some(true), "round {round}");
         assert_eq!(guest.read(1, 0x38), 2, "round {round}");
@@ -287,7 +287,7 @@ fn holes_read_as_ones_and_are_counted() {
 #[test]
 fn registers_are_read_at_every_width_and_as_a_block_and_written_whole() {
     let mut guest = Guest::new();
-    // MACL at 0x28, a hole, MACH at 0x30, a hole: as memcpy_fromio() brings them.
+    // MACL at 0x28, a hole, MACH at 0x30, a hole: as memcpy_fromio() reads them.
     let mut block = [0; 16];
     guest.pci(|face, cx| face.read(1, 0x28, &mut block, cx));
     let expected = [&MAC.0[..4], &[0xff; 4], &MAC.0[4..], &[0; 2], &[0xff; 4]].concat();
@@ -297,7 +297,7 @@ fn registers_are_read_at_every_width_and_as_a_block_and_written_whole() {
         guest.pci(|face, cx| face.read(1, 0x28 + offset as u64, &mut bytes, cx));
         assert_eq!(bytes, expected[offset..offset + len], "{len} bytes at {offset}");
     }
-    // Eight bytes are a register and the hole behind it.
+    // Eight bytes cover a register and the hole behind it.
     let before = guest.counters.bad_accesses;
     guest.pci(|face, cx| face.write(1, 0x28, &[2, 3, 4, 5, 6, 7, 8, 9], cx));
     assert_eq!((guest.read(1, 0x28), guest.counters.bad_accesses), (0x0504_0302, before + 1));
@@ -319,7 +319,7 @@ fn saving_a_restored_adapter_gives_the_same_bytes() {
     let mut other = Guest::new();
     other.adapter.restore(&saved).unwrap();
     assert_eq!(other.adapter.save(), saved);
-    // And it goes on where the first one stood.
+    // And it continues from the first one's state.
     (other.memory, other.queues) = (guest.memory.clone(), std::mem::take(&mut guest.queues));
     other.open = guest.open;
     other.deliver(&batch);

@@ -1,4 +1,4 @@
-//! Packets from outside: built with etherparse, which also judges those that come out.
+//! Packets from outside, built with etherparse, which also checks outgoing ones.
 
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 
@@ -29,7 +29,7 @@ pub fn udp4(target: [u8; 6], source_port: u16, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What `vmxnet3_prepare_tso` makes of a TCP packet: no IP checksum, the pseudo-header's sum without the length.
+/// A TCP packet after `vmxnet3_prepare_tso`: no IP checksum, the pseudo-header's sum without the length.
 pub fn prepared_for_tso(mut bytes: Vec<u8>) -> Vec<u8> {
     if bytes[12..14] == [8, 0] {
         bytes[24..26].fill(0);
@@ -37,13 +37,13 @@ pub fn prepared_for_tso(mut bytes: Vec<u8>) -> Vec<u8> {
     with_pseudo(bytes, 0)
 }
 
-/// What a stack that leaves the checksum to its adapter (CHECKSUM_PARTIAL) makes of a TCP packet.
+/// A TCP packet from a stack that leaves the checksum to its adapter (CHECKSUM_PARTIAL).
 pub fn partial(bytes: Vec<u8>) -> Vec<u8> {
     let len = bytes.len() - if bytes[12..14] == [8, 0] { 34 } else { 54 };
     with_pseudo(bytes, len as u32)
 }
 
-/// In a tunnel between 10.1.0.1 and 10.1.0.2, as if by UDP with a checksum over what is there.
+/// The packet in a tunnel between 10.1.0.1 and 10.1.0.2, as UDP with a checksum over the present bytes.
 pub fn tunneled(inner: &[u8], geneve: bool) -> Vec<u8> {
     let header =
         if geneve { [1, 0, 0x65, 0x58, 0, 0, 7, 0, 0, 1, 2, 0].to_vec() } else { vec![8, 0, 0, 0, 0, 0, 7, 0] };
@@ -66,7 +66,7 @@ fn with_pseudo(mut bytes: Vec<u8>, len: u32) -> Vec<u8> {
     bytes
 }
 
-/// The payload of a TCP or UDP packet, all its checksums verified.
+/// The payload of a TCP or UDP packet, with all its checksums verified.
 pub fn verified(bytes: &[u8]) -> (u32, Vec<u8>) {
     let packet = SlicedPacket::from_ethernet(bytes).unwrap();
     let transport = packet.transport.unwrap();

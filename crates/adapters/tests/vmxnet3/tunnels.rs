@@ -1,4 +1,4 @@
-//! Frames that are sent in VXLAN or Geneve: as each version asks for their offloads (Linux `vmxnet3_tq_xmit`).
+//! Frames sent in VXLAN or Geneve, with the offload requests of each version (Linux `vmxnet3_tq_xmit`).
 
 use nicety_adapter::{Batch, Reason};
 
@@ -6,7 +6,7 @@ use crate::data::pattern;
 use crate::guest::{Guest, MAC, Offload, Open};
 use crate::packets::{partial, prepared_for_tso, tcp4, tcp6, tunneled, verified};
 
-/// All of a tunnel's capabilities in DCR, those of Geneve and those of VXLAN alone.
+/// All tunnel capabilities in DCR: those of Geneve, and those of VXLAN.
 const GENEVE: u32 = 1 << 2 | 1 << 3 | 1 << 6;
 const VXLAN: u32 = 1 << 4 | 1 << 5 | 1 << 7;
 const CHECKSUM: u32 = 2;
@@ -19,12 +19,12 @@ fn opened(version: u32, capabilities: u32) -> Guest {
     guest
 }
 
-/// Where the inner frame's Ethernet header begins.
+/// Offset of the inner frame's Ethernet header.
 fn inner_at(geneve: bool) -> usize {
     14 + 20 + 8 + if geneve { 12 } else { 8 }
 }
 
-/// Sends one packet; it arrives at another guest, or is dropped.
+/// Sends one packet. Returns the frames at another guest, or `None` if it is dropped.
 fn sent(mut guest: Guest, frame: &[u8], offload: Offload) -> Option<Vec<Vec<u8>>> {
     let headers = offload.hlen as usize;
     let rest = frame[headers..].chunks(16_384);
@@ -41,7 +41,7 @@ fn sent(mut guest: Guest, frame: &[u8], offload: Offload) -> Option<Vec<Vec<u8>>
     Some(receiver.receive(0, true).into_iter().map(|packet| packet.bytes).collect())
 }
 
-/// How a version asks for a tunnel's offload of a packet with so long headers.
+/// A version's request for a tunnel's offload, for a packet with headers of `hlen` bytes.
 fn request(version: u32, hlen: usize, mss: Option<u32>, checksum_at: usize) -> Offload {
     let hlen = hlen as u32;
     match (version, mss) {
@@ -58,7 +58,7 @@ fn an_inner_checksum_is_made_as_versions_four_to_seven_ask_for_it_and_refused_be
             let l4 = inner_at(geneve) + if inner[12] == 8 { 34 } else { 54 };
             let expected = tunneled(&inner, geneve);
             let mut frame = tunneled(&partial(inner), geneve);
-            // The outer checksum is right already: it counts on the inner one (lco_csum).
+            // The outer checksum is already right: it takes the inner one into account (lco_csum).
             frame[40..42].copy_from_slice(&expected[40..42]);
             let arrived = sent(opened(version, GENEVE | VXLAN), &frame, request(version, l4 + 20, None, l4 + 16));
             assert_eq!(arrived, (version >= 4).then(|| vec![expected]), "version {version}");

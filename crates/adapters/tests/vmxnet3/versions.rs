@@ -1,4 +1,4 @@
-//! Each version has its features and no other (vmxnet3_defs.h; Linux's `VMXNET3_VERSION_GE_*`).
+//! Each version has its features and no others (vmxnet3_defs.h; Linux's `VMXNET3_VERSION_GE_*`).
 
 use crate::data::{pattern, plain};
 use crate::guest::{F_RSS, F_RXCSUM, Guest, MAC, Open, RSS, SHARED};
@@ -74,7 +74,7 @@ fn versions_that_there_are_not_and_several_at_once_are_not_taken() {
     }
 }
 
-/// RFC 4303 section 2.1: the index is what ESP has first. Kinds 7 and 8 of VMXNET3_RCD_RSS_TYPE_*.
+/// RFC 4303 section 2.1: ESP begins with the security parameters index. Kinds 7 and 8 of VMXNET3_RCD_RSS_TYPE_*.
 #[test]
 fn esp_is_hashed_with_its_index_once_its_fields_and_capabilities_are_on() {
     for (version, capabilities, v6, on) in [

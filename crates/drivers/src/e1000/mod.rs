@@ -1,5 +1,5 @@
-//! The 82540EM and its kin, driven as Linux drives them: 256 descriptors each way, the cause register read once an
-//! interrupt, all causes masked while polling, one tail write per burst, receive buffers given back 16 at a time.
+//! The 82540EM and its family, driven as Linux does: 256 descriptors in each ring, one read of the cause register per interrupt,
+//! all causes masked while polling, one tail write per burst, receive buffers given back 16 at a time.
 //!
 //! ```text
 //! arena:  receive ring ─ receive buffers (2 KB each) ─ transmit ring ─ transmit buffers (4 KB each)
@@ -29,13 +29,13 @@ use crate::{Arena, Driver, DriverError, Features, Received, Sink};
 pub(crate) const RING: u16 = 256;
 pub(crate) const RING_BYTES: u32 = RING as u32 * DESCRIPTOR as u32;
 pub(crate) const RECEIVE_BUFFER: u32 = 2048;
-/// Receive buffers are given back so many at a time.
+/// Receive buffers that are given back together.
 pub(crate) const REFILL: u16 = 16;
-/// The frame check sequence, which the device leaves in the buffer unless told otherwise.
+/// The frame check sequence. By default the device leaves it in the buffer.
 const FCS: usize = 4;
-/// Bytes of the longest packet that the device segments: what its 16-bit IP length allows.
+/// Bytes of the longest packet that the device segments: the limit of the 16-bit IP length.
 pub(crate) const SEGMENT_BYTES: u32 = 65_535;
-/// Reads of a register that must change soon.
+/// Reads of a register before the driver gives up waiting for a change.
 const TIMEOUT: u32 = 1_000;
 const CAUSES: u32 = CAUSE_TXDW | CAUSE_LSC | CAUSE_RXSEQ | CAUSE_RXDMT0 | CAUSE_RXT0;
 
@@ -59,15 +59,15 @@ struct Receive {
     buffers: u64,
     /// The next descriptor that the device fills.
     next: u16,
-    /// Descriptors that were read and not given back yet.
+    /// Descriptors that were read and not yet given back.
     taken: u16,
-    /// A packet in the making, over several descriptors.
+    /// Packet under assembly, from several descriptors.
     packet: Vec<u8>,
     damaged: bool,
 }
 
 impl E1000 {
-    /// A driver that will use this memory.
+    /// A driver that uses this memory.
     pub fn new(arena: Arena) -> E1000 {
         E1000 {
             arena,
@@ -81,7 +81,7 @@ impl E1000 {
         }
     }
 
-    /// Section 14.3: a reset, and everything quiet.
+    /// Section 14.3: resets the device, with interrupts, receiver and transmitter off.
     fn reset(bus: &mut dyn Bus) -> Result<(), DriverError> {
         bus.write32(BAR, IMC, u32::MAX)?;
         bus.write32(BAR, RCTL, 0)?;
@@ -123,12 +123,12 @@ impl E1000 {
         self.transmit = Transmit::new(&self.memory, &mut self.arena)?;
         ring(bus, [TDBAL, TDBAH, TDLEN, TDH, TDT], self.transmit.ring)?;
         bus.write32(BAR, TIPG, TIPG_COPPER)?;
-        // Linux's habits: a write-back is told of within 8 to 32 units of 1.024 µs.
+        // Linux's values: a write-back interrupts within 8 to 32 units of 1.024 µs.
         bus.write32(BAR, TIDV, 8)?;
         if self.throttled {
             bus.write32(BAR, TADV, 32)?;
         }
-        Ok(bus.write32(BAR, TCTL, TCTL_EN | TCTL_PSP | TCTL_HABITS)?)
+        Ok(bus.write32(BAR, TCTL, TCTL_EN | TCTL_PSP | TCTL_LINUX)?)
     }
 
     fn start_receive(&mut self, bus: &mut dyn Bus) -> Result<(), DriverError> {
@@ -152,12 +152,12 @@ impl E1000 {
             bus.write32(BAR, MTA + 4 * word, 0)?;
         }
         bus.write32(BAR, RCTL, RCTL_EN | RCTL_BAM)?;
-        // One descriptor stays the driver's, or a full ring would look like an empty one.
+        // The driver keeps one descriptor, since a full ring would look like an empty one.
         Ok(bus.write32(BAR, RDT, u32::from(RING - 1))?)
     }
 }
 
-/// Tells of a ring: base, length, head and tail, in this order of registers.
+/// Programs a ring: base, length, head and tail, in this order of registers.
 pub(crate) fn ring(bus: &mut dyn Bus, registers: [u64; 5], base: u64) -> Result<(), DriverError> {
     let [low, high, length, head, tail] = registers;
     bus.write32(BAR, length, RING_BYTES)?;
@@ -181,7 +181,7 @@ pub(crate) fn wait(
 }
 
 impl Receive {
-    /// Reads the next descriptor's packet, or part of one, into `self.packet`. None: nothing is there.
+    /// Reads the next descriptor's packet, or part of one, into `self.packet`. `None`: no descriptor is complete.
     fn next(&mut self, memory: &Map) -> Result<Option<Part>, DriverError> {
         let window = memory.window(self.ring, RING_BYTES, Rights::BOTH)?;
         let at = usize::from(self.next) * DESCRIPTOR;
@@ -207,7 +207,7 @@ impl Receive {
         Ok(Some(if std::mem::take(&mut self.damaged) { Part::Damaged } else { Part::Whole { good } }))
     }
 
-    /// Gives descriptors back if there are enough of them.
+    /// Gives descriptors back if at least `least` of them wait.
     fn refill(&mut self, bus: &mut dyn Bus, least: u16) -> Result<(), DriverError> {
         if self.taken >= least && self.taken > 0 {
             self.taken = 0;
@@ -250,7 +250,7 @@ impl Driver for E1000 {
             bus.write32(BAR, ITR, self.moderation.register())?;
         }
         bus.write32(BAR, IMS, CAUSES)?;
-        // So that the link is looked at even if it came up before anybody listened.
+        // Raises a link event, so that the driver reads the link even if it came up earlier.
         Ok(bus.write32(BAR, ICS, CAUSE_LSC)?)
     }
 
@@ -263,7 +263,7 @@ impl Driver for E1000 {
             self.link = bus.read32(BAR, STATUS)? & STATUS_LU != 0;
         }
         bus.write32(BAR, IMC, u32::MAX)?;
-        // Linux reads a register here, so that the mask is in force before polling begins.
+        // As Linux: the read makes the mask take effect before polling begins.
         bus.read32(BAR, STATUS)?;
         Ok(true)
     }
@@ -288,7 +288,7 @@ impl Driver for E1000 {
             }
             self.receive.refill(bus, REFILL)?;
         }
-        // As Linux does: whatever is left over goes back at the end of a poll.
+        // As Linux: the rest goes back at the end of a poll.
         self.receive.refill(bus, 1)?;
         Ok(packets)
     }
@@ -310,7 +310,7 @@ impl Driver for E1000 {
         }
         bus.write32(BAR, IMS, CAUSES)?;
         bus.read32(BAR, STATUS)?;
-        // What came meanwhile has left its cause, and interrupts at once.
+        // Events of the meantime have left their causes, and interrupt at once.
         Ok(false)
     }
 

@@ -1,30 +1,31 @@
-//! How often the device may interrupt: the "dynamic conservative" of Linux's driver (`e1000_update_itr` and
-//! `e1000_set_itr` of drivers/net/ethernet/intel/e1000/e1000_main.c), in its two classes.
+//! Interrupt moderation: the "dynamic conservative" mode of Linux's driver (`e1000_update_itr` and `e1000_set_itr` of
+//! drivers/net/ethernet/intel/e1000/e1000_main.c), in its two classes.
 //!
-//! Traffic of large packets waits up to 250 µs for company; everything else at most 50 µs. Each way has a class of its
-//! own, and the slower one rules. A stream that fills an interval of the slow class with more than 35 packets leaves it,
-//! and comes back with the next interrupt: in bulk, Linux writes the interval almost every time.
+//! Large packets wait up to 250 µs for others; everything else waits at most 50 µs. Each direction has a class of its own, and the
+//! slower one decides. A stream of more than 35 packets per interval leaves the slow class, and returns with the next interrupt: in
+//! bulk, Linux writes the interval almost every time.
 
 /// Interrupts a second.
 const LATENCY: u32 = 20_000;
 const BULK: u32 = 4_000;
 
-/// What passed one way since the last interrupt.
+/// Traffic in one direction since the last interrupt.
 #[derive(Clone, Copy, Debug, Default)]
-struct Way {
+struct Direction {
     packets: u64,
     bytes: u64,
     bulk: bool,
 }
 
-impl Way {
+impl Direction {
     fn count(&mut self, packets: u64, bytes: u64) {
         self.packets += packets;
         self.bytes += bytes;
     }
 
     fn classify(&mut self) {
-        let Way { packets, bytes, .. } = std::mem::replace(self, Way { bulk: self.bulk, ..Way::default() });
+        let Direction { packets, bytes, .. } =
+            std::mem::replace(self, Direction { bulk: self.bulk, ..Direction::default() });
         if packets == 0 {
             return;
         }
@@ -40,14 +41,14 @@ impl Way {
 
 #[derive(Debug)]
 pub(crate) struct Moderation {
-    transmit: Way,
-    receive: Way,
+    transmit: Direction,
+    receive: Direction,
     rate: u32,
 }
 
 impl Default for Moderation {
     fn default() -> Moderation {
-        Moderation { transmit: Way::default(), receive: Way::default(), rate: LATENCY }
+        Moderation { transmit: Direction::default(), receive: Direction::default(), rate: LATENCY }
     }
 }
 
@@ -56,7 +57,7 @@ impl Moderation {
         self.receive.count(1, bytes as u64);
     }
 
-    /// So many frames on the wire, with so many bytes together.
+    /// Counts `frames` frames on the wire, with `bytes` bytes together.
     pub(crate) fn sent(&mut self, frames: u32, bytes: u32) {
         self.transmit.count(frames.into(), bytes.into());
     }
@@ -66,7 +67,7 @@ impl Moderation {
         1_000_000_000 / (self.rate * 256)
     }
 
-    /// Looks at what passed since the last time. The register's new value, if it changes.
+    /// Classifies the traffic since the last call. Returns the register's new value, if it changes.
     pub(crate) fn changed(&mut self) -> Option<u32> {
         self.transmit.classify();
         self.receive.classify();
@@ -74,7 +75,7 @@ impl Moderation {
         if wanted == self.rate {
             return None;
         }
-        // Upwards in steps.
+        // The rate rises in steps.
         self.rate = if wanted > self.rate { wanted.min(self.rate + wanted / 4) } else { wanted };
         Some(self.register())
     }

@@ -1,11 +1,11 @@
-//! The 82540EM as its driver sees it (Intel, *PCI/PCI-X Family of Gigabit Ethernet Controllers Software Developer's
-//! Manual*, 317453: section 13 for registers, 3.2.3 and 3.3 for descriptors).
+//! The registers and descriptors of the 82540EM, as its driver needs them (Intel, *PCI/PCI-X Family of Gigabit Ethernet Controllers
+//! Software Developer's Manual*, 317453: section 13 for registers, 3.2.3 and 3.3 for descriptors).
 
 /// The BAR with the registers.
 pub(crate) const BAR: u8 = 0;
 /// PCI vendor and device: 82540EM, 82545EM (copper), 82544EI (copper).
 pub const DEVICES: [(u16, u16); 3] = [(0x8086, 0x100e), (0x8086, 0x100f), OLDEST];
-/// The 82544: it has no throttle and no absolute delays (footnotes of sections 13.4.18 and 13.4.44).
+/// The 82544: it has no interrupt throttle and no absolute delays (footnotes of sections 13.4.18 and 13.4.44).
 pub(crate) const OLDEST: (u16, u16) = (0x8086, 0x1008);
 
 pub(crate) const CTRL: u64 = 0x0000;
@@ -54,7 +54,7 @@ pub(crate) const MDIC_WRITE_PHY1: u32 = 1 << 26 | 1 << 21;
 pub(crate) const MDIC_REGISTER_SHIFT: u32 = 16;
 pub(crate) const MDIC_READY: u32 = 1 << 28;
 pub(crate) const MDIC_ERROR: u32 = 1 << 30;
-/// IEEE 802.3 clause 22.2.4.1: the control register; auto-negotiation on, and begun again.
+/// IEEE 802.3 clause 22.2.4.1: the control register; enable auto-negotiation and restart it.
 pub(crate) const PHY_CONTROL: u32 = 0;
 pub(crate) const PHY_CONTROL_NEGOTIATE: u32 = 1 << 12 | 1 << 9;
 
@@ -62,7 +62,7 @@ pub(crate) const PHY_CONTROL_NEGOTIATE: u32 = 1 << 12 | 1 << 9;
 pub(crate) const CAUSE_TXDW: u32 = 1 << 0;
 /// Link status change.
 pub(crate) const CAUSE_LSC: u32 = 1 << 2;
-/// Receive sequence error: on a copper link, another way to say that the link changed.
+/// Receive sequence error: on a copper link it also signals a link change.
 pub(crate) const CAUSE_RXSEQ: u32 = 1 << 3;
 /// Receive descriptor minimum threshold.
 pub(crate) const CAUSE_RXDMT0: u32 = 1 << 4;
@@ -74,7 +74,7 @@ pub(crate) const RCTL_BAM: u32 = 1 << 15;
 pub(crate) const TCTL_EN: u32 = 1 << 1;
 pub(crate) const TCTL_PSP: u32 = 1 << 3;
 /// Collision threshold 15, distance 64 (full duplex), retransmit on late collision.
-pub(crate) const TCTL_HABITS: u32 = 15 << 4 | 64 << 12 | 1 << 24;
+pub(crate) const TCTL_LINUX: u32 = 15 << 4 | 64 << 12 | 1 << 24;
 /// 10, 8 and 6 (section 13.4.34, for copper).
 pub(crate) const TIPG_COPPER: u32 = 10 | 8 << 10 | 6 << 20;
 pub(crate) const RXCSUM_IPOFL: u32 = 1 << 8;

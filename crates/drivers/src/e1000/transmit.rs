@@ -9,12 +9,12 @@ use super::registers::*;
 use super::{RING, RING_BYTES};
 use crate::{Arena, DriverError};
 
-/// Bytes that one descriptor carries: Linux's limit for this family is as low.
+/// Bytes per descriptor: Linux uses the same limit for this family.
 const BUFFER: u32 = 4096;
-/// Headers of a packet to segment at most: the context's header length has 8 bits.
+/// Longest headers of a packet to segment: the context's header length has 8 bits.
 const HEADERS_MOST: usize = 255;
 
-/// A packet in the ring: its last descriptor, and what it is on the wire.
+/// A packet in the ring: its last descriptor, its frames and bytes on the wire.
 #[derive(Clone, Copy, Debug, Default)]
 struct End {
     last: u16,
@@ -28,16 +28,16 @@ pub(crate) struct Transmit {
     buffers: u64,
     /// The next descriptor to fill.
     next: u16,
-    /// The oldest one that is not taken back.
+    /// The oldest descriptor that is not yet reclaimed.
     oldest: u16,
-    /// The tail that the device knows.
-    told: u16,
-    /// For the first descriptor of a packet: what is known of it.
+    /// Tail that the device was last notified of.
+    notified_tail: u16,
+    /// For the first descriptor of a packet: its end and its size on the wire.
     ends: Vec<End>,
 }
 
 impl End {
-    /// As Linux counts: each frame but the first repeats the headers.
+    /// Counts as Linux does: each frame but the first repeats the headers.
     fn of(last: u16, packet: &[u8], offload: &Offload) -> End {
         let len = packet.len() as u32;
         let Some(segment) = offload.segment else { return End { last, frames: 1, bytes: len } };
@@ -59,7 +59,7 @@ impl Transmit {
         (self.oldest + RING - self.next - 1) % RING
     }
 
-    /// Takes back what the device has sent.
+    /// Reclaims the descriptors of sent packets.
     pub(crate) fn reclaim(&mut self, memory: &Map, moderation: &mut Moderation) -> Result<(), DriverError> {
         let window = memory.window(self.ring, RING_BYTES, Rights::BOTH)?;
         while self.oldest != self.next {
@@ -123,23 +123,23 @@ impl Transmit {
         Ok(true)
     }
 
-    /// The tail, if the device does not know it yet.
+    /// The tail, if the device was not yet notified of it.
     pub(crate) fn doorbell(&mut self) -> Option<u16> {
-        let changed = self.told != self.next;
-        self.told = self.next;
+        let changed = self.notified_tail != self.next;
+        self.notified_tail = self.next;
         changed.then_some(self.next)
     }
 }
 
-/// A packet's offloads as descriptors say them.
+/// A packet's offloads, as descriptors encode them.
 #[derive(Debug, PartialEq, Eq)]
 struct Request {
     /// The first eight bytes, third and fourth word of the context descriptor.
     context: Option<(u64, u32, u32)>,
-    /// What the data descriptors carry beside their length.
+    /// Command bits of the data descriptors.
     command: u32,
     options: u32,
-    /// Headers that were changed for segmentation, and their length.
+    /// Headers rewritten for segmentation, and their length.
     head: Option<([u8; HEADERS_MOST], usize)>,
 }
 
@@ -168,7 +168,7 @@ impl Request {
         let (Some(l3), Some(given)) = (layout.l3, packet.get(..headers).filter(|_| headers <= HEADERS_MOST)) else {
             return Err(DriverError::Device("cannot segment what is not TCP over IP"));
         };
-        // Section 3.5.8: lengths and the IP checksum are zero, the TCP checksum is the pseudo-header's without length.
+        // Section 3.5.8: lengths and the IP checksum are zero. The TCP checksum is the pseudo-header's, without the length.
         let mut head = [0; HEADERS_MOST];
         head[..headers].copy_from_slice(given);
         let at = usize::from(l3.offset);

@@ -1,10 +1,10 @@
-//! Descriptors held against the datasheet's figures 3-9 to 3-13, in numbers of their own.
+//! Descriptors against the datasheet's figures 3-9 to 3-13. The numbers are written here again.
 
 use nicety_adapter::{Segment, SegmentKind};
 
 use super::*;
 
-/// A TCP packet over IPv4 of 20 + 20 bytes of headers with this much payload.
+/// A TCP packet over IPv4 with 20 + 20 bytes of headers and this much payload.
 fn tcp(payload: usize) -> Vec<u8> {
     let mut packet = vec![0; 54 + payload];
     packet[12..14].copy_from_slice(&[0x08, 0x00]);
@@ -23,7 +23,7 @@ fn a_checksum_takes_a_context_with_the_offsets_in_bytes_four_and_five() {
     let request = Request::of(&tcp(100), &Offload { checksum: PARTIAL, segment: None }).unwrap();
     let (offsets, third, fourth) = request.context.unwrap();
     assert_eq!(offsets.to_le_bytes(), [0, 0, 0, 0, 34, 50, 0, 0]);
-    // DEXT is bit 5 of the command byte, DTYP 0 says context; no segmentation.
+    // DEXT is bit 5 of the command byte. DTYP 0 means context. No segmentation.
     assert_eq!((third >> 29 & 1, third >> 20 & 0xf, third >> 26 & 1, third & 0xf_ffff, fourth), (1, 0, 0, 0, 0));
     // The data descriptor: DTYP 1, DEXT, IFCS; TXSM is bit 1 of POPTS.
     assert_eq!((request.command, request.options), (0x0010_0000 | 0x2200_0000, 0x200));
@@ -56,7 +56,7 @@ fn a_full_ring_refuses_and_has_room_again_when_the_device_has_written_back() {
     while transmit.queue(&memory, &[0; 60], &plain, &mut moderation).unwrap() {
         queued += 1;
     }
-    // One descriptor is never used; one is kept for a context.
+    // One descriptor is never used; one is reserved for a context.
     assert_eq!(queued, 254);
     assert_eq!(transmit.doorbell(), Some(254));
     assert_eq!(transmit.doorbell(), None);

@@ -1,11 +1,12 @@
-//! The 82574L, driven as Linux drives it: three MSI-X vectors (receive, transmit, the rest), no register read in an interrupt, extended
-//! receive descriptors, one queue each way, which the hash table names for every frame.
+//! The 82574L, driven as Linux does: three MSI-X vectors (receive, transmit, other causes), no register read in a queue's
+//! interrupt, extended receive descriptors, one queue in each direction. Every entry of the hash table names that queue.
 //!
 //! ```text
 //! arena:    receive ring ─ receive buffers (2 KB each) ─ transmit ring ─ transmit buffers (4 KB each)
 //! vectors:  0 receive (EIAC ends and masks it; IMS again when polling is over)   1 transmit   2 the rest (reads ICR)
 //! ```
-//! Rings, transmit descriptors and moderation are the [e1000's](crate::e1000). Not driven: header split, time stamps, a second queue.
+//! Rings, transmit descriptors and moderation are those of the [e1000](crate::e1000). Not driven: header split, time stamps, a
+//! second queue.
 
 mod registers;
 
@@ -21,7 +22,7 @@ use crate::e1000::moderation::Moderation;
 use crate::e1000::registers::{
     BAR, CAUSE_LSC, CTRL, CTRL_RST, DESCRIPTOR, ICR, ICS, IMC, IMS, MTA, MTA_WORDS, RADV, RCTL, RCTL_BAM, RCTL_EN,
     RDBAH, RDBAL, RDH, RDLEN, RDT, RDTR, RXCSUM, RXCSUM_IPOFL, RXCSUM_TUOFL, STATUS, STATUS_LU, TADV, TCTL, TCTL_EN,
-    TCTL_HABITS, TCTL_PSP, TDBAH, TDBAL, TDH, TDLEN, TDT, TIDV, TIPG, TIPG_COPPER,
+    TCTL_LINUX, TCTL_PSP, TDBAH, TDBAL, TDH, TDLEN, TDT, TIDV, TIPG, TIPG_COPPER,
 };
 use crate::e1000::transmit::Transmit;
 use crate::e1000::{E1000, RECEIVE_BUFFER, REFILL, RING, RING_BYTES, SEGMENT_BYTES, ring, wait};
@@ -42,7 +43,7 @@ pub struct E1000e {
     transmit: Transmit,
     receive: Receive,
     moderation: Moderation,
-    /// Causes whose messages came, and which are masked.
+    /// Causes whose messages arrived and which are masked.
     masked: u32,
 }
 
@@ -52,15 +53,15 @@ struct Receive {
     buffers: u64,
     /// The next descriptor that the device fills.
     next: u16,
-    /// Descriptors that were read and not given back yet.
+    /// Descriptors that were read and not yet given back.
     taken: u16,
-    /// A packet in the making, over several descriptors.
+    /// Packet under assembly, from several descriptors.
     packet: Vec<u8>,
     damaged: bool,
 }
 
 impl E1000e {
-    /// A driver that will use this memory.
+    /// A driver that uses this memory.
     pub fn new(arena: Arena) -> E1000e {
         E1000e {
             arena,
@@ -74,7 +75,8 @@ impl E1000e {
         }
     }
 
-    /// The PHY and the NVM are the driver's for the time of a reset, and everything is quiet after it.
+    /// Resets the device, with ownership of the PHY and the NVM for the duration. Interrupts, receiver and transmitter are off
+    /// afterwards.
     fn reset(bus: &mut dyn Bus) -> Result<(), DriverError> {
         bus.write32(BAR, IMC, u32::MAX)?;
         bus.write32(BAR, RCTL, 0)?;
@@ -93,7 +95,7 @@ impl E1000e {
         Ok(())
     }
 
-    /// Section 6.1: the first 64 words have a sum.
+    /// Section 6.1: checks the sum of the first 64 words.
     fn check_nvm(bus: &mut dyn Bus) -> Result<(), DriverError> {
         let mut sum: u16 = 0;
         for word in 0..NVM_WORDS {
@@ -110,7 +112,7 @@ impl E1000e {
         bus.write32(BAR, TIPG, TIPG_COPPER)?;
         bus.write32(BAR, TIDV, 8)?;
         bus.write32(BAR, TADV, 32)?;
-        Ok(bus.write32(BAR, TCTL, TCTL_EN | TCTL_PSP | TCTL_HABITS)?)
+        Ok(bus.write32(BAR, TCTL, TCTL_EN | TCTL_PSP | TCTL_LINUX)?)
     }
 
     fn start_receive(&mut self, bus: &mut dyn Bus) -> Result<(), DriverError> {
@@ -122,7 +124,7 @@ impl E1000e {
         }
         bus.write32(BAR, RFCTL, RFCTL_EXTEN)?;
         ring(bus, [RDBAL, RDBAH, RDLEN, RDH, RDT], ring_at)?;
-        // Linux's habits, which a throttle makes moot.
+        // Linux's values. The throttle makes them irrelevant.
         bus.write32(BAR, RDTR, 32)?;
         bus.write32(BAR, RADV, 32)?;
         bus.write32(BAR, RXCSUM, RXCSUM_TUOFL | RXCSUM_IPOFL | RXCSUM_PCSD)?;
@@ -132,12 +134,12 @@ impl E1000e {
         for word in 0..RETA_WORDS {
             bus.write32(BAR, RETA + 4 * word, 0)?;
         }
-        bus.write32(BAR, MRQC, MRQC_HABITS)?;
+        bus.write32(BAR, MRQC, MRQC_LINUX)?;
         for word in 0..MTA_WORDS {
             bus.write32(BAR, MTA + 4 * word, 0)?;
         }
         bus.write32(BAR, RCTL, RCTL_EN | RCTL_BAM | RCTL_SECRC)?;
-        // One descriptor stays the driver's, or a full ring would look like an empty one.
+        // The driver keeps one descriptor, since a full ring would look like an empty one.
         Ok(bus.write32(BAR, RDT, u32::from(RING - 1))?)
     }
 
@@ -150,7 +152,7 @@ impl E1000e {
 }
 
 impl Receive {
-    /// Fills a descriptor with its buffer's address: a write-back has taken its place.
+    /// Writes the buffer's address into a descriptor: a write-back has overwritten it.
     fn post(&self, memory: &Map, index: u16) -> Result<(), DriverError> {
         let mut descriptor = [0; DESCRIPTOR];
         let buffer = self.buffers + u64::from(index) * u64::from(RECEIVE_BUFFER);
@@ -160,7 +162,7 @@ impl Receive {
         Ok(())
     }
 
-    /// Reads the next descriptor's packet, or part of one, into `self.packet`. None: nothing is there.
+    /// Reads the next descriptor's packet, or part of one, into `self.packet`. `None`: no descriptor is complete.
     fn next(&mut self, memory: &Map) -> Result<Option<Part>, DriverError> {
         let window = memory.window(self.ring, RING_BYTES, Rights::BOTH)?;
         let at = usize::from(self.next) * DESCRIPTOR;
@@ -185,7 +187,7 @@ impl Receive {
         Ok(Some(if std::mem::take(&mut self.damaged) { Part::Damaged } else { Part::Whole { good } }))
     }
 
-    /// Gives descriptors back if there are enough of them.
+    /// Gives descriptors back if at least `least` of them wait.
     fn refill(&mut self, bus: &mut dyn Bus, least: u16) -> Result<(), DriverError> {
         if self.taken >= least && self.taken > 0 {
             self.taken = 0;
@@ -232,7 +234,7 @@ impl Driver for E1000e {
         E1000e::set_moderation(bus, self.moderation.register())?;
         self.masked = 0;
         bus.write32(BAR, IMS, CAUSE_RXQ0 | CAUSE_TXQ0 | CAUSE_OTHER | CAUSE_LSC)?;
-        // So that the link is looked at even if it came up before anybody listened.
+        // Raises a link event, so that the driver reads the link even if it came up earlier.
         Ok(bus.write32(BAR, ICS, CAUSE_LSC | CAUSE_OTHER)?)
     }
 
@@ -242,7 +244,7 @@ impl Driver for E1000e {
             TRANSMIT => self.masked |= CAUSE_TXQ0,
             _ => {
                 let cause = bus.read32(BAR, ICR)?;
-                // Reading has ended causes that are not this vector's.
+                // The read has also cleared causes of other vectors.
                 let queues = cause & (CAUSE_RXQ0 | CAUSE_TXQ0);
                 if queues != 0 {
                     bus.write32(BAR, ICS, queues)?;
@@ -277,7 +279,7 @@ impl Driver for E1000e {
             }
             self.receive.refill(bus, REFILL)?;
         }
-        // As Linux does: whatever is left over goes back at the end of a poll.
+        // As Linux: the rest goes back at the end of a poll.
         self.receive.refill(bus, 1)?;
         Ok(packets)
     }
@@ -301,7 +303,7 @@ impl Driver for E1000e {
         if masked != 0 {
             bus.write32(BAR, IMS, masked)?;
         }
-        // What came meanwhile has left its cause, and interrupts at once.
+        // Events of the meantime have left their causes, and interrupt at once.
         Ok(false)
     }
 

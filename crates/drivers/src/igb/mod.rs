@@ -1,5 +1,6 @@
-//! The 82576, driven as Linux drives it: MSI-X with a vector for each pair of queues and one for all else (the last; Linux's first), causes that clear and mask
-//! themselves, 256 advanced descriptors each way, one tail write per burst, receive buffers given back 16 at a time.
+//! The 82576, driven as Linux does: one MSI-X vector for each pair of queues and one for all other causes (here the last, in Linux
+//! the first), causes that clear and mask themselves, 256 advanced descriptors in each ring, one tail write per burst, receive
+//! buffers given back 16 at a time.
 //!
 //! ```text
 //! vector n: transmit queue n, receive queue n          the vector behind those of the queues: link
@@ -28,13 +29,13 @@ use crate::{Arena, Driver, DriverError, Features, Received, Sink};
 const RING: u16 = 256;
 const RING_BYTES: u32 = RING as u32 * DESCRIPTOR as u32;
 const RECEIVE_BUFFER: u32 = 2048;
-/// Receive buffers are given back so many at a time.
+/// Receive buffers that are given back together.
 const REFILL: u16 = 16;
-/// Bytes of the longest packet that the device segments: what its 16-bit IP length allows.
+/// Bytes of the longest packet that the device segments: the limit of the 16-bit IP length.
 const SEGMENT_BYTES: u32 = 65_535;
-/// Reads of a register that must change soon.
+/// Reads of a register before the driver gives up waiting for a change.
 const READS_MOST: u32 = 1_000;
-/// Pairs of queues at most: Linux uses as many.
+/// Most pairs of queues, as in Linux.
 const QUEUES_MOST: u16 = 8;
 
 /// The driver.
@@ -47,17 +48,17 @@ pub struct Igb {
     link: bool,
     transmit: Vec<Transmit>,
     receive: Vec<Receive>,
-    /// Vectors that interrupted and have masked themselves, a bit each.
+    /// Vectors that have interrupted and masked themselves, one bit each.
     masked: u32,
 }
 
 impl Igb {
-    /// A driver that will use this memory, with one pair of queues.
+    /// A driver that uses this memory, with one pair of queues.
     pub fn new(arena: Arena) -> Igb {
         Igb::with(arena, 1)
     }
 
-    /// One with so many pairs of queues, 1 to 8.
+    /// A driver with `queues` pairs of queues, 1 to 8.
     pub fn with(arena: Arena, queues: u16) -> Igb {
         Igb {
             arena,
@@ -71,7 +72,7 @@ impl Igb {
         }
     }
 
-    /// Section 4.6.1: quiet, and a reset.
+    /// Section 4.6.1: masks interrupts, then resets the device.
     fn reset(bus: &mut dyn Bus) -> Result<(), DriverError> {
         let control = bus.read32(BAR, CTRL)?;
         bus.write32(BAR, CTRL, control | CTRL_MASTER_DISABLE)?;
@@ -115,7 +116,7 @@ impl Igb {
     }
 
     fn make_queues(&mut self) -> Result<(), DriverError> {
-        // Every time it is opened, the driver has all of its memory anew.
+        // Each open allocates the driver's memory from the beginning.
         let mut arena = self.arena;
         (self.transmit, self.receive) = (Vec::new(), Vec::new());
         for _ in 0..self.queues {
@@ -126,7 +127,7 @@ impl Igb {
     }
 
     fn start_queues(&self, bus: &mut dyn Bus) -> Result<(), DriverError> {
-        bus.write32(BAR, TCTL, TCTL_EN | TCTL_PSP | TCTL_HABITS)?;
+        bus.write32(BAR, TCTL, TCTL_EN | TCTL_PSP | TCTL_LINUX)?;
         for (number, queue) in (0..).zip(&self.transmit) {
             start_ring(bus, transmit_queue(number), queue.ring)?;
         }
@@ -140,13 +141,13 @@ impl Igb {
             let at = receive_queue(number);
             bus.write32(BAR, at + SRRCTL, SRRCTL_ONE_BUFFER)?;
             start_ring(bus, at, queue.ring)?;
-            // One descriptor stays the driver's, or a full ring would look like an empty one.
+            // The driver keeps one descriptor, since a full ring would look like an empty one.
             bus.write32(BAR, at + TAIL, u32::from(RING - 1))?;
         }
         Ok(())
     }
 
-    /// RSS: each queue has its share of the table. The key is any.
+    /// RSS: divides the table equally among the queues. Any key works.
     fn spread(&self, bus: &mut dyn Bus) -> Result<(), DriverError> {
         for word in 0..10 {
             bus.write32(BAR, RSSRK + 4 * word, 0x6d5a_56da_u32.rotate_left(3 * word as u32))?;
@@ -176,11 +177,11 @@ impl Igb {
             bus.write32(BAR, register, all)?;
         }
         bus.write32(BAR, IMS, CAUSE_LSC)?;
-        // So that the link is looked at even if it came up before anybody listened.
+        // Raises a link event, so that the driver reads the link even if it came up earlier.
         Ok(bus.write32(BAR, ICS, CAUSE_LSC)?)
     }
 
-    /// The transmit queue of a packet: those of one connection share one.
+    /// The transmit queue of a packet. Packets of one connection use the same queue.
     fn queue_of(&self, packet: &[u8]) -> usize {
         if self.transmit.len() <= 1 {
             return 0;
@@ -195,7 +196,7 @@ impl Igb {
     }
 }
 
-/// Tells of a ring, and turns its queue on.
+/// Programs a ring, and enables its queue.
 fn start_ring(bus: &mut dyn Bus, at: u64, base: u64) -> Result<(), DriverError> {
     bus.write32(BAR, at + CONTROL, 0)?;
     bus.write32(BAR, at + LENGTH, RING_BYTES)?;
@@ -311,7 +312,7 @@ impl Driver for Igb {
         if masked != 0 {
             bus.write32(BAR, EIMS, masked)?;
         }
-        // What came meanwhile has left its cause, and interrupts at once.
+        // Events of the meantime have left their causes, and interrupt at once.
         Ok(false)
     }
 

@@ -12,14 +12,14 @@ pub(super) struct Receive {
     buffers: u64,
     /// The next descriptor that the device fills.
     next: u16,
-    /// Descriptors that were read and not given back yet.
+    /// Descriptors that were read and not yet given back.
     taken: u16,
-    /// A packet in the making, over several descriptors.
+    /// Packet under assembly, from several descriptors.
     pub packet: Vec<u8>,
     damaged: bool,
 }
 
-/// What the next descriptor brought.
+/// Content of the next descriptor.
 pub(super) enum Part {
     More,
     Damaged,
@@ -41,7 +41,7 @@ impl Receive {
         self.buffers + u64::from(index) * u64::from(RECEIVE_BUFFER)
     }
 
-    /// The device has overwritten the address.
+    /// Writes the buffer's address into the descriptor again: the device has overwritten it.
     fn post(&self, memory: &Map, index: u16) -> Result<(), DriverError> {
         let mut descriptor = [0; DESCRIPTOR];
         descriptor[..8].copy_from_slice(&self.buffer(index).to_le_bytes());
@@ -50,7 +50,7 @@ impl Receive {
         Ok(())
     }
 
-    /// Reads the next descriptor's packet, or part of one, into `self.packet`. None: nothing is there.
+    /// Reads the next descriptor's packet, or part of one, into `self.packet`. `None`: no descriptor is complete.
     pub(super) fn next(&mut self, memory: &Map) -> Result<Option<Part>, DriverError> {
         let window = memory.window(self.ring, RING_BYTES, Rights::BOTH)?;
         let at = usize::from(self.next) * DESCRIPTOR;
@@ -73,7 +73,7 @@ impl Receive {
         Ok(Some(if std::mem::take(&mut self.damaged) { Part::Damaged } else { Part::Whole { good } }))
     }
 
-    /// The tail, if at least so many descriptors are to be given back.
+    /// The new tail, if at least `least` descriptors wait to be given back.
     pub(super) fn refill(&mut self, least: u16) -> Option<u16> {
         let due = self.taken >= least && self.taken > 0;
         if due {

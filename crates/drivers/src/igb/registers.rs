@@ -1,5 +1,5 @@
-//! The 82576 as its driver sees it (Intel, *82576EB Gigabit Ethernet Controller Datasheet*: chapter 8 for registers, 7.1.5 and 7.2.2 for
-//! descriptors).
+//! The registers and descriptors of the 82576, as its driver needs them (Intel, *82576EB Gigabit Ethernet Controller Datasheet*:
+//! chapter 8 for registers, 7.1.5 and 7.2.2 for descriptors).
 
 /// The BAR with the registers.
 pub(super) const BAR: u8 = 0;
@@ -38,22 +38,22 @@ pub(super) const RETA: u64 = 0x5c00;
 /// Ten words.
 pub(super) const RSSRK: u64 = 0x5c80;
 
-/// Where a receive queue's registers begin. The first four also answer where older chips have theirs, which is where Linux uses them.
+/// First register of a receive queue. Queues 0 to 3 also answer at the addresses of older chips, which Linux uses for them.
 pub(super) const fn receive_queue(number: u64) -> u64 {
     if number < 4 { 0x2800 + 0x100 * number } else { 0xc000 + 0x40 * number }
 }
-/// The same for a transmit queue.
+/// First register of a transmit queue.
 pub(super) const fn transmit_queue(number: u64) -> u64 {
     if number < 4 { 0x3800 + 0x100 * number } else { 0xe000 + 0x40 * number }
 }
-/// In either.
+/// Offsets in both kinds of queue.
 pub(super) const BASE_LOW: u64 = 0x00;
 pub(super) const BASE_HIGH: u64 = 0x04;
 pub(super) const LENGTH: u64 = 0x08;
 pub(super) const HEAD: u64 = 0x10;
 pub(super) const TAIL: u64 = 0x18;
 pub(super) const CONTROL: u64 = 0x28;
-/// Of receive queues.
+/// Of receive queues only.
 pub(super) const SRRCTL: u64 = 0x0c;
 
 pub(super) const CTRL_MASTER_DISABLE: u32 = 1 << 2;
@@ -71,20 +71,20 @@ pub(super) const MDIC_WRITE_PHY1: u32 = 1 << 26 | 1 << 21;
 pub(super) const MDIC_REGISTER_SHIFT: u32 = 16;
 pub(super) const MDIC_READY: u32 = 1 << 28;
 pub(super) const MDIC_ERROR: u32 = 1 << 30;
-/// IEEE 802.3 clause 22.2.4.1: the control register; auto-negotiation on, and begun again.
+/// IEEE 802.3 clause 22.2.4.1: the control register; enable auto-negotiation and restart it.
 pub(super) const PHY_CONTROL: u32 = 0;
 pub(super) const PHY_CONTROL_NEGOTIATE: u32 = 1 << 12 | 1 << 9;
 
 /// Link status change.
 pub(super) const CAUSE_LSC: u32 = 1 << 2;
 
-/// A vector for each cause; pending bits are cleared by messages; EIAM acts with messages; reading ICR always clears it.
+/// Each cause has a vector; a message clears its pending bit; EIAM takes effect with a message; a read of ICR always clears it.
 pub(super) const GPIE_MSIX: u32 = 1 << 4 | 1 << 31 | 1 << 30 | 1;
-/// An entry of IVAR holds.
+/// An IVAR entry is valid.
 pub(super) const IVAR_VALID: u32 = 1 << 7;
-/// EITR: a pause that runs goes on.
+/// EITR: keep the running counter.
 pub(super) const EITR_KEEP: u32 = 1 << 31;
-/// 49 µs, Linux's for "low latency".
+/// 49 µs: Linux's interval for "low latency".
 pub(super) const EITR_LOW: u32 = 196;
 
 pub(super) const RCTL_EN: u32 = 1 << 1;
@@ -93,7 +93,7 @@ pub(super) const RCTL_SECRC: u32 = 1 << 26;
 pub(super) const TCTL_EN: u32 = 1 << 1;
 pub(super) const TCTL_PSP: u32 = 1 << 3;
 /// Collision threshold 15.
-pub(super) const TCTL_HABITS: u32 = 15 << 4;
+pub(super) const TCTL_LINUX: u32 = 15 << 4;
 pub(super) const RXCSUM_IPOFL: u32 = 1 << 8;
 pub(super) const RXCSUM_TUOFL: u32 = 1 << 9;
 pub(super) const RXCSUM_PCSD: u32 = 1 << 13;
@@ -123,10 +123,10 @@ pub(super) const TX_IFCS: u32 = 1 << 25;
 pub(super) const TX_RS: u32 = 1 << 27;
 pub(super) const TX_DEXT: u32 = 1 << 29;
 pub(super) const TX_TSE: u32 = 1 << 31;
-/// Of a context: IPv4; TCP.
+/// Context: IPv4; TCP.
 pub(super) const TX_IPV4: u32 = 1 << 10;
 pub(super) const TX_TCP: u32 = 1 << 11;
-/// The fourth word: done; make the IP checksum; make the transport checksum.
+/// Fourth word: descriptor done; insert the IP checksum; insert the transport checksum.
 pub(super) const TX_DD: u32 = 1 << 0;
 pub(super) const TX_IXSM: u32 = 1 << 8;
 pub(super) const TX_TXSM: u32 = 1 << 9;

@@ -8,9 +8,9 @@ use super::registers::*;
 use super::{RING, RING_BYTES};
 use crate::{Arena, DriverError};
 
-/// Bytes that one descriptor carries.
+/// Bytes per descriptor.
 const BUFFER: u32 = 4096;
-/// Headers of a packet to segment at most.
+/// Longest headers of a packet to segment.
 const HEADERS_MOST: usize = 255;
 
 #[derive(Debug)]
@@ -19,10 +19,10 @@ pub(super) struct Transmit {
     buffers: u64,
     /// The next descriptor to fill.
     next: u16,
-    /// The oldest one that is not taken back.
+    /// The oldest descriptor that is not yet reclaimed.
     oldest: u16,
-    /// The tail that the device knows.
-    told: u16,
+    /// Tail that the device was last notified of.
+    notified_tail: u16,
     /// For the first descriptor of a packet: its last one.
     ends: Vec<u16>,
 }
@@ -32,14 +32,14 @@ impl Transmit {
         let ring = arena.take(RING_BYTES.into(), 4096)?;
         let buffers = arena.take(u64::from(RING) * u64::from(BUFFER), 4096)?;
         memory.window(ring, RING_BYTES, Rights::BOTH)?.write(0, &[0; RING_BYTES as usize]);
-        Ok(Transmit { ring, buffers, next: 0, oldest: 0, told: 0, ends: vec![0; usize::from(RING)] })
+        Ok(Transmit { ring, buffers, next: 0, oldest: 0, notified_tail: 0, ends: vec![0; usize::from(RING)] })
     }
 
     fn room(&self) -> u16 {
         (self.oldest + RING - self.next - 1) % RING
     }
 
-    /// Takes back what the device has sent.
+    /// Reclaims the descriptors of sent packets.
     pub(super) fn reclaim(&mut self, memory: &Map) -> Result<(), DriverError> {
         let window = memory.window(self.ring, RING_BYTES, Rights::BOTH)?;
         while self.oldest != self.next {
@@ -99,23 +99,23 @@ impl Transmit {
         Ok(true)
     }
 
-    /// The tail, if the device does not know it yet.
+    /// The tail, if the device was not yet notified of it.
     pub(super) fn doorbell(&mut self) -> Option<u16> {
-        let changed = self.told != self.next;
-        self.told = self.next;
+        let changed = self.notified_tail != self.next;
+        self.notified_tail = self.next;
         changed.then_some(self.next)
     }
 }
 
-/// A packet's offloads as descriptors say them.
+/// A packet's offloads, as descriptors encode them.
 #[derive(Debug, PartialEq, Eq)]
 struct Request {
     context: Option<[u32; 4]>,
-    /// What the data descriptors carry beside their length.
+    /// Command bits of the data descriptors.
     command: u32,
-    /// What the first one carries.
+    /// Option bits of the first data descriptor.
     options: u32,
-    /// Headers that were changed for segmentation, and their length.
+    /// Headers rewritten for segmentation, and their length.
     head: Option<([u8; HEADERS_MOST], usize)>,
 }
 
@@ -144,7 +144,7 @@ impl Request {
         else {
             return Err(DriverError::Device("cannot segment what is not TCP over IP"));
         };
-        // 7.2.4: lengths and the IP checksum are zero, the TCP checksum is the pseudo-header's without length.
+        // 7.2.4: lengths and the IP checksum are zero. The TCP checksum is the pseudo-header's, without the length.
         let mut head = [0; HEADERS_MOST];
         head[..headers].copy_from_slice(given);
         let at = usize::from(l3.offset);

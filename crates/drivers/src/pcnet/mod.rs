@@ -1,12 +1,12 @@
-//! The Am79C970A, driven as Linux drives it: structures of 32 bits, 16 descriptors out and 32 in, all causes masked in CSR3 while
-//! polling, a demand to transmit (TDMD) for a burst.
+//! The Am79C970A, driven as Linux does: 32-bit structures, 16 transmit and 32 receive descriptors, all causes masked in CSR3 while
+//! polling, one transmit demand (TDMD) per burst.
 //!
 //! ```text
 //! arena:  initialization block ─ receive ring ─ buffers (1552 bytes) ─ transmit ring ─ buffers (2 KB)
 //! ring:   OWN: the device's; its first descriptor's OWN is written last
 //! ```
 //!
-//! Not driven: offloads, which the chip has none of (a checksum that is left open is made here), the multicast hash, 16-bit
+//! Not driven: offloads, which the chip does not have (the driver completes a partial checksum), the multicast hash, 16-bit
 //! structures, loopback.
 
 mod registers;
@@ -23,16 +23,16 @@ use crate::{Arena, Driver, DriverError, Features, Received, Sink};
 
 /// Descriptors of the receive ring, as a power of two.
 const RECEIVE_LOG: u32 = 5;
-/// Of the transmit ring.
+/// Descriptors of the transmit ring, as a power of two.
 const TRANSMIT_LOG: u32 = 4;
 const RECEIVE_RING: u32 = 1 << RECEIVE_LOG;
 const TRANSMIT_RING: u32 = 1 << TRANSMIT_LOG;
-/// A frame with two tags and its check sequence, and a little.
+/// A frame with two tags and its check sequence, and some margin.
 const RECEIVE_BUFFER: u32 = 1552;
 const TRANSMIT_BUFFER: u32 = 2048;
-/// The frame check sequence, which the device counts.
+/// The frame check sequence: the device includes it in the length.
 const FCS: usize = 4;
-/// Reads of a register that must change soon.
+/// Reads of a register before the driver gives up waiting for a change.
 const TIMEOUT: u32 = 1_000;
 
 /// The driver.
@@ -43,21 +43,21 @@ pub struct Pcnet {
     ports: Ports,
     mac: Mac,
     link: bool,
-    /// Where the receive ring is, its buffers, and the next descriptor that the device fills.
+    /// The receive ring's address, its buffers' address, and the next descriptor that the device fills.
     receive: (u64, u64, u32),
-    /// Where the transmit ring is, and its buffers.
+    /// The transmit ring's address, and its buffers' address.
     transmit: (u64, u64),
-    /// The next descriptor to send from, and how many are on their way.
+    /// The next descriptor to send from, and the number of descriptors in flight.
     next: u32,
     flying: u32,
     /// Frames were queued without a doorbell.
     queued: bool,
-    /// A packet in the making, over several descriptors.
+    /// Packet under assembly, from several descriptors.
     packet: Vec<u8>,
 }
 
 impl Pcnet {
-    /// A driver that will use this memory.
+    /// A driver that uses this memory.
     pub fn new(arena: Arena) -> Pcnet {
         Pcnet {
             arena,
@@ -74,13 +74,13 @@ impl Pcnet {
         }
     }
 
-    /// Where the rings are: address and bytes.
+    /// The rings: address and bytes.
     pub fn rings(&self) -> [(u64, u64); 2] {
         let bytes = |descriptors: u32| u64::from(descriptors) * DESCRIPTOR as u64;
         [(self.receive.0, bytes(RECEIVE_RING)), (self.transmit.0, bytes(TRANSMIT_RING))]
     }
 
-    /// Finds out how the ports are reached, and that it is this chip: stopped by its reset.
+    /// Finds the width of the ports and checks the chip's identity. The chip's reset has stopped it.
     fn find(bus: &mut dyn Bus) -> Result<Ports, DriverError> {
         for ports in [Ports::Words, Ports::Doubles] {
             ports.reset(bus)?;
@@ -134,7 +134,7 @@ impl Pcnet {
         Ok(())
     }
 
-    /// Takes the next receive descriptor, if the device has filled it. Whether a whole, good frame lies in `packet` then.
+    /// Takes the next receive descriptor, if the device has filled it. True if `packet` then holds a whole, good frame.
     fn take(&mut self) -> Result<Option<bool>, DriverError> {
         let (ring, buffers, index) = self.receive;
         let window = self.memory.window(ring, RECEIVE_RING * DESCRIPTOR as u32, Rights::BOTH)?;
@@ -163,7 +163,7 @@ impl Pcnet {
         Ok(Some(good))
     }
 
-    /// Takes back what the device has sent. Whether it has turned its transmitter off.
+    /// Reclaims sent descriptors. True if the device has turned its transmitter off.
     fn reclaim(&mut self) -> Result<bool, DriverError> {
         let window = self.memory.window(self.transmit.0, TRANSMIT_RING * DESCRIPTOR as u32, Rights::BOTH)?;
         let mut dry = false;
@@ -175,19 +175,19 @@ impl Pcnet {
                 break;
             }
             dry |= status & ERR != 0 && window.load_u32(at + 8) & TX_UFLO != 0;
-            // As Linux marks it: nobody's.
+            // As Linux marks a descriptor without an owner.
             window.store_u32(at, 0);
             self.flying -= 1;
         }
         Ok(dry)
     }
 
-    /// Gives the chip its rings, anew after an underflow, and starts it.
+    /// Programs the rings and starts the chip; again after an underflow.
     fn start(&mut self, bus: &mut dyn Bus, block: u64) -> Result<(), DriverError> {
         let ports = self.ports;
         ports.set_csr(bus, CSR1, block as u16)?;
         ports.set_csr(bus, CSR2, (block >> 16) as u16)?;
-        ports.set_csr(bus, CSR4, CSR4_HABITS)?;
+        ports.set_csr(bus, CSR4, CSR4_LINUX)?;
         ports.set_csr(bus, CSR0, CSR0_INIT)?;
         for _ in 0..TIMEOUT {
             if ports.csr(bus, CSR0)? & CSR0_IDON != 0 {
@@ -311,7 +311,7 @@ impl Driver for Pcnet {
         let masks = self.ports.csr(bus, CSR3)?;
         self.ports.set_csr(bus, CSR3, masks & !CSR3_MASKS)?;
         self.ports.set_csr(bus, CSR0, CSR0_IENA)?;
-        // What came meanwhile interrupts.
+        // Events of the meantime interrupt.
         Ok(false)
     }
 
@@ -322,12 +322,12 @@ impl Driver for Pcnet {
     }
 }
 
-/// The packet with a checksum made that was left open.
+/// The packet with its partial checksum completed.
 fn summed(packet: &[u8], start: u16, field: u16) -> Vec<u8> {
     let (mut packet, start, field) = (packet.to_vec(), usize::from(start), usize::from(field));
     let sum = checksum::sum(packet.get(start..).unwrap_or_default()).checksum();
     if let Some(place) = packet.get_mut(field..field + 2) {
-        // Zero is written as ones, which is the same (RFC 768).
+        // Zero is written as all ones, which is equivalent (RFC 768).
         place.copy_from_slice(&if sum == 0 { u16::MAX } else { sum }.to_be_bytes());
     }
     packet

@@ -1,5 +1,5 @@
-//! The Am79C970A as its driver sees it (AMD 19436: "I/O Resources", "Control and Status Registers", "Initialization Block",
-//! "Receive Descriptors", "Transmit Descriptors").
+//! The registers and structures of the Am79C970A, as its driver needs them (AMD 19436: "I/O Resources", "Control and Status
+//! Registers", "Initialization Block", "Receive Descriptors", "Transmit Descriptors").
 
 use nicety_adapter::Bus;
 
@@ -9,7 +9,7 @@ use crate::DriverError;
 pub const DEVICES: [(u16, u16); 1] = [(0x1022, 0x2000)];
 /// The BAR of I/O ports.
 const BAR: u8 = 0;
-/// Where the address PROM begins.
+/// First port of the address PROM.
 const APROM: u64 = 0x00;
 /// The data port of the CSRs, in either mode.
 const RDP: u64 = 0x10;
@@ -33,31 +33,31 @@ pub(super) const CSR0_TDMD: u16 = 0x0008;
 pub(super) const CSR0_IENA: u16 = 0x0040;
 pub(super) const CSR0_INTR: u16 = 0x0080;
 pub(super) const CSR0_IDON: u16 = 0x0100;
-/// BABL, CERR, MISS, MERR, RINT, TINT, IDON: written back, they are cleared.
+/// BABL, CERR, MISS, MERR, RINT, TINT, IDON: a one clears the bit.
 pub(super) const CSR0_CAUSES: u16 = 0x7f00;
 /// BABLM, MISSM, MERRM, RINTM, TINTM, IDONM.
 pub(super) const CSR3_MASKS: u16 = 0x5f00;
 /// APAD_XMT, and MFCOM, RCVCCOM, TXSTRTM, JABM.
-pub(super) const CSR4_HABITS: u16 = 0x0915;
-/// Part 0x2621 in bits 27:12, manufacturer AMD in 11:1, a one.
+pub(super) const CSR4_LINUX: u16 = 0x0915;
+/// Part 0x2621 in bits 27:12, manufacturer AMD in 11:1, bit 0 is one.
 pub(super) const CHIP: u32 = 0x0262_1003;
-/// Without the version.
+/// The chip's identity without the version.
 pub(super) const CHIP_MASK: u32 = 0x0fff_ffff;
-/// ASEL: the port is chosen by the chip.
+/// ASEL: the chip selects the port.
 pub(super) const BCR2_ASEL: u16 = 0x0002;
-/// LEDOUT, of a LED that is on while there is a link.
+/// LEDOUT of a LED that is lit while the link is up.
 pub(super) const BCR4_LIT: u16 = 0x8000;
 /// FDEN.
 pub(super) const BCR9_FULL: u16 = 0x0001;
-/// SWSTYLE 2: structures of 32 bits.
+/// SWSTYLE 2: 32-bit structures.
 pub(super) const STYLE_PCI: u16 = 2;
 /// MODE: PORTSEL 01, 10BASE-T.
 pub(super) const MODE_TWISTED: u16 = 0x0080;
 
-/// Bytes of the initialization block, of a descriptor.
+/// Bytes of the initialization block, and of a descriptor.
 pub(super) const BLOCK: usize = 28;
 pub(super) const DESCRIPTOR: usize = 16;
-/// Bytes that a descriptor's 12-bit count can say.
+/// Most bytes of a descriptor's 12-bit count.
 pub(super) const BUFFER_MOST: u32 = 4096;
 
 /// The second dword of a descriptor.
@@ -65,14 +65,14 @@ pub(super) const OWN: u32 = 1 << 31;
 pub(super) const ERR: u32 = 1 << 30;
 pub(super) const STP: u32 = 1 << 25;
 pub(super) const ENP: u32 = 1 << 24;
-/// Bits 15:12 are ones, and behind them is the length as two's complement.
+/// The byte count as two's complement; bits 15:12 are ones.
 pub(super) fn count(len: u32) -> u32 {
     0xf000 | len.wrapping_neg() & 0x0fff
 }
 /// TMD2: an underflow turns the transmitter off.
 pub(super) const TX_UFLO: u32 = 1 << 30;
 
-/// How the ports are reached: as words after a hardware reset, as double words once somebody has written one.
+/// The width of the ports: words after a hardware reset, double words after the first double-word write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Ports {
     #[default]
@@ -124,7 +124,7 @@ impl Ports {
     }
 }
 
-/// The station's address, out of the address PROM.
+/// The station's address, from the address PROM.
 pub(super) fn address(bus: &mut dyn Bus) -> Result<[u8; 6], DriverError> {
     let mut address = [0; 6];
     for (byte, offset) in address.iter_mut().zip(APROM..) {

@@ -28,7 +28,7 @@ fn word(bus: &mut dyn Bus, address: u16) -> Result<u16, DriverError> {
     Ok(word)
 }
 
-/// The permanent address in it.
+/// The permanent address.
 pub(super) fn address(bus: &mut dyn Bus) -> Result<Mac, DriverError> {
     if word(bus, 0)? != EE_SIGNATURE {
         return Err(DriverError::Device("has nothing in its EEPROM"));

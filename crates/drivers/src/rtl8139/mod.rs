@@ -1,12 +1,12 @@
-//! The 8139C+ and the 8139, driven as Linux drives them: two modes of one driver, by the chip's revision.
+//! The 8139C+ and the 8139, driven as Linux does: one driver with two modes, selected by the chip's revision.
 //!
 //! ```text
 //! C+ mode (8139cp):    rings of 64 descriptors each way, given back one by one; a doorbell for each packet
 //! plain mode (8139too): four slots, each sent by a write of its length; a receive buffer of 32 KiB and some
 //! ```
 //!
-//! Interrupts that tell of frames are masked while polling; the others are seen to at once. Not driven: VLAN offloads, the
-//! timer, wake-up, the counter dump.
+//! Polling masks the interrupts for frames; the driver handles the others at once. Not driven: VLAN offloads, the timer, wake-up,
+//! the counter dump.
 
 mod eeprom;
 mod plain;
@@ -25,10 +25,10 @@ use self::registers::*;
 use self::rings::Rings;
 use crate::{Arena, Driver, DriverError, Features, Sink};
 
-/// Reads of a register that must change soon.
+/// Reads of a register before the driver gives up waiting for a change.
 const TIMEOUT: u32 = 1_000;
 
-/// What differs between the chips.
+/// State that differs between the chips.
 #[derive(Debug)]
 enum Mode {
     /// Not open.
@@ -45,9 +45,9 @@ pub struct Rtl8139 {
     mac: Mac,
     link: bool,
     mode: Mode,
-    /// A packet whose checksum the chip does not make.
+    /// Copy of a packet whose checksum the chip cannot make.
     summed: Vec<u8>,
-    /// A packet that is received.
+    /// The received packet.
     packet: Vec<u8>,
 }
 
@@ -71,7 +71,7 @@ fn write16(bus: &mut dyn Bus, offset: u64, value: u16) -> Result<(), BusError> {
     bus.write(BAR, offset, &value.to_le_bytes())
 }
 
-/// As Linux writes registers that must be in force before it goes on.
+/// As Linux writes registers that must take effect before it continues.
 fn write16_flushed(bus: &mut dyn Bus, offset: u64, value: u16) -> Result<(), BusError> {
     write16(bus, offset, value)?;
     read16(bus, offset)?;
@@ -79,7 +79,7 @@ fn write16_flushed(bus: &mut dyn Bus, offset: u64, value: u16) -> Result<(), Bus
 }
 
 impl Rtl8139 {
-    /// A driver that will use this memory.
+    /// A driver that uses this memory.
     pub fn new(arena: Arena) -> Rtl8139 {
         Rtl8139 {
             arena,
@@ -102,14 +102,14 @@ impl Rtl8139 {
         Err(DriverError::Device("does not come out of reset"))
     }
 
-    /// Twice: the first time tells whether it was lost since.
-    fn look_at_link(&mut self, bus: &mut dyn Bus) -> Result<(), DriverError> {
+    /// Reads the status twice: the first read shows a link loss since the last read.
+    fn read_link(&mut self, bus: &mut dyn Bus) -> Result<(), DriverError> {
         read16(bus, BMSR)?;
         self.link = read16(bus, BMSR)? & BMSR_LINK != 0;
         Ok(())
     }
 
-    /// A packet whose checksum is left open, made here.
+    /// Completes a packet's partial checksum into `summed`.
     fn sum(&mut self, packet: &[u8], start: u16, field: u16) -> Result<(), DriverError> {
         self.summed.clear();
         self.summed.extend_from_slice(packet);
@@ -159,7 +159,7 @@ impl Driver for Rtl8139 {
         write8(bus, CFG9346, LOCK)?;
         bus.write32(BAR, RX_MISSED, 0)?;
         write16_flushed(bus, INTR_MASK, INTR_RX | INTR_NOT_RX)?;
-        self.look_at_link(bus)
+        self.read_link(bus)
     }
 
     fn interrupt(&mut self, bus: &mut dyn Bus, _vector: u16) -> Result<bool, DriverError> {
@@ -181,9 +181,9 @@ impl Driver for Rtl8139 {
             }
         }
         if status & INTR_LINK != 0 {
-            // Without C+ mode the bit has two meanings: which of them, this one tells.
+            // Without C+ mode the bit has two meanings; this register tells which applies.
             if matches!(self.mode, Mode::Rings(_)) || read16(bus, CSCR)? & 1 << 11 != 0 {
-                self.look_at_link(bus)?;
+                self.read_link(bus)?;
             }
         }
         Ok(polls)
@@ -230,7 +230,7 @@ impl Driver for Rtl8139 {
 
     fn rest(&mut self, bus: &mut dyn Bus) -> Result<bool, DriverError> {
         write16_flushed(bus, INTR_MASK, INTR_RX | INTR_NOT_RX)?;
-        // What came meanwhile has left its cause, and interrupts at once.
+        // Events of the meantime have left their causes, and interrupt at once.
         Ok(false)
     }
 

@@ -10,22 +10,22 @@ use crate::{Arena, DriverError, Received, Sink};
 const SLOTS: u32 = 4;
 /// Bytes of a slot's buffer: the longest frame that the device sends.
 const SLOT: usize = 1792;
-/// Bytes that an Ethernet frame has at least: this chip does not pad.
+/// Bytes of the shortest Ethernet frame: this chip does not pad.
 const SHORTEST: usize = 60;
 const BUFFER: u32 = 32 << 10;
-/// What may lie behind its end: Linux's RX_BUF_PAD and RX_BUF_WRAP_PAD.
+/// Bytes that may follow the buffer's end: Linux's RX_BUF_PAD and RX_BUF_WRAP_PAD.
 const BEHIND: u32 = 16 + 2048;
-/// CAPR is so much less than what has been read.
+/// CAPR lags the read position by this much.
 const AHEAD: u32 = 16;
 
 #[derive(Debug)]
 pub(super) struct Plain {
     slots: u64,
     buffer: u64,
-    /// Frames queued, and frames taken back, ever.
+    /// Total frames queued, and total frames reclaimed.
     next: u32,
     oldest: u32,
-    /// Where the next frame lies.
+    /// Offset of the next frame.
     read: u32,
 }
 
@@ -99,7 +99,7 @@ impl Plain {
             let header = u32::from_le_bytes(header);
             let length = header >> 16;
             if header & RX_STATUS_OK == 0 || !(8..=SLOT as u32 + 8).contains(&length) {
-                // Lost: the receiver begins anew, as does the driver.
+                // Lost synchronization: the receiver restarts, and the driver with it.
                 let command = read8(bus, CMD)?;
                 write8(bus, CMD, command & !CMD_RX)?;
                 write8(bus, CMD, command)?;

@@ -2,11 +2,11 @@
 
 /// The chip, of every revision.
 pub const DEVICES: [(u16, u16); 1] = [(0x10ec, 0x8139)];
-/// Configuration space: the revision. From this one on a chip has C+ mode.
+/// Configuration space: the revision. Chips from this revision on have C+ mode.
 pub(super) const REVISION: u16 = 8;
 pub(super) const REVISION_CPLUS: u8 = 0x20;
 
-/// The BAR that both drivers use: memory.
+/// The BAR that both of Linux's drivers use: memory.
 pub(super) const BAR: u8 = 1;
 
 pub(super) const IDR0: u64 = 0x00;
@@ -46,20 +46,20 @@ pub(super) const INTR_TX_ERR: u16 = 1 << 3;
 pub(super) const INTR_TX_OK: u16 = 1 << 2;
 pub(super) const INTR_RX_ERR: u16 = 1 << 1;
 pub(super) const INTR_RX_OK: u16 = 1 << 0;
-/// What has the driver poll for frames, and what it looks at besides.
+/// Causes for which the driver polls, and causes that it handles at once.
 pub(super) const INTR_RX: u16 = INTR_RX_OK | INTR_RX_ERR | INTR_RX_EMPTY | INTR_RX_FIFO;
 pub(super) const INTR_NOT_RX: u16 = INTR_SYSTEM | INTR_LINK | INTR_TX_OK | INTR_TX_ERR;
 
-/// Normal gap between frames, bursts of 1024 bytes.
+/// Normal interframe gap, bursts of 1024 bytes.
 pub(super) const TX_CONFIG_USUAL: u32 = 3 << 24 | 6 << 8;
-/// Thresholds, and to accept broadcast and the own address.
+/// Thresholds; accept broadcasts and the station's own address.
 pub(super) const RX_CONFIG_USUAL: u32 = 5 << 13 | 4 << 8 | 0x0a;
-/// 32 KiB of receive buffer, whose last frame goes on behind the end.
+/// 32 KiB of receive buffer. The last frame may continue past the end.
 pub(super) const RX_CONFIG_32K_NO_WRAP: u32 = 2 << 11 | 1 << 7;
 
 pub(super) const LOCK: u8 = 0;
 pub(super) const UNLOCK: u8 = 0xc0;
-/// The wires of the EEPROM, and the mode in which they can be driven.
+/// The wires of the EEPROM, and the mode that gives the driver control of them.
 pub(super) const EE_MODE: u8 = 0x80;
 pub(super) const EE_SELECT: u8 = 8;
 pub(super) const EE_CLOCK: u8 = 4;
@@ -72,7 +72,7 @@ pub(super) const EE_ADDRESS: u16 = 7;
 
 pub(super) const BMSR_LINK: u16 = 1 << 2;
 
-/// C+ mode: rings both ways, checksums verified, 64-bit addresses, read multiple.
+/// C+ mode: both rings, checksums verified, 64-bit addresses, read multiple.
 pub(super) const CP_CMD_USUAL: u16 = 1 << 5 | 1 << 4 | 1 << 3 | 1 << 1 | 1;
 pub(super) const POLL_NORMAL: u8 = 1 << 6;
 
@@ -92,13 +92,13 @@ pub(super) const RX_LENGTH: u32 = 0x1fff;
 pub(super) const RX_UDP_FAIL: u32 = 1 << 14;
 pub(super) const RX_TCP_FAIL: u32 = 1 << 13;
 
-/// Plain mode: the slot is the driver's, the frame is out, it is not.
+/// Plain mode: the frame was sent; it was not (underrun, aborted).
 pub(super) const TX_OK: u32 = 1 << 15;
 pub(super) const TX_UNDERRUN: u32 = 1 << 14;
 pub(super) const TX_ABORTED: u32 = 1 << 30;
-/// The threshold from which a frame goes out: 256 bytes.
+/// FIFO threshold before a frame goes out: 256 bytes.
 pub(super) const TX_THRESHOLD: u32 = 8 << 16;
 pub(super) const RX_STATUS_OK: u32 = 1;
 
-/// The check sequence behind a received frame.
+/// The check sequence after a received frame.
 pub(super) const FCS: usize = 4;

@@ -1,4 +1,4 @@
-//! C+ mode (Linux 8139cp.c): a ring of descriptors each way.
+//! C+ mode (Linux 8139cp.c): a descriptor ring for each direction.
 
 use nicety_adapter::{Bus, Checksum, Offload, SegmentKind};
 use nicety_frame::{L3Kind, L4Kind, Layout};
@@ -12,9 +12,9 @@ const RING: u16 = 64;
 const RING_BYTES: u32 = RING as u32 * DESCRIPTOR as u32;
 /// Linux's PKT_BUF_SZ.
 const RECEIVE_BUFFER: u32 = 1536;
-/// Bytes that one descriptor carries.
+/// Bytes per descriptor.
 const TRANSMIT_BUFFER: u32 = 4096;
-/// Bytes of the longest packet that the device segments: what its 16-bit IP length allows.
+/// Bytes of the longest packet that the device segments: the limit of the 16-bit IP length.
 pub(super) const SEGMENT_BYTES: u32 = 65_535;
 
 #[derive(Debug)]
@@ -25,17 +25,17 @@ pub(super) struct Rings {
     transmit_buffers: u64,
     /// The next descriptor that the device fills.
     filled: u16,
-    /// The next to be queued, the oldest that was not taken back, and what the device was told of.
+    /// The next descriptor to queue, the oldest one not yet reclaimed, and the index of the last doorbell.
     next: u16,
     oldest: u16,
-    told: u16,
+    notified: u16,
 }
 
 fn end(index: u16) -> u32 {
     if index + 1 == RING { RING_END } else { 0 }
 }
 
-/// What a descriptor asks for: `None` of a checksum that the device does not make.
+/// A packet's offloads, as descriptors encode them: `None` for a checksum that the device cannot make.
 pub(super) fn commands(packet: &[u8], offload: &Offload) -> Result<Option<u32>, DriverError> {
     let Checksum::Partial { .. } = offload.checksum else { return Ok(Some(0)) };
     let layout = Layout::parse(packet);
@@ -56,7 +56,7 @@ impl Rings {
         let receive_buffers = arena.take(u64::from(RING) * u64::from(RECEIVE_BUFFER), 4096)?;
         let transmit_buffers = arena.take(u64::from(RING) * u64::from(TRANSMIT_BUFFER), 4096)?;
         let this =
-            Rings { receive, receive_buffers, transmit, transmit_buffers, filled: 0, next: 0, oldest: 0, told: 0 };
+            Rings { receive, receive_buffers, transmit, transmit_buffers, filled: 0, next: 0, oldest: 0, notified: 0 };
         for index in 0..RING {
             this.post(memory, index)?;
             this.describe(memory, index, end(index), 0)?;
@@ -95,7 +95,7 @@ impl Rings {
         (self.oldest + RING - self.next - 1) % RING
     }
 
-    /// Takes back what the device has sent.
+    /// Reclaims the descriptors of sent packets.
     pub(super) fn reclaim(&mut self, memory: &Map) -> Result<(), DriverError> {
         let window = memory.window(self.transmit, RING_BYTES, Rights::BOTH)?;
         while self.oldest != self.next && window.load_u32(usize::from(self.oldest) * DESCRIPTOR) & OWN == 0 {
@@ -104,7 +104,7 @@ impl Rings {
         Ok(())
     }
 
-    /// Queues a packet, its first descriptor last. False if there is no room.
+    /// Queues a packet and hands its first descriptor over last. False if there is no room.
     pub(super) fn queue(&mut self, memory: &Map, packet: &[u8], commands: u32) -> Result<bool, DriverError> {
         let pieces = packet.len().div_ceil(TRANSMIT_BUFFER as usize);
         let needed = u16::try_from(pieces).unwrap_or(u16::MAX);
@@ -126,9 +126,9 @@ impl Rings {
         Ok(true)
     }
 
-    /// Whether there is something that the device was not told of.
+    /// True if descriptors were queued since the last doorbell.
     pub(super) fn doorbell(&mut self) -> bool {
-        std::mem::replace(&mut self.told, self.next) != self.next
+        std::mem::replace(&mut self.notified, self.next) != self.next
     }
 
     pub(super) fn receive(
@@ -149,7 +149,7 @@ impl Rings {
             }
             let buffer = self.receive_buffers + u64::from(self.filled) * u64::from(RECEIVE_BUFFER);
             let length = ((status & RX_LENGTH) as usize).min(RECEIVE_BUFFER as usize);
-            // As Linux's: a frame in several buffers is dropped.
+            // As Linux: a frame in several buffers is dropped.
             if status & (FIRST | LAST) == FIRST | LAST && status & RX_ERROR == 0 && length > FCS {
                 packets += 1;
                 packet.resize(length - FCS, 0);

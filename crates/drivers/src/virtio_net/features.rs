@@ -1,4 +1,4 @@
-//! Feature bits (virtio 1.2, sections 5.1.3 and 6), as bits.
+//! Feature bits as masks (virtio 1.2, sections 5.1.3 and 6).
 
 pub(super) const CHECKSUM: u64 = 1 << 0;
 pub(super) const GUEST_CHECKSUM: u64 = 1 << 1;
@@ -16,7 +16,7 @@ pub(super) const GUEST_USO4: u64 = 1 << 54;
 pub(super) const GUEST_USO6: u64 = 1 << 55;
 pub(super) const HOST_USO: u64 = 1 << 56;
 
-/// Those that this driver knows.
+/// Features that this driver knows.
 pub(super) const KNOWN: u64 = CHECKSUM
     | GUEST_CHECKSUM
     | MAC
@@ -32,7 +32,7 @@ pub(super) const KNOWN: u64 = CHECKSUM
     | GUEST_USO4
     | GUEST_USO6
     | HOST_USO;
-/// Those that make received packets longer than a buffer.
+/// Features that make received packets longer than a buffer.
 pub(super) const LONG: u64 = GUEST_TSO4 | GUEST_TSO6 | GUEST_USO4 | GUEST_USO6;
 
 pub(super) fn has(taken: u64, feature: u64) -> bool {

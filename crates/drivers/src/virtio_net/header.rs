@@ -14,7 +14,7 @@ const TCP6: u8 = 4;
 const UDP: u8 = 5;
 const ECN: u8 = 0x80;
 
-/// The header of a packet to send. Sections 5.1.6.2 and 5.1.6.2.1.
+/// The header of a packet to send: sections 5.1.6.2 and 5.1.6.2.1.
 pub(super) fn of(packet: &[u8], offload: &Offload, taken: u64) -> Result<[u8; BYTES], DriverError> {
     let mut header = [0; BYTES];
     let Checksum::Partial { start, field } = offload.checksum else { return Ok(header) };
@@ -43,12 +43,12 @@ pub(super) fn of(packet: &[u8], offload: &Offload, taken: u64) -> Result<[u8; BY
     Ok(header)
 }
 
-/// Buffers that a received packet takes (5.1.6.3.1).
+/// Buffers of a received packet (5.1.6.3.1).
 pub(super) fn buffers(header: &[u8; BYTES]) -> u16 {
     u16::from_le_bytes([header[10], header[11]])
 }
 
-/// What the header of a received packet says.
+/// The report in a received packet's header.
 pub(super) fn received(header: &[u8; BYTES], packet: &[u8]) -> Received {
     let size = usize::from(u16::from_le_bytes([header[4], header[5]]));
     let frames = match header[1] & !ECN {

@@ -1,15 +1,15 @@
-//! virtio-net (virtio 1.2, section 5.1) on its bare rings, as a vhost-user front end presents them: one pair of split
-//! rings, mergeable receive buffers, checksums and segmentation both ways, events instead of flags, tables for packets of
-//! several buffers.
+//! virtio-net (virtio 1.2, section 5.1) on its bare rings, as a vhost-user front end presents them: one pair of split rings,
+//! mergeable receive buffers, checksums and segmentation in both directions, event indices instead of flags, indirect tables for
+//! packets of several buffers.
 //!
 //! ```text
 //! arena:  receive ring ─ 4 KB for each descriptor ─ transmit ring ─ 8 KB and a table for each descriptor
 //! ```
 //!
-//! Sent packets interrupt only when the ring was full; received ones when polling is over. Rings are reached through
-//! [`RingBus`], so that a rig in this process and a socket serve alike. A received packet whose checksum the sender left
-//! to be made is handed on as it is: within one host it is not needed. Not driven: several pairs, the control queue,
-//! packed rings, receive filters.
+//! Sent packets interrupt only when the ring was full; received packets interrupt only while the driver does not poll. The driver
+//! reaches its rings through [`RingBus`], so a rig in this process and a socket work alike. A received packet with a partial
+//! checksum is passed on unchanged: within one host nobody needs the checksum. Not driven: several pairs, the control queue, packed
+//! rings, receive filters.
 
 mod features;
 mod header;
@@ -28,24 +28,24 @@ use self::receive::Receive;
 use self::transmit::Transmit;
 use crate::{Arena, DriverError, Features, Sink};
 
-/// Descriptors of each ring, unless chosen otherwise: QEMU's number.
+/// Default descriptors of each ring, as in QEMU.
 const SIZE: u16 = 256;
-/// Section 2.7: a power of two; this driver's buffers are numbered with 16 bits, two for each descriptor.
+/// Section 2.7: a power of two. This driver numbers its buffers, two for each descriptor, with 16 bits.
 const SIZES: std::ops::RangeInclusive<u16> = 32..=16_384;
 const SEGMENT_BYTES: u32 = 65_535;
-/// Section 5.1.4: address, status.
+/// Section 5.1.4: offsets of address and status.
 const CONFIG_MAC: u32 = 0;
 const CONFIG_STATUS: u32 = 6;
 const STATUS_LINK: u16 = 1;
 
-/// The ring that packets come by.
+/// The receive ring.
 pub const RECEIVE: u16 = 0;
-/// The ring that packets leave by.
+/// The transmit ring.
 pub const TRANSMIT: u16 = 1;
 
-/// virtio rings, seen from their driver.
+/// virtio rings, as their driver reaches them.
 pub trait RingBus {
-    /// Takes those of the wanted features (virtio bit numbers) that are on offer, and says which. Rings are stopped.
+    /// Accepts the offered ones of the wanted features (virtio bit numbers), and returns them. Rings are stopped.
     fn negotiate(&mut self, wanted: u64) -> Result<u64, BusError>;
 
     /// Reads device configuration space.
@@ -54,13 +54,13 @@ pub trait RingBus {
     /// The guest's memory.
     fn memory(&self) -> &Arc<Map>;
 
-    /// Starts an empty ring, and enables it.
+    /// Starts and enables an empty ring.
     fn start(&mut self, ring: u16, place: RingPlace) -> Result<(), BusError>;
 
-    /// Stops a ring. One that is not started stays so.
+    /// Stops a ring. Does nothing if it is stopped.
     fn stop(&mut self, ring: u16) -> Result<(), BusError>;
 
-    /// Tells the device of what was added to a ring.
+    /// Notifies the device of buffers that were added to a ring.
     fn kick(&mut self, ring: u16) -> Result<(), BusError>;
 }
 
@@ -79,12 +79,12 @@ pub struct VirtioNet {
 }
 
 impl VirtioNet {
-    /// A driver that will use this memory: some 4 MB of it.
+    /// A driver that uses this memory: some 4 MB of it.
     pub fn new(arena: Arena) -> VirtioNet {
         VirtioNet::with(arena, SIZE, u64::MAX)
     }
 
-    /// With rings of this many descriptors (32 to 16384, else the nearest), and no features but these.
+    /// A driver with rings of this many descriptors (32 to 16384, else the nearest), and no features but these.
     pub fn with(arena: Arena, size: u16, features: u64) -> VirtioNet {
         VirtioNet {
             arena,
@@ -99,12 +99,12 @@ impl VirtioNet {
         }
     }
 
-    /// As [`Driver::mac`](crate::Driver::mac). A device that does not tell one has none here.
+    /// See [`Driver::mac`](crate::Driver::mac). All zeros if the device does not report one.
     pub fn mac(&self) -> Mac {
         self.mac
     }
 
-    /// As [`Driver::features`](crate::Driver::features).
+    /// See [`Driver::features`](crate::Driver::features).
     pub fn features(&self) -> Features {
         let segment = features::has(self.taken, features::HOST_TSO4);
         Features {
@@ -114,12 +114,12 @@ impl VirtioNet {
         }
     }
 
-    /// As [`Driver::link`](crate::Driver::link): as it was when the driver was opened.
+    /// See [`Driver::link`](crate::Driver::link). The value is that of the last open.
     pub fn link(&self) -> bool {
         self.link
     }
 
-    /// As [`Driver::open`](crate::Driver::open).
+    /// See [`Driver::open`](crate::Driver::open).
     pub fn open(&mut self, bus: &mut dyn RingBus) -> Result<(), DriverError> {
         self.memory = Arc::clone(bus.memory());
         for ring in [RECEIVE, TRANSMIT] {
@@ -135,8 +135,8 @@ impl VirtioNet {
         if features::has(self.taken, features::MAC) {
             bus.config(CONFIG_MAC, &mut self.mac.0)?;
         }
-        self.look_at_link(bus)?;
-        // Every time it is opened, the driver has all of its memory anew.
+        self.read_link(bus)?;
+        // Each open allocates the driver's memory from the beginning.
         let mut arena = self.arena;
         self.receive = Receive::new(&self.memory, &mut arena, self.size, self.taken)?;
         self.transmit = Transmit::new(&self.memory, &mut arena, self.size, self.taken)?;
@@ -146,8 +146,8 @@ impl VirtioNet {
         self.refill(bus)
     }
 
-    /// Configuration has changed.
-    fn look_at_link(&mut self, bus: &mut dyn RingBus) -> Result<(), DriverError> {
+    /// Reads the link after a change of configuration.
+    fn read_link(&mut self, bus: &mut dyn RingBus) -> Result<(), DriverError> {
         self.link = true;
         if features::has(self.taken, features::STATUS) {
             let mut status = [0; 2];
@@ -157,7 +157,7 @@ impl VirtioNet {
         Ok(())
     }
 
-    /// As [`Driver::interrupt`](crate::Driver::interrupt): a ring's call came.
+    /// See [`Driver::interrupt`](crate::Driver::interrupt): the call of a ring.
     pub fn interrupt(&mut self, _bus: &mut dyn RingBus, ring: u16) -> Result<bool, DriverError> {
         match ring {
             RECEIVE => self.receive.ring.quiet(&self.receive.ring.window(&self.memory)?),
@@ -167,7 +167,7 @@ impl VirtioNet {
         Ok(true)
     }
 
-    /// As [`Driver::receive`](crate::Driver::receive).
+    /// See [`Driver::receive`](crate::Driver::receive).
     pub fn receive(&mut self, bus: &mut dyn RingBus, budget: usize, sink: &mut Sink<'_>) -> Result<usize, DriverError> {
         self.transmit.reclaim(&self.memory)?;
         let mut packets = 0;
@@ -189,27 +189,27 @@ impl VirtioNet {
         Ok(())
     }
 
-    /// As [`Driver::transmit`](crate::Driver::transmit).
+    /// See [`Driver::transmit`](crate::Driver::transmit).
     pub fn transmit(&mut self, _bus: &mut dyn RingBus, packet: &[u8], offload: &Offload) -> Result<bool, DriverError> {
         self.transmit.queue(&self.memory, packet, offload)
     }
 
-    /// As [`Driver::flush`](crate::Driver::flush).
+    /// See [`Driver::flush`](crate::Driver::flush).
     pub fn flush(&mut self, bus: &mut dyn RingBus) -> Result<(), DriverError> {
         let window = self.transmit.ring.window(&self.memory)?;
-        if self.transmit.ring.must_tell(&window) {
+        if self.transmit.ring.must_notify(&window) {
             bus.kick(TRANSMIT)?;
         }
         Ok(())
     }
 
-    /// As [`Driver::rest`](crate::Driver::rest).
+    /// See [`Driver::rest`](crate::Driver::rest).
     pub fn rest(&mut self, _bus: &mut dyn RingBus) -> Result<bool, DriverError> {
         let window = self.receive.ring.window(&self.memory)?;
         Ok(self.receive.ring.arm(&window, 0))
     }
 
-    /// As [`Driver::close`](crate::Driver::close).
+    /// See [`Driver::close`](crate::Driver::close).
     pub fn close(&mut self, bus: &mut dyn RingBus) -> Result<(), DriverError> {
         for ring in [RECEIVE, TRANSMIT] {
             bus.stop(ring)?;

@@ -1,5 +1,5 @@
-//! The same driver on PCI (virtio 1.2, section 4.1), by the modern interface of a transitional or a modern function. Its structures are
-//! found by their capabilities, and MSI-X has a vector for each ring.
+//! The same driver on PCI (virtio 1.2, section 4.1), through the modern interface of a transitional or modern function.
+//! Capabilities locate its structures, and MSI-X has a vector for each ring.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use crate::{Arena, Driver, DriverError, Features, Sink, config};
 
 /// Transitional (4.1.2.1). A modern one, 1af4:1041, is driven on its bare rings here.
 pub const DEVICES: [(u16, u16); 1] = [(0x1af4, 0x1000)];
-/// The ID of vendor-specific capabilities, and their list.
+/// The ID of vendor-specific capabilities, and the offset of the list's head.
 const VENDOR: u8 = 9;
 const CAPABILITIES: u16 = 0x34;
-/// Capabilities that are looked at: a longer list is a circle.
+/// Capabilities that the driver follows: a longer list is a loop.
 const CAPABILITIES_MOST: usize = 48;
 /// `cfg_type` (4.1.4).
 const COMMON: u8 = 1;
@@ -39,25 +39,25 @@ const ACKNOWLEDGE: u8 = 1;
 const DRIVER: u8 = 2;
 const DRIVER_OK: u8 = 4;
 const FEATURES_OK: u8 = 8;
-/// The vector of configuration: the link.
+/// Vector of configuration changes: the link.
 const LINK_VECTOR: u16 = TRANSMIT + 1;
-/// Reads of a status that must change soon.
+/// Reads of a status before the driver gives up waiting for a change.
 const TIMEOUT: u32 = 1_000;
 
-/// Where a structure lies.
+/// A structure's BAR and offset.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     bar: u8,
     offset: u64,
 }
 
-/// What is known of the function.
+/// The function's structures.
 #[derive(Clone, Copy, Debug, Default)]
 struct Function {
     common: Place,
     device: Place,
     notify: Place,
-    /// Bytes from one doorbell to the next, by a queue's number for it.
+    /// Bytes from one doorbell to the next, multiplied by a queue's notify offset.
     multiplier: u64,
     doorbells: [u64; 2],
     started: u16,
@@ -200,7 +200,7 @@ impl RingBus for Rings<'_> {
         Ok(())
     }
 
-    /// All of them: a queue alone is stopped by its reset, which this driver does not take.
+    /// Resets the device and so stops all rings: this driver does not negotiate the reset of a single queue.
     fn stop(&mut self, _ring: u16) -> Result<(), BusError> {
         self.reset()
     }
@@ -213,12 +213,12 @@ impl RingBus for Rings<'_> {
 }
 
 impl VirtioPci {
-    /// A driver that will use this memory: some 4 MB of it.
+    /// A driver that uses this memory: some 4 MB of it.
     pub fn new(arena: Arena) -> VirtioPci {
         VirtioPci { net: VirtioNet::new(arena), function: Function::default() }
     }
 
-    /// With rings of this many descriptors (32 to 256, else the nearest), and no features but these.
+    /// A driver with rings of this many descriptors (32 to 256, else the nearest), and no features but these.
     pub fn with(arena: Arena, size: u16, features: u64) -> VirtioPci {
         VirtioPci { net: VirtioNet::with(arena, size.min(super::SIZE), features), function: Function::default() }
     }
@@ -255,7 +255,7 @@ impl Driver for VirtioPci {
     fn interrupt(&mut self, bus: &mut dyn Bus, vector: u16) -> Result<bool, DriverError> {
         match vector {
             RECEIVE | TRANSMIT => self.on(bus, |net, rings| net.interrupt(rings, vector)),
-            LINK_VECTOR => self.on(bus, |net, rings| net.look_at_link(rings).map(|()| false)),
+            LINK_VECTOR => self.on(bus, |net, rings| net.read_link(rings).map(|()| false)),
             _ => Ok(false),
         }
     }

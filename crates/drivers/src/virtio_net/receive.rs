@@ -1,4 +1,4 @@
-//! The receive queue: one buffer of a page for each descriptor, as many of them for a packet as it takes (5.1.6.3.1).
+//! The receive queue: each descriptor has one buffer of a page. A packet takes as many buffers as it needs (5.1.6.3.1).
 
 use nicety_memory::Map;
 
@@ -7,7 +7,7 @@ use super::{features, header};
 use crate::{Arena, DriverError, Received};
 
 const BUFFER: u32 = 4096;
-/// Buffers are shown to the device so many at a time.
+/// Buffers that the driver makes available together.
 const REFILL: u16 = 16;
 
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ impl Receive {
         self.buffers + u64::from(index) * u64::from(BUFFER)
     }
 
-    /// Takes the next packet; it is in `packet` then. All its buffers have come back when its first has.
+    /// Takes the next packet into `packet`. The device returns all its buffers together with the first.
     pub(super) fn next(&mut self, memory: &Map) -> Result<Option<Received>, DriverError> {
         let window = self.ring.window(memory)?;
         let Some((index, len)) = self.ring.take(&window)? else { return Ok(None) };
@@ -70,16 +70,16 @@ impl Receive {
         Ok(memory.read(self.buffer(index) + from as u64, self.packet.get_mut(at..).unwrap_or_default())?)
     }
 
-    /// The packet that [`Receive::next`] has put together.
+    /// The packet that [`Receive::next`] has assembled.
     pub(super) fn packet(&mut self) -> &mut Vec<u8> {
         &mut self.packet
     }
 
-    /// Shows the device every buffer that is free. True if it wants to be told.
+    /// Makes every free buffer available. True if the device wants a notification.
     pub(super) fn refill(&mut self, memory: &Map) -> Result<bool, DriverError> {
         let window = self.ring.window(memory)?;
         self.waiting = 0;
         self.ring.show(&window);
-        Ok(self.ring.must_tell(&window))
+        Ok(self.ring.must_notify(&window))
     }
 }

@@ -1,4 +1,4 @@
-//! A split virtqueue, the driver's side (virtio 1.2, section 2.7), with indices that tell when to notify (2.7.10).
+//! The driver's side of a split virtqueue (virtio 1.2, section 2.7), with event indices for notifications (2.7.10).
 
 use nicety_adapter::RingPlace;
 use nicety_memory::{Map, Rights, Window, full_barrier};
@@ -10,8 +10,8 @@ pub(super) const NEXT: u16 = 1;
 pub(super) const WRITE: u16 = 2;
 pub(super) const INDIRECT: u16 = 4;
 pub(super) const DESCRIPTOR: usize = 16;
-/// Sections 2.7.6 and 2.7.8: the one flag that either side may set.
-const NOT_NOW: u16 = 1;
+/// Sections 2.7.6 and 2.7.8: the only flag of either side, which suppresses notifications or interrupts.
+const SUPPRESS: u16 = 1;
 const INDEX: usize = 2;
 const ENTRIES: usize = 4;
 
@@ -33,12 +33,12 @@ pub(super) struct Ring {
     used: usize,
     bytes: u32,
     events: bool,
-    /// Chains made available, and how many of them the device can see.
+    /// Chains added to the available ring, and chains that the device can see.
     added: u16,
     shown: u16,
-    /// How many were there when the device was last told, or needed not to be.
-    told: u16,
-    /// Used chains that were taken back.
+    /// Value of `shown` at the last check for a notification.
+    notified: u16,
+    /// Used chains that the driver has taken back.
     seen: u16,
 }
 
@@ -70,7 +70,7 @@ impl Ring {
         Ok(memory.window(self.base, self.bytes, Rights::BOTH)?)
     }
 
-    /// Chains that the device has not given back.
+    /// Chains that the device has not returned.
     pub(super) fn outstanding(&self) -> u16 {
         self.added.wrapping_sub(self.seen)
     }
@@ -79,14 +79,14 @@ impl Ring {
         window.write(usize::from(index) * DESCRIPTOR, bytes);
     }
 
-    /// Puts a chain into the available ring; the device does not see it yet.
+    /// Puts a chain into the available ring. The device does not see it yet.
     pub(super) fn add(&mut self, window: &Window<'_>, head: u16) {
         let entry = usize::from(self.added % self.size);
         window.write(self.available + ENTRIES + 2 * entry, &head.to_le_bytes());
         self.added = self.added.wrapping_add(1);
     }
 
-    /// Shows the device all that was added.
+    /// Makes all added chains visible to the device.
     pub(super) fn show(&mut self, window: &Window<'_>) {
         if self.shown != self.added {
             self.shown = self.added;
@@ -94,23 +94,23 @@ impl Ring {
         }
     }
 
-    /// Whether the device wants a kick for what was shown since the last one.
-    pub(super) fn must_tell(&mut self, window: &Window<'_>) -> bool {
-        let (old, new) = (self.told, self.shown);
+    /// Whether the device wants a notification for the chains shown since the last check.
+    pub(super) fn must_notify(&mut self, window: &Window<'_>) -> bool {
+        let (old, new) = (self.notified, self.shown);
         if old == new {
             return false;
         }
-        self.told = new;
+        self.notified = new;
         full_barrier();
         if self.events {
             let event = window.load_u16(self.used + ENTRIES + 8 * usize::from(self.size));
-            // Section 2.7.10.1: the event lies among what was added.
+            // Section 2.7.10.1: the event index is among the added chains.
             return new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old);
         }
-        window.load_u16(self.used) & NOT_NOW == 0
+        window.load_u16(self.used) & SUPPRESS == 0
     }
 
-    /// The next chain that came back: its head, and bytes that the device wrote.
+    /// The next returned chain: its head, and the bytes that the device wrote.
     pub(super) fn take(&mut self, window: &Window<'_>) -> Result<Option<(u16, u32)>, DriverError> {
         let ready = window.load_u16(self.used + INDEX).wrapping_sub(self.seen);
         if ready == 0 {
@@ -128,14 +128,14 @@ impl Ring {
         }
     }
 
-    /// No interrupts for now. With events it is enough not to move the event on.
+    /// Disables interrupts for now. With event indices it is enough not to advance the event.
     pub(super) fn quiet(&self, window: &Window<'_>) {
         if !self.events {
-            window.store_u16(self.available, NOT_NOW);
+            window.store_u16(self.available, SUPPRESS);
         }
     }
 
-    /// No interrupts until [`Ring::arm`]: the event is put as far away as it can be.
+    /// Disables interrupts until [`Ring::arm`]: the event index is moved as far away as possible.
     pub(super) fn mute(&self, window: &Window<'_>) {
         self.quiet(window);
         self.set_event(window, self.seen.wrapping_sub(1));
@@ -145,7 +145,7 @@ impl Ring {
         window.store_u16(self.available + ENTRIES + 2 * usize::from(self.size), event);
     }
 
-    /// An interrupt when `more` chains beyond the next one have come back. True if they have already.
+    /// Requests an interrupt when `more` chains beyond the next one have returned. True if they have already.
     pub(super) fn arm(&self, window: &Window<'_>, more: u16) -> bool {
         let event = self.seen.wrapping_add(more);
         match self.events {
@@ -180,21 +180,21 @@ mod tests {
     fn the_device_is_told_when_its_event_lies_among_what_was_added() {
         let (memory, mut ring) = ring(true);
         let window = ring.window(&memory).unwrap();
-        // Event 0: the first buffer.
+        // Event 0: the device wants a notification for the first buffer.
         ring.add(&window, 3);
-        assert!(!ring.must_tell(&window), "nothing was shown");
+        assert!(!ring.must_notify(&window), "nothing was shown");
         ring.show(&window);
-        assert!(ring.must_tell(&window));
+        assert!(ring.must_notify(&window));
         assert_eq!((window.load_u16(128 + 2), window.load_u16(128 + 4)), (1, 3));
         ring.add(&window, 4);
         ring.show(&window);
-        assert!(!ring.must_tell(&window), "the event has passed");
-        // Event 3: not the third buffer, but the fourth.
+        assert!(!ring.must_notify(&window), "the event has passed");
+        // Event 3: no notification for the third buffer, but for the fourth.
         window.store_u16(152 + 4 + 64, 3);
         for expected in [false, true, false] {
             ring.add(&window, 0);
             ring.show(&window);
-            assert_eq!(ring.must_tell(&window), expected);
+            assert_eq!(ring.must_notify(&window), expected);
         }
     }
 
@@ -231,10 +231,10 @@ mod tests {
         ring.add(&window, 0);
         ring.show(&window);
         window.store_u16(152, 1);
-        assert!(!ring.must_tell(&window));
+        assert!(!ring.must_notify(&window));
         window.store_u16(152, 0);
         ring.add(&window, 1);
         ring.show(&window);
-        assert!(ring.must_tell(&window));
+        assert!(ring.must_notify(&window));
     }
 }

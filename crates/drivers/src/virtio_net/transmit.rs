@@ -1,4 +1,4 @@
-//! The transmit queue: a packet takes one descriptor, which points at its one buffer or at a table of them.
+//! The transmit queue: a packet takes one descriptor, which points to its single buffer or to a table of buffers.
 
 use nicety_adapter::Offload;
 use nicety_memory::Map;
@@ -8,9 +8,9 @@ use super::{features, header};
 use crate::{Arena, DriverError};
 
 const BUFFER: usize = 4096;
-/// Buffers for every descriptor of the ring: short packets take one, TSO packets up to 17.
+/// Buffers for each descriptor of the ring: short packets take one, TSO packets up to 17.
 const BUFFERS_EACH: u32 = 2;
-/// Buffers of a packet of 64 KB with its header.
+/// Buffers of a 64 KB packet with its header.
 const PIECES: usize = 17;
 const TABLE: u64 = (PIECES * DESCRIPTOR) as u64;
 
@@ -22,7 +22,7 @@ pub(super) struct Transmit {
     taken: u64,
     free_buffers: Vec<u16>,
     free_descriptors: Vec<u16>,
-    /// By head: buffers and descriptors of the packet that is being sent.
+    /// Buffers and descriptors of the packets in flight, indexed by head.
     held: Vec<Held>,
 }
 
@@ -50,7 +50,7 @@ impl Transmit {
         })
     }
 
-    /// Takes back what was sent.
+    /// Reclaims the buffers of sent packets.
     pub(super) fn reclaim(&mut self, memory: &Map) -> Result<(), DriverError> {
         let window = self.ring.window(memory)?;
         while let Some((head, _)) = self.ring.take(&window)? {
@@ -67,7 +67,7 @@ impl Transmit {
         self.free_buffers.len() >= pieces && self.free_descriptors.len() >= descriptors
     }
 
-    /// Queues a packet. False if there is no room: an interrupt comes when there is.
+    /// Queues a packet. False if there is no room: an interrupt follows when there is.
     pub(super) fn queue(&mut self, memory: &Map, packet: &[u8], offload: &Offload) -> Result<bool, DriverError> {
         let pieces = (packet.len() + header::BYTES).div_ceil(BUFFER);
         let indirect = pieces > 1 && features::has(self.taken, features::INDIRECT);
@@ -79,7 +79,7 @@ impl Transmit {
         if !self.fits(pieces, descriptors) {
             self.reclaim(memory)?;
             let window = self.ring.window(memory)?;
-            // As Linux: when three quarters of what is on its way have come back.
+            // As Linux: when three quarters of the chains in flight have returned.
             if !self.fits(pieces, descriptors) && self.ring.arm(&window, self.ring.outstanding() / 4 * 3) {
                 self.reclaim(memory)?;
             }

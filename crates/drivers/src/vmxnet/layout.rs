@@ -1,17 +1,17 @@
-//! The device as its driver sees it: ports and numbers of vmxnet_def.h and net.h, fields of vmxnet2_def.h (open-vm-tools).
+//! The device's interface: ports and numbers of vmxnet_def.h and net.h, fields of vmxnet2_def.h (open-vm-tools).
 
 use nicety_adapter::Bus;
 
 use crate::DriverError;
 
-/// PCI vendor and device: vmxnet, of either kind.
+/// PCI vendor and device: vmxnet, of both kinds.
 pub const DEVICES: [(u16, u16); 1] = [(0x15ad, 0x0720)];
-/// A lance that may become one.
+/// A lance that a driver may morph into a vmxnet.
 pub(super) const LANCE: (u16, u16) = (0x1022, 0x2000);
 /// The BAR of the ports.
 const BAR: u8 = 0;
 
-/// Of a lance that can be morphed: the morph port, what it shows, and where the ports of the vmxnet begin.
+/// A morphable lance: the morph port, its values, and the offset of the vmxnet's ports.
 const MORPH: u64 = 0x20;
 const LANCE_CHIP: u16 = 0x2934;
 const VMXNET_CHIP: u16 = 0x4392;
@@ -19,7 +19,7 @@ const BEHIND_LANCE: u64 = 0x24;
 
 pub(super) const INIT_ADDR: u64 = 0x00;
 pub(super) const INIT_LENGTH: u64 = 0x04;
-/// Read to tell of packets.
+/// A read notifies the device of packets.
 pub(super) const TX: u64 = 0x08;
 const COMMAND: u64 = 0x0c;
 const MAC: u64 = 0x10;
@@ -56,7 +56,7 @@ pub(super) const CAP_LPD: u32 = 1 << 16;
 /// Broadcasts, and multicasts by their hash.
 pub(super) const IFFLAGS: u32 = 1 << 1 | 1 << 2;
 
-/// `Vmxnet2_DriverData`: bytes, and where its fields lie.
+/// `Vmxnet2_DriverData`: bytes, and offsets of its fields.
 pub(super) const DATA_BYTES: u32 = 176;
 pub(super) mod data {
     pub const MAGIC: usize = 0x00;
@@ -108,7 +108,7 @@ pub(super) mod tx {
     pub const KIND: usize = 12;
     pub const PIECES: usize = 14;
     pub const SG: usize = 16;
-    /// Pieces of an entry.
+    /// Pieces per entry.
     pub const PIECES_MOST: usize = 6;
     pub const PHYSICAL: u16 = 1;
     pub const CAN_KEEP: u16 = 1;
@@ -118,7 +118,7 @@ pub(super) mod tx {
     pub const MORE: u16 = 1 << 5;
 }
 
-/// Where the ports begin in their BAR.
+/// Offset of the ports in their BAR.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ports {
     base: u64,
@@ -126,7 +126,7 @@ pub(super) struct Ports {
 }
 
 impl Ports {
-    /// Finds them: a lance becomes a vmxnet first.
+    /// Finds the ports: a lance is morphed into a vmxnet first.
     pub(super) fn find(bus: &mut dyn Bus, device: (u16, u16)) -> Result<Ports, DriverError> {
         if device != LANCE {
             return Ok(Ports::default());
@@ -141,7 +141,7 @@ impl Ports {
         Ok(Ports { base: BEHIND_LANCE, morphed: true })
     }
 
-    /// Makes it a lance again, if it was one.
+    /// Morphs the device back into a lance, if it was one.
     pub(super) fn morph_back(self, bus: &mut dyn Bus) -> Result<(), DriverError> {
         if self.morphed {
             bus.write(BAR, MORPH, &LANCE_CHIP.to_le_bytes())?;
@@ -164,13 +164,13 @@ impl Ports {
         self.write(bus, COMMAND, command)
     }
 
-    /// A command that answers.
+    /// A command with an answer.
     pub(super) fn ask(self, bus: &mut dyn Bus, command: u32) -> Result<u32, DriverError> {
         self.command(bus, command)?;
         self.read(bus, COMMAND)
     }
 
-    /// Whether the device speaks this version.
+    /// Checks that the device supports this version.
     pub(super) fn agree(self, bus: &mut dyn Bus) -> Result<(), DriverError> {
         let (low, high) = (self.read(bus, LOW_VERSION)?, self.read(bus, HIGH_VERSION)?);
         if low >> 16 != MAGIC >> 16 || !(low..=high).contains(&MAGIC) {
@@ -179,7 +179,7 @@ impl Ports {
         Ok(())
     }
 
-    /// The address, which is told back to the device if it has it in its PROM.
+    /// Reads the address. If the device has it in its PROM, the driver also writes it to the MAC port.
     pub(super) fn address(self, bus: &mut dyn Bus, capabilities: u32) -> Result<[u8; 6], DriverError> {
         let from = if capabilities & CAP_APROM != 0 { APROM } else { MAC };
         let mut address = [0; 6];

@@ -1,11 +1,12 @@
-//! vmxnet and enhanced vmxnet, driven as VMware's driver for Linux drives them (open-vm-tools, modules/linux/vmxnet): everything but
-//! commands in shared memory, an interrupt that is acknowledged before its work. A lance with a morph port becomes one first.
+//! vmxnet and enhanced vmxnet, driven as VMware's driver for Linux does (open-vm-tools, modules/linux/vmxnet): all but commands in
+//! shared memory, and an interrupt that the driver acknowledges before its work. A lance with a morph port is morphed into a vmxnet
+//! first.
 //!
 //! ```text
 //! arena:  Vmxnet2_DriverData ─ receive ring ─ second receive ring ─ transmit ring, then buffers, pages, headers, pages
 //! ```
-//! The device is told of packets when as many wait as it asks for (`txClusterLength`), or when the ring is nearly full; of receive
-//! buffers never. Not driven: wake-up patterns, power states, MAC addresses other than the device's own.
+//! The driver notifies the device when as many packets wait as the device asks for (`txClusterLength`), or when the ring is nearly
+//! full; never of receive buffers. Not driven: wake-up patterns, power states, MAC addresses other than the device's own.
 
 mod layout;
 mod receive;
@@ -25,23 +26,23 @@ use self::shared::Shared;
 use self::transmit::Transmit;
 use crate::{Arena, Driver, DriverError, Features, Received, Sink};
 
-/// Entries of the rings at most, and of an enhanced one's pages: what the arena has room for. Linux takes what the device says.
+/// Most entries of the rings, and pages of an enhanced device: the arena holds as many. Linux uses the device's numbers.
 const RECEIVE_MOST: u32 = 256;
 const PAGES: u32 = 256;
 const TRANSMIT_MOST: u32 = 128;
-/// What it takes if the device says nothing of use.
+/// Entries if the device suggests no usable number.
 const DEFAULT: u32 = 100;
 /// Bytes of the longest packet that the device segments.
 const SEGMENT_BYTES: u32 = 65_535;
-/// How often the device is asked whether all is sent, before it is closed.
+/// Times that the driver asks before a close whether all packets are sent.
 const TIMEOUT: u32 = 200;
 
-/// What of the driver is chosen.
+/// The driver's settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Packets may come uncut, if the device can.
+    /// Packets may arrive uncut, if the device supports it.
     pub lpd: bool,
-    /// Pages that a received packet may take. Linux's `MAX_SKB_FRAGS`.
+    /// Most pages of a received packet. Linux's `MAX_SKB_FRAGS`.
     pub frags: u16,
 }
 
@@ -69,7 +70,7 @@ pub struct Vmxnet {
 }
 
 impl Vmxnet {
-    /// A driver with Linux's settings that will use this memory: some 4 MB of it.
+    /// A driver with Linux's settings that uses this memory: some 4 MB of it.
     pub fn new(arena: Arena) -> Vmxnet {
         Vmxnet::with(arena, Settings::default())
     }
@@ -96,7 +97,7 @@ impl Vmxnet {
         self.features & feature == feature && self.capabilities & capabilities == capabilities
     }
 
-    /// Features that this driver uses, of those that the device has with all that they need.
+    /// Selects the features to use: those that the device has, with everything that they depend on.
     fn choose(&mut self) {
         let jumbo = self.has(FEATURE_JUMBO, CAP_TX_CHAIN | CAP_RX_CHAIN);
         let tso = self.has(FEATURE_TSO, CAP_TSO | CAP_TX_CHAIN) && self.capabilities & CAP_CHECKSUM != 0;
@@ -110,7 +111,7 @@ impl Vmxnet {
         let receive = count(self.ports.ask(bus, GET_RX_BUFFERS)?, RECEIVE_MOST);
         let transmit = count(self.ports.ask(bus, GET_TX_BUFFERS)?, TRANSMIT_MOST);
         let jumbo = self.features & FEATURE_JUMBO != 0;
-        // Every time it is opened, the driver has all of its memory anew.
+        // Each open allocates the driver's memory from the beginning.
         let (memory, mut arena) = (Arc::clone(&self.memory), self.arena);
         let rings = [receive, if jumbo { PAGES } else { 1 }];
         self.shared = Shared::new(&memory, &mut arena, rings, transmit)?;
@@ -207,7 +208,7 @@ impl Driver for Vmxnet {
     }
 
     fn rest(&mut self, _bus: &mut dyn Bus) -> Result<bool, DriverError> {
-        // Nothing was masked: what came meanwhile interrupts.
+        // No interrupt is masked: events of the meantime interrupt.
         Ok(false)
     }
 

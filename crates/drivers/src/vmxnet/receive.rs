@@ -1,5 +1,5 @@
-//! The receive rings: buffers of 1536 bytes for frames, pages for what does not fit. Entries go back as soon as their bytes are copied
-//! out.
+//! The receive rings: buffers of 1536 bytes for frames, pages for the rest of longer packets. An entry goes back as soon as its
+//! bytes are copied.
 
 use nicety_frame::Layout;
 use nicety_memory::{Map, Rights, Window};
@@ -11,10 +11,10 @@ use crate::{Arena, DriverError, Received};
 /// Bytes of a buffer (`PKT_BUF_SZ`), and of a page.
 const BUFFER: u32 = 1536;
 const PAGE: u32 = 4096;
-/// Bytes of a frame of an MTU of 1500: a packet that is longer was joined, or never cut, and does not say from how many.
+/// Bytes of a frame with an MTU of 1500. A longer packet was joined, or never cut, and does not report its number of frames.
 const FRAME: usize = 1514;
 
-/// One of the two.
+/// One of the two rings.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ring {
     offset: u32,
@@ -33,7 +33,7 @@ impl Ring {
         self.buffers + u64::from(self.next) * u64::from(self.buffer)
     }
 
-    /// Gives the entry to the device, and goes on.
+    /// Gives the entry to the device, and advances.
     fn give(&mut self, window: &Window<'_>, owner: u16) {
         let place = self.place();
         window.write(place + rx::ADDRESS, &self.at().to_le_bytes());
@@ -51,7 +51,8 @@ pub(super) struct Receive {
 }
 
 impl Receive {
-    /// Lays buffers behind both rings, and gives all to the device. Without pages the second has one entry, which is the driver's.
+    /// Attaches buffers to both rings, and gives all entries to the device. Without pages the second ring has one entry, which
+    /// stays the driver's.
     pub(super) fn new(memory: &Map, arena: &mut Arena, shared: &Shared, jumbo: bool) -> Result<Receive, DriverError> {
         let window = shared.window(memory)?;
         let mut rings = [Ring::default(); 2];
@@ -68,7 +69,7 @@ impl Receive {
         Ok(Receive { rings, packet: Vec::with_capacity(64 << 10) })
     }
 
-    /// Takes entries until a packet is whole; it is in `packet` then.
+    /// Takes entries until a packet is complete in `packet`.
     pub(super) fn next(&mut self, memory: &Map, shared: &Shared) -> Result<Option<Received>, DriverError> {
         let window = shared.window(memory)?;
         for _ in 0..self.rings[0].len {
@@ -78,7 +79,7 @@ impl Receive {
             }
             let (flags, len) = (window.load_u16(place + rx::FLAGS), window.load_u32(place + rx::LENGTH));
             self.packet.clear();
-            // An entry without a byte is a frame that was lost.
+            // An entry of zero bytes is a lost frame.
             let mut whole = len > 0;
             if whole {
                 self.copy(memory, 0, len)?;
@@ -87,7 +88,7 @@ impl Receive {
                 whole &= self.pages(memory, &window)?;
             }
             self.rings[0].give(&window, NIC);
-            self.told(&window);
+            self.publish_next(&window);
             if whole {
                 let checksum_good = flags & rx::CHECKSUM_GOOD != 0;
                 return Ok(Some(Received { checksum_good, frames: frames(&self.packet) }));
@@ -96,7 +97,7 @@ impl Receive {
         Ok(None)
     }
 
-    /// Takes the pages of a packet. Whether all of them have bytes.
+    /// Takes the pages of a packet. True if all of them have bytes.
     fn pages(&mut self, memory: &Map, window: &Window<'_>) -> Result<bool, DriverError> {
         let mut whole = true;
         for _ in 0..self.rings[1].len {
@@ -126,19 +127,19 @@ impl Receive {
         Ok(())
     }
 
-    fn told(&self, window: &Window<'_>) {
+    fn publish_next(&self, window: &Window<'_>) {
         for (ring, place) in self.rings.iter().zip(data::RX_NEXT) {
             window.store_u32(place, ring.next);
         }
     }
 
-    /// The packet that [`Receive::next`] has put together.
+    /// The packet that [`Receive::next`] has assembled.
     pub(super) fn packet(&mut self) -> &mut Vec<u8> {
         &mut self.packet
     }
 }
 
-/// Frames that a packet may have been joined from, if they were as long as they could be.
+/// Frames that a packet was joined from, if each had the maximum length.
 fn frames(packet: &[u8]) -> u32 {
     if packet.len() <= FRAME {
         return 1;
@@ -148,7 +149,7 @@ fn frames(packet: &[u8]) -> u32 {
 }
 
 impl Shared {
-    /// The driver's data, translated.
+    /// The driver data, translated.
     pub(super) fn window<'m>(&self, memory: &'m Map) -> Result<Window<'m>, DriverError> {
         Ok(memory.window(self.at, self.bytes, Rights::BOTH)?)
     }

@@ -1,11 +1,11 @@
-//! The driver's data, and where the rings lie in it.
+//! The driver data, and the rings in it.
 
 use nicety_memory::Map;
 
 use super::layout::*;
 use crate::{Arena, DriverError};
 
-/// Where it lies, and each ring: offset and entries.
+/// Address of the driver data, and for each ring its offset and entries.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Shared {
     pub at: u64,
@@ -15,7 +15,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Lays it out for so many entries, and fills it in.
+    /// Lays out and fills the driver data for these numbers of entries.
     pub(super) fn new(
         memory: &Map,
         arena: &mut Arena,
@@ -50,7 +50,7 @@ impl Shared {
         Ok(shared)
     }
 
-    /// Says which features the driver uses.
+    /// Sets the features that the driver uses.
     pub(super) fn enable(&self, memory: &Map, features: u32, frags: u16) -> Result<(), DriverError> {
         let window = self.window(memory)?;
         window.store_u16(data::MAX_FRAGS, if features & FEATURE_JUMBO != 0 { frags } else { 0 });

@@ -1,4 +1,5 @@
-//! The transmit ring: headers in buffers of their own, which the device pins, the rest in pages, the first entry handed over last.
+//! The transmit ring: headers in buffers of their own, which the device pins, the rest in pages. The first entry is handed over
+//! last.
 
 use nicety_adapter::{Checksum, Offload, SegmentKind};
 use nicety_memory::{Map, Window};
@@ -10,10 +11,10 @@ use crate::{Arena, DriverError};
 /// Bytes of a header's buffer (`TX_PKT_HEADER_SIZE`), and of a page.
 const HEADER: u32 = 128;
 const PAGE: u32 = 4096;
-/// Pages behind an entry: a piece each.
+/// Pages per entry, one piece each.
 const PAGES: u32 = 4;
 const _: () = assert!(PAGES < tx::PIECES_MOST as u32);
-/// So many entries from the end the ring is low.
+/// The ring counts as low when fewer than this many entries are free.
 const LOW: u32 = 5;
 
 #[derive(Debug, Default)]
@@ -22,13 +23,13 @@ pub(super) struct Transmit {
     len: u32,
     headers: u64,
     pages: u64,
-    /// Pages of one entry.
+    /// Pages per entry.
     each: u32,
     next: u32,
-    /// The oldest entry that was not taken back, and how many those are.
+    /// The oldest entry not yet reclaimed, and the number of entries in flight.
     oldest: u32,
     pending: u32,
-    /// The device is to be told.
+    /// The device needs a doorbell.
     ring: bool,
 }
 
@@ -49,7 +50,7 @@ impl Transmit {
         (self.offset + index * tx::BYTES) as usize
     }
 
-    /// Takes back what the device has sent.
+    /// Reclaims the entries of sent packets.
     pub(super) fn reclaim(&mut self, memory: &Map, shared: &Shared) -> Result<u32, DriverError> {
         let window = shared.window(memory)?;
         let before = self.pending;
@@ -64,7 +65,7 @@ impl Transmit {
         Ok(self.pending)
     }
 
-    /// Queues a packet. False if there is no room: the device was told that its driver waits.
+    /// Queues a packet. False if there is no room: the device then knows that the driver waits.
     pub(super) fn queue(
         &mut self,
         memory: &Map,
@@ -121,7 +122,7 @@ impl Transmit {
         Ok(true)
     }
 
-    /// Puts bytes behind the next entry, and says where they are.
+    /// Copies bytes into the next entry's buffers, and writes their addresses.
     fn fill(&self, memory: &Map, window: &Window<'_>, header: &[u8], rest: &[u8]) -> Result<(), DriverError> {
         let place = self.place(self.next);
         let pages = self.pages + u64::from(self.next * self.each) * u64::from(PAGE);
@@ -138,13 +139,13 @@ impl Transmit {
         Ok(())
     }
 
-    /// Whether the device wants to be told now.
+    /// Whether the device wants a doorbell now.
     pub(super) fn doorbell(&mut self) -> bool {
         std::mem::take(&mut self.ring)
     }
 }
 
-/// Flags, and the size of segments. The device finds headers and checksums itself.
+/// Flags, and the segment size. The device finds headers and checksums itself.
 fn request(offload: &Offload) -> Result<(u16, u16), DriverError> {
     match (offload.segment, offload.checksum) {
         (Some(segment), _) if segment.kind == SegmentKind::Tcp => Ok((tx::TSO | tx::CHECKSUM, segment.mss)),

@@ -1,16 +1,16 @@
-//! vmxnet3's registers and structures: offsets from Linux drivers/net/vmxnet3/vmxnet3_defs.h and upt1_defs.h (interface
-//! facts). The structures have no padding but their own, so that an offset is the sum of the sizes before it.
+//! vmxnet3's registers and structures: offsets from Linux drivers/net/vmxnet3/vmxnet3_defs.h and upt1_defs.h (interface facts). The
+//! compiler adds no padding to the structures, so that an offset is the sum of the sizes before it.
 
 /// PCI vendor and device.
 pub const DEVICES: [(u16, u16); 1] = [(0x15ad, 0x07b0)];
 
-/// BAR 0: what is written while frames flow.
+/// BAR 0: registers for the data path.
 pub(super) const PASS_THROUGH: u8 = 0;
 pub(super) const IMR: u64 = 0x000;
 pub(super) const TXPROD: u64 = 0x600;
 /// Rings 0 and 1.
 pub(super) const RXPROD: [u64; 2] = [0x800, 0xa00];
-/// Registers of one kind, for vectors or queues, lie so far apart.
+/// Distance between registers of one kind, for vectors or queues.
 pub(super) const STRIDE: u64 = 8;
 
 /// BAR 1: everything else.
@@ -24,14 +24,14 @@ pub(super) const MACL: u64 = 0x28;
 pub(super) const MACH: u64 = 0x30;
 pub(super) const ECR: u64 = 0x40;
 
-/// Commands that do: counted from 0xcafe0000.
+/// Commands without an answer: counted from 0xcafe0000.
 pub(super) const ACTIVATE_DEV: u32 = 0xcafe_0000;
 pub(super) const QUIESCE_DEV: u32 = 0xcafe_0001;
 pub(super) const RESET_DEV: u32 = 0xcafe_0002;
 pub(super) const UPDATE_RX_MODE: u32 = 0xcafe_0003;
 pub(super) const UPDATE_MAC_FILTERS: u32 = 0xcafe_0004;
 pub(super) const UPDATE_VLAN_FILTERS: u32 = 0xcafe_0005;
-/// Commands that answer: counted from 0xf00d0000.
+/// Commands with an answer: counted from 0xf00d0000.
 pub(super) const GET_LINK: u32 = 0xf00d_0002;
 pub(super) const GET_CONF_INTR: u32 = 0xf00d_0008;
 pub(super) const GET_TXDATA_DESC_SIZE: u32 = 0xf00d_000a;
@@ -62,7 +62,7 @@ pub(super) mod shared {
     pub(in super::super) const EVENTS: usize = 696;
 }
 
-/// Two bits of 64, and the type of the system (Linux).
+/// A 64-bit system (2), and its type (Linux).
 pub(super) const GUEST_LINUX_64: u32 = 2 | 1 << 2;
 pub(super) const FEATURE_RX_CHECKSUM: u64 = 1;
 pub(super) const FEATURE_RSS: u64 = 2;
@@ -73,7 +73,7 @@ pub(super) const MODERATION_ADAPTIVE: u8 = 8;
 /// Unicast, broadcast, all multicast.
 pub(super) const RX_MODES: u32 = 0x01 | 0x04 | 0x08;
 pub(super) const EVENT_LINK: u32 = 1 << 2;
-/// The mask mode in what GET_CONF_INTR answers: bits 2 and 3; 0 is automatic.
+/// The mask mode in the answer of GET_CONF_INTR: bits 2 and 3; 0 is automatic.
 pub(super) const MASK_MODE_SHIFT: u32 = 2;
 pub(super) const MASK_MODE_AUTO: u32 = 0;
 
@@ -110,7 +110,7 @@ pub(super) mod rss {
 pub(super) const RING_ALIGN: u64 = 512;
 pub(super) const DESCRIPTOR: usize = 16;
 
-/// Transmit descriptor, third word: 14 bits of length (0 is 16384), generation, MSS or checksum offset.
+/// Transmit descriptor, third word: 14 bits of length (0 means 16384), generation, MSS or checksum offset.
 pub(super) const TX_GENERATION: u32 = 1 << 14;
 pub(super) const TX_OFFSET_SHIFT: u32 = 18;
 /// Fourth word: 10 bits of header length, mode, end of packet, completion wanted, tag to insert.
@@ -123,7 +123,7 @@ pub(super) const TX_TAG_SHIFT: u32 = 16;
 
 /// Receive descriptor, third word: 14 bits of length, type (0 head, 1 body), generation.
 pub(super) const RX_BODY: u32 = 1 << 14;
-/// The generation, in the last word of receive descriptors' control and of completions.
+/// The generation, in the control word of receive descriptors and the last word of completions.
 pub(super) const GENERATION_SHIFT: u32 = 31;
 
 /// Completions: 12 bits of descriptor index in the first word.

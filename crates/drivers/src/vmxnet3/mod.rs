@@ -1,15 +1,14 @@
-//! vmxnet3, driven as Linux drives it (drivers/net/vmxnet3/vmxnet3_drv.c): everything but doorbells in shared memory, a
-//! vector for each pair of queues and one for events, masked by the device itself until polling is over.
+//! vmxnet3, driven as Linux does (drivers/net/vmxnet3/vmxnet3_drv.c): everything but doorbells in shared memory, one vector for
+//! each pair of queues and one for events. The device itself masks a vector until polling ends.
 //!
 //! ```text
 //! arena:  DriverShared ─ queue descriptors ─ RSS ─ per transmit queue: ring, completions, headers, buffers
 //!                                                ─ per receive queue: rings 0 and 1 with buffers, completions, short packets
 //! ```
 //!
-//! Transmit doorbells are rung when as many packets wait as the device asks for (`txThreshold`), receive doorbells
-//! only if it asks at all (`updateRxProd`). A tag is taken out of a packet that is sent and given to the device
-//! apart, and put back into one that was received. Not driven: INTx and MSI, wake-up patterns, versions beyond 3, UDP
-//! segmentation, coalescing.
+//! The driver rings a transmit doorbell when as many packets wait as the device asks for (`txThreshold`), and receive doorbells
+//! only if the device asks for them (`updateRxProd`). It passes a VLAN tag to the device in the descriptor, and puts the tag of a
+//! received packet back. Not driven: INTx and MSI, wake-up patterns, versions beyond 3, UDP segmentation, coalescing.
 
 mod layout;
 mod receive;
@@ -29,36 +28,35 @@ use self::receive::{Receive, SIZE_UNIT, Shape};
 use self::transmit::Transmit;
 use crate::{Arena, Driver, DriverError, Features, Received, Sink};
 
-/// The newest version of the device that is driven.
+/// The newest supported version of the device.
 const VERSION: u32 = 3;
-/// What Linux takes if the device does not say otherwise.
+/// Linux's size if the device does not report one.
 const TX_DATA_BYTES: u32 = 128;
 const TX_DATA_RANGE: std::ops::RangeInclusive<u32> = 128..=2048;
-/// Received packets as short as this go to the data ring.
+/// Longest received packet that goes to the data ring.
 const RX_DATA_BYTES: u32 = 128;
 /// Bytes of the longest packet that the device segments.
 const SEGMENT_BYTES: u32 = 65_535;
 /// `VMXNET3_MAX_MTU` and `VMXNET3_MIN_MTU`.
 const MTUS: std::ops::RangeInclusive<u32> = 60..=9000;
-/// What a driver of version 3 has at most of receive queues is 16, of transmit queues 8.
+/// A driver of version 3 has at most 16 receive queues and 8 transmit queues.
 const QUEUES_MOST: u16 = 8;
 const RING_MOST: u32 = 4096;
 
-/// What of the driver is chosen. Sizes are Linux's unless said otherwise.
+/// The driver's settings. Sizes default to Linux's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Pairs of queues, 1 to 8; packets are spread over them by their addresses and ports.
+    /// Pairs of queues, 1 to 8. A packet's addresses and ports select its queue.
     pub queues: u16,
     /// 60 to 9000 bytes.
     pub mtu: u32,
-    /// TCP packets may come joined (or uncut) to more than the MTU.
+    /// TCP packets may arrive joined (or uncut) to more than the MTU.
     pub lro: bool,
     /// Descriptors of each transmit ring.
     pub transmit_ring: u32,
     /// Descriptors of receive rings 0 and 1.
     pub receive_rings: [u32; 2],
-    /// Buffers that a received packet may take at most. Linux says as many as one joined to 64 KB has: `MAX_SKB_FRAGS` and its
-    /// head.
+    /// Most buffers of a received packet. Linux allows those of a packet joined to 64 KB: `MAX_SKB_FRAGS` and its head.
     pub receive_pieces: u16,
 }
 
@@ -81,19 +79,19 @@ pub struct Vmxnet3 {
     shared: u64,
     /// The device masks a vector when it interrupts.
     auto_mask: bool,
-    /// Vectors that interrupted and are still masked, a bit each.
+    /// Vectors that have interrupted and are still masked, one bit each.
     masked: u32,
     transmit: Vec<Transmit>,
     receive: Vec<Receive>,
 }
 
 impl Vmxnet3 {
-    /// A driver with Linux's settings that will use this memory: some 6 MB of it.
+    /// A driver with Linux's settings that uses this memory: some 6 MB of it.
     pub fn new(arena: Arena) -> Vmxnet3 {
         Vmxnet3::with(arena, Settings::default())
     }
 
-    /// A driver with other settings. Impossible ones are moved to the nearest possible.
+    /// A driver with other settings. Impossible values are moved to the nearest possible ones.
     pub fn with(arena: Arena, settings: Settings) -> Vmxnet3 {
         let ring = |size: u32| size.clamp(SIZE_UNIT, RING_MOST).next_multiple_of(SIZE_UNIT);
         let settings = Settings {
@@ -118,7 +116,7 @@ impl Vmxnet3 {
         }
     }
 
-    /// The vector of events, behind those of the queues.
+    /// The vector of events, after those of the queues.
     fn event_vector(&self) -> u16 {
         self.settings.queues
     }
@@ -132,7 +130,7 @@ impl Vmxnet3 {
         Ok(bus.read32(CONTROL, CMD)?)
     }
 
-    /// Agrees on the newest version that both know.
+    /// Agrees on the newest version that both sides support.
     fn agree(bus: &mut dyn Bus) -> Result<u32, DriverError> {
         let offered = bus.read32(CONTROL, VRRS)?;
         let Some(version) = (1..=VERSION).rev().find(|version| offered >> (version - 1) & 1 != 0) else {
@@ -148,7 +146,7 @@ impl Vmxnet3 {
 
     fn make_queues(&mut self, bus: &mut dyn Bus, version: u32) -> Result<shared::Places, DriverError> {
         let memory = Arc::clone(&self.memory);
-        // Every time it is opened, the driver has all of its memory anew.
+        // Each open allocates the driver's memory from the beginning.
         let mut arena = self.arena;
         let settings = self.settings;
         let queues = u32::from(settings.queues);
@@ -190,7 +188,7 @@ impl Vmxnet3 {
         for command in [UPDATE_VLAN_FILTERS, UPDATE_RX_MODE, UPDATE_MAC_FILTERS] {
             Self::command(bus, command)?;
         }
-        self.look_at_link(bus)?;
+        self.read_link(bus)?;
         self.window()?.store_u32(shared::INTERRUPT_CONTROL, 0);
         for vector in 0..=u64::from(self.event_vector()) {
             bus.write32(PASS_THROUGH, IMR + vector * STRIDE, 0)?;
@@ -203,7 +201,7 @@ impl Vmxnet3 {
         Ok(self.memory.window(self.shared, shared::BYTES, Rights::BOTH)?)
     }
 
-    fn look_at_link(&mut self, bus: &mut dyn Bus) -> Result<(), DriverError> {
+    fn read_link(&mut self, bus: &mut dyn Bus) -> Result<(), DriverError> {
         self.link = Self::ask(bus, GET_LINK)? & 1 != 0;
         Ok(())
     }
@@ -215,12 +213,12 @@ impl Vmxnet3 {
         }
         bus.write32(CONTROL, ECR, events)?;
         if events & EVENT_LINK != 0 {
-            self.look_at_link(bus)?;
+            self.read_link(bus)?;
         }
         Ok(())
     }
 
-    /// The transmit queue of a packet: those of one connection share one.
+    /// The transmit queue of a packet. Packets of one connection use the same queue.
     fn queue_of(&self, packet: &[u8]) -> usize {
         if self.transmit.len() <= 1 {
             return 0;
@@ -330,7 +328,7 @@ impl Driver for Vmxnet3 {
                 bus.write32(PASS_THROUGH, IMR + u64::from(vector) * STRIDE, 0)?;
             }
         }
-        // What came meanwhile is pending behind the mask, and interrupts at once.
+        // Events of the meantime are pending behind the mask, and interrupt at once.
         Ok(false)
     }
 

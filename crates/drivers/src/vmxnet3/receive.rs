@@ -1,5 +1,5 @@
-//! A receive queue: ring 0 with heads (and bodies, for jumbo frames), ring 1 with bodies for what is longer, a data ring
-//! for what is short. Descriptors go back as soon as their bytes are copied out.
+//! A receive queue: ring 0 with heads (and bodies, for jumbo frames), ring 1 with bodies for longer packets, a data ring for short
+//! ones. A descriptor goes back as soon as its bytes are copied.
 
 use nicety_memory::{Map, Rights};
 
@@ -23,7 +23,7 @@ pub(super) struct Fill {
     buffers: u64,
     /// Bytes from one buffer to the next.
     pitch: u32,
-    /// Every so many descriptors, one is a head; 0: none is.
+    /// One descriptor in this many is a head; 0: none is.
     per_packet: u32,
     head_bytes: u32,
 }
@@ -39,7 +39,7 @@ impl Fill {
             let at = index as usize * DESCRIPTOR;
             window.write(at, &fill.buffer(index).to_le_bytes());
         }
-        // One stays the driver's.
+        // The driver keeps one descriptor.
         fill.give(memory, size - 1)?;
         Ok(fill)
     }
@@ -52,7 +52,7 @@ impl Fill {
         self.per_packet > 0 && index.is_multiple_of(self.per_packet)
     }
 
-    /// Hands descriptors to the device, all before (not with) the one of this index.
+    /// Hands descriptors to the device, up to but not including this index.
     fn give(&mut self, memory: &Map, until: u32) -> Result<(), DriverError> {
         let window = self.ring.window(memory)?;
         let most = self.ring.size - 1;
@@ -75,14 +75,14 @@ pub(super) struct Receive {
     shared: u64,
     number: u32,
     queues: u32,
-    /// Descriptors were given back since the device could last have been told.
+    /// Descriptors were given back since the last doorbell.
     given: [bool; 2],
     skipping: bool,
     packet: Vec<u8>,
     frames: u32,
 }
 
-/// What of a receive queue is chosen.
+/// The settings of a receive queue.
 pub(super) struct Shape {
     pub number: u32,
     pub queues: u32,
@@ -118,7 +118,7 @@ impl Receive {
         })
     }
 
-    /// Takes completions until a packet is whole; it is in `packet` then.
+    /// Takes completions until a packet is complete in `packet`.
     pub(super) fn next(&mut self, memory: &Map) -> Result<Option<Received>, DriverError> {
         let window = self.done.window(memory)?;
         for _ in 0..self.done.size {
@@ -190,12 +190,12 @@ impl Receive {
         Ok(Some(Received { checksum_good, frames: self.frames }))
     }
 
-    /// The packet that [`Receive::next`] has put together.
+    /// The packet that [`Receive::next`] has assembled.
     pub(super) fn packet(&mut self) -> &mut Vec<u8> {
         &mut self.packet
     }
 
-    /// Registers to write, if the device wants to know of buffers that were given back.
+    /// Doorbells to write, if the device wants to know of returned buffers.
     pub(super) fn doorbells(&mut self, memory: &Map) -> Result<[Option<u32>; 2], DriverError> {
         if self.given == [false; 2] {
             return Ok([None; 2]);

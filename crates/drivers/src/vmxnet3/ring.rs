@@ -1,23 +1,23 @@
-//! A ring of which a generation bit, which flips at every round, shows who owns an entry.
+//! A ring with a generation bit in each entry. The bit flips at every round, and shows the entry's owner.
 
 use nicety_memory::{Fault, Map, Rights, Window};
 
 use super::layout::{DESCRIPTOR, GENERATION_SHIFT, RING_ALIGN};
 use crate::{Arena, DriverError};
 
-/// One side's place in a ring.
+/// One side's position in a ring.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ring {
     pub base: u64,
     pub size: u32,
-    /// The next entry that is filled, or looked at.
+    /// The next entry to fill or to read.
     pub next: u32,
-    /// The generation of entries that are filled now.
+    /// The generation of entries filled now.
     pub generation: u32,
 }
 
 impl Ring {
-    /// An empty ring in new memory, which is zeroed: generation 0 is nobody's yet.
+    /// An empty ring in new, zeroed memory: no entry has a valid generation yet.
     pub(super) fn new(memory: &Map, arena: &mut Arena, size: u32) -> Result<Ring, DriverError> {
         let ring = Ring { base: arena.take(u64::from(size) * 16, RING_ALIGN)?, size, next: 0, generation: 1 };
         let window = ring.window(memory)?;
@@ -43,7 +43,7 @@ impl Ring {
         }
     }
 
-    /// The next completion, if the device has written it: the word with the generation is read first.
+    /// The next completion, if the device has written it. The word with the generation is read first.
     pub(super) fn completion(&mut self, window: &Window<'_>) -> Option<[u32; 4]> {
         let at = self.at();
         let last = window.load_u32(at + 12);

@@ -1,4 +1,4 @@
-//! What the device reads when it is activated: `Vmxnet3_DriverShared`, the queue descriptors, the RSS structure.
+//! The structures that the device reads at activation: `Vmxnet3_DriverShared`, the queue descriptors, the RSS structure.
 
 use nicety_memory::{Map, Rights, Window};
 
@@ -8,14 +8,14 @@ use crate::{Arena, DriverError};
 
 pub(super) use super::layout::shared::*;
 
-/// The key that Microsoft's verification suite for RSS uses: any would do, and this one is easy to check.
+/// The key of Microsoft's verification suite for RSS. Any key works; this one is easy to check.
 const RSS_KEY: [u8; 40] = [
     0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b,
     0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac,
     0x01, 0xfa,
 ];
 
-/// Where these structures lie.
+/// Addresses of these structures.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Places {
     pub shared: u64,
@@ -40,7 +40,7 @@ impl Places {
         Ok(places)
     }
 
-    /// A transmit queue's descriptor: they come first.
+    /// A transmit queue's descriptor. Those of transmit queues come first.
     pub(super) fn transmit(&self, number: u32) -> u64 {
         self.queues + u64::from(number * queue::BYTES)
     }
@@ -56,7 +56,7 @@ fn put64(window: &Window<'_>, at: usize, value: u64) {
 }
 
 impl Vmxnet3 {
-    /// Fills them all in, with interrupts off and nothing received yet.
+    /// Fills all structures, with interrupts off and an empty receive filter.
     pub(super) fn describe(&self, places: &Places, version: u32) -> Result<(), DriverError> {
         let queues = self.settings.queues as u8;
         let window = self.memory.window(places.shared, BYTES, Rights::BOTH)?;
@@ -88,7 +88,7 @@ impl Vmxnet3 {
             window.store_u8(MODERATION + vector, MODERATION_ADAPTIVE);
         }
         window.store_u32(INTERRUPT_CONTROL, DISABLE_ALL);
-        // Tags of every VLAN.
+        // Tags of every VLAN pass the filter.
         window.write(VLAN_TABLE, &[0xff; 512]);
         self.describe_queues(places)
     }

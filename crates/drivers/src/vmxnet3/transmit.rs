@@ -1,4 +1,4 @@
-//! A transmit queue: headers in the data ring, the rest in buffers of a page, the first descriptor handed over last.
+//! A transmit queue: headers in the data ring, the rest in page buffers. The first descriptor is handed over last.
 
 use nicety_adapter::{Checksum, Offload, SegmentKind};
 use nicety_frame::{L3Kind, Layout, checksum};
@@ -8,11 +8,11 @@ use super::layout::*;
 use super::ring::Ring;
 use crate::{Arena, DriverError};
 
-/// Bytes of a buffer: a page, as fragments of a socket buffer have.
+/// Bytes of a buffer: a page, like a fragment of a socket buffer.
 const BUFFER: usize = 4096;
-/// Bytes that a packet without any request leaves in the data ring (`VMXNET3_HDR_COPY_SIZE`).
+/// Bytes that a packet without offloads puts into the data ring (`VMXNET3_HDR_COPY_SIZE`).
 const HEADER_COPY: usize = 128;
-/// Checksum fields lie at most so far in (`VMXNET3_MAX_CSUM_OFFSET`).
+/// Largest offset of a checksum field (`VMXNET3_MAX_CSUM_OFFSET`).
 const OFFSET_MOST: u16 = 1024;
 
 #[derive(Debug)]
@@ -22,12 +22,12 @@ pub(super) struct Transmit {
     pub data: u64,
     pub data_bytes: u32,
     buffers: u64,
-    /// The oldest descriptor that is not taken back.
+    /// The oldest descriptor not yet reclaimed.
     oldest: u32,
     /// Its `Vmxnet3_TxQueueDesc`.
     shared: u64,
-    /// Packets were queued since the device was last told.
-    untold: bool,
+    /// Packets were queued since the last doorbell.
+    queued: bool,
 }
 
 impl Transmit {
@@ -41,14 +41,14 @@ impl Transmit {
         let (ring, done) = (Ring::new(memory, arena, size)?, Ring::new(memory, arena, size)?);
         let data = arena.take(u64::from(size) * u64::from(data_bytes), RING_ALIGN)?;
         let buffers = arena.take(u64::from(size) * BUFFER as u64, BUFFER as u64)?;
-        Ok(Transmit { ring, done, data, data_bytes, buffers, oldest: 0, shared, untold: false })
+        Ok(Transmit { ring, done, data, data_bytes, buffers, oldest: 0, shared, queued: false })
     }
 
     fn room(&self) -> u32 {
         (self.oldest + self.ring.size - self.ring.next - 1) % self.ring.size
     }
 
-    /// Takes back what the device has sent: a completion names the last descriptor of a packet.
+    /// Reclaims sent packets: a completion names the last descriptor of a packet.
     pub(super) fn reclaim(&mut self, memory: &Map) -> Result<(), DriverError> {
         let window = self.done.window(memory)?;
         for _ in 0..self.done.size {
@@ -93,7 +93,7 @@ impl Transmit {
                     memory.write(at + u64::from(*offset), bytes)?;
                 }
             }
-            // The first descriptor stays the driver's until the packet is whole.
+            // The first descriptor stays the driver's until the packet is complete.
             let generation = if done == 0 { owner ^ 1 } else { self.ring.generation };
             let third = len as u32 | (generation * TX_GENERATION) | if done == 0 { request.third } else { 0 };
             let end = if done + len == frame.len() { TX_EOP | TX_CQ } else { 0 };
@@ -110,13 +110,13 @@ impl Transmit {
         let deferred = control.load_u32(queue::TX_DEFERRED).wrapping_add(request.frames(frame.len()));
         control.store_u32(queue::TX_DEFERRED, deferred);
         window.store_u32(first + 8, window.load_u32(first + 8) ^ TX_GENERATION);
-        self.untold = true;
+        self.queued = true;
         Ok(true)
     }
 
     /// The producer index, if the device wants a doorbell now.
     pub(super) fn doorbell(&mut self, memory: &Map) -> Result<Option<u32>, DriverError> {
-        if !self.untold {
+        if !self.queued {
             return Ok(None);
         }
         let control = memory.window(self.shared, queue::BYTES, Rights::BOTH)?;
@@ -124,12 +124,12 @@ impl Transmit {
             return Ok(None);
         }
         control.store_u32(queue::TX_DEFERRED, 0);
-        self.untold = false;
+        self.queued = false;
         Ok(Some(self.ring.next))
     }
 }
 
-/// A packet as the descriptors carry it: without its tag, which a descriptor names apart.
+/// A packet as the descriptors carry it: without its VLAN tag, which is in a descriptor.
 struct Frame<'a> {
     front: &'a [u8],
     back: &'a [u8],
@@ -150,7 +150,7 @@ impl<'a> Frame<'a> {
         self.front.len() + self.back.len()
     }
 
-    /// Writes `len` bytes from `from` on to guest memory.
+    /// Writes `len` bytes, starting at `from`, to guest memory.
     fn write(&self, memory: &Map, mut to: u64, from: usize, len: usize) -> Result<(), Fault> {
         let split = self.front.len();
         let first = self.front.get(from.min(split)..(from + len).min(split)).unwrap_or_default();
@@ -165,15 +165,15 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// A packet's offloads as its first descriptor says them.
+/// A packet's offloads, as its first descriptor encodes them.
 #[derive(Debug, PartialEq, Eq)]
 struct Request {
     third: u32,
     fourth: u32,
-    /// Bytes that belong into the data ring.
+    /// Bytes for the data ring.
     headers: usize,
     mss: u16,
-    /// Fields of the headers that the device wants otherwise than the stack left them.
+    /// Header fields whose value for the device differs from the stack's.
     changes: [Option<(u16, [u8; 2])>; 2],
 }
 
@@ -200,7 +200,7 @@ impl Request {
         if headers >= OFFSET_MOST || segment.mss == 0 || segment.mss >= 1 << 14 {
             return Err(DriverError::Device("cannot segment with such headers"));
         }
-        // Linux: no IP checksum, and the TCP checksum is the pseudo-header's without its length.
+        // Linux: no IP checksum. The TCP checksum is the pseudo-header's without the length.
         let pseudo = checksum::pseudo(packet, &layout, 0).map_or(0, |sum| sum.fold());
         let ip = (l3.kind == L3Kind::V4).then(|| (l3.offset - shift + 10, [0, 0]));
         request.changes = [ip, Some((field, pseudo.to_be_bytes()))];

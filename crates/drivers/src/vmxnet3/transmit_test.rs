@@ -1,10 +1,10 @@
-//! Descriptors held against the bit fields of Linux's vmxnet3_defs.h, in numbers of their own.
+//! Descriptors against the bit fields of Linux's vmxnet3_defs.h. The numbers are written here again.
 
 use nicety_adapter::Segment;
 
 use super::*;
 
-/// A TCP packet over IPv4 with this much payload, its checksum field filled as a stack would.
+/// A TCP packet over IPv4 with this much payload. Its checksum field has a stack's value.
 fn tcp(payload: usize) -> Vec<u8> {
     let mut packet = vec![0; 54 + payload];
     packet[12..14].copy_from_slice(&[0x08, 0x00]);
@@ -57,7 +57,7 @@ fn a_packet_to_segment_has_its_headers_in_the_data_ring_as_the_device_wants_them
     let segment = Segment { kind: SegmentKind::Tcp, mss: 1460, headers: 54 };
     let offload = Offload { checksum: PARTIAL, segment: Some(segment) };
     assert!(bench.queue.queue(&bench.memory, &tcp(10_000), &offload).unwrap());
-    // Offload mode 3, header length 54, MSS from bit 18 of the third word on.
+    // Offload mode 3, header length 54, MSS in the third word from bit 18.
     assert_eq!(bench.descriptor(0), (bench.queue.data, 1460 << 18 | 0x4000 | 54, 0xc00 | 54));
     assert_eq!(bench.descriptor(3).1, 0x4000 | (10_000 - 2 * 4096));
     assert_eq!(bench.descriptor(3).2, 0x3000);
@@ -66,7 +66,7 @@ fn a_packet_to_segment_has_its_headers_in_the_data_ring_as_the_device_wants_them
     assert_eq!(headers[24..26], [0, 0], "no IP checksum");
     // 10.0.0.1 + 10.0.0.2 + protocol 6, without the length.
     assert_eq!(u16::from_be_bytes([headers[50], headers[51]]), 0x0a00 + 1 + 0x0a00 + 2 + 6);
-    // It counts as seven frames.
+    // The packet counts as seven frames.
     assert_eq!(bench.memory.window(0, 256, Rights::BOTH).unwrap().load_u32(0), 7);
 }
 
@@ -103,13 +103,13 @@ fn the_first_descriptor_changes_hands_last_and_the_generation_flips_at_the_rings
         while bench.queue.queue(&bench.memory, &[0; 300], &Offload::default()).unwrap() {
             sent += 1;
         }
-        // All that was queued is complete: the completion names the last descriptor.
+        // All queued packets are complete: the completion names the last descriptor.
         let last = (bench.queue.ring.next + 63) % 64;
         let done = bench.queue.done;
         bench.memory.write(done.base + done.at() as u64, &last.to_le_bytes()).unwrap();
         bench.memory.write(done.base + done.at() as u64 + 12, &(done.generation << 31).to_le_bytes()).unwrap();
     }
-    // Two descriptors each, one of 64 always free.
+    // Two descriptors each; one of 64 is always free.
     assert_eq!(sent, 10 * 31);
     assert_eq!(bench.queue.ring.generation, u32::from((sent * 2 / 64).is_multiple_of(2)));
 }

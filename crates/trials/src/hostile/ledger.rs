@@ -1,14 +1,14 @@
-//! Frames in = frames out + counted drops + waiting, at both ports of a rig, after any step (ARCHITECTURE.md, "What
-//! holds everywhere", 4).
+//! Frames in = frames out + counted drops + waiting frames, at both ports of a rig, after any step (ARCHITECTURE.md, "What holds
+//! everywhere", 4).
 
 use nicety_adapter::{Counters, Reason};
 
 use crate::rig::Rig;
 
-/// The switch's own reasons for a frame that it does not forward; an adapter never gives these.
+/// The switch's own drop reasons. An adapter never gives these.
 const BY_SWITCH: [Reason; 3] = [Reason::Policy, Reason::SamePort, Reason::NoReceiver];
 
-/// What is wrong with the books of a rig between two turns; `None` if nothing is.
+/// Describes an imbalance of a rig's counters between two turns; `None` if they balance.
 pub fn imbalance(rig: &Rig) -> Option<String> {
     let (adapter, wire) = (rig.port.state(), rig.uplink.state());
     let [entered_by_wire, entered_by_adapter] = rig.entered;
@@ -27,7 +27,7 @@ pub fn imbalance(rig: &Rig) -> Option<String> {
     let met = reached(&wire.counters) + wire.backlog_frames as u64;
     let drops = &adapter.counters.transmit_drops;
     let certain: u64 = BY_SWITCH.iter().map(|reason| drops[*reason as usize]).sum();
-    // A frame without a whole Ethernet header is dropped by the adapter or by the switch: either is right.
+    // Either the adapter or the switch drops a frame without a whole Ethernet header: both are right.
     let short = drops[Reason::TooShort as usize];
     if !(met + certain..=met + certain + short).contains(&entered_by_adapter) {
         return Some(format!(

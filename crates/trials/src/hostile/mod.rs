@@ -1,9 +1,9 @@
-//! A guest that means harm. In half of its lives it begins with a driver that works, so that frames flow; then it writes
-//! registers and rings with numbers chosen to hurt while they are in use, resets in mid-frame, and takes memory away.
+//! A hostile guest. Half of its runs begin with a working driver, so that frames flow. Then the guest writes harmful values to
+//! registers and rings in use, resets the device in mid-frame, and removes memory.
 //!
-//! What is asserted: no panic (the test would end); that each step's work is bounded, by the number of accesses to guest
-//! memory that it makes and of pages that it looks for, and in an instrumented build by the number of all basic blocks that it
-//! runs; and that no frame is lost uncounted ([`ledger`]). Time is never asserted.
+//! Assertions: no panic (the test would end); the work of each step is bounded, measured in accesses to guest memory and in page
+//! lookups, and in an instrumented build in executed basic blocks; and no frame is lost uncounted ([`ledger`]). Time is never
+//! asserted.
 
 pub mod ledger;
 pub mod packets;
@@ -20,50 +20,49 @@ use crate::working::{self, Working};
 
 /// Bytes of guest memory.
 const MEMORY: usize = working::MEMORY;
-/// The high memory's first address, and bytes of all memory: as many pages, 64 at a time, are more than [`WORK`].
+/// The high memory's first address, and the bytes of all memory. Its pages, scanned 64 at a time, exceed [`WORK`].
 const HIGH: u64 = 4 << 30;
 const FILE: u64 = 8 << 30;
-/// Where a working driver has its rings: what is written there is looked at.
+/// Address of a working driver's rings: the device reads what is written there.
 const BUSY: u64 = 0x2_0000;
-/// Accesses to guest memory that one register access or one step of a turn may make: a ring of 4096 descriptors,
-/// walked once, each with a buffer, and room to spare.
+/// Most accesses to guest memory by one register access or one step of a turn: one pass over a ring of 4096 descriptors, each with
+/// a buffer, and some margin.
 pub const WORK: u64 = 16_384;
-/// Basic blocks that one such access or step may run, whatever they do, in a build that counts them
-/// (`cargo xtask test --only blocks`).
+/// Most basic blocks of one such access or step, in a build that counts them (`cargo xtask test --only blocks`).
 pub const BLOCKS: u64 = 1 << 20;
-/// Frames that the wire holds at most, as a switch in front of it would.
+/// Most frames on the wire, as a switch in front of it would limit them.
 const ON_THE_WIRE: usize = 64;
 
-/// What became of it.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Outcome {
     /// Steps taken.
     pub steps: u64,
-    /// The most accesses that one step made.
+    /// Most accesses of one step.
     pub worst: u64,
-    /// The most basic blocks that one step ran; 0 in a build that does not count them.
+    /// Most basic blocks of one step; 0 in a build that does not count them.
     pub blocks: u64,
-    /// Packets that the adapter sent: if there were none, the trial has tried little.
+    /// Packets that the adapter sent. A run without any proves little.
     pub sent: u64,
-    /// Packets that it received.
+    /// Packets that the adapter received.
     pub received: u64,
-    /// How often a driver came up.
+    /// Number of drivers that were set up.
     pub begun: u64,
 }
 
-/// Runs so many steps of a seeded hostile guest.
+/// Runs `steps` steps of a seeded hostile guest.
 pub fn run(entry: &'static Entry, seed: u64, steps: u64) -> Outcome {
     let whole = seed.is_multiple_of(2);
     life(entry, Random::new(seed), whole, seed % 4 < 2, steps, &format!("seed {seed}"))
 }
 
-/// Runs a guest whose choices are a fuzzer's bytes, until they are used up.
+/// Runs a guest that takes its choices from a fuzzer's bytes, until these are used up.
 pub fn run_bytes(entry: &'static Entry, data: &[u8]) -> Outcome {
     let Some((first, rest)) = data.split_first() else { return Outcome::default() };
     life(entry, Random::of_bytes(rest), first & 1 != 0, first & 2 != 0, rest.len() as u64, "these bytes")
 }
 
-/// As [`run_bytes`], but the adapter first takes this saved state, if it does.
+/// Like [`run_bytes`], but first restores this saved state, if the adapter accepts it.
 pub fn run_restored(entry: &'static Entry, saved: &[u8], data: &[u8]) -> Outcome {
     let guest = Guest::new(entry, Random::of_bytes(data), true);
     let taken = guest.rig.port.with(guest.rig.now, |adapter, _| adapter.restore(saved).is_ok());
@@ -83,8 +82,8 @@ fn life(entry: &'static Entry, random: Random, whole: bool, working: bool, steps
     guest.steps(steps, name)
 }
 
-/// The hostile guest's memory: low, and high behind 4 GiB. All of it exists, as in a guest that has run for a
-/// while: whatever walks its pages has many to walk.
+/// The hostile guest's memory: low, and high above 4 GiB. All of its pages exist, as in a guest that has run for a while, so that a
+/// scan of its pages has many to visit.
 fn memory() -> Arc<Map> {
     let made = shared_file("hostile", FILE).and_then(|file| Files::new(1).piece(file, 0, FILE, true));
     let whole = made.expect("a memory file");
@@ -98,10 +97,10 @@ struct Guest {
     entry: &'static Entry,
     rig: Rig,
     random: Random,
-    /// The driver, as long as its device was not reset under it.
+    /// The driver, until its device is reset under it.
     working: Option<Box<dyn Working>>,
     begun: u64,
-    /// Places that were written before: a guest that means harm comes back.
+    /// Addresses of earlier writes: a hostile guest uses them again.
     hot: Vec<(u8, u64)>,
 }
 
@@ -142,7 +141,7 @@ impl Guest {
         outcome
     }
 
-    /// Memory and I/O decoding, and bus mastering.
+    /// Enables memory and I/O decoding, and bus mastering.
     fn allow(&self) {
         self.rig.port.config_write(4, &7u16.to_le_bytes(), self.rig.now);
     }
@@ -175,7 +174,7 @@ impl Guest {
         let bar = self.random.below(6) as u8;
         let size = self.rig.port.with_pci(self.rig.now, |pci, _| pci.function().bar_kind(usize::from(bar)));
         let Some(size) = size.flatten().map(|bar| bar.size) else { return };
-        // Registers crowd at the beginning of a BAR, and at multiples of four.
+        // Registers are dense at the beginning of a BAR, and at multiples of four.
         let mut place = match self.random.below(4) {
             0 => self.random.below(size),
             1 => self.random.below(size.min(256)) & !3,
@@ -247,7 +246,7 @@ impl Guest {
         }
     }
 
-    /// Writes what may pass for a descriptor, many times over, so that rings are full of it.
+    /// Writes many copies of a plausible descriptor, to fill rings.
     fn scribble(&mut self) {
         let mut descriptor = [0u8; 16];
         for half in descriptor.chunks_mut(8) {
@@ -259,20 +258,20 @@ impl Guest {
         let most = if self.random.one_in(2) { BUSY } else { MEMORY as u64 };
         let at = self.random.below(most - 4096) & !0xf;
         for slot in 0..self.random.below(128) {
-            // In bounds, by the line above.
+            // In bounds, by the computation above.
             let _ = self.rig.memory.write(at + slot * 16, &descriptor);
         }
     }
 
-    /// Changes a ring, or what else the driver shares with its device, in one place: a field of a descriptor is another
-    /// one's, a number that hurts, or off by a bit.
+    /// Changes one place in a ring or another structure shared with the device: copies a field of another descriptor, writes a
+    /// harmful number, or flips a bit.
     fn damage(&mut self) {
         let Self { rig, random, working, .. } = self;
         let Some(working) = working else { return };
         let (base, bytes) = random.pick(working.shared());
         let at = base + random.below(bytes.min(1 << 16));
         let mut field = [0; 16];
-        // A place at the end of memory is one that cannot be damaged.
+        // A range at the end of memory cannot be damaged.
         match random.below(4) {
             0 => {
                 let _ = rig.memory.read(at, &mut field[..1]);
@@ -297,7 +296,7 @@ impl Guest {
             let packet = packets::any(&mut self.random, true);
             self.rig.far.ends().outgoing.push_back(packet);
         }
-        // Nobody reads them: they would be a leak.
+        // Nobody reads these frames: without the clear they would accumulate.
         self.rig.far.ends().incoming.clear();
     }
 
@@ -334,7 +333,7 @@ impl Guest {
                 port.set_memory(Arc::clone(&self.rig.memory), now);
             }
             3 => {
-                // Memory goes while frames fly, and comes back.
+                // Memory is removed while frames are in flight, and comes back.
                 port.set_memory(Map::empty(), now);
                 self.rig.step();
                 port.set_memory(Arc::clone(&self.rig.memory), now);

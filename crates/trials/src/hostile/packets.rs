@@ -1,17 +1,17 @@
-//! Packets as an honest sender would make them, and as no sender would.
+//! Packets of an honest sender, and malformed ones.
 
 use nicety_adapter::{Checksum, Offload, Segment, SegmentKind};
 
 use crate::random::Random;
 use crate::rig::MAC;
 
-/// Lengths at which something changes: nothing, half a header, Ethernet's least and most with and without tag, jumbo,
-/// and the most that one packet may be.
+/// Lengths at which the treatment changes: nothing, half a header, Ethernet's minimum and maximum with and without tag, jumbo, and
+/// the most bytes of one packet.
 const LENGTHS: [usize; 13] = [0, 13, 14, 54, 59, 60, 300, 1514, 1518, 1522, 9018, 16_384, 65_535];
-/// A peer of the guest's.
+/// A peer of the guest.
 const PEER: [u8; 6] = [0x52, 0x54, 0, 0xaa, 0xbb, 0xcc];
 
-/// Any packet, towards the guest or from it, with what is left to do about it.
+/// A random packet to or from the guest, with its offload request.
 pub fn any(random: &mut Random, to_guest: bool) -> (Vec<u8>, Offload) {
     let len = random.pick(&LENGTHS);
     let mut packet = vec![0; len];
@@ -31,7 +31,7 @@ pub fn any(random: &mut Random, to_guest: bool) -> (Vec<u8>, Offload) {
     (packet, offload)
 }
 
-/// IPv4 or IPv6, and TCP or UDP, behind an Ethernet header. Where L4 begins and where the payload does.
+/// Writes IPv4 or IPv6, and TCP or UDP, behind an Ethernet header. Returns the offsets of L4 and of the payload.
 fn write_headers(packet: &mut [u8], tagged: bool, udp: bool, v6: bool) -> Option<(u16, u16)> {
     let l3 = if tagged { 18 } else { 14 };
     let l4 = l3 + if v6 { 40 } else { 20 };
@@ -59,7 +59,7 @@ fn write_headers(packet: &mut [u8], tagged: bool, udp: bool, v6: bool) -> Option
     Some((l4 as u16, end as u16))
 }
 
-/// Right in three quarters of cases.
+/// An offload request that is right in three quarters of cases.
 fn offload(random: &mut Random, l4: u16, headers: u16, udp: bool) -> Offload {
     let field = l4 + if udp { 6 } else { 16 };
     let kind = if udp { SegmentKind::Udp } else { SegmentKind::Tcp };
@@ -75,7 +75,7 @@ fn offload(random: &mut Random, l4: u16, headers: u16, udp: bool) -> Offload {
         _ => {
             let checksum = Checksum::Partial { start: random.nasty(100) as u16, field: random.nasty(100) as u16 };
             let kind = random.pick(&[SegmentKind::Tcp, SegmentKind::Udp]);
-            // A hop before this one refuses segments of a few bytes; a segment is a frame, and work.
+            // An earlier hop refuses segments of a few bytes: each segment is a frame, and costs work.
             let mss = (random.nasty(2000) as u16).max(64);
             let headers = random.pick(&[headers, 54, 200, 0]);
             Offload { checksum, segment: random.one_in(2).then_some(Segment { kind, mss, headers }) }

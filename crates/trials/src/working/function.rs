@@ -1,4 +1,4 @@
-//! The catalogue's driver of a PCI function, on a [`Bus`] that is the rig.
+//! The catalogue's driver of a PCI function, on the rig as its [`Bus`].
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use nicety_memory::Map;
 use super::{MEMORY, Working};
 use crate::rig::Rig;
 
-/// Where the driver's memory begins.
+/// Begin of the driver's memory.
 const BASE: u64 = 0x1000;
-/// Pieces of the driver's memory that are longer hold buffers.
+/// Longer allocations of the driver hold buffers.
 const RING_MOST: u64 = 128 << 10;
 
-/// A rig's function, seen by its driver.
+/// A rig's function, as its driver sees it.
 struct Wires<'a>(&'a mut Rig);
 
 impl Bus for Wires<'_> {
@@ -43,7 +43,7 @@ impl Bus for Wires<'_> {
         &self.0.memory
     }
 
-    /// The rig records whatever is raised.
+    /// The rig records every interrupt.
     fn interrupts(&mut self, _: InterruptKind) -> Result<(), BusError> {
         Ok(())
     }
@@ -61,14 +61,14 @@ struct Driven {
 impl Working for Driven {
     fn send(&mut self, rig: &mut Rig, packet: &[u8], offload: &Offload) -> bool {
         let mut bus = Wires(rig);
-        // A packet that the driver finds impossible is not sent.
+        // A packet that the driver refuses is not sent.
         let queued = self.driver.transmit(&mut bus, packet, offload).unwrap_or(false);
         queued && self.driver.flush(&mut bus).is_ok()
     }
 
     fn attend(&mut self, rig: &mut Rig) {
         let mut bus = Wires(rig);
-        // The driver may stumble over what was done to its rings; the device must not.
+        // The driver may fail on its damaged rings; the device must not.
         let _ = self.driver.interrupt(&mut bus, 0);
         let _ = self.driver.receive(&mut bus, BUDGET, &mut |_, _| ());
         let _ = self.driver.rest(&mut bus);
@@ -79,7 +79,7 @@ impl Working for Driven {
     }
 }
 
-/// Opens the driver. It shares what it takes of its memory for rings, or, if it needs none, where its memory begins.
+/// Opens the driver. It shares the allocations for its rings, or, if it allocates nothing, the beginning of its memory.
 pub fn begin(driver: &Entry, rig: &mut Rig) -> Option<Box<dyn Working>> {
     let Made::Pci(mut driver) = (driver.make)(Arena::new(BASE, MEMORY as u64 - BASE)) else { return None };
     let (opened, mut shared) = Arena::noting(|| driver.open(&mut Wires(rig)));

@@ -1,4 +1,4 @@
-//! virtio-net's split rings as virtio 1.2, sections 2.7 and 5.1, have them: the first queue pair and the control queue.
+//! virtio-net's split rings according to virtio 1.2, sections 2.7 and 5.1: the first queue pair and the control queue.
 
 use nicety_adapter::{Checksum, Offload, RingPlace, SegmentKind};
 
@@ -9,7 +9,7 @@ use crate::rig::Rig;
 const SIZE: u16 = 64;
 const RINGS: u64 = 0x1_0000;
 const STRIDE: u64 = 0x1000;
-/// Available and used ring, behind the descriptors of 16 bytes each.
+/// Available and used ring, after the descriptors of 16 bytes each.
 const AVAILABLE: u64 = 0x400;
 const USED: u64 = 0x600;
 const INDIRECT: u64 = 0x8_0000;
@@ -43,7 +43,7 @@ struct Guest {
     commands: u8,
 }
 
-/// Takes features, and starts the rings.
+/// Negotiates features, and starts the rings.
 pub fn begin(rig: &mut Rig, random: &mut Random) -> Option<Box<dyn Working>> {
     let full = 1u128 << VERSION_1 | 1 << MERGEABLE | 1 << INDIRECT_DESC;
     let choice = random.below(4);
@@ -105,7 +105,7 @@ impl Guest {
         self.features >> bit & 1 != 0
     }
 
-    /// Adds a chain of buffers (address, bytes, whether the device writes), in a table of its own if that was agreed on.
+    /// Adds a chain of buffers (address, bytes, whether the device writes), in an indirect table if that was negotiated.
     fn add(&mut self, rig: &Rig, ring: usize, parts: &[(u64, u32, bool)]) {
         let indirect = self.took(INDIRECT_DESC) && parts.len() > 1;
         let ring = &mut self.rings[ring];
@@ -138,7 +138,7 @@ impl Guest {
         rig.port.with_rings(rig.now, |face, cx| face.kick(number, cx));
     }
 
-    /// How many chains came back since the last look, at most a ring of them.
+    /// Number of chains that returned since the last call, at most the ring's size.
     fn returned(&mut self, rig: &Rig, ring: usize) -> u16 {
         let ring = &mut self.rings[ring];
         let index = half(rig, ring.base + USED + 2);
@@ -147,7 +147,7 @@ impl Guest {
         count
     }
 
-    /// A command of any class (5.1.6.5): most are refused, and that is one way to be answered.
+    /// A command of any class (5.1.6.5). The device refuses most, which is a valid answer.
     fn command(&mut self, rig: &Rig) {
         self.commands = self.commands.wrapping_add(1);
         let number = self.commands;

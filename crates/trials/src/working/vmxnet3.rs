@@ -1,5 +1,5 @@
-//! vmxnet3 as Linux drivers/net/vmxnet3/vmxnet3_drv.c sets it up (structures: vmxnet3_defs.h, upt1_defs.h), one queue
-//! pair, without MSI-X.
+//! vmxnet3 as Linux drivers/net/vmxnet3/vmxnet3_drv.c sets it up (structures: vmxnet3_defs.h, upt1_defs.h), with one queue pair and
+//! without MSI-X.
 
 use nicety_adapter::{Checksum, Offload};
 
@@ -19,9 +19,9 @@ const RX_DONE: u64 = 0x1_4000;
 const DATA: u64 = 0x1_8000;
 const BUFFERS: u64 = 0x10_0000;
 const PACKETS: u64 = 0x20_0000;
-/// Descriptors of each ring; completions of receive: twice.
+/// Descriptors of each ring; receive completions have twice as many.
 const RING: u64 = 64;
-/// Bytes of one transmit descriptor at most (14 bits say the length).
+/// Most bytes of one transmit descriptor (its length has 14 bits).
 const PIECE: usize = 8 << 10;
 const ACTIVATE: u32 = 0xcafe_0000;
 
@@ -58,23 +58,23 @@ struct Guest {
     slot: u64,
 }
 
-/// Lays it out and activates the device.
+/// Writes the structures and activates the device.
 pub fn begin(rig: &mut Rig, random: &mut Random) -> Option<Box<dyn Working>> {
-    // Memory, bus mastering.
+    // Memory decoding, bus mastering.
     rig.port.config_write(4, &[6, 0], rig.now);
     let version = random.pick(&[6u32, 2, 1, 0]);
     write32(rig, 1, 0, 1 << version);
     write32(rig, 1, 8, 1);
     put(rig, SHARED, &[0; 0x5000]);
     put(rig, TX, &[0; 0x8000]);
-    // Checksums, VLAN and LRO (bits 0, 2, 3), or not; RSS (bit 1) with one queue is turned down.
+    // Checksums, VLAN and LRO (bits 0, 2, 3), or not. The device refuses RSS (bit 1) with one queue.
     put(rig, SHARED, &0xbabe_fee1u32.to_le_bytes());
     put(rig, SHARED + 24, &random.pick(&[0xdu64, 5, 1, 0, 2, 0xf]).to_le_bytes());
     put(rig, SHARED + 40, &QUEUES.to_le_bytes());
     put(rig, SHARED + 56, &random.pick(&[1500u32, 9000, 60]).to_le_bytes());
     put(rig, SHARED + 60, &18u16.to_le_bytes());
     put(rig, SHARED + 62, &[1, 1]);
-    // Automatic masks, two interrupts, the second for events; broadcast, unicast; the RSS structure.
+    // Automatic masks; two interrupts, the second for events; broadcast, unicast; the RSS structure.
     put(rig, SHARED + 80, &[1, 2, 1]);
     put(rig, SHARED + 120, &random.pick(&[5u32, 0x15, 7]).to_le_bytes());
     put(rig, SHARED + 136, &1u32.to_le_bytes());
@@ -153,7 +153,7 @@ impl Working for Guest {
             put(rig, at, piece);
             let generation = if number == 0 { owner ^ 1 } else { self.tx.generation };
             let mut low = piece.len() as u32 & 0x3fff | generation << 14;
-            // EOP and CQ in the last one.
+            // EOP and CQ in the last descriptor.
             let mut high = if number as u64 + 1 == pieces { 3 << 12 } else { 0 };
             if number == 0
                 && let Checksum::Partial { start, field } = offload.checksum
@@ -181,7 +181,7 @@ impl Working for Guest {
             if word(rig, self.tx_done.here() + 12) >> 31 != self.tx_done.generation {
                 break;
             }
-            // All up to this descriptor came back; at most what was given.
+            // All descriptors up to this one have returned; at most as many as were given.
             let last = u64::from(word(rig, self.tx_done.here()) & 0xfff) % RING;
             let waiting = (self.tx.next + RING - last - 1) % RING;
             self.free = RING - 1 - waiting;
@@ -194,7 +194,7 @@ impl Working for Guest {
             let words = word(rig, self.rx_done.here());
             let (index, id) = (u64::from(words & 0xfff) % RING, words >> 16 & 0x3ff);
             let which = usize::from(id == 1);
-            // Whatever lies before it goes back too: the device has passed over it.
+            // Earlier descriptors return too: the device has skipped them.
             while self.rx[which].next != index {
                 self.post(rig, which);
             }

@@ -1,8 +1,8 @@
-//! The counts are Linux's: what our drivers do to a device for an exchange and for an interrupt is, access by access, what
-//! Linux's drivers were recorded doing (`tests/traces`).
+//! The counts equal Linux's: for an exchange and for an interrupt, our drivers make the same accesses as Linux's drivers in the
+//! recordings (`tests/traces`).
 //!
-//! How many packets a doorbell tells of in bulk, and how many an interrupt finds, is the stack's and the processor's
-//! business; a trace from a translated guest does not say it of another.
+//! The packets per doorbell and per interrupt in bulk depend on the stack and the processor. A trace of a translated guest tells
+//! nothing about another guest's.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use nicety_trials::habits::{Habits, Step, from_each, phase, steps, tally, usual,
 use crate::messages::{exchanges, incoming, outgoing};
 
 const KERNELS: [&str; 2] = ["6.1", "6.12"];
-/// The phases of a trace in which data went and came in bulk.
+/// Phases of a trace with bulk traffic.
 const BULK: [&str; 3] = ["transmit", "receive", "transmit without segmentation"];
 
 fn recorded(adapter: &str, kernel: &str) -> (&'static Entry, Trace) {
@@ -24,13 +24,13 @@ fn recorded(adapter: &str, kernel: &str) -> (&'static Entry, Trace) {
     (find(adapter).unwrap(), trace)
 }
 
-/// What Linux does for an exchange: from the doorbell that sends the request on.
+/// Linux's sequences for an exchange, each from the doorbell of the request.
 fn linux_exchanges(adapter: &str, kernel: &str, doorbell: &str) -> Habits {
     let (entry, trace) = recorded(adapter, kernel);
     from_each(&steps(entry, phase(&trace, "exchange")), doorbell)
 }
 
-/// Our driver does for an exchange what Linux's does, and it costs so many reads, writes and interrupts.
+/// Our driver's sequence for an exchange is Linux's, and it costs these reads, writes and interrupts.
 fn exchanges_as_linux(adapter: &str, doorbell: &str, cost: [usize; 3]) {
     let run = exchanges(adapter, false);
     let ours = from_each(&steps(find(adapter).unwrap(), &run.events), doorbell);
@@ -40,15 +40,15 @@ fn exchanges_as_linux(adapter: &str, doorbell: &str, cost: [usize; 3]) {
         let habits = linux_exchanges(adapter, kernel, doorbell);
         let (linux, share) = usual(&habits);
         println!("{adapter}, Linux {kernel}, in {:.0} % of its exchanges: {}", share * 100.0, linux.join(", "));
-        // The others have a timer's work in them, or a new interval in the throttle.
+        // The other exchanges include a timer's work, or a new throttle interval.
         assert!(share >= 0.75, "{habits:?}");
         assert_eq!(ours, linux, "with kernel {kernel}");
         assert_eq!(tally(linux), cost, "with kernel {kernel}");
     }
 }
 
-/// What is done for each interrupt in bulk, doorbells left out, is something that Linux does too, and what ours does
-/// most is what Linux does most.
+/// Linux also makes each sequence that our driver makes for an interrupt in bulk (doorbells left out), and both have the same most
+/// frequent sequence.
 fn interrupts_as_linux(adapter: &str, first: &str, doorbells: &[&str]) {
     let entry = find(adapter).unwrap();
     let handled = |events: &[Step]| from_each(&without(events, doorbells), first);
@@ -71,7 +71,7 @@ fn interrupts_as_linux(adapter: &str, first: &str, doorbells: &[&str]) {
     }
 }
 
-/// The most that a doorbell moves on in one write: receive buffers given back at a time.
+/// The largest advance of a doorbell in one write: receive buffers given back together.
 fn largest_step<'e>(entry: &Entry, events: impl IntoIterator<Item = &'e Event>, register: &str, ring: u64) -> u64 {
     let mut last = None;
     let mut most = 0;
@@ -127,9 +127,9 @@ fn vmxnet3_tells_of_no_receive_buffers_as_linux_does_not() {
     }
 }
 
-/// Here our driver differs. Linux's lets the device interrupt for packets that it has sent (`virtqueue_enable_cb_delayed`
-/// in its `start_xmit`), ours takes them back when it next sends or polls: both are allowed (VIRTIO 1.2, 2.7.7). So an
-/// exchange under Linux is one interrupt more than `messages.rs` counts; the kick is the same.
+/// Our driver differs here. Linux's lets the device interrupt for sent packets (`virtqueue_enable_cb_delayed` in its `start_xmit`).
+/// Ours reclaims them when it next sends or polls. Both are allowed (VIRTIO 1.2, 2.7.7). So an exchange under Linux takes one
+/// interrupt more than `messages.rs` counts; the kick is the same.
 #[test]
 fn an_exchange_on_virtio_net_is_linux_s_kick_and_one_interrupt_less() {
     let run = exchanges("virtio-net", false);

@@ -1,5 +1,5 @@
-//! What frames cost: messages between guest and device, copies, allocations. Asserted, because an adapter is fast when
-//! it needs little of each (ARCHITECTURE.md), and a cost that nobody asserts comes back.
+//! The cost of frames: messages between guest and device, copies, allocations. Tests assert them, because an adapter is fast when
+//! it needs few of each (ARCHITECTURE.md), and a cost without a test grows back.
 
 mod linux;
 mod messages;
@@ -10,7 +10,7 @@ use nicety_adapter::{Checksum, Offload, Segment, SegmentKind};
 /// Bytes of Ethernet, IPv4 and TCP headers.
 pub(crate) const HEADERS: usize = 54;
 
-/// A TCP packet over IPv4; its checksums are nobody's business here.
+/// A TCP packet over IPv4. Its checksums do not matter here.
 pub(crate) fn packet(to: [u8; 6], from: [u8; 6], payload: usize) -> Vec<u8> {
     let mut packet = vec![0x5a; HEADERS + payload];
     packet[..6].copy_from_slice(&to);
@@ -23,7 +23,7 @@ pub(crate) fn packet(to: [u8; 6], from: [u8; 6], payload: usize) -> Vec<u8> {
     packet
 }
 
-/// The request to cut it into frames for an MTU of 1500.
+/// A request to segment it for an MTU of 1500.
 pub(crate) fn cut() -> Offload {
     let segment = Segment { kind: SegmentKind::Tcp, mss: 1460, headers: HEADERS as u16 };
     Offload { checksum: Checksum::Partial { start: 34, field: 50 }, segment: Some(segment) }

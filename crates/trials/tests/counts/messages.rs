@@ -1,6 +1,6 @@
-//! Register accesses and interrupts, in virtual time: a bulk stream each way at 3 Gbit/s, and requests with responses.
-//! A bulk stream comes in bursts of 64 KB, as the sender's segmentation makes them, and a guest takes no time: what is
-//! counted is what devices and drivers ask of each other, not how slow either is.
+//! Register accesses and interrupts, in virtual time: a bulk stream in each direction at 3 Gbit/s, and requests with responses. A
+//! bulk stream comes in bursts of 64 KB, as the sender's segmentation makes them, and a guest takes no time. So the counts show
+//! what devices and drivers need from each other, not their speed.
 
 use nicety_adapter::Offload;
 use nicety_adapter::trace::Event;
@@ -13,13 +13,13 @@ use nicety_trials::rig::{MAC, Rig};
 use crate::{cut, packet};
 
 const PEER: [u8; 6] = [2, 0, 0, 0, 0, 9];
-/// Frames of 1514 bytes in a burst, and its time at 3 Gbit/s.
+/// Frames of 1514 bytes in a burst, and a burst's time at 3 Gbit/s.
 const BURST: usize = 44;
 const BURST_NS: u64 = BURST as u64 * 4_000;
 const BURSTS: usize = 500;
-/// Of an adapter whose bound is a wide one.
+/// Bursts for adapters with a loose bound only.
 const FEW_BURSTS: usize = 40;
-/// Steps of time in a burst.
+/// Time steps in a burst.
 const STEPS: u64 = 8;
 /// From the response to the next request, and from the request to its response.
 const THINK_NS: u64 = 30_000;
@@ -31,7 +31,7 @@ struct World {
     before: Accesses,
 }
 
-/// For each frame, or for each exchange.
+/// Cost of each frame, or of each exchange.
 #[derive(Clone, Copy, Debug)]
 struct Cost {
     reads: f64,
@@ -52,7 +52,7 @@ impl World {
         world
     }
 
-    /// Time passes and the guest does what its interrupts ask for. How many packets it took.
+    /// Time passes, and the guest handles its interrupts. Returns the number of packets it received.
     fn step(&mut self, ns: u64) -> usize {
         self.guest.bus.scan();
         self.rig.pass(ns);
@@ -73,7 +73,7 @@ impl World {
         }
     }
 
-    /// Queues a packet, waiting for room if there is none.
+    /// Queues a packet, and waits for room if there is none.
     fn queue(&mut self, packet: &[u8], offload: &Offload) -> usize {
         let mut came = 0;
         for _ in 0..1000 {
@@ -94,7 +94,7 @@ impl World {
         self.rig.settle();
     }
 
-    /// A burst's time.
+    /// Passes a burst's time.
     fn pass(&mut self, mut then: impl FnMut(&mut World, usize)) {
         for _ in 0..STEPS {
             let packets = self.step(BURST_NS / STEPS);
@@ -104,10 +104,10 @@ impl World {
     }
 }
 
-/// A run, for what is counted of it and for what was done in it.
+/// A run: its costs and its events.
 pub(crate) struct Run {
     cost: Cost,
-    /// The driver's accesses and the interrupts that it took, in order.
+    /// The driver's accesses and its interrupts, in order.
     pub(crate) events: Vec<Event>,
 }
 
@@ -122,7 +122,7 @@ fn bursts(name: &str) -> usize {
     if COUNTED.contains(&name) { BURSTS } else { FEW_BURSTS }
 }
 
-/// Data comes, an acknowledgement goes for every two frames of it.
+/// Receives data, and sends an acknowledgement for every two data frames.
 pub(crate) fn incoming(name: &str, mapped: bool) -> Run {
     let mut world = World::new(name, mapped);
     let ack = packet(PEER, MAC.0, 0);
@@ -143,7 +143,7 @@ pub(crate) fn incoming(name: &str, mapped: bool) -> Run {
     Run::new(world, frames as u64)
 }
 
-/// Packets of 64 KB go, or their frames if the device cuts none, and an acknowledgement comes for every two frames of them.
+/// Sends packets of 64 KB, or their frames if the device does not segment, and receives an acknowledgement for every two frames.
 pub(crate) fn outgoing(name: &str, mapped: bool) -> Run {
     let mut world = World::new(name, mapped);
     let (data, frame) = (packet(PEER, MAC.0, BURST * 1460), packet(PEER, MAC.0, 1460));
@@ -161,14 +161,14 @@ pub(crate) fn outgoing(name: &str, mapped: bool) -> Run {
     Run::new(world, (bursts(name) * (BURST + BURST / 2)) as u64)
 }
 
-/// A request goes and its response comes, one after the other.
+/// Sends requests and receives their responses, one after the other.
 pub(crate) fn exchanges(name: &str, mapped: bool) -> Run {
     let mut world = World::new(name, mapped);
     let request = packet(PEER, MAC.0, 1);
     for _ in 0..EXCHANGES {
         assert!(world.guest.queue(&request, &Offload::default()).unwrap());
         world.guest.flush().unwrap();
-        // Messages do not wait for time to pass.
+        // Messages arrive before any time passes.
         let mut came = world.step(1_000);
         world.step(THINK_NS);
         world.arrive(1, 1);
@@ -184,7 +184,7 @@ pub(crate) fn exchanges(name: &str, mapped: bool) -> Run {
     Run::new(world, EXCHANGES)
 }
 
-/// A stream between two guests, both ends together: what the plain models' figures are of, as `nicety compare` counts.
+/// A stream between two guests, both ends together, as `nicety compare` counts. The figures of the plain models have this base.
 fn stream_holds(name: &str, [reads, writes, interrupts]: [f64; 3]) {
     let (from, to) = (outgoing(name, false).cost, incoming(name, false).cost);
     let mean = |of: fn(&Cost) -> f64| (of(&from) + of(&to)) / 2.0;
@@ -193,7 +193,7 @@ fn stream_holds(name: &str, [reads, writes, interrupts]: [f64; 3]) {
     assert!(cost[0] <= reads && cost[1] <= writes && cost[2] <= interrupts, "{name}, both ends: {cost:?}");
 }
 
-/// `most`: reads, writes and interrupts for each frame in bulk each way, and for each exchange.
+/// `most`: reads, writes and interrupts for each frame in bulk in each direction, and for each exchange.
 fn holds(name: &str, mapped: bool, most: [[f64; 3]; 2]) {
     let label = if mapped { format!("{name}, mapped") } else { name.to_owned() };
     let [bulk, exchange] = most;
@@ -218,14 +218,14 @@ fn e1000_takes_at_most_half_of_what_a_plain_model_of_it_takes() {
 
 #[test]
 fn e1000_takes_one_interrupt_for_64_kb_and_what_linux_does_for_it() {
-    // Reads: ICR, and STATUS twice. Writes: IMC, IMS, and ITR, which Linux moves almost every time; TDT; RDT after 16, 32
-    // and 44 frames. For 44 frames and their 22 acknowledgements. An exchange: `linux.rs`.
+    // For 44 frames and their 22 acknowledgements. Reads: ICR, and STATUS twice. Writes: IMC, IMS, and ITR, which Linux changes
+    // almost every time; TDT; RDT after 16, 32 and 44 frames. For an exchange: see `linux.rs`.
     holds("e1000", false, [[3.0 / 66.0, 7.0 / 66.0, 1.0 / 66.0], [3.0, 4.0, 1.0]]);
 }
 
 #[test]
 fn vmxnet3_never_reads_and_seldom_writes() {
-    // An exchange: the doorbell, and one interrupt and its unmasking for what was sent and for what came.
+    // An exchange: the doorbell; one interrupt and one unmasking for the sent and the received packet.
     holds("vmxnet3", false, [[0.0, 0.040, 0.016], [0.0, 2.0, 1.0]]);
 }
 
@@ -234,7 +234,7 @@ fn vmxnet3_with_mapped_doorbells_sends_no_message_at_all() {
     holds("vmxnet3", true, [[0.0, 0.0, 0.016], [0.0, 0.0, 1.0]]);
 }
 
-/// The doorbell is a read, an interrupt's acknowledgement a write: together 0.026 in bulk at most. An exchange: one of each.
+/// The doorbell is a read, an interrupt's acknowledgement a write: together at most 0.026 in bulk. An exchange takes one of each.
 #[test]
 fn a_vmxnet_of_either_kind_takes_few_messages_in_bulk_and_two_for_an_exchange() {
     holds("vmxnet2", false, [[0.016, 0.010, 0.010], [1.0, 1.0, 1.0]]);
@@ -246,7 +246,7 @@ fn virtio_net_kicks_once_a_burst_and_reads_nothing() {
     holds("virtio-net", false, [[0.0, 0.020, 0.020], [0.0, 1.0, 1.0]]);
 }
 
-/// With MSI-X: tails, IMS after each interrupt, and EITR where the driver moves it.
+/// With MSI-X: tails, IMS after each interrupt, and EITR when the driver changes it.
 #[test]
 fn e1000e_reads_nothing_and_writes_tails_and_one_mask_an_interrupt() {
     holds("e1000e", false, [[0.0, 0.155, 0.031], [0.0, 3.4, 1.5]]);
@@ -257,10 +257,10 @@ fn igb_reads_nothing_and_writes_tails_and_one_mask_an_interrupt() {
     holds("igb", false, [[0.0, 0.077, 0.017], [0.0, 2.1, 1.01]]);
 }
 
-/// The adapters whose figures are above.
+/// The adapters with figures above.
 const COUNTED: [&str; 7] = ["e1000", "e1000e", "igb", "vmxnet2", "vmxnet", "vmxnet3", "virtio-net"];
 
-/// A bound for whoever has no figures of its own: a register that moves two bytes at a time, and an interrupt for each frame.
+/// A bound for adapters without figures of their own: a register that moves two bytes at a time, and an interrupt for each frame.
 #[test]
 fn an_adapter_takes_no_more_than_a_message_for_each_word_and_an_interrupt_for_each_frame() {
     for entry in families().into_iter().filter(|entry| !COUNTED.contains(&entry.about.name)) {
@@ -269,7 +269,7 @@ fn an_adapter_takes_no_more_than_a_message_for_each_word_and_an_interrupt_for_ea
     }
 }
 
-/// Tails are words of a page. What is left are IMS or EIMS after each interrupt, and EITR.
+/// Tails are words of a page. The remaining writes are IMS or EIMS after each interrupt, and EITR.
 #[test]
 fn e1000e_and_igb_with_mapped_ring_pages_write_one_mask_an_interrupt() {
     holds("e1000e", true, [[0.0, 0.080, 0.031], [0.0, 1.4, 1.5]]);

@@ -1,4 +1,4 @@
-//! Between two guests: bytes that are copied, and allocations.
+//! Bytes copied, and allocations, between two guests.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -20,7 +20,7 @@ use nicety_trials::rig::Memo;
 use crate::{HEADERS, cut, packet};
 
 const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
-/// Between polls: beyond every moderation timer.
+/// Time between polls: longer than every moderation timer.
 const STEP_NS: u64 = 300_000;
 
 struct Counting;
@@ -29,8 +29,8 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: every call goes to the system's allocator with the arguments that it came with; a counter without a
-// destructor, which never allocates, is all that is added.
+// SAFETY: every call goes to the system's allocator with its own arguments; the only addition is a counter without a destructor,
+// which never allocates.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
@@ -60,11 +60,11 @@ struct Pair {
     guests: [Guest; 2],
     turn: Turn,
     memos: [Memo; 2],
-    /// Bytes that were copied by adapters and switch.
+    /// Bytes that adapters and switch copied.
     copied: u64,
-    /// Frames found no room in the second guest's ring, if anybody looked: `None`.
+    /// Whether frames waited for room in the second guest's ring; `None`: not recorded.
     waited: Option<bool>,
-    /// What the second guest took, if anybody asked: `None`.
+    /// Packets that the second guest received; `None`: not recorded.
     took: Option<Vec<(Vec<u8>, Received)>>,
 }
 
@@ -96,7 +96,7 @@ impl Pair {
         pair
     }
 
-    /// A frame of this payload, and, if the first guest's device cuts it, a packet of 64 KB.
+    /// A frame with this payload, and, if the first guest's device segments, a packet of 64 KB.
     fn packets(&self, payload: usize) -> Vec<(Vec<u8>, Offload)> {
         let long = packet(MACS[1], MACS[0], 44 * 1460);
         let cuts = self.guests[0].features().segment_bytes as usize >= long.len();
@@ -104,7 +104,7 @@ impl Pair {
         [(packet(MACS[1], MACS[0], payload), Offload::default())].into_iter().chain(long).collect()
     }
 
-    /// Turns of both ports, then interrupts. Packets that each guest took.
+    /// Runs turns of both ports, then interrupts. Returns the packets that each guest received.
     fn step(&mut self) -> [usize; 2] {
         let now = self.guests[0].bus.now.after_ns(STEP_NS);
         count::take_bytes();
@@ -139,7 +139,7 @@ impl Pair {
         [first.attend(&mut |_, _| ()).unwrap(), second.attend(&mut keep).unwrap()]
     }
 
-    /// Sends packets from the first guest to the second, and one small one back. Packets that arrived.
+    /// Sends packets from the first guest to the second, and one small one back. Returns the number of packets that arrived.
     fn send(&mut self, data: &[u8], offload: &Offload, times: usize, back: &[u8]) -> usize {
         let mut arrived = 0;
         for _ in 0..times {
@@ -156,8 +156,8 @@ impl Pair {
     }
 }
 
-/// Bytes that may be copied of so many packets of this length, as many of which arrived, if each byte is copied once: heads are read beforehand
-/// and written for each frame, and so is what comes back.
+/// The bytes copied if each payload byte is copied once, for `times` packets of `len` bytes, of which `arrived` arrived. Headers
+/// are read beforehand and written for each frame; the replies count as well.
 fn one_copy(times: usize, len: usize, arrived: usize, back: &[u8]) -> u64 {
     (times * len + arrived * 160 + times * (512 + 2 * back.len())) as u64
 }
@@ -175,7 +175,7 @@ fn payload_is_copied_once_between_any_two_adapters() {
             let copied = pair.copied as f64 / (TIMES * data.len()) as f64;
             println!("{from:10} to {to:10} {:6} bytes: {copied:.3} copies of each byte", data.len());
             assert!(arrived >= TIMES, "{from} to {to}: {arrived}");
-            // What a ring is too short for waits in its port's buffer, and is copied once more.
+            // Frames that do not fit into the ring wait in its port's buffer, which costs one more copy.
             let copies = if pair.waited == Some(true) { 2 } else { 1 };
             assert!(copies == 1 || offload.segment.is_some(), "{from} to {to}: a single frame waited");
             let most = one_copy(TIMES, data.len(), arrived, &back) + ((copies - 1) * TIMES * data.len()) as u64;
@@ -184,8 +184,9 @@ fn payload_is_copied_once_between_any_two_adapters() {
     }
 }
 
-/// What the e1000's driver leaves to its chip, cutting and summing, nobody does: virtio-net's driver takes it as its own. What virtio-net's
-/// driver leaves undone is done as the bytes go to the e1000, which can take no packet of several frames.
+/// The e1000's driver leaves segmentation and checksums to its chip. Nothing performs them, since virtio-net's driver accepts the
+/// packet as it is. In the other direction they are performed during the copy to the e1000, which cannot take a packet of several
+/// frames.
 #[test]
 fn a_packet_of_64_kb_goes_from_an_e1000_to_virtio_net_whole_and_back_cut_and_summed_in_the_one_copy() {
     const TIMES: usize = 20;
@@ -193,7 +194,7 @@ fn a_packet_of_64_kb_goes_from_an_e1000_to_virtio_net_whole_and_back_cut_and_sum
     let mut data = packet(MACS[1], MACS[0], FRAMES * 1460);
     let len = data.len();
     let layout = Frame::parse(&data);
-    // In the checksum's place stands the pseudo-header's sum, which is where whoever sums the rest begins.
+    // The checksum field holds the pseudo-header's sum, which the checksum starts from.
     checksum::prepare(&mut data, &layout, len as u32).unwrap();
     assert_eq!(checksum::check(&data, &layout), Verdict::Bad);
     let back = packet(MACS[0], MACS[1], 0);

@@ -1,4 +1,4 @@
-//! A packet that was delivered in part, and then dropped because it could not wait, takes nothing of the next ones with it.
+//! A packet that was delivered in part, and then dropped because it could not wait, does not damage the next packets.
 
 use nicety_adapter::Offload;
 use nicety_adapters::find;
@@ -9,11 +9,11 @@ use crate::packets::{cut, is_right, partial, whole};
 use crate::resumed::{nets, room};
 use crate::{PEER, World};
 
-/// Bytes of the receive buffer: the packet cannot wait in it.
+/// Bytes of the receive buffer: too small for the packet to wait in.
 const BUFFER: u32 = 16 << 10;
-/// Bytes of payload of each, and of the frames that fill the ring before.
+/// Payload bytes of the packets, and of the frames that fill the ring first.
 const SHORT: usize = 100;
-/// Of the packets afterwards.
+/// Segment size of the later packets.
 const MSS: usize = 1448;
 
 fn world(name: &str, net: Net) -> World {

@@ -1,4 +1,4 @@
-//! What the switch changes about a frame's VLAN tags on the way arrives so, whatever the adapter and whether it takes the packet whole.
+//! The switch's changes to a frame's VLAN tags arrive at every adapter, whether or not it takes the packet whole.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::{PEER, World, all};
 
 const MSS: usize = 1000;
 
-/// A TCP packet behind these tags, as a sender's adapter drafts it.
+/// A TCP packet with these tags, in a batch as a sender's adapter builds it.
 fn batch(stack: &[Tag], payload: usize) -> (Batch, Vec<u8>) {
     let packet = partial(MAC.0, PEER, payload, 3);
     let mut tagged = packet.clone();
@@ -73,7 +73,7 @@ fn every_edit_arrives_at_every_adapter() {
 
 #[test]
 fn a_frame_that_loses_its_tag_is_padded_to_ethernet_s_shortest() {
-    // IEEE 802.3, 3.2.8: 64 bytes with the check sequence. A tagged one of that size is four bytes shorter without its tag.
+    // IEEE 802.3, 3.2.8: 64 bytes with the check sequence. A tagged frame of that size is four bytes shorter without its tag.
     let tag = Tag::customer(Tci(0x6005));
     for name in all() {
         let mut world = World::new(name, true);

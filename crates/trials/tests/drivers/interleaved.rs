@@ -1,4 +1,4 @@
-//! No interrupt is lost: frames arrive at every moment of a driver's work that can be told apart.
+//! No interrupt is lost: frames arrive at every distinguishable moment of a driver's work.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -35,7 +35,7 @@ impl World {
         world
     }
 
-    /// Time passes and interrupts are taken; nobody else does anything.
+    /// Time passes and the driver takes interrupts; nothing else happens.
     fn finish(&mut self) {
         for _ in 0..4 {
             let mut rig = self.rig.borrow_mut();
@@ -59,7 +59,7 @@ impl World {
             0 => drop(self.guest.interrupt().unwrap()),
             1 => self.poll(),
             _ => {
-                // What a driver is told at rest, it polls for.
+                // The driver polls again for packets that `rest` reports.
                 while !self.guest.rest().unwrap() {
                     self.poll();
                 }

@@ -1,5 +1,5 @@
-//! A receiver gets the frame that the switch judged, but for the checksum field of its transport header. Headers are found by
-//! etherparse, so that the adapters' own parser cannot agree with itself.
+//! A receiver gets the frame on which the switch decided, except for the checksum field of its transport header. The tests find
+//! headers with etherparse, so that the adapters' own parser cannot agree with itself.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -16,10 +16,10 @@ use crate::{PEER, World, all_that, cuts};
 /// VXLAN's port (RFC 7348, section 5).
 const VXLAN: u16 = 4789;
 
-/// A frame as the switch judged it, and what the wire's far end got for it.
+/// A frame as the switch saw it, and the frame that arrived at the wire's far end.
 type Passed = (Vec<u8>, (Vec<u8>, Offload));
 
-/// The frames that the switch sent on to the wire, as it saw them.
+/// Records the frames that the switch forwarded to the wire, as it saw them.
 #[derive(Debug, Default)]
 struct Judge(Mutex<Vec<Vec<u8>>>);
 
@@ -51,12 +51,12 @@ fn judge(world: &World) -> Arc<Judge> {
     judge
 }
 
-/// Where a piece of a frame lies in it.
+/// Offset of a slice within its frame.
 fn place(frame: &[u8], piece: &[u8]) -> usize {
     piece.as_ptr() as usize - frame.as_ptr() as usize
 }
 
-/// The transport header of a frame: where it lies, and its checksum field.
+/// The transport header of a frame: its offset, and its checksum field.
 fn transport(frame: &[u8]) -> Vec<(usize, Range<usize>)> {
     let Ok(sliced) = LaxSlicedPacket::from_ethernet(frame) else { return Vec::new() };
     match sliced.transport {
@@ -109,7 +109,7 @@ fn udp(port: u16, payload: &[u8]) -> Vec<u8> {
     [&[0x12, 0x34, high, low, long, short, 0, 0], payload].concat()
 }
 
-/// A frame of each kind that a stack may leave to its adapter, and of kinds that only an attacker would.
+/// A frame of each kind that a stack may leave to its adapter, and of kinds that only an attacker sends.
 fn frames() -> Vec<(&'static str, Vec<u8>)> {
     let (v4, v6, tag) = (0x0800, 0x86dd, 0x8100);
     let hop_by_hop = [&[6, 0, 1, 4, 0, 0, 0, 0][..], &tcp()].concat();
@@ -136,13 +136,13 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Places that a request may name: all header borders, and what lies between and behind.
+/// Offsets that a request may name: all header borders, and offsets between and after them.
 fn requests() -> impl Iterator<Item = (u16, u16)> {
     let starts = (0..112).step_by(2).chain([1, 13, 23, 33, 55]);
     starts.flat_map(|start| [0, 1, 2, 4, 6, 8, 9, 10, 16].map(|offset| (start, start + offset)))
 }
 
-/// What a switch reads of a frame ends here: behind the transport header, or as far as there are headers.
+/// End of the headers that a switch reads: after the transport header, or after the last known header.
 fn headers(frame: &[u8]) -> usize {
     let sliced = LaxSlicedPacket::from_ethernet(frame).unwrap();
     match (&sliced.transport, &sliced.net) {
@@ -153,13 +153,13 @@ fn headers(frame: &[u8]) -> usize {
     }
 }
 
-/// Whether a request may be carried out: it names the transport header's checksum, or something that no switch reads.
+/// Whether a request may be carried out: it names the transport header's checksum, or bytes that no switch reads.
 fn sound(frame: &[u8], (start, field): (u16, u16)) -> bool {
     let named = (usize::from(start), usize::from(field)..usize::from(field) + 2);
     transport(frame).contains(&named) || usize::from(start) >= headers(frame)
 }
 
-/// Lets the packets that were queued pass.
+/// Lets the queued packets pass.
 fn pass(world: &mut World, judge: &Judge) -> Vec<Passed> {
     world.guest.flush().unwrap();
     world.run();
@@ -194,7 +194,7 @@ fn a_checksum_reaches_nothing_but_the_field_of_the_transport_header_that_was_jud
                 let asked = requests().filter(|(_, field)| usize::from(*field) + 2 <= frame.len());
                 for (number, (start, field)) in asked.enumerate() {
                     let offload = Offload { checksum: Checksum::Partial { start, field }, segment: None };
-                    // A driver refuses what its device cannot be asked for.
+                    // A driver refuses a request that its device cannot express.
                     if world.guest.queue(&frame, &offload).is_ok_and(|queued| queued) {
                         expected += usize::from(sound(&frame, (start, field)));
                     }
@@ -203,7 +203,7 @@ fn a_checksum_reaches_nothing_but_the_field_of_the_transport_header_that_was_jud
                     }
                 }
                 passed += pass(&mut world, &judge).iter().map(|pair| check_checksum(&case, pair)).count();
-                // A switch need not read three tags; the descriptors of the others name a protocol, no place.
+                // A switch need not read three tags. The other descriptors name a protocol, not an offset.
                 if kind != "TCP behind three tags" && ["e1000", "e1000e", "vmxnet3", "virtio-net"].contains(&name) {
                     assert_eq!(passed, expected, "{case}");
                 }
@@ -212,7 +212,7 @@ fn a_checksum_reaches_nothing_but_the_field_of_the_transport_header_that_was_jud
     }
 }
 
-/// A frame's headers without what segmentation changes, and its payload.
+/// A frame's headers, without the fields that segmentation changes, and its payload.
 fn segment_parts(frame: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let sliced = LaxSlicedPacket::from_ethernet(frame).unwrap();
     let (mut head, payload) = (frame[..headers(frame)].to_vec(), frame[headers(frame)..].to_vec());
@@ -241,7 +241,7 @@ fn segment_parts(frame: &[u8]) -> (Vec<u8>, Vec<u8>) {
     (head, payload)
 }
 
-/// Large packets: kind of segmentation, the packet, where its transport header lies and how many bytes of headers it has.
+/// Large packets: kind of segmentation, the packet, the offset of its transport header and the length of its headers.
 fn large() -> Vec<(SegmentKind, Vec<u8>, u16, u16)> {
     let tcp = [&tcp()[..20], bytes(6000, 9)].concat();
     let udp = udp(53, bytes(6000, 8));

@@ -1,18 +1,18 @@
-//! Frames of every length at which something changes, and of lengths that no wire has: each arrives as it was or is
-//! counted with a reason, once, and the next one passes.
+//! Frames of every length at which the treatment changes, and of impossible lengths. Each arrives unchanged or is counted once with
+//! a reason, and the next one passes.
 
 use nicety_adapter::{Offload, Reason};
 use nicety_trials::rig::MAC;
 
 use crate::{PEER, World, all};
 
-/// Nothing, half a header, a header, around Ethernet's least and most with and without a tag, jumbo, 16 KB, and the most
-/// that the length field of IP can say, and one more.
+/// Nothing, half a header, a header, around Ethernet's minimum and maximum with and without a tag, jumbo, 16 KB, the maximum of
+/// IP's length field, and one byte more.
 const LENGTHS: [usize; 13] = [0, 13, 14, 59, 60, 1514, 1515, 1518, 1522, 9018, 16 << 10, 65_535, 64 << 10];
-/// What every adapter carries with an MTU of 1500.
+/// Lengths that every adapter carries with an MTU of 1500.
 const ALWAYS: std::ops::RangeInclusive<usize> = 14..=1514;
 
-/// A frame of an experimental protocol (IEEE 802, "local experimental"), cut where it ends.
+/// A frame of an experimental protocol (IEEE 802, "local experimental"), cut to this length.
 fn frame(to: [u8; 6], from: [u8; 6], len: usize, mark: u8) -> Vec<u8> {
     let mut bytes = [&to[..], &from, &[0x88, 0xb5]].concat();
     bytes.extend((14..).map(|at: usize| (at as u8).wrapping_mul(7) ^ mark).take(len.max(14) - 14));
@@ -20,7 +20,7 @@ fn frame(to: [u8; 6], from: [u8; 6], len: usize, mark: u8) -> Vec<u8> {
     bytes
 }
 
-/// Whether this is that frame, perhaps padded to Ethernet's least length.
+/// Whether this is that frame, perhaps padded to Ethernet's minimum.
 fn same(came: &[u8], sent: &[u8]) -> bool {
     came.len() <= sent.len().max(60) && came.starts_with(sent) && came[sent.len()..].iter().all(|byte| *byte == 0)
 }
@@ -29,13 +29,13 @@ fn sum(drops: &[u64; Reason::ALL.len()]) -> u64 {
     drops.iter().sum()
 }
 
-/// Frames that went nowhere, both ways, at both ports.
+/// Dropped frames in both directions, at both ports.
 fn dropped(world: &World) -> u64 {
     let counters = [world.rig.port.state().counters, world.rig.uplink.state().counters];
     counters.iter().map(|counters| sum(&counters.transmit_drops) + sum(&counters.receive_drops)).sum()
 }
 
-/// Sends one; `None` if the driver, as Linux's would, finds it impossible. Of no bytes at all no driver makes a descriptor.
+/// Sends a frame; `None` if the driver refuses it, as Linux's would. No driver makes a descriptor for zero bytes.
 fn sent(world: &mut World, packet: &[u8]) -> Option<Vec<Vec<u8>>> {
     if packet.is_empty() {
         return None;
@@ -53,7 +53,7 @@ fn arrived(world: &mut World, packet: &[u8]) -> Vec<Vec<u8>> {
     world.took().into_iter().map(|(bytes, _)| bytes).collect()
 }
 
-/// It came once as it was, or was dropped once.
+/// The frame arrived once and unchanged, or was dropped once.
 fn judge(what: &str, len: usize, packet: &[u8], came: &[Vec<u8>], drops: u64) {
     let must = ALWAYS.contains(&len);
     match came {

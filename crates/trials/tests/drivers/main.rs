@@ -1,4 +1,4 @@
-//! Each adapter under the driver that was written for it from other sources than its own.
+//! Each adapter under its driver. Adapter and driver were written from different sources.
 
 mod dropped;
 mod edits;
@@ -26,7 +26,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static str> {
     families().into_iter().map(|entry| entry.about.name)
 }
 
-/// Those whose driver and adapter can do something, and of which there are some.
+/// Adapters whose driver and adapter have a capability. At least one exists.
 #[track_caller]
 pub(crate) fn all_that(can: impl Fn(Features) -> bool) -> Vec<&'static str> {
     let able: Vec<_> = all().filter(|name| can(World::new(name, true).guest.features())).collect();
@@ -34,7 +34,7 @@ pub(crate) fn all_that(can: impl Fn(Features) -> bool) -> Vec<&'static str> {
     able
 }
 
-/// Whether a packet of this payload can be left to the device to cut.
+/// Whether the device can segment a packet with this payload.
 pub(crate) fn cuts(features: Features, payload: usize) -> bool {
     features.segment_bytes as usize >= packets::HEADERS + payload
 }
@@ -43,7 +43,7 @@ pub(crate) fn cuts(features: Features, payload: usize) -> bool {
 fn every_driver_has_an_adapter_here() {
     assert_eq!(all().count(), nicety_drivers::DRIVERS.len());
 }
-/// Long enough for every moderation timer.
+/// Longer than every moderation timer.
 const A_WHILE_NS: u64 = 2_000_000;
 pub(crate) const PEER: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
@@ -52,18 +52,18 @@ pub(crate) struct World {
     pub(crate) rig: Rig,
     pub(crate) guest: Guest,
     pub(crate) received: Vec<(Vec<u8>, Received)>,
-    /// Frames on the wire that the driver has received, joined ones one by one.
+    /// Frames that the driver has received. A joined packet counts as its frames.
     pub(crate) frames: u64,
     /// Packets that the driver has received.
     pub(crate) packets: u64,
-    /// Packets that came to the adapter by other ways than from the wire.
+    /// Packets that reached the adapter from elsewhere than the wire.
     pub(crate) beside: u64,
-    /// A test has the driver send what no stack sends: the device may complain.
+    /// A test sends packets that no stack sends: the device may report protocol errors.
     pub(crate) rude: bool,
 }
 
 impl World {
-    /// An opened driver. `whole`: the wire takes packets uncut.
+    /// A world with an opened driver. `whole`: the wire takes packets uncut.
     pub(crate) fn new(name: &str, whole: bool) -> World {
         World::with(name, whole, Net::named(name))
     }
@@ -86,7 +86,7 @@ impl World {
         assert_eq!(self.guest.mac(), MAC);
     }
 
-    /// Lets everybody do what there is to do, and time pass.
+    /// Runs until all are idle and timers have expired.
     pub(crate) fn run(&mut self) {
         loop {
             self.step(A_WHILE_NS);
@@ -114,7 +114,7 @@ impl World {
         self.rig.settle();
     }
 
-    /// Sends a packet, waiting for room if there is none.
+    /// Sends a packet, and waits for room if there is none.
     pub(crate) fn send(&mut self, packet: &[u8], offload: &Offload) {
         for _ in 0..1000 {
             if self.guest.queue(packet, offload).unwrap() {
@@ -130,18 +130,18 @@ impl World {
         self.rig.far.ends().outgoing.push_back((packet, offload));
     }
 
-    /// So many whole frames of this payload.
+    /// Sends this many complete frames with this payload from the wire.
     pub(crate) fn arrive_whole(&mut self, frames: usize, payload: usize) {
         (0..frames).for_each(|_| self.arrive(packets::whole(MAC.0, PEER, payload, 1), Offload::default()));
         self.rig.settle();
     }
 
-    /// Frames that wait for the driver.
+    /// Frames that wait for room in the driver's ring.
     pub(crate) fn waiting(&self) -> usize {
         self.rig.port.state().backlog_frames
     }
 
-    /// How many frames the driver's ring takes: it is filled until one waits, and the driver takes them all.
+    /// The number of frames that the driver's ring takes: fills it until one waits, and then lets the driver receive all.
     #[track_caller]
     pub(crate) fn measure_ring(&mut self, payload: usize) -> usize {
         let mut ring = 0;
@@ -154,19 +154,19 @@ impl World {
         ring - 1
     }
 
-    /// What came out of the wire's far end since the last time.
+    /// Frames that arrived at the wire's far end since the last call.
     pub(crate) fn out(&mut self) -> Vec<(Vec<u8>, Offload)> {
         self.rig.far.ends().incoming.drain(..).collect()
     }
 
-    /// What the guest took since the last time.
+    /// Packets that the guest received since the last call.
     pub(crate) fn took(&mut self) -> Vec<(Vec<u8>, Received)> {
         std::mem::take(&mut self.received)
     }
 }
 
 impl Drop for World {
-    /// Whatever a test did: frames in are frames out and drops, each way, and no drop was for a reason of protocol.
+    /// After every test: frames in equal frames out and drops in each direction, and no drop has a protocol reason.
     fn drop(&mut self) {
         if std::thread::panicking() {
             return;
@@ -175,20 +175,20 @@ impl Drop for World {
         let adapter = self.rig.port.state().counters;
         let wire = self.rig.uplink.state().counters;
         let sum = |drops: &[u64; Reason::ALL.len()]| drops.iter().sum::<u64>();
-        // The ledger knows of the wire alone.
+        // The ledger includes only the wire.
         assert!(self.beside > 0 || ledger::imbalance(&self.rig).is_none(), "{:?}", ledger::imbalance(&self.rig));
         let to_wire = wire.taken().packets + sum(&wire.receive_drops);
-        // What the adapter itself drops was not sent.
+        // Frames that the adapter itself drops were not sent.
         assert!(adapter.transmitted().packets <= to_wire + sum(&adapter.transmit_drops));
         let to_guest = adapter.taken().packets + sum(&adapter.receive_drops);
         assert_eq!(wire.transmitted().packets + self.beside, to_guest + sum(&wire.transmit_drops));
-        // It may have more: frames of a packet whose rest was dropped, and those of an adapter before it moved.
+        // The adapter may count more: frames of a packet whose rest was dropped, and frames of an adapter before a move.
         let frames = adapter.taken().frames;
-        // No entry of a vmxnet (15ad:0720) says how many frames a packet would have been.
+        // An entry of a vmxnet (15ad:0720) does not report how many frames a packet would have been.
         let mut device = [0; 4];
         self.rig.port.config_read(0, &mut device, self.rig.now);
-        let told = device == [0xad, 0x15, 0x20, 0x07] || frames <= self.frames;
-        assert!(told, "{frames} frames are said to be received, the driver has {}", self.frames);
+        let plausible = device == [0xad, 0x15, 0x20, 0x07] || frames <= self.frames;
+        assert!(plausible, "{frames} frames are said to be received, the driver has {}", self.frames);
         assert!(adapter.taken().packets <= self.packets, "packets are said to be received that the driver has not");
         let complaints = if self.rude { 0 } else { adapter.guest_errors };
         assert_eq!((complaints, adapter.bad_accesses), (0, 0), "the driver keeps to the protocol");

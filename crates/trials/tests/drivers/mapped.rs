@@ -1,5 +1,5 @@
-//! Behind an IOMMU: consecutive device addresses are many mappings, whose memory lies anywhere. Linux maps a ring of a driver (or a
-//! table, or what both share) so, page by page.
+//! Behind an IOMMU, consecutive device addresses belong to many mappings, whose memory is anywhere. Linux maps a driver's ring (or
+//! a table, or a shared structure) so, page by page.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::packets::{HEADERS, cut, partial, whole};
 use crate::traffic::exchange;
 use crate::{PEER, World, cuts};
 
-/// A mapping: device address, bytes, and where it lies in the guest's file.
+/// A mapping: device address, bytes, and offset in the guest's file.
 type Piece = (u64, u64, u64);
 
 /// A guest's memory in pieces.
@@ -33,7 +33,7 @@ fn shuffle<T>(all: &mut [T], random: &mut Random) {
 }
 
 impl Pieces {
-    /// Pieces of these lengths, in device order; in the file they lie in any order.
+    /// Pieces of these lengths, in device order. Their order in the file is random.
     fn new(lengths: &[u64], random: &mut Random) -> Self {
         let next = |at: &mut u64, len: u64| Some(std::mem::replace(at, *at + len));
         let addresses = lengths.iter().scan(0, |at, len| next(at, *len));
@@ -44,17 +44,17 @@ impl Pieces {
             *offset = at;
             at += *len;
         }
-        // Nor are they mapped in the order in which they lie.
+        // The order of mapping is random too.
         shuffle(&mut all, random);
         Self { file: shared_file("guest", MEMORY as u64).unwrap(), files: Files::new(4), all }
     }
 
-    /// Every `len` bytes.
+    /// Pieces of `len` bytes each.
     fn every(len: u64, random: &mut Random) -> Self {
         Self::new(&vec![len; MEMORY / len as usize], random)
     }
 
-    /// At odd places, from 300 bytes to 8 KiB apart.
+    /// Pieces at odd addresses, 300 bytes to 8 KiB apart.
     fn odd(random: &mut Random) -> Self {
         let (mut lengths, mut left) = (Vec::new(), MEMORY as u64);
         while left > 0 {
@@ -74,7 +74,7 @@ impl Pieces {
     }
 }
 
-/// Kinds of pieces: pages, less than a descriptor ring of any driver, and odd ones.
+/// Kinds of pieces: pages, pieces smaller than any driver's descriptor ring, and odd ones.
 fn kinds(random: &mut Random) -> [(&'static str, Pieces); 3] {
     [("pages", Pieces::every(4096, random)), ("512 bytes", Pieces::every(512, random)), ("odd", Pieces::odd(random))]
 }
@@ -91,7 +91,7 @@ fn frames_and_long_packets_pass_both_ways_whatever_mappings_consecutive_addresse
         for entry in REGISTRY {
             println!("{}: {what}", entry.about.name);
             let mut world = world(entry, Arc::clone(&memory));
-            // The rings wrap.
+            // The rings wrap around.
             exchange(&mut world, 270);
             if cuts(world.guest.features(), 30_000) {
                 let long = partial(PEER, MAC.0, 30_000, 1);
@@ -116,9 +116,9 @@ fn a_page_that_is_unmapped_and_mapped_again_is_missed_meanwhile_and_used_afterwa
         let (mut first, taken) = Arena::noting(|| world(entry, Arc::clone(&memory)));
         exchange(&mut first, 20);
         drop(first);
-        // A LANCE whose buffer's bytes do not come turns its transmitter off (Am79C973, CSR0: TXON, UFLO), until its driver starts it anew.
+        // A LANCE that cannot read a buffer turns its transmitter off (Am79C973, CSR0: TXON, UFLO), until its driver restarts it.
         let is_missed = |(_, len): &&(u64, u64)| *len < 0x8000 || driver(entry.about.name).name != "pcnet";
-        // In the middle of each thing that the driver has laid out.
+        // In the middle of each of the driver's allocations.
         for (at, len) in taken.iter().filter(is_missed) {
             let hole = (at + len / 2) & !511;
             println!("{}: {hole:#x}", entry.about.name);
@@ -136,7 +136,7 @@ fn a_page_that_is_unmapped_and_mapped_again_is_missed_meanwhile_and_used_afterwa
             let now = world.rig.now;
             world.rig.port.set_memory(Arc::clone(&memory), now);
             world.run();
-            // What came through meanwhile, or waited, is not looked at.
+            // Frames that passed or waited meanwhile are not checked.
             world.out();
             world.took();
             exchange(&mut world, 40);

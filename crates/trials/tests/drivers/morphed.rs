@@ -10,7 +10,7 @@ use nicety_trials::rig::{MAC, Rig};
 use crate::packets::{PARTIAL, is_right, partial, whole};
 use crate::{PEER, World};
 
-/// Frames pass both ways.
+/// Checks that frames pass in both directions.
 fn passes(world: &mut World, who: &str) {
     for number in 0..300 {
         let payload = number * 37 % 1461;
@@ -24,7 +24,7 @@ fn passes(world: &mut World, who: &str) {
     }
 }
 
-/// Another driver takes the device over.
+/// Another driver takes over the device.
 fn driven_by(world: &mut World, net: Net) {
     world.guest.close().unwrap();
     world.guest = Guest::new(PortBus::of(&world.rig), net);

@@ -1,4 +1,4 @@
-//! Packets made and checked with a checksum of their own (RFC 1071, RFC 791, RFC 9293).
+//! Makes and checks packets with a checksum implementation of its own (RFC 1071, RFC 791, RFC 9293).
 
 use std::sync::OnceLock;
 
@@ -24,14 +24,15 @@ fn pseudo(packet: &[u8]) -> u32 {
     u32::from(sum(&packet[26..34], 6 + (packet.len() - 34) as u32))
 }
 
-/// The payload of a seed, of this length: the same bytes go on if it is longer. Made once, for a test makes and compares many.
+/// The payload for a seed, of this length. A longer one continues the same bytes. Generated once, since a test makes and compares
+/// many.
 pub(crate) fn bytes(len: usize, seed: u8) -> &'static [u8] {
     static ALL: [OnceLock<Vec<u8>>; 256] = [const { OnceLock::new() }; 256];
     let byte = |index: usize| (index as u8).wrapping_mul(31).wrapping_add((index >> 8) as u8).wrapping_add(seed);
     &ALL[usize::from(seed)].get_or_init(|| (0..1 << 16).map(byte).collect())[..len]
 }
 
-/// A TCP packet over IPv4 as a stack leaves it to its adapter: the checksum field has the pseudo-header's sum.
+/// A TCP packet over IPv4 as a stack gives it to its adapter: the checksum field holds the pseudo-header's sum.
 pub(crate) fn partial(to: [u8; 6], from: [u8; 6], payload: usize, seed: u8) -> Vec<u8> {
     let mut packet = vec![0; HEADERS + payload];
     packet[..6].copy_from_slice(&to);
@@ -49,7 +50,7 @@ pub(crate) fn partial(to: [u8; 6], from: [u8; 6], payload: usize, seed: u8) -> V
     packet
 }
 
-/// The same as it is on a wire.
+/// The same packet as it is on a wire.
 pub(crate) fn whole(to: [u8; 6], from: [u8; 6], payload: usize, seed: u8) -> Vec<u8> {
     let mut packet = partial(to, from, payload, seed);
     packet[50..52].fill(0);
@@ -58,7 +59,7 @@ pub(crate) fn whole(to: [u8; 6], from: [u8; 6], payload: usize, seed: u8) -> Vec
     packet
 }
 
-/// Whether length, IP checksum and TCP checksum are those of a frame on a wire.
+/// Whether length, IP checksum and TCP checksum are right for a frame on a wire.
 pub(crate) fn is_right(packet: &[u8]) -> bool {
     let len = usize::from(u16::from_be_bytes([packet[16], packet[17]])) + 14;
     len <= packet.len()
@@ -67,7 +68,7 @@ pub(crate) fn is_right(packet: &[u8]) -> bool {
         && sum(&packet[34..len], pseudo(&packet[..len])) == 0xffff
 }
 
-/// The request to cut it.
+/// A request to segment it.
 pub(crate) fn cut(mss: u16) -> Offload {
     let segment = Segment { kind: SegmentKind::Tcp, mss, headers: HEADERS as u16 };
     Offload { checksum: PARTIAL, segment: Some(segment) }

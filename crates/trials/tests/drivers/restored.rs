@@ -1,8 +1,8 @@
-//! A guest whose adapter is saved in the middle of everything and restored elsewhere: its driver goes on and misses nothing.
+//! A guest whose adapter is saved in the middle of its work and restored elsewhere: its driver continues and loses nothing.
 //!
-//! Elsewhere is another adapter, port and switch, at another time of the clock. What goes along is what would on a real
-//! host: the guest with its memory and its driver's state, the messages that were sent and not taken yet, and the bytes
-//! of the saved state. Neither the line, nor timers, nor what somebody meant to do next.
+//! Elsewhere means another adapter, port and switch, at another time of the clock. The restore carries what a real host would
+//! carry: the guest with its memory and its driver's state, the messages that were sent and not yet taken, and the bytes of the
+//! saved state. It carries neither the line, nor timers, nor pending work of the host.
 
 use nicety_adapter::{InterruptKind, Offload, Reason, Time};
 use nicety_adapters::{Entry, find};
@@ -17,11 +17,11 @@ use nicety_trials::rig::{MAC, Rig, adapter};
 use crate::packets::{HEADERS, PARTIAL, bytes, cut, partial, whole};
 use crate::{PEER, World, cuts};
 
-/// Lives of a guest per adapter, and what happens in each.
+/// Runs of a guest per adapter, and events in each.
 const LIVES: u64 = 12;
 const EVENTS: u64 = 120;
 
-/// In what middle it was: how often something of this kind was under way when the state was saved.
+/// Counts how often work of each kind was in progress when the state was saved.
 #[derive(Debug, Default)]
 struct Middles {
     timers: u32,
@@ -31,7 +31,7 @@ struct Middles {
     lines: u32,
 }
 
-/// What was sent one way: payload bytes and seed, in order.
+/// Packets sent in one direction: payload bytes and seed, in order.
 #[derive(Default)]
 struct Sent(Vec<(usize, u8)>);
 
@@ -42,7 +42,7 @@ impl Sent {
         next
     }
 
-    /// How many of these packets arrived, which must be in order and whole.
+    /// The number of these packets that arrived. They must be in order and complete.
     fn arrived<'a>(&self, packets: impl Iterator<Item = &'a [u8]>) -> usize {
         let mut left = self.0.iter();
         let mut count = 0;
@@ -63,12 +63,12 @@ struct Life {
     mapped: bool,
     out: Sent,
     into: Sent,
-    /// Frames that waited for the guest when it moved, or found no room to: the switch that held them stays behind.
+    /// Frames that waited for the guest when it moved, or found no room to wait: they stay in the old switch.
     left_behind: usize,
     came_out: Vec<Vec<u8>>,
 }
 
-/// Frames that were too many for the port's buffer.
+/// Frames that did not fit into the port's buffer.
 fn full(rig: &Rig) -> usize {
     rig.port.state().counters.receive_drops[Reason::BufferFull as usize] as usize
 }
@@ -83,7 +83,7 @@ impl Life {
         Self { entry, world, mapped, out, into, left_behind: 0, came_out }
     }
 
-    /// Saves, restores elsewhere, and lets the guest go on there.
+    /// Saves, restores elsewhere, and lets the guest continue there.
     fn move_on(&mut self, random: &mut Random, middles: &mut Middles) {
         self.world.guest.bus.scan();
         let old = &self.world.rig;
@@ -134,7 +134,7 @@ impl Life {
     }
 
     fn arrive(&mut self, random: &mut Random) {
-        // Seldom more than any ring holds: most of the time it takes is theirs.
+        // Seldom more frames than any ring holds: those cost most of the time.
         let most = random.pick(&[3, 30, 30, 30, 1200]);
         for _ in 0..=random.below(most) {
             let (payload, seed) = self.into.next(random.below(1400) as usize);
@@ -173,8 +173,8 @@ impl Life {
         self.came_out.extend(self.world.out().into_iter().map(|(packet, _)| packet));
     }
 
-    /// Nobody sends any more: whatever is under way arrives, by nothing but the passing of time.
-    fn come_to_rest(&mut self, what: &str) {
+    /// Nobody sends any more: frames in flight arrive as time passes.
+    fn finish_traffic(&mut self, what: &str) {
         self.world.run();
         self.came_out.extend(self.world.out().into_iter().map(|(packet, _)| packet));
         let out = self.out.arrived(self.came_out.iter().map(Vec::as_slice));
@@ -185,7 +185,7 @@ impl Life {
     }
 }
 
-/// Whether the adapter wants to be woken after many frames have come, the first time and ever after.
+/// Whether the adapter requests a wake-up after many frames have arrived: after the first round, and after each later one.
 fn wakes(entry: &Entry) -> [bool; 8] {
     let mut world = World::new(entry.about.name, true);
     std::array::from_fn(|_| {
@@ -201,7 +201,7 @@ fn has_timers(entry: &Entry) -> bool {
     wakes(entry).contains(&true)
 }
 
-/// Whether it holds an interrupt back because there was one just now.
+/// Whether it delays an interrupt because one has just occurred.
 fn throttles(entry: &Entry) -> bool {
     let wakes = wakes(entry);
     wakes[4..] == [true; 4]
@@ -218,14 +218,14 @@ fn lives(entry: &'static Entry, mapped: bool) -> Middles {
                 life.move_on(&mut random, &mut middles);
             }
         }
-        // What was queued must be told of once; everything else the restored adapter finds by itself.
+        // The driver notifies the device once of queued packets; the restored adapter finds everything else by itself.
         life.world.guest.flush().unwrap();
         life.move_on(&mut random, &mut middles);
-        life.come_to_rest(&format!("life {seed}"));
+        life.finish_traffic(&format!("life {seed}"));
         life.send(&mut random);
         life.world.guest.flush().unwrap();
         life.arrive(&mut random);
-        life.come_to_rest(&format!("afterlife {seed}"));
+        life.finish_traffic(&format!("afterlife {seed}"));
     }
     middles
 }
@@ -258,7 +258,7 @@ fn an_interrupt_that_waited_for_its_time_when_the_adapter_was_saved_comes_all_th
         let (mut middles, mut random) = (Middles::default(), Random::new(1));
         let mut life = Life::new(entry, false);
         for round in 0..20 {
-            // Much, which is told, and at last in one hold of the port's lock; and a little more, which waits.
+            // Many frames, which are signalled, the last batch in one hold of the port's lock; then a few more, which wait.
             for count in [40, 40, 40, 3] {
                 for _ in 0..count {
                     let (payload, seed) = life.into.next(1400);
@@ -270,7 +270,7 @@ fn an_interrupt_that_waited_for_its_time_when_the_adapter_was_saved_comes_all_th
                 }
             }
             life.move_on(&mut random, &mut middles);
-            life.come_to_rest(&format!("round {round}"));
+            life.finish_traffic(&format!("round {round}"));
         }
         assert!(middles.timers > 10 || !throttles(entry), "{}: {middles:?}", entry.about.name);
     }
@@ -292,7 +292,7 @@ fn frames_that_waited_for_what_the_adapter_was_before_are_dropped_and_counted_wh
             sent
         };
         let removed = |world: &World| world.rig.port.state().counters.receive_drops[Reason::Removed as usize];
-        // Its rings are full, and nothing of its memory changes between the two.
+        // Its rings are full, and its memory does not change between the two.
         let taken = arrive(&mut world, 1) - 1;
         let saved = world.rig.port.save(world.rig.now).unwrap();
         arrive(&mut world, 20);
@@ -307,7 +307,7 @@ fn frames_that_waited_for_what_the_adapter_was_before_are_dropped_and_counted_wh
         let expected: Vec<Vec<u8>> = (0..taken).map(|seed| frame(seed as u8)).chain([frame(99)]).collect();
         assert!(came == expected, "{name}: {} frames came, not {}", came.len(), expected.len());
 
-        // One that does not fit leaves what waits where it is.
+        // A state that does not fit leaves waiting frames in place.
         arrive(&mut world, 3);
         let mut cut = saved.clone();
         cut.state.pop();

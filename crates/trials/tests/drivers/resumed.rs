@@ -1,4 +1,4 @@
-//! A packet of which there was room for some frames only: the rest waits, follows in order, and is counted when it is there.
+//! A packet with room for only some of its frames: the rest waits, follows in order, and is counted when it arrives.
 
 use nicety_adapters::find;
 use nicety_drivers::{vmxnet, vmxnet3};
@@ -8,19 +8,19 @@ use nicety_trials::rig::{MAC, Rig};
 use crate::packets::{HEADERS, cut, is_right, partial};
 use crate::{PEER, World, all};
 
-/// So many frames that some rings are full of them more than once.
+/// Frames enough to fill some rings more than once.
 const FRAMES: usize = 400;
-/// Of each; longer than what a data ring takes.
+/// Bytes of each frame's payload; too long for a data ring.
 const MSS: usize = 100;
 
-/// Frames of the packet for which there is room at first, or some fewer: more than a driver keeps back before it gives buffers to the
-/// device, and fewer than a short ring has.
+/// Frames of the packet that have room at first: more than a driver holds back before it gives buffers to the device, and fewer
+/// than a short ring has.
 pub(crate) fn room(ring: usize) -> usize {
     (ring / 2).min(24)
 }
 
-/// Drivers that take such a packet cut: those that cannot join, and one whose buffers are too few for what it could take
-/// uncut, which the adapter finds out with each packet anew.
+/// Drivers that receive such a packet cut: those that cannot join, and one with too few buffers for a packet uncut. The adapter
+/// finds this out for each packet.
 pub(crate) fn nets() -> Vec<(&'static str, &'static str, Net)> {
     let linux = vmxnet3::Settings::default();
     let nets = |name| match name {

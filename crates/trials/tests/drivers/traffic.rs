@@ -1,4 +1,4 @@
-//! What is sent arrives as it was meant, and only that.
+//! Packets arrive as their sender meant them, and no others arrive.
 
 use nicety_adapter::{Offload, Reset};
 use nicety_adapters::find;
@@ -13,22 +13,22 @@ fn plain() -> Offload {
     Offload::default()
 }
 
-/// Whether an adapter is said to have this offload.
+/// Whether an adapter lists this offload.
 fn does(name: &str, offload: &str) -> bool {
     find(name).unwrap().about.offloads.contains(&offload)
 }
 
-/// Whether it looks at the checksums of what it receives.
+/// Whether it verifies the checksums of received packets.
 fn verifies(name: &str) -> bool {
     does(name, "rx-checksum")
 }
 
-/// A frame is padded to 60 bytes on some ways.
+/// Some paths pad a frame to 60 bytes.
 fn same(frame: &[u8], packet: &[u8]) -> bool {
     frame.len() <= packet.len().max(60) && frame.starts_with(packet)
 }
 
-/// Frames of every length pass both ways, more of them than any ring has places.
+/// Passes frames of every length in both directions, more than any ring has entries.
 pub(crate) fn exchange(world: &mut World, count: usize) {
     for number in 0..count {
         let payload = number * 37 % 1461;
@@ -54,7 +54,7 @@ pub(crate) fn exchange(world: &mut World, count: usize) {
 fn frames_of_every_length_pass_both_ways_until_every_ring_has_wrapped_three_times() {
     for name in all() {
         let mut world = World::new(name, false);
-        // Whatever the driver has for what it sends, it has no more of it than this, or as many as for what it receives.
+        // A transmit ring has at most 256 entries, or as many as the receive ring.
         let ring = world.measure_ring(64).max(256);
         println!("{name}: {ring}");
         exchange(&mut world, 3 * ring + 7);
@@ -114,7 +114,7 @@ fn a_packet_to_segment_reaches_a_wire_that_does_not_cut_whole() {
         let (frame, offload) = &out[0];
         assert_eq!(frame[HEADERS..], packet[HEADERS..]);
         assert_eq!(offload.segment.map(|cut| (cut.mss, cut.headers)), Some((1460, 54)));
-        // The pseudo-header's sum is there again, whatever the device wanted in its place.
+        // The pseudo-header's sum is restored, whatever value the device required there.
         assert_eq!(frame[50..52], packet[50..52]);
     }
 }
@@ -156,7 +156,7 @@ fn a_right_checksum_is_vouched_for_and_a_wrong_one_is_not() {
 fn a_packet_of_64_kb_from_the_wire_comes_joined_where_the_driver_takes_it_so() {
     for name in all() {
         println!("{name}");
-        // Else each frame comes on its own.
+        // Otherwise each frame arrives on its own.
         let pieces = if does(name, "lro") || does(name, "uncut receive") { 1 } else { 42 };
         let mut world = World::new(name, true);
         let packet = partial(MAC.0, PEER, 60_000, 3);
@@ -240,7 +240,7 @@ fn connections_are_spread_over_several_queues_and_none_is_lost() {
     for round in 0..20u8 {
         for flow in 0..16u8 {
             let mut packets = [whole(PEER, MAC.0, 64, flow), whole(MAC.0, PEER, 64, flow)];
-            // Another port, and the checksum follows (RFC 1624).
+            // Changes the port, and updates the checksum (RFC 1624).
             for packet in &mut packets {
                 packet[35] = packet[35].wrapping_add(flow);
                 let old = u16::from_be_bytes([packet[50], packet[51]]);

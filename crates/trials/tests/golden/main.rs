@@ -1,8 +1,8 @@
-//! Saved states of every version that was ever written, one file each: each is read, and saved again as the newest.
+//! Saved states of every version ever written, one file each. A test restores each one, and saves it again as the newest version.
 //!
-//! A file is `NAME-vN.state`. It is never changed: an adapter whose state changes gets another version, a conversion from the one
-//! before (`nicety_adapter::snapshot::Version`), and a new file, which
-//! `NICETY_GOLDEN=write cargo test -p nicety-trials --test golden` writes.
+//! A file is `NAME-vN.state`, and never changes. An adapter whose state changes gets another version, a conversion from the version
+//! before (`nicety_adapter::snapshot::Version`), and a new file, written by
+//! `NICETY_GOLDEN=write cargo test -p nicety-trials --test golden`.
 
 use std::path::PathBuf;
 
@@ -20,19 +20,19 @@ fn path(name: &str, version: u16) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "tests", "golden", &format!("{name}-v{version}.state")].iter().collect()
 }
 
-/// The version in which an adapter saves its state now.
+/// The version in which an adapter saves its state.
 fn newest(entry: &Entry) -> u16 {
     label(&adapter(entry).save()).unwrap().1
 }
 
-/// A broadcast of this length, numbered.
+/// A broadcast of this length, with a number.
 fn frame(to: Mac, from: Mac, number: u8, len: usize) -> Vec<u8> {
     let mut frame = [&to.0[..], &from.0, &[0x88, 0xb5]].concat();
     frame.resize(len, number);
     frame
 }
 
-/// The state of an adapter whose driver has sent and received, while some of it is not told yet.
+/// The state of an adapter whose driver has sent and received, with some interrupts still pending.
 fn busy(entry: &'static Entry) -> Vec<u8> {
     let name = entry.about.name;
     let mut rig = Rig::new(entry, MEMORY, true);

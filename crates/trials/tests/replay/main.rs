@@ -1,5 +1,5 @@
-//! What an unmodified Linux driver saw of a real server in QEMU, it sees of every server since: the traces in
-//! `tests/traces`, played in the simulation.
+//! Every server answers an unmodified Linux driver as the recorded server in QEMU did: the traces in `tests/traces`, played in the
+//! simulation.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ fn parse(path: &Path) -> Trace {
     Trace::parse(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Of rings that a VMM reaches otherwise a trace has no accesses, only kicks.
+/// A trace has no accesses to rings that a VMM reaches by other paths, only kicks.
 #[test]
 fn every_adapter_of_which_there_is_a_trace_answers_linux_s_driver_from_probe_to_removal_as_the_recorded_server_did() {
     let mut adapters = BTreeSet::new();
@@ -46,8 +46,8 @@ fn every_adapter_of_which_there_is_a_trace_answers_linux_s_driver_from_probe_to_
     assert!(adapters.len() >= 3, "{adapters:?}");
 }
 
-/// Every `stride`th read is recorded otherwise, one at a time: a replay that did not notice would prove nothing. How many
-/// were noticed.
+/// Changes the recorded value of every `stride`th read, one at a time: a replay that missed the change would prove nothing. Returns
+/// the number of changes found.
 fn noticed(adapter: &str, stride: usize) -> usize {
     let (name, trace) = read(adapter);
     let entry = find(adapter).unwrap();
@@ -88,6 +88,6 @@ fn values_of_the_e1000_s_that_were_recorded_otherwise_are_differences_at_their_l
 fn a_difference_names_line_phase_register_and_both_values() {
     let text = "nicety-trace 1\nadapter e1000\nmark probe\nW bar0 0x00d0 4 0x00000004\nR bar0 0x00d0 4 0x00000005\n";
     let difference = replay(&Trace::parse(text).unwrap()).unwrap_err();
-    let said = "line 5, in `probe`: read of bar0 0x00d0 (IMS): recorded 0x00000005, answered 0x00000004";
-    assert_eq!(difference.to_string(), said);
+    let text = "line 5, in `probe`: read of bar0 0x00d0 (IMS): recorded 0x00000005, answered 0x00000004";
+    assert_eq!(difference.to_string(), text);
 }
