@@ -30,16 +30,17 @@
 //! - VLAN tags beside the frame (VMNET_CAP_HW_TX_VLAN, HW_RX_VLAN): no entry has a place for one; the bits are the virtual switch's.
 //! - INT_ENABLE_ADDR (ENABLE_INT_INLINE), TCP offload (TOE_INIT_ADDR), wake-up patterns: registers that read as 0. SET_POWER_LOW changes
 //!   nothing.
-//! - Giving an entry back before the doorbell answers, which one without CAN_KEEP asks for: every known driver says CAN_KEEP.
+//! - Completion of an entry before the doorbell's answer, which an entry without CAN_KEEP requests: every known driver sets
+//!   CAN_KEEP.
 //!
 //! # Quirks
-//! Interrupts are enabled after INIT_LENGTH: Linux's driver never sends INTR_ENABLE.
-//! - What came while the line was up, and an acknowledgement may have hidden, is told 100 µs later: OpenBSD's vic acknowledges behind its work
-//!   (vic_intr).
-//! The driver's own address is received whatever `ifflags` has: vic never sets DIRECTED (vic_init).
-//! - The rings go on where they stood, if the driver leaves `savedRxNICNext` and its neighbours as they are: the Solaris driver starts
-//!   again without new rings (Vxn_Start).
-//! The transport checksum is computed from zero: no document says what a driver leaves in its field.
+//! - Interrupts are enabled after INIT_LENGTH: Linux's driver never sends INTR_ENABLE.
+//! - Frames that arrived while the line was up may be hidden by an acknowledgement, so they interrupt 100 µs later: OpenBSD's vic
+//!   acknowledges after its work (vic_intr).
+//! - The driver's own address is received whatever `ifflags` has: vic never sets DIRECTED (vic_init).
+//! - The rings continue at their old positions if the driver leaves `savedRxNICNext` and its neighbours unchanged: the Solaris
+//!   driver starts again without new rings (Vxn_Start).
+//! - The transport checksum is computed from zero: no document says what a driver leaves in its field.
 //! - Frames arrive padded to 60 bytes: vic drops shorter ones (vic_rx_proc).
 
 use nicety_adapter::interrupts::Interrupts;
