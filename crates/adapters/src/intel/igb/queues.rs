@@ -1,5 +1,5 @@
-//! Which receive queue a frame goes to, and what its descriptor tells of that (82576 datasheet, 7.1.1): filters of EtherTypes, of
-//! flows, of SYN and of VLAN priorities first, then the hash (RSS), then MRQC's default.
+//! Selection of a frame's receive queue, and the related fields of its descriptor (82576 datasheet, 7.1.1): filters of EtherTypes,
+//! of flows, of SYN and of VLAN priorities first, then the hash (RSS), then MRQC's default.
 
 use nicety_adapter::{Frames, Packet, Pick};
 use nicety_frame::{L3Kind, L4Kind, Layout, ethernet::ethertype, ipv4, ipv6};
@@ -9,7 +9,7 @@ use super::registers::{self as r, rxcsum};
 use crate::intel::receive::Verdict;
 use crate::intel::rss::Rss;
 
-/// MRQC 2:0: the hash says which queue.
+/// MRQC 2:0: the hash selects the queue.
 const RSS: u32 = 2;
 /// Packet types in a descriptor (7.1.5.2).
 mod kind {
@@ -20,21 +20,21 @@ mod kind {
     pub const TCP: u32 = 1 << 8;
     pub const UDP: u32 = 1 << 9;
     pub const SCTP: u32 = 1 << 10;
-    /// The type is a filter's number.
+    /// The type field has a filter's number.
     pub const ETHERTYPE: u32 = 1 << 15;
 }
 
 /// SCTP's number in an IP header.
 const SCTP: u8 = 132;
 
-/// Where a frame goes, and what its descriptor says about it.
+/// A frame's queue and descriptor fields.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Way {
     /// The queue.
     pub queue: usize,
     /// Information and hash for its descriptor.
     pub verdict: Verdict,
-    /// A filter says that it is IEEE 1588's.
+    /// A filter marks it as IEEE 1588.
     pub timed: bool,
 }
 
@@ -55,13 +55,13 @@ fn packet_type(layout: &Layout) -> u32 {
 }
 
 impl Igb {
-    /// Where a packet goes.
+    /// Selects the queue of a packet.
     pub(super) fn way(&mut self, frames: &Frames<'_>, pick: Pick, packet: &Packet) -> Way {
         let (head, layout) = (frames.batch.head(packet), frames.batch.layout(packet));
         let control = self.registers[r::MRQC];
         let mut way = Way::default();
         way.verdict.information = packet_type(layout);
-        // What has no hash goes to the first queue (7.1.1.7).
+        // Frames without a hash go to the first queue (7.1.1.7).
         way.queue = if control & 7 == RSS { 0 } else { (control >> 3 & 7) as usize };
         if control & 7 == RSS && self.registers[r::RXCSUM] & rxcsum::PCSD != 0 {
             let hash = self.rss.hash(&self.registers, head, layout);
@@ -72,7 +72,7 @@ impl Igb {
             }
         }
         self.priority_filter(&mut way, frames, pick);
-        // SYNQF's highest bit: it goes before filters of flows.
+        // SYNQF's highest bit gives it priority over flow filters.
         let syn_first = self.registers[r::SYNQF] >> 31 != 0;
         if !syn_first {
             self.syn_filter(&mut way, head, layout);
@@ -85,7 +85,7 @@ impl Igb {
         way
     }
 
-    /// SYNQF (8.11.13): what opens a TCP connection.
+    /// SYNQF (8.11.13): frames that open a TCP connection.
     fn syn_filter(&self, way: &mut Way, head: &[u8], layout: &Layout) {
         const ENABLED: u32 = 1;
         const SYN: u8 = 1 << 1;
@@ -96,7 +96,7 @@ impl Igb {
         }
     }
 
-    /// VLAPQF (8.11.14): by the priority in the tag, which has a queue and a bit that it is valid.
+    /// VLAPQF (8.11.14): by the priority in the tag, which has a queue and a valid bit.
     fn priority_filter(&self, way: &mut Way, frames: &Frames<'_>, pick: Pick) {
         const VALID: u32 = 1 << 3;
         let filters = self.registers[r::VLAPQF];
@@ -110,7 +110,7 @@ impl Igb {
         }
     }
 
-    /// ETQF (8.11.15): by EtherType, for what is no IP.
+    /// ETQF (8.11.15): by EtherType, for frames that are not IP.
     fn type_filter(&self, way: &mut Way, layout: &Layout) {
         const ENABLED: u32 = 1 << 26;
         const QUEUE: u32 = 1 << 31;
@@ -136,13 +136,13 @@ impl Igb {
         const QUEUE: u32 = 1 << 8;
         const TIMED: u32 = 1 << 27;
         const ANY_PORT: u32 = 1 << 17;
-        // Bits 31:28: what is not compared.
+        // Bits 31:28: fields that are ignored.
         const ANY: [u32; 4] = [1 << 28, 1 << 29, 1 << 30, 1 << 31];
         let Some(l3) = layout.l3.filter(|l3| l3.kind == L3Kind::V4) else { return };
         let at = usize::from(l3.offset);
         let address = |from: usize| {
             let bytes = head.get(at + from..at + from + 4).and_then(|bytes| bytes.try_into().ok());
-            // As they lie in memory: Linux and DPDK write them in network order.
+            // In memory order: Linux and DPDK write them in network order.
             u32::from_le_bytes(bytes.unwrap_or_default())
         };
         let (source, destination) = (address(12), address(16));

@@ -14,21 +14,22 @@ use crate::intel::{DESCRIPTOR, NOWHERE};
 const CHECK: u32 = 4;
 /// Bytes of two tags.
 const TAGS: u32 = 8;
-/// Status: this packet's time of arrival was noted.
+/// Status: this packet has an arrival time stamp.
 const STAMPED: u32 = 1 << 16;
 
-/// The rings of a delivery, opened as they are needed.
+/// The rings of a delivery, opened on demand.
 struct Rings<'m> {
     memory: &'m Map,
     open: [Option<Ring<'m>>; r::QUEUES],
-    /// Where they stood, by queue.
+    /// Heads at the start, by queue.
     before: [u32; r::QUEUES],
 }
 
 impl Igb {
     fn wants(&self) -> Wants {
         let long = self.registers[r::RCTL] & rctl::LPE != 0;
-        // RLPML counts everything (8.10.11), and what a driver's buffers cannot hold must not come: Linux's igb_set_rx_mode.
+        // RLPML counts tags and check sequence too (8.10.11), and a frame that exceeds the driver's buffers must not be delivered:
+        // Linux's igb_set_rx_mode.
         let most = self.registers[r::RLPML].saturating_sub(CHECK + TAGS);
         Wants {
             frame_max: if long { most } else { 1514 },
@@ -44,14 +45,14 @@ impl Igb {
         on && self.registers[r::RCTL] & rctl::EN != 0
     }
 
-    /// The guest has posted buffers, or turned receivers on.
+    /// The guest has posted buffers, or enabled receivers.
     pub(super) fn offer_room(&mut self, queues: u32, cx: &mut Context<'_>) {
         let some = self.starved & queues;
         self.starved &= !queues;
         (0..r::QUEUES as u16).filter(|queue| some >> queue & 1 != 0).for_each(|queue| cx.out.room.insert(queue));
     }
 
-    /// What SRRCTL says (8.10.2): the kind of descriptor, and its buffers.
+    /// SRRCTL's settings (8.10.2): the descriptor format, and its buffers.
     fn shape(&self, control: u32) -> (Format, [u32; 4]) {
         let packet = match control & 0x7f {
             0 => buffer_size(self.registers[r::RCTL] & !rctl::BSEX),
@@ -68,7 +69,7 @@ impl Igb {
         (format, [packet, if apart { headers } else { 0 }, 0, 0])
     }
 
-    /// A queue's ring. `None` if it is off, or lies nowhere.
+    /// A queue's ring. `None` if it is off, or outside guest memory.
     fn ring<'m>(&mut self, queue: usize, memory: &'m Map, cx: &mut Context<'_>) -> Option<Ring<'m>> {
         if !self.receives(queue) || !self.may_dma() {
             self.saw_ring(stall_of(queue, false), None, cx);
@@ -88,7 +89,7 @@ impl Igb {
         Some(Ring { window: window?, memory, size, head, tail, format, buffers, check, small: false, lone: false })
     }
 
-    /// Frames from outside.
+    /// Receives frames from outside.
     pub(super) fn deliver_frames(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
         if !self.link_up || self.loops() {
             frames.iter().for_each(|_| cx.counters.receive_drop(Reason::ReceiverOff));
@@ -97,7 +98,7 @@ impl Igb {
         self.receive(frames, false, cx)
     }
 
-    /// Frames of its own, in loopback. What finds no room is lost, as it is in the chip.
+    /// Receives the adapter's own frames in loopback. Those without room are lost, as in the chip.
     pub(super) fn receive_looped(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) {
         self.receive(frames, true, cx);
     }
