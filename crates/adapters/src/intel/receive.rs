@@ -249,9 +249,9 @@ impl Ring<'_> {
     }
 
     /// Hands one descriptor to the guest. Its status is written last.
-    fn give(&mut self, share: [u32; 4], headers: u32, told: Verdict) {
+    fn give(&mut self, share: [u32; 4], headers: u32, verdict: Verdict) {
         let place = self.head as usize * DESCRIPTOR;
-        let Verdict { status, tag, information, hash } = told;
+        let Verdict { status, tag, information, hash } = verdict;
         let tag = u32::from(tag) << 16;
         if self.format == Format::Legacy {
             self.window.store_u32(place + 8, share[0]);
@@ -276,17 +276,17 @@ impl Ring<'_> {
     }
 
     /// Hands the descriptors of a frame to the guest.
-    fn give_frame(&mut self, count: u32, len: u32, headers: u32, told: Verdict) {
+    fn give_frame(&mut self, count: u32, len: u32, headers: u32, verdict: Verdict) {
         let mut shares = self.shares(len, headers);
         if let Some(bytes) = self.sole(&shares) {
-            return self.give([bytes, 0, 0, 0], headers, told);
+            return self.give([bytes, 0, 0, 0], headers, verdict);
         }
         for _ in 1..count {
             let share = shares.next(&self.buffers, self.format);
             self.give(share, headers, Verdict { status: status::DD, ..Verdict::default() });
         }
         let share = shares.next(&self.buffers, self.format);
-        self.give(share, headers, told);
+        self.give(share, headers, verdict);
     }
 
     /// Whether the number of free descriptors has just fallen to the threshold (317453, 13.4.22: RDMTS).
@@ -390,8 +390,8 @@ impl Receiver<'_> {
             let mut piece = unfolded.piece(index, scratch).ok_or(Miss::Never(Reason::BadOffload))?;
             let checked = piece.write(ring.memory, &spans);
             pad(ring.memory, &spans, len);
-            let told = self.verdict(verdict, frames.batch, packet, piece.tag, checked, how);
-            ring.give_frame(descriptors, len, headers, told);
+            let verdict = self.verdict(verdict, frames.batch, packet, piece.tag, checked, how);
+            ring.give_frame(descriptors, len, headers, verdict);
             ring.small |= len + 4 <= self.registers[RSRPD];
             if !counted.is_empty() {
                 self.registers.count_received(counted, len.max(SHORTEST));
@@ -418,7 +418,7 @@ impl Receiver<'_> {
     /// Descriptor fields of a frame (317453, 3.2.3; 82574, 7.1.5).
     fn verdict(
         &self,
-        mut told: Verdict,
+        mut verdict: Verdict,
         batch: &Batch,
         packet: &Packet,
         tag: Option<Tci>,
@@ -426,13 +426,13 @@ impl Receiver<'_> {
         how: Match,
     ) -> Verdict {
         let (offloads, layout) = (self.registers[RXCSUM], batch.layout(packet));
-        told.status |= status::DD | status::EOP;
+        verdict.status |= status::DD | status::EOP;
         if how == Match::Inexact {
-            told.status |= status::PIF;
+            verdict.status |= status::PIF;
         }
         if let Some(control) = tag {
-            told.status |= status::VP;
-            told.tag = control.0;
+            verdict.status |= status::VP;
+            verdict.tag = control.0;
         }
         let mut found = 0;
         if offloads & rxcsum::IPOFL != 0
@@ -454,8 +454,8 @@ impl Receiver<'_> {
                 Checked::Unknown => 0,
             };
         }
-        told.status |= if found == 0 { status::IXSM } else { found };
-        told
+        verdict.status |= if found == 0 { status::IXSM } else { found };
+        verdict
     }
 }
 

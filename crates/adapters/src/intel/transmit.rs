@@ -265,7 +265,7 @@ pub struct Sender<'a, C> {
 
 /// Completed descriptors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Given {
+pub struct Completed {
     /// At least one.
     pub any: bool,
     /// Their number.
@@ -486,18 +486,18 @@ impl<C: Contexts> Sender<'_, C> {
     }
 
     /// Completes fetched descriptors.
-    pub fn give_back(&mut self, cx: &mut Context<'_>) -> Given {
+    pub fn give_back(&mut self, cx: &mut Context<'_>) -> Completed {
         let (size, base, bytes) = self.place();
         let (mut at, next) = (self.register(TDH), self.state.next);
         if at == next {
-            return Given::default();
+            return Completed::default();
         }
         let memory = std::sync::Arc::clone(cx.memory);
         let ring = memory.window(base, bytes, Rights::BOTH);
         let (Ok(ring), true) = (ring, at < size && next < size) else {
             cx.counters.guest_errors += 1;
             self.set_head(next);
-            return Given::default();
+            return Completed::default();
         };
         let (mut descriptors, mut reported, mut delayed) = (0, 0, true);
         while at != next {
@@ -517,7 +517,7 @@ impl<C: Contexts> Sender<'_, C> {
         } else {
             self.set_head(next);
         }
-        Given { any: true, descriptors, reported, delayed, empty }
+        Completed { any: true, descriptors, reported, delayed, empty }
     }
 }
 

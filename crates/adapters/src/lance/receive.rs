@@ -200,15 +200,15 @@ impl Lance {
         for index in unfolded.wanted() {
             let mut piece = unfolded.piece(index, scratch).ok_or(Miss::Never(Reason::BadOffload))?;
             let len = piece.len();
-            let told = self.told_length(piece.head(), len);
+            let reported = self.reported_length(piece.head(), len);
             let mut room = Room::default();
-            self.find_room(memory, ring, index, len.max(told), &mut room)?;
+            self.find_room(memory, ring, index, len.max(reported), &mut room)?;
             piece.write(memory, &room.spans);
-            clear_behind(memory, &room.spans, len, told);
+            clear_behind(memory, &room.spans, len, reported);
             let last = room.descriptors.len() - 1;
             for (n, (at, word)) in room.descriptors.iter().enumerate() {
                 let first = if n == 0 { STP } else { 0 };
-                ring.filled(*at, *word, first | if n == last { ENP | how } else { 0 }, told);
+                ring.filled(*at, *word, first | if n == last { ENP | how } else { 0 }, reported);
                 self.receive.next = ring.after(*at);
             }
             self.tidings.received(ring.before(self.receive.next), len.into());
@@ -218,7 +218,7 @@ impl Lance {
 
     /// The length in the descriptor (RMD2: MCNT): with padding and check sequence, unless the chip strips them from a frame that
     /// has a length field (CSR4.ASTRP_RCV).
-    fn told_length(&self, head: &[u8], len: u32) -> u32 {
+    fn reported_length(&self, head: &[u8], len: u32) -> u32 {
         if self.has(r::CSR4, csr4::ASTRP_RCV)
             && let Some([high, low]) = head.get(12..14)
             && let own @ ..46 = u32::from(*high) << 8 | u32::from(*low)

@@ -27,7 +27,7 @@ pub struct Transmit {
     /// The first descriptor fetched and not completed; [`Transmit::next`] if there is none.
     done: u32,
     /// Number of descriptors fetched and not completed.
-    flying: u32,
+    in_flight: u32,
     /// Those of them with errors, in order: index and second status.
     errors: ArrayVec<(u32, u32), ERRORS>,
 }
@@ -142,7 +142,7 @@ impl Lance {
             if *walked >= WALK || self.transmit.errors.is_full() || !budget.allows(batch) {
                 return again;
             }
-            let first = ring.owned(self.transmit.next).filter(|_| self.transmit.flying < ring.len);
+            let first = ring.owned(self.transmit.next).filter(|_| self.transmit.in_flight < ring.len);
             let Some(first) = first else { return idle };
             let (count, errors) = match self.take_packet(&ring, first, looped, batch, cx) {
                 Walk::Full => return again,
@@ -160,7 +160,7 @@ impl Lance {
                 }
                 self.transmit.next = ring.after(self.transmit.next);
             }
-            self.transmit.flying += count;
+            self.transmit.in_flight += count;
             if errors & UFLO != 0 && !self.has(r::CSR3, csr4::DXSUFLO) {
                 self.registers[r::CSR0] &= !csr0::TXON;
                 return idle;
@@ -190,7 +190,7 @@ impl Lance {
             }
             at = ring.after(at);
             // An incomplete or circular chain: the transmitter underflows (TMD2: BUFF, UFLO).
-            let next = ring.owned(at).filter(|_| fits && self.transmit.flying + count < ring.len);
+            let next = ring.owned(at).filter(|_| fits && self.transmit.in_flight + count < ring.len);
             let Some(next) = next else {
                 let reason = if fits { Reason::BadDescriptor } else { Reason::TooManyPieces };
                 return Walk::Dropped(reason, count, BUFF | UFLO);
@@ -240,7 +240,7 @@ impl Lance {
 
     /// Completes fetched descriptors, and interrupts if requested.
     pub(super) fn give_back(&mut self, cx: &mut Context<'_>) {
-        if self.transmit.flying == 0 || !self.function.bus_master() {
+        if self.transmit.in_flight == 0 || !self.function.bus_master() {
             return;
         }
         let memory = std::sync::Arc::clone(cx.memory);
@@ -249,10 +249,10 @@ impl Lance {
             self.transmit = Transmit::at(self.transmit.next);
             return;
         };
-        let Transmit { next, done, flying, errors } = std::mem::take(&mut self.transmit);
+        let Transmit { next, done, in_flight, errors } = std::mem::take(&mut self.transmit);
         let (mut at, mut frames, mut last) = (done, 0, done);
         let mut errors = errors.into_iter().peekable();
-        for _ in 0..flying {
+        for _ in 0..in_flight {
             let status = ring.status(at);
             let bits = errors.next_if(|(index, _)| *index == at).map_or(0, |(_, bits)| bits);
             let ends = bits != 0 || status & ENP != 0;

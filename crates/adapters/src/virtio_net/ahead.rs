@@ -22,7 +22,7 @@ pub(super) struct Ahead<'m, const WRITES: bool, const PACKED: bool> {
     /// Number of entries translated.
     looked: u16,
     /// Bytes of each buffer to prefetch.
-    foreseen: u32,
+    prefetch_len: u32,
     /// Heads of a split ring, identifiers of a packed one.
     names: [u16; PACKETS],
     descriptors: [u128; PACKETS],
@@ -34,14 +34,14 @@ impl<'m, const WRITES: bool, const PACKED: bool> Ahead<'m, WRITES, PACKED> {
     const TOUCH: Touch = if WRITES { Touch::Write } else { Touch::Read };
     const RIGHTS: Rights = if WRITES { Rights::WRITE } else { Rights::READ };
 
-    /// No entries yet. `foreseen` first bytes of each buffer will be prefetched.
-    pub fn new(memory: &'m Map, foreseen: u32) -> Self {
+    /// No entries yet. `prefetch_len` first bytes of each buffer will be prefetched.
+    pub fn new(memory: &'m Map, prefetch_len: u32) -> Self {
         Self {
             memory: Translator::new(memory),
             first: 0,
             len: 0,
             looked: 0,
-            foreseen,
+            prefetch_len,
             names: [0; PACKETS],
             descriptors: [0; PACKETS],
             spans: [Span::default(); PACKETS],
@@ -53,7 +53,7 @@ impl<'m, const WRITES: bool, const PACKED: bool> Ahead<'m, WRITES, PACKED> {
     pub fn read(&mut self, ring: &Ring, areas: &Areas<'_, PACKED>, seen: u16, most: u16) {
         (self.first, self.looked) = (ring.next, 0);
         self.len = areas.read_ahead(self.first, seen, most, &mut self.names, &mut self.descriptors);
-        areas.foresee_used(ring.used, self.len);
+        areas.prefetch_used(ring.used, self.len);
         (0..AHEAD).for_each(|_| self.look());
     }
 
@@ -77,11 +77,11 @@ impl<'m, const WRITES: bool, const PACKED: bool> Ahead<'m, WRITES, PACKED> {
         self.spans[index] = if flags & (NEXT | INDIRECT | WRITE) == if WRITES { WRITE } else { 0 }
             && let Some(span) = self.memory.whole(address, len, Self::RIGHTS)
         {
-            span.prefetch(self.foreseen, Self::TOUCH);
+            span.prefetch(self.prefetch_len, Self::TOUCH);
             span
         } else {
             let touch = if flags & INDIRECT == 0 { Self::TOUCH } else { Touch::Read };
-            self.memory.map().prefetch(address, len.min(self.foreseen), touch);
+            self.memory.map().prefetch(address, len.min(self.prefetch_len), touch);
             Span::default()
         };
     }

@@ -16,9 +16,9 @@ use std::cell::Cell;
 use nicety_memory::{Map, Rights, Touch, Window, full_barrier};
 
 use super::broken::Broken;
+use super::buffers::PIECES;
 use super::chain::{Chain, Token, WRITE};
 use super::kept::Kept;
-use super::landing::PIECES;
 use super::ring::Ring;
 
 /// Maximum descriptors that one call reads before it starts another chain: 64 packets as long as Linux's need 1216.
@@ -239,7 +239,7 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
     }
 
     /// Prefetches entries of the device's ring that will be written soon.
-    pub fn foresee_used(&self, first: u16, entries: u16) {
+    pub fn prefetch_used(&self, first: u16, entries: u16) {
         if PACKED {
             return;
         }
@@ -363,7 +363,7 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
 
     /// Asks the driver not to notify, while the ring is polled anyway.
     #[inline]
-    pub fn hush(&self, ring: &mut Ring) {
+    pub fn disarm(&self, ring: &mut Ring) {
         if !self.event_index && !ring.quiet {
             let (at, flag) = if PACKED { (2, DISABLE) } else { (0, QUIET) };
             self.device.store_u16(at, flag);

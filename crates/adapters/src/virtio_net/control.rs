@@ -128,8 +128,8 @@ impl Control {
     }
 
     /// Executes one command. `None`: refused.
-    fn obey(&mut self, given: &Given<'_>) -> Option<()> {
-        let Given { class, command, data, features, pairs, .. } = *given;
+    fn obey(&mut self, request: &Request<'_>) -> Option<()> {
+        let Request { class, command, data, features, pairs, .. } = *request;
         let taken = |bit: u128| (features & bit != 0).then_some(());
         match (class, command) {
             (command::RX, 0..=5) => {
@@ -138,7 +138,7 @@ impl Control {
             }
             (command::MAC, command::MAC_TABLE_SET) => {
                 taken(feature::CTRL_RX)?;
-                [self.unicast, self.multicast] = given.tables.clone()?;
+                [self.unicast, self.multicast] = request.tables.clone()?;
             }
             (command::MAC, command::MAC_ADDR_SET) => {
                 taken(feature::CTRL_MAC_ADDR)?;
@@ -235,8 +235,8 @@ impl Command {
 }
 
 /// Executes a command that involves more than the filters; returns its answer. `None`: refused.
-fn obey(control: &mut Control, hashing: &mut Hashing, given: &Given<'_>) -> Option<Answer> {
-    let Given { class, command, data, features, pairs, counters, rung, tables: _ } = *given;
+fn obey(control: &mut Control, hashing: &mut Hashing, request: &Request<'_>) -> Option<Answer> {
+    let Request { class, command, data, features, pairs, counters, rung, tables: _ } = *request;
     let role = |ring: u16| role(features, pairs, ring);
     match (class, command) {
         (command::MQ, command::MQ_RSS) if features & feature::RSS != 0 => {
@@ -254,7 +254,7 @@ fn obey(control: &mut Control, hashing: &mut Hashing, given: &Given<'_>) -> Opti
             statistics::obey(command, data, counters, rung, role)
         }
         _ => {
-            control.obey(given)?;
+            control.obey(request)?;
             if (class, command) == (command::MQ, command::MQ_PAIRS) {
                 hashing.end_scaling();
             }
@@ -264,7 +264,7 @@ fn obey(control: &mut Control, hashing: &mut Hashing, given: &Given<'_>) -> Opti
 }
 
 /// A command and its inputs.
-struct Given<'a> {
+struct Request<'a> {
     class: u8,
     command: u8,
     data: &'a [u8],
@@ -315,8 +315,8 @@ impl VirtioNet {
             let done = match read.bytes.as_slice() {
                 [class, command, data @ ..] if !read.long || tables.is_some() => {
                     let (class, command, counters) = (*class, *command, &*cx.counters);
-                    let given = Given { class, command, data, features, pairs, counters, rung: &rung, tables };
-                    obey(&mut self.control, &mut self.hashing, &given).filter(|answer| answer.len() <= read.room())
+                    let request = Request { class, command, data, features, pairs, counters, rung: &rung, tables };
+                    obey(&mut self.control, &mut self.hashing, &request).filter(|answer| answer.len() <= read.room())
                 }
                 _ => None,
             };

@@ -11,13 +11,13 @@ use std::sync::atomic::{Ordering, compiler_fence};
 use arrayvec::ArrayVec;
 use nicety_memory::{Map, Rights, Window};
 
-use super::landing::PIECES;
+use super::buffers::PIECES;
 
 /// Bytes for each ring.
 pub const KEPT_BYTES: u64 = 4096;
 /// The first word: the position (bits 0-15), the number of chains, and a flag that it is valid.
 const COUNT_SHIFT: u32 = 16;
-const SAYS: u64 = 1 << 32;
+const VALID: u64 = 1 << 32;
 
 /// A ring's page.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl<'m> Kept<'m> {
     /// `between` runs in tests while the record is partial.
     #[inline(always)]
     fn write_around(&self, place: u16, chains: &[u64], between: impl FnOnce()) {
-        let word = u64::from(place) | SAYS;
+        let word = u64::from(place) | VALID;
         self.0.store_u64(0, word);
         compiler_fence(Ordering::SeqCst);
         self.0.write_u64s(8, chains);
@@ -51,8 +51,8 @@ impl<'m> Kept<'m> {
     pub fn read(&self) -> Option<(u16, ArrayVec<u64, PIECES>)> {
         let word = u64::from_le_bytes(self.0.read(0));
         let count = usize::from((word >> COUNT_SHIFT) as u16);
-        let says = word & SAYS != 0 && count <= PIECES;
-        says.then(|| (word as u16, (0..count).map(|index| u64::from_le_bytes(self.0.read(8 + 8 * index))).collect()))
+        let valid = word & VALID != 0 && count <= PIECES;
+        valid.then(|| (word as u16, (0..count).map(|index| u64::from_le_bytes(self.0.read(8 + 8 * index))).collect()))
     }
 }
 

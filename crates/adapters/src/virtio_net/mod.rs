@@ -35,12 +35,12 @@ mod addresses;
 mod ahead;
 mod areas;
 mod broken;
+mod buffers;
 mod chain;
 mod coalescing;
 mod control;
 mod hashing;
 mod kept;
-mod landing;
 mod notify;
 pub mod pci;
 mod receive;
@@ -264,10 +264,10 @@ impl VirtioNet {
     }
 
     /// Notifies the driver of shown completions, if it wants that, before the ring is left.
-    fn tell(&mut self, number: u16, cx: &mut Context<'_>) {
+    fn notify(&mut self, number: u16, cx: &mut Context<'_>) {
         match self.role(number) {
-            Role::Receive(_) => self.tell_arrivals(number, cx),
-            Role::Transmit(_) => self.tell_completions(number, cx),
+            Role::Receive(_) => self.notify_arrivals(number, cx),
+            Role::Transmit(_) => self.notify_completions(number, cx),
             Role::Control | Role::Nothing => {}
         }
     }
@@ -276,7 +276,7 @@ impl VirtioNet {
     #[cold]
     fn break_ring(&mut self, number: u16, broken: Broken, cx: &mut Context<'_>) {
         cx.counters.guest_errors += 1;
-        self.tell(number, cx);
+        self.notify(number, cx);
         if let Some(ring) = self.rings.get_mut(usize::from(number)) {
             cx.out.stalled.insert(number);
             ring.broken = Some(broken);
@@ -321,7 +321,7 @@ impl Adapter for VirtioNet {
                 // The switch may be different from the one before.
                 self.control.announce = self.took(feature::GUEST_ANNOUNCE);
                 (0..self.rings.len() as u16).for_each(|number| self.wake(number, cx));
-                self.tell_late(cx);
+                self.notify_late(cx);
             }
             // Every call translates its rings afresh.
             Event::Memory => {
@@ -340,7 +340,7 @@ impl Adapter for VirtioNet {
                 self.serve_control(number, cx);
             }
         }
-        self.tell_late(cx);
+        self.notify_late(cx);
     }
 
     fn reset(&mut self, _kind: Reset, _cx: &mut Context<'_>) {

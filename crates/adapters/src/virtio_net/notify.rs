@@ -16,15 +16,15 @@ impl VirtioNet {
     }
 
     /// Notifies the driver about a receive ring's completions, if it wants that.
-    pub(super) fn tell_arrivals(&mut self, number: u16, cx: &mut Context<'_>) {
+    pub(super) fn notify_arrivals(&mut self, number: u16, cx: &mut Context<'_>) {
         let Some(ring) = self.rings.get_mut(usize::from(number)) else { return };
         let live = ring.started && ring.broken.is_none();
-        let tells = live && ring.tell_in(cx.memory, self.taken);
-        self.told_arrivals(number, tells, cx);
+        let notifies = live && ring.mark_notified_in(cx.memory, self.taken);
+        self.mark_arrivals_notified(number, notifies, cx);
     }
 
     /// Marks all of a receive ring's completions as notified; by a real notification if the driver wants one.
-    pub(super) fn told_arrivals(&mut self, number: u16, by_notification: bool, cx: &mut Context<'_>) {
+    pub(super) fn mark_arrivals_notified(&mut self, number: u16, by_notification: bool, cx: &mut Context<'_>) {
         let carried = self.carried(number);
         let Some(ring) = self.rings.get_mut(usize::from(number)) else { return };
         if !by_notification {
@@ -48,15 +48,15 @@ impl VirtioNet {
     }
 
     /// Sends notifications whose delay is over, and requests a tick for the others.
-    pub(super) fn tell_late(&mut self, cx: &mut Context<'_>) {
+    pub(super) fn notify_late(&mut self, cx: &mut Context<'_>) {
         for number in 0..self.rings.len() {
             let Some(ring) = self.rings.get_mut(number) else { continue };
             if ring.late.is_some_and(|late| late <= cx.now) {
-                self.tell(number as u16, cx);
+                self.notify(number as u16, cx);
             } else if ring.moderation.over(cx.now) {
-                self.tell_arrivals(number as u16, cx);
+                self.notify_arrivals(number as u16, cx);
             } else if ring.delay.over(cx.now) {
-                self.tell_completions(number as u16, cx);
+                self.notify_completions(number as u16, cx);
             }
         }
         self.schedule(cx);

@@ -11,19 +11,19 @@ use nicety_memory::{Map, Rights};
 use super::ahead::{Ahead, Returns};
 use super::areas::Areas;
 use super::broken::Broken;
+use super::buffers::{FrameBuffers, PIECES};
 use super::chain::{CHAIN_MOST, Token};
 use super::hashing::Hashing;
 use super::kept::Kept;
-use super::landing::{Landing, PIECES};
 use super::registers::{Header, feature, header};
 use super::ring::Ring;
 use super::{VirtioNet, receive_ring, steering};
 use crate::STEPS_PAID;
 
 /// Maximum searches for one frame's buffers while the driver keeps adding too few.
-const LOOKS: usize = 3;
+const SEARCHES_MOST: usize = 3;
 /// Bytes of a receive buffer to prefetch: the header and a short frame.
-const FORESEEN: u32 = (header::LEN + 64) as u32;
+const PREFETCH_BYTES: u32 = (header::LEN + 64) as u32;
 /// TCP's congestion-window-reduced flag, in the byte behind the data offset (RFC 3168).
 const CWR: u8 = 0x80;
 
@@ -161,7 +161,7 @@ impl VirtioNet {
             areas.keep(self.kept.as_deref().and_then(|map| Kept::of(map, number)));
         }
         let (mut returns, mut scratch) = (Returns::new(), Scratch::new());
-        let mut ahead = Ahead::<true, PACKED>::new(memory, FORESEEN);
+        let mut ahead = Ahead::<true, PACKED>::new(memory, PREFETCH_BYTES);
         if let Ok(areas) = &areas
             && let Ok(seen) = areas.seen(ring)
         {
@@ -227,8 +227,8 @@ impl VirtioNet {
             None => untold && (short || ring.moderation.may_tell(carried, cx.now)),
         };
         if may_tell {
-            let tells = ring.broken.is_none() && ring.tell(&areas);
-            self.told_arrivals(number, tells, cx);
+            let notifies = ring.broken.is_none() && ring.mark_notified(&areas);
+            self.mark_arrivals_notified(number, notifies, cx);
         }
         self.schedule(cx);
         broken.map_or(Ok(()), Err)
@@ -294,7 +294,7 @@ impl<const PACKED: bool> Receiver<'_, PACKED> {
         }
         whole.write(self.memory, span.piece(self.header_len as u32, span.len()));
         ring.next = self.areas.after(ring.next, 1);
-        self.areas.hush(ring);
+        self.areas.disarm(ring);
         returns.push(ring, self.areas, token, need);
         true
     }
@@ -311,8 +311,8 @@ impl<const PACKED: bool> Receiver<'_, PACKED> {
     ) -> Result<Put, Broken> {
         for index in unfolded.wanted() {
             let len = unfolded.len(index);
-            let mut landing = Landing::new();
-            match self.look(ring, &mut landing, len)? {
+            let mut buffers = FrameBuffers::new();
+            match self.find_buffers(ring, &mut buffers, len)? {
                 Found::Room => {}
                 Found::Never(reason) => {
                     let need = self.need(len);
@@ -331,9 +331,9 @@ impl<const PACKED: bool> Receiver<'_, PACKED> {
                 }
             }
             let Some(piece) = &mut unfolded.piece(index, scratch) else { return Ok(Put::Dropped(Reason::BadOffload)) };
-            let checked = piece.write(self.memory, &landing.spans);
-            self.write_header(&landing, piece, checked);
-            self.give_back(ring, returns, &landing, len);
+            let checked = piece.write(self.memory, &buffers.spans);
+            self.write_header(&buffers, piece, checked);
+            self.give_back(ring, returns, &buffers, len);
         }
         let packet = unfolded.packet();
         Ok(Put::Done { frames: packet.frames().into(), bytes: packet.len().into() })
@@ -346,7 +346,7 @@ impl<const PACKED: bool> Receiver<'_, PACKED> {
 
     /// Finds buffers for a frame of `len` bytes; requests a notification if there are too few.
     #[inline(always)]
-    fn look(&self, ring: &mut Ring, landing: &mut Landing, len: u32) -> Result<Found, Broken> {
+    fn find_buffers(&self, ring: &mut Ring, buffers: &mut FrameBuffers, len: u32) -> Result<Found, Broken> {
         let need = self.need(len);
         if let Some((bytes, reason)) = ring.unfit
             && need >= bytes
@@ -360,13 +360,13 @@ impl<const PACKED: bool> Receiver<'_, PACKED> {
         let mergeable = self.features & feature::MRG_RXBUF != 0;
         let mut seen = self.areas.seen(ring)?;
         let (mut at, size) = (ring.next, u32::from(ring.size));
-        for look in 0..LOOKS {
-            while landing.room < need && landing.slots < size && self.areas.has(at, seen) {
-                match self.add(landing, at)? {
+        for search in 0..SEARCHES_MOST {
+            while buffers.room < need && buffers.slots < size && self.areas.has(at, seen) {
+                match self.add(buffers, at)? {
                     Ok(token) => at = self.areas.behind(at, token),
                     Err(reason) => return Ok(Found::Never(reason)),
                 }
-                if landing.room < need {
+                if buffers.room < need {
                     if !mergeable {
                         return Ok(Found::Never(Reason::TooLong));
                     }
@@ -375,17 +375,17 @@ impl<const PACKED: bool> Receiver<'_, PACKED> {
                     }
                 }
             }
-            if landing.room >= need {
+            if buffers.room >= need {
                 ring.next = at;
-                self.areas.hush(ring);
+                self.areas.disarm(ring);
                 ring.unfit = None;
                 return Ok(Found::Room);
             }
-            if landing.slots >= size {
+            if buffers.slots >= size {
                 // All buffers of the ring together are too small.
                 return Ok(Found::Never(Reason::TooLong));
             }
-            if look + 1 < LOOKS && !self.areas.arm(ring, at) {
+            if search + 1 < SEARCHES_MOST && !self.areas.arm(ring, at) {
                 return Ok(Found::Short { again: false });
             }
             seen = self.areas.seen(ring)?;
@@ -394,8 +394,8 @@ impl<const PACKED: bool> Receiver<'_, PACKED> {
     }
 
     /// Adds the buffers of the chain at this position; or returns why they cannot be added.
-    fn add(&self, landing: &mut Landing, at: u16) -> Result<Result<Token, Reason>, Broken> {
-        let before = landing.room;
+    fn add(&self, buffers: &mut FrameBuffers, at: u16) -> Result<Result<Token, Reason>, Broken> {
+        let before = buffers.room;
         let mut chain = self.areas.chain(at)?;
         let mut fits = true;
         while fits && let Some(buffer) = chain.next() {
@@ -406,7 +406,7 @@ impl<const PACKED: bool> Receiver<'_, PACKED> {
             let mut full = false;
             let header_len = self.header_len as u32;
             let translated = self.memory.translate(buffer.address, buffer.len, Rights::WRITE, |span| {
-                full |= landing.push(span, header_len).is_none();
+                full |= buffers.push(span, header_len).is_none();
                 !full
             });
             fits = !full;
@@ -420,15 +420,15 @@ impl<const PACKED: bool> Receiver<'_, PACKED> {
         }
         let token = chain.token()?;
         self.areas.note(&chain);
-        let room = landing.room - before;
-        landing.slots += u32::from(Areas::<PACKED>::slots(token));
-        let noted = landing.chains.try_push((token, room));
+        let room = buffers.room - before;
+        buffers.slots += u32::from(Areas::<PACKED>::slots(token));
+        let noted = buffers.chains.try_push((token, room));
         Ok(noted.map(|()| token).map_err(|_| Reason::TooManyPieces))
     }
 
-    fn write_header(&self, landing: &Landing, piece: &Piece<'_>, checked: Checked) {
+    fn write_header(&self, buffers: &FrameBuffers, piece: &Piece<'_>, checked: Checked) {
         let mut header = header_of(&piece.offload, piece, checked, self.features);
-        header.num_buffers = landing.chains.len() as u16;
+        header.num_buffers = buffers.chains.len() as u16;
         let mut bytes = [0; header::HASH_LEN];
         bytes[..header::LEN].copy_from_slice(&header.bytes());
         if self.header_len == header::HASH_LEN
@@ -438,27 +438,27 @@ impl<const PACKED: bool> Receiver<'_, PACKED> {
             bytes[16..18].copy_from_slice(&hash.report.to_le_bytes());
         }
         let mut left = &bytes[..self.header_len];
-        for span in &landing.header {
+        for span in &buffers.header {
             let (now, rest) = left.split_at(left.len().min(span.len() as usize));
             self.memory.write_span(*span, now);
             left = rest;
         }
     }
 
-    fn give_back(&self, ring: &mut Ring, returns: &mut Returns, landing: &Landing, len: u32) {
+    fn give_back(&self, ring: &mut Ring, returns: &mut Returns, buffers: &FrameBuffers, len: u32) {
         let mut left = self.need(len);
         let mut bytes = |room: u32| {
             let here = left.min(room);
             left -= here;
             here
         };
-        if PACKED && landing.chains.len() > 1 {
+        if PACKED && buffers.chains.len() > 1 {
             returns.write(ring, self.areas);
             let chains: ArrayVec<u64, PIECES> =
-                landing.chains.iter().map(|(token, room)| token.with_bytes(bytes(*room))).collect();
+                buffers.chains.iter().map(|(token, room)| token.with_bytes(bytes(*room))).collect();
             return self.areas.give_back_packed(ring, &chains);
         }
-        for (token, room) in &landing.chains {
+        for (token, room) in &buffers.chains {
             returns.push(ring, self.areas, *token, bytes(*room));
         }
     }

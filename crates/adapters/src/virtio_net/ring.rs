@@ -136,14 +136,14 @@ impl Ring {
         areas.give_back(self, &[token.with_bytes(bytes)]);
     }
 
-    /// Shows the completions to the driver, and considers a [notification](Ring::tell).
+    /// Shows the completions to the driver, and considers a [notification](Ring::mark_notified).
     pub fn publish<const PACKED: bool>(&mut self, areas: &Areas<'_, PACKED>) -> bool {
         areas.show(self);
-        self.tell(areas)
+        self.mark_notified(areas)
     }
 
     /// Marks the shown completions as notified. True if the driver [wants](Areas::wants) a notification.
-    pub fn tell<const PACKED: bool>(&mut self, areas: &Areas<'_, PACKED>) -> bool {
+    pub fn mark_notified<const PACKED: bool>(&mut self, areas: &Areas<'_, PACKED>) -> bool {
         let wants = areas.wants(self);
         self.settled |= self.untold > 0;
         self.untold = 0;
@@ -159,10 +159,10 @@ impl Ring {
     }
 
     /// The same, if the ring's areas can be translated.
-    pub fn tell_in(&mut self, memory: &Map, features: u128) -> bool {
+    pub fn mark_notified_in(&mut self, memory: &Map, features: u128) -> bool {
         match features & feature::RING_PACKED != 0 {
-            true => self.open::<true>(memory, features).is_ok_and(|areas| self.tell(&areas)),
-            false => self.open::<false>(memory, features).is_ok_and(|areas| self.tell(&areas)),
+            true => self.open::<true>(memory, features).is_ok_and(|areas| self.mark_notified(&areas)),
+            false => self.open::<false>(memory, features).is_ok_and(|areas| self.mark_notified(&areas)),
         }
     }
 }

@@ -124,7 +124,7 @@ fn add_while_arming(event_index: bool, begin: u16, left: u16, count: u16, order:
     driver.add(before);
     let areas = open(&ring, &memory, event_index);
     // The ring was polled until now, and the last `avail_event` is passed.
-    areas.hush(&mut ring);
+    areas.disarm(&mut ring);
     if event_index {
         driver.used.store_u16(driver.avail_event(), before.wrapping_sub(1));
     }
@@ -191,12 +191,12 @@ fn a_driver_that_adds_nothing_lets_the_device_sleep_and_kicks_once_for_the_next(
         let mut ring = ring(begin);
         let areas = open(&ring, &memory, event_index);
         driver.add(begin);
-        areas.hush(&mut ring);
+        areas.disarm(&mut ring);
         assert!(!areas.arm(&mut ring, begin) && !areas.arm(&mut ring, begin));
         let next = |count| begin.wrapping_add(count);
         assert!(driver.must_kick(begin, next(1)), "events {event_index}, from {begin}");
         // With an index it is already passed; without one the device must set the quiet flag.
-        areas.hush(&mut ring);
+        areas.disarm(&mut ring);
         assert!(!driver.must_kick(next(1), next(2)), "events {event_index}, from {begin}");
     }
 }
@@ -227,10 +227,10 @@ fn give_back_while_enabling(event_index: bool, begin: u16, count: u16, order: &[
             Step::Device(1) if late => {
                 waits = areas.wants(&ring);
                 if !waits {
-                    assert!(!ring.tell(&areas), "nobody waits for it");
+                    assert!(!ring.mark_notified(&areas), "nobody waits for it");
                 }
             }
-            Step::Device(_) if waits => returned.told = ring.tell(&areas),
+            Step::Device(_) if waits => returned.told = ring.mark_notified(&areas),
             Step::Device(_) => {}
             Step::Driver(0) => driver.enable(begin),
             Step::Driver(_) => returned.found = driver.used.load_u16(2) != begin,

@@ -71,7 +71,7 @@ impl RingFace for VirtioNet {
     }
 
     fn stop(&mut self, number: u16, cx: &mut Context<'_>) -> u32 {
-        self.tell(number, cx);
+        self.notify(number, cx);
         let packed = self.is_packed();
         let Some(ring) = self.rings.get_mut(usize::from(number)) else { return 0 };
         ring.generation = ring.generation.wrapping_add(1);

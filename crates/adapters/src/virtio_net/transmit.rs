@@ -22,7 +22,7 @@ const FRAME_LEAST: usize = 60;
 /// Shortest frame accepted: two addresses and a type.
 const FRAME_SHORTEST: u32 = 14;
 /// Bytes of a frame to prefetch: header and private head.
-const FORESEEN: u32 = (header::LEN + HEAD_BYTES) as u32;
+const PREFETCH_BYTES: u32 = (header::LEN + HEAD_BYTES) as u32;
 
 /// Result of taking a chain.
 enum Taken {
@@ -89,7 +89,7 @@ impl VirtioNet {
         let sender = Sender { memory, features, header_len };
         batch.generation = ring.generation;
         let seen = areas.seen(ring)?;
-        let mut ahead = Ahead::<false, PACKED>::new(memory, FORESEEN);
+        let mut ahead = Ahead::<false, PACKED>::new(memory, PREFETCH_BYTES);
         ahead.read(ring, &areas, seen, budget.packets as u16);
         let (mut dropped, mut sent, mut broken) = (0, QueueCounters::default(), None);
         // A dropped chain uses none of the batch's budget, so it is charged here. In a packed ring each descriptor's flags show
@@ -140,7 +140,7 @@ impl VirtioNet {
             ring.call(number, cx);
         }
         if areas.has(ring.next, seen) {
-            areas.hush(ring);
+            areas.disarm(ring);
             return Ok(Progress { more: true, armed: false });
         }
         let more = areas.arm(ring, ring.next);
@@ -174,7 +174,7 @@ impl VirtioNet {
         areas.keep(self.kept.as_deref().and_then(|map| Kept::of(map, number)));
         if ring.delay.due().is_some() && !areas.wants(ring) {
             // Coalesced completions were checked in the meantime.
-            ring.tell(&areas);
+            ring.mark_notified(&areas);
             ring.delay.join();
         }
         let mut returns = Returns::new();
@@ -185,29 +185,29 @@ impl VirtioNet {
             && let Some(limits) = limits
         {
             if ring.reaches(limits, batch.len() as u32, cx.now) {
-                self.tell_completions(number, cx);
+                self.notify_completions(number, cx);
             }
             self.schedule(cx);
         } else if areas.wants(ring) {
             // A chain has at most some 18 entries, so size / 32 packets are at most about half the ring.
             ring.delay.wait(batch.len() as u32, u32::from(ring.size / 32), 0, cx.now);
             if ring.delay.over(cx.now) {
-                self.tell_completions(number, cx);
+                self.notify_completions(number, cx);
             }
             self.schedule(cx);
         } else {
             // No completion is left to coalesce with.
-            ring.tell(&areas);
+            ring.mark_notified(&areas);
         }
         Ok(())
     }
 
     /// Notifies the driver of completions on a transmit ring, if it still wants a notification.
-    pub(super) fn tell_completions(&mut self, number: u16, cx: &mut Context<'_>) {
+    pub(super) fn notify_completions(&mut self, number: u16, cx: &mut Context<'_>) {
         let Some(ring) = self.rings.get_mut(usize::from(number)) else { return };
         let live = ring.started && ring.broken.is_none();
         ring.delay.join();
-        if live && ring.tell_in(cx.memory, self.taken) {
+        if live && ring.mark_notified_in(cx.memory, self.taken) {
             ring.call(number, cx);
         }
     }

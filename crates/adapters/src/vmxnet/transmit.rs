@@ -53,7 +53,7 @@ pub struct Transmit {
     /// The first entry fetched and not completed; `next` if there is none.
     done: u32,
     /// Number of entries fetched and not completed.
-    flying: u32,
+    in_flight: u32,
     /// `txClusterLength` is [`NEVER_SOON`].
     pub quiet: bool,
     /// Time of the next check of the ring.
@@ -184,7 +184,7 @@ impl Vmxnet {
     /// Takes one packet.
     fn step(&mut self, shared: &Shared<'_>, ring: Ring, batch: &mut Batch, cx: &mut Context<'_>) -> Step {
         let window = shared.window();
-        let (mut at, left) = (self.transmit.next, ring.len - self.transmit.flying.min(ring.len));
+        let (mut at, left) = (self.transmit.next, ring.len - self.transmit.in_flight.min(ring.len));
         if left == 0 || !is_owned(window, ring.place(at)) {
             return Step::Empty(0);
         }
@@ -216,7 +216,7 @@ impl Vmxnet {
             cx.out.charge(entries);
         }
         self.transmit.fetched.push_back(Fetched { entries: entries as u16, in_batch: sent.is_ok() });
-        (self.transmit.next, self.transmit.flying) = (ring.after(at), self.transmit.flying + entries);
+        (self.transmit.next, self.transmit.in_flight) = (ring.after(at), self.transmit.in_flight + entries);
         Step::Taken
     }
 
@@ -253,7 +253,7 @@ impl Vmxnet {
             }
             transmit.fetched.pop_front();
             transmit.first += 1;
-            transmit.flying -= u32::from(entries);
+            transmit.in_flight -= u32::from(entries);
             packets += 1;
             for _ in 0..entries {
                 shared.window().store_u16(ring.place(transmit.done) + 2, owner::DRIVER);

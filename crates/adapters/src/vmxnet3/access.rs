@@ -74,7 +74,7 @@ impl PciFace for Vmxnet3 {
         if changes.intersects(Changes::BUS_MASTER | Changes::POWER) && self.running().is_some() {
             (0..self.transmit_count()).for_each(|queue| cx.out.work.insert(queue));
             // Reports events that happened meanwhile.
-            self.tell_events(cx);
+            self.signal_events(cx);
         }
     }
 
@@ -104,7 +104,7 @@ impl PciFace for Vmxnet3 {
     }
 
     fn spare(&self) -> Option<Mappable> {
-        let at = registers::SPARE_AT;
+        let at = registers::EMPTY_PAGE_AT;
         Some(Mappable { bar: 2, offset: at, len: registers::MSIX_LEN - at, usual: true })
     }
 

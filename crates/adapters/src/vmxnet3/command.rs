@@ -210,7 +210,7 @@ impl Vmxnet3 {
             let mut bytes = [0; 8];
             bytes[0] = u8::from(error != 0);
             bytes[4..].copy_from_slice(&error.to_le_bytes());
-            self.tell(memory.write(at + STATUS, &bytes));
+            self.ignore_fault(memory.write(at + STATUS, &bytes));
         }
     }
 
@@ -218,25 +218,25 @@ impl Vmxnet3 {
         let transmit = self.transmit.iter().map(|queue| (queue.at, queue.statistics));
         let receive = self.receive.iter().map(|queue| (queue.at, queue.statistics));
         for (at, statistics) in transmit.chain(receive).filter(|_| self.running().is_some()) {
-            self.tell(memory.write(at + STATISTICS, &statistics.to_bytes()));
+            self.ignore_fault(memory.write(at + STATISTICS, &statistics.to_bytes()));
         }
     }
 
     /// The queue descriptors were in memory when the device was activated. If they are gone, the error cannot be reported.
-    fn tell(&self, _written: Result<(), Fault>) {}
+    fn ignore_fault(&self, _written: Result<(), Fault>) {}
 
     /// Raises an event for the driver, when memory can be reached.
     pub(super) fn raise_event(&mut self, events: u32, cx: &mut Context<'_>) {
         if self.setup.is_some() {
             self.events |= events;
-            self.tell_events(cx);
+            self.signal_events(cx);
         }
     }
 
     /// Interrupts for events that are not acknowledged.
-    pub(super) fn tell_events(&mut self, cx: &mut Context<'_>) {
+    pub(super) fn signal_events(&mut self, cx: &mut Context<'_>) {
         let Some(setup) = self.running().filter(|_| self.events != 0) else { return };
-        self.tell(cx.memory.write(setup.shared + shared::ECR, &self.events.to_le_bytes()));
+        self.ignore_fault(cx.memory.write(setup.shared + shared::ECR, &self.events.to_le_bytes()));
         self.raise(setup.event_vector, cx);
     }
 
@@ -244,7 +244,7 @@ impl Vmxnet3 {
     pub(super) fn acknowledge(&mut self, events: u32, cx: &mut Context<'_>) {
         self.events &= !events;
         if let Some(setup) = self.running() {
-            self.tell(cx.memory.write(setup.shared + shared::ECR, &self.events.to_le_bytes()));
+            self.ignore_fault(cx.memory.write(setup.shared + shared::ECR, &self.events.to_le_bytes()));
         }
     }
 

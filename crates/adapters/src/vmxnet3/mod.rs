@@ -297,7 +297,7 @@ impl Vmxnet3 {
     }
 
     /// Interrupts for completions whose delay is over, and requests a tick for those that still wait.
-    fn tell_completions(&mut self, cx: &mut Context<'_>) {
+    fn signal_completions(&mut self, cx: &mut Context<'_>) {
         for number in 0..self.transmit.len() {
             if let Some(queue) = self.transmit.get_mut(number)
                 && queue.delay.over(cx.now)
@@ -310,7 +310,7 @@ impl Vmxnet3 {
     }
 
     /// Interrupts for received frames whose pause is over.
-    fn tell_arrivals(&mut self, cx: &mut Context<'_>) {
+    fn signal_arrivals(&mut self, cx: &mut Context<'_>) {
         for number in 0..self.receive.len() {
             if let Some(queue) = self.receive.get(number)
                 && queue.moderation.over(cx.now)
@@ -407,7 +407,7 @@ impl Adapter for Vmxnet3 {
         }
         let recheck = transmit.recheck.is_some();
         if given_back {
-            self.tell_completions(cx);
+            self.signal_completions(cx);
         } else if recheck {
             self.schedule(cx);
         }
@@ -427,7 +427,7 @@ impl Adapter for Vmxnet3 {
         let Some(last) = batch.packets().last().map(|packet| packet.cookie) else { return };
         let Some(transmit) = self.transmit.get_mut(usize::from(batch.queue)) else { return };
         match transmit.give_back(Some(last), self.coalescing, cx) {
-            Ok(true) => self.tell_completions(cx),
+            Ok(true) => self.signal_completions(cx),
             Ok(false) => {}
             Err(error) => self.stop_transmit(batch.queue, error, cx),
         }
@@ -512,8 +512,8 @@ impl Adapter for Vmxnet3 {
                 self.room_delay = (self.room_delay * 2).min(ROOM_MOST);
             }
         }
-        self.tell_arrivals(cx);
-        self.tell_completions(cx);
+        self.signal_arrivals(cx);
+        self.signal_completions(cx);
     }
 
     fn reset(&mut self, kind: Reset, cx: &mut Context<'_>) {

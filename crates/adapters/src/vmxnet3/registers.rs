@@ -72,10 +72,10 @@ pub static REGISTERS: Table<Reg> = Table {
 pub const PT_LEN: u64 = 4096;
 /// Bytes of BAR 1.
 pub const VD_LEN: u64 = 4096;
-/// Bytes of BAR 2: the MSI-X table at 0, the pending bits at [`PBA_OFFSET`], and an empty page at [`SPARE_AT`].
+/// Bytes of BAR 2: the MSI-X table at 0, the pending bits at [`PBA_OFFSET`], and an empty page at [`EMPTY_PAGE_AT`].
 pub const MSIX_LEN: u64 = 0x2000;
 /// Offset of the empty page.
-pub const SPARE_AT: u64 = 0x1000;
+pub const EMPTY_PAGE_AT: u64 = 0x1000;
 /// Offset of the pending bits.
 pub const PBA_OFFSET: u32 = 0x800;
 /// Interrupt vectors: one per queue each way and one for events (version 6 on; earlier drivers use 25 of them).

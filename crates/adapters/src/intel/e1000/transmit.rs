@@ -76,10 +76,10 @@ impl E1000 {
         if !self.function.bus_master() {
             return;
         }
-        let given = self.sender(false).give_back(cx);
-        if given.reported > 0 {
-            self.transmitted(given.reported, given.delayed, given.empty, cx);
-        } else if given.any && given.empty {
+        let done = self.sender(false).give_back(cx);
+        if done.reported > 0 {
+            self.transmitted(done.reported, done.delayed, done.empty, cx);
+        } else if done.any && done.empty {
             self.cause(cause::TXQE, cx);
         }
     }

@@ -223,16 +223,16 @@ impl E1000e {
     }
 
     /// Descriptors of a queue were completed. `delayed`: all of them may wait for another interrupt.
-    pub(super) fn transmitted(&mut self, queue: usize, given: transmit::Given, cx: &mut Context<'_>) {
-        if given.empty {
+    pub(super) fn transmitted(&mut self, queue: usize, done: transmit::Completed, cx: &mut Context<'_>) {
+        if done.empty {
             self.interrupts.raise(cause::TXQE.into());
         }
-        if given.reported > 0 {
+        if done.reported > 0 {
             let least_ns = u64::from(self.registers[r::TADV]) * DELAY_NS;
             let enough = transmit::ring(&self.registers, queue).0 / 4;
             if let Some(completions) = self.completions.get_mut(queue) {
-                completions.wait(given.descriptors, enough, least_ns, cx.now);
-                if !given.delayed {
+                completions.wait(done.descriptors, enough, least_ns, cx.now);
+                if !done.delayed {
                     completions.hurry(cx.now);
                 }
             }

@@ -92,9 +92,9 @@ impl E1000e {
         if !self.masters() {
             return;
         }
-        let given = self.sender(queue, false).map(|mut sender| sender.give_back(cx)).unwrap_or_default();
-        if given.any {
-            self.transmitted(queue, given, cx);
+        let done = self.sender(queue, false).map(|mut sender| sender.give_back(cx)).unwrap_or_default();
+        if done.any {
+            self.transmitted(queue, done, cx);
         }
     }
 }

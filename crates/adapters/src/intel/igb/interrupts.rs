@@ -30,7 +30,7 @@ const KEEP: u32 = 1 << 31;
 
 /// A queue's direction.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Direction {
     Receive,
     Transmit,
 }
@@ -60,9 +60,9 @@ impl Igb {
     }
 
     /// A queue's bit of EICR (8.8.14): rows of two columns, receive and transmit in each.
-    pub(super) fn bit(&self, way: Way, queue: usize) -> u32 {
+    pub(super) fn bit(&self, direction: Direction, queue: usize) -> u32 {
         let row = self.registers.of(r::IVAR).get(queue & 7).copied().unwrap_or(0);
-        self.entry(row, (queue >> 3 & 1) * 2 + usize::from(way == Way::Transmit))
+        self.entry(row, (queue >> 3 & 1) * 2 + usize::from(direction == Direction::Transmit))
     }
 
     /// Resets all interrupt state. The chip keeps EITR over CTRL.RST; drivers set it anew.
@@ -128,7 +128,7 @@ impl Igb {
     }
 
     /// Command, MSI, MSI-X or the power state changed.
-    pub(super) fn way_changed(&mut self, cx: &mut Context<'_>) {
+    pub(super) fn mode_changed(&mut self, cx: &mut Context<'_>) {
         if self.multiple() {
             self.extended.mode_changed(&mut self.function, cx);
         } else {
@@ -231,10 +231,10 @@ impl Igb {
     pub(super) fn received(&mut self, queues: u32, other: u32, cx: &mut Context<'_>) {
         let mut bits = 0;
         for queue in (0..r::QUEUES).filter(|queue| queues >> queue & 1 != 0) {
-            bits |= self.bit(Way::Receive, queue);
+            bits |= self.bit(Direction::Receive, queue);
         }
         for queue in 0..r::QUEUES {
-            let joined = if self.multiple() { self.bit(Way::Transmit, queue) & bits } else { u32::MAX };
+            let joined = if self.multiple() { self.bit(Direction::Transmit, queue) & bits } else { u32::MAX };
             if joined != 0
                 && let Some(completions) = self.completions.get_mut(queue)
             {
@@ -260,17 +260,17 @@ impl Igb {
     fn join_completions(&mut self, bits: u32) {
         let multiple = self.multiple();
         for queue in 0..r::QUEUES {
-            if multiple && self.bit(Way::Transmit, queue) & bits == 0 {
+            if multiple && self.bit(Direction::Transmit, queue) & bits == 0 {
                 continue;
             }
             if self.completions.get_mut(queue).is_some_and(CompletionDelay::join) {
-                self.tell_completions(queue);
+                self.signal_completions(queue);
             }
         }
     }
 
-    fn tell_completions(&mut self, queue: usize) {
-        let bit = self.bit(Way::Transmit, queue);
+    fn signal_completions(&mut self, queue: usize) {
+        let bit = self.bit(Direction::Transmit, queue);
         self.extended.raise(bit.into());
         self.causes.raise(cause::TXDW.into());
     }
@@ -291,7 +291,7 @@ impl Igb {
         }
         for queue in 0..r::QUEUES {
             if self.completions.get_mut(queue).is_some_and(|completions| completions.over(cx.now)) {
-                self.tell_completions(queue);
+                self.signal_completions(queue);
             }
         }
         self.settle(cx);

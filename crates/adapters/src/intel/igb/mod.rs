@@ -329,7 +329,7 @@ impl PciFace for Igb {
             self.power_on(cx);
         }
         if changes.intersects(INTERRUPTS) {
-            self.way_changed(cx);
+            self.mode_changed(cx);
         }
         if changes.contains(Changes::BUS_MASTER) && self.function.bus_master() {
             self.look_at_all_queues(cx);

@@ -4,7 +4,7 @@ use arrayvec::ArrayVec;
 use nicety_adapter::{Context, Delivery, Frames, Reason, Scratch, Wants};
 use nicety_memory::{Map, Rights};
 
-use super::queues::Way;
+use super::queues::Route;
 use super::registers::{self as r, cause, ctrl, dctl, rctl, rxcsum};
 use super::{Igb, stall_of};
 use crate::intel::receive::{Format, Miss, Offer, Receiver, Ring, buffer_size};
@@ -109,14 +109,15 @@ impl Igb {
         let mut rings = Rings { memory: &memory, open: Default::default(), before: [0; r::QUEUES] };
         let (mut refused, mut scratch) = (frames.held, Scratch::new());
         for (i, pick, packet) in frames.iter() {
-            let way = self.way(frames, pick, packet);
-            let queue = way.queue;
+            let route = self.steer(frames, pick, packet);
+            let queue = route.queue;
             if refused.contains(queue as u16) {
                 delivery.refuse(i, queue as u16, pick.from.into());
                 self.starved |= 1 << queue;
                 continue;
             }
-            match self.place(&mut rings, way, Offer { frames, pick, verdict: way.verdict }, looped, &mut scratch, cx) {
+            let offer = Offer { frames, pick, verdict: route.verdict };
+            match self.place(&mut rings, route, offer, looped, &mut scratch, cx) {
                 _ if looped => {}
                 Ok((frames, bytes)) => cx.counters.received(queue as u16, frames, bytes),
                 Err(Miss::Never(reason)) => cx.counters.receive_drop(reason),
@@ -134,14 +135,14 @@ impl Igb {
     fn place(
         &mut self,
         rings: &mut Rings<'_>,
-        way: Way,
+        route: Route,
         mut offer: Offer<'_, '_>,
         looped: bool,
         scratch: &mut Scratch,
         cx: &mut Context<'_>,
     ) -> Result<(u64, u64), Miss> {
         let off = Miss::Never(Reason::ReceiverOff);
-        let queue = way.queue;
+        let queue = route.queue;
         if rings.open.get(queue).is_some_and(Option::is_none)
             && let Some(ring) = self.ring(queue, rings.memory, cx)
         {
@@ -149,7 +150,7 @@ impl Igb {
             rings.open[queue] = Some(ring);
         }
         let ring = rings.open.get_mut(queue).and_then(Option::as_mut).ok_or(off)?;
-        let stamp = self.is_timed(&offer, way.timed);
+        let stamp = self.is_timed(&offer, route.timed);
         if stamp {
             offer.verdict.status |= STAMPED;
         }

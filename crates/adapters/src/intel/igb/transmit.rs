@@ -30,7 +30,7 @@ const HEAD_WRITE_BACK: u32 = 1;
 
 /// A context descriptor's fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Given {
+struct ContextFields {
     lengths: u32,
     command: u32,
     segments: u32,
@@ -38,9 +38,9 @@ struct Given {
 
 /// The two contexts of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Advanced([Given; 2]);
+pub struct Advanced([ContextFields; 2]);
 
-impl Given {
+impl ContextFields {
     /// Offsets of a packet: after MACLEN bytes an IP header of IPLEN bytes, then TCP, UDP or SCTP.
     fn task(self) -> Task {
         let mac = (self.lengths >> 9 & 0x7f) as u16;
@@ -74,16 +74,17 @@ impl Contexts for Advanced {
     }
 
     fn keep(&mut self, descriptor: Descriptor) {
-        let given = Given { lengths: descriptor.address as u32, command: descriptor.lower, segments: descriptor.upper };
-        self.0[(descriptor.upper >> 4 & 1) as usize] = given;
+        let fields =
+            ContextFields { lengths: descriptor.address as u32, command: descriptor.lower, segments: descriptor.upper };
+        self.0[(descriptor.upper >> 4 & 1) as usize] = fields;
     }
 
     fn request(&self, first: Descriptor) -> Request {
-        let given = self.0[(first.upper >> 4 & 1) as usize];
+        let fields = self.0[(first.upper >> 4 & 1) as usize];
         let options = first.upper >> 8;
         let checksum = options & 2 != 0;
-        let mut task = given.task();
-        if checksum && given.is_sctp() {
+        let mut task = fields.task();
+        if checksum && fields.is_sctp() {
             // Not supported: no packet has its checksum at offset 0.
             task.field = 0;
         }
@@ -92,7 +93,7 @@ impl Contexts for Advanced {
             ip_checksum: options & 1 != 0,
             checksum,
             task,
-            tag: (first.lower & VLE != 0).then_some((given.lengths >> 16) as u16),
+            tag: (first.lower & VLE != 0).then_some((fields.lengths >> 16) as u16),
             stamp: first.lower & STAMP != 0,
         }
     }
@@ -224,12 +225,12 @@ impl Igb {
         if !self.may_dma() {
             return;
         }
-        let Some(given) = self.sender(queue, false).map(|mut sender| sender.give_back(cx)) else { return };
-        if given.any {
+        let Some(done) = self.sender(queue, false).map(|mut sender| sender.give_back(cx)) else { return };
+        if done.any {
             self.write_head_back(queue, cx);
         }
-        if given.reported > 0 {
-            self.transmitted(queue, given.reported, cx);
+        if done.reported > 0 {
+            self.transmitted(queue, done.reported, cx);
         }
     }
 

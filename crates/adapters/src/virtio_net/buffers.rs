@@ -10,7 +10,7 @@ use super::registers::header;
 pub(super) const PIECES: usize = 300;
 
 /// Buffers for one frame.
-pub(super) struct Landing {
+pub(super) struct FrameBuffers {
     /// Token and capacity of each chain.
     pub chains: ArrayVec<(Token, u32), PIECES>,
     /// Number of ring entries (packed: descriptors) of the chains.
@@ -23,7 +23,7 @@ pub(super) struct Landing {
     pub room: u32,
 }
 
-impl Landing {
+impl FrameBuffers {
     pub fn new() -> Self {
         Self { chains: ArrayVec::new(), slots: 0, header: ArrayVec::new(), spans: ArrayVec::new(), room: 0 }
     }
