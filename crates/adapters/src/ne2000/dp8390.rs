@@ -169,12 +169,12 @@ impl Dp8390 {
 
     /// A frame was written to the ring.
     pub fn received(&mut self) {
-        self.looked &= self.is_told();
+        self.looked &= self.is_receive_pending();
         self.unshown = self.looked;
         self.causes.raise(isr::PRX.into());
     }
 
-    fn is_told(&self) -> bool {
+    fn is_receive_pending(&self) -> bool {
         self.causes.pending() & u128::from(isr::PRX) != 0
     }
 
@@ -186,19 +186,19 @@ impl Dp8390 {
 
     /// Resumes from saved state, which does not include whether the driver has looked.
     pub fn restored(&mut self) {
-        (self.looked, self.unshown) = (self.is_told(), self.is_told());
+        (self.looked, self.unshown) = (self.is_receive_pending(), self.is_receive_pending());
         (self.busy_until, self.pace) = (None, Pace::default());
     }
 
     /// The driver has looked for frames.
     fn look(&mut self, now: Time) {
         (self.looked, self.unshown) = (true, false);
-        let told = self.is_told();
+        let pending = self.is_receive_pending();
         let unread = self.has_unread();
         self.pace.looks(unread, now);
-        if told && unread {
+        if pending && unread {
             self.busy_until = Some(now.after_ns(self.pace.taking_ns()));
-        } else if told {
+        } else if pending {
             // No later than assumed before: a driver that polls (iPXE's ns8390.c) looks repeatedly, and never acknowledges.
             let end = now.after_ns(self.pace.ending_ns());
             self.busy_until = self.busy_until.map(|until| until.min(end));

@@ -58,7 +58,7 @@ impl Rtl8139 {
         }
         self.join(cx);
         if self.has_unshown(cx) {
-            self.tell(cx);
+            self.signal(cx);
         }
         self.settle_line(cx);
         (self.unread, self.unshown) = (0, false);
@@ -89,7 +89,7 @@ impl Rtl8139 {
         self.look_for_any_room(cx);
         if mask & u128::from(cause::ROK) != 0 && self.has_unshown(cx) {
             if self.moderation.may_tell(self.carried, cx.now) {
-                self.tell(cx);
+                self.signal(cx);
             } else {
                 self.rearm(cx);
             }
@@ -119,7 +119,7 @@ impl Rtl8139 {
     }
 
     /// Raises ROK.
-    fn tell(&mut self, cx: &mut Context<'_>) {
+    fn signal(&mut self, cx: &mut Context<'_>) {
         self.unshown = false;
         self.moderation.told(self.carried, cx.now);
         self.cause(cause::ROK, cx);
@@ -130,8 +130,8 @@ impl Rtl8139 {
         self.unshown = true;
         self.completions.answered(cx.now);
         // A cause that is pending reports these frames too.
-        let told = self.interrupts.pending() & u128::from(cause::ROK) != 0;
-        if !told && (self.moderation.may_tell(self.carried, cx.now) || urgent) {
+        let pending = self.interrupts.pending() & u128::from(cause::ROK) != 0;
+        if !pending && (self.moderation.may_tell(self.carried, cx.now) || urgent) {
             self.moderation.told(self.carried, cx.now);
             self.cause(cause::ROK, cx);
         }
@@ -172,7 +172,7 @@ impl Rtl8139 {
         if self.tell_unshown.is_some_and(|at| at <= cx.now) {
             self.tell_unshown = None;
             if self.has_unshown(cx) {
-                self.tell(cx);
+                self.signal(cx);
             }
         }
         self.settle_line(cx);

@@ -141,8 +141,8 @@ impl Snapshot for Rtl8139 {
         (self.cable, self.lost, self.carried) = (cable, lost, carried);
         (self.interrupts, self.completions, self.moderation) = (interrupts, completions, moderation);
         // The driver's reads of ISR are not saved. It has seen the frames whose cause it has cleared.
-        let told = self.interrupts.pending() & u128::from(r::cause::ROK) != 0;
-        (self.unread, self.unshown, self.tell_unshown) = (1, told, None);
+        let pending = self.interrupts.pending() & u128::from(r::cause::ROK) != 0;
+        (self.unread, self.unshown, self.tell_unshown) = (1, pending, None);
         self.stalls = [None; 2];
         self.generation = self.generation.wrapping_add(1);
         self.prepare_loopback();

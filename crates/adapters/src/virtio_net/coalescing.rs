@@ -40,8 +40,8 @@ pub(super) fn obey(
         command::COAL_TX_SET | command::COAL_RX_SET => {
             let limits = Limits { packets: word(0)?, usecs: word(4)? };
             let transmit = command == command::COAL_TX_SET;
-            let ours = |ring: u16| is_data(role(ring)) && matches!(role(ring), Role::Transmit(_)) == transmit;
-            (0..).zip(all).filter(|(ring, _)| ours(*ring)).for_each(|(_, set)| *set = Some(limits));
+            let selected = |ring: u16| is_data(role(ring)) && matches!(role(ring), Role::Transmit(_)) == transmit;
+            (0..).zip(all).filter(|(ring, _)| selected(*ring)).for_each(|(_, set)| *set = Some(limits));
             Some(ArrayVec::new())
         }
         command::COAL_VQ_SET => {

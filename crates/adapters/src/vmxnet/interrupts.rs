@@ -87,7 +87,7 @@ impl Vmxnet {
     }
 
     /// Raises the cause even if interrupts are off: a pending cause needs no other deadline.
-    fn tell(&mut self, cx: &mut Context<'_>) {
+    fn signal(&mut self, cx: &mut Context<'_>) {
         self.tidings.owed |= self.interrupts.told() != 0;
         self.tidings.moderation.told(self.tidings.carried, cx.now);
         self.join(cx);
@@ -99,9 +99,9 @@ impl Vmxnet {
     pub(super) fn received(&mut self, urgent: bool, cx: &mut Context<'_>) {
         self.transmit.completions.answered(cx.now);
         self.tidings.owed |= self.interrupts.told() != 0;
-        let told = self.interrupts.pending() & CAUSE != 0;
-        if !told && (self.tidings.moderation.may_tell(self.tidings.carried, cx.now) || urgent || self.is_short()) {
-            self.tell(cx);
+        let pending = self.interrupts.pending() & CAUSE != 0;
+        if !pending && (self.tidings.moderation.may_tell(self.tidings.carried, cx.now) || urgent || self.is_short()) {
+            self.signal(cx);
         }
         self.schedule(cx);
     }
@@ -145,10 +145,10 @@ impl Vmxnet {
     /// Handles a tick, whether or not a deadline has passed.
     pub(super) fn time_passed(&mut self, cx: &mut Context<'_>) {
         let (received, sent) = (self.receive.next[0], self.transmit.position());
-        let mut tell = self.transmit.completions.over(cx.now) && self.has_completions(sent, cx);
+        let mut must_signal = self.transmit.completions.over(cx.now) && self.has_completions(sent, cx);
         if self.tidings.moderation.over(cx.now) {
             if self.has_frames(received, cx) {
-                tell = true;
+                must_signal = true;
             } else {
                 self.tidings.moderation.seen();
             }
@@ -160,12 +160,12 @@ impl Vmxnet {
             let owed = std::mem::take(&mut self.tidings.owed) && self.interrupts.pending() == 0;
             if owed && (self.has_frames(received, cx) || self.has_completions(sent, cx)) {
                 // Once only, so that a driver that ignores it is not interrupted repeatedly.
-                self.tell(cx);
+                self.signal(cx);
                 self.tidings.owed = false;
             }
         }
-        if tell {
-            self.tell(cx);
+        if must_signal {
+            self.signal(cx);
         }
         self.settle(cx);
         self.schedule(cx);

@@ -19,8 +19,8 @@ impl E1000 {
 
     /// Whether the frame in the lone descriptor may be unread.
     fn is_lone_unread(&self, now: Time) -> bool {
-        let told = self.interrupts.pending() & u128::from(cause::RXO) != 0;
-        told || self.lone_read_by.is_some_and(|time| now < time)
+        let pending = self.interrupts.pending() & u128::from(cause::RXO) != 0;
+        pending || self.lone_read_by.is_some_and(|time| now < time)
     }
 
     /// ICR was read with these causes. RXO reports a frame in the lone descriptor.

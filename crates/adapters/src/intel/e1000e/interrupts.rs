@@ -55,8 +55,8 @@ impl E1000e {
         if !self.has_vectors() && self.interrupts.is_due(&self.function, cx.now) && self.interrupts.told() == 0 {
             self.join_completions();
         }
-        let told = self.interrupts.update(&mut self.function, cx);
-        if told != 0 {
+        let sent = self.interrupts.update(&mut self.function, cx);
+        if sent != 0 {
             self.count(r::IAC, 1);
         }
         if self.interrupts.due(&self.function, cx.now).is_some() {

@@ -118,8 +118,8 @@ impl Igb {
             self.other = 0;
             self.causes.update(&mut self.function, cx);
         }
-        let told = cx.counters.interrupts.wrapping_sub(before) as u32;
-        self.registers[r::IAC] = self.registers[r::IAC].saturating_add(told);
+        let sent = cx.counters.interrupts.wrapping_sub(before) as u32;
+        self.registers[r::IAC] = self.registers[r::IAC].saturating_add(sent);
         self.rearm(cx);
     }
 
