@@ -1,47 +1,47 @@
-//! What an adapter is, for a person who must choose one. Each fact has its source.
+//! Description of an adapter, for a person who must choose one. Each fact has its source.
 
-/// How it came to be.
+/// Origin of a device model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It imitates a chip: drivers for it are everywhere, and it costs work for every frame.
+    /// Imitates a chip: most systems have a driver, but every frame costs emulation work.
     Emulated,
-    /// It was designed for virtual machines: fast, and needs its own driver.
+    /// Designed for virtual machines: fast, but needs its own driver.
     Paravirtual,
 }
 
-/// Since when an operating system carries its driver.
+/// First version of an operating system that includes the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Since {
-    /// The driver's name there.
+    /// The driver's name in that system.
     pub driver: &'static str,
-    /// The first version, in words.
+    /// The first version, as text.
     pub version: &'static str,
-    /// Where this was read.
+    /// Source of this fact.
     pub source: &'static str,
 }
 
-/// Where each fact of an [`About`] was read; or that Nicety chose it, and why.
+/// Source of each fact of an [`About`], or the reason why Nicety chose the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sources {
     /// The specification that the code follows.
     pub chip: &'static str,
-    /// Of [`About::pci`].
+    /// Source of [`About::pci`].
     pub pci: &'static str,
-    /// Of [`About::link_mbps`].
+    /// Source of [`About::link_mbps`].
     pub link: &'static str,
-    /// Of [`About::offloads`].
+    /// Source of [`About::offloads`].
     pub offloads: &'static str,
-    /// Of [`About::queues`].
+    /// Source of [`About::queues`].
     pub queues: &'static str,
-    /// Of [`About::mtu_max`].
+    /// Source of [`About::mtu_max`].
     pub mtu: &'static str,
 }
 
-/// How other people's firmware boots a guest from the network by an adapter.
+/// Third-party firmware that boots a guest from the network through an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Boot {
-    /// Its usual option ROM, which iPXE makes and QEMU and Debian (`ipxe-qemu`) bring: `pxe-NAME.rom` for a BIOS, `efi-NAME.rom` for
-    /// UEFI.
+    /// Its usual option ROM, built by iPXE and shipped by QEMU and Debian (`ipxe-qemu`): `pxe-NAME.rom` for a BIOS, `efi-NAME.rom`
+    /// for UEFI.
     pub rom: Option<&'static str>,
     /// U-Boot's driver, if it has one.
     pub u_boot: Option<UBoot>,
@@ -50,16 +50,16 @@ pub struct Boot {
 /// U-Boot's driver of an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UBoot {
-    /// What it calls the first one.
+    /// U-Boot's name for the first such device.
     pub device: &'static str,
     /// Whether Debian's build for QEMU's PC (`u-boot-qemu`) has the driver.
     pub in_debians: bool,
 }
 
-/// An adapter, described.
+/// Description of an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct About {
-    /// Its name in host files and on command lines.
+    /// Name in host files and on command lines.
     pub name: &'static str,
     /// The chip, or the specification.
     pub chip: &'static str,
@@ -67,40 +67,40 @@ pub struct About {
     pub kind: Kind,
     /// PCI vendor and device.
     pub pci: (u16, u16),
-    /// Whether it can tell its driver that it stands by for another adapter.
+    /// Whether it can announce to its driver that it is a standby for another adapter.
     pub stands_by: bool,
-    /// PCI subsystem vendor and device of VMware's, if a port can have those instead of the chip's.
+    /// VMware's PCI subsystem vendor and device, if a port can have those instead of the chip's.
     pub vmware_subsystem: Option<(u16, u16)>,
-    /// The link speed that it shows, in Mbit/s. Never a limit.
+    /// Link speed that the guest sees, in Mbit/s. It never limits traffic.
     pub link_mbps: u32,
-    /// Where a guest is shown another speed, or none.
+    /// Guests that see another speed or none, as text.
     pub link_unless: Option<&'static str>,
-    /// Offloads of the device, in words.
+    /// Offloads of the device, as text.
     pub offloads: &'static [&'static str],
-    /// Queue pairs at most.
+    /// Maximum number of queue pairs.
     pub queues: u16,
     /// Largest MTU in bytes.
     pub mtu_max: u32,
     /// Whether it tells its driver the port's MTU, so that the guest needs no setting of its own.
     pub announces_mtu: bool,
-    /// Whether it reads and writes the guest's memory by itself. One that does not works in a VM that does not share it.
+    /// Whether it accesses guest memory by DMA. An adapter without DMA works in a VM that does not share its memory.
     pub dma: bool,
-    /// How a guest boots from the network by it.
+    /// Network boot of a guest through it.
     pub boot: Boot,
     /// Linux's driver.
     pub linux: Since,
     /// Windows's driver.
     pub windows: Since,
-    /// Where the other facts were read.
+    /// Sources of the other facts.
     pub sources: Sources,
-    /// The name of QEMU's own model of it (`-device`), if it has one.
+    /// Name of QEMU's own model of it (`-device`), if it has one.
     pub qemu: Option<&'static str>,
-    /// The transports that serve it: "vfio-user", "vhost-user".
+    /// Transports that serve it: "vfio-user", "vhost-user".
     pub transports: &'static [&'static str],
 }
 
 impl About {
-    /// Whether Linux itself has the driver, and since when is said by a version; else it came with something else.
+    /// Whether Linux itself includes the driver, with a version; otherwise the driver came from elsewhere.
     pub fn in_linux(&self) -> bool {
         self.linux.version.starts_with(|first: char| first.is_ascii_digit())
     }

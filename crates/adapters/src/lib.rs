@@ -1,7 +1,7 @@
-//! The virtual network adapters, a folder per family, and the registry that everything else finds them by: the
-//! program, the conformance suite, the hostile guest, the fuzzer, the lab and the documentation.
+//! Virtual network adapters, a folder per family, and the registry through which all else finds them: the program, the conformance
+//! suite, the hostile guest, the fuzzer, the lab and the documentation.
 //!
-//! To add one: a folder here, a line in [`REGISTRY`].
+//! A new adapter needs a folder here and a line in [`REGISTRY`].
 #![forbid(unsafe_code)]
 
 pub mod about;
@@ -25,34 +25,36 @@ use intel::{e1000, e1000e, igb};
 
 pub use about::{About, Boot, Kind, Since, Sources, UBoot};
 
-/// Descriptors of a packet that its bytes pay for, in the fairness between ports: Linux's longest with virtio-net, and one for a table.
+/// Descriptors that a packet's bytes pay for in the fairness between ports: Linux's longest virtio-net chain, plus one for an
+/// indirect table.
 const STEPS_PAID: u32 = 20;
 
-/// What a port tells its adapter at birth.
+/// Settings that a port gives its adapter when it is created.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The permanent address.
     pub mac: Mac,
-    /// The largest MTU in bytes that the port is for; adapters whose devices announce one do (virtio-net).
+    /// The largest MTU in bytes on this port. Adapters whose devices announce an MTU announce it (virtio-net).
     pub mtu: Option<u16>,
-    /// Queue pairs at most, for adapters that have several; `None`: the adapter's own choice.
+    /// Maximum number of queue pairs, for adapters with several; `None`: the adapter's default.
     pub queues: Option<u16>,
-    /// Option ROM, to boot from the network.
+    /// Option ROM for network boot.
     pub rom: Option<Rom>,
-    /// PCI subsystem vendor and device, instead of the chip's: of adapters with [`About::vmware_subsystem`].
+    /// PCI subsystem vendor and device instead of the chip's, for adapters with [`About::vmware_subsystem`].
     pub subsystem: Option<(u16, u16)>,
-    /// It stands by for another adapter of the guest with the same address; for adapters whose devices can say so (virtio-net).
+    /// The adapter is a standby for another adapter of the guest with the same address. For adapters that can announce it
+    /// (virtio-net).
     pub standby: bool,
 }
 
 impl Settings {
-    /// Just an address.
+    /// Settings with this address and defaults for the rest.
     pub fn new(mac: Mac) -> Self {
         Self { mac, mtu: None, queues: None, rom: None, subsystem: None, standby: false }
     }
 }
 
-/// Why an adapter could not be made as it was asked for.
+/// Why an adapter could not be created with these settings.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CreateError {
     /// A multicast or zero address.
@@ -63,20 +65,20 @@ pub enum CreateError {
     Queues {
         /// The adapter.
         adapter: &'static str,
-        /// What it was asked for.
+        /// Queue pairs requested.
         asked: u16,
-        /// What it has.
+        /// Queue pairs that the adapter supports.
         most: u16,
     },
     /// The option ROM is for another device.
     #[error("the option ROM does not fit: {0}")]
     Rom(String),
-    /// A fault of ours, in the device's own description.
+    /// An internal error in the device's own description.
     #[error("{adapter} cannot be described: {why}")]
     Description {
         /// The adapter.
         adapter: &'static str,
-        /// What is wrong.
+        /// The error.
         why: String,
     },
 }
@@ -84,15 +86,15 @@ pub enum CreateError {
 /// One adapter of the registry.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
-    /// What it is.
+    /// Its description.
     pub about: &'static About,
-    /// Makes one, as new.
+    /// Creates an adapter in its power-on state.
     pub create: fn(&Settings) -> Result<Box<dyn Adapter>, CreateError>,
-    /// What its data sheet calls the register at an offset, if there is one.
+    /// Data-sheet name of the register at an offset, if there is one.
     pub register: fn(Region, u64) -> Option<RegisterName>,
 }
 
-/// The entry of a model: a chip that is data of a family's adapter.
+/// The registry entry of a chip model, which is data of its family's adapter.
 macro_rules! chip {
     ($family:ident, $model:ident) => {
         Entry {
@@ -103,7 +105,7 @@ macro_rules! chip {
     };
 }
 
-/// Every adapter there is.
+/// All adapters.
 pub const REGISTRY: &[Entry] = &[
     chip!(e1000, I82540EM),
     chip!(e1000, I82545EM),

@@ -1,6 +1,5 @@
-//! A Microwire EEPROM, which many network controllers keep their settings in: a 93C46 of 64 words or a 93C66 of 256
-//! (Atmel AT93C46, AT93C66 datasheets). A rising clock takes data in; a read answers a dummy 0 and then the word, and
-//! goes on with the next ones.
+//! A Microwire EEPROM, in which many network controllers keep their settings: a 93C46 of 64 words or a 93C66 of 256 (Atmel AT93C46,
+//! AT93C66 datasheets). A rising clock edge samples data in. A read returns a dummy 0, then the word, then the following words.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,18 +10,18 @@ pub const SELECT: u8 = 1 << 1;
 /// Data into the chip (DI).
 pub const DATA: u8 = 1 << 2;
 
-/// Where the protocol stands.
+/// State of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Phase {
     /// Waits for the start bit.
     Idle,
-    /// Opcode and address: bits so far, how many.
+    /// Receives opcode and address: bits so far, and their number.
     Command(u16, u8),
-    /// Sends words from this address on: bits that are out already (0: the dummy).
+    /// Sends words from this address on: number of bits sent (0: the dummy).
     Sending(u8, u8),
-    /// Takes a word for this address (or for all): bits so far, how many.
+    /// Receives a word for this address, or for all addresses: bits so far, and their number.
     Taking(Option<u8>, u16, u8),
-    /// Until deselected.
+    /// Ignores the wires until deselected.
     Done,
 }
 
@@ -37,12 +36,12 @@ pub struct Microwire {
 }
 
 impl Microwire {
-    /// A chip with these words, 64 or 256.
+    /// A chip with these words, 64 or 256 of them.
     pub fn new(words: Vec<u16>) -> Self {
         Self { words, phase: Phase::Idle, wires: 0, out: true, writable: false }
     }
 
-    /// Whether saved state can be that of a chip of so many words.
+    /// Whether saved state is valid for a chip of this many words.
     pub fn fits(&self, words: usize) -> bool {
         let phase = match self.phase {
             Phase::Idle | Phase::Done => true,
@@ -53,7 +52,7 @@ impl Microwire {
         self.words.len() == words && self.wires & !(CLOCK | SELECT | DATA) == 0 && phase
     }
 
-    /// Two bits of opcode, and the address.
+    /// Number of command bits: two of opcode, then the address.
     fn command_bits(&self) -> u8 {
         2 + self.address_bits() as u8
     }
@@ -62,17 +61,17 @@ impl Microwire {
         self.words.len().max(1).ilog2()
     }
 
-    /// The word at an address; the address wraps, as the chip has so many lines.
+    /// The word at an address. The address wraps, because the chip decodes only its own address bits.
     pub fn word(&self, address: u32) -> u16 {
         self.words.get(address as usize % self.words.len().max(1)).copied().unwrap_or(0xffff)
     }
 
-    /// The level of the data-out wire: pulled up unless the chip drives it.
+    /// Level of the data-out wire. It is pulled up unless the chip drives it.
     pub fn data_out(&self) -> bool {
         self.out
     }
 
-    /// New levels of the three wires.
+    /// Applies new levels of the three wires.
     pub fn drive(&mut self, wires: u8) {
         let before = std::mem::replace(&mut self.wires, wires & (CLOCK | SELECT | DATA));
         if wires & SELECT == 0 || before & SELECT == 0 {

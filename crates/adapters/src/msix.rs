@@ -1,10 +1,10 @@
-//! The BAR that holds an MSI-X table and its pending-bit array, and nothing else that a driver reads.
+//! The BAR with an MSI-X table and its pending-bit array, and nothing else that a driver reads.
 
 use nicety_pci::{Function, Window};
 
 use crate::pieces::pieces;
 
-/// Reads that BAR. Between the table and the array, and after them, are zeros.
+/// Reads that BAR. The bytes between the table and the array, and after them, are zero.
 pub(crate) fn read(function: &Function, bar: u8, offset: u64, data: &mut [u8]) {
     for (at, part) in pieces(offset, data.len()) {
         let data = &mut data[part];
@@ -16,7 +16,7 @@ pub(crate) fn read(function: &Function, bar: u8, offset: u64, data: &mut [u8]) {
     }
 }
 
-/// Writes that BAR: the table takes what it is given, all else ignores it.
+/// Writes that BAR. Only the table is writable; other writes are ignored.
 pub(crate) fn write(function: &mut Function, bar: u8, offset: u64, data: &[u8]) {
     for (at, part) in pieces(offset, data.len()) {
         if let (Some(Window::Table(at)), Some(msix)) = (function.window(bar.into(), at), function.msix_mut()) {

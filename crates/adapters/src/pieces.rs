@@ -1,8 +1,8 @@
-//! An access of any width and place as accesses of at most four bytes, each within one dword: what 32-bit registers know.
+//! Splits an access of any width and offset into accesses of at most four bytes, each within one dword, for 32-bit registers.
 
 use std::ops::Range;
 
-/// The pieces of `len` bytes at an offset: where each begins, and which of the bytes are its own.
+/// Pieces of an access of `len` bytes at an offset: the offset of each, and its range in the access's bytes.
 pub(crate) fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {

@@ -1,57 +1,58 @@
-//! The clock that stamps frames (82574 datasheet, 7.9 and 10.2.9; 82576, 7.9 and 8.16): SYSTIM, which TIMINCA's value is added to once in so many periods.
+//! The clock for time stamps (82574 datasheet, 7.9 and 10.2.9; 82576, 7.9 and 8.16): SYSTIM, to which TIMINCA's value is added once
+//! in a number of periods.
 
 use nicety_adapter::Time;
 use serde::{Deserialize, Serialize};
 
-/// What SYSTIM showed when, and what it is read as. A period lasts 40 ns in the 82574, 16 in the 82576.
+/// SYSTIM's value at a known time. A period is 40 ns in the 82574, 16 ns in the 82576.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Clock<const PERIOD_NS: u64> {
     base: u64,
     at: Time,
     increment: u32,
-    /// The high half, as it was when the low one was read.
+    /// The high half, latched when the low one was read.
     high: u32,
 }
 
 impl<const PERIOD_NS: u64> Clock<PERIOD_NS> {
-    /// Nanoseconds from one step to the next, and steps since it was set; 0 if it stands.
+    /// Nanoseconds per step, and steps since it was set; 0 if it is stopped.
     fn steps(&self, now: Time) -> (u64, u64) {
         let step = PERIOD_NS * u64::from(self.increment >> 24);
         (step, (now.since(self.at).as_nanos() as u64).checked_div(step).unwrap_or(0))
     }
 
-    /// SYSTIM now.
+    /// SYSTIM's present value.
     pub fn value(&self, now: Time) -> u64 {
         let (_, steps) = self.steps(now);
         self.base.wrapping_add(steps.wrapping_mul(u64::from(self.increment & 0xff_ffff)))
     }
 
-    /// It is set; its next step comes when it would have come. Who adjusts it often loses no time.
+    /// Sets SYSTIM. The phase of its steps stays, so frequent adjustment loses no time.
     pub fn set(&mut self, value: u64, now: Time) {
         let (step, steps) = self.steps(now);
         (self.base, self.at) = (value, if step == 0 { now } else { self.at.after_ns(step * steps) });
     }
 
-    /// TIMINCA: what is added, and once in how many periods.
+    /// TIMINCA: the increment, and its number of periods.
     pub fn set_increment(&mut self, increment: u32, now: Time) {
         self.set(self.value(now), now);
         self.increment = increment;
     }
 
-    /// TIMADJ: so much is added, or, with its highest bit, taken off.
+    /// TIMADJ: adds this, or with the highest bit set subtracts it.
     pub fn adjust(&mut self, by: u64, now: Time) {
         let (value, by, less) = (self.value(now), by & (u64::MAX >> 1), by >> 63 != 0);
         self.set(if less { value.wrapping_sub(by) } else { value.wrapping_add(by) }, now);
     }
 
-    /// SYSTIML is read: the high half waits for its own reading.
+    /// A read of SYSTIML: latches the high half for its own read.
     pub fn read_low(&mut self, now: Time) -> u32 {
         let value = self.value(now);
         self.high = (value >> 32) as u32;
         value as u32
     }
 
-    /// SYSTIMH is read.
+    /// A read of SYSTIMH.
     pub fn high(&self) -> u32 {
         self.high
     }
@@ -61,7 +62,7 @@ impl<const PERIOD_NS: u64> Clock<PERIOD_NS> {
 mod tests {
     use super::*;
 
-    /// What Linux sets for the 82574: 40 ns in units of 2⁻¹⁸ ns, every period (e1000e_get_base_timinca in e1000e/netdev.c).
+    /// Linux's value for the 82574: 40 ns in units of 2⁻¹⁸ ns, every period (e1000e_get_base_timinca in e1000e/netdev.c).
     const LINUX: u32 = 1 << 24 | 40 << 18;
 
     #[test]

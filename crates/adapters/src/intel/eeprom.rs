@@ -4,16 +4,16 @@ use nicety_frame::Mac;
 
 use crate::microwire::{CLOCK, DATA, Microwire, SELECT};
 
-/// What the words up to this one sum to (5.6.35).
+/// Required sum of the words up to [`SUM_AT`] (5.6.35).
 const SUM: u16 = 0xbaba;
-/// Where the word lies that makes it so.
+/// Index of the word that adjusts the sum.
 const SUM_AT: usize = 0x3f;
 
 /// EECD: clock.
 const SK: u32 = 1;
 /// EECD: chip select.
 const CS: u32 = 1 << 1;
-/// EECD: data in, as the chip sees it.
+/// EECD: data in, from the chip's view.
 const DI: u32 = 1 << 2;
 /// EECD: data out.
 pub const DO: u32 = 1 << 3;
@@ -21,20 +21,20 @@ pub const DO: u32 = 1 << 3;
 pub const REQ: u32 = 1 << 6;
 /// EECD: access granted.
 pub const GNT: u32 = 1 << 7;
-/// EECD: an EEPROM is there.
+/// EECD: an EEPROM is present.
 pub const PRES: u32 = 1 << 8;
 
-/// What the factory writes into a model's EEPROM, but the address and the sum.
+/// Factory contents of a model's EEPROM, without address and checksum.
 #[derive(Debug)]
 pub struct Image {
     /// Words: 64 or 256.
     pub size: usize,
-    /// Words that are not all ones: where, and what.
+    /// Words that are not all ones: index and value.
     pub words: &'static [(usize, u16)],
 }
 
 impl Image {
-    /// A chip with this image, a permanent address, and maybe another PCI subsystem (vendor and device).
+    /// A chip with this image, a permanent address, and optionally another PCI subsystem (vendor and device).
     pub fn chip(&self, mac: Mac, subsystem: Option<(u16, u16)>) -> Microwire {
         let mut words = vec![0xffff_u16; self.size];
         for (word, pair) in words.iter_mut().zip(mac.0.chunks_exact(2)) {
@@ -50,7 +50,7 @@ impl Image {
     }
 }
 
-/// The words with the PCI subsystem (5.6.10, 5.6.11).
+/// The words of the PCI subsystem (5.6.10, 5.6.11).
 pub fn subsystem_words(subsystem: Option<(u16, u16)>) -> impl Iterator<Item = (usize, u16)> {
     subsystem.into_iter().flat_map(|(vendor, device)| [(0x0b, device), (0x0c, vendor)])
 }

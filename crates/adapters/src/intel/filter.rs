@@ -1,5 +1,5 @@
-//! Which frames the receiver wants: sixteen exact addresses (24 in the 82576), a hash table of 4096 bits for multicast, a bit for each
-//! VLAN (Intel 317453, 3.2.1, 9.3 and 13.5).
+//! The receiver's address filter: sixteen exact addresses (24 in the 82576), a hash table of 4096 bits for multicast, a bit for
+//! each VLAN (Intel 317453, 3.2.1, 9.3 and 13.5).
 
 use arrayvec::ArrayVec;
 use nicety_adapter::bank::Block;
@@ -7,7 +7,7 @@ use nicety_frame::Tci;
 
 use super::registers::*;
 
-/// Where checksum control and the hash table lie.
+/// Offset of checksum control and the hash table.
 pub const AT: u32 = 0x5000;
 /// Checksum control and the hash table.
 pub const ROWS: &[Row] = &[rw(RXCSUM, 0x5000, 0x0000_07ff, 0, "13.5.3"), rw(MTA, 0x5200, ALL, 0, "13.5.1").times(128)];
@@ -19,24 +19,24 @@ pub const ADDRESSES: Block<Reg> = Block {
     count: 16,
     rows: &[rw(RAL, 0x5400, ALL, 0, "13.5.2"), rw(RAH, 0x5404, 0x8003_ffff, 0, "13.5.2")],
 };
-/// Where the VLAN table lies.
+/// Offset of the VLAN table.
 pub const VLANS_AT: u32 = 0x5600;
 /// The VLAN table.
 pub const VLANS: &[Row] = &[rw(VFTA, 0x5600, ALL, 0, "13.5.4").times(128)];
 
-/// How a frame came through.
+/// The rule by which a frame passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Match {
-    /// By an exact address, or as a broadcast.
+    /// An exact address, or broadcast.
     Exact,
-    /// By the hash table or a promiscuous mode.
+    /// The hash table or a promiscuous mode.
     Inexact,
 }
 
-/// The exact addresses that are valid, kept apart so that a frame is not held against all the pairs of registers.
+/// The valid exact addresses, cached so that a frame need not be compared with all register pairs.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
-    /// Address as 48 bits, first byte lowest; whether the source address is compared.
+    /// Address as 48 bits, first byte lowest; and whether it is compared with the source address.
     exact: ArrayVec<(u64, bool), 24>,
 }
 
@@ -58,7 +58,8 @@ impl Filter {
         }
     }
 
-    /// Whether the receiver wants a frame with this head and this outer tag, if it is one by the VET register.
+    /// The rule by which a frame passes, with this head and this outer tag if it has the VET register's type; `None` if it does
+    /// not.
     pub fn wants(&self, registers: &Bank, head: &[u8], tag: Option<Tci>) -> Option<Match> {
         let control = registers[RCTL];
         if let Some(tci) = tag {
@@ -87,7 +88,7 @@ impl Filter {
     }
 }
 
-/// The hash is twelve of the sixteen last bits of the address; RCTL.MO says which.
+/// The hash is twelve of the address's last sixteen bits, selected by RCTL.MO.
 fn hashed(registers: &Bank, destination: u64) -> bool {
     let last = (destination >> 32) as u32 & 0xffff;
     let hash = match registers[RCTL] >> 12 & 3 {

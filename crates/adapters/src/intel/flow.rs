@@ -1,19 +1,20 @@
-//! Flow control (Intel 317453, 3.7 and 13.4.22; IEEE 802.3, annex 31B): PAUSE frames that come stop the transmitter for their quanta, and TCTL.SWXOFF
-//! sends one.
+//! Flow control (Intel 317453, 3.7 and 13.4.22; IEEE 802.3, annex 31B): received PAUSE frames stop the transmitter for their
+//! quanta, and TCTL.SWXOFF sends one.
 //!
 //! ```text
 //! | destination: FCAL, FCAH (01:80:c2:00:00:01) | source: RAL, RAH | FCT (0x8808) | opcode 1 | quanta: FCTTV | zeros, to 60 bytes |
 //! ```
-//! No bridge forwards a frame to that address, so a PAUSE comes from this adapter itself (loopback) or from a peer without a switch. One
-//! that is sent to the station's own address is counted and not obeyed: such frames do pass a switch, and one guest shall not stop
-//! another. FCRTL and FCRTH ask for none: there is no packet buffer that could fill. What finds no descriptor waits in the port.
+//! No bridge forwards a frame to that address, so a PAUSE comes from this adapter itself (loopback) or from a peer without a
+//! switch. A PAUSE to the station's own address is counted and not obeyed: such frames do pass a switch, and one guest must not
+//! stop another. FCRTL and FCRTH send no PAUSE: there is no packet buffer that could fill. Frames without a descriptor wait in the
+//! port.
 
 use nicety_adapter::{Batch, Counters, Reason, Time};
 
 use super::registers::*;
 use super::statistics::Statistics;
 
-/// CTRL: PAUSE frames that come are obeyed (RFCE).
+/// CTRL: received PAUSE frames are obeyed (RFCE).
 const OBEY: u32 = 1 << 27;
 /// RCTL: a PAUSE to the station's address is discarded (DPF).
 const DISCARD_PAUSE: u32 = 1 << 22;
@@ -23,15 +24,15 @@ const PASS_CONTROL: u32 = 1 << 23;
 pub const SWXOFF: u32 = 1 << 22;
 /// Opcode of a PAUSE.
 const PAUSE: u16 = 1;
-/// Bits that the line carries in a quantum.
+/// Bit times of a quantum.
 const QUANTUM_BITS: u64 = 512;
 
-/// A MAC control frame that is the chip's to read.
+/// A MAC control frame for the chip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Control {
-    /// The quanta of a PAUSE; of other frames nothing.
+    /// The quanta of a PAUSE; `None` for other frames.
     pub pause: Option<u16>,
-    /// To the flow control address, and not to the station.
+    /// It was sent to the flow control address, not to the station.
     group: bool,
 }
 
@@ -51,7 +52,7 @@ fn station(registers: &Bank) -> [u8; 6] {
 }
 
 impl Control {
-    /// Of a frame with this head, if it is one.
+    /// The control frame with this head, if it is one.
     #[inline]
     pub fn of(registers: &Bank, head: &[u8]) -> Option<Self> {
         let kind: [u8; 2] = *head.get(12..)?.first_chunk()?;
@@ -83,7 +84,7 @@ impl Control {
         registers.count_control(TPR, TORL, TORH, len);
     }
 
-    /// Whether it may go on to the address filters.
+    /// Whether it may proceed to the address filters.
     pub fn passes(self, registers: &Bank) -> bool {
         let control = registers[RCTL];
         match self.pause {
@@ -92,42 +93,42 @@ impl Control {
         }
     }
 
-    /// For how many quanta the transmitter is to stop: 0 starts it again. `None`: it is not to change.
+    /// Quanta for which the transmitter must stop: 0 restarts it. `None`: no change.
     pub fn obeyed(self, registers: &Bank) -> Option<u16> {
         self.pause.filter(|_| self.group && registers[CTRL] & OBEY != 0)
     }
 }
 
-/// The transmitter's pause. It is not saved: 33 ms is the longest at 1 Gbit/s, and one that ends early loses nothing.
+/// The transmitter's pause. It is not saved: at 1 Gbit/s it lasts at most 33 ms, and an early end loses nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pause(Option<Time>);
 
 impl Pause {
-    /// A PAUSE came. `speed`: 0 is 10, 1 is 100, 2 is 1000 Mbit/s.
+    /// Starts a pause. `speed`: 0 is 10, 1 is 100, 2 is 1000 Mbit/s.
     pub fn begin(&mut self, quanta: u16, speed: u16, now: Time) {
         let bit_ps = 100_000 / 10_u64.pow(speed.min(2).into());
         let ns = u64::from(quanta) * QUANTUM_BITS * bit_ps / 1000;
-        // Begun anew also where it ends: whoever waits for a tick takes the work up.
+        // A pause of 0 also sets a deadline, so that the next tick resumes the work.
         self.0 = Some(now.after_ns(ns));
     }
 
-    /// When it ends.
+    /// Its end.
     pub fn due(&self) -> Option<Time> {
         self.0
     }
 
-    /// Whether frames may not leave now.
+    /// Whether frames must not be sent now.
     pub fn holds(&self, now: Time) -> bool {
         self.0.is_some_and(|until| until > now)
     }
 
-    /// Ends it, if its time has come. Whether it did.
+    /// Ends the pause if its time has passed; true if it ended.
     pub fn over(&mut self, now: Time) -> bool {
         self.0.is_some() && !self.holds(now) && self.0.take().is_some()
     }
 }
 
-/// Sends what TCTL.SWXOFF asks for, which a pause does not hold back.
+/// Sends the PAUSE that TCTL.SWXOFF requests, even during a pause.
 pub fn send(registers: &mut Bank, link_up: bool, looped: bool, batch: &mut Batch, counters: &mut Counters) {
     if registers[TCTL] & (SWXOFF | tctl::EN) != SWXOFF | tctl::EN {
         return;

@@ -1,5 +1,5 @@
-//! Intel's network controllers: a folder for each kind of chip, and beside them what the chips share: the names of their
-//! registers, the EEPROM, the PHY, the receive filters, the statistics, one transmit ring and one receive ring.
+//! Intel's network controllers: a folder for each kind of chip, and the parts that the chips share: register names, EEPROM, PHY,
+//! receive filters, statistics, one transmit ring and one receive ring.
 
 mod clock;
 pub mod e1000;
@@ -18,8 +18,8 @@ mod rss;
 mod statistics;
 mod transmit;
 
-/// Bytes of a descriptor, of either ring; of those that are longer, the unit.
+/// Bytes of a descriptor of either ring; the unit of longer descriptors.
 const DESCRIPTOR: usize = 16;
 
-/// A ring that lies in no memory.
+/// A ring outside guest memory.
 const NOWHERE: &str = "the ring lies where no memory is";

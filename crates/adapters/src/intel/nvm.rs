@@ -8,9 +8,9 @@ use super::eeprom::subsystem_words;
 
 /// Words of the shadow RAM.
 pub const WORDS: usize = 2048;
-/// The word that makes the first so many sum to [`SUM`].
+/// The word that adjusts the sum of the words up to it to [`SUM`].
 const CHECKSUM: usize = 0x3f;
-/// What they sum to.
+/// Required sum.
 const SUM: u16 = 0xbaba;
 
 /// EERD, EEWR: begin.
@@ -22,7 +22,7 @@ pub const DONE: u32 = 1 << 1;
 pub const REQ: u32 = 1 << 6;
 /// EECD: access granted.
 pub const GNT: u32 = 1 << 7;
-/// EECD: a memory is there.
+/// EECD: a memory is present.
 pub const PRES: u32 = 1 << 8;
 /// EECD: the chip has read it.
 pub const AUTO_RD: u32 = 1 << 9;
@@ -39,7 +39,8 @@ pub struct Nvm {
 }
 
 impl Nvm {
-    /// As from the factory: an address, words that are not all ones, and maybe another PCI subsystem (vendor and device).
+    /// A memory in factory state: an address, words that are not all ones, and optionally another PCI subsystem (vendor and
+    /// device).
     pub fn new(mac: Mac, words: &[(usize, u16)], subsystem: Option<(u16, u16)>) -> Self {
         let mut flash = vec![0xffff_u16; WORDS];
         for (word, pair) in flash.iter_mut().zip(mac.0.chunks_exact(2)) {
@@ -54,12 +55,12 @@ impl Nvm {
         Self { flash, shadow }
     }
 
-    /// Whether a saved one can be.
+    /// Whether saved state is valid.
     pub fn fits(&self) -> bool {
         self.flash.len() == WORDS && self.shadow.len() == WORDS
     }
 
-    /// Whether the checksum is right: if it is not, the chip takes nothing from here.
+    /// Whether the checksum is right. If not, the chip loads nothing from here.
     pub fn is_valid(&self) -> bool {
         self.shadow.iter().take(CHECKSUM + 1).fold(0, |sum: u16, word| sum.wrapping_add(*word)) == SUM
     }
@@ -70,14 +71,14 @@ impl Nvm {
         [a[0], a[1], b[0], b[1], c[0], c[1]]
     }
 
-    /// EERD is written: what it reads then. The address lies in bits 15:2.
+    /// A write to EERD: returns its new value. The address is in bits 15:2.
     pub fn read(&self, value: u32) -> u32 {
         let at = value & 0xfffc;
         let word = self.shadow.get((at >> 2) as usize).copied().unwrap_or(0xffff);
         if value & START == 0 { at } else { at | u32::from(word) << 16 | DONE }
     }
 
-    /// EEWR is written: what it reads then.
+    /// A write to EEWR: returns its new value.
     pub fn write(&mut self, value: u32) -> u32 {
         if let Some(word) = self.shadow.get_mut((value >> 2 & 0x3fff) as usize).filter(|_| value & START != 0) {
             *word = (value >> 16) as u16;
@@ -90,7 +91,7 @@ impl Nvm {
         self.flash.copy_from_slice(&self.shadow);
     }
 
-    /// The shadow RAM is read anew, as after every reset.
+    /// Loads the shadow RAM again, as after every reset.
     pub fn reload(&mut self) {
         self.shadow.copy_from_slice(&self.flash);
     }

@@ -1,5 +1,5 @@
-//! The PHY: IEEE 802.3 clause 22 registers and the vendor's own, as data of a model. The cable is either good for
-//! 1000BASE-T full duplex or not there.
+//! The PHY: IEEE 802.3 clause 22 registers and the vendor's own, as data of a model. The cable either supports 1000BASE-T full
+//! duplex or is unplugged.
 
 use serde::{Deserialize, Serialize};
 
@@ -33,7 +33,7 @@ pub struct Rule {
     pub write: u16,
 }
 
-/// A PHY as data: what it has beyond these registers reads as zeros.
+/// A PHY as data. Other registers read as zeros.
 pub type Rules = &'static [Rule];
 
 /// A Marvell M88E1000 with this second identifier word (manual, 13.4.7 and table 13-12 on; Marvell 88E1011 datasheet).
@@ -96,7 +96,7 @@ pub const fn bm(identity: u16) -> [Rule; 22] {
 
 /// The first identifier word of Intel's own PHYs.
 const IGP: u16 = 0x02a8;
-/// Theirs: which page registers from 16 on are of.
+/// Their page register, for registers from 16 on.
 const IGP_PAGE: usize = 31;
 
 /// Intel's IGP03E1000, the PHY inside the 82576 (IGP03E1000_E_PHY_ID in igb's e1000_defines.h in Linux; registers 16 to 25 in its
@@ -126,20 +126,20 @@ pub const IGP03E1000: [Rule; 17] = {
     ]
 };
 
-/// What a write to the PHY did.
+/// Effect of a write to the PHY.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Effect {
-    /// Negotiation began anew, which ends at once: the link came up again.
+    /// Negotiation restarted and completed at once: the link came up again.
     pub negotiated: bool,
 }
 
-/// What a PHY holds, and what the cable says.
+/// Register values and cable state of a PHY.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     registers: [u16; 32],
-    /// Whether the cable carries a link.
+    /// Whether the cable has a link.
     cable: bool,
-    /// The link was lost since status was read last.
+    /// The link was lost since the last read of status.
     lost: bool,
     /// The second identifier word again.
     identity: u16,
@@ -155,7 +155,7 @@ pub struct Phy {
 }
 
 impl Phy {
-    /// As after power-on, with a cable.
+    /// A PHY in its power-on state, with a cable.
     pub fn new(rules: Rules) -> Self {
         let mut this = Self { rules, registers: [0; 32], cable: true, lost: false };
         this.reset();
@@ -172,7 +172,7 @@ impl Phy {
         State { registers, cable, lost, identity: registers[IDENTITY] }
     }
 
-    /// Another one of the same kind with a saved state, if it can be one's.
+    /// A PHY of the same model with a saved state, if the state is valid.
     pub fn restored(&self, state: &State) -> Option<Self> {
         let legal = |(index, &value): (usize, &u16)| {
             self.rule(index).map_or(value == 0, |rule| (value ^ rule.reset) & !rule.write == 0)
@@ -182,7 +182,7 @@ impl Phy {
         own.then_some(Self { rules: self.rules, registers, cable, lost })
     }
 
-    /// The hardware reset pin; the cable stays.
+    /// The hardware reset pin. The cable's state stays.
     pub fn reset(&mut self) {
         for rule in self.rules {
             self.registers[rule.register & 31] = rule.reset;
@@ -190,13 +190,13 @@ impl Phy {
         self.lost = false;
     }
 
-    /// The cable was plugged or pulled.
+    /// Changes the cable's state.
     pub fn plug(&mut self, cable: bool) {
         self.lost |= !cable;
         self.cable = cable;
     }
 
-    /// Whether transmitted frames come back.
+    /// Whether transmitted frames return (loopback).
     pub fn loops(&self) -> bool {
         self.registers[CONTROL] & LOOPBACK != 0
     }
@@ -206,7 +206,7 @@ impl Phy {
         self.registers[CONTROL] & POWER_DOWN == 0 && (self.cable || self.loops())
     }
 
-    /// Speed as STATUS and PHY status code it: 0 is 10, 1 is 100, 2 is 1000 Mbit/s; and whether it is full duplex.
+    /// Speed in the code of STATUS and PHY status: 0 is 10, 1 is 100, 2 is 1000 Mbit/s; and whether it is full duplex.
     pub fn mode(&self) -> (u16, bool) {
         let control = self.registers[CONTROL];
         if control & NEGOTIATE == 0 {
@@ -226,7 +226,7 @@ impl Phy {
         }
     }
 
-    /// Whether a register is one of a page that is not there: such a page reads as zeros.
+    /// Whether a register is on a page that does not exist. Such a page reads as zeros.
     fn is_elsewhere(&self, register: usize) -> bool {
         if self.is_intels() {
             return self.registers[IGP_PAGE] >> 5 != 0 && (16..IGP_PAGE).contains(&register);
@@ -238,7 +238,7 @@ impl Phy {
         self.registers[2] == IGP
     }
 
-    /// An access through MDIC, to the only PHY, at address 1 (317453, 13.4.7): what MDIC reads then, and what a write did.
+    /// An access through MDIC, to the only PHY, at address 1 (317453, 13.4.7). Returns MDIC's new value, and a write's effect.
     pub fn access(&mut self, mdic: u32) -> (u32, Option<Effect>) {
         const READY: u32 = 1 << 28;
         const ERROR: u32 = 1 << 30;

@@ -1,8 +1,8 @@
-//! Messages of IEEE 1588 in frames, as time stamps are asked for (82574 datasheet, 7.9 and 10.2.9; 82576 datasheet, 7.9.3 and 8.16).
+//! IEEE 1588 messages in frames, as selected for time stamps (82574 datasheet, 7.9 and 10.2.9; 82576 datasheet, 7.9.3 and 8.16).
 
 use nicety_frame::{L4Kind, Layout};
 
-/// What of a message is asked for: TSYNCRXCTL 3:1.
+/// Selected messages: TSYNCRXCTL 3:1.
 mod asked {
     /// Version 2 over Ethernet, of one type.
     pub const ETHERNET_V2: u32 = 0;
@@ -10,13 +10,13 @@ mod asked {
     pub const UDP_V1: u32 = 1;
     /// Version 2 over either, of one type.
     pub const V2: u32 = 2;
-    /// Whatever comes.
+    /// Every frame.
     pub const ALL: u32 = 4;
-    /// Version 2 over either, every event.
+    /// Version 2 over either, every event message.
     pub const EVENTS_V2: u32 = 5;
 }
 
-/// A message, if the frame has one.
+/// The message of a frame, if it has one.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'a> {
     head: &'a [u8],
@@ -25,7 +25,7 @@ pub struct Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// Where it begins in a frame, and whether UDP carries it.
+    /// Its offset in the frame, and whether UDP carries it.
     pub fn of(head: &'a [u8], layout: &Layout) -> Self {
         match layout.l4.filter(|l4| l4.kind == L4Kind::Udp) {
             Some(udp) => Self { head, at: usize::from(udp.offset + udp.len), udp: true },
@@ -42,7 +42,7 @@ impl<'a> Message<'a> {
         self.byte(0).map(|byte| byte & 0xf)
     }
 
-    /// Whether TSYNCRXCTL, with the control field and the type that another register names, asks for its time.
+    /// Whether TSYNCRXCTL selects it, with another register's control field and type.
     pub fn is_asked(&self, tsyncrxctl: u32, control: u8, kind: u8) -> bool {
         let same = self.kind() == Some(kind & 0xf);
         match tsyncrxctl >> 1 & 7 {
@@ -55,7 +55,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// RXSATRL and RXSATRH: where it came from, and its number.
+    /// RXSATRL and RXSATRH: its source, and its sequence number.
     pub fn source(&self) -> [u32; 2] {
         let byte = |offset| self.byte(offset).unwrap_or(0);
         [u32::from_le_bytes([22, 23, 24, 25].map(byte)), u32::from_le_bytes([26, 27, 30, 31].map(byte))]

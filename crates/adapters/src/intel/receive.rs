@@ -1,5 +1,5 @@
-//! A receive ring of Intel's controllers (Intel 317453, 3.2; 82574 datasheet, 7.1): frames into as many buffers as they need, with what was
-//! found out about them.
+//! A receive ring of Intel's controllers (Intel 317453, 3.2; 82574 datasheet, 7.1): frames into as many buffers as they need, with
+//! the results of their checks.
 //!
 //! ```text
 //!  63            48 47    40 39    32 31           16 15             0
@@ -29,9 +29,9 @@ use super::flow::Control;
 use super::registers::*;
 use super::statistics::Statistics;
 
-/// Pieces of guest memory for one frame at most: 16 KiB in buffers of 256 bytes, each over the border of two pages.
+/// Maximum pieces of guest memory for one frame: 16 KiB in buffers of 256 bytes, each across a page boundary.
 const PIECES: usize = 132;
-/// Shortest frame without its check sequence: what is shorter arrives padded.
+/// Shortest frame without its check sequence. Shorter ones arrive padded.
 const SHORTEST: u32 = 60;
 
 /// Bits of a descriptor's status.
@@ -49,86 +49,86 @@ mod status {
     pub const RXE: u32 = 1 << 31;
 }
 
-/// How a ring's descriptors look.
+/// Format of a ring's descriptors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
-    /// One buffer, whose address stays.
+    /// One buffer; write-back keeps its address.
     #[default]
     Legacy,
-    /// One buffer, and more status is written back.
+    /// One buffer; write-back has more status.
     Extended,
-    /// A buffer for headers and three others.
+    /// A buffer for headers and three for data.
     Split,
-    /// A buffer, and one for headers.
+    /// A buffer for data, and one for headers.
     Apart {
-        /// That one is filled first in any case.
+        /// The header buffer is always filled first.
         always: bool,
     },
 }
 
-/// What a frame's last descriptor says about it.
+/// Fields of a frame's last descriptor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// Status and errors as extended descriptors have them; legacy ones have the same in two bytes.
+    /// Status and errors in the extended format; legacy descriptors have the same in two bytes.
     pub status: u32,
-    /// The tag that was taken out.
+    /// The stripped tag.
     pub tag: u16,
-    /// The kind of hash, and what else the chip tells there. Not in legacy descriptors.
+    /// The kind of hash, and the chip's other information. Not in legacy descriptors.
     pub information: u32,
     /// The hash. Not in legacy descriptors.
     pub hash: u32,
 }
 
-/// The ring during one delivery. Head, tail and size count in units of 16 bytes, as registers do.
+/// The ring during one delivery. Head, tail and size are in units of 16 bytes, as in the registers.
 #[derive(Debug)]
 pub struct Ring<'m> {
     /// Its memory.
     pub window: Window<'m>,
-    /// All memory, for buffers.
+    /// Guest memory, for buffers.
     pub memory: &'m Map,
     /// Its size.
     pub size: u32,
     /// The next descriptor to use.
     pub head: u32,
-    /// The first that is the driver's.
+    /// The first descriptor that the driver owns.
     pub tail: u32,
-    /// What descriptors look like.
+    /// Format of its descriptors.
     pub format: Format,
-    /// Bytes of each buffer of a descriptor: one, or four; apart: the packet's, the headers'.
+    /// Bytes of each buffer of a descriptor: one, or four; `Apart`: the packet's, the headers'.
     pub buffers: [u32; 4],
     /// Bytes of check sequence that the length includes.
     pub check: u32,
-    /// A small frame came (RSRPD).
+    /// A small frame arrived (RSRPD).
     pub small: bool,
-    /// The ring is one descriptor, which is the chip's while the tail is 1.
+    /// The ring is one descriptor, owned by the chip while the tail is 1.
     pub lone: bool,
 }
 
-/// A packet on offer.
+/// A packet to deliver.
 #[derive(Clone, Copy, Debug)]
 pub struct Offer<'f, 'b> {
-    /// Where it is.
+    /// The frames it belongs to.
     pub frames: &'f Frames<'b>,
-    /// Which.
+    /// Its pick.
     pub pick: Pick,
-    /// What of it is known before it is looked at: information and hash.
+    /// Descriptor fields known in advance: information and hash.
     pub verdict: Verdict,
 }
 
-/// Why a frame was not put into the ring.
+/// Why a frame was not written to the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Miss {
-    /// For this frame of the packet, yet.
+    /// There is no room yet for this frame of the packet.
     NoRoom(u32),
-    /// It never will.
+    /// There will never be room.
     Never(Reason),
 }
 
-/// How a frame lies in the buffers of one descriptor after the other.
+/// Division of a frame into the buffers of consecutive descriptors.
 #[derive(Clone, Copy)]
 struct Shares {
     left: u32,
-    /// Bytes of headers that are kept apart; 0 if none are.
+    /// Bytes of split headers; 0 if they are not split.
     headers: u32,
     first: bool,
 }
@@ -160,7 +160,7 @@ impl Shares {
 }
 
 impl Ring<'_> {
-    /// Units of a descriptor.
+    /// Units of one descriptor.
     fn step(&self) -> u32 {
         if self.format == Format::Split { 2 } else { 1 }
     }
@@ -185,13 +185,13 @@ impl Ring<'_> {
         Shares { left: len.max(SHORTEST) + self.check, headers, first: true }
     }
 
-    /// Bytes of the only buffer that a frame lies in, if it is alone in one: the way of most frames.
+    /// Bytes of a frame if it fits in a single buffer, as most frames do.
     #[inline]
     fn sole(&self, shares: &Shares) -> Option<u32> {
         (self.format != Format::Split && shares.headers == 0 && shares.left <= self.buffers[0]).then_some(shares.left)
     }
 
-    /// Descriptors that a frame needs. `None` if its buffers are empty.
+    /// Descriptors for a frame. `None` if its buffers are empty.
     fn count(&self, mut shares: Shares) -> Option<u32> {
         if self.format != Format::Split {
             let left = shares.left.saturating_sub(shares.headers);
@@ -209,10 +209,10 @@ impl Ring<'_> {
         Some(count)
     }
 
-    /// Finds buffers for frame `index` of a packet, of `len` bytes: their pieces and how many descriptors.
+    /// Finds buffers for frame `index` of a packet, of `len` bytes: their pieces and the number of descriptors.
     fn room(&self, index: u32, len: u32, headers: u32, spans: &mut ArrayVec<Span, PIECES>) -> Result<u32, Miss> {
         if self.size == 0 {
-            // The driver has turned the receiver on before its ring has a length.
+            // The driver has enabled the receiver before its ring has a length.
             return Err(Miss::NoRoom(index));
         }
         let mut shares = self.shares(len, headers);
@@ -234,7 +234,7 @@ impl Ring<'_> {
         }
         for _ in 0..count {
             let share = shares.next(&self.buffers, self.format);
-            // Headers come first.
+            // The header buffer is first.
             let order = if let Format::Apart { .. } = self.format { [1, 0, 2, 3] } else { [0, 1, 2, 3] };
             for (n, bytes) in order.into_iter().map(|n| (n, share[n])).filter(|(_, bytes)| *bytes > 0) {
                 let address = u64::from_le_bytes(self.window.read(at as usize * DESCRIPTOR + 8 * n));
@@ -248,10 +248,10 @@ impl Ring<'_> {
         Ok(count)
     }
 
-    /// Gives one descriptor to the guest: its status last.
-    fn give(&mut self, share: [u32; 4], headers: u32, told: Verdict) {
+    /// Hands one descriptor to the guest. Its status is written last.
+    fn give(&mut self, share: [u32; 4], headers: u32, verdict: Verdict) {
         let place = self.head as usize * DESCRIPTOR;
-        let Verdict { status, tag, information, hash } = told;
+        let Verdict { status, tag, information, hash } = verdict;
         let tag = u32::from(tag) << 16;
         if self.format == Format::Legacy {
             self.window.store_u32(place + 8, share[0]);
@@ -275,21 +275,21 @@ impl Ring<'_> {
         }
     }
 
-    /// Gives the descriptors of a frame.
-    fn give_frame(&mut self, count: u32, len: u32, headers: u32, told: Verdict) {
+    /// Hands the descriptors of a frame to the guest.
+    fn give_frame(&mut self, count: u32, len: u32, headers: u32, verdict: Verdict) {
         let mut shares = self.shares(len, headers);
         if let Some(bytes) = self.sole(&shares) {
-            return self.give([bytes, 0, 0, 0], headers, told);
+            return self.give([bytes, 0, 0, 0], headers, verdict);
         }
         for _ in 1..count {
             let share = shares.next(&self.buffers, self.format);
             self.give(share, headers, Verdict { status: status::DD, ..Verdict::default() });
         }
         let share = shares.next(&self.buffers, self.format);
-        self.give(share, headers, told);
+        self.give(share, headers, verdict);
     }
 
-    /// Whether the driver has few descriptors left, as soon as that is so (317453, 13.4.22: RDMTS).
+    /// Whether the number of free descriptors has just fallen to the threshold (317453, 13.4.22: RDMTS).
     pub fn crossed(&self, before: u32, control: u32) -> bool {
         let size = self.size / self.step();
         let threshold = size >> ((control >> 8 & 3) + 1).min(3);
@@ -303,20 +303,20 @@ impl Ring<'_> {
 pub struct Receiver<'a> {
     /// The chip's registers.
     pub registers: &'a mut Bank,
-    /// Which frames it wants.
+    /// Its address filter.
     pub filter: &'a Filter,
-    /// What it can take.
+    /// Offloads that it accepts.
     pub wants: Wants,
-    /// Frames are the adapter's own, come back.
+    /// Frames are the adapter's own, in loopback.
     pub looped: bool,
-    /// UDP checksums have a bit of their own (82574 and later).
+    /// UDP checksums have their own status bit (82574 and later).
     pub tells_udp: bool,
-    /// A PAUSE came that is to be obeyed: its quanta.
+    /// Quanta of a PAUSE that was received and must be obeyed.
     pub pause: Option<u16>,
 }
 
 impl Receiver<'_> {
-    /// All frames of a packet: how many, and its bytes.
+    /// Writes all frames of a packet; returns their number and bytes.
     pub fn place(
         &mut self,
         ring: &mut Ring<'_>,
@@ -331,7 +331,7 @@ impl Receiver<'_> {
         }
     }
 
-    /// A MAC control frame, which the chip reads, and the driver may see.
+    /// A MAC control frame, which the chip handles, and the driver may see.
     #[cold]
     fn place_control(
         &mut self,
@@ -350,7 +350,7 @@ impl Receiver<'_> {
         placed
     }
 
-    /// `counted`: the head, for the statistics of good frames; empty if it is none.
+    /// `counted`: the head, for the statistics of good frames; empty if the frame is not counted.
     fn place_frames(
         &mut self,
         counted: &[u8],
@@ -390,8 +390,8 @@ impl Receiver<'_> {
             let mut piece = unfolded.piece(index, scratch).ok_or(Miss::Never(Reason::BadOffload))?;
             let checked = piece.write(ring.memory, &spans);
             pad(ring.memory, &spans, len);
-            let told = self.verdict(verdict, frames.batch, packet, piece.tag, checked, how);
-            ring.give_frame(descriptors, len, headers, told);
+            let verdict = self.verdict(verdict, frames.batch, packet, piece.tag, checked, how);
+            ring.give_frame(descriptors, len, headers, verdict);
             ring.small |= len + 4 <= self.registers[RSRPD];
             if !counted.is_empty() {
                 self.registers.count_received(counted, len.max(SHORTEST));
@@ -415,10 +415,10 @@ impl Receiver<'_> {
         }
     }
 
-    /// What is told of a frame (317453, 3.2.3; 82574, 7.1.5).
+    /// Descriptor fields of a frame (317453, 3.2.3; 82574, 7.1.5).
     fn verdict(
         &self,
-        mut told: Verdict,
+        mut verdict: Verdict,
         batch: &Batch,
         packet: &Packet,
         tag: Option<Tci>,
@@ -426,13 +426,13 @@ impl Receiver<'_> {
         how: Match,
     ) -> Verdict {
         let (offloads, layout) = (self.registers[RXCSUM], batch.layout(packet));
-        told.status |= status::DD | status::EOP;
+        verdict.status |= status::DD | status::EOP;
         if how == Match::Inexact {
-            told.status |= status::PIF;
+            verdict.status |= status::PIF;
         }
         if let Some(control) = tag {
-            told.status |= status::VP;
-            told.tag = control.0;
+            verdict.status |= status::VP;
+            verdict.tag = control.0;
         }
         let mut found = 0;
         if offloads & rxcsum::IPOFL != 0
@@ -440,7 +440,7 @@ impl Receiver<'_> {
         {
             let start = usize::from(l3.offset);
             let header = batch.head(packet).get(start..start + usize::from(l3.len)).unwrap_or_default();
-            // Where a packet was cut, the header is new and right.
+            // A segmented packet's headers are new and correct.
             let good = packet.offload.segment.is_some() || checksum::sum(header).fold() == 0xffff;
             found |= if good { status::IPCS } else { status::IPCS | status::IPE };
         }
@@ -454,12 +454,12 @@ impl Receiver<'_> {
                 Checked::Unknown => 0,
             };
         }
-        told.status |= if found == 0 { status::IXSM } else { found };
-        told
+        verdict.status |= if found == 0 { status::IXSM } else { found };
+        verdict
     }
 }
 
-/// Bytes of headers that are kept apart from what they head: to the end of TCP or UDP, or of IP; 0 if they do not fit (82574, 7.1.10).
+/// Bytes of split headers: to the end of TCP or UDP, or of IP; 0 if they do not fit (82574, 7.1.10).
 fn headers(head: &[u8], most: u32) -> u32 {
     let layout = Layout::parse(head);
     let Some(l3) = layout.l3 else { return 0 };
@@ -470,7 +470,7 @@ fn headers(head: &[u8], most: u32) -> u32 {
     if len <= most { len } else { 0 }
 }
 
-/// Zeros behind a frame that is shorter than the shortest on a wire.
+/// Pads a frame with zeros to Ethernet's minimum.
 fn pad(memory: &Map, spans: &[Span], len: u32) {
     let (mut skip, mut left) = (len, SHORTEST.saturating_sub(len));
     for span in spans {

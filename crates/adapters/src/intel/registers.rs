@@ -1,8 +1,8 @@
-//! The names of all registers of the family, and the bits of those that several chips share (Intel 317453, chapter 13).
-//! Which of them a chip has, and where, its own table says.
+//! The names of all registers of the family, and the bits of those that several chips share (Intel 317453, chapter 13). A chip's
+//! own table lists its registers and their offsets.
 
 nicety_adapter::register_names! {
-    /// A register of one of Intel's network controllers, as their manuals call it.
+    /// A register of one of Intel's network controllers, by its manual's name.
     pub enum Reg {
         CTRL, STATUS, EECD, EERD, CTRL_EXT, FLA, MDIC, FCAL, FCAH, FCT, VET, ICR, ITR, ICS, IMS, IMC, RCTL, FCTTV, TXCW,
         RXCW, TCTL, TIPG, TBT, AIT, LEDCTL, PBA, ERT, FCRTL, FCRTH, RDFH, RDFT, RDFHS, RDFTS, RDFPC, RDBAL[16], RDBAH[16],
@@ -17,7 +17,7 @@ nicety_adapter::register_names! {
         GCR2, FACTPS, FWSM, SWSM2, SW_FW_SYNC, PBACLR, RETA[32], RSSRK[10], FCRTV, HICR, IAC, ICRXPTC, ICRXATC, ICTXPTC,
         ICTXATC, ICTXQEC, ICTXQMTC, ICRXDMTC, ICRXOC, SYSTIML, SYSTIMH, TIMINCA, TIMADJL, TIMADJH, TSYNCTXCTL, TXSTMPL,
         TXSTMPH, TSYNCRXCTL, RXSTMPL, RXSTMPH, RXSATRL, RXSATRH, RXMTRL, RXUDP,
-        // The 82576's.
+        // Registers of the 82576.
         SCTL, CONNSW, VMBMEM[128], P2VMAILBOX[8], MBVFICR, MBVFIMR, VFLRE, VFRE, VFTE, FRTIMER, TCPTIMER, GPIE,
         EICS, EIMS, EIMC, EIAM, EICR, IVAR_MISC, RXPBS, QDE, TXPBS, DTXSWC, LVMMC, WVBR, DTXCTL, DTXTCPFLGL,
         DTXTCPFLGH, VMVIR[8], CBTMPC, HTDPMC, CBRMPC, RPTHC, HGPTC, HTCBDPC, HGORCL, HGORCH, HGOTCL, HGOTCH,
@@ -36,13 +36,13 @@ pub type Row = nicety_adapter::bank::Row<Reg>;
 pub type Table = nicety_adapter::bank::Table<Reg>;
 /// The values of a chip's registers.
 pub type Bank = nicety_adapter::bank::Bank<Reg>;
-/// A register, found.
+/// A register found at an offset.
 pub type Place = nicety_adapter::bank::Place<Reg>;
 
 /// All bits.
 pub const ALL: u32 = !0;
 
-/// A register that software writes and reads, of 32 bits as all of them.
+/// A register of 32 bits that software reads and writes.
 pub const fn rw(name: Reg, offset: u32, write: u32, reset: u32, section: &'static str) -> Row {
     Row::rw(name, offset, write, reset, section)
 }
@@ -51,29 +51,29 @@ pub const fn rw(name: Reg, offset: u32, write: u32, reset: u32, section: &'stati
 pub mod ctrl {
     /// Full duplex.
     pub const FD: u32 = 1;
-    /// No DMA any more (82574).
+    /// Disable DMA (82574).
     pub const MASTER_DISABLE: u32 = 1 << 2;
     /// Set link up.
     pub const SLU: u32 = 1 << 6;
-    /// Force speed: bits 9:8 rule.
+    /// Force speed to bits 9:8.
     pub const FRCSPD: u32 = 1 << 11;
-    /// Force duplex: bit 0 rules.
+    /// Force duplex to bit 0.
     pub const FRCDPX: u32 = 1 << 12;
     /// Global reset, clears itself.
     pub const RST: u32 = 1 << 26;
     /// VLAN mode.
     pub const VME: u32 = 1 << 30;
-    /// Resets the PHY.
+    /// Reset the PHY.
     pub const PHY_RST: u32 = 1 << 31;
 }
 
 /// Bits of CTRL_EXT (13.4.6; 82574, 10.2.2).
 pub mod ctrl_ext {
-    /// Reads the EEPROM again, clears itself.
+    /// Read the EEPROM again, clears itself.
     pub const EE_RST: u32 = 1 << 13;
-    /// A message masks the causes that IAM names (82574).
+    /// A message masks the causes in IAM (82574).
     pub const EIAME: u32 = 1 << 24;
-    /// Reading or writing ICR masks the causes that IAM names (82574).
+    /// A read or write of ICR masks the causes in IAM (82574).
     pub const IAME: u32 = 1 << 27;
 }
 
@@ -97,7 +97,7 @@ pub mod rctl {
     pub const VFE: u32 = 1 << 18;
     /// Canonical form indicator filter.
     pub const CFIEN: u32 = 1 << 19;
-    /// What that filter lets through.
+    /// Value of that indicator that passes.
     pub const CFI: u32 = 1 << 20;
     /// Buffer size extension.
     pub const BSEX: u32 = 1 << 25;
@@ -137,7 +137,7 @@ pub mod cause {
     pub const RXQ0: u32 = 1 << 20;
     /// Transmit queue 0 (82574; queue 1 has the next bit).
     pub const TXQ0: u32 = 1 << 22;
-    /// One of those that have no vector of their own (82574).
+    /// A cause that has no vector of its own (82574).
     pub const OTHER: u32 = 1 << 24;
     /// The chip interrupts (82574).
     pub const ASSERTED: u32 = 1 << 31;
@@ -155,6 +155,6 @@ pub mod rxcsum {
     pub const IPOFL: u32 = 1 << 8;
     /// TCP and UDP checksums.
     pub const TUOFL: u32 = 1 << 9;
-    /// Descriptors have a hash and not a packet checksum (82574).
+    /// Descriptors have a hash instead of a packet checksum (82574).
     pub const PCSD: u32 = 1 << 13;
 }

@@ -1,11 +1,12 @@
-//! Receive-side scaling: the Toeplitz hash over the fields that MRQC names, with the key of RSSRK (82574 datasheet, 7.1.11; 82576, 7.1.1.7).
+//! Receive-side scaling: the Toeplitz hash over the fields that MRQC selects, with the key of RSSRK (82574 datasheet, 7.1.11;
+//! 82576, 7.1.1.7).
 
 use nicety_frame::Layout;
 use nicety_frame::toeplitz::{HashKind, HashKinds, Input, KEY_LEN, Table};
 
 use super::registers::*;
 
-/// Bits of MRQC for fields, the kinds of hash that they are, and the type that a descriptor has then. The last two are the 82576's.
+/// MRQC's bits for fields, their kinds of hash, and the types in a descriptor. Only the 82576 has the last two.
 const FIELDS: [(u32, HashKind, u32); 6] = [
     (1 << 16, HashKind::V4Tcp, 1),
     (1 << 17, HashKind::V4, 2),
@@ -18,13 +19,13 @@ const FIELDS: [(u32, HashKind, u32); 6] = [
 /// A packet's hash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hash {
-    /// As a descriptor says it; 0: none.
+    /// Type in the descriptor; 0: none.
     pub kind: u32,
     /// The hash.
     pub value: u32,
 }
 
-/// The hash at work. The key is prepared when a frame wants it: a driver writes it word by word.
+/// The active hash. The key is prepared when a frame needs it, because a driver writes it word by word.
 #[derive(Debug, Default)]
 pub struct Rss {
     kinds: HashKinds,
@@ -32,12 +33,12 @@ pub struct Rss {
 }
 
 impl Rss {
-    /// The registers have changed.
+    /// Discards the prepared key: the registers have changed.
     pub fn forget(&mut self) {
         self.prepared = None;
     }
 
-    /// The hash of a packet, by registers that have not changed since [`Rss::forget`].
+    /// Hash of a packet, with registers unchanged since [`Rss::forget`].
     pub fn hash(&mut self, registers: &Bank, head: &[u8], layout: &Layout) -> Hash {
         let Self { kinds, prepared } = self;
         let table = prepared.get_or_insert_with(|| {
@@ -54,7 +55,7 @@ impl Rss {
         Hash { kind, value: table.hash(input.bytes()) }
     }
 
-    /// The byte of the redirection table that a hash names.
+    /// The redirection table's byte for a hash.
     pub fn entry(registers: &Bank, hash: u32) -> u8 {
         let [a, b, c, d] = registers.of(RETA).get((hash >> 2 & 31) as usize).copied().unwrap_or(0).to_le_bytes();
         match hash & 3 {

@@ -1,10 +1,10 @@
-//! The chips' own counters (Intel 317453, 13.7). They stay at their maximum; lengths count the frame check sequence.
+//! The chips' own counters (Intel 317453, 13.7). They stop at their maximum; lengths count the frame check sequence.
 
 use nicety_adapter::{Counters, Reason};
 
 use super::registers::*;
 
-/// Where they lie.
+/// Offset of the counters.
 pub const AT: u32 = 0x4000;
 /// Bytes of a frame check sequence.
 const CHECK: u32 = 4;
@@ -42,7 +42,7 @@ pub const ROWS: [Row; 58] = [
     counter(MPTC, 0x40f0), counter(BPTC, 0x40f4), counter(TSCTC, 0x40f8), counter(TSCTFC, 0x40fc),
 ];
 
-/// The low half that reading this high half clears too (13.7.28).
+/// The low half that a read of this high half clears too (13.7.28).
 pub const fn low_half(high: Reg) -> Option<Reg> {
     match high {
         GORCH => Some(GORCL),
@@ -65,18 +65,18 @@ fn class(len: u32) -> usize {
     }
 }
 
-/// Counts where the registers are.
+/// Counting on a chip's registers.
 pub trait Statistics {
-    /// Counts so many more.
+    /// Adds `n` to a counter.
     fn count(&mut self, counter: Reg, n: u32);
 
     /// A good frame of `len` bytes was received.
     fn count_received(&mut self, destination: &[u8], len: u32);
 
-    /// A MAC control frame of `len` bytes came or went: it counts in these totals alone.
+    /// Counts a MAC control frame of `len` bytes, sent or received, which is only in these totals.
     fn count_control(&mut self, frames: Reg, low: Reg, high: Reg, len: u32);
 
-    /// `frames` good frames went out, all of `full` bytes but the last.
+    /// Counts `frames` good frames sent, all of `full` bytes except the last.
     fn count_sent(&mut self, destination: &[u8], frames: u32, full: u32, last: u32);
 }
 
@@ -126,19 +126,19 @@ impl Statistics for Bank {
     }
 }
 
-/// MPC: frames that found no descriptor, and no room in the port's receive buffer, which is the chip's packet buffer here. The port drops and
-/// counts them; this is how many of those the chip has seen.
+/// MPC: frames that found no descriptor, and no room in the port's receive buffer, which is the chip's packet buffer here. The port
+/// drops and counts them; this is the number already added to MPC.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Missed(u64);
 
 impl Missed {
-    /// Counts those that were dropped since it was asked last.
+    /// Counts frames dropped since the last call.
     pub fn count(&mut self, registers: &mut Bank, counters: &Counters) {
         let before = std::mem::replace(self, Self::so_far(counters));
         registers.count(MPC, u32::try_from(self.0.saturating_sub(before.0)).unwrap_or(u32::MAX));
     }
 
-    /// None of those that there are.
+    /// Starts after all drops so far.
     pub fn so_far(counters: &Counters) -> Self {
         let dropped = |reason: Reason| counters.receive_drops[reason as usize];
         Self(dropped(Reason::BufferFull) + dropped(Reason::NoBuffer))

@@ -1,5 +1,5 @@
-//! A transmit ring of Intel's controllers: legacy, data and context descriptors (Intel 317453, 3.3 and 3.4; 82574 datasheet, 7.2), into
-//! packets of a batch. Chips from the 82575 on have other data and context descriptors (`igb/transmit.rs`).
+//! A transmit ring of Intel's controllers: legacy, data and context descriptors (Intel 317453, 3.3 and 3.4; 82574 datasheet, 7.2)
+//! become packets of a batch. Chips from the 82575 on have other data and context descriptors (`igb/transmit.rs`).
 //!
 //! ```text
 //!  63                                   32 31       24 23  20 19                 0
@@ -21,13 +21,13 @@ use super::statistics::Statistics;
 use super::{DESCRIPTOR, NOWHERE};
 use crate::STEPS_PAID;
 
-/// Descriptors after which one call begins with no other packet, whatever the ring says.
+/// Maximum descriptors after which one call starts no other packet, whatever the ring holds.
 const WALK: u32 = 2048;
-/// Descriptors of a packet at most: many may have no bytes. Linux's drivers need some tens.
+/// Maximum descriptors of a packet: many may have no bytes. Linux's drivers need some tens.
 const PACKET_WALK: u32 = 1024;
 
-/// Bytes of the longest frame of any of these chips, tags and check sequence counted (317453, 13.4.22: LPE). Linux's igb_tso counts
-/// headers in eight bits; when they wrap, its MSS field becomes 0xffff, and its packet would leave uncut.
+/// Bytes of the longest frame of any of these chips, with tags and check sequence (317453, 13.4.22: LPE). Linux's igb_tso counts
+/// headers in eight bits; when the count wraps, its MSS field becomes 0xffff, and its packet would leave uncut.
 const LONGEST: u32 = 16_384;
 
 const EOP: u32 = 1 << 24;
@@ -41,12 +41,12 @@ const DEXT: u32 = 1 << 29;
 const VLE: u32 = 1 << 30;
 /// Bits 23:20 of an extended descriptor.
 const TYPE: u32 = 0xf << 20;
-/// Data, fourth word: note when it leaves (82574).
+/// Data, fourth word: take a departure time stamp (82574).
 const TS: u32 = 1 << 4;
 /// Status: done.
 const DD: u8 = 1;
 
-/// A context: what the next packets' offloads mean (manual, 3.3.6).
+/// A context: parameters of the next packets' offloads (manual, 3.3.6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offloads {
     ip_start: u8,
@@ -69,12 +69,12 @@ pub struct Classic {
     segmented: Offloads,
 }
 
-/// Where a transmitter stands. What a driver's descriptors mean depends on the contexts that it has given.
+/// State of a transmitter. The contexts that a driver has given determine the meaning of its descriptors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transmit<C = Classic> {
     /// The next descriptor to fetch; TDH follows when the batch is complete.
     pub next: u32,
-    /// A packet was given up: descriptors up to its end go unused.
+    /// A packet was abandoned: descriptors up to its end are skipped.
     pub skipping: bool,
     /// The contexts.
     pub contexts: C,
@@ -82,23 +82,23 @@ pub struct Transmit<C = Classic> {
 
 /// A chip's data and context descriptors.
 pub trait Contexts {
-    /// Whether it is a context.
+    /// Whether the descriptor is a context.
     fn is_context(descriptor: Descriptor) -> bool;
 
     /// Bytes of a data descriptor's buffer.
     fn data_len(descriptor: Descriptor) -> u32;
 
-    /// Keeps a context.
+    /// Stores a context.
     fn keep(&mut self, descriptor: Descriptor);
 
-    /// What a packet's first data descriptor asks for.
+    /// The request in a packet's first data descriptor.
     fn request(&self, first: Descriptor) -> Request;
 }
 
 /// A descriptor, in the fields that all kinds share.
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptor {
-    /// Its buffer; of a context its first eight bytes.
+    /// Address of its buffer; the first eight bytes of a context.
     pub address: u64,
     /// Length, kind, command.
     pub lower: u32,
@@ -186,53 +186,53 @@ impl Contexts for Classic {
     }
 }
 
-/// How a walk over one packet ended.
+/// Result of a walk over one packet.
 enum Walk {
-    /// It is in the batch.
+    /// The packet is in the batch.
     Taken(u32),
     /// Its last descriptor is not there yet.
     Partial,
     /// The batch has no room for it now.
     Full,
-    /// It goes nowhere.
+    /// The packet was dropped.
     Dropped(Reason),
 }
 
-/// Where a packet's checksums lie, and how it is segmented. Offsets from its first byte.
+/// Places of a packet's checksums, and its segmentation. Offsets are from its first byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Task {
-    /// The IP header's first byte.
+    /// First byte of the IP header.
     pub ip_start: u16,
-    /// Where its checksum goes.
+    /// Offset of its checksum field.
     pub ip_field: u16,
-    /// The first byte that the transport checksum covers.
+    /// First byte that the transport checksum covers.
     pub start: u16,
-    /// Where it goes.
+    /// Offset of its field.
     pub field: u16,
-    /// The last byte that it covers; 0: the packet's.
+    /// Last byte that it covers; 0: the packet's last.
     pub end: u16,
-    /// TCP, and not UDP, is segmented.
+    /// Segment TCP, not UDP.
     pub tcp: bool,
     /// Bytes of all headers.
     pub headers: u16,
-    /// Payload of a segment.
+    /// Payload bytes of a segment.
     pub mss: u16,
 }
 
-/// What the first descriptor of a packet asks for.
+/// Request of a packet's first descriptor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Request {
-    /// Cut it.
+    /// Segment the packet.
     pub segment: bool,
-    /// Make the IPv4 header's checksum.
+    /// Compute the IPv4 header's checksum.
     pub ip_checksum: bool,
-    /// Make the transport checksum.
+    /// Compute the transport checksum.
     pub checksum: bool,
-    /// Where.
+    /// Places for it.
     pub task: Task,
-    /// The tag that is put in.
+    /// Tag to insert.
     pub tag: Option<u16>,
-    /// Note when it leaves.
+    /// Take a departure time stamp.
     pub stamp: bool,
 }
 
@@ -245,32 +245,32 @@ pub fn ring(registers: &Bank, queue: usize) -> (u32, u64) {
 /// One transmit queue, during one call.
 #[derive(Debug)]
 pub struct Sender<'a, C> {
-    /// Which.
+    /// Number of the queue.
     pub queue: usize,
-    /// Where it stands.
+    /// Its state.
     pub state: &'a mut Transmit<C>,
     /// The chip's registers.
     pub registers: &'a mut Bank,
-    /// Frames can leave.
+    /// Frames can be sent.
     pub link_up: bool,
-    /// Frames come back to this adapter, and go nowhere else.
+    /// Frames return to this adapter only.
     pub looped: bool,
-    /// Tags are put in only while CTRL.VME is set.
+    /// Tags are inserted only while CTRL.VME is set.
     pub tags_by_mode: bool,
-    /// A packet whose departure is to be noted is in the batch.
+    /// The batch has a packet that requests a departure time stamp.
     pub stamped: bool,
     /// A ring without a length has one descriptor, sent once for each write of 1 to TDT.
     pub takes_lone: bool,
 }
 
-/// What was given back to the driver.
+/// Completed descriptors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Given {
-    /// Descriptors, at least one.
+pub struct Completed {
+    /// At least one.
     pub any: bool,
-    /// How many.
+    /// Their number.
     pub descriptors: u32,
-    /// Descriptors whose driver wants to know.
+    /// Descriptors whose driver requested a report.
     pub reported: u32,
     /// All of these may wait for an interrupt.
     pub delayed: bool,
@@ -288,13 +288,13 @@ impl<C: Contexts> Sender<'_, C> {
         self.takes_lone && self.register(TDLEN) == 0 && self.register(TDT) == 1
     }
 
-    /// How many positions the ring has, its first address, and its bytes.
+    /// Number of the ring's positions, its address, and its bytes.
     fn place(&self) -> (u32, u64, u32) {
         let (size, base) = ring(self.registers, self.queue);
         if self.is_lone() { (2, base, DESCRIPTOR as u32) } else { (size, base, size * DESCRIPTOR as u32) }
     }
 
-    /// Walks the ring into a batch. With the progress: why the ring cannot be walked.
+    /// Walks the ring into a batch. Returns the progress, and why the ring cannot be walked.
     pub fn walk(
         &mut self,
         budget: Budget,
@@ -353,7 +353,7 @@ impl<C: Contexts> Sender<'_, C> {
                 Walk::Taken(end) => self.state.next = end,
                 Walk::Partial if (tail + size - next) % size < size - 1 => return idle,
                 Walk::Full => return Progress { more: true, armed: false },
-                // A ring that is full of one packet without an end would never move again.
+                // A ring full of one packet without an end would never advance again.
                 Walk::Partial => self.drop_packet(Reason::BadDescriptor, cx),
                 Walk::Dropped(reason) => self.drop_packet(reason, cx),
             }
@@ -370,7 +370,7 @@ impl<C: Contexts> Sender<'_, C> {
         let mut request = if first.extended() {
             self.state.contexts.request(first)
         } else {
-            // Legacy: CSS lies where the options are, CSO where the type is.
+            // Legacy: CSS is in the options field, CSO in the type field.
             let (start, field) = (u16::from((first.upper >> 8) as u8), u16::from((first.lower >> 16) as u8));
             Request {
                 checksum: first.lower & IC_TSE != 0,
@@ -383,7 +383,7 @@ impl<C: Contexts> Sender<'_, C> {
         request
     }
 
-    /// One packet, from its first descriptor to the one with EOP.
+    /// Takes one packet, from its first descriptor to the one with EOP.
     fn take_packet(
         &mut self,
         ring: &Window<'_>,
@@ -437,7 +437,7 @@ impl<C: Contexts> Sender<'_, C> {
         Walk::Taken(at)
     }
 
-    /// Puts the tag in, and holds what the descriptors ask for against the packet.
+    /// Inserts the tag, and checks the descriptors' request against the packet.
     fn admit(&self, draft: &mut Draft<'_>, request: &Request) -> Option<Admitted> {
         let mut offload = offload(draft, request)?;
         if let Some(control) = request.tag
@@ -476,7 +476,7 @@ impl<C: Contexts> Sender<'_, C> {
         }
     }
 
-    /// The lone descriptor is the driver's again.
+    /// Returns the lone descriptor to the driver.
     fn begin_lone(&mut self) {
         self.set_head(0);
         self.state.next = 0;
@@ -485,19 +485,19 @@ impl<C: Contexts> Sender<'_, C> {
         }
     }
 
-    /// Gives fetched descriptors back.
-    pub fn give_back(&mut self, cx: &mut Context<'_>) -> Given {
+    /// Completes fetched descriptors.
+    pub fn give_back(&mut self, cx: &mut Context<'_>) -> Completed {
         let (size, base, bytes) = self.place();
         let (mut at, next) = (self.register(TDH), self.state.next);
         if at == next {
-            return Given::default();
+            return Completed::default();
         }
         let memory = std::sync::Arc::clone(cx.memory);
         let ring = memory.window(base, bytes, Rights::BOTH);
         let (Ok(ring), true) = (ring, at < size && next < size) else {
             cx.counters.guest_errors += 1;
             self.set_head(next);
-            return Given::default();
+            return Completed::default();
         };
         let (mut descriptors, mut reported, mut delayed) = (0, 0, true);
         while at != next {
@@ -517,11 +517,11 @@ impl<C: Contexts> Sender<'_, C> {
         } else {
             self.set_head(next);
         }
-        Given { any: true, descriptors, reported, delayed, empty }
+        Completed { any: true, descriptors, reported, delayed, empty }
     }
 }
 
-/// Carries out what is to be done in the head, and says the rest in neutral words. `None` if it makes no sense.
+/// Performs the offloads that concern the head, and returns the rest as a neutral offload. `None` if the request is invalid.
 fn offload(draft: &mut Draft<'_>, request: &Request) -> Option<Offload> {
     let task = &request.task;
     if request.segment {
@@ -535,13 +535,13 @@ fn offload(draft: &mut Draft<'_>, request: &Request) -> Option<Offload> {
         return Some(Offload::default());
     }
     let Task { start, field, end, .. } = *task;
-    // TUCSE of 0 means the packet's end; padding behind it sums to nothing.
+    // TUCSE of 0 means the packet's end. Padding after it adds nothing to the sum.
     let whole = end == 0 || u32::from(end) + 1 >= len;
     whole.then_some(Offload { checksum: Checksum::Partial { start, field }, segment: None })
 }
 
-/// Makes the checksum of the IPv4 header that the parse finds; `None` if the request names another place. The header's end is its own:
-/// FreeBSD's if_em.c (em_transmit_checksum_setup) gives an IPCSE one byte behind it.
+/// Computes the checksum of the IPv4 header that the parser finds; `None` if the request has another offset. The header's own end
+/// counts: FreeBSD's if_em.c (em_transmit_checksum_setup) gives an IPCSE one byte after it.
 fn make_header_checksum(head: &mut [u8], task: &Task) -> Option<()> {
     let l3 = Layout::parse(head).l3.filter(|l3| l3.kind == L3Kind::V4 && l3.offset == task.ip_start)?;
     let (at, field) = (usize::from(l3.offset), usize::from(task.ip_field));
@@ -551,8 +551,8 @@ fn make_header_checksum(head: &mut [u8], task: &Task) -> Option<()> {
     Some(())
 }
 
-/// A packet to be segmented. Drivers leave its length fields at 0 (e1000_tso in Linux's e1000_main.c) and its
-/// pseudo-header without a length: here they become the whole packet's, as everybody else on the switch has them.
+/// A packet to be segmented. Drivers leave its length fields at 0 (e1000_tso in Linux's e1000_main.c) and its pseudo-header without
+/// a length. Here they become the whole packet's, the form in which the switch has all packets.
 fn segment(draft: &mut Draft<'_>, task: &Task) -> Option<Offload> {
     let len = draft.len();
     let head = draft.head_mut();
@@ -569,7 +569,7 @@ fn segment(draft: &mut Draft<'_>, task: &Task) -> Option<Offload> {
         return None;
     }
     let (ip, transport) = (usize::from(l3.offset), usize::from(l4.offset));
-    // Segmentation does not read a length that does not fit into 16 bits.
+    // Segmentation ignores a length that does not fit in 16 bits.
     let below = |from: usize| u16::try_from(len as usize - from).unwrap_or(u16::MAX);
     let (at, value) = match l3.kind {
         L3Kind::V4 => (ip + 2, below(ip)),

@@ -1,5 +1,5 @@
-//! Register accesses: ports first, then what is behind them ("I/O Resources", "Control and Status Registers", "Bus Configuration
-//! Registers").
+//! Register accesses: the ports, then the registers behind them ("I/O Resources", "Control and Status Registers", "Bus
+//! Configuration Registers").
 
 use nicety_adapter::Context;
 use nicety_adapter::bank::Way;
@@ -9,7 +9,7 @@ use super::interrupts::{CSR4_AT, CSR5_AT, UINT};
 use super::registers::{self as r, Place, bcr, csr0, csr4, csr5, eecas};
 
 impl Lance {
-    /// How the ports lie.
+    /// Layout of the ports.
     fn ports(&self, bar: u8) -> u8 {
         if bar > 1 {
             u8::MAX
@@ -27,10 +27,10 @@ impl Lance {
         cx.counters.bad_accesses += holes;
     }
 
-    /// Writes ports: whole ones.
+    /// Writes ports; only whole ones.
     pub(super) fn write_ports(&mut self, bar: u8, offset: u64, data: &[u8], cx: &mut Context<'_>) {
         if offset == 0x10 && data.len() == 4 && self.ports(bar) == r::WIO {
-            // A double word to RDP, and it is RDP in double words that is written ("Double Word I/O Mode").
+            // A 32-bit write to RDP switches to DWIO and writes RDP ("Double Word I/O Mode").
             self.registers[r::BSBC] |= bcr::DWIO;
         }
         for part in self.registers.table().parts(self.ports(bar), offset, data.len(), Way::Write) {
@@ -71,12 +71,12 @@ impl Lance {
         }
     }
 
-    /// The register that RAP chooses, in a file.
+    /// The register of a file that RAP selects.
     fn chosen(&self, file: u8) -> Option<Place> {
         self.registers.table().find(file, 2 * u64::from(self.rap))
     }
 
-    /// Whether what describes rings may change: it stands still, or is suspended.
+    /// Whether ring registers may change: the chip is stopped or suspended.
     fn still(&self) -> bool {
         self.has(r::CSR0, csr0::STOP) || self.suspended()
     }
@@ -89,7 +89,7 @@ impl Lance {
             r::CSR4 => self.registers[r::CSR4] | (pending >> CSR4_AT) as u32 & csr4::CAUSES,
             r::CSR5 => self.registers[r::CSR5] | (pending >> CSR5_AT) as u32 & csr5::CAUSES,
             r::SWS => self.registers[r::SWSTYLE],
-            // A double word shows both.
+            // A double word reads both.
             r::CHIPID => self.model.chip_id >> (16 * place.index),
             r::CRDA | r::NRDA | r::NNRD | r::CXDA | r::NXDA | r::NNXD | r::PXDA => {
                 self.descriptor_at(place.name) >> (16 * place.index) & 0xffff
@@ -100,7 +100,7 @@ impl Lance {
         }
     }
 
-    /// Where a descriptor lies: the current one, or so many after it.
+    /// Address of a descriptor: the current one, or one of those after it.
     fn descriptor_at(&self, name: r::Reg) -> u32 {
         let transmit = matches!(name, r::CXDA | r::NXDA | r::NNXD | r::PXDA);
         let (base, length, index) = if transmit {
@@ -184,7 +184,7 @@ impl Lance {
         let Some(place) = self.chosen(r::BCR) else { return };
         match place.name {
             r::SWSTYLE => self.write_style(value),
-            // The chip reads it anew, and is done with it at once.
+            // The chip reads it again, and is done at once.
             r::EECAS if value & eecas::PREAD != 0 => self.prom = self.eeprom.read(),
             r::EECAS => {
                 self.registers.write(&place, value);
@@ -196,7 +196,7 @@ impl Lance {
         }
     }
 
-    /// BCR20 and CSR58: the style, and what follows from it.
+    /// BCR20 and CSR58: the style, and the bits that follow from it.
     fn write_style(&mut self, value: u32) {
         if !self.still() {
             return;
@@ -211,12 +211,12 @@ impl Lance {
     }
 }
 
-/// A ring counter (CSR72, CSR74): the two's complement of the descriptors from this one to the end.
+/// A ring counter (CSR72, CSR74): two's complement of the number of descriptors from this one to the end.
 fn counter(index: u32, length: u32) -> u32 {
     length.wrapping_add(index) & 0xffff
 }
 
-/// The index that a ring counter means; zero is the last descriptor's.
+/// The index of a ring counter; zero is the last descriptor's.
 fn position(counter: u32, length: u32) -> u32 {
     let (len, left) = (length.wrapping_neg() & 0xffff, counter.wrapping_neg() & 0xffff);
     len.saturating_sub(left.max(1))

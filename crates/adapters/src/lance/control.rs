@@ -1,4 +1,4 @@
-//! What CSR0's commands do: initialize, start, stop; and the resets ("Initialization", "Re-Initialization", "Reset").
+//! The effects of CSR0's commands: initialize, start, stop; and the resets ("Initialization", "Re-Initialization", "Reset").
 
 use nicety_adapter::Context;
 
@@ -10,7 +10,7 @@ use super::registers::{self as r, bcr, csr0, csr4, csr5, mode};
 use super::ring::Style;
 use super::transmit::Transmit;
 
-/// The longest ring that an initialization block can ask for, as a power of two.
+/// Maximum ring size in an initialization block, as a power of two.
 const LENGTH_MOST: u32 = 9;
 
 /// The initialization block ("Initialization Block").
@@ -44,7 +44,7 @@ impl Block {
 }
 
 impl Lance {
-    /// How structures look (BCR20).
+    /// Layout of structures (BCR20).
     pub(super) fn style(&self) -> Style {
         let style = self.registers[r::SWSTYLE];
         Style {
@@ -54,7 +54,7 @@ impl Lance {
         }
     }
 
-    /// CSR0 is written.
+    /// Handles a write to CSR0.
     pub(super) fn write_csr0(&mut self, value: u32, cx: &mut Context<'_>) {
         self.interrupts.clear((value & csr0::CAUSES).into());
         if value & csr0::STOP != 0 {
@@ -109,7 +109,7 @@ impl Lance {
         self.offer_room(cx);
     }
 
-    /// Puts bytes into words that lie side by side.
+    /// Writes bytes into consecutive word registers.
     pub(super) fn load_words(&mut self, name: r::Reg, bytes: &[u8]) {
         for (word, two) in self.registers.of_mut(name).iter_mut().zip(bytes.chunks_exact(2)) {
             *word = two.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte));
@@ -124,7 +124,7 @@ impl Lance {
         self.registers[r::CSR0] = self.registers[r::CSR0] & !(csr0::STOP | csr0::TXON | csr0::RXON) | on;
     }
 
-    /// CSR0.STOP: nothing moves, no cause is pending, interrupts are off. Rings and filters stay.
+    /// CSR0.STOP: stops both rings, clears all causes, disables interrupts. Rings and filters stay.
     fn stop(&mut self, cx: &mut Context<'_>) {
         self.registers[r::CSR0] = csr0::STOP;
         self.registers[r::CSR5] &= !csr5::SPND;
@@ -137,15 +137,15 @@ impl Lance {
         self.masks_changed(cx);
     }
 
-    /// S_RESET, by a read of the reset register: the CSRs, but not the initialization block's address. pcnet32_poll in Linux's
-    /// pcnet32.c initializes anew after it without writing CSR1, CSR2 and BCR20.
+    /// S_RESET, by a read of the reset register: resets the CSRs, except the initialization block's address. pcnet32_poll in
+    /// Linux's pcnet32.c initializes anew after it without a write to CSR1, CSR2 and BCR20.
     pub(super) fn soft_reset(&mut self, cx: &mut Context<'_>) {
         self.offer_room(cx);
         self.clear_chip();
         self.settle(cx);
     }
 
-    /// The reset itself, which nobody outside needs to hear of.
+    /// The reset itself, without an effect outside the chip.
     pub(super) fn clear_chip(&mut self) {
         let [low, high] = [0, 1].map(|word| self.registers.of(r::IADR)[word]);
         self.registers.reset(|region| region == r::CSR);

@@ -1,4 +1,5 @@
-//! The 93C46 behind BCR19: what the chip reads of it at a reset, and the four wires that software drives ("EEPROM Interface", BCR19).
+//! The 93C46 behind BCR19: the contents that the chip reads at a reset, and the four wires that software drives ("EEPROM
+//! Interface", BCR19).
 //!
 //! ```text
 //!  words 00 to 07   the address PROM
@@ -6,7 +7,7 @@
 //!  byte 1f          makes the first 36 bytes' sum FFh
 //!  word 10          BCR22
 //! ```
-//! Nothing of the words behind the address PROM is loaded: they hold what the registers have after a reset.
+//! The words after the address PROM are not loaded: they hold the registers' reset values.
 
 use nicety_frame::Mac;
 use serde::{Deserialize, Serialize};
@@ -14,16 +15,16 @@ use serde::{Deserialize, Serialize};
 use super::registers::eecas;
 use crate::microwire::{CLOCK, DATA, Microwire, SELECT};
 
-/// Words in it.
+/// Number of words.
 const WORDS: usize = 64;
 /// Bytes that the chip reads.
 const READ: usize = 36;
-/// The byte that makes up their sum.
+/// The byte that adjusts their sum.
 const ADJUST: usize = 0x1f;
-/// BCR18, BCR2 and BCR22 after a reset, and where they lie.
+/// BCR18, BCR2 and BCR22 after a reset, with their word numbers.
 const BUS: [(usize, u16); 3] = [(10, 0x9001), (11, 0x0002), (16, 0xff06)];
 
-/// The EEPROM, and whether what was last read of it made sense.
+/// The EEPROM, and whether the last read found it valid.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Eeprom {
     chip: Microwire,
@@ -31,12 +32,12 @@ pub struct Eeprom {
 }
 
 impl Eeprom {
-    /// As the factory leaves it, with a permanent address, and read.
+    /// An EEPROM in factory state with a permanent address, already read.
     pub fn new(mac: Mac) -> Self {
         Self::of(&super::prom(mac))
     }
 
-    /// With this address PROM.
+    /// An EEPROM with this address PROM.
     pub fn of(prom: &[u8; 16]) -> Self {
         let mut bytes = [0; 2 * WORDS];
         bytes[..16].copy_from_slice(prom);
@@ -48,12 +49,12 @@ impl Eeprom {
         Self { chip: Microwire::new(words), valid: true }
     }
 
-    /// Whether this, which was saved, can be.
+    /// Whether saved state is valid.
     pub fn fits(&self) -> bool {
         self.chip.fits(WORDS)
     }
 
-    /// The chip reads it: what the address PROM shows then. Zeros if the sum is another.
+    /// The chip reads it: returns the address PROM's contents, zeros if the sum is wrong.
     pub fn read(&mut self) -> [u8; 16] {
         self.chip.drive(0);
         let mut bytes = [0; READ];
@@ -68,14 +69,14 @@ impl Eeprom {
         prom
     }
 
-    /// BCR19 is written: wires are driven while EEN is set.
+    /// A write to BCR19: the wires are driven while EEN is set.
     pub fn drive(&mut self, value: u32) {
         let wires = [(eecas::ESK, CLOCK), (eecas::ECS, SELECT), (eecas::EDI, DATA)];
         let on = wires.into_iter().filter(|(bit, _)| value & eecas::EEN != 0 && value & bit != 0);
         self.chip.drive(on.fold(0, |sum, (_, wire)| sum | wire));
     }
 
-    /// What BCR19 shows of it: PVALID, EEDET, and the wire that it drives.
+    /// Its bits in BCR19: PVALID, EEDET, and the wire that it drives.
     pub fn shown(&self) -> u32 {
         let bits = [(self.valid, eecas::PVALID), (true, eecas::EEDET), (self.chip.data_out(), eecas::EDI)];
         bits.into_iter().filter(|(on, _)| *on).fold(0, |sum, (_, bit)| sum | bit)

@@ -1,10 +1,9 @@
-//! Which frames the receiver wants: its own address, broadcasts, a hash of 64 bits for multicast ("Address Matching"; CSR8 to
-//! CSR15).
+//! The receiver's address filter: its own address, broadcasts, a hash of 64 bits for multicast ("Address Matching"; CSR8 to CSR15).
 
 use super::registers::{self as r, Bank, mode};
 use super::ring::{BAM, LAFM, PAM};
 
-/// Whether the receiver wants a frame to this destination, and how it matched, as a receive descriptor says it.
+/// The match of a frame's destination, in the bits of a receive descriptor; `None` if the frame does not pass.
 pub fn wants(registers: &Bank, head: &[u8]) -> Option<u32> {
     let control = registers[r::MODE];
     let destination = head.first_chunk::<6>()?;
@@ -32,7 +31,7 @@ fn hashed(registers: &Bank, destination: &[u8; 6]) -> bool {
     registers.of(r::LADR).get(bit >> 4).is_some_and(|word| word >> (bit & 15) & 1 != 0)
 }
 
-/// The CRC of IEEE 802.3, 3.2.9, before it is complemented.
+/// The CRC of IEEE 802.3, 3.2.9, before the complement.
 fn crc32(bytes: &[u8]) -> u32 {
     bytes.iter().fold(!0, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc: u32, _| crc >> 1 ^ if crc & 1 != 0 { 0xedb8_8320 } else { 0 })

@@ -1,7 +1,7 @@
-//! CSR0's causes, and those of CSR4 and CSR5, on [`Interrupts`]; when received frames and completions are told.
+//! CSR0's causes, and those of CSR4 and CSR5, on [`Interrupts`]; and the timing of interrupts for received frames and completions.
 //!
-//! A cause is the bit that it has in its register: CSR0's are 8 to 14, CSR4's 16 and up, CSR5's 32 and up. RINT and TINT become pending
-//! when they are told, or when CSR0 is read, which shows all there is; until then they are [`Tidings`].
+//! A cause has the bit of its register: CSR0's are 8 to 14, CSR4's 16 and up, CSR5's 32 and up. RINT and TINT become pending when
+//! they interrupt, or when CSR0 is read, which shows all causes. Until then they are in [`Tidings`].
 
 use nicety_adapter::Context;
 use nicety_adapter::interrupts::{CompletionDelay, InterruptRouter, Interrupts, Line, ReceiveModeration};
@@ -15,50 +15,50 @@ use super::ring::{LTINT, OWN};
 pub const TXSTRT: u128 = (csr4::TXSTRT as u128) << CSR4_AT;
 /// CSR4.UINT.
 pub const UINT: u128 = (csr4::UINT as u128) << CSR4_AT;
-/// Where CSR4's causes are.
+/// First bit of CSR4's causes.
 pub const CSR4_AT: u32 = 16;
-/// Where CSR5's causes are.
+/// First bit of CSR5's causes.
 pub const CSR5_AT: u32 = 32;
 const RINT: u128 = csr0::RINT as u128;
 const TINT: u128 = csr0::TINT as u128;
-/// Descriptors of received frames that are looked at, at most, to see whether the driver has taken them.
-const LOOKED_AT: u32 = 64;
+/// Maximum descriptors of received frames to check whether the driver has taken them.
+const CHECKED_MOST: u32 = 64;
 
-/// How much of a ring waits before that is told at once: an interrupt costs fourteen accesses, and the smaller ring, Linux's for
-/// what it sends, has sixteen descriptors.
+/// Part of a ring that may wait before an immediate interrupt. An interrupt costs fourteen accesses, and the smaller ring, Linux's
+/// transmit ring, has sixteen descriptors.
 fn three_quarters(len: u32) -> u32 {
     len - len / 4
 }
 
-/// The chip's interrupts as new.
+/// Interrupts of a new chip.
 pub(super) fn interrupts() -> Interrupts {
     Interrupts::new(48, Line::Level, InterruptRouter::Direct)
 }
 
-/// What happened in the rings and may not have been told.
+/// Ring events without an interrupt so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tidings {
-    /// RINT and TINT, if CSR0 does not show them yet.
+    /// RINT and TINT that CSR0 does not show yet.
     unread: u32,
-    /// Received frames since that was last told, at most as many as there are descriptors.
+    /// Frames received since the last interrupt for them, at most the number of descriptors.
     waiting: u32,
     /// The descriptor of the last received frame.
     last_received: u32,
-    /// The descriptor of the last frame that was sent, and its buffer.
+    /// The descriptor of the last frame sent, and its buffer.
     last_sent: (u32, u32),
-    /// Bytes both ways.
+    /// Bytes carried both ways.
     carried: u64,
     moderation: ReceiveModeration,
     completions: CompletionDelay,
 }
 
 impl Tidings {
-    /// A frame was sent.
+    /// Counts a sent frame.
     pub fn carried(&mut self, bytes: u64) {
         self.carried = self.carried.wrapping_add(bytes);
     }
 
-    /// A frame was received, up to this descriptor.
+    /// Counts a received frame, up to this descriptor.
     pub fn received(&mut self, last: u32, bytes: u64) {
         self.carried(bytes);
         self.last_received = last;
@@ -66,28 +66,28 @@ impl Tidings {
         self.unread |= csr0::RINT;
     }
 
-    /// A delivery is over.
+    /// A delivery has ended.
     pub fn answered(&mut self, cx: &Context<'_>) {
         if self.waiting > 0 {
             self.completions.answered(cx.now);
         }
     }
 
-    /// Nothing waits any more.
+    /// Discards all waiting events.
     pub fn forget(&mut self) {
         (self.unread, self.waiting) = (0, 0);
         self.moderation.seen();
         self.completions.join();
     }
 
-    /// Whether this, which was saved, can be.
+    /// Whether saved state is valid.
     pub fn fits(&self) -> bool {
         self.completions.fits() && self.unread & !(csr0::RINT | csr0::TINT) == 0
     }
 }
 
 impl Lance {
-    /// Causes that may interrupt, were IENA set.
+    /// Causes that would interrupt with IENA set.
     fn unmasked(&self) -> u128 {
         let masks = |name| u128::from(self.registers[name]);
         u128::from(csr0::MASKABLE) & !masks(r::CSR3)
@@ -96,7 +96,7 @@ impl Lance {
             | (u128::from(csr5::ENABLES) & masks(r::CSR5)) << 1 << CSR5_AT
     }
 
-    /// Causes that interrupt whatever IENA says.
+    /// Causes that interrupt whatever IENA holds.
     fn unmaskable(&self) -> u128 {
         u128::from(csr5::ENABLES_ALONE & self.registers[r::CSR5]) << 1 << CSR5_AT
     }
@@ -114,7 +114,7 @@ impl Lance {
         self.settle(cx);
     }
 
-    /// A driver that lifts its masks has polled the rings until then: what it took needs no telling.
+    /// A driver that lifts its masks has just polled the rings: frames that it took need no interrupt.
     fn forget_what_was_taken(&mut self, cx: &mut Context<'_>) {
         if !self.function.bus_master() {
             return;
@@ -124,7 +124,7 @@ impl Lance {
             && let Ok(ring) = self.receive_ring(&memory)
         {
             let (mut at, mut left) = (self.tidings.last_received, 0);
-            let most = self.tidings.waiting.min(ring.len).min(LOOKED_AT);
+            let most = self.tidings.waiting.min(ring.len).min(CHECKED_MOST);
             while left < most && ring.status(at) & OWN == 0 {
                 (left, at) = (left + 1, ring.before(at));
             }
@@ -143,13 +143,13 @@ impl Lance {
         }
     }
 
-    /// Whether a transmit descriptor's end is to be told: TOKINTD and LTINTEN of CSR5.
+    /// Whether a transmit descriptor's completion interrupts: TOKINTD and LTINTEN of CSR5.
     pub(super) fn interrupts_for(&self, status: u32, errors: u32) -> bool {
         let quiet = self.has(r::CSR5, csr5::TOKINTD) && errors == 0;
         !quiet || self.has(r::CSR5, csr5::LTINTEN) && status & LTINT != 0
     }
 
-    /// So many frames were completed, up to this descriptor, of a ring of so many.
+    /// Frames were completed, up to this descriptor, in a ring of `len`.
     pub(super) fn transmitted(&mut self, frames: u32, last: (u32, u32), len: u32, cx: &mut Context<'_>) {
         if frames > 0 {
             self.tidings.unread |= csr0::TINT;
@@ -159,7 +159,7 @@ impl Lance {
         self.settle(cx);
     }
 
-    /// CSR0 is read: all there is, is pending.
+    /// A read of CSR0: all causes become pending.
     pub(super) fn read_causes(&mut self, cx: &mut Context<'_>) -> u32 {
         self.interrupts.raise(self.tidings.unread.into());
         self.tidings.forget();
@@ -170,21 +170,21 @@ impl Lance {
         pending | error | if unmasked != 0 { csr0::INTR } else { 0 }
     }
 
-    /// Brings the line in step with causes and masks, now and at the next deadline.
+    /// Updates the line from causes and masks, now and at the next deadline.
     pub(super) fn settle(&mut self, cx: &mut Context<'_>) {
         let open = self.interrupts.enabled();
         let most = three_quarters(self.registers[r::RCVRL].wrapping_neg() & 0xffff);
         let tidings = &mut self.tidings;
-        let mut tell = false;
+        let mut must_signal = false;
         if tidings.waiting > 0 && open & RINT != 0 {
             let urgent = self.receive.starved || tidings.waiting >= most;
-            tell = urgent || tidings.moderation.may_tell(tidings.carried, cx.now);
+            must_signal = urgent || tidings.moderation.may_tell(tidings.carried, cx.now);
         }
         if open & TINT != 0 && tidings.completions.over(cx.now) {
             self.interrupts.raise(TINT);
             tidings.unread &= !csr0::TINT;
         }
-        if tell || self.interrupts.told() == 0 && self.interrupts.is_due(&self.function, cx.now) {
+        if must_signal || self.interrupts.told() == 0 && self.interrupts.is_due(&self.function, cx.now) {
             tidings.moderation.told(tidings.carried, cx.now);
             self.interrupts.raise(tidings.unread.into());
             (tidings.unread, tidings.waiting) = (0, 0);

@@ -15,9 +15,9 @@
 //!        │ the driver's       │                       │ OWN: a buffer      │
 //!        └────────────────────┘                       └────────────────────┘
 //! ```
-//! A descriptor is the chip's while OWN is set; nobody tells of buffers that were given back. CSR0 says why it interrupts, and its
-//! bits are cleared by writing ones. The model follows AMD's *Am79C970A PCnet-PCI II Single-Chip Full-Duplex Ethernet Controller for
-//! PCI Local Bus Product* (19436); comments name its registers.
+//! The chip owns a descriptor while OWN is set. No message reports buffers that the driver returned. CSR0 has the interrupt causes,
+//! and ones written there clear them. The model follows AMD's *Am79C970A PCnet-PCI II Single-Chip Full-Duplex Ethernet Controller
+//! for PCI Local Bus Product* (19436); comments name its registers.
 //!
 //! Features: ports as words and as double words, in I/O and in memory; structures of 16 and of 32 bits (SWSTYLE 0 to 3), chained
 //! buffers both ways, the initialization block, suspension, all masks and causes of CSR0, 3, 4 and 5, address filter with hash,
@@ -25,25 +25,26 @@
 //! link in the LED registers.
 //!
 //! # Few messages
-//! A driver that accesses a CSR writes RAP first, so that each access is two. Linux makes two for a frame that it sends, and
-//! fourteen for an interrupt. So a bulk flow interrupts at three quarters of a ring, or after 500 µs (`ReceiveModeration`), and completions wait
-//! for company (`CompletionDelay`). When a driver lifts its masks, the rings are looked at: what its poll has taken meanwhile does
-//! not interrupt again. CSR0 always shows all of it. The transmit ring is looked at with TDMD, with every write to
-//! CSR0, and by time (`polling.rs`) until the first TDMD.
+//! A driver that accesses a CSR writes RAP first, so each access is two. Linux makes two for a frame that it sends, and fourteen
+//! for an interrupt. So a bulk flow interrupts at three quarters of a ring, or after 500 µs (`ReceiveModeration`), and completions
+//! wait for another interrupt (`CompletionDelay`). When a driver lifts its masks, the rings are checked: frames that its poll has
+//! taken meanwhile do not interrupt again. CSR0 always shows all causes. The transmit ring is checked on TDMD, on every write to
+//! CSR0, and by timer (`polling.rs`) until the first TDMD.
 //!
 //! # Not implemented
 //! - Look-ahead (LAPPEN), big-endian structures (BSWP), Magic Packet, sleep, the timers and FIFO marks of CSR80, 82 and 100: their
-//!   registers hold what is written. What the EEPROM says of bus configuration registers is not loaded into them.
-//! - Collisions and their counts; jabber. A frame's own check sequence (DXMTFCS) is cut off unread, and the check sequence of a
+//!   registers only store values. The EEPROM's values for bus configuration registers are not loaded.
+//! - Collisions and their counts; jabber. A frame's own check sequence (DXMTFCS) is removed unread, and the check sequence of a
 //!   received frame is four zeros.
-//! - CSR18 to CSR23, 40 to 45 and 62 to 67, the chip's working copies of descriptors, hold what is written.
+//! - CSR18 to CSR23, 40 to 45 and 62 to 67, the chip's working copies of descriptors, only store values.
 //!
 //! # Quirks
-//! - A frame without a buffer waits before the adapter, as everywhere in this house: MISS and CSR112 tell of frames in loopback.
-//! - The link is as fast as the host: the speed of 10 Mbit/s is what drivers show.
-//! - BABL is for frames of more than 1522 bytes without their check sequence (two tags), not for more than 1514: pcnet32_interrupt in
-//!   Linux's pcnet32.c counts each tagged frame as an error otherwise.
-//! - SWSTYLE 4, which is reserved, is 0: pcnet32_close writes it "to return to 16bit mode".
+//! - A frame without a buffer waits before the adapter, as with every Nicety adapter. So MISS and CSR112 report only frames in
+//!   loopback.
+//! - The link is as fast as the host; 10 Mbit/s is only what drivers show.
+//! - BABL is for frames of more than 1522 bytes without their check sequence (two tags), not for more than 1514: otherwise
+//!   pcnet32_interrupt in Linux's pcnet32.c counts each tagged frame as an error.
+//! - SWSTYLE 4, which is reserved, is treated as 0: pcnet32_close writes it "to return to 16bit mode".
 
 mod access;
 mod control;
@@ -77,10 +78,10 @@ use crate::{CreateError, Settings};
 /// Numbers of the rings in [`Outbox::stalled`](nicety_adapter::Outbox::stalled).
 const RECEIVE_RING: u16 = 0;
 const TRANSMIT_RING: u16 = 1;
-/// What makes a driver initialize the chip anew: Linux pcnet32.c, pcnet32_close and pcnet32_open.
+/// Action that makes a driver initialize the chip anew: Linux pcnet32.c, pcnet32_close and pcnet32_open.
 const CURE: &str = "restart the guest's driver (in Linux: `ip link set eth0 down`, then up)";
 
-/// Makes one of a model.
+/// Creates an adapter of a model.
 pub fn create(model: &'static Model, settings: &Settings) -> Result<Box<dyn Adapter>, CreateError> {
     Ok(Box::new(Lance::new(model, settings)?))
 }
@@ -92,10 +93,10 @@ pub struct Lance {
     rom: Option<Rom>,
     function: Function,
     registers: r::Bank,
-    /// The register that RDP and BDP are.
+    /// Index of the register behind RDP and BDP.
     rap: u8,
     eeprom: Eeprom,
-    /// What the address PROM shows.
+    /// Contents of the address PROM.
     prom: [u8; 16],
     transmit: Transmit,
     polling: Polling,
@@ -105,7 +106,7 @@ pub struct Lance {
     link_up: bool,
     interrupts: Interrupts,
     tidings: Tidings,
-    /// Why a ring could not be walked when it last was to be. The chip has no such state.
+    /// Why the last walk of each ring failed. The chip has no such state.
     stalls: [Option<&'static str>; 2],
     generation: u32,
 }
@@ -144,13 +145,13 @@ impl Lance {
         Ok(this)
     }
 
-    /// H_RESET: everything as new, but the cable.
+    /// H_RESET: resets everything except the cable.
     fn hard_reset(&mut self, cx: &mut Context<'_>) {
         self.reset_chip(cx);
         self.function.reset();
     }
 
-    /// The same, but for configuration space.
+    /// The same, except configuration space.
     pub(crate) fn reset_chip(&mut self, cx: &mut Context<'_>) {
         self.registers.reset(|_| true);
         self.prom = self.eeprom.read();
@@ -158,12 +159,12 @@ impl Lance {
         self.settle(cx);
     }
 
-    /// Configuration space, which another personality may take over.
+    /// Configuration space, for another personality that takes it over.
     pub(crate) fn function_mut(&mut self) -> &mut Function {
         &mut self.function
     }
 
-    /// A ring could not be walked, or now it can.
+    /// Records whether a ring could be walked.
     fn saw_ring(&mut self, number: u16, why: Option<&'static str>, cx: &mut Context<'_>) {
         let before = std::mem::replace(&mut self.stalls[usize::from(number)], why);
         cx.counters.guest_errors += u64::from(why.is_some());
@@ -182,7 +183,7 @@ impl Lance {
     }
 }
 
-/// The address PROM ("Address PROM Space"): the address, the hardware's identity 11h, the sum of all else, and "WW".
+/// The address PROM ("Address PROM Space"): the address, the hardware identity 11h, the sum of all other bytes, and "WW".
 fn prom(Mac(address): Mac) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..6].copy_from_slice(&address);
@@ -207,7 +208,7 @@ fn function(model: &Model, rom: Option<&Rom>) -> Result<Function, CreateError> {
         .interrupt_pin(Pin::A)
         .bar(0, Bar::io(model.ports_bytes.into()))
         .bar(1, Bar::memory(r::WINDOW_BYTES.into()))
-        // Fast back-to-back, medium DEVSEL; MIN_GNT and MAX_LAT as BCR22 has them.
+        // Fast back-to-back, medium DEVSEL; MIN_GNT and MAX_LAT with BCR22's values.
         .status(0x0280)
         .timing(0x06, 0xff);
     if let Some(rom) = rom {
@@ -275,10 +276,10 @@ impl Adapter for Lance {
 
     fn notice(&mut self, event: Event, cx: &mut Context<'_>) {
         match event {
-            // The chip does not interrupt for it: drivers read BCR4.
+            // The chip does not interrupt for the link: drivers read BCR4.
             Event::Link(up) => self.link_up = up,
             Event::Restored => self.resume_restored(cx),
-            // Addresses are translated in every call; no page of doorbells is mapped.
+            // Addresses are translated in every call; no doorbell page is mapped.
             Event::Memory | Event::Page => {}
         }
     }

@@ -4,19 +4,19 @@ use super::registers::{AM79C970A, Table, WINDOW_BYTES};
 use crate::about::{About, Boot, Kind, Since, Sources, UBoot};
 use crate::vmxnet::registers::FLEXIBLE_PORTS;
 
-/// PCI's number of the vendor.
+/// PCI vendor number.
 pub const AMD: u16 = 0x1022;
 
-/// What tells one model from another.
+/// Differences between the models.
 #[derive(Debug)]
 pub struct Model {
-    /// What it is, with its name in host files and its PCI identity.
+    /// Description, with its name in host files and its PCI identity.
     pub about: About,
     /// PCI revision.
     pub revision: u8,
     /// PCI subsystem: vendor and device.
     pub subsystem: (u16, u16),
-    /// Bytes of BAR 0: its ports, and what a board has behind them.
+    /// Bytes of BAR 0: the chip's ports, and the board's ports after them.
     pub ports_bytes: u32,
     /// CSR88 and CSR89: version, part, manufacturer, and a one.
     pub chip_id: u32,

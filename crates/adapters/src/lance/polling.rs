@@ -1,7 +1,8 @@
-//! The transmit ring, looked at by time ("Polling"; CSR4.DPOLL, CSR47): a frame whose driver writes nothing goes out all the same.
+//! Timed polling of the transmit ring ("Polling"; CSR4.DPOLL, CSR47): a frame is sent even if its driver writes no register.
 //!
-//! The chip polls every two milliseconds as long as it is on. Here a driver that demands polls (CSR0.TDMD) gets no others, so that a guest
-//! that is idle costs nothing; one that never does is polled ever more seldom while nothing comes of it, down to every sixty milliseconds.
+//! The chip polls every two milliseconds while it is on. Here a driver that demands polls (CSR0.TDMD) gets no timed ones, so an
+//! idle guest costs nothing. A driver that never demands polls is polled less and less often while the ring stays empty, down to
+//! every sixty milliseconds.
 
 use std::time::Duration;
 
@@ -11,39 +12,39 @@ use serde::{Deserialize, Serialize};
 use super::Lance;
 use super::registers::{self as r, csr0, csr4};
 
-/// A period of the bus' clock: 33 MHz.
+/// Period of the bus clock: 33 MHz.
 const CLOCK_NS: u64 = 30;
-/// The shortest interval, whatever CSR47 says.
+/// Minimum interval, whatever CSR47 holds.
 const LEAST: Duration = Duration::from_micros(100);
-/// As many intervals pass between two polls, at most.
+/// Maximum number of intervals between two polls.
 const SELDOM: u32 = 32;
-/// The longest time between two polls.
+/// Maximum time between two polls.
 const MOST: Duration = Duration::from_nanos(0x1_0000 * CLOCK_NS * SELDOM as u64);
 
-/// When the transmit ring is polled.
+/// State of timed polling.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Polling {
-    /// The driver demands polls, and needs no others.
+    /// The driver demands polls, and needs no timed ones.
     demanded: bool,
-    /// The next poll, and how long after the last.
+    /// Time of the next poll, and its delay after the last.
     next: Option<(Time, Duration)>,
 }
 
 impl Polling {
-    /// Whether this, which was saved, can be.
+    /// Whether saved state is valid.
     pub fn fits(&self) -> bool {
         self.next.is_none_or(|(_, after)| (LEAST..=MOST).contains(&after))
     }
 }
 
 impl Lance {
-    /// CSR47: two's complement of so many clocks; zero is 65536.
+    /// CSR47: two's complement of the number of clocks; zero is 65536.
     fn poll_interval(&self) -> Duration {
         let clocks = 0x1_0000 - u64::from(self.registers[r::TXPOLLINT]);
         Duration::from_nanos(clocks * CLOCK_NS).max(LEAST)
     }
 
-    /// Whether the ring is polled by time.
+    /// Whether the ring is polled by timer.
     fn polls(&self) -> bool {
         !self.polling.demanded
             && self.has(r::CSR0, csr0::TXON)
@@ -52,17 +53,17 @@ impl Lance {
             && self.function.bus_master()
     }
 
-    /// The driver has demanded a poll: no other is needed until it starts the chip anew.
+    /// The driver has demanded a poll: no timed poll is needed until it starts the chip anew.
     pub(super) fn poll_demanded(&mut self) {
         self.polling = Polling { demanded: true, next: None };
     }
 
-    /// The chip is started.
+    /// Starts with the chip.
     pub(super) fn begin_polling(&mut self) {
         self.polling = Polling::default();
     }
 
-    /// When the ring is polled next.
+    /// Time of the next poll.
     pub(super) fn next_poll(&mut self, cx: &Context<'_>) -> Option<Time> {
         if !self.polls() {
             return None;
@@ -71,14 +72,14 @@ impl Lance {
         Some(self.polling.next.get_or_insert_with(|| (cx.now.after(after), after)).0)
     }
 
-    /// A frame came or went: one that waits to be sent goes now, and others are expected.
+    /// A frame was sent or received: polls soon, because more are expected.
     pub(super) fn poll_soon(&mut self, cx: &mut Context<'_>) {
         if self.polls() {
             self.poll(self.poll_interval(), cx);
         }
     }
 
-    /// Time has passed.
+    /// Polls if the time has come.
     pub(super) fn poll_if_due(&mut self, cx: &mut Context<'_>) {
         if let Some((due, after)) = self.polling.next
             && due <= cx.now
@@ -88,7 +89,7 @@ impl Lance {
         }
     }
 
-    /// Looks at the ring, and again after a while: the interval if a frame was there.
+    /// Checks the ring, and schedules the next poll after this delay: the interval if it had a frame.
     fn poll(&mut self, after: Duration, cx: &mut Context<'_>) {
         let memory = std::sync::Arc::clone(cx.memory);
         let waits = self.transmit_ring(&memory).is_ok_and(|ring| ring.owned(self.transmit.next()).is_some());

@@ -11,59 +11,59 @@ use super::registers::{self as r, csr0, csr4};
 use super::ring::{ENP, ERR, OFLO, Ring, STP};
 use super::{Lance, RECEIVE_RING, filter};
 
-/// Buffers of one frame at most.
+/// Maximum buffers of one frame.
 const BUFFERS: usize = 64;
-/// Their pieces: each may lie over the border of two pages.
+/// Maximum pieces of them: each buffer may cross a page boundary.
 const PIECES: usize = 2 * BUFFERS;
-/// Shortest frame without its check sequence: what is shorter arrives padded.
+/// Shortest frame without its check sequence. Shorter ones arrive padded.
 const SHORTEST: u32 = 60;
 /// Bytes of a frame's check sequence, which is counted in its length.
 const FCS: u32 = 4;
-/// Frames without tags of the longest MTU that Ethernet has.
+/// Longest untagged frame of Ethernet's standard MTU.
 const LONGEST: u32 = 1514;
-/// How long after a refusal the ring is looked at for the first time; doubles up to [`ROOM_MOST`]: nothing tells of buffers that
-/// were given back.
+/// First delay between a refusal and a check of the ring; it doubles up to [`ROOM_MOST`]. No message reports buffers that the
+/// driver returned.
 const ROOM_FIRST: Duration = Duration::from_micros(100);
 const ROOM_MOST: Duration = Duration::from_millis(100);
 
-/// Where the receiver stands.
+/// State of the receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Receive {
     /// The next descriptor to fill.
     pub next: u32,
     /// Frames were refused.
     pub starved: bool,
-    /// When the ring is looked at for room, and after how long then again.
+    /// Time of the next check of the ring for room, and the delay after it.
     pub look: Option<(Time, Duration)>,
 }
 
 impl Receive {
-    /// Whether this, which was saved, can be.
+    /// Whether saved state is valid.
     pub fn fits(&self) -> bool {
         self.look.is_none_or(|(_, after)| (ROOM_FIRST..=ROOM_MOST).contains(&after))
     }
 }
 
-/// Buffers for one frame: descriptors with their status words, and where their memory lies.
+/// Buffers for one frame: descriptors with their status words, and their memory.
 #[derive(Default)]
 struct Room {
     descriptors: ArrayVec<(u32, u32), BUFFERS>,
     spans: ArrayVec<Span, PIECES>,
 }
 
-/// Why a frame was not put into the ring.
+/// Why a frame was not written to the ring.
 enum Miss {
-    /// For this frame of the packet, yet.
+    /// There is no room yet for this frame of the packet.
     NoRoom(u32),
     Never(Reason),
 }
 
-/// A packet on offer.
+/// A packet to deliver.
 #[derive(Clone, Copy)]
 struct Offer<'f, 'b> {
     frames: &'f Frames<'b>,
     pick: Pick,
-    /// It is the adapter's own, come back.
+    /// It is the adapter's own packet, in loopback.
     looped: bool,
 }
 
@@ -73,7 +73,7 @@ impl Lance {
         Ring::new(memory, self.style(), base, self.registers[r::RCVRL])
     }
 
-    /// There may be room again.
+    /// Reports possible room.
     pub(super) fn offer_room(&mut self, cx: &mut Context<'_>) {
         self.receive.look = None;
         if std::mem::take(&mut self.receive.starved) {
@@ -81,17 +81,17 @@ impl Lance {
         }
     }
 
-    /// Whether somebody waits for room, and looking for it is of use: what ends a suspension offers room itself.
+    /// Whether frames wait for room and a check is useful. The end of a suspension reports room itself.
     fn waits_for_room(&self) -> bool {
         self.receive.starved && !self.suspended() && self.function.bus_master()
     }
 
-    /// When the ring is to be looked at for room.
+    /// Time of the next check of the ring for room.
     pub(super) fn next_look(&self) -> Option<Time> {
         self.receive.look.filter(|_| self.waits_for_room()).map(|(due, _)| due)
     }
 
-    /// Looks whether there is room again, if anybody waits for it.
+    /// Checks whether there is room again, if frames wait for it.
     pub(super) fn look_for_room(&mut self, cx: &mut Context<'_>) {
         if !self.waits_for_room() {
             return;
@@ -109,7 +109,7 @@ impl Lance {
         }
     }
 
-    /// Frames from outside.
+    /// Receives frames from outside.
     pub(super) fn deliver_frames(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
         if !self.link_up || self.loops() {
             frames.iter().for_each(|_| cx.counters.receive_drop(Reason::ReceiverOff));
@@ -118,7 +118,7 @@ impl Lance {
         self.take_frames(frames, false, cx)
     }
 
-    /// Frames of its own, in loopback. What finds no room is lost, as it is in the chip.
+    /// Receives the adapter's own frames in loopback. Those without room are lost, as in the chip.
     pub(super) fn receive_looped(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) {
         self.take_frames(frames, true, cx);
     }
@@ -165,7 +165,7 @@ impl Lance {
         delivery
     }
 
-    /// One packet: taken, or dropped and counted. If there is no room yet: the first frame that has none.
+    /// One packet: accepted, or dropped and counted. Without room: the first frame that has none.
     fn take(
         &mut self,
         memory: &Map,
@@ -183,7 +183,7 @@ impl Lance {
         Ok(())
     }
 
-    /// All frames of a packet: how many, and its bytes.
+    /// Writes all frames of a packet; returns their number and bytes.
     fn put(
         &mut self,
         memory: &Map,
@@ -200,15 +200,15 @@ impl Lance {
         for index in unfolded.wanted() {
             let mut piece = unfolded.piece(index, scratch).ok_or(Miss::Never(Reason::BadOffload))?;
             let len = piece.len();
-            let told = self.told_length(piece.head(), len);
+            let reported = self.reported_length(piece.head(), len);
             let mut room = Room::default();
-            self.find_room(memory, ring, index, len.max(told), &mut room)?;
+            self.find_room(memory, ring, index, len.max(reported), &mut room)?;
             piece.write(memory, &room.spans);
-            clear_behind(memory, &room.spans, len, told);
+            clear_behind(memory, &room.spans, len, reported);
             let last = room.descriptors.len() - 1;
             for (n, (at, word)) in room.descriptors.iter().enumerate() {
                 let first = if n == 0 { STP } else { 0 };
-                ring.filled(*at, *word, first | if n == last { ENP | how } else { 0 }, told);
+                ring.filled(*at, *word, first | if n == last { ENP | how } else { 0 }, reported);
                 self.receive.next = ring.after(*at);
             }
             self.tidings.received(ring.before(self.receive.next), len.into());
@@ -216,9 +216,9 @@ impl Lance {
         Ok((u64::from(unfolded.count()), u64::from(packet.len())))
     }
 
-    /// The length that the driver is told (RMD2: MCNT): with padding and check sequence, unless the chip strips them off a frame
-    /// that says its own length (CSR4.ASTRP_RCV).
-    fn told_length(&self, head: &[u8], len: u32) -> u32 {
+    /// The length in the descriptor (RMD2: MCNT): with padding and check sequence, unless the chip strips them from a frame that
+    /// has a length field (CSR4.ASTRP_RCV).
+    fn reported_length(&self, head: &[u8], len: u32) -> u32 {
         if self.has(r::CSR4, csr4::ASTRP_RCV)
             && let Some([high, low]) = head.get(12..14)
             && let own @ ..46 = u32::from(*high) << 8 | u32::from(*low)
@@ -239,7 +239,7 @@ impl Lance {
             let here = left.min(descriptor.len);
             let push = |span| room.spans.try_push(span).is_ok();
             if memory.translate(descriptor.address, here, Rights::WRITE, push).is_err() {
-                // The frame is lost, and says so where it would have begun.
+                // The frame is lost. The descriptor where it would have started reports it.
                 let first = ring.status(self.receive.next);
                 ring.filled(self.receive.next, first, ERR | OFLO | STP | ENP, 0);
                 self.tidings.received(self.receive.next, 0);
@@ -254,7 +254,7 @@ impl Lance {
     }
 }
 
-/// Zeros behind a frame: its padding, and its check sequence.
+/// Zeros after a frame: its padding, and its check sequence.
 fn clear_behind(memory: &Map, spans: &[Span], len: u32, end: u32) {
     let (mut skip, mut left) = (len, end.saturating_sub(len));
     for span in spans {

@@ -1,5 +1,5 @@
-//! The registers of the PCnet-PCI II as data: AMD's *Am79C970A PCnet-PCI II* datasheet (19436), "User Accessible Registers". Where
-//! reading or writing does more than the masks say, `access.rs` has an arm for it.
+//! The registers of the PCnet-PCI II as data: AMD's *Am79C970A PCnet-PCI II* datasheet (19436), "User Accessible Registers".
+//! `access.rs` has an arm for each read or write that does more than the masks.
 //!
 //! ```text
 //!  BAR 0 (I/O), BAR 1 (memory), 32 bytes                CSR n ── region CSR, offset 2n
@@ -14,7 +14,7 @@
 use nicety_adapter::bank::{self, Alias, Block, Region, Widths};
 
 nicety_adapter::register_names! {
-    /// A register, by the datasheet's word, or its number where that is what everybody says.
+    /// A register, by the datasheet's name, or its number where that is in common use.
     pub enum Reg {
         APROM, RDP, RAP, RESET, BDP, CSR0, IADR[2], CSR3, CSR4, CSR5, CSR6, LADR[4], PADR[3], MODE, CRBA[2], CXBA[2],
         NRBA[2], BADR[2], NRDA[2], CRDA[2], BADX[2], NXDA[2], CXDA[2], NNRD[2], NNXD[2], CRBC, CRST, CXBC, CXST, NRBC,
@@ -30,9 +30,9 @@ pub use Reg::*;
 pub type Row = bank::Row<Reg>;
 /// All registers.
 pub type Table = bank::Table<Reg>;
-/// What the registers hold.
+/// Values of the registers.
 pub type Bank = bank::Bank<Reg>;
-/// A register, found.
+/// A register found at an offset.
 pub type Place = bank::Place<Reg>;
 
 /// The ports as words: after H_RESET.
@@ -51,13 +51,13 @@ pub const FILE: u32 = 128;
 
 /// CSR0.
 pub mod csr0 {
-    /// Reads the initialization block.
+    /// Read the initialization block.
     pub const INIT: u32 = 1;
-    /// Transmits and receives.
+    /// Start: transmit and receive.
     pub const STRT: u32 = 1 << 1;
-    /// Stands still.
+    /// Stop.
     pub const STOP: u32 = 1 << 2;
-    /// Looks at the transmit ring now.
+    /// Transmit demand: check the transmit ring now.
     pub const TDMD: u32 = 1 << 3;
     /// The transmitter is on.
     pub const TXON: u32 = 1 << 4;
@@ -65,27 +65,27 @@ pub mod csr0 {
     pub const RXON: u32 = 1 << 5;
     /// Interrupts are enabled.
     pub const IENA: u32 = 1 << 6;
-    /// An interrupt is pending that is not masked.
+    /// An unmasked interrupt is pending.
     pub const INTR: u32 = 1 << 7;
-    /// Initialized.
+    /// Initialization done.
     pub const IDON: u32 = 1 << 8;
     /// A frame was transmitted.
     pub const TINT: u32 = 1 << 9;
     /// A frame was received.
     pub const RINT: u32 = 1 << 10;
-    /// Memory did not answer.
+    /// Memory error: no answer.
     pub const MERR: u32 = 1 << 11;
-    /// A frame found no buffer.
+    /// Missed frame: it found no buffer.
     pub const MISS: u32 = 1 << 12;
     /// A frame was longer than the medium allows.
     pub const BABL: u32 = 1 << 14;
     /// Any of BABL, CERR, MISS, MERR.
     pub const ERR: u32 = 1 << 15;
-    /// The bits that a one clears.
+    /// Bits that are cleared by a written one.
     pub const CAUSES: u32 = 0x7f00;
     /// The causes that CSR3 can mask: all but CERR, which never interrupts.
     pub const MASKABLE: u32 = 0x5f00;
-    /// What makes up ERR.
+    /// The bits that set ERR.
     pub const ERRORS: u32 = 0x7800;
 }
 
@@ -93,19 +93,19 @@ pub mod csr0 {
 pub mod csr4 {
     /// CSR3: the transmitter stays on after an underflow.
     pub const DXSUFLO: u32 = 1 << 6;
-    /// CSR4: the transmit ring is not polled by time.
+    /// CSR4: no timed polling of the transmit ring.
     pub const DPOLL: u32 = 1 << 12;
     /// CSR4: short frames are padded.
     pub const APAD_XMT: u32 = 1 << 11;
-    /// Frames of IEEE 802.3 lose pad and check sequence.
+    /// Pad and check sequence are stripped from frames of IEEE 802.3.
     pub const ASTRP_RCV: u32 = 1 << 10;
-    /// Software's own interrupt: the command.
+    /// Software interrupt: the command.
     pub const UINTCMD: u32 = 1 << 7;
-    /// Software's own interrupt.
+    /// Software interrupt: the cause.
     pub const UINT: u32 = 1 << 6;
-    /// Transmission has begun.
+    /// Transmission has started.
     pub const TXSTRT: u32 = 1 << 3;
-    /// The bits that a one clears.
+    /// Bits that are cleared by a written one.
     pub const CAUSES: u32 = 0x026a;
     /// Masks, each a bit below its cause.
     pub const MASKS: u32 = 0x0115;
@@ -113,19 +113,19 @@ pub mod csr4 {
 
 /// CSR5.
 pub mod csr5 {
-    /// Good transmissions interrupt no more.
+    /// Successful transmissions do not interrupt.
     pub const TOKINTD: u32 = 1 << 15;
-    /// But those whose descriptor asks for it.
+    /// Except those whose descriptor requests it.
     pub const LTINTEN: u32 = 1 << 14;
     /// A bus error.
     pub const SINT: u32 = 1 << 11;
     /// Suspended.
     pub const SPND: u32 = 1;
-    /// The bits that a one clears.
+    /// Bits that are cleared by a written one.
     pub const CAUSES: u32 = 0x0a90;
-    /// Enables, each a bit below its cause: of causes that IENA enables too.
+    /// Enables, each a bit below its cause, for causes that IENA gates too.
     pub const ENABLES: u32 = 0x0048;
-    /// Of causes that interrupt whatever IENA says.
+    /// Enables of causes that interrupt whatever IENA holds.
     pub const ENABLES_ALONE: u32 = 0x0500;
 }
 
@@ -137,11 +137,11 @@ pub mod mode {
     pub const DTX: u32 = 1 << 1;
     /// Loopback.
     pub const LOOP: u32 = 1 << 2;
-    /// Frames come with their check sequence.
+    /// Frames include their check sequence.
     pub const DXMTFCS: u32 = 1 << 3;
-    /// The station's own address is not looked for.
+    /// The station's own address is not matched.
     pub const DRCVPA: u32 = 1 << 13;
-    /// Nor the broadcast address.
+    /// The broadcast address is not matched.
     pub const DRCVBC: u32 = 1 << 14;
     /// All frames are received.
     pub const PROM: u32 = 1 << 15;
@@ -149,11 +149,11 @@ pub mod mode {
 
 /// BCR19.
 pub mod eecas {
-    /// What was read of the EEPROM made sense.
+    /// The last read of the EEPROM found valid contents.
     pub const PVALID: u32 = 1 << 15;
-    /// The chip reads the EEPROM.
+    /// Read the EEPROM.
     pub const PREAD: u32 = 1 << 14;
-    /// There is one.
+    /// An EEPROM is present.
     pub const EEDET: u32 = 1 << 13;
     /// Software drives its wires.
     pub const EEN: u32 = 1 << 4;
@@ -161,19 +161,19 @@ pub mod eecas {
     pub const ECS: u32 = 1 << 2;
     /// Clock.
     pub const ESK: u32 = 1 << 1;
-    /// Data to it; as it is read, data from it.
+    /// Write: data to the EEPROM; read: data from it.
     pub const EDI: u32 = 1;
 }
 
 /// Bus configuration.
 pub mod bcr {
-    /// BCR2: the shadow of the address PROM can be written.
+    /// BCR2: the shadow of the address PROM is writable.
     pub const APROMWE: u32 = 1 << 8;
     /// BCR4 to 7: the LED is lit.
     pub const LEDOUT: u32 = 1 << 15;
-    /// It is lit by the link,
+    /// The LED shows the link.
     pub const LNKSTE: u32 = 1 << 6;
-    /// or by the link in full duplex.
+    /// The LED shows the link in full duplex.
     pub const FDLSE: u32 = 1 << 8;
     /// BCR9: full duplex.
     pub const FDEN: u32 = 1;
@@ -181,7 +181,7 @@ pub mod bcr {
     pub const DWIO: u32 = 1 << 7;
     /// BCR20: structures of 32 bits.
     pub const SSIZE32: u32 = 1 << 8;
-    /// BCR20: CSR bits as the PCnet has them.
+    /// BCR20: CSR bits in the PCnet's layout.
     pub const CSRPCNET: u32 = 1 << 9;
 }
 
@@ -212,17 +212,17 @@ const PORTS_DOUBLE: &[Row] = &[
     Row::port(BDP, 0x1c, 4, "BDP"),
 ];
 
-/// A word of a file.
+/// A word of a register file.
 const fn word(name: Reg, number: u32, write: u32, reset: u32, section: &'static str) -> Row {
     Row::rw(name, 2 * number, write, reset, section).wide(2)
 }
 
-/// Several words that hold what is written: addresses and lengths that the chip would keep up to date while it runs.
+/// Several words that only store values: addresses and lengths that the chip would update while it runs.
 const fn words(name: Reg, number: u32, count: u32, section: &'static str) -> Row {
     word(name, number, 0xffff, 0, section).times(count)
 }
 
-/// Words that are made when they are read.
+/// Words computed when read.
 const fn made(name: Reg, number: u32, count: u32, section: &'static str) -> Row {
     Row::port(name, 2 * number, 2, section).times(count)
 }
@@ -311,6 +311,6 @@ pub static AM79C970A: Table = Table {
         file(CSR, 2 * FILE, CONTROL),
         file(BCR, 2 * FILE, BUS),
     ],
-    // The initialization block's address has two places.
+    // The initialization block's address appears at two offsets.
     aliases: &[Alias { region: CSR, from: 2 * 16, to: 2, len: 4 }],
 };

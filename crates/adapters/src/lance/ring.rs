@@ -1,4 +1,4 @@
-//! Descriptors in the styles that BCR20 chooses ("Receive Descriptors", "Transmit Descriptors").
+//! Descriptors in the styles that BCR20 selects ("Receive Descriptors", "Transmit Descriptors").
 //!
 //! ```text
 //!  style 0 (LANCE), 8 bytes          style 2 (PCnet-PCI), 16 bytes      style 3 (PCnet-PCI II)
@@ -6,49 +6,49 @@
 //!  4  second status or length | BCNT 4  status 16 | BCNT                4  status 16 | BCNT
 //!                                    8  second status or length         8  buffer 32
 //! ```
-//! BCNT is the buffer's length as two's complement, of twelve bits. Style 1 (ILACC) has the places of style 2.
+//! BCNT is the buffer's length as two's complement, of twelve bits. Style 1 (ILACC) has style 2's layout.
 
 use nicety_memory::{Map, Rights, Window};
 
-/// The chip's.
+/// The chip owns the descriptor.
 pub const OWN: u32 = 1 << 31;
 /// Any of the second status' errors, or a bus error.
 pub const ERR: u32 = 1 << 30;
-/// Transmit: a check sequence is added whatever MODE.DXMTFCS says.
+/// Transmit: append a check sequence in spite of MODE.DXMTFCS.
 pub const ADD_FCS: u32 = 1 << 29;
-/// Transmit: this one interrupts (LTINT).
+/// Transmit: interrupt for this descriptor (LTINT).
 pub const LTINT: u32 = 1 << 28;
 /// Receive: the frame did not fit, or memory was too slow.
 pub const OFLO: u32 = 1 << 28;
-/// A frame's first.
+/// First descriptor of a frame.
 pub const STP: u32 = 1 << 25;
-/// A frame's last.
+/// Last descriptor of a frame.
 pub const ENP: u32 = 1 << 24;
-/// Receive: by the station's own address; by the hash; as a broadcast.
+/// Receive: matched the station's own address; the hash; broadcast.
 pub const PAM: u32 = 1 << 22;
 pub const LAFM: u32 = 1 << 21;
 pub const BAM: u32 = 1 << 20;
 
 /// Second status of a transmit descriptor: a chain without an end.
 pub const BUFF: u32 = 1 << 31;
-/// Data came too late.
+/// Underflow: data came too late.
 pub const UFLO: u32 = 1 << 30;
-/// There was no carrier.
+/// Loss of carrier.
 pub const LCAR: u32 = 1 << 27;
 
-/// A ring that lies in no memory.
+/// A ring outside guest memory.
 const NOWHERE: &str = "the ring lies where no memory is";
 /// A ring without descriptors (CVE-2016-7909).
 const EMPTY: &str = "the ring has no descriptors";
 
-/// How structures look.
+/// Layout of structures.
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
-    /// Of 32 bits (BCR20.SSIZE32).
+    /// 32-bit structures (BCR20.SSIZE32).
     pub wide: bool,
     /// Style 3.
     pub swapped: bool,
-    /// What 24-bit addresses lack: CSR2, bits 15:8.
+    /// Upper byte of 24-bit addresses: CSR2, bits 15:8.
     pub upper: u32,
 }
 
@@ -64,7 +64,7 @@ impl Style {
     }
 }
 
-/// A descriptor that is the chip's, read once.
+/// A descriptor owned by the chip, read once.
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptor {
     /// OWN to ENP.
@@ -84,7 +84,7 @@ pub struct Ring<'m> {
 }
 
 impl<'m> Ring<'m> {
-    /// The ring at `base` with `length` as CSR76 and CSR78 have it: two's complement.
+    /// The ring at `base` with `length` in the form of CSR76 and CSR78: two's complement.
     pub fn new(memory: &'m Map, style: Style, base: u32, length: u32) -> Result<Self, &'static str> {
         let len = length.wrapping_neg() & 0xffff;
         if len == 0 {
@@ -95,7 +95,7 @@ impl<'m> Ring<'m> {
         Ok(Self { window, style, len })
     }
 
-    /// The place of a descriptor. An index of a longer ring, before CSR76 or CSR78 was written, is the first's.
+    /// Offset of a descriptor. An index of a longer ring, from before a write to CSR76 or CSR78, is the first's.
     fn place(&self, index: u32) -> usize {
         (if index < self.len { index } else { 0 } * self.style.bytes()) as usize
     }
@@ -110,13 +110,13 @@ impl<'m> Ring<'m> {
         if index == 0 || index >= self.len { self.len - 1 } else { index - 1 }
     }
 
-    /// Status of a descriptor, whoever has it.
+    /// Status of a descriptor, whoever owns it.
     pub fn status(&self, index: u32) -> u32 {
         let at = self.place(index);
         self.window.load_u32(if self.style.wide { at + 4 } else { at })
     }
 
-    /// The buffer's address as it stands there.
+    /// The buffer's address field.
     pub fn buffer(&self, index: u32) -> u32 {
         let at = self.place(index);
         match (self.style.wide, self.style.swapped) {
@@ -126,7 +126,7 @@ impl<'m> Ring<'m> {
         }
     }
 
-    /// A descriptor, if it is the chip's. OWN is read first: the driver writes it last.
+    /// A descriptor, if the chip owns it. OWN is read first, because the driver writes it last.
     pub fn owned(&self, index: u32) -> Option<Descriptor> {
         let status = self.status(index);
         if status & OWN == 0 {
@@ -147,13 +147,13 @@ impl<'m> Ring<'m> {
         }
     }
 
-    /// Writes the status' upper byte, OWN to ENP: what makes the descriptor the driver's.
+    /// Writes the status' upper byte, OWN to ENP, which hands the descriptor to the driver.
     fn release(&self, index: u32, status: u32) {
         let at = self.place(index);
         self.window.store_u8(if self.style.wide { at + 7 } else { at + 3 }, (status >> 24) as u8);
     }
 
-    /// Gives a transmit descriptor back.
+    /// Completes a transmit descriptor.
     pub fn sent(&self, index: u32, status: u32, errors: u32) {
         let kept = status & (ADD_FCS | STP | ENP);
         if errors != 0 {
@@ -162,7 +162,7 @@ impl<'m> Ring<'m> {
         self.release(index, kept | if errors != 0 { ERR } else { 0 });
     }
 
-    /// Gives a receive descriptor back: `status` as style 2 has it, and with ENP the frame's length.
+    /// Completes a receive descriptor: `status` in style 2's form, and with ENP the frame's length.
     pub fn filled(&self, index: u32, count: u32, status: u32, len: u32) {
         if status & ENP != 0 {
             self.second(index, len & 0xfff);

@@ -33,7 +33,7 @@ struct State {
     registers: Vec<u32>,
     rap: u8,
     prom: [u8; 16],
-    /// The first transmit descriptor that was not given back.
+    /// The first transmit descriptor that is not completed.
     transmit: u32,
     receive: Receive,
     interrupts: Interrupts,
@@ -66,7 +66,7 @@ impl Version for State {
 
 impl Snapshot for Lance {
     fn save(&self) -> Vec<u8> {
-        // What is left out is made anew, lies between batches, or is configured.
+        // The omitted fields are rebuilt, empty between batches, or configuration.
         let Self {
             model: _,
             rom: _,
@@ -145,7 +145,7 @@ impl Snapshot for Lance {
 }
 
 impl Lance {
-    /// Goes on from a restored state: shows the line, tells what waited, looks at the ring.
+    /// Resumes from restored state: shows the line, sends waiting interrupts, checks the ring.
     pub(super) fn resume_restored(&mut self, cx: &mut Context<'_>) {
         cx.out.work.insert(0);
         self.offer_room(cx);

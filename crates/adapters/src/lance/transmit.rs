@@ -1,4 +1,4 @@
-//! The transmit ring: chains of descriptors into packets of a batch, and back.
+//! The transmit ring: descriptor chains become packets of a batch, and are completed.
 
 use arrayvec::ArrayVec;
 use nicety_adapter::{Batch, Budget, Context, DraftError, Frames, Pick, PortId, Progress, Reason, SPANS_PER_PACKET};
@@ -10,25 +10,25 @@ use super::ring::{ADD_FCS, BUFF, Descriptor, ENP, LCAR, Ring, STP, UFLO};
 use super::{Lance, TRANSMIT_RING};
 use crate::STEPS_PAID;
 
-/// Descriptors that one call walks before it asks to be called again.
+/// Maximum descriptors that one call walks before it asks to be called again.
 const WALK: u32 = 1024;
-/// Frames of one call at most that end with an error.
+/// Maximum frames of one call that end with an error.
 const ERRORS: usize = 64;
 /// Bytes of a frame's check sequence.
 const FCS: u32 = 4;
-/// Bytes of the longest frame that is no babble: an MTU of 1500 with two tags.
+/// Bytes of the longest frame below a babble error: an MTU of 1500 with two tags.
 const LONGEST: u32 = 1514 + 8;
 
-/// Where the transmitter stands.
+/// State of the transmitter.
 #[derive(Clone, Debug, Default)]
 pub struct Transmit {
     /// The next descriptor to fetch.
     next: u32,
-    /// The first that was fetched and not given back; [`Transmit::next`] if none was.
+    /// The first descriptor fetched and not completed; [`Transmit::next`] if there is none.
     done: u32,
-    /// How many those are.
-    flying: u32,
-    /// Of those, the ones with errors, in their order: index and second status.
+    /// Number of descriptors fetched and not completed.
+    in_flight: u32,
+    /// Those of them with errors, in order: index and second status.
     errors: ArrayVec<(u32, u32), ERRORS>,
 }
 
@@ -43,31 +43,31 @@ impl Transmit {
         self.next
     }
 
-    /// The first descriptor that was not given back.
+    /// The first descriptor that is not completed.
     pub fn position(&self) -> u32 {
         self.done
     }
 }
 
-/// How a walk over one packet ended, and over how many descriptors.
+/// Result of a walk over one packet, with the number of its descriptors.
 enum Walk {
-    /// It is in the batch.
+    /// The packet is in the batch.
     Taken(u32),
     /// The batch has no room for it now.
     Full,
-    /// It goes nowhere; what its last descriptor says of it.
+    /// The packet was dropped; with its last descriptor's second status.
     Dropped(Reason, u32, u32),
-    /// A descriptor that begins no frame.
+    /// A descriptor that does not start a frame.
     Skipped,
 }
 
 impl Lance {
-    /// Whether transmitted frames come back to this adapter and go nowhere else.
+    /// Whether transmitted frames return to this adapter only.
     pub(super) fn loops(&self) -> bool {
         self.has(r::MODE, mode::LOOP)
     }
 
-    /// Has a private batch ready before the first frame of a loopback.
+    /// Allocates a private batch before the first frame of a loopback.
     pub(super) fn prepare_loopback(&mut self) {
         if self.loops() && self.looped.is_none() {
             self.looped = Some(Box::default());
@@ -79,13 +79,13 @@ impl Lance {
         Ring::new(memory, self.style(), base, self.registers[r::XMTRL])
     }
 
-    /// What was fetched and not completed is nobody's any more.
+    /// Discards descriptors that were fetched and not completed.
     pub(super) fn forget_fetched(&mut self) {
         self.generation = self.generation.wrapping_add(1);
         self.transmit = Transmit::at(self.transmit.done);
     }
 
-    /// Walks the ring into a batch; in loopback into a private one, which is received at once.
+    /// Walks the ring into a batch. In loopback the batch is private, and is received at once.
     pub(super) fn fetch_ring(&mut self, budget: Budget, batch: &mut Batch, cx: &mut Context<'_>) -> Progress {
         if !self.has(r::CSR0, csr0::TXON) || self.suspended() || !self.function.bus_master() {
             return Progress { more: false, armed: true };
@@ -142,7 +142,7 @@ impl Lance {
             if *walked >= WALK || self.transmit.errors.is_full() || !budget.allows(batch) {
                 return again;
             }
-            let first = ring.owned(self.transmit.next).filter(|_| self.transmit.flying < ring.len);
+            let first = ring.owned(self.transmit.next).filter(|_| self.transmit.in_flight < ring.len);
             let Some(first) = first else { return idle };
             let (count, errors) = match self.take_packet(&ring, first, looped, batch, cx) {
                 Walk::Full => return again,
@@ -160,7 +160,7 @@ impl Lance {
                 }
                 self.transmit.next = ring.after(self.transmit.next);
             }
-            self.transmit.flying += count;
+            self.transmit.in_flight += count;
             if errors & UFLO != 0 && !self.has(r::CSR3, csr4::DXSUFLO) {
                 self.registers[r::CSR0] &= !csr0::TXON;
                 return idle;
@@ -168,7 +168,7 @@ impl Lance {
         }
     }
 
-    /// One packet, from its first descriptor to the one with ENP.
+    /// Takes one packet, from its first descriptor to the one with ENP.
     fn take_packet(
         &mut self,
         ring: &Ring<'_>,
@@ -189,8 +189,8 @@ impl Lance {
                 break;
             }
             at = ring.after(at);
-            // A chain that is not whole, or goes around: the transmitter runs dry (TMD2: BUFF, UFLO).
-            let next = ring.owned(at).filter(|_| fits && self.transmit.flying + count < ring.len);
+            // An incomplete or circular chain: the transmitter underflows (TMD2: BUFF, UFLO).
+            let next = ring.owned(at).filter(|_| fits && self.transmit.in_flight + count < ring.len);
             let Some(next) = next else {
                 let reason = if fits { Reason::BadDescriptor } else { Reason::TooManyPieces };
                 return Walk::Dropped(reason, count, BUFF | UFLO);
@@ -232,15 +232,15 @@ impl Lance {
         Walk::Taken(count)
     }
 
-    /// Bytes of check sequence that the driver has made itself (MODE.DXMTFCS; TMD1: ADD_FCS).
+    /// Bytes of a check sequence that the driver has appended itself (MODE.DXMTFCS; TMD1: ADD_FCS).
     fn own_check(&self, first: Descriptor) -> u32 {
         let added = first.status & ADD_FCS != 0 || self.has(r::CSR4, csr4::APAD_XMT);
         if self.has(r::MODE, mode::DXMTFCS) && !added { FCS } else { 0 }
     }
 
-    /// Gives fetched descriptors back, and interrupts if that is wanted.
+    /// Completes fetched descriptors, and interrupts if requested.
     pub(super) fn give_back(&mut self, cx: &mut Context<'_>) {
-        if self.transmit.flying == 0 || !self.function.bus_master() {
+        if self.transmit.in_flight == 0 || !self.function.bus_master() {
             return;
         }
         let memory = std::sync::Arc::clone(cx.memory);
@@ -249,10 +249,10 @@ impl Lance {
             self.transmit = Transmit::at(self.transmit.next);
             return;
         };
-        let Transmit { next, done, flying, errors } = std::mem::take(&mut self.transmit);
+        let Transmit { next, done, in_flight, errors } = std::mem::take(&mut self.transmit);
         let (mut at, mut frames, mut last) = (done, 0, done);
         let mut errors = errors.into_iter().peekable();
-        for _ in 0..flying {
+        for _ in 0..in_flight {
             let status = ring.status(at);
             let bits = errors.next_if(|(index, _)| *index == at).map_or(0, |(_, bits)| bits);
             let ends = bits != 0 || status & ENP != 0;

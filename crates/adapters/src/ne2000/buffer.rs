@@ -1,5 +1,5 @@
-//! What remote DMA reaches: the PROM with the address, and 16 KiB of packet memory. The memory is a [`Map`] of this side's own, so that a
-//! frame goes from it into another guest's buffers, and from there into it, with one copy.
+//! Memory that remote DMA reaches: the PROM with the address, and 16 KiB of packet memory. The memory is a [`Map`] of the daemon's
+//! own, so a frame moves between it and another guest's buffers with one copy.
 //!
 //! ```text
 //! 0x0000 ┌──────────────┐ PROM, each byte twice: address, zeros, 57 57
@@ -16,7 +16,7 @@ use nicety_memory::{Map, MapError, Rights, Span};
 
 /// Bytes of a page.
 pub const PAGE: u32 = 256;
-/// First page of packet memory, and the first behind it.
+/// First page of packet memory, and the end of its pages.
 pub const PAGES: std::ops::Range<u32> = 0x40..0x80;
 const FROM: u32 = PAGES.start * PAGE;
 const END: u32 = PAGES.end * PAGE;
@@ -35,26 +35,26 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// A new one, of zeros.
+    /// New memory, all zeros.
     pub fn new(mac: Mac) -> Result<Self, MapError> {
         let map = Arc::new(Map::private(RAM)?);
-        // One private region is one span.
+        // A single private region is a single span.
         let ram = map.whole(0, RAM as u32, Rights::BOTH).unwrap_or_default();
         Ok(Self { mac, map, ram })
     }
 
-    /// The map that spans of packet memory are of.
+    /// The map for spans of packet memory.
     pub fn map(&self) -> &Arc<Map> {
         &self.map
     }
 
-    /// Bytes of packet memory from an address of the chip's on. `None` if they do not all lie in it.
+    /// Bytes of packet memory from a chip address on. `None` if they are not all in it.
     pub fn span(&self, at: u32, len: u32) -> Option<Span> {
         let from = at.checked_sub(FROM)?;
         (from.checked_add(len)? <= RAM as u32).then(|| self.ram.piece(from, len))
     }
 
-    /// Reads from an address of the chip's on.
+    /// Reads from a chip address on.
     pub fn read(&self, at: u32, data: &mut [u8]) {
         let mut at = at;
         let mut rest = data;
@@ -73,7 +73,7 @@ impl Buffer {
         }
     }
 
-    /// Writes; outside of packet memory nothing comes of it.
+    /// Writes; ignored outside packet memory.
     pub fn write(&self, at: u32, data: &[u8]) {
         let mut at = at;
         let mut rest = data;
@@ -96,12 +96,12 @@ impl Buffer {
         }
     }
 
-    /// Zeros everywhere.
+    /// Fills it with zeros.
     pub fn clear(&self) {
         self.write(FROM, &[0; RAM]);
     }
 
-    /// What is in packet memory, without the zeros at its end.
+    /// Contents of packet memory, without the zeros at its end.
     pub fn save(&self) -> Vec<u8> {
         let mut bytes = vec![0; RAM];
         self.read(FROM, &mut bytes);
@@ -110,12 +110,12 @@ impl Buffer {
         bytes
     }
 
-    /// Whether [`Buffer::save`] can have given this.
+    /// Whether this can be the result of [`Buffer::save`].
     pub fn fits(saved: &[u8]) -> Result<(), RestoreError> {
         if saved.len() > RAM { Err(RestoreError::Impossible("packet memory")) } else { Ok(()) }
     }
 
-    /// Takes what was saved.
+    /// Restores saved contents.
     pub fn restore(&self, saved: &[u8]) {
         self.clear();
         self.write(FROM, saved);
@@ -129,7 +129,7 @@ enum Area {
     Nothing,
 }
 
-/// What lies at an address, and where that ends.
+/// The area at an address, and its end.
 fn area(at: u32) -> (u32, Area) {
     match at {
         0..PROM => (PROM, Area::Prom),

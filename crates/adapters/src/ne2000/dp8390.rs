@@ -1,5 +1,5 @@
-//! National Semiconductor's DP8390D, the controller in every NE2000: its command register, its pages, its interrupts, its remote DMA and its
-//! address filter. It knows no PCI and no switch. Numbers in brackets are sections of its datasheet.
+//! National Semiconductor's DP8390D, the controller in every NE2000: its command register, its pages, its interrupts, its remote
+//! DMA and its address filter. It is independent of PCI and of the switch. Numbers in brackets are sections of its datasheet.
 
 use nicety_adapter::Time;
 use nicety_adapter::interrupts::{InterruptRouter, Interrupts, Line};
@@ -10,40 +10,40 @@ use super::buffer::{Buffer, PAGE, PAGES};
 use super::pace::Pace;
 use super::registers::{self as r, Bank, TABLE, cr, isr, rcr};
 
-/// What the world is to do after an access.
+/// Actions for the caller after an access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Effect {
     /// There is a frame to send.
     pub transmit: bool,
-    /// There may be room for a frame, or none is wanted any more.
+    /// There may be room for a frame, or waiting frames are no longer wanted.
     pub room: bool,
 }
 
-/// The receive ring, in pages. It makes sense: it lies in packet memory, and the current page in it.
+/// The receive ring, in pages. It is valid: it lies in packet memory, and its current page in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ring {
     start: u32,
     stop: u32,
-    /// Where the next frame goes.
+    /// Page of the next frame.
     pub current: u32,
     boundary: u32,
 }
 
 impl Ring {
-    /// Its pages.
+    /// Number of its pages.
     pub fn len(self) -> u32 {
         self.stop - self.start
     }
 
-    /// Pages for frames. The current page never becomes the boundary's: that would look as if all were free.
+    /// Pages free for frames. The current page never reaches the boundary: all pages would seem free.
     pub fn free(self) -> u32 {
         let (len, current) = (self.len(), self.current - self.start);
-        // Linux's ei_receive (lib8390.c) puts the boundary a page before the ring's first when it means its last.
+        // Linux's ei_receive (lib8390.c) sets the boundary a page before the ring's first when it means its last.
         let boundary = (self.boundary + len * PAGE - self.start) % len;
         if boundary == current { len - 1 } else { (boundary + len - current) % len - 1 }
     }
 
-    /// The page so many pages further.
+    /// The page this many pages further.
     pub fn after(self, page: u32, pages: u32) -> u32 {
         self.start + (page - self.start + pages) % self.len()
     }
@@ -65,16 +65,17 @@ pub struct Dp8390 {
     pub buffer: Buffer,
     /// The driver has read CURR since ISR.PRX was set: it takes frames before it acknowledges them.
     pub looked: bool,
-    /// A frame came after that.
+    /// A frame arrived after that read.
     pub unshown: bool,
-    /// Until then the driver is taken to be in its receive routine, unless it says otherwise: no frame comes meanwhile.
+    /// The driver is assumed to be in its receive routine until this time, unless it shows otherwise. No frame is delivered
+    /// meanwhile.
     pub busy_until: Option<Time>,
-    /// How many frames it is given at once.
+    /// Limit on frames given to it at once.
     pub pace: Pace,
 }
 
 impl Dp8390 {
-    /// As after power-on.
+    /// A controller in its power-on state.
     pub fn new(mac: Mac) -> Result<Self, MapError> {
         let causes = Interrupts::new(8, Line::Level, InterruptRouter::Direct);
         let registers = Bank::new(&TABLE);
@@ -91,14 +92,14 @@ impl Dp8390 {
         Ok(this)
     }
 
-    /// Everything as after power-on.
+    /// Resets everything to the power-on state.
     pub fn power_on(&mut self) {
         self.registers.reset(|_| true);
         self.buffer.clear();
         self.reset();
     }
 
-    /// The reset pin [11.1]: stopped, out of loopback, nothing enabled. The rest keeps its values.
+    /// The reset pin [11.1]: stopped, out of loopback, nothing enabled. The other registers keep their values.
     pub fn reset(&mut self) {
         self.registers[r::CR] = cr::RESET;
         self.registers[r::TCR] &= !r::TCR_LB;
@@ -118,27 +119,27 @@ impl Dp8390 {
         self.command_is(cr::TXP)
     }
 
-    /// It has been started.
+    /// The controller is started.
     pub fn runs(&self) -> bool {
         self.command_is(cr::STA) && !self.command_is(cr::STP)
     }
 
-    /// It has been started, and counts frames without storing them [10.3: RCR].
+    /// The controller is started, and counts frames without storing them [10.3: RCR].
     pub fn monitors(&self) -> bool {
         self.runs() && !self.loops() && self.registers[r::RCR] & rcr::MON != 0
     }
 
-    /// Frames are for itself alone.
+    /// The controller is in loopback.
     pub fn loops(&self) -> bool {
         self.registers[r::TCR] & r::TCR_LB != 0
     }
 
-    /// Remote DMA's direction, while there is one: 1 reads, 2 writes.
+    /// Remote DMA's direction, while it is active: 1 reads, 2 writes.
     fn remote(&self) -> u32 {
         self.registers[r::CR] >> cr::RD_SHIFT & 7
     }
 
-    /// Two registers of eight bits.
+    /// Value of two registers of eight bits.
     fn pair(&self, low: r::Reg, high: r::Reg) -> u32 {
         self.registers[high] << 8 | self.registers[low]
     }
@@ -153,58 +154,59 @@ impl Dp8390 {
         (self.registers[r::TPSR] * PAGE, self.pair(r::TBCR0, r::TBCR1))
     }
 
-    /// The receive ring, if the driver has placed it where it can be.
+    /// The receive ring, if its position is valid.
     pub fn ring(&self) -> Option<Ring> {
         let [start, stop, current, boundary] = [r::PSTART, r::PSTOP, r::CURR, r::BNRY].map(|name| self.registers[name]);
         let placed = PAGES.start <= start && start < stop && stop <= PAGES.end && (start..stop).contains(&current);
         placed.then_some(Ring { start, stop, current, boundary })
     }
 
-    /// Whether frames are in the ring, by either way in which drivers keep the boundary: at what they read next, or a page before.
+    /// Whether the ring has frames, for both ways in which drivers set the boundary: at the page that they read next, or a page
+    /// before.
     fn has_unread(&self) -> bool {
         self.ring().is_some_and(|ring| ring.free() + 2 < ring.len())
     }
 
-    /// A frame is in the ring.
+    /// A frame was written to the ring.
     pub fn received(&mut self) {
-        self.looked &= self.is_told();
+        self.looked &= self.is_receive_pending();
         self.unshown = self.looked;
         self.causes.raise(isr::PRX.into());
     }
 
-    fn is_told(&self) -> bool {
+    fn is_receive_pending(&self) -> bool {
         self.causes.pending() & u128::from(isr::PRX) != 0
     }
 
-    /// Whether the driver has time for one more frame.
+    /// Whether the driver has time for another frame.
     pub fn has_time(&mut self) -> bool {
         let unread = self.has_unread();
         self.pace.allows(unread)
     }
 
-    /// Goes on from a saved state, which does not say whether the driver has looked.
+    /// Resumes from saved state, which does not include whether the driver has looked.
     pub fn restored(&mut self) {
-        (self.looked, self.unshown) = (self.is_told(), self.is_told());
+        (self.looked, self.unshown) = (self.is_receive_pending(), self.is_receive_pending());
         (self.busy_until, self.pace) = (None, Pace::default());
     }
 
     /// The driver has looked for frames.
     fn look(&mut self, now: Time) {
         (self.looked, self.unshown) = (true, false);
-        let told = self.is_told();
+        let pending = self.is_receive_pending();
         let unread = self.has_unread();
         self.pace.looks(unread, now);
-        if told && unread {
+        if pending && unread {
             self.busy_until = Some(now.after_ns(self.pace.taking_ns()));
-        } else if told {
-            // No later than was thought: a driver that polls (iPXE's ns8390.c) looks again and again, and never acknowledges.
+        } else if pending {
+            // No later than assumed before: a driver that polls (iPXE's ns8390.c) looks repeatedly, and never acknowledges.
             let end = now.after_ns(self.pace.ending_ns());
             self.busy_until = self.busy_until.map(|until| until.min(end));
         }
     }
 
-    /// Causes are acknowledged: PRX for the frames that the driver has looked for. One that came since outlasts that. True if frames lie in
-    /// the ring of which nothing tells: the next one does, and may come.
+    /// Acknowledges causes: PRX for the frames that the driver has looked for. A frame that arrived since keeps its cause. True if
+    /// the ring has frames that no cause reports: the next frame does, and may be delivered.
     fn acknowledge(&mut self, causes: u32) -> bool {
         self.causes.clear((causes & !isr::RST).into());
         let left = causes & isr::PRX != 0 && self.has_unread();
@@ -216,7 +218,7 @@ impl Dp8390 {
         left
     }
 
-    /// A register of the page is read. `port` is 1 to 15.
+    /// Reads a register of the page. `port` is 1 to 15.
     pub fn read(&mut self, port: u32, now: Time) -> u32 {
         let region = match self.registers[r::CR] >> cr::PAGE_SHIFT & 3 {
             0 => r::READ0,
@@ -249,7 +251,7 @@ impl Dp8390 {
         }
     }
 
-    /// A register of the page is written.
+    /// Writes a register of the page.
     pub fn write(&mut self, port: u32, value: u32) -> Effect {
         let mut effect = Effect::default();
         let region = match self.registers[r::CR] >> cr::PAGE_SHIFT & 3 {
@@ -275,7 +277,7 @@ impl Dp8390 {
         effect
     }
 
-    /// CR is written [10.3].
+    /// Writes CR [10.3].
     pub fn command(&mut self, value: u32) -> Effect {
         let before = self.registers[r::CR];
         let mut effect = Effect::default();
@@ -293,14 +295,14 @@ impl Dp8390 {
         effect.transmit = !sends && value & cr::TXP != 0 && state == cr::STA;
         let transmit = if sends || effect.transmit { cr::TXP } else { 0 };
         self.registers[r::CR] = value & 0xf8 | state | transmit;
-        // A transfer of nothing is complete at once: NetWare's driver waits for it (QEMU's ne2000.c says so).
+        // A zero-byte transfer completes at once: NetWare's driver waits for it (according to QEMU's ne2000.c).
         if matches!(self.remote(), 1 | 2) && self.pair(r::RBCR0, r::RBCR1) == 0 {
             self.causes.raise(isr::RDC.into());
         }
         effect
     }
 
-    /// The frame has been sent, or not.
+    /// The frame was sent, or failed.
     pub fn sent(&mut self, status: u32) {
         self.registers[r::CR] &= !cr::TXP;
         self.registers[r::TSR] = status;
@@ -310,14 +312,14 @@ impl Dp8390 {
     /// A frame was missed [10.3: CNTR2].
     pub fn missed(&mut self) {
         let [.., missed] = self.registers.of_mut(r::CNTR) else { return };
-        // Tallies end at 192.
+        // Tallies stop at 192.
         *missed = (*missed + 1).min(192);
         if *missed & 0x80 != 0 {
             self.causes.raise(isr::CNT.into());
         }
     }
 
-    /// Whether the filter lets a destination through [10.3: RCR].
+    /// Whether a destination passes the filter [10.3: RCR].
     pub fn wants(&self, destination: [u8; 6]) -> bool {
         let mode = self.registers[r::RCR];
         if destination == [0xff; 6] {
@@ -332,10 +334,10 @@ impl Dp8390 {
         mode & rcr::AM != 0 && bits.is_some_and(|bits| bits >> (hash & 7) & 1 != 0)
     }
 
-    /// The data port is read, `width` bytes at a time: as many times as there is data for. What is beyond the transfer reads as ones.
+    /// Reads the data port, `width` bytes at a time, until `data` is full. Bytes beyond the transfer read as ones.
     pub fn read_data(&mut self, data: &mut [u8], width: usize) {
         if self.registers[r::DCR] & r::DCR_WTS != 0 && width == 1 {
-            // A byte of a word: the other one is gone.
+            // A byte of a word: the other byte is lost.
             for byte in data {
                 let mut word = [0xff; 2];
                 self.read_data(&mut word, 2);
@@ -351,7 +353,7 @@ impl Dp8390 {
         });
     }
 
-    /// The data port is written, likewise.
+    /// Writes the data port in the same way.
     pub fn write_data(&mut self, data: &[u8], width: usize) {
         if self.registers[r::DCR] & r::DCR_WTS != 0 && width == 1 {
             data.iter().for_each(|byte| self.write_data(&[*byte, 0], 2));
@@ -364,8 +366,8 @@ impl Dp8390 {
         });
     }
 
-    /// Remote DMA [7.0]: pieces that lie together, with the wrap from PSTOP to PSTART between them. An access that is wider than what is
-    /// left ends the transfer all the same.
+    /// Remote DMA [7.0]: contiguous pieces, with the wrap from PSTOP to PSTART between them. An access wider than the rest also
+    /// ends the transfer.
     fn transfer(
         &mut self,
         way: u32,

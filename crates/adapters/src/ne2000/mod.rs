@@ -1,5 +1,5 @@
-//! Realtek RTL8029AS, the "PCI NE2000": National Semiconductor's DP8390 controller of 1986 with 16 KiB of packet memory behind a port, at
-//! 10 Mbit/s. Small operating systems, boot loaders and everything old have its driver.
+//! Realtek RTL8029AS, the "PCI NE2000": National Semiconductor's DP8390 controller of 1986 with 16 KiB of packet memory behind a
+//! port, at 10 Mbit/s. Small operating systems, boot loaders and all old systems have its driver.
 //!
 //! ```text
 //!       BAR 0: 32 ports                      packet memory, 64 pages of 256 bytes
@@ -14,37 +14,37 @@
 //!     │ reset               │           80
 //!  20 └─────────────────────┘
 //! ```
-//! The chip does no DMA of its own: the driver moves each byte through the data port, where "remote DMA" counts the address (RSAR) up and the
-//! length (RBCR) down. A write of CR.TXP sends, a write of BNRY frees pages. The model follows National's *DP8390D/NS32490D NIC* for the
-//! controller (`dp8390.rs`) and Realtek's *RTL8029AS* for the rest.
+//! The chip does no DMA of its own: the driver moves each byte through the data port, where "remote DMA" counts the address (RSAR)
+//! up and the length (RBCR) down. A write to CR.TXP sends, a write to BNRY frees pages. The model follows National's
+//! *DP8390D/NS32490D NIC* for the controller (`dp8390.rs`) and Realtek's *RTL8029AS* for the rest.
 //!
-//! Features: remote DMA by 1, 2 and 4 bytes in byte and word mode, the ring with its boundary and wrap, the address filter with its hash,
-//! monitor mode, loopback, missed frames in their tally, full duplex and identity on page 3.
+//! Features: remote DMA by 1, 2 and 4 bytes in byte and word mode, the ring with its boundary and wrap, the address filter with its
+//! hash, monitor mode, loopback, the tally of missed frames, full duplex and identity on page 3.
 //!
 //! # Messages
-//! Each access to a port is a message of the VMM's, and a frame costs as many as its driver makes: Linux's ne2k-pci 20 to send one, 28 to
-//! receive one, and one for each access to the data port besides (`docs/adapters/ne2k_pci.md`).
+//! Each port access is a VMM message, and a frame costs as many as its driver makes: Linux's ne2k-pci needs 20 to send one, 28 to
+//! receive one, plus one for each access to the data port (`docs/adapters/ne2k_pci.md`).
 //!
 //! # Not implemented
-//! - Overflow (ISR.OVW): a frame that finds no room waits in the port's receive buffer, or is dropped there, and nothing is overwritten.
-//! - What loopback leaves in the FIFO: frames that are sent in it are sent, and gone.
-//! - Remote DMA's "send packet" command, which finds a frame's length in the ring; the pointers of page 2 that DMA uses.
+//! - Overflow (ISR.OVW): a frame without room waits in the port's receive buffer, or is dropped there, and nothing is overwritten.
+//! - The contents of the FIFO after loopback: frames sent in loopback are discarded.
+//! - Remote DMA's "send packet" command, which reads a frame's length from the ring; the DMA pointers of page 2.
 //! - Receive errors, collisions, the heartbeat: no frame has any. RCR.SEP and RCR.AR are not needed.
-//! - The EEPROM behind 9346CR: CONFIG2 and CONFIG3 begin with Nicety's own values. The boot ROM's page registers.
+//! - The EEPROM behind 9346CR: CONFIG2 and CONFIG3 start with Nicety's own values. The boot ROM's page registers.
 //!
 //! # Quirks
-//! - BNRY may lie outside of the ring: ei_receive in Linux's lib8390.c writes the page before the one it reads next, which is PSTART - 1 where
-//!   it means PSTOP - 1.
-//! - Where CURR is BNRY the ring is empty, as QEMU's ne2000.c has it; frames never make it so.
-//! - Reads of the data port beyond the transfer's length give ones, and count nothing: ne2k_pci_init_one in Linux's ne2k-pci.c asks for 32 bytes
-//!   of PROM in word mode, and reads 32 words' halves.
-//! - A transfer of no bytes is complete at once (ISR.RDC): NetWare's driver, says QEMU's ne2000.c.
-//! - Neither STP nor STA in CR leaves the chip as it is: ei_interrupt in lib8390.c selects pages so.
-//! - A ring gets nine frames at most until its driver has taken all, or acknowledged (`pace.rs`): ei_receive takes nine and clears their
-//!   cause. None comes while a driver takes others (`Dp8390::busy_until`): ei_interrupt gives up when it finds more a dozen times, and
-//!   acknowledges what it has not seen. A frame that comes after the driver has read CURR, and before it clears ISR.PRX, outlasts that. On
-//!   a wire of 10 Mbit/s none of this matters.
-//! - Bus mastering need not be on: the chip has no DMA, and Linux's driver does not ask for any.
+//! - BNRY may lie outside the ring: ei_receive in Linux's lib8390.c writes the page before the one it reads next, which is PSTART -
+//!   1 where it means PSTOP - 1.
+//! - If CURR equals BNRY the ring is empty, as in QEMU's ne2000.c; received frames never make them equal.
+//! - Reads of the data port beyond the transfer's length return ones and count nothing: ne2k_pci_init_one in Linux's ne2k-pci.c
+//!   asks for 32 bytes of PROM in word mode, and reads half of each of 32 words.
+//! - A transfer of zero bytes completes at once (ISR.RDC): NetWare's driver needs it, according to QEMU's ne2000.c.
+//! - A CR write with neither STP nor STA leaves the chip's state unchanged: ei_interrupt in lib8390.c selects pages with it.
+//! - A ring gets at most nine frames until its driver has taken all, or acknowledged (`pace.rs`): ei_receive takes nine and clears
+//!   their cause. No frame is delivered while a driver takes others (`Dp8390::busy_until`): ei_interrupt gives up when it finds
+//!   more a dozen times, and acknowledges frames that it has not seen. A frame that arrives after the driver has read CURR, and
+//!   before it clears ISR.PRX, survives that write. On a wire of 10 Mbit/s none of this matters.
+//! - Bus mastering need not be enabled: the chip has no DMA, and Linux's driver does not enable it.
 
 mod access;
 mod buffer;
@@ -66,7 +66,7 @@ use self::registers as r;
 use crate::about::{About, Boot, Kind, Since, Sources};
 use crate::{CreateError, Settings};
 
-/// What it is.
+/// Description of the adapter.
 pub static ABOUT: About = About {
     name: "ne2k_pci",
     chip: "Realtek RTL8029AS",
@@ -106,10 +106,10 @@ pub static ABOUT: About = About {
 
 /// Number of the receive ring in [`Outbox::stalled`](nicety_adapter::Outbox::stalled).
 const RECEIVE_RING: u16 = 0;
-/// What makes a driver place its ring anew: Linux's lib8390.c, __NS8390_init.
+/// Action that makes a driver place its ring anew: Linux's lib8390.c, __NS8390_init.
 const CURE: &str = "restart the guest's driver (in Linux: `ip link set eth0 down`, then up)";
 
-/// Makes one.
+/// Creates an adapter.
 ///
 /// # Errors
 /// A group address, more queues than one, an option ROM for another device.
@@ -128,7 +128,7 @@ pub struct Ne2000 {
     /// There may be room for them, once the driver is not busy.
     waiting: bool,
     link_up: bool,
-    /// Frames came, and the receive ring was nowhere.
+    /// Frames arrived while the receive ring was outside packet memory.
     broken: bool,
     generation: u32,
 }
@@ -159,7 +159,7 @@ impl Ne2000 {
         })
     }
 
-    /// Everything as after power-on, but the cable.
+    /// Resets everything to the power-on state, except the cable.
     fn power_on(&mut self, cx: &mut Context<'_>) {
         self.chip.power_on();
         self.function.reset();
@@ -169,12 +169,12 @@ impl Ne2000 {
         self.settle_line(cx);
     }
 
-    /// Brings the line in step with ISR and IMR.
+    /// Updates the line from ISR and IMR.
     fn settle_line(&mut self, cx: &mut Context<'_>) {
         self.chip.causes.update(&mut self.function, cx);
     }
 
-    /// Frames that wait for the driver to come to an end come then, or when it has had time enough.
+    /// Delivers frames that wait for the driver: when its receive routine ends, or after the expected time.
     fn let_in(&mut self, cx: &mut Context<'_>) {
         if let Some(until) = self.chip.busy_until.filter(|until| cx.now < *until) {
             cx.out.wake_by(until);
@@ -187,7 +187,7 @@ impl Ne2000 {
         }
     }
 
-    /// Frames that were refused may come again.
+    /// Refused frames may be offered again.
     fn offer_room(&mut self, cx: &mut Context<'_>) {
         if std::mem::take(&mut self.starved) {
             cx.out.room.insert(0);
@@ -270,10 +270,10 @@ impl Adapter for Ne2000 {
 
     fn notice(&mut self, event: Event, cx: &mut Context<'_>) {
         match event {
-            // No register shows it.
+            // No register shows the link.
             Event::Link(up) => self.link_up = up,
             Event::Restored => self.resume_restored(cx),
-            // It has nothing in the guest's memory, and no page of doorbells.
+            // The device uses no guest memory, and has no doorbell page.
             Event::Memory | Event::Page => {}
         }
     }

@@ -1,49 +1,49 @@
-//! How many frames a driver is given before it has taken them: as many as it takes in twenty milliseconds, and nine at most.
+//! Limit on frames given to a driver before it has taken them: as many as it takes in twenty milliseconds, at most nine.
 //!
-//! ei_interrupt in Linux's lib8390.c takes what lies in the ring, up to nine frames, before it looks whether its own frame has been sent,
-//! and its watchdog gives that 200 ms. A wire of 10 Mbit/s brings a frame a millisecond; a ring that is filled at once holds up to fifty,
-//! and where an access takes a millisecond, as under a translating VMM, they last for longer than that. Having taken nine, it clears the
-//! cause of all: those that it left would lie there until another comes.
+//! ei_interrupt in Linux's lib8390.c takes the frames in the ring, up to nine, before it checks whether its own frame has been
+//! sent, and its watchdog allows 200 ms for that. A wire of 10 Mbit/s brings a frame each millisecond. A ring that is filled at
+//! once holds up to fifty, and where an access takes a millisecond, as under a translating VMM, they take longer than 200 ms. After
+//! nine frames the driver clears the cause of all: the others would stay in the ring until the next frame arrives.
 //!
-//! Frames for which there is no room wait in the port's receive buffer, in their order. Where a driver takes ten milliseconds for a frame, a
-//! hundred broadcasts a second would fill that, and an answer that it waits for would come a minute later. So broadcasts and multicasts
-//! begin to wait seldom, and are missed otherwise, as all frames are that a chip on a wire has no room for.
+//! Frames without room wait in the port's receive buffer, in order. If a driver takes ten milliseconds for a frame, a hundred
+//! broadcasts a second would fill that buffer, and an answer that the driver waits for would arrive a minute later. So broadcasts
+//! and multicasts may start to wait only rarely, and are dropped otherwise, as a chip on a wire drops any frame without room.
 
 use nicety_adapter::Time;
 
-/// Frames that Linux's ei_receive takes at most (`rx_pkt_count`).
+/// Maximum frames that Linux's ei_receive takes (`rx_pkt_count`).
 const AT_ONCE: u64 = 9;
-/// How long a driver may take frames until it hears of anything else.
+/// Maximum time in which a driver takes frames and checks nothing else.
 const ROUND_NS: u64 = 20_000_000;
-/// A driver that has found frames is thought to take them for so long after it last looked for the next one, or twice as long as it usually
-/// takes for one.
+/// A driver that has found frames is assumed to take them for this long after it last looked for the next one, or for twice its
+/// usual time for a frame.
 const TAKING_NS: u64 = 2_000_000;
-/// One that has found no more is thought to come to its end within this time, or what it takes for a frame.
+/// A driver that has found no more is assumed to end its routine within this time, or within its usual time for a frame.
 const ENDING_NS: u64 = 500_000;
-/// A broadcast or multicast begins to wait once in the time that the driver takes for so many frames.
+/// A broadcast or multicast may start to wait once in the time that the driver takes for this many frames.
 const GROUP_EVERY: u64 = 4;
-/// However slow it is.
+/// Upper limit of a measured time for a frame.
 const SLOWEST_NS: u64 = 100_000_000;
 
-/// What is known of the driver, found out anew after a reset or a restore.
+/// Estimates about the driver, measured anew after a reset or a restore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pace {
-    /// When it last looked for a frame, and found one.
+    /// The last time when it looked for a frame and found one.
     looked: Option<Time>,
-    /// What it takes for a frame, in the mean.
+    /// Its mean time for a frame.
     took_ns: u64,
-    /// Frames that came since it had taken all.
+    /// Frames delivered since it had taken all.
     given: u64,
-    /// When a broadcast or multicast last began to wait.
+    /// The last time when a broadcast or multicast started to wait.
     group: Option<Time>,
 }
 
 impl Pace {
-    /// The driver has looked for frames, and there is one or none.
+    /// The driver has looked for frames, and there is one (`unread`) or none.
     pub fn looks(&mut self, unread: bool, now: Time) {
         if let Some(before) = self.looked {
             let took = now.0.saturating_sub(before.0).min(SLOWEST_NS);
-            // Up quickly, down slowly: a host that was busy may be so again.
+            // Adapts quickly to slower, slowly to faster: a host that was busy may be busy again.
             let part = if took > self.took_ns { 2 } else { 8 };
             self.took_ns = self.took_ns - self.took_ns / part + took / part;
         }
@@ -51,22 +51,22 @@ impl Pace {
         self.allows(unread);
     }
 
-    /// How long it may be in its receive routine after it has found a frame.
+    /// Time for which it may be in its receive routine after it has found a frame.
     pub fn taking_ns(&self) -> u64 {
         (2 * self.took_ns).clamp(TAKING_NS, SLOWEST_NS)
     }
 
-    /// And after it has found none.
+    /// The same after it has found none.
     pub fn ending_ns(&self) -> u64 {
         self.took_ns.clamp(ENDING_NS, SLOWEST_NS)
     }
 
-    /// It has come to its end.
+    /// The driver's receive routine has ended.
     pub fn ends(&mut self) {
         self.looked = None;
     }
 
-    /// Whether a frame may come, now that some are unread, or none.
+    /// Whether a frame may be delivered, with or without unread ones in the ring.
     pub fn allows(&mut self, unread: bool) -> bool {
         if !unread {
             self.given = 0;
@@ -74,7 +74,7 @@ impl Pace {
         self.given < (ROUND_NS / self.took_ns.max(1)).clamp(1, AT_ONCE)
     }
 
-    /// Whether a broadcast or multicast may wait for room from now on.
+    /// Whether a broadcast or multicast may start to wait for room.
     pub fn lets_group_wait(&mut self, now: Time) -> bool {
         let pause_ns = GROUP_EVERY * self.took_ns;
         let waits = self.group.is_none_or(|at| now.0.saturating_sub(at.0) >= pause_ns);
@@ -84,12 +84,12 @@ impl Pace {
         waits
     }
 
-    /// The driver has acknowledged, and leaves frames where they are.
+    /// The driver has acknowledged, and leaves frames in the ring.
     pub fn leaves(&mut self) {
         self.given = 0;
     }
 
-    /// A frame has come.
+    /// Counts a delivered frame.
     pub fn gives(&mut self) {
         self.given += 1;
     }

@@ -1,10 +1,10 @@
-//! Receive: frames into the ring of pages, each behind a header of four bytes (DP8390D, 5.0).
+//! Receive: frames into the ring of pages, each after a header of four bytes (DP8390D, 5.0).
 //!
 //! ```text
 //!  byte 0   1             2, 3                  4 ...
 //! | status | next page   | length + 4          | frame          | next frame's header, on a page of its own
 //! ```
-//! The length counts the check sequence, whose four bytes have room and are not written.
+//! The length counts the check sequence. Its four bytes have room and are not written.
 
 use arrayvec::ArrayVec;
 use nicety_adapter::{Context, Delivery, Frames, Pick, Reason, Scratch, Time, Unfolded, Wants};
@@ -19,17 +19,17 @@ use super::{Ne2000, RECEIVE_RING};
 const HEADER: u32 = 4;
 /// Bytes of the check sequence.
 const CHECK: u32 = 4;
-/// Shortest frame without its check sequence: what is shorter arrives padded.
+/// Shortest frame without its check sequence. Shorter ones arrive padded.
 const SHORTEST: u32 = 60;
-/// What this receiver can take: nothing but frames.
+/// Offloads that this receiver accepts: none.
 const WANTS: Wants =
     Wants { frame_max: 1514, tcp4: false, tcp6: false, udp: false, partial: false, strip: 0, verify: false };
 
-/// Why a frame was not put into the ring.
+/// Why a frame was not written to the ring.
 enum Miss {
-    /// There is no room for this frame of the packet, yet.
+    /// There is no room yet for this frame of the packet.
     NoRoom(u32),
-    /// There never will be.
+    /// There will never be room.
     Never(Reason),
 }
 
@@ -49,7 +49,8 @@ impl Ne2000 {
             return delivery;
         };
         let mut scratch = Scratch::new();
-        // ei_interrupt in lib8390.c gives up, and forgets what it was told, when it finds more frames a dozen times: no wire is so fast.
+        // ei_interrupt in lib8390.c gives up, and discards pending causes, when it finds more frames a dozen times: no wire is that
+        // fast.
         let busy = self.chip.busy_until.is_some_and(|until| cx.now < until);
         let mut full = frames.held.contains(0) || busy;
         for (i, pick, _) in frames.iter() {
@@ -77,9 +78,10 @@ impl Ne2000 {
         delivery
     }
 
-    /// A frame finds no room: it waits, unless nobody wants it, or it is one for all and others of that kind have waited just now.
+    /// A frame finds no room: it waits, unless the filter rejects it, or it is a group frame and another has started to wait just
+    /// now.
     fn wait(&mut self, miss: Miss, frames: &Frames<'_>, pick: Pick, now: Time) -> Miss {
-        // What has come in part comes whole.
+        // The rest of a partly delivered packet must follow.
         if !matches!(miss, Miss::NoRoom(0)) {
             return miss;
         }
@@ -94,7 +96,7 @@ impl Ne2000 {
         Miss::Never(Reason::BufferFull)
     }
 
-    /// Monitor mode: frames are counted, and stored nowhere.
+    /// Monitor mode: frames are counted and not stored.
     #[cold]
     fn monitor(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) {
         for (_, pick, _) in frames.iter() {
@@ -110,7 +112,7 @@ impl Ne2000 {
         self.settle_line(cx);
     }
 
-    /// All frames of a packet: how many, and its bytes.
+    /// Writes all frames of a packet; returns their number and bytes.
     fn place(
         &mut self,
         ring: &mut Ring,
@@ -150,7 +152,7 @@ impl Ne2000 {
         Ok((u64::from(unfolded.count()), u64::from(unfolded.packet().len())))
     }
 
-    /// Where a frame goes: behind its header, and on from the ring's first page if it reaches its end.
+    /// Place of a frame: after its header, continued on the ring's first page if it reaches the ring's end.
     fn spans(&self, ring: &Ring, len: u32) -> Option<ArrayVec<Span, 2>> {
         let at = ring.current * PAGE + HEADER;
         let here = (ring.to_end(ring.current) * PAGE - HEADER).min(len);
@@ -162,7 +164,7 @@ impl Ne2000 {
         Some(spans)
     }
 
-    /// The ring lies where no memory is, or does not any more.
+    /// Records whether the ring lies outside packet memory.
     fn saw_ring(&mut self, broken: bool, cx: &mut Context<'_>) {
         if broken && !std::mem::replace(&mut self.broken, broken) {
             cx.out.stalled.insert(RECEIVE_RING);
@@ -177,7 +179,7 @@ fn destination(frames: &Frames<'_>, pick: Pick) -> [u8; 6] {
     head.and_then(|head| head.first_chunk()).copied().unwrap_or_default()
 }
 
-/// Zeros behind a frame that is shorter than the shortest on a wire: what the spans have beyond it.
+/// Pads a frame with zeros to Ethernet's minimum, as far as the spans reach.
 fn pad(map: &nicety_memory::Map, spans: &[Span], len: u32) {
     let mut skip = len;
     for span in spans {

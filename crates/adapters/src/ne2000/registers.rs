@@ -1,8 +1,9 @@
-//! The registers of the RTL8029AS as data. BAR 0 has 32 ports: the command register, fifteen that mean what the command register's page
-//! says, the data port and the reset port. A page is a region of its own; pages 0 and 2 read otherwise than they are written.
+//! The registers of the RTL8029AS as data. BAR 0 has 32 ports: the command register, fifteen registers selected by the command
+//! register's page, the data port and the reset port. A page is a region of its own. Pages 0 and 2 read differently from what was
+//! written.
 //!
-//! Sections are those of National Semiconductor's DP8390D datasheet, or "RTL8029AS" for what Realtek added (its datasheet LS009, the table of
-//! page 3). What reading or writing does beyond the masks is in `dp8390.rs`.
+//! Sections are those of National Semiconductor's DP8390D datasheet, or "RTL8029AS" for Realtek's additions (its datasheet LS009,
+//! the table of page 3). Side effects of reads and writes are in `dp8390.rs`.
 
 use nicety_adapter::bank::{Block, Region, Widths};
 use nicety_adapter::trace::{Region as TraceRegion, RegisterName};
@@ -22,30 +23,30 @@ pub use Reg::*;
 pub type Row = nicety_adapter::bank::Row<Reg>;
 /// The table's type.
 pub type Table = nicety_adapter::bank::Table<Reg>;
-/// The values.
+/// Values of the registers.
 pub type Bank = nicety_adapter::bank::Bank<Reg>;
-/// A register, found.
+/// A register found at an offset.
 pub type Place = nicety_adapter::bank::Place<Reg>;
 
 /// Bytes of BAR 0.
 pub const PORT_BYTES: u32 = 0x20;
-/// The data port, and the first port behind it.
+/// The data port, and the end of its ports.
 pub const DATA_PORTS: std::ops::Range<u32> = 0x10..0x18;
 
 /// BAR 0.
 pub const PORTS: u8 = 0;
-/// Page 0 as it is read.
+/// Page 0 for reads.
 pub const READ0: u8 = 1;
-/// Page 0 as it is written.
+/// Page 0 for writes.
 pub const WRITE0: u8 = 2;
 /// Page 1.
 pub const PAGE1: u8 = 3;
-/// Page 2, which can only be read.
+/// Page 2, read-only.
 pub const READ2: u8 = 4;
 /// Page 3, Realtek's own.
 pub const PAGE3: u8 = 5;
 
-/// Registers have eight bits; a wider access reaches as many of them. The data port takes what a processor can do at once.
+/// Registers have eight bits; a wider access reaches several. The data port accepts any width that a processor can access.
 const REGIONS: &[Region] = &[
     Region {
         bars: &[0],
@@ -70,12 +71,12 @@ const fn rw(name: Reg, offset: u32, write: u32, reset: u32, section: &'static st
     Row::rw(name, offset, write, reset, section).wide(1)
 }
 
-/// One that the device alone changes.
+/// A register that only the device changes.
 const fn ro(name: Reg, offset: u32, reset: u32, section: &'static str) -> Row {
     rw(name, offset, 0, reset, section).device(0xff)
 }
 
-/// One that stores nothing, or shows what another region stores.
+/// A register that stores nothing, or shows another region's value.
 const fn port(name: Reg, offset: u32, section: &'static str) -> Row {
     Row::port(name, offset, 1, section)
 }
@@ -139,7 +140,7 @@ const READ2_ROWS: &[Row] = &[
 const PAGE3_ROWS: &[Row] = &[
     rw(CR9346, 0x01, 0xce, 0, "RTL8029AS"),
     rw(CONFIG0, 0x03, 0, 0, "RTL8029AS"),
-    // The medium is found out, and is a twisted pair.
+    // The medium is detected automatically, as twisted pair.
     rw(CONFIG2, 0x05, 0xe0, 0x40, "RTL8029AS"),
     rw(CONFIG3, 0x06, 0x66, 0, "RTL8029AS"),
     port(HLTCLK, 0x09, "RTL8029AS"),
@@ -165,7 +166,7 @@ pub static TABLE: Table = Table {
     aliases: &[],
 };
 
-/// What a port is called. Which register answers at 1 to 15 depends on the page, so that these have their number.
+/// Name of a port. The register at 1 to 15 depends on the page, so these have their number as name.
 pub fn name(region: TraceRegion, offset: u64) -> Option<RegisterName> {
     let mut name = TABLE.name(region, offset)?;
     match name.word {
@@ -183,9 +184,9 @@ pub mod cr {
     pub const STA: u32 = 1 << 1;
     /// Transmit.
     pub const TXP: u32 = 1 << 2;
-    /// Remote DMA: 1 reads, 2 writes, 4 and above ends it.
+    /// Remote DMA: 1 reads, 2 writes, 4 and above aborts.
     pub const RD_SHIFT: u32 = 3;
-    /// Where the page's two bits lie.
+    /// Shift of the page's two bits.
     pub const PAGE_SHIFT: u32 = 6;
     /// Stopped, no remote DMA, page 0.
     pub const RESET: u32 = 0x21;
@@ -197,23 +198,23 @@ pub mod isr {
     pub const PRX: u32 = 1;
     /// A packet was sent.
     pub const PTX: u32 = 1 << 1;
-    /// One was not sent.
+    /// A packet was not sent.
     pub const TXE: u32 = 1 << 3;
     /// A tally counter is half full.
     pub const CNT: u32 = 1 << 5;
     /// Remote DMA is complete.
     pub const RDC: u32 = 1 << 6;
-    /// The chip is stopped. It does not interrupt, and is not acknowledged.
+    /// The chip is stopped. This bit does not interrupt, and cannot be acknowledged.
     pub const RST: u32 = 1 << 7;
 }
 
 /// Bits of TSR.
 pub mod tsr {
-    /// Sent. The bit above it is always set (RTL8029AS).
+    /// Sent. The next bit is always set (RTL8029AS).
     pub const PTX: u32 = 3;
     /// Carrier was lost.
     pub const CRS: u32 = 1 << 4;
-    /// The memory did not deliver.
+    /// FIFO underrun: the memory did not deliver.
     pub const FU: u32 = 1 << 5;
 }
 
@@ -225,7 +226,7 @@ pub mod rcr {
     pub const AM: u32 = 1 << 3;
     /// Any physical address.
     pub const PRO: u32 = 1 << 4;
-    /// Monitor: frames are counted, and not stored.
+    /// Monitor: frames are counted and not stored.
     pub const MON: u32 = 1 << 5;
 }
 
@@ -233,17 +234,17 @@ pub mod rcr {
 pub mod rsr {
     /// Received intact.
     pub const PRX: u32 = 1;
-    /// To a group.
+    /// Group address.
     pub const PHY: u32 = 1 << 5;
     /// The receiver is in monitor mode.
     pub const DIS: u32 = 1 << 6;
 }
 
-/// Loopback in TCR.
+/// Loopback bits in TCR.
 pub const TCR_LB: u32 = 3 << 1;
-/// Words, in DCR.
+/// Word mode, in DCR.
 pub const DCR_WTS: u32 = 1;
-/// Both bits of 9346CR that let CONFIG2 and CONFIG3 be written.
+/// Both bits of 9346CR that make CONFIG2 and CONFIG3 writable.
 pub const CR9346_CONFIG: u32 = 0xc0;
 /// Full duplex, in CONFIG3.
 pub const CONFIG3_FUDUP: u32 = 1 << 6;

@@ -31,7 +31,7 @@ impl Version for State {
 
 impl Snapshot for Ne2000 {
     fn save(&self) -> Vec<u8> {
-        // What is left out is configured, or found out again.
+        // The omitted fields are configuration, or found again.
         let Self { rom: _, function, chip, starved, waiting: _, link_up, broken: _, generation: _ } = self;
         let Dp8390 { registers, causes, buffer, looked: _, unshown: _, busy_until: _, pace: _ } = chip;
         let state = State {
@@ -67,7 +67,7 @@ impl Snapshot for Ne2000 {
 }
 
 impl Ne2000 {
-    /// Goes on from a restored state: shows the line, sends what waits, offers room.
+    /// Resumes from restored state: shows the line, sends waiting frames, offers room.
     pub(super) fn resume_restored(&mut self, cx: &mut Context<'_>) {
         cx.out.work.insert(0);
         self.offer_room(cx);

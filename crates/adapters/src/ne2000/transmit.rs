@@ -1,15 +1,15 @@
-//! Transmit: the frame that TPSR and TBCR name, straight out of packet memory (DP8390D, 6.0). The chip sends one at a time.
+//! Transmit: the frame named by TPSR and TBCR, directly from packet memory (DP8390D, 6.0). The chip sends one at a time.
 
 use nicety_adapter::{Batch, Context, DraftError, HEAD_BYTES, Progress, Reason};
 
 use super::Ne2000;
 use super::registers::tsr;
 
-/// The longest frame that is sent: 1500 bytes, the header, two VLAN tags. The chip itself counts to 65535.
+/// The longest frame sent: 1500 bytes, the header, two VLAN tags. The chip itself counts to 65535.
 const LONGEST: u32 = 1522;
 
 impl Ne2000 {
-    /// The frame that waits, into the batch.
+    /// Adds the waiting frame to the batch.
     pub(super) fn fetch_frame(&mut self, batch: &mut Batch, cx: &mut Context<'_>) -> Progress {
         if self.chip.is_sending() {
             let (origin, queue) = (batch.origin, batch.queue);
@@ -19,7 +19,7 @@ impl Ne2000 {
                 self.conclude_frame(tsr::PTX, cx);
             } else if let Err(reason) = self.draft_frame(batch, cx) {
                 cx.counters.transmit_drop(reason);
-                // Without a link a frame goes out all the same, to nobody.
+                // Without a link a frame is still sent, and reaches nobody.
                 let status = if reason == Reason::LinkDown { tsr::PTX | tsr::CRS } else { tsr::FU };
                 self.conclude_frame(status, cx);
             }
@@ -40,14 +40,14 @@ impl Ne2000 {
         let span = self.chip.buffer.span(at, len).ok_or(Reason::BadAddress)?;
         let mut draft = batch.draft(HEAD_BYTES).ok_or(DraftError::BatchFull)?;
         draft.push_span(span)?;
-        // The chip leaves this to its driver: small ones forget it.
+        // The chip leaves padding to its driver; small drivers omit it.
         draft.pad_to(60);
         cx.counters.sent(0, 1, draft.len().into());
         draft.finish_plain(0);
         Ok(())
     }
 
-    /// TSR, and the interrupt.
+    /// Sets TSR and raises the interrupt.
     pub(super) fn conclude_frame(&mut self, status: u32, cx: &mut Context<'_>) {
         self.chip.sent(status);
         self.settle_line(cx);

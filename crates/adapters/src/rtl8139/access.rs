@@ -1,4 +1,4 @@
-//! Register accesses: the masks of the table, and what reading or writing does beyond them.
+//! Register accesses: the masks of the table, and their side effects.
 
 use nicety_adapter::Context;
 use nicety_adapter::bank::{Part, Way};
@@ -43,7 +43,7 @@ impl Rtl8139 {
                 let negotiated = self.link() && self.registers[r::BMCR] & bmcr::NEGOTIATE != 0;
                 stored | u32::from(link) << 2 | u32::from(negotiated) << 5
             }
-            // Whoever is at the other end can do everything, and has negotiated.
+            // The link partner supports everything, and has negotiated.
             r::ANLPAR if self.link() => 0x45e1,
             r::ANER if self.link() => 1,
             r::CSCR if self.link() => stored | cscr::LINK | cscr::CONNECTED,
@@ -91,13 +91,14 @@ impl Rtl8139 {
         }
     }
 
-    /// Configuration and BMCR are written only when the 9346CR says so. CONFIG5 needs no key (Linux 8139too.c, rtl8139_set_wol).
+    /// Configuration and BMCR are writable only while the 9346CR allows it. CONFIG5 is always writable (Linux 8139too.c,
+    /// rtl8139_set_wol).
     fn is_locked(&self, name: Reg) -> bool {
         let kept = matches!(name, r::CONFIG0 | r::CONFIG1 | r::CONFIG3 | r::CONFIG4 | r::BMCR);
         kept && self.registers[r::EECR] & eecr::MODE != eecr::UNLOCKED
     }
 
-    /// Whether TSD is DTCCR: see the quirks.
+    /// Whether the TSD offset is DTCCR: see the quirks.
     fn dumps(&self) -> bool {
         self.model.rings && (self.ring_mode().0 || !self.transmits())
     }
@@ -142,21 +143,21 @@ impl Rtl8139 {
         }
     }
 
-    /// What was fetched and not completed is nobody's any more: rings and slots begin anew.
+    /// Discards descriptors that were fetched and not completed: rings and slots start anew.
     fn forget_fetched(&mut self) {
         self.generation = self.generation.wrapping_add(1);
         (self.transmit, self.slots) = Default::default();
         self.transmit_size = super::ring::MOST;
     }
 
-    /// The receiver begins anew: at the first descriptor, or at the buffer's beginning.
+    /// Restarts the receiver: at the first descriptor, or at the buffer's start.
     fn begin_receive(&mut self) {
         (self.next, self.size) = (0, super::ring::MOST);
         self.registers[r::CBR] = 0;
         self.registers[r::CAPR] = 0xfff0;
     }
 
-    /// DTCCR: the counters go to memory, at once.
+    /// DTCCR: writes the counters to memory at once.
     fn dump_tally(&mut self, cx: &mut Context<'_>) {
         if !self.function.bus_master() {
             return;
@@ -169,7 +170,7 @@ impl Rtl8139 {
         self.registers[r::TSD] &= !r::DUMP;
     }
 
-    /// TSAD at 0x60: a few bits of each slot's status.
+    /// TSAD at 0x60: some status bits of each slot.
     fn summary(&self) -> u32 {
         let bit =
             |slot: usize, mask: u32, at: usize| u32::from(self.registers.of(r::TSD)[slot] & mask != 0) << (at + slot);
@@ -186,7 +187,7 @@ impl Rtl8139 {
         }
     }
 
-    /// The permanent address, out of the EEPROM.
+    /// Loads the permanent address from the EEPROM.
     pub(super) fn load_eeprom(&mut self) {
         (self.registers[r::IDR0], self.registers[r::IDR4]) = eeprom::address(&self.eeprom);
     }
@@ -196,7 +197,7 @@ impl Rtl8139 {
         self.cable
     }
 
-    /// The cable was plugged or pulled.
+    /// Changes the cable's state.
     pub(super) fn plug(&mut self, cable: bool, cx: &mut Context<'_>) {
         if std::mem::replace(&mut self.cable, cable) != cable {
             self.lost |= !cable;
@@ -209,7 +210,7 @@ impl Rtl8139 {
         self.cause(cause::LINK, cx);
     }
 
-    /// BMCR: a reset, or negotiation anew, is over at once.
+    /// BMCR: a reset, or a new negotiation, completes at once.
     fn control_phy(&mut self, value: u32, cx: &mut Context<'_>) {
         if value & bmcr::RST != 0 {
             self.registers[r::BMCR] = bmcr::RESET;

@@ -4,9 +4,9 @@
 //! RBSTART                CAPR + 16             CBR                        8, 16, 32 or 64 KiB
 //!    │ the driver has read │ status length frame │ the chip's ...          │ (WRAP: the last frame goes on here)
 //! ```
-//! CAPR is 16 bytes behind what the driver has read: so the data sheet has it. A frame takes a header of four bytes, its own
-//! with the check sequence, and what is missing to a multiple of four. Nothing is written up to where the driver reads: a full
-//! buffer would look like an empty one.
+//! CAPR is 16 bytes behind the driver's read position, as the data sheet defines. A frame takes a header of four bytes, its own
+//! bytes with the check sequence, and padding to a multiple of four. The chip never writes up to the read position: a full buffer
+//! would look like an empty one.
 
 use arrayvec::ArrayVec;
 use nicety_adapter::Reason;
@@ -18,7 +18,7 @@ use super::registers::{self as r, rcr};
 
 /// Bytes of a frame's header.
 const HEADER: u32 = 4;
-/// The driver's position is so much further than CAPR.
+/// Distance of the driver's read position from CAPR.
 const AHEAD: u32 = 16;
 
 const ROK: u32 = 1;
@@ -43,7 +43,7 @@ impl Rtl8139 {
         8192 << ((self.registers[r::RCR] & rcr::RBLEN) >> 11)
     }
 
-    /// Where the driver reads.
+    /// The driver's read position.
     fn read_at(&self) -> u32 {
         (self.registers[r::CAPR].wrapping_add(AHEAD) % self.buffer_bytes()) & !3
     }
@@ -52,7 +52,7 @@ impl Rtl8139 {
         self.read_at() == self.registers[r::CBR]
     }
 
-    /// Bytes that are the chip's.
+    /// Bytes that are free for the chip.
     pub(super) fn free_bytes(&self) -> u32 {
         let len = self.buffer_bytes();
         let free = (self.read_at() + len - self.registers[r::CBR]) % len;
@@ -66,7 +66,7 @@ impl Rtl8139 {
             start: self.registers[r::RBSTART],
             len,
             free: self.free_bytes(),
-            // With the longest buffer there is no room behind its end.
+            // The longest buffer has no room after its end.
             wrap: self.registers[r::RCR] & rcr::WRAP != 0 && len < 65536,
             at: self.registers[r::CBR],
         }
@@ -79,7 +79,7 @@ impl Buffer<'_> {
         (HEADER + total).next_multiple_of(4)
     }
 
-    /// Finds the places of frame `index` of a packet, of `total` bytes with its check sequence.
+    /// Finds the place for frame `index` of a packet, of `total` bytes with its check sequence.
     pub fn room(&self, index: u32, total: u32, spans: &mut ArrayVec<Span, PIECES>) -> Result<(), Miss> {
         if Self::taken(total) >= self.free {
             return Err(Miss::NoRoom(index));
@@ -92,13 +92,13 @@ impl Buffer<'_> {
             len == 0 || self.memory.translate(place, len, Rights::WRITE, into).is_ok()
         };
         let found = push(begin, before_end) && push(0, total - before_end);
-        // The header as well.
+        // The place includes the header.
         let place = u64::from(self.start) + u64::from(self.at % self.len);
         let header = self.memory.translate(place, HEADER, Rights::WRITE, |_| true);
         if found && header.is_ok() { Ok(()) } else { Err(Miss::Never(Reason::BadAddress)) }
     }
 
-    /// Writes the header, and goes on behind the frame.
+    /// Writes the header, and advances past the frame.
     pub fn give(&mut self, total: u32, how: Match) {
         let status = ROK
             | match how {
@@ -107,7 +107,7 @@ impl Buffer<'_> {
                 Match::Multicast => MAR,
                 Match::Any => 0,
             };
-        // It was there when room was found.
+        // The memory existed when room was found.
         let place = u64::from(self.start) + u64::from(self.at);
         let _ = self.memory.write(place, &(status | total << 16).to_le_bytes());
         let taken = Self::taken(total);

@@ -6,14 +6,14 @@ use super::models::{DEVICE, REALTEK};
 use super::registers::eecr;
 use crate::microwire::{CLOCK, DATA, Microwire, SELECT};
 
-/// Words in it.
+/// Number of words.
 pub const WORDS: usize = 64;
-/// The first word, by which the chip knows that the others mean something.
+/// The first word, by which the chip recognises valid contents.
 const SIGNATURE: u16 = 0x8129;
-/// Where the address is.
+/// Index of the address.
 const ADDRESS: usize = 7;
 
-/// A chip as the factory leaves it, with a permanent address.
+/// A chip in factory state, with a permanent address.
 pub fn chip(mac: Mac) -> Microwire {
     let mut words = vec![0; WORDS];
     words[..5].copy_from_slice(&[SIGNATURE, REALTEK, DEVICE, REALTEK, DEVICE]);
@@ -23,7 +23,7 @@ pub fn chip(mac: Mac) -> Microwire {
     Microwire::new(words)
 }
 
-/// The permanent address in it, as the ID registers have it; zeros without the signature.
+/// Its permanent address, in the ID registers' form; zeros without the signature.
 pub fn address(chip: &Microwire) -> (u32, u32) {
     if chip.word(0) != SIGNATURE {
         return (0, 0);
@@ -32,7 +32,7 @@ pub fn address(chip: &Microwire) -> (u32, u32) {
     (a | b << 16, c)
 }
 
-/// The wires that the register drives: none unless it is in the mode for that.
+/// Wires that the register drives: none outside the programming mode.
 pub fn wires(value: u32) -> u8 {
     if value & eecr::MODE != eecr::PROGRAM {
         return 0;

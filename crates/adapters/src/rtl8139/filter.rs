@@ -1,4 +1,4 @@
-//! Which frames the receiver wants, and why it did not take one.
+//! The receiver's address filter, and reasons why a frame was not taken.
 
 use nicety_adapter::Reason;
 use nicety_frame::{Mac, crc};
@@ -6,29 +6,29 @@ use nicety_frame::{Mac, crc};
 use super::Rtl8139;
 use super::registers::{self as r, rcr};
 
-/// Pieces of guest memory for one frame at most: as many buffers as a ring has, each over the border of two pages.
+/// Maximum pieces of guest memory for one frame: as many buffers as a ring has, each across a page boundary.
 pub(super) const PIECES: usize = 128;
 
-/// How a frame came through the filter.
+/// The rule by which a frame passed the filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Match {
-    /// By the own address.
+    /// The adapter's own address.
     Own,
     Broadcast,
     Multicast,
-    /// Because every frame does.
+    /// Promiscuous mode.
     Any,
 }
 
-/// Why a frame was not put into the guest's memory.
+/// Why a frame was not written to guest memory.
 pub(super) enum Miss {
-    /// For this frame of the packet, yet.
+    /// There is no room yet for this frame of the packet.
     NoRoom(u32),
     Never(Reason),
 }
 
 impl Rtl8139 {
-    /// Whether the receiver wants a frame with this head.
+    /// The rule by which a frame with this head passes; `None` if it does not.
     pub(super) fn wants_frame(&self, head: &[u8]) -> Option<Match> {
         let (mode, mut mac) = (self.registers[r::RCR], [0; 6]);
         mac.copy_from_slice(head.get(..6)?);

@@ -1,14 +1,14 @@
-//! IMR, ISR and what waits for company, on [`Interrupts`].
+//! IMR, ISR and deferred interrupts, on [`Interrupts`].
 //!
-//! Frames that arrive in bulk are told of once in a while ([`ReceiveModeration`](nicety_adapter::interrupts::ReceiveModeration)),
-//! or at once when half of the ring is used up. When their time comes and the driver has given their buffers back already, it
-//! is not told. Completions wait for an interrupt that is due anyway, half of the ring at most
-//! ([`CompletionDelay`](nicety_adapter::interrupts::CompletionDelay)). A read of ISR shows both: the driver looks now.
+//! Bulk frames interrupt once in a while ([`ReceiveModeration`](nicety_adapter::interrupts::ReceiveModeration)), or at once when
+//! half of the ring is used. If the driver has already reclaimed their buffers at the deadline, there is no interrupt. Completions
+//! wait for an interrupt that is due anyway, up to half of the ring
+//! ([`CompletionDelay`](nicety_adapter::interrupts::CompletionDelay)). A read of ISR shows both, because the driver checks now.
 //!
-//! A cause is raised by an event, once, and a write that clears it ends it for every event that a read of ISR has shown. An event
-//! after that read is not ended: drivers clear causes by writes that nobody waits for, and look at their rings meanwhile, so that it
-//! would stay unseen. It is told when the driver lifts its mask, reads ISR again or has had [a while](UNSHOWN_NS), unless it has taken the
-//! frame by then.
+//! An event raises a cause once. A write that clears the cause acknowledges every event that a read of ISR has shown, but no event
+//! after that read: drivers clear causes by posted writes and check their rings meanwhile, so such an event would stay unseen. It
+//! interrupts when the driver lifts its mask, reads ISR again or has had [100 µs](UNSHOWN_NS), unless it has taken the frame by
+//! then.
 
 use nicety_adapter::Context;
 use nicety_adapter::interrupts::{InterruptRouter, Interrupts, Line};
@@ -16,22 +16,23 @@ use nicety_adapter::interrupts::{InterruptRouter, Interrupts, Line};
 use super::Rtl8139;
 use super::registers::{self as r, cause};
 
-/// How long a driver that lifts no mask has for frames that came between its read of ISR and its write, in nanoseconds, before it is told.
+/// Delay before an interrupt for frames that arrived between a driver's read of ISR and its write, if it lifts no mask, in
+/// nanoseconds.
 const UNSHOWN_NS: u64 = 100_000;
 
-/// The chip's interrupts as new: 16 causes, the line.
+/// Interrupts of a new chip: 16 causes, the line.
 pub(super) fn interrupts() -> Interrupts {
     Interrupts::new(16, Line::Level, InterruptRouter::Direct)
 }
 
 impl Rtl8139 {
-    /// Something happened.
+    /// Raises causes.
     pub(super) fn cause(&mut self, bits: u32, cx: &mut Context<'_>) {
         self.interrupts.raise(bits.into());
         self.settle_line(cx);
     }
 
-    /// Brings the line in step with causes and mask.
+    /// Updates the line from causes and mask.
     pub(super) fn settle_line(&mut self, cx: &mut Context<'_>) {
         if self.interrupts.is_due(&self.function, cx.now) && self.interrupts.told() == 0 {
             self.join(cx);
@@ -39,7 +40,7 @@ impl Rtl8139 {
         self.interrupts.update(&mut self.function, cx);
     }
 
-    /// What waits is told with what is told now.
+    /// Deferred reports join the interrupt that is sent now.
     fn join(&mut self, cx: &mut Context<'_>) {
         if self.completions.join() {
             self.interrupts.raise(cause::TOK.into());
@@ -57,7 +58,7 @@ impl Rtl8139 {
         }
         self.join(cx);
         if self.has_unshown(cx) {
-            self.tell(cx);
+            self.signal(cx);
         }
         self.settle_line(cx);
         (self.unread, self.unshown) = (0, false);
@@ -88,14 +89,14 @@ impl Rtl8139 {
         self.look_for_any_room(cx);
         if mask & u128::from(cause::ROK) != 0 && self.has_unshown(cx) {
             if self.moderation.may_tell(self.carried, cx.now) {
-                self.tell(cx);
+                self.signal(cx);
             } else {
                 self.rearm(cx);
             }
         }
     }
 
-    /// Whether frames came of which no read of ISR has told, no cause tells, and which the driver has not taken.
+    /// Whether frames arrived that no read of ISR has shown, no pending cause reports, and the driver has not taken.
     fn has_unshown(&mut self, cx: &Context<'_>) -> bool {
         if !self.unshown || self.interrupts.pending() & u128::from(cause::ROK) != 0 {
             return false;
@@ -104,47 +105,47 @@ impl Rtl8139 {
         self.unshown
     }
 
-    /// The driver takes frames with their cause masked, and lifts that mask when it is done: NAPI.
+    /// The driver polls (NAPI): it takes frames with their cause masked, and lifts the mask at the end.
     fn is_in_poll(&self) -> bool {
         let enabled = self.interrupts.enabled();
         enabled != 0 && enabled & u128::from(cause::ROK) == 0
     }
 
-    /// A frame that waits has found no room once more, and nothing tells the driver to make some.
+    /// A waiting frame has found no room again, and the driver has no other reason to make some.
     pub(super) fn overflow(&mut self, cx: &mut Context<'_>) {
         if self.interrupts.pending() & u128::from(cause::ROK) == 0 && !self.is_in_poll() {
             self.cause(cause::RXOVW, cx);
         }
     }
 
-    /// ROK.
-    fn tell(&mut self, cx: &mut Context<'_>) {
+    /// Raises ROK.
+    fn signal(&mut self, cx: &mut Context<'_>) {
         self.unshown = false;
         self.moderation.told(self.carried, cx.now);
         self.cause(cause::ROK, cx);
     }
 
-    /// Frames have arrived. `urgent`: no room is left to wait in.
+    /// Frames have arrived. `urgent`: no room is left for a delay.
     pub(super) fn received(&mut self, urgent: bool, cx: &mut Context<'_>) {
         self.unshown = true;
         self.completions.answered(cx.now);
-        // What was told and not acknowledged yet tells of these too.
-        let told = self.interrupts.pending() & u128::from(cause::ROK) != 0;
-        if !told && (self.moderation.may_tell(self.carried, cx.now) || urgent) {
+        // A cause that is pending reports these frames too.
+        let pending = self.interrupts.pending() & u128::from(cause::ROK) != 0;
+        if !pending && (self.moderation.may_tell(self.carried, cx.now) || urgent) {
             self.moderation.told(self.carried, cx.now);
             self.cause(cause::ROK, cx);
         }
         self.rearm(cx);
     }
 
-    /// So many descriptors, or slots, were completed; at most `enough` may wait.
+    /// Descriptors or slots were completed; at most `enough` may wait for an interrupt.
     pub(super) fn transmitted(&mut self, completed: u32, enough: u32, cx: &mut Context<'_>) {
         self.unread = self.unread.saturating_add(completed);
         self.completions.wait(completed, enough, 0, cx.now);
         self.time_passed(cx);
     }
 
-    /// Asks for the earliest tick that is needed.
+    /// Requests the earliest tick needed.
     pub(super) fn rearm(&self, cx: &mut Context<'_>) {
         let times = [self.completions.due(), self.moderation.due(), self.timer.due(), self.starved, self.tell_unshown];
         if let Some(next) = times.into_iter().flatten().min() {
@@ -152,7 +153,7 @@ impl Rtl8139 {
         }
     }
 
-    /// A deadline has come, or none: both are fine.
+    /// Handles a tick, whether or not a deadline has passed.
     pub(super) fn time_passed(&mut self, cx: &mut Context<'_>) {
         if self.completions.over(cx.now) {
             self.interrupts.raise(cause::TOK.into());
@@ -171,7 +172,7 @@ impl Rtl8139 {
         if self.tell_unshown.is_some_and(|at| at <= cx.now) {
             self.tell_unshown = None;
             if self.has_unshown(cx) {
-                self.tell(cx);
+                self.signal(cx);
             }
         }
         self.settle_line(cx);

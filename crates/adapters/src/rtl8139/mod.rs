@@ -1,6 +1,6 @@
-//! Realtek 8139C+, the "rtl8139", and the 8139C, "rtl8139-plain": fast Ethernet controllers of about 2000 that every
-//! operating system of those years has a driver for. They share registers, EEPROM, PHY and the plain mode; C+ mode is the
-//! first one's alone. Drivers tell them apart by PCI revision: Linux's 8139cp takes 0x20 and above, 8139too what is below.
+//! Realtek 8139C+, the "rtl8139", and the 8139C, "rtl8139-plain": fast Ethernet controllers of about 2000, for which every
+//! operating system of those years has a driver. They share registers, EEPROM, PHY and the plain mode; only the first has C+ mode.
+//! Drivers distinguish them by PCI revision: Linux's 8139cp takes 0x20 and above, 8139too lower ones.
 //!
 //! ```text
 //!                    BAR 0: registers, 256 bytes of I/O; BAR 1: the same in memory
@@ -15,32 +15,33 @@
 //!   TSAD0-3 addresses, TSD0-3 lengths: four      RBSTART: a buffer of 8 to 64 KiB
 //!        slots; a write without OWN sends         CBR ►│ status, length, frame, check sequence │ next ... ◄ CAPR
 //! ```
-//! A write to TPPOLL rings for work in the ring; a receive ring has no doorbell: the chip looks at OWN. ISR says why it
-//! interrupts, and a one that is written there clears a cause. The model follows Realtek's *RTL8139C(L)* data sheet (1.4)
-//! and, for C+ mode, Linux's 8139cp.c and the *RTL8169* data sheet (1.21), whose descriptors are the same.
+//! A write to TPPOLL is the doorbell of the transmit ring. The receive ring has none: the chip checks OWN. ISR has the interrupt
+//! causes, and a one written there clears a cause. The model follows Realtek's *RTL8139C(L)* data sheet (1.4) and, for C+ mode,
+//! Linux's 8139cp.c and the *RTL8169* data sheet (1.21), whose descriptors are the same.
 //!
-//! Features: in C+ mode checksums out (IPv4, TCP, UDP) and in, TCP segmentation over IPv4, VLAN tags put in and taken out,
-//! frames of up to 4 KiB, in as many buffers as they need; the counter dump; in both modes the own address, broadcast, the
-//! multicast hash, loopback, EEPROM (writable) and PHY, timer, the lock on configuration.
+//! Features: in C+ mode checksums on transmit (IPv4, TCP, UDP) and receive, TCP segmentation over IPv4, VLAN tags inserted and
+//! stripped, frames of up to 4 KiB, in as many buffers as they need; the counter dump; in both modes the own address, broadcast,
+//! the multicast hash, loopback, EEPROM (writable) and PHY, timer, the configuration lock.
 //!
 //! # Not implemented
-//! - Wake-up: its registers hold what is written. HLTCLK as well: the clock does not stop.
+//! - Wake-up: its registers only store values. So does HLTCLK: the clock does not stop.
 //! - The high-priority transmit ring, early receive and transmit, pause frames, flash, collisions, half duplex.
-//! - The four bytes of check sequence behind a received frame are counted in its length but not written.
-//! - TDU, FOVW and RER: nothing of the kind happens. RDU (RXOVW) is told of frames that are lost in loopback, and of frames that wait for
-//!   buffers for half a millisecond and longer.
+//! - The four bytes of check sequence after a received frame are counted in its length but not written.
+//! - TDU, FOVW and RER: their conditions never occur. RDU (RXOVW) reports frames lost in loopback, and frames that wait for buffers
+//!   for half a millisecond or longer.
 //!
 //! # Quirks
-//! - DTCCR and the plain mode's TSD0 and TSD1 lie at the same offset. They are DTCCR in a chip with C+ mode unless its
-//!   plain transmitter is on: `ethtool -S` of Linux's 8139cp.c asks for a dump while the interface is down, too.
-//! - Writing RCR does not move the receive buffer's positions unless it changes the buffer's length: rtl8139_set_rx_mode in
-//!   Linux's 8139too.c writes it while frames lie there. They begin anew when the receiver is turned on (rtl8139_rx_err).
-//! - CSCR shows with bit 11 that the link changed: rtl8139_interrupt in Linux's 8139too.c looks at the link only then.
-//! - Bits 25:16 of a transmit descriptor that is done are clear: cp_tx in Linux's 8139cp.c counts collisions there.
-//! - A plain ISR read shows at once what waits for company: polled drivers (iPXE's realtek.c, U-Boot's rtl8139.c) look there.
-//! - What came after a driver's read of ISR outlasts the write that clears its cause (`interrupts.rs`): such writes are posted.
-//! - A receive descriptor's PID is IP, not TCP or UDP, unless a checksum was verified: cp_rx_csum_ok in Linux's 8139cp.c
-//!   takes it for good without having asked for it.
+//! - DTCCR and the plain mode's TSD0 and TSD1 have the same offset. In a chip with C+ mode it is DTCCR unless the plain transmitter
+//!   is on: `ethtool -S` of Linux's 8139cp.c requests a dump while the interface is down, too.
+//! - A write to RCR does not move the receive buffer's positions unless it changes the buffer's length: rtl8139_set_rx_mode in
+//!   Linux's 8139too.c writes it while the buffer has frames. The positions restart when the receiver is enabled (rtl8139_rx_err).
+//! - CSCR bit 11 shows that the link changed: only then does rtl8139_interrupt in Linux's 8139too.c check the link.
+//! - Bits 25:16 of a completed transmit descriptor are clear: cp_tx in Linux's 8139cp.c counts collisions there.
+//! - A read of ISR alone shows deferred causes at once: polled drivers (iPXE's realtek.c, U-Boot's rtl8139.c) check there.
+//! - An event after a driver's read of ISR survives the write that clears its cause (`interrupts.rs`), because such writes are
+//!   posted.
+//! - A receive descriptor's PID is IP, not TCP or UDP, unless a checksum was verified: cp_rx_csum_ok in Linux's 8139cp.c accepts it
+//!   as verified without having requested it.
 
 mod access;
 mod buffer;
@@ -75,12 +76,12 @@ use crate::{CreateError, Settings};
 /// Numbers of the rings in [`Outbox::stalled`](nicety_adapter::Outbox::stalled).
 const RECEIVE_RING: u16 = 0;
 const TRANSMIT_RING: u16 = 1;
-/// A ring that lies in no memory.
+/// A ring outside guest memory.
 const NOWHERE: &str = "the ring lies where no memory is";
-/// What makes a driver set its rings up anew: Linux 8139cp.c, cp_close and cp_open.
+/// Action that makes a driver set up its rings anew: Linux 8139cp.c, cp_close and cp_open.
 const CURE: &str = "restart the guest's driver (in Linux: `ip link set eth0 down`, then up)";
 
-/// Makes one of a model.
+/// Creates an adapter of a model.
 pub fn create(model: &'static Model, settings: &Settings) -> Result<Box<dyn Adapter>, CreateError> {
     Ok(Box::new(Rtl8139::new(model, settings)?))
 }
@@ -96,35 +97,35 @@ pub struct Rtl8139 {
     tally: Tally,
     timer: Timer,
     transmit: Transmit,
-    /// Descriptors of the transmit ring, as far as is known.
+    /// Descriptors of the transmit ring, as far as known.
     transmit_size: u32,
     slots: Slots,
     /// The next descriptor of the receive ring.
     next: u32,
-    /// Descriptors of the receive ring, as far as is known.
+    /// Descriptors of the receive ring, as far as known.
     size: u32,
     /// Frames of a loopback, between their fetch and their delivery.
     looped: Option<Box<Batch>>,
-    /// Frames were refused: when the receive ring is looked at next, and how long after that.
+    /// Frames were refused: time of the next check of the receive ring, and the delay after it.
     starved: Option<Time>,
     retry_ns: u64,
-    /// The cable carries a link.
+    /// The cable has a link.
     cable: bool,
-    /// The link was lost since BMSR was read last.
+    /// The link was lost since the last read of BMSR.
     lost: bool,
     interrupts: Interrupts,
     /// Completions that wait for an interrupt.
     completions: CompletionDelay,
-    /// Frames that do.
+    /// Frames that wait for an interrupt.
     moderation: ReceiveModeration,
     /// Bytes carried both ways.
     carried: u64,
-    /// Completions since ISR was read last.
+    /// Completions since the last read of ISR.
     unread: u32,
-    /// Frames came since ISR was read last; and when they are told, if a write has cleared their cause.
+    /// Frames arrived since the last read of ISR; and the deadline of their interrupt, if a write has cleared their cause.
     unshown: bool,
     tell_unshown: Option<Time>,
-    /// Why the receive ring, and the transmit ring, could not be walked when it last was to be.
+    /// Why the last walk of the receive ring, and of the transmit ring, failed.
     stalls: [Option<&'static str>; 2],
     generation: u32,
 }
@@ -173,7 +174,7 @@ impl Rtl8139 {
         Ok(this)
     }
 
-    /// Everything as after power-on, but the cable and the EEPROM.
+    /// Resets everything to the power-on state, except cable and EEPROM.
     fn power_on(&mut self, cx: &mut Context<'_>) {
         self.registers.reset(|_| true);
         self.load_eeprom();
@@ -183,7 +184,7 @@ impl Rtl8139 {
         self.function.reset();
     }
 
-    /// CR.RST: all but what is [kept](r::KEPT).
+    /// CR.RST: resets everything except the [`KEPT`](r::KEPT) registers.
     fn reset_chip(&mut self, cx: &mut Context<'_>) {
         let before = self.registers.clone();
         self.registers.reset(|_| true);
@@ -205,7 +206,7 @@ impl Rtl8139 {
         self.settle_line(cx);
     }
 
-    /// The transmitter works on its ring, and the receiver on its own.
+    /// Whether the transmitter uses its ring, and the receiver its own.
     fn ring_mode(&self) -> (bool, bool) {
         let mode = self.registers[r::CPCR];
         (mode & cpcr::TX != 0, mode & cpcr::RX != 0)
@@ -219,7 +220,7 @@ impl Rtl8139 {
         self.registers[r::CR] & cr::TE != 0
     }
 
-    /// A ring could not be walked, or now it can. The chip has a cause for that: a system error.
+    /// Records whether a ring could be walked. The chip reports a failure as a system error.
     fn saw_ring(&mut self, number: u16, why: Option<&'static str>, cx: &mut Context<'_>) {
         let before = std::mem::replace(&mut self.stalls[usize::from(number)], why);
         if why.is_some() && before.is_none() {
@@ -238,7 +239,7 @@ fn function(model: &Model, rom: Option<&Rom>) -> Result<Function, CreateError> {
         subsystem_vendor: REALTEK,
         subsystem: DEVICE,
     };
-    // PCI PM 1.1 with D0 and D3hot; D3hot forgets everything.
+    // PCI PM 1.1 with D0 and D3hot; D3hot loses all state.
     let power = Power { capabilities: 0x0002, control: 0, data: 0 };
     let mut builder = Function::builder(identity)
         .interrupt_pin(Pin::A)
@@ -314,7 +315,7 @@ impl Adapter for Rtl8139 {
         match event {
             Event::Link(up) => self.plug(up, cx),
             Event::Restored => self.resume_restored(cx),
-            // Addresses are translated in every call; no page of doorbells is mapped.
+            // Addresses are translated in every call; no doorbell page is mapped.
             Event::Memory | Event::Page => {}
         }
     }

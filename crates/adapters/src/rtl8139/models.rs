@@ -3,23 +3,23 @@
 use super::registers::{CPLUS, PLAIN, Table};
 use crate::about::{About, Boot, Kind, Since, Sources, UBoot};
 
-/// PCI's number of the vendor.
+/// PCI vendor number.
 pub const REALTEK: u16 = 0x10ec;
-/// PCI's number of the device, of both.
+/// PCI device number of both chips.
 pub const DEVICE: u16 = 0x8139;
 
 const WINDOWS: &str = "QEMU hw/net/rtl8139.c, whose comments say what Windows's own driver for its model accesses";
 
-/// What tells one chip of the family from the other.
+/// Differences between the chips of the family.
 #[derive(Debug)]
 pub struct Model {
-    /// What it is, with its name in host files and its PCI identity.
+    /// Description, with its name in host files and its PCI identity.
     pub about: About,
-    /// PCI revision, by which drivers tell them apart.
+    /// PCI revision, by which drivers distinguish them.
     pub revision: u8,
     /// Its registers.
     pub registers: &'static Table,
-    /// It has C+ mode: descriptor rings.
+    /// Whether it has C+ mode: descriptor rings.
     pub rings: bool,
 }
 

@@ -14,26 +14,26 @@ use super::ring::{self, Descriptor, EOR, FS, LS};
 use super::transmit::TAG_TYPE;
 use super::{NOWHERE, RECEIVE_RING, Rtl8139};
 
-/// Shortest frame without its check sequence: what is shorter arrives padded.
+/// Shortest frame without its check sequence. Shorter ones arrive padded.
 pub(super) const SHORTEST: u32 = 60;
 /// Bytes of a check sequence.
 pub(super) const CHECK: u32 = 4;
 /// Longest frame of C+ mode (8139cp.c: CP_MAX_MTU) and of the plain mode, without tag and check sequence.
 const LONGEST: u32 = 4096 + 14;
 const LONGEST_PLAIN: u32 = 1770 + 14;
-/// Bytes that the longest frame takes in the plain mode's buffer, and a few.
+/// Bytes for the longest frame in the plain mode's buffer, with a margin.
 const ANY_FRAME: u32 = 2048;
 
-/// How long after a refusal the ring is looked at again by itself, at first and at last: it has no doorbell. A driver that
-/// works is noticed earlier, by what it writes to ISR and IMR.
+/// Minimum and maximum delay between a refusal and a check of the ring, which has no doorbell. A working driver is noticed earlier,
+/// by its writes to ISR and IMR.
 pub(super) const RETRY_LEAST_NS: u64 = 500_000;
 const RETRY_MOST_NS: u64 = 100_000_000;
 
-/// Bits 26:24 of the descriptor: multicast, the own address, broadcast.
+/// Bits 26:24 of the descriptor: multicast, own address, broadcast.
 const MAR: u32 = 1 << 26;
 const PAM: u32 = 1 << 25;
 const BAR: u32 = 1 << 24;
-/// An error.
+/// Receive error.
 const RES: u32 = 1 << 20;
 const PID_TCP: u32 = 1 << 16;
 const PID_UDP: u32 = 2 << 16;
@@ -41,9 +41,9 @@ const PID_IP: u32 = 3 << 16;
 const IPF: u32 = 1 << 15;
 const UDPF: u32 = 1 << 14;
 const TCPF: u32 = 1 << 13;
-/// The second word: a tag is there.
+/// The second word: a tag is present.
 const TAVA: u32 = 1 << 16;
-/// Bytes of a buffer, or of a frame.
+/// Length of a buffer or of a frame.
 const LENGTH: u32 = 0x1fff;
 
 /// The ring during one delivery.
@@ -54,14 +54,14 @@ struct Ring<'m> {
     size: u32,
 }
 
-/// Where frames go.
+/// Destination of frames.
 enum Target<'m> {
     Ring(Ring<'m>),
     Buffer(Buffer<'m>),
 }
 
 impl Ring<'_> {
-    /// Finds buffers for frame `index` of a packet, of `total` bytes with its check sequence: how many descriptors.
+    /// Finds buffers for frame `index` of a packet, of `total` bytes with its check sequence. Returns the number of descriptors.
     fn room(&mut self, index: u32, total: u32, spans: &mut ArrayVec<Span, PIECES>) -> Result<u32, Miss> {
         let (mut at, mut left, mut count) = (self.next, total, 0);
         while left > 0 {
@@ -87,7 +87,7 @@ impl Ring<'_> {
         Ok(count)
     }
 
-    /// Gives one descriptor to the guest, both words at once.
+    /// Hands one descriptor to the guest, both words at once.
     fn give(&mut self, first: u32, second: u32) {
         let place = self.next as usize * ring::DESCRIPTOR;
         let end = self.window.load_u32(place) & EOR;
@@ -95,7 +95,7 @@ impl Ring<'_> {
         self.next = ring::after(self.next, end);
     }
 
-    /// Gives the descriptors of a frame.
+    /// Hands the descriptors of a frame to the guest.
     fn give_frame(&mut self, count: u32, total: u32, first: u32, second: u32) {
         for n in 0..count {
             let begin = if n == 0 { FS } else { 0 };
@@ -108,7 +108,7 @@ impl Ring<'_> {
         }
     }
 
-    /// Whether half of the ring, or more, is the driver's.
+    /// Whether the driver owns at least half of the ring.
     fn is_half_used(&self) -> bool {
         let middle = (self.next + self.size / 2) % self.size.max(1);
         !ring::is_owned(&self.window, middle)
@@ -131,13 +131,13 @@ impl Rtl8139 {
         }
     }
 
-    /// Something was written from which the driver may have given buffers back: if frames wait for some, looks. A little room in a buffer is
+    /// After a write with which the driver may have returned buffers: checks for room if frames wait. A little room in a buffer is
     /// not worth a call.
     pub(super) fn look_for_room(&mut self, cx: &mut Context<'_>) {
         self.look_for(self.buffer_bytes() / 4, cx);
     }
 
-    /// The driver's poll is over, or time is: room for one frame counts.
+    /// The driver's poll is over, or the delay has passed: room for one frame is enough.
     pub(super) fn look_for_any_room(&mut self, cx: &mut Context<'_>) {
         self.look_for(ANY_FRAME, cx);
     }
@@ -149,7 +149,7 @@ impl Rtl8139 {
         }
     }
 
-    /// The time to look has come.
+    /// Checks again when the delay has passed.
     pub(super) fn look_again(&mut self, cx: &mut Context<'_>) {
         self.look_for_any_room(cx);
         if self.starved.is_some() {
@@ -159,7 +159,8 @@ impl Rtl8139 {
         }
     }
 
-    /// Whether frames that wait would go now, in the plain mode into so many bytes. Those that no receiver is on for are dropped, and counted.
+    /// Whether waiting frames can be delivered now; in plain mode, whether this many bytes are free. Frames without an enabled
+    /// receiver are dropped and counted.
     fn has_room(&self, bytes: u32, cx: &Context<'_>) -> bool {
         if !self.receives() || !self.function.bus_master() {
             return true;
@@ -171,7 +172,7 @@ impl Rtl8139 {
         ring.is_ok_and(|ring| ring::is_owned(&ring, self.next))
     }
 
-    /// Whether the driver has seen every frame: the last one's buffer is the chip's again, or the buffer is empty.
+    /// Whether the driver has seen every frame: the chip owns the last one's buffer again, or the buffer is empty.
     pub(super) fn driver_has_taken_all(&self, cx: &Context<'_>) -> bool {
         if !self.ring_mode().1 {
             return self.buffer_is_empty();
@@ -184,7 +185,7 @@ impl Rtl8139 {
         ring.is_ok_and(|ring| ring::is_owned(&ring, last))
     }
 
-    /// Frames from outside.
+    /// Receives frames from outside.
     pub(super) fn deliver_frames(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
         if !self.link() || self.loops() {
             frames.iter().for_each(|_| cx.counters.receive_drop(Reason::ReceiverOff));
@@ -193,7 +194,7 @@ impl Rtl8139 {
         self.receive(frames, false, cx)
     }
 
-    /// Frames of its own, in loopback. What finds no room is lost, as it is in the chip.
+    /// Receives the adapter's own frames in loopback. Those without room are lost, as in the chip.
     pub(super) fn receive_looped(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) {
         self.receive(frames, true, cx);
     }
@@ -266,14 +267,14 @@ impl Rtl8139 {
         delivery
     }
 
-    /// A looped frame for which there is no room.
+    /// Counts a looped frame that has no room.
     fn lose(&mut self, cx: &mut Context<'_>) {
         self.registers[r::MPC] = (self.registers[r::MPC] + 1) & 0x00ff_ffff;
         self.tally.missed = self.tally.missed.wrapping_add(1);
         self.cause(cause::RXOVW, cx);
     }
 
-    /// All frames of a packet: how many, and its bytes.
+    /// Writes all frames of a packet; returns their number and bytes.
     fn place(
         &mut self,
         target: &mut Target<'_>,
@@ -341,7 +342,7 @@ impl Rtl8139 {
         let Some(l3) = layout.l3.filter(|l3| l3.kind == L3Kind::V4) else { return (first, second) };
         let start = usize::from(l3.offset);
         let header = batch.head(packet).get(start..start + usize::from(l3.len)).unwrap_or_default();
-        // Where a packet was cut, the header is new and right.
+        // A segmented packet's headers are new and correct.
         if packet.offload.segment.is_none() && checksum::sum(header).fold() != 0xffff {
             first |= IPF;
         }
@@ -356,7 +357,7 @@ impl Rtl8139 {
     }
 }
 
-/// Writes a frame, and zeros behind one that is shorter than the shortest on a wire.
+/// Writes a frame, padded with zeros to Ethernet's minimum.
 fn write(piece: &mut Piece<'_>, memory: &Map, spans: &[Span], len: u32) -> Checked {
     let checked = piece.write(memory, spans);
     let (mut skip, mut left) = (len, SHORTEST.saturating_sub(len));

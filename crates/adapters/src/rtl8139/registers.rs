@@ -1,11 +1,11 @@
-//! The registers of the 8139 as data. Names are the data sheet's (Realtek RTL8139C(L) 1.4, register descriptions); those of
-//! C+ mode are Linux's 8139cp.c's (StatsAddr is DTCCR, TxRingAddr TNPDS). Where reading or writing does more than the masks
-//! say, `access.rs` has an arm for it.
+//! The registers of the 8139 as data. Names are the data sheet's (Realtek RTL8139C(L) 1.4, register descriptions); those of C+ mode
+//! are from Linux's 8139cp.c (StatsAddr is DTCCR, TxRingAddr TNPDS). `access.rs` has an arm for each read or write that does more
+//! than the masks.
 
 use nicety_adapter::bank::{Block, Region, Widths};
 
 nicety_adapter::register_names! {
-    /// The registers of both models. RESERVED ones, which drivers touch in passing, read as zeros.
+    /// The registers of both models. RESERVED ones, which drivers access incidentally, read as zeros.
     pub enum Reg {
         IDR0, IDR4, RESERVED, MAR[2], TSD[4], TSAD[4], RBSTART, ERBCR, ERSR, CR, CAPR, CBR, IMR, ISR, TCR, RCR, TCTR, MPC,
         EECR, CONFIG0, CONFIG1, TIMERINT, MSR, CONFIG3, CONFIG4, HLTCLK, MULINT, RERID, SUMMARY, BMCR, BMSR, ANAR, ANLPAR,
@@ -20,22 +20,22 @@ pub use Reg::*;
 pub type Row = nicety_adapter::bank::Row<Reg>;
 /// A model's registers.
 pub type Table = nicety_adapter::bank::Table<Reg>;
-/// What they hold.
+/// Values of the registers.
 pub type Bank = nicety_adapter::bank::Bank<Reg>;
-/// One of them, found.
+/// A register found at an offset.
 pub type Place = nicety_adapter::bank::Place<Reg>;
 
 /// Bytes of the window, in I/O (BAR 0) and in memory (BAR 1).
 pub const WINDOW_BYTES: u32 = 256;
 const ALL: u32 = !0;
 
-/// Both BARs show the same; reserved addresses read as zeros.
+/// Both BARs have the same registers; reserved addresses read as zeros.
 const REGIONS: &[Region] =
     &[Region { bars: &[0, 1], len: WINDOW_BYTES, reads: Widths::ANY, writes: Widths::ANY, hole: 0 }];
 
 /// The data sheet's register table.
 const C: &str = "RTL8139C, register table";
-/// What only C+ mode has.
+/// Source of C+ mode's registers.
 const CP: &str = "Linux 8139cp.c";
 
 const fn dword(name: Reg, offset: u32, write: u32, reset: u32) -> Row {
@@ -121,14 +121,14 @@ const fn blocks(low: &'static [Row], high: &'static [Row]) -> [Block<Reg>; 2] {
     ]
 }
 
-/// The 8139C's, PCI revision 0x10. Versions are those of rtl_chip_info in Linux's 8139too.c.
+/// Registers of the 8139C, PCI revision 0x10. Versions are those of rtl_chip_info in Linux's 8139too.c.
 pub static PLAIN: Table = Table { regions: REGIONS, blocks: &blocks(&low(0x7400_0000, 0x10), &HIGH), aliases: &[] };
 
-/// The 8139C+'s, PCI revision 0x20.
+/// Registers of the 8139C+, PCI revision 0x20.
 pub static CPLUS: Table =
     Table { regions: REGIONS, blocks: &blocks(&low(0x7480_0000, 0x20), &HIGH_CPLUS), aliases: &[] };
 
-/// What a software reset leaves as it is: addresses, filters, configuration, wake-up, the PHY.
+/// Registers that a software reset keeps: addresses, filters, configuration, wake-up, the PHY.
 pub const KEPT: &[Reg] = &[
     IDR0, IDR4, MAR, CONFIG0, CONFIG1, CONFIG3, CONFIG4, CONFIG5, BMCR, ANAR, NWAYTR, CSCR, PHY1_PARM, TW_PARM,
     PHY2_PARM, CRC, WAKEUP, LSBCRC, HLTCLK,
@@ -138,15 +138,15 @@ pub const KEPT: &[Reg] = &[
 pub mod tsd {
     /// Bytes to send.
     pub const SIZE: u32 = 0x1fff;
-    /// The chip is done with it.
+    /// The chip is done with the slot.
     pub const OWN: u32 = 1 << 13;
-    /// The data did not come in time; here: it could not be read.
+    /// Transmit underrun; here: the data could not be read.
     pub const TUN: u32 = 1 << 14;
-    /// It went out.
+    /// Transmit OK.
     pub const TOK: u32 = 1 << 15;
-    /// It was given up.
+    /// Transmit abort.
     pub const TABT: u32 = 1 << 30;
-    /// What a write does not set: results, and the count of collisions.
+    /// Bits that a write does not set: results, and the count of collisions.
     pub const RESULTS: u32 = 0xff00_c000;
 }
 
@@ -176,23 +176,23 @@ pub mod cause {
     pub const LINK: u32 = 1 << 5;
     /// The bus refused an access.
     pub const SERR: u32 = 1 << 15;
-    /// Software asked for it.
+    /// Software interrupt.
     pub const SWINT: u32 = 1 << 8;
     /// The timer.
     pub const TIMEOUT: u32 = 1 << 14;
-    /// All that there are.
+    /// All causes.
     pub const ALL: u32 = 0xe1ff;
 }
 
 /// TCR: transmit configuration.
 pub mod tcr {
-    /// Both bits: what is sent comes back.
+    /// Both bits: loopback.
     pub const LOOPBACK: u32 = 3 << 17;
 }
 
 /// RCR: receive configuration.
 pub mod rcr {
-    /// Every station's address.
+    /// All physical addresses.
     pub const AAP: u32 = 1;
     /// The own address.
     pub const APM: u32 = 1 << 1;
@@ -200,7 +200,7 @@ pub mod rcr {
     pub const AM: u32 = 1 << 2;
     /// Broadcast.
     pub const AB: u32 = 1 << 3;
-    /// A frame goes on behind the buffer's end.
+    /// A frame continues after the buffer's end.
     pub const WRAP: u32 = 1 << 7;
     /// Code of the buffer's length.
     pub const RBLEN: u32 = 3 << 11;
@@ -212,7 +212,7 @@ pub mod eecr {
     pub const MODE: u32 = 0xc0;
     /// Load again from the EEPROM.
     pub const AUTOLOAD: u32 = 0x40;
-    /// The wires are the EEPROM's.
+    /// The register drives the EEPROM's wires.
     pub const PROGRAM: u32 = 0x80;
     /// Configuration can be written.
     pub const UNLOCKED: u32 = 0xc0;
@@ -234,9 +234,9 @@ pub mod bmcr {
     pub const SPEED: u32 = 1 << 13;
     /// Negotiation on.
     pub const NEGOTIATE: u32 = 1 << 12;
-    /// Negotiation begins anew.
+    /// Restart negotiation.
     pub const RESTART: u32 = 1 << 9;
-    /// As after a reset: 100 Mbit/s, full duplex, negotiation.
+    /// Value after a reset: 100 Mbit/s, full duplex, negotiation.
     pub const RESET: u32 = 0x3100;
 }
 
@@ -244,7 +244,7 @@ pub mod bmcr {
 pub mod cscr {
     /// The link is good.
     pub const LINK: u32 = 1 << 10;
-    /// It changed since this was read.
+    /// The link changed since the last read.
     pub const CHANGED: u32 = 1 << 11;
     /// Connected.
     pub const CONNECTED: u32 = 1 << 3;
@@ -252,19 +252,19 @@ pub mod cscr {
 
 /// CPCR: command of C+ mode.
 pub mod cpcr {
-    /// The transmit ring.
+    /// The transmit ring is on.
     pub const TX: u32 = 1;
-    /// The receive ring.
+    /// The receive ring is on.
     pub const RX: u32 = 1 << 1;
     /// Checksums are verified.
     pub const CHECKSUM: u32 = 1 << 5;
-    /// Tags are taken out.
+    /// Tags are stripped.
     pub const VLAN: u32 = 1 << 6;
 }
 
 /// TPPOLL.
 pub mod tppoll {
-    /// Interrupt, please.
+    /// Software interrupt.
     pub const SWINT: u32 = 1;
     /// The ring has work.
     pub const NORMAL: u32 = 1 << 6;

@@ -1,4 +1,4 @@
-//! What the two descriptor rings of C+ mode share (RTL8169 1.21, descriptor formats).
+//! Format shared by the two descriptor rings of C+ mode (RTL8169 1.21, descriptor formats).
 //!
 //! ```text
 //!  31  30  29 28 27    26           16 15                0
@@ -10,18 +10,18 @@
 
 use nicety_memory::{Fault, Map, Rights, Window};
 
-/// Descriptors of a ring at most (8139cp.c has as many; the chip's limit).
+/// Maximum descriptors of a ring (8139cp.c uses as many; the chip's limit).
 pub const MOST: u32 = 64;
-/// Bytes of one.
+/// Bytes of a descriptor.
 pub const DESCRIPTOR: usize = 16;
 
-/// The chip's.
+/// The chip owns the descriptor.
 pub const OWN: u32 = 1 << 31;
-/// The ring's last.
+/// Last descriptor of the ring.
 pub const EOR: u32 = 1 << 30;
-/// A packet's first.
+/// First descriptor of a packet.
 pub const FS: u32 = 1 << 29;
-/// A packet's last.
+/// Last descriptor of a packet.
 pub const LS: u32 = 1 << 28;
 
 /// A descriptor, read once.
@@ -43,29 +43,29 @@ impl Descriptor {
         self.first & OWN != 0
     }
 
-    /// The descriptor behind the one at `index`, which this is.
+    /// The descriptor after this one, which is at `index`.
     pub fn after(self, index: u32) -> u32 {
         after(index, self.first)
     }
 }
 
-/// The descriptor behind the one at `index`, whose first word this is.
+/// The descriptor after the one at `index`, whose first word this is.
 pub fn after(index: u32, first: u32) -> u32 {
     if first & EOR != 0 || index + 1 >= MOST { 0 } else { index + 1 }
 }
 
-/// Whether the chip owns the descriptor at `index`, if it lies in memory.
+/// Whether the chip owns the descriptor at `index`, if it is in memory.
 pub fn is_owned(ring: &Window<'_>, index: u32) -> bool {
     holds(ring, index) && ring.load_u32(index as usize * DESCRIPTOR) & OWN != 0
 }
 
-/// Whether a ring's memory reaches to the descriptor at `index`.
+/// Whether a ring's memory includes the descriptor at `index`.
 pub fn holds(ring: &Window<'_>, index: u32) -> bool {
     (index as usize + 1) * DESCRIPTOR <= ring.len()
 }
 
-/// The ring at an address: room for [`MOST`] descriptors, or for as many as memory is there. How many it has only its last one
-/// says. Addresses are multiples of 256.
+/// The ring at an address: room for [`MOST`] descriptors, or for as many as memory allows. Only its last descriptor shows its size.
+/// Addresses are multiples of 256.
 pub fn open(memory: &Map, address: u64, rights: Rights) -> Result<Window<'_>, Fault> {
     let base = address & !0xff;
     let window = |descriptors: u32| memory.window(base, descriptors * DESCRIPTOR as u32, rights);

@@ -23,10 +23,10 @@ struct State {
     eeprom: Microwire,
     tally: Tally,
     timer: Timer,
-    /// The next descriptor to fetch, and whether it belongs to a packet that was given up.
+    /// The next descriptor to fetch, and whether it belongs to an abandoned packet.
     transmit: (u32, bool),
     slot: u32,
-    /// The next descriptor to fill, and how many the ring has.
+    /// The next descriptor to fill, and the ring's size.
     receive: (u32, u32),
     starved: Option<Time>,
     cable: bool,
@@ -49,7 +49,7 @@ impl Version for State {
 
 impl Snapshot for Rtl8139 {
     fn save(&self) -> Vec<u8> {
-        // What is left out is made anew: what is between batches, what is configured, what is learned again.
+        // The omitted fields are rebuilt: empty between batches, configuration, or learned again.
         let Self {
             model: _,
             rom: _,
@@ -140,9 +140,9 @@ impl Snapshot for Rtl8139 {
         (self.starved, self.retry_ns) = (starved, RETRY_LEAST_NS);
         (self.cable, self.lost, self.carried) = (cable, lost, carried);
         (self.interrupts, self.completions, self.moderation) = (interrupts, completions, moderation);
-        // What the driver has read of ISR is not known. Frames whose cause it has cleared it has seen.
-        let told = self.interrupts.pending() & u128::from(r::cause::ROK) != 0;
-        (self.unread, self.unshown, self.tell_unshown) = (1, told, None);
+        // The driver's reads of ISR are not saved. It has seen the frames whose cause it has cleared.
+        let pending = self.interrupts.pending() & u128::from(r::cause::ROK) != 0;
+        (self.unread, self.unshown, self.tell_unshown) = (1, pending, None);
         self.stalls = [None; 2];
         self.generation = self.generation.wrapping_add(1);
         self.prepare_loopback();
@@ -151,7 +151,7 @@ impl Snapshot for Rtl8139 {
 }
 
 impl Rtl8139 {
-    /// Goes on from a restored state: shows the line, tells what waited, looks at rings and slots.
+    /// Resumes from restored state: shows the line, sends waiting interrupts, checks rings and slots.
     pub(super) fn resume_restored(&mut self, cx: &mut Context<'_>) {
         self.starved = None;
         cx.out.work.insert(0);

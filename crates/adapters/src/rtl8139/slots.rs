@@ -1,4 +1,4 @@
-//! The plain mode's four transmit slots: an address and a length in registers, sent one after the other.
+//! The plain mode's four transmit slots: an address and a length in registers, sent in order.
 
 use nicety_adapter::{Batch, Budget, Context, Progress, Reason};
 
@@ -7,29 +7,29 @@ use super::registers::{self as r, cause, tsd};
 use super::transmit::is_error;
 
 const SLOTS: u32 = 4;
-/// Bytes of a frame at most (RTL8139C 1.4, TSD).
+/// Maximum bytes of a frame (RTL8139C 1.4, TSD).
 const LONGEST: u32 = 1792;
 
-/// Where the transmitter stands.
+/// State of the transmitter.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Slots {
     /// The next slot to fetch.
     pub next: u32,
-    /// How many were fetched and not given back.
+    /// Number of slots fetched and not completed.
     fetched: u32,
-    /// Those of them that could not be sent, a bit each.
+    /// Those of them that could not be sent, a bit for each.
     failed: u32,
 }
 
 impl Slots {
-    /// At a slot, and none is fetched.
+    /// At a slot, with none fetched.
     pub fn at(next: u32) -> Self {
         Self { next, ..Self::default() }
     }
 }
 
 impl Rtl8139 {
-    /// TSD is written: without OWN, which only the chip sets, the slot is to be sent.
+    /// A write to TSD: without OWN, which only the chip sets, the slot is to be sent.
     pub(super) fn write_slot(&mut self, slot: usize, value: u32, cx: &mut Context<'_>) {
         if let Some(stored) = self.registers.of_mut(r::TSD).get_mut(slot) {
             *stored = value & !tsd::RESULTS;
@@ -76,7 +76,7 @@ impl Rtl8139 {
         if len > LONGEST {
             return Err(Reason::TooLong);
         }
-        // The budget has left room for a packet.
+        // The budget leaves room for a packet.
         let mut draft = batch.draft(0).ok_or(Reason::TooManyPieces)?;
         draft.push(address.into(), len)?;
         self.finish(draft, 0, 0, looped, cx)
@@ -96,7 +96,7 @@ impl Rtl8139 {
         if failed != 0 {
             self.cause(cause::TER, cx);
         }
-        // One slot is left to a driver that is not told yet.
+        // One slot stays free for a driver that has no interrupt yet.
         self.transmitted(fetched, SLOTS - 2, cx);
     }
 }

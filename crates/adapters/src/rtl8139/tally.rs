@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Bytes of a dump.
 pub const DUMP_BYTES: usize = 64;
 
-/// What has happened since the last reset.
+/// Events since the last reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
     /// Frames sent.
@@ -16,20 +16,20 @@ pub struct Tally {
     pub send_errors: u64,
     /// Frames that could not be received.
     pub receive_errors: u32,
-    /// Frames for which there was no room.
+    /// Frames lost for lack of room.
     pub missed: u16,
-    /// Received by the own address.
+    /// Frames received for the adapter's own address.
     pub unicast: u64,
-    /// Received as broadcasts.
+    /// Broadcasts received.
     pub broadcast: u64,
-    /// Received by the hash table.
+    /// Frames received through the hash table.
     pub multicast: u32,
-    /// Packets that were given up.
+    /// Packets abandoned.
     pub aborted: u16,
 }
 
 impl Tally {
-    /// As it lies in memory. Collisions, underruns and alignment errors do not happen.
+    /// The dump's bytes. Collisions, underruns and alignment errors do not occur.
     pub fn dump(&self) -> [u8; DUMP_BYTES] {
         let Self { sent, received, send_errors, receive_errors, missed, unicast, broadcast, multicast, aborted } =
             *self;

@@ -1,7 +1,7 @@
-//! TCTR and TimerInt: a counter of the PCI clock's ticks, and an interrupt when it reaches a value.
+//! TCTR and TimerInt: a counter of PCI clock ticks, and an interrupt when it reaches a value.
 //!
-//! The counter has 32 bits, and comes to the same value once in 130 seconds: however small a value a driver asks for, it is
-//! told of once in a round, unless it begins the count anew itself.
+//! The counter has 32 bits and reaches the same value once in 130 seconds. So a driver gets one interrupt each round, however small
+//! its value is, unless it restarts the count.
 
 use nicety_adapter::Time;
 use serde::{Deserialize, Serialize};
@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 const TICKS: u128 = 33;
 const NS: u128 = 1000;
 
-/// Where the count stands.
+/// State of the counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timer {
-    /// When it was 0.
+    /// The time when it was 0.
     base: Time,
-    /// When it comes to the value.
+    /// The time when it reaches the value.
     due: Option<Time>,
 }
 
@@ -29,13 +29,13 @@ impl Timer {
         self.ticks(now) as u32
     }
 
-    /// The count begins at 0.
+    /// Restarts the count at 0.
     pub fn restart(&mut self, value: u32, now: Time) {
         self.base = now;
         self.aim(value, now);
     }
 
-    /// The next time after now at which the count is `value`; 0: never.
+    /// Computes the next time after now at which the count is `value`; 0: never.
     pub fn aim(&mut self, value: u32, now: Time) {
         let ticks = self.ticks(now);
         let round = ticks >> 32;
@@ -45,12 +45,12 @@ impl Timer {
         self.due = (value != 0).then(|| self.base.after_ns(ns));
     }
 
-    /// When it is due.
+    /// The time when it reaches the value.
     pub fn due(self) -> Option<Time> {
         self.due
     }
 
-    /// Whether the count has come to the value, which it does next in another round.
+    /// Whether the count has reached the value. The next time is in another round.
     pub fn over(&mut self, value: u32, now: Time) -> bool {
         let over = self.due.is_some_and(|due| due <= now);
         if over {

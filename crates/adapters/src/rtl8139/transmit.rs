@@ -1,4 +1,4 @@
-//! Transmission: what both modes share, and the ring of C+ mode.
+//! Transmission: code shared by both modes, and the ring of C+ mode.
 
 use nicety_adapter::{
     Batch, Budget, Checksum, Context, Draft, DraftError, Frames, Offload, Pick, PortId, Progress, Reason, Segment,
@@ -17,31 +17,31 @@ const IPCS: u32 = 1 << 18;
 const UDPCS: u32 = 1 << 17;
 const TCPCS: u32 = 1 << 16;
 const TAGC: u32 = 1 << 17;
-/// The data did not come in time, and that there was an error: of what could not be read.
+/// Underrun and error summary, for data that could not be read.
 const UNF_TES: u32 = 1 << 25 | 1 << 23;
-/// Bytes of the headers of TCP over IPv4 at most, with a tag.
+/// Maximum bytes of the headers of TCP over IPv4, with a tag.
 const HEADERS: usize = 18 + 60 + 60;
-/// What the chip takes for a tag.
+/// The EtherType that the chip treats as a tag.
 pub(super) const TAG_TYPE: u16 = 0x8100;
 
-/// Where the transmitter stands in its ring.
+/// State of the transmitter in its ring.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Transmit {
     /// The next descriptor to fetch.
     pub next: u32,
-    /// A packet was given up: descriptors up to its end go unused.
+    /// A packet was abandoned: descriptors up to its end are skipped.
     pub skipping: bool,
-    /// The oldest that was fetched and not given back, and how many there are from it on.
+    /// The oldest descriptor that was fetched and not completed, and the number of them from it on.
     oldest: u32,
     fetched: u32,
-    /// Those of them that could not be read, a bit each.
+    /// Those of them that could not be read, a bit for each.
     failed: u64,
-    /// The packet that was given up could not be read.
+    /// The abandoned packet could not be read.
     blamed: bool,
 }
 
 impl Transmit {
-    /// At a descriptor of a ring in which nothing is fetched.
+    /// At a descriptor of a ring with nothing fetched.
     pub fn at(next: u32, skipping: bool) -> Self {
         Self { next, skipping, oldest: next, ..Self::default() }
     }
@@ -51,21 +51,21 @@ impl Transmit {
         self.next = next;
     }
 
-    /// Whether the walk has come round: what was fetched is not given back yet, and is the chip's still.
+    /// Whether the walk has gone all the way round: fetched descriptors are not completed, so the chip still owns them.
     fn has_walked(&self, index: u32, descriptors: u32) -> bool {
         descriptors > 0 && (index == self.oldest || descriptors >= MOST)
     }
 }
 
-/// How a walk over one packet ended.
+/// Result of a walk over one packet.
 enum Walk {
-    /// It is in the batch: so many descriptors, and the next one.
+    /// The packet is in the batch: number of its descriptors, and the next one.
     Taken(u32, u32),
     /// Its last descriptor is not there yet.
     Partial,
     /// The batch has no room for it now.
     Full,
-    /// It goes nowhere.
+    /// The packet was dropped.
     Dropped(Reason),
 }
 
@@ -75,19 +75,19 @@ impl Rtl8139 {
         u64::from(address[1]) << 32 | u64::from(address[0])
     }
 
-    /// Whether transmitted frames come back to this adapter and go nowhere else.
+    /// Whether transmitted frames return to this adapter only.
     pub(super) fn loops(&self) -> bool {
         self.registers[r::TCR] & tcr::LOOPBACK == tcr::LOOPBACK
     }
 
-    /// Has a private batch ready before the first frame of a loopback.
+    /// Allocates a private batch before the first frame of a loopback.
     pub(super) fn prepare_loopback(&mut self) {
         if self.loops() && self.looped.is_none() {
             self.looped = Some(Box::default());
         }
     }
 
-    /// Walks ring or slots into a batch; in loopback into a private one, which is received at once.
+    /// Walks the ring or the slots into a batch. In loopback the batch is private, and is received at once.
     pub(super) fn fetch_packets(&mut self, budget: Budget, batch: &mut Batch, cx: &mut Context<'_>) -> Progress {
         if !self.transmits() || !self.function.bus_master() {
             return Progress { more: false, armed: true };
@@ -169,14 +169,14 @@ impl Rtl8139 {
         }
     }
 
-    /// A descriptor of a packet that was given up.
+    /// Completes a descriptor of an abandoned packet.
     fn skip(&mut self, index: u32, descriptor: Descriptor) {
         self.transmit.failed |= u64::from(self.transmit.blamed) << (index % MOST);
         self.transmit.skipping = descriptor.first & LS == 0;
         self.transmit.advance(1, descriptor.after(index));
     }
 
-    /// One packet, from its first descriptor to the one with LS.
+    /// Takes one packet, from its first descriptor to the one with LS.
     fn take_packet(
         &mut self,
         ring: &Window<'_>,
@@ -200,7 +200,7 @@ impl Rtl8139 {
                 break;
             }
             if self.transmit.has_walked(at, self.transmit.fetched + descriptors) {
-                // One packet without an end fills the ring: it would never move again.
+                // One packet without an end fills the ring, which would never advance again.
                 return if self.transmit.fetched == 0 { Walk::Dropped(Reason::BadDescriptor) } else { Walk::Full };
             }
             if !ring::holds(ring, at) {
@@ -212,14 +212,14 @@ impl Rtl8139 {
                 return Walk::Partial;
             }
         }
-        // Offloads are the last one's: older versions of Linux's 8139cp.c leave LGSEN out of the first.
+        // The last descriptor's offloads count: older versions of Linux's 8139cp.c omit LGSEN from the first.
         match self.finish(draft, descriptor.first, descriptor.second, looped, cx) {
             Ok(()) => Walk::Taken(descriptors, at),
             Err(reason) => Walk::Dropped(reason),
         }
     }
 
-    /// A packet is there whole, from the ring or from a slot: it joins the batch.
+    /// Adds a complete packet, from the ring or from a slot, to the batch.
     pub(super) fn finish(
         &mut self,
         mut draft: Draft<'_>,
@@ -250,7 +250,7 @@ impl Rtl8139 {
         Ok(())
     }
 
-    /// Gives fetched descriptors and slots back, and interrupts.
+    /// Completes fetched descriptors and slots, and interrupts.
     pub(super) fn give_back(&mut self, cx: &mut Context<'_>) {
         self.give_slots_back(cx);
         let Transmit { oldest, fetched, failed, .. } = self.transmit;
@@ -286,13 +286,14 @@ impl Rtl8139 {
     }
 }
 
-/// Whether the chip reports it: what could not be read. The wire takes no notice of the rest either.
+/// Whether the chip reports a drop as an error: only for data that could not be read. Other frames are also lost on a wire without
+/// a report.
 pub(super) fn is_error(reason: Reason) -> bool {
     matches!(reason, Reason::BadAddress | Reason::NotShared | Reason::BadDescriptor)
 }
 
-/// Carries out what is to be done in the head, and says the rest in neutral words. `None` if it makes no sense. What is no
-/// IPv4, or another protocol than was said, stays as it is.
+/// Performs the offloads that concern the head, and returns the rest as a neutral offload. `None` if the request is invalid. A
+/// packet that is not IPv4, or has another protocol than the request, stays unchanged.
 fn offload(draft: &mut Draft<'_>, commands: u32) -> Option<Offload> {
     if commands & (LGSEN | IPCS | UDPCS | TCPCS) == 0 {
         return Some(Offload::default());

@@ -1,5 +1,5 @@
-//! Address tables of the control queue (virtio 1.2, section 5.1.6.5.2): a bounded part is kept, and a table that is longer lets all
-//! addresses of its kind pass.
+//! Address tables of the control queue (virtio 1.2, section 5.1.6.5.2). A bounded number of addresses is kept; a longer table lets
+//! all addresses of its kind pass.
 
 use arrayvec::ArrayVec;
 use nicety_memory::Map;
@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 use super::broken::Broken;
 use super::chain::Chain;
 
-/// Addresses of one kind that are filtered one by one.
+/// Maximum addresses of one kind that are filtered individually.
 const ADDRESSES: usize = 64;
 /// Bytes of an address.
 const ADDRESS_BYTES: u64 = 6;
-/// Bytes of the command's class and number, which lie before the tables.
+/// Bytes of the command's class and number, before the tables.
 const CODE_BYTES: u64 = 2;
 
 /// Addresses of one kind.
@@ -37,15 +37,15 @@ impl Table {
         }
         for _ in 0..count {
             let Some(address) = bytes.read()? else { return Ok(None) };
-            // Bounded by the count.
+            // The count bounds it.
             let _fits = table.addresses.try_push(address);
         }
         Ok(Some(table))
     }
 }
 
-/// MAC_TABLE_SET: unicast addresses and multicast addresses, out of the command's chain. `None`: the chain is shorter than they say. The chain
-/// is left for its walk to be counted.
+/// MAC_TABLE_SET: unicast and multicast addresses, from the command's chain. `None`: the chain is shorter than their counts. The
+/// chain stays available, so that its walk can be counted.
 pub(super) fn read(chain: &mut Chain<'_>, memory: &Map) -> Result<Option<[Table; 2]>, Broken> {
     let mut bytes = Bytes { chain, memory, at: 0, left: 0 };
     if !bytes.skip(CODE_BYTES)? {
@@ -55,7 +55,7 @@ pub(super) fn read(chain: &mut Chain<'_>, memory: &Map) -> Result<Option<[Table;
     Ok(Table::read(&mut bytes)?.map(|multicast| [unicast, multicast]))
 }
 
-/// The bytes of a chain that the device reads, one after the other.
+/// The device-readable bytes of a chain, in order.
 struct Bytes<'a, 'm> {
     chain: &'a mut Chain<'m>,
     memory: &'a Map,
@@ -65,7 +65,7 @@ struct Bytes<'a, 'm> {
 }
 
 impl Bytes<'_, '_> {
-    /// Passes over so many bytes, `piece` by piece. False: there are fewer.
+    /// Consumes this many bytes and passes them to `piece`. False if there are fewer.
     fn take(
         &mut self,
         mut len: u64,

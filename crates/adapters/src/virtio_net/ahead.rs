@@ -1,8 +1,8 @@
-//! Entries of a driver's ring, read ahead of their turns: all their heads at once, each head's descriptor once; and entries of the
-//! device's ring, written together.
+//! Entries of a driver's ring, read ahead: all their heads at once, then each head's descriptor once; and entries of the device's
+//! ring, written together.
 //!
-//! Most chains are one descriptor of memory in one region. Such a one is translated some entries before its turn, when its first bytes
-//! are asked for, and is not looked at again. Any other is walked in its turn ([`Areas::chain`]).
+//! Most chains are one descriptor in one memory region. Such a chain is translated some entries before its turn, when its first
+//! bytes are prefetched, and is not read again. Any other chain is walked in its turn ([`Areas::chain`]).
 
 use nicety_adapter::PACKETS;
 use nicety_memory::{Map, Rights, Span, Touch, Translator};
@@ -11,22 +11,22 @@ use super::areas::Areas;
 use super::chain::{INDIRECT, NEXT, Token, WRITE};
 use super::ring::Ring;
 
-/// How many entries before its turn a buffer's first bytes are asked for.
+/// Prefetch distance of a buffer's first bytes, in entries.
 const AHEAD: u16 = 4;
 
-/// Entries that wait, from a place in the driver's ring on; their buffers are for the device to write, or to read.
+/// Entries read ahead from a position in the driver's ring; the device writes their buffers, or reads them.
 pub(super) struct Ahead<'m, const WRITES: bool, const PACKED: bool> {
     memory: Translator<'m>,
     first: u16,
     len: u16,
-    /// How many were looked at.
+    /// Number of entries translated.
     looked: u16,
-    /// Bytes of each buffer that are asked for.
-    foreseen: u32,
+    /// Bytes of each buffer to prefetch.
+    prefetch_len: u32,
     /// Heads of a split ring, identifiers of a packed one.
     names: [u16; PACKETS],
     descriptors: [u128; PACKETS],
-    /// Of no bytes, if the chain is to be walked.
+    /// Empty if the chain must be walked.
     spans: [Span; PACKETS],
 }
 
@@ -34,36 +34,36 @@ impl<'m, const WRITES: bool, const PACKED: bool> Ahead<'m, WRITES, PACKED> {
     const TOUCH: Touch = if WRITES { Touch::Write } else { Touch::Read };
     const RIGHTS: Rights = if WRITES { Rights::WRITE } else { Rights::READ };
 
-    /// No entries. So many of the first bytes of their buffers will be asked for.
-    pub fn new(memory: &'m Map, foreseen: u32) -> Self {
+    /// No entries yet. `prefetch_len` first bytes of each buffer will be prefetched.
+    pub fn new(memory: &'m Map, prefetch_len: u32) -> Self {
         Self {
             memory: Translator::new(memory),
             first: 0,
             len: 0,
             looked: 0,
-            foreseen,
+            prefetch_len,
             names: [0; PACKETS],
             descriptors: [0; PACKETS],
             spans: [Span::default(); PACKETS],
         }
     }
 
-    /// Reads the next entries of a ring that were [seen](Areas::seen), at most so many, and hints at what of its device's ring they
-    /// will be given back in.
+    /// Reads the next entries of a ring that were [`seen`](Areas::seen), at most `most`, and prefetches the entries of the device's
+    /// ring for their completions.
     pub fn read(&mut self, ring: &Ring, areas: &Areas<'_, PACKED>, seen: u16, most: u16) {
         (self.first, self.looked) = (ring.next, 0);
         self.len = areas.read_ahead(self.first, seen, most, &mut self.names, &mut self.descriptors);
-        areas.foresee_used(ring.used, self.len);
+        areas.prefetch_used(ring.used, self.len);
         (0..AHEAD).for_each(|_| self.look());
     }
 
-    /// Whether the chain at a place begins with a descriptor that was read.
+    /// Whether the chain at a position starts with a descriptor that was read ahead.
     #[inline(always)]
     pub fn has_read(&self, areas: &Areas<'_, PACKED>, at: u16) -> bool {
         areas.distance(self.first, at) < self.len
     }
 
-    /// Translates the next buffer, if it is its chain's only one, and asks for its first bytes.
+    /// Translates the next buffer if it is its chain's only one, and prefetches its first bytes.
     #[inline(always)]
     pub fn look(&mut self) {
         if self.looked >= self.len {
@@ -77,16 +77,16 @@ impl<'m, const WRITES: bool, const PACKED: bool> Ahead<'m, WRITES, PACKED> {
         self.spans[index] = if flags & (NEXT | INDIRECT | WRITE) == if WRITES { WRITE } else { 0 }
             && let Some(span) = self.memory.whole(address, len, Self::RIGHTS)
         {
-            span.prefetch(self.foreseen, Self::TOUCH);
+            span.prefetch(self.prefetch_len, Self::TOUCH);
             span
         } else {
             let touch = if flags & INDIRECT == 0 { Self::TOUCH } else { Touch::Read };
-            self.memory.map().prefetch(address, len.min(self.foreseen), touch);
+            self.memory.map().prefetch(address, len.min(self.prefetch_len), touch);
             Span::default()
         };
     }
 
-    /// The only buffer of the chain at a place, and what that is given back by; nothing if it was not read ahead, or is to be walked.
+    /// The only buffer of the chain at a position, with its token; `None` if the chain was not read ahead or must be walked.
     #[inline(always)]
     pub fn only(&self, areas: &Areas<'_, PACKED>, at: u16) -> Option<(Token, Span)> {
         let index = areas.distance(self.first, at);
@@ -99,7 +99,7 @@ impl<'m, const WRITES: bool, const PACKED: bool> Ahead<'m, WRITES, PACKED> {
     }
 }
 
-/// Chains that are to be given back.
+/// Chains to be completed.
 pub(super) struct Returns {
     len: usize,
     entries: [u64; PACKETS],
@@ -110,7 +110,7 @@ impl Returns {
         Self { len: 0, entries: [0; PACKETS] }
     }
 
-    /// Gives a chain back, of which so many bytes were written. It is in the ring after [`Returns::write`].
+    /// Completes a chain, with this many bytes written. The ring has it after [`Returns::write`].
     #[inline]
     pub fn push<const PACKED: bool>(&mut self, ring: &mut Ring, areas: &Areas<'_, PACKED>, token: Token, bytes: u32) {
         if self.len == PACKETS {
@@ -122,7 +122,7 @@ impl Returns {
         }
     }
 
-    /// Fills the entries of the device's ring; the driver of a split one does not see them before [`Areas::show`].
+    /// Fills the entries of the device's ring; the driver of a split one sees them only after [`Areas::show`].
     pub fn write<const PACKED: bool>(&mut self, ring: &mut Ring, areas: &Areas<'_, PACKED>) {
         areas.give_back(ring, self.entries.get(..self.len).unwrap_or_default());
         self.len = 0;

@@ -1,4 +1,4 @@
-//! A ring's areas in guest memory during one call: what differs between split and packed rings, side by side, so that every
+//! A ring's areas in guest memory during one call. The differences between split and packed rings are side by side here, so every
 //! walk above is written once.
 //!
 //! ```text
@@ -9,28 +9,28 @@
 //! a place       an index that runs on without end             a descriptor's number; its lap's wrap counter in bit 15
 //! ```
 //!
-//! `PACKED` is a constant: each kind has its own code, and pays for nothing that the other needs.
+//! `PACKED` is a constant: each kind has its own code, at no cost for the other.
 
 use std::cell::Cell;
 
 use nicety_memory::{Map, Rights, Touch, Window, full_barrier};
 
 use super::broken::Broken;
+use super::buffers::PIECES;
 use super::chain::{Chain, Token, WRITE};
 use super::kept::Kept;
-use super::landing::PIECES;
 use super::ring::Ring;
 
-/// Descriptors that one call may have read before it begins with another chain: 64 packets as long as Linux's need 1216.
+/// Maximum descriptors that one call reads before it starts another chain: 64 packets as long as Linux's need 1216.
 const STEPS_PER_CALL: u32 = 2048;
-/// Flag of either ring: do not notify me (2.7.6, 2.7.8).
+/// Flag of either ring: do not notify (2.7.6, 2.7.8).
 pub(super) const QUIET: u16 = 1;
 /// Descriptor flags of a packed ring (2.8.1): the driver's wrap counter when it made it available; the device's when it used it.
 const AVAILABLE: u16 = 1 << 7;
 const USED: u16 = 1 << 15;
-/// A place in a packed ring: the wrap counter.
+/// The wrap counter in a packed ring's position.
 const WRAP: u16 = 1 << 15;
-/// Flags of a packed ring's event suppression (2.8.10): notify; do not; notify at the descriptor that is named.
+/// Flags of a packed ring's event suppression (2.8.10): enable; disable; notify at a given descriptor.
 const ENABLE: u16 = 0;
 const DISABLE: u16 = 1;
 const AT: u16 = 2;
@@ -49,7 +49,7 @@ pub(super) struct Areas<'m, const PACKED: bool> {
 }
 
 impl<'m, const PACKED: bool> Areas<'m, PACKED> {
-    /// Those of a ring, translated.
+    /// Areas of a ring, translated.
     pub fn of(ring: &Ring, memory: &'m Map, event_index: bool, indirect: bool) -> Result<Self, Broken> {
         let size = u32::from(ring.size);
         let window = |address, len, rights| memory.window(address, len, rights).map_err(|_| Broken::Place);
@@ -68,14 +68,15 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         })
     }
 
-    /// What is given back is written down there first.
+    /// Completions are recorded there before they are written to the ring.
     pub fn keep(&mut self, kept: Option<Kept<'m>>) {
         if PACKED {
             self.kept = kept;
         }
     }
 
-    /// How far the driver has got: (split) its index; more than the ring holds breaks it. (Packed: nothing, its descriptors say it.)
+    /// Split: the driver's index; the ring is broken if it is ahead by more than the ring's size. Packed: 0, because the
+    /// descriptors themselves say it.
     pub fn seen(&self, ring: &Ring) -> Result<u16, Broken> {
         if PACKED {
             return Ok(0);
@@ -84,13 +85,13 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         if index.wrapping_sub(ring.next) > self.size { Err(Broken::Index) } else { Ok(index) }
     }
 
-    /// Whether a chain waits at a place, by what was [seen](Areas::seen).
+    /// Whether a chain is available at a position, according to [`seen`](Areas::seen).
     #[inline]
     pub fn has(&self, at: u16, seen: u16) -> bool {
         if PACKED { self.is_available(at) } else { at != seen }
     }
 
-    /// Whether less than half of a ring waits to be taken.
+    /// Whether less than half of the ring is available.
     pub fn is_short(&self, ring: &Ring) -> bool {
         if PACKED {
             return !self.is_available(self.after(ring.next, self.size / 2));
@@ -103,19 +104,19 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         Self::hands_over(at, self.descriptors.load_u16(16 * self.slot(at) + 14))
     }
 
-    /// Whether a packed ring's descriptor with these flags is available in the lap of its place.
+    /// Whether these flags of a packed ring's descriptor mark it available in the lap of its position.
     #[inline]
     fn hands_over(at: u16, flags: u16) -> bool {
         flags & (AVAILABLE | USED) == if at & WRAP != 0 { AVAILABLE } else { USED }
     }
 
-    /// The entry, or descriptor, of a place.
+    /// The entry (packed: descriptor) of a position.
     #[inline]
     fn slot(&self, at: u16) -> usize {
         usize::from(if PACKED { at & !WRAP } else { at & (self.size - 1) })
     }
 
-    /// The place so many entries, or descriptors, behind another; not more than the ring has.
+    /// The position this many entries (packed: descriptors) after another; at most the ring's size.
     #[inline]
     pub fn after(&self, at: u16, count: u16) -> u16 {
         if !PACKED {
@@ -126,19 +127,19 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         if slot < size { at & WRAP | slot as u16 } else { (at & WRAP ^ WRAP) | (slot - size) as u16 }
     }
 
-    /// The place behind a chain that began at another.
+    /// The position after a chain that starts at another.
     #[inline]
     pub fn behind(&self, at: u16, token: Token) -> u16 {
         self.after(at, Self::slots(token))
     }
 
-    /// How many entries, or descriptors, a chain has in its ring.
+    /// Number of ring entries (packed: descriptors) of a chain.
     #[inline]
     pub fn slots(token: Token) -> u16 {
         if PACKED { token.slots() } else { 1 }
     }
 
-    /// How far a place lies behind another. (Packed: less than two laps; the same descriptor one lap later is a whole one.)
+    /// Distance from one position to another. Packed: less than two laps; the same descriptor one lap later is one whole lap.
     #[inline]
     pub fn distance(&self, from: u16, to: u16) -> u16 {
         if !PACKED {
@@ -152,7 +153,7 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         }
     }
 
-    /// The chain at a place.
+    /// The chain at a position.
     pub fn chain(&self, at: u16) -> Result<Chain<'m>, Broken> {
         let head = if PACKED { at & !WRAP } else { self.driver.load_u16(4 + 2 * self.slot(at)) };
         if head >= self.size {
@@ -161,7 +162,7 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         Ok(Chain::new(self.memory, self.descriptors, self.size, head, self.indirect, PACKED))
     }
 
-    /// What the chain at a place is given back by.
+    /// The token of the chain at a position.
     pub fn token(&self, at: u16) -> Result<Token, Broken> {
         let mut chain = self.chain(at)?;
         let token = chain.token();
@@ -169,8 +170,8 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         token
     }
 
-    /// Reads the descriptors that chains begin with, from a place on, and what a chain of that one alone is given back by. How many
-    /// there are: at most `most`, and those that were [seen](Areas::seen).
+    /// Reads the first descriptors of the chains from a position on, and the token each has if it is that one descriptor alone.
+    /// Returns their number: at most `most`, and only chains that were [`seen`](Areas::seen).
     pub fn read_ahead(&self, first: u16, seen: u16, most: u16, tokens: &mut [u16], descriptors: &mut [u128]) -> u16 {
         let most = most.min(self.size).min(tokens.len().min(descriptors.len()) as u16);
         if PACKED {
@@ -187,7 +188,7 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
     }
 
     fn read_ahead_packed(&self, first: u16, most: u16, ids: &mut [u16], descriptors: &mut [u128]) -> u16 {
-        // To the ring's end, and from its beginning on.
+        // First up to the ring's end, then from its start.
         let before = most.min(self.size - (first & !WRAP));
         let (ids, ids_behind) = ids.split_at_mut(before.into());
         let (near, far) = descriptors.split_at_mut(before.into());
@@ -199,11 +200,11 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         count + self.read_run((first & WRAP) ^ WRAP, &mut ids_behind[..behind], &mut far[..behind])
     }
 
-    /// Those of a packed ring that are available from a place on, as many as there is room for in both; all of them in one lap.
+    /// Available descriptors of a packed ring from a position on, within one lap, as many as both slices have room for.
     fn read_run(&self, first: u16, ids: &mut [u16], descriptors: &mut [u128]) -> u16 {
         let mut place = 16 * self.slot(first);
         for (count, (id, descriptor)) in (0..).zip(ids.iter_mut().zip(descriptors)) {
-            // Its flags first, with its length: what they hand over is read after them.
+            // Loads the flags first, with the length: the rest is valid only after they mark the descriptor available.
             let high = self.descriptors.load_u64(place + 8);
             if !Self::hands_over(first, (high >> 48) as u16) {
                 return count;
@@ -221,13 +222,13 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         (if PACKED { descriptor >> 112 } else { descriptor >> 96 }) as u16
     }
 
-    /// What a chain of one descriptor is given back by, which was [read ahead](Areas::read_ahead) with this.
+    /// Token of a chain of one descriptor, from the value that [`read_ahead`](Areas::read_ahead) returned.
     #[inline]
     pub fn token_of_one(read: u16) -> Token {
         if PACKED { Token::packed(read, 1) } else { Token(read.into()) }
     }
 
-    /// The heads in the entries of the driver's ring from one on, not more than it has; none of them is checked.
+    /// The heads in the driver's ring from an entry on, at most the ring's size; they are not checked.
     fn heads(&self, first: u16, heads: &mut [u16]) {
         let first = self.slot(first);
         let (before, behind) = heads.split_at_mut(heads.len().min(usize::from(self.size) - first));
@@ -237,8 +238,8 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         }
     }
 
-    /// Hints that so many entries of the device's ring will be written soon, from one on.
-    pub fn foresee_used(&self, first: u16, entries: u16) {
+    /// Prefetches entries of the device's ring that will be written soon.
+    pub fn prefetch_used(&self, first: u16, entries: u16) {
         if PACKED {
             return;
         }
@@ -248,8 +249,8 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         }
     }
 
-    /// Gives chains back, each a token and (from bit 32 on) the bytes that were written. The driver of a split ring does not see them
-    /// before [`Areas::show`].
+    /// Completes chains, each a token and (from bit 32 on) the bytes written. The driver of a split ring sees them only after
+    /// [`Areas::show`].
     pub fn give_back(&self, ring: &mut Ring, chains: &[u64]) {
         if PACKED {
             return chains.chunks(PIECES).for_each(|chains| self.give_back_packed(ring, chains));
@@ -264,7 +265,8 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         ring.untold = ring.untold.saturating_add(chains.len() as u16);
     }
 
-    /// Chains of a packed ring together, [`PIECES`] at most: its driver takes the first for a sign that all are there.
+    /// Completes chains of a packed ring together, at most [`PIECES`]: its driver takes the first one as a sign that all are
+    /// complete.
     pub fn give_back_packed(&self, ring: &mut Ring, chains: &[u64]) {
         if let Some(kept) = &self.kept {
             kept.write(ring.used, chains);
@@ -274,8 +276,8 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         ring.untold = ring.untold.saturating_add(self.distance(before, ring.used));
     }
 
-    /// A used descriptor takes the place of each chain's first (2.8.8): length, identifier and flags in one store; the first chain's
-    /// last. The place behind them.
+    /// Writes a used descriptor over each chain's first (2.8.8): length, identifier and flags in one store; the first chain's last.
+    /// Returns the position after them.
     fn write_used(&self, first: u16, chains: &[u64]) -> u16 {
         let Some((head, rest)) = chains.split_first() else { return first };
         let store = |at: u16, chain: u64| {
@@ -294,14 +296,14 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         at
     }
 
-    /// Shows the driver what was given back, without telling it. (Packed: it sees each as it is given back.)
+    /// Shows completions to the driver, without a notification. (Packed: it sees each one at once.)
     pub fn show(&self, ring: &Ring) {
         if !PACKED && ring.untold > 0 {
             self.device.store_u16(2, ring.used);
         }
     }
 
-    /// Whether the driver wants to be notified of what it was shown since it last was told (sections 2.7.7 and 2.8.10).
+    /// Whether the driver wants a notification for the completions shown since the last one (sections 2.7.7 and 2.8.10).
     pub fn wants(&self, ring: &Ring) -> bool {
         if ring.untold == 0 {
             return false;
@@ -323,18 +325,18 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         if flags != AT || !self.event_index || !ring.settled || at & !WRAP >= self.size {
             return flags != DISABLE;
         }
-        // Whether it was passed since the driver was told last.
+        // Whether the index was passed since the last notification.
         (1..=ring.untold).contains(&self.distance(at, ring.used))
     }
 
-    /// Asks the driver to notify when it adds to what it has added up to a place. True if it has added meanwhile, and may not have
-    /// notified: look again (section 2.7.10).
+    /// Asks the driver to notify when it adds entries from a position on. True if it has added some meanwhile, perhaps without a
+    /// notification: check again (section 2.7.10).
     pub fn arm(&self, ring: &mut Ring, at: u16) -> bool {
         self.arm_around(ring, at, || ())
     }
 
-    /// The last look comes after what is asked for is written, or the driver may have read what was there before. `between`: what a
-    /// driver does just then.
+    /// The last check comes after the request is written; otherwise the driver may have read the old request. `between`: the
+    /// driver's steps at that moment, in tests.
     #[inline(always)]
     pub(super) fn arm_around(&self, ring: &mut Ring, at: u16, between: impl FnOnce()) -> bool {
         if PACKED {
@@ -359,9 +361,9 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         }
     }
 
-    /// Asks the driver not to notify, while it is polled anyway.
+    /// Asks the driver not to notify, while the ring is polled anyway.
     #[inline]
-    pub fn hush(&self, ring: &mut Ring) {
+    pub fn disarm(&self, ring: &mut Ring) {
         if !self.event_index && !ring.quiet {
             let (at, flag) = if PACKED { (2, DISABLE) } else { (0, QUIET) };
             self.device.store_u16(at, flag);
@@ -369,8 +371,8 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         }
     }
 
-    /// Where a ring that is started stands. Split: the device's own index in memory counts, and not what the front end says, where they
-    /// differ. Packed: the front end says it; nothing if that cannot be.
+    /// Position of a ring at its start. Split: if the used index in memory differs from the front end's value, the index counts.
+    /// Packed: the front end's value; `None` if it is invalid.
     pub fn begins(&self, base: u32) -> Option<u16> {
         if !PACKED {
             return Some(self.device.load_u16(2));
@@ -378,15 +380,15 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         if let Some((place, chains)) = self.kept.as_ref().and_then(Kept::read) {
             return self.resume(place, &chains);
         }
-        // Where the device's used descriptors go on (bits 16 to 31), if that is told. DPDK's virtio-user tells one place for both
+        // Position of the device's used descriptors (bits 16 to 31), if given. DPDK's virtio-user gives one position for both
         // (virtio_user_dev.c).
         let (available, used) = (base as u16, (base >> 16) as u16);
         let place = if used == 0 { available } else { used };
         (place & !WRAP < self.size).then_some(place)
     }
 
-    /// Where a packed ring stands that was served before, by what was written down: chains that were being given back from a place on
-    /// when the server ended have been now.
+    /// Position of a packed ring that was served before, from its record. Completes the recorded chains if the server ended before
+    /// it had.
     fn resume(&self, place: u16, chains: &[u64]) -> Option<u16> {
         let slots: u32 = chains.iter().map(|chain| u32::from(Token(*chain as u32).slots())).sum();
         if place & !WRAP >= self.size || slots > u32::from(self.size) {
@@ -398,23 +400,23 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         Some(chains.iter().fold(place, |at, chain| self.behind(at, Token(*chain as u32))))
     }
 
-    /// Notes what a walk has read.
+    /// Counts the descriptors that a walk has read.
     pub fn note(&self, chain: &Chain<'_>) {
         self.walked.set(self.walked.get() + chain.walked());
     }
 
-    /// Notes a chain of one descriptor.
+    /// Counts a chain of one descriptor.
     #[inline]
     pub fn note_one(&self) {
         self.walked.set(self.walked.get() + 1);
     }
 
-    /// Descriptors that were read in this call, of the chains that were noted.
+    /// Descriptors read in this call, of the counted chains.
     pub fn walked(&self) -> u32 {
         self.walked.get()
     }
 
-    /// Whether this call may begin with another chain.
+    /// Whether this call may start another chain.
     pub fn has_steps(&self) -> bool {
         self.walked() < STEPS_PER_CALL
     }

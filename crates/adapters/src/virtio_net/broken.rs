@@ -1,8 +1,8 @@
-//! Why a ring is left alone: what its driver did that virtio 1.2, section 2.7, does not allow.
+//! Reasons why a ring is broken: violations by its driver of virtio 1.2, section 2.7.
 
 use serde::{Deserialize, Serialize};
 
-/// A ring broke the rules, or lies where no memory is.
+/// A ring violates the rules, or lies outside guest memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Broken {
     /// An area of the ring.
@@ -13,11 +13,11 @@ pub(super) enum Broken {
     Head,
     /// A descriptor's `next` (2.7.5).
     Next,
-    /// More steps than there are descriptors (2.7.5.2: loops are forbidden), or than any driver needs.
+    /// More steps than descriptors (2.7.5.2: loops are forbidden), or than any driver needs.
     Loop,
     /// A descriptor's length.
     Empty,
-    /// A descriptor that names a table (2.7.5.3.1), or where the table lies.
+    /// A descriptor that names a table (2.7.5.3.1), or the table's address.
     Table,
     /// A buffer's address.
     Buffer,
@@ -28,12 +28,12 @@ pub(super) enum Broken {
 }
 
 impl Broken {
-    /// Whether it may be mended by memory that is mapped later: what was taken from the ring stays valid.
+    /// Whether memory that is mapped later may repair it: everything taken from the ring stays valid.
     pub fn lacks_memory(self) -> bool {
         matches!(self, Broken::Place | Broken::Table | Broken::Buffer)
     }
 
-    /// In words, for the sentence of a [`Stall`](nicety_adapter::Stall).
+    /// As text, for the sentence of a [`Stall`](nicety_adapter::Stall).
     pub fn why(self) -> &'static str {
         match self {
             Broken::Place => "the ring lies where no memory is",

@@ -1,4 +1,4 @@
-//! A chain of descriptors (virtio 1.2, sections 2.7.5 and 2.8.5): the buffers that hang together, walked once and bounded.
+//! A chain of descriptors (virtio 1.2, sections 2.7.5 and 2.8.5): buffers that belong together, walked once and with a bound.
 //!
 //! ```text
 //! split     the descriptor table of the ring, linked by `next`; or a table of its own, linked too
@@ -9,51 +9,51 @@ use nicety_memory::{Map, Rights, Window};
 
 use super::broken::Broken;
 
-/// Buffers of a chain at most, in whatever table, and descriptors in an indirect table: QEMU's limit (VIRTQUEUE_MAX_SIZE).
+/// Maximum buffers of a chain in any table, and maximum descriptors of an indirect table: QEMU's limit (VIRTQUEUE_MAX_SIZE).
 /// Linux's driver needs 19 (MAX_SKB_FRAGS + 2).
 pub(super) const CHAIN_MOST: u32 = 1024;
-/// Bytes of a buffer that count, more than any packet and header have: a guest may name 4 GiB, in thousands of regions.
+/// Maximum bytes used of a buffer, more than any packet and header: a guest may name 4 GiB, in thousands of regions.
 pub(super) const BUFFER_MOST: u32 = 128 << 10;
-/// Descriptor flags (2.7.5): the chain goes on; the device writes; a table of descriptors.
+/// Descriptor flags (2.7.5): chain continues (NEXT); device-writable (WRITE); indirect table (INDIRECT).
 pub(super) const NEXT: u16 = 1;
 pub(super) const WRITE: u16 = 2;
 pub(super) const INDIRECT: u16 = 4;
 
-/// A piece of guest memory that a descriptor names.
+/// A range of guest memory that a descriptor names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Buffer {
     /// Bus address.
     pub address: u64,
     /// Bytes, never 0, at most [`BUFFER_MOST`].
     pub len: u32,
-    /// For the device to write.
+    /// The device writes it.
     pub write: bool,
 }
 
-/// What a chain is given back by: its head (split), or its buffer identifier and how many of the ring's descriptors it has (packed).
+/// Identifies a chain for its completion: its head (split), or its buffer identifier and number of ring descriptors (packed).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Token(pub u32);
 
 impl Token {
-    /// Of a packed ring's chain.
+    /// Token of a packed ring's chain.
     #[inline]
     pub fn packed(id: u16, slots: u16) -> Self {
         Self(u32::from(id) | u32::from(slots) << 16)
     }
 
-    /// The entry by which a chain is given back, of which so many bytes were written.
+    /// Used entry of the chain, with this many bytes written.
     #[inline]
     pub fn with_bytes(self, bytes: u32) -> u64 {
         u64::from(self.0) | u64::from(bytes) << 32
     }
 
-    /// The buffer identifier of a packed ring's chain.
+    /// Buffer identifier of a packed ring's chain.
     #[inline]
     pub fn id(self) -> u16 {
         self.0 as u16
     }
 
-    /// How many of the ring's descriptors it has, in a packed ring.
+    /// Number of ring descriptors of a packed ring's chain.
     #[inline]
     pub fn slots(self) -> u16 {
         (self.0 >> 16) as u16
@@ -67,20 +67,20 @@ pub(super) struct Chain<'m> {
     entries: u32,
     at: u32,
     left: u32,
-    /// Steps that were left before the first one.
+    /// Steps available at the start.
     whole: u32,
-    /// A table may still come: allowed, and not in one already.
+    /// An indirect table may follow: the feature was negotiated, and the walk is not in a table already.
     tables: bool,
-    /// The ring is a packed one.
+    /// The ring is packed.
     packed: bool,
-    /// It is in a table of its own.
+    /// The walk is in an indirect table.
     inside: bool,
     token: Token,
     done: bool,
 }
 
 impl<'m> Chain<'m> {
-    /// From a head of a ring's descriptors on.
+    /// A walk from the head at this position of a ring's descriptors.
     pub fn new(memory: &'m Map, table: Window<'m>, size: u16, head: u16, indirect: bool, packed: bool) -> Self {
         let entries = u32::from(size);
         let left = entries.min(CHAIN_MOST);
@@ -100,12 +100,12 @@ impl<'m> Chain<'m> {
         }
     }
 
-    /// Descriptors that were read.
+    /// Number of descriptors read.
     pub fn walked(&self) -> u32 {
         self.whole - self.left
     }
 
-    /// What it is given back by. A packed ring's chain is walked to its end for that: its last descriptor names it.
+    /// The chain's token. A packed ring's chain is walked to its end, because its last descriptor has the identifier.
     pub fn token(&mut self) -> Result<Token, Broken> {
         if self.packed {
             for buffer in self.by_ref() {
@@ -138,7 +138,7 @@ impl<'m> Chain<'m> {
                 return Err(Broken::Table);
             }
             self.table = self.memory.window(address, len, Rights::READ).map_err(|_| Broken::Table)?;
-            // The descriptor that names the table is no buffer.
+            // The descriptor that names the table is not a buffer.
             let walked = self.walked();
             self.left = entries.min(CHAIN_MOST + 1 - walked);
             self.whole = self.left + walked;
@@ -147,7 +147,7 @@ impl<'m> Chain<'m> {
         }
     }
 
-    /// On to the next of a split ring's; the flags of this one.
+    /// Advances to the next descriptor of a split ring; returns the flags of this one.
     #[inline]
     fn link(&mut self, descriptor: u128) -> u16 {
         let (flags, next) = ((descriptor >> 96) as u16, (descriptor >> 112) as u16);
@@ -156,7 +156,8 @@ impl<'m> Chain<'m> {
         flags
     }
 
-    /// On to the next of a packed ring's; the flags of this one. In a table only WRITE has a meaning (section 2.8.7).
+    /// Advances to the next descriptor of a packed ring; returns the flags of this one. In a table only WRITE is meaningful
+    /// (section 2.8.7).
     fn pass(&mut self, descriptor: u128) -> u16 {
         let (id, flags) = ((descriptor >> 96) as u16, (descriptor >> 112) as u16);
         self.at += 1;

@@ -1,5 +1,5 @@
-//! Notification coalescing as the driver sets it (virtio 1.2, section 5.1.6.5.8): of all queues one way, or of one queue. A ring of which
-//! it has set nothing is notified as the device finds best (`notify.rs`).
+//! Notification coalescing by the driver's settings (virtio 1.2, section 5.1.6.5.8), for all queues or for one. A ring without such
+//! settings uses the device's default (`notify.rs`).
 
 use arrayvec::ArrayVec;
 use serde::{Deserialize, Serialize};
@@ -7,22 +7,22 @@ use serde::{Deserialize, Serialize};
 use super::registers::{command, feature};
 use super::{RINGS_MOST, Role};
 
-/// A ring is notified after so many packets, or so long after the first.
+/// A ring is notified after this many packets, or this long after the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Limits {
     pub packets: u32,
     pub usecs: u32,
 }
 
-/// What was set, ring by ring.
+/// Settings, ring by ring.
 pub(super) type Coalescing = ArrayVec<Option<Limits>, RINGS_MOST>;
 
-/// Nothing.
+/// No settings.
 pub(super) fn none() -> Coalescing {
     std::iter::repeat_n(None, RINGS_MOST).collect()
 }
 
-/// Carries out a command of the class NOTF_COAL; what it answers. `None`: refused.
+/// Executes a command of the class NOTF_COAL and returns its answer. `None`: refused.
 pub(super) fn obey(
     all: &mut Coalescing,
     command: u8,
@@ -40,8 +40,8 @@ pub(super) fn obey(
         command::COAL_TX_SET | command::COAL_RX_SET => {
             let limits = Limits { packets: word(0)?, usecs: word(4)? };
             let transmit = command == command::COAL_TX_SET;
-            let ours = |ring: u16| is_data(role(ring)) && matches!(role(ring), Role::Transmit(_)) == transmit;
-            (0..).zip(all).filter(|(ring, _)| ours(*ring)).for_each(|(_, set)| *set = Some(limits));
+            let selected = |ring: u16| is_data(role(ring)) && matches!(role(ring), Role::Transmit(_)) == transmit;
+            (0..).zip(all).filter(|(ring, _)| selected(*ring)).for_each(|(_, set)| *set = Some(limits));
             Some(ArrayVec::new())
         }
         command::COAL_VQ_SET => {

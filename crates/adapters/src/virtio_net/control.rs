@@ -18,21 +18,21 @@ use super::registers::{command, feature};
 use super::ring::Rung;
 use super::{RINGS_MOST, VirtioNet, role, statistics};
 
-/// Bytes of a command that are looked at, address tables apart: more than a question about each ring, and than RSS_CONFIG.
+/// Bytes of a command that are read, address tables apart: enough for a query about each ring, and for RSS_CONFIG.
 const COMMAND_MOST: usize = 1024;
-/// Commands in one call at most; a driver waits for each.
+/// Maximum commands in one call; a driver waits for each.
 const COMMANDS_PER_CALL: usize = 64;
-/// What a command costs beside its buffers, in descriptors.
+/// Fixed cost of a command, in descriptors, in addition to its buffers.
 const COMMAND_COST: u32 = 32;
 /// 64-bit words of the VLAN table.
 const VLAN_WORDS: usize = 64;
 
-/// What the driver has set.
+/// State that the driver has set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Control {
     /// Queue pairs in use.
     pub pairs: u16,
-    /// Receive offloads that are off, of those that were taken.
+    /// Negotiated receive offloads that are switched off.
     pub off: u128,
     mac: [u8; 6],
     modes: [bool; 6],
@@ -45,7 +45,7 @@ pub(super) struct Control {
     pub announce: bool,
 }
 
-/// What versions 2 and 3 of a saved state have of it.
+/// The part of it in saved state versions 2 and 3.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Settings {
     pairs: u16,
@@ -58,7 +58,7 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// As version 4 has it.
+    /// Converts to version 4.
     pub fn into_next(self) -> Control {
         let Self { pairs, off, mac, modes, unicast, multicast, vlans } = self;
         Control { pairs, off, modes, unicast, multicast, vlans, ..Control::new(mac) }
@@ -74,7 +74,7 @@ const NO_UNICAST: usize = 4;
 const NO_BROADCAST: usize = 5;
 
 impl Control {
-    /// As after a reset: everything is received until the driver says otherwise, on one queue.
+    /// State after a reset: all frames are received, on one queue, until the driver changes it.
     pub fn new(mac: [u8; 6]) -> Self {
         let mut modes = [false; 6];
         modes[PROMISCUOUS] = true;
@@ -84,18 +84,18 @@ impl Control {
         Self { pairs: 1, off: 0, mac, modes, unicast, multicast, vlans, coalescing, announce }
     }
 
-    /// Whether saved state is whole.
+    /// Whether saved state is valid.
     pub fn possible(&self, pairs: u16) -> bool {
         let counted = self.vlans.len() == VLAN_WORDS && self.coalescing.len() == RINGS_MOST;
         (1..=pairs).contains(&self.pairs) && counted && self.off & !feature::OFFLOADS == 0
     }
 
-    /// The address that it answers to.
+    /// The device's MAC address.
     pub fn mac(&self) -> [u8; 6] {
         self.mac
     }
 
-    /// Whether a frame passes the filters. That of VLANs is of 802.1Q identifiers: an 802.1ad tag passes, as any other type does.
+    /// Whether a frame passes the filters. The VLAN filter is for 802.1Q identifiers: an 802.1ad tag passes, like any other type.
     pub fn wants(&self, head: &[u8], outer_tag: impl FnOnce() -> Option<Tag>, features: u128) -> bool {
         let Some(address) = head.get(..6) else { return false };
         if self.modes[PROMISCUOUS] {
@@ -127,9 +127,9 @@ impl Control {
         Some(())
     }
 
-    /// Carries out one command. `None`: refused.
-    fn obey(&mut self, given: &Given<'_>) -> Option<()> {
-        let Given { class, command, data, features, pairs, .. } = *given;
+    /// Executes one command. `None`: refused.
+    fn obey(&mut self, request: &Request<'_>) -> Option<()> {
+        let Request { class, command, data, features, pairs, .. } = *request;
         let taken = |bit: u128| (features & bit != 0).then_some(());
         match (class, command) {
             (command::RX, 0..=5) => {
@@ -138,7 +138,7 @@ impl Control {
             }
             (command::MAC, command::MAC_TABLE_SET) => {
                 taken(feature::CTRL_RX)?;
-                [self.unicast, self.multicast] = given.tables.clone()?;
+                [self.unicast, self.multicast] = request.tables.clone()?;
             }
             (command::MAC, command::MAC_ADDR_SET) => {
                 taken(feature::CTRL_MAC_ADDR)?;
@@ -169,18 +169,18 @@ impl Control {
     }
 }
 
-/// Pieces of an answer's place at most.
+/// Maximum buffers of an answer.
 const PIECES: usize = 8;
 /// An answer, without its acknowledgement.
 type Answer = ArrayVec<u8, { statistics::ANSWER_MOST }>;
 
-/// One command out of its chain: the bytes read, and where the answer goes.
+/// One command from its chain: the bytes read, and the place for the answer.
 struct Command {
     bytes: ArrayVec<u8, COMMAND_MOST>,
     long: bool,
-    /// Addresses and bytes.
+    /// Addresses and lengths of the answer's buffers.
     answer: ArrayVec<(u64, u32), PIECES>,
-    /// What the chain is given back by.
+    /// The chain's token.
     token: Token,
 }
 
@@ -212,12 +212,13 @@ impl Command {
         self.bytes.starts_with(&[command::MAC, command::MAC_TABLE_SET])
     }
 
-    /// Bytes that an answer may have, without the acknowledgement.
+    /// Bytes available for an answer, without the acknowledgement.
     fn room(&self) -> usize {
         self.answer.iter().fold(0usize, |sum, (_, len)| sum.saturating_add(*len as usize)).saturating_sub(1)
     }
 
-    /// Writes the acknowledgement, the first byte (5.1.6.5: `ack`, then `command-specific-result`); then the answer. How many bytes.
+    /// Writes the acknowledgement, the first byte (5.1.6.5: `ack`, then `command-specific-result`), then the answer. Returns the
+    /// bytes written.
     fn write(&self, memory: &Map, acknowledge: u8, answer: &[u8]) -> Result<u32, Broken> {
         if self.answer.is_empty() {
             return Err(Broken::Answer);
@@ -233,9 +234,9 @@ impl Command {
     }
 }
 
-/// Carries out a command that more than the filters have to do with; its answer. `None`: refused.
-fn obey(control: &mut Control, hashing: &mut Hashing, given: &Given<'_>) -> Option<Answer> {
-    let Given { class, command, data, features, pairs, counters, rung, tables: _ } = *given;
+/// Executes a command that involves more than the filters; returns its answer. `None`: refused.
+fn obey(control: &mut Control, hashing: &mut Hashing, request: &Request<'_>) -> Option<Answer> {
+    let Request { class, command, data, features, pairs, counters, rung, tables: _ } = *request;
     let role = |ring: u16| role(features, pairs, ring);
     match (class, command) {
         (command::MQ, command::MQ_RSS) if features & feature::RSS != 0 => {
@@ -253,7 +254,7 @@ fn obey(control: &mut Control, hashing: &mut Hashing, given: &Given<'_>) -> Opti
             statistics::obey(command, data, counters, rung, role)
         }
         _ => {
-            control.obey(given)?;
+            control.obey(request)?;
             if (class, command) == (command::MQ, command::MQ_PAIRS) {
                 hashing.end_scaling();
             }
@@ -262,8 +263,8 @@ fn obey(control: &mut Control, hashing: &mut Hashing, given: &Given<'_>) -> Opti
     }
 }
 
-/// A command, and what it is carried out with.
-struct Given<'a> {
+/// A command and its inputs.
+struct Request<'a> {
     class: u8,
     command: u8,
     data: &'a [u8],
@@ -271,7 +272,7 @@ struct Given<'a> {
     pairs: u16,
     counters: &'a Counters,
     rung: &'a [Rung],
-    /// Of MAC_TABLE_SET, if they are whole.
+    /// Tables of MAC_TABLE_SET, if complete.
     tables: Option<[Table; 2]>,
 }
 
@@ -314,8 +315,8 @@ impl VirtioNet {
             let done = match read.bytes.as_slice() {
                 [class, command, data @ ..] if !read.long || tables.is_some() => {
                     let (class, command, counters) = (*class, *command, &*cx.counters);
-                    let given = Given { class, command, data, features, pairs, counters, rung: &rung, tables };
-                    obey(&mut self.control, &mut self.hashing, &given).filter(|answer| answer.len() <= read.room())
+                    let request = Request { class, command, data, features, pairs, counters, rung: &rung, tables };
+                    obey(&mut self.control, &mut self.hashing, &request).filter(|answer| answer.len() <= read.room())
                 }
                 _ => None,
             };
@@ -330,7 +331,7 @@ impl VirtioNet {
             ring.give_back(&areas, read.token, written);
         }
         if areas.has(ring.next, areas.seen(ring)?) {
-            // More than a driver ever sends at once: the rest in the next call, not in this one.
+            // More commands than a driver ever sends at once: the rest waits for the next call.
             cx.out.wake_by(cx.now);
         }
         if ring.publish(&areas) {

@@ -1,18 +1,18 @@
-//! Hashes of received frames (virtio 1.2, sections 5.1.6.4.3 and 5.1.6.4.4): what a frame's header tells (HASH_REPORT), and which queue
-//! it goes to (receive-side scaling). The commands that set them: 5.1.6.5.6.4 and 5.1.6.5.7.
+//! Hashes of received frames (virtio 1.2, sections 5.1.6.4.3 and 5.1.6.4.4): the hash in a frame's header (HASH_REPORT), and the
+//! frame's queue (receive-side scaling). The commands that configure them: 5.1.6.5.6.4 and 5.1.6.5.7.
 
 use arrayvec::ArrayVec;
 use nicety_frame::Layout;
 use nicety_frame::toeplitz::{HashKind, HashKinds, Input, Table};
 use serde::{Deserialize, Serialize};
 
-/// Bytes of a key at most (`rss_max_key_size`).
+/// Maximum bytes of a key (`rss_max_key_size`).
 pub(super) const KEY_MOST: usize = 40;
-/// Entries of an indirection table at most (`rss_max_indirection_table_length`).
+/// Maximum entries of an indirection table (`rss_max_indirection_table_length`).
 pub(super) const TABLE_MOST: usize = 128;
-/// `hash_types` that are offered: IPv4, IPv6, and TCP and UDP over either.
+/// Offered `hash_types`: IPv4, IPv6, and TCP and UDP over either.
 pub(super) const TYPES: u32 = 0x3f;
-/// Bits of the type that each kind of hash is, and its value in a header (5.1.6.4.4).
+/// Each kind of hash: its type bits, and its value in a header (5.1.6.4.4).
 const KINDS: [(HashKind, u32, u16); 6] = [
     (HashKind::V4, 1, 1),
     (HashKind::V4Tcp, 1 << 1, 2),
@@ -22,18 +22,18 @@ const KINDS: [(HashKind, u32, u16); 6] = [
     (HashKind::V6Udp, 1 << 5, 6),
 ];
 
-/// The configuration as last commanded.
+/// The configuration from the last command.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Conf {
     types: u32,
     key: ArrayVec<u8, KEY_MOST>,
-    /// Where frames without a hash go.
+    /// Queue of frames without a hash.
     unclassified: u16,
     /// Queues by the hash's low bits; empty: no scaling.
     table: ArrayVec<u16, TABLE_MOST>,
 }
 
-/// The hash at work.
+/// The active configuration.
 #[derive(Debug, Default)]
 pub(super) struct Hashing {
     conf: Conf,
@@ -41,14 +41,14 @@ pub(super) struct Hashing {
     prepared: Option<Box<Table>>,
 }
 
-/// A frame's hash, as its header has it: zeros for none.
+/// A frame's hash in the header's form; zeros if it has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Hash {
     pub value: u32,
     pub report: u16,
 }
 
-/// The fields of a command.
+/// Cursor over the fields of a command.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -73,13 +73,13 @@ impl<'a> Fields<'a> {
 }
 
 impl Conf {
-    /// Whether saved state is whole.
+    /// Whether saved state is valid.
     pub fn possible(&self, pairs: u16) -> bool {
         let sized = self.table.is_empty() || self.table.len().is_power_of_two();
         sized && self.types & !TYPES == 0 && self.table.iter().chain([&self.unclassified]).all(|queue| *queue < pairs)
     }
 
-    /// RSS_CONFIG, and the transmit queues in use. A queue that there is not is refused wherever it is named: CVE-2024-6505.
+    /// RSS_CONFIG, and the transmit queues in use. Every queue number is checked to exist: CVE-2024-6505.
     fn scaling(data: &[u8], pairs: u16) -> Option<(Self, u16)> {
         let mut fields = Fields(data);
         let types = fields.types()?;
@@ -105,7 +105,7 @@ impl Conf {
 }
 
 impl Hashing {
-    /// At work with this configuration.
+    /// Hashing with this configuration.
     pub fn new(conf: Conf) -> Self {
         let on = |kinds: HashKinds, (kind, bit, _): &(HashKind, u32, u16)| {
             if conf.types & bit == 0 { kinds } else { kinds.with(*kind) }
@@ -119,7 +119,7 @@ impl Hashing {
         &self.conf
     }
 
-    /// RSS_CONFIG: the transmit queues that are in use from now on. `None`: refused.
+    /// RSS_CONFIG: returns the new number of transmit queues in use. `None`: refused.
     pub fn set_scaling(&mut self, data: &[u8], pairs: u16) -> Option<u16> {
         let (conf, transmit) = Conf::scaling(data, pairs)?;
         *self = Self::new(conf);
@@ -132,12 +132,12 @@ impl Hashing {
         Some(())
     }
 
-    /// Queues by automatic steering again (5.1.6.5.6.2): what is told of a hash stays.
+    /// Returns to automatic steering (5.1.6.5.6.2); hash reports stay.
     pub fn end_scaling(&mut self) {
         self.conf.table.clear();
     }
 
-    /// Whether frames go to queues by their hash.
+    /// Whether the hash selects the queue.
     pub fn scales(&self) -> bool {
         !self.conf.table.is_empty()
     }
@@ -150,7 +150,7 @@ impl Hashing {
         Some(Hash { value: table.hash(input.bytes()), report })
     }
 
-    /// The queue of a frame, while it [scales](Hashing::scales).
+    /// The queue of a frame, while [`scales`](Hashing::scales) is true.
     pub fn queue(&self, head: &[u8], layout: &Layout) -> u16 {
         let Conf { table, unclassified, .. } = &self.conf;
         let entry = self.hash(head, layout).and_then(|hash| table.get(hash.value as usize & (table.len().max(1) - 1)));

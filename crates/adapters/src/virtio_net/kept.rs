@@ -1,43 +1,44 @@
-//! What a server of packed rings leaves to the one that takes over when it is killed (vhost-user.rst, "Inflight I/O tracking"; the
+//! State that a server of packed rings leaves for its successor in case it is killed (vhost-user.rst, "Inflight I/O tracking"; the
 //! format is the back end's own).
 //!
-//! Where a split ring stands its used index says, in guest memory: chains are given back in the order in which they were taken, so that all
-//! behind it are taken again. A packed ring's place is in no memory. So a page a ring, in a file that the front end keeps, has the place
-//! and the chains that are given back there next, written before the ring is: whoever comes next finishes that, or finds it done.
+//! A split ring's position is its used index in guest memory: chains are completed in the order in which they were taken, so all
+//! after it are taken again. A packed ring's position is not in memory. Therefore a file that the front end keeps has a page for
+//! each ring, with the position and the chains to be completed there, written before the ring is. A successor finishes that
+//! completion, or finds it done.
 
 use std::sync::atomic::{Ordering, compiler_fence};
 
 use arrayvec::ArrayVec;
 use nicety_memory::{Map, Rights, Window};
 
-use super::landing::PIECES;
+use super::buffers::PIECES;
 
-/// Bytes a ring.
+/// Bytes for each ring.
 pub const KEPT_BYTES: u64 = 4096;
-/// The first word: the place, how many chains there are, and that it says anything at all.
+/// The first word: the position (bits 0-15), the number of chains, and a flag that it is valid.
 const COUNT_SHIFT: u32 = 16;
-const SAYS: u64 = 1 << 32;
+const VALID: u64 = 1 << 32;
 
-/// A ring's part.
+/// A ring's page.
 #[derive(Debug)]
 pub(super) struct Kept<'m>(Window<'m>);
 
 impl<'m> Kept<'m> {
-    /// The part of a ring, if it has one.
+    /// The page of a ring, if it has one.
     pub fn of(map: &'m Map, ring: u16) -> Option<Self> {
         map.window(KEPT_BYTES * u64::from(ring), KEPT_BYTES as u32, Rights::BOTH).ok().map(Self)
     }
 
-    /// These chains are given back at a place next. Until all of them are written down it says that none is: who is killed in between
-    /// has given none back.
+    /// Records that these chains are completed next, from a position on. The count stays 0 until all of them are recorded: a server
+    /// killed in between has completed none.
     pub fn write(&self, place: u16, chains: &[u64]) {
         self.write_around(place, chains, || ());
     }
 
-    /// `between`: what happens when some of them are written down.
+    /// `between` runs in tests while the record is partial.
     #[inline(always)]
     fn write_around(&self, place: u16, chains: &[u64], between: impl FnOnce()) {
-        let word = u64::from(place) | SAYS;
+        let word = u64::from(place) | VALID;
         self.0.store_u64(0, word);
         compiler_fence(Ordering::SeqCst);
         self.0.write_u64s(8, chains);
@@ -46,12 +47,12 @@ impl<'m> Kept<'m> {
         self.0.store_u64(0, word | (chains.len() as u64) << COUNT_SHIFT);
     }
 
-    /// What was written, if anything was.
+    /// The record, if it is valid.
     pub fn read(&self) -> Option<(u16, ArrayVec<u64, PIECES>)> {
         let word = u64::from_le_bytes(self.0.read(0));
         let count = usize::from((word >> COUNT_SHIFT) as u16);
-        let says = word & SAYS != 0 && count <= PIECES;
-        says.then(|| (word as u16, (0..count).map(|index| u64::from_le_bytes(self.0.read(8 + 8 * index))).collect()))
+        let valid = word & VALID != 0 && count <= PIECES;
+        valid.then(|| (word as u16, (0..count).map(|index| u64::from_le_bytes(self.0.read(8 + 8 * index))).collect()))
     }
 }
 

@@ -1,7 +1,7 @@
-//! virtio-net (virtio 1.2, section 5.1): an adapter that is nothing but rings.
+//! virtio-net (virtio 1.2, section 5.1): an adapter that consists of rings only.
 //!
-//! A transport places the rings and tells of kicks ([`RingFace`](nicety_adapter::RingFace)); there are no registers. With registers
-//! before it the same device is a PCI function: [`pci`].
+//! A transport places the rings and forwards kicks ([`RingFace`](nicety_adapter::RingFace)); there are no registers. With a
+//! register interface in front, the same device is a PCI function: [`pci`].
 //!
 //! ```text
 //! ring 0     receive, queue 0      chains of buffers for the device to write:  header │ frame
@@ -11,12 +11,13 @@
 //! ring 2n    control               class, command, data │ acknowledgement      (ring 2 without MQ)
 //! ```
 //!
-//! The header before each frame (12 bytes, 10 for a legacy driver without mergeable buffers) asks for a checksum and
-//! for segmentation on the way out, and tells of a checksum and of an uncut packet on the way in. A packet between
-//! two guests that take it is never cut and never summed.
+//! The header before each frame (12 bytes, 10 for a legacy driver without mergeable buffers) requests a checksum and segmentation
+//! on transmit, and reports a checksum and an uncut packet on receive. A packet between two guests that accept it is never
+//! segmented and never summed.
 //!
-//! Notifications that the driver asks for are not all sent at once: those for received frames are moderated while a flow is
-//! bulk (`ReceiveModeration`), those for transmitted ones wait for one that is due anyway (`CompletionDelay`). What they tell of is in the ring all the while.
+//! Notifications that the driver asks for are not all sent at once: those for received frames are moderated while a flow is bulk
+//! (`ReceiveModeration`), those for transmitted ones wait for one that is due anyway (`CompletionDelay`). The ring shows frames and
+//! completions meanwhile.
 //!
 //! **Features**: transmit and receive checksums; TCP and UDP segmentation both ways, congestion signals included;
 //! mergeable, big and small receive buffers; split and packed rings, in order or not; indirect descriptors; notification by event index;
@@ -28,18 +29,18 @@
 //!
 //! **Quirks**: a front end that runs the control queue itself (QEMU, hw/net/virtio-net.c) does not take CTRL_VQ here and enables
 //! queue pairs ring by ring: then every enabled ring counts, and there is no filter. QEMU sets the same features once per queue
-//! pair (hw/virtio/vhost.c), also while rings run: the same again is no change.
+//! pair (hw/virtio/vhost.c), also while rings run: setting the same features again changes nothing.
 
 mod addresses;
 mod ahead;
 mod areas;
 mod broken;
+mod buffers;
 mod chain;
 mod coalescing;
 mod control;
 mod hashing;
 mod kept;
-mod landing;
 mod notify;
 pub mod pci;
 mod receive;
@@ -65,21 +66,21 @@ use registers::{Config, feature, header};
 use ring::Ring;
 use steering::Steering;
 
-/// Queue pairs at most.
+/// Maximum number of queue pairs.
 const PAIRS_MOST: usize = 16;
-/// Queue pairs if the port does not say.
+/// Number of queue pairs if the port sets none.
 const PAIRS_USUAL: u16 = 8;
-/// Rings at most, with the control queue.
+/// Maximum number of rings, with the control queue.
 const RINGS_MOST: usize = 2 * PAIRS_MOST + 1;
-/// What makes a driver start its rings anew: it resets the device. Linux's ndo_stop and ndo_open (virtio_net.c) do not.
+/// Action that makes a driver restart its rings: it must reset the device. Linux's ndo_stop and ndo_open (virtio_net.c) do not.
 const CURE: &str = "make the guest's driver start it anew: restart the guest, or take the driver off the device and put it \
      back (in Linux: write the device's name, say virtio0, to `unbind`, then to `bind`, in /sys/bus/virtio/drivers/virtio_net)";
-/// The link speed that the driver is told.
+/// Link speed that the driver sees.
 const SPEED_MBPS: u32 = 10_000;
 /// Smallest MTU of IPv4 (virtio 1.2, 5.1.4.1: at least 68).
 const MTU_LEAST: u16 = 68;
 
-/// virtio-net, described.
+/// Description of virtio-net.
 pub static ABOUT: About = About {
     name: "virtio-net",
     chip: "virtio 1.2 network device",
@@ -114,12 +115,12 @@ pub static ABOUT: About = About {
     transports: &["vhost-user"],
 };
 
-/// Makes one, as new.
+/// Creates a device in its power-on state.
 pub fn create(settings: &Settings) -> Result<Box<dyn Adapter>, CreateError> {
     Ok(Box::new(VirtioNet::new(settings)?))
 }
 
-/// What a ring is for.
+/// Purpose of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Receive(u16),
@@ -138,13 +139,13 @@ fn transmit_ring(queue: u16) -> u16 {
     queue.saturating_mul(2).saturating_add(1)
 }
 
-/// What a ring is for, by the features taken and the pairs that there are (5.1.2).
+/// Purpose of a ring, from the negotiated features and the number of pairs (5.1.2).
 fn role(taken: u128, all: u16, number: u16) -> Role {
     let took = |bits: u128| taken & bits != 0;
     let pairs = if took(feature::MQ | feature::RSS) { all } else { 1 };
     match number {
         n if n == 2 * pairs && took(feature::CTRL_VQ) => Role::Control,
-        // A front end that runs the control queue itself may number rings for pairs that its driver has no use for.
+        // A front end that runs the control queue itself may number rings for pairs that its driver does not use.
         n if n >= 2 * all || (n >= 2 * pairs && took(feature::CTRL_VQ)) => Role::Nothing,
         n if n % 2 == 0 => Role::Receive(n / 2),
         n => Role::Transmit(n / 2),
@@ -154,9 +155,9 @@ fn role(taken: u128, all: u16, number: u16) -> Role {
 /// The device.
 #[derive(Debug)]
 struct VirtioNet {
-    /// Features on offer.
+    /// Offered features.
     offer: u128,
-    /// Features that the driver took.
+    /// Negotiated features.
     taken: u128,
     config: Config,
     /// The port's MTU, if it has one.
@@ -165,7 +166,7 @@ struct VirtioNet {
     steering: Steering,
     hashing: Hashing,
     rings: ArrayVec<Ring, RINGS_MOST>,
-    /// Where packed rings' places are kept for a server that takes over: see [`Kept`](kept::Kept).
+    /// Positions of packed rings, kept for a successor server: see [`Kept`](kept::Kept).
     kept: Option<Arc<Map>>,
 }
 
@@ -187,7 +188,7 @@ impl VirtioNet {
         if mtu.is_none() {
             offer &= !feature::MTU;
         }
-        // Of a PCI function alone: a vhost-user front end would have to be asked for each translation.
+        // For the PCI function only: a vhost-user front end would have to be asked for each translation.
         offer &= !feature::ACCESS_PLATFORM;
         if !settings.standby {
             offer &= !feature::STANDBY;
@@ -198,7 +199,7 @@ impl VirtioNet {
         Ok(Self { offer, taken: 0, config, mtu, control, steering, hashing, rings, kept: None })
     }
 
-    /// Forgets what a driver has set, but for its features and rings.
+    /// Resets the driver's settings, except features and rings.
     fn forget_driver(&mut self) {
         self.control = Control::new(self.config.mac);
         self.steering = Steering::default();
@@ -210,12 +211,12 @@ impl VirtioNet {
         self.taken & bit != 0
     }
 
-    /// Whether the driver's rings are packed ones.
+    /// Whether the driver's rings are packed.
     fn is_packed(&self) -> bool {
         self.took(feature::RING_PACKED)
     }
 
-    /// The features that count now: those taken, less the receive offloads turned off since.
+    /// The features in effect: those negotiated, without receive offloads that were switched off.
     fn effective(&self) -> u128 {
         self.taken & !self.control.off
     }
@@ -230,7 +231,7 @@ impl VirtioNet {
         }
     }
 
-    /// What a ring is for, by the features taken.
+    /// Purpose of a ring, from the negotiated features.
     fn role(&self, number: u16) -> Role {
         role(self.taken, self.config.pairs, number)
     }
@@ -243,7 +244,7 @@ impl VirtioNet {
         }
     }
 
-    /// Receive queues that may be used: as the control queue says, or all that are enabled.
+    /// Receive queues in use: the control queue's number, or all that are enabled.
     fn receive_queues(&self) -> u16 {
         if self.hashing.scales() {
             return self.config.pairs;
@@ -257,25 +258,25 @@ impl VirtioNet {
         last.map_or(0, |queue| queue + 1)
     }
 
-    /// Whether flows are worth remembering.
+    /// Whether flows are remembered for steering.
     fn steers(&self) -> bool {
         self.took(feature::MQ) && !self.hashing.scales()
     }
 
-    /// Tells the driver what it was shown, if it wants that: before a ring is left.
-    fn tell(&mut self, number: u16, cx: &mut Context<'_>) {
+    /// Notifies the driver of shown completions, if it wants that, before the ring is left.
+    fn notify(&mut self, number: u16, cx: &mut Context<'_>) {
         match self.role(number) {
-            Role::Receive(_) => self.tell_arrivals(number, cx),
-            Role::Transmit(_) => self.tell_completions(number, cx),
+            Role::Receive(_) => self.notify_arrivals(number, cx),
+            Role::Transmit(_) => self.notify_completions(number, cx),
             Role::Control | Role::Nothing => {}
         }
     }
 
-    /// The guest broke a ring: it is left alone until it is started again (2.1.2).
+    /// The guest broke a ring: it is not served until it is started again (2.1.2).
     #[cold]
     fn break_ring(&mut self, number: u16, broken: Broken, cx: &mut Context<'_>) {
         cx.counters.guest_errors += 1;
-        self.tell(number, cx);
+        self.notify(number, cx);
         if let Some(ring) = self.rings.get_mut(usize::from(number)) {
             cx.out.stalled.insert(number);
             ring.broken = Some(broken);
@@ -285,7 +286,7 @@ impl VirtioNet {
         }
     }
 
-    /// Serves a ring again that lacked memory.
+    /// Serves a ring that lacked memory again.
     fn mend_ring(&mut self, number: u16, cx: &mut Context<'_>) {
         if let Some(ring) = self.rings.get_mut(usize::from(number))
             && ring.broken.is_some_and(Broken::lacks_memory)
@@ -317,18 +318,18 @@ impl Adapter for VirtioNet {
         match event {
             Event::Link(up) => self.config.link = up,
             Event::Restored => {
-                // The switch may be another one than before.
+                // The switch may be different from the one before.
                 self.control.announce = self.took(feature::GUEST_ANNOUNCE);
                 (0..self.rings.len() as u16).for_each(|number| self.wake(number, cx));
-                self.tell_late(cx);
+                self.notify_late(cx);
             }
-            // Every call translates its rings anew.
+            // Every call translates its rings afresh.
             Event::Memory => {
                 for number in 0..self.rings.len() as u16 {
                     self.mend_ring(number, cx);
                 }
             }
-            // Rings have no page of doorbells.
+            // Rings have no doorbell page.
             Event::Page => {}
         }
     }
@@ -339,7 +340,7 @@ impl Adapter for VirtioNet {
                 self.serve_control(number, cx);
             }
         }
-        self.tell_late(cx);
+        self.notify_late(cx);
     }
 
     fn reset(&mut self, _kind: Reset, _cx: &mut Context<'_>) {

@@ -11,54 +11,54 @@ use nicety_memory::{Map, Rights};
 use super::ahead::{Ahead, Returns};
 use super::areas::Areas;
 use super::broken::Broken;
+use super::buffers::{FrameBuffers, PIECES};
 use super::chain::{CHAIN_MOST, Token};
 use super::hashing::Hashing;
 use super::kept::Kept;
-use super::landing::{Landing, PIECES};
 use super::registers::{Header, feature, header};
 use super::ring::Ring;
 use super::{VirtioNet, receive_ring, steering};
 use crate::STEPS_PAID;
 
-/// How often one frame looks for buffers while the driver goes on adding too few.
-const LOOKS: usize = 3;
-/// Bytes of a receive buffer that are asked for before its turn: the header and a short frame.
-const FORESEEN: u32 = (header::LEN + 64) as u32;
+/// Maximum searches for one frame's buffers while the driver keeps adding too few.
+const SEARCHES_MOST: usize = 3;
+/// Bytes of a receive buffer to prefetch: the header and a short frame.
+const PREFETCH_BYTES: u32 = (header::LEN + 64) as u32;
 /// TCP's congestion-window-reduced flag, in the byte behind the data offset (RFC 3168).
 const CWR: u8 = 0x80;
 
-/// How looking for buffers ended.
+/// Result of a search for buffers.
 enum Found {
-    /// Enough.
+    /// Enough buffers.
     Room,
-    /// The driver has not posted enough yet. It will notify of more; or it has added some meanwhile, or this call has walked enough:
-    /// look again.
+    /// The driver has posted too few so far, and will notify of more. With `again` search again: it has added some meanwhile, or
+    /// this call has walked its limit.
     Short { again: bool },
-    /// Its buffers can never hold it.
+    /// The ring's buffers can never hold the frame.
     Never(Reason),
 }
 
-/// How a packet ended.
+/// Result of writing a packet.
 enum Put {
     Done {
         frames: u64,
         bytes: u64,
     },
-    /// There is no room for this frame of it, nor for those behind.
+    /// There is no room for this frame of it, nor for those after it.
     Refused {
         from: u32,
     },
     Dropped(Reason),
 }
 
-/// What is the same for all frames of a call into one ring.
+/// State shared by all frames of a call into one ring.
 struct Receiver<'a, const PACKED: bool> {
     areas: &'a Areas<'a, PACKED>,
     memory: &'a Map,
     features: u128,
     header_len: usize,
     queue: u16,
-    /// Of which headers tell, if they do.
+    /// Hashes that the headers report, if negotiated.
     hashing: &'a Hashing,
 }
 
@@ -67,7 +67,7 @@ impl VirtioNet {
         let mut delivery = Delivery::default();
         let active = self.receive_queues();
         if active == 1 && self.config.link && !self.took(feature::CTRL_RX) {
-            // All of them go to one queue, or none does.
+            // All frames go to one queue, or none does.
             if self.is_live(0) {
                 self.deliver_one(0, frames, None, &mut delivery, cx);
             } else {
@@ -99,7 +99,7 @@ impl VirtioNet {
         self.rings.get(usize::from(receive_ring(queue))).is_some_and(|ring| ring.live())
     }
 
-    /// Those of the frames for which `queues` says so go to one queue; all of them, if it says nothing.
+    /// Delivers the frames that `queues` assigns to this queue; all of them if it is `None`.
     fn deliver_one(
         &mut self,
         queue: u16,
@@ -117,7 +117,7 @@ impl VirtioNet {
         }
     }
 
-    /// The queue that takes a packet, of those [active](VirtioNet::receive_queues), or why none does.
+    /// The queue for a packet, among the [active](VirtioNet::receive_queues) ones; or the reason why none takes it.
     fn admit(&self, frames: &Frames<'_>, pick: Pick, packet: &Packet, active: u16) -> Result<u16, Reason> {
         if !self.config.link {
             return Err(Reason::LinkDown);
@@ -138,7 +138,7 @@ impl VirtioNet {
             return if usable(queue) { Ok(queue) } else { Err(Reason::ReceiverOff) };
         }
         let flow = if self.steers() { steering::flow(head, batch.layout(packet)) } else { 0 };
-        // What the guest has not sent yet is spread.
+        // Flows that the guest has not sent yet are spread over the queues.
         let (learnt, spread) = (self.steering.queue(flow), u16::from(flow) % active);
         [learnt, spread, 0].into_iter().find(|queue| usable(*queue)).ok_or(Reason::ReceiverOff)
     }
@@ -161,7 +161,7 @@ impl VirtioNet {
             areas.keep(self.kept.as_deref().and_then(|map| Kept::of(map, number)));
         }
         let (mut returns, mut scratch) = (Returns::new(), Scratch::new());
-        let mut ahead = Ahead::<true, PACKED>::new(memory, FORESEEN);
+        let mut ahead = Ahead::<true, PACKED>::new(memory, PREFETCH_BYTES);
         if let Ok(areas) = &areas
             && let Ok(seen) = areas.seen(ring)
         {
@@ -199,7 +199,7 @@ impl VirtioNet {
                 Err(reason) => Ok(Put::Dropped(*reason)),
             };
             match put {
-                // One packet, however many pieces it came in, and whenever: else one that was cut would be several.
+                // Counts one packet for all its pieces and calls, so a segmented packet is not counted several times.
                 Ok(Put::Done { frames, bytes }) => got.add(frames, bytes),
                 Ok(Put::Dropped(reason)) => cx.counters.receive_drop(reason),
                 Ok(Put::Refused { from }) => {
@@ -227,14 +227,14 @@ impl VirtioNet {
             None => untold && (short || ring.moderation.may_tell(carried, cx.now)),
         };
         if may_tell {
-            let tells = ring.broken.is_none() && ring.tell(&areas);
-            self.told_arrivals(number, tells, cx);
+            let notifies = ring.broken.is_none() && ring.mark_notified(&areas);
+            self.mark_arrivals_notified(number, notifies, cx);
         }
         self.schedule(cx);
         broken.map_or(Ok(()), Err)
     }
 
-    /// What the driver takes, by its features and what it has turned off since.
+    /// Offloads that the driver accepts: its features without those it has switched off.
     fn wants(&self) -> Wants {
         let on = |bit: u128| self.effective() & bit != 0;
         let partial = on(feature::GUEST_CSUM);
@@ -250,7 +250,7 @@ impl VirtioNet {
     }
 }
 
-/// Prepares a packet; uncut TCP that signals congestion is cut for a driver that did not take GUEST_ECN (5.1.3.1).
+/// Prepares a packet. Uncut TCP that signals congestion is segmented for a driver without GUEST_ECN (5.1.3.1).
 fn unfold<'a>(frames: &Frames<'a>, pick: Pick, mut wants: Wants, features: u128) -> Result<Unfolded<'a>, Reason> {
     if features & feature::GUEST_ECN == 0
         && let Some(packet) = frames.batch.packet(pick.packet)
@@ -267,9 +267,10 @@ fn congested(batch: &Batch, packet: &Packet) -> bool {
     flags.and_then(|at| batch.head(packet).get(at)).is_some_and(|flags| flags & CWR != 0)
 }
 
-// `inline(always)`, here and for `Sender::take`: as calls these three are 5 % of a frame's instructions (`plane/examples/instructions.rs`).
+// `inline(always)`, here and for `Sender::take`: as calls these three cost 5 % of a frame's instructions
+// (`plane/examples/instructions.rs`).
 impl<const PACKED: bool> Receiver<'_, PACKED> {
-    /// Writes a packet that is taken as it is into one buffer; false if that needs another look.
+    /// Writes a packet that needs no change into one buffer; false if it needs the general path.
     #[inline(always)]
     fn put_whole(
         &self,
@@ -293,12 +294,12 @@ impl<const PACKED: bool> Receiver<'_, PACKED> {
         }
         whole.write(self.memory, span.piece(self.header_len as u32, span.len()));
         ring.next = self.areas.after(ring.next, 1);
-        self.areas.hush(ring);
+        self.areas.disarm(ring);
         returns.push(ring, self.areas, token, need);
         true
     }
 
-    /// Writes the pieces of a packet that are wanted.
+    /// Writes the wanted pieces of a packet.
     #[inline(always)]
     fn put(
         &self,
@@ -310,12 +311,12 @@ impl<const PACKED: bool> Receiver<'_, PACKED> {
     ) -> Result<Put, Broken> {
         for index in unfolded.wanted() {
             let len = unfolded.len(index);
-            let mut landing = Landing::new();
-            match self.look(ring, &mut landing, len)? {
+            let mut buffers = FrameBuffers::new();
+            match self.find_buffers(ring, &mut buffers, len)? {
                 Found::Room => {}
                 Found::Never(reason) => {
                     let need = self.need(len);
-                    // What a shorter frame has found out holds for this one too, which was not walked for.
+                    // If a frame did not fit, a longer one does not fit either: no walk is needed.
                     if ring.unfit.is_none_or(|(bytes, _)| need < bytes) {
                         ring.unfit = Some((need, reason));
                     }
@@ -330,9 +331,9 @@ impl<const PACKED: bool> Receiver<'_, PACKED> {
                 }
             }
             let Some(piece) = &mut unfolded.piece(index, scratch) else { return Ok(Put::Dropped(Reason::BadOffload)) };
-            let checked = piece.write(self.memory, &landing.spans);
-            self.write_header(&landing, piece, checked);
-            self.give_back(ring, returns, &landing, len);
+            let checked = piece.write(self.memory, &buffers.spans);
+            self.write_header(&buffers, piece, checked);
+            self.give_back(ring, returns, &buffers, len);
         }
         let packet = unfolded.packet();
         Ok(Put::Done { frames: packet.frames().into(), bytes: packet.len().into() })
@@ -343,9 +344,9 @@ impl<const PACKED: bool> Receiver<'_, PACKED> {
         len + self.header_len as u32
     }
 
-    /// Finds buffers for a frame of `len` bytes; asks to be notified if there are too few.
+    /// Finds buffers for a frame of `len` bytes; requests a notification if there are too few.
     #[inline(always)]
-    fn look(&self, ring: &mut Ring, landing: &mut Landing, len: u32) -> Result<Found, Broken> {
+    fn find_buffers(&self, ring: &mut Ring, buffers: &mut FrameBuffers, len: u32) -> Result<Found, Broken> {
         let need = self.need(len);
         if let Some((bytes, reason)) = ring.unfit
             && need >= bytes
@@ -359,13 +360,13 @@ impl<const PACKED: bool> Receiver<'_, PACKED> {
         let mergeable = self.features & feature::MRG_RXBUF != 0;
         let mut seen = self.areas.seen(ring)?;
         let (mut at, size) = (ring.next, u32::from(ring.size));
-        for look in 0..LOOKS {
-            while landing.room < need && landing.slots < size && self.areas.has(at, seen) {
-                match self.add(landing, at)? {
+        for search in 0..SEARCHES_MOST {
+            while buffers.room < need && buffers.slots < size && self.areas.has(at, seen) {
+                match self.add(buffers, at)? {
                     Ok(token) => at = self.areas.behind(at, token),
                     Err(reason) => return Ok(Found::Never(reason)),
                 }
-                if landing.room < need {
+                if buffers.room < need {
                     if !mergeable {
                         return Ok(Found::Never(Reason::TooLong));
                     }
@@ -374,17 +375,17 @@ impl<const PACKED: bool> Receiver<'_, PACKED> {
                     }
                 }
             }
-            if landing.room >= need {
+            if buffers.room >= need {
                 ring.next = at;
-                self.areas.hush(ring);
+                self.areas.disarm(ring);
                 ring.unfit = None;
                 return Ok(Found::Room);
             }
-            if landing.slots >= size {
-                // All of the ring's buffers together are too small.
+            if buffers.slots >= size {
+                // All buffers of the ring together are too small.
                 return Ok(Found::Never(Reason::TooLong));
             }
-            if look + 1 < LOOKS && !self.areas.arm(ring, at) {
+            if search + 1 < SEARCHES_MOST && !self.areas.arm(ring, at) {
                 return Ok(Found::Short { again: false });
             }
             seen = self.areas.seen(ring)?;
@@ -392,9 +393,9 @@ impl<const PACKED: bool> Receiver<'_, PACKED> {
         Ok(Found::Short { again: true })
     }
 
-    /// Adds the buffers of the chain at a place; or why they cannot be added.
-    fn add(&self, landing: &mut Landing, at: u16) -> Result<Result<Token, Reason>, Broken> {
-        let before = landing.room;
+    /// Adds the buffers of the chain at this position; or returns why they cannot be added.
+    fn add(&self, buffers: &mut FrameBuffers, at: u16) -> Result<Result<Token, Reason>, Broken> {
+        let before = buffers.room;
         let mut chain = self.areas.chain(at)?;
         let mut fits = true;
         while fits && let Some(buffer) = chain.next() {
@@ -405,7 +406,7 @@ impl<const PACKED: bool> Receiver<'_, PACKED> {
             let mut full = false;
             let header_len = self.header_len as u32;
             let translated = self.memory.translate(buffer.address, buffer.len, Rights::WRITE, |span| {
-                full |= landing.push(span, header_len).is_none();
+                full |= buffers.push(span, header_len).is_none();
                 !full
             });
             fits = !full;
@@ -419,15 +420,15 @@ impl<const PACKED: bool> Receiver<'_, PACKED> {
         }
         let token = chain.token()?;
         self.areas.note(&chain);
-        let room = landing.room - before;
-        landing.slots += u32::from(Areas::<PACKED>::slots(token));
-        let noted = landing.chains.try_push((token, room));
+        let room = buffers.room - before;
+        buffers.slots += u32::from(Areas::<PACKED>::slots(token));
+        let noted = buffers.chains.try_push((token, room));
         Ok(noted.map(|()| token).map_err(|_| Reason::TooManyPieces))
     }
 
-    fn write_header(&self, landing: &Landing, piece: &Piece<'_>, checked: Checked) {
+    fn write_header(&self, buffers: &FrameBuffers, piece: &Piece<'_>, checked: Checked) {
         let mut header = header_of(&piece.offload, piece, checked, self.features);
-        header.num_buffers = landing.chains.len() as u16;
+        header.num_buffers = buffers.chains.len() as u16;
         let mut bytes = [0; header::HASH_LEN];
         bytes[..header::LEN].copy_from_slice(&header.bytes());
         if self.header_len == header::HASH_LEN
@@ -437,33 +438,33 @@ impl<const PACKED: bool> Receiver<'_, PACKED> {
             bytes[16..18].copy_from_slice(&hash.report.to_le_bytes());
         }
         let mut left = &bytes[..self.header_len];
-        for span in &landing.header {
+        for span in &buffers.header {
             let (now, rest) = left.split_at(left.len().min(span.len() as usize));
             self.memory.write_span(*span, now);
             left = rest;
         }
     }
 
-    fn give_back(&self, ring: &mut Ring, returns: &mut Returns, landing: &Landing, len: u32) {
+    fn give_back(&self, ring: &mut Ring, returns: &mut Returns, buffers: &FrameBuffers, len: u32) {
         let mut left = self.need(len);
         let mut bytes = |room: u32| {
             let here = left.min(room);
             left -= here;
             here
         };
-        if PACKED && landing.chains.len() > 1 {
+        if PACKED && buffers.chains.len() > 1 {
             returns.write(ring, self.areas);
             let chains: ArrayVec<u64, PIECES> =
-                landing.chains.iter().map(|(token, room)| token.with_bytes(bytes(*room))).collect();
+                buffers.chains.iter().map(|(token, room)| token.with_bytes(bytes(*room))).collect();
             return self.areas.give_back_packed(ring, &chains);
         }
-        for (token, room) in &landing.chains {
+        for (token, room) in &buffers.chains {
             returns.push(ring, self.areas, *token, bytes(*room));
         }
     }
 }
 
-/// What the header of a delivered frame says of its checksum (section 5.1.6.4.1).
+/// Checksum fields in the header of a delivered frame (section 5.1.6.4.1).
 #[inline]
 fn checksum_of(checksum: Checksum, checked: Checked, features: u128) -> Header {
     let mut out = Header::default();
@@ -486,7 +487,7 @@ fn header_of(offload: &Offload, piece: &Piece<'_>, checked: Checked, features: u
         let v4 = piece.layout().l3.is_some_and(|l3| l3.kind == L3Kind::V4);
         out.gso_type = match segment.kind {
             SegmentKind::Udp => header::GSO_UDP_L4,
-            // Packets in a tunnel come cut: `Wants` has no word for them.
+            // Tunnel packets arrive segmented: `Wants` cannot express them.
             SegmentKind::Tcp | SegmentKind::Tunnel => {
                 let ecn = if congested.is_some_and(|flags| flags & CWR != 0) { header::GSO_ECN } else { 0 };
                 ecn | if v4 { header::GSO_TCPV4 } else { header::GSO_TCPV6 }

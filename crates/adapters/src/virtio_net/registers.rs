@@ -1,120 +1,120 @@
-//! The numbers of virtio-net: feature bits, the packet header, configuration space, control commands (virtio 1.2,
-//! sections 5.1.3, 5.1.4, 5.1.6 and 6).
+//! The constants of virtio-net: feature bits, the packet header, configuration space, control commands (virtio 1.2, sections 5.1.3,
+//! 5.1.4, 5.1.6 and 6).
 
 use serde::{Deserialize, Serialize};
 
 use super::hashing::{KEY_MOST, TABLE_MOST, TYPES};
 
-/// Feature bits. The field has 128 of them: the device's own have passed 63.
+/// Feature bits. The field has 128 of them, because the device's own exceed 63.
 pub(super) mod feature {
     macro_rules! bits {
         ($($(#[$doc:meta])+ $name:ident = $bit:literal, $word:literal;)+) => {
             $($(#[$doc])+ pub const $name: u128 = 1 << $bit;)+
 
-            /// Each bit in a word for a person.
+            /// Display name of each bit.
             pub const WORDS: &[(u128, &str)] = &[$(($name, $word),)+];
         };
     }
 
     bits! {
-        /// Transmit checksums are made by the device.
+        /// The device completes transmit checksums.
         CSUM = 0, "tx-checksum";
-        /// The driver takes partial and vouched-for checksums.
+        /// The driver accepts partial and verified checksums.
         GUEST_CSUM = 1, "rx-checksum";
         /// The driver may change its receive offloads later.
         CTRL_GUEST_OFFLOADS = 2, "rx-offload-control";
-        /// Configuration space tells the MTU.
+        /// Configuration space has the MTU.
         MTU = 3, "mtu";
-        /// Configuration space tells the address.
+        /// Configuration space has the MAC address.
         MAC = 5, "mac";
-        /// The driver takes TCP over IPv4 uncut.
+        /// The driver accepts uncut TCP over IPv4.
         GUEST_TSO4 = 7, "rx-tso4";
-        /// The driver takes TCP over IPv6 uncut.
+        /// The driver accepts uncut TCP over IPv6.
         GUEST_TSO6 = 8, "rx-tso6";
-        /// The driver takes uncut TCP that signals congestion.
+        /// The driver accepts uncut TCP that signals congestion.
         GUEST_ECN = 9, "rx-ecn";
-        /// The device takes TCP over IPv4 uncut.
+        /// The device accepts uncut TCP over IPv4.
         HOST_TSO4 = 11, "tso4";
-        /// The device takes TCP over IPv6 uncut.
+        /// The device accepts uncut TCP over IPv6.
         HOST_TSO6 = 12, "tso6";
-        /// The device takes uncut TCP that signals congestion.
+        /// The device accepts uncut TCP that signals congestion.
         HOST_ECN = 13, "ecn";
         /// A frame may fill several receive buffers.
         MRG_RXBUF = 15, "mergeable";
-        /// Configuration space tells the link's state.
+        /// Configuration space has the link's state.
         STATUS = 16, "status";
         /// There is a control queue.
         CTRL_VQ = 17, "control";
-        /// It sets receive modes.
+        /// The control queue sets receive modes.
         CTRL_RX = 18, "rx-mode";
-        /// It sets the VLAN filter.
+        /// The control queue sets the VLAN filter.
         CTRL_VLAN = 19, "vlan-filter";
-        /// It sets more receive modes.
+        /// The control queue sets more receive modes.
         CTRL_RX_EXTRA = 20, "rx-mode-extra";
-        /// It can be asked to announce itself.
+        /// The driver can be asked to announce itself.
         GUEST_ANNOUNCE = 21, "announce";
         /// There are several queue pairs.
         MQ = 22, "mq";
-        /// It sets the address.
+        /// The control queue sets the MAC address.
         CTRL_MAC_ADDR = 23, "set-mac";
-        /// Headers and data may lie in descriptors in any way.
+        /// Headers and data may be split over descriptors in any layout.
         ANY_LAYOUT = 27, "any-layout";
         /// Descriptors may name tables of descriptors.
         INDIRECT_DESC = 28, "indirect";
-        /// Notifications are asked for by index.
+        /// Notifications are requested by index.
         EVENT_IDX = 29, "event-index";
         /// Not a legacy driver.
         VERSION_1 = 32, "virtio-1";
-        /// Addresses are those of the device's bus: an IOMMU may translate them (section 6).
+        /// Addresses are bus addresses: an IOMMU may translate them (section 6).
         ACCESS_PLATFORM = 33, "access-platform";
-        /// Rings are packed ones.
+        /// Rings are packed.
         RING_PACKED = 34, "packed";
-        /// Chains come back in the order in which they were made available.
+        /// Chains are completed in the order in which they were made available.
         IN_ORDER = 35, "in-order";
         /// A single ring may be reset.
         RING_RESET = 40, "ring-reset";
-        /// The device tells statistics.
+        /// The device reports statistics.
         DEVICE_STATS = 50, "statistics";
-        /// Notifications of one queue are coalesced as the driver says.
+        /// The driver can set notification coalescing per queue.
         VQ_NOTF_COAL = 52, "queue-coalescing";
-        /// Notifications are coalesced as the driver says.
+        /// The driver can set notification coalescing.
         NOTF_COAL = 53, "coalescing";
-        /// The driver takes UDP over IPv4 uncut.
+        /// The driver accepts uncut UDP over IPv4.
         GUEST_USO4 = 54, "rx-uso4";
-        /// The driver takes UDP over IPv6 uncut.
+        /// The driver accepts uncut UDP over IPv6.
         GUEST_USO6 = 55, "rx-uso6";
-        /// The device takes UDP uncut.
+        /// The device accepts uncut UDP.
         HOST_USO = 56, "uso";
-        /// Headers of received frames tell their hash.
+        /// Headers of received frames report their hash.
         HASH_REPORT = 57, "hash-report";
-        /// Received frames go to queues by their hash.
+        /// Received frames are assigned to queues by their hash.
         RSS = 60, "rss";
-        /// The device stands by for another one with the same address.
+        /// The device is a standby for another one with the same address.
         STANDBY = 62, "standby";
-        /// Configuration space tells speed and duplex.
+        /// Configuration space has speed and duplex.
         SPEED_DUPLEX = 63, "speed";
     }
 
-    /// What GUEST_OFFLOADS_SET may turn off and on.
+    /// Features that GUEST_OFFLOADS_SET may switch off and on.
     pub const OFFLOADS: u128 = GUEST_CSUM | GUEST_TSO4 | GUEST_TSO6 | GUEST_ECN | GUEST_USO4 | GUEST_USO6;
 }
 
-/// `struct virtio_net_hdr` with `num_buffers` (section 5.1.6): what stands before each frame, both ways.
+/// `struct virtio_net_hdr` with `num_buffers` (section 5.1.6): the header before each frame, in both directions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Header {
     /// [`header`] flags.
     pub flags: u8,
     /// Kind of segmentation.
     pub gso_type: u8,
-    /// Bytes of all headers: a hint.
+    /// Bytes of all headers; a hint.
     pub hdr_len: u16,
     /// Payload bytes of each segment.
     pub gso_size: u16,
-    /// First byte that is summed.
+    /// First byte of the checksummed range.
     pub csum_start: u16,
-    /// The checksum field, from there.
+    /// Offset of the checksum field from `csum_start`.
     pub csum_offset: u16,
-    /// Receive chains that the frame fills.
+    /// Number of receive chains that hold the frame.
     pub num_buffers: u16,
 }
 
@@ -132,24 +132,24 @@ pub(super) mod header {
     pub const GSO_TCPV6: u8 = 4;
     /// Kind: UDP datagrams of equal length.
     pub const GSO_UDP_L4: u8 = 5;
-    /// With any TCP kind: congestion is signalled.
+    /// With any TCP kind: the packet signals congestion.
     pub const GSO_ECN: u8 = 0x80;
     /// Bytes, with `num_buffers`.
     pub const LEN: usize = 12;
-    /// Bytes, with a hash behind it (5.1.6.4.4).
+    /// Bytes, with a hash after it (5.1.6.4.4).
     pub const HASH_LEN: usize = 20;
-    /// Bytes, of a legacy driver without mergeable buffers.
+    /// Bytes, for a legacy driver without mergeable buffers.
     pub const LEGACY_LEN: usize = 10;
 }
 
 impl Header {
-    /// Out of the driver's bytes.
+    /// From the driver's bytes.
     pub fn parse(bytes: &[u8; header::LEN]) -> Self {
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         Self::of_words([word(0), word(4), word(8)])
     }
 
-    /// Out of the driver's bytes as little-endian numbers.
+    /// From the driver's bytes as little-endian words.
     #[inline]
     pub fn of_words([first, second, third]: [u32; 3]) -> Self {
         Self {
@@ -163,7 +163,7 @@ impl Header {
         }
     }
 
-    /// Into the driver's bytes, as little-endian numbers.
+    /// As little-endian words of the driver's bytes.
     #[inline]
     pub fn words(&self) -> [u32; 3] {
         let pair = |low: u16, high: u16| u32::from(low) | u32::from(high) << 16;
@@ -174,7 +174,7 @@ impl Header {
         ]
     }
 
-    /// Into the driver's bytes.
+    /// As the driver's bytes.
     pub fn bytes(&self) -> [u8; header::LEN] {
         let mut out = [0; header::LEN];
         for (bytes, word) in out.as_chunks_mut::<4>().0.iter_mut().zip(self.words()) {
@@ -183,18 +183,18 @@ impl Header {
         out
     }
 
-    /// Whether the frame goes as it is.
+    /// Whether the frame needs no offload.
     #[inline]
     pub fn asks_nothing(&self) -> bool {
         self.flags & header::NEEDS_CSUM == 0 && self.gso_type & !header::GSO_ECN == header::GSO_NONE
     }
 }
 
-/// Where the driver reads its address (5.1.4).
+/// Offset of the MAC address (5.1.4).
 pub(super) const MAC_AT: usize = 0;
-/// The link's state, and whether the driver is asked to announce itself.
+/// Offset of the link's state and the announcement request.
 pub(super) const STATUS_AT: usize = 6;
-/// Bytes of [`Config::bytes`]: what a tunnel report adds is not offered.
+/// Bytes of [`Config::bytes`]: the tunnel fields that follow are not offered.
 pub(super) const CONFIG_LEN: usize = 24;
 
 /// `struct virtio_net_config` (section 5.1.4).
@@ -213,7 +213,7 @@ pub(super) struct Config {
 }
 
 impl Config {
-    /// Configuration space, as the driver reads it.
+    /// Configuration space as the driver reads it.
     pub fn bytes(&self) -> [u8; CONFIG_LEN] {
         let mut out = [0; CONFIG_LEN];
         out[MAC_AT..6].copy_from_slice(&self.mac);
@@ -221,7 +221,7 @@ impl Config {
         out[8..10].copy_from_slice(&self.pairs.to_le_bytes());
         out[10..12].copy_from_slice(&self.mtu.to_le_bytes());
         out[12..16].copy_from_slice(&self.speed_mbps.to_le_bytes());
-        // Full duplex; what hashes there may be.
+        // Full duplex; supported hashes.
         out[16] = 1;
         out[17] = KEY_MOST as u8;
         out[18..20].copy_from_slice(&(TABLE_MOST as u16).to_le_bytes());
@@ -236,7 +236,7 @@ pub(super) mod command {
     pub const RX: u8 = 0;
     /// Class: addresses.
     pub const MAC: u8 = 1;
-    /// Its commands.
+    /// Command of this class.
     pub const MAC_TABLE_SET: u8 = 0;
     pub const MAC_ADDR_SET: u8 = 1;
     /// Class: VLAN filter.
@@ -245,7 +245,7 @@ pub(super) mod command {
     pub const ANNOUNCE: u8 = 3;
     /// Class: queue pairs and hashes.
     pub const MQ: u8 = 4;
-    /// Its commands.
+    /// Commands of this class.
     pub const MQ_PAIRS: u8 = 0;
     pub const MQ_RSS: u8 = 1;
     pub const MQ_HASH: u8 = 2;
@@ -253,18 +253,18 @@ pub(super) mod command {
     pub const GUEST_OFFLOADS: u8 = 5;
     /// Class: notification coalescing.
     pub const NOTF_COAL: u8 = 6;
-    /// Its commands.
+    /// Commands of this class.
     pub const COAL_TX_SET: u8 = 0;
     pub const COAL_RX_SET: u8 = 1;
     pub const COAL_VQ_SET: u8 = 2;
     pub const COAL_VQ_GET: u8 = 3;
     /// Class: statistics.
     pub const STATS: u8 = 8;
-    /// Its commands.
+    /// Commands of this class.
     pub const STATS_QUERY: u8 = 0;
     pub const STATS_GET: u8 = 1;
-    /// It was done.
+    /// Acknowledgement: done.
     pub const OK: u8 = 0;
-    /// It was not.
+    /// Acknowledgement: failed.
     pub const ERR: u8 = 1;
 }

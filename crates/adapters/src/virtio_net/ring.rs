@@ -1,8 +1,8 @@
-//! A virtqueue, split or packed (virtio 1.2, sections 2.7 and 2.8): three areas in guest memory ([`Areas`]), and our place in them.
+//! A virtqueue, split or packed (virtio 1.2, sections 2.7 and 2.8): three areas in guest memory ([`Areas`]), and the device's
+//! position in them.
 //!
-//! Nothing in those areas is trusted: an index that runs ahead of the ring, a chain longer than the ring or than
-//! 1024 descriptors, a table in a table or a buffer of no bytes breaks the ring, and a broken ring is left alone until the
-//! driver starts it again.
+//! Nothing in those areas is trusted: an index that runs ahead of the ring, a chain longer than the ring or than 1024 descriptors,
+//! a table in a table or an empty buffer breaks the ring. A broken ring is not served until the driver starts it again.
 
 use nicety_adapter::interrupts::{CompletionDelay, ReceiveModeration};
 use nicety_adapter::{Context, Reason, Time};
@@ -34,47 +34,47 @@ pub(super) struct Ring {
     pub started: bool,
     /// The transport has enabled it.
     pub enabled: bool,
-    /// It is started and disabled, and its driver has rung: what lies in it is given back, and goes nowhere. Not saved.
+    /// The ring is started and disabled, and its driver has kicked: its chains are completed and their packets dropped. Not saved.
     #[serde(skip)]
     pub discards: bool,
-    /// How its driver has broken it since it was started.
+    /// Violation that broke the ring since its last start.
     pub broken: Option<Broken>,
-    /// Where the next chain is taken: an index, or a packed ring's place.
+    /// Position of the next chain to take: an index, or a packed ring's position.
     pub next: u16,
-    /// Where the next chain is given back.
+    /// Position of the next completion.
     pub used: u16,
-    /// Entries, or a packed ring's descriptors, given back since the driver was last considered for a notification.
+    /// Entries (packed: descriptors) completed since the device last considered a notification.
     pub untold: u16,
-    /// The driver has been asked not to notify (used without EVENT_IDX only).
+    /// The driver was asked not to notify (used without EVENT_IDX only).
     pub quiet: bool,
-    /// It refused for want of buffers, and waits for the driver's notification.
+    /// A frame was refused for lack of buffers; the ring waits for the driver's notification.
     pub starved: bool,
-    /// The driver has been notified of all that it was shown. After a restart or a restore that is unknown, so the driver is notified
+    /// The driver has been notified of all completions. After a restart or a restore this is unknown, so the driver is notified
     /// once unconditionally (QEMU's `signalled_used_valid`).
     #[serde(skip)]
     pub settled: bool,
-    /// A receive ring's: when the driver may be notified next.
+    /// Receive ring only: time of the next allowed notification.
     pub moderation: ReceiveModeration,
-    /// A transmit ring's: how long what was given back waits for a notification that is due anyway.
+    /// Transmit ring only: how long completions wait for a notification that is due anyway.
     pub delay: CompletionDelay,
-    /// By the driver's own limits: packets since it was told, and when it is told of the first at last.
+    /// With the driver's own limits: packets since the last notification, and deadline for the first of them.
     pub held: u32,
     pub late: Option<Time>,
-    /// Bytes that went through it.
+    /// Bytes carried.
     pub carried: u64,
-    /// Bumped when it stops: what was taken before is not given back after. Not saved.
+    /// Incremented when the ring stops: chains taken before are not completed after it. Not saved.
     #[serde(skip)]
     pub generation: u32,
-    /// A receive ring's: frames of so many bytes or more cannot go into what lies from `next` on, and why. The same buffers are
-    /// not walked again for each. Not saved.
+    /// Receive ring only: frames of at least this many bytes do not fit the buffers from `next` on, with the reason. It avoids a
+    /// walk over the same buffers for each frame. Not saved.
     #[serde(skip)]
     pub unfit: Option<(u32, Reason)>,
-    /// How often its driver has notified the device, and the device the driver, since the last reset or restore.
+    /// Notifications in both directions since the last reset or restore.
     #[serde(skip)]
     pub rung: Rung,
 }
 
-/// Notifications of a ring, by its driver and to it.
+/// Notifications from and to the driver of a ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Rung {
     pub by_driver: u64,
@@ -89,7 +89,8 @@ impl Ring {
         cx.counters.interrupts += 1;
     }
 
-    /// Whether it can lie there at all (sections 2.7.1 and 2.8.10: alignments; 2.7: a power of two, which a packed one need not be).
+    /// Whether the ring's addresses and size are valid (sections 2.7.1 and 2.8.10: alignments; 2.7: a power of two, not required of
+    /// a packed ring).
     pub fn possible(&self, features: u128) -> bool {
         let packed = features & feature::RING_PACKED != 0;
         let sized = (1..=SIZE_MOST).contains(&self.size) && (packed || self.size.is_power_of_two());
@@ -98,27 +99,27 @@ impl Ring {
         sized && aligned
     }
 
-    /// Whether its places can be places of a packed ring.
+    /// Whether its positions are valid in a packed ring.
     pub fn is_within(&self) -> bool {
         [self.next, self.used].iter().all(|place| place & 0x7fff < self.size)
     }
 
-    /// Whether it is to be served.
+    /// Whether the ring is served.
     pub fn live(&self) -> bool {
         self.started && self.enabled && self.broken.is_none()
     }
 
-    /// Whether a transmit ring's chains are to be taken.
+    /// Whether chains of a transmit ring are taken.
     pub fn is_fetched(&self) -> bool {
         self.live() || self.discards && self.started && self.broken.is_none()
     }
 
-    /// Its areas, translated once for a call.
+    /// Its areas, translated for one call.
     pub fn open<'m, const PACKED: bool>(&self, memory: &'m Map, features: u128) -> Result<Areas<'m, PACKED>, Broken> {
         Areas::of(self, memory, features & feature::EVENT_IDX != 0, features & feature::INDIRECT_DESC != 0)
     }
 
-    /// Where a ring of this driver's would begin; nothing if it cannot lie there.
+    /// Start position of a ring with this driver; `None` if its addresses are invalid.
     pub fn begins(&self, memory: &Map, features: u128, base: u32, kept: Option<Kept<'_>>) -> Option<u16> {
         match features & feature::RING_PACKED != 0 {
             true => {
@@ -130,19 +131,19 @@ impl Ring {
         }
     }
 
-    /// Gives one chain back, of which so many bytes were written.
+    /// Completes one chain, with this many bytes written.
     pub fn give_back<const PACKED: bool>(&mut self, areas: &Areas<'_, PACKED>, token: Token, bytes: u32) {
         areas.give_back(self, &[token.with_bytes(bytes)]);
     }
 
-    /// Shows the driver what was given back, and [tells](Ring::tell) it.
+    /// Shows the completions to the driver, and considers a [notification](Ring::mark_notified).
     pub fn publish<const PACKED: bool>(&mut self, areas: &Areas<'_, PACKED>) -> bool {
         areas.show(self);
-        self.tell(areas)
+        self.mark_notified(areas)
     }
 
-    /// The driver is told of what it was shown, by a notification if it [wants](Areas::wants) one: true then.
-    pub fn tell<const PACKED: bool>(&mut self, areas: &Areas<'_, PACKED>) -> bool {
+    /// Marks the shown completions as notified. True if the driver [wants](Areas::wants) a notification.
+    pub fn mark_notified<const PACKED: bool>(&mut self, areas: &Areas<'_, PACKED>) -> bool {
         let wants = areas.wants(self);
         self.settled |= self.untold > 0;
         self.untold = 0;
@@ -150,18 +151,18 @@ impl Ring {
         wants
     }
 
-    /// More packets have gone through, of which the driver is to be told by its own limits: whether it is now.
+    /// Adds packets that count towards the driver's own limits; true if a notification is due now.
     pub fn reaches(&mut self, limits: Limits, packets: u32, now: Time) -> bool {
         self.held = self.held.saturating_add(packets);
         let late = *self.late.get_or_insert(now.after_ns(u64::from(limits.usecs) * 1000));
         late <= now || (limits.packets > 0 && self.held >= limits.packets)
     }
 
-    /// The same, if its areas can be found.
-    pub fn tell_in(&mut self, memory: &Map, features: u128) -> bool {
+    /// The same, if the ring's areas can be translated.
+    pub fn mark_notified_in(&mut self, memory: &Map, features: u128) -> bool {
         match features & feature::RING_PACKED != 0 {
-            true => self.open::<true>(memory, features).is_ok_and(|areas| self.tell(&areas)),
-            false => self.open::<false>(memory, features).is_ok_and(|areas| self.tell(&areas)),
+            true => self.open::<true>(memory, features).is_ok_and(|areas| self.mark_notified(&areas)),
+            false => self.open::<false>(memory, features).is_ok_and(|areas| self.mark_notified(&areas)),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Who looks last: every order in which a driver's steps and the device's can fall (virtio 1.2, sections 2.7.7 and 2.7.10).
-//! The driver's rules are written here again, from its side.
+//! Missed-notification races: every interleaving of the driver's steps and the device's (virtio 1.2, sections 2.7.7 and 2.7.10).
+//! The driver's rules are implemented again here, from its side.
 
 use std::cell::Cell;
 
@@ -11,7 +11,7 @@ use crate::virtio_net::areas::QUIET;
 const SIZE: u16 = 16;
 const DRIVER: u64 = 0x1000;
 const DEVICE: u64 = 0x2000;
-/// Where an index begins, so that it also wraps on the way.
+/// Start values of an index; some wrap during the test.
 const BEGINS: [u16; 4] = [0, 5, 65534, 65535];
 
 /// The driver's side of a ring.
@@ -28,12 +28,12 @@ impl Driver<'_> {
         Driver { available: area(DRIVER, 6 + 2 * size), used: area(DEVICE, 6 + 8 * size), event_index }
     }
 
-    /// Where it names the index at which it wants to be told (`used_event`).
+    /// Address of the index at which the driver wants a notification (`used_event`).
     fn used_event(&self) -> usize {
         4 + 2 * usize::from(SIZE)
     }
 
-    /// Where the device names its own (`avail_event`).
+    /// Address of the device's own (`avail_event`).
     fn avail_event(&self) -> usize {
         4 + 8 * usize::from(SIZE)
     }
@@ -42,7 +42,7 @@ impl Driver<'_> {
         self.available.store_u16(2, index);
     }
 
-    /// Section 2.7.10: it must kick for what it has added from `old` to `new`.
+    /// Section 2.7.10: whether the driver must kick for the entries from `old` to `new`.
     fn must_kick(&self, old: u16, new: u16) -> bool {
         if self.event_index {
             let event = self.used.load_u16(self.avail_event());
@@ -51,13 +51,13 @@ impl Driver<'_> {
         self.used.load_u16(0) & QUIET == 0
     }
 
-    /// It does not want to be told of what comes after `seen`: an index that is passed already, or the flag.
+    /// Disables notifications for entries after `seen`: an index already passed, or the flag.
     fn disable(&self, seen: u16) {
         self.available.store_u16(0, if self.event_index { 0 } else { QUIET });
         self.available.store_u16(self.used_event(), seen.wrapping_sub(1));
     }
 
-    /// It does.
+    /// Enables notifications.
     fn enable(&self, seen: u16) {
         if self.event_index {
             self.available.store_u16(self.used_event(), seen);
@@ -91,7 +91,7 @@ enum Step {
     Driver(usize),
 }
 
-/// Every order of so many steps of the device's and the driver's, each one's own in turn.
+/// All interleavings of this many device steps and driver steps, each side in its own order.
 fn orders(device: usize, driver: usize) -> Vec<Vec<Step>> {
     let all = 0u32..1 << (device + driver);
     all.filter(|bits| bits.count_ones() as usize == driver)
@@ -107,15 +107,15 @@ fn orders(device: usize, driver: usize) -> Vec<Vec<Step>> {
         .collect()
 }
 
-/// What became of buffers that a driver added while the device was about to sleep.
+/// Outcome for buffers that a driver adds while the device goes to sleep.
 #[derive(Debug, PartialEq, Eq)]
 struct Added {
-    /// The device sees them without being told.
+    /// The device sees them without a kick.
     found: bool,
     kicked: bool,
 }
 
-/// The device looks, and arms: in one step, or (`split`) in its two. `left`: entries that it has seen and leaves where they are.
+/// The device checks and arms: in one step, or (`split`) in its two. `left`: entries that it has seen and leaves in the ring.
 fn add_while_arming(event_index: bool, begin: u16, left: u16, count: u16, order: &[Step], split: bool) -> Added {
     let memory = Map::private(1 << 16).unwrap();
     let driver = Driver::new(&memory, event_index);
@@ -123,8 +123,8 @@ fn add_while_arming(event_index: bool, begin: u16, left: u16, count: u16, order:
     let before = begin.wrapping_add(left);
     driver.add(before);
     let areas = open(&ring, &memory, event_index);
-    // It was polled until now, and the index that it named last is passed.
-    areas.hush(&mut ring);
+    // The ring was polled until now, and the last `avail_event` is passed.
+    areas.disarm(&mut ring);
     if event_index {
         driver.used.store_u16(driver.avail_event(), before.wrapping_sub(1));
     }
@@ -147,7 +147,7 @@ fn add_while_arming(event_index: bool, begin: u16, left: u16, count: u16, order:
                 seen = areas.seen(&ring).unwrap();
                 found = seen.wrapping_sub(ring.next) > left;
             }
-            // Once it has found something it does not go to sleep.
+            // A device that has found something does not go to sleep.
             Step::Device(_) if found => {}
             Step::Device(_) => {
                 let end = rest.iter().position(|step| *step == Step::Device(2)).filter(|_| split);
@@ -163,7 +163,7 @@ fn add_while_arming(event_index: bool, begin: u16, left: u16, count: u16, order:
 
 #[test]
 fn whatever_a_driver_adds_while_the_device_goes_to_sleep_is_found_or_kicked_for() {
-    // A transmit ring is empty then; a receive ring may have some, too few for the frame.
+    // A transmit ring is empty then. A receive ring may hold some buffers, too few for the frame.
     for (event_index, left) in [(false, 0), (false, 3), (true, 0), (true, 3)] {
         for (begin, count) in BEGINS.iter().flat_map(|begin| [1, 2, 5].map(|count| (*begin, count))) {
             for (steps, split) in [(2, false), (3, true)] {
@@ -191,25 +191,25 @@ fn a_driver_that_adds_nothing_lets_the_device_sleep_and_kicks_once_for_the_next(
         let mut ring = ring(begin);
         let areas = open(&ring, &memory, event_index);
         driver.add(begin);
-        areas.hush(&mut ring);
+        areas.disarm(&mut ring);
         assert!(!areas.arm(&mut ring, begin) && !areas.arm(&mut ring, begin));
         let next = |count| begin.wrapping_add(count);
         assert!(driver.must_kick(begin, next(1)), "events {event_index}, from {begin}");
-        // An index is passed once; without one the device has to ask for quiet.
-        areas.hush(&mut ring);
+        // With an index it is already passed; without one the device must set the quiet flag.
+        areas.disarm(&mut ring);
         assert!(!driver.must_kick(next(1), next(2)), "events {event_index}, from {begin}");
     }
 }
 
-/// What became of buffers that the device gave back while the driver was about to sleep.
+/// Outcome for buffers that the device completes while the driver goes to sleep.
 #[derive(Debug, PartialEq, Eq)]
 struct Returned {
     found: bool,
     told: bool,
 }
 
-/// The device shows them and tells, at once or (`late`) after it has seen that the driver wants it; the driver enables, and
-/// looks for the last time.
+/// The device shows them and notifies, at once or (`late`) after it has seen that the driver wants it. The driver enables
+/// notifications and checks a last time.
 fn give_back_while_enabling(event_index: bool, begin: u16, count: u16, order: &[Step], late: bool) -> Returned {
     let memory = Map::private(1 << 16).unwrap();
     let driver = Driver::new(&memory, event_index);
@@ -227,10 +227,10 @@ fn give_back_while_enabling(event_index: bool, begin: u16, count: u16, order: &[
             Step::Device(1) if late => {
                 waits = areas.wants(&ring);
                 if !waits {
-                    assert!(!ring.tell(&areas), "nobody waits for it");
+                    assert!(!ring.mark_notified(&areas), "nobody waits for it");
                 }
             }
-            Step::Device(_) if waits => returned.told = ring.tell(&areas),
+            Step::Device(_) if waits => returned.told = ring.mark_notified(&areas),
             Step::Device(_) => {}
             Step::Driver(0) => driver.enable(begin),
             Step::Driver(_) => returned.found = driver.used.load_u16(2) != begin,

@@ -1,4 +1,4 @@
-//! The face that a vhost-user front end sees: features, rings, configuration space.
+//! The interface to a vhost-user front end: features, rings, configuration space.
 
 use std::sync::Arc;
 
@@ -43,8 +43,8 @@ impl RingFace for VirtioNet {
         possible
     }
 
-    /// A split ring's own index in memory counts, and not `base`, where they differ: a front end that lost its back
-    /// end takes `base` from there, and entries that were taken but never given back are taken again.
+    /// If a split ring's used index in memory differs from `base`, the index counts: a front end that lost its back end takes
+    /// `base` from there, and entries taken but not completed are taken again.
     fn start(&mut self, number: u16, base: u32, cx: &mut Context<'_>) -> bool {
         let (features, packed) = (self.taken, self.is_packed());
         let Some(ring) = self.rings.get_mut(usize::from(number)) else { return false };
@@ -53,7 +53,7 @@ impl RingFace for VirtioNet {
         }
         let kept = self.kept.as_deref().and_then(|map| Kept::of(map, number));
         let Some(at) = ring.begins(cx.memory, features, base, kept) else { return false };
-        // As if the driver had been told to be quiet: the first arming clears the flag, whatever it says.
+        // The ring starts as quiet, so the first arming clears the flag whatever its value.
         let fresh = Ring { started: true, broken: None, next: at, used: at, untold: 0, quiet: true, ..*ring };
         *ring = Ring {
             starved: false,
@@ -71,12 +71,12 @@ impl RingFace for VirtioNet {
     }
 
     fn stop(&mut self, number: u16, cx: &mut Context<'_>) -> u32 {
-        self.tell(number, cx);
+        self.notify(number, cx);
         let packed = self.is_packed();
         let Some(ring) = self.rings.get_mut(usize::from(number)) else { return 0 };
         ring.generation = ring.generation.wrapping_add(1);
         (ring.started, ring.starved) = (false, false);
-        // What was taken and not given back is taken again.
+        // Chains taken but not completed are taken again.
         if packed { u32::from(ring.used) << 16 | u32::from(ring.used) } else { ring.used.into() }
     }
 
@@ -92,8 +92,8 @@ impl RingFace for VirtioNet {
         }
     }
 
-    /// Of a disabled ring only what its driver rings for is processed (vhost-user.rst, "Ring states"): User-Mode Linux disables a ring that it
-    /// leaves, without stopping it, and its memory is another's then.
+    /// A disabled ring is processed only when its driver kicks it (vhost-user.rst, "Ring states"): User-Mode Linux disables a ring
+    /// that it leaves, without a stop, and then reuses its memory.
     fn kick(&mut self, number: u16, cx: &mut Context<'_>) {
         if let Some(ring) = self.rings.get_mut(usize::from(number)) {
             ring.rung.by_driver += 1;
@@ -107,7 +107,7 @@ impl RingFace for VirtioNet {
                     cx.out.room.insert(queue);
                 }
             }
-            // In the port's turn, once, however often it was rung.
+            // Served once in the port's turn, whatever the number of kicks.
             Role::Control => cx.out.wake_by(cx.now),
             Role::Nothing => {}
         }
@@ -124,7 +124,7 @@ impl RingFace for VirtioNet {
 }
 
 impl VirtioNet {
-    /// A ring began to be served: what waits in it is looked at without a kick.
+    /// A ring starts to be served: available chains are processed without a kick.
     pub(super) fn wake(&mut self, number: u16, cx: &mut Context<'_>) {
         if !self.rings.get(usize::from(number)).is_some_and(Ring::live) {
             return;

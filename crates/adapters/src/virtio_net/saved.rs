@@ -35,7 +35,7 @@ impl Version for State {
 
 impl Snapshot for VirtioNet {
     fn save(&self) -> Vec<u8> {
-        // The steering table is not state: it is learnt again from what the guest sends.
+        // The steering table is not saved: it is learned again from the guest's frames.
         let Self { offer, taken, config, mtu: _, control, steering: _, hashing, rings, kept: _ } = self;
         let (control, hashing, rings) = (control.clone(), hashing.conf().clone(), rings.clone());
         let state = State { offer: *offer, features: *taken, config: *config, control, hashing, rings };
@@ -45,7 +45,7 @@ impl Snapshot for VirtioNet {
     fn restore(&mut self, saved: &[u8]) -> Result<(), RestoreError> {
         let state: State = decode(ABOUT.name, saved)?;
         let State { offer, features, config, control, hashing, rings } = state;
-        // A newer daemon may offer more than the driver was shown.
+        // A newer daemon may offer more features than the driver saw.
         if offer & !self.offer != 0 || config.pairs != self.config.pairs || config.mtu != self.config.mtu {
             return Err(RestoreError::Impossible("it is of an adapter with other features or queues"));
         }

@@ -1,4 +1,4 @@
-//! Device statistics (virtio 1.3, section 5.1.6.5.10): the basic ones of each queue, since the port began.
+//! Device statistics (virtio 1.3, section 5.1.6.5.10): the basic counters of each queue, since the port was created.
 
 use arrayvec::ArrayVec;
 use nicety_adapter::Counters;
@@ -7,19 +7,19 @@ use super::Role;
 use super::registers::command;
 use super::ring::Rung;
 
-/// Queues that one command may ask about: each of them once.
+/// Maximum queues in one query: each of them once.
 const ASKED_MOST: usize = 40;
 /// Bytes of one answer: a header and six counters.
 const ANSWER: usize = 8 + 6 * 8;
-/// Bytes of an answer at most.
+/// Maximum bytes of an answer.
 pub(super) const ANSWER_MOST: usize = ASKED_MOST * ANSWER;
-/// Types of statistics: a bit in a question, a number in an answer.
+/// Types of statistics: a bit in a query, a number in an answer.
 const RX_BASIC: u64 = 1;
 const TX_BASIC: u64 = 1 << 16;
 const REPLY_RX_BASIC: u8 = 0;
 const REPLY_TX_BASIC: u8 = 16;
 
-/// Carries out a command of the class STATS; what it answers. `None`: refused.
+/// Executes a command of the class STATS and returns its answer. `None`: refused.
 pub(super) fn obey(
     command: u8,
     data: &[u8],
@@ -31,7 +31,7 @@ pub(super) fn obey(
     match command {
         command::STATS_QUERY => out.extend((RX_BASIC | TX_BASIC).to_le_bytes()),
         command::STATS_GET => {
-            // A ring, six bytes reserved, and the types wanted of it.
+            // A ring, six reserved bytes, and the requested types.
             let (asked, rest) = data.as_chunks::<16>();
             if !rest.is_empty() || asked.len() > ASKED_MOST {
                 return None;
@@ -48,7 +48,7 @@ pub(super) fn obey(
     Some(out)
 }
 
-/// The answer about one queue; nothing of types that its queue does not have. `None`: there is no such queue.
+/// The answer for one queue; empty for types that this queue lacks. `None`: no such queue.
 fn one(
     ring: u16,
     types: u64,
@@ -65,7 +65,8 @@ fn one(
     };
     if types & wanted != 0 {
         let queue = queue.copied().unwrap_or_default();
-        // Notifications, packets, bytes, interrupts, drops, and drops for want of room or of sense. Drops are counted for the port alone.
+        // Notifications, packets, bytes, interrupts, drops, and drops for lack of buffers or malformed. Drops are counted per port
+        // only.
         let values = [rung.by_driver, queue.packets, queue.bytes, rung.by_device, 0, 0];
         out.try_extend_from_slice(&[kind, 0]).ok()?;
         out.try_extend_from_slice(&ring.to_le_bytes()).ok()?;

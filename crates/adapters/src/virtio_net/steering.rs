@@ -1,15 +1,15 @@
-//! Which receive queue a flow goes to (virtio 1.2, section 5.1.6.5.6, automatic receive steering): the pair that the
-//! guest last sent that flow's other direction on.
+//! Automatic receive steering (virtio 1.2, section 5.1.6.5.6): a flow goes to the receive queue of the pair on which the guest last
+//! sent the flow's other direction.
 
 use nicety_frame::{L3Kind, Layout};
 
-/// Flows remembered apart.
+/// Distinct flows that are remembered.
 const ENTRIES: usize = 256;
 
-/// Of a flow that the guest has not sent yet: no queue has this number.
+/// Marks a flow that the guest has not sent yet: no queue has this number.
 const UNKNOWN: u8 = u8::MAX;
 
-/// The table: a queue pair by flow.
+/// Queue pair by flow.
 #[derive(Clone, Debug)]
 pub(super) struct Steering {
     pairs: [u8; ENTRIES],
@@ -22,18 +22,18 @@ impl Default for Steering {
 }
 
 impl Steering {
-    /// The guest sends this flow on that queue.
+    /// Records that the guest sends this flow on that queue.
     pub fn learn(&mut self, flow: u8, queue: u16) {
         self.pairs[usize::from(flow)] = queue as u8;
     }
 
-    /// The queue for this flow; beyond all that there are, if the guest has not sent it.
+    /// The queue for this flow; above every queue number, if the guest has not sent it.
     pub fn queue(&self, flow: u8) -> u16 {
         u16::from(self.pairs[usize::from(flow)])
     }
 }
 
-/// A flow, the same in both directions: addresses and ports folded.
+/// Hash of a flow, equal for both directions: addresses and ports folded.
 pub(super) fn flow(head: &[u8], layout: &Layout) -> u8 {
     let Some(l3) = layout.l3 else { return 0 };
     let at = usize::from(l3.offset);
@@ -44,6 +44,6 @@ pub(super) fn flow(head: &[u8], layout: &Layout) -> u8 {
     let words = addresses.unwrap_or_default().chunks_exact(4);
     let folded = words.fold(0u32, |fold, word| fold ^ u32::from_be_bytes([word[0], word[1], word[2], word[3]]));
     let ports = layout.ports(head).map_or(0, |(source, destination)| source ^ destination);
-    // A multiplicative hash (Knuth, TAOCP 6.4): the top bits depend on all.
+    // A multiplicative hash (Knuth, TAOCP 6.4): its top bits depend on all input bits.
     ((folded ^ u32::from(ports)).wrapping_mul(0x9e37_79b1) >> 24) as u8
 }

@@ -16,25 +16,25 @@ use super::registers::{Header, feature, header};
 use super::{VirtioNet, steering, transmit_ring};
 use crate::STEPS_PAID;
 
-/// Shortest frame on a wire, without its check sequence.
+/// Shortest Ethernet frame, without its check sequence.
 const FRAME_LEAST: usize = 60;
 
-/// A frame has addresses and a type.
+/// Shortest frame accepted: two addresses and a type.
 const FRAME_SHORTEST: u32 = 14;
-/// Bytes of a frame that are asked for before its turn: header and private head.
-const FORESEEN: u32 = (header::LEN + HEAD_BYTES) as u32;
+/// Bytes of a frame to prefetch: header and private head.
+const PREFETCH_BYTES: u32 = (header::LEN + HEAD_BYTES) as u32;
 
-/// What became of a chain.
+/// Result of taking a chain.
 enum Taken {
-    /// It is the batch's last packet.
+    /// The packet was added to the batch.
     Packet,
-    /// It goes nowhere.
+    /// The chain was dropped.
     Dropped(Reason),
-    /// The batch has no room for it.
+    /// The batch has no room for it. It stays in the ring.
     Later,
 }
 
-/// What is the same for all chains of a call.
+/// State shared by all chains of a call.
 struct Sender<'a> {
     memory: &'a Map,
     features: u128,
@@ -81,7 +81,7 @@ impl VirtioNet {
         let Some(ring) = self.rings.get_mut(usize::from(number)).filter(|ring| ring.is_fetched()) else {
             return Ok(Progress { more: false, armed: true });
         };
-        // Why nothing is sent.
+        // The reason why nothing is sent.
         let silent = if !ring.enabled { Some(Reason::QueueOff) } else { (!link).then_some(Reason::LinkDown) };
         let memory = cx.memory.as_ref();
         let mut areas = ring.open::<PACKED>(memory, features)?;
@@ -89,11 +89,11 @@ impl VirtioNet {
         let sender = Sender { memory, features, header_len };
         batch.generation = ring.generation;
         let seen = areas.seen(ring)?;
-        let mut ahead = Ahead::<false, PACKED>::new(memory, FORESEEN);
+        let mut ahead = Ahead::<false, PACKED>::new(memory, PREFETCH_BYTES);
         ahead.read(ring, &areas, seen, budget.packets as u16);
         let (mut dropped, mut sent, mut broken) = (0, QueueCounters::default(), None);
-        // A dropped chain takes nothing of the batch: it is charged here.
-        // A packed ring tells by each descriptor whether it is there: those that were read need not be asked again.
+        // A dropped chain uses none of the batch's budget, so it is charged here. In a packed ring each descriptor's flags show
+        // whether it is available. Those read ahead are not checked again.
         let waits = |at, ahead: &Ahead<'_, false, PACKED>| PACKED && ahead.has_read(&areas, at) || areas.has(at, seen);
         while waits(ring.next, &ahead) && dropped < budget.packets && budget.allows(batch) && areas.has_steps() {
             let only = ahead.only(&areas, ring.next).filter(|_| silent.is_none());
@@ -112,7 +112,8 @@ impl VirtioNet {
             };
             match taken {
                 Taken::Later => break,
-                // What comes first goes back first, after the batch: a server that takes over a ring goes on behind what was given back.
+                // Completions are in order: a dropped chain waits for the batch before it. A server that takes over a ring resumes
+                // after the last used entry.
                 Taken::Dropped(_) if !batch.is_empty() => break,
                 Taken::Dropped(reason) => {
                     dropped += 1;
@@ -139,7 +140,7 @@ impl VirtioNet {
             ring.call(number, cx);
         }
         if areas.has(ring.next, seen) {
-            areas.hush(ring);
+            areas.disarm(ring);
             return Ok(Progress { more: true, armed: false });
         }
         let more = areas.arm(ring, ring.next);
@@ -172,8 +173,8 @@ impl VirtioNet {
         let mut areas = ring.open::<PACKED>(cx.memory, self.taken)?;
         areas.keep(self.kept.as_deref().and_then(|map| Kept::of(map, number)));
         if ring.delay.due().is_some() && !areas.wants(ring) {
-            // What waited was looked at in the meantime.
-            ring.tell(&areas);
+            // Coalesced completions were checked in the meantime.
+            ring.mark_notified(&areas);
             ring.delay.join();
         }
         let mut returns = Returns::new();
@@ -184,36 +185,36 @@ impl VirtioNet {
             && let Some(limits) = limits
         {
             if ring.reaches(limits, batch.len() as u32, cx.now) {
-                self.tell_completions(number, cx);
+                self.notify_completions(number, cx);
             }
             self.schedule(cx);
         } else if areas.wants(ring) {
-            // A chain is some 18 entries at most: half the ring, if all are long.
+            // A chain has at most some 18 entries, so size / 32 packets are at most about half the ring.
             ring.delay.wait(batch.len() as u32, u32::from(ring.size / 32), 0, cx.now);
             if ring.delay.over(cx.now) {
-                self.tell_completions(number, cx);
+                self.notify_completions(number, cx);
             }
             self.schedule(cx);
         } else {
-            // Nobody waits for it.
-            ring.tell(&areas);
+            // No completion is left to coalesce with.
+            ring.mark_notified(&areas);
         }
         Ok(())
     }
 
-    /// Notifies the driver of what a transmit ring has given back, if it still wants that.
-    pub(super) fn tell_completions(&mut self, number: u16, cx: &mut Context<'_>) {
+    /// Notifies the driver of completions on a transmit ring, if it still wants a notification.
+    pub(super) fn notify_completions(&mut self, number: u16, cx: &mut Context<'_>) {
         let Some(ring) = self.rings.get_mut(usize::from(number)) else { return };
         let live = ring.started && ring.broken.is_none();
         ring.delay.join();
-        if live && ring.tell_in(cx.memory, self.taken) {
+        if live && ring.mark_notified_in(cx.memory, self.taken) {
             ring.call(number, cx);
         }
     }
 }
 
 impl Sender<'_> {
-    /// Drafts the packet of the chain at a place.
+    /// Drafts the packet of the chain at this position.
     fn take<const PACKED: bool>(
         &self,
         at: u16,
@@ -277,7 +278,8 @@ impl Sender<'_> {
         if span.len() < len {
             return Taken::Dropped(Reason::BadDescriptor);
         }
-        // A legacy driver's has two bytes less, and those are not looked at; of a frame that ends there nothing is.
+        // A legacy driver's header is two bytes shorter; those two bytes are ignored. A frame that ends inside the header is not
+        // used.
         let header = Header::of_words(self.memory.read_words(span));
         let frame = span.piece(len, span.len());
         let drafted = if header.asks_nothing() && frame.len() >= FRAME_SHORTEST {
@@ -293,7 +295,7 @@ impl Sender<'_> {
         }
     }
 
-    /// All of a packet is in the draft.
+    /// The draft holds the complete packet.
     fn finish(&self, token: Token, header: &Header, mut draft: Draft<'_>) -> Taken {
         let len = draft.len();
         if len < FRAME_SHORTEST {
@@ -318,7 +320,7 @@ fn head_wanted(header: &Header) -> usize {
     field.max(headers)
 }
 
-/// The header's request in neutral words, if it was negotiated. The batch holds its places against the frame.
+/// The header's request as a neutral offload, if it was negotiated. The batch checks its offsets against the frame.
 fn offload(header: &Header, features: u128, head: &[u8], len: u32) -> Option<Offload> {
     let checksum = if header.flags & header::NEEDS_CSUM != 0 {
         if features & feature::CSUM == 0 {
@@ -335,7 +337,7 @@ fn offload(header: &Header, features: u128, head: &[u8], len: u32) -> Option<Off
     Some(Offload { checksum, segment })
 }
 
-/// A segmentation request: the headers are ours to find.
+/// A segmentation request. The device finds the headers itself.
 fn segment(header: &Header, kind: u8, features: u128, head: &[u8], len: u32) -> Option<Segment> {
     let layout = Layout::parse(head);
     let (offered, kind) = match (kind, layout.l3?.kind) {

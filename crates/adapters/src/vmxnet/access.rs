@@ -1,4 +1,4 @@
-//! Register accesses, and what each command does (vmxnet_def.h, VMXNET_CMD_*).
+//! Register accesses, and the effect of each command (vmxnet_def.h, VMXNET_CMD_*).
 
 use std::sync::Arc;
 
@@ -12,9 +12,9 @@ use super::registers::{self as r, Place, command, status};
 use super::shared::Setup;
 use super::transmit::Transmit;
 
-/// What INIT_LENGTH costs, in descriptors: see `Outbox::charge`.
+/// Cost of INIT_LENGTH, in descriptors: see `Outbox::charge`.
 const INIT_COST: u32 = 500;
-/// Bytes of headers that PIN_TX_BUFFERS may name.
+/// Maximum bytes of headers that PIN_TX_BUFFERS may name.
 const PINNED_MOST: u32 = 1 << 20;
 
 impl Vmxnet {
@@ -33,7 +33,7 @@ impl Vmxnet {
         }
     }
 
-    /// Writes them: whole ones.
+    /// Writes registers of BAR 0; only whole registers.
     pub(super) fn write_ports(&mut self, bar: u8, offset: u64, data: &[u8], cx: &mut Context<'_>) {
         let table = self.registers.table();
         for part in table.parts(table.region(bar), offset, data.len(), Way::Write) {
@@ -66,7 +66,7 @@ impl Vmxnet {
     pub(super) fn write_register(&mut self, place: &Place, value: u32, cx: &mut Context<'_>) {
         match place.name {
             r::INIT_ADDR => {
-                // The driver takes its memory back, or is about to name other.
+                // The driver reclaims its memory, or is about to give another address.
                 self.stop(cx);
                 self.registers.write(place, value);
             }
@@ -78,7 +78,7 @@ impl Vmxnet {
         }
     }
 
-    /// INIT_LENGTH is written: the device takes the driver's data, and begins.
+    /// INIT_LENGTH was written: the device reads the driver's data, and starts.
     fn start(&mut self, length: u32, cx: &mut Context<'_>) {
         self.stop(cx);
         let at = self.registers[r::INIT_ADDR];
@@ -107,7 +107,7 @@ impl Vmxnet {
         cx.out.work.insert(0);
     }
 
-    /// The rings are not touched any more. Where they stand is kept in them: a driver may go on there (vmxnet.c of open-vm-tools'
+    /// Stops use of the rings. Their positions are kept in them, because a driver may continue there (vmxnet.c of open-vm-tools'
     /// Solaris driver, Vxn_Stop and Vxn_Start).
     fn stop(&mut self, cx: &mut Context<'_>) {
         if let Some(setup) = self.running()
@@ -119,7 +119,7 @@ impl Vmxnet {
         self.let_go(cx);
     }
 
-    /// The same, without a word to the driver's memory.
+    /// The same, without a write to the driver's memory.
     pub(super) fn let_go(&mut self, cx: &mut Context<'_>) {
         self.generation = self.generation.wrapping_add(1);
         self.offer_room(cx);
@@ -130,14 +130,14 @@ impl Vmxnet {
         self.silence(cx);
     }
 
-    /// Carries a command out. The answer is what COMMAND_ADDR reads from now on.
+    /// Executes a command. The result is COMMAND_ADDR's value from now on.
     fn execute(&mut self, number: u32, cx: &mut Context<'_>) -> u32 {
         match number {
             command::INTR_ACK => self.acknowledge(cx),
             command::INTR_ENABLE => self.enable_interrupts(true, cx),
             command::INTR_DISABLE => self.enable_interrupts(false, cx),
             command::UPDATE_LADRF | command::UPDATE_IFF => self.update_filter(number, cx),
-            // What can be completed is, without being asked; what was not fetched is looked at now.
+            // Completions happen without a request, so only unfetched entries are checked now.
             command::CHECK_TX_DONE => {
                 cx.out.work.insert(0);
             }
@@ -158,12 +158,13 @@ impl Vmxnet {
         match shared {
             Some(shared) if number == command::UPDATE_IFF => self.filter.set_flags(shared.ifflags()),
             Some(shared) => self.filter.set_ladrf(shared.ladrf()),
-            // OpenBSD's vic says so behind INIT_ADDR too.
+            // OpenBSD's vic sends it after INIT_ADDR too.
             None => {}
         }
     }
 
-    /// PIN_TX_BUFFERS: the driver keeps headers in these buffers. Entries name their addresses as they name any. Answers how many.
+    /// PIN_TX_BUFFERS: the driver keeps headers in these buffers. Entries give their addresses like any other. Returns their
+    /// number.
     fn pin(&mut self, cx: &mut Context<'_>) -> u32 {
         let shared = self.running().and_then(|setup| setup.open(cx.memory).ok());
         let buffers = shared.map(|shared| shared.pinned()).filter(|buffers| {

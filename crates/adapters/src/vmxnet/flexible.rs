@@ -1,5 +1,5 @@
-//! The flexible adapter: a lance, until its driver makes it a vmxnet by the morph port, without a restart (net.h, LANCE_CHIP and
-//! VMXNET_CHIP; vmxnet.c of open-vm-tools' driver for Linux, vmxnet_morph_device).
+//! The flexible adapter: a lance until its driver turns it into a vmxnet through the morph port, without a restart (net.h,
+//! LANCE_CHIP and VMXNET_CHIP; vmxnet.c of open-vm-tools' driver for Linux, vmxnet_morph_device).
 //!
 //! ```text
 //!  BAR 0 (I/O), 128 bytes          0x2934 is written
@@ -7,8 +7,8 @@
 //!  20  the morph port              ▼                          │
 //!  24  a vmxnet's registers      lance ──0x4392 is written─► vmxnet        reset of the bus: a lance
 //! ```
-//! It is one PCI function, 1022:2000, whichever it is: configuration space goes over with it. Whoever writes the port resets the device,
-//! also one that is what it is to be. The registers of the other one are a hole meanwhile.
+//! Both personalities are one PCI function, 1022:2000, with one configuration space. A write to the port resets the device, even if
+//! it selects the active personality. The inactive one's registers are unmapped.
 
 use nicety_adapter::bank::Way;
 use nicety_adapter::snapshot::{Nothing, Version, decode, encode};
@@ -26,10 +26,10 @@ use super::registers::{FLEXIBLE, LANCE_CHIP, MORPH, MORPH_AT, VMXNET_CHIP};
 use crate::lance::{self, Lance};
 use crate::{CreateError, Settings};
 
-/// A vmxnet's batches have other generations than a lance's: what one fetched before a morph, the other does not complete.
+/// A vmxnet's batches have other generations than a lance's, so a batch fetched before a morph is not completed after it.
 const GENERATIONS: u32 = 1 << 31;
 
-/// See the module's page. The one that it is not is as new, but for the link.
+/// See the module's page. The inactive personality is in reset state, except its link.
 #[derive(Debug)]
 pub struct Flexible {
     lance: Lance,
@@ -37,10 +37,10 @@ pub struct Flexible {
     morphed: bool,
 }
 
-/// Makes one.
+/// Creates an adapter.
 ///
 /// # Errors
-/// As a vlance.
+/// Those of a vlance.
 pub fn create(settings: &Settings) -> Result<Box<dyn Adapter>, CreateError> {
     let mut lance = Lance::new(&lance::models::FLEXIBLE, settings)?;
     let mut vmxnet = Vmxnet::new(&MORPHED, settings, lance.function_mut().clone())?;
@@ -48,7 +48,7 @@ pub fn create(settings: &Settings) -> Result<Box<dyn Adapter>, CreateError> {
     Ok(Box::new(Flexible { lance, vmxnet, morphed: false }))
 }
 
-/// What the register at an offset is called.
+/// Name of the register at an offset.
 pub fn name(region: Region, offset: u64) -> Option<RegisterName> {
     match region {
         Region::Bar(0) if offset >= MORPH_AT.into() => FLEXIBLE.name(region, offset),
@@ -69,7 +69,7 @@ impl Flexible {
         if self.morphed { &mut self.vmxnet } else { &mut self.lance }
     }
 
-    /// The morph port is written.
+    /// Handles a write to the morph port.
     fn morph(&mut self, chip: u32, cx: &mut Context<'_>) {
         let to_vmxnet = match chip {
             LANCE_CHIP => false,
@@ -85,7 +85,7 @@ impl Flexible {
             self.lance.reset_chip(cx);
         }
         self.become_one(to_vmxnet);
-        // What waited for its buffers is refused, or finds other ones.
+        // Frames that waited for the old buffers are refused, or find new ones.
         cx.out.room.insert(0);
     }
 
@@ -95,7 +95,7 @@ impl Flexible {
         }
     }
 
-    /// How many bytes of an access are a lance's.
+    /// Number of an access's bytes that belong to the lance.
     fn split(bar: u8, offset: u64, len: usize) -> usize {
         let lance = if bar == 0 { u64::from(MORPH_AT).saturating_sub(offset) } else { u64::MAX };
         usize::try_from(lance).map_or(len, |lance| lance.min(len))
@@ -149,7 +149,7 @@ impl PciFace for Flexible {
         let offset = offset.saturating_add(own.len() as u64);
         for part in FLEXIBLE.parts(0, offset, behind.len(), Way::Write) {
             match &part.place {
-                // Of 16 bits or of 32: Linux's driver writes it so, OpenBSD's vic so.
+                // 16 or 32 bits: Linux's driver writes 16, OpenBSD's vic 32.
                 Some(place) if place.name == MORPH && part.bytes.len() >= 2 => {
                     self.morph(part.take(behind, 0) & 0xffff, cx);
                 }
@@ -185,7 +185,7 @@ impl Adapter for Flexible {
 
     fn notice(&mut self, event: Event, cx: &mut Context<'_>) {
         match event {
-            // One cable.
+            // Both personalities share one link.
             Event::Link(_) => {
                 self.lance.notice(event, cx);
                 self.vmxnet.notice(event, cx);
@@ -227,7 +227,7 @@ impl Adapter for Flexible {
 #[derive(Serialize, Deserialize)]
 struct State {
     morphed: bool,
-    /// The states of both.
+    /// States of both personalities.
     lance: Vec<u8>,
     vmxnet: Vec<u8>,
 }

@@ -1,12 +1,12 @@
-//! When the driver is told of frames and completions, on [`Interrupts`]: one cause, and no register that says what it was.
+//! Interrupts for frames and completions, on [`Interrupts`]: one cause, and no cause register.
 //!
-//! Frames that arrive in bulk are told of once in a while ([`ReceiveModeration`]), or at once when half of a ring is used up; when their
-//! time comes and the driver has given their buffers back already, it is not told. Completions wait for an interrupt that is due anyway
+//! Bulk frames interrupt once in a while ([`ReceiveModeration`]), or at once when half of a ring is used. If the driver has already
+//! reclaimed their buffers at the deadline, there is no interrupt. Completions wait for an interrupt that is due anyway
 //! ([`CompletionDelay`](nicety_adapter::interrupts::CompletionDelay)).
 //!
-//! INTR_ACK takes the line down, and ends what the interrupt told of. Linux's driver writes it before it looks at its rings, OpenBSD's vic
-//! afterwards: what came while the line was up, perhaps behind vic's look, is not ended by it. A little later the rings are looked at, and
-//! such a frame or completion is told, once, if the driver has not taken it.
+//! INTR_ACK lowers the line, and acknowledges the interrupt's frames and completions. Linux's driver writes it before it checks its
+//! rings, OpenBSD's vic afterwards. So frames that arrived while the line was up, perhaps after vic's check, are not acknowledged
+//! by it. A little later the rings are checked, and such a frame or completion interrupts once, if the driver has not taken it.
 
 use nicety_adapter::Context;
 use nicety_adapter::Time;
@@ -15,52 +15,52 @@ use serde::{Deserialize, Serialize};
 
 use super::Vmxnet;
 
-/// How long the driver has after it has acknowledged, in nanoseconds, for what came while the line was up.
+/// Delay after an acknowledgement in which the driver can take frames that arrived while the line was up, in nanoseconds.
 const AGAIN_NS: u64 = 100_000;
 /// The cause.
 const CAUSE: u128 = 1;
 
-/// The device's interrupts as new.
+/// Interrupts of a new device.
 pub(super) fn interrupts() -> Interrupts {
     Interrupts::new(1, Line::Level, InterruptRouter::Direct)
 }
 
-/// What is to be told, and when.
+/// Interrupts to be sent, and their deadlines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tidings {
     /// Bytes both ways.
     carried: u64,
-    /// Entries of each receive ring that were filled since the driver was last told.
+    /// Entries of each receive ring filled since the last interrupt.
     untold: [u32; 2],
-    /// Something came while the line was up.
+    /// Frames or completions arrived while the line was up.
     owed: bool,
-    /// When that is looked at.
+    /// The check for them.
     again: Option<Again>,
     moderation: ReceiveModeration,
 }
 
-/// A look at what the driver had when it acknowledged.
+/// A check against the driver's state at its acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Again {
     at: Time,
-    /// The next entry of the first receive ring then.
+    /// The next entry of the first receive ring at that time.
     received: u32,
-    /// The next of the transmit ring to be given back.
+    /// The next transmit entry to complete at that time.
     sent: u32,
 }
 
 impl Tidings {
-    /// Bytes went through.
+    /// Counts bytes carried.
     pub fn carried(&mut self, bytes: u64) {
         self.carried = self.carried.wrapping_add(bytes);
     }
 
-    /// Entries that the driver was not told of.
+    /// Filled entries that no interrupt has reported.
     pub fn untold(&self) -> [u32; 2] {
         self.untold
     }
 
-    /// Entries were filled.
+    /// Counts filled entries.
     pub fn filled(&mut self, entries: [u32; 2]) {
         for (untold, filled) in self.untold.iter_mut().zip(entries) {
             *untold = untold.saturating_add(filled);
@@ -69,7 +69,7 @@ impl Tidings {
 }
 
 impl Vmxnet {
-    /// Brings the line in step with cause and mask.
+    /// Updates the line from cause and mask.
     pub(super) fn settle(&mut self, cx: &mut Context<'_>) {
         if self.interrupts.is_due(&self.function, cx.now) && self.interrupts.told() == 0 {
             self.join(cx);
@@ -77,7 +77,7 @@ impl Vmxnet {
         self.interrupts.update(&mut self.function, cx);
     }
 
-    /// What waits is told with what is told now.
+    /// Deferred reports join the interrupt that is sent now.
     fn join(&mut self, cx: &Context<'_>) {
         self.transmit.completions.join();
         if self.tidings.moderation.due().is_some() {
@@ -86,8 +86,8 @@ impl Vmxnet {
         self.tidings.untold = [0; 2];
     }
 
-    /// Also if it may not interrupt now: what is pending needs no other deadline.
-    fn tell(&mut self, cx: &mut Context<'_>) {
+    /// Raises the cause even if interrupts are off: a pending cause needs no other deadline.
+    fn signal(&mut self, cx: &mut Context<'_>) {
         self.tidings.owed |= self.interrupts.told() != 0;
         self.tidings.moderation.told(self.tidings.carried, cx.now);
         self.join(cx);
@@ -95,18 +95,18 @@ impl Vmxnet {
         self.settle(cx);
     }
 
-    /// Frames have arrived. `urgent`: no room is left to wait in.
+    /// Frames have arrived. `urgent`: no room is left for a delay.
     pub(super) fn received(&mut self, urgent: bool, cx: &mut Context<'_>) {
         self.transmit.completions.answered(cx.now);
         self.tidings.owed |= self.interrupts.told() != 0;
-        let told = self.interrupts.pending() & CAUSE != 0;
-        if !told && (self.tidings.moderation.may_tell(self.tidings.carried, cx.now) || urgent || self.is_short()) {
-            self.tell(cx);
+        let pending = self.interrupts.pending() & CAUSE != 0;
+        if !pending && (self.tidings.moderation.may_tell(self.tidings.carried, cx.now) || urgent || self.is_short()) {
+            self.signal(cx);
         }
         self.schedule(cx);
     }
 
-    /// Whether half of a receive ring is used up.
+    /// Whether half of a receive ring is used.
     fn is_short(&self) -> bool {
         let rings = self.setup.map(|setup| setup.receive).unwrap_or_default();
         rings.iter().zip(self.tidings.untold).any(|(ring, untold)| untold > 0 && untold >= ring.len / 2)
@@ -135,20 +135,20 @@ impl Vmxnet {
         self.schedule(cx);
     }
 
-    /// Nothing is to be told any more, and the line goes down.
+    /// Cancels all pending interrupts and lowers the line.
     pub(super) fn silence(&mut self, cx: &mut Context<'_>) {
         self.interrupts.reset();
         self.tidings = Tidings { carried: self.tidings.carried, ..Tidings::default() };
         self.interrupts.update(&mut self.function, cx);
     }
 
-    /// A deadline has come, or none: both are fine.
+    /// Handles a tick, whether or not a deadline has passed.
     pub(super) fn time_passed(&mut self, cx: &mut Context<'_>) {
         let (received, sent) = (self.receive.next[0], self.transmit.position());
-        let mut tell = self.transmit.completions.over(cx.now) && self.has_completions(sent, cx);
+        let mut must_signal = self.transmit.completions.over(cx.now) && self.has_completions(sent, cx);
         if self.tidings.moderation.over(cx.now) {
             if self.has_frames(received, cx) {
-                tell = true;
+                must_signal = true;
             } else {
                 self.tidings.moderation.seen();
             }
@@ -159,19 +159,19 @@ impl Vmxnet {
             self.tidings.again = None;
             let owed = std::mem::take(&mut self.tidings.owed) && self.interrupts.pending() == 0;
             if owed && (self.has_frames(received, cx) || self.has_completions(sent, cx)) {
-                // Once: not again and again to a driver that does not care.
-                self.tell(cx);
+                // Once only, so that a driver that ignores it is not interrupted repeatedly.
+                self.signal(cx);
                 self.tidings.owed = false;
             }
         }
-        if tell {
-            self.tell(cx);
+        if must_signal {
+            self.signal(cx);
         }
         self.settle(cx);
         self.schedule(cx);
     }
 
-    /// Asks for the earliest tick that is needed.
+    /// Requests the earliest tick needed.
     pub(super) fn schedule(&self, cx: &mut Context<'_>) {
         if self.setup.is_none() {
             return;
@@ -188,7 +188,7 @@ impl Vmxnet {
         }
     }
 
-    /// Whether what was saved can be.
+    /// Whether saved state is valid.
     pub(super) fn tidings_fit(tidings: &Tidings, interrupts: &Interrupts) -> bool {
         let Tidings { carried: _, untold: _, owed: _, again: _, moderation: _ } = tidings;
         interrupts.fits(&self::interrupts())

@@ -1,7 +1,7 @@
-//! vmxnet, VMware's first paravirtual adapter (15ad:0720), the enhanced vmxnet that followed it ("vmxnet2"), and the
-//! [`flexible`] adapter, a lance that becomes a vmxnet. One protocol, of version 0xbabe864f.
+//! vmxnet, VMware's first paravirtual adapter (15ad:0720), the enhanced vmxnet that followed it ("vmxnet2"), and the [`flexible`]
+//! adapter, a lance that becomes a vmxnet. They share one protocol, version 0xbabe864f.
 //!
-//! Everything but commands lies in the guest's memory, in one piece of a few pages that INIT_ADDR and INIT_LENGTH name.
+//! Everything except commands is in guest memory, in one block of a few pages given by INIT_ADDR and INIT_LENGTH.
 //!
 //! ```text
 //! Vmxnet2_DriverData, 176 bytes    magic, ring lengths and offsets, ifflags, LADRF, txClusterLength, txStopped
@@ -12,33 +12,35 @@
 //!
 //! BAR 0 (I/O), 64 bytes            registers.rs
 //! ```
-//! An entry's ownership says whose it is; of a packet's entries the first is handed over last. The model follows the headers that VMware
-//! published in open-vm-tools (vmxnet_def.h, vmxnet2_def.h, vmnet_def.h, net_sg.h, net.h); OpenBSD's if_vic.c is the second opinion.
+//! An entry's ownership field names its owner. Of a packet's entries the first is handed over last. The model follows the headers
+//! that VMware published in open-vm-tools (vmxnet_def.h, vmxnet2_def.h, vmnet_def.h, net_sg.h, net.h); OpenBSD's if_vic.c is the
+//! second source.
 //!
 //! # Features
-//! Scatter-gather, packets in several transmit entries, transport checksums both ways, the multicast hash and all of `ifflags`, buffers
-//! for headers (PIN_TX_BUFFERS), wake-up of a driver that stopped, the link in STATUS_ADDR, a MAC address that the driver sets, tags of
-//! 802.1Q and 802.1ad in frames of any kind. Enhanced: TCP segmentation, jumbo frames over the second ring, packets that come
-//! uncut (LPD).
+//! Scatter-gather, packets in several transmit entries, transport checksums both ways, the multicast hash and all of `ifflags`,
+//! buffers for headers (PIN_TX_BUFFERS), wake-up of a driver that stopped, the link in STATUS_ADDR, a MAC address that the driver
+//! sets, tags of 802.1Q and 802.1ad in frames of any kind. Enhanced: TCP segmentation, jumbo frames over the second ring, uncut
+//! received packets (LPD).
 //!
 //! # Few messages
-//! While the transmit ring is served its driver does not ring (`transmit.rs`); nobody tells of receive buffers; an interrupt is
-//! acknowledged by one write, and a bulk flow interrupts once in 500 µs (`interrupts.rs`).
+//! While the transmit ring is served its driver does not ring the doorbell (`transmit.rs`). Receive buffers need no message. One
+//! write acknowledges an interrupt, and a bulk flow interrupts once in 500 µs (`interrupts.rs`).
 //!
 //! # Not implemented
 //! - VLAN tags beside the frame (VMNET_CAP_HW_TX_VLAN, HW_RX_VLAN): no entry has a place for one; the bits are the virtual switch's.
 //! - INT_ENABLE_ADDR (ENABLE_INT_INLINE), TCP offload (TOE_INIT_ADDR), wake-up patterns: registers that read as 0. SET_POWER_LOW changes
 //!   nothing.
-//! - Giving an entry back before the doorbell answers, which one without CAN_KEEP asks for: every known driver says CAN_KEEP.
+//! - Completion of an entry before the doorbell's answer, which an entry without CAN_KEEP requests: every known driver sets
+//!   CAN_KEEP.
 //!
 //! # Quirks
-//! - Interrupts are on after INIT_LENGTH: Linux's driver never sends INTR_ENABLE.
-//! - What came while the line was up, and an acknowledgement may have hidden, is told 100 µs later: OpenBSD's vic acknowledges behind its work
-//!   (vic_intr).
-//! - The driver's own address is received whatever `ifflags` says: vic never sets DIRECTED (vic_init).
-//! - The rings go on where they stood, if the driver leaves `savedRxNICNext` and its neighbours as they are: the Solaris driver starts
-//!   again without new rings (Vxn_Start).
-//! - The transport checksum is made from nothing: no document says what a driver leaves in its place.
+//! - Interrupts are enabled after INIT_LENGTH: Linux's driver never sends INTR_ENABLE.
+//! - Frames that arrived while the line was up may be hidden by an acknowledgement, so they interrupt 100 µs later: OpenBSD's vic
+//!   acknowledges after its work (vic_intr).
+//! - The driver's own address is received whatever `ifflags` has: vic never sets DIRECTED (vic_init).
+//! - The rings continue at their old positions if the driver leaves `savedRxNICNext` and its neighbours unchanged: the Solaris
+//!   driver starts again without new rings (Vxn_Start).
+//! - The transport checksum is computed from zero: no document says what a driver leaves in its field.
 //! - Frames arrive padded to 60 bytes: vic drops shorter ones (vic_rx_proc).
 
 use nicety_adapter::interrupts::Interrupts;
@@ -71,19 +73,19 @@ mod transmit;
 /// Numbers of the rings in [`Outbox::stalled`](nicety_adapter::Outbox::stalled).
 const RECEIVE_RING: usize = 0;
 const TRANSMIT_RING: usize = 1;
-/// What makes a driver name its rings anew: vmxnet_close and vmxnet_open of Linux's driver.
+/// Action that makes a driver give its rings again: vmxnet_close and vmxnet_open of Linux's driver.
 const CURE: &str = "restart the guest's driver (in Linux: `ip link set eth0 down`, then up)";
 
-/// Why a ring stands still.
+/// Reasons why a ring is stopped.
 mod broken {
     pub const NOWHERE: &str = "the ring lies where no memory is";
     pub const NO_END: &str = "a packet fills the whole ring and has no end";
 }
 
-/// Makes one of a model.
+/// Creates an adapter of a model.
 ///
 /// # Errors
-/// A group address, more queues than there are, an option ROM for another device.
+/// A group address, too many queues, an option ROM for another device.
 pub fn create(model: &'static Model, settings: &Settings) -> Result<Box<dyn Adapter>, CreateError> {
     let mut function = function(model);
     if let Some(rom) = &settings.rom {
@@ -108,13 +110,13 @@ fn function(model: &Model) -> nicety_pci::Builder {
 pub struct Vmxnet {
     model: &'static Model,
     rom: Option<Rom>,
-    /// What APROM_ADDR shows, and MAC_ADDR after a reset.
+    /// Value of APROM_ADDR, and of MAC_ADDR after a reset.
     mac: Mac,
     function: Function,
     registers: r::Bank,
-    /// There while the driver has named its data.
+    /// Set while the device has the driver's data.
     setup: Option<Setup>,
-    /// PIN_TX_BUFFERS was taken.
+    /// PIN_TX_BUFFERS succeeded.
     pinned: bool,
     transmit: Transmit,
     receive: Receive,
@@ -122,7 +124,7 @@ pub struct Vmxnet {
     interrupts: Interrupts,
     tidings: Tidings,
     link_up: bool,
-    /// Why a ring stands still.
+    /// Reason why each ring is stopped.
     stalls: [Option<&'static str>; 2],
     generation: u32,
 }
@@ -163,18 +165,18 @@ impl Vmxnet {
         }
     }
 
-    /// The address that the driver has set.
+    /// The driver's current MAC address.
     fn address(&self) -> Mac {
         let bytes = self.registers.of(r::MAC_ADDR);
         Mac(std::array::from_fn(|index| bytes.get(index).copied().unwrap_or(0) as u8))
     }
 
-    /// The driver's data, while the device may reach it.
+    /// The driver's data, while the device may access it.
     fn running(&self) -> Option<Setup> {
         self.setup.filter(|_| self.function.bus_master())
     }
 
-    /// A ring stands still from now on.
+    /// Stops a ring.
     fn stall(&mut self, ring: usize, why: &'static str, cx: &mut Context<'_>) {
         cx.counters.guest_errors += 1;
         if self.stalls[ring].replace(why).is_none() {
@@ -182,7 +184,7 @@ impl Vmxnet {
         }
     }
 
-    /// Everything as new but the cable, and configuration space.
+    /// Resets everything except the link and configuration space.
     fn reset_chip(&mut self, cx: &mut Context<'_>) {
         self.let_go(cx);
         self.registers.reset(|_| true);
@@ -249,12 +251,12 @@ impl Adapter for Vmxnet {
 
     fn notice(&mut self, event: Event, cx: &mut Context<'_>) {
         match event {
-            // The device does not interrupt for it: drivers read STATUS_ADDR.
+            // No interrupt: drivers read STATUS_ADDR.
             Event::Link(up) => self.link_up = up,
             Event::Restored => self.resume_restored(cx),
-            // Addresses are translated in every call: a ring may lie in memory now.
+            // Addresses are translated in every call, so a ring may be in memory now.
             Event::Memory => self.stalls = self.stalls.map(|why| why.filter(|why| *why != broken::NOWHERE)),
-            // No page of doorbells is mapped.
+            // No doorbell page is mapped.
             Event::Page => {}
         }
     }

@@ -1,26 +1,26 @@
-//! The family's models as data: the first vmxnet, and the enhanced one, which the world calls vmxnet2. One protocol: what the second
-//! has more, its driver learns from features and capabilities.
+//! The family's models as data: the first vmxnet, and the enhanced one, commonly called vmxnet2. They share a protocol; the driver
+//! finds the second one's extensions by features and capabilities.
 
 use super::registers::{self as r, Table, capability, feature};
 use crate::about::{About, Boot, Kind, Since, Sources};
 
-/// PCI's number of the vendor.
+/// PCI vendor number.
 pub const VMWARE: u16 = 0x15ad;
 
-/// What tells one model from another.
+/// Differences between the models.
 #[derive(Debug)]
 pub struct Model {
-    /// What it is, with its name in host files and its PCI identity.
+    /// Description, with its name in host files and its PCI identity.
     pub about: About,
     /// Its registers.
     pub registers: &'static Table,
-    /// What GET_FEATURES answers.
+    /// Answer of GET_FEATURES.
     pub features: u32,
-    /// What GET_CAPABILITIES answers.
+    /// Answer of GET_CAPABILITIES.
     pub capabilities: u32,
-    /// What GET_NUM_RX_BUFFERS answers: the most that drivers take. The second receive ring has up to 2048.
+    /// Answer of GET_NUM_RX_BUFFERS: the maximum that drivers use. The second receive ring has up to 2048.
     pub receive_buffers: u32,
-    /// The same of GET_NUM_TX_BUFFERS.
+    /// Answer of GET_NUM_TX_BUFFERS.
     pub transmit_buffers: u32,
 }
 
@@ -39,7 +39,7 @@ const CAPABILITIES: u32 = capability::SG
     | capability::ENABLE_HEADER_COPY;
 const ENHANCED: u32 = capability::TSO | capability::TX_CHAIN | capability::RX_CHAIN | capability::LPD;
 
-/// The first.
+/// The first vmxnet.
 pub static VMXNET: Model = Model {
     about: ABOUT,
     registers: &r::VMXNET,
@@ -49,7 +49,7 @@ pub static VMXNET: Model = Model {
     transmit_buffers: 128,
 };
 
-/// The enhanced one.
+/// The enhanced vmxnet.
 pub static VMXNET2: Model = Model {
     about: About {
         name: "vmxnet2",
@@ -65,7 +65,7 @@ pub static VMXNET2: Model = Model {
     transmit_buffers: 512,
 };
 
-/// What a [flexible](super::flexible) becomes.
+/// The vmxnet that a [flexible](super::flexible) becomes.
 pub static MORPHED: Model = Model {
     about: crate::lance::models::FLEXIBLE.about,
     registers: &r::FLEXIBLE,

@@ -3,9 +3,9 @@
 //! ```text
 //! entry, 24 bytes:  00 paddr  08 bufferLength  0c actualLength  10 ownership  12 flags  14 index
 //! ```
-//! A frame begins in an entry of the first ring. What does not fit goes on in entries of the second, a page each, if the driver of an
-//! enhanced vmxnet says how many a frame may take (`maxFrags`); the first entry becomes the driver's last. With LPD a packet that a
-//! neighbour's guest left to be cut comes whole.
+//! A frame starts in an entry of the first ring. The rest goes into entries of the second, a page each, if the driver of an
+//! enhanced vmxnet says how many a frame may take (`maxFrags`). The first entry is handed to the driver last. With LPD a packet
+//! that a neighbour's guest left uncut arrives whole.
 
 use std::time::Duration;
 
@@ -18,15 +18,15 @@ use serde::{Deserialize, Serialize};
 use super::shared::{FRAGS, Ring, Setup, owner};
 use super::{RECEIVE_RING, Vmxnet, broken};
 
-/// Spans of one frame at most: its buffers, and some that lie across memory regions.
+/// Maximum spans of one frame: its buffers, and a margin for buffers across memory regions.
 const SPANS: usize = 2 * (FRAGS + 1);
-/// Bytes of the shortest frame: shorter ones arrive padded. OpenBSD's vic drops what is shorter (vic_rx_proc).
+/// Bytes of the shortest frame: shorter ones arrive padded. OpenBSD's vic drops shorter frames (vic_rx_proc).
 const SHORTEST: u32 = ethernet::FRAME_LEN_MIN as u32;
-/// Bytes of the longest frame, tags not counted: an MTU of 1500; of VMXNET_MAX_MTU.
+/// Bytes of the longest frame without tags: with an MTU of 1500; with VMXNET_MAX_MTU.
 const LONGEST: u32 = 1514;
 const LONGEST_JUMBO: u32 = 16 * 1024 - 18 + 14;
-/// How long after a refusal the ring is looked at for the first time; doubles up to [`ROOM_MOST`]: nothing tells of buffers that
-/// were given back.
+/// First delay between a refusal and a check of the ring; it doubles up to [`ROOM_MOST`]. No message reports buffers that the
+/// driver returned.
 const ROOM_FIRST: Duration = Duration::from_micros(100);
 const ROOM_MOST: Duration = Duration::from_millis(4);
 
@@ -35,26 +35,26 @@ const HW_XSUM_OK: u16 = 1;
 const WITH_FRAG: u16 = 1 << 1;
 const FRAG_EOP: u16 = 1 << 2;
 
-/// Where the receiver stands.
+/// State of the receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Receive {
     /// The next entry of each ring.
     pub next: [u32; 2],
-    /// Frames were refused, and room was not told of since.
+    /// Frames were refused, and room has not been reported since.
     pub starved: bool,
-    /// It was the second ring that had no room.
+    /// The last refusal was for lack of entries in the second ring.
     lacks_pages: bool,
-    /// When the rings are looked at for room, and after how long then again.
+    /// Time of the next check of the rings for room, and the delay after it.
     look: Option<(Time, Duration)>,
 }
 
 impl Receive {
-    /// As the driver left its rings.
+    /// At the positions where the driver left its rings.
     pub fn at(next: [u32; 2]) -> Self {
         Self { next, ..Self::default() }
     }
 
-    /// Whether this, which was saved, can be.
+    /// Whether saved state is valid.
     pub fn fits(&self) -> bool {
         self.look.is_none_or(|(_, after)| (ROOM_FIRST..=ROOM_MOST).contains(&after))
     }
@@ -66,17 +66,17 @@ struct Room {
     spans: ArrayVec<Span, SPANS>,
     /// Bytes in the first entry's buffer.
     head: u32,
-    /// Entries of the second ring: which, and bytes.
+    /// Entries of the second ring: index and bytes.
     pages: ArrayVec<(u32, u32), FRAGS>,
 }
 
-/// Why a frame was not put into the rings.
+/// Why a frame was not written to the rings.
 enum Miss {
-    /// There is no entry for this frame of the packet, yet.
+    /// There is no entry yet for this frame of the packet.
     NoRoom { from: u32, pages: bool },
     /// Its entries are too few or too small.
     TooLarge(Reason),
-    /// It is lost.
+    /// The frame is lost.
     Never(Reason),
 }
 
@@ -92,7 +92,7 @@ fn give(window: &Window<'_>, place: usize, len: u32, flags: u16, owner: u16) {
 }
 
 impl Vmxnet {
-    /// There may be room again.
+    /// Reports possible room.
     pub(super) fn offer_room(&mut self, cx: &mut Context<'_>) {
         self.receive.look = None;
         if std::mem::take(&mut self.receive.starved) {
@@ -100,12 +100,12 @@ impl Vmxnet {
         }
     }
 
-    /// When the rings are to be looked at for room.
+    /// Time of the next check of the rings for room.
     pub(super) fn next_look(&self) -> Option<Time> {
         self.receive.look.filter(|_| self.running().is_some()).map(|(due, _)| due)
     }
 
-    /// Looks whether there is room again, if anybody waits for it.
+    /// Checks whether there is room again, if frames wait for it.
     pub(super) fn look_for_room(&mut self, cx: &mut Context<'_>) {
         let Some(setup) = self.running().filter(|_| self.receive.starved) else { return };
         let pages = usize::from(self.receive.lacks_pages);
@@ -122,7 +122,7 @@ impl Vmxnet {
         }
     }
 
-    /// The driver is about to take frames: if anybody waits for room, the rings are looked at soon.
+    /// The driver is about to take frames: if frames wait for room, the rings are checked soon.
     pub(super) fn expect_room(&mut self, cx: &mut Context<'_>) {
         self.look_for_room(cx);
         if self.receive.starved {
@@ -130,7 +130,8 @@ impl Vmxnet {
         }
     }
 
-    /// Whether the driver has not taken the frame before an entry of the first ring; also if nobody can say. It takes them in order.
+    /// Whether the driver has not taken the frame before an entry of the first ring; also true if the ring cannot be read. It takes
+    /// frames in order.
     pub(super) fn has_frames(&self, next: u32, cx: &Context<'_>) -> bool {
         let Some(setup) = self.running() else { return true };
         let ring = setup.receive[0];
@@ -138,7 +139,7 @@ impl Vmxnet {
         setup.open(cx.memory).map_or(true, |shared| is_owned(shared.window(), last, owner::DRIVER))
     }
 
-    /// Frames for the guest.
+    /// Delivers frames to the guest.
     pub(super) fn deliver_frames(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
         let mut delivery = Delivery::default();
         let setup = self.running().filter(|_| self.link_up && self.stalls[RECEIVE_RING].is_none());
@@ -155,7 +156,7 @@ impl Vmxnet {
         let own = self.address();
         let target = Target { memory, window: *shared.window(), setup: &setup };
         let mut refused = frames.held.contains(0);
-        // Positions do not tell: a ring may have gone all around.
+        // Positions do not show it: a ring may have gone all the way round.
         let before = self.tidings.untold();
         for (place, pick, packet) in frames.iter() {
             if !self.filter.wants(own, frames.batch.head(packet)) {
@@ -184,7 +185,7 @@ impl Vmxnet {
         delivery
     }
 
-    /// One packet: taken, or dropped and counted. If there is no room yet: the first frame that has none, and whether it lacks pages.
+    /// One packet: accepted, or dropped and counted. Without room: the first frame that has none, and whether it lacks pages.
     fn take(
         &mut self,
         frames: &Frames<'_>,
@@ -203,7 +204,7 @@ impl Vmxnet {
                     return Ok(());
                 }
                 Err(Miss::NoRoom { from, pages }) => return Err((from, pages)),
-                // The buffers cannot hold it uncut: as frames they may.
+                // The buffers cannot hold it uncut. They may hold its frames.
                 Err(Miss::TooLarge(_)) if wants.tcp4 => {
                     (wants.tcp4, wants.tcp6) = (false, false);
                     continue;
@@ -219,7 +220,7 @@ impl Vmxnet {
         }
     }
 
-    /// All frames of a packet: how many, and its bytes.
+    /// Writes all frames of a packet; returns their number and bytes.
     fn put(
         &mut self,
         frames: &Frames<'_>,
@@ -236,7 +237,7 @@ impl Vmxnet {
                 Ok(room) => room,
                 Err(miss) => {
                     if let Miss::Never(_) = miss {
-                        // The frame is lost, and its entry says so: it is empty (vmxnet.c, vmxnet_rx).
+                        // The frame is lost. Its entry is empty, which reports the loss (vmxnet.c, vmxnet_rx).
                         self.complete(target, &Room::default(), 0);
                     }
                     return Err(miss);
@@ -251,7 +252,7 @@ impl Vmxnet {
         Ok((packet.frames().into(), packet.len().into()))
     }
 
-    /// Gives a frame's entries to the driver.
+    /// Hands a frame's entries to the driver.
     fn complete(&mut self, target: &Target<'_, '_>, room: &Room, flags: u16) {
         let Target { window, setup, .. } = target;
         let [first, second] = &setup.receive;
@@ -298,13 +299,13 @@ impl Target<'_, '_> {
         Ok(room)
     }
 
-    /// Where an entry lies, if it is the device's.
+    /// Offset of an entry, if the device owns it.
     fn entry(&self, ring: &Ring, index: u32, owner: u16) -> Option<usize> {
         let place = ring.place(index);
         is_owned(&self.window, place, owner).then_some(place)
     }
 
-    /// Translates an entry's buffer, as far as `left` bytes need it. Returns how many of them it holds.
+    /// Translates an entry's buffer, as far as `left` bytes need it. Returns the bytes that it holds.
     fn append(&self, place: usize, left: u32, spans: &mut ArrayVec<Span, SPANS>) -> Result<u32, Miss> {
         let address = u64::from_le_bytes(self.window.read(place));
         let here = left.min(self.window.load_u32(place + 8));
@@ -316,7 +317,7 @@ impl Target<'_, '_> {
     }
 }
 
-/// Zeros behind a frame that is shorter than Ethernet's shortest.
+/// Pads a frame with zeros to Ethernet's minimum.
 fn pad(memory: &Map, spans: &[Span], len: u32) {
     let (mut skip, mut left) = (len, SHORTEST.saturating_sub(len));
     for span in spans {

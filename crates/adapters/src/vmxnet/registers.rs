@@ -1,5 +1,5 @@
 //! The registers as data, and the numbers of commands, features and capabilities. Names and offsets: vmxnet_def.h, vmnet_def.h and
-//! net.h of open-vm-tools, which VMware wrote; there is no public data sheet.
+//! net.h of open-vm-tools, written by VMware; there is no public data sheet.
 //!
 //! ```text
 //!  00 INIT_ADDR  INIT_LENGTH  TX_ADDR  COMMAND_ADDR
@@ -7,7 +7,7 @@
 //!  20 STATUS_ADDR  TOE_INIT_ADDR   28 APROM_ADDR (6 bytes)
 //!  30 INT_ENABLE_ADDR  WAKE_PKT_PATTERNS
 //! ```
-//! In a `flexible` they follow the ports of a lance and the morph port, from 0x24 on.
+//! In a `flexible` they follow a lance's ports and the morph port, from 0x24 on.
 
 use nicety_adapter::bank::{self, Block, Region, Widths};
 
@@ -24,9 +24,9 @@ pub use Reg::*;
 type Row = bank::Row<Reg>;
 /// All registers.
 pub type Table = bank::Table<Reg>;
-/// What the registers hold.
+/// Values of the registers.
 pub type Bank = bank::Bank<Reg>;
-/// A register, found.
+/// A register found at an offset.
 pub type Place = bank::Place<Reg>;
 
 /// VMXNET2_MAGIC: the one version of the protocol, in LOW_VERSION, in HIGH_VERSION and in the driver's data.
@@ -36,24 +36,24 @@ pub const MAGIC: u32 = 0xbabe_864f;
 pub const PORTS: u32 = 0x40;
 /// Bytes of a flexible's BAR 0: 0x64, as a power of two.
 pub const FLEXIBLE_PORTS: u32 = 0x80;
-/// Where the morph port lies in it: behind the lance's ports (LANCE_CHIP_IO_RESV_SIZE).
+/// Offset of the morph port in it: after the lance's ports (LANCE_CHIP_IO_RESV_SIZE).
 pub const MORPH_AT: u32 = 0x20;
-/// Where the registers begin in it: behind the morph port (MORPH_PORT_SIZE).
+/// Offset of the registers in it: after the morph port (MORPH_PORT_SIZE).
 const BASE: u32 = MORPH_AT + 4;
 
-/// What the morph port shows of a lance, and takes to make one (LANCE_CHIP).
+/// Value of the morph port for a lance, read and written (LANCE_CHIP).
 pub const LANCE_CHIP: u32 = 0x2934;
-/// The same of a vmxnet (VMXNET_CHIP).
+/// The same for a vmxnet (VMXNET_CHIP).
 pub const VMXNET_CHIP: u32 = 0x4392;
 
 /// The registers of a vmxnet, from an offset on.
 const fn rows(base: u32) -> [Row; 12] {
     [
         Row::rw(INIT_ADDR, base, !0, 0, "VMXNET_INIT_ADDR"),
-        // Reads as what was taken: 0 if nothing was (vmxnet.c of open-vm-tools' Solaris driver, Vxn_Start).
+        // Reads as the accepted length: 0 if none was accepted (vmxnet.c of open-vm-tools' Solaris driver, Vxn_Start).
         Row::rw(INIT_LENGTH, base + 0x04, 0, 0, "VMXNET_INIT_LENGTH").device(!0),
         Row::port(TX_ADDR, base + 0x08, 4, "VMXNET_TX_ADDR"),
-        // Reads as what the last command answered.
+        // Reads as the last command's answer.
         Row::rw(COMMAND_ADDR, base + 0x0c, 0, 0, "VMXNET_COMMAND_ADDR").device(!0),
         Row::rw(MAC_ADDR, base + 0x10, 0xff, 0, "VMXNET_MAC_ADDR").wide(1).times(6),
         Row::rw(LOW_VERSION, base + 0x18, 0, MAGIC, "VMXNET_LOW_VERSION"),
@@ -79,7 +79,7 @@ pub static VMXNET: Table = Table {
     aliases: &[],
 };
 
-/// Those of a lance that can be morphed, without the lance's own.
+/// Registers of a lance that can be morphed, without the lance's own.
 pub static FLEXIBLE: Table = Table {
     regions: &[ports(FLEXIBLE_PORTS)],
     blocks: &[
@@ -116,7 +116,7 @@ pub(crate) mod status {
     pub const TX_PINNED: u32 = 1 << 2;
 }
 
-/// What drivers may do (VMXNET_FEATURE_*).
+/// Features that drivers may use (VMXNET_FEATURE_*).
 pub(crate) mod feature {
     pub const ZERO_COPY_TX: u32 = 1;
     pub const TSO: u32 = 1 << 1;
@@ -124,7 +124,7 @@ pub(crate) mod feature {
     pub const LPD: u32 = 1 << 3;
 }
 
-/// What the device can (VMNET_CAP_*).
+/// Capabilities of the device (VMNET_CAP_*).
 pub(crate) mod capability {
     pub const SG: u32 = 1;
     pub const IP4_CSUM: u32 = 1 << 1;

@@ -19,7 +19,7 @@ struct State {
     setup: Option<Setup>,
     pinned: bool,
     receive: Receive,
-    /// The first transmit entry that was not given back.
+    /// The first transmit entry that is not completed.
     transmit: u32,
     quiet: bool,
     recheck: Option<Time>,
@@ -67,7 +67,7 @@ impl State {
 
 impl Snapshot for Vmxnet {
     fn save(&self) -> Vec<u8> {
-        // What is left out is made anew, lies between batches, or is configured.
+        // The omitted fields are rebuilt, empty between batches, or configuration.
         let Self {
             model: _,
             rom: _,
@@ -137,7 +137,7 @@ impl Snapshot for Vmxnet {
 }
 
 impl Vmxnet {
-    /// Goes on from a restored state: shows the line, tells what waited, looks at the rings.
+    /// Resumes from restored state: shows the line, sends waiting interrupts, checks the rings.
     pub(super) fn resume_restored(&mut self, cx: &mut Context<'_>) {
         cx.out.work.insert(0);
         self.offer_room(cx);

@@ -1,5 +1,5 @@
-//! What driver and device share: `Vmxnet2_DriverData`, and the rings behind it (vmxnet2_def.h). Every number in it is the guest's, and
-//! is checked when INIT_LENGTH names it.
+//! Memory shared by driver and device: `Vmxnet2_DriverData`, and the rings after it (vmxnet2_def.h). Every number in it is the
+//! guest's, and is checked when INIT_LENGTH gives it.
 
 use nicety_memory::{Fault, Map, Rights, Window};
 use serde::{Deserialize, Serialize};
@@ -8,9 +8,9 @@ use super::registers::MAGIC;
 
 /// Bytes of `Vmxnet2_DriverData`.
 const LEN: u32 = 176;
-/// Bytes that it and its rings may have: twice what the longest take.
+/// Maximum bytes of it and its rings: twice what the longest rings take.
 const LEN_MOST: u32 = 256 << 10;
-/// Where its fields lie.
+/// Offsets of its fields.
 const RX_LENGTH: usize = 0x04;
 const RX_LENGTH_2: usize = 0x0c;
 const IFFLAGS: usize = 0x18;
@@ -32,14 +32,14 @@ const TX_PACKET_MOST: usize = 0x84;
 /// Bytes of a `Vmxnet2_RxRingEntry` and of a `Vmxnet2_TxRingEntry`.
 const RX_ENTRY: u32 = 24;
 const TX_ENTRY: u32 = 64;
-/// Entries at most: ENHANCED_VMXNET2_MAX_NUM_RX_BUFFERS, VMXNET2_MAX_NUM_RX_BUFFERS2, VMXNET2_MAX_NUM_TX_BUFFERS_TSO.
+/// Maximum entries: ENHANCED_VMXNET2_MAX_NUM_RX_BUFFERS, VMXNET2_MAX_NUM_RX_BUFFERS2, VMXNET2_MAX_NUM_TX_BUFFERS_TSO.
 const RX_MOST: u32 = 512;
 const RX_MOST_2: u32 = 2048;
 const TX_MOST: u32 = 512;
-/// Entries of the second receive ring that one packet may take.
+/// Maximum entries of the second receive ring for one packet.
 pub const FRAGS: usize = 32;
 
-/// Who owns an entry (VMXNET2_OWNERSHIP_*).
+/// Owner of an entry (VMXNET2_OWNERSHIP_*).
 pub mod owner {
     pub const DRIVER: u16 = 0;
     pub const NIC: u16 = 2;
@@ -47,7 +47,7 @@ pub mod owner {
     pub const DRIVER_FRAG: u16 = 5;
 }
 
-/// A ring: where it begins in the driver's data, and how many entries it has.
+/// A ring: its offset in the driver's data, and its number of entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ring {
     offset: u32,
@@ -57,14 +57,14 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Whether it has at most so many entries of this size, all within `length` bytes and behind the fields.
+    /// Whether it has at most `most` entries of this size, all within `length` bytes and after the fields.
     fn valid(&self, length: u32, entry: u32, most: u32) -> bool {
         let Self { offset, len, entry: own } = *self;
         let end = u64::from(offset) + u64::from(len) * u64::from(entry);
         own == entry && len <= most && offset >= LEN && offset.is_multiple_of(4) && end <= u64::from(length)
     }
 
-    /// Where an entry begins. An index beyond the end is the first's.
+    /// Offset of an entry. An index beyond the end is the first's.
     pub fn place(&self, index: u32) -> usize {
         (self.offset + if index < self.len { index } else { 0 } * self.entry) as usize
     }
@@ -80,12 +80,12 @@ impl Ring {
     }
 }
 
-/// Why the driver's data is not taken.
+/// Why the driver's data was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetupError {
-    /// It, or what it names, is not in memory.
+    /// The data or a ring is not in memory.
     Fault(Fault),
-    /// It says what cannot be.
+    /// A value is out of range.
     Invalid,
 }
 
@@ -95,28 +95,28 @@ impl From<Fault> for SetupError {
     }
 }
 
-/// The driver's data as it was when the device took it.
+/// The driver's data at the time of INIT_LENGTH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setup {
     /// Bus address.
     at: u64,
     /// Bytes, rings included.
     length: u32,
-    /// Receive: buffers that frames begin in, and pages that they go on in.
+    /// Receive: buffers in which frames start, and pages in which they continue.
     pub receive: [Ring; 2],
     /// Transmit.
     pub transmit: Ring,
-    /// Pages that one frame may go on in; 0: none.
+    /// Maximum pages of one frame; 0: none.
     pub frags: u16,
     /// Packets may come uncut (LPD).
     pub large: bool,
 }
 
-/// Where the rings stand: receive, receive pages, transmit.
+/// Ring positions: receive, receive pages, transmit.
 pub type Positions = [u32; 3];
 
 impl Setup {
-    /// Reads it. `enhanced`: the second ring is of use.
+    /// Reads it. `enhanced`: the second ring is used.
     pub fn read(memory: &Map, at: u32, length: u32, enhanced: bool) -> Result<(Self, Positions), SetupError> {
         if !(LEN..=LEN_MOST).contains(&length) {
             return Err(SetupError::Invalid);
@@ -137,14 +137,14 @@ impl Setup {
         if setup.valid() && setup.has(positions) { Ok((setup, positions)) } else { Err(SetupError::Invalid) }
     }
 
-    /// Whether every number can be.
+    /// Whether every number is in range.
     pub fn valid(&self) -> bool {
         let Self { at, length, receive: [first, second], transmit, frags, large } = self;
         *at <= u32::MAX.into()
             && (LEN..=LEN_MOST).contains(length)
             && first.valid(*length, RX_ENTRY, RX_MOST)
             && first.len > 0
-            // A ring that there is not has no place either.
+            // A ring that does not exist has no offset either.
             && (second.len == 0 || second.valid(*length, RX_ENTRY, RX_MOST_2))
             && transmit.valid(*length, TX_ENTRY, TX_MOST)
             && transmit.len > 0
@@ -153,7 +153,7 @@ impl Setup {
             && (!large || *frags > 0)
     }
 
-    /// Whether rings can stand so.
+    /// Whether the positions are within the rings.
     pub fn has(&self, [receive, pages, transmit]: Positions) -> bool {
         let [first, second] = &self.receive;
         receive < first.len && (pages < second.len || pages == 0) && transmit < self.transmit.len
@@ -165,18 +165,18 @@ impl Setup {
     }
 }
 
-/// The driver's data for one call.
+/// The driver's data, translated for one call.
 #[derive(Clone, Copy, Debug)]
 pub struct Shared<'m>(Window<'m>);
 
-/// The buffers that a driver keeps for headers (`txBufferPhysStart` and so on).
+/// Buffers that a driver keeps for headers (`txBufferPhysStart` and so on).
 #[derive(Clone, Copy, Debug)]
 pub struct Pinned {
     /// Bus address.
     pub at: u32,
-    /// Bytes of all.
+    /// Bytes of all buffers.
     pub len: u32,
-    /// Bytes of one.
+    /// Bytes of one buffer.
     pub each: u32,
 }
 
@@ -200,7 +200,7 @@ impl<'m> Shared<'m> {
         [self.word(LADRF), self.word(LADRF + 4)]
     }
 
-    /// The entry that the driver takes back next.
+    /// The entry that the driver reclaims next.
     pub fn driver_cur(&self) -> u32 {
         self.word(TX_DRIVER_CUR)
     }
@@ -210,12 +210,12 @@ impl<'m> Shared<'m> {
         self.word(TX_STOPPED) != 0
     }
 
-    /// How many packets may wait before the driver rings.
+    /// Sets the number of packets that may wait before the driver rings.
     pub fn set_cluster(&self, packets: u32) {
         self.0.store_u32(TX_CLUSTER, packets);
     }
 
-    /// Keeps where the rings stand, for when the driver starts the device again.
+    /// Stores the ring positions, in case the driver starts the device again.
     pub fn keep(&self, positions: Positions) {
         for (at, position) in SAVED.into_iter().zip(positions) {
             self.0.store_u32(at, position);

@@ -1,13 +1,13 @@
-//! Transmit: entries to packets, and back (`Vmxnet2_TxRingEntry`).
+//! Transmit: entries become packets, and are completed (`Vmxnet2_TxRingEntry`).
 //!
 //! ```text
 //! entry, 64 bytes:  00 flags  02 ownership  04 extra  08 tsoMss  0c addrType  0e length  10 six pieces: address 48 bits, length 16
 //! ```
-//! A packet has one entry, or several of which all but the last say MORE; its first entry becomes the device's last.
+//! A packet has one entry, or several of which all but the last have MORE; its first entry is handed to the device last.
 //!
-//! The doorbell is a read, for which the guest waits. The driver rings when `txNumDeferred` reaches `txClusterLength`, which is ours to
-//! write: while the ring is served it stands at [`NEVER_SOON`]; before the ring is left it is put back to 0 and the ring looked at once
-//! more. x86 may let the driver read the old number before its entry is seen, so that a timer looks again [`RECHECK_NS`] later.
+//! The doorbell is a read, and the guest waits for it. The driver rings when `txNumDeferred` reaches `txClusterLength`, which the
+//! device writes: [`NEVER_SOON`] while the ring is served. Before the device leaves the ring it writes 0 and checks the ring once
+//! more. x86 may let the driver read the old number before its entry is visible, so a timer checks again [`RECHECK_NS`] later.
 
 use std::collections::VecDeque;
 
@@ -21,57 +21,57 @@ use nicety_memory::{Window, full_barrier};
 use super::shared::{Ring, Shared, owner};
 use super::{Vmxnet, broken};
 
-/// `txClusterLength` while the ring is served: frames until the driver rings all the same.
+/// `txClusterLength` while the ring is served: frames until the driver rings anyway.
 const NEVER_SOON: u32 = 1024;
-/// How long after arming the ring is looked at again.
+/// Delay from arming to the second check of the ring.
 const RECHECK_NS: u64 = 50_000;
-/// Bytes of headers that a packet to be cut may have.
+/// Maximum bytes of headers of a packet to be segmented.
 const TSO_HEAD: usize = 256;
 /// Pieces of an entry (VMXNET2_SG_DEFAULT_LENGTH).
 const PIECES: usize = 6;
 /// NET_SG_PHYS_ADDR.
 const PHYSICAL: u16 = 1;
 
-/// VMXNET2_TX_*. CAN_KEEP, RING_LOW and PINNED_BUFFER are not looked at: see the page.
+/// VMXNET2_TX_*. CAN_KEEP, RING_LOW and PINNED_BUFFER are ignored: see the page of [`super`].
 const HW_XSUM: u16 = 1 << 2;
 const TSO: u16 = 1 << 3;
 const MORE: u16 = 1 << 5;
 
-/// One fetched packet that waits to be given back.
+/// A fetched packet that is not completed yet.
 #[derive(Clone, Copy, Debug)]
 struct Fetched {
     entries: u16,
-    /// In a batch; otherwise it was dropped and goes back with its predecessor.
+    /// It is in a batch. Otherwise it was dropped, and is completed with its predecessor.
     in_batch: bool,
 }
 
-/// Where the transmitter stands.
+/// State of the transmitter.
 #[derive(Clone, Debug, Default)]
 pub struct Transmit {
     /// The next entry to fetch.
     next: u32,
-    /// The first that was fetched and not given back; `next` if none was.
+    /// The first entry fetched and not completed; `next` if there is none.
     done: u32,
-    /// How many those are.
-    flying: u32,
-    /// `txClusterLength` stands at [`NEVER_SOON`].
+    /// Number of entries fetched and not completed.
+    in_flight: u32,
+    /// `txClusterLength` is [`NEVER_SOON`].
     pub quiet: bool,
-    /// When to look at the ring again.
+    /// Time of the next check of the ring.
     pub recheck: Option<Time>,
-    /// Packets whose completion waits for an interrupt.
+    /// Completions that wait for an interrupt.
     pub completions: CompletionDelay,
     fetched: VecDeque<Fetched>,
-    /// Number of the first of `fetched`; a packet's cookie is its number.
+    /// Number of the first of `fetched`; a packet's number is its cookie.
     first: u64,
 }
 
 impl Transmit {
-    /// At an entry, with nothing fetched, and room for a ring of `len`.
+    /// At this entry, with nothing fetched, and room for a ring of `len`.
     pub fn at(done: u32, len: u32) -> Self {
         Self { next: done, done, fetched: VecDeque::with_capacity(len as usize), ..Self::default() }
     }
 
-    /// The first entry that was not given back.
+    /// The first entry that is not completed.
     pub fn position(&self) -> u32 {
         self.done
     }
@@ -104,15 +104,15 @@ impl Entry {
     }
 }
 
-/// How one step of a fetch ended.
+/// Result of one fetch step.
 enum Step {
-    /// No whole packet is there; so many entries were looked at in vain.
+    /// No complete packet is available; this many entries were read in vain.
     Empty(u32),
     /// A packet was taken, or dropped and counted.
     Taken,
     /// The batch has no room for it.
     Full,
-    /// A packet without an end.
+    /// A packet without a last entry.
     Broken,
 }
 
@@ -154,13 +154,13 @@ impl Vmxnet {
             }
         };
         if batch.is_empty() {
-            // Nobody will complete what was dropped.
+            // No completion call will return dropped packets.
             self.give_back(None, cx);
         }
         progress
     }
 
-    /// The ring is empty: makes sure that the driver rings.
+    /// The ring is empty: makes sure that the driver rings the doorbell.
     fn arm(&mut self, shared: &Shared<'_>, ring: Ring, cx: &mut Context<'_>) -> Progress {
         if self.transmit.quiet {
             self.set_quiet(false, shared);
@@ -184,7 +184,7 @@ impl Vmxnet {
     /// Takes one packet.
     fn step(&mut self, shared: &Shared<'_>, ring: Ring, batch: &mut Batch, cx: &mut Context<'_>) -> Step {
         let window = shared.window();
-        let (mut at, left) = (self.transmit.next, ring.len - self.transmit.flying.min(ring.len));
+        let (mut at, left) = (self.transmit.next, ring.len - self.transmit.in_flight.min(ring.len));
         if left == 0 || !is_owned(window, ring.place(at)) {
             return Step::Empty(0);
         }
@@ -216,11 +216,11 @@ impl Vmxnet {
             cx.out.charge(entries);
         }
         self.transmit.fetched.push_back(Fetched { entries: entries as u16, in_batch: sent.is_ok() });
-        (self.transmit.next, self.transmit.flying) = (ring.after(at), self.transmit.flying + entries);
+        (self.transmit.next, self.transmit.in_flight) = (ring.after(at), self.transmit.in_flight + entries);
         Step::Taken
     }
 
-    /// Puts a whole packet into the batch.
+    /// Adds a complete packet to the batch.
     fn finish(&mut self, mut draft: Draft<'_>, first: &Entry, cx: &mut Context<'_>) -> Result<(), Reason> {
         if draft.len() < ethernet::HEADER_LEN as u32 {
             return Err(Reason::TooShort);
@@ -238,8 +238,8 @@ impl Vmxnet {
         Ok(())
     }
 
-    /// Gives entries back up to packet `last`, and those dropped right behind it. Their interrupt waits for company, but not if the
-    /// driver waits for them.
+    /// Completes entries up to packet `last`, and dropped packets right after it. Their interrupt is coalesced, unless the driver
+    /// waits for them.
     pub(super) fn give_back(&mut self, last: Option<u64>, cx: &mut Context<'_>) {
         let Some(setup) = self.running().filter(|_| !self.transmit.fetched.is_empty()) else { return };
         let Ok(shared) = setup.open(cx.memory) else {
@@ -253,7 +253,7 @@ impl Vmxnet {
             }
             transmit.fetched.pop_front();
             transmit.first += 1;
-            transmit.flying -= u32::from(entries);
+            transmit.in_flight -= u32::from(entries);
             packets += 1;
             for _ in 0..entries {
                 shared.window().store_u16(ring.place(transmit.done) + 2, owner::DRIVER);
@@ -274,8 +274,8 @@ impl Vmxnet {
         self.time_passed(cx);
     }
 
-    /// Whether the driver has not taken back all entries before one that lies in front of those that were not given back, or waits for
-    /// some; also if nobody can say.
+    /// Whether the driver has not reclaimed all entries before one that precedes the uncompleted ones, or waits for some; also true
+    /// if the ring cannot be read.
     pub(super) fn has_completions(&self, before: u32, cx: &Context<'_>) -> bool {
         let Some(setup) = self.running() else { return true };
         let Ok(shared) = setup.open(cx.memory) else { return true };
@@ -284,7 +284,7 @@ impl Vmxnet {
         behind(shared.driver_cur()) > behind(before) || shared.is_stopped()
     }
 
-    /// Whether an entry waits to be fetched.
+    /// Whether an entry is available.
     pub(super) fn has_work(&self, cx: &Context<'_>) -> bool {
         let Some(setup) = self.running() else { return false };
         let place = setup.transmit.place(self.transmit.next);
@@ -292,10 +292,10 @@ impl Vmxnet {
     }
 }
 
-/// Why an entry's pieces are no part of a packet.
+/// Why an entry's pieces cannot be part of a packet.
 enum Fault {
     Draft(DraftError),
-    /// Addresses of a kind that there is not, or more pieces than an entry has.
+    /// An unknown address type, or more pieces than an entry has.
     Entry,
 }
 
@@ -316,7 +316,7 @@ fn append(draft: &mut Draft<'_>, entry: &Entry) -> Result<(), Fault> {
     entry.pieces().try_for_each(|(address, len)| draft.push(address, len)).map_err(Fault::Draft)
 }
 
-/// What the first entry asks for, in neutral words. It names no place: the device understands the packet itself.
+/// The first entry's request as a neutral offload. It has no offsets: the device parses the packet itself.
 fn offload(draft: &mut Draft<'_>, first: &Entry) -> Result<Offload, Reason> {
     if first.flags & (HW_XSUM | TSO) == 0 {
         return Ok(Offload::default());
@@ -333,13 +333,14 @@ fn offload(draft: &mut Draft<'_>, first: &Entry) -> Result<Offload, Reason> {
     Ok(Offload { checksum: Checksum::Partial { start, field }, segment: None })
 }
 
-/// A head that is to be cut becomes that of one big packet. Returns where its transport checksum starts, and where it goes.
+/// Completes the headers of a packet to be segmented into those of one big packet. Returns the start of its checksummed range, and
+/// the checksum's place.
 fn prepare(head: &mut [u8], layout: &Layout, len: u32) -> Option<(u16, u16)> {
     let l4 = layout.l4.filter(|l4| l4.kind == L4Kind::Tcp && len >= u32::from(layout.headers_len))?;
     Some((l4.offset, checksum::prepare(head, layout, len)?))
 }
 
-/// Puts the sum of the pseudo-header where the checksum goes, whatever was there: no document says what a driver leaves there.
+/// Overwrites the checksum field with the sum of the pseudo-header: no document says what a driver leaves there.
 fn begin_checksum(head: &mut [u8], layout: &Layout) -> Option<(u16, u16)> {
     let l4 = layout.l4.filter(|_| layout.l3.is_some_and(|l3| l3.fragment == Fragment::Whole))?;
     let covered = u32::try_from(layout.l4_total_len(head)?).ok()?;

@@ -1,4 +1,4 @@
-//! Accesses to configuration space and the three BARs, and what they do beyond storing (vmxnet3_defs.h, "BAR 0", "BAR 1").
+//! Accesses to configuration space and the three BARs, and their side effects (vmxnet3_defs.h, "BAR 0", "BAR 1").
 
 use nicety_adapter::bank::Place;
 use nicety_adapter::{Context, Mappable, PciFace};
@@ -41,11 +41,11 @@ impl Vmxnet3 {
                 }
             }
             Reg::RXPROD | Reg::RXPROD2 => self.look_for_room(cx),
-            // One bit, of those on offer.
+            // Exactly one bit, of the offered versions.
             Reg::VRRS if value.is_power_of_two() && value & registers::VERSIONS != 0 => {
                 self.begin(value.trailing_zeros() as u8 + 1);
             }
-            // The driver takes its memory back.
+            // The driver reclaims its memory.
             Reg::DSAL if value == 0 => self.quiesce(cx),
             Reg::CMD => self.registers[Reg::CMD] = self.execute(value, cx),
             Reg::ECR => self.acknowledge(value, cx),
@@ -73,8 +73,8 @@ impl PciFace for Vmxnet3 {
         }
         if changes.intersects(Changes::BUS_MASTER | Changes::POWER) && self.running().is_some() {
             (0..self.transmit_count()).for_each(|queue| cx.out.work.insert(queue));
-            // What happened meanwhile.
-            self.tell_events(cx);
+            // Reports events that happened meanwhile.
+            self.signal_events(cx);
         }
     }
 
@@ -104,7 +104,7 @@ impl PciFace for Vmxnet3 {
     }
 
     fn spare(&self) -> Option<Mappable> {
-        let at = registers::SPARE_AT;
+        let at = registers::EMPTY_PAGE_AT;
         Some(Mappable { bar: 2, offset: at, len: registers::MSIX_LEN - at, usual: true })
     }
 

@@ -1,4 +1,4 @@
-//! How often the driver wants to be interrupted (`struct Vmxnet3_CoalesceScheme`; version 3 on).
+//! Interrupt coalescing set by the driver (`struct Vmxnet3_CoalesceScheme`; version 3 on).
 
 use nicety_memory::Map;
 use serde::{Deserialize, Serialize};
@@ -15,24 +15,24 @@ const RATES: std::ops::RangeInclusive<u32> = 100..=100_000;
 /// A scheme, by VMXNET3_COALESCE_*.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Coalescing {
-    /// At once.
+    /// No coalescing.
     Disabled,
-    /// As the device finds best, for vectors whose moderation level asks for any.
+    /// The device's own moderation, for vectors whose moderation level requests any.
     #[default]
     Adaptive,
-    /// After so many frames.
+    /// After this many frames.
     Static {
-        /// Of completions.
+        /// Transmit completions.
         transmit: u32,
-        /// Received.
+        /// Received frames.
         receive: u32,
     },
-    /// For received frames so many interrupts a second at most.
+    /// Maximum interrupts per second for received frames.
     Rate(u32),
 }
 
 impl Coalescing {
-    /// Whether it can be.
+    /// Whether the values are in range.
     pub fn valid(self) -> bool {
         match self {
             Self::Disabled | Self::Adaptive => true,
@@ -43,7 +43,7 @@ impl Coalescing {
         }
     }
 
-    /// Where the structure lies: the command's data say it.
+    /// Address of the structure, from the command's data.
     fn place(memory: &Map, shared: u64) -> Result<u64, SetupError> {
         if read32(memory, shared + COMMAND_DATA + 4)? < LEN {
             return Err(SetupError::Invalid);
@@ -60,7 +60,7 @@ impl Coalescing {
         let scheme = match mode {
             0 => Self::Disabled,
             1 => Self::Adaptive,
-            // The first is the depth of a doorbell, which is the device's own (`transmit.rs`).
+            // The first number is the doorbell's depth, which the device chooses itself (`transmit.rs`).
             2 => Self::Static { transmit: second.max(1), receive: third.max(1) },
             3 => Self::Rate(first),
             _ => return Err(SetupError::Invalid),
@@ -80,13 +80,13 @@ impl Coalescing {
         Ok(memory.write(Self::place(memory, shared)?, &bytes)?)
     }
 
-    /// What so many packets that were sent, of so many descriptors, count for, and beyond which sum they are told at once, on a ring of
+    /// Weight of these sent packets, of this many descriptors, and the sum above which an interrupt is sent at once, for a ring of
     /// this size.
     pub fn completions(self, packets: u32, descriptors: u32, ring: u32) -> (u32, u32) {
         match self {
             Self::Disabled => (packets, 0),
             Self::Static { transmit, .. } => (packets, transmit - 1),
-            // The driver has the other half meanwhile.
+            // The driver still has the other half of the ring.
             Self::Adaptive | Self::Rate(_) => (descriptors, ring / 2),
         }
     }

@@ -1,4 +1,4 @@
-//! The command register: what each VMXNET3_CMD_* does, and answers when CMD is read next.
+//! The command register: the effect of each VMXNET3_CMD_*, and its answer in the next read of CMD.
 
 use nicety_adapter::Context;
 use nicety_adapter::interrupts::ReceiveModeration;
@@ -12,16 +12,16 @@ use super::rss::{Conf, FIELDS_DEFAULT, Rss, fields_on_offer};
 use super::shared::{self, COMMAND_DATA, STATISTICS, STATUS, Setup, SetupError};
 use super::transmit::TransmitQueue;
 
-/// Link state as GET_LINK tells it: 10 Gbit/s, up.
+/// Link state in GET_LINK's answer: 10 Gbit/s, up.
 const LINK_UP: u32 = 10_000 << 16 | 1;
-/// What a queue costs that ACTIVATE_DEV sets up, and an address that is sorted, in descriptors: see `Outbox::charge`.
+/// Cost, in descriptors, of each queue that ACTIVATE_DEV sets up, and of the addresses to sort: see `Outbox::charge`.
 const QUEUE_COST: u32 = 1500;
 const ADDRESS_COST: u32 = 3;
-/// Bytes of a transmit data ring's entry that suit us: what the headers of any packet need.
+/// Suggested bytes of a transmit data ring's entry: enough for the headers of any packet.
 const TRANSMIT_DATA: u32 = 128;
 
 impl Vmxnet3 {
-    /// Carries a command out. The answer is what CMD reads from now on.
+    /// Executes a command. The result is CMD's value from now on.
     pub(super) fn execute(&mut self, number: u32, cx: &mut Context<'_>) -> u32 {
         let memory = &**cx.memory;
         match number {
@@ -29,7 +29,7 @@ impl Vmxnet3 {
             command::QUIESCE => self.quiesce(cx),
             command::RESET => self.reset_device(cx),
             command::UPDATE_IML | command::UPDATE_PMCFG => {}
-            // Buffer sizes and memory regions told in advance are of no use here: every descriptor has its own.
+            // Buffer sizes and memory regions given in advance are not needed: every descriptor has its own.
             command::SET_RING_BUFFER_SIZE if self.version >= 7 => {}
             command::REGISTER_MEMREGS if self.version >= 3 => {}
             command::UPDATE_RX_MODE
@@ -66,7 +66,7 @@ impl Vmxnet3 {
         0
     }
 
-    /// Commands that only answer.
+    /// Commands that only return an answer.
     fn answer(&mut self, number: u32, cx: &mut Context<'_>) -> u32 {
         let [a, b, c, d, e, f] = self.permanent.0;
         match number {
@@ -81,7 +81,7 @@ impl Vmxnet3 {
             command::GET_PERM_MAC_HI => u32::from_le_bytes([e, f, 0, 0]),
             command::GET_DID_LO => 0x07b0,
             command::GET_DID_HI => 1,
-            // Type automatic (MSI-X, MSI, INTx, what there is), masks automatic.
+            // Type automatic (MSI-X, MSI or INTx, as available), masks automatic.
             command::GET_CONF_INTR | command::GET_DEV_EXTRA_INFO => 0,
             command::GET_TXDATA_DESC_SIZE if self.version >= 3 => TRANSMIT_DATA,
             command::GET_RSS_FIELDS if self.version >= 4 => self.fields,
@@ -95,7 +95,7 @@ impl Vmxnet3 {
         }
     }
 
-    /// ACTIVATE_DEV. A device that is active already begins anew: a crash kernel's driver finds it so.
+    /// ACTIVATE_DEV. A device that is already active starts anew: a crash kernel's driver finds it active.
     fn activate(&mut self, cx: &mut Context<'_>) -> u32 {
         self.quiesce(cx);
         let shared = u64::from(self.registers[Reg::DSAH]) << 32 | u64::from(self.registers[Reg::DSAL]);
@@ -130,7 +130,7 @@ impl Vmxnet3 {
             let before = self.receive.get(usize::from(index)).map(|queue| queue.statistics).unwrap_or_default();
             receive.push(ReceiveQueue::new(conf, setup.receive_at(index), before));
         }
-        // The threshold and the wish for receive doorbells are ours: 0 and no.
+        // The device writes the threshold and the request for receive doorbells: 0 and no.
         for queue in &transmit {
             memory.write(queue.at + shared::THRESHOLD, &[0; 4])?;
         }
@@ -148,7 +148,7 @@ impl Vmxnet3 {
         Ok(())
     }
 
-    /// QUIESCE_DEV: rings are not touched any more.
+    /// QUIESCE_DEV: the rings are not touched any more.
     pub(super) fn quiesce(&mut self, _cx: &mut Context<'_>) {
         self.generation = self.generation.wrapping_add(1);
         self.setup = None;
@@ -161,7 +161,7 @@ impl Vmxnet3 {
         }
     }
 
-    /// RESET_DEV: as after power-on, but for addresses, statistics and the version that was chosen.
+    /// RESET_DEV: power-on state, except addresses, statistics and the selected version.
     pub(super) fn reset_device(&mut self, cx: &mut Context<'_>) {
         self.quiesce(cx);
         self.reset_interrupts(cx);
@@ -170,7 +170,7 @@ impl Vmxnet3 {
         self.rss = Rss::default();
     }
 
-    /// Returns how many addresses were looked at.
+    /// Returns the number of addresses read.
     fn update(&mut self, number: u32, shared: u64, memory: &Map) -> Result<u32, SetupError> {
         match number {
             command::UPDATE_RX_MODE => self.filter.read_mode(memory, shared)?,
@@ -194,7 +194,7 @@ impl Vmxnet3 {
         Ok(0)
     }
 
-    /// SET_RSS_FIELDS: what is not on offer stays off; GET_RSS_FIELDS tells.
+    /// SET_RSS_FIELDS: fields that are not offered stay off; GET_RSS_FIELDS shows the result.
     fn set_rss_fields(&mut self, cx: &mut Context<'_>) -> u32 {
         let Some(setup) = self.running().filter(|_| self.version >= 4) else { return command::FAILED };
         let Ok(asked) = shared::read32(cx.memory, setup.shared + COMMAND_DATA) else { return command::FAILED };
@@ -210,7 +210,7 @@ impl Vmxnet3 {
             let mut bytes = [0; 8];
             bytes[0] = u8::from(error != 0);
             bytes[4..].copy_from_slice(&error.to_le_bytes());
-            self.tell(memory.write(at + STATUS, &bytes));
+            self.ignore_fault(memory.write(at + STATUS, &bytes));
         }
     }
 
@@ -218,37 +218,37 @@ impl Vmxnet3 {
         let transmit = self.transmit.iter().map(|queue| (queue.at, queue.statistics));
         let receive = self.receive.iter().map(|queue| (queue.at, queue.statistics));
         for (at, statistics) in transmit.chain(receive).filter(|_| self.running().is_some()) {
-            self.tell(memory.write(at + STATISTICS, &statistics.to_bytes()));
+            self.ignore_fault(memory.write(at + STATISTICS, &statistics.to_bytes()));
         }
     }
 
-    /// The queue descriptors were there when the device was activated. If they are gone, there is no way to report it.
-    fn tell(&self, _written: Result<(), Fault>) {}
+    /// The queue descriptors were in memory when the device was activated. If they are gone, the error cannot be reported.
+    fn ignore_fault(&self, _written: Result<(), Fault>) {}
 
-    /// Something happened that the driver should look at, when memory can be reached.
+    /// Raises an event for the driver, when memory can be reached.
     pub(super) fn raise_event(&mut self, events: u32, cx: &mut Context<'_>) {
         if self.setup.is_some() {
             self.events |= events;
-            self.tell_events(cx);
+            self.signal_events(cx);
         }
     }
 
-    /// Tells of what has happened and was not acknowledged.
-    pub(super) fn tell_events(&mut self, cx: &mut Context<'_>) {
+    /// Interrupts for events that are not acknowledged.
+    pub(super) fn signal_events(&mut self, cx: &mut Context<'_>) {
         let Some(setup) = self.running().filter(|_| self.events != 0) else { return };
-        self.tell(cx.memory.write(setup.shared + shared::ECR, &self.events.to_le_bytes()));
+        self.ignore_fault(cx.memory.write(setup.shared + shared::ECR, &self.events.to_le_bytes()));
         self.raise(setup.event_vector, cx);
     }
 
-    /// A write to ECR: these events are seen to.
+    /// A write to ECR: acknowledges these events.
     pub(super) fn acknowledge(&mut self, events: u32, cx: &mut Context<'_>) {
         self.events &= !events;
         if let Some(setup) = self.running() {
-            self.tell(cx.memory.write(setup.shared + shared::ECR, &self.events.to_le_bytes()));
+            self.ignore_fault(cx.memory.write(setup.shared + shared::ECR, &self.events.to_le_bytes()));
         }
     }
 
-    /// A transmit queue stops: the driver will reset the device.
+    /// Stops a transmit queue: the driver will reset the device.
     pub(super) fn stop_transmit(&mut self, queue: u16, error: u32, cx: &mut Context<'_>) {
         cx.counters.guest_errors += 1;
         cx.out.stalled.insert(2 * queue + 1);
@@ -258,7 +258,7 @@ impl Vmxnet3 {
         self.raise_event(event::TRANSMIT_ERROR, cx);
     }
 
-    /// Memory is another: addresses are translated in every call, and rings that lay nowhere may lie in it now.
+    /// The memory map changed: addresses are translated in every call, so rings that were outside memory may be in it now.
     pub(super) fn look_for_rings(&mut self) {
         let errors = self.transmit.iter_mut().map(|queue| &mut queue.error);
         for error in errors.chain(self.receive.iter_mut().map(|queue| &mut queue.error)) {
@@ -268,7 +268,7 @@ impl Vmxnet3 {
         }
     }
 
-    /// A receive queue stops.
+    /// Stops a receive queue.
     pub(super) fn stop_receive(&mut self, queue: u16, error: u32, cx: &mut Context<'_>) {
         cx.counters.guest_errors += 1;
         cx.out.stalled.insert(2 * queue);

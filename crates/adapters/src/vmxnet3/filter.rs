@@ -1,5 +1,4 @@
-//! Which frames the driver wants: receive mode, own address, multicast table, VLAN table (`struct
-//! Vmxnet3_RxFilterConf`).
+//! The driver's receive filter: receive mode, own address, multicast table, VLAN table (`struct Vmxnet3_RxFilterConf`).
 
 use nicety_frame::ethernet::ethertype;
 use nicety_frame::{Mac, Tag};
@@ -9,28 +8,28 @@ use serde::{Deserialize, Serialize};
 use super::registers::mode;
 use super::shared::{read32, read64};
 
-/// Where `rxFilterConf` lies in DriverShared.
+/// Offset of `rxFilterConf` in DriverShared.
 const FILTER: u64 = 120;
-/// Multicast addresses that are filtered one by one. All pass if there are more, as in chips whose table is full; a driver's stack
-/// filters them again. The table may have 10,922, which to sort takes a fifth of a millisecond.
+/// Maximum multicast addresses that are filtered individually. With more, all pass, as in chips whose table is full, and the
+/// driver's stack filters them again. The table may have 10,922; sorting them takes a fifth of a millisecond.
 const GROUPS: usize = 512;
-/// In [`Filter::groups`], alone: more than [`GROUPS`]. No address has so many bits.
+/// Only entry of [`Filter::groups`] when there are more than [`GROUPS`]. No address has this many bits.
 const ALL: u64 = u64::MAX;
 /// Words of the VLAN table, 32 identifiers each.
 const VLAN_WORDS: usize = 128;
 
-/// The filter, as last told.
+/// The filter from the last command.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Filter {
     mode: u32,
     /// Multicast addresses, sorted: at most [`GROUPS`], or [`ALL`].
     groups: Vec<u64>,
-    /// A bit per VLAN; empty: all VLANs pass.
+    /// A bit for each VLAN; empty: all VLANs pass.
     vlans: Vec<u32>,
 }
 
 impl Filter {
-    /// Whether the state can be.
+    /// Whether saved state is valid.
     pub fn valid(&self) -> bool {
         let sorted = self.groups.is_sorted();
         sorted && self.groups.len() <= GROUPS && matches!(self.vlans.len(), 0 | VLAN_WORDS)
@@ -42,7 +41,7 @@ impl Filter {
         Ok(())
     }
 
-    /// UPDATE_MAC_FILTERS. Returns how many addresses there are.
+    /// UPDATE_MAC_FILTERS. Returns the number of addresses.
     pub fn read_groups(&mut self, memory: &Map, shared: u64) -> Result<u32, Fault> {
         let count = usize::from(read32(memory, shared + FILTER + 4)? as u16) / 6;
         let mut bytes = [[0; 6]; GROUPS];
@@ -64,8 +63,8 @@ impl Filter {
         self.groups == [ALL] || self.groups.binary_search(&address.to_u64()).is_ok()
     }
 
-    /// UPDATE_VLAN_FILTERS. A table without any bit filters nothing: Linux `vmxnet3_set_mc` clears it to be
-    /// promiscuous, iPXE never sets one and expects tagged frames.
+    /// UPDATE_VLAN_FILTERS. A table without any bit filters nothing: Linux `vmxnet3_set_mc` clears it for promiscuous mode; iPXE
+    /// never sets a bit and expects tagged frames.
     pub fn read_vlans(&mut self, memory: &Map, shared: u64) -> Result<(), Fault> {
         let mut bytes = [0; 4 * VLAN_WORDS];
         memory.read(shared + FILTER + 16, &mut bytes)?;
@@ -77,7 +76,7 @@ impl Filter {
         Ok(())
     }
 
-    /// Whether the driver wants this packet.
+    /// Whether the packet passes the filter.
     pub fn wants(&self, own: Mac, head: &[u8], tag: Option<Tag>) -> bool {
         if self.mode & mode::PROMISCUOUS != 0 {
             return true;
@@ -94,7 +93,7 @@ impl Filter {
         wanted && self.wants_vlan(tag)
     }
 
-    /// The table is of 802.1Q identifiers: an 802.1ad tag passes, as any other type does.
+    /// The table has 802.1Q identifiers: an 802.1ad tag passes, like any other type.
     fn wants_vlan(&self, tag: Option<Tag>) -> bool {
         let vlan = tag.filter(|tag| tag.tpid == ethertype::VLAN).map(|tag| tag.tci.id());
         let Some(vlan) = vlan.filter(|&vlan| vlan != 0) else { return true };

@@ -1,7 +1,7 @@
 //! vmxnet3, VMware's paravirtual adapter (15ad:07b0), versions 1 to 7.
 //!
-//! Everything lies in the guest's memory; registers hold commands, masks and doorbells. A frame costs no register
-//! access while both sides are busy.
+//! All data structures are in guest memory; registers hold commands, masks and doorbells. While both sides are busy, a frame costs
+//! no register access.
 //!
 //! ```text
 //! DSAL/DSAH ─► DriverShared ──► queue descriptors (256 bytes each: transmit, then receive)
@@ -20,27 +20,26 @@
 //! BAR 2  8 KiB      MSI-X table, 65 vectors; pending bits; a page that holds nothing (see *Quirks*)
 //! ```
 //!
-//! A descriptor is ours when its generation bit is the ring's, which flips with each round; a completion is the
-//! driver's likewise.
+//! The device owns a descriptor whose generation bit equals the ring's, which flips with each round. The driver owns a completion
+//! by the same rule.
 //!
-//! **Features**: up to 32 transmit and 32 receive queues, RSS (Toeplitz, TCP and UDP ports, ESP's index), checksums both
-//! ways, TSO for IPv4 and IPv6, both also for frames that are sent in VXLAN or Geneve, packets received uncut (LRO completions: what makes guest to guest fast), VLAN tags inserted and
-//! stripped, VLAN and multicast filters, MTU up to 9190, INTx, MSI, MSI-X with automatic masks.
+//! **Features**: up to 32 transmit and 32 receive queues, RSS (Toeplitz, TCP and UDP ports, ESP's index), checksums both ways, TSO
+//! for IPv4 and IPv6, both also for frames sent in VXLAN or Geneve, packets received uncut (LRO completions: they make guest to
+//! guest fast), VLAN tags inserted and stripped, VLAN and multicast filters, MTU up to 9190, INTx, MSI, MSI-X with automatic masks.
 //!
-//! **Few messages**: while a transmit queue is served its driver does not ring (`transmit.rs`). Receive buffers are
-//! looked for in the ring whenever one is wanted, so that updateRxProd stays off; a queue that ran out of them is
-//! looked at when its interrupt is unmasked, and by a timer.
+//! **Few messages**: while a transmit queue is served its driver does not ring the doorbell (`transmit.rs`). The device looks in
+//! the ring for receive buffers whenever it needs one, so updateRxProd stays off. A queue that ran out of them is checked when its
+//! interrupt is unmasked, and by a timer.
 //!
 //! **Not implemented**: inner checksums and hashes of received tunnel packets (a driver that asks for them with
-//! `UPT1_F_RXINNEROFLD` is told of outer ones), the large BAR 0, out-of-order receive completions, UPT pass-through,
-//! timestamp rings (version 9), plug-ins, wake-on-LAN. Of interrupt moderation there is one level, adaptive, for vectors whose
-//! driver asks for any (`ReceiveModeration`).
+//! `UPT1_F_RXINNEROFLD` gets outer ones), the large BAR 0, out-of-order receive completions, UPT pass-through, timestamp rings
+//! (version 9), plug-ins, wake-on-LAN. Interrupt moderation has one level, adaptive, for vectors whose driver requests any
+//! (`ReceiveModeration`).
 //!
-//! **Quirks**: `VMXNET3_IC_DISABLE_ALL` is ignored (`interrupts.rs`); a VLAN table without any bit filters nothing
-//! (`filter.rs`); ACTIVATE_DEV on an active device starts anew; BAR 2 has a page that can be mapped and holds nothing,
-//! because Linux's `vmxnet3_set_mc` and `vmxnet3_quiesce_dev` free what a command names right after writing it, and
-//! QEMU posts writes to devices that have no such page; completions of transmitted packets wait for an
-//! interrupt that is due anyway (`CompletionDelay`).
+//! **Quirks**: `VMXNET3_IC_DISABLE_ALL` is ignored (`interrupts.rs`). A VLAN table without any bit filters nothing (`filter.rs`).
+//! ACTIVATE_DEV on an active device starts it anew. BAR 2 has an empty page that can be mapped, because Linux's `vmxnet3_set_mc`
+//! and `vmxnet3_quiesce_dev` free a command's data right after writing the command, and QEMU posts writes to devices that have no
+//! such page. Completions of transmitted packets wait for an interrupt that is due anyway (`CompletionDelay`).
 
 use std::time::Duration;
 
@@ -76,7 +75,7 @@ use rss::Rss;
 use shared::Setup;
 use transmit::{TransmitQueue, Tunnels};
 
-/// What it is.
+/// Description of vmxnet3.
 pub static ABOUT: About = About {
     name: "vmxnet3",
     chip: "VMware vmxnet3",
@@ -114,17 +113,17 @@ pub static ABOUT: About = About {
     transports: &["vfio-user"],
 };
 
-/// What makes a driver activate the device anew. Linux's does so when it learns of the error (vmxnet3_drv.c,
+/// Action that makes a driver activate the device anew. Linux's does so when it learns of the error (vmxnet3_drv.c,
 /// vmxnet3_process_events), and whenever its interface goes up.
 const CURE: &str = "Linux's driver resets the device by itself; if it stays so, restart the guest's driver (in Linux: \
      `ip link set eth0 down`, then up)";
-/// Queue pairs by default: what drivers before version 6 use at most for transmit.
+/// Default number of queue pairs: the maximum that drivers before version 6 use for transmit.
 const QUEUES_DEFAULT: u16 = 8;
-/// How long after a refusal the rings are looked at for the first time; doubles up to [`ROOM_MOST`].
+/// First delay between a refusal and a check of the rings; it doubles up to [`ROOM_MOST`].
 const ROOM_FIRST: Duration = Duration::from_micros(200);
 const ROOM_MOST: Duration = Duration::from_millis(4);
-/// From one look at masks in a mapped page to the next: this part of the time since a vector came to wait, as long as for rings. A driver
-/// that polls never lifts them.
+/// Interval of mask checks in a mapped page: this fraction of the time since a vector started to wait, at most as long as for
+/// rings. A driver that polls never lifts its masks.
 const MASKED_PART: u32 = 8;
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -134,16 +133,16 @@ pub struct Vmxnet3 {
     function: Function,
     rom: Option<Rom>,
     permanent: Mac,
-    /// Queues each way on offer.
+    /// Offered queues, each way.
     queues: u16,
     link: bool,
     generation: u32,
-    /// 1 to 7: what the driver chose.
+    /// Version that the driver selected, 1 to 7.
     version: u8,
     registers: Bank<Reg>,
     /// Events not yet acknowledged.
     events: u32,
-    /// Capabilities that the driver turned on (DCR 0).
+    /// Capabilities that the driver enabled (DCR 0).
     capabilities: u32,
     /// VMXNET3_RSS_FIELDS_*.
     fields: u32,
@@ -151,21 +150,21 @@ pub struct Vmxnet3 {
     interrupts: Interrupts,
     filter: Filter,
     rss: Rss,
-    /// There while the device is active.
+    /// Set while the device is active.
     setup: Option<Setup>,
     transmit: Vec<TransmitQueue>,
     receive: Vec<ReceiveQueue>,
-    /// When to look for receive buffers, and how long to wait after that.
+    /// Time of the next search for receive buffers, and the delay after it.
     room_at: Option<Time>,
     room_delay: Duration,
-    /// When a vector last came to those that wait for their masks to be lifted.
+    /// Time at which a vector last started to wait for its mask to be lifted.
     masked_at: Option<Time>,
 }
 
-/// Makes one.
+/// Creates an adapter.
 ///
 /// # Errors
-/// A group address, more queues than there are, an option ROM for another device.
+/// A group address, too many queues, an option ROM for another device.
 pub fn create(settings: &Settings) -> Result<Box<dyn Adapter>, CreateError> {
     Ok(Box::new(Vmxnet3::new(settings)?))
 }
@@ -191,7 +190,7 @@ fn describe(mac: Mac, rom: Option<&Rom>) -> Result<Function, nicety_pci::BuildEr
         .capability(Capability::Express(Express::default()))
         .capability(Capability::Msi(Msi { vectors: 1, maskable: false }))
         .capability(Capability::Msix(msix))
-        // Device serial number: the address, with ff:fe in its middle (PCIe 4.0 §7.9.3).
+        // Device serial number: the address with ff:fe in its middle (PCIe 4.0 §7.9.3).
         .extended(3, 1, vec![f, e, d, 0xfe, 0xff, c, b, a]);
     match rom {
         Some(rom) => builder.rom(rom.size()).build(),
@@ -249,7 +248,7 @@ impl Vmxnet3 {
         self.registers[Reg::MACH] = u32::from_le_bytes([e, f, 0, 0]);
     }
 
-    /// The address that the driver has set.
+    /// The driver's current MAC address.
     fn address(&self) -> Mac {
         let [a, b, c, d] = self.registers[Reg::MACL].to_le_bytes();
         let [e, f, ..] = self.registers[Reg::MACH].to_le_bytes();
@@ -265,7 +264,7 @@ impl Vmxnet3 {
         self.setup.filter(|_| self.function.bus_master())
     }
 
-    /// Tells of queues that had refused and have buffers again.
+    /// Reports queues that had refused packets and have buffers again.
     fn look_for_room(&mut self, cx: &mut Context<'_>) {
         if self.room_at.is_none() || self.running().is_none() {
             return;
@@ -284,7 +283,7 @@ impl Vmxnet3 {
         }
     }
 
-    /// Asks for the next tick.
+    /// Requests the next tick.
     fn schedule(&self, cx: &mut Context<'_>) {
         let recheck = self.transmit.iter().filter_map(|queue| queue.recheck).min();
         let delay = self.transmit.iter().filter_map(|queue| queue.delay.due()).min();
@@ -297,8 +296,8 @@ impl Vmxnet3 {
         }
     }
 
-    /// Interrupts for completions whose delay is over, and asks for a tick for those that still wait.
-    fn tell_completions(&mut self, cx: &mut Context<'_>) {
+    /// Interrupts for completions whose delay is over, and requests a tick for those that still wait.
+    fn signal_completions(&mut self, cx: &mut Context<'_>) {
         for number in 0..self.transmit.len() {
             if let Some(queue) = self.transmit.get_mut(number)
                 && queue.delay.over(cx.now)
@@ -311,7 +310,7 @@ impl Vmxnet3 {
     }
 
     /// Interrupts for received frames whose pause is over.
-    fn tell_arrivals(&mut self, cx: &mut Context<'_>) {
+    fn signal_arrivals(&mut self, cx: &mut Context<'_>) {
         for number in 0..self.receive.len() {
             if let Some(queue) = self.receive.get(number)
                 && queue.moderation.over(cx.now)
@@ -322,14 +321,14 @@ impl Vmxnet3 {
         }
     }
 
-    /// Bytes that the queues of a vector have carried.
+    /// Bytes carried by the queues of a vector.
     fn carried(&self, vector: u8) -> u64 {
         let sent = self.transmit.iter().filter(|queue| queue.vector == vector).map(|queue| queue.statistics.bytes());
         let received = self.receive.iter().filter(|queue| queue.vector == vector).map(|queue| queue.statistics.bytes());
         sent.chain(received).fold(0, u64::wrapping_add)
     }
 
-    /// Raises a queue's vector, for all queues that share it. A mask that is lifted in a mapped page sends no message: then a tick looks.
+    /// Raises a queue's vector, for all queues that share it. A mask lifted in a mapped page sends no message, so a tick checks it.
     fn raise(&mut self, vector: u8, cx: &mut Context<'_>) {
         let carried = self.carried(vector);
         for queue in self.transmit.iter_mut().filter(|queue| queue.vector == vector) {
@@ -352,7 +351,7 @@ impl Vmxnet3 {
         }
     }
 
-    /// A guest that has the page lifts masks without a message.
+    /// A guest with a mapped page lifts masks without a message.
     fn look_at_page(&mut self, cx: &mut Context<'_>) {
         if cx.page.is_some() {
             if self.masked_and_waiting() != 0 {
@@ -362,7 +361,7 @@ impl Vmxnet3 {
         }
     }
 
-    /// Keeps what a driver has chosen when it probed: it does not choose again when its guest wakes.
+    /// Keeps what a driver selected when it probed, because it does not select again when its guest wakes.
     fn reset_function(&mut self, cx: &mut Context<'_>) {
         self.reset_device(cx);
         self.function.reset();
@@ -375,7 +374,7 @@ impl Vmxnet3 {
         self.room_delay = ROOM_FIRST;
     }
 
-    /// A driver begins, and has chosen nothing but a version.
+    /// A driver starts, and has selected only a version.
     fn begin(&mut self, version: u8) {
         self.version = version;
         self.capabilities = 0;
@@ -400,7 +399,7 @@ impl Adapter for Vmxnet3 {
         let tunnels = Tunnels::of(self.version, self.capabilities);
         let mut fetched = transmit.fetch(queue, self.link, tunnels, budget, batch, cx);
         if fetched.is_ok() && batch.is_empty() {
-            // Dropped packets are in no batch that would be completed.
+            // Dropped packets belong to no batch, so no completion call returns them.
             match transmit.give_back(None, self.coalescing, cx) {
                 Ok(any) => given_back = any,
                 Err(error) => fetched = Err(error),
@@ -408,7 +407,7 @@ impl Adapter for Vmxnet3 {
         }
         let recheck = transmit.recheck.is_some();
         if given_back {
-            self.tell_completions(cx);
+            self.signal_completions(cx);
         } else if recheck {
             self.schedule(cx);
         }
@@ -428,7 +427,7 @@ impl Adapter for Vmxnet3 {
         let Some(last) = batch.packets().last().map(|packet| packet.cookie) else { return };
         let Some(transmit) = self.transmit.get_mut(usize::from(batch.queue)) else { return };
         match transmit.give_back(Some(last), self.coalescing, cx) {
-            Ok(true) => self.tell_completions(cx),
+            Ok(true) => self.signal_completions(cx),
             Ok(false) => {}
             Err(error) => self.stop_transmit(batch.queue, error, cx),
         }
@@ -443,7 +442,7 @@ impl Adapter for Vmxnet3 {
         self.look_at_page(cx);
         let memory = &**cx.memory;
         let own = self.address();
-        // The rings of the queue in hand, translated; which queues refused; which have completions.
+        // The current queue's rings, translated; queues that refused; queues with completions.
         let mut open: Option<(u16, Windows<'_>)> = None;
         let (mut refused, mut touched) = (frames.held, 0u64);
         for (place, pick, packet) in frames.iter() {
@@ -513,8 +512,8 @@ impl Adapter for Vmxnet3 {
                 self.room_delay = (self.room_delay * 2).min(ROOM_MOST);
             }
         }
-        self.tell_arrivals(cx);
-        self.tell_completions(cx);
+        self.signal_arrivals(cx);
+        self.signal_completions(cx);
     }
 
     fn reset(&mut self, kind: Reset, cx: &mut Context<'_>) {
@@ -565,7 +564,7 @@ impl Adapter for Vmxnet3 {
 }
 
 impl Vmxnet3 {
-    /// One interrupt for each queue that has completions, and a look at those that refused later on.
+    /// One interrupt for each queue with completions, and a later check of those that refused.
     fn finish_delivery(&mut self, refused: bool, mut touched: u64, cx: &mut Context<'_>) {
         while touched != 0 {
             let number = touched.trailing_zeros() as usize;

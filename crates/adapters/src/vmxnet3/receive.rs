@@ -1,10 +1,10 @@
 //! Receive: packets into posted buffers, with completions (`struct Vmxnet3_RxDesc`, `Vmxnet3_RxCompDesc`,
 //! `Vmxnet3_RxCompDescExt`).
 //!
-//! A packet begins in a *head* buffer of ring 0. What does not fit follows in *body* buffers: those behind it in
-//! ring 0 if there are any (version 6 and earlier with a large MTU), else those of ring 1. Body buffers of ring 0 that
-//! the packet before had no use for are skipped; drivers take that (`vmxnet3_rq_rx_complete`: "device may have
-//! skipped some rx descs"). A small packet goes to the data ring's entry instead of the head buffer.
+//! A packet starts in a *head* buffer of ring 0. The rest goes into *body* buffers: those after it in ring 0 if there are any
+//! (version 6 and earlier with a large MTU), else those of ring 1. Body buffers of ring 0 that the previous packet did not need are
+//! skipped; drivers accept that (`vmxnet3_rq_rx_complete`: "device may have skipped some rx descs"). A small packet goes to the
+//! data ring's entry instead of the head buffer.
 
 use arrayvec::ArrayVec;
 use nicety_adapter::interrupts::ReceiveModeration;
@@ -18,12 +18,12 @@ use super::rss::Hash;
 use super::shared::{PIECES, ReceiveConf, Ring, Setup};
 use super::statistics::{LOSS_FIRST, LOSS_SECOND, Statistics};
 
-/// Spans of one piece at most: its buffers, and some that lie across memory regions.
+/// Maximum spans of one piece: its buffers, and a margin for buffers across memory regions.
 const SPANS: usize = 2 * PIECES;
 /// Completion types.
 const TYPE_PLAIN: u32 = 3;
 const TYPE_LRO: u32 = 4;
-/// Ring 1 must hold the largest packet for packets to come uncut.
+/// Minimum size of ring 1 for uncut packets: it must hold the largest packet.
 const BODIES_FOR_LRO: u32 = 32;
 
 /// A receive queue.
@@ -34,34 +34,34 @@ pub struct ReceiveQueue {
     pub data: u64,
     pub data_len: u16,
     pub vector: u8,
-    /// Where its queue descriptor lies.
+    /// Address of its queue descriptor.
     pub at: u64,
-    /// VMXNET3_ERR_*; 0 while it runs.
+    /// VMXNET3_ERR_*; 0 while the queue runs.
     pub error: u32,
     pub statistics: Statistics,
-    /// It has refused, and has not reported room since.
+    /// A packet was refused, and room has not been reported since.
     pub starved: bool,
-    /// It was bodies that it lacked.
+    /// The last refusal was for lack of body buffers.
     pub lacks_bodies: bool,
-    /// Its driver leaves it to the device how often it interrupts.
+    /// The driver leaves interrupt moderation to the device.
     pub moderated: bool,
-    /// When it may interrupt next, if so.
+    /// Time of the next allowed interrupt, with moderation.
     pub moderation: ReceiveModeration,
-    /// Where its completions stood when it last did.
+    /// Completion index at the last interrupt.
     pub told: u32,
 }
 
-/// Its rings for one call.
+/// The queue's rings, translated for one call.
 pub struct Windows<'m> {
     rings: [Window<'m>; 2],
     completions: Window<'m>,
 }
 
-/// What one packet looks like to one queue.
+/// One packet as it arrives at one queue.
 pub struct Arrival<'a> {
-    /// The frames that it is one of.
+    /// The frames it belongs to.
     pub frames: &'a Frames<'a>,
-    /// The pick.
+    /// Its pick.
     pub pick: Pick,
     /// Its hash.
     pub hash: Hash,
@@ -69,11 +69,11 @@ pub struct Arrival<'a> {
     pub number: u16,
 }
 
-/// How a packet's delivery ended.
+/// Result of a packet's delivery.
 pub enum Outcome {
-    /// Taken, or dropped and counted.
+    /// Accepted, or dropped and counted.
     Done,
-    /// No room for this frame of it, nor for those behind.
+    /// No room for this frame of the packet, nor for those after it.
     Refused { from: u32 },
 }
 
@@ -86,24 +86,24 @@ struct Slot {
     len: u32,
 }
 
-/// Where a frame goes.
+/// Buffers for a frame.
 struct Plan {
     slots: ArrayVec<Slot, PIECES>,
     rings: [Ring; 2],
     from_data: bool,
-    /// Bodies that were passed over on the way to a head.
+    /// Body buffers skipped before the head.
     passed: u32,
 }
 
-/// Why there is no plan.
+/// Why no plan was possible.
 enum Miss {
-    /// Not yet: heads are lacking, or bodies.
+    /// No room yet: head or body buffers are lacking.
     NoRoom { bodies: bool },
-    /// Not like this.
+    /// These rings can never hold the frame.
     Never(Reason),
 }
 
-/// The same of a packet: for its frame `from`.
+/// The same for a packet, with its frame `from`.
 enum Stop {
     NoRoom { bodies: bool, from: u32 },
     Never(Reason),
@@ -126,7 +126,7 @@ fn posted(window: &Window<'_>, ring: &Ring) -> Option<Posted> {
     Some(Posted { address: u64::from_le_bytes(window.read(at)), len: word & 0x3fff, body: word & 1 << 14 != 0 })
 }
 
-/// What the driver of this device takes.
+/// Offloads that the driver of this device accepts.
 pub fn wants(setup: &Setup, version: u8, bodies: u32) -> Wants {
     let on = |bit| setup.features & bit != 0;
     let uncut = on(feature::LRO) && version >= 2 && bodies >= BODIES_FOR_LRO;
@@ -142,7 +142,7 @@ pub fn wants(setup: &Setup, version: u8, bodies: u32) -> Wants {
 }
 
 impl ReceiveQueue {
-    /// As after ACTIVATE_DEV.
+    /// State after ACTIVATE_DEV.
     pub fn new(conf: ReceiveConf, at: u64, statistics: Statistics) -> Self {
         let ReceiveConf { rings, completions, data, data_len, vector, moderated } = conf;
         Self {
@@ -162,19 +162,19 @@ impl ReceiveQueue {
         }
     }
 
-    /// Whether the state can be.
+    /// Whether saved state is valid.
     pub fn valid(&self) -> bool {
         let bodies = self.rings[1].size == 0 || self.rings[1].valid(4096);
         let data = self.data_len == 0 || (self.data_len.is_multiple_of(64) && self.data_len <= 2048);
         self.rings[0].valid(4096) && bodies && self.completions.valid(8192) && data
     }
 
-    /// What was received and not told has taken so many buffers that the driver should post more, or it has none left.
+    /// Unsignalled completions use so many buffers that the driver should post more, or no buffer is left.
     pub fn is_short(&self) -> bool {
         self.starved || self.taken() >= self.rings[0].size / 2
     }
 
-    /// Completions that were not told.
+    /// Unsignalled completions.
     pub fn taken(&self) -> u32 {
         let Ring { next, size, .. } = self.completions;
         next.wrapping_add(size).wrapping_sub(self.told) % size.max(1)
@@ -188,13 +188,13 @@ impl ReceiveQueue {
         Ok(Windows { rings, completions: self.completions.window(memory, Rights::WRITE)? })
     }
 
-    /// Whether buffers were posted since it refused.
+    /// Whether buffers were posted since the refusal.
     pub fn has_room(&self, memory: &Map) -> bool {
         let ring = &self.rings[usize::from(self.lacks_bodies)];
         ring.size > 0 && ring.window(memory, Rights::READ).is_ok_and(|window| posted(&window, ring).is_some())
     }
 
-    /// Delivers one packet: whole, or the frames that it is cut into.
+    /// Delivers one packet, whole or segmented into frames.
     pub fn deliver(
         &mut self,
         windows: &Windows<'_>,
@@ -216,7 +216,7 @@ impl ReceiveQueue {
                     self.statistics.lose(LOSS_FIRST);
                     return Outcome::Refused { from };
                 }
-                // The buffers cannot hold it uncut: as frames they may.
+                // The buffers cannot hold it uncut. They may hold its frames.
                 Err(Stop::Never(_)) if (wants.tcp4 || wants.tcp6) && unfolded.packet().offload.segment.is_some() => {
                     (wants.tcp4, wants.tcp6) = (false, false);
                 }
@@ -246,7 +246,7 @@ impl ReceiveQueue {
         let head = arrival.frames.batch.head(unfolded.packet());
         for index in unfolded.wanted() {
             let planned = self.plan(windows, unfolded.len(index), setup.most_pieces, &mut plan);
-            // As many as a frame could have taken are usual.
+            // Skipping as many buffers as a frame may use is normal, and is not charged.
             cx.out.charge(std::mem::take(&mut plan.passed).saturating_sub(PIECES as u32));
             planned.map_err(|miss| match miss {
                 Miss::NoRoom { bodies } => Stop::NoRoom { bodies, from: index },
@@ -257,7 +257,7 @@ impl ReceiveQueue {
             let checked = written.unwrap_or(Checked::Unknown);
             lost = written.err().or(lost);
             let asked = setup.features & feature::CHECKSUM != 0;
-            // A packet no longer than a segment is one piece, and its headers are made as well.
+            // A packet no longer than one segment is a single piece; its headers were completed as well.
             let made = unfolded.packet().offload.segment.is_some() && piece.offload.segment.is_none();
             let words = words(&piece, flags(piece.layout(), head, made, checked, asked), arrival, written.is_err());
             self.complete(windows, &plan, words, arrival.number, setup.receive);
@@ -301,7 +301,7 @@ impl ReceiveQueue {
                     return Err(Miss::Never(Reason::TooManyPieces));
                 }
                 (_, Some(body)) if self.rings[1].size > 0 => (1, body),
-                // No body will ever come: the heads are too short.
+                // No body buffer will ever come: the heads are too short.
                 (Some(_), _) if self.rings[1].size == 0 => return Err(Miss::Never(Reason::TooLong)),
                 _ => return Err(Miss::NoRoom { bodies: self.rings[1].size > 0 }),
             };
@@ -314,7 +314,7 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// The next head of ring 0, past unused bodies.
+    /// The next head buffer of ring 0, after skipped body buffers.
     fn head(window: &Window<'_>, ring: &mut Ring, passed: &mut u32) -> Result<Posted, Miss> {
         for _ in 0..ring.size {
             let next = posted(window, ring).ok_or(Miss::NoRoom { bodies: false })?;
@@ -327,7 +327,7 @@ impl ReceiveQueue {
         Err(Miss::NoRoom { bodies: false })
     }
 
-    /// Gives a frame's buffers to the driver.
+    /// Completes a frame's buffers.
     fn complete(&mut self, windows: &Windows<'_>, plan: &Plan, words: Words, number: u16, queues: u16) {
         let last = plan.slots.len().saturating_sub(1);
         for (place, slot) in plan.slots.iter().enumerate() {
@@ -355,13 +355,13 @@ impl ReceiveQueue {
     }
 }
 
-/// What the completions of a frame have in common.
+/// Words shared by the completions of a frame.
 struct Words {
-    /// Of the first: a packet that came uncut says here how it may be cut.
+    /// Of the first completion: for an uncut packet it has the segmentation data.
     first: [u32; 4],
-    /// Of the others.
+    /// Of the other completions.
     plain: [u32; 4],
-    /// Added to the last one's length if the frame is damaged.
+    /// Added to the last completion's length if the frame is damaged.
     error: u32,
 }
 
@@ -374,7 +374,7 @@ fn words(piece: &Piece<'_>, seen: Seen, arrival: &Arrival<'_>, lost: bool) -> Wo
         let payload = piece.len().saturating_sub(u32::from(segment.headers));
         let frames = payload.div_ceil(u32::from(segment.mss).max(1));
         if frames > 1 {
-            // Where the hash was: the count of segments. Where a checksum was: their size.
+            // The hash field has the count of segments; the checksum field has their size.
             let mss = u32::from(segment.mss);
             first = [seen.unchecked, frames.min(255), tag, seen.bits | TYPE_LRO << 24 | mss];
         }
@@ -382,8 +382,8 @@ fn words(piece: &Piece<'_>, seen: Seen, arrival: &Arrival<'_>, lost: bool) -> Wo
     Words { first, plain, error: if lost { 1 << 14 } else { 0 } }
 }
 
-/// Writes a frame into its buffers. The reason if they are not there: the frame is lost like one that was damaged on
-/// the wire, and an error completion gives the buffers back.
+/// Writes a frame into its buffers. If they are not in memory, returns the reason: the frame is lost like one damaged on the wire,
+/// and an error completion returns the buffers.
 fn write(plan: &Plan, piece: &mut Piece<'_>, memory: &Map) -> Result<Checked, Reason> {
     let mut spans = ArrayVec::<Span, SPANS>::new();
     for slot in plan.slots.iter().filter(|slot| slot.len > 0) {
@@ -394,7 +394,7 @@ fn write(plan: &Plan, piece: &mut Piece<'_>, memory: &Map) -> Result<Checked, Re
 }
 
 impl Plan {
-    /// Whether ring 1 has been used up by this plan alone.
+    /// Whether this plan alone has used up ring 1.
     fn wraps(&self, before: &[Ring; 2]) -> bool {
         let [_, now] = &self.rings;
         let [_, then] = before;
@@ -402,7 +402,7 @@ impl Plan {
     }
 }
 
-/// What a completion says of a frame's protocols and checksums.
+/// Protocol and checksum fields of a completion.
 struct Seen {
     /// Bits of the fourth word.
     bits: u32,
@@ -410,7 +410,7 @@ struct Seen {
     unchecked: u32,
 }
 
-/// `head` is the packet's own; `made`: its headers were made for this piece, and are right.
+/// `head` is the packet's own; `made`: the headers were made for this piece, and are correct.
 fn flags(layout: &Layout, head: &[u8], made: bool, checked: Checked, asked: bool) -> Seen {
     const FCS: u32 = 1 << 23;
     let Some(l3) = layout.l3 else { return Seen { bits: FCS, unchecked: 1 << 30 } };

@@ -1,5 +1,5 @@
 //! The registers of both BARs as data, and the numbers of commands and events. Names and offsets: Linux
-//! drivers/net/vmxnet3/vmxnet3_defs.h (6.12), which VMware wrote; there is no public data sheet.
+//! drivers/net/vmxnet3/vmxnet3_defs.h (6.12), written by VMware; there is no public data sheet.
 
 use nicety_adapter::bank::{Block, Region, Row, Table, Widths};
 use nicety_adapter::register_names;
@@ -10,23 +10,23 @@ register_names! {
 }
 use Reg::{CMD, DCR, DSAH, DSAL, ECR, ICR, IMR, MACH, MACL, PTCR, RXPROD, RXPROD2, TXPROD, UVRS, VRRS};
 
-/// Device revisions on offer: bit n is version n + 1. 1 to 7.
+/// Offered device revisions, 1 to 7: bit n is version n + 1.
 pub const VERSIONS: u32 = 0x7f;
 
-/// Device capabilities on offer (DCR 0, VMXNET3_CAP_*), which a driver of version 7 turns on one by one: UDP and ESP in the
-/// receive hash, and the transmit offloads of tunnels. No hash of inner headers, no large BAR, no completions out of order.
+/// Offered device capabilities (DCR 0, VMXNET3_CAP_*), which a driver of version 7 enables one by one: UDP and ESP in the receive
+/// hash, and the transmit offloads of tunnels. No hash of inner headers, no large BAR, no out-of-order completions.
 pub const CAPABILITIES: u32 = 0x2ff;
-/// UDP may be hashed with its ports.
+/// UDP ports may be hashed.
 pub const CAP_UDP_RSS: u32 = 1;
-/// ESP over IPv4 may be hashed with its index.
+/// The index of ESP over IPv4 may be hashed.
 pub const CAP_ESP_RSS_IPV4: u32 = 1 << 1;
-/// Inner checksums of Geneve; those of VXLAN two bits further.
+/// Inner checksums in Geneve; those in VXLAN are two bits higher.
 pub const CAP_GENEVE_CHECKSUM: u32 = 1 << 2;
-/// Segmentation in Geneve; in VXLAN two bits further.
+/// Segmentation in Geneve; in VXLAN two bits higher.
 pub const CAP_GENEVE_TSO: u32 = 1 << 3;
-/// Outer checksums of segments in Geneve; in VXLAN one bit further.
+/// Outer checksums of segments in Geneve; in VXLAN one bit higher.
 pub const CAP_GENEVE_OUTER: u32 = 1 << 6;
-/// ESP over IPv6 may be hashed with its index.
+/// The index of ESP over IPv6 may be hashed.
 pub const CAP_ESP_RSS_IPV6: u32 = 1 << 9;
 
 /// BAR 0, the page that can be mapped: a mask for each vector, positions for each queue.
@@ -43,14 +43,14 @@ const DEVICE: &[Row<Reg>] = &[
     Row::rw(UVRS, 0x08, 0, 1, "VMXNET3_REG_UVRS"),
     Row::rw(DSAL, 0x10, !0, 0, "VMXNET3_REG_DSAL"),
     Row::rw(DSAH, 0x18, !0, 0, "VMXNET3_REG_DSAH"),
-    // Reads as what the last command answered.
+    // Reads as the last command's answer.
     Row::rw(CMD, 0x20, 0, 0, "VMXNET3_REG_CMD").device(!0),
     Row::rw(MACL, 0x28, !0, 0, "VMXNET3_REG_MACL"),
     Row::rw(MACH, 0x30, 0xffff, 0, "VMXNET3_REG_MACH").reads(0xffff),
     Row::rw(ICR, 0x38, 0, 0, "VMXNET3_REG_ICR"),
     Row::rw(ECR, 0x40, 0, 0, "VMXNET3_REG_ECR"),
     Row::rw(DCR, 0x48, 0, CAPABILITIES, "VMXNET3_REG_DCR"),
-    // Bit 31: no pass-through hardware behind it.
+    // Bit 31: there is no pass-through hardware.
     Row::rw(PTCR, 0x88, 0, 0x8000_0000, "VMXNET3_REG_PTCR"),
 ];
 
@@ -58,8 +58,7 @@ const fn page(bars: &'static [u8], len: u64) -> Region {
     Region { bars, len: len as u32, reads: Widths::ANY, writes: Widths::DWORD, hole: !0 }
 }
 
-/// All registers. Each is read at any width and place; writes of less than a register, of which no document says what they do, do
-/// nothing.
+/// All registers. Reads have any width and offset. No document defines writes narrower than a register, so they do nothing.
 pub static REGISTERS: Table<Reg> = Table {
     regions: &[page(&[0], PT_LEN), page(&[1], VD_LEN)],
     blocks: &[
@@ -73,15 +72,15 @@ pub static REGISTERS: Table<Reg> = Table {
 pub const PT_LEN: u64 = 4096;
 /// Bytes of BAR 1.
 pub const VD_LEN: u64 = 4096;
-/// Bytes of BAR 2: the MSI-X table at 0, the pending bits at [`PBA_OFFSET`], and a page at [`SPARE_AT`].
+/// Bytes of BAR 2: the MSI-X table at 0, the pending bits at [`PBA_OFFSET`], and an empty page at [`EMPTY_PAGE_AT`].
 pub const MSIX_LEN: u64 = 0x2000;
-/// Where in it the page begins that holds nothing.
-pub const SPARE_AT: u64 = 0x1000;
-/// Where the pending bits lie.
+/// Offset of the empty page.
+pub const EMPTY_PAGE_AT: u64 = 0x1000;
+/// Offset of the pending bits.
 pub const PBA_OFFSET: u32 = 0x800;
 /// Interrupt vectors: one per queue each way and one for events (version 6 on; earlier drivers use 25 of them).
 pub const VECTORS: u16 = 65;
-/// Queues each way at most.
+/// Maximum queues each way.
 pub const QUEUES: u16 = 32;
 
 /// Commands (VMXNET3_CMD_*).
@@ -116,7 +115,7 @@ pub mod command {
     pub const GET_MAX_QUEUES_CONF: u32 = 0xf00d_000f;
     pub const GET_MAX_CAPABILITIES: u32 = 0xf00d_0011;
     pub const GET_DCR0: u32 = 0xf00d_0012;
-    /// What a command that failed, or that is not known, answers.
+    /// Answer of a command that failed or is unknown.
     pub const FAILED: u32 = u32::MAX;
 }
 
@@ -127,13 +126,13 @@ pub mod event {
     pub const LINK: u32 = 1 << 2;
 }
 
-/// Why a queue is stopped (VMXNET3_ERR_*), as its status tells the driver.
+/// Reasons why a queue is stopped (VMXNET3_ERR_*), in its status for the driver.
 pub mod stopped {
     pub const NO_EOP: u32 = 0x8000_0000;
     pub const DESCRIPTOR_TYPE: u32 = 0x8000_0003;
     pub const BAD_RING: u32 = 0x8000_0007;
 
-    /// What a queue's error means; nothing for 0, none.
+    /// Meaning of a queue's error; `None` for 0.
     pub fn why(error: u32) -> Option<&'static str> {
         match error {
             0 => None,
@@ -145,7 +144,7 @@ pub mod stopped {
     }
 }
 
-/// UPT1_F_*: what the driver turned on.
+/// UPT1_F_*: features that the driver enabled.
 pub mod feature {
     pub const CHECKSUM: u64 = 1;
     pub const RSS: u64 = 1 << 1;
@@ -153,7 +152,7 @@ pub mod feature {
     pub const LRO: u64 = 1 << 3;
 }
 
-/// VMXNET3_RXM_*: which frames the driver wants.
+/// VMXNET3_RXM_*: receive modes.
 pub mod mode {
     pub const UNICAST: u32 = 1;
     pub const MULTICAST: u32 = 1 << 1;

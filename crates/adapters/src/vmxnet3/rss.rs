@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::registers::{CAP_ESP_RSS_IPV4, CAP_ESP_RSS_IPV6, CAP_UDP_RSS};
 use super::shared::{SetupError, read32, read64};
 
-/// Where `rssConfDesc` lies in DriverShared.
+/// Offset of `rssConfDesc` in DriverShared.
 const DESCRIPTOR: u64 = 648;
 /// Bytes of `struct UPT1_RSSConf`.
 const LEN: u32 = 176;
@@ -17,10 +17,10 @@ const TOEPLITZ: u16 = 1;
 
 /// VMXNET3_RSS_FIELDS_*: TCP, UDP and ESP over IPv4 and IPv6.
 pub const FIELDS_ALL: u32 = 0x3f;
-/// What Linux takes as the default: TCP alone.
+/// Linux's default: TCP only.
 pub const FIELDS_DEFAULT: u32 = 0x03;
-/// What a driver may ask for: TCP and UDP, ESP over IPv4 from version 4 on and over IPv6 from version 5 on (the order of VMXNET3_CAP_*);
-/// from version 7 on, what it turned a capability on for.
+/// Fields that a driver may request: TCP and UDP, ESP over IPv4 from version 4 on and over IPv6 from version 5 on (the order of
+/// VMXNET3_CAP_*); from version 7 on, those whose capability it enabled.
 pub fn fields_on_offer(version: u8, capabilities: u32) -> u32 {
     let asks = version >= 7;
     let on = |capability| !asks || capabilities & capability != 0;
@@ -30,7 +30,7 @@ pub fn fields_on_offer(version: u8, capabilities: u32) -> u32 {
         .fold(FIELDS_DEFAULT, |fields, (_, more)| fields | more)
 }
 
-/// The configuration as last told.
+/// The configuration from the last command.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conf {
     /// UPT1_RSS_HASH_TYPE_*.
@@ -50,7 +50,7 @@ pub struct Hash {
     pub queue: u16,
 }
 
-/// The hash at work.
+/// The active configuration.
 #[derive(Debug, Default)]
 pub struct Rss {
     conf: Conf,
@@ -59,7 +59,7 @@ pub struct Rss {
 }
 
 impl Conf {
-    /// Whether it can be.
+    /// Whether the values are in range.
     pub fn valid(&self) -> bool {
         self.key.len() <= 40 && self.table.len() <= 128
     }
@@ -83,7 +83,7 @@ impl Conf {
 }
 
 impl Rss {
-    /// At work with this configuration; `fields` are VMXNET3_RSS_FIELDS_*.
+    /// RSS with this configuration; `fields` are VMXNET3_RSS_FIELDS_*.
     pub fn new(conf: Conf, fields: u32) -> Self {
         let on = !conf.table.is_empty() && conf.kinds != 0;
         let prepared = on.then(|| Box::new(Table::new(&conf.key)));
@@ -102,7 +102,7 @@ impl Rss {
         self.prepared.is_some()
     }
 
-    /// VMXNET3_RSS_FIELDS_*: for which protocols ports, or ESP's index, count.
+    /// VMXNET3_RSS_FIELDS_*: protocols for which ports, or ESP's index, are hashed.
     pub fn set_fields(&mut self, fields: u32) {
         let kinds = u32::from(self.conf.kinds);
         self.kinds = [
@@ -120,7 +120,7 @@ impl Rss {
         .fold(HashKinds::NONE, |kinds, (_, kind)| kinds.with(kind));
     }
 
-    /// Where a packet goes; queue 0 without a hash.
+    /// Hash and queue of a packet; queue 0 without a hash.
     pub fn hash(&self, head: &[u8], layout: &Layout, queues: u16) -> Hash {
         let Some(table) = &self.prepared else { return Hash::default() };
         let Some(input) = Input::of(head, layout, self.kinds) else { return Hash::default() };

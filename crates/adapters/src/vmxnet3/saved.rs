@@ -1,4 +1,4 @@
-//! Saved state: all that a guest or the device can have changed, checked as a whole before any of it is taken.
+//! Saved state: everything that a guest or the device can have changed. It is checked as a whole before any of it is used.
 
 mod v1;
 mod v2;
@@ -23,7 +23,7 @@ use super::shared::Setup;
 use super::transmit::TransmitQueue;
 use super::{ABOUT, ROOM_FIRST, ROOM_MOST, Vmxnet3};
 
-/// Registers that hold something: those of BAR 1.
+/// Number of registers that store a value: those of BAR 1.
 const REGISTERS: usize = 11;
 
 #[derive(Serialize, Deserialize)]
@@ -183,9 +183,9 @@ impl Vmxnet3 {
         encode(ABOUT.name, Saved::NUMBER, &saved)
     }
 
-    /// Goes on from a restored state: shows masks and line, tells what waited, looks at the rings.
+    /// Resumes from restored state: shows masks and line, sends waiting interrupts, checks the rings.
     pub(super) fn resume_restored(&mut self, cx: &mut Context<'_>) {
-        // What waited for it waited elsewhere.
+        // Frames that waited for room waited in another process.
         self.receive.iter_mut().for_each(|queue| queue.starved = false);
         self.room_at = None;
         show_masks(&self.interrupts, cx.page);

@@ -1,5 +1,5 @@
-//! What the driver lays out in its own memory: DriverShared and the queue descriptors, read once per command
-//! (`struct Vmxnet3_DriverShared`, `Vmxnet3_TxQueueDesc`, `Vmxnet3_RxQueueDesc` in Linux vmxnet3_defs.h).
+//! Structures that the driver keeps in its own memory: DriverShared and the queue descriptors, read once per command (`struct
+//! Vmxnet3_DriverShared`, `Vmxnet3_TxQueueDesc`, `Vmxnet3_RxQueueDesc` in Linux vmxnet3_defs.h).
 
 use nicety_memory::{Fault, Map, Rights, Window};
 use serde::{Deserialize, Serialize};
@@ -8,36 +8,36 @@ use super::registers::{QUEUES, VECTORS};
 
 /// VMXNET3_REV1_MAGIC.
 const MAGIC: u32 = 0xbabe_fee1;
-/// Bytes of DriverShared up to and with `cu`; `devReadExt` (version 6 on) follows.
+/// Bytes of DriverShared including `cu`; `devReadExt` (version 6 on) follows.
 const LEN: u32 = 720;
 /// Bytes with `devReadExt`.
 const EXTENDED_LEN: u32 = 800;
-/// Where `intrConf.modLevels` lies, and how many there are (VMXNET3_MAX_INTRS).
+/// Offset of `intrConf.modLevels`, and number of levels (VMXNET3_MAX_INTRS).
 const MODERATION: u64 = 83;
 const MODERATION_LEVELS: u8 = 25;
-/// Where `ecr` lies.
+/// Offset of `ecr`.
 pub const ECR: u64 = 696;
-/// Where `cu` lies: a command's own data.
+/// Offset of `cu`: a command's own data.
 pub const COMMAND_DATA: u64 = 704;
 /// Bytes of a queue descriptor.
 pub const QUEUE_LEN: u64 = 256;
-/// Where a queue descriptor's status lies.
+/// Offset of a queue descriptor's status.
 pub const STATUS: u64 = 80;
-/// Where its statistics lie, ten 64-bit numbers.
+/// Offset of its statistics, ten 64-bit numbers.
 pub const STATISTICS: u64 = 88;
-/// Where a transmit queue descriptor's `txThreshold` lies.
+/// Offset of a transmit queue descriptor's `txThreshold`.
 pub const THRESHOLD: u64 = 4;
-/// Rings lie at multiples of this.
+/// Alignment of rings.
 const RING_ALIGN: u64 = 512;
-/// Their sizes are multiples of this.
+/// Ring sizes are multiples of this.
 const RING_STEP: u32 = 32;
 
-/// Why a device is not activated.
+/// Why a device was not activated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetupError {
-    /// Something lies where no memory is.
+    /// A structure lies outside guest memory.
     Memory,
-    /// A number that cannot be.
+    /// A number is out of range.
     Invalid,
 }
 
@@ -47,16 +47,16 @@ impl From<Fault> for SetupError {
     }
 }
 
-/// A ring of 16-byte descriptors, and where its device side stands.
+/// A ring of 16-byte descriptors, and the device's position in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ring {
     /// Bus address.
     pub base: u64,
     /// Descriptors; 0 if there is no such ring.
     pub size: u32,
-    /// The next one.
+    /// The next descriptor.
     pub next: u32,
-    /// The generation bit that the next one has when it is ours (or that we give it).
+    /// Generation bit of the next descriptor when the device owns it (or writes it).
     pub generation: bool,
 }
 
@@ -66,7 +66,7 @@ impl Ring {
         if ring.valid(most) { Ok(ring) } else { Err(SetupError::Invalid) }
     }
 
-    /// Whether base, size and position can be a ring's.
+    /// Whether base, size and position are valid for a ring.
     pub fn valid(&self, most: u32) -> bool {
         let aligned = self.base.is_multiple_of(RING_ALIGN) && self.size.is_multiple_of(RING_STEP);
         aligned && (RING_STEP..=most).contains(&self.size) && self.next < self.size
@@ -77,12 +77,12 @@ impl Ring {
         self.size * 16
     }
 
-    /// All of it, translated.
+    /// The whole ring, translated.
     pub fn window<'m>(&self, memory: &'m Map, rights: Rights) -> Result<Window<'m>, Fault> {
         memory.window(self.base, self.len(), rights)
     }
 
-    /// One further.
+    /// Advances by one descriptor.
     pub fn advance(&mut self) {
         self.next += 1;
         if self.next >= self.size {
@@ -92,30 +92,30 @@ impl Ring {
     }
 }
 
-/// DevRead.misc, intrConf and where things lie.
+/// DevRead.misc, intrConf and addresses of structures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setup {
     /// Bus address of DriverShared.
     pub shared: u64,
     /// UPT1_F_*.
     pub features: u64,
-    /// MTU in bytes, held within 60..=9190.
+    /// MTU in bytes, clamped to 60..=9190.
     pub mtu: u32,
-    /// Descriptors that one received packet may take.
+    /// Maximum descriptors of one received packet.
     pub most_pieces: u16,
-    /// Where the queue descriptors lie: transmit first.
+    /// Address of the queue descriptors: transmit first.
     pub queues: u64,
     /// Transmit queues.
     pub transmit: u16,
     /// Receive queues.
     pub receive: u16,
-    /// The vectors mask themselves when they fire.
+    /// Vectors mask themselves when they fire.
     pub auto_mask: bool,
     /// The vector for events.
     pub event_vector: u8,
 }
 
-/// A transmit queue as its driver describes it.
+/// A transmit queue's configuration by its driver.
 #[derive(Clone, Copy, Debug)]
 pub struct TransmitConf {
     /// Descriptors.
@@ -126,7 +126,7 @@ pub struct TransmitConf {
     pub vector: u8,
 }
 
-/// A receive queue as its driver describes it.
+/// A receive queue's configuration by its driver.
 #[derive(Clone, Copy, Debug)]
 pub struct ReceiveConf {
     /// Ring 0 (heads) and ring 1 (bodies; may be absent).
@@ -139,7 +139,7 @@ pub struct ReceiveConf {
     pub data_len: u16,
     /// Interrupt vector.
     pub vector: u8,
-    /// The driver asks for moderation of that vector.
+    /// The driver requests moderation of that vector.
     pub moderated: bool,
 }
 
@@ -149,7 +149,7 @@ pub const MTU_MAX: u32 = 9190;
 const MTU_MAX_BEFORE_6: u32 = 9000;
 /// Shortest (VMXNET3_MIN_MTU).
 pub const MTU_MIN: u32 = 60;
-/// Descriptors of one received packet at most.
+/// Maximum descriptors of one received packet.
 pub const PIECES: usize = 32;
 
 fn le16(window: &Window<'_>, at: usize) -> u16 {
@@ -164,7 +164,7 @@ fn le64(window: &Window<'_>, at: usize) -> u64 {
     u64::from_le_bytes(window.read(at))
 }
 
-/// UPT1_F_* as the driver has them now.
+/// UPT1_F_* at this moment.
 pub fn features(memory: &Map, shared: u64) -> Result<u64, Fault> {
     read64(memory, shared.wrapping_add(24))
 }
@@ -184,7 +184,7 @@ pub fn read32(memory: &Map, address: u64) -> Result<u32, Fault> {
 }
 
 impl Setup {
-    /// Reads DriverShared. Before version 6 a driver has 8 transmit and 16 receive queues at most (VMXNET3_MAX_TX_QUEUES,
+    /// Reads DriverShared. Before version 6 a driver has at most 8 transmit and 16 receive queues (VMXNET3_MAX_TX_QUEUES,
     /// VMXNET3_MAX_RX_QUEUES).
     pub fn read(memory: &Map, shared: u64, version: u8) -> Result<Self, SetupError> {
         let window = memory.window(shared, LEN, Rights::READ)?;
@@ -216,7 +216,7 @@ impl Setup {
         if setup.valid() { Ok(setup) } else { Err(SetupError::Invalid) }
     }
 
-    /// Whether every number can be.
+    /// Whether every number is in range.
     pub fn valid(&self) -> bool {
         let counts = (1..=QUEUES).contains(&self.transmit) && (1..=QUEUES).contains(&self.receive);
         let table = QUEUE_LEN * u64::from(self.transmit.saturating_add(self.receive));
@@ -227,12 +227,12 @@ impl Setup {
         counts && placed && mtu && pieces && u16::from(self.event_vector) < VECTORS
     }
 
-    /// Where transmit queue `index` has its descriptor.
+    /// Address of transmit queue `index`'s descriptor.
     pub fn transmit_at(&self, index: u16) -> u64 {
         self.queues + QUEUE_LEN * u64::from(index)
     }
 
-    /// Where receive queue `index` has its descriptor.
+    /// Address of receive queue `index`'s descriptor.
     pub fn receive_at(&self, index: u16) -> u64 {
         self.queues + QUEUE_LEN * u64::from(self.transmit + index)
     }
@@ -247,8 +247,8 @@ impl Setup {
         Ok(TransmitConf { ring, completions, vector: vector(&window)? })
     }
 
-    /// Whether the driver asks for moderation of a vector: any level but UPT1_IML_NONE. Levels beyond the table are in
-    /// a part that only drivers with many queues have; they ask for UPT1_IML_ADAPTIVE.
+    /// Whether the driver requests moderation of a vector: any level except UPT1_IML_NONE. Levels beyond the table are in a part
+    /// that only drivers with many queues have; these request UPT1_IML_ADAPTIVE.
     fn moderates(&self, memory: &Map, vector: u8) -> Result<bool, Fault> {
         if vector >= MODERATION_LEVELS {
             return Ok(true);

@@ -1,11 +1,11 @@
-//! The counters that GET_STATS writes into the queue descriptors (`struct UPT1_TxStats`, `UPT1_RxStats`): ten 64-bit
-//! numbers each way. They run on through the driver's resets, as Linux `vmxnet3_get_stats64` expects.
+//! Counters that GET_STATS writes into the queue descriptors (`struct UPT1_TxStats`, `UPT1_RxStats`): ten 64-bit numbers each way.
+//! They continue over the driver's resets, as Linux `vmxnet3_get_stats64` expects.
 
 use nicety_frame::Mac;
 use serde::{Deserialize, Serialize};
 
-/// One queue's numbers, in the order of the structure: large packets and bytes (TSO or LRO), unicast, multicast,
-/// broadcast packets and bytes, then two kinds of loss.
+/// Counters of one queue, in the order of the structure: large packets and bytes (TSO or LRO), unicast, multicast, broadcast
+/// packets and bytes, then two kinds of loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Statistics([u64; 10]);
 
@@ -47,7 +47,7 @@ impl Statistics {
         }
     }
 
-    /// As the structure lies in memory.
+    /// The structure in memory.
     pub fn to_bytes(self) -> [u8; 80] {
         let mut bytes = [0; 80];
         let (words, _) = bytes.as_chunks_mut::<8>();

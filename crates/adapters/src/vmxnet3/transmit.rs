@@ -1,9 +1,9 @@
-//! Transmit: descriptors to packets, and back as completions (`struct Vmxnet3_TxDesc`, `Vmxnet3_TxCompDesc`).
+//! Transmit: descriptors become packets, and completions return them (`struct Vmxnet3_TxDesc`, `Vmxnet3_TxCompDesc`).
 //!
-//! The doorbell: the driver rings when txNumDeferred reaches txThreshold, which is ours to write. While a queue is
-//! being served it stands at [`NEVER_SOON`], so that a busy guest does not ring at all; before the queue is left it
-//! is put back to 0 and the ring looked at once more. x86 may let the driver read the old threshold before its
-//! descriptor is seen, so that a timer looks again [`RECHECK_NS`] later.
+//! The doorbell: the driver rings it when txNumDeferred reaches txThreshold, which the device writes. While a queue is served the
+//! threshold is [`NEVER_SOON`], so a busy guest does not ring at all. Before the device leaves the queue it sets the threshold to 0
+//! and checks the ring once more. x86 may let the driver read the old threshold before its descriptor is visible, so a timer checks
+//! again [`RECHECK_NS`] later.
 
 use std::collections::VecDeque;
 
@@ -19,11 +19,11 @@ use super::registers::{CAP_GENEVE_CHECKSUM, CAP_GENEVE_OUTER, CAP_GENEVE_TSO, st
 use super::shared::{Ring, THRESHOLD, TransmitConf};
 use super::statistics::{LOSS_FIRST, LOSS_SECOND, Statistics};
 
-/// txThreshold while the queue is served: frames until the driver rings all the same.
+/// txThreshold while the queue is served: frames until the driver rings anyway.
 const NEVER_SOON: u32 = 1024;
-/// How long after arming the ring is looked at again.
+/// Delay from arming to the second check of the ring.
 const RECHECK_NS: u64 = 50_000;
-/// Longest piece: a length of 0 says this (14 bits).
+/// Longest piece, encoded as length 0 (14 bits).
 const PIECE_MOST: u32 = 1 << 14;
 
 const OM_NONE: u32 = 0;
@@ -31,19 +31,19 @@ const OM_ENCAP: u32 = 1;
 const OM_CHECKSUM: u32 = 2;
 const OM_TSO: u32 = 3;
 
-/// How a driver asks for the offloads of tunnels.
+/// How a driver requests tunnel offloads.
 #[derive(Clone, Copy, Debug)]
 pub enum Tunnels {
-    /// Not at all, before version 4.
+    /// Not supported, before version 4.
     No,
-    /// By OM_ENCAP, whenever it likes (version 4 to 6).
+    /// By OM_ENCAP, at any time (version 4 to 6).
     Mode,
-    /// By `ext1`, for what it turned on in DCR (version 7).
+    /// By `ext1`, for the capabilities enabled in DCR (version 7).
     Capabilities(u32),
 }
 
 impl Tunnels {
-    /// Of a version, with what was turned on.
+    /// The rule of a version with these enabled capabilities.
     pub fn of(version: u8, capabilities: u32) -> Self {
         match version {
             ..4 => Self::No,
@@ -52,7 +52,7 @@ impl Tunnels {
         }
     }
 
-    /// Whether a tunnel's offload may be asked for.
+    /// Whether a tunnel's offload may be requested.
     fn allow(self, kind: TunnelKind, segment: bool, outer: bool) -> bool {
         let vxlan = kind == TunnelKind::Vxlan;
         let own = if segment { CAP_GENEVE_TSO } else { CAP_GENEVE_CHECKSUM } << if vxlan { 2 } else { 0 };
@@ -65,14 +65,14 @@ impl Tunnels {
     }
 }
 
-/// One fetched packet that waits to be given back.
+/// A fetched packet that is not completed yet.
 #[derive(Clone, Copy, Debug)]
 struct Fetched {
     /// Index of its last descriptor.
     last: u16,
-    /// How many it has.
+    /// Number of its descriptors.
     descriptors: u16,
-    /// In a batch; otherwise it was dropped and goes back with its predecessor.
+    /// It is in a batch. Otherwise it was dropped, and is completed with its predecessor.
     in_batch: bool,
 }
 
@@ -82,20 +82,20 @@ pub struct TransmitQueue {
     pub ring: Ring,
     pub completions: Ring,
     pub vector: u8,
-    /// Where its queue descriptor lies.
+    /// Address of its queue descriptor.
     pub at: u64,
-    /// VMXNET3_ERR_*; 0 while it runs.
+    /// VMXNET3_ERR_*; 0 while the queue runs.
     pub error: u32,
     pub statistics: Statistics,
-    /// txThreshold stands at [`NEVER_SOON`].
+    /// txThreshold is [`NEVER_SOON`].
     pub quiet: bool,
-    /// When to look at the ring again.
+    /// Time of the next check of the ring.
     pub recheck: Option<Time>,
-    /// Packets whose completion waits for an interrupt.
+    /// Completions that wait for an interrupt.
     pub delay: CompletionDelay,
     #[serde(skip)]
     fetched: VecDeque<Fetched>,
-    /// Number of the first of `fetched`; a packet's cookie is its number.
+    /// Number of the first of `fetched`; a packet's number is its cookie.
     #[serde(skip)]
     first: u64,
 }
@@ -130,17 +130,17 @@ impl Descriptor {
         self.low & 1 << 15 != 0
     }
 
-    /// `ext1`: what is asked for is meant for the frame in a tunnel.
+    /// `ext1`: the request is for the frame in the tunnel.
     fn inner(&self) -> bool {
         self.low & 1 << 17 != 0
     }
 
-    /// MSS, or where the checksum goes.
+    /// MSS, or offset of the checksum field.
     fn mss_or_field(&self) -> u16 {
         (self.low >> 18) as u16
     }
 
-    /// Length of headers, or where the checksum starts.
+    /// Length of the headers, or start of the checksummed range.
     fn headers(&self) -> u16 {
         (self.high & 0x3ff) as u16
     }
@@ -168,15 +168,15 @@ impl Descriptor {
     }
 }
 
-/// How one step of a fetch ended.
+/// Result of one fetch step.
 enum Step {
-    /// No whole packet is there.
+    /// No complete packet is available.
     Empty,
     /// A packet was taken, or dropped and counted.
     Taken,
     /// The batch has no room for it.
     Full,
-    /// The ring is not to be understood: the queue stops.
+    /// The ring is invalid: the queue stops.
     Broken(u32),
 }
 
@@ -185,7 +185,7 @@ fn owned(ring: &Window<'_>, index: u32, generation: bool) -> bool {
 }
 
 impl TransmitQueue {
-    /// As after ACTIVATE_DEV.
+    /// State after ACTIVATE_DEV.
     pub fn new(conf: TransmitConf, at: u64, statistics: Statistics) -> Self {
         let TransmitConf { ring, completions, vector } = conf;
         let mut queue = Self {
@@ -205,30 +205,30 @@ impl TransmitQueue {
         queue
     }
 
-    /// Makes the room that fetching needs.
+    /// Reserves the memory that fetching needs.
     pub fn reserve(&mut self) {
         self.fetched.reserve_exact(self.ring.size as usize);
     }
 
-    /// Whether the state can be.
+    /// Whether saved state is valid.
     pub fn valid(&self) -> bool {
         self.ring.valid(4096) && self.completions.valid(4096) && self.delay.fits()
     }
 
-    /// Nothing fetched comes back any more.
+    /// Drops all fetched packets: none will be completed.
     pub fn forget(&mut self) {
         self.first += self.fetched.len() as u64;
         self.fetched.clear();
         self.recheck = None;
     }
 
-    /// Whether a descriptor waits to be fetched.
+    /// Whether a descriptor is available.
     pub fn has_work(&self, memory: &Map) -> bool {
         let window = self.ring.window(memory, Rights::READ);
         window.is_ok_and(|window| owned(&window, self.ring.next, self.ring.generation))
     }
 
-    /// Walks the ring. The error is why the queue stopped.
+    /// Walks the ring. The error is the reason why the queue stopped.
     pub fn fetch(
         &mut self,
         number: u16,
@@ -257,7 +257,7 @@ impl TransmitQueue {
         Ok(Progress { more: true, armed: false })
     }
 
-    /// The ring is empty: makes sure that the driver rings.
+    /// The ring is empty: makes sure that the driver rings the doorbell.
     fn arm(&mut self, ring: &Window<'_>, cx: &mut Context<'_>) -> Progress {
         if !self.quiet {
             return Progress { more: false, armed: true };
@@ -275,7 +275,7 @@ impl TransmitQueue {
         if self.quiet != quiet {
             self.quiet = quiet;
             let value = if quiet { NEVER_SOON } else { 0 };
-            // If it cannot be written the driver rings more often than it need.
+            // If the write fails, the driver only rings more often than needed.
             let _rings_more = cx.memory.write(self.at + THRESHOLD, &value.to_le_bytes());
         }
     }
@@ -328,7 +328,7 @@ impl TransmitQueue {
                 return Step::Broken(stopped::NO_EOP);
             }
             if !owned(window, ring.next, ring.generation) {
-                // Its end is not there yet: all of it will be read again.
+                // Its last descriptor is not there yet: all of it will be read again.
                 cx.out.charge(u32::from(descriptors));
                 return Step::Empty;
             }
@@ -336,7 +336,7 @@ impl TransmitQueue {
         }
     }
 
-    /// Puts a whole packet into the batch.
+    /// Adds a complete packet to the batch.
     fn finish(
         &mut self,
         mut draft: Draft<'_>,
@@ -369,8 +369,8 @@ impl TransmitQueue {
         Ok(())
     }
 
-    /// Gives descriptors back up to packet `last`, and those dropped right behind it. Their interrupt waits for company, as
-    /// the driver wants it to; true if there were any.
+    /// Completes descriptors up to packet `last`, and dropped packets right after it. Their interrupt is coalesced by the driver's
+    /// setting; true if there were any.
     pub fn give_back(&mut self, last: Option<u64>, coalescing: Coalescing, cx: &mut Context<'_>) -> Result<bool, u32> {
         if self.fetched.is_empty() {
             return Ok(false);
@@ -400,7 +400,7 @@ impl TransmitQueue {
     }
 }
 
-/// What the first descriptor asks for, in neutral words.
+/// The first descriptor's request as a neutral offload.
 fn offload(draft: &mut Draft<'_>, first: &Descriptor, tunnels: Tunnels) -> Result<Offload, Reason> {
     match (first.offload_mode(), tunnels) {
         (OM_NONE, _) => return Ok(Offload::default()),
@@ -427,8 +427,8 @@ fn offload(draft: &mut Draft<'_>, first: &Descriptor, tunnels: Tunnels) -> Resul
     }
 }
 
-/// A head that is to be segmented becomes that of one big packet: Linux `vmxnet3_prepare_tso` leaves IPv4's header
-/// checksum and the length in TCP's pseudo-header out.
+/// Completes the headers of a packet to be segmented into those of one big packet: Linux `vmxnet3_prepare_tso` omits IPv4's header
+/// checksum and the length in TCP's pseudo-header.
 fn complete_headers(head: &mut [u8], len: u32, headers: u16) -> Option<Checksum> {
     let layout = Layout::parse(head);
     let l4 = layout.l4?;
@@ -439,7 +439,7 @@ fn complete_headers(head: &mut [u8], len: u32, headers: u16) -> Option<Checksum>
     Some(Checksum::Partial { start: l4.offset, field })
 }
 
-/// The same for a frame in a tunnel. Its headers end where the descriptor says; where its checksum lies is told in version 7 only.
+/// The same for a frame in a tunnel. The descriptor gives the end of its headers, but the place of its checksum only in version 7.
 fn tunneled(draft: &mut Draft<'_>, first: &Descriptor, tunnels: Tunnels) -> Option<Offload> {
     let (len, mss) = (draft.len(), first.mss_or_field());
     let head = draft.head_mut();

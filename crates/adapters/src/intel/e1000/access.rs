@@ -1,4 +1,4 @@
-//! Register accesses: the masks of the table, and what reading or writing does beyond them (manual, chapter 13).
+//! Register accesses: the masks of the table, and their side effects (manual, chapter 13).
 
 use nicety_adapter::Context;
 use nicety_adapter::interrupts::{CompletionDelay, Delay};
@@ -23,14 +23,14 @@ impl E1000 {
         cx.counters.bad_accesses += holes;
     }
 
-    /// Writes a part of a region. Only whole dwords can be written.
+    /// Writes a part of a region. Only whole dwords are writable.
     pub(super) fn write_region(&mut self, region: u8, offset: u64, data: &[u8], cx: &mut Context<'_>) {
         let table = self.registers.table();
         let holes = table.write(region, offset, data, |place, value| self.write_register(place, value, cx));
         cx.counters.bad_accesses += holes;
     }
 
-    /// Where IODATA leads to.
+    /// Address that IODATA accesses.
     fn io_address(&self) -> u64 {
         u64::from(self.registers[r::IOADDR] & !3)
     }
@@ -106,13 +106,13 @@ impl E1000 {
         }
     }
 
-    /// Packet buffer memory (13.8.11), which is there from its first write on.
+    /// Packet buffer memory (13.8.11), allocated at its first write.
     fn write_buffer(&mut self, index: usize, value: u32) {
         let buffer = self.buffer.get_or_insert_with(|| vec![0; r::PACKET_BUFFER_DWORDS]);
         buffer[index % r::PACKET_BUFFER_DWORDS] = value;
     }
 
-    /// Forgets what was fetched and not completed: the ring begins at TDH again.
+    /// Discards descriptors that were fetched and not completed: the ring restarts at TDH.
     fn forget_fetched(&mut self) {
         self.generation = self.generation.wrapping_add(1);
         self.transmit.next = self.registers[r::TDH];
@@ -130,7 +130,7 @@ impl E1000 {
         self.settle_link(cx);
     }
 
-    /// EERD (13.4.4): done at once, bit 4; the address lies in bits 15:8.
+    /// EERD (13.4.4): completes at once, bit 4; the address is in bits 15:8.
     fn read_eeprom(&mut self, value: u32) {
         self.registers[r::EERD] = value & 0xff00;
         if value & 1 != 0 {
@@ -156,7 +156,7 @@ impl E1000 {
         }
     }
 
-    /// STATUS (13.4.2): full duplex, link, speed, what was detected, a 66 MHz slot.
+    /// STATUS (13.4.2): full duplex, link, speed, detected speed, a 66 MHz slot.
     fn status(&self) -> u32 {
         let control = self.registers[r::CTRL];
         let (detected, duplex) = self.phy.mode();
@@ -166,7 +166,7 @@ impl E1000 {
         u32::from(full) | u32::from(self.link_up) << 1 | speed << 6 | detected << 8 | 1 << 11
     }
 
-    /// Brings the link in step with cable, PHY and CTRL.SLU, and tells of a change.
+    /// Updates the link from cable, PHY and CTRL.SLU, and reports a change.
     pub(super) fn settle_link(&mut self, cx: &mut Context<'_>) {
         let up = self.link_now();
         if std::mem::replace(&mut self.link_up, up) != up {
@@ -179,14 +179,14 @@ impl E1000 {
         self.phy.link() && self.registers[r::CTRL] & ctrl::SLU != 0
     }
 
-    /// CTRL.RST (13.4.1), and what every other reset does: all but PCI, PHY and EEPROM is as after power-on.
+    /// CTRL.RST (13.4.1), and the common part of all other resets: power-on state, except PCI, PHY and EEPROM.
     pub(super) fn reset_chip(&mut self, cx: &mut Context<'_>) {
         self.clear_chip();
         self.missed = Missed::so_far(cx.counters);
         self.settle_line(cx);
     }
 
-    /// The reset itself, without effects outside.
+    /// The reset itself, without an effect outside the chip.
     pub(super) fn clear_chip(&mut self) {
         self.registers.reset(|region| region == r::WINDOW);
         self.load_address();
@@ -201,7 +201,7 @@ impl E1000 {
         self.link_up = self.link_now();
     }
 
-    /// The permanent address, out of the EEPROM, is the first receive address (5.6.1).
+    /// Loads the permanent address from the EEPROM into the first receive address (5.6.1).
     fn load_address(&mut self) {
         let [a, b, c, d, e, f] = eeprom::mac(&self.eeprom);
         self.registers[r::RAL] = u32::from_le_bytes([a, b, c, d]);

@@ -1,15 +1,15 @@
 //! ICR, ICS, IMS, IMC, ITR and the delay timers (manual, 3.2.7.2 and 13.4.17 to 13.4.21), on [`Interrupts`].
 //!
-//! A cause is never lost: it stays in ICR until that is read. What waits for the throttle (ITR), for the receive
-//! delay (RDTR, RADV) or for the transmit delay has its deadline in the outbox.
+//! A cause is never lost: it stays in ICR until a read. Deadlines of the throttle (ITR), the receive delay (RDTR, RADV) and the
+//! transmit delay are in the outbox.
 //!
-//! A completion whose descriptor asks for a delay (IDE) waits for an interrupt that is due anyway, a quarter of the ring at most: see
-//! [`CompletionDelay`](nicety_adapter::interrupts::CompletionDelay). The chip's own delays (TIDV, TADV) are of tens of microseconds,
-//! less than the interrupts that they save cost a virtual machine.
+//! A completion whose descriptor requests a delay (IDE) waits for an interrupt that is due anyway, up to a quarter of the ring: see
+//! [`CompletionDelay`](nicety_adapter::interrupts::CompletionDelay). The chip's own delays (TIDV, TADV) are tens of microseconds,
+//! less than the cost, in a virtual machine, of the interrupts that they save.
 //!
-//! The throttle runs from an interrupt, as in the chip, and anew from the reading of its cause and from the end of
-//! the driver's poll (IMS). Over a socket the accesses between these take as long as the whole pause: without the new
-//! start, frames that a poll has just taken would interrupt once more.
+//! The throttle runs from an interrupt, as in the chip, and restarts at the read of its cause and at the end of the driver's poll
+//! (IMS). Over a socket the accesses between these take as long as the whole pause: without the restart, frames that a poll has
+//! just taken would interrupt once more.
 
 use nicety_adapter::Context;
 use nicety_adapter::interrupts::{InterruptRouter, Interrupts, Line};
@@ -23,19 +23,19 @@ pub(super) const THROTTLE_NS: u64 = 256;
 /// Unit of the delay timers, in nanoseconds.
 const DELAY_NS: u64 = 1024;
 
-/// The chip's interrupts as new: 32 causes, the line, one throttle.
+/// Interrupts of a new chip: 32 causes, the line, one throttle.
 pub(super) fn interrupts() -> Interrupts {
     Interrupts::new(32, Line::Level, InterruptRouter::Direct).throttled(1)
 }
 
 impl E1000 {
-    /// Something happened.
+    /// Raises causes.
     pub(super) fn cause(&mut self, bits: u32, cx: &mut Context<'_>) {
         self.interrupts.raise(bits.into());
         self.settle_line(cx);
     }
 
-    /// Brings the line in step with causes, mask and throttle.
+    /// Updates the line from causes, mask and throttle.
     pub(super) fn settle_line(&mut self, cx: &mut Context<'_>) {
         if self.interrupts.is_due(&self.function, cx.now) && self.interrupts.told() == 0 {
             self.join_completions();
@@ -46,7 +46,7 @@ impl E1000 {
         }
     }
 
-    /// ICR is read: the causes, which that ends.
+    /// A read of ICR: returns the causes and clears them.
     pub(super) fn read_causes(&mut self, cx: &mut Context<'_>) -> u32 {
         self.join_completions();
         if self.interrupts.told() != 0 {
@@ -78,14 +78,14 @@ impl E1000 {
         }
     }
 
-    /// From now on the line stays down for the driver's ITR.
+    /// Starts the pause of the driver's ITR, in which the line stays low.
     fn pause(&mut self, cx: &mut Context<'_>) {
         if let Some(throttle) = self.interrupts.throttle(0) {
             throttle.begin(cx.now);
         }
     }
 
-    /// Frames have arrived: now, or when the delay is over.
+    /// Frames have arrived: interrupts now, or after the delay.
     pub(super) fn received(&mut self, small: bool, other: u32, cx: &mut Context<'_>) {
         self.completions.answered(cx.now);
         let (packet, absolute) = (u64::from(self.registers[r::RDTR]), u64::from(self.registers[r::RADV]));
@@ -102,7 +102,7 @@ impl E1000 {
         self.cause(bits, cx);
     }
 
-    /// So many descriptors were completed. `delayed`: all of them may wait for another interrupt.
+    /// Descriptors were completed. `delayed`: all of them may wait for another interrupt.
     pub(super) fn transmitted(&mut self, descriptors: u32, delayed: bool, empty: bool, cx: &mut Context<'_>) {
         if empty {
             self.interrupts.raise(cause::TXQE.into());
@@ -115,7 +115,7 @@ impl E1000 {
         self.time_passed(cx);
     }
 
-    /// An interrupt goes out: completions that wait join it.
+    /// An interrupt is sent: deferred completions join it.
     fn join_completions(&mut self) {
         if self.completions.join() {
             self.interrupts.raise(cause::TXDW.into());
@@ -129,7 +129,7 @@ impl E1000 {
         }
     }
 
-    /// Asks for the earliest tick that is needed.
+    /// Requests the earliest tick needed.
     pub(super) fn rearm(&self, cx: &mut Context<'_>) {
         let throttle = self.interrupts.due(&self.function, cx.now);
         let due = [throttle, self.receive_delay.due(), self.completions.due(), self.pause.due(), self.lone_read_by];
@@ -139,7 +139,7 @@ impl E1000 {
         }
     }
 
-    /// A deadline has come, or none: both are fine.
+    /// Handles a tick, whether or not a deadline has passed.
     pub(super) fn time_passed(&mut self, cx: &mut Context<'_>) {
         if self.receive_delay.over(cx.now) {
             self.cause(cause::RXT0, cx);

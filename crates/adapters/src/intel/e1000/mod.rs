@@ -1,4 +1,4 @@
-//! Intel 82540EM, the "e1000": a gigabit Ethernet controller of 2002 whose driver every operating system has. Its kin, the
+//! Intel 82540EM, the "e1000": a gigabit Ethernet controller of 2002 with a driver in every operating system. Its relatives, the
 //! 82545EM and the 82544GC, are the same with other data: `models.rs`.
 //!
 //! ```text
@@ -12,38 +12,38 @@
 //!        │ the driver's       │                       │ the driver's       │
 //!        └────────────────────┘                       └────────────────────┘
 //! ```
-//! A write to TDT rings for work, a write to RDT posts buffers. ICR says why it interrupts and clears on reading; ITR
-//! throttles. The model follows Intel's *PCI/PCI-X Family of Gigabit Ethernet Controllers Software Developer's Manual*
-//! (317453); numbers in brackets are its sections.
+//! A write to TDT is the transmit doorbell; a write to RDT posts buffers. ICR has the interrupt causes and clears on reading; ITR
+//! throttles. The model follows Intel's *PCI/PCI-X Family of Gigabit Ethernet Controllers Software Developer's Manual* (317453);
+//! numbers in brackets are its sections.
 //!
-//! Features: checksums and segmentation (TCP and UDP, IPv4 and IPv6) out, checksums in, VLAN tags put in, taken out and
-//! filtered, frames of up to 16 KiB in as many buffers as they need, sixteen exact addresses and the multicast hash,
-//! loopback in MAC and PHY, flow control (`flow.rs`), the chip's statistics, EEPROM (writable) and PHY, interrupt throttle and receive delay.
+//! Features: checksums and segmentation (TCP and UDP, IPv4 and IPv6) on transmit, checksums on receive, VLAN tags inserted,
+//! stripped and filtered, frames of up to 16 KiB in as many buffers as they need, sixteen exact addresses and the multicast hash,
+//! loopback in MAC and PHY, flow control (`flow.rs`), the chip's statistics, EEPROM (writable) and PHY, interrupt throttle and
+//! receive delay.
 //!
 //! # Not implemented
-//! - Wake-up, manageability, flash: their registers hold what is written. MSI and PCI-X: drivers for this chip use INTx.
-//! - The packet checksum of a receive descriptor (PCSS) is 0, and the four bytes of check sequence that RCTL.SECRC
-//!   leaves in place are counted in the length but not written.
-//! - TIDV is not obeyed and TADV is a lower bound: completions
-//!   that ask for a delay wait for an interrupt that is due anyway (`CompletionDelay`).
-//! - FCRTL and FCRTH; RXO but for a lone descriptor. Collisions, half duplex, early receive.
+//! - Wake-up, manageability, flash: their registers only store values. MSI and PCI-X: drivers for this chip use INTx.
+//! - The packet checksum of a receive descriptor (PCSS) is 0. The four bytes of check sequence that RCTL.SECRC keeps are counted in
+//!   the length but not written.
+//! - TIDV is ignored and TADV is a lower bound: completions that request a delay wait for an interrupt that is due anyway
+//!   (`CompletionDelay`).
+//! - FCRTL and FCRTH; RXO except for a lone descriptor. Collisions, half duplex, early receive.
 //!
 //! # Quirks
-//! - ICS reads as ICR without clearing it, which VxWorks' driver expects (QEMU's e1000.c says so).
-//! - All bits of ICR can be set through ICS, reserved ones too: e1000_intr_test in Linux's e1000_ethtool.c sets each of
-//!   the ten lowest and waits for it.
-//! - RDH and TDH hold any sixteen bits, also beyond the ring: e1000_reg_test in Linux's e1000_ethtool.c. A ring whose
-//!   head or tail lies outside does nothing.
-//! - Negotiation ends at once, with LSC: Linux polls, other drivers wait for the interrupt.
-//! - A frame without IFCS is sent with a good check sequence all the same: small drivers forget the bit, as QEMU lets
-//!   them.
-//! - SWSM.SWESMBI, which only later chips have, holds what is written: e1000_get_hw_eeprom_semaphore in U-Boot's
-//!   drivers/net/e1000.c takes the semaphore on every chip before it reads the EEPROM.
-//! - A ring without a length (RDLEN or TDLEN is 0, as 16 reads) is a lone descriptor while its tail is 1 and its head 0: each write of 1 to TDT
-//!   sends it, and each frame that arrives in it sets RXO. Zephyr's eth_e1000.c drives QEMU's e1000.c so. The next frame comes when ICR was read,
-//!   and the driver has had 200 µs.
-//! - Frames wait while the receiver is on and its ring has no length: drivers that set RCTL.EN first.
-//! - Reserved registers read as 0, as in the chip; beyond the window as ones.
+//! - ICS reads as ICR without clearing it, as VxWorks' driver expects (according to QEMU's e1000.c).
+//! - All bits of ICR can be set through ICS, reserved ones too: e1000_intr_test in Linux's e1000_ethtool.c sets each of the ten
+//!   lowest and waits for it.
+//! - RDH and TDH store any sixteen bits, also beyond the ring: e1000_reg_test in Linux's e1000_ethtool.c. A ring with its head or
+//!   tail outside is not used.
+//! - Negotiation completes at once, with LSC: Linux polls, other drivers wait for the interrupt.
+//! - A frame without IFCS is still sent with a good check sequence: small drivers omit the bit, which QEMU tolerates.
+//! - SWSM.SWESMBI, which only later chips have, stores its value: e1000_get_hw_eeprom_semaphore in U-Boot's drivers/net/e1000.c
+//!   takes the semaphore on every chip before it reads the EEPROM.
+//! - A ring without a length (RDLEN or TDLEN is 0; 16 reads as 0) is a lone descriptor while its tail is 1 and its head 0: each
+//!   write of 1 to TDT sends it, and each frame that arrives in it sets RXO. Zephyr's eth_e1000.c drives QEMU's e1000.c in this
+//!   way. The next frame is delivered 200 µs after a read of ICR.
+//! - Frames wait while the receiver is enabled and its ring has no length, for drivers that set RCTL.EN first.
+//! - Reserved registers read as 0, as in the chip; offsets beyond the window as ones.
 
 mod access;
 mod interrupts;
@@ -72,10 +72,10 @@ use crate::{CreateError, Settings};
 /// Numbers of the rings in [`Outbox::stalled`](nicety_adapter::Outbox::stalled).
 const RECEIVE_RING: u16 = 0;
 const TRANSMIT_RING: u16 = 1;
-/// What makes a driver reset the chip and set its rings up anew: Linux e1000_main.c, e1000_close and e1000_open.
+/// Action that makes a driver reset the chip and set up its rings anew: Linux e1000_main.c, e1000_close and e1000_open.
 const CURE: &str = "restart the guest's driver (in Linux: `ip link set eth0 down`, then up)";
 
-/// Makes one of a model.
+/// Creates an adapter of a model.
 pub fn create(model: &'static Model, settings: &Settings) -> Result<Box<dyn Adapter>, CreateError> {
     Ok(Box::new(E1000::new(model, settings)?))
 }
@@ -87,7 +87,7 @@ pub struct E1000 {
     rom: Option<Rom>,
     function: Function,
     registers: r::Bank,
-    /// Packet buffer memory, once somebody has written it.
+    /// Packet buffer memory, allocated at its first write.
     buffer: Option<Vec<u32>>,
     phy: Phy,
     eeprom: Microwire,
@@ -95,9 +95,9 @@ pub struct E1000 {
     transmit: Transmit,
     /// Frames of a loopback, between their fetch and their delivery.
     looped: Option<Box<Batch>>,
-    /// The transmitter stands still.
+    /// Pause of the transmitter.
     pause: Pause,
-    /// When the driver will have read the frame in its only receive descriptor.
+    /// Time by which the driver will have read the frame in its only receive descriptor.
     lone_read_by: Option<Time>,
     missed: Missed,
     /// Frames were refused.
@@ -109,7 +109,7 @@ pub struct E1000 {
     receive_delay: Delay,
     /// Completions that wait for an interrupt.
     completions: CompletionDelay,
-    /// Why the receive ring, and the transmit ring, could not be walked when it last was to be. The chip has no such state.
+    /// Why the last walk of the receive ring, and of the transmit ring, failed. The chip has no such state.
     stalls: [Option<&'static str>; 2],
     generation: u32,
 }
@@ -152,7 +152,7 @@ impl E1000 {
         Ok(this)
     }
 
-    /// Everything as after power-on, but the cable and the EEPROM.
+    /// Resets everything to the power-on state, except cable and EEPROM.
     fn power_on(&mut self, cx: &mut Context<'_>) {
         self.phy.reset();
         self.registers.reset(|region| region == r::IO);
@@ -161,7 +161,7 @@ impl E1000 {
         self.function.reset();
     }
 
-    /// A ring could not be walked, or now it can.
+    /// Records whether a ring could be walked.
     fn saw_ring(&mut self, number: u16, why: Option<&'static str>, cx: &mut Context<'_>) {
         let before = std::mem::replace(&mut self.stalls[usize::from(number)], why);
         if why.is_some() && before.is_none() {
@@ -180,7 +180,7 @@ fn function(model: &Model, settings: &Settings) -> Result<Function, CreateError>
         subsystem_vendor,
         subsystem,
     };
-    // PCI PM 1.1 with D0 and D3hot, device-specific initialization; D3hot forgets everything.
+    // PCI PM 1.1 with D0 and D3hot, device-specific initialization; D3hot loses all state.
     let power = Power { capabilities: 0x0022, control: 0, data: 0 };
     let mut builder = Function::builder(identity)
         .interrupt_pin(Pin::A)
@@ -257,7 +257,7 @@ impl Adapter for E1000 {
                 self.settle_link(cx);
             }
             Event::Restored => self.resume_restored(cx),
-            // Addresses are translated in every call; no page of doorbells is mapped.
+            // Addresses are translated in every call; no doorbell page is mapped.
             Event::Memory | Event::Page => {}
         }
     }

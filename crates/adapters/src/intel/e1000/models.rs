@@ -5,13 +5,13 @@ use crate::about::{About, Boot, Kind, Since, Sources, UBoot};
 use crate::intel::eeprom::Image;
 use crate::intel::phy::{Rule, Rules, m88e1000};
 
-/// PCI's number of the vendor.
+/// PCI vendor number.
 pub const INTEL: u16 = 0x8086;
 
-/// What tells one chip of the family from another.
+/// Differences between the chips of the family.
 #[derive(Debug)]
 pub struct Model {
-    /// What it is, with its name in host files and its PCI identity.
+    /// Description, with its name in host files and its PCI identity.
     pub about: About,
     /// PCI revision.
     pub revision: u8,
@@ -80,18 +80,18 @@ pub static I82544GC: Model = Model {
     phy: &M88E1000,
 };
 
-/// The words of an EEPROM that a copper adapter has (5.6).
+/// EEPROM words of a copper adapter (5.6).
 const fn words(device: u16, subsystem: u16) -> [(usize, u16); 12] {
     [
         (0x03, 0),
         (0x05, 0x0100),
-        // Signature 01 in bits 15:14, and that identifiers are loaded from here (5.6.9).
+        // Signature 01 in bits 15:14; identifiers are loaded from here (5.6.9).
         (0x0a, 0x6403),
         (0x0b, subsystem),
         (0x0c, INTEL),
         (0x0d, device),
         (0x0e, INTEL),
-        // Pause both ways is advertised (5.6.14).
+        // Advertises pause in both directions (5.6.14).
         (0x0f, 0x3040),
         // No wake-up: bit 10 clear (5.6.21).
         (0x20, 0x1008),
@@ -101,7 +101,7 @@ const fn words(device: u16, subsystem: u16) -> [(usize, u16); 12] {
     ]
 }
 
-/// The 82540EM, described.
+/// Description of the 82540EM.
 const ABOUT_82540EM: About = About {
     name: "e1000",
     chip: "Intel 82540EM",

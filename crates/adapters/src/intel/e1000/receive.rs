@@ -8,7 +8,7 @@ use super::{E1000, RECEIVE_RING};
 use crate::intel::receive::{Format, Miss, Offer, Receiver, Ring, Verdict, buffer_size};
 use crate::intel::{DESCRIPTOR, NOWHERE};
 
-/// How long a driver has for the frame in its lone descriptor after it has read ICR, in nanoseconds: it copies it then.
+/// Time after a read of ICR in which a driver copies the frame in its lone descriptor, in nanoseconds.
 const READS_NS: u64 = 200_000;
 
 impl E1000 {
@@ -17,13 +17,13 @@ impl E1000 {
         [r::RDLEN, r::RDH, r::RDT].map(|name| self.registers[name]) == [0, 0, 1]
     }
 
-    /// Whether the frame in the lone descriptor has not been read.
+    /// Whether the frame in the lone descriptor may be unread.
     fn is_lone_unread(&self, now: Time) -> bool {
-        let told = self.interrupts.pending() & u128::from(cause::RXO) != 0;
-        told || self.lone_read_by.is_some_and(|time| now < time)
+        let pending = self.interrupts.pending() & u128::from(cause::RXO) != 0;
+        pending || self.lone_read_by.is_some_and(|time| now < time)
     }
 
-    /// ICR was read with these causes: of a frame in the lone descriptor RXO tells.
+    /// ICR was read with these causes. RXO reports a frame in the lone descriptor.
     pub(super) fn read_lone(&mut self, causes: u32, cx: &mut Context<'_>) {
         if causes & cause::RXO != 0 && self.has_lone() {
             self.lone_read_by = Some(cx.now.after_ns(READS_NS));
@@ -31,7 +31,7 @@ impl E1000 {
         }
     }
 
-    /// The driver has had its time.
+    /// Frees the lone descriptor after that time.
     pub(super) fn free_lone(&mut self, cx: &mut Context<'_>) {
         if self.lone_read_by.is_some_and(|time| time <= cx.now) {
             self.lone_read_by = None;
@@ -42,7 +42,7 @@ impl E1000 {
     fn wants(&self) -> Wants {
         let long = self.registers[r::RCTL] & rctl::LPE != 0;
         Wants {
-            // 16384 bytes with tag and check sequence, or the standard's.
+            // 16384 bytes with tag and check sequence, or Ethernet's standard.
             frame_max: if long { 16_376 } else { 1514 },
             strip: if self.registers[r::CTRL] & ctrl::VME != 0 { self.registers[r::VET] as u16 } else { 0 },
             verify: self.registers[r::RXCSUM] & rxcsum::TUOFL != 0,
@@ -50,14 +50,14 @@ impl E1000 {
         }
     }
 
-    /// The guest has posted buffers, or turned the receiver on.
+    /// The guest has posted buffers, or enabled the receiver.
     pub(super) fn offer_room(&mut self, cx: &mut Context<'_>) {
         if std::mem::take(&mut self.starved) {
             cx.out.room.insert(0);
         }
     }
 
-    /// Frames from outside.
+    /// Receives frames from outside.
     pub(super) fn deliver_frames(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
         if !self.link_up || self.loops() {
             frames.iter().for_each(|_| cx.counters.receive_drop(Reason::ReceiverOff));
@@ -66,7 +66,7 @@ impl E1000 {
         self.receive(frames, false, cx)
     }
 
-    /// Frames of its own, in loopback. What finds no room is lost, as it is in the chip.
+    /// Receives the adapter's own frames in loopback. Those without room are lost, as in the chip.
     pub(super) fn receive_looped(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) {
         self.receive(frames, true, cx);
     }

@@ -1,5 +1,5 @@
 //! The registers of the 8254x as data: Intel's PCI/PCI-X Family of Gigabit Ethernet Controllers Software Developer's Manual
-//! (317453), chapter 13. Where reading or writing does more than the masks say, `access.rs` has an arm for it.
+//! (317453), chapter 13. `access.rs` has an arm for each read or write that does more than the masks.
 
 use nicety_adapter::bank::{Alias, Block, Region, Widths, changed, without};
 
@@ -15,12 +15,12 @@ pub const IO: u8 = 1;
 pub const WINDOW_BYTES: u32 = 0x2_0000;
 /// Bytes of the I/O window.
 pub const IO_BYTES: u32 = 0x40;
-/// Where the packet buffer's memory begins (13.8.11).
+/// Offset of the packet buffer's memory (13.8.11).
 const PACKET_BUFFER: u32 = 0x1_0000;
-/// Its dwords.
+/// Its size in dwords.
 pub const PACKET_BUFFER_DWORDS: usize = 0x4000;
 
-/// Reserved addresses read as zeros, and only whole dwords can be written.
+/// Reserved addresses read as zeros, and only whole dwords are writable.
 const REGIONS: &[Region] = &[
     Region { bars: &[0], len: WINDOW_BYTES, reads: Widths::ANY, writes: Widths::DWORD, hole: 0 },
     Region { bars: &[1], len: IO_BYTES, reads: Widths::ANY, writes: Widths::DWORD, hole: ALL },
@@ -120,7 +120,7 @@ const fn alias(from: u32, to: u32, dwords: u32) -> Alias {
     Alias { region: WINDOW, from, to, len: 4 * dwords }
 }
 
-/// Offsets that the 82542 had and its successors still answer at (table 13-2).
+/// Offsets of the 82542 at which its successors still answer (table 13-2).
 #[rustfmt::skip]
 pub const ALIASES: &[Alias] = &[
     alias(0x0004, 0x0000, 1),
@@ -151,7 +151,7 @@ const fn flat(base: u32, len: u32, rows: &'static [Row]) -> Block<Reg> {
     Block { region: WINDOW, base, stride: len, count: 1, rows }
 }
 
-/// All blocks of a chip, of which some are its own.
+/// All blocks of a chip, some of them its own.
 const fn blocks(
     general: &'static [Row],
     receive: &'static [Row],
@@ -181,10 +181,9 @@ pub static M82540: Table = Table {
     aliases: ALIASES,
 };
 
-/// The 82544's are those of its successors without what is marked "not applicable to the 82544GC/EI": the throttle
-/// (13.4.18), the absolute delays (13.4.31, 13.4.44), detection of small packets (13.4.32), LED control (13.4.16: its
-/// LEDs hang on CTRL's pins, e1000_setup_led in Linux's e1000_hw.c). Its EEPROM is not shared, so that there is
-/// nothing to request (e1000_acquire_eeprom).
+/// The 82544 has its successors' registers without those marked "not applicable to the 82544GC/EI": the throttle (13.4.18), the
+/// absolute delays (13.4.31, 13.4.44), detection of small packets (13.4.32), LED control (13.4.16: its LEDs are on CTRL's pins,
+/// e1000_setup_led in Linux's e1000_hw.c). Its EEPROM is not shared, so there is nothing to request (e1000_acquire_eeprom).
 const GENERAL_82544: [Row; GENERAL.len() - 2] =
     changed(without(&GENERAL, &[0x00c4, 0x0e00]), &[rw(EECD, 0x0010, 0x0000_0037, 0x0000_0010, "13.4.3")]);
 const RECEIVE_82544: [Row; RECEIVE.len() - 2] = without(&RECEIVE, &[0x282c, 0x2c00]);

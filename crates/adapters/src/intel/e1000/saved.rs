@@ -42,7 +42,7 @@ impl Version for State {
 
 impl Snapshot for E1000 {
     fn save(&self) -> Vec<u8> {
-        // What is left out is made anew: filter from registers, what is between batches, what is configured.
+        // The omitted fields are rebuilt: filter from registers; others are empty between batches, or configuration.
         let Self {
             model: _,
             rom: _,
@@ -129,7 +129,7 @@ impl Snapshot for E1000 {
 }
 
 impl E1000 {
-    /// Goes on from a restored state: shows the line, tells what waited, looks at the ring.
+    /// Resumes from restored state: shows the line, sends waiting interrupts, checks the ring.
     pub(super) fn resume_restored(&mut self, cx: &mut Context<'_>) {
         self.starved = false;
         self.missed = Missed::so_far(cx.counters);

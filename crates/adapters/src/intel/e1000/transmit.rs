@@ -21,19 +21,19 @@ impl E1000 {
         }
     }
 
-    /// Whether transmitted frames come back to this adapter and go nowhere else.
+    /// Whether transmitted frames return to this adapter only.
     pub(super) fn loops(&self) -> bool {
         self.phy.loops() || self.registers[r::RCTL] & rctl::LBM != 0
     }
 
-    /// Has a private batch ready before the first frame of a loopback.
+    /// Allocates a private batch before the first frame of a loopback.
     pub(super) fn prepare_loopback(&mut self) {
         if self.loops() && self.looped.is_none() {
             self.looped = Some(Box::default());
         }
     }
 
-    /// Walks the ring into a batch; in loopback into a private one, which is received at once.
+    /// Walks the ring into a batch. In loopback the batch is private, and is received at once.
     pub(super) fn fetch_ring(&mut self, budget: Budget, batch: &mut Batch, cx: &mut Context<'_>) -> Progress {
         if self.registers[r::TCTL] & tctl::EN == 0 || !self.function.bus_master() {
             return Progress { more: false, armed: true };
@@ -71,15 +71,15 @@ impl E1000 {
         progress
     }
 
-    /// Gives fetched descriptors back, and interrupts if any asked for it.
+    /// Completes fetched descriptors, and interrupts if one of them requests it.
     pub(super) fn give_back(&mut self, cx: &mut Context<'_>) {
         if !self.function.bus_master() {
             return;
         }
-        let given = self.sender(false).give_back(cx);
-        if given.reported > 0 {
-            self.transmitted(given.reported, given.delayed, given.empty, cx);
-        } else if given.any && given.empty {
+        let done = self.sender(false).give_back(cx);
+        if done.reported > 0 {
+            self.transmitted(done.reported, done.delayed, done.empty, cx);
+        } else if done.any && done.empty {
             self.cause(cause::TXQE, cx);
         }
     }

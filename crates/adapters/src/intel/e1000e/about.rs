@@ -1,8 +1,8 @@
-//! What it is.
+//! Description of the adapter.
 
 use crate::about::{About, Boot, Kind, Since, Sources, UBoot};
 
-/// The 82574L, described.
+/// Description of the 82574L.
 pub static ABOUT: About = About {
     name: "e1000e",
     chip: "Intel 82574L",

@@ -1,4 +1,4 @@
-//! Register accesses: the masks of the table, and what reading or writing does beyond them (datasheet, chapter 10); the MSI-X table.
+//! Register accesses: the masks of the table, and their side effects (datasheet, chapter 10); the MSI-X table.
 
 use std::sync::LazyLock;
 
@@ -28,14 +28,14 @@ impl E1000e {
         cx.counters.bad_accesses += holes;
     }
 
-    /// Writes a part of a region. Only whole dwords can be written.
+    /// Writes a part of a region. Only whole dwords are writable.
     fn write_region(&mut self, region: u8, offset: u64, data: &[u8], cx: &mut Context<'_>) {
         let table = self.registers.table();
         let holes = table.write(region, offset, data, |place, value| self.write_register(place, value, cx));
         cx.counters.bad_accesses += holes;
     }
 
-    /// Where IODATA leads to.
+    /// Address that IODATA accesses.
     fn io_address(&self) -> u64 {
         u64::from(self.registers[r::IOADDR] & !3)
     }
@@ -57,11 +57,11 @@ impl E1000e {
                 return stored | granted | nvm::PRES | nvm::AUTO_RD | nvm::FLASH;
             }
             r::PBA => return stored | 40_u32.saturating_sub(stored & 0xff) << 16,
-            // Who reads SMBI clear owns it: it reads set from then on (10.2.3).
+            // A read of a clear SMBI takes the semaphore: it reads as set from then on (10.2.3).
             r::SWSM => self.registers[r::SWSM] |= 1,
             r::SYSTIML => return self.clock.read_low(cx.now),
             r::SYSTIMH => return self.clock.high(),
-            // The stamp has been taken: another one may be made (10.2.9).
+            // The stamp was read, so the next may be taken (10.2.9).
             r::TXSTMPH => self.registers[r::TSYNCTXCTL] &= !1,
             r::RXSTMPH => self.registers[r::TSYNCRXCTL] &= !1,
             r::MPC => {
@@ -82,7 +82,7 @@ impl E1000e {
         let old = self.registers.write(place, value);
         match place.name {
             r::IODATA => self.write_region(r::WINDOW, self.io_address(), &value.to_le_bytes(), cx),
-            // PHYRA: zero clears it, and nothing sets it but the PHY's reset.
+            // PHYRA: a written zero clears it; only the PHY's reset sets it.
             r::STATUS => self.registers[r::STATUS] &= old,
             r::IMS => self.enable_causes(value, cx),
             r::IMC => {
@@ -137,7 +137,7 @@ impl E1000e {
         }
     }
 
-    /// Forgets what was fetched and not completed: the ring begins at TDH again.
+    /// Discards descriptors that were fetched and not completed: the ring restarts at TDH.
     fn forget_fetched(&mut self, queue: usize) {
         self.generation = self.generation.wrapping_add(1);
         let head = self.registers.of(r::TDH).get(queue).copied().unwrap_or(0);
@@ -175,7 +175,7 @@ impl E1000e {
         }
     }
 
-    /// STATUS: full duplex, link, speed, what was detected, PHYRA, whether DMA is allowed.
+    /// STATUS: full duplex, link, speed, detected speed, PHYRA, whether DMA is allowed.
     fn status(&self, stored: u32) -> u32 {
         let control = self.registers[r::CTRL];
         let (detected, duplex) = self.phy.mode();
@@ -186,7 +186,7 @@ impl E1000e {
         stored | u32::from(full) | u32::from(self.link_up) << 1 | speed << 6 | detected << 8 | u32::from(masters) << 19
     }
 
-    /// Brings the link in step with cable, PHY and CTRL.SLU, and tells of a change.
+    /// Updates the link from cable, PHY and CTRL.SLU, and reports a change.
     pub(super) fn settle_link(&mut self, cx: &mut Context<'_>) {
         let up = self.link_now();
         if std::mem::replace(&mut self.link_up, up) != up {
@@ -199,14 +199,14 @@ impl E1000e {
         self.phy.link() && self.registers[r::CTRL] & ctrl::SLU != 0
     }
 
-    /// CTRL.RST, and what every other reset does: all but PCI, PHY and flash is as after power-on.
+    /// CTRL.RST, and the common part of all other resets: power-on state, except PCI, PHY and flash.
     pub(super) fn reset_chip(&mut self, cx: &mut Context<'_>) {
         self.clear_chip();
         self.missed = Missed::so_far(cx.counters);
         self.set_throttles(cx);
     }
 
-    /// The reset itself, without effects outside.
+    /// The reset itself, without an effect outside the chip.
     pub(super) fn clear_chip(&mut self) {
         self.registers.reset(|region| region == r::WINDOW);
         self.nvm.reload();
@@ -225,7 +225,7 @@ impl E1000e {
         self.route();
     }
 
-    /// The permanent address, out of the NVM, is the first receive address, if the checksum is right.
+    /// Loads the permanent address from the NVM into the first receive address, if the checksum is right.
     fn load_address(&mut self) {
         if self.nvm.is_valid() {
             let [a, b, c, d, e, f] = self.nvm.mac();

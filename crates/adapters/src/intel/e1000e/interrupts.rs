@@ -4,15 +4,16 @@
 //! line, MSI   every cause ─► ITR ─► one interrupt; the driver reads ICR
 //! MSI-X       RXQ0, RXQ1, TXQ0, TXQ1, OTHER ─► IVAR ─► EITR of the vector ─► message; EIAC ends the cause, nothing is read
 //! ```
-//! A received frame is RXT0 and its queue's cause, a completion TXDW and its queue's; what has no queue is its own cause and OTHER. A driver
-//! enables those that it works with.
+//! A received frame raises RXT0 and its queue's cause, a completion TXDW and its queue's. Other events raise their own cause and
+//! OTHER. A driver enables the causes that it uses.
 //!
-//! ICR clears on reading if no cause is enabled, or if the chip interrupts (INT_ASSERTED): a driver that shares the line loses nothing.
+//! ICR clears on reading if no cause is enabled, or if the chip interrupts (INT_ASSERTED), so a driver that shares the line loses
+//! nothing.
 //!
-//! Throttle: as the e1000's, from an interrupt, and anew where a poll ends (IMS) that has probably taken what came meanwhile.
-//! RDTR and RADV wait only where no throttle does: Linux sets both, and the throttle saves as many interrupts.
-//! Completions that may wait (IDE) do so as the e1000's. With MSI-X they have a message of their own, because the driver looks at them
-//! in that interrupt alone: it goes out within 100 µs, or when a quarter of the ring is complete.
+//! Throttle: like the e1000's, from an interrupt, and restarted at the end of a poll (IMS), which has probably taken the frames
+//! that arrived meanwhile. RDTR and RADV apply only without a throttle: Linux sets both, and the throttle saves as many interrupts.
+//! Completions with a delay (IDE) wait like the e1000's. With MSI-X they have a message of their own, because the driver checks
+//! them only in that interrupt: it is sent within 100 µs, or when a quarter of the ring is complete.
 
 use nicety_adapter::Context;
 use nicety_adapter::interrupts::{CompletionDelay, InterruptRouter, Interrupts, Line};
@@ -28,34 +29,34 @@ const THROTTLE_NS: u64 = 256;
 const DELAY_NS: u64 = 1024;
 /// Causes that have vectors: IVAR has four bits for each, in this order.
 const ROUTED: [u16; 5] = [20, 21, 22, 23, 24];
-/// Causes of which OTHER tells: LSC, RXO, MDAC, SRPD, ACK, MNG.
+/// Causes that OTHER summarises: LSC, RXO, MDAC, SRPD, ACK, MNG.
 const OTHERS: u32 = cause::LSC | cause::RXO | cause::MDAC | cause::SRPD | 1 << 17 | 1 << 18;
 
-/// The chip's interrupts as new: 31 causes, the line, five vectors with a throttle each.
+/// Interrupts of a new chip: 31 causes, the line, five vectors with a throttle each.
 pub(super) fn interrupts() -> Interrupts {
     Interrupts::new(31, Line::Level, InterruptRouter::table(25)).throttled(usize::from(r::VECTORS))
 }
 
 impl E1000e {
-    /// Whether messages have vectors.
+    /// Whether causes are routed to MSI-X vectors.
     pub(super) fn has_vectors(&self) -> bool {
         self.function.mode() == Mode::Msix
     }
 
-    /// Something happened.
+    /// Raises causes.
     pub(super) fn cause(&mut self, bits: u32, cx: &mut Context<'_>) {
         let other = if bits & OTHERS != 0 { cause::OTHER } else { 0 };
         self.interrupts.raise((bits | other).into());
         self.settle(cx);
     }
 
-    /// Interrupts for what may be told.
+    /// Sends the interrupts that are allowed now.
     pub(super) fn settle(&mut self, cx: &mut Context<'_>) {
         if !self.has_vectors() && self.interrupts.is_due(&self.function, cx.now) && self.interrupts.told() == 0 {
             self.join_completions();
         }
-        let told = self.interrupts.update(&mut self.function, cx);
-        if told != 0 {
+        let sent = self.interrupts.update(&mut self.function, cx);
+        if sent != 0 {
             self.count(r::IAC, 1);
         }
         if self.interrupts.due(&self.function, cx.now).is_some() {
@@ -63,7 +64,7 @@ impl E1000e {
         }
     }
 
-    /// An interrupt goes out: completions that wait join it.
+    /// An interrupt is sent: deferred completions join it.
     fn join_completions(&mut self) {
         for (queue, completions) in self.completions.iter_mut().enumerate() {
             if completions.join() {
@@ -72,7 +73,7 @@ impl E1000e {
         }
     }
 
-    /// ICR as it reads.
+    /// Value of ICR.
     fn causes(&self) -> u32 {
         let pending = self.interrupts.pending();
         let asserted = if pending & self.interrupts.enabled() != 0 { cause::ASSERTED } else { 0 };
@@ -96,7 +97,8 @@ impl E1000e {
         causes
     }
 
-    /// ICR is written: ones clear. OTHER takes with it what it tells of, which Windows' driver expects (QEMU's e1000e_core.c says so).
+    /// A write to ICR: ones clear causes. OTHER also clears the causes that it summarises, as Windows' driver expects (according to
+    /// QEMU's e1000e_core.c).
     pub(super) fn write_causes(&mut self, value: u32, cx: &mut Context<'_>) {
         let causes = self.causes();
         let others = if value & cause::OTHER != 0 { OTHERS } else { 0 };
@@ -105,14 +107,14 @@ impl E1000e {
         self.settle(cx);
     }
 
-    /// ICR was accessed: IAM masks (7.4.4).
+    /// ICR was accessed: masks the causes in IAM (7.4.4).
     fn acknowledge(&mut self, causes: u32) {
         if causes & cause::ASSERTED != 0 && self.registers[r::CTRL_EXT] & ctrl_ext::IAME != 0 {
             self.interrupts.disable(self.registers[r::IAM].into());
         }
     }
 
-    /// ICS reads as ICR, and clears nothing.
+    /// Value of ICS: that of ICR, without clearing it.
     pub(super) fn peek_causes(&self) -> u32 {
         self.causes()
     }
@@ -133,14 +135,15 @@ impl E1000e {
         self.settle(cx);
     }
 
-    /// From now on the vector is silent for its interval.
+    /// Starts the vector's pause.
     fn pause(&mut self, vector: u16, cx: &mut Context<'_>) {
         if let Some(throttle) = self.interrupts.throttle(vector) {
             throttle.begin(cx.now);
         }
     }
 
-    /// EIAC, IAM, IVAR, CTRL_EXT, or the way of interrupting has changed: who goes where, and what its message ends.
+    /// EIAC, IAM, IVAR, CTRL_EXT or the interrupt mode has changed: updates each cause's vector, and the causes that a message
+    /// clears.
     pub(super) fn route(&mut self) {
         let ivar = self.registers[r::IVAR];
         for (n, cause) in (0..).zip(ROUTED) {
@@ -163,7 +166,7 @@ impl E1000e {
         self.interrupts.set_auto_mask(mask.into());
     }
 
-    /// ITR, EITR or the way of interrupting has changed: with the line or MSI, ITR is the throttle.
+    /// ITR, EITR or the interrupt mode has changed: with the line or MSI, ITR is the throttle.
     pub(super) fn set_throttles(&mut self, cx: &mut Context<'_>) {
         let has_vectors = self.has_vectors();
         for vector in 0..r::VECTORS {
@@ -188,7 +191,7 @@ impl E1000e {
         self.set_throttles(cx);
     }
 
-    /// Whether the throttle that a receive queue's interrupts have has an interval.
+    /// Whether the throttle for a receive queue's interrupts has an interval.
     fn is_throttled(&mut self, queue: usize) -> bool {
         if !self.has_vectors() {
             return self.registers[r::ITR] != 0;
@@ -198,15 +201,15 @@ impl E1000e {
         vector.is_some_and(|vector| self.registers.of(r::EITR).get(usize::from(vector)) != Some(&0))
     }
 
-    /// Frames have arrived in a queue: now, or when the delay is over.
+    /// Frames have arrived in a queue: interrupts now, or after the delay.
     pub(super) fn received(&mut self, queue: usize, small: bool, few: bool, cx: &mut Context<'_>) {
-        // With vectors, what tells of frames tells of no completion.
+        // With vectors, an interrupt for frames reports no completion.
         if !self.has_vectors() {
             self.completions.iter_mut().for_each(|queue| queue.answered(cx.now));
         }
         let arrived = cause::RXT0 | cause::RXQ0 << queue;
         let (packet, absolute) = (u64::from(self.registers[r::RDTR]), u64::from(self.registers[r::RADV]));
-        // A queue's cause is the threshold's too.
+        // The threshold raises the queue's cause too.
         let few = if few { cause::RXDMT0 | cause::RXQ0 << queue } else { 0 };
         let mut bits = few | if small { cause::SRPD } else { 0 };
         if packet == 0 || self.is_throttled(queue) {
@@ -219,17 +222,17 @@ impl E1000e {
         self.cause(bits, cx);
     }
 
-    /// Descriptors of a queue were completed. `delayed`: all of them may wait for company.
-    pub(super) fn transmitted(&mut self, queue: usize, given: transmit::Given, cx: &mut Context<'_>) {
-        if given.empty {
+    /// Descriptors of a queue were completed. `delayed`: all of them may wait for another interrupt.
+    pub(super) fn transmitted(&mut self, queue: usize, done: transmit::Completed, cx: &mut Context<'_>) {
+        if done.empty {
             self.interrupts.raise(cause::TXQE.into());
         }
-        if given.reported > 0 {
+        if done.reported > 0 {
             let least_ns = u64::from(self.registers[r::TADV]) * DELAY_NS;
             let enough = transmit::ring(&self.registers, queue).0 / 4;
             if let Some(completions) = self.completions.get_mut(queue) {
-                completions.wait(given.descriptors, enough, least_ns, cx.now);
-                if !given.delayed {
+                completions.wait(done.descriptors, enough, least_ns, cx.now);
+                if !done.delayed {
                     completions.hurry(cx.now);
                 }
             }
@@ -245,7 +248,7 @@ impl E1000e {
         }
     }
 
-    /// Asks for the earliest tick that is needed.
+    /// Requests the earliest tick needed.
     pub(super) fn rearm(&self, cx: &mut Context<'_>) {
         let throttle = self.interrupts.due(&self.function, cx.now);
         let completions = self.completions.iter().filter_map(CompletionDelay::due);
@@ -255,7 +258,7 @@ impl E1000e {
         }
     }
 
-    /// A deadline has come, or none: both are fine.
+    /// Handles a tick, whether or not a deadline has passed.
     pub(super) fn time_passed(&mut self, cx: &mut Context<'_>) {
         if self.receive_delay.over(cx.now) {
             let delayed = std::mem::take(&mut self.delayed);
@@ -274,7 +277,7 @@ impl E1000e {
     }
 }
 
-/// What completions in a queue raise.
+/// Causes that completions in a queue raise.
 fn completed(queue: usize) -> u32 {
     cause::TXDW | cause::TXQ0 << queue
 }

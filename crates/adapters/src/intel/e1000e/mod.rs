@@ -1,5 +1,5 @@
-//! Intel 82574L, the "e1000e": a gigabit Ethernet controller of 2008 on PCI Express, whose driver has MSI-X, two queues and receive-side
-//! scaling. It has the rings of the e1000 (`intel/transmit.rs`, `intel/receive.rs`), and more about them.
+//! Intel 82574L, the "e1000e": a gigabit Ethernet controller of 2008 on PCI Express, whose driver has MSI-X, two queues and
+//! receive-side scaling. It has the rings of the e1000 (`intel/transmit.rs`, `intel/receive.rs`), with extensions.
 //!
 //! ```text
 //! BAR 0  registers, 128 KiB    BAR 1  flash, empty    BAR 2  the registers through IOADDR, IODATA    BAR 3  MSI-X table
@@ -16,32 +16,35 @@
 //! ```
 //! The model follows Intel's *82574 GbE Controller Family Datasheet* (317694); numbers in brackets are its sections.
 //!
-//! **Features**: checksums and segmentation (TCP and UDP, IPv4 and IPv6) out, checksums in, VLAN tags put in, taken out and filtered, frames
-//! of up to 16 KiB, legacy and extended receive descriptors, headers split from their payload, two queues each way with the Toeplitz hash,
-//! INTx, MSI and MSI-X with auto-clear and auto-mask, sixteen exact addresses and the multicast hash, loopback in MAC and PHY, flow control,
-//! the chip's statistics, flash with its shadow RAM, PHY, the clock and its stamps of frames.
+//! **Features**: checksums and segmentation (TCP and UDP, IPv4 and IPv6) on transmit, checksums on receive, VLAN tags inserted,
+//! stripped and filtered, frames of up to 16 KiB, legacy and extended receive descriptors, headers split from their payload, two
+//! queues each way with the Toeplitz hash, INTx, MSI and MSI-X with auto-clear and auto-mask, sixteen exact addresses and the
+//! multicast hash, loopback in MAC and PHY, flow control, the chip's statistics, flash with its shadow RAM, PHY, the clock and its
+//! time stamps.
 //!
-//! **Few messages**: with MSI-X and EIAC an interrupt reads no register; a poll writes IMS once, and tails once a burst.
+//! **Few messages**: with MSI-X and EIAC an interrupt needs no register read; a poll writes IMS once, and each tail once per burst.
 //!
 //! # Not implemented
-//! - Wake-up, manageability, the flash's own interface: their registers hold what is written. BAR 1 is an empty flash.
-//! - The packet checksum and the IP identification of a receive descriptor are 0 (RXCSUM.PCSD clear); the four bytes of check sequence that
-//!   RCTL.SECRC leaves in place are counted in the length but not written. IPv6 extension headers are hashed as if they were not there.
-//! - Pages of the PHY but the first read as zeros. FCRTL and FCRTH; RXO. Collisions, half duplex.
-//! - TARC's shares between the transmit queues: they are served in turns. Thresholds of RXDCTL and TXDCTL: descriptors are written back at once.
-//! - TIDV is not obeyed and TADV is a lower bound: see `interrupts.rs`. RDTR and RADV wait only where no throttle is set.
+//! - Wake-up, manageability, the flash's own interface: their registers only store values. BAR 1 is an empty flash.
+//! - The packet checksum and the IP identification of a receive descriptor are 0 (RXCSUM.PCSD clear). The four bytes of check
+//!   sequence that RCTL.SECRC keeps are counted in the length but not written. The hash skips IPv6 extension headers.
+//! - Pages of the PHY other than the first read as zeros. FCRTL and FCRTH; RXO. Collisions, half duplex.
+//! - TARC's shares between the transmit queues: they are served in turn. Thresholds of RXDCTL and TXDCTL: descriptors are written
+//!   back at once.
+//! - TIDV is ignored and TADV is a lower bound: see `interrupts.rs`. RDTR and RADV apply only without a throttle.
 //! - Packet buffer memory (PBM) reads as zeros.
 //!
 //! # Quirks
-//! - Frames wait while the receiver is on and the ring has no length: drivers that set RCTL.EN before RDLEN (Linux's e1000e/netdev.c).
-//! - TXCW, which a copper chip has no use for, holds what is written: e1000_reg_test in Linux's e1000e/ethtool.c.
+//! - Frames wait while the receiver is enabled and the ring has no length, for drivers that set RCTL.EN before RDLEN (Linux's
+//!   e1000e/netdev.c).
+//! - TXCW, which a copper chip does not use, stores its value: e1000_reg_test in Linux's e1000e/ethtool.c.
 //! - All bits of ICR can be set through ICS: e1000_intr_test there.
-//! - RDH and TDH hold any sixteen bits: e1000_reg_test. A ring whose head or tail lies outside does nothing.
-//! - EXTCNF_CTRL.MDIO_SW_OWNERSHIP reads as it is written: there is no firmware that could own the PHY
-//!   (e1000_get_hw_semaphore_82574 in Linux's e1000e/82571.c).
-//! - Clearing ICR.OTHER clears what it tells of: Windows' driver, as QEMU's e1000e_core.c says.
-//! - Negotiation ends at once, with LSC. A frame without IFCS is sent with a good check sequence all the same.
-//! - RDH and RDT count units of 16 bytes also where descriptors have 32: Linux's e1000e/netdev.c, e1000_alloc_rx_buffers_ps.
+//! - RDH and TDH store any sixteen bits: e1000_reg_test. A ring with its head or tail outside is not used.
+//! - EXTCNF_CTRL.MDIO_SW_OWNERSHIP reads as written: there is no firmware that could own the PHY (e1000_get_hw_semaphore_82574 in
+//!   Linux's e1000e/82571.c).
+//! - A write that clears ICR.OTHER clears its underlying causes, for Windows' driver, according to QEMU's e1000e_core.c.
+//! - Negotiation completes at once, with LSC. A frame without IFCS is still sent with a good check sequence.
+//! - RDH and RDT count units of 16 bytes even with descriptors of 32: Linux's e1000e/netdev.c, e1000_alloc_rx_buffers_ps.
 
 mod about;
 mod access;
@@ -68,7 +71,7 @@ use super::statistics::Missed;
 use super::transmit::Transmit;
 use crate::{CreateError, Settings};
 
-/// What makes a driver reset the chip and set its rings up anew: Linux's e1000e/netdev.c, e1000e_close and e1000e_open.
+/// Action that makes a driver reset the chip and set up its rings anew: Linux's e1000e/netdev.c, e1000e_close and e1000e_open.
 const CURE: &str = "restart the guest's driver (in Linux: `ip link set eth0 down`, then up)";
 
 /// The PHY: BME1000_E_PHY_ID_R2 in Linux's e1000e/defines.h.
@@ -80,7 +83,7 @@ const WORDS: [(usize, u16); 14] = [
     (0x05, 0x1070),
     (0x08, 0),
     (0x09, 0),
-    // Signature 01 in bits 15:14, and that identifiers are loaded from here.
+    // Signature 01 in bits 15:14; identifiers are loaded from here.
     (0x0a, 0x6403),
     (0x0b, SUBSYSTEM),
     (0x0c, 0x8086),
@@ -91,7 +94,7 @@ const WORDS: [(usize, u16); 14] = [
     // The firmware has finished with these words: bit 4 (e1000_fix_nvm_checksum_82571 in Linux's e1000e/82571.c).
     (0x10, 0x0010),
     (0x1a, 0x0000),
-    // The checksum needs no mending: bit 15, there.
+    // The checksum needs no repair: bit 15, in the same function.
     (0x23, 0x8000),
     // No wake-up: bit 10 clear.
     (0x24, 0x0000),
@@ -100,7 +103,7 @@ const WORDS: [(usize, u16); 14] = [
 /// PCI subsystem of Intel's Gigabit CT Desktop Adapter.
 const SUBSYSTEM: u16 = 0xa01f;
 
-/// Makes one.
+/// Creates an adapter.
 pub fn create(settings: &Settings) -> Result<Box<dyn Adapter>, CreateError> {
     Ok(Box::new(E1000e::new(settings)?))
 }
@@ -118,7 +121,7 @@ pub struct E1000e {
     transmit: [Transmit; r::QUEUES],
     /// Frames of a loopback, between their fetch and their delivery.
     looped: Option<Box<Batch>>,
-    /// The transmitter stands still.
+    /// Pause of the transmitter.
     pause: Pause,
     missed: Missed,
     /// Receive queues that refused frames.
@@ -132,8 +135,7 @@ pub struct E1000e {
     /// Completions that wait for an interrupt.
     completions: [CompletionDelay; r::QUEUES],
     clock: Clock<40>,
-    /// Why rings could not be walked when they last were to be: receive queue n is number 2n, transmit queue n is 2n + 1. The chip has no
-    /// such state.
+    /// Why the last walk of each ring failed: receive queue n is number 2n, transmit queue n is 2n + 1. The chip has no such state.
     stalls: [Option<&'static str>; 2 * r::QUEUES],
     generation: u32,
 }
@@ -178,7 +180,7 @@ impl E1000e {
         Ok(this)
     }
 
-    /// Everything as after power-on, but the cable and the flash.
+    /// Resets everything to the power-on state, except cable and flash.
     fn power_on(&mut self, cx: &mut Context<'_>) {
         self.phy.reset();
         self.registers.reset(|region| region == r::IO);
@@ -186,12 +188,12 @@ impl E1000e {
         self.reset_chip(cx);
     }
 
-    /// Whether the chip may reach memory.
+    /// Whether the chip may reach guest memory.
     fn masters(&self) -> bool {
         self.function.bus_master() && self.registers[r::CTRL] & ctrl::MASTER_DISABLE == 0
     }
 
-    /// A ring could not be walked, or now it can.
+    /// Records whether a ring could be walked.
     fn saw_ring(&mut self, number: usize, why: Option<&'static str>, cx: &mut Context<'_>) {
         if let Some(stall) = self.stalls.get_mut(number)
             && std::mem::replace(stall, why).is_none()
@@ -201,7 +203,7 @@ impl E1000e {
         }
     }
 
-    /// Counts one of the chip's own counters.
+    /// Increments one of the chip's own counters.
     fn count(&mut self, counter: r::Reg, n: u32) {
         self.registers[counter] = self.registers[counter].saturating_add(n);
     }
@@ -218,7 +220,7 @@ fn function(settings: &Settings) -> Result<Function, CreateError> {
         pba_bar: access::MSIX_BAR,
         pba_offset: r::PBA_OFFSET,
     };
-    // PCI PM 1.1 with D0 and D3hot, device-specific initialization; D3hot forgets everything.
+    // PCI PM 1.1 with D0 and D3hot, device-specific initialization; D3hot loses all state.
     let power = Power { capabilities: 0x0022, control: 0, data: 0 };
     let mut builder = Function::builder(identity)
         .interrupt_pin(Pin::A)
@@ -263,7 +265,7 @@ impl Adapter for E1000e {
                 self.settle_link(cx);
             }
             Event::Restored => self.resume_restored(cx),
-            // Addresses are translated in every call; a mapped page shows what `shown` says.
+            // Addresses are translated in every call; a mapped page has the values of `shown`.
             Event::Memory | Event::Page => {}
         }
     }

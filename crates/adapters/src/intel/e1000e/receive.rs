@@ -1,4 +1,4 @@
-//! The two receive rings (datasheet, 7.1): which of them a frame goes to, and what their descriptors look like. See [`Ring`].
+//! The two receive rings (datasheet, 7.1): selection of a frame's ring, and descriptor formats. See [`Ring`].
 
 use nicety_adapter::{Context, Delivery, Frames, Pick, Reason, Scratch, Set, Wants};
 use nicety_memory::{Map, Rights};
@@ -13,7 +13,7 @@ impl E1000e {
     fn wants(&self) -> Wants {
         let long = self.registers[r::RCTL] & rctl::LPE != 0;
         Wants {
-            // 16 KiB with tag and check sequence, or the standard's.
+            // 16 KiB with tag and check sequence, or Ethernet's standard.
             frame_max: if long { 16_376 } else { 1514 },
             strip: if self.registers[r::CTRL] & ctrl::VME != 0 { self.registers[r::VET] as u16 } else { 0 },
             verify: self.registers[r::RXCSUM] & rxcsum::TUOFL != 0,
@@ -21,7 +21,7 @@ impl E1000e {
         }
     }
 
-    /// What descriptors look like, and bytes of their buffers (10.2.5: RCTL.DTYP, BSIZE, FLXBUF; RFCTL.EXTEN; PSRCTL).
+    /// Format of descriptors, and bytes of their buffers (10.2.5: RCTL.DTYP, BSIZE, FLXBUF; RFCTL.EXTEN; PSRCTL).
     fn format(&self) -> (Format, [u32; 4]) {
         let control = self.registers[r::RCTL];
         if self.registers[r::RFCTL] & rfctl::EXTEN != 0 && control & rctl::SPLIT != 0 {
@@ -35,14 +35,14 @@ impl E1000e {
         (if extended { Format::Extended } else { Format::Legacy }, [size, 0, 0, 0])
     }
 
-    /// The guest has posted buffers in a queue, or turned the receiver on.
+    /// The guest has posted buffers in a queue, or enabled the receiver.
     pub(super) fn offer_room(&mut self, queue: usize, cx: &mut Context<'_>) {
         if self.starved.get_mut(queue).is_some_and(std::mem::take) {
             cx.out.room.insert(queue as u16);
         }
     }
 
-    /// Frames from outside.
+    /// Receives frames from outside.
     pub(super) fn deliver_frames(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
         if !self.link_up || self.loops() {
             frames.iter().for_each(|_| cx.counters.receive_drop(Reason::ReceiverOff));
@@ -51,12 +51,12 @@ impl E1000e {
         self.receive(frames, false, cx)
     }
 
-    /// Frames of its own, in loopback. What finds no room is lost, as it is in the chip.
+    /// Receives the adapter's own frames in loopback. Those without room are lost, as in the chip.
     pub(super) fn receive_looped(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) {
         self.receive(frames, true, cx);
     }
 
-    /// A ring as it is now, if it can be walked.
+    /// A ring in its present state, if it can be walked.
     fn open<'m>(&mut self, queue: usize, memory: &'m Map, cx: &mut Context<'_>) -> Option<Ring<'m>> {
         let of = |name| self.registers.of(name).get(queue).copied().unwrap_or(0);
         let base = u64::from(of(r::RDBAH)) << 32 | u64::from(of(r::RDBAL));
@@ -82,7 +82,7 @@ impl E1000e {
         Some(ring)
     }
 
-    /// Which queue a frame goes to, and what its descriptor says of its hash (7.1.11).
+    /// A frame's queue, and the hash fields of its descriptor (7.1.11).
     fn steer(&mut self, frames: &Frames<'_>, pick: Pick) -> (usize, Verdict) {
         let on = self.registers[r::MRQC] & 3 == 1;
         let Some(packet) = frames.batch.packet(pick.packet).filter(|_| on) else { return (0, Verdict::default()) };
@@ -175,7 +175,7 @@ impl E1000e {
     }
 }
 
-/// Of a place in a ring, the bits that count: descriptors of 32 bytes begin at even units.
+/// The bits that count in a ring position: descriptors of 32 bytes start at even units.
 fn units(format: Format) -> u32 {
     if format == Format::Split { !1 } else { !0 }
 }

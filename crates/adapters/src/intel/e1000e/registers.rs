@@ -1,5 +1,5 @@
-//! The registers of the 82574 as data: Intel's *82574 GbE Controller Family Datasheet* (317694), chapter 10. Where reading or writing does more
-//! than the masks say, `access.rs` has an arm for it.
+//! The registers of the 82574 as data: Intel's *82574 GbE Controller Family Datasheet* (317694), chapter 10. `access.rs` has an arm
+//! for each read or write that does more than the masks.
 
 use nicety_adapter::bank::{Block, Region, Widths};
 
@@ -16,16 +16,16 @@ pub const IO: u8 = 2;
 pub const WINDOW_BYTES: u32 = 0x2_0000;
 /// Bytes of the I/O window.
 pub const IO_BYTES: u32 = 0x20;
-/// Bytes of the window with the MSI-X table, and where its pending bits lie.
+/// Bytes of the window with the MSI-X table and its pending bits.
 pub const MSIX_BYTES: u64 = 0x4000;
-/// Where the pending bits lie there.
+/// Offset of the pending bits in it.
 pub const PBA_OFFSET: u32 = 0x2000;
 /// MSI-X vectors.
 pub const VECTORS: u16 = 5;
 /// Queues each way.
 pub const QUEUES: usize = 2;
 
-/// Reserved addresses read as zeros, an empty flash as ones; only whole dwords can be written.
+/// Reserved addresses read as zeros, an empty flash as ones; only whole dwords are writable.
 const REGIONS: &[Region] = &[
     Region { bars: &[0], len: WINDOW_BYTES, reads: Widths::ANY, writes: Widths::DWORD, hole: 0 },
     Region { bars: &[1], len: WINDOW_BYTES, reads: Widths::ANY, writes: Widths::DWORD, hole: ALL },
@@ -119,7 +119,7 @@ const TRANSMIT_QUEUE: &[Row] = &[
     rw(TARC, 0x3840, 0x7fff_ffff, 0x0000_0403, "10.2.6"),
 ];
 
-/// What the 82574 counts beyond the 8254x.
+/// Counters of the 82574 that the 8254x lacks.
 const COUNTERS: &[Row] = &[
     rw(IAC, 0x4100, 0, 0, "10.2.7").read_clears(ALL),
     rw(ICRXPTC, 0x4104, 0, 0, "10.2.7").read_clears(ALL),

@@ -42,7 +42,7 @@ impl Version for State {
 
 impl Snapshot for E1000e {
     fn save(&self) -> Vec<u8> {
-        // What is left out is made anew: filter and hash from registers, what is between batches, what is configured.
+        // The omitted fields are rebuilt: filter and hash from registers; others are empty between batches, or configuration.
         let Self {
             rom: _,
             function,
@@ -130,7 +130,7 @@ impl Snapshot for E1000e {
 }
 
 impl E1000e {
-    /// Goes on from a restored state: shows the line, tells what waited, looks at the rings.
+    /// Resumes from restored state: shows the line, sends waiting interrupts, checks the rings.
     pub(super) fn resume_restored(&mut self, cx: &mut Context<'_>) {
         self.starved = [false; r::QUEUES];
         self.missed = Missed::so_far(cx.counters);

@@ -1,4 +1,4 @@
-//! Time stamps of frames (datasheet, 7.9 and 10.2.9): one each way at a time, until its registers have been read.
+//! Time stamps of frames (datasheet, 7.9 and 10.2.9): one at a time in each direction, until its registers have been read.
 
 use nicety_adapter::{Context, Frames, Pick};
 use nicety_frame::L4Kind;
@@ -7,24 +7,24 @@ use super::E1000e;
 use super::registers::{self as r, Reg};
 use crate::intel::ptp::Message;
 
-/// TSYNCTXCTL, TSYNCRXCTL: a stamp is there.
+/// TSYNCTXCTL, TSYNCRXCTL: a stamp is valid.
 const VALID: u32 = 1;
-/// There too: stamps are taken.
+/// The same registers: stamps are enabled.
 const ENABLED: u32 = 1 << 4;
 /// TSYNCRXCTL: every frame is stamped (type 4 in bits 3:1).
 const ALL: u32 = 4 << 1;
-/// A received frame's status: it was stamped.
+/// A received frame's status: it has a stamp.
 const TST: u32 = 1 << 8;
 
 impl E1000e {
-    /// A packet was sent that asks for a stamp.
+    /// Stamps a sent packet that requests it.
     pub(super) fn stamp_sent(&mut self, cx: &Context<'_>) {
         if self.registers[r::TSYNCTXCTL] & (ENABLED | VALID) == ENABLED {
             self.stamp(r::TSYNCTXCTL, [r::TXSTMPL, r::TXSTMPH], cx);
         }
     }
 
-    /// A frame was received that is to be stamped.
+    /// Stamps a received frame if it is selected.
     pub(super) fn stamp_received(&mut self, frames: &Frames<'_>, pick: Pick, cx: &Context<'_>) {
         self.stamp(r::TSYNCRXCTL, [r::RXSTMPL, r::RXSTMPH], cx);
         if let Some(packet) = frames.batch.packet(pick.packet) {
@@ -39,8 +39,8 @@ impl E1000e {
         self.registers[control] |= VALID;
     }
 
-    /// The status bit of a frame that is stamped if it is taken; 0 for others. RXMTRL tells PTP over Ethernet, RXUDP, whose bytes are in
-    /// the wire's order, PTP over UDP.
+    /// The status bit of a frame that gets a stamp if it is accepted; 0 for others. RXMTRL selects PTP over Ethernet, RXUDP, whose
+    /// bytes are in network order, PTP over UDP.
     pub(super) fn is_stamped(&self, frames: &Frames<'_>, pick: Pick) -> u32 {
         let control = self.registers[r::TSYNCRXCTL];
         if control & (ENABLED | VALID) != ENABLED {
@@ -56,7 +56,8 @@ impl E1000e {
             None => word(12 + 4 * layout.tag_count()).map(u16::from_be_bytes) == Some(ethertype),
         };
         let [.., named, kind] = self.registers[r::RXMTRL].to_le_bytes();
-        // Path delay requests and responses are stamped with whatever message is named (Linux's e1000e/netdev.c, e1000e_config_hwtstamp).
+        // Path delay requests and responses are stamped whatever message is selected (Linux's e1000e/netdev.c,
+        // e1000e_config_hwtstamp).
         let delay =
             matches!(message.kind(), Some(2 | 3)) && message.is_asked(control, named, message.kind().unwrap_or(0));
         let asked = message.is_asked(control, named, kind) || delay;

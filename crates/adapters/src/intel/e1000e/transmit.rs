@@ -19,19 +19,19 @@ impl E1000e {
         self.registers[r::TCTL] & tctl::EN != 0 && self.masters()
     }
 
-    /// Whether transmitted frames come back to this adapter and go nowhere else.
+    /// Whether transmitted frames return to this adapter only.
     pub(super) fn loops(&self) -> bool {
         self.phy.loops() || self.registers[r::RCTL] & rctl::LBM != 0
     }
 
-    /// Has a private batch ready before the first frame of a loopback.
+    /// Allocates a private batch before the first frame of a loopback.
     pub(super) fn prepare_loopback(&mut self) {
         if self.loops() && self.looped.is_none() {
             self.looped = Some(Box::default());
         }
     }
 
-    /// Walks a ring into a batch; in loopback into a private one, which is received at once.
+    /// Walks a ring into a batch. In loopback the batch is private, and is received at once.
     pub(super) fn fetch_ring(
         &mut self,
         queue: usize,
@@ -87,14 +87,14 @@ impl E1000e {
         progress
     }
 
-    /// Gives fetched descriptors back, and interrupts if any asked for it.
+    /// Completes fetched descriptors, and interrupts if one of them requests it.
     pub(super) fn give_back(&mut self, queue: usize, cx: &mut Context<'_>) {
         if !self.masters() {
             return;
         }
-        let given = self.sender(queue, false).map(|mut sender| sender.give_back(cx)).unwrap_or_default();
-        if given.any {
-            self.transmitted(queue, given, cx);
+        let done = self.sender(queue, false).map(|mut sender| sender.give_back(cx)).unwrap_or_default();
+        if done.any {
+            self.transmitted(queue, done, cx);
         }
     }
 }

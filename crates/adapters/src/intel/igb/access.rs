@@ -1,4 +1,4 @@
-//! Register accesses: the masks of the table, and what reading or writing does beyond them (82576 datasheet, chapter 8).
+//! Register accesses: the masks of the table, and their side effects (82576 datasheet, chapter 8).
 
 use nicety_adapter::Context;
 
@@ -8,13 +8,13 @@ use crate::intel::flow::Pause;
 use crate::intel::statistics::Missed;
 use crate::intel::{eeprom, statistics};
 
-/// CTRL: the driver wants no more DMA (8.2.1: GIO Master Disable).
+/// CTRL: the driver disables DMA (8.2.1: GIO Master Disable).
 const MASTER_DISABLE: u32 = 1 << 2;
-/// STATUS: DMA may happen (8.2.2: GIO Master Enable Status).
+/// STATUS: DMA is possible (8.2.2: GIO Master Enable Status).
 const MASTER_ENABLED: u32 = 1 << 19;
 /// STATUS: the PHY was reset; software clears it.
 const PHY_RESET: u32 = 1 << 10;
-/// CTRL_EXT: reads the NVM again, clears itself.
+/// CTRL_EXT: read the NVM again, clears itself.
 const NVM_RESET: u32 = 1 << 13;
 
 impl Igb {
@@ -30,14 +30,14 @@ impl Igb {
         cx.counters.bad_accesses += holes;
     }
 
-    /// Writes a part of a region. Only whole dwords can be written.
+    /// Writes a part of a region. Only whole dwords are writable.
     pub(super) fn write_region(&mut self, region: u8, offset: u64, data: &[u8], cx: &mut Context<'_>) {
         let table = self.registers.table();
         let holes = table.write(region, offset, data, |place, value| self.write_register(place, value, cx));
         cx.counters.bad_accesses += holes;
     }
 
-    /// Where IODATA leads to.
+    /// Address that IODATA accesses.
     fn io_address(&self) -> u64 {
         u64::from(self.registers[r::IOADDR] & !3)
     }
@@ -60,7 +60,7 @@ impl Igb {
             r::MPC => self.missed.count(&mut self.registers, cx.counters),
             r::EECD => {
                 let granted = if stored & eeprom::REQ != 0 { eeprom::GNT } else { 0 };
-                // Nothing answers on the wires: they are pulled up, and a status read there says "busy".
+                // No device answers on the wires: they are pulled up, so a status read returns "busy".
                 return stored | eeprom::PRES | eecd::AUTO_RD | eecd::SIZE | eeprom::DO | granted;
             }
             r::SWSM => self.registers[r::SWSM] |= swsm::SMBI,
@@ -145,7 +145,7 @@ impl Igb {
         }
     }
 
-    /// All transmit queues may have work.
+    /// Marks all transmit queues as possibly having work.
     pub(super) fn look_at_all_queues(&self, cx: &mut Context<'_>) {
         (0..r::QUEUES as u16).for_each(|queue| cx.out.work.insert(queue));
     }
@@ -166,7 +166,7 @@ impl Igb {
         self.settle_link(cx);
     }
 
-    /// EERD (8.4.2): done at once, bit 1; the address lies in bits 15:2.
+    /// EERD (8.4.2): completes at once, bit 1; the address is in bits 15:2.
     fn read_nvm(&mut self, value: u32) {
         let address = value >> 2 & 0x3fff;
         self.registers[r::EERD] = value & 0xfffc;
@@ -193,7 +193,7 @@ impl Igb {
         }
     }
 
-    /// STATUS (8.2.2): full duplex, link, speed, what was detected, whether DMA may happen. This is the chip's first port.
+    /// STATUS (8.2.2): full duplex, link, speed, detected speed, whether DMA is possible. This is the chip's first port.
     fn status(&self) -> u32 {
         let control = self.registers[r::CTRL];
         let (detected, duplex) = self.phy.mode();
@@ -205,7 +205,7 @@ impl Igb {
         kept | u32::from(full) | u32::from(self.link_up) << 1 | speed << 6 | detected << 8 | master | 1 << 31
     }
 
-    /// Brings the link in step with cable, PHY and CTRL.SLU, and tells of a change.
+    /// Updates the link from cable, PHY and CTRL.SLU, and reports a change.
     pub(super) fn settle_link(&mut self, cx: &mut Context<'_>) {
         let up = self.link_now();
         if std::mem::replace(&mut self.link_up, up) != up {
@@ -218,24 +218,24 @@ impl Igb {
         self.phy.link() && self.registers[r::CTRL] & ctrl::SLU != 0
     }
 
-    /// Whether the driver lets the device reach memory: PCI's bit and the chip's own.
+    /// Whether the driver lets the device reach memory: both PCI's bit and the chip's own.
     pub(super) fn may_dma(&self) -> bool {
         self.function.bus_master() && self.registers[r::CTRL] & MASTER_DISABLE == 0
     }
 
-    /// CTRL.RST (8.2.1), and what every other reset does: all but PCI, PHY and NVM is as after power-on.
+    /// CTRL.RST (8.2.1), and the common part of all other resets: power-on state, except PCI, PHY and NVM.
     pub(super) fn reset_chip(&mut self, cx: &mut Context<'_>) {
-        // What waits for buffers is lost with them.
+        // Frames that wait for buffers are lost with them.
         self.offer_room(!0, cx);
         self.clear_chip();
         self.missed = Missed::so_far(cx.counters);
         self.settle(cx);
     }
 
-    /// The reset itself, without effects outside.
+    /// The reset itself, without an effect outside the chip.
     pub(super) fn clear_chip(&mut self) {
         self.registers.reset(|region| region == r::WINDOW);
-        // Queue 0 is on from the beginning (8.10.9, 8.12.15).
+        // Queue 0 is enabled after a reset (8.10.9, 8.12.15).
         self.registers[r::RXDCTL] |= dctl::ENABLE;
         self.registers[r::TXDCTL] |= dctl::ENABLE;
         self.load_address();
@@ -251,7 +251,7 @@ impl Igb {
         self.link_up = self.link_now();
     }
 
-    /// The permanent address, out of the NVM, is the first receive address (6.2.1).
+    /// Loads the permanent address from the NVM into the first receive address (6.2.1).
     fn load_address(&mut self) {
         let [a, b, c, d, e, f] = eeprom::mac(&self.eeprom);
         self.registers[r::RAL] = u32::from_le_bytes([a, b, c, d]);

@@ -5,11 +5,11 @@
 //! queue ── IVAR ──► EICR & EIMS ── EITR ──► vector          queue ──► ICR.RXDW, TXDW ┐
 //! ICR & IMS ── IVAR_MISC ─►┘                                other ──► ICR ───────────┴─ & IMS ── EITR 0 ──► line, message
 //! ```
-//! A bit of EICR is a vector. EIAC clears it when its message goes out, and EIAM with GPIE.EIAME masks it: an interrupt costs
-//! Linux no register read, and one write when its poll is over. ICR interrupts as "other" once for each new cause.
+//! A bit of EICR is a vector. EIAC clears it when its message is sent, and EIAM with GPIE.EIAME masks it: an interrupt costs Linux
+//! no register read, and one write at the end of its poll. ICR interrupts as "other" once for each new cause.
 //!
-//! Linux asks for the completion of every packet. Completions wait for an interrupt that their vector has anyway, a quarter of the
-//! ring at most: [`CompletionDelay`].
+//! Linux requests the completion of every packet. Completions wait for an interrupt that their vector has anyway, up to a quarter
+//! of the ring: [`CompletionDelay`].
 
 use nicety_adapter::Context;
 use nicety_adapter::interrupts::{CompletionDelay, InterruptRouter, Interrupts, Line};
@@ -23,26 +23,26 @@ const THROTTLE_NS: u64 = 1000;
 const ASSERTED: u32 = 1 << 31;
 /// Causes of ICR.
 const CAUSES: u16 = 31;
-/// IVAR: the entry holds.
+/// IVAR: the entry is valid.
 const VALID: u32 = 1 << 7;
-/// EITR: the pause that runs is left alone by a write (CNT_IGNR).
+/// EITR: a write leaves the running pause unchanged (CNT_IGNR).
 const KEEP: u32 = 1 << 31;
 
 /// A queue's direction.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Direction {
     Receive,
     Transmit,
 }
 
-/// ICR as new: all causes in vector 0, which EITR 0 throttles.
+/// ICR of a new chip: all causes in vector 0, which EITR 0 throttles.
 pub(super) fn causes() -> Interrupts {
     let mut router = InterruptRouter::table(CAUSES.into());
     (0..CAUSES).for_each(|cause| router.route(cause, Some(0)));
     Interrupts::new(CAUSES, Line::Level, router).throttled(1)
 }
 
-/// EICR as new: each bit a vector.
+/// EICR of a new chip: each bit a vector.
 pub(super) fn extended() -> Interrupts {
     Interrupts::new(r::VECTORS, Line::Level, InterruptRouter::Direct).throttled(r::VECTORS.into())
 }
@@ -59,20 +59,20 @@ impl Igb {
         if entry & VALID == 0 { 0 } else { (1_u32 << (entry & 0x1f)) & ((1 << self.vectors) - 1) }
     }
 
-    /// The bit of EICR of a queue (8.8.14): rows of two columns, receive and transmit in each.
-    pub(super) fn bit(&self, way: Way, queue: usize) -> u32 {
+    /// A queue's bit of EICR (8.8.14): rows of two columns, receive and transmit in each.
+    pub(super) fn bit(&self, direction: Direction, queue: usize) -> u32 {
         let row = self.registers.of(r::IVAR).get(queue & 7).copied().unwrap_or(0);
-        self.entry(row, (queue >> 3 & 1) * 2 + usize::from(way == Way::Transmit))
+        self.entry(row, (queue >> 3 & 1) * 2 + usize::from(direction == Direction::Transmit))
     }
 
-    /// Everything as after a reset. EITR is kept by CTRL.RST in the chip; drivers set it anew.
+    /// Resets all interrupt state. The chip keeps EITR over CTRL.RST; drivers set it anew.
     pub(super) fn clear_interrupts(&mut self) {
         (self.causes, self.extended) = (causes(), extended());
         self.other = 0;
         self.completions = Default::default();
     }
 
-    /// GPIE, EIAC or EIAM were written.
+    /// GPIE, EIAC or EIAM was written.
     pub(super) fn mode_written(&mut self, cx: &mut Context<'_>) {
         let on = |mask: u32, condition: bool| u128::from(if condition { mask } else { 0 });
         let control = self.registers[r::GPIE];
@@ -82,8 +82,8 @@ impl Igb {
         self.settle(cx);
     }
 
-    /// A row of IVAR is written. What happened in a queue while it had no vector is signalled now: Linux's igb_open turns rings on before it
-    /// routes them. A real link takes seconds to come up, and brings nothing before; this one is up at once.
+    /// A row of IVAR was written. Events in a queue while it had no vector are signalled now: Linux's igb_open enables rings before
+    /// it routes them. A real link takes seconds to come up and delivers nothing before; this one is up at once.
     pub(super) fn route(&mut self, row: usize, before: u32, cx: &mut Context<'_>) {
         let now = self.registers.of(r::IVAR).get(row).copied().unwrap_or(0);
         let entries = [(row, r::RDH), (row, r::TDH), (row + 8, r::RDH), (row + 8, r::TDH)];
@@ -97,13 +97,13 @@ impl Igb {
         self.settle(cx);
     }
 
-    /// Something happened, not in a queue.
+    /// Raises causes that are not a queue's.
     pub(super) fn cause(&mut self, bits: u32, cx: &mut Context<'_>) {
         self.causes.raise(bits.into());
         self.settle(cx);
     }
 
-    /// Signals what causes, masks and throttles now allow.
+    /// Signals what causes, masks and throttles allow now.
     pub(super) fn settle(&mut self, cx: &mut Context<'_>) {
         let before = cx.counters.interrupts;
         if self.multiple() {
@@ -118,8 +118,8 @@ impl Igb {
             self.other = 0;
             self.causes.update(&mut self.function, cx);
         }
-        let told = cx.counters.interrupts.wrapping_sub(before) as u32;
-        self.registers[r::IAC] = self.registers[r::IAC].saturating_add(told);
+        let sent = cx.counters.interrupts.wrapping_sub(before) as u32;
+        self.registers[r::IAC] = self.registers[r::IAC].saturating_add(sent);
         self.rearm(cx);
     }
 
@@ -128,7 +128,7 @@ impl Igb {
     }
 
     /// Command, MSI, MSI-X or the power state changed.
-    pub(super) fn way_changed(&mut self, cx: &mut Context<'_>) {
+    pub(super) fn mode_changed(&mut self, cx: &mut Context<'_>) {
         if self.multiple() {
             self.extended.mode_changed(&mut self.function, cx);
         } else {
@@ -137,14 +137,14 @@ impl Igb {
         self.settle(cx);
     }
 
-    /// ICR as it reads.
+    /// Value of ICR.
     pub(super) fn shown_causes(&self) -> u32 {
         let pending = self.causes.pending() as u32;
         let asserted = pending & self.causes.enabled() as u32 != 0;
         pending | if asserted { ASSERTED } else { 0 }
     }
 
-    /// ICR is read (8.8.7): that ends its causes if GPIE.NSICR is set, if an interrupt is asserted, or if none may be.
+    /// A read of ICR (8.8.7): clears its causes if GPIE.NSICR is set, if an interrupt is asserted, or if none is enabled.
     pub(super) fn read_causes(&mut self, cx: &mut Context<'_>) -> u32 {
         if !self.multiple() {
             self.join_completions(!0);
@@ -159,7 +159,7 @@ impl Igb {
         shown
     }
 
-    /// ICR is written: ones end causes.
+    /// A write to ICR: ones clear causes.
     pub(super) fn clear_causes(&mut self, value: u32, cx: &mut Context<'_>) {
         let always = self.registers[r::GPIE] & gpie::NSICR != 0;
         let masks = always || self.shown_causes() & ASSERTED != 0;
@@ -167,7 +167,7 @@ impl Igb {
         self.acknowledge(masks, cx);
     }
 
-    /// IAM (8.8.11) masks what was acknowledged.
+    /// Masks the causes in IAM (8.8.11), if `masks`.
     fn acknowledge(&mut self, masks: bool, cx: &mut Context<'_>) {
         if masks {
             self.causes.disable(self.registers[r::IAM].into());
@@ -181,7 +181,7 @@ impl Igb {
         self.settle(cx);
     }
 
-    /// EICR is read: that ends its causes, and masks those of EIAM unless their messages do.
+    /// A read of EICR: clears its causes, and masks those of EIAM unless their messages do.
     pub(super) fn read_extended(&mut self, cx: &mut Context<'_>) -> u32 {
         let shown = self.extended.take() as u32;
         self.mask_extended();
@@ -189,7 +189,7 @@ impl Igb {
         shown
     }
 
-    /// EICR is written: ones end causes.
+    /// A write to EICR: ones clear causes.
     pub(super) fn clear_extended(&mut self, value: u32, cx: &mut Context<'_>) {
         self.extended.clear(value.into());
         self.mask_extended();
@@ -214,7 +214,7 @@ impl Igb {
         self.settle(cx);
     }
 
-    /// EITR is written (8.8.12): bits 14:2 are the least microseconds between two messages of a vector.
+    /// A write to EITR (8.8.12): bits 14:2 are the minimum microseconds between two messages of a vector.
     pub(super) fn set_throttle(&mut self, vector: usize, value: u32, cx: &mut Context<'_>) {
         let interval_ns = u64::from(value >> 2 & 0x1fff) * THROTTLE_NS;
         let single = (vector == 0).then(|| self.causes.throttle(0)).flatten();
@@ -227,14 +227,14 @@ impl Igb {
         self.settle(cx);
     }
 
-    /// Frames have arrived in these queues, a bit each, and `other` happened.
+    /// Frames have arrived in these queues, a bit for each, and `other` causes were raised.
     pub(super) fn received(&mut self, queues: u32, other: u32, cx: &mut Context<'_>) {
         let mut bits = 0;
         for queue in (0..r::QUEUES).filter(|queue| queues >> queue & 1 != 0) {
-            bits |= self.bit(Way::Receive, queue);
+            bits |= self.bit(Direction::Receive, queue);
         }
         for queue in 0..r::QUEUES {
-            let joined = if self.multiple() { self.bit(Way::Transmit, queue) & bits } else { u32::MAX };
+            let joined = if self.multiple() { self.bit(Direction::Transmit, queue) & bits } else { u32::MAX };
             if joined != 0
                 && let Some(completions) = self.completions.get_mut(queue)
             {
@@ -247,7 +247,7 @@ impl Igb {
         self.cause(arrived | other, cx);
     }
 
-    /// So many descriptors of a queue were completed.
+    /// Descriptors of a queue were completed.
     pub(super) fn transmitted(&mut self, queue: usize, descriptors: u32, cx: &mut Context<'_>) {
         let enough = self.transmit_ring(queue).0 / 4;
         if let Some(completions) = self.completions.get_mut(queue) {
@@ -256,26 +256,26 @@ impl Igb {
         self.time_passed(cx);
     }
 
-    /// Completions whose vector is one of `bits` join its interrupt; without vectors all do.
+    /// Completions whose vector is in `bits` join its interrupt; without vectors all do.
     fn join_completions(&mut self, bits: u32) {
         let multiple = self.multiple();
         for queue in 0..r::QUEUES {
-            if multiple && self.bit(Way::Transmit, queue) & bits == 0 {
+            if multiple && self.bit(Direction::Transmit, queue) & bits == 0 {
                 continue;
             }
             if self.completions.get_mut(queue).is_some_and(CompletionDelay::join) {
-                self.tell_completions(queue);
+                self.signal_completions(queue);
             }
         }
     }
 
-    fn tell_completions(&mut self, queue: usize) {
-        let bit = self.bit(Way::Transmit, queue);
+    fn signal_completions(&mut self, queue: usize) {
+        let bit = self.bit(Direction::Transmit, queue);
         self.extended.raise(bit.into());
         self.causes.raise(cause::TXDW.into());
     }
 
-    /// Asks for the earliest tick that is needed.
+    /// Requests the earliest tick needed.
     pub(super) fn rearm(&self, cx: &mut Context<'_>) {
         let throttle = self.active().due(&self.function, cx.now);
         let completions = self.completions.iter().filter_map(CompletionDelay::due);
@@ -284,14 +284,14 @@ impl Igb {
         }
     }
 
-    /// A deadline has come, or none: both are fine.
+    /// Handles a tick, whether or not a deadline has passed.
     pub(super) fn time_passed(&mut self, cx: &mut Context<'_>) {
         if self.pause.over(cx.now) {
             self.look_at_all_queues(cx);
         }
         for queue in 0..r::QUEUES {
             if self.completions.get_mut(queue).is_some_and(|completions| completions.over(cx.now)) {
-                self.tell_completions(queue);
+                self.signal_completions(queue);
             }
         }
         self.settle(cx);

@@ -12,44 +12,49 @@
 //!        │ the driver's            │                  │ the driver's            │
 //!        └─────────────────────────┘                  └─────────────────────────┘
 //! ```
-//! A write to TDT rings for work, a write to RDT posts buffers. A queue interrupts by the vector that IVAR gives it; EIAC clears its bit
-//! of EICR and EIAM masks it when the message goes out, so that no register is read. The model follows Intel's *82576EB Gigabit Ethernet Controller
-//! Datasheet*; numbers in brackets are its sections. What drivers need of it: Linux's drivers/net/ethernet/intel/igb.
+//! A write to TDT is the transmit doorbell; a write to RDT posts buffers. A queue interrupts by its vector in IVAR. EIAC clears the
+//! vector's bit of EICR and EIAM masks it when the message is sent, so no register is read. The model follows Intel's *82576EB
+//! Gigabit Ethernet Controller Datasheet*; numbers in brackets are its sections. For drivers' requirements: Linux's
+//! drivers/net/ethernet/intel/igb.
 //!
-//! Features: sixteen queues each way (Linux uses up to eight), RSS with key and table, filters by EtherType and by flow; checksums and
-//! segmentation (TCP and UDP, IPv4 and IPv6) out, checksums in, VLAN tags put in, taken out and filtered, frames of up to 9.5 KiB,
-//! headers split off, 24 exact addresses and the multicast hash; MSI-X, MSI and INTx, a throttle for each vector; loopback in MAC and
-//! PHY, flow control, the chip's statistics, the clock of IEEE 1588 and times of departure and arrival, head write-back, NVM and PHY.
+//! Features: sixteen queues each way (Linux uses up to eight), RSS with key and table, filters by EtherType and by flow; checksums
+//! and segmentation (TCP and UDP, IPv4 and IPv6) on transmit, checksums on receive, VLAN tags inserted, stripped and filtered,
+//! frames of up to 9.5 KiB, split headers, 24 exact addresses and the multicast hash; MSI-X, MSI and INTx, a throttle for each
+//! vector; loopback in MAC and PHY, flow control, the chip's statistics, the clock of IEEE 1588 with departure and arrival times,
+//! head write-back, NVM and PHY.
 //!
 //! # Messages
-//! A burst of frames that are sent: one write (TDT). One interrupt with MSI-X: one write (EIMS), and one (RDT) for each 16 buffers that
-//! Linux posts anew; no read.
+//! A burst of sent frames: one write (TDT). One interrupt with MSI-X: one write (EIMS), and one (RDT) for each 16 buffers that
+//! Linux posts; no read.
 //!
 //! # Not implemented
-//! - Virtual functions: the SR-IOV capability (0x160) can be read and written as the chip's, and makes none, for a socket serves one
-//!   function. QEMU hides it from its guest. The registers of pools, mailboxes and virtual functions hold what is written.
-//! - VMDq: MRQC's modes other than RSS send everything to their default queue.
-//! - SCTP's checksum out: a packet that asks for it is dropped as `bad-offload` (`ethtool -K eth0 tx-checksum-sctp off`); and segmentation
-//!   of what lies in a tunnel (`ethtool -K eth0 tx-gso-partial off`).
-//! - Writing the NVM: it takes no command over EECD's wires, and says that it is busy.
-//! - IPsec, MACsec, wake-up, manageability, flash, DCA, SerDes, low-latency interrupts (IMIR's), the TCP timer: their registers hold what
-//!   is written.
+//! - Virtual functions: the SR-IOV capability (0x160) is readable and writable as the chip's, and creates none, because a socket
+//!   serves one function. QEMU hides it from its guest. The registers of pools, mailboxes and virtual functions only store values.
+//! - VMDq: MRQC's modes other than RSS send all frames to their default queue.
+//! - SCTP's checksum on transmit: a packet that requests it is dropped as `bad-offload` (`ethtool -K eth0 tx-checksum-sctp off`);
+//!   and segmentation of packets in a tunnel (`ethtool -K eth0 tx-gso-partial off`).
+//! - Writes to the NVM: it accepts no command over EECD's wires, and reports busy.
+//! - IPsec, MACsec, wake-up, manageability, flash, DCA, SerDes, low-latency interrupts (IMIR's), the TCP timer: their registers
+//!   only store values.
 //! - EICR without GPIE.Multiple_MSIX: it shows causes and does not interrupt; ICR does.
-//! - The packet checksum of a receive descriptor (RXCSUM.PCSD clear) is 0, and the four bytes of check sequence that RCTL.SECRC leaves
-//!   in place are counted in the length but not written.
-//! - FCRTL and FCRTH; RXO. Collisions, half duplex. SRRCTL.Drop_En: what finds no buffer waits in the port, and is dropped there if need be.
+//! - The packet checksum of a receive descriptor (RXCSUM.PCSD clear) is 0. The four bytes of check sequence that RCTL.SECRC keeps
+//!   are counted in the length but not written.
+//! - FCRTL and FCRTH; RXO. Collisions, half duplex. SRRCTL.Drop_En: frames without a buffer wait in the port, and are dropped there
+//!   if it is full.
 //!
 //! # Quirks
-//! - Frames wait while the receiver is on and the ring has no length: drivers that set RCTL.EN before RDLEN (Linux's e1000e/netdev.c).
-//! - All bits of ICR but the highest can be set through ICS, reserved ones too: igb_intr_test in Linux's igb_ethtool.c. It also
-//!   leaves GPIE as the reset did, and expects MSI-X's vector 0.
-//! - RDT, TDT, RDH and TDH hold any sixteen bits, also beyond the ring: igb_reg_test. A ring whose head or tail lies outside does nothing.
-//! - Negotiation ends at once, with LSC. So frames may come before a driver has routed its queues (igb_open): a queue that was used
-//!   interrupts when it gets its vector.
-//! - Frames are dropped from 12 bytes below RLPML on if they have no tag: what RLPML counts includes two tags and the check sequence, and
-//!   Linux's buffers have no room for more (igb_set_rx_mode).
-//! - The device serial number lies where the chip has error reporting (0x100), which is not there.
-//! - Reserved registers read as 0, as in the chip; beyond the window as ones.
+//! - Frames wait while the receiver is enabled and the ring has no length, for drivers that set RCTL.EN before RDLEN (Linux's
+//!   e1000e/netdev.c).
+//! - All bits of ICR except the highest can be set through ICS, reserved ones too: igb_intr_test in Linux's igb_ethtool.c. It also
+//!   leaves GPIE in reset state, and expects MSI-X's vector 0.
+//! - RDT, TDT, RDH and TDH store any sixteen bits, also beyond the ring: igb_reg_test. A ring with its head or tail outside is not
+//!   used.
+//! - Negotiation completes at once, with LSC. So frames may arrive before a driver has routed its queues (igb_open): a queue with
+//!   earlier frames interrupts when it gets its vector.
+//! - Untagged frames are dropped from 12 bytes below RLPML on: RLPML's count includes two tags and the check sequence, and Linux's
+//!   buffers have no room for more (igb_set_rx_mode).
+//! - The device serial number is at 0x100, where the chip has error reporting, which is not implemented.
+//! - Reserved registers read as 0, as in the chip; offsets beyond the window as ones.
 
 mod access;
 mod interrupts;
@@ -89,20 +94,20 @@ use crate::{CreateError, Settings};
 /// The BAR of MSI-X.
 const MSIX_BAR: u8 = 3;
 
-/// Of its first four queues. The others' registers, at 0xc000 and 0xe000, are trapped.
+/// Pages of its first four queues. The others' registers, at 0xc000 and 0xe000, are trapped.
 static PAGES: LazyLock<Pages> = LazyLock::new(|| Pages::of(&r::M82576));
-/// PCI's numbers of the vendor and of the card: Gigabit ET Dual Port Server Adapter (pci.ids).
+/// PCI numbers of the vendor and of the card: Gigabit ET Dual Port Server Adapter (pci.ids).
 const INTEL: u16 = 0x8086;
 const CARD: u16 = 0xa03c;
 
-/// Changes after which what waits may interrupt, or goes another way.
+/// Changes after which pending causes may interrupt, or use another vector.
 const INTERRUPTS: Changes =
     Changes::INTX.union(Changes::MSI).union(Changes::MSIX).union(Changes::POWER).union(Changes::BUS_MASTER);
 
-/// What makes a driver reset the chip and set its rings up anew: Linux igb_main.c, igb_close and igb_open.
+/// Action that makes a driver reset the chip and set up its rings anew: Linux igb_main.c, igb_close and igb_open.
 const CURE: &str = "restart the guest's driver (in Linux: `ip link set eth0 down`, then up)";
 
-/// What it is.
+/// Description of the adapter.
 pub const ABOUT: About = About {
     name: "igb",
     chip: "Intel 82576",
@@ -140,19 +145,19 @@ pub const ABOUT: About = About {
     transports: &["vfio-user"],
 };
 
-/// What the factory writes into the NVM of a copper adapter (chapter 6).
+/// Factory contents of a copper adapter's NVM (chapter 6).
 const NVM: Image = Image {
     size: 256,
     words: &[
         (0x03, 0x0034),
         (0x05, 0x1020),
-        // Signature 01 in bits 15:14, and that identifiers are loaded from here.
+        // Signature 01 in bits 15:14; identifiers are loaded from here.
         (0x0a, 0x640b),
         (0x0b, CARD),
         (0x0c, INTEL),
         (0x0d, 0x10c9),
         (0x0e, INTEL),
-        // Pause both ways is advertised; full duplex.
+        // Advertises pause in both directions; full duplex.
         (0x0f, 0x70c3),
         (0x10, 0x0004),
         (0x11, 0x10c9),
@@ -175,7 +180,7 @@ const NVM: Image = Image {
     ],
 };
 
-/// Makes one.
+/// Creates an adapter.
 pub fn create(settings: &Settings) -> Result<Box<dyn Adapter>, CreateError> {
     Ok(Box::new(Igb::new(settings)?))
 }
@@ -189,7 +194,7 @@ fn stall_of(queue: usize, transmit: bool) -> u16 {
 #[derive(Debug)]
 pub struct Igb {
     rom: Option<Rom>,
-    /// MSI-X vectors on offer.
+    /// Offered MSI-X vectors.
     vectors: u16,
     function: Function,
     registers: r::Bank,
@@ -200,10 +205,10 @@ pub struct Igb {
     transmit: [TransmitQueue; QUEUES],
     /// Frames of a loopback, between their fetch and their delivery.
     looped: Option<Box<Batch>>,
-    /// The transmitter stands still.
+    /// Pause of the transmitter.
     pause: Pause,
     missed: Missed,
-    /// Receive queues that refused frames, a bit each.
+    /// Receive queues that refused frames, a bit for each.
     starved: u32,
     link_up: bool,
     /// ICR and IMS.
@@ -215,7 +220,7 @@ pub struct Igb {
     /// Completions that wait for an interrupt, by transmit queue.
     completions: [CompletionDelay; QUEUES],
     clock: Clock<16>,
-    /// Why each ring could not be walked when it last was to be. The chip has no such state.
+    /// Why the last walk of each ring failed. The chip has no such state.
     stalls: [Option<&'static str>; 2 * QUEUES],
 }
 
@@ -231,7 +236,7 @@ impl Igb {
         if let Some(rom) = &settings.rom {
             rom.expect(INTEL, ABOUT.pci.1).map_err(|error| CreateError::Rom(error.to_string()))?;
         }
-        // A driver takes as many queues as it gets vectors for, besides the one for all else.
+        // A driver uses as many queues as it gets vectors, in addition to the one for other causes.
         let vectors = settings.queues.filter(|queues| *queues < ABOUT.queues).map_or(r::VECTORS, |queues| queues + 1);
         let function = describe(settings, vectors)
             .map_err(|error| CreateError::Description { adapter: ABOUT.name, why: error.to_string() })?;
@@ -261,7 +266,7 @@ impl Igb {
         Ok(this)
     }
 
-    /// Everything as after power-on, but the cable and the NVM.
+    /// Resets everything to the power-on state, except cable and NVM.
     fn power_on(&mut self, cx: &mut Context<'_>) {
         self.phy.reset();
         self.registers.reset(|region| region == r::IO);
@@ -269,7 +274,7 @@ impl Igb {
         self.function.reset();
     }
 
-    /// A ring could not be walked, or now it can.
+    /// Records whether a ring could be walked.
     fn saw_ring(&mut self, number: u16, why: Option<&'static str>, cx: &mut Context<'_>) {
         let Some(stall) = self.stalls.get_mut(usize::from(number)) else { return };
         let before = std::mem::replace(stall, why);
@@ -288,7 +293,7 @@ fn describe(settings: &Settings, vectors: u16) -> Result<Function, BuildError> {
         subsystem_vendor: INTEL,
         subsystem: CARD,
     };
-    // PCI PM 1.2 with D0 and D3hot, device-specific initialization; D3hot forgets everything (9.4.1).
+    // PCI PM 1.2 with D0 and D3hot, device-specific initialization; D3hot loses all state (9.4.1).
     let power = Power { capabilities: 0x0023, control: 0, data: 0 };
     let msix =
         MsixCapability { vectors, table_bar: MSIX_BAR, table_offset: 0, pba_bar: MSIX_BAR, pba_offset: r::PENDING };
@@ -298,12 +303,12 @@ fn describe(settings: &Settings, vectors: u16) -> Result<Function, BuildError> {
         .bar(0, Bar::memory(r::WINDOW_BYTES.into()))
         .bar(2, Bar::io(r::IO_BYTES.into()))
         .bar(3, Bar::memory(r::MSIX_BYTES.into()))
-        // Where the chip has them (9.5).
+        // The chip's offsets (9.5).
         .capability_at(0x40, Capability::Power(power))
         .capability_at(0x50, Capability::Msi(Msi { vectors: 1, maskable: true }))
         .capability_at(0x70, Capability::Msix(msix))
         .capability_at(0xa0, Capability::Express(Express::default()))
-        // Device serial number: the address, with ff:ff in its middle (9.6.2).
+        // Device serial number: the address with ff:ff in its middle (9.6.2).
         .extended(3, 1, vec![f, e, d, 0xff, 0xff, c, b, a]);
     builder = virtual_functions::describe(builder);
     if let Some(rom) = &settings.rom {
@@ -324,7 +329,7 @@ impl PciFace for Igb {
             self.power_on(cx);
         }
         if changes.intersects(INTERRUPTS) {
-            self.way_changed(cx);
+            self.mode_changed(cx);
         }
         if changes.contains(Changes::BUS_MASTER) && self.function.bus_master() {
             self.look_at_all_queues(cx);
@@ -392,7 +397,7 @@ impl Adapter for Igb {
                 self.settle_link(cx);
             }
             Event::Restored => self.resume_restored(cx),
-            // Addresses are translated in every call; a mapped page shows what `shown` says.
+            // Addresses are translated in every call; a mapped page has the values of `shown`.
             Event::Memory | Event::Page => {}
         }
     }

@@ -1,5 +1,5 @@
-//! Which receive queue a frame goes to, and what its descriptor tells of that (82576 datasheet, 7.1.1): filters of EtherTypes, of
-//! flows, of SYN and of VLAN priorities first, then the hash (RSS), then MRQC's default.
+//! Selection of a frame's receive queue, and the related fields of its descriptor (82576 datasheet, 7.1.1): filters of EtherTypes,
+//! of flows, of SYN and of VLAN priorities first, then the hash (RSS), then MRQC's default.
 
 use nicety_adapter::{Frames, Packet, Pick};
 use nicety_frame::{L3Kind, L4Kind, Layout, ethernet::ethertype, ipv4, ipv6};
@@ -9,7 +9,7 @@ use super::registers::{self as r, rxcsum};
 use crate::intel::receive::Verdict;
 use crate::intel::rss::Rss;
 
-/// MRQC 2:0: the hash says which queue.
+/// MRQC 2:0: the hash selects the queue.
 const RSS: u32 = 2;
 /// Packet types in a descriptor (7.1.5.2).
 mod kind {
@@ -20,21 +20,21 @@ mod kind {
     pub const TCP: u32 = 1 << 8;
     pub const UDP: u32 = 1 << 9;
     pub const SCTP: u32 = 1 << 10;
-    /// The type is a filter's number.
+    /// The type field has a filter's number.
     pub const ETHERTYPE: u32 = 1 << 15;
 }
 
 /// SCTP's number in an IP header.
 const SCTP: u8 = 132;
 
-/// Where a frame goes, and what its descriptor says about it.
+/// A frame's queue and descriptor fields.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Way {
+pub struct Route {
     /// The queue.
     pub queue: usize,
     /// Information and hash for its descriptor.
     pub verdict: Verdict,
-    /// A filter says that it is IEEE 1588's.
+    /// A filter marks it as IEEE 1588.
     pub timed: bool,
 }
 
@@ -55,49 +55,49 @@ fn packet_type(layout: &Layout) -> u32 {
 }
 
 impl Igb {
-    /// Where a packet goes.
-    pub(super) fn way(&mut self, frames: &Frames<'_>, pick: Pick, packet: &Packet) -> Way {
+    /// Selects the queue of a packet.
+    pub(super) fn steer(&mut self, frames: &Frames<'_>, pick: Pick, packet: &Packet) -> Route {
         let (head, layout) = (frames.batch.head(packet), frames.batch.layout(packet));
         let control = self.registers[r::MRQC];
-        let mut way = Way::default();
-        way.verdict.information = packet_type(layout);
-        // What has no hash goes to the first queue (7.1.1.7).
-        way.queue = if control & 7 == RSS { 0 } else { (control >> 3 & 7) as usize };
+        let mut route = Route::default();
+        route.verdict.information = packet_type(layout);
+        // Frames without a hash go to the first queue (7.1.1.7).
+        route.queue = if control & 7 == RSS { 0 } else { (control >> 3 & 7) as usize };
         if control & 7 == RSS && self.registers[r::RXCSUM] & rxcsum::PCSD != 0 {
             let hash = self.rss.hash(&self.registers, head, layout);
             if hash.kind != 0 {
-                way.verdict.hash = hash.value;
-                way.verdict.information |= hash.kind;
-                way.queue = usize::from(Rss::entry(&self.registers, hash.value) & 0xf);
+                route.verdict.hash = hash.value;
+                route.verdict.information |= hash.kind;
+                route.queue = usize::from(Rss::entry(&self.registers, hash.value) & 0xf);
             }
         }
-        self.priority_filter(&mut way, frames, pick);
-        // SYNQF's highest bit: it goes before filters of flows.
+        self.priority_filter(&mut route, frames, pick);
+        // SYNQF's highest bit gives it priority over flow filters.
         let syn_first = self.registers[r::SYNQF] >> 31 != 0;
         if !syn_first {
-            self.syn_filter(&mut way, head, layout);
+            self.syn_filter(&mut route, head, layout);
         }
-        self.flow_filter(&mut way, head, layout);
+        self.flow_filter(&mut route, head, layout);
         if syn_first {
-            self.syn_filter(&mut way, head, layout);
+            self.syn_filter(&mut route, head, layout);
         }
-        self.type_filter(&mut way, layout);
-        way
+        self.type_filter(&mut route, layout);
+        route
     }
 
-    /// SYNQF (8.11.13): what opens a TCP connection.
-    fn syn_filter(&self, way: &mut Way, head: &[u8], layout: &Layout) {
+    /// SYNQF (8.11.13): frames that open a TCP connection.
+    fn syn_filter(&self, route: &mut Route, head: &[u8], layout: &Layout) {
         const ENABLED: u32 = 1;
         const SYN: u8 = 1 << 1;
         let filter = self.registers[r::SYNQF];
         let Some(tcp) = layout.l4.filter(|l4| filter & ENABLED != 0 && l4.kind == L4Kind::Tcp) else { return };
         if head.get(usize::from(tcp.offset) + 13).is_some_and(|flags| flags & SYN != 0) {
-            way.queue = (filter >> 1 & 7) as usize;
+            route.queue = (filter >> 1 & 7) as usize;
         }
     }
 
-    /// VLAPQF (8.11.14): by the priority in the tag, which has a queue and a bit that it is valid.
-    fn priority_filter(&self, way: &mut Way, frames: &Frames<'_>, pick: Pick) {
+    /// VLAPQF (8.11.14): by the priority in the tag, which has a queue and a valid bit.
+    fn priority_filter(&self, route: &mut Route, frames: &Frames<'_>, pick: Pick) {
         const VALID: u32 = 1 << 3;
         let filters = self.registers[r::VLAPQF];
         if filters == 0 {
@@ -106,12 +106,12 @@ impl Igb {
         let tag = frames.outer_tag(pick).filter(|tag| tag.tpid == self.registers[r::VET] as u16);
         let filter = tag.map_or(0, |tag| filters >> (4 * u32::from(tag.tci.priority())));
         if filter & VALID != 0 {
-            way.queue = (filter & 7) as usize;
+            route.queue = (filter & 7) as usize;
         }
     }
 
-    /// ETQF (8.11.15): by EtherType, for what is no IP.
-    fn type_filter(&self, way: &mut Way, layout: &Layout) {
+    /// ETQF (8.11.15): by EtherType, for frames that are not IP.
+    fn type_filter(&self, route: &mut Route, layout: &Layout) {
         const ENABLED: u32 = 1 << 26;
         const QUEUE: u32 = 1 << 31;
         const TIMED: u32 = 1 << 30;
@@ -124,25 +124,25 @@ impl Igb {
         else {
             return;
         };
-        way.timed |= filter & TIMED != 0;
-        way.verdict.information = way.verdict.information & 0xf | kind::ETHERTYPE | (number as u32) << 4;
+        route.timed |= filter & TIMED != 0;
+        route.verdict.information = route.verdict.information & 0xf | kind::ETHERTYPE | (number as u32) << 4;
         if filter & QUEUE != 0 {
-            way.queue = (filter >> 16 & 7) as usize;
+            route.queue = (filter >> 16 & 7) as usize;
         }
     }
 
     /// FTQF, SAQF, DAQF, SPQF and IMIR (8.11.6 to 8.11.12): by addresses, ports and protocol of IPv4.
-    fn flow_filter(&self, way: &mut Way, head: &[u8], layout: &Layout) {
+    fn flow_filter(&self, route: &mut Route, head: &[u8], layout: &Layout) {
         const QUEUE: u32 = 1 << 8;
         const TIMED: u32 = 1 << 27;
         const ANY_PORT: u32 = 1 << 17;
-        // Bits 31:28: what is not compared.
+        // Bits 31:28: fields that are ignored.
         const ANY: [u32; 4] = [1 << 28, 1 << 29, 1 << 30, 1 << 31];
         let Some(l3) = layout.l3.filter(|l3| l3.kind == L3Kind::V4) else { return };
         let at = usize::from(l3.offset);
         let address = |from: usize| {
             let bytes = head.get(at + from..at + from + 4).and_then(|bytes| bytes.try_into().ok());
-            // As they lie in memory: Linux and DPDK write them in network order.
+            // In memory order: Linux and DPDK write them in network order.
             u32::from_le_bytes(bytes.unwrap_or_default())
         };
         let (source, destination) = (address(12), address(16));
@@ -161,9 +161,9 @@ impl Igb {
             if !matches {
                 continue;
             }
-            way.timed |= filter & TIMED != 0;
+            route.timed |= filter & TIMED != 0;
             if filter & QUEUE != 0 {
-                way.queue = (filter >> 16 & 0xf) as usize;
+                route.queue = (filter >> 16 & 0xf) as usize;
             }
             return;
         }

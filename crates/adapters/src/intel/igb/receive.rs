@@ -4,7 +4,7 @@ use arrayvec::ArrayVec;
 use nicety_adapter::{Context, Delivery, Frames, Reason, Scratch, Wants};
 use nicety_memory::{Map, Rights};
 
-use super::queues::Way;
+use super::queues::Route;
 use super::registers::{self as r, cause, ctrl, dctl, rctl, rxcsum};
 use super::{Igb, stall_of};
 use crate::intel::receive::{Format, Miss, Offer, Receiver, Ring, buffer_size};
@@ -14,21 +14,22 @@ use crate::intel::{DESCRIPTOR, NOWHERE};
 const CHECK: u32 = 4;
 /// Bytes of two tags.
 const TAGS: u32 = 8;
-/// Status: this packet's time of arrival was noted.
+/// Status: this packet has an arrival time stamp.
 const STAMPED: u32 = 1 << 16;
 
-/// The rings of a delivery, opened as they are needed.
+/// The rings of a delivery, opened on demand.
 struct Rings<'m> {
     memory: &'m Map,
     open: [Option<Ring<'m>>; r::QUEUES],
-    /// Where they stood, by queue.
+    /// Heads at the start, by queue.
     before: [u32; r::QUEUES],
 }
 
 impl Igb {
     fn wants(&self) -> Wants {
         let long = self.registers[r::RCTL] & rctl::LPE != 0;
-        // RLPML counts everything (8.10.11), and what a driver's buffers cannot hold must not come: Linux's igb_set_rx_mode.
+        // RLPML counts tags and check sequence too (8.10.11), and a frame that exceeds the driver's buffers must not be delivered:
+        // Linux's igb_set_rx_mode.
         let most = self.registers[r::RLPML].saturating_sub(CHECK + TAGS);
         Wants {
             frame_max: if long { most } else { 1514 },
@@ -44,14 +45,14 @@ impl Igb {
         on && self.registers[r::RCTL] & rctl::EN != 0
     }
 
-    /// The guest has posted buffers, or turned receivers on.
+    /// The guest has posted buffers, or enabled receivers.
     pub(super) fn offer_room(&mut self, queues: u32, cx: &mut Context<'_>) {
         let some = self.starved & queues;
         self.starved &= !queues;
         (0..r::QUEUES as u16).filter(|queue| some >> queue & 1 != 0).for_each(|queue| cx.out.room.insert(queue));
     }
 
-    /// What SRRCTL says (8.10.2): the kind of descriptor, and its buffers.
+    /// SRRCTL's settings (8.10.2): the descriptor format, and its buffers.
     fn shape(&self, control: u32) -> (Format, [u32; 4]) {
         let packet = match control & 0x7f {
             0 => buffer_size(self.registers[r::RCTL] & !rctl::BSEX),
@@ -68,7 +69,7 @@ impl Igb {
         (format, [packet, if apart { headers } else { 0 }, 0, 0])
     }
 
-    /// A queue's ring. `None` if it is off, or lies nowhere.
+    /// A queue's ring. `None` if it is off, or outside guest memory.
     fn ring<'m>(&mut self, queue: usize, memory: &'m Map, cx: &mut Context<'_>) -> Option<Ring<'m>> {
         if !self.receives(queue) || !self.may_dma() {
             self.saw_ring(stall_of(queue, false), None, cx);
@@ -88,7 +89,7 @@ impl Igb {
         Some(Ring { window: window?, memory, size, head, tail, format, buffers, check, small: false, lone: false })
     }
 
-    /// Frames from outside.
+    /// Receives frames from outside.
     pub(super) fn deliver_frames(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
         if !self.link_up || self.loops() {
             frames.iter().for_each(|_| cx.counters.receive_drop(Reason::ReceiverOff));
@@ -97,7 +98,7 @@ impl Igb {
         self.receive(frames, false, cx)
     }
 
-    /// Frames of its own, in loopback. What finds no room is lost, as it is in the chip.
+    /// Receives the adapter's own frames in loopback. Those without room are lost, as in the chip.
     pub(super) fn receive_looped(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) {
         self.receive(frames, true, cx);
     }
@@ -108,14 +109,15 @@ impl Igb {
         let mut rings = Rings { memory: &memory, open: Default::default(), before: [0; r::QUEUES] };
         let (mut refused, mut scratch) = (frames.held, Scratch::new());
         for (i, pick, packet) in frames.iter() {
-            let way = self.way(frames, pick, packet);
-            let queue = way.queue;
+            let route = self.steer(frames, pick, packet);
+            let queue = route.queue;
             if refused.contains(queue as u16) {
                 delivery.refuse(i, queue as u16, pick.from.into());
                 self.starved |= 1 << queue;
                 continue;
             }
-            match self.place(&mut rings, way, Offer { frames, pick, verdict: way.verdict }, looped, &mut scratch, cx) {
+            let offer = Offer { frames, pick, verdict: route.verdict };
+            match self.place(&mut rings, route, offer, looped, &mut scratch, cx) {
                 _ if looped => {}
                 Ok((frames, bytes)) => cx.counters.received(queue as u16, frames, bytes),
                 Err(Miss::Never(reason)) => cx.counters.receive_drop(reason),
@@ -133,14 +135,14 @@ impl Igb {
     fn place(
         &mut self,
         rings: &mut Rings<'_>,
-        way: Way,
+        route: Route,
         mut offer: Offer<'_, '_>,
         looped: bool,
         scratch: &mut Scratch,
         cx: &mut Context<'_>,
     ) -> Result<(u64, u64), Miss> {
         let off = Miss::Never(Reason::ReceiverOff);
-        let queue = way.queue;
+        let queue = route.queue;
         if rings.open.get(queue).is_some_and(Option::is_none)
             && let Some(ring) = self.ring(queue, rings.memory, cx)
         {
@@ -148,7 +150,7 @@ impl Igb {
             rings.open[queue] = Some(ring);
         }
         let ring = rings.open.get_mut(queue).and_then(Option::as_mut).ok_or(off)?;
-        let stamp = self.is_timed(&offer, way.timed);
+        let stamp = self.is_timed(&offer, route.timed);
         if stamp {
             offer.verdict.status |= STAMPED;
         }

@@ -1,5 +1,5 @@
-//! The registers of the 82576 as data: Intel's *82576EB Gigabit Ethernet Controller Datasheet*, chapter 8, and Linux's e1000_regs.h for
-//! what it names only. Where reading or writing does more than the masks say, `access.rs` has an arm for it.
+//! The registers of the 82576 as data: Intel's *82576EB Gigabit Ethernet Controller Datasheet*, chapter 8, and Linux's e1000_regs.h
+//! for registers that the datasheet only names. `access.rs` has an arm for each read or write that does more than the masks.
 
 use nicety_adapter::bank::{Alias, Block, Region, Widths, changed};
 
@@ -16,16 +16,16 @@ pub const IO: u8 = 1;
 pub const WINDOW_BYTES: u32 = 0x2_0000;
 /// Bytes of the I/O window.
 pub const IO_BYTES: u32 = 0x20;
-/// Bytes behind BAR 3: the table of MSI-X, and from [`PENDING`] on its pending bits.
+/// Bytes of BAR 3: the MSI-X table, and from [`PENDING`] on its pending bits.
 pub const MSIX_BYTES: u32 = 0x4000;
-/// Where the pending bits lie.
+/// Offset of the pending bits.
 pub const PENDING: u32 = 0x2000;
 /// MSI-X vectors (7.3.2).
 pub const VECTORS: u16 = 25;
 /// Queues each way.
 pub const QUEUES: usize = 16;
 
-/// Reserved addresses read as zeros, and only whole dwords can be written.
+/// Reserved addresses read as zeros, and only whole dwords are writable.
 const REGIONS: &[Region] = &[
     Region { bars: &[0], len: WINDOW_BYTES, reads: Widths::ANY, writes: Widths::DWORD, hole: 0 },
     Region { bars: &[2], len: IO_BYTES, reads: Widths::ANY, writes: Widths::DWORD, hole: ALL },
@@ -33,17 +33,17 @@ const REGIONS: &[Region] = &[
 
 /// Bits of CTRL_EXT (8.2.3).
 pub mod ctrl_ext {
-    /// The tag that is stripped is the inner one of two: VLAN extension.
+    /// VLAN extension: the stripped tag is the inner one of two.
     pub const EXTENDED_VLAN: u32 = 1 << 26;
 }
 
 /// Bits of GPIE (8.8.13).
 pub mod gpie {
-    /// Reading ICR clears it always.
+    /// A read of ICR always clears it.
     pub const NSICR: u32 = 1;
     /// A vector for each cause of EICR.
     pub const MULTIPLE_MSIX: u32 = 1 << 4;
-    /// EIAM acts when a message goes out.
+    /// EIAM acts when a message is sent.
     pub const EIAME: u32 = 1 << 30;
 }
 
@@ -56,7 +56,7 @@ pub mod dctl {
 /// Bits of RXCSUM (8.10.10) besides the family's.
 pub mod rxcsum {
     pub use crate::intel::registers::rxcsum::*;
-    /// The receive descriptor has the hash where the packet checksum would be.
+    /// The receive descriptor has the hash in place of the packet checksum.
     pub const PCSD: u32 = 1 << 13;
 }
 
@@ -64,13 +64,13 @@ pub mod rxcsum {
 pub mod eecd {
     /// The NVM has been read after the reset.
     pub const AUTO_RD: u32 = 1 << 9;
-    /// 256 words: two to the power of six and this.
+    /// 256 words: two to the power of six plus this field.
     pub const SIZE: u32 = 2 << 11;
 }
 
 /// Bits of SWSM (8.7.1).
 pub mod swsm {
-    /// Software's semaphore: a read takes it.
+    /// Software semaphore: a read takes it.
     pub const SMBI: u32 = 1;
 }
 
@@ -150,7 +150,7 @@ const TRANSMIT: &[Row] = &[
     rw(LVMMC, 0x3548, 0, 0, "8.14.14"),
     rw(WVBR, 0x3554, 0, 0, "8.14.13"),
     rw(DTXCTL, 0x3590, 0x0000_007e, 0x0000_0044, "8.12.4"),
-    // Flags of the first and middle segments, and of the last one; who segments here sets them by the standard.
+    // TCP flags of the first and middle segments, and of the last one. Segmentation here sets them by the standard.
     rw(DTXTCPFLGL, 0x359c, 0x0fff_0fff, 0x0ff6_0ff6, "8.12.5"),
     rw(DTXTCPFLGH, 0x35a0, 0x0fff, 0x0f7f, "8.12.6"),
     rw(VMVIR, 0x3700, 0xc000_ffff, 0, "8.14.16").times(8),
@@ -160,7 +160,7 @@ const fn counter(name: Reg, offset: u32) -> Row {
     rw(name, offset, 0, 0, "8.18").read_clears(ALL)
 }
 
-/// Rows, and one more between them.
+/// These rows with one more inserted.
 const fn inserted<const MORE: usize>(rows: &[Row], row: Row) -> [Row; MORE] {
     assert!(rows.len() + 1 == MORE);
     let mut all = [row; MORE];
@@ -175,7 +175,7 @@ const fn inserted<const MORE: usize>(rows: &[Row], row: Row) -> [Row; MORE] {
     all
 }
 
-/// The family's, of which two are others, and one more.
+/// The family's counters, two of them different, and one more.
 const COUNTERS: [Row; statistics::ROWS.len() + 1] =
     inserted(&changed(statistics::ROWS, &[counter(HTDPMC, 0x403c), counter(CBRMPC, 0x40fc)]), counter(CBTMPC, 0x402c));
 
@@ -211,7 +211,7 @@ const FILTERS: &[Row] = &[
     rw(MTA, 0x5200, ALL, 0, "8.11.1").times(128),
 ];
 
-/// What of RAH software may write: the address, its kind, its pools, its queue, and that it is valid.
+/// Bits of RAH that software may write: the address, its kind, its pools, its queue, and the valid bit.
 const HIGH: u32 = 0x93ff_ffff;
 
 const TYPES: &[Row] = &[rw(PSRTYPE, 0x5480, 0x0007_ffff, 0, "8.10.14").times(8)];
@@ -249,7 +249,7 @@ const WAKE: &[Row] = &[
     rw(SWSM, 0x5b50, 0x0000_0003, 0, "8.7.1"),
     rw(FWSM, 0x5b54, 0, 0, "8.7.2"),
     rw(SW_FW_SYNC, 0x5b5c, 0xffff, 0, "8.7.3"),
-    // Which of the messages that wait are taken back is the transport's.
+    // The transport withdraws the pending messages.
     Row::port(PBACLR, 0x5b68, 4, "8.9.4"),
     rw(DCA_CTRL, 0x5b74, 0x0000_001f, 0x0000_0001, "8.13.4"),
     rw(IOVTCL, 0x5bbc, 0x0000_0001, 0, "8.14.15"),
@@ -317,7 +317,7 @@ const fn alias(from: u32, to: u32) -> Alias {
     Alias { region: WINDOW, from, to, len: 0x40 }
 }
 
-/// The first four queues lie where those of the 82575 did, too (8.10.5, 8.12.9).
+/// The first four queues also answer at the 82575's offsets (8.10.5, 8.12.9).
 const ALIASES: &[Alias] = &[
     alias(0x2800, 0xc000),
     alias(0x2900, 0xc040),

@@ -1,4 +1,4 @@
-//! When messages of IEEE 1588 arrived (82576 datasheet, 7.9.3 and 8.16.1): one at a time is noted, until its driver has read it.
+//! Arrival times of IEEE 1588 messages (82576 datasheet, 7.9.3 and 8.16.1): one at a time, until its driver has read it.
 
 use nicety_adapter::Context;
 
@@ -7,12 +7,12 @@ use super::registers::{self as r};
 use crate::intel::ptp::Message;
 use crate::intel::receive::Offer;
 
-/// TSYNCRXCTL: on; a message's time is there.
+/// TSYNCRXCTL: enabled; a message's time is valid.
 const ENABLED: u32 = 1 << 4;
 const VALID: u32 = 1;
 
 impl Igb {
-    /// Whether a frame that a filter found is one whose arrival is to be noted.
+    /// Whether a frame that a filter found needs an arrival time stamp.
     pub(super) fn is_timed(&self, offer: &Offer<'_, '_>, found: bool) -> bool {
         let control = self.registers[r::TSYNCRXCTL];
         if !found || control & (ENABLED | VALID) != ENABLED {
@@ -24,7 +24,7 @@ impl Igb {
         message.is_asked(control, wanted as u8, (wanted >> 8) as u8)
     }
 
-    /// It has arrived now. RXSATR says which it was: where it came from, and its number.
+    /// Stores the present time as arrival. RXSATR identifies the message by source and sequence number.
     pub(super) fn note_arrival(&mut self, offer: &Offer<'_, '_>, cx: &mut Context<'_>) {
         let now = self.clock.value(cx.now);
         (self.registers[r::RXSTMPL], self.registers[r::RXSTMPH]) = (now as u32, (now >> 32) as u32);

@@ -7,7 +7,7 @@
 //! | sequence number seed                  | VLAN   | MACLEN | IPLEN             |  context
 //! | MSS | L4LEN | IDX                     | DEXT         | type 2 | TUCMD        |
 //! ```
-//! A queue keeps two contexts; a packet's first data descriptor says by IDX which one it means.
+//! A queue keeps two contexts; IDX in a packet's first data descriptor selects one.
 
 use nicety_adapter::{Batch, Budget, Context, Frames, PACKETS, Pick, PortId, Progress};
 use serde::{Deserialize, Serialize};
@@ -19,18 +19,18 @@ use crate::intel::transmit::{self, Contexts, Descriptor, Request, Sender, Task, 
 
 /// Bits 23:20: an advanced context.
 const CONTEXT: u32 = 2;
-/// Command: put the context's tag in.
+/// Command: insert the context's tag.
 const VLE: u32 = 1 << 30;
 /// Command: segment.
 const TSE: u32 = 1 << 31;
-/// MAC: note when it leaves.
+/// MAC: take a departure time stamp.
 const STAMP: u32 = 1 << 19;
 /// TDWBAL: write the head to memory.
 const HEAD_WRITE_BACK: u32 = 1;
 
-/// A context, as its descriptor has it.
+/// A context descriptor's fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Given {
+struct ContextFields {
     lengths: u32,
     command: u32,
     segments: u32,
@@ -38,10 +38,10 @@ struct Given {
 
 /// The two contexts of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Advanced([Given; 2]);
+pub struct Advanced([ContextFields; 2]);
 
-impl Given {
-    /// Where things lie: behind MACLEN bytes an IP header of IPLEN bytes, then TCP, UDP or SCTP.
+impl ContextFields {
+    /// Offsets of a packet: after MACLEN bytes an IP header of IPLEN bytes, then TCP, UDP or SCTP.
     fn task(self) -> Task {
         let mac = (self.lengths >> 9 & 0x7f) as u16;
         let ip = (self.lengths & 0x1ff) as u16;
@@ -58,7 +58,7 @@ impl Given {
         }
     }
 
-    /// The checksum of SCTP is another one (RFC 9260, appendix A).
+    /// SCTP has another checksum (RFC 9260, appendix A).
     fn is_sctp(self) -> bool {
         self.command >> 11 & 3 == 2
     }
@@ -74,17 +74,18 @@ impl Contexts for Advanced {
     }
 
     fn keep(&mut self, descriptor: Descriptor) {
-        let given = Given { lengths: descriptor.address as u32, command: descriptor.lower, segments: descriptor.upper };
-        self.0[(descriptor.upper >> 4 & 1) as usize] = given;
+        let fields =
+            ContextFields { lengths: descriptor.address as u32, command: descriptor.lower, segments: descriptor.upper };
+        self.0[(descriptor.upper >> 4 & 1) as usize] = fields;
     }
 
     fn request(&self, first: Descriptor) -> Request {
-        let given = self.0[(first.upper >> 4 & 1) as usize];
+        let fields = self.0[(first.upper >> 4 & 1) as usize];
         let options = first.upper >> 8;
         let checksum = options & 2 != 0;
-        let mut task = given.task();
-        if checksum && given.is_sctp() {
-            // Not to be had: no packet has its checksum there.
+        let mut task = fields.task();
+        if checksum && fields.is_sctp() {
+            // Not supported: no packet has its checksum at offset 0.
             task.field = 0;
         }
         Request {
@@ -92,7 +93,7 @@ impl Contexts for Advanced {
             ip_checksum: options & 1 != 0,
             checksum,
             task,
-            tag: (first.lower & VLE != 0).then_some((given.lengths >> 16) as u16),
+            tag: (first.lower & VLE != 0).then_some((fields.lengths >> 16) as u16),
             stamp: first.lower & STAMP != 0,
         }
     }
@@ -101,14 +102,14 @@ impl Contexts for Advanced {
 /// A transmit queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TransmitQueue {
-    /// Where it stands.
+    /// Its state.
     pub state: Transmit<Advanced>,
-    /// What was fetched earlier is forgotten if this has changed.
+    /// Descriptors fetched earlier are discarded if this has changed.
     pub generation: u32,
 }
 
 impl TransmitQueue {
-    /// As new.
+    /// Resets it.
     pub fn reset(&mut self) {
         *self = Self { state: Transmit::default(), generation: self.generation.wrapping_add(1) };
     }
@@ -135,12 +136,12 @@ impl Igb {
         })
     }
 
-    /// Whether transmitted frames come back to this adapter and go nowhere else.
+    /// Whether transmitted frames return to this adapter only.
     pub(super) fn loops(&self) -> bool {
         self.phy.loops() || self.registers[r::RCTL] & rctl::LBM != 0
     }
 
-    /// Has a private batch ready before the first frame of a loopback.
+    /// Allocates a private batch before the first frame of a loopback.
     pub(super) fn prepare_loopback(&mut self) {
         if self.loops() && self.looped.is_none() {
             self.looped = Some(Box::default());
@@ -153,7 +154,7 @@ impl Igb {
         on && self.registers[r::TCTL] & tctl::EN != 0
     }
 
-    /// Forgets what was fetched and not completed: the ring begins at TDH again.
+    /// Discards descriptors that were fetched and not completed: the ring restarts at TDH.
     pub(super) fn forget_fetched(&mut self, number: usize) {
         let head = self.registers.of(r::TDH).get(number).copied().unwrap_or(0);
         if let Some(queue) = self.transmit.get_mut(number) {
@@ -162,7 +163,7 @@ impl Igb {
         }
     }
 
-    /// Walks a ring into a batch; in loopback into a private one, which is received at once.
+    /// Walks a ring into a batch. In loopback the batch is private, and is received at once.
     pub(super) fn fetch_ring(
         &mut self,
         queue: usize,
@@ -219,21 +220,21 @@ impl Igb {
         progress
     }
 
-    /// Gives fetched descriptors back, and interrupts if any asked for it.
+    /// Completes fetched descriptors, and interrupts if one of them requests it.
     pub(super) fn give_back(&mut self, queue: usize, cx: &mut Context<'_>) {
         if !self.may_dma() {
             return;
         }
-        let Some(given) = self.sender(queue, false).map(|mut sender| sender.give_back(cx)) else { return };
-        if given.any {
+        let Some(done) = self.sender(queue, false).map(|mut sender| sender.give_back(cx)) else { return };
+        if done.any {
             self.write_head_back(queue, cx);
         }
-        if given.reported > 0 {
-            self.transmitted(queue, given.reported, cx);
+        if done.reported > 0 {
+            self.transmitted(queue, done.reported, cx);
         }
     }
 
-    /// TDWBAL and TDWBAH (8.12.16): the driver reads the head in its own memory.
+    /// TDWBAL and TDWBAH (8.12.16): writes the head to the driver's memory.
     fn write_head_back(&self, queue: usize, cx: &mut Context<'_>) {
         let of = |name| self.registers.of(name).get(queue).copied().unwrap_or(0);
         let low = of(r::TDWBAL);
@@ -246,7 +247,7 @@ impl Igb {
         }
     }
 
-    /// TXSTMP (7.9.3.2): when a packet left, unless the driver has not taken the one before.
+    /// TXSTMP (7.9.3.2): stores a packet's departure time, unless the driver has not read the one before.
     fn note_departure(&mut self, cx: &mut Context<'_>) {
         const ENABLED: u32 = 1 << 4;
         const VALID: u32 = 1;

@@ -1,9 +1,9 @@
-//! The SR-IOV capability (82576 datasheet, 9.6.4; PCI Express 4.0, 9.3.3): what a host would need to make virtual functions. It can be
-//! written as on the chip, and makes none: a transport serves one function.
+//! The SR-IOV capability (82576 datasheet, 9.6.4; PCI Express 4.0, 9.3.3), with which a host would create virtual functions. It is
+//! writable as on the chip, and creates none: a transport serves one function.
 
 use nicety_pci::{Builder, Function};
 
-/// Where it lies.
+/// Offset of the capability.
 pub const PLACE: u16 = 0x160;
 /// Its identifier and version.
 pub const ID: u16 = 0x10;
@@ -26,7 +26,7 @@ const BARS: usize = 0x24;
 
 /// Virtual functions that the chip has.
 pub const VFS: u16 = 8;
-/// PCI's number of one.
+/// PCI device number of a virtual function.
 pub const VF_DEVICE: u16 = 0x10ca;
 /// VF Enable, VF Memory Space Enable, ARI Capable Hierarchy.
 const CONTROL_WRITABLE: u16 = 1 | 1 << 3 | 1 << 4;
@@ -37,7 +37,7 @@ const VF_BARS: [usize; 2] = [0, 3];
 const VF_BAR_BYTES: u32 = 16 << 10;
 const WIDE: u32 = 4;
 
-/// The body after a reset, and what of it can be written.
+/// The body after a reset, and its writable bits.
 fn body() -> (Vec<u8>, Vec<u8>) {
     let (mut reset, mut writable) = (vec![0; BODY], vec![0; BODY]);
     let mut put = |at: usize, value: u32, mask: u32, bytes: usize| {
@@ -61,23 +61,23 @@ fn body() -> (Vec<u8>, Vec<u8>) {
     (reset, writable)
 }
 
-/// Puts it into a function's description.
+/// Adds it to a function's description.
 pub fn describe(builder: Builder) -> Builder {
     builder.extended_writable_at(PLACE, ID, VERSION, body())
 }
 
-/// A driver has written to configuration space: more virtual functions than there are is none (CVE-2024-26327).
+/// A driver has written to configuration space: a number of virtual functions above the chip's becomes 0 (CVE-2024-26327).
 pub fn bound(function: &mut Function) {
     let at = u64::from(PLACE) + NUM_VFS as u64;
     let mut asked = [0; 2];
     function.config_read(at, &mut asked);
     if u16::from_le_bytes(asked) > VFS {
-        // These bytes are this capability's alone: writing them resets nothing.
+        // Only this capability has these bytes, so the write resets nothing.
         let _ = function.config_write(at, &[0; 2]);
     }
 }
 
-/// Puts it behind the capability at 0x100 in the saved configuration space of a chip that did not have it. False if there is no such space.
+/// Links it after the capability at 0x100 in the saved configuration space of a chip that lacked it. False if there is no room.
 pub fn add(space: &mut [u8]) -> bool {
     let (place, header) = (usize::from(PLACE), u32::from(ID) | u32::from(VERSION) << 16);
     let Some(link) = space.get_mut(0x102..0x104) else { return false };

@@ -10,7 +10,7 @@ use super::{PCI_CFG, VirtioPci};
 use crate::msix;
 use crate::pieces::pieces;
 
-/// Where the window's fields lie in its capability (4.1.4 and 4.1.4.9).
+/// Offsets of the window's fields in its capability (4.1.4 and 4.1.4.9).
 const WINDOW_KIND: u64 = 3;
 const WINDOW_BAR: u64 = 4;
 const WINDOW_OFFSET: u64 = 8;
@@ -18,7 +18,7 @@ const WINDOW_LEN: u64 = 12;
 const WINDOW_DATA: u64 = 16;
 
 impl VirtioPci {
-    /// Where device configuration space begins in a BAR, if an offset lies in it.
+    /// Start of device configuration space in a BAR, if an offset lies in it.
     fn config_at(&self, bar: u8, offset: u64) -> Option<u64> {
         let legacy = if self.function.mode() == Mode::Msix { LEGACY_CONFIG + 4 } else { LEGACY_CONFIG };
         match bar {
@@ -28,8 +28,8 @@ impl VirtioPci {
         }
     }
 
-    /// The legacy interface's vectors, if an offset lies in them: of configuration, and of the selected queue. They are there while MSI-X
-    /// is enabled.
+    /// The legacy interface's vectors, for configuration and for the selected queue, if an offset lies in them. They exist while
+    /// MSI-X is enabled.
     fn legacy_vectors(&self, bar: u8, offset: u64) -> Option<[u8; 4]> {
         let within = (LEGACY_CONFIG..LEGACY_CONFIG + 4).contains(&offset);
         if bar != LEGACY_BAR || !within || self.function.mode() != Mode::Msix {
@@ -60,7 +60,7 @@ impl VirtioPci {
             if let Some(base) = self.config_at(bar, at) {
                 data.fill(0);
                 for (at, byte) in (at - base..).zip(data) {
-                    // Beyond its end are zeros.
+                    // Bytes beyond its end are zero.
                     let _within = self.device.config(u32::try_from(at).unwrap_or(u32::MAX), std::slice::from_mut(byte));
                 }
             } else if let Some(vectors) = self.legacy_vectors(bar, at) {
@@ -87,7 +87,7 @@ impl VirtioPci {
     fn write_pieces(&mut self, bar: u8, offset: u64, data: &[u8], cx: &mut Context<'_>) {
         for (at, part) in pieces(offset, data.len()) {
             let data = &data[part];
-            // The driver sets its address by a command; configuration space is read-only.
+            // The driver sets its address by a command, because configuration space is read-only.
             if self.config_at(bar, at).is_some() {
                 continue;
             }
@@ -122,7 +122,7 @@ impl VirtioPci {
         all.into_iter().find(|at| kind(*at) == PCI_CFG)
     }
 
-    /// A write to the window: to its data, which goes on to the BAR; or to where it looks, which is looked at.
+    /// A write to the window: to its data, which is forwarded to the BAR; or to its address, which fetches the data there.
     fn use_window(&mut self, written: u64, cx: &mut Context<'_>) {
         let Some(at) = self.window().filter(|at| (at + WINDOW_BAR..at + WINDOW_DATA + 4).contains(&written)) else {
             return;

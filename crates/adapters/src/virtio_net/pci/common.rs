@@ -1,5 +1,5 @@
-//! What a driver has set in the common structure (virtio 1.2, section 4.1.4.3), and what that does to the device. The legacy interface
-//! (4.1.4.10) sets the same values by other registers.
+//! Driver settings in the common structure (virtio 1.2, section 4.1.4.3), and their effect on the device. The legacy interface
+//! (4.1.4.10) sets the same values through other registers.
 
 use arrayvec::ArrayVec;
 use nicety_adapter::{Adapter, Context, Reset, RingFace, RingPlace};
@@ -13,9 +13,9 @@ use crate::virtio_net::ring::Ring;
 
 /// No vector (4.1.5.1.2).
 pub(super) const NO_VECTOR: u16 = 0xffff;
-/// Where a new ring begins, split or packed.
+/// Start position of a new ring, split or packed.
 const NEW_RING: u32 = 0x8000_8000;
-/// Bits of a legacy queue's address that its register leaves out.
+/// Low bits of a legacy queue's address that its register omits.
 const LEGACY_PAGE_BITS: u32 = 12;
 
 /// One queue.
@@ -32,12 +32,12 @@ impl Queue {
     const NEW: Self = Self { size: RING_SIZE, vector: NO_VECTOR, enabled: false, areas: [0; 3] };
 }
 
-/// See the module's page.
+/// Driver settings: see the module's page.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Common {
     pub device_select: u32,
     pub driver_select: u32,
-    /// Features as the driver writes them.
+    /// Features written by the driver.
     pub driver: u128,
     pub status: u8,
     pub generation: u8,
@@ -60,7 +60,7 @@ impl Common {
         }
     }
 
-    /// Whether saved state is whole.
+    /// Whether saved state is valid.
     pub fn possible(&self, rings: u16) -> bool {
         self.queues.len() == usize::from(rings) && self.queues.iter().all(|queue| queue.size <= RING_SIZE)
     }
@@ -74,7 +74,7 @@ impl Common {
     }
 }
 
-/// The dword of 128 bits that is selected; zeros beyond.
+/// The selected dword of 128 bits; 0 beyond them.
 fn dword(bits: u128, select: u32) -> u32 {
     if select < 4 { (bits >> (32 * select)) as u32 } else { 0 }
 }
@@ -96,7 +96,7 @@ fn set_high(value: &mut u64, word: u32) {
 }
 
 impl VirtioPci {
-    /// What a register of either interface reads as.
+    /// Value that a read of a register of either interface returns.
     pub(super) fn read_register(&mut self, name: Reg, cx: &mut Context<'_>) -> u32 {
         let offer = RingFace::features(&self.device);
         let Common { device_select, driver_select, driver, status, generation, config_vector, select, .. } =
@@ -135,17 +135,17 @@ impl VirtioPci {
             Reg::legacy_queue_address => {
                 of(|queue| if queue.enabled { (queue.areas[0] >> LEGACY_PAGE_BITS) as u32 } else { 0 })
             }
-            // A reset is over when it has been written; doorbells read as nothing.
+            // A reset completes within its write; doorbells read as 0.
             Reg::queue_notif_config_data | Reg::queue_reset | Reg::queue_notify | Reg::legacy_queue_notify => 0,
         }
     }
 
-    /// What a write to a register of either interface does. `index`: which of several.
+    /// Effect of a write to a register of either interface. `index`: which of several.
     pub(super) fn write_register(&mut self, name: Reg, index: usize, value: u32, cx: &mut Context<'_>) {
         match name {
             Reg::device_feature_select => self.common.device_select = value,
             Reg::driver_feature_select => self.common.driver_select = value,
-            // Not any more when they are agreed on (3.1.1).
+            // Features are fixed once FEATURES_OK is set (3.1.1).
             Reg::driver_feature if !self.common.has(status::FEATURES_OK) && self.common.driver_select < 4 => {
                 let shift = 32 * self.common.driver_select;
                 self.common.driver = self.common.driver & !(0xffff_ffff << shift) | u128::from(value) << shift;
@@ -169,7 +169,7 @@ impl VirtioPci {
         }
     }
 
-    /// The place of the selected queue. Of one that is enabled it does not change any more (4.1.4.3.2): CVE-2026-5747.
+    /// Sets the address of the selected queue. It is fixed while the queue is enabled (4.1.4.3.2): CVE-2026-5747.
     fn write_queue(&mut self, name: Reg, value: u32) {
         let Some(queue) = self.common.selected().filter(|queue| !queue.enabled) else { return };
         let [descriptors, driver, device] = &mut queue.areas;
@@ -185,7 +185,7 @@ impl VirtioPci {
         }
     }
 
-    /// A vector that there is, or none (4.1.5.1.2).
+    /// A vector that exists, or none (4.1.5.1.2).
     fn vector(&self, value: u32) -> u16 {
         u16::try_from(value).ok().filter(|vector| *vector < super::VECTORS).unwrap_or(NO_VECTOR)
     }
@@ -214,7 +214,7 @@ impl VirtioPci {
         (legacy || wanted & feature::VERSION_1 != 0) && self.device.take_features(wanted)
     }
 
-    /// The selected queue begins, as soon as memory may be read.
+    /// Enables the selected queue; it starts as soon as memory may be read.
     fn enable_queue(&mut self, cx: &mut Context<'_>) {
         let ring = self.common.select;
         let Some(queue) = self.common.selected().filter(|queue| !queue.enabled) else { return };
@@ -222,14 +222,14 @@ impl VirtioPci {
         self.start_queue(ring, cx);
     }
 
-    /// The driver rings. A queue that waits for DRIVER_OK is looked at then, and keeps its frames until then (2.1.2).
+    /// The driver kicks a queue. Before DRIVER_OK the queue is not served, and its frames stay in it until then (2.1.2).
     fn notify_queue(&mut self, ring: u16, cx: &mut Context<'_>) {
         if self.device.rings.get(usize::from(ring)).is_some_and(|ring| ring.enabled) {
             self.device.kick(ring, cx);
         }
     }
 
-    /// Nothing of a modern driver's queue is used before DRIVER_OK. Some legacy drivers use theirs before they say so (3.1.2).
+    /// A modern driver's queue is not used before DRIVER_OK. Some legacy drivers use theirs before they set it (3.1.2).
     fn start_queue(&mut self, ring: u16, cx: &mut Context<'_>) {
         let on = self.common.has(status::DRIVER_OK) || !self.device.took(feature::VERSION_1);
         let started = self.device.rings.get(usize::from(ring)).is_none_or(|ring| ring.started);
@@ -249,8 +249,8 @@ impl VirtioPci {
         }
     }
 
-    /// Memory may be reached again: queues begin that could not, and each of the others is looked at, and told of once. What its driver
-    /// wanted meanwhile could not be read.
+    /// Memory may be reached again. Queues start that could not; each of the others is processed and notified once, because the
+    /// driver's notification settings could not be read meanwhile.
     pub(super) fn resume(&mut self, cx: &mut Context<'_>) {
         for ring in 0..self.device.rings() {
             self.start_queue(ring, cx);
@@ -264,7 +264,7 @@ impl VirtioPci {
         self.interrupts.update(&mut self.function, cx);
     }
 
-    /// The selected queue ends (2.6.1).
+    /// Stops the selected queue (2.6.1).
     fn reset_queue(&mut self, cx: &mut Context<'_>) {
         let (ring, may_act) = (self.common.select, self.may_act());
         let Some(queue) = self.common.selected() else { return };
@@ -276,13 +276,13 @@ impl VirtioPci {
         }
     }
 
-    /// A legacy queue's areas follow one another; the device's begins with a page (2.7.2). Address 0 ends it.
+    /// A legacy queue's areas are contiguous; the device area starts on a page (2.7.2). Address 0 stops the queue.
     fn place_legacy(&mut self, page: u32, cx: &mut Context<'_>) {
         if page == 0 {
             return self.reset_queue(cx);
         }
         if !self.common.has(status::DRIVER_OK) {
-            // A legacy driver has written its features by now; there is no FEATURES_OK.
+            // A legacy driver has written its features by now; it has no FEATURES_OK.
             self.agree(true);
         }
         if let Some(queue) = self.common.selected().filter(|queue| !queue.enabled) {
@@ -294,7 +294,7 @@ impl VirtioPci {
         self.enable_queue(cx);
     }
 
-    /// As after power-on, all of it.
+    /// Resets everything to the power-on state.
     pub(super) fn reset_function(&mut self, cx: &mut Context<'_>) {
         self.reset_device(cx);
         self.function.reset();
@@ -302,7 +302,7 @@ impl VirtioPci {
         self.interrupts.show(&mut self.function, cx);
     }
 
-    /// As after power-on, but for configuration space.
+    /// Resets everything except configuration space.
     pub(super) fn reset_device(&mut self, cx: &mut Context<'_>) {
         self.device.reset(Reset::Function, cx);
         self.common = Common { generation: self.common.generation, ..Common::new(self.common.queues.len() as u16) };

@@ -1,15 +1,15 @@
-//! virtio-net as a PCI function (virtio 1.2, section 4.1): the device of [`super`] behind a face of registers, so that a VMM reaches
-//! it over vfio-user as it does every other adapter. A transitional device: both interfaces work.
+//! virtio-net as a PCI function (virtio 1.2, section 4.1): the device of [`super`] behind a register interface, so that a VMM
+//! reaches it over vfio-user like every other adapter. A transitional device: both interfaces work.
 //!
 //! ```text
 //! BAR 0  ports    the legacy interface: features, queue addresses, doorbell, status, configuration space
 //! BAR 1  memory   MSI-X table (a vector for each queue, and one for configuration), pending bits
 //! BAR 4  memory   common structure │ interrupt status │ configuration space │ a doorbell for each queue
 //! ```
-//! Vendor-specific capabilities say where these are (4.1.4), and give a window through configuration space (4.1.4.9).
+//! Vendor-specific capabilities give their locations (4.1.4), and a window through configuration space (4.1.4.9).
 //!
-//! **Quirks**: the window's data is read when its address, bar or length is written, and not when it is read: configuration space is
-//! read without the device. Drivers that use it (SeaBIOS, iPXE) write all three each time.
+//! **Quirks**: the window's data is fetched when its address, bar or length is written, not when it is read, because reads of
+//! configuration space do not involve the device. Drivers that use it (SeaBIOS, iPXE) write all three each time.
 
 mod access;
 mod common;
@@ -30,11 +30,11 @@ use crate::{About, CreateError, Settings};
 
 pub use self::registers::TABLE;
 
-/// Descriptors of a queue at most, and at first: QEMU's number, and what a legacy driver gets.
+/// Maximum and initial number of descriptors of a queue: QEMU's value, and the size that a legacy driver gets.
 const RING_SIZE: u16 = 256;
 /// Vectors: one for each ring, one for configuration.
 const VECTORS: u16 = RINGS_MOST as u16 + 1;
-/// Causes of interrupts by INTx, as the interrupt status has them (4.1.4.5).
+/// Causes of INTx interrupts, in the bits of the interrupt status (4.1.4.5).
 const QUEUE: u128 = 1;
 const CONFIGURATION: u128 = 2;
 /// `cfg_type` of the capabilities (4.1.4).
@@ -44,7 +44,7 @@ const ISR_CFG: u8 = 3;
 const DEVICE_CFG: u8 = 4;
 const PCI_CFG: u8 = 5;
 
-/// What it is.
+/// Description of this function.
 pub static ABOUT: About = About {
     name: "virtio-net-pci",
     chip: "virtio 1.2 network device, a transitional PCI function",
@@ -54,7 +54,7 @@ pub static ABOUT: About = About {
     ..super::ABOUT
 };
 
-/// The device behind its face.
+/// The device with its register interface.
 #[derive(Debug)]
 struct VirtioPci {
     function: Function,
@@ -64,15 +64,15 @@ struct VirtioPci {
     interrupts: Interrupts,
 }
 
-/// Makes one, as new.
+/// Creates a function in its power-on state.
 ///
 /// # Errors
-/// A group address, more queues than there are, an option ROM for another device.
+/// A group address, too many queues, an option ROM for another device.
 pub fn create(settings: &Settings) -> Result<Box<dyn Adapter>, CreateError> {
     Ok(Box::new(VirtioPci::new(settings)?))
 }
 
-/// The body of a capability of section 4.1.4, from `cfg_type` on.
+/// Body of a capability of section 4.1.4, from `cfg_type` on.
 fn capability(kind: u8, bar: u8, offset: u32, len: u32, rest: &[u8]) -> Vec<u8> {
     let mut body = vec![kind, bar, 0, 0, 0];
     body.extend(offset.to_le_bytes());
@@ -83,7 +83,7 @@ fn capability(kind: u8, bar: u8, offset: u32, len: u32, rest: &[u8]) -> Vec<u8> 
 
 fn describe(rom: Option<&Rom>) -> Result<Function, nicety_pci::BuildError> {
     let (vendor, device) = ABOUT.pci;
-    // Revision 0 and subsystem 1, the number of a network device: transitional (4.1.2.1).
+    // Revision 0 and subsystem 1, the network device's number: transitional (4.1.2.1).
     let identity = Identity { vendor, device, revision: 0, class: 0x02_0000, subsystem_vendor: vendor, subsystem: 1 };
     let msix = MsixCapability {
         vectors: VECTORS,
@@ -95,7 +95,7 @@ fn describe(rom: Option<&Rom>) -> Result<Function, nicety_pci::BuildError> {
     let read_only = |body| Capability::Vendor { body, writable: Vec::new() };
     let place = |kind, at, rest: &[u8]| read_only(capability(kind, registers::BAR, at, registers::PAGE, rest));
     let multiplier = registers::NOTIFY_EVERY.to_le_bytes();
-    // The window: its bar, offset, length and data are the driver's to write.
+    // The window: the driver may write its bar, offset, length and data.
     let window = Capability::Vendor {
         body: capability(PCI_CFG, 0, 0, 0, &[0; 4]),
         writable: [&[0, 0xff, 0, 0, 0][..], &[0xff; 12]].concat(),
@@ -111,8 +111,8 @@ fn describe(rom: Option<&Rom>) -> Result<Function, nicety_pci::BuildError> {
         .capability(place(ISR_CFG, registers::ISR_AT, &[]))
         .capability(place(COMMON_CFG, 0, &[]))
         .capability(Capability::Msix(msix))
-        // Without No_Soft_Reset, for a VMM's reset on waking from S3 keeps nothing either: with it Linux (6.10 on) takes the device to go on
-        // as it was (virtio_pci_common.c, vp_supports_pm_no_reset), and does not start it again.
+        // Without No_Soft_Reset, because a VMM's reset on waking from S3 keeps no state either: with it Linux (6.10 on) assumes
+        // that the device kept its state (virtio_pci_common.c, vp_supports_pm_no_reset), and does not start it again.
         .capability(Capability::Power(Power { control: 0, ..Power::default() }))
         .capability(Capability::Express(Express::default()));
     match rom {
@@ -124,7 +124,8 @@ fn describe(rom: Option<&Rom>) -> Result<Function, nicety_pci::BuildError> {
 impl VirtioPci {
     fn new(settings: &Settings) -> Result<Self, CreateError> {
         let mut device = VirtioNet::new(settings)?;
-        // A VMM maps what an IOMMU lets the function reach. The legacy interface has no such bit: its drivers write physical addresses.
+        // A VMM maps the memory that an IOMMU lets the function reach. The legacy interface lacks the bit: its drivers write
+        // physical addresses.
         device.offer |= feature::ACCESS_PLATFORM;
         let (vendor, id) = ABOUT.pci;
         if let Some(rom) = &settings.rom {
@@ -138,12 +139,13 @@ impl VirtioPci {
         Ok(Self { function, rom: settings.rom.clone(), device, common, interrupts })
     }
 
-    /// Lets the device do something, and turns what it says into interrupts.
+    /// Calls the device, and converts its notifications into interrupts.
     fn call<R>(&mut self, cx: &mut Context<'_>, act: impl FnOnce(&mut VirtioNet, &mut Context<'_>) -> R) -> R {
         self.apart(cx, |own, cx| act(&mut own.device, cx))
     }
 
-    /// Does something after which rings may have to be told. What the outbox holds already are vectors, of a call before this one.
+    /// Runs `act`, then converts the ring notifications that it produced. Messages already in the outbox are vectors from an
+    /// earlier call.
     pub(super) fn apart<R>(&mut self, cx: &mut Context<'_>, act: impl FnOnce(&mut Self, &mut Context<'_>) -> R) -> R {
         let vectors = std::mem::take(&mut cx.out.messages);
         let result = act(self, cx);
@@ -152,10 +154,10 @@ impl VirtioPci {
         result
     }
 
-    /// Rings that are to be told become vectors, or the line.
+    /// Converts ring notifications into vectors, or into the INTx line.
     fn settle(&mut self, cx: &mut Context<'_>) {
         let mut rings = std::mem::take(&mut cx.out.messages);
-        // The device has counted them; they are counted again as they go out.
+        // The device has counted them; they are counted again when they are sent.
         cx.counters.interrupts = cx.counters.interrupts.wrapping_sub(rings.len().into());
         let broken = !cx.out.stalled.is_empty() && !self.common.has(status::NEEDS_RESET);
         if rings.is_empty() && !broken {
@@ -172,20 +174,20 @@ impl VirtioPci {
         self.interrupts.update(&mut self.function, cx);
     }
 
-    /// By a vector, or as a bit of the interrupt status.
+    /// Raises a vector, or a bit of the interrupt status.
     fn raise(&mut self, vector: u16, status: u128) {
         let messages = self.function.mode() == Mode::Msix;
         self.interrupts.raise(if messages { 1u128.checked_shl(vector.into()).unwrap_or(0) } else { status });
     }
 
-    /// The interrupt status, which a read takes back.
+    /// Reads the interrupt status and clears it.
     fn take_status(&mut self, cx: &mut Context<'_>) -> u32 {
         let status = self.interrupts.take();
         self.interrupts.update(&mut self.function, cx);
         (status & (QUEUE | CONFIGURATION)) as u32
     }
 
-    /// Whether it may reach the guest's memory.
+    /// Whether the function may reach guest memory.
     fn may_act(&self) -> bool {
         self.function.bus_master()
     }
@@ -219,7 +221,7 @@ impl Adapter for VirtioPci {
 
     fn notice(&mut self, event: Event, cx: &mut Context<'_>) {
         let before = (self.device.config.link, self.device.control.announce);
-        // A restored device that may not reach memory looks at it when it may.
+        // A restored device that may not reach memory resumes when it may.
         if event != Event::Restored || self.may_act() {
             self.call(cx, |device, cx| device.notice(event, cx));
         }

@@ -1,10 +1,10 @@
-//! The registers of virtio over PCI as data (virtio 1.2, section 4.1): the legacy interface in ports (4.1.4.10), and the common
-//! structure, the interrupt status and the doorbells of the modern one in memory. All of them do something; none only stores.
+//! The registers of virtio over PCI as data (virtio 1.2, section 4.1): the legacy interface in ports (4.1.4.10), and the modern
+//! interface's common structure, interrupt status and doorbells in memory. All have side effects; none only stores.
 
 use nicety_adapter::bank::{Block, Region, Widths};
 
 nicety_adapter::register_names! {
-    /// A register, by the specification's word.
+    /// A register, by the specification's name.
     pub enum Reg {
         device_feature_select, device_feature, driver_feature_select, driver_feature, config_msix_vector, num_queues, device_status,
         config_generation, queue_select, queue_size, queue_msix_vector, queue_enable, queue_notify_off, queue_desc_lo,
@@ -15,7 +15,7 @@ nicety_adapter::register_names! {
 }
 
 impl Reg {
-    /// Whether a narrow write leaves the rest of it as it is: of a value. The others do something each time.
+    /// Whether a narrow write keeps the register's other bytes. True for values; the other registers act on each write.
     pub fn is_value(self) -> bool {
         !matches!(
             self,
@@ -27,10 +27,10 @@ impl Reg {
 /// A row of the table.
 type Row = nicety_adapter::bank::Row<Reg>;
 
-/// The ports of the legacy interface, and its bytes: what follows the registers is configuration space.
+/// The legacy interface's ports, and their size: configuration space follows the registers.
 pub const LEGACY_BAR: u8 = 0;
 pub const LEGACY_LEN: u64 = 0x80;
-/// Where that space begins without MSI-X; its two vectors' registers lie before it otherwise (4.1.4.10).
+/// Offset of configuration space without MSI-X; with it, the two vector registers come before it (4.1.4.10).
 pub const LEGACY_CONFIG: u64 = 20;
 /// MSI-X's table and pending bits.
 pub const MSIX_BAR: u8 = 1;

@@ -1,4 +1,4 @@
-//! Saved state: the function, what a driver has set by its registers, and the device behind them.
+//! Saved state: the function, the driver's register settings, and the device behind them.
 
 use nicety_adapter::interrupts::Interrupts;
 use nicety_adapter::snapshot::{Nothing, Version, decode, encode};
@@ -17,11 +17,11 @@ struct State {
     device: Vec<u8>,
 }
 
-/// The same of a function that did not offer ACCESS_PLATFORM.
+/// Version 2: the same for a function that did not offer ACCESS_PLATFORM.
 #[derive(Serialize, Deserialize)]
 struct State2(State);
 
-/// The same of a function that promised to keep its state over D3hot.
+/// Version 1: the same for a function with No_Soft_Reset (state kept over D3hot).
 #[derive(Serialize, Deserialize)]
 struct State1(State);
 

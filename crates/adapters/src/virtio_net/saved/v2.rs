@@ -1,4 +1,4 @@
-//! Version 2: what waited for a time was saved as if that had come.
+//! Version 2: a deferred notification was saved as if it were due.
 
 use arrayvec::ArrayVec;
 use nicety_adapter::interrupts::{CompletionDelay, ReceiveModeration};
@@ -48,7 +48,7 @@ impl Version for State {
 }
 
 impl Queue {
-    /// Ring `number` as version 3 has it.
+    /// Converts ring `number` to version 3.
     fn into_next(self, number: usize) -> v3::Queue {
         let Self { size, descriptors, driver, device, started, enabled, broken, next, used, told, quiet, starved } =
             self;
@@ -79,7 +79,7 @@ impl Queue {
 }
 
 impl State {
-    /// As version 3 has it. What waited has no time any more: it is told first thing.
+    /// Converts to version 3. Deferred notifications have no deadline any more: they are sent first.
     pub(super) fn into_next(self) -> v3::State {
         let Self { offer, features, config, control, rings, resume: _ } = self;
         let rings = rings.into_iter().enumerate().map(|(number, ring)| ring.into_next(number)).collect();

@@ -1,4 +1,4 @@
-//! Version 3: every ring was a split one, and kept the index up to which its driver had been told.
+//! Version 3: every ring was split, and had the index up to which its driver was notified.
 
 use arrayvec::ArrayVec;
 use nicety_adapter::RestoreError;
@@ -62,7 +62,7 @@ impl Queue {
 }
 
 impl State {
-    /// As version 4 has it.
+    /// Converts to version 4.
     pub(super) fn into_next(self) -> super::State {
         let Self { offer, features, config, control, rings } = self;
         let rings = rings.into_iter().map(Queue::into_next).collect();

@@ -1,4 +1,4 @@
-//! Version 1: interrupts were the device's own, and what waited for a time was saved as if that had come.
+//! Version 1: interrupts were the device's own, and a deferred interrupt was saved as if it were due.
 
 use nicety_adapter::RestoreError;
 use nicety_adapter::interrupts::Interrupts;
@@ -31,7 +31,7 @@ pub(super) struct Saved {
     receive: Vec<Receive>,
 }
 
-/// Its interrupts, a bit each vector.
+/// The device's interrupts, a bit for each vector.
 #[derive(Serialize, Deserialize)]
 struct Vectors {
     masked: u128,
@@ -117,7 +117,7 @@ impl From<Receive> for ReceiveQueue {
 }
 
 impl Saved {
-    /// As version 2 has it. What waited has no time any more: the first tick looks.
+    /// Converts to version 2. Deferred interrupts have no deadline any more: the first tick checks them.
     pub(super) fn into_next(self) -> v2::Saved {
         let Self {
             function,

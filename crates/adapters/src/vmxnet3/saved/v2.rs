@@ -1,4 +1,4 @@
-//! Version 2: every vector was moderated as its level asks.
+//! Version 2: every vector was moderated at its requested level.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ impl Version for Saved {
 }
 
 impl Saved {
-    /// As version 3 has it.
+    /// Converts to version 3.
     pub(super) fn into_next(self) -> super::Saved {
         let Self {
             function,

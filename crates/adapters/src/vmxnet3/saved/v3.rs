@@ -1,4 +1,4 @@
-//! Version 3: as the one after it, of a device that offered its driver fewer versions and capabilities.
+//! Version 3: like version 4, for a device that offered fewer versions and capabilities.
 
 use nicety_adapter::RestoreError;
 use nicety_adapter::snapshot::Version;
@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::v2;
 use crate::vmxnet3::registers::{CAPABILITIES, VERSIONS};
 
-/// Where VRRS and DCR lie among the registers.
+/// Indices of VRRS and DCR among the registers.
 const VRRS: usize = 0;
 const DCR: usize = 9;
 
@@ -25,7 +25,7 @@ impl Version for Saved {
 }
 
 impl Saved {
-    /// As version 4 has it: VRRS and DCR show what is offered now.
+    /// Converts to version 4: VRRS and DCR show the present offer.
     pub(super) fn into_next(self) -> super::Saved {
         let Self(mut saved) = self;
         (saved.registers[VRRS], saved.registers[DCR]) = (VERSIONS, CAPABILITIES);

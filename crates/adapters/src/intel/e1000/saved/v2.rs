@@ -1,4 +1,4 @@
-//! Version 2: causes and masks lay among the registers, IOADDR beside them, and what waited for a time was saved as if that had come.
+//! Version 2: causes and masks were among the registers, IOADDR beside them, and a deferred interrupt was saved as if it were due.
 
 use nicety_adapter::RestoreError;
 use nicety_adapter::snapshot::{Nothing, Version};
@@ -9,7 +9,7 @@ use crate::intel::phy;
 use crate::intel::transmit::Transmit;
 use crate::microwire::Microwire;
 
-/// Where ICR, ITR and IMS lay in `registers`.
+/// Indices of ICR, ITR and IMS in `registers`.
 const ICR: usize = 11;
 const ITR: usize = 12;
 const IMS: usize = 14;
@@ -38,7 +38,7 @@ impl Version for State {
 }
 
 impl State {
-    /// As version 3 has it.
+    /// Converts to version 3.
     pub(super) fn into_next(self) -> Result<super::State, RestoreError> {
         let Self { mut registers, buffer, io_address, phy, eeprom, transmit, resume: _, starved, link_up, function } =
             self;
@@ -52,9 +52,9 @@ impl State {
         if let (Some(throttle), Some(interval)) = (interrupts.throttle(0), registers.get(ITR)) {
             throttle.set_interval(u64::from(*interval) * THROTTLE_NS);
         }
-        // The line was up for every cause that was pending and enabled.
+        // The line was up for every pending and enabled cause.
         interrupts.note_told();
-        // The last register, in a space of its own.
+        // The last register, in a region of its own.
         registers.push(io_address);
         Ok(super::State {
             registers,

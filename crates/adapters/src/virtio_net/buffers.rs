@@ -1,4 +1,4 @@
-//! Buffers of a receive ring that one frame goes into.
+//! Receive ring buffers for one frame.
 
 use arrayvec::ArrayVec;
 use nicety_memory::Span;
@@ -6,29 +6,29 @@ use nicety_memory::Span;
 use super::chain::Token;
 use super::registers::header;
 
-/// Chains and spans of one frame at most: 64 KB in pieces of 256 bytes, and some.
+/// Maximum chains and spans of one frame: 64 KB in pieces of 256 bytes, plus a margin.
 pub(super) const PIECES: usize = 300;
 
 /// Buffers for one frame.
-pub(super) struct Landing {
-    /// What each chain is given back by, and its room.
+pub(super) struct FrameBuffers {
+    /// Token and capacity of each chain.
     pub chains: ArrayVec<(Token, u32), PIECES>,
-    /// How many entries, or descriptors, of the ring they have.
+    /// Number of ring entries (packed: descriptors) of the chains.
     pub slots: u32,
-    /// Where the header goes.
+    /// Place for the header.
     pub header: ArrayVec<Span, { header::HASH_LEN }>,
-    /// Where the frame goes.
+    /// Place for the frame.
     pub spans: ArrayVec<Span, PIECES>,
-    /// Bytes of all chains.
+    /// Capacity of all chains in bytes.
     pub room: u32,
 }
 
-impl Landing {
+impl FrameBuffers {
     pub fn new() -> Self {
         Self { chains: ArrayVec::new(), slots: 0, header: ArrayVec::new(), spans: ArrayVec::new(), room: 0 }
     }
 
-    /// Adds room: the first bytes are the header's.
+    /// Adds a span: its first bytes are for the header, as far as that is incomplete.
     pub fn push(&mut self, span: Span, header_len: u32) -> Option<()> {
         let for_header = header_len.saturating_sub(self.room).min(span.len());
         if for_header > 0 {
