@@ -13,7 +13,7 @@
 //!
 //! A thread of its own serves the socket and never touches a worker's loop. A whole request must arrive within [`TIMEOUT`]. 64
 //! clients can be connected at once. The next one replaces the client that was silent longest, of the user who has most clients.
-//! Users who may only read have short bodies and a [budget](budget) of processor time. The daemon parses one host file at a time,
+//! Users who may only read have short bodies and a budget of processor time (`budget.rs`). The daemon parses one host file at a time,
 //! and its size is [bounded](Host::parse).
 
 use std::fs::DirBuilder;

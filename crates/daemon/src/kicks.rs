@@ -1,7 +1,6 @@
 //! Kick descriptors in flight from a port's thread to its worker. A front end may send many while the worker is busy, so their
-//! number is limited: the port's thread waits before it sends more (backpressure). It also waits here for its [`Allowance`].
-//!
-//! [`Allowance`]: crate::allowance::Allowance
+//! number is limited: the port's thread waits before it sends more (backpressure). It also waits here for its allowance of
+//! processor time (`allowance.rs`).
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
