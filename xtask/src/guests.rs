@@ -1,12 +1,12 @@
 //! Runs the tests with real guests side by side, because such a test mostly waits for a guest. Tests whose driver gives the chip only
 //! milliseconds run [`ALONE`], at the end. Each result is shown with its measurements; a neighbour makes them less exact.
 
-use std::{sync::OnceLock, thread};
+use std::{process::Command, sync::OnceLock, thread};
 
 use anyhow::{Result, ensure};
 
 use crate::{
-    beside,
+    beside, fuzz,
     lanes::Lanes,
     programs::{self, Program, Test},
     tally::Tally,
@@ -60,13 +60,23 @@ fn tests() -> Result<Vec<Test>> {
     chosen(tests, WORDS.get().map_or(&[][..], Vec::as_slice))
 }
 
+/// Lays what takes minutes to build, so that no test waits for it: a test's time is limited.
+///
+/// # Errors
+/// The program that lays it fails, and has said why.
+fn lay() -> Result<()> {
+    let program = fuzz::programs().join("debug/examples/guests");
+    ensure!(Command::new(&program).arg("--tests").status()?.success(), "{} failed", program.display());
+    Ok(())
+}
+
 /// Builds and runs the tests.
 pub fn run() -> Tally {
-    let tests = match tests() {
+    let tests = match tests().and_then(|tests| lay().map(|()| tests)) {
         Ok(tests) => tests,
         Err(error) => {
             println!("guests: {error:#}");
-            return Tally::of_one("guests: the tests do not build", false);
+            return Tally::of_one("guests: the tests, or what they run, cannot be built", false);
         }
     };
     let count = thread::available_parallelism().map_or(1, usize::from).min(AT_MOST);

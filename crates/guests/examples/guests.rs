@@ -1,6 +1,7 @@
 //! Lays what real guests are made of, and says what was laid. `cargo xtask guests` runs this.
 //!
-//! `--again` removes it first, so that today's packages are brought. `--boot` boots a guest with each kernel.
+//! `--again` removes it first, so that today's packages are brought. `--boot` boots a guest with each kernel. `--tests` lays what only
+//! the tests need, too: a kernel for several processors, and U-Boot with more drivers.
 
 mod help;
 
@@ -15,17 +16,19 @@ fn main() -> ExitCode {
     help::on_request(include_str!("guests.rs"));
     let mut again = false;
     let mut boot = false;
+    let mut tests = false;
     for argument in env::args().skip(1) {
         match argument.as_str() {
             "--again" => again = true,
             "--boot" => boot = true,
+            "--tests" => tests = true,
             other => {
-                eprintln!("`{other}` is not known: --again, --boot");
+                eprintln!("`{other}` is not known: --again, --boot, --tests");
                 return ExitCode::from(2);
             }
         }
     }
-    match lay(again, boot) {
+    match lay(again, boot, tests) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
@@ -34,7 +37,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn lay(again: bool, boot: bool) -> Result<(), Error> {
+fn lay(again: bool, boot: bool, tests: bool) -> Result<(), Error> {
     let begin = Instant::now();
     let mut progress = |line: &str| eprintln!("{:6.1} s  {line}", begin.elapsed().as_secs_f64());
     if again {
@@ -44,6 +47,10 @@ fn lay(again: bool, boot: bool) -> Result<(), Error> {
     let root = Root::lay(&mut progress)?;
     Firmware::lay(&mut progress)?;
     let user_mode = UmlKernel::lay(&mut progress)?;
+    if tests {
+        UmlKernel::lay_smp(&mut progress)?;
+        Firmware::more_of_u_boot(GuestConfig::new(Kernel::V6_12), &mut progress)?;
+    }
     println!("{} MB in {}, laid in {:.0} s", root.size() / 1_000_000, root.folder().display(), root.seconds());
     for package in ["qemu-system-x86", "seabios", "ipxe-qemu", "busybox-static", "netperf", "iperf3", "ethtool"] {
         println!("  {package} {}", root.version(package).unwrap_or("is missing"));

@@ -50,6 +50,11 @@ pub fn is_asked(adapter: &str) -> bool {
     std::env::var(ADAPTERS).ok().is_none_or(|names| named(&names).iter().any(|entry| entry.about.name == adapter))
 }
 
+/// Whether adapters were selected by name.
+pub fn is_selected() -> bool {
+    std::env::var_os(ADAPTERS).is_some()
+}
+
 /// The adapters with these names.
 fn named(names: &str) -> Vec<&'static Entry> {
     let entry = |name| find(name).unwrap_or_else(|| panic!("{ADAPTERS}={names}: no adapter is called {name:?}"));

@@ -18,7 +18,7 @@ const fn counter(name: Reg, offset: u32) -> Row {
     rw(name, offset, 0, 0, "13.7").read_clears(ALL)
 }
 
-/// The low half of a 64-bit counter: reading the high half clears both.
+/// The low half of a 64-bit counter: see [`OctetsRead`].
 const fn counter_low(name: Reg, offset: u32) -> Row {
     rw(name, offset, 0, 0, "13.7").device(ALL)
 }
@@ -42,14 +42,28 @@ pub const ROWS: [Row; 58] = [
     counter(MPTC, 0x40f0), counter(BPTC, 0x40f4), counter(TSCTC, 0x40f8), counter(TSCTFC, 0x40fc),
 ];
 
-/// The low half that a read of this high half clears too (13.7.28).
-pub const fn low_half(high: Reg) -> Option<Reg> {
-    match high {
-        GORCH => Some(GORCL),
-        GOTCH => Some(GOTCL),
-        TORH => Some(TORL),
-        TOTH => Some(TOTL),
-        _ => None,
+/// The halves of the 64-bit counters, low and high.
+const OCTETS: [[Reg; 2]; 6] =
+    [[GORCL, GORCH], [GOTCL, GOTCH], [TORL, TORH], [TOTL, TOTH], [HGORCL, HGORCH], [HGOTCL, HGOTCH]];
+
+/// Values of the 64-bit counters at the last reads of their low halves. A read of the high half clears both (13.7.28), but frames
+/// that came between the two reads stay counted: Linux reads them while frames arrive (e1000e_update_stats), and would lose those.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OctetsRead([Option<u64>; OCTETS.len()]);
+
+impl OctetsRead {
+    /// Reads a half of a 64-bit counter; `None` for any other register.
+    pub fn read(&mut self, bank: &mut Bank, name: Reg) -> Option<u32> {
+        let (read, &[low, high]) = self.0.iter_mut().zip(&OCTETS).find(|(_, halves)| halves.contains(&name))?;
+        let value = u64::from(bank[high]) << 32 | u64::from(bank[low]);
+        if name == low {
+            *read = Some(value);
+            return Some(value as u32);
+        }
+        let taken = read.take().map_or(value, |read| read.min(value));
+        let rest = value - taken;
+        (bank[low], bank[high]) = (rest as u32, (rest >> 32) as u32);
+        Some((taken >> 32) as u32)
     }
 }
 

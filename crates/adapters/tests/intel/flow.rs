@@ -19,6 +19,8 @@ const XOFFTXC: u64 = 0x4054;
 const FCRUC: u64 = 0x4058;
 const GPRC: u64 = 0x4074;
 const GPTC: u64 = 0x4080;
+const GORCL: u64 = 0x4088;
+const GORCH: u64 = 0x408c;
 const RNBC: u64 = 0x40a0;
 const ROC: u64 = 0x40ac;
 const TPR: u64 = 0x40d0;
@@ -35,6 +37,21 @@ fn each_with_flow_control(test: impl Fn(&mut Chip)) {
         let control = chip.r(CTRL);
         chip.w(CTRL, control | CTRL_RFCE);
         test(chip);
+    });
+}
+
+/// As e1000e_update_stats of Linux reads it: frames arrive between the two reads.
+#[test]
+fn bytes_that_arrive_between_the_reads_of_a_counters_halves_are_in_the_next_reading() {
+    each(|chip| {
+        let octets = |chip: &mut Chip| {
+            let low = chip.r(GORCL);
+            chip.bring_one(&ethernet(0x88b5, &payload(86)));
+            (low, chip.r(GORCH))
+        };
+        assert_eq!(octets(chip), (0, 0), "{}", chip.name);
+        assert_eq!(octets(chip), (104, 0), "{}: 100 bytes and the check sequence", chip.name);
+        assert_eq!((chip.r(GORCH), chip.r(GORCL)), (0, 0), "{}: the high half alone clears both", chip.name);
     });
 }
 

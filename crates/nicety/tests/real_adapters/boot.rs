@@ -11,7 +11,7 @@ use std::{
 use nicety_adapters::{About, UBoot};
 use nicety_frame::crc::fcs;
 use nicety_guests::{Firmware, Folder, Guest, GuestConfig, Image, Kernel, Port, Root, Start, Terminal};
-use nicety_trials::extent::in_linux as entries;
+use nicety_trials::extent::{in_linux as entries, is_full, is_selected};
 
 use crate::stage::{HOST, SOON, Stage, TAP, address, ping, port, well};
 
@@ -32,6 +32,10 @@ const PROMPT: &str = "\n=> ";
 const MARK: &str = "mark";
 /// The boot file in DHCP for all clients except iPXE, by TFTP: iPXE as a UEFI program.
 const PROGRAM: &str = "ipxe.efi";
+
+/// Adapters over which the usual scope starts a kernel; over the others it transfers one's initramfs. The kernel unpacks itself
+/// under translation, which takes longer than all of the firmware's work.
+const KERNEL_USUAL: [&str; 3] = ["e1000", "vmxnet3", "virtio-net"];
 
 /// The firmware's driver for an adapter.
 #[derive(Clone, Debug)]
@@ -136,13 +140,14 @@ impl Boot {
     /// Makes the files for TFTP and HTTP: a kernel, an initramfs, and iPXE's script.
     fn offer(&self) {
         well(fs::create_dir(self.offered("")));
-        let script = if self.transfers_kernel() {
+        let script = if self.starts_kernel() {
             format!(
                 "#!ipxe\nkernel http://{HOST}/vmlinuz initrd=initrd {}\ninitrd --name initrd http://{HOST}/initrd\nboot\n",
                 self.command_line()
             )
         } else {
-            format!("#!ipxe\nimgfetch tftp://{HOST}/{MARK}\n")
+            let initrd = if self.has_dma() { format!("imgfetch http://{HOST}/initrd\n") } else { String::new() };
+            format!("#!ipxe\n{initrd}imgfetch tftp://{HOST}/{MARK}\n")
         };
         well(fs::write(self.offered(MARK), "here"));
         well(fs::write(self.offered("boot.ipxe"), script));
@@ -175,10 +180,15 @@ impl Boot {
         fs::read_to_string(self.folder.path().join("dhcp.log")).unwrap_or_default()
     }
 
-    /// Whether a whole kernel is transferred. Without DMA, firmware moves two bytes per access, and in QEMU each access is a
-    /// message: a kernel would take an hour. The script by HTTP then only requests a mark.
-    fn transfers_kernel(&self) -> bool {
+    /// Whether megabytes are transferred. Without DMA, firmware moves two bytes per access, and in QEMU each access is a message:
+    /// a kernel would take an hour. The script by HTTP then only requests a mark.
+    fn has_dma(&self) -> bool {
         nicety_adapters::find(self.adapter).is_some_and(|entry| entry.about.dma)
+    }
+
+    /// Whether a whole kernel is transferred and started.
+    fn starts_kernel(&self) -> bool {
+        self.has_dma() && (is_full() || is_selected() || KERNEL_USUAL.contains(&self.adapter))
     }
 
     /// Starts the machine that `machine` makes of this configuration. Waits until the transferred kernel answers, or its script has
@@ -186,7 +196,7 @@ impl Boot {
     fn starts(&self, machine: impl FnOnce(GuestConfig, &Boot) -> GuestConfig) {
         let begun = Instant::now();
         let mut guest = well(Guest::start(&self.stage.root, machine(self.config.clone(), self)));
-        if self.transfers_kernel() {
+        if self.starts_kernel() {
             return self.runs(&mut guest);
         }
         while !self.dhcp_log().contains(&format!("/{MARK} to {}", address(1))) {

@@ -5,10 +5,10 @@ use nicety_adapter::interrupts::{CompletionDelay, Delay};
 
 use super::E1000;
 use super::registers::{self as r, Place, cause, ctrl, ctrl_ext, rctl, tctl};
+use crate::intel::eeprom;
 use crate::intel::flow::Pause;
-use crate::intel::statistics::Missed;
+use crate::intel::statistics::{Missed, OctetsRead};
 use crate::intel::transmit::Transmit;
-use crate::intel::{eeprom, statistics};
 
 impl E1000 {
     /// The region of a BAR.
@@ -56,8 +56,8 @@ impl E1000 {
             }
             r::PBA => return stored | 64_u32.saturating_sub(stored & 0xff) << 16,
             name => {
-                if let Some(low) = statistics::low_half(name) {
-                    self.registers[low] = 0;
+                if let Some(octets) = self.octets.read(&mut self.registers, name) {
+                    return octets;
                 }
             }
         }
@@ -183,6 +183,7 @@ impl E1000 {
     pub(super) fn reset_chip(&mut self, cx: &mut Context<'_>) {
         self.clear_chip();
         self.missed = Missed::so_far(cx.counters);
+        self.octets = OctetsRead::default();
         self.settle_line(cx);
     }
 

@@ -64,7 +64,7 @@ use self::registers::{self as r, ctrl, rxcsum};
 use super::filter::Filter;
 use super::flow::Pause;
 use super::phy::Phy;
-use super::statistics::Missed;
+use super::statistics::{Missed, OctetsRead};
 use super::transmit::Transmit;
 use crate::microwire::Microwire;
 use crate::{CreateError, Settings};
@@ -100,6 +100,7 @@ pub struct E1000 {
     /// Time by which the driver will have read the frame in its only receive descriptor.
     lone_read_by: Option<Time>,
     missed: Missed,
+    octets: OctetsRead,
     /// Frames were refused.
     starved: bool,
     link_up: bool,
@@ -140,6 +141,7 @@ impl E1000 {
             pause: Pause::default(),
             lone_read_by: None,
             missed: Missed::default(),
+            octets: OctetsRead::default(),
             starved: false,
             link_up: false,
             interrupts: interrupts::interrupts(),

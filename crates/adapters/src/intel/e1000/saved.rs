@@ -12,7 +12,7 @@ use super::E1000;
 use super::registers as r;
 use crate::intel::flow::Pause;
 use crate::intel::phy;
-use crate::intel::statistics::Missed;
+use crate::intel::statistics::{Missed, OctetsRead};
 use crate::intel::transmit::Transmit;
 use crate::microwire::Microwire;
 
@@ -57,6 +57,7 @@ impl Snapshot for E1000 {
             pause: _,
             lone_read_by: _,
             missed: _,
+            octets: _,
             starved,
             link_up,
             interrupts,
@@ -133,6 +134,7 @@ impl E1000 {
     pub(super) fn resume_restored(&mut self, cx: &mut Context<'_>) {
         self.starved = false;
         self.missed = Missed::so_far(cx.counters);
+        self.octets = OctetsRead::default();
         cx.out.work.insert(0);
         self.interrupts.show(&mut self.function, cx);
         self.time_passed(cx);

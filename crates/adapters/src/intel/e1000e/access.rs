@@ -9,10 +9,10 @@ use nicety_pci::{Changes, Function, Rom};
 use super::E1000e;
 use super::registers::{self as r, Place, cause, ctrl, ctrl_ext, rctl, tctl};
 use crate::intel::flow::Pause;
+use crate::intel::nvm;
 use crate::intel::pages::{PART, Pages};
-use crate::intel::statistics::Missed;
+use crate::intel::statistics::{Missed, OctetsRead};
 use crate::intel::transmit::Transmit;
-use crate::intel::{nvm, statistics};
 use crate::msix;
 
 /// The BAR of the MSI-X table.
@@ -69,10 +69,8 @@ impl E1000e {
                 return self.registers.read(place);
             }
             name => {
-                if let Some(low) = statistics::low_half(name) {
-                    self.registers[low] = 0;
-                }
-                return self.registers.read(place);
+                let octets = self.octets.read(&mut self.registers, name);
+                return octets.unwrap_or_else(|| self.registers.read(place));
             }
         }
         stored
@@ -203,6 +201,7 @@ impl E1000e {
     pub(super) fn reset_chip(&mut self, cx: &mut Context<'_>) {
         self.clear_chip();
         self.missed = Missed::so_far(cx.counters);
+        self.octets = OctetsRead::default();
         self.set_throttles(cx);
     }
 

@@ -67,7 +67,7 @@ use super::flow::Pause;
 use super::nvm::Nvm;
 use super::phy::{Phy, Rule, bm};
 use super::rss::Rss;
-use super::statistics::Missed;
+use super::statistics::{Missed, OctetsRead};
 use super::transmit::Transmit;
 use crate::{CreateError, Settings};
 
@@ -124,6 +124,7 @@ pub struct E1000e {
     /// Pause of the transmitter.
     pause: Pause,
     missed: Missed,
+    octets: OctetsRead,
     /// Receive queues that refused frames.
     starved: [bool; r::QUEUES],
     link_up: bool,
@@ -166,6 +167,7 @@ impl E1000e {
             looped: None,
             pause: Pause::default(),
             missed: Missed::default(),
+            octets: OctetsRead::default(),
             starved: Default::default(),
             link_up: false,
             interrupts: interrupts::interrupts(),

@@ -12,7 +12,7 @@ use crate::intel::clock::Clock;
 use crate::intel::flow::Pause;
 use crate::intel::nvm::Nvm;
 use crate::intel::phy;
-use crate::intel::statistics::Missed;
+use crate::intel::statistics::{Missed, OctetsRead};
 use crate::intel::transmit::Transmit;
 
 #[derive(Serialize, Deserialize)]
@@ -55,6 +55,7 @@ impl Snapshot for E1000e {
             looped: _,
             pause: _,
             missed: _,
+            octets: _,
             starved,
             link_up,
             interrupts,
@@ -134,6 +135,7 @@ impl E1000e {
     pub(super) fn resume_restored(&mut self, cx: &mut Context<'_>) {
         self.starved = [false; r::QUEUES];
         self.missed = Missed::so_far(cx.counters);
+        self.octets = OctetsRead::default();
         (0..r::QUEUES as u16).for_each(|queue| cx.out.work.insert(queue));
         self.interrupts.show(&mut self.function, cx);
         self.time_passed(cx);

@@ -4,9 +4,9 @@ use nicety_adapter::Context;
 
 use super::Igb;
 use super::registers::{self as r, Place, cause, ctrl, dctl, eecd, swsm, tctl};
+use crate::intel::eeprom;
 use crate::intel::flow::Pause;
-use crate::intel::statistics::Missed;
-use crate::intel::{eeprom, statistics};
+use crate::intel::statistics::{Missed, OctetsRead};
 
 /// CTRL: the driver disables DMA (8.2.1: GIO Master Disable).
 const MASTER_DISABLE: u32 = 1 << 2;
@@ -70,11 +70,9 @@ impl Igb {
             r::TXSTMPH => self.registers[r::TSYNCTXCTL] &= !1,
             // Linux never reads the second one: igb_ptp_rx_rgtstamp in its igb_ptp.c.
             r::RXSTMPH | r::RXSATRH => self.registers[r::TSYNCRXCTL] &= !1,
-            r::HGORCH => self.registers[r::HGORCL] = 0,
-            r::HGOTCH => self.registers[r::HGOTCL] = 0,
             name => {
-                if let Some(low) = statistics::low_half(name) {
-                    self.registers[low] = 0;
+                if let Some(octets) = self.octets.read(&mut self.registers, name) {
+                    return octets;
                 }
             }
         }
@@ -229,6 +227,7 @@ impl Igb {
         self.offer_room(!0, cx);
         self.clear_chip();
         self.missed = Missed::so_far(cx.counters);
+        self.octets = OctetsRead::default();
         self.settle(cx);
     }
 

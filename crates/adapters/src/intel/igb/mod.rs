@@ -85,7 +85,7 @@ use super::flow::Pause;
 use super::pages::{PART, Pages};
 use super::phy::{IGP03E1000, Phy};
 use super::rss::Rss;
-use super::statistics::Missed;
+use super::statistics::{Missed, OctetsRead};
 use crate::about::{About, Boot, Kind, Since, Sources};
 use crate::microwire::Microwire;
 use crate::msix;
@@ -208,6 +208,7 @@ pub struct Igb {
     /// Pause of the transmitter.
     pause: Pause,
     missed: Missed,
+    octets: OctetsRead,
     /// Receive queues that refused frames, a bit for each.
     starved: u32,
     link_up: bool,
@@ -253,6 +254,7 @@ impl Igb {
             looped: None,
             pause: Pause::default(),
             missed: Missed::default(),
+            octets: OctetsRead::default(),
             starved: 0,
             link_up: false,
             causes: interrupts::causes(),

@@ -12,7 +12,7 @@ use super::{ABOUT, Igb, NVM, virtual_functions};
 use crate::intel::clock::Clock;
 use crate::intel::flow::Pause;
 use crate::intel::phy;
-use crate::intel::statistics::Missed;
+use crate::intel::statistics::{Missed, OctetsRead};
 use crate::intel::transmit::Transmit;
 use crate::microwire::Microwire;
 
@@ -74,6 +74,7 @@ impl Snapshot for Igb {
             looped: _,
             pause: _,
             missed: _,
+            octets: _,
             starved,
             link_up,
             causes,
@@ -156,6 +157,7 @@ impl Igb {
     pub(super) fn resume_restored(&mut self, cx: &mut Context<'_>) {
         self.starved = 0;
         self.missed = Missed::so_far(cx.counters);
+        self.octets = OctetsRead::default();
         self.look_at_all_queues(cx);
         self.causes.show(&mut self.function, cx);
         self.time_passed(cx);
