@@ -80,7 +80,7 @@ impl E1000 {
             }
             r::ICS => self.cause(value, cx),
             r::TDT => cx.out.work.insert(0),
-            r::RDT => self.offer_room(cx),
+            r::RDT | r::RDLEN => self.offer_room(cx),
             r::CTRL => self.write_ctrl(value, cx),
             r::CTRL_EXT if value & ctrl_ext::EE_RST != 0 => self.load_address(),
             r::EECD => self.eeprom.drive(eeprom::wires(value)),

@@ -95,7 +95,7 @@ impl E1000e {
             }
             r::ITR | r::EITR => self.set_throttles(cx),
             r::TDT => cx.out.work.insert(place.index as u16),
-            r::RDT => self.offer_room(place.index, cx),
+            r::RDT | r::RDLEN => self.offer_room(place.index, cx),
             r::CTRL => self.write_ctrl(value, cx),
             r::CTRL_EXT => {
                 if value & ctrl_ext::EE_RST != 0 {

@@ -85,7 +85,7 @@ impl Igb {
         match place.name {
             r::IODATA => self.write_region(r::WINDOW, self.io_address(), &value.to_le_bytes(), cx),
             r::TDT => cx.out.work.insert(place.index as u16),
-            r::RDT => self.offer_room(1 << place.index, cx),
+            r::RDT | r::RDLEN => self.offer_room(1 << place.index, cx),
             r::ICR => self.clear_causes(value, cx),
             r::ICS => self.cause(value, cx),
             r::IMS => self.enable_causes(value, cx),
