@@ -72,17 +72,23 @@ fn lay() -> Result<()> {
 
 /// Builds and runs the tests.
 pub fn run() -> Tally {
-    let tests = match tests().and_then(|tests| lay().map(|()| tests)) {
+    let tests = match tests() {
         Ok(tests) => tests,
         Err(error) => {
             println!("guests: {error:#}");
-            return Tally::of_one("guests: the tests, or what they run, cannot be built", false);
+            return Tally::of_one("guests: the tests cannot be built", false);
         }
     };
     let count = thread::available_parallelism().map_or(1, usize::from).min(AT_MOST);
     println!("guests: {} tests, {count} at a time", tests.len());
     let (alone, rest): (Vec<Test>, Vec<Test>) = tests.into_iter().partition(|test| ALONE.contains(&test.name.as_str()));
-    let mut sum = Lanes { count, shows_output: true }.run(rest);
+    let laid = lay();
+    let mut sum = Tally::of_one("guests: laid", laid.is_ok());
+    if let Err(error) = laid {
+        // The tests that can do without the missing part still run.
+        println!("guests: {error:#}");
+    }
+    sum += Lanes { count, shows_output: true }.run(rest);
     if !alone.is_empty() {
         beside::wait();
         sum += Lanes { count: 1, shows_output: true }.run(alone);
