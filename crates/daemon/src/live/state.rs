@@ -201,7 +201,7 @@ fn left_in(bytes: &[u8], file: &Host) -> Option<Plan> {
 
 /// The last line of a file that has these bytes before it.
 fn digest(bytes: &[u8]) -> String {
-    format!("crc32 {:08x}\n", crc32fast::hash(bytes))
+    format!("crc32 {:08x}\n", nicety_frame::crc::fcs(bytes))
 }
 
 /// The bytes before the last line, if their digest is correct.
