@@ -56,7 +56,7 @@ enum Task {
     },
     /// Formatting, lints and tests of the crates that changed, without real guests: minutes, while you work
     Quick {
-        /// What they are compared with; the last commit, or its parent if nothing is changed
+        /// Revision to compare with; by default the last commit, or its parent if nothing is changed
         #[arg(long, value_name = "REVISION")]
         since: Option<String>,
     },
