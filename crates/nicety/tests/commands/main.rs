@@ -1,6 +1,7 @@
 //! The program from a person's point of view: output, messages, exit codes.
 
 mod book;
+mod book_lines;
 mod compare;
 mod daemon;
 mod discover;

@@ -11,7 +11,7 @@ fn read(path: &Path) -> String {
 }
 
 /// The pages below `folder`, in their folders.
-fn pages(folder: &Path) -> Vec<PathBuf> {
+pub fn pages(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let found = entries.flat_map(|path| if path.is_dir() { pages(&path) } else { vec![path] });
     found.filter(|path| path.extension().is_some_and(|extension| extension == "md")).collect()
