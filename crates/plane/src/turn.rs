@@ -81,6 +81,7 @@ impl Plane {
                 return outcome;
             }
             outcome.packets = turn.batch.len();
+            outcome.cost += turn.batch.summed();
             if turn.batch.is_empty() {
                 turn.batch.release();
                 outcome.more = port.busy(now);
@@ -113,9 +114,11 @@ impl Plane {
         if turn.missed != 0 {
             turn.plan.drop_missed(turn.missed);
         }
-        outcome.cost += turn.plan.drops().len() as u64 * PACKET_COST;
-        if turn.plan.drops().iter().any(|(_, reason)| *reason == Reason::Policy) {
-            self.neighbours.learn(&turn.batch, turn.plan.drops(), now);
+        if !turn.plan.drops().is_empty() {
+            outcome.cost += turn.plan.drops().len() as u64 * PACKET_COST;
+            if turn.plan.drops().iter().any(|(_, reason)| *reason == Reason::Policy) {
+                self.neighbours.learn(&turn.batch, turn.plan.drops(), now);
+            }
         }
         port.finish(&turn.batch, turn.plan.drops(), now);
         if let Some(since) = turn.since.take() {
