@@ -186,6 +186,7 @@ pub struct Batch {
     heads_used: usize,
     spans: Vec<Span>,
     bytes: u64,
+    summed: u64,
 }
 
 impl Default for Batch {
@@ -210,6 +211,7 @@ impl Batch {
             heads_used: 0,
             spans: Vec::with_capacity(SPANS),
             bytes: 0,
+            summed: 0,
         }
     }
 
@@ -233,6 +235,7 @@ impl Batch {
         self.spans.clear();
         self.heads_used = 0;
         self.bytes = 0;
+        self.summed = 0;
     }
 
     /// The memory of its spans.
@@ -269,6 +272,13 @@ impl Batch {
     #[inline]
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Bytes behind the heads that were read to make checksums, for packets that joined and for others. A copy of as many bytes takes as
+    /// long, and the packets may go to nobody.
+    #[inline]
+    pub fn summed(&self) -> u64 {
+        self.summed
     }
 
     /// A packet's private head: at least all its headers, and at least [`HEAD_BYTES`] if the packet is that long.

@@ -2,15 +2,18 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::sync::{Mutex, mpsc};
 use std::time::Instant;
 
 use nicety_vfio_user::SavedInterrupts;
 use tempfile::TempDir;
 
 use super::api::{AddressList, DaemonView, PortList, Problem, Restored};
+use super::body::{Changer, Large};
 use super::*;
 use crate::report::{AddressReport, Condition, MadeOf};
 use crate::saved::{PortState, SaveError};
+use axum::extract::FromRequest;
 
 /// A daemon with this many ports.
 pub(super) struct Fake(pub(super) usize);
@@ -195,6 +198,71 @@ fn a_port_is_saved_as_bytes_and_restored_from_them() {
     assert_eq!(kind("POST /v1/ports/vm9/save"), (404, "no-such-port".to_owned()));
     assert_eq!(kind("POST /v1/ports/vm0/restore"), (422, "no-state".to_owned()));
     assert_eq!(kind("GET /v1/ports/vm0/save"), (405, "method-not-allowed".to_owned()), "it stops the port");
+}
+
+/// A daemon whose restore of `vm1` lasts until it is told to go on.
+struct Slow {
+    begun: mpsc::Sender<()>,
+    goes_on: Mutex<mpsc::Receiver<()>>,
+}
+
+impl Inspect for Slow {
+    fn is_ready(&self) -> bool {
+        true
+    }
+
+    fn ports(&self) -> Vec<PortReport> {
+        Fake(2).ports()
+    }
+
+    fn addresses(&self) -> AddressList {
+        Fake(2).addresses()
+    }
+
+    fn restart(&self, name: &str) -> Result<(), RestartError> {
+        Fake(2).restart(name)
+    }
+
+    fn save(&self, name: &str) -> Result<PortState, SaveError> {
+        Fake(2).save(name)
+    }
+
+    fn restore(&self, name: &str, _: PortState) -> Result<(), SaveError> {
+        if name == "vm1" {
+            self.begun.send(()).unwrap();
+            self.goes_on.lock().unwrap().recv().unwrap();
+        }
+        Ok(())
+    }
+}
+
+/// Parsing a long body takes many times its size in memory, so there is one at a time. A connection ends after a minute, but the work for
+/// it goes on.
+#[test]
+fn a_long_body_whose_client_has_gone_keeps_its_turn_until_the_work_with_it_is_done() {
+    // It is dropped last: it waits for the work, which ends when `go` is dropped.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let ((begun, has_begun), (go, goes_on)) = (mpsc::channel(), mpsc::channel());
+    let served = Arc::new(Served {
+        host: PathBuf::from("/etc/host.toml"),
+        inspect: Arc::new(Slow { begun, goes_on: Mutex::new(goes_on) }),
+        changers: Changers::new(&Access::default(), None),
+        captures: Arc::default(),
+        large: Arc::new(Semaphore::new(1)),
+    });
+    runtime.block_on(async {
+        let request = axum::extract::Request::new(axum::body::Body::from(state().to_bytes()));
+        let body = Large::from_request(request, &served).await.map_err(|problem| problem.detail.clone()).unwrap();
+        let of = Ok(axum::extract::Path("vm1".to_owned()));
+        let work = routes::restore_port(axum::extract::State(Arc::clone(&served)), Changer(None), of, body);
+        assert!(tokio::time::timeout(Duration::from_millis(1), work).await.is_err(), "the client is gone");
+        has_begun.recv_timeout(TIMEOUT * 9).unwrap();
+        assert_eq!(served.large.available_permits(), 0, "its bytes are still there");
+        go.send(()).unwrap();
+        // The next one has its turn.
+        let next = tokio::time::timeout(TIMEOUT * 9, served.large.acquire()).await;
+        assert!(next.is_ok());
+    });
 }
 
 #[test]

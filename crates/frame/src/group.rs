@@ -30,6 +30,8 @@ const MLD_REPORT_V2: u8 = 143;
 const MLD_ROUTER: [u8; 2] = [151, 153];
 /// PIM's version 2 and its hello: RFC 7761, section 4.9.
 const PIM_HELLO: u8 = 0x20;
+/// Queries that a querier sends for a group at least: the default Robustness Variable of RFC 3376, section 8.1, and RFC 3810, section 9.1.
+const ROBUSTNESS: u32 = 2;
 /// Record types: RFC 3376, section 4.2.12; RFC 3810, section 5.2.12.
 const IS_INCLUDE: u8 = 1;
 const IS_EXCLUDE: u8 = 2;
@@ -65,8 +67,9 @@ pub enum Message<'a> {
     Query {
         /// Whether the querier has an address: a switch that queries has none in IPv4 (RFC 4541, section 2.1.1).
         is_router: bool,
-        /// The queried group, if the query is for all sources of one group.
-        group: Option<IpAddr>,
+        /// The queried group and its Last Member Query Time in milliseconds (RFC 3376, section 8.8), if the query is for all sources of
+        /// one group, and routers are to act on it.
+        group: Option<(IpAddr, u32)>,
     },
     /// A router announces itself: PIM.
     Router,
@@ -202,7 +205,24 @@ impl<'a> Heard<'a> {
         // IGMP's version 1 has neither a router alert nor a group: RFC 1112, appendix I.
         let group = self.named().filter(|named| !named.is_unspecified() && !is_first_version);
         let fits = self.target == group.unwrap_or(all) && (self.has_alert || is_first_version);
-        fits.then_some(Message::Query { is_router: self.has_address(), group: group.filter(|_| sources == 0) })
+        let group = group.filter(|_| sources == 0).zip(self.last_member_ms());
+        fits.then_some(Message::Query { is_router: self.has_address(), group })
+    }
+
+    /// The time in milliseconds after which members that have not answered this query are gone: its Maximum Response Time, as often as its
+    /// querier repeats it (RFC 2236, section 3; RFC 3376, section 8.8). `None` if routers must not act on it (the flag S: RFC 3376,
+    /// section 4.1.5; RFC 3810, section 5.1.7).
+    fn last_member_ms(&self) -> Option<u32> {
+        let message = self.message;
+        let (time_ms, flags) = match (self.kind, message.len()) {
+            // RFC 2236, section 2.2: tenths of a second. RFC 2710, section 3.4: milliseconds.
+            (L3Kind::V4, 8) => (u32::from(message[1]) * 100, 0),
+            (L3Kind::V6, 24) => (u16_at(message, 4)?.into(), 0),
+            (L3Kind::V4, _) => (code(message[1].into(), 4, 3) * 100, *message.get(8)?),
+            (L3Kind::V6, _) => (code(u16_at(message, 4)?.into(), 12, 3), *message.get(24)?),
+        };
+        let (suppresses, robustness) = (flags & 0x08 != 0, u32::from(flags & 0x07));
+        (!suppresses).then_some(time_ms * robustness.max(ROBUSTNESS))
     }
 
     fn report(self) -> Option<Message<'a>> {
@@ -220,6 +240,16 @@ impl<'a> Heard<'a> {
         let is_first_version = kind == L3Kind::V4 && message[0] == REPORT_V1;
         (fits && (self.has_alert || is_first_version)).then_some(Message::Report(Records { kind, rest }))
     }
+}
+
+/// A Maximum Response Code: RFC 3376, section 4.1.1; RFC 3810, section 5.1.3. The highest of its bits marks a floating-point number: an
+/// exponent of `exponent` bits, and a mantissa of `mantissa` bits.
+fn code(value: u32, mantissa: u32, exponent: u32) -> u32 {
+    if value >> (mantissa + exponent) == 0 {
+        return value;
+    }
+    let shift = value >> mantissa & ((1 << exponent) - 1);
+    (value & ((1 << mantissa) - 1) | 1 << mantissa) << (shift + 3)
 }
 
 /// Whether options are IPv4's router alert (RFC 2113) and fillers. A receiver may refuse other options.

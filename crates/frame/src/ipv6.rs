@@ -11,7 +11,8 @@ pub const SOURCE_OFFSET: usize = 8;
 /// Offset of the destination address in the header.
 pub const DESTINATION_OFFSET: usize = 24;
 
-/// Next header values of the extension headers that are walked (RFC 8200 section 4).
+/// Next header values of extension headers: RFC 8200 section 4, and IANA's registry "IPv6 Extension Header Types". `layout` walks the
+/// first four.
 pub mod extension {
     /// Hop-by-hop options.
     pub const HOP_BY_HOP: u8 = 0;
@@ -21,6 +22,14 @@ pub mod extension {
     pub const FRAGMENT: u8 = 44;
     /// Destination options.
     pub const DESTINATION: u8 = 60;
+    /// Authentication header (RFC 4302). It counts its length in words of 4 bytes, and follows an IPv4 header too.
+    pub const AUTHENTICATION: u8 = 51;
+    /// Mobility header (RFC 6275).
+    pub const MOBILITY: u8 = 135;
+    /// Host identity protocol (RFC 7401).
+    pub const HOST_IDENTITY: u8 = 139;
+    /// Shim6 (RFC 5533).
+    pub const SHIM6: u8 = 140;
 }
 
 /// The fixed header, read in place. The payload length is returned as written, unchecked: it may be 0 in a head prepared

@@ -118,7 +118,7 @@ impl Mapping {
         let mut this = Self::by_pages(file, page, (offset, len), writable)?;
         if origin == Origin::Memory && page == 1 {
             let file = this.region.pages.file_offset().map(|file| Arc::clone(file.arc()));
-            this.presence = file.map(|file| Box::new(Presence::new(file, offset, this.len)));
+            this.presence = file.map(|file| Presence::new(file, offset, this.len).map(Box::new)).transpose()?;
         }
         Ok(this)
     }

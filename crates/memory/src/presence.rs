@@ -12,9 +12,14 @@
 //! Bits are never cleared: reading a page that existed and was punched out allocates it, as writing does.
 
 use std::fs::File;
+use std::io;
+use std::marker::PhantomData;
+use std::ops::Deref;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use vm_memory::MmapRegion;
 
 /// The bytes of a bit: a page, or a part of a larger one.
 pub(crate) const PAGE: usize = 4096;
@@ -46,9 +51,9 @@ pub(crate) struct Presence {
 #[derive(Debug)]
 struct Known {
     /// The index of each chunk's first word; 0 while nothing is known of the chunk.
-    chunks: Box<[AtomicU32]>,
+    chunks: Zeros<AtomicU32>,
     /// The words of the chunks, in the order of first use. The first chunk's words stay zero.
-    words: Box<[AtomicU64]>,
+    words: Zeros<AtomicU64>,
     /// Chunks of `words` that are taken.
     taken: AtomicUsize,
 }
@@ -60,14 +65,10 @@ const WORDS: usize = CHUNK / PAGES;
 const LOST_MOST: usize = 64;
 
 impl Known {
-    fn new(pages: usize) -> Self {
+    fn new(pages: usize) -> io::Result<Self> {
         let chunks = pages.div_ceil(CHUNK);
         let words = (1 + chunks + LOST_MOST.min(chunks)) * WORDS;
-        // SAFETY: zero is a valid atomic number. The zeros come from the system, which allocates no page for words that stay zero.
-        let (chunks, words) = unsafe {
-            (Box::<[AtomicU32]>::new_zeroed_slice(chunks).assume_init(), Box::new_zeroed_slice(words).assume_init())
-        };
-        Self { chunks, words, taken: AtomicUsize::new(1) }
+        Ok(Self { chunks: Zeros::new(chunks)?, words: Zeros::new(words)?, taken: AtomicUsize::new(1) })
     }
 
     /// The bits of a page and of its neighbours.
@@ -97,9 +98,41 @@ impl Known {
     }
 }
 
+/// Numbers in pages that this process has never used: a page that stays zero takes no memory. An allocator promises zeros, but not such
+/// pages: of memory that it has given out before it clears, and so touches, all.
+#[derive(Debug)]
+struct Zeros<T> {
+    pages: MmapRegion<()>,
+    len: usize,
+    number: PhantomData<T>,
+}
+
+/// Numbers of which zero bytes are a valid value.
+trait Number {}
+impl Number for AtomicU32 {}
+impl Number for AtomicU64 {}
+
+impl<T: Number> Zeros<T> {
+    fn new(len: usize) -> io::Result<Self> {
+        let pages = MmapRegion::new(len.max(1) * size_of::<T>()).map_err(io::Error::other)?;
+        Ok(Self { pages, len, number: PhantomData })
+    }
+}
+
+impl<T: Number> Deref for Zeros<T> {
+    type Target = [T];
+
+    #[inline(always)]
+    fn deref(&self) -> &[T] {
+        // SAFETY: the mapping has `len` numbers, begins with a page, and stays while `self` is borrowed. It began as zeros, which are
+        // valid numbers, and is accessed only as these.
+        unsafe { std::slice::from_raw_parts(self.pages.as_ptr().cast(), self.len) }
+    }
+}
+
 impl Presence {
-    pub fn new(file: Arc<File>, start: u64, len: usize) -> Self {
-        Self { file, start, len, known: Known::new(len.div_ceil(PAGE)), allocated: AtomicU64::new(0) }
+    pub fn new(file: Arc<File>, start: u64, len: usize) -> io::Result<Self> {
+        Ok(Self { file, start, len, known: Known::new(len.div_ceil(PAGE))?, allocated: AtomicU64::new(0) })
     }
 
     #[inline(always)]
@@ -261,4 +294,38 @@ fn cachestat(file: &File, offset: u64, len: u64) -> Option<Cached> {
     // SAFETY: the kernel reads two numbers of 64 bits and writes one `struct cachestat`; both outlive the call.
     let failed = unsafe { libc::syscall(CACHESTAT, file.as_raw_fd(), &raw const range, &raw mut found, 0) };
     (failed == 0).then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pages of a slice that are in memory.
+    fn resident<T>(slice: &[T]) -> usize {
+        let bytes = std::mem::size_of_val(slice);
+        let mut pages = vec![0; bytes.div_ceil(rustix::param::page_size())];
+        // SAFETY: the range is a mapping of its own, and there is a byte for each of its pages.
+        let failed = unsafe { libc::mincore(slice.as_ptr().cast_mut().cast(), bytes, pages.as_mut_ptr()) };
+        assert_eq!(failed, 0, "it begins with a page");
+        pages.iter().filter(|&page| page & 1 != 0).count()
+    }
+
+    /// A process that has run for long gets memory from its heap that was used before: an allocator must clear it, and so touch it all.
+    #[test]
+    fn what_is_known_of_a_large_file_takes_no_memory_until_a_page_is_known_whatever_was_freed_before() {
+        const MIB: usize = 1 << 20;
+        for round in 0..3 {
+            // glibc serves blocks as large as one that it has freed from the heap (mallopt(3), M_MMAP_THRESHOLD).
+            drop(vec![1_u8; 24 * MIB]);
+            let (used, above) = (vec![1_u8; 20 * MIB], vec![1_u8; MIB]);
+            drop(used);
+            // 512 GiB: 16 MiB of words.
+            let known = Known::new(512 << 30 >> 12).unwrap();
+            drop(above);
+            assert_eq!((resident(&known.chunks), resident(&known.words)), (0, 0), "round {round}");
+            known.set(77 << 20, 1);
+            assert_eq!((known.word(77 << 20), known.word(0)), (1, 0));
+            assert!(resident(&known.chunks) > 0 && resident(&known.words) > 0);
+        }
+    }
 }

@@ -102,6 +102,8 @@ pub struct Backlog {
     used_blocks: u32,
     packets: usize,
     lanes: Vec<Lane>,
+    /// The tenure of the port that each lane holds; 0 for none, or for one that was not named yet. Empty for queues.
+    holders: Vec<u64>,
     /// Lanes with waiting packets, in the order of service.
     active: VecDeque<u16>,
     /// The same lanes as a set; unused for senders.
@@ -136,6 +138,7 @@ impl Backlog {
             used_blocks: 0,
             packets: 0,
             lanes: vec![EMPTY; lanes],
+            holders: vec![0; if kind == Kind::Senders { lanes } else { 0 }],
             active: VecDeque::with_capacity(lanes),
             queues: Set::default(),
             batch: Batch::new(),
@@ -389,6 +392,22 @@ impl Backlog {
         lane.first != NONE && !std::mem::replace(&mut lane.holds, true)
     }
 
+    /// Names the port that a lane holds, by its tenure: a port may leave, and its number become another's, while the lane holds. False if
+    /// the lane was released meanwhile.
+    pub fn name_holder(&mut self, lane: u16, tenure: u64) -> bool {
+        let holds = self.lanes.get(usize::from(lane)).is_some_and(|lane| lane.holds);
+        if let (true, Some(holder)) = (holds, self.holders.get_mut(usize::from(lane))) {
+            *holder = tenure;
+        }
+        holds
+    }
+
+    /// Takes the tenure of the port that a lane held; `None` if it was not named.
+    pub fn take_holder(&mut self, lane: u16) -> Option<u64> {
+        let holder = self.holders.get_mut(usize::from(lane))?;
+        Some(std::mem::take(holder)).filter(|tenure| *tenure != 0)
+    }
+
     /// Releases all held senders, and returns them.
     pub fn let_all_go(&mut self) -> Vec<PortId> {
         let lanes = self.lanes.iter_mut().zip(0..);
@@ -399,6 +418,14 @@ impl Backlog {
     pub fn forget(&mut self, sender: PortId) {
         if let Some(lane) = self.lanes.get_mut(usize::from(sender.0)) {
             lane.holds = false;
+        }
+        let _tenure = self.take_holder(sender.0);
+    }
+
+    /// Drops a lane's hold on a port that was not named, and has left.
+    pub fn forget_unnamed(&mut self, sender: PortId) {
+        if self.holders.get(usize::from(sender.0)) == Some(&0) {
+            self.forget(sender);
         }
     }
 

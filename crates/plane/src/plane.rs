@@ -100,12 +100,7 @@ impl Plane {
         let port = self.switch.leave(id);
         self.neighbours.listen(id, false);
         let slots = self.switch.slots();
-        // Release the senders that the port held.
-        for held in port.iter().flat_map(|port| port.retire()) {
-            if let Some(held) = slots.get(held) {
-                held.let_go();
-            }
-        }
+        port.iter().for_each(|port| self.let_go(&port.retire()));
         slots.iter().for_each(|other| other.forget(id));
         port
     }

@@ -7,7 +7,7 @@ mod prospect;
 mod steps;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use nicety_adapter::{
     Adapter, Context, Counters, Event, Face, News, Outbox, PciFace, PortId, Reason, Reset, RestoreError, RingFace, Set,
@@ -22,6 +22,7 @@ use crate::lock::{Held, Lock};
 use crate::pace::Pace;
 use crate::poll::UsualIdle;
 pub use caught::caught;
+pub(crate) use inner::HeldSender;
 use inner::{CHANGE_COST, Inner, MESSAGE_COST};
 
 /// The services of a port's owner. Called with the port's lock held: it must not call back into the port, nor block.
@@ -126,6 +127,8 @@ pub struct Saved {
 /// See the crate's page.
 pub struct Port {
     id: PortId,
+    /// Tells this port from others that have its number at other times. Never 0.
+    tenure: u64,
     shell: Box<dyn Shell>,
     has_left: AtomicBool,
     inner: Lock<Inner>,
@@ -182,7 +185,9 @@ impl Port {
             damaged: false,
             is_failure_reported: false,
         };
-        Ok(Self { id, shell, has_left: AtomicBool::new(false), inner: Lock::new(inner) })
+        static TENURES: AtomicU64 = AtomicU64::new(1);
+        let tenure = TENURES.fetch_add(1, Ordering::Relaxed);
+        Ok(Self { id, tenure, shell, has_left: AtomicBool::new(false), inner: Lock::new(inner) })
     }
 
     /// Its port number on the switch.
@@ -372,13 +377,30 @@ impl Port {
         }
     }
 
+    /// This uplink holds the sender of a batch since an offer: notes which port that is. False if it has released it again.
+    pub(crate) fn name_held(&self, sender: &Port) -> bool {
+        let mut inner = self.lock();
+        // A port that leaves says so before its uplinks forget it, which takes this lock. So a hold of the next port with its number
+        // comes later than a name that is given here.
+        if sender.has_left() {
+            inner.backlog.forget_unnamed(sender.id);
+            return false;
+        }
+        inner.backlog.name_holder(sender.id.0, sender.tenure)
+    }
+
+    /// Tells this port from others that have its number at other times.
+    pub(crate) fn tenure(&self) -> u64 {
+        self.tenure
+    }
+
     /// This port leaves: its backlog is dropped, and so are frames that other workers still deliver to it. Returns the senders that
     /// it held, if it is an uplink.
-    pub(crate) fn retire(&self) -> Vec<PortId> {
+    pub(crate) fn retire(&self) -> Vec<HeldSender> {
         self.has_left.store(true, Ordering::Relaxed);
         let mut inner = self.lock();
         inner.attached = false;
-        let held = inner.backlog.let_all_go();
+        let held = inner.let_all_go();
         inner.drop_backlog(Reason::Removed);
         held
     }

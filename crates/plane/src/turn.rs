@@ -4,7 +4,7 @@ use nicety_adapter::{Batch, Budget, Packet, PortId, Reason, Time};
 use nicety_switch::{Plan, Slots};
 
 use crate::plane::{Plane, Slot};
-use crate::port::{Port, caught};
+use crate::port::{HeldSender, Port, caught};
 use crate::times::SAMPLE_EVERY;
 
 /// One turn copies this many bytes to receivers before other ports get a turn; at least one receiver is served.
@@ -69,11 +69,8 @@ impl Plane {
         let mut outcome = Outcome::default();
         if turn.port.is_none() {
             let gathered = port.gather(&mut turn.batch, Budget::TURN, now);
-            for sender in gathered.released.iter().chain(&gathered.let_go) {
-                if let Some(sender) = self.switch().slots().get(*sender) {
-                    sender.let_go();
-                }
-            }
+            self.let_go(&gathered.released);
+            self.let_go(&gathered.let_go);
             let beside = gathered.drained as u64 + gathered.dropped;
             outcome.cost = gathered.drained_bytes + gathered.owed + beside * PACKET_COST;
             if gathered.progress.is_none() {
@@ -81,6 +78,7 @@ impl Plane {
                 return outcome;
             }
             outcome.packets = turn.batch.len();
+            outcome.cost += turn.batch.summed();
             if turn.batch.is_empty() {
                 turn.batch.release();
                 outcome.more = port.busy(now);
@@ -113,9 +111,11 @@ impl Plane {
         if turn.missed != 0 {
             turn.plan.drop_missed(turn.missed);
         }
-        outcome.cost += turn.plan.drops().len() as u64 * PACKET_COST;
-        if turn.plan.drops().iter().any(|(_, reason)| *reason == Reason::Policy) {
-            self.neighbours.learn(&turn.batch, turn.plan.drops(), now);
+        if !turn.plan.drops().is_empty() {
+            outcome.cost += turn.plan.drops().len() as u64 * PACKET_COST;
+            if turn.plan.drops().iter().any(|(_, reason)| *reason == Reason::Policy) {
+                self.neighbours.learn(&turn.batch, turn.plan.drops(), now);
+            }
         }
         port.finish(&turn.batch, turn.plan.drops(), now);
         if let Some(since) = turn.since.take() {
@@ -126,6 +126,19 @@ impl Plane {
         turn.batch.release();
         outcome.more = port.busy(now);
         outcome
+    }
+
+    /// Lets senders go that an uplink held. A port that has one's number now is another: nobody held it.
+    pub(crate) fn let_go(&self, held: &[HeldSender]) {
+        if held.is_empty() {
+            return;
+        }
+        let slots = self.switch().slots();
+        for HeldSender { sender, tenure } in held {
+            if let Some(sender) = slots.get(*sender).filter(|sender| sender.tenure() == *tenure) {
+                sender.let_go();
+            }
+        }
     }
 
     /// Delivers to one receiver after another, until the turn's cost limit is reached.
@@ -144,6 +157,9 @@ impl Plane {
             };
             if holds {
                 sender.hold();
+                if !port.name_held(sender) {
+                    sender.let_go();
+                }
             }
             let bytes = if picks.len() == turn.batch.len() {
                 // The receiver gets the whole batch: no packet goes to a receiver twice.

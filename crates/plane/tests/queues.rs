@@ -5,13 +5,14 @@ mod owners;
 #[macro_use]
 mod workers;
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use nicety_adapter::snapshot::RestoreError;
 use nicety_adapter::{
-    Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, PACKETS, PortId, Progress, Reset, RingFace,
-    RingPlace, Set, Snapshot, Time,
+    Adapter, Batch, Budget, Checksum, Context, Counters, Delivery, Event, Face, Frames, Offload, PACKETS, PortId,
+    Progress, Reset, RingFace, RingPlace, Set, Snapshot, Time, Uplink,
 };
 use nicety_memory::Map;
 use nicety_plane::{End, Plane, Port, Shell, Turn};
@@ -30,6 +31,8 @@ with_one_worker_and_with_two!(
     frames_that_wait_for_a_queue_that_is_full_do_not_keep_the_others_waiting,
     what_a_guest_has_its_port_do_between_turns_adds_up_to_a_bound_and_is_paid_for_once,
     a_vm_that_is_gone_has_no_time_left_to_wait_for,
+    a_checksum_that_is_made_for_a_frame_is_paid_for_though_nobody_gets_the_frame,
+    a_hold_on_a_port_that_has_left_is_none_of_the_port_that_has_its_number_next,
 );
 
 /// An adapter that notes the queues of its fetches, and the number of frames per delivery. Its transmit frames lie
@@ -40,6 +43,7 @@ struct Queues {
     progress: Progress,
     sends: Arc<AtomicUsize>,
     bytes: u32,
+    offload: Offload,
     holds: Arc<Mutex<Vec<usize>>>,
     /// The owner's clock, and the time that each delivered frame adds to it.
     clock: Arc<AtomicU64>,
@@ -106,7 +110,7 @@ impl Adapter for Queues {
         while self.sends.load(Ordering::Relaxed) > 0 && budget.allows(batch) {
             let mut draft = batch.draft(0).unwrap();
             draft.push(0, self.bytes).unwrap();
-            draft.finish_plain(0);
+            draft.finish(self.offload, 0).unwrap();
             self.sends.fetch_sub(1, Ordering::Relaxed);
         }
         self.progress
@@ -263,6 +267,93 @@ fn what_a_guest_has_its_port_do_between_turns_adds_up_to_a_bound_and_is_paid_for
     let most = cost(1, u32::MAX);
     assert!(most > 7 * one && most <= 1 << 20, "{most}");
     assert_eq!(cost(1000, u32::MAX), most);
+}
+
+fn a_checksum_that_is_made_for_a_frame_is_paid_for_though_nobody_gets_the_frame(workers: usize) {
+    // The field lies behind all headers of this type that are understood, so that it is written before the switch decides.
+    let partial = Offload { checksum: Checksum::Partial { start: 14, field: 16 }, segment: None };
+    let [plain, summed] = [Offload::default(), partial].map(|offload| {
+        let (progress, sends, bytes) = (Progress { more: false, armed: true }, sends_of(2), 20_000);
+        let end = End::Adapter(Box::new(Queues { progress, sends, bytes, offload, ..Queues::default() }));
+        let port = Arc::new(Port::new(PortId(0), end, Box::new(Alarm::default()), 4096).unwrap());
+        let plane = Plane::new(Limits::default());
+        plane.join(Arc::clone(&port)).unwrap();
+        port.attach();
+        port.set_memory(broadcast(), Time::ZERO);
+        port.with_rings(Time::ZERO, |rings, cx| rings.kick(0, cx)).unwrap();
+        let outcome = as_worker(workers - 1, || plane.turn(&port, &mut Turn::new(), Time::ZERO));
+        assert_eq!((outcome.packets, port.state().counters.transmit_drops.iter().sum::<u64>()), (2, 2), "no receiver");
+        outcome.cost
+    });
+    assert!(plain < 20_000, "{plain}");
+    assert!(summed >= plain + 2 * (20_000 - 128), "as many bytes are read as for a copy: {summed}");
+}
+
+/// An uplink that takes nothing while it is full.
+struct Tube(Arc<AtomicBool>);
+
+impl Uplink for Tube {
+    fn fetch(&mut self, port: PortId, _: Budget, batch: &mut Batch, _: &mut Counters, _: Time) -> Progress {
+        batch.start(&Map::empty(), port, 0);
+        Progress { more: false, armed: true }
+    }
+
+    fn complete(&mut self, _: &Batch) {}
+
+    fn deliver(&mut self, frames: &Frames<'_>, _: &mut Counters, _: Time) -> Delivery {
+        if self.0.load(Ordering::Relaxed) { Delivery::all_refused(frames) } else { Delivery::default() }
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+/// A port leaves in the middle of its flood, whose last receiver is a full uplink; another joins with its number.
+fn a_hold_on_a_port_that_has_left_is_none_of_the_port_that_has_its_number_next(workers: usize) {
+    let full = Arc::new(AtomicBool::new(true));
+    let plane = Plane::new(Limits::default());
+    let port = |id, end| {
+        let port = Arc::new(Port::new(PortId(id), end, Box::new(Alarm::default()), BUFFER).unwrap());
+        plane.join(Arc::clone(&port)).unwrap();
+        port.attach();
+        port
+    };
+    let sender = |frames| {
+        let (progress, sends, bytes) = (Progress { more: true, armed: true }, sends_of(frames), 60_000);
+        let queues = Queues { progress, sends, bytes, ..Queues::default() };
+        let port = port(1, End::Adapter(Box::new(queues)));
+        port.set_memory(broadcast(), Time::ZERO);
+        port.with_rings(Time::ZERO, |rings, cx| rings.kick(0, cx)).unwrap();
+        port
+    };
+    let turn = |port: &Port, turn: &mut Turn| as_worker(workers - 1, || plane.turn(port, turn, Time::ZERO));
+    let first = sender(2);
+    let _receivers = [2, 3, 4].map(|id| port(id, End::Adapter(Box::new(Queues::default()))));
+    let uplink = port(9, End::Uplink(Box::new(Tube(Arc::clone(&full)))));
+    let mut flood = Turn::new();
+    assert!(turn(&first, &mut flood).unfinished);
+    plane.leave(PortId(1)).unwrap();
+    let next = sender(4);
+    while turn(&first, &mut flood).unfinished {}
+    let drains = || {
+        full.store(false, Ordering::Relaxed);
+        uplink.ready();
+        while turn(&uplink, &mut Turn::new()).more {}
+        assert_eq!(uplink.state().backlog_frames, 0);
+        full.store(true, Ordering::Relaxed);
+    };
+    for round in 0..2 {
+        if round == 1 {
+            drains();
+        }
+        let mut own = Turn::new();
+        while turn(&next, &mut own).unfinished {}
+        assert!(next.state().held, "{round}: the uplink is full of its frames");
+        drains();
+        assert!(!next.state().held, "{round}");
+        next.with(Time::ZERO, |_, cx| cx.out.work.insert(0)).unwrap();
+    }
 }
 
 fn a_vm_that_is_gone_has_no_time_left_to_wait_for(workers: usize) {

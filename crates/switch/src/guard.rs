@@ -1,8 +1,8 @@
 //! Guards: frames that a guarded port's guest may not send, judged by the private heads.
 //!
 //! A frame that a guard cannot read to its end must not pass, whatever the cause: unlimited tags or extension headers, a damaged or
-//! truncated header, IP in LLC, an unknown next header, a first fragment without the header that the guard needs. RFC 7113 requires this
-//! for router advertisements, RFC 7610 for DHCPv6.
+//! truncated header, IP in LLC, an unassigned next header, a first fragment without the header that the guard needs. RFC 7113 requires
+//! this for router advertisements, RFC 7610 for DHCPv6. A frame that was read to its end passes, unless it says what a guard forbids.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroU8;
@@ -11,7 +11,8 @@ use nicety_adapter::{Batch, Packet, Reason};
 use nicety_frame::arp::operation;
 use nicety_frame::ethernet::{self, ethertype};
 use nicety_frame::ipv4::protocol;
-use nicety_frame::{Fragment, L3, L3Kind, arp, group, vlan};
+use nicety_frame::ipv6::extension;
+use nicety_frame::{Fragment, L3, L3Kind, arp, group, udp, vlan};
 
 use crate::policy::{Guards, Policy};
 
@@ -33,6 +34,10 @@ const SOURCE_LINK: u8 = 1;
 const TARGET_LINK: u8 = 2;
 /// The IPv6 header's bytes: RFC 8200, section 3.
 const IPV6_LEN: usize = 40;
+
+/// The lowest protocol number that IANA has not assigned (July 2025). These, and the two for experiments, may be extension headers for
+/// some receiver.
+const UNASSIGNED: u8 = 148;
 
 /// Addresses of spanning tree, IEEE 802.1Q-2018, table 8-1: customers' and providers' bridges; and Cisco's for per-VLAN spanning tree.
 const BPDU: [[u8; 6]; 3] =
@@ -77,13 +82,15 @@ fn read(policy: &Policy, batch: &Batch, packet: &Packet) -> Option<Reason> {
         // fragments (RFC 5722).
         return None;
     }
+    let Some(l3) = to_upper_layer(l3, head) else { return Some(unreadable) };
     let behind = head.get(usize::from(l3.offset + l3.len)..).unwrap_or_default();
     if guards.multicast_router && group::is_routers(&l3, behind) {
         return Some(Reason::MulticastRouterGuard);
     }
     match (l3.kind, l3.protocol) {
         (_, protocol::UDP) => {
-            let is_dhcp = layout.ports(head).is_none_or(|(from, to)| is_dhcp(from, to));
+            let is_dhcp = udp::View::parse(behind)
+                .map_or(true, |header| is_dhcp(header.source_port(), header.destination_port()));
             (guards.dhcp_server && is_dhcp).then_some(Reason::DhcpGuard)
         }
         (L3Kind::V4, protocol::ICMP) => {
@@ -99,7 +106,37 @@ fn read(policy: &Policy, batch: &Batch, packet: &Packet) -> Option<Reason> {
             let is_false = guards.arp && is_genuine_neighbour(policy, head, &l3, behind) != Some(true);
             is_false.then_some(Reason::ArpGuard)
         }
-        (L3Kind::V6, next) => (!is_upper_layer(next)).then_some(unreadable),
+        _ => None,
+    }
+}
+
+/// Walks on from the end of the parser's walk to the upper layer, through the extension headers that a host may walk. `None` if the chain
+/// cannot be read to its end. Behind ESP, which ends a chain, only a receiver with the key can read.
+///
+/// An unassigned number may be an extension header for some receiver: RFC 7610, section 5, and RFC 7113, section 3, drop it by default.
+fn to_upper_layer(mut l3: L3, head: &[u8]) -> Option<L3> {
+    // The second byte of a header is its length, in units beyond the first 8 bytes. The head's length bounds the walk.
+    loop {
+        let unit: u16 = match (l3.kind, l3.protocol) {
+            (_, extension::AUTHENTICATION) => 4,
+            (
+                L3Kind::V6,
+                extension::HOP_BY_HOP
+                | extension::ROUTING
+                | extension::DESTINATION
+                | extension::MOBILITY
+                | extension::HOST_IDENTITY
+                | extension::SHIM6,
+            ) => 8,
+            // The parser leaves only a fragment header that no valid packet has: a second one, or one behind one of those.
+            (L3Kind::V6, extension::FRAGMENT | UNASSIGNED..) => return None,
+            _ => return Some(l3),
+        };
+        let header = head.get(usize::from(l3.offset + l3.len)..)?;
+        let [next, units, ..] = *header else { return None };
+        let len = 8 + u16::from(units) * unit;
+        header.get(..usize::from(len))?;
+        (l3.len, l3.protocol) = (l3.len + len, next);
     }
 }
 
@@ -154,14 +191,6 @@ fn hides_ip(llc: &[u8]) -> bool {
         Some(IP | ARP) | None => true,
         Some(_) => false,
     }
-}
-
-/// Whether an IPv6 next header is a protocol that ends the chain. Others, unassigned numbers too, may be extension headers for some
-/// receiver, and are refused (RFC 7610, section 5; RFC 7045, section 4): IP in IP, ST, TCP, EGP, UDP, DCCP, IPv6, RSVP, GRE, ESP,
-/// ICMPv6, none, OSPF, EtherIP, PIM, IPComp, VRRP, L2TP, SCTP, UDP-Lite, MPLS, Ethernet.
-fn is_upper_layer(next: u8) -> bool {
-    const PROTOCOLS: [u8; 20] = [4, 6, 17, 33, 41, 46, 47, 50, 58, 59, 89, 97, 103, 108, 112, 115, 132, 136, 137, 143];
-    PROTOCOLS.contains(&next)
 }
 
 /// Whether a packet, or any frame that it will be segmented into, has more than `mtu` bytes behind its Ethernet header.

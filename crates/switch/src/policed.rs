@@ -217,7 +217,7 @@ fn flood<F: Follower>(
         (Some(snoop), Some(packet), Reason::MulticastStorm) => snoop.audience(batch, packet, lane.fid, now, F::DRY),
         _ => Audience::All,
     };
-    if audience != Audience::All {
+    if !matches!(audience, Audience::All | Audience::Asked(_)) {
         follower.step(|| Step::Snooped { report: matches!(audience, Audience::Routers(_)) });
     }
     let mut reached = false;
@@ -242,6 +242,9 @@ fn flood<F: Follower>(
         if let Ok(edit) = offered {
             plan.add_edited(port, packets.clone(), edit);
             reached = true;
+            if let (Audience::Asked(asked), Some(snoop)) = (&audience, snoop) {
+                snoop.asks(asked, port);
+            }
         }
     }
     if !reached {

@@ -21,8 +21,9 @@ const SECOND_NS: u64 = 1_000_000_000;
 const MEMBER_NS: u64 = 260 * SECOND_NS;
 /// A silent router counts for this long: the Other Querier Present Interval of RFC 3376, section 8.5.
 const ROUTER_NS: u64 = 255 * SECOND_NS;
-/// Members that do not answer a query for their group count for this long: the Last Member Query Time of RFC 3376, section 8.9.
-const LAST_NS: u64 = 2 * SECOND_NS;
+/// Members that do not answer a query for their group count for this long at least: the default Last Member Query Time of RFC 3376,
+/// section 8.8. A query that asks for less would end members whose hosts have had no time to answer.
+const LAST_LEAST_NS: u64 = 2 * SECOND_NS;
 /// Placeholder for an end that is set when the next multicast frame arrives.
 const NEW: u64 = u64::MAX;
 /// Most groups of all VLANs, and most groups that one port can add; the same limits hold for routers.
@@ -53,13 +54,24 @@ pub(crate) enum Audience {
     Members(Ports),
     /// Only ports of routers: the frame is a report.
     Routers(Ports),
+    /// All: the frame asks for the members of a group.
+    Asked(Asked),
+}
+
+/// A query for a group. Members that get it expire if they do not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    fid: u16,
+    group: IpAddr,
+    /// The time at which silent members expire.
+    until: u64,
 }
 
 impl Audience {
     #[inline]
     pub fn has(&self, port: PortId) -> bool {
         match self {
-            Self::All => true,
+            Self::All | Self::Asked(_) => true,
             Self::Members(ports) | Self::Routers(ports) => ports.contains(port),
         }
     }
@@ -206,14 +218,15 @@ impl Snoop {
             new.until.store(now.0.saturating_add(MEMBER_NS), Ordering::Relaxed);
         }
         let kind = group::kind(layout, head);
-        if let (Some(kind), false) = (kind, dry) {
-            self.learn(kind, batch, packet, fid, now);
-        }
+        let asked = match (kind, dry) {
+            (Some(kind), false) => self.learn(kind, batch, packet, fid, now),
+            _ => None,
+        };
         match kind {
             Some(Kind::Report) => return Audience::Routers(self.table.load().routers(fid, now)),
             // A host of version 2 stays silent if it hears another's report (RFC 2236, section 3), even one that the parser cannot find.
             None if layout.is_cut() => return Audience::Routers(self.table.load().routers(fid, now)),
-            Some(Kind::Query) => return Audience::All,
+            Some(Kind::Query) => return asked.map_or(Audience::All, Audience::Asked),
             _ => {}
         }
         let Some(group) = group::destination(layout, head).filter(|group| !group::is_local(*group)) else {
@@ -249,28 +262,29 @@ impl Snoop {
         }
     }
 
-    /// A querier asks for a group's members: members that do not answer expire.
-    fn queried(&self, fid: u16, group: IpAddr, now: Time) {
+    /// A query for a group goes to a port: a member there that does not answer expires. Members that the query does not reach cannot
+    /// answer, and stay.
+    pub fn asks(&self, asked: &Asked, port: PortId) {
         let table = self.table.load();
-        let until = now.0.saturating_add(LAST_NS);
-        for wants in table.find(fid, group).into_iter().flat_map(|members| &members.wants) {
-            wants.until.fetch_min(until, Ordering::Relaxed);
+        let members = table.find(asked.fid, asked.group).map(|members| members.wants.as_slice()).unwrap_or_default();
+        for wants in members.iter().filter(|wants| wants.port == port) {
+            wants.until.fetch_min(asked.until, Ordering::Relaxed);
         }
     }
 
-    /// Learns from a message, if it is accepted.
-    fn learn(&self, kind: Kind, batch: &Batch, packet: &Packet, fid: u16, now: Time) {
+    /// Learns from a message, if it is accepted. Returns its question, if it asks for a group's members.
+    fn learn(&self, kind: Kind, batch: &Batch, packet: &Packet, fid: u16, now: Time) -> Option<Asked> {
         let mut frame = [0; group::MESSAGE_MOST];
         let len = batch.copy(packet, &mut frame);
         match group::message(batch.layout(packet), &frame[..len]) {
             Some(Message::Report(records)) => self.report(records, batch.origin, fid, now),
             Some(Message::Query { is_router, group }) => {
-                if let Some(group) = group {
-                    self.queried(fid, group, now);
-                }
                 if is_router {
                     self.router(fid, batch.origin, now);
                 }
+                let (group, last_ms) = group?;
+                let last_ns = (u64::from(last_ms) * 1_000_000).max(LAST_LEAST_NS);
+                return Some(Asked { fid, group, until: now.0.saturating_add(last_ns) });
             }
             Some(Message::Router) => self.router(fid, batch.origin, now),
             // The report is too long to be read: it may name any group.
@@ -279,6 +293,7 @@ impl Snoop {
             }
             None => {}
         }
+        None
     }
 
     fn report(&self, records: Records<'_>, port: PortId, fid: u16, now: Time) {

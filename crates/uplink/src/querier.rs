@@ -344,7 +344,8 @@ mod tests {
             assert_eq!(vlan::outer(asked).map(|tag| tag.tci.id()), Some(20));
             let group = IpAddr::from([239, 1, 1, 7]);
             let message = group::message(&Layout::parse(asked), asked);
-            assert!(matches!(message, Some(Message::Query { is_router: false, group: Some(named) }) if named == group));
+            let Some(Message::Query { is_router: false, group: asked }) = message else { panic!("{message:?}") };
+            assert_eq!(asked, Some((group, 2000)), "RFC 3376, section 8.8: 1 s, twice");
         }
         assert_eq!(asks(&mut querier, Time(5 * SECOND)).len(), 0);
     }

@@ -21,6 +21,8 @@ pub(super) struct Applicant<'a> {
     pub source: &'a Map,
     pub head: &'a mut [u8],
     pub spans: &'a [Span],
+    /// See [`Batch::summed`](super::Batch::summed).
+    pub summed: &'a mut u64,
 }
 
 impl Applicant<'_> {
@@ -58,6 +60,7 @@ impl Applicant<'_> {
     fn make(&mut self, start: u16, field: u16) -> Option<u16> {
         let (mut rest, mut bytes) = (checksum::Running::default(), [0; PIECE as usize]);
         for span in self.spans {
+            *self.summed += u64::from(span.len());
             for at in (0..span.len()).step_by(PIECE as usize) {
                 let read = self.source.read_span(span.piece(at, PIECE), &mut bytes);
                 rest.push(bytes.get(..read)?);

@@ -190,8 +190,8 @@ impl<'b> Draft<'b> {
     #[inline(never)]
     fn admit_change(&mut self, offload: Offload) -> Option<Admitted> {
         let (head, spans) = (self.head_at..self.head_at + self.head_len, self.spans_at..);
-        let Batch { source, heads, spans: all, layouts, packets, .. } = &mut *self.batch;
-        let applicant = Applicant { source, head: heads.get_mut(head)?, spans: all.get(spans)? };
+        let Batch { source, heads, spans: all, layouts, packets, summed, .. } = &mut *self.batch;
+        let applicant = Applicant { source, head: heads.get_mut(head)?, spans: all.get(spans)?, summed };
         let (offload, layout) = applicant.admit(offload)?;
         *layouts.get_mut(packets.len())? = OnceCell::from(layout);
         Some(Admitted(offload))

@@ -74,9 +74,16 @@ impl Rtl8139 {
             self.completions.wait(self.unread, self.transmit_size / 2, 0, cx.now);
             self.rearm(cx);
         }
-        if causes & cause::ROK != 0 && self.unshown && !self.is_in_poll() {
-            self.tell_unshown = Some(cx.now.after_ns(UNSHOWN_NS));
+        if causes & cause::ROK != 0 {
+            self.tell_unshown_later(cx);
             self.rearm(cx);
+        }
+    }
+
+    /// Signals unshown frames after a while, unless the driver lifts its mask at the end of its poll.
+    pub(super) fn tell_unshown_later(&mut self, cx: &Context<'_>) {
+        if self.unshown && !self.is_in_poll() {
+            self.tell_unshown = Some(cx.now.after_ns(UNSHOWN_NS));
         }
     }
 

@@ -140,9 +140,8 @@ impl Snapshot for Rtl8139 {
         (self.starved, self.retry_ns) = (starved, RETRY_LEAST_NS);
         (self.cable, self.lost, self.carried) = (cable, lost, carried);
         (self.interrupts, self.completions, self.moderation) = (interrupts, completions, moderation);
-        // The driver's reads of ISR are not saved. It has seen the frames whose cause it has cleared.
-        let pending = self.interrupts.pending() & u128::from(r::cause::ROK) != 0;
-        (self.unread, self.unshown, self.tell_unshown) = (1, pending, None);
+        // The driver's reads of ISR are not saved: it may have seen none of the frames that it has not taken.
+        (self.unread, self.unshown, self.tell_unshown) = (1, true, None);
         self.stalls = [None; 2];
         self.generation = self.generation.wrapping_add(1);
         self.prepare_loopback();
@@ -156,6 +155,7 @@ impl Rtl8139 {
         self.starved = None;
         cx.out.work.insert(0);
         self.interrupts.show(&mut self.function, cx);
+        self.tell_unshown_later(cx);
         self.time_passed(cx);
     }
 }

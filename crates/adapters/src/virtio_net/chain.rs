@@ -24,7 +24,7 @@ pub(super) const INDIRECT: u16 = 4;
 pub(super) struct Buffer {
     /// Bus address.
     pub address: u64,
-    /// Bytes, never 0, at most [`BUFFER_MOST`].
+    /// Bytes, never 0, at most [`BUFFER_MOST`], or as many as the guest names: see [`Chain::with_whole_buffers`].
     pub len: u32,
     /// The device writes it.
     pub write: bool,
@@ -69,6 +69,8 @@ pub(super) struct Chain<'m> {
     left: u32,
     /// Steps available at the start.
     whole: u32,
+    /// Maximum bytes used of a buffer.
+    most: u32,
     /// An indirect table may follow: the feature was negotiated, and the walk is not in a table already.
     tables: bool,
     /// The ring is packed.
@@ -92,12 +94,18 @@ impl<'m> Chain<'m> {
             at: u32::from(head),
             left,
             whole: left,
+            most: BUFFER_MOST,
             tables: indirect,
             packed,
             inside: false,
             token,
             done: false,
         }
+    }
+
+    /// The same walk, with buffers of any length: for a walker that skips bytes without touching them.
+    pub fn with_whole_buffers(self) -> Self {
+        Self { most: u32::MAX, ..self }
     }
 
     /// Number of descriptors read.
@@ -131,7 +139,7 @@ impl<'m> Chain<'m> {
                 return Err(Broken::Empty);
             }
             if flags & INDIRECT == 0 {
-                return Ok(Buffer { address, len: len.min(BUFFER_MOST), write: flags & WRITE != 0 });
+                return Ok(Buffer { address, len: len.min(self.most), write: flags & WRITE != 0 });
             }
             let entries = len / 16;
             if !self.tables || flags & NEXT != 0 || len % 16 != 0 || entries > CHAIN_MOST {

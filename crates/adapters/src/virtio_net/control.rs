@@ -304,7 +304,8 @@ impl VirtioNet {
             let read = Command::read(&areas, memory, ring.next)?;
             let tables = match read.sets_tables() {
                 true => {
-                    let mut chain = areas.chain(ring.next)?;
+                    // A table may be longer than any packet. Only what is kept of it is read.
+                    let mut chain = areas.chain(ring.next)?.with_whole_buffers();
                     let tables = addresses::read(&mut chain, memory)?;
                     areas.note(&chain);
                     tables

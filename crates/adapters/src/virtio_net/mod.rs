@@ -286,6 +286,11 @@ impl VirtioNet {
         }
     }
 
+    /// Whether a ring is broken.
+    fn is_broken(&self) -> bool {
+        self.rings.iter().any(|ring| ring.started && ring.broken.is_some())
+    }
+
     /// Serves a ring that lacked memory again.
     fn mend_ring(&mut self, number: u16, cx: &mut Context<'_>) {
         if let Some(ring) = self.rings.get_mut(usize::from(number))

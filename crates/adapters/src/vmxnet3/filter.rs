@@ -41,21 +41,19 @@ impl Filter {
         Ok(())
     }
 
-    /// UPDATE_MAC_FILTERS. Returns the number of addresses.
+    /// UPDATE_MAC_FILTERS. Returns the number of addresses. If they cannot be read, all groups pass: the driver has joined others than
+    /// before, and its stack filters again.
     pub fn read_groups(&mut self, memory: &Map, shared: u64) -> Result<u32, Fault> {
-        let count = usize::from(read32(memory, shared + FILTER + 4)? as u16) / 6;
         let mut bytes = [[0; 6]; GROUPS];
+        let read = read_addresses(memory, shared, &mut bytes);
         self.groups.clear();
-        let Some(addresses) = bytes.get_mut(..count) else {
+        let Ok(Some(addresses)) = read else {
             self.groups.push(ALL);
-            return Ok(0);
+            return read.map(|_| 0);
         };
-        if count > 0 {
-            memory.read(read64(memory, shared + FILTER + 8)?, addresses.as_flattened_mut())?;
-        }
         self.groups.extend(addresses.iter().map(|&address| Mac(address).to_u64()));
         self.groups.sort_unstable();
-        Ok(count as u32)
+        Ok(addresses.len() as u32)
     }
 
     /// Whether a multicast address is in the table.
@@ -64,12 +62,12 @@ impl Filter {
     }
 
     /// UPDATE_VLAN_FILTERS. A table without any bit filters nothing: Linux `vmxnet3_set_mc` clears it for promiscuous mode; iPXE
-    /// never sets a bit and expects tagged frames.
+    /// never sets a bit and expects tagged frames. If the table cannot be read, all VLANs pass.
     pub fn read_vlans(&mut self, memory: &Map, shared: u64) -> Result<(), Fault> {
         let mut bytes = [0; 4 * VLAN_WORDS];
+        self.vlans.clear();
         memory.read(shared + FILTER + 16, &mut bytes)?;
         let (words, _) = bytes.as_chunks::<4>();
-        self.vlans.clear();
         if words.iter().any(|&word| word != [0; 4]) {
             self.vlans.extend(words.iter().map(|&word| u32::from_le_bytes(word)));
         }
@@ -99,4 +97,18 @@ impl Filter {
         let Some(vlan) = vlan.filter(|&vlan| vlan != 0) else { return true };
         self.vlans.get(usize::from(vlan >> 5)).is_none_or(|word| word >> (vlan & 31) & 1 != 0)
     }
+}
+
+/// The driver's multicast addresses; `None` if there are more than `bytes` holds.
+fn read_addresses<'a>(
+    memory: &Map,
+    shared: u64,
+    bytes: &'a mut [[u8; 6]; GROUPS],
+) -> Result<Option<&'a [[u8; 6]]>, Fault> {
+    let count = usize::from(read32(memory, shared + FILTER + 4)? as u16) / 6;
+    let Some(addresses) = bytes.get_mut(..count) else { return Ok(None) };
+    if count > 0 {
+        memory.read(read64(memory, shared + FILTER + 8)?, addresses.as_flattened_mut())?;
+    }
+    Ok(Some(addresses))
 }

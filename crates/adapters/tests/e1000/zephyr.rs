@@ -76,6 +76,30 @@ fn a_ring_of_one_descriptor_receives_frame_after_frame_and_tells_of_each_by_rxo(
     assert_eq!(b.counters.receive_drops[nicety_adapter::Reason::TooLong as usize], 1);
 }
 
+/// ICR clears by writing ones too (317453, 13.4.17), which a driver may do instead of the read.
+#[test]
+fn a_lone_descriptor_whose_cause_is_cleared_by_a_write_receives_the_next_frame_too() {
+    let mut b = opened();
+    for number in 0..3 {
+        let sent = ethernet(0x88b5, &[number; 60]);
+        assert_eq!(b.bring_one(&sent).refused(), 0, "frame {number}");
+        let other = ethernet(0x88b5, &[99; 60]);
+        assert_eq!(b.bring_one(&other).refused(), 1, "the first one lies there unread");
+        assert_eq!(b.r(ICS) & RXO, RXO);
+        b.w(ICR, !RXO);
+        assert_eq!(b.bring_one(&other).refused(), 1, "other causes");
+        b.w(ICR, RXO);
+        assert_eq!(b.r(ICS) & RXO, 0);
+        assert_eq!(b.bring_one(&other).refused(), 1, "it is being read");
+        b.now = b.out.wake.take().unwrap();
+        b.tick();
+        assert!(b.out.room.contains(0));
+        b.out = nicety_adapter::Outbox::default();
+    }
+    b.w(ICR, RXO);
+    assert_eq!(b.out.wake, None, "there was nothing to clear");
+}
+
 /// Linux's e1000_configure_rx and other drivers enable the receiver before its ring has an address or a length.
 #[test]
 fn frames_wait_for_a_receiver_that_is_on_and_has_no_ring_yet() {

@@ -296,3 +296,48 @@ fn the_older_chip_has_no_c_plus_registers() {
         assert_eq!(b.r16(0xda), 0, "no 8169");
     }
 }
+
+/// The same, of a guest that is saved in between: the read of ISR, the frame and the acknowledgement lie before, the 100 µs behind.
+#[test]
+fn a_frame_that_an_acknowledgement_did_not_mean_is_told_though_the_guest_was_saved_meanwhile() {
+    for (mut b, cause) in
+        [(Bench::opened_plain("rtl8139"), 1), (Bench::opened_plain("rtl8139-plain"), 1), (Bench::opened(), 0x53)]
+    {
+        assert!(b.bring_one(&frame(MAC, 100, 1)));
+        assert_eq!(b.r16(0x3e), 1);
+        assert!(b.bring_one(&frame(MAC, 100, 2)));
+        b.w16(0x3e, cause);
+        let goes_on = |b: &Bench| {
+            let mut other = Bench::of(if cause == 0x53 { "rtl8139" } else { "rtl8139-plain" });
+            let saved = b.nic.save();
+            if other.nic.restore(&saved).is_err() {
+                other = Bench::of("rtl8139");
+                other.nic.restore(&saved).unwrap();
+            }
+            (other.map, other.now) = (b.map.clone(), b.now);
+            other.call(|nic, cx| nic.notice(nicety_adapter::Event::Restored, cx));
+            other
+        };
+        let mut other = goes_on(&b);
+        other.pass(1_000_000);
+        assert_eq!((other.line(), other.r16(0x3e)), (Some(true), 1));
+        other.w16(0x3e, cause);
+        other.pass(1_000_000_000);
+        assert_eq!((other.line(), other.r16(0x3e)), (Some(false), 0), "once");
+        // A driver that polls is told at the end of its poll, and one that has taken all is not told.
+        let mask = b.r16(0x3c);
+        b.w16(0x3c, mask & !0x53);
+        let mut other = goes_on(&b);
+        other.pass(1_000_000);
+        assert_eq!((other.line(), other.r16(0x3e)), (Some(false), 1), "it has read it");
+        let mut other = goes_on(&b);
+        if cause == 1 {
+            other.w16(0x38, 216 - 16);
+        } else {
+            (0..2).for_each(|index| other.post(index, 0x8000_0000 | 1536, RX_DATA));
+        }
+        other.w16(0x3c, mask);
+        other.pass(1_000_000_000);
+        assert_eq!((other.line(), other.r16(0x3e)), (Some(false), 0), "taken");
+    }
+}

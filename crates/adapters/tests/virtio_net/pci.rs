@@ -319,6 +319,45 @@ fn a_driver_that_breaks_a_queue_is_told_that_the_device_needs_a_reset() {
     assert_eq!(machine.status(0), 0);
 }
 
+/// Behind an IOMMU a ring may be unmapped for a while. Section 2.1.2: the driver must reset a device that needs it.
+#[test]
+fn a_driver_is_told_when_the_device_needs_no_reset_any_more() {
+    let mut machine = Machine::new();
+    machine.negotiate(bit(VIRTIO_F_VERSION_1) | bit(VIRTIO_F_RING_RESET));
+    machine.enable();
+    machine.status(VIRTIO_CONFIG_S_DRIVER_OK);
+    let needs_reset = |machine: &mut Machine| machine.status(0) & VIRTIO_CONFIG_S_NEEDS_RESET != 0;
+    for round in 0..2 {
+        machine.out.stalled = Default::default();
+        machine.send();
+        let whole = std::mem::replace(&mut machine.memory, Map::empty());
+        assert_eq!(machine.fetch(), 0);
+        assert!(needs_reset(&mut machine), "{round}");
+        assert_eq!(machine.read(3, 0, 1), 2, "{round}: told once");
+        machine.memory = whole;
+        let Machine { adapter, memory, out, counters, now, .. } = &mut machine;
+        adapter.notice(Event::Memory, &mut Context { memory, page: None, out, counters, now: *now });
+        assert!(!needs_reset(&mut machine), "{round}");
+        assert_eq!(machine.read(3, 0, 1), 2, "{round}: told of that too");
+        assert_eq!(machine.fetch(), 1, "{round}");
+        machine.read(3, 0, 1);
+    }
+    // A queue that is broken for good needs a reset, its own at least.
+    machine.memory.write(DRIVER + 2, &99u16.to_le_bytes()).unwrap();
+    machine.write(2, 4, 1, 2);
+    assert_eq!(machine.fetch(), 0);
+    assert!(needs_reset(&mut machine));
+    let Machine { adapter, memory, out, counters, now, .. } = &mut machine;
+    adapter.notice(Event::Memory, &mut Context { memory, page: None, out, counters, now: *now });
+    assert!(needs_reset(&mut machine), "no memory mends it");
+    machine.write(1, 0x14, 0x8f, 1);
+    machine.write(1, 0x16, 1, 2);
+    machine.write(1, 0x3a, 1, 2);
+    assert!(!needs_reset(&mut machine), "the queue was reset alone (2.6.1)");
+    machine.write(1, 0x14, 0x4f, 1);
+    assert!(!needs_reset(&mut machine), "only the device sets it");
+}
+
 #[test]
 fn without_bus_mastering_nothing_is_read_or_written_in_memory() {
     let mut machine = Machine::new();

@@ -5,7 +5,7 @@ use nicety_frame::{Tag, Tci};
 use nicety_memory::Map;
 use std::sync::Arc;
 
-use crate::guest::{F_LRO, F_RSS, F_RXCSUM, F_RXVLAN, Guest, MAC, Offload, Open, QUEUES, RING, RSS, SHARED};
+use crate::guest::{F_LRO, F_RSS, F_RXCSUM, F_RXVLAN, Guest, MAC, MEMORY, Offload, Open, QUEUES, RING, RSS, SHARED};
 use crate::packets::{prepared_for_tso, tcp4, tcp6, udp4, verified};
 
 /// A batch with one packet from another port.
@@ -333,6 +333,28 @@ fn frames_that_nobody_asked_for_are_filtered() {
         assert!(takes(&mut guest, groups[1]) && !takes(&mut guest, [2; 6]));
         assert!(guest.out.excess >= scanned && (scanned > 0 || guest.out.excess == 0), "{}", guest.out.excess);
     }
+}
+
+/// A filter that cannot be read lets more through, never less: the driver's stack filters again.
+#[test]
+fn a_table_of_groups_that_cannot_be_read_lets_all_groups_through() {
+    let mut guest = Guest::opened(Open::default());
+    let groups: [[u8; 6]; 2] = [[0x33, 0x33, 0, 0, 0, 9], [1, 0, 0x5e, 0, 0, 7]];
+    let takes = |guest: &mut Guest, target| {
+        guest.deliver(&plain(&udp4(target, 1, b"x")));
+        !guest.receive(0, true).is_empty()
+    };
+    guest.put(0x9000, &groups[0]);
+    guest.put32(SHARED + 120, 7);
+    guest.command(0xcafe_0003);
+    for (table, taken) in [(0x9000, [true, false]), (MEMORY as u64, [true, true]), (0x9000, [true, false])] {
+        guest.put32(SHARED + 124, 6);
+        guest.put64(SHARED + 128, table);
+        guest.command(0xcafe_0004);
+        assert_eq!(groups.map(|group| takes(&mut guest, group)), taken, "{table:#x}");
+        assert!(!takes(&mut guest, [2; 6]));
+    }
+    assert_eq!(guest.counters.guest_errors, 1);
 }
 
 #[test]

@@ -52,9 +52,19 @@ impl<S: Sync> FromRequest<S> for Small {
 
 /// A host file or a port's state. There is only one at a time, until this is dropped: parsing it takes many times its size in
 /// memory.
+///
+/// Its bytes are private: a closure that named the field would take the bytes alone, and leave the turn to the connection, which may end
+/// first.
 pub(super) struct Large {
-    pub(super) bytes: Bytes,
+    bytes: Bytes,
     _turn: OwnedSemaphorePermit,
+}
+
+impl Large {
+    /// The whole body.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 impl FromRequest<Arc<Served>> for Large {

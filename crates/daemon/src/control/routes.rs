@@ -260,7 +260,7 @@ pub(super) async fn restore_port(
 ) -> Answer<axum::Json<Restored>> {
     let name = name_in(path)?;
     beside(move || {
-        let restored = PortState::from_bytes(&body.bytes).map_err(SaveError::State);
+        let restored = PortState::from_bytes(body.bytes()).map_err(SaveError::State);
         let restored = restored.and_then(|state| served.inspect.restore(&name, state));
         restored.map_err(|error| not_saved(error, &served))?;
         Ok(axum::Json(Restored { name }))
@@ -396,7 +396,7 @@ pub(super) async fn export(State(served): Daemon) -> Answer<axum::Json<Exported>
 pub(super) async fn plan(State(served): Daemon, _: Changer, body: Large) -> Answer<axum::Json<Plan>> {
     let live = served.live()?;
     beside(move || {
-        let text: HostText = json(&body.bytes)?;
+        let text: HostText = json(body.bytes())?;
         Ok(axum::Json(live.plan(&understood(&text, &live)?)))
     })
     .await
@@ -410,7 +410,7 @@ pub(super) async fn plan(State(served): Daemon, _: Changer, body: Large) -> Answ
 pub(super) async fn saved(State(served): Daemon, _: Changer, body: Large) -> Answer<axum::Json<Plan>> {
     let live = served.live()?;
     beside(move || {
-        let text: HostText = json(&body.bytes)?;
+        let text: HostText = json(body.bytes())?;
         Ok(axum::Json(live.saved(&understood(&text, &live)?)?))
     })
     .await
@@ -424,7 +424,7 @@ pub(super) async fn saved(State(served): Daemon, _: Changer, body: Large) -> Ans
 pub(super) async fn apply(State(served): Daemon, Changer(peer): Changer, body: Large) -> Answer<axum::Json<Changed>> {
     let live = served.live()?;
     beside(move || {
-        let mut text: HostText = json(&body.bytes)?;
+        let mut text: HostText = json(body.bytes())?;
         let host = understood(&text, &live)?;
         let agreed = std::mem::take(&mut text.agreed);
         let consent = if text.cut_off { Consent::All } else { Consent::These(agreed) };

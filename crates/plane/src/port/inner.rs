@@ -80,6 +80,13 @@ pub(super) struct Inner {
     pub is_failure_reported: bool,
 }
 
+/// A port that an uplink held: its number, and which of the ports that have had it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeldSender {
+    pub sender: PortId,
+    pub tenure: u64,
+}
+
 /// The charge, in bytes, for a descriptor read beyond the usual: a copy of this many bytes takes as long.
 const DESCRIPTOR_COST: u64 = 32;
 /// The charge, in bytes, for a VMM's message that a control thread handles, and for a change of memory. It equals the charge for
@@ -458,7 +465,7 @@ impl Inner {
     }
 
     /// The watchdog: releases the senders of an uplink that has taken nothing for too long, and returns them.
-    pub fn watch(&mut self, now: Time, shell: &dyn Shell) -> Vec<PortId> {
+    pub fn watch(&mut self, now: Time, shell: &dyn Shell) -> Vec<HeldSender> {
         if self.watch_at.take_if(|at| *at <= now).is_none() || !self.backlog.holds() {
             return Vec::new();
         }
@@ -468,7 +475,18 @@ impl Inner {
             return Vec::new();
         }
         self.stuck = true;
-        self.backlog.let_all_go()
+        self.let_all_go()
+    }
+
+    /// Releases all held senders, and returns them.
+    pub fn let_all_go(&mut self) -> Vec<HeldSender> {
+        let all = self.backlog.let_all_go();
+        all.into_iter().filter_map(|sender| self.held(sender)).collect()
+    }
+
+    /// A sender that was released. `None` if it was not named yet: whoever names it finds it released, and lets it go.
+    pub fn held(&mut self, sender: PortId) -> Option<HeldSender> {
+        Some(HeldSender { sender, tenure: self.backlog.take_holder(sender.0)? })
     }
 
     /// The cost of the calls since the last [`settle`](Inner::settle), beside their frames.

@@ -1,10 +1,10 @@
 //! The steps of a turn (`crate::turn`). Each takes the port's lock and releases it.
 
 use arrayvec::ArrayVec;
-use nicety_adapter::{Batch, Budget, Delivery, Frames, PACKETS, Pick, PortId, Progress, Reason, Time};
+use nicety_adapter::{Batch, Budget, Delivery, Frames, Pick, PortId, Progress, Reason, Time};
 
 use super::caught::caught;
-use super::inner::Inner;
+use super::inner::{HeldSender, Inner};
 use super::{End, Port};
 use crate::backlog::Drained;
 use crate::poll;
@@ -23,10 +23,12 @@ pub(crate) struct Gathered {
     /// The adapter's work beside its frames, in bytes.
     pub owed: u64,
     /// Senders to release: those of drained lanes, and those of a stuck uplink.
-    pub released: ArrayVec<PortId, PACKETS>,
-    pub let_go: Vec<PortId>,
+    pub released: ArrayVec<HeldSender, RELEASED_MOST>,
+    pub let_go: Vec<HeldSender>,
 }
 
+/// Most senders that are released in a turn by the lanes that it drains; the other lanes are drained in the next one.
+const RELEASED_MOST: usize = 8;
 /// The minimum time between two logged refusals.
 const LOG_NS: u64 = 1_000_000_000;
 
@@ -149,7 +151,7 @@ impl Port {
         let mut gathered = Gathered::default();
         let mut inner = self.lock();
         if inner.has_failed() {
-            gathered.let_go = inner.backlog.let_all_go();
+            gathered.let_go = inner.let_all_go();
             return gathered;
         }
         if inner.stopped {
@@ -169,7 +171,8 @@ impl Port {
         let _due = inner.shaped_at.take_if(|at| *at <= now);
         gathered.let_go = inner.watch(now, self.shell.as_ref());
         let mut left = budget;
-        while inner.may_drain() && inner.may_receive(now) && left.packets > 0 && left.bytes > 0 {
+        let has_room = |left: &Budget| left.packets > 0 && left.bytes > 0;
+        while inner.may_drain() && inner.may_receive(now) && has_room(&left) && !gathered.released.is_full() {
             if gathered.drained > 0 {
                 inner.settle(self.shell.as_ref());
                 drop(inner);
@@ -181,8 +184,8 @@ impl Port {
             gathered.drained += packets;
             gathered.drained_bytes += bytes;
             if released {
-                // Never full: at most one sender per packet.
-                let _pushed = gathered.released.try_push(PortId(lane));
+                // Never full: the walk ends before.
+                let _pushed = inner.held(PortId(lane)).map(|held| gathered.released.try_push(held));
             }
             left = Budget { packets: left.packets - packets, bytes: left.bytes.saturating_sub(bytes + inner.excess()) };
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use nicety_adapter::{Batch, PortId, Reason, Time};
 use nicety_memory::Map;
-use nicety_switch::{Interest, Limits, Plan, Policy, Switch, Vlan, VlanId, Wanted};
+use nicety_switch::{Interest, Limits, Plan, Policy, Private, Switch, Vlan, VlanId, Wanted};
 
 use frames::*;
 
@@ -28,9 +28,14 @@ struct World {
 impl World {
     /// This many ports, all of them snooped.
     fn new(ports: u16) -> Self {
+        Self::of(&vec![snooped(); usize::from(ports)])
+    }
+
+    /// Ports with these policies.
+    fn of(policies: &[Policy]) -> Self {
         let switch = Switch::new(Limits::default());
-        for port in (0..ports).map(PortId) {
-            switch.set_policy(port, &snooped());
+        for (policy, port) in policies.iter().zip((0..).map(PortId)) {
+            switch.set_policy(port, policy);
             switch.join(port, ()).unwrap();
         }
         let map = Arc::new(Map::private(1 << 20).unwrap());
@@ -127,6 +132,81 @@ fn who_leaves_is_gone_two_seconds_after_a_query_that_nobody_answers() {
     assert_eq!(world.send(3, data(GROUP)), [1, 2]);
     world.pass(1);
     assert_eq!(world.send(3, data(GROUP)), [2]);
+}
+
+/// RFC 2236, section 3, and RFC 3376, section 8.8: the query's Maximum Response Time, as often as the querier asks.
+#[test]
+fn who_does_not_answer_a_query_is_gone_when_its_own_time_for_answers_is_over() {
+    let longer = |frame: Frame, rest: [u8; 4]| Frame { message: [frame.message, rest.to_vec()].concat(), ..frame };
+    let coded = |frame: Frame, at: usize, code: &[u8]| {
+        let mut frame = frame;
+        frame.message[at..at + code.len()].copy_from_slice(code);
+        frame
+    };
+    let v2 = |code| coded(query_for(GROUP), 1, &[code]);
+    // S and QRV, QQIC, and no sources: RFC 3376, sections 4.1.5 to 4.1.8.
+    let v3 = |code, flags| coded(longer(query_for(GROUP), [flags, 125, 0, 0]), 1, &[code]);
+    let mld = |code: u16| coded(query_for6(), 4, &code.to_be_bytes());
+    let first_mld = |code: u16| {
+        let mut frame = mld(code);
+        frame.message.truncate(24);
+        frame
+    };
+    let flagged = |frame, flags| coded(frame, 24, &[flags]);
+    for (name, query, left_ms) in [
+        ("RFC 2236, section 2.2: tenths of a second", v2(100), 20_000),
+        ("no floating point in version 2", v2(255), 51_000),
+        ("as short as the default, so that there is time to answer", v2(1), 2_000),
+        ("RFC 3376, section 4.1.1: below 128", v3(127, 2), 25_400),
+        ("from 128: (0 | 0x10) << 3, which is 128 tenths", v3(0x80, 2), 25_600),
+        ("(5 | 0x10) << (1 + 3), which is 336 tenths", v3(0x95, 2), 67_200),
+        ("a querier that asks three times", v3(100, 3), 30_000),
+        ("RFC 3376, section 8.1: a robustness of 0 is none", v3(100, 0), 20_000),
+        ("and one of 1 is not recommended", v3(100, 1), 20_000),
+        ("never longer than before", v3(0xff, 7), 260_000),
+        ("RFC 3376, section 4.1.5: routers do not act on it", v3(10, 8 | 2), 260_000),
+        ("RFC 2710, section 3.4: milliseconds", first_mld(7_000), 14_000),
+        ("RFC 3810, section 5.1.3: below 32768", mld(32_767), 65_534),
+        ("(0 | 0x1000) << 3 ms", mld(0x8000), 65_536),
+        ("(0x234 | 0x1000) << (1 + 3) ms", mld(0x9234), 2 * (0x1234 << 4)),
+        ("a robust MLD querier", flagged(mld(5_000), 4), 20_000),
+        ("RFC 3810, section 5.1.7", flagged(mld(1_000), 8 | 2), 260_000),
+    ] {
+        let mut world = World::new(3);
+        world.send(1, if query.is_v4() { old(0x16, GROUP) } else { old6(131) });
+        world.send(2, query);
+        let left: Vec<_> =
+            world.switch.wanted(world.now).iter().filter(|w| w.port == PortId(1)).map(|w| w.left).collect();
+        assert_eq!(left, [std::time::Duration::from_millis(left_ms)], "{name}");
+    }
+}
+
+#[test]
+fn a_query_ends_no_membership_of_a_port_that_it_does_not_reach() {
+    let community = Private::Community(7);
+    let mut world = World::of(
+        &[Private::Promiscuous, Private::Isolated, Private::Isolated, community, community]
+            .map(|private| Policy { private, ..snooped() }),
+    );
+    for port in 0..5 {
+        assert_eq!(world.send(port, old(0x16, GROUP)), NONE);
+    }
+    let left = |world: &World| {
+        let mut left: Vec<_> = world.switch.wanted(world.now).iter().map(|w| (w.port.0, w.left.as_secs())).collect();
+        left.sort_unstable();
+        left
+    };
+    assert_eq!(world.send(1, query_for(GROUP)), [0]);
+    assert_eq!(left(&world), [(0, 2), (1, 260), (2, 260), (3, 260), (4, 260)], "an isolated port asks");
+    assert_eq!(world.send(3, query_for(GROUP)), [0, 4]);
+    assert_eq!(left(&world), [(0, 2), (1, 260), (2, 260), (3, 260), (4, 2)], "a port of a community asks");
+    assert_eq!(world.send(0, query_for(GROUP)), [1, 2, 3, 4]);
+    assert_eq!(left(&world), [(0, 2), (1, 2), (2, 2), (3, 2), (4, 2)]);
+    let mut world = World::new(3);
+    world.send(1, old(0x16, GROUP));
+    world.load(0, &[query_for(GROUP).bytes()]);
+    world.switch.explain(&world.batch, world.now, &mut Plan::new());
+    assert_eq!(left(&world), [(1, 260)], "the explanation of a query changes nothing");
 }
 
 #[test]

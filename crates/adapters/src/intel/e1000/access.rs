@@ -74,10 +74,7 @@ impl E1000 {
                 self.interrupts.disable(value.into());
                 self.settle_line(cx);
             }
-            r::ICR => {
-                self.interrupts.clear(value.into());
-                self.settle_line(cx);
-            }
+            r::ICR => self.clear_causes(value, cx),
             r::ICS => self.cause(value, cx),
             r::TDT => cx.out.work.insert(0),
             r::RDT | r::RDLEN => self.offer_room(cx),

@@ -58,6 +58,14 @@ impl E1000 {
         causes
     }
 
+    /// ICR is written: clears these causes.
+    pub(super) fn clear_causes(&mut self, causes: u32, cx: &mut Context<'_>) {
+        let cleared = self.interrupts.pending() as u32 & causes;
+        self.interrupts.clear(causes.into());
+        self.read_lone(cleared, cx);
+        self.settle_line(cx);
+    }
+
     /// IMS is written.
     pub(super) fn enable_causes(&mut self, causes: u32, cx: &mut Context<'_>) {
         if self.interrupts.enabled() == 0 {

@@ -41,7 +41,7 @@
 //!   takes the semaphore on every chip before it reads the EEPROM.
 //! - A ring without a length (RDLEN or TDLEN is 0; 16 reads as 0) is a lone descriptor while its tail is 1 and its head 0: each
 //!   write of 1 to TDT sends it, and each frame that arrives in it sets RXO. Zephyr's eth_e1000.c drives QEMU's e1000.c in this
-//!   way. The next frame is delivered 200 µs after a read of ICR.
+//!   way. The next frame is delivered 200 µs after a read of ICR, or a write to it, that clears RXO.
 //! - Frames wait while the receiver is enabled and its ring has no length, for drivers that set RCTL.EN first.
 //! - Reserved registers read as 0, as in the chip; offsets beyond the window as ones.
 

@@ -23,7 +23,7 @@ impl E1000 {
         pending || self.lone_read_by.is_some_and(|time| now < time)
     }
 
-    /// ICR was read with these causes. RXO reports a frame in the lone descriptor.
+    /// A read of ICR, or a write to it, has cleared these causes. RXO reports a frame in the lone descriptor.
     pub(super) fn read_lone(&mut self, causes: u32, cx: &mut Context<'_>) {
         if causes & cause::RXO != 0 && self.has_lone() {
             self.lone_read_by = Some(cx.now.after_ns(READS_NS));

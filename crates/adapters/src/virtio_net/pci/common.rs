@@ -195,7 +195,8 @@ impl VirtioPci {
             return self.reset_device(cx);
         }
         let before = self.common.status;
-        let mut value = value | before & status::NEEDS_RESET;
+        // Only the device changes this bit.
+        let mut value = value & !status::NEEDS_RESET | before & status::NEEDS_RESET;
         let agrees = value & !before & status::FEATURES_OK != 0 || (legacy && before & status::DRIVER_OK == 0);
         if agrees && !self.agree(legacy) {
             value &= !status::FEATURES_OK;

@@ -159,16 +159,18 @@ impl VirtioPci {
         let mut rings = std::mem::take(&mut cx.out.messages);
         // The device has counted them; they are counted again when they are sent.
         cx.counters.interrupts = cx.counters.interrupts.wrapping_sub(rings.len().into());
-        let broken = !cx.out.stalled.is_empty() && !self.common.has(status::NEEDS_RESET);
-        if rings.is_empty() && !broken {
+        let needs_reset = self.common.has(status::NEEDS_RESET);
+        let changed = (needs_reset || !cx.out.stalled.is_empty()) && self.device.is_broken() != needs_reset;
+        if rings.is_empty() && !changed {
             return;
         }
         while let Some(ring) = rings.pop() {
             let vector = self.common.queues.get(usize::from(ring)).map_or(NO_VECTOR, |queue| queue.vector);
             self.raise(vector, QUEUE);
         }
-        if broken && self.common.has(status::DRIVER_OK) {
-            self.common.status |= status::NEEDS_RESET;
+        // Memory that came back, or the reset of a queue alone, may have mended the device.
+        if changed && self.common.has(status::DRIVER_OK) {
+            self.common.status ^= status::NEEDS_RESET;
             self.raise(self.common.config_vector, CONFIGURATION);
         }
         self.interrupts.update(&mut self.function, cx);
