@@ -1,17 +1,13 @@
-//! A guest with one adapter: memory, rings and a driver's steps; and a wire that takes and sends frames.
+//! A guest of an 8254x and its successors: registers, rings of legacy descriptors, and a driver's steps.
 
-use std::sync::Arc;
+use nicety_adapter::{Batch, Delivery, Edit, Pick};
 
-use nicety_adapter::{
-    Adapter, Batch, Budget, Context, Counters, Delivery, Edit, Event, Face, Frames, Offload, Outbox, Pick, PortId,
-    Progress, Scratch, Time, Unfolded, Wants,
-};
-use nicety_adapters::Settings;
-use nicety_frame::Mac;
-use nicety_memory::{Map, Rights, Span};
+#[allow(dead_code, reason = "each family uses a part")]
+#[path = "../bench/mod.rs"]
+mod shared;
 
-pub const MAC: [u8; 6] = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
-pub const PEER: [u8; 6] = [2, 0, 0, 0, 0, 2];
+pub use shared::packets::*;
+pub use shared::*;
 
 pub const CTRL: u64 = 0x0;
 pub const STATUS: u64 = 0x8;
@@ -41,16 +37,6 @@ pub const RX_RING: u64 = 0x2_0000;
 pub const TX_DATA: u64 = 0x10_0000;
 pub const RX_DATA: u64 = 0x40_0000;
 
-pub struct Bench {
-    pub nic: Box<dyn Adapter>,
-    pub map: Arc<Map>,
-    pub out: Outbox,
-    pub counters: Counters,
-    pub now: Time,
-    pub batch: Batch,
-    pub accesses: u64,
-}
-
 /// A frame on the wire.
 pub type Wire = Vec<u8>;
 
@@ -61,10 +47,7 @@ impl Bench {
 
     /// A bench with this model.
     pub fn of(model: &str) -> Self {
-        let nic = (nicety_adapters::find(model).unwrap().create)(&Settings::new(Mac(MAC))).unwrap();
-        let map = Arc::new(Map::private(16 << 20).unwrap());
-        let (out, counters) = (Outbox::default(), Counters::default());
-        Self { nic, map, out, counters, now: Time(1_000_000), batch: Batch::new(), accesses: 0 }
+        Self::around(adapter(model), ())
     }
 
     /// Probed and opened as Linux does, with rings of 256.
@@ -75,52 +58,36 @@ impl Bench {
     /// The same with this model.
     pub fn opened_of(model: &str) -> Self {
         let mut this = Self::of(model);
-        this.command(0x0107);
-        this.reset();
-        let ctrl = this.r(CTRL);
-        this.w(CTRL, ctrl | 0x40);
+        this.start(model);
         this.open_transmit(TX_RING, RING as u32);
         this.open_receive(RX_RING, RING as u32, RCTL_LINUX, 2048);
         this
     }
+}
 
-    pub fn call<T>(&mut self, f: impl FnOnce(&mut dyn Adapter, &mut Context<'_>) -> T) -> T {
-        let mut cx =
-            Context { memory: &self.map, page: None, out: &mut self.out, counters: &mut self.counters, now: self.now };
-        f(&mut *self.nic, &mut cx)
-    }
-
-    pub fn access(&mut self, bar: u8, offset: u64, data: &mut [u8], write: bool) {
-        self.accesses += 1;
-        self.call(|nic, cx| match nic.face() {
-            Face::Pci(face) if write => face.write(bar, offset, data, cx),
-            Face::Pci(face) => face.read(bar, offset, data, cx),
-            Face::Rings(_) => unreachable!("a PCI function"),
-        });
-    }
-
-    pub fn r(&mut self, offset: u64) -> u32 {
-        let mut data = [0; 4];
-        self.access(0, offset, &mut data, false);
-        u32::from_le_bytes(data)
-    }
-
-    pub fn w(&mut self, offset: u64, value: u32) {
-        self.access(0, offset, &mut value.to_le_bytes(), true);
-    }
-
+impl<T> Bench<T> {
     pub fn command(&mut self, value: u16) {
-        self.call(|nic, cx| match nic.face() {
-            Face::Pci(face) => face.config_write(4, &value.to_le_bytes(), cx),
-            Face::Rings(_) => unreachable!("a PCI function"),
-        });
+        self.config_write(4, &value.to_le_bytes());
     }
 
     /// Resets through I/O ports, as e1000_reset_hw does for this chip.
     pub fn reset(&mut self) {
-        self.access(1, 0, &mut 0_u32.to_le_bytes(), true);
-        let value = self.r(CTRL) | 0x0400_0000;
-        self.access(1, 4, &mut value.to_le_bytes(), true);
+        self.bar_write(1, 0, &[0; 4]);
+        let value = self.r(CTRL) | 1 << 26;
+        self.bar_write(1, 4, &value.to_le_bytes());
+    }
+
+    /// Resets this model as its driver does, and asks for a link (CTRL.SLU).
+    pub fn start(&mut self, model: &str) {
+        self.command(0x0107);
+        if ["e1000e", "igb"].contains(&model) {
+            let control = self.r(CTRL);
+            self.w(CTRL, control | 1 << 26);
+        } else {
+            self.reset();
+        }
+        let control = self.r(CTRL);
+        self.w(CTRL, control | 1 << 6);
     }
 
     pub fn open_transmit(&mut self, ring: u64, count: u32) {
@@ -132,8 +99,8 @@ impl Bench {
 
     pub fn open_receive(&mut self, ring: u64, count: u32, rctl: u32, buffer: u64) {
         for i in 0..u64::from(count) {
-            self.map.write(ring + i * 16, &(RX_DATA + i * buffer).to_le_bytes()).unwrap();
-            self.map.write(ring + i * 16 + 8, &[0; 8]).unwrap();
+            self.put64(ring + i * 16, RX_DATA + i * buffer);
+            self.put64(ring + i * 16 + 8, 0);
         }
         for (offset, value) in [(0x2808, count * 16), (0x2804, 0), (0x2800, ring as u32), (RDT, 0), (RDH, 0)] {
             self.w(offset, value);
@@ -142,21 +109,11 @@ impl Bench {
         self.w(RDT, count - 1);
     }
 
-    pub fn put(&self, at: u64, bytes: &[u8]) {
-        self.map.write(at, bytes).unwrap();
-    }
-
-    pub fn get(&self, at: u64, len: usize) -> Vec<u8> {
-        let mut bytes = vec![0; len];
-        self.map.read(at, &mut bytes).unwrap();
-        bytes
-    }
-
     /// Writes a transmit descriptor.
     pub fn descriptor(&self, index: u64, address: u64, lower: u32, upper: u32) {
-        self.put(TX_RING + index * 16, &address.to_le_bytes());
-        self.put(TX_RING + index * 16 + 8, &lower.to_le_bytes());
-        self.put(TX_RING + index * 16 + 12, &upper.to_le_bytes());
+        self.put64(TX_RING + index * 16, address);
+        self.put32(TX_RING + index * 16 + 8, lower);
+        self.put32(TX_RING + index * 16 + 12, upper);
     }
 
     pub fn status_of(&self, index: u64) -> u8 {
@@ -169,56 +126,15 @@ impl Bench {
         (u16::from_le_bytes([d[0], d[1]]), d[4], d[5], u16::from_le_bytes([d[6], d[7]]))
     }
 
-    pub fn fetch(&mut self) -> Progress {
-        let mut batch = std::mem::take(&mut self.batch);
-        batch.start(&self.map, PortId(1), 0);
-        let progress = self.call(|nic, cx| nic.fetch(0, Budget::TURN, &mut batch, cx));
-        self.batch = batch;
-        progress
-    }
-
-    pub fn complete(&mut self) {
-        let batch = std::mem::take(&mut self.batch);
-        self.call(|nic, cx| nic.complete(&batch, cx));
-        self.batch = batch;
-    }
-
     /// Transmits until no packet is left. Returns the frames for a wire without offloads.
     pub fn transmit(&mut self) -> Vec<Wire> {
-        let mut out = Vec::new();
-        for _ in 0..10_000 {
-            let progress = self.fetch();
-            out.extend(cut(&self.batch));
-            self.complete();
-            if !progress.more {
-                self.out.work = nicety_adapter::Set::default();
-                return out;
-            }
-        }
-        panic!("a transmit queue that never empties");
+        self.fetch_all(0, cut)
     }
 
     /// Delivers frames from another port.
-    pub fn bring(&mut self, sender: &Sender, edit: Edit) -> Delivery {
-        let picks: Vec<Pick> = (0..sender.batch.len()).map(|i| Pick { edit, ..Pick::whole(i as u16) }).collect();
-        self.offer(sender, &picks)
-    }
-
-    /// Delivers some of them.
-    pub fn offer(&mut self, sender: &Sender, picks: &[Pick]) -> Delivery {
-        self.call(|nic, cx| nic.deliver(&Frames::new(&sender.batch, picks), cx))
-    }
-
-    pub fn bring_one(&mut self, frame: &[u8]) -> Delivery {
-        self.bring(&Sender::new(&[(frame, Offload::default())]), Edit::Keep)
-    }
-
-    pub fn link(&mut self, up: bool) {
-        self.call(|nic, cx| nic.notice(Event::Link(up), cx));
-    }
-
-    pub fn tick(&mut self) {
-        self.call(|nic, cx| nic.tick(cx));
+    pub fn bring(&mut self, sender: &Batch, edit: Edit) -> Delivery {
+        let picks: Vec<Pick> = (0..sender.len()).map(|i| Pick { edit, ..Pick::whole(i as u16) }).collect();
+        self.deliver_some(sender, &picks)
     }
 
     /// e1000_read_phy_reg.
@@ -234,130 +150,4 @@ impl Bench {
         self.w(MDIC, u32::from(value) | register << 16 | 1 << 21 | 0x0400_0000);
         assert_eq!(self.r(MDIC) & 0x5000_0000, 0x1000_0000, "ready, no error");
     }
-}
-
-/// Another port's frames.
-pub struct Sender {
-    pub batch: Batch,
-}
-
-impl Sender {
-    pub fn new(frames: &[(&[u8], Offload)]) -> Self {
-        let map = Arc::new(Map::private(8 << 20).unwrap());
-        let mut batch = Batch::new();
-        batch.start(&map, PortId(2), 0);
-        for (i, (frame, offload)) in frames.iter().enumerate() {
-            let at = i as u64 * 0x1_8000;
-            map.write(at, frame).unwrap();
-            let mut draft = batch.draft(0).unwrap();
-            draft.push(at, frame.len() as u32).unwrap();
-            draft.finish(*offload, 0).unwrap();
-        }
-        Self { batch }
-    }
-}
-
-/// The packets of a batch, cut into frames of at most 1514 bytes (tags not counted). Longer frames stay as they are.
-pub fn cut(batch: &Batch) -> Vec<Wire> {
-    let target = Map::private(1 << 20).unwrap();
-    let mut spans: Vec<Span> = Vec::new();
-    let push = |span| {
-        spans.push(span);
-        true
-    };
-    target.translate(0, 1 << 20, Rights::WRITE, push).unwrap();
-    let mut scratch = Scratch::new();
-    let mut out = Vec::new();
-    for packet in 0..batch.len() as u16 {
-        let pick = Pick::whole(packet);
-        let picks = [pick];
-        let frames = Frames::new(batch, &picks);
-        let wants = Wants { frame_max: 16_384, verify: true, ..Wants::default() };
-        let unfolded = Unfolded::new(&frames, pick, wants).unwrap();
-        for index in 0..unfolded.count() {
-            let mut piece = unfolded.piece(index, &mut scratch).unwrap();
-            let len = piece.len() as usize;
-            piece.write(&target, &spans);
-            let mut bytes = vec![0; len];
-            target.read(0, &mut bytes).unwrap();
-            out.push(bytes);
-        }
-    }
-    out
-}
-
-/// The checksum of RFC 1071, section 4.1.
-pub fn rfc1071(bytes: &[u8]) -> u16 {
-    let mut sum: u32 = bytes.chunks(2).map(|c| u32::from(c[0]) << 8 | c.get(1).map_or(0, |b| u32::from(*b))).sum();
-    while sum >> 16 != 0 {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    sum as u16
-}
-
-/// An Ethernet II frame from the peer to this adapter.
-pub fn ethernet(ethertype: u16, payload: &[u8]) -> Vec<u8> {
-    let mut frame = Vec::from(MAC);
-    frame.extend(PEER);
-    frame.extend(ethertype.to_be_bytes());
-    frame.extend(payload);
-    frame
-}
-
-/// An IPv4 header with checksum around a payload.
-pub fn ipv4(protocol: u8, payload: &[u8]) -> Vec<u8> {
-    let mut packet = vec![0x45, 0, 0, 0, 0x12, 0x34, 0x40, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
-    let total = (20 + payload.len()) as u16;
-    packet[2..4].copy_from_slice(&total.to_be_bytes());
-    let sum = !rfc1071(&packet);
-    packet[10..12].copy_from_slice(&sum.to_be_bytes());
-    packet.extend(payload);
-    packet
-}
-
-/// An IPv6 header around a payload.
-pub fn ipv6(next: u8, payload: &[u8]) -> Vec<u8> {
-    let mut packet = vec![0x60, 0, 0, 0];
-    packet.extend((payload.len() as u16).to_be_bytes());
-    packet.extend([next, 64]);
-    for last in [1, 2] {
-        packet.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]);
-    }
-    packet.extend(payload);
-    packet
-}
-
-/// A TCP header without a checksum, with PSH and ACK, around a payload.
-pub fn tcp(payload: &[u8]) -> Vec<u8> {
-    let mut segment = vec![3, 232, 7, 208, 0, 0, 0, 100, 0, 0, 0, 9, 0x50, 0x18, 1, 0, 0, 0, 0, 0];
-    segment.extend(payload);
-    segment
-}
-
-/// The pseudo-header's sum, folded.
-pub fn pseudo(ip: &[u8], protocol: u8, len: u32) -> u16 {
-    let mut bytes = if ip[0] >> 4 == 4 { ip[12..20].to_vec() } else { ip[8..40].to_vec() };
-    bytes.extend(len.to_be_bytes());
-    bytes.extend([0, protocol]);
-    rfc1071(&bytes)
-}
-
-/// Checks a frame's IP header and transport checksums. Returns the transport payload.
-pub fn judged(frame: &[u8], protocol: u8, header: usize) -> Vec<u8> {
-    let ip = &frame[14..];
-    let (ip_len, total) = if ip[0] >> 4 == 4 {
-        assert_eq!(rfc1071(&ip[..20]), 0xffff, "the IPv4 header's checksum");
-        (20, usize::from(u16::from_be_bytes([ip[2], ip[3]])))
-    } else {
-        (40, 40 + usize::from(u16::from_be_bytes([ip[4], ip[5]])))
-    };
-    let segment = &ip[ip_len..total];
-    let mut all = pseudo(ip, protocol, segment.len() as u32).to_be_bytes().to_vec();
-    all.extend(segment);
-    assert_eq!(rfc1071(&all), 0xffff, "the transport checksum");
-    segment[header..].to_vec()
-}
-
-pub fn payload(len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
 }

@@ -200,9 +200,9 @@ fn vlan_tags_are_filtered_stripped_and_inserted() {
     b.w(0x5600, 1 << 5);
     b.bring_one(&tagged);
     assert_eq!(b.r(RDH), 3);
-    b.bring(&Sender::new(&[(&plain, Offload::default())]), Edit::Tag(Tag::customer(Tci(0x0005))));
+    b.bring(&plain_batch(&[&plain]), Edit::Tag(Tag::customer(Tci(0x0005))));
     assert_eq!(b.received(3).3, 5);
-    b.bring(&Sender::new(&[(&tagged, Offload::default())]), Edit::Untag);
+    b.bring(&plain_batch(&[&tagged]), Edit::Untag);
     assert_eq!((b.received(4).1 & 8, b.get(RX_DATA + 4 * 2048, 114)), (0, plain.clone()));
     b.put(TX_DATA, &plain);
     b.descriptor(0, TX_DATA, plain.len() as u32 | CMD | 1 << 30, 0x6005 << 16);
@@ -239,14 +239,11 @@ fn a_tag_of_another_type_than_vets_arrives_as_it_left() {
 #[test]
 fn a_full_ring_refuses_and_goes_on_at_the_same_segment() {
     let mut b = Bench::opened();
-    let ip = ipv4(6, &tcp(&payload(5000)));
-    let mut frame = ethernet(0x0800, &ip);
-    let partial = pseudo(&ip, 6, 5020);
-    frame[50..52].copy_from_slice(&partial.to_be_bytes());
+    let frame = partial(tcp4(MAC, &payload(5000)));
     let segment = Some(Segment { kind: SegmentKind::Tcp, mss: 1448, headers: 54 });
     let offload = Offload { checksum: Checksum::Partial { start: 34, field: 50 }, segment };
     b.w(RDT, 2);
-    let sender = Sender::new(&[(&frame, offload), (&frame, offload)]);
+    let sender = batch_of(&[(&frame, offload), (&frame, offload)]);
     let delivery = b.bring(&sender, Edit::Keep);
     let rest: Vec<Pick> = delivery.again(&[Pick::whole(0), Pick::whole(1)]).collect();
     assert_eq!(rest, [Pick { from: 2, ..Pick::whole(0) }, Pick::whole(1)]);
@@ -254,10 +251,10 @@ fn a_full_ring_refuses_and_goes_on_at_the_same_segment() {
     assert!(b.out.room.is_empty());
     b.w(RDT, 200);
     assert!(b.out.room.contains(0));
-    assert_eq!(b.offer(&sender, &rest).refused(), 0);
+    assert_eq!(b.deliver_some(&sender, &rest).refused(), 0);
     assert_eq!(b.r(RDH), 8);
     let got: Vec<u8> =
-        (0..4).flat_map(|i| judged(&b.get(RX_DATA + i * 2048, usize::from(b.received(i).0) - 4), 6, 20)).collect();
+        (0..4).flat_map(|i| verified(&b.get(RX_DATA + i * 2048, usize::from(b.received(i).0) - 4))).collect();
     assert_eq!(got, payload(5000));
     let taken = b.counters.taken();
     assert_eq!((taken.packets, taken.frames), (2, 8));

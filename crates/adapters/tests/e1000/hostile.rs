@@ -1,25 +1,9 @@
-//! A guest that makes random writes: every call ends, nothing panics, every fetched frame is counted.
+//! Random writes, and rings without end or without memory.
 
-use nicety_adapter::{Budget, Edit, Event, Offload, Queue, Reset, Set};
+use nicety_adapter::{Queue, Set};
 
 use crate::bench::*;
-
-/// SplitMix64 (Steele, Lea, Flood 2014).
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.roll() % n
-    }
-}
+use crate::storm::storm;
 
 /// Registers with effects, which the test uses more often than the others.
 const HOT: [u64; 22] = [
@@ -27,99 +11,10 @@ const HOT: [u64; 22] = [
     0x3804, 0x3808, 0x3810, 0x3818, 0x5000, 0x5404,
 ];
 
-fn storm(seed: u64) {
-    let mut dice = Dice(seed);
-    let mut b = Bench::opened();
-    let frame = ethernet(0x0800, &ipv4(6, &tcp(&payload(1400))));
-    let sender = Sender::new(&[(&frame, Offload::default()), (&frame[..200], Offload::default())]);
-    for step in 0..10_000 {
-        match dice.below(16) {
-            0..=6 => {
-                let hot = HOT[dice.below(HOT.len() as u64) as usize];
-                let offset = if dice.below(8) == 0 { dice.below(0x2_0100) } else { hot };
-                let value = match dice.below(4) {
-                    0 => dice.roll() as u32,
-                    1 => dice.below(300) as u32,
-                    2 => (dice.below(16) << 16) as u32,
-                    _ => 1 << dice.below(32),
-                };
-                b.w(offset, value);
-            }
-            7 | 8 => {
-                let bytes: Vec<u8> = (0..16).flat_map(|_| dice.roll().to_le_bytes()).collect();
-                let at = [TX_RING, RX_RING, 0, TX_DATA][dice.below(4) as usize] + dice.below(256) * 16;
-                b.put(at, &bytes);
-            }
-            9 => {
-                let (address, lower) = (TX_DATA + dice.below(4096), dice.roll() as u32);
-                let upper = dice.roll() as u32;
-                b.descriptor(dice.below(256), address, lower & 0xff0f_0fff, upper);
-            }
-            10 | 11 => {
-                let before = b.counters.transmitted().packets;
-                let progress = b.fetch();
-                assert!(b.batch.len() <= Budget::TURN.packets);
-                let sent = b.counters.transmitted().packets - before;
-                assert_eq!(sent, b.batch.len() as u64, "step {step} of seed {seed}");
-                assert!(!(progress.more && progress.armed));
-                cut_all(&b);
-                if dice.below(4) != 0 {
-                    b.complete();
-                }
-            }
-            12 => drop(b.bring(&sender, Edit::Keep)),
-            13 => {
-                b.now = b.now.after_ns(dice.below(1 << 20));
-                b.tick();
-            }
-            14 => match dice.below(40) {
-                0 => b.call(|nic, cx| nic.reset(Reset::Bus, cx)),
-                1 => b.command(dice.roll() as u16),
-                2 => b.call(|nic, cx| nic.notice(Event::Memory, cx)),
-                3..=6 => b.link(dice.below(2) == 0),
-                7 => {
-                    b.reset();
-                    b.command(7);
-                    b.w(0x0, 0x241);
-                    b.open_transmit(TX_RING, 256);
-                    b.open_receive(RX_RING, 256, RCTL_LINUX, 2048);
-                }
-                _ => b.command(7),
-            },
-            _ => {
-                let mut data = [0; 8];
-                let len = [1, 2, 4, 8][dice.below(4) as usize];
-                let offset = dice.below(0x2_0100);
-                b.access(dice.below(3) as u8, offset, &mut data[..len], false);
-            }
-        }
-        b.out.work = Set::default();
-    }
-    let saved = b.nic.save();
-    let mut other = Bench::new();
-    other.nic.restore(&saved).unwrap();
-    assert_eq!(other.nic.save(), saved);
-}
-
-/// Every packet of the batch can be delivered, or has a drop reason.
-fn cut_all(b: &Bench) {
-    use nicety_adapter::{Frames, Pick, Scratch, Unfolded, Wants};
-    let mut scratch = Scratch::new();
-    for packet in 0..b.batch.len() as u16 {
-        let pick = Pick::whole(packet);
-        let picks = [pick];
-        let frames = Frames::new(&b.batch, &picks);
-        let wants = Wants { frame_max: 1514, verify: true, ..Wants::default() };
-        if let Ok(unfolded) = Unfolded::new(&frames, pick, wants) {
-            assert!(unfolded.piece(0, &mut scratch).is_some());
-        }
-    }
-}
-
 #[test]
 fn ten_thousand_random_steps_end_in_order_whatever_the_seed() {
     for seed in 0..12 {
-        storm(seed);
+        storm("e1000", seed, Bench::opened(), &HOT, |_, _| ());
     }
 }
 

@@ -103,8 +103,7 @@ fn a_batch_of_64_frames_costs_one_interrupt_and_a_handful_of_accesses() {
     assert_eq!((b.counters.interrupts, b.accesses - before), (1, 6));
     b.out.line = None;
     let frame = ethernet(0x0800, &ipv4(6, &tcp(&payload(1000))));
-    let many: Vec<_> = (0..64).map(|_| (&frame[..], nicety_adapter::Offload::default())).collect();
-    assert_eq!(b.bring(&Sender::new(&many), nicety_adapter::Edit::Keep).refused(), 0);
+    assert_eq!(b.deliver(&plain_batch(&[&frame[..]; 64])).refused(), 0);
     assert_eq!(b.counters.interrupts, 2);
 }
 

@@ -2,6 +2,7 @@
 //! e1000_main.c, e1000_hw.c and e1000_ethtool.c.
 
 mod bench;
+mod ethtool;
 mod filter;
 mod frames;
 mod hostile;
@@ -11,5 +12,6 @@ mod offloads;
 mod probe;
 mod saved;
 mod selftest;
+mod storm;
 mod table;
 mod zephyr;

@@ -15,22 +15,14 @@ const DATA: u32 = 0x2010_0000;
 
 #[test]
 fn a_transport_checksum_is_made_from_the_context() {
-    for (protocol, header, at) in [(6, 20, 16), (17, 8, 6)] {
-        let mut b = Bench::opened();
-        let mut segment = if protocol == 6 { tcp(&payload(999)) } else { [vec![0; 8], payload(999)].concat() };
-        if protocol == 17 {
-            segment[4..6].copy_from_slice(&1007_u16.to_be_bytes());
-        }
-        let ip = ipv4(protocol, &segment);
-        let mut frame = ethernet(0x0800, &ip);
-        let partial = pseudo(&ip, protocol, segment.len() as u32);
-        frame[34 + at..36 + at].copy_from_slice(&partial.to_be_bytes());
+    for (frame, at) in [(tcp4(MAC, &payload(999)), 16), (udp4(MAC, 0, &payload(999)), 6)] {
+        let (mut b, frame) = (Bench::opened(), partial(frame));
         b.put(TX_DATA, &frame);
-        context(&b, 0, [0; 4], [34, 34 + at as u8, 0, 0], 0, 0, 0);
+        context(&b, 0, [0; 4], [34, 34 + at, 0, 0], 0, 0, 0);
         b.descriptor(1, TX_DATA, 200 | DATA, 2 << 8);
         b.descriptor(2, TX_DATA + 200, (frame.len() - 200) as u32 | DATA | CMD, 2 << 8);
         b.w(TDT, 3);
-        assert_eq!(judged(&b.transmit()[0], protocol, header), payload(999));
+        assert_eq!(verified(&b.transmit()[0]), payload(999));
         assert_eq!(b.r(TDH), 3);
     }
 }
@@ -38,40 +30,34 @@ fn a_transport_checksum_is_made_from_the_context() {
 #[test]
 fn an_ip_header_checksum_and_a_legacy_checksum_are_made_on_request() {
     let mut b = Bench::opened();
-    let ip = ipv4(6, &tcp(&payload(100)));
-    let mut frame = ethernet(0x0800, &ip);
+    let whole = partial(tcp4(MAC, &payload(100)));
+    let mut frame = whole.clone();
     frame[24..26].fill(0);
-    let partial = pseudo(&ip, 6, 120);
-    frame[50..52].copy_from_slice(&partial.to_be_bytes());
     b.put(TX_DATA, &frame);
     context(&b, 0, [14, 24, 33, 0], [34, 50, 0, 0], 0, 0, 0);
     b.descriptor(1, TX_DATA, frame.len() as u32 | DATA | CMD, 3 << 8);
     b.w(TDT, 2);
-    assert_eq!(judged(&b.transmit()[0], 6, 20), payload(100));
-    frame[24..26].copy_from_slice(&ip[10..12]);
-    b.put(TX_DATA, &frame);
+    assert_eq!(verified(&b.transmit()[0]), payload(100));
+    b.put(TX_DATA, &whole);
     // Legacy: CSO in bits 23:16 with IC, CSS in bits 15:8 of the last dword.
     b.descriptor(2, TX_DATA, frame.len() as u32 | 50 << 16 | CMD | 1 << 26, 34 << 8);
     b.w(TDT, 3);
-    assert_eq!(judged(&b.transmit()[0], 6, 20), payload(100));
+    assert_eq!(verified(&b.transmit()[0]), payload(100));
 }
 
 /// A super-packet as e1000_tso prepares it: no lengths, no IP checksum, a pseudo-header sum without length.
 fn segmented(v6: bool, tagged: bool) {
     let mut b = Bench::opened();
-    let mut ip = if v6 { ipv6(6, &tcp(&payload(20_000))) } else { ipv4(6, &tcp(&payload(20_000))) };
-    let l3 = if v6 { 40 } else { 20 };
-    let partial = pseudo(&ip, 6, 0);
-    ip[l3 + 16..l3 + 18].copy_from_slice(&partial.to_be_bytes());
+    let whole = if v6 { tcp6(MAC, &payload(20_000)) } else { tcp4(MAC, &payload(20_000)) };
+    let mut frame = with_pseudo(whole, 0);
+    let l4 = if v6 { 54 } else { 34 };
     if v6 {
-        ip[4..6].fill(0);
+        frame[18..20].fill(0);
     } else {
-        ip[2..4].fill(0);
-        ip[10..12].fill(0);
+        frame[16..18].fill(0);
+        frame[24..26].fill(0);
     }
-    let frame = ethernet(if v6 { 0x86dd } else { 0x0800 }, &ip);
     b.put(TX_DATA, &frame);
-    let l4 = 14 + l3 as u8;
     // TSE, TCP, and IP for IPv4.
     let lower = 0x0500_0000 | if v6 { 0 } else { 0x0200_0000 } | 20_000;
     let headers = l4 + 20;
@@ -103,7 +89,7 @@ fn segmented(v6: bool, tagged: bool) {
         let tcp = &frame[usize::from(l4)..];
         assert_eq!(u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]), 100 + 1448 * n as u32);
         assert_eq!(tcp[13], if n == 13 { 0x18 } else { 0x10 }, "PSH in the last only");
-        joined.extend(judged(&frame, 6, 20));
+        joined.extend(verified(&frame));
     }
     assert_eq!(joined, payload(20_000));
     assert_eq!((b.r(0x40f8), b.r(0x4080)), (1, 14), "TSCTC, GPTC");
@@ -215,16 +201,9 @@ fn a_packet_that_asks_for_thousands_of_tiny_frames_is_dropped() {
 fn received_checksums_are_judged_if_the_driver_wants() {
     let mut b = Bench::opened();
     let made = |v6: bool, damage: bool| {
-        let mut ip = if v6 { ipv6(6, &tcp(&payload(700))) } else { ipv4(6, &tcp(&payload(700))) };
-        let l3 = if v6 { 40 } else { 20 };
-        let mut all = pseudo(&ip, 6, 720).to_be_bytes().to_vec();
-        all.extend(&ip[l3..]);
-        let sum = !rfc1071(&all);
-        ip[l3 + 16..l3 + 18].copy_from_slice(&sum.to_be_bytes());
-        if damage {
-            *ip.last_mut().unwrap() ^= 1;
-        }
-        ethernet(if v6 { 0x86dd } else { 0x0800 }, &ip)
+        let mut frame = if v6 { tcp6(MAC, &payload(700)) } else { tcp4(MAC, &payload(700)) };
+        *frame.last_mut().unwrap() ^= u8::from(damage);
+        frame
     };
     b.bring_one(&made(false, false));
     assert_eq!(b.received(0).1, 0x07, "IXSM while it is off");
@@ -239,17 +218,14 @@ fn received_checksums_are_judged_if_the_driver_wants() {
     frame[24] ^= 1;
     b.bring_one(&frame);
     assert_eq!((b.received(5).1, b.received(5).2), (0x63, 0x40), "IPE");
-    b.bring(&Sender::new(&[(&ethernet(0x0806, &[0; 28]), Offload::default())]), Edit::Keep);
+    b.bring_one(&ethernet(0x0806, &[0; 28]));
     assert_eq!(b.received(6).1, 0x07, "no IP: IXSM");
 }
 
 #[test]
 fn a_packet_that_is_cut_comes_with_headers_that_are_right_whatever_its_own_said() {
-    let mut ip = ipv4(6, &tcp(&payload(3000)));
-    let partial = pseudo(&ip, 6, 3020);
-    ip[36..38].copy_from_slice(&partial.to_be_bytes());
-    ip[10] ^= 1;
-    let whole = ethernet(0x0800, &ip);
+    let mut whole = partial(tcp4(MAC, &payload(3000)));
+    whole[24] ^= 1;
     // The last case makes one frame, which gets new headers too.
     for (mss, count) in [(1000, 3), (1448, 3), (1460, 3), (3000, 1)] {
         let mut b = Bench::opened();
@@ -257,12 +233,12 @@ fn a_packet_that_is_cut_comes_with_headers_that_are_right_whatever_its_own_said(
         b.w(RXCSUM, 0x300);
         let checksum = Checksum::Partial { start: 34, field: 50 };
         let segment = Segment { kind: SegmentKind::Tcp, mss, headers: 54 };
-        b.bring(&Sender::new(&[(&whole, Offload { checksum, segment: Some(segment) })]), Edit::Keep);
+        b.bring(&batch_of(&[(&whole, Offload { checksum, segment: Some(segment) })]), Edit::Keep);
         let mut joined = Vec::new();
         for index in 0..count {
             let (len, status, errors, _) = b.received(index);
             assert_eq!((status, errors), (0x63, 0), "IPCS, TCPCS and no error: {index} of {count}");
-            joined.extend(judged(&b.get(RX_DATA + index * 4096, usize::from(len) - 4), 6, 20));
+            joined.extend(verified(&b.get(RX_DATA + index * 4096, usize::from(len) - 4)));
         }
         assert_eq!(b.received(count).1, 0);
         assert_eq!(joined, payload(3000));
@@ -274,13 +250,9 @@ fn a_long_frame_in_many_buffers_has_its_checksum_judged() {
     let mut b = Bench::opened();
     b.open_receive(RX_RING, 256, RCTL_LINUX | 0x20 | 3 << 16, 256);
     b.w(RXCSUM, 0x200);
-    let mut ip = ipv4(6, &tcp(&payload(8961)));
-    let mut all = pseudo(&ip, 6, 8981).to_be_bytes().to_vec();
-    all.extend(&ip[20..]);
-    let sum = !rfc1071(&all);
-    ip[36..38].copy_from_slice(&sum.to_be_bytes());
-    b.bring_one(&ethernet(0x0800, &ip));
-    let last = u64::div_ceil(14 + ip.len() as u64 + 4, 256) - 1;
+    let frame = tcp4(MAC, &payload(8961));
+    b.bring_one(&frame);
+    let last = u64::div_ceil(frame.len() as u64 + 4, 256) - 1;
     assert_eq!((b.received(last).1, b.received(last).2), (0x23, 0));
 }
 

@@ -1,6 +1,5 @@
 //! A driver's reads at probe: PCI, EEPROM, PHY, addresses, access widths.
 
-use nicety_adapter::Face;
 use nicety_adapters::{CreateError, Settings};
 use nicety_frame::Mac;
 
@@ -94,18 +93,16 @@ fn a_word_written_over_the_wires_stays_through_resets_and_only_while_writing_is_
 #[test]
 fn pci_identity_bars_and_power_management_are_the_chip_s() {
     let mut b = Bench::new();
-    let Face::Pci(face) = b.nic.face() else { panic!("a PCI function") };
-    let function = face.function();
-    let mut head = [0; 64];
-    function.config_read(0, &mut head);
+    let head: [u8; 64] = b.config_read(0);
     assert_eq!(head[..4], [0x86, 0x80, 0x0e, 0x10]);
     assert_eq!(head[9..12], [0, 0, 2]);
     assert_eq!((head[0x10] & 0xf, head[0x14] & 1), (0, 1));
     assert_eq!((head[0x34], head[0x3d]), (0xdc, 1));
-    assert_eq!(function.capability(1), Some(0xdc));
-    assert_eq!(function.bar_kind(0).unwrap().size, 128 << 10);
-    assert_eq!(function.bar_kind(1).unwrap().size, 64);
-    assert!(face.rom().is_none());
+    b.pci(|face, _| {
+        assert_eq!(face.function().capability(1), Some(0xdc));
+        assert_eq!([0, 1].map(|bar| face.function().bar_kind(bar).unwrap().size), [128 << 10, 64]);
+        assert!(face.rom().is_none());
+    });
 }
 
 #[test]
@@ -211,16 +208,16 @@ fn every_offset_answers_at_every_width_in_either_window() {
     for bar in 0..7 {
         for offset in (0..0x2_0010).step_by(0xd).chain([u64::MAX - 3, u64::MAX]) {
             for len in [1, 2, 3, 4, 8, 16] {
-                b.access(bar, offset, &mut vec![0; len], false);
-                b.access(bar, offset, &mut vec![0xa5; len], true);
+                b.bar_read(bar, offset, &mut vec![0; len]);
+                b.bar_write(bar, offset, &vec![0xa5; len]);
             }
         }
     }
     assert!(b.counters.bad_accesses > 0);
     let mut wide = [0; 8];
-    b.access(0, 0x2_0000, &mut wide, false);
+    b.bar_read(0, 0x2_0000, &mut wide);
     assert_eq!(wide, [0xff; 8], "beyond the window");
-    b.access(0, 0x1_8000, &mut 0x1234_5678_u32.to_le_bytes(), true);
+    b.bar_write(0, 0x1_8000, &0x1234_5678_u32.to_le_bytes());
     assert_eq!(b.r(0x1_8000), 0x1234_5678, "packet buffer memory");
     assert_eq!(b.r(0x40), b.r(0x5400), "an 82542 address");
 }

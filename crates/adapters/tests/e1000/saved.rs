@@ -1,6 +1,6 @@
 //! Saving and restoring, in the middle of work.
 
-use nicety_adapter::{Event, RestoreError};
+use nicety_adapter::RestoreError;
 
 use crate::bench::*;
 
@@ -25,13 +25,9 @@ fn busy() -> Bench {
 #[test]
 fn what_is_restored_saves_to_the_same_bytes_and_goes_on() {
     let mut b = busy();
-    let saved = b.nic.save();
     let mut other = Bench::new();
-    other.map = b.map.clone();
-    other.nic.restore(&saved).unwrap();
-    assert_eq!(other.nic.save(), saved);
-    other.now = b.now;
-    other.call(|nic, cx| nic.notice(Event::Restored, cx));
+    b.hand_over(&mut other);
+    other.restored();
     assert_eq!(other.out.line, Some(true), "a pending cause shows again");
     assert_eq!(other.r(ICR) & 0x81, 0x81);
     assert_eq!((other.r(TDH), other.r(RDH), other.r(0x1_0040), other.phy(29)), (1, 1, 77, 3));
@@ -45,9 +41,7 @@ fn what_is_restored_saves_to_the_same_bytes_and_goes_on() {
     b.w(0x2820, 100);
     b.r(ICR);
     b.bring_one(&ethernet(0x88b5, &payload(100)));
-    let delayed = b.nic.save();
-    other.nic.restore(&delayed).unwrap();
-    assert_eq!(other.nic.save(), delayed);
+    b.hand_over(&mut other);
     assert_eq!(other.r(ICS) & 0x80, 0, "a delay that runs goes on");
     other.now = b.now.after_ns(100 * 1024);
     other.tick();

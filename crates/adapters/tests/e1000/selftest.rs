@@ -1,110 +1,23 @@
-//! `ethtool -t offline`, as Linux 6.1's e1000_ethtool.c runs it, register by register.
+//! `ethtool -t offline`, as Linux 6.1's e1000_ethtool.c runs it.
 
-use nicety_adapter::Reason;
-
-use crate::bench::{Bench, CTRL, ICR, ICS, IMC, IMS, RCTL, RCTL_LINUX, RDH, RX_DATA, STATUS, TCTL, TDT, TX_DATA};
-
-/// reg_pattern_test.
-fn pattern(b: &mut Bench, register: u64, mask: u32, write: u32) {
-    for test in [0x5a5a_5a5a_u32, 0xa5a5_a5a5, 0, 0xffff_ffff] {
-        b.w(register, write & test);
-        assert_eq!(b.r(register), write & test & mask, "register {register:#06x}, pattern {test:#010x}");
-    }
-}
-
-/// reg_set_and_check.
-fn set_and_check(b: &mut Bench, register: u64, mask: u32, write: u32) {
-    b.w(register, write & mask);
-    assert_eq!(b.r(register) & mask, write & mask, "register {register:#06x}");
-}
+use crate::bench::*;
+use crate::ethtool;
 
 #[test]
 fn the_register_test_passes() {
-    let mut b = Bench::opened();
-    let before = b.r(STATUS);
-    b.w(STATUS, 0xffff_f833);
-    assert_eq!(b.r(STATUS) & 0xffff_f833, before & 0xffff_f833);
-    for (register, mask, write) in [
-        (0x0028, 0xffff_ffff, 0xffff_ffff),
-        (0x002c, 0x0000_ffff, 0xffff_ffff),
-        (0x0030, 0x0000_ffff, 0xffff_ffff),
-        (0x0038, 0x0000_ffff, 0xffff_ffff),
-        (0x2820, 0x0000_ffff, 0xffff_ffff),
-        (0x2804, 0xffff_ffff, 0xffff_ffff),
-        (0x2808, 0x000f_ff80, 0x000f_ffff),
-        (0x2810, 0x0000_ffff, 0x0000_ffff),
-        (0x2818, 0x0000_ffff, 0x0000_ffff),
-        (0x2168, 0x0000_fff8, 0x0000_fff8),
-        (0x0170, 0x0000_ffff, 0x0000_ffff),
-        (0x0410, 0x3fff_ffff, 0x3fff_ffff),
-        (0x3804, 0xffff_ffff, 0xffff_ffff),
-        (0x3808, 0x000f_ff80, 0x000f_ffff),
-    ] {
-        pattern(&mut b, register, mask, write);
-    }
-    set_and_check(&mut b, RCTL, 0xffff_ffff, 0);
-    set_and_check(&mut b, RCTL, 0x06df_b3fe, 0x003f_fffb);
-    set_and_check(&mut b, TCTL, 0xffff_ffff, 0);
-    set_and_check(&mut b, RCTL, 0x06df_b3fe, 0xffff_ffff);
-    pattern(&mut b, 0x2800, 0xffff_fff0, 0xffff_ffff);
-    pattern(&mut b, 0x0178, 0xc000_ffff, 0x0000_ffff);
-    pattern(&mut b, 0x3800, 0xffff_fff0, 0xffff_ffff);
-    pattern(&mut b, 0x3820, 0x0000_ffff, 0x0000_ffff);
-    for i in 0..15 {
-        pattern(&mut b, 0x5400 + (i * 2 + 1) * 4, 0x8003_ffff, 0xffff_ffff);
-    }
-    for i in 0..128 {
-        pattern(&mut b, 0x5200 + i * 4, 0xffff_ffff, 0xffff_ffff);
-    }
-}
-
-/// e1000_test_intr: the handler's reads while the line is asserted.
-fn handled(b: &mut Bench) -> u32 {
-    let mut seen = 0;
-    for _ in 0..4 {
-        if b.out.line.take() == Some(true) {
-            seen |= b.r(ICR);
-        }
-    }
-    seen
+    ethtool::registers(&mut Bench::opened(), 0xffff_f833);
 }
 
 #[test]
 fn the_interrupt_test_passes() {
-    let mut b = Bench::opened();
-    b.w(IMC, 0xffff_ffff);
-    handled(&mut b);
-    for i in 0..10 {
-        let mask = 1 << i;
-        b.w(IMC, mask);
-        b.w(ICS, mask);
-        assert_eq!(handled(&mut b) & mask, 0, "masked cause {i}");
-        b.w(IMS, mask);
-        b.w(ICS, mask);
-        assert_ne!(handled(&mut b) & mask, 0, "cause {i}");
-        b.w(IMC, !mask & 0x7fff);
-        b.w(ICS, !mask & 0x7fff);
-        assert_eq!(handled(&mut b), 0, "other causes");
-    }
-}
-
-/// e1000_create_lbtest_frame.
-fn test_frame() -> Vec<u8> {
-    let mut frame = vec![0xff; 1024];
-    frame[512..512 + 511].fill(0xaa);
-    (frame[522], frame[524]) = (0xbe, 0xaf);
-    frame
+    ethtool::interrupts(&mut Bench::opened());
 }
 
 #[test]
 fn the_loopback_test_passes() {
     let mut b = Bench::opened();
-    let frame = test_frame();
-    for i in 0..256 {
-        b.put(TX_DATA + i * 1024, &frame);
-        // EOP, IFCS, RPS.
-        b.descriptor(i, TX_DATA + i * 1024, 1024 | 0x1300_0000, 0);
-    }
+    // EOP, IFCS, RPS.
+    let frame = ethtool::prepare_loopback(&mut b, 0x1300_0000);
     b.w(TCTL, 0x0004_00fa);
     // e1000_integrated_phy_loopback.
     for (register, value) in [(16, 0x0808), (0, 0x9140), (0, 0x8140), (0, 0x4140)] {
@@ -115,29 +28,8 @@ fn the_loopback_test_passes() {
     for (register, value) in [(29, 0x1f), (30, 0x8ffc), (29, 0x1a), (30, 0x8ff0)] {
         b.set_phy(register, value);
     }
-    let (mut k, mut l) = (0, 0);
-    for _ in 0..=9 {
-        k = (k + 64) % 256;
-        b.w(TDT, k);
-        assert!(b.transmit().is_empty(), "nothing leaves");
-        let mut good = 0;
-        let mut looked = 0;
-        while good < 64 {
-            let at = RX_DATA + l * 2048;
-            let (first, mark) = (b.get(at + 3, 1), b.get(at + 522, 3));
-            good += u32::from(first[0] == 0xff && mark[0] == 0xbe && mark[2] == 0xaf);
-            l = (l + 1) % 256;
-            looked += 1;
-            assert!(looked < 70, "a frame did not come back");
-        }
-    }
-    assert_eq!(b.r(RDH), 255, "buffers are posted once");
+    ethtool::run_loopback(&mut b, &frame);
     assert_eq!(b.status_of(0), 1, "RPS reports as RS does");
-    b.bring_one(&frame);
-    assert_eq!(b.counters.receive_drops[Reason::ReceiverOff as usize], 1, "nothing comes from outside");
-    // e1000_loopback_cleanup.
-    assert_ne!(b.phy(0) & 0x4000, 0);
-    b.set_phy(0, 0x0140 | 0x8000);
     b.w(RCTL, RCTL_LINUX);
     b.reset();
     assert_eq!(b.counters.transmitted().packets + b.counters.taken().packets, 0, "the switch saw none of them");

@@ -1,22 +1,13 @@
 //! Received frames in descriptors: legacy, extended, split.
 
-use nicety_adapter::{Edit, Offload};
+use nicety_adapter::Edit;
 use nicety_frame::{Tag, Tci};
 
 use crate::bench::*;
 use crate::guest::*;
 
 fn tcp_frame(len: usize) -> Vec<u8> {
-    let data = payload(len);
-    let mut segment = tcp(&data);
-    let mut packet = ipv4(6, &segment);
-    let sum = pseudo(&packet, 6, segment.len() as u32);
-    let mut all = sum.to_be_bytes().to_vec();
-    all.extend(&segment);
-    let sum = !rfc1071(&all);
-    segment[16..18].copy_from_slice(&sum.to_be_bytes());
-    packet = ipv4(6, &segment);
-    ethernet(0x0800, &packet)
+    tcp4(MAC, &payload(len))
 }
 
 #[test]
@@ -25,7 +16,7 @@ fn an_extended_descriptor_says_length_status_errors_and_tag() {
     b.w(CTRL, 0x4000_0241);
     b.w(RXCSUM, 0x300);
     let frame = tcp_frame(100);
-    let sender = Sender::new(&[(&frame, Offload::default())]);
+    let sender = plain_batch(&[&frame]);
     b.bring(&sender, Edit::Tag(Tag { tpid: 0x8100, tci: Tci(0xa123) }));
     // DD, EOP, VP, TCPCS, IPCS.
     assert_eq!(written(&b, RX_RING, 0), (0, 0, 0x6b, frame.len() as u16, 0xa123));
@@ -34,15 +25,7 @@ fn an_extended_descriptor_says_length_status_errors_and_tag() {
     bad[60] ^= 1;
     b.bring_one(&bad);
     assert_eq!(written(&b, RX_RING, 1).2, 0x2000_0063, "TCPE");
-    let udp = ethernet(0x0800, &ipv4(17, &[0, 53, 0, 53, 0, 12, 0, 0, 1, 2, 3, 4]));
-    let mut made = udp.clone();
-    let sum = {
-        let mut all = pseudo(&udp[14..], 17, 12).to_be_bytes().to_vec();
-        all.extend(&udp[34..46]);
-        !rfc1071(&all)
-    };
-    made[40..42].copy_from_slice(&sum.to_be_bytes());
-    b.bring_one(&made);
+    b.bring_one(&udp4(MAC, 53, &[1, 2, 3, 4]));
     assert_eq!(written(&b, RX_RING, 2).2, 0x73, "UDPCS, and padded to 60");
     assert_eq!(written(&b, RX_RING, 2).3, 60);
     b.bring_one(&ethernet(0x88b5, &payload(100)));

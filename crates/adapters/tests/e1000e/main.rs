@@ -5,6 +5,8 @@
 #[allow(dead_code, reason = "the e1000's tests use all of it")]
 mod bench;
 mod clock;
+#[path = "../e1000/ethtool.rs"]
+mod ethtool;
 mod frames;
 mod guest;
 mod hostile;
@@ -12,5 +14,7 @@ mod probe;
 mod queues;
 mod saved;
 mod selftest;
+#[path = "../e1000/storm.rs"]
+mod storm;
 mod table;
 mod vectors;

@@ -76,18 +76,17 @@ fn each_queue_has_its_cause_and_one_that_is_full_does_not_stop_the_other() {
     b.w(IVAR, 0x000a_00b8);
     b.w(EIAC, 0x0030_0000);
     b.w(IMS, 0x0030_0000);
-    messages(&mut b);
+    b.messages();
     let (first, second) = (
         of([66, 9, 149, 187], [161, 142, 100, 80], [2794, 1766]),
         of([38, 27, 205, 30], [209, 142, 163, 6], [48228, 2217]),
     );
     b.bring_one(&second);
-    assert_eq!(messages(&mut b), [3]);
+    assert_eq!(b.messages(), [3]);
     b.bring_one(&first);
-    assert_eq!(messages(&mut b), [0]);
+    assert_eq!(b.messages(), [0]);
     b.w(0x2918, 1);
-    let frames = [(&second[..], Default::default()), (&first[..], Default::default())];
-    let delivery = b.bring(&Sender::new(&frames), nicety_adapter::Edit::Keep);
+    let delivery = b.deliver(&plain_batch(&[&second, &first]));
     assert_eq!(delivery.refused(), 1);
     assert_eq!(delivery.refusals()[0].queue, 1);
     b.out.room = Default::default();
@@ -120,7 +119,7 @@ fn both_transmit_queues_send_and_complete_for_themselves() {
     b.w(0x3918, 1);
     assert!(b.out.work.contains(1));
     assert!(b.transmit().is_empty(), "queue 0 has nothing");
-    assert_eq!(transmit_of(&mut b, 1), [frame]);
+    assert_eq!(b.fetch_all(1, cut), [frame]);
     assert_eq!((b.r(0x3910), b.get(TX_RING_1 + 12, 1)[0]), (1, 1));
     assert_eq!(b.r(TDH), 0);
 }

@@ -11,22 +11,19 @@ fn what_is_restored_saves_to_the_same_bytes_and_goes_on_with_its_vectors() {
     b.w(0xb608, 0x01a0_0000);
     let frame = ethernet(0x0800, &ipv4(6, &tcp(b"x")));
     b.bring_one(&frame);
-    messages(&mut b);
+    b.messages();
     b.w(IMS, RXQ0);
     b.bring_one(&frame);
-    assert!(messages(&mut b).is_empty(), "it waits for its throttle");
-    let saved = b.nic.save();
+    assert!(b.messages().is_empty(), "it waits for its throttle");
     let mut other = Bench::of("e1000e");
-    other.nic.restore(&saved).unwrap();
-    assert_eq!(other.nic.save(), saved);
-    other.map = std::sync::Arc::clone(&b.map);
+    b.hand_over(&mut other);
     other.now = b.now.after_ns(1000 * 256);
-    other.call(|nic, cx| nic.notice(nicety_adapter::Event::Restored, cx));
-    assert_eq!(messages(&mut other), [0], "and is told in its time");
+    other.restored();
+    assert_eq!(other.messages(), [0], "and is told in its time");
     other.w(IMS, RXQ0);
     other.now = other.now.after_ns(1000 * 256);
     other.bring_one(&frame);
-    assert_eq!(messages(&mut other), [0]);
+    assert_eq!(other.messages(), [0]);
     assert_eq!(other.r(RDH), 3);
 }
 

@@ -12,15 +12,15 @@ fn with_msi_x_and_eiac_an_interrupt_reads_no_register_and_a_poll_writes_ims_once
     let mut b = extended();
     vectors(&mut b);
     b.bring_one(&tcp_frame());
-    assert_eq!(messages(&mut b), [0], "receive queue 0 on its vector");
+    assert_eq!(b.messages(), [0], "receive queue 0 on its vector");
     let before = b.accesses;
     // While the driver polls, nothing interrupts: EIAC has cleared and masked the cause.
     b.bring_one(&tcp_frame());
-    assert!(messages(&mut b).is_empty());
+    assert!(b.messages().is_empty());
     b.w(IMS, RXQ0);
-    assert_eq!((messages(&mut b), b.accesses - before), (vec![0], 1), "what came meanwhile is told");
+    assert_eq!((b.messages(), b.accesses - before), (vec![0], 1), "what came meanwhile is told");
     b.w(IMS, RXQ0);
-    assert!(messages(&mut b).is_empty(), "once");
+    assert!(b.messages().is_empty(), "once");
     assert_eq!(b.r(IMS) & RXQ0, RXQ0);
     assert_eq!(b.r(0x4100), 2, "IAC counts interrupts");
 }
@@ -33,9 +33,9 @@ fn completions_have_a_vector_of_their_own() {
     b.descriptor(0, TX_DATA, 0x0b00_0000 | 60, 0);
     b.w(TDT, 1);
     assert_eq!(b.transmit().len(), 1);
-    assert_eq!(messages(&mut b), [1]);
+    assert_eq!(b.messages(), [1]);
     b.bring_one(&tcp_frame());
-    assert_eq!(messages(&mut b), [0]);
+    assert_eq!(b.messages(), [0]);
 }
 
 #[test]
@@ -43,16 +43,16 @@ fn the_rest_is_told_by_other_which_reads_icr_and_is_masked_by_its_message() {
     let mut b = extended();
     vectors(&mut b);
     b.link(false);
-    assert_eq!(messages(&mut b), [2]);
+    assert_eq!(b.messages(), [2]);
     assert_eq!(b.r(IMS) & OTHER, 0, "EIAME masks what IAM names");
     // e1000_msix_other.
     let icr = b.r(ICR);
     assert_eq!(icr & (OTHER | LSC), OTHER | LSC);
     assert_eq!(b.r(STATUS) & 2, 0);
     b.w(IMS, OTHER | LSC);
-    assert!(messages(&mut b).is_empty());
+    assert!(b.messages().is_empty());
     b.link(true);
-    assert_eq!(messages(&mut b), [2]);
+    assert_eq!(b.messages(), [2]);
 }
 
 #[test]
@@ -71,9 +71,9 @@ fn a_vector_that_ivar_does_not_call_valid_or_that_is_not_there_tells_nothing() {
         vectors(&mut b);
         b.w(IVAR, ivar);
         b.bring_one(&tcp_frame());
-        assert!(messages(&mut b).is_empty(), "IVAR {ivar:#x}");
+        assert!(b.messages().is_empty(), "IVAR {ivar:#x}");
         b.w(IVAR, 0xc);
-        assert_eq!(messages(&mut b), [4], "it waits until somebody is to be told");
+        assert_eq!(b.messages(), [4], "it waits until somebody is to be told");
     }
 }
 
@@ -92,7 +92,7 @@ fn eitr_spaces_the_messages_of_its_vector_alone() {
             b.tick();
         }
         b.bring_one(&tcp_frame());
-        if messages(&mut b).contains(&0) {
+        if b.messages().contains(&0) {
             signalled.push(b.now.0 - start.0);
             let rdh = b.r(RDH);
             for i in 0..RING {
@@ -109,7 +109,7 @@ fn eitr_spaces_the_messages_of_its_vector_alone() {
     b.descriptor(0, TX_DATA, 0x0b00_0000 | 60, 0);
     b.w(TDT, 1);
     b.transmit();
-    assert!(messages(&mut b).contains(&1), "another vector has its own");
+    assert!(b.messages().contains(&1), "another vector has its own");
 }
 
 #[test]
@@ -121,10 +121,10 @@ fn rdtr_holds_a_frame_back_only_where_no_throttle_does() {
         b.w(0x2820, 32);
         b.w(0x282c, 32);
         b.bring_one(&tcp_frame());
-        assert_eq!(messages(&mut b), signalled, "EITR {eitr}");
+        assert_eq!(b.messages(), signalled, "EITR {eitr}");
         b.now = b.now.after_ns(32 * 1024);
         b.tick();
-        assert_eq!(messages(&mut b).len() + signalled.len(), 1);
+        assert_eq!(b.messages().len() + signalled.len(), 1);
     }
 }
 
@@ -155,19 +155,19 @@ fn on_the_line_icr_clears_only_when_the_chip_interrupts_and_masks_itself_with_ia
 fn msi_tells_every_cause_by_one_message() {
     let mut b = opened();
     b.r(ICR);
-    config(&mut b, 0xd2, &[1, 0]);
+    b.config_write(0xd2, &[1, 0]);
     b.w(CTRL_EXT, 0x0800_0000);
     b.w(IAM, 0xffff_ffff);
     b.w(IMS, 0x9d);
-    messages(&mut b);
+    b.messages();
     b.bring_one(&tcp_frame());
-    assert_eq!(messages(&mut b), [0]);
+    assert_eq!(b.messages(), [0]);
     b.bring_one(&tcp_frame());
-    assert!(messages(&mut b).is_empty(), "told already");
+    assert!(b.messages().is_empty(), "told already");
     assert_eq!(b.r(ICR) & 0x8000_0080, 0x8000_0080);
     b.w(IMS, 0x9d);
     b.link(false);
-    assert_eq!(messages(&mut b), [0]);
+    assert_eq!(b.messages(), [0]);
 }
 
 /// Sends packets of `pieces` descriptors each, from `first`, as Linux posts them: IDE in each descriptor, RS in the last.
@@ -190,16 +190,16 @@ fn with_vectors_completions_wait_a_tenth_of_a_millisecond_or_for_a_quarter_of_th
     vectors(&mut b);
     for index in 0..10 {
         send_delayed(&mut b, index, 1, 1);
-        assert!(messages(&mut b).is_empty(), "it waits");
+        assert!(b.messages().is_empty(), "it waits");
         b.now = b.now.after_ns(100_000);
         b.tick();
-        assert_eq!(messages(&mut b), [1], "and no longer for the answers that come just after it");
+        assert_eq!(b.messages(), [1], "and no longer for the answers that come just after it");
         b.w(IMS, TXQ0);
         b.now = b.now.after_ns(100_000);
         b.bring_one(&tcp_frame());
-        messages(&mut b);
+        b.messages();
         b.w(IMS, RXQ0);
     }
     send_delayed(&mut b, 10, 5, 16);
-    assert_eq!(messages(&mut b), [1], "80 of 256 descriptors");
+    assert_eq!(b.messages(), [1], "80 of 256 descriptors");
 }

@@ -15,7 +15,7 @@ fn a_frame_goes_out_and_one_comes_in_by_advanced_descriptors() {
     let frame = ethernet(0x0800, &ipv4(17, &payload(200)));
     assert_eq!(g.bring_one(&frame).refused(), 0);
     assert_eq!(g.buffer(0, 0, frame.len()), frame);
-    let [information, hash, status, rest] = g.received(0, 0);
+    let [information, hash, status, rest] = g.written(0, 0);
     // IPv4; DD, EOP; its length.
     assert_eq!((information >> 4 & 0xfff, hash, status & 3, rest), (1 | 1 << 5, 0, 3, frame.len() as u32));
     assert_eq!(g.r(guest::receive(0, 0x10)), 1, "RDH");
@@ -48,7 +48,7 @@ fn the_last_queue_carries_like_the_first() {
     g.w(MRQC, 7 << 3);
     g.open_queue(7);
     g.bring_one(&out);
-    assert_eq!(g.received(7, 0)[2] & 3, 3);
+    assert_eq!(g.written(7, 0)[2] & 3, 3);
     assert_eq!(g.counters.receive[7].frames, 1);
 }
 
@@ -65,7 +65,7 @@ fn small_drivers_use_legacy_descriptors_as_ipxe_does() {
     g.open_receive_queue(0, 0x0002);
     let frame = ethernet(0x0800, &ipv4(6, &tcp(&payload(10))));
     g.bring_one(&frame);
-    let [low, high, lengths, status] = g.received(0, 0);
+    let [low, high, lengths, status] = g.written(0, 0);
     assert_eq!((u64::from(low), high), (guest::buffer(0, 0), 0), "the address stays");
     assert_eq!((lengths & 0xffff, status & 3), (frame.len().max(60) as u32, 3));
 }
@@ -76,7 +76,7 @@ fn a_frame_that_is_longer_than_its_buffers_takes_several() {
     g.w(RLPML, 0x2600);
     let frame = ethernet(0x88b5, &payload(5000));
     g.bring_one(&frame);
-    let lengths = [0, 1, 2].map(|index| (g.received(0, index)[2] & 3, g.received(0, index)[3] & 0xffff));
+    let lengths = [0, 1, 2].map(|index| (g.written(0, index)[2] & 3, g.written(0, index)[3] & 0xffff));
     assert_eq!(lengths, [(1, 2048), (1, 2048), (3, 5014 - 4096)]);
     assert_eq!([g.buffer(0, 0, 2048), g.buffer(0, 1, 2048), g.buffer(0, 2, 918)].concat(), frame);
     assert_eq!(g.r(0x4074), 1, "GPRC");
@@ -89,7 +89,7 @@ fn what_rlpml_does_not_allow_never_reaches_a_buffer() {
     g.w(RLPML, 1550);
     let longest = ethernet(0x88b5, &payload(1550 - 12 - 14));
     g.bring_one(&longest);
-    assert_eq!(g.received(0, 0)[3] & 0xffff, 1538);
+    assert_eq!(g.written(0, 0)[3] & 0xffff, 1538);
     g.bring_one(&ethernet(0x88b5, &payload(1550 - 12 - 13)));
     assert_eq!(g.counters.receive_drops[Reason::TooLong as usize], 1);
     assert_eq!(g.r(0x40ac), 1, "ROC");
@@ -122,7 +122,7 @@ fn headers_are_split_off_where_the_driver_wants_them() {
     let body = payload(700);
     let frame = ethernet(0x0800, &ipv4(6, &tcp(&body)));
     g.bring_one(&frame);
-    let [information, _, status, rest] = g.received(0, 0);
+    let [information, _, status, rest] = g.written(0, 0);
     assert_eq!((information >> 31, information >> 21 & 0x3ff), (1, 54), "SPH and HDR_LEN");
     assert_eq!((status & 3, rest & 0xffff), (3, 700));
     assert_eq!(g.get(header_buffer(0), 54), frame[..54]);
@@ -130,12 +130,12 @@ fn headers_are_split_off_where_the_driver_wants_them() {
     // A frame without known headers goes whole into the packet's buffer.
     let plain = ethernet(0x88b5, &payload(100));
     g.bring_one(&plain);
-    assert_eq!((g.received(0, 1)[0] >> 21, g.received(0, 1)[3] & 0xffff), (0, 114));
+    assert_eq!((g.written(0, 1)[0] >> 21, g.written(0, 1)[3] & 0xffff), (0, 114));
     assert_eq!(g.buffer(0, 1, 114), plain);
     // DESCTYPE 5: the header buffer is always filled.
     g.open_receive_queue(0, 5 << 25 | 1 << 8 | 2);
     g.bring_one(&plain);
-    assert_eq!((g.received(0, 0)[0] >> 21 & 0x3ff, g.received(0, 0)[3] & 0xffff), (64, 50));
+    assert_eq!((g.written(0, 0)[0] >> 21 & 0x3ff, g.written(0, 0)[3] & 0xffff), (64, 50));
     assert_eq!([g.get(header_buffer(0), 64), g.buffer(0, 0, 50)].concat(), plain);
 }
 
@@ -177,12 +177,9 @@ fn a_state_that_is_saved_amid_work_goes_on_elsewhere() {
     let frame = ethernet(0x88b5, &payload(60));
     g.send_plain(0, &frame);
     g.bring_one(&frame);
-    let saved = g.call(|nic, _| nic.save());
     let mut other = Guest::new();
-    other.map = std::sync::Arc::clone(&g.map);
-    other.call(|nic, _| nic.restore(&saved)).unwrap();
-    assert_eq!(other.call(|nic, _| nic.save()), saved);
+    g.hand_over(&mut other);
     other.bring_one(&frame);
-    assert_eq!(other.received(0, 1)[2] & 3, 3, "the second buffer");
+    assert_eq!(other.written(0, 1)[2] & 3, 3, "the second buffer");
     assert_eq!((other.r(guest::transmit(0, 0x10)), other.r(0x4080)), (1, 1), "TDH and GPTC");
 }

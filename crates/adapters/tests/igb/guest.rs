@@ -1,10 +1,6 @@
 //! A guest whose driver follows Linux's igb_main.c.
 
-use std::ops::{Deref, DerefMut};
-
-use nicety_adapter::{Batch, Budget, Face, PortId};
-
-use crate::bench::{Bench, Wire, cut};
+use crate::bench::{Bench, Wire, adapter, cut};
 
 pub const CTRL: u64 = 0x0000;
 pub const STATUS: u64 = 0x0008;
@@ -69,39 +65,22 @@ pub fn header_buffer(index: u64) -> u64 {
     0xe0_0000 + index * 256
 }
 
-pub struct Guest {
-    bench: Bench,
-    /// The next descriptor of each transmit queue.
+/// The next descriptor of each transmit queue.
+pub struct Queues {
     next: [u64; 16],
 }
 
-impl Deref for Guest {
-    type Target = Bench;
-
-    fn deref(&self) -> &Bench {
-        &self.bench
-    }
-}
-
-impl DerefMut for Guest {
-    fn deref_mut(&mut self) -> &mut Bench {
-        &mut self.bench
-    }
-}
+pub type Guest = Bench<Queues>;
 
 impl Guest {
     pub fn new() -> Self {
-        Self { bench: Bench::of("igb"), next: [0; 16] }
+        Self::around(adapter("igb"), Queues { next: [0; 16] })
     }
 
     /// igb_probe, igb_open: reset, link, queue 0 for all frames.
     pub fn opened() -> Self {
         let mut this = Self::new();
-        this.command(7);
-        let control = this.r(CTRL);
-        this.w(CTRL, control | 1 << 26);
-        let control = this.r(CTRL);
-        this.w(CTRL, control | 1 << 6);
+        this.start("igb");
         this.w(TCTL, 0x0003_f0fa);
         this.w(RXCSUM, 0x2b00);
         this.open_queue(0);
@@ -162,17 +141,8 @@ impl Guest {
 
     /// Enables MSI (0x50) or MSI-X (0x70).
     pub fn message_control(&mut self, capability: u16, high: u8) {
-        self.call(|nic, cx| match nic.face() {
-            Face::Pci(face) => {
-                let (at, byte) = if capability == 0x70 { (capability + 3, high) } else { (capability + 2, 1) };
-                face.config_write(at, &[byte], cx);
-            }
-            Face::Rings(_) => unreachable!("a PCI function"),
-        });
-    }
-
-    pub fn messages(&mut self) -> Vec<u16> {
-        std::iter::from_fn(|| self.bench.out.messages.pop()).collect()
+        let (at, byte) = if capability == 0x70 { (capability + 3, high) } else { (capability + 2, 1) };
+        self.config_write(at, &[byte]);
     }
 
     /// Puts a descriptor into a transmit ring.
@@ -197,18 +167,7 @@ impl Guest {
 
     /// Sends a queue's packets until it is empty.
     pub fn drain(&mut self, queue: u64) -> Vec<Wire> {
-        let mut out = Vec::new();
-        for _ in 0..1000 {
-            let mut batch = Batch::new();
-            batch.start(&self.map, PortId(1), queue as u16);
-            let progress = self.call(|nic, cx| nic.fetch(queue as u16, Budget::TURN, &mut batch, cx));
-            out.extend(cut(&batch));
-            self.call(|nic, cx| nic.complete(&batch, cx));
-            if !progress.more {
-                return out;
-            }
-        }
-        panic!("a transmit queue that never empties");
+        self.fetch_all(queue as u16, cut)
     }
 
     pub fn done(&self, queue: u64, index: u64) -> bool {
@@ -216,9 +175,8 @@ impl Guest {
     }
 
     /// A receive descriptor as four words.
-    pub fn received(&self, queue: u64, index: u64) -> [u32; 4] {
-        let bytes = self.get(receive_ring(queue) + index * 16, 16);
-        [0, 4, 8, 12].map(|at| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()))
+    pub fn written(&self, queue: u64, index: u64) -> [u32; 4] {
+        [0, 4, 8, 12].map(|at| self.get32(receive_ring(queue) + index * 16 + at))
     }
 
     /// The buffer of a receive descriptor.

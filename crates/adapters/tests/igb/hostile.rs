@@ -46,7 +46,7 @@ fn a_ring_of_no_length_or_a_head_beyond_it_does_nothing_and_says_so() {
         g.w(guest::receive(0, 0x10), head);
         g.bring_one(&frame);
     }
-    assert_eq!(g.received(0, 0)[2] & 1, 0);
+    assert_eq!(g.written(0, 0)[2] & 1, 0);
     // After a new open it works.
     g.open_queue(0);
     assert_eq!(g.send_plain(0, &frame), [frame]);
@@ -64,7 +64,7 @@ fn buffers_in_the_devices_own_registers_or_nowhere_are_refused() {
         let head = u64::from(g.r(guest::receive(0, 0x10)));
         g.put(receive_ring(0) + head * 16, &address.to_le_bytes());
         g.bring_one(&frame);
-        assert_eq!(g.received(0, head)[2] >> 31, 1, "RXE: the descriptor comes back");
+        assert_eq!(g.written(0, head)[2] >> 31, 1, "RXE: the descriptor comes back");
     }
     assert_eq!(g.counters.transmit_drops[Reason::BadAddress as usize], 3);
     assert_eq!(g.counters.receive_drops[Reason::BadAddress as usize], 3);

@@ -3,7 +3,9 @@
 use nicety_adapter::{Checksum, Edit, Offload, Reason};
 use nicety_frame::{Tag, Tci};
 
-use crate::bench::{Sender, ethernet, ipv4, ipv6, judged, payload, pseudo, tcp};
+use crate::bench::{
+    MAC, batch_of, ethernet, ipv4, ipv6, partial, payload, plain_batch, tcp, udp4, verified, with_pseudo,
+};
 use crate::guest::*;
 
 /// A context: MACLEN 14, this IP header, tag, kind of transport, MSS and L4LEN.
@@ -18,25 +20,18 @@ const VLE: u32 = 1 << 30;
 const IXSM: u32 = 1 << 8;
 const TXSM: u32 = 1 << 9;
 
-/// A packet as a driver prepares it: the checksum field holds the pseudo-header's sum.
-fn prepared(mut frame: Vec<u8>, header: usize, field: usize, protocol: u8, len: u32) -> Vec<u8> {
-    let sum = pseudo(&frame[14..], protocol, len);
-    frame[14 + header + field..][..2].copy_from_slice(&sum.to_be_bytes());
-    frame
-}
-
 #[test]
 fn the_transport_checksum_is_made_where_the_context_says() {
     let mut g = Guest::opened();
     for (ip, header) in [(ipv4(6, &tcp(&payload(99))), 20), (ipv6(6, &tcp(&payload(99))), 40)] {
-        let packet = prepared(ethernet(if header == 20 { 0x0800 } else { 0x86dd }, &ip), header, 16, 6, 119);
+        let packet = with_pseudo(ethernet(if header == 20 { 0x0800 } else { 0x86dd }, &ip), 119);
         g.put(TX_DATA, &packet);
         g.push(0, context(header as u32, 0, TCP, 0, 0));
         g.push(0, [TX_DATA as u32, 0, DATA | packet.len() as u32, TXSM]);
         g.ring(0);
         let out = g.drain(0);
         assert_eq!(out.len(), 1);
-        assert_eq!(judged(&out[0], 6, 20), payload(99));
+        assert_eq!(verified(&out[0]), payload(99));
     }
 }
 
@@ -46,7 +41,7 @@ fn a_packet_of_tcp_is_cut_as_the_context_says() {
     for (ip, header, kind) in
         [(ipv4(6, &tcp(&payload(4000))), 20, TCP | IPV4), (ipv6(6, &tcp(&payload(4000))), 40, TCP)]
     {
-        let mut packet = prepared(ethernet(if header == 20 { 0x0800 } else { 0x86dd }, &ip), header, 16, 6, 0);
+        let mut packet = with_pseudo(ethernet(if header == 20 { 0x0800 } else { 0x86dd }, &ip), 0);
         // igb_tso: no length, no checksum.
         if header == 20 {
             packet[16..18].fill(0);
@@ -63,7 +58,7 @@ fn a_packet_of_tcp_is_cut_as_the_context_says() {
         g.push(0, [TX_DATA as u32 + first, 0, DATA | TSE | rest, 0]);
         g.ring(0);
         let out = g.drain(0);
-        let bodies: Vec<u8> = out.iter().flat_map(|frame| judged(frame, 6, 20)).collect();
+        let bodies: Vec<u8> = out.iter().flat_map(|frame| verified(frame)).collect();
         assert_eq!((out.len(), bodies), (3, payload(4000)));
     }
     assert_eq!(g.r(0x40f8), 2, "TSCTC");
@@ -73,7 +68,7 @@ fn a_packet_of_tcp_is_cut_as_the_context_says() {
 #[test]
 fn each_of_the_two_contexts_is_kept_until_it_is_given_anew() {
     let mut g = Guest::opened();
-    let packet = prepared(ethernet(0x0800, &ipv4(6, &tcp(&payload(50)))), 20, 16, 6, 70);
+    let packet = with_pseudo(ethernet(0x0800, &ipv4(6, &tcp(&payload(50)))), 70);
     g.put(TX_DATA, &packet);
     g.push(0, context(20, 0, TCP, 0, 0));
     let mut other = context(40, 0, 0, 0, 0);
@@ -81,10 +76,10 @@ fn each_of_the_two_contexts_is_kept_until_it_is_given_anew() {
     g.push(0, other);
     g.push(0, [TX_DATA as u32, 0, DATA | packet.len() as u32, TXSM]);
     g.ring(0);
-    assert_eq!(judged(&g.drain(0)[0], 6, 20), payload(50));
+    assert_eq!(verified(&g.drain(0)[0]), payload(50));
     g.push(0, [TX_DATA as u32, 0, DATA | packet.len() as u32, TXSM]);
     g.ring(0);
-    assert_eq!(judged(&g.drain(0)[0], 6, 20), payload(50), "without another one");
+    assert_eq!(verified(&g.drain(0)[0]), payload(50), "without another one");
 }
 
 #[test]
@@ -123,9 +118,9 @@ fn a_tag_comes_out_of_the_context_and_goes_into_the_descriptor() {
     // CTRL.VME strips.
     let control = g.r(CTRL);
     g.w(CTRL, control | 1 << 30);
-    let sender = Sender::new(&[(&packet, Offload::default())]);
+    let sender = plain_batch(&[&packet]);
     g.bring(&sender, Edit::Tag(Tag { tpid: 0x8100, tci: Tci(0x6005) }));
-    let [_, _, status, rest] = g.received(0, 0);
+    let [_, _, status, rest] = g.written(0, 0);
     assert_eq!((status >> 3 & 1, rest), (1, 0x6005 << 16 | packet.len() as u32));
     assert_eq!(g.buffer(0, 0, packet.len()), packet);
     // RCTL.VFE passes the VLANs in VFTA.
@@ -134,29 +129,23 @@ fn a_tag_comes_out_of_the_context_and_goes_into_the_descriptor() {
     assert_eq!(g.counters.receive_drops[Reason::Filtered as usize], 1);
     g.w(0x5600, 1 << 5);
     g.bring(&sender, Edit::Tag(Tag { tpid: 0x8100, tci: Tci(0x6005) }));
-    assert_eq!(g.received(0, 1)[2] & 3, 3);
+    assert_eq!(g.written(0, 1)[2] & 3, 3);
 }
 
 #[test]
 fn checksums_of_what_arrives_are_verified_and_told() {
     let mut g = Guest::opened();
-    let mut good = prepared(
-        ethernet(0x0800, &ipv4(17, &[&[0, 9, 0, 9, 0, 108, 0, 0], &payload(100)[..]].concat())),
-        20,
-        6,
-        17,
-        108,
-    );
-    let partial = Offload { checksum: Checksum::Partial { start: 34, field: 40 }, segment: None };
-    g.bring(&Sender::new(&[(&good, partial)]), Edit::Keep);
+    let mut good = partial(udp4(MAC, 9, &payload(100)));
+    let asked = Offload { checksum: Checksum::Partial { start: 34, field: 40 }, segment: None };
+    g.bring(&batch_of(&[(&good, asked)]), Edit::Keep);
     // L4CS, UDPCS, IPCS, and no error.
-    assert_eq!(g.received(0, 0)[2] & 0x6000_0070, 0x70);
+    assert_eq!(g.written(0, 0)[2] & 0x6000_0070, 0x70);
     good[40] ^= 0x55;
     g.bring_one(&good);
-    assert_eq!(g.received(0, 1)[2] & 0x6000_0070, 0x2000_0070, "L4E");
+    assert_eq!(g.written(0, 1)[2] & 0x6000_0070, 0x2000_0070, "L4E");
     g.w(RXCSUM, 0x2000);
     g.bring_one(&good);
-    assert_eq!(g.received(0, 2)[2] & 0x6000_0070, 0);
+    assert_eq!(g.written(0, 2)[2] & 0x6000_0070, 0);
 }
 
 /// The guest chooses MACLEN and IPLEN freely (7.2.2.2).

@@ -46,13 +46,13 @@ fn the_hash_chooses_the_queue_and_is_told() {
         g.open_queue(queue);
     }
     g.bring_one(&flow(6));
-    let [information, hash, _, _] = g.received(5, 0);
+    let [information, hash, _, _] = g.written(5, 0);
     assert_eq!((information & 0xf, hash), (1, 0x51cc_c178), "IPv4 with TCP");
     g.bring_one(&flow(47));
-    let [information, hash, _, _] = g.received(9, 0);
+    let [information, hash, _, _] = g.written(9, 0);
     assert_eq!((information & 0xf, hash), (2, 0x323e_8fc2), "IPv4 alone");
     g.bring_one(&ethernet(0x88b5, &payload(60)));
-    assert_eq!(g.received(0, 0)[..2], [0, 0], "what has no hash goes to the first queue");
+    assert_eq!(g.written(0, 0)[..2], [0, 0], "what has no hash goes to the first queue");
     // A new key takes effect at once.
     g.w(0x5c80, 0);
     g.bring_one(&flow(6));
@@ -75,7 +75,7 @@ fn a_filter_of_ethertypes_has_a_queue_and_its_number_is_told() {
     // ETQF 2: enabled, queue 3, 0x88b5.
     g.w(0x5cb0 + 8, 1 << 31 | 1 << 26 | 3 << 16 | 0x88b5);
     g.bring_one(&ethernet(0x88b5, &payload(60)));
-    assert_eq!(g.received(3, 0)[0] >> 4 & 0xfff, 1 << 11 | 2);
+    assert_eq!(g.written(3, 0)[0] >> 4 & 0xfff, 1 << 11 | 2);
     g.bring_one(&ethernet(0x88b6, &payload(60)));
     assert_eq!(g.counters.receive[0].frames, 1);
 }

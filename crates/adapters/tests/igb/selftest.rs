@@ -109,7 +109,7 @@ fn the_loopback_test_passes() {
     g.ring(0);
     assert!(g.drain(0).is_empty(), "nothing goes out");
     for index in 0..64 {
-        assert_eq!((g.received(0, index)[2] & 3, g.received(0, index)[3]), (3, 256));
+        assert_eq!((g.written(0, index)[2] & 3, g.written(0, index)[3]), (3, 256));
         assert_eq!(g.buffer(0, index, 256), frame);
         assert!(g.done(0, index));
     }

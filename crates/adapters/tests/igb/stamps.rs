@@ -59,7 +59,7 @@ fn the_arrival_of_an_event_of_version_2_is_noted_until_it_is_read() {
     let mut message = vec![0; 44];
     message[30..32].copy_from_slice(&[0x12, 0x34]);
     g.bring_one(&ethernet(0x88f7, &message));
-    assert_eq!((g.received(0, 0)[2] >> 16 & 1, g.r(TSYNCRXCTL) & 1), (1, 1));
+    assert_eq!((g.written(0, 0)[2] >> 16 & 1, g.r(TSYNCRXCTL) & 1), (1, 1));
     assert_eq!(g.r(0xb630) >> 16, 0x3412, "RXSATRH: the message's number");
     let now = read(&mut g, SYSTIML);
     assert_eq!(read(&mut g, RXSTMPL), now);
@@ -68,12 +68,12 @@ fn the_arrival_of_an_event_of_version_2_is_noted_until_it_is_read() {
     message[0] = 0x0b;
     g.bring_one(&ethernet(0x88f7, &message));
     g.bring_one(&ethernet(0x88b5, &message));
-    assert_eq!((g.received(0, 1)[2] >> 16 & 1, g.r(TSYNCRXCTL) & 1), (0, 0));
+    assert_eq!((g.written(0, 1)[2] >> 16 & 1, g.r(TSYNCRXCTL) & 1), (0, 0));
     // Over UDP, port 319, with a flow filter.
     g.w(0x59e0 + 12, 0xe800_8000 | 17);
     g.w(0x5a80 + 12, 319_u32.swap_bytes() >> 16);
     message[0] = 0;
     let udp = [&[1, 0x3f, 1, 0x3f, 0, 52, 0, 0], &message[..]].concat();
     g.bring_one(&ethernet(0x0800, &ipv4(17, &udp)));
-    assert_eq!((g.received(0, 3)[2] >> 16 & 1, g.r(TSYNCRXCTL) & 1), (1, 1));
+    assert_eq!((g.written(0, 3)[2] >> 16 & 1, g.r(TSYNCRXCTL) & 1), (1, 1));
 }

@@ -1,25 +1,13 @@
 //! The SR-IOV capability: offsets of Linux's pci_regs.h (PCI_SRIOV_*), values of the 82576's datasheet (9.6.4).
 
-use nicety_adapter::{Face, Reset};
+use nicety_adapter::Reset;
 
 use crate::guest::*;
 
 const SRIOV: u16 = 0x160;
 
 fn read(g: &mut Guest, offset: u16) -> u32 {
-    let mut data = [0; 4];
-    g.call(|nic, _| match nic.face() {
-        Face::Pci(face) => face.function().config_read(offset.into(), &mut data),
-        Face::Rings(_) => unreachable!("a PCI function"),
-    });
-    u32::from_le_bytes(data)
-}
-
-fn write(g: &mut Guest, offset: u16, data: &[u8]) {
-    g.call(|nic, cx| match nic.face() {
-        Face::Pci(face) => face.config_write(offset, data, cx),
-        Face::Rings(_) => unreachable!("a PCI function"),
-    });
+    u32::from_le_bytes(g.config_read(offset.into()))
 }
 
 /// Walks the list as pci_find_ext_capability does.
@@ -49,7 +37,7 @@ fn the_capability_lies_where_the_chip_s_does_and_says_what_its_virtual_functions
     assert_eq!((read(&mut g, SRIOV + 0x1c), read(&mut g, SRIOV + 0x20)), (0x553, 1), "page sizes");
     // sriov_init sizes the BARs.
     for bar in 0..6 {
-        write(&mut g, SRIOV + 0x24 + 4 * bar, &[0xff; 4]);
+        g.config_write(SRIOV + 0x24 + 4 * bar, &[0xff; 4]);
     }
     let sizes: Vec<u32> = (0..6).map(|bar| read(&mut g, SRIOV + 0x24 + 4 * bar)).collect();
     assert_eq!(sizes, [0xffff_c004, !0, 0, 0xffff_c004, !0, 0]);
@@ -58,13 +46,13 @@ fn the_capability_lies_where_the_chip_s_does_and_says_what_its_virtual_functions
 #[test]
 fn enabling_virtual_functions_reads_back_makes_none_and_ends_with_a_reset() {
     let mut g = Guest::opened();
-    write(&mut g, SRIOV + 0x10, &[7, 0]);
-    write(&mut g, SRIOV + 8, &[0xff, 0xff]);
+    g.config_write(SRIOV + 0x10, &[7, 0]);
+    g.config_write(SRIOV + 8, &[0xff, 0xff]);
     assert_eq!((read(&mut g, SRIOV + 8), read(&mut g, SRIOV + 0x10)), (0x19, 7));
     // Read-only fields keep their values.
     for at in [0x00, 0x04, 0x0c, 0x14, 0x18, 0x1c, 0x3c] {
         let before = read(&mut g, SRIOV + at);
-        write(&mut g, SRIOV + at, &[0xff; 4]);
+        g.config_write(SRIOV + at, &[0xff; 4]);
         assert_eq!(read(&mut g, SRIOV + at), before, "{at:#x}");
     }
     g.call(|nic, cx| nic.reset(Reset::Function, cx));
@@ -76,14 +64,14 @@ fn enabling_virtual_functions_reads_back_makes_none_and_ends_with_a_reset() {
 fn cve_2024_26327_more_virtual_functions_than_there_are_is_none() {
     let mut g = Guest::opened();
     for asked in [9_u16, 16, 255, 256, 0xffff] {
-        write(&mut g, SRIOV + 8, &[0, 0]);
-        write(&mut g, SRIOV + 0x10, &asked.to_le_bytes());
-        write(&mut g, SRIOV + 8, &[1, 0]);
+        g.config_write(SRIOV + 8, &[0, 0]);
+        g.config_write(SRIOV + 0x10, &asked.to_le_bytes());
+        g.config_write(SRIOV + 8, &[1, 0]);
         assert_eq!(read(&mut g, SRIOV + 0x10), 0, "{asked}");
     }
-    write(&mut g, SRIOV + 0x10, &[8, 0]);
+    g.config_write(SRIOV + 0x10, &[8, 0]);
     assert_eq!(read(&mut g, SRIOV + 0x10), 8);
     // Also one byte at a time.
-    write(&mut g, SRIOV + 0x11, &[1]);
+    g.config_write(SRIOV + 0x11, &[1]);
     assert_eq!(read(&mut g, SRIOV + 0x10), 0);
 }

@@ -1,9 +1,7 @@
 //! A chip of the family with one ring in each direction. All chips have queue 0's registers at the 8254x's addresses (317453,
 //! chapter 13; the 82576 keeps them as aliases: its datasheet, 8.1.3).
 
-use std::ops::{Deref, DerefMut};
-
-use nicety_adapter::{Batch, Face, Frames, Pick, Unfolded, Wants};
+use nicety_adapter::{Batch, Frames, Pick, Unfolded, Wants};
 
 use crate::bench::*;
 
@@ -42,27 +40,14 @@ pub struct Cut {
 /// The lengths of Ethernet, IPv4 and TCP.
 pub const TCP4: Cut = Cut { link: 14, network: 20, headers: 54, mss: 1448 };
 
-/// An opened chip.
-pub struct Chip {
-    bench: Bench,
+/// A chip's name, and its next transmit descriptor.
+pub struct Ring {
     pub name: &'static str,
-    /// The next transmit descriptor.
     pub next: u64,
 }
 
-impl Deref for Chip {
-    type Target = Bench;
-
-    fn deref(&self) -> &Bench {
-        &self.bench
-    }
-}
-
-impl DerefMut for Chip {
-    fn deref_mut(&mut self) -> &mut Bench {
-        &mut self.bench
-    }
-}
+/// An opened chip.
+pub type Chip = Bench<Ring>;
 
 /// Runs a test with each chip, opened.
 pub fn each(test: impl Fn(&mut Chip)) {
@@ -74,17 +59,8 @@ pub fn each(test: impl Fn(&mut Chip)) {
 
 impl Chip {
     pub fn opened(name: &'static str) -> Self {
-        let mut bench = Bench::of(name);
-        bench.command(0x0107);
-        if name.starts_with("e1000e") || name == "igb" {
-            let control = bench.r(CTRL);
-            bench.w(CTRL, control | 1 << 26);
-        } else {
-            bench.reset();
-        }
-        let control = bench.r(CTRL);
-        bench.w(CTRL, control | 1 << 6);
-        let mut this = Self { bench, name, next: 0 };
+        let mut this = Self::around(adapter(name), Ring { name, next: 0 });
+        this.start(name);
         this.open_rings(RING as u32);
         this
     }
@@ -104,13 +80,6 @@ impl Chip {
 
     pub fn is_igb(&self) -> bool {
         self.name == "igb"
-    }
-
-    pub fn config(&mut self, offset: u16, data: &[u8]) {
-        self.call(|nic, cx| match nic.face() {
-            Face::Pci(face) => face.config_write(offset, data, cx),
-            Face::Rings(_) => unreachable!("a PCI function"),
-        });
     }
 
     fn put_next(&mut self, words: [u32; 4]) {

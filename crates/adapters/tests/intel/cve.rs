@@ -1,6 +1,6 @@
 //! Faults of other models on the receive side and in loopback, each by its report's number, for every chip of the family.
 
-use nicety_adapter::{Edit, Offload, Pick, Reason};
+use nicety_adapter::{Edit, Pick, Reason};
 use nicety_memory::count;
 
 use crate::bench::*;
@@ -38,8 +38,8 @@ fn cve_2020_28916_a_frame_of_more_buffers_than_a_ring_has_ends() {
         let control = RCTL_LINUX | LONG | 3 << 16;
         chip.w(RCTL, control);
         count::take();
-        let sender = Sender::new(&[(&frame(9000), Offload::default())]);
-        chip.offer(&sender, &[Pick { edit: Edit::Keep, ..Pick::whole(0) }]);
+        let sender = plain_batch(&[&frame(9000)]);
+        chip.deliver_some(&sender, &[Pick { edit: Edit::Keep, ..Pick::whole(0) }]);
         assert_eq!(chip.r(RDH), 0, "{}", chip.name);
         assert!(count::take() < 200, "{}", chip.name);
         assert_eq!(chip.counters.receive_drops[Reason::TooLong as usize], 1, "{}", chip.name);
@@ -51,11 +51,11 @@ fn cve_2020_28916_a_frame_of_more_buffers_than_a_ring_has_ends() {
 fn a_receiver_that_is_off_looks_at_no_memory() {
     each(|chip| {
         chip.w(RCTL, RCTL_LINUX & !2);
-        let sender = Sender::new(&[(&frame(60), Offload::default())]);
+        let sender = plain_batch(&[&frame(60)]);
         for bytes in [4096, 0] {
             chip.w(RDLEN, bytes);
             count::take();
-            chip.offer(&sender, &[Pick::whole(0)]);
+            chip.deliver_some(&sender, &[Pick::whole(0)]);
             assert_eq!(count::take(), 0, "{}", chip.name);
         }
         assert_eq!(chip.counters.receive_drops[Reason::ReceiverOff as usize], 2, "{}", chip.name);
@@ -133,7 +133,7 @@ fn cve_2012_6075_a_long_frame_fills_buffers_to_their_ends_and_no_further() {
 fn cve_2020_15859_rings_and_buffers_at_the_device_s_own_registers_are_no_memory() {
     each(|chip| {
         // BAR 0 at 0xfebc0000: not the guest's memory, so DMA does not reach it.
-        chip.config(0x10, &0xfebc_0000_u32.to_le_bytes());
+        chip.config_write(0x10, &0xfebc_0000_u32.to_le_bytes());
         chip.w(TDBAL, 0xfebc_3800);
         chip.next = 8;
         assert_eq!(chip.run(), 0, "{}", chip.name);
@@ -238,7 +238,7 @@ fn cve_2013_4544_routes_to_vectors_that_are_not_there_interrupt_nobody_else() {
     let igb = ((25, 32), 0x72, [(0x1514, 0xc000_0011), (0x152c, !0), (0x1524, !0)]);
     for (name, ((vectors, numbers), control, setup)) in [("e1000e", e1000e), ("igb", igb)] {
         let mut chip = Chip::opened(name);
-        chip.config(control, &[vectors as u8 - 1, 0x80]);
+        chip.config_write(control, &[vectors as u8 - 1, 0x80]);
         setup.into_iter().for_each(|(register, value)| chip.w(register, value));
         for number in 0..numbers {
             chip.out.messages = nicety_adapter::Set::default();

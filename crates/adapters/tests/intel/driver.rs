@@ -3,9 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use nicety_adapter::{Adapter, Edit, Offload, Time};
-use nicety_adapters::Settings;
-use nicety_frame::Mac;
+use nicety_adapter::{Batch, Time};
 
 use crate::bench::*;
 use crate::chip::*;
@@ -85,7 +83,7 @@ pub struct Driver {
     kind: Kind,
     handlers: [Vec<Op>; 3],
     napi: Vec<Op>,
-    frame: Sender,
+    frame: Batch,
     /// Interrupts that reached the processor and are not yet taken.
     pending: BTreeSet<u16>,
     line: bool,
@@ -135,7 +133,7 @@ impl Driver {
             }
         };
         if kind == Kind::Msi {
-            chip.config(if name == "igb" { 0x52 } else { 0xd2 }, &[1]);
+            chip.config_write(if name == "igb" { 0x52 } else { 0xd2 }, &[1]);
         }
         if kind != Kind::Msix {
             chip.r(ICR);
@@ -143,7 +141,7 @@ impl Driver {
         }
         chip.out.messages = Default::default();
         let napi = [vec![Op::Poll, Op::Complete], enable].concat();
-        let frame = Sender::new(&[(&ethernet(0x0800, &ipv4(6, &tcp(b"x"))), Offload::default())]);
+        let frame = plain_batch(&[&ethernet(0x0800, &ipv4(6, &tcp(b"x")))]);
         let (handler, poll, wake) = (None, None, None);
         let (pending, line, scheduled, missed, read) = (BTreeSet::new(), false, false, false, 0);
         let (came, seen, sent, cleaned) = (0, 0, 0, 0);
@@ -172,7 +170,7 @@ impl Driver {
 
     /// e1000_configure_msix, e1000_intr_msix_rx, e1000_intr_msix_tx, e1000_msix_other.
     fn vectors_82574(chip: &mut Chip, throttle: u32) -> ([Vec<Op>; 3], Vec<Op>) {
-        chip.config(0xa2, &[0x04, 0x80]);
+        chip.config_write(0xa2, &[0x04, 0x80]);
         chip.w(IVAR_82574, 0x800a_0908);
         chip.w(CTRL_EXT, 0x8100_0000);
         chip.w(IAM, !0);
@@ -190,7 +188,7 @@ impl Driver {
 
     /// igb_configure_msix, igb_irq_enable, igb_msix_other, igb_msix_ring.
     fn vectors_82576(chip: &mut Chip, throttle: u32) -> ([Vec<Op>; 3], Vec<Op>) {
-        chip.config(0x72, &[0x00, 0x80]);
+        chip.config_write(0x72, &[0x00, 0x80]);
         chip.w(GPIE, 0xc000_0011);
         chip.w(IVAR_MISC, 0x8000);
         chip.w(IVAR, 0x8181);
@@ -239,7 +237,7 @@ impl Driver {
     pub fn meet(&mut self, event: Event) {
         match event {
             Event::Frame => {
-                let refused = self.chip.bring_it(&self.frame);
+                let refused = self.chip.deliver(&self.frame).refused();
                 assert_eq!(refused, 0);
                 self.came = (self.came + 1) % RING as u32;
             }
@@ -254,10 +252,10 @@ impl Driver {
             Event::Restored => {
                 let saved = self.chip.nic.save();
                 let name = self.chip.name;
-                self.chip.nic = new(name);
+                self.chip.nic = adapter(name);
                 self.chip.nic.restore(&saved).unwrap();
                 self.wake = None;
-                self.chip.call(|nic, cx| nic.notice(nicety_adapter::Event::Restored, cx));
+                self.chip.restored();
             }
         }
         self.settle();
@@ -350,18 +348,5 @@ impl Driver {
     /// Number of interrupts so far.
     pub fn interrupts(&self) -> u64 {
         self.chip.counters.interrupts
-    }
-}
-
-/// A new adapter without a driver.
-fn new(name: &str) -> Box<dyn Adapter> {
-    let entry = nicety_adapters::find(name).unwrap();
-    (entry.create)(&Settings::new(Mac(MAC))).unwrap()
-}
-
-impl Chip {
-    /// Delivers a frame, and returns the number of refused frames.
-    fn bring_it(&mut self, frame: &Sender) -> u64 {
-        self.bring(frame, Edit::Keep).refused()
     }
 }

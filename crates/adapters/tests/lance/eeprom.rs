@@ -44,7 +44,7 @@ fn bytes(b: &mut Bench) -> Vec<u8> {
 }
 
 fn prom(b: &mut Bench) -> Vec<u8> {
-    (0..16).map(|at| b.inb(at)).collect()
+    (0..16).map(|at| b.r8(at)).collect()
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn what_software_writes_is_loaded_when_it_asks_and_survives_a_reset() {
     assert_eq!(read(&mut b, 0), 0x5452, "writing was not enabled");
     command(&mut b, 0b0011_0000, 8, 0);
     write(&mut b, 0, 0x7777);
-    assert_eq!((read(&mut b, 0), b.inb(0)), (0x7777, 0x52), "it is not loaded yet");
+    assert_eq!((read(&mut b, 0), b.r8(0)), (0x7777, 0x52), "it is not loaded yet");
     b.wbcr(19, PREAD);
     assert_eq!(b.bcr(19) & (PVALID | PREAD | EEDET), EEDET, "its sum is another");
     assert_eq!(prom(&mut b), [0; 16]);

@@ -15,7 +15,7 @@ fn a_frame_goes_out_and_its_descriptor_comes_back_when_it_is_done() {
     b.kick();
     assert!(b.out.work.contains(0));
     assert!(!b.fetch().more);
-    assert_eq!(wire(&b.batch), [frame(900)]);
+    assert_eq!(cut(&b.batch), [frame(900)]);
     assert_eq!(b.sent(0).0, WHOLE, "not before it is done");
     b.complete();
     assert_eq!(b.sent(0), (STP | ENP, 0));
@@ -57,7 +57,7 @@ fn the_ring_wraps_and_is_never_walked_around_twice() {
             (27..32).for_each(|index| b.tx(index % 16, 0, 0, 0));
         }
         assert!(!b.fetch().more);
-        let lengths: Vec<usize> = wire(&b.batch).iter().map(Vec::len).collect();
+        let lengths: Vec<usize> = cut(&b.batch).iter().map(Vec::len).collect();
         assert_eq!(lengths, (first as usize..first as usize + most).map(|index| 60 + index).collect::<Vec<_>>());
         b.fetch();
         assert!(b.batch.is_empty(), "all are the chip's, until they are given back");

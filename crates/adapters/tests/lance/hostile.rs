@@ -5,23 +5,6 @@ use nicety_memory::count;
 
 use crate::bench::*;
 
-/// SplitMix64 (Steele, Lea, Flood 2014).
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.roll() % n
-    }
-}
-
 /// An opened adapter whose ring lengths were changed under suspension.
 fn lengths(receive: u16, transmit: u16) -> Bench {
     let mut b = Bench::opened();
@@ -305,8 +288,8 @@ fn storm(seed: u64) -> u64 {
             }
             5 => {
                 let (offset, len) = (dice.below(0x24), 1 + dice.below(8) as usize);
-                b.read(dice.below(3) as u8, offset, &mut [0; 8][..len]);
-                b.write(dice.below(3) as u8, offset, &dice.roll().to_le_bytes()[..len]);
+                b.bar_read(dice.below(3) as u8, offset, &mut [0; 8][..len]);
+                b.bar_write(dice.below(3) as u8, offset, &dice.roll().to_le_bytes()[..len]);
                 b.double = b.nic.features().contains(&"double-word-ports");
             }
             6 | 7 => {

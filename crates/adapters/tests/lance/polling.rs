@@ -103,9 +103,7 @@ fn the_next_poll_is_saved_and_restored() {
     let due = b.out.wake.unwrap();
     b.pass(INTERVAL_NS / 2);
     let mut other = Bench::new();
-    other.map = b.map.clone();
-    other.now = b.now;
-    other.nic.restore(&b.nic.save()).unwrap();
-    other.call(|nic, cx| nic.notice(nicety_adapter::Event::Restored, cx));
+    b.hand_over(&mut other);
+    other.restored();
     assert_eq!(other.out.wake, Some(due));
 }

@@ -1,7 +1,5 @@
 //! Saving and restoring in the middle of work.
 
-use nicety_adapter::Event;
-
 use crate::bench::*;
 
 #[test]
@@ -14,12 +12,9 @@ fn a_restored_adapter_goes_on_where_the_other_stood() {
     b.transmit();
     b.bring(&[&frame(60), &frame(61)]);
     b.queue(3, &frame(99));
-    let saved = b.nic.save();
     let mut other = Bench::new();
-    other.map = b.map.clone();
-    other.nic.restore(&saved).unwrap();
-    assert_eq!(other.nic.save(), saved);
-    other.call(|nic, cx| nic.notice(Event::Restored, cx));
+    b.hand_over(&mut other);
+    other.restored();
     assert_eq!(other.out.line, Some(true));
     assert_eq!(other.transmit(), [frame(99)]);
     other.bring_one(&frame(62));
@@ -33,9 +28,7 @@ fn frames_that_are_on_their_way_are_sent_again() {
     b.queue(0, &frame(60));
     b.kick();
     b.fetch();
-    let saved = b.nic.save();
     let mut other = Bench::new();
-    other.map = b.map.clone();
-    other.nic.restore(&saved).unwrap();
+    b.hand_over(&mut other);
     assert_eq!(other.transmit(), [frame(60)]);
 }

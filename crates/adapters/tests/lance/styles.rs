@@ -9,7 +9,7 @@ fn frames_pass_both_ways_in_every_style_through_either_kind_of_ports() {
             let mut b = Bench::new();
             b.style = style;
             if double {
-                b.outl(0x10, 0);
+                b.w(0x10, 0);
                 b.double = true;
             }
             b.open();
@@ -70,12 +70,12 @@ fn a_transmit_ring_of_one_and_a_driver_that_polls_in_memory_space_as_u_boot_does
     b.logs = [0, 2];
     b.open();
     // pcnet_send_common, pcnet_recv_common
-    b.write(1, 0x12, &[0, 0]);
-    b.write(1, 0x10, &[0, 0]);
+    b.bar_write(1, 0x12, &[0, 0]);
+    b.bar_write(1, 0x10, &[0, 0]);
     for round in 0..20 {
         b.queue(0, &frame(60 + round));
-        b.write(1, 0x12, &[0, 0]);
-        b.write(1, 0x10, &[8, 0]);
+        b.bar_write(1, 0x12, &[0, 0]);
+        b.bar_write(1, 0x10, &[8, 0]);
         assert_eq!(b.transmit(), [frame(60 + round)]);
         assert_eq!(b.sent(0).0, STP | ENP);
         b.bring_one(&frame(61));

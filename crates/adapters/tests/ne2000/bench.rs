@@ -1,18 +1,16 @@
-//! A guest of one NE2000 on PCI, with the accesses of Linux's ne2k-pci.c and lib8390.c; and a wire that takes and sends frames.
-//! Numbers are those of Linux's drivers/net/ethernet/8390/8390.h.
+//! A guest of one NE2000 on PCI, with the accesses of Linux's ne2k-pci.c and lib8390.c. Numbers are those of Linux's
+//! drivers/net/ethernet/8390/8390.h.
 
-use std::sync::Arc;
+use nicety_adapter::{Delivery, Frames, Offload, Pick, Set};
+use nicety_memory::Map;
 
-use nicety_adapter::{
-    Adapter, Batch, Budget, Context, Counters, Delivery, Event, Face, Frames, Offload, Outbox, Pick, PortId, Scratch,
-    Set, Time, Unfolded, Wants,
-};
-use nicety_adapters::Settings;
-use nicety_frame::Mac;
-use nicety_memory::{Map, Rights, Span};
+#[allow(dead_code, reason = "each family uses a part")]
+#[path = "../bench/mod.rs"]
+mod shared;
 
-pub const MAC: [u8; 6] = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
-pub const PEER: [u8; 6] = [2, 0, 0, 0, 0, 2];
+pub use shared::packets::{MAC, PEER, experimental as frame};
+
+pub type Bench = shared::Bench;
 
 pub const E8390_CMD: u64 = 0x00;
 pub const EN0_STARTPG: u64 = 0x01;
@@ -49,83 +47,31 @@ pub const TX_PAGE: u8 = 0x40;
 pub const RX_PAGE: u8 = 0x4c;
 pub const STOP_PAGE: u8 = 0x80;
 
-pub struct Bench {
-    pub nic: Box<dyn Adapter>,
-    pub map: Arc<Map>,
-    pub out: Outbox,
-    pub counters: Counters,
-    pub line: bool,
-    pub now: Time,
-    batch: Batch,
-}
-
 impl Bench {
     pub fn new() -> Self {
-        let nic = (nicety_adapters::find("ne2k_pci").unwrap().create)(&Settings::new(Mac(MAC))).unwrap();
-        let (out, counters) = (Outbox::default(), Counters::default());
-        Self { nic, map: Map::empty(), out, counters, line: false, now: Time(1_000_000), batch: Batch::new() }
+        let mut this = Self::around(shared::adapter("ne2k_pci"), ());
+        // It has no DMA.
+        this.map = Map::empty();
+        this
     }
 
     /// Probed and opened as Linux does, with the link up.
     pub fn opened() -> Self {
         let mut this = Self::new();
-        this.call(|nic, cx| match nic.face() {
-            // I/O only: Linux's driver does not enable bus mastering.
-            Face::Pci(face) => face.config_write(4, &[1, 0], cx),
-            Face::Rings(_) => unreachable!("a PCI function"),
-        });
+        // I/O only: Linux's driver does not enable bus mastering.
+        this.config_write(4, &[1, 0]);
         this.link(true);
         this.reset();
         this.init(true);
         this
     }
 
-    pub fn call<T>(&mut self, f: impl FnOnce(&mut dyn Adapter, &mut Context<'_>) -> T) -> T {
-        let now = self.now;
-        let mut cx = Context { memory: &self.map, page: None, out: &mut self.out, counters: &mut self.counters, now };
-        let result = f(&mut *self.nic, &mut cx);
-        self.line = self.out.line.take().unwrap_or(self.line);
-        result
-    }
-
-    pub fn link(&mut self, up: bool) {
-        self.call(|nic, cx| nic.notice(Event::Link(up), cx));
-    }
-
-    pub fn read(&mut self, offset: u64, data: &mut [u8]) {
-        self.call(|nic, cx| match nic.face() {
-            Face::Pci(face) => face.read(0, offset, data, cx),
-            Face::Rings(_) => unreachable!("a PCI function"),
-        });
-    }
-
-    pub fn write(&mut self, offset: u64, data: &[u8]) {
-        self.call(|nic, cx| match nic.face() {
-            Face::Pci(face) => face.write(0, offset, data, cx),
-            Face::Rings(_) => unreachable!("a PCI function"),
-        });
-    }
-
     pub fn inb(&mut self, offset: u64) -> u8 {
-        let mut data = [0];
-        self.read(offset, &mut data);
-        data[0]
-    }
-
-    pub fn inw(&mut self, offset: u64) -> u16 {
-        let mut data = [0; 2];
-        self.read(offset, &mut data);
-        u16::from_le_bytes(data)
-    }
-
-    pub fn inl(&mut self, offset: u64) -> u32 {
-        let mut data = [0; 4];
-        self.read(offset, &mut data);
-        u32::from_le_bytes(data)
+        self.r8(offset)
     }
 
     pub fn outb(&mut self, value: u8, offset: u64) {
-        self.write(offset, &[value]);
+        self.w8(offset, value);
     }
 
     /// ne2k_pci_reset_8390.
@@ -188,9 +134,9 @@ impl Bench {
         self.outb(ENISR_RDC, EN0_ISR);
         self.remote(0x12, u16::from(page) << 8, data.len() as u16);
         let (dwords, rest) = data.as_chunks::<4>();
-        dwords.iter().for_each(|dword| self.write(NE_DATAPORT, dword));
+        dwords.iter().for_each(|dword| self.bar_write(0, NE_DATAPORT, dword));
         if !rest.is_empty() {
-            self.write(NE_DATAPORT, rest);
+            self.bar_write(0, NE_DATAPORT, rest);
         }
         assert_ne!(self.inb(EN0_ISR) & ENISR_RDC, 0, "timeout waiting for Tx RDC");
         self.outb(ENISR_RDC, EN0_ISR);
@@ -201,10 +147,10 @@ impl Bench {
         self.remote(0x0a, at, count as u16);
         let mut data = Vec::new();
         while data.len() + 4 <= count {
-            data.extend(self.inl(NE_DATAPORT).to_le_bytes());
+            data.extend(self.r(NE_DATAPORT).to_le_bytes());
         }
         if count & 2 != 0 {
-            data.extend(self.inw(NE_DATAPORT).to_le_bytes());
+            data.extend(self.r16(NE_DATAPORT).to_le_bytes());
         }
         if count & 1 != 0 {
             data.push(self.inb(NE_DATAPORT));
@@ -226,15 +172,12 @@ impl Bench {
 
     /// Runs a turn of its port. Returns the frames for a wire.
     pub fn turn(&mut self) -> Vec<Vec<u8>> {
-        let mut batch = std::mem::take(&mut self.batch);
-        batch.start(&self.map, PortId(1), 0);
-        self.out.work = nicety_adapter::Set::default();
-        let progress = self.call(|nic, cx| nic.fetch(0, Budget::TURN, &mut batch, cx));
+        self.out.work = Set::default();
+        let progress = self.fetch();
         assert!(progress.armed && !progress.more);
-        let frames = cut(&batch);
-        self.call(|nic, cx| nic.complete(&batch, cx));
-        batch.release();
-        self.batch = batch;
+        let frames = shared::cut(&self.batch);
+        self.complete();
+        self.batch.release();
         frames
     }
 
@@ -252,13 +195,7 @@ impl Bench {
     }
 
     fn bring_behind(&mut self, packet: &[u8], offload: Offload, from: u16, held: Set) -> Delivery {
-        let map = Arc::new(Map::private(1 << 17).unwrap());
-        map.write(0, packet).unwrap();
-        let mut batch = Batch::new();
-        batch.start(&map, PortId(2), 0);
-        let mut draft = batch.draft(0).unwrap();
-        draft.push(0, packet.len() as u32).unwrap();
-        draft.finish(offload, 0).unwrap();
+        let batch = shared::batch_of(&[(packet, offload)]);
         let picks = [Pick { from, ..Pick::whole(0) }];
         self.call(|nic, cx| nic.deliver(&Frames { held, ..Frames::new(&batch, &picks) }, cx))
     }
@@ -302,7 +239,7 @@ impl Bench {
             return None;
         }
         self.remote(0x0a, u16::from(this) << 8, 4);
-        let [status, next, low, high] = self.inl(NE_DATAPORT).to_le_bytes();
+        let [status, next, low, high] = self.r(NE_DATAPORT).to_le_bytes();
         self.outb(ENISR_RDC, EN0_ISR);
         let len = usize::from(u16::from_le_bytes([low, high])) - 4;
         let expected = i32::from(this) + 1 + ((len as i32 + 4) >> 8);
@@ -314,36 +251,4 @@ impl Bench {
         self.outb(next - 1, EN0_BOUNDARY);
         Some((status, frame))
     }
-}
-
-/// The frames of a batch.
-fn cut(batch: &Batch) -> Vec<Vec<u8>> {
-    let target = Map::private(1 << 17).unwrap();
-    let mut spans: Vec<Span> = Vec::new();
-    let push = |span| {
-        spans.push(span);
-        true
-    };
-    target.translate(0, 1 << 17, Rights::WRITE, push).unwrap();
-    let mut scratch = Scratch::new();
-    let mut out = Vec::new();
-    for packet in 0..batch.len() as u16 {
-        let picks = [Pick::whole(packet)];
-        let frames = Frames::new(batch, &picks);
-        let wants = Wants { frame_max: 16_384, ..Wants::default() };
-        let unfolded = Unfolded::new(&frames, picks[0], wants).unwrap();
-        let mut piece = unfolded.piece(0, &mut scratch).unwrap();
-        let mut bytes = vec![0; piece.len() as usize];
-        piece.write(&target, &spans);
-        target.read(0, &mut bytes).unwrap();
-        out.push(bytes);
-    }
-    out
-}
-
-/// A frame of `len` bytes between two stations. The seed determines its content.
-pub fn frame(to: [u8; 6], from: [u8; 6], len: usize, seed: u8) -> Vec<u8> {
-    let mut frame = [&to[..], &from, &[0x88, 0xb5]].concat();
-    frame.extend((frame.len()..len).map(|i| (i * 7 + i / 251) as u8 ^ seed));
-    frame
 }

@@ -108,7 +108,7 @@ impl Driver {
             } else if !self.story.is_empty() {
                 // Nothing to do: time passes, and the next event happens.
                 self.gone += 1;
-            } else if !self.port() && !self.b.line {
+            } else if !self.port() && !self.b.level {
                 break;
             }
         }
@@ -197,12 +197,10 @@ impl Driver {
     }
 
     fn restore(&mut self) {
-        let state = self.b.nic.save();
         let mut other = Bench::new();
-        other.now = self.b.now;
-        other.nic.restore(&state).unwrap();
-        other.line = self.b.line;
-        other.call(|nic, cx| nic.notice(nicety_adapter::Event::Restored, cx));
+        self.b.hand_over(&mut other);
+        other.level = self.b.level;
+        other.restored();
         self.b = other;
     }
 
@@ -262,8 +260,8 @@ impl Driver {
         self.outb(ENISR_RDC, EN0_ISR)?;
         self.remote(0x12, page, 0, LEN as u8)?;
         self.step()?;
-        self.b.write(NE_DATAPORT, &[0x5a; LEN][..4]);
-        (1..LEN / 4).for_each(|_| self.b.write(NE_DATAPORT, &[0x5a; 4]));
+        self.b.bar_write(0, NE_DATAPORT, &[0x5a; LEN][..4]);
+        (1..LEN / 4).for_each(|_| self.b.bar_write(0, NE_DATAPORT, &[0x5a; 4]));
         if self.inb(EN0_ISR)? & ENISR_RDC == 0 {
             return Err("timeout waiting for Tx RDC.".into());
         }
@@ -285,7 +283,7 @@ impl Driver {
 
     /// ei_interrupt, if there is a cause and interrupts are enabled.
     fn interrupt(&mut self) -> Result<(), String> {
-        while self.b.line && !self.disabled {
+        while self.b.level && !self.disabled {
             self.interrupts += 1;
             if self.interrupts > ENDLESS {
                 return Err("an interrupt without end".into());
@@ -350,11 +348,11 @@ impl Driver {
             }
             self.remote(0x0a, this, 0, 4)?;
             self.step()?;
-            let [_, next, ..] = self.b.inl(NE_DATAPORT).to_le_bytes();
+            let [_, next, ..] = self.b.r(NE_DATAPORT).to_le_bytes();
             self.outb(ENISR_RDC, EN0_ISR)?;
             self.remote(0x0a, this, 4, LEN as u8)?;
             self.step()?;
-            let read: Vec<u8> = (0..LEN / 4).flat_map(|_| self.b.inl(NE_DATAPORT).to_le_bytes()).collect();
+            let read: Vec<u8> = (0..LEN / 4).flat_map(|_| self.b.r(NE_DATAPORT).to_le_bytes()).collect();
             self.outb(ENISR_RDC, EN0_ISR)?;
             if read != frame(MAC, PEER, LEN, self.seen) {
                 return Err(format!("frame {} is another", self.seen));

@@ -1,6 +1,6 @@
 //! Frames from packet memory, and into its ring.
 
-use nicety_adapter::{Checksum, Event, Offload, Reason, Segment, SegmentKind};
+use nicety_adapter::{Checksum, Offload, Reason, Segment, SegmentKind};
 
 use crate::bench::*;
 
@@ -10,10 +10,10 @@ fn what_the_driver_writes_is_sent_and_told_once() {
     for (number, len) in [60_usize, 61, 100, 1513, 1514, 1518].into_iter().enumerate() {
         let sent = frame(PEER, MAC, len, number as u8);
         assert_eq!(b.send(&sent), [sent]);
-        assert!(b.line);
+        assert!(b.level);
         assert_eq!((b.inb(EN0_ISR), b.inb(EN0_TSR) & 1), (ENISR_TX, 1));
         b.outb(ENISR_TX, EN0_ISR);
-        assert!(!b.line);
+        assert!(!b.level);
         assert!(b.turn().is_empty(), "once");
     }
     assert_eq!(b.counters.transmitted().frames, 6);
@@ -225,11 +225,11 @@ fn a_saved_state_goes_on_with_frames_in_its_ring_and_one_to_send() {
     assert!(b.arrive(&coming));
     b.block_output(&going, TX_PAGE);
     b.trigger_send(900, TX_PAGE);
-    let saved = b.nic.save();
-    let mut b = Bench::new();
-    b.nic.restore(&saved).unwrap();
-    b.call(|nic, cx| nic.notice(Event::Restored, cx));
-    assert!(b.line && b.out.work.contains(0));
+    let mut other = Bench::new();
+    b.hand_over(&mut other);
+    let mut b = other;
+    b.restored();
+    assert!(b.level && b.out.work.contains(0));
     assert_eq!(b.turn(), [going]);
     assert_eq!(b.receive(), Some((1, coming)));
 }

@@ -54,7 +54,7 @@ fn cve_2015_5279_a_frame_longer_than_the_ring_writes_nothing_outside_of_it() {
         // Remote DMA wraps at the ring's end: a ring at the end of packet memory lets it write all of the memory.
         place(&mut b, [0x7f, 0x80, 0x7f, 0x7f]);
         b.remote(0x12, 0x4000, 0x4000);
-        marks.chunks(4).for_each(|piece| b.write(NE_DATAPORT, piece));
+        marks.chunks(4).for_each(|piece| b.bar_write(0, NE_DATAPORT, piece));
         place(&mut b, [start, stop, start, start]);
         (0..4).for_each(|_| _ = b.arrive(&vec![0; 1514]));
         (0..4).for_each(|_| _ = b.arrive(&frame(MAC, PEER, 1514, 0xff)));
@@ -163,8 +163,8 @@ fn remote_dma_over_every_ring_and_any_address_reaches_packet_memory_in_its_order
                 for _ in 0..BYTES / 4 {
                     value = value.wrapping_mul(5).wrapping_add(7);
                     let written = [value, !value, value ^ 0x55, value >> 1];
-                    b.write(NE_DATAPORT, &written);
-                    let read = b.inl(NE_DATAPORT).to_le_bytes();
+                    b.bar_write(0, NE_DATAPORT, &written);
+                    let read = b.r(NE_DATAPORT).to_le_bytes();
                     for index in 0..4 {
                         match command {
                             0x0a => assert_eq!(read[index], reached.read(at), "{at:#x} of {start:#x} to {stop:#x}"),

@@ -87,7 +87,7 @@ impl Polled {
         let mut bytes = Vec::new();
         for _ in 0..count.div_ceil(2) {
             self.access();
-            bytes.extend(self.b.inw(NE_DATAPORT).to_le_bytes());
+            bytes.extend(self.b.r16(NE_DATAPORT).to_le_bytes());
         }
         bytes
     }

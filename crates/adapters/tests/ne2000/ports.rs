@@ -1,6 +1,5 @@
 //! A driver's reads before any frame moves, and the data port.
 
-use nicety_adapter::Face;
 use nicety_adapter::trace::Region;
 use nicety_adapters::ne2000::registers::{TABLE, name};
 
@@ -20,13 +19,11 @@ fn the_table_holds_together_and_ports_have_their_names() {
 #[test]
 fn pci_identity_and_ports_are_the_chip_s() {
     let mut b = Bench::new();
-    let Face::Pci(face) = b.nic.face() else { panic!("a PCI function") };
-    let mut head = [0; 64];
-    face.function().config_read(0, &mut head);
+    let head: [u8; 64] = b.config_read(0);
     assert_eq!(head[..4], [0xec, 0x10, 0x29, 0x80]);
     assert_eq!(head[9..12], [0, 0, 2]);
     assert_eq!((head[0x10] & 3, head[0x3d]), (1, 1), "ports, and pin A");
-    assert_eq!(face.function().bar_kind(0).unwrap().size, 0x20);
+    assert_eq!(b.pci(|face, _| face.function().bar_kind(0).unwrap().size), 0x20);
 }
 
 #[test]
@@ -126,17 +123,17 @@ fn every_width_of_the_data_port_moves_its_bytes_and_an_odd_end_completes_too() {
             let data: Vec<u8> = (0..count.next_multiple_of(width)).map(|i| i as u8 ^ 0x5a).collect();
             b.remote(0x12, 0x4000, count as u16);
             assert_eq!(b.inb(EN0_ISR) & ENISR_RDC, 0);
-            data.chunks(width).for_each(|piece| b.write(NE_DATAPORT, piece));
+            data.chunks(width).for_each(|piece| b.bar_write(0, NE_DATAPORT, piece));
             assert_ne!(b.inb(EN0_ISR) & ENISR_RDC, 0, "{count} bytes by {width}");
             b.outb(ENISR_RDC, EN0_ISR);
-            b.write(NE_DATAPORT, &[0xee; 4][..width]);
+            b.bar_write(0, NE_DATAPORT, &[0xee; 4][..width]);
             b.remote(0x0a, 0x4000, count as u16);
             let mut back = vec![0; data.len()];
-            back.chunks_mut(width).for_each(|piece| b.read(NE_DATAPORT, piece));
+            back.chunks_mut(width).for_each(|piece| b.bar_read(0, NE_DATAPORT, piece));
             assert_eq!(back, data, "{count} bytes by {width}");
             assert_ne!(b.inb(EN0_ISR) & ENISR_RDC, 0);
             let mut beyond = [0; 4];
-            b.read(NE_DATAPORT, &mut beyond[..width]);
+            b.bar_read(0, NE_DATAPORT, &mut beyond[..width]);
             assert_eq!(beyond[..width], [0xff; 4][..width], "what is beyond the transfer reads as ones");
         }
     }
@@ -148,10 +145,10 @@ fn eight_bytes_at_once_are_two_accesses_and_any_port_of_the_eight_is_the_data_po
     b.block_output(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12], TX_PAGE);
     b.remote(0x0a, 0x4000, 12);
     let mut eight = [0; 8];
-    b.read(NE_DATAPORT, &mut eight);
+    b.bar_read(0, NE_DATAPORT, &mut eight);
     assert_eq!(eight, [1, 2, 3, 4, 5, 6, 7, 8]);
-    assert_eq!(b.inw(0x16), 0x0a09);
-    assert_eq!(b.inw(0x12), 0x0c0b);
+    assert_eq!(b.r16(0x16), 0x0a09);
+    assert_eq!(b.r16(0x12), 0x0c0b);
 }
 
 #[test]
@@ -168,7 +165,7 @@ fn remote_dma_goes_on_from_the_ring_s_first_page_at_its_last_and_tells_where_it_
     let mut b = Bench::opened();
     let data: Vec<u8> = (0..128).collect();
     b.remote(0x12, 0x7fc0, 128);
-    data.chunks(4).for_each(|piece| b.write(NE_DATAPORT, piece));
+    data.chunks(4).for_each(|piece| b.bar_write(0, NE_DATAPORT, piece));
     assert_eq!([b.inb(EN0_RSARLO), b.inb(EN0_RSARHI)], [0x40, RX_PAGE]);
     assert_eq!(b.block_input(0x7fc0, 128), data);
     assert_eq!(b.block_input(u16::from(RX_PAGE) << 8, 64), data[64..]);
@@ -179,7 +176,7 @@ fn the_prom_cannot_be_written_and_where_there_is_no_memory_ones_are_read() {
     let mut b = Bench::opened();
     for at in [0, 0x20, 0x3ffc, 0x8000, 0xfffc] {
         b.remote(0x12, at, 4);
-        b.write(NE_DATAPORT, &[1, 2, 3, 4]);
+        b.bar_write(0, NE_DATAPORT, &[1, 2, 3, 4]);
         let read = b.block_input(at, 4);
         assert_eq!(read, if at == 0 { [MAC[0], MAC[0], MAC[1], MAC[1]] } else { [0xff; 4] }, "{at:#x}");
     }

@@ -1,17 +1,12 @@
-//! A guest with one adapter: memory, rings and a driver's steps; and a wire that takes and sends frames.
+//! A guest of an RTL8139C+ or RTL8139: registers, descriptors, and the steps of Linux's drivers.
 
-use std::sync::Arc;
+use nicety_adapter::{Offload, Wants};
 
-use nicety_adapter::{
-    Adapter, Batch, Budget, Context, Counters, Delivery, Face, Frames, Offload, Outbox, Pick, PortId, Scratch, Time,
-    Unfolded, Wants,
-};
-use nicety_adapters::Settings;
-use nicety_frame::Mac;
-use nicety_memory::{Map, Rights, Span};
+#[allow(dead_code, reason = "each family uses a part")]
+#[path = "../bench/mod.rs"]
+mod shared;
 
-pub const MAC: [u8; 6] = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
-pub const PEER: [u8; 6] = [2, 0, 0, 0, 0, 2];
+pub use shared::packets::{MAC, PEER, rfc1071, tcp4, udp4, verified};
 
 /// Addresses in the guest's memory.
 pub const TX_RING: u64 = 0x1_0000;
@@ -22,22 +17,13 @@ pub const RING: u64 = 64;
 /// Linux's PKT_BUF_SZ.
 pub const BUFFER: u64 = 1536;
 
-pub struct Bench {
-    pub nic: Box<dyn Adapter>,
-    pub map: Arc<Map>,
-    pub out: Outbox,
-    pub counters: Counters,
-    pub now: Time,
-    batch: Batch,
-}
+pub type Bench = shared::Bench;
 
 impl Bench {
     /// A new adapter with bus mastering enabled.
     pub fn of(model: &str) -> Self {
-        let nic = (nicety_adapters::find(model).unwrap().create)(&Settings::new(Mac(MAC))).unwrap();
-        let map = Arc::new(Map::private(8 << 20).unwrap());
-        let (out, counters) = (Outbox::default(), Counters::default());
-        let mut this = Self { nic, map, out, counters, now: Time(1_000_000), batch: Batch::new() };
+        let mut this = Self::around(shared::adapter(model), ());
+        this.bar = 1;
         this.command(0x0107);
         this
     }
@@ -81,75 +67,8 @@ impl Bench {
         this
     }
 
-    pub fn call<T>(&mut self, f: impl FnOnce(&mut dyn Adapter, &mut Context<'_>) -> T) -> T {
-        let mut cx =
-            Context { memory: &self.map, page: None, out: &mut self.out, counters: &mut self.counters, now: self.now };
-        f(&mut *self.nic, &mut cx)
-    }
-
-    pub fn read(&mut self, offset: u64, data: &mut [u8]) {
-        self.call(|nic, cx| match nic.face() {
-            Face::Pci(face) => face.read(1, offset, data, cx),
-            Face::Rings(_) => unreachable!("a PCI function"),
-        });
-    }
-
-    pub fn write(&mut self, offset: u64, data: &[u8]) {
-        self.call(|nic, cx| match nic.face() {
-            Face::Pci(face) => face.write(1, offset, data, cx),
-            Face::Rings(_) => unreachable!("a PCI function"),
-        });
-    }
-
-    pub fn r8(&mut self, offset: u64) -> u8 {
-        let mut data = [0];
-        self.read(offset, &mut data);
-        data[0]
-    }
-
-    pub fn r16(&mut self, offset: u64) -> u16 {
-        let mut data = [0; 2];
-        self.read(offset, &mut data);
-        u16::from_le_bytes(data)
-    }
-
-    pub fn r(&mut self, offset: u64) -> u32 {
-        let mut data = [0; 4];
-        self.read(offset, &mut data);
-        u32::from_le_bytes(data)
-    }
-
-    pub fn w8(&mut self, offset: u64, value: u8) {
-        self.write(offset, &[value]);
-    }
-
-    pub fn w16(&mut self, offset: u64, value: u16) {
-        self.write(offset, &value.to_le_bytes());
-    }
-
-    pub fn w(&mut self, offset: u64, value: u32) {
-        self.write(offset, &value.to_le_bytes());
-    }
-
     pub fn command(&mut self, value: u16) {
-        self.call(|nic, cx| match nic.face() {
-            Face::Pci(face) => face.config_write(4, &value.to_le_bytes(), cx),
-            Face::Rings(_) => unreachable!("a PCI function"),
-        });
-    }
-
-    pub fn put(&self, at: u64, bytes: &[u8]) {
-        self.map.write(at, bytes).unwrap();
-    }
-
-    pub fn get(&self, at: u64, len: usize) -> Vec<u8> {
-        let mut bytes = vec![0; len];
-        self.map.read(at, &mut bytes).unwrap();
-        bytes
-    }
-
-    pub fn get32(&self, at: u64) -> u32 {
-        u32::from_le_bytes(self.get(at, 4).try_into().unwrap())
+        self.config_write(4, &value.to_le_bytes());
     }
 
     /// Writes a receive descriptor.
@@ -181,13 +100,10 @@ impl Bench {
 
     /// The same, with an action of the guest before the completion.
     pub fn turn_with(&mut self, does: impl FnOnce(&mut Self)) -> (Vec<(Vec<u8>, Offload)>, bool) {
-        let mut batch = std::mem::take(&mut self.batch);
-        batch.start(&self.map, PortId(1), 0);
-        let progress = self.call(|nic, cx| nic.fetch(0, Budget::TURN, &mut batch, cx));
-        let packets = packets(&batch);
+        let progress = self.fetch();
+        let packets = whole(&self.batch);
         does(self);
-        self.call(|nic, cx| nic.complete(&batch, cx));
-        self.batch = batch;
+        self.complete();
         (packets, progress.more)
     }
 
@@ -198,125 +114,34 @@ impl Bench {
     }
 
     pub fn drain(&mut self) -> Vec<(Vec<u8>, Offload)> {
-        let mut all = Vec::new();
-        for _ in 0..1000 {
-            let (packets, more) = self.turn();
-            all.extend(packets);
-            if !more {
-                return all;
-            }
-        }
-        panic!("a transmit queue that never empties");
+        self.fetch_all(0, whole)
     }
 
-    /// Delivers a frame from another port.
-    pub fn bring(&mut self, frame: &[u8], offload: Offload) -> Delivery {
-        let map = Arc::new(Map::private(1 << 20).unwrap());
-        let mut batch = Batch::new();
-        batch.start(&map, PortId(2), 0);
-        map.write(0, frame).unwrap();
-        let mut draft = batch.draft(0).unwrap();
-        draft.push(0, frame.len() as u32).unwrap();
-        draft.finish(offload, 0).unwrap();
-        self.call(|nic, cx| nic.deliver(&Frames::new(&batch, &[Pick::whole(0)]), cx))
-    }
-
-    pub fn bring_one(&mut self, frame: &[u8]) -> bool {
-        self.bring(frame, Offload::default()).refused() == 0
-    }
-
-    /// Lets time pass, with the adapter's requested wake-ups.
-    pub fn pass(&mut self, ns: u64) {
-        let end = self.now.after_ns(ns);
-        while let Some(at) = self.out.wake.take().filter(|at| *at <= end) {
-            self.now = at.max(self.now);
-            self.call(|nic, cx| nic.tick(cx));
-        }
-        self.now = end;
-        self.call(|nic, cx| nic.tick(cx));
+    /// Delivers a frame. True if it was taken, or dropped.
+    pub fn takes(&mut self, frame: &[u8]) -> bool {
+        self.bring_one(frame).refused() == 0
     }
 
     /// The line's level, if it was reported since the last call.
-    pub fn line(&mut self) -> Option<bool> {
+    pub fn reported(&mut self) -> Option<bool> {
         self.out.line.take()
     }
 }
 
-/// The packets of a batch, whole, for a receiver that accepts every offload.
-fn packets(batch: &Batch) -> Vec<(Vec<u8>, Offload)> {
-    let target = Map::private(1 << 20).unwrap();
-    let mut spans: Vec<Span> = Vec::new();
-    let push = |span| {
-        spans.push(span);
-        true
-    };
-    target.translate(0, 1 << 20, Rights::WRITE, push).unwrap();
-    let mut scratch = Scratch::new();
-    let mut out = Vec::new();
-    for packet in 0..batch.len() as u16 {
-        let (pick, picks) = (Pick::whole(packet), [Pick::whole(packet)]);
-        let frames = Frames::new(batch, &picks);
-        let wants = Wants { frame_max: 70_000, tcp4: true, tcp6: true, udp: true, partial: false, ..Wants::default() };
-        let unfolded = Unfolded::new(&frames, pick, wants).unwrap();
-        let mut piece = unfolded.piece(0, &mut scratch).unwrap();
-        let (len, offload) = (piece.len() as usize, piece.offload);
-        piece.write(&target, &spans);
-        let mut bytes = vec![0; len];
-        target.read(0, &mut bytes).unwrap();
-        out.push((bytes, offload));
-    }
-    out
-}
-
-/// The checksum of RFC 1071, section 4.1.
-pub fn rfc1071(bytes: &[u8]) -> u16 {
-    let mut sum: u32 = bytes.chunks(2).map(|c| u32::from(c[0]) << 8 | c.get(1).map_or(0, |b| u32::from(*b))).sum();
-    while sum >> 16 != 0 {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    sum as u16
+/// The packets of a batch, whole, for a receiver that accepts every offload but partial checksums.
+fn whole(batch: &nicety_adapter::Batch) -> Vec<(Vec<u8>, Offload)> {
+    shared::received_by(batch, Wants { frame_max: 70_000, tcp4: true, tcp6: true, udp: true, ..Wants::default() })
 }
 
 /// An Ethernet frame of an experimental protocol.
 pub fn frame(to: [u8; 6], len: usize, seed: u8) -> Vec<u8> {
-    let mut frame = [&to[..], &PEER, &[0x88, 0xb5]].concat();
-    frame.extend((14..len).map(|at| at as u8 ^ seed));
-    frame
+    shared::packets::experimental(to, PEER, len, seed)
 }
 
 /// TCP or UDP over IPv4 with this payload. Header checksum and transport checksum are zero.
 pub fn ip(to: [u8; 6], protocol: u8, payload: &[u8]) -> Vec<u8> {
-    let transport: &[u8] = match protocol {
-        6 => &[0x10, 0, 0x20, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0x50, 0x18, 0xff, 0xff, 0, 0, 0, 0],
-        _ => &[0x10, 0, 0x20, 0, 0, 0, 0, 0],
-    };
-    let total = (20 + transport.len() + payload.len()) as u16;
-    let mut bytes = [&to[..], &PEER, &[8, 0, 0x45, 0], &total.to_be_bytes()].concat();
-    bytes.extend([0x12, 0x34, 0x40, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
-    bytes.extend(transport);
-    if protocol == 17 {
-        bytes[38..40].copy_from_slice(&(total - 20).to_be_bytes());
-    }
-    bytes.extend(payload);
-    bytes
-}
-
-/// Whether the header and transport checksums of such a frame are right.
-pub fn is_right(frame: &[u8]) -> (bool, bool) {
-    let total = usize::from(u16::from_be_bytes([frame[16], frame[17]]));
-    let end = 14 + total;
-    let pseudo = [&frame[26..34], &[0, frame[23]], &((total - 20) as u16).to_be_bytes(), &frame[34..end]].concat();
-    (rfc1071(&frame[14..34]) == 0xffff, rfc1071(&pseudo) == 0xffff)
-}
-
-/// The same frame with both checksums right.
-pub fn summed(mut frame: Vec<u8>) -> Vec<u8> {
-    let field = if frame[23] == 6 { 50 } else { 40 };
-    let header = !rfc1071(&frame[14..34]);
-    frame[24..26].copy_from_slice(&header.to_be_bytes());
-    let len = (frame.len() - 34) as u16;
-    let pseudo = [&frame[26..34], &[0, frame[23]], &len.to_be_bytes(), &frame[34..]].concat();
-    let sum = !rfc1071(&pseudo);
-    frame[field..field + 2].copy_from_slice(&sum.to_be_bytes());
-    frame
+    let (mut packet, field) = if protocol == 6 { (tcp4(to, payload), 50) } else { (udp4(to, 0x1000, payload), 40) };
+    packet[24..26].fill(0);
+    packet[field..field + 2].fill(0);
+    packet
 }

@@ -1,6 +1,6 @@
 //! Faults of other models of this chip: each is harmless here.
 
-use nicety_adapter::{Face, Offload, Reason};
+use nicety_adapter::Reason;
 
 use crate::bench::*;
 
@@ -56,7 +56,7 @@ fn cve_2018_17958_sizes_that_no_integer_of_the_chip_holds_are_bounded() {
     assert!(b.transmit().is_empty());
     assert_eq!(b.counters.transmit_drops[Reason::TooLong as usize], 1);
     // A frame from outside that is longer than any limit.
-    assert!(b.bring(&frame(MAC, 65_535, 0), Offload::default()).refused() == 0);
+    assert!(b.takes(&frame(MAC, 65_535, 0)));
     assert_eq!(b.counters.receive_drops[Reason::TooLong as usize], 1);
     // The plain mode: thirteen bits of length, and a position behind the buffer.
     let mut b = Bench::opened_plain("rtl8139-plain");
@@ -65,7 +65,7 @@ fn cve_2018_17958_sizes_that_no_integer_of_the_chip_holds_are_bounded() {
     assert_eq!(b.counters.transmit_drops[Reason::TooLong as usize], 1);
     for capr in [0, 1, 0x7ff1, 0xffff] {
         b.w16(0x38, capr);
-        b.bring_one(&frame(MAC, 1770, 0));
+        b.takes(&frame(MAC, 1770, 0));
         assert!(b.r16(0x3a) < 0x8000);
     }
 }
@@ -102,8 +102,8 @@ fn cve_2021_3416_a_looped_frame_does_not_come_round_again() {
     // struct cp_dma_stats of Linux's 8139cp.c: tx_ok, rx_ok, rx_fifo, rx_ok_phys.
     b.w(0x14, 0);
     b.w(0x10, 0x9000 | 8);
-    let word = |at: usize| u64::from_le_bytes(b.get(0x9000 + at as u64, 8).try_into().unwrap());
-    let missed = u64::from(u16::from_le_bytes(b.get(0x901c, 2).try_into().unwrap()));
+    let word = |at: u64| b.get64(0x9000 + at);
+    let missed = u64::from(b.get16(0x901c));
     assert_eq!((word(8), word(40)), (received, received));
     assert_eq!(word(0), received + missed, "what was sent was received, or missed for want of room");
     assert_eq!(missed > 0, received == RING);
@@ -115,10 +115,7 @@ fn cve_2020_15859_rings_and_buffers_at_the_device_s_own_registers_are_no_memory(
     // BAR 1 lies at 0xfebf0000: not the guest's memory, so DMA does not reach it.
     const OWN: u64 = 0xfebf_0000;
     let at = |b: &mut Bench| {
-        b.call(|nic, cx| match nic.face() {
-            Face::Pci(face) => face.config_write(0x14, &(OWN as u32).to_le_bytes(), cx),
-            Face::Rings(_) => unreachable!("a PCI function"),
-        });
+        b.config_write(0x14, &(OWN as u32).to_le_bytes());
     };
     let mut b = Bench::opened();
     at(&mut b);
@@ -127,7 +124,7 @@ fn cve_2020_15859_rings_and_buffers_at_the_device_s_own_registers_are_no_memory(
     assert!(b.transmit().is_empty());
     assert_eq!(b.counters.transmit_drops[Reason::BadAddress as usize], 1);
     b.post(0, 0x8000_0000 | BUFFER as u32, OWN + 0xd9);
-    b.bring_one(&frame(MAC, 60, 0));
+    b.takes(&frame(MAC, 60, 0));
     assert_eq!(b.counters.receive_drops[Reason::BadAddress as usize], 1);
     b.w(0x14, 0);
     b.w(0x10, OWN as u32 | 8);
@@ -137,7 +134,7 @@ fn cve_2020_15859_rings_and_buffers_at_the_device_s_own_registers_are_no_memory(
     b.w(0xe4, OWN as u32);
     b.w8(0x37, 0x0c);
     assert!(b.transmit().is_empty());
-    b.bring_one(&frame(MAC, 60, 0));
+    b.takes(&frame(MAC, 60, 0));
     assert!(b.nic.stall(0).is_some() && b.nic.stall(1).is_some());
     // The plain mode: a slot, and the receive buffer.
     let mut b = Bench::opened_plain("rtl8139-plain");
@@ -149,7 +146,7 @@ fn cve_2020_15859_rings_and_buffers_at_the_device_s_own_registers_are_no_memory(
     b.w8(0x37, 0x04);
     b.w(0x30, OWN as u32);
     b.w8(0x37, 0x0c);
-    b.bring_one(&frame(MAC, 60, 0));
+    b.takes(&frame(MAC, 60, 0));
     assert_eq!(b.counters.taken().frames, 0);
 }
 
@@ -277,7 +274,7 @@ fn cve_timers_that_are_set_to_come_at_once_come_once_in_a_round() {
     let (mut ticks, end) = (0, b.now.after_ns(1_000_000_000_000));
     while let Some(at) = b.out.wake.take().filter(|at| *at <= end) {
         b.now = at;
-        b.call(|nic, cx| nic.tick(cx));
+        b.tick();
         b.w16(0x3e, 0x4000);
         ticks += 1;
     }

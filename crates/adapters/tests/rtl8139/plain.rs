@@ -24,7 +24,7 @@ fn four_slots_are_sent_in_their_order_and_are_the_driver_s_again() {
         assert!((0..4).all(|slot| out[slot].0 == frame(PEER, 100 + slot, slot as u8)), "{model}");
         assert_eq!(b.r(0x14), 0xa000 | 8 << 16 | 101);
         assert_eq!(b.r16(0x60), 0xf00f, "all done, all well");
-        assert_eq!(b.line(), Some(true), "no slot is left: that waits for nobody");
+        assert_eq!(b.reported(), Some(true), "no slot is left: that waits for nobody");
         assert_eq!(b.r16(0x3e), 4);
         // In slot order, whichever is written first.
         send(&mut b, 1, &frame(PEER, 60, 9));
@@ -39,15 +39,15 @@ fn the_buffer_takes_frames_behind_their_headers_and_says_when_it_is_empty() {
     for model in MODELS {
         let mut b = Bench::opened_plain(model);
         assert_eq!((b.r8(0x37), b.r16(0x38), b.r16(0x3a)), (0x0d, 0xfff0, 0));
-        assert!(b.bring_one(&frame(MAC, 101, 3)));
-        assert!(b.bring_one(&frame([0xff; 6], 30, 4)), "padded");
+        assert!(b.takes(&frame(MAC, 101, 3)));
+        assert!(b.takes(&frame([0xff; 6], 30, 4)), "padded");
         assert_eq!(b.get32(RX_DATA), 105 << 16 | 1 << 14 | 1);
         assert!(b.get(RX_DATA + 4, 101) == frame(MAC, 101, 3));
         // 4 + 105 bytes are 112 after rounding up to a multiple of four.
         assert_eq!(b.get32(RX_DATA + 112), 64 << 16 | 1 << 13 | 1);
         assert_eq!(b.get(RX_DATA + 116 + 30, 30), [0; 30]);
         assert_eq!((b.r8(0x37), b.r16(0x3a)), (0x0c, 112 + 68));
-        assert_eq!((b.line(), b.r16(0x3e)), (Some(true), 1));
+        assert_eq!((b.reported(), b.r16(0x3e)), (Some(true), 1));
         b.w16(0x38, 112 - 16);
         assert_eq!(b.r8(0x37), 0x0c);
         b.w16(0x38, 180 - 16);
@@ -81,13 +81,13 @@ fn frames_that_wait_for_a_receiver_that_is_turned_off_or_reset_wait_no_longer() 
         let ends: [fn(&mut Bench); 3] = [|b| b.w8(0x37, 0x04), |b| b.w8(0x37, 0x10), |b| b.command(0x0103)];
         for (number, end) in ends.into_iter().enumerate() {
             let mut b = Bench::opened_plain(model);
-            while b.bring_one(&frame(MAC, 1000, 1)) {}
+            while b.takes(&frame(MAC, 1000, 1)) {}
             assert!(b.out.wake.is_some() && b.out.room.is_empty());
             end(&mut b);
             assert!(b.out.room.contains(0), "{model}, {number}");
-            assert!(b.bring_one(&frame(MAC, 1000, 1)), "it is dropped");
+            assert!(b.takes(&frame(MAC, 1000, 1)), "it is dropped");
             b.out.wake = None;
-            b.call(|nic, cx| nic.tick(cx));
+            b.tick();
             assert_eq!(b.out.wake, None, "{model}, {number}: nothing is waited for");
         }
     }
@@ -114,7 +114,7 @@ fn every_length_of_buffer_goes_round_with_wrap_and_without() {
             let (mut at, mut number) = (0, 0u8);
             for _ in 0..4 * size / 1000 {
                 let sent = frame(MAC, 60 + usize::from(number) * 5, number);
-                assert!(b.bring_one(&sent));
+                assert!(b.takes(&sent));
                 let (came, next) = take(&mut b, at, size, no_wrap == 0 || code == 3);
                 assert!(came == sent, "{size} bytes, at {at}");
                 (at, number) = (next, number.wrapping_add(7));
@@ -131,7 +131,7 @@ fn a_full_buffer_refuses_never_looks_empty_and_goes_on_when_the_driver_has_read(
     b.w(0x44, 0x0000_e70a);
     let sent = frame(MAC, 1000, 1);
     let mut count = 0;
-    while b.bring_one(&sent) {
+    while b.takes(&sent) {
         count += 1;
         assert_eq!(b.r8(0x37) & 1, 0, "not empty");
     }
@@ -141,7 +141,7 @@ fn a_full_buffer_refuses_never_looks_empty_and_goes_on_when_the_driver_has_read(
     take(&mut b, next, 8192, true);
     take(&mut b, 2 * next, 8192, true);
     assert!(b.out.room.contains(0));
-    assert!(b.bring_one(&sent));
+    assert!(b.takes(&sent));
 }
 
 /// RTL8139C 1.4, ISR: ROK reports a reception, and a write of one clears it. Drivers that take a frame for each ROK reset the chip
@@ -151,8 +151,8 @@ fn a_frame_whose_cause_was_read_and_acknowledged_raises_it_never_again() {
     for model in MODELS {
         for lifts_mask in [false, true] {
             let mut b = Bench::opened_plain(model);
-            assert!(b.bring_one(&frame(MAC, 100, 1)));
-            assert_eq!((b.line(), b.r16(0x3e)), (Some(true), 1));
+            assert!(b.takes(&frame(MAC, 100, 1)));
+            assert_eq!((b.reported(), b.r16(0x3e)), (Some(true), 1));
             b.w16(0x3e, 1);
             b.pass(300_000);
             if lifts_mask {
@@ -162,12 +162,12 @@ fn a_frame_whose_cause_was_read_and_acknowledged_raises_it_never_again() {
             b.w16(0x38, 108 - 16);
             assert_eq!((b.r16(0x3e), b.r8(0x37) & 1), (0, 1), "{model}: no cause, an empty buffer");
             // Another frame, which the driver leaves in the buffer.
-            assert!(b.bring_one(&frame(MAC, 100, 2)));
+            assert!(b.takes(&frame(MAC, 100, 2)));
             let causes = b.r16(0x3e);
             b.w16(0x3e, causes);
-            b.line();
+            b.reported();
             b.pass(1_000_000_000);
-            assert_eq!((causes, b.r16(0x3e), b.line()), (1, 0, None), "{model}");
+            assert_eq!((causes, b.r16(0x3e), b.reported()), (1, 0, None), "{model}");
         }
     }
 }
@@ -176,9 +176,9 @@ fn a_frame_whose_cause_was_read_and_acknowledged_raises_it_never_again() {
 fn a_frame_that_comes_between_the_reading_of_isr_and_its_acknowledgement_is_told_after_it() {
     for model in MODELS {
         let mut b = Bench::opened_plain(model);
-        assert!(b.bring_one(&frame(MAC, 100, 1)));
+        assert!(b.takes(&frame(MAC, 100, 1)));
         assert_eq!(b.r16(0x3e), 1);
-        assert!(b.bring_one(&frame(MAC, 100, 2)));
+        assert!(b.takes(&frame(MAC, 100, 2)));
         b.w16(0x3e, 1);
         b.w16(0x38, 108 - 16);
         assert_eq!((b.r16(0x3e), b.r8(0x37) & 1), (1, 0), "{model}: of the second one");
@@ -200,7 +200,7 @@ fn a_driver_that_leaves_frames_in_a_full_buffer_is_told_that_others_wait_until_i
         let mut b = Bench::opened_plain(model);
         b.w(0x44, 0x0000_e70a);
         b.w16(0x3c, 0xc07f);
-        while b.bring_one(&frame(MAC, 1000, 1)) {}
+        while b.takes(&frame(MAC, 1000, 1)) {}
         let mut at = 0;
         let causes = b.r16(0x3e);
         b.w16(0x3e, causes);
@@ -236,7 +236,7 @@ fn linux_s_polls_of_64_frames_go_on_while_frames_wait_for_room() {
         while got < FRAMES {
             // Frames arrive as fast as possible; a refused one waits in the port until room is reported.
             b.out.room = nicety_adapter::Set::default();
-            while b.bring_one(&frame(MAC, 60, sent as u8)) {
+            while b.takes(&frame(MAC, 60, sent as u8)) {
                 sent += 1;
             }
             while b.out.room.is_empty() {
@@ -266,17 +266,17 @@ fn linux_s_polls_of_64_frames_go_on_while_frames_wait_for_room() {
 #[test]
 fn a_buffer_that_is_moved_to_the_end_of_the_address_space_ends_nothing() {
     let mut b = Bench::opened_plain("rtl8139-plain");
-    assert!(b.bring_one(&frame(MAC, 100, 1)));
+    assert!(b.takes(&frame(MAC, 100, 1)));
     b.w(0x30, u32::MAX - 3);
-    assert!(b.bring_one(&frame(MAC, 100, 2)), "it is dropped");
+    assert!(b.takes(&frame(MAC, 100, 2)), "it is dropped");
     b.w(0x30, RX_DATA as u32);
-    assert!(b.bring_one(&frame(MAC, 100, 3)));
+    assert!(b.takes(&frame(MAC, 100, 3)));
 }
 
 #[test]
 fn the_mode_of_reception_is_changed_while_frames_lie_there_and_a_receiver_begins_anew_when_it_is_turned_on() {
     let mut b = Bench::opened_plain("rtl8139-plain");
-    assert!(b.bring_one(&frame(MAC, 100, 1)));
+    assert!(b.takes(&frame(MAC, 100, 1)));
     b.w(0x44, 0x0000_e78f | 2 << 11);
     assert_eq!(b.r16(0x3a), 108, "rtl8139_set_rx_mode");
     // rtl8139_rx_err.

@@ -1,6 +1,6 @@
 //! A driver's work besides traffic: identity, EEPROM, PHY, locks, timer, counters, loopback.
 
-use nicety_adapter::{Event, Face};
+use nicety_adapter::Event;
 
 use crate::bench::*;
 
@@ -29,11 +29,7 @@ fn eeprom(b: &mut Bench, location: u16, address_bits: u32) -> u16 {
 fn the_revision_and_the_version_say_which_chip_it_is() {
     for (model, revision, version) in [("rtl8139", 0x20, 0x7480_0000), ("rtl8139-plain", 0x10, 0x7400_0000)] {
         let mut b = Bench::of(model);
-        let mut config = [0; 16];
-        b.call(|nic, _| match nic.face() {
-            Face::Pci(face) => face.function().config_read(0, &mut config),
-            Face::Rings(_) => unreachable!("a PCI function"),
-        });
+        let config: [u8; 16] = b.config_read(0);
         assert_eq!(config[..4], [0xec, 0x10, 0x39, 0x81]);
         assert_eq!(config[8..12], [revision, 0, 0, 2], "an Ethernet controller");
         // HW_REVID_MASK of 8139too.c.
@@ -117,7 +113,7 @@ fn the_phy_says_full_duplex_at_100_and_tells_of_the_cable() {
     assert_eq!(b.r16(0x66) & b.r16(0x68) & 0x0100, 0x0100);
     assert_eq!(b.r8(0x58) & 0x0c, 0, "100 Mbit/s, a link");
     b.call(|nic, cx| nic.notice(Event::Link(false), cx));
-    assert_eq!(b.line(), Some(true));
+    assert_eq!(b.reported(), Some(true));
     assert_eq!(b.r16(0x3e), 0x20);
     assert_eq!(b.r16(0x74) & 0x0c00, 0x0800, "it changed");
     assert_eq!(b.r16(0x74) & 0x0c00, 0, "and that was read");
@@ -131,7 +127,7 @@ fn a_dump_of_the_counters_is_done_at_once_up_or_down() {
     let mut b = Bench::opened();
     b.queue(0, &frame(PEER, 100, 1), 0, 0);
     assert_eq!(b.transmit().len(), 1);
-    assert!(b.bring_one(&frame(MAC, 100, 1)) && b.bring_one(&frame([0xff; 6], 100, 1)));
+    assert!(b.takes(&frame(MAC, 100, 1)) && b.takes(&frame([0xff; 6], 100, 1)));
     for down in [false, true] {
         if down {
             b.w8(0x37, 0);
@@ -155,16 +151,16 @@ fn the_timer_interrupts_once_in_a_round_and_counts_from_a_write_on() {
     b.w(0x54, 33_000);
     assert_eq!(b.r(0x48), 0);
     b.pass(999_000);
-    assert_eq!((b.line(), b.r(0x48)), (None, 32_967));
+    assert_eq!((b.reported(), b.r(0x48)), (None, 32_967));
     b.pass(1_000);
-    assert_eq!((b.line(), b.r16(0x3e)), (Some(true), 0x4000));
+    assert_eq!((b.reported(), b.r16(0x3e)), (Some(true), 0x4000));
     b.w16(0x3e, 0x4000);
-    b.line();
+    b.reported();
     b.pass(1_000_000_000);
-    assert_eq!(b.line(), None);
+    assert_eq!(b.reported(), None);
     b.w(0x48, 0);
     b.pass(1_000_000);
-    assert_eq!(b.line(), Some(true));
+    assert_eq!(b.reported(), Some(true));
 }
 
 #[test]
@@ -193,9 +189,9 @@ fn software_asks_for_an_interrupt() {
     let mut b = Bench::opened();
     b.w16(0x3c, 0x0100);
     b.w8(0xd9, 1);
-    assert_eq!((b.line(), b.r16(0x3e)), (Some(true), 0x0100));
+    assert_eq!((b.reported(), b.r16(0x3e)), (Some(true), 0x0100));
     b.w8(0x3f, 1);
-    assert_eq!((b.line(), b.r16(0x3e)), (Some(false), 0));
+    assert_eq!((b.reported(), b.r16(0x3e)), (Some(false), 0));
 }
 
 #[test]

@@ -26,7 +26,7 @@ fn hears(guest: &mut Guest, address: [u8; 6], vlan: Option<u16>) -> bool {
     }
     let mut sender = Guest::new(plain(), 16);
     sender.send(0, &[0; 12], &frame, 2000);
-    sender.fetch(0);
+    sender.fetch_of(0);
     guest.post(0, 1, 2048);
     let before = guest.counters.receive_drops[Reason::Filtered as usize];
     assert_eq!(guest.deliver(&sender.batch).refused(), 0);
@@ -137,7 +137,7 @@ fn the_address_that_the_driver_sets_is_heard_and_read_back() {
     assert_eq!(guest.command(VIRTIO_NET_CTRL_MAC, VIRTIO_NET_CTRL_MAC_ADDR_SET, &new), OK);
     assert!(hears(&mut guest, new, None) && !hears(&mut guest, [2, 0, 0, 0, 0, 1], None));
     let mut bytes = [0; 6];
-    assert!(rings(&mut *guest.adapter).config(0, &mut bytes));
+    assert!(rings(&mut *guest.nic).config(0, &mut bytes));
     assert_eq!(bytes, new);
 }
 
@@ -146,12 +146,12 @@ fn receive_offloads_can_be_turned_off_and_on_again() {
     let mut guest = controlled(&[VIRTIO_NET_F_CTRL_GUEST_OFFLOADS]);
     let set = |bits: &[u32]| bits.iter().map(|number| 1u64 << number).sum::<u64>().to_le_bytes();
     let class = VIRTIO_NET_CTRL_GUEST_OFFLOADS;
-    assert!(guest.adapter.features().contains(&"rx-tso4"));
+    assert!(guest.nic.features().contains(&"rx-tso4"));
     assert_eq!(guest.command(class, VIRTIO_NET_CTRL_GUEST_OFFLOADS_SET, &set(&[VIRTIO_NET_F_GUEST_CSUM])), OK);
-    assert!(!guest.adapter.features().contains(&"rx-tso4"));
+    assert!(!guest.nic.features().contains(&"rx-tso4"));
     let all = [VIRTIO_NET_F_GUEST_CSUM, VIRTIO_NET_F_GUEST_TSO4, VIRTIO_NET_F_GUEST_TSO6];
     assert_eq!(guest.command(class, VIRTIO_NET_CTRL_GUEST_OFFLOADS_SET, &set(&all)), OK);
-    assert!(guest.adapter.features().contains(&"rx-tso4"));
+    assert!(guest.nic.features().contains(&"rx-tso4"));
     assert_eq!(guest.command(class, VIRTIO_NET_CTRL_GUEST_OFFLOADS_SET, &set(&[VIRTIO_NET_F_GUEST_UFO])), ERR);
 }
 

@@ -4,13 +4,17 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use nicety_adapter::{
-    Adapter, Batch, Budget, Counters, Delivery, Face, Frames, Outbox, Pick, PortId, Progress, RingPlace, Time,
-};
-use nicety_adapters::{Settings, find};
+use nicety_adapter::{Adapter, Face, Outbox, RingPlace, Time};
+use nicety_adapters::Settings;
 use nicety_frame::Mac;
 use nicety_memory::Map;
 use virtio_bindings::virtio_ring::{VRING_DESC_F_INDIRECT, VRING_DESC_F_NEXT, VRING_DESC_F_WRITE};
+
+#[allow(dead_code, reason = "each family uses a part")]
+#[path = "../bench/mod.rs"]
+mod shared;
+
+pub use shared::{Bench, Dice, adapter_with, packets};
 
 /// Bytes of the guest's memory.
 pub const MEMORY: u64 = 4 << 20;
@@ -40,13 +44,7 @@ pub struct Part {
     pub write: bool,
 }
 
-pub struct Guest {
-    pub memory: Arc<Map>,
-    pub adapter: Box<dyn Adapter>,
-    pub out: Outbox,
-    pub counters: Counters,
-    pub batch: Batch,
-    pub now: Time,
+pub struct Rings {
     pub queues: Vec<Queue>,
     pub header_len: u32,
     /// For packed rings, by ring and identifier: number of descriptors, and address of the first buffer.
@@ -55,10 +53,12 @@ pub struct Guest {
     free: u64,
 }
 
+pub type Guest = Bench<Rings>;
+
 macro_rules! cx {
     ($guest:expr) => {
         &mut nicety_adapter::Context {
-            memory: &$guest.memory,
+            memory: &$guest.map,
             page: None,
             out: &mut $guest.out,
             counters: &mut $guest.counters,
@@ -75,36 +75,37 @@ pub fn rings(adapter: &mut dyn Adapter) -> &mut dyn nicety_adapter::RingFace {
     }
 }
 
+/// A station with two queues.
+pub fn settings() -> Settings {
+    Settings { queues: Some(2), ..Settings::new(Mac([2, 0, 0, 0, 0, 1])) }
+}
+
 impl Guest {
     /// A guest with these features, and rings of `size` entries, all started and enabled.
     pub fn new(features: u128, size: u16) -> Self {
-        Self::with(features, size, Settings { queues: Some(2), ..Settings::new(Mac([2, 0, 0, 0, 0, 1])) })
+        Self::with(features, size, settings())
     }
 
     pub fn with(features: u128, size: u16, settings: Settings) -> Self {
-        let mut adapter = (find("virtio-net").expect("it is registered").create)(&settings).expect("it can be made");
+        let mut adapter = adapter_with("virtio-net", &settings);
         assert!(rings(&mut *adapter).take_features(features), "features on offer");
         let full = features & (bit(32) | bit(15)) != 0;
-        let mut guest = Self {
-            memory: Arc::new(Map::private(MEMORY as usize).expect("memory")),
-            adapter,
-            out: Outbox::default(),
-            counters: Counters::default(),
-            batch: Batch::new(),
-            now: Time::ZERO,
+        let own = Rings {
             queues: Vec::new(),
             header_len: if full { 12 } else { 10 },
             chains: HashMap::new(),
             features,
             free: BUFFERS,
         };
-        let count = rings(&mut *guest.adapter).rings();
+        let mut guest = Self::around(adapter, own);
+        (guest.map, guest.now) = (Arc::new(Map::private(MEMORY as usize).unwrap()), Time::ZERO);
+        let count = rings(&mut *guest.nic).rings();
         for number in 0..count {
             let base = u64::from(number) * 0x8000;
             let place = RingPlace { size, descriptors: base, driver: base + 0x4000, device: base + 0x5000 };
             guest.queues.push(Queue { place, added: 0, seen: 0, slot: 0, laps: [true; 2] });
             let base = if guest.is_packed() { crate::packed::BASE } else { 0 };
-            let face = rings(&mut *guest.adapter);
+            let face = rings(&mut *guest.nic);
             assert!(face.place(number, place));
             assert!(face.start(number, base, cx!(guest)));
             face.enable(number, true, cx!(guest));
@@ -115,14 +116,13 @@ impl Guest {
 
     /// Another server takes over: the front end gives it the rings' original bases, and the memory that it has kept.
     pub fn taken_over(&mut self, kept: &Arc<Map>) {
-        let settings = Settings { queues: Some(2), ..Settings::new(Mac([2, 0, 0, 0, 0, 1])) };
-        self.adapter = (find("virtio-net").expect("it is registered").create)(&settings).expect("it can be made");
-        let face = rings(&mut *self.adapter);
-        assert!(face.take_features(self.features));
+        self.nic = adapter_with("virtio-net", &settings());
+        let face = rings(&mut *self.nic);
+        assert!(face.take_features(self.own.features));
         face.keep(Some(kept.clone()));
         for (number, queue) in (0..).zip(self.queues.clone()) {
             let base = if self.is_packed() { crate::packed::BASE } else { 0 };
-            let face = rings(&mut *self.adapter);
+            let face = rings(&mut *self.nic);
             assert!(face.place(number, queue.place) && face.start(number, base, cx!(self)), "ring {number}");
             face.enable(number, true, cx!(self));
         }
@@ -142,12 +142,10 @@ impl Guest {
 
     fn descriptor(&self, table: u64, index: u16, part: Part, flags: u32, next: u16) {
         let flags = flags | if part.write { VRING_DESC_F_WRITE } else { 0 };
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&part.address.to_le_bytes());
-        bytes[8..12].copy_from_slice(&part.len.to_le_bytes());
-        bytes[12..14].copy_from_slice(&(flags as u16).to_le_bytes());
-        bytes[14..].copy_from_slice(&next.to_le_bytes());
-        self.memory.write(table + 16 * u64::from(index), &bytes).expect("a descriptor");
+        let at = table + 16 * u64::from(index);
+        self.put64(at, part.address);
+        self.put32(at + 8, part.len);
+        self.put32(at + 12, flags | u32::from(next) << 16);
     }
 
     /// Adds a chain; returns its head.
@@ -190,27 +188,11 @@ impl Guest {
 
     /// Makes a head available.
     pub fn offer(&mut self, ring: u16, head: u16) {
-        let queue = &mut self.queues[usize::from(ring)];
-        let at = queue.place.driver + 4 + 2 * u64::from(queue.added % queue.place.size);
-        self.memory.write(at, &head.to_le_bytes()).expect("an entry");
-        queue.added = queue.added.wrapping_add(1);
-        self.memory.write(queue.place.driver + 2, &queue.added.to_le_bytes()).expect("the index");
-    }
-
-    pub fn read(&self, address: u64, len: usize) -> Vec<u8> {
-        let mut bytes = vec![0; len];
-        self.memory.read(address, &mut bytes).expect("bytes");
-        bytes
-    }
-
-    pub fn write(&self, address: u64, bytes: &[u8]) {
-        self.memory.write(address, bytes).expect("bytes");
-    }
-
-    pub fn word(&self, address: u64) -> u16 {
-        let mut bytes = [0; 2];
-        self.memory.read(address, &mut bytes).expect("a word");
-        u16::from_le_bytes(bytes)
+        let Queue { place, added, .. } = self.queues[usize::from(ring)];
+        self.put(place.driver + 4 + 2 * u64::from(added % place.size), &head.to_le_bytes());
+        let added = added.wrapping_add(1);
+        self.put(place.driver + 2, &added.to_le_bytes());
+        self.queues[usize::from(ring)].added = added;
     }
 
     /// Chains returned since the last call: heads and lengths.
@@ -218,37 +200,35 @@ impl Guest {
         if self.is_packed() {
             return self.used_packed(ring);
         }
-        let queue = &mut self.queues[usize::from(ring)];
-        let mut index = [0; 2];
-        self.memory.read(queue.place.device + 2, &mut index).expect("the index");
+        let Queue { place, mut seen, .. } = self.queues[usize::from(ring)];
+        let index = self.get16(place.device + 2);
         let mut out = Vec::new();
-        while queue.seen != u16::from_le_bytes(index) {
-            let mut entry = [0; 8];
-            let at = queue.place.device + 4 + 8 * u64::from(queue.seen % queue.place.size);
-            self.memory.read(at, &mut entry).expect("an entry");
-            let entry = u64::from_le_bytes(entry);
-            out.push((entry as u32, (entry >> 32) as u32));
-            queue.seen = queue.seen.wrapping_add(1);
+        while seen != index {
+            let at = place.device + 4 + 8 * u64::from(seen % place.size);
+            out.push((self.get32(at), self.get32(at + 4)));
+            seen = seen.wrapping_add(1);
         }
+        self.queues[usize::from(ring)].seen = seen;
         out
     }
 
     pub fn kick(&mut self, ring: u16) {
-        rings(&mut *self.adapter).kick(ring, cx!(self));
+        rings(&mut *self.nic).kick(ring, cx!(self));
     }
 
     /// Sends a frame with this header from buffers of `step` bytes, the header in a buffer of its own.
     pub fn send(&mut self, queue: u16, header: &[u8], frame: &[u8], step: usize) -> u16 {
-        let header_at = self.allocate(header.len() as u32);
-        self.memory.write(header_at, header).expect("a header");
-        let mut parts = vec![Part { address: header_at, len: header.len() as u32, write: false }];
-        for piece in frame.chunks(step) {
-            let address = self.allocate(piece.len() as u32);
-            self.memory.write(address, piece).expect("a buffer");
-            parts.push(Part { address, len: piece.len() as u32, write: false });
-        }
+        let parts: Vec<Part> =
+            std::iter::once(header).chain(frame.chunks(step)).map(|piece| self.part(piece)).collect();
         let ring = 2 * queue + 1;
         if self.took(28) && parts.len() > 2 { self.add_indirect(ring, &parts) } else { self.add(ring, &parts) }
+    }
+
+    /// These bytes in a buffer of their own, which the device reads.
+    fn part(&mut self, bytes: &[u8]) -> Part {
+        let address = self.allocate(bytes.len() as u32);
+        self.put(address, bytes);
+        Part { address, len: bytes.len() as u32, write: false }
     }
 
     /// Posts receive buffers of `len` bytes, header included.
@@ -262,32 +242,12 @@ impl Guest {
         addresses
     }
 
-    pub fn fetch(&mut self, queue: u16) -> Progress {
-        self.batch.start(&self.memory, PortId(1), queue);
-        self.adapter.fetch(queue, Budget::TURN, &mut self.batch, cx!(self))
-    }
-
-    pub fn complete(&mut self) {
-        self.adapter.complete(&self.batch, cx!(self));
-    }
-
     /// Advances to the adapter's next tick, if it has requested one.
     pub fn later(&mut self) {
         if let Some(wake) = self.out.wake.take() {
             self.now = self.now.max(wake);
-            self.adapter.tick(cx!(self));
+            self.tick();
         }
-    }
-
-    /// Receives all of another guest's batch.
-    pub fn deliver(&mut self, batch: &Batch) -> Delivery {
-        let picks: Vec<Pick> = (0..batch.len() as u16).map(Pick::whole).collect();
-        self.bring(batch, &picks)
-    }
-
-    /// Receives some of it.
-    pub fn bring(&mut self, batch: &Batch, picks: &[Pick]) -> Delivery {
-        self.adapter.deliver(&Frames::new(batch, picks), cx!(self))
     }
 
     /// Packets received in buffers posted one to a chain: header and frame of each. `at` gives the address of a head's buffer.
@@ -296,13 +256,11 @@ impl Guest {
         let mut out: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
         let mut more = 0;
         for (head, len) in self.used(2 * queue) {
-            let mut address = [0; 8];
-            match self.chains.get(&(2 * queue, head as u16)) {
-                Some((_, first)) => address = first.to_le_bytes(),
-                None => self.memory.read(place.descriptors + 16 * u64::from(head), &mut address).expect("a descriptor"),
-            }
-            let mut bytes = vec![0; len as usize];
-            self.memory.read(u64::from_le_bytes(address), &mut bytes).expect("a buffer");
+            let address = match self.chains.get(&(2 * queue, head as u16)) {
+                Some((_, first)) => *first,
+                None => self.get64(place.descriptors + 16 * u64::from(head)),
+            };
+            let mut bytes = self.get(address, len as usize);
             if more > 0 {
                 more -= 1;
                 out.last_mut().expect("a first buffer").1.extend(bytes);
@@ -330,15 +288,9 @@ impl Guest {
 
     fn command_of(&mut self, pieces: &[&[u8]]) -> u8 {
         let ring = self.queues.len() as u16 - 1;
-        let answer = self.allocate(1);
-        self.memory.write(answer, &[0xff]).expect("an answer");
-        let mut parts = Vec::new();
-        for piece in pieces {
-            let address = self.allocate(piece.len() as u32);
-            self.memory.write(address, piece).expect("a command");
-            parts.push(Part { address, len: piece.len() as u32, write: false });
-        }
-        parts.push(Part { address: answer, len: 1, write: true });
+        let answer = Part { write: true, ..self.part(&[0xff]) };
+        let mut parts: Vec<Part> = pieces.iter().map(|piece| self.part(piece)).collect();
+        parts.push(answer);
         if parts.len() > 3 {
             self.add_indirect(ring, &parts)
         } else {
@@ -347,8 +299,6 @@ impl Guest {
         self.kick(ring);
         self.later();
         assert_eq!(self.used(ring).len(), 1, "the command came back");
-        let mut byte = [0];
-        self.memory.read(answer, &mut byte).expect("an answer");
-        byte[0]
+        self.get(answer.address, 1)[0]
     }
 }

@@ -60,7 +60,7 @@ fn hash4(frame: &[u8]) -> u32 {
 fn arrives(guest: &mut Guest, frame: &[u8]) -> Option<u16> {
     let mut sender = Guest::new(plain(), 16);
     sender.send(0, &[0; 12], frame, 2000);
-    sender.fetch(0);
+    sender.fetch_of(0);
     let pairs = guest.queues.len() as u16 / 2;
     (0..pairs).for_each(|queue| drop(guest.post(queue, 1, 2048)));
     guest.deliver(&sender.batch);
@@ -132,7 +132,7 @@ fn a_frame_for_a_queue_that_its_driver_has_stopped_is_dropped_and_counted() {
     let mut guest = guest(4, &[VIRTIO_NET_F_RSS]);
     let set = scaling(TYPES, &[3], 3, 4, &KEY);
     assert_eq!(guest.command(VIRTIO_NET_CTRL_MQ, VIRTIO_NET_CTRL_MQ_RSS_CONFIG, &set), OK);
-    rings(&mut *guest.adapter).stop(6, cx!(guest));
+    rings(&mut *guest.nic).stop(6, cx!(guest));
     assert_eq!(arrives(&mut guest, &from_port(1)), None);
     assert_eq!(guest.counters.receive_drops[Reason::ReceiverOff as usize], 1);
 }
@@ -143,7 +143,7 @@ fn headers_tell_the_hash_that_was_asked_for() {
     let report = |guest: &mut Guest, frame: &[u8]| {
         let mut sender = Guest::new(plain(), 16);
         sender.send(0, &[0; 12], frame, 2000);
-        sender.fetch(0);
+        sender.fetch_of(0);
         guest.post(0, 2, 1024);
         guest.deliver(&sender.batch);
         let got = guest.received(0).remove(0);
@@ -169,7 +169,7 @@ fn headers_tell_the_hash_that_was_asked_for() {
     assert_eq!(guest.command(VIRTIO_NET_CTRL_MQ, HASH_CONFIG, &set(1 << 8)), ERR, "extension headers");
     // Sent frames have a header of 20 bytes too.
     guest.send(0, &[0; 20], &frame, 2000);
-    guest.fetch(0);
+    guest.fetch_of(0);
     let packet = &guest.batch.packets()[0];
     assert_eq!(packet.len() as usize, frame.len());
 }
@@ -179,8 +179,8 @@ fn a_saved_table_sends_frames_where_it_did() {
     let mut guest = guest(4, &[VIRTIO_NET_F_RSS]);
     let set = scaling(TYPES, &[3, 2, 1, 0], 0, 4, &KEY);
     assert_eq!(guest.command(VIRTIO_NET_CTRL_MQ, VIRTIO_NET_CTRL_MQ_RSS_CONFIG, &set), OK);
-    let saved = guest.adapter.save();
-    guest.adapter.restore(&saved).unwrap();
+    let saved = guest.nic.save();
+    guest.nic.restore(&saved).unwrap();
     let frame = from_port(9);
     assert_eq!(arrives(&mut guest, &frame), Some(3 - (hash4(&frame) % 4) as u16));
 }
@@ -189,7 +189,7 @@ fn a_saved_table_sends_frames_where_it_did() {
 fn notified(guest: &mut Guest) -> (bool, Option<u64>) {
     let mut sender = Guest::new(plain(), 16);
     sender.send(0, &[0; 12], &from_port(1), 2000);
-    sender.fetch(0);
+    sender.fetch_of(0);
     guest.out = Default::default();
     guest.deliver(&sender.batch);
     let at = guest.out.wake.map(|wake| wake.since(guest.now).as_micros() as u64);
@@ -209,7 +209,7 @@ fn notifications_wait_for_as_many_packets_or_as_long_as_the_driver_says() {
     assert!(notified(&mut guest).0, "the third");
     assert_eq!(notified(&mut guest), (false, Some(700)));
     guest.now = guest.now.after_ns(700_000);
-    guest.adapter.tick(cx!(guest));
+    guest.nic.tick(cx!(guest));
     assert!(guest.out.messages.contains(0), "its time has come");
     // For this queue alone: at once.
     let queue = [&0u32.to_le_bytes()[..], &limits(0, 0)].concat();
@@ -232,7 +232,7 @@ fn completions_wait_as_the_driver_says() {
     for notified in [false, true, false] {
         guest.out = Default::default();
         guest.send(0, &[0; 12], &from_port(1), 2000);
-        guest.fetch(0);
+        guest.fetch_of(0);
         guest.complete();
         assert_eq!(guest.used(1).len(), 1, "it is back at once");
         assert_eq!(guest.out.messages.contains(1), notified);
@@ -247,7 +247,7 @@ fn ask(guest: &mut Guest, class: u32, command: u32, data: &[u8], len: u32) -> (u
     let ring = guest.queues.len() as u16 - 1;
     let bytes = [&[class as u8, command as u8][..], data].concat();
     let (address, ack, answer) = (guest.allocate(bytes.len() as u32), guest.allocate(1), guest.allocate(len));
-    guest.write(address, &bytes);
+    guest.put(address, &bytes);
     let parts = [
         Part { address, len: bytes.len() as u32, write: false },
         Part { address: ack, len: 1, write: true },
@@ -257,7 +257,7 @@ fn ask(guest: &mut Guest, class: u32, command: u32, data: &[u8], len: u32) -> (u
     guest.kick(ring);
     guest.later();
     let written = guest.used(ring)[0].1 as usize;
-    (guest.read(ack, 1)[0], guest.read(answer, written - 1))
+    (guest.get(ack, 1)[0], guest.get(answer, written - 1))
 }
 
 #[test]
@@ -267,7 +267,7 @@ fn flows_that_the_guest_has_not_sent_are_spread_over_its_queues() {
     for port in 1..41 {
         sender.send(0, &[0; 12], &from_port(port), 2000);
     }
-    sender.fetch(0);
+    sender.fetch_of(0);
     assert_eq!(guest.command(VIRTIO_NET_CTRL_MQ, VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET, &2u16.to_le_bytes()), OK);
     (0..2).for_each(|queue| drop(guest.post(queue, 32, 2000)));
     guest.deliver(&sender.batch);
@@ -289,7 +289,7 @@ fn the_driver_reads_back_what_it_has_set_and_what_its_queues_have_carried() {
     let frame = from_port(1);
     guest.send(0, &[0; 12], &frame, 2000);
     guest.kick(1);
-    guest.fetch(0);
+    guest.fetch_of(0);
     guest.complete();
     guest.later();
     // struct virtio_net_ctrl_queue_stats: ring, reserved, types.
@@ -312,11 +312,11 @@ fn a_driver_announces_itself_after_a_restore_until_it_says_that_it_has() {
     let mut guest = guest(2, &[VIRTIO_NET_F_GUEST_ANNOUNCE, VIRTIO_NET_F_STATUS]);
     let status = |guest: &mut Guest| {
         let mut byte = [0];
-        assert!(rings(&mut *guest.adapter).config(6, &mut byte));
+        assert!(rings(&mut *guest.nic).config(6, &mut byte));
         u32::from(byte[0])
     };
     assert_eq!(status(&mut guest), VIRTIO_NET_S_LINK_UP);
-    guest.adapter.notice(Event::Restored, cx!(guest));
+    guest.nic.notice(Event::Restored, cx!(guest));
     assert_eq!(status(&mut guest), VIRTIO_NET_S_LINK_UP | VIRTIO_NET_S_ANNOUNCE);
     assert_eq!(guest.command(VIRTIO_NET_CTRL_ANNOUNCE, VIRTIO_NET_CTRL_ANNOUNCE_ACK, &[0]), OK);
     assert_eq!(status(&mut guest), VIRTIO_NET_S_LINK_UP);
@@ -332,16 +332,16 @@ fn cve_2023_6693_a_long_header_is_read_in_any_pieces_and_a_packet_shorter_than_i
         for len in pieces.iter().copied().chain([frame.len() as u32]) {
             parts.push(Part { address: guest.allocate(len), len, write: false });
         }
-        guest.write(parts.last().unwrap().address, &frame);
+        guest.put(parts.last().unwrap().address, &frame);
         guest.add(1, &parts);
-        guest.fetch(0);
+        guest.fetch_of(0);
         assert_eq!(guest.batch.len(), 1, "{pieces:?}");
     }
     for len in [1, 12, 19, 20] {
         let mut guest = guest(2, &[VIRTIO_NET_F_HASH_REPORT]);
         let address = guest.allocate(len);
         guest.add(1, &[Part { address, len, write: false }]);
-        guest.fetch(0);
+        guest.fetch_of(0);
         assert!(guest.batch.is_empty(), "{len}");
         guest.complete();
         assert_eq!(guest.used(1).len(), 1, "{len}");

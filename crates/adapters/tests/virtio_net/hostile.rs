@@ -7,7 +7,7 @@ use nicety_memory::Map;
 
 use virtio_bindings::virtio_net::VIRTIO_NET_F_CTRL_VQ;
 
-use crate::guest::{Guest, MEMORY, Part, bit, cx, rings};
+use crate::guest::{Dice, Guest, MEMORY, Part, bit, cx, rings};
 use crate::packets::{payload, tcp4};
 use crate::traffic::{plain, rich};
 
@@ -15,12 +15,12 @@ fn raw(guest: &Guest, index: u16, words: (u64, u32, u16, u16)) {
     let table = guest.queues[1].place.descriptors;
     let (address, len, flags, next) = words;
     let bytes = [&address.to_le_bytes()[..], &len.to_le_bytes(), &flags.to_le_bytes(), &next.to_le_bytes()].concat();
-    guest.memory.write(table + 16 * u64::from(index), &bytes).unwrap();
+    guest.put(table + 16 * u64::from(index), &bytes);
 }
 
 /// The only stopped queue, and the reason. Its ring is reported once, and just now.
 fn stalled(guest: &mut Guest) -> (Queue, &'static str) {
-    let all: Vec<_> = (0..Set::NUMBERS).filter_map(|ring| Some((ring, guest.adapter.stall(ring)?))).collect();
+    let all: Vec<_> = (0..Set::NUMBERS).filter_map(|ring| Some((ring, guest.nic.stall(ring)?))).collect();
     let [(ring, stall)] = all[..] else { panic!("one ring has broken, and not {all:?}") };
     let reported = std::mem::take(&mut guest.out.stalled);
     assert!(reported.contains(ring) && reported.len() == 1, "{reported:?}");
@@ -33,34 +33,34 @@ fn breaks(what: &str, why: &str, act: impl Fn(&mut Guest)) {
     let mut guest = Guest::new(rich(), 16);
     act(&mut guest);
     for _ in 0..3 {
-        let progress = guest.fetch(0);
+        let progress = guest.fetch_of(0);
         assert!(guest.batch.is_empty() && progress.armed && !progress.more, "{what}");
     }
     let (queue, reason) = stalled(&mut guest);
     assert!(queue == Queue::Transmit(0) && reason.contains(why), "{what}: {queue}: {reason}");
-    guest.fetch(0);
+    guest.fetch_of(0);
     assert!(guest.out.stalled.is_empty(), "{what}: told once");
     assert_eq!(guest.counters.guest_errors, 1, "{what}");
     let place = guest.queues[1].place;
-    guest.memory.write(place.driver, &[0; 4]).unwrap();
-    guest.memory.write(place.device, &[0; 4]).unwrap();
+    guest.put(place.driver, &[0; 4]);
+    guest.put(place.device, &[0; 4]);
     guest.queues[1].added = 0;
-    let face = rings(&mut *guest.adapter);
+    let face = rings(&mut *guest.nic);
     face.stop(1, cx!(guest));
-    assert_eq!(guest.adapter.stall(1), None, "{what}: a ring that is stopped is to stand still");
-    assert!(rings(&mut *guest.adapter).start(1, 0, cx!(guest)));
-    assert_eq!(guest.adapter.stall(1), None, "{what}");
+    assert_eq!(guest.nic.stall(1), None, "{what}: a ring that is stopped is to stand still");
+    assert!(rings(&mut *guest.nic).start(1, 0, cx!(guest)));
+    assert_eq!(guest.nic.stall(1), None, "{what}");
     guest.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
-    guest.fetch(0);
+    guest.fetch_of(0);
     assert_eq!(guest.batch.len(), 1, "{what}: it works again");
-    assert!(guest.out.stalled.is_empty() && guest.adapter.stall(1).is_none(), "{what}");
+    assert!(guest.out.stalled.is_empty() && guest.nic.stall(1).is_none(), "{what}");
 }
 
 #[test]
 fn a_ring_that_breaks_the_rules_stops_until_it_is_started_again() {
     // QEMU's CVE-2016-5403: more chains in flight than the ring holds.
     breaks("an index that runs ahead", "index ran further ahead", |guest| {
-        guest.memory.write(guest.queues[1].place.driver + 2, &17u16.to_le_bytes()).unwrap();
+        guest.put(guest.queues[1].place.driver + 2, &17u16.to_le_bytes());
     });
     breaks("a head behind the table", "head beyond", |guest| guest.offer(1, 16));
     breaks("a chain that loops", "loops", |guest| {
@@ -78,7 +78,7 @@ fn a_ring_that_breaks_the_rules_stops_until_it_is_started_again() {
     });
     breaks("a table in a table", "indirect", |guest| {
         let inner = [&0x10_0000u64.to_le_bytes()[..], &16u32.to_le_bytes(), &4u16.to_le_bytes(), &[0; 2]].concat();
-        guest.memory.write(0x10_0000, &inner).unwrap();
+        guest.put(0x10_0000, &inner);
         raw(guest, 0, (0x10_0000, 16, 4, 0));
         guest.offer(1, 0);
     });
@@ -101,7 +101,7 @@ fn a_table_of_descriptors_that_was_not_negotiated_breaks_the_ring() {
     let mut guest = Guest::new(plain(), 16);
     raw(&guest, 0, (0x10_0000, 32, 4, 0));
     guest.offer(1, 0);
-    guest.fetch(0);
+    guest.fetch_of(0);
     assert_eq!(guest.counters.guest_errors, 1);
     assert!(stalled(&mut guest).1.contains("indirect"));
 }
@@ -111,18 +111,18 @@ fn a_ring_whose_memory_goes_away_says_so_whoever_finds_it() {
     let gone = Arc::new(Map::private(0x2000).unwrap());
     let mut sender = Guest::new(plain(), 16);
     sender.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
-    sender.fetch(0);
+    sender.fetch_of(0);
     type Find = fn(&mut Guest, &Guest);
     let finders: [(Queue, Find); 3] = [
-        (Queue::Transmit(0), |guest, _| assert!(guest.fetch(0).armed)),
+        (Queue::Transmit(0), |guest, _| assert!(guest.fetch_of(0).armed)),
         (Queue::Transmit(0), |guest, _| guest.complete()),
         (Queue::Receive(0), |guest, sender| assert_eq!(guest.deliver(&sender.batch).refused(), 0)),
     ];
     for (queue, find) in finders {
         let mut guest = Guest::new(plain(), 16);
         guest.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
-        guest.fetch(0);
-        guest.memory = Arc::clone(&gone);
+        guest.fetch_of(0);
+        guest.map = Arc::clone(&gone);
         find(&mut guest, &sender);
         assert_eq!(stalled(&mut guest), (queue, "the ring lies where no memory is"));
     }
@@ -158,7 +158,7 @@ fn a_frame_that_cannot_be_read_is_dropped_with_its_reason_and_the_next_one_goes(
     guest.add(1, &[Part { address: header, len: 11, write: false }]);
     guest.add(1, &[top, Part { address: header, len: 70_000, write: false }]);
     guest.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
-    guest.fetch(0);
+    guest.fetch_of(0);
     assert_eq!(guest.batch.len(), 1);
     let drops = |reason: Reason| guest.counters.transmit_drops[reason as usize];
     assert_eq!(drops(Reason::BadAddress), 2);
@@ -171,7 +171,7 @@ fn a_frame_that_cannot_be_read_is_dropped_with_its_reason_and_the_next_one_goes(
 fn a_receive_buffer_that_the_device_may_not_write_breaks_that_ring_only() {
     let mut sender = Guest::new(plain(), 16);
     sender.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
-    sender.fetch(0);
+    sender.fetch_of(0);
     for part in [Part { address: 0x10_0000, len: 2048, write: false }, Part { address: MEMORY, len: 2048, write: true }]
     {
         let mut guest = Guest::new(plain(), 16);
@@ -186,7 +186,7 @@ fn a_receive_buffer_that_the_device_may_not_write_breaks_that_ring_only() {
         guest.deliver(&sender.batch);
         assert_eq!(guest.counters.receive_drops.iter().sum::<u64>(), 2);
         guest.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
-        guest.fetch(0);
+        guest.fetch_of(0);
         assert_eq!(guest.batch.len(), 1, "its transmit ring goes on");
     }
 }
@@ -195,7 +195,7 @@ fn a_receive_buffer_that_the_device_may_not_write_breaks_that_ring_only() {
 fn a_ring_that_lies_where_none_can_is_not_placed_or_not_started() {
     let mut guest = Guest::new(plain(), 16);
     let place = guest.queues[1].place;
-    let face = rings(&mut *guest.adapter);
+    let face = rings(&mut *guest.nic);
     assert!(!face.place(1, place), "not while it runs");
     face.stop(1, cx!(guest));
     for size in [0, 3, 40_000] {
@@ -209,42 +209,26 @@ fn a_ring_that_lies_where_none_can_is_not_placed_or_not_started() {
     assert_eq!(face.stop(99, cx!(guest)), 0);
 }
 
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        // splitmix64.
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-}
-
 /// Writes a random descriptor, more often plausible than not.
-fn scribble(guest: &Guest, ring: u16, random: &mut Random) {
+fn scribble(guest: &Guest, ring: u16, random: &mut Dice) {
     let table = guest.queues[usize::from(ring)].place.descriptors;
-    let address = if random.below(8) == 0 { random.next() } else { random.below(MEMORY) };
-    let len = if random.below(8) == 0 { random.next() as u32 } else { 16 * random.below(200) as u32 };
+    let address = if random.below(8) == 0 { random.roll() } else { random.below(MEMORY) };
+    let len = if random.below(8) == 0 { random.roll() as u32 } else { 16 * random.below(200) as u32 };
     let write = if ring.is_multiple_of(2) { 2u16 } else { 0 };
-    let flags = if random.below(3) == 0 { random.next() as u16 } else { write | random.below(2) as u16 };
+    let flags = if random.below(3) == 0 { random.roll() as u16 } else { write | random.below(2) as u16 };
     let bytes = [&address.to_le_bytes()[..], &len.to_le_bytes(), &flags.to_le_bytes(), &[random.below(18) as u8, 0]];
-    guest.memory.write(table + 16 * random.below(16), &bytes.concat()).unwrap();
+    guest.put(table + 16 * random.below(16), &bytes.concat());
 }
 
 #[test]
 fn random_rings_over_random_memory_never_panic_and_every_call_is_bounded() {
-    let mut random = Random(2026);
+    let mut random = Dice(2026);
     let all = rich() | bit(17) | bit(18) | bit(19) | bit(22) | bit(29);
     let mut sender = Guest::new(rich(), 16);
     for _ in 0..4 {
         sender.send(0, &[0; 12], &tcp4(&payload(3000)), 1000);
     }
-    sender.fetch(0);
+    sender.fetch_of(0);
     for round in 0..200 {
         let mut guest = Guest::new(if round % 2 == 0 { all } else { plain() }, 16);
         let count = guest.queues.len() as u64;
@@ -254,14 +238,14 @@ fn random_rings_over_random_memory_never_panic_and_every_call_is_bounded() {
             match random.below(8) {
                 0 | 1 => scribble(&guest, ring, &mut random),
                 2 => guest.offer(ring, random.below(17) as u16),
-                3 => guest.memory.write(place.driver + random.below(40), &random.next().to_le_bytes()).unwrap(),
-                4 => drop(guest.fetch(random.below(3) as u16)),
+                3 => guest.put(place.driver + random.below(40), &random.roll().to_le_bytes()),
+                4 => drop(guest.fetch_of(random.below(3) as u16)),
                 5 => guest.complete(),
                 6 => drop(guest.deliver(&sender.batch)),
                 _ => guest.kick(ring),
             }
             if random.below(40) == 0 {
-                let face = rings(&mut *guest.adapter);
+                let face = rings(&mut *guest.nic);
                 let base = face.stop(ring, cx!(guest));
                 face.start(ring, base, cx!(guest));
             }

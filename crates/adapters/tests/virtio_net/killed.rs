@@ -20,7 +20,7 @@ fn kept() -> Arc<Map> {
 /// A packed guest whose server records the buffers that it gives back.
 fn packed(kept: &Arc<Map>) -> Guest {
     let mut guest = Guest::new(bit(VIRTIO_F_RING_PACKED) | rich(), SIZE);
-    rings(&mut *guest.adapter).keep(Some(kept.clone()));
+    rings(&mut *guest.nic).keep(Some(kept.clone()));
     guest
 }
 
@@ -28,12 +28,12 @@ fn packed(kept: &Arc<Map>) -> Guest {
 fn sending(len: usize) -> Guest {
     let mut sender = Guest::new(plain(), 16);
     sender.send(0, &[0; 12], &tcp4(&payload(len)), 2000);
-    sender.fetch(0);
+    sender.fetch_of(0);
     sender
 }
 
 fn ring(guest: &Guest, number: usize) -> Vec<u8> {
-    guest.read(guest.queues[number].place.descriptors, RING_BYTES)
+    guest.get(guest.queues[number].place.descriptors, RING_BYTES)
 }
 
 /// The ring of a server that was killed after it had stored this many of the used descriptors. The first one is stored last.
@@ -60,7 +60,7 @@ fn a_frame_whose_buffers_were_being_given_back_is_there_whole_when_the_next_serv
                 let before = ring(&guest, 0);
                 assert_eq!(guest.deliver(&sender.batch).refused(), 0);
                 let left = killed(&before, &ring(&guest, 0), first, chains, stored);
-                guest.write(guest.queues[0].place.descriptors, &left);
+                guest.put(guest.queues[0].place.descriptors, &left);
                 guest.taken_over(&kept);
                 let got = guest.received(0);
                 assert_eq!(got.len(), 1, "{chains} buffers, {stored} given back, round {round}");
@@ -83,7 +83,7 @@ fn buffers_that_were_filled_and_not_given_back_are_filled_again() {
             words
         });
         guest.deliver(&sender.batch);
-        guest.write(guest.queues[0].place.descriptors, &before);
+        guest.put(guest.queues[0].place.descriptors, &before);
         kept.write(0, &words).unwrap();
         guest.taken_over(&kept);
         assert!(guest.received(0).is_empty());
@@ -115,7 +115,7 @@ fn a_record_that_was_cut_off_says_that_nothing_was_given_back_since() {
         // Each store of the record may have been the last: the invalid position, and its chains with other lengths.
         let begun = [&after[..2], &[0, 0, 1, 0, 0, 0]].concat();
         for chains in [&before[8..], &after[8..]] {
-            guest.write(guest.queues[0].place.descriptors, &ring_before);
+            guest.put(guest.queues[0].place.descriptors, &ring_before);
             kept.write(0, &[&begun, chains].concat()).unwrap();
             guest.taken_over(&kept);
             assert!(guest.received(0).is_empty(), "round {round}");
@@ -132,19 +132,19 @@ fn a_frame_that_was_sent_and_not_given_back_is_sent_again_and_given_back_once() 
     let mut guest = packed(&kept);
     for round in 0..2 * SIZE {
         let id = guest.send(0, &[0; 12], &tcp4(&payload(100)), 2000);
-        guest.fetch(0);
+        guest.fetch_of(0);
         assert_eq!(guest.batch.len(), 1, "round {round}");
         guest.taken_over(&kept);
-        guest.fetch(0);
+        guest.fetch_of(0);
         assert_eq!(guest.batch.len(), 1, "round {round}");
         let before = ring(&guest, 1);
         guest.complete();
         if round % 2 == 0 {
-            guest.write(guest.queues[1].place.descriptors, &before);
+            guest.put(guest.queues[1].place.descriptors, &before);
             guest.taken_over(&kept);
         }
         assert_eq!(guest.used(1), [(id.into(), 0)], "round {round}");
-        guest.fetch(0);
+        guest.fetch_of(0);
         assert!(guest.batch.is_empty(), "round {round}");
     }
 }
@@ -156,12 +156,12 @@ fn a_split_ring_s_chains_come_back_in_order_even_if_some_are_dropped() {
     let good = guest.send(0, &[0; 12], &tcp4(&payload(100)), 2000);
     let bad = guest.send(0, &[0; 12], &[1; 5], 2000);
     let more = guest.send(0, &[0; 12], &tcp4(&payload(100)), 2000);
-    let progress = guest.fetch(0);
+    let progress = guest.fetch_of(0);
     assert!(progress.more && guest.batch.len() == 1 && guest.used(1).is_empty(), "the second waits for the first");
     guest.taken_over(&kept());
     let mut heads = Vec::new();
     while heads.len() < 3 {
-        guest.fetch(0);
+        guest.fetch_of(0);
         guest.complete();
         heads.extend(guest.used(1).iter().map(|(head, _)| *head as u16));
     }
@@ -185,8 +185,8 @@ fn what_a_front_end_keeps_may_be_anything_and_a_ring_begins_where_one_can_or_not
             kept.write(0, &word.to_le_bytes()).unwrap();
             (1..301).for_each(|at| kept.write(8 * at, &chain.to_le_bytes()).unwrap());
             let before = ring(&guest, 0);
-            rings(&mut *guest.adapter).stop(0, crate::guest::cx!(guest));
-            let started = rings(&mut *guest.adapter).start(0, crate::packed::BASE, crate::guest::cx!(guest));
+            rings(&mut *guest.nic).stop(0, crate::guest::cx!(guest));
+            let started = rings(&mut *guest.nic).start(0, crate::packed::BASE, crate::guest::cx!(guest));
             let (place, count) = (word & 0x7fff, word >> 16 & 0xffff);
             // More chains than one frame can have: the record is invalid, and the front end's own base is used.
             let valid = word & SAYS != 0 && count <= 300;
@@ -208,11 +208,7 @@ fn what_a_front_end_keeps_may_be_anything_and_a_ring_begins_where_one_can_or_not
             } else {
                 assert_eq!((got.len(), &got[0].1, refused), (1, &tcp4(&payload(100)), 0), "{word:#x} {chain:#x}");
             }
-            assert_eq!(
-                (guest.counters.guest_errors, guest.adapter.stall(0)),
-                (0, None),
-                "the driver has broken nothing"
-            );
+            assert_eq!((guest.counters.guest_errors, guest.nic.stall(0)), (0, None), "the driver has broken nothing");
         }
     }
 }

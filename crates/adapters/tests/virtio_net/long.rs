@@ -21,7 +21,7 @@ const WORK: u64 = 16_384;
 /// A guest whose ring of this number has the maximum length.
 fn guest(features: u128, ring: u16) -> Guest {
     let mut guest = Guest::new(features, 16);
-    let face = rings(&mut *guest.adapter);
+    let face = rings(&mut *guest.nic);
     face.stop(ring, cx!(guest));
     assert!(face.place(ring, PLACE) && face.start(ring, 0, cx!(guest)));
     guest.queues[usize::from(ring)].place = PLACE;
@@ -41,13 +41,13 @@ fn again(guest: &mut Guest, ring: u16, head: u16, times: usize) {
 }
 
 fn stalled(guest: &Guest) -> Vec<&'static str> {
-    (0..Set::NUMBERS).filter_map(|ring| guest.adapter.stall(ring)).map(|stall| stall.why).collect()
+    (0..Set::NUMBERS).filter_map(|ring| guest.nic.stall(ring)).map(|stall| stall.why).collect()
 }
 
 /// Fetches. Returns the progress and the work.
 fn fetch(guest: &mut Guest) -> (Progress, u64) {
     count::take();
-    let progress = guest.fetch(0);
+    let progress = guest.fetch_of(0);
     let work = count::take();
     assert!(work <= WORK, "{work} accesses in a call");
     (progress, work)
@@ -72,11 +72,11 @@ fn a_chain_of_1024_buffers_passes_and_a_longer_one_breaks_the_ring() {
             guest.add_indirect(1, indirect);
             if !direct.is_empty() {
                 // In front of the descriptor that names the table: the driver's last entry now begins here.
-                let table = guest.read(PLACE.descriptors, 16);
-                guest.write(PLACE.descriptors + 16 * u64::from(before), &table);
+                let table = guest.get(PLACE.descriptors, 16);
+                guest.put(PLACE.descriptors + 16 * u64::from(before), &table);
                 for (i, part) in direct.iter().enumerate() {
                     let words = [&part.address.to_le_bytes()[..], &part.len.to_le_bytes(), &[1, 0, i as u8 + 1, 0]];
-                    guest.write(PLACE.descriptors + 16 * i as u64, &words.concat());
+                    guest.put(PLACE.descriptors + 16 * i as u64, &words.concat());
                 }
             }
         }
@@ -97,7 +97,7 @@ fn a_table_of_more_than_1024_descriptors_breaks_the_ring_however_few_are_used() 
         let mut guest = guest(rich(), 1);
         let header = Part { address: BUFFERS, len: 100, write: false };
         guest.add_indirect(1, &[header]);
-        guest.write(PLACE.descriptors + 8, &(16 * u32::from(entries)).to_le_bytes());
+        guest.put(PLACE.descriptors + 8, &(16 * u32::from(entries)).to_le_bytes());
         fetch(&mut guest);
         assert_eq!(guest.batch.is_empty(), breaks);
         assert_eq!(stalled(&guest).iter().any(|why| why.contains("indirect")), breaks);
@@ -156,7 +156,7 @@ fn sender(count: usize, len: usize) -> Guest {
     frame.resize(len, 0);
     (0..count).for_each(|_| _ = guest.send(0, &[0; 12], &frame, 2000));
     // Each frame takes two descriptors.
-    guest.fetch(0);
+    guest.fetch_of(0);
     assert_eq!(guest.batch.len(), count);
     guest
 }
@@ -224,11 +224,11 @@ fn buffers_of_a_ring_that_was_started_anew_are_looked_at_though_those_before_wer
     deliver(&mut guest, &long);
     assert_eq!(guest.counters.receive_drops[Reason::TooLong as usize], 1);
     // The driver restarts with a longer buffer.
-    let face = rings(&mut *guest.adapter);
+    let face = rings(&mut *guest.nic);
     face.stop(0, cx!(guest));
     let descriptor = [&BUFFERS.to_le_bytes()[..], &2000u32.to_le_bytes(), &[2, 0, 0, 0]].concat();
-    guest.memory.write(PLACE.descriptors, &descriptor).unwrap();
-    let face = rings(&mut *guest.adapter);
+    guest.put(PLACE.descriptors, &descriptor);
+    let face = rings(&mut *guest.nic);
     assert!(face.place(0, PLACE) && face.start(0, 0, cx!(guest)));
     deliver(&mut guest, &long);
     assert_eq!(guest.counters.taken().packets, 1);

@@ -24,7 +24,7 @@ fn sender(frames: usize, bytes: usize) -> Guest {
     for _ in 0..frames {
         sender.send(0, &[0; 12], &tcp4(&payload(bytes)), 2000);
     }
-    sender.fetch(0);
+    sender.fetch_of(0);
     sender
 }
 
@@ -37,7 +37,7 @@ fn deliver(guest: &mut Guest, sender: &Guest) -> (bool, Option<Time>) {
 
 fn tick(guest: &mut Guest) -> bool {
     guest.out = Outbox::default();
-    guest.adapter.tick(cx!(guest));
+    guest.nic.tick(cx!(guest));
     guest.out.messages.contains(0)
 }
 
@@ -76,7 +76,7 @@ fn what_carries_little_is_told_at_once_every_time() {
 /// requests.
 fn sent(guest: &mut Guest) -> (bool, Option<Time>) {
     guest.send(0, &[0; 12], &tcp4(&payload(100)), 2000);
-    guest.fetch(0);
+    guest.fetch_of(0);
     guest.out = Outbox::default();
     guest.complete();
     (guest.out.messages.contains(1), guest.out.wake)
@@ -95,7 +95,7 @@ fn buffers_that_come_back_wait_for_company_and_not_for_ever() {
     assert!(sent(&mut guest).0, "three of 64 may have filled the ring");
     sent(&mut guest);
     guest.out = Outbox::default();
-    rings(&mut *guest.adapter).stop(1, cx!(guest));
+    rings(&mut *guest.nic).stop(1, cx!(guest));
     assert!(guest.out.messages.contains(1), "a ring that stops says what it has");
 }
 
@@ -105,14 +105,14 @@ fn a_ring_that_had_a_life_before_is_told_first_thing_whatever_index_its_driver_n
     for past in [0u16, 7] {
         let mut guest = Guest::new(features, RING);
         let place = guest.queues[0].place;
-        rings(&mut *guest.adapter).stop(0, cx!(guest));
+        rings(&mut *guest.nic).stop(0, cx!(guest));
         // The driver waits for a notification of chains from the time without a server.
-        guest.memory.write(place.device + 2, &past.to_le_bytes()).unwrap();
-        guest.memory.write(place.driver + 4 + 2 * u64::from(RING), &3u16.to_le_bytes()).unwrap();
+        guest.put(place.device + 2, &past.to_le_bytes());
+        guest.put(place.driver + 4 + 2 * u64::from(RING), &3u16.to_le_bytes());
         (guest.queues[0].added, guest.queues[0].seen) = (past, past);
-        guest.memory.write(place.driver + 2, &past.to_le_bytes()).unwrap();
+        guest.put(place.driver + 2, &past.to_le_bytes());
         guest.post(0, 8, 2048);
-        assert!(rings(&mut *guest.adapter).start(0, 0, cx!(guest)));
+        assert!(rings(&mut *guest.nic).start(0, 0, cx!(guest)));
         assert_eq!(deliver(&mut guest, &sender(1, 100)).0, past > 0, "{past}");
         assert!(!deliver(&mut guest, &sender(1, 100)).0, "once");
     }
@@ -123,8 +123,8 @@ fn what_waits_is_told_when_the_ring_stops_and_in_its_time_when_the_state_moves()
     let (mut guest, sender) = both();
     deliver(&mut guest, &sender);
     assert!(!deliver(&mut guest, &sender).0);
-    let saved = guest.adapter.save();
-    guest.adapter.restore(&saved).unwrap();
+    let saved = guest.nic.save();
+    guest.nic.restore(&saved).unwrap();
     assert!(!tick(&mut guest), "a restored state waits as the saved one did");
     guest.now = guest.now.after_ns(SPAN_NS);
     assert!(tick(&mut guest), "as long");
@@ -132,7 +132,7 @@ fn what_waits_is_told_when_the_ring_stops_and_in_its_time_when_the_state_moves()
     deliver(&mut guest, &sender);
     assert!(!deliver(&mut guest, &sender).0);
     guest.out = Outbox::default();
-    rings(&mut *guest.adapter).stop(0, cx!(guest));
+    rings(&mut *guest.nic).stop(0, cx!(guest));
     assert!(guest.out.messages.contains(0));
     guest.now = guest.now.after_ns(SPAN_NS);
     assert!(!tick(&mut guest), "a ring that is stopped says nothing");

@@ -35,7 +35,7 @@ impl Guest {
     fn lay(&self, at: u64, part: Part, id: u16, flags: u16) {
         let flags = flags | if part.write { WRITE } else { 0 };
         let words = [&part.address.to_le_bytes()[..], &part.len.to_le_bytes(), &id.to_le_bytes(), &flags.to_le_bytes()];
-        self.write(at, &words.concat());
+        self.put(at, &words.concat());
     }
 
     /// Adds a chain, in an indirect table if there is one. Returns its identifier. The first descriptor is handed over last.
@@ -77,7 +77,7 @@ impl Guest {
         let mut out = Vec::new();
         loop {
             let queue = self.queues[usize::from(ring)];
-            let bytes = self.read(queue.place.descriptors + 16 * u64::from(queue.seen), 16);
+            let bytes = self.get(queue.place.descriptors + 16 * u64::from(queue.seen), 16);
             let word = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
             let flags = word(14);
             if [flags & 1 << 7 != 0, flags & 1 << 15 != 0] != [queue.laps[1]; 2] {
@@ -105,7 +105,7 @@ fn goes_around(features: u128, size: u16, step: usize) {
     let memory = sender.allocate(4096);
     for number in 0..10 * count {
         let frame = tcp4(&payload(20 + number as usize));
-        sender.write(memory, &[&[0; 12][..], &frame].concat());
+        sender.put(memory, &[&[0; 12][..], &frame].concat());
         let len = 12 + frame.len() as u32;
         let parts: Vec<Part> = (0..len)
             .step_by(step)
@@ -117,7 +117,7 @@ fn goes_around(features: u128, size: u16, step: usize) {
             sender.add(1, &parts)
         };
         sender.kick(1);
-        let progress = sender.fetch(0);
+        let progress = sender.fetch_of(0);
         assert!(progress.armed && sender.batch.len() == 1, "frame {number}");
         assert_eq!(receiver.deliver(&sender.batch).refused(), 0, "frame {number}");
         sender.complete();
@@ -149,7 +149,7 @@ fn a_long_packet_fills_several_buffers_of_a_packed_ring_around_its_end() {
     for round in 0..5 {
         let frame = tcp4(&payload(1400 + round));
         sender.send(0, &[0; 12], &frame, 500);
-        sender.fetch(0);
+        sender.fetch_of(0);
         receiver.post(0, 4, 400);
         assert_eq!(receiver.deliver(&sender.batch).refused(), 0);
         sender.complete();
@@ -165,7 +165,7 @@ fn a_packed_receive_ring_without_enough_buffers_refuses_and_gets_the_frame_later
     let mut sender = Guest::new(plain(), 16);
     let frame = tcp4(&payload(1000));
     sender.send(0, &[0; 12], &frame, 2000);
-    sender.fetch(0);
+    sender.fetch_of(0);
     for events in [0, bit(VIRTIO_RING_F_EVENT_IDX)] {
         let mut receiver = Guest::new(packed() | rich() | events, 4);
         receiver.post(0, 2, 400);
@@ -186,7 +186,7 @@ fn more_frames_at_once_than_a_packed_ring_has_buffers_fill_each_of_them_once() {
     for frame in &frames {
         sender.send(0, &[0; 12], frame, 2000);
     }
-    sender.fetch(0);
+    sender.fetch_of(0);
     for features in [packed() | plain(), packed() | rich(), packed() | plain() | bit(VIRTIO_RING_F_EVENT_IDX)] {
         for size in [1, 2, 5, 8] {
             let mut receiver = Guest::new(features, size);
@@ -209,12 +209,12 @@ fn a_driver_is_told_that_all_of_its_packed_ring_has_come_back_at_once() {
         for round in 0..4 {
             for _ in 0..size / parts {
                 let bytes = [&[0; 12][..], &tcp4(&payload(100))].concat();
-                guest.write(0x10_0000, &bytes);
+                guest.put(0x10_0000, &bytes);
                 let len = bytes.len() as u32 / u32::from(parts);
                 let part = |at: u32| Part { address: 0x10_0000 + u64::from(at * len), len, write: false };
                 guest.add(1, &(0..parts.into()).map(part).collect::<Vec<_>>());
             }
-            guest.fetch(0);
+            guest.fetch_of(0);
             guest.complete();
             guest.later();
             assert_eq!(guest.used(1).len(), usize::from(size / parts), "a ring of {size}, round {round}");
@@ -245,7 +245,7 @@ fn what_goes_nowhere_comes_back_after_what_was_sent_before_it() {
         }
         let mut back = Vec::new();
         for _ in 0..3 {
-            guest.fetch(0);
+            guest.fetch_of(0);
             back.extend(guest.used(1));
             guest.complete();
             back.extend(guest.used(1));
@@ -262,16 +262,16 @@ fn a_packed_ring_goes_on_where_it_was_stopped() {
     let mut guest = Guest::new(packed() | plain(), 5);
     for round in 0..23 {
         guest.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
-        guest.fetch(0);
+        guest.fetch_of(0);
         assert_eq!(guest.batch.len(), 1, "round {round}");
-        let base = rings(&mut *guest.adapter).stop(1, cx!(guest));
+        let base = rings(&mut *guest.nic).stop(1, cx!(guest));
         guest.complete();
         assert!(guest.used(1).is_empty(), "what was taken is not given back after a stop");
-        let face = rings(&mut *guest.adapter);
+        let face = rings(&mut *guest.nic);
         // DPDK's virtio-user gives only one position.
         let position = if round % 2 == 0 { base } else { base & 0xffff };
         assert!(face.start(1, position, cx!(guest)), "round {round}: {base:#x}");
-        guest.fetch(0);
+        guest.fetch_of(0);
         assert_eq!(guest.batch.len(), 1, "round {round}: it is sent after all");
         guest.complete();
         assert_eq!(guest.used(1).len(), 1, "round {round}");
@@ -281,15 +281,16 @@ fn a_packed_ring_goes_on_where_it_was_stopped() {
 #[test]
 fn a_packed_ring_that_begins_behind_its_end_is_not_started() {
     let mut guest = Guest::new(packed() | plain(), 4);
-    let face = rings(&mut *guest.adapter);
+    let placed = guest.queues[1].place;
+    let face = rings(&mut *guest.nic);
     face.stop(1, cx!(guest));
     assert!(!face.start(1, 0x8004_8004, cx!(guest)));
     assert!(!face.start(1, 5, cx!(guest)));
-    let place = nicety_adapter::RingPlace { driver: 2, ..guest.queues[1].place };
+    let place = nicety_adapter::RingPlace { driver: 2, ..placed };
     assert!(!face.place(1, place), "event suppression is aligned to 4 bytes");
-    let place = nicety_adapter::RingPlace { size: 0, ..guest.queues[1].place };
+    let place = nicety_adapter::RingPlace { size: 0, ..placed };
     assert!(!face.place(1, place));
-    let place = nicety_adapter::RingPlace { size: 32769, ..guest.queues[1].place };
+    let place = nicety_adapter::RingPlace { size: 32769, ..placed };
     assert!(!face.place(1, place));
 }
 
@@ -301,10 +302,10 @@ fn breaks(why: &str, descriptors: &[(u64, u32, u16)]) {
         guest.lay(at, Part { address: *address, len: *len, write: false }, 7, *flags | available(true));
     }
     for _ in 0..3 {
-        let progress = guest.fetch(0);
+        let progress = guest.fetch_of(0);
         assert!(guest.batch.is_empty() && progress.armed && !progress.more, "{why}");
     }
-    let stall = guest.adapter.stall(1).expect("it stands still");
+    let stall = guest.nic.stall(1).expect("it stands still");
     assert!(stall.queue == Queue::Transmit(0) && stall.why.contains(why), "{stall}");
     assert_eq!(guest.counters.guest_errors, 1, "{why}");
     assert!(guest.out.stalled.contains(1));
@@ -330,7 +331,7 @@ fn a_table_that_names_a_table_in_a_packed_ring_is_no_table() {
     guest.lay(table, Part { address: 0x10_0000, len: 64, write: false }, 0, INDIRECT | NEXT);
     let at = guest.queues[1].place.descriptors;
     guest.lay(at, Part { address: table, len: 16, write: false }, 7, INDIRECT | available(true));
-    guest.fetch(0);
+    guest.fetch_of(0);
     assert_eq!((guest.batch.len(), guest.counters.guest_errors), (1, 0));
 }
 
@@ -350,10 +351,10 @@ fn a_packed_ring_is_notified_of_where_its_driver_asks_and_asks_for_kicks_where_i
     // The adapter does not know the earlier notifications: the first one comes in any case.
     let go = |guest: &mut Guest, number: u32, event: Option<u32>| {
         let word = event.map_or(1 << 16, |count| u32::from(place(SIZE, count)) | 2 << 16);
-        guest.write(area.driver, &word.to_le_bytes());
+        guest.put(area.driver, &word.to_le_bytes());
         guest.add(1, &[Part { address: 0x10_0000, len: 112, write: false }]);
-        guest.fetch(0);
-        let asked = u32::from(guest.word(area.device)) | u32::from(guest.word(area.device + 2)) << 16;
+        guest.fetch_of(0);
+        let asked = u32::from(guest.get16(area.device)) | u32::from(guest.get16(area.device + 2)) << 16;
         assert_eq!(asked, u32::from(place(SIZE, number + 1)) | 2 << 16, "chain {number}");
         guest.complete();
         guest.later();
@@ -378,13 +379,13 @@ fn a_packed_ring_without_event_index_is_quiet_as_its_driver_asks() {
     let mut guest = Guest::new(packed() | plain(), 8);
     let area = guest.queues[1].place;
     for (flags, wanted) in [(0u16, true), (1, false), (2, true), (0, true)] {
-        guest.write(area.driver + 2, &flags.to_le_bytes());
+        guest.put(area.driver + 2, &flags.to_le_bytes());
         guest.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
-        guest.fetch(0);
+        guest.fetch_of(0);
         guest.complete();
         guest.later();
         assert_eq!(std::mem::take(&mut guest.out).messages.contains(1), wanted, "flags {flags}");
-        assert_eq!(guest.word(area.device + 2), 0, "it wants to be kicked");
+        assert_eq!(guest.get16(area.device + 2), 0, "it wants to be kicked");
         guest.used(1);
     }
 }
@@ -394,10 +395,10 @@ fn a_saved_packed_ring_goes_on() {
     let mut guest = Guest::new(packed() | plain(), 5);
     for round in 0..12 {
         guest.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
-        guest.fetch(0);
+        guest.fetch_of(0);
         guest.complete();
         assert_eq!(guest.used(1).len(), 1, "round {round}");
-        let saved = guest.adapter.save();
-        guest.adapter.restore(&saved).unwrap();
+        let saved = guest.nic.save();
+        guest.nic.restore(&saved).unwrap();
     }
 }

@@ -1,19 +1,14 @@
 //! The PCI function (virtio 1.2, section 4.1), access by access, with the kernel's own constants.
 
-use std::sync::Arc;
-
-use nicety_adapter::{
-    Adapter, Batch, Budget, Context, Counters, Event, Face, Frames, Outbox, PciFace, Pick, PortId, Time,
-};
+use nicety_adapter::{Batch, Face, Time};
 use nicety_adapters::{Settings, find};
 use nicety_frame::Mac;
-use nicety_memory::Map;
 use virtio_bindings::virtio_config::{
     VIRTIO_CONFIG_S_ACKNOWLEDGE, VIRTIO_CONFIG_S_DRIVER, VIRTIO_CONFIG_S_DRIVER_OK, VIRTIO_CONFIG_S_FEATURES_OK,
     VIRTIO_CONFIG_S_NEEDS_RESET, VIRTIO_F_ACCESS_PLATFORM, VIRTIO_F_RING_RESET, VIRTIO_F_VERSION_1,
 };
 
-use crate::guest::bit;
+use crate::guest::{Bench, adapter_with, bit, settings};
 use crate::packets::{payload, tcp4};
 
 /// Configuration space (PCI 3.0, section 6): the command register with memory and bus mastering; MSI-X's ID.
@@ -24,15 +19,12 @@ const MSIX: u8 = 0x11;
 const VENDOR: u8 = 9;
 
 /// Addresses of the modern structures, from the capabilities.
-struct Machine {
-    adapter: Box<dyn Adapter>,
-    memory: Arc<Map>,
-    out: Outbox,
-    counters: Counters,
+struct Function {
     /// By `cfg_type`: bar and offset.
     places: [(u8, u64); 6],
-    now: Time,
 }
+
+type Machine = Bench<Function>;
 
 /// Queue 1's areas, and its one buffer.
 const DESCRIPTORS: u64 = 0x1000;
@@ -42,11 +34,8 @@ const BUFFER: u64 = 0x8000;
 
 impl Machine {
     fn new() -> Self {
-        let create = find("virtio-net-pci").expect("it is registered").create;
-        let adapter = create(&Settings { queues: Some(2), ..Settings::new(Mac([2, 0, 0, 0, 0, 1])) }).unwrap();
-        let (memory, now) = (Arc::new(Map::private(1 << 20).unwrap()), Time::ZERO);
-        let (out, counters) = (Outbox::default(), Counters::default());
-        let mut this = Self { adapter, memory, out, counters, places: [(0, 0); 6], now };
+        let mut this = Self::around(adapter_with("virtio-net-pci", &settings()), Function { places: [(0, 0); 6] });
+        this.now = Time::ZERO;
         let mut at = this.config(0x34, 1)[0];
         while at != 0 {
             let bytes = this.config(at.into(), 16);
@@ -60,20 +49,10 @@ impl Machine {
         this
     }
 
-    fn with<R>(&mut self, act: impl FnOnce(&mut dyn PciFace, &mut Context<'_>) -> R) -> R {
-        let Self { adapter, memory, out, counters, now, .. } = self;
-        let Face::Pci(face) = adapter.face() else { panic!("it is a function") };
-        act(face, &mut Context { memory, page: None, out, counters, now: *now })
-    }
-
     fn config(&mut self, offset: u16, len: usize) -> Vec<u8> {
         let mut data = vec![0; len];
-        self.with(|face, _| face.function().config_read(offset.into(), &mut data));
+        self.pci(|face, _| face.function().config_read(offset.into(), &mut data));
         data
-    }
-
-    fn config_write(&mut self, offset: u16, data: &[u8]) {
-        self.with(|face, cx| face.config_write(offset, data, cx));
     }
 
     fn capability(&mut self, id: u8, kind: Option<u8>) -> u16 {
@@ -91,13 +70,13 @@ impl Machine {
     /// Reads a field in the structure of this `cfg_type`.
     fn read(&mut self, kind: usize, field: u64, len: usize) -> u64 {
         let ((bar, offset), mut data) = (self.places[kind], [0; 8]);
-        self.with(|face, cx| face.read(bar, offset + field, &mut data[..len], cx));
+        self.bar_read(bar, offset + field, &mut data[..len]);
         u64::from_le_bytes(data)
     }
 
     fn write(&mut self, kind: usize, field: u64, value: u64, len: usize) {
         let (bar, offset) = self.places[kind];
-        self.with(|face, cx| face.write(bar, offset + field, &value.to_le_bytes()[..len], cx));
+        self.bar_write(bar, offset + field, &value.to_le_bytes()[..len]);
     }
 
     /// Sets bits of the device status, one after the other.
@@ -132,29 +111,23 @@ impl Machine {
     /// Adds one frame to queue 1, and writes the doorbell.
     fn send(&mut self) {
         let frame = [&[0; 12][..], &tcp4(&payload(100))].concat();
-        self.memory.write(BUFFER, &frame).unwrap();
+        self.put(BUFFER, &frame);
         let descriptor = [&BUFFER.to_le_bytes()[..], &(frame.len() as u32).to_le_bytes(), &[0; 4]].concat();
-        self.memory.write(DESCRIPTORS, &descriptor).unwrap();
-        let mut index = [0; 2];
-        self.memory.read(DRIVER + 2, &mut index).unwrap();
-        let index = u16::from_le_bytes(index).wrapping_add(1);
-        self.memory.write(DRIVER + 2, &index.to_le_bytes()).unwrap();
+        self.put(DESCRIPTORS, &descriptor);
+        let index = self.get16(DRIVER + 2).wrapping_add(1);
+        self.put(DRIVER + 2, &index.to_le_bytes());
         self.write(2, 4, 1, 2);
     }
 
     /// Fetches and completes the adapter's queue 0. Returns the number of packets.
-    fn fetch(&mut self) -> usize {
-        let mut batch = Batch::new();
-        batch.start(&self.memory, PortId(1), 0);
-        let Self { adapter, memory, out, counters, now, .. } = self;
-        let cx = &mut Context { memory, page: None, out, counters, now: *now };
-        adapter.fetch(0, Budget::TURN, &mut batch, cx);
-        adapter.complete(&batch, cx);
-        while let Some(wake) = cx.out.wake.take() {
-            cx.now = wake;
-            adapter.tick(cx);
+    fn carry(&mut self) -> usize {
+        self.fetch();
+        self.complete();
+        while let Some(wake) = self.out.wake.take() {
+            self.now = wake;
+            self.tick();
         }
-        batch.len()
+        self.batch.len()
     }
 }
 
@@ -174,10 +147,10 @@ fn a_driver_finds_the_structures_and_sends_and_is_interrupted_by_its_vector() {
     machine.enable();
     assert_eq!((machine.counters.guest_errors, machine.read(1, 0x1c, 2)), (0, 1));
     machine.send();
-    assert_eq!(machine.fetch(), 0, "nothing before DRIVER_OK (2.1.2)");
+    assert_eq!(machine.carry(), 0, "nothing before DRIVER_OK (2.1.2)");
     machine.status(VIRTIO_CONFIG_S_DRIVER_OK);
     assert_eq!(machine.out.work.pop(), Some(0));
-    assert_eq!(machine.fetch(), 1);
+    assert_eq!(machine.carry(), 1);
     assert!(machine.out.messages.contains(1) && machine.out.messages.len() == 1, "{:?}", machine.out);
     assert_eq!(machine.read(3, 0, 1), 0, "no status with MSI-X");
 }
@@ -194,7 +167,7 @@ fn a_message_that_has_not_gone_yet_stays_the_one_that_it_is() {
     machine.status(VIRTIO_CONFIG_S_DRIVER_OK);
     for _ in 0..2 {
         machine.send();
-        assert_eq!(machine.fetch(), 1);
+        assert_eq!(machine.carry(), 1);
         machine.write(2, 0, 0, 2);
         assert!(machine.out.messages.contains(3) && machine.out.messages.len() == 1, "{:?}", machine.out);
     }
@@ -207,12 +180,11 @@ fn without_messages_the_line_is_up_until_the_interrupt_status_is_read() {
     machine.enable();
     machine.status(VIRTIO_CONFIG_S_DRIVER_OK);
     machine.send();
-    assert_eq!(machine.fetch(), 1);
+    assert_eq!(machine.carry(), 1);
     assert_eq!(machine.out.line, Some(true));
     assert_eq!(machine.read(3, 0, 1), 1, "a queue");
     assert_eq!(machine.out.line, Some(false));
-    let Machine { adapter, memory, out, counters, now, .. } = &mut machine;
-    adapter.notice(Event::Link(false), &mut Context { memory, page: None, out, counters, now: *now });
+    machine.link(false);
     assert_eq!(machine.out.line, Some(true));
     assert_eq!(machine.read(3, 0, 1), 2, "configuration");
     assert_eq!((machine.read(4, 6, 2), machine.read(1, 0x15, 1)), (0, 1), "the link, and the generation");
@@ -250,7 +222,7 @@ fn a_modern_driver_may_let_an_iommu_translate_and_a_legacy_one_is_not_asked() {
         0,
         "a driver that knows no IOMMU works where there is none"
     );
-    let create = find("virtio-net").expect("it is registered").create;
+    let create = find("virtio-net").unwrap().create;
     let mut rings = create(&Settings::new(Mac([2, 0, 0, 0, 0, 1]))).unwrap();
     let Face::Rings(face) = rings.face() else { panic!("it is a back end") };
     assert_eq!(face.features() & bit(VIRTIO_F_ACCESS_PLATFORM), 0, "its front end would have to be asked");
@@ -271,7 +243,7 @@ fn cve_2026_5747_a_queue_does_not_move_while_it_is_enabled() {
         assert_eq!(machine.read(1, field, len), before, "register {field:#x}");
     }
     machine.send();
-    assert_eq!(machine.fetch(), 1, "it goes on where it was");
+    assert_eq!(machine.carry(), 1, "it goes on where it was");
     // A queue that was never enabled may be placed after DRIVER_OK, and is checked then.
     machine.write(1, 0x16, 0, 2);
     machine.write(1, 0x24, 0xffff_ffff, 4);
@@ -292,16 +264,16 @@ fn a_queue_is_reset_alone_and_begins_again() {
     machine.enable();
     machine.status(VIRTIO_CONFIG_S_DRIVER_OK);
     machine.send();
-    assert_eq!(machine.fetch(), 1);
+    assert_eq!(machine.carry(), 1);
     machine.write(1, 0x3a, 1, 2);
     assert_eq!((machine.read(1, 0x3a, 2), machine.read(1, 0x1c, 2)), (0, 0), "it is over, and disabled (2.6.1)");
     machine.send();
-    assert_eq!(machine.fetch(), 0);
-    machine.memory.write(DRIVER, &[0; 64]).unwrap();
-    machine.memory.write(DEVICE, &[0; 64]).unwrap();
+    assert_eq!(machine.carry(), 0);
+    machine.put(DRIVER, &[0; 64]);
+    machine.put(DEVICE, &[0; 64]);
     machine.enable();
     machine.send();
-    assert_eq!(machine.fetch(), 1);
+    assert_eq!(machine.carry(), 1);
 }
 
 #[test]
@@ -310,9 +282,9 @@ fn a_driver_that_breaks_a_queue_is_told_that_the_device_needs_a_reset() {
     machine.negotiate(bit(VIRTIO_F_VERSION_1));
     machine.enable();
     machine.status(VIRTIO_CONFIG_S_DRIVER_OK);
-    machine.memory.write(DRIVER + 2, &17u16.to_le_bytes()).unwrap();
+    machine.put(DRIVER + 2, &17u16.to_le_bytes());
     machine.write(2, 4, 1, 2);
-    assert_eq!(machine.fetch(), 0);
+    assert_eq!(machine.carry(), 0);
     assert_ne!(machine.status(0) & VIRTIO_CONFIG_S_NEEDS_RESET, 0);
     assert_eq!(machine.read(3, 0, 1), 2);
     machine.write(1, 0x14, 0, 1);
@@ -366,13 +338,10 @@ fn without_bus_mastering_nothing_is_read_or_written_in_memory() {
     machine.status(VIRTIO_CONFIG_S_DRIVER_OK);
     machine.config_write(COMMAND, &3u16.to_le_bytes());
     machine.send();
-    assert_eq!(machine.fetch(), 0);
-    let batch = Batch::new();
-    let Machine { adapter, memory, out, counters, now, .. } = &mut machine;
-    let picks: [Pick; 0] = [];
-    adapter.deliver(&Frames::new(&batch, &picks), &mut Context { memory, page: None, out, counters, now: *now });
+    assert_eq!(machine.carry(), 0);
+    machine.deliver(&Batch::new());
     machine.config_write(COMMAND, &MASTER.to_le_bytes());
-    assert_eq!(machine.fetch(), 1);
+    assert_eq!(machine.carry(), 1);
 }
 
 /// SeaBIOS and iPXE reach the structures through configuration space if they cannot map them.
@@ -411,15 +380,13 @@ fn a_legacy_driver_sends_by_the_ports() {
     machine.write(0, 18, 7, 1);
     // The driver area follows 256 descriptors; the device area begins at the next page (2.7.2).
     let frame = [&[0; 10][..], &tcp4(&payload(100))].concat();
-    machine.memory.write(BUFFER, &frame).unwrap();
+    machine.put(BUFFER, &frame);
     let descriptor = [&BUFFER.to_le_bytes()[..], &(frame.len() as u32).to_le_bytes(), &[0; 4]].concat();
-    machine.memory.write(0x10000, &descriptor).unwrap();
-    machine.memory.write(0x11002, &1u16.to_le_bytes()).unwrap();
+    machine.put(0x10000, &descriptor);
+    machine.put(0x11002, &1u16.to_le_bytes());
     machine.write(0, 16, 1, 2);
-    assert_eq!(machine.fetch(), 1);
-    let mut used = [0; 2];
-    machine.memory.read(0x12002, &mut used).unwrap();
-    assert_eq!(used, [1, 0]);
+    assert_eq!(machine.carry(), 1);
+    assert_eq!(machine.get16(0x12002), 1);
     assert_eq!(machine.read(0, 19, 1), 1, "the interrupt status");
     machine.write(0, 14, 1, 2);
     machine.write(0, 8, 0, 4);
@@ -449,13 +416,11 @@ fn a_saved_function_goes_on_and_one_with_other_queues_is_refused() {
     machine.negotiate(bit(VIRTIO_F_VERSION_1));
     machine.enable();
     machine.status(VIRTIO_CONFIG_S_DRIVER_OK);
-    let saved = machine.adapter.save();
+    let saved = machine.nic.save();
     let mut other = Machine::new();
-    other.memory = machine.memory.clone();
-    other.adapter.restore(&saved).unwrap();
-    assert_eq!(other.adapter.save(), saved);
+    machine.hand_over(&mut other);
     other.send();
-    assert_eq!(other.fetch(), 1);
+    assert_eq!(other.carry(), 1);
     let create = find("virtio-net-pci").unwrap().create;
     let mut fewer = create(&Settings { queues: Some(1), ..Settings::new(Mac([2, 0, 0, 0, 0, 1])) }).unwrap();
     assert!(fewer.restore(&saved).is_err());

@@ -7,14 +7,14 @@ use virtio_bindings::virtio_config::VIRTIO_F_RING_PACKED;
 use virtio_bindings::virtio_net::*;
 use virtio_bindings::virtio_ring::VIRTIO_RING_F_EVENT_IDX;
 
-use crate::guest::{Guest, bit, cx, rings};
+use crate::guest::{Guest, adapter_with, bit, cx, rings, settings};
 use crate::packets::{payload, tcp4};
 use crate::traffic::{plain, rich};
 
 #[test]
 fn features_that_are_not_offered_are_not_taken() {
     let mut guest = Guest::new(plain(), 16);
-    let face = rings(&mut *guest.adapter);
+    let face = rings(&mut *guest.nic);
     let offer = face.features();
     for absent in [VIRTIO_NET_F_STANDBY, VIRTIO_NET_F_GUEST_UFO] {
         assert_eq!(offer & bit(absent), 0, "feature {absent} is not served");
@@ -31,7 +31,7 @@ fn features_that_are_not_offered_are_not_taken() {
 fn a_standby_is_offered_where_one_was_asked_for() {
     let settings = Settings { standby: true, ..Settings::new(Mac([2, 0, 0, 0, 0, 1])) };
     let guest = Guest::with(plain() | bit(VIRTIO_NET_F_STANDBY), 16, settings);
-    assert!(guest.adapter.features().contains(&"standby"));
+    assert!(guest.nic.features().contains(&"standby"));
 }
 
 #[test]
@@ -49,16 +49,16 @@ fn a_completion_that_comes_after_a_stop_gives_nothing_back_and_the_ring_resumes_
     for _ in 0..3 {
         guest.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
     }
-    guest.fetch(0);
+    guest.fetch_of(0);
     assert_eq!(guest.batch.len(), 3);
-    let base = rings(&mut *guest.adapter).stop(1, cx!(guest));
+    let base = rings(&mut *guest.nic).stop(1, cx!(guest));
     assert_eq!(base, 0, "nothing has been given back");
     guest.complete();
     assert!(guest.used(1).is_empty());
-    let face = rings(&mut *guest.adapter);
+    let face = rings(&mut *guest.nic);
     assert!(face.start(1, base, cx!(guest)));
     assert_eq!(guest.out.work.pop(), Some(0));
-    guest.fetch(0);
+    guest.fetch_of(0);
     assert_eq!(guest.batch.len(), 3, "they are sent after all");
     guest.complete();
     assert_eq!(guest.used(1).len(), 3);
@@ -68,14 +68,14 @@ fn a_completion_that_comes_after_a_stop_gives_nothing_back_and_the_ring_resumes_
 fn a_completion_of_before_a_stop_gives_nothing_back_after_the_ring_was_started_again() {
     let mut guest = Guest::new(plain(), 16);
     guest.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
-    guest.fetch(0);
+    guest.fetch_of(0);
     assert_eq!(guest.batch.len(), 1);
-    let face = rings(&mut *guest.adapter);
+    let face = rings(&mut *guest.nic);
     let base = face.stop(1, cx!(guest));
     assert!(face.start(1, base, cx!(guest)));
     guest.complete();
     assert!(guest.used(1).is_empty(), "it is taken again, and given back then");
-    guest.fetch(0);
+    guest.fetch_of(0);
     assert_eq!(guest.batch.len(), 1);
     guest.complete();
     assert_eq!(guest.used(1).len(), 1);
@@ -85,8 +85,8 @@ fn a_completion_of_before_a_stop_gives_nothing_back_after_the_ring_was_started_a
 fn a_reset_between_fetch_and_complete_leaves_the_guests_memory_alone() {
     let mut guest = Guest::new(plain(), 16);
     guest.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
-    guest.fetch(0);
-    guest.adapter.reset(nicety_adapter::Reset::Bus, cx!(guest));
+    guest.fetch_of(0);
+    guest.nic.reset(nicety_adapter::Reset::Bus, cx!(guest));
     guest.out = Outbox::default();
     guest.complete();
     assert!(guest.used(1).is_empty());
@@ -99,28 +99,28 @@ fn a_reset_between_fetch_and_complete_leaves_the_guests_memory_alone() {
 fn a_started_disabled_transmit_ring_is_processed_and_discarded_and_a_receive_ring_gets_nothing() {
     for features in [plain(), plain() | bit(VIRTIO_F_RING_PACKED)] {
         let mut guest = Guest::new(features, 16);
-        rings(&mut *guest.adapter).enable(1, false, cx!(guest));
+        rings(&mut *guest.nic).enable(1, false, cx!(guest));
         for round in 0..20 {
             let head = guest.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
             guest.kick(1);
             assert_eq!(guest.out.work.pop(), Some(0));
-            guest.fetch(0);
+            guest.fetch_of(0);
             assert!(guest.batch.is_empty());
             assert_eq!(guest.used(1), [(head.into(), 0)], "round {round}");
         }
         assert_eq!(guest.counters.transmit_drops[Reason::QueueOff as usize], 20);
         assert!(!guest.out.messages.is_empty(), "the driver is told");
-        rings(&mut *guest.adapter).enable(1, true, cx!(guest));
+        rings(&mut *guest.nic).enable(1, true, cx!(guest));
         assert_eq!(guest.out.work.pop(), Some(0));
-        guest.fetch(0);
+        guest.fetch_of(0);
         assert!(guest.batch.is_empty(), "nothing was kept");
         guest.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
-        guest.fetch(0);
+        guest.fetch_of(0);
         assert_eq!(guest.batch.len(), 1);
         let mut receiver = Guest::new(features, 16);
         receiver.post(0, 1, 2048);
         for queue in [0, 2] {
-            rings(&mut *receiver.adapter).enable(queue, false, cx!(receiver));
+            rings(&mut *receiver.nic).enable(queue, false, cx!(receiver));
         }
         assert_eq!(receiver.deliver(&guest.batch).refused(), 0, "dropped, not refused");
         assert_eq!(receiver.counters.receive_drops[Reason::ReceiverOff as usize], 1);
@@ -132,13 +132,13 @@ fn a_started_disabled_transmit_ring_is_processed_and_discarded_and_a_receive_rin
 #[test]
 fn a_disabled_ring_whose_driver_does_not_ring_is_not_looked_at() {
     let mut guest = Guest::new(plain(), 16);
-    rings(&mut *guest.adapter).enable(1, false, cx!(guest));
+    rings(&mut *guest.nic).enable(1, false, cx!(guest));
     guest.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
-    guest.fetch(0);
+    guest.fetch_of(0);
     assert!(guest.batch.is_empty() && guest.used(1).is_empty());
-    rings(&mut *guest.adapter).stop(1, cx!(guest));
+    rings(&mut *guest.nic).stop(1, cx!(guest));
     guest.kick(1);
-    guest.fetch(0);
+    guest.fetch_of(0);
     assert!(guest.used(1).is_empty(), "nor one that is stopped");
 }
 
@@ -147,20 +147,19 @@ fn a_saved_adapter_goes_on_in_another_and_saves_the_same_bytes() {
     let mut guest = Guest::new(rich() | bit(VIRTIO_NET_F_CTRL_VQ) | bit(VIRTIO_NET_F_MQ), 16);
     guest.command(VIRTIO_NET_CTRL_MQ, VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET, &2u16.to_le_bytes());
     guest.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
-    guest.fetch(0);
+    guest.fetch_of(0);
     guest.complete();
-    let saved = guest.adapter.save();
-    let settings = Settings { queues: Some(2), ..Settings::new(Mac([2, 0, 0, 0, 0, 1])) };
-    let mut other = (find("virtio-net").unwrap().create)(&settings).unwrap();
+    let saved = guest.nic.save();
+    let mut other = adapter_with("virtio-net", &settings());
     other.restore(&saved).unwrap();
     assert_eq!(other.save(), saved);
-    guest.adapter = other;
+    guest.nic = other;
     guest.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
-    guest.fetch(0);
+    guest.fetch_of(0);
     guest.complete();
     assert_eq!(guest.used(1).len(), 2);
     for cut in 0..saved.len() {
-        assert!(guest.adapter.restore(&saved[..cut]).is_err());
+        assert!(guest.nic.restore(&saved[..cut]).is_err());
     }
     let other = Settings::new(Mac([2, 0, 0, 0, 0, 1]));
     let mut wider = (find("virtio-net").unwrap().create)(&other).unwrap();
@@ -170,7 +169,7 @@ fn a_saved_adapter_goes_on_in_another_and_saves_the_same_bytes() {
 #[test]
 fn the_features_taken_are_told_in_words() {
     let guest = Guest::new(rich(), 16);
-    let words = guest.adapter.features();
+    let words = guest.nic.features();
     assert!(words.contains(&"tso4") && words.contains(&"mergeable") && !words.contains(&"mq"));
 }
 
@@ -183,13 +182,13 @@ fn a_device_that_sleeps_is_kicked_for_what_is_added_and_wakes() {
         let must_kick = |guest: &Guest, ring: usize, old: u16| {
             let place = guest.queues[ring].place;
             let new = guest.queues[ring].added;
-            let event = guest.word(place.device + 4 + 8 * 16);
-            let flag = guest.word(place.device) & 1 == 0;
+            let event = guest.get16(place.device + 4 + 8 * 16);
+            let flag = guest.get16(place.device) & 1 == 0;
             if event_index { new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old) } else { flag }
         };
         // Transmit: no packet is left when it arms. More frames than the ring holds, so that every index is used.
         for sent in 0..40 {
-            let progress = guest.fetch(0);
+            let progress = guest.fetch_of(0);
             assert!(progress.armed && !progress.more, "{event_index}, {sent}");
             guest.complete();
             guest.out = Outbox::default();
@@ -197,13 +196,13 @@ fn a_device_that_sleeps_is_kicked_for_what_is_added_and_wakes() {
             assert!(must_kick(&guest, 1, sent), "{event_index}, {sent}: transmit");
             guest.kick(1);
             assert_eq!(guest.out.work.pop(), Some(0), "{event_index}, {sent}");
-            guest.fetch(0);
+            guest.fetch_of(0);
             guest.complete();
         }
         // Receive: no buffer is left for the frame.
         let mut sender = Guest::new(plain(), 16);
         sender.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
-        sender.fetch(0);
+        sender.fetch_of(0);
         for posted in 0..40 {
             assert_eq!(guest.deliver(&sender.batch).refused(), 1, "{event_index}, {posted}");
             guest.out = Outbox::default();

@@ -8,7 +8,7 @@ use virtio_bindings::virtio_net::*;
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 
 use crate::guest::{Guest, Part, bit, rings};
-use crate::packets::{HEADERS4, HEADERS6, judged, partial, payload, tcp4, tcp6};
+use crate::packets::{HEADERS4, HEADERS6, partial, payload, tcp4, tcp6, verified};
 
 /// Features of a plain modern driver.
 pub fn plain() -> u128 {
@@ -59,7 +59,7 @@ fn a_frame_goes_from_one_guest_to_another_and_both_get_their_buffers_back() {
     let head = sender.send(0, &[0; 12], &frame, 100);
     sender.kick(1);
     assert_eq!(sender.out.work.pop(), Some(0), "the kick became work");
-    let progress = sender.fetch(0);
+    let progress = sender.fetch_of(0);
     assert!(progress.armed && !progress.more);
     assert_eq!(sender.batch.len(), 1);
     assert!(sender.used(1).is_empty(), "nothing is given back before it is dealt with");
@@ -83,11 +83,11 @@ fn a_legacy_driver_has_a_header_of_ten_bytes_in_a_descriptor_of_its_own() {
     sender.send(0, &[0; 10], &frame, 2000);
     let (top, rest) = (receiver.allocate(10), receiver.allocate(1526));
     receiver.add(0, &[Part { address: top, len: 10, write: true }, Part { address: rest, len: 1526, write: true }]);
-    sender.fetch(0);
+    sender.fetch_of(0);
     assert_eq!(receiver.deliver(&sender.batch).refused(), 0);
     assert_eq!(receiver.used(0), [(0, 10 + frame.len() as u32)]);
     let mut got = vec![0; frame.len()];
-    receiver.memory.read(rest, &mut got).unwrap();
+    receiver.map.read(rest, &mut got).unwrap();
     assert_eq!(got, frame);
 }
 
@@ -97,12 +97,12 @@ fn a_checksum_is_made_for_a_receiver_that_cannot_and_left_to_one_that_can() {
     let asked = header(VIRTIO_NET_HDR_F_NEEDS_CSUM, VIRTIO_NET_HDR_GSO_NONE, [0, 0, 34, 16]);
     let mut sender = Guest::new(rich(), 16);
     sender.send(0, &asked, &frame, 333);
-    sender.fetch(0);
+    sender.fetch_of(0);
     let mut simple = Guest::new(plain(), 16);
     simple.post(0, 1, 2048);
     simple.deliver(&sender.batch);
     let got = simple.received(0);
-    assert_eq!(judged(&got[0].1), payload(900));
+    assert_eq!(verified(&got[0].1), payload(900));
     assert_eq!(got[0].0[0], 0, "DATA_VALID was not negotiated");
     let mut able = Guest::new(rich(), 16);
     able.post(0, 1, 2048);
@@ -119,7 +119,7 @@ fn a_whole_checksum_is_vouched_for_and_a_wrong_one_is_not() {
     wrong[80] ^= 1;
     sender.send(0, &[0; 12], &tcp4(&payload(300)), 2000);
     sender.send(0, &[0; 12], &wrong, 2000);
-    sender.fetch(0);
+    sender.fetch_of(0);
     let mut receiver = Guest::new(rich(), 16);
     receiver.post(0, 2, 2048);
     receiver.deliver(&sender.batch);
@@ -133,7 +133,7 @@ fn an_uncut_packet_stays_uncut_over_merged_buffers() {
         let (asked, packet) = tso(version);
         let (mut sender, mut receiver) = (Guest::new(rich(), 32), Guest::new(rich(), 32));
         sender.send(0, &asked, &packet, 1000);
-        sender.fetch(0);
+        sender.fetch_of(0);
         assert_eq!(sender.batch.packets()[0].frames(), 4);
         receiver.post(0, 8, 1526);
         assert_eq!(receiver.deliver(&sender.batch).refused(), 0);
@@ -152,12 +152,12 @@ fn an_uncut_packet_is_cut_for_a_plain_receiver_and_every_checksum_holds() {
         let (asked, packet) = tso(version);
         let (mut sender, mut receiver) = (Guest::new(rich(), 32), Guest::new(plain(), 32));
         sender.send(0, &asked, &packet, 700);
-        sender.fetch(0);
+        sender.fetch_of(0);
         receiver.post(0, 8, 1526);
         assert_eq!(receiver.deliver(&sender.batch).refused(), 0);
         let got = receiver.received(0);
         assert_eq!(got.len(), 4);
-        let whole: Vec<u8> = got.iter().flat_map(|(_, frame)| judged(frame)).collect();
+        let whole: Vec<u8> = got.iter().flat_map(|(_, frame)| verified(frame)).collect();
         assert_eq!(whole, payload(5000));
         let taken = receiver.counters.taken();
         assert_eq!((taken.packets, taken.frames), (1, 4), "in four pieces it is still one packet");
@@ -169,20 +169,20 @@ fn a_packet_that_found_too_few_buffers_goes_on_where_it_stopped() {
     let (asked, packet) = tso(4);
     let (mut sender, mut receiver) = (Guest::new(rich(), 32), Guest::new(plain(), 32));
     sender.send(0, &asked, &packet, 700);
-    sender.fetch(0);
+    sender.fetch_of(0);
     receiver.post(0, 1, 1526);
     let all = [Pick::whole(0)];
     let rest: Vec<Pick> = receiver.deliver(&sender.batch).again(&all).collect();
     assert_eq!(rest, [Pick { from: 1, ..all[0] }]);
     receiver.post(0, 1, 1526);
-    let rest: Vec<Pick> = receiver.bring(&sender.batch, &rest).again(&rest).collect();
+    let rest: Vec<Pick> = receiver.deliver_some(&sender.batch, &rest).again(&rest).collect();
     assert_eq!(rest, [Pick { from: 2, ..all[0] }]);
     assert!(receiver.out.room.is_empty());
     receiver.post(0, 2, 1526);
     receiver.kick(0);
     assert_eq!(receiver.out.room.pop(), Some(0), "the kick after a refusal tells of room");
-    assert_eq!(receiver.bring(&sender.batch, &rest).refused(), 0);
-    let whole: Vec<u8> = receiver.received(0).iter().flat_map(|(_, frame)| judged(frame)).collect();
+    assert_eq!(receiver.deliver_some(&sender.batch, &rest).refused(), 0);
+    let whole: Vec<u8> = receiver.received(0).iter().flat_map(|(_, frame)| verified(frame)).collect();
     assert_eq!(whole, payload(5000), "each segment once, in order");
 }
 
@@ -191,13 +191,13 @@ fn what_was_dropped_after_it_had_begun_makes_the_next_packet_begin_at_its_beginn
     let (asked, packet) = tso(4);
     let (mut sender, mut receiver) = (Guest::new(rich(), 32), Guest::new(plain(), 32));
     sender.send(0, &asked, &packet, 700);
-    sender.fetch(0);
+    sender.fetch_of(0);
     receiver.post(0, 2, 1526);
     assert!(receiver.deliver(&sender.batch).is_refused(0));
     receiver.received(0);
     receiver.post(0, 4, 1526);
     assert_eq!(receiver.deliver(&sender.batch), Delivery::default());
-    let whole: Vec<u8> = receiver.received(0).iter().flat_map(|(_, frame)| judged(frame)).collect();
+    let whole: Vec<u8> = receiver.received(0).iter().flat_map(|(_, frame)| verified(frame)).collect();
     assert_eq!(whole, payload(5000));
 }
 
@@ -208,7 +208,7 @@ fn a_congestion_signal_cuts_a_packet_for_a_driver_that_did_not_take_ecn() {
     asked[1] |= VIRTIO_NET_HDR_GSO_ECN as u8;
     let mut sender = Guest::new(rich() | bit(VIRTIO_NET_F_HOST_ECN), 32);
     sender.send(0, &asked, &packet, 2000);
-    sender.fetch(0);
+    sender.fetch_of(0);
     let mut without = Guest::new(rich(), 32);
     without.post(0, 8, 4096);
     without.deliver(&sender.batch);
@@ -243,7 +243,7 @@ fn an_offload_that_makes_no_sense_is_dropped_with_its_reason_and_the_ring_goes_o
         sender.send(0, header, &frame, 4000);
     }
     sender.send(0, &[0; 12], &tcp4(&payload(10)), 4000);
-    sender.fetch(0);
+    sender.fetch_of(0);
     assert_eq!(sender.batch.len(), 1, "the good one");
     assert_eq!(sender.counters.transmit_drops[Reason::BadOffload as usize], bad.len() as u64);
     sender.complete();
@@ -255,13 +255,13 @@ fn an_offload_that_makes_no_sense_is_dropped_with_its_reason_and_the_ring_goes_o
     for (frame, good) in [(&fragment, false), (&frame, true)] {
         let mut sender = Guest::new(rich(), 16);
         sender.send(0, &asked, frame, 4000);
-        sender.fetch(0);
+        sender.fetch_of(0);
         assert_eq!(!sender.batch.is_empty(), good);
         assert_eq!(sender.counters.transmit_drops[Reason::BadOffload as usize], u64::from(!good));
     }
     let mut plainer = Guest::new(plain(), 16);
     plainer.send(0, &header(csum, 0, [0, 0, 34, 16]), &frame, 4000);
-    plainer.fetch(0);
+    plainer.fetch_of(0);
     assert_eq!(plainer.counters.transmit_drops[Reason::BadOffload as usize], 1, "it was not negotiated");
 }
 
@@ -270,12 +270,12 @@ fn a_frame_that_no_buffer_can_hold_is_dropped_and_the_next_one_arrives() {
     let mut sender = Guest::new(rich(), 16);
     sender.send(0, &[0; 12], &tcp4(&payload(3000)), 4000);
     sender.send(0, &[0; 12], &tcp4(&payload(30)), 4000);
-    sender.fetch(0);
+    sender.fetch_of(0);
     let mut receiver = Guest::new(plain(), 16);
     receiver.post(0, 2, 1526);
     assert_eq!(receiver.deliver(&sender.batch).refused(), 0);
     assert_eq!(receiver.counters.receive_drops[Reason::TooLong as usize], 1);
-    assert_eq!(judged(&receiver.received(0)[0].1), payload(30));
+    assert_eq!(verified(&receiver.received(0)[0].1), payload(30));
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn an_mtu_bounds_what_is_delivered_and_stands_in_configuration_space() {
     let settings = Settings { mtu: Some(1500), ..Settings::new(Mac([2, 0, 0, 0, 0, 9])) };
     let mut receiver = Guest::with(rich() | bit(VIRTIO_NET_F_MTU), 16, settings);
     let mut bytes = [0xff; 24];
-    assert!(rings(&mut *receiver.adapter).config(0, &mut bytes));
+    assert!(rings(&mut *receiver.nic).config(0, &mut bytes));
     // struct virtio_net_config: mac, status, max_virtqueue_pairs, mtu, speed, duplex.
     assert_eq!(bytes[..6], [2, 0, 0, 0, 0, 9]);
     assert_eq!(u32::from(bytes[6]), VIRTIO_NET_S_LINK_UP);
@@ -291,11 +291,11 @@ fn an_mtu_bounds_what_is_delivered_and_stands_in_configuration_space() {
     assert_eq!(u32::from_le_bytes([bytes[12], bytes[13], bytes[14], bytes[15]]), 10_000);
     assert_eq!(bytes[16], 1, "full duplex");
     assert_eq!(bytes[17..], [40, 128, 0, 0x3f, 0, 0, 0], "a key, a table, hashes of IP, TCP and UDP");
-    assert!(!rings(&mut *receiver.adapter).config(21, &mut [0; 8]), "a byte beyond the end");
+    assert!(!rings(&mut *receiver.nic).config(21, &mut [0; 8]), "a byte beyond the end");
     let mut sender = Guest::new(plain(), 16);
     sender.send(0, &[0; 12], &tcp4(&payload(1460)), 4000);
     sender.send(0, &[0; 12], &tcp4(&payload(1461)), 4000);
-    sender.fetch(0);
+    sender.fetch_of(0);
     receiver.post(0, 4, 4096);
     receiver.deliver(&sender.batch);
     assert_eq!(receiver.received(0).len(), 1);
@@ -309,11 +309,11 @@ fn a_driver_that_named_an_index_is_interrupted_when_it_is_passed_and_rings_only_
     let place = sender.queues[1].place;
     // used_event follows the driver's ring, avail_event the device's (2.7.7, 2.7.10).
     let (used_event, avail_event) = (place.driver + 4 + 2 * 16, place.device + 4 + 8 * 16);
-    sender.memory.write(used_event, &1u16.to_le_bytes()).unwrap();
+    sender.put(used_event, &1u16.to_le_bytes());
     for (sent, notified) in [(1, false), (2, true), (3, false)] {
         sender.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
-        assert!(sender.fetch(0).armed);
-        assert_eq!(sender.word(avail_event), sent, "ring at the next one");
+        assert!(sender.fetch_of(0).armed);
+        assert_eq!(sender.get16(avail_event), sent, "ring at the next one");
         sender.out = Outbox::default();
         sender.complete();
         sender.later();
@@ -327,12 +327,12 @@ fn a_flow_comes_back_on_the_queue_that_it_was_sent_on() {
     let mut guest = Guest::new(features, 16);
     let (mut peer, frame) = (Guest::new(plain(), 16), tcp4(&payload(64)));
     peer.send(0, &[0; 12], &frame, 2000);
-    peer.fetch(0);
+    peer.fetch_of(0);
     for queue in [1, 0] {
         guest.post(0, 1, 2048);
         guest.post(1, 1, 2048);
         guest.send(queue, &[0; 12], &frame, 2000);
-        guest.fetch(queue);
+        guest.fetch_of(queue);
         guest.complete();
         guest.deliver(&peer.batch);
         assert_eq!(guest.received(queue).len(), 1, "queue {queue}");

@@ -1,26 +1,20 @@
-//! A guest with one adapter: memory, rings and a driver's steps; and a wire that takes and sends frames. Offsets and bits are
-//! written here again, so that a wrong one in the adapter cannot agree with itself.
+//! A guest of a vmxnet: its ports, the driver data, and vmxnet.c's steps. Offsets and bits are written here again, so that a wrong
+//! one in the adapter cannot agree with itself.
 
-use std::sync::Arc;
+use nicety_adapter::{Delivery, Offload, Outbox};
 
-use nicety_adapter::{
-    Adapter, Batch, Budget, Context, Counters, Delivery, Event, Face, Frames, Offload, Outbox, Pick, PortId, Progress,
-    Reason, Set, Time,
-};
-use nicety_adapters::Settings;
-use nicety_frame::Mac;
-use nicety_memory::Map;
+#[allow(dead_code, reason = "each family uses a part")]
+#[path = "../bench/mod.rs"]
+mod shared;
 
-pub const MAC: [u8; 6] = [0x00, 0x0c, 0x29, 1, 2, 3];
-pub const PEER: [u8; 6] = [2, 0, 0, 0, 0, 2];
+pub use shared::packets::{MAC, partial, payload, tcp4, to};
+pub use shared::{MEMORY, batch_of, plain_batch};
 
 /// Addresses in the guest's memory.
 pub const DATA: u32 = 0x1_0000;
 pub const RX_DATA: u32 = 0x10_0000;
 pub const PAGES: u32 = 0x20_0000;
 pub const TX_DATA: u32 = 0x80_0000;
-pub const MEMORY: usize = 16 << 20;
-
 /// Commands.
 pub const ACK: u32 = 1;
 pub const UPDATE_LADRF: u32 = 2;
@@ -61,15 +55,7 @@ pub const XSUM_OK: u16 = 1;
 pub const WITH_FRAG: u16 = 2;
 pub const FRAG_EOP: u16 = 4;
 
-pub struct Bench {
-    pub nic: Box<dyn Adapter>,
-    pub map: Arc<Map>,
-    pub out: Outbox,
-    pub counters: Counters,
-    pub now: Time,
-    pub batch: Batch,
-    /// Offset of the ports in BAR 0.
-    pub base: u64,
+pub struct Vmxnet {
     /// Entries of each ring: receive, its pages, transmit.
     pub lens: [u32; 3],
     /// `maxFrags`, and whether to enable LPD.
@@ -77,21 +63,12 @@ pub struct Bench {
     pub lpd: bool,
 }
 
+/// `base` is the offset of the ports in BAR 0.
+pub type Bench = shared::Bench<Vmxnet>;
+
 impl Bench {
     pub fn of(model: &str) -> Self {
-        let nic = (nicety_adapters::find(model).unwrap().create)(&Settings::new(Mac(MAC))).unwrap();
-        let mut this = Self {
-            nic,
-            map: Arc::new(Map::private(MEMORY).unwrap()),
-            out: Outbox::default(),
-            counters: Counters::default(),
-            now: Time(1_000_000),
-            batch: Batch::new(),
-            base: 0,
-            lens: [8, 32, 16],
-            frags: 17,
-            lpd: false,
-        };
+        let mut this = Self::around(shared::adapter(model), Vmxnet { lens: [8, 32, 16], frags: 17, lpd: false });
         this.config_write(4, &[7, 0]);
         this
     }
@@ -138,9 +115,9 @@ impl Bench {
 
     /// INIT_ADDR, INIT_LENGTH, and vmxnet_set_multicast_list for a driver that receives broadcasts.
     pub fn open(&mut self) {
-        self.outl(0, DATA);
-        self.outl(4, self.length());
-        assert_eq!(self.inl(4), self.length(), "taken");
+        self.w(0, DATA);
+        self.w(4, self.length());
+        assert_eq!(self.r(4), self.length(), "taken");
         self.flags(!7 | 2);
         self.out = Outbox::default();
     }
@@ -151,89 +128,13 @@ impl Bench {
         self.command(UPDATE_IFF);
     }
 
-    pub fn call<T>(&mut self, f: impl FnOnce(&mut dyn Adapter, &mut Context<'_>) -> T) -> T {
-        let mut cx =
-            Context { memory: &self.map, page: None, out: &mut self.out, counters: &mut self.counters, now: self.now };
-        f(&mut *self.nic, &mut cx)
-    }
-
-    pub fn read(&mut self, bar: u8, offset: u64, data: &mut [u8]) {
-        self.call(|nic, cx| match nic.face() {
-            Face::Pci(face) => face.read(bar, offset, data, cx),
-            Face::Rings(_) => unreachable!("a PCI function"),
-        });
-    }
-
-    pub fn write(&mut self, bar: u8, offset: u64, data: &[u8]) {
-        self.call(|nic, cx| match nic.face() {
-            Face::Pci(face) => face.write(bar, offset, data, cx),
-            Face::Rings(_) => unreachable!("a PCI function"),
-        });
-    }
-
-    pub fn config_write(&mut self, offset: u16, data: &[u8]) {
-        self.call(|nic, cx| match nic.face() {
-            Face::Pci(face) => face.config_write(offset, data, cx),
-            Face::Rings(_) => unreachable!("a PCI function"),
-        });
-    }
-
-    pub fn inl(&mut self, port: u64) -> u32 {
-        let mut data = [0; 4];
-        self.read(0, self.base + port, &mut data);
-        u32::from_le_bytes(data)
-    }
-
-    pub fn inb(&mut self, port: u64) -> u8 {
-        let mut data = [0];
-        self.read(0, self.base + port, &mut data);
-        data[0]
-    }
-
-    pub fn outl(&mut self, port: u64, value: u32) {
-        self.write(0, self.base + port, &value.to_le_bytes());
-    }
-
-    pub fn outb(&mut self, port: u64, value: u8) {
-        self.write(0, self.base + port, &[value]);
-    }
-
     pub fn command(&mut self, command: u32) {
-        self.outl(0x0c, command);
+        self.w(0x0c, command);
     }
 
     pub fn ask(&mut self, command: u32) -> u32 {
         self.command(command);
-        self.inl(0x0c)
-    }
-
-    pub fn line(&mut self) -> bool {
-        self.call(|nic, _| match nic.face() {
-            Face::Pci(face) => face.function().intx_level(),
-            Face::Rings(_) => unreachable!("a PCI function"),
-        })
-    }
-
-    pub fn put(&self, at: u32, bytes: &[u8]) {
-        self.map.write(at.into(), bytes).unwrap();
-    }
-
-    pub fn put32(&self, at: u32, value: u32) {
-        self.put(at, &value.to_le_bytes());
-    }
-
-    pub fn get(&self, at: u32, len: usize) -> Vec<u8> {
-        let mut bytes = vec![0; len];
-        self.map.read(at.into(), &mut bytes).unwrap();
-        bytes
-    }
-
-    pub fn get32(&self, at: u32) -> u32 {
-        u32::from_le_bytes(self.get(at, 4).try_into().unwrap())
-    }
-
-    pub fn get16(&self, at: u32) -> u16 {
-        u16::from_le_bytes(self.get(at, 2).try_into().unwrap())
+        self.r(0x0c)
     }
 
     /// Gives a receive entry with 1536 bytes to the device.
@@ -307,46 +208,13 @@ impl Bench {
 
     /// The doorbell.
     pub fn ring_bell(&mut self) {
-        assert_eq!(self.inl(8), 0);
+        assert_eq!(self.r(8), 0);
         assert!(self.out.work.contains(0));
-    }
-
-    pub fn fetch(&mut self) -> Progress {
-        let mut batch = std::mem::take(&mut self.batch);
-        batch.start(&self.map, PortId(1), 0);
-        let progress = self.call(|nic, cx| nic.fetch(0, Budget::TURN, &mut batch, cx));
-        self.batch = batch;
-        progress
-    }
-
-    pub fn complete(&mut self) {
-        let batch = std::mem::take(&mut self.batch);
-        self.call(|nic, cx| nic.complete(&batch, cx));
-        self.batch = batch;
     }
 
     /// Transmits until no packet is left. Returns the packets, and their offload requests.
     pub fn transmit(&mut self) -> Vec<(Vec<u8>, Offload)> {
-        let mut out = Vec::new();
-        for _ in 0..10_000 {
-            let progress = self.fetch();
-            let batch = &self.batch;
-            out.extend(batch.packets().iter().map(|packet| {
-                let mut bytes = batch.head(packet).to_vec();
-                for span in batch.spans(packet) {
-                    let begin = bytes.len();
-                    bytes.resize(begin + span.len() as usize, 0);
-                    batch.source().read_span(*span, &mut bytes[begin..]);
-                }
-                (bytes, packet.offload)
-            }));
-            self.complete();
-            if !progress.more {
-                self.out.work = Set::default();
-                return out;
-            }
-        }
-        panic!("a transmit queue that never empties");
+        self.fetch_all(0, shared::packets_of)
     }
 
     /// The same for frames without offload requests.
@@ -356,53 +224,15 @@ impl Bench {
 
     /// Delivers packets from another port.
     pub fn bring_with(&mut self, frames: &[(&[u8], Offload)]) -> Delivery {
-        let map = Arc::new(Map::private(8 << 20).unwrap());
-        let mut batch = Batch::new();
-        batch.start(&map, PortId(2), 0);
-        for (at, (frame, offload)) in (0..).step_by(0x1_8000).zip(frames) {
-            map.write(at, frame).unwrap();
-            let mut draft = batch.draft(0).unwrap();
-            draft.push(at, frame.len() as u32).unwrap();
-            draft.finish(*offload, 0).unwrap();
-        }
-        let picks: Vec<Pick> = (0..frames.len()).map(|i| Pick::whole(i as u16)).collect();
-        self.call(|nic, cx| nic.deliver(&Frames::new(&batch, &picks), cx))
+        self.deliver(&batch_of(frames))
     }
 
     pub fn bring(&mut self, frames: &[&[u8]]) -> Delivery {
-        let frames: Vec<_> = frames.iter().map(|frame| (*frame, Offload::default())).collect();
-        self.bring_with(&frames)
-    }
-
-    pub fn dropped(&self, reason: Reason) -> u64 {
-        self.counters.receive_drops[reason as usize] + self.counters.transmit_drops[reason as usize]
-    }
-
-    pub fn link(&mut self, up: bool) {
-        self.call(|nic, cx| nic.notice(Event::Link(up), cx));
-    }
-
-    /// Lets time pass, with the adapter's requested wake-ups.
-    pub fn pass(&mut self, ns: u64) {
-        let end = self.now.after_ns(ns);
-        let mut ticks = 0;
-        while let Some(due) = self.out.wake.take_if(|due| *due <= end) {
-            assert!(due > self.now || ticks < 100, "a time that is over is asked for again and again");
-            (self.now, ticks) = (self.now.max(due), ticks + 1);
-            self.call(|nic, cx| nic.tick(cx));
-        }
-        self.now = end;
+        self.deliver(&plain_batch(frames))
     }
 }
 
 /// An Ethernet II frame of `len` bytes from the peer to this adapter.
 pub fn frame(len: usize) -> Vec<u8> {
     to(MAC, len)
-}
-
-/// The same to any station.
-pub fn to(destination: [u8; 6], len: usize) -> Vec<u8> {
-    let mut frame = [&destination[..], &PEER, &[0x88, 0xb5]].concat();
-    frame.extend((frame.len()..len).map(|i| (i * 7 + i / 251) as u8));
-    frame
 }

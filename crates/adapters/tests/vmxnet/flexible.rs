@@ -1,6 +1,6 @@
 //! The flexible adapter: a lance and a vmxnet in one function.
 
-use nicety_adapter::{Event, Face, Reset};
+use nicety_adapter::{Event, Reset};
 
 use crate::bench::*;
 
@@ -9,19 +9,19 @@ const VMXNET: u16 = 0x4392;
 
 fn morph_port(b: &mut Bench) -> u16 {
     let mut data = [0; 2];
-    b.read(0, 0x20, &mut data);
+    b.bar_read(0, 0x20, &mut data);
     u16::from_le_bytes(data)
 }
 
 fn morph(b: &mut Bench, chip: u16) {
-    b.write(0, 0x20, &chip.to_le_bytes());
+    b.bar_write(0, 0x20, &chip.to_le_bytes());
 }
 
 /// A lance register: RAP, then RDP, as words.
 fn csr(b: &mut Bench, number: u16) -> u16 {
-    b.write(0, 0x12, &number.to_le_bytes());
+    b.bar_write(0, 0x12, &number.to_le_bytes());
     let mut data = [0; 2];
-    b.read(0, 0x10, &mut data);
+    b.bar_read(0, 0x10, &mut data);
     u16::from_le_bytes(data)
 }
 
@@ -35,20 +35,12 @@ fn morphed() -> Bench {
 #[test]
 fn it_is_a_lance_with_ports_enough_for_a_driver_to_see_that_it_can_become_another() {
     let mut b = Bench::of("flexible");
-    let (identity, size) = b.call(|nic, _| match nic.face() {
-        Face::Pci(face) => {
-            let mut identity = [0; 4];
-            face.function().config_read(0, &mut identity);
-            (identity, face.function().bar_kind(0).unwrap().size)
-        }
-        Face::Rings(_) => unreachable!("a PCI function"),
-    });
-    assert_eq!(identity, [0x22, 0x10, 0x00, 0x20]);
-    assert!(size > 0x64, "vic_match");
+    assert_eq!(b.config_read(0), [0x22, 0x10, 0x00, 0x20]);
+    assert!(b.pci(|face, _| face.function().bar_kind(0).unwrap().size) > 0x64, "vic_match");
     assert_eq!(morph_port(&mut b), LANCE);
     assert_eq!(csr(&mut b, 88), 0x1003, "pcnet32_probe1 finds its chip");
     b.base = 0x24;
-    assert_eq!(b.inl(0x18), !0, "the registers of the other are a hole");
+    assert_eq!(b.r(0x18), !0, "the registers of the other are a hole");
     assert_eq!(b.nic.features(), ["lance"]);
 }
 
@@ -56,21 +48,21 @@ fn it_is_a_lance_with_ports_enough_for_a_driver_to_see_that_it_can_become_anothe
 fn linux_s_driver_morphs_by_words_and_vic_by_double_words() {
     let mut b = morphed();
     assert_eq!(morph_port(&mut b), VMXNET);
-    assert_eq!(b.inl(0x18), 0xbabe_864f);
+    assert_eq!(b.r(0x18), 0xbabe_864f);
     assert_eq!(csr(&mut b, 88), 0xffff, "there is no lance any more");
     // vic_attach: keeps the upper half.
     let mut data = [0; 4];
-    b.read(0, 0x20, &mut data);
+    b.bar_read(0, 0x20, &mut data);
     assert_eq!(u32::from_le_bytes(data), 0x4392);
-    b.write(0, 0x20, &0x2934u32.to_le_bytes());
+    b.bar_write(0, 0x20, &0x2934u32.to_le_bytes());
     assert_eq!(morph_port(&mut b), LANCE);
-    b.write(0, 0x20, &0x4392u32.to_le_bytes());
+    b.bar_write(0, 0x20, &0x4392u32.to_le_bytes());
     assert_eq!(morph_port(&mut b), VMXNET);
     for value in [0, 0x2934_0000_u32, 0x1234, u32::MAX] {
-        b.write(0, 0x20, &value.to_le_bytes());
+        b.bar_write(0, 0x20, &value.to_le_bytes());
         assert_eq!(morph_port(&mut b), VMXNET, "{value:#x} is no chip");
     }
-    b.write(0, 0x20, &[0x34]);
+    b.bar_write(0, 0x20, &[0x34]);
     assert_eq!(morph_port(&mut b), VMXNET, "nor is a byte");
 }
 
@@ -96,7 +88,7 @@ fn a_morph_resets_the_device_whatever_it_becomes() {
         let mut b = morphed();
         b.lay();
         b.open();
-        b.outb(0x10, 2);
+        b.w8(0x10, 2);
         b.bring(&[&frame(60)]);
         b.bring(&[&frame(60)]);
         b.queue(0, &frame(60));
@@ -107,12 +99,12 @@ fn a_morph_resets_the_device_whatever_it_becomes() {
         b.complete();
         assert_eq!(b.owner(0), NIC, "a completion from before is nobody's");
         morph(&mut b, VMXNET);
-        assert_eq!((b.inl(4), b.inb(0x10)), (0, MAC[0]));
+        assert_eq!((b.r(4), b.r8(0x10)), (0, MAC[0]));
     }
     // And the lance's side.
     let mut b = Bench::of("flexible");
-    b.write(0, 0x12, &[1, 0]);
-    b.write(0, 0x10, &[0x34, 0x12]);
+    b.bar_write(0, 0x12, &[1, 0]);
+    b.bar_write(0, 0x10, &[0x34, 0x12]);
     assert_eq!(csr(&mut b, 1), 0x1234);
     morph(&mut b, LANCE);
     assert_eq!((csr(&mut b, 1), csr(&mut b, 0)), (0, 4));
@@ -137,12 +129,12 @@ fn one_cable_is_both_s() {
     b.link(false);
     b.base = 0x24;
     morph(&mut b, VMXNET);
-    assert_eq!(b.inl(0x20), 2);
+    assert_eq!(b.r(0x20), 2);
     b.link(true);
     morph(&mut b, LANCE);
-    b.write(0, 0x12, &[4, 0]);
+    b.bar_write(0, 0x12, &[4, 0]);
     let mut led = [0; 2];
-    b.read(0, 0x16, &mut led);
+    b.bar_read(0, 0x16, &mut led);
     assert_eq!(led[1] & 0x80, 0x80, "LED0");
 }
 
@@ -182,12 +174,12 @@ fn its_state_says_which_it_is() {
 fn an_access_over_a_border_is_each_one_s_part() {
     let mut b = Bench::of("flexible");
     let mut data = [0; 8];
-    b.read(0, 0x1c, &mut data);
+    b.bar_read(0, 0x1c, &mut data);
     assert_eq!(data[4..6], LANCE.to_le_bytes());
     b.base = 0x24;
     morph(&mut b, VMXNET);
-    b.read(0, 0x1e, &mut data);
+    b.bar_read(0, 0x1e, &mut data);
     assert_eq!(data[..4], [0xff, 0xff, 0x92, 0x43]);
-    b.read(1, 0x10, &mut data);
+    b.bar_read(1, 0x10, &mut data);
     assert_eq!(data, [0xff; 8], "the lance's memory BAR too");
 }

@@ -56,7 +56,7 @@ fn a_batch_from_before_the_rings_were_taken_back_completes_nothing() {
     b.queue(0, &frame(60));
     b.ring_bell();
     b.fetch();
-    b.outl(0, 0);
+    b.w(0, 0);
     b.lay();
     b.open();
     b.queue(0, &frame(61));
@@ -136,7 +136,7 @@ fn ifflags_and_the_hash_choose_what_is_received() {
     let mut b = Bench::opened("vmxnet");
     let group = [0x01, 0x00, 0x5e, 0, 0, 1];
     let wants = |b: &mut Bench, flags, target| {
-        b.outl(0, 0);
+        b.w(0, 0);
         b.lay();
         // The hash of 01:00:5e:00:00:01 is 0x0b… >> 26, from Linux's ether_crc_le.
         let hash = nicety_frame::crc::multicast_le(nicety_frame::Mac(group)) >> 26;

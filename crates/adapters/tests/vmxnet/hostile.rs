@@ -28,7 +28,7 @@ fn cve_2016_6834_a_packet_that_never_ends_stands_still_and_says_why() {
     assert!(b.transmit().is_empty() && count::take() < 10, "it is not walked again");
     b.bring(&[&frame(60)]);
     assert_eq!(b.received(0, 0).0, DRIVER, "the other ring goes on");
-    b.outl(0, 0);
+    b.w(0, 0);
     b.lay();
     b.open();
     assert_eq!(b.nic.stall(1), None);
@@ -62,9 +62,9 @@ fn cve_2016_7909_rings_without_entries_are_not_taken() {
         let mut b = Bench::of("vmxnet2");
         b.lay();
         b.put32(DATA + at, 0);
-        b.outl(0, DATA);
-        b.outl(4, b.length());
-        assert_eq!(b.inl(4), 0);
+        b.w(0, DATA);
+        b.w(4, b.length());
+        assert_eq!(b.r(4), 0);
         b.ring_bell();
         assert!(b.transmit().is_empty());
         b.bring(&[&frame(60)]);
@@ -95,9 +95,9 @@ fn cve_2021_20203_ring_lengths_whose_product_overflows_are_not_taken() {
         let mut b = Bench::of("vmxnet2");
         b.lay();
         b.put32(DATA + at, value);
-        b.outl(0, DATA);
-        b.outl(4, b.length());
-        assert_eq!((b.inl(4), b.counters.guest_errors), (0, 1));
+        b.w(0, DATA);
+        b.w(4, b.length());
+        assert_eq!((b.r(4), b.counters.guest_errors), (0, 1));
     }
 }
 
@@ -113,7 +113,7 @@ fn cve_2015_8744_and_2016_6835_packets_whose_headers_are_cut_are_refused() {
     tcp[46] = 0xf0;
     for packet in [frame(14), ip, tcp] {
         for flags in [TSO, XSUM, TSO | XSUM] {
-            b.outl(0, 0);
+            b.w(0, 0);
             b.lay();
             b.open();
             b.put(TX_DATA, &packet);
@@ -191,7 +191,7 @@ fn a_ring_whose_memory_went_away_stands_still() {
     assert_eq!(b.nic.stall(0).unwrap().why, "the ring lies where no memory is");
     b.command(ACK);
     b.pass(10_000_000);
-    b.outl(0, 0);
+    b.w(0, 0);
     assert!(!b.nic.is_driven());
 }
 

@@ -31,7 +31,7 @@ fn disabled_interrupts_wait_until_they_are_enabled() {
     b.command(DISABLE);
     assert!(!b.line());
     // vic_stop and vic_init.
-    b.outl(0, 0);
+    b.w(0, 0);
     b.lay();
     b.open();
     b.bring(&[&frame(60)]);

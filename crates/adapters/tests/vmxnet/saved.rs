@@ -1,17 +1,14 @@
 //! Saving and restoring in the middle of work.
 
-use nicety_adapter::{Event, RestoreError};
+use nicety_adapter::RestoreError;
 
 use crate::bench::*;
 
 fn moved(b: &Bench, model: &str) -> Bench {
-    let saved = b.nic.save();
     let mut other = Bench::of(model);
-    (other.map, other.lens, other.base) = (b.map.clone(), b.lens, b.base);
-    other.nic.restore(&saved).unwrap();
-    assert_eq!(other.nic.save(), saved);
-    other.out = Default::default();
-    other.call(|nic, cx| nic.notice(Event::Restored, cx));
+    (other.lens, other.base) = (b.lens, b.base);
+    b.hand_over(&mut other);
+    other.restored();
     other
 }
 

@@ -2,8 +2,8 @@
 
 use nicety_adapter::{Batch, Time};
 
-use crate::data::{pattern, plain};
-use crate::guest::{Guest, MAC, Offload, Open, SHARED};
+use crate::data::plain;
+use crate::guest::{Guest, MAC, Offload, Open, SHARED, payload};
 use crate::packets::udp4;
 
 const GET: u32 = 0xf00d_000b;
@@ -35,7 +35,7 @@ fn with(words: [u32; 4]) -> Guest {
 
 /// Whether the queue's vector has fired; the driver's handler unmasks it again.
 fn fired(guest: &mut Guest) -> bool {
-    guest.with(|adapter, cx| adapter.tick(cx));
+    guest.tick();
     let fired = guest.out.messages.contains(0);
     guest.out = Default::default();
     guest.write(0, 0, 0);
@@ -43,7 +43,7 @@ fn fired(guest: &mut Guest) -> bool {
 }
 
 fn receive(guest: &mut Guest) {
-    guest.deliver(&plain(&udp4(MAC.0, 1, &pattern(64))));
+    guest.deliver(&plain(&udp4(MAC, 1, &payload(64))));
     guest.receive(0, true);
 }
 
@@ -120,9 +120,9 @@ fn a_static_depth_is_how_many_frames_are_told_together_or_half_a_millisecond() {
     assert!(fired(&mut guest));
     let sent = |guest: &mut Guest| {
         let mut batch = Batch::new();
-        guest.send(0, &[&udp4([2; 6], 1, &pattern(64))], Offload::default());
-        guest.fetch(0, &mut batch);
-        guest.complete(&batch);
+        guest.send(0, &[&udp4([2; 6], 1, &payload(64))], Offload::default());
+        guest.fetch_into(0, &mut batch);
+        guest.complete_of(&batch);
         fired(guest)
     };
     assert_eq!([0; 8].map(|_| sent(&mut guest)), [false, false, false, true, false, false, false, true]);
@@ -132,13 +132,13 @@ fn a_static_depth_is_how_many_frames_are_told_together_or_half_a_millisecond() {
 fn without_coalescing_each_frame_and_each_completion_is_told_at_once() {
     let mut guest = with(DISABLED);
     for _ in 0..20 {
-        guest.deliver(&plain(&udp4(MAC.0, 1, &pattern(1400))));
+        guest.deliver(&plain(&udp4(MAC, 1, &payload(1400))));
         guest.receive(0, true);
         assert!(fired(&mut guest));
         let mut batch = Batch::new();
-        guest.send(0, &[&udp4([2; 6], 1, &pattern(64))], Offload::default());
-        guest.fetch(0, &mut batch);
-        guest.complete(&batch);
+        guest.send(0, &[&udp4([2; 6], 1, &payload(64))], Offload::default());
+        guest.fetch_into(0, &mut batch);
+        guest.complete_of(&batch);
         assert!(fired(&mut guest));
     }
 }

@@ -2,8 +2,8 @@
 
 use nicety_adapter::{Checksum, Offload as Asked, Segment, SegmentKind};
 
-use crate::data::{OK4, TCP, TUC, foreign, pattern, plain};
-use crate::guest::{F_LRO, F_RXCSUM, Guest, MAC, Open};
+use crate::data::{OK4, TCP, TUC, foreign, plain};
+use crate::guest::{F_LRO, F_RXCSUM, Guest, MAC, Open, payload};
 use crate::packets::{tcp4, udp4, verified};
 
 // Bits of the fourth word (vmxnet3_defs.h, `struct Vmxnet3_RxCompDesc`).
@@ -18,7 +18,7 @@ const UNCHECKED: u32 = 1 << 30;
 #[test]
 fn a_checksum_is_verified_made_or_called_wrong() {
     let mut guest = Guest::opened(Open::default());
-    let frame = udp4(MAC.0, 1, &pattern(300));
+    let frame = udp4(MAC, 1, &payload(300));
     let mut wrong = frame.clone();
     *wrong.last_mut().unwrap() ^= 1;
     let mut bad_ip = frame.clone();
@@ -45,7 +45,7 @@ fn a_checksum_is_verified_made_or_called_wrong() {
 fn a_fragment_is_called_one_and_its_checksum_is_left_to_the_guest() {
     let mut guest = Guest::opened(Open::default());
     let v4 = |fragment: u16| {
-        let mut frame = udp4(MAC.0, 1, &pattern(304));
+        let mut frame = udp4(MAC, 1, &payload(304));
         frame[20..22].copy_from_slice(&fragment.to_be_bytes());
         let mut ip = etherparse::Ipv4HeaderSlice::from_slice(&frame[14..34]).unwrap().to_header();
         ip.header_checksum = ip.calc_header_checksum();
@@ -54,9 +54,9 @@ fn a_fragment_is_called_one_and_its_checksum_is_left_to_the_guest() {
     };
     // A fragment header, RFC 8200, 4.5: UDP, the offset in units of eight bytes, M, an identification.
     let v6 = |fragment: u16| {
-        let udp = &udp4(MAC.0, 1, &pattern(304))[34..];
+        let udp = &udp4(MAC, 1, &payload(304))[34..];
         let [high, low] = fragment.to_be_bytes();
-        let mut frame = [&MAC.0[..], &[2, 0, 0, 0, 0, 9, 0x86, 0xdd, 0x60, 0, 0, 0, 1, 0x40, 44, 64]].concat();
+        let mut frame = [&MAC[..], &[2, 0, 0, 0, 0, 9, 0x86, 0xdd, 0x60, 0, 0, 0, 1, 0x40, 44, 64]].concat();
         frame.extend([[0xfd; 16], [0xfe; 16]].concat());
         frame.extend([17, 0, high, low, 0, 0, 0, 7]);
         frame.extend(udp);
@@ -84,8 +84,8 @@ fn a_fragment_is_called_one_and_its_checksum_is_left_to_the_guest() {
 
 #[test]
 fn a_packet_that_is_cut_comes_with_headers_that_are_right_whatever_its_own_said() {
-    let payload = pattern(3000);
-    let mut whole = tcp4(MAC.0, &payload);
+    let payload = payload(3000);
+    let mut whole = tcp4(MAC, &payload);
     whole[24] ^= 1;
     let asked = |mss| {
         let segment = Some(Segment { kind: SegmentKind::Tcp, mss, headers: 54 });
@@ -100,7 +100,7 @@ fn a_packet_that_is_cut_comes_with_headers_that_are_right_whatever_its_own_said(
         for packet in &packets {
             assert_eq!((packet.last()[0] & UNCHECKED, packet.last()[3] & (OK4 | TCP)), (0, OK4 | TCP), "{mss}");
         }
-        let joined: Vec<u8> = packets.iter().flat_map(|packet| verified(&packet.bytes).1).collect();
+        let joined: Vec<u8> = packets.iter().flat_map(|packet| verified(&packet.bytes)).collect();
         assert_eq!(joined, payload);
     }
     // A packet that stays whole keeps its own headers.

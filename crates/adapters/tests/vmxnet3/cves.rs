@@ -41,7 +41,7 @@ fn cve_2021_20203_sizes_of_rings_that_overflow_or_are_none_are_refused() {
 
 #[test]
 fn cve_2015_8744_and_2016_6835_packets_whose_headers_are_cut_are_dropped() {
-    let whole = tcp4(MAC.0, &[7; 40]);
+    let whole = tcp4(MAC, &[7; 40]);
     // Ethernet alone; an IP header with too great a length; a TCP header with too great a length.
     let (mut ip, mut tcp) = (whole[..34].to_vec(), whole[..54].to_vec());
     ip[14] = 0x4f;
@@ -53,9 +53,9 @@ fn cve_2015_8744_and_2016_6835_packets_whose_headers_are_cut_are_dropped() {
                 let mut batch = Batch::new();
                 let offload = Offload { om, hlen, msscof: if om == 3 { 1448 } else { 0x3fff }, ..Offload::default() };
                 guest.send(0, &[&packet], offload);
-                guest.fetch(0, &mut batch);
+                guest.fetch_into(0, &mut batch);
                 assert!(batch.is_empty(), "{om} {hlen}");
-                guest.complete(&batch);
+                guest.complete_of(&batch);
                 assert_eq!(guest.sent(0), [0], "{om} {hlen}");
                 assert_eq!(guest.counters.transmit_drops.iter().sum::<u64>(), 1, "{om} {hlen}");
             }
@@ -73,9 +73,9 @@ fn cve_2015_8745_every_register_may_be_read_interrupt_masks_and_causes_too() {
     }
     assert_eq!(guest.read(0, 0), 0, "IMR");
     assert_eq!(guest.counters.guest_errors, 0);
-    guest.send(0, &[&udp4(MAC.0, 1, b"x")], Offload::default());
+    guest.send(0, &[&udp4(MAC, 1, b"x")], Offload::default());
     let mut batch = Batch::new();
-    guest.fetch(0, &mut batch);
+    guest.fetch_into(0, &mut batch);
     assert_eq!(batch.len(), 1, "it works on");
 }
 
@@ -86,13 +86,13 @@ fn cve_2016_6834_and_2020_16092_a_packet_of_many_or_of_empty_pieces_is_dropped_o
         let mut guest = Guest::opened(Open::default());
         let piece = vec![7; len];
         guest.send(0, &vec![&piece[..]; pieces], Offload::default());
-        guest.send(0, &[&udp4(MAC.0, 1, b"x")], Offload::default());
+        guest.send(0, &[&udp4(MAC, 1, b"x")], Offload::default());
         let mut batch = Batch::new();
         let mut good = 0;
         for _ in 0..3 {
-            guest.fetch(0, &mut batch);
+            guest.fetch_into(0, &mut batch);
             good += batch.len() as u64;
-            guest.complete(&batch);
+            guest.complete_of(&batch);
         }
         let dropped: u64 = guest.counters.transmit_drops.iter().sum();
         assert_eq!(good + dropped, 2, "{pieces} pieces of {len}");

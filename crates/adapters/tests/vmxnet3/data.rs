@@ -1,43 +1,21 @@
 //! Frames in both directions: offloads, tags, large and small packets, refusals.
 
-use nicety_adapter::{Batch, Checksum, Edit, Frames, Offload as Asked, Pick, PortId, Reset, Segment, SegmentKind};
+use nicety_adapter::{Batch, Checksum, Edit, Frames, Offload as Asked, Pick, Reset, Segment, SegmentKind};
 use nicety_frame::{Tag, Tci};
-use nicety_memory::Map;
-use std::sync::Arc;
 
-use crate::guest::{F_LRO, F_RSS, F_RXCSUM, F_RXVLAN, Guest, MAC, MEMORY, Offload, Open, QUEUES, RING, RSS, SHARED};
-use crate::packets::{prepared_for_tso, tcp4, tcp6, udp4, verified};
+use crate::guest::{
+    F_LRO, F_RSS, F_RXCSUM, F_RXVLAN, Guest, MAC, MEMORY, Offload, Open, QUEUES, RING, RSS, SEQUENCE, SHARED, batch_of,
+    packets_of, payload, plain_batch,
+};
+use crate::packets::{prepared_for_tso, sequence, tcp4, tcp6, udp4, verified};
 
 /// A batch with one packet from another port.
 pub fn foreign(bytes: &[u8], offload: Asked) -> Batch {
-    let map = Arc::new(Map::private(1 << 17).unwrap());
-    map.write(0, bytes).unwrap();
-    let mut batch = Batch::new();
-    batch.start(&map, PortId(9), 0);
-    let mut draft = batch.draft(128).unwrap();
-    draft.push(0, bytes.len() as u32).unwrap();
-    draft.finish(offload, 0).unwrap();
-    batch
+    batch_of(&[(bytes, offload)])
 }
 
 pub fn plain(bytes: &[u8]) -> Batch {
-    foreign(bytes, Asked::default())
-}
-
-pub fn pattern(len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
-}
-
-/// All bytes of a fetched packet.
-fn whole(batch: &Batch, index: u16) -> Vec<u8> {
-    let packet = batch.packet(index).unwrap();
-    let mut bytes = batch.head(packet).to_vec();
-    for span in batch.spans(packet) {
-        let mut piece = vec![0; span.len() as usize];
-        batch.source().read_span(*span, &mut piece);
-        bytes.extend(piece);
-    }
-    bytes
+    plain_batch(&[bytes])
 }
 
 pub const OK4: u32 = 1 << 16 | 1 << 19 | 1 << 21;
@@ -47,24 +25,24 @@ pub const TCP: u32 = 1 << 18;
 #[test]
 fn a_frame_goes_out_in_two_pieces_and_its_last_descriptor_comes_back() {
     let mut guest = Guest::opened(Open::default());
-    let frame = udp4([2; 6], 1, &pattern(700));
+    let frame = udp4([2; 6], 1, &payload(700));
     let mut batch = Batch::new();
     for round in 0..3 * RING {
         assert!(guest.send(0, &[&frame[..42], &frame[42..]], Offload::default()), "an idle device wants the doorbell");
         assert!(guest.out.work.contains(0));
-        assert!(guest.fetch(0, &mut batch).more);
-        assert_eq!(whole(&batch, 0), frame);
+        assert!(guest.fetch_into(0, &mut batch).more);
+        assert_eq!(packets_of(&batch)[0].0, frame);
         assert!(guest.sent(0).is_empty(), "nothing comes back before it is dealt with");
-        guest.complete(&batch);
+        guest.complete_of(&batch);
         assert_eq!(guest.sent(0), [(2 * round + 1) as u32 % RING as u32]);
         assert!(!guest.out.messages.contains(0), "a completion waits for company");
         let at = guest.out.wake.expect("a time");
         assert!(at.since(guest.now).as_millis() <= 2);
         guest.now = guest.now.after_ns(2_000_000);
-        guest.with(|adapter, cx| adapter.tick(cx));
+        guest.tick();
         assert!(guest.out.messages.contains(0), "and is told when none comes");
         guest.write(0, 0, 0);
-        assert!(guest.fetch(0, &mut batch).armed);
+        assert!(guest.fetch_into(0, &mut batch).armed);
         guest.out = Default::default();
     }
     assert_eq!(guest.counters.transmitted().packets, 3 * RING);
@@ -77,16 +55,16 @@ fn a_busy_queue_needs_no_doorbell_and_an_idle_one_does() {
     let frame = udp4([2; 6], 1, b"x");
     let mut batch = Batch::new();
     assert!(guest.send(0, &[&frame], Offload::default()));
-    assert!(guest.fetch(0, &mut batch).more);
-    guest.complete(&batch);
+    assert!(guest.fetch_into(0, &mut batch).more);
+    guest.complete_of(&batch);
     for _ in 0..20 {
         assert!(!guest.send(0, &[&frame], Offload::default()));
     }
-    guest.fetch(0, &mut batch);
+    guest.fetch_into(0, &mut batch);
     assert_eq!(batch.len(), 20);
-    guest.complete(&batch);
+    guest.complete_of(&batch);
     assert_eq!(guest.sent(0).len(), 21);
-    let progress = guest.fetch(0, &mut batch);
+    let progress = guest.fetch_into(0, &mut batch);
     assert!(progress.armed && !progress.more);
     // The driver may have read the threshold just before: a tick checks again.
     let wake = guest.out.wake.expect("a second look");
@@ -94,26 +72,26 @@ fn a_busy_queue_needs_no_doorbell_and_an_idle_one_does() {
     assert!(!guest.send(0, &[&frame], Offload::default()));
     guest.now = wake;
     guest.out = Default::default();
-    guest.with(|adapter, cx| adapter.tick(cx));
+    guest.tick();
     assert!(guest.out.work.contains(0));
 }
 
 #[test]
 fn checksums_are_asked_for_in_neutral_words_and_count_a_tag() {
     let mut guest = Guest::opened(Open::default());
-    let frame = udp4([2; 6], 1, &pattern(100));
+    let frame = udp4([2; 6], 1, &payload(100));
     let mut batch = Batch::new();
     let asked = Offload { om: 2, hlen: 34, msscof: 40, tag: Some(0x2007), ..Offload::default() };
     guest.send(0, &[&frame], asked);
-    guest.fetch(0, &mut batch);
+    guest.fetch_into(0, &mut batch);
     assert_eq!(batch.packets()[0].offload.checksum, Checksum::Partial { start: 38, field: 44 });
-    assert_eq!(whole(&batch, 0)[12..16], [0x81, 0, 0x20, 7]);
+    assert_eq!(packets_of(&batch)[0].0[12..16], [0x81, 0, 0x20, 7]);
     for wrong in [Offload { msscof: 33, ..asked }, Offload { msscof: 1000, ..asked }, Offload { hlen: 3, ..asked }] {
         guest.send(0, &[&frame], wrong);
     }
     guest.send(0, &[&frame], Offload { om: 1, ..asked });
-    guest.complete(&batch);
-    guest.fetch(0, &mut batch);
+    guest.complete_of(&batch);
+    guest.fetch_into(0, &mut batch);
     assert!(batch.is_empty());
     assert_eq!(guest.sent(0), [0, 1, 2, 3, 4], "dropped ones come back too, in order");
     assert_eq!(guest.counters.transmit_drops.iter().sum::<u64>(), 4);
@@ -128,10 +106,10 @@ fn a_dropped_packet_between_good_ones_comes_back_in_its_place() {
     guest.send(0, &[&frame], Offload::default());
     guest.send(0, &[&frame[..8]], Offload::default());
     let mut batch = Batch::new();
-    guest.fetch(0, &mut batch);
+    guest.fetch_into(0, &mut batch);
     assert_eq!(batch.len(), 2);
     assert!(guest.sent(0).is_empty());
-    guest.complete(&batch);
+    guest.complete_of(&batch);
     assert_eq!(guest.sent(0), [0, 1, 2, 3]);
 }
 
@@ -144,7 +122,7 @@ fn asked(frame: Vec<u8>, mss: u32) -> (Guest, Batch) {
     let pieces: Vec<&[u8]> = std::iter::once(&frame[..headers]).chain(rest).collect();
     guest.send(0, &pieces, Offload { om: 3, hlen: headers as u32, msscof: mss, ..Offload::default() });
     let mut batch = Batch::new();
-    guest.fetch(0, &mut batch);
+    guest.fetch_into(0, &mut batch);
     (guest, batch)
 }
 
@@ -158,19 +136,19 @@ fn tso(frame: Vec<u8>, mss: u32) -> (Guest, Batch) {
 #[test]
 fn a_packet_that_asks_for_thousands_of_tiny_frames_is_dropped() {
     for mss in [0, 1, 8, 29] {
-        let (mut guest, batch) = asked(tcp4(MAC.0, &pattern(60_000)), mss);
+        let (mut guest, batch) = asked(tcp4(MAC, &payload(60_000)), mss);
         assert!(batch.is_empty(), "{mss}");
-        guest.complete(&batch);
+        guest.complete_of(&batch);
         assert_eq!(guest.counters.transmit_drops[nicety_adapter::Reason::BadOffload as usize], 1);
         assert!(!guest.sent(0).is_empty(), "its descriptors come back");
     }
-    assert_eq!(asked(tcp4(MAC.0, &pattern(60_000)), 48).1.len(), 1, "the least that Linux asks for");
+    assert_eq!(asked(tcp4(MAC, &payload(60_000)), 48).1.len(), 1, "the least that Linux asks for");
 }
 
 #[test]
 fn a_large_packet_is_cut_for_a_guest_without_lro() {
-    let payload = pattern(40_000);
-    for frame in [tcp4(MAC.0, &payload), tcp6(MAC.0, &payload)] {
+    let payload = payload(40_000);
+    for frame in [tcp4(MAC, &payload), tcp6(MAC, &payload)] {
         let v4 = frame[12] == 8;
         let (_sender, batch) = tso(frame, 1400);
         let mut receiver = Guest::opened(Open::default());
@@ -179,9 +157,8 @@ fn a_large_packet_is_cut_for_a_guest_without_lro() {
         assert_eq!(packets.len(), 29);
         let mut joined = Vec::new();
         for packet in &packets {
-            let (sequence, part) = verified(&packet.bytes);
-            assert_eq!(sequence as usize, 7 + joined.len());
-            joined.extend(part);
+            assert_eq!(sequence(&packet.bytes), SEQUENCE + joined.len() as u32);
+            joined.extend(verified(&packet.bytes));
             let [low, _, _, high] = packet.last();
             assert_eq!(low >> 30 & 1, 0);
             let good = if v4 { OK4 | TCP } else { TUC | TCP | 1 << 20 };
@@ -196,8 +173,8 @@ fn a_large_packet_is_cut_for_a_guest_without_lro() {
 
 #[test]
 fn a_large_packet_stays_whole_for_a_guest_with_lro() {
-    let payload = pattern(60_000);
-    for frame in [tcp4(MAC.0, &payload), tcp6(MAC.0, &payload)] {
+    let payload = payload(60_000);
+    for frame in [tcp4(MAC, &payload), tcp6(MAC, &payload)] {
         let headers = frame.len() - payload.len();
         let (_sender, batch) = tso(frame, 1448);
         let mut receiver = Guest::opened(Open { features: F_LRO | F_RXCSUM | F_RXVLAN, ..Open::default() });
@@ -223,7 +200,7 @@ fn a_large_packet_stays_whole_for_a_guest_with_lro() {
 
 #[test]
 fn a_packet_that_the_buffers_cannot_hold_uncut_comes_cut() {
-    let (_sender, batch) = tso(tcp4(MAC.0, &pattern(60_000)), 1448);
+    let (_sender, batch) = tso(tcp4(MAC, &payload(60_000)), 1448);
     let mut receiver = Guest::opened(Open { features: F_LRO, ..Open::default() });
     receiver.put(SHARED + 60, &4u16.to_le_bytes());
     receiver.command(0xcafe_0000);
@@ -235,7 +212,7 @@ fn a_packet_that_the_buffers_cannot_hold_uncut_comes_cut() {
 fn small_frames_go_to_the_data_ring_and_larger_ones_to_their_buffer() {
     let mut guest = Guest::opened(Open::default());
     for round in 0..2 * RING {
-        let (small, large) = (udp4(MAC.0, 1, &pattern(86)), udp4(MAC.0, 1, &pattern(87)));
+        let (small, large) = (udp4(MAC, 1, &payload(86)), udp4(MAC, 1, &payload(87)));
         assert_eq!((small.len(), large.len()), (128, 129));
         guest.deliver(&plain(&small));
         guest.deliver(&plain(&large));
@@ -250,7 +227,7 @@ fn small_frames_go_to_the_data_ring_and_larger_ones_to_their_buffer() {
 
 #[test]
 fn a_tag_is_stripped_and_told_or_left() {
-    let mut frame = udp4(MAC.0, 1, &pattern(300));
+    let mut frame = udp4(MAC, 1, &payload(300));
     frame.splice(12..12, [0x81, 0, 0x60, 5]);
     let mut guest = Guest::opened(Open::default());
     guest.put32(SHARED + 136, 1 | 1 << 5);
@@ -275,7 +252,7 @@ fn a_tag_is_stripped_and_told_or_left() {
 
 #[test]
 fn a_jumbo_frame_takes_bodies_of_ring_1_or_of_ring_0() {
-    let frame = udp4(MAC.0, 1, &pattern(7000));
+    let frame = udp4(MAC, 1, &payload(7000));
     let seven = Open { mtu: 9000, head: 3072, ..Open::default() };
     let three = Open { version: 3, per_packet: 2, ..seven };
     for (open, rings) in [(seven, [0, 1]), (three, [0, 0])] {
@@ -288,7 +265,7 @@ fn a_jumbo_frame_takes_bodies_of_ring_1_or_of_ring_0() {
             let ids: Vec<u32> = packets[0].words.iter().map(|words| words[0] >> 16 & 0x3ff).collect();
             assert_eq!(ids, rings);
             // A short packet leaves bodies of ring 0 unused.
-            let short = udp4(MAC.0, 1, &pattern(200));
+            let short = udp4(MAC, 1, &payload(200));
             guest.deliver(&plain(&short));
             assert_eq!(guest.receive(0, true)[0].bytes, short);
         }
@@ -310,7 +287,7 @@ fn frames_that_nobody_asked_for_are_filtered() {
         guest.deliver(&plain(&udp4(target, 1, b"x")));
         !guest.receive(0, true).is_empty()
     };
-    assert!(takes(&mut guest, MAC.0));
+    assert!(takes(&mut guest, MAC));
     assert!(takes(&mut guest, [0xff; 6]));
     assert!(!takes(&mut guest, [2; 6]));
     assert_eq!(groups.map(|group| takes(&mut guest, group)), [true, true, false]);
@@ -359,11 +336,12 @@ fn a_table_of_groups_that_cannot_be_read_lets_all_groups_through() {
 
 #[test]
 fn a_full_ring_refuses_and_goes_on_where_it_stopped() {
-    let payload = pattern(60_000);
-    let (_sender, batch) = tso(tcp4(MAC.0, &payload), 300);
+    let payload = payload(60_000);
+    let (_sender, batch) = tso(tcp4(MAC, &payload), 300);
     let mut guest = Guest::opened(Open::default());
     // The packet's remaining frames after the guest was offered `rest`.
-    let offer = |guest: &mut Guest, rest: &[Pick]| -> Vec<Pick> { guest.bring(&batch, rest).again(rest).collect() };
+    let offer =
+        |guest: &mut Guest, rest: &[Pick]| -> Vec<Pick> { guest.deliver_some(&batch, rest).again(rest).collect() };
     let mut rest = offer(&mut guest, &[Pick::whole(0)]);
     let mut packets = guest.receive(0, false);
     assert_eq!(packets.len() as u64, RING - 1);
@@ -379,11 +357,11 @@ fn a_full_ring_refuses_and_goes_on_where_it_stopped() {
     packets.extend(guest.receive(0, true));
     guest.now = guest.out.wake.expect("a look later on");
     guest.out = Default::default();
-    guest.with(|adapter, cx| adapter.tick(cx));
+    guest.tick();
     assert!(guest.out.room.contains(0));
     assert_eq!(offer(&mut guest, &rest), []);
     packets.extend(guest.receive(0, true));
-    let joined: Vec<u8> = packets.iter().flat_map(|packet| verified(&packet.bytes).1).collect();
+    let joined: Vec<u8> = packets.iter().flat_map(|packet| verified(&packet.bytes)).collect();
     assert_eq!(joined, payload);
     assert_eq!(guest.counters.taken().packets, 1);
 }
@@ -394,14 +372,14 @@ fn a_reset_in_the_middle_of_a_batch_makes_its_completion_stale() {
     let frame = udp4([2; 6], 1, b"x");
     let mut batch = Batch::new();
     guest.send(0, &[&frame], Offload::default());
-    guest.fetch(0, &mut batch);
+    guest.fetch_into(0, &mut batch);
     guest.command(0xcafe_0001);
     guest.command(0xcafe_0002);
     guest.open(Open::default());
-    guest.complete(&batch);
+    guest.complete_of(&batch);
     assert!(guest.sent(0).is_empty());
-    guest.with(|adapter, cx| adapter.reset(Reset::Function, cx));
-    guest.complete(&batch);
+    guest.call(|adapter, cx| adapter.reset(Reset::Function, cx));
+    guest.complete_of(&batch);
     assert!(guest.out.messages.is_empty());
 }
 
@@ -423,7 +401,7 @@ fn flows_spread_over_queues_and_carry_their_hash() {
     guest.write(1, 0x48, 1);
     // 66.9.149.187:2794 to 161.142.100.80:1766 is 0x51ccc178 (Microsoft, "Verifying the RSS hash calculation").
     let mut bytes = Vec::new();
-    let builder = etherparse::PacketBuilder::ethernet2([2; 6], MAC.0).ipv4([66, 9, 149, 187], [161, 142, 100, 80], 64);
+    let builder = etherparse::PacketBuilder::ethernet2([2; 6], MAC).ipv4([66, 9, 149, 187], [161, 142, 100, 80], 64);
     builder.tcp(2794, 1766, 1, 1).write(&mut bytes, b"hello").unwrap();
     guest.deliver(&plain(&bytes));
     let packets = guest.receive(0x51cc_c178 % 4, true);
@@ -432,7 +410,7 @@ fn flows_spread_over_queues_and_carry_their_hash() {
     // UDP by addresses alone until its fields are enabled.
     let spread = |guest: &mut Guest| {
         (0..32).for_each(|port| {
-            guest.deliver(&plain(&udp4(MAC.0, port, b"x")));
+            guest.deliver(&plain(&udp4(MAC, port, b"x")));
         });
         (0..4).filter(|&queue| !guest.receive(queue, true).is_empty()).count()
     };
@@ -449,16 +427,16 @@ fn thirty_two_queues_each_way_have_a_vector_each_and_one_for_events() {
     guest.put(RSS, &[1, 0, 1, 0, 40, 0, 128, 0]);
     guest.put(RSS + 48, &[31; 128]);
     assert_eq!(guest.open(Open { queues: 32, features: F_RSS | F_RXCSUM, ..Open::default() }), 0);
-    let frame = udp4(MAC.0, 1, &pattern(300));
+    let frame = udp4(MAC, 1, &payload(300));
     guest.deliver(&plain(&frame));
     assert_eq!(guest.receive(31, true)[0].bytes, frame);
     assert!(guest.out.messages.contains(31));
     guest.out = Default::default();
     let mut batch = Batch::new();
     guest.send(31, &[&frame], Offload::default());
-    guest.fetch(31, &mut batch);
-    assert_eq!(whole(&batch, 0), frame);
-    guest.complete(&batch);
+    guest.fetch_into(31, &mut batch);
+    assert_eq!(packets_of(&batch)[0].0, frame);
+    guest.complete_of(&batch);
     assert_eq!(guest.sent(31).len(), 1);
     guest.link(false);
     assert!(guest.out.messages.contains(32));
@@ -467,7 +445,7 @@ fn thirty_two_queues_each_way_have_a_vector_each_and_one_for_events() {
 
 #[test]
 fn statistics_are_written_where_the_driver_reads_them() {
-    let (mut guest, batch) = tso(tcp4(MAC.0, &pattern(10_000)), 1000);
+    let (mut guest, batch) = tso(tcp4(MAC, &payload(10_000)), 1000);
     guest.deliver(&batch);
     guest.command(0xf00d_0001);
     let [tx, rx] = [QUEUES + 88, QUEUES + 256 + 88];
@@ -478,13 +456,13 @@ fn statistics_are_written_where_the_driver_reads_them() {
 
 #[test]
 fn the_switch_may_tag_and_untag_on_the_way() {
-    let frame = udp4(MAC.0, 1, &pattern(300));
+    let frame = udp4(MAC, 1, &payload(300));
     let mut guest = Guest::opened(Open::default());
     guest.put32(SHARED + 136, 1 | 1 << 7);
     guest.command(0xcafe_0005);
     let batch = plain(&frame);
     let picks = [Pick { edit: Edit::Tag(Tag::customer(Tci(7))), ..Pick::whole(0) }];
-    guest.with(|adapter, cx| adapter.deliver(&Frames::new(&batch, &picks), cx));
+    guest.call(|adapter, cx| adapter.deliver(&Frames::new(&batch, &picks), cx));
     let packets = guest.receive(0, true);
     assert_eq!(packets[0].bytes, frame);
     assert_eq!(packets[0].last()[2] >> 15, 1 | 7 << 1);
@@ -493,7 +471,7 @@ fn the_switch_may_tag_and_untag_on_the_way() {
 /// The driver knows only 802.1Q: an 802.1ad tag is neither stripped nor filtered.
 #[test]
 fn an_802_1ad_tag_arrives_as_it_left() {
-    let mut frame = udp4(MAC.0, 1, &pattern(300));
+    let mut frame = udp4(MAC, 1, &payload(300));
     frame.splice(12..12, Tag::service(Tci(0x6064)).to_bytes());
     let mut guest = Guest::opened(Open::default());
     guest.put32(SHARED + 136, 1 | 1 << 7);
@@ -505,10 +483,10 @@ fn an_802_1ad_tag_arrives_as_it_left() {
 
 #[test]
 fn a_packet_of_another_adapter_comes_uncut_too() {
-    let payload = pattern(9000);
+    let payload = payload(9000);
     let segment = Segment { kind: SegmentKind::Tcp, mss: 1000, headers: 54 };
     let asked = Asked { checksum: Checksum::Partial { start: 34, field: 50 }, segment: Some(segment) };
-    let batch = foreign(&tcp4(MAC.0, &payload), asked);
+    let batch = foreign(&tcp4(MAC, &payload), asked);
     let mut guest = Guest::opened(Open { features: F_LRO | F_RXCSUM, ..Open::default() });
     guest.deliver(&batch);
     let packets = guest.receive(0, true);

@@ -3,16 +3,15 @@
 
 use std::sync::Arc;
 
-use nicety_adapter::{
-    Adapter, Batch, Budget, Context, Counters, Delivery, Event, Face, Frames, Outbox, PciFace, Pick, PortId, Progress,
-    Time,
-};
-use nicety_adapters::{Settings, find};
-use nicety_frame::Mac;
-use nicety_memory::{Map, Rights};
+use nicety_memory::Map;
 
-pub const MAC: Mac = Mac([0x00, 0x0c, 0x29, 1, 2, 3]);
-pub const MEMORY: usize = 16 << 20;
+#[allow(dead_code, reason = "each family uses a part")]
+#[path = "../bench/mod.rs"]
+mod shared;
+
+pub use shared::packets::{MAC, SEQUENCE, payload};
+pub use shared::{Dice, MEMORY, batch_of, packets, packets_of, plain_batch};
+
 pub const SHARED: u64 = 0x1000;
 pub const QUEUES: u64 = 0x2000;
 pub const RSS: u64 = 0x6000;
@@ -109,37 +108,22 @@ pub struct Queue {
     data: u64,
 }
 
-pub struct Guest {
-    pub adapter: Box<dyn Adapter>,
-    pub memory: Arc<Map>,
-    pub out: Outbox,
-    pub counters: Counters,
-    pub now: Time,
-    /// BAR 0, if the guest has mapped it.
-    pub page: Option<Arc<Map>>,
+pub struct Vmxnet3 {
     pub queues: Vec<Queue>,
     pub open: Open,
     scratch: u64,
 }
 
+pub type Guest = shared::Bench<Vmxnet3>;
+
 impl Guest {
     pub fn new() -> Self {
-        let adapter = (find("vmxnet3").unwrap().create)(&Settings::new(MAC)).unwrap();
-        let mut guest = Self {
-            adapter,
-            memory: Arc::new(Map::private(MEMORY).unwrap()),
-            out: Outbox::default(),
-            counters: Counters::default(),
-            now: Time(1_000_000),
-            page: None,
-            queues: Vec::new(),
-            open: Open::default(),
-            scratch: BUFFERS + (4 << 20),
-        };
+        let own = Vmxnet3 { queues: Vec::new(), open: Open::default(), scratch: BUFFERS + (4 << 20) };
+        let mut guest = Self::around(shared::adapter("vmxnet3"), own);
         // Memory decoding, bus mastering; MSI-X enabled.
-        guest.config(4, &[6, 0]);
-        let at = guest.pci(|face, _| face.function().capability(0x11).unwrap());
-        guest.config(at as u16 + 2, &[0x40, 0x80]);
+        guest.config_write(4, &[6, 0]);
+        let at = guest.msix();
+        guest.config_write(at, &[0x40, 0x80]);
         guest
     }
 
@@ -150,46 +134,25 @@ impl Guest {
         (guest, page)
     }
 
-    /// Reports the link's state.
-    pub fn link(&mut self, up: bool) {
-        self.with(|adapter, cx| adapter.notice(Event::Link(up), cx));
-    }
-
     pub fn opened(open: Open) -> Self {
         let mut guest = Self::new();
         assert_eq!(guest.open(open), 0);
         guest
     }
 
-    pub fn pci<T>(&mut self, act: impl FnOnce(&mut dyn PciFace, &mut Context<'_>) -> T) -> T {
-        let Self { adapter, memory, out, counters, now, page, .. } = self;
-        let window = page.as_ref().map(|page| page.window(0, 4096, Rights::BOTH).unwrap());
-        let mut cx = Context { memory, page: window.as_ref(), out, counters, now: *now };
-        match adapter.face() {
-            Face::Pci(face) => act(face, &mut cx),
-            Face::Rings(_) => panic!("vmxnet3 is a PCI function"),
-        }
-    }
-
-    pub fn with<T>(&mut self, act: impl FnOnce(&mut dyn Adapter, &mut Context<'_>) -> T) -> T {
-        let Self { adapter, memory, out, counters, now, page, .. } = self;
-        let window = page.as_ref().map(|page| page.window(0, 4096, Rights::BOTH).unwrap());
-        let mut cx = Context { memory, page: window.as_ref(), out, counters, now: *now };
-        act(&mut **adapter, &mut cx)
-    }
-
-    pub fn config(&mut self, offset: u16, data: &[u8]) {
-        self.pci(|face, cx| face.config_write(offset, data, cx));
+    /// The offset of MSI-X's message control.
+    pub fn msix(&mut self) -> u16 {
+        self.pci(|face, _| face.function().capability(0x11).unwrap()) as u16 + 2
     }
 
     pub fn read(&mut self, bar: u8, offset: u64) -> u32 {
         let mut data = [0; 4];
-        self.pci(|face, cx| face.read(bar, offset, &mut data, cx));
+        self.bar_read(bar, offset, &mut data);
         u32::from_le_bytes(data)
     }
 
     pub fn write(&mut self, bar: u8, offset: u64, value: u32) {
-        self.pci(|face, cx| face.write(bar, offset, &value.to_le_bytes(), cx));
+        self.bar_write(bar, offset, &value.to_le_bytes());
     }
 
     pub fn command(&mut self, command: u32) -> u32 {
@@ -197,35 +160,9 @@ impl Guest {
         self.read(1, 0x20)
     }
 
-    pub fn put(&self, at: u64, bytes: &[u8]) {
-        self.memory.write(at, bytes).unwrap();
-    }
-
-    pub fn put32(&self, at: u64, value: u32) {
-        self.put(at, &value.to_le_bytes());
-    }
-
-    pub fn put64(&self, at: u64, value: u64) {
-        self.put(at, &value.to_le_bytes());
-    }
-
-    pub fn get(&self, at: u64, len: usize) -> Vec<u8> {
-        let mut bytes = vec![0; len];
-        self.memory.read(at, &mut bytes).unwrap();
-        bytes
-    }
-
-    pub fn get32(&self, at: u64) -> u32 {
-        u32::from_le_bytes(self.get(at, 4).try_into().unwrap())
-    }
-
-    pub fn get64(&self, at: u64) -> u64 {
-        u64::from_le_bytes(self.get(at, 8).try_into().unwrap())
-    }
-
     /// The register accesses of probe and open, in the driver's order. Returns ACTIVATE_DEV's answer.
     pub fn open(&mut self, open: Open) -> u32 {
-        self.open = open;
+        self.own.open = open;
         assert_ne!(self.read(1, 0) & 1 << (open.version - 1), 0);
         self.write(1, 0, 1 << (open.version - 1));
         assert_eq!(self.read(1, 8) & 1, 1);
@@ -240,12 +177,12 @@ impl Guest {
         for vector in 0..=open.queues {
             self.write(0, 8 * vector, 0);
         }
-        self.out = Outbox::default();
+        self.out = Default::default();
         answer
     }
 
     fn lay_out(&mut self) {
-        let open = self.open;
+        let open = self.own.open;
         self.put(SHARED, &[0; 0x1000]);
         self.put(QUEUES, &vec![0; 512 * open.queues as usize]);
         self.put32(SHARED, 0xbabe_fee1);
@@ -267,7 +204,7 @@ impl Guest {
     }
 
     fn lay_out_queue(&self, index: u64) -> Queue {
-        let open = self.open;
+        let open = self.own.open;
         // Many queues have small data rings.
         let base = RINGS + index * if open.queues > 8 { 0x1_0000 } else { 0x4_0000 };
         let mut queue = Queue {
@@ -353,15 +290,6 @@ impl Guest {
         rings
     }
 
-    pub fn fetch(&mut self, queue: u16, batch: &mut Batch) -> Progress {
-        batch.start(&self.memory, PortId(1), queue);
-        self.with(|adapter, cx| adapter.fetch(queue, Budget::TURN, batch, cx))
-    }
-
-    pub fn complete(&mut self, batch: &Batch) {
-        self.with(|adapter, cx| adapter.complete(batch, cx));
-    }
-
     /// Indices of the last descriptors of completed packets.
     pub fn sent(&mut self, queue: u64) -> Vec<u32> {
         let mut ring = self.queues[queue as usize].tx_done;
@@ -372,16 +300,6 @@ impl Guest {
         }
         self.queues[queue as usize].tx_done = ring;
         sent
-    }
-
-    pub fn deliver(&mut self, batch: &Batch) -> Delivery {
-        let picks: Vec<Pick> = (0..batch.len() as u16).map(Pick::whole).collect();
-        self.bring(batch, &picks)
-    }
-
-    /// Receives some of it.
-    pub fn bring(&mut self, batch: &Batch, picks: &[Pick]) -> Delivery {
-        self.with(|adapter, cx| adapter.deliver(&Frames::new(batch, picks), cx))
     }
 
     /// Takes received packets, as `vmxnet3_rq_rx_complete` does, and posts the buffers again if `refill`.

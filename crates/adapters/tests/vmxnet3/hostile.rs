@@ -2,31 +2,19 @@
 
 use std::sync::Arc;
 
-use nicety_adapter::{Batch, Frames, PciFace, Pick, Queue};
+use nicety_adapter::{Batch, PciFace, Pick, Queue};
 use nicety_memory::Map;
 
-use crate::guest::{Guest, MAC, MEMORY, Offload, Open, QUEUES, SHARED};
+use crate::guest::{Dice, Guest, MAC, MEMORY, Offload, Open, QUEUES, SHARED};
 use crate::packets::udp4;
-
-/// A generator with a seed (xorshift*).
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16) % sides
-    }
-}
 
 fn scribble(guest: &mut Guest, dice: &mut Dice) {
     let places = [SHARED, SHARED + 80, SHARED + 120, QUEUES, QUEUES + 256, 0x1_0000, 0x1_1000, 0x1_2000, 0x1_3000];
-    let at = places[dice.roll(places.len() as u64) as usize] + 4 * dice.roll(128);
-    let value = match dice.roll(4) {
-        0 => dice.roll(1 << 32) as u32,
-        1 => dice.roll(MEMORY as u64) as u32,
-        2 => 1 << dice.roll(32),
+    let at = places[dice.below(places.len() as u64) as usize] + 4 * dice.below(128);
+    let value = match dice.below(4) {
+        0 => dice.below(1 << 32) as u32,
+        1 => dice.below(MEMORY as u64) as u32,
+        2 => 1 << dice.below(32),
         _ => 0,
     };
     guest.put32(at, value);
@@ -42,41 +30,41 @@ struct Tally {
 
 fn act(guest: &mut Guest, dice: &mut Dice, batch: &mut Batch, inbound: &Batch, tally: &mut Tally) {
     let picks = [Pick::whole(0); 8];
-    match dice.roll(12) {
+    match dice.below(12) {
         0..4 => scribble(guest, dice),
         4 => {
             let commands = [0xcafe_0000u32, 0xf00d_0000];
-            let command = commands[dice.roll(2) as usize] + dice.roll(22) as u32;
+            let command = commands[dice.below(2) as usize] + dice.below(22) as u32;
             guest.command(command);
         }
-        5 => guest.write(dice.roll(3) as u8, 4 * dice.roll(1024), dice.roll(1 << 32) as u32),
+        5 => guest.write(dice.below(3) as u8, 4 * dice.below(1024), dice.below(1 << 32) as u32),
         6 => {
-            guest.read(dice.roll(3) as u8, 4 * dice.roll(1024));
+            guest.read(dice.below(3) as u8, 4 * dice.below(1024));
         }
         7 => {
-            let queue = dice.roll(4) as u16;
-            guest.fetch(queue, batch);
+            let queue = dice.below(4) as u16;
+            guest.fetch_into(queue, batch);
             tally.fetched += batch.len() as u64;
-            if dice.roll(3) > 0 {
-                guest.complete(batch);
+            if dice.below(3) > 0 {
+                guest.complete_of(batch);
             }
         }
         8 => {
-            let delivery = guest.with(|adapter, cx| adapter.deliver(&Frames::new(inbound, &picks), cx));
+            let delivery = guest.deliver_some(inbound, &picks);
             tally.brought += picks.len() as u64;
             tally.refused += u64::from(delivery.refused().count_ones());
         }
         9 => {
-            guest.now = guest.now.after_ns(dice.roll(1_000_000));
-            guest.with(|adapter, cx| adapter.tick(cx));
+            guest.now = guest.now.after_ns(dice.below(1_000_000));
+            guest.tick();
         }
         10 => {
-            let up = dice.roll(2) == 0;
+            let up = dice.below(2) == 0;
             guest.link(up);
         }
         _ => {
-            let saved = guest.adapter.save();
-            guest.adapter.restore(&saved).expect("what it has saved it takes back");
+            let saved = guest.nic.save();
+            guest.nic.restore(&saved).expect("what it has saved it takes back");
         }
     }
 }
@@ -88,12 +76,12 @@ fn random_registers_over_random_memory_leave_every_packet_counted_and_a_device_t
         let mut dice = Dice(0x9e37_79b9_7f4a_7c15 >> seed);
         let mut guest = Guest::opened(Open { queues: 2, ..Open::default() });
         let mut source = Guest::opened(Open::default());
-        source.send(0, &[&udp4(MAC.0, 1, &[7; 900])], Offload::default());
+        source.send(0, &[&udp4(MAC, 1, &[7; 900])], Offload::default());
         let (mut batch, mut inbound, mut tally) = (Batch::new(), Batch::new(), Tally::default());
-        source.fetch(0, &mut inbound);
+        source.fetch_into(0, &mut inbound);
         for step in 0..10_000 {
             if step % 500 == 0 {
-                guest.config(4, &[6, 0]);
+                guest.config_write(4, &[6, 0]);
                 guest.open(Open { queues: 2, ..Open::default() });
             }
             act(&mut guest, &mut dice, &mut batch, &inbound, &mut tally);
@@ -103,15 +91,15 @@ fn random_registers_over_random_memory_leave_every_packet_counted_and_a_device_t
         let drops = counters.receive_drops.iter().sum::<u64>();
         assert_eq!(counters.taken().packets + drops + tally.refused, tally.brought, "seed {seed}");
         guest.link(true);
-        guest.config(4, &[6, 0]);
+        guest.config_write(4, &[6, 0]);
         assert_eq!(guest.command(0xcafe_0002), 0, "RESET_DEV");
         assert_eq!(guest.open(Open { queues: 2, ..Open::default() }), 0, "ACTIVATE_DEV");
         assert_eq!(guest.deliver(&inbound).refused(), 0);
         let received = guest.receive(0, true).into_iter().chain(guest.receive(1, true));
-        assert!(received.map(|packet| packet.bytes).eq([udp4(MAC.0, 1, &[7; 900])]), "seed {seed}");
-        guest.send(1, &[&udp4(MAC.0, 1, &[8; 90])], Offload::default());
-        guest.fetch(1, &mut batch);
-        guest.complete(&batch);
+        assert!(received.map(|packet| packet.bytes).eq([udp4(MAC, 1, &[7; 900])]), "seed {seed}");
+        guest.send(1, &[&udp4(MAC, 1, &[8; 90])], Offload::default());
+        guest.fetch_into(1, &mut batch);
+        guest.complete_of(&batch);
         assert_eq!((batch.len(), guest.sent(1)), (1, vec![0]), "seed {seed}");
     }
 }
@@ -126,52 +114,51 @@ fn cve_2016_6834_a_chain_without_end_stops_the_queue_and_tells_the_driver() {
     }
     let mut batch = Batch::new();
     // The second round has the other generation: the chain has no end, and no packet is taken.
-    guest.fetch(0, &mut batch);
+    guest.fetch_into(0, &mut batch);
     assert!(batch.is_empty());
     assert_eq!(guest.get32(SHARED + 696) & 2, 2, "TQERR");
     guest.command(0xf00d_0000);
     assert_eq!(guest.get32(QUEUES + 80), 1);
     assert_eq!(guest.get32(QUEUES + 84), 0x8000_0000);
-    let stall = guest.adapter.stall(1).unwrap();
+    let stall = guest.nic.stall(1).unwrap();
     assert_eq!((stall.queue, stall.why), (Queue::Transmit(0), "a packet fills the whole ring and has no end"));
-    assert!(guest.out.stalled.contains(1) && guest.adapter.stall(0).is_none(), "{stall}");
+    assert!(guest.out.stalled.contains(1) && guest.nic.stall(0).is_none(), "{stall}");
     guest.open(Open::default());
-    assert_eq!(guest.adapter.stall(1), None, "it was activated anew");
+    assert_eq!(guest.nic.stall(1), None, "it was activated anew");
 }
 
 #[test]
 fn a_queue_that_stops_says_why_until_it_is_activated_again() {
     let mut source = Guest::opened(Open::default());
-    source.send(0, &[&udp4(MAC.0, 1, &[7; 900])], Offload::default());
+    source.send(0, &[&udp4(MAC, 1, &[7; 900])], Offload::default());
     let (mut batch, mut inbound) = (Batch::new(), Batch::new());
-    source.fetch(0, &mut inbound);
+    source.fetch_into(0, &mut inbound);
     let mut guest = Guest::opened(Open::default());
-    let whole = Arc::clone(&guest.memory);
+    let whole = Arc::clone(&guest.map);
     for round in 0..2 {
         // A bit that no descriptor has (VMXNET3_TXD_DTYPE); then rings in removed memory.
         guest.put32(0x1_0000 + 12, 3 << 12);
         guest.put32(0x1_0000 + 8, 60 | 1 << 14 | 1 << 16);
         if round > 0 {
-            guest.memory = Arc::new(Map::private(0x1_0000).unwrap());
+            guest.map = Arc::new(Map::private(0x1_0000).unwrap());
         }
         guest.out = Default::default();
-        guest.fetch(0, &mut batch);
+        guest.fetch_into(0, &mut batch);
         guest.deliver(&inbound);
-        let [receive, transmit] =
-            [0, 1].map(|number| guest.adapter.stall(number).map(|stall| (stall.queue, stall.why)));
+        let [receive, transmit] = [0, 1].map(|number| guest.nic.stall(number).map(|stall| (stall.queue, stall.why)));
         let why = ["a descriptor is of a type that there is not", "a ring lies where no memory is"][round];
         assert_eq!(transmit, Some((Queue::Transmit(0), why)));
         assert_eq!(receive, (round > 0).then_some((Queue::Receive(0), why)));
         assert_eq!((guest.out.stalled.contains(0), guest.out.stalled.contains(1)), (round > 0, true));
         guest.out = Default::default();
-        guest.fetch(0, &mut batch);
+        guest.fetch_into(0, &mut batch);
         guest.deliver(&inbound);
         assert!(guest.out.stalled.is_empty(), "told once");
-        guest.memory = Arc::clone(&whole);
+        guest.map = Arc::clone(&whole);
         assert_eq!(guest.command(0xcafe_0002), 0, "RESET_DEV");
-        assert_eq!([0, 1].map(|number| guest.adapter.stall(number)), [None; 2]);
+        assert_eq!([0, 1].map(|number| guest.nic.stall(number)), [None; 2]);
         guest.open(Open::default());
-        assert_eq!([0, 1].map(|number| guest.adapter.stall(number)), [None; 2]);
+        assert_eq!([0, 1].map(|number| guest.nic.stall(number)), [None; 2]);
     }
 }
 
@@ -182,13 +169,13 @@ fn cve_2023_3019_descriptors_that_point_at_no_memory_cost_the_guest_its_own_fram
     guest.put32(0x1_0000 + 12, 3 << 12);
     guest.put32(0x1_0000 + 8, 60 | 1 << 14);
     let mut batch = Batch::new();
-    guest.fetch(0, &mut batch);
+    guest.fetch_into(0, &mut batch);
     assert!(batch.is_empty());
     assert_eq!(guest.sent(0), [0]);
     guest.put64(0x1_2000, 1 << 40);
     let mut source = Guest::opened(Open::default());
-    source.send(0, &[&udp4(MAC.0, 1, &[7; 900])], Offload::default());
-    source.fetch(0, &mut batch);
+    source.send(0, &[&udp4(MAC, 1, &[7; 900])], Offload::default());
+    source.fetch_into(0, &mut batch);
     assert_eq!(guest.deliver(&batch).refused(), 0);
     assert_eq!(guest.get32(0x1_4000 + 8) >> 14 & 1, 1, "an error completion");
     assert_eq!(guest.counters.receive_drops.iter().sum::<u64>(), 1);
@@ -197,17 +184,17 @@ fn cve_2023_3019_descriptors_that_point_at_no_memory_cost_the_guest_its_own_fram
 #[test]
 fn nothing_is_fetched_or_delivered_without_bus_mastering() {
     let mut guest = Guest::opened(Open::default());
-    guest.send(0, &[&udp4(MAC.0, 1, b"x")], Offload::default());
-    guest.config(4, &[2, 0]);
+    guest.send(0, &[&udp4(MAC, 1, b"x")], Offload::default());
+    guest.config_write(4, &[2, 0]);
     let mut batch = Batch::new();
-    assert!(guest.fetch(0, &mut batch).armed);
+    assert!(guest.fetch_into(0, &mut batch).armed);
     assert!(batch.is_empty());
-    guest.config(4, &[6, 0]);
+    guest.config_write(4, &[6, 0]);
     assert!(guest.out.work.contains(0), "what waits is fetched when it may be");
-    guest.fetch(0, &mut batch);
-    guest.config(4, &[2, 0]);
+    guest.fetch_into(0, &mut batch);
+    guest.config_write(4, &[2, 0]);
     guest.deliver(&batch);
-    guest.complete(&batch);
+    guest.complete_of(&batch);
     assert!(guest.receive(0, true).is_empty() && guest.sent(0).is_empty());
     let mappable = guest.pci(|face: &mut dyn PciFace, _| face.mappable().unwrap());
     assert_eq!((mappable.bar, mappable.offset, mappable.len), (0, 0, 4096));
@@ -225,13 +212,13 @@ fn packets_without_an_end_and_rings_of_bodies_are_paid_for() {
     }
     for _ in 0..2 {
         guest.out = Default::default();
-        guest.fetch(0, &mut batch);
+        guest.fetch_into(0, &mut batch);
         assert_eq!((batch.len(), guest.out.excess), (0, 100));
     }
 
     let mut source = Guest::opened(Open::default());
-    source.send(0, &[&udp4(MAC.0, 1, &[7; 900])], Offload::default());
-    source.fetch(0, &mut batch);
+    source.send(0, &[&udp4(MAC, 1, &[7; 900])], Offload::default());
+    source.fetch_into(0, &mut batch);
     let mut guest = Guest::opened(Open { per_packet: 200, ..Open::default() });
     assert_eq!(guest.deliver(&batch).refused(), 0, "the only head");
     assert_eq!(guest.out.excess, 0);

@@ -19,10 +19,10 @@ fn a_probe_finds_versions_addresses_and_a_link() {
     let mut guest = Guest::new();
     assert_eq!(guest.read(1, 0), 0x7f);
     assert_eq!(guest.read(1, 8), 1);
-    assert_eq!(guest.read(1, 0x28).to_le_bytes(), MAC.0[..4]);
-    assert_eq!(guest.read(1, 0x30), 0x0302);
-    assert_eq!(guest.command(0xf00d_0003).to_le_bytes(), MAC.0[..4]);
-    assert_eq!(guest.command(0xf00d_0004), 0x0302);
+    assert_eq!(guest.read(1, 0x28).to_le_bytes(), MAC[..4]);
+    assert_eq!(guest.read(1, 0x30).to_le_bytes(), [MAC[4], MAC[5], 0, 0]);
+    assert_eq!(guest.command(0xf00d_0003).to_le_bytes(), MAC[..4]);
+    assert_eq!(guest.command(0xf00d_0004).to_le_bytes(), [MAC[4], MAC[5], 0, 0]);
     assert_eq!(guest.command(0xf00d_0002), 10_000 << 16 | 1);
     assert_eq!(guest.command(0xf00d_0008), 0, "automatic type, automatic masks");
     assert_eq!(guest.command(0xf00d_000f), u32::MAX, "version 1 has no such command");
@@ -51,7 +51,7 @@ fn activation_refuses_what_no_driver_lays_out() {
         assert_ne!(guest.command(0xcafe_0000), 0, "{what}");
         assert!(guest.counters.guest_errors > 0, "{what}");
         let mut batch = Batch::new();
-        assert!(guest.fetch(0, &mut batch).armed && batch.is_empty(), "{what}");
+        assert!(guest.fetch_into(0, &mut batch).armed && batch.is_empty(), "{what}");
     }
 }
 
@@ -102,16 +102,16 @@ fn a_mask_lifted_in_a_mapped_page_is_found_without_a_message() {
     assert!(guest.out.messages.is_empty());
     page.write(8, &[0; 4]).unwrap();
     guest.now = guest.out.wake.expect("a look");
-    guest.with(|adapter, cx| adapter.tick(cx));
+    guest.tick();
     assert!(guest.out.messages.contains(1));
     let mut batch = Batch::new();
-    assert!(!guest.fetch(0, &mut batch).armed, "a mapped doorbell tells nobody");
+    assert!(!guest.fetch_into(0, &mut batch).armed, "a mapped doorbell tells nobody");
 }
 
 #[test]
 fn a_new_page_shows_that_all_is_masked() {
     let (mut guest, page) = Guest::mapped();
-    guest.with(|adapter, cx| adapter.notice(Event::Page, cx));
+    guest.call(|adapter, cx| adapter.notice(Event::Page, cx));
     for vector in 0..25 {
         let mut word = [0; 4];
         page.read(8 * vector, &mut word).unwrap();
@@ -144,7 +144,7 @@ fn a_mask_that_nobody_lifts_in_a_mapped_page_is_looked_at_ever_more_rarely() {
             guest.now = next;
             looks += 1;
             assert!(looks > 1 || next.since(begun) <= Duration::from_micros(200), "round {round}: the first is soon");
-            guest.with(|adapter, cx| adapter.tick(cx));
+            guest.tick();
             // Its vector is raised again and again.
             raise(&mut guest);
             assert!(guest.out.messages.is_empty());
@@ -152,7 +152,7 @@ fn a_mask_that_nobody_lifts_in_a_mapped_page_is_looked_at_ever_more_rarely() {
         assert!((200..400).contains(&looks), "{looks} looks in a second");
         page.write(8, &[0; 4]).unwrap();
         guest.now = guest.out.wake.take().unwrap();
-        guest.with(|adapter, cx| adapter.tick(cx));
+        guest.tick();
         assert!(guest.out.messages.contains(1));
         assert_eq!(guest.out.wake, None);
     }
@@ -161,8 +161,8 @@ fn a_mask_that_nobody_lifts_in_a_mapped_page_is_looked_at_ever_more_rarely() {
 #[test]
 fn intx_holds_its_line_until_the_cause_is_read() {
     let mut guest = Guest::opened(Open::default());
-    let at = guest.pci(|face, _| face.function().capability(0x11).unwrap());
-    guest.config(at as u16 + 2, &[0x40, 0]);
+    let at = guest.msix();
+    guest.config_write(at, &[0x40, 0]);
     guest.out = Default::default();
     assert_eq!(guest.read(1, 0x38), 0, "not ours");
     guest.link(false);
@@ -176,8 +176,8 @@ fn intx_holds_its_line_until_the_cause_is_read() {
 fn a_cause_that_held_the_line_is_told_as_a_message_once_messages_are_on() {
     for auto_mask in [true, false] {
         let mut guest = Guest::new();
-        let at = guest.pci(|face, _| face.function().capability(0x11).unwrap()) as u16 + 2;
-        guest.config(at, &[0x40, 0]);
+        let at = guest.msix();
+        guest.config_write(at, &[0x40, 0]);
         guest.open(Open::default());
         // intrConf.autoMask, read again.
         guest.put(SHARED + 80, &[u8::from(auto_mask)]);
@@ -185,7 +185,7 @@ fn a_cause_that_held_the_line_is_told_as_a_message_once_messages_are_on() {
         guest.write(0, 8, 0);
         guest.link(false);
         assert_eq!((guest.out.line, guest.out.messages.len()), (Some(true), 0));
-        guest.config(at, &[0x40, 0x80]);
+        guest.config_write(at, &[0x40, 0x80]);
         assert_eq!(guest.out.line, Some(false));
         assert_eq!(guest.out.messages.contains(1), !auto_mask, "a vector that has masked itself waits");
         guest.write(0, 8, 0);
@@ -198,22 +198,18 @@ fn a_cause_that_held_the_line_is_told_as_a_message_once_messages_are_on() {
 #[test]
 fn intx_that_is_disabled_keeps_its_status_and_cause_and_holds_the_line_again_when_it_is_enabled() {
     let mut guest = Guest::opened(Open::default());
-    let at = guest.pci(|face, _| face.function().capability(0x11).unwrap());
-    guest.config(at as u16 + 2, &[0x40, 0]);
-    let status = |guest: &mut Guest| {
-        let mut status = [0; 2];
-        guest.pci(|face, _| face.function().config_read(6, &mut status));
-        status[0] & 1 << 3 != 0
-    };
+    let at = guest.msix();
+    guest.config_write(at, &[0x40, 0]);
+    let status = |guest: &mut Guest| guest.config_read::<2>(6)[0] & 1 << 3 != 0;
     for read_while_disabled in [false, true] {
         guest.link(read_while_disabled);
         assert_eq!(guest.out.line, Some(true));
-        guest.config(4, &[6, 4]);
+        guest.config_write(4, &[6, 4]);
         assert_eq!((guest.out.line, status(&mut guest)), (Some(false), true));
         if read_while_disabled {
             assert_eq!(guest.read(1, 0x38), 2);
         }
-        guest.config(4, &[6, 0]);
+        guest.config_write(4, &[6, 0]);
         assert_eq!(guest.out.line, Some(!read_while_disabled));
         assert_eq!(guest.read(1, 0x38), if read_while_disabled { 0 } else { 2 });
         assert_eq!((guest.out.line, status(&mut guest)), (Some(false), false));
@@ -225,8 +221,8 @@ fn intx_that_is_disabled_keeps_its_status_and_cause_and_holds_the_line_again_whe
 fn intx_keeps_its_cause_when_the_transport_finds_the_mask_that_firing_set_in_a_mapped_page() {
     let (mut guest, page) = Guest::mapped();
     guest.open(Open::default());
-    let at = guest.pci(|face, _| face.function().capability(0x11).unwrap());
-    guest.config(at as u16 + 2, &[0x40, 0]);
+    let at = guest.msix();
+    guest.config_write(at, &[0x40, 0]);
     for round in 0..3 {
         guest.link(round % 2 == 1);
         assert_eq!(guest.out.line, Some(true), "round {round}");
@@ -249,8 +245,8 @@ fn a_reset_masks_everything_and_keeps_the_address_that_the_driver_set() {
     guest.command(0xcafe_0002);
     assert_eq!(guest.read(0, 0), 1);
     assert_eq!(guest.read(1, 0x28), 0x1234_5602);
-    guest.with(|adapter, cx| adapter.reset(Reset::Bus, cx));
-    assert_eq!(guest.read(1, 0x28).to_le_bytes(), MAC.0[..4]);
+    guest.call(|adapter, cx| adapter.reset(Reset::Bus, cx));
+    assert_eq!(guest.read(1, 0x28).to_le_bytes(), MAC[..4]);
 }
 
 /// Linux's driver does not choose again when its guest wakes (`vmxnet3_resume`), and a VMM may have reset the function meanwhile.
@@ -259,19 +255,19 @@ fn what_a_driver_chose_when_it_probed_outlives_a_reset_until_the_next_driver_pro
     let mut guest = Guest::opened(Open::default());
     guest.write(1, 0x48, 1);
     guest.write(1, 0x28, 0x1234_5602);
-    guest.with(|adapter, cx| adapter.reset(Reset::Function, cx));
+    guest.call(|adapter, cx| adapter.reset(Reset::Function, cx));
     assert_eq!(guest.read(1, 0x10), 0, "the shared area is the driver's to tell again");
     assert_eq!(guest.command(0xf00d_000f), 0x0808, "version 7 has this command");
     assert_eq!(guest.command(0xf00d_0012), 1, "DCR");
     assert_eq!(guest.read(1, 0x28), 0x1234_5602);
-    guest.config(4, &[6]);
+    guest.config_write(4, &[6]);
     guest.write(1, 0x10, SHARED as u32);
     assert_eq!(guest.command(0xcafe_0000), 0);
     assert_eq!((guest.counters.guest_errors, guest.counters.bad_accesses), (0, 0));
     guest.write(1, 0, 1 << 6);
     assert_eq!(guest.command(0xf00d_0012), 0);
-    assert_eq!(guest.read(1, 0x28).to_le_bytes(), MAC.0[..4]);
-    guest.with(|adapter, cx| adapter.reset(Reset::Bus, cx));
+    assert_eq!(guest.read(1, 0x28).to_le_bytes(), MAC[..4]);
+    guest.call(|adapter, cx| adapter.reset(Reset::Bus, cx));
     assert_eq!(guest.command(0xf00d_000f), u32::MAX, "version 1 has no such command");
 }
 
@@ -289,42 +285,40 @@ fn registers_are_read_at_every_width_and_as_a_block_and_written_whole() {
     let mut guest = Guest::new();
     // MACL at 0x28, a hole, MACH at 0x30, a hole: as memcpy_fromio() reads them.
     let mut block = [0; 16];
-    guest.pci(|face, cx| face.read(1, 0x28, &mut block, cx));
-    let expected = [&MAC.0[..4], &[0xff; 4], &MAC.0[4..], &[0; 2], &[0xff; 4]].concat();
+    guest.bar_read(1, 0x28, &mut block);
+    let expected = [&MAC[..4], &[0xff; 4], &MAC[4..], &[0; 2], &[0xff; 4]].concat();
     assert_eq!(block[..], expected);
     for (offset, len) in [(0, 1), (3, 1), (0, 2), (2, 2), (0, 8), (1, 3), (3, 7)] {
         let mut bytes = vec![0; len];
-        guest.pci(|face, cx| face.read(1, 0x28 + offset as u64, &mut bytes, cx));
+        guest.bar_read(1, 0x28 + offset as u64, &mut bytes);
         assert_eq!(bytes, expected[offset..offset + len], "{len} bytes at {offset}");
     }
     // Eight bytes cover a register and the hole behind it.
     let before = guest.counters.bad_accesses;
-    guest.pci(|face, cx| face.write(1, 0x28, &[2, 3, 4, 5, 6, 7, 8, 9], cx));
+    guest.bar_write(1, 0x28, &[2, 3, 4, 5, 6, 7, 8, 9]);
     assert_eq!((guest.read(1, 0x28), guest.counters.bad_accesses), (0x0504_0302, before + 1));
     for narrow in [&[9][..], &[9, 9], &[9, 9, 9]] {
-        guest.pci(|face, cx| face.write(1, 0x28, narrow, cx));
+        guest.bar_write(1, 0x28, narrow);
     }
-    guest.pci(|face, cx| face.write(1, 0x2a, &[9; 4], cx));
+    guest.bar_write(1, 0x2a, &[9; 4]);
     assert_eq!((guest.read(1, 0x28), guest.counters.bad_accesses), (0x0504_0302, before + 6));
 }
 
 #[test]
 fn saving_a_restored_adapter_gives_the_same_bytes() {
     let mut guest = Guest::opened(Open { queues: 2, ..Open::default() });
-    guest.send(1, &[&packets::udp4(MAC.0, 1, b"x")], Default::default());
+    guest.send(1, &[&packets::udp4(MAC, 1, b"x")], Default::default());
     let mut batch = Batch::new();
-    guest.fetch(1, &mut batch);
-    guest.complete(&batch);
-    let saved = guest.adapter.save();
+    guest.fetch_into(1, &mut batch);
+    guest.complete_of(&batch);
+    let saved = guest.nic.save();
     let mut other = Guest::new();
-    other.adapter.restore(&saved).unwrap();
-    assert_eq!(other.adapter.save(), saved);
+    guest.hand_over(&mut other);
     // And it continues from the first one's state.
-    (other.memory, other.queues) = (guest.memory.clone(), std::mem::take(&mut guest.queues));
-    other.open = guest.open;
+    other.own = guest.own;
     other.deliver(&batch);
     assert_eq!(other.receive(0, true).len(), 1);
     for cut in 0..saved.len() {
-        assert!(Guest::new().adapter.restore(&saved[..cut]).is_err());
+        assert!(Guest::new().nic.restore(&saved[..cut]).is_err());
     }
 }

@@ -2,9 +2,8 @@
 
 use nicety_adapter::{Batch, Reason};
 
-use crate::data::pattern;
-use crate::guest::{Guest, MAC, Offload, Open};
-use crate::packets::{partial, prepared_for_tso, tcp4, tcp6, tunneled, verified};
+use crate::guest::{Guest, MAC, Offload, Open, SEQUENCE, payload};
+use crate::packets::{partial, prepared_for_tso, sequence, tcp4, tcp6, tunneled, verified};
 
 /// All tunnel capabilities in DCR: those of Geneve, and those of VXLAN.
 const GENEVE: u32 = 1 << 2 | 1 << 3 | 1 << 6;
@@ -31,7 +30,7 @@ fn sent(mut guest: Guest, frame: &[u8], offload: Offload) -> Option<Vec<Vec<u8>>
     let pieces: Vec<&[u8]> = std::iter::once(&frame[..headers]).chain(rest).collect();
     guest.send(0, &pieces, offload);
     let mut batch = Batch::new();
-    guest.fetch(0, &mut batch);
+    guest.fetch_into(0, &mut batch);
     if batch.is_empty() {
         assert_eq!(guest.counters.transmit_drops[Reason::BadOffload as usize], 1);
         return None;
@@ -54,7 +53,7 @@ fn request(version: u32, hlen: usize, mss: Option<u32>, checksum_at: usize) -> O
 #[test]
 fn an_inner_checksum_is_made_as_versions_four_to_seven_ask_for_it_and_refused_before() {
     for version in 1..=7 {
-        for (geneve, inner) in [(false, tcp4(MAC.0, b"hello")), (true, tcp6(MAC.0, b"hello"))] {
+        for (geneve, inner) in [(false, tcp4(MAC, b"hello")), (true, tcp6(MAC, b"hello"))] {
             let l4 = inner_at(geneve) + if inner[12] == 8 { 34 } else { 54 };
             let expected = tunneled(&inner, geneve);
             let mut frame = tunneled(&partial(inner), geneve);
@@ -68,10 +67,10 @@ fn an_inner_checksum_is_made_as_versions_four_to_seven_ask_for_it_and_refused_be
 
 #[test]
 fn a_large_packet_in_a_tunnel_becomes_packets_with_right_checksums_inside_and_outside() {
-    let payload = pattern(40_000);
+    let payload = payload(40_000);
     for version in 1..=7 {
         for (geneve, outer_checksum) in [(false, false), (false, true), (true, false), (true, true)] {
-            for inner in [tcp4(MAC.0, &payload), tcp6(MAC.0, &payload)] {
+            for inner in [tcp4(MAC, &payload), tcp6(MAC, &payload)] {
                 let at = inner_at(geneve);
                 let l4 = at + if inner[12] == 8 { 34 } else { 54 };
                 let frame = tunneled(&prepared_for_tso(inner), geneve);
@@ -83,11 +82,11 @@ fn a_large_packet_in_a_tunnel_becomes_packets_with_right_checksums_inside_and_ou
                 assert!(version >= 4 && arrived.len() == 30, "version {version}");
                 let mut joined = Vec::new();
                 for packet in &arrived {
-                    let (sequence, part) = verified(&packet[at..]);
-                    assert_eq!(sequence as usize, 7 + joined.len());
+                    let part = verified(&packet[at..]);
+                    assert_eq!(sequence(&packet[at..]), SEQUENCE + joined.len() as u32);
                     joined.extend(part);
                     if outer_checksum {
-                        assert_eq!(verified(packet).1[..], packet[42..], "the outer checksum");
+                        assert_eq!(verified(packet)[..], packet[42..], "the outer checksum");
                     } else {
                         assert_eq!(packet[40..42], [0, 0]);
                     }
@@ -105,8 +104,8 @@ fn version_seven_gives_a_tunnel_only_what_its_driver_turned_on_for_it() {
     for geneve in [false, true] {
         let l4 = inner_at(geneve) + 34;
         let own = if geneve { GENEVE } else { VXLAN };
-        let small = tunneled(&partial(tcp4(MAC.0, b"hello")), geneve);
-        let large = tunneled(&prepared_for_tso(tcp4(MAC.0, &pattern(4000))), geneve);
+        let small = tunneled(&partial(tcp4(MAC, b"hello")), geneve);
+        let large = tunneled(&prepared_for_tso(tcp4(MAC, &payload(4000))), geneve);
         for capabilities in (0..10).map(|bit| 1 << bit).chain([0, GENEVE, VXLAN]) {
             let allowed = |needed: u32| capabilities & own & needed == own & needed;
             let passes = |frame, asked| sent(opened(7, capabilities), frame, asked).is_some();
@@ -122,7 +121,7 @@ fn version_seven_gives_a_tunnel_only_what_its_driver_turned_on_for_it() {
 #[test]
 fn what_is_no_tunnel_or_does_not_fit_its_headers_is_dropped() {
     let l4 = inner_at(false) + 34;
-    let frame = tunneled(&prepared_for_tso(tcp4(MAC.0, &pattern(4000))), false);
+    let frame = tunneled(&prepared_for_tso(tcp4(MAC, &payload(4000))), false);
     let asked = request(6, l4 + 20, Some(1350), 0);
     assert!(sent(opened(6, 0), &frame, asked).is_some());
     let mut wrong = vec![
@@ -133,7 +132,7 @@ fn what_is_no_tunnel_or_does_not_fit_its_headers_is_dropped() {
         (6, frame.clone(), Offload { inner: true, om: TSO, ..asked }),
         (7, frame.clone(), asked),
         (7, frame.clone(), Offload { msscof: l4 as u32 + 15, ..request(7, l4 + 20, None, 0) }),
-        (6, tcp4(MAC.0, &pattern(4000)), Offload { hlen: 54, ..asked }),
+        (6, tcp4(MAC, &payload(4000)), Offload { hlen: 54, ..asked }),
     ];
     // Another port; no identifier; a fragment.
     for (at, value) in [(37, 9), (42, 0), (20, 0x20)] {

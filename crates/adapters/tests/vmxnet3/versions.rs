@@ -1,7 +1,7 @@
 //! Each version has its features and no others (vmxnet3_defs.h; Linux's `VMXNET3_VERSION_GE_*`).
 
-use crate::data::{pattern, plain};
-use crate::guest::{F_RSS, F_RXCSUM, Guest, MAC, Open, RSS, SHARED};
+use crate::data::plain;
+use crate::guest::{F_RSS, F_RXCSUM, Guest, MAC, Open, RSS, SHARED, payload};
 use crate::packets::udp4;
 
 const UNKNOWN: u32 = u32::MAX;
@@ -45,9 +45,9 @@ fn a_version_has_its_number_of_queues_and_its_longest_frame() {
         assert!(open(8));
         assert_eq!(open(32), version >= 6, "version {version}");
         let mut guest = Guest::opened(Open { version, mtu: 9190, ..Open::default() });
-        for (payload, fits) in [(8972, true), (9162, version >= 6), (9163, false)] {
-            guest.deliver(&plain(&udp4(MAC.0, 1, &pattern(payload))));
-            assert_eq!(!guest.receive(0, true).is_empty(), fits, "version {version}: {payload} bytes");
+        for (len, fits) in [(8972, true), (9162, version >= 6), (9163, false)] {
+            guest.deliver(&plain(&udp4(MAC, 1, &payload(len))));
+            assert_eq!(!guest.receive(0, true).is_empty(), fits, "version {version}: {len} bytes");
         }
     }
 }
@@ -56,7 +56,7 @@ fn a_version_has_its_number_of_queues_and_its_longest_frame() {
 fn a_version_has_data_rings_from_three_on() {
     for version in 1..=7 {
         let mut guest = Guest::opened(Open { version, ..Open::default() });
-        guest.deliver(&plain(&udp4(MAC.0, 1, b"x")));
+        guest.deliver(&plain(&udp4(MAC, 1, b"x")));
         let [low, ..] = guest.receive(0, true)[0].last();
         assert_eq!(low >> 16 & 0x3ff, if version >= 3 { 2 } else { 0 }, "version {version}: ring 2 is the data ring");
     }
@@ -88,15 +88,15 @@ fn esp_is_hashed_with_its_index_once_its_fields_and_capabilities_are_on() {
     ] {
         let mut guest = Guest::new();
         guest.put(RSS, &[15, 0, 1, 0, 40, 0, 128, 0]);
-        guest.put(RSS + 8, &pattern(40));
-        guest.put(RSS + 48, &pattern(128).iter().map(|byte| byte % 4).collect::<Vec<_>>());
+        guest.put(RSS + 8, &payload(40));
+        guest.put(RSS + 48, &payload(128).iter().map(|byte| byte % 4).collect::<Vec<_>>());
         assert_eq!(guest.open(Open { version, queues: 4, features: F_RSS | F_RXCSUM, ..Open::default() }), 0);
         guest.write(1, 0x48, capabilities);
         guest.put32(SHARED + 704, 0x3f);
         guest.command(0xcafe_0010);
         let mut seen = std::collections::BTreeSet::new();
         for index in 0..32u32 {
-            let mut frame = [&MAC.0[..], &[2, 0, 0, 0, 0, 9]].concat();
+            let mut frame = [&MAC[..], &[2, 0, 0, 0, 0, 9]].concat();
             if v6 {
                 frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 48, 50, 64]);
                 frame.extend([0xfd; 32]);
