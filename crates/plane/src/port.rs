@@ -169,6 +169,7 @@ impl Port {
             transmit: None,
             receive: None,
             shaped_at: None,
+            throttled_since: [None; 2],
             pooled: false,
             logs: None,
             attached,
