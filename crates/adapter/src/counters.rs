@@ -153,6 +153,10 @@ pub struct Counters {
     pub transmit_drops: [u64; Reason::ALL.len()],
     /// Dropped frames for this port's guest, by [`Reason`].
     pub receive_drops: [u64; Reason::ALL.len()],
+    /// Time for which frames from this port's guest waited for a rate limit, in nanoseconds.
+    pub transmit_throttled_ns: u64,
+    /// Time for which frames for this port's guest waited for a rate limit, in nanoseconds.
+    pub receive_throttled_ns: u64,
     /// Register reads by the guest.
     pub reads: u64,
     /// Register writes by the guest.
@@ -172,6 +176,8 @@ impl Default for Counters {
             receive: [QueueCounters::default(); QUEUES],
             transmit_drops: [0; Reason::ALL.len()],
             receive_drops: [0; Reason::ALL.len()],
+            transmit_throttled_ns: 0,
+            receive_throttled_ns: 0,
             reads: 0,
             writes: 0,
             interrupts: 0,

@@ -18,7 +18,6 @@
 
 use std::fs::DirBuilder;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,9 +25,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nicety_socket::{Access, ListenError, Listener, Place};
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{Access as Right, AtFlags, CWD, accessat};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tracing::warn;
 
 use crate::daemon::RestartError;
@@ -126,7 +124,7 @@ pub enum ControlError {
     /// An account that may connect is unknown.
     #[error("the control socket: {0}")]
     Account(#[from] AccountError),
-    /// The thread or its eventfd cannot be made.
+    /// The thread, or its runtime, cannot be made.
     #[error("the control socket {path}: {error}")]
     System {
         /// The socket.
@@ -193,7 +191,7 @@ fn checked(
 #[derive(Debug)]
 pub struct Control {
     path: PathBuf,
-    bell: Arc<OwnedFd>,
+    end: Arc<Notify>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -207,8 +205,7 @@ impl Control {
             made.map_err(|error| ControlError::Folder { path: dir, error })?;
         }
         let listener = Listener::bind_queue(&path, &access, BACKLOG)?;
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| system(error.into()))?;
-        let bell = Arc::new(bell);
+        let end = Arc::<Notify>::default();
         let changers = Changers::new(&access, group);
         let served = Arc::new(Served {
             host: host.to_owned(),
@@ -217,14 +214,14 @@ impl Control {
             captures: Arc::default(),
             large: Arc::new(Semaphore::new(1)),
         });
-        let server = Server { listener, bell: Arc::clone(&bell), served };
+        let server = Server { listener, end: Arc::clone(&end), served };
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime =
             runtime.enable_io().enable_time().max_blocking_threads(CHANGES_MOST).thread_name("control-change");
         let runtime = runtime.build().map_err(system)?;
         let thread = std::thread::Builder::new().name("control".to_owned());
         let thread = Some(thread.spawn(move || server.run(&runtime)).map_err(system)?);
-        Ok(Self { path, bell, thread })
+        Ok(Self { path, end, thread })
     }
 
     /// The path of the socket.
@@ -235,8 +232,7 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        // A full counter means that the thread is being woken already.
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        self.end.notify_one();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {

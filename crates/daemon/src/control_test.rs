@@ -517,6 +517,29 @@ fn it_is_its_owners_only_and_gone_at_the_end() {
 }
 
 #[test]
+fn a_daemon_that_refuses_a_long_request_before_it_is_whole_is_heard() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("e.sock");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    const TIMES: usize = 20;
+    let server = std::thread::spawn(move || {
+        let body = r#"{"type":"/v1/problems/may-only-read","title":"t","status":403,"detail":"no"}"#;
+        for _ in 0..TIMES {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.read_exact(&mut [0; 100]).unwrap();
+            let head = format!("HTTP/1.1 403 Forbidden\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
+            stream.write_all((head + body).as_bytes()).unwrap();
+        }
+    });
+    for _ in 0..TIMES {
+        let long = Ask::Restore { name: "vm1".into(), state: vec![7; 8 << 20] };
+        let error = ask(&path, long).unwrap_err();
+        assert!(matches!(error, AskError::Refused(_)), "{error}");
+    }
+    server.join().unwrap();
+}
+
+#[test]
 fn what_is_no_daemon_is_said_to_be_none() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("f.sock");

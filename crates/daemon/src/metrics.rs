@@ -7,8 +7,11 @@ use std::time::Duration;
 
 use nicety_adapter::{QueueCounters, Reason};
 use nicety_plane::{BUCKETS_NS, Histogram};
+use nicety_switch::{Policy, Vlan, VlanSet};
 
 use crate::daemon::PortView;
+use crate::report::{Condition, condition_of};
+use crate::usage::Process;
 
 /// The value of the Content-Type header.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -25,6 +28,8 @@ pub struct Facts {
     pub addresses: usize,
     /// Processor time by threads' names.
     pub threads: BTreeMap<String, Duration>,
+    /// The whole process. `None` if the system does not tell.
+    pub process: Option<Process>,
     /// The times that frames spend in the switch.
     pub times: Histogram,
     /// Running captures.
@@ -74,6 +79,7 @@ pub fn text(facts: &Facts) -> String {
     ports(&mut page, &facts.ports);
     traffic(&mut page, &facts.ports);
     drops(&mut page, &facts.ports);
+    throttled(&mut page, &facts.ports);
     let one = |page: &mut Page, name: &str, help: &str, value: usize| {
         page.family(name, "gauge", help);
         page.sample(name, &[], value);
@@ -90,22 +96,72 @@ pub fn text(facts: &Facts) -> String {
         page.sample("nicety_thread_cpu_seconds_total", &[("thread", thread)], time.as_secs_f64());
     }
     times(&mut page, &facts.times);
+    if let Some(of) = &facts.process {
+        process(&mut page, of);
+    }
     page.0
 }
 
+/// The VLANs of a port, as its host file has them: of `vlan`, `trunk` or `qinq`. Empty: the flat network.
+fn vlans(policy: &Policy) -> String {
+    match &policy.vlan {
+        Vlan::Flat => String::new(),
+        Vlan::Access(id) | Vlan::Service(id) => id.to_string(),
+        Vlan::Trunk { allowed, .. } if *allowed == VlanSet::all() => "all".to_owned(),
+        Vlan::Trunk { allowed, .. } => allowed.to_string(),
+    }
+}
+
+/// The metrics that Prometheus's own client libraries give for every process, by the same names.
+fn process(page: &mut Page, process: &Process) {
+    let Process { cpu, resident_bytes, virtual_bytes, open_files, open_files_most, start_seconds } = process;
+    let mut one = |name: &str, kind: &str, help: &str, value: &dyn Display| {
+        page.family(name, kind, help);
+        page.sample(name, &[], value);
+    };
+    one("process_cpu_seconds_total", "counter", "Processor time of the process.", &cpu.as_secs_f64());
+    one(
+        "process_resident_memory_bytes",
+        "gauge",
+        "Resident memory, touched memory of attached VMs included.",
+        resident_bytes,
+    );
+    one("process_virtual_memory_bytes", "gauge", "Address space, memory of attached VMs included.", virtual_bytes);
+    one("process_open_fds", "gauge", "Open file descriptors.", open_files);
+    match open_files_most {
+        Some(most) => one("process_max_fds", "gauge", "The limit of open file descriptors.", most),
+        None => one("process_max_fds", "gauge", "The limit of open file descriptors.", &"+Inf"),
+    }
+    one(
+        "process_start_time_seconds",
+        "gauge",
+        "The start of the process, in seconds since 1970-01-01 00:00 UTC.",
+        start_seconds,
+    );
+}
+
 fn ports(page: &mut Page, ports: &[PortView]) {
-    page.family("nicety_port_info", "gauge", "A port's adapter and address; always 1.");
+    page.family("nicety_port_info", "gauge", "A port's adapter, address, port group and VLANs; always 1.");
     for port in ports {
         let mac = port.spec.as_ref().map(|spec| spec.settings.mac.to_string()).unwrap_or_default();
         let adapter = port.spec.as_ref().map_or("(uplink)", |spec| spec.entry.about.name);
-        page.sample("nicety_port_info", &[("port", &port.name), ("adapter", adapter), ("mac", &mac)], 1);
+        let group = port.spec.as_ref().and_then(|spec| spec.group.as_deref()).unwrap_or_default();
+        let (vlan, name) = (vlans(&port.policy), port.name.as_str());
+        let labels = [("port", name), ("adapter", adapter), ("mac", &mac), ("group", group), ("vlan", &vlan)];
+        page.sample("nicety_port_info", &labels, 1);
     }
-    let gauges: [Metric<PortView>; 8] = [
+    let gauges: [Metric<PortView>; 10] = [
         ("nicety_port_attached", "Whether a VM is attached; always 1 for an uplink.", |port| {
             port.state.attached.into()
         }),
         ("nicety_port_driver_up", "Whether the guest's driver has started the adapter.", |port| {
             port.state.driven.into()
+        }),
+        ("nicety_port_up", "Whether the guest's driver works, or the uplink passes frames.", |port| {
+            (condition_of(port).0 == Condition::Up).into()
+        }),
+        ("nicety_port_broken", "Whether the port or one of its queues cannot work; `nicety ports` says why.", |port| {
+            (condition_of(port).0 == Condition::Broken).into()
         }),
         ("nicety_port_failed", "Whether a defect of the daemon has ended the port.", |port| {
             port.state.failed.is_some().into()
@@ -186,6 +242,20 @@ fn drops(page: &mut Page, ports: &[PortView]) {
                 let labels = [("port", port.name.as_str()), ("direction", direction), ("reason", reason.name())];
                 page.sample(NAME, &labels, count);
             }
+        }
+    }
+}
+
+fn throttled(page: &mut Page, ports: &[PortView]) {
+    const NAME: &str = "nicety_port_throttled_seconds_total";
+    page.family(NAME, "counter", "Time for which frames waited for a rate limit: a shape, or an uplink's rate.");
+    for port in ports {
+        let counters = &port.state.counters;
+        for (direction, ns) in
+            [("transmit", counters.transmit_throttled_ns), ("receive", counters.receive_throttled_ns)]
+        {
+            let labels = [("port", port.name.as_str()), ("direction", direction)];
+            page.sample(NAME, &labels, Duration::from_nanos(ns).as_secs_f64());
         }
     }
 }

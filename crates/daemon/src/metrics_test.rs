@@ -10,6 +10,7 @@ fn facts() -> Facts {
     let mut counters = Counters::default();
     counters.sent(1, 2, 3000);
     counters.receive_drops[Reason::BufferFull as usize] = 3;
+    counters.receive_throttled_ns = 2_500_000_000;
     let state = State {
         attached: true,
         driven: true,
@@ -33,7 +34,10 @@ fn facts() -> Facts {
         spec: None,
         name,
         id: PortId(0),
-        policy: nicety_switch::Policy::default(),
+        policy: Policy {
+            vlan: Vlan::Trunk { allowed: "10,20-30".parse().unwrap(), native: None },
+            ..Policy::default()
+        },
         wanted: Vec::new(),
         neighbour: None,
         state,
@@ -46,14 +50,32 @@ fn facts() -> Facts {
     (times.buckets[0], times.buckets[2]) = (10, 5);
     *times.buckets.last_mut().unwrap() = 1;
     let threads = BTreeMap::from([("worker0".to_owned(), Duration::from_millis(1500))]);
-    Facts { ports: vec![uplink], addresses: 7, threads, times, captures: 2 }
+    let process = Some(Process {
+        cpu: Duration::from_millis(1250),
+        resident_bytes: 4096,
+        virtual_bytes: 8192,
+        open_files: 17,
+        open_files_most: None,
+        start_seconds: 1_700_000_000.25,
+    });
+    Facts { ports: vec![uplink], addresses: 7, threads, process, times, captures: 2 }
 }
 
 #[test]
 fn values_have_their_labels() {
     let text = text(&facts());
     for line in [
-        r#"nicety_port_info{port="a\"\\",adapter="(uplink)",mac=""} 1"#,
+        r#"nicety_port_info{port="a\"\\",adapter="(uplink)",mac="",group="",vlan="10,20-30"} 1"#,
+        r#"nicety_port_up{port="a\"\\"} 1"#,
+        r#"nicety_port_broken{port="a\"\\"} 0"#,
+        r#"nicety_port_throttled_seconds_total{port="a\"\\",direction="transmit"} 0"#,
+        r#"nicety_port_throttled_seconds_total{port="a\"\\",direction="receive"} 2.5"#,
+        "process_cpu_seconds_total 1.25",
+        "process_resident_memory_bytes 4096",
+        "process_virtual_memory_bytes 8192",
+        "process_open_fds 17",
+        "process_max_fds +Inf",
+        "process_start_time_seconds 1700000000.25",
         r#"nicety_port_transmit_packets_total{port="a\"\\",queue="0"} 0"#,
         r#"nicety_port_transmit_frames_total{port="a\"\\",queue="1"} 2"#,
         r#"nicety_port_drops_total{port="a\"\\",direction="receive",reason="buffer-full"} 3"#,
@@ -96,4 +118,31 @@ fn every_metric_has_one_help_and_a_type_and_a_name_with_its_unit() {
             }
         }
     }
+}
+
+/// The words between two signs of a text.
+fn quoted<'a>(text: &'a str, open: &'a str, close: char) -> impl Iterator<Item = &'a str> {
+    text.split(open).skip(1).filter_map(move |rest| rest.split(close).next())
+}
+
+#[test]
+fn the_alerts_name_metrics_conditions_and_reasons_that_are_there() {
+    let page = text(&facts());
+    let families: BTreeSet<&str> = quoted(&page, "# TYPE ", ' ').collect();
+    let rules = include_str!("../../../docs/alerts.yml");
+    let rules: Vec<&str> = rules.lines().filter(|line| !line.trim_start().starts_with('#')).collect();
+    let rules = rules.join("\n");
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let named: BTreeSet<&str> = rules
+        .split(|c: char| !is_word(c))
+        .filter(|word| word.starts_with("nicety_") || word.starts_with("process_"))
+        .collect();
+    assert!(named.len() > 8 && named.is_subset(&families), "{:?}", named.difference(&families));
+    let reasons: BTreeSet<&str> = Reason::ALL.iter().map(|reason| reason.name()).collect();
+    let named: BTreeSet<&str> = ["reason=\"", "reason=~\""]
+        .iter()
+        .flat_map(|open| quoted(&rules, open, '"'))
+        .flat_map(|all| all.split('|'))
+        .collect();
+    assert!(named.len() > 8 && named.is_subset(&reasons), "{:?}", named.difference(&reasons));
 }

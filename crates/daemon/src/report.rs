@@ -19,105 +19,105 @@ use crate::trace::vlan;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Condition {
-    /// No VM has connected; or the uplink has no peer.
+    /// No VM is connected, or the uplink has no peer.
     Waiting,
     /// A VM is attached; its driver has not started the adapter.
     Attached,
     /// The guest's driver, or the uplink, works.
     Up,
-    /// Its state was saved, and it is stopped.
+    /// Its state was saved. It stands still until it is restored, or its VM disconnects.
     Saved,
-    /// It, or one of its queues, cannot work: the sentence says what to do.
+    /// The port, or one of its queues, cannot work. The sentence says what to do.
     Broken,
-    /// It has failed by a defect of the daemon; it passes no frames any more.
+    /// A defect of the daemon has ended the port. It passes no frames.
     Failed,
 }
 
-/// One queue, one way.
+/// Traffic of one queue in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct QueueReport {
-    /// Its number.
+    /// Number of the queue, from 0.
     pub queue: usize,
-    /// Packets as the guest sees them: one TSO packet is one.
+    /// Packets as the guest sees them. A TSO packet counts once.
     pub packets: u64,
-    /// Frames as the wire would see them.
+    /// Frames as a wire would carry them. A TSO packet counts as many frames.
     pub frames: u64,
     /// Bytes, without frame check sequences.
     pub bytes: u64,
 }
 
-/// How a port was made, beside its adapter, address and socket.
+/// Configuration of a port, beside its adapter, address and socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MadeOf {
-    /// The maximum of queue pairs; nothing if the adapter chose.
+    /// Maximum of queue pairs. `null`: the adapter's default.
     pub queues: Option<u16>,
-    /// The largest MTU in bytes; nothing if there is no limit.
+    /// MTU in bytes that the adapter announces. `null`: none.
     pub mtu: Option<u16>,
-    /// Whether it has an option ROM.
+    /// Whether the adapter has an option ROM.
     pub rom: bool,
-    /// Whether its PCI subsystem is VMware's.
+    /// Whether the adapter's PCI subsystem is VMware's.
     #[serde(default)]
     pub vmware_subsystem: bool,
-    /// Whether it stands by for another port of the same VM.
+    /// Whether the adapter stands by for another one of the same VM.
     #[serde(default)]
     pub standby: bool,
-    /// Whether it listens at its socket, or connects to the VMM that does.
+    /// Whether the port listens at its socket, or connects to the VMM that listens there.
     #[serde(default)]
     pub role: Role,
-    /// Whether its doorbells are mapped.
+    /// Whether the adapter's doorbells are mapped into the guest.
     pub mapped: bool,
-    /// Its receive buffer in bytes.
+    /// Size of the receive buffer in bytes.
     pub buffer: u32,
-    /// Who may connect: `group libvirt-qemu, mode 0660`; empty if it is the daemon that connects, or does not say.
+    /// Users who may connect, such as `group libvirt-qemu, mode 0660`. Empty if the daemon connects.
     #[serde(default)]
     pub access: String,
 }
 
-/// One port.
+/// State and counters of a port or an uplink.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PortReport {
-    /// Its name.
+    /// Name of the port or uplink.
     pub name: String,
-    /// Its adapter; nothing for an uplink.
+    /// Name of the adapter. `null`: an uplink.
     pub adapter: Option<String>,
-    /// Its address; nothing for an uplink.
+    /// MAC address. `null`: an uplink.
     pub mac: Option<String>,
-    /// Where a VMM connects, or listens; nothing for an uplink.
+    /// Path of the socket at which a VMM connects, or listens. `null`: an uplink.
     #[schema(value_type = Option<String>)]
     pub socket: Option<PathBuf>,
-    /// The rest of its configuration; nothing for an uplink.
+    /// Further configuration. `null`: an uplink.
     pub made_of: Option<MadeOf>,
-    /// Its port group, if it is in one.
+    /// Name of the port group. `null`: none.
     #[serde(default)]
     pub port_group: Option<String>,
-    /// Where its policy differs from the default: the host file's keys and their values, its group's included.
+    /// Keys of the policy that differ from the default, and their values, as in the host file. The group's are included.
     #[serde(default)]
     pub policy: BTreeMap<String, String>,
-    /// The multicasts that it is sent, if ports are snooped: `239.1.2.3 (VLAN 10)`, `all of VLAN 10 (a router is there)`, `all`.
+    /// Multicast groups that the port gets, if the switch snoops: `239.1.2.3 (VLAN 10)`, `all of VLAN 10 (a router is there)`, `all`.
     #[serde(default)]
     pub multicasts: Vec<String>,
-    /// Who is at its other end, as LLDP says: `core1, port 1/1`.
+    /// Neighbour that announces itself by LLDP, such as `core1, port 1/1`. `null`: unknown.
     #[serde(default)]
     pub neighbour: Option<String>,
-    /// How it is.
+    /// Condition of the port, in a word.
     pub condition: Condition,
-    /// The same in a sentence, with what to do if something is wrong.
+    /// Condition in a sentence, with a remedy if something is wrong.
     pub sentence: String,
-    /// When and why the last VMM was disconnected, in the words of the log; nothing if a later VMM closed its connection by itself.
+    /// When and why the last VMM was disconnected, in the words of the log. `null`: it disconnected by itself.
     pub last_end: Option<String>,
-    /// The features that the guest's driver has enabled.
+    /// Features that the guest's driver has enabled.
     pub features: Vec<String>,
-    /// Guest → wire, by queue; unused queues are left out.
+    /// Traffic from the guest, by queue. Unused queues are left out.
     pub transmit: Vec<QueueReport>,
-    /// Wire → guest, by queue; unused queues are left out.
+    /// Traffic to the guest, by queue. Unused queues are left out.
     pub receive: Vec<QueueReport>,
-    /// Dropped frames from this port, by reason.
+    /// Dropped frames from the guest, by reason.
     pub transmit_drops: BTreeMap<String, u64>,
-    /// Frames for this port that did not reach its guest, by reason.
+    /// Dropped frames for the guest, by reason.
     pub receive_drops: BTreeMap<String, u64>,
     /// Interrupts that the adapter raised.
     pub interrupts: u64,
-    /// Interrupt descriptors that were written.
+    /// Writes to interrupt descriptors.
     pub signals: u64,
     /// Register reads by the guest.
     pub register_reads: u64,
@@ -131,19 +131,19 @@ pub struct PortReport {
     pub backlog_frames: u64,
     /// Bytes of the receive buffer in use.
     pub backlog_bytes: u64,
-    /// Bytes of the VM's memory that the daemon's writes touched first: the daemon's memory control group pays for them.
+    /// Bytes of the VM's memory that the daemon has touched first. They are charged to the daemon's memory control group.
     #[serde(default)]
     pub allocated_bytes: u64,
 }
 
-/// One address that the switch has learned.
+/// An address that the switch has learned.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AddressReport {
-    /// The address.
+    /// MAC address.
     pub address: String,
-    /// The port that last sent from it.
+    /// Name of the port that last sent from this address.
     pub port: String,
-    /// How many seconds ago.
+    /// Seconds since a frame came from this address.
     pub silent_seconds: u64,
 }
 
@@ -232,12 +232,18 @@ fn multicast(wanted: &Wanted) -> String {
     }
 }
 
+/// The condition of a port that is viewed, and the sentence that explains it.
+pub fn condition_of(PortView { spec, name, state, blank, .. }: &PortView) -> (Condition, String) {
+    let memory = spec.as_ref().map_or(Memory::Unused, |spec| Memory::of(spec.entry.about));
+    condition(name, state, *blank, memory, spec.is_none())
+}
+
 impl PortReport {
     /// The report of a port.
     pub fn of(view: &PortView) -> Self {
-        let PortView { spec, name, id: _, policy, wanted, neighbour, state, signals, blank, last_end, absence } = view;
-        let memory = spec.as_ref().map_or(Memory::Unused, |spec| Memory::of(spec.entry.about));
-        let (condition, mut sentence) = condition(name, state, *blank, memory, spec.is_none());
+        let PortView { spec, name, id: _, policy, wanted, neighbour, state, signals, blank: _, last_end, absence } =
+            view;
+        let (condition, mut sentence) = condition_of(view);
         let connects = spec.as_ref().filter(|spec| spec.role == Role::Connect);
         if let (Condition::Waiting, Some(spec)) = (condition, connects) {
             let absence = absence.clone().unwrap_or_else(|| format!("connecting to {}", spec.socket.display()));

@@ -172,6 +172,7 @@ impl Port {
             transmit: None,
             receive: None,
             shaped_at: None,
+            throttled_since: [None; 2],
             pooled: false,
             logs: None,
             attached,

@@ -342,6 +342,31 @@ fn what_a_guest_gets_keeps_to_its_shape_and_waits_in_its_receive_buffer() {
 }
 
 #[test]
+fn the_time_for_which_frames_wait_for_tokens_is_counted_in_each_direction() {
+    const MS: u64 = 1_000_000;
+    let throttled = |world: &World, station: usize| {
+        let counters = world.stations[station].port.state().counters;
+        [counters.transmit_throttled_ns / MS, counters.receive_throttled_ns / MS]
+    };
+    // A frame takes a millisecond of tokens: 100 frames go at once, and the last of the others after 500 ms.
+    let shape = Some(shape(8_000_000, None, 100_000));
+    let mut world = World::new(1000, None);
+    world.shape(0, &Policy { transmit: shape, ..Policy::default() });
+    world.give(0, 600);
+    world.run_until(Time(SECOND + 250 * MS));
+    assert!((248..=250).contains(&throttled(&world, 0)[0]), "{:?}: it grows meanwhile", throttled(&world, 0));
+    world.run_until(Time(3 * SECOND));
+    assert!((498..=501).contains(&throttled(&world, 0)[0]), "{:?}", throttled(&world, 0));
+    assert_eq!((throttled(&world, 0)[1], throttled(&world, 1)), (0, [0, 0]));
+    let mut world = World::new(1000, None);
+    world.shape(1, &Policy { receive: shape, ..Policy::default() });
+    world.give(0, 600);
+    world.run_until(Time(3 * SECOND));
+    assert!((498..=501).contains(&throttled(&world, 1)[1]), "{:?}", throttled(&world, 1));
+    assert_eq!((throttled(&world, 1)[0], throttled(&world, 0)), (0, [0, 0]));
+}
+
+#[test]
 fn frames_that_a_full_guest_refuses_are_charged_once_and_come_in_order_when_it_has_room() {
     let mut world = World::new(1000, None);
     let shape = shape(8_000_000, None, 100_000);

@@ -27,6 +27,15 @@ pub struct Paced<U> {
     egress: Bucket,
     /// Frames wait for tokens until then: ingress, egress.
     starved: [Option<Time>; 2],
+    /// Since when they wait, as far as it is not counted: ingress, egress.
+    since: [Option<Time>; 2],
+}
+
+/// Counts a wait that ends now.
+fn count(since: &mut Option<Time>, sum: &mut u64, now: Time) {
+    if let Some(since) = since.take() {
+        *sum += now.0.saturating_sub(since.0);
+    }
 }
 
 impl<U: Uplink> Paced<U> {
@@ -47,7 +56,7 @@ impl<U: Uplink> Paced<U> {
         }
         let bucket = Bucket::new(rate, burst_bytes);
         let watched = watch.is_some();
-        Ok(Self { inner, watch, watched, ingress: bucket, egress: bucket, starved: [None; 2] })
+        Ok(Self { inner, watch, watched, ingress: bucket, egress: bucket, starved: [None; 2], since: [None; 2] })
     }
 
     /// Earliest time at which waiting frames have tokens.
@@ -91,6 +100,7 @@ impl<U: Uplink> Uplink for Paced<U> {
         counters: &mut Counters,
         now: Time,
     ) -> Progress {
+        count(&mut self.since[0], &mut counters.transmit_throttled_ns, now);
         if let Some(at) = self.starved[0].take() {
             self.ingress.go_on(at, now);
         }
@@ -109,6 +119,7 @@ impl<U: Uplink> Uplink for Paced<U> {
         self.listen(!starved);
         if starved {
             self.starved[0] = Some(self.ingress.ready_at());
+            self.since[0] = Some(now);
             progress = Progress { more: false, armed: true };
         }
         progress
@@ -119,6 +130,7 @@ impl<U: Uplink> Uplink for Paced<U> {
     }
 
     fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, now: Time) -> Delivery {
+        count(&mut self.since[1], &mut counters.receive_throttled_ns, now);
         self.go_out(now);
         self.starved[1] = None;
         let mut bucket = self.egress;
@@ -145,6 +157,7 @@ impl<U: Uplink> Uplink for Paced<U> {
         }
         if !later.is_empty() {
             self.starved[1] = Some(self.egress.ready_at().max(now));
+            self.since[1] = Some(now);
         }
         delivery
     }

@@ -448,6 +448,7 @@ pub(super) async fn metrics(State(served): Daemon) -> Answer<impl IntoResponse> 
             ports: daemon.views(),
             addresses: daemon.addresses().len(),
             threads: usage::threads(),
+            process: usage::process(),
             times: daemon.times(),
             captures,
         };

@@ -2,8 +2,7 @@
 //! disconnected after [`TIMEOUT`], or as soon as its place is needed. Changes run on their own threads, one at a time.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::os::unix::net::UnixStream as StdStream;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,13 +14,11 @@ use axum::http::Request;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use nicety_socket::{Accepted, Access, Listener, PeerCredentials};
+use nicety_socket::{Access, Listener, PeerCredentials};
 use nix::unistd::{Gid, Uid, User, getgrouplist};
 use rustix::process::geteuid;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
-use tokio::net::UnixStream;
-use tokio::sync::Semaphore;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Notify, Semaphore};
 use tower_service::Service;
 use tracing::{debug, warn};
 
@@ -101,65 +98,55 @@ fn is_in(user: u32, first: u32, group: u32) -> bool {
 /// The control socket's server.
 pub(super) struct Server {
     pub(super) listener: Listener,
-    pub(super) bell: Arc<OwnedFd>,
+    /// Ends the server.
+    pub(super) end: Arc<Notify>,
     pub(super) served: Arc<Served>,
 }
 
-/// Makes a descriptor usable with tokio.
-struct Watched<T>(T);
-
-impl<T: AsFd> AsRawFd for Watched<T> {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
-    }
-}
-
 impl Server {
-    /// Serves until the eventfd is signalled.
+    /// Serves until it is notified.
     pub(super) fn run(self, runtime: &tokio::runtime::Runtime) {
         if let Err(error) = runtime.block_on(self.serve()) {
             warn!("waiting for control connections: {error}");
         }
     }
 
-    #[expect(
-        deprecated,
-        reason = "what replaces it is unsafe to call; both descriptors live as long as they are watched"
-    )]
     async fn serve(self) -> io::Result<()> {
-        let listener = AsyncFd::with_interest(Watched(self.listener), Interest::READABLE)?;
-        let bell = AsyncFd::with_interest(Watched(Arc::clone(&self.bell)), Interest::READABLE)?;
+        // A second descriptor of the socket: dropping the first one removes its file.
+        let listener = UnixListener::from_std(self.listener.as_fd().try_clone_to_owned()?.into())?;
         let router = routes::router(Arc::clone(&self.served));
         // A client that holds all descriptors causes no more log lines than any other.
         let (clock, mut share) = (Clock::start(), Share::default());
         let (mut clients, budget, mut readers) = (Clients::default(), Arc::<Budget>::default(), 0u32);
         loop {
-            let mut ready = tokio::select! {
+            let accepted = tokio::select! {
                 biased;
-                rung = bell.readable() => return rung.map(drop),
-                ready = listener.readable() => ready?,
+                () = self.end.notified() => return Ok(()),
+                accepted = listener.accept() => accepted,
             };
             clients.tidy();
-            match ready.get_inner().0.accept(false) {
-                Ok(Accepted::Client(socket, peer)) => {
+            match accepted {
+                Ok((stream, _)) => {
+                    let peer = PeerCredentials::of(&stream);
                     let reader = peer.filter(|_| !self.served.changers.has(peer)).map(|peer| peer.uid);
                     clients.make_room_for(reader);
                     let meter = reader.map(|user| Meter::new(&budget, user));
-                    answer(socket, peer, &router, meter).into_iter().for_each(|client| clients.add(client));
+                    clients.add(answer(stream, peer, &router, meter));
                     readers += u32::from(reader.is_some());
                     if readers >= READERS_AT_ONCE {
                         readers = 0;
                         tokio::time::sleep(BREATH).await;
                     }
                 }
-                Ok(_) => ready.clear_ready(),
+                // The client has gone already.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 // No descriptors are left: disconnect a silent client to free one.
                 Err(_) if clients.make_room() => {}
-                Err(errno) => {
+                Err(error) => {
                     if let Some(suppressed) = share.admit(clock.now()) {
                         warn!(
                             "{}",
-                            counted(format_args!("a control connection was not accepted: {errno}"), suppressed)
+                            counted(format_args!("a control connection was not accepted: {error}"), suppressed)
                         );
                     }
                     tokio::time::sleep(REFUSED_PAUSE).await;
@@ -172,14 +159,7 @@ impl Server {
 }
 
 /// Speaks HTTP with a client, in its own task.
-fn answer(socket: OwnedFd, peer: Peer, router: &Router, meter: Option<Meter>) -> Option<Client> {
-    let stream = match UnixStream::from_std(StdStream::from(socket)) {
-        Ok(stream) => stream,
-        Err(error) => {
-            debug!("a control connection cannot be watched: {error}");
-            return None;
-        }
-    };
+fn answer(stream: UnixStream, peer: Peer, router: &Router, meter: Option<Meter>) -> Client {
     let reader = meter.as_ref().and(peer).map(|peer| peer.uid);
     let busy = Arc::new(AtomicBool::new(false));
     let (answering, router) = (Arc::clone(&busy), router.clone());
@@ -220,5 +200,5 @@ fn answer(socket: OwnedFd, peer: Peer, router: &Router, meter: Option<Meter>) ->
             break;
         }
     };
-    Some(Client { task: tokio::spawn(Metered::new(task, meter)), busy, reader })
+    Client { task: tokio::spawn(Metered::new(task, meter)), busy, reader }
 }

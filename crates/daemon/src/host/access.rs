@@ -6,10 +6,13 @@ use nicety_socket::{Access, Account};
 use nix::errno::Errno;
 use nix::unistd::{Group, User};
 
+use super::form::{Form, words};
 use super::walk::{Found, Key, Section, Walk};
 
 /// The mode for all users of the machine.
 const EVERYBODY: u32 = 0o666;
+const MODES: [(&str, u32); 3] = [("0600", 0o600), ("0660", 0o660), ("0666", EVERYBODY)];
+const MODE_WORDS: [&str; 3] = words(&MODES);
 
 const MODE: &str = "\"0600\" (owner), \"0660\" (and group) or \"0666\" (everybody: with open_to_everybody = true): who connects has to read and write";
 
@@ -33,10 +36,10 @@ pub(super) const CONTROL_KEYS: [Key; 4] = keys(&CONTROL);
 
 const fn keys(names: &Names) -> [Key; 4] {
     [
-        Key { name: names.owner, allowed: "a user's name or number" },
-        Key { name: names.group, allowed: "a group's name or number, such as \"libvirt-qemu\"" },
-        Key { name: names.mode, allowed: MODE },
-        Key { name: names.open, allowed: "true with mode \"0666\" in the same table, else false" },
+        Key::new(names.owner, Form::Account, "a user's name or number"),
+        Key::new(names.group, Form::Account, "a group's name or number, such as \"libvirt-qemu\""),
+        Key::new(names.mode, Form::Words(&MODE_WORDS), MODE),
+        Key::new(names.open, Form::Flag, "true with mode \"0666\" in the same table, else false"),
     ]
 }
 
@@ -141,7 +144,7 @@ fn account(
 pub(super) fn access(walk: &mut Walk, section: Section<'_>, names: &Names) -> AccessConfig {
     let owner = name(walk, section, names.owner);
     let group = name(walk, section, names.group);
-    let mode = walk.word(section, names.mode, &[("0600", 0o600), ("0660", 0o660), ("0666", EVERYBODY)]);
+    let mode = walk.word(section, names.mode, &MODES);
     let open = walk.boolean(section, names.open);
     let is_open = open.as_ref().is_some_and(|found| found.value);
     match (&mode, &open) {

@@ -8,13 +8,14 @@ use nicety_frame::Mac;
 use nicety_switch::{ADDRESS_LIMIT_MOST, Guards, Policy, Private, Storm, Vlan, VlanId, VlanSet};
 use nicety_uplink::Rate;
 
+use super::form::{Form, words};
 use super::quantity::Bytes;
 use super::walk::{Found, Key, Section, Walk};
 
 /// The range of a token bucket's depth.
 const BURST: (Bytes, Bytes) = (Bytes(2 << 10), Bytes(1 << 30));
 /// The range of VLAN numbers (IEEE 802.1Q-2018, table 9-2).
-const VLAN_IDS: std::ops::RangeInclusive<u32> = 1..=4094;
+const VLAN_FORM: Form = Form::Number(1, 4094);
 const VLAN: &str = "a VLAN: a whole number from 1 to 4094; one of vlan, trunk and qinq";
 const WORDS: &str = "\"accept\" or \"reject\"";
 const AVERAGE: &str = "an amount per second, such as \"100Mbit/s\"";
@@ -23,6 +24,16 @@ const DEPTH: &str = "\"2KiB\" to \"1GiB\"; with an average";
 const LIMIT: &str = "frames per second: a whole number from 1 to 10000000";
 /// Most IP addresses that may be bound to a port.
 const IPS_MOST: usize = 64;
+/// Most MAC addresses of a port beside its own.
+pub(super) const MACS_MOST: usize = ADDRESS_LIMIT_MOST as usize - 1;
+const ACCEPT: [(&str, bool); 2] = [("accept", true), ("reject", false)];
+const ACCEPT_FORM: Form = Form::Words(&words(&ACCEPT));
+const LIMIT_FORM: Form = Form::Number(1, 10_000_000);
+/// Whether a port keeps what its guest says by LLDP.
+const LLDP: [(&str, bool); 2] = [("receive", true), ("off", false)];
+/// The parts of a private VLAN that have names.
+pub(super) const PRIVATE: [(&str, Private); 2] =
+    [("promiscuous", Private::Promiscuous), ("isolated", Private::Isolated)];
 /// The least MTU: IPv4's (RFC 791, section 3.2).
 pub(super) const MTU_LEAST: u32 = 68;
 
@@ -31,49 +42,56 @@ const ARP: usize = 2;
 
 /// The keys of a policy.
 pub(super) const KEYS: [Key; 28] = [
-    Key { name: "vlan", allowed: VLAN },
-    Key {
-        name: "trunk",
-        allowed: "VLANs with commas between them, such as \"10,20-30\", or \"all\"; one of vlan, trunk and qinq",
-    },
-    Key { name: "native", allowed: "with trunk: a whole number from 1 to 4094" },
-    Key { name: "qinq", allowed: VLAN },
-    Key { name: "private", allowed: "\"promiscuous\" or \"isolated\"; not with community" },
-    Key { name: "community", allowed: "a whole number from 1 to 65535; not with private" },
-    Key { name: "promiscuous", allowed: WORDS },
-    Key { name: "mac_changes", allowed: WORDS },
-    Key { name: "forged_transmits", allowed: WORDS },
-    Key { name: "address_limit", allowed: "a whole number from 1 to 64" },
-    Key { name: "bpdu_guard", allowed: "true or false" },
-    Key { name: "dhcp_guard", allowed: "true or false" },
-    Key { name: "arp_guard", allowed: "true or false" },
-    Key { name: "ra_guard", allowed: "true or false" },
-    Key { name: "multicast_router_guard", allowed: "true or false" },
-    Key { name: "mtu_limit", allowed: "bytes: a whole number from 68 to 65535, and not less than mtu" },
-    Key { name: "log_refusals", allowed: "true or false" },
-    Key { name: "snooping", allowed: "true or false" },
-    Key { name: "lldp", allowed: "\"receive\" or \"off\"" },
-    Key { name: "broadcast_limit", allowed: LIMIT },
-    Key { name: "multicast_limit", allowed: LIMIT },
-    Key { name: "unknown_limit", allowed: LIMIT },
-    Key { name: "send_average", allowed: AVERAGE },
-    Key { name: "send_peak", allowed: PEAK },
-    Key { name: "send_burst", allowed: DEPTH },
-    Key { name: "receive_average", allowed: AVERAGE },
-    Key { name: "receive_peak", allowed: PEAK },
-    Key { name: "receive_burst", allowed: DEPTH },
+    Key::new("vlan", VLAN_FORM, VLAN),
+    Key::new(
+        "trunk",
+        Form::Vlans,
+        "VLANs with commas between them, such as \"10,20-30\", or \"all\"; one of vlan, trunk and qinq",
+    ),
+    Key::new("native", VLAN_FORM, "with trunk: a whole number from 1 to 4094"),
+    Key::new("qinq", VLAN_FORM, VLAN),
+    Key::new("private", Form::Words(&words(&PRIVATE)), "\"promiscuous\" or \"isolated\"; not with community"),
+    Key::new("community", Form::Number(1, u16::MAX as u32), "a whole number from 1 to 65535; not with private"),
+    Key::new("promiscuous", ACCEPT_FORM, WORDS),
+    Key::new("mac_changes", ACCEPT_FORM, WORDS),
+    Key::new("forged_transmits", ACCEPT_FORM, WORDS),
+    Key::new("address_limit", Form::Number(1, ADDRESS_LIMIT_MOST as u32), "a whole number from 1 to 64"),
+    Key::new("bpdu_guard", Form::Flag, "true or false"),
+    Key::new("dhcp_guard", Form::Flag, "true or false"),
+    Key::new("arp_guard", Form::Flag, "true or false"),
+    Key::new("ra_guard", Form::Flag, "true or false"),
+    Key::new("multicast_router_guard", Form::Flag, "true or false"),
+    Key::new(
+        "mtu_limit",
+        Form::Number(MTU_LEAST, u16::MAX as u32),
+        "bytes: a whole number from 68 to 65535, and not less than mtu",
+    ),
+    Key::new("log_refusals", Form::Flag, "true or false"),
+    Key::new("snooping", Form::Flag, "true or false"),
+    Key::new("lldp", Form::Words(&words(&LLDP)), "\"receive\" or \"off\""),
+    Key::new("broadcast_limit", LIMIT_FORM, LIMIT),
+    Key::new("multicast_limit", LIMIT_FORM, LIMIT),
+    Key::new("unknown_limit", LIMIT_FORM, LIMIT),
+    Key::new("send_average", Form::Rate, AVERAGE),
+    Key::new("send_peak", Form::Rate, PEAK),
+    Key::new("send_burst", Form::Bytes(BURST.0, BURST.1), DEPTH),
+    Key::new("receive_average", Form::Rate, AVERAGE),
+    Key::new("receive_peak", Form::Rate, PEAK),
+    Key::new("receive_burst", Form::Bytes(BURST.0, BURST.1), DEPTH),
 ];
 
 /// The keys of a port's own addresses. A group does not have them.
 pub(super) const BOUND_KEYS: [Key; 2] = [
-    Key {
-        name: "bound_macs",
-        allowed: "1 to 63 MAC addresses of one station each, with commas between them; no other port's; with mac_changes or forged_transmits = \"reject\"",
-    },
-    Key {
-        name: "bound_ips",
-        allowed: "1 to 64 IPv4 or IPv6 addresses with commas between them, such as \"192.0.2.7,fe80::7\"; with arp_guard = true",
-    },
+    Key::new(
+        "bound_macs",
+        Form::Macs(MACS_MOST),
+        "1 to 63 MAC addresses of one station each, with commas between them; no other port's; with mac_changes or forged_transmits = \"reject\"",
+    ),
+    Key::new(
+        "bound_ips",
+        Form::Ips(IPS_MOST),
+        "1 to 64 IPv4 or IPv6 addresses with commas between them, such as \"192.0.2.7,fe80::7\"; with arp_guard = true",
+    ),
 ];
 
 /// A table's own keys, and more.
@@ -117,25 +135,22 @@ pub(super) struct Parts {
 impl Parts {
     /// Reads a table.
     pub(super) fn read(walk: &mut Walk, section: Section<'_>) -> Self {
-        let word = |walk: &mut Walk, key| {
-            walk.word(section, key, &[("accept", true), ("reject", false)]).map(|found| found.value)
-        };
+        let word = |walk: &mut Walk, key| walk.word(section, key, &ACCEPT).map(|found| found.value);
         let flag = |walk: &mut Walk, key| walk.boolean(section, key).map(|found| found.value);
-        let limit = |walk: &mut Walk, key| walk.integer(section, key, 1..=10_000_000).map(|found| found.value);
-        let most = u32::from(ADDRESS_LIMIT_MOST);
+        let limit = |walk: &mut Walk, key| walk.integer(section, key).map(|found| found.value);
         Self {
             vlan: vlan(walk, section),
             private: private(walk, section),
             promiscuous: word(walk, "promiscuous"),
             mac_changes: word(walk, "mac_changes"),
             forged_transmits: word(walk, "forged_transmits"),
-            address_limit: walk.integer(section, "address_limit", 1..=most).map(|found| found.value as u16),
+            address_limit: walk.integer(section, "address_limit").map(|found| found.value as u16),
             guards: ["bpdu_guard", "dhcp_guard", "arp_guard", "ra_guard", "multicast_router_guard"]
                 .map(|key| flag(walk, key)),
-            mtu: walk.integer(section, "mtu_limit", MTU_LEAST..=u32::from(u16::MAX)).map(|found| found.value as u16),
+            mtu: walk.integer(section, "mtu_limit").map(|found| found.value as u16),
             log: flag(walk, "log_refusals"),
             snooping: flag(walk, "snooping"),
-            lldp: walk.word(section, "lldp", &[("receive", true), ("off", false)]).map(|found| found.value),
+            lldp: walk.word(section, "lldp", &LLDP).map(|found| found.value),
             storm: ["broadcast_limit", "multicast_limit", "unknown_limit"].map(|key| limit(walk, key)),
             send: ShapeParts::read(walk, section, ["send_average", "send_peak", "send_burst"]),
             receive: ShapeParts::read(walk, section, ["receive_average", "receive_peak", "receive_burst"]),
@@ -367,7 +382,7 @@ pub(super) fn vlan(walk: &mut Walk, section: Section<'_>) -> Option<Vlan> {
         walk.wrong(section, "native", line, "there is no trunk: a port of one VLAN has vlan = NUMBER alone");
     }
     let id = |walk: &mut Walk, key| {
-        let found = walk.integer(section, key, VLAN_IDS)?;
+        let found = walk.integer(section, key)?;
         u16::try_from(found.value).ok().and_then(VlanId::new)
     };
     let native = id(walk, "native");
@@ -393,10 +408,9 @@ pub(super) fn private(walk: &mut Walk, section: Section<'_>) -> Option<Private> 
     if let (Some(_), Some(line)) = (walk.place(section, "private"), walk.place(section, "community")) {
         walk.wrong(section, "community", line, "there is private already: a port is of one part");
     }
-    let community = walk.integer(section, "community", 1..=u32::from(u16::MAX));
+    let community = walk.integer(section, "community");
     let community = community.map(|found| Private::Community(found.value as u16));
-    let words = [("promiscuous", Private::Promiscuous), ("isolated", Private::Isolated)];
-    walk.word(section, "private", &words).map(|found| found.value).or(community)
+    walk.word(section, "private", &PRIVATE).map(|found| found.value).or(community)
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ pub enum QuantityError {
 }
 
 /// The units of [`Bytes`], largest first.
-const BYTES: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
+pub(super) const BYTES: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
 /// A number of bytes: `64KiB`, `1MiB`, `1500B`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -8,12 +8,12 @@ use std::path::Path;
 use nicety_adapter::{Face, Mappable};
 use nicety_adapters::{Entry, REGISTRY, Settings};
 use nicety_frame::Mac;
-use nicety_switch::ADDRESS_LIMIT_MOST;
 use toml::de::DeTable;
 
 use super::access::{self, AccessConfig, AccountError, CONTROL_KEYS, KEYS, access, group_number};
-use super::document::Document;
+use super::document::{Document, List};
 use super::errors::did_you_mean;
+use super::form::{Form, words};
 use super::paths::Paths;
 use super::policy::{self, Parts};
 use super::quantity::{Bytes, Seconds};
@@ -21,9 +21,9 @@ use super::walk::{Found, Key, Kind, Section, Walk};
 use super::{DaemonConfig, Doorbells, Host, Lldp, PortConfig, Role, SwitchConfig, UplinkConfig, UplinkKind};
 
 /// Longest name in bytes.
-const NAME_MOST: usize = 64;
+pub(super) const NAME_MOST: usize = 64;
 /// Longest name of a network interface in bytes (IFNAMSIZ of linux/if.h, less its NUL).
-const INTERFACE_MOST: usize = 15;
+pub(super) const INTERFACE_MOST: usize = 15;
 /// The range of a port's receive buffer.
 const BUFFER: (Bytes, Bytes) = (Bytes(64 << 10), Bytes(1 << 30));
 /// The range of the ageing time (IEEE 802.1Q-2018, table 8-6).
@@ -40,10 +40,10 @@ static SWITCH: Kind = Kind {
     heading: "[switch]",
     name: "switch",
     keys: &[
-        Key { name: "name", allowed: "1 to 64 letters, digits, -, _ and ., a letter or digit first" },
-        Key { name: "addresses", allowed: "a whole number from 64 to 4194304" },
-        Key { name: "ageing", allowed: "\"10s\" to \"1000000s\"" },
-        Key { name: "port_addresses", allowed: "a whole number from 1 to 4194304" },
+        Key::new("name", Form::Name, "1 to 64 letters, digits, -, _ and ., a letter or digit first"),
+        Key::new("addresses", Form::Number(64, 4_194_304), "a whole number from 64 to 4194304"),
+        Key::new("ageing", Form::Seconds(AGEING.0, AGEING.1), "\"10s\" to \"1000000s\""),
+        Key::new("port_addresses", Form::Number(1, 4_194_304), "a whole number from 1 to 4194304"),
     ],
     several: false,
 };
@@ -52,22 +52,32 @@ static UPLINK: Kind = Kind {
     heading: "[uplink]",
     name: "uplink",
     keys: &[
-        Key { name: "kind", allowed: "\"tap\", \"pair\", \"stream\", \"capture\", \"null\", \"querier\" or \"none\"" },
-        Key {
-            name: "name",
-            allowed: "with kind = \"tap\": an interface's name of 1 to 15 characters, such as \"tap0\"; else 1 to 64 letters, digits, -, _ and ., a letter or digit first; no port's, and no other uplink's",
-        },
-        Key { name: "socket", allowed: "with kind = \"pair\" or \"stream\": a path of at most 107 bytes" },
-        Key { name: "role", allowed: "with kind = \"pair\" or \"stream\": \"listen\" or \"connect\"" },
-        Key { name: "file", allowed: "with kind = \"capture\": a path, of no other file or socket here" },
-        Key { name: "rate", allowed: "an amount per second, such as \"100Mbit/s\"; not with kind = \"none\"" },
+        Key::new(
+            "kind",
+            Form::Words(&words(&UPLINK_WORDS)),
+            "\"tap\", \"pair\", \"stream\", \"capture\", \"null\", \"querier\" or \"none\"",
+        )
+        .required(),
+        Key::new(
+            "name",
+            Form::UplinkName,
+            "with kind = \"tap\": an interface's name of 1 to 15 characters, such as \"tap0\"; else 1 to 64 letters, digits, -, _ and ., a letter or digit first; no port's, and no other uplink's",
+        ),
+        Key::new("socket", Form::Socket, "with kind = \"pair\" or \"stream\": a path of at most 107 bytes"),
+        Key::new("role", Form::Words(&words(&ROLES)), "with kind = \"pair\" or \"stream\": \"listen\" or \"connect\""),
+        Key::new("file", Form::Path, "with kind = \"capture\": a path, of no other file or socket here"),
+        Key::new("rate", Form::Rate, "an amount per second, such as \"100Mbit/s\"; not with kind = \"none\""),
         policy::KEYS[0],
         policy::KEYS[1],
         policy::KEYS[2],
         policy::KEYS[3],
-        Key { name: "private", allowed: "\"promiscuous\" or \"isolated\"" },
-        Key { name: "snooping", allowed: "true or false; not with kind = \"querier\"" },
-        Key { name: "lldp", allowed: "\"send\", \"receive\", \"both\" or \"off\"; not with kind = \"querier\"" },
+        Key::new("private", Form::Words(&words(&policy::PRIVATE)), "\"promiscuous\" or \"isolated\""),
+        Key::new("snooping", Form::Flag, "true or false; not with kind = \"querier\""),
+        Key::new(
+            "lldp",
+            Form::Words(&words(&LLDP)),
+            "\"send\", \"receive\", \"both\" or \"off\"; not with kind = \"querier\"",
+        ),
     ],
     several: true,
 };
@@ -76,15 +86,15 @@ static DAEMON: Kind = Kind {
     heading: "[daemon]",
     name: "daemon",
     keys: &[
-        Key { name: "workers", allowed: "a whole number from 1 to 64" },
-        Key { name: "control", allowed: "a path of at most 107 bytes" },
+        Key::new("workers", Form::Number(1, 64), "a whole number from 1 to 64"),
+        Key::new("control", Form::Socket, "a path of at most 107 bytes"),
         CONTROL_KEYS[0],
         CONTROL_KEYS[1],
         CONTROL_KEYS[2],
         CONTROL_KEYS[3],
-        Key { name: "control_change_group", allowed: "a group's name or number, whose members may also change" },
-        Key { name: "state", allowed: "a path, of no other file or socket here" },
-        Key { name: "listed", allowed: "true or false" },
+        Key::new("control_change_group", Form::Account, "a group's name or number, whose members may also change"),
+        Key::new("state", Form::Path, "a path, of no other file or socket here"),
+        Key::new("listed", Form::Flag, "true or false"),
     ],
     several: false,
 };
@@ -92,7 +102,8 @@ static DAEMON: Kind = Kind {
 static SOCKETS: Kind = Kind { heading: "[sockets]", name: "sockets", keys: &KEYS, several: false };
 
 const GROUP_KEYS: [Key; 1] =
-    [Key { name: "name", allowed: "1 to 64 letters, digits, -, _ and ., a letter or digit first; no other group's" }];
+    [Key::new("name", Form::Name, "1 to 64 letters, digits, -, _ and ., a letter or digit first; no other group's")
+        .required()];
 
 static PORT_GROUP: Kind = Kind {
     heading: "[[port_group]]",
@@ -102,31 +113,48 @@ static PORT_GROUP: Kind = Kind {
 };
 
 const ROLES: [(&str, Role); 2] = [("listen", Role::Listen), ("connect", Role::Connect)];
+const DOORBELLS: [(&str, Doorbells); 2] = [("trapped", Doorbells::Trapped), ("mapped", Doorbells::Mapped)];
+/// Whether the PCI subsystem is VMware's.
+const SUBSYSTEMS: [(&str, bool); 2] = [("chip", false), ("vmware", true)];
+/// Whether an uplink sends LLDP, and whether it receives it.
+const LLDP: [(&str, (bool, bool)); 4] =
+    [("off", (false, false)), ("send", (true, false)), ("receive", (false, true)), ("both", (true, true))];
 
 const PORT_KEYS: [Key; 19] = [
-    Key { name: "name", allowed: NAME },
-    Key { name: "adapter", allowed: "a name that `nicety adapters` lists" },
-    Key {
-        name: "mac",
-        allowed: "the address of one station, such as \"52:54:00:12:34:01\"; each once, but for a standby's",
-    },
-    Key { name: "socket", allowed: SOCKET },
-    Key { name: "role", allowed: "\"listen\" or \"connect\", for virtio-net" },
-    Key { name: "doorbells", allowed: "\"trapped\", or \"mapped\" for an adapter whose doorbells can be" },
-    Key { name: "buffer", allowed: "\"64KiB\" to \"1GiB\"" },
-    Key { name: "queues", allowed: "a whole number from 1 to the adapter's queue pairs" },
-    Key {
-        name: "mtu",
-        allowed: "for an adapter that announces an MTU, such as virtio-net: a whole number from 68 to 65535",
-    },
-    Key { name: "rom", allowed: "a path of an option ROM, for an adapter that is a PCI function of its own" },
-    Key { name: "subsystem", allowed: "\"chip\", or \"vmware\" for an e1000 of any kind or an e1000e" },
-    Key { name: "standby", allowed: "true or false; true for a virtio adapter" },
+    Key::new("name", Form::Name, NAME).required(),
+    Key::new("adapter", Form::Adapter, "a name that `nicety adapters` lists").required(),
+    Key::new(
+        "mac",
+        Form::Mac,
+        "the address of one station, such as \"52:54:00:12:34:01\"; each once, but for a standby's",
+    )
+    .required(),
+    Key::new("socket", Form::Socket, SOCKET).required(),
+    Key::new("role", Form::Words(&words(&ROLES)), "\"listen\" or \"connect\", for virtio-net"),
+    Key::new(
+        "doorbells",
+        Form::Words(&words(&DOORBELLS)),
+        "\"trapped\", or \"mapped\" for an adapter whose doorbells can be",
+    ),
+    Key::new("buffer", Form::Bytes(BUFFER.0, BUFFER.1), "\"64KiB\" to \"1GiB\""),
+    Key::new("queues", Form::Number(1, u16::MAX as u32), "a whole number from 1 to the adapter's queue pairs"),
+    Key::new(
+        "mtu",
+        Form::Number(policy::MTU_LEAST, u16::MAX as u32),
+        "for an adapter that announces an MTU, such as virtio-net: a whole number from 68 to 65535",
+    ),
+    Key::new("rom", Form::Path, "a path of an option ROM, for an adapter that is a PCI function of its own"),
+    Key::new(
+        "subsystem",
+        Form::Words(&words(&SUBSYSTEMS)),
+        "\"chip\", or \"vmware\" for an e1000 of any kind or an e1000e",
+    ),
+    Key::new("standby", Form::Flag, "true or false; true for a virtio adapter"),
     KEYS[0],
     KEYS[1],
     KEYS[2],
     KEYS[3],
-    Key { name: "port_group", allowed: "the name of a [[port_group]]" },
+    Key::new("port_group", Form::Name, "the name of a [[port_group]]"),
     policy::BOUND_KEYS[0],
     policy::BOUND_KEYS[1],
 ];
@@ -137,6 +165,17 @@ static PORT: Kind = Kind {
     keys: &policy::with::<{ PORT_KEYS.len() + policy::KEYS.len() }>(&PORT_KEYS, &policy::KEYS),
     several: false,
 };
+
+impl List {
+    /// The kind of its tables.
+    pub fn kind(self) -> &'static Kind {
+        match self {
+            Self::Ports => &PORT,
+            Self::Groups => &PORT_GROUP,
+            Self::Uplinks => &UPLINK,
+        }
+    }
+}
 
 /// Values that must be unique, each with its first line.
 #[derive(Debug)]
@@ -212,10 +251,10 @@ pub(super) fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path) -> H
 fn switch(walk: &mut Walk, section: Section<'_>) -> SwitchConfig {
     let usual = SwitchConfig::default();
     let name = name(walk, section).map_or(usual.name, |found| found.value);
-    let addresses = walk.integer(section, "addresses", 64..=4_194_304);
+    let addresses = walk.integer(section, "addresses");
     let ageing =
         walk.parsed::<Seconds>(section, "ageing").filter(|found| within(walk, section, "ageing", found, AGEING));
-    let each = walk.integer(section, "port_addresses", 1..=4_194_304);
+    let each = walk.integer(section, "port_addresses");
     SwitchConfig {
         name,
         port_addresses: each.map_or(usual.port_addresses, |found| found.value),
@@ -225,7 +264,7 @@ fn switch(walk: &mut Walk, section: Section<'_>) -> SwitchConfig {
 }
 
 fn daemon(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> DaemonConfig {
-    let workers = walk.integer(section, "workers", 1..=64).map_or(1, |found| found.value as usize);
+    let workers = walk.integer(section, "workers").map_or(1, |found| found.value as usize);
     let control = seen.paths.socket(walk, section, "control", dir);
     let listed = walk.boolean(section, "listed").is_none_or(|found| found.value);
     let state = seen.paths.state(walk, section, dir);
@@ -255,9 +294,6 @@ const UPLINK_WORDS: [(&str, UplinkWord); 7] = [
 ];
 
 fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> Option<UplinkConfig> {
-    if walk.place(section, "kind").is_none() {
-        walk.missing(section, "kind");
-    }
     let word = walk.word(section, "kind", &UPLINK_WORDS)?.value;
     // For each key: the kinds of uplinks that have it, and whether it is required.
     let keys: [(&str, &[UplinkWord], bool); 4] = [
@@ -327,15 +363,11 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
     }
     seen.uplinks.push(Found { value: name.clone(), line });
     let snooping = walk.boolean(section, "snooping").is_some_and(|found| found.value);
-    let words = [("off", (false, false)), ("send", (true, false)), ("receive", (false, true)), ("both", (true, true))];
-    let (sends, receives) = walk.word(section, "lldp", &words).map(|found| found.value).unwrap_or_default();
+    let (sends, receives) = walk.word(section, "lldp", &LLDP).map(|found| found.value).unwrap_or_default();
     Some(UplinkConfig { name, kind, rate, vlan, private, snooping, lldp: Lldp { sends, receives } })
 }
 
 fn group(walk: &mut Walk, section: Section<'_>, seen: &mut Seen) {
-    if walk.place(section, "name").is_none() {
-        walk.missing(section, "name");
-    }
     let parts = Parts::read(walk, section);
     parts.check(walk, section);
     let Some(Found { value: name, line }) = name(walk, section) else { return };
@@ -365,11 +397,6 @@ fn policy_parts(walk: &mut Walk, section: Section<'_>, seen: &Seen, mtu: Option<
 }
 
 fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> Option<PortConfig> {
-    for key in ["name", "adapter", "mac", "socket"] {
-        if walk.place(section, key).is_none() {
-            walk.missing(section, key);
-        }
-    }
     let name = name(walk, section).filter(|found| {
         let port = earlier(&mut seen.names, found.value.clone(), found.line).map(|line| ("port", line));
         let uplink = seen.uplinks.iter().find(|uplink| uplink.value == found.value);
@@ -388,11 +415,11 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
     let socket = seen.paths.socket(walk, section, "socket", dir);
     let role = walk.word(section, "role", &ROLES).map(|found| found.value).unwrap_or_default();
     let buffer = walk.parsed::<Bytes>(section, "buffer").filter(|found| within(walk, section, "buffer", found, BUFFER));
-    let doorbells = walk.word(section, "doorbells", &[("trapped", Doorbells::Trapped), ("mapped", Doorbells::Mapped)]);
-    let queues = walk.integer(section, "queues", 1..=u32::from(u16::MAX));
-    let mtu = walk.integer(section, "mtu", policy::MTU_LEAST..=u32::from(u16::MAX));
+    let doorbells = walk.word(section, "doorbells", &DOORBELLS);
+    let queues = walk.integer(section, "queues");
+    let mtu = walk.integer(section, "mtu");
     let rom = seen.paths.rom(walk, section, dir);
-    let subsystem = walk.word(section, "subsystem", &[("chip", false), ("vmware", true)]);
+    let subsystem = walk.word(section, "subsystem", &SUBSYSTEMS);
     let own = access(walk, section, &access::PORTS);
     if let (Some(line), Some(name)) = (walk.place(section, "group"), &own.group)
         && seen.groups.iter().any(|(group, _)| group == name)
@@ -462,7 +489,7 @@ fn adapter(walk: &mut Walk, section: Section<'_>) -> Option<&'static Entry> {
 /// A port's addresses, `mac` first. `None` without a valid `mac`.
 fn addresses(walk: &mut Walk, section: Section<'_>, seen: &mut HashMap<Mac, usize>) -> Option<Vec<Mac>> {
     let mac = walk.parsed::<Mac>(section, "mac").filter(|found| is_its_own(walk, section, "mac", found, seen));
-    let bound = walk.list::<Mac>(section, "bound_macs", usize::from(ADDRESS_LIMIT_MOST) - 1);
+    let bound = walk.list::<Mac>(section, "bound_macs", policy::MACS_MOST);
     let bound: Vec<Mac> = bound
         .into_iter()
         .filter(|found| is_its_own(walk, section, "bound_macs", found, seen))

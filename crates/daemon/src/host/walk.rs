@@ -1,13 +1,14 @@
 //! A walk over a TOML document. It reads the values of its tables and notes every mistake.
 
 use std::fmt::Display;
-use std::ops::{Range, RangeInclusive};
+use std::ops::Range;
 use std::str::FromStr;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::errors::{HostError, MISTAKES_MOST, did_you_mean};
+use super::form::Form;
 
 /// Most tables of one kind.
 const TABLES_MOST: usize = 1024;
@@ -17,8 +18,23 @@ const TABLES_MOST: usize = 1024;
 pub struct Key {
     /// Its name.
     pub name: &'static str,
+    /// The form of its value.
+    pub form: Form,
+    /// Whether every table of its kind must have it.
+    pub required: bool,
     /// The allowed values, as an error shows them.
     pub allowed: &'static str,
+}
+
+impl Key {
+    pub(super) const fn new(name: &'static str, form: Form, allowed: &'static str) -> Self {
+        Self { name, form, required: false, allowed }
+    }
+
+    /// The same key, which every table of its kind must have.
+    pub(super) const fn required(self) -> Self {
+        Self { required: true, ..self }
+    }
 }
 
 /// A kind of table: its heading as written, its name in errors, its keys.
@@ -190,6 +206,11 @@ impl Walk {
         };
         for section in &sections {
             self.unknown_keys(*section);
+            for key in kind.keys.iter().filter(|key| key.required) {
+                if self.place(*section, key.name).is_none() {
+                    self.missing(*section, key.name);
+                }
+            }
         }
         sections
     }
@@ -332,13 +353,10 @@ impl Walk {
         found.map(|value| Found { value, line })
     }
 
-    /// A whole number.
-    pub(super) fn integer(
-        &mut self,
-        section: Section<'_>,
-        key: &str,
-        range: RangeInclusive<u32>,
-    ) -> Option<Found<u32>> {
+    /// A whole number within the range of the key's form.
+    pub(super) fn integer(&mut self, section: Section<'_>, key: &str) -> Option<Found<u32>> {
+        let form = section.kind.keys.iter().find(|known| known.name == key).map(|known| known.form);
+        let (least, most) = if let Some(Form::Number(least, most)) = form { (least, most) } else { (0, u32::MAX) };
         let value = self.value(section, key)?;
         let line = self.line(&value.span());
         let Some(number) = value.get_ref().as_integer() else {
@@ -346,11 +364,11 @@ impl Walk {
             return None;
         };
         let number = i128::from_str_radix(number.as_str(), number.radix()).ok();
-        match number.and_then(|number| u32::try_from(number).ok()).filter(|number| range.contains(number)) {
+        match number.and_then(|number| u32::try_from(number).ok()).filter(|number| (least..=most).contains(number)) {
             Some(value) => Some(Found { value, line }),
             None => {
                 let shown = number.map_or_else(|| "it".to_owned(), |number| number.to_string());
-                let what = format!("{shown} is not from {} to {}", range.start(), range.end());
+                let what = format!("{shown} is not from {least} to {most}");
                 self.wrong(section, key, line, what);
                 None
             }

@@ -51,6 +51,8 @@ pub(super) struct Inner {
     pub receive: Option<Shaper>,
     /// Time of the next tokens for the waiting frames. `None` while nothing waits.
     pub shaped_at: Option<Time>,
+    /// Frames from its guest, and frames for it, wait for tokens; this wait is counted up to here.
+    pub throttled_since: [Option<Time>; 2],
     /// The backlog is one queue in order of arrival, for all receive queues: room in any queue opens it.
     pub pooled: bool,
     /// Refusals are logged, from this time on.
@@ -224,11 +226,24 @@ impl Inner {
         let unready = |shaper: &Option<Shaper>| shaper.as_ref().filter(|s| !s.ready(now)).map(|s| s.ready_at(now));
         let sends = if !self.pending.is_empty() && self.may_fetch() { unready(&self.transmit) } else { None };
         let receives = if self.may_drain() { unready(&self.receive) } else { None };
+        self.count_throttled(now, [sends.is_some(), receives.is_some()]);
         if let Some(at) = sends.into_iter().chain(receives).min()
             && self.shaped_at.is_none_or(|asked| at < asked || asked <= now)
         {
             self.shaped_at = Some(at);
             shell.wake_at(at);
+        }
+    }
+
+    /// Counts the wait for tokens up to now. `waits`: frames from its guest, and frames for it, wait from now on.
+    fn count_throttled(&mut self, now: Time, waits: [bool; 2]) {
+        let Counters { transmit_throttled_ns, receive_throttled_ns, .. } = &mut self.counters;
+        let sums = [transmit_throttled_ns, receive_throttled_ns];
+        for ((since, sum), waits) in self.throttled_since.iter_mut().zip(sums).zip(waits) {
+            if let Some(at) = since.take() {
+                *sum += now.0.saturating_sub(at.0);
+            }
+            *since = waits.then_some(now);
         }
     }
 

@@ -38,6 +38,17 @@ fn what_goes_out_keeps_to_its_rate_whatever_the_length_of_frames() {
     }
 }
 
+#[test]
+fn the_time_for_which_what_goes_out_waits_is_counted() {
+    let mut uplink = Paced::new(Null, rate("100Mbit/s")).unwrap();
+    let sender = Sender::new(&vec![(tcp(&payload(1446)), Offload::default()); 64]);
+    let mut counters = Counters::default();
+    offer(&mut uplink, &sender, &mut counters, 1000);
+    assert_eq!(counters.transmit_throttled_ns, 0);
+    // All but the last wait, which has not ended.
+    assert!((990_000_000..=1_000_000_000).contains(&counters.receive_throttled_ns), "{counters:?}");
+}
+
 /// A worker that shares its processor with others.
 #[test]
 fn who_is_woken_late_loses_none_of_the_rate_either_way() {
@@ -108,6 +119,7 @@ fn what_comes_in_waits_where_it_is_and_the_descriptor_is_silent_meanwhile() {
     }
     // A byte takes a microsecond: 64000 of them, less the bucket's initial content.
     assert!((60_000_000..64_000_000).contains(&now.0), "{now:?}");
+    assert_eq!((counters.transmit_throttled_ns, counters.receive_throttled_ns), (now.0, 0), "it waited all the time");
 }
 
 /// Fills the socket of a paced uplink that never lacks tokens, and lets its peer read.
