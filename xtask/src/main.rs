@@ -18,12 +18,16 @@ use clap::{Parser, Subcommand};
 mod beside;
 mod blocks;
 mod changed;
+mod deb;
 mod fuzz;
 mod guests;
 mod instructions;
 mod lanes;
+mod linked;
 mod package;
 mod programs;
+mod release;
+mod sbom;
 mod steps;
 mod tally;
 
@@ -70,6 +74,20 @@ enum Task {
     },
     /// Packages every crate of what is committed, and builds each of them from its package alone (minutes)
     Package,
+    /// Makes a package for Debian 12 and 13 of what is checked out; builds the programs on the machine as it is
+    Deb {
+        /// Folder of finished programs, such as target/debug [default: a release build]
+        #[arg(long, value_name = "DIR")]
+        programs: Option<PathBuf>,
+        /// Folder for the package [default: the target folder's `debian`]
+        #[arg(long, value_name = "DIR")]
+        into: Option<PathBuf>,
+        /// Debian revision, the part of the version behind the hyphen
+        #[arg(long, value_name = "N", default_value = "1")]
+        revision: String,
+    },
+    /// Says what the version of Cargo.toml still lacks to be released
+    ReleaseCheck,
     /// Lays QEMU, kernels and measuring programs from the machine's own Debian mirror into the cache (1 minute, 220 MB), and builds
     /// the user-mode kernel (some minutes, 166 MB)
     Guests {
@@ -91,6 +109,13 @@ fn root() -> PathBuf {
 fn main() -> anyhow::Result<ExitCode> {
     match Arguments::parse().command {
         Task::Fuzz { minutes, targets } => Ok(finish(&fuzz::run(minutes, &targets)?)),
+        Task::Deb { programs, into, revision } => {
+            let into = into.map_or_else(|| linked::target().map(|target| target.join("debian")), Ok)?;
+            let package = deb::run(&deb::Order { programs, into, revision })?;
+            println!("{}", package.display());
+            Ok(ExitCode::SUCCESS)
+        }
+        Task::ReleaseCheck => release::run().map(|()| ExitCode::SUCCESS),
         Task::Package => Ok(finish(&package::run(true))),
         Task::Quick { since } => Ok(finish(&changed::run(since.as_deref())?)),
         Task::Test { only, adapters, skip, full, part } => {

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nicety_adapter::{Adapter, Face, PortId, Uplink};
 use nicety_adapters::{Entry, Settings};
@@ -475,6 +475,16 @@ impl Daemon {
     /// The addresses that the switch has learned.
     pub fn addresses(&self) -> Vec<Learned> {
         self.plane.switch().addresses().iter(self.clock.now()).collect()
+    }
+
+    /// Whether every worker finishes a round within this time.
+    pub fn workers_progress(&self, timeout: Duration) -> bool {
+        let end = Instant::now() + timeout;
+        let (done, finished) = mpsc::channel();
+        for worker in &self.workers {
+            worker.inbox.push(Note::Probe(done.clone()));
+        }
+        self.workers.iter().all(|_| finished.recv_timeout(end.saturating_duration_since(Instant::now())).is_ok())
     }
 
     /// Stops the daemon: VMs lose their adapters, sockets are removed, workers are joined.

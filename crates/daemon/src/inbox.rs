@@ -41,6 +41,8 @@ pub enum Note {
     News(PortId, News),
     /// A port has failed: disconnect its VM, and log it.
     Failed(PortId),
+    /// Answer the sender: the worker still finishes its rounds.
+    Probe(std::sync::mpsc::Sender<()>),
     /// End.
     Stop,
 }

@@ -28,6 +28,7 @@ pub mod serve;
 pub mod service;
 pub mod sharing;
 pub mod shell;
+pub mod systemd;
 mod timeout;
 pub mod trace;
 pub mod usage;

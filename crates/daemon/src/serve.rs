@@ -20,6 +20,7 @@ use crate::daemon::{Daemon, PortSpec, StartError, UplinkMaker, random};
 use crate::host::{AccountError, Host, PortConfig, Role, RomFileError, UplinkConfig, UplinkKind};
 use crate::live::Live;
 use crate::recorder;
+use crate::systemd::Supervision;
 
 /// Reasons why the daemon could not start.
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +62,9 @@ pub enum ServeError {
     /// Signals cannot be caught.
     #[error("catching signals: {0}")]
     Signals(std::io::Error),
+    /// The thread that reports to the service manager cannot be started.
+    #[error("reporting to the service manager: {0}")]
+    Supervision(std::io::Error),
 }
 
 /// The signal that ended the daemon.
@@ -311,16 +315,19 @@ pub fn serve(prepared: Prepared<'_>, ready: impl FnOnce(&Arc<Daemon>) -> Arc<Liv
     let had_terminal = has_terminal();
     let daemon = Arc::new(start(prepared)?);
     let live = ready(&daemon);
+    let supervision = Supervision::begin(&daemon).map_err(ServeError::Supervision)?;
     let mut ended_by = SIGTERM;
     for signal in signals.forever() {
         if signal == SIGHUP && (!had_terminal || has_terminal()) {
-            live.reload();
+            supervision.reload(|| live.reload());
         } else {
             ended_by = signal;
             break;
         }
     }
     info!(signal = signal_hook::low_level::signal_name(ended_by).unwrap_or("?"), "ending");
+    supervision.stopping();
+    drop(supervision);
     daemon.stop();
     Ok(Signal(ended_by))
 }

@@ -193,6 +193,9 @@ impl Worker {
                 Note::Refused(port, reason) => self.refused(port, reason),
                 Note::News(port, news) => self.news(port, news),
                 Note::Failed(port) => self.failed(port),
+                Note::Probe(done) => {
+                    let _requester_gone = done.send(());
+                }
                 Note::Stop => self.stop = true,
             }
         }

@@ -140,6 +140,9 @@ pub struct Ports {
     /// All daemons of this user that run, and the system's, with their ports
     #[arg(long, conflicts_with_all = ["port", "host", "control"])]
     pub all: bool,
+    /// Of all daemons only the ports that have a VM: what a restart cuts off
+    #[arg(long, requires = "all", conflicts_with_all = ["addresses", "json"])]
+    pub attached: bool,
     /// Also the addresses that the switch has learned
     #[arg(long)]
     pub addresses: bool,

@@ -1,4 +1,4 @@
-//! The log of `nicety serve` on standard error. Logging never waits for the log's reader: a line goes to a buffer, and a separate
+//! The log of `nicety serve` on standard error, or in systemd's journal if standard error is that (`journal.rs`). Logging never waits for the log's reader: a line goes to a buffer, and a separate
 //! thread writes the buffer. A line that does not fit is left out whole; the log then reports how many lines are missing at that
 //! place.
 //!
@@ -27,6 +27,7 @@ use crate::exit::{Exit, Failure};
 use crate::output;
 
 pub mod filter;
+mod journal;
 
 /// Most bytes of lines that are not written yet.
 const ROOM_BYTES: usize = 1 << 20;
@@ -41,10 +42,19 @@ pub struct Log(Arc<Lines>);
 
 /// Starts the log at the requested levels, on standard error.
 pub fn start(asked: Targets) -> Result<Log, Failure> {
-    let colours = use_colours(io::stderr().is_terminal(), std::env::var_os("NO_COLOR").as_deref());
-    let log = Log::start(move |bytes| write_all(io::stderr(), bytes), colours).map_err(Failure::with(Exit::Failed))?;
-    let formatted = format(Arc::clone(&log.0), colours).with_max_level(LevelFilter::TRACE).finish();
-    formatted.with(asked).try_init().map_err(|error| Failure::new(Exit::Failed, error))?;
+    let failed = Failure::with(Exit::Failed);
+    let (log, begun) = if journal::is_stderr() {
+        let log = journal::sender().and_then(|send| Log::start(send, Form::Journal)).map_err(failed)?;
+        let records = journal::Records(Arc::clone(&log.0));
+        (log, tracing_subscriber::registry().with(records).with(asked).try_init())
+    } else {
+        let colours = use_colours(io::stderr().is_terminal(), std::env::var_os("NO_COLOR").as_deref());
+        let write = |bytes: &[u8]| write_all(io::stderr(), bytes);
+        let log = Log::start(write, Form::Text { colours }).map_err(failed)?;
+        let formatted = format(Arc::clone(&log.0), colours).with_max_level(LevelFilter::TRACE).finish();
+        (log, formatted.with(asked).try_init())
+    };
+    begun.map_err(|error| Failure::new(Exit::Failed, error))?;
     // The hook does not join the thread: that could wait for a reader too.
     let lines = Arc::clone(&log.0);
     std::panic::set_hook(Box::new(move |panic| {
@@ -71,14 +81,29 @@ where
     tracing_subscriber::fmt().with_writer(writer).with_ansi(colours).with_target(false).log_internal_errors(false)
 }
 
+/// The form of what is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Text { colours: bool },
+    Journal,
+}
+
+impl Default for Form {
+    fn default() -> Self {
+        Self::Text { colours: false }
+    }
+}
+
 /// The line that reports missing lines, independent of the log's levels.
-fn left_out(count: u64, colours: bool) -> Vec<u8> {
+fn left_out(count: u64, form: Form) -> Vec<u8> {
+    let (lines, were) = (output::count(count, "line"), if count == 1 { "was" } else { "were" });
+    let colours = match form {
+        Form::Text { colours } => colours,
+        Form::Journal => return journal::left_out(&format!("{lines} {were} left out: the journal took no more")),
+    };
     let line = Arc::new(Lines::default());
     let log = format(Arc::clone(&line), colours).with_max_level(LevelFilter::WARN).finish();
-    let were = if count == 1 { "was" } else { "were" };
-    tracing::subscriber::with_default(log, || {
-        warn!("{} {were} left out: standard error took no more", output::count(count, "line"));
-    });
+    tracing::subscriber::with_default(log, || warn!("{lines} {were} left out: standard error took no more"));
     match line.state().parts.pop_front() {
         Some(Part::Lines(line)) => line,
         _ => Vec::new(),
@@ -86,16 +111,17 @@ fn left_out(count: u64, colours: bool) -> Vec<u8> {
 }
 
 impl Log {
-    /// Starts a thread that calls `write`. `write` returns how many of the given bytes were written.
-    fn start(write: impl FnMut(&[u8]) -> usize + Send + 'static, colours: bool) -> Result<Log, io::Error> {
-        let lines = Arc::new(Lines::default());
+    /// Starts a thread that calls `write`, for the journal once a record. `write` returns how many of the given bytes were written.
+    fn start(write: impl FnMut(&[u8]) -> usize + Send + 'static, form: Form) -> Result<Log, io::Error> {
+        let lines = Arc::new(Lines { form, ..Lines::default() });
         let thread = std::thread::Builder::new().name("log".to_owned()).stack_size(256 << 10);
         let written = Arc::clone(&lines);
-        let mut out = Out { write, colours, left_out: 0, torn: false };
+        let mut out = Out { write, form, left_out: 0, torn: false };
         // The thread is not joined: it may wait for a reader that never comes.
         thread.spawn(move || {
             written.take(|part| match part {
                 Part::Lines(lines) => out.lines(lines),
+                Part::Record(record) => out.record(record),
                 Part::LeftOut(count) => out.leave_out(*count),
             });
         })?;
@@ -118,7 +144,7 @@ impl Drop for Log {
 /// Destination of lines. It may refuse them for a time, such as a disk that is full.
 struct Out<W> {
     write: W,
-    colours: bool,
+    form: Form,
     /// Lines left out and not reported yet.
     left_out: u64,
     /// The last line was cut.
@@ -132,6 +158,12 @@ impl<W: FnMut(&[u8]) -> usize> Out<W> {
         self.left_out += lines[done..].iter().filter(|byte| **byte == b'\n').count() as u64;
     }
 
+    fn record(&mut self, record: &[u8]) {
+        if !self.tell() || self.put(record) < record.len() {
+            self.left_out += 1;
+        }
+    }
+
     fn leave_out(&mut self, count: u64) {
         self.left_out += count;
         self.tell();
@@ -143,7 +175,7 @@ impl<W: FnMut(&[u8]) -> usize> Out<W> {
             return true;
         }
         let mut line = if self.torn { vec![b'\n'] } else { Vec::new() };
-        line.extend(left_out(self.left_out, self.colours));
+        line.extend(left_out(self.left_out, self.form));
         let reported = self.put(&line) == line.len();
         if reported {
             self.left_out = 0;
@@ -166,6 +198,8 @@ impl<W: FnMut(&[u8]) -> usize> Out<W> {
 enum Part {
     /// Whole lines.
     Lines(Vec<u8>),
+    /// A record for the journal.
+    Record(Vec<u8>),
     /// Number of lines without room.
     LeftOut(u64),
 }
@@ -189,6 +223,11 @@ impl State {
         }
     }
 
+    fn push_record(&mut self, record: Vec<u8>) {
+        self.bytes += record.len();
+        self.parts.push_back(Part::Record(record));
+    }
+
     fn leave_out(&mut self) {
         match self.parts.back_mut() {
             Some(Part::LeftOut(count)) => *count += 1,
@@ -200,6 +239,7 @@ impl State {
 /// Lines logged and not written yet.
 #[derive(Debug, Default)]
 struct Lines {
+    form: Form,
     state: Mutex<State>,
     work: Condvar,
     all_written: Condvar,
@@ -224,7 +264,17 @@ impl Lines {
     /// Adds a text, even if the buffer is full.
     fn push_always(&self, words: impl Display) {
         let line = format!("{words}\n");
-        self.change(|state| state.push(line.as_bytes()));
+        self.change(|state| match self.form {
+            Form::Text { .. } => state.push(line.as_bytes()),
+            Form::Journal => state.push_record(journal::failure(&line)),
+        });
+    }
+
+    /// Adds a record for the journal, if there is room.
+    fn push_record(&self, record: Vec<u8>) {
+        self.change(|state| {
+            if state.bytes + record.len() <= ROOM_BYTES { state.push_record(record) } else { state.leave_out() }
+        });
     }
 
     /// Waits until all is written, at most [`TIMEOUT`].
@@ -240,8 +290,8 @@ impl Lines {
                 drop(state);
                 write(&part);
                 state = self.state();
-                if let Part::Lines(lines) = part {
-                    state.bytes -= lines.len();
+                if let Part::Lines(bytes) | Part::Record(bytes) = part {
+                    state.bytes -= bytes.len();
                 }
                 continue;
             }

@@ -29,7 +29,7 @@ fn unread() -> (Log, Receiver<Vec<u8>>) {
         let _reader_gone = send.send(bytes.to_vec());
         bytes.len()
     };
-    let log = Log::start(write, false).unwrap();
+    let log = Log::start(write, Form::default()).unwrap();
     (log, reader)
 }
 
@@ -70,7 +70,8 @@ fn whoever_logs_does_not_wait_for_a_reader_and_what_has_no_room_is_left_out_whol
 #[test]
 fn what_was_left_out_is_told_whatever_else_is_not() {
     let errors = tracing_subscriber::fmt().with_max_level(LevelFilter::ERROR).with_writer(io::sink).finish();
-    let report = tracing::subscriber::with_default(errors, || [left_out(1, false), left_out(2, false)]);
+    let report =
+        tracing::subscriber::with_default(errors, || [left_out(1, Form::default()), left_out(2, Form::default())]);
     let [one, two] = report.map(|report| String::from_utf8(report).unwrap());
     assert!(one.ends_with(&format!("Z  WARN 1 line was{LEFT_OUT}\n")), "{one}");
     assert!(two.ends_with(&format!("Z  WARN 2 lines were{LEFT_OUT}\n")), "{two}");
@@ -78,7 +79,8 @@ fn what_was_left_out_is_told_whatever_else_is_not() {
     let line = Arc::new(Lines::default());
     tracing::subscriber::with_default(format(Arc::clone(&line), true).finish(), || error!("it"));
     let Some(Part::Lines(error)) = line.state().parts.pop_front() else { panic!("a line") };
-    let (error, report) = (String::from_utf8(error).unwrap(), String::from_utf8(left_out(2, true)).unwrap());
+    let (error, report) =
+        (String::from_utf8(error).unwrap(), String::from_utf8(left_out(2, Form::Text { colours: true })).unwrap());
     let head = |line: &str| line.replace(|c: char| c.is_ascii_digit(), "0").split_once('Z').unwrap().0.to_owned();
     assert!(error.starts_with('\x1b') && head(&error) == head(&report), "{error}{report}");
 }
@@ -99,7 +101,7 @@ fn the_end_waits_until_all_is_written_and_half_a_second_for_who_does_not_read() 
         all.lock().unwrap().extend_from_slice(bytes);
         bytes.len()
     };
-    let log = Log::start(write, false).unwrap();
+    let log = Log::start(write, Form::default()).unwrap();
     (0..1000).for_each(|number| say(&log, &line(number)));
     log.end("and why it ends");
     let expected = (0..1000).map(line).chain(["and why it ends\n".to_owned()]).collect::<String>();
@@ -121,7 +123,7 @@ fn a_pipe_that_takes_less_and_that_nobody_may_wait_for_gets_all_of_it() {
     for flags in [PipeFlags::CLOEXEC, PipeFlags::CLOEXEC | PipeFlags::NONBLOCK] {
         let (reader, writer) = pipe_with(flags).unwrap();
         fcntl_setpipe_size(&writer, 4096).unwrap();
-        let log = Log::start(move |bytes| write_all(&writer, bytes), false).unwrap();
+        let log = Log::start(move |bytes| write_all(&writer, bytes), Form::default()).unwrap();
         let long = "x".repeat(10_000) + "\n";
         let expected: String = (0..1000).map(line).chain([long]).collect();
         expected.split_inclusive('\n').for_each(|line| say(&log, line));
@@ -139,7 +141,7 @@ fn what_cannot_be_written_is_gone_and_the_thread_goes_on() {
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
     drop(reader);
     for out in [File::from(writer), File::options().write(true).open("/dev/full").unwrap(), File::open("/").unwrap()] {
-        let log = Log::start(move |bytes| write_all(&out, bytes), false).unwrap();
+        let log = Log::start(move |bytes| write_all(&out, bytes), Form::default()).unwrap();
         (0..1000).for_each(|number| say(&log, &line(number)));
         log.0.wait();
         assert!(!log.0.state().busy && log.0.state().bytes == 0);
@@ -156,7 +158,7 @@ fn lines_that_a_full_disk_does_not_take_are_counted_and_no_line_is_glued_to_a_ha
         disk.0.extend_from_slice(&bytes[..done]);
         done
     };
-    let mut out = Out { write, colours: false, left_out: 0, torn: false };
+    let mut out = Out { write, form: Form::default(), left_out: 0, torn: false };
     // Bytes of room on the disk before each part.
     let rooms = [250, 0, 30, 30, 5, 1000, 1000];
     for (part, room) in rooms.into_iter().enumerate() {

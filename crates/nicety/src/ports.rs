@@ -147,6 +147,10 @@ fn all(args: &Ports) -> Result<(), Failure> {
                 continue;
             }
         };
+        if args.attached {
+            text.push_str(&attached(&running.host, &ports));
+            continue;
+        }
         let learned = args.addresses.then(|| addresses(&running.control)).transpose()?;
         if !text.is_empty() {
             text.push('\n');
@@ -165,6 +169,14 @@ fn all(args: &Ports) -> Result<(), Failure> {
         text = serde_json::to_string_pretty(&all).map_err(Failure::with(Exit::Failed))? + "\n";
     }
     output::print(&text)
+}
+
+/// The ports that have a VM, a line each.
+fn attached(host: &Path, ports: &[PortReport]) -> String {
+    let has_vm = |port: &&PortReport| !matches!(port.condition, Condition::Waiting | Condition::Failed);
+    let of_guests = ports.iter().filter_map(|port| Some((port, port.adapter.as_deref()?)));
+    let lines = of_guests.filter(|(port, _)| has_vm(port));
+    lines.map(|(port, adapter)| format!("{} ({adapter}), of {}\n", port.name, host.display())).collect()
 }
 
 /// Notes that the daemon serves another file than the requested one.

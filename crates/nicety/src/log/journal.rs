@@ -1,0 +1,196 @@
+//! The log as records of systemd's journal, by its native protocol (systemd.io/JOURNAL_NATIVE_PROTOCOL): a datagram for each record, with
+//! a priority and a field for each value. It is used if standard error is the journal (`JOURNAL_STREAM`, systemd.exec(5)).
+//!
+//! Not `tracing-journald`: it sends from the thread that logs, which would wait for a journal that hangs.
+
+use std::fmt::Write as _;
+use std::os::unix::net::UnixDatagram;
+use std::sync::Arc;
+
+use rustix::fs::fstat;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::layer::{Context, Layer};
+
+use super::Lines;
+
+/// The journal's socket for records.
+const SOCKET: &str = "/run/systemd/journal/socket";
+/// A longer message is cut: a datagram must fit into the socket's buffer, 208 KiB by default (socket(7), `wmem_default`).
+const MESSAGE_BYTES: usize = 64 << 10;
+
+/// Priorities of syslog(3).
+const ERROR: u8 = 3;
+const WARNING: u8 = 4;
+const INFO: u8 = 6;
+const DEBUG: u8 = 7;
+
+/// Whether standard error is connected to the journal.
+pub fn is_stderr() -> bool {
+    let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
+    let Ok(found) = fstat(std::io::stderr()) else { return false };
+    is_stream(&stream, found.st_dev, found.st_ino)
+}
+
+/// Whether a value of `JOURNAL_STREAM` names this file, by device and inode in decimal.
+fn is_stream(stream: &str, device: u64, inode: u64) -> bool {
+    stream.split_once(':').is_some_and(|(dev, ino)| dev.parse() == Ok(device) && ino.parse() == Ok(inode))
+}
+
+/// Sends records to the journal, however long it takes. Returns how many bytes were taken: all or none.
+pub fn sender() -> std::io::Result<impl FnMut(&[u8]) -> usize + Send + 'static> {
+    let socket = UnixDatagram::unbound()?;
+    // The address is given with each record: a journal that was restarted gets the next one.
+    Ok(move |record: &[u8]| socket.send_to(record, SOCKET).unwrap_or(0))
+}
+
+/// A record as the protocol has it.
+pub fn record(priority: u8, message: &str, fields: &[(String, String)]) -> Vec<u8> {
+    let mut end = message.len().min(MESSAGE_BYTES);
+    while !message.is_char_boundary(end) {
+        end -= 1;
+    }
+    let mut record = Vec::new();
+    put(&mut record, "MESSAGE", message[..end].trim_end());
+    put(&mut record, "PRIORITY", &priority.to_string());
+    put(&mut record, "SYSLOG_IDENTIFIER", "nicety");
+    for (name, value) in fields {
+        put(&mut record, name, value);
+    }
+    record
+}
+
+/// A text that is not a log line: why the daemon ended, or a panic.
+pub fn failure(words: &str) -> Vec<u8> {
+    record(ERROR, words, &[])
+}
+
+/// The record that reports missing records.
+pub fn left_out(words: &str) -> Vec<u8> {
+    record(WARNING, words, &[])
+}
+
+/// A value with a newline has its length before it, in eight bytes, little-endian.
+fn put(record: &mut Vec<u8>, name: &str, value: &str) {
+    record.extend_from_slice(name.as_bytes());
+    if value.contains('\n') {
+        record.push(b'\n');
+        record.extend_from_slice(&(value.len() as u64).to_le_bytes());
+    } else {
+        record.push(b'=');
+    }
+    record.extend_from_slice(value.as_bytes());
+    record.push(b'\n');
+}
+
+/// A field's name in the journal: capitals, digits and underscores, the first one a letter. Elsewhere `pid` is the VMM's process; the
+/// journal has a `_PID` of its own, which is the daemon's.
+fn name_of(field: &str) -> String {
+    match field {
+        "pid" => "VM_PID".to_owned(),
+        "file" => "HOST_FILE".to_owned(),
+        _ => field.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect(),
+    }
+}
+
+/// An event's values.
+#[derive(Debug, Default)]
+struct Values {
+    message: String,
+    /// The other values, as a line on standard error has them.
+    shown: String,
+    fields: Vec<(String, String)>,
+}
+
+impl Visit for Values {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.add(field, value.to_owned(), format!("{value:?}"));
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        let value = format!("{value:?}");
+        self.add(field, value.clone(), value);
+    }
+}
+
+impl Values {
+    fn add(&mut self, field: &Field, value: String, shown: String) {
+        if field.name() == "message" {
+            self.message = value;
+            return;
+        }
+        // Writing to a `String` cannot fail.
+        let _ = write!(self.shown, " {}={shown}", field.name());
+        self.fields.push((name_of(field.name()), value));
+    }
+}
+
+/// Logs events as records.
+#[derive(Debug)]
+pub struct Records(pub Arc<Lines>);
+
+impl<S: Subscriber> Layer<S> for Records {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut values = Values::default();
+        event.record(&mut values);
+        let priority = match *event.metadata().level() {
+            Level::ERROR => ERROR,
+            Level::WARN => WARNING,
+            Level::INFO => INFO,
+            Level::DEBUG | Level::TRACE => DEBUG,
+        };
+        self.0.push_record(record(priority, &format!("{}{}", values.message, values.shown), &values.fields));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::{debug, warn};
+    use tracing_subscriber::layer::SubscriberExt;
+
+    use super::super::{Form, Log};
+    use super::*;
+
+    #[test]
+    fn a_record_is_as_the_protocol_has_it() {
+        let fields = [("PORT".to_owned(), "vm1".to_owned())];
+        let plain = record(WARNING, "it broke", &fields);
+        assert_eq!(plain, b"MESSAGE=it broke\nPRIORITY=4\nSYSLOG_IDENTIFIER=nicety\nPORT=vm1\n");
+        // The example of the protocol's page has the same form.
+        let long = record(ERROR, "a\nb", &[]);
+        assert_eq!(long, b"MESSAGE\n\x03\0\0\0\0\0\0\0a\nb\nPRIORITY=3\nSYSLOG_IDENTIFIER=nicety\n");
+        let cut = record(INFO, &"ü".repeat(MESSAGE_BYTES), &[]);
+        assert!(cut.len() < MESSAGE_BYTES + 100 && std::str::from_utf8(&cut).is_ok());
+    }
+
+    #[test]
+    fn an_event_s_values_are_fields_and_stay_in_the_message() {
+        let (send, sent) = std::sync::mpsc::channel();
+        let write = move |record: &[u8]| send.send(record.to_vec()).map_or(0, |()| record.len());
+        let log = Log::start(write, Form::Journal).unwrap();
+        let records = tracing_subscriber::registry().with(Records(Arc::clone(&log.0)));
+        tracing::subscriber::with_default(records, || {
+            warn!(port = "vm1", pid = Some(4711), "{}", "the VMM is disconnected");
+            debug!(socket = %"/run/a b", "ready");
+        });
+        log.end("why it ended");
+        let texts: Vec<String> = sent.iter().map(|record| String::from_utf8(record).unwrap()).collect();
+        let tail = "SYSLOG_IDENTIFIER=nicety\n";
+        assert_eq!(
+            texts,
+            [
+                format!(
+                    "MESSAGE=the VMM is disconnected port=\"vm1\" pid=4711\nPRIORITY=4\n{tail}PORT=vm1\nVM_PID=4711\n"
+                ),
+                format!("MESSAGE=ready socket=/run/a b\nPRIORITY=7\n{tail}SOCKET=/run/a b\n"),
+                format!("MESSAGE=why it ended\nPRIORITY=3\n{tail}"),
+            ]
+        );
+    }
+
+    #[test]
+    fn the_journal_is_known_by_device_and_inode() {
+        assert!(is_stream("9:12345", 9, 12345));
+        assert!(!is_stream("9:12345", 9, 1) && !is_stream("12345", 9, 12345) && !is_stream("", 0, 0));
+    }
+}
