@@ -9,35 +9,60 @@ use crate::results::{Direction, Results, Test};
 use crate::statistics::RUNS_FOR_INTERVAL;
 
 /// The tests of a guest's rates. They decide the choice.
-const RATES: [Test; 4] = [Test::BulkTransmit, Test::BulkReceive, Test::GuestToGuest, Test::RequestResponse];
+pub(crate) const RATES: [Test; 4] = [Test::BulkTransmit, Test::BulkReceive, Test::GuestToGuest, Test::RequestResponse];
 
 /// The advice, one sentence an entry. Empty with fewer than two adapters.
 pub fn choice(results: &Results) -> Vec<String> {
-    let Some(&server) = results.servers().first() else { return Vec::new() };
-    let order = by_rates(results, server);
-    let [first, second, ..] = order.as_slice() else { return Vec::new() };
-    let measured_well = results.rows.iter().any(|row| row.interval.is_some());
-    let sentence = if measured_well {
+    let parts = [headline(results), in_order(results), cheaper(results), caveat(results)];
+    if parts[0].is_none() { Vec::new() } else { parts.into_iter().flatten().collect() }
+}
+
+/// Which adapter to choose, and the reason behind a colon. None with fewer than two adapters.
+pub(crate) fn headline(results: &Results) -> Option<String> {
+    let (server, order) = (*results.servers().first()?, order(results));
+    let [first, second, ..] = order.as_slice() else { return None };
+    Some(if measured_well(results) {
         advice_with_intervals(results, server, first, second)
     } else {
         first_impression(results, server, first)
-    };
+    })
+}
+
+/// All adapters in their order.
+pub(crate) fn in_order(results: &Results) -> Option<String> {
+    let order = order(results);
     let by = "by the geometric mean of the rates, each as a fraction of the best";
-    let mut sentences = vec![sentence, format!("In order: {} ({by}).", order.join(", then "))];
-    let least = ranked(results, Test::CpuPerGigabit, server).first().copied();
-    let cheaper =
-        |adapter: &str| shown_order(results, Test::CpuPerGigabit, server, adapter, first) == Some(Ordering::Greater);
-    if let Some(least) = least.filter(|row| cheaper(&row.adapter)) {
+    (order.len() > 1).then(|| format!("In order: {} ({by}).", order.join(", then ")))
+}
+
+/// The adapter that takes less processor time than the first in order, if one is shown to.
+pub(crate) fn cheaper(results: &Results) -> Option<String> {
+    let (server, order) = (*results.servers().first()?, order(results));
+    let first = order.first().filter(|_| order.len() > 1)?;
+    let least = ranked(results, Test::CpuPerGigabit, server).first().copied()?;
+    let shown = shown_order(results, Test::CpuPerGigabit, server, &least.adapter, first);
+    (shown == Some(Ordering::Greater)).then(|| {
         let seconds = number::figure(least.median.unwrap_or_default());
-        sentences.push(format!(
+        format!(
             "Where the host's processors are scarce, {} costs less than {first}: {seconds} CPU-s/Gbit.",
             least.adapter
-        ));
-    }
-    if !measured_well {
-        sentences.push(format!("Fewer than {RUNS_FOR_INTERVAL} runs give no interval: this is no advice yet."));
-    }
-    sentences
+        )
+    })
+}
+
+/// Why the figures are no advice yet.
+fn caveat(results: &Results) -> Option<String> {
+    (!measured_well(results))
+        .then(|| format!("Fewer than {RUNS_FOR_INTERVAL} runs give no interval: this is no advice yet."))
+}
+
+fn measured_well(results: &Results) -> bool {
+    results.rows.iter().any(|row| row.interval.is_some())
+}
+
+/// The adapters that are ranked, the best first.
+pub(crate) fn order(results: &Results) -> Vec<&str> {
+    results.servers().first().map_or_else(Vec::new, |server| by_rates(results, *server))
 }
 
 /// The advice that the intervals support.

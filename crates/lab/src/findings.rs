@@ -81,7 +81,7 @@ fn adapters_sentence(ranked: &[&Row]) -> Option<String> {
     let alike: Vec<String> = alike
         .iter()
         .filter_map(|(other, ratio)| {
-            Some(format!("{} ({} ×, {})", other.adapter, number::ratio(ratio), bracket(ratio)?))
+            Some(format!("{} ({}, {})", other.adapter, number::ratio_words(ratio), bracket(ratio)?))
         })
         .collect();
     let apart = format!("{} {} {}", leader.adapter, verb(leader.test), and(&apart));
@@ -107,13 +107,13 @@ fn verb(test: Test) -> &'static str {
 }
 
 fn times(test: Test, ratio: &Estimate, other: &str) -> String {
-    let ratio = number::ratio(ratio);
+    let ratio = number::ratio_words(ratio);
     match test {
-        Test::BulkTransmit | Test::BulkReceive | Test::GuestToGuest => format!("{ratio} × as much as {other}"),
-        Test::RequestResponse => format!("{ratio} × as many requests as {other}"),
-        Test::RrP50 | Test::RrP99 => format!("{ratio} × as long as {other}"),
-        Test::CpuPerGigabit | Test::GuestCpuPerGigabit => format!("{ratio} × the CPU time of {other}"),
-        Test::ReadsPerFrame | Test::WritesPerFrame | Test::InterruptsPerFrame => format!("{ratio} × those of {other}"),
+        Test::BulkTransmit | Test::BulkReceive | Test::GuestToGuest => format!("{ratio} as much as {other}"),
+        Test::RequestResponse => format!("{ratio} as many requests as {other}"),
+        Test::RrP50 | Test::RrP99 => format!("{ratio} as long as {other}"),
+        Test::CpuPerGigabit | Test::GuestCpuPerGigabit => format!("{ratio} the CPU time of {other}"),
+        Test::ReadsPerFrame | Test::WritesPerFrame | Test::InterruptsPerFrame => format!("{ratio} those of {other}"),
     }
 }
 
@@ -188,7 +188,7 @@ fn against_qemu_by(results: &Results, server: Server) -> Option<String> {
             better += usize::from(verdict.is_better());
             if verdict.is_worse() {
                 let title = test.title().to_lowercase().replace("cpu", "CPU");
-                of_adapter.push(format!("{title} ({} ×)", number::ratio(&ratio)));
+                of_adapter.push(format!("{title} ({})", number::ratio_words(&ratio)));
             }
         }
         count += of_adapter.len();

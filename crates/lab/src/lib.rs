@@ -6,6 +6,7 @@
 // These macros panic when the terminal is gone. The caller decides where a line for a person goes.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+pub mod advice;
 pub mod bench;
 pub mod choice;
 pub mod embedded;

@@ -65,20 +65,57 @@ pub fn sampled(samples: &[f64]) -> String {
     Estimate::of(samples).map_or_else(|| NONE.to_owned(), |of| estimate(of.median, of.interval.as_ref()))
 }
 
-/// Decimals of a ratio: two near 1, where they matter; one from 10 on.
-fn ratio_decimals(ratio: f64) -> usize {
-    if ratio.abs() >= 10.0 { 1 } else { 2 }
+/// Ratios beyond these say only that the two have nothing in common. Their digits would be noise.
+const RATIO_LEAST: f64 = 0.001;
+const RATIO_MOST: f64 = 1_000.0;
+
+/// A ratio with two or three significant digits. None beyond [`RATIO_LEAST`] and [`RATIO_MOST`], and for what is no number.
+fn ratio_digits(ratio: f64) -> Option<String> {
+    let decimals = match ratio {
+        _ if !(RATIO_LEAST..=RATIO_MOST).contains(&ratio) => return None,
+        _ if ratio >= 99.95 => 0,
+        _ if ratio >= 9.995 => 1,
+        _ if ratio >= 0.0995 => 2,
+        _ if ratio >= 0.00995 => 3,
+        _ => 4,
+    };
+    Some(fixed(ratio, decimals))
 }
 
-/// `2.10`, for "2.10 ×".
+/// The sign and the bound of a ratio that has no digits.
+fn beyond(ratio: f64) -> (&'static str, &'static str) {
+    if ratio > 1.0 { (">", "1000") } else { ("<", "0.001") }
+}
+
+/// `2.10`, for "2.10 ×"; `>1000` or `<0.001` beyond these.
 pub fn ratio(estimate: &Estimate) -> String {
-    fixed(estimate.median, ratio_decimals(estimate.median))
+    ratio_bound(estimate.median)
 }
 
-/// `1.90–2.30`; none without an interval.
+/// `2.10 ×` in a sentence; `more than 1000 ×` or `less than 0.001 ×` beyond these.
+pub fn ratio_words(estimate: &Estimate) -> String {
+    let words = || {
+        let (sign, bound) = beyond(estimate.median);
+        format!("{} than {bound}", if sign == ">" { "more" } else { "less" })
+    };
+    ratio_digits(estimate.median).unwrap_or_else(words) + " ×"
+}
+
+fn ratio_bound(ratio: f64) -> String {
+    ratio_digits(ratio).unwrap_or_else(|| {
+        let (sign, bound) = beyond(ratio);
+        [sign, bound].concat()
+    })
+}
+
+/// `1.90–2.30`; none without an interval. A single bound where both are beyond [`ratio`]'s digits.
 pub fn ratio_range(estimate: &Estimate) -> Option<String> {
-    let places = ratio_decimals(estimate.median);
-    estimate.interval.map(|interval| format!("{}–{}", fixed(interval.low, places), fixed(interval.high, places)))
+    estimate.interval.map(|Interval { low, high, .. }| match (ratio_digits(low), ratio_digits(high)) {
+        (None, None) if beyond(low) == beyond(high) => ratio_bound(low),
+        (Some(low), Some(high)) => format!("{low}–{high}"),
+        // A dash before a sign cannot be read.
+        _ => format!("{} to {}", ratio_bound(low), ratio_bound(high)),
+    })
 }
 
 /// `2 min 05 s`, `45 s`: a span of time, rounded up to a whole second.
@@ -130,6 +167,49 @@ mod tests {
         assert_eq!(estimate(412.0, None), "412");
         let exact = Interval { low: 0.04, high: 0.04, coverage: 0.98 };
         assert_eq!(estimate(0.04, Some(&exact)), "0.0400 [0.0400]");
+    }
+
+    #[test]
+    fn a_ratio_has_two_or_three_digits_and_beyond_sense_none() {
+        for (value, short, words) in [
+            (0.0, "<0.001", "less than 0.001 ×"),
+            (0.000_99, "<0.001", "less than 0.001 ×"),
+            (0.001, "0.0010", "0.0010 ×"),
+            (0.004_2, "0.0042", "0.0042 ×"),
+            (0.009_96, "0.010", "0.010 ×"),
+            (0.043, "0.043", "0.043 ×"),
+            (0.099_7, "0.10", "0.10 ×"),
+            (0.5, "0.50", "0.50 ×"),
+            (1.004, "1.00", "1.00 ×"),
+            (2.0, "2.00", "2.00 ×"),
+            (9.996, "10.0", "10.0 ×"),
+            (15.24, "15.2", "15.2 ×"),
+            (233.4, "233", "233 ×"),
+            (1_000.0, "1000", "1000 ×"),
+            (21_757.7, ">1000", "more than 1000 ×"),
+            (f64::INFINITY, ">1000", "more than 1000 ×"),
+        ] {
+            let estimate = Estimate { median: value, interval: None, samples: 7 };
+            assert_eq!((ratio(&estimate).as_str(), ratio_words(&estimate).as_str()), (short, words), "{value}");
+            let digits = short.trim_start_matches(['<', '>', '0', '.']).chars().filter(char::is_ascii_digit).count();
+            assert!(!words.starts_with(|c: char| c.is_ascii_digit()) || (2..=3).contains(&digits) || value == 1_000.0);
+        }
+    }
+
+    #[test]
+    fn each_bound_of_a_ratios_interval_has_its_own_digits() {
+        for (low, high, text) in [
+            (0.97, 1.21, "0.97–1.21"),
+            (0.004, 3.1, "0.0040–3.10"),
+            (2.0, 20_000.0, "2.00 to >1000"),
+            (20_000.0, 30_000.0, ">1000"),
+            (0.0, 0.000_1, "<0.001"),
+            (0.0, 5_000.0, "<0.001 to >1000"),
+        ] {
+            let interval = Some(Interval { low, high, coverage: 0.98 });
+            assert_eq!(ratio_range(&Estimate { median: 1.0, interval, samples: 7 }).as_deref(), Some(text));
+        }
+        assert_eq!(ratio_range(&Estimate { median: 1.0, interval: None, samples: 3 }), None);
     }
 
     #[test]

@@ -1,5 +1,7 @@
-//! A chart per test, as inline SVG: adapters as groups, servers as bars below each other. A bar ends at the median, with the figure
-//! beside its end. A strip below each bar shows the 95 % interval as a bracket and every sample as a dot.
+//! A chart per test, as inline SVG: a line for each adapter and server, with the adapter's name on the left. A bar ends at the median,
+//! with the figure beside its end. A strip below each bar shows the 95 % interval as a bracket and every sample as a dot.
+//!
+//! Where the medians lie too far apart for bars the scale is logarithmic, and the median is a tick: a bar's length would say nothing.
 //!
 //! Lengths along a bar are percentages of the chart's width; all others are pixels. So a chart is as wide as its column, and its text
 //! has the same size on a telephone and in print. Colours come from the page's style sheet.
@@ -7,81 +9,119 @@
 use std::fmt::Write as _;
 
 use super::html::Escaped;
+use super::scale::Scale;
 use crate::method::Server;
 use crate::number;
 use crate::results::{Direction, Results, Row, Test};
 
 /// End of the longest bar or dot, in percent of the chart's width. The rest is for the figure beside it.
 const REACH: f64 = 80.0;
-const NAME: f64 = 20.0;
-const BAR: f64 = 15.0;
+/// Height of a bar, and of the figure beside it, which must not cover the strip below.
+const BAR: f64 = 9.0;
 /// Height of the strip with interval and dots, below each bar.
-const STRIP: f64 = 15.0;
-const BETWEEN_ROWS: f64 = 4.0;
-const BETWEEN_GROUPS: f64 = 10.0;
+const STRIP: f64 = 7.0;
+const BETWEEN_ROWS: f64 = 1.0;
+const BETWEEN_GROUPS: f64 = 4.0;
 const TOP: f64 = 4.0;
-const AXIS: f64 = 24.0;
+const AXIS: f64 = 20.0;
+/// Width of a letter of the names, at most, and of the widest column of names.
+const LETTER: f64 = 8.0;
+const NAMES_MAX: f64 = 210.0;
+
+/// The scale of `test`'s chart.
+pub(super) fn scale(results: &Results, test: Test) -> Scale {
+    let rows = || results.rows.iter().filter(|row| row.test == test);
+    let medians: Vec<f64> = rows().filter_map(|row| row.median).collect();
+    let samples: Vec<f64> = rows().flat_map(|row| row.samples.iter()).map(|sample| sample.value).collect();
+    Scale::of(&medians, &samples)
+}
+
+/// Height of each chart of these results, in pixels.
+pub(super) fn height(results: &Results) -> f64 {
+    bottom(results) + AXIS
+}
+
+fn row_height() -> f64 {
+    BAR + STRIP + BETWEEN_ROWS
+}
+
+fn bottom(results: &Results) -> f64 {
+    let group = results.servers().len() as f64 * row_height() + BETWEEN_GROUPS;
+    TOP + results.adapters().len() as f64 * group
+}
 
 /// The chart of `test`.
 pub(super) fn chart(results: &Results, test: Test) -> String {
     let (adapters, servers) = (results.adapters(), results.servers());
-    let row = BAR + STRIP + BETWEEN_ROWS;
-    let group = NAME + servers.len() as f64 * row + BETWEEN_GROUPS;
-    let bottom = TOP + adapters.len() as f64 * group;
-    let scale = Scale::of(results, test);
+    let group = servers.len() as f64 * row_height() + BETWEEN_GROUPS;
+    let (scale, bottom) = (scale(results, test), bottom(results));
+    let longest = adapters.iter().flat_map(|adapter| name(results, adapter)).map(|line| line.chars().count()).max();
+    let longest = longest.unwrap_or(0);
+    let names = (longest as f64 * LETTER + 12.0).min(NAMES_MAX);
     let id = test.name();
     let mut svg = String::new();
     // Writing to a `String` cannot fail. This file drops the results of `write!` for that reason.
     let _ = write!(
         svg,
-        "<svg class=\"chart\" height=\"{:.0}\" role=\"img\" aria-labelledby=\"{id}-t {id}-d\">\
+        "<svg class=\"chart bars\" style=\"--names: {names:.0}px\" height=\"{:.0}\" role=\"img\" aria-labelledby=\"{id}-t {id}-d\">\
          <title id=\"{id}-t\">{}, {}</title><desc id=\"{id}-d\">{}</desc>",
         bottom + AXIS,
         test.title(),
         test.unit(),
-        Escaped(&description(results, test)),
+        Escaped(&description(results, test, &scale)),
     );
     axis(&mut svg, &scale, bottom);
     for (index, adapter) in adapters.iter().enumerate() {
         let top = TOP + index as f64 * group;
-        let name = results.heading(adapter);
-        let _ = write!(svg, "<text class=\"name\" x=\"0\" y=\"{:.1}\">{}</text>", top + NAME - 5.0, Escaped(&name));
-        let (first, last) = (top + NAME, top + group - BETWEEN_GROUPS);
-        let _ = write!(svg, "<line class=\"base\" x1=\"0\" x2=\"0\" y1=\"{first:.1}\" y2=\"{last:.1}\"/>");
+        for (number, line) in name(results, adapter).iter().enumerate() {
+            let (class, y) =
+                (if number == 0 { "name" } else { "name driver" }, top + BAR + number as f64 * row_height());
+            let _ = write!(svg, "<text class=\"{class}\" x=\"-8\" y=\"{y:.1}\">{}</text>", Escaped(line));
+        }
+        let last = top + group - BETWEEN_GROUPS;
+        let _ = write!(svg, "<line class=\"base\" x1=\"0\" x2=\"0\" y1=\"{top:.1}\" y2=\"{last:.1}\"/>");
         for (place, server) in servers.iter().enumerate() {
             if let Some(figures) = results.row(adapter, test, *server) {
-                bar(&mut svg, figures, &scale, top + NAME + place as f64 * row);
+                row(&mut svg, figures, &scale, top + place as f64 * row_height());
             }
         }
     }
     svg + "</svg>"
 }
 
+/// The lines of an adapter's name: its driver has one of its own where the adapter has several rows.
+fn name(results: &Results, adapter: &str) -> Vec<String> {
+    let heading = results.heading(adapter);
+    match heading.split_once(", ").filter(|_| results.servers().len() > 1) {
+        Some((adapter, driver)) => vec![adapter.to_owned(), driver.to_owned()],
+        None => vec![heading],
+    }
+}
+
 /// Description for a person who cannot see the chart. The table beside it has the figures.
-fn description(results: &Results, test: Test) -> String {
+fn description(results: &Results, test: Test, scale: &Scale) -> String {
     let better = match test.direction() {
-        Direction::Higher => "longer is better",
-        Direction::Lower => "shorter is better",
+        Direction::Higher => "more is better",
+        Direction::Lower => "less is better",
     };
+    let marks = if scale.is_logarithmic() { "Ticks on a logarithmic scale" } else { "Horizontal bars from zero" };
     let names = results.adapters().join(", ");
-    format!(
-        "Horizontal bars from zero, {better}, for {names}, with 95 % intervals and every sample. The table has the figures."
-    )
+    format!("{marks}, {better}, for {names}, with 95 % intervals and every sample. The table has the figures.")
+}
+
+/// Position along the chart in percent of its width.
+fn x(scale: &Scale, value: f64) -> f64 {
+    scale.at(value) * REACH
 }
 
 fn axis(svg: &mut String, scale: &Scale, bottom: f64) {
-    for tick in &scale.ticks {
-        let (x, is_zero) = (scale.x(*tick), *tick == 0.0);
-        if !is_zero {
+    for (place, text) in scale.marks() {
+        let (x, is_first) = (place * REACH, place == 0.0);
+        if !is_first {
             let _ = write!(svg, "<line class=\"grid\" x1=\"{x:.2}%\" x2=\"{x:.2}%\" y1=\"{TOP}\" y2=\"{bottom:.1}\"/>");
         }
-        let _ = write!(
-            svg,
-            "<text class=\"{}\" x=\"{x:.2}%\" y=\"{:.1}\">{}</text>",
-            if is_zero { "tick first" } else { "tick" },
-            bottom + 17.0,
-            number::fixed(*tick, scale.decimals),
-        );
+        let class = if is_first { "tick first" } else { "tick" };
+        let _ = write!(svg, "<text class=\"{class}\" x=\"{x:.2}%\" y=\"{:.1}\">{text}</text>", bottom + 14.0);
     }
 }
 
@@ -94,33 +134,42 @@ pub(super) fn class(server: Server) -> &'static str {
     }
 }
 
-fn bar(svg: &mut String, row: &Row, scale: &Scale, y: f64) {
-    let middle = y + BAR / 2.0 + 4.5;
+fn row(svg: &mut String, row: &Row, scale: &Scale, y: f64) {
+    let baseline = y + BAR;
     let Some(median) = row.median else {
-        let _ = write!(svg, "<text class=\"none\" x=\"8\" y=\"{middle:.1}\">no figure</text>");
+        let _ = write!(svg, "<text class=\"none\" x=\"8\" y=\"{baseline:.1}\">no figure</text>");
         return;
     };
-    let end = scale.x(median);
+    let end = x(scale, median);
+    let _ = write!(svg, "<g class=\"{}\">", class(row.server));
+    if scale.is_logarithmic() {
+        let middle = y + BAR / 2.0;
+        let _ = write!(
+            svg,
+            "<line class=\"lead\" x1=\"0\" x2=\"{end:.2}%\" y1=\"{middle:.1}\" y2=\"{middle:.1}\"/>\
+             <line class=\"median\" x1=\"{end:.2}%\" x2=\"{end:.2}%\" y1=\"{y:.1}\" y2=\"{:.1}\"/>",
+            y + BAR
+        );
+    } else {
+        let _ = write!(svg, "<rect class=\"bar\" x=\"0\" y=\"{y:.1}\" width=\"{end:.2}%\" height=\"{BAR}\"/>");
+    }
+    strip(svg, row, scale, y + BAR);
     let _ = write!(
         svg,
-        "<g class=\"{}\"><rect class=\"bar\" x=\"0\" y=\"{y:.1}\" width=\"{end:.2}%\" height=\"{BAR}\"/>\
-         <text class=\"value\" x=\"{end:.2}%\" dx=\"7\" y=\"{middle:.1}\">{}</text>",
-        class(row.server),
-        number::figure(median),
+        "<text class=\"value\" x=\"{end:.2}%\" dx=\"7\" y=\"{baseline:.1}\">{}</text></g>",
+        number::figure(median)
     );
-    strip(svg, row, scale, y + BAR);
-    let _ = write!(svg, "</g>");
 }
 
 /// Draws the interval and the samples in a strip below the bar, where the bar does not hide them.
 fn strip(svg: &mut String, row: &Row, scale: &Scale, top: f64) {
     let middle = top + STRIP / 2.0;
     if let Some(interval) = &row.interval {
-        let (low, high) = (scale.x(interval.low), scale.x(interval.high));
+        let (low, high) = (x(scale, interval.low), x(scale, interval.high));
         for (from, to, above, below) in [
             (low, high, middle, middle),
-            (low, low, middle - 5.0, middle + 5.0),
-            (high, high, middle - 5.0, middle + 5.0),
+            (low, low, middle - 3.0, middle + 3.0),
+            (high, high, middle - 3.0, middle + 3.0),
         ] {
             let _ = write!(
                 svg,
@@ -133,41 +182,10 @@ fn strip(svg: &mut String, row: &Row, scale: &Scale, top: f64) {
         let place = (index as f64 + 0.5) / row.samples.len().max(1) as f64;
         let _ = write!(
             svg,
-            "<circle class=\"dot\" cx=\"{:.2}%\" cy=\"{:.1}\" r=\"3\"/>",
-            scale.x(sample.value),
-            top + 3.0 + place * (STRIP - 6.0)
+            "<circle class=\"dot\" cx=\"{:.2}%\" cy=\"{:.1}\" r=\"2\"/>",
+            x(scale, sample.value),
+            top + 2.0 + place * (STRIP - 4.0)
         );
-    }
-}
-
-/// Maps figures to positions, from zero to the largest value.
-pub(super) struct Scale {
-    pub(super) top: f64,
-    pub(super) ticks: Vec<f64>,
-    pub(super) decimals: usize,
-}
-
-impl Scale {
-    fn of(results: &Results, test: Test) -> Scale {
-        let values = results.rows.iter().filter(|row| row.test == test).flat_map(|row| row.samples.iter());
-        Scale::up_to(values.map(|sample| sample.value).fold(0.0, f64::max))
-    }
-
-    /// Ticks at 1, 2 or 5 times a power of ten, three to six of them.
-    pub(super) fn up_to(most: f64) -> Scale {
-        let most = if most.is_normal() && most > 0.0 && most < 1e300 { most } else { 1.0 };
-        let power = 10_f64.powf(most.log10().floor());
-        let step = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0].into_iter().map(|unit| unit * power).find(|step| most / step <= 5.0);
-        let step = step.unwrap_or(most);
-        let ticks: Vec<f64> =
-            (0..=6_u32).map(|n| f64::from(n) * step).take_while(|tick| *tick <= most * 1.000_001).collect();
-        let decimals = (-step.log10().floor()).clamp(0.0, 9.0) as usize;
-        Scale { top: most, ticks, decimals }
-    }
-
-    /// Position in percent of the chart's width.
-    fn x(&self, value: f64) -> f64 {
-        (value / self.top).clamp(0.0, 1.0) * REACH
     }
 }
 
@@ -175,28 +193,6 @@ impl Scale {
 mod tests {
     use super::*;
     use crate::results::sample;
-
-    #[test]
-    fn ticks_are_round_numbers_that_reach_most_of_the_way() {
-        for (most, step, count) in
-            [(3_180.0, 1_000.0, 4), (99.0, 20.0, 5), (0.117, 0.05, 3), (1.0, 0.2, 6), (50.0, 10.0, 6)]
-        {
-            let scale = Scale::up_to(most);
-            assert_eq!(scale.ticks.len(), count, "{most}: {:?}", scale.ticks);
-            assert!((scale.ticks[1] - step).abs() < step * 1e-9, "{most}: {:?}", scale.ticks);
-        }
-    }
-
-    #[test]
-    fn figures_that_cannot_be_drawn_to_scale_stay_inside_the_chart() {
-        for most in [0.0, -1.0, f64::NAN, f64::INFINITY, f64::MIN_POSITIVE, f64::MAX, 1e-300] {
-            let scale = Scale::up_to(most);
-            assert!(scale.ticks.len() <= 7);
-            for value in [0.0, 1.0, f64::MAX, -f64::MAX, most.abs().min(f64::MAX)] {
-                assert!((0.0..=REACH).contains(&scale.x(value)), "{most} {value}");
-            }
-        }
-    }
 
     #[test]
     fn a_chart_has_a_bar_and_a_bracket_per_row_and_a_dot_per_sample() {
@@ -210,6 +206,20 @@ mod tests {
         assert_eq!(quick.matches("class=\"whisker\"").count(), 0);
         let absent = chart(&sample::two_servers(), Test::ReadsPerFrame);
         assert_eq!(absent.matches("no figure").count(), 2);
+    }
+
+    #[test]
+    fn figures_too_far_apart_for_bars_are_ticks_on_a_logarithmic_scale() {
+        let mut results = sample::two_servers();
+        for row in results.rows.iter_mut().filter(|row| row.adapter == "e1000") {
+            row.samples.iter_mut().for_each(|sample| sample.value /= 1_000.0);
+            row.median = row.median.map(|median| median / 1_000.0);
+        }
+        let svg = chart(&results, Test::BulkTransmit);
+        for (part, times) in [("class=\"bar\"", 0), ("class=\"median\"", 4), ("class=\"dot\"", 28)] {
+            assert_eq!(svg.matches(part).count(), times, "{part}");
+        }
+        assert!(svg.contains("Ticks on a logarithmic scale") && svg.contains(">1000</text>"), "{svg}");
     }
 
     #[test]

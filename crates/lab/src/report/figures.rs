@@ -22,7 +22,8 @@ pub(super) fn end(out: &mut String) {
     let _ = writeln!(out, "</tbody></table></div>");
 }
 
-fn heads(out: &mut String, named: &[&str], tests: &[Test], unit: impl Fn(Test) -> &'static str) {
+/// Heads of named columns and of a column per test. `last` ends the row.
+pub(super) fn heads(out: &mut String, named: &[&str], tests: &[Test], unit: impl Fn(Test) -> &'static str, last: bool) {
     for name in named {
         let _ = write!(out, "<th scope=\"col\">{name}</th>");
     }
@@ -34,7 +35,9 @@ fn heads(out: &mut String, named: &[&str], tests: &[Test], unit: impl Fn(Test) -
             unit(*test)
         );
     }
-    let _ = writeln!(out, "</tr></thead><tbody>");
+    if last {
+        let _ = writeln!(out, "</tr></thead><tbody>");
+    }
 }
 
 /// The table of all figures: a row per adapter and server, a column per test.
@@ -42,7 +45,7 @@ pub(super) fn all(out: &mut String, results: &Results) {
     let (tests, servers) = (results.tests(), results.servers());
     begin(out, "summary", "All figures");
     let named: &[&str] = if servers.len() > 1 { &["Adapter", "Served by"] } else { &["Adapter"] };
-    heads(out, named, &tests, Test::unit);
+    heads(out, named, &tests, Test::unit, true);
     let mut reasons: Vec<&str> = Vec::new();
     for adapter in results.adapters() {
         for server in &servers {
@@ -116,7 +119,7 @@ pub(super) fn against_qemu(out: &mut String, results: &Results) {
         Direction::Higher => "more is better",
         Direction::Lower => "less is better",
     };
-    heads(out, &["Adapter", "Ratio"], &tests, better);
+    heads(out, &["Adapter", "Ratio"], &tests, better, true);
     for adapter in results.adapters() {
         for server in &compared {
             if tests.iter().all(|test| ratio(adapter, *test, *server).is_none()) {

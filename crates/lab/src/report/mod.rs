@@ -6,9 +6,11 @@ mod chart;
 mod csv;
 mod figures;
 mod folder;
+mod front;
 mod html;
 mod page;
 mod panels;
+mod scale;
 
 pub use folder::ReportError;
 
@@ -43,3 +45,7 @@ fn is_ours(begin: &[u8]) -> bool {
 pub fn page(results: &Results) -> String {
     page::page(results)
 }
+
+#[cfg(test)]
+#[path = "paper_test.rs"]
+mod paper;

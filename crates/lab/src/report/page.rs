@@ -1,11 +1,13 @@
-//! `index.html`: the answer in sentences, the adapter to choose, the ratios to QEMU, the figures, each test's chart beside its
-//! table and over time, the latencies, the method, the host. One file without scripts, which loads nothing.
+//! `index.html`: a first page (`front`), the findings, the ratios to QEMU, the figures, each test's chart beside its table and over
+//! time, the latencies, the method, the host. One file without scripts, which loads nothing. On paper it has at most
+//! eight pages: what is there twice, and each run over time, is for a screen only.
 
 use std::fmt::Write as _;
 
+use super::front::{front, headline, unbroken};
 use super::html::Escaped;
 use super::{chart, figures, panels};
-use crate::choice::choice;
+use crate::advice::STEAL_NOTED_PERCENT;
 use crate::findings;
 use crate::method::{Guests, Order};
 use crate::number;
@@ -19,8 +21,13 @@ const STYLE: &str = include_str!("style.css");
 pub(super) const HEAD: &str = "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
      <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>Nicety: ";
 
-/// The page points out runs with more stolen time than this, in percent.
-const STEAL_NOTED_PERCENT: f64 = 5.0;
+/// Height of a sheet of paper that charts can use, in the style sheet's pixels: Letter, the lower of Letter and A4, less its margins
+/// and the section's head.
+const SHEET: f64 = 900.0;
+/// Height of a chart's heading and of the gap below it.
+const CHART_HEAD: f64 = 34.0;
+/// Smallest zoom of a chart on paper at which its text, 11.5 pixels high, can still be read: 5.2 points.
+const ZOOM_LEAST: f64 = 0.6;
 
 /// The whole page.
 pub(super) fn page(results: &Results) -> String {
@@ -28,7 +35,7 @@ pub(super) fn page(results: &Results) -> String {
     let headline = headline(results);
     // Writing to a `String` cannot fail. This file drops the results of `write!` for that reason.
     let _ = write!(out, "{HEAD}{}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n", Escaped(&headline));
-    opening(&mut out, results, &headline);
+    front(&mut out, results, &headline);
     contents(&mut out, results);
     found(&mut out, results);
     if !results.compared().is_empty() {
@@ -37,11 +44,7 @@ pub(super) fn page(results: &Results) -> String {
     }
     heading(&mut out, "figures", "All figures");
     figures::all(&mut out, results);
-    heading(&mut out, "tests", "Test by test");
-    key(&mut out, results);
-    for test in results.tests() {
-        one_test(&mut out, results, test);
-    }
+    tests(&mut out, results);
     latency(&mut out, results);
     method(&mut out, results);
     runs(&mut out, results);
@@ -57,31 +60,6 @@ fn heading(out: &mut String, id: &str, title: &str) {
 
 fn anchor(id: &str) -> String {
     format!(" <a class=\"anchor\" href=\"#{id}\" aria-label=\"Link to this section\">#</a>")
-}
-
-fn headline(results: &Results) -> String {
-    let choice = choice(results).into_iter().next();
-    choice.unwrap_or_else(|| match results.adapters().first() {
-        Some(adapter) => format!("{adapter}: what it carries and what it costs"),
-        None => "Nothing was measured".to_owned(),
-    })
-}
-
-fn opening(out: &mut String, results: &Results, headline: &str) {
-    let date = results.host.date.split('T').next().unwrap_or_default();
-    let adapters = results.adapters().len();
-    let plural = if adapters == 1 { "adapter" } else { "adapters" };
-    let _ = writeln!(out, "<p class=\"kicker\">Nicety · {adapters} network {plural} compared · {}</p>", Escaped(date));
-    // The headline is the first sentence of the choice up to its reason. The reason begins the paragraph below.
-    let (short, reason) = headline.split_once(": ").unwrap_or((headline.trim_end_matches('.'), ""));
-    let _ = writeln!(out, "<h1>{}</h1>", Escaped(short));
-    let mut sentences = choice(results).into_iter().skip(1).collect::<Vec<_>>();
-    sentences.insert(0, capitalised(reason));
-    let _ = writeln!(out, "<section class=\"choice\" id=\"choice\" aria-label=\"Which adapter to choose\">");
-    for sentence in sentences.iter().filter(|sentence| !sentence.is_empty()) {
-        let _ = writeln!(out, "<p>{}</p>", Escaped(sentence));
-    }
-    let _ = writeln!(out, "</section>\n<p class=\"soft\">{}</p>", with_code(&findings::judged_under(results)));
 }
 
 /// Table of contents with links.
@@ -106,22 +84,6 @@ fn found(out: &mut String, results: &Results) {
     let _ = writeln!(out, "</dl>");
 }
 
-/// The sentence, escaped, without line breaks inside its ratios and ranges.
-fn unbroken(sentence: &str) -> String {
-    Escaped(sentence).to_string().replace(" ×", "\u{a0}×").replace('–', "\u{2060}–\u{2060}").replace(" % ", "\u{a0}% ")
-}
-
-fn capitalised(sentence: &str) -> String {
-    let mut characters = sentence.chars();
-    characters.next().map_or(String::new(), |first| first.to_uppercase().collect::<String>() + characters.as_str())
-}
-
-/// The sentence, with its command (if it has one) set as code.
-fn with_code(sentence: &str) -> String {
-    let command = findings::REAL_GUESTS_COMMAND;
-    Escaped(sentence).to_string().replace(command, &format!("<code>{command}</code>"))
-}
-
 /// Legend of the servers' colours.
 fn servers(out: &mut String, results: &Results) {
     let servers = results.servers();
@@ -132,11 +94,42 @@ fn servers(out: &mut String, results: &Results) {
     }
 }
 
+fn tests(out: &mut String, results: &Results) {
+    let (zoom, columns) = on_paper(results);
+    let _ = writeln!(out, "<section class=\"sheet\">");
+    heading(out, "tests", "Test by test");
+    key(out, results);
+    let _ = writeln!(out, "<div class=\"tests\" style=\"--zoom: {zoom:.2}; --columns: {columns}\">");
+    for test in results.tests() {
+        one_test(out, results, test);
+    }
+    let _ = writeln!(out, "</div></section>");
+}
+
+/// Zoom and number of columns of the charts on paper, so that whole charts fill a sheet.
+fn on_paper(results: &Results) -> (f64, u32) {
+    let height = chart::height(results);
+    let zoom = |charts: f64| (SHEET / charts - CHART_HEAD) / height;
+    let zoom = [4.0, 3.0, 2.0].into_iter().map(zoom).find(|zoom| *zoom >= ZOOM_LEAST).unwrap_or(zoom(1.0));
+    let zoom = zoom.clamp(0.3, 1.0);
+    // Two servers' charts are high: three beside each other, smaller.
+    if height > 500.0 { (zoom.min(0.72), 3) } else { (zoom, 2) }
+}
+
 fn key(out: &mut String, results: &Results) {
     let _ = write!(out, "<p class=\"key\">");
     servers(out, results);
     let interval = if has_intervals(results) { "the bracket below it is its 95 % interval; " } else { "" };
-    let _ = writeln!(out, "A bar ends at the median; {interval}each dot is a run, first runs on top.</p>");
+    let is_logarithmic = |test: &Test| chart::scale(results, *test).is_logarithmic();
+    let ticks = if results.tests().iter().any(is_logarithmic) {
+        " On a logarithmic axis, where figures are too far apart for bars, a tick is the median."
+    } else {
+        ""
+    };
+    let _ = writeln!(
+        out,
+        "A bar ends at the median; {interval}each dot is a run, first runs on top.{ticks} Each chart has its own axis.</p>"
+    );
 }
 
 fn has_intervals(results: &Results) -> bool {
@@ -149,9 +142,10 @@ fn one_test(out: &mut String, results: &Results, test: Test) {
         Direction::Lower => "less is better",
     };
     let id = test.name();
+    let axis = if chart::scale(results, test).is_logarithmic() { ", logarithmic axis" } else { "" };
     let _ = write!(
         out,
-        "<section class=\"test\"><header><h3 id=\"{id}\">{}{}</h3><span>{}, {better}</span></header>\n<div class=\"pair\"><figure>{}</figure>\n",
+        "<section class=\"test\"><header><h3 id=\"{id}\">{}{}</h3><span>{}, {better}{axis}</span></header>\n<div class=\"pair\"><figure>{}</figure>\n",
         test.title(),
         anchor(id),
         test.unit(),
@@ -185,6 +179,8 @@ fn one_test(out: &mut String, results: &Results, test: Test) {
     // The latency tests share the runs of request-response. Those runs are drawn once, with their rate.
     let load = test.load().filter(|_| !matches!(test, Test::RrP50 | Test::RrP99));
     let over_time = load.map_or(String::new(), |load| panels::over_time(results, load, test.unit()));
+    let over_time =
+        if over_time.is_empty() { over_time } else { format!("<div class=\"over-time\">{over_time}</div>") };
     let _ = writeln!(out, "</div>{over_time}</section>");
 }
 
@@ -193,13 +189,14 @@ fn latency(out: &mut String, results: &Results) {
     if panels.is_empty() {
         return;
     }
+    let _ = writeln!(out, "<section>");
     heading(out, "latency", "How latencies are distributed");
     let _ = write!(out, "<p class=\"key\">");
     servers(out, results);
     let _ = writeln!(
         out,
         "How long an exchange took: at 99 % is the time within which 99 of 100 were answered, at the right end the longest of all. \
-         Thin lines are runs, the thick one is their median.</p>\n<div class=\"panels\">{panels}</div>"
+         Thin lines are runs, the thick one is their median. Each picture has its own scale.</p>\n<div class=\"panels\">{panels}</div></section>"
     );
 }
 
@@ -292,6 +289,7 @@ fn host(out: &mut String, results: &Results) {
     };
     let gib = |bytes: u64| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30));
     let or = |known: &Option<String>, else_: &str| known.clone().unwrap_or_else(|| else_.to_owned());
+    let _ = writeln!(out, "<section class=\"host\">");
     heading(out, "host", "The host");
     let _ = writeln!(out, "<dl>");
     for (name, fact) in [
@@ -307,7 +305,7 @@ fn host(out: &mut String, results: &Results) {
     ] {
         let _ = writeln!(out, "<dt>{name}</dt><dd>{}</dd>", Escaped(&fact));
     }
-    let _ = writeln!(out, "</dl>");
+    let _ = writeln!(out, "</dl></section>");
 }
 
 #[cfg(test)]

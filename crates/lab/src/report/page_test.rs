@@ -41,7 +41,12 @@ fn the_page_opens_with_the_answer_and_ends_with_method_and_host() {
     let page = page(&sample::embedded());
     let order = [
         "<h1>Choose virtio-net if the guest has a driver for it</h1>",
-        "In order: virtio-net, then e1000 (",
+        "<p class=\"part\">Choice</p>",
+        "<p class=\"part\">Cost</p>",
+        "<p class=\"part\">Risk</p>",
+        "<th scope=\"row\">virtio-net</th><td>paravirtual</td>",
+        "<th scope=\"row\">e1000</th><td>emulated</td>",
+        "The best first, by the geometric mean of its rates",
         "virtio-net sent 2.00\u{a0}× as much as e1000 (95\u{a0}% interval 2.00\u{2060}–\u{2060}2.00).",
         "<h2 id=\"figures\">All figures",
         "<svg",
@@ -64,8 +69,8 @@ fn every_test_has_a_chart_with_a_name_and_a_table_beside_it_and_every_load_its_c
     // Two adapters: four loads over time, and the latencies.
     assert_eq!(page.matches("role=\"img\" aria-labelledby=").count(), Test::ALL.len() + 2 * 4 + 2);
     assert_eq!(page.matches("<h4>Over time</h4>").count(), 4);
-    // And all figures, the ratios, the runs.
-    assert_eq!(page.matches("<table").count(), Test::ALL.len() + 3);
+    // And the first page's, all figures, the ratios, the runs.
+    assert_eq!(page.matches("<table").count(), Test::ALL.len() + 4);
     assert!(page.contains("QEMU does not count it"));
     let linked = super::page(&sample::linked());
     assert!(linked.contains("<td>Nicety, stream ÷ QEMU</td>") && linked.contains("class=\"linked\""));
@@ -97,7 +102,13 @@ fn a_user_space_driver_is_named_wherever_its_figures_are() {
     assert_eq!(page.matches(marked).count(), 1 + Test::ALL.len(), "all figures, and each test's table");
     assert!(page.contains("<th scope=\"row\">vmxnet</th><td>QEMU</td>"), "who does not serve it has no driver");
     assert_eq!(page.matches("<figcaption>vmxnet, user-space driver</figcaption>").count(), 5);
-    assert_eq!(page.matches(">vmxnet, user-space driver</text>").count(), Test::ALL.len());
+    let name = ">vmxnet</text><text class=\"name driver\" x=\"-8\" y=";
+    assert_eq!(page.matches(name).count(), Test::ALL.len());
+    assert_eq!(page.matches(">user-space driver</text>").count(), Test::ALL.len());
+    let mut alone = results.clone();
+    alone.rows.retain(|row| row.server == crate::method::Server::Nicety);
+    let alone = super::page(&alone);
+    assert_eq!(alone.matches(">vmxnet, user-space driver</text>").count(), Test::ALL.len(), "a row has one line");
     assert_eq!(page.matches("<td>vmxnet</td><td>Nicety, user-space driver</td>").count(), 7 * 4);
     assert!(page.contains("Rows marked &quot;user-space driver&quot; are not ranked with the others"));
     assert!(!page.contains("e1000, user-space") && !super::page(&sample::two_servers()).contains("user-space"));
@@ -218,13 +229,30 @@ fn no_text_of_a_chart_is_scaled_or_smaller_than_eleven_pixels() {
 }
 
 #[test]
+fn on_paper_charts_are_as_many_beside_and_below_each_other_as_can_be_read() {
+    let all = |guests, servers| sample::every_adapter(guests, servers);
+    let servers = crate::method::Server::ALL;
+    for (results, columns) in [
+        (sample::two_servers(), 2),
+        (all(Guests::Embedded, &servers[..1]), 2),
+        (all(Guests::Qemu, &servers[..2]), 3),
+        (all(Guests::Uml, &servers[..]), 3),
+    ] {
+        let (zoom, across) = on_paper(&results);
+        let (height, points) = (chart::height(&results) * zoom, 11.0 * zoom * 0.75);
+        assert!(across == columns && points >= 4.9, "{across} columns, text of {points:.1} points");
+        assert!(height + CHART_HEAD <= SHEET, "a chart fits a sheet: {height:.0}");
+    }
+}
+
+#[test]
 fn tables_scroll_with_their_first_column_in_sight_and_on_paper_show_every_column() {
     let page = page(&sample::two_servers());
     assert_eq!(page.matches("<table").count(), page.matches("<div class=\"scroll\" role=\"region\"").count());
     let rule = ".scroll tr > :first-child { position: sticky; left: 0;";
     assert!(STYLE.contains(rule));
     let (_, print) = STYLE.split_once("@media print").unwrap();
-    for rule in ["size: A4 landscape", ".scroll { overflow: visible; }", "white-space: normal"] {
+    for rule in ["size: portrait", ".scroll { overflow: visible; }", "white-space: normal"] {
         assert!(print.contains(rule), "{rule}");
     }
 }

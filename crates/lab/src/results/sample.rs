@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use super::Results;
 use crate::bench::fake::{FakeBench, Fault};
 use crate::host::Host;
-use crate::method::{Guests, Options, Plan, Server};
+use crate::method::{Contestant, Guests, Load, Options, Plan, Server};
 use crate::progress::Progress;
 use crate::run;
 
@@ -43,6 +43,23 @@ pub(crate) fn linked() -> Results {
 /// An adapter served by Nicety and by QEMU, and one driven from user space that QEMU lacks, seven rounds.
 pub(crate) fn user_space() -> Results {
     of(FakeBench::user_space(), false)
+}
+
+/// All adapters of the registry, each by these servers, under these guests, seven rounds. A user-space driver drives those for which Linux
+/// has none.
+pub(crate) fn every_adapter(guests: Guests, servers: &[Server]) -> Results {
+    let contestants = nicety_adapters::REGISTRY.iter().flat_map(|entry| {
+        servers.iter().map(|server| {
+            let contestant = Contestant::new(entry.about.name, *server);
+            let undriven = guests != Guests::Embedded && !entry.about.in_linux();
+            if undriven { contestant.by_user_space() } else { contestant }
+        })
+    });
+    let loads = if guests == Guests::Uml { &Load::ALL[2..] } else { &Load::ALL };
+    of(
+        FakeBench { guests, contestants: contestants.collect(), loads: loads.to_vec(), ..FakeBench::two_servers() },
+        false,
+    )
 }
 
 fn embedded_bench(faults: Vec<Fault>) -> FakeBench {

@@ -1,0 +1,98 @@
+//! Tests of the page on paper: Chromium prints it, and poppler reads the sheets. Without these programs the test is skipped.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::method::{Guests, Server};
+use crate::results::{Results, sample};
+
+/// The report fits so many sheets, whatever was compared.
+const SHEETS_MAX: usize = 8;
+/// A sheet with fewer lines of text is a heading alone, or a remainder.
+const LINES_MIN: usize = 6;
+
+/// The first of these programs that is installed.
+fn installed(names: &[&'static str]) -> Option<&'static str> {
+    let starts =
+        |name: &&&str| Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
+    names.iter().find(starts).copied()
+}
+
+/// The text of each sheet.
+fn printed(browser: &str, page: &str, folder: &Path) -> Vec<String> {
+    let (html, pdf) = (folder.join("page.html"), folder.join("page.pdf"));
+    std::fs::write(&html, page).unwrap();
+    let mut print = Command::new(browser);
+    print.args(["--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer"]);
+    print.arg(format!("--user-data-dir={}", folder.join("profile").display()));
+    print.arg(format!("--print-to-pdf={}", pdf.display())).arg(format!("file://{}", html.display()));
+    let ended = print.output().unwrap();
+    assert!(ended.status.success() && pdf.exists(), "{}", String::from_utf8_lossy(&ended.stderr));
+    let text = Command::new("pdftotext").args(["-layout", "-enc", "UTF-8"]).arg(&pdf).arg("-").output().unwrap();
+    std::fs::remove_file(&pdf).unwrap();
+    let text = String::from_utf8(text.stdout).unwrap();
+    // Each sheet ends with a form feed.
+    text.strip_suffix('\u{c}').unwrap_or(&text).split('\u{c}').map(str::to_owned).collect()
+}
+
+/// The titles of the page's headings.
+fn headings(page: &str) -> Vec<&str> {
+    let begins = ["<h2 id=\"", "<h3 id=\""].into_iter().flat_map(|tag| page.match_indices(tag));
+    let title =
+        |(at, _): (usize, &str)| page[at..].split_once('>').and_then(|(_, rest)| rest.split('<').next()).map(str::trim);
+    begins.filter_map(title).collect()
+}
+
+fn check(results: &Results, page: &str, sheets: &[String], what: &str) {
+    assert!((2..=SHEETS_MAX).contains(&sheets.len()), "{what}: {} sheets", sheets.len());
+    assert!(["Choice", "Cost", "Risk"].iter().all(|part| sheets[0].contains(part)), "{what}: {}", sheets[0]);
+    let adapters = results.adapters();
+    assert!(adapters.iter().all(|adapter| sheets[0].contains(adapter)), "{what}: the first sheet lacks one");
+    assert!(!sheets[0].contains("What was found"), "{what}: the first page has its sheet for itself");
+    let titles = headings(page);
+    assert!(["Guest to guest", "The host"].iter().all(|title| titles.contains(title)), "{titles:?}");
+    for (number, sheet) in sheets.iter().enumerate() {
+        let lines: Vec<&str> = sheet.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        assert!(lines.len() >= LINES_MIN, "{what}, sheet {number}: {lines:?}");
+        let last = lines.last().unwrap();
+        let is_heading = titles.iter().any(|title| last == title || last.starts_with(&format!("{title}  ")));
+        assert!(!is_heading && !last.contains("is better"), "{what}, sheet {number} ends with a heading: {last}");
+        // A chart begins with its unit and ends with its last adapter.
+        let charts = sheet.matches(", more is better").count() + sheet.matches(", less is better").count();
+        let ends = sheet.matches(adapters.last().unwrap()).count();
+        assert!(charts <= ends, "{what}, sheet {number}: {charts} charts begin, {ends} end");
+    }
+    let charts: usize = sheets.iter().map(|sheet| sheet.matches(" is better").count()).sum();
+    assert!(charts >= results.tests().len(), "{what}: {charts} charts");
+}
+
+#[test]
+fn the_page_prints_on_eight_sheets_and_no_heading_stands_alone() {
+    let browser = installed(&["chromium", "chromium-browser", "google-chrome"]);
+    let missing = [("Chromium", browser), ("poppler's pdftotext", installed(&["pdftotext"]))];
+    if let Some((name, _)) = missing.iter().find(|(_, program)| program.is_none()) {
+        // Writes past the harness, which captures the output of tests that pass.
+        let test = "report::paper::the_page_prints_on_eight_sheets_and_no_heading_stands_alone";
+        let _stdout_closed = writeln!(std::io::stdout(), "\nSKIPPED {test}: {name} is not installed");
+        return;
+    }
+    let folder = std::env::temp_dir().join(format!("nicety-paper-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let all = |guests, servers: &[Server]| sample::every_adapter(guests, servers);
+    for (name, results) in [
+        ("two adapters", sample::embedded()),
+        ("embedded guests", all(Guests::Embedded, &[Server::Nicety])),
+        ("guests in QEMU", all(Guests::Qemu, &[Server::Nicety, Server::Qemu])),
+        ("user-mode guests", all(Guests::Uml, &Server::ALL)),
+    ] {
+        let page = super::page(&results);
+        for paper in ["A4", "letter"] {
+            let sized = page.replace("size: portrait", &format!("size: {paper} portrait"));
+            assert_ne!(sized, page);
+            let sheets = printed(browser.unwrap(), &sized, &folder);
+            check(&results, &page, &sheets, &format!("{name} on {paper}"));
+        }
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
