@@ -97,17 +97,22 @@ impl Plane {
 
     /// A port leaves.
     pub fn leave(&self, id: PortId) -> Option<Arc<Port>> {
-        let port = self.switch.leave(id);
-        self.neighbours.listen(id, false);
+        self.leave_all(&[id]).pop()
+    }
+
+    /// Ports leave, like [`leave`](Self::leave). The switch's tables and the other ports are visited once, however many leave.
+    pub fn leave_all(&self, ids: &[PortId]) -> Vec<Arc<Port>> {
+        let ports = self.switch.leave_all(ids);
+        ids.iter().for_each(|&id| self.neighbours.listen(id, false));
         let slots = self.switch.slots();
-        // Release the senders that the port held.
-        for held in port.iter().flat_map(|port| port.retire()) {
+        // Release the senders that the ports held.
+        for held in ports.iter().flat_map(|port| port.retire()) {
             if let Some(held) = slots.get(held) {
                 held.let_go();
             }
         }
-        slots.iter().for_each(|other| other.forget(id));
-        port
+        slots.iter().for_each(|other| other.forget(ids));
+        ports
     }
 
     /// Times that frames stayed in the switch, sampled from one batch in [`SAMPLE_EVERY`](crate::SAMPLE_EVERY).
