@@ -23,8 +23,8 @@ pub enum Note {
     Wake(PortId, Time),
     /// Take over a port from the newcomers' channel.
     Serve,
-    /// Release a port: disconnect its VM, remove its socket. Then answer the sender.
-    Remove(PortId, std::sync::mpsc::Sender<()>),
+    /// Release ports: disconnect their VMs, remove their sockets. Then answer the sender.
+    Remove(Vec<PortId>, std::sync::mpsc::Sender<()>),
     /// Save a port and stop it.
     Save(PortId, std::sync::mpsc::Sender<Result<PortState, SaveError>>),
     /// Restore a port.

@@ -290,10 +290,7 @@ impl Live {
             return Err(ChangeError::CutsOff(against));
         }
         let work = Work::prepare(&plan, &running.host, &new)?;
-        let mut closed = Vec::new();
-        for name in &work.closes {
-            closed.extend(self.daemon.close(name).map(|view| PortReport::of(&view)));
-        }
+        let closed = self.daemon.close_all(&work.closes).iter().map(PortReport::of).collect();
         let (mut host, mut why) = (new, Vec::new());
         work.close_uplinks.iter().for_each(|name| self.daemon.close_uplink(name));
         for uplink in &work.open_uplinks {

@@ -126,8 +126,10 @@ impl RingsServer {
     }
 }
 
-impl Drop for RingsServer {
-    fn drop(&mut self) {
+impl RingsServer {
+    /// Asks the thread to end, and does not wait for it. The kernel takes some ten milliseconds to end it (io_destroy(2)): whoever
+    /// ends many asks all of them first.
+    pub fn ask_to_end(&self) {
         self.stop.asked.store(true, Ordering::SeqCst);
         // A full counter means that the thread has been woken already.
         let _ = rustix::io::write(&self.stop.bell, &1u64.to_ne_bytes());
@@ -138,6 +140,12 @@ impl Drop for RingsServer {
         }
         // The worker may have ended early.
         self.kicks.end();
+    }
+}
+
+impl Drop for RingsServer {
+    fn drop(&mut self) {
+        self.ask_to_end();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {

@@ -140,9 +140,7 @@ impl Worker {
         while !self.stop {
             self.round(&mut events);
         }
-        for port in self.services.ports() {
-            self.remove(port);
-        }
+        self.remove(&self.services.ports());
         for closer in self.closers {
             let _thread_result = closer.join();
         }
@@ -177,8 +175,8 @@ impl Worker {
                         self.serve(service);
                     }
                 }
-                Note::Remove(port, done) => {
-                    self.remove(port);
+                Note::Remove(ports, done) => {
+                    self.remove(&ports);
                     let _requester_gone = done.send(());
                 }
                 Note::Save(port, done) => {
@@ -215,7 +213,13 @@ impl Worker {
         self.enqueue(id);
     }
 
-    fn remove(&mut self, id: PortId) {
+    /// Releases ports. No VMM is waited for: a thread for each closes its connection.
+    fn remove(&mut self, ids: &[PortId]) {
+        ids.iter().for_each(|&id| self.release(id));
+        self.plane.leave_all(ids);
+    }
+
+    fn release(&mut self, id: PortId) {
         self.settle_flood(id);
         self.disconnect(id, DisconnectReason::Removed);
         if let Some(mut service) = self.services.remove(&id) {
@@ -235,7 +239,6 @@ impl Worker {
                 Link::Uplink(_) => {}
             }
         }
-        self.plane.leave(id);
     }
 
     fn watch_kick(&mut self, id: PortId, ring: u16, bell: Option<Bell>) {

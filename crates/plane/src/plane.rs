@@ -97,12 +97,17 @@ impl Plane {
 
     /// A port leaves.
     pub fn leave(&self, id: PortId) -> Option<Arc<Port>> {
-        let port = self.switch.leave(id);
-        self.neighbours.listen(id, false);
+        self.leave_all(&[id]).pop()
+    }
+
+    /// Ports leave, like [`leave`](Self::leave). The switch's tables and the other ports are visited once, however many leave.
+    pub fn leave_all(&self, ids: &[PortId]) -> Vec<Arc<Port>> {
+        let ports = self.switch.leave_all(ids);
+        ids.iter().for_each(|&id| self.neighbours.listen(id, false));
         let slots = self.switch.slots();
-        port.iter().for_each(|port| self.let_go(&port.retire()));
-        slots.iter().for_each(|other| other.forget(id));
-        port
+        ports.iter().for_each(|port| self.let_go(&port.retire()));
+        slots.iter().for_each(|other| other.forget(ids));
+        ports
     }
 
     /// Times that frames stayed in the switch, sampled from one batch in [`SAMPLE_EVERY`](crate::SAMPLE_EVERY).

@@ -431,11 +431,11 @@ impl Port {
         Ok(())
     }
 
-    /// Another port has left: drop this uplink's hold on it.
-    pub(crate) fn forget(&self, sender: PortId) {
+    /// Other ports have left: drop this uplink's holds on them.
+    pub(crate) fn forget(&self, senders: &[PortId]) {
         let mut inner = self.lock();
         if matches!(inner.end, End::Uplink(_)) {
-            inner.backlog.forget(sender);
+            senders.iter().for_each(|&sender| inner.backlog.forget(sender));
         }
     }
 

@@ -268,9 +268,14 @@ impl Addresses {
 
     /// Forgets all addresses learned from a port.
     pub fn forget(&self, port: PortId) {
+        self.forget_all(|of| of == port);
+    }
+
+    /// Forgets all addresses learned from these ports.
+    pub(crate) fn forget_all(&self, is_gone: impl Fn(PortId) -> bool) {
         for entry in self.sets.iter().flat_map(|set| &set.entries) {
             let old = entry.value.load(Ordering::Relaxed);
-            if port_in(old) == Some(port) {
+            if port_in(old).is_some_and(&is_gone) {
                 self.replace(entry, old, 0);
             }
         }

@@ -95,6 +95,11 @@ impl Members {
             self.rules.resize(index + 1, None);
         }
         self.rules[index] = rules;
+        self.sum_up();
+    }
+
+    /// What follows from all ports' rules together.
+    fn sum_up(&mut self) {
         self.policed = self.rules.iter().any(Option::is_some);
         self.snooping = self.rules.iter().flatten().any(|rules| rules.policy.snooping);
         let promiscuous = |&index: &usize| self.rules[index].as_ref().is_some_and(|rules| rules.policy.promiscuous);
@@ -112,13 +117,23 @@ struct Joined<P> {
 
 impl<P> Joined<P> {
     fn put(&mut self, port: PortId, slot: Option<P>) {
-        let (index, Members { present, list, .. }) = (usize::from(port.0), &mut self.members);
+        self.place(port, slot);
+        self.list();
+    }
+
+    /// Puts the value in its place. [`list`](Self::list) must follow.
+    fn place(&mut self, port: PortId, slot: Option<P>) {
+        let (index, present) = (usize::from(port.0), &mut self.members.present);
         if present.len() <= index {
             present.resize(index + 1, false);
             self.slots.resize_with(index + 1, || None);
         }
         present[index] = slot.is_some();
         self.slots[index] = slot;
+    }
+
+    fn list(&mut self) {
+        let Members { present, list, .. } = &mut self.members;
         *list = (0..present.len()).filter(|&i| present[i]).map(|i| PortId(i as u16)).collect();
     }
 }
@@ -181,12 +196,31 @@ impl<P: Clone> Switch<P> {
 
     /// A port leaves; its learned addresses and its policy are forgotten. Returns the caller's value for it.
     pub fn leave(&self, port: PortId) -> Option<P> {
+        self.leave_all(&[port]).pop()
+    }
+
+    /// Ports leave, like [`leave`](Self::leave). The tables are replaced and searched once, however many leave. Returns the
+    /// caller's values of those that had joined.
+    pub fn leave_all(&self, ports: &[PortId]) -> Vec<P> {
         let before = self.change(|joined| {
-            joined.members.set_rules(port, None);
-            joined.put(port, None);
+            for &port in ports {
+                if let Some(rules) = joined.members.rules.get_mut(usize::from(port.0)) {
+                    *rules = None;
+                }
+                joined.place(port, None);
+            }
+            joined.members.sum_up();
+            joined.list();
         });
-        self.forget(port);
-        before.slots.get(usize::from(port.0))?.clone()
+        let mut leave = [false; PORTS];
+        for &PortId(port) in ports {
+            if let Some(leaves) = leave.get_mut(usize::from(port)) {
+                *leaves = true;
+            }
+        }
+        self.addresses.forget_all(|PortId(port)| leave.get(usize::from(port)) == Some(&true));
+        ports.iter().for_each(|&port| self.snoop.forget(port));
+        ports.iter().filter_map(|port| before.slots.get(usize::from(port.0))?.clone()).collect()
     }
 
     /// Sets a port's policy, whether it has joined or not. It applies from the next batch on. If the VLANs change, everything learned of the

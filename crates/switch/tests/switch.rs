@@ -47,6 +47,29 @@ impl World {
 }
 
 #[test]
+fn ports_that_leave_together_are_forgotten_like_those_that_leave_one_by_one() {
+    let mac = |port: u16| [2, 0, 0, 0, 1, port as u8];
+    let [mut together, mut apart] = [World::new(6), World::new(6)];
+    for world in [&mut together, &mut apart] {
+        (0..6).for_each(|port| world.send(port, &[(EVERYBODY, mac(port))], 0));
+    }
+    let gone = [PortId(1), PortId(4), PortId(9)];
+    assert_eq!(together.switch.leave_all(&gone).len(), 2, "the third had not joined");
+    assert_eq!(gone.map(|port| apart.switch.leave(port)), [Some(()), Some(()), None]);
+    for world in [&mut together, &mut apart] {
+        for (target, receivers) in
+            [(mac(1), &[2, 3, 5][..]), (mac(4), &[2, 3, 5]), (mac(5), &[5]), (EVERYBODY, &[2, 3, 5])]
+        {
+            world.send(0, &[(target, mac(0))], 1);
+            assert_eq!(world.receivers(), receivers, "{target:x?}");
+        }
+        let mut left: Vec<u16> = world.switch.addresses().iter(Time(1)).map(|learned| learned.port.0).collect();
+        left.sort_unstable();
+        assert_eq!(left, [0, 2, 3, 5]);
+    }
+}
+
+#[test]
 fn an_unknown_address_is_flooded_and_a_known_one_is_not() {
     let mut world = World::new(4);
     world.send(0, &[(B, A)], 0);

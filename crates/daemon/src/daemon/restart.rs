@@ -93,7 +93,7 @@ impl Daemon {
         let (id, buffer_bytes, policy) = (port.id(), *buffer_bytes, policy.clone());
         drop(held);
         // Close the old one first: two cannot share a tap or a socket. Closing it again is harmless.
-        self.give_up(id);
+        self.give_up(&[id]);
         let made = match caught(|| maker(self)) {
             Ok(made) => made,
             Err(cause) => Err(cause),

@@ -154,7 +154,7 @@ fn a_port_that_is_closed_in_the_middle_of_a_flood_is_heard_by_all_to_the_end() {
     while bench.worker.services[&flood].turn.is_none() {
         bench.served(1);
     }
-    bench.worker.remove(flood);
+    bench.worker.remove(&[flood]);
     let taken: Vec<u64> = bench.ports[2..].iter().map(|port| port.state().counters.taken().packets).collect();
     assert!(taken[0] > 0 && taken.iter().all(|frames| *frames == taken[0]), "{taken:?}");
 }

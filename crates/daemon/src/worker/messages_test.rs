@@ -422,6 +422,6 @@ fn a_neighbours_message_is_answered_before_a_flood_is_done_and_the_flood_is_done
     // A VMM that disconnects in the middle of a flood is forgotten.
     flood.write_all(&status(POSTED).repeat(FLOOD as usize)).unwrap();
     rounds(&mut worker, |worker| !worker.unread_sessions.is_empty());
-    worker.remove(flooded);
+    worker.remove(&[flooded]);
     assert!(worker.unread_sessions.is_empty());
 }
