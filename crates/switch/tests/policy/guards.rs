@@ -337,7 +337,7 @@ fn what_lies_behind_an_extension_header_of_any_kind_is_judged_and_nothing_else_i
     let all = Guards { bpdu: true, dhcp_server: true, arp: true, router_advertisement: true, multicast_router: true };
     for header in others.chain([AUTHENTICATION]) {
         for chain in [&[header][..], &[OPTIONS, header], &[header, OPTIONS], &[FIRST, header]] {
-            let mut sends = |guards, last, payload: &[u8]| guarded(guards).refused(0, chained(chain, last, payload));
+            let sends = |guards, last, payload: &[u8]| guarded(guards).refused(0, chained(chain, last, payload));
             let arp = Guards { arp: true, ..Guards::default() };
             assert_eq!(dhcp().refused(0, chained(chain, 17, &udp(547, 546))), Some(Reason::DhcpGuard), "{chain:?}");
             assert_eq!(router().refused(0, chained(chain, 58, &advertisement)), Some(Reason::RouterGuard), "{chain:?}");
