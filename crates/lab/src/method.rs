@@ -180,7 +180,7 @@ pub struct Options {
     pub seconds: Option<f64>,
     /// `--repeat N`: rounds. None: 7, or 3 with `quick`.
     pub repeat: Option<u32>,
-    /// `--quick`: three rounds of half a second (a full second with real guests), for a first look without intervals.
+    /// `--quick`: three rounds of half a second at most (a full second with real guests), for a first look without intervals.
     pub quick: bool,
     /// `--doorbells`. None: each adapter's default.
     pub doorbells: Option<Doorbells>,

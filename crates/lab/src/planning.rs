@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::bench::Bench;
 use crate::findings::and;
 use crate::method::{Contestant, Guests, Item, Load, Options, Order, Plan, PlanError};
+use crate::number;
 use crate::statistics::RUNS_FOR_INTERVAL;
 
 impl Options {
@@ -47,8 +48,7 @@ impl Plan {
             Some(seconds) => Duration::from_secs_f64(seconds),
             // netperf counts whole seconds.
             None if options.quick && bench.guests() != Guests::Embedded => Duration::from_secs(1),
-            None if options.quick => Duration::from_millis(500),
-            None => fitting_duration(bench.guests(), runs, bench.overhead()),
+            None => fitting_duration(bench.guests(), options.quick, runs, bench.overhead()),
         };
         let (order, seed, doorbells) = (bench.order(), options.seed, options.doorbells);
         let items = alternate(&contestants, &loads, repeat, order, seed);
@@ -60,6 +60,13 @@ impl Plan {
     pub fn estimate(&self) -> Duration {
         let runs = u32::try_from(self.items.len()).unwrap_or(u32::MAX);
         self.duration.saturating_add(self.overhead).saturating_mul(runs)
+    }
+
+    /// The number of runs and the time that they take, for the person who waits: a sentence.
+    pub fn announcement(&self) -> String {
+        let runs = if self.items.len() == 1 { "1 run".to_owned() } else { format!("{} runs", self.items.len()) };
+        let (seconds, all) = (self.duration.as_secs_f64(), number::span(self.estimate()));
+        format!("{runs} of {seconds} s, which take about {all} once the guests have started")
     }
 
     /// Warnings for the person before the runs begin, a sentence each.
@@ -132,19 +139,20 @@ fn left_out(adapters: &[String], all: &[Contestant], absent: &[(Contestant, Stri
     reasons.into_iter().map(sentence).collect()
 }
 
-/// The duration of a run that fits all runs into the time that `compare` promises, less a reserve for preparing guests: 3 minutes with
-/// embedded guests, 5 with user-mode ones, 20 with those in QEMU. A minimum keeps a run meaningful; a maximum ends where longer runs gain
-/// nothing. netperf, in real guests, counts whole seconds.
-fn fitting_duration(guests: Guests, runs: usize, overhead: Duration) -> Duration {
+/// The duration of a run that fits all runs into the time that `compare` promises: 2 minutes with embedded guests (the quick look 45
+/// seconds), 5 with user-mode ones, 20 with those in QEMU, the latter two less a reserve for preparing guests. A minimum keeps a run
+/// meaningful, even if all then take longer; a maximum ends where longer runs gain nothing. netperf, in real guests, counts whole seconds.
+fn fitting_duration(guests: Guests, quick: bool, runs: usize, overhead: Duration) -> Duration {
     let (total_s, least_s, most_s) = match guests {
-        Guests::Embedded => (150.0, 0.5, 1.5),
+        Guests::Embedded if quick => (45.0, 0.2, 0.5),
+        Guests::Embedded => (120.0, 0.2, 1.5),
         Guests::Uml => (270.0, 1.0, 3.0),
         Guests::Qemu => (1_020.0, 2.0, 5.0),
     };
     let each_s: f64 = total_s / runs.max(1) as f64 - overhead.as_secs_f64();
     let each_s = each_s.clamp(least_s, most_s);
     // Tenths, so that the printed command that repeats the run can state the duration.
-    let fits = if guests == Guests::Embedded { (each_s * 10.0).floor() / 10.0 } else { each_s.floor() };
+    let fits = if guests == Guests::Embedded { (each_s * 10.0 + 1e-9).floor() / 10.0 } else { each_s.floor() };
     Duration::from_secs_f64(fits)
 }
 

@@ -155,6 +155,32 @@ fn three_adapters_fit_three_minutes_and_with_qemu_twenty() {
 }
 
 #[test]
+fn every_adapter_fits_three_minutes_and_the_quick_look_one() {
+    let contestants = nicety_adapters::REGISTRY.iter().map(|entry| Contestant::new(entry.about.name, Server::Nicety));
+    let bench = FakeBench {
+        guests: Guests::Embedded,
+        contestants: contestants.collect(),
+        overhead: Duration::from_millis(60),
+        ..FakeBench::two_servers()
+    };
+    let all = Plan::new(&Options::default(), &bench).unwrap();
+    assert!(all.items.len() >= 16 * 4 * 7 && all.estimate() < Duration::from_secs(130), "{:?}", all.estimate());
+    let quick = Plan::new(&Options { quick: true, ..Options::default() }, &bench).unwrap();
+    assert!(quick.estimate() < Duration::from_secs(60), "{:?}", quick.estimate());
+    assert!(quick.duration >= Duration::from_millis(200));
+}
+
+#[test]
+fn a_plan_says_how_long_it_takes_from_its_own_runs() {
+    let of = |options: &Options| plan(options).announcement();
+    let three = Options { repeat: Some(3), seconds: Some(0.4), ..Options::default() };
+    // 3 rounds of 4 contestants and 4 loads, each with 100 ms beside its 0.4 s.
+    assert_eq!(of(&three), "48 runs of 0.4 s, which take about 24 s once the guests have started");
+    let longer = Options { seconds: Some(1.9), ..three };
+    assert_eq!(of(&longer), "48 runs of 1.9 s, which take about 1 min 36 s once the guests have started");
+}
+
+#[test]
 fn user_mode_guests_fit_five_minutes_in_whole_seconds() {
     let servers = |server| ["e1000", "vmxnet3", "virtio-net"].map(|adapter| Contestant::new(adapter, server));
     let mut contestants = Server::ALL.map(servers).concat();

@@ -483,14 +483,14 @@ pub struct Compare {
     /// Which adapters, such as e1000,virtio-net
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "all")]
     pub adapters: Vec<String>,
-    /// How long each run lasts, in seconds [default: what fits the whole into 3 minutes; 5 with --guests uml, 20 with
-    /// qemu]
+    /// How long each run lasts, in seconds [default: what fits the whole into 2 minutes, at least 0.2; with --guests uml
+    /// into 5, at least 1; with qemu into 20, at least 2]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = seconds)]
     pub seconds: Option<f64>,
     /// How many times each is run; fewer than 7 give no intervals [default: 7]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = rounds)]
     pub repeat: Option<u32>,
-    /// A first look: three rounds of half a second, with real guests of a second; no intervals
+    /// A first look: three rounds of half a second or less, with real guests of a second; no intervals
     #[arg(long)]
     pub quick: bool,
     /// How our adapters' doorbells reach the daemon [default: mapped for vmxnet3, trapped for the others]

@@ -77,6 +77,7 @@ pub fn run(args: &Compare) -> Result<(), Failure> {
     for warning in plan.warnings() {
         output::tell(format_args!("note: {warning}"));
     }
+    output::tell(format_args!("{}", plan.announcement()));
     let mut progress = Progress::stderr();
     let results = run::run(&plan, bench.as_mut(), &again(args, &plan), &mut progress, &cancel);
     progress.finish();

@@ -48,6 +48,10 @@ fn compare_writes_its_report_and_ctrl_c_leaves_nothing_behind() {
         done.out
     );
     assert!(done.err.contains("note: 1 round: fewer than 7 runs give no 95 % interval"), "{}", done.err);
+    // Four loads, each with 60 ms beside it.
+    let plan = "4 runs of 0.1 s, which take about 1 s once the guests have started\n";
+    let (before, _) = done.err.split_once("starting e1000").unwrap_or_else(|| panic!("{}", done.err));
+    assert!(before.contains(plan), "said before anything starts: {}", done.err);
     assert!(index.exists() && scratch.path().join("done/results.csv").exists());
     // Without measuring: the same report from the stored results, and an error for files that are not ours.
     let from = |file: &str| Ended::of(&compare(&["--from", file, "--report", "again"]).output().unwrap());
