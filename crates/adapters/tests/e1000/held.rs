@@ -1,6 +1,9 @@
 //! A chip's registers against its documents: the values after a reset, and the bits that software may write. No number here is the
 //! adapter's.
 
+use nicety_adapter::bank::Names;
+use nicety_adapters::intel::e1000::registers::{Table, WINDOW};
+
 use crate::bench::*;
 
 /// A register by its documents: its name, its value after a reset if they have one, and the bits that they say are writable.
@@ -27,6 +30,21 @@ pub struct Documents {
     pub counters: std::ops::Range<u64>,
 }
 
+/// Every register of a table's memory window that has a value: its name and its offset.
+fn registers(table: &'static Table) -> impl Iterator<Item = (&'static str, u64)> {
+    let all = table.places().filter(|(region, _, place)| *region == WINDOW && !place.row.port);
+    all.map(|(_, offset, place)| (place.name.word(), u64::from(offset)))
+}
+
+/// The table is sound, and has these registers at these offsets.
+pub fn find(table: &'static Table, linux: &[(&str, u32)]) {
+    for (name, offset) in linux {
+        let found = registers(table).find(|register| register.0 == *name).map(|register| register.1);
+        assert_eq!(found, Some(u64::from(*offset)), "{name}");
+    }
+    assert_eq!(table.check(), Ok(()));
+}
+
 impl Documents {
     fn of(&self, name: &str, at: u64) -> Option<(Bits, Held)> {
         let in_list = |list: &[Held]| list.iter().find(|held| held.0 == name).copied();
@@ -36,9 +54,9 @@ impl Documents {
         in_list(self.all).map(|held| (Bits::All, held)).or(in_list(self.some).map(|held| (Bits::Some, held)))
     }
 
-    /// Compares each of these registers, given by name and offset. The chip is new.
-    pub fn compare<T>(&self, b: &mut Bench<T>, registers: impl Iterator<Item = (&'static str, u64)>) {
-        for (name, at) in registers {
+    /// Compares each register of this table. The chip is new.
+    pub fn compare<T>(&self, b: &mut Bench<T>, table: &'static Table) {
+        for (name, at) in registers(table) {
             let Some((bits, (_, reset, keeps))) = self.of(name, at) else {
                 assert!(self.active.contains(&name) || self.silent.contains(&name), "{name} is in no list");
                 continue;
