@@ -5,6 +5,7 @@ mod bench;
 mod ethtool;
 mod filter;
 mod frames;
+mod held;
 mod hostile;
 mod interrupts;
 mod models;

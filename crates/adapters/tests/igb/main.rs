@@ -6,6 +6,8 @@
 mod bench;
 mod frames;
 mod guest;
+#[path = "../e1000/held.rs"]
+mod held;
 mod hostile;
 mod interrupts;
 mod offloads;

@@ -7,17 +7,11 @@ use nicety_frame::{Mac, toeplitz};
 use virtio_bindings::virtio_net::*;
 
 use crate::guest::{Guest, Part, bit, cx, rings};
-use crate::packets::{payload, tcp4, tcp6};
+use crate::packets::{KEY, payload, tcp4, tcp6};
 use crate::traffic::{plain, rich};
 
 const OK: u8 = VIRTIO_NET_OK as u8;
 const ERR: u8 = VIRTIO_NET_ERR as u8;
-/// The key of the RSS specification (Microsoft). Its verification suite is in the crate `nicety-frame`.
-const KEY: [u8; 40] = [
-    0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b,
-    0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac,
-    0x01, 0xfa,
-];
 const TYPES: u32 = VIRTIO_NET_RSS_HASH_TYPE_IPv4 | VIRTIO_NET_RSS_HASH_TYPE_TCPv4 | VIRTIO_NET_RSS_HASH_TYPE_TCPv6;
 
 /// A guest with this many pairs, the control queue and these features.

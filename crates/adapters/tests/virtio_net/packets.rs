@@ -2,7 +2,7 @@
 
 use crate::guest::packets;
 
-pub use packets::{partial, payload, verified};
+pub use packets::{KEY, partial, payload, verified};
 
 /// Ethernet and IPv4 and TCP headers.
 pub const HEADERS4: usize = 14 + 20 + 20;

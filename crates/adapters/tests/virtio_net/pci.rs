@@ -119,6 +119,21 @@ impl Machine {
         self.write(2, 4, 1, 2);
     }
 
+    fn enable_msix(&mut self) {
+        let at = self.capability(MSIX, None) + 3;
+        let control = self.config(at, 1)[0];
+        self.config_write(at, &[control | 1 << 7]);
+    }
+
+    /// A function whose queue 1 runs.
+    fn running() -> Self {
+        let mut this = Self::new();
+        this.negotiate(bit(VIRTIO_F_VERSION_1));
+        this.enable();
+        this.status(VIRTIO_CONFIG_S_DRIVER_OK);
+        this
+    }
+
     /// Fetches and completes the adapter's queue 0. Returns the number of packets.
     fn carry(&mut self) -> usize {
         self.fetch();
@@ -139,9 +154,7 @@ fn the_table_of_registers_is_whole() {
 #[test]
 fn a_driver_finds_the_structures_and_sends_and_is_interrupted_by_its_vector() {
     let mut machine = Machine::new();
-    let msix = machine.capability(MSIX, None);
-    let control = machine.config(msix + 2, 2);
-    machine.config_write(msix + 2, &(u16::from_le_bytes([control[0], control[1]]) | 1 << 15).to_le_bytes());
+    machine.enable_msix();
     assert_eq!(machine.read(1, 0x12, 2), 5, "two pairs and the control queue");
     machine.negotiate(bit(VIRTIO_F_VERSION_1));
     machine.enable();
@@ -158,9 +171,7 @@ fn a_driver_finds_the_structures_and_sends_and_is_interrupted_by_its_vector() {
 #[test]
 fn a_message_that_has_not_gone_yet_stays_the_one_that_it_is() {
     let mut machine = Machine::new();
-    let msix = machine.capability(MSIX, None);
-    let control = machine.config(msix + 2, 2);
-    machine.config_write(msix + 2, &(u16::from_le_bytes([control[0], control[1]]) | 1 << 15).to_le_bytes());
+    machine.enable_msix();
     machine.negotiate(bit(VIRTIO_F_VERSION_1));
     machine.enable();
     machine.write(1, 0x1a, 3, 2);
@@ -175,10 +186,7 @@ fn a_message_that_has_not_gone_yet_stays_the_one_that_it_is() {
 
 #[test]
 fn without_messages_the_line_is_up_until_the_interrupt_status_is_read() {
-    let mut machine = Machine::new();
-    machine.negotiate(bit(VIRTIO_F_VERSION_1));
-    machine.enable();
-    machine.status(VIRTIO_CONFIG_S_DRIVER_OK);
+    let mut machine = Machine::running();
     machine.send();
     assert_eq!(machine.carry(), 1);
     assert_eq!(machine.out.line, Some(true));
@@ -231,10 +239,7 @@ fn a_modern_driver_may_let_an_iommu_translate_and_a_legacy_one_is_not_asked() {
 /// Firecracker's CVE-2026-5747: queue registers written after DRIVER_OK pointed to unchecked memory.
 #[test]
 fn cve_2026_5747_a_queue_does_not_move_while_it_is_enabled() {
-    let mut machine = Machine::new();
-    machine.negotiate(bit(VIRTIO_F_VERSION_1));
-    machine.enable();
-    machine.status(VIRTIO_CONFIG_S_DRIVER_OK);
+    let mut machine = Machine::running();
     for (field, value, len) in
         [(0x18, 256, 2), (0x20, 0xdead_0000, 4), (0x2c, 7, 4), (0x30, 0xffff_fff0, 4), (0x1c, 1, 2)]
     {
@@ -278,10 +283,7 @@ fn a_queue_is_reset_alone_and_begins_again() {
 
 #[test]
 fn a_driver_that_breaks_a_queue_is_told_that_the_device_needs_a_reset() {
-    let mut machine = Machine::new();
-    machine.negotiate(bit(VIRTIO_F_VERSION_1));
-    machine.enable();
-    machine.status(VIRTIO_CONFIG_S_DRIVER_OK);
+    let mut machine = Machine::running();
     machine.put(DRIVER + 2, &17u16.to_le_bytes());
     machine.write(2, 4, 1, 2);
     assert_eq!(machine.carry(), 0);
@@ -332,10 +334,7 @@ fn a_driver_is_told_when_the_device_needs_no_reset_any_more() {
 
 #[test]
 fn without_bus_mastering_nothing_is_read_or_written_in_memory() {
-    let mut machine = Machine::new();
-    machine.negotiate(bit(VIRTIO_F_VERSION_1));
-    machine.enable();
-    machine.status(VIRTIO_CONFIG_S_DRIVER_OK);
+    let mut machine = Machine::running();
     machine.config_write(COMMAND, &3u16.to_le_bytes());
     machine.send();
     assert_eq!(machine.carry(), 0);
@@ -396,11 +395,8 @@ fn a_legacy_driver_sends_by_the_ports() {
 /// When its guest wakes, Linux (6.10 on) restarts only a device whose No_Soft_Reset is clear (`vp_supports_pm_no_reset`).
 #[test]
 fn in_d3hot_the_function_promises_to_keep_nothing_and_keeps_nothing() {
-    let mut machine = Machine::new();
+    let mut machine = Machine::running();
     let power = machine.capability(POWER, None) + 4;
-    machine.negotiate(bit(VIRTIO_F_VERSION_1));
-    machine.enable();
-    machine.status(VIRTIO_CONFIG_S_DRIVER_OK);
     assert_eq!(machine.config(power, 2), [0, 0], "no No_Soft_Reset");
     machine.config_write(power, &3u16.to_le_bytes());
     machine.config_write(power, &0u16.to_le_bytes());
@@ -412,10 +408,7 @@ fn in_d3hot_the_function_promises_to_keep_nothing_and_keeps_nothing() {
 
 #[test]
 fn a_saved_function_goes_on_and_one_with_other_queues_is_refused() {
-    let mut machine = Machine::new();
-    machine.negotiate(bit(VIRTIO_F_VERSION_1));
-    machine.enable();
-    machine.status(VIRTIO_CONFIG_S_DRIVER_OK);
+    let machine = Machine::running();
     let saved = machine.nic.save();
     let mut other = Machine::new();
     machine.hand_over(&mut other);

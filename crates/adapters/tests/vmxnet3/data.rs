@@ -7,7 +7,7 @@ use crate::guest::{
     F_LRO, F_RSS, F_RXCSUM, F_RXVLAN, Guest, MAC, MEMORY, Offload, Open, QUEUES, RING, RSS, SEQUENCE, SHARED, batch_of,
     packets_of, payload, plain_batch,
 };
-use crate::packets::{prepared_for_tso, sequence, tcp4, tcp6, udp4, verified};
+use crate::packets::{KEY, prepared_for_tso, sequence, tcp4, tcp6, udp4, verified};
 
 /// A batch with one packet from another port.
 pub fn foreign(bytes: &[u8], offload: Asked) -> Batch {
@@ -387,13 +387,8 @@ fn a_reset_in_the_middle_of_a_batch_makes_its_completion_stale() {
 fn flows_spread_over_queues_and_carry_their_hash() {
     let mut guest = Guest::new();
     // hashType all, Toeplitz, key of 40, table of 128; the key of Microsoft's examples.
-    let key = [
-        0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca,
-        0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b,
-        0xbe, 0xac, 0x01, 0xfa,
-    ];
     guest.put(RSS, &[15, 0, 1, 0, 40, 0, 128, 0]);
-    guest.put(RSS + 8, &key);
+    guest.put(RSS + 8, &KEY);
     let table: Vec<u8> = (0..128).map(|entry| entry % 4).collect();
     guest.put(RSS + 48, &table);
     let open = Open { queues: 4, features: F_RSS | F_RXCSUM, ..Open::default() };

@@ -3,7 +3,7 @@
 use etherparse::PacketBuilder;
 
 use crate::guest::packets::with_pseudo;
-pub use crate::guest::packets::{partial, sequence, tcp4, tcp6, udp4, verified};
+pub use crate::guest::packets::{KEY, partial, sequence, tcp4, tcp6, udp4, verified};
 
 /// A TCP packet after `vmxnet3_prepare_tso`: no IP checksum, the pseudo-header's sum without the length.
 pub fn prepared_for_tso(mut bytes: Vec<u8>) -> Vec<u8> {
