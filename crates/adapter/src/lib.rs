@@ -55,4 +55,4 @@ pub use snapshot::{RestoreError, Snapshot};
 pub use stall::{Queue, Stall};
 pub use time::Time;
 pub use unfold::{Checked, Piece, Scratch, Unfolded, Wants, Whole};
-pub use uplink::{News, Uplink};
+pub use uplink::{News, Uplink, UplinkSettings};

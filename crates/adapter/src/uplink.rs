@@ -4,6 +4,7 @@ use crate::adapter::{Budget, Progress};
 use crate::batch::{Batch, PortId};
 use crate::counters::Counters;
 use crate::frames::{Delivery, Frames};
+use crate::rate::Rate;
 use crate::time::Time;
 
 /// The state of an uplink's peer, as a sentence for a person.
@@ -13,6 +14,15 @@ pub enum News {
     Vacant(String),
     /// The uplink works again.
     Back(String),
+}
+
+/// The settings of an uplink that change while it is open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UplinkSettings {
+    /// The highest rate each way; `None` for no limit.
+    pub rate: Option<Rate>,
+    /// Whether it announces itself to its neighbour by LLDP.
+    pub announces: bool,
 }
 
 /// A link through which frames leave and enter the switch. It owns its buffers and file descriptors, and never blocks.
@@ -46,6 +56,12 @@ pub trait Uplink: Send {
     /// The reason why it has no peer, as a sentence for a person. `None` if it has one, or if that is unknown.
     fn vacant(&self) -> Option<String> {
         None
+    }
+
+    /// Takes over new settings, for which the link itself stays open. Those that it does not know are ignored. The
+    /// [`descriptor`](Uplink::descriptor) may be another one afterwards. On an error the old settings remain.
+    fn set(&mut self, _settings: &UplinkSettings) -> std::io::Result<()> {
+        Ok(())
     }
 
     /// News of the peer for the log. Call it after each `fetch` and `deliver`. It may know less than [`vacant`](Uplink::vacant),

@@ -58,7 +58,7 @@ pub struct Host {
     pub uplinks: Vec<UplinkConfig>,
     /// The daemon.
     pub daemon: DaemonConfig,
-    /// The ports, in the file's order; at least one.
+    /// The ports, in the file's order. There may be none: ports are added while the daemon serves.
     pub ports: Vec<PortConfig>,
     /// The file as a document: its values as written.
     pub document: Document,
@@ -102,6 +102,15 @@ pub struct UplinkConfig {
     pub snooping: bool,
     /// Whether it sends LLDP to its neighbour, and receives it.
     pub lldp: Lldp,
+}
+
+impl UplinkConfig {
+    /// Whether another configuration of this uplink has the same link. Then the differences can be changed while it is open. A
+    /// querier is made for its VLANs.
+    pub fn is_same_link(&self, other: &Self) -> bool {
+        let vlan = |uplink: &Self| (uplink.kind == UplinkKind::Querier).then(|| uplink.vlan.clone());
+        self.name == other.name && self.kind == other.kind && vlan(self) == vlan(other)
+    }
 }
 
 /// The directions of LLDP (IEEE 802.1AB).

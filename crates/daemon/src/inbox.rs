@@ -25,6 +25,8 @@ pub enum Note {
     Serve,
     /// Release ports: disconnect their VMs, remove their sockets. Then answer the sender.
     Remove(Vec<PortId>, std::sync::mpsc::Sender<()>),
+    /// Watch another descriptor of an uplink.
+    Descriptor(PortId, Option<OwnedFd>),
     /// Save a port and stop it.
     Save(PortId, std::sync::mpsc::Sender<Result<PortState, SaveError>>),
     /// Restore a port.

@@ -297,6 +297,9 @@ impl Live {
         for uplink in &work.open_uplinks {
             why.extend(serve::open_uplink(&self.daemon, uplink).err().map(|error| error.to_string()));
         }
+        for uplink in &work.set_uplinks {
+            why.extend(serve::set_uplink(&self.daemon, uplink).err());
+        }
         for (spec, is_new) in work.opens {
             let name = spec.name.clone();
             if let Err(error) = self.daemon.open_or_note(spec, !is_new) {
@@ -353,6 +356,7 @@ struct Work {
     sets: Vec<PortSpec>,
     close_uplinks: Vec<String>,
     open_uplinks: Vec<UplinkConfig>,
+    set_uplinks: Vec<UplinkConfig>,
 }
 
 impl Work {
@@ -399,11 +403,13 @@ impl Work {
     /// The work for an uplink: the one of this name, or the only one.
     fn uplink(&mut self, kind: Kind, name: Option<&str>, old: &Host, new: &Host) {
         let of = |host: &Host| name.map_or_else(|| host.uplinks.first(), |name| host.uplink(name)).cloned();
-        if kind != Kind::Add {
+        if matches!(kind, Kind::Reopen | Kind::Remove) {
             self.close_uplinks.extend(of(old).map(|uplink| uplink.name));
         }
-        if kind != Kind::Remove {
-            self.open_uplinks.extend(of(new));
+        match kind {
+            Kind::Set => self.set_uplinks.extend(of(new)),
+            Kind::Add | Kind::Reopen => self.open_uplinks.extend(of(new)),
+            Kind::Remove | Kind::Restart => {}
         }
     }
 }

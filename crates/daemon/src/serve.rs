@@ -5,7 +5,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nicety_adapter::Uplink;
+use nicety_adapter::{Uplink, UplinkSettings};
 use nicety_frame::Mac;
 use nicety_socket::{Access, ListenError, Place};
 use nicety_switch::{Limits, Policy, Vlan};
@@ -53,9 +53,9 @@ pub enum ServeError {
     /// A capture file cannot be opened.
     #[error("the uplink: {0}")]
     Capture(#[from] CaptureError),
-    /// The uplink's rate cannot be limited.
-    #[error("the uplink cannot be paced: {0}")]
-    Pace(std::io::Error),
+    /// The uplink's rate cannot be limited, or it cannot announce itself.
+    #[error("the uplink cannot be paced or announced: {0}")]
+    Settings(std::io::Error),
     /// There is no memory for the daemon's own frames.
     #[error("the uplink: {0}")]
     Memory(nicety_memory::MapError),
@@ -189,26 +189,26 @@ fn check_uplink(kind: &UplinkKind, served: &mut Vec<PathBuf>, look: SocketCheck)
 /// Makes the uplink of a host file.
 fn uplink(config: &UplinkConfig, daemon: &Daemon) -> Result<Box<dyn Uplink>, ServeError> {
     match &config.kind {
-        UplinkKind::Tap { name } => paced(Tap::open(name)?, config),
+        UplinkKind::Tap { name } => adjustable(Tap::open(name)?, config),
         UplinkKind::Pair { socket, role } => {
             let pair = match role {
                 Role::Listen => Pair::listen(socket)?,
                 Role::Connect => Pair::connect(socket)?,
             };
-            paced(pair, config)
+            adjustable(pair, config)
         }
         UplinkKind::Stream { socket, role } => {
             let stream = match role {
                 Role::Listen => Stream::listen(socket)?,
                 Role::Connect => Stream::connect(socket)?,
             };
-            paced(stream, config)
+            adjustable(stream, config)
         }
         UplinkKind::Capture { file } => {
             let options = CaptureOptions { interface: "nicety".to_owned(), origin: daemon.epoch(), most_bytes: None };
-            paced(Capture::create(file, &options)?, config)
+            adjustable(Capture::create(file, &options)?, config)
         }
-        UplinkKind::Null => paced(Null, config),
+        UplinkKind::Null => adjustable(Null, config),
         UplinkKind::Querier => {
             let vlans: Vec<Option<u16>> = match &config.vlan {
                 Vlan::Flat | Vlan::Access(_) | Vlan::Service(_) => vec![None],
@@ -230,21 +230,18 @@ fn maker(config: &UplinkConfig) -> Option<UplinkMaker> {
     Some(Box::new(move |daemon| uplink(&config, daemon).map_err(|error| error.to_string())))
 }
 
-fn paced<U: Uplink + 'static>(uplink: U, config: &UplinkConfig) -> Result<Box<dyn Uplink>, ServeError> {
-    match config.rate {
-        Some(rate) => announced(Paced::new(uplink, rate).map_err(ServeError::Pace)?, config),
-        None => announced(uplink, config),
-    }
-}
-
-fn announced<U: Uplink + 'static>(uplink: U, config: &UplinkConfig) -> Result<Box<dyn Uplink>, ServeError> {
-    if !config.lldp.sends {
-        return Ok(Box::new(uplink));
-    }
+/// An uplink whose settings can change while it is open.
+fn adjustable<U: Uplink + 'static>(uplink: U, config: &UplinkConfig) -> Result<Box<dyn Uplink>, ServeError> {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let what = format!("Nicety {}", nicety_version::BUILD);
-    let announced = Announced::new(uplink, own_address(), host.trim(), &config.name, &what);
-    Ok(Box::new(announced.map_err(ServeError::Memory)?))
+    let paced = Paced::unlimited(uplink);
+    let mut uplink = Announced::new(paced, own_address(), host.trim(), &config.name, &what);
+    uplink.set(&settings(config)).map_err(ServeError::Settings)?;
+    Ok(Box::new(uplink))
+}
+
+fn settings(config: &UplinkConfig) -> UplinkSettings {
+    UplinkSettings { rate: config.rate, announces: config.lldp.sends }
 }
 
 /// A locally administered address for our own frames, a new one each time.
@@ -264,6 +261,11 @@ pub(crate) fn open_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), 
     let maker = maker(config);
     let made = uplink(config, daemon)?;
     Ok(daemon.open_uplink(&config.name, made, nicety_plane::SENDER_BYTES, &policy(config), maker)?)
+}
+
+/// Changes an open uplink, whose link stays the same. The error is a sentence for a person.
+pub(crate) fn set_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), String> {
+    daemon.set_uplink(&config.name, &settings(config), &policy(config), maker(config))
 }
 
 /// Like [`check_uplink`], for an uplink that replaces others, whose sockets are ours.

@@ -185,6 +185,7 @@ impl Worker {
                 Note::Restore(port, state, done) => {
                     let _requester_gone = done.send(self.restore(port, &state));
                 }
+                Note::Descriptor(port, fd) => self.watch_uplink(port, fd),
                 Note::Kick(port, ring, fd, _has_come) => self.watch_kick(port, ring, fd),
                 Note::Mapped(port) => self.mapped(port),
                 Note::Stalled(port, stall) => self.stalled(port, stall),
@@ -239,6 +240,22 @@ impl Worker {
                 Link::Uplink(_) => {}
             }
         }
+    }
+
+    /// Watches an uplink's descriptor in place of the old one. It may have been ready before.
+    fn watch_uplink(&mut self, id: PortId, fd: Option<OwnedFd>) {
+        let Some(Service { link: Link::Uplink(watched), log, port, .. }) = self.services.get_mut(&id) else { return };
+        if let Some(old) = watched.take() {
+            let _not_watched = epoll::delete(&self.epoll, &old);
+        }
+        if let Some(fd) = &fd
+            && let Err(error) = epoll::add(&self.epoll, fd, token(id, SOCKET), EventFlags::IN)
+        {
+            log.say(Kind::NotServed, format_args!("it cannot be watched: {error}"));
+        }
+        *watched = fd;
+        port.ready();
+        self.enqueue(id);
     }
 
     fn watch_kick(&mut self, id: PortId, ring: u16, bell: Option<Bell>) {

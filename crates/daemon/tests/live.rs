@@ -162,8 +162,21 @@ fn ports_come_change_and_go_one_by_one(workers: usize) {
     assert_eq!(stage.names(), ["vm1", "vm2"], "what was refused has changed nothing");
     stage.live.remove(List::Ports, "vm2", &Consent::Nothing).unwrap();
     assert!(matches!(stage.live.remove(List::Ports, "vm2", &Consent::Nothing), Err(ChangeError::Missing(..))));
-    // A host file has at least one port.
-    assert!(matches!(stage.live.remove(List::Ports, "vm1", &Consent::Nothing), Err(ChangeError::Wrong(_))));
+    // The last one may go too, and others come.
+    stage.live.remove(List::Ports, "vm1", &Consent::Nothing).unwrap();
+    assert!(stage.names().is_empty());
+    stage.live.add(List::Ports, table(&two)).unwrap();
+    Client::connect(stage.socket(2)).unwrap();
+}
+
+fn a_switch_without_ports_is_served_and_gets_its_first_one_live(workers: usize) {
+    let stage = Stage::new(workers, &[]);
+    assert!(stage.names().is_empty());
+    stage.live.add(List::Ports, one(1).replace("[[port]]\n", "").parse().unwrap()).unwrap();
+    Client::connect(stage.socket(1)).unwrap();
+    stage.until_attached("vm1");
+    let exported = Host::parse(&stage.live.export(), Path::new("/elsewhere/host.toml")).unwrap();
+    assert!(stage.live.plan(&exported).is_empty());
 }
 
 fn what_was_changed_live_comes_back_after_a_restart(workers: usize) {
@@ -233,6 +246,15 @@ fn an_uplink_comes_changes_and_goes(workers: usize) {
         format!("~ uplink: kind null → pair, socket (not set) → {}\n", stage.path().join("pair.sock").display())
     );
     assert!(stage.path().join("pair.sock").exists());
+    // Its own socket, made before, is proof that it stays open.
+    let made = || std::fs::metadata(stage.path().join("pair.sock")).unwrap().created().unwrap();
+    let (before, paced) = (made(), format!("{pair}rate = \"1Gbit/s\"\nvlan = 7\nlldp = \"both\"\n"));
+    assert_eq!(apply(&paced), "~ uplink: lldp (not set) → both, rate (not set) → 1Gbit/s, vlan (not set) → 7\n");
+    let policy = || stage.report("pair").unwrap().policy;
+    assert_eq!(policy().get("vlan").map(String::as_str), Some("7"));
+    assert_eq!(apply(pair), "~ uplink: lldp both → (not set), rate 1Gbit/s → (not set), vlan 7 → (not set)\n");
+    assert!(policy().is_empty());
+    assert_eq!(made(), before);
     // The uplink's own socket does not prevent the change.
     apply(&pair.replace("\"pair\"", "\"stream\""));
     assert_eq!(apply(""), "- uplink\n");
@@ -265,6 +287,7 @@ with_one_worker_and_with_two! {
     a_host_file_is_applied_and_then_there_is_nothing_to_change,
     a_vm_is_cut_off_only_by_who_agrees,
     ports_come_change_and_go_one_by_one,
+    a_switch_without_ports_is_served_and_gets_its_first_one_live,
     what_was_changed_live_comes_back_after_a_restart,
     what_cannot_be_kept_is_in_force_all_the_same_and_said,
     a_port_begins_to_connect_and_to_listen_and_takes_no_socket_that_is_its_vmm_s,

@@ -125,7 +125,13 @@ pub struct Attach {
 
 /// `ports`.
 #[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
+TX and RX are frames that the guest has sent and received. `nicety top` shows rates.
+  nicety ports vm1                         # all about one port
+  nicety ports --group web --state down    # which of a group are not up?"
+)]
 pub struct Ports {
     #[command(subcommand)]
     pub change: Option<Change>,
@@ -143,12 +149,51 @@ pub struct Ports {
     /// Of all daemons only the ports that have a VM: what a restart cuts off
     #[arg(long, requires = "all", conflicts_with_all = ["addresses", "json"])]
     pub attached: bool,
+    /// All about each port below the table, as for a port that is named
+    #[arg(long, conflicts_with = "json")]
+    pub long: bool,
+    /// The ports to show.
+    #[command(flatten)]
+    pub chosen: Chosen,
     /// Also the addresses that the switch has learned
     #[arg(long)]
     pub addresses: bool,
     /// JSON instead of a table
     #[arg(long)]
     pub json: bool,
+}
+
+/// Selects ports.
+#[derive(Debug, Default, Args)]
+pub struct Chosen {
+    /// Only the ports of this port group
+    #[arg(long, value_name = "GROUP", conflicts_with = "port")]
+    pub group: Option<String>,
+    /// Only the ports and uplinks that carry this VLAN
+    #[arg(long, value_name = "VLAN", conflicts_with = "port", value_parser = clap::value_parser!(u16).range(1..=4094))]
+    pub vlan: Option<u16>,
+    /// Only the ports in one of these states; `down` is every state but `up`
+    #[arg(long, value_name = "STATE,…", conflicts_with = "port", value_enum, value_delimiter = ',')]
+    pub state: Vec<PortState>,
+}
+
+/// A state of a port, or several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PortState {
+    /// The guest's driver, or the uplink, works
+    Up,
+    /// Every other state
+    Down,
+    /// No VM is connected, or the uplink has no peer
+    Waiting,
+    /// A VM is connected, and its driver has not begun
+    Attached,
+    /// Its state was saved, and it stands still
+    Saved,
+    /// The port or one of its queues cannot work
+    Broken,
+    /// A defect of the daemon has ended it
+    Failed,
 }
 
 /// Changes to a port.
@@ -217,7 +262,9 @@ pub struct Save {
 
 /// `import`.
 #[derive(Debug, Args)]
-#[command(after_help = "virsh dumpxml web1 | nicety import - >>host.toml\nWhat is not taken over is said on stderr.")]
+#[command(
+    after_help = "virsh dumpxml web1 | nicety import - >>host.toml\nWhat is not taken over is said on stderr: settings as notes, and interfaces that cannot be ports, which end it with 1."
+)]
 pub struct Import {
     /// The domain's XML, as `virsh dumpxml` prints it; `-` is stdin
     pub file: PathBuf,
@@ -290,8 +337,9 @@ pub struct Trace {
 /// `top`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Keys: q ends it; left and right choose the column to sort by, r turns the order round; up and down choose a port, Enter
-shows all of it, Esc goes back. TX is what the guest sends, RX what it gets.")]
+At first the port with most traffic comes first. Keys: q ends it; right and left choose the column to sort by (left of the
+first: by traffic again), r turns the order round; up, down, PgUp, PgDn, Home and End choose a port and scroll, Enter shows all
+of it, Esc goes back. TX is what the guest sends, RX what it gets.")]
 pub struct Top {
     /// Print one page, of one second, and end: for a pipe
     #[arg(long)]

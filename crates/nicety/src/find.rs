@@ -273,7 +273,8 @@ impl Origin {
             let who = if self.is_running { format!("the daemon that serves {path}") } else { path.to_string() };
             let in_file = self.file.as_ref().is_some_and(|file| file.port(name).is_some());
             let why = if in_file { format!("; {OTHER_FILE}") } else { String::new() };
-            Failure::new(Exit::Usage, format!("{who} has no port {name:?}{meant} (there are: {all}){why}"))
+            let there = if all.is_empty() { "there are none yet".to_owned() } else { format!("there are: {all}") };
+            Failure::new(Exit::Usage, format!("{who} has no port {name:?}{meant} ({there}){why}"))
         })
     }
 }

@@ -1,6 +1,7 @@
 //! `nicety import`: the interfaces of a libvirt domain as ports of a host file
 //! (libvirt's "Domain XML format", sections "Network interfaces" and "Quality of service").
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::Read;
 use std::path::Path;
@@ -21,6 +22,35 @@ const RATE_BITS: u64 = 8 * 1024;
 const MODELS: [(&str, &str); 3] =
     [("virtio", "virtio-net"), ("virtio-non-transitional", "virtio-net"), ("virtio-transitional", "virtio-net-pci")];
 
+/// Elements that say nothing about the network: the VMM keeps them, or makes them anew.
+const SILENT: [&str; 14] = [
+    "mac",
+    "model",
+    "source",
+    "target",
+    "guest",
+    "alias",
+    "address",
+    "driver",
+    "mtu",
+    "port",
+    "vlan",
+    "bandwidth",
+    "acpi",
+    "script",
+];
+/// Elements without a key in the host file, and what to do about each.
+const LEFT_OUT: [(&str, &str); 8] = [
+    ("boot", "`nicety attach` gives the boot order where the port has an option ROM (rom)"),
+    ("coalesce", "set it in the guest (ethtool -C)"),
+    ("tune", "the port's buffer is its own key"),
+    ("ip", "set addresses in the guest, or by a DHCP server behind the uplink"),
+    ("route", "set routes in the guest, or by a DHCP server behind the uplink"),
+    ("virtualport", "it belongs to the switch that the VM was at"),
+    ("portForward", "no address is translated here: forward at the host behind the uplink"),
+    ("filterref", "see forged_transmits, arp_guard and dhcp_guard"),
+];
+
 /// Result of an import.
 #[derive(Debug, Default)]
 struct Imported {
@@ -28,6 +58,16 @@ struct Imported {
     text: String,
     /// Settings that are not imported.
     notes: Vec<String>,
+    /// Interfaces that are not imported, each with the reason and what to do.
+    refused: Vec<String>,
+}
+
+/// An interface as a port.
+#[derive(Debug)]
+struct Port {
+    text: String,
+    notes: Vec<String>,
+    group: Option<String>,
 }
 
 /// Runs it.
@@ -40,12 +80,12 @@ pub fn run(args: &Import) -> Result<(), Failure> {
     let of = |error| Failure::new(Exit::Failed, format!("{}: {error}", args.file.display()));
     read.map_err(of)?;
     let wrong = |what| Failure::new(Exit::Usage, format!("{}: {what}", args.file.display()));
-    let Imported { text, notes } = import(&xml).map_err(wrong)?;
+    let Imported { text, notes, refused } = import(&xml).map_err(wrong)?;
     output::print(&text)?;
     for note in notes {
         output::tell(format_args!("note: {note}"));
     }
-    Ok(())
+    if refused.is_empty() { Ok(()) } else { Err(Failure::new(Exit::Failed, refused.join("\n"))) }
 }
 
 /// The ports of a domain, or of one `<interface>`. The error describes the mistake.
@@ -56,33 +96,71 @@ fn import(xml: &str) -> Result<Imported, String> {
     if interfaces.is_empty() {
         return Err("it has no <interface>: give what `virsh dumpxml DOMAIN` prints".to_owned());
     }
-    let vm = child(domain, "name").and_then(|name| name.text()).unwrap_or("vm").trim();
-    let vm: String = vm.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' }).collect();
+    let vm = plain(child(domain, "name").and_then(|name| name.text()).unwrap_or("vm").trim());
     let mut imported = Imported::default();
+    let mut groups = Vec::new();
     for (number, interface) in (1..).zip(&interfaces) {
         let name = if interfaces.len() == 1 { vm.clone() } else { format!("{vm}-{number}") };
-        port(*interface, &name, &mut imported).map_err(|what| format!("<interface> {number}: {what}"))?;
+        match port(*interface, &name).and_then(checked) {
+            Ok(Port { text, notes, group }) => {
+                let begin = if imported.text.is_empty() { "" } else { "\n" };
+                imported.text.push_str(&format!("{begin}{text}"));
+                imported.notes.extend(notes.into_iter().map(|note| format!("{name}: {note}")));
+                groups.extend(group);
+            }
+            Err(why) => imported.refused.push(format!("<interface> {number} is not imported: {why}")),
+        }
     }
-    let checked = Host::parse(&imported.text, Path::new("/host.toml"));
-    let mistakes = |error: &_| format!("as a host file it has a mistake: {error}");
-    checked.map_err(|errors| errors.list.iter().map(mistakes).collect::<Vec<_>>().join("\n"))?;
+    if imported.text.is_empty() {
+        return Err(imported.refused.join("\n"));
+    }
+    parsed(&imported.text, &groups)?;
     Ok(imported)
 }
 
-fn port(interface: Node<'_, '_>, name: &str, imported: &mut Imported) -> Result<(), String> {
+/// A name as the host file allows it.
+fn plain(name: &str) -> String {
+    name.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' }).collect()
+}
+
+fn checked(port: Port) -> Result<Port, String> {
+    parsed(&port.text, port.group.as_slice()).map(|()| port)
+}
+
+/// Checks a host file with these ports. Their groups are in the file that they are added to.
+fn parsed(ports: &str, groups: &[String]) -> Result<(), String> {
+    let names: BTreeSet<&String> = groups.iter().collect();
+    let groups: String = names.into_iter().map(|name| format!("[[port_group]]\nname = {}\n", quoted(name))).collect();
+    let mistakes = |error: &_| format!("as a host file it has a mistake: {error}");
+    let parsed = Host::parse(&format!("{groups}{ports}"), Path::new("/host.toml"));
+    parsed.map(|_| ()).map_err(|errors| errors.list.iter().map(mistakes).collect::<Vec<_>>().join("; "))
+}
+
+fn port(interface: Node<'_, '_>, name: &str) -> Result<Port, String> {
     let attribute = |element: &str, key: &str| child(interface, element).and_then(|node| node.attribute(key));
-    let mac = attribute("mac", "address").ok_or("it has no <mac address='…'/>")?;
-    let model = attribute("model", "type").ok_or("it has no <model type='…'/>")?;
+    if interface.attribute("type") == Some("hostdev") {
+        return Err(
+            "type='hostdev' gives the VM a device of this machine, past every switch: leave it in the domain, \
+                    or give the interface a <model> that `nicety adapters` lists and another type"
+                .to_owned(),
+        );
+    }
+    let mac = attribute("mac", "address").ok_or("it has no <mac address='…'/>: `virsh dumpxml` prints one")?;
+    let choose = "choose one that `nicety adapters` lists and the guest has a driver for, such as virtio or e1000e";
+    let model = attribute("model", "type").ok_or(format!("it has no <model type='…'/>: {choose}"))?;
     let adapter = MODELS.iter().find(|(model_name, _)| *model_name == model).map_or(model, |(_, adapter)| adapter);
-    let entry = nicety_adapters::find(adapter).ok_or(format!("there is no adapter for <model type='{model}'/>"))?;
+    let no_adapter = || format!("there is no adapter for <model type='{model}'/>: {choose}");
+    let entry = nicety_adapters::find(adapter).ok_or_else(no_adapter)?;
+    let is_vhost_user = entry.about.transports.contains(&"vhost-user");
     let source = child(interface, "source").filter(|source| source.attribute("type") == Some("unix"));
     let usual = format!("{name}.sock");
     let socket = source.and_then(|source| source.attribute("path")).unwrap_or(&usual);
     let mut values =
         vec![("name", quoted(name)), ("adapter", quoted(adapter)), ("mac", quoted(mac)), ("socket", quoted(socket))];
-    let mut note = |what: String| imported.notes.push(format!("{name}: {what}"));
+    let mut notes = left_out(interface);
+    let mut note = |what: String| notes.push(what);
     let listens = source.is_some_and(|source| source.attribute("mode") == Some("server"));
-    if listens && entry.about.transports.contains(&"vhost-user") {
+    if listens && is_vhost_user {
         values.push(("role", quoted("connect")));
     } else if listens {
         note("the daemon listens at its socket: <source> needs mode='client'".to_owned());
@@ -95,14 +173,35 @@ fn port(interface: Node<'_, '_>, name: &str, imported: &mut Imported) -> Result<
         Some(_) => note(format!("{adapter} does not tell its driver an MTU: set it in the guest")),
         None => {}
     }
+    match attribute("rom", "file") {
+        Some(file) if !is_vhost_user => values.push(("rom", quoted(file))),
+        Some(_) => note(format!("{adapter}'s option ROM is the VMM's: keep <rom> in the domain")),
+        None => {}
+    }
+    match attribute("teaming", "type") {
+        Some("persistent") if entry.about.stands_by => values.push(("standby", "true".to_owned())),
+        Some(kind) => note(format!("<teaming type='{kind}'> is left out: only a virtio port can stand by")),
+        None => {}
+    }
+    if attribute("link", "state") == Some("down") {
+        note(
+            "<link state='down'/> is left out, and the link is up: no key takes it down; do so in the guest".to_owned(),
+        );
+    }
     if attribute("port", "isolated") == Some("yes") {
         values.push(("private", quoted("isolated")));
     }
     if let Some(vlan) = child(interface, "vlan") {
         values.extend(vlans(vlan)?);
     }
-    if let Some(filter) = attribute("filterref", "filter") {
-        note(format!("the filter {filter} is left out: see forged_transmits, arp_guard and dhcp_guard"));
+    let group = attribute("source", "portgroup").map(plain);
+    if let Some(group) = &group {
+        values.push(("port_group", quoted(group)));
+        let network = attribute("source", "network").unwrap_or("NETWORK");
+        note(format!(
+            "the host file needs a [[port_group]] with name = {}, once: `virsh net-dumpxml {network}` shows its VLAN and bandwidth",
+            quoted(group)
+        ));
     }
     if let Some(bandwidth) = child(interface, "bandwidth") {
         for (direction, keys) in [
@@ -116,12 +215,34 @@ fn port(interface: Node<'_, '_>, name: &str, imported: &mut Imported) -> Result<
             }
         }
     }
-    let begin = if imported.text.is_empty() { "" } else { "\n" };
-    let _infallible = writeln!(imported.text, "{begin}[[port]]");
+    let mut text = "[[port]]\n".to_owned();
     for (key, value) in values {
-        let _infallible = writeln!(imported.text, "{key} = {value}");
+        let _infallible = writeln!(text, "{key} = {value}");
     }
-    Ok(())
+    Ok(Port { text, notes, group })
+}
+
+/// Notes about what has no key in the host file, whatever the adapter.
+fn left_out(interface: Node<'_, '_>) -> Vec<String> {
+    let mut notes = Vec::new();
+    for element in interface.children().filter(Node::is_element) {
+        let name = element.tag_name().name();
+        if SILENT.contains(&name) || ["rom", "teaming", "link"].contains(&name) {
+            continue;
+        }
+        let advice = LEFT_OUT.iter().find(|(known, _)| *known == name).map(|(_, advice)| *advice);
+        notes.push(format!("<{name}> is left out: {}", advice.unwrap_or("no key here means the same")));
+    }
+    if child(interface, "driver").is_some_and(|driver| driver.children().any(|node| node.is_element())) {
+        notes.push("the offloads in <driver> are left out: set them in the guest (ethtool -K)".to_owned());
+    }
+    let source = child(interface, "source").into_iter().flat_map(|source| {
+        ["network", "bridge", "dev"].into_iter().filter_map(move |key| Some((key, source.attribute(key)?)))
+    });
+    notes.extend(source.take(1).map(|(key, value)| {
+        format!("<source {key}='{value}'> is left out: the switch's uplink leads there (docs/uplinks.md)")
+    }));
+    notes
 }
 
 /// `<inbound>` or `<outbound>`: rates in KiB/s, the burst in KiB.

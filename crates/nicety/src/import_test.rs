@@ -64,11 +64,68 @@ fn several_interfaces_with_vlans_are_ports_with_numbers() {
     assert_eq!(notes.unwrap().notes.len(), 2);
 }
 
+/// Interfaces as `virsh dumpxml` of libvirt 9 prints them: a passed-through function, a model that nobody has here, and one that is.
+#[test]
+fn what_can_be_a_port_is_imported_and_each_other_interface_is_told_with_what_to_do() {
+    let xml = "<domain type='kvm'><name>db</name><devices>\
+         <interface type='hostdev' managed='yes'><mac address='52:54:00:00:00:01'/>\
+           <source><address type='pci' domain='0x0000' bus='0x07' slot='0x10' function='0x1'/></source></interface>\
+         <interface type='user'><mac address='52:54:00:00:00:02'/><model type='usb-net'/></interface>\
+         <interface type='network'><mac address='52:54:00:00:00:03'/><source network='lan' portgroup='web servers'/>\
+           <model type='e1000e'/><link state='down'/><rom bar='on' file='/usr/lib/ipxe/qemu/efi-e1000e.rom'/>\
+           <alias name='net2'/><address type='pci' bus='0x01'/></interface>\
+         <interface type='bridge'><mac address='52:54:00:00:00:04'/><source bridge='br0'/><model type='virtio'/>\
+           <teaming type='persistent'/><rom file='/x.rom'/><boot order='1'/><coalesce><rx/></coalesce></interface>\
+         <interface type='bridge'><mac address='52:54:00:00:00:05'/><model type='e1000'/><vlan><tag id='9999'/></vlan></interface>\
+         </devices></domain>";
+    let Imported { text, notes, refused } = import(xml).unwrap();
+    assert_eq!(
+        text,
+        "[[port]]\nname = \"db-3\"\nadapter = \"e1000e\"\nmac = \"52:54:00:00:00:03\"\nsocket = \"db-3.sock\"\n\
+         rom = \"/usr/lib/ipxe/qemu/efi-e1000e.rom\"\nport_group = \"web-servers\"\n\n\
+         [[port]]\nname = \"db-4\"\nadapter = \"virtio-net\"\nmac = \"52:54:00:00:00:04\"\nsocket = \"db-4.sock\"\n\
+         standby = true\n"
+    );
+    let begin = |number: u8| format!("<interface> {number} is not imported: ");
+    assert_eq!(refused.len(), 3, "{refused:#?}");
+    for (line, number, what, todo) in [
+        (&refused[0], 1, "type='hostdev'", "leave it in the domain"),
+        (&refused[1], 2, "<model type='usb-net'/>", "choose one that `nicety adapters` lists"),
+        (&refused[2], 5, "9999", "1 to 4094"),
+    ] {
+        assert!(line.starts_with(&begin(number)) && line.contains(what) && line.contains(todo), "{line}");
+    }
+    let expected = [
+        "db-3: <source network='lan'> is left out: the switch's uplink leads there (docs/uplinks.md)",
+        "db-3: <link state='down'/> is left out, and the link is up: no key takes it down; do so in the guest",
+        "db-3: the host file needs a [[port_group]] with name = \"web-servers\", once: `virsh net-dumpxml lan` shows its VLAN and bandwidth",
+        "db-4: <boot> is left out: `nicety attach` gives the boot order where the port has an option ROM (rom)",
+        "db-4: <coalesce> is left out: set it in the guest (ethtool -C)",
+        "db-4: <source bridge='br0'> is left out: the switch's uplink leads there (docs/uplinks.md)",
+        "db-4: virtio-net's option ROM is the VMM's: keep <rom> in the domain",
+    ];
+    assert_eq!(notes, expected);
+}
+
+#[test]
+fn where_no_interface_can_be_a_port_all_are_named() {
+    let two = domain("")
+        .replace("'virtio'", "'usb-net'")
+        .replace("</devices>", "<interface type='hostdev'><mac address='52:54:00:12:34:09'/></interface></devices>");
+    let error = import(&two).unwrap_err();
+    let lines: Vec<&str> = error.lines().collect();
+    assert!(lines.len() == 2 && lines[0].contains("usb-net") && lines[1].contains("hostdev"), "{error}");
+    assert!(import(&domain("<link state='up'/><rom enabled='no'/>")).unwrap().notes.is_empty());
+}
+
 #[test]
 fn what_cannot_be_a_port_is_refused_and_named() {
     let one = |limits: &str| format!("<bandwidth>{limits}</bandwidth>");
     for (more, expected) in [
-        (one("<inbound average='0'/>"), "<interface> 1: <inbound average>: \"0\" is no whole number above 0"),
+        (
+            one("<inbound average='0'/>"),
+            "<interface> 1 is not imported: <inbound average>: \"0\" is no whole number above 0",
+        ),
         (one("<outbound average='-1'/>"), "<outbound average>: \"-1\" is no whole number above 0"),
         (one("<outbound average='1.5'/>"), "\"1.5\" is no whole number"),
         (one("<outbound average='99999999999'/>"), "<outbound average='99999999999'> is beyond 10Tbit/s"),

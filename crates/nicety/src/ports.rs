@@ -1,6 +1,9 @@
 //! `nicety ports`: a running daemon's reports about its ports.
 
+mod table;
+
 use std::collections::BTreeMap;
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 
 use nicety_daemon::attach::{OTHER_FILE, is_same, otherwise};
@@ -8,12 +11,15 @@ use nicety_daemon::control::api::{AddressList, DaemonView, PortList, Restarted};
 use nicety_daemon::control::{self, Ask, AskError, Reply};
 use nicety_daemon::host::Host;
 use nicety_daemon::report::{AddressReport, Condition, PortReport, QueueReport};
+use ratatui::crossterm::terminal;
 use serde_json::json;
 
 use crate::cli::{Change, Ports};
 use crate::exit::{Exit, Failure};
 use crate::find::{self, Meant, Search};
 use crate::output::{self, columns, count, size};
+pub(crate) use table::NO_PORTS;
+use table::page;
 
 /// Most entries of a list that are shown; `--json` has all.
 const LISTED_MOST: usize = 8;
@@ -70,17 +76,50 @@ pub fn run(args: &Ports) -> Result<(), Failure> {
             other => return Err(odd(&other)),
         },
     };
-    let addresses = args.addresses.then(|| addresses(&socket)).transpose()?;
+    let shown = Shown::of(args, ports, &socket)?;
     let text = if args.json {
-        let mut all = json!({ "version": control::VERSION, "ports": ports });
-        if let (Some(addresses), Some(object)) = (addresses, all.as_object_mut()) {
+        let mut all = json!({ "version": control::VERSION, "ports": shown.ports });
+        if let (Some(addresses), Some(object)) = (shown.addresses, all.as_object_mut()) {
             object.insert("addresses".to_owned(), json!(addresses));
         }
         serde_json::to_string_pretty(&all).map_err(Failure::with(Exit::Failed))? + "\n"
     } else {
-        table(&ports) + &addresses.map(|addresses| address_table(&addresses)).unwrap_or_default()
+        shown.text(args)
     };
     output::print(&text)
+}
+
+/// The chosen ports of a daemon, and their addresses.
+struct Shown {
+    ports: Vec<PortReport>,
+    /// Number of all ports.
+    all: usize,
+    addresses: Option<Vec<AddressReport>>,
+}
+
+impl Shown {
+    fn of(args: &Ports, mut ports: Vec<PortReport>, socket: &Path) -> Result<Self, Failure> {
+        let mut addresses = args.addresses.then(|| addresses(socket)).transpose()?;
+        let all = ports.len();
+        if args.chosen.is_choice() {
+            ports.retain(|port| args.chosen.has(port));
+            if let Some(addresses) = &mut addresses {
+                addresses.retain(|learned| ports.iter().any(|port| port.name == learned.port));
+            }
+        }
+        Ok(Self { ports, all, addresses })
+    }
+
+    fn text(&self, args: &Ports) -> String {
+        let width = io::stdout().is_terminal().then(|| terminal::size().ok()).flatten();
+        let mut text = if args.long || args.port.is_some() {
+            whole(&self.ports, self.all)
+        } else {
+            page(&self.ports, self.all, width.map(|(columns, _)| columns.into()))
+        };
+        text.push_str(&self.addresses.as_deref().map(address_table).unwrap_or_default());
+        text
+    }
 }
 
 /// Restarts a port that has failed.
@@ -151,12 +190,12 @@ fn all(args: &Ports) -> Result<(), Failure> {
             text.push_str(&attached(&running.host, &ports));
             continue;
         }
-        let learned = args.addresses.then(|| addresses(&running.control)).transpose()?;
+        let shown = Shown::of(args, ports, &running.control)?;
         if !text.is_empty() {
             text.push('\n');
         }
-        text.push_str(&format!("{}\n{}", find::line(running), table(&ports)));
-        text.push_str(&learned.as_deref().map(address_table).unwrap_or_default());
+        text.push_str(&format!("{}\n{}", find::line(running), shown.text(args)));
+        let Shown { ports, addresses: learned, .. } = shown;
         let mut daemon =
             json!({ "pid": running.pid, "host": running.host, "control": running.control, "ports": ports });
         if let (Some(learned), Some(object)) = (learned, daemon.as_object_mut()) {
@@ -219,24 +258,11 @@ pub(crate) fn word(condition: Condition) -> &'static str {
 }
 
 /// The ports in a line each, then the details of each.
-fn table(ports: &[PortReport]) -> String {
-    let head = ["PORT", "ADAPTER", "STATE", "TRANSMITTED", "", "RECEIVED", "", "DROPPED", "WAITING"];
-    let mut rows = vec![head.map(str::to_owned).to_vec()];
-    rows.extend(ports.iter().map(|port| {
-        let total = |queues: &[QueueReport]| {
-            let sum = |part: fn(&QueueReport) -> u64| queues.iter().map(part).fold(0, u64::saturating_add);
-            (count(sum(|queue| queue.frames), "frame"), size(sum(|queue| queue.bytes)))
-        };
-        let (sent, sent_bytes) = total(&port.transmit);
-        let (taken, taken_bytes) = total(&port.receive);
-        let dropped =
-            port.transmit_drops.values().chain(port.receive_drops.values()).fold(0, |a: u64, b| a.saturating_add(*b));
-        let adapter = port.adapter.clone().unwrap_or_else(|| "(uplink)".to_owned());
-        let state = word(port.condition).to_owned();
-        let waiting = port.backlog_frames.to_string();
-        vec![port.name.clone(), adapter, state, sent, sent_bytes, taken, taken_bytes, dropped.to_string(), waiting]
-    }));
-    let mut text = columns(&rows);
+fn whole(ports: &[PortReport], all: usize) -> String {
+    if ports.is_empty() {
+        return page(ports, all, None);
+    }
+    let mut text = table::table(ports, None);
     for port in ports {
         text.push('\n');
         text.push_str(&details(port));
@@ -261,9 +287,7 @@ fn details(port: &PortReport) -> String {
     line("features", port.features.join(", "));
     let transmit = port.transmit.iter().map(|queue| one_queue("transmit", queue));
     let queues: Vec<String> = transmit.chain(port.receive.iter().map(|queue| one_queue("receive", queue))).collect();
-    if queues.len() > 2 {
-        line("queues", queues.join("; "));
-    }
+    line("queues", queues.join("; "));
     line("dropped", dropped(port));
     if port.adapter.is_some() {
         let written = port.signals;
@@ -335,7 +359,7 @@ mod tests {
 
     use super::*;
 
-    fn port() -> PortReport {
+    pub(super) fn port() -> PortReport {
         PortReport {
             name: "vm1".into(),
             adapter: Some("e1000".into()),
@@ -399,11 +423,11 @@ mod tests {
             ..port()
         };
         assert_eq!(
-            table(&[uplink, port()]),
+            whole(&[uplink, port()], 2),
             "\
-PORT    ADAPTER   STATE  TRANSMITTED           RECEIVED        DROPPED  WAITING
-uplink  (uplink)  up     0 frames     0 B      0 frames  0 B   0        0
-vm1     e1000     up     45 frames    65.2 kB  1 frame   60 B  43       3
+PORT    ADAPTER   GROUP  VLAN  STATE  TX  RX  DROPPED  ERRORS
+uplink  (uplink)  -      -     up      0   0        0       0
+vm1     e1000     web    10    up     45   1       43       0
 
 uplink: the way out of the switch
 
@@ -414,6 +438,7 @@ vm1: a VM is attached, and its driver is up
   neighbour     core1, port 1/1
   multicasts    239.1.2.3 (VLAN 10)
   features      tso4, rx-checksum
+  queues        transmit 0: 45 frames, 65.2 kB; receive 0: 1 frame, 60 B
   dropped       transmit same-port 1; receive buffer-full 2, filtered 40
   interrupts    7 raised, 4 descriptors written
   registers     5 reads, 1 write

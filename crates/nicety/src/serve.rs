@@ -209,5 +209,9 @@ fn summary(host: &Host, control: &Path) -> String {
             policy(port),
         ]
     });
-    format!("{head}{}{}\n", output::columns(&rows.collect::<Vec<_>>()), Eavesdropping::among(&host.ports))
+    let rows: Vec<Vec<String>> = rows.collect();
+    if rows.is_empty() {
+        return format!("{head}no ports yet: `nicety port add` adds them while it serves\n");
+    }
+    format!("{head}{}{}\n", output::columns(&rows), Eavesdropping::among(&host.ports))
 }

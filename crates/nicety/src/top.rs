@@ -108,7 +108,7 @@ fn daemon(control: &Path) -> Result<DaemonView, Failure> {
 
 /// The page as lines, all ports included.
 fn text(page: &Page) -> String {
-    let height = HEAD.saturating_add(u16::try_from(page.len()).unwrap_or(u16::MAX));
+    let height = HEAD.saturating_add(u16::try_from(page.len().max(1)).unwrap_or(u16::MAX));
     let mut buffer = Buffer::empty(Rect::new(0, 0, WIDTH, height));
     page.draw(buffer.area, &mut buffer);
     let mut text = String::new();

@@ -208,6 +208,20 @@ impl Port {
         result
     }
 
+    /// Calls the uplink, then asks for a turn, which offers waiting frames again. `None` if this is no uplink, or has failed.
+    pub fn with_uplink<R>(&self, act: impl FnOnce(&mut dyn Uplink) -> R) -> Option<R> {
+        let mut inner = self.lock();
+        if !inner.is_uplink() {
+            return None;
+        }
+        let result = inner.call_uplink(|uplink, _| Some(act(uplink)));
+        inner.room.insert(0);
+        inner.pending.insert(0);
+        inner.settle(self.shell.as_ref());
+        self.shell.schedule();
+        result
+    }
+
     /// Calls the adapter's PCI face. `None` if it has none.
     pub fn with_pci<R>(&self, now: Time, act: impl FnOnce(&mut dyn PciFace, &mut Context<'_>) -> R) -> Option<R> {
         let act = |adapter: &mut dyn Adapter, cx: &mut Context<'_>| match adapter.face() {

@@ -1,9 +1,13 @@
-//! Decorates an uplink: it announces itself to its neighbour by LLDP (IEEE 802.1AB-2016), every 30 seconds, on this uplink alone.
+//! Decorates an uplink: it announces itself to its neighbour by LLDP (IEEE 802.1AB-2016), every 30 seconds, on this uplink alone. It
+//! begins and ends to do so while the link is open.
 
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, News, Pick, PortId, Progress, Time, Uplink};
+use nicety_adapter::{
+    Batch, Budget, Counters, Delivery, Frames, News, Pick, PortId, Progress, Time, Uplink, UplinkSettings,
+};
 use nicety_frame::Mac;
 use nicety_frame::ethernet::ethertype;
 use nicety_memory::{Map, MapError};
@@ -29,6 +33,15 @@ const NAME_MOST: usize = 255;
 #[derive(Debug)]
 pub struct Announced<U> {
     inner: U,
+    /// The announcement.
+    frame: Vec<u8>,
+    /// `None`: it does not announce itself.
+    sender: Option<Sender>,
+}
+
+/// Sends the announcement.
+#[derive(Debug)]
+struct Sender {
     batch: Batch,
     map: Arc<Map>,
     len: u32,
@@ -36,16 +49,22 @@ pub struct Announced<U> {
 }
 
 impl<U: Uplink> Announced<U> {
-    /// `system` is the host's name, `port` the uplink's; `description` names the software that serves it.
-    pub fn new(inner: U, mac: Mac, system: &str, port: &str, description: &str) -> Result<Self, MapError> {
-        let frame = frame(mac, system, port, description);
+    /// `system` is the host's name, `port` the uplink's; `description` names the software that serves it. It is silent until
+    /// [`Uplink::set`] turns it on.
+    pub fn new(inner: U, mac: Mac, system: &str, port: &str, description: &str) -> Self {
+        Self { inner, frame: frame(mac, system, port, description), sender: None }
+    }
+}
+
+impl Sender {
+    fn new(frame: &[u8]) -> Result<Self, MapError> {
         let map = Map::private(frame.len())?;
         // The map has the frame's length.
-        let _written = map.write(0, &frame);
-        Ok(Self { inner, batch: Batch::new(), map: Arc::new(map), len: frame.len() as u32, at: Time::ZERO })
+        let _written = map.write(0, frame);
+        Ok(Self { batch: Batch::new(), map: Arc::new(map), len: frame.len() as u32, at: Time::ZERO })
     }
 
-    fn announce(&mut self, counters: &mut Counters, now: Time) {
+    fn announce(&mut self, inner: &mut impl Uplink, counters: &mut Counters, now: Time) {
         if now < self.at {
             return;
         }
@@ -57,7 +76,7 @@ impl<U: Uplink> Announced<U> {
             draft.finish_plain(0);
         }
         // A refused announcement is not retried: the next one follows in half a minute.
-        let _refused = self.inner.deliver(&Frames::new(&self.batch, &[Pick::whole(0)]), counters, now);
+        let _refused = inner.deliver(&Frames::new(&self.batch, &[Pick::whole(0)]), counters, now);
         self.batch.release();
     }
 }
@@ -71,7 +90,9 @@ impl<U: Uplink> Uplink for Announced<U> {
         counters: &mut Counters,
         now: Time,
     ) -> Progress {
-        self.announce(counters, now);
+        if let Some(sender) = &mut self.sender {
+            sender.announce(&mut self.inner, counters, now);
+        }
         self.inner.fetch(port, budget, batch, counters, now)
     }
 
@@ -88,7 +109,18 @@ impl<U: Uplink> Uplink for Announced<U> {
     }
 
     fn wake(&self) -> Option<Time> {
-        Some(self.inner.wake().map_or(self.at, |at| at.min(self.at)))
+        self.inner.wake().into_iter().chain(self.sender.as_ref().map(|sender| sender.at)).min()
+    }
+
+    fn set(&mut self, settings: &UplinkSettings) -> io::Result<()> {
+        let new = if settings.announces && self.sender.is_none() {
+            Some(Sender::new(&self.frame).map_err(io::Error::other)?)
+        } else {
+            None
+        };
+        self.inner.set(settings)?;
+        self.sender = new.or(self.sender.take()).filter(|_| settings.announces);
+        Ok(())
     }
 
     fn vacant(&self) -> Option<String> {
@@ -161,13 +193,22 @@ mod tests {
         let kept = Kept::default();
         let sent = Arc::clone(&kept.0);
         let mac = Mac([2, 0x4e, 1, 2, 3, 4]);
-        let mut uplink = Announced::new(kept, mac, "host1", "up0", "Nicety").unwrap();
+        let mut uplink = Announced::new(kept, mac, "host1", "up0", "Nicety");
         let (mut batch, mut counters) = (Batch::new(), Counters::default());
+        uplink.fetch(PortId(0), Budget::TURN, &mut batch, &mut counters, Time::ZERO);
+        assert_eq!((sent.lock().unwrap().len(), uplink.wake()), (0, None), "it is silent at first");
+        let says = |announces| UplinkSettings { announces, ..UplinkSettings::default() };
+        uplink.set(&says(true)).unwrap();
         for second in 0..=90 {
             let now = Time(second * 1_000_000_000);
             uplink.fetch(PortId(0), Budget::TURN, &mut batch, &mut counters, now);
             assert!(uplink.wake().unwrap() > now);
         }
+        uplink.set(&says(true)).unwrap();
+        assert_eq!(uplink.wake(), Some(Time(120_000_000_000)), "the same again changes nothing");
+        uplink.set(&says(false)).unwrap();
+        uplink.fetch(PortId(0), Budget::TURN, &mut batch, &mut counters, Time(120_000_000_000));
+        assert_eq!(uplink.wake(), None);
         let sent = sent.lock().unwrap();
         assert_eq!(sent.len(), 4);
         let said = b"\x01\x80\xc2\x00\x00\x0e\x02\x4e\x01\x02\x03\x04\x88\xcc\x02\x07\x04\x02\x4e\x01\x02\x03\x04\x04\x04\x07up0\

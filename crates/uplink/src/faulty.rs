@@ -8,6 +8,7 @@ use std::os::fd::BorrowedFd;
 use arrayvec::ArrayVec;
 use nicety_adapter::{
     Batch, Budget, Counters, Delivery, Frames, News, PACKETS, Packet, Pick, PortId, Progress, Reason, Time, Uplink,
+    UplinkSettings,
 };
 use nicety_memory::{MapError, Span, copy};
 
@@ -167,6 +168,10 @@ impl<U: Uplink> Uplink for Faulty<U> {
 
     fn news(&mut self) -> Option<News> {
         self.inner.news()
+    }
+
+    fn set(&mut self, settings: &UplinkSettings) -> std::io::Result<()> {
+        self.inner.set(settings)
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

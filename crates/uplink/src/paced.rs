@@ -1,4 +1,4 @@
-//! Decorates an uplink: token buckets limit its rate in each direction.
+//! Decorates an uplink: token buckets limit its rate in each direction, or nothing does. The limit changes while the link is open.
 //!
 //! Incoming frames wait in the uplink: it is not read while there are no tokens. Outgoing frames are refused, and wait in their
 //! port's backlog. While frames wait for tokens the uplink's descriptor is silent, and [`Uplink::wake`] returns when tokens will be
@@ -7,7 +7,9 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use nicety_adapter::{Batch, Bucket, Budget, Counters, Delivery, Frames, News, PortId, Progress, Rate, Time, Uplink};
+use nicety_adapter::{
+    Batch, Bucket, Budget, Counters, Delivery, Frames, News, PortId, Progress, Rate, Time, Uplink, UplinkSettings,
+};
 use nicety_memory::Map;
 
 use crate::watch::Watch;
@@ -21,6 +23,14 @@ const BURST_LEAST_BYTES: u64 = 64 << 10;
 #[derive(Debug)]
 pub struct Paced<U> {
     inner: U,
+    /// `None`: frames pass without a limit.
+    limit: Option<Limit>,
+}
+
+/// A rate, its token buckets, and the frames that wait for tokens.
+#[derive(Debug)]
+struct Limit {
+    rate: Rate,
     watch: Option<Watch>,
     watched: bool,
     ingress: Bucket,
@@ -38,16 +48,42 @@ fn count(since: &mut Option<Time>, sum: &mut u64, now: Time) {
     }
 }
 
+/// The content of a bucket for this rate.
+fn burst_bytes(rate: Rate) -> u64 {
+    let bytes = u128::from(rate.bits_per_second()) * u128::from(BURST_NS) / 8_000_000_000;
+    u64::try_from(bytes).unwrap_or(u64::MAX).max(BURST_LEAST_BYTES)
+}
+
 impl<U: Uplink> Paced<U> {
     /// The same rate in each direction, each with its own bucket, full at first.
     pub fn new(inner: U, rate: Rate) -> io::Result<Self> {
-        let burst_bytes = u128::from(rate.bits_per_second()) * u128::from(BURST_NS) / 8_000_000_000;
-        let burst_bytes = u64::try_from(burst_bytes).unwrap_or(u64::MAX).max(BURST_LEAST_BYTES);
-        Self::with_burst(inner, rate, burst_bytes)
+        Self::with_burst(inner, rate, burst_bytes(rate))
     }
 
     /// Like [`Paced::new`], with buckets of this many bytes.
     pub fn with_burst(inner: U, rate: Rate, burst_bytes: u64) -> io::Result<Self> {
+        let limit = Limit::new(&inner, rate, burst_bytes)?;
+        Ok(Self { inner, limit: Some(limit) })
+    }
+
+    /// Without a limit, until [`Uplink::set`] sets one.
+    pub fn unlimited(inner: U) -> Self {
+        Self { inner, limit: None }
+    }
+
+    /// Earliest time at which waiting frames have tokens.
+    pub fn next_ready(&self) -> Option<Time> {
+        self.limit.as_ref()?.starved.into_iter().flatten().min()
+    }
+
+    /// The decorated uplink.
+    pub fn inner(&self) -> &U {
+        &self.inner
+    }
+}
+
+impl Limit {
+    fn new(inner: &impl Uplink, rate: Rate, burst_bytes: u64) -> io::Result<Self> {
         let mut watch = None;
         if let Some(fd) = inner.descriptor() {
             let outer = Watch::new()?;
@@ -56,17 +92,14 @@ impl<U: Uplink> Paced<U> {
         }
         let bucket = Bucket::new(rate, burst_bytes);
         let watched = watch.is_some();
-        Ok(Self { inner, watch, watched, ingress: bucket, egress: bucket, starved: [None; 2], since: [None; 2] })
+        Ok(Self { rate, watch, watched, ingress: bucket, egress: bucket, starved: [None; 2], since: [None; 2] })
     }
 
-    /// Earliest time at which waiting frames have tokens.
-    pub fn next_ready(&self) -> Option<Time> {
-        self.starved.into_iter().flatten().min()
-    }
-
-    /// The decorated uplink.
-    pub fn inner(&self) -> &U {
-        &self.inner
+    /// Another rate, with full buckets: frames that wait may go.
+    fn change(&mut self, inner: &impl Uplink, rate: Rate) {
+        let bucket = Bucket::new(rate, burst_bytes(rate));
+        (self.rate, self.ingress, self.egress, self.starved) = (rate, bucket, bucket, [None; 2]);
+        self.listen(inner, true);
     }
 
     /// Continues egress if the wait for tokens is over.
@@ -77,8 +110,8 @@ impl<U: Uplink> Paced<U> {
     }
 
     /// Watches the descriptor (`wanted`), or keeps it silent while there are no tokens.
-    fn listen(&mut self, wanted: bool) {
-        if let (Some(watch), Some(fd)) = (&self.watch, self.inner.descriptor())
+    fn listen(&mut self, inner: &impl Uplink, wanted: bool) {
+        if let (Some(watch), Some(fd)) = (&self.watch, inner.descriptor())
             && self.watched != wanted
         {
             self.watched = if wanted {
@@ -100,26 +133,27 @@ impl<U: Uplink> Uplink for Paced<U> {
         counters: &mut Counters,
         now: Time,
     ) -> Progress {
-        count(&mut self.since[0], &mut counters.transmit_throttled_ns, now);
-        if let Some(at) = self.starved[0].take() {
-            self.ingress.go_on(at, now);
+        let Self { inner, limit } = self;
+        let Some(limit) = limit else { return inner.fetch(port, budget, batch, counters, now) };
+        count(&mut limit.since[0], &mut counters.transmit_throttled_ns, now);
+        if let Some(at) = limit.starved[0].take() {
+            limit.ingress.go_on(at, now);
         }
-        self.go_out(now);
+        limit.go_out(now);
         let mut progress = Progress { more: false, armed: true };
-        if self.ingress.ready(now) {
-            budget.bytes = budget.bytes.min(self.ingress.bytes(now).max(1));
-            progress = self.inner.fetch(port, budget, batch, counters, now);
+        if limit.ingress.ready(now) {
+            budget.bytes = budget.bytes.min(limit.ingress.bytes(now).max(1));
+            progress = inner.fetch(port, budget, batch, counters, now);
             for packet in batch.packets() {
-                self.ingress.charge(packet.wire_bytes(), now);
+                limit.ingress.charge(packet.wire_bytes(), now);
             }
         } else {
             batch.start(&Map::empty(), port, 0);
         }
-        let starved = !self.ingress.ready(now);
-        self.listen(!starved);
+        let starved = !limit.ingress.ready(now);
+        limit.listen(inner, !starved);
         if starved {
-            self.starved[0] = Some(self.ingress.ready_at());
-            self.since[0] = Some(now);
+            limit.starved[0] = Some(limit.ingress.ready_at());
             progress = Progress { more: false, armed: true };
         }
         progress
@@ -130,10 +164,12 @@ impl<U: Uplink> Uplink for Paced<U> {
     }
 
     fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, now: Time) -> Delivery {
-        count(&mut self.since[1], &mut counters.receive_throttled_ns, now);
-        self.go_out(now);
-        self.starved[1] = None;
-        let mut bucket = self.egress;
+        let Self { inner, limit } = self;
+        let Some(limit) = limit else { return inner.deliver(frames, counters, now) };
+        limit.go_out(now);
+        limit.starved[1] = None;
+        let mut bucket = limit.egress;
+        limit.since[0] = Some(now);
         let mut allowed = 0;
         for (index, _, packet) in frames.iter() {
             if !bucket.ready(now) {
@@ -145,19 +181,19 @@ impl<U: Uplink> Uplink for Paced<U> {
         let (now_picks, later) = frames.picks.split_at(allowed.min(frames.picks.len()));
         let mut delivery = Delivery::default();
         if !now_picks.is_empty() {
-            delivery = self.inner.deliver(&Frames::new(frames.batch, now_picks), counters, now);
+            delivery = inner.deliver(&Frames::new(frames.batch, now_picks), counters, now);
         }
         for (index, _, packet) in frames.iter().take(allowed) {
             if !delivery.is_refused(index) {
-                self.egress.charge(packet.wire_bytes(), now);
+                limit.egress.charge(packet.wire_bytes(), now);
             }
         }
         for (index, pick) in later.iter().enumerate() {
             delivery.refuse(allowed + index, 0, pick.from.into());
         }
         if !later.is_empty() {
-            self.starved[1] = Some(self.egress.ready_at().max(now));
-            self.since[1] = Some(now);
+            limit.starved[1] = Some(limit.egress.ready_at().max(now));
+            limit.since[1] = Some(now);
         }
         delivery
     }
@@ -171,7 +207,21 @@ impl<U: Uplink> Uplink for Paced<U> {
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.watch.as_ref().map(Watch::descriptor)
+        match &self.limit {
+            Some(limit) => limit.watch.as_ref().map(Watch::descriptor),
+            None => self.inner.descriptor(),
+        }
+    }
+
+    fn set(&mut self, settings: &UplinkSettings) -> io::Result<()> {
+        self.inner.set(settings)?;
+        match (settings.rate, &mut self.limit) {
+            (Some(rate), Some(limit)) if limit.rate == rate => {}
+            (Some(rate), Some(limit)) => limit.change(&self.inner, rate),
+            (Some(rate), None) => self.limit = Some(Limit::new(&self.inner, rate, burst_bytes(rate))?),
+            (None, _) => self.limit = None,
+        }
+        Ok(())
     }
 
     fn wake(&self) -> Option<Time> {

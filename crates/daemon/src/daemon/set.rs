@@ -1,8 +1,13 @@
-//! Changes and opens ports while others run.
+//! Changes and opens ports, and changes uplinks, while others run.
 
+use std::os::fd::AsRawFd;
+
+use nicety_adapter::{Uplink, UplinkSettings};
 use nicety_plane::caught;
+use nicety_switch::Policy;
 
-use super::{Daemon, PortSpec, RestartError};
+use super::{Daemon, PortSpec, RestartError, UplinkMaker};
+use crate::inbox::Note;
 
 impl Daemon {
     /// Opens a port, like [`Daemon::open`]. If that fails and the port `is_due`, [`Daemon::restart`] can open it later.
@@ -46,6 +51,38 @@ impl Daemon {
             self.plane.set_policy(&running.port, &spec.policy);
         }
         running.spec = spec.clone();
+        Ok(())
+    }
+    /// Changes the values of an uplink that can change while it is open: the link itself stays, and no frame is lost. `maker` makes
+    /// it with these values from now on. The error is a sentence for a person.
+    pub fn set_uplink(
+        &self,
+        name: &str,
+        settings: &UplinkSettings,
+        policy: &Policy,
+        maker: Option<UplinkMaker>,
+    ) -> Result<(), String> {
+        let mut uplinks = self.uplinks();
+        let Some(running) = uplinks.iter_mut().find(|uplink| uplink.name == name) else {
+            return Err(format!("there is no uplink {name:?}"));
+        };
+        (running.policy, running.maker) = (policy.clone(), maker);
+        let set = running.port.with_uplink(|uplink| {
+            let descriptor = |uplink: &dyn Uplink| uplink.descriptor().map(|fd| fd.as_raw_fd());
+            let before = descriptor(uplink);
+            uplink.set(settings)?;
+            // `Some`: another one is to be watched.
+            let moved = (descriptor(uplink) != before).then(|| uplink.descriptor().map(|fd| fd.try_clone_to_owned()));
+            moved.map(Option::transpose).transpose()
+        });
+        // One that has failed gets these values when it is restarted.
+        if let Some(set) = set
+            && let Some(fd) = set.map_err(|error| format!("uplink {name}: {error}"))?
+        {
+            let id = running.port.id();
+            self.inbox(id).push(Note::Descriptor(id, fd));
+        }
+        self.plane.set_policy(&running.port, policy);
         Ok(())
     }
 }

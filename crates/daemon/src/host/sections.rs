@@ -230,14 +230,6 @@ pub(super) fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path) -> H
         .pop()
         .map_or_else(DaemonConfig::default, |section| daemon(walk, section, dir, &mut seen));
     let sections = walk.sections(root, &PORT);
-    if let Some(line) = walk.lacks(root, &PORT) {
-        walk.note(
-            line,
-            "port",
-            "there is no port: write a [[port]] for each virtual adapter".to_owned(),
-            String::new(),
-        );
-    }
     let most = nicety_switch::PORTS.saturating_sub(uplinks.len().max(1));
     if let Some(section) = sections.get(most) {
         let what =

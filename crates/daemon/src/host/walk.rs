@@ -215,12 +215,6 @@ impl Walk {
         sections
     }
 
-    /// The line for an error if the file has no table of this kind: there is none, or its list is empty.
-    pub(super) fn lacks(&self, root: &DeTable<'_>, kind: &Kind) -> Option<usize> {
-        let Some((key, value)) = root.iter().find(|(key, _)| key.get_ref() == kind.name) else { return Some(1) };
-        value.get_ref().as_array().is_some_and(|array| array.is_empty()).then(|| self.line(&key.span()))
-    }
-
     /// One of several tables. A list entry that is not a table is a mistake.
     fn entry<'a>(&mut self, kind: &'static Kind, index: usize, item: &'a Spanned<DeValue<'a>>) -> Option<Section<'a>> {
         let line = self.line(&item.span());

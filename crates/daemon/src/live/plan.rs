@@ -166,7 +166,7 @@ fn of_uplinks(old: &Host, new: &Host, anybody: bool) -> Vec<Change> {
         object: "uplink".to_owned(),
         port: (!alone).then(|| name.to_owned()),
         keys,
-        cuts_off: anybody && kind != Kind::Add,
+        cuts_off: anybody && matches!(kind, Kind::Reopen | Kind::Remove),
     };
     let mut changes = Vec::new();
     for uplink in &new.uplinks {
@@ -176,7 +176,8 @@ fn of_uplinks(old: &Host, new: &Host, anybody: bool) -> Vec<Change> {
             Some(before) if before == uplink => {}
             Some(before) => {
                 let [was, is] = [(old, before), (new, uplink)].map(|(host, uplink)| host.document.uplink(&uplink.name));
-                changes.push(change(Kind::Reopen, &uplink.name, keys(&was, &is)));
+                let kind = if before.is_same_link(uplink) { Kind::Set } else { Kind::Reopen };
+                changes.push(change(kind, &uplink.name, keys(&was, &is)));
             }
         }
     }
@@ -280,15 +281,21 @@ mod tests {
         assert_eq!(plan(&ports, &null), "+ uplink\n");
         assert_eq!(plan(&null, &ports), "- uplink (VMs lose their way out)\n");
         let paced = null.replace("\"null\"", "\"null\"\nrate = \"1Gbit/s\"");
-        assert_eq!(plan(&null, &paced), "~ uplink: rate (not set) → 1Gbit/s (VMs lose their way out for a moment)\n");
+        assert_eq!(plan(&null, &paced), "~ uplink: rate (not set) → 1Gbit/s\n", "the link stays open");
+        let named = null.replace("\"null\"", "\"null\"\nname = \"far\"");
+        assert_eq!(plan(&null, &named), "~ uplink: name (not set) → far (VMs lose their way out for a moment)\n");
         let two = |more: &str| {
             let uplink = |more: &str| format!("[[uplink]]\nkind = \"null\"\n{more}\n");
             format!("{}{}{ports}", uplink(""), uplink(&format!("name = \"far\"\n{more}")))
         };
         assert_eq!(plan(&null, &two("")), "+ uplink far\n");
         assert_eq!(plan(&two(""), &null), "- uplink far (VMs lose their way out)\n");
-        let line = "~ uplink far: vlan (not set) → 7 (VMs lose their way out for a moment)\n";
-        assert_eq!(plan(&two(""), &two("vlan = 7")), line);
+        assert_eq!(plan(&two(""), &two("vlan = 7")), "~ uplink far: vlan (not set) → 7\n");
+        let more = "vlan = 7\nlldp = \"both\"\nprivate = \"isolated\"\nsnooping = true";
+        assert!(!plan(&two(""), &two(more)).contains("VMs lose"), "{}", plan(&two(""), &two(more)));
+        let querier = format!("[uplink]\nkind = \"querier\"\n{ports}");
+        let line = "~ uplink: vlan (not set) → 7 (VMs lose their way out for a moment)\n";
+        assert_eq!(plan(&querier, &querier.replace("querier\"", "querier\"\nvlan = 7")), line);
         let workers = format!("[daemon]\nworkers = 2\n{ports}");
         assert_eq!(plan(&ports, &workers), "! daemon: workers (not set) → 2 (takes a restart of the daemon)\n");
         let group = |vlan| {

@@ -4,12 +4,15 @@
 
 mod encodings;
 mod linux;
+#[path = "../namespace/mod.rs"]
+mod namespace;
 mod queries;
 
 use std::sync::Arc;
 
 use encodings::{ATTACKER, CHAINS, HOST, LINKS, Link, NAMED, packets4, summed6, v6};
-use linux::{Linux, inside};
+use linux::Linux;
+use namespace::inside;
 use nicety_adapter::{Batch, PortId, Time};
 use nicety_memory::Map;
 use nicety_switch::{Guards, Limits, Plan, Policy, Switch};

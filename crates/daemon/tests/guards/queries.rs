@@ -10,7 +10,8 @@ use nicety_switch::{Limits, Policy, Switch};
 
 use crate::encodings::ATTACKER;
 use crate::forward;
-use crate::linux::{Linux, inside};
+use crate::linux::Linux;
+use crate::namespace::inside;
 
 /// The test's functions for IGMPv3 or MLDv2.
 struct Protocol {

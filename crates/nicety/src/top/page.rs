@@ -1,5 +1,8 @@
 //! The page of `nicety top`: its contents and layout, at 80 columns or more.
 
+use std::cell::Cell;
+use std::cmp::Ordering;
+
 use nicety_daemon::control::api::DaemonView;
 use nicety_daemon::report::Condition;
 use ratatui::buffer::Buffer;
@@ -11,7 +14,7 @@ use ratatui::widgets::{Paragraph, Row as TableRow, StatefulWidget, Table, TableS
 
 use super::sample::{Row, Sample, rows, shares};
 use crate::output::size;
-use crate::ports::{policy, word};
+use crate::ports::{NO_PORTS, policy, word};
 
 /// Columns that the ports can be sorted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,37 +40,82 @@ const COLUMNS: [(Column, &str, u16); 8] = [
     (Column::Waiting, "WAIT", 6),
 ];
 
+/// The order of the ports. Equal ones keep the daemon's order, so that they stay in place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Order {
+    /// The column; `None`: the traffic both ways.
+    at: Option<usize>,
+    /// Whether the greatest comes first.
+    is_descending: bool,
+}
+
+impl Order {
+    /// The initial order of a column: names ascending, numbers descending.
+    fn usual(at: Option<usize>) -> Self {
+        Self { at, is_descending: at.is_none_or(|at| at >= 2) }
+    }
+
+    fn compare(self, one: &Row, other: &Row) -> Ordering {
+        let number = |row: &Row| match self.at.map(|at| COLUMNS[at].0) {
+            None => row.rates.tx_bits + row.rates.rx_bits,
+            Some(Column::TxBits) => row.rates.tx_bits,
+            Some(Column::TxFrames) => row.rates.tx_frames,
+            Some(Column::RxBits) => row.rates.rx_bits,
+            Some(Column::RxFrames) => row.rates.rx_frames,
+            Some(Column::Drops) => row.rates.drops,
+            Some(Column::Waiting) => row.report.backlog_frames as f64,
+            Some(Column::Port | Column::State) => 0.0,
+        };
+        let order = match self.at.map(|at| COLUMNS[at].0) {
+            Some(Column::Port) => one.report.name.cmp(&other.report.name),
+            Some(Column::State) => word(one.report.condition).cmp(word(other.report.condition)),
+            _ => number(one).total_cmp(&number(other)),
+        };
+        if self.is_descending { order.reverse() } else { order }
+    }
+}
+
 /// See the module's documentation.
 pub struct Page {
     daemon: DaemonView,
     before: Sample,
     now: Sample,
-    /// The column to sort by, and whether the order is reversed; `None`: the daemon's order.
-    sorted: Option<(usize, bool)>,
+    order: Order,
+    /// The ports in this order.
+    rows: Vec<Row>,
     /// The selected port, by name: its row may change.
     chosen: Option<String>,
     is_detailed: bool,
     trouble: Option<String>,
+    /// The first row on the screen, and how many there are. Drawing sets both.
+    top: Cell<usize>,
+    height: Cell<usize>,
 }
 
 impl Page {
     /// The page after one sample: no rates yet.
     pub fn new(daemon: DaemonView, first: Sample) -> Self {
-        Self {
+        let mut page = Self {
             daemon,
             before: first.clone(),
             now: first,
-            sorted: None,
+            order: Order::usual(None),
+            rows: Vec::new(),
             chosen: None,
             is_detailed: false,
             trouble: None,
-        }
+            top: Cell::new(0),
+            height: Cell::new(1),
+        };
+        page.sort();
+        page
     }
 
     /// Adds a sample.
     pub fn next(&mut self, sample: Sample) {
         self.before = std::mem::replace(&mut self.now, sample);
         self.trouble = None;
+        self.sort();
     }
 
     /// Shows the reason why there is no new sample.
@@ -82,58 +130,73 @@ impl Page {
 
     /// Handles a key, except those that end the program.
     pub fn key(&mut self, code: KeyCode) {
-        let last = COLUMNS.len() - 1;
+        let page = self.height.get().saturating_sub(1).max(1).cast_signed();
         match code {
-            KeyCode::Right => self.sorted = Some(self.sorted.map_or((0, false), |(at, _)| usual(at.min(last - 1) + 1))),
-            KeyCode::Left => self.sorted = self.sorted.and_then(|(at, _)| at.checked_sub(1)).map(usual),
-            KeyCode::Char('r') => self.sorted = self.sorted.map(|(at, turned)| (at, !turned)),
+            KeyCode::Right => self.sort_by(Some(self.order.at.map_or(0, |at| (at + 1).min(COLUMNS.len() - 1)))),
+            KeyCode::Left => self.sort_by(self.order.at.and_then(|at| at.checked_sub(1))),
+            KeyCode::Char('r') => {
+                self.order.is_descending = !self.order.is_descending;
+                self.sort();
+            }
             KeyCode::Down | KeyCode::Char('j') => self.choose(1),
             KeyCode::Up | KeyCode::Char('k') => self.choose(-1),
+            KeyCode::PageDown | KeyCode::Char(' ') => self.choose(page),
+            KeyCode::PageUp | KeyCode::Char('b') => self.choose(-page),
+            KeyCode::Home | KeyCode::Char('g') => self.choose(isize::MIN),
+            KeyCode::End | KeyCode::Char('G') => self.choose(isize::MAX),
             KeyCode::Enter => self.is_detailed = self.chosen.is_some(),
             KeyCode::Esc => self.is_detailed = false,
             _ => {}
         }
     }
 
-    fn choose(&mut self, step: isize) {
-        let rows = self.rows();
-        let at = self.place(&rows).map_or(0, |at| at.saturating_add_signed(step).min(rows.len().saturating_sub(1)));
-        self.chosen = rows.get(at).map(|row| row.report.name.clone());
-    }
-
-    fn place(&self, rows: &[Row]) -> Option<usize> {
-        rows.iter().position(|row| Some(&row.report.name) == self.chosen.as_ref())
-    }
-
-    fn rows(&self) -> Vec<Row> {
-        let mut rows = rows(&self.before, &self.now);
-        let Some((at, turned)) = self.sorted else { return rows };
-        let column = COLUMNS[at].0;
-        let number = |row: &Row| match column {
-            Column::TxBits => row.rates.tx_bits,
-            Column::TxFrames => row.rates.tx_frames,
-            Column::RxBits => row.rates.rx_bits,
-            Column::RxFrames => row.rates.rx_frames,
-            Column::Drops => row.rates.drops,
-            Column::Waiting => row.report.backlog_frames as f64,
-            Column::Port | Column::State => 0.0,
-        };
-        rows.sort_by(|one, other| match column {
-            Column::Port => one.report.name.cmp(&other.report.name),
-            Column::State => word(one.report.condition).cmp(word(other.report.condition)),
-            _ => number(one).total_cmp(&number(other)),
-        });
-        if turned {
-            rows.reverse();
+    fn sort_by(&mut self, at: Option<usize>) {
+        if self.order.at != at {
+            self.order = Order::usual(at);
+            self.sort();
         }
-        rows
+    }
+
+    fn sort(&mut self) {
+        self.rows = rows(&self.before, &self.now);
+        self.rows.sort_by(|one, other| self.order.compare(one, other));
+    }
+
+    /// Selects the port so many rows below. If none is selected, the first step selects the first one on the screen.
+    fn choose(&mut self, step: isize) {
+        let last = self.rows.len().saturating_sub(1);
+        let top = self.top.get();
+        let at = match (self.place(), step) {
+            (None, -1..=1) => top.min(last),
+            (place, step) => place.unwrap_or(top).saturating_add_signed(step).min(last),
+        };
+        self.chosen = self.rows.get(at).map(|row| row.report.name.clone());
+    }
+
+    fn place(&self) -> Option<usize> {
+        let chosen = self.chosen.as_ref()?;
+        self.rows.iter().position(|row| row.report.name == *chosen)
+    }
+
+    /// Moves the rows on the screen so that the selected one is among them. Returns the first.
+    fn scrolled(&self, height: usize) -> usize {
+        let mut top = self.top.get().min(self.rows.len().saturating_sub(height));
+        if let Some(at) = self.place() {
+            top = top.clamp((at + 1).saturating_sub(height), at);
+        }
+        self.top.set(top);
+        self.height.set(height);
+        top
     }
 
     /// Draws the page.
     pub fn draw(&self, area: Rect, buffer: &mut Buffer) {
         let [head, cpu, body] =
             Layout::vertical([Constraint::Length(1), Constraint::Length(1), Constraint::Min(0)]).areas(area);
-        let ports = crate::output::count(self.len() as u64, "port");
+        let mut ports = crate::output::count(self.len() as u64, "port");
+        if self.order.at.is_none() && self.len() > 1 {
+            ports.push_str(if self.order.is_descending { ", most traffic first" } else { ", least traffic first" });
+        }
         let host = self.daemon.host.display();
         let line = match &self.trouble {
             None => format!("nicety top  process {}  {ports}  {host}", self.daemon.pid),
@@ -143,22 +206,43 @@ impl Page {
         let shares = shares(&self.before, &self.now);
         let shares: Vec<String> = shares.iter().map(|(name, share)| format!("{name} {share:.0} %")).collect();
         Line::raw(format!("CPU  {}", shares.join("  "))).render(cpu, buffer);
-        let rows = self.rows();
-        let detail = self.place(&rows).filter(|_| self.is_detailed).map(|at| detail(&rows[at]));
+        let detail = self.place().filter(|_| self.is_detailed).map(|at| detail(&self.rows[at]));
         match detail {
             Some(lines) => Paragraph::new(lines).wrap(Wrap { trim: false }).render(body, buffer),
-            None => self.table(&rows, body, buffer),
+            None if self.rows.is_empty() => {
+                Paragraph::new(NO_PORTS).wrap(Wrap { trim: false }).render(body, buffer);
+            }
+            None => self.list(body, buffer),
         }
     }
 
-    fn table(&self, rows: &[Row], area: Rect, buffer: &mut Buffer) {
+    /// The rows that fit below the table's head. If some do not, the last line says how many.
+    fn list(&self, area: Rect, buffer: &mut Buffer) {
+        let rows = usize::from(area.height).saturating_sub(1);
+        let fits = rows >= self.rows.len();
+        let height = if fits { rows } else { rows.saturating_sub(1) }.max(1);
+        let top = self.scrolled(height);
+        let shown = &self.rows[top..self.rows.len().min(top + height)];
+        let [table, foot] = Layout::vertical([Constraint::Min(0), Constraint::Length((!fits).into())]).areas(area);
+        self.table(shown, self.place().map(|at| at - top), table, buffer);
+        let (above, below) = (top, self.rows.len() - top - shown.len());
+        let marks = [(above, "above"), (below, "below")].map(|(count, way)| match count {
+            0 => None,
+            count => Some(format!("{count} more {way}")),
+        });
+        Line::styled(marks.into_iter().flatten().collect::<Vec<_>>().join(", "), Modifier::BOLD).render(foot, buffer);
+    }
+
+    fn table(&self, rows: &[Row], selected: Option<usize>, area: Rect, buffer: &mut Buffer) {
         let right = |text: String, width: u16| format!("{text:>width$}", width = usize::from(width));
         let cells = |cells: [String; COLUMNS.len()]| {
             let aligned = cells.into_iter().zip(COLUMNS).enumerate();
             TableRow::new(aligned.map(|(at, (text, (_, _, width)))| if at < 2 { text } else { right(text, width) }))
         };
-        let mark = |at: usize, name: &str| match self.sorted {
-            Some((sorted, turned)) if sorted == at => format!("{}{name}", if turned { '▼' } else { '▲' }),
+        let mark = |at: usize, name: &str| match self.order {
+            Order { at: Some(sorted), is_descending } if sorted == at => {
+                format!("{}{name}", if is_descending { '▼' } else { '▲' })
+            }
             _ => name.to_owned(),
         };
         let head = cells(std::array::from_fn(|at| mark(at, COLUMNS[at].1))).style(Modifier::BOLD);
@@ -183,14 +267,9 @@ impl Page {
             .header(head)
             .column_spacing(1)
             .row_highlight_style(Modifier::REVERSED);
-        let mut state = TableState::new().with_selected(self.place(rows));
+        let mut state = TableState::new().with_selected(selected);
         StatefulWidget::render(table, area, buffer, &mut state);
     }
-}
-
-/// The initial order of a column: names ascending, numbers descending.
-fn usual(at: usize) -> (usize, bool) {
-    (at, at >= 2)
 }
 
 /// All details of one port.

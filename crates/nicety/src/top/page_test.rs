@@ -55,7 +55,12 @@ fn page() -> Page {
 
 /// The page as a terminal of 80 columns shows it.
 fn shown(page: &Page) -> Vec<String> {
-    let mut terminal = Terminal::new(TestBackend::new(80, 14)).unwrap();
+    shown_by(page, 14)
+}
+
+/// The same of a terminal with this many lines.
+fn shown_by(page: &Page, lines: u16) -> Vec<String> {
+    let mut terminal = Terminal::new(TestBackend::new(80, lines)).unwrap();
     terminal.draw(|frame| page.draw(frame.area(), frame.buffer_mut())).unwrap();
     let buffer = terminal.backend().buffer();
     let lines = buffer.content.chunks(80).map(|line| line.iter().map(|cell| cell.symbol()).collect::<String>());
@@ -67,11 +72,11 @@ fn a_page_shows_rates_of_each_port_and_the_workers_share() {
     assert_eq!(
         shown(&page()),
         [
-            "nicety top  process 4711  3 ports  /etc/host.toml",
+            "nicety top  process 4711  3 ports, most traffic first  /etc/host.toml",
             "CPU  worker0 75 %  control 1 %",
             "PORT             STATE     TX bit/s   TX f/s  RX bit/s   RX f/s   DROP/s   WAIT",
-            "vm1              up           8.00M    1.00k     1.60M      200        0      3",
             "vm2              up           1.00G     125k      200M    25.0k       20      3",
+            "vm1              up           8.00M    1.00k     1.60M      200        0      3",
             "a-port-with-a-l… up               0        0         0        0        0      3",
         ]
     );
@@ -80,7 +85,11 @@ fn a_page_shows_rates_of_each_port_and_the_workers_share() {
 #[test]
 fn ports_are_sorted_by_any_column_either_way() {
     let mut page = page();
-    let names = |page: &Page| page.rows().iter().map(|row| row.report.name.clone()).collect::<Vec<_>>();
+    let names = |page: &Page| page.rows.iter().map(|row| row.report.name.clone()).collect::<Vec<_>>();
+    assert_eq!(names(&page), ["vm2", "vm1", "a-port-with-a-long-name"], "by traffic");
+    page.key(KeyCode::Char('r'));
+    assert_eq!(names(&page), ["a-port-with-a-long-name", "vm1", "vm2"]);
+    assert!(shown(&page)[0].contains("3 ports, least traffic first  "), "{:?}", shown(&page));
     page.key(KeyCode::Right);
     assert_eq!(names(&page), ["a-port-with-a-long-name", "vm1", "vm2"]);
     page.key(KeyCode::Right);
@@ -96,7 +105,7 @@ fn ports_are_sorted_by_any_column_either_way() {
     for _ in 0..20 {
         page.key(KeyCode::Left);
     }
-    assert_eq!(names(&page), ["vm1", "vm2", "a-port-with-a-long-name"], "the daemon's order");
+    assert_eq!(names(&page), ["vm2", "vm1", "a-port-with-a-long-name"], "by traffic again");
 }
 
 #[test]
@@ -104,7 +113,6 @@ fn one_port_is_shown_whole_and_the_way_back_is_there() {
     let mut page = page();
     page.key(KeyCode::Enter);
     assert_eq!(shown(&page).len(), 6, "none is chosen");
-    page.key(KeyCode::Down);
     page.key(KeyCode::Down);
     page.key(KeyCode::Enter);
     assert_eq!(
@@ -126,6 +134,90 @@ fn one_port_is_shown_whole_and_the_way_back_is_there() {
     );
     page.key(KeyCode::Esc);
     assert_eq!(shown(&page).len(), 6);
+}
+
+/// A page of a thousand ports, of which every tenth carries traffic: the same everywhere.
+fn thousand() -> Page {
+    let begin = Instant::now();
+    let sample = |seconds, bytes| Sample {
+        at: begin + Duration::from_secs(seconds),
+        ports: (0..1000)
+            .map(|number| port(&format!("vm{number}"), if number % 10 == 0 { bytes } else { 0 }, 0))
+            .collect(),
+        threads: Vec::new(),
+    };
+    let mut page = Page::new(page().daemon, sample(0, 0));
+    page.next(sample(1, 1000));
+    page
+}
+
+#[test]
+fn of_a_thousand_ports_a_screen_shows_some_and_says_how_many_are_above_and_below() {
+    let mut page = thousand();
+    let name = |line: &String| line.split(' ').next().unwrap().to_owned();
+    let screen = shown_by(&page, 24);
+    assert_eq!(screen.len(), 24);
+    assert_eq!([&screen[3], &screen[4], &screen[22]].map(name), ["vm0", "vm10", "vm190"]);
+    assert_eq!(screen[23], "980 more below");
+    page.key(KeyCode::PageDown);
+    page.key(KeyCode::PageDown);
+    let screen = shown_by(&page, 24);
+    assert_eq!((name(&screen[22]), screen[23].as_str()), ("vm380".to_owned(), "19 more above, 961 more below"));
+    page.key(KeyCode::End);
+    let screen = shown_by(&page, 24);
+    assert_eq!((name(&screen[22]), screen[23].as_str()), ("vm999".to_owned(), "980 more above"));
+    page.key(KeyCode::Up);
+    assert_eq!(shown_by(&page, 24)[23], "980 more above", "the screen moves only where it must");
+    page.key(KeyCode::Home);
+    assert_eq!(shown_by(&page, 24)[23], "980 more below");
+    for lines in 0..8 {
+        shown_by(&page, lines);
+    }
+    // A small screen: the selected port is on it, and the marks.
+    (0..5).for_each(|_| page.key(KeyCode::Down));
+    let screen = shown_by(&page, 6);
+    assert_eq!((name(&screen[4]), screen[5].as_str()), ("vm50".to_owned(), "4 more above, 994 more below"));
+}
+
+#[test]
+fn ports_with_equal_traffic_keep_their_order_either_way() {
+    let mut page = thousand();
+    let names = |page: &Page| page.rows.iter().map(|row| row.report.name.clone()).collect::<Vec<_>>();
+    let numbers = |is_busy: bool| (0..1000).filter(move |number| (number % 10 == 0) == is_busy);
+    let expected = |busy_first: bool| {
+        let names = numbers(busy_first).chain(numbers(!busy_first)).map(|number| format!("vm{number}"));
+        names.collect::<Vec<_>>()
+    };
+    assert_eq!(names(&page), expected(true));
+    page.key(KeyCode::Char('r'));
+    assert_eq!(names(&page), expected(false));
+    let same = Sample { at: page.now.at + Duration::from_secs(1), ..page.now.clone() };
+    page.next(same);
+    let order: Vec<String> = (0..1000).map(|number| format!("vm{number}")).collect();
+    assert_eq!(names(&page), order, "nobody carries anything: the daemon's order");
+}
+
+#[test]
+fn a_selected_port_stays_selected_and_on_the_screen_whatever_the_order() {
+    let mut page = thousand();
+    page.key(KeyCode::End);
+    assert_eq!(page.chosen.as_deref(), Some("vm999"));
+    for keys in [&[KeyCode::Char('r')][..], &[KeyCode::Right], &[KeyCode::Char('r')], &[KeyCode::Left]] {
+        keys.iter().for_each(|key| page.key(*key));
+        assert!(shown_by(&page, 24).iter().any(|line| line.starts_with("vm999 ")), "{keys:?}");
+    }
+}
+
+#[test]
+fn a_switch_without_ports_says_how_to_get_one() {
+    let none = Sample { at: Instant::now(), ports: Vec::new(), threads: Vec::new() };
+    let mut page = Page::new(page().daemon, none);
+    for key in [KeyCode::Down, KeyCode::PageUp, KeyCode::End, KeyCode::Enter] {
+        page.key(key);
+    }
+    let screen = shown(&page);
+    assert_eq!(screen[0], "nicety top  process 4711  0 ports  /etc/host.toml");
+    assert!(screen[2].starts_with("this switch has no ports yet: `nicety port add NAME"), "{screen:?}");
 }
 
 #[test]

@@ -60,9 +60,31 @@ fn a_daemon_serves_shows_its_ports_and_ends_cleanly_by_a_signal() {
             served.ready
         );
         let table = scratch.run(&["ports", "--addresses"]);
-        assert_eq!(table.code, Some(0), "{table:?}");
-        assert!(table.out.contains("vm1   e1000       waiting  0 frames"), "{}", table.out);
-        assert!(table.out.contains("vm1: waits for a VM: `nicety attach vm1` says how to start one"), "{}", table.out);
+        let lines = "\
+PORT  ADAPTER     STATE    TX  RX  DROPPED  ERRORS
+vm1   e1000       waiting   0   0        0       0
+vm2   virtio-net  waiting   0   0        0       0
+
+ADDRESS  PORT  LAST HEARD
+";
+        assert_eq!((table.code, table.out.as_str()), (Some(0), lines), "{table:?}");
+        for words in [&["ports", "vm1"][..], &["ports", "--long"]] {
+            let long = scratch.run(words).out;
+            assert!(long.contains("vm1: waits for a VM: `nicety attach vm1` says how to start one"), "{long}");
+        }
+        let shown = |words: &[&str]| {
+            let ended = scratch.run(&[&["ports"], words].concat());
+            assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{words:?}: {ended:?}");
+            ended.out.lines().filter(|line| line.starts_with("vm")).count()
+        };
+        assert_eq!([&["--state", "down"][..], &["--state", "waiting,failed"]].map(shown), [2, 2]);
+        assert_eq!([&["--state", "up"][..], &["--group", "web"], &["--vlan", "7"]].map(shown), [0, 0, 0]);
+        for wrong in [&["vm1", "--vlan", "7"][..], &["--vlan", "4095"], &["--state", "bad"], &["--long", "--json"]] {
+            assert_eq!(scratch.run(&[&["ports"], wrong].concat()).code, Some(2), "{wrong:?}");
+        }
+        let none = scratch.run(&["ports", "--state", "up", "--json"]).out;
+        let none: serde_json::Value = serde_json::from_str(&none).unwrap();
+        assert_eq!(none, serde_json::json!({ "version": 1, "ports": [] }));
         let json = scratch.run(&["ports", "vm2", "--control", "nicety-lan.sock", "--json"]);
         let json: serde_json::Value = serde_json::from_str(&json.out).unwrap();
         assert_eq!(json["ports"][0]["name"], "vm2");
@@ -273,4 +295,49 @@ fn a_log_filter_that_is_none_is_said() {
         (ended.code, ended.err.lines().next()),
         (Some(2), Some("nicety: NICETY_LOG=inf\u{fffd}: it is not UTF-8 (such as: info)"))
     );
+}
+
+const EMPTY: &str = "[switch]\nname = \"lan\"\n";
+
+/// Hooks of a VM manager add ports as VMs start.
+#[test]
+fn a_switch_without_ports_is_served_says_so_and_gets_its_ports_live() {
+    let scratch = Scratch::with(EMPTY);
+    let check = scratch.run(&["serve", "--check"]);
+    assert_eq!(check.code, Some(0), "{check:?}");
+    assert!(check.out.ends_with("\nno ports yet: `nicety port add` adds them while it serves\n"), "{check:?}");
+    let served = Served::start(&scratch);
+    assert!(served.ready.contains("ports=0"), "{}", served.ready);
+    let sentence = "this switch has no ports yet: `nicety port add NAME adapter=… mac=… socket=…` adds one\n";
+    let ports = scratch.run(&["ports"]);
+    assert_eq!((ports.code, ports.out.as_str(), ports.err.as_str()), (Some(0), sentence, ""));
+    let json: serde_json::Value = serde_json::from_str(&scratch.run(&["ports", "--json"]).out).unwrap();
+    assert_eq!(json["ports"], serde_json::json!([]));
+    let top = scratch.run(&["top", "--once"]);
+    assert!(top.code == Some(0) && top.out.contains("this switch has no ports yet"), "{top:?}");
+    let attach = scratch.run(&["attach", "vm1"]);
+    assert!(attach.code == Some(2) && attach.err.contains("has no port \"vm1\" (there are none yet)"), "{attach:?}");
+    let added = scratch.run(&["port", "add", "vm1", "adapter=e1000", "mac=52:54:00:00:00:01", "socket=vm1.sock"]);
+    assert_eq!((added.code, added.out.as_str()), (Some(0), "+ port vm1\n"), "{added:?}");
+    assert!(scratch.run(&["ports"]).out.contains("vm1   e1000    waiting"));
+    assert_eq!(scratch.run(&["apply"]).out, "- port vm1\n");
+    assert_eq!(scratch.run(&["ports"]).out, sentence);
+    assert_eq!(served.end(Signal::TERM), Some(0));
+}
+
+#[test]
+fn what_a_domain_has_is_imported_and_its_end_says_whether_all_of_it() {
+    let port = "<interface type='bridge'><mac address='52:54:00:12:34:01'/><model type='e1000'/></interface>";
+    let other = "<interface type='hostdev'><mac address='52:54:00:12:34:02'/></interface>";
+    for (interfaces, code, ports) in
+        [(port.to_owned(), 0, 1), (format!("{port}{other}"), 1, 1), (other.to_owned(), 2, 0)]
+    {
+        let scratch = Scratch::new();
+        std::fs::write(scratch.path().join("vm.xml"), format!("<domain><name>vm</name>{interfaces}</domain>")).unwrap();
+        let ended = scratch.run(&["import", "vm.xml"]);
+        assert_eq!((ended.code, ended.out.matches("[[port]]").count()), (Some(code), ports), "{ended:?}");
+        let told =
+            ended.err.lines().filter(|line| line.starts_with("nicety: ") && line.contains("is not imported: ")).count();
+        assert_eq!(told, usize::from(code != 0), "{ended:?}");
+    }
 }

@@ -100,7 +100,7 @@ fn no_daemon_one_several_and_killed_ones_are_each_told_with_where_was_looked() {
         assert!(*asked == words && answer.starts_with(begins) && answer.ends_with(ends), "{asked}: {answer}");
     };
     expect(0, "ports", &format!("nicety: there is no host.toml here, and no daemon was found: {looked}; "), start);
-    expect(1, "ports vm1", "PORT  ADAPTER  STATE    TRANSMITTED", "= 0\n");
+    expect(1, "ports vm1", "PORT  ADAPTER  STATE    TX  RX", "= 0\n");
     expect(
         2,
         "ports",
@@ -112,7 +112,7 @@ fn no_daemon_one_several_and_killed_ones_are_each_told_with_where_was_looked() {
             .iter()
             .all(|folder| answers[2].1.contains(&format!(" serves {dir}/{folder}/host.toml (control ")))
     );
-    expect(3, "ports vm3", "PORT  ADAPTER  STATE    TRANSMITTED", "= 0\n");
+    expect(3, "ports vm3", "PORT  ADAPTER  STATE    TX  RX", "= 0\n");
     let working =
         "nicety: port vm3 has not failed: a restart would take its adapter away from its VM; nothing was done\n= 2\n";
     expect(4, "ports restart vm3", working, working);

@@ -14,7 +14,10 @@ fn one_page_is_printed_for_a_pipe_and_a_page_that_stays_needs_a_terminal() {
     let once = scratch.run(&["top", "--once"]);
     let lines: Vec<&str> = once.out.lines().collect();
     assert_eq!((once.code, lines.len()), (Some(0), 5), "{once:?}");
-    assert!(lines[0].starts_with(&format!("nicety top  process {}  2 ports  ", served.pid())), "{once:?}");
+    assert!(
+        lines[0].starts_with(&format!("nicety top  process {}  2 ports, most traffic first  ", served.pid())),
+        "{once:?}"
+    );
     assert!(lines[1].starts_with("CPU  worker0 "), "{once:?}");
     assert_eq!(lines[2], "PORT             STATE     TX bit/s   TX f/s  RX bit/s   RX f/s   DROP/s   WAIT");
     assert_eq!(lines[3], "vm1              waiting          0        0         0        0        0      0");

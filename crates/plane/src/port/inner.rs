@@ -165,7 +165,7 @@ impl Inner {
     }
 
     /// Calls the uplink.
-    fn call_uplink<R: Default>(&mut self, act: impl FnOnce(&mut dyn Uplink, &mut Counters) -> R) -> R {
+    pub fn call_uplink<R: Default>(&mut self, act: impl FnOnce(&mut dyn Uplink, &mut Counters) -> R) -> R {
         let Self { end: End::Uplink(uplink), counters, .. } = self else { return R::default() };
         caught(|| act(uplink.as_mut(), counters)).unwrap_or_else(|cause| {
             self.fail(cause);

@@ -1,7 +1,9 @@
 //! Pacing in virtual time: the average is the rate, waiting frames are not lost, and nothing wakes a worker meanwhile.
 
 use crate::common::*;
-use nicety_adapter::{Counters, Offload, Time, Uplink};
+use std::os::fd::AsRawFd;
+
+use nicety_adapter::{Counters, Offload, Time, Uplink, UplinkSettings};
 use nicety_uplink::{Null, Paced, Pair, Rate, Stream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -120,6 +122,67 @@ fn what_comes_in_waits_where_it_is_and_the_descriptor_is_silent_meanwhile() {
     // A byte takes a microsecond: 64000 of them, less the bucket's initial content.
     assert!((60_000_000..64_000_000).contains(&now.0), "{now:?}");
     assert_eq!((counters.transmit_throttled_ns, counters.receive_throttled_ns), (now.0, 0), "it waited all the time");
+}
+
+fn set(uplink: &mut impl Uplink, rate: Option<&str>) {
+    let rate = rate.map(|text| text.parse().unwrap());
+    uplink.set(&UplinkSettings { rate, ..UplinkSettings::default() }).unwrap();
+}
+
+#[test]
+fn a_limit_comes_changes_and_goes_while_the_link_is_open() {
+    let mut uplink = Paced::unlimited(Null);
+    let sender = Sender::new(&vec![(tcp(&payload(1446)), Offload::default()); 64]);
+    let mut counters = Counters::default();
+    // A limited bucket would hold 64 KiB; this is far more.
+    for _ in 0..100 {
+        assert_eq!(sender.deliver(&mut uplink, &mut counters, Time::ZERO).refused(), 0);
+    }
+    for (text, exact) in [("100Mbit/s", 12_500_000), ("10Mbit/s", 1_250_000), ("1Gbit/s", 125_000_000)] {
+        set(&mut uplink, Some(text));
+        let bytes = offer(&mut uplink, &sender, &mut Counters::default(), 1000);
+        assert!(bytes >= exact - exact / 1000 && bytes <= exact + exact / 100 + (64 << 10), "{text}: {bytes}");
+        // The bucket is empty now. Its next rate begins with a full one.
+        set(&mut uplink, None);
+        assert_eq!((uplink.wake(), sender.deliver(&mut uplink, &mut counters, Time::ZERO).refused()), (None, 0));
+    }
+}
+
+#[test]
+fn frames_that_wait_for_tokens_go_when_the_limit_goes() {
+    let (mut outside, inside) = Pair::connected().unwrap();
+    let mut uplink = Paced::unlimited(inside);
+    let watched = |uplink: &Paced<Pair>| uplink.descriptor().unwrap().as_raw_fd();
+    let link = watched(&uplink);
+    let mut counters = Counters::default();
+    let sender = Sender::new(&vec![(tcp(&payload(946)), Offload::default()); 64]);
+    for limit in [None, Some("10Gbit/s")] {
+        set(&mut uplink, Some("8kbit/s"));
+        assert_ne!(watched(&uplink), link, "a descriptor that can be silent");
+        let before = counters.transmitted().packets;
+        assert_eq!(sender.deliver(&mut outside, &mut Counters::default(), Time::ZERO).refused(), 0);
+        // Within the bucket's 64 KiB there is no wait. So take it all, then more.
+        for _ in 0..2 {
+            let (batch, _) = fetch(&mut uplink, &mut counters, Time::ZERO);
+            uplink.complete(&batch);
+            sender.deliver(&mut outside, &mut Counters::default(), Time::ZERO);
+        }
+        assert!(uplink.wake().is_some(), "it waits for tokens");
+        set(&mut uplink, limit);
+        assert!(readable(&uplink));
+        assert_eq!(watched(&uplink) == link, limit.is_none());
+        while readable_now(&uplink) {
+            let (batch, _) = fetch(&mut uplink, &mut counters, Time::ZERO);
+            uplink.complete(&batch);
+        }
+        assert_eq!(counters.transmitted().packets - before, 192, "none was lost");
+        set(&mut uplink, None);
+    }
+}
+
+fn readable_now(uplink: &impl Uplink) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(uplink.descriptor().unwrap(), PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
 }
 
 /// Fills the socket of a paced uplink that never lacks tokens, and lets its peer read.
