@@ -44,6 +44,7 @@ mod client;
 mod clients;
 mod inspect;
 mod routes;
+mod schemas;
 mod server;
 mod stream;
 

@@ -9,6 +9,7 @@ use tempfile::TempDir;
 
 use super::api::{AddressList, DaemonView, PortList, Problem, Restored};
 use super::*;
+use crate::host::List;
 use crate::report::{AddressReport, Condition, MadeOf};
 use crate::saved::{PortState, SaveError};
 
@@ -252,6 +253,55 @@ fn the_openapi_document_names_every_path_and_type() {
     let port = &document["components"]["schemas"]["PortReport"]["properties"];
     let whole = serde_json::to_value(self::port("vm0")).unwrap();
     assert!(whole.as_object().unwrap().keys().all(|key| port.get(key).is_some()), "{port}");
+}
+
+/// The schemas of the document that is served.
+fn schemas() -> serde_json::Value {
+    let scratch = Scratch::new(0);
+    let reply = scratch.raw(b"GET /v1/openapi.json HTTP/1.1\r\nhost: n\r\nconnection: close\r\n\r\n");
+    let (_, body) = reply.split_once("\r\n\r\n").unwrap();
+    let document: serde_json::Value = serde_json::from_str(body).unwrap();
+    document["components"]["schemas"].clone()
+}
+
+#[test]
+fn each_key_of_a_port_group_or_uplink_has_its_schema_and_each_schema_its_key() {
+    let schemas = schemas();
+    for (list, new, change) in [
+        (List::Ports, "NewPort", "PortChange"),
+        (List::Groups, "NewGroup", "GroupChange"),
+        (List::Uplinks, "NewUplink", "UplinkChange"),
+    ] {
+        let keys: Vec<&str> = list.kind().keys.iter().map(|key| key.name).collect();
+        let properties = |name: &str| -> Vec<String> {
+            let properties = schemas[name]["properties"].as_object().unwrap();
+            assert!(properties.values().all(|schema| !schema["description"].as_str().unwrap().is_empty()), "{name}");
+            assert_eq!(schemas[name]["additionalProperties"], false, "{name}");
+            properties.keys().cloned().collect()
+        };
+        let sorted = |mut keys: Vec<&str>| {
+            keys.sort_unstable();
+            keys.iter().map(|&key| key.to_owned()).collect::<Vec<_>>()
+        };
+        let mut found = properties(new);
+        found.sort();
+        assert_eq!(found, sorted(keys.clone()), "{new}");
+        let mut found = properties(change);
+        found.sort();
+        assert_eq!(found, sorted(keys.into_iter().filter(|key| *key != "name").collect()), "{change}");
+    }
+    // By docs/host-file.md.
+    let port = &schemas["NewPort"];
+    assert_eq!(port["required"], serde_json::json!(["name", "adapter", "mac", "socket"]));
+    let vlan = &port["properties"]["vlan"];
+    assert_eq!((&vlan["minimum"], &vlan["maximum"]), (&1.into(), &4094.into()));
+    assert_eq!(vlan["type"], serde_json::json!(["integer", "null"]));
+    assert_eq!(port["properties"]["mode"]["enum"], serde_json::json!(["0600", "0660", "0666", null]));
+    assert_eq!(port["properties"]["standby"]["type"], serde_json::json!(["boolean", "null"]));
+    assert_eq!(port["properties"]["socket"]["maxLength"], 107);
+    assert!(port["properties"]["send_average"]["pattern"].as_str().unwrap().contains("Mbit/s"));
+    assert_eq!(schemas["NewUplink"]["required"], serde_json::json!(["kind"]));
+    assert_eq!(schemas["UplinkChange"].get("required"), None);
 }
 
 #[test]

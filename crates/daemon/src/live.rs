@@ -48,13 +48,14 @@ impl Consent {
 /// The result of a change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Changed {
-    /// What was done.
+    /// Changes that were made.
     pub plan: Plan,
-    /// Keys that need a restart of the daemon, such as `daemon.workers`: of this change and earlier ones.
+    /// Changed keys of the host file that take effect when the daemon is restarted, such as `daemon.workers`. Those of earlier
+    /// changes are included.
     pub after_restart: Vec<String>,
-    /// Why the change will be lost at a restart, if so; it is in force all the same.
+    /// Reason why the change will be lost at a restart of the daemon. `null`: it will not.
     pub not_kept: Option<String>,
-    /// The ports that were closed, with their last state: their frames in equal their frames out plus drops.
+    /// Closed ports with their last counters.
     pub closed: Vec<PortReport>,
 }
 

@@ -21,52 +21,52 @@ const SERVICE: u16 = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum TraceStage {
-    /// Where it comes in.
+    /// Port at which the frame comes in.
     Arrives,
-    /// Whether its port fetches it now.
+    /// Time at which the port fetches the frame.
     Fetched,
-    /// The sender's policy.
+    /// Policy of the sender's port.
     Policy,
-    /// Its VLAN.
+    /// VLAN of the frame.
     Vlan,
-    /// What the switch learns from it.
+    /// Address that the switch learns from the frame.
     Learns,
-    /// What the switch knows about its destination.
+    /// Destination, as the switch knows it.
     LookedUp,
-    /// Ports that do not get it.
+    /// Ports that do not get the frame.
     PassesBy,
-    /// A port that gets it.
+    /// Port that gets the frame.
     Delivered,
-    /// It is dropped.
+    /// Drop of the frame, with the reason.
     Dropped,
 }
 
 /// One step of a frame's path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TraceStep {
-    /// Its subject.
+    /// Subject of the step.
     pub stage: TraceStage,
-    /// What happens, in words.
+    /// Description of the step.
     pub what: String,
 }
 
 /// A port that a frame is sent to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TraceReceiver {
-    /// The port.
+    /// Name of the port.
     pub port: String,
-    /// Why it is dropped there, if so.
+    /// Reason for which the port drops the frame. `null`: it does not.
     pub dropped: Option<String>,
 }
 
 /// The path of a frame.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FrameTrace {
-    /// The steps, in order.
+    /// Steps in order.
     pub steps: Vec<TraceStep>,
-    /// The ports that get it.
+    /// Ports to which the switch sends the frame.
     pub receivers: Vec<TraceReceiver>,
-    /// Why it is dropped everywhere, if so.
+    /// Reason for which the frame reaches no port. `null`: it does.
     pub dropped: Option<String>,
 }
 

@@ -11,47 +11,47 @@ use crate::live::plan::{Change, Plan};
 use crate::live::{ChangeError, Changed};
 use crate::report::{AddressReport, PortReport};
 
-/// The daemon.
+/// A running daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DaemonView {
     /// The program's version and commit.
     pub program: String,
-    /// Its process identifier.
+    /// The daemon's process identifier.
     pub pid: u32,
-    /// The host file that it serves.
+    /// Path of the host file that the daemon serves.
     #[schema(value_type = String)]
     pub host: PathBuf,
-    /// Whether it is still starting: then it shows no ports.
+    /// Whether the daemon is still starting. Until it has started it shows no ports.
     pub starting: bool,
-    /// Keys that need a restart of the daemon, such as `daemon.workers`.
+    /// Changed keys of the host file that take effect when the daemon is restarted, such as `daemon.workers`.
     #[serde(default)]
     pub after_restart: Vec<String>,
 }
 
-/// All ports.
+/// All ports and uplinks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PortList {
-    /// The host file that the daemon serves.
+    /// Path of the host file that the daemon serves.
     #[schema(value_type = String)]
     pub host: PathBuf,
-    /// The ports, the uplink first.
+    /// Uplinks first, then ports.
     pub ports: Vec<PortReport>,
 }
 
 /// The addresses that the switch has learned.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AddressList {
-    /// The addresses, in no order; 65,536 at most.
+    /// At most 65,536 addresses, in no order.
     pub addresses: Vec<AddressReport>,
-    /// How many more there are.
+    /// Number of addresses that are left out.
     #[serde(default)]
     pub more: usize,
 }
 
-/// Threads of the daemon with the same name.
+/// CPU time of the daemon's threads of one name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ThreadReport {
-    /// Its name: `worker0`, `control`.
+    /// Name of the threads, such as `worker0` or `control`.
     pub name: String,
     /// CPU time in nanoseconds since the daemon started.
     pub cpu_ns: u64,
@@ -60,7 +60,7 @@ pub struct ThreadReport {
 /// The daemon's threads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ThreadList {
-    /// Sorted by name; empty if the system does not count CPU time.
+    /// Sorted by name. Empty if the system does not count CPU time.
     pub threads: Vec<ThreadReport>,
 }
 
@@ -68,16 +68,17 @@ pub struct ThreadList {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HostText {
-    /// Its text, in TOML.
+    /// Text of the host file, in TOML.
     pub text: String,
-    /// Its absolute path: its relative paths start there. If left out, the path of the daemon's own host file.
+    /// Absolute path of the host file. Relative paths in the text begin at its folder. If left out: the path of the daemon's own
+    /// host file.
     #[serde(default)]
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<String>, pattern = "^/")]
     pub path: Option<PathBuf>,
-    /// The lines of a plan that may cut off VMs; others are refused.
+    /// Lines of the plan that are allowed to cut VMs off. The request is refused if another line does.
     #[serde(default)]
     pub agreed: Vec<String>,
-    /// Everything that the plan cuts off may be cut off.
+    /// Allow the whole plan to cut VMs off.
     #[serde(default)]
     pub cut_off: bool,
 }
@@ -85,12 +86,13 @@ pub struct HostText {
 /// The running state as a host file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Exported {
-    /// In TOML; all paths are absolute.
+    /// Text of the host file, in TOML. All its paths are absolute.
     pub text: String,
 }
 
 /// The keys of a `[[port]]`, `[[port_group]]` or `[[uplink]]`, as the host file has them; a key that is null gets its default.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+/// Their schemas are in `schemas.rs`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PortValues(pub BTreeMap<String, serde_json::Value>);
 
@@ -98,17 +100,17 @@ pub struct PortValues(pub BTreeMap<String, serde_json::Value>);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CaptureRequest {
-    /// A port, an uplink, a port group, or `drops`: all dropped frames.
+    /// Name of a port, an uplink or a port group; or `drops` for all dropped frames.
     pub of: String,
-    /// Only frames as they come in from a port, or only as they are offered to one.
+    /// Capture on this side of the switch only. If left out: on both.
     #[serde(default)]
     pub stage: Option<StageWord>,
     /// A program in classic BPF: code, jump if true, jump if false, and operand of each instruction. Frames for which it returns 0
     /// are left out. `tcpdump -ddd -y EN10MB EXPRESSION` prints one.
     #[serde(default)]
-    #[schema(value_type = Option<Vec<Vec<u32>>>)]
+    #[schema(schema_with = super::schemas::filter)]
     pub filter: Option<Vec<(u16, u8, u8, u32)>>,
-    /// Most bytes of each frame; all if this is left out.
+    /// Maximum bytes of each frame. If left out: all.
     #[serde(default)]
     pub snap: Option<u32>,
 }
@@ -117,49 +119,50 @@ pub struct CaptureRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TraceRequest {
-    /// The port or uplink that it comes in from.
+    /// Name of the port or uplink that the frame comes in from.
     pub port: String,
-    /// The frame's bytes in hexadecimal, from the destination address, without its check sequence.
+    /// Bytes of the frame in hexadecimal, from the destination address on, without the frame check sequence. At most 66,047 bytes.
+    #[schema(pattern = "^([0-9a-fA-F]{2})+$", max_length = 132_094)]
     pub frame: String,
 }
 
-/// The side of the switch.
+/// A side of the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum StageWord {
-    /// As frames come in from a port.
+    /// Frames as they come in from a port.
     Ingress,
-    /// As they are offered to a port, with the switch's changes.
+    /// Frames as they are offered to a port, with the switch's changes.
     Egress,
 }
 
 /// A port that was restarted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Restarted {
-    /// Its name.
+    /// Name of the port.
     pub name: String,
 }
 
-/// A port that was restored and continues.
+/// A port that was restored, and works on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Restored {
-    /// Its name.
+    /// Name of the port.
     pub name: String,
 }
 
-/// A mistake in the request.
+/// A mistake in a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Mistake {
-    /// The line in the host file's text, counted from 1; 0 if the request has no such text.
+    /// Line of the mistake in the text of the host file, counted from 1. It is 0 if the request has no such text.
     pub line: usize,
-    /// The key's owner, such as `port vm1`, if the request has no text of a host file; else empty.
+    /// Entry that has the mistake, such as `port vm1`. Empty if the request has the text of a host file.
     #[serde(default)]
     pub of: String,
-    /// The key, such as `port.adapter`.
+    /// Key that has the mistake, such as `port.adapter`.
     pub key: String,
-    /// What is wrong with it.
+    /// Description of the mistake.
     pub what: String,
-    /// The allowed values.
+    /// Allowed values of the key.
     pub allowed: String,
 }
 
@@ -170,24 +173,24 @@ impl From<&HostError> for Mistake {
     }
 }
 
-/// Why a request failed: RFC 9457, as `application/problem+json`.
+/// The reason why a request failed (RFC 9457).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
-    /// The kind of problem: a relative reference, such as `/v1/problems/no-such-port`.
+    /// Kind of problem, as a relative reference such as `/v1/problems/no-such-port`.
     pub r#type: String,
-    /// The kind, in a few words.
+    /// Kind of problem, in a few words.
     pub title: String,
-    /// The status code of the answer.
+    /// HTTP status code of the answer.
     pub status: u16,
-    /// This problem, in a sentence for a person.
+    /// Description of this problem for a person.
     pub detail: String,
-    /// The mistakes in the request.
+    /// Mistakes in the request.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mistakes: Vec<Mistake>,
-    /// What would cut off VMs: send these lines in `agreed` to allow it.
+    /// Lines of the plan that would cut VMs off. Send them in `agreed` to allow it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cuts_off: Vec<String>,
-    /// What was done before the error.
+    /// Changes that were made before the error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed: Option<Box<Changed>>,
 }
@@ -299,8 +302,8 @@ impl From<ChangeError> for Box<Problem> {
 #[openapi(
     info(
         title = "Nicety",
-        description = "A running daemon: its ports, what they do, and what is changed while they work. Served on the daemon's control socket. \
-                       Every answer that is no success is a problem (RFC 9457).",
+        description = "Reads the state of a running daemon, and changes it. Served on the daemon's control socket. Each answer without \
+                       success is a problem (RFC 9457).",
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0"),
     ),
     paths(
@@ -330,6 +333,14 @@ impl From<ChangeError> for Box<Problem> {
         super::routes::apply,
         super::routes::openapi,
     ),
-    components(schemas(Problem, Plan))
+    components(schemas(Problem, Plan)),
+    tags(
+        (name = "daemon", description = "The daemon itself: version, threads, metrics, this document."),
+        (name = "ports", description = "Ports, one for each virtual adapter. Uplinks are shown as ports too."),
+        (name = "port groups", description = "Port groups: policies that several ports share."),
+        (name = "uplinks", description = "Uplinks: the switch's connections to other networks."),
+        (name = "host file", description = "The host file, as a whole."),
+        (name = "frames", description = "Captures, traces of single frames, and learned addresses."),
+    )
 )]
 pub(super) struct Document;

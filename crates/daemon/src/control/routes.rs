@@ -22,6 +22,7 @@ use super::api::{
 };
 use super::body::{Changer, Large, Small};
 use super::budget::Meter;
+use super::schemas::Binary;
 use super::server::{Peer, Served};
 use super::stream::{Endless, Place, Stream};
 use super::{NAMES_MOST, STARTING_SENTENCE, no_port};
@@ -89,7 +90,7 @@ pub(super) fn router(served: Arc<Served>) -> Router {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct CutOff {
-    /// Whether an attached VM may lose its adapter.
+    /// Allow the change to cut an attached VM off.
     #[serde(default)]
     cut_off: bool,
 }
@@ -165,8 +166,8 @@ async fn beside<T: Send + 'static>(work: impl FnOnce() -> Answer<T> + Send + 'st
 
 type Daemon = State<Arc<Served>>;
 
-/// The daemon's version, process and host file
-#[utoipa::path(get, path = "/v1/daemon", responses((status = 200, body = DaemonView)))]
+/// Get the daemon's version, process and host file
+#[utoipa::path(get, operation_id = "get_daemon", tag = "daemon", path = "/v1/daemon", responses((status = 200, body = DaemonView)))]
 pub(super) async fn daemon(State(served): Daemon) -> impl IntoResponse {
     axum::Json(DaemonView {
         program: nicety_version::BUILD.to_owned(),
@@ -177,8 +178,8 @@ pub(super) async fn daemon(State(served): Daemon) -> impl IntoResponse {
     })
 }
 
-/// All ports, the uplink first
-#[utoipa::path(get, path = "/v1/ports", responses(
+/// List all uplinks and ports
+#[utoipa::path(get, operation_id = "list_ports", tag = "ports", path = "/v1/ports", responses(
     (status = 200, body = PortList),
     problems::Starting,
 ))]
@@ -187,8 +188,8 @@ pub(super) async fn ports(State(served): Daemon) -> Answer<axum::Json<PortList>>
     Ok(axum::Json(PortList { host: served.host.clone(), ports: served.inspect.ports() }))
 }
 
-/// One port, or an uplink
-#[utoipa::path(get, path = "/v1/ports/{name}", params(("name" = String, Path, description = "Its name")), responses(
+/// Get a port or an uplink
+#[utoipa::path(get, operation_id = "get_port", tag = "ports", path = "/v1/ports/{name}", params(("name" = String, Path, description = "Name of the port")), responses(
     (status = 200, body = PortReport),
     problems::Named, problems::Starting,
 ))]
@@ -205,8 +206,10 @@ pub(super) async fn port(
     }
 }
 
-/// Restart a failed port as new
-#[utoipa::path(post, path = "/v1/ports/{name}/restart", params(("name" = String, Path, description = "Its name")), responses(
+/// Restart a failed port
+///
+/// The port is opened as new, with counters of 0.
+#[utoipa::path(post, operation_id = "restart_port", tag = "ports", path = "/v1/ports/{name}/restart", params(("name" = String, Path, description = "Name of the port")), responses(
     (status = 200, body = Restarted),
     problems::Named, problems::Changing, problems::Starting,
 ))]
@@ -230,9 +233,11 @@ pub(super) async fn restart_port(
     .await
 }
 
-/// Save a port and stop it until it is restored or its VMM disconnects
-#[utoipa::path(post, path = "/v1/ports/{name}/save", params(("name" = String, Path, description = "Its name")), responses(
-    (status = 200, description = "The state, for `restore`", body = Vec<u8>, content_type = "application/octet-stream"),
+/// Save a port's state, and stop the port
+///
+/// The port stands still until it is restored, or its VMM disconnects.
+#[utoipa::path(post, operation_id = "save_port", tag = "ports", path = "/v1/ports/{name}/save", params(("name" = String, Path, description = "Name of the port")), responses(
+    (status = 200, description = "The port's state", body = inline(Binary), content_type = "application/octet-stream"),
     problems::Named, problems::Changing, problems::Starting,
 ))]
 pub(super) async fn save_port(
@@ -245,10 +250,11 @@ pub(super) async fn save_port(
     Ok(([(header::CONTENT_TYPE, "application/octet-stream")], state.to_bytes()).into_response())
 }
 
-/// Restore a port from a saved state and let it continue: a port whose VM is attached and does not use it, or that was stopped by
-/// `save`
-#[utoipa::path(post, path = "/v1/ports/{name}/restore", params(("name" = String, Path, description = "Its name")),
-    request_body(content = Vec<u8>, content_type = "application/octet-stream", description = "What `save` gave"), responses(
+/// Restore a port from a saved state
+///
+/// The port works on from this state. Its VM is attached and has not started the adapter, or the port was saved before.
+#[utoipa::path(post, operation_id = "restore_port", tag = "ports", path = "/v1/ports/{name}/restore", params(("name" = String, Path, description = "Name of the port")),
+    request_body(content = inline(Binary), content_type = "application/octet-stream", description = "A port's saved state"), responses(
     (status = 200, body = Restored),
     problems::Named, problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
 ))]
@@ -278,8 +284,8 @@ fn not_saved(error: SaveError, served: &Served) -> Box<Problem> {
     }
 }
 
-/// The addresses that the switch has learned
-#[utoipa::path(get, path = "/v1/addresses", responses(
+/// List the addresses that the switch has learned
+#[utoipa::path(get, operation_id = "list_addresses", tag = "frames", path = "/v1/addresses", responses(
     (status = 200, body = AddressList),
     problems::Starting,
 ))]
@@ -288,10 +294,10 @@ pub(super) async fn addresses(State(served): Daemon) -> Answer<axum::Json<Addres
     Ok(axum::Json(served.inspect.addresses()))
 }
 
-/// The daemon's threads and their CPU time
-#[utoipa::path(get, path = "/v1/threads", responses(
+/// List the daemon's threads and their CPU time
+#[utoipa::path(get, operation_id = "list_threads", tag = "daemon", path = "/v1/threads", responses(
     (status = 200, body = ThreadList),
-    (status = 500, body = Problem, content_type = "application/problem+json"),
+    problems::Failing,
 ))]
 pub(super) async fn threads() -> Answer<axum::Json<ThreadList>> {
     beside(|| {
@@ -302,11 +308,13 @@ pub(super) async fn threads() -> Answer<axum::Json<ThreadList>> {
     .await
 }
 
-/// Capture the frames of a port, an uplink or a group, or dropped frames: pcapng, until the reader disconnects
-#[utoipa::path(post, path = "/v1/captures", request_body = CaptureRequest, responses(
-    (status = 200, description = "pcapng, with an interface for each port", body = Vec<u8>, content_type = "application/x-pcapng"),
-    (status = 403, body = Problem, content_type = "application/problem+json"),
-    (status = 409, body = Problem, content_type = "application/problem+json"),
+/// Capture frames as pcapng
+///
+/// Captures the frames of a port, an uplink or a port group, or all dropped frames. The answer goes on until the reader
+/// disconnects.
+#[utoipa::path(post, operation_id = "capture", tag = "frames", path = "/v1/captures", request_body = CaptureRequest, responses(
+    (status = 200, description = "pcapng, with an interface for each port", body = inline(Binary), content_type = "application/octet-stream"),
+    problems::Capturing,
     problems::Named, problems::Bodied, problems::Starting,
 ))]
 pub(super) async fn capture(
@@ -334,17 +342,18 @@ pub(super) async fn capture(
     })
     .await?;
     let mut response = axum::body::Body::new(Stream::new(live, capture, place)).into_response();
-    let kind = header::HeaderValue::from_static("application/x-pcapng");
+    let kind = header::HeaderValue::from_static("application/octet-stream");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     response.extensions_mut().insert(Endless);
     Ok(response)
 }
 
-/// The path of a frame that comes in from a port now, in words; nothing changes
-#[utoipa::path(post, path = "/v1/trace", request_body = TraceRequest, responses(
+/// Trace what the switch would do with a frame
+///
+/// Nothing is sent, learned or counted.
+#[utoipa::path(post, operation_id = "trace", tag = "frames", path = "/v1/trace", request_body = TraceRequest, responses(
     (status = 200, body = FrameTrace),
-    (status = 409, body = Problem, content_type = "application/problem+json"),
-    (status = 500, body = Problem, content_type = "application/problem+json"),
+    problems::Refusing, problems::Failing,
     problems::Named, problems::Bodied, problems::Starting,
 ))]
 pub(super) async fn trace(State(served): Daemon, Small(body): Small) -> Answer<axum::Json<FrameTrace>> {
@@ -377,10 +386,10 @@ fn nothing_of(of: &str, live: &Live) -> String {
     format!("there is no port, uplink or port group {of:?}{meant} (ports: {}; or `drops`)", listed.join(", "))
 }
 
-/// The running state as a host file
-#[utoipa::path(get, path = "/v1/host", responses(
+/// Get the running configuration as a host file
+#[utoipa::path(get, operation_id = "get_host_file", tag = "host file", path = "/v1/host", responses(
     (status = 200, body = Exported),
-    (status = 409, body = Problem, content_type = "application/problem+json"),
+    problems::Refusing,
     problems::Starting,
 ))]
 pub(super) async fn export(State(served): Daemon) -> Answer<axum::Json<Exported>> {
@@ -388,8 +397,8 @@ pub(super) async fn export(State(served): Daemon) -> Answer<axum::Json<Exported>
     beside(move || Ok(axum::Json(Exported { text: live.export() }))).await
 }
 
-/// What applying a host file would do
-#[utoipa::path(post, path = "/v1/host/plan", request_body = HostText, responses(
+/// Plan the changes that applying a host file would make
+#[utoipa::path(post, operation_id = "plan_host_file", tag = "host file", path = "/v1/host/plan", request_body = HostText, responses(
     (status = 200, body = Plan),
     problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
 ))]
@@ -402,8 +411,10 @@ pub(super) async fn plan(State(served): Daemon, _: Changer, body: Large) -> Answ
     .await
 }
 
-/// Note that the host file was written with live changes in it; tells how it still differs from what runs
-#[utoipa::path(post, path = "/v1/host/saved", request_body = HostText, responses(
+/// Note that the daemon's host file was written
+///
+/// The answer has the differences between the file and the running configuration.
+#[utoipa::path(post, operation_id = "note_host_file", tag = "host file", path = "/v1/host/saved", request_body = HostText, responses(
     (status = 200, body = Plan),
     problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
 ))]
@@ -416,8 +427,10 @@ pub(super) async fn saved(State(served): Daemon, _: Changer, body: Large) -> Ans
     .await
 }
 
-/// Make the daemon serve a host file
-#[utoipa::path(put, path = "/v1/host", request_body = HostText, responses(
+/// Apply a host file
+///
+/// The daemon serves this host file afterwards. All of it is applied, or nothing.
+#[utoipa::path(put, operation_id = "apply_host_file", tag = "host file", path = "/v1/host", request_body = HostText, responses(
     (status = 200, body = Changed),
     problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
 ))]
@@ -433,10 +446,12 @@ pub(super) async fn apply(State(served): Daemon, Changer(peer): Changer, body: L
     .await
 }
 
-/// Metrics for Prometheus, also at `/metrics`
-#[utoipa::path(get, path = "/v1/metrics", responses(
+/// Get metrics for Prometheus
+///
+/// The same is at `/metrics`.
+#[utoipa::path(get, operation_id = "get_metrics", tag = "daemon", path = "/v1/metrics", responses(
     (status = 200, description = "Prometheus's text format", body = String, content_type = "text/plain"),
-    (status = 409, body = Problem, content_type = "application/problem+json"),
+    problems::Refusing,
     problems::Starting,
 ))]
 pub(super) async fn metrics(State(served): Daemon) -> Answer<impl IntoResponse> {
@@ -458,8 +473,8 @@ pub(super) async fn metrics(State(served): Daemon) -> Answer<impl IntoResponse> 
     Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text))
 }
 
-/// This document
-#[utoipa::path(get, path = "/v1/openapi.json", responses((status = 200, description = "OpenAPI 3.1, made from the program's own types", body = serde_json::Value)))]
+/// Get this document
+#[utoipa::path(get, operation_id = "get_openapi", tag = "daemon", path = "/v1/openapi.json", responses((status = 200, description = "OpenAPI 3.1, made from the program's own types", body = serde_json::Value)))]
 pub(super) async fn openapi() -> impl IntoResponse {
     static DOCUMENT: OnceLock<String> = OnceLock::new();
     let text = DOCUMENT.get_or_init(|| Document::openapi().to_json().unwrap_or_default());
@@ -481,6 +496,13 @@ fn understood(text: &HostText, live: &Live) -> Answer<Host> {
     Ok(Host::parse(&text.text, path).map_err(ChangeError::Wrong)?)
 }
 
+/// A number without a fraction, if JSON wrote it with one, and if that is exact.
+fn whole(number: &serde_json::Number) -> Option<i64> {
+    const EXACT: f64 = (1u64 << 53) as f64;
+    let value = number.as_f64().filter(|value| number.is_f64() && value.fract() == 0.0 && value.abs() < EXACT)?;
+    Some(value as i64)
+}
+
 /// Converts JSON values to TOML.
 fn values(PortValues(values): PortValues) -> Answer<Vec<(String, Option<toml::Value>)>> {
     // JSON has null, which TOML has not, and numbers beyond 64 bits.
@@ -490,6 +512,8 @@ fn values(PortValues(values): PortValues) -> Answer<Vec<(String, Option<toml::Va
     let values = values.into_iter().map(|(key, value)| {
         let value = match value {
             serde_json::Value::Null => None,
+            // JSON has one kind of numbers: 10.0 is as whole as 10 (JSON Schema, "integer").
+            serde_json::Value::Number(number) if whole(&number).is_some() => whole(&number).map(toml::Value::from),
             value => Some(toml::Value::try_from(value).map_err(|_| wrong(&key))?),
         };
         Ok((key, value))
@@ -500,6 +524,15 @@ fn values(PortValues(values): PortValues) -> Answer<Vec<(String, Option<toml::Va
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_whole_number_is_one_however_json_writes_it() {
+        let found = |text: &str| values(serde_json::from_str(text).unwrap()).unwrap().remove(0).1;
+        for text in [r#"{"vlan":10}"#, r#"{"vlan":10.0}"#, r#"{"vlan":1e1}"#] {
+            assert_eq!(found(text), Some(toml::Value::Integer(10)), "{text}");
+        }
+        assert_eq!(found(r#"{"vlan":1.5}"#), Some(toml::Value::Float(1.5)));
+    }
 
     #[test]
     fn a_null_within_a_value_is_refused_with_its_key() {

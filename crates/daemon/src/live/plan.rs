@@ -9,43 +9,43 @@ use utoipa::ToSchema;
 
 use crate::host::{Host, PortConfig, UplinkConfig};
 
-/// What happens to a part of a host file.
+/// Kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// It is opened.
+    /// The entry is opened.
     Add,
-    /// It is changed while it runs.
+    /// The entry is changed while it works.
     Set,
-    /// It is closed and opened as new, because the change is impossible while it runs.
+    /// The entry is closed and opened as new, because the change is impossible while it works.
     Reopen,
-    /// It needs a restart of the daemon.
+    /// The change takes effect when the daemon is restarted.
     Restart,
-    /// It is closed.
+    /// The entry is closed.
     Remove,
 }
 
 /// A key whose value changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct KeyChange {
-    /// The key.
+    /// Name of the key.
     pub key: String,
-    /// The current value, as in the host file; nothing if the file does not set it.
+    /// Current value, as in the host file. `null`: the default.
     pub from: Option<String>,
-    /// The new value; nothing if the file does not set it.
+    /// New value, as in the host file. `null`: the default.
     pub to: Option<String>,
 }
 
-/// One change. Prints itself as a line of a plan.
+/// A change of one entry. Prints itself as a line of a plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Change {
-    /// What happens to it.
+    /// Kind of the change.
     pub kind: Kind,
-    /// Its kind: `port`, `uplink`, or another table of the host file.
+    /// Kind of the entry: `port`, `uplink`, or another table of the host file.
     pub object: String,
-    /// The name of the port, or of one of several uplinks; nothing for other tables.
+    /// Name of the port, or of one of several uplinks. `null`: another table, or the only uplink.
     pub port: Option<String>,
-    /// The changed keys; none if it is opened or closed.
+    /// Changed keys. Empty if the entry is opened or closed.
     pub keys: Vec<KeyChange>,
     /// Whether an attached VM loses its adapter, or its way out of the switch.
     pub cuts_off: bool,
@@ -78,10 +78,10 @@ impl fmt::Display for Change {
     }
 }
 
-/// All changes. Prints itself, a line for each.
+/// A list of changes. Prints itself, a line for each.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Plan {
-    /// First what is opened, then what is changed, then what is closed.
+    /// Changes in this order: opened, changed, closed.
     pub changes: Vec<Change>,
 }
 

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use rustix::process::Signal;
 
+use crate::book::root;
 use crate::scratch::{HOST, Scratch, Served};
 
 #[test]
@@ -368,5 +369,20 @@ fn the_reference_knows_every_key() {
                 key.name
             );
         }
+    }
+}
+
+#[test]
+fn the_reference_names_no_key_that_is_not_there() {
+    let page = std::fs::read_to_string(root().join("docs/host-file.md")).unwrap();
+    let mut kind = None;
+    for line in page.lines() {
+        if let Some(heading) = line.strip_prefix("## ") {
+            let heading = heading.trim_matches('`');
+            kind = nicety_daemon::host::KINDS.into_iter().find(|kind| kind.heading == heading);
+        }
+        let Some(name) = line.strip_prefix("| `").and_then(|rest| rest.split('`').next()) else { continue };
+        let kind = kind.unwrap_or_else(|| panic!("{line} stands in no table's section"));
+        assert!(kind.keys.iter().any(|key| key.name == name), "{}.{name}", kind.name);
     }
 }

@@ -1,6 +1,7 @@
 //! A folder with a host file, commands that run in it, and a daemon.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{self, Receiver};
@@ -63,6 +64,16 @@ impl Scratch {
     /// Runs a command that must end by itself, and soon.
     pub fn run(&self, args: &[&str]) -> Ended {
         Ended::soon(self.command(args))
+    }
+
+    /// The head and the body of the answer to a GET, by the daemon of [`HOST`].
+    pub fn get(&self, path: &str) -> (String, String) {
+        let mut stream = UnixStream::connect(self.path().join("nicety-lan.sock")).unwrap();
+        write!(stream, "GET {path} HTTP/1.0\r\nhost: nicety\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.to_owned(), body.to_owned())
     }
 
     pub fn sockets(&self) -> Vec<String> {

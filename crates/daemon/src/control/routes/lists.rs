@@ -7,8 +7,8 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 
 use super::{Answer, CutOff, Daemon, beside, consent_in, json, logged, name_in, problems, values};
-use crate::control::api::PortValues;
 use crate::control::body::{Changer, Small};
+use crate::control::schemas::{GroupChange, NewGroup, NewPort, NewUplink, PortChange, UplinkChange};
 use crate::control::server::{Peer, Served};
 use crate::host::List;
 use crate::live::Changed;
@@ -48,7 +48,7 @@ async fn remove(
 }
 
 /// Add a port
-#[utoipa::path(post, path = "/v1/ports", request_body = PortValues, responses(
+#[utoipa::path(post, operation_id = "add_port", tag = "ports", path = "/v1/ports", request_body = NewPort, responses(
     (status = 201, body = Changed),
     problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
 ))]
@@ -60,8 +60,10 @@ pub(crate) async fn add_port(
     add(served, peer, List::Ports, &body).await
 }
 
-/// Change values of a port (RFC 7396): a value that is null gets its default
-#[utoipa::path(patch, path = "/v1/ports/{name}", params(("name" = String, Path, description = "Its name"), CutOff), request_body = PortValues, responses(
+/// Change a port
+///
+/// The body is a merge patch (RFC 7396): a key that is `null` gets its default.
+#[utoipa::path(patch, operation_id = "change_port", tag = "ports", path = "/v1/ports/{name}", params(("name" = String, Path, description = "Name of the port"), CutOff), request_body = PortChange, responses(
     (status = 200, body = Changed),
     problems::Named, problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
 ))]
@@ -76,7 +78,7 @@ pub(crate) async fn set_port(
 }
 
 /// Remove a port
-#[utoipa::path(delete, path = "/v1/ports/{name}", params(("name" = String, Path, description = "Its name"), CutOff), responses(
+#[utoipa::path(delete, operation_id = "remove_port", tag = "ports", path = "/v1/ports/{name}", params(("name" = String, Path, description = "Name of the port"), CutOff), responses(
     (status = 200, body = Changed),
     problems::Named, problems::Changing, problems::Meant, problems::Starting,
 ))]
@@ -90,7 +92,7 @@ pub(crate) async fn remove_port(
 }
 
 /// Add a port group
-#[utoipa::path(post, path = "/v1/groups", request_body = PortValues, responses(
+#[utoipa::path(post, operation_id = "add_group", tag = "port groups", path = "/v1/groups", request_body = NewGroup, responses(
     (status = 201, body = Changed),
     problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
 ))]
@@ -102,8 +104,10 @@ pub(crate) async fn add_group(
     add(served, peer, List::Groups, &body).await
 }
 
-/// Change values of a port group (RFC 7396): a value that is null gets its default
-#[utoipa::path(patch, path = "/v1/groups/{name}", params(("name" = String, Path, description = "Its name"), CutOff), request_body = PortValues, responses(
+/// Change a port group
+///
+/// The body is a merge patch (RFC 7396): a key that is `null` gets its default.
+#[utoipa::path(patch, operation_id = "change_group", tag = "port groups", path = "/v1/groups/{name}", params(("name" = String, Path, description = "Name of the port group"), CutOff), request_body = GroupChange, responses(
     (status = 200, body = Changed),
     problems::Named, problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
 ))]
@@ -118,7 +122,7 @@ pub(crate) async fn set_group(
 }
 
 /// Remove a port group
-#[utoipa::path(delete, path = "/v1/groups/{name}", params(("name" = String, Path, description = "Its name"), CutOff), responses(
+#[utoipa::path(delete, operation_id = "remove_group", tag = "port groups", path = "/v1/groups/{name}", params(("name" = String, Path, description = "Name of the port group"), CutOff), responses(
     (status = 200, body = Changed),
     problems::Named, problems::Changing, problems::Meant, problems::Starting,
 ))]
@@ -132,7 +136,7 @@ pub(crate) async fn remove_group(
 }
 
 /// Add an uplink
-#[utoipa::path(post, path = "/v1/uplinks", request_body = PortValues, responses(
+#[utoipa::path(post, operation_id = "add_uplink", tag = "uplinks", path = "/v1/uplinks", request_body = NewUplink, responses(
     (status = 201, body = Changed),
     problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
 ))]
@@ -144,8 +148,10 @@ pub(crate) async fn add_uplink(
     add(served, peer, List::Uplinks, &body).await
 }
 
-/// Change values of an uplink (RFC 7396): a value that is null gets its default
-#[utoipa::path(patch, path = "/v1/uplinks/{name}", params(("name" = String, Path, description = "Its name"), CutOff), request_body = PortValues, responses(
+/// Change an uplink
+///
+/// The body is a merge patch (RFC 7396): a key that is `null` gets its default.
+#[utoipa::path(patch, operation_id = "change_uplink", tag = "uplinks", path = "/v1/uplinks/{name}", params(("name" = String, Path, description = "Name of the uplink"), CutOff), request_body = UplinkChange, responses(
     (status = 200, body = Changed),
     problems::Named, problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
 ))]
@@ -160,7 +166,7 @@ pub(crate) async fn set_uplink(
 }
 
 /// Remove an uplink
-#[utoipa::path(delete, path = "/v1/uplinks/{name}", params(("name" = String, Path, description = "Its name"), CutOff), responses(
+#[utoipa::path(delete, operation_id = "remove_uplink", tag = "uplinks", path = "/v1/uplinks/{name}", params(("name" = String, Path, description = "Name of the uplink"), CutOff), responses(
     (status = 200, body = Changed),
     problems::Named, problems::Changing, problems::Meant, problems::Starting,
 ))]
