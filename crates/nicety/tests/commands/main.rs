@@ -11,6 +11,7 @@ mod log;
 mod openapi_client;
 mod other_file;
 mod pages;
+mod prometheus;
 mod python;
 mod schemathesis;
 mod scratch;
