@@ -12,6 +12,7 @@ mod other_file;
 mod pages;
 mod schemathesis;
 mod scratch;
+mod supervised;
 mod top;
 mod trace;
 mod words;
