@@ -207,8 +207,8 @@ impl Tree {
 
     /// Units, user, folders, and the host file to begin with.
     fn units(&self) -> Result<()> {
-        self.file("lib/systemd/system/nicety.service", SERVICE.as_bytes(), 0o644)?;
-        self.file("lib/systemd/system/nicety@.service", instance().as_bytes(), 0o644)?;
+        self.file("usr/lib/systemd/system/nicety.service", SERVICE.as_bytes(), 0o644)?;
+        self.file("usr/lib/systemd/system/nicety@.service", instance().as_bytes(), 0o644)?;
         self.file("usr/lib/sysusers.d/nicety.conf", include_bytes!("../deb/sysusers.conf"), 0o644)?;
         self.file("usr/lib/tmpfiles.d/nicety.conf", include_bytes!("../deb/tmpfiles.conf"), 0o644)?;
         self.file("etc/nicety/host.toml", include_bytes!("../deb/host.toml"), 0o644)?;

@@ -118,7 +118,39 @@ pub fn libvirt(port: &PortConfig) -> Attach {
         }
     };
     let merge = "merge these elements into the domain (`virsh edit`); memoryBacking is there once".to_owned();
-    Attach { words, notes: vec![merge, who_may(port)] }
+    let mut notes = vec![merge];
+    // The default of Debian's libvirt (qemu.conf, `user` and `group`), which gives QEMU that user's further groups.
+    if port.role == Role::Listen
+        && port.access.mode() == 0o660
+        && let Some(group) = port.access.group.as_deref().filter(|group| *group != QEMU_USER)
+    {
+        notes.push(format!(
+            "Debian's libvirt runs QEMU as {QEMU_USER}: `adduser {QEMU_USER} {group}`, then start the VM"
+        ));
+    }
+    notes.push(format!(
+        "where AppArmor confines QEMU (as in Debian), add to /etc/apparmor.d/local/abstractions/libvirt-qemu, untried with a real \
+         libvirtd: {}",
+        apparmor_rule(port)
+    ));
+    notes.push(who_may(port));
+    Attach { words, notes }
+}
+
+/// The user as whom Debian's libvirt runs QEMU.
+const QEMU_USER: &str = "libvirt-qemu";
+
+/// A rule of an AppArmor profile (apparmor.d(5)) that lets QEMU connect to the port's socket, or make it.
+pub fn apparmor_rule(port: &PortConfig) -> String {
+    let mut path = String::new();
+    for c in port.socket.to_string_lossy().chars() {
+        // These have a meaning in a quoted pattern.
+        if matches!(c, '"' | '\\' | '*' | '?' | '[' | ']' | '{' | '}' | '^' | '@') {
+            path.push('\\');
+        }
+        path.push(c);
+    }
+    format!("\"{path}\" rw,")
 }
 
 /// The differences between the running daemon and the host file, in a sentence. With them the arguments would miss the port or

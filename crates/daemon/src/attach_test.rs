@@ -78,6 +78,19 @@ fn libvirt_gets_shared_memory_and_the_device() {
     );
 }
 
+/// libvirt's user and profile are Debian's (libvirt-daemon-system; /etc/apparmor.d/abstractions/libvirt-qemu includes the local file).
+#[test]
+fn libvirt_s_admin_is_told_which_group_and_which_rule_qemu_needs() {
+    let notes = libvirt(&port("e1000", "[sockets]\ngroup = \"nicety\"")).notes.join("\n");
+    assert!(notes.contains("`adduser libvirt-qemu nicety`"), "{notes}");
+    assert!(notes.contains("/etc/apparmor.d/local/abstractions/libvirt-qemu"), "{notes}");
+    assert!(notes.contains(": \"/run/n/vm1.sock\" rw,\n"), "{notes}");
+    let own = libvirt(&port("e1000", "[sockets]\ngroup = \"libvirt-qemu\"")).notes.join("\n");
+    assert!(!own.contains("adduser"), "{own}");
+    let odd = PortConfig { socket: "/run/a [b]\"*.sock".into(), ..port("e1000", "") };
+    assert_eq!(apparmor_rule(&odd), "\"/run/a \\[b\\]\\\"\\*.sock\" rw,");
+}
+
 #[test]
 fn odd_paths_come_through_shell_option_list_json_and_xml() {
     let odd = |adapter| PortConfig { socket: "/run/a b,c'\"d&<.sock".into(), ..port(adapter, "") };

@@ -276,11 +276,21 @@ fn has_sqv() -> bool {
 
 /// The first mirror of the machine's own sources that has our suites.
 pub(super) fn open_mirror(folder: &Path, progress: &mut dyn FnMut(&str)) -> Result<Apt, Error> {
+    open_mirror_of(folder, SUITES, PREFERENCES, progress)
+}
+
+/// The first mirror of the machine's own sources that has these suites.
+pub(super) fn open_mirror_of(
+    folder: &Path,
+    suites: &[&str],
+    preferences: &str,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Apt, Error> {
     let sources = Path::new("/etc/apt");
     let mut last = Error::NoMirror { folder: sources.to_owned() };
     for mirror in mirrors(sources) {
-        let apt = Apt::new(folder, &mirror, SUITES, PREFERENCES)?;
-        progress(&format!("reading the package lists of {} ({})", apt.mirror(), SUITES.join(", ")));
+        let apt = Apt::new(folder, &mirror, suites, preferences)?;
+        progress(&format!("reading the package lists of {} ({})", apt.mirror(), suites.join(", ")));
         match apt.update() {
             Ok(()) => return Ok(apt),
             Err(error) => last = error,

@@ -16,6 +16,7 @@ mod prometheus;
 mod python;
 mod schemathesis;
 mod scratch;
+mod supervised;
 mod top;
 mod trace;
 mod words;

@@ -1,0 +1,190 @@
+//! A Debian with systemd as its first process, in a user-mode guest.
+
+use std::time::Duration;
+
+use nicety_guests::uml::{UmlConfig, UmlKernel};
+use nicety_guests::{Debian, DebianGuest, Guest, Root, Suite};
+use serde_json::{Value, json};
+
+use crate::{Packages, say, well};
+
+const SOON: Duration = Duration::from_secs(120);
+const BOOT_LIMIT: Duration = Duration::from_secs(180);
+
+/// A guest with the packages in its folder.
+fn booted(suite: Suite) -> Guest {
+    let root = well(Root::lay(&mut say));
+    let kernel = well(UmlKernel::lay(&mut say));
+    let debian = well(Debian::system(suite, &mut say));
+    let machine = UmlConfig { memory_mib: 768, boot_limit: BOOT_LIMIT, ..UmlConfig::new(&kernel) };
+    let package = |revision| (format!("{revision}.deb"), std::fs::read(Packages::made().path(revision)).unwrap());
+    let mut guest = well(debian.guest(&root, DebianGuest { machine, files: [1, 2].map(package).into() }));
+    well(guest.wait_ready());
+    println!("{suite}: ready after {:?}", guest.boot_time());
+    guest
+}
+
+/// Runs a command that succeeds.
+#[track_caller]
+fn run(guest: &mut Guest, command: &str) -> String {
+    well(guest.succeed(command, SOON))
+}
+
+/// Runs a command that fails, and returns what it said.
+#[track_caller]
+fn fails(guest: &mut Guest, command: &str) -> String {
+    let output = well(guest.run(command, SOON));
+    assert_ne!(output.code, 0, "{command}: {}", output.text);
+    output.text
+}
+
+#[track_caller]
+fn contains(text: &str, words: &str) {
+    assert!(text.contains(words), "{words:?} is not in: {text}");
+}
+
+/// The port table of a host file.
+fn port(name: &str, adapter: &str, last: u8) -> String {
+    format!(
+        "\\n[[port]]\\nname = \\\"{name}\\\"\\nadapter = \\\"{adapter}\\\"\\nmac = \\\"52:54:00:12:34:0{last}\\\"\\n\
+         socket = \\\"/run/nicety/{name}.sock\\\"\\n"
+    )
+}
+
+/// Starts an embedded guest (`nicety guest guest`), whose orders come from a pipe, and waits until it has answered.
+fn station(guest: &mut Guest, name: &str, attach: &Value, last: u8) {
+    let order = json!({ "configure": { "attach": attach, "address": [10, 0, 0, last] } });
+    let command = format!(
+        "mkfifo {name}.in; systemd-run --quiet --unit={name} sh -c 'exec nicety guest guest <>/root/{name}.in >/root/{name}.out 2>&1'
+         echo '{order}' >{name}.in; for i in $(seq 300); do grep -q . {name}.out 2>/dev/null && break; sleep 0.1; done; cat {name}.out"
+    );
+    contains(&run(guest, &command), "ready");
+}
+
+/// One guest sends TCP to another for a moment. Returns the bytes that it sent.
+fn carried(guest: &mut Guest, from: &str, to: u8) -> u64 {
+    let order = json!({ "send": { "to": [10, 0, 0, to], "seconds": 0.3 } });
+    let command = format!(
+        "n=$(wc -l <{from}.out); echo '{order}' >{from}.in
+         for i in $(seq 300); do [ $(wc -l <{from}.out) -gt $n ] && break; sleep 0.1; done; tail -n1 {from}.out"
+    );
+    let answer: Value = serde_json::from_str(run(guest, &command).trim()).unwrap();
+    answer["sent"]["bytes"].as_u64().unwrap_or_else(|| panic!("{answer}"))
+}
+
+/// Everything that an admin does with it, on one release.
+fn lifetime(suite: Suite) {
+    let mut guest = booted(suite);
+    let guest = &mut guest;
+    let installed = run(guest, "apt-get -q install -y ./1.deb 2>&1");
+    assert!(!installed.contains("warning: nicety"), "{installed}");
+    assert_eq!(well(guest.run("systemctl is-enabled nicety", SOON)).text.trim(), "disabled");
+    assert_eq!(well(guest.run("systemctl is-active nicety", SOON)).text.trim(), "inactive");
+    contains(&run(guest, "getent passwd nicety"), ":/var/lib/nicety:");
+
+    // It serves the package's own example.
+    run(
+        guest,
+        "systemctl enable --now nicety 2>&1 || { systemctl status nicety; journalctl -u nicety --no-pager; exit 1; }",
+    );
+    contains(&run(guest, "systemctl status nicety"), "Status: \"1 port, 0 with a VM; no uplink\"");
+    contains(&run(guest, "nicety ports"), "vm1");
+    contains(&run(guest, "stat -c '%U:%G %a' /run/nicety/vm1.sock"), "nicety:nicety 660");
+    contains(&run(guest, "grep -h ^Cap /proc/$(systemctl show -P MainPID nicety)/status"), "CapBnd:\t0000000000001000");
+
+    // Changed, and reloaded; two guests talk.
+    run(guest, &format!("printf \"{}\" >>/etc/nicety/host.toml && systemctl reload nicety", port("vm2", "e1000", 2)));
+    station(guest, "one", &json!({ "vhost-user": { "socket": "/run/nicety/vm1.sock" } }), 1);
+    station(guest, "two", &json!({ "vfio-user": { "driver": "e1000", "socket": "/run/nicety/vm2.sock" } }), 2);
+    let bytes = carried(guest, "one", 2);
+    assert!(bytes > 100_000, "{bytes}");
+    contains(
+        &run(
+            guest,
+            "for i in $(seq 100); do systemctl status nicety | grep -q '2 ports, 2 with a VM' && break; sleep 0.2; done; \
+                          systemctl show -P StatusText nicety",
+        ),
+        "2 ports, 2 with a VM; no uplink",
+    );
+
+    // A change that would cut a VM off is refused, with the reason.
+    run(guest, "cp /etc/nicety/host.toml good.toml; sed -i 's/12:34:02/12:34:09/' /etc/nicety/host.toml");
+    contains(&fails(guest, "systemctl reload nicety 2>&1"), "ailed");
+    contains(&run(guest, "journalctl -u nicety --no-pager"), "vm2");
+    run(guest, "cp good.toml /etc/nicety/host.toml; systemctl reload nicety");
+    journal(guest);
+
+    // A newer package says what it cuts off. virtio-net comes back.
+    let before = run(guest, "systemctl show -P MainPID nicety");
+    let upgraded = run(guest, "apt-get -q install -y ./2.deb 2>&1");
+    contains(&upgraded, "Restarting Nicety now takes the network from these VMs.");
+    contains(&upgraded, "  vm1 (virtio-net), of /etc/nicety/host.toml\n  vm2 (e1000), of /etc/nicety/host.toml\n");
+    assert_ne!(run(guest, "systemctl show -P MainPID nicety"), before, "restarted");
+    run(guest, "systemctl is-active nicety");
+
+    wrong_host_file(guest);
+    instances(guest);
+
+    // Removed and purged while it serves: nothing is left but the user.
+    run(guest, "systemctl is-active nicety nicety@lan");
+    run(guest, "apt-get -q remove -y nicety 2>&1");
+    fails(guest, "systemctl is-active nicety nicety@lan");
+    run(guest, "test -e /etc/nicety/host.toml && test ! -e /run/nicety");
+    run(guest, "rm /etc/nicety/lan.toml; apt-get -q purge -y nicety 2>&1");
+    let left = run(
+        guest,
+        "find / -xdev -iname '*nicety*' -not -path '/proc/*' -not -path '/sys/*' -not -path '/root/*' \
+                           -not -path '/var/lib/dpkg/*' -not -path '/var/log/*' -not -path '/var/cache/*' -not -path '/tmp/*'",
+    );
+    assert_eq!(left.trim(), "", "left behind");
+    contains(&run(guest, "getent passwd nicety"), "nologin");
+}
+
+/// The log is in the journal, with its fields.
+fn journal(guest: &mut Guest) {
+    let text = run(guest, "journalctl -u nicety PORT=vm1 -o json --no-pager");
+    let records: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let connected =
+        records.iter().find(|one| one["MESSAGE"].as_str().is_some_and(|text| text.contains("has connected")));
+    let connected = connected.unwrap_or_else(|| panic!("{text}"));
+    assert_eq!((&connected["PRIORITY"], &connected["SYSLOG_IDENTIFIER"]), (&json!("6"), &json!("nicety")));
+    assert!(connected["VM_PID"].as_str().is_some_and(|pid| pid.parse::<u32>().is_ok()), "{connected}");
+    assert_eq!(connected["_SYSTEMD_UNIT"], json!("nicety.service"));
+}
+
+/// The unit fails with the sentence, and is not started again and again.
+fn wrong_host_file(guest: &mut Guest) {
+    run(guest, "sed -i 's/\"e1000\"/\"e100\"/' /etc/nicety/host.toml");
+    fails(guest, "systemctl restart nicety 2>&1");
+    let status = well(guest.run("systemctl status nicety --no-pager --full", SOON)).text;
+    contains(&status, "there is no adapter \"e100\"; did you mean \"e1000\"?");
+    contains(&status, "status=2");
+    assert_eq!(run(guest, "systemctl show -P NRestarts nicety").trim(), "0");
+    run(guest, "cp good.toml /etc/nicety/host.toml; systemctl reset-failed nicety; systemctl start nicety");
+}
+
+/// Further daemons: one with the first one's host file is refused with a sentence; one with its own serves, and stays when the other ends.
+fn instances(guest: &mut Guest) {
+    run(guest, "cp good.toml /etc/nicety/twice.toml");
+    fails(guest, "systemctl start nicety@twice 2>&1");
+    contains(&run(guest, "journalctl -u nicety@twice --no-pager"), "switch0.sock is that of process");
+    run(guest, "systemctl reset-failed nicety@twice; rm /etc/nicety/twice.toml");
+    run(
+        guest,
+        "sed 's/switch0/lan/; s/host.state/lan.state/; s/vm1/lan1/; s/vm2/lan2/' good.toml >/etc/nicety/lan.toml",
+    );
+    run(guest, "systemctl enable --now nicety@lan 2>&1; systemctl is-active nicety@lan");
+    run(guest, "systemctl stop nicety; test -S /run/nicety/lan1.sock");
+    contains(&run(guest, "nicety ports --all"), "/etc/nicety/lan.toml");
+    run(guest, "systemctl start nicety");
+}
+
+#[test]
+fn debian_12_installs_it_and_an_admin_can_do_with_it_what_he_does_with_any_daemon() {
+    lifetime(Suite::Bookworm);
+}
+
+#[test]
+fn debian_13_installs_it_and_an_admin_can_do_with_it_what_he_does_with_any_daemon() {
+    lifetime(Suite::Trixie);
+}
