@@ -1,5 +1,9 @@
 //! An initramfs in the format that the kernel reads: "newc" of Documentation/driver-api/early-userspace/buffer-format.rst.
 
+use std::io::Write;
+
+use ::cpio::newc;
+
 /// File type bits of `st_mode` (inode(7)).
 const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
@@ -40,49 +44,29 @@ impl Archive {
     }
 
     /// The finished archive.
-    pub fn finish(mut self) -> Vec<u8> {
-        self.entry("TRAILER!!!", 0, (0, 0), &[]);
-        self.bytes
+    pub fn finish(self) -> Vec<u8> {
+        newc::trailer(self.bytes).expect("a vector takes all bytes")
     }
 
-    fn entry(&mut self, path: &str, mode: u32, device: (u32, u32), content: &[u8]) {
+    /// The modification time stays 0: the same content gives the same archive.
+    ///
+    /// # Panics
+    /// If the content has 4 GiB or more: the format has no room for its length.
+    fn entry(&mut self, path: &str, mode: u32, (major, minor): (u32, u32), content: &[u8]) {
         self.entries += 1;
         let links = if mode & DIRECTORY != 0 { 2 } else { 1 };
-        let fields = [
-            self.entries,
-            mode,
-            0, // user
-            0, // group
-            links,
-            0, // modification time: the same content gives the same archive
-            u32::try_from(content.len()).unwrap_or(u32::MAX),
-            0, // device that holds the file
-            0,
-            device.0,
-            device.1,
-            u32::try_from(path.len() + 1).unwrap_or(u32::MAX),
-            0, // checksum: not in this variant
-        ];
-        self.bytes.extend_from_slice(b"070701");
-        for field in fields {
-            self.bytes.extend_from_slice(format!("{field:08x}").as_bytes());
-        }
-        self.bytes.extend_from_slice(path.as_bytes());
-        self.bytes.push(0);
-        self.pad();
-        self.bytes.extend_from_slice(content);
-        self.pad();
-    }
-
-    fn pad(&mut self) {
-        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
+        let len = u32::try_from(content.len()).expect("less than 4 GiB");
+        let entry =
+            newc::Builder::new(path).ino(self.entries).mode(mode).nlink(links).rdev_major(major).rdev_minor(minor);
+        let mut writer = entry.write(&mut self.bytes, len);
+        writer.write_all(content).and_then(|()| writer.finish()).expect("a vector takes all bytes");
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{io::Write, process::Command, process::Stdio};
+    use std::{process::Command, process::Stdio};
 
     #[test]
     fn a_header_has_the_fields_of_the_kernels_document_in_its_order() {
@@ -95,6 +79,15 @@ mod tests {
         assert_eq!(&bytes[..112], header);
         assert_eq!(&bytes[112..120], b"hello\0\0\0");
         assert_eq!(bytes.len() % 4, 0);
+    }
+
+    #[test]
+    fn a_device_has_its_numbers_in_the_kernels_fields_for_them() {
+        let mut archive = Archive::new();
+        archive.device("dev/console", 5, 1);
+        let bytes = archive.finish();
+        // c_mode is the second field, c_rdevmajor and c_rdevminor are the tenth and the eleventh.
+        assert_eq!((&bytes[14..22], &bytes[78..94]), (&b"00002180"[..], &b"0000000500000001"[..]));
     }
 
     #[test]

@@ -32,6 +32,11 @@ pub fn to(station: [u8; 6], len: usize) -> Vec<u8> {
     experimental(station, PEER, len, 0)
 }
 
+/// The same from the peer to this adapter.
+pub fn frame(len: usize) -> Vec<u8> {
+    to(MAC, len)
+}
+
 /// An Ethernet II frame from the peer to this adapter.
 pub fn ethernet(ethertype: u16, payload: &[u8]) -> Vec<u8> {
     [&MAC[..], &PEER, &ethertype.to_be_bytes(), payload].concat()

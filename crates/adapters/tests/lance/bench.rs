@@ -6,7 +6,7 @@ use nicety_adapter::{Delivery, Outbox};
 #[path = "../bench/mod.rs"]
 mod shared;
 
-pub use shared::packets::{MAC, PEER, to};
+pub use shared::packets::{MAC, PEER, frame, to};
 pub use shared::{Dice, MEMORY, cut, plain_batch};
 
 /// Addresses in the guest's memory.
@@ -210,9 +210,4 @@ impl Bench {
     pub fn bring(&mut self, frames: &[&[u8]]) -> Delivery {
         self.deliver(&plain_batch(frames))
     }
-}
-
-/// An Ethernet II frame of `len` bytes from the peer to this adapter.
-pub fn frame(len: usize) -> Vec<u8> {
-    to(MAC, len)
 }

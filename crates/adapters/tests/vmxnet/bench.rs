@@ -7,7 +7,7 @@ use nicety_adapter::{Delivery, Offload, Outbox};
 #[path = "../bench/mod.rs"]
 mod shared;
 
-pub use shared::packets::{MAC, partial, payload, tcp4, to};
+pub use shared::packets::{MAC, frame, partial, payload, tcp4, to};
 pub use shared::{MEMORY, batch_of, plain_batch};
 
 /// Addresses in the guest's memory.
@@ -230,9 +230,4 @@ impl Bench {
     pub fn bring(&mut self, frames: &[&[u8]]) -> Delivery {
         self.deliver(&plain_batch(frames))
     }
-}
-
-/// An Ethernet II frame of `len` bytes from the peer to this adapter.
-pub fn frame(len: usize) -> Vec<u8> {
-    to(MAC, len)
 }
