@@ -1,8 +1,9 @@
 //! The PCI function (virtio 1.2, section 4.1), access by access, with the kernel's own constants.
 
-use nicety_adapter::{Batch, Face, Time};
+use nicety_adapter::{Batch, Event, Face, Time};
 use nicety_adapters::{Settings, find};
 use nicety_frame::Mac;
+use nicety_memory::Map;
 use virtio_bindings::virtio_config::{
     VIRTIO_CONFIG_S_ACKNOWLEDGE, VIRTIO_CONFIG_S_DRIVER, VIRTIO_CONFIG_S_DRIVER_OK, VIRTIO_CONFIG_S_FEATURES_OK,
     VIRTIO_CONFIG_S_NEEDS_RESET, VIRTIO_F_ACCESS_PLATFORM, VIRTIO_F_RING_RESET, VIRTIO_F_VERSION_1,
@@ -304,25 +305,23 @@ fn a_driver_is_told_when_the_device_needs_no_reset_any_more() {
     for round in 0..2 {
         machine.out.stalled = Default::default();
         machine.send();
-        let whole = std::mem::replace(&mut machine.memory, Map::empty());
-        assert_eq!(machine.fetch(), 0);
+        let whole = std::mem::replace(&mut machine.map, Map::empty());
+        assert_eq!(machine.carry(), 0);
         assert!(needs_reset(&mut machine), "{round}");
         assert_eq!(machine.read(3, 0, 1), 2, "{round}: told once");
-        machine.memory = whole;
-        let Machine { adapter, memory, out, counters, now, .. } = &mut machine;
-        adapter.notice(Event::Memory, &mut Context { memory, page: None, out, counters, now: *now });
+        machine.map = whole;
+        machine.call(|nic, cx| nic.notice(Event::Memory, cx));
         assert!(!needs_reset(&mut machine), "{round}");
         assert_eq!(machine.read(3, 0, 1), 2, "{round}: told of that too");
-        assert_eq!(machine.fetch(), 1, "{round}");
+        assert_eq!(machine.carry(), 1, "{round}");
         machine.read(3, 0, 1);
     }
     // A queue that is broken for good needs a reset, its own at least.
-    machine.memory.write(DRIVER + 2, &99u16.to_le_bytes()).unwrap();
+    machine.put(DRIVER + 2, &99u16.to_le_bytes());
     machine.write(2, 4, 1, 2);
-    assert_eq!(machine.fetch(), 0);
+    assert_eq!(machine.carry(), 0);
     assert!(needs_reset(&mut machine));
-    let Machine { adapter, memory, out, counters, now, .. } = &mut machine;
-    adapter.notice(Event::Memory, &mut Context { memory, page: None, out, counters, now: *now });
+    machine.call(|nic, cx| nic.notice(Event::Memory, cx));
     assert!(needs_reset(&mut machine), "no memory mends it");
     machine.write(1, 0x14, 0x8f, 1);
     machine.write(1, 0x16, 1, 2);
