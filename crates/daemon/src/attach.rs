@@ -92,6 +92,7 @@ pub fn libvirt(port: &PortConfig) -> Attach {
         ),
         Transport::VhostUser => {
             let path = escaped(&port.socket.to_string_lossy());
+            // With mode='server' libvirt refuses <reconnect> (src/conf/domain_validate.c, virDomainNetDefValidate).
             let source = match port.role {
                 Role::Listen => format!(
                     "<source type='unix' path='{path}' mode='client'>\n        <reconnect enabled='yes' timeout='1'/>\n      \
