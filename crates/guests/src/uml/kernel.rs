@@ -22,7 +22,7 @@ use super::{
         root::{Lock, cache, remove_folder},
     },
     build::{Kind, apply, build, changes_fingerprint, files_fingerprint},
-    source::{PACKAGE, Reverted, Source},
+    source::{PACKAGE, Reverted, Source, origin},
     tools::Tools,
 };
 
@@ -206,7 +206,7 @@ fn prepare(cache: &Path, tools: &Tools, progress: &mut dyn FnMut(&str)) -> Resul
     // The tree keeps earlier changes. Different ones, and ones that failed half-way, are reverted first.
     let (unpacked, applied) = (work.join("unpacked"), work.join("applied"));
     let same = |path: &Path, text: &str| fs::read_to_string(path).is_ok_and(|have| have == text);
-    let origin = format!("{LAYOUT} {}", source.version);
+    let origin = origin(LAYOUT, &source.version);
     let changes = format!("{:016x}", changes_fingerprint());
     let (origin_fits, changes_fit) = (same(&unpacked, &origin), same(&applied, &changes));
     let mut reverted = None;

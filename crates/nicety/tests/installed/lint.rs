@@ -79,3 +79,26 @@ fn the_package_says_what_it_was_made_of() {
     }
     assert!(unpacked("usr/share/man/man1/nicety-serve.1.gz").contains("host file"));
 }
+
+/// The rule is parsed by AppArmor's own parser; whether libvirt's QEMU then reaches the socket is untried.
+#[test]
+fn apparmor_s_parser_takes_the_rule_that_attach_prints_for_libvirt() {
+    let place = tempfile::tempdir().unwrap();
+    let host = "[[port]]\nname = \"vm1\"\nadapter = \"e1000\"\nmac = \"52:54:00:12:34:01\"\nsocket = \"/run/nicety/a [b]*.sock\"\n";
+    std::fs::write(place.path().join("host.toml"), host).unwrap();
+    let mut attach = Command::new(env!("CARGO_BIN_EXE_nicety"));
+    let attach = attach.args(["attach", "vm1", "--libvirt"]).current_dir(place.path()).output().unwrap();
+    let notes = String::from_utf8(attach.stderr).unwrap();
+    let rule = notes.lines().find_map(|line| line.split_once("untried with a real libvirtd: "));
+    let (_, rule) = rule.unwrap_or_else(|| panic!("{notes}"));
+    let debian = well(Debian::lay("apparmor", Suite::Trixie, &["apparmor"], &mut say));
+    let parse = |rule: &str| {
+        let profile = place.path().join("profile");
+        std::fs::write(&profile, format!("profile libvirt-test {{\n  {rule}\n}}\n")).unwrap();
+        let mut parser = debian.command(&profile, "apparmor_parser");
+        parser.args(["--skip-kernel-load", "--skip-cache", "/tmp/profile"]).output().unwrap()
+    };
+    let said = parse(rule);
+    assert!(said.status.success(), "{rule}: {}", String::from_utf8_lossy(&said.stderr));
+    assert!(!parse("\"/run/nicety/vm1.sock\" rw").status.success(), "a rule without its comma");
+}
