@@ -169,7 +169,7 @@ impl UplinkKind {
     }
 }
 
-/// Which end of its socket this side is.
+/// The end of a socket that this side is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {

@@ -83,7 +83,7 @@ pub struct HostText {
     pub cut_off: bool,
 }
 
-/// The running state as a host file.
+/// The running configuration as a host file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Exported {
     /// Text of the host file, in TOML. All its paths are absolute.
@@ -96,7 +96,7 @@ pub struct Exported {
 #[serde(transparent)]
 pub struct PortValues(pub BTreeMap<String, serde_json::Value>);
 
-/// What to capture.
+/// The frames to capture.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CaptureRequest {

@@ -167,7 +167,7 @@ async fn beside<T: Send + 'static>(work: impl FnOnce() -> Answer<T> + Send + 'st
 type Daemon = State<Arc<Served>>;
 
 /// Get the daemon's version, process and host file
-#[utoipa::path(get, operation_id = "get_daemon", tag = "daemon", path = "/v1/daemon", responses((status = 200, body = DaemonView)))]
+#[utoipa::path(get, operation_id = "get_daemon", tag = "daemon", path = "/v1/daemon", responses((status = 200, description = "The daemon", body = DaemonView)))]
 pub(super) async fn daemon(State(served): Daemon) -> impl IntoResponse {
     axum::Json(DaemonView {
         program: nicety_version::BUILD.to_owned(),
@@ -180,7 +180,7 @@ pub(super) async fn daemon(State(served): Daemon) -> impl IntoResponse {
 
 /// List all uplinks and ports
 #[utoipa::path(get, operation_id = "list_ports", tag = "ports", path = "/v1/ports", responses(
-    (status = 200, body = PortList),
+    (status = 200, description = "The ports", body = PortList),
     problems::Starting,
 ))]
 pub(super) async fn ports(State(served): Daemon) -> Answer<axum::Json<PortList>> {
@@ -190,7 +190,7 @@ pub(super) async fn ports(State(served): Daemon) -> Answer<axum::Json<PortList>>
 
 /// Get a port or an uplink
 #[utoipa::path(get, operation_id = "get_port", tag = "ports", path = "/v1/ports/{name}", params(("name" = String, Path, description = "Name of the port")), responses(
-    (status = 200, body = PortReport),
+    (status = 200, description = "The port", body = PortReport),
     problems::Named, problems::Starting,
 ))]
 pub(super) async fn port(
@@ -210,7 +210,7 @@ pub(super) async fn port(
 ///
 /// The port is opened as new, with counters of 0.
 #[utoipa::path(post, operation_id = "restart_port", tag = "ports", path = "/v1/ports/{name}/restart", params(("name" = String, Path, description = "Name of the port")), responses(
-    (status = 200, body = Restarted),
+    (status = 200, description = "The port was restarted", body = Restarted),
     problems::Named, problems::Changing, problems::Starting,
 ))]
 pub(super) async fn restart_port(
@@ -255,7 +255,7 @@ pub(super) async fn save_port(
 /// The port works on from this state. Its VM is attached and has not started the adapter, or the port was saved before.
 #[utoipa::path(post, operation_id = "restore_port", tag = "ports", path = "/v1/ports/{name}/restore", params(("name" = String, Path, description = "Name of the port")),
     request_body(content = inline(Binary), content_type = "application/octet-stream", description = "A port's saved state"), responses(
-    (status = 200, body = Restored),
+    (status = 200, description = "The port was restored", body = Restored),
     problems::Named, problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
 ))]
 pub(super) async fn restore_port(
@@ -286,7 +286,7 @@ fn not_saved(error: SaveError, served: &Served) -> Box<Problem> {
 
 /// List the addresses that the switch has learned
 #[utoipa::path(get, operation_id = "list_addresses", tag = "frames", path = "/v1/addresses", responses(
-    (status = 200, body = AddressList),
+    (status = 200, description = "The addresses", body = AddressList),
     problems::Starting,
 ))]
 pub(super) async fn addresses(State(served): Daemon) -> Answer<axum::Json<AddressList>> {
@@ -296,7 +296,7 @@ pub(super) async fn addresses(State(served): Daemon) -> Answer<axum::Json<Addres
 
 /// List the daemon's threads and their CPU time
 #[utoipa::path(get, operation_id = "list_threads", tag = "daemon", path = "/v1/threads", responses(
-    (status = 200, body = ThreadList),
+    (status = 200, description = "The threads", body = ThreadList),
     problems::Failing,
 ))]
 pub(super) async fn threads() -> Answer<axum::Json<ThreadList>> {
@@ -352,7 +352,7 @@ pub(super) async fn capture(
 ///
 /// Nothing is sent, learned or counted.
 #[utoipa::path(post, operation_id = "trace", tag = "frames", path = "/v1/trace", request_body = TraceRequest, responses(
-    (status = 200, body = FrameTrace),
+    (status = 200, description = "The path of the frame", body = FrameTrace),
     problems::Refusing, problems::Failing,
     problems::Named, problems::Bodied, problems::Starting,
 ))]
@@ -388,7 +388,7 @@ fn nothing_of(of: &str, live: &Live) -> String {
 
 /// Get the running configuration as a host file
 #[utoipa::path(get, operation_id = "get_host_file", tag = "host file", path = "/v1/host", responses(
-    (status = 200, body = Exported),
+    (status = 200, description = "The host file", body = Exported),
     problems::Refusing,
     problems::Starting,
 ))]
@@ -399,7 +399,7 @@ pub(super) async fn export(State(served): Daemon) -> Answer<axum::Json<Exported>
 
 /// Plan the changes that applying a host file would make
 #[utoipa::path(post, operation_id = "plan_host_file", tag = "host file", path = "/v1/host/plan", request_body = HostText, responses(
-    (status = 200, body = Plan),
+    (status = 200, description = "The plan", body = Plan),
     problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
 ))]
 pub(super) async fn plan(State(served): Daemon, _: Changer, body: Large) -> Answer<axum::Json<Plan>> {
@@ -415,7 +415,7 @@ pub(super) async fn plan(State(served): Daemon, _: Changer, body: Large) -> Answ
 ///
 /// The answer has the differences between the file and the running configuration.
 #[utoipa::path(post, operation_id = "note_host_file", tag = "host file", path = "/v1/host/saved", request_body = HostText, responses(
-    (status = 200, body = Plan),
+    (status = 200, description = "The plan", body = Plan),
     problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
 ))]
 pub(super) async fn saved(State(served): Daemon, _: Changer, body: Large) -> Answer<axum::Json<Plan>> {
@@ -431,7 +431,7 @@ pub(super) async fn saved(State(served): Daemon, _: Changer, body: Large) -> Ans
 ///
 /// The daemon serves this host file afterwards. All of it is applied, or nothing.
 #[utoipa::path(put, operation_id = "apply_host_file", tag = "host file", path = "/v1/host", request_body = HostText, responses(
-    (status = 200, body = Changed),
+    (status = 200, description = "The changes that were made", body = Changed),
     problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
 ))]
 pub(super) async fn apply(State(served): Daemon, Changer(peer): Changer, body: Large) -> Answer<axum::Json<Changed>> {

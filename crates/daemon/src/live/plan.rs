@@ -36,7 +36,7 @@ pub struct KeyChange {
     pub to: Option<String>,
 }
 
-/// A change of one entry. Prints itself as a line of a plan.
+/// A change of one entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Change {
     /// Kind of the change.
@@ -51,6 +51,7 @@ pub struct Change {
     pub cuts_off: bool,
 }
 
+/// Prints a line of a plan.
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sign = match self.kind {
@@ -78,10 +79,10 @@ impl fmt::Display for Change {
     }
 }
 
-/// A list of changes. Prints itself, a line for each.
+/// A list of changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Plan {
-    /// Changes in this order: opened, changed, closed.
+    /// Changes in this order: opened, changed, after a restart of the daemon, closed.
     pub changes: Vec<Change>,
 }
 
@@ -130,6 +131,7 @@ impl Plan {
     }
 }
 
+/// Prints a line for each change.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.changes.iter().try_for_each(|change| writeln!(f, "{change}"))

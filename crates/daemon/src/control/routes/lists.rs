@@ -49,7 +49,7 @@ async fn remove(
 
 /// Add a port
 #[utoipa::path(post, operation_id = "add_port", tag = "ports", path = "/v1/ports", request_body = NewPort, responses(
-    (status = 201, body = Changed),
+    (status = 201, description = "The changes that were made", body = Changed),
     problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
 ))]
 pub(crate) async fn add_port(
@@ -64,7 +64,7 @@ pub(crate) async fn add_port(
 ///
 /// The body is a merge patch (RFC 7396): a key that is `null` gets its default.
 #[utoipa::path(patch, operation_id = "change_port", tag = "ports", path = "/v1/ports/{name}", params(("name" = String, Path, description = "Name of the port"), CutOff), request_body = PortChange, responses(
-    (status = 200, body = Changed),
+    (status = 200, description = "The changes that were made", body = Changed),
     problems::Named, problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
 ))]
 pub(crate) async fn set_port(
@@ -79,7 +79,7 @@ pub(crate) async fn set_port(
 
 /// Remove a port
 #[utoipa::path(delete, operation_id = "remove_port", tag = "ports", path = "/v1/ports/{name}", params(("name" = String, Path, description = "Name of the port"), CutOff), responses(
-    (status = 200, body = Changed),
+    (status = 200, description = "The changes that were made", body = Changed),
     problems::Named, problems::Changing, problems::Meant, problems::Starting,
 ))]
 pub(crate) async fn remove_port(
@@ -93,7 +93,7 @@ pub(crate) async fn remove_port(
 
 /// Add a port group
 #[utoipa::path(post, operation_id = "add_group", tag = "port groups", path = "/v1/groups", request_body = NewGroup, responses(
-    (status = 201, body = Changed),
+    (status = 201, description = "The changes that were made", body = Changed),
     problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
 ))]
 pub(crate) async fn add_group(
@@ -108,7 +108,7 @@ pub(crate) async fn add_group(
 ///
 /// The body is a merge patch (RFC 7396): a key that is `null` gets its default.
 #[utoipa::path(patch, operation_id = "change_group", tag = "port groups", path = "/v1/groups/{name}", params(("name" = String, Path, description = "Name of the port group"), CutOff), request_body = GroupChange, responses(
-    (status = 200, body = Changed),
+    (status = 200, description = "The changes that were made", body = Changed),
     problems::Named, problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
 ))]
 pub(crate) async fn set_group(
@@ -123,7 +123,7 @@ pub(crate) async fn set_group(
 
 /// Remove a port group
 #[utoipa::path(delete, operation_id = "remove_group", tag = "port groups", path = "/v1/groups/{name}", params(("name" = String, Path, description = "Name of the port group"), CutOff), responses(
-    (status = 200, body = Changed),
+    (status = 200, description = "The changes that were made", body = Changed),
     problems::Named, problems::Changing, problems::Meant, problems::Starting,
 ))]
 pub(crate) async fn remove_group(
@@ -137,7 +137,7 @@ pub(crate) async fn remove_group(
 
 /// Add an uplink
 #[utoipa::path(post, operation_id = "add_uplink", tag = "uplinks", path = "/v1/uplinks", request_body = NewUplink, responses(
-    (status = 201, body = Changed),
+    (status = 201, description = "The changes that were made", body = Changed),
     problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
 ))]
 pub(crate) async fn add_uplink(
@@ -152,7 +152,7 @@ pub(crate) async fn add_uplink(
 ///
 /// The body is a merge patch (RFC 7396): a key that is `null` gets its default.
 #[utoipa::path(patch, operation_id = "change_uplink", tag = "uplinks", path = "/v1/uplinks/{name}", params(("name" = String, Path, description = "Name of the uplink"), CutOff), request_body = UplinkChange, responses(
-    (status = 200, body = Changed),
+    (status = 200, description = "The changes that were made", body = Changed),
     problems::Named, problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
 ))]
 pub(crate) async fn set_uplink(
@@ -167,7 +167,7 @@ pub(crate) async fn set_uplink(
 
 /// Remove an uplink
 #[utoipa::path(delete, operation_id = "remove_uplink", tag = "uplinks", path = "/v1/uplinks/{name}", params(("name" = String, Path, description = "Name of the uplink"), CutOff), responses(
-    (status = 200, body = Changed),
+    (status = 200, description = "The changes that were made", body = Changed),
     problems::Named, problems::Changing, problems::Meant, problems::Starting,
 ))]
 pub(crate) async fn remove_uplink(
