@@ -2,6 +2,9 @@
 
 use nicety_memory::Fault;
 
+use crate::guest_error::{GuestError, GuestErrors};
+use crate::time::Time;
+
 /// Number of queues that are counted separately, per direction. vmxnet3 has the most: 32.
 pub const QUEUES: usize = 32;
 
@@ -106,6 +109,30 @@ impl Reason {
     }
 }
 
+impl Reason {
+    /// What the sender's driver should have done, if this drop is its mistake.
+    pub fn sender_expected(self) -> Option<&'static str> {
+        Some(match self {
+            Self::BadAddress => "the address of a buffer in guest memory that the device may read",
+            Self::BadDescriptor => "a complete packet in descriptors that keep the ring's rules",
+            Self::BadOffload => "an offload request that fits the frame's headers",
+            Self::TooManyPieces => "a frame in fewer descriptors",
+            Self::TooShort => "a frame of at least 14 bytes, an Ethernet header",
+            Self::TooLong => "a frame no longer than the device can send",
+            _ => return None,
+        })
+    }
+
+    /// What the receiver's driver should have done, if this drop is its mistake.
+    pub fn receiver_expected(self) -> Option<&'static str> {
+        match self {
+            Self::BadAddress => Some("the address of a receive buffer in guest memory that the device may write"),
+            Self::BadDescriptor => Some("receive buffers that have a length"),
+            _ => None,
+        }
+    }
+}
+
 impl From<Fault> for Reason {
     fn from(fault: Fault) -> Self {
         match fault {
@@ -163,10 +190,12 @@ pub struct Counters {
     pub writes: u64,
     /// Interrupts raised.
     pub interrupts: u64,
-    /// Accesses of a wrong width, to a hole, or outside D0: answered with ones, or ignored.
-    pub bad_accesses: u64,
-    /// Protocol violations by the guest's driver.
-    pub guest_errors: u64,
+    /// See [`Counters::bad_accesses`].
+    bad_accesses: u64,
+    /// See [`Counters::guest_errors`].
+    guest_errors: u64,
+    /// The last of both.
+    errors: GuestErrors,
 }
 
 impl Default for Counters {
@@ -183,6 +212,7 @@ impl Default for Counters {
             interrupts: 0,
             bad_accesses: 0,
             guest_errors: 0,
+            errors: GuestErrors::default(),
         }
     }
 }
@@ -216,6 +246,38 @@ impl Counters {
     /// Counts a dropped packet for this port's guest.
     pub fn receive_drop(&mut self, reason: Reason) {
         self.receive_drops[reason as usize] += 1;
+    }
+
+    /// Accesses of a wrong width, to a hole, or outside D0: answered with ones, or ignored.
+    pub fn bad_accesses(&self) -> u64 {
+        self.bad_accesses
+    }
+
+    /// Protocol violations by the guest's driver.
+    pub fn guest_errors(&self) -> u64 {
+        self.guest_errors
+    }
+
+    /// The last bad accesses and protocol violations.
+    pub fn errors(&self) -> &GuestErrors {
+        &self.errors
+    }
+
+    /// The adapter's clock is ahead of the port's by this many nanoseconds from now on.
+    pub fn set_shift(&mut self, shift_ns: i64) {
+        self.errors.set_shift(shift_ns);
+    }
+
+    /// Counts and notes a protocol violation.
+    pub(crate) fn guest_error(&mut self, error: GuestError, now: Time) {
+        self.guest_errors = self.guest_errors.wrapping_add(1);
+        self.errors.note(error, now);
+    }
+
+    /// Counts and notes an access that hit `holes` holes.
+    pub(crate) fn bad_access(&mut self, holes: u64, error: GuestError, now: Time) {
+        self.bad_accesses = self.bad_accesses.wrapping_add(holes);
+        self.errors.note(error, now);
     }
 
     /// All queues, guest → wire.

@@ -16,6 +16,7 @@
 //! - [`interrupts`]: a device's causes, masks, vectors and throttles, as a value.
 //! - [`Stall`]: a queue that its driver broke, and the reason.
 //! - [`Counters`] and [`Reason`]: every frame is delivered, or dropped and counted with a reason.
+//! - [`GuestError`]: a driver's mistake, its place and what was expected; the last ones are kept.
 //! - [`bank`]: a device's registers as data, and their values.
 //! - [`trace`]: a driver's accesses to a device, as text.
 //! - [`Bus`]: a driver's view of an adapter. [`Uplink`]: a port without a guest.
@@ -29,6 +30,7 @@ mod context;
 mod counters;
 mod face;
 mod frames;
+mod guest_error;
 pub mod interrupts;
 mod outbox;
 mod rate;
@@ -38,6 +40,7 @@ mod time;
 pub mod trace;
 mod unfold;
 mod uplink;
+mod words;
 
 pub use adapter::{Adapter, Budget, Event, Progress, Reset};
 pub use batch::{
@@ -49,6 +52,7 @@ pub use context::Context;
 pub use counters::{Counters, QUEUES, QueueCounters, Reason};
 pub use face::{Face, Mappable, PciFace, RingFace, RingPlace};
 pub use frames::{Delivery, Edit, Frames, Pick, Refusal};
+pub use guest_error::{ErrorPlace, GUEST_ERRORS_KEPT, GuestError, GuestErrors, NotedError};
 pub use outbox::{Outbox, Set};
 pub use rate::{Bucket, PEAK_NS, Rate, RateError, Shape, Shaper};
 pub use snapshot::{RestoreError, Snapshot};
@@ -56,3 +60,4 @@ pub use stall::{Queue, Stall};
 pub use time::Time;
 pub use unfold::{Checked, Piece, Scratch, Unfolded, Wants, Whole};
 pub use uplink::{News, Uplink, UplinkSettings};
+pub use words::count;

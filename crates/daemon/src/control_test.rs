@@ -12,7 +12,7 @@ use super::api::{AddressList, DaemonView, PortList, Problem, Restored};
 use super::body::{Changer, Large};
 use super::*;
 use crate::host::List;
-use crate::report::{AddressReport, Condition, MadeOf};
+use crate::report::{AddressReport, Condition, GuestErrorReport, MadeOf};
 use crate::saved::{PortState, SaveError};
 use axum::extract::FromRequest;
 
@@ -99,6 +99,15 @@ fn port(name: &str) -> PortReport {
         register_writes: 3,
         bad_accesses: 0,
         guest_errors: 0,
+        last_guest_errors: vec![GuestErrorReport {
+            number: 3,
+            microseconds: 5_000_000,
+            unix_milliseconds: 1_700_000_005_000,
+            times: 1,
+            place: "TDT (bar0 0x3818)".into(),
+            value: Some("0x200".into()),
+            expected: "a tail within the ring (TDT below TDLEN / 16)".into(),
+        }],
         backlog_frames: 0,
         backlog_bytes: 0,
         allocated_bytes: 0,
@@ -163,7 +172,9 @@ impl Scratch {
 fn a_client_gets_what_it_asks_for() {
     let scratch = Scratch::new(2);
     let host = PathBuf::from("/etc/host.toml");
-    let ports = vec![port("vm0"), port("vm1")];
+    // Guest errors are listed for a single port only.
+    let brief = |name| PortReport { last_guest_errors: Vec::new(), ..port(name) };
+    let ports = vec![brief("vm0"), brief("vm1")];
     assert_eq!(ask(&scratch.path(), Ask::Ports).unwrap(), Reply::Ports(PortList { host: host.clone(), ports }));
     let one = ask(&scratch.path(), Ask::Port { name: "vm1".into() }).unwrap();
     assert_eq!(one, Reply::Port(Box::new(port("vm1"))));

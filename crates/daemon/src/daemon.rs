@@ -12,7 +12,7 @@ mod watch;
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -33,7 +33,7 @@ use crate::host::Role;
 use crate::inbox::{Inbox, Note};
 use crate::mapper::Mapper;
 use crate::port_log::PortLog;
-use crate::recorder::{Recorder, Recording};
+use crate::recorder::{Recorder, Recording, Target};
 use crate::rings::{FrontendSocket, RingsServer};
 use crate::service::{Link, Service};
 use crate::shell::{PortShell, Schedule, Signals};
@@ -136,6 +136,8 @@ pub struct PortView {
     pub last_end: Option<(Duration, String)>,
     /// The reason why no VMM is there, if the port connects to one.
     pub absence: Option<String>,
+    /// The start of the daemon's clock, since 1970-01-01 00:00 UTC.
+    pub epoch: Duration,
 }
 
 #[derive(Debug)]
@@ -192,9 +194,9 @@ impl Daemon {
     }
 
     /// Records the guests' register accesses of ports opened from now on. [`Daemon::begin_traces`] writes a trace per port into
-    /// this folder. Until then older traces stay there.
-    pub fn record(&self, folder: &Path) -> Result<(), StartError> {
-        let recording = Recording::start(folder, self.clock)?;
+    /// this folder, or one port's into one file. Until then older traces stay there.
+    pub fn record(&self, target: Target) -> Result<(), StartError> {
+        let recording = Recording::start(target, self.clock)?;
         *self.recording() = Some(recording);
         Ok(())
     }
@@ -209,7 +211,7 @@ impl Daemon {
     }
 
     fn recorder(&self, spec: &PortSpec) -> Result<Option<Arc<Recorder>>, StartError> {
-        Ok(self.recording().as_mut().map(|recording| recording.port(&spec.name, spec.entry)).transpose()?)
+        Ok(self.recording().as_mut().map(|recording| recording.port(&spec.name, spec.entry)).transpose()?.flatten())
     }
 
     fn ports(&self) -> MutexGuard<'_, BTreeMap<PortId, Running>> {
@@ -423,7 +425,7 @@ impl Daemon {
         if !closed.is_empty() {
             self.generation.fetch_add(1, Ordering::Relaxed);
         }
-        closed.iter().map(view).collect()
+        closed.iter().map(|running| view(running, self.epoch())).collect()
     }
 
     /// Closes the uplink of this name, if there is one, and releases the senders that wait for it.
@@ -462,6 +464,7 @@ impl Daemon {
 
     /// All ports, uplinks first.
     pub fn views(&self) -> Vec<PortView> {
+        let epoch = self.epoch();
         let uplinks = self.uplinks();
         let mut views: Vec<PortView> = Vec::new();
         views.extend(uplinks.iter().map(|uplink| PortView {
@@ -476,9 +479,10 @@ impl Daemon {
             blank: false,
             last_end: None,
             absence: None,
+            epoch,
         }));
         drop(uplinks);
-        views.extend(self.ports().values().map(view));
+        views.extend(self.ports().values().map(|running| view(running, epoch)));
         let now = self.clock.now();
         views.iter_mut().for_each(|view| view.neighbour = self.plane.neighbour(view.id, now));
         let mut at: BTreeMap<PortId, &mut PortView> = views.iter_mut().map(|view| (view.id, view)).collect();
@@ -529,7 +533,7 @@ impl Daemon {
     }
 }
 
-fn view(running: &Running) -> PortView {
+fn view(running: &Running, epoch: Duration) -> PortView {
     PortView {
         spec: Some(running.spec.clone()),
         name: running.spec.name.clone(),
@@ -542,6 +546,7 @@ fn view(running: &Running) -> PortView {
         blank: running.blank.load(Ordering::Relaxed),
         last_end: running.log.last_end(),
         absence: running.rings.as_ref().and_then(RingsServer::absence),
+        epoch,
     }
 }
 

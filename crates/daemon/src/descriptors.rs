@@ -4,6 +4,7 @@
 
 use std::sync::Once;
 
+use nicety_adapter::count;
 use nicety_memory::limit_files;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
@@ -75,7 +76,7 @@ pub(crate) fn warn_left_open() {
 }
 
 fn need(ports: usize) -> String {
-    if ports == 1 { "1 port needs".to_owned() } else { format!("{ports} ports need") }
+    format!("{} {}", count(ports as u64, "port"), if ports == 1 { "needs" } else { "need" })
 }
 
 fn judge(ports: usize, workers: usize, limit: u64) -> Result<(), TooFew> {
@@ -84,8 +85,8 @@ fn judge(ports: usize, workers: usize, limit: u64) -> Result<(), TooFew> {
         return Err(TooFew { ports, least, ample, limit });
     }
     if limit < ample {
-        let s = if ports == 1 { "" } else { "s" };
-        warn!("{ports} port{s} with a VM at each may need {ample} open files, and this process may have {limit}");
+        let ports = count(ports as u64, "port");
+        warn!("{ports} with a VM at each may need {ample} open files, and this process may have {limit}");
     }
     Ok(())
 }

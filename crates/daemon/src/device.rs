@@ -324,7 +324,7 @@ impl PortDevice {
 
     /// The number of times that drivers have violated the adapter's protocol.
     fn breaches(&self) -> u64 {
-        self.port.with(self.now(), |_, cx| cx.counters.guest_errors).unwrap_or(0)
+        self.port.with(self.now(), |_, cx| cx.counters.guest_errors()).unwrap_or(0)
     }
 
     fn mode_changed(&self) {

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use nicety_adapter::{News, PortId, Reason, Stall, Time};
+use nicety_adapter::{News, NotedError, PortId, Reason, Stall, Time};
 use nicety_bell::Bell;
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -37,6 +37,8 @@ pub enum Note {
     Mapped(PortId),
     /// A port's guest has broken a queue: log it.
     Stalled(PortId, Stall),
+    /// A port's guest has made a mistake: log it.
+    GuestError(PortId, NotedError),
     /// A port's policy has refused a frame of its guest: log it.
     Refused(PortId, Reason),
     /// An event at an uplink's peer: log it.

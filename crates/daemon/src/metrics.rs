@@ -191,10 +191,10 @@ fn ports(page: &mut Page, ports: &[PortView]) {
         (
             "nicety_port_bad_accesses_total",
             "Register accesses of a wrong width, to a hole, or to an adapter asleep.",
-            |port| port.state.counters.bad_accesses,
+            |port| port.state.counters.bad_accesses(),
         ),
         ("nicety_port_guest_errors_total", "Breaches of the device's protocol by the guest.", |port| {
-            port.state.counters.guest_errors
+            port.state.counters.guest_errors()
         }),
     ];
     for (name, help, value) in counters {

@@ -45,6 +45,7 @@ fn facts() -> Facts {
         blank: false,
         last_end: None,
         absence: None,
+        epoch: Duration::from_secs(1_700_000_000),
     };
     let mut times = Histogram { sum_ns: 64_000, ..Histogram::default() };
     (times.buckets[0], times.buckets[2]) = (10, 5);

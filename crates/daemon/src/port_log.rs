@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use nicety_adapter::{PortId, Time};
-use tracing::{info, warn};
+use nicety_adapter::{PortId, Time, count};
+use tracing::{debug, info, warn};
 
 use crate::clock::Clock;
 use crate::inbox::{Inbox, Note};
@@ -67,6 +67,8 @@ pub enum Kind {
     Refused,
     /// A queue is stopped.
     Stalled,
+    /// The guest's driver made a mistake.
+    GuestError,
     /// An uplink has no peer.
     Vacant,
     /// The uplink's peer is back.
@@ -131,6 +133,7 @@ impl Kind {
             Self::Memory => "of memory that was not taken",
             Self::Refused => "of messages that were refused",
             Self::Stalled => "of queues that the guest broke",
+            Self::GuestError => "of guest errors",
             Self::Vacant => "of an uplink that nothing can pass",
             Self::Back => "of an uplink that is well again",
             Self::Failed => "of a port that has failed",
@@ -191,7 +194,7 @@ pub(crate) fn counted(what: impl Display, suppressed: u64) -> String {
     match suppressed {
         0 => what.to_string(),
         1 => format!("{what} (and 1 such line that was left out)"),
-        suppressed => format!("{what} (and {suppressed} such lines that were left out)"),
+        suppressed => format!("{what} (and {} that were left out)", count(suppressed, "such line")),
     }
 }
 
@@ -284,7 +287,9 @@ impl PortLog {
     /// Writes the line. Call this without the lock on the shares: the log may be slow.
     fn write(&self, kind: Kind, pid: Option<i32>, what: impl Display) {
         let port = self.name.as_str();
-        if kind.is_usual() {
+        if kind == Kind::GuestError {
+            debug!(port, pid, "{what}");
+        } else if kind.is_usual() {
             info!(port, pid, "{what}");
         } else {
             warn!(port, pid, "{what}");
@@ -314,8 +319,8 @@ impl PortLog {
     }
 
     fn tell(&self, kind: Kind, suppressed: u64) {
-        let lines = if suppressed == 1 { "line was" } else { "lines were" };
-        self.write(kind, None, format_args!("{suppressed} {lines} left out: {}", kind.about()));
+        let were = if suppressed == 1 { "was" } else { "were" };
+        self.write(kind, None, format_args!("{} {were} left out: {}", count(suppressed, "line"), kind.about()));
     }
 }
 

@@ -6,6 +6,7 @@
 //! A port's files are bounded. `vm1.trace` keeps the beginning. Once it is full, `vm1.trace.1` and `vm1.trace.2` are overwritten
 //! in turn. So the beginning and the end of a long night are kept.
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{ErrorKind, Write as _};
@@ -16,6 +17,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nicety_adapter::trace::{Access, Event, Record, Region, Trace};
+use nicety_adapter::{NotedError, Time};
 use nicety_adapters::Entry;
 use rustix::fs::{Access as Right, AtFlags, CWD, accessat};
 use rustix::io::Errno;
@@ -26,7 +28,7 @@ use crate::regular;
 
 /// The interval at which waiting events are written.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Most events that wait; further ones are counted as lost. 2.5 MB.
+/// Most events that wait; further ones are counted as lost. 10 MB.
 const WAITING_MOST: usize = 1 << 16;
 /// Most bytes of one file.
 const FILE_MOST: u64 = 32 << 20;
@@ -34,6 +36,47 @@ const FILE_MOST: u64 = 32 << 20;
 /// A port's files in this folder, in the order of writing. After the last one the second follows again.
 pub(crate) fn files(folder: &Path, port: &str) -> [PathBuf; 3] {
     ["", ".1", ".2"].map(|part| folder.join(format!("{port}.trace{part}")))
+}
+
+/// The ports that are recorded, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// All ports, each in a file of its name in this folder.
+    Folder(PathBuf),
+    /// One port, in this file. Its later parts have `.1` and `.2` at the end.
+    Port {
+        /// The port's name.
+        name: String,
+        /// The file.
+        file: PathBuf,
+    },
+}
+
+impl Target {
+    /// The files of a port, in the order of writing. `None` if it is not recorded.
+    fn files(&self, port: &str) -> Option<[PathBuf; 3]> {
+        match self {
+            Self::Folder(folder) => Some(files(folder, port)),
+            Self::Port { name, file } => (name == port).then(|| {
+                ["", ".1", ".2"].map(|part| {
+                    let mut path = OsString::from(file);
+                    path.push(part);
+                    path.into()
+                })
+            }),
+        }
+    }
+
+    /// The folder of its files.
+    fn folder(&self) -> &Path {
+        match self {
+            Self::Folder(folder) => folder,
+            Self::Port { file, .. } => match file.parent() {
+                Some(folder) if !folder.as_os_str().is_empty() => folder,
+                _ => Path::new("."),
+            },
+        }
+    }
 }
 
 /// Reasons why traces cannot be recorded.
@@ -84,8 +127,16 @@ pub struct Recorder {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    records: Vec<Record>,
+    records: Vec<(Option<Time>, What)>,
     lost: u64,
+}
+
+/// The content of a line, before it is text.
+#[derive(Debug)]
+enum What {
+    Event(Event),
+    /// Becomes a mark. The worker formats no text.
+    GuestError(NotedError),
 }
 
 /// Wakes the thread early.
@@ -98,7 +149,7 @@ struct Bell {
 /// A daemon's recording: all recorders, and the thread that writes the files.
 #[derive(Debug)]
 pub struct Recording {
-    folder: PathBuf,
+    target: Target,
     clock: Clock,
     bell: Arc<Bell>,
     /// Outputs that have not begun. Their files keep their old content.
@@ -108,11 +159,11 @@ pub struct Recording {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Checks whether traces of these ports can be recorded in a folder, without making any. [`Recording::start`] and
-/// [`Recording::port`] make the same checks first.
-pub(crate) fn check<'a>(folder: &Path, mut ports: impl Iterator<Item = &'a str>) -> Result<(), RecordError> {
-    check_folder(folder)?;
-    ports.try_for_each(|port| check_file(&files(folder, port)[0]).map(drop))
+/// Checks whether traces of these ports can be recorded, without making any. [`Recording::start`] and [`Recording::port`] make the
+/// same checks first.
+pub(crate) fn check<'a>(target: &Target, ports: impl Iterator<Item = &'a str>) -> Result<(), RecordError> {
+    check_folder(target.folder())?;
+    ports.filter_map(|port| target.files(port)).try_for_each(|files| check_file(&files[0]).map(drop))
 }
 
 /// Checks that files can be made in the folder, or that the folder can be made.
@@ -142,7 +193,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Recorder {
     /// Records an event with the current time.
     pub fn note(&self, event: Event) {
-        let record = Record { at: Some(self.clock.now()), event };
+        self.add(What::Event(event));
+    }
+
+    /// Records a mistake of the guest's driver, as a mark.
+    pub fn guest_error(&self, error: &NotedError) {
+        self.add(What::GuestError(*error));
+    }
+
+    fn add(&self, what: What) {
+        let record = (Some(self.clock.now()), what);
         let mut waiting = lock(&self.waiting);
         if waiting.records.len() >= WAITING_MOST {
             waiting.lost += 1;
@@ -167,7 +227,8 @@ impl Recorder {
 
 impl Recording {
     /// Starts a recording. Makes the folder if it is missing.
-    pub fn start(folder: &Path, clock: Clock) -> Result<Self, RecordError> {
+    pub fn start(target: Target, clock: Clock) -> Result<Self, RecordError> {
+        let folder = target.folder();
         check_folder(folder)?;
         std::fs::create_dir_all(folder).map_err(|source| RecordError::of_folder(folder, source))?;
         let bell = Arc::new(Bell::default());
@@ -175,20 +236,20 @@ impl Recording {
         let (watch, all) = (Arc::clone(&bell), Arc::clone(&outputs));
         let thread = std::thread::Builder::new().name("traces".to_owned());
         let thread = thread.spawn(move || write_all(&watch, &all)).map_err(|source| RecordError::of(folder, source))?;
-        let (folder, waiting) = (folder.to_owned(), Vec::new());
-        Ok(Self { folder, clock, bell, waiting, begun: false, outputs, thread: Some(thread) })
+        Ok(Self { target, clock, bell, waiting: Vec::new(), begun: false, outputs, thread: Some(thread) })
     }
 
-    /// The recorder of a port. On return its first file exists and is writable. If the recording has begun, an older file of that
+    /// The recorder of a port; `None` if it is not recorded. On return its first file exists and is writable. If the recording has begun, an older file of that
     /// name has been replaced.
-    pub fn port(&mut self, name: &str, entry: &'static Entry) -> Result<Arc<Recorder>, RecordError> {
+    pub fn port(&mut self, name: &str, entry: &'static Entry) -> Result<Option<Arc<Recorder>>, RecordError> {
+        let Some(files) = self.target.files(name) else { return Ok(None) };
         let (clock, bell) = (self.clock, Arc::clone(&self.bell));
         let recorder = Arc::new(Recorder { clock, waiting: Mutex::default(), bell });
-        self.waiting.push(Output::open(files(&self.folder, name), name, entry, &recorder)?);
+        self.waiting.push(Output::open(files, name, entry, &recorder)?);
         if self.begun {
             self.begin()?;
         }
-        Ok(recorder)
+        Ok(Some(recorder))
     }
 
     /// Replaces older traces. Writes the events so far and all later ones.
@@ -249,7 +310,7 @@ struct Output {
     most: u64,
     part: u64,
     written: u64,
-    records: Vec<Record>,
+    records: Vec<(Option<Time>, What)>,
     text: String,
 }
 
@@ -312,11 +373,17 @@ impl Output {
             std::mem::take(&mut waiting.lost)
         };
         if lost > 0 {
-            records.push(Record { at: None, event: Event::Lost(lost) });
+            records.push((None, What::Event(Event::Lost(lost))));
         }
         let mut done = Ok(());
         if self.file.is_some() {
-            done = records.iter().try_for_each(|record| self.line(record)).and_then(|()| self.flush());
+            let lines = records.drain(..).map(|(at, what)| match what {
+                What::Event(event) => Record { at, event },
+                What::GuestError(NotedError { number, error, .. }) => {
+                    Record { at, event: Event::Mark(format!("guest error {number}: {error}")) }
+                }
+            });
+            done = lines.into_iter().try_for_each(|record| self.line(&record)).and_then(|()| self.flush());
         }
         if let Err(error) = done {
             warn!(port = self.name, "its trace {} ends here: {error}", self.files[0].display());

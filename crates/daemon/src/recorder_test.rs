@@ -9,6 +9,10 @@ fn read(folder: &TempDir, file: &str) -> String {
     std::fs::read_to_string(folder.path().join(file)).unwrap()
 }
 
+fn in_folder(folder: impl AsRef<Path>) -> Target {
+    Target::Folder(folder.as_ref().to_owned())
+}
+
 fn output(folder: &TempDir) -> Output {
     let recorder = Recorder { clock: Clock::start(), waiting: Mutex::default(), bell: Arc::default() };
     let files = files(folder.path(), "vm1");
@@ -20,8 +24,8 @@ fn output(folder: &TempDir) -> Output {
 #[test]
 fn a_recording_that_has_ended_has_every_event_in_order_with_the_register_s_name() {
     let folder = TempDir::new().unwrap();
-    let mut recording = Recording::start(&folder.path().join("deep"), Clock::start()).unwrap();
-    let recorder = recording.port("vm1", find("e1000").unwrap()).unwrap();
+    let mut recording = Recording::start(in_folder(folder.path().join("deep")), Clock::start()).unwrap();
+    let recorder = recording.port("vm1", find("e1000").unwrap()).unwrap().unwrap();
     recorder.note(Event::Connect);
     recording.begin().unwrap();
     recorder.access(true, 0, 0x3818, &[0x11, 0, 0, 0]);
@@ -52,9 +56,9 @@ fn a_link_in_place_of_a_trace_is_not_followed() {
     for name in ["vm1.trace", "vm1.trace.1"] {
         std::os::unix::fs::symlink(at("precious"), at(name)).unwrap();
     }
-    let message = check(folder.path(), ["vm1"].into_iter()).unwrap_err().to_string();
+    let message = check(&in_folder(folder.path()), ["vm1"].into_iter()).unwrap_err().to_string();
     assert!(message.contains("it is a link, and must be a file"), "{message}");
-    let mut recording = Recording::start(folder.path(), Clock::start()).unwrap();
+    let mut recording = Recording::start(in_folder(folder.path()), Clock::start()).unwrap();
     assert_eq!(recording.port("vm1", find("e1000").unwrap()).unwrap_err().to_string(), message);
     drop(recording);
     std::fs::remove_file(at("vm1.trace")).unwrap();
@@ -71,8 +75,8 @@ fn a_recording_takes_the_place_of_all_of_an_older_one_for_its_owner_only() {
         std::fs::write(file, "older").unwrap();
         std::fs::set_permissions(file, Permissions::from_mode(0o644)).unwrap();
     }
-    let mut recording = Recording::start(folder.path(), Clock::start()).unwrap();
-    recording.port("vm1", find("e1000").unwrap()).unwrap().note(Event::Connect);
+    let mut recording = Recording::start(in_folder(folder.path()), Clock::start()).unwrap();
+    recording.port("vm1", find("e1000").unwrap()).unwrap().unwrap().note(Event::Connect);
     assert!(older.iter().all(|file| std::fs::read_to_string(file).unwrap() == "older"), "not before it begins");
     recording.begin().unwrap();
     drop(recording);
@@ -85,9 +89,9 @@ fn a_recording_takes_the_place_of_all_of_an_older_one_for_its_owner_only() {
 fn a_recording_that_did_not_begin_leaves_older_traces_and_no_new_ones() {
     let folder = TempDir::new().unwrap();
     std::fs::write(folder.path().join("vm1.trace"), "older").unwrap();
-    let mut recording = Recording::start(folder.path(), Clock::start()).unwrap();
+    let mut recording = Recording::start(in_folder(folder.path()), Clock::start()).unwrap();
     for name in ["vm1", "vm2"] {
-        recording.port(name, find("e1000").unwrap()).unwrap().note(Event::Connect);
+        recording.port(name, find("e1000").unwrap()).unwrap().unwrap().note(Event::Connect);
     }
     drop(recording);
     assert_eq!(read(&folder, "vm1.trace"), "older");
@@ -97,9 +101,9 @@ fn a_recording_that_did_not_begin_leaves_older_traces_and_no_new_ones() {
 #[test]
 fn a_port_that_comes_to_a_recording_that_has_begun_is_recorded_at_once() {
     let folder = TempDir::new().unwrap();
-    let mut recording = Recording::start(folder.path(), Clock::start()).unwrap();
+    let mut recording = Recording::start(in_folder(folder.path()), Clock::start()).unwrap();
     recording.begin().unwrap();
-    recording.port("vm1", find("e1000").unwrap()).unwrap().note(Event::Connect);
+    recording.port("vm1", find("e1000").unwrap()).unwrap().unwrap().note(Event::Connect);
     drop(recording);
     assert!(read(&folder, "vm1.trace").contains("connect"));
 }
@@ -155,12 +159,45 @@ fn a_long_trace_keeps_its_beginning_and_its_end_in_files_that_take_turns() {
 fn a_folder_that_cannot_be_made_is_named_with_what_is_in_its_way_and_what_to_do() {
     let file = NamedTempFile::new().unwrap();
     for folder in [file.path().to_owned(), file.path().join("below")] {
-        let error = Recording::start(&folder, Clock::start()).unwrap_err().to_string();
+        let error = Recording::start(in_folder(&folder), Clock::start()).unwrap_err().to_string();
         let (folder, file) = (folder.display(), file.path().display());
         let message = "is not a folder; name a folder with --record DIR, which is made if it is not there";
         assert_eq!(error, format!("recording to {folder}: {file} {message}"));
     }
     // In sysfs not even root can make a folder.
-    let error = Recording::start(Path::new("/sys/nicety-traces"), Clock::start()).unwrap_err().to_string();
+    let error = Recording::start(in_folder(Path::new("/sys/nicety-traces")), Clock::start()).unwrap_err().to_string();
     assert!(error.starts_with("recording to /sys/nicety-traces: "), "{error}");
+}
+
+#[test]
+fn one_port_is_recorded_in_a_file_of_ones_own_and_no_other() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("a trace");
+    let target = Target::Port { name: "vm1".into(), file: file.clone() };
+    check(&target, ["vm1", "vm2"].into_iter()).unwrap();
+    let mut recording = Recording::start(target, Clock::start()).unwrap();
+    let recorder = recording.port("vm1", find("e1000").unwrap()).unwrap().unwrap();
+    assert!(recording.port("vm2", find("e1000").unwrap()).unwrap().is_none());
+    recording.begin().unwrap();
+    recorder.note(Event::Connect);
+    drop(recording);
+    let trace = Trace::parse(&std::fs::read_to_string(file).unwrap()).unwrap();
+    assert_eq!((trace.port.as_str(), trace.records.len()), ("vm1", 1));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_guest_error_is_a_mark_behind_the_access_that_caused_it() {
+    let folder = TempDir::new().unwrap();
+    let mut recording = Recording::start(in_folder(folder.path()), Clock::start()).unwrap();
+    let recorder = recording.port("vm1", find("e1000").unwrap()).unwrap().unwrap();
+    recording.begin().unwrap();
+    recorder.access(true, 0, 0x3818, &[0, 2, 0, 0]);
+    let place = nicety_adapter::ErrorPlace::transmit(0, 5);
+    let error = nicety_adapter::GuestError { place, value: 0xdead_0000, expected: "a buffer in memory" };
+    recorder.guest_error(&NotedError { number: 3, at: Time(5), times: 1, error });
+    drop(recording);
+    let trace = Trace::parse(&read(&folder, "vm1.trace")).unwrap();
+    let said = "guest error 3: transmit queue 0, descriptor 5: 0xdead0000; expected a buffer in memory";
+    assert_eq!(trace.records[1].1.event, Event::Mark(said.to_owned()));
 }

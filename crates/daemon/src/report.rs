@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nicety_adapter::{QUEUES, QueueCounters, Reason};
+use nicety_adapter::trace::{Region, RegisterName};
+use nicety_adapter::{ErrorPlace, GuestError, NotedError, QUEUES, QueueCounters, Reason};
 use nicety_plane::State;
 use nicety_switch::{Interest, Wanted};
 use serde::{Deserialize, Serialize};
@@ -127,6 +128,9 @@ pub struct PortReport {
     pub bad_accesses: u64,
     /// Protocol violations by the guest's driver.
     pub guest_errors: u64,
+    /// The last protocol violations and bad accesses, oldest first: at most 32. Only in the report of a single port.
+    #[serde(default)]
+    pub last_guest_errors: Vec<GuestErrorReport>,
     /// Frames in the receive buffer.
     pub backlog_frames: u64,
     /// Bytes of the receive buffer in use.
@@ -134,6 +138,53 @@ pub struct PortReport {
     /// Bytes of the VM's memory that the daemon has touched first. They are charged to the daemon's memory control group.
     #[serde(default)]
     pub allocated_bytes: u64,
+}
+
+/// A mistake of the guest's driver.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct GuestErrorReport {
+    /// Its number, from 1: of several equal ones in a row, the last one's.
+    pub number: u64,
+    /// Its time in microseconds since the daemon's start, as in a trace.
+    pub microseconds: u64,
+    /// Its time in milliseconds since 1970-01-01 00:00 UTC.
+    pub unix_milliseconds: u64,
+    /// How many came in a row with the same place, value and expectation.
+    pub times: u64,
+    /// The register and its offset, the access, or the queue and the descriptor's index.
+    pub place: String,
+    /// The value found there, in hexadecimal; nothing for a read.
+    pub value: Option<String>,
+    /// What the device expected, in the words of its data sheet.
+    pub expected: String,
+}
+
+impl GuestErrorReport {
+    /// The report of a noted error. `register` names the register at an offset, `epoch` is the start of the daemon's clock.
+    fn of(
+        noted: &NotedError,
+        register: impl Fn(Region, u64) -> Option<RegisterName>,
+        epoch: Duration,
+    ) -> GuestErrorReport {
+        let NotedError { number, at, times, error: GuestError { place, value, expected } } = *noted;
+        let (mut named, mut found) = (place.to_string(), Some(format!("{value:#x}")));
+        if let ErrorPlace::Access { write, region, offset, .. } = place {
+            found = found.filter(|_| write);
+            if let Some(name) = register(region, offset) {
+                named = format!("{named} ({name})");
+            }
+        }
+        let wall = epoch + Duration::from_nanos(at.0);
+        GuestErrorReport {
+            number,
+            microseconds: at.0 / 1_000,
+            unix_milliseconds: u64::try_from(wall.as_millis()).unwrap_or(u64::MAX),
+            times,
+            place: named,
+            value: found,
+            expected: expected.to_owned(),
+        }
+    }
 }
 
 /// An address that the switch has learned.
@@ -241,8 +292,20 @@ pub fn condition_of(PortView { spec, name, state, blank, .. }: &PortView) -> (Co
 impl PortReport {
     /// The report of a port.
     pub fn of(view: &PortView) -> Self {
-        let PortView { spec, name, id: _, policy, wanted, neighbour, state, signals, blank: _, last_end, absence } =
-            view;
+        let PortView {
+            spec,
+            name,
+            id: _,
+            policy,
+            wanted,
+            neighbour,
+            state,
+            signals,
+            blank: _,
+            last_end,
+            absence,
+            epoch,
+        } = view;
         let (condition, mut sentence) = condition_of(view);
         let connects = spec.as_ref().filter(|spec| spec.role == Role::Connect);
         if let (Condition::Waiting, Some(spec)) = (condition, connects) {
@@ -254,6 +317,7 @@ impl PortReport {
             sentence = format!("{sentence}; {last_end}");
         }
         let counters = &state.counters;
+        let register = |region, offset| spec.as_ref().and_then(|spec| (spec.entry.register)(region, offset));
         Self {
             name: name.clone(),
             adapter: spec.as_ref().map(|spec| spec.entry.about.name.to_owned()),
@@ -286,8 +350,13 @@ impl PortReport {
             signals: *signals,
             register_reads: counters.reads,
             register_writes: counters.writes,
-            bad_accesses: counters.bad_accesses,
-            guest_errors: counters.guest_errors,
+            bad_accesses: counters.bad_accesses(),
+            guest_errors: counters.guest_errors(),
+            last_guest_errors: counters
+                .errors()
+                .iter()
+                .map(|noted| GuestErrorReport::of(noted, register, *epoch))
+                .collect(),
             backlog_frames: state.backlog_frames as u64,
             backlog_bytes: state.backlog_bytes,
             allocated_bytes: state.allocated_bytes,

@@ -19,7 +19,7 @@ use tracing::info;
 use crate::daemon::{Daemon, PortSpec, StartError, UplinkMaker, random};
 use crate::host::{AccountError, Host, PortConfig, Role, RomFileError, UplinkConfig, UplinkKind};
 use crate::live::Live;
-use crate::recorder;
+use crate::recorder::{self, Target};
 use crate::systemd::Supervision;
 
 /// Reasons why the daemon could not start.
@@ -75,7 +75,7 @@ pub struct Signal(pub i32);
 #[derive(Debug)]
 pub struct Prepared<'a> {
     host: &'a Host,
-    record: Option<&'a Path>,
+    record: Option<Target>,
     ports: Vec<PortSpec>,
     /// Sockets that another process serves. Serving can begin when they are free.
     pub served: Vec<PathBuf>,
@@ -104,21 +104,22 @@ fn connecting(path: &Path, access: &Access) -> Result<Place, ListenError> {
 }
 
 /// Checks everything that [`start`] needs and that exists already.
-pub fn prepare<'a>(host: &'a Host, record: Option<&'a Path>) -> Result<Prepared<'a>, Refused> {
+pub fn prepare<'a>(host: &'a Host, record: Option<Target>) -> Result<Prepared<'a>, Refused> {
     checked(host, record, connecting)
 }
 
 /// Makes the same checks as [`prepare`], without a connection that a running daemon would notice.
-pub fn check<'a>(host: &'a Host, record: Option<&'a Path>) -> Result<Prepared<'a>, Refused> {
+pub fn check<'a>(host: &'a Host, record: Option<Target>) -> Result<Prepared<'a>, Refused> {
     checked(host, record, |path, access| nicety_socket::check_quietly(path, access))
 }
 
-fn checked<'a>(host: &'a Host, record: Option<&'a Path>, look: SocketCheck) -> Result<Prepared<'a>, Refused> {
+fn checked<'a>(host: &'a Host, record: Option<Target>, look: SocketCheck) -> Result<Prepared<'a>, Refused> {
     let (mut errors, mut served) = (Vec::new(), Vec::new());
     let names = host.ports.iter().map(|port| port.name.as_str());
     errors.extend(
         record
-            .and_then(|folder| recorder::check(folder, names).err())
+            .as_ref()
+            .and_then(|target| recorder::check(target, names).err())
             .map(|error| ServeError::from(StartError::from(error))),
     );
     let mut ports = Vec::new();
@@ -296,8 +297,8 @@ pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
         ..Limits::default()
     };
     let daemon = Daemon::start(limits, host.daemon.workers)?;
-    if let Some(folder) = record {
-        daemon.record(folder)?;
+    if let Some(target) = record {
+        daemon.record(target)?;
     }
     for port in ports {
         daemon.open(port)?;

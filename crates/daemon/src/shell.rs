@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use nicety_adapter::trace::Event;
-use nicety_adapter::{News, PortId, Reason, Set, Stall, Time};
+use nicety_adapter::{News, NotedError, PortId, Reason, Set, Stall, Time};
 use nicety_bell::Bell;
 use nicety_pci::Mode;
 use nicety_plane::Shell;
@@ -14,6 +14,9 @@ use tracing::warn;
 use crate::clock::Clock;
 use crate::inbox::{Inbox, Note};
 use crate::recorder::Recorder;
+
+/// The minimum time between two guest errors that are logged.
+const ERROR_LOG_NS: u64 = 1_000_000_000;
 
 /// The path of a port's interrupts to its VM.
 #[derive(Debug)]
@@ -120,6 +123,8 @@ pub struct PortShell {
     state: Arc<Schedule>,
     recorder: Option<Arc<Recorder>>,
     clock: Clock,
+    /// The time of the next guest error that is logged, in nanoseconds.
+    next_error_log: AtomicU64,
 }
 
 /// Whether a port is queued for a turn. The shell and the worker share it.
@@ -161,7 +166,7 @@ impl PortShell {
         recorder: Option<Arc<Recorder>>,
         clock: Clock,
     ) -> Self {
-        Self { id, inbox, signals, state, recorder, clock }
+        Self { id, inbox, signals, state, recorder, clock, next_error_log: AtomicU64::new(0) }
     }
 }
 
@@ -230,6 +235,17 @@ impl Shell for PortShell {
         }
         // The worker logs it: the caller holds the port's lock, and the log may be slow.
         self.inbox.push(Note::Stalled(self.id, stall));
+    }
+
+    fn guest_error(&self, error: &NotedError) {
+        if let Some(recorder) = &self.recorder {
+            recorder.guest_error(error);
+        }
+        // The worker logs it, as above. A guest may make mistakes at full speed: one note a second.
+        if error.at.0 >= self.next_error_log.load(Ordering::Relaxed) {
+            self.next_error_log.store(error.at.after_ns(ERROR_LOG_NS).0, Ordering::Relaxed);
+            self.inbox.push(Note::GuestError(self.id, *error));
+        }
     }
 
     fn refused(&self, reason: Reason) {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nicety_adapter::{Edit, PortId, Reason, Time};
+use nicety_adapter::{Edit, PortId, Reason, Time, count};
 use nicety_frame::ethernet::{TYPE_MIN, ethertype};
 use nicety_frame::{L4Kind, Layout, Mac};
 use nicety_plane::{Intake, Prospect, Trace};
@@ -305,7 +305,7 @@ fn kind(vlan: &Vlan) -> String {
 /// `60 bytes, 52:54:00:12:34:01 → ff:ff:ff:ff:ff:ff, VLAN tag 10, ARP`
 fn frame_words(frame: &[u8]) -> String {
     let bytes = frame.len();
-    let Some([a, b, c, d, e, f, g, h, i, j, k, l]) = frame.first_chunk() else { return format!("{bytes} bytes") };
+    let Some([a, b, c, d, e, f, g, h, i, j, k, l]) = frame.first_chunk() else { return count(bytes as u64, "byte") };
     let (target, source) = (Mac([*a, *b, *c, *d, *e, *f]), Mac([*g, *h, *i, *j, *k, *l]));
     let layout = Layout::parse(frame);
     let tags: String = layout.tags.iter().flatten().map(|tag| format!(", VLAN {tag}")).collect();

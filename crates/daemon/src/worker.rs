@@ -189,6 +189,7 @@ impl Worker {
                 Note::Kick(port, ring, fd, _has_come) => self.watch_kick(port, ring, fd),
                 Note::Mapped(port) => self.mapped(port),
                 Note::Stalled(port, stall) => self.stalled(port, stall),
+                Note::GuestError(port, error) => self.guest_error(port, error),
                 Note::Refused(port, reason) => self.refused(port, reason),
                 Note::News(port, news) => self.news(port, news),
                 Note::Failed(port) => self.failed(port),

@@ -226,7 +226,7 @@ fn memory_that_is_not_shared_is_told_and_not_touched(workers: usize) {
     for (register, value) in [(0u64, 0x40u32)].into_iter().chain(transmit) {
         client.region_write(0, register, &value.to_le_bytes()).unwrap();
     }
-    until("a look at its ring", || view().state.counters.guest_errors > 0);
+    until("a look at its ring", || view().state.counters.guest_errors() > 0);
     assert_eq!(identity(&mut client), 0x100e_8086, "it has its adapter still");
     let state = view().state;
     assert_eq!(state.counters.transmitted().packets, 0);

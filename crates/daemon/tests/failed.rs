@@ -147,7 +147,7 @@ fn a_port_that_has_failed_is_restarted_as_new_and_one_that_has_not_is_left_alone
     let stage = Stage::new(workers, &["e1000", "e1000"]);
     let (mut sender, mut receiver) = (Nic::new(&stage, 1), Nic::new(&stage, 2));
     let folder = tempfile::tempdir().unwrap();
-    stage.daemon.record(folder.path()).unwrap();
+    stage.daemon.record(nicety_daemon::recorder::Target::Folder(folder.path().to_owned())).unwrap();
     open(&stage, "e1000", mended_e1000);
     stage.daemon.begin_traces().unwrap();
     let memory = file("memory");

@@ -93,7 +93,7 @@ fn a_guest_goes_on_in_another_daemon_with_its_rings_and_its_masks(workers: usize
     new.until("64 frames more", || new.taken(2) == 64);
     nic.read(8).unwrap();
     assert_eq!(nic.read(TDH).unwrap(), 128);
-    assert_eq!(new.view(1).state.counters.guest_errors, 0);
+    assert_eq!(new.view(1).state.counters.guest_errors(), 0);
 }
 
 fn a_saved_port_hears_takes_and_sends_nothing_until_it_is_restored(workers: usize) {
@@ -195,7 +195,7 @@ fn a_guest_with_mapped_doorbells_goes_on_in_another_daemon(workers: usize) {
         nic.send().unwrap();
         new.until("64 frames more", || before + new.taken(2) == 128);
         assert_eq!(nic.read(TDH).unwrap(), 128, "{adapter}");
-        assert_eq!(new.view(1).state.counters.guest_errors, 0, "{adapter}");
+        assert_eq!(new.view(1).state.counters.guest_errors(), 0, "{adapter}");
     }
 }
 

@@ -79,7 +79,7 @@ impl Hosted {
             folder.write(name, content)?;
         }
         let mut command = ends_with_us();
-        command.arg(self.machine.kernel.program()).args(KERNEL_WORDS);
+        command.args(&self.machine.before).arg(self.machine.kernel.program()).args(KERNEL_WORDS);
         command.arg(format!("mem={}M", self.machine.memory_mib)).args(&self.machine.devices).args(&self.machine.append);
         // The guest's root user cannot remount the host's files writable (`crates/guests/uml/apply`).
         command.args(["root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro", "hostfs=,ro"]);

@@ -19,6 +19,7 @@ use crate::exit::{Exit, Failure};
 use crate::output::tell;
 
 mod console;
+mod debugger;
 mod ended;
 mod switch;
 
@@ -54,6 +55,9 @@ pub fn run(args: &Try) -> Result<ExitCode, Failure> {
             "a shell needs a terminal; for one command: nicety try ADAPTER -- COMMAND",
         ));
     };
+    if args.gdb {
+        debugger::check()?;
+    }
     let room = Folder::new().map_err(Failure::with(Exit::Failed))?;
     if !fits_command_line(room.path()) {
         return Err(Failure::new(
@@ -73,7 +77,7 @@ pub fn run(args: &Try) -> Result<ExitCode, Failure> {
     }
     let switch = match (running, entry) {
         (Some(port), _) => Switch::of(port),
-        (None, Some(entry)) => Switch::start(entry, args.peer == Peer::Guest)?,
+        (None, Some(entry)) => Switch::start(entry, args.peer == Peer::Guest, args.record.as_deref())?,
         (None, None) => return Err(Failure::new(Exit::Usage, "name an adapter or a port")),
     };
     let recording = args.capture.as_deref().map(|path| switch.record(path)).transpose()?;
@@ -91,10 +95,16 @@ pub fn run(args: &Try) -> Result<ExitCode, Failure> {
         lines: Vec::new(),
     };
     let own = guest(&switch.port, switch.port.entry.about.name, (!switch.shared).then_some(OWN));
-    let own = Hosted { files: vec![("program", program(&args.command))], lines, ..own };
+    let mut own = Hosted { files: vec![("program", program(&args.command))], lines, ..own };
+    if args.gdb {
+        (own.machine.before, own.machine.boot_limit) = (debugger::hold(), FOREVER);
+    }
     let peer = switch.peer.as_ref().map(|port| guest(port, "peer", Some(PEER)).start(&programs));
     let mut own = own.start(&programs).map_err(failure)?;
     let mut peer = peer.transpose().map_err(failure)?;
+    if args.gdb {
+        tell(debugger::advice(own.process(), kernel.program()));
+    }
     own.wait_ready_unless(&stop).map_err(failure)?;
     let serves = peer.as_mut().map(|peer| serve(peer, &stop)).transpose().map_err(failure)?;
     if args.command.is_empty() {

@@ -612,7 +612,7 @@ pub struct Try {
     /// Each guest's memory in MiB
     #[arg(long, value_name = "MIB", default_value_t = 256, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(64..=3838))]
     pub memory: u32,
-    /// A user-mode kernel of your own (`linux`)
+    /// A user-mode kernel of your own: the program `linux` that `make ARCH=um linux` makes, no bzImage
     #[arg(long, value_name = "FILE", conflicts_with = "kernel_tree")]
     pub kernel: Option<PathBuf>,
     /// The tree, or the build folder, in which you have built one
@@ -624,6 +624,12 @@ pub struct Try {
     /// Write the frames that pass the guest's port to this file, as `nicety capture` does
     #[arg(long, value_name = "FILE")]
     pub capture: Option<PathBuf>,
+    /// Record what the guest's driver does to its adapter, register by register, to this file (docs/traces.md)
+    #[arg(long, value_name = "FILE", conflicts_with = "port")]
+    pub record: Option<PathBuf>,
+    /// Hold the guest's kernel before its first instruction until gdb has attached, by the command that is printed
+    #[arg(long)]
+    pub gdb: bool,
     /// Run this instead of a shell
     #[arg(last = true)]
     pub command: Vec<OsString>,

@@ -60,11 +60,8 @@ impl From<ReadError> for Failure {
     fn from(error: ReadError) -> Failure {
         let message = match &error {
             ReadError::Wrong(errors) => {
-                let s = if errors.list.len() == 1 { "" } else { "s" };
-                format!(
-                    "{errors}\n{} mistake{s} in the host file; docs/host-file.md explains every key",
-                    errors.list.len()
-                )
+                let mistakes = nicety_adapter::count(errors.list.len() as u64, "mistake");
+                format!("{errors}\n{mistakes} in the host file; docs/host-file.md explains every key")
             }
             other => other.to_string(),
         };

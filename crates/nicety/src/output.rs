@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::io::{self, Write};
 
 use crate::exit::{Exit, Failure};
+pub use nicety_adapter::count;
 
 /// Writes a text to stdout.
 pub fn print(text: &str) -> Result<(), Failure> {
@@ -37,11 +38,6 @@ pub fn columns(rows: &[Vec<String>]) -> String {
         text.push('\n');
     }
     text
-}
-
-/// `1 frame`, `2 frames`.
-pub fn count(number: u64, one: &str) -> String {
-    if number == 1 { format!("1 {one}") } else { format!("{number} {one}s") }
 }
 
 /// Bytes with three digits and a decimal unit: `60 B`, `65.2 kB`.

@@ -21,6 +21,8 @@ use crate::output::{self, columns, count, size};
 pub(crate) use table::NO_PORTS;
 use table::page;
 
+mod guest_errors;
+
 /// Most entries of a list that are shown; `--json` has all.
 const LISTED_MOST: usize = 8;
 
@@ -158,7 +160,7 @@ fn addresses(socket: &Path) -> Result<Vec<AddressReport>, Failure> {
     match control::ask(socket, Ask::Addresses).map_err(failure)? {
         Reply::Addresses(AddressList { addresses, more }) => {
             if more > 0 {
-                output::tell(format_args!("note: the switch has learned {more} addresses more"));
+                output::tell(format_args!("note: the switch has learned {} more", count(more as u64, "address")));
             }
             Ok(addresses)
         }
@@ -291,7 +293,7 @@ fn details(port: &PortReport) -> String {
     line("dropped", dropped(port));
     if port.adapter.is_some() {
         let written = port.signals;
-        line("interrupts", format!("{} raised, {written} descriptors written", port.interrupts));
+        line("interrupts", format!("{} raised, {} written", port.interrupts, count(written, "descriptor")));
         line("registers", format!("{}, {}", count(port.register_reads, "read"), count(port.register_writes, "write")));
     }
     if port.backlog_frames > 0 {
@@ -312,7 +314,7 @@ fn details(port: &PortReport) -> String {
     if port.guest_errors > 0 {
         line("guest errors", port.guest_errors.to_string());
     }
-    text
+    text + &guest_errors::block(port)
 }
 
 /// The port's policy on the switch, by the host file's keys.
@@ -394,6 +396,7 @@ mod tests {
             register_writes: 1,
             bad_accesses: 0,
             guest_errors: 0,
+            last_guest_errors: Vec::new(),
             backlog_frames: 3,
             backlog_bytes: 900,
             allocated_bytes: 64 << 12,
@@ -446,6 +449,18 @@ vm1: a VM is attached, and its driver is up
   memory        262 kB allocated by writing to it first
 "
         );
+    }
+
+    #[test]
+    fn a_port_whose_driver_errs_says_how_often_and_where() {
+        let port =
+            PortReport { bad_accesses: 4, guest_errors: 8, last_guest_errors: guest_errors::tests::errors(), ..port() };
+        let text = details(&port);
+        let lines = "  odd           4 register accesses of a wrong width, to a hole, or to an adapter asleep
+  guest errors  8
+  the last of both, oldest first:
+    @1000000, ";
+        assert!(text.contains(lines), "{text}");
     }
 
     #[test]

@@ -15,6 +15,7 @@ use nicety_daemon::host::{
 };
 use nicety_daemon::live::Live;
 use nicety_daemon::live::state::{Begin, Found};
+use nicety_daemon::recorder::Target;
 use nicety_daemon::registry::Registry;
 use nicety_daemon::serve;
 use nicety_socket::ListenError;
@@ -64,7 +65,7 @@ struct Prepared<'a> {
 
 impl<'a> Prepared<'a> {
     fn new(begin: &'a Begin, socket: &Path, args: &'a Serve) -> Result<Self, Failure> {
-        let record = args.record.as_deref();
+        let record = args.record.clone().map(Target::Folder);
         let host = &begin.host;
         descriptors::provide(host.ports.len(), host.daemon.workers).map_err(Failure::with(Exit::Failed))?;
         let (control, ports) = if args.check {

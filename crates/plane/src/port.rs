@@ -9,9 +9,10 @@ mod steps;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use nicety_adapter::trace::{Access, Region};
 use nicety_adapter::{
-    Adapter, Context, Counters, Event, Face, News, Outbox, PciFace, PortId, Reason, Reset, RestoreError, RingFace, Set,
-    Shape, Stall, Time, Uplink,
+    Adapter, Context, Counters, Event, Face, News, NotedError, Outbox, PciFace, PortId, Reason, Reset, RestoreError,
+    RingFace, Set, Shape, Stall, Time, Uplink,
 };
 use nicety_frame::Mac;
 use nicety_memory::{Map, MapError};
@@ -46,6 +47,9 @@ pub trait Shell: Send + Sync {
 
     /// The guest broke queue `number` ([`Outbox::stalled`]). The queue is stopped.
     fn stalled(&self, _number: u16, _stall: Stall) {}
+
+    /// The guest's driver made a mistake ([`Counters::errors`]). A hostile guest does so in each call.
+    fn guest_error(&self, _error: &NotedError) {}
 
     /// An event at an uplink's peer.
     fn news(&self, _news: News) {}
@@ -185,6 +189,7 @@ impl Port {
             pace,
             damaged: false,
             is_failure_reported: false,
+            errors_reported: 0,
         };
         static TENURES: AtomicU64 = AtomicU64::new(1);
         let tenure = TENURES.fetch_add(1, Ordering::Relaxed);
@@ -286,7 +291,7 @@ impl Port {
         data.fill(0xff);
         let read = self.with_pci(now, |pci, cx| {
             cx.counters.reads += 1;
-            if is_awake(pci, cx) {
+            if is_awake(pci, false, bar, offset, data, cx) {
                 pci.read(bar, offset, data, cx);
             }
         });
@@ -301,7 +306,7 @@ impl Port {
     pub fn write(&self, bar: u8, offset: u64, data: &[u8], now: Time) -> u32 {
         let written = self.with_pci(now, |pci, cx| {
             cx.counters.writes += 1;
-            if is_awake(pci, cx) {
+            if is_awake(pci, true, bar, offset, data, cx) {
                 pci.write(bar, offset, data, cx);
             }
             std::mem::take(&mut cx.out.excess)
@@ -312,7 +317,7 @@ impl Port {
     /// A register write that the guest made through a mapped page. False if the adapter is not in D0.
     pub(crate) fn store(&self, bar: u8, offset: u64, data: &[u8], now: Time) -> bool {
         let stored = self.with_pci(now, |pci, cx| {
-            let awake = is_awake(pci, cx);
+            let awake = is_awake(pci, true, bar, offset, data, cx);
             if awake {
                 pci.write(bar, offset, data, cx);
             }
@@ -348,7 +353,8 @@ impl Port {
         inner.call(now, |adapter, cx| adapter.reset(Reset::Bus, cx));
         inner.report_failure(self.shell.as_ref());
         let old = std::mem::replace(&mut inner.memory, Map::empty());
-        (inner.damaged, inner.shift_ns) = (false, 0);
+        inner.damaged = false;
+        inner.set_shift(0);
         inner.out = Outbox::default();
         inner.pending = Set::default();
         (inner.polled, inner.poll_at, inner.usual_idle) = (Set::default(), None, UsualIdle::default());
@@ -498,7 +504,7 @@ impl Port {
         });
         if restored == Some(Ok(())) {
             inner.stopped = false;
-            inner.shift_ns = saved.at.0.wrapping_sub(now.0).cast_signed();
+            inner.set_shift(saved.at.0.wrapping_sub(now.0).cast_signed());
             inner.drop_backlog(Reason::Removed);
             inner.out = Outbox::default();
             (inner.pending, inner.polled, inner.poll_at, inner.wake) = (Set::default(), Set::default(), None, None);
@@ -622,9 +628,14 @@ fn said(end: &End) -> Said {
     }
 }
 
+/// The expectation of an access.
+const AWAKE: &str = "the function in D0 (PCI PM 1.2, 5.4.1)";
+
 /// Whether registers answer: only in D0 (PCI PM 1.2, section 5.4.1). An access in another state is counted.
-fn is_awake(pci: &dyn PciFace, cx: &mut Context<'_>) -> bool {
+fn is_awake(pci: &dyn PciFace, write: bool, bar: u8, offset: u64, data: &[u8], cx: &mut Context<'_>) -> bool {
     let awake = pci.function().power_state() == PowerState::D0;
-    cx.counters.bad_accesses += u64::from(!awake);
+    if !awake {
+        cx.bad_access(1, Access::of(write, Region::Bar(bar), offset, data), AWAKE);
+    }
     awake
 }

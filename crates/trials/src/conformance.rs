@@ -128,7 +128,7 @@ pub fn registers_sleep_in_d3hot(entry: &Entry) {
     rig.port.config_write(4, &[7, 0], rig.now);
     assert!(answering() > 0, "{}: awake", entry.about.name);
     rig.port.config_write(power as u16 + 4, &[3], rig.now);
-    let (asleep, before) = (save(), rig.port.state().counters.bad_accesses);
+    let (asleep, before) = (save(), rig.port.state().counters.bad_accesses());
     assert_eq!(answering(), 0, "{}: asleep", entry.about.name);
     for register in 0..0x800 {
         for bar in 0..2 {
@@ -136,7 +136,7 @@ pub fn registers_sleep_in_d3hot(entry: &Entry) {
         }
     }
     assert_eq!(save(), asleep, "{}", entry.about.name);
-    assert_eq!(rig.port.state().counters.bad_accesses - before, 0x80 + 0x1000, "{}", entry.about.name);
+    assert_eq!(rig.port.state().counters.bad_accesses() - before, 0x80 + 0x1000, "{}", entry.about.name);
     let place = Doorbells::place(&rig.port, rig.now);
     if let Some((place, map)) = place.and_then(|place| Some((place, Arc::new(Map::private(place.len as usize).ok()?))))
     {
@@ -175,7 +175,7 @@ pub fn every_register_answers(entry: &Entry) {
             }
         }
     }
-    assert!(counters.bad_accesses > 0, "{}: accesses of three bytes are counted as bad", entry.about.name);
+    assert!(counters.bad_accesses() > 0, "{}: accesses of three bytes are counted as bad", entry.about.name);
 }
 
 /// A read of any width at any offset gives the bytes of the dwords that it covers; so does a block copy. I/O ports, and BARs as
@@ -230,7 +230,7 @@ pub fn no_mapped_doorbell_is_overlooked(entry: &Entry) {
         let mut counters = Counters::default();
         let mut cx = Context { memory: &memory, page: None, out: &mut out, counters: &mut counters, now: Time::ZERO };
         pci.write(place.bar, place.offset + u64::from(offset), &[1, 0, 0, 0], &mut cx);
-        let register = counters.bad_accesses == 0;
+        let register = counters.bad_accesses() == 0;
         assert_eq!(register, looked_at.contains(&offset), "{}: offset {offset:#x}", entry.about.name);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::guest_error::ErrorPlace;
 use crate::trace::{Region as TraceRegion, RegisterName};
 
 /// The registers of a family of devices by name. Made by [`register_names!`](crate::register_names).
@@ -297,6 +298,11 @@ impl<N: Names> Part<N> {
         }
     }
 
+    /// This part's bytes of an access with this `data`.
+    pub fn of<'d>(&self, data: &'d [u8]) -> &'d [u8] {
+        data.get(self.bytes.clone()).unwrap_or_default()
+    }
+
     /// The value written by an access with this `data`; missing bytes come from `stored`.
     pub fn take(&self, data: &[u8], stored: u32) -> u32 {
         let mut bytes = stored.to_le_bytes();
@@ -420,6 +426,30 @@ impl<N: Names> Table<N> {
                 })
             })
         })
+    }
+
+    /// A register as the place of a guest error: its name, and the offset at which a guest accesses it. Walks the rows, not the
+    /// registers.
+    #[cold]
+    pub fn error_place(&self, name: N, index: usize) -> ErrorPlace {
+        let mut several = false;
+        let mut at = None;
+        for block in self.blocks {
+            for row in block.rows.iter().filter(|row| row.name == name) {
+                several |= row.count > 1 || block.count > 1;
+                let (queue, n) = (index as u32 / row.count, index as u32 % row.count);
+                let bar = self.regions.get(usize::from(block.region)).and_then(|region| region.bars.first());
+                let offset = queue.saturating_mul(block.stride).saturating_add(row.offset + n * row.stride);
+                at = at.or(bar.filter(|_| queue < block.count).map(|bar| (TraceRegion::Bar(*bar), offset)));
+            }
+        }
+        ErrorPlace::Register { name: RegisterName { word: name.word(), index: several.then_some(index as u32) }, at }
+    }
+
+    /// The BAR by which a guest accesses a region, as the place of an access; the first one if it has none.
+    pub fn bar(&self, region: u8) -> TraceRegion {
+        let bars = self.regions.get(usize::from(region)).map_or(&[][..], |region| region.bars);
+        TraceRegion::Bar(bars.first().copied().unwrap_or(0))
     }
 
     /// The data sheet's name of the register at an offset of a BAR.

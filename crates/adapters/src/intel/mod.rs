@@ -23,3 +23,6 @@ const DESCRIPTOR: usize = 16;
 
 /// A ring outside guest memory.
 const NOWHERE: &str = "the ring lies where no memory is";
+/// Expectations of a ring's registers.
+const TRANSMIT_RING_EXPECTED: &str = "a ring in guest memory (TDBAL, TDBAH; TDLEN bytes)";
+const RECEIVE_RING_EXPECTED: &str = "a ring in guest memory (RDBAL, RDBAH; RDLEN bytes)";

@@ -19,7 +19,7 @@
 //! ```
 
 use arrayvec::ArrayVec;
-use nicety_adapter::{Batch, Checked, Frames, Packet, Pick, Reason, Scratch, Unfolded, Wants};
+use nicety_adapter::{Batch, Checked, ErrorPlace, Frames, Packet, Pick, Reason, Scratch, Unfolded, Wants};
 use nicety_frame::{Fragment, L3Kind, L4Kind, Layout, Tci, checksum};
 use nicety_memory::{Map, Rights, Span, Window};
 
@@ -102,6 +102,8 @@ pub struct Ring<'m> {
     pub small: bool,
     /// The ring is one descriptor, owned by the chip while the tail is 1.
     pub lone: bool,
+    /// The descriptor that lost the last frame, and the address in it that the device may not write.
+    pub blamed: Option<(u32, u64)>,
 }
 
 /// A packet to deliver.
@@ -248,6 +250,30 @@ impl Ring<'_> {
         Ok(count)
     }
 
+    /// The first descriptor and address for a frame that the device may not write.
+    #[cold]
+    fn find_bad(&self, len: u32, headers: u32) -> Option<(u32, u64)> {
+        let mut shares = self.shares(len, headers);
+        let mut at = self.head;
+        for _ in 0..self.count(shares)? {
+            for (n, bytes) in shares.next(&self.buffers, self.format).into_iter().enumerate() {
+                let address = u64::from_le_bytes(self.window.read(at as usize * DESCRIPTOR + 8 * n));
+                if bytes > 0 && self.memory.translate(address, bytes, Rights::WRITE, |_| true).is_err() {
+                    return Some((at, address));
+                }
+            }
+            at = self.after(at);
+        }
+        None
+    }
+
+    /// The place of a frame's loss, and the value there, for a queue.
+    #[cold]
+    pub fn blame(&self, queue: u16) -> (ErrorPlace, u64) {
+        let (at, address) = self.blamed.unwrap_or((self.head, 0));
+        (ErrorPlace::receive(queue, at), address)
+    }
+
     /// Hands one descriptor to the guest. Its status is written last.
     fn give(&mut self, share: [u32; 4], headers: u32, verdict: Verdict) {
         let place = self.head as usize * DESCRIPTOR;
@@ -386,7 +412,7 @@ impl Receiver<'_> {
                 Format::Legacy | Format::Extended => 0,
             };
             let room = ring.room(index, len, headers, &mut spans);
-            let descriptors = room.inspect_err(|miss| self.count_miss(ring, *miss))?;
+            let descriptors = room.inspect_err(|miss| self.count_miss(ring, *miss, len, headers))?;
             let mut piece = unfolded.piece(index, scratch).ok_or(Miss::Never(Reason::BadOffload))?;
             let checked = piece.write(ring.memory, &spans);
             pad(ring.memory, &spans, len);
@@ -400,13 +426,14 @@ impl Receiver<'_> {
         Ok((u64::from(unfolded.count()), u64::from(packet.len())))
     }
 
-    fn count_miss(&mut self, ring: &mut Ring<'_>, miss: Miss) {
+    fn count_miss(&mut self, ring: &mut Ring<'_>, miss: Miss, len: u32, headers: u32) {
         match miss {
             Miss::NoRoom(_) => {
                 self.registers.count(RNBC, 1);
                 self.registers.count(MPC, u32::from(self.looped));
             }
             Miss::Never(Reason::BadAddress) => {
+                ring.blamed = ring.find_bad(len, headers);
                 self.registers.count(RXERRC, 1);
                 let status = status::DD | status::EOP | status::IXSM | status::RXE;
                 ring.give([0; 4], 0, Verdict { status, ..Verdict::default() });

@@ -10,7 +10,8 @@
 //! ```
 
 use nicety_adapter::{
-    Admitted, Batch, Budget, Checksum, Context, Draft, DraftError, Offload, Progress, Reason, Segment, SegmentKind,
+    Admitted, Batch, Budget, Checksum, Context, Draft, DraftError, ErrorPlace, Offload, Progress, Reason, Segment,
+    SegmentKind,
 };
 use nicety_frame::{L3Kind, L4Kind, Layout, Tag, Tci, checksum};
 use nicety_memory::{Rights, Window};
@@ -29,6 +30,11 @@ const PACKET_WALK: u32 = 1024;
 /// Bytes of the longest frame of any of these chips, with tags and check sequence (317453, 13.4.22: LPE). Linux's igb_tso counts
 /// headers in eight bits; when the count wraps, its MSS field becomes 0xffff, and its packet would leave uncut.
 const LONGEST: u32 = 16_384;
+
+/// Expectations of a packet that is refused.
+const NO_END: &str = "a descriptor with EOP before the ring is full (command word)";
+const OFFSETS: &str =
+    "checksum and segmentation fields (context or legacy descriptor) that lie in the frame's own headers";
 
 const EOP: u32 = 1 << 24;
 /// Legacy: insert a checksum. Data and context: segment.
@@ -194,8 +200,8 @@ enum Walk {
     Partial,
     /// The batch has no room for it now.
     Full,
-    /// The packet was dropped.
-    Dropped(Reason),
+    /// The packet was dropped, and counted.
+    Dropped,
 }
 
 /// Places of a packet's checksums, and its segmentation. Offsets are from its first byte.
@@ -311,7 +317,7 @@ impl<C: Contexts> Sender<'_, C> {
         let ring = memory.window(base, bytes, Rights::READ);
         let placed = self.state.next < size && tail < size;
         let (Ok(ring), true) = (&ring, placed) else {
-            cx.counters.guest_errors += 1;
+            self.blame_ring(ring.is_ok(), size, base, cx);
             let why = if ring.is_err() { NOWHERE } else { "its head or tail lies beyond its end" };
             return (idle, Some(why));
         };
@@ -354,16 +360,40 @@ impl<C: Contexts> Sender<'_, C> {
                 Walk::Partial if (tail + size - next) % size < size - 1 => return idle,
                 Walk::Full => return Progress { more: true, armed: false },
                 // A ring full of one packet without an end would never advance again.
-                Walk::Partial => self.drop_packet(Reason::BadDescriptor, cx),
-                Walk::Dropped(reason) => self.drop_packet(reason, cx),
+                Walk::Partial => {
+                    self.dropped(Reason::BadDescriptor, next, first.lower.into(), Some(NO_END), cx);
+                    self.state.skipping = true;
+                }
+                Walk::Dropped => self.state.skipping = true,
             }
         }
         idle
     }
 
-    fn drop_packet(&mut self, reason: Reason, cx: &mut Context<'_>) {
-        cx.counters.transmit_drop(reason);
-        self.state.skipping = true;
+    /// Counts a dropped packet, and notes its driver's mistake: the descriptor, and the value found there.
+    #[cold]
+    fn dropped(
+        &self,
+        reason: Reason,
+        at: u32,
+        value: u64,
+        expected: Option<&'static str>,
+        cx: &mut Context<'_>,
+    ) -> Walk {
+        cx.drop_transmit(reason, ErrorPlace::transmit(self.queue as u16, at), value, expected);
+        Walk::Dropped
+    }
+
+    /// Notes that a ring cannot be walked: it is not `within` memory, or a position lies beyond its end.
+    #[cold]
+    fn blame_ring(&self, within: bool, size: u32, base: u64, cx: &mut Context<'_>) {
+        let tail = self.register(TDT);
+        let (name, value, expected) = match within {
+            false => (TDBAL, base, super::TRANSMIT_RING_EXPECTED),
+            true if tail >= size => (TDT, tail.into(), "a tail within the ring (TDT below TDLEN / 16)"),
+            true => (TDH, self.state.next.into(), "a head within the ring (TDH below TDLEN / 16)"),
+        };
+        cx.guest_error(self.registers.table().error_place(name, self.queue), value, expected);
     }
 
     fn request(&self, first: Descriptor) -> Request {
@@ -405,7 +435,7 @@ impl<C: Contexts> Sender<'_, C> {
             match draft.push(descriptor.address, if descriptor.is_context::<C>() { 0 } else { descriptor.len::<C>() }) {
                 Ok(()) => {}
                 Err(DraftError::BatchFull) if !was_empty => return Walk::Full,
-                Err(error) => return Walk::Dropped(error.into()),
+                Err(error) => return self.dropped(error.into(), at, descriptor.address, None, cx),
             }
             *walked += 1;
             at = if at + 1 == size { 0 } else { at + 1 };
@@ -416,22 +446,23 @@ impl<C: Contexts> Sender<'_, C> {
                 return Walk::Partial;
             }
             if *walked - before >= PACKET_WALK {
-                return Walk::Dropped(Reason::TooManyPieces);
+                return self.dropped(Reason::TooManyPieces, at, descriptor.lower.into(), None, cx);
             }
             descriptor = Descriptor::read(ring, at);
         }
         if !self.looped && !self.link_up {
-            return Walk::Dropped(Reason::LinkDown);
+            return self.dropped(Reason::LinkDown, at, 0, None, cx);
         }
         if draft.len() < 14 {
-            return Walk::Dropped(Reason::TooShort);
+            return self.dropped(Reason::TooShort, self.state.next, draft.len().into(), None, cx);
         }
         if self.registers[TCTL] & tctl::PSP != 0 {
             draft.pad_to(60);
         }
         let Some(admitted) = self.admit(&mut draft, &request) else {
             self.registers.count(TSCTFC, request.segment.into());
-            return Walk::Dropped(Reason::BadOffload);
+            let asked = u64::from(first.upper) << 32 | u64::from(first.lower);
+            return self.dropped(Reason::BadOffload, self.state.next, asked, Some(OFFSETS), cx);
         };
         self.finish(draft, admitted, request, cx);
         Walk::Taken(at)
@@ -494,8 +525,9 @@ impl<C: Contexts> Sender<'_, C> {
         }
         let memory = std::sync::Arc::clone(cx.memory);
         let ring = memory.window(base, bytes, Rights::BOTH);
+        let within = ring.is_ok();
         let (Ok(ring), true) = (ring, at < size && next < size) else {
-            cx.counters.guest_errors += 1;
+            self.blame_ring(within, size, base, cx);
             self.set_head(next);
             return Completed::default();
         };

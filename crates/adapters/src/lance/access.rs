@@ -3,6 +3,7 @@
 
 use nicety_adapter::Context;
 use nicety_adapter::bank::Way;
+use nicety_adapter::trace::Region;
 
 use super::Lance;
 use super::interrupts::{CSR4_AT, CSR5_AT, UINT};
@@ -24,7 +25,7 @@ impl Lance {
     pub(super) fn read_ports(&mut self, bar: u8, offset: u64, data: &mut [u8], cx: &mut Context<'_>) {
         let (table, region) = (self.registers.table(), self.ports(bar));
         let holes = table.read(region, offset, data, |place| self.read_port(place, cx));
-        cx.counters.bad_accesses += holes;
+        cx.holes(holes, false, Region::Bar(bar), offset, data);
     }
 
     /// Writes ports; only whole ones.
@@ -38,7 +39,7 @@ impl Lance {
                 Some(place) if part.bytes.len() == usize::from(place.row.width) => {
                     self.write_port(place, part.take(data, 0), cx);
                 }
-                _ => cx.counters.bad_accesses += 1,
+                _ => cx.holes(1, true, Region::Bar(bar), part.offset, part.of(data)),
             }
         }
     }

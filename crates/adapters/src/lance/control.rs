@@ -86,7 +86,9 @@ impl Lance {
         let len = if style.wide { 28 } else { 24 };
         let read = self.function.bus_master() && cx.memory.read(address & !1, &mut bytes[..len]).is_ok();
         if !read {
-            cx.counters.guest_errors += 1;
+            let place = self.registers.table().error_place(r::IADR, 0);
+            let expected = "the address of an initialization block in guest memory (CSR1, CSR2), and bus mastering";
+            cx.guest_error(place, address, expected);
             self.interrupts.raise(csr0::MERR.into());
             return;
         }

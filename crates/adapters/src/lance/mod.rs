@@ -167,10 +167,27 @@ impl Lance {
     /// Records whether a ring could be walked.
     fn saw_ring(&mut self, number: u16, why: Option<&'static str>, cx: &mut Context<'_>) {
         let before = std::mem::replace(&mut self.stalls[usize::from(number)], why);
-        cx.counters.guest_errors += u64::from(why.is_some());
+        if why.is_some() {
+            self.blame_ring(number, cx);
+        }
         if why.is_some() && before.is_none() {
             cx.out.stalled.insert(number);
         }
+    }
+
+    /// Notes that a ring cannot be walked.
+    #[cold]
+    fn blame_ring(&self, number: u16, cx: &mut Context<'_>) {
+        let (base, length, expected) = match number {
+            TRANSMIT_RING => (r::BADX, r::XMTRL, "a transmit ring in guest memory with a length (TDRA, TLEN)"),
+            _ => (r::BADR, r::RCVRL, "a receive ring in guest memory with a length (RDRA, RLEN)"),
+        };
+        let table = self.registers.table();
+        if self.registers[length] == 0 {
+            return cx.guest_error(table.error_place(length, 0), 0, expected);
+        }
+        let address = self.registers.of(base).iter().rev().fold(0, |address, word| address << 16 | u64::from(*word));
+        cx.guest_error(table.error_place(base, 0), address, expected);
     }
 
     fn has(&self, name: r::Reg, bits: u32) -> bool {

@@ -177,7 +177,7 @@ impl Lance {
         match self.put(memory, ring, &offer, scratch) {
             Ok(_) | Err(Miss::Never(_)) if offer.looped => {}
             Ok((frames, bytes)) => cx.counters.received(0, frames, bytes),
-            Err(Miss::Never(reason)) => cx.counters.receive_drop(reason),
+            Err(Miss::Never(reason)) => cx.drop_receive(reason, || ring.blame(self.receive.next, memory), None),
             Err(Miss::NoRoom(from)) => return Err(from),
         }
         Ok(())

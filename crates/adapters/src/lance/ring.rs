@@ -8,6 +8,7 @@
 //! ```
 //! BCNT is the buffer's length as two's complement, of twelve bits. Style 1 (ILACC) has style 2's layout.
 
+use nicety_adapter::ErrorPlace;
 use nicety_memory::{Map, Rights, Window};
 
 /// The chip owns the descriptor.
@@ -37,6 +38,8 @@ pub const UFLO: u32 = 1 << 30;
 pub const LCAR: u32 = 1 << 27;
 
 /// A ring outside guest memory.
+/// Most descriptors that are searched for the one that lost a frame.
+const LOST_MOST: u32 = 128;
 const NOWHERE: &str = "the ring lies where no memory is";
 /// A ring without descriptors (CVE-2016-7909).
 const EMPTY: &str = "the ring has no descriptors";
@@ -108,6 +111,34 @@ impl<'m> Ring<'m> {
     /// The index before.
     pub fn before(&self, index: u32) -> u32 {
         if index == 0 || index >= self.len { self.len - 1 } else { index - 1 }
+    }
+
+    /// The first descriptor from `first` on whose buffer is at this address; `first` if there is none near.
+    #[cold]
+    pub fn find(&self, first: u32, address: u64) -> u32 {
+        let mut at = first;
+        for _ in 0..self.len.min(LOST_MOST) {
+            if self.style.address(self.buffer(at)) == address {
+                return at;
+            }
+            at = self.after(at);
+        }
+        first
+    }
+
+    /// The receive descriptor that lost the frame before this position, and its address.
+    #[cold]
+    pub fn blame(&self, next: u32, memory: &Map) -> (ErrorPlace, u64) {
+        let first = self.before(next);
+        let address = |at| self.style.address(self.buffer(at));
+        let mut at = first;
+        for _ in 0..self.len.min(LOST_MOST) {
+            if memory.translate(address(at), 1, Rights::WRITE, |_| true).is_err() {
+                return (ErrorPlace::receive(0, at), address(at));
+            }
+            at = self.after(at);
+        }
+        (ErrorPlace::receive(0, first), address(first))
     }
 
     /// Status of a descriptor, whoever owns it.

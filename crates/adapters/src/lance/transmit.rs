@@ -1,7 +1,9 @@
 //! The transmit ring: descriptor chains become packets of a batch, and are completed.
 
 use arrayvec::ArrayVec;
-use nicety_adapter::{Batch, Budget, Context, DraftError, Frames, Pick, PortId, Progress, Reason, SPANS_PER_PACKET};
+use nicety_adapter::{
+    Batch, Budget, Context, DraftError, ErrorPlace, Frames, Pick, PortId, Progress, Reason, SPANS_PER_PACKET,
+};
 use nicety_memory::Map;
 
 use super::interrupts::TXSTRT;
@@ -55,10 +57,19 @@ enum Walk {
     Taken(u32),
     /// The batch has no room for it now.
     Full,
-    /// The packet was dropped; with its last descriptor's second status.
-    Dropped(Reason, u32, u32),
+    /// The packet was dropped, and counted; with its last descriptor's second status.
+    Dropped(u32, u32),
     /// A descriptor that does not start a frame.
     Skipped,
+}
+
+/// What the driver should have done, in the datasheet's words (TMD0 to TMD2).
+fn expected(reason: Reason) -> Option<&'static str> {
+    match reason {
+        Reason::BadDescriptor => Some("OWN in every descriptor of a frame up to the one with ENP (TMD1)"),
+        Reason::BadAddress => Some("a buffer address in guest memory (TBADR)"),
+        _ => None,
+    }
 }
 
 impl Lance {
@@ -148,10 +159,7 @@ impl Lance {
                 Walk::Full => return again,
                 Walk::Taken(count) => (count, 0),
                 Walk::Skipped => (1, 0),
-                Walk::Dropped(reason, count, errors) => {
-                    cx.counters.transmit_drop(reason);
-                    (count, errors)
-                }
+                Walk::Dropped(count, errors) => (count, errors),
             };
             *walked += count;
             for left in (0..count).rev() {
@@ -180,6 +188,9 @@ impl Lance {
         if first.status & STP == 0 {
             return Walk::Skipped;
         }
+        let dropped = |reason, at, value, cx: &mut Context<'_>| {
+            cx.drop_transmit(reason, ErrorPlace::transmit(0, at), value, expected(reason));
+        };
         let mut pieces = ArrayVec::<(u64, u32), SPANS_PER_PACKET>::new();
         let (mut at, mut descriptor, mut count) = (self.transmit.next, first, 0);
         loop {
@@ -193,12 +204,14 @@ impl Lance {
             let next = ring.owned(at).filter(|_| fits && self.transmit.in_flight + count < ring.len);
             let Some(next) = next else {
                 let reason = if fits { Reason::BadDescriptor } else { Reason::TooManyPieces };
-                return Walk::Dropped(reason, count, BUFF | UFLO);
+                dropped(reason, at, ring.status(at).into(), cx);
+                return Walk::Dropped(count, BUFF | UFLO);
             };
             descriptor = next;
         }
         if !looped && !self.link_up {
-            return Walk::Dropped(Reason::LinkDown, count, LCAR);
+            dropped(Reason::LinkDown, at, 0, cx);
+            return Walk::Dropped(count, LCAR);
         }
         let was_empty = batch.is_empty();
         let Some(mut draft) = batch.draft(0) else { return Walk::Full };
@@ -209,15 +222,20 @@ impl Lance {
             match draft.push(address, len) {
                 Ok(()) => {}
                 Err(DraftError::BatchFull) if !was_empty => return Walk::Full,
-                Err(error @ DraftError::Fault(_)) => return Walk::Dropped(error.into(), count, UFLO),
+                Err(error @ DraftError::Fault(_)) => {
+                    dropped(error.into(), ring.find(self.transmit.next, address), address, cx);
+                    return Walk::Dropped(count, UFLO);
+                }
                 Err(error) => {
+                    dropped(error.into(), ring.find(self.transmit.next, address), len.into(), cx);
                     self.interrupts.raise(csr0::BABL.into());
-                    return Walk::Dropped(error.into(), count, 0);
+                    return Walk::Dropped(count, 0);
                 }
             }
         }
         if draft.len() < 14 {
-            return Walk::Dropped(Reason::TooShort, count, 0);
+            dropped(Reason::TooShort, self.transmit.next, draft.len().into(), cx);
+            return Walk::Dropped(count, 0);
         }
         if self.has(r::CSR4, csr4::APAD_XMT) {
             draft.pad_to(60);
@@ -245,7 +263,7 @@ impl Lance {
         }
         let memory = std::sync::Arc::clone(cx.memory);
         let Ok(ring) = self.transmit_ring(&memory) else {
-            cx.counters.guest_errors += 1;
+            self.blame_ring(TRANSMIT_RING, cx);
             self.transmit = Transmit::at(self.transmit.next);
             return;
         };

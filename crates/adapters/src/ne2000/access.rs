@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use nicety_adapter::Context;
 use nicety_adapter::bank::Way;
+use nicety_adapter::trace::Region;
 
 use super::Ne2000;
 use super::dp8390::Effect;
@@ -13,7 +14,7 @@ impl Ne2000 {
     pub(super) fn read_ports(&mut self, offset: u64, data: &mut [u8], cx: &mut Context<'_>) {
         for part in TABLE.parts(r::PORTS, offset, data.len(), Way::Read) {
             let Some(place) = &part.place else {
-                cx.counters.bad_accesses += 1;
+                cx.holes(1, false, Region::Bar(0), part.offset, part.of(data));
                 part.put(part.hole, data);
                 continue;
             };
@@ -39,7 +40,7 @@ impl Ne2000 {
     pub(super) fn write_ports(&mut self, offset: u64, data: &[u8], cx: &mut Context<'_>) {
         for part in TABLE.parts(r::PORTS, offset, data.len(), Way::Write) {
             let Some(place) = &part.place else {
-                cx.counters.bad_accesses += 1;
+                cx.holes(1, true, Region::Bar(0), part.offset, part.of(data));
                 continue;
             };
             let value = part.take(data, 0);

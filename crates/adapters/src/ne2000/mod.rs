@@ -55,6 +55,7 @@ pub mod registers;
 mod saved;
 mod transmit;
 
+use nicety_adapter::trace::Region;
 use nicety_adapter::{
     Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, PciFace, Progress, Queue, Reset, Stall,
 };
@@ -229,7 +230,7 @@ impl PciFace for Ne2000 {
             self.read_ports(offset, data, cx);
         } else {
             data.fill(0xff);
-            cx.counters.bad_accesses += 1;
+            cx.holes(1, false, Region::Bar(bar), offset, data);
         }
     }
 
@@ -237,7 +238,7 @@ impl PciFace for Ne2000 {
         if bar == 0 {
             self.write_ports(offset, data, cx);
         } else {
-            cx.counters.bad_accesses += 1;
+            cx.holes(1, true, Region::Bar(bar), offset, data);
         }
     }
 

@@ -12,7 +12,7 @@ use nicety_memory::Span;
 
 use super::buffer::PAGE;
 use super::dp8390::Ring;
-use super::registers::{self as r, rsr};
+use super::registers::{self as r, TABLE, rsr};
 use super::{Ne2000, RECEIVE_RING};
 
 /// Bytes of a frame's header in the ring.
@@ -44,7 +44,9 @@ impl Ne2000 {
         let ring = self.chip.ring();
         self.saw_ring(on && ring.is_none(), cx);
         let (true, Some(mut ring)) = (on, ring) else {
-            cx.counters.guest_errors += u64::from(on);
+            if on {
+                self.blame_ring(cx);
+            }
             frames.iter().for_each(|_| cx.counters.receive_drop(Reason::ReceiverOff));
             return delivery;
         };
@@ -162,6 +164,14 @@ impl Ne2000 {
             spans.push(self.chip.buffer.span(ring.after(ring.current, ring.to_end(ring.current)) * PAGE, len - here)?);
         }
         Some(spans)
+    }
+
+    /// Notes that the ring is none.
+    #[cold]
+    fn blame_ring(&self, cx: &mut Context<'_>) {
+        let [start, stop, current] = [r::PSTART, r::PSTOP, r::CURR].map(|name| u64::from(self.chip.registers[name]));
+        let expected = "pages of packet memory (0x40 to 0x80) with PSTART below PSTOP and CURR between; the value: PSTART, PSTOP, CURR";
+        cx.guest_error(TABLE.error_place(r::PSTART, 0), start << 16 | stop << 8 | current, expected);
     }
 
     /// Records whether the ring lies outside packet memory.

@@ -3,7 +3,8 @@
 use nicety_adapter::{Batch, Context, DraftError, HEAD_BYTES, Progress, Reason};
 
 use super::Ne2000;
-use super::registers::tsr;
+use super::buffer::PAGE;
+use super::registers::{self as r, TABLE, tsr};
 
 /// The longest frame sent: 1500 bytes, the header, two VLAN tags. The chip itself counts to 65535.
 const LONGEST: u32 = 1522;
@@ -18,7 +19,12 @@ impl Ne2000 {
             if self.chip.loops() {
                 self.conclude_frame(tsr::PTX, cx);
             } else if let Err(reason) = self.draft_frame(batch, cx) {
-                cx.counters.transmit_drop(reason);
+                let (at, len) = self.chip.to_send();
+                let (name, value, expected) = match reason {
+                    Reason::BadAddress => (r::TPSR, at / PAGE, "a frame within packet memory (TPSR, TBCR0, TBCR1)"),
+                    _ => (r::TBCR0, len, "a length of 14 to 1522 bytes (TBCR0, TBCR1)"),
+                };
+                cx.drop_transmit(reason, TABLE.error_place(name, 0), value.into(), Some(expected));
                 // Without a link a frame is still sent, and reaches nobody.
                 let status = if reason == Reason::LinkDown { tsr::PTX | tsr::CRS } else { tsr::FU };
                 self.conclude_frame(status, cx);

@@ -2,6 +2,7 @@
 
 use nicety_adapter::Context;
 use nicety_adapter::bank::{Part, Way};
+use nicety_adapter::trace::Region;
 
 use super::Rtl8139;
 use super::eeprom;
@@ -11,7 +12,7 @@ impl Rtl8139 {
     pub(super) fn read_window(&mut self, bar: u8, offset: u64, data: &mut [u8], cx: &mut Context<'_>) {
         let table = self.registers.table();
         let holes = table.read(table.region(bar), offset, data, |place| self.read_register(place, cx));
-        cx.counters.bad_accesses += holes;
+        cx.holes(holes, false, Region::Bar(bar), offset, data);
     }
 
     pub(super) fn write_window(&mut self, bar: u8, offset: u64, data: &[u8], cx: &mut Context<'_>) {
@@ -19,7 +20,7 @@ impl Rtl8139 {
         for part in table.parts(table.region(bar), offset, data.len(), Way::Write) {
             match &part.place {
                 Some(place) => self.write_register(place, &part, data, cx),
-                None => cx.counters.bad_accesses += 1,
+                None => cx.holes(1, true, Region::Bar(bar), part.offset, part.of(data)),
             }
         }
     }
@@ -165,7 +166,8 @@ impl Rtl8139 {
         let address = self.registers.of(r::TSD);
         let address = u64::from(address[1]) << 32 | u64::from(address[0] & !0x3f);
         if cx.memory.write(address, &self.tally.dump()).is_err() {
-            cx.counters.guest_errors += 1;
+            let place = self.registers.table().error_place(r::TSD, 0);
+            cx.guest_error(place, address, "an address in guest memory for the tally counters (DTCCR)");
         }
         self.registers[r::TSD] &= !r::DUMP;
     }

@@ -37,6 +37,13 @@ pub(super) struct Buffer<'m> {
     pub at: u32,
 }
 
+impl Buffer<'_> {
+    /// RBSTART.
+    pub fn base(&self) -> u64 {
+        self.start.into()
+    }
+}
+
 impl Rtl8139 {
     /// RCR.RBLEN.
     pub(super) fn buffer_bytes(&self) -> u32 {

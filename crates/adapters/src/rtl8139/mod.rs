@@ -60,7 +60,8 @@ mod transmit;
 
 use nicety_adapter::interrupts::{CompletionDelay, Interrupts, ReceiveModeration};
 use nicety_adapter::{
-    Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, PciFace, Progress, Queue, Reset, Stall, Time,
+    Adapter, Batch, Budget, Context, Delivery, ErrorPlace, Event, Face, Frames, PciFace, Progress, Queue, Reset, Stall,
+    Time,
 };
 use nicety_pci::{Bar, Capability, Changes, Function, Identity, Pin, Power, Rom};
 
@@ -218,6 +219,16 @@ impl Rtl8139 {
 
     fn transmits(&self) -> bool {
         self.registers[r::CR] & cr::TE != 0
+    }
+
+    /// Notes that a ring of C+ mode cannot be walked.
+    #[cold]
+    fn blame_ring(&self, number: u16, cx: &mut Context<'_>) {
+        let (queue, address, expected) = match number {
+            TRANSMIT_RING => (Queue::Transmit(0), self.transmit_address(), "a descriptor ring in guest memory (TNPDS)"),
+            _ => (Queue::Receive(0), self.receive_address(), "a descriptor ring in guest memory (RDSAR)"),
+        };
+        cx.guest_error(ErrorPlace::Ring(queue), address, expected);
     }
 
     /// Records whether a ring could be walked. The chip reports a failure as a system error.

@@ -2,7 +2,7 @@
 
 use arrayvec::ArrayVec;
 use nicety_adapter::{
-    Batch, Checked, Context, Delivery, Frames, Packet, Pick, Piece, Reason, Scratch, Unfolded, Wants,
+    Batch, Checked, Context, Delivery, ErrorPlace, Frames, Packet, Pick, Piece, Queue, Reason, Scratch, Unfolded, Wants,
 };
 use nicety_frame::{L3Kind, L4Kind, checksum};
 use nicety_memory::{Map, Rights, Span, Window};
@@ -52,12 +52,28 @@ struct Ring<'m> {
     memory: &'m Map,
     next: u32,
     size: u32,
+    /// The descriptor that lost the last frame, and its address.
+    blamed: Option<(u32, u64)>,
 }
 
 /// Destination of frames.
 enum Target<'m> {
     Ring(Ring<'m>),
     Buffer(Buffer<'m>),
+}
+
+impl Target<'_> {
+    /// The place of the last frame's loss, and the address there.
+    #[cold]
+    fn blame(&self) -> (ErrorPlace, u64) {
+        match self {
+            Self::Ring(ring) => {
+                let (at, address) = ring.blamed.unwrap_or((ring.next, 0));
+                (ErrorPlace::receive(0, at), address)
+            }
+            Self::Buffer(buffer) => (ErrorPlace::Ring(Queue::Receive(0)), buffer.base()),
+        }
+    }
 }
 
 impl Ring<'_> {
@@ -75,6 +91,7 @@ impl Ring<'_> {
             let here = left.min(descriptor.first & LENGTH);
             let push = |span| spans.try_push(span).is_ok();
             if here > 0 && self.memory.translate(descriptor.address, here, Rights::WRITE, push).is_err() {
+                self.blamed = Some((at, descriptor.address));
                 return Err(Miss::Never(Reason::BadAddress));
             }
             left -= here;
@@ -116,7 +133,7 @@ impl Ring<'_> {
 }
 
 impl Rtl8139 {
-    fn receive_address(&self) -> u64 {
+    pub(super) fn receive_address(&self) -> u64 {
         let address = self.registers.of(r::RDSAR);
         u64::from(address[1]) << 32 | u64::from(address[0])
     }
@@ -211,9 +228,11 @@ impl Rtl8139 {
         }
         let window = ring::open(memory, self.receive_address(), Rights::BOTH).ok();
         let window = window.filter(|window| ring::holds(window, self.next));
-        cx.counters.guest_errors += u64::from(window.is_none());
+        if window.is_none() {
+            self.blame_ring(RECEIVE_RING, cx);
+        }
         self.saw_ring(RECEIVE_RING, window.is_none().then_some(NOWHERE), cx);
-        Some(Target::Ring(Ring { window: window?, memory, next: self.next, size: self.size }))
+        Some(Target::Ring(Ring { window: window?, memory, next: self.next, size: self.size, blamed: None }))
     }
 
     fn receive(&mut self, frames: &Frames<'_>, looped: bool, cx: &mut Context<'_>) -> Delivery {
@@ -237,7 +256,7 @@ impl Rtl8139 {
             match ended {
                 Ok(_) | Err(Miss::Never(_)) if looped => {}
                 Ok((frames, bytes)) => cx.counters.received(0, frames, bytes),
-                Err(Miss::Never(reason)) => cx.counters.receive_drop(reason),
+                Err(Miss::Never(reason)) => cx.drop_receive(reason, || target.blame(), None),
                 Err(Miss::NoRoom(_)) if looped => self.lose(cx),
                 Err(Miss::NoRoom(from)) => {
                     delivery.refuse(i, 0, from);

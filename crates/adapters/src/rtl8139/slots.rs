@@ -1,6 +1,6 @@
 //! The plain mode's four transmit slots: an address and a length in registers, sent in order.
 
-use nicety_adapter::{Batch, Budget, Context, Progress, Reason};
+use nicety_adapter::{Batch, Budget, Context, ErrorPlace, Progress, Reason};
 
 use super::Rtl8139;
 use super::registers::{self as r, cause, tsd};
@@ -55,7 +55,12 @@ impl Rtl8139 {
             }
             let address = self.registers.of(r::TSAD)[slot as usize];
             if let Err(reason) = self.take_slot(address, command & tsd::SIZE, batch, looped, cx) {
-                cx.counters.transmit_drop(reason);
+                let (value, expected) = match reason {
+                    Reason::BadAddress => (address, None),
+                    Reason::TooLong => (command, Some("a size of at most 1792 bytes (TSD, bits 12 to 0)")),
+                    _ => (command, None),
+                };
+                cx.drop_transmit(reason, ErrorPlace::transmit(0, slot), value.into(), expected);
                 self.tally.send_errors += 1;
                 self.slots.failed |= u32::from(is_error(reason)) << slot;
             }

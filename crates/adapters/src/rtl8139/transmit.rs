@@ -1,8 +1,8 @@
 //! Transmission: code shared by both modes, and the ring of C+ mode.
 
 use nicety_adapter::{
-    Batch, Budget, Checksum, Context, Draft, DraftError, Frames, Offload, Pick, PortId, Progress, Reason, Segment,
-    SegmentKind,
+    Batch, Budget, Checksum, Context, Draft, DraftError, ErrorPlace, Frames, Offload, Pick, PortId, Progress, Reason,
+    Segment, SegmentKind,
 };
 use nicety_frame::{L3Kind, L4Kind, Layout, Tag, Tci, checksum};
 use nicety_memory::{Rights, Window};
@@ -70,7 +70,7 @@ enum Walk {
 }
 
 impl Rtl8139 {
-    fn transmit_address(&self) -> u64 {
+    pub(super) fn transmit_address(&self) -> u64 {
         let address = self.registers.of(r::TSAD);
         u64::from(address[1]) << 32 | u64::from(address[0])
     }
@@ -127,7 +127,7 @@ impl Rtl8139 {
         let again = Progress { more: true, armed: false };
         let memory = std::sync::Arc::clone(cx.memory);
         let Ok(ring) = ring::open(&memory, self.transmit_address(), Rights::READ) else {
-            cx.counters.guest_errors += 1;
+            self.blame_ring(TRANSMIT_RING, cx);
             self.saw_ring(TRANSMIT_RING, Some(NOWHERE), cx);
             return idle;
         };
@@ -137,7 +137,7 @@ impl Rtl8139 {
                 self.transmit.oldest = next;
             }
             if !ring::holds(&ring, next) {
-                cx.counters.guest_errors += 1;
+                self.blame_ring(TRANSMIT_RING, cx);
                 self.saw_ring(TRANSMIT_RING, Some(NOWHERE), cx);
                 return idle;
             }
@@ -158,7 +158,7 @@ impl Rtl8139 {
                 Walk::Partial => return idle,
                 Walk::Full => return again,
                 Walk::Dropped(reason) => {
-                    cx.counters.transmit_drop(reason);
+                    self.dropped(reason, &ring, next, cx);
                     self.tally.send_errors += 1;
                     self.tally.aborted = self.tally.aborted.wrapping_add(1);
                     self.transmit.skipping = true;
@@ -167,6 +167,34 @@ impl Rtl8139 {
                 }
             }
         }
+    }
+
+    /// Counts a dropped packet, and notes its driver's mistake: the first descriptor from `first` on that is wrong by itself, or
+    /// `first`.
+    #[cold]
+    fn dropped(&self, reason: Reason, ring: &Window<'_>, first: u32, cx: &mut Context<'_>) {
+        let word = u64::from(Descriptor::read(ring, first).first);
+        let (mut at, mut found) = (first, (first, word));
+        for _ in 0..MOST {
+            if reason != Reason::BadAddress || !ring::holds(ring, at) {
+                break;
+            }
+            let Descriptor { first, address, .. } = Descriptor::read(ring, at);
+            if cx.memory.translate(address, first & 0xffff, Rights::READ, |_| true).is_err() {
+                found = (at, address);
+                break;
+            }
+            if first & LS != 0 {
+                break;
+            }
+            at = ring::after(at, first);
+        }
+        let expected = match reason {
+            Reason::BadDescriptor => Some("a descriptor with LS within a ring that has its end marked (EOR)"),
+            Reason::BadOffload => Some("LGSEN, IPCS, UDPCS, TCPCS and an MSS that fit the frame's headers"),
+            _ => None,
+        };
+        cx.drop_transmit(reason, ErrorPlace::transmit(0, found.0), found.1, expected);
     }
 
     /// Completes a descriptor of an abandoned packet.
@@ -260,8 +288,7 @@ impl Rtl8139 {
         (self.transmit.fetched, self.transmit.failed) = (0, 0);
         let memory = std::sync::Arc::clone(cx.memory);
         let Ok(ring) = ring::open(&memory, self.transmit_address(), Rights::BOTH) else {
-            cx.counters.guest_errors += 1;
-            return;
+            return self.blame_ring(TRANSMIT_RING, cx);
         };
         let mut at = oldest;
         let mut size = 0;

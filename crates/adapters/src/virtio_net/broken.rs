@@ -33,6 +33,22 @@ impl Broken {
         matches!(self, Broken::Place | Broken::Table | Broken::Buffer)
     }
 
+    /// The rule that was broken, in the words of virtio 1.2. The chain at that position of the ring broke it.
+    pub fn expected(self) -> &'static str {
+        match self {
+            Broken::Place => "descriptor, driver and device areas in guest memory (2.6)",
+            Broken::Index => "an index at most the queue's size ahead of the device (2.7.6)",
+            Broken::Head => "a head below the queue's size (2.7.6)",
+            Broken::Next => "a next field below the table's size (2.7.5)",
+            Broken::Loop => "a chain without a loop, no longer than the queue and of at most 1024 buffers (2.7.5.2)",
+            Broken::Empty => "descriptors with a length",
+            Broken::Table => "an indirect table in guest memory, negotiated, not within another (2.7.5.3.1)",
+            Broken::Buffer => "buffers in guest memory, which the device may write (2.7.5)",
+            Broken::ReadOnly => "receive buffers with VIRTQ_DESC_F_WRITE (5.1.6.3.1)",
+            Broken::Answer => "a device-writable byte for the ack (5.1.6.5)",
+        }
+    }
+
     /// As text, for the sentence of a [`Stall`](nicety_adapter::Stall).
     pub fn why(self) -> &'static str {
         match self {

@@ -1,7 +1,7 @@
 //! The control queue (virtio 1.2, section 5.1.6.5): receive modes, addresses, VLANs, queue pairs, receive offloads.
 
 use arrayvec::ArrayVec;
-use nicety_adapter::{Context, Counters};
+use nicety_adapter::{Context, Counters, ErrorPlace, Queue};
 use nicety_frame::Tag;
 use nicety_frame::ethernet::ethertype;
 use nicety_memory::Map;
@@ -276,6 +276,9 @@ struct Request<'a> {
     tables: Option<[Table; 2]>,
 }
 
+/// The expectation of a command; its value is class and command.
+const COMMAND: &str = "a class and command that were negotiated, with its data and room for the answer (5.1.6.5)";
+
 impl VirtioNet {
     /// Serves the control queue.
     pub(super) fn serve_control(&mut self, number: u16, cx: &mut Context<'_>) {
@@ -322,7 +325,9 @@ impl VirtioNet {
                 _ => None,
             };
             if done.is_none() {
-                cx.counters.guest_errors += 1;
+                let command = read.bytes.iter().take(2).fold(0, |value, byte| value << 8 | u64::from(*byte));
+                let place = ErrorPlace::Descriptor(Queue::Control, read.token.0 & 0xffff);
+                cx.guest_error(place, command, COMMAND);
             }
             let written = match &done {
                 Some(answer) => read.write(memory, command::OK, answer)?,

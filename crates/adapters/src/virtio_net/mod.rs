@@ -55,7 +55,9 @@ mod transmit;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use nicety_adapter::{Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, Progress, Queue, Reset, Stall};
+use nicety_adapter::{
+    Adapter, Batch, Budget, Context, Delivery, ErrorPlace, Event, Face, Frames, Progress, Queue, Reset, Stall,
+};
 use nicety_memory::Map;
 
 use crate::{About, Boot, CreateError, Kind, Settings, Since, Sources, UBoot};
@@ -272,10 +274,29 @@ impl VirtioNet {
         }
     }
 
+    /// Notes where the guest broke a ring: at the position of the next chain.
+    #[cold]
+    fn blame_ring(&self, number: u16, broken: Broken, cx: &mut Context<'_>) {
+        let queue = match self.role(number) {
+            Role::Receive(queue) => Queue::Receive(queue),
+            Role::Transmit(queue) => Queue::Transmit(queue),
+            Role::Control | Role::Nothing => Queue::Control,
+        };
+        let ring = self.rings.get(usize::from(number)).copied().unwrap_or_default();
+        match broken {
+            Broken::Place => cx.guest_error(ErrorPlace::Ring(queue), ring.descriptors, broken.expected()),
+            _ => {
+                // A packed ring's position has its wrap counter at the top (2.8.1).
+                let at = u32::from(ring.next & 0x7fff) % u32::from(ring.size.max(1));
+                cx.guest_error(ErrorPlace::Descriptor(queue, at), ring.next.into(), broken.expected());
+            }
+        }
+    }
+
     /// The guest broke a ring: it is not served until it is started again (2.1.2).
     #[cold]
     fn break_ring(&mut self, number: u16, broken: Broken, cx: &mut Context<'_>) {
-        cx.counters.guest_errors += 1;
+        self.blame_ring(number, broken, cx);
         self.notify(number, cx);
         if let Some(ring) = self.rings.get_mut(usize::from(number)) {
             cx.out.stalled.insert(number);

@@ -1,11 +1,11 @@
 //! Guest → wire: chains of a transmit ring become packets (virtio 1.2, section 5.1.6.2).
 
 use nicety_adapter::{
-    Batch, Budget, Checksum, Context, Draft, DraftError, HEAD_BYTES, Offload, Progress, QueueCounters, Reason, Segment,
-    SegmentKind,
+    Batch, Budget, Checksum, Context, Draft, DraftError, ErrorPlace, HEAD_BYTES, Offload, Progress, QueueCounters,
+    Reason, Segment, SegmentKind,
 };
 use nicety_frame::{L3Kind, Layout};
-use nicety_memory::{Map, Span};
+use nicety_memory::{Map, Rights, Span};
 
 use super::ahead::{Ahead, Returns};
 use super::areas::Areas;
@@ -33,6 +33,9 @@ enum Taken {
     /// The batch has no room for it. It stays in the ring.
     Later,
 }
+
+/// Buffers of a dropped chain that are searched for the wrong one.
+const BLAMED_MOST: usize = 32;
 
 /// State shared by all chains of a call.
 struct Sender<'a> {
@@ -117,7 +120,7 @@ impl VirtioNet {
                 Taken::Dropped(_) if !batch.is_empty() => break,
                 Taken::Dropped(reason) => {
                     dropped += 1;
-                    cx.counters.transmit_drop(reason);
+                    sender.dropped(reason, queue, ring.next, token, &areas, cx);
                     ring.give_back(&areas, token, 0);
                 }
                 Taken::Packet => {
@@ -214,6 +217,39 @@ impl VirtioNet {
 }
 
 impl Sender<'_> {
+    /// Counts a dropped chain, and notes its driver's mistake: the head, and the buffer that is wrong by itself, or the header's
+    /// offload request.
+    #[cold]
+    fn dropped<const PACKED: bool>(
+        &self,
+        reason: Reason,
+        queue: u16,
+        at: u16,
+        token: Token,
+        areas: &Areas<'_, PACKED>,
+        cx: &mut Context<'_>,
+    ) {
+        let mut value = 0;
+        let chain = areas.chain(at).ok().filter(|_| reason.sender_expected().is_some());
+        for buffer in chain.into_iter().flatten().flatten().take(BLAMED_MOST) {
+            let readable = self.memory.translate(buffer.address, buffer.len, Rights::READ, |_| true).is_ok();
+            if value == 0 || buffer.write || !readable {
+                value = buffer.address;
+            }
+            if buffer.write || !readable {
+                break;
+            }
+        }
+        let expected = match reason {
+            Reason::BadDescriptor => Some("device-readable buffers with the whole virtio_net_hdr first (5.1.6.2)"),
+            Reason::BadOffload => {
+                Some("csum_start, csum_offset, gso_type and hdr_len as negotiated, within the frame (5.1.6.2)")
+            }
+            _ => None,
+        };
+        cx.drop_transmit(reason, ErrorPlace::transmit(queue, token.0 & 0xffff), value, expected);
+    }
+
     /// Drafts the packet of the chain at this position.
     fn take<const PACKED: bool>(
         &self,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use nicety_adapter::Context;
 use nicety_adapter::bank::Way;
+use nicety_adapter::trace::Region;
 use nicety_memory::Rights;
 
 use super::Vmxnet;
@@ -25,7 +26,7 @@ impl Vmxnet {
             let value = match &part.place {
                 Some(place) => self.read_register(place, cx),
                 None => {
-                    cx.counters.bad_accesses += 1;
+                    cx.holes(1, false, Region::Bar(bar), part.offset, part.of(data));
                     part.hole
                 }
             };
@@ -41,7 +42,7 @@ impl Vmxnet {
                 Some(place) if part.bytes.len() == usize::from(place.row.width) => {
                     self.write_register(place, part.take(data, 0), cx);
                 }
-                _ => cx.counters.bad_accesses += 1,
+                _ => cx.holes(1, true, Region::Bar(bar), part.offset, part.of(data)),
             }
         }
     }
@@ -90,7 +91,10 @@ impl Vmxnet {
         let enhanced = self.model.is_enhanced();
         let taken = if self.function.bus_master() { Setup::read(&memory, at, length, enhanced).ok() } else { None };
         let Some((setup, [receive, pages, transmit])) = taken else {
-            cx.counters.guest_errors += 1;
+            let place = self.registers.table().error_place(r::INIT_ADDR, 0);
+            let expected =
+                "a Vmxnet2_DriverData in guest memory, with its rings in it, INIT_LENGTH bytes, and bus mastering";
+            cx.guest_error(place, at.into(), expected);
             return;
         };
         self.setup = Some(setup);
@@ -148,7 +152,10 @@ impl Vmxnet {
             command::PIN_TX_BUFFERS => return self.pin(cx),
             command::SET_POWER_FULL | command::SET_POWER_LOW => {}
             command::UNUSED_1 | command::UNUSED_2 | command::UNUSED_3 => {}
-            _ => cx.counters.guest_errors += 1,
+            _ => {
+                let place = self.registers.table().error_place(r::COMMAND_ADDR, 0);
+                cx.guest_error(place, number.into(), "a command that there is (VMXNET_CMD_*)");
+            }
         }
         0
     }
@@ -173,7 +180,10 @@ impl Vmxnet {
         });
         self.pinned = buffers.is_some();
         let Some(buffers) = buffers else {
-            cx.counters.guest_errors += 1;
+            let place = self.registers.table().error_place(r::COMMAND_ADDR, 0);
+            let expected =
+                "transmit buffers in guest memory for PIN_TX_BUFFERS (txBufferPhysStart, txBufferPhysLength)";
+            cx.guest_error(place, command::PIN_TX_BUFFERS.into(), expected);
             return 0;
         };
         buffers.len.checked_div(buffers.each).unwrap_or(0)

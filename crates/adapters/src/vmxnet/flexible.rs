@@ -75,8 +75,8 @@ impl Flexible {
             LANCE_CHIP => false,
             VMXNET_CHIP => true,
             _ => {
-                cx.counters.guest_errors += 1;
-                return;
+                let expected = "a chip: 0x2934 (lance) or 0x4392 (vmxnet)";
+                return cx.guest_error(FLEXIBLE.error_place(MORPH, 0), chip.into(), expected);
             }
         };
         if self.morphed {
@@ -115,7 +115,7 @@ impl PciFace for Flexible {
         let (own, behind) = data.split_at_mut(Self::split(bar, offset, data.len()));
         if self.morphed && !own.is_empty() {
             own.fill(0xff);
-            cx.counters.bad_accesses += 1;
+            cx.holes(1, false, Region::Bar(bar), offset, own);
         } else {
             self.lance.read(bar, offset, own, cx);
         }
@@ -131,7 +131,7 @@ impl PciFace for Flexible {
                 }
                 Some(place) if self.morphed => self.vmxnet.read_register(place, cx),
                 _ => {
-                    cx.counters.bad_accesses += 1;
+                    cx.holes(1, false, Region::Bar(bar), part.offset, part.of(behind));
                     part.hole
                 }
             };
@@ -142,7 +142,7 @@ impl PciFace for Flexible {
     fn write(&mut self, bar: u8, offset: u64, data: &[u8], cx: &mut Context<'_>) {
         let (own, behind) = data.split_at(Self::split(bar, offset, data.len()));
         if self.morphed && !own.is_empty() {
-            cx.counters.bad_accesses += 1;
+            cx.holes(1, true, Region::Bar(bar), offset, own);
         } else {
             self.lance.write(bar, offset, own, cx);
         }
@@ -156,7 +156,7 @@ impl PciFace for Flexible {
                 Some(place) if self.morphed && part.bytes.len() == usize::from(place.row.width) => {
                     self.vmxnet.write_register(place, part.take(behind, 0), cx);
                 }
-                _ => cx.counters.bad_accesses += 1,
+                _ => cx.holes(1, true, Region::Bar(bar), part.offset, part.of(behind)),
             }
         }
     }

@@ -45,7 +45,7 @@
 
 use nicety_adapter::interrupts::Interrupts;
 use nicety_adapter::{
-    Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, PciFace, Progress, Queue, Reset, Stall,
+    Adapter, Batch, Budget, Context, Delivery, ErrorPlace, Event, Face, Frames, PciFace, Progress, Queue, Reset, Stall,
 };
 use nicety_frame::Mac;
 use nicety_pci::{Bar, Changes, Function, Identity, Pin, Rom};
@@ -80,6 +80,14 @@ const CURE: &str = "restart the guest's driver (in Linux: `ip link set eth0 down
 mod broken {
     pub const NOWHERE: &str = "the ring lies where no memory is";
     pub const NO_END: &str = "a packet fills the whole ring and has no end";
+
+    /// The device's expectation of such a ring.
+    pub fn expected(why: &str) -> &'static str {
+        match why {
+            NO_END => "an entry without VMXNET2_TX_MORE before the ring is full",
+            _ => "Vmxnet2_DriverData and its rings in guest memory",
+        }
+    }
 }
 
 /// Creates an adapter of a model.
@@ -178,7 +186,13 @@ impl Vmxnet {
 
     /// Stops a ring.
     fn stall(&mut self, ring: usize, why: &'static str, cx: &mut Context<'_>) {
-        cx.counters.guest_errors += 1;
+        let setup_at = self.setup.map_or(0, |setup| setup.at);
+        let (place, value) = match ring {
+            TRANSMIT_RING if why == broken::NO_END => (ErrorPlace::transmit(0, self.transmit.next), setup_at),
+            TRANSMIT_RING => (ErrorPlace::Ring(Queue::Transmit(0)), setup_at),
+            _ => (ErrorPlace::Ring(Queue::Receive(0)), setup_at),
+        };
+        cx.guest_error(place, value, broken::expected(why));
         if self.stalls[ring].replace(why).is_none() {
             cx.out.stalled.insert(ring as u16);
         }

@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use nicety_adapter::{Checked, Context, Delivery, Frames, Pick, Reason, Scratch, Time, Unfolded, Wants};
+use nicety_adapter::{Checked, Context, Delivery, ErrorPlace, Frames, Pick, Reason, Scratch, Time, Unfolded, Wants};
 use nicety_frame::ethernet;
 use nicety_memory::{Map, Rights, Span, Window};
 use serde::{Deserialize, Serialize};
@@ -211,8 +211,8 @@ impl Vmxnet {
                 }
                 Err(Miss::TooLarge(reason)) => reason,
                 Err(Miss::Never(reason)) => {
-                    cx.counters.guest_errors += u64::from(reason == Reason::BadAddress);
-                    reason
+                    cx.drop_receive(reason, || target.blame(self.receive.next), None);
+                    return Ok(());
                 }
             };
             cx.counters.receive_drop(reason);
@@ -297,6 +297,20 @@ impl Target<'_, '_> {
             at = second.after(at);
         }
         Ok(room)
+    }
+
+    /// The entry that lost a frame, and its address: the head before these positions, or else the page there.
+    #[cold]
+    fn blame(&self, [head, page]: [u32; 2]) -> (ErrorPlace, u64) {
+        let [first, second] = &self.setup.receive;
+        let address = |place| u64::from_le_bytes(self.window.read(place));
+        let (head, of_page) = (first.before(head), address(second.place(page)));
+        let of_head = address(first.place(head));
+        let is_bad = |address| self.memory.translate(address, 1, Rights::WRITE, |_| true).is_err();
+        match is_bad(of_head) || !is_bad(of_page) {
+            true => (ErrorPlace::receive(0, head), of_head),
+            false => (ErrorPlace::receive(1, page), of_page),
+        }
     }
 
     /// Offset of an entry, if the device owns it.

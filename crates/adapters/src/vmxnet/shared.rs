@@ -99,7 +99,7 @@ impl From<Fault> for SetupError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setup {
     /// Bus address.
-    at: u64,
+    pub at: u64,
     /// Bytes, rings included.
     length: u32,
     /// Receive: buffers in which frames start, and pages in which they continue.

@@ -13,10 +13,11 @@ use std::collections::VecDeque;
 
 use nicety_adapter::interrupts::CompletionDelay;
 use nicety_adapter::{
-    Batch, Budget, Checksum, Context, Draft, DraftError, Offload, PACKETS, Progress, Reason, Segment, SegmentKind, Time,
+    Batch, Budget, Checksum, Context, Draft, DraftError, ErrorPlace, Offload, PACKETS, Progress, Reason, Segment,
+    SegmentKind, Time,
 };
 use nicety_frame::{Fragment, L4Kind, Layout, checksum, ethernet};
-use nicety_memory::{Window, full_barrier};
+use nicety_memory::{Rights, Window, full_barrier};
 
 use super::shared::{Ring, Shared, owner};
 use super::{Vmxnet, broken};
@@ -49,7 +50,7 @@ struct Fetched {
 #[derive(Clone, Debug, Default)]
 pub struct Transmit {
     /// The next entry to fetch.
-    next: u32,
+    pub next: u32,
     /// The first entry fetched and not completed; `next` if there is none.
     done: u32,
     /// Number of entries fetched and not completed.
@@ -119,6 +120,11 @@ enum Step {
 fn is_owned(shared: &Window<'_>, place: usize) -> bool {
     shared.load_u16(place + 2) == owner::NIC
 }
+
+/// Entries of a dropped packet that are searched for the wrong one.
+const BLAMED_MOST: u32 = 64;
+/// The expectation of an entry.
+const ENTRY: &str = "a physical address list (NET_SG_PHYS_ADDR) of at most 4 pieces; the value: length, address type";
 
 impl Vmxnet {
     /// Walks the ring into a batch.
@@ -211,13 +217,37 @@ impl Vmxnet {
             Ok(()) => self.finish(draft, &first, cx),
         };
         if let Err(reason) = sent {
-            cx.counters.transmit_drop(reason);
-            cx.counters.guest_errors += u64::from(reason != Reason::LinkDown);
+            self.dropped(reason, window, ring, entries, cx);
             cx.out.charge(entries);
         }
         self.transmit.fetched.push_back(Fetched { entries: entries as u16, in_batch: sent.is_ok() });
         (self.transmit.next, self.transmit.in_flight) = (ring.after(at), self.transmit.in_flight + entries);
         Step::Taken
+    }
+
+    /// Counts a dropped packet, and notes its driver's mistake: the first of its entries that is wrong by itself, or its first.
+    #[cold]
+    fn dropped(&self, reason: Reason, window: &Window<'_>, ring: Ring, entries: u32, cx: &mut Context<'_>) {
+        let first = self.transmit.next;
+        let mut at = first;
+        let mut found = (first, u64::from(Entry::read(window, ring.place(first)).flags), None);
+        for _ in 0..entries.min(BLAMED_MOST) {
+            let entry = Entry::read(window, ring.place(at));
+            if reason == Reason::BadDescriptor && (entry.kind != PHYSICAL || usize::from(entry.pieces) > PIECES) {
+                found = (at, u64::from(entry.pieces) << 16 | u64::from(entry.kind), Some(ENTRY));
+                break;
+            }
+            let readable = |(address, len)| cx.memory.translate(address, len, Rights::READ, |_| true).is_ok();
+            if reason == Reason::BadAddress
+                && let Some((address, _)) = entry.pieces().find(|&piece| !readable(piece))
+            {
+                found = (at, address, None);
+                break;
+            }
+            at = ring.after(at);
+        }
+        let (at, value, expected) = found;
+        cx.drop_transmit(reason, ErrorPlace::transmit(0, at), value, expected);
     }
 
     /// Adds a complete packet to the batch.

@@ -1,6 +1,7 @@
 //! Accesses to configuration space and the three BARs, and their side effects (vmxnet3_defs.h, "BAR 0", "BAR 1").
 
 use nicety_adapter::bank::Place;
+use nicety_adapter::trace::Region;
 use nicety_adapter::{Context, Mappable, PciFace};
 use nicety_pci::{Changes, Function, Rom};
 
@@ -83,7 +84,7 @@ impl PciFace for Vmxnet3 {
             return msix::read(&self.function, bar, offset, data);
         }
         let holes = REGISTERS.read(REGISTERS.region(bar), offset, data, |place| self.read_register(place, cx));
-        cx.counters.bad_accesses += holes;
+        cx.holes(holes, false, Region::Bar(bar), offset, data);
     }
 
     fn write(&mut self, bar: u8, offset: u64, data: &[u8], cx: &mut Context<'_>) {
@@ -92,7 +93,7 @@ impl PciFace for Vmxnet3 {
         }
         let holes =
             REGISTERS.write(REGISTERS.region(bar), offset, data, |place, value| self.write_register(place, value, cx));
-        cx.counters.bad_accesses += holes;
+        cx.holes(holes, true, Region::Bar(bar), offset, data);
     }
 
     fn mappable(&self) -> Option<Mappable> {

@@ -1,7 +1,7 @@
 //! The command register: the effect of each VMXNET3_CMD_*, and its answer in the next read of CMD.
 
-use nicety_adapter::Context;
 use nicety_adapter::interrupts::ReceiveModeration;
+use nicety_adapter::{Context, ErrorPlace, Queue};
 use nicety_memory::{Fault, Map};
 
 use super::Vmxnet3;
@@ -9,7 +9,7 @@ use super::coalescing::Coalescing;
 use super::receive::ReceiveQueue;
 use super::registers::{CAPABILITIES, QUEUES, Reg, command, event, feature, stopped};
 use super::rss::{Conf, FIELDS_DEFAULT, Rss, fields_on_offer};
-use super::shared::{self, COMMAND_DATA, STATISTICS, STATUS, Setup, SetupError};
+use super::shared::{self, COMMAND_DATA, Ring, STATISTICS, STATUS, Setup, SetupError};
 use super::transmit::TransmitQueue;
 
 /// Link state in GET_LINK's answer: 10 Gbit/s, up.
@@ -19,6 +19,22 @@ const QUEUE_COST: u32 = 1500;
 const ADDRESS_COST: u32 = 3;
 /// Suggested bytes of a transmit data ring's entry: enough for the headers of any packet.
 const TRANSMIT_DATA: u32 = 128;
+
+/// Notes why a queue stops: at its next descriptor, where the packet begins.
+#[cold]
+fn blame_ring(queue: Queue, ring: Option<Ring>, error: u32, cx: &mut Context<'_>) {
+    let Ring { base, next, .. } = ring.unwrap_or_default();
+    let (place, value, expected) = match error {
+        stopped::NO_EOP => (ErrorPlace::Descriptor(queue, next), base, "a descriptor with EOP before the ring is full"),
+        stopped::DESCRIPTOR_TYPE => (ErrorPlace::Descriptor(queue, next), base, "descriptors of type 0 (VMXNET3_TXD)"),
+        _ => (
+            ErrorPlace::Ring(queue),
+            base,
+            "the queue's rings in guest memory (txRingBasePA, rxRingBasePA, compRingBasePA)",
+        ),
+    };
+    cx.guest_error(place, value, expected);
+}
 
 impl Vmxnet3 {
     /// Executes a command. The result is CMD's value from now on.
@@ -40,10 +56,7 @@ impl Vmxnet3 {
                 let Some(setup) = self.running() else { return command::FAILED };
                 match self.update(number, setup.shared, memory) {
                     Ok(addresses) => cx.out.charge(addresses * ADDRESS_COST),
-                    Err(_) => {
-                        cx.counters.guest_errors += 1;
-                        return command::FAILED;
-                    }
+                    Err(_) => return self.fail_command(number, "its data in guest memory (Vmxnet3_DSDevRead)", cx),
                 }
             }
             command::SET_COALESCE | command::GET_COALESCE if self.version >= 3 => {
@@ -53,8 +66,8 @@ impl Vmxnet3 {
                     _ => Coalescing::read(memory, setup.shared).map(|scheme| self.coalescing = scheme),
                 };
                 if done.is_err() {
-                    cx.counters.guest_errors += 1;
-                    return command::FAILED;
+                    let expected = "a scheme that there is, with its limits (Vmxnet3_CoalesceScheme)";
+                    return self.fail_command(number, expected, cx);
                 }
             }
             command::SET_RSS_FIELDS => return self.set_rss_fields(cx),
@@ -88,11 +101,15 @@ impl Vmxnet3 {
             command::GET_MAX_QUEUES_CONF if self.version >= 6 => u32::from(self.queues) << 8 | u32::from(self.queues),
             command::GET_MAX_CAPABILITIES if self.version >= 7 => CAPABILITIES,
             command::GET_DCR0 if self.version >= 7 => self.capabilities,
-            _ => {
-                cx.counters.guest_errors += 1;
-                command::FAILED
-            }
+            _ => self.fail_command(number, "a command of this version (VMXNET3_CMD_*, VRRS)", cx),
         }
+    }
+
+    /// Notes a command that failed by the driver's mistake. Returns its result.
+    #[cold]
+    fn fail_command(&self, number: u32, expected: &'static str, cx: &mut Context<'_>) -> u32 {
+        cx.guest_error(self.registers.table().error_place(Reg::CMD, 0), number.into(), expected);
+        command::FAILED
     }
 
     /// ACTIVATE_DEV. A device that is already active starts anew: a crash kernel's driver finds it active.
@@ -100,8 +117,13 @@ impl Vmxnet3 {
         self.quiesce(cx);
         let shared = u64::from(self.registers[Reg::DSAH]) << 32 | u64::from(self.registers[Reg::DSAL]);
         let taken = if self.function.bus_master() { self.take_setup(shared, cx) } else { Err(SetupError::Invalid) };
-        if taken.is_err() {
-            cx.counters.guest_errors += 1;
+        if let Err(error) = taken {
+            let expected = match error {
+                _ if !self.function.bus_master() => "bus mastering before ACTIVATE_DEV",
+                SetupError::Memory => "DriverShared, its queue descriptors and rings in guest memory (DSAL, DSAH)",
+                SetupError::Invalid => "a DriverShared with its magic number, and rings within the limits (DSAL, DSAH)",
+            };
+            cx.guest_error(self.registers.table().error_place(Reg::DSAL, 0), shared, expected);
             self.setup = None;
             return command::FAILED;
         }
@@ -250,7 +272,8 @@ impl Vmxnet3 {
 
     /// Stops a transmit queue: the driver will reset the device.
     pub(super) fn stop_transmit(&mut self, queue: u16, error: u32, cx: &mut Context<'_>) {
-        cx.counters.guest_errors += 1;
+        let ring = self.transmit.get(usize::from(queue)).map(|queue| queue.ring);
+        blame_ring(Queue::Transmit(queue), ring, error, cx);
         cx.out.stalled.insert(2 * queue + 1);
         if let Some(queue) = self.transmit.get_mut(usize::from(queue)) {
             queue.error = error;
@@ -270,7 +293,8 @@ impl Vmxnet3 {
 
     /// Stops a receive queue.
     pub(super) fn stop_receive(&mut self, queue: u16, error: u32, cx: &mut Context<'_>) {
-        cx.counters.guest_errors += 1;
+        let ring = self.receive.get(usize::from(queue)).map(|queue| queue.rings[0]);
+        blame_ring(Queue::Receive(queue), ring, error, cx);
         cx.out.stalled.insert(2 * queue);
         if let Some(queue) = self.receive.get_mut(usize::from(queue)) {
             queue.error = error;

@@ -8,7 +8,7 @@
 
 use arrayvec::ArrayVec;
 use nicety_adapter::interrupts::ReceiveModeration;
-use nicety_adapter::{Checked, Context, Frames, Pick, Piece, Reason, Scratch, Unfolded, Wants};
+use nicety_adapter::{Checked, Context, ErrorPlace, Frames, Pick, Piece, Reason, Scratch, Unfolded, Wants};
 use nicety_frame::{Fragment, L3Kind, L4Kind, Layout, checksum, ethernet::ethertype};
 use nicety_memory::{Fault, Map, Rights, Span, Window};
 use serde::{Deserialize, Serialize};
@@ -255,7 +255,12 @@ impl ReceiveQueue {
             let Some(mut piece) = unfolded.piece(index, &mut scratch) else { break };
             let written = write(&plan, &mut piece, cx.memory);
             let checked = written.unwrap_or(Checked::Unknown);
-            lost = written.err().or(lost);
+            if let Err(reason) = written {
+                if lost.is_none() {
+                    plan.blame(arrival.number, cx);
+                }
+                lost = Some(reason);
+            }
             let asked = setup.features & feature::CHECKSUM != 0;
             // A packet no longer than one segment is a single piece; its headers were completed as well.
             let made = unfolded.packet().offload.segment.is_some() && piece.offload.segment.is_none();
@@ -264,7 +269,6 @@ impl ReceiveQueue {
         }
         let packet = unfolded.packet();
         if let Some(reason) = lost {
-            cx.counters.guest_errors += 1;
             self.lose(reason, cx);
             return Ok(());
         }
@@ -394,6 +398,22 @@ fn write(plan: &Plan, piece: &mut Piece<'_>, memory: &Map) -> Result<Checked, Re
 }
 
 impl Plan {
+    /// Notes the buffer that is in no memory.
+    #[cold]
+    fn blame(&self, queue: u16, cx: &mut Context<'_>) {
+        let is_bad = |slot: &&Slot| {
+            slot.len > 0 && cx.memory.translate(slot.address, slot.len, Rights::WRITE, |_| true).is_err()
+        };
+        let bad = self.slots.iter().find(is_bad).or(self.slots.first());
+        let (ring, index, address) = bad.map_or((0, 0, 0), |slot| (slot.ring, slot.index, slot.address));
+        let expected = match (self.from_data, ring) {
+            (true, _) => "a receive data ring in guest memory that the device may write (rxDataRingBasePA)",
+            (false, 0) => "a buffer of ring 1 in guest memory that the device may write",
+            (false, _) => "a buffer of ring 2 in guest memory that the device may write",
+        };
+        cx.guest_error(ErrorPlace::receive(queue, index), address, expected);
+    }
+
     /// Whether this plan alone has used up ring 1.
     fn wraps(&self, before: &[Ring; 2]) -> bool {
         let [_, now] = &self.rings;

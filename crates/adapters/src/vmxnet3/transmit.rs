@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use nicety_adapter::interrupts::CompletionDelay;
-use nicety_adapter::{Batch, Budget, Checksum, Context, Draft, DraftError, Offload, PACKETS, Progress};
+use nicety_adapter::{Batch, Budget, Checksum, Context, Draft, DraftError, ErrorPlace, Offload, PACKETS, Progress};
 use nicety_adapter::{Reason, Segment, SegmentKind, Time};
 use nicety_frame::{L4Kind, Layout, Tag, Tci, Tunnel, TunnelKind, checksum};
 use nicety_memory::{Map, Rights, Window, full_barrier};
@@ -64,6 +64,9 @@ impl Tunnels {
         }
     }
 }
+
+/// Descriptors of a dropped packet that are searched for the wrong one.
+const BLAMED_MOST: u16 = 64;
 
 /// A fetched packet that is not completed yet.
 #[derive(Clone, Copy, Debug)]
@@ -314,10 +317,9 @@ impl TransmitQueue {
                 let drafted = fault.map_or(Ok(()), |error| Err(Reason::from(error)));
                 let sent = drafted.and_then(|()| self.finish(draft, &first, number, link, tunnels, cx));
                 if let Err(reason) = sent {
-                    cx.counters.transmit_drop(reason);
+                    self.dropped(reason, window, number, descriptors, cx);
                     let kind = if reason == Reason::LinkDown { LOSS_SECOND } else { LOSS_FIRST };
                     self.statistics.lose(kind);
-                    cx.counters.guest_errors += u64::from(reason != Reason::LinkDown);
                     cx.out.charge(u32::from(descriptors));
                 }
                 self.fetched.push_back(Fetched { last: last as u16, descriptors, in_batch: sent.is_ok() });
@@ -334,6 +336,26 @@ impl TransmitQueue {
             }
             descriptor = Descriptor::read(window, ring.next);
         }
+    }
+
+    /// Counts a dropped packet, and notes its driver's mistake: the first of its descriptors whose buffer is in no memory, or its
+    /// first.
+    #[cold]
+    fn dropped(&self, reason: Reason, window: &Window<'_>, number: u16, descriptors: u16, cx: &mut Context<'_>) {
+        let mut ring = self.ring;
+        let first = Descriptor::read(window, ring.next);
+        let mut found = (ring.next, u64::from(first.high) << 32 | u64::from(first.low));
+        let searched = if reason == Reason::BadAddress { descriptors.min(BLAMED_MOST) } else { 0 };
+        for _ in 0..searched {
+            let descriptor = Descriptor::read(window, ring.next);
+            if cx.memory.translate(descriptor.address, descriptor.len(), Rights::READ, |_| true).is_err() {
+                found = (ring.next, descriptor.address);
+                break;
+            }
+            ring.advance();
+        }
+        let expected = (reason == Reason::BadOffload).then_some("hlen, om, msscof and ti that fit the frame's headers");
+        cx.drop_transmit(reason, ErrorPlace::transmit(number, found.0), found.1, expected);
     }
 
     /// Adds a complete packet to the batch.

@@ -76,3 +76,57 @@ fn a_ring_that_cannot_be_walked_says_so_until_it_can() {
     b.reset();
     assert_eq!(stalled_rings(&b), [None; 2], "a chip that was reset");
 }
+
+/// The list of guest errors as text, oldest first.
+fn said(b: &Bench) -> Vec<String> {
+    b.counters.errors().iter().map(ToString::to_string).collect()
+}
+
+/// Addresses and offsets are those of 317453: 3.3.3 and 3.2.3 (buffer address), 13.4.41 (TDT), 13.4.20 (IMC).
+#[test]
+fn a_drivers_mistakes_are_listed_with_place_value_and_expectation() {
+    let mut b = Bench::opened();
+    b.descriptor(0, TX_DATA, 60 | CMD, 0);
+    b.descriptor(1, TX_DATA, 30, 0);
+    b.descriptor(2, 0xfebc_0000, 30 | CMD, 0);
+    b.w(TDT, 3);
+    assert_eq!(b.transmit().len(), 1);
+    b.put(RX_RING, &0xfebc_1000_u64.to_le_bytes());
+    b.bring_one(&ethernet(0x88b5, &payload(60)));
+    b.w(TDT, 300);
+    b.fetch();
+    b.access(0, IMC, &mut [7, 0], true);
+    b.access(0, 0x2_0000, &mut [0; 4], false);
+    assert_eq!(
+        said(&b),
+        [
+            "transmit queue 0, descriptor 2: 0xfebc0000; expected the address of a buffer in guest memory that the device may read",
+            "receive queue 0, descriptor 0: 0xfebc1000; expected the address of a receive buffer in guest memory that the device may \
+             write",
+            "TDT (bar0 0x3818): 0x12c; expected a tail within the ring (TDT below TDLEN / 16)",
+            "write of 2 bytes at bar0 0x00d8: 0x7; expected a register there, and this width",
+            "read of 4 bytes at bar0 0x20000; expected a register there, and this width",
+        ]
+    );
+    assert_eq!((b.counters.guest_errors(), b.counters.bad_accesses()), (3, 2));
+    assert!(b.out.stalled.contains(nicety_adapter::Outbox::GUEST_ERROR));
+}
+
+#[test]
+fn a_descriptor_that_asks_for_an_impossible_checksum_or_never_ends_is_named() {
+    let mut b = Bench::opened();
+    // Legacy, IC: CSO (bits 16 to 23) lies behind the frame (3.3.3).
+    b.descriptor(0, TX_DATA, 60 | CMD | 0x0400_0000 | 200 << 16, 14 << 8);
+    b.descriptor(1, TX_DATA, 10 | CMD, 0);
+    b.w(TDT, 2);
+    assert!(b.transmit().is_empty());
+    let said = said(&b);
+    assert!(
+        said[0].starts_with("transmit queue 0, descriptor 0: 0xe000fc8003c; expected checksum and segmentation"),
+        "{said:?}"
+    );
+    assert_eq!(
+        said[1],
+        "transmit queue 0, descriptor 1: 0xa; expected a frame of at least 14 bytes, an Ethernet header"
+    );
+}

@@ -213,7 +213,7 @@ fn every_offset_answers_at_every_width_in_either_window() {
             }
         }
     }
-    assert!(b.counters.bad_accesses > 0);
+    assert!(b.counters.bad_accesses() > 0);
     let mut wide = [0; 8];
     b.bar_read(0, 0x2_0000, &mut wide);
     assert_eq!(wide, [0xff; 8], "beyond the window");

@@ -113,3 +113,25 @@ fn cve_2025_12464_short_frames_in_loopback_are_dropped_or_padded() {
     }
     assert!(b.transmit().is_empty());
 }
+
+/// 82574 datasheet, 7.1.3 and 10.2.6: each queue has its own registers, 0x100 apart.
+#[test]
+fn a_drivers_mistakes_are_listed_with_their_queue() {
+    let mut b = opened();
+    for (offset, value) in [(0x3908, 4096), (0x3904, 0), (0x3900, 0xfebc_0000), (0x3918, 1)] {
+        b.w(offset, value);
+    }
+    transmit_of(&mut b, 1);
+    b.w(0x2800, 0xfebc_1000);
+    b.bring_one(&ethernet(0x88b5, &payload(60)));
+    b.access(0, 0x3818, &mut [1], true);
+    let said: Vec<String> = b.counters.errors().iter().map(ToString::to_string).collect();
+    assert_eq!(
+        said,
+        [
+            "TDBAL[1] (bar0 0x3900): 0xfebc0000; expected a ring in guest memory (TDBAL, TDBAH; TDLEN bytes)",
+            "RDBAL[0] (bar0 0x2800): 0xfebc1000; expected a ring in guest memory (RDBAL, RDBAH; RDLEN bytes)",
+            "write of 1 byte at bar0 0x3818: 0x1; expected a register there, and this width",
+        ]
+    );
+}

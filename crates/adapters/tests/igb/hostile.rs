@@ -72,7 +72,7 @@ fn buffers_in_the_devices_own_registers_or_nowhere_are_refused() {
     g.w(guest::transmit(0, 0x3c), 0xffff_ffff);
     g.w(guest::transmit(0, 0x38), 0xffff_fffd);
     assert_eq!(g.send_plain(0, &frame), [frame]);
-    assert!(g.counters.guest_errors > 0);
+    assert!(g.counters.guest_errors() > 0);
 }
 
 #[test]
@@ -136,4 +136,30 @@ fn headers_that_a_context_invents_are_not_believed() {
     g.ring(0);
     let out = g.drain(0).len() as u64;
     assert!(out <= 24 + 2000, "{out}");
+}
+
+/// 82576 datasheet, 7.2.2.3 (buffer address), 8.12.13 (TDT), 8.12.16 (TDWBAL).
+#[test]
+fn a_drivers_mistakes_are_listed_with_their_queue() {
+    let mut g = Guest::opened();
+    g.open_queue(2);
+    let frame = ethernet(0x88b5, &payload(60));
+    g.push(2, [0xfebc_0000, 0, DATA | 60, 60 << 14]);
+    g.ring(2);
+    assert!(g.drain(2).is_empty());
+    g.w(guest::transmit(2, 0x3c), 0x1234);
+    g.w(guest::transmit(2, 0x38), 0xfffd);
+    assert_eq!(g.send_plain(2, &frame), [frame]);
+    g.w(guest::transmit(2, 0x38), 0);
+    g.w(guest::transmit(2, 0x18), 0x1000);
+    g.drain(2);
+    let said: Vec<String> = g.counters.errors().iter().map(ToString::to_string).collect();
+    assert_eq!(
+        said,
+        [
+            "transmit queue 2, descriptor 0: 0xfebc0000; expected the address of a buffer in guest memory that the device may read",
+            "TDWBAL[2] (bar0 0xe0b8): 0x12340000fffc; expected an address in guest memory for the head's write-back (TDWBAL, TDWBAH)",
+            "TDT[2] (bar0 0xe098): 0x1000; expected a tail within the ring (TDT below TDLEN / 16)",
+        ]
+    );
 }

@@ -371,3 +371,42 @@ fn cve_2026_5747_rings_that_move_between_fetch_and_completion_are_written_nowher
         assert!(b.get(ELSEWHERE, 1024).iter().all(|byte| *byte == 0x5a), "{number}");
     }
 }
+
+/// Am79C970A datasheet: CSR1 and CSR2 (IADR), TMD0 (TBADR), TMD1 (OWN, STP, ENP).
+#[test]
+fn a_drivers_mistakes_are_listed_with_place_value_and_expectation() {
+    let mut b = Bench::opened();
+    b.tx(0, TX_DATA, 60, WHOLE);
+    b.tx(1, 0xf1_0000, 60, OWN | STP);
+    b.tx(2, MEMORY as u32 + 0x1000, 60, OWN | ENP);
+    b.kick();
+    assert_eq!(b.transmit().len(), 1);
+    b.post(0, MEMORY as u32, 1544);
+    b.bring_one(&frame(60));
+    b.wcsr(0, STOP);
+    b.wcsr(1, 0);
+    b.wcsr(2, 0xfeb0);
+    b.wcsr(0, INIT);
+    let said: Vec<String> = b.counters.errors().iter().map(ToString::to_string).collect();
+    assert_eq!(
+        said,
+        [
+            "transmit queue 0, descriptor 2: 0x1001000; expected a buffer address in guest memory (TBADR)",
+            "receive queue 0, descriptor 0: 0x1000000; expected the address of a receive buffer in guest memory that the device may \
+             write",
+            "IADR[0]: 0xfeb00000; expected the address of an initialization block in guest memory (CSR1, CSR2), and bus mastering",
+        ]
+    );
+}
+
+#[test]
+fn a_frame_whose_descriptors_end_too_early_is_named() {
+    let mut b = Bench::opened();
+    b.tx(0, TX_DATA, 60, OWN | STP);
+    b.tx(1, TX_DATA, 60, ENP);
+    b.kick();
+    assert!(b.transmit().is_empty());
+    let said: Vec<String> = b.counters.errors().iter().map(ToString::to_string).collect();
+    assert!(said[0].starts_with("transmit queue 0, descriptor 1: "), "{said:?}");
+    assert!(said[0].ends_with("expected OWN in every descriptor of a frame up to the one with ENP (TMD1)"), "{said:?}");
+}

@@ -58,7 +58,7 @@ fn a_double_word_to_rdp_makes_all_ports_double_words_until_a_hardware_reset() {
     assert_eq!(b.r(0x10), 0x0262_1003, "both halves of the chip's identity");
     assert_eq!(b.bcr(18) & 0x80, 0x80);
     b.w16(0x10, 0x1234);
-    assert_eq!(b.counters.bad_accesses, 1, "words are no accesses any more");
+    assert_eq!(b.counters.bad_accesses(), 1, "words are no accesses any more");
     b.call(|nic, cx| nic.reset(Reset::Bus, cx));
     b.double = false;
     assert_eq!((b.csr(0), b.bcr(18)), (4, 0x9001));

@@ -226,3 +226,21 @@ fn a_ring_of_one_page_holds_no_frame_and_no_look_at_it_is_a_fault() {
         b.arrive(&frame(MAC, PEER, 60, 1));
     }
 }
+
+/// DP8390D, 10.3: TBCR0 and TBCR1, PSTART and PSTOP.
+#[test]
+fn a_drivers_mistakes_are_listed_with_place_value_and_expectation() {
+    let mut b = Bench::opened();
+    b.trigger_send(2000, TX_PAGE);
+    assert!(b.turn().is_empty());
+    b.outb(0x21, E8390_CMD);
+    b.outb(0x60, EN0_STARTPG);
+    b.outb(0x50, EN0_STOPPG);
+    b.outb(0x22, E8390_CMD);
+    b.arrive(&frame(MAC, PEER, 60, 0));
+    let said: Vec<String> = b.counters.errors().iter().map(ToString::to_string).collect();
+    assert_eq!(said[0], "TBCR0: 0x7d0; expected a length of 14 to 1522 bytes (TBCR0, TBCR1)");
+    assert!(said[1].starts_with("PSTART: 0x6050"), "{said:?}");
+    assert!(said[1].contains("PSTART below PSTOP"), "{said:?}");
+    assert_eq!(said.len(), 2);
+}

@@ -60,7 +60,7 @@ fn linux_s_probe_finds_an_8390_its_address_and_nothing_of_a_counter() {
     let prom: Vec<u8> = (0..32).map(|_| b.inb(NE_DATAPORT)).collect();
     assert_eq!(prom[..6], MAC);
     assert_eq!(prom[14..16], [0x57, 0x57]);
-    assert_eq!((b.counters.bad_accesses, b.counters.guest_errors), (0, 0));
+    assert_eq!((b.counters.bad_accesses(), b.counters.guest_errors()), (0, 0));
 }
 
 #[test]

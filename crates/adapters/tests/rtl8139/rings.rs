@@ -351,3 +351,27 @@ fn what_comes_while_an_acknowledgement_is_under_way_is_told_again() {
     b.pass(10_000_000);
     assert_eq!(b.r16(0x3e), 0);
 }
+
+/// RTL8169 1.21, transmit descriptor: the address is in its second half. TNPDS is at 0x20 of BAR 1.
+#[test]
+fn a_drivers_mistakes_are_listed_with_place_value_and_expectation() {
+    let mut b = Bench::opened();
+    b.queue(0, &frame(PEER, 100, 1), 0, 0);
+    b.describe(1, 0xa000_0000 | 60, 0, TX_DATA);
+    b.describe(2, 0x9000_0000 | 60, 0, 0xdead_0000_0000);
+    assert_eq!(b.transmit().len(), 1);
+    b.put(RX_RING + 8, &0xdead_1000_0000_u64.to_le_bytes());
+    b.bring_one(&frame(MAC, 100, 1));
+    b.w(0x20, 0xfebc_0000);
+    b.transmit();
+    let said: Vec<String> = b.counters.errors().iter().map(ToString::to_string).collect();
+    assert_eq!(
+        said[..3],
+        [
+            "transmit queue 0, descriptor 2: 0xdead00000000; expected the address of a buffer in guest memory that the device may read",
+            "receive queue 0, descriptor 0: 0xdead10000000; expected the address of a receive buffer in guest memory that the device \
+             may write",
+            "transmit queue 0: 0xfebc0000; expected a descriptor ring in guest memory (TNPDS)",
+        ]
+    );
+}

@@ -208,7 +208,7 @@ fn what_a_front_end_keeps_may_be_anything_and_a_ring_begins_where_one_can_or_not
             } else {
                 assert_eq!((got.len(), &got[0].1, refused), (1, &tcp4(&payload(100)), 0), "{word:#x} {chain:#x}");
             }
-            assert_eq!((guest.counters.guest_errors, guest.nic.stall(0)), (0, None), "the driver has broken nothing");
+            assert_eq!((guest.counters.guest_errors(), guest.nic.stall(0)), (0, None), "the driver has broken nothing");
         }
     }
 }

@@ -97,7 +97,7 @@ fn cve_2021_20203_ring_lengths_whose_product_overflows_are_not_taken() {
         b.put32(DATA + at, value);
         b.w(0, DATA);
         b.w(4, b.length());
-        assert_eq!((b.r(4), b.counters.guest_errors), (0, 1));
+        assert_eq!((b.r(4), b.counters.guest_errors()), (0, 1));
     }
 }
 
@@ -209,4 +209,27 @@ fn without_bus_mastering_nothing_moves_and_with_it_again_all_goes_on() {
     b.config_write(4, &[7, 0]);
     assert!(b.out.work.contains(0));
     assert_eq!(b.sent(), [frame(60)]);
+}
+
+/// Names of vmxnet2_def.h and vmxnet_def.h in open-vm-tools.
+#[test]
+fn a_drivers_mistakes_are_listed_with_place_value_and_expectation() {
+    let mut b = Bench::opened("vmxnet2");
+    b.queue(0, &frame(60));
+    b.tx(1, KEEP, 0, &[(TX_DATA, 30), (0xfebc_0000, 30)]);
+    b.ring_bell();
+    assert_eq!(b.sent(), [frame(60)]);
+    b.receive_entry(0, 0, 0xfebc_1000, 1536, NIC);
+    b.bring(&[&frame(60)]);
+    b.command(0x8888);
+    let said: Vec<String> = b.counters.errors().iter().map(ToString::to_string).collect();
+    assert_eq!(
+        said,
+        [
+            "transmit queue 0, descriptor 1: 0xfebc0000; expected the address of a buffer in guest memory that the device may read",
+            "receive queue 0, descriptor 0: 0xfebc1000; expected the address of a receive buffer in guest memory that the device may \
+             write",
+            "COMMAND_ADDR (bar0 0x000c): 0x8888; expected a command that there is (VMXNET_CMD_*)",
+        ]
+    );
 }

@@ -77,7 +77,7 @@ fn a_scheme_that_cannot_be_is_refused_and_changes_nothing() {
     guest.put32(SHARED + 708, 15);
     assert_eq!(guest.command(SET), u32::MAX);
     assert_eq!(scheme(&mut guest), [3, 4000, 0, 0]);
-    assert_eq!(guest.counters.guest_errors, 9);
+    assert_eq!(guest.counters.guest_errors(), 9);
     let mut older = Guest::opened(Open { version: 2, data: 0, ..Open::default() });
     assert_eq!(command(&mut older, SET, DISABLED), u32::MAX, "version 2 has no such command");
 }

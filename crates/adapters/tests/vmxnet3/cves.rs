@@ -72,7 +72,7 @@ fn cve_2015_8745_every_register_may_be_read_interrupt_masks_and_causes_too() {
         }
     }
     assert_eq!(guest.read(0, 0), 0, "IMR");
-    assert_eq!(guest.counters.guest_errors, 0);
+    assert_eq!(guest.counters.guest_errors(), 0);
     guest.send(0, &[&udp4(MAC, 1, b"x")], Offload::default());
     let mut batch = Batch::new();
     guest.fetch_into(0, &mut batch);

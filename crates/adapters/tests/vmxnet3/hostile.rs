@@ -228,3 +228,36 @@ fn packets_without_an_end_and_rings_of_bodies_are_paid_for() {
         assert!(guest.out.excess >= 90, "{} of 126 bodies", guest.out.excess);
     }
 }
+
+/// Names of vmxnet3_defs.h in Linux; CMD is at 0x20 of BAR 1.
+#[test]
+fn a_drivers_mistakes_are_listed_with_place_value_and_expectation() {
+    let mut guest = Guest::opened(Open::default());
+    guest.put64(0x1_0000, 1 << 40);
+    guest.put32(0x1_0000 + 12, 3 << 12);
+    guest.put32(0x1_0000 + 8, 60 | 1 << 14);
+    let mut batch = Batch::new();
+    guest.fetch(0, &mut batch);
+    guest.put64(0x1_2000, 1 << 40);
+    let mut source = Guest::opened(Open::default());
+    source.send(0, &[&udp4(MAC.0, 1, &[7; 900])], Offload::default());
+    source.fetch(0, &mut batch);
+    guest.deliver(&batch);
+    guest.command(0xcafe_0099);
+    guest.put32(SHARED, 1);
+    guest.command(0xcafe_0000);
+    let said: Vec<String> = guest.counters.errors().iter().map(ToString::to_string).collect();
+    assert_eq!(
+        said,
+        [
+            "transmit queue 0, descriptor 0: 0x10000000000; expected the address of a buffer in guest memory that the device may read"
+                .to_owned(),
+            "receive queue 0, descriptor 0: 0x10000000000; expected a buffer of ring 1 in guest memory that the device may write"
+                .to_owned(),
+            "CMD (bar1 0x0020): 0xcafe0099; expected a command of this version (VMXNET3_CMD_*, VRRS)".to_owned(),
+            format!(
+                "DSAL (bar1 0x0010): {SHARED:#x}; expected a DriverShared with its magic number, and rings within the limits (DSAL, DSAH)"
+            ),
+        ]
+    );
+}

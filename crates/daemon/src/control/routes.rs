@@ -185,7 +185,10 @@ pub(super) async fn daemon(State(served): Daemon) -> impl IntoResponse {
 ))]
 pub(super) async fn ports(State(served): Daemon) -> Answer<axum::Json<PortList>> {
     served.ready()?;
-    Ok(axum::Json(PortList { host: served.host.clone(), ports: served.inspect.ports() }))
+    let mut ports = served.inspect.ports();
+    // The list of all ports stays short: guests choose how long these are.
+    ports.iter_mut().for_each(|port| port.last_guest_errors = Vec::new());
+    Ok(axum::Json(PortList { host: served.host.clone(), ports }))
 }
 
 /// Get a port or an uplink

@@ -2,6 +2,7 @@
 
 use super::Daemon;
 use crate::trace::{FrameTrace, Words};
+use nicety_adapter::count;
 use nicety_plane::TraceError;
 
 impl Daemon {
@@ -13,7 +14,7 @@ impl Daemon {
         Some(match self.plane.trace(view.id, frame, now) {
             Ok(trace) => Ok(Words { views: &views, from: view, frame, now }.of(&trace)),
             Err(TraceError::Missing) => return None,
-            Err(TraceError::Length(bytes)) => Err(format!("a frame of {bytes} bytes is none")),
+            Err(TraceError::Length(bytes)) => Err(format!("a frame of {} is none", count(bytes as u64, "byte"))),
             Err(TraceError::Memory(error)) => Err(error.to_string()),
         })
     }

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread::JoinHandle;
 
 use nicety_adapter::trace::Event;
-use nicety_adapter::{News, PortId, Reason, Stall};
+use nicety_adapter::{News, NotedError, PortId, Reason, Stall};
 use nicety_plane::caught;
 use nicety_vfio_user::{Accepted, Session, SessionError};
 use rustix::event::epoll::{self, EventFlags};
@@ -264,6 +264,13 @@ impl Worker {
         let warned = matches!(&service.link, Link::Function { device, .. } if device.has_warned());
         if !(warned && Memory::Announced.is_unshared(&service.port.state())) {
             service.log.say(Kind::Stalled, stall);
+        }
+    }
+
+    /// Logs a mistake of a guest's driver, at most one a second of each port. The number shows how many there were.
+    pub(super) fn guest_error(&mut self, id: PortId, noted: NotedError) {
+        if let Some(service) = self.services.get(&id) {
+            service.log.say(Kind::GuestError, format_args!("guest error {}: {}", noted.number, noted.error));
         }
     }
 

@@ -330,7 +330,7 @@ fn a_command_that_takes_long_is_one_in_a_round_and_then_others_have_theirs() {
         rounds.extend((done > 0).then_some(round));
     }
     let state = pair.worker.services[&FLOODED].port.state();
-    assert!(state.driven && state.counters.guest_errors == 0, "{state:?}");
+    assert!(state.driven && state.counters.guest_errors() == 0, "{state:?}");
     assert_eq!(rounds.len(), 10);
     assert!(rounds.windows(2).all(|pair| pair[1] - pair[0] >= 8), "each is paid for: {rounds:?}");
 }

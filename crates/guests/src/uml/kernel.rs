@@ -126,11 +126,14 @@ impl UmlKernel {
     pub fn at(program: &Path) -> Result<UmlKernel, Error> {
         let doing = || format!("asking {} for its version", program.display());
         let failed = |said: String| Error::Run { doing: doing(), said };
+        if is_boot_image(program) {
+            return Err(failed(format!("it is a kernel that a machine boots (bzImage); {NEEDED}")));
+        }
         let output = Command::new(program).arg("--version").output().map_err(|error| failed(error.to_string()))?;
         let release = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         let is_release = release.starts_with(|c: char| c.is_ascii_digit()) && !release.contains(char::is_whitespace);
         if !is_release || !output.status.success() {
-            return Err(failed("it is no user-mode kernel".into()));
+            return Err(failed(format!("it is no user-mode kernel; {NEEDED}")));
         }
         let stamp = Stamp { source: "somebody's own".into(), release, seconds: 0.0, bytes: 0 };
         Ok(UmlKernel { program: program.to_owned(), stamp })
@@ -155,6 +158,16 @@ impl UmlKernel {
     pub fn seconds(&self) -> f64 {
         self.stamp.seconds
     }
+}
+
+/// The kind of kernel that a guest in user mode needs.
+const NEEDED: &str = "give the program `linux`, which `make ARCH=um linux` makes (docs/driver-developers.md)";
+
+/// Whether a file is a bzImage, by its setup header (Documentation/arch/x86/boot.rst: `HdrS` at 0x202).
+fn is_boot_image(file: &Path) -> bool {
+    let mut header = [0; 0x206];
+    let read = std::fs::File::open(file).and_then(|mut file| std::io::Read::read_exact(&mut file, &mut header));
+    read.is_ok() && header.ends_with(b"HdrS")
 }
 
 /// The kernel's folder name. It depends on driver, configuration and source, so that different clones have different kernels.

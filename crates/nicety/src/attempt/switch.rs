@@ -14,6 +14,7 @@ use nicety_daemon::control::api::CaptureRequest;
 use nicety_daemon::control::{self, Ask, AskError, Reply};
 use nicety_daemon::daemon::Daemon;
 use nicety_daemon::host::{Host, PortConfig, Role};
+use nicety_daemon::recorder::Target;
 use nicety_daemon::report::Condition;
 use nicety_daemon::serve;
 use nicety_guests::Folder;
@@ -23,6 +24,9 @@ use crate::cli::HOST_FILE;
 use crate::exit::{Exit, Failure};
 use crate::find::Origin;
 use crate::ports::{failure, odd};
+
+/// The name of the guest's port on a temporary switch.
+const OWN: &str = "vm1";
 
 /// A switch, with the guest's and the peer's port. Dropping a temporary switch removes it and its sockets.
 pub struct Switch {
@@ -88,13 +92,14 @@ impl Switch {
         }
     }
 
-    /// A temporary switch with one port of this adapter, or two.
-    pub fn start(entry: &'static Entry, peer: bool) -> Result<Switch, Failure> {
+    /// A temporary switch with one port of this adapter, or two. `record`: the file for a trace of the guest's port.
+    pub fn start(entry: &'static Entry, peer: bool, record: Option<&Path>) -> Result<Switch, Failure> {
         let folder = Folder::new().map_err(Failure::with(Exit::Failed))?;
         let ports: String = (1..=1 + u32::from(peer)).map(|number| port(entry.about.name, number)).collect();
         let text = format!("[switch]\nname = \"try\"\n{ports}");
         let host = Host::parse(&text, &folder.path().join("host.toml")).map_err(Failure::with(Exit::Failed))?;
-        let prepared = serve::prepare(&host, None).map_err(Failure::with(Exit::Failed))?;
+        let target = record.map(|file| Target::Port { name: OWN.to_owned(), file: file.to_owned() });
+        let prepared = serve::prepare(&host, target).map_err(Failure::with(Exit::Failed))?;
         let daemon = serve::start(prepared).map_err(Failure::with(Exit::Failed))?;
         let mut ports = host.ports.into_iter();
         let first = ports.next().ok_or_else(|| Failure::new(Exit::Failed, "the switch has no port"))?;
@@ -163,7 +168,7 @@ mod tests {
     #[test]
     fn every_adapter_has_a_throw_away_switch() {
         for entry in nicety_adapters::REGISTRY {
-            let switch = Switch::start(entry, true).map_err(|failure| failure.message).unwrap();
+            let switch = Switch::start(entry, true, None).map_err(|failure| failure.message).unwrap();
             let sockets = [Some(&switch.port), switch.peer.as_ref()].map(|port| port.unwrap().socket.clone());
             assert!(sockets.iter().all(|socket| socket.exists()), "{sockets:?}");
             drop(switch);

@@ -13,7 +13,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Paragraph, Row as TableRow, StatefulWidget, Table, TableState, Widget, Wrap};
 
 use super::sample::{Row, Sample, rows, shares};
-use crate::output::size;
+use crate::output::{count, size};
 use crate::ports::{NO_PORTS, policy, word};
 
 /// Columns that the ports can be sorted by.
@@ -294,7 +294,7 @@ fn detail(row: &Row) -> Vec<Line<'static>> {
         line("dropped", format!("{way} {reason}: {count}, {}/s", short(*rate)));
     }
     if report.backlog_frames > 0 {
-        line("backlog", format!("{} frames, {}", report.backlog_frames, size(report.backlog_bytes)));
+        line("backlog", format!("{}, {}", count(report.backlog_frames, "frame"), size(report.backlog_bytes)));
     }
     lines.push(Line::raw("Esc goes back"));
     lines

@@ -187,6 +187,65 @@ fn a_kernel_of_ones_own_is_used_and_what_is_none_is_refused() {
     assert!(text(&refused.stderr).contains("no user-mode kernel"), "{refused:?}");
 }
 
+#[test]
+fn a_kernel_that_a_machine_boots_is_refused_with_the_kind_that_is_needed() {
+    let scratch = Scratch::new();
+    // Documentation/arch/x86/boot.rst: the setup header's magic number is at 0x202.
+    let image = [&[0; 0x202][..], b"HdrS", &[0; 100]].concat();
+    fs::write(scratch.0.join("bzImage"), image).unwrap();
+    let refused = scratch.run(&["e1000", "--kernel", "bzImage", "--", "true"]);
+    let message = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{message}");
+    assert!(message.contains("(bzImage)") && message.contains("make ARCH=um linux"), "{message}");
+}
+
+#[test]
+fn what_the_guests_driver_does_is_recorded_and_not_what_the_peers_does() {
+    let scratch = Scratch::new();
+    scratch.says(&["e1000", "--record", "mine.trace", "--", "ping", "-q", "-c", "1", "-W", "5", "peer"]);
+    let trace = fs::read_to_string(scratch.0.join("mine.trace")).unwrap();
+    assert!(trace.starts_with("nicety-trace 1\nport vm1\nadapter e1000\n"), "{}", &trace[..200]);
+    assert!(trace.contains("  # TDT\n") && !trace.contains("guest error"), "Linux's driver keeps to the datasheet");
+    let files: Vec<_> = fs::read_dir(&scratch.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(files.len(), 2, "the trace, and the folder for sockets: {files:?}");
+    let shared = scratch.run(&["--port", "vm1", "--record", "mine.trace", "--", "true"]);
+    assert_eq!(shared.status.code(), Some(2), "{shared:?}");
+}
+
+#[test]
+fn without_gdb_the_package_is_named_before_anything_starts() {
+    let scratch = Scratch::new();
+    let mut command = Command::new("env");
+    command.arg(format!("PATH={}", scratch.0.display())).arg(env!("CARGO_BIN_EXE_nicety"));
+    command.args(["try", "e1000", "--gdb", "--peer", "none", "--", "true"]).current_dir(&scratch.0);
+    let output = command.stdin(Stdio::null()).env("XDG_RUNTIME_DIR", scratch.runtime()).output().unwrap();
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{message}");
+    assert!(message.contains("the program `gdb` is missing: install the package `gdb`"), "{message}");
+    scratch.empty();
+}
+
+#[test]
+fn a_held_kernel_stops_in_its_drivers_probe_and_goes_on_under_the_printed_command() {
+    if Command::new("gdb").arg("--version").output().is_err() {
+        eprintln!("not tested: this machine has no gdb");
+        return;
+    }
+    let scratch = Scratch::new();
+    let mut command = scratch.command(&["e1000", "--gdb", "--peer", "none", "--", "uname", "-s"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap()));
+    let gdb = lines.find_map(|line| Some(line.unwrap().strip_prefix("  gdb ")?.to_owned())).unwrap();
+    let then = "-ex 'break e1000_probe' -ex continue -ex 'bt 1' -ex delete -ex continue -batch";
+    let script = format!("timeout -k 5 {} gdb {gdb} {then}", TIMEOUT.as_secs());
+    let debugged = Command::new("sh").args(["-c", &script]).stdin(Stdio::null()).output().unwrap();
+    let said = text(&debugged.stdout);
+    assert!(said.contains("hit Breakpoint") && said.contains("in e1000_probe ()"), "{debugged:?}");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(0), "Linux\n"), "{said}");
+    scratch.empty();
+}
+
 /// Starts a guest and a peer, and waits until both run. The guest then runs `then`.
 fn started(scratch: &Scratch, then: &str) -> (Child, Vec<u32>) {
     // Without `timeout`, which would take the signal for us.

@@ -80,6 +80,8 @@ pub(super) struct Inner {
     pub damaged: bool,
     /// The failure was reported.
     pub is_failure_reported: bool,
+    /// Guest errors that were reported.
+    pub errors_reported: u64,
 }
 
 /// A port that an uplink held: its number, and which of the ports that have had it.
@@ -546,8 +548,25 @@ impl Inner {
         self.swap_backlog();
     }
 
+    /// Sets the adapter's clock: it is ahead of the port's by this many nanoseconds.
+    pub fn set_shift(&mut self, shift_ns: i64) {
+        self.shift_ns = shift_ns;
+        self.counters.set_shift(shift_ns);
+    }
+
+    /// Reports the new entries of the list of guest errors.
+    fn report_guest_errors(&mut self, shell: &dyn Shell) {
+        let errors = self.counters.errors();
+        let reported = std::mem::replace(&mut self.errors_reported, errors.noted());
+        errors.since(reported).for_each(|error| shell.guest_error(error));
+    }
+
     #[cold]
     fn report_stalls(&mut self, mut stalled: Set, shell: &dyn Shell) {
+        if stalled.contains(Outbox::GUEST_ERROR) {
+            stalled.remove(Outbox::GUEST_ERROR);
+            self.report_guest_errors(shell);
+        }
         while let Some(number) = stalled.pop() {
             let End::Adapter(adapter) = &self.end else { return };
             match caught(|| adapter.stall(number)) {

@@ -190,7 +190,7 @@ impl Drop for World {
         let plausible = device == [0xad, 0x15, 0x20, 0x07] || frames <= self.frames;
         assert!(plausible, "{frames} frames are said to be received, the driver has {}", self.frames);
         assert!(adapter.taken().packets <= self.packets, "packets are said to be received that the driver has not");
-        let complaints = if self.rude { 0 } else { adapter.guest_errors };
-        assert_eq!((complaints, adapter.bad_accesses), (0, 0), "the driver keeps to the protocol");
+        let complaints = if self.rude { 0 } else { adapter.guest_errors() };
+        assert_eq!((complaints, adapter.bad_accesses()), (0, 0), "the driver keeps to the protocol");
     }
 }

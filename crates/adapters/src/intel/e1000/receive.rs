@@ -5,6 +5,7 @@ use nicety_memory::Rights;
 
 use super::registers::{self as r, cause, ctrl, rctl, rxcsum};
 use super::{E1000, RECEIVE_RING};
+use crate::intel::RECEIVE_RING_EXPECTED;
 use crate::intel::receive::{Format, Miss, Offer, Receiver, Ring, Verdict, buffer_size};
 use crate::intel::{DESCRIPTOR, NOWHERE};
 
@@ -80,7 +81,10 @@ impl E1000 {
         let bytes = if lone { DESCRIPTOR as u32 } else { self.registers[r::RDLEN] };
         let open = || memory.window(base, bytes, Rights::BOTH).ok();
         let Some(window) = on.then(open).flatten() else {
-            cx.counters.guest_errors += u64::from(on);
+            if on {
+                let place = self.registers.table().error_place(r::RDBAL, 0);
+                cx.guest_error(place, base, RECEIVE_RING_EXPECTED);
+            }
             self.saw_ring(RECEIVE_RING, on.then_some(NOWHERE), cx);
             if !looped {
                 frames.iter().for_each(|_| cx.counters.receive_drop(Reason::ReceiverOff));
@@ -99,6 +103,7 @@ impl E1000 {
             check: if self.registers[r::RCTL] & rctl::SECRC != 0 { 0 } else { 4 },
             small: false,
             lone,
+            blamed: None,
         };
         let free = ring.free();
         let wants = self.wants();
@@ -118,7 +123,7 @@ impl E1000 {
             match placed {
                 _ if looped => {}
                 Ok((frames, bytes)) => cx.counters.received(0, frames, bytes),
-                Err(Miss::Never(reason)) => cx.counters.receive_drop(reason),
+                Err(Miss::Never(reason)) => cx.drop_receive(reason, || ring.blame(0), None),
                 Err(Miss::NoRoom(from)) => {
                     delivery.refuse(i, 0, from);
                     full = true;

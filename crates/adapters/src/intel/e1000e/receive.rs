@@ -5,6 +5,7 @@ use nicety_memory::{Map, Rights};
 
 use super::E1000e;
 use super::registers::{self as r, ctrl, rctl, rfctl, rxcsum};
+use crate::intel::RECEIVE_RING_EXPECTED;
 use crate::intel::receive::{Format, Miss, Offer, Receiver, Ring, Verdict, buffer_size};
 use crate::intel::rss::Rss;
 use crate::intel::{DESCRIPTOR, NOWHERE};
@@ -61,7 +62,8 @@ impl E1000e {
         let of = |name| self.registers.of(name).get(queue).copied().unwrap_or(0);
         let base = u64::from(of(r::RDBAH)) << 32 | u64::from(of(r::RDBAL));
         let Ok(window) = memory.window(base, of(r::RDLEN), Rights::BOTH) else {
-            cx.counters.guest_errors += 1;
+            let place = self.registers.table().error_place(r::RDBAL, queue);
+            cx.guest_error(place, base, RECEIVE_RING_EXPECTED);
             self.saw_ring(2 * queue, Some(NOWHERE), cx);
             return None;
         };
@@ -77,6 +79,7 @@ impl E1000e {
             check: if self.registers[r::RCTL] & rctl::SECRC != 0 { 0 } else { 4 },
             small: false,
             lone: false,
+            blamed: None,
         };
         self.saw_ring(2 * queue, None, cx);
         Some(ring)
@@ -142,7 +145,7 @@ impl E1000e {
             match placed {
                 _ if looped => {}
                 Ok((frames, bytes)) => cx.counters.received(number, frames, bytes),
-                Err(Miss::Never(reason)) => cx.counters.receive_drop(reason),
+                Err(Miss::Never(reason)) => cx.drop_receive(reason, || ring.blame(number), None),
                 Err(Miss::NoRoom(from)) => {
                     delivery.refuse(i, number, from);
                     full.insert(number);

@@ -27,14 +27,14 @@ impl Igb {
     pub(super) fn read_region(&mut self, region: u8, offset: u64, data: &mut [u8], cx: &mut Context<'_>) {
         let table = self.registers.table();
         let holes = table.read(region, offset, data, |place| self.read_register(place, cx));
-        cx.counters.bad_accesses += holes;
+        cx.holes(holes, false, table.bar(region), offset, data);
     }
 
     /// Writes a part of a region. Only whole dwords are writable.
     pub(super) fn write_region(&mut self, region: u8, offset: u64, data: &[u8], cx: &mut Context<'_>) {
         let table = self.registers.table();
         let holes = table.write(region, offset, data, |place, value| self.write_register(place, value, cx));
-        cx.counters.bad_accesses += holes;
+        cx.holes(holes, true, table.bar(region), offset, data);
     }
 
     /// Address that IODATA accesses.

@@ -1,12 +1,13 @@
 //! The receive queues: legacy and advanced descriptors (82576 datasheet, 7.1.4 and 7.1.5), see [`Ring`].
 
 use arrayvec::ArrayVec;
-use nicety_adapter::{Context, Delivery, Frames, Reason, Scratch, Wants};
+use nicety_adapter::{Context, Delivery, ErrorPlace, Frames, Reason, Scratch, Wants};
 use nicety_memory::{Map, Rights};
 
 use super::queues::Route;
 use super::registers::{self as r, cause, ctrl, dctl, rctl, rxcsum};
 use super::{Igb, stall_of};
+use crate::intel::RECEIVE_RING_EXPECTED;
 use crate::intel::receive::{Format, Miss, Offer, Receiver, Ring, buffer_size};
 use crate::intel::{DESCRIPTOR, NOWHERE};
 
@@ -23,6 +24,16 @@ struct Rings<'m> {
     open: [Option<Ring<'m>>; r::QUEUES],
     /// Heads at the start, by queue.
     before: [u32; r::QUEUES],
+}
+
+impl Rings<'_> {
+    /// The place of a queue's last loss, and the address there.
+    #[cold]
+    fn blame(&self, queue: usize) -> (ErrorPlace, u64) {
+        let number = queue as u16;
+        let ring = self.open.get(queue).and_then(Option::as_ref);
+        ring.map_or((ErrorPlace::receive(number, 0), 0), |ring| ring.blame(number))
+    }
 }
 
 impl Igb {
@@ -82,11 +93,14 @@ impl Igb {
         let check = if self.registers[r::RCTL] & rctl::SECRC != 0 { 0 } else { CHECK };
         let window = memory.window(base, bytes, Rights::BOTH).ok();
         if window.is_none() {
-            cx.counters.guest_errors += 1;
+            let place = self.registers.table().error_place(r::RDBAL, queue);
+            cx.guest_error(place, base, RECEIVE_RING_EXPECTED);
         }
         self.saw_ring(stall_of(queue, false), window.is_none().then_some(NOWHERE), cx);
         let size = bytes / DESCRIPTOR as u32;
-        Some(Ring { window: window?, memory, size, head, tail, format, buffers, check, small: false, lone: false })
+        let window = window?;
+        let (small, lone, blamed) = (false, false, None);
+        Some(Ring { window, memory, size, head, tail, format, buffers, check, small, lone, blamed })
     }
 
     /// Receives frames from outside.
@@ -120,7 +134,7 @@ impl Igb {
             match self.place(&mut rings, route, offer, looped, &mut scratch, cx) {
                 _ if looped => {}
                 Ok((frames, bytes)) => cx.counters.received(queue as u16, frames, bytes),
-                Err(Miss::Never(reason)) => cx.counters.receive_drop(reason),
+                Err(Miss::Never(reason)) => cx.drop_receive(reason, || rings.blame(queue), None),
                 Err(Miss::NoRoom(from)) => {
                     delivery.refuse(i, queue as u16, from);
                     refused.insert(queue as u16);

@@ -243,7 +243,8 @@ impl Igb {
         }
         let address = u64::from(of(r::TDWBAH)) << 32 | u64::from(low & !3);
         if cx.memory.write(address, &of(r::TDH).to_le_bytes()).is_err() {
-            cx.counters.guest_errors += 1;
+            let place = self.registers.table().error_place(r::TDWBAL, queue);
+            cx.guest_error(place, address, "an address in guest memory for the head's write-back (TDWBAL, TDWBAH)");
         }
     }
 

@@ -1,6 +1,7 @@
 //! Accesses to configuration space and the BARs.
 
 use nicety_adapter::bank::Way;
+use nicety_adapter::trace::Region;
 use nicety_adapter::{Context, PciFace, RingFace};
 use nicety_pci::{Changes, Function, Mode, Rom};
 
@@ -74,7 +75,7 @@ impl VirtioPci {
 
     fn read_table(&mut self, bar: u8, offset: u64, data: &mut [u8], cx: &mut Context<'_>) {
         let holes = TABLE.read(TABLE.region(bar), offset, data, |place| self.read_register(place.name, cx));
-        cx.counters.bad_accesses += holes;
+        cx.holes(holes, false, Region::Bar(bar), offset, data);
     }
 
     fn write_bar(&mut self, bar: u8, offset: u64, data: &[u8], cx: &mut Context<'_>) {
@@ -107,7 +108,7 @@ impl VirtioPci {
                     let stored = if narrow { self.read_register(place.name, cx) } else { 0 };
                     self.write_register(place.name, place.index, part.take(data, stored), cx);
                 }
-                None => cx.counters.bad_accesses += 1,
+                None => cx.holes(1, true, Region::Bar(bar), part.offset, part.of(data)),
             }
         }
     }

@@ -5,7 +5,7 @@ use arrayvec::ArrayVec;
 use nicety_adapter::{Adapter, Context, Reset, RingFace, RingPlace};
 use serde::{Deserialize, Serialize};
 
-use super::registers::{NOTIFY_EVERY, Reg, status};
+use super::registers::{NOTIFY_EVERY, Reg, TABLE, status};
 use super::{QUEUE, RING_SIZE, VirtioPci};
 use crate::virtio_net::RINGS_MOST;
 use crate::virtio_net::registers::feature;
@@ -246,7 +246,8 @@ impl VirtioPci {
             self.device.enable(ring, on, cx);
         } else {
             queue.enabled = false;
-            cx.counters.guest_errors += 1;
+            let expected = "a queue in guest memory with a size that the device offers (queue_desc, queue_driver, queue_device; 4.1.4.3)";
+            cx.guest_error(TABLE.error_place(Reg::queue_enable, 0), place.descriptors, expected);
         }
     }
 
