@@ -95,8 +95,8 @@ fn a_drivers_mistakes_are_listed_with_place_value_and_expectation() {
     b.bring_one(&ethernet(0x88b5, &payload(60)));
     b.w(TDT, 300);
     b.fetch();
-    b.access(0, IMC, &mut [7, 0], true);
-    b.access(0, 0x2_0000, &mut [0; 4], false);
+    b.bar_write(0, IMC, &[7, 0]);
+    b.bar_read(0, 0x2_0000, &mut [0; 4]);
     assert_eq!(
         said(&b),
         [

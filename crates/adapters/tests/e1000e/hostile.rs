@@ -121,10 +121,11 @@ fn a_drivers_mistakes_are_listed_with_their_queue() {
     for (offset, value) in [(0x3908, 4096), (0x3904, 0), (0x3900, 0xfebc_0000), (0x3918, 1)] {
         b.w(offset, value);
     }
-    transmit_of(&mut b, 1);
+    b.fetch_of(1);
+    b.complete();
     b.w(0x2800, 0xfebc_1000);
     b.bring_one(&ethernet(0x88b5, &payload(60)));
-    b.access(0, 0x3818, &mut [1], true);
+    b.bar_write(0, 0x3818, &[1]);
     let said: Vec<String> = b.counters.errors().iter().map(ToString::to_string).collect();
     assert_eq!(
         said,

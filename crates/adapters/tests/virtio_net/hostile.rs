@@ -266,12 +266,12 @@ fn a_drivers_mistakes_are_listed_with_place_value_and_expectation() {
         guest.add(1, &[Part { address, len: 12, write: false }, Part { address: 1 << 40, len: 60, write: false }]);
     assert_eq!((good, bad), (0, 2));
     for _ in 0..3 {
-        guest.fetch(0);
+        guest.fetch_of(0);
         guest.complete();
     }
     guest.command(99, 7, &[0]);
     guest.offer(1, 16);
-    guest.fetch(0);
+    guest.fetch_of(0);
     let said: Vec<String> = guest.counters.errors().iter().map(ToString::to_string).collect();
     assert_eq!(
         said[..2],

@@ -237,11 +237,11 @@ fn a_drivers_mistakes_are_listed_with_place_value_and_expectation() {
     guest.put32(0x1_0000 + 12, 3 << 12);
     guest.put32(0x1_0000 + 8, 60 | 1 << 14);
     let mut batch = Batch::new();
-    guest.fetch(0, &mut batch);
+    guest.fetch_into(0, &mut batch);
     guest.put64(0x1_2000, 1 << 40);
     let mut source = Guest::opened(Open::default());
-    source.send(0, &[&udp4(MAC.0, 1, &[7; 900])], Offload::default());
-    source.fetch(0, &mut batch);
+    source.send(0, &[&udp4(MAC, 1, &[7; 900])], Offload::default());
+    source.fetch_into(0, &mut batch);
     guest.deliver(&batch);
     guest.command(0xcafe_0099);
     guest.put32(SHARED, 1);
