@@ -12,7 +12,7 @@ use crate::book::root;
 use crate::scratch::{Ended, Scratch};
 
 /// Pages whose lines run. Each line of another page begins as one of [`NOT_RUN`].
-const PAGES: [&str; 9] = [
+const PAGES: [&str; 10] = [
     "README.md",
     "docs/ten-minutes.md",
     "docs/host-file.md",
@@ -22,15 +22,17 @@ const PAGES: [&str; 9] = [
     "docs/operating.md",
     "docs/traces.md",
     "docs/production.md",
+    "docs/driver-developers.md",
 ];
 
 /// Beginnings of lines that do not run here, and the reason.
-const NOT_RUN: [(&str, &str); 19] = [
+const NOT_RUN: [(&str, &str); 25] = [
     ("cargo ", "builds, or is the run of tests itself"),
     ("nicety compare", "the tests of `compare` run it"),
     ("nicety try", "boots a guest: the step `guests` does"),
     ("make ", "builds a kernel"),
     ("crates/guests/uml/apply", "needs a kernel's source"),
+    ("scripts/config", "needs a kernel's source"),
     ("cd ~/linux", "needs a kernel's source"),
     ("C=", "sets variables for building a kernel"),
     ("export PATH=\"$C", "sets variables for building a kernel"),
@@ -39,6 +41,11 @@ const NOT_RUN: [(&str, &str); 19] = [
     ("qemu-system", "boots a guest: the step `guests` does"),
     ("nicety capture web", "opens a window"),
     ("tshark -i nicety-vm1", "runs until a person ends it; the tests of extcap run it"),
+    ("sudo apt install", "a guest with systemd runs it: the step `guests`"),
+    ("sudo editor", "a person edits"),
+    ("sudo systemctl", "a guest with systemd runs it: the step `guests`"),
+    ("sudo adduser", "changes the machine's users"),
+    ("nicety serve --check /etc", "needs the package"),
     ("sudo usermod", "changes the machine's users"),
     ("sudo -u nicety-reader", "needs a user that the administrator has made"),
     ("nicety completions bash > /etc", "writes to the machine's /etc"),
@@ -48,7 +55,7 @@ const NOT_RUN: [(&str, &str); 19] = [
 ];
 
 /// Programs besides those of every Debian. A line with one that is not installed does not run.
-const PROGRAMS: [&str; 5] = ["busybox", "curl", "ip", "socat", "tcpdump"];
+const PROGRAMS: [&str; 6] = ["busybox", "curl", "ip", "openapi-python-client", "socat", "tcpdump"];
 
 /// `line` runs one line and prints its exit code. A daemon in the foreground gets the background, and the next line waits until it answers.
 /// A capture is interrupted after two seconds.
