@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use rustix::time::{ClockId, clock_gettime};
+use crate::allowance::used;
 
 /// The divisor of a processor's time: a user gets one quarter.
 const SHARE: u32 = 4;
@@ -80,17 +80,11 @@ impl Meter {
 
     /// Does this work and charges its processor time.
     pub(super) fn charged<T>(&self, work: impl FnOnce() -> T) -> T {
-        let before = processor_time();
+        let before = used();
         let done = work();
-        self.budget.charge(self.user, processor_time().saturating_sub(before), Instant::now());
+        self.budget.charge(self.user, used().saturating_sub(before), Instant::now());
         done
     }
-}
-
-/// Processor time of this thread.
-fn processor_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
 }
 
 /// A client's task. Its processor time is charged to its user, if that user has a budget.
@@ -157,8 +151,8 @@ mod tests {
             async {
                 assert!(Meter::current().is_some());
                 tokio::time::sleep(Duration::from_millis(50)).await;
-                let begin = processor_time();
-                while processor_time() < begin + Duration::from_millis(5) {}
+                let begin = used();
+                while used() < begin + Duration::from_millis(5) {}
             },
             Some(meter),
         ));
