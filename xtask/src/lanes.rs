@@ -15,6 +15,9 @@ use crate::{lock, programs::Test, tally::Tally, with_amount};
 
 /// Time limit of a test; a longer one hangs. The longest takes some minutes on two busy processors.
 const TEST_SECONDS_MAX: u32 = 900;
+/// Runs its arguments, then prints two lines, of the shell's own times and of its children's (POSIX, `times`): a test's processor time,
+/// which, unlike its duration, does not depend on its neighbours.
+const MEASURED: &str = "\"$@\"; code=$?; times; exit $code";
 /// Longer lines of a test's output are cut.
 const LINE_CHARACTERS_MAX: usize = 2000;
 /// timeout(1): exit code when it ended the command.
@@ -51,8 +54,9 @@ impl Lanes {
     /// Runs a test; its tally, and the line that tells of it.
     fn one(self, test: &Test) -> (Tally, String) {
         let begin = Instant::now();
-        let output = command(test, self.shows_output).output();
+        let mut output = command(test, self.shows_output).output();
         let seconds = begin.elapsed().as_secs_f64();
+        let processors = output.as_mut().ok().and_then(take_times).unwrap_or(0.0);
         let title = format!("{} {}", test.program.name, test.name);
         let mut tally = output.as_ref().map(tally_of).unwrap_or_default();
         // A program without a test of this name exits with 0 too.
@@ -78,18 +82,33 @@ impl Lanes {
             Ok(_) => String::new(),
             Err(error) => format!("\n    {error}"),
         };
-        let line = format!("test {title} ... {word} in {seconds:.1} s{text}");
-        tally.times.push((seconds, title));
+        let line = format!("test {title} ... {word} in {seconds:.1} s, {processors:.1} s of processors{text}");
+        tally.times.push((seconds, format!("{processors:7.1} s of processors  {title}")));
         (tally, line)
     }
 }
 
 fn command(test: &Test, shows_output: bool) -> Command {
-    let mut command = with_amount(Command::new("timeout"));
-    command.args(["--kill-after=5", &TEST_SECONDS_MAX.to_string()]).arg(&test.program.path);
+    let mut command = with_amount(Command::new("sh"));
+    command
+        .args(["-c", MEASURED, "sh", "timeout", "--kill-after=5", &TEST_SECONDS_MAX.to_string()])
+        .arg(&test.program.path);
     command.args(["--exact", &test.name, "--test-threads", "1"]).args(shows_output.then_some("--show-output"));
     command.current_dir(&test.program.folder).stdin(Stdio::null());
     command
+}
+
+/// Takes the lines of [`MEASURED`] from the end of an output. Returns the children's user and system time in seconds.
+fn take_times(output: &mut Output) -> Option<f64> {
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let (rest, children) = text.trim_end().rsplit_once('\n')?;
+    let seconds = children.split(' ').map(|time| {
+        let (minutes, seconds) = time.strip_suffix('s')?.split_once('m')?;
+        Some(minutes.parse::<f64>().ok()? * 60.0 + seconds.parse::<f64>().ok()?)
+    });
+    let sum = seconds.sum::<Option<f64>>()?;
+    output.stdout = rest.rsplit_once('\n').map_or("", |(own, _)| own).into();
+    Some(sum)
 }
 
 /// Counts the last sum: a test may run a harness of its own and show its output.
@@ -147,6 +166,18 @@ mod tests {
         assert_eq!(cut("short"), "short");
         assert_eq!(cut(&"é".repeat(2001)), format!("{}… (4002 bytes)", "é".repeat(2000)));
         assert_eq!(own_part("running 1 test\ntest a::b ... ok\n", "a::b"), "");
+    }
+
+    #[test]
+    fn a_test_s_processor_time_is_its_shell_s_last_word_and_no_part_of_its_output() {
+        for (own, children) in
+            [("0m0.00s 0m0.01s", "1m2.30s 0m4.50s"), ("0m0.000000s 0m0.000000s", "1m2.300000s 0m4.500000s")]
+        {
+            let mut output = output(&format!("test a ... ok\n\n{own}\n{children}\n"), 0);
+            assert_eq!(take_times(&mut output), Some(66.8));
+            assert_eq!(String::from_utf8_lossy(&output.stdout), "test a ... ok\n");
+        }
+        assert_eq!(take_times(&mut output("test a ... ok\n", 0)), None);
     }
 
     /// A script that answers as a test program would.

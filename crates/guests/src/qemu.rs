@@ -21,6 +21,8 @@ use crate::folder::Folder;
 /// guest does not need is left out. `no_timer_check`: on a busy host a translated guest may get no timer tick while the kernel counts
 /// them (arch/x86/kernel/apic/io_apic.c, timer_irq_works), which is a panic. `tsc=nowatchdog`: for the same reason the watchdog would
 /// declare the clock unstable and fall back to one whose every reading leaves the translated code. This happened in one guest of two.
+/// `initcall_blacklist`: work at boot that no adapter needs, a fifth of the kernel's instructions before its first process: a self-test of a
+/// source of randomness, probes for tracing, and the kernel's own certificates.
 const KERNEL_WORDS: &[&str] = &[
     "console=ttyS0",
     "quiet",
@@ -31,6 +33,7 @@ const KERNEL_WORDS: &[&str] = &[
     "cryptomgr.notests",
     "no_timer_check",
     "tsc=nowatchdog",
+    "initcall_blacklist=jent_mod_init,init_kprobe_trace,load_system_certificate_list",
 ];
 
 /// Source of a guest's kernel.

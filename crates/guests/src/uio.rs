@@ -121,7 +121,7 @@ impl Uio {
         // Once it drives the adapter, the program asks for the interface to be brought up.
         let up = format!("ip link set {name} address {mac} up");
         let wait = format!(
-            "until [ -s {LOG} ]; do usleep 20000; done; cat {LOG}; grep -Fqx '{pci}: run `{up}`' {LOG} && {up} && ip addr add {address} dev {name}"
+            "until [ -s {LOG} ]; do rest; done; cat {LOG}; grep -Fqx '{pci}: run `{up}`' {LOG} && {up} && ip addr add {address} dev {name}"
         );
         guest.succeed_unless(&wait, SLACK, stop).map(drop)
     }
@@ -132,7 +132,7 @@ impl Uio {
     /// [`Error::Command`] with its messages if its exit code is not 0.
     pub fn stop(guest: &mut Guest, stop: &AtomicBool) -> Result<(), Error> {
         let end = format!(
-            "killall {NAME}; until grep -qx '[0-9]*' {LOG}; do usleep 20000; done; cat {LOG}; [ \"$(tail -n 1 {LOG})\" = 0 ]"
+            "killall {NAME}; until grep -qx '[0-9]*' {LOG}; do rest; done; cat {LOG}; [ \"$(tail -n 1 {LOG})\" = 0 ]"
         );
         guest.succeed_unless(&end, SLACK, stop).map(drop)
     }

@@ -41,7 +41,7 @@ fn both_kernels_boot_and_run_commands_with_code_output_and_limit() {
 
 /// iperf3 cancels its threads at the end. For that glibc opens a library that no program names.
 fn sends_with_iperf3(guest: &mut Guest) {
-    let listens = "until netstat -ltn | grep -q :5201; do usleep 20000; done";
+    let listens = "until netstat -ltn | grep -q :5201; do rest; done";
     let send = format!("ip link set lo up; iperf3 -s -1 -D; {listens}; iperf3 -c 127.0.0.1 -n 1M 2>&1");
     let output = guest.run(&send, SOON * 3).unwrap_or_else(|error| panic!("{error}"));
     assert!(output.code == 0 && output.text.contains("receiver"), "{output:?}");
@@ -63,7 +63,7 @@ fn a_command_arrives_whole_while_what_the_last_one_left_behind_ends() {
 #[test]
 fn a_guest_without_its_adapter_says_so_instead_of_hanging() {
     let root = root();
-    let append = vec!["nicety.timeout=50".into()];
+    let append = vec!["nicety.patience=50".into()];
     let config = GuestConfig { addresses: vec!["eth0:10.0.0.2/24".into()], append, ..translated(Kernel::V6_12) };
     match Guest::boot(&root, config) {
         Err(Error::Boot { why, .. }) => assert!(why.contains("eth0"), "{why}"),

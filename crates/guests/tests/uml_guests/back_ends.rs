@@ -173,7 +173,7 @@ fn with_back_end(fault: Fault, then: impl FnOnce(&mut Guest)) -> (Duration, Stri
     let (end, over) = mpsc::channel();
     let booted = Arc::new(OnceLock::new());
     let server = back_end(&folder.path().join("socket"), fault, Arc::clone(&booted), over);
-    let append = vec![format!("virtio_uml.device={}:1", folder.join("socket")), "nicety.timeout=50".into()];
+    let append = vec![format!("virtio_uml.device={}:1", folder.join("socket")), "nicety.patience=50".into()];
     let mut guest = well(Guest::boot(&root, UmlConfig { append, ..config }));
     booted.get_or_init(|| ());
     then(&mut guest);
@@ -200,7 +200,7 @@ fn a_back_end_that_leaves_the_control_queue_alone_is_given_up_in_time() {
     for fault in [Fault::ServesNothing, Fault::FillsKicks] {
         let (boot_time, said) = with_back_end(fault, |guest| {
             // The one message appears, and the interface goes.
-            well(guest.succeed("until ! [ -e /sys/class/net/eth0 ]; do usleep 20000; done", SOON));
+            well(guest.succeed("until ! [ -e /sys/class/net/eth0 ]; do rest; done", SOON));
         });
         assert!(boot_time < Duration::from_secs(12), "{fault:?}: {boot_time:?}");
         assert_eq!(said, format!("the server does not serve its control queue{GONE}"), "{fault:?}");
@@ -210,7 +210,7 @@ fn a_back_end_that_leaves_the_control_queue_alone_is_given_up_in_time() {
 #[test]
 fn a_back_end_that_sends_a_request_byte_by_byte_is_given_up() {
     let (_, said) = with_back_end(Fault::Drips, |guest| {
-        well(guest.succeed("until dmesg | grep -q 'the device is gone'; do usleep 20000; done", SOON));
+        well(guest.succeed("until dmesg | grep -q 'the device is gone'; do rest; done", SOON));
     });
     assert_eq!(said, format!("the server stops within a message{GONE}"));
 }
@@ -221,7 +221,7 @@ fn a_back_end_that_interrupts_without_end_is_given_up_and_the_guest_goes_on() {
     let faults = [0, 10].map(|pause| [Fault::Interrupts(pause), Fault::Requests(2, pause), Fault::Requests(3, pause)]);
     for &fault in faults.as_flattened() {
         let (_, said) = with_back_end(fault, |guest| {
-            let until_gone = "until dmesg | grep -q 'the device is gone'; do usleep 20000; done";
+            let until_gone = "until dmesg | grep -q 'the device is gone'; do rest; done";
             well(guest.succeed(until_gone, SOON));
             // One message for each request would have filled the log.
             let many = "dmesg | grep -c 'unexpected slave request' || true";

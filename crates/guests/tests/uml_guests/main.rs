@@ -82,7 +82,7 @@ fn a_guest_boots_and_runs_commands_with_code_output_and_limit() {
 #[test]
 fn a_guest_without_its_adapter_says_so_instead_of_hanging() {
     let (root, mut config) = guests();
-    config.append.push("nicety.timeout=50".into());
+    config.append.push("nicety.patience=50".into());
     match Guest::boot(&root, config.address("eth0", "10.0.0.2/24")) {
         Err(Error::Boot { why, .. }) => assert!(why.contains("eth0"), "{why}"),
         Err(other) => panic!("{other}"),
@@ -181,7 +181,7 @@ fn qemus_own_models_work_with_their_drivers_over_x_remote() {
         assert_eq!(well(guest.succeed(found, SOON)), format!("{driver} {mac}\n"));
         well(guest.succeed("ip addr add 10.0.2.15/24 dev eth0; ip link set eth0 up", SOON));
         // QEMU's model of an e1000 takes no frame in its first seconds.
-        well(guest.succeed("until /usr/bin/ping -n -q -c 1 -W 1 10.0.2.2; do usleep 20000; done", SOON));
+        well(guest.succeed("until /usr/bin/ping -n -q -c 1 -W 1 10.0.2.2; do rest; done", SOON));
         let four =
             "(for n in 1 2 3 4; do /usr/bin/ping -n -q -c 1 -W 5 10.0.2.2 || exit 1; done) | grep -c ' 1 received'";
         let answered = well(guest.succeed(four, SOON));

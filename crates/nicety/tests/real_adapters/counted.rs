@@ -190,7 +190,7 @@ fn check_queues(adapter: &str, after: &Counted, before: &Counted) {
 fn after_bulk_tcp_with_segmentation_intel_s_counters_are_the_switch_s_to_the_frame_and_byte() {
     for chip in entries().iter().map(|entry| entry.about.name).filter(|name| CHIPS.contains(name)) {
         // TCP counts a merged packet once.
-        let carrier = "until [ $(cat /sys/class/net/eth0/carrier) = 1 ]; do usleep 20000; done";
+        let carrier = "until has_carrier eth0; do rest; done";
         let (_stage, mut guest, before, after) =
             bulk(chip, &format!("ethtool -K eth0 rx on gro off tso on; {carrier}"));
 

@@ -15,7 +15,7 @@ const PINGS: usize = 5;
 /// addresses (`neigh_carrier_down`) it drops the frames that wait for them, up to a second after the interface went down; and
 /// `operstate` still says `up` meanwhile. A driver that always reports carrier (pcnet32, of a 79C970A) has no known `operstate`.
 const AGAIN: &str = "cd /sys/class/net/eth0; ip link set eth0 down; ip link set eth0 up; \
-                     until [ $(cat carrier) = 1 ] && [ $(cat operstate) != down ]; do usleep 10000; done";
+                     until has_carrier eth0 && read state <operstate && [ $state != down ]; do rest; done";
 
 #[test]
 fn an_interface_of_a_guest_with_two_processors_goes_down_and_up_again_and_again_and_loses_no_ping() {

@@ -122,7 +122,7 @@ fn frames_arrive_on_the_queue_that_an_igb_s_filter_names() {
         };
         let without = moved(&mut stage);
         let rule = format!("flow create 0 ingress pattern {pattern} / end actions queue index 1 / end");
-        let made = format!("until grep -q 'Flow rule #{number} created' /tmp/said; do usleep 20000; done");
+        let made = format!("until grep -q 'Flow rule #{number} created' /tmp/said; do rest; done");
         let typed = guest.succeed(&format!("echo '{rule}' >/tmp/typed; {made}"), SOON);
         typed.unwrap_or_else(|error| panic!("{error}\n{}", sh(&mut guest, "tail -n 5 /tmp/said")));
         let with = moved(&mut stage);
@@ -181,7 +181,7 @@ fn polling(stage: &Stage, folder: &Folder, ports: u8, options: &str) -> Guest {
     let first = "printf 'set promisc all off\\nstart\\n' >/tmp/first; mkfifo /tmp/typed; (sleep 7200 >/tmp/typed &)";
     sh(&mut guest, &format!("{first}; ({testpmd}; echo $? >/tmp/ended) >/dev/null 2>&1 &"));
     // Frames before the driver runs are counted nowhere.
-    let forwards = "until grep -q '^testpmd> start' /tmp/said || [ -s /tmp/ended ]; do usleep 20000; done";
+    let forwards = "until grep -q '^testpmd> start' /tmp/said || [ -s /tmp/ended ]; do rest; done";
     well(guest.succeed(forwards, ANSWERED));
     guest
 }
@@ -191,7 +191,7 @@ fn ended(guest: &mut Guest) -> String {
     let typed = "show port info all\nshow port stats all\nquit\n";
     let output = guest.succeed(
         &format!(
-            "[ -s /tmp/ended ] || printf '{typed}' >/tmp/typed; until [ -s /tmp/ended ]; do usleep 20000; done; cat /tmp/said /tmp/ended"
+            "[ -s /tmp/ended ] || printf '{typed}' >/tmp/typed; until [ -s /tmp/ended ]; do rest; done; cat /tmp/said /tmp/ended"
         ),
         LATER,
     );

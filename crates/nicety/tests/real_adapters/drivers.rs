@@ -94,7 +94,7 @@ fn version_6(left: &mut Guest, right: &mut Guest, megabytes: u32) {
 
 fn jumbo(left: &mut Guest, right: &mut Guest, mtu: u32) {
     for guest in [&mut *left, &mut *right] {
-        let carrier = "until [ $(cat /sys/class/net/eth0/carrier) = 1 ]; do usleep 20000; done";
+        let carrier = "until has_carrier eth0; do rest; done";
         sh(guest, &format!("ip link set eth0 mtu {mtu}; {carrier}"));
     }
     ping(left, &format!("-s {} -M do", mtu - 28), &address(2));
@@ -110,9 +110,9 @@ fn restart_driver(adapter: &str, kernel: Kernel) {
 
 /// An interface goes down under traffic and comes up; a driver is removed and comes back with the commands `go` and `come`.
 pub fn restart_interface_and_driver((stage, mut left, mut right): (Stage, Guest, Guest), (go, come): (&str, &str)) {
-    let carrier = "until [ \"$(cat /sys/class/net/eth0/carrier 2>/dev/null)\" = 1 ]; do usleep 20000; done";
+    let carrier = "until has_carrier eth0; do rest; done";
     let up = format!("ip addr add {}/24 dev eth0 && ip link set eth0 up && {carrier}", address(1));
-    let come = format!("{come} && until [ -e /sys/class/net/eth0 ]; do usleep 20000; done; {up}");
+    let come = format!("{come} && until [ -e /sys/class/net/eth0 ]; do rest; done; {up}");
     let up = format!("ip link set eth0 up; {carrier}");
     floods(&mut left, &mut right);
     let down = "ip link set eth0 down";

@@ -12,7 +12,7 @@ use crate::{
 const BLOCKS: [u32; 2] = [2, 16];
 
 /// Waits until an interface has carrier.
-pub const CARRIER: &str = "until [ $(cat /sys/class/net/$name/carrier) = 1 ]; do usleep 20000; done";
+pub const CARRIER: &str = "until has_carrier $name; do rest; done";
 
 /// Each adapter has its own network, so the kernel has only one route.
 pub fn address(number: u8, host: u8) -> String {

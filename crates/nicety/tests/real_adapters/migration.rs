@@ -70,7 +70,7 @@ impl Move {
 /// Begins to send over TCP, until [`finish`] stops it; both sides compute a checksum.
 pub fn stream(from: &mut Guest, to: &mut Guest, address: &str) {
     let receive = "rm -f /tmp/came; (nc -l -p 9000 -e sh -c 'sha256sum >/tmp/came' >/dev/null 2>&1 &)";
-    sh(to, &format!("{receive}; until netstat -ltn | grep -q :9000; do usleep 20000; done"));
+    sh(to, &format!("{receive}; until netstat -ltn | grep -q :9000; do rest; done"));
     let made = "dd if=/dev/urandom of=/tmp/block bs=64k count=16 2>/dev/null; mkfifo /tmp/copy; \
                 (sha256sum </tmp/copy >/tmp/sent 2>/dev/null &)";
     let blocks = "while [ ! -e /tmp/stop ]; do cat /tmp/block; done";
@@ -79,8 +79,8 @@ pub fn stream(from: &mut Guest, to: &mut Guest, address: &str) {
 
 /// Ends a stream, and compares the checksums of both sides.
 pub fn finish(from: &mut Guest, to: &mut Guest) {
-    let sent = sh(from, "touch /tmp/stop; until [ -s /tmp/sent ]; do usleep 20000; done; cat /tmp/sent");
-    let came = sh(to, "until [ -s /tmp/came ]; do usleep 20000; done; cat /tmp/came");
+    let sent = sh(from, "touch /tmp/stop; until [ -s /tmp/sent ]; do rest; done; cat /tmp/sent");
+    let came = sh(to, "until [ -s /tmp/came ]; do rest; done; cat /tmp/came");
     assert!(sent.len() > 64, "{sent:?}");
     assert_eq!(came, sent);
 }

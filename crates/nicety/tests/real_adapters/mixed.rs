@@ -32,7 +32,7 @@ fn pair(adapter: &str) -> (Stage, [Guest; 2]) {
         stage.ready(guest.wait_ready());
         let sink = "(while nc -l -p 9001 -e sh -c 'cat >/dev/null'; do :; done >/dev/null 2>&1 &)";
         sh(guest, &format!("{sink}; netserver -4 >/dev/null </dev/null 2>&1"));
-        sh(guest, "until netstat -ltn | grep -q :9001; do usleep 20000; done");
+        sh(guest, "until netstat -ltn | grep -q :9001; do rest; done");
     }
     (stage, both)
 }
@@ -54,10 +54,10 @@ fn round(adapter: &str, stage: &Stage, both: &mut [Guest; 2], number: u32) {
     assert!(after.iter().zip(before).all(|(after, before)| *after > before + 100), "{before:?}, then {after:?}");
     for guest in both.iter_mut() {
         let sink = "netstat -ltn | grep -q :9001 || (while nc -l -p 9001 -e sh -c 'cat >/dev/null'; do :; done >/dev/null 2>&1 &)";
-        sh(guest, &format!("{sink}; until netstat -ltn | grep -q :9001; do usleep 20000; done"));
+        sh(guest, &format!("{sink}; until netstat -ltn | grep -q :9001; do rest; done"));
     }
     let [left, right] = both;
-    let carrier = "until [ $(cat /sys/class/net/eth0/carrier) = 1 ]; do usleep 20000; done";
+    let carrier = "until has_carrier eth0; do rest; done";
     sh(left, &format!("ip link set eth0 down; ip link set eth0 up; {carrier}"));
     ping(left, "", &address(2));
     send(left, right, &address(2), amount(adapter, 8));

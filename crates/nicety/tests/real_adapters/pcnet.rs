@@ -50,7 +50,7 @@ fn two_pcnets_carry_both_ways_at_once_for_ten_seconds_or_of_everything_for_ten_m
     let (stage, mut both) = guests(["pcnet", "pcnet"]);
     for (guest, peer) in both.iter_mut().zip([2, 1]) {
         let sink = "(nc -l -p 9001 -e sh -c 'cat >/dev/null' >/dev/null 2>&1 &)";
-        sh(guest, &format!("{sink}; until netstat -ltn | grep -q :9001; do usleep 20000; done"));
+        sh(guest, &format!("{sink}; until netstat -ltn | grep -q :9001; do rest; done"));
         ping(guest, "", &address(peer));
     }
     for (guest, peer) in both.iter_mut().zip([2, 1]) {

@@ -87,7 +87,7 @@ impl Two {
 /// Listens for a file, and makes one of random bytes. Returns its checksum.
 fn prepare(guest: &mut Guest, megabytes: u32) -> String {
     let receive = "rm -f /tmp/came; (nc -l -p 9000 -e sh -c 'sha256sum >/tmp/came' >/dev/null 2>&1 &)";
-    sh(guest, &format!("{receive}; until netstat -ltn | grep -q :9000; do usleep 20000; done"));
+    sh(guest, &format!("{receive}; until netstat -ltn | grep -q :9000; do rest; done"));
     sh(guest, &format!("dd if=/dev/urandom of=/tmp/sent bs=1M count={megabytes} 2>/dev/null; sha256sum </tmp/sent"))
 }
 
@@ -97,7 +97,7 @@ fn begin(guest: &mut Guest, address: &str) {
 }
 
 fn came(at: &mut Guest) -> String {
-    sh(at, "until [ -s /tmp/came ]; do usleep 20000; done; cat /tmp/came")
+    sh(at, "until [ -s /tmp/came ]; do rest; done; cat /tmp/came")
 }
 
 /// Moves the guest's port to and fro, each time in the middle of a file in each direction and of pings.
@@ -142,17 +142,14 @@ fn moves<M: Machine>(adapter: &str, machine: M, megabytes: u32) {
         assert_eq!(report["condition"], "waiting", "{report}");
         quiet(&mut guest);
     }
-    let pinged = sh(&mut guest, "killall -INT ping; until grep received /tmp/pinged; do usleep 20000; done");
+    let pinged = sh(&mut guest, "killall -INT ping; until grep received /tmp/pinged; do rest; done");
     println!("{adapter}: {pinged}");
     for number in [0, 1] {
         let report = two.report(number);
         assert_eq!((&report["guest_errors"], &report["bad_accesses"]), (&0.into(), &0.into()), "{report}");
     }
     quiet(&mut guest);
-    sh(
-        &mut guest,
-        "ip link set eth0 down; ip link set eth0 up; until [ $(cat /sys/class/net/eth0/carrier) = 1 ]; do usleep 20000; done",
-    );
+    sh(&mut guest, "ip link set eth0 down; ip link set eth0 up; until has_carrier eth0; do rest; done");
     ping(&mut guest, "", &address(2));
 }
 

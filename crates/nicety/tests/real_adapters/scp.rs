@@ -63,7 +63,7 @@ pub fn serve(peer: &mut Guest) -> String {
     let user = "mkdir -p /run/sshd; echo sshd:x:74:74::/run/sshd:/bin/false >>/etc/passwd";
     let server = "/usr/sbin/sshd -f /dev/null -h /tmp/host -o StrictModes=no -o AuthorizedKeysFile=/tmp/client.pub -o \
                   'Subsystem sftp internal-sftp'";
-    sh(peer, &format!("{keys}; {user}; {server}; until netstat -ltn | grep -q :22; do usleep 20000; done"));
+    sh(peer, &format!("{keys}; {user}; {server}; until netstat -ltn | grep -q :22; do rest; done"));
     sh(peer, "cat /tmp/client").trim().to_owned()
 }
 

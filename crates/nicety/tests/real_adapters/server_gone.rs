@@ -14,7 +14,7 @@ use crate::{
 /// Attaches the device again: writes its option from the kernel's command line to the module's parameter. A device that disappears
 /// by itself must be gone first: the new one needs its name.
 const ATTACH: &str = "word=$(grep -o '[a-z_]*\\.device=[^ ]*' /proc/cmdline); module=${word%%.device*}; \
-                      while [ $module = virtio_uml ] && [ -e /sys/class/net/eth0 ]; do usleep 20000; done; \
+                      while [ $module = virtio_uml ] && [ -e /sys/class/net/eth0 ]; do rest; done; \
                       echo ${word#*=} >/sys/module/$module/parameters/device";
 /// Texts of a kernel's complaint about itself.
 const TRACES: [&str; 4] = ["Call Trace", "WARNING", "BUG", "cut here"];
@@ -46,7 +46,7 @@ fn boot(stage: &Stage, words: &[&str]) -> Guest {
 /// trace.
 #[track_caller]
 fn gone_messages(guest: &mut Guest, times: usize) -> Vec<String> {
-    sh(guest, &format!("until [ $(dmesg | grep -c '{GONE}') -ge {times} ]; do usleep 20000; done"));
+    sh(guest, &format!("until [ $(dmesg | grep -c '{GONE}') -ge {times} ]; do rest; done"));
     let text = sh(guest, "dmesg");
     assert!(!TRACES.iter().any(|trace| text.contains(trace)), "{text}");
     let lines: Vec<String> = text.lines().filter(|line| line.contains(GONE)).map(str::to_owned).collect();
@@ -71,7 +71,7 @@ fn powers_off(mut guest: Guest) -> String {
 
 fn attach_again(guest: &mut Guest) {
     sh(guest, ATTACH);
-    sh(guest, "until [ -e /sys/class/net/eth0 ]; do usleep 20000; done");
+    sh(guest, "until [ -e /sys/class/net/eth0 ]; do rest; done");
     sh(guest, &format!("ip addr add {}/24 dev eth0; ip link set eth0 up", address(1)));
     ping(guest, "", HOST);
 }
@@ -151,7 +151,7 @@ fn a_user_mode_guest_whose_control_queue_is_served_late_says_so_and_goes_on() {
     sh(&mut guest, &format!("{command} sleep 2; [ ! -e /tmp/done ]"));
     well(stage.served.go_on(&mut stage.namespace));
     let slow = "/vm1.sock: the server is slow: it took more than [1-9] s to serve its control queue";
-    sh(&mut guest, &format!("until [ -e /tmp/done ] && dmesg | grep -q '{slow}'; do usleep 20000; done"));
+    sh(&mut guest, &format!("until [ -e /tmp/done ] && dmesg | grep -q '{slow}'; do rest; done"));
     ping(&mut guest, "", HOST);
     assert_eq!(sh(&mut guest, "dmesg | grep -c 'the server' || true"), "1\n");
 }

@@ -44,7 +44,7 @@ fn tcp_between_guests_gets_what_a_shape_gives_and_no_more() {
             guests.iter_mut().for_each(|guest| stage.ready(guest.wait_ready()));
             let [left, right] = &mut guests;
             let receive = "(nc -l -p 9000 -e dd bs=64k of=/dev/null >/dev/null 2>&1 &)";
-            sh(right, &format!("{receive}; until netstat -ltn | grep -q :9000; do usleep 20000; done"));
+            sh(right, &format!("{receive}; until netstat -ltn | grep -q :9000; do rest; done"));
             // dd uses the connection directly: nc would copy a kilobyte at a time.
             sh(left, &format!("(nc {} 9000 -e dd bs=64k if=/dev/zero >/dev/null 2>&1 &)", address(2)));
             std::thread::sleep(BEFORE);

@@ -40,7 +40,7 @@ print $count;"#;
 fn largest(adapter: &str, guest: &mut Guest) -> u32 {
     let mtu = find(adapter).map_or(1500, |entry| entry.about.mtu_max.min(LONGEST));
     sh(guest, &format!("[ $(cat /sys/class/net/eth0/mtu) = {mtu} ] || ip link set eth0 mtu {mtu}"));
-    sh(guest, "until [ $(cat /sys/class/net/eth0/carrier) = 1 ]; do usleep 20000; done");
+    sh(guest, "until has_carrier eth0; do rest; done");
     mtu - HEADERS
 }
 
@@ -61,10 +61,7 @@ fn a_datagram_of_each_size_goes_out_and_comes_back_whole_over_every_adapter() {
     }
     let Some((peer, guests)) = guests.split_last_mut() else { return };
     largest("virtio-net", peer);
-    sh(
-        peer,
-        &format!("(perl -e '{ECHO}' >/dev/null 2>&1 &); until netstat -lun | grep -q ':7 '; do usleep 20000; done"),
-    );
+    sh(peer, &format!("(perl -e '{ECHO}' >/dev/null 2>&1 &); until netstat -lun | grep -q ':7 '; do rest; done"));
     for ((number, adapter), guest) in (1..).zip(&adapters).zip(guests) {
         let last = largest(adapter, guest);
         ping(guest, "", &address(server));
@@ -96,7 +93,7 @@ fn intel_s_chips_carry_the_longest_frames_that_they_have_and_drop_longer_ones_as
     for ((number, guest), (chip, longest, reaches)) in (1..).zip(guests).zip(chips) {
         let mtu = find(chip).map_or(0, |entry| entry.about.mtu_max);
         sh(peer, &format!("ip link set eth0 mtu {mtu}"));
-        let carrier = "until [ $(cat /sys/class/net/eth0/carrier) = 1 ]; do usleep 20000; done";
+        let carrier = "until has_carrier eth0; do rest; done";
         sh(guest, &format!("ip link set eth0 mtu {mtu} && ! ip link set eth0 mtu {} 2>/dev/null; {carrier}", mtu + 1));
         ping(guest, &format!("-s {} -M do", mtu - 28), &address(last));
         ping(peer, &format!("-s {} -M do", mtu - 28), &address(number));

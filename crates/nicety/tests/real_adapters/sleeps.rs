@@ -45,7 +45,7 @@ fn sleeps(every: &mut Every, qmp: &Path) {
         slept.join().unwrap_or_else(|panic| resume_unwind(panic))
     });
     assert_eq!(counted, "1\n0\n");
-    sh(&mut every.peer, "killall -INT ping; while pidof ping; do usleep 20000; done");
+    sh(&mut every.peer, "killall -INT ping; while pidof ping; do rest; done");
 }
 
 /// Reads of registers that the chip lacks, when its driver suspends: e1000e's driver reads LPIC of other chips

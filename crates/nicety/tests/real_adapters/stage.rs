@@ -242,11 +242,11 @@ pub fn send(from: &mut Guest, to: &mut Guest, address: &str, megabytes: u32) {
 #[track_caller]
 pub fn send_blocks(from: &mut Guest, to: &mut Guest, address: &str, blocks: u32) {
     let receive = "rm -f /tmp/came; (nc -l -p 9000 -e sh -c 'sha256sum >/tmp/came' >/dev/null 2>&1 &)";
-    sh(to, &format!("{receive}; until netstat -ltn | grep -q :9000; do usleep 20000; done"));
+    sh(to, &format!("{receive}; until netstat -ltn | grep -q :9000; do rest; done"));
     let made = format!("dd if=/dev/urandom of=/tmp/sent bs=64k count={blocks} 2>/dev/null; sha256sum </tmp/sent");
     let sent = sh(from, &format!("{made}; nc {address} 9000 -e {SENDER}; rm /tmp/sent"));
     assert!(sent.len() > 64, "{sent:?}");
-    let came = sh(to, "until [ -s /tmp/came ]; do usleep 20000; done; cat /tmp/came");
+    let came = sh(to, "until [ -s /tmp/came ]; do rest; done; cat /tmp/came");
     assert_eq!(came, sent, "what came to {address}");
 }
 

@@ -52,7 +52,7 @@ fn forgive(guest: &mut Guest) {
 }
 
 fn carrier(guest: &mut Guest) {
-    sh(guest, "until [ $(cat /sys/class/net/eth0/carrier) = 1 ]; do usleep 20000; done");
+    sh(guest, "until has_carrier eth0; do rest; done");
 }
 
 /// Checks that guest and switch count the same frames, in both directions.

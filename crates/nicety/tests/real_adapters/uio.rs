@@ -100,7 +100,7 @@ fn drive(stage: &Stage, guest: &mut Guest, peer: &mut Guest, also: Also<'_>) {
         well(Uio::stop(guest, &GO_ON));
     }
     let taken_back = "cd /sys/bus/pci; echo >devices/$f/driver_override; echo $f >devices/$f/driver/unbind; \
-                      modprobe pcnet32 2>/dev/null; echo $f >drivers_probe; until [ -e devices/$f/net ]; do usleep 20000; done; ls devices/$f/net";
+                      modprobe pcnet32 2>/dev/null; echo $f >drivers_probe; until [ -e devices/$f/net ]; do rest; done; ls devices/$f/net";
     let name = sh(guest, &format!("f={function}; {taken_back}"));
     sh(guest, &format!("ip addr add {}/24 dev {name}", address(TAKEN.len() as u8)).replace('\n', ""));
     sh(guest, &format!("ip link set {} up", name.trim()));
@@ -134,7 +134,7 @@ fn streams(guest: &mut Guest, peer: &mut Guest) -> String {
         |test: &str| format!("netperf -4 -H {} -t {test} -l 2 -P 0 -- -k THROUGHPUT,THROUGHPUT_UNITS", address(PEER));
     let text = well(guest.succeed(&format!("{}; {}", one("TCP_STREAM"), one("TCP_MAERTS")), LATER));
     let rates = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    sh(peer, "pidof iperf3 || iperf3 -s -D >/dev/null 2>&1; until netstat -ltn | grep -q :5201; do usleep 20000; done");
+    sh(peer, "pidof iperf3 || iperf3 -s -D >/dev/null 2>&1; until netstat -ltn | grep -q :5201; do rest; done");
     let iperf = |way: &str| {
         format!(
             "iperf3 -4 -c {} -t 2 -f m {way} | sed -n 's/.* \\([0-9.]* Mbits.sec\\).*receiver/\\1/p'",

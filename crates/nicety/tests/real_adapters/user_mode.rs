@@ -249,7 +249,7 @@ fn a_user_mode_guest_has_several_adapters_that_carry_at_the_same_time() {
     for number in 0..4u8 {
         let up = format!("ip address add {}/24 dev eth{number}; ip link set eth{number} up", address(number + 1));
         sh(&mut guest, &up);
-        sh(&mut guest, &format!("until [ $(cat /sys/class/net/eth{number}/carrier) = 1 ]; do usleep 20000; done"));
+        sh(&mut guest, &format!("until has_carrier eth{number}; do rest; done"));
         ping(&mut guest, &format!("-I eth{number}"), HOST);
     }
     let flood = format!("/usr/bin/ping -q -n -f -c 2000 -w 30 -I eth$n {HOST} >/tmp/$n");

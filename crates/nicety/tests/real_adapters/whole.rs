@@ -41,12 +41,10 @@ struct Seen {
 fn inspect(from: &mut Guest, to: &mut Guest, address: &str) -> Seen {
     sh(
         to,
-        &format!(
-            "rm -f /tmp/looks; (perl -e '{INSPECT}' >/tmp/seen 2>&1 &); until [ -e /tmp/looks ]; do usleep 20000; done"
-        ),
+        &format!("rm -f /tmp/looks; (perl -e '{INSPECT}' >/tmp/seen 2>&1 &); until [ -e /tmp/looks ]; do rest; done"),
     );
     send(from, to, address, BULK);
-    let text = sh(to, "killall perl; while pidof perl >/dev/null; do usleep 20000; done; cat /tmp/seen");
+    let text = sh(to, "killall perl; while pidof perl >/dev/null; do rest; done; cat /tmp/seen");
     let numbers: Vec<u64> = text.split(' ').filter_map(|number| number.parse().ok()).collect();
     let Ok([packets, large, partial, longest, missed]) = <[u64; 5]>::try_from(numbers) else { panic!("{text}") };
     assert_eq!(missed, 0, "{text}");
@@ -69,7 +67,7 @@ fn tcp_from_an_e1000_reaches_virtio_net_whole_and_unsummed_and_from_virtio_net_a
     }
     // The kernel must verify the checksums itself, and not trust our chip. Linux's e1000 uses the chip's verification from the
     // start (XsumRX in e1000_param.c), but tells the kernel that it does not: it turns off only what was turned on first.
-    let carrier = "until [ $(cat /sys/class/net/eth0/carrier) = 1 ]; do usleep 20000; done";
+    let carrier = "until has_carrier eth0; do rest; done";
     sh(&mut chip, &format!("for word in on off; do ethtool -K eth0 rx $word; {carrier}; done"));
     ping(&mut chip, "", &address(2));
 
