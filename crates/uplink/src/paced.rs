@@ -154,6 +154,7 @@ impl<U: Uplink> Uplink for Paced<U> {
         limit.listen(inner, !starved);
         if starved {
             limit.starved[0] = Some(limit.ingress.ready_at());
+            limit.since[0] = Some(now);
             progress = Progress { more: false, armed: true };
         }
         progress
@@ -166,10 +167,10 @@ impl<U: Uplink> Uplink for Paced<U> {
     fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, now: Time) -> Delivery {
         let Self { inner, limit } = self;
         let Some(limit) = limit else { return inner.deliver(frames, counters, now) };
+        count(&mut limit.since[1], &mut counters.receive_throttled_ns, now);
         limit.go_out(now);
         limit.starved[1] = None;
         let mut bucket = limit.egress;
-        limit.since[0] = Some(now);
         let mut allowed = 0;
         for (index, _, packet) in frames.iter() {
             if !bucket.ready(now) {
