@@ -31,8 +31,7 @@ fn build() -> Result<Command> {
     command.args(["build", "--quiet", "--release", "--package", "nicety-trials", "--features", "blocks"]);
     command.args(["--example", "hostile", "--target", &triple, "--target-dir"]).arg(&folder);
     command.env("RUSTFLAGS", FLAGS).env_remove("CARGO_ENCODED_RUSTFLAGS");
-    // The bound was measured so: other code generation has other blocks.
-    command.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "4").env("CARGO_PROFILE_RELEASE_DEBUG", "false");
+    command.env("CARGO_PROFILE_RELEASE_LTO", "false").env("CARGO_PROFILE_RELEASE_DEBUG", "false");
     println!("blocks: building (minutes the first time)");
     ensure!(command.status()?.success(), "cargo build failed");
     let mut hostile = Command::new(folder.join(triple).join("release/examples/hostile"));

@@ -81,14 +81,7 @@ fn valgrind() -> Result<Vec<String>> {
 /// The examples' programs, by name.
 fn build() -> Result<HashMap<String, PathBuf>> {
     let mut command = cargo();
-    command.args([
-        "build",
-        "--profile",
-        "dist",
-        "--package",
-        "nicety-plane",
-        "--message-format=json-render-diagnostics",
-    ]);
+    command.args(["build", "--release", "--package", "nicety-plane", "--message-format=json-render-diagnostics"]);
     BOUNDS.iter().for_each(|(example, _, _)| {
         command.args(["--example", example]);
     });

@@ -2,9 +2,9 @@
 //! `instructions` counts them for a driver of DPDK's kind.
 //!
 //! ```sh
-//! cargo build --profile dist -p nicety-plane --example driven
+//! cargo build --release -p nicety-plane --example driven
 //! valgrind --tool=callgrind --collect-atstart=no --toggle-collect='*counted*' --callgrind-out-file=out \
-//!     target/dist/examples/driven e1000 1518 20000
+//!     target/release/examples/driven e1000 1518 20000
 //! ```
 //! The arguments are an adapter, bytes of a frame (its check sequence counted), frames. "Collected" over the frames is the figure:
 //! `Plane::turn` and all beneath it. The drivers poll, so that nobody is interrupted; both directions at once.

@@ -1,9 +1,9 @@
 //! Instructions that a frame costs between two virtio-net ports, counted and not timed: the same on a loaded machine.
 //!
 //! ```sh
-//! cargo build --profile dist -p nicety-plane --example instructions
+//! cargo build --release -p nicety-plane --example instructions
 //! valgrind --tool=callgrind --collect-atstart=no --toggle-collect='*counted*' --callgrind-out-file=out \
-//!     target/dist/examples/instructions 64 1000 100000
+//!     target/release/examples/instructions 64 1000 100000
 //! ```
 //! The arguments are bytes of a frame (its check sequence counted), addresses per port, frames; and `policed` for ports with a VLAN,
 //! guards, storm control and shapes, or `packed` for packed rings. "Collected" over the
