@@ -15,6 +15,8 @@ pub(super) enum Line<'a> {
     Ready(&'a str),
     /// The guest is up, but its setup failed.
     Broken(&'a str),
+    /// A guest that is to be saved, or was just restored, waits for its settings. The value is its uptime in seconds.
+    Waiting(&'a str),
     /// The output of a command begins.
     Begin(&'a str),
     /// A command ended with this code.
@@ -30,6 +32,7 @@ pub(super) fn parse(line: &str) -> Line<'_> {
     match (first, rest) {
         ("ready", release) => Line::Ready(release),
         ("broken", why) => Line::Broken(why),
+        ("waiting", uptime) => Line::Waiting(uptime),
         (id, "begin") => Line::Begin(id),
         (id, rest) => match rest.strip_prefix("end ").and_then(|code| code.parse().ok()) {
             Some(code) => Line::End(id, code),
@@ -54,6 +57,7 @@ mod tests {
     fn marked_lines_are_told_from_output() {
         assert_eq!(parse(":nicety ready 6.12.1-amd64"), Line::Ready("6.12.1-amd64"));
         assert_eq!(parse(":nicety broken eth0 has no carrier"), Line::Broken("eth0 has no carrier"));
+        assert_eq!(parse(":nicety waiting 3.25"), Line::Waiting("3.25"));
         assert_eq!(parse(":nicety 4f-1 begin"), Line::Begin("4f-1"));
         assert_eq!(parse(":nicety 4f-1 end 137"), Line::End("4f-1", 137));
         assert_eq!(parse("64 bytes from 10.0.0.1"), Line::Text("64 bytes from 10.0.0.1"));

@@ -75,6 +75,8 @@ pub struct Launch {
     pub companion: Option<Companion>,
     /// A folder to remove after the guest has ended.
     pub folder: Option<Folder>,
+    /// The line that ends its waiting, if it is restored.
+    pub settings: Option<String>,
 }
 
 /// The two ends of a control line: to the guest and from it.
@@ -104,6 +106,7 @@ pub struct Guest {
     boot: Duration,
     commands: u64,
     companion: Option<Companion>,
+    settings: Option<String>,
     _folder: Option<Folder>,
 }
 
@@ -137,7 +140,7 @@ impl Guest {
     /// # Errors
     /// [`Error::Run`] if it cannot be started.
     pub fn launch(launch: Launch) -> Result<Guest, Error> {
-        let Launch { mut command, title, boot_limit, input, companion, folder } = launch;
+        let Launch { mut command, title, boot_limit, input, companion, folder, settings } = launch;
         let failed = |error: io::Error| Error::Run { doing: format!("starting {title}"), said: error.to_string() };
         let socket = match input {
             Some(input) => {
@@ -189,6 +192,7 @@ impl Guest {
             boot: Duration::ZERO,
             commands: 0,
             companion,
+            settings,
             _folder: folder,
         })
     }
@@ -215,6 +219,8 @@ impl Guest {
                         return Ok(());
                     }
                     Line::Broken(why) => break why.to_owned(),
+                    // Only now: what QEMU is sent while it restores a guest is lost.
+                    Line::Waiting(_) => self.go_on().map_err(|_| self.gone("its settings"))?,
                     _ => {}
                 },
                 Err(RecvTimeoutError::Timeout) if stop.load(Ordering::Relaxed) => return Err(Error::Stopped),
@@ -223,6 +229,26 @@ impl Guest {
             }
         };
         Err(Error::Boot { guest: self.title.clone(), why, console: self.last_words() })
+    }
+
+    /// Sends the settings that a restored guest waits for, once.
+    fn go_on(&mut self) -> io::Result<()> {
+        let settings = self.settings.take().unwrap_or_default();
+        self.control.write_all(settings.as_bytes()).and_then(|()| self.control.flush())
+    }
+
+    /// Waits until a guest that is to be saved waits for settings. Returns its uptime.
+    pub(super) fn wait_waiting(&mut self) -> Result<Duration, Error> {
+        let end = self.begin + self.boot_limit;
+        loop {
+            let Ok(line) = self.line(end, &AtomicBool::new(false)) else {
+                let why = format!("it does not wait within {:?}", self.boot_limit);
+                return Err(Error::Boot { guest: self.title.clone(), why, console: self.last_words() });
+            };
+            if let Line::Waiting(uptime) = control::parse(&line) {
+                return Ok(Duration::from_secs_f64(uptime.parse().unwrap_or(0.0)));
+            }
+        }
     }
 
     /// Runs a command line with the guest's `sh -c` and waits for its end. The guest kills it after `limit` (in whole

@@ -104,7 +104,15 @@ impl Hosted {
         };
         command.arg(format!("init={}", shell.display())).arg("--").args(applet).arg(&init);
         let boot_limit = self.machine.boot_limit;
-        Guest::launch(Launch { command, title, boot_limit, input, companion: None, folder: Some(folder) })
+        Guest::launch(Launch {
+            command,
+            title,
+            boot_limit,
+            input,
+            companion: None,
+            folder: Some(folder),
+            settings: None,
+        })
     }
 
     /// Text of its first process: the settings, then the script that uses them.

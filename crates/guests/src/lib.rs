@@ -47,6 +47,7 @@ mod processor;
 mod qemu;
 mod root;
 mod served;
+mod snapshot;
 mod spawn;
 mod terminal;
 mod u_boot;

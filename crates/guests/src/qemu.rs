@@ -14,6 +14,7 @@ use super::{
     image::Image,
     kernel::Kernel,
     root::Root,
+    snapshot,
 };
 use crate::folder::Folder;
 
@@ -42,6 +43,10 @@ pub enum Start {
     /// QEMU loads the kernel.
     #[default]
     Direct,
+    /// None boots: the guest goes on where one with this kernel was saved, without adapters, and finds its own by a rescan of its PCI bus.
+    /// A reboot loads the kernel as `Direct` does. A guest that cannot be one of several like it (KVM, several processors, a terminal, an
+    /// archive of its own, words for the kernel) boots instead.
+    Saved,
     /// The firmware loads the kernel over an adapter. The boot server must pass the words of [`GuestConfig::command_line`].
     Network,
 }
@@ -133,14 +138,21 @@ impl GuestConfig {
     /// The kernel's command line.
     pub fn command_line(&self) -> String {
         let mut words: Vec<String> = KERNEL_WORDS.iter().map(|word| (*word).to_owned()).collect();
+        words.extend(self.words());
+        words.extend(self.append.iter().cloned());
+        words.join(" ")
+    }
+
+    /// Words for the guest's first process.
+    fn words(&self) -> Vec<String> {
+        let mut words = Vec::new();
         if !self.addresses.is_empty() {
             words.push(format!("nicety.ip={}", self.addresses.join(",")));
         }
         if !self.drivers.is_empty() {
             words.push(format!("nicety.modules={}", self.drivers.join(",")));
         }
-        words.extend(self.append.iter().cloned());
-        words.join(" ")
+        words
     }
 
     /// QEMU's arguments. The console goes to standard error, the control line to standard input and output; neither needs a file or socket.
@@ -160,7 +172,7 @@ impl GuestConfig {
         pair("-m", memory.to_string());
         pair("-accel", accel.argument().into());
         pair("-smp", self.cpus.to_string());
-        if self.start == Start::Direct {
+        if self.start != Start::Network {
             pair("-kernel", image.kernel().display().to_string());
             pair("-initrd", initramfs.display().to_string());
             pair("-append", self.command_line());
@@ -211,6 +223,21 @@ impl Machine for GuestConfig {
     }
 
     fn launch(&self, root: &Root) -> Result<Launch, Error> {
+        let mut launch = self.direct(root)?;
+        let can_be_saved =
+            self.cpus == 1 && self.terminal.is_none() && self.archive.is_none() && self.append.is_empty();
+        if self.start == Start::Saved && can_be_saved && self.accel.resolve(root)? == Accel::Tcg {
+            let saved = snapshot::of(root, self, |base| base.direct(root))?;
+            launch.command.arg("-incoming").arg(format!("file:{}", saved.display()));
+            launch.settings = Some(snapshot::settings(&self.words()));
+        }
+        Ok(launch)
+    }
+}
+
+impl GuestConfig {
+    /// The command that boots the guest.
+    fn direct(&self, root: &Root) -> Result<Launch, Error> {
         let image = Image::of(root, self.kernel)?;
         let mut command = entered(&self.entrance, root.qemu_command());
         let folder = self.archive.as_ref().map(|_| Folder::new()).transpose()?;
@@ -220,7 +247,7 @@ impl Machine for GuestConfig {
         };
         command.args(self.arguments(&image, &initramfs, self.accel.resolve(root)?));
         let title = format!("kernel {} in QEMU", self.kernel);
-        Ok(Launch { command, title, boot_limit: self.boot_limit, input: None, companion: None, folder })
+        Ok(Launch { command, title, boot_limit: self.boot_limit, input: None, companion: None, folder, settings: None })
     }
 }
 

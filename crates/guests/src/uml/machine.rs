@@ -165,7 +165,15 @@ impl Machine for UmlConfig {
             Ok::<_, Error>((model.start(root, &self.before, its)?, OwnedFd::from(own)))
         });
         let (companion, input) = served.transpose()?.unzip();
-        Ok(Launch { command, title, boot_limit: self.boot_limit, input, companion, folder: Some(folder) })
+        Ok(Launch {
+            command,
+            title,
+            boot_limit: self.boot_limit,
+            input,
+            companion,
+            folder: Some(folder),
+            settings: None,
+        })
     }
 }
 

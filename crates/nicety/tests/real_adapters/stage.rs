@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nicety_guests::{Accel, Guest, GuestConfig, Kernel, Link, Machine, Namespace, Port, Root, Served, Setup};
+use nicety_guests::{Accel, Guest, GuestConfig, Kernel, Link, Machine, Namespace, Port, Root, Served, Setup, Start};
 
 /// Limit of a command that takes no time itself, in a translated guest on a busy host.
 pub const SOON: Duration = Duration::from_secs(30);
@@ -87,9 +87,10 @@ impl Stage {
         Stage { root, served, namespace }
     }
 
-    /// Configuration of a guest in QEMU at a port.
+    /// Configuration of a guest in QEMU at a port. It need not boot: it goes on where a guest of the same kernel was saved.
     pub fn config(&self, kernel: Kernel, number: u8) -> GuestConfig {
-        self.at_port(GuestConfig { accel: Accel::Tcg, ..GuestConfig::new(kernel) }, number)
+        let start = Start::Saved;
+        self.at_port(GuestConfig { accel: Accel::Tcg, start, ..GuestConfig::new(kernel) }, number)
     }
 
     /// A machine at a port, with the port's address.
@@ -98,7 +99,7 @@ impl Stage {
         self.served.attach(machine, &format!("vm{number}"))
     }
 
-    /// Boots a guest in QEMU at each of these ports, at the same time.
+    /// Starts a guest in QEMU at each of these ports, at the same time.
     pub fn boot<const N: usize>(&self, kernel: Kernel, numbers: [u8; N]) -> [Guest; N] {
         self.boot_all(numbers.map(|number| self.config(kernel, number)))
     }

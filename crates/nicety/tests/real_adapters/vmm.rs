@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use nicety_guests::{Guest, GuestConfig, Kernel, Memory};
+use nicety_guests::{Guest, GuestConfig, Kernel, Memory, Start};
 
 use crate::stage::{FLOOD, HOST, LATER, SOON, Stage, address, ping, sh, well};
 
@@ -27,6 +27,7 @@ fn the_words_that_attach_prints_start_a_vm_at_the_port_of_each_adapter() {
         // Only these arguments define memory and adapter. They come last, and name the memory that counts.
         config.devices = attach_words(&stage, &format!("vm{number}"));
         config.memory_mib = 512;
+        config.start = Start::Direct;
         let mut guest = stage.ready(Guest::boot(&stage.root, config));
         ping(&mut guest, "", HOST);
         assert_eq!(sh(&mut guest, "cat /sys/class/net/eth0/address"), format!("52:54:00:4e:03:0{number}\n"));
