@@ -266,7 +266,7 @@ impl Lines {
         let line = format!("{words}\n");
         self.change(|state| match self.form {
             Form::Text { .. } => state.push(line.as_bytes()),
-            Form::Journal => state.push_record(journal::failure(&line)),
+            Form::Journal => state.push(journal::failure(&line).as_bytes()),
         });
     }
 

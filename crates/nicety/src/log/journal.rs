@@ -12,7 +12,7 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
 
-use super::Lines;
+use super::{Lines, write_all};
 
 /// The journal's socket for records.
 const SOCKET: &str = "/run/systemd/journal/socket";
@@ -41,7 +41,10 @@ fn is_stream(stream: &str, device: u64, inode: u64) -> bool {
 pub fn sender() -> std::io::Result<impl FnMut(&[u8]) -> usize + Send + 'static> {
     let socket = UnixDatagram::unbound()?;
     // The address is given with each record: a journal that was restarted gets the next one.
-    Ok(move |record: &[u8]| socket.send_to(record, SOCKET).unwrap_or(0))
+    Ok(move |record: &[u8]| {
+        let is_text = record.starts_with(FAILURE_PREFIX.as_bytes());
+        if is_text { write_all(std::io::stderr(), record) } else { socket.send_to(record, SOCKET).unwrap_or(0) }
+    })
 }
 
 /// A record as the protocol has it.
@@ -60,9 +63,13 @@ pub fn record(priority: u8, message: &str, fields: &[(String, String)]) -> Vec<u
     record
 }
 
-/// A text that is not a log line: why the daemon ended, or a panic.
-pub fn failure(words: &str) -> Vec<u8> {
-    record(ERROR, words, &[])
+/// Before each line of a failure: its priority, as the journal takes it from a service's standard error (sd-daemon(3)).
+const FAILURE_PREFIX: &str = "<3>";
+
+/// A text that is not a log line: why the daemon ended, or a panic. It goes to standard error, which the journal knows as this unit's. A
+/// record's unit it looks up by the process, which may have ended by then: `systemctl status` would not show why.
+pub fn failure(words: &str) -> String {
+    words.lines().map(|line| format!("{FAILURE_PREFIX}{line}\n")).collect()
 }
 
 /// The record that reports missing records.
@@ -173,7 +180,7 @@ mod tests {
             warn!(port = "vm1", pid = Some(4711), "{}", "the VMM is disconnected");
             debug!(socket = %"/run/a b", "ready");
         });
-        log.end("why it ended");
+        log.end("why it ended\nin two lines");
         let texts: Vec<String> = sent.iter().map(|record| String::from_utf8(record).unwrap()).collect();
         let tail = "SYSLOG_IDENTIFIER=nicety\n";
         assert_eq!(
@@ -183,7 +190,7 @@ mod tests {
                     "MESSAGE=the VMM is disconnected port=\"vm1\" pid=4711\nPRIORITY=4\n{tail}PORT=vm1\nVM_PID=4711\n"
                 ),
                 format!("MESSAGE=ready socket=/run/a b\nPRIORITY=7\n{tail}SOCKET=/run/a b\n"),
-                format!("MESSAGE=why it ended\nPRIORITY=3\n{tail}"),
+                "<3>why it ended\n<3>in two lines\n".to_owned(),
             ]
         );
     }
