@@ -22,11 +22,11 @@ const BASE: &[Named] = &calls! {
     SYS_futex SYS_membarrier SYS_sched_yield SYS_sched_getaffinity SYS_set_robust_list SYS_rseq SYS_set_tid_address
     SYS_clock_gettime SYS_clock_getres SYS_clock_nanosleep SYS_nanosleep SYS_gettimeofday SYS_getcpu SYS_getrandom SYS_getrusage
     SYS_rt_sigreturn SYS_rt_sigprocmask SYS_rt_sigaction SYS_sigaltstack SYS_restart_syscall
-    SYS_getpid SYS_gettid SYS_exit SYS_exit_group
+    SYS_getpid SYS_gettid SYS_getuid SYS_geteuid SYS_getgid SYS_getegid SYS_exit SYS_exit_group
 };
 /// Messages and readiness on sockets and descriptors that the thread has.
 const TALK: &[Named] = &calls! {
-    SYS_epoll_ctl SYS_epoll_pwait SYS_epoll_pwait2
+    SYS_epoll_ctl SYS_epoll_pwait SYS_epoll_pwait2 SYS_timerfd_settime
     SYS_recvfrom SYS_recvmsg SYS_recvmmsg SYS_sendto SYS_sendmsg SYS_sendmmsg SYS_accept SYS_accept4 SYS_shutdown
     SYS_getsockopt SYS_setsockopt SYS_getsockname SYS_getpeername
 };
@@ -43,8 +43,8 @@ const FILE: &[Named] =
 const PATHS: &[Named] = &calls! {
     SYS_openat SYS_openat2 SYS_newfstatat SYS_faccessat SYS_faccessat2 SYS_readlinkat SYS_unlinkat SYS_renameat SYS_renameat2
     SYS_mkdirat SYS_symlinkat SYS_linkat SYS_fchmod SYS_fchmodat SYS_fchown SYS_fchownat SYS_utimensat SYS_umask SYS_getcwd
-    SYS_getdents64 SYS_statfs SYS_flock SYS_ioctl SYS_bind SYS_listen SYS_connect SYS_pipe2 SYS_dup3 SYS_socketpair
-    SYS_getuid SYS_geteuid SYS_getgid SYS_getegid SYS_getgroups SYS_getppid SYS_uname SYS_sysinfo SYS_prlimit64 SYS_fadvise64
+    SYS_getdents64 SYS_statfs SYS_flock SYS_ioctl SYS_bind SYS_listen SYS_timerfd_create SYS_connect SYS_pipe2 SYS_dup3 SYS_socketpair
+    SYS_capget SYS_getgroups SYS_getppid SYS_uname SYS_sysinfo SYS_prlimit64 SYS_fadvise64
 };
 /// New threads and processes.
 const STARTS: &[Named] = &calls! { SYS_clone SYS_clone3 };
@@ -82,7 +82,7 @@ const OTHERS: &[Named] = &calls! {
     SYS_socket SYS_mmap SYS_mprotect SYS_pkey_mprotect SYS_fcntl SYS_bpf SYS_perf_event_open SYS_userfaultfd SYS_io_uring_setup
     SYS_io_uring_enter SYS_io_uring_register SYS_unshare SYS_setns SYS_mount SYS_umount2 SYS_chroot SYS_pivot_root SYS_setuid
     SYS_setgid SYS_setresuid SYS_setresgid SYS_capset SYS_keyctl SYS_personality SYS_memfd_secret SYS_mlock SYS_sched_setaffinity
-    SYS_timerfd_create SYS_signalfd4 SYS_inotify_init1 SYS_wait4 SYS_waitid SYS_close_range SYS_sched_setscheduler SYS_name_to_handle_at
+    SYS_signalfd4 SYS_inotify_init1 SYS_wait4 SYS_waitid SYS_close_range SYS_sched_setscheduler SYS_name_to_handle_at
     SYS_open_by_handle_at SYS_copy_file_range SYS_splice SYS_sendfile SYS_sync_file_range SYS_getpgid SYS_getsid SYS_setpriority
 };
 
@@ -145,7 +145,10 @@ fn conditional(rules: &mut Rules, kind: Kind) -> Result<(), BackendError> {
         let prctl: Vec<u64> = prctl.iter().map(|&option| option as u64).collect();
         rules.insert(libc::SYS_prctl, one_of(0, &prctl)?);
     }
-    if kind.opens() || matches!(kind, Kind::VhostConnect | Kind::Supervision | Kind::Log) {
+    if kind.opens() {
+        // What an interface is, the kernel says by netlink(7).
+        rules.insert(libc::SYS_socket, one_of(0, &[libc::AF_UNIX as u64, libc::AF_NETLINK as u64])?);
+    } else if matches!(kind, Kind::VhostConnect | Kind::Supervision | Kind::Log) {
         rules.insert(libc::SYS_socket, one_of(0, &[libc::AF_UNIX as u64])?);
     }
     if !kind.opens() {

@@ -7,7 +7,7 @@ use crate::scratch::{HOST, Scratch, Served};
 /// The lines of /proc/PID/task/*/status that say how each thread is confined: its name, `NoNewPrivs` and `Seccomp` (proc(5): 2 is
 /// a filter).
 fn threads(served: &Served) -> Vec<(String, String, String)> {
-    let tasks = std::fs::read_dir(format!("/proc/{}/task", served.id())).unwrap();
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", served.pid())).unwrap();
     let status = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("status")).unwrap());
     let of = |status: &str, key: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(key));
