@@ -8,9 +8,10 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Condvar, Mutex, MutexGuard};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use nicety_sandbox::Kind;
 use rustix::fs::fcntl_get_seals;
 use rustix::net::sockopt::set_socket_linger;
 
@@ -124,8 +125,7 @@ impl Closers {
         }
         state.threads += 1;
         drop(state);
-        let closes = thread::Builder::new().name("closing".to_owned()).stack_size(STACK);
-        let started = closes.spawn(|| self.work());
+        let started = nicety_sandbox::spawn(Kind::Closing, "closing", STACK, || self.work());
         let mut state = self.state();
         match started {
             Ok(handle) => state.handles.push(handle),
@@ -181,6 +181,7 @@ mod lingering;
 #[cfg(test)]
 mod tests {
     use std::sync::{Mutex, mpsc};
+    use std::thread;
     use std::time::{Duration, Instant};
 
     use rustix::fs::{MemfdFlags, memfd_create};

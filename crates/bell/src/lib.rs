@@ -21,6 +21,7 @@ mod signal;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use nicety_sandbox::ProcFile;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, readlink};
 use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2, read, write};
@@ -85,7 +86,7 @@ impl Bell {
         let bell = Self::of_a_file(fd.into())?;
         // Linux reports it since 6.5 (fs/eventfd.c, eventfd_show_fdinfo).
         let number = bell.as_fd().as_raw_fd();
-        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{number}")).unwrap_or_default();
+        let info = ProcFile::FdInfo(number).read().unwrap_or_default();
         match info.lines().any(|line| line.strip_prefix("eventfd-semaphore:").is_some_and(|is| is.trim() != "0")) {
             true => Err(Errno::INVAL),
             false => Ok(bell),

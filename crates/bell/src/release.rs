@@ -8,8 +8,8 @@ use std::cell::Cell;
 use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
 use std::sync::mpsc::{Sender, channel};
-use std::thread;
 
+use nicety_sandbox::Kind;
 use rustix::fs::{fcntl_get_seals, fstat};
 
 /// In blocks of 512 bytes: freeing a file of at most this size (1 MiB) takes no noticeable time.
@@ -61,7 +61,7 @@ pub fn release(what: impl Send + 'static) {
 
 fn start() -> Option<Sender<Box<dyn Send>>> {
     let (queue, released) = channel();
-    thread::Builder::new().name(NAME.to_owned()).spawn(move || released.into_iter().for_each(drop)).ok()?;
+    nicety_sandbox::spawn(Kind::Releasing, NAME, 0, move || released.into_iter().for_each(drop)).ok()?;
     Some(queue)
 }
 
@@ -69,6 +69,7 @@ fn start() -> Option<Sender<Box<dyn Send>>> {
 mod tests {
     use std::fs::{read_dir, read_to_string};
     use std::os::fd::AsFd;
+    use std::thread;
     use std::time::Duration;
 
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};

@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use nicety_sandbox::Kind;
 use nicety_socket::{Access, ListenError, Listener, Place};
 use rustix::fs::{Access as Right, AtFlags, CWD, accessat};
 use tokio::sync::{Notify, Semaphore};
@@ -217,11 +218,9 @@ impl Control {
         });
         let server = Server { listener, end: Arc::clone(&end), served };
         let mut runtime = tokio::runtime::Builder::new_current_thread();
-        let runtime =
-            runtime.enable_io().enable_time().max_blocking_threads(CHANGES_MOST).thread_name("control-change");
-        let runtime = runtime.build().map_err(system)?;
-        let thread = std::thread::Builder::new().name("control".to_owned());
-        let thread = Some(thread.spawn(move || server.run(&runtime)).map_err(system)?);
+        let runtime = runtime.enable_io().enable_time().build().map_err(system)?;
+        let thread = nicety_sandbox::spawn(Kind::Control, "control", 0, move || server.run(&runtime));
+        let thread = Some(thread.map_err(system)?);
         Ok(Self { path, end, thread })
     }
 

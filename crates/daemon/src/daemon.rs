@@ -22,6 +22,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use nicety_adapter::{Adapter, Face, PortId, Uplink};
 use nicety_adapters::{Entry, Settings};
 use nicety_plane::{End, Neighbour, Plane, Port, State};
+use nicety_sandbox::Kind;
 use nicety_socket::Access;
 use nicety_switch::{Learned, Limits, Policy, Wanted};
 use nicety_vfio_user::{Interrupts, Listener};
@@ -175,8 +176,8 @@ impl Daemon {
             let inbox = Arc::new(Inbox::new().map_err(system("making a worker's eventfd"))?);
             let worker = Worker::new(Arc::clone(&plane), clock, Arc::clone(&inbox), received);
             let worker = worker.map_err(system("making an epoll set"))?;
-            let thread = std::thread::Builder::new().name(format!("worker{index}"));
-            let thread = thread.spawn(|| worker.run()).map_err(system("starting a worker"))?;
+            let thread = nicety_sandbox::spawn(Kind::Worker, format!("worker{index}"), 0, || worker.run());
+            let thread = thread.map_err(system("starting a worker"))?;
             handles.push(WorkerHandle { inbox, newcomers });
             threads.push(thread);
         }

@@ -204,6 +204,10 @@ pub struct DaemonConfig {
     pub state: Option<PathBuf>,
     /// Whether `nicety ports` and `attach` find the daemon without its host file.
     pub listed: bool,
+    /// Whether the daemon's threads are confined.
+    pub sandbox: bool,
+    /// Folders that live changes may use, besides those that the file names elsewhere.
+    pub folders: Vec<PathBuf>,
 }
 
 impl Default for DaemonConfig {
@@ -215,6 +219,8 @@ impl Default for DaemonConfig {
             change_group: None,
             state: None,
             listed: true,
+            sandbox: true,
+            folders: Vec::new(),
         }
     }
 }

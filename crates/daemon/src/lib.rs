@@ -23,6 +23,7 @@ pub mod registry;
 mod regular;
 pub mod report;
 pub mod rings;
+pub mod sandbox;
 pub mod saved;
 pub mod serve;
 pub mod service;

@@ -19,7 +19,7 @@ use utoipa::ToSchema;
 use crate::daemon::{Daemon, PortSpec, RestartError};
 use crate::host::{Host, HostErrors, List, Role, UplinkConfig};
 use crate::report::PortReport;
-use crate::serve;
+use crate::{sandbox, serve};
 use plan::{Change, Kind, Plan};
 use state::StateFile;
 
@@ -383,6 +383,12 @@ impl Work {
                 work.closes.push(name.clone());
             }
             let Some(config) = new.port(name) else { continue };
+            if *kind != Kind::Set
+                && let Err(why) = sandbox::allows_port(config)
+            {
+                refused.push(format!("port {name}: {why}"));
+                continue;
+            }
             let is_ours = ours.contains(&config.socket.as_path());
             let spec = if is_ours { serve::spec(config) } else { serve::checked_spec(config, &mut served) };
             match spec {
@@ -395,6 +401,10 @@ impl Work {
             served.iter().map(|path| format!("{} is served by another process: choose another path", path.display())),
         );
         for uplink in &work.open_uplinks {
+            if let Err(why) = sandbox::allows_uplink(uplink) {
+                refused.push(format!("uplink {}: {why}", uplink.name));
+                continue;
+            }
             refused.extend(serve::check_uplink_again(&old.uplinks, uplink).err().map(|error| error.to_string()));
         }
         if refused.is_empty() { Ok(work) } else { Err(ChangeError::Lacking(refused.join("; "))) }

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 
 use nicety_bell::{Lent, this_thread_may_wait};
 use nicety_memory::{Files, Map, MappingError, Piece};
@@ -84,8 +84,9 @@ impl Mapper {
     pub fn start(port: &str, notify: impl Fn() + Send + Sync + 'static) -> io::Result<Self> {
         let shared = Arc::new(Shared { state: Mutex::default(), job_added: Condvar::new(), notify: Box::new(notify) });
         let own = Arc::clone(&shared);
-        let thread = thread::Builder::new().name(format!("memory {port}")).stack_size(STACK);
-        Ok(Self { shared, thread: Some(thread.spawn(move || own.work())?) })
+        let thread =
+            nicety_sandbox::spawn(nicety_sandbox::Kind::Memory, format!("memory {port}"), STACK, move || own.work())?;
+        Ok(Self { shared, thread: Some(thread) })
     }
 
     /// Maps a part of a file.

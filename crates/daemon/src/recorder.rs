@@ -234,8 +234,8 @@ impl Recording {
         let bell = Arc::new(Bell::default());
         let outputs: Arc<Mutex<Vec<Output>>> = Arc::default();
         let (watch, all) = (Arc::clone(&bell), Arc::clone(&outputs));
-        let thread = std::thread::Builder::new().name("traces".to_owned());
-        let thread = thread.spawn(move || write_all(&watch, &all)).map_err(|source| RecordError::of(folder, source))?;
+        let thread = nicety_sandbox::spawn(nicety_sandbox::Kind::Traces, "traces", 0, move || write_all(&watch, &all));
+        let thread = thread.map_err(|source| RecordError::of(folder, source))?;
         Ok(Self { target, clock, bell, waiting: Vec::new(), begun: false, outputs, thread: Some(thread) })
     }
 

@@ -81,6 +81,11 @@ impl Registry {
         self.root.join(format!("run/user/{}/nicety", self.user))
     }
 
+    /// The folders for this user's daemons.
+    pub fn folders(&self) -> [PathBuf; 3] {
+        [self.system(), self.session(), self.fallback()]
+    }
+
     fn fallback(&self) -> PathBuf {
         self.root.join(format!("tmp/nicety-{}", self.user))
     }

@@ -100,7 +100,11 @@ impl RingsServer {
     ) -> std::io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let stop = Arc::new(Stop { asked: AtomicBool::new(false), bell, session: Mutex::default() });
-        let thread = std::thread::Builder::new().name(format!("vhost {}", log.port()));
+        let name = format!("vhost {}", log.port());
+        let kind = match socket {
+            FrontendSocket::Listen(_) => nicety_sandbox::Kind::Vhost,
+            FrontendSocket::Connect(_) => nicety_sandbox::Kind::VhostConnect,
+        };
         let kicks = Arc::new(Kicks::default());
         let (record, absence) = (Arc::new(Record::beside(socket.path())), Arc::<Absence>::default());
         let (kicked, recorded) = (Arc::clone(&kicks), Arc::clone(&record));
@@ -116,7 +120,7 @@ impl RingsServer {
                 FrontendSocket::Connect(path) => connecting::serve(path, &port, &watch, &shared_absence),
             }
         };
-        let thread = thread.stack_size(256 << 10).spawn(serve)?;
+        let thread = nicety_sandbox::spawn(kind, name, 256 << 10, serve)?;
         Ok(Self { stop, kicks, record, absence, thread: Some(thread) })
     }
 
@@ -304,7 +308,10 @@ impl nicety_vhost_user::Port for Served {
     fn record(&self) -> Option<Arc<Map>> {
         let mut rings = 0;
         self.with(&mut |face, _| rings = face.rings());
-        let opened = self.record.open(RECORD_RING_BYTES * u64::from(rings));
+        let (record, bytes) = (Arc::clone(&self.record), RECORD_RING_BYTES * u64::from(rings));
+        // This thread opens no files.
+        let opened = nicety_sandbox::aside(move || record.open(bytes));
+        let opened = opened.unwrap_or_else(|| Err(std::io::Error::other("no thread could open it")));
         let unkept = |error| {
             let path = self.record.path().display();
             self.log.say(Kind::Refused, format_args!("packed rings will not survive a killed daemon: {path}: {error}"));

@@ -87,8 +87,7 @@ impl Supervision {
         let (stop, stopped) = channel();
         let (daemon, watchdog) = (Arc::clone(daemon), sd_notify::watchdog_enabled());
         let period = period(watchdog);
-        let thread = std::thread::Builder::new().name("supervision".to_owned()).stack_size(256 << 10);
-        let thread = thread.spawn(move || {
+        let thread = nicety_sandbox::spawn(nicety_sandbox::Kind::Supervision, "supervision", 256 << 10, move || {
             let mut said = first;
             while stopped.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
                 if watchdog.is_some() && daemon.workers_progress(period) {

@@ -54,6 +54,7 @@ impl Folder {
 }
 
 fn daemon(folder: &Folder, ports: &[(&str, &str)]) -> Daemon {
+    nicety_sandbox::begin_for_tests();
     let daemon = Daemon::start(Limits::default(), folder.workers).unwrap();
     for (i, (name, adapter)) in ports.iter().enumerate() {
         daemon.open(folder.spec(name, adapter, i as u8 + 1)).unwrap();

@@ -105,6 +105,7 @@ fn spec(name: &str, socket: PathBuf, last: u8) -> PortSpec {
 
 fn a_ring_whose_kick_is_replaced_is_looked_at(workers: usize) {
     let dir = TempDir::new().unwrap();
+    nicety_sandbox::begin_for_tests();
     let daemon = Daemon::start(Limits::default(), workers).unwrap();
     let socket = dir.path().join("sock");
     daemon.open(spec("vm", socket.clone(), 1)).unwrap();
@@ -122,6 +123,7 @@ fn a_ring_whose_kick_is_replaced_is_looked_at(workers: usize) {
 
 fn a_front_end_that_waits_for_its_socket_is_served(workers: usize) {
     let dir = TempDir::new().unwrap();
+    nicety_sandbox::begin_for_tests();
     let daemon = Daemon::start(Limits::default(), workers).unwrap();
     let mut unserved = Vec::new();
     for round in 0..ROUNDS {

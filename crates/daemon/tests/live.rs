@@ -73,6 +73,7 @@ impl Drop for Stage {
 fn begin(path: &Path) -> Live {
     let begun = Begin::new(Host::read(path).unwrap());
     begun.set_aside().unwrap();
+    nicety_sandbox::begin_for_tests();
     let daemon = serve::start(serve::prepare(&begun.host, None).unwrap()).unwrap();
     let Begin { host, file, state, found: _ } = begun;
     Live::new(Arc::new(daemon), host, file, state)

@@ -36,6 +36,7 @@ fn spec(folder: &TempDir, name: &str, last: u8) -> PortSpec {
 fn what_a_vmm_and_its_guest_did_is_in_the_port_s_trace_when_the_daemon_has_ended() {
     let folder = TempDir::new().unwrap();
     let traces = folder.path().join("traces");
+    nicety_sandbox::begin_for_tests();
     let daemon = Daemon::start(Limits::default(), 1).unwrap();
     daemon.record(Target::Folder(traces.clone())).unwrap();
     daemon.open(spec(&folder, "vm1", 1)).unwrap();

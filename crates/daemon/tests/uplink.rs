@@ -134,6 +134,7 @@ fn a_tap_whose_rate_and_vlans_change_stays_open_and_loses_nothing(workers: usize
     ip("neighbour add 10.9.8.2 lladdr 02:00:00:00:00:77 dev up0");
     let place = tempfile::TempDir::new().unwrap();
     let begun = Begin::new(host(place.path(), workers, CHANGES[CHANGES.len() - 1]));
+    nicety_sandbox::begin_for_tests();
     let daemon = Arc::new(serve::start(serve::prepare(&begun.host, None).unwrap()).unwrap());
     let live = Live::new(Arc::clone(&daemon), begun.host, begun.file, begun.state);
     let far = Pair::connect(place.path().join("pair.sock")).unwrap();

@@ -6,9 +6,9 @@
 //! mount namespace, which procfs reports without asking the file system. A peer's private mount is not in our namespace; one made
 //! by `fusermount` is, and its type shows it (proc_pid_fdinfo(5), proc_pid_mountinfo(5)).
 
-use std::fs;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use nicety_sandbox::ProcFile;
 use rustix::fs::{FileType, fcntl_get_seals, fstat, readlink};
 
 use crate::MappingError;
@@ -36,9 +36,8 @@ pub(crate) fn check(fd: BorrowedFd<'_>) -> Result<Origin, MappingError> {
     if !name.as_bytes().starts_with(b"/") {
         return Err(MappingError::Origin(name.to_string_lossy().into_owned()));
     }
-    let info = fs::read_to_string(format!("/proc/self/fdinfo/{number}"))?;
-    let mounts = fs::read("/proc/self/mountinfo")?;
-    let mounts = String::from_utf8_lossy(&mounts);
+    let info = ProcFile::FdInfo(number).read()?;
+    let mounts = ProcFile::MountInfo.read()?;
     match mount_of(&info).and_then(|mount| type_of(&mounts, mount)) {
         Some(known) if KERNELS_OWN.contains(&known) => {}
         Some(other) => return Err(MappingError::Origin(other.to_owned())),

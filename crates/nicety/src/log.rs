@@ -59,7 +59,10 @@ pub fn start(asked: Targets) -> Result<Log, Failure> {
     let lines = Arc::clone(&log.0);
     std::panic::set_hook(Box::new(move |panic| {
         let (thread, trace) = (std::thread::current(), Backtrace::force_capture());
-        let trace = if trace.status() == BacktraceStatus::Captured { format!("\n{trace}") } else { String::new() };
+        let is_captured = trace.status() == BacktraceStatus::Captured;
+        // The names of its functions are read from files, which most threads may not open.
+        let trace = if is_captured { nicety_sandbox::aside(move || format!("\n{trace}")) } else { None };
+        let trace = trace.unwrap_or_default();
         lines.push_always(format_args!("thread {:?} {panic}{trace}", thread.name().unwrap_or("?")));
         // The panic may end the program.
         lines.wait();
@@ -114,11 +117,10 @@ impl Log {
     /// Starts a thread that calls `write`, for the journal once a record. `write` returns how many of the given bytes were written.
     fn start(write: impl FnMut(&[u8]) -> usize + Send + 'static, form: Form) -> Result<Log, io::Error> {
         let lines = Arc::new(Lines { form, ..Lines::default() });
-        let thread = std::thread::Builder::new().name("log".to_owned()).stack_size(256 << 10);
         let written = Arc::clone(&lines);
         let mut out = Out { write, form, left_out: 0, torn: false };
         // The thread is not joined: it may wait for a reader that never comes.
-        thread.spawn(move || {
+        nicety_sandbox::spawn(nicety_sandbox::Kind::Log, "log", 256 << 10, move || {
             written.take(|part| match part {
                 Part::Lines(lines) => out.lines(lines),
                 Part::Record(record) => out.record(record),

@@ -17,9 +17,10 @@ use nicety_daemon::live::Live;
 use nicety_daemon::live::state::{Begin, Found};
 use nicety_daemon::recorder::Target;
 use nicety_daemon::registry::Registry;
-use nicety_daemon::serve;
+use nicety_daemon::{sandbox, serve};
+use nicety_sandbox::Folders;
 use nicety_socket::ListenError;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::cli::Serve;
 use crate::exit::{Exit, Failure};
@@ -43,7 +44,16 @@ pub fn run(args: &Serve) -> Result<ExitCode, Failure> {
     let socket = control_of(host)?;
     host.leaves_room(&args.host, &socket, args.record.as_deref()).map_err(ReadError::Wrong)?;
     let asked = log::filter::asked()?;
+    // Threads are confined from their start on: the log's is the first.
+    let unconfined = if host.daemon.sandbox && !args.check { nicety_sandbox::begin().err() } else { None };
     let log = log::start(asked)?;
+    match unconfined {
+        Some(error) => warn!("this kernel cannot confine the daemon's threads (seccomp): {error}"),
+        None if !host.daemon.sandbox && !args.check => {
+            warn!("the daemon's threads are not confined: sandbox = \"off\"")
+        }
+        None => {}
+    }
     let prepared = Prepared::new(&begin, &socket, args);
     let done = prepared.and_then(|prepared| if args.check { prepared.tell(&socket) } else { prepared.serve(&socket) });
     Ok(match done {
@@ -61,6 +71,7 @@ struct Prepared<'a> {
     host: &'a Host,
     control: control::Prepared,
     ports: serve::Prepared<'a>,
+    record: Option<&'a Path>,
 }
 
 impl<'a> Prepared<'a> {
@@ -74,7 +85,7 @@ impl<'a> Prepared<'a> {
             (control::prepare(host, socket), serve::prepare(host, record))
         };
         match (control, ports) {
-            (Ok(control), Ok(ports)) => Ok(Self { begin, host, control, ports }),
+            (Ok(control), Ok(ports)) => Ok(Self { begin, host, control, ports, record }),
             (Err(error), Ok(_)) => Err(Failure::new(Exit::Failed, error)),
             (Ok(_), Err(errors)) => Err(Failure::new(Exit::Failed, errors)),
             (Err(error), Err(errors)) => Err(Failure::new(Exit::Failed, format!("{error}\n{errors}"))),
@@ -118,6 +129,7 @@ impl<'a> Prepared<'a> {
             }
             let (file, version) = (self.host.path.display(), nicety_version::BUILD);
             let (switch, ports, control) = (&self.host.switch.name, self.host.ports.len(), socket.display());
+            confine(&sandbox::folders(self.host, socket, self.record));
             info!(switch, ports, %control, %file, version, "all sockets are ready");
             live
         };
@@ -126,6 +138,18 @@ impl<'a> Prepared<'a> {
         drop(entry);
         drop(control);
         served.map(|_signal| ())
+    }
+}
+
+/// Confines the rest of the process, now that everything is open.
+fn confine(folders: &Folders) {
+    for folder in folders.missing() {
+        debug!("{} does not exist, and stays out of reach until a restart", folder.display());
+    }
+    match nicety_sandbox::confine(folders, u8::MAX) {
+        Ok(None) => {}
+        Ok(Some(lacks)) => warn!("{lacks}"),
+        Err(error) => warn!("the daemon is not confined to its folders (Landlock): {error}"),
     }
 }
 

@@ -337,12 +337,16 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let ours = statat(CWD, &self.path, AtFlags::SYMLINK_NOFOLLOW)
-            .is_ok_and(|stat| (stat.st_dev, stat.st_ino) == self.identity);
-        if ours {
-            // Nobody can act on a failure here. The next start replaces the file.
-            let _ = unlink(&self.path);
-        }
+        let (path, identity) = (self.path.clone(), self.identity);
+        // A worker may not remove files.
+        nicety_sandbox::aside(move || {
+            let ours =
+                statat(CWD, &path, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == identity);
+            if ours {
+                // Nobody can act on a failure here. The next start replaces the file.
+                let _ = unlink(&path);
+            }
+        });
     }
 }
 

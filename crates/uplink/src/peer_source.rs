@@ -72,7 +72,9 @@ impl PeerSource {
     /// Tries to connect to the listening peer; if there is none, sets the timer.
     pub(crate) fn dial(&mut self) -> Option<OwnedFd> {
         let Self::Connect(dialer) = self else { return None };
-        match join(&dialer.path, dialer.kind) {
+        let (path, kind) = (dialer.path.clone(), dialer.kind);
+        // A worker may not connect.
+        match nicety_sandbox::aside(move || join(&path, kind)).unwrap_or(Err(JoinError::Nobody)) {
             Ok(joined) => Some(joined),
             Err(error) => {
                 dialer.failed = Some(error);

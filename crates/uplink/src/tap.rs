@@ -187,7 +187,7 @@ impl Tap {
         if !attached::is_there(&self.name) {
             return;
         }
-        match Attached::new(&self.name) {
+        match Attached::again(&self.name) {
             Ok(Attached { name: _, fd, offloads }) => {
                 (self.fd, self.offloads, self.logged_barred) = (fd, offloads, None);
                 let _retried_later = self.begin();

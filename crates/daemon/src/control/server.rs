@@ -90,9 +90,13 @@ impl Changers {
 
 /// Whether a user belongs to a group, according to the system's databases.
 fn is_in(user: u32, first: u32, group: u32) -> bool {
-    let Ok(Some(user)) = User::from_uid(Uid::from_raw(user)) else { return false };
-    let Ok(name) = std::ffi::CString::new(user.name) else { return false };
-    getgrouplist(&name, Gid::from_raw(first)).is_ok_and(|groups| groups.iter().any(|found| found.as_raw() == group))
+    // The databases are files, which this thread may not open.
+    let found = nicety_sandbox::aside(move || {
+        let Ok(Some(user)) = User::from_uid(Uid::from_raw(user)) else { return false };
+        let Ok(name) = std::ffi::CString::new(user.name) else { return false };
+        getgrouplist(&name, Gid::from_raw(first)).is_ok_and(|groups| groups.iter().any(|found| found.as_raw() == group))
+    });
+    found.unwrap_or(false)
 }
 
 /// The control socket's server.
@@ -109,6 +113,8 @@ impl Server {
         if let Err(error) = runtime.block_on(self.serve()) {
             warn!("waiting for control connections: {error}");
         }
+        // Changes that have begun are finished.
+        runtime.block_on(routes::changes_end());
     }
 
     async fn serve(self) -> io::Result<()> {

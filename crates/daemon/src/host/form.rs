@@ -38,6 +38,8 @@ pub enum Form {
     Seconds(Seconds, Seconds),
     /// A path of a file.
     Path,
+    /// At most so many paths, with commas between them: no path has one.
+    Paths(usize),
     /// A path of a socket.
     Socket,
 }
@@ -110,6 +112,7 @@ impl Form {
                 either(super::quantity::BYTES.into_iter().filter_map(of))
             }
             Self::Seconds(least, most) => format!("{} ?s", digits(least.0.into(), most.0.into())),
+            Self::Paths(most) => list(&format!("[^~,{CONTROLS}][^,{CONTROLS}]*"), most),
             Self::Path | Self::Socket => format!("[^~{CONTROLS}][^{CONTROLS}]*"),
         };
         Some(format!("^{pattern}$"))

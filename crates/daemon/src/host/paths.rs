@@ -151,8 +151,18 @@ impl Host {
 
 /// Reads a path, relative to the host file's folder. Refuses control characters, which could control the terminal that shows
 /// them, and a leading `~`, which only a shell expands.
+/// Reads the folders that live changes may use.
+pub(super) fn folders(walk: &mut Walk, section: Section<'_>, dir: &Path, most: usize) -> Vec<PathBuf> {
+    let all = walk.list::<String>(section, "folders", most);
+    all.iter().filter_map(|Found { value, line }| path(walk, section, "folders", value, *line, dir)).collect()
+}
+
 fn file(walk: &mut Walk, section: Section<'_>, key: &str, dir: &Path) -> Option<PathBuf> {
-    let Found { value: path, line } = walk.string(section, key)?;
+    let Found { value, line } = walk.string(section, key)?;
+    path(walk, section, key, value, line, dir)
+}
+
+fn path(walk: &mut Walk, section: Section<'_>, key: &str, path: &str, line: usize, dir: &Path) -> Option<PathBuf> {
     if path.is_empty() || path.contains(char::is_control) {
         let why = if path.is_empty() { "is no path" } else { "has control characters, which no path may have here" };
         walk.wrong(section, key, line, format!("{path:?} {why}"));

@@ -14,7 +14,7 @@ use super::access::{self, AccessConfig, AccountError, CONTROL_KEYS, KEYS, access
 use super::document::{Document, List};
 use super::errors::did_you_mean;
 use super::form::{Form, words};
-use super::paths::Paths;
+use super::paths::{self, Paths};
 use super::policy::{self, Parts};
 use super::quantity::{Bytes, Seconds};
 use super::walk::{Found, Key, Kind, Section, Walk};
@@ -95,9 +95,16 @@ static DAEMON: Kind = Kind {
         Key::new("control_change_group", Form::Account, "a group's name or number, whose members may also change"),
         Key::new("state", Form::Path, "a path, of no other file or socket here"),
         Key::new("listed", Form::Flag, "true or false"),
+        Key::new("sandbox", Form::Words(&words(&SANDBOX)), "\"on\" or \"off\""),
+        Key::new("folders", Form::Paths(FOLDERS_MOST), "paths of at most 64 folders, with commas between them"),
     ],
     several: false,
 };
+
+/// Whether the daemon's threads are confined.
+const SANDBOX: [(&str, bool); 2] = [("on", true), ("off", false)];
+/// Most folders for live changes.
+const FOLDERS_MOST: usize = 64;
 
 static SOCKETS: Kind = Kind { heading: "[sockets]", name: "sockets", keys: &KEYS, several: false };
 
@@ -261,7 +268,10 @@ fn daemon(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
     let listed = walk.boolean(section, "listed").is_none_or(|found| found.value);
     let state = seen.paths.state(walk, section, dir);
     let change_group = access::name(walk, section, "control_change_group");
-    DaemonConfig { workers, control, access: access(walk, section, &access::CONTROL), change_group, state, listed }
+    let sandbox = walk.word(section, "sandbox", &SANDBOX).is_none_or(|found| found.value);
+    let folders = paths::folders(walk, section, dir, FOLDERS_MOST);
+    let access = access(walk, section, &access::CONTROL);
+    DaemonConfig { workers, control, access, change_group, state, listed, sandbox, folders }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 //! last messages.
 
 use std::os::fd::AsFd;
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nicety_vfio_user::decline;
@@ -37,7 +37,7 @@ pub(super) fn decline_gently<S: AsFd + Send + 'static>(connection: S, timeout: D
 }
 
 fn in_a_thread(act: impl FnOnce() + Send + 'static) -> Option<JoinHandle<()>> {
-    thread::Builder::new().name("farewell".to_owned()).spawn(act).ok()
+    nicety_sandbox::spawn(nicety_sandbox::Kind::Farewell, "farewell", 0, act).ok()
 }
 
 /// Waits for `what`, or until the peer has hung up, which poll(2) always reports.

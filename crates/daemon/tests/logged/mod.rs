@@ -53,6 +53,7 @@ impl Stage {
         let begun = Instant::now();
         static ONCE: Once = Once::new();
         ONCE.call_once(|| tracing_subscriber::fmt().with_ansi(false).with_writer(|| Log).init());
+        nicety_sandbox::begin_for_tests();
         let (daemon, place) = (Daemon::start(Limits::default(), workers).unwrap(), TempDir::new().unwrap());
         // Tests run in parallel, and share a log.
         let stage = Self { daemon, name: format!("{name}{workers}"), begun, place };

@@ -20,6 +20,7 @@ pub struct Stage {
 impl Stage {
     pub fn new(workers: usize, adapters: &[&str]) -> Stage {
         let dir = TempDir::new().unwrap();
+        nicety_sandbox::begin_for_tests();
         let daemon = Daemon::start(Limits::default(), workers).unwrap();
         let stage = Stage { daemon, dir };
         for (number, adapter) in (1..).zip(adapters) {

@@ -14,6 +14,7 @@ mod other_file;
 mod pages;
 mod prometheus;
 mod python;
+mod sandbox;
 mod schemathesis;
 mod scratch;
 mod supervised;

@@ -46,5 +46,7 @@ impl Address {
 }
 
 fn of(name: &str) -> Option<Mac> {
-    system::hardware_address(any_socket().ok()?.as_fd(), name).ok().flatten().map(Mac)
+    let name = name.to_owned();
+    // A worker may make no socket.
+    nicety_sandbox::aside(move || system::hardware_address(any_socket().ok()?.as_fd(), &name).ok().flatten().map(Mac))?
 }

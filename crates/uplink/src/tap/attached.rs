@@ -69,6 +69,15 @@ fn attachable(name: &str) -> Result<(), TapError> {
 }
 
 impl Attached {
+    /// Like [`Attached::new`], from a worker, which may not open the driver.
+    pub(super) fn again(name: &str) -> Result<Self, TapError> {
+        let name = name.to_owned();
+        nicety_sandbox::aside(move || Self::new(&name)).unwrap_or_else(|| {
+            let source = io::Error::other("no thread could be started for it");
+            Err(TapError::Os { doing: "attaching to a tap", source })
+        })
+    }
+
     /// Attaches to the tap of this name, or makes it.
     pub(super) fn new(name: &str) -> Result<Self, TapError> {
         let os = |doing| move |source: io::Error| TapError::Os { doing, source };
@@ -81,9 +90,11 @@ impl Attached {
     }
 }
 
-/// Whether an interface has this name.
+/// Whether an interface has this name. A worker may make no socket.
 pub(super) fn is_there(name: &str) -> bool {
-    any_socket().and_then(|socket| name_to_index(socket, name)).is_ok()
+    let name = name.to_owned();
+    let found = nicety_sandbox::aside(move || any_socket().and_then(|socket| name_to_index(socket, &name)).is_ok());
+    found.unwrap_or(false)
 }
 
 /// Any socket, for ioctls on an interface: netdevice(7).

@@ -1,0 +1,69 @@
+//! The folders of a host file's daemon, for its sandbox (docs/threat-model.md).
+
+use std::path::{Path, PathBuf};
+
+use nicety_sandbox::{Folders, Grant, NotGranted, granted};
+
+use crate::host::{Host, PortConfig, Role, UplinkConfig, UplinkKind};
+use crate::registry::Registry;
+
+/// The folder of a file that does not need to exist.
+fn folder(path: &Path) -> PathBuf {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or(Path::new(".")).to_owned()
+}
+
+/// The folders that this daemon uses: those of its sockets, captures, state and traces, and those that `[daemon] folders` names.
+pub fn folders(host: &Host, control: &Path, record: Option<&Path>) -> Folders {
+    let mut all = Folders::new();
+    let mut grant = |path: PathBuf, grant| all.grant(path, grant);
+    // The host file is read again, whatever replaced it.
+    grant(folder(&host.path), Grant::Read);
+    grant(folder(control), Grant::Write);
+    grant(folder(&host.state()), Grant::Write);
+    record.into_iter().for_each(|record| grant(record.to_owned(), Grant::Write));
+    host.daemon.folders.iter().for_each(|named| grant(named.clone(), Grant::Write));
+    Registry::here().folders().into_iter().for_each(|folder| grant(folder, Grant::Write));
+    for port in &host.ports {
+        grant(folder(&port.socket), Grant::Write);
+        port.rom.iter().for_each(|rom| grant(folder(rom), Grant::Read));
+    }
+    for path in host.uplinks.iter().filter_map(path_of) {
+        grant(folder(path), Grant::Write);
+    }
+    all
+}
+
+/// The path of an uplink at which the daemon makes a file or a socket, or opens a file.
+fn path_of(uplink: &UplinkConfig) -> Option<&Path> {
+    match &uplink.kind {
+        UplinkKind::Pair { socket, .. } | UplinkKind::Stream { socket, .. } => Some(socket),
+        UplinkKind::Capture { file } => Some(file),
+        UplinkKind::Tap { .. } | UplinkKind::Null | UplinkKind::Querier => None,
+    }
+}
+
+fn allowed(path: &Path) -> Result<(), NotGranted> {
+    granted().map_or(Ok(()), |folders| folders.allows(&folder(path)))
+}
+
+/// Whether the sandbox lets a port be opened now.
+pub(crate) fn allows_port(port: &PortConfig) -> Result<(), NotGranted> {
+    if let (Some(rom), Some(folders)) = (&port.rom, granted()) {
+        folders.allows_reading(&folder(rom))?;
+    }
+    // Connecting takes no right in the folder.
+    if port.role == Role::Connect { Ok(()) } else { allowed(&port.socket) }
+}
+
+/// Whether the sandbox lets an uplink be opened now.
+pub(crate) fn allows_uplink(uplink: &UplinkConfig) -> Result<(), NotGranted> {
+    let connects = matches!(
+        uplink.kind,
+        UplinkKind::Pair { role: Role::Connect, .. } | UplinkKind::Stream { role: Role::Connect, .. }
+    );
+    match path_of(uplink) {
+        Some(path) if !connects => allowed(path),
+        _ => Ok(()),
+    }
+}

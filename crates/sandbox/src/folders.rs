@@ -1,0 +1,194 @@
+//! Folders that a daemon may use, by Landlock (landlock(7)).
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, LandlockStatus, PathBeneath, PathFd, Ruleset,
+    RulesetAttr, RulesetCreatedAttr,
+};
+
+/// The highest version that is used: later ones restrict what is not used here, or what seccomp refuses already.
+pub(crate) const NEWEST: u8 = 6;
+
+/// The rights in a folder and all below it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grant {
+    /// Files are read.
+    Read,
+    /// Files, sockets and links are also made, written and removed.
+    Write,
+    /// A device is used.
+    Device,
+}
+
+/// What threads that may open files can reach. A folder that does not exist when the rules are made is out of reach.
+#[derive(Clone, Debug, Default)]
+pub struct Folders {
+    all: Vec<(PathBuf, Grant)>,
+}
+
+/// A path outside of all folders that were granted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotGranted(pub PathBuf);
+
+impl fmt::Display for NotGranted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let folder = self.0.display();
+        write!(
+            f,
+            "the sandbox keeps this daemon out of {folder}: name it in [daemon] folders in the host file, and restart the daemon"
+        )
+    }
+}
+
+impl std::error::Error for NotGranted {}
+
+/// What the daemon itself needs: accounts (nsswitch.conf(5), whose modules are libraries), zones of time, its host's name, a
+/// terminal, taps.
+const OWN: [(&str, Grant); 15] = [
+    ("/etc/passwd", Grant::Read),
+    ("/etc/group", Grant::Read),
+    ("/etc/nsswitch.conf", Grant::Read),
+    ("/etc/ld.so.cache", Grant::Read),
+    ("/etc/localtime", Grant::Read),
+    ("/lib", Grant::Read),
+    ("/lib64", Grant::Read),
+    ("/usr/lib", Grant::Read),
+    ("/usr/share/zoneinfo", Grant::Read),
+    ("/run/systemd/userdb", Grant::Read),
+    ("/proc", Grant::Read),
+    ("/sys", Grant::Read),
+    ("/dev/null", Grant::Device),
+    ("/dev/tty", Grant::Device),
+    ("/dev/net/tun", Grant::Device),
+];
+
+impl Folders {
+    /// The daemon's own needs.
+    pub fn new() -> Self {
+        Self { all: OWN.iter().map(|(path, grant)| (PathBuf::from(path), *grant)).collect() }
+    }
+
+    /// Grants a folder with all below it, or a file.
+    pub fn grant(&mut self, path: impl Into<PathBuf>, grant: Grant) {
+        self.all.push((path.into(), grant));
+    }
+
+    /// Folders that do not exist, and so cannot be granted.
+    pub fn missing(&self) -> impl Iterator<Item = &Path> {
+        let own = OWN.len().min(self.all.len());
+        self.all[own..].iter().map(|(path, _)| path.as_path()).filter(|path| !path.exists())
+    }
+
+    /// Whether a file in this folder may be made.
+    ///
+    /// # Errors
+    /// The folder, if it is not granted.
+    pub fn allows(&self, folder: &Path) -> Result<(), NotGranted> {
+        self.find(folder, |grant| grant == Grant::Write)
+    }
+
+    /// Whether a file in this folder may be read.
+    ///
+    /// # Errors
+    /// The folder, if it is not granted.
+    pub fn allows_reading(&self, folder: &Path) -> Result<(), NotGranted> {
+        self.find(folder, |_| true)
+    }
+
+    fn find(&self, folder: &Path, is_enough: impl Fn(Grant) -> bool) -> Result<(), NotGranted> {
+        let real = real(folder);
+        let within = |(path, grant): &(PathBuf, Grant)| is_enough(*grant) && real.starts_with(self::real(path));
+        if self.all.iter().any(within) { Ok(()) } else { Err(NotGranted(folder.to_owned())) }
+    }
+
+    /// Confines this thread, and those that it starts. Returns what the kernel cannot confine.
+    pub(crate) fn confine_this_thread(&self, abi: u8) -> io::Result<Option<String>> {
+        let abi = ABI::from(i32::from(abi.min(NEWEST)));
+        if abi == ABI::Unsupported {
+            return Ok(kernel_lacks(0));
+        }
+        let status = self.rules(abi).map_err(io::Error::other)?;
+        let found = match status {
+            LandlockStatus::Available { effective_abi, .. } => (effective_abi as i32).min(abi as i32),
+            LandlockStatus::NotEnabled | LandlockStatus::NotImplemented => 0,
+        };
+        Ok(kernel_lacks(found as u8))
+    }
+
+    fn rules(&self, abi: ABI) -> Result<LandlockStatus, landlock::RulesetError> {
+        let files = AccessFs::from_all(abi);
+        let mut rules = Ruleset::default().set_compatibility(CompatLevel::BestEffort).handle_access(files)?;
+        let net = AccessNet::from_all(abi);
+        if !net.is_empty() {
+            // Nobody may: there is no rule for a port.
+            rules = rules.handle_access(net)?;
+        }
+        let mut rules = rules.create()?;
+        for (path, grant) in &self.all {
+            let Ok(fd) = PathFd::new(path) else { continue };
+            let rights = rights(*grant, abi, path.is_dir());
+            rules = rules.add_rule(PathBeneath::new(fd, rights))?;
+        }
+        Ok(rules.restrict_self()?.landlock)
+    }
+}
+
+/// The kernel's rights for a grant.
+fn rights(grant: Grant, abi: ABI, is_folder: bool) -> BitFlags<AccessFs> {
+    let read = AccessFs::ReadFile | AccessFs::ReadDir;
+    let devices = AccessFs::MakeChar | AccessFs::MakeBlock;
+    let rights = match grant {
+        Grant::Read => read,
+        Grant::Write => (read | AccessFs::from_write(abi)) & !devices & !BitFlags::from(AccessFs::IoctlDev),
+        Grant::Device => read | AccessFs::WriteFile | AccessFs::IoctlDev,
+    };
+    let rights = rights & AccessFs::from_all(abi);
+    if is_folder { rights } else { rights & AccessFs::from_file(abi) }
+}
+
+/// The path with its links resolved, as far as it exists.
+fn real(path: &Path) -> PathBuf {
+    let known = path.ancestors().find_map(|there| {
+        let rest = path.strip_prefix(there).ok()?;
+        Some(there.canonicalize().ok()?.join(rest))
+    });
+    known.unwrap_or_else(|| path.to_owned())
+}
+
+/// What a kernel with this version of Landlock (0: none) cannot confine, in one line; `None`: nothing that is used here.
+pub fn kernel_lacks(abi: u8) -> Option<String> {
+    if abi == 0 {
+        return Some(
+            "this kernel has no Landlock: threads that make changes may open every file that the daemon's user may"
+                .into(),
+        );
+    }
+    let lacks: Vec<&str> = [
+        (2, "cannot let files move between folders"),
+        (3, "cannot refuse that files are cut (truncate(2))"),
+        (4, "cannot refuse TCP"),
+        (5, "cannot refuse ioctl(2) on devices"),
+    ]
+    .into_iter()
+    .filter_map(|(since, what)| (abi < since).then_some(what))
+    .collect();
+    if lacks.is_empty() {
+        return None;
+    }
+    Some(format!("this kernel's Landlock, version {abi}, {}", lacks.join(", and ")))
+}
+
+static GRANTED: OnceLock<Folders> = OnceLock::new();
+
+pub(crate) fn note(folders: &Folders) {
+    let _the_first_holds = GRANTED.set(folders.clone());
+}
+
+/// The folders that this process is confined to, if it is.
+pub fn granted() -> Option<&'static Folders> {
+    GRANTED.get()
+}

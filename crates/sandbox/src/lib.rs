@@ -1,0 +1,208 @@
+//! The sandbox of the process itself: a guest that broke out of its adapter into a thread of the daemon finds little that this
+//! thread may ask of the kernel.
+//!
+//! - **Calls** (seccomp(2)): each [`Kind`] of thread has a list of system calls, and makes no others (`calls.rs`). A refused call
+//!   fails with EPERM: the code's own error path ends the port or the request. The log names the thread and the call, once for each
+//!   kind of thread and call.
+//! - **Folders** (landlock(7)): threads that may open files reach only the [folders](Folders) that the host file names.
+//!
+//! A thread inherits its parent's filters, so a worker could not start a thread of another kind. One thread, the starter, starts all
+//! of them ([`spawn`]). Filters are for one thread each; SECCOMP_FILTER_FLAG_TSYNC would give all threads the same.
+//!
+//! The sandbox is off until [`begin`]: a library's user, such as a test, has none unless it asks.
+//!
+//! `unsafe` lives in `signal.rs`: the handler of SIGSYS.
+#![deny(unsafe_code)]
+
+mod calls;
+mod folders;
+mod procfs;
+mod signal;
+mod starter;
+
+use std::cell::Cell;
+use std::io;
+use std::sync::OnceLock;
+use std::thread::JoinHandle;
+
+use seccompiler::BpfProgram;
+use tracing::error;
+
+pub use folders::{Folders, Grant, NotGranted, granted, kernel_lacks};
+pub use procfs::ProcFile;
+pub use signal::Refusal;
+
+/// The kinds of threads, as in ARCHITECTURE.md, *Threads*. Each has its own list of calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// Serves ports.
+    Worker,
+    /// Maps and unmaps the memory of a vfio-user port's VMM.
+    Memory,
+    /// Serves a vhost-user port's front end.
+    Vhost,
+    /// Like [`Kind::Vhost`], for a port that connects to its front end.
+    VhostConnect,
+    /// Serves the control socket.
+    Control,
+    /// Makes a change.
+    ControlChange,
+    /// Frees memory that other threads let go.
+    Releasing,
+    /// Closes descriptors that VMMs have sent.
+    Closing,
+    /// Closes a connection to a VMM.
+    Farewell,
+    /// Writes traces.
+    Traces,
+    /// Writes a capture file.
+    Capture,
+    /// Reports to the service manager.
+    Supervision,
+    /// Writes the log.
+    Log,
+    /// The process's first thread, once everything has started. It reloads the host file.
+    Main,
+    /// Starts all other threads, and logs refused calls.
+    Starter,
+}
+
+impl Kind {
+    /// All kinds.
+    pub const ALL: [Self; 15] = [
+        Self::Worker,
+        Self::Memory,
+        Self::Vhost,
+        Self::VhostConnect,
+        Self::Control,
+        Self::ControlChange,
+        Self::Releasing,
+        Self::Closing,
+        Self::Farewell,
+        Self::Traces,
+        Self::Capture,
+        Self::Supervision,
+        Self::Log,
+        Self::Main,
+        Self::Starter,
+    ];
+
+    /// Whether threads of this kind may open files. [`Folders`] confine them.
+    pub fn opens(self) -> bool {
+        matches!(self, Self::ControlChange | Self::Main | Self::Starter)
+    }
+}
+
+thread_local! {
+    /// The kind of this thread, if it has entered the sandbox.
+    static KIND: Cell<Option<Kind>> = const { Cell::new(None) };
+}
+
+/// Turns the sandbox on: from now on, threads that [`spawn`] starts and threads that [`enter`] are confined. Starts the starter
+/// thread. Call it before other threads start. A second call does nothing.
+///
+/// # Errors
+/// This kernel has no seccomp filters, or the starter thread cannot be started: the sandbox stays off.
+pub fn begin() -> io::Result<()> {
+    signal::is_supported()?;
+    starter::begin()
+}
+
+/// Turns the sandbox on for a test program: a refused call ends the process, with the call's name on stderr.
+#[doc(hidden)]
+pub fn begin_for_tests() {
+    signal::abort_on_refusal();
+    if let Err(why) = begin() {
+        eprintln!("without the sandbox: {why}");
+    }
+}
+
+/// Whether the sandbox is on.
+pub fn is_on() -> bool {
+    starter::is_on()
+}
+
+/// Confines this thread to the calls of its kind, for ever. Does nothing while the sandbox is off.
+pub fn enter(kind: Kind) {
+    if !is_on() || KIND.get().is_some() {
+        return;
+    }
+    signal::name_this_thread(kind);
+    KIND.set(Some(kind));
+    let confined = programs(kind).and_then(|programs| {
+        programs.iter().try_for_each(|program| seccompiler::apply_filter(program)).map_err(io::Error::other)
+    });
+    if let Err(why) = confined {
+        error!("a thread of kind {kind:?} is not confined to its system calls: {why}");
+    }
+}
+
+/// The filters of a kind, compiled once.
+fn programs(kind: Kind) -> io::Result<&'static [BpfProgram]> {
+    static PROGRAMS: [OnceLock<Vec<BpfProgram>>; Kind::ALL.len()] = [const { OnceLock::new() }; Kind::ALL.len()];
+    let slot = &PROGRAMS[kind as usize];
+    match slot.get() {
+        Some(programs) => Ok(programs),
+        None => {
+            let programs = calls::compile(kind).map_err(io::Error::other)?;
+            Ok(slot.get_or_init(|| programs))
+        }
+    }
+}
+
+/// Starts a thread of this kind, with a stack of so many bytes (0: the usual size). Any thread may call this, and waits until the
+/// starter thread has started it.
+///
+/// # Errors
+/// The system's.
+pub fn spawn(
+    kind: Kind,
+    name: impl Into<String>,
+    stack: usize,
+    act: impl FnOnce() + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    let confined = move || {
+        enter(kind);
+        act();
+    };
+    starter::spawn(name.into(), stack, Box::new(confined))
+}
+
+/// Does what this thread may not: on a thread for changes, and waits for it; on this thread if it may open files. `None` if no
+/// thread could be started, or if it panicked.
+pub fn aside<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    if KIND.get().is_none_or(Kind::opens) {
+        return Some(act());
+    }
+    let (send, receive) = std::sync::mpsc::sync_channel(1);
+    let work = move || {
+        let _waits = send.send(act());
+    };
+    let thread = spawn(Kind::ControlChange, "control-change", 0, work).ok()?;
+    let done = receive.recv().ok();
+    let _ended = thread.join();
+    done
+}
+
+/// Confines what remains once everything has started: the starter thread, all threads that it starts from now on, and this thread,
+/// to these folders; and this thread to the calls of [`Kind::Main`]. `abi` is the highest version of Landlock to use: tests lower it.
+/// Returns what this kernel cannot confine, in words, if anything. Does nothing while the sandbox is off.
+///
+/// # Errors
+/// The kernel refused the rules although it has Landlock.
+pub fn confine(folders: &Folders, abi: u8) -> io::Result<Option<String>> {
+    if !is_on() {
+        return Ok(None);
+    }
+    folders::note(folders);
+    starter::confine(folders.clone(), abi)?;
+    let lacks = folders.confine_this_thread(abi)?;
+    enter(Kind::Main);
+    Ok(lacks)
+}
+
+/// Calls that were refused so far, each once for each kind of thread.
+pub fn refusals() -> Vec<Refusal> {
+    signal::refusals()
+}

@@ -1,0 +1,138 @@
+//! The thread that starts all others. It also logs refused calls: the handler of a signal cannot.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::thread::{Builder, JoinHandle};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::{Errno, write};
+use tracing::warn;
+
+use crate::signal::{self, NOTE};
+use crate::{Folders, KIND, Kind, ProcFile, enter};
+
+type Act = Box<dyn FnOnce() + Send>;
+
+enum Request {
+    Spawn { name: String, stack: usize, act: Act, done: SyncSender<io::Result<JoinHandle<()>>> },
+    Read { file: ProcFile, done: SyncSender<io::Result<String>> },
+    Confine { folders: Folders, abi: u8, done: SyncSender<io::Result<()>> },
+}
+
+struct Starter {
+    requests: Mutex<VecDeque<Request>>,
+    bell: OwnedFd,
+}
+
+static STARTER: OnceLock<Starter> = OnceLock::new();
+/// Two callers at once start one thread.
+static BEGIN: Mutex<()> = Mutex::new(());
+
+impl Starter {
+    fn requests(&self) -> MutexGuard<'_, VecDeque<Request>> {
+        self.requests.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn ask(&self, request: Request) {
+        self.requests().push_back(request);
+        // A full counter means that it has been woken already.
+        let _ = write(&self.bell, &1u64.to_ne_bytes());
+    }
+}
+
+pub(crate) fn is_on() -> bool {
+    STARTER.get().is_some()
+}
+
+pub(crate) fn begin() -> io::Result<()> {
+    let _one_caller = BEGIN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if is_on() {
+        return Ok(());
+    }
+    let notes = signal::install()?;
+    let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    let (ready, started) = sync_channel::<&'static Starter>(1);
+    Builder::new().name("starter".to_owned()).spawn(move || {
+        signal::name_this_thread(Kind::Starter);
+        KIND.set(Some(Kind::Starter));
+        // The channel ends if the caller could not go on.
+        if let Ok(starter) = started.recv() {
+            run(starter, &notes);
+        }
+    })?;
+    let starter = STARTER.get_or_init(|| Starter { requests: Mutex::default(), bell });
+    let _it_waits = ready.send(starter);
+    Ok(())
+}
+
+fn run(starter: &Starter, notes: &OwnedFd) {
+    loop {
+        let mut waits = [PollFd::new(&starter.bell, PollFlags::IN), PollFd::new(notes, PollFlags::IN)];
+        if !matches!(poll(&mut waits, None), Ok(_) | Err(Errno::INTR)) {
+            return;
+        }
+        let _none = rustix::io::read(&starter.bell, &mut [0; 8]);
+        let mut note = [0; NOTE];
+        while rustix::io::read(notes, &mut note) == Ok(NOTE) {
+            let (thread, call) = signal::words(&note);
+            warn!("{thread}: the sandbox refused {call}");
+        }
+        loop {
+            let Some(request) = starter.requests().pop_front() else { break };
+            match request {
+                Request::Spawn { name, stack, act, done } => {
+                    let _caller_waits = done.send(start(name, stack, act));
+                }
+                Request::Read { file, done } => {
+                    let _caller_waits = done.send(file.read_here());
+                }
+                Request::Confine { folders, abi, done } => {
+                    let confined = folders.confine_this_thread(abi).map(drop);
+                    KIND.set(None);
+                    enter(Kind::Starter);
+                    let _caller_waits = done.send(confined);
+                }
+            }
+        }
+    }
+}
+
+fn start(name: String, stack: usize, act: Act) -> io::Result<JoinHandle<()>> {
+    let thread = Builder::new().name(name);
+    let thread = if stack == 0 { thread } else { thread.stack_size(stack) };
+    thread.spawn(act)
+}
+
+pub(crate) fn spawn(name: String, stack: usize, act: Act) -> io::Result<JoinHandle<()>> {
+    // The starter itself must not wait for itself.
+    let Some(starter) = STARTER.get().filter(|_| KIND.get() != Some(Kind::Starter)) else {
+        return start(name, stack, act);
+    };
+    let (done, started) = sync_channel(1);
+    starter.ask(Request::Spawn { name, stack, act, done });
+    started.recv().unwrap_or_else(|_| Err(ended()))
+}
+
+/// Reads a file: on this thread if it may open files.
+pub(crate) fn read(file: ProcFile) -> io::Result<String> {
+    let may_not = KIND.get().is_some_and(|kind| !kind.opens());
+    let Some(starter) = STARTER.get().filter(|_| may_not) else { return file.read_here() };
+    let (done, read) = sync_channel(1);
+    starter.ask(Request::Read { file, done });
+    read.recv().unwrap_or_else(|_| Err(ended()))
+}
+
+fn ended() -> io::Error {
+    io::Error::other("the thread that starts others has ended")
+}
+
+/// Confines the starter thread, and with it each thread that it starts from now on.
+pub(crate) fn confine(folders: Folders, abi: u8) -> io::Result<()> {
+    let Some(starter) = STARTER.get() else { return Ok(()) };
+    let (done, confined) = sync_channel(1);
+    starter.ask(Request::Confine { folders, abi, done });
+    confined.recv().unwrap_or_else(|_| Err(ended()))
+}

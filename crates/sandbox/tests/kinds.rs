@@ -1,0 +1,245 @@
+//! A hostile guest's code execution is assumed: a thread of each kind tries what it must not be able to do.
+
+use std::ffi::CString;
+use std::io;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use nicety_sandbox::{Folders, Grant, Kind, aside, begin, confine, enter, refusals, spawn};
+
+/// Runs this on a thread of this kind.
+fn on<T: Send + 'static>(kind: Kind, act: impl FnOnce() -> T + Send + 'static) -> T {
+    begin().unwrap();
+    let (send, receive) = channel();
+    // From a thread that is not confined, as the test's own.
+    let thread = std::thread::Builder::new().name(format!("a {kind:?}"));
+    let thread = thread.spawn(move || {
+        enter(kind);
+        let _ = send.send(act());
+    });
+    let result = receive.recv_timeout(Duration::from_secs(20)).unwrap();
+    thread.unwrap().join().unwrap();
+    result
+}
+
+fn errno(result: libc::c_long) -> i32 {
+    assert_eq!(result, -1, "it succeeded");
+    io::Error::last_os_error().raw_os_error().unwrap()
+}
+
+/// The kinds whose threads may not open files.
+fn strict() -> impl Iterator<Item = Kind> {
+    Kind::ALL.into_iter().filter(|kind| !kind.opens())
+}
+
+#[test]
+fn no_thread_that_hears_a_vmm_can_open_a_file_and_the_refusal_is_named() {
+    for kind in strict() {
+        let error = on(kind, || std::fs::File::open("/etc/shadow").unwrap_err());
+        assert_eq!(error.raw_os_error(), Some(libc::EPERM), "{kind:?}: {error}");
+        assert!(refusals().iter().any(|refusal| refusal.kind == kind && refusal.call == "openat"), "{kind:?}");
+        // Other ways to open.
+        for call in [libc::SYS_openat2, libc::SYS_open_by_handle_at, libc::SYS_io_uring_setup, libc::SYS_memfd_secret] {
+            // SAFETY: the arguments are zeros, which no such call takes for memory to write to.
+            let refused = on(kind, move || errno(unsafe { libc::syscall(call, 0, 0, 0, 0) }));
+            assert_eq!(refused, libc::EPERM, "{kind:?}: system call {call}");
+        }
+    }
+}
+
+#[test]
+fn no_thread_can_execute_a_program() {
+    for kind in Kind::ALL {
+        let refused = on(kind, || {
+            let path = CString::new("/bin/true").unwrap();
+            let arguments = [path.as_ptr(), std::ptr::null()];
+            // SAFETY: path and arguments are terminated and live for the call.
+            errno(unsafe { libc::execve(path.as_ptr(), arguments.as_ptr(), std::ptr::null()) }.into())
+        });
+        assert_eq!(refused, libc::EPERM, "{kind:?}");
+        if kind != Kind::Starter {
+            let error = on(kind, || std::process::Command::new("/bin/true").status().unwrap_err());
+            assert_eq!(error.raw_os_error(), Some(libc::EPERM), "{kind:?}: {error}");
+        }
+    }
+}
+
+#[test]
+fn no_thread_can_look_into_another_process() {
+    let parent = std::os::unix::process::parent_id();
+    for kind in Kind::ALL {
+        // SAFETY: PTRACE_ATTACH takes no memory.
+        let refused = on(kind, move || errno(unsafe { libc::ptrace(libc::PTRACE_ATTACH, parent, 0, 0) }));
+        assert_eq!(refused, libc::EPERM, "{kind:?}");
+        for call in [libc::SYS_process_vm_readv, libc::SYS_process_vm_writev, libc::SYS_pidfd_open, libc::SYS_kill] {
+            // SAFETY: without vectors there is no memory to touch; the signal 0 is none.
+            let refused = on(kind, move || errno(unsafe { libc::syscall(call, parent, 0, 0, 0, 0, 0) }));
+            assert_eq!(refused, libc::EPERM, "{kind:?}: system call {call}");
+        }
+        // SAFETY: the signal 0 is none.
+        let refused = on(kind, move || errno(unsafe { libc::syscall(libc::SYS_tgkill, parent, parent, 0) }));
+        assert_eq!(refused, libc::EPERM, "{kind:?}: a signal to another process");
+    }
+}
+
+#[test]
+fn threads_connect_to_nothing_or_to_unix_sockets_only() {
+    let connects = [Kind::VhostConnect, Kind::Supervision, Kind::Log];
+    for kind in Kind::ALL {
+        for family in [libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK, libc::AF_PACKET, libc::AF_VSOCK] {
+            // An interface's kind is asked for by netlink(7).
+            if kind.opens() && family == libc::AF_NETLINK {
+                continue;
+            }
+            // SAFETY: socket(2) takes no memory.
+            let refused = on(kind, move || errno(unsafe { libc::socket(family, libc::SOCK_DGRAM, 0) }.into()));
+            assert_eq!(refused, libc::EPERM, "{kind:?}: family {family}");
+        }
+        if kind.opens() || connects.contains(&kind) {
+            continue;
+        }
+        let error = on(kind, || std::os::unix::net::UnixStream::connect("/run/nothing").unwrap_err());
+        assert_eq!(error.raw_os_error(), Some(libc::EPERM), "{kind:?}: {error}");
+        // Not by a socket that the thread has either.
+        let (ours, _peer) = std::os::unix::net::UnixDatagram::pair().unwrap();
+        let error = on(kind, move || ours.connect("/run/nothing").unwrap_err());
+        assert_eq!(error.raw_os_error(), Some(libc::EPERM), "{kind:?}: {error}");
+    }
+}
+
+#[test]
+fn no_thread_that_hears_a_vmm_can_make_memory_executable_or_start_a_thread() {
+    for kind in strict() {
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping touches no other memory.
+        let refused = on(kind, move || unsafe {
+            errno(libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0) as libc::c_long)
+        });
+        assert_eq!(refused, libc::EPERM, "{kind:?}");
+        let refused = on(kind, move || unsafe {
+            let page = libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ, flags, -1, 0);
+            assert_ne!(page, libc::MAP_FAILED, "memory of its own it has");
+            errno(libc::mprotect(page, 4096, protection).into())
+        });
+        assert_eq!(refused, libc::EPERM, "{kind:?}");
+        let error = on(kind, || std::thread::Builder::new().spawn(|| ()).unwrap_err());
+        assert_eq!(error.raw_os_error(), Some(libc::EPERM), "{kind:?}: {error}");
+    }
+}
+
+#[test]
+fn what_a_thread_may_not_another_does_for_it_and_is_confined_itself() {
+    for kind in strict() {
+        assert!(on(kind, || aside(|| std::fs::read("/etc/passwd").is_ok())).unwrap(), "{kind:?}");
+        let started = on(kind, || {
+            let (send, receive) = channel();
+            let thread = spawn(Kind::Worker, "worker9", 0, move || {
+                let _ = send.send(std::fs::File::open("/etc/passwd").map(drop).map_err(|error| error.raw_os_error()));
+            });
+            let result = receive.recv().unwrap();
+            thread.unwrap().join().unwrap();
+            result
+        });
+        assert_eq!(started, Err(Some(libc::EPERM)), "{kind:?}: its thread is a worker");
+    }
+}
+
+#[test]
+fn a_thread_of_each_kind_allocates_locks_sleeps_panics_and_ends() {
+    for kind in Kind::ALL {
+        let slept = on(kind, || {
+            let begun = Instant::now();
+            let large: Vec<u8> = vec![1; 64 << 20];
+            let mut grown = Vec::new();
+            (0..1 << 20).for_each(|number: u64| grown.push(number));
+            std::thread::sleep(Duration::from_millis(2));
+            let caught = std::panic::catch_unwind(|| panic!("as a port's defect"));
+            assert!(caught.is_err() && large.len() + grown.len() > 1 << 20);
+            begun.elapsed()
+        });
+        assert!(slept >= Duration::from_millis(2), "{kind:?}");
+    }
+}
+
+/// Landlock and the filter of the process's first thread cannot be taken back: a process of its own does this.
+#[test]
+fn the_first_thread_and_those_that_make_changes_reach_the_folders_that_were_granted_and_no_others() {
+    if let Ok(abi) = std::env::var("NICETY_TEST_ABI") {
+        return confined(abi.parse().unwrap());
+    }
+    for abi in 0..=6 {
+        let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+        again.args(["--exact", "--nocapture", "--test-threads=1"]);
+        again.arg("the_first_thread_and_those_that_make_changes_reach_the_folders_that_were_granted_and_no_others");
+        let folder = tempfile::TempDir::new().unwrap();
+        again.env("NICETY_TEST_ABI", abi.to_string()).env("NICETY_TEST_FOLDER", folder.path());
+        let output = again.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "version {abi}: {said}");
+    }
+}
+
+fn confined(abi: u8) {
+    let folder = std::path::PathBuf::from(std::env::var_os("NICETY_TEST_FOLDER").unwrap());
+    let mut folders = Folders::new();
+    folders.grant(&folder, Grant::Write);
+    begin().unwrap();
+    let lacks = confine(&folders, abi).unwrap();
+    println!("with version {abi}: {lacks:?}");
+    let file = folder.join("file");
+    std::fs::write(&file, "text").unwrap();
+    let (other, own) = (folder.clone(), file.clone());
+    let may = aside_of_a_worker(move || {
+        (std::fs::read(own).is_ok(), std::fs::read("/etc/passwd").is_ok(), std::fs::read_dir(other).is_ok())
+    });
+    assert_eq!(may, (true, true, true));
+    let refused = aside_of_a_worker(|| std::fs::read("/etc/shadow").err().map(|error| error.kind()));
+    if lacks.as_ref().is_some_and(|lacks| lacks.contains("no Landlock")) {
+        println!("SKIPPED: a change's thread and /etc/shadow: {}", lacks.unwrap());
+    } else {
+        assert_eq!(refused, Some(io::ErrorKind::PermissionDenied));
+        assert_eq!(std::fs::read("/etc/shadow").unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        assert!(std::fs::write("/tmp/nicety-elsewhere", "text").is_err());
+    }
+    // The rest holds on every kernel.
+    let error = std::process::Command::new("/bin/true").status().unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EPERM));
+    assert!(std::fs::read_to_string("/proc/thread-self/status").unwrap().contains("NoNewPrivs:\t1"));
+}
+
+/// Runs this on a thread for changes, on behalf of a worker.
+fn aside_of_a_worker<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
+    let (send, receive) = channel();
+    let worker = spawn(Kind::Worker, "worker0", 0, move || {
+        let _ = send.send(aside(act));
+    });
+    let result = receive.recv_timeout(Duration::from_secs(20)).unwrap().unwrap();
+    worker.unwrap().join().unwrap();
+    result
+}
+
+#[test]
+fn what_a_kernel_lacks_is_said_in_one_line() {
+    let said: Vec<Option<String>> = (0..=6).map(nicety_sandbox::kernel_lacks).collect();
+    assert!(said[0].as_ref().unwrap().starts_with("this kernel has no Landlock: "));
+    assert_eq!(
+        said[3].as_deref(),
+        Some("this kernel's Landlock, version 3, cannot refuse TCP, and cannot refuse ioctl(2) on devices")
+    );
+    assert_eq!(said[5], None);
+    assert!(said.iter().flatten().all(|line| !line.contains('\n')));
+}
+
+#[test]
+fn a_folder_that_was_not_granted_is_named_with_what_to_do() {
+    let mut folders = Folders::new();
+    folders.grant("/run/nicety", Grant::Write);
+    folders.grant("/etc/nicety", Grant::Read);
+    assert_eq!(folders.allows("/run/nicety/vms".as_ref()), Ok(()));
+    assert!(folders.allows("/etc/nicety".as_ref()).is_err(), "it may only be read");
+    let error = folders.allows("/run/nicety-too".as_ref()).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "the sandbox keeps this daemon out of /run/nicety-too: name it in [daemon] folders in the host file, and restart the daemon"
+    );
+}
