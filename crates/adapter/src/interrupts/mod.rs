@@ -149,16 +149,6 @@ impl Interrupts {
         }
     }
 
-    /// For a saved state without signalled causes: assumes that all pending and enabled causes were signalled.
-    pub fn note_told(&mut self) {
-        self.told = self.pending & self.enabled;
-    }
-
-    /// For a saved state: these causes hold a latched line.
-    pub fn latch(&mut self, causes: u128) {
-        self.told = causes;
-    }
-
     /// Resets everything. The line keeps its level until the next [update](Interrupts::update).
     pub fn reset(&mut self) {
         let Self { causes: _, line: _, pending, enabled, told, auto_mask, auto_clear, router, throttles } = self;

@@ -28,11 +28,6 @@ pub struct ReceiveModeration {
 }
 
 impl ReceiveModeration {
-    /// For a saved state without times: an interrupt is due now.
-    pub fn overdue() -> Self {
-        Self { held: true, ..Self::default() }
-    }
-
     /// Frames must be signalled. False if they wait until [`ReceiveModeration::due`]. `carried`: bytes received and sent so far.
     pub fn may_tell(&mut self, carried: u64, now: Time) -> bool {
         self.held = now < self.until && carried.wrapping_sub(self.carried) < MODERATION_BYTES;
