@@ -24,13 +24,13 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use nicety_host::{AccountError, Host, did_you_mean, group_number};
 use nicety_socket::{Access, ListenError, Listener, Place};
 use rustix::fs::{Access as Right, AtFlags, CWD, accessat};
 use tokio::sync::{Notify, Semaphore};
 use tracing::warn;
 
 use crate::daemon::RestartError;
-use crate::host::{AccountError, Host, did_you_mean, group_number};
 use crate::live::Live;
 use crate::report::PortReport;
 use crate::saved::{PortState, SaveError};

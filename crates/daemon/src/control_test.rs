@@ -5,13 +5,13 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, mpsc};
 use std::time::Instant;
 
+use nicety_host::List;
 use nicety_vfio_user::SavedInterrupts;
 use tempfile::TempDir;
 
 use super::api::{AddressList, DaemonView, PortList, Problem, Restored};
 use super::body::{Changer, Large};
 use super::*;
-use crate::host::List;
 use crate::report::{AddressReport, Condition, GuestErrorReport, MadeOf};
 use crate::saved::{PortState, SaveError};
 use axum::extract::FromRequest;

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nicety_adapter::{Adapter, Face, PortId, Uplink};
 use nicety_adapters::{Entry, Settings};
+use nicety_host::Role;
 use nicety_plane::{End, Neighbour, Plane, Port, State};
 use nicety_socket::Access;
 use nicety_switch::{Learned, Limits, Policy, Wanted};
@@ -29,7 +30,6 @@ use tracing::{info, warn};
 
 use crate::clock::Clock;
 use crate::device::{PortDevice, irq_layout};
-use crate::host::Role;
 use crate::inbox::{Inbox, Note};
 use crate::mapper::Mapper;
 use crate::port_log::PortLog;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use nicety_adapter::{Uplink, UplinkSettings};
 use nicety_frame::Mac;
+use nicety_host::{AccountError, Host, PortConfig, Role, RomFileError, UplinkConfig, UplinkKind};
 use nicety_socket::{Access, ListenError, Place};
 use nicety_switch::{Limits, Policy, Vlan};
 use nicety_uplink::{
@@ -17,7 +18,6 @@ use signal_hook::iterator::Signals;
 use tracing::info;
 
 use crate::daemon::{Daemon, PortSpec, StartError, UplinkMaker, random};
-use crate::host::{AccountError, Host, PortConfig, Role, RomFileError, UplinkConfig, UplinkKind};
 use crate::live::Live;
 use crate::recorder::{self, Target};
 use crate::systemd::Supervision;

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use nicety_daemon::control::api::{HostText, PortValues, Problem};
 use nicety_daemon::control::{self, Ask, AskError, Reply};
-use nicety_daemon::host::{Host, List};
 use nicety_daemon::live::Changed;
 use nicety_daemon::whole::Whole;
+use nicety_host::{Host, List};
 use serde_json::Value;
 
 use crate::cli::{Apply, Export, ListChange, PortChange, Which};

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Parser;
-use nicety_daemon::host::List;
+use nicety_host::List;
 
 mod adapters;
 mod attach;

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use nicety_daemon::attach::{OTHER_FILE, is_same, otherwise};
 use nicety_daemon::control::api::{AddressList, DaemonView, PortList, Restarted};
 use nicety_daemon::control::{self, Ask, AskError, Reply};
-use nicety_daemon::host::Host;
 use nicety_daemon::report::{AddressReport, Condition, PortReport, QueueReport};
+use nicety_host::Host;
 use ratatui::crossterm::terminal;
 use serde_json::json;
 

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use nicety_daemon::control::api::{DaemonView, Exported, HostText};
 use nicety_daemon::control::{self, Ask, Reply};
-use nicety_daemon::host::{Host, List};
 use nicety_daemon::live::plan::Plan;
 use nicety_daemon::whole::Whole;
+use nicety_host::{Host, List};
 use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, TableLike, Value};
 
 use crate::exit::{Exit, Failure};

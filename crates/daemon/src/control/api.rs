@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use nicety_host::{HostError, List};
 use serde::{Deserialize, Serialize};
 use utoipa::{OpenApi, ToSchema};
 
-use crate::host::{HostError, List};
 use crate::live::plan::{Change, Plan};
 use crate::live::{ChangeError, Changed};
 use crate::report::{AddressReport, PortReport};

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Request, header};
+use nicety_host::List;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -13,7 +14,6 @@ use super::api::{
     AddressList, CaptureRequest, DaemonView, Exported, HostText, PortList, PortValues, Problem, Restarted, Restored,
     ThreadList, TraceRequest,
 };
-use crate::host::List;
 use crate::live::Changed;
 use crate::live::plan::Plan;
 use crate::report::PortReport;

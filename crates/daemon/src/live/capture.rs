@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use nicety_adapter::PortId;
+use nicety_host::List;
 use nicety_plane::Watcher;
 
 use super::{ChangeError, Live};
 use crate::capture::{self, Encoder, Scope};
-use crate::host::List;
 
 /// Selects all dropped frames, unless a port has this name.
 pub const DROPS: &str = "drops";

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use nicety_daemon::control::Soon;
 use nicety_daemon::control::{self, Control, Inspect};
-use nicety_daemon::host::Host;
 use nicety_daemon::live::Live;
 use nicety_daemon::live::state::Begin;
+use nicety_host::Host;
 
 use crate::Error;
 

@@ -13,11 +13,11 @@ use nicety_daemon::capture::FileCapture;
 use nicety_daemon::control::api::CaptureRequest;
 use nicety_daemon::control::{self, Ask, AskError, Reply};
 use nicety_daemon::daemon::Daemon;
-use nicety_daemon::host::{Host, PortConfig, Role};
 use nicety_daemon::recorder::Target;
 use nicety_daemon::report::Condition;
 use nicety_daemon::serve;
 use nicety_guests::Folder;
+use nicety_host::{Host, PortConfig, Role};
 
 use crate::capture::TICK;
 use crate::cli::HOST_FILE;

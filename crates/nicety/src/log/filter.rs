@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::env::VarError;
 
-use nicety_daemon::host::did_you_mean;
+use nicety_host::did_you_mean;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
 use crate::exit::{Exit, Failure};

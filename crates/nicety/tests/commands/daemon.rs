@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use nicety_daemon::control::Soon;
 use nicety_daemon::control::{self, Control};
-use nicety_daemon::host::Host;
+use nicety_host::Host;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::scratch::{Ended, HOST, Scratch, Served};

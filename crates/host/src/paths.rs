@@ -116,6 +116,11 @@ impl Paths {
     }
 }
 
+/// A port's traces in the folder of --record, in the order of writing. After the last one the second follows again.
+pub fn trace_files(folder: &Path, port: &str) -> [PathBuf; 3] {
+    ["", ".1", ".2"].map(|part| folder.join(format!("{port}.trace{part}")))
+}
+
 impl Host {
     /// Checks that the daemon's other files overwrite nothing that the host file names. These are the default control socket, and
     /// the traces in the folder `record`. `named` is the host file's path as a person wrote it.
@@ -140,7 +145,7 @@ impl Host {
             let other = "name another folder with --record";
             make(&folder, "the folder of --record", other);
             for port in &self.ports {
-                for part in crate::recorder::files(&folder, &port.name) {
+                for part in trace_files(&folder, &port.name) {
                     make(&part, &format!("port {}'s trace of --record", port.name), other);
                 }
             }

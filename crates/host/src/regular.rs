@@ -10,7 +10,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 /// Opens a regular file but no link. For writing, in a folder in which others may have made a link. Never blocks.
-pub(crate) fn open_no_link(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+pub fn open_no_link(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     if path.symlink_metadata().is_ok_and(|there| there.is_symlink()) {
         return Err(io::Error::other("it is a link, and must be a file"));
     }
@@ -18,7 +18,7 @@ pub(crate) fn open_no_link(path: &Path, options: &mut OpenOptions) -> io::Result
 }
 
 /// Opens a regular file or a link to one. Refuses anything else, and never blocks.
-pub(crate) fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     with(path, options, OFlags::empty())
 }
 

@@ -2,6 +2,8 @@
 //!
 //! All mistakes of a file are reported at once, each with its line, its key and what is allowed there.
 
+#![forbid(unsafe_code)]
+
 use std::fs::OpenOptions;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -25,6 +27,7 @@ mod form;
 mod paths;
 mod policy;
 mod quantity;
+pub mod regular;
 mod sections;
 mod walk;
 
@@ -34,6 +37,7 @@ pub use eavesdrop::Eavesdropping;
 use errors::MISTAKES_MOST;
 pub use errors::{DeepControl, HostError, HostErrors, ReadError, did_you_mean, meant};
 pub use form::Form;
+pub use paths::trace_files;
 pub use policy::policy_words;
 pub use quantity::{Bytes, QuantityError, Seconds};
 pub use sections::KINDS;
@@ -339,7 +343,7 @@ fn read_rom(path: &Path, about: &About) -> Result<Rom, RomFileError> {
 
 fn read_most(path: &Path, most: u64) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let file = crate::regular::open(path, OpenOptions::new().read(true))?;
+    let file = regular::open(path, OpenOptions::new().read(true))?;
     file.take(most).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
