@@ -6,7 +6,6 @@ pub mod attach;
 mod busy_poll;
 pub mod capture;
 pub mod clock;
-pub mod control;
 pub mod daemon;
 pub mod descriptors;
 pub mod device;

@@ -1,4 +1,4 @@
-//! The form of each key's value in a host file: for the parser, and for the API's schemas (`control/schemas.rs`).
+//! The form of each key's value in a host file: for the parser, and for the API's schemas (`crates/control/src/schemas.rs`).
 
 use nicety_adapters::REGISTRY;
 

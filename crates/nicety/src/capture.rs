@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use nicety_daemon::control;
-use nicety_daemon::control::api::{CaptureRequest, StageWord};
+use nicety_control as control;
+use nicety_control::api::{CaptureRequest, StageWord};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 

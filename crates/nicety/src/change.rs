@@ -3,8 +3,8 @@
 use std::io::{BufRead, IsTerminal};
 use std::path::{Path, PathBuf};
 
-use nicety_daemon::control::api::{HostText, PortValues, Problem};
-use nicety_daemon::control::{self, Ask, AskError, Reply};
+use nicety_control::api::{HostText, PortValues, Problem};
+use nicety_control::{self as control, Ask, AskError, Reply};
 use nicety_daemon::live::Changed;
 use nicety_daemon::whole::Whole;
 use nicety_host::{Host, List};

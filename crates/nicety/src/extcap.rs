@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use clap::{Parser, ValueEnum};
-use nicety_daemon::control::api::{CaptureRequest, PortList, StageWord};
-use nicety_daemon::control::{self, Ask, Reply};
+use nicety_control::api::{CaptureRequest, PortList, StageWord};
+use nicety_control::{self as control, Ask, Reply};
 use nicety_daemon::live::capture::DROPS;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;

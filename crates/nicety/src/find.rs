@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nicety_control::api::{DaemonView, Exported};
+use nicety_control::{self as control, Ask, AskError, Reply};
 use nicety_daemon::attach::{OTHER_FILE, is_same};
-use nicety_daemon::control::api::{DaemonView, Exported};
-use nicety_daemon::control::{self, Ask, AskError, Reply};
 use nicety_daemon::live::state::{Begin, Found as Kept};
 use nicety_daemon::registry::{Found, Registry, is_served};
 use nicety_host::{Host, PortConfig, ReadError, did_you_mean};

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 
+use nicety_control::api::{AddressList, DaemonView, PortList, Restarted};
+use nicety_control::{self as control, Ask, AskError, Reply};
 use nicety_daemon::attach::{OTHER_FILE, is_same, otherwise};
-use nicety_daemon::control::api::{AddressList, DaemonView, PortList, Restarted};
-use nicety_daemon::control::{self, Ask, AskError, Reply};
 use nicety_daemon::report::{AddressReport, Condition, PortReport, QueueReport};
 use nicety_host::Host;
 use ratatui::crossterm::terminal;

@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use nicety_daemon::control::api::Restored;
-use nicety_daemon::control::{self, Ask, REQUEST_MOST, Reply};
+use nicety_control::api::Restored;
+use nicety_control::{self as control, Ask, REQUEST_MOST, Reply};
 use nicety_daemon::saved::PortState;
 use nicety_daemon::whole::Whole;
 

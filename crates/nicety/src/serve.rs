@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use nicety_control::Soon;
+use nicety_control::api::DaemonView;
+use nicety_control::{self as control, Ask, Control, ControlError, Inspect, Reply};
 use nicety_daemon::attach::is_same;
-use nicety_daemon::control::Soon;
-use nicety_daemon::control::api::DaemonView;
-use nicety_daemon::control::{self, Ask, Control, ControlError, Inspect, Reply};
 use nicety_daemon::daemon::Daemon;
 use nicety_daemon::descriptors;
 use nicety_daemon::live::Live;

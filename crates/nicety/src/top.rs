@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use nicety_daemon::control::api::{DaemonView, PortList, ThreadList};
-use nicety_daemon::control::{self, Ask, Reply};
+use nicety_control::api::{DaemonView, PortList, ThreadList};
+use nicety_control::{self as control, Ask, Reply};
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::Rect;

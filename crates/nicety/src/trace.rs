@@ -5,8 +5,8 @@ mod file;
 use std::io::{self, Read};
 use std::path::Path;
 
-use nicety_daemon::control::api::{CaptureRequest, StageWord, TraceRequest};
-use nicety_daemon::control::{self, Ask, Reply};
+use nicety_control::api::{CaptureRequest, StageWord, TraceRequest};
+use nicety_control::{self as control, Ask, Reply};
 use nicety_daemon::trace::{FrameTrace, TraceStage};
 
 use crate::capture::{TICK, compiled, would_block};

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use nicety_daemon::control::api::{DaemonView, Exported, HostText};
-use nicety_daemon::control::{self, Ask, Reply};
+use nicety_control::api::{DaemonView, Exported, HostText};
+use nicety_control::{self as control, Ask, Reply};
 use nicety_daemon::live::plan::Plan;
 use nicety_daemon::whole::Whole;
 use nicety_host::{Host, List};

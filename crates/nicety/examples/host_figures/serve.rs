@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use nicety_daemon::control::Soon;
-use nicety_daemon::control::{self, Control, Inspect};
+use nicety_control::Soon;
+use nicety_control::{self as control, Control, Inspect};
 use nicety_daemon::live::Live;
 use nicety_daemon::live::state::Begin;
 use nicety_host::Host;

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use nicety_adapters::Entry;
+use nicety_control::api::CaptureRequest;
+use nicety_control::{self as control, Ask, AskError, Reply};
 use nicety_daemon::attach::{OTHER_FILE, otherwise};
 use nicety_daemon::capture::FileCapture;
-use nicety_daemon::control::api::CaptureRequest;
-use nicety_daemon::control::{self, Ask, AskError, Reply};
 use nicety_daemon::daemon::Daemon;
 use nicety_daemon::recorder::Target;
 use nicety_daemon::report::Condition;

@@ -9,10 +9,9 @@ use std::time::Duration;
 
 use axum::body::{Bytes, HttpBody};
 use hyper::body::Frame;
+use nicety_daemon::live::Live;
+use nicety_daemon::live::capture::Capture;
 use tokio::time::{Interval, MissedTickBehavior, interval};
-
-use crate::live::Live;
-use crate::live::capture::Capture;
 
 /// Most captures at once.
 const CAPTURES_MOST: usize = 8;

@@ -14,6 +14,8 @@ use axum::http::Request;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use nicety_daemon::clock::Clock;
+use nicety_daemon::port_log::{Share, counted};
 use nicety_socket::{Access, Listener, PeerCredentials};
 use nix::unistd::{Gid, Uid, User, getgrouplist};
 use rustix::process::geteuid;
@@ -27,8 +29,6 @@ use super::budget::{Budget, Meter, Metered};
 use super::clients::{Client, Clients};
 use super::stream::Endless;
 use super::{Inspect, TIMEOUT, routes};
-use crate::clock::Clock;
-use crate::port_log::{Share, counted};
 
 /// The longest duration of a connection, unless it is a capture's.
 const LIFE: Duration = Duration::from_secs(60);

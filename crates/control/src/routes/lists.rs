@@ -5,13 +5,13 @@ use std::sync::Arc;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
+use nicety_daemon::live::Changed;
 use nicety_host::List;
 
 use super::{Answer, CutOff, Daemon, beside, consent_in, json, logged, name_in, problems, values};
-use crate::control::body::{Changer, Small};
-use crate::control::schemas::{GroupChange, NewGroup, NewPort, NewUplink, PortChange, UplinkChange};
-use crate::control::server::{Peer, Served};
-use crate::live::Changed;
+use crate::body::{Changer, Small};
+use crate::schemas::{GroupChange, NewGroup, NewPort, NewUplink, PortChange, UplinkChange};
+use crate::server::{Peer, Served};
 
 type Named = Result<Path<String>, PathRejection>;
 type Agreed = Result<Query<CutOff>, QueryRejection>;

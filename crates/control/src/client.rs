@@ -6,6 +6,10 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Request, header};
+use nicety_daemon::live::Changed;
+use nicety_daemon::live::plan::Plan;
+use nicety_daemon::report::PortReport;
+use nicety_daemon::trace::FrameTrace;
 use nicety_host::List;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -14,10 +18,6 @@ use super::api::{
     AddressList, CaptureRequest, DaemonView, Exported, HostText, PortList, PortValues, Problem, Restarted, Restored,
     ThreadList, TraceRequest,
 };
-use crate::live::Changed;
-use crate::live::plan::Plan;
-use crate::report::PortReport;
-use crate::trace::FrameTrace;
 use exchange::Exchange;
 
 mod exchange;

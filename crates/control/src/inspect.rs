@@ -3,13 +3,13 @@
 use std::sync::{Arc, OnceLock};
 
 use nicety_adapter::PortId;
+use nicety_daemon::daemon::{Daemon, RestartError};
+use nicety_daemon::live::Live;
+use nicety_daemon::report::{AddressReport, PortReport};
+use nicety_daemon::saved::{PortState, SaveError};
 
 use super::api::AddressList;
 use super::{ADDRESSES_MOST, Inspect};
-use crate::daemon::{Daemon, RestartError};
-use crate::live::Live;
-use crate::report::{AddressReport, PortReport};
-use crate::saved::{PortState, SaveError};
 
 impl Inspect for Daemon {
     fn is_ready(&self) -> bool {

@@ -5,6 +5,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, mpsc};
 use std::time::Instant;
 
+use nicety_daemon::report::{AddressReport, Condition, GuestErrorReport, MadeOf};
+use nicety_daemon::saved::{PortState, SaveError};
 use nicety_host::List;
 use nicety_vfio_user::SavedInterrupts;
 use tempfile::TempDir;
@@ -12,8 +14,6 @@ use tempfile::TempDir;
 use super::api::{AddressList, DaemonView, PortList, Problem, Restored};
 use super::body::{Changer, Large};
 use super::*;
-use crate::report::{AddressReport, Condition, GuestErrorReport, MadeOf};
-use crate::saved::{PortState, SaveError};
 use axum::extract::FromRequest;
 
 /// A daemon with this many ports.
@@ -61,7 +61,8 @@ impl Inspect for Fake {
 }
 
 fn state() -> PortState {
-    PortState { at_ns: 1, adapter: vec![0xff; 300], interrupts: SavedInterrupts::default() }
+    let content = (1_u64, vec![0xff_u8; 300], SavedInterrupts::default());
+    PortState::from_bytes(&nicety_adapter::snapshot::encode("nicety-port", 1, &content)).unwrap()
 }
 
 fn port(name: &str) -> PortReport {

@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use nicety_daemon::live::plan::{Change, Plan};
+use nicety_daemon::live::{ChangeError, Changed};
+use nicety_daemon::report::{AddressReport, PortReport};
 use nicety_host::{HostError, List};
 use serde::{Deserialize, Serialize};
 use utoipa::{OpenApi, ToSchema};
-
-use crate::live::plan::{Change, Plan};
-use crate::live::{ChangeError, Changed};
-use crate::report::{AddressReport, PortReport};
 
 /// A running daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

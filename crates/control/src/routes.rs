@@ -1,4 +1,4 @@
-//! The paths of the API. Each handler reads, or makes changes through [`Live`](crate::live::Live).
+//! The paths of the API. Each handler reads, or makes changes through [`Live`](nicety_daemon::live::Live).
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
@@ -10,6 +10,15 @@ use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, patch, post};
+use nicety_daemon::capture::{Program, Scope, Stage};
+use nicety_daemon::daemon::RestartError;
+use nicety_daemon::live::plan::Plan;
+use nicety_daemon::live::{ChangeError, Changed, Consent, Live};
+use nicety_daemon::metrics::{self, Facts};
+use nicety_daemon::report::PortReport;
+use nicety_daemon::saved::{PortState, SaveError};
+use nicety_daemon::trace::FrameTrace;
+use nicety_daemon::usage;
 use nicety_host::{Host, did_you_mean};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -27,15 +36,6 @@ use super::schemas::Binary;
 use super::server::{Peer, Served};
 use super::stream::{Endless, Place, Stream};
 use super::{NAMES_MOST, STARTING_SENTENCE, no_port};
-use crate::capture::{Program, Scope, Stage};
-use crate::daemon::RestartError;
-use crate::live::plan::Plan;
-use crate::live::{ChangeError, Changed, Consent, Live};
-use crate::metrics::{self, Facts};
-use crate::report::PortReport;
-use crate::saved::{PortState, SaveError};
-use crate::trace::FrameTrace;
-use crate::usage;
 
 pub(super) mod lists;
 mod problems;

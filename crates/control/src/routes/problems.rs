@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use utoipa::openapi::{Content, Ref, RefOr, Response, ResponseBuilder};
 use utoipa::{IntoResponses, ToSchema as _};
 
-use crate::control::api::Problem;
+use crate::api::Problem;
 
 /// Problems with these status codes.
 fn with(codes: &[u16]) -> BTreeMap<String, RefOr<Response>> {

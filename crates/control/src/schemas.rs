@@ -2,13 +2,12 @@
 
 use std::borrow::Cow;
 
+use nicety_daemon::capture::INSTRUCTIONS_MOST;
 use nicety_host::{Form, Key, Kind, List};
 use nicety_socket::MAX_PATH;
 use utoipa::openapi::schema::{AdditionalProperties, SchemaType};
 use utoipa::openapi::{Array, ArrayBuilder, KnownFormat, Object, ObjectBuilder, RefOr, Schema, SchemaFormat, Type};
 use utoipa::{PartialSchema, ToSchema};
-
-use crate::capture::INSTRUCTIONS_MOST;
 
 /// The keys of a new entry, or those that may be changed of an entry.
 #[derive(Clone, Copy, PartialEq, Eq)]

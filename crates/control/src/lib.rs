@@ -16,6 +16,8 @@
 //! Users who may only read have short bodies and a budget of processor time (`budget.rs`). The daemon parses one host file at a time,
 //! and its size is [bounded](Host::parse).
 
+#![forbid(unsafe_code)]
+
 use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -24,16 +26,16 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use nicety_daemon::daemon::RestartError;
+use nicety_daemon::live::Live;
+use nicety_daemon::report::PortReport;
+use nicety_daemon::saved::{PortState, SaveError};
 use nicety_host::{AccountError, Host, did_you_mean, group_number};
 use nicety_socket::{Access, ListenError, Listener, Place};
 use rustix::fs::{Access as Right, AtFlags, CWD, accessat};
 use tokio::sync::{Notify, Semaphore};
 use tracing::warn;
 
-use crate::daemon::RestartError;
-use crate::live::Live;
-use crate::report::PortReport;
-use crate::saved::{PortState, SaveError};
 use api::AddressList;
 use server::{Changers, Served, Server};
 
