@@ -18,7 +18,7 @@ use super::kept::Kept;
 use super::registers::{Header, feature, header};
 use super::ring::Ring;
 use super::{VirtioNet, receive_ring, steering};
-use crate::STEPS_PAID;
+use crate::charge::STEPS_PAID;
 
 /// Maximum searches for one frame's buffers while the driver keeps adding too few.
 const SEARCHES_MOST: usize = 3;

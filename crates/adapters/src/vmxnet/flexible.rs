@@ -24,7 +24,7 @@ use super::Vmxnet;
 use super::models::MORPHED;
 use super::registers::{FLEXIBLE, LANCE_CHIP, MORPH, MORPH_AT, VMXNET_CHIP};
 use crate::lance::{self, Lance};
-use crate::{CreateError, Settings};
+use crate::settings::{CreateError, Settings};
 
 /// A vmxnet's batches have other generations than a lance's, so a batch fetched before a morph is not completed after it.
 const GENERATIONS: u32 = 1 << 31;

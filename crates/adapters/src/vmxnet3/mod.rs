@@ -52,7 +52,7 @@ use nicety_frame::Mac;
 use nicety_pci::{Bar, Capability, Express, Function, Identity, Msi, MsixCapability, Pin, Power, Rom};
 
 use crate::about::{About, Boot, Kind, Since, Sources};
-use crate::{CreateError, Settings};
+use crate::settings::{CreateError, Settings};
 
 mod access;
 mod coalescing;
