@@ -317,7 +317,7 @@ impl Daemon {
             spec.entry.about.dma,
         );
         device.record(recorder.clone());
-        device.map_spare().map_err(memory)?;
+        device.map_empty_page().map_err(memory)?;
         if spec.mapped && !device.map_doorbells().map_err(memory)? {
             return Err(StartError::Doorbells { port: name, adapter: spec.entry.about.name });
         }

@@ -1,3 +1,6 @@
+//! What a peer, such as a VMM, shares with us, used without waiting for the peer: its descriptors are signalled and read here
+//! ([`Bell`]), closed ([`PeerFd`], `descriptor.rs`), and its memory is unmapped (`release.rs`).
+//!
 //! A descriptor by which two processes signal each other: an interrupt, a call, a kick (a doorbell). Signalling and clearing never
 //! block on the peer, whatever flags and count the peer sets.
 //!
@@ -14,7 +17,7 @@
 //! without providing its pages can hold a pipe's lock for as long as it likes (docs/adr/0010).
 #![deny(unsafe_code)]
 
-mod lent;
+mod descriptor;
 mod release;
 mod signal;
 
@@ -26,7 +29,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, readlink};
 use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2, read, write};
 use rustix::net::{AddressFamily, SendFlags, SocketType, send, sockopt};
 
-pub use lent::{CLOSING_MOST, Lent, left_open};
+pub use descriptor::{CLOSING_MOST, PeerFd, left_open};
 pub use release::{holds_much, release, this_thread_may_wait, unmap};
 
 /// Prepares this thread to signal (else its first signal does), and starts the threads that close descriptors and unmap memory. An
@@ -34,7 +37,7 @@ pub use release::{holds_much, release, this_thread_may_wait, unmap};
 /// Signalling still works then, but a hostile peer that wins a race can block it.
 pub fn ready() -> Result<(), Errno> {
     release::ready();
-    lent::ready();
+    descriptor::ready();
     signal::ready()
 }
 
@@ -57,7 +60,7 @@ enum Kind {
 /// A descriptor that becomes readable when an eight-byte 1 is written to it. A full counter counts as signalled.
 #[derive(Debug)]
 pub struct Bell {
-    fd: Lent,
+    fd: PeerFd,
     kind: Kind,
 }
 
@@ -68,7 +71,7 @@ impl Bell {
     }
 
     /// A peer's descriptor, for us to signal: an eventfd, a UNIX stream socket or a pipe. Anything else is refused.
-    pub fn from_fd(fd: impl Into<Lent>) -> Result<Self, Errno> {
+    pub fn from_fd(fd: impl Into<PeerFd>) -> Result<Self, Errno> {
         let fd = fd.into();
         match sockopt::socket_domain(&fd) {
             Ok(AddressFamily::UNIX) if sockopt::socket_type(&fd)? == SocketType::STREAM => {
@@ -81,7 +84,7 @@ impl Bell {
 
     /// A peer's descriptor, for us to read: an eventfd or a pipe. Anything else is refused, and so is a semaphore eventfd
     /// (EFD_SEMAPHORE): one write of a large number would keep it readable almost for ever.
-    pub fn to_hear(fd: impl Into<Lent>) -> Result<Self, Errno> {
+    pub fn to_hear(fd: impl Into<PeerFd>) -> Result<Self, Errno> {
         let bell = Self::of_a_file(fd.into())?;
         // Linux reports it since 6.5 (fs/eventfd.c, eventfd_show_fdinfo).
         let number = bell.as_fd().as_raw_fd();
@@ -92,7 +95,7 @@ impl Bell {
         }
     }
 
-    fn of_a_file(fd: Lent) -> Result<Self, Errno> {
+    fn of_a_file(fd: PeerFd) -> Result<Self, Errno> {
         // fstat(2) cannot identify an eventfd, and it asks the file system, which may be the peer's own.
         let name = readlink(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()), Vec::new())?;
         let kind = match name.as_bytes() {
@@ -148,12 +151,12 @@ impl Bell {
 
 /// Whether it can be read or written now. A peer that has cleared O_NONBLOCK may change that before we act, and block us. Kernels
 /// without asynchronous I/O offer nothing better, nor do pipes before Linux 6.4.
-fn is_ready(fd: &Lent, what: PollFlags) -> bool {
+fn is_ready(fd: &PeerFd, what: PollFlags) -> bool {
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut [PollFd::new(fd, what)], Some(&at_once)).is_ok_and(|ready| ready > 0)
 }
 
-fn write_if_free(fd: &Lent) -> Result<(), Errno> {
+fn write_if_free(fd: &PeerFd) -> Result<(), Errno> {
     if is_ready(fd, PollFlags::OUT) { write(fd, &ONE).map(drop) } else { Ok(()) }
 }
 
@@ -175,7 +178,7 @@ mod tests {
 
     #[test]
     fn where_the_kernel_signals_no_eventfd_for_us_a_full_one_that_blocks_is_left_alone_all_the_same() {
-        let full = Lent::from(eventfd(0, EventfdFlags::empty()).unwrap());
+        let full = PeerFd::from(eventfd(0, EventfdFlags::empty()).unwrap());
         write_if_free(&full).unwrap();
         write(&full, &(u64::MAX - 2).to_ne_bytes()).unwrap();
         write_if_free(&full).unwrap();

@@ -10,7 +10,7 @@ use nicety_adapters::Entry;
 pub type Step = String;
 
 /// Sequences of steps, and the number of times each occurred.
-pub type Habits = BTreeMap<Vec<Step>, usize>;
+pub type Exchanges = BTreeMap<Vec<Step>, usize>;
 
 /// The events of a stored trace's phase.
 ///
@@ -43,13 +43,13 @@ pub fn steps<'e>(entry: &Entry, events: impl IntoIterator<Item = &'e Event>) -> 
 
 /// The sequences that begin with `first` and end before the next one. Steps before the first are left out, and so is the last
 /// sequence, which may be incomplete.
-pub fn from_each(steps: &[Step], first: &str) -> Habits {
-    let mut habits = Habits::new();
+pub fn from_each(steps: &[Step], first: &str) -> Exchanges {
+    let mut exchanges = Exchanges::new();
     let begins: Vec<usize> = (0..steps.len()).filter(|&at| steps[at] == first).collect();
     for pair in begins.windows(2) {
-        *habits.entry(steps[pair[0]..pair[1]].to_vec()).or_default() += 1;
+        *exchanges.entry(steps[pair[0]..pair[1]].to_vec()).or_default() += 1;
     }
-    habits
+    exchanges
 }
 
 /// The steps except those in `skip`.
@@ -61,9 +61,9 @@ pub fn without(steps: &[Step], skip: &[&str]) -> Vec<Step> {
 ///
 /// # Panics
 /// If there is no sequence.
-pub fn usual(habits: &Habits) -> (&[Step], f64) {
-    let all: usize = habits.values().sum();
-    let most = habits.iter().max_by_key(|(_, times)| **times);
+pub fn usual(exchanges: &Exchanges) -> (&[Step], f64) {
+    let all: usize = exchanges.values().sum();
+    let most = exchanges.iter().max_by_key(|(_, times)| **times);
     let (steps, times) = most.unwrap_or_else(|| panic!("nothing is done"));
     (steps, *times as f64 / all as f64)
 }
@@ -86,11 +86,11 @@ mod tests {
     #[test]
     fn what_comes_before_the_first_beginning_and_after_the_last_is_not_counted() {
         let steps = words("R ICR, W TDT, interrupt, R ICR, W TDT, interrupt, R ICR, W TDT, W IMS, W TDT, interrupt");
-        let habits = from_each(&steps, "W TDT");
-        assert_eq!(habits.len(), 2);
-        assert_eq!(habits[&words("W TDT, interrupt, R ICR")], 2);
-        assert_eq!(habits[&words("W TDT, W IMS")], 1);
-        assert_eq!(usual(&habits), (&words("W TDT, interrupt, R ICR")[..], 2.0 / 3.0));
+        let exchanges = from_each(&steps, "W TDT");
+        assert_eq!(exchanges.len(), 2);
+        assert_eq!(exchanges[&words("W TDT, interrupt, R ICR")], 2);
+        assert_eq!(exchanges[&words("W TDT, W IMS")], 1);
+        assert_eq!(usual(&exchanges), (&words("W TDT, interrupt, R ICR")[..], 2.0 / 3.0));
     }
 
     #[test]

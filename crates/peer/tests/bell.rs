@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use nicety_bell::Bell;
+use nicety_peer::Bell;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 use rustix::fs::{MemfdFlags, Mode, OFlags, fcntl_getfl, fcntl_setfl, memfd_create, open};
 use rustix::io::Errno;
@@ -49,7 +49,7 @@ fn is_readable(fd: &OwnedFd) -> bool {
 
 #[test]
 fn each_ringing_counts_one() {
-    assert_eq!(nicety_bell::ready(), Ok(()), "a kernel with CONFIG_AIO");
+    assert_eq!(nicety_peer::ready(), Ok(()), "a kernel with CONFIG_AIO");
     let (ours, peers) = pair();
     let bell = Bell::from_fd(ours).unwrap();
     for _ in 0..10_000 {

@@ -35,27 +35,27 @@ pub(crate) fn ready() {
 
 /// A peer's descriptor. Dropping it closes it on another thread; the caller does not wait.
 #[derive(Debug)]
-pub struct Lent(Option<OwnedFd>);
+pub struct PeerFd(Option<OwnedFd>);
 
-impl From<OwnedFd> for Lent {
+impl From<OwnedFd> for PeerFd {
     fn from(fd: OwnedFd) -> Self {
         Self(Some(fd))
     }
 }
 
-impl From<Lent> for OwnedFd {
-    fn from(mut lent: Lent) -> Self {
-        lent.0.take().expect("it goes with what it is in")
+impl From<PeerFd> for OwnedFd {
+    fn from(mut fd: PeerFd) -> Self {
+        fd.0.take().expect("it goes with what it is in")
     }
 }
 
-impl AsFd for Lent {
+impl AsFd for PeerFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_ref().expect("it goes with what it is in").as_fd()
     }
 }
 
-impl Drop for Lent {
+impl Drop for PeerFd {
     fn drop(&mut self) {
         if let Some(fd) = self.0.take() {
             // The kernel itself answers F_GET_SEALS, and only for memory files (fcntl(2)).
@@ -287,7 +287,7 @@ mod tests {
         let pipes: Vec<_> = (0..4 * CLOSING_MOST).map(|_| watched()).collect();
         let mut readers = Vec::new();
         for (write, read) in pipes {
-            drop((Lent::from(write), Lent::from(memory.try_clone().unwrap())));
+            drop((PeerFd::from(write), PeerFd::from(memory.try_clone().unwrap())));
             readers.push(read);
         }
         for read in readers {
