@@ -18,6 +18,7 @@ use clap::{Parser, Subcommand};
 mod beside;
 mod blocks;
 mod changed;
+mod command;
 mod deb;
 mod fuzz;
 mod guests;

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use nicety_daemon::live::plan::{Change, Plan};
+use nicety_daemon::live::plan::Change;
 use nicety_daemon::live::{ChangeError, Changed};
 use nicety_daemon::report::{AddressReport, PortReport};
 use nicety_host::{HostError, List};
 use serde::{Deserialize, Serialize};
-use utoipa::{OpenApi, ToSchema};
+use utoipa::ToSchema;
 
 /// A running daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -295,51 +295,3 @@ impl From<ChangeError> for Box<Problem> {
         }
     }
 }
-
-/// The document.
-#[derive(Debug, OpenApi)]
-#[openapi(
-    info(
-        title = "Nicety",
-        description = "Reads the state of a running daemon, and changes it. Served on the daemon's control socket. Each answer without \
-                       success is a problem (RFC 9457).",
-        license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0"),
-    ),
-    paths(
-        super::routes::daemon,
-        super::routes::ports,
-        super::routes::port,
-        super::routes::lists::add_port,
-        super::routes::lists::set_port,
-        super::routes::lists::remove_port,
-        super::routes::lists::add_group,
-        super::routes::lists::set_group,
-        super::routes::lists::remove_group,
-        super::routes::lists::add_uplink,
-        super::routes::lists::set_uplink,
-        super::routes::lists::remove_uplink,
-        super::routes::restart_port,
-        super::routes::save_port,
-        super::routes::restore_port,
-        super::routes::addresses,
-        super::routes::threads,
-        super::routes::capture,
-        super::routes::trace,
-        super::routes::metrics,
-        super::routes::export,
-        super::routes::plan,
-        super::routes::saved,
-        super::routes::apply,
-        super::routes::openapi,
-    ),
-    components(schemas(Problem, Plan)),
-    tags(
-        (name = "daemon", description = "The daemon itself: version, threads, metrics, this document."),
-        (name = "ports", description = "Ports, one for each virtual adapter. Uplinks are shown as ports too."),
-        (name = "port groups", description = "Port groups: policies that several ports share."),
-        (name = "uplinks", description = "Uplinks: the switch's connections to other networks."),
-        (name = "host file", description = "The host file, as a whole."),
-        (name = "frames", description = "Captures, traces of single frames, and learned addresses."),
-    )
-)]
-pub(super) struct Document;

@@ -11,7 +11,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
 use super::api::{BUSY, Problem, TOO_LARGE, TOO_LATE};
-use super::server::{Peer, Served};
+use super::served::{Peer, Served};
 use super::{REQUEST_MOST, TIMEOUT};
 
 /// Longest body except a host file and a port's state: a frame of 64 KiB in hexadecimal, or a port with 4095 addresses.

@@ -1,7 +1,7 @@
 //! The control socket, by which programs and commands such as `nicety ports` and `apply` talk to a running daemon.
 //!
 //! HTTP/1.1 with JSON on a UNIX stream socket. Only its owner may connect, unless the host file says otherwise. Everyone who can
-//! connect may read. The peer's user and group decide whether it may change anything (`server.rs`). The paths are in `routes.rs`,
+//! connect may read. The peer's user and group decide whether it may change anything (`served.rs`). The paths are in `routes.rs`,
 //! their types in [`api`]. The daemon serves an OpenAPI document made from both.
 //!
 //! ```text
@@ -37,7 +37,8 @@ use tokio::sync::{Notify, Semaphore};
 use tracing::warn;
 
 use api::AddressList;
-use server::{Changers, Served, Server};
+use served::{Changers, Served};
+use server::Server;
 
 pub mod api;
 mod body;
@@ -47,6 +48,7 @@ mod clients;
 mod inspect;
 mod routes;
 mod schemas;
+mod served;
 mod server;
 mod stream;
 

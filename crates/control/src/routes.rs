@@ -26,14 +26,14 @@ use tracing::info;
 use utoipa::{IntoParams, OpenApi};
 
 use super::api::{
-    AddressList, CaptureRequest, DaemonView, Document, Exported, FORBIDDEN, HALFWAY, HostText, MALFORMED, NO_STATE,
-    NO_SUCH_PORT, NOT_ALLOWED, NOT_FOUND, NOT_RESTARTED, NOT_SAVED, PortList, PortValues, Problem, REFUSED, Restarted,
-    Restored, STARTING, StageWord, TOO_MANY, ThreadList, ThreadReport, TraceRequest,
+    AddressList, CaptureRequest, DaemonView, Exported, FORBIDDEN, HALFWAY, HostText, MALFORMED, NO_STATE, NO_SUCH_PORT,
+    NOT_ALLOWED, NOT_FOUND, NOT_RESTARTED, NOT_SAVED, PortList, PortValues, Problem, REFUSED, Restarted, Restored,
+    STARTING, StageWord, TOO_MANY, ThreadList, ThreadReport, TraceRequest,
 };
 use super::body::{Changer, Large, Small};
 use super::budget::Meter;
 use super::schemas::Binary;
-use super::server::{Peer, Served};
+use super::served::{Peer, Served};
 use super::stream::{Endless, Place, Stream};
 use super::{NAMES_MOST, STARTING_SENTENCE, no_port};
 
@@ -52,6 +52,54 @@ impl IntoResponse for Box<Problem> {
         response
     }
 }
+
+/// The document.
+#[derive(Debug, OpenApi)]
+#[openapi(
+    info(
+        title = "Nicety",
+        description = "Reads the state of a running daemon, and changes it. Served on the daemon's control socket. Each answer without \
+                       success is a problem (RFC 9457).",
+        license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0"),
+    ),
+    paths(
+        daemon,
+        ports,
+        port,
+        lists::add_port,
+        lists::set_port,
+        lists::remove_port,
+        lists::add_group,
+        lists::set_group,
+        lists::remove_group,
+        lists::add_uplink,
+        lists::set_uplink,
+        lists::remove_uplink,
+        restart_port,
+        save_port,
+        restore_port,
+        addresses,
+        threads,
+        capture,
+        trace,
+        metrics,
+        export,
+        plan,
+        saved,
+        apply,
+        openapi,
+    ),
+    components(schemas(Problem, Plan)),
+    tags(
+        (name = "daemon", description = "The daemon itself: version, threads, metrics, this document."),
+        (name = "ports", description = "Ports, one for each virtual adapter. Uplinks are shown as ports too."),
+        (name = "port groups", description = "Port groups: policies that several ports share."),
+        (name = "uplinks", description = "Uplinks: the switch's connections to other networks."),
+        (name = "host file", description = "The host file, as a whole."),
+        (name = "frames", description = "Captures, traces of single frames, and learned addresses."),
+    )
+)]
+pub(super) struct Document;
 
 /// All routes.
 pub(super) fn router(served: Arc<Served>) -> Router {

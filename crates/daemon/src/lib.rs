@@ -25,6 +25,7 @@ pub mod serve;
 pub mod service;
 pub mod sharing;
 pub mod shell;
+pub mod signals;
 pub mod systemd;
 mod timeout;
 pub mod trace;

@@ -3,7 +3,11 @@
 use nicety_adapters::REGISTRY;
 
 use super::quantity::{Bytes, Seconds};
-use super::sections::{INTERFACE_MOST, NAME_MOST};
+
+/// Longest name in bytes.
+pub const NAME_MOST: usize = 64;
+/// Longest name of a network interface in bytes (IFNAMSIZ of linux/if.h, less its NUL).
+pub const INTERFACE_MOST: usize = 15;
 
 /// The form of a value. A value of this form may still be wrong beside other keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use nicety_uplink::Rate;
 
 use super::form::{Form, words};
 use super::quantity::Bytes;
-use super::walk::{Found, Key, Section, Walk};
+use super::walk::{Found, Key, Section, Walk, within};
 
 /// The range of a token bucket's depth.
 const BURST: (Bytes, Bytes) = (Bytes(2 << 10), Bytes(1 << 30));
@@ -238,7 +238,7 @@ impl Parts {
 impl ShapeParts {
     fn read(walk: &mut Walk, section: Section<'_>, [average, peak, burst]: [&str; 3]) -> Self {
         let depth = walk.parsed::<Bytes>(section, burst);
-        let depth = depth.filter(|found| super::sections::within(walk, section, burst, found, BURST));
+        let depth = depth.filter(|found| within(walk, section, burst, found, BURST));
         Self {
             average: walk.parsed(section, average).map(|found| found.value),
             peak: walk.parsed(section, peak).map(|found| found.value),

@@ -13,17 +13,13 @@ use toml::de::DeTable;
 use super::access::{self, AccessConfig, AccountError, CONTROL_KEYS, KEYS, access, group_number};
 use super::document::{Document, List};
 use super::errors::did_you_mean;
-use super::form::{Form, words};
+use super::form::{Form, INTERFACE_MOST, NAME_MOST, words};
 use super::paths::Paths;
 use super::policy::{self, Parts};
 use super::quantity::{Bytes, Seconds};
-use super::walk::{Found, Key, Kind, Section, Walk};
+use super::walk::{Found, Key, Kind, Section, Walk, within};
 use super::{DaemonConfig, Doorbells, Host, Lldp, PortConfig, Role, SwitchConfig, UplinkConfig, UplinkKind};
 
-/// Longest name in bytes.
-pub(super) const NAME_MOST: usize = 64;
-/// Longest name of a network interface in bytes (IFNAMSIZ of linux/if.h, less its NUL).
-pub(super) const INTERFACE_MOST: usize = 15;
 /// The range of a port's receive buffer.
 const BUFFER: (Bytes, Bytes) = (Bytes(64 << 10), Bytes(1 << 30));
 /// The range of the ageing time (IEEE 802.1Q-2018, table 8-6).
@@ -575,22 +571,6 @@ pub(super) fn mappable(entry: &Entry) -> Option<Mappable> {
         Face::Pci(pci) => pci.mappable(),
         Face::Rings(_) => None,
     }
-}
-
-/// Checks that a quantity is within its range. Otherwise notes a mistake.
-pub(super) fn within<T: PartialOrd + std::fmt::Display>(
-    walk: &mut Walk,
-    section: Section<'_>,
-    key: &str,
-    found: &Found<T>,
-    (least, most): (T, T),
-) -> bool {
-    let fits = found.value >= least && found.value <= most;
-    if !fits {
-        let size = if found.value < least { "small" } else { "large" };
-        walk.wrong(section, key, found.line, format!("{} is too {size}", found.value));
-    }
-    fits
 }
 
 fn name(walk: &mut Walk, section: Section<'_>) -> Option<Found<String>> {

@@ -370,6 +370,22 @@ impl Walk {
     }
 }
 
+/// Checks that a quantity is within its range. Otherwise notes a mistake.
+pub fn within<T: PartialOrd + Display>(
+    walk: &mut Walk,
+    section: Section<'_>,
+    key: &str,
+    found: &Found<T>,
+    (least, most): (T, T),
+) -> bool {
+    let fits = found.value >= least && found.value <= most;
+    if !fits {
+        let size = if found.value < least { "small" } else { "large" };
+        walk.wrong(section, key, found.line, format!("{} is too {size}", found.value));
+    }
+    fits
+}
+
 /// The name of a TOML type, for a person.
 fn name_of(value: &DeValue<'_>) -> &'static str {
     match value {

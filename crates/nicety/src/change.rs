@@ -10,11 +10,12 @@ use nicety_daemon::whole::Whole;
 use nicety_host::{Host, List};
 use serde_json::Value;
 
+use crate::answer::{failure, odd};
 use crate::cli::{Apply, Export, ListChange, PortChange, Which};
 use crate::exit::{Exit, Failure};
 use crate::find::Meant;
 use crate::output;
-use crate::ports::{failure, odd, restart, served};
+use crate::ports::{restart, served};
 use crate::{save, write_back};
 
 /// `nicety apply`.

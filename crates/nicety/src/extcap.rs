@@ -17,12 +17,12 @@ use nicety_daemon::live::capture::DROPS;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
+use crate::answer::failure;
 use crate::capture::{TICK, compiled, copy};
 use crate::cli::Stage;
 use crate::exit::{Exit, Failure};
 use crate::find::Search;
 use crate::output;
-use crate::ports::failure;
 
 /// What Wireshark says.
 #[derive(Debug, Parser)]

@@ -10,10 +10,10 @@ use nicety_daemon::live::state::{Begin, Found as Kept};
 use nicety_daemon::registry::{Found, Registry, is_served};
 use nicety_host::{Host, PortConfig, ReadError, did_you_mean};
 
+use crate::answer::{failure, odd};
 use crate::cli::HOST_FILE;
 use crate::exit::{Exit, Failure};
 use crate::output;
-use crate::ports::{failure, odd};
 use crate::serve::control_of;
 
 /// Time limit for a daemon, perhaps not the right one, to identify itself.

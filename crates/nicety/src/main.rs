@@ -11,6 +11,7 @@ use clap::Parser;
 use nicety_host::List;
 
 mod adapters;
+mod answer;
 mod attach;
 mod attempt;
 mod capture;

@@ -14,6 +14,7 @@ use nicety_host::Host;
 use ratatui::crossterm::terminal;
 use serde_json::json;
 
+use crate::answer::{failure, odd};
 use crate::cli::{Change, Ports};
 use crate::exit::{Exit, Failure};
 use crate::find::{self, Meant, Search};
@@ -229,23 +230,6 @@ fn note_other_file(host: &Host, served: &Path) {
              switches different names"
         ));
     }
-}
-
-pub(crate) fn failure(error: AskError) -> Failure {
-    let exit = match &error {
-        AskError::Nobody(_) | AskError::Starting(_) => Exit::Missing,
-        // The request is wrong; otherwise the daemon could not do it.
-        AskError::Refused(problem) if !problem.is_right() && matches!(problem.status, 400 | 404 | 409 | 422) => {
-            Exit::Usage
-        }
-        AskError::NoSocket(_) => Exit::Usage,
-        _ => Exit::Failed,
-    };
-    Failure::new(exit, error)
-}
-
-pub(crate) fn odd(reply: &Reply) -> Failure {
-    Failure::new(Exit::Failed, format!("the daemon answered something else: {reply:?}"))
 }
 
 pub(crate) fn word(condition: Condition) -> &'static str {

@@ -14,7 +14,7 @@ use nicety_daemon::live::Live;
 use nicety_daemon::live::state::{Begin, Found};
 use nicety_daemon::recorder::Target;
 use nicety_daemon::registry::Registry;
-use nicety_daemon::serve;
+use nicety_daemon::{serve, signals};
 use nicety_host::{
     AccessConfig, Eavesdropping, Host, PortConfig, ReadError, Role, UplinkConfig, UplinkKind, policy_words,
 };
@@ -121,7 +121,7 @@ impl<'a> Prepared<'a> {
             info!(switch, ports, %control, %file, version, "all sockets are ready");
             live
         };
-        let served = serve::serve(self.ports, ready).map_err(Failure::with(Exit::Failed));
+        let served = signals::serve(self.ports, ready).map_err(Failure::with(Exit::Failed));
         // Before the socket: the successor's entry has the same name.
         drop(entry);
         drop(control);

@@ -17,12 +17,12 @@ use ratatui::layout::Rect;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
+use crate::answer::{failure, odd};
 use crate::capture::TICK;
 use crate::change::socket;
 use crate::cli::Top;
 use crate::exit::{Exit, Failure};
 use crate::output;
-use crate::ports::{failure, odd};
 use page::Page;
 use sample::Sample;
 

@@ -10,9 +10,9 @@ use nicety_daemon::whole::Whole;
 use nicety_host::{Host, List};
 use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, TableLike, Value};
 
+use crate::answer::{failure, odd};
 use crate::exit::{Exit, Failure};
 use crate::output;
-use crate::ports::{failure, odd};
 
 /// Keys whose values are paths, relative to the host file's folder.
 const PATHS: [&str; 5] = ["control", "file", "rom", "socket", "state"];

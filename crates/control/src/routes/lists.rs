@@ -11,7 +11,7 @@ use nicety_host::List;
 use super::{Answer, CutOff, Daemon, beside, consent_in, json, logged, name_in, problems, values};
 use crate::body::{Changer, Small};
 use crate::schemas::{GroupChange, NewGroup, NewPort, NewUplink, PortChange, UplinkChange};
-use crate::server::{Peer, Served};
+use crate::served::{Peer, Served};
 
 type Named = Result<Path<String>, PathRejection>;
 type Agreed = Result<Query<CutOff>, QueryRejection>;

@@ -19,11 +19,11 @@ use nicety_daemon::serve;
 use nicety_guests::Folder;
 use nicety_host::{Host, PortConfig, Role};
 
+use crate::answer::{failure, odd};
 use crate::capture::TICK;
 use crate::cli::HOST_FILE;
 use crate::exit::{Exit, Failure};
 use crate::find::Origin;
-use crate::ports::{failure, odd};
 
 /// The name of the guest's port on a temporary switch.
 const OWN: &str = "vm1";
