@@ -2,7 +2,7 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|text: &str| {
-    use nicety_daemon::host::Host;
+    use nicety_host::Host;
     let path = "/etc/nicety/host.toml".as_ref();
     let parsed = Host::parse(text, path);
     assert_eq!(

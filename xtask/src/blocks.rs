@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 
-use crate::{cargo, fuzz, steps, tally::Tally};
+use crate::{cargo, command, fuzz, tally::Tally};
 
 /// Each basic block calls `__sanitizer_cov_trace_pc` (clang's documentation, SanitizerCoverage), which `nicety-memory` defines.
 const FLAGS: &str =
@@ -16,7 +16,7 @@ const SEEDS: &str = "8";
 /// Builds the hostile guest with its counter, and runs it.
 pub fn run() -> Tally {
     match build() {
-        Ok(mut hostile) => steps::one("blocks: the hostile guest", &mut hostile),
+        Ok(mut hostile) => command::one("blocks: the hostile guest", &mut hostile),
         Err(error) => {
             println!("blocks: {error:#}");
             Tally::of_one("blocks: the hostile guest does not build", false)

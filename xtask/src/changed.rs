@@ -4,11 +4,7 @@ use std::{collections::BTreeSet, path::Path, process::Command};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::{
-    cargo, guests, programs,
-    steps::{in_lanes, one},
-    tally::Tally,
-};
+use crate::{cargo, command::one, guests, programs, steps::in_lanes, tally::Tally};
 
 /// Checks the format of all crates, and lints and tests those that changed.
 ///

@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::{cargo, linked, sbom};
+use crate::{cargo, command::output, linked, sbom};
 
 /// Newest glibc that Debian 12 has.
 const GLIBC_MAX: (u32, u32) = (2, 36);
@@ -354,15 +354,6 @@ fn build_information(commit: &Commit, profile: &str) -> Result<String> {
         commit.date,
         rustc.trim()
     ))
-}
-
-/// The output of a program that succeeds.
-pub fn output(command: &mut Command) -> Result<String> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let output = command.output().with_context(|| format!("{program} cannot be run"))?;
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    ensure!(output.status.success(), "{program} failed: {said}");
-    Ok(String::from_utf8(output.stdout)?)
 }
 
 fn succeeded(command: &mut Command) -> Result<()> {

@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::{cargo, deb::output};
+use crate::{cargo, command::output};
 
 /// Licences whose texts every Debian system has, in /usr/share/common-licenses (Policy 12.5).
 const COMMON: [(&str, &str); 1] = [("Apache-2.0", "Apache-2.0")];

@@ -18,6 +18,7 @@ use clap::{Parser, Subcommand};
 mod beside;
 mod blocks;
 mod changed;
+mod command;
 mod deb;
 mod fuzz;
 mod guests;
@@ -149,7 +150,7 @@ static FULL: AtomicBool = AtomicBool::new(false);
 /// The adapters to try. Unset or empty: the usual selection.
 static ADAPTERS: OnceLock<Vec<String>> = OnceLock::new();
 
-/// Passes the amount of testing to the command's tests, in variables that `crates/trials/src/extent.rs` reads.
+/// Passes the amount of testing to the command's tests, in variables that `crates/trials/src/scope.rs` reads.
 fn with_amount(mut command: Command) -> Command {
     if FULL.load(Ordering::Relaxed) {
         command.env("NICETY_FULL", "1");

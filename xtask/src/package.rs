@@ -12,7 +12,7 @@ use std::{
 
 use crate::{
     cargo,
-    steps::{one, succeeds},
+    command::{one, succeeds},
     tally::Tally,
 };
 

@@ -11,6 +11,7 @@ use std::{
 
 use crate::{
     cargo,
+    command::{one, succeeds},
     lanes::Lanes,
     programs::Test,
     tally::{FAILED, SKIP, Tally},
@@ -245,22 +246,6 @@ fn tools() -> Option<PathBuf> {
     let set = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))?;
     Some(cache.join("nicety/tools"))
-}
-
-/// A step that passes or fails as a whole.
-pub fn one(name: &str, command: &mut Command) -> Tally {
-    Tally::of_one(name, succeeds(command))
-}
-
-/// Whether a program ran and exited with 0. Prints the error if it could not run.
-pub fn succeeds(command: &mut Command) -> bool {
-    match command.status() {
-        Ok(status) => status.success(),
-        Err(error) => {
-            println!("{} cannot be run: {error}", command.get_program().display());
-            false
-        }
-    }
 }
 
 /// A step that runs Rust's test harness one or more times. A failure without a failed test, such as of the build, counts as one.

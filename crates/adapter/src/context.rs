@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use nicety_memory::{Map, Window};
 
-use crate::adapter::Progress;
 use crate::counters::{Counters, Reason};
 use crate::guest_error::{ErrorPlace, GuestError};
 use crate::outbox::Outbox;
+use crate::progress::Progress;
 use crate::time::Time;
 use crate::trace::{Access, Region};
 

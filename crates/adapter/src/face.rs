@@ -69,7 +69,7 @@ pub trait PciFace {
 
     /// An empty part of a BAR, for a device whose driver expects a register write to be complete before its next instruction. A VMM
     /// that posts writes, as QEMU does, posts none to a device that has a mappable part.
-    fn spare(&self) -> Option<Mappable> {
+    fn empty_page(&self) -> Option<Mappable> {
         None
     }
 

@@ -33,6 +33,7 @@ mod frames;
 mod guest_error;
 pub mod interrupts;
 mod outbox;
+mod progress;
 mod rate;
 pub mod snapshot;
 mod stall;
@@ -42,7 +43,7 @@ mod unfold;
 mod uplink;
 mod words;
 
-pub use adapter::{Adapter, Budget, Event, Progress, Reset};
+pub use adapter::{Adapter, Event, Reset};
 pub use batch::{
     Admitted, Batch, Checksum, Draft, DraftError, FRAMES_PER_PACKET, HEAD_BYTES, HEAD_MOST, Offload, PACKET_BYTES,
     PACKETS, Packet, PortId, SPANS, SPANS_PER_PACKET, Segment, SegmentKind,
@@ -54,6 +55,7 @@ pub use face::{Face, Mappable, PciFace, RingFace, RingPlace};
 pub use frames::{Delivery, Edit, Frames, Pick, Refusal};
 pub use guest_error::{ErrorPlace, GUEST_ERRORS_KEPT, GuestError, GuestErrors, NotedError};
 pub use outbox::{Outbox, Set};
+pub use progress::{Budget, Progress};
 pub use rate::{Bucket, PEAK_NS, Rate, RateError, Shape, Shaper};
 pub use snapshot::{RestoreError, Snapshot};
 pub use stall::{Queue, Stall};

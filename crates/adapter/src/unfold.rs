@@ -75,7 +75,7 @@ impl Asked {
 struct Retagging {
     drop: u8,
     put: Option<Tag>,
-    told: Option<Tci>,
+    reported: Option<Tci>,
 }
 
 impl Retagging {
@@ -92,9 +92,9 @@ impl Retagging {
             Edit::Retag(tag) => (tagged, Some(tag), Some(tag)),
         };
         match seen.filter(|tag| tag.tpid == strip) {
-            Some(tag) if put.is_some() => Self { drop, put: None, told: Some(tag.tci) },
-            Some(tag) => Self { drop: drop + 1, put: None, told: Some(tag.tci) },
-            None => Self { drop, put, told: None },
+            Some(tag) if put.is_some() => Self { drop, put: None, reported: Some(tag.tci) },
+            Some(tag) => Self { drop: drop + 1, put: None, reported: Some(tag.tci) },
+            None => Self { drop, put, reported: None },
         }
     }
 
@@ -247,7 +247,7 @@ impl<'a> Unfolded<'a> {
                 verify,
                 made: false,
                 offload,
-                tag: self.tags.told,
+                tag: self.tags.reported,
             });
         }
         self.edited(index, scratch)
@@ -292,7 +292,7 @@ impl<'a> Unfolded<'a> {
             verify,
             made,
             offload,
-            tag: self.tags.told,
+            tag: self.tags.reported,
         })
     }
 

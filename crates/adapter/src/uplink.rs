@@ -1,9 +1,9 @@
 //! A port without a guest: a tap, a pair, a capture file.
 
-use crate::adapter::{Budget, Progress};
 use crate::batch::{Batch, PortId};
 use crate::counters::Counters;
 use crate::frames::{Delivery, Frames};
+use crate::progress::{Budget, Progress};
 use crate::rate::Rate;
 use crate::time::Time;
 

@@ -4,9 +4,9 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use nicety_host::{AccessConfig, Bytes, Doorbells, PortConfig, Role, Transport};
 use serde_json::json;
 
-use crate::host::{AccessConfig, Bytes, Doorbells, PortConfig, Role, Transport};
 use crate::report::{MadeOf, PortReport};
 
 /// Advice if a daemon and the host file differ.

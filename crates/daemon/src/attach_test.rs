@@ -1,5 +1,6 @@
+use nicety_host::Host;
+
 use super::*;
-use crate::host::Host;
 
 fn port(adapter: &str, more: &str) -> PortConfig {
     let text = format!(

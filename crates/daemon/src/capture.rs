@@ -25,7 +25,7 @@ use nicety_switch::{PORTS, Plan};
 use tokio::sync::mpsc;
 
 pub use bpf::{BpfError, INSTRUCTIONS_MOST, Program, Raw};
-pub(crate) use file::Encoder;
+pub use file::{Encoder, Names};
 pub use record::FileCapture;
 
 /// Most bytes that may wait for a reader.

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nicety_adapter::{Adapter, Face, PortId, Uplink};
 use nicety_adapters::{Entry, Settings};
+use nicety_host::Role;
 use nicety_plane::{End, Neighbour, Plane, Port, State};
 use nicety_sandbox::Kind;
 use nicety_socket::Access;
@@ -30,7 +31,6 @@ use tracing::{info, warn};
 
 use crate::clock::Clock;
 use crate::device::{PortDevice, irq_layout};
-use crate::host::Role;
 use crate::inbox::{Inbox, Note};
 use crate::mapper::Mapper;
 use crate::port_log::PortLog;
@@ -318,7 +318,7 @@ impl Daemon {
             spec.entry.about.dma,
         );
         device.record(recorder.clone());
-        device.map_spare().map_err(memory)?;
+        device.map_empty_page().map_err(memory)?;
         if spec.mapped && !device.map_doorbells().map_err(memory)? {
             return Err(StartError::Doorbells { port: name, adapter: spec.entry.about.name });
         }

@@ -60,16 +60,16 @@ fn ample(ports: usize, workers: usize) -> u64 {
     least(ports, workers) + ports as u64 * VM
 }
 
-/// Warns once that some VMMs' descriptors stay open, because closing them would block (`nicety_bell::Lent`).
+/// Warns once that some VMMs' descriptors stay open, because closing them would block (`nicety_peer::PeerFd`).
 pub(crate) fn warn_left_open() {
     static TOLD: Once = Once::new();
-    let left = nicety_bell::left_open();
+    let left = nicety_peer::left_open();
     if left > 0 {
         TOLD.call_once(|| {
             warn!(
                 "{left} files that a VM has sent stay open: closing {} others still waits for whoever answers for them (FUSE?); end \
                  that VM before the daemon runs out of files",
-                nicety_bell::CLOSING_MOST
+                nicety_peer::CLOSING_MOST
             )
         });
     }

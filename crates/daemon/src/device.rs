@@ -55,8 +55,8 @@ pub struct PortDevice {
     /// Bytes of each region.
     sizes: [u64; REGIONS],
     page: Option<Page>,
-    /// A page whose writes are ignored: see [`nicety_adapter::PciFace::spare`].
-    spare: Option<(u32, RegionMapping)>,
+    /// A page whose writes are ignored: see [`nicety_adapter::PciFace::empty_page`].
+    empty_page: Option<(u32, RegionMapping)>,
     /// Whether its adapter reads and writes guest memory (DMA).
     dma: bool,
     /// Whether the memory was checked since the VM attached.
@@ -125,7 +125,7 @@ impl PortDevice {
             map: Map::default(),
             mapping: None,
             page: None,
-            spare: None,
+            empty_page: None,
             dma,
             memory_checked: false,
             next_check: Time(0),
@@ -169,12 +169,12 @@ impl PortDevice {
         self.recorder = recorder;
     }
 
-    /// Lets the VM map the adapter's spare page, if there is one. Then QEMU does not post its register writes.
-    pub fn map_spare(&mut self) -> Result<(), MapError> {
-        if let Some(place) = self.port.with_pci(self.now(), |pci, _| pci.spare()).flatten() {
+    /// Lets the VM map the adapter's empty page, if there is one. Then QEMU does not post its register writes.
+    pub fn map_empty_page(&mut self) -> Result<(), MapError> {
+        if let Some(place) = self.port.with_pci(self.now(), |pci, _| pci.empty_page()).flatten() {
             let fd = Arc::new(shared_file("nicety-spare", place.offset + place.len)?);
             let areas = vec![Area { offset: place.offset, size: place.len }];
-            self.spare = Some((u32::from(place.bar), RegionMapping { fd, offset: 0, areas }));
+            self.empty_page = Some((u32::from(place.bar), RegionMapping { fd, offset: 0, areas }));
         }
         Ok(())
     }
@@ -341,8 +341,8 @@ impl Device for PortDevice {
         info.writable = size > 0 && index != ROM_REGION;
         info.readable = size > 0;
         let page = self.page.as_ref().map(|page| (u32::from(page.doorbells.part().bar), &page.mapping));
-        let spare = self.spare.as_ref().map(|(bar, mapping)| (*bar, mapping));
-        let mapped = page.into_iter().chain(spare).find(|(bar, _)| *bar == index);
+        let empty = self.empty_page.as_ref().map(|(bar, mapping)| (*bar, mapping));
+        let mapped = page.into_iter().chain(empty).find(|(bar, _)| *bar == index);
         info.mapping = mapped.map(|(_, mapping)| mapping.clone());
         Some(info)
     }

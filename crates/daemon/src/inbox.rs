@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use nicety_adapter::{News, NotedError, PortId, Reason, Stall, Time};
-use nicety_bell::Bell;
+use nicety_peer::Bell;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::kicks::KickInFlight;

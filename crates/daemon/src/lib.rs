@@ -1,16 +1,14 @@
 //! The daemon: workers that serve ports, and their use of the operating system.
 #![forbid(unsafe_code)]
 
-mod allowance;
+pub mod allowance;
 pub mod attach;
 mod busy_poll;
 pub mod capture;
 pub mod clock;
-pub mod control;
 pub mod daemon;
 pub mod descriptors;
 pub mod device;
-pub mod host;
 pub mod inbox;
 pub mod kicks;
 pub mod live;
@@ -20,7 +18,6 @@ pub mod port_log;
 mod record;
 pub mod recorder;
 pub mod registry;
-mod regular;
 pub mod report;
 pub mod rings;
 pub mod sandbox;
@@ -29,6 +26,7 @@ pub mod serve;
 pub mod service;
 pub mod sharing;
 pub mod shell;
+pub mod signals;
 pub mod systemd;
 mod timeout;
 pub mod trace;

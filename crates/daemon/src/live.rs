@@ -11,13 +11,13 @@ pub mod state;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use nicety_host::{Host, HostErrors, List, Role, UplinkConfig};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 use tracing::{info, warn};
 use utoipa::ToSchema;
 
 use crate::daemon::{Daemon, PortSpec, RestartError};
-use crate::host::{Host, HostErrors, List, Role, UplinkConfig};
 use crate::report::PortReport;
 use crate::{sandbox, serve};
 use plan::{Change, Kind, Plan};

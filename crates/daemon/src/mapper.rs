@@ -10,8 +10,8 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
-use nicety_bell::{Lent, this_thread_may_wait};
 use nicety_memory::{Files, Map, MappingError, Piece};
+use nicety_peer::{PeerFd, this_thread_may_wait};
 
 use crate::allowance::{self, Allowance};
 use crate::clock::Clock;
@@ -23,7 +23,7 @@ const STACK: usize = 256 << 10;
 #[derive(Debug)]
 pub struct Wanted {
     /// The file.
-    pub fd: Lent,
+    pub fd: PeerFd,
     /// The part's offset, in bytes.
     pub offset: u64,
     /// Its length, in bytes.

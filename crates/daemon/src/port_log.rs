@@ -144,7 +144,7 @@ impl Kind {
 
 /// A token bucket of lines.
 #[derive(Debug)]
-pub(crate) struct Share {
+pub struct Share {
     left: u32,
     /// The time at which `left` was last updated.
     since: Time,
@@ -159,7 +159,7 @@ impl Default for Share {
 
 impl Share {
     /// Whether a line may be written now. If so, returns the number of lines suppressed before it.
-    pub(crate) fn admit(&mut self, now: Time) -> Option<u64> {
+    pub fn admit(&mut self, now: Time) -> Option<u64> {
         let allowed = self.take(now);
         if allowed.is_none() {
             self.suppressed += 1;
@@ -190,7 +190,7 @@ impl Share {
 }
 
 /// A line with the count of lines suppressed before it.
-pub(crate) fn counted(what: impl Display, suppressed: u64) -> String {
+pub fn counted(what: impl Display, suppressed: u64) -> String {
     match suppressed {
         0 => what.to_string(),
         1 => format!("{what} (and 1 such line that was left out)"),

@@ -19,12 +19,12 @@ use std::time::Duration;
 use nicety_adapter::trace::{Access, Event, Record, Region, Trace};
 use nicety_adapter::{NotedError, Time};
 use nicety_adapters::Entry;
+use nicety_host::{regular, trace_files};
 use rustix::fs::{Access as Right, AtFlags, CWD, accessat};
 use rustix::io::Errno;
 use tracing::warn;
 
 use crate::clock::Clock;
-use crate::regular;
 
 /// The interval at which waiting events are written.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -32,11 +32,6 @@ const INTERVAL: Duration = Duration::from_millis(100);
 const WAITING_MOST: usize = 1 << 16;
 /// Most bytes of one file.
 const FILE_MOST: u64 = 32 << 20;
-
-/// A port's files in this folder, in the order of writing. After the last one the second follows again.
-pub(crate) fn files(folder: &Path, port: &str) -> [PathBuf; 3] {
-    ["", ".1", ".2"].map(|part| folder.join(format!("{port}.trace{part}")))
-}
 
 /// The ports that are recorded, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +51,7 @@ impl Target {
     /// The files of a port, in the order of writing. `None` if it is not recorded.
     fn files(&self, port: &str) -> Option<[PathBuf; 3]> {
         match self {
-            Self::Folder(folder) => Some(files(folder, port)),
+            Self::Folder(folder) => Some(trace_files(folder, port)),
             Self::Port { name, file } => (name == port).then(|| {
                 ["", ".1", ".2"].map(|part| {
                     let mut path = OsString::from(file);

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use nicety_adapter::trace::{Region, RegisterName};
 use nicety_adapter::{ErrorPlace, GuestError, NotedError, QUEUES, QueueCounters, Reason};
+use nicety_host::{Role, policy_words};
 use nicety_plane::State;
 use nicety_switch::{Interest, Wanted};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::daemon::PortView;
-use crate::host::{Role, policy_words};
 use crate::sharing::{Memory, SHARE_MEMORY};
 use crate::trace::vlan;
 

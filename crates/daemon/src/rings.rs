@@ -114,7 +114,7 @@ impl RingsServer {
         let (watch, port, shared_absence) = (Arc::clone(&stop), Arc::clone(&served), Arc::clone(&absence));
         let serve = move || {
             ready_to_ring();
-            nicety_bell::this_thread_may_wait();
+            nicety_peer::this_thread_may_wait();
             match &socket {
                 FrontendSocket::Listen(listener) => serve(listener, &port, &watch),
                 FrontendSocket::Connect(path) => connecting::serve(path, &port, &watch, &shared_absence),

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use nicety_sandbox::{Folders, Grant, NotGranted, granted};
 
-use crate::host::{Host, PortConfig, Role, UplinkConfig, UplinkKind};
 use crate::registry::Registry;
+use nicety_host::{Host, PortConfig, Role, UplinkConfig, UplinkKind};
 
 /// The folder of a file that does not need to exist.
 fn folder(path: &Path) -> PathBuf {

@@ -1,26 +1,19 @@
-//! Serves a host file until a signal ends the daemon.
+//! Checks what a host file names, and opens it.
 
 use std::fmt;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use nicety_adapter::{Uplink, UplinkSettings};
 use nicety_frame::Mac;
+use nicety_host::{AccountError, Host, PortConfig, Role, RomFileError, UplinkConfig, UplinkKind};
 use nicety_socket::{Access, ListenError, Place};
 use nicety_switch::{Limits, Policy, Vlan};
 use nicety_uplink::{
     Announced, Capture, CaptureError, CaptureOptions, Null, Paced, Pair, Querier, SocketError, Stream, Tap, TapError,
 };
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
-use tracing::info;
 
 use crate::daemon::{Daemon, PortSpec, StartError, UplinkMaker, random};
-use crate::host::{AccountError, Host, PortConfig, Role, RomFileError, UplinkConfig, UplinkKind};
-use crate::live::Live;
 use crate::recorder::{self, Target};
-use crate::systemd::Supervision;
 
 /// Reasons why the daemon could not start.
 #[derive(Debug, thiserror::Error)]
@@ -66,10 +59,6 @@ pub enum ServeError {
     #[error("reporting to the service manager: {0}")]
     Supervision(std::io::Error),
 }
-
-/// The signal that ended the daemon.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Signal(pub i32);
 
 /// A checked host file. The checks make and change nothing, and keep nothing open.
 #[derive(Debug)]
@@ -309,38 +298,4 @@ pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
     }
     daemon.begin_traces()?;
     Ok(daemon)
-}
-
-/// Serves a host file until SIGTERM or SIGINT, or until SIGHUP from a closed terminal. Any other SIGHUP reads the host file
-/// again. `ready` is called when all sockets exist. It returns the interface for changes.
-pub fn serve(prepared: Prepared<'_>, ready: impl FnOnce(&Arc<Daemon>) -> Arc<Live>) -> Result<Signal, ServeError> {
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(ServeError::Signals)?;
-    let had_terminal = has_terminal();
-    let daemon = Arc::new(start(prepared)?);
-    let live = ready(&daemon);
-    let supervision = Supervision::begin(&daemon).map_err(ServeError::Supervision)?;
-    let mut ended_by = SIGTERM;
-    for signal in signals.forever() {
-        if signal == SIGHUP && (!had_terminal || has_terminal()) {
-            supervision.reload(|| live.reload());
-        } else {
-            ended_by = signal;
-            break;
-        }
-    }
-    info!(signal = signal_hook::low_level::signal_name(ended_by).unwrap_or("?"), "ending");
-    supervision.stopping();
-    drop(supervision);
-    daemon.stop();
-    Ok(Signal(ended_by))
-}
-
-/// Whether there is a controlling terminal. For a closed one tty(4) reports ENXIO.
-fn has_terminal() -> bool {
-    std::fs::OpenOptions::new().read(true).custom_flags(without_waiting()).open("/dev/tty").is_ok()
-}
-
-/// Opening the terminal must not wait for a modem's carrier.
-fn without_waiting() -> i32 {
-    (rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY).bits().cast_signed()
 }

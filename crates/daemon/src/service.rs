@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nicety_adapter::Time;
-use nicety_bell::Bell;
+use nicety_peer::Bell;
 use nicety_plane::{Port, Turn};
 use nicety_vfio_user::{Listener, Session};
 use rustix::io::Errno;

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use nicety_adapter::trace::Event;
 use nicety_adapter::{News, NotedError, PortId, Reason, Set, Stall, Time};
-use nicety_bell::Bell;
 use nicety_pci::Mode;
+use nicety_peer::Bell;
 use nicety_plane::Shell;
 use nicety_vfio_user::Interrupts;
 use tracing::warn;
@@ -101,7 +101,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Prepares a thread that signals VMMs. Call it when the thread starts.
 pub fn ready_to_ring() {
-    if let Err(errno) = nicety_bell::ready() {
+    if let Err(errno) = nicety_peer::ready() {
         warn!(
             "the kernel rings no eventfd for this thread ({errno}): a VMM that means harm could make it wait; is fs.aio-max-nr used up, \
              or asynchronous I/O not there?"

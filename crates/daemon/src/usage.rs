@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use nix::time::{ClockId, clock_gettime};
 use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Resource, getrlimit};
-use rustix::time::{ClockId, clock_gettime};
 
 /// The use of the machine by the whole process.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,8 +33,8 @@ pub fn process() -> Option<Process> {
     let mut pages = pages.split_whitespace().map(|pages| pages.parse::<u64>().ok());
     let bytes = |pages: u64| pages.saturating_mul(page_size() as u64);
     let (virtual_bytes, resident_bytes) = (bytes(pages.next()??), bytes(pages.next()??));
-    let cpu = clock_gettime(ClockId::ProcessCPUTime);
-    let cpu = Duration::new(u64::try_from(cpu.tv_sec).ok()?, u32::try_from(cpu.tv_nsec).ok()?);
+    // By nix: rustix panics where the vDSO has no getcpu, as in user-mode Linux.
+    let cpu = clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).ok()?.into();
     // Reading the folder takes a descriptor of its own.
     let open_files = std::fs::read_dir("/proc/self/fd").ok()?.count().saturating_sub(1) as u64;
     // Field 22 is the start; the second field, a name in brackets, may have blanks.

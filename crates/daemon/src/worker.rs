@@ -32,7 +32,7 @@ use std::thread::JoinHandle;
 
 use nicety_adapter::trace::Event;
 use nicety_adapter::{PortId, Time};
-use nicety_bell::Bell;
+use nicety_peer::Bell;
 use nicety_plane::{Plane, Turn};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use tracing::debug;

@@ -10,8 +10,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use nicety_daemon::daemon::{PortSpec, StartError};
-use nicety_daemon::host::Role;
 use nicety_daemon::report::Condition;
+use nicety_host::Role;
 use nicety_vhost_user::frontend::Frontend;
 
 use logged::{Stage, TIMEOUT, lines_of};

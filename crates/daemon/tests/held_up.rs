@@ -4,7 +4,7 @@
 #[macro_use]
 #[path = "../../plane/tests/workers/mod.rs"]
 mod workers;
-#[path = "../../bell/tests/lingering/mod.rs"]
+#[path = "../../peer/tests/lingering/mod.rs"]
 mod lingering;
 mod nic;
 mod stage;

@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nicety_daemon::host::{Host, List, Role};
 use nicety_daemon::live::state::Begin;
 use nicety_daemon::live::{ChangeError, Consent, Live};
 use nicety_daemon::report::PortReport;
 use nicety_daemon::serve;
+use nicety_host::{Host, List, Role};
 use nicety_vfio_user::Client;
 use nicety_vhost_user::frontend::Frontend;
 use tempfile::TempDir;

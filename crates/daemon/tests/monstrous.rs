@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use nicety_daemon::host::Host;
+use nicety_host::Host;
 
 /// The process's peak memory since the last reset, in MiB (proc(5): VmHWM).
 fn peak_mib() -> u64 {

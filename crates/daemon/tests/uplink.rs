@@ -15,11 +15,11 @@ use std::time::Duration;
 
 use namespace::{inside, ip, ip_with};
 use nicety_adapter::{Batch, Budget, Counters, Frames, Pick, PortId, Time, Uplink as _};
-use nicety_daemon::host::Host;
 use nicety_daemon::live::state::Begin;
 use nicety_daemon::live::{Consent, Live};
 use nicety_daemon::serve;
 use nicety_frame::{Layout, checksum};
+use nicety_host::Host;
 use nicety_memory::Map;
 use nicety_uplink::Pair;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

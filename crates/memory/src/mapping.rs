@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
-use nicety_bell::unmap;
+use nicety_peer::unmap;
 use rustix::fs::{MemfdFlags, SealFlags};
 use vm_memory::MmapRegion;
 use vm_memory::volatile_memory::VolatileSlice;

@@ -25,7 +25,7 @@ fn skipped(test: &str, reason: impl std::fmt::Display) {
 /// A file of four huge pages, all holes, with the test's name; `None` if the machine has no free huge page.
 fn file(test: &str) -> Option<OwnedFd> {
     // Mappings that the test drops are unmapped by its own thread, at once.
-    nicety_bell::this_thread_may_wait();
+    nicety_peer::this_thread_may_wait();
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
     match memfd_create(test, flags).and_then(|fd| ftruncate(&fd, LEN).map(|()| fd)) {
         Ok(fd) => Some(fd),

@@ -1,7 +1,7 @@
 //! `nicety adapters`: the registry's facts, each with its source.
 
 use nicety_adapters::{About, Entry, Kind, REGISTRY, Since};
-use nicety_daemon::host::did_you_mean;
+use nicety_host::did_you_mean;
 use serde_json::{Value, json};
 
 use crate::cli::Adapters;

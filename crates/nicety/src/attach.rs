@@ -1,8 +1,8 @@
 //! `nicety attach`: prints the arguments that start a VM at a port. The running daemon provides them, or the host file if no daemon
 //! runs.
 
+use nicety_control::{self as control, Ask, AskError};
 use nicety_daemon::attach::{OTHER_FILE, libvirt, otherwise, qemu};
-use nicety_daemon::control::{self, Ask, AskError};
 use nicety_daemon::report::Condition;
 use serde_json::json;
 

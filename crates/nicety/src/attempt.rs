@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use nicety_daemon::host::{PortConfig, Transport};
 use nicety_guests::uml::{UmlConfig, UmlKernel};
 use nicety_guests::{Error, Folder, Guest, Hosted, Machine, Programs};
+use nicety_host::{PortConfig, Transport};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::cli::{Peer, Try};

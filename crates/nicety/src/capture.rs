@@ -8,16 +8,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use nicety_daemon::control;
-use nicety_daemon::control::api::{CaptureRequest, StageWord};
+use nicety_control as control;
+use nicety_control::api::{CaptureRequest, StageWord};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
+use crate::answer::failure;
 use crate::change::socket;
 use crate::cli::{Capture, Stage};
 use crate::exit::{Exit, Failure};
 use crate::output::{self, count};
-use crate::ports::failure;
 
 /// Longest time until a signal is noticed while no frame arrives.
 pub(crate) const TICK: Duration = Duration::from_millis(100);

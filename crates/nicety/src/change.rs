@@ -3,18 +3,19 @@
 use std::io::{BufRead, IsTerminal};
 use std::path::{Path, PathBuf};
 
-use nicety_daemon::control::api::{HostText, PortValues, Problem};
-use nicety_daemon::control::{self, Ask, AskError, Reply};
-use nicety_daemon::host::{Host, List};
+use nicety_control::api::{HostText, PortValues, Problem};
+use nicety_control::{self as control, Ask, AskError, Reply};
 use nicety_daemon::live::Changed;
 use nicety_daemon::whole::Whole;
+use nicety_host::{Host, List};
 use serde_json::Value;
 
+use crate::answer::{failure, odd};
 use crate::cli::{Apply, Export, ListChange, PortChange, Which};
 use crate::exit::{Exit, Failure};
 use crate::find::Meant;
 use crate::output;
-use crate::ports::{failure, odd, restart, served};
+use crate::ports::{restart, served};
 use crate::{save, write_back};
 
 /// `nicety apply`.

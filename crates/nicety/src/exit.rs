@@ -3,7 +3,7 @@
 use std::fmt;
 use std::process::ExitCode;
 
-use nicety_daemon::host::ReadError;
+use nicety_host::ReadError;
 
 /// The reason why a command did not do its work, as an exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,18 +11,18 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use clap::{Parser, ValueEnum};
-use nicety_daemon::control::api::{CaptureRequest, PortList, StageWord};
-use nicety_daemon::control::{self, Ask, Reply};
+use nicety_control::api::{CaptureRequest, PortList, StageWord};
+use nicety_control::{self as control, Ask, Reply};
 use nicety_daemon::live::capture::DROPS;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
+use crate::answer::failure;
 use crate::capture::{TICK, compiled, copy};
 use crate::cli::Stage;
 use crate::exit::{Exit, Failure};
 use crate::find::Search;
 use crate::output;
-use crate::ports::failure;
 
 /// What Wireshark says.
 #[derive(Debug, Parser)]

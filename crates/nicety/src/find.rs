@@ -3,17 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nicety_control::api::{DaemonView, Exported};
+use nicety_control::{self as control, Ask, AskError, Reply};
 use nicety_daemon::attach::{OTHER_FILE, is_same};
-use nicety_daemon::control::api::{DaemonView, Exported};
-use nicety_daemon::control::{self, Ask, AskError, Reply};
-use nicety_daemon::host::{Host, PortConfig, ReadError, did_you_mean};
 use nicety_daemon::live::state::{Begin, Found as Kept};
 use nicety_daemon::registry::{Found, Registry, is_served};
+use nicety_host::{Host, PortConfig, ReadError, did_you_mean};
 
+use crate::answer::{failure, odd};
 use crate::cli::HOST_FILE;
 use crate::exit::{Exit, Failure};
 use crate::output;
-use crate::ports::{failure, odd};
 use crate::serve::control_of;
 
 /// Time limit for a daemon, perhaps not the right one, to identify itself.

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::io::Read;
 use std::path::Path;
 
-use nicety_daemon::host::Host;
+use nicety_host::Host;
 use nicety_uplink::Rate;
 use roxmltree::{Document, Node};
 

@@ -8,9 +8,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Parser;
-use nicety_daemon::host::List;
+use nicety_host::List;
 
 mod adapters;
+mod answer;
 mod attach;
 mod attempt;
 mod capture;

@@ -6,14 +6,15 @@ use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 
+use nicety_control::api::{AddressList, DaemonView, PortList, Restarted};
+use nicety_control::{self as control, Ask, AskError, Reply};
 use nicety_daemon::attach::{OTHER_FILE, is_same, otherwise};
-use nicety_daemon::control::api::{AddressList, DaemonView, PortList, Restarted};
-use nicety_daemon::control::{self, Ask, AskError, Reply};
-use nicety_daemon::host::Host;
 use nicety_daemon::report::{AddressReport, Condition, PortReport, QueueReport};
+use nicety_host::Host;
 use ratatui::crossterm::terminal;
 use serde_json::json;
 
+use crate::answer::{failure, odd};
 use crate::cli::{Change, Ports};
 use crate::exit::{Exit, Failure};
 use crate::find::{self, Meant, Search};
@@ -229,23 +230,6 @@ fn note_other_file(host: &Host, served: &Path) {
              switches different names"
         ));
     }
-}
-
-pub(crate) fn failure(error: AskError) -> Failure {
-    let exit = match &error {
-        AskError::Nobody(_) | AskError::Starting(_) => Exit::Missing,
-        // The request is wrong; otherwise the daemon could not do it.
-        AskError::Refused(problem) if !problem.is_right() && matches!(problem.status, 400 | 404 | 409 | 422) => {
-            Exit::Usage
-        }
-        AskError::NoSocket(_) => Exit::Usage,
-        _ => Exit::Failed,
-    };
-    Failure::new(exit, error)
-}
-
-pub(crate) fn odd(reply: &Reply) -> Failure {
-    Failure::new(Exit::Failed, format!("the daemon answered something else: {reply:?}"))
 }
 
 pub(crate) fn word(condition: Condition) -> &'static str {

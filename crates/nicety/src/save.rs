@@ -4,14 +4,14 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use nicety_daemon::control::api::Restored;
-use nicety_daemon::control::{self, Ask, REQUEST_MOST, Reply};
+use nicety_control::api::Restored;
+use nicety_control::{self as control, Ask, REQUEST_MOST, Reply};
 use nicety_daemon::saved::PortState;
 use nicety_daemon::whole::Whole;
 
+use crate::answer::{failure, odd};
 use crate::exit::{Exit, Failure};
 use crate::output;
-use crate::ports::{failure, odd};
 
 /// Saves the state. The file is written completely, or not made.
 pub fn save(port: &str, file: &Path, socket: &Path) -> Result<(), Failure> {

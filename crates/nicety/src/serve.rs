@@ -4,20 +4,20 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use nicety_control::Soon;
+use nicety_control::api::DaemonView;
+use nicety_control::{self as control, Ask, Control, ControlError, Inspect, Reply};
 use nicety_daemon::attach::is_same;
-use nicety_daemon::control::Soon;
-use nicety_daemon::control::api::DaemonView;
-use nicety_daemon::control::{self, Ask, Control, ControlError, Inspect, Reply};
 use nicety_daemon::daemon::Daemon;
 use nicety_daemon::descriptors;
-use nicety_daemon::host::{
-    AccessConfig, Eavesdropping, Host, PortConfig, ReadError, Role, UplinkConfig, UplinkKind, policy_words,
-};
 use nicety_daemon::live::Live;
 use nicety_daemon::live::state::{Begin, Found};
 use nicety_daemon::recorder::Target;
 use nicety_daemon::registry::Registry;
-use nicety_daemon::{sandbox, serve};
+use nicety_daemon::{sandbox, serve, signals};
+use nicety_host::{
+    AccessConfig, Eavesdropping, Host, PortConfig, ReadError, Role, UplinkConfig, UplinkKind, policy_words,
+};
 use nicety_sandbox::Folders;
 use nicety_socket::ListenError;
 use tracing::{debug, info, warn};
@@ -76,13 +76,14 @@ struct Prepared<'a> {
 
 impl<'a> Prepared<'a> {
     fn new(begin: &'a Begin, socket: &Path, args: &'a Serve) -> Result<Self, Failure> {
-        let record = args.record.clone().map(Target::Folder);
+        let record = args.record.as_deref();
+        let target = args.record.clone().map(Target::Folder);
         let host = &begin.host;
         descriptors::provide(host.ports.len(), host.daemon.workers).map_err(Failure::with(Exit::Failed))?;
         let (control, ports) = if args.check {
-            (control::check(host, socket), serve::check(host, record))
+            (control::check(host, socket), serve::check(host, target))
         } else {
-            (control::prepare(host, socket), serve::prepare(host, record))
+            (control::prepare(host, socket), serve::prepare(host, target))
         };
         match (control, ports) {
             (Ok(control), Ok(ports)) => Ok(Self { begin, host, control, ports, record }),
@@ -133,7 +134,7 @@ impl<'a> Prepared<'a> {
             info!(switch, ports, %control, %file, version, "all sockets are ready");
             live
         };
-        let served = serve::serve(self.ports, ready).map_err(Failure::with(Exit::Failed));
+        let served = signals::serve(self.ports, ready).map_err(Failure::with(Exit::Failed));
         // Before the socket: the successor's entry has the same name.
         drop(entry);
         drop(control);

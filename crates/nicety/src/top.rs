@@ -9,20 +9,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use nicety_daemon::control::api::{DaemonView, PortList, ThreadList};
-use nicety_daemon::control::{self, Ask, Reply};
+use nicety_control::api::{DaemonView, PortList, ThreadList};
+use nicety_control::{self as control, Ask, Reply};
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::Rect;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
+use crate::answer::{failure, odd};
 use crate::capture::TICK;
 use crate::change::socket;
 use crate::cli::Top;
 use crate::exit::{Exit, Failure};
 use crate::output;
-use crate::ports::{failure, odd};
 use page::Page;
 use sample::Sample;
 

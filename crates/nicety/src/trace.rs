@@ -5,16 +5,16 @@ mod file;
 use std::io::{self, Read};
 use std::path::Path;
 
-use nicety_daemon::control::api::{CaptureRequest, StageWord, TraceRequest};
-use nicety_daemon::control::{self, Ask, Reply};
+use nicety_control::api::{CaptureRequest, StageWord, TraceRequest};
+use nicety_control::{self as control, Ask, Reply};
 use nicety_daemon::trace::{FrameTrace, TraceStage};
 
+use crate::answer::{failure, odd};
 use crate::capture::{TICK, compiled, would_block};
 use crate::change::socket;
 use crate::cli::Trace;
 use crate::exit::{Exit, Failure};
 use crate::output::{self, columns};
-use crate::ports::{failure, odd};
 use file::{Found, first_frame};
 
 /// Most bytes that are read of a file: its first frame is near its beginning.

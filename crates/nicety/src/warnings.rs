@@ -1,6 +1,6 @@
 //! `serve --check`: settings that can be served but cannot work.
 
-use nicety_daemon::host::{Host, PortConfig, UplinkConfig, UplinkKind};
+use nicety_host::{Host, PortConfig, UplinkConfig, UplinkKind};
 use nicety_switch::{Private, Vlan, VlanId};
 
 /// Sentences, each about frames that cannot pass, or that would loop.

@@ -3,16 +3,16 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use nicety_daemon::control::api::{DaemonView, Exported, HostText};
-use nicety_daemon::control::{self, Ask, Reply};
-use nicety_daemon::host::{Host, List};
+use nicety_control::api::{DaemonView, Exported, HostText};
+use nicety_control::{self as control, Ask, Reply};
 use nicety_daemon::live::plan::Plan;
 use nicety_daemon::whole::Whole;
+use nicety_host::{Host, List};
 use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, TableLike, Value};
 
+use crate::answer::{failure, odd};
 use crate::exit::{Exit, Failure};
 use crate::output;
-use crate::ports::{failure, odd};
 
 /// Keys whose values are paths, relative to the host file's folder.
 const PATHS: [&str; 5] = ["control", "file", "rom", "socket", "state"];

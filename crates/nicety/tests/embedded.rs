@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nicety_lab::bench::{Bench, BenchError, Outcome};
 use nicety_lab::embedded::{Embedded, Layout, Party, Place, Program, Rig};
 use nicety_lab::method::{Contestant, Item, Load, Server};
-use nicety_trials::extent::entries;
+use nicety_trials::scope::entries;
 
 fn program() -> Program {
     let path = PathBuf::from(env!("CARGO_BIN_EXE_nicety"));

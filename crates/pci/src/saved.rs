@@ -117,24 +117,6 @@ impl Function {
 }
 
 impl Saved {
-    /// Clears No_Soft_Reset in the power management capability, if there is one: for the state of a function that once had the bit.
-    pub fn promise_nothing_over_d3hot(&mut self) {
-        let byte = |bytes: &[u8], at: usize| bytes.get(at).map_or(0, |byte| usize::from(*byte));
-        let mut at = byte(&self.bytes, r::CAPABILITIES);
-        // Bounded: a list with a loop ends too.
-        for _ in 0..r::SPACE / 4 {
-            if at == 0 || byte(&self.bytes, at) == usize::from(r::ID_POWER) {
-                break;
-            }
-            at = byte(&self.bytes, at + 1);
-        }
-        if at != 0
-            && let Some(control) = self.bytes.get_mut(at + r::POWER_CONTROL)
-        {
-            *control &= !(r::POWER_NO_SOFT_RESET as u8);
-        }
-    }
-
     /// The state as bytes: mark, version, then each field with its length, little-endian.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {

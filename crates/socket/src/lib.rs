@@ -6,7 +6,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use nicety_bell::Lent;
+use nicety_peer::PeerFd;
 use rustix::fs::{
     Access as Right, AtFlags, CWD, FileType, Mode, PROC_SUPER_MAGIC, accessat, fchmod, lstat, statat, statfs, unlink,
 };
@@ -245,7 +245,7 @@ pub enum Accepted {
     /// A client. Its socket does not block.
     Client(OwnedFd, Option<PeerCredentials>),
     /// Another peer, while a client is connected. The log reports it.
-    Refused(Lent, Option<PeerCredentials>),
+    Refused(PeerFd, Option<PeerCredentials>),
 }
 
 /// A listening socket. Dropping it removes the file.
@@ -329,7 +329,7 @@ impl Listener {
         let peer = PeerCredentials::of(&socket);
         if occupied {
             // The peer may have sent descriptors that take long to close. They close with this socket, on another thread.
-            return Ok(Accepted::Refused(Lent::from(socket), peer));
+            return Ok(Accepted::Refused(PeerFd::from(socket), peer));
         }
         Ok(Accepted::Client(socket, peer))
     }

@@ -1,6 +1,6 @@
 //! The socket in the file system.
 
-#[path = "../../bell/tests/lingering/mod.rs"]
+#[path = "../../peer/tests/lingering/mod.rs"]
 mod lingering;
 
 use std::io::IoSlice;

@@ -6,13 +6,13 @@
 
 pub mod bus;
 pub mod conformance;
-pub mod extent;
+pub mod exchanges;
 pub mod guest;
-pub mod habits;
 pub mod hostile;
 pub mod messages;
 pub mod random;
 pub mod replay;
 pub mod rig;
+pub mod scope;
 pub mod wire;
 pub mod working;

@@ -5,10 +5,10 @@ use nicety_adapter::{Offload, Time};
 use nicety_adapters::{Entry, REGISTRY};
 use nicety_frame::Mac;
 use nicety_trials::bus::PortBus;
-use nicety_trials::extent::is_full;
 use nicety_trials::guest::{Guest, MEMORY, Net};
 use nicety_trials::random::Random;
 use nicety_trials::rig::{MAC, Rig};
+use nicety_trials::scope::is_full;
 
 const PEER: Mac = Mac([2, 0, 0, 0, 0, 9]);
 const SECOND_NS: u64 = 1_000_000_000;

@@ -1,7 +1,7 @@
 //! Every adapter of the registry faces every trial.
 
 use nicety_adapters::REGISTRY;
-use nicety_trials::extent::entries;
+use nicety_trials::scope::entries;
 use nicety_trials::{conformance, hostile, messages};
 
 #[test]

@@ -1,6 +1,6 @@
 //! The interface of a device behind a session: one method per command of vfio-user.rst that needs the device.
 
-use nicety_bell::Lent;
+use nicety_peer::PeerFd;
 use rustix::io::Errno;
 
 use crate::codec::irqs::{IrqInfo, IrqSet, PCI_INDEXES};
@@ -51,7 +51,7 @@ pub struct DmaMap {
     /// Offset of the window in the file, in bytes; the file may be shorter.
     pub offset: u64,
     /// The file to map, if any. Without it the device accesses the window only by DMA_READ and DMA_WRITE.
-    pub fd: Option<Lent>,
+    pub fd: Option<PeerFd>,
 }
 
 /// The progress of a memory change.

@@ -10,7 +10,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nicety_bell::Bell;
+use nicety_peer::Bell;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use nicety_adapter::RingPlace;
-use nicety_bell::Bell;
+use nicety_peer::Bell;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};

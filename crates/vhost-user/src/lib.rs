@@ -25,7 +25,7 @@ mod session;
 mod wire;
 
 pub use ending::{Ended, Refusal};
-pub use nicety_bell::Bell;
+pub use nicety_peer::Bell;
 pub use nicety_socket::{Accepted, ListenError, Listener, PeerCredentials};
 pub use port::{Kick, Port, RECORD_RING_BYTES};
 pub use protocol::{ProtocolFeatures, Request, TIMEOUT};

@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use nicety_bell::Lent;
 use nicety_memory::{Files, Log, Map, MapError, Mapping, Piece, Rights};
+use nicety_peer::PeerFd;
 
 use crate::ending::Refusal;
 use crate::protocol::{Fields, REGIONS_MOST, Request};
@@ -46,7 +46,7 @@ impl Region {
         out
     }
 
-    fn of(&self, files: &Files, fd: Lent) -> Result<Piece, MapError> {
+    fn of(&self, files: &Files, fd: PeerFd) -> Result<Piece, MapError> {
         Ok(files.piece(fd, self.offset, self.len, true)?)
     }
 }
@@ -69,7 +69,7 @@ impl Memory {
     }
 
     /// SET_MEM_TABLE: replaces all, or changes nothing.
-    pub fn replace(&mut self, regions: Vec<Region>, fds: Vec<Lent>) -> Result<(), MapError> {
+    pub fn replace(&mut self, regions: Vec<Region>, fds: Vec<PeerFd>) -> Result<(), MapError> {
         if regions.len() > REGIONS_MOST {
             return Err(MapError::TooMany);
         }
@@ -82,7 +82,7 @@ impl Memory {
     }
 
     /// ADD_MEM_REG: adds a region.
-    pub fn add(&mut self, region: Region, fd: Lent) -> Result<(), MapError> {
+    pub fn add(&mut self, region: Region, fd: PeerFd) -> Result<(), MapError> {
         if self.regions.len() >= REGIONS_MOST {
             return Err(MapError::TooMany);
         }
@@ -102,7 +102,7 @@ impl Memory {
     }
 
     /// SET_LOG_BASE: sets the log to `len` bytes of a file from `offset`.
-    pub fn set_log(&mut self, fd: Lent, offset: u64, len: u64) -> Result<(), Refusal> {
+    pub fn set_log(&mut self, fd: PeerFd, offset: u64, len: u64) -> Result<(), Refusal> {
         let refused = || Refusal::Body(Request::SetLogBase);
         if len > LOG_BYTES_MOST {
             return Err(refused());

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use nicety_adapter::{Context, RingFace};
-use nicety_bell::Bell;
 use nicety_memory::Map;
+use nicety_peer::Bell;
 
 use crate::ending::Refusal;
 

@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
-use nicety_bell::Lent;
+use nicety_peer::PeerFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
@@ -46,7 +46,7 @@ pub(crate) struct Message {
     pub code: u32,
     pub flags: u32,
     pub body: Vec<u8>,
-    pub fds: Vec<Lent>,
+    pub fds: Vec<PeerFd>,
 }
 
 impl Message {
@@ -121,7 +121,7 @@ pub(crate) fn decline_vfio_user(socket: BorrowedFd<'_>, id: u16) {
 fn fill(
     socket: BorrowedFd<'_>,
     mut buffer: &mut [u8],
-    fds: &mut Vec<Lent>,
+    fds: &mut Vec<PeerFd>,
     end: &mut Option<Instant>,
 ) -> Result<(), WireError> {
     while !buffer.is_empty() {
@@ -136,7 +136,7 @@ fn fill(
         };
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(rights) = message {
-                fds.extend(rights.map(Lent::from));
+                fds.extend(rights.map(PeerFd::from));
             }
         }
         if read.flags.contains(ReturnFlags::CTRUNC) || fds.len() > FDS_MOST {

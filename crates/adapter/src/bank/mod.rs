@@ -21,7 +21,7 @@ use std::ops::{Index, IndexMut};
 
 use crate::snapshot::RestoreError;
 
-pub use table::{Alias, Block, Names, Part, Place, Region, Row, Table, Way, Widths, changed, without};
+pub use table::{Alias, Block, Direction, Names, Part, Place, Region, Row, Table, Widths, changed, without};
 
 /// The values of a device's registers.
 #[derive(Clone, Debug)]

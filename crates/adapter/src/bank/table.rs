@@ -281,7 +281,7 @@ pub struct Part<N: 'static> {
 
 /// The direction of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Direction {
     /// The guest reads.
     Read,
     /// The guest writes.
@@ -358,7 +358,13 @@ impl<N: Names> Table<N> {
     }
 
     /// Splits an access at register boundaries.
-    pub fn parts(&'static self, region: u8, offset: u64, len: usize, way: Way) -> impl Iterator<Item = Part<N>> {
+    pub fn parts(
+        &'static self,
+        region: u8,
+        offset: u64,
+        len: usize,
+        direction: Direction,
+    ) -> impl Iterator<Item = Part<N>> {
         let space = self.regions.get(usize::from(region));
         let mut done = 0;
         std::iter::from_fn(move || {
@@ -376,7 +382,7 @@ impl<N: Names> Table<N> {
                     .unwrap_or(4 - (at & 3)),
             };
             done = len.min(begin + most as usize);
-            let widths = space.map(|space| if way == Way::Read { space.reads } else { space.writes });
+            let widths = space.map(|space| if direction == Direction::Read { space.reads } else { space.writes });
             let place = found.filter(|_| widths.is_some_and(|widths| widths.allow(done - begin)));
             let hole = space.filter(|space| at < u64::from(space.len)).map_or(!0, |space| space.hole);
             Some(Part { place, offset: at, bytes: begin..done, hole, shift: found.map_or(0, |place| place.byte) })
@@ -392,7 +398,7 @@ impl<N: Names> Table<N> {
         mut read: impl FnMut(&Place<N>) -> u32,
     ) -> u64 {
         let mut holes = 0;
-        for part in self.parts(region, offset, data.len(), Way::Read) {
+        for part in self.parts(region, offset, data.len(), Direction::Read) {
             let value = part.place.as_ref().map(&mut read);
             holes += u64::from(value.is_none());
             part.put(value.unwrap_or(part.hole), data);
@@ -404,7 +410,7 @@ impl<N: Names> Table<N> {
     /// holes.
     pub fn write(&'static self, region: u8, offset: u64, data: &[u8], mut write: impl FnMut(&Place<N>, u32)) -> u64 {
         let mut holes = 0;
-        for part in self.parts(region, offset, data.len(), Way::Write) {
+        for part in self.parts(region, offset, data.len(), Direction::Write) {
             match &part.place {
                 Some(place) => write(place, part.take(data, 0)),
                 None => holes += 1,

@@ -79,7 +79,7 @@ static TABLE: Table<Reg> = Table {
 /// Reads like an adapter, and counts the parts without a register.
 fn read(bank: &mut Bank<Reg>, region: u8, offset: u64, len: usize) -> (u64, u32) {
     let (mut data, mut bad) = ([0; 8], 0);
-    for part in bank.table().parts(region, offset, len, Way::Read) {
+    for part in bank.table().parts(region, offset, len, Direction::Read) {
         let value = part.place.map_or(part.hole, |place| bank.read(&place));
         bad += u32::from(part.place.is_none());
         part.put(value, &mut data[..len]);
@@ -89,7 +89,7 @@ fn read(bank: &mut Bank<Reg>, region: u8, offset: u64, len: usize) -> (u64, u32)
 
 fn write(bank: &mut Bank<Reg>, region: u8, offset: u64, data: &[u8]) -> u32 {
     let mut bad = 0;
-    for part in bank.table().parts(region, offset, data.len(), Way::Write) {
+    for part in bank.table().parts(region, offset, data.len(), Direction::Write) {
         bad += u32::from(part.place.is_none());
         let value = bank.merge(&part, data);
         part.place.map(|place| bank.write(&place, value));
@@ -210,7 +210,7 @@ fn a_port_stores_nothing_and_is_told_the_width() {
     let bank = Bank::new(&TABLE);
     let widths: Vec<(Reg, usize)> = [1, 2, 4]
         .into_iter()
-        .flat_map(|len| bank.table().parts(PORTS, 0x10, len, Way::Read))
+        .flat_map(|len| bank.table().parts(PORTS, 0x10, len, Direction::Read))
         .filter_map(|part| part.place.map(|place| (place.name, part.bytes.len())))
         .collect();
     assert_eq!(widths, [(Reg::DATA, 1), (Reg::DATA, 2), (Reg::DATA, 4)]);

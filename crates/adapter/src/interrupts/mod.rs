@@ -58,7 +58,7 @@ pub struct Interrupts {
     enabled: u128,
     /// Signalled causes: they hold the line, or their message was sent. A subset of pending and enabled, unless the line is
     /// latched.
-    told: u128,
+    signalled: u128,
     auto_mask: u128,
     auto_clear: u128,
     router: InterruptRouter,
@@ -70,7 +70,7 @@ impl Interrupts {
     pub fn new(causes: u16, line: Line, router: InterruptRouter) -> Self {
         let causes = u128::MAX.checked_shr(128_u32.saturating_sub(u32::from(causes))).unwrap_or(0);
         let throttles = ArrayVec::new();
-        Self { causes, line, pending: 0, enabled: 0, told: 0, auto_mask: 0, auto_clear: 0, router, throttles }
+        Self { causes, line, pending: 0, enabled: 0, signalled: 0, auto_mask: 0, auto_clear: 0, router, throttles }
     }
 
     /// Adds a throttle for each of the first `vectors` vectors (at most [`THROTTLES`]). The line and MSI use that of vector 0.
@@ -91,8 +91,8 @@ impl Interrupts {
     }
 
     /// Causes that hold the line, or whose message was sent and that have not ended since.
-    pub fn told(&self) -> u128 {
-        self.told
+    pub fn signalled(&self) -> u128 {
+        self.signalled
     }
 
     /// The routes from causes to vectors, mutable.
@@ -133,7 +133,7 @@ impl Interrupts {
     /// Disables causes. Those that hold a latched line release it, and are not pending any more.
     pub fn disable(&mut self, causes: u128) {
         self.enabled &= !causes;
-        self.told &= !causes;
+        self.signalled &= !causes;
     }
 
     /// Like [`Interrupts::disable`], but causes that hold a latched line keep it.
@@ -145,24 +145,14 @@ impl Interrupts {
     pub fn take(&mut self) -> u128 {
         match self.line {
             Line::Level => std::mem::take(&mut self.pending),
-            Line::Latched => std::mem::take(&mut self.told),
+            Line::Latched => std::mem::take(&mut self.signalled),
         }
-    }
-
-    /// For a saved state without signalled causes: assumes that all pending and enabled causes were signalled.
-    pub fn note_told(&mut self) {
-        self.told = self.pending & self.enabled;
-    }
-
-    /// For a saved state: these causes hold a latched line.
-    pub fn latch(&mut self, causes: u128) {
-        self.told = causes;
     }
 
     /// Resets everything. The line keeps its level until the next [update](Interrupts::update).
     pub fn reset(&mut self) {
-        let Self { causes: _, line: _, pending, enabled, told, auto_mask, auto_clear, router, throttles } = self;
-        (*pending, *enabled, *told, *auto_mask, *auto_clear) = (0, 0, 0, 0, 0);
+        let Self { causes: _, line: _, pending, enabled, signalled, auto_mask, auto_clear, router, throttles } = self;
+        (*pending, *enabled, *signalled, *auto_mask, *auto_clear) = (0, 0, 0, 0, 0);
         throttles.iter_mut().for_each(|throttle| *throttle = Throttle::default());
         if let InterruptRouter::Table(table) = router {
             *router = InterruptRouter::table(table.len());
@@ -171,14 +161,14 @@ impl Interrupts {
 
     /// Whether this saved state is valid for the device of `other`.
     pub fn fits(&self, other: &Self) -> bool {
-        let known = self.pending | self.enabled | self.told | self.auto_mask | self.auto_clear;
-        let told = match self.line {
-            Line::Level => self.told & !(self.pending & self.enabled) == 0,
+        let known = self.pending | self.enabled | self.signalled | self.auto_mask | self.auto_clear;
+        let signalled = match self.line {
+            Line::Level => self.signalled & !(self.pending & self.enabled) == 0,
             Line::Latched => true,
         };
         (self.causes, self.line, self.throttles.len()) == (other.causes, other.line, other.throttles.len())
             && known & !self.causes == 0
-            && told
+            && signalled
             && self.router.fits(&other.router)
     }
 
@@ -197,7 +187,7 @@ impl Interrupts {
             let cause = waiting.trailing_zeros() as u16;
             waiting &= waiting - 1;
             if let Some(until) = self.vector(cause, mode, function).and_then(|vector| self.pause(vector, now))
-                && (is_message(mode) || self.told == 0)
+                && (is_message(mode) || self.signalled == 0)
             {
                 due = Some(due.map_or(until, |earlier: Time| earlier.min(until)));
             }
@@ -211,13 +201,13 @@ impl Interrupts {
         let mode = function.mode();
         let messages = is_message(mode);
         if messages || self.line == Line::Level {
-            self.told &= self.pending & self.enabled;
+            self.signalled &= self.pending & self.enabled;
         }
         let new = self.unsignalled(mode);
         let (vectors, fired) = if new == 0 { Default::default() } else { self.ready(new, function, cx.now) };
         if fired != 0 {
-            let was_up = self.told != 0;
-            self.told |= fired;
+            let was_up = self.signalled != 0;
+            self.signalled |= fired;
             let mut left = vectors;
             while let Some(vector) = left.pop() {
                 if messages || !was_up {
@@ -232,10 +222,10 @@ impl Interrupts {
             }
             if messages {
                 cx.out.messages.extend(vectors);
-                self.told &= self.pending & self.enabled;
+                self.signalled &= self.pending & self.enabled;
             }
         }
-        let level = !messages && self.told != 0;
+        let level = !messages && self.signalled != 0;
         if level != function.intx_level() {
             cx.out.line = Some(function.set_intx(level));
         }
@@ -248,9 +238,9 @@ impl Interrupts {
     pub fn mode_changed(&mut self, function: &mut Function, cx: &mut Context<'_>) {
         if is_message(function.mode()) {
             if self.line == Line::Latched {
-                self.pending |= self.told;
+                self.pending |= self.signalled;
             }
-            self.told = 0;
+            self.signalled = 0;
         }
         self.show(function, cx);
     }
@@ -266,7 +256,7 @@ impl Interrupts {
         match (self.line, mode) {
             (Line::Latched, Mode::None) => 0,
             (Line::Latched, Mode::Intx) => ready,
-            _ => ready & !self.told,
+            _ => ready & !self.signalled,
         }
     }
 
@@ -277,7 +267,7 @@ impl Interrupts {
         if is_message(mode) && !function.bus_master() {
             return (vectors, fired);
         }
-        let is_up = !is_message(mode) && self.told != 0;
+        let is_up = !is_message(mode) && self.signalled != 0;
         let mut left = new;
         while left != 0 {
             let cause = left.trailing_zeros() as u16;

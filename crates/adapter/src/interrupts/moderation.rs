@@ -28,25 +28,20 @@ pub struct ReceiveModeration {
 }
 
 impl ReceiveModeration {
-    /// For a saved state without times: an interrupt is due now.
-    pub fn overdue() -> Self {
-        Self { held: true, ..Self::default() }
-    }
-
     /// Frames must be signalled. False if they wait until [`ReceiveModeration::due`]. `carried`: bytes received and sent so far.
-    pub fn may_tell(&mut self, carried: u64, now: Time) -> bool {
+    pub fn may_interrupt(&mut self, carried: u64, now: Time) -> bool {
         self.held = now < self.until && carried.wrapping_sub(self.carried) < MODERATION_BYTES;
         !self.held
     }
 
     /// An interrupt is sent now.
-    pub fn told(&mut self, carried: u64, now: Time) {
+    pub fn note_interrupt(&mut self, carried: u64, now: Time) {
         let bulk = carried.wrapping_sub(self.carried) >= BULK;
         *self = Self { until: now.after_ns(if bulk { MODERATION_NS } else { 0 }), carried, held: false };
     }
 
-    /// Like [`ReceiveModeration::told`], with the driver's own interval.
-    pub fn told_for(&mut self, ns: u64, now: Time) {
+    /// Like [`ReceiveModeration::note_interrupt`], with the driver's own interval.
+    pub fn note_interrupt_for(&mut self, ns: u64, now: Time) {
         *self = Self { until: now.after_ns(ns), held: false, ..*self };
     }
 
@@ -84,14 +79,14 @@ mod tests {
     fn bulk_is_told_once_in_a_span_and_the_last_of_it_is_not_forgotten() {
         let mut moderation = ReceiveModeration::default();
         let start = Time(1_000_000);
-        assert!(moderation.may_tell(64 << 10, start));
-        moderation.told(64 << 10, start);
+        assert!(moderation.may_interrupt(64 << 10, start));
+        moderation.note_interrupt(64 << 10, start);
         let soon = start.after_ns(MODERATION_NS / 2);
-        assert!(moderation.may_tell((64 << 10) + MODERATION_BYTES, soon), "much does not wait");
-        assert!(!moderation.may_tell(65 << 10, soon) && !moderation.over(soon));
+        assert!(moderation.may_interrupt((64 << 10) + MODERATION_BYTES, soon), "much does not wait");
+        assert!(!moderation.may_interrupt(65 << 10, soon) && !moderation.over(soon));
         assert_eq!(moderation.due(), Some(start.after_ns(MODERATION_NS)));
         assert!(moderation.over(start.after_ns(MODERATION_NS)));
-        moderation.told(65 << 10, start.after_ns(MODERATION_NS));
+        moderation.note_interrupt(65 << 10, start.after_ns(MODERATION_NS));
         assert_eq!(moderation.due(), None);
     }
 
@@ -100,8 +95,8 @@ mod tests {
         let mut moderation = ReceiveModeration::default();
         for round in 1..100 {
             let now = Time(round * 10_000);
-            assert!(moderation.may_tell(round * 200, now), "round {round}");
-            moderation.told(round * 200, now);
+            assert!(moderation.may_interrupt(round * 200, now), "round {round}");
+            moderation.note_interrupt(round * 200, now);
         }
     }
 }

@@ -153,7 +153,7 @@ fn causes_that_share_a_vector_share_a_message_and_those_without_send_none() {
     interrupts.enable(u128::MAX);
     interrupts.raise(1 << 22 | 1 << 23 | 1 << 3);
     assert_eq!(bench.update(&mut interrupts), (None, vec![2]));
-    assert_eq!((interrupts.told(), bench.counters.interrupts), (1 << 22 | 1 << 23, 1));
+    assert_eq!((interrupts.signalled(), bench.counters.interrupts), (1 << 22 | 1 << 23, 1));
     interrupts.router().route(3, Some(1));
     assert_eq!(bench.update(&mut interrupts), (None, vec![1]), "once it has one");
 }
@@ -236,7 +236,7 @@ fn a_latched_cause_holds_the_line_until_it_is_taken_or_disabled() {
     interrupts.enable(u128::MAX);
     interrupts.raise(1 | 1 << 64);
     assert_eq!(bench.update(&mut interrupts), (Some(true), vec![]));
-    assert_eq!((interrupts.pending(), interrupts.told()), (0, 1 | 1 << 64));
+    assert_eq!((interrupts.pending(), interrupts.signalled()), (0, 1 | 1 << 64));
     assert_eq!(interrupts.enabled() & (1 | 1 << 64), 0, "masked by itself, and the line is still up");
     interrupts.raise(1);
     assert_eq!(bench.update(&mut interrupts), (None, vec![]));
@@ -260,7 +260,7 @@ fn what_holds_the_line_goes_by_message_when_messages_are_enabled() {
         let _ = bench.function.config_write(COMMAND + 1, &[4]);
         bench.mode_changed(&mut interrupts);
         assert_eq!(bench.took(), (Some(false), vec![]));
-        assert_ne!(interrupts.told(), 0);
+        assert_ne!(interrupts.signalled(), 0);
         bench.enable(17, true);
         bench.mode_changed(&mut interrupts);
         assert_eq!(bench.took(), (Some(false), vec![7]), "{line:?}");
@@ -284,7 +284,7 @@ fn a_reset_takes_the_line_down_and_what_is_saved_fits_its_own_device_alone() {
         Interrupts::new(25, Line::Level, InterruptRouter::table(25)).throttled(4),
     ];
     assert!(others.iter().all(|other| !interrupts.fits(other)));
-    let wild = Interrupts { told: 1 << 3, ..interrupts.clone() };
+    let wild = Interrupts { signalled: 1 << 3, ..interrupts.clone() };
     assert!(!wild.fits(&new), "a cause is told that is not pending");
     let wild = Interrupts { enabled: 1 << 25, ..interrupts.clone() };
     assert!(!wild.fits(&new), "a cause that the device has not");

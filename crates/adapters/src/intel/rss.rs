@@ -51,7 +51,7 @@ impl Rss {
             Box::new(Table::new(&key))
         });
         let Some(input) = Input::of(head, layout, *kinds) else { return Hash::default() };
-        let kind = FIELDS.iter().find(|(_, kind, _)| *kind == input.kind).map_or(0, |(.., told)| *told);
+        let kind = FIELDS.iter().find(|(_, kind, _)| *kind == input.kind).map_or(0, |(.., reported)| *reported);
         Hash { kind, value: table.hash(input.bytes()) }
     }
 

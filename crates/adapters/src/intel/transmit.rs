@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::registers::*;
 use super::statistics::Statistics;
 use super::{DESCRIPTOR, NOWHERE};
-use crate::STEPS_PAID;
+use crate::charge::STEPS_PAID;
 
 /// Maximum descriptors after which one call starts no other packet, whatever the ring holds.
 const WALK: u32 = 2048;

@@ -2,7 +2,7 @@
 //! Configuration Registers").
 
 use nicety_adapter::Context;
-use nicety_adapter::bank::Way;
+use nicety_adapter::bank::Direction;
 use nicety_adapter::trace::Region;
 
 use super::Lance;
@@ -34,7 +34,7 @@ impl Lance {
             // A 32-bit write to RDP switches to DWIO and writes RDP ("Double Word I/O Mode").
             self.registers[r::BSBC] |= bcr::DWIO;
         }
-        for part in self.registers.table().parts(self.ports(bar), offset, data.len(), Way::Write) {
+        for part in self.registers.table().parts(self.ports(bar), offset, data.len(), Direction::Write) {
             match &part.place {
                 Some(place) if part.bytes.len() == usize::from(place.row.width) => {
                     self.write_port(place, part.take(data, 0), cx);

@@ -34,13 +34,8 @@ pub struct Eeprom {
 impl Eeprom {
     /// An EEPROM in factory state with a permanent address, already read.
     pub fn new(mac: Mac) -> Self {
-        Self::of(&super::prom(mac))
-    }
-
-    /// An EEPROM with this address PROM.
-    pub fn of(prom: &[u8; 16]) -> Self {
         let mut bytes = [0; 2 * WORDS];
-        bytes[..16].copy_from_slice(prom);
+        bytes[..16].copy_from_slice(&super::prom(mac));
         for (word, value) in BUS {
             bytes[2 * word..2 * word + 2].copy_from_slice(&value.to_le_bytes());
         }

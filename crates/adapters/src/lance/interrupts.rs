@@ -178,14 +178,14 @@ impl Lance {
         let mut must_signal = false;
         if tidings.waiting > 0 && open & RINT != 0 {
             let urgent = self.receive.starved || tidings.waiting >= most;
-            must_signal = urgent || tidings.moderation.may_tell(tidings.carried, cx.now);
+            must_signal = urgent || tidings.moderation.may_interrupt(tidings.carried, cx.now);
         }
         if open & TINT != 0 && tidings.completions.over(cx.now) {
             self.interrupts.raise(TINT);
             tidings.unread &= !csr0::TINT;
         }
-        if must_signal || self.interrupts.told() == 0 && self.interrupts.is_due(&self.function, cx.now) {
-            tidings.moderation.told(tidings.carried, cx.now);
+        if must_signal || self.interrupts.signalled() == 0 && self.interrupts.is_due(&self.function, cx.now) {
+            tidings.moderation.note_interrupt(tidings.carried, cx.now);
             self.interrupts.raise(tidings.unread.into());
             (tidings.unread, tidings.waiting) = (0, 0);
             tidings.completions.join();

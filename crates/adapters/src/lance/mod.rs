@@ -73,7 +73,7 @@ use self::polling::Polling;
 use self::receive::Receive;
 use self::registers::{self as r, bcr, csr0, mode};
 use self::transmit::Transmit;
-use crate::{CreateError, Settings};
+use crate::settings::{CreateError, Settings};
 
 /// Numbers of the rings in [`Outbox::stalled`](nicety_adapter::Outbox::stalled).
 const RECEIVE_RING: u16 = 0;

@@ -14,20 +14,6 @@ use super::receive::Receive;
 use super::registers as r;
 use super::transmit::Transmit;
 
-/// Version 1, without EEPROM and polling.
-#[derive(Serialize, Deserialize)]
-struct State1 {
-    registers: Vec<u32>,
-    rap: u8,
-    prom: [u8; 16],
-    transmit: u32,
-    receive: Receive,
-    interrupts: Interrupts,
-    tidings: Tidings,
-    link_up: bool,
-    function: Vec<u8>,
-}
-
 #[derive(Serialize, Deserialize)]
 struct State {
     registers: Vec<u32>,
@@ -44,23 +30,12 @@ struct State {
     polling: Polling,
 }
 
-impl Version for State1 {
-    const NUMBER: u16 = 1;
+impl Version for State {
+    const NUMBER: u16 = 2;
     type Before = Nothing;
 
     fn from_before(before: Nothing) -> Result<Self, RestoreError> {
         match before {}
-    }
-}
-
-impl Version for State {
-    const NUMBER: u16 = 2;
-    type Before = State1;
-
-    fn from_before(before: State1) -> Result<Self, RestoreError> {
-        let State1 { registers, rap, prom, transmit, receive, interrupts, tidings, link_up, function } = before;
-        let (eeprom, polling) = (Eeprom::of(&prom), Polling::default());
-        Ok(Self { registers, rap, prom, transmit, receive, interrupts, tidings, link_up, function, eeprom, polling })
     }
 }
 

@@ -10,7 +10,7 @@ use super::interrupts::TXSTRT;
 use super::registers::{self as r, csr0, csr4, mode};
 use super::ring::{ADD_FCS, BUFF, Descriptor, ENP, LCAR, Ring, STP, UFLO};
 use super::{Lance, TRANSMIT_RING};
-use crate::STEPS_PAID;
+use crate::charge::STEPS_PAID;
 
 /// Maximum descriptors that one call walks before it asks to be called again.
 const WALK: u32 = 1024;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use nicety_adapter::Context;
-use nicety_adapter::bank::Way;
+use nicety_adapter::bank::Direction;
 use nicety_adapter::trace::Region;
 
 use super::Ne2000;
@@ -12,7 +12,7 @@ use super::registers::{self as r, TABLE};
 
 impl Ne2000 {
     pub(super) fn read_ports(&mut self, offset: u64, data: &mut [u8], cx: &mut Context<'_>) {
-        for part in TABLE.parts(r::PORTS, offset, data.len(), Way::Read) {
+        for part in TABLE.parts(r::PORTS, offset, data.len(), Direction::Read) {
             let Some(place) = &part.place else {
                 cx.holes(1, false, Region::Bar(0), part.offset, part.of(data));
                 part.put(part.hole, data);
@@ -38,7 +38,7 @@ impl Ne2000 {
     }
 
     pub(super) fn write_ports(&mut self, offset: u64, data: &[u8], cx: &mut Context<'_>) {
-        for part in TABLE.parts(r::PORTS, offset, data.len(), Way::Write) {
+        for part in TABLE.parts(r::PORTS, offset, data.len(), Direction::Write) {
             let Some(place) = &part.place else {
                 cx.holes(1, true, Region::Bar(0), part.offset, part.of(data));
                 continue;

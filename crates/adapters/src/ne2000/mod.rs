@@ -65,7 +65,7 @@ use nicety_pci::{Bar, Changes, Function, Identity, Pin, Rom};
 use self::dp8390::Dp8390;
 use self::registers as r;
 use crate::about::{About, Boot, Kind, Since, Sources};
-use crate::{CreateError, Settings};
+use crate::settings::{CreateError, Settings};
 
 /// Description of the adapter.
 pub static ABOUT: About = About {

@@ -1,7 +1,7 @@
 //! Register accesses: the masks of the table, and their side effects.
 
 use nicety_adapter::Context;
-use nicety_adapter::bank::{Part, Way};
+use nicety_adapter::bank::{Direction, Part};
 use nicety_adapter::trace::Region;
 
 use super::Rtl8139;
@@ -17,7 +17,7 @@ impl Rtl8139 {
 
     pub(super) fn write_window(&mut self, bar: u8, offset: u64, data: &[u8], cx: &mut Context<'_>) {
         let table = self.registers.table();
-        for part in table.parts(table.region(bar), offset, data.len(), Way::Write) {
+        for part in table.parts(table.region(bar), offset, data.len(), Direction::Write) {
             match &part.place {
                 Some(place) => self.write_register(place, &part, data, cx),
                 None => cx.holes(1, true, Region::Bar(bar), part.offset, part.of(data)),

@@ -34,7 +34,7 @@ impl Rtl8139 {
 
     /// Updates the line from causes and mask.
     pub(super) fn settle_line(&mut self, cx: &mut Context<'_>) {
-        if self.interrupts.is_due(&self.function, cx.now) && self.interrupts.told() == 0 {
+        if self.interrupts.is_due(&self.function, cx.now) && self.interrupts.signalled() == 0 {
             self.join(cx);
         }
         self.interrupts.update(&mut self.function, cx);
@@ -46,7 +46,7 @@ impl Rtl8139 {
             self.interrupts.raise(cause::TOK.into());
         }
         if self.moderation.due().is_some() {
-            self.moderation.told(self.carried, cx.now);
+            self.moderation.note_interrupt(self.carried, cx.now);
             self.interrupts.raise(cause::ROK.into());
         }
     }
@@ -95,7 +95,7 @@ impl Rtl8139 {
         self.settle_line(cx);
         self.look_for_any_room(cx);
         if mask & u128::from(cause::ROK) != 0 && self.has_unshown(cx) {
-            if self.moderation.may_tell(self.carried, cx.now) {
+            if self.moderation.may_interrupt(self.carried, cx.now) {
                 self.signal(cx);
             } else {
                 self.rearm(cx);
@@ -128,7 +128,7 @@ impl Rtl8139 {
     /// Raises ROK.
     fn signal(&mut self, cx: &mut Context<'_>) {
         self.unshown = false;
-        self.moderation.told(self.carried, cx.now);
+        self.moderation.note_interrupt(self.carried, cx.now);
         self.cause(cause::ROK, cx);
     }
 
@@ -138,8 +138,8 @@ impl Rtl8139 {
         self.completions.answered(cx.now);
         // A cause that is pending reports these frames too.
         let pending = self.interrupts.pending() & u128::from(cause::ROK) != 0;
-        if !pending && (self.moderation.may_tell(self.carried, cx.now) || urgent) {
-            self.moderation.told(self.carried, cx.now);
+        if !pending && (self.moderation.may_interrupt(self.carried, cx.now) || urgent) {
+            self.moderation.note_interrupt(self.carried, cx.now);
             self.cause(cause::ROK, cx);
         }
         self.rearm(cx);
@@ -169,7 +169,7 @@ impl Rtl8139 {
             if self.driver_has_taken_all(cx) {
                 self.moderation.seen();
             } else {
-                self.moderation.told(self.carried, cx.now);
+                self.moderation.note_interrupt(self.carried, cx.now);
                 self.interrupts.raise(cause::ROK.into());
             }
         }

@@ -72,7 +72,7 @@ use self::tally::Tally;
 use self::timer::Timer;
 use self::transmit::Transmit;
 use crate::microwire::Microwire;
-use crate::{CreateError, Settings};
+use crate::settings::{CreateError, Settings};
 
 /// Numbers of the rings in [`Outbox::stalled`](nicety_adapter::Outbox::stalled).
 const RECEIVE_RING: u16 = 0;

@@ -262,7 +262,7 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
             self.device.write_u64s(4, behind);
         }
         ring.used = ring.used.wrapping_add(chains.len() as u16);
-        ring.untold = ring.untold.saturating_add(chains.len() as u16);
+        ring.unsignalled = ring.unsignalled.saturating_add(chains.len() as u16);
     }
 
     /// Completes chains of a packed ring together, at most [`PIECES`]: its driver takes the first one as a sign that all are
@@ -273,7 +273,7 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         }
         let before = ring.used;
         ring.used = self.write_used(before, chains);
-        ring.untold = ring.untold.saturating_add(self.distance(before, ring.used));
+        ring.unsignalled = ring.unsignalled.saturating_add(self.distance(before, ring.used));
     }
 
     /// Writes a used descriptor over each chain's first (2.8.8): length, identifier and flags in one store; the first chain's last.
@@ -298,14 +298,14 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
 
     /// Shows completions to the driver, without a notification. (Packed: it sees each one at once.)
     pub fn show(&self, ring: &Ring) {
-        if !PACKED && ring.untold > 0 {
+        if !PACKED && ring.unsignalled > 0 {
             self.device.store_u16(2, ring.used);
         }
     }
 
     /// Whether the driver wants a notification for the completions shown since the last one (sections 2.7.7 and 2.8.10).
     pub fn wants(&self, ring: &Ring) -> bool {
-        if ring.untold == 0 {
+        if ring.unsignalled == 0 {
             return false;
         }
         full_barrier();
@@ -314,7 +314,7 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         }
         if self.event_index {
             let wanted = self.driver.load_u16(4 + 2 * usize::from(self.size));
-            return !ring.settled || crossed(wanted, ring.used, ring.used.wrapping_sub(ring.untold));
+            return !ring.settled || crossed(wanted, ring.used, ring.used.wrapping_sub(ring.unsignalled));
         }
         self.driver.load_u16(0) & QUIET == 0
     }
@@ -326,7 +326,7 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
             return flags != DISABLE;
         }
         // Whether the index was passed since the last notification.
-        (1..=ring.untold).contains(&self.distance(at, ring.used))
+        (1..=ring.unsignalled).contains(&self.distance(at, ring.used))
     }
 
     /// Asks the driver to notify when it adds entries from a position on. True if it has added some meanwhile, perhaps without a

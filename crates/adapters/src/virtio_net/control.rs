@@ -45,26 +45,6 @@ pub(super) struct Control {
     pub announce: bool,
 }
 
-/// The part of it in saved state versions 2 and 3.
-#[derive(Serialize, Deserialize)]
-pub(super) struct Settings {
-    pairs: u16,
-    off: u128,
-    mac: [u8; 6],
-    modes: [bool; 6],
-    unicast: Table,
-    multicast: Table,
-    vlans: ArrayVec<u64, VLAN_WORDS>,
-}
-
-impl Settings {
-    /// Converts to version 4.
-    pub fn into_next(self) -> Control {
-        let Self { pairs, off, mac, modes, unicast, multicast, vlans } = self;
-        Control { pairs, off, modes, unicast, multicast, vlans, ..Control::new(mac) }
-    }
-}
-
 /// Indices in `modes`: the commands of class RX, in order (5.1.6.5.1).
 const PROMISCUOUS: usize = 0;
 const ALL_MULTICAST: usize = 1;

@@ -60,7 +60,8 @@ use nicety_adapter::{
 };
 use nicety_memory::Map;
 
-use crate::{About, Boot, CreateError, Kind, Settings, Since, Sources, UBoot};
+use crate::about::{About, Boot, Kind, Since, Sources, UBoot};
+use crate::settings::{CreateError, Settings};
 use broken::Broken;
 use control::Control;
 use hashing::Hashing;

@@ -33,7 +33,7 @@ impl VirtioNet {
             return;
         }
         ring.call(number, cx);
-        ring.moderation.told(carried, cx.now);
+        ring.moderation.note_interrupt(carried, cx.now);
         // Linux also checks transmit completions when it checks received frames (`virtnet_poll_cleantx`); other drivers may not.
         if let Some(transmit) = self.rings.get_mut(usize::from(number) + 1) {
             transmit.delay.answered(cx.now);

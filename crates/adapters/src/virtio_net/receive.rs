@@ -18,7 +18,7 @@ use super::kept::Kept;
 use super::registers::{Header, feature, header};
 use super::ring::Ring;
 use super::{VirtioNet, receive_ring, steering};
-use crate::STEPS_PAID;
+use crate::charge::STEPS_PAID;
 
 /// Maximum searches for one frame's buffers while the driver keeps adding too few.
 const SEARCHES_MOST: usize = 3;
@@ -219,14 +219,14 @@ impl VirtioNet {
         cx.out.charge(areas.walked().saturating_sub(STEPS_PAID.saturating_mul(got.frames as u32)));
         areas.show(ring);
         let short = refused || areas.is_short(ring);
-        let untold = ring.untold > 0;
+        let unsignalled = ring.unsignalled > 0;
         let (carried, limits) = (self.carried(number), self.limits(number));
         let Some(ring) = self.rings.get_mut(usize::from(number)) else { return Ok(()) };
-        let may_tell = match limits {
-            Some(limits) => untold && ring.reaches(limits, got.packets as u32, cx.now),
-            None => untold && (short || ring.moderation.may_tell(carried, cx.now)),
+        let may_interrupt = match limits {
+            Some(limits) => unsignalled && ring.reaches(limits, got.packets as u32, cx.now),
+            None => unsignalled && (short || ring.moderation.may_interrupt(carried, cx.now)),
         };
-        if may_tell {
+        if may_interrupt {
             let notifies = ring.broken.is_none() && ring.mark_notified(&areas);
             self.mark_arrivals_notified(number, notifies, cx);
         }

@@ -44,7 +44,7 @@ pub(super) struct Ring {
     /// Position of the next completion.
     pub used: u16,
     /// Entries (packed: descriptors) completed since the device last considered a notification.
-    pub untold: u16,
+    pub unsignalled: u16,
     /// The driver was asked not to notify (used without EVENT_IDX only).
     pub quiet: bool,
     /// A frame was refused for lack of buffers; the ring waits for the driver's notification.
@@ -145,8 +145,8 @@ impl Ring {
     /// Marks the shown completions as notified. True if the driver [wants](Areas::wants) a notification.
     pub fn mark_notified<const PACKED: bool>(&mut self, areas: &Areas<'_, PACKED>) -> bool {
         let wants = areas.wants(self);
-        self.settled |= self.untold > 0;
-        self.untold = 0;
+        self.settled |= self.unsignalled > 0;
+        self.unsignalled = 0;
         (self.held, self.late) = (0, None);
         wants
     }

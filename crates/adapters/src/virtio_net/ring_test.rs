@@ -236,7 +236,7 @@ fn give_back_while_enabling(event_index: bool, begin: u16, count: u16, order: &[
             Step::Driver(_) => returned.found = driver.used.load_u16(2) != begin,
         }
     }
-    assert_eq!(ring.untold, 0);
+    assert_eq!(ring.unsignalled, 0);
     returned
 }
 

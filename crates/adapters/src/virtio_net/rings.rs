@@ -54,7 +54,7 @@ impl RingFace for VirtioNet {
         let kept = self.kept.as_deref().and_then(|map| Kept::of(map, number));
         let Some(at) = ring.begins(cx.memory, features, base, kept) else { return false };
         // The ring starts as quiet, so the first arming clears the flag whatever its value.
-        let fresh = Ring { started: true, broken: None, next: at, used: at, untold: 0, quiet: true, ..*ring };
+        let fresh = Ring { started: true, broken: None, next: at, used: at, unsignalled: 0, quiet: true, ..*ring };
         *ring = Ring {
             starved: false,
             settled: at == if packed { 0x8000 } else { 0 },

@@ -1,10 +1,7 @@
 //! Saved state (between batches, with nothing in flight).
 
-mod v2;
-mod v3;
-
 use arrayvec::ArrayVec;
-use nicety_adapter::snapshot::{Version, decode, encode};
+use nicety_adapter::snapshot::{Nothing, Version, decode, encode};
 use nicety_adapter::{RestoreError, Snapshot};
 use serde::{Deserialize, Serialize};
 
@@ -26,10 +23,10 @@ struct State {
 
 impl Version for State {
     const NUMBER: u16 = 4;
-    type Before = v3::State;
+    type Before = Nothing;
 
-    fn from_before(before: v3::State) -> Result<Self, RestoreError> {
-        Ok(before.into_next())
+    fn from_before(before: Nothing) -> Result<Self, RestoreError> {
+        match before {}
     }
 }
 

@@ -14,7 +14,7 @@ use super::chain::{Buffer, Chain, Token};
 use super::kept::Kept;
 use super::registers::{Header, feature, header};
 use super::{VirtioNet, steering, transmit_ring};
-use crate::STEPS_PAID;
+use crate::charge::STEPS_PAID;
 
 /// Shortest Ethernet frame, without its check sequence.
 const FRAME_LEAST: usize = 60;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nicety_adapter::Context;
-use nicety_adapter::bank::Way;
+use nicety_adapter::bank::Direction;
 use nicety_adapter::trace::Region;
 use nicety_memory::Rights;
 
@@ -22,7 +22,7 @@ impl Vmxnet {
     /// Reads registers of BAR 0.
     pub(super) fn read_ports(&mut self, bar: u8, offset: u64, data: &mut [u8], cx: &mut Context<'_>) {
         let table = self.registers.table();
-        for part in table.parts(table.region(bar), offset, data.len(), Way::Read) {
+        for part in table.parts(table.region(bar), offset, data.len(), Direction::Read) {
             let value = match &part.place {
                 Some(place) => self.read_register(place, cx),
                 None => {
@@ -37,7 +37,7 @@ impl Vmxnet {
     /// Writes registers of BAR 0; only whole registers.
     pub(super) fn write_ports(&mut self, bar: u8, offset: u64, data: &[u8], cx: &mut Context<'_>) {
         let table = self.registers.table();
-        for part in table.parts(table.region(bar), offset, data.len(), Way::Write) {
+        for part in table.parts(table.region(bar), offset, data.len(), Direction::Write) {
             match &part.place {
                 Some(place) if part.bytes.len() == usize::from(place.row.width) => {
                     self.write_register(place, part.take(data, 0), cx);

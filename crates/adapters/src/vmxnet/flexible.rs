@@ -10,7 +10,7 @@
 //! Both personalities are one PCI function, 1022:2000, with one configuration space. A write to the port resets the device, even if
 //! it selects the active personality. The inactive one's registers are unmapped.
 
-use nicety_adapter::bank::Way;
+use nicety_adapter::bank::Direction;
 use nicety_adapter::snapshot::{Nothing, Version, decode, encode};
 use nicety_adapter::trace::{Region, RegisterName};
 use nicety_adapter::{
@@ -24,7 +24,7 @@ use super::Vmxnet;
 use super::models::MORPHED;
 use super::registers::{FLEXIBLE, LANCE_CHIP, MORPH, MORPH_AT, VMXNET_CHIP};
 use crate::lance::{self, Lance};
-use crate::{CreateError, Settings};
+use crate::settings::{CreateError, Settings};
 
 /// A vmxnet's batches have other generations than a lance's, so a batch fetched before a morph is not completed after it.
 const GENERATIONS: u32 = 1 << 31;
@@ -120,7 +120,7 @@ impl PciFace for Flexible {
             self.lance.read(bar, offset, own, cx);
         }
         let offset = offset.saturating_add(own.len() as u64);
-        for part in FLEXIBLE.parts(0, offset, behind.len(), Way::Read) {
+        for part in FLEXIBLE.parts(0, offset, behind.len(), Direction::Read) {
             let value = match &part.place {
                 Some(place) if place.name == MORPH => {
                     if self.morphed {
@@ -147,7 +147,7 @@ impl PciFace for Flexible {
             self.lance.write(bar, offset, own, cx);
         }
         let offset = offset.saturating_add(own.len() as u64);
-        for part in FLEXIBLE.parts(0, offset, behind.len(), Way::Write) {
+        for part in FLEXIBLE.parts(0, offset, behind.len(), Direction::Write) {
             match &part.place {
                 // 16 or 32 bits: Linux's driver writes 16, OpenBSD's vic 32.
                 Some(place) if place.name == MORPH && part.bytes.len() >= 2 => {

@@ -31,7 +31,7 @@ pub struct Tidings {
     /// Bytes both ways.
     carried: u64,
     /// Entries of each receive ring filled since the last interrupt.
-    untold: [u32; 2],
+    unsignalled: [u32; 2],
     /// Frames or completions arrived while the line was up.
     owed: bool,
     /// The check for them.
@@ -56,14 +56,14 @@ impl Tidings {
     }
 
     /// Filled entries that no interrupt has reported.
-    pub fn untold(&self) -> [u32; 2] {
-        self.untold
+    pub fn unsignalled(&self) -> [u32; 2] {
+        self.unsignalled
     }
 
     /// Counts filled entries.
     pub fn filled(&mut self, entries: [u32; 2]) {
-        for (untold, filled) in self.untold.iter_mut().zip(entries) {
-            *untold = untold.saturating_add(filled);
+        for (unsignalled, filled) in self.unsignalled.iter_mut().zip(entries) {
+            *unsignalled = unsignalled.saturating_add(filled);
         }
     }
 }
@@ -71,7 +71,7 @@ impl Tidings {
 impl Vmxnet {
     /// Updates the line from cause and mask.
     pub(super) fn settle(&mut self, cx: &mut Context<'_>) {
-        if self.interrupts.is_due(&self.function, cx.now) && self.interrupts.told() == 0 {
+        if self.interrupts.is_due(&self.function, cx.now) && self.interrupts.signalled() == 0 {
             self.join(cx);
         }
         self.interrupts.update(&mut self.function, cx);
@@ -81,15 +81,15 @@ impl Vmxnet {
     fn join(&mut self, cx: &Context<'_>) {
         self.transmit.completions.join();
         if self.tidings.moderation.due().is_some() {
-            self.tidings.moderation.told(self.tidings.carried, cx.now);
+            self.tidings.moderation.note_interrupt(self.tidings.carried, cx.now);
         }
-        self.tidings.untold = [0; 2];
+        self.tidings.unsignalled = [0; 2];
     }
 
     /// Raises the cause even if interrupts are off: a pending cause needs no other deadline.
     fn signal(&mut self, cx: &mut Context<'_>) {
-        self.tidings.owed |= self.interrupts.told() != 0;
-        self.tidings.moderation.told(self.tidings.carried, cx.now);
+        self.tidings.owed |= self.interrupts.signalled() != 0;
+        self.tidings.moderation.note_interrupt(self.tidings.carried, cx.now);
         self.join(cx);
         self.interrupts.raise(CAUSE);
         self.settle(cx);
@@ -98,9 +98,11 @@ impl Vmxnet {
     /// Frames have arrived. `urgent`: no room is left for a delay.
     pub(super) fn received(&mut self, urgent: bool, cx: &mut Context<'_>) {
         self.transmit.completions.answered(cx.now);
-        self.tidings.owed |= self.interrupts.told() != 0;
+        self.tidings.owed |= self.interrupts.signalled() != 0;
         let pending = self.interrupts.pending() & CAUSE != 0;
-        if !pending && (self.tidings.moderation.may_tell(self.tidings.carried, cx.now) || urgent || self.is_short()) {
+        if !pending
+            && (self.tidings.moderation.may_interrupt(self.tidings.carried, cx.now) || urgent || self.is_short())
+        {
             self.signal(cx);
         }
         self.schedule(cx);
@@ -109,7 +111,10 @@ impl Vmxnet {
     /// Whether half of a receive ring is used.
     fn is_short(&self) -> bool {
         let rings = self.setup.map(|setup| setup.receive).unwrap_or_default();
-        rings.iter().zip(self.tidings.untold).any(|(ring, untold)| untold > 0 && untold >= ring.len / 2)
+        rings
+            .iter()
+            .zip(self.tidings.unsignalled)
+            .any(|(ring, unsignalled)| unsignalled > 0 && unsignalled >= ring.len / 2)
     }
 
     /// INTR_ACK.
@@ -190,7 +195,7 @@ impl Vmxnet {
 
     /// Whether saved state is valid.
     pub(super) fn tidings_fit(tidings: &Tidings, interrupts: &Interrupts) -> bool {
-        let Tidings { carried: _, untold: _, owed: _, again: _, moderation: _ } = tidings;
+        let Tidings { carried: _, unsignalled: _, owed: _, again: _, moderation: _ } = tidings;
         interrupts.fits(&self::interrupts())
     }
 }

@@ -57,7 +57,7 @@ use self::receive::Receive;
 use self::registers as r;
 use self::shared::Setup;
 use self::transmit::Transmit;
-use crate::{CreateError, Settings};
+use crate::settings::{CreateError, Settings};
 
 mod access;
 mod filter;

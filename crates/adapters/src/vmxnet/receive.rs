@@ -157,7 +157,7 @@ impl Vmxnet {
         let target = Target { memory, window: *shared.window(), setup: &setup };
         let mut refused = frames.held.contains(0);
         // Positions do not show it: a ring may have gone all the way round.
-        let before = self.tidings.untold();
+        let before = self.tidings.unsignalled();
         for (place, pick, packet) in frames.iter() {
             if !self.filter.wants(own, frames.batch.head(packet)) {
                 cx.counters.receive_drop(Reason::Filtered);
@@ -177,7 +177,7 @@ impl Vmxnet {
             self.receive.starved = true;
             self.receive.look.get_or_insert((cx.now.after(ROOM_FIRST), ROOM_FIRST));
         }
-        if self.tidings.untold() != before {
+        if self.tidings.unsignalled() != before {
             self.received(refused, cx);
         } else {
             self.schedule(cx);

@@ -104,7 +104,7 @@ impl PciFace for Vmxnet3 {
         REGISTERS.places().filter(|(region, ..)| *region == 0).map(|(_, offset, _)| offset).collect()
     }
 
-    fn spare(&self) -> Option<Mappable> {
+    fn empty_page(&self) -> Option<Mappable> {
         let at = registers::EMPTY_PAGE_AT;
         Some(Mappable { bar: 2, offset: at, len: registers::MSIX_LEN - at, usual: true })
     }

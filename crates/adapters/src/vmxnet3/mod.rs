@@ -52,7 +52,7 @@ use nicety_frame::Mac;
 use nicety_pci::{Bar, Capability, Express, Function, Identity, Msi, MsixCapability, Pin, Power, Rom};
 
 use crate::about::{About, Boot, Kind, Since, Sources};
-use crate::{CreateError, Settings};
+use crate::settings::{CreateError, Settings};
 
 mod access;
 mod coalescing;
@@ -336,10 +336,10 @@ impl Vmxnet3 {
         }
         for queue in self.receive.iter_mut().filter(|queue| queue.vector == vector) {
             match self.coalescing {
-                Coalescing::Rate(rate) => queue.moderation.told_for(SECOND_NS / u64::from(rate), cx.now),
-                _ => queue.moderation.told(carried, cx.now),
+                Coalescing::Rate(rate) => queue.moderation.note_interrupt_for(SECOND_NS / u64::from(rate), cx.now),
+                _ => queue.moderation.note_interrupt(carried, cx.now),
             }
-            queue.told = queue.completions.next;
+            queue.signalled_index = queue.completions.next;
         }
         let before = self.masked_and_waiting();
         self.raise_vector(u16::from(vector), cx);
@@ -576,7 +576,7 @@ impl Vmxnet3 {
             let now = queue.is_short()
                 || match self.coalescing {
                     Coalescing::Disabled => true,
-                    Coalescing::Adaptive => !queue.moderated || queue.moderation.may_tell(carried, cx.now),
+                    Coalescing::Adaptive => !queue.moderated || queue.moderation.may_interrupt(carried, cx.now),
                     Coalescing::Static { receive, .. } => {
                         queue.taken() >= receive || !queue.moderation.hold(cx.now.after_ns(MODERATION_NS), cx.now)
                     }

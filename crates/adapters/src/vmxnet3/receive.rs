@@ -48,7 +48,7 @@ pub struct ReceiveQueue {
     /// Time of the next allowed interrupt, with moderation.
     pub moderation: ReceiveModeration,
     /// Completion index at the last interrupt.
-    pub told: u32,
+    pub signalled_index: u32,
 }
 
 /// The queue's rings, translated for one call.
@@ -158,7 +158,7 @@ impl ReceiveQueue {
             lacks_bodies: false,
             moderated,
             moderation: ReceiveModeration::default(),
-            told: 0,
+            signalled_index: 0,
         }
     }
 
@@ -177,7 +177,7 @@ impl ReceiveQueue {
     /// Unsignalled completions.
     pub fn taken(&self) -> u32 {
         let Ring { next, size, .. } = self.completions;
-        next.wrapping_add(size).wrapping_sub(self.told) % size.max(1)
+        next.wrapping_add(size).wrapping_sub(self.signalled_index) % size.max(1)
     }
 
     /// Translates its rings.

@@ -1,13 +1,9 @@
 //! Saved state: everything that a guest or the device can have changed. It is checked as a whole before any of it is used.
 
-mod v1;
-mod v2;
-mod v3;
-
 use std::time::Duration;
 
 use nicety_adapter::interrupts::Interrupts;
-use nicety_adapter::snapshot::{Version, decode, encode};
+use nicety_adapter::snapshot::{Nothing, Version, decode, encode};
 use nicety_adapter::{Adapter, Context, RestoreError, Snapshot, Time};
 use nicety_memory::Window;
 use nicety_pci::Saved as SavedFunction;
@@ -21,7 +17,7 @@ use super::registers::{QUEUES, VERSIONS};
 use super::rss::{Conf, FIELDS_ALL, Rss};
 use super::shared::Setup;
 use super::transmit::TransmitQueue;
-use super::{ABOUT, ROOM_FIRST, ROOM_MOST, Vmxnet3};
+use super::{ABOUT, ROOM_MOST, Vmxnet3};
 
 /// Number of registers that store a value: those of BAR 1.
 const REGISTERS: usize = 11;
@@ -49,10 +45,10 @@ struct Saved {
 
 impl Version for Saved {
     const NUMBER: u16 = 4;
-    type Before = v3::Saved;
+    type Before = Nothing;
 
-    fn from_before(before: v3::Saved) -> Result<Self, RestoreError> {
-        Ok(before.into_next())
+    fn from_before(before: Nothing) -> Result<Self, RestoreError> {
+        match before {}
     }
 }
 

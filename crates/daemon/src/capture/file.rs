@@ -14,7 +14,7 @@ use nicety_uplink::pcapng::{self, Note};
 use super::{Chunk, Reader, Record, What};
 
 /// Names of ports by their numbers.
-pub(crate) type Names = BTreeMap<PortId, String>;
+pub type Names = BTreeMap<PortId, String>;
 
 /// An interface in the file.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ struct Interface {
 
 /// Makes pcapng blocks from the chunks of a capture.
 #[derive(Debug)]
-pub(crate) struct Encoder {
+pub struct Encoder {
     reader: Reader,
     /// The start of the daemon's clock, since 1970-01-01 00:00 UTC.
     epoch: Duration,
@@ -46,12 +46,12 @@ impl Encoder {
     }
 
     /// Sets new names, after ports were opened or closed.
-    pub(crate) fn rename(&mut self, names: Names) {
+    pub fn rename(&mut self, names: Names) {
         self.names = names;
     }
 
     /// The file's first blocks, with an interface for each of these ports.
-    pub(crate) fn begin(&mut self, ports: &[PortId]) -> Vec<u8> {
+    pub fn begin(&mut self, ports: &[PortId]) -> Vec<u8> {
         let mut out = Vec::new();
         pcapng::section(&mut out);
         for port in ports {
@@ -61,7 +61,7 @@ impl Encoder {
     }
 
     /// The blocks of the next chunk. `None` at the end of the capture.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Vec<u8>>> {
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Vec<u8>>> {
         self.reader.chunks.poll_recv(cx).map(|chunk| Some(self.taken(&chunk?)))
     }
 
@@ -133,7 +133,7 @@ impl Encoder {
 
     /// Statistics of the interfaces whose counts changed. Always returns at least one block, so that a disconnected reader is
     /// noticed.
-    pub(crate) fn statistics(&mut self, now: Duration) -> Vec<u8> {
+    pub fn statistics(&mut self, now: Duration) -> Vec<u8> {
         let mut out = Vec::new();
         let tallies: Vec<_> = self.interfaces.keys().map(|port| (*port, self.tally(*port))).collect();
         for (port, tally) in tallies {

@@ -3,28 +3,30 @@
 use std::sync::Arc;
 
 use nicety_adapter::PortId;
+use nicety_host::List;
 use nicety_plane::Watcher;
 
 use super::{ChangeError, Live};
 use crate::capture::{self, Encoder, Scope};
-use crate::host::List;
 
 /// Selects all dropped frames, unless a port has this name.
 pub const DROPS: &str = "drops";
 
 /// A running capture.
 #[derive(Debug)]
-pub(crate) struct Capture {
-    pub(crate) watcher: Arc<dyn Watcher>,
-    pub(crate) encoder: Encoder,
+pub struct Capture {
+    /// Takes copies of frames until the capture ends.
+    pub watcher: Arc<dyn Watcher>,
+    /// Makes the capture file's bytes of them.
+    pub encoder: Encoder,
     /// Its ports.
-    pub(crate) ports: Vec<PortId>,
+    pub ports: Vec<PortId>,
 }
 
 impl Live {
     /// Starts a capture of a port, an uplink, the ports of a group, or all [dropped](DROPS) frames. `scope` has the other
     /// options.
-    pub(crate) fn capture(&self, of: &str, mut scope: Scope) -> Result<Capture, ChangeError> {
+    pub fn capture(&self, of: &str, mut scope: Scope) -> Result<Capture, ChangeError> {
         let names = self.daemon.names();
         let of_port = |wanted: &str| names.iter().find(|(_, name)| *name == wanted).map(|(id, _)| *id);
         let ports: Vec<PortId> = match of_port(of) {

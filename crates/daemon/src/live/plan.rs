@@ -3,11 +3,10 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use nicety_host::{Host, PortConfig, UplinkConfig};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 use utoipa::ToSchema;
-
-use crate::host::{Host, PortConfig, UplinkConfig};
 
 /// Kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -13,10 +13,10 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use nicety_host::Host;
 use serde::{Deserialize, Serialize};
 
 use super::plan::Plan;
-use crate::host::Host;
 use crate::whole::{self, Whole};
 
 /// The version of the format.

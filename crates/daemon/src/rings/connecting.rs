@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use nicety_bell::Lent;
+use nicety_peer::PeerFd;
 use nicety_socket::{JoinError, PeerCredentials, join};
 use nicety_vhost_user::TIMEOUT;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -63,7 +63,7 @@ pub(super) fn serve(path: &Path, served: &Arc<Served>, stop: &Stop, absence: &Ab
                     session(socket, None, served, stop);
                 } else {
                     // The front end may have sent a descriptor that takes long to be closed.
-                    drop(Lent::from(socket));
+                    drop(PeerFd::from(socket));
                 }
                 // A front end that disconnects at once, again and again, is no better than none.
                 if begun.elapsed() >= PAUSES.1 {

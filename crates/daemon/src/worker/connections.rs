@@ -307,7 +307,7 @@ impl Worker {
         self.disconnect(id, DisconnectReason::Failed);
     }
 
-    /// Keeps a thread that closes a connection. Ended threads are joined, not detached: see `nicety_bell`'s `Closers`.
+    /// Keeps a thread that closes a connection. Ended threads are joined, not detached: see `nicety_peer`'s `Closers`.
     pub(super) fn keep_closer(&mut self, closer: Option<JoinHandle<()>>) {
         for gone in self.closers.extract_if(.., |closer| closer.is_finished()) {
             let _thread_result = gone.join();

@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use nicety_adapter::PortId;
-use nicety_bell::Bell;
+use nicety_peer::Bell;
 use rustix::event::epoll::{self, EventFlags};
 
 use super::{MESSAGE_COST, UNMASK, Worker, token};

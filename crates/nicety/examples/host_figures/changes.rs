@@ -7,9 +7,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use nicety_daemon::control::api::PortValues;
-use nicety_daemon::control::{Ask, AskError, ask};
-use nicety_daemon::host::List;
+use nicety_control::api::PortValues;
+use nicety_control::{Ask, AskError, ask};
+use nicety_host::List;
 use nicety_lab::embedded::{Layout, Party, Place, Rig};
 use nicety_lab::number::{ratio, ratio_range, sampled};
 use nicety_lab::statistics::{paired_ratio, percentile};

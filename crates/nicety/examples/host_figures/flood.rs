@@ -11,8 +11,8 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use nicety_daemon::control::api::PortList;
-use nicety_daemon::control::{Ask, Reply, ask};
+use nicety_control::api::PortList;
+use nicety_control::{Ask, Reply, ask};
 use nicety_daemon::report::PortReport;
 use nicety_lab::embedded::{Layout, Party, Place, Rig};
 use nicety_lab::number::{NONE, ratio, ratio_range, sampled};

@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use nicety_daemon::control::Soon;
-use nicety_daemon::control::{self, Control, Inspect};
-use nicety_daemon::host::Host;
+use nicety_control::Soon;
+use nicety_control::{self as control, Control, Inspect};
 use nicety_daemon::live::Live;
 use nicety_daemon::live::state::Begin;
+use nicety_host::Host;
 
 use crate::Error;
 
@@ -22,7 +22,7 @@ pub fn run(words: &[String]) -> Result<(), Error> {
     let host = &begin.host;
     let prepared = nicety_daemon::serve::prepare(host, None)?;
     let control = Control::start(control::prepare(host, &host.control(None)?)?, &host.path, inspect)?;
-    nicety_daemon::serve::serve(prepared, |daemon| {
+    nicety_daemon::signals::serve(prepared, |daemon| {
         let live = Live::new(Arc::clone(daemon), host.clone(), begin.file.clone(), begin.state.clone());
         let live = Arc::new(live);
         soon.runs(&live);

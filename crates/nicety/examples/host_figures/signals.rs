@@ -4,8 +4,8 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use nicety_daemon::control::api::PortList;
-use nicety_daemon::control::{Ask, Reply, ask};
+use nicety_control::api::PortList;
+use nicety_control::{Ask, Reply, ask};
 use nicety_lab::embedded::{Layout, Party, Place, Rig};
 use nicety_lab::number::sampled;
 

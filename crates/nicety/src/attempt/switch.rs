@@ -8,22 +8,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use nicety_adapters::Entry;
+use nicety_control::api::CaptureRequest;
+use nicety_control::{self as control, Ask, AskError, Reply};
 use nicety_daemon::attach::{OTHER_FILE, otherwise};
 use nicety_daemon::capture::FileCapture;
-use nicety_daemon::control::api::CaptureRequest;
-use nicety_daemon::control::{self, Ask, AskError, Reply};
 use nicety_daemon::daemon::Daemon;
-use nicety_daemon::host::{Host, PortConfig, Role};
 use nicety_daemon::recorder::Target;
 use nicety_daemon::report::Condition;
 use nicety_daemon::serve;
 use nicety_guests::Folder;
+use nicety_host::{Host, PortConfig, Role};
 
+use crate::answer::{failure, odd};
 use crate::capture::TICK;
 use crate::cli::HOST_FILE;
 use crate::exit::{Exit, Failure};
 use crate::find::Origin;
-use crate::ports::{failure, odd};
 
 /// The name of the guest's port on a temporary switch.
 const OWN: &str = "vm1";

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::env::VarError;
 
-use nicety_daemon::host::did_you_mean;
+use nicety_host::did_you_mean;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
 use crate::exit::{Exit, Failure};
@@ -19,8 +19,8 @@ const LEVELS: [(&str, LevelFilter); 6] = [
     ("trace", LevelFilter::TRACE),
 ];
 
-/// The crates that log. The second name begins with the first: so the first one selects both.
-const PARTS: [&str; 2] = ["nicety", "nicety_daemon"];
+/// The crates that log. The first name begins the others: it selects all.
+const PARTS: [&str; 3] = ["nicety", "nicety_control", "nicety_daemon"];
 
 /// Levels that the environment requests.
 pub fn asked() -> Result<Targets, Failure> {
@@ -112,6 +112,7 @@ mod tests {
             ("WARN ", Level::WARN, Level::WARN),
             ("warn, nicety_daemon = debug", Level::WARN, Level::DEBUG),
             ("nicety_daemon=trace", Level::INFO, Level::TRACE),
+            ("nicety_control=trace", Level::INFO, Level::INFO),
             ("nicety=debug", Level::DEBUG, Level::DEBUG),
             ("nicety_daemon=error,nicety=debug,trace", Level::DEBUG, Level::ERROR),
         ] {

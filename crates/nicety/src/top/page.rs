@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::cmp::Ordering;
 
-use nicety_daemon::control::api::DaemonView;
+use nicety_control::api::DaemonView;
 use nicety_daemon::report::Condition;
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::KeyCode;

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use nicety_daemon::control::api::ThreadReport;
+use nicety_control::api::ThreadReport;
 use nicety_daemon::report::{PortReport, QueueReport};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use nicety_daemon::control::api::ThreadReport;
+use nicety_control::api::ThreadReport;
 use nicety_daemon::report::{PortReport, QueueReport};
 
 /// One sample.

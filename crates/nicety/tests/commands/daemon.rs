@@ -8,9 +8,9 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nicety_daemon::control::Soon;
-use nicety_daemon::control::{self, Control};
-use nicety_daemon::host::Host;
+use nicety_control::Soon;
+use nicety_control::{self as control, Control};
+use nicety_host::Host;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::scratch::{Ended, HOST, Scratch, Served};
@@ -261,7 +261,7 @@ fn a_limit_of_files_sizes_is_said_and_is_not_the_end_by_a_signal() {
 fn a_log_filter_that_is_none_is_said() {
     let scratch = Scratch::with(HOST);
     for (filter, why) in [
-        ("a=b=c", "nothing is logged as \"a\"; there are: nicety, nicety_daemon"),
+        ("a=b=c", "nothing is logged as \"a\"; there are: nicety, nicety_control, nicety_daemon"),
         ("verbose", "\"verbose\" is no level; there are: off, error, warn, info, debug, trace"),
         ("info,debgu", "\"debgu\" is no level; did you mean \"debug\"?"),
         ("info,", "\"\" is no level"),
@@ -276,7 +276,7 @@ fn a_log_filter_that_is_none_is_said() {
             "nothing is logged as \"nicety_daemonn\"; did you mean \"nicety_daemon\"?; there are: ",
         ),
         ("warn,nicety_daemon", "\"nicety_daemon\" is no level; did you mean \"nicety_daemon=debug\"?"),
-        ("debug,hyper=off", "nothing is logged as \"hyper\"; there are: nicety, nicety_daemon"),
+        ("debug,hyper=off", "nothing is logged as \"hyper\"; there are: nicety, nicety_control, nicety_daemon"),
         ("info,debug", "a level is there twice"),
         ("nicety=warn,nicety = debug", "\"nicety\" is there twice"),
     ] {

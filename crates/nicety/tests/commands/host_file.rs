@@ -354,7 +354,7 @@ fn the_reference_knows_every_key() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/host-file.md");
     let page = std::fs::read_to_string(page).unwrap();
     let (_, ports) = page.split_once("\n### What a port may do\n").unwrap();
-    for kind in nicety_daemon::host::KINDS {
+    for kind in nicety_host::KINDS {
         let (_, rest) = page.split_once(&format!("## `{}`", kind.heading)).expect(kind.heading);
         let section = rest.split("\n## ").next().unwrap();
         // A group's keys are a port's, and are explained there.
@@ -378,7 +378,7 @@ fn the_reference_names_no_key_that_is_not_there() {
     for line in page.lines() {
         if let Some(heading) = line.strip_prefix("## ") {
             let heading = heading.trim_matches('`');
-            kind = nicety_daemon::host::KINDS.into_iter().find(|kind| kind.heading == heading);
+            kind = nicety_host::KINDS.into_iter().find(|kind| kind.heading == heading);
         }
         let Some(name) = line.strip_prefix("| `").and_then(|rest| rest.split('`').next()) else { continue };
         let kind = kind.unwrap_or_else(|| panic!("{line} stands in no table's section"));

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::thread;
 
-use nicety_trials::extent::is_full;
+use nicety_trials::scope::is_full;
 use rustix::process::Signal;
 
 use crate::python;

@@ -11,7 +11,7 @@ use std::{
 use nicety_adapters::{About, UBoot};
 use nicety_frame::crc::fcs;
 use nicety_guests::{Firmware, Folder, Guest, GuestConfig, Image, Kernel, Port, Root, Start, Terminal};
-use nicety_trials::extent::{in_linux as entries, is_full, is_selected};
+use nicety_trials::scope::{in_linux as entries, is_full, is_selected};
 
 use crate::stage::{HOST, SOON, Stage, TAP, address, ping, port, well};
 

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, fmt::Debug, time::Instant};
 
 use nicety_guests::{Guest, Kernel};
-use nicety_trials::extent::{entries, is_asked};
+use nicety_trials::scope::{entries, is_asked};
 
 use crate::{
     stage::{HOST, SOON, Stage, address, ping, port, quiet, send, sh, well},

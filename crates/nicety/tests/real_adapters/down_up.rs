@@ -4,7 +4,7 @@ use nicety_guests::{
     Guest,
     uml::{UmlConfig, UmlKernel},
 };
-use nicety_trials::extent::in_linux as entries;
+use nicety_trials::scope::in_linux as entries;
 
 use crate::stage::{HOST, Stage, ping, port, quiet, sh, well};
 

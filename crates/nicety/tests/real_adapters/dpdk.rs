@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use nicety_guests::{Folder, Guest, GuestConfig, Kernel, Layer};
-use nicety_trials::extent::{is_asked, is_full};
+use nicety_trials::scope::{is_asked, is_full};
 
 use crate::stage::{LATER, SOON, Stage, TAP, address, pinged, port, quiet, sh, well};
 

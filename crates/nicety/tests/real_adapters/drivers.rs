@@ -2,7 +2,7 @@
 
 use nicety_adapters::find;
 use nicety_guests::{Guest, Kernel};
-use nicety_trials::extent::{in_linux as entries, is_asked, is_full};
+use nicety_trials::scope::{in_linux as entries, is_asked, is_full};
 
 use crate::{
     stage::{FLOOD, LATER, SOON, Stage, address, amount, ping, quiet, send, send_blocks, sh, side_by_side, well},

@@ -1,7 +1,7 @@
 //! Cost of a received frame for a guest's kernel, in its instructions: the translator's clock advances by one for each.
 
 use nicety_guests::{Accel, Guest, GuestConfig, Kernel};
-use nicety_trials::extent::is_asked;
+use nicety_trials::scope::is_asked;
 
 use crate::{
     stage::{Stage, address, ping, quiet, sh, well},

@@ -8,7 +8,7 @@ use std::{
 };
 
 use nicety_guests::Guest;
-use nicety_trials::extent::{is_asked, is_full};
+use nicety_trials::scope::{is_asked, is_full};
 
 use crate::{
     stage::{Stage, address, amount, ping, quiet, send, sh, side_by_side, well},

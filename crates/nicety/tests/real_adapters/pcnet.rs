@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use nicety_guests::Guest;
-use nicety_trials::extent::is_full;
+use nicety_trials::scope::is_full;
 
 use crate::{
     stage::{LATER, Stage, address, ping, quiet, sh, well},

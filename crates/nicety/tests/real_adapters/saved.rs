@@ -8,7 +8,7 @@ use std::{
 };
 
 use nicety_guests::{Guest, Link, Machine, Namespace, Root, Served, Setup};
-use nicety_trials::extent::{in_linux, is_full};
+use nicety_trials::scope::{in_linux, is_full};
 use tempfile::TempDir;
 
 use crate::{

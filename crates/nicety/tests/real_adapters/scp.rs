@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use nicety_guests::{Guest, Layer};
-use nicety_trials::extent::{in_linux as entries, is_full};
+use nicety_trials::scope::{in_linux as entries, is_full};
 
 use crate::{
     stage::{SOON, Stage, address, amount, ping, quiet, sh, well},

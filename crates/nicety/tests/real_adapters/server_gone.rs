@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use nicety_guests::{Guest, processes_of_group};
-use nicety_trials::extent::in_linux as entries;
+use nicety_trials::scope::in_linux as entries;
 
 use crate::{
     stage::{HOST, LATER, SOON, Stage, address, ping, quiet, sh, side_by_side, well},

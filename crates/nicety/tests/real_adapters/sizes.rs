@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use nicety_adapters::find;
 use nicety_guests::{Guest, Layer};
-use nicety_trials::extent::{in_linux as entries, is_asked, is_full};
+use nicety_trials::scope::{in_linux as entries, is_asked, is_full};
 
 use crate::{
     stage::{Stage, address, ping, quiet, send, sh, well},

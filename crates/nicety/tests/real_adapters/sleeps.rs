@@ -3,7 +3,7 @@
 use std::{panic::resume_unwind, path::Path, thread};
 
 use nicety_guests::{Accel, GuestConfig, Image, Kernel};
-use nicety_trials::extent::in_linux as entries;
+use nicety_trials::scope::in_linux as entries;
 use serde_json::json;
 use tempfile::TempDir;
 

@@ -1,7 +1,7 @@
 //! Guests with different adapters on one switch, and the host behind a tap.
 
 use nicety_guests::{Guest, Kernel};
-use nicety_trials::extent::{in_linux as entries, pairs_of, reference};
+use nicety_trials::scope::{in_linux as entries, pairs_of, reference};
 
 use crate::{
     stage::{HOST, LATER, Stage, address, amount, ping, send, sh, well},

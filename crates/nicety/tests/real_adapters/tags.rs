@@ -2,7 +2,7 @@
 //! a Gigabit chip without jumbo frames has 1522 bytes (Intel 317453, RCTL.LPE): room for one tag.
 
 use nicety_guests::Guest;
-use nicety_trials::extent::{in_linux as entries, pairs_of};
+use nicety_trials::scope::{in_linux as entries, pairs_of};
 
 use crate::{
     stage::{Stage, ping, quiet, send, sh, well},

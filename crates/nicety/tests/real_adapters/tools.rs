@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use nicety_guests::Guest;
-use nicety_trials::extent::in_linux as entries;
+use nicety_trials::scope::in_linux as entries;
 
 use crate::{
     packed::features,

@@ -2,7 +2,7 @@
 
 use nicety_adapters::{Entry, find};
 use nicety_guests::{Accel, GuestConfig, Kernel};
-use nicety_trials::extent::{in_linux as entries, is_asked};
+use nicety_trials::scope::{in_linux as entries, is_asked};
 
 use crate::{
     every::{CARRIER, Every},

@@ -7,7 +7,7 @@ use nicety_guests::{
     Guest, Layer, Root,
     uml::{End, Endurance, UmlConfig, UmlKernel},
 };
-use nicety_trials::extent::in_linux as entries;
+use nicety_trials::scope::in_linux as entries;
 
 use crate::{
     drivers::{carries_between, restart_interface_and_driver},

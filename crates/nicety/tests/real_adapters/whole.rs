@@ -3,7 +3,7 @@
 //! simulation (`counts/moved.rs`).
 
 use nicety_guests::{Guest, Layer};
-use nicety_trials::extent::is_asked;
+use nicety_trials::scope::is_asked;
 
 use crate::{
     counted::{Carried, Counted},

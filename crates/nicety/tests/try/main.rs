@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use nicety_guests::uml::UmlKernel;
 use nicety_guests::{Root, processes_of_group};
-use nicety_trials::extent::in_linux as entries;
+use nicety_trials::scope::in_linux as entries;
 use rustix::process::{Pid, Signal, kill_process};
 
 mod terminal;

@@ -57,7 +57,7 @@ impl Port {
         batch: &Batch,
         picks: &[Pick],
         now: Time,
-        mut told: impl FnMut(Pick, Fate),
+        mut report: impl FnMut(Pick, Fate),
     ) -> bool {
         let (mut rest, mut holds) = (picks, false);
         while let Some(&pick) = rest.first() {
@@ -71,7 +71,7 @@ impl Port {
                 None => Fate::Taken,
             };
             drop(inner);
-            told(pick, fate);
+            report(pick, fate);
         }
         holds
     }

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use nicety_adapter::trace::{Access, Event, Trace};
 use nicety_adapters::{Entry, find};
-use nicety_trials::habits::{Habits, Step, from_each, phase, steps, tally, usual, without};
+use nicety_trials::exchanges::{Exchanges, Step, from_each, phase, steps, tally, usual, without};
 
 use crate::messages::{exchanges, incoming, outgoing};
 
@@ -25,7 +25,7 @@ fn recorded(adapter: &str, kernel: &str) -> (&'static Entry, Trace) {
 }
 
 /// Linux's sequences for an exchange, each from the doorbell of the request.
-fn linux_exchanges(adapter: &str, kernel: &str, doorbell: &str) -> Habits {
+fn linux_exchanges(adapter: &str, kernel: &str, doorbell: &str) -> Exchanges {
     let (entry, trace) = recorded(adapter, kernel);
     from_each(&steps(entry, phase(&trace, "exchange")), doorbell)
 }
@@ -37,11 +37,11 @@ fn exchanges_as_linux(adapter: &str, doorbell: &str, cost: [usize; 3]) {
     let (ours, share) = usual(&ours);
     assert!(share > 0.99, "our driver does {ours:?} in {share} of all exchanges only");
     for kernel in KERNELS {
-        let habits = linux_exchanges(adapter, kernel, doorbell);
-        let (linux, share) = usual(&habits);
+        let exchanges = linux_exchanges(adapter, kernel, doorbell);
+        let (linux, share) = usual(&exchanges);
         println!("{adapter}, Linux {kernel}, in {:.0} % of its exchanges: {}", share * 100.0, linux.join(", "));
         // The other exchanges include a timer's work, or a new throttle interval.
-        assert!(share >= 0.75, "{habits:?}");
+        assert!(share >= 0.75, "{exchanges:?}");
         assert_eq!(ours, linux, "with kernel {kernel}");
         assert_eq!(tally(linux), cost, "with kernel {kernel}");
     }
@@ -54,7 +54,7 @@ fn interrupts_as_linux(adapter: &str, first: &str, doorbells: &[&str]) {
     let handled = |events: &[Step]| from_each(&without(events, doorbells), first);
     for kernel in KERNELS {
         let (_, trace) = recorded(adapter, kernel);
-        let mut linux = Habits::new();
+        let mut linux = Exchanges::new();
         for name in BULK {
             for (steps, times) in handled(&steps(entry, phase(&trace, name))) {
                 *linux.entry(steps).or_default() += times;

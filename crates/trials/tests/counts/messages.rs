@@ -6,9 +6,9 @@ use nicety_adapter::Offload;
 use nicety_adapter::trace::Event;
 use nicety_adapters::find;
 use nicety_trials::bus::{Accesses, PortBus};
-use nicety_trials::extent::families;
 use nicety_trials::guest::{Guest, MEMORY, Net};
 use nicety_trials::rig::{MAC, Rig};
+use nicety_trials::scope::families;
 
 use crate::{cut, packet};
 

@@ -13,9 +13,9 @@ use nicety_memory::{Map, count};
 use nicety_plane::{End, Plane, Port, Turn};
 use nicety_switch::Limits;
 use nicety_trials::bus::PortBus;
-use nicety_trials::extent::{families, pairs};
 use nicety_trials::guest::{Guest, MEMORY, Net};
 use nicety_trials::rig::Memo;
+use nicety_trials::scope::{families, pairs};
 
 use crate::{HEADERS, cut, packet};
 

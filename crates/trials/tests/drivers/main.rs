@@ -16,10 +16,10 @@ use nicety_adapter::{Offload, Reason};
 use nicety_adapters::find;
 use nicety_drivers::{Features, Received};
 use nicety_trials::bus::PortBus;
-use nicety_trials::extent::families;
 use nicety_trials::guest::{Guest, MEMORY, Net};
 use nicety_trials::hostile::ledger;
 use nicety_trials::rig::{MAC, Rig};
+use nicety_trials::scope::families;
 
 /// An adapter for each driver.
 pub(crate) fn all() -> impl Iterator<Item = &'static str> {

@@ -8,11 +8,11 @@ use nicety_adapter::{InterruptKind, Offload, Reason, Time};
 use nicety_adapters::{Entry, find};
 use nicety_drivers::{BUDGET, Received};
 use nicety_trials::bus::PortBus;
-use nicety_trials::extent::entries;
 use nicety_trials::guest::Net;
 use nicety_trials::hostile::ledger;
 use nicety_trials::random::Random;
 use nicety_trials::rig::{MAC, Rig, adapter};
+use nicety_trials::scope::entries;
 
 use crate::packets::{HEADERS, PARTIAL, bytes, cut, partial, whole};
 use crate::{PEER, World, cuts};

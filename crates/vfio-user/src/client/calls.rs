@@ -3,7 +3,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use nicety_bell::Lent;
+use nicety_peer::PeerFd;
 use rustix::io::Errno;
 
 use super::{Client, ClientError};
@@ -220,7 +220,7 @@ impl Client {
         let mut at = start;
         for fds in fds.chunks(chunk) {
             let copies: Result<Vec<_>, Errno> = fds.iter().map(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0)).collect();
-            let (count, data) = (fds.len() as u32, IrqData::Connect(copies?.into_iter().map(Lent::from).collect()));
+            let (count, data) = (fds.len() as u32, IrqData::Connect(copies?.into_iter().map(PeerFd::from).collect()));
             self.set_irqs(IrqSet { index, start: at, count, action: IrqAction::Trigger, data })?;
             at = at.wrapping_add(count);
         }

@@ -1,6 +1,6 @@
 //! DEVICE_GET_IRQ_INFO and DEVICE_SET_IRQS (vfio-user.rst, the sections of those names; `struct vfio_irq_set`).
 
-use nicety_bell::Lent;
+use nicety_peer::PeerFd;
 
 use super::{Fields, MAX_VECTORS, Malformed, put_u32};
 
@@ -73,7 +73,7 @@ pub enum IrqData<'a> {
     /// Those with a nonzero byte; one byte per interrupt of the range.
     Chosen(&'a [u8]),
     /// One eventfd per interrupt of the range.
-    Connect(Vec<Lent>),
+    Connect(Vec<PeerFd>),
     /// Disconnects the eventfds of the range: EVENTFD without descriptors (the ioctl uses -1).
     Disconnect,
 }
@@ -158,7 +158,7 @@ impl<'a> RawIrqSet<'a> {
     }
 
     /// Checks the set against the index's `info` and adds the descriptors of its message.
-    pub fn check(&self, info: &IrqInfo, fds: Vec<Lent>) -> Result<IrqSet<'a>, Malformed> {
+    pub fn check(&self, info: &IrqInfo, fds: Vec<PeerFd>) -> Result<IrqSet<'a>, Malformed> {
         const DATA: u32 = DATA_NONE | DATA_BOOL | DATA_EVENTFD;
         let limit = info.count.min(MAX_VECTORS);
         let action = match self.flags & !DATA {

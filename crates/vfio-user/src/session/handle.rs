@@ -1,6 +1,6 @@
 //! Handles messages: passes each command to the device, and sends the answer (vfio-user.rst, a section per command).
 
-use nicety_bell::Lent;
+use nicety_peer::PeerFd;
 use rustix::io::Errno;
 
 use super::Core;
@@ -55,7 +55,7 @@ impl Core {
         Ok(())
     }
 
-    fn perform(&mut self, header: &Header, request: Request<'_>, fds: Vec<Lent>, device: &mut dyn Device) -> Answer {
+    fn perform(&mut self, header: &Header, request: Request<'_>, fds: Vec<PeerFd>, device: &mut dyn Device) -> Answer {
         match request {
             Request::Read(access) => self.read(header, access, device),
             Request::Write(access, data) => self.write(header, access, data, device),
@@ -331,7 +331,7 @@ impl Core {
     }
 
     /// Counts descriptors that no command takes; the caller drops them, which closes them without blocking.
-    pub(super) fn refuse(&mut self, fds: &[Lent]) {
+    pub(super) fn refuse(&mut self, fds: &[PeerFd]) {
         self.counters.fds_refused += fds.len() as u64;
     }
 }

@@ -3,7 +3,7 @@
 //! Mapping and unmapping a file wait for the file's lock, which a client can hold for seconds. So a device may make a change in
 //! another thread: the session then handles no further message of this client, and answers when the device reports the result.
 
-use nicety_bell::Lent;
+use nicety_peer::PeerFd;
 use rustix::io::Errno;
 
 use super::Core;
@@ -30,7 +30,7 @@ impl Core {
         &mut self,
         header: &Header,
         map: MapRequest,
-        mut fds: Vec<Lent>,
+        mut fds: Vec<PeerFd>,
         device: &mut dyn Device,
     ) -> Answer {
         if fds.len() > 1 {

@@ -14,7 +14,7 @@ mod work;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use nicety_bell::Lent;
+use nicety_peer::PeerFd;
 
 use crate::codec::version::Capabilities;
 use crate::codec::{Command, HEADER_SIZE, Header, MAX_DMA_MAPS, irqs::IrqSet, is_vhost_user, put_u64};
@@ -45,8 +45,8 @@ pub struct Progress {
 /// The server's end of one connection.
 #[derive(Debug)]
 pub struct Session {
-    /// Closes the descriptors that are in flight in it when it is closed: see [`Lent`].
-    socket: Lent,
+    /// Closes the descriptors that are in flight in it when it is closed: see [`PeerFd`].
+    socket: PeerFd,
     inbound: Inbound,
     core: Core,
 }

@@ -10,7 +10,7 @@ use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 
-use nicety_bell::Lent;
+use nicety_peer::PeerFd;
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 
@@ -39,7 +39,7 @@ pub(crate) enum Fill {
 pub(crate) struct Message<'a> {
     pub header: Header,
     pub payload: &'a [u8],
-    pub fds: Vec<Lent>,
+    pub fds: Vec<PeerFd>,
 }
 
 /// Descriptors whose message is incomplete.
@@ -47,7 +47,7 @@ pub(crate) struct Message<'a> {
 struct Group {
     /// Position in the stream of the first byte of the message that owns the descriptors.
     owner: u64,
-    fds: Vec<Lent>,
+    fds: Vec<PeerFd>,
 }
 
 /// The receiving half.
@@ -126,7 +126,7 @@ impl Inbound {
         let mut fds = Vec::new();
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(rights) = message {
-                fds.extend(rights.map(Lent::from));
+                fds.extend(rights.map(PeerFd::from));
             }
         }
         counters.fds_received += fds.len() as u64;

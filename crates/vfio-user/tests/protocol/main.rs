@@ -9,7 +9,7 @@ mod floods;
 mod hostile;
 mod interrupts;
 mod kit;
-#[path = "../../../bell/tests/lingering/mod.rs"]
+#[path = "../../../peer/tests/lingering/mod.rs"]
 mod lingering;
 mod listener;
 mod other_client;

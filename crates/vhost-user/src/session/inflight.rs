@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use nicety_adapter::RingPlace;
-use nicety_bell::Lent;
 use nicety_memory::{Map, MapError, Mapping, Rights, shared_file};
+use nicety_peer::PeerFd;
 
 use super::{Answer, Refusal, Session, single};
 use crate::port::RECORD_RING_BYTES as PAGE;
@@ -54,7 +54,7 @@ pub(super) fn get_inflight(body: &[u8]) -> Result<Answer, Refusal> {
 
 impl Session {
     /// SET_INFLIGHT_FD: the front end returns the file, at once or to the next back end.
-    pub(super) fn set_inflight(&mut self, body: &[u8], fds: Vec<Lent>) -> Result<(), Refusal> {
+    pub(super) fn set_inflight(&mut self, body: &[u8], fds: Vec<PeerFd>) -> Result<(), Refusal> {
         let request = Request::SetInflightFd;
         let inflight = Inflight::read(request, body)?;
         let fd = single(request, fds)?;

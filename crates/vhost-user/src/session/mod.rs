@@ -11,8 +11,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nicety_bell::Lent;
 use nicety_memory::Map;
+use nicety_peer::PeerFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
@@ -36,7 +36,7 @@ const FEATURE_MTU: u128 = 1 << 3;
 
 /// Ends a session from another thread.
 #[derive(Debug)]
-pub struct Closer(Lent);
+pub struct Closer(PeerFd);
 
 impl Closer {
     /// Makes the session's [`Session::run`] return soon.
@@ -48,8 +48,8 @@ impl Closer {
 
 /// One connection, in a thread of its own.
 pub struct Session {
-    /// Closes the descriptors that are in flight in it when it is closed: see [`Lent`].
-    socket: Lent,
+    /// Closes the descriptors that are in flight in it when it is closed: see [`PeerFd`].
+    socket: PeerFd,
     port: Arc<dyn Port>,
     rings: Rings,
     protocol: ProtocolFeatures,
@@ -57,7 +57,7 @@ pub struct Session {
     features: u64,
     status: u8,
     /// The front end's socket for requests of the back end. Dropping it would close that connection.
-    requests: Option<Lent>,
+    requests: Option<PeerFd>,
     /// The state that the front end keeps for the next back end.
     kept: Option<Arc<Map>>,
     /// The back end's own record of that state, if the front end keeps none.
@@ -87,7 +87,7 @@ enum Answer {
 impl Session {
     /// A session on a connected socket.
     pub fn new(socket: OwnedFd, port: Arc<dyn Port>) -> Result<Self, std::io::Error> {
-        let socket = Lent::from(socket);
+        let socket = PeerFd::from(socket);
         let flags = fcntl_getfl(&socket)?;
         fcntl_setfl(&socket, flags - OFlags::NONBLOCK)?;
         set_socket_timeout(&socket, Timeout::Recv, Some(TIMEOUT))?;
@@ -294,7 +294,7 @@ impl Session {
     }
 
     /// Sets the log of written pages. Always answers in the same form, so that the front end releases the old log.
-    fn set_log(&mut self, body: &[u8], fds: Vec<Lent>) -> Result<Vec<u8>, Refusal> {
+    fn set_log(&mut self, body: &[u8], fds: Vec<PeerFd>) -> Result<Vec<u8>, Refusal> {
         let request = Request::SetLogBase;
         let mut fields = Fields(body);
         let place = fields.u64().zip(fields.u64()).filter(|_| fields.0.is_empty());
@@ -337,7 +337,7 @@ impl Session {
         Ok(reply)
     }
 
-    fn set_memory_table(&mut self, body: &[u8], fds: Vec<Lent>) -> Result<(), Refusal> {
+    fn set_memory_table(&mut self, body: &[u8], fds: Vec<PeerFd>) -> Result<(), Refusal> {
         let request = Request::SetMemTable;
         let mut fields = Fields(body);
         let header = fields.u32().zip(fields.u32());
@@ -358,7 +358,7 @@ impl Session {
         Ok(())
     }
 
-    fn add_region(&mut self, body: &[u8], fds: Vec<Lent>) -> Result<(), Refusal> {
+    fn add_region(&mut self, body: &[u8], fds: Vec<PeerFd>) -> Result<(), Refusal> {
         let request = Request::AddMemReg;
         let region = single_region(request, body)?;
         let fd = single(request, fds)?;
@@ -406,9 +406,9 @@ fn number_in(request: Request, body: &[u8]) -> Result<u64, Refusal> {
 }
 
 /// The descriptor of a message that must have exactly one.
-fn single(request: Request, fds: Vec<Lent>) -> Result<Lent, Refusal> {
+fn single(request: Request, fds: Vec<PeerFd>) -> Result<PeerFd, Refusal> {
     let [fd] =
-        <[Lent; 1]>::try_from(fds).map_err(|fds| Refusal::Descriptors { request, found: fds.len(), wanted: 1 })?;
+        <[PeerFd; 1]>::try_from(fds).map_err(|fds| Refusal::Descriptors { request, found: fds.len(), wanted: 1 })?;
     Ok(fd)
 }
 

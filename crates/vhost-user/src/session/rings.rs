@@ -1,7 +1,7 @@
 //! A session's rings: configured step by step, and started when the configuration is complete ("Ring states").
 
 use nicety_adapter::RingPlace;
-use nicety_bell::{Bell, Lent};
+use nicety_peer::{Bell, PeerFd};
 
 use super::{
     Refusal, Session,
@@ -133,7 +133,7 @@ impl Session {
     }
 
     /// SET_VRING_KICK, SET_VRING_CALL and SET_VRING_ERR.
-    pub(super) fn set_bell(&mut self, request: Request, body: &[u8], fds: Vec<Lent>) -> Result<(), Refusal> {
+    pub(super) fn set_bell(&mut self, request: Request, body: &[u8], fds: Vec<PeerFd>) -> Result<(), Refusal> {
         let number = super::number_in(request, body)?;
         let ring = self.rings.known((number & 0xff) as u32)?;
         let wanted = usize::from(number & NO_FD == 0);

@@ -4,7 +4,7 @@
 mod conversation;
 mod frames;
 mod hostile;
-#[path = "../../../bell/tests/lingering/mod.rs"]
+#[path = "../../../peer/tests/lingering/mod.rs"]
 mod lingering;
 mod port;
 mod socket;

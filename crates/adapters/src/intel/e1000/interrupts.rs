@@ -37,7 +37,7 @@ impl E1000 {
 
     /// Updates the line from causes, mask and throttle.
     pub(super) fn settle_line(&mut self, cx: &mut Context<'_>) {
-        if self.interrupts.is_due(&self.function, cx.now) && self.interrupts.told() == 0 {
+        if self.interrupts.is_due(&self.function, cx.now) && self.interrupts.signalled() == 0 {
             self.join_completions();
         }
         self.interrupts.update(&mut self.function, cx);
@@ -49,7 +49,7 @@ impl E1000 {
     /// A read of ICR: returns the causes and clears them.
     pub(super) fn read_causes(&mut self, cx: &mut Context<'_>) -> u32 {
         self.join_completions();
-        if self.interrupts.told() != 0 {
+        if self.interrupts.signalled() != 0 {
             self.pause(cx);
         }
         let causes = self.interrupts.take() as u32;

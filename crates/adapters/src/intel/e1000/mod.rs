@@ -67,7 +67,7 @@ use super::phy::Phy;
 use super::statistics::{Missed, OctetsRead};
 use super::transmit::Transmit;
 use crate::microwire::Microwire;
-use crate::{CreateError, Settings};
+use crate::settings::{CreateError, Settings};
 
 /// Numbers of the rings in [`Outbox::stalled`](nicety_adapter::Outbox::stalled).
 const RECEIVE_RING: u16 = 0;

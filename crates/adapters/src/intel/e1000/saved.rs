@@ -1,10 +1,8 @@
 //! Saved state.
 
-mod v2;
-
 use nicety_adapter::Context;
 use nicety_adapter::interrupts::{CompletionDelay, Delay, Interrupts};
-use nicety_adapter::snapshot::{RestoreError, Snapshot, Version, decode, encode};
+use nicety_adapter::snapshot::{Nothing, RestoreError, Snapshot, Version, decode, encode};
 use nicety_pci::Saved as SavedFunction;
 use serde::{Deserialize, Serialize};
 
@@ -33,10 +31,10 @@ struct State {
 
 impl Version for State {
     const NUMBER: u16 = 3;
-    type Before = v2::State;
+    type Before = Nothing;
 
-    fn from_before(before: v2::State) -> Result<Self, RestoreError> {
-        before.into_next()
+    fn from_before(before: Nothing) -> Result<Self, RestoreError> {
+        match before {}
     }
 }
 

@@ -52,7 +52,7 @@ impl E1000e {
 
     /// Sends the interrupts that are allowed now.
     pub(super) fn settle(&mut self, cx: &mut Context<'_>) {
-        if !self.has_vectors() && self.interrupts.is_due(&self.function, cx.now) && self.interrupts.told() == 0 {
+        if !self.has_vectors() && self.interrupts.is_due(&self.function, cx.now) && self.interrupts.signalled() == 0 {
             self.join_completions();
         }
         let sent = self.interrupts.update(&mut self.function, cx);
@@ -87,7 +87,7 @@ impl E1000e {
         }
         let causes = self.causes();
         if causes & cause::ASSERTED != 0 || self.interrupts.enabled() == 0 {
-            if !self.has_vectors() && self.interrupts.told() != 0 {
+            if !self.has_vectors() && self.interrupts.signalled() != 0 {
                 self.pause(0, cx);
             }
             self.interrupts.take();

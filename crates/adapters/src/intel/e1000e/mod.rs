@@ -69,7 +69,7 @@ use super::phy::{Phy, Rule, bm};
 use super::rss::Rss;
 use super::statistics::{Missed, OctetsRead};
 use super::transmit::Transmit;
-use crate::{CreateError, Settings};
+use crate::settings::{CreateError, Settings};
 
 /// Action that makes a driver reset the chip and set up its rings anew: Linux's e1000e/netdev.c, e1000e_close and e1000e_open.
 const CURE: &str = "restart the guest's driver (in Linux: `ip link set eth0 down`, then up)";

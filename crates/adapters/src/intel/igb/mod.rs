@@ -89,7 +89,7 @@ use super::statistics::{Missed, OctetsRead};
 use crate::about::{About, Boot, Kind, Since, Sources};
 use crate::microwire::Microwire;
 use crate::msix;
-use crate::{CreateError, Settings};
+use crate::settings::{CreateError, Settings};
 
 /// The BAR of MSI-X.
 const MSIX_BAR: u8 = 3;

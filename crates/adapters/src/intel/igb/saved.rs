@@ -32,29 +32,12 @@ struct State {
     function: Vec<u8>,
 }
 
-/// Version 1, of a chip without the SR-IOV capability: the same fields.
-#[derive(Serialize, Deserialize)]
-struct State1(State);
-
-impl Version for State1 {
-    const NUMBER: u16 = 1;
+impl Version for State {
+    const NUMBER: u16 = 2;
     type Before = Nothing;
 
     fn from_before(before: Nothing) -> Result<Self, RestoreError> {
         match before {}
-    }
-}
-
-impl Version for State {
-    const NUMBER: u16 = 2;
-    type Before = State1;
-
-    fn from_before(State1(before): State1) -> Result<Self, RestoreError> {
-        let mut function = SavedFunction::from_bytes(&before.function).map_err(|_| RestoreError::Damaged)?;
-        if !virtual_functions::add(&mut function.bytes) {
-            return Err(RestoreError::Impossible("configuration space"));
-        }
-        Ok(Self { function: function.to_bytes(), ..before })
     }
 }
 

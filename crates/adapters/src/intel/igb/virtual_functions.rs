@@ -76,15 +76,3 @@ pub fn bound(function: &mut Function) {
         let _ = function.config_write(at, &[0; 2]);
     }
 }
-
-/// Links it after the capability at 0x100 in the saved configuration space of a chip that lacked it. False if there is no room.
-pub fn add(space: &mut [u8]) -> bool {
-    let (place, header) = (usize::from(PLACE), u32::from(ID) | u32::from(VERSION) << 16);
-    let Some(link) = space.get_mut(0x102..0x104) else { return false };
-    link[0] = link[0] & 0xf | (PLACE << 4) as u8;
-    link[1] = (PLACE >> 4) as u8;
-    let Some(capability) = space.get_mut(place..place + HEADER + BODY) else { return false };
-    capability[..HEADER].copy_from_slice(&header.to_le_bytes());
-    capability[HEADER..].copy_from_slice(&body().0);
-    true
-}

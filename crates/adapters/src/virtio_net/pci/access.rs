@@ -1,6 +1,6 @@
 //! Accesses to configuration space and the BARs.
 
-use nicety_adapter::bank::Way;
+use nicety_adapter::bank::Direction;
 use nicety_adapter::trace::Region;
 use nicety_adapter::{Context, PciFace, RingFace};
 use nicety_pci::{Changes, Function, Mode, Rom};
@@ -101,7 +101,7 @@ impl VirtioPci {
     }
 
     fn write_table(&mut self, bar: u8, offset: u64, data: &[u8], cx: &mut Context<'_>) {
-        for part in TABLE.parts(TABLE.region(bar), offset, data.len(), Way::Write) {
+        for part in TABLE.parts(TABLE.region(bar), offset, data.len(), Direction::Write) {
             match &part.place {
                 Some(place) => {
                     let narrow = part.bytes.len() < usize::from(place.row.width) && place.name.is_value();

@@ -26,7 +26,8 @@ use self::common::{Common, NO_VECTOR};
 use self::registers::status;
 use super::registers::feature;
 use super::{RINGS_MOST, VirtioNet};
-use crate::{About, CreateError, Settings};
+use crate::about::About;
+use crate::settings::{CreateError, Settings};
 
 pub use self::registers::TABLE;
 

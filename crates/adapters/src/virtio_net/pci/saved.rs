@@ -17,40 +17,12 @@ struct State {
     device: Vec<u8>,
 }
 
-/// Version 2: the same for a function that did not offer ACCESS_PLATFORM.
-#[derive(Serialize, Deserialize)]
-struct State2(State);
-
-/// Version 1: the same for a function with No_Soft_Reset (state kept over D3hot).
-#[derive(Serialize, Deserialize)]
-struct State1(State);
-
-impl Version for State1 {
-    const NUMBER: u16 = 1;
+impl Version for State {
+    const NUMBER: u16 = 3;
     type Before = Nothing;
 
     fn from_before(before: Nothing) -> Result<Self, RestoreError> {
         match before {}
-    }
-}
-
-impl Version for State2 {
-    const NUMBER: u16 = 2;
-    type Before = State1;
-
-    fn from_before(State1(before): State1) -> Result<Self, RestoreError> {
-        let mut function = SavedFunction::from_bytes(&before.function).map_err(|_| RestoreError::Damaged)?;
-        function.promise_nothing_over_d3hot();
-        Ok(Self(State { function: function.to_bytes(), ..before }))
-    }
-}
-
-impl Version for State {
-    const NUMBER: u16 = 3;
-    type Before = State2;
-
-    fn from_before(State2(before): State2) -> Result<Self, RestoreError> {
-        Ok(before)
     }
 }
 

@@ -1,0 +1,97 @@
+//! Bodies of requests. A body is read only if its sender may send it, within [`TIMEOUT`], and up to a limit.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::body::{Bytes, to_bytes};
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::request::Parts;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout;
+
+use super::api::{BUSY, Problem, TOO_LARGE, TOO_LATE};
+use super::served::{Peer, Served};
+use super::{REQUEST_MOST, TIMEOUT};
+
+/// Longest body except a host file and a port's state: a frame of 64 KiB in hexadecimal, or a port with 4095 addresses.
+const SMALL_MOST: usize = 256 << 10;
+/// The time that a long body waits for the one before it. Its sender's own timeout is longer.
+const TURN: Duration = Duration::from_secs(30);
+
+type Rejection = Box<Problem>;
+
+/// Marks a client whose request is being answered, so that it keeps its place.
+#[derive(Clone, Debug)]
+pub(super) struct Busy(pub(super) Arc<AtomicBool>);
+
+/// A client that may make changes. Others are refused before their body is read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Changer(pub(super) Peer);
+
+impl FromRequestParts<Arc<Served>> for Changer {
+    type Rejection = Rejection;
+
+    async fn from_request_parts(parts: &mut Parts, served: &Arc<Served>) -> Result<Self, Rejection> {
+        let peer = parts.extensions.get::<Peer>().copied().flatten();
+        served.is_changer(peer)?;
+        Ok(Self(peer))
+    }
+}
+
+/// A body of at most 256 KiB.
+pub(super) struct Small(pub(super) Bytes);
+
+impl<S: Sync> FromRequest<S> for Small {
+    type Rejection = Rejection;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Rejection> {
+        whole(request, SMALL_MOST).await.map(Self)
+    }
+}
+
+/// A host file or a port's state. There is only one at a time, until this is dropped: parsing it takes many times its size in
+/// memory.
+///
+/// Its bytes are private: a closure that named the field would take the bytes alone, and leave the turn to the connection, which may end
+/// first.
+pub(super) struct Large {
+    bytes: Bytes,
+    _turn: OwnedSemaphorePermit,
+}
+
+impl Large {
+    /// The whole body.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl FromRequest<Arc<Served>> for Large {
+    type Rejection = Rejection;
+
+    async fn from_request(request: Request, served: &Arc<Served>) -> Result<Self, Rejection> {
+        let turn = timeout(TURN, Arc::clone(&served.large).acquire_owned()).await;
+        let Ok(Ok(turn)) = turn else {
+            return Err(Problem::new(BUSY, format!("the host file or state before it took longer than {TURN:?}")));
+        };
+        Ok(Self { bytes: whole(request, REQUEST_MOST).await?, _turn: turn })
+    }
+}
+
+/// Reads a whole body. From then on the client keeps its place.
+async fn whole(request: Request, most: usize) -> Result<Bytes, Rejection> {
+    let busy = request.extensions().get::<Busy>().cloned();
+    let body = match timeout(TIMEOUT, to_bytes(request.into_body(), most)).await {
+        Ok(Ok(body)) => body,
+        Ok(Err(_)) => {
+            let most = format!("the body of this request has at most {most} bytes, and comes whole");
+            return Err(Problem::new(TOO_LARGE, most));
+        }
+        Err(_) => return Err(Problem::new(TOO_LATE, format!("the request was not whole after {TIMEOUT:?}"))),
+    };
+    if let Some(Busy(busy)) = busy {
+        busy.store(true, Ordering::Relaxed);
+    }
+    Ok(body)
+}

@@ -1,0 +1,98 @@
+//! The daemon's reports for its control socket.
+
+use std::sync::{Arc, OnceLock};
+
+use nicety_adapter::PortId;
+use nicety_daemon::daemon::{Daemon, RestartError};
+use nicety_daemon::live::Live;
+use nicety_daemon::report::{AddressReport, PortReport};
+use nicety_daemon::saved::{PortState, SaveError};
+
+use super::api::AddressList;
+use super::{ADDRESSES_MOST, Inspect};
+
+impl Inspect for Daemon {
+    fn is_ready(&self) -> bool {
+        true
+    }
+
+    fn ports(&self) -> Vec<PortReport> {
+        self.views().iter().map(PortReport::of).collect()
+    }
+
+    fn addresses(&self) -> AddressList {
+        let names = self.names();
+        let name = |id: PortId| {
+            names.get(&id).map_or_else(|| format!("(a port that has gone, {})", id.0), |name| name.clone())
+        };
+        let learned = Daemon::addresses(self);
+        let more = learned.len().saturating_sub(ADDRESSES_MOST);
+        let addresses = learned.into_iter().take(ADDRESSES_MOST);
+        let addresses = addresses.map(|learned| AddressReport {
+            address: learned.address.to_string(),
+            port: name(learned.port),
+            silent_seconds: learned.silent.as_secs(),
+        });
+        AddressList { addresses: addresses.collect(), more }
+    }
+
+    fn restart(&self, name: &str) -> Result<(), RestartError> {
+        Daemon::restart(self, name)
+    }
+
+    fn save(&self, name: &str) -> Result<PortState, SaveError> {
+        Daemon::save(self, name)
+    }
+
+    fn restore(&self, name: &str, state: PortState) -> Result<(), SaveError> {
+        Daemon::restore(self, name, state)
+    }
+}
+
+/// The daemon, once it runs. The control socket is made before any port is opened, so that a second daemon with the same host
+/// file disturbs nothing.
+#[derive(Default)]
+pub struct Soon(OnceLock<Arc<Live>>);
+
+impl Soon {
+    /// Sets the running daemon. Only the first call counts.
+    pub fn runs(&self, live: &Arc<Live>) {
+        let _already_set = self.0.set(Arc::clone(live));
+    }
+}
+
+impl Inspect for Soon {
+    fn is_ready(&self) -> bool {
+        self.0.get().is_some()
+    }
+
+    fn ports(&self) -> Vec<PortReport> {
+        self.0.get().map(|live| Inspect::ports(live.daemon())).unwrap_or_default()
+    }
+
+    fn addresses(&self) -> AddressList {
+        let none = || AddressList { addresses: Vec::new(), more: 0 };
+        self.0.get().map_or_else(none, |live| Inspect::addresses(live.daemon()))
+    }
+
+    fn restart(&self, name: &str) -> Result<(), RestartError> {
+        let missing = || Err(RestartError::Missing(name.to_owned()));
+        self.0.get().map_or_else(missing, |live| live.restart(name))
+    }
+
+    fn save(&self, name: &str) -> Result<PortState, SaveError> {
+        let missing = || Err(SaveError::Missing(name.to_owned()));
+        self.0.get().map_or_else(missing, |live| live.daemon().save(name))
+    }
+
+    fn restore(&self, name: &str, state: PortState) -> Result<(), SaveError> {
+        match self.0.get() {
+            Some(live) => live.daemon().restore(name, state),
+            None => Err(SaveError::Missing(name.to_owned())),
+        }
+    }
+
+    fn live(&self) -> Option<Arc<Live>> {
+        self.0.get().cloned()
+    }
+}

@@ -1,0 +1,252 @@
+//! The control socket, by which programs and commands such as `nicety ports` and `apply` talk to a running daemon.
+//!
+//! HTTP/1.1 with JSON on a UNIX stream socket. Only its owner may connect, unless the host file says otherwise. Everyone who can
+//! connect may read. The peer's user and group decide whether it may change anything (`served.rs`). The paths are in `routes.rs`,
+//! their types in [`api`]. The daemon serves an OpenAPI document made from both.
+//!
+//! ```text
+//! → GET /v1/ports/vm9 HTTP/1.1
+//! ← HTTP/1.1 404 Not Found
+//!   content-type: application/problem+json
+//!   {"type":"/v1/problems/no-such-port","title":…,"status":404,"detail":"there is no port \"vm9\"; did you mean \"vm1\"? …"}
+//! ```
+//!
+//! A thread of its own serves the socket and never touches a worker's loop. A whole request must arrive within [`TIMEOUT`]. 64
+//! clients can be connected at once. The next one replaces the client that was silent longest, of the user who has most clients.
+//! Users who may only read have short bodies and a budget of processor time (`budget.rs`). The daemon parses one host file at a time,
+//! and its size is [bounded](Host::parse).
+
+#![forbid(unsafe_code)]
+
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nicety_daemon::daemon::RestartError;
+use nicety_daemon::live::Live;
+use nicety_daemon::report::PortReport;
+use nicety_daemon::saved::{PortState, SaveError};
+use nicety_host::{AccountError, Host, did_you_mean, group_number};
+use nicety_sandbox::Kind;
+use nicety_socket::{Access, ListenError, Listener, Place};
+use rustix::fs::{Access as Right, AtFlags, CWD, accessat};
+use tokio::sync::{Notify, Semaphore};
+use tracing::warn;
+
+use api::AddressList;
+use served::{Changers, Served};
+use server::Server;
+
+pub mod api;
+mod body;
+mod budget;
+mod client;
+mod clients;
+mod inspect;
+mod routes;
+mod schemas;
+mod served;
+mod server;
+mod stream;
+
+pub use client::{Ask, AskError, Reply, ask, ask_within, capture};
+pub use inspect::Soon;
+
+/// The API version: the first part of the paths, and the version of `--json`.
+pub const VERSION: u32 = 1;
+/// Longest request body in bytes: a host file as JSON.
+pub const REQUEST_MOST: usize = 16 << 20;
+/// The timeout for a request's head, and again for its body.
+pub const TIMEOUT: Duration = Duration::from_secs(1);
+/// Connections that wait to be accepted: enough for one client among others that connect all the time.
+const BACKLOG: u16 = 128;
+/// The answer while the daemon starts.
+const STARTING_SENTENCE: &str = "the daemon is still starting: ask again in a moment";
+/// Most changes that run or wait in a thread at once. Further changes wait without a thread.
+const CHANGES_MOST: usize = 4;
+/// Most addresses in an answer: some megabytes. A table may have 4 million.
+const ADDRESSES_MOST: usize = 65_536;
+/// Most ports that an answer names when the requested port does not exist.
+const NAMES_MOST: usize = 16;
+
+/// The daemon's interface to the control socket. Called from the control thread.
+pub trait Inspect: Send + Sync {
+    /// Whether the daemon serves. Before that it reports only itself.
+    fn is_ready(&self) -> bool;
+
+    /// All ports, the uplink first.
+    fn ports(&self) -> Vec<PortReport>;
+
+    /// The addresses that the switch has learned, up to the limit of an answer.
+    fn addresses(&self) -> AddressList;
+
+    /// Restarts a failed port.
+    fn restart(&self, name: &str) -> Result<(), RestartError>;
+
+    /// Saves a port and stops it.
+    fn save(&self, name: &str) -> Result<PortState, SaveError>;
+
+    /// Restores a port.
+    fn restore(&self, name: &str, state: PortState) -> Result<(), SaveError>;
+
+    /// The interface for changes; `None` if the daemon cannot be changed.
+    fn live(&self) -> Option<Arc<Live>> {
+        None
+    }
+}
+
+/// The answer to a request for an unknown port: the most similar name, and the existing ones.
+fn no_port(requested: &str, ports: &[PortReport]) -> String {
+    let names = || ports.iter().map(|port| port.name.as_str());
+    let listed: Vec<&str> = names().take(NAMES_MOST).collect();
+    let more = if ports.len() > listed.len() { ", …" } else { "" };
+    format!(
+        "there is no port {requested:?}{} (there are: {}{more})",
+        did_you_mean(requested, names()),
+        listed.join(", ")
+    )
+}
+
+/// Reasons why there is no control socket.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// The socket cannot be made.
+    #[error("the control socket: {0}")]
+    Listen(#[from] ListenError),
+    /// The socket's folder cannot be made. It may belong to another user than the current one, as with sudo.
+    #[error(
+        "the folder {path} for the control socket cannot be made: {error}; is XDG_RUNTIME_DIR this user's? [daemon] control in the host file names another path"
+    )]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// The cause.
+        error: io::Error,
+    },
+    /// An account that may connect is unknown.
+    #[error("the control socket: {0}")]
+    Account(#[from] AccountError),
+    /// The thread, or its runtime, cannot be made.
+    #[error("the control socket {path}: {error}")]
+    System {
+        /// The socket.
+        path: PathBuf,
+        /// The cause.
+        error: io::Error,
+    },
+}
+
+impl ControlError {
+    /// Whether another process serves the socket; that process can be asked who it is.
+    pub fn is_taken(&self) -> bool {
+        matches!(self, Self::Listen(ListenError::InUse(_)))
+    }
+}
+
+/// The path of the control socket, checked, and its accounts.
+#[derive(Debug)]
+pub struct Prepared {
+    path: PathBuf,
+    access: Access,
+    /// The number and name of the group whose members may make changes.
+    group: Option<(u32, String)>,
+    /// The folder to make, if it is missing.
+    folder: Option<PathBuf>,
+    /// Whether another daemon serves the socket already.
+    pub served: bool,
+}
+
+/// Checks whether a control socket can be made at `path`, which [`Host::control`] chose. A folder that the host file names must
+/// exist. The default folder is made if it is missing.
+pub fn prepare(host: &Host, path: &Path) -> Result<Prepared, ControlError> {
+    checked(host, path, |path, access| nicety_socket::check(path, access))
+}
+
+/// Makes the same checks as [`prepare`], without a connection that a running daemon would notice.
+pub fn check(host: &Host, path: &Path) -> Result<Prepared, ControlError> {
+    checked(host, path, |path, access| nicety_socket::check_quietly(path, access))
+}
+
+fn checked(
+    host: &Host,
+    path: &Path,
+    look: fn(&Path, &Access) -> Result<Place, ListenError>,
+) -> Result<Prepared, ControlError> {
+    let access = host.daemon.access.resolve()?;
+    let group = host.daemon.change_group.as_ref();
+    let group = group.map(|name| Ok::<_, AccountError>((group_number(name)?, name.clone()))).transpose()?;
+    let usual = host.daemon.control.is_none();
+    let folder = path.parent().filter(|dir| usual && !dir.as_os_str().is_empty() && !dir.exists());
+    let served = match folder {
+        Some(dir) => {
+            let above = dir.parent().unwrap_or(Path::new("/"));
+            let may = accessat(CWD, above, Right::WRITE_OK | Right::EXEC_OK, AtFlags::EACCESS);
+            may.map_err(|errno| ControlError::Folder { path: dir.to_owned(), error: errno.into() })?;
+            false
+        }
+        None => look(path, &access)? == Place::Served,
+    };
+    Ok(Prepared { path: path.to_owned(), access, group, folder: folder.map(Path::to_owned), served })
+}
+
+/// A served control socket. Dropping it ends the thread and removes the socket.
+#[derive(Debug)]
+pub struct Control {
+    path: PathBuf,
+    end: Arc<Notify>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Control {
+    /// Makes the socket and serves it. Makes a missing default folder, for the owner only. `host` is the host file.
+    pub fn start(prepared: Prepared, host: &Path, inspect: Arc<dyn Inspect>) -> Result<Self, ControlError> {
+        let Prepared { path, access, group, folder, served: _ } = prepared;
+        let system = |error| ControlError::System { path: path.clone(), error };
+        if let Some(dir) = folder {
+            let made = DirBuilder::new().mode(0o700).create(&dir);
+            made.map_err(|error| ControlError::Folder { path: dir, error })?;
+        }
+        let listener = Listener::bind_queue(&path, &access, BACKLOG)?;
+        let end = Arc::<Notify>::default();
+        let changers = Changers::new(&access, group);
+        let served = Arc::new(Served {
+            host: host.to_owned(),
+            inspect,
+            changers,
+            captures: Arc::default(),
+            large: Arc::new(Semaphore::new(1)),
+        });
+        let server = Server { listener, end: Arc::clone(&end), served };
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_io().enable_time().build().map_err(system)?;
+        let thread = nicety_sandbox::spawn(Kind::Control, "control", 0, move || server.run(&runtime));
+        let thread = Some(thread.map_err(system)?);
+        Ok(Self { path, end, thread })
+    }
+
+    /// The path of the socket.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.end.notify_one();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            warn!("the control thread had panicked");
+        }
+    }
+}
+
+#[cfg(test)]
+mod readers_test;
+#[cfg(test)]
+#[path = "control_test.rs"]
+mod tests;

@@ -1,0 +1,180 @@
+//! Adds, changes and removes ports, groups and uplinks.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use nicety_daemon::live::Changed;
+use nicety_host::List;
+
+use super::{Answer, CutOff, Daemon, beside, consent_in, json, logged, name_in, problems, values};
+use crate::body::{Changer, Small};
+use crate::schemas::{GroupChange, NewGroup, NewPort, NewUplink, PortChange, UplinkChange};
+use crate::served::{Peer, Served};
+
+type Named = Result<Path<String>, PathRejection>;
+type Agreed = Result<Query<CutOff>, QueryRejection>;
+
+async fn add(served: Arc<Served>, peer: Peer, list: List, body: &[u8]) -> Answer<(StatusCode, axum::Json<Changed>)> {
+    let live = served.live()?;
+    let table = values(json(body)?)?.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
+    let changed = beside(move || logged(peer, live.add(list, table))).await?;
+    Ok((StatusCode::CREATED, axum::Json(changed)))
+}
+
+async fn set(
+    served: Arc<Served>,
+    peer: Peer,
+    list: List,
+    (path, query): (Named, Agreed),
+    body: &[u8],
+) -> Answer<axum::Json<Changed>> {
+    let live = served.live()?;
+    let (name, consent) = (name_in(path)?, consent_in(query)?);
+    let values = values(json(body)?)?;
+    beside(move || logged(peer, live.set(list, &name, &values, &consent)).map(axum::Json)).await
+}
+
+async fn remove(
+    served: Arc<Served>,
+    peer: Peer,
+    list: List,
+    (path, query): (Named, Agreed),
+) -> Answer<axum::Json<Changed>> {
+    let live = served.live()?;
+    let (name, consent) = (name_in(path)?, consent_in(query)?);
+    beside(move || logged(peer, live.remove(list, &name, &consent)).map(axum::Json)).await
+}
+
+/// Add a port
+#[utoipa::path(post, operation_id = "add_port", tag = "ports", path = "/v1/ports", request_body = NewPort, responses(
+    (status = 201, description = "The changes that were made", body = Changed),
+    problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
+))]
+pub(crate) async fn add_port(
+    State(served): Daemon,
+    Changer(peer): Changer,
+    Small(body): Small,
+) -> Answer<(StatusCode, axum::Json<Changed>)> {
+    add(served, peer, List::Ports, &body).await
+}
+
+/// Change a port
+///
+/// The body is a merge patch (RFC 7396): a key that is `null` gets its default.
+#[utoipa::path(patch, operation_id = "change_port", tag = "ports", path = "/v1/ports/{name}", params(("name" = String, Path, description = "Name of the port"), CutOff), request_body = PortChange, responses(
+    (status = 200, description = "The changes that were made", body = Changed),
+    problems::Named, problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
+))]
+pub(crate) async fn set_port(
+    State(served): Daemon,
+    Changer(peer): Changer,
+    path: Named,
+    query: Agreed,
+    Small(body): Small,
+) -> Answer<axum::Json<Changed>> {
+    set(served, peer, List::Ports, (path, query), &body).await
+}
+
+/// Remove a port
+#[utoipa::path(delete, operation_id = "remove_port", tag = "ports", path = "/v1/ports/{name}", params(("name" = String, Path, description = "Name of the port"), CutOff), responses(
+    (status = 200, description = "The changes that were made", body = Changed),
+    problems::Named, problems::Changing, problems::Meant, problems::Starting,
+))]
+pub(crate) async fn remove_port(
+    State(served): Daemon,
+    Changer(peer): Changer,
+    path: Named,
+    query: Agreed,
+) -> Answer<axum::Json<Changed>> {
+    remove(served, peer, List::Ports, (path, query)).await
+}
+
+/// Add a port group
+#[utoipa::path(post, operation_id = "add_group", tag = "port groups", path = "/v1/groups", request_body = NewGroup, responses(
+    (status = 201, description = "The changes that were made", body = Changed),
+    problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
+))]
+pub(crate) async fn add_group(
+    State(served): Daemon,
+    Changer(peer): Changer,
+    Small(body): Small,
+) -> Answer<(StatusCode, axum::Json<Changed>)> {
+    add(served, peer, List::Groups, &body).await
+}
+
+/// Change a port group
+///
+/// The body is a merge patch (RFC 7396): a key that is `null` gets its default.
+#[utoipa::path(patch, operation_id = "change_group", tag = "port groups", path = "/v1/groups/{name}", params(("name" = String, Path, description = "Name of the port group"), CutOff), request_body = GroupChange, responses(
+    (status = 200, description = "The changes that were made", body = Changed),
+    problems::Named, problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
+))]
+pub(crate) async fn set_group(
+    State(served): Daemon,
+    Changer(peer): Changer,
+    path: Named,
+    query: Agreed,
+    Small(body): Small,
+) -> Answer<axum::Json<Changed>> {
+    set(served, peer, List::Groups, (path, query), &body).await
+}
+
+/// Remove a port group
+#[utoipa::path(delete, operation_id = "remove_group", tag = "port groups", path = "/v1/groups/{name}", params(("name" = String, Path, description = "Name of the port group"), CutOff), responses(
+    (status = 200, description = "The changes that were made", body = Changed),
+    problems::Named, problems::Changing, problems::Meant, problems::Starting,
+))]
+pub(crate) async fn remove_group(
+    State(served): Daemon,
+    Changer(peer): Changer,
+    path: Named,
+    query: Agreed,
+) -> Answer<axum::Json<Changed>> {
+    remove(served, peer, List::Groups, (path, query)).await
+}
+
+/// Add an uplink
+#[utoipa::path(post, operation_id = "add_uplink", tag = "uplinks", path = "/v1/uplinks", request_body = NewUplink, responses(
+    (status = 201, description = "The changes that were made", body = Changed),
+    problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
+))]
+pub(crate) async fn add_uplink(
+    State(served): Daemon,
+    Changer(peer): Changer,
+    Small(body): Small,
+) -> Answer<(StatusCode, axum::Json<Changed>)> {
+    add(served, peer, List::Uplinks, &body).await
+}
+
+/// Change an uplink
+///
+/// The body is a merge patch (RFC 7396): a key that is `null` gets its default.
+#[utoipa::path(patch, operation_id = "change_uplink", tag = "uplinks", path = "/v1/uplinks/{name}", params(("name" = String, Path, description = "Name of the uplink"), CutOff), request_body = UplinkChange, responses(
+    (status = 200, description = "The changes that were made", body = Changed),
+    problems::Named, problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
+))]
+pub(crate) async fn set_uplink(
+    State(served): Daemon,
+    Changer(peer): Changer,
+    path: Named,
+    query: Agreed,
+    Small(body): Small,
+) -> Answer<axum::Json<Changed>> {
+    set(served, peer, List::Uplinks, (path, query), &body).await
+}
+
+/// Remove an uplink
+#[utoipa::path(delete, operation_id = "remove_uplink", tag = "uplinks", path = "/v1/uplinks/{name}", params(("name" = String, Path, description = "Name of the uplink"), CutOff), responses(
+    (status = 200, description = "The changes that were made", body = Changed),
+    problems::Named, problems::Changing, problems::Meant, problems::Starting,
+))]
+pub(crate) async fn remove_uplink(
+    State(served): Daemon,
+    Changer(peer): Changer,
+    path: Named,
+    query: Agreed,
+) -> Answer<axum::Json<Changed>> {
+    remove(served, peer, List::Uplinks, (path, query)).await
+}

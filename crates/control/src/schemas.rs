@@ -1,0 +1,115 @@
+//! The schemas of ports, groups and uplinks, made from the keys that the host file's parser knows, and those of binary bodies.
+
+use std::borrow::Cow;
+
+use nicety_daemon::capture::INSTRUCTIONS_MOST;
+use nicety_host::{Form, Key, Kind, List};
+use nicety_socket::MAX_PATH;
+use utoipa::openapi::schema::{AdditionalProperties, SchemaType};
+use utoipa::openapi::{Array, ArrayBuilder, KnownFormat, Object, ObjectBuilder, RefOr, Schema, SchemaFormat, Type};
+use utoipa::{PartialSchema, ToSchema};
+
+/// The keys of a new entry, or those that may be changed of an entry.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    New,
+    Change,
+}
+
+/// The type of a JSON value. A value that is null gives a key its default; a key without a default takes none.
+fn of_type(kind: Type, key: &Key) -> SchemaType {
+    if key.required { SchemaType::Type(kind) } else { SchemaType::Array(vec![kind, Type::Null]) }
+}
+
+fn of_key(key: &Key) -> Object {
+    let object = match key.form {
+        Form::Number(least, most) => {
+            let number = ObjectBuilder::new().schema_type(of_type(Type::Integer, key));
+            number.minimum(Some(least)).maximum(Some(most))
+        }
+        Form::Flag => ObjectBuilder::new().schema_type(of_type(Type::Boolean, key)),
+        form => {
+            let text = ObjectBuilder::new().schema_type(of_type(Type::String, key)).pattern(form.pattern());
+            let text = if form == Form::Socket { text.max_length(Some(MAX_PATH)) } else { text };
+            let words = form.words().map(|words| words.into_iter().map(|word| Some(word.to_owned())));
+            let null = (!key.required).then_some(None);
+            text.enum_values(words.map(|words| words.chain(null).collect::<Vec<_>>()))
+        }
+    };
+    object.description(Some(key.allowed)).build()
+}
+
+fn of_list(list: List, purpose: Use) -> RefOr<Schema> {
+    let Kind { heading, keys, .. } = list.kind();
+    let text = match purpose {
+        Use::New => format!("A new `{heading}`: the keys and values of the host file."),
+        Use::Change => format!(
+            "Values to change of a `{heading}`: the keys and values of the host file. A key that is left out keeps its value."
+        ),
+    };
+    let mut object = ObjectBuilder::new().schema_type(SchemaType::Type(Type::Object)).description(Some(text));
+    // An entry keeps its name.
+    for key in keys.iter().filter(|key| purpose == Use::New || key.name != "name") {
+        object = object.property(key.name, of_key(key));
+        if key.required && purpose == Use::New {
+            object = object.required(key.name);
+        }
+    }
+    object.additional_properties(Some(AdditionalProperties::<Schema>::FreeForm(false))).into()
+}
+
+macro_rules! schemas {
+    ($($(#[$doc:meta])* $name:ident $make:expr;)*) => {
+        $($(#[$doc])*
+        pub(super) struct $name;
+
+        impl PartialSchema for $name {
+            fn schema() -> RefOr<Schema> {
+                $make
+            }
+        }
+
+        impl ToSchema for $name {
+            fn name() -> Cow<'static, str> {
+                stringify!($name).into()
+            }
+        })*
+    };
+}
+
+schemas! {
+    /// A new port.
+    NewPort of_list(List::Ports, Use::New);
+    /// Changes of a port.
+    PortChange of_list(List::Ports, Use::Change);
+    /// A new port group.
+    NewGroup of_list(List::Groups, Use::New);
+    /// Changes of a port group.
+    GroupChange of_list(List::Groups, Use::Change);
+    /// A new uplink.
+    NewUplink of_list(List::Uplinks, Use::New);
+    /// Changes of an uplink.
+    UplinkChange of_list(List::Uplinks, Use::Change);
+    /// Bytes.
+    Binary ObjectBuilder::new().schema_type(SchemaType::Type(Type::String))
+        .format(Some(SchemaFormat::KnownFormat(KnownFormat::Binary))).into();
+}
+
+/// A capture's filter: instructions of classic BPF (`struct sock_filter` of linux/filter.h), four numbers each.
+pub(super) fn filter() -> Array {
+    let number = |most: u32| {
+        let number = ObjectBuilder::new().schema_type(SchemaType::Type(Type::Integer));
+        number.minimum(Some(0u32)).maximum(Some(most)).build()
+    };
+    let (code, jump, operand) = (u16::MAX.into(), u8::MAX.into(), u32::MAX);
+    let instruction = ArrayBuilder::new().prefix_items([code, jump, jump, operand].map(number)).items(number(operand));
+    let program = ArrayBuilder::new().items(instruction.min_items(Some(4)).max_items(Some(4)));
+    let mut program = program.min_items(Some(1)).max_items(Some(INSTRUCTIONS_MOST)).build();
+    program.schema_type = SchemaType::Array(vec![Type::Array, Type::Null]);
+    program.description = Some(
+        "A program in classic BPF: code, jump if true, jump if false, and operand of each instruction. Frames for which it \
+         returns 0 are left out. `tcpdump -ddd -y EN10MB EXPRESSION` prints one."
+            .to_owned(),
+    );
+    program
+}

@@ -1,0 +1,148 @@
+//! The server: one thread, and a [bounded number](super::clients) of connections. No client blocks another. A silent client is
+//! disconnected after [`TIMEOUT`], or as soon as its place is needed. Changes run on their own threads, one at a time.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, HttpBody};
+use axum::http::Request;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use nicety_daemon::clock::Clock;
+use nicety_daemon::port_log::{Share, counted};
+use nicety_socket::{Listener, PeerCredentials};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Notify;
+use tower_service::Service;
+use tracing::{debug, warn};
+
+use super::body::Busy;
+use super::budget::{Budget, Meter, Metered};
+use super::clients::{Client, Clients};
+use super::served::{Peer, Served};
+use super::stream::Endless;
+use super::{TIMEOUT, routes};
+
+/// The longest duration of a connection, unless it is a capture's.
+const LIFE: Duration = Duration::from_secs(60);
+/// Connections of users who may only read that are accepted at once. Then the next one waits for a [`BREATH`]: connecting costs
+/// such a user less than it costs the daemon.
+const READERS_AT_ONCE: u32 = 4;
+const BREATH: Duration = Duration::from_millis(1);
+/// The pause after the system refused a connection (for example without free descriptors).
+const REFUSED_PAUSE: Duration = Duration::from_millis(200);
+
+/// The control socket's server.
+pub(super) struct Server {
+    pub(super) listener: Listener,
+    /// Ends the server.
+    pub(super) end: Arc<Notify>,
+    pub(super) served: Arc<Served>,
+}
+
+impl Server {
+    /// Serves until it is notified.
+    pub(super) fn run(self, runtime: &tokio::runtime::Runtime) {
+        if let Err(error) = runtime.block_on(self.serve()) {
+            warn!("waiting for control connections: {error}");
+        }
+        // Changes that have begun are finished.
+        runtime.block_on(routes::changes_end());
+    }
+
+    async fn serve(self) -> io::Result<()> {
+        // A second descriptor of the socket: dropping the first one removes its file.
+        let listener = UnixListener::from_std(self.listener.as_fd().try_clone_to_owned()?.into())?;
+        let router = routes::router(Arc::clone(&self.served));
+        // A client that holds all descriptors causes no more log lines than any other.
+        let (clock, mut share) = (Clock::start(), Share::default());
+        let (mut clients, budget, mut readers) = (Clients::default(), Arc::<Budget>::default(), 0u32);
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                () = self.end.notified() => return Ok(()),
+                accepted = listener.accept() => accepted,
+            };
+            clients.tidy();
+            match accepted {
+                Ok((stream, _)) => {
+                    let peer = PeerCredentials::of(&stream);
+                    let reader = peer.filter(|_| !self.served.changers.has(peer)).map(|peer| peer.uid);
+                    clients.make_room_for(reader);
+                    let meter = reader.map(|user| Meter::new(&budget, user));
+                    clients.add(answer(stream, peer, &router, meter));
+                    readers += u32::from(reader.is_some());
+                    if readers >= READERS_AT_ONCE {
+                        readers = 0;
+                        tokio::time::sleep(BREATH).await;
+                    }
+                }
+                // The client has gone already.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                // No descriptors are left: disconnect a silent client to free one.
+                Err(_) if clients.make_room() => {}
+                Err(error) => {
+                    if let Some(suppressed) = share.admit(clock.now()) {
+                        warn!(
+                            "{}",
+                            counted(format_args!("a control connection was not accepted: {error}"), suppressed)
+                        );
+                    }
+                    tokio::time::sleep(REFUSED_PAUSE).await;
+                }
+            }
+            // Connected clients are served before the next one is accepted.
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// Speaks HTTP with a client, in its own task.
+fn answer(stream: UnixStream, peer: Peer, router: &Router, meter: Option<Meter>) -> Client {
+    let reader = meter.as_ref().and(peer).map(|peer| peer.uid);
+    let busy = Arc::new(AtomicBool::new(false));
+    let (answering, router) = (Arc::clone(&busy), router.clone());
+    let endless = Arc::new(AtomicBool::new(false));
+    let (goes_on, pays) = (Arc::clone(&endless), meter.clone());
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (answering, mut router) = (Arc::clone(&answering), router.clone());
+        let (endless, pays) = (Arc::clone(&endless), pays.clone());
+        async move {
+            if let Some(meter) = pays {
+                meter.paid().await;
+            }
+            let mut request = request.map(Body::new);
+            answering.store(request.body().is_end_stream(), Ordering::Relaxed);
+            request.extensions_mut().insert(peer);
+            request.extensions_mut().insert(Busy(Arc::clone(&answering)));
+            let answer = router.call(request).await;
+            // An endless answer keeps its place until it ends.
+            let lasts = answer.as_ref().is_ok_and(|answer| answer.extensions().get::<Endless>().is_some());
+            endless.store(lasts, Ordering::Relaxed);
+            answering.store(lasts, Ordering::Relaxed);
+            answer
+        }
+    });
+    let task = async move {
+        let mut http = hyper::server::conn::http1::Builder::new();
+        // A client may close its half after the request, as socat does.
+        http.timer(TokioTimer::new()).header_read_timeout(TIMEOUT).half_close(true);
+        let connection = http.serve_connection(TokioIo::new(stream), service);
+        tokio::pin!(connection);
+        loop {
+            match tokio::time::timeout(LIFE, &mut connection).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => debug!("a control connection ended: {error}"),
+                Err(_) if goes_on.load(Ordering::Relaxed) => continue,
+                Err(_) => debug!("a control connection ended: it had lasted {LIFE:?}"),
+            }
+            break;
+        }
+    };
+    Client { task: tokio::spawn(Metered::new(task, meter)), busy, reader }
+}

@@ -1,0 +1,51 @@
+//! Serves a host file until a signal ends the daemon.
+
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::Arc;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tracing::info;
+
+use crate::daemon::Daemon;
+use crate::live::Live;
+use crate::serve::{Prepared, ServeError, start};
+use crate::systemd::Supervision;
+
+/// The signal that ended the daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Signal(pub i32);
+
+/// Serves a host file until SIGTERM or SIGINT, or until SIGHUP from a closed terminal. Any other SIGHUP reads the host file
+/// again. `ready` is called when all sockets exist. It returns the interface for changes.
+pub fn serve(prepared: Prepared<'_>, ready: impl FnOnce(&Arc<Daemon>) -> Arc<Live>) -> Result<Signal, ServeError> {
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(ServeError::Signals)?;
+    let had_terminal = has_terminal();
+    let daemon = Arc::new(start(prepared)?);
+    let live = ready(&daemon);
+    let supervision = Supervision::begin(&daemon).map_err(ServeError::Supervision)?;
+    let mut ended_by = SIGTERM;
+    for signal in signals.forever() {
+        if signal == SIGHUP && (!had_terminal || has_terminal()) {
+            supervision.reload(|| live.reload());
+        } else {
+            ended_by = signal;
+            break;
+        }
+    }
+    info!(signal = signal_hook::low_level::signal_name(ended_by).unwrap_or("?"), "ending");
+    supervision.stopping();
+    drop(supervision);
+    daemon.stop();
+    Ok(Signal(ended_by))
+}
+
+/// Whether there is a controlling terminal. For a closed one tty(4) reports ENXIO.
+fn has_terminal() -> bool {
+    std::fs::OpenOptions::new().read(true).custom_flags(without_waiting()).open("/dev/tty").is_ok()
+}
+
+/// Opening the terminal must not wait for a modem's carrier.
+fn without_waiting() -> i32 {
+    (rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY).bits().cast_signed()
+}

@@ -1,0 +1,207 @@
+//! The form of each key's value in a host file: for the parser, and for the API's schemas (`crates/control/src/schemas.rs`).
+
+use nicety_adapters::REGISTRY;
+
+use super::quantity::{Bytes, Seconds};
+
+/// Longest name in bytes.
+pub const NAME_MOST: usize = 64;
+/// Longest name of a network interface in bytes (IFNAMSIZ of linux/if.h, less its NUL).
+pub const INTERFACE_MOST: usize = 15;
+
+/// The form of a value. A value of this form may still be wrong beside other keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// A whole number, from the first to the second.
+    Number(u32, u32),
+    /// `true` or `false`.
+    Flag,
+    /// One of these words.
+    Words(&'static [&'static str]),
+    /// The name of an adapter.
+    Adapter,
+    /// A name of the switch, a port or a port group.
+    Name,
+    /// A name of an uplink. That of a tap is an interface's.
+    UplinkName,
+    /// A user or a group of this machine, by name or number.
+    Account,
+    /// The address of one station.
+    Mac,
+    /// At most so many addresses of one station each, with commas between them.
+    Macs(usize),
+    /// At most so many IP addresses, with commas between them.
+    Ips(usize),
+    /// VLANs and ranges of them with commas between them, or `all`.
+    Vlans,
+    /// A rate with its unit.
+    Rate,
+    /// An amount of bytes with its unit, from the first to the second.
+    Bytes(Bytes, Bytes),
+    /// A time in seconds with its unit, from the first to the second.
+    Seconds(Seconds, Seconds),
+    /// A path of a file.
+    Path,
+    /// At most so many paths, with commas between them: no path has one.
+    Paths(usize),
+    /// A path of a socket.
+    Socket,
+}
+
+/// The words of a list of words and their meanings.
+pub(super) const fn words<T: Copy, const N: usize>(pairs: &[(&'static str, T); N]) -> [&'static str; N] {
+    let mut words = [""; N];
+    let mut at = 0;
+    while at < N {
+        words[at] = pairs[at].0;
+        at += 1;
+    }
+    words
+}
+
+/// A byte of a MAC address, and the first one of one station's address.
+const BYTE: &str = "[0-9A-Fa-f]{2}";
+const FIRST_BYTE: &str = "[0-9A-Fa-f][02468ACEace]";
+/// A byte of an IPv4 address, and a group of an IPv6 address.
+const OCTET: &str = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
+const GROUP: &str = "[0-9A-Fa-f]{1,4}";
+/// Characters that no path and no account may have.
+const CONTROLS: &str = r"\x00-\x1f\x7f-\x9f";
+/// The units of a rate, their highest whole numbers, and the digits that may follow a point.
+const RATES: [(&str, u64, usize); 5] = [
+    ("bit/s", 10_000_000_000_000, 0),
+    ("kbit/s", 10_000_000_000, 3),
+    ("Mbit/s", 10_000_000, 6),
+    ("Gbit/s", 10_000, 9),
+    ("Tbit/s", 10, 12),
+];
+
+impl Form {
+    /// The words, if the value is one of several.
+    pub fn words(self) -> Option<Vec<&'static str>> {
+        match self {
+            Self::Words(words) => Some(words.to_vec()),
+            Self::Adapter => Some(REGISTRY.iter().map(|entry| entry.about.name).collect()),
+            _ => None,
+        }
+    }
+
+    /// A regular expression (ECMA-262) of the value, if it is a text and not one of several words. Unusual spellings that the
+    /// parser also takes are left out: leading zeros, and blanks around a part of a list.
+    pub fn pattern(self) -> Option<String> {
+        let rest = NAME_MOST - 1;
+        let name = format!("[A-Za-z0-9][A-Za-z0-9._-]{{0,{rest}}}");
+        let pattern = match self {
+            Self::Number(..) | Self::Flag | Self::Words(_) | Self::Adapter => return None,
+            Self::Name => name,
+            // Linux takes more for an interface: letters that are not ASCII.
+            Self::UplinkName => format!("({name}|[!-$&-.0-9;-~]{{1,{INTERFACE_MOST}}})"),
+            Self::Account => format!(r"[^\s:,/{CONTROLS}]+"),
+            Self::Mac => mac(),
+            Self::Macs(most) => list(&mac(), most),
+            Self::Ips(most) => list(&ip(), most),
+            Self::Vlans => {
+                let id = digits(1, 4094);
+                format!("(all|{id}(-{id})?(,{id}(-{id})?)*)")
+            }
+            Self::Rate => {
+                let of = |(unit, most, places): (&str, u64, usize)| format!("{} ?{unit}", decimal(most, places));
+                either(RATES.map(of))
+            }
+            Self::Bytes(least, most) => {
+                let of = |(unit, factor): (&str, u64)| {
+                    let (least, most) = (least.0.div_ceil(factor), most.0 / factor);
+                    (least <= most).then(|| format!("{} ?{unit}", digits(least, most)))
+                };
+                either(super::quantity::BYTES.into_iter().filter_map(of))
+            }
+            Self::Seconds(least, most) => format!("{} ?s", digits(least.0.into(), most.0.into())),
+            Self::Paths(most) => list(&format!("[^~,{CONTROLS}][^,{CONTROLS}]*"), most),
+            Self::Path | Self::Socket => format!("[^~{CONTROLS}][^{CONTROLS}]*"),
+        };
+        Some(format!("^{pattern}$"))
+    }
+}
+
+fn either(patterns: impl IntoIterator<Item = String>) -> String {
+    let all: Vec<String> = patterns.into_iter().collect();
+    if let [one] = all.as_slice() { one.clone() } else { format!("({})", all.join("|")) }
+}
+
+/// At most so many of one, with commas between them.
+fn list(one: &str, most: usize) -> String {
+    format!("{one}(,{one}){{0,{}}}", most - 1)
+}
+
+fn mac() -> String {
+    format!("{FIRST_BYTE}((:{BYTE}){{5}}|(-{BYTE}){{5}})")
+}
+
+/// An IPv4 address, or an IPv6 address without a part in IPv4's notation.
+fn ip() -> String {
+    let v4 = format!(r"{OCTET}(\.{OCTET}){{3}}");
+    let whole = format!("({GROUP}:){{7}}{GROUP}");
+    let cut = (1..7).map(|before| format!("({GROUP}:){{{before}}}(:{GROUP}){{1,{}}}", 7 - before));
+    let ends = [format!("({GROUP}:){{1,7}}:"), format!(":((:{GROUP}){{1,7}}|:)")];
+    either([v4, whole].into_iter().chain(cut).chain(ends))
+}
+
+/// A number above 0 and up to `most`, with at most so many digits behind a point if it is less than `most`.
+fn decimal(most: u64, places: usize) -> String {
+    let whole = digits(1, most);
+    if places == 0 {
+        return whole;
+    }
+    // Below 1: zeros, a digit that is none, and any others.
+    let below = (0..places).map(|zeros| format!("0{{{zeros}}}[1-9][0-9]{{0,{}}}", places - zeros - 1));
+    let below = either(below);
+    either([whole, format!(r"{}\.[0-9]{{1,{places}}}", digits(1, most - 1)), format!(r"0\.{below}")])
+}
+
+/// The numbers from `least` to `most` in decimal, without leading zeros.
+fn digits(least: u64, most: u64) -> String {
+    let (mut parts, mut from) = (Vec::new(), least);
+    loop {
+        // The last number with as many digits.
+        let end = (0..from.to_string().len()).fold(0u64, |end, _| end.saturating_mul(10).saturating_add(9)).min(most);
+        parts.push(same_length(from.to_string().as_bytes(), end.to_string().as_bytes()));
+        if end == most {
+            return either(parts);
+        }
+        from = end + 1;
+    }
+}
+
+/// The numbers between two of the same length.
+fn same_length(least: &[u8], most: &[u8]) -> String {
+    let (Some((&low, least)), Some((&high, most))) = (least.split_first(), most.split_first()) else {
+        return String::new();
+    };
+    let shown = |digit: u8| char::from(digit).to_string();
+    if low == high {
+        return shown(low) + &same_length(least, most);
+    }
+    let (mut first, mut last, mut parts) = (low, high, Vec::new());
+    if least.iter().any(|&digit| digit != b'0') {
+        parts.push(shown(low) + &same_length(least, &vec![b'9'; least.len()]));
+        first += 1;
+    }
+    let ends =
+        most.iter().any(|&digit| digit != b'9').then(|| shown(high) + &same_length(&vec![b'0'; most.len()], most));
+    if ends.is_some() {
+        last -= 1;
+    }
+    if first <= last {
+        let rest = match least.len() {
+            0 => String::new(),
+            1 => "[0-9]".to_owned(),
+            count => format!("[0-9]{{{count}}}"),
+        };
+        parts.push(format!("[{}-{}]{rest}", shown(first), shown(last)));
+    }
+    either(parts.into_iter().chain(ends))
+}
+
+#[cfg(test)]
+#[path = "form_test.rs"]
+mod tests;

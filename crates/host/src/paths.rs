@@ -1,0 +1,192 @@
+//! The paths of a host file. Each path has one use: two sockets cannot share a path, and a capture or a trace would overwrite
+//! another file.
+
+use std::collections::HashMap;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use nicety_socket::MAX_PATH;
+
+use super::walk::{Found, Section, Walk};
+use super::{Host, HostError, HostErrors};
+
+/// The use of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    HostFile,
+    Socket,
+    Capture,
+    Rom,
+    State,
+}
+
+/// A path and its use.
+#[derive(Clone, Debug)]
+struct Claim {
+    path: PathBuf,
+    what: Use,
+    /// The key that sets it. Empty for the host file itself.
+    key: String,
+    line: usize,
+}
+
+/// All used paths, with links resolved.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Paths {
+    claims: HashMap<PathBuf, Claim>,
+}
+
+/// The real path, with existing links resolved. The part that does not exist stays as written, without `.` and doubled slashes.
+fn real(path: &Path) -> PathBuf {
+    let mut plain: PathBuf = path.components().collect();
+    // A link to a missing file: that file will be made. Linux follows at most forty links.
+    for _ in 0..40 {
+        let Some(to) = plain.read_link().ok().filter(|_| plain.canonicalize().is_err()) else { break };
+        plain = plain.parent().unwrap_or(Path::new("")).join(to);
+    }
+    let known = plain.ancestors().find_map(|there| {
+        let rest = plain.strip_prefix(there).ok()?;
+        Some(there.canonicalize().ok()?.join(rest))
+    });
+    known.unwrap_or(plain)
+}
+
+impl Paths {
+    /// The paths of a host file at `path`, including its own.
+    pub(super) fn new(path: &Path) -> Self {
+        let host = Claim { path: path.to_owned(), what: Use::HostFile, key: String::new(), line: 1 };
+        Self { claims: HashMap::from([(real(path), host)]) }
+    }
+
+    /// Reads the path of an option ROM. Ports may share one.
+    pub(super) fn rom(&mut self, walk: &mut Walk, section: Section<'_>, dir: &Path) -> Option<PathBuf> {
+        let path = file(walk, section, "rom", dir)?;
+        self.claim(walk, section, "rom", path, Use::Rom)
+    }
+
+    /// Reads the path of a capture file.
+    pub(super) fn capture(&mut self, walk: &mut Walk, section: Section<'_>, dir: &Path) -> Option<PathBuf> {
+        let path = file(walk, section, "file", dir)?;
+        self.claim(walk, section, "file", path, Use::Capture)
+    }
+
+    /// Reads the path of the state file.
+    pub(super) fn state(&mut self, walk: &mut Walk, section: Section<'_>, dir: &Path) -> Option<PathBuf> {
+        let path = file(walk, section, "state", dir)?;
+        self.claim(walk, section, "state", path, Use::State)
+    }
+
+    /// Reads the path of a socket. It must be short enough for the system.
+    pub(super) fn socket(&mut self, walk: &mut Walk, section: Section<'_>, key: &str, dir: &Path) -> Option<PathBuf> {
+        let path = file(walk, section, key, dir)?;
+        let length = path.as_os_str().as_bytes().len();
+        if length > MAX_PATH {
+            let what = format!(
+                "{} has {length} bytes, and the system's limit is {MAX_PATH}: choose a shorter folder",
+                path.display()
+            );
+            let line = walk.string(section, key)?.line;
+            walk.wrong(section, key, line, what);
+            return None;
+        }
+        self.claim(walk, section, key, path, Use::Socket)
+    }
+
+    fn claim(&mut self, walk: &mut Walk, section: Section<'_>, key: &str, path: PathBuf, what: Use) -> Option<PathBuf> {
+        let line = walk.string(section, key)?.line;
+        let place = real(&path);
+        match self.claims.get(&place) {
+            Some(earlier) if (earlier.what, what) != (Use::Rom, Use::Rom) => {
+                let whose = match earlier.what {
+                    Use::HostFile => "this host file itself".to_owned(),
+                    Use::Socket => format!("the socket of {} already", walk.at(earlier.line)),
+                    Use::Capture => format!("the capture's file of {} already", walk.at(earlier.line)),
+                    Use::Rom => format!("the option ROM of {} already", walk.at(earlier.line)),
+                    Use::State => format!("the state file of {} already", walk.at(earlier.line)),
+                };
+                walk.wrong(section, key, line, format!("{} is {whose}: choose another path", path.display()));
+                None
+            }
+            _ => {
+                let key = format!("{}.{key}", section.kind.name);
+                self.claims.insert(place, Claim { path: path.clone(), what, key, line });
+                Some(path)
+            }
+        }
+    }
+}
+
+/// A port's traces in the folder of --record, in the order of writing. After the last one the second follows again.
+pub fn trace_files(folder: &Path, port: &str) -> [PathBuf; 3] {
+    ["", ".1", ".2"].map(|part| folder.join(format!("{port}.trace{part}")))
+}
+
+impl Host {
+    /// Checks that the daemon's other files overwrite nothing that the host file names. These are the default control socket, and
+    /// the traces in the folder `record`. `named` is the host file's path as a person wrote it.
+    pub fn leaves_room(&self, named: &Path, control: &Path, record: Option<&Path>) -> Result<(), HostErrors> {
+        let mut errors = Vec::new();
+        let mut make = |path: &Path, ours: &str, other: &str| {
+            let Some(claim) = self.paths.claims.get(&real(path)) else { return };
+            let what = match claim.what {
+                Use::HostFile => format!("this host file would be {ours} too: {other}"),
+                _ => format!("{} would be {ours} too: choose another path", claim.path.display()),
+            };
+            let (of, allowed) = (String::new(), String::new());
+            errors.push(HostError { line: claim.line, of, key: claim.key.clone(), what, allowed });
+        };
+        if self.daemon.control.is_none() {
+            make(control, "the control socket", "name another with [daemon] control");
+        }
+        if self.daemon.state.is_none() {
+            make(&self.state(), "the state file", "name another with [daemon] state");
+        }
+        if let Some(folder) = record.and_then(|folder| std::path::absolute(folder).ok()) {
+            let other = "name another folder with --record";
+            make(&folder, "the folder of --record", other);
+            for port in &self.ports {
+                for part in trace_files(&folder, &port.name) {
+                    make(&part, &format!("port {}'s trace of --record", port.name), other);
+                }
+            }
+        }
+        if errors.is_empty() { Ok(()) } else { Err(HostErrors::new(named, errors)) }
+    }
+}
+
+/// Reads a path, relative to the host file's folder. Refuses control characters, which could control the terminal that shows
+/// them, and a leading `~`, which only a shell expands.
+/// Reads the folders that live changes may use.
+pub(super) fn folders(walk: &mut Walk, section: Section<'_>, dir: &Path, most: usize) -> Vec<PathBuf> {
+    let all = walk.list::<String>(section, "folders", most);
+    all.iter().filter_map(|Found { value, line }| path(walk, section, "folders", value, *line, dir)).collect()
+}
+
+fn file(walk: &mut Walk, section: Section<'_>, key: &str, dir: &Path) -> Option<PathBuf> {
+    let Found { value, line } = walk.string(section, key)?;
+    path(walk, section, key, value, line, dir)
+}
+
+fn path(walk: &mut Walk, section: Section<'_>, key: &str, path: &str, line: usize, dir: &Path) -> Option<PathBuf> {
+    if path.is_empty() || path.contains(char::is_control) {
+        let why = if path.is_empty() { "is no path" } else { "has control characters, which no path may have here" };
+        walk.wrong(section, key, line, format!("{path:?} {why}"));
+        return None;
+    }
+    if path.starts_with('~') {
+        let home = std::env::home_dir().filter(|_| path == "~" || path.starts_with("~/"));
+        let meant = home.map(|home| home.join(path.trim_start_matches(['~', '/'])).display().to_string());
+        let meant = meant.unwrap_or_else(|| format!("./{path}"));
+        let what = format!(
+            "{path:?}: no shell reads this file, and ~ is a name like any other here: write {meant:?}{}",
+            if meant.starts_with('.') { ", or the folder that is meant" } else { "" }
+        );
+        walk.wrong(section, key, line, what);
+        return None;
+    }
+    Some(dir.join(path))
+}
+
+#[cfg(test)]
+#[path = "paths_test.rs"]
+mod tests;

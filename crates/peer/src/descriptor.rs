@@ -1,0 +1,298 @@
+//! Borrowed descriptors: a peer has sent them, and closing them must not block us.
+//!
+//! close(2) can block on: the server of a FUSE file system, which may be the peer (FLUSH); data that a TCP socket lingers over
+//! (socket(7); a UNIX socket may have one in flight); a pipe's lock; the lock of an epoll that holds the descriptor, even an eventfd,
+//! while it copies events to a missing page (epoll_wait(2), userfaultfd(2)). So a limited number of threads closes every descriptor
+//! except memory files, which no epoll takes. While all of these threads are blocked, further descriptors wait.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use nicety_sandbox::Kind;
+use rustix::fs::fcntl_get_seals;
+use rustix::net::sockopt::set_socket_linger;
+
+use crate::release::{holds_much, release};
+
+/// Most threads that close descriptors: this many may block at once.
+pub const CLOSING_MOST: usize = 64;
+/// A thread's stack: it calls close(2).
+const STACK: usize = 128 << 10;
+/// If nothing was closed for this long, all threads are blocked.
+const STUCK: Duration = Duration::from_secs(1);
+
+/// Time that an idle thread waits for another descriptor before it ends.
+const LINGER: Duration = Duration::from_secs(10);
+
+static CLOSERS: Closers = Closers::new(drop, LINGER);
+
+/// Starts the first closing thread.
+pub(crate) fn ready() {
+    CLOSERS.start();
+}
+
+/// A peer's descriptor. Dropping it closes it on another thread; the caller does not wait.
+#[derive(Debug)]
+pub struct PeerFd(Option<OwnedFd>);
+
+impl From<OwnedFd> for PeerFd {
+    fn from(fd: OwnedFd) -> Self {
+        Self(Some(fd))
+    }
+}
+
+impl From<PeerFd> for OwnedFd {
+    fn from(mut fd: PeerFd) -> Self {
+        fd.0.take().expect("it goes with what it is in")
+    }
+}
+
+impl AsFd for PeerFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_ref().expect("it goes with what it is in").as_fd()
+    }
+}
+
+impl Drop for PeerFd {
+    fn drop(&mut self) {
+        if let Some(fd) = self.0.take() {
+            // The kernel itself answers F_GET_SEALS, and only for memory files (fcntl(2)).
+            match fcntl_get_seals(&fd) {
+                Ok(_) if holds_much(fd.as_fd()) => release(fd),
+                Ok(_) => drop(fd),
+                Err(_) => CLOSERS.take(fd),
+            }
+        }
+    }
+}
+
+/// Number of descriptors that stay open because all [`CLOSING_MOST`] threads have been blocked for a while.
+pub fn left_open() -> usize {
+    CLOSERS.left_open()
+}
+
+/// Threads that close descriptors. One is always idle, up to the limit: a thread starts the next one before it closes anything.
+/// Callers start none: a new thread maps its stack, which may wait for another mapping of this process. Threads that stay idle end,
+/// except one, which joins them: detached threads crashed once in glibc 2.36 while they ended (pthread_detach(3); not reproduced).
+struct Closers {
+    close: fn(OwnedFd),
+    /// Time that a thread is idle before it ends.
+    linger: Duration,
+    state: Mutex<Closing>,
+    come: Condvar,
+}
+
+struct Closing {
+    waiting: VecDeque<OwnedFd>,
+    threads: usize,
+    /// Threads that wait for a descriptor.
+    idle: usize,
+    /// Time at which a thread last took a descriptor.
+    taken: Option<Instant>,
+    /// Threads that were not joined yet.
+    handles: Vec<JoinHandle<()>>,
+}
+
+impl Closers {
+    const fn new(close: fn(OwnedFd), linger: Duration) -> Self {
+        let state = Closing { waiting: VecDeque::new(), threads: 0, idle: 0, taken: None, handles: Vec::new() };
+        Self { close, linger, state: Mutex::new(state), come: Condvar::new() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, Closing> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn take(&'static self, fd: OwnedFd) {
+        let mut state = self.state();
+        state.waiting.push_back(fd);
+        let none = state.threads == 0;
+        drop(state);
+        self.come.notify_one();
+        if none {
+            self.start();
+        }
+    }
+
+    /// Starts a thread if none is idle and the limit allows it.
+    fn start(&'static self) {
+        let mut state = self.state();
+        if state.idle > 0 || state.threads == CLOSING_MOST {
+            return;
+        }
+        state.threads += 1;
+        drop(state);
+        let started = nicety_sandbox::spawn(Kind::Closing, "closing", STACK, || self.work());
+        let mut state = self.state();
+        match started {
+            Ok(handle) => state.handles.push(handle),
+            // The next thread that takes a descriptor tries again.
+            Err(_) => state.threads -= 1,
+        }
+    }
+
+    fn work(&'static self) {
+        while let Some(fd) = self.next() {
+            self.start();
+            // Without the option a socket does not linger. The call fails for anything but a socket.
+            let _not_a_socket = set_socket_linger(&fd, None);
+            (self.close)(fd);
+        }
+    }
+
+    /// Waits for a descriptor; `None` if there was none for a while, and another thread is idle too.
+    fn next(&self) -> Option<OwnedFd> {
+        let mut state = self.state();
+        loop {
+            if let Some(fd) = state.waiting.pop_front() {
+                state.taken = Some(Instant::now());
+                return Some(fd);
+            }
+            for gone in state.handles.extract_if(.., |handle| handle.is_finished()) {
+                // Its closure has ended: join does not block.
+                let _no_result = gone.join();
+            }
+            state.idle += 1;
+            let (after, waited) =
+                self.come.wait_timeout(state, self.linger).unwrap_or_else(|poisoned| poisoned.into_inner());
+            state = after;
+            state.idle -= 1;
+            if waited.timed_out() && state.waiting.is_empty() && state.idle > 0 {
+                state.threads -= 1;
+                return None;
+            }
+        }
+    }
+
+    fn left_open(&self) -> usize {
+        let state = self.state();
+        let stuck = state.taken.is_some_and(|taken| taken.elapsed() >= STUCK);
+        if stuck && state.idle == 0 && state.threads == CLOSING_MOST { state.waiting.len() } else { 0 }
+    }
+}
+
+#[cfg(test)]
+#[path = "../tests/lingering/mod.rs"]
+mod lingering;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, mpsc};
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use rustix::fs::{MemfdFlags, memfd_create};
+    use rustix::io::pwrite;
+    use rustix::pipe::pipe;
+
+    use super::lingering::lingering;
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(20);
+    /// Its holder blocks all calls of `slow`.
+    static SERVER: Mutex<()> = Mutex::new(());
+
+    fn slow(fd: OwnedFd) {
+        let _answered = SERVER.lock();
+        drop(fd);
+    }
+
+    /// A pipe's write end, and the read end, which sees end of file once the write end is closed.
+    fn watched() -> (OwnedFd, OwnedFd) {
+        let (read, write) = pipe().unwrap();
+        (write, read)
+    }
+
+    fn until(what: &str, done: impl Fn() -> bool) {
+        let end = Instant::now() + TIMEOUT;
+        while !done() {
+            assert!(Instant::now() < end, "{what}");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_descriptors_to_be_closed_and_what_is_beyond_a_bound_waits_for_a_thread() {
+        static CLOSERS: Closers = Closers::new(slow, LINGER);
+        let busy = SERVER.lock().unwrap();
+        let (done, finished) = mpsc::channel();
+        thread::spawn(move || {
+            let pipes: Vec<_> = (0..CLOSING_MOST + 6).map(|_| watched()).collect();
+            let readers: Vec<_> = pipes.into_iter().map(|(write, read)| (CLOSERS.take(write), read).1).collect();
+            done.send(readers).unwrap();
+        });
+        let readers = finished.recv_timeout(TIMEOUT).expect("it waits for a descriptor to be closed");
+        until("it is told that some stay open", || CLOSERS.left_open() == 6);
+        assert_eq!(CLOSERS.state().threads, CLOSING_MOST);
+        drop(busy);
+        for read in readers {
+            assert_eq!(rustix::io::read(&read, &mut [0]), Ok(0), "it is closed");
+        }
+        until("the threads wait for more", || CLOSERS.state().idle == CLOSING_MOST);
+        assert_eq!(CLOSERS.left_open(), 0);
+        let (write, read) = watched();
+        CLOSERS.take(write);
+        assert_eq!(rustix::io::read(&read, &mut [0]), Ok(0), "it is closed by one of them");
+        assert_eq!(CLOSERS.state().threads, CLOSING_MOST);
+    }
+
+    #[test]
+    fn one_thread_that_is_free_is_not_all_that_many_at_once_get() {
+        static CLOSERS: Closers = Closers::new(slow, LINGER);
+        let (write, read) = watched();
+        CLOSERS.take(write);
+        assert_eq!(rustix::io::read(&read, &mut [0]), Ok(0), "it is closed");
+        until("all threads are free", || CLOSERS.state().idle == 2);
+        let busy = SERVER.lock().unwrap();
+        let readers: Vec<_> = (0..8).map(|_| watched()).map(|(write, read)| (CLOSERS.take(write), read).1).collect();
+        until("each has a thread", || CLOSERS.state().waiting.is_empty());
+        drop(busy);
+        for read in readers {
+            assert_eq!(rustix::io::read(&read, &mut [0]), Ok(0), "it is closed");
+        }
+    }
+
+    #[test]
+    fn threads_that_a_burst_needed_end_but_for_one() {
+        static CLOSERS: Closers = Closers::new(slow_too, Duration::from_millis(20));
+        static SERVER: Mutex<()> = Mutex::new(());
+        fn slow_too(fd: OwnedFd) {
+            let _answered = SERVER.lock();
+            drop(fd);
+        }
+        for _ in 0..2 {
+            let busy = SERVER.lock().unwrap();
+            (0..20).for_each(|_| CLOSERS.take(watched().0));
+            until("each has a thread", || CLOSERS.state().threads > 20);
+            drop(busy);
+            until("one is left", || CLOSERS.state().threads == 1);
+        }
+        until("those that ended are joined", || CLOSERS.state().handles.len() == 1);
+    }
+
+    #[test]
+    fn a_socket_that_lingers_keeps_no_thread() {
+        static CLOSERS: Closers = Closers::new(drop, LINGER);
+        let (socket, _peer) = lingering();
+        CLOSERS.take(socket);
+        until("all threads are free", || CLOSERS.state().idle == 2);
+    }
+
+    #[test]
+    fn however_many_come_at_once_all_are_closed() {
+        let memory = memfd_create("memory", MemfdFlags::CLOEXEC).unwrap();
+        pwrite(&memory, &vec![1; 2 << 20], 0).unwrap();
+        let pipes: Vec<_> = (0..4 * CLOSING_MOST).map(|_| watched()).collect();
+        let mut readers = Vec::new();
+        for (write, read) in pipes {
+            drop((PeerFd::from(write), PeerFd::from(memory.try_clone().unwrap())));
+            readers.push(read);
+        }
+        for read in readers {
+            assert_eq!(rustix::io::read(&read, &mut [0]), Ok(0), "it is closed");
+        }
+    }
+}
