@@ -3,7 +3,9 @@
 //! - Times are dropped: they are the host's, and would change every line of a new recording.
 //! - Of each load, one stretch from the middle is kept, from one interrupt to another. A line above it gives the totals of the load.
 //! - The e1000's driver reads 64 words of EEPROM bit by bit (150 accesses a word) and writes tables of 128 registers. Only the
-//!   first and the last word, and the first and last registers, are kept.
+//!   first and the last word of a series, and the first and last registers, are kept.
+//! - Drivers of e1000e and igb take a semaphore around each access to the PHY and release it (up to 16 accesses). Only the first and
+//!   the last uses are kept, and of repeated reads of the clock the first and the last.
 
 use nicety_adapter::trace::{Access, Event, Record, Trace};
 use nicety_adapters::Entry;
@@ -16,9 +18,18 @@ const STRETCH: usize = 200;
 const WORDS: usize = 1;
 /// Writes kept at the beginning and at the end of a table.
 const TABLE: usize = 3;
-/// EECD (8254x manual, 13.4.3). Its request bit asks for the EEPROM.
-const EECD: &str = "EECD";
-const EECD_REQUEST: u64 = 1 << 6;
+/// Most accesses between two words of a series.
+const SERIES_GAP: usize = 48;
+/// Reads of the clock kept at the beginning and at the end of a series: two of each half.
+const CLOCK_READS: usize = 4;
+/// Uses of the semaphore kept at the beginning and at the end of a phase: each is a taking and a release.
+const SEMAPHORES: usize = 2;
+/// Registers that drive an EEPROM's wires, and the bits that can stand from the beginning to the end of a word: EECD's request, or
+/// its chip select with an 82544, which has no request (8254x manual, 13.4.3); chip select in the 8139's EECR.
+const WIRES: [(&str, &[u64]); 2] = [("EECD", &[1 << 6, 1 << 1]), ("EECR", &[1 << 3])];
+/// Registers of a semaphore, and the bits that are zero in the write that ends its use: SWSM with SW_FW_SYNC (82576 datasheet, 8.7.1 and 8.7.3),
+/// the software's ownership of MDIO in EXTCNF_CTRL (82574 datasheet, 10.2.2).
+const SEMAPHORE: [(&str, u64); 3] = [("SWSM", !0), ("SW_FW_SYNC", 0), ("EXTCNF_CTRL", 1 << 5)];
 
 /// Text of the trace file.
 pub fn kept(entry: &Entry, origin: &str, life: &[Phase]) -> Result<String, String> {
@@ -41,6 +52,10 @@ pub fn kept(entry: &Entry, origin: &str, life: &[Phase]) -> Result<String, Strin
             ));
             lines(&mut text, entry, stretch(&records));
         } else {
+            let (records, left_out) = without_semaphores(entry, &records);
+            if left_out > 0 {
+                text.push_str(&format!("# Left out: {left_out} uses of the PHY's semaphore.\n"));
+            }
             shortened(&mut text, entry, &records);
         }
     }
@@ -97,11 +112,14 @@ fn lines(text: &mut String, entry: &Entry, records: &[Record]) {
 fn shortened(text: &mut String, entry: &Entry, records: &[Record]) {
     let mut cuts = tables(entry, records);
     let words = words(entry, records);
-    if let (Some(first), Some(last)) = (words.get(WORDS), words.iter().nth_back(WORDS))
-        && first.0 < last.0
-    {
-        cuts.push((first.0, last.1 + 1, format!("{} words of EEPROM", words.len() - 2 * WORDS)));
+    for series in words.chunk_by(|one, next| next.0 - one.1 <= SERIES_GAP) {
+        if let (Some(first), Some(last)) = (series.get(WORDS), series.iter().nth_back(WORDS))
+            && first.0 < last.0
+        {
+            cuts.push((first.0, last.1 + 1, format!("{} words of EEPROM", series.len() - 2 * WORDS)));
+        }
     }
+    cuts.extend(clock(entry, records));
     cuts.sort();
     let mut from = 0;
     for (first, after, what) in cuts {
@@ -123,7 +141,15 @@ fn tables(entry: &Entry, records: &[Record]) -> Vec<(usize, usize, String)> {
             continue;
         };
         let name = (entry.register)(region, offset);
-        match (write, name.and_then(|name| name.index.map(|_| name.word))) {
+        let table = |word| match word {
+            // The halves of an address are written in turn.
+            "RAH" => Some("RAL"),
+            "RAH2" => Some("RAL2"),
+            // A window.
+            "PAGED" => None,
+            word => Some(word),
+        };
+        match (write, name.and_then(|name| name.index.and_then(|_| table(name.word)))) {
             (true, Some(word)) => {
                 match runs.last_mut().filter(|(run, same, _)| whole && *run == word && *same == value) {
                     Some((_, _, places)) => places.push(at),
@@ -143,16 +169,76 @@ fn tables(entry: &Entry, records: &[Record]) -> Vec<(usize, usize, String)> {
     runs.iter().filter_map(cut).collect()
 }
 
-/// First and last record of each EEPROM access, from the request to the release.
-fn words(entry: &Entry, records: &[Record]) -> Vec<(usize, usize)> {
-    let mut words = Vec::new();
-    let mut begun = None;
-    for (at, record) in records.iter().enumerate() {
-        let Event::Access(Access { write: true, region, offset, value, .. }) = record.event else { continue };
-        if (entry.register)(region, offset).is_none_or(|name| name.word != EECD) {
-            continue;
+/// The middle of a long series of reads of the clock: e1000e reads it up to 50 times where two reads take longer than 131 µs
+/// (e1000e_sanitize_systim).
+fn clock(entry: &Entry, records: &[Record]) -> Vec<(usize, usize, String)> {
+    let reads_clock = |record: &Record| match record.event {
+        Event::Access(Access { write: false, region, offset, .. }) => {
+            (entry.register)(region, offset).is_some_and(|name| matches!(name.word, "SYSTIML" | "SYSTIMH"))
         }
-        match (begun, value & EECD_REQUEST != 0) {
+        _ => false,
+    };
+    let reads: Vec<usize> =
+        records.iter().enumerate().filter(|(_, record)| reads_clock(record)).map(|(at, _)| at).collect();
+    let series = reads.chunk_by(|one, next| next - one == 1);
+    let cut = |series: &[usize]| {
+        let (first, after) = (*series.get(CLOCK_READS)?, *series.iter().nth_back(CLOCK_READS - 1)?);
+        (first < after).then(|| (first, after, format!("{} reads of the clock", series.len() - 2 * CLOCK_READS)))
+    };
+    series.filter_map(cut).collect()
+}
+
+/// The records without most uses of a semaphore, and the number of those left out. SWSM is used to take SW_FW_SYNC, and again to
+/// release it: an even number is left out, so that the last one kept finds the state that it found.
+fn without_semaphores(entry: &Entry, records: &[Record]) -> (Vec<Record>, usize) {
+    let mut uses: Vec<Vec<usize>> = Vec::new();
+    let mut open = false;
+    for (at, record) in records.iter().enumerate() {
+        let Event::Access(Access { write, region, offset, value, .. }) = record.event else { continue };
+        let Some(name) = (entry.register)(region, offset) else { continue };
+        let Some((_, bits)) = SEMAPHORE.iter().find(|(word, _)| *word == name.word) else { continue };
+        match uses.last_mut().filter(|_| open) {
+            Some(last) => last.push(at),
+            None => uses.push(vec![at]),
+        }
+        open = !write || *bits == 0 || value & bits != 0;
+    }
+    let after = uses.len().saturating_sub(SEMAPHORES);
+    let count = after.saturating_sub(SEMAPHORES) & !1;
+    let cut: Vec<usize> = uses.get(after - count..after).unwrap_or_default().concat();
+    let kept = (0..records.len()).filter(|at| !cut.contains(at)).filter_map(|at| records.get(at).cloned());
+    (kept.collect(), count)
+}
+
+/// First and last record of each EEPROM access: on the wires, or by EERD, a write and the reads until the word is there.
+fn words(entry: &Entry, records: &[Record]) -> Vec<(usize, usize)> {
+    let mut words: Vec<(usize, usize)> = Vec::new();
+    let mut begun = None;
+    let writes = |word: &str, bit: u64| {
+        records.iter().any(|record| match record.event {
+            Event::Access(Access { write: true, region, offset, value, .. }) => {
+                value & bit != 0 && (entry.register)(region, offset).is_some_and(|name| name.word == word)
+            }
+            _ => false,
+        })
+    };
+    let wires: Vec<(&str, u64)> =
+        WIRES.iter().filter_map(|(word, bits)| Some((*word, *bits.iter().find(|bit| writes(word, **bit))?))).collect();
+    for (at, record) in records.iter().enumerate() {
+        let Event::Access(Access { write, region, offset, value, .. }) = record.event else { continue };
+        let Some(name) = (entry.register)(region, offset) else { continue };
+        if name.word == "EERD" {
+            match words.last_mut() {
+                Some(last) if !write => last.1 = at,
+                _ => words.push((at, at)),
+            }
+        }
+        // The 8139's drivers read EECR after each write.
+        if let Some(last) = words.last_mut().filter(|last| name.word == "EECR" && !write && last.1 + 1 == at) {
+            last.1 = at;
+        }
+        let Some((_, bit)) = wires.iter().find(|(word, _)| write && *word == name.word) else { continue };
+        match (begun, value & bit != 0) {
             (None, true) => begun = Some(at),
             (Some(first), false) => {
                 words.push((first, at));

@@ -18,8 +18,17 @@ const TAP: &str = "n0";
 const HOST: &str = "10.9.4.254";
 const GUEST: &str = "10.9.4.1";
 const MAC: &str = "52:54:00:12:34:56";
-/// Pings in the `exchange` phase.
-const EXCHANGES: u32 = 20;
+/// Pings in the `exchange` phase of a whole recording, and of a short one.
+const EXCHANGES: [u32; 2] = [20, 3];
+
+/// Phases of a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Length {
+    /// All of them.
+    Whole,
+    /// Those without bulk traffic.
+    Short,
+}
 
 /// The recording of one phase.
 pub struct Phase {
@@ -56,13 +65,21 @@ impl Stage {
     }
 }
 
-/// Runs all phases. The first phase is everything before the driver.
-pub fn live(root: &Root, program: &Path, entry: &'static Entry, kernel: Kernel) -> Result<Vec<Phase>, Error> {
+/// Runs the phases. The first phase is everything before the driver.
+pub fn live(
+    root: &Root,
+    program: &Path,
+    entry: &'static Entry,
+    kernel: Kernel,
+    length: Length,
+) -> Result<Vec<Phase>, Error> {
     let mut namespace = Namespace::open(root)?;
     namespace.tap(TAP, Some(&format!("{HOST}/24")))?;
-    let mut netserver = root.program("usr/bin/netserver");
-    netserver.args(["-4", "-D", "-N"]);
-    namespace.start(&netserver, Path::new("/dev/null"))?;
+    if length == Length::Whole {
+        let mut netserver = root.program("usr/bin/netserver");
+        netserver.args(["-4", "-D", "-N"]);
+        namespace.start(&netserver, Path::new("/dev/null"))?;
+    }
     let folder = Folder::new()?;
     let record = folder.join("traces");
     // Writes to a mapped doorbell page cannot be recorded.
@@ -82,17 +99,25 @@ pub fn live(root: &Root, program: &Path, entry: &'static Entry, kernel: Kernel) 
     stage.phase("up", &format!("ip link set eth0 up && {carrier}"))?;
     let ping = "/usr/bin/ping -n -q";
     stage.phase("address", &format!("ip addr add {GUEST}/24 dev eth0; {ping} -c 1 -W 10 {HOST} >/dev/null"))?;
-    stage.phase("exchange", &format!("{ping} -c {EXCHANGES} -i 0.05 -W 5 {HOST} >/dev/null"))?;
-    let netperf = |test| format!("netperf -4 -H {HOST} -t {test} -l 2 >/dev/null");
-    stage.phase("request-response", &netperf("TCP_RR"))?;
-    stage.phase("transmit", &netperf("TCP_STREAM"))?;
-    stage.phase("receive", &netperf("TCP_MAERTS"))?;
-    stage.phase("segmentation off", "ethtool -K eth0 tso off gso off 2>&1 || true")?;
-    stage.phase("transmit without segmentation", &netperf("TCP_STREAM"))?;
+    let pings = EXCHANGES[usize::from(length == Length::Short)];
+    stage.phase("exchange", &format!("{ping} -c {pings} -i 0.05 -W 5 {HOST} >/dev/null"))?;
+    if length == Length::Whole {
+        loads(&mut stage)?;
+    }
     stage.phase("down", "ip link set eth0 down")?;
     stage.phase("remove", &format!("rmmod {driver}"))?;
     let Stage { served, guest, phases, .. } = stage;
     drop(guest);
     served.stop(&mut namespace)?;
     Ok(phases)
+}
+
+/// The phases with bulk traffic.
+fn loads(stage: &mut Stage) -> Result<(), Error> {
+    let netperf = |test| format!("netperf -4 -H {HOST} -t {test} -l 2 >/dev/null");
+    stage.phase("request-response", &netperf("TCP_RR"))?;
+    stage.phase("transmit", &netperf("TCP_STREAM"))?;
+    stage.phase("receive", &netperf("TCP_MAERTS"))?;
+    stage.phase("segmentation off", "ethtool -K eth0 tso off gso off 2>&1 || true")?;
+    stage.phase("transmit without segmentation", &netperf("TCP_STREAM"))
 }

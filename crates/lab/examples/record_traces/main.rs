@@ -3,9 +3,10 @@
 //! ```console
 //! $ cargo run -p nicety-lab --example record_traces [-- FOLDER [ADAPTER]]
 //! ```
-//! Every adapter under every kernel, in QEMU, at a daemon that records: the driver is probed, brought up, asked, loaded
-//! both ways, taken down and removed. What is kept of it, and why, is `keep.rs`. Takes some five minutes where guests are
-//! translated. FOLDER is crates/trials/tests/traces unless another is named; ADAPTER records only that one.
+//! In QEMU, at a daemon that records, each driver is probed, brought up, asked, taken down and removed. The adapters whose costs
+//! the tests count (`LOADED`) have every kernel and bulk traffic both ways; the others have the newest kernel and no bulk. `keep.rs`
+//! says which part is kept, and why. Takes some six minutes where guests are translated. FOLDER is crates/trials/tests/traces
+//! unless another is named; ADAPTER records only that one.
 
 #[path = "../daemon/mod.rs"]
 mod daemon;
@@ -23,8 +24,12 @@ use std::{
 use nicety_adapters::{Entry, REGISTRY};
 use nicety_guests::{Kernel, Root};
 
+use crate::life::Length;
+
 /// Folder in which the simulation looks for traces.
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../trials/tests/traces");
+/// Adapters whose costs an exchange and a load have (`tests/counts/linux.rs` of the simulation).
+const LOADED: [&str; 3] = ["e1000", "vmxnet3", "virtio-net"];
 
 fn main() -> ExitCode {
     help::on_request(include_str!("main.rs"));
@@ -42,10 +47,15 @@ fn main() -> ExitCode {
 fn record(folder: &Path, only: Option<&str>) -> Result<(), Box<dyn std::error::Error>> {
     let program = daemon::program(None)?;
     let root = Root::lay(&mut |line| eprintln!("{line}"))?;
-    for entry in REGISTRY.iter().filter(|entry| only.is_none_or(|name| name == entry.about.name)) {
-        for kernel in Kernel::ALL {
+    let chosen = |entry: &&Entry| only.map_or(entry.about.in_linux(), |name| name == entry.about.name);
+    for entry in REGISTRY.iter().filter(chosen) {
+        let (kernels, length) = match LOADED.contains(&entry.about.name) {
+            true => (&Kernel::ALL[..], Length::Whole),
+            false => (&[Kernel::V6_12][..], Length::Short),
+        };
+        for &kernel in kernels {
             eprintln!("{} under kernel {kernel}", entry.about.name);
-            let life = life::live(&root, &program, entry, kernel)?;
+            let life = life::live(&root, &program, entry, kernel, length)?;
             let text = keep::kept(entry, &origin(&root, entry, kernel), &life)?;
             let path = folder.join(format!("{}-linux-{kernel}.trace", entry.about.name));
             std::fs::write(&path, text).map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
