@@ -253,7 +253,15 @@ impl Debian {
         command.arg(format!("init={}", root.busybox().display())).arg("--").arg("sh").arg(&init);
         let title = format!("Debian {} with kernel {} in user mode", self.suite, machine.kernel.release());
         let boot_limit = machine.boot_limit;
-        Guest::launch(Launch { command, title, boot_limit, input: None, companion: None, folder: Some(folder), settings: None })
+        Guest::launch(Launch {
+            command,
+            title,
+            boot_limit,
+            input: None,
+            companion: None,
+            folder: Some(folder),
+            settings: None,
+        })
     }
 
     /// A program of it in a root of its own (user_namespaces(7)), with this host's devices. `file` is `/tmp/package` there, read-only.

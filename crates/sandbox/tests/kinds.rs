@@ -116,6 +116,7 @@ fn no_thread_that_hears_a_vmm_can_make_memory_executable_or_start_a_thread() {
             errno(libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0) as libc::c_long)
         });
         assert_eq!(refused, libc::EPERM, "{kind:?}");
+        // SAFETY: a new mapping touches no other memory, and only that mapping is changed.
         let refused = on(kind, move || unsafe {
             let page = libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ, flags, -1, 0);
             assert_ne!(page, libc::MAP_FAILED, "memory of its own it has");
