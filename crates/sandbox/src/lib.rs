@@ -106,6 +106,8 @@ thread_local! {
 /// This kernel has no seccomp filters, or the starter thread cannot be started: the sandbox stays off.
 pub fn begin() -> io::Result<()> {
     signal::is_supported()?;
+    // rustix reads the auxiliary vector when it is first asked for it, from a file or by a call that no confined thread may make.
+    let _page = rustix::param::page_size();
     starter::begin()
 }
 

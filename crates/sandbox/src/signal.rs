@@ -60,7 +60,8 @@ pub(crate) fn install() -> io::Result<OwnedFd> {
     let result = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = on_refusal as *const () as usize;
-        action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_ONSTACK;
+        // Not on the alternate stack, which is for overflows and has no room for a backtrace.
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER;
         libc::sigaction(libc::SIGSYS, &action, std::ptr::null_mut())
     };
     if result == 0 { Ok(read) } else { Err(io::Error::last_os_error()) }
@@ -127,7 +128,8 @@ extern "C" fn on_refusal(signal: libc::c_int, info: *mut libc::siginfo_t, contex
     let mut note = [0; NOTE];
     (note[0], note[1], note[2]) = (kind, low, high);
     note[3..].copy_from_slice(&name);
-    if ABORT.swap(false, Ordering::Relaxed) {
+    // The report of a panic looks for names in files, and holds a lock that the backtrace below would wait for.
+    if !std::thread::panicking() && ABORT.swap(false, Ordering::Relaxed) {
         // Not for a handler, but the process ends.
         let (thread, call) = words(&note);
         eprintln!("{thread}: the sandbox refused {call}\n{}", std::backtrace::Backtrace::force_capture());

@@ -1,8 +1,11 @@
 //! Guest → wire: chains of a transmit ring become packets (virtio 1.2, section 5.1.6.2).
 
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
 use nicety_adapter::{
-    Batch, Budget, Checksum, Context, Draft, DraftError, ErrorPlace, HEAD_BYTES, Offload, Progress, QueueCounters,
-    Reason, Segment, SegmentKind,
+    Batch, Budget, Checksum, Context, Draft, DraftError, ErrorPlace, HEAD_BYTES, Offload, PACKETS, Progress,
+    QueueCounters, Reason, Segment, SegmentKind,
 };
 use nicety_frame::{L3Kind, Layout};
 use nicety_memory::{Map, Rights, Span};
@@ -13,6 +16,7 @@ use super::broken::Broken;
 use super::chain::{Buffer, Chain, Token};
 use super::kept::Kept;
 use super::registers::{Header, feature, header};
+use super::ring::Ring;
 use super::{VirtioNet, steering, transmit_ring};
 use crate::charge::STEPS_PAID;
 
@@ -95,6 +99,8 @@ impl VirtioNet {
         let mut ahead = Ahead::<false, PACKED>::new(memory, PREFETCH_BYTES);
         ahead.read(ring, &areas, seen, budget.packets as u16);
         let (mut dropped, mut sent, mut broken) = (0, QueueCounters::default(), None);
+        // Looked at behind the loop: what the loop does not need would take its registers.
+        let mut blamed = Blamed::new();
         // A dropped chain uses none of the batch's budget, so it is charged here. In a packed ring each descriptor's flags show
         // whether it is available. Those read ahead are not checked again.
         let waits = |at, ahead: &Ahead<'_, false, PACKED>| PACKED && ahead.has_read(&areas, at) || areas.has(at, seen);
@@ -120,8 +126,7 @@ impl VirtioNet {
                 Taken::Dropped(_) if !batch.is_empty() => break,
                 Taken::Dropped(reason) => {
                     dropped += 1;
-                    sender.dropped(reason, queue, ring.next, token, &areas, cx);
-                    ring.give_back(&areas, token, 0);
+                    let _never_full = blamed.try_push((reason, ring.next, token));
                 }
                 Taken::Packet => {
                     let Some(packet) = batch.packets().last() else { break };
@@ -132,6 +137,10 @@ impl VirtioNet {
                 }
             }
             ring.next = areas.behind(ring.next, token);
+        }
+        if dropped > 0 {
+            blame::<PACKED>(&blamed, queue, ring, features, cx);
+            blamed.iter().for_each(|(_, _, token)| ring.give_back(&areas, *token, 0));
         }
         cx.counters.sent_all(queue, sent);
         ring.carried = ring.carried.wrapping_add(sent.bytes);
@@ -217,39 +226,6 @@ impl VirtioNet {
 }
 
 impl Sender<'_> {
-    /// Counts a dropped chain, and notes its driver's mistake: the head, and the buffer that is wrong by itself, or the header's
-    /// offload request.
-    #[cold]
-    fn dropped<const PACKED: bool>(
-        &self,
-        reason: Reason,
-        queue: u16,
-        at: u16,
-        token: Token,
-        areas: &Areas<'_, PACKED>,
-        cx: &mut Context<'_>,
-    ) {
-        let mut value = 0;
-        let chain = areas.chain(at).ok().filter(|_| reason.sender_expected().is_some());
-        for buffer in chain.into_iter().flatten().flatten().take(BLAMED_MOST) {
-            let readable = self.memory.translate(buffer.address, buffer.len, Rights::READ, |_| true).is_ok();
-            if value == 0 || buffer.write || !readable {
-                value = buffer.address;
-            }
-            if buffer.write || !readable {
-                break;
-            }
-        }
-        let expected = match reason {
-            Reason::BadDescriptor => Some("device-readable buffers with the whole virtio_net_hdr first (5.1.6.2)"),
-            Reason::BadOffload => {
-                Some("csum_start, csum_offset, gso_type and hdr_len as negotiated, within the frame (5.1.6.2)")
-            }
-            _ => None,
-        };
-        cx.drop_transmit(reason, ErrorPlace::transmit(queue, token.0 & 0xffff), value, expected);
-    }
-
     /// Drafts the packet of the chain at this position.
     fn take<const PACKED: bool>(
         &self,
@@ -384,4 +360,39 @@ fn segment(header: &Header, kind: u8, features: u128, head: &[u8], len: u32) -> 
     };
     let fits = features & offered != 0 && u32::from(layout.headers_len) < len;
     if fits { Segment::of(kind, header.gso_size, layout.headers_len, len) } else { None }
+}
+
+/// Dropped chains of a call: why, position in the ring, token.
+type Blamed = ArrayVec<(Reason, u16, Token), PACKETS>;
+
+/// Counts dropped chains that were not given back yet, and notes their driver's mistakes: the head of each, and the buffer that is wrong
+/// by itself, or the header's offload request.
+#[cold]
+#[inline(never)]
+fn blame<const PACKED: bool>(blamed: &Blamed, queue: u16, ring: &Ring, features: u128, cx: &mut Context<'_>) {
+    let memory = Arc::clone(cx.memory);
+    let areas = ring.open::<PACKED>(&memory, features).ok();
+    for (reason, at, token) in blamed {
+        let mut value = 0;
+        let areas = areas.as_ref().filter(|_| reason.sender_expected().is_some());
+        let chain = areas.and_then(|areas| areas.chain(*at).ok());
+        for buffer in chain.into_iter().flatten().flatten().take(BLAMED_MOST) {
+            let readable = memory.translate(buffer.address, buffer.len, Rights::READ, |_| true).is_ok();
+            if value == 0 || buffer.write || !readable {
+                value = buffer.address;
+            }
+            if buffer.write || !readable {
+                break;
+            }
+        }
+        let expected = match reason {
+            Reason::BadDescriptor => Some("device-readable buffers with the whole virtio_net_hdr first (5.1.6.2)"),
+            Reason::BadOffload => {
+                Some("csum_start, csum_offset, gso_type and hdr_len as negotiated, within the frame (5.1.6.2)")
+            }
+            _ => None,
+        };
+        cx.drop_transmit(*reason, ErrorPlace::transmit(queue, token.0 & 0xffff), value, expected);
+    }
+    cx.out.charge(areas.map_or(0, |areas| areas.walked()));
 }

@@ -20,7 +20,7 @@ const LEVELS: [(&str, LevelFilter); 6] = [
 ];
 
 /// The crates that log. The first name begins the others: it selects all.
-const PARTS: [&str; 3] = ["nicety", "nicety_control", "nicety_daemon"];
+const PARTS: [&str; 4] = ["nicety", "nicety_control", "nicety_daemon", "nicety_sandbox"];
 
 /// Levels that the environment requests.
 pub fn asked() -> Result<Targets, Failure> {

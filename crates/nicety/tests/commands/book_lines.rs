@@ -26,7 +26,7 @@ const PAGES: [&str; 10] = [
 ];
 
 /// Beginnings of lines that do not run here, and the reason.
-const NOT_RUN: [(&str, &str); 25] = [
+const NOT_RUN: [(&str, &str); 24] = [
     ("cargo ", "builds, or is the run of tests itself"),
     ("nicety compare", "the tests of `compare` run it"),
     ("nicety try", "boots a guest: the step `guests` does"),
@@ -50,7 +50,6 @@ const NOT_RUN: [(&str, &str); 25] = [
     ("sudo -u nicety-reader", "needs a user that the administrator has made"),
     ("nicety completions bash > /etc", "writes to the machine's /etc"),
     ("ls /usr/lib/ipxe", "one of the two files is there, where QEMU is installed"),
-    ("nicety ports [PORT]", "shows which options there are"),
     ("sudo ip link set tap0 master br0", "needs a bridge that the administrator has made"),
 ];
 
