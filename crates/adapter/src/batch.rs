@@ -160,7 +160,7 @@ impl Packet {
     }
 
     /// Bytes on the wire after segmentation: each frame has the headers.
-    #[inline(always)]
+    #[inline]
     pub fn wire_bytes(&self) -> u64 {
         let headers = self.offload.segment.map_or(0, |segment| segment.headers);
         u64::from(self.len()) + u64::from(self.frames() - 1) * u64::from(headers)

@@ -74,7 +74,8 @@ impl Context<'_> {
 
     /// Counts a dropped packet for this port's guest. If its driver caused that, it is a guest error; `found` is then called for its
     /// place and the value there. `expected` says more than [`Reason::receiver_expected`], if given.
-    #[inline]
+    #[cold]
+    #[inline(never)]
     pub fn drop_receive(
         &mut self,
         reason: Reason,

@@ -8,6 +8,8 @@
 //!
 //! On processors other than x86-64 accesses are plain, and the guard maps zero pages.
 
+use std::mem::MaybeUninit;
+
 use vm_memory::volatile_memory::VolatileSlice;
 
 /// Bytes that are copied and summed at a time.
@@ -85,20 +87,22 @@ pub(crate) fn copy_summed(from: &VolatileSlice<'_>, to: &VolatileSlice<'_>) -> u
     let len = from.len().min(to.len());
     let (source, target) = (from.ptr_guard(), to.ptr_guard_mut());
     let (source, target) = (source.as_ptr(), target.as_ptr());
-    let (mut bytes, mut sum, mut at, mut gone) = ([0; PIECE], 0, 0, false);
+    // Not cleared: each piece is written before it is read.
+    let mut bytes = MaybeUninit::<[u8; PIECE]>::uninit();
+    let first = bytes.as_mut_ptr().cast::<u8>();
+    let (mut sum, mut at, mut gone) = (0, 0, false);
     while at < len {
         let count = PIECE.min(len - at);
-        let piece = &mut bytes[..count];
-        if gone {
-            piece.fill(0);
-        } else {
-            // SAFETY: `at + count <= len`, and `piece` is borrowed exclusively.
-            let left = unsafe { native::copy(source.add(at), piece.as_mut_ptr(), count) };
-            gone = left > 0;
-            if gone {
-                piece[count - left..].fill(0);
+        // SAFETY: `at + count <= len` and `count <= PIECE`, and `bytes` is this call's own. The copy writes all but the last `left`
+        // bytes, and what it does not write is cleared; so the whole piece has been written.
+        let piece = unsafe {
+            let left = if gone { count } else { native::copy(source.add(at), first, count) };
+            if left > 0 {
+                gone = true;
+                first.add(count - left).write_bytes(0, left);
             }
-        }
+            std::slice::from_raw_parts(first, count)
+        };
         sum += words(piece);
         // SAFETY: as above.
         if unsafe { native::copy(piece.as_ptr(), target.add(at), count) } > 0 {

@@ -169,6 +169,9 @@ impl VirtioNet {
         }
         let (mut refused, mut broken) = (frames.held.contains(queue), areas.as_ref().err().copied());
         let mut got = QueueCounters::default();
+        let hashing = &self.hashing;
+        let of = |areas| Receiver { areas, memory, features, header_len, queue, hashing };
+        let receiver = areas.as_ref().ok().map(of);
         for (i, pick) in frames.picks.iter().copied().enumerate().take(PACKETS) {
             if queues.is_some_and(|queues| queues[i % PACKETS] != queue) {
                 continue;
@@ -177,7 +180,7 @@ impl VirtioNet {
                 delivery.refuse(i, queue, pick.from.into());
                 continue;
             }
-            let Ok(areas) = &areas else {
+            let Some(receiver) = &receiver else {
                 cx.counters.receive_drop(Reason::ReceiverOff);
                 continue;
             };
@@ -186,7 +189,6 @@ impl VirtioNet {
                 continue;
             }
             ahead.look();
-            let receiver = Receiver { areas, memory, features, header_len, queue, hashing: &self.hashing };
             if let Some(whole) = Whole::of(frames, pick, &wants)
                 && receiver.put_whole(ring, &whole, &ahead, &mut returns)
             {
