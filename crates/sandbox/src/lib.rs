@@ -106,13 +106,18 @@ thread_local! {
 /// This kernel has no seccomp filters, or the starter thread cannot be started: the sandbox stays off.
 pub fn begin() -> io::Result<()> {
     signal::is_supported()?;
+    // Read once a process, from /proc where the kernel is old: a thread that may open nothing would fail to.
+    let _kept = rustix::param::page_size();
     starter::begin()
 }
 
 /// Turns the sandbox on for a test program: a refused call ends the process, with the call's name on stderr.
 #[doc(hidden)]
 pub fn begin_for_tests() {
-    signal::abort_on_refusal();
+    // With the variable a run finds all that a list lacks: strace -f -e signal=SIGSYS.
+    if std::env::var_os("NICETY_TEST_GOES_ON").is_none() {
+        signal::abort_on_refusal();
+    }
     if let Err(why) = begin() {
         eprintln!("without the sandbox: {why}");
     }

@@ -128,9 +128,9 @@ extern "C" fn on_refusal(signal: libc::c_int, info: *mut libc::siginfo_t, contex
     (note[0], note[1], note[2]) = (kind, low, high);
     note[3..].copy_from_slice(&name);
     if ABORT.swap(false, Ordering::Relaxed) {
-        // Not for a handler, but the process ends.
+        // Not for a handler, but the process ends. There is no room for a backtrace on a signal's stack.
         let (thread, call) = words(&note);
-        eprintln!("{thread}: the sandbox refused {call}\n{}", std::backtrace::Backtrace::force_capture());
+        eprintln!("{thread}: the sandbox refused {call}");
         std::process::abort();
     }
     // SAFETY: `note` lives for the call. A pipe takes so few bytes whole or not at all; each kind of thread may write.
