@@ -144,6 +144,10 @@ fn conditional(rules: &mut Rules, kind: Kind) -> Result<(), BackendError> {
     let fcntl = fcntl.iter().chain(locks.iter().filter(|_| kind.opens()));
     let fcntl: Vec<u64> = fcntl.map(|&command| command as u64).collect();
     rules.insert(libc::SYS_fcntl, one_of(1, &fcntl)?);
+    // Whether a VMM's process is alive: the signal 0 is none.
+    if kind.opens() || matches!(kind, Kind::Worker | Kind::Vhost | Kind::VhostConnect) {
+        rules.insert(libc::SYS_kill, one_of(1, &[0])?);
+    }
     // A panic that aborts.
     rules.insert(libc::SYS_tgkill, one_of(0, &[std::process::id().into()])?);
     if kind != Kind::Starter {
