@@ -120,6 +120,7 @@ fn no_thread_that_hears_a_vmm_can_make_memory_executable_or_start_a_thread() {
             errno(libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0) as libc::c_long)
         });
         assert_eq!(refused, libc::EPERM, "{kind:?}");
+        // SAFETY: the new mapping is this thread's own, and only its protection changes.
         let refused = on(kind, move || unsafe {
             let page = libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ, flags, -1, 0);
             assert_ne!(page, libc::MAP_FAILED, "memory of its own it has");
