@@ -39,6 +39,8 @@ const LENT: &[Named] = &calls! {
     SYS_io_setup SYS_io_submit SYS_io_destroy SYS_io_getevents SYS_eventfd2 SYS_epoll_create1 SYS_memfd_create SYS_ftruncate
     SYS_fallocate SYS_fstatfs SYS_statx SYS_readlinkat SYS_dup
 };
+/// Which pages of a VMM's memory exist: Linux 6.5; the same number on all machines but Alpha.
+const PRESENCE: &[Named] = &[(451, "SYS_cachestat")];
 /// Files that the thread has open.
 const FILE: &[Named] =
     &calls! { SYS_pwrite64 SYS_pread64 SYS_ftruncate SYS_fsync SYS_fdatasync SYS_fallocate SYS_statx };
@@ -91,10 +93,15 @@ const OTHERS: &[Named] = &calls! {
 
 /// A call's name, or its number.
 pub(crate) fn name(number: i64) -> String {
-    let all = [BASE, TALK, LENT, FILE, PATHS, START, OLD_BASE, OLD_TALK, OLD_LENT, OLD_PATHS, OTHERS];
+    let all = [BASE, TALK, LENT, PRESENCE, FILE, PATHS, START, OLD_BASE, OLD_TALK, OLD_LENT, OLD_PATHS, OTHERS];
     let found = all.iter().copied().flatten().find(|(known, _)| *known == number);
     found.map_or_else(|| format!("system call {number}"), |(_, name)| name.trim_start_matches("SYS_").to_owned())
 }
+
+/// Names of mappings (prctl(2)), by the C library's allocator.
+const PR_SET_VMA: i32 = 0x5356_4d41;
+/// The auxiliary vector (linux/prctl.h), from Linux 6.4 on: the size of a page.
+const PR_GET_AUXV: i32 = 0x4155_5856;
 
 /// Calls, each with the conditions of which one must hold: none means always.
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
@@ -140,11 +147,21 @@ fn conditional(rules: &mut Rules, kind: Kind) -> Result<(), BackendError> {
     let fcntl = fcntl.iter().chain(locks.iter().filter(|_| kind.opens()));
     let fcntl: Vec<u64> = fcntl.map(|&command| command as u64).collect();
     rules.insert(libc::SYS_fcntl, one_of(1, &fcntl)?);
+    // Whether a VMM's process is alive: the signal 0 is none.
+    if kind.opens() || matches!(kind, Kind::Worker | Kind::Vhost | Kind::VhostConnect) {
+        rules.insert(libc::SYS_kill, one_of(1, &[0])?);
+    }
     // A panic that aborts.
     rules.insert(libc::SYS_tgkill, one_of(0, &[std::process::id().into()])?);
     if kind != Kind::Starter {
-        let prctl =
-            [libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_TIMERSLACK, libc::PR_GET_TIMERSLACK, 0x5356_4d41];
+        let prctl = [
+            libc::PR_SET_NAME,
+            libc::PR_GET_NAME,
+            libc::PR_SET_TIMERSLACK,
+            libc::PR_GET_TIMERSLACK,
+            PR_SET_VMA,
+            PR_GET_AUXV,
+        ];
         let prctl: Vec<u64> = prctl.iter().map(|&option| option as u64).collect();
         rules.insert(libc::SYS_prctl, one_of(0, &prctl)?);
     }
@@ -167,17 +184,17 @@ fn rules(kind: Kind) -> Result<Rules, BackendError> {
     always(&mut rules, &[BASE, OLD_BASE]);
     let (connect, linger): (&[Named], &[Named]) = (&calls! { SYS_connect }, &calls! { SYS_setsockopt });
     let lists: &[&[Named]] = match kind {
-        Kind::Worker | Kind::Vhost => &[TALK, OLD_TALK, LENT, OLD_LENT],
-        Kind::VhostConnect => &[TALK, OLD_TALK, LENT, OLD_LENT, connect],
-        Kind::Memory => &[LENT, OLD_LENT],
+        Kind::Worker | Kind::Vhost => &[TALK, OLD_TALK, LENT, PRESENCE, OLD_LENT],
+        Kind::VhostConnect => &[TALK, OLD_TALK, LENT, PRESENCE, OLD_LENT, connect],
+        Kind::Memory => &[LENT, PRESENCE, OLD_LENT],
         Kind::Control | Kind::Farewell => &[TALK, OLD_TALK],
         Kind::Closing => &[linger],
         Kind::Releasing => &[],
         Kind::Traces | Kind::Capture => &[FILE],
         Kind::Supervision => &[TALK, connect],
         Kind::Log => &[TALK, FILE, LENT],
-        Kind::ControlChange | Kind::Main => &[TALK, OLD_TALK, LENT, OLD_LENT, FILE, PATHS, OLD_PATHS],
-        Kind::Starter => &[TALK, OLD_TALK, LENT, OLD_LENT, FILE, PATHS, OLD_PATHS, START],
+        Kind::ControlChange | Kind::Main => &[TALK, OLD_TALK, LENT, PRESENCE, OLD_LENT, FILE, PATHS, OLD_PATHS],
+        Kind::Starter => &[TALK, OLD_TALK, LENT, PRESENCE, OLD_LENT, FILE, PATHS, OLD_PATHS, START],
     };
     always(&mut rules, lists);
     conditional(&mut rules, kind)?;

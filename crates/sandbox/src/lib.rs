@@ -114,7 +114,10 @@ pub fn begin() -> io::Result<()> {
 /// Turns the sandbox on for a test program: a refused call ends the process, with the call's name on stderr.
 #[doc(hidden)]
 pub fn begin_for_tests() {
-    signal::abort_on_refusal();
+    // With the variable a run finds all that a list lacks: strace -f -e signal=SIGSYS.
+    if std::env::var_os("NICETY_TEST_GOES_ON").is_none() {
+        signal::abort_on_refusal();
+    }
     if let Err(why) = begin() {
         eprintln!("without the sandbox: {why}");
     }

@@ -128,11 +128,11 @@ extern "C" fn on_refusal(signal: libc::c_int, info: *mut libc::siginfo_t, contex
     let mut note = [0; NOTE];
     (note[0], note[1], note[2]) = (kind, low, high);
     note[3..].copy_from_slice(&name);
-    // The report of a panic looks for names in files, and holds a lock that the backtrace below would wait for.
+    // The report of a panic looks for names in files.
     if !std::thread::panicking() && ABORT.swap(false, Ordering::Relaxed) {
         // Not for a handler, but the process ends.
         let (thread, call) = words(&note);
-        eprintln!("{thread}: the sandbox refused {call}\n{}", std::backtrace::Backtrace::force_capture());
+        eprintln!("{thread}: the sandbox refused {call}");
         std::process::abort();
     }
     // SAFETY: `note` lives for the call. A pipe takes so few bytes whole or not at all; each kind of thread may write.
