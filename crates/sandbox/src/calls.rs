@@ -11,9 +11,6 @@ use crate::Kind;
 
 type Named = (i64, &'static str);
 
-/// Which pages of a VM's file are there. The crate `libc` has no name for it; new calls have one number on all machines.
-const CACHESTAT: Named = (451, "SYS_cachestat");
-
 macro_rules! calls {
     ($($name:ident)*) => { [$((libc::$name, stringify!($name))),*] };
 }
@@ -66,7 +63,7 @@ const OLD_BASE: &[Named] = &calls! { SYS_poll SYS_time };
 #[cfg(target_arch = "x86_64")]
 const OLD_TALK: &[Named] = &calls! { SYS_epoll_wait };
 #[cfg(target_arch = "x86_64")]
-const OLD_LENT: &[Named] = &[(libc::SYS_readlink, "SYS_readlink"), (libc::SYS_newfstatat, "SYS_newfstatat"), CACHESTAT];
+const OLD_LENT: &[Named] = &calls! { SYS_readlink SYS_newfstatat };
 #[cfg(target_arch = "x86_64")]
 const OLD_PATHS: &[Named] = &calls! {
     SYS_open SYS_stat SYS_lstat SYS_access SYS_readlink SYS_unlink SYS_rename SYS_mkdir SYS_rmdir SYS_symlink SYS_link SYS_chmod
@@ -77,7 +74,7 @@ const OLD_BASE: &[Named] = &[];
 #[cfg(not(target_arch = "x86_64"))]
 const OLD_TALK: &[Named] = &[];
 #[cfg(not(target_arch = "x86_64"))]
-const OLD_LENT: &[Named] = &[(libc::SYS_newfstatat, "SYS_newfstatat"), CACHESTAT];
+const OLD_LENT: &[Named] = &calls! { SYS_newfstatat };
 #[cfg(not(target_arch = "x86_64"))]
 const OLD_PATHS: &[Named] = &[];
 
