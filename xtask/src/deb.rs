@@ -38,7 +38,7 @@ virtual network adapters for VMs, joined by one switch
  The services nicety.service and nicety@NAME.service serve the host files
  in /etc/nicety. They are not enabled by the installation.";
 
-/// What the command line asks for.
+/// Options of the command line.
 #[derive(Debug)]
 pub struct Order {
     /// Folder of finished programs; else a release build is made.
@@ -104,9 +104,9 @@ pub struct Commit {
     hash: String,
     /// Seconds since 1970.
     seconds: String,
-    /// As in mails, for the changelog.
+    /// Date in the format of mails (RFC 5322), for the changelog.
     mail_date: String,
-    /// As in ISO 8601.
+    /// Date and time in the format of ISO 8601.
     pub date: String,
     author: String,
 }
@@ -343,7 +343,7 @@ fn depends(needed: &[(String, String)]) -> Result<String> {
     Ok(packages.join(", "))
 }
 
-/// What the programs were built of and by.
+/// Source and tools of the build.
 fn build_information(commit: &Commit, profile: &str) -> Result<String> {
     let changed = output(Command::new("git").arg("-C").arg(crate::root()).args(["status", "--porcelain"]))?;
     let changed = if changed.is_empty() { "" } else { " (with local changes)" };

@@ -24,7 +24,7 @@ pub struct Crate {
     /// Its licences, as an expression of SPDX.
     pub license: String,
     pub authors: Vec<String>,
-    /// Where its source is published.
+    /// Address of its published source.
     pub repository: Option<String>,
     /// SHA-256 of its package, in hexadecimal. `None`: one of ours.
     pub checksum: Option<String>,
@@ -57,7 +57,7 @@ impl Crate {
         Ok(found)
     }
 
-    /// Who holds the copyright: lines of the licence files, else the authors.
+    /// Copyright holders: lines of the licence files, else the authors.
     fn holders(&self) -> Result<BTreeSet<String>> {
         let mut holders = BTreeSet::new();
         for (_, text) in self.files()? {

@@ -110,7 +110,7 @@ impl Reason {
 }
 
 impl Reason {
-    /// What the sender's driver should have done, if this drop is its mistake.
+    /// The sender's driver's duty, if this drop is its mistake.
     pub fn sender_expected(self) -> Option<&'static str> {
         Some(match self {
             Self::BadAddress => "the address of a buffer in guest memory that the device may read",
@@ -123,7 +123,7 @@ impl Reason {
         })
     }
 
-    /// What the receiver's driver should have done, if this drop is its mistake.
+    /// The receiver's driver's duty, if this drop is its mistake.
     pub fn receiver_expected(self) -> Option<&'static str> {
         match self {
             Self::BadAddress => Some("the address of a receive buffer in guest memory that the device may write"),

@@ -21,7 +21,7 @@ pub enum ErrorPlace {
     Register {
         /// Its name in the data sheet.
         name: RegisterName,
-        /// Where it is accessed; `None` if it is behind an address port, as a PCnet's CSRs.
+        /// Region and offset; `None` if it is behind an address port, as a PCnet's CSRs.
         at: Option<(Region, u32)>,
     },
     /// An access that reaches no register: a hole, a wrong width, or a function that is asleep.
@@ -75,7 +75,7 @@ pub struct GuestError {
     pub place: ErrorPlace,
     /// The value found there: a register's, a buffer's address, or a descriptor's word. The expectation says which.
     pub value: u64,
-    /// What the device expected, in the words of its data sheet: `a tail within the ring (TDT < TDLEN / 16)`.
+    /// The device's expectation, in the words of its data sheet: `a tail within the ring (TDT < TDLEN / 16)`.
     pub expected: &'static str,
 }
 
@@ -97,7 +97,7 @@ pub struct NotedError {
     pub number: u64,
     /// The time, by the port's clock. Of several in a row that are equal, the last one's.
     pub at: Time,
-    /// How many came in a row with the same place, value and expectation.
+    /// Number of errors in a row with this place, value and expectation.
     pub times: u64,
     /// The mistake.
     pub error: GuestError,

@@ -335,7 +335,7 @@ fn the_openapi_document_names_every_path_and_type() {
     assert!(whole.as_object().unwrap().keys().all(|key| port.get(key).is_some()), "{port}");
 }
 
-/// The schemas of the document that is served.
+/// The schemas of the served OpenAPI document.
 fn schemas() -> serde_json::Value {
     let scratch = Scratch::new(0);
     let reply = scratch.raw(b"GET /v1/openapi.json HTTP/1.1\r\nhost: n\r\nconnection: close\r\n\r\n");

@@ -149,13 +149,13 @@ pub struct GuestErrorReport {
     pub microseconds: u64,
     /// Its time in milliseconds since 1970-01-01 00:00 UTC.
     pub unix_milliseconds: u64,
-    /// How many came in a row with the same place, value and expectation.
+    /// Number of errors in a row with this place, value and expectation.
     pub times: u64,
     /// The register and its offset, the access, or the queue and the descriptor's index.
     pub place: String,
     /// The value found there, in hexadecimal; nothing for a read.
     pub value: Option<String>,
-    /// What the device expected, in the words of its data sheet.
+    /// The device's expectation, in the words of its data sheet.
     pub expected: String,
 }
 

@@ -1,4 +1,4 @@
-//! What the daemon reports to the service manager that started it (sd_notify(3), `Type=notify`): ready, reloading, stopping, a status
+//! Reports to the service manager that started the daemon (sd_notify(3), `Type=notify`): ready, reloading, stopping, a status
 //! line, and a watchdog (`WatchdogSec=`) that is fed only while every worker finishes its rounds. Without `NOTIFY_SOCKET` in the
 //! environment nothing is reported, and there is no thread.
 

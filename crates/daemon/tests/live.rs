@@ -247,7 +247,7 @@ fn an_uplink_comes_changes_and_goes(workers: usize) {
         format!("~ uplink: kind null → pair, socket (not set) → {}\n", stage.path().join("pair.sock").display())
     );
     assert!(stage.path().join("pair.sock").exists());
-    // Its own socket, made before, is proof that it stays open.
+    // The uplink stays open: the socket keeps its time of creation.
     let made = || std::fs::metadata(stage.path().join("pair.sock")).unwrap().created().unwrap();
     let (before, paced) = (made(), format!("{pair}rate = \"1Gbit/s\"\nvlan = 7\nlldp = \"both\"\n"));
     assert_eq!(apply(&paced), "~ uplink: lldp (not set) → both, rate (not set) → 1Gbit/s, vlan (not set) → 7\n");

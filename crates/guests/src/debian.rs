@@ -185,7 +185,7 @@ impl Debian {
         run(tar.arg("-C").arg(&tree).arg("."), || format!("packing {}", tree.display()))
     }
 
-    /// What maintainer scripts would have made, as far as it is needed.
+    /// Files that maintainer scripts would have made, if a guest needs them.
     fn configure(&self, status: &str) -> Result<(), Error> {
         let write = |path: &str, text: &str| {
             let path = self.tree().join(path);

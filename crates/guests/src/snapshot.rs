@@ -26,7 +26,7 @@ use crate::folder::Folder;
 
 /// Word of a kernel's command line that makes crates/guests/init wait for its settings.
 pub(super) const WAIT: &str = "nicety.wait";
-/// How many guests to boot until one has a right clock.
+/// Most guests to boot until one has a right clock.
 const TRIES: u32 = 4;
 /// Span over which a guest's clock is compared with the host's, and the most that they may differ, in hundredths.
 const COMPARED: Duration = Duration::from_millis(1500);

@@ -36,9 +36,9 @@ pub enum Form {
     Vlans,
     /// A rate with its unit.
     Rate,
-    /// An amount of bytes with its unit, from the first to the second.
+    /// An amount of bytes with its unit: least and most.
     Bytes(Bytes, Bytes),
-    /// A time in seconds with its unit, from the first to the second.
+    /// A time in seconds with its unit: least and most.
     Seconds(Seconds, Seconds),
     /// A path of a file.
     Path,

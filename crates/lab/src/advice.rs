@@ -18,11 +18,11 @@ pub(crate) const STEAL_NOTED_PERCENT: f64 = 5.0;
 /// Advice in three parts, a sentence an entry.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Advice {
-    /// Which adapter, for which guest.
+    /// The adapter to choose, by guest.
     pub choice: Vec<String>,
-    /// What it costs: processor time and waiting.
+    /// Its cost: processor time and latency.
     pub cost: Vec<String>,
-    /// What may be wrong with the figures or in the way of the adapter.
+    /// Doubts about the figures, and obstacles to the adapter.
     pub risk: Vec<String>,
 }
 
@@ -67,7 +67,7 @@ fn chosen(results: &Results, server: Server, first: &str, order: &[&str]) -> Vec
     sentences
 }
 
-/// What an adapter is, and where its drivers are.
+/// An adapter's kind, and the systems that have its driver.
 fn nature(about: &About) -> String {
     let name = about.name;
     let is = match about.kind {

@@ -17,7 +17,7 @@ pub fn choice(results: &Results) -> Vec<String> {
     if parts[0].is_none() { Vec::new() } else { parts.into_iter().flatten().collect() }
 }
 
-/// Which adapter to choose, and the reason behind a colon. None with fewer than two adapters.
+/// The adapter to choose, and the reason behind a colon. None with fewer than two adapters.
 pub(crate) fn headline(results: &Results) -> Option<String> {
     let (server, order) = (*results.servers().first()?, order(results));
     let [first, second, ..] = order.as_slice() else { return None };

@@ -15,7 +15,7 @@ macro_rules! calls {
     ($($name:ident)*) => { [$((libc::$name, stringify!($name))),*] };
 }
 
-/// What every thread does: memory of its own, locks, time, its end, descriptors that it has. A panic is caught, and reported.
+/// Calls of every thread: its own memory, locks, time, its end, its open descriptors; and those that report a panic.
 const BASE: &[Named] = &calls! {
     SYS_read SYS_write SYS_readv SYS_writev SYS_close SYS_lseek SYS_fstat SYS_ppoll
     SYS_munmap SYS_mremap SYS_madvise SYS_brk SYS_mincore
@@ -36,7 +36,7 @@ const LENT: &[Named] = &calls! {
     SYS_io_setup SYS_io_submit SYS_io_destroy SYS_io_getevents SYS_eventfd2 SYS_epoll_create1 SYS_memfd_create SYS_ftruncate
     SYS_fallocate SYS_fstatfs SYS_statx SYS_readlinkat SYS_dup
 };
-/// Which pages of a VMM's memory exist: Linux 6.5; the same number on all machines but Alpha.
+/// Tells the allocated pages of a VMM's memory. Since Linux 6.5; one number on all machines but Alpha.
 const PRESENCE: &[Named] = &[(451, "SYS_cachestat")];
 /// Files that the thread has open.
 const FILE: &[Named] =
@@ -163,13 +163,13 @@ fn conditional(rules: &mut Rules, kind: Kind) -> Result<(), BackendError> {
         rules.insert(libc::SYS_prctl, one_of(0, &prctl)?);
     }
     if kind.opens() {
-        // What an interface is, the kernel says by netlink(7).
+        // The kernel describes interfaces by netlink(7).
         rules.insert(libc::SYS_socket, one_of(0, &[libc::AF_UNIX as u64, libc::AF_NETLINK as u64])?);
     } else if matches!(kind, Kind::VhostConnect | Kind::Supervision | Kind::Log) {
         rules.insert(libc::SYS_socket, one_of(0, &[libc::AF_UNIX as u64])?);
     }
     if !kind.opens() {
-        // How many bytes wait; not to block; whether it is a terminal.
+        // Bytes that wait; non-blocking mode; a test for a terminal.
         rules.insert(libc::SYS_ioctl, one_of(1, &[libc::FIONREAD, libc::FIONBIO, libc::TCGETS])?);
     }
     Ok(())

@@ -24,7 +24,7 @@ pub enum Grant {
     Device,
 }
 
-/// What threads that may open files can reach. A folder that does not exist when the rules are made is out of reach.
+/// Folders for threads that may open files. A folder that does not exist when the rules are made is out of reach.
 #[derive(Clone, Debug, Default)]
 pub struct Folders {
     all: Vec<(PathBuf, Grant)>,
@@ -159,7 +159,7 @@ fn real(path: &Path) -> PathBuf {
     known.unwrap_or_else(|| path.to_owned())
 }
 
-/// What a kernel with this version of Landlock (0: none) cannot confine, in one line; `None`: nothing that is used here.
+/// The gaps of a kernel with this version of Landlock (0: none), in one line; `None` if it can confine all that is used here.
 pub fn kernel_lacks(abi: u8) -> Option<String> {
     if abi == 0 {
         return Some(

@@ -7,7 +7,7 @@ use crate::starter;
 /// A file of this process in procfs (proc(5)), which the kernel itself answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcFile {
-    /// What the kernel says about this descriptor.
+    /// The kernel's information about this descriptor.
     FdInfo(i32),
     /// The mounts.
     MountInfo,

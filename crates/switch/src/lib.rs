@@ -98,7 +98,7 @@ impl Members {
         self.sum_up();
     }
 
-    /// What follows from all ports' rules together.
+    /// Consequences of all ports' rules together.
     fn sum_up(&mut self) {
         self.policed = self.rules.iter().any(Option::is_some);
         self.snooping = self.rules.iter().flatten().any(|rules| rules.policy.snooping);

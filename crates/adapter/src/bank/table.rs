@@ -298,7 +298,7 @@ impl<N: Names> Part<N> {
         }
     }
 
-    /// This part's bytes of an access with this `data`.
+    /// The bytes of an access's `data` that fall into this part.
     pub fn of<'d>(&self, data: &'d [u8]) -> &'d [u8] {
         data.get(self.bytes.clone()).unwrap_or_default()
     }

@@ -63,7 +63,7 @@ enum Walk {
     Skipped,
 }
 
-/// What the driver should have done, in the datasheet's words (TMD0 to TMD2).
+/// The driver's duty, in the datasheet's words (TMD0 to TMD2).
 fn expected(reason: Reason) -> Option<&'static str> {
     match reason {
         Reason::BadDescriptor => Some("OWN in every descriptor of a frame up to the one with ENP (TMD1)"),

@@ -287,7 +287,7 @@ impl VirtioNet {
             let read = Command::read(&areas, memory, ring.next)?;
             let tables = match read.sets_tables() {
                 true => {
-                    // A table may be longer than any packet. Only what is kept of it is read.
+                    // A table may be longer than any packet. Only the addresses that fit the filter are read.
                     let mut chain = areas.chain(ring.next)?.with_whole_buffers();
                     let tables = addresses::read(&mut chain, memory)?;
                     areas.note(&chain);

@@ -16,7 +16,7 @@ enum Bits {
     Some,
 }
 
-/// What documents say of a chip's registers.
+/// A chip's registers, by its documents.
 pub struct Documents {
     /// Registers whose writable bits are all known.
     pub all: &'static [Held],

@@ -70,7 +70,7 @@ const ALL: &[Held] = &[
 /// Fields that drivers write, or that VirtualBox has, of registers with further ones.
 #[rustfmt::skip]
 const SOME: &[Held] = &[
-    // Linux's E1000_CTRL_EXT_: SPD_BYPS, RO_DIS, LINK_MODE.
+    // Linux's names, behind E1000_CTRL_EXT_: SPD_BYPS, RO_DIS, LINK_MODE.
     ("CTRL_EXT", Some(0), 1 << 15 | 1 << 17 | 3 << 22),
     // e1000_reg_test's mask.
     ("RCTL", Some(0), 0x06df_b3fe),

@@ -37,7 +37,7 @@ const NOT_NEEDED: &[&str] = &[
     "*/tools/perf/*",
 ];
 
-/// What an unpacked tree is of: the source, and what was left out of it. Another list leaves out what a new configuration needs.
+/// Contents of an unpacked tree: the source, less a list of files. With another list, the tree may lack what a new configuration needs.
 pub(super) fn origin(layout: u32, version: &str) -> String {
     format!("{layout} {version} {:016x}", fingerprint(format!("{NOT_NEEDED:?}").as_bytes()))
 }

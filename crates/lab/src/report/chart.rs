@@ -1,7 +1,7 @@
 //! A chart per test, as inline SVG: a line for each adapter and server, with the adapter's name on the left. A bar ends at the median,
 //! with the figure beside its end. A strip below each bar shows the 95 % interval as a bracket and every sample as a dot.
 //!
-//! Where the medians lie too far apart for bars the scale is logarithmic, and the median is a tick: a bar's length would say nothing.
+//! If medians lie too far apart for bars, the scale is logarithmic and a tick marks the median: a bar's length would mean nothing.
 //!
 //! Lengths along a bar are percentages of the chart's width; all others are pixels. So a chart is as wide as its column, and its text
 //! has the same size on a telephone and in print. Colours come from the page's style sheet.

@@ -66,8 +66,8 @@ pub fn record(priority: u8, message: &str, fields: &[(String, String)]) -> Vec<u
 /// Before each line of a failure: its priority, as the journal takes it from a service's standard error (sd-daemon(3)).
 const FAILURE_PREFIX: &str = "<3>";
 
-/// A text that is not a log line: why the daemon ended, or a panic. It goes to standard error, which the journal knows as this unit's. A
-/// record's unit it looks up by the process, which may have ended by then: `systemctl status` would not show why.
+/// A text for standard error, which the journal assigns to this unit: the reason for the daemon's end, or a panic. The journal looks up
+/// a record's unit by the process, which may have ended by then: `systemctl status` would not show the text.
 pub fn failure(words: &str) -> String {
     words.lines().map(|line| format!("{FAILURE_PREFIX}{line}\n")).collect()
 }

@@ -15,7 +15,7 @@ const WIDTH_LEAST: usize = 80;
 /// From here on a number has three digits and a letter.
 const LONG_NUMBER: u64 = 100_000;
 
-/// What a person can do about a switch without ports.
+/// Advice for a switch without ports.
 pub const NO_PORTS: &str = "this switch has no ports yet: `nicety port add NAME adapter=… mac=… socket=…` adds one\n";
 
 impl Chosen {

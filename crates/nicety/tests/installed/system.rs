@@ -170,7 +170,7 @@ fn wrong_host_file(guest: &mut Guest) {
 
 /// With its one capability it makes a tap; a socket outside its folders is refused with a sentence.
 fn rights(guest: &mut Guest) {
-    // As udev's 50-udev-default.rules does; this guest has no udev.
+    // udev's 50-udev-default.rules does the same; this guest has no udev.
     run(guest, "chmod 666 /dev/net/tun");
     let tap = "printf '[[uplink]]\\nkind = \"tap\"\\nname = \"tap0\"\\n' | cat - good.toml >/etc/nicety/host.toml; systemctl restart nicety || \
                { systemctl status nicety --no-pager --full; ls -l /dev/net/tun; false; }";

@@ -225,7 +225,7 @@ fn vmxnet3_s_driver_has_udp_hashed_by_its_ports_and_coalesces_as_it_is_told() {
     assert!(shown(&mut guest).contains("rx-usecs:5000"));
     // Each of both queues' vectors waits five milliseconds between interrupts, however many answers arrived.
     let interrupts = |stage: &Stage| stage.report("vm1")["interrupts"].as_u64().unwrap_or(u64::MAX);
-    // What the link's coming up causes is over, its own vector's interrupts too.
+    // Interrupts for the link's change are not counted.
     let last = Cell::new(0);
     stage.wait_until("pause between interrupts", || {
         std::thread::sleep(Duration::from_millis(50));

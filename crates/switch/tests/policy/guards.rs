@@ -351,7 +351,7 @@ fn what_lies_behind_an_extension_header_of_any_kind_is_judged_and_nothing_else_i
             {
                 assert_eq!(sends(all, last, payload), None, "{chain:?} {last}");
             }
-            // What a guard cannot read to its end: a header beyond the first 128 bytes, and one that is cut off.
+            // Frames that a guard cannot read to their end: a header beyond the first 128 bytes, and one that is cut off.
             let long = (header.0, [&[60][..], &[0; 240]].concat());
             let long = [chain, &[(long.0, &long.1[..])]].concat();
             assert_eq!(dhcp().refused(0, chained(&long, 6, &[1; 20])), Some(Reason::DhcpGuard), "{chain:?}");

@@ -1,8 +1,8 @@
-//! What of a trace cannot be replayed, by driver: the lists follow from the meaning that datasheets give the registers.
+//! Parts of a trace that cannot be replayed, by driver. The lists follow from the registers' meaning in the datasheets.
 
 use super::window::Word::{self, Csr, Named, Paged};
 
-/// What is left out of a driver's trace.
+/// Accesses left out of a driver's trace.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LeftOut {
     /// Doorbells that are not written: indices of rings in the recorded guest's memory.
