@@ -88,11 +88,16 @@ const OTHERS: &[Named] = &calls! {
     SYS_open_by_handle_at SYS_copy_file_range SYS_splice SYS_sendfile SYS_sync_file_range SYS_getpgid SYS_getsid SYS_setpriority
 };
 
-/// A call's name, or its number.
-pub(crate) fn name(number: i64) -> String {
+/// A call's name. Allocates nothing: the handler of a signal asks.
+pub(crate) fn known_name(number: i64) -> Option<&'static str> {
     let all = [BASE, TALK, LENT, PRESENCE, FILE, PATHS, START, OLD_BASE, OLD_TALK, OLD_LENT, OLD_PATHS, OTHERS];
     let found = all.iter().copied().flatten().find(|(known, _)| *known == number);
-    found.map_or_else(|| format!("system call {number}"), |(_, name)| name.trim_start_matches("SYS_").to_owned())
+    found.map(|(_, name)| name.trim_start_matches("SYS_"))
+}
+
+/// A call's name, or its number.
+pub(crate) fn name(number: i64) -> String {
+    known_name(number).map_or_else(|| format!("system call {number}"), str::to_owned)
 }
 
 /// Names of mappings (prctl(2)), by the C library's allocator.

@@ -130,13 +130,21 @@ extern "C" fn on_refusal(signal: libc::c_int, info: *mut libc::siginfo_t, contex
     note[3..].copy_from_slice(&name);
     // The report of a panic looks for names in files.
     if !std::thread::panicking() && ABORT.swap(false, Ordering::Relaxed) {
-        // Not for a handler, but the process ends.
-        let (thread, call) = words(&note);
-        eprintln!("{thread}: the sandbox refused {call}");
-        std::process::abort();
+        abort(&name, number);
     }
     // SAFETY: `note` lives for the call. A pipe takes so few bytes whole or not at all; each kind of thread may write.
     unsafe { libc::write(NOTES.load(Ordering::Relaxed), note.as_ptr().cast(), NOTE) };
+}
+
+/// Ends the process with the names of thread and call on stderr. The thread may have been within the allocator: nothing is allocated.
+fn abort(thread: &[u8; NAME], number: usize) -> ! {
+    let length = thread.iter().position(|&byte| byte == 0).unwrap_or(NAME);
+    let call = calls::known_name(number as i64).unwrap_or("a system call without a name here");
+    for part in [&thread[..length], b": the sandbox refused ", call.as_bytes(), b"\n"] {
+        // SAFETY: `part` lives for the call.
+        unsafe { libc::write(libc::STDERR_FILENO, part.as_ptr().cast(), part.len()) };
+    }
+    std::process::abort()
 }
 
 /// Has the call fail with EPERM, and returns its number. Before the signal, the kernel rolls the call back: its number is in the

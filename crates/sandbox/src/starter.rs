@@ -58,6 +58,7 @@ pub(crate) fn begin() -> io::Result<()> {
     Builder::new().name("starter".to_owned()).spawn(move || {
         signal::name_this_thread(Kind::Starter);
         KIND.set(Some(Kind::Starter));
+        shrink_heap();
         // The channel ends if the caller could not go on.
         if let Ok(starter) = started.recv() {
             run(starter, &notes);
@@ -66,6 +67,14 @@ pub(crate) fn begin() -> io::Result<()> {
     let starter = STARTER.get_or_init(|| Starter { requests: Mutex::default(), bell });
     let _it_waits = ready.send(starter);
     Ok(())
+}
+
+/// Gives memory of this thread's heap back. The first time, glibc reads a file to learn how (malloc/arena.c, `shrink_heap`:
+/// /proc/sys/vm/overcommit_memory), which confined threads may not. Blocks below 128 KiB come from the heap, and 128 KiB that are
+/// free at its end are given back (mallopt(3): M_MMAP_THRESHOLD, M_TRIM_THRESHOLD).
+fn shrink_heap() {
+    let blocks: Vec<Vec<u8>> = (0..16).map(|_| Vec::with_capacity(100 << 10)).collect();
+    drop(std::hint::black_box(blocks));
 }
 
 fn run(starter: &Starter, notes: &OwnedFd) {

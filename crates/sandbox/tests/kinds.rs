@@ -166,6 +166,20 @@ fn a_thread_of_each_kind_allocates_locks_sleeps_panics_and_ends() {
     }
 }
 
+/// glibc reads /proc/sys/vm/overcommit_memory when a thread's heap shrinks for the first time in a process.
+#[test]
+fn a_worker_s_heap_shrinks_without_a_refused_call() {
+    let refused = || refusals().into_iter().filter(|refusal| refusal.kind == Kind::Worker).collect::<Vec<_>>();
+    let before = refused();
+    on(Kind::Worker, || {
+        for _ in 0..4 {
+            let blocks: Vec<Vec<u8>> = (0..64).map(|_| vec![1; 100 << 10]).collect();
+            drop(std::hint::black_box(blocks));
+        }
+    });
+    assert_eq!(refused(), before);
+}
+
 /// Landlock and the filter of the process's first thread cannot be taken back: a process of its own does this.
 #[test]
 fn the_first_thread_and_those_that_make_changes_reach_the_folders_that_were_granted_and_no_others() {
