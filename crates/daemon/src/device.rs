@@ -35,8 +35,9 @@ const DESCRIPTORS_PER_ACCESS: u32 = 64;
 /// Elsewhere it is a ROM or a frame buffer, which QEMU never shares.
 const RAM_BELOW: u64 = 16 << 20;
 
-/// The shortest time between two checks of the memory of a port's VMs.
-const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// The shortest time between two checks of the memory of a port's VMs: a check takes a fraction of a millisecond, and no VM boots
+/// faster. A driver may use its memory only once, before it gives up.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The device of a port.
 #[derive(Debug)]

@@ -364,6 +364,28 @@ fn a_vmm_that_stops_within_a_message_or_takes_no_answer_is_sent_away_and_one_tha
     assert_eq!(identity(&mut connect(&path("vm1"))), 0x100e_8086, "the port serves the next one");
 }
 
+/// A VM's file that only its private mapping is written to stays empty. vmxnet3's driver uses it once, and gives up.
+fn a_vm_restarted_at_once_is_told_again_that_it_does_not_share_its_memory(workers: usize) {
+    let folder = Folder::new(workers);
+    let daemon = daemon(&folder, &[("vm1", "vmxnet3")]);
+    for time in 0..3 {
+        let mut client = connect(&folder.path().join("vm1.sock"));
+        let file = shared_file("private", 1 << 20).unwrap();
+        client.dma_map(DmaRange { address: 0, size: 1 << 20 }, BOTH, Some((file.as_fd(), 0))).unwrap();
+        client.region_write(CONFIG, 4, &[7, 0]).unwrap();
+        bring_up(&mut client, "vmxnet3");
+        until(&format!("the advice, VM {time}"), || {
+            let view = daemon.views().into_iter().find(|view| view.name == "vm1").unwrap();
+            let report = PortReport::of(&view);
+            report.condition == Condition::Broken && report.sentence.contains("share=on")
+        });
+        // No VM boots faster.
+        std::thread::sleep(Duration::from_millis(150));
+        drop(client);
+        until("its end", || !attached(&daemon, "vm1"));
+    }
+}
+
 /// QEMU 11's q35 with `memory-backend-memfd,hugetlb=on`: pieces of 4 KiB of a file of 2 MiB pages. Mapping allocates no page.
 fn memory_of_huge_pages_is_taken_in_pieces_that_begin_within_a_page(workers: usize) {
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -412,6 +434,7 @@ with_one_worker_and_with_two!(
     a_vmm_that_truncates_its_memory_loses_its_adapter_and_nobody_else_does,
     a_vmm_whose_memory_is_gone_when_a_command_needs_it_loses_its_adapter_at_once,
     memory_that_is_not_shared_is_told_and_not_touched,
+    a_vm_restarted_at_once_is_told_again_that_it_does_not_share_its_memory,
     memory_in_which_nothing_ever_appears_is_told_once_the_driver_is_up_and_not_before,
     one_memory_file_for_two_ports_is_taken_and_each_lets_it_go_alone,
     a_vmm_that_says_nothing_is_sent_away_and_one_that_talks_nonsense_at_once,
