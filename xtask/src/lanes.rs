@@ -6,9 +6,9 @@
 use std::{
     collections::VecDeque,
     process::{Command, Output, Stdio},
-    sync::Mutex,
+    sync::{LazyLock, Mutex},
     thread,
-    time::Instant,
+    time::{Instant, SystemTime},
 };
 
 use crate::{lock, programs::Test, tally::Tally, with_amount};
@@ -20,6 +20,11 @@ const TEST_SECONDS_MAX: u32 = 900;
 const MEASURED: &str = "\"$@\"; code=$?; times; exit $code";
 /// Longer lines of a test's output are cut.
 const LINE_CHARACTERS_MAX: usize = 2000;
+/// This run's name. Its tests share what is dear to make, such as the package.
+static RUN: LazyLock<String> = LazyLock::new(|| {
+    let seconds = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
+    format!("{}-{seconds}", std::process::id())
+});
 /// timeout(1): exit code when it ended the command.
 const TIMED_OUT: i32 = 124;
 
@@ -94,6 +99,7 @@ fn command(test: &Test, shows_output: bool) -> Command {
         .args(["-c", MEASURED, "sh", "timeout", "--kill-after=5", &TEST_SECONDS_MAX.to_string()])
         .arg(&test.program.path);
     command.args(["--exact", &test.name, "--test-threads", "1"]).args(shows_output.then_some("--show-output"));
+    command.env("NICETY_RUN", &*RUN);
     command.current_dir(&test.program.folder).stdin(Stdio::null());
     command
 }

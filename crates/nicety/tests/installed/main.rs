@@ -5,6 +5,7 @@ mod lint;
 mod system;
 
 use std::fmt::Display;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -22,30 +23,59 @@ fn say(line: &str) {
     eprintln!("{line}");
 }
 
-/// Packages of this build, whose revisions are 1 and 2.
+/// Packages of this build, whose revisions are 1 and 2. A package takes half a minute of a processor: the tests of a run of
+/// `cargo xtask test` (NICETY_RUN), each a process of its own, share them.
 struct Packages {
-    folder: tempfile::TempDir,
+    folder: PathBuf,
+    /// Without such a run: this process's own folder.
+    _own: Option<tempfile::TempDir>,
 }
 
 impl Packages {
     fn made() -> &'static Packages {
         static MADE: OnceLock<Packages> = OnceLock::new();
-        MADE.get_or_init(|| {
-            let folder = tempfile::tempdir().unwrap();
-            let programs = Path::new(env!("CARGO_BIN_EXE_nicety")).parent().unwrap();
-            for revision in ["1", "2"] {
-                let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-                let mut made = Command::new(cargo);
-                made.args(["run", "--quiet", "--package", "xtask", "--", "deb", "--revision", revision, "--programs"]);
-                made.arg(programs).arg("--into").arg(folder.path()).current_dir(env!("CARGO_MANIFEST_DIR"));
-                let made = made.output().unwrap();
-                assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        MADE.get_or_init(|| match std::env::var("NICETY_RUN") {
+            Ok(run) => Packages { folder: shared(&run), _own: None },
+            Err(_) => {
+                let folder = tempfile::tempdir().unwrap();
+                make(folder.path());
+                Packages { folder: folder.path().to_owned(), _own: Some(folder) }
             }
-            Packages { folder }
         })
     }
 
     fn path(&self, revision: u32) -> PathBuf {
-        self.folder.path().join(format!("nicety_{}-{revision}_amd64.deb", env!("CARGO_PKG_VERSION")))
+        self.folder.join(format!("nicety_{}-{revision}_amd64.deb", env!("CARGO_PKG_VERSION")))
+    }
+}
+
+/// The folder of a run's packages. The first test makes them, and others wait. Those of earlier runs go.
+fn shared(run: &str) -> PathBuf {
+    let all = Path::new(env!("CARGO_TARGET_TMPDIR")).join("packages");
+    fs::create_dir_all(&all).unwrap();
+    let one_maker = File::create(all.join("lock")).unwrap();
+    one_maker.lock().unwrap();
+    let folder = all.join(run);
+    if !folder.exists() {
+        for old in fs::read_dir(&all).unwrap().flatten().filter(|entry| entry.path().is_dir()) {
+            fs::remove_dir_all(old.path()).unwrap();
+        }
+        let unfinished = all.join("unfinished");
+        fs::create_dir(&unfinished).unwrap();
+        make(&unfinished);
+        fs::rename(unfinished, &folder).unwrap();
+    }
+    folder
+}
+
+fn make(folder: &Path) {
+    let programs = Path::new(env!("CARGO_BIN_EXE_nicety")).parent().unwrap();
+    for revision in ["1", "2"] {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut made = Command::new(cargo);
+        made.args(["run", "--quiet", "--package", "xtask", "--", "deb", "--revision", revision, "--programs"]);
+        made.arg(programs).arg("--into").arg(folder).current_dir(env!("CARGO_MANIFEST_DIR"));
+        let made = made.output().unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     }
 }
