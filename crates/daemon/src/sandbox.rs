@@ -16,6 +16,8 @@ fn folder(path: &Path) -> PathBuf {
 /// The folders that this daemon uses: those of its sockets, captures, state and traces, and those that `[daemon] folders` names.
 pub fn folders(host: &Host, control: &Path, record: Option<&Path>) -> Folders {
     let mut all = Folders::new();
+    // The user has one of them at most.
+    Registry::here().folders().into_iter().for_each(|folder| all.grant_if_there(folder, Grant::Write));
     let mut grant = |path: PathBuf, grant| all.grant(path, grant);
     // The host file is read again, whatever replaced it.
     grant(folder(&host.path), Grant::Read);
@@ -23,7 +25,6 @@ pub fn folders(host: &Host, control: &Path, record: Option<&Path>) -> Folders {
     grant(folder(&host.state()), Grant::Write);
     record.into_iter().for_each(|record| grant(record.to_owned(), Grant::Write));
     host.daemon.folders.iter().for_each(|named| grant(named.clone(), Grant::Write));
-    Registry::here().folders().into_iter().for_each(|folder| grant(folder, Grant::Write));
     for port in &host.ports {
         grant(folder(&port.socket), Grant::Write);
         port.rom.iter().for_each(|rom| grant(folder(rom), Grant::Read));

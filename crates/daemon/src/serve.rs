@@ -58,6 +58,9 @@ pub enum ServeError {
     /// The thread that reports to the service manager cannot be started.
     #[error("reporting to the service manager: {0}")]
     Supervision(std::io::Error),
+    /// The kernel does not confine the daemon although the host file asks for it.
+    #[error(transparent)]
+    Sandbox(std::io::Error),
 }
 
 /// A checked host file. The checks make and change nothing, and keep nothing open.

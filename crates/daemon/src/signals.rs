@@ -17,12 +17,18 @@ use crate::systemd::Supervision;
 pub struct Signal(pub i32);
 
 /// Serves a host file until SIGTERM or SIGINT, or until SIGHUP from a closed terminal. Any other SIGHUP reads the host file
-/// again. `ready` is called when all sockets exist. It returns the interface for changes.
-pub fn serve(prepared: Prepared<'_>, ready: impl FnOnce(&Arc<Daemon>) -> Arc<Live>) -> Result<Signal, ServeError> {
+/// again. `ready` is called when all sockets exist. It returns the interface for changes, or the reason not to serve after all.
+pub fn serve(
+    prepared: Prepared<'_>,
+    ready: impl FnOnce(&Arc<Daemon>) -> std::io::Result<Arc<Live>>,
+) -> Result<Signal, ServeError> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(ServeError::Signals)?;
     let had_terminal = has_terminal();
     let daemon = Arc::new(start(prepared)?);
-    let live = ready(&daemon);
+    let live = ready(&daemon).map_err(|why| {
+        daemon.stop();
+        ServeError::Sandbox(why)
+    })?;
     let supervision = Supervision::begin(&daemon).map_err(ServeError::Supervision)?;
     let mut ended_by = SIGTERM;
     for signal in signals.forever() {

@@ -20,7 +20,7 @@ use nicety_host::{
 };
 use nicety_sandbox::Folders;
 use nicety_socket::ListenError;
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use crate::cli::Serve;
 use crate::exit::{Exit, Failure};
@@ -45,14 +45,12 @@ pub fn run(args: &Serve) -> Result<ExitCode, Failure> {
     host.leaves_room(&args.host, &socket, args.record.as_deref()).map_err(ReadError::Wrong)?;
     let asked = log::filter::asked()?;
     // Threads are confined from their start on: the log's is the first.
-    let unconfined = if host.daemon.sandbox && !args.check { nicety_sandbox::begin().err() } else { None };
+    if host.daemon.sandbox && !args.check {
+        nicety_sandbox::begin().map_err(unconfined)?;
+    }
     let log = log::start(asked)?;
-    match unconfined {
-        Some(error) => warn!("this kernel cannot confine the daemon's threads (seccomp): {error}"),
-        None if !host.daemon.sandbox && !args.check => {
-            warn!("the daemon's threads are not confined: sandbox = \"off\"")
-        }
-        None => {}
+    if !host.daemon.sandbox && !args.check {
+        warn!("the daemon's threads are not confined: sandbox = \"off\"");
     }
     let prepared = Prepared::new(&begin, &socket, args);
     let done = prepared.and_then(|prepared| if args.check { prepared.tell(&socket) } else { prepared.serve(&socket) });
@@ -130,9 +128,9 @@ impl<'a> Prepared<'a> {
             }
             let (file, version) = (self.host.path.display(), nicety_version::BUILD);
             let (switch, ports, control) = (&self.host.switch.name, self.host.ports.len(), socket.display());
-            confine(&sandbox::folders(self.host, socket, self.record));
+            confine(&sandbox::folders(self.host, socket, self.record))?;
             info!(switch, ports, %control, %file, version, "all sockets are ready");
-            live
+            Ok(live)
         };
         let served = signals::serve(self.ports, ready).map_err(Failure::with(Exit::Failed));
         // Before the socket: the successor's entry has the same name.
@@ -142,16 +140,24 @@ impl<'a> Prepared<'a> {
     }
 }
 
+/// The error that this kernel cannot confine threads at all.
+fn unconfined(why: std::io::Error) -> Failure {
+    let words = format!("this kernel cannot confine the daemon's threads (seccomp): {why}; {}", nicety_sandbox::REMEDY);
+    Failure::new(Exit::Failed, words)
+}
+
 /// Confines the rest of the process, now that everything is open.
-fn confine(folders: &Folders) {
+fn confine(folders: &Folders) -> std::io::Result<()> {
     for folder in folders.missing() {
-        debug!("{} does not exist, and stays out of reach until a restart", folder.display());
+        warn!(
+            "{} does not exist, and stays out of the daemon's reach: make that folder, and restart the daemon",
+            folder.display()
+        );
     }
-    match nicety_sandbox::confine(folders, u8::MAX) {
-        Ok(None) => {}
-        Ok(Some(lacks)) => warn!("{lacks}"),
-        Err(error) => warn!("the daemon is not confined to its folders (Landlock): {error}"),
+    if let Some(lacks) = nicety_sandbox::confine(folders, u8::MAX)? {
+        warn!("{lacks}");
     }
+    Ok(())
 }
 
 /// Reports the live changes that were kept, and whether they were applied.

@@ -10,6 +10,8 @@ use landlock::{
     RulesetAttr, RulesetCreatedAttr,
 };
 
+use crate::REMEDY;
+
 /// The highest version that is used: later ones restrict what is not used here, or what seccomp refuses already.
 pub(crate) const NEWEST: u8 = 6;
 
@@ -77,6 +79,14 @@ impl Folders {
         self.all.push((path.into(), grant));
     }
 
+    /// Grants a folder that need not exist.
+    pub fn grant_if_there(&mut self, path: impl Into<PathBuf>, grant: Grant) {
+        let path = path.into();
+        if path.exists() {
+            self.grant(path, grant);
+        }
+    }
+
     /// Folders that do not exist, and so cannot be granted.
     pub fn missing(&self) -> impl Iterator<Item = &Path> {
         let own = OWN.len().min(self.all.len());
@@ -111,7 +121,8 @@ impl Folders {
         if abi == ABI::Unsupported {
             return Ok(kernel_lacks(0));
         }
-        let status = self.rules(abi).map_err(io::Error::other)?;
+        let refused = |why| format!("threads cannot be confined to their folders (Landlock): {why}; {REMEDY}");
+        let status = self.rules(abi).map_err(|why| io::Error::other(refused(why)))?;
         let found = match status {
             LandlockStatus::Available { effective_abi, .. } => (effective_abi as i32).min(abi as i32),
             LandlockStatus::NotEnabled | LandlockStatus::NotImplemented => 0,

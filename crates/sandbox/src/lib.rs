@@ -26,7 +26,6 @@ use std::sync::OnceLock;
 use std::thread::JoinHandle;
 
 use seccompiler::BpfProgram;
-use tracing::error;
 
 pub use folders::{Folders, Grant, NotGranted, granted, kernel_lacks};
 pub use procfs::ProcFile;
@@ -129,19 +128,27 @@ pub fn is_on() -> bool {
 }
 
 /// Confines this thread to the calls of its kind, for ever. Does nothing while the sandbox is off.
-pub fn enter(kind: Kind) {
+///
+/// # Errors
+/// The kernel refused the filter. The thread must end: it may do more than its kind, or less. The error names it, and the remedy.
+pub fn enter(kind: Kind) -> io::Result<()> {
     if !is_on() || KIND.get().is_some() {
-        return;
+        return Ok(());
     }
     signal::name_this_thread(kind);
     KIND.set(Some(kind));
     let confined = programs(kind).and_then(|programs| {
         programs.iter().try_for_each(|program| seccompiler::apply_filter(program)).map_err(io::Error::other)
     });
-    if let Err(why) = confined {
-        error!("a thread of kind {kind:?} is not confined to its system calls: {why}");
-    }
+    confined.map_err(|why| {
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or("main");
+        io::Error::other(format!("the thread {name} cannot be confined to its system calls (seccomp): {why}; {REMEDY}"))
+    })
 }
+
+/// What a person does about a kernel that refuses to confine.
+pub const REMEDY: &str = "sandbox = \"off\" in [daemon] serves without";
 
 /// The filters of a kind, compiled once.
 fn programs(kind: Kind) -> io::Result<&'static [BpfProgram]> {
@@ -157,21 +164,32 @@ fn programs(kind: Kind) -> io::Result<&'static [BpfProgram]> {
 }
 
 /// Starts a thread of this kind, with a stack of so many bytes (0: the usual size). Any thread may call this, and waits until the
-/// starter thread has started it.
+/// new thread is confined.
 ///
 /// # Errors
-/// The system's.
+/// The system's, or the thread cannot be confined; then it has done nothing.
 pub fn spawn(
     kind: Kind,
     name: impl Into<String>,
     stack: usize,
     act: impl FnOnce() + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
+    if !is_on() {
+        return starter::spawn(name.into(), stack, Box::new(act));
+    }
+    let (report, entered) = std::sync::mpsc::sync_channel(1);
     let confined = move || {
-        enter(kind);
-        act();
+        let done = enter(kind);
+        let is_confined = done.is_ok();
+        let _caller_waits = report.send(done);
+        if is_confined {
+            act();
+        }
     };
-    starter::spawn(name.into(), stack, Box::new(confined))
+    let thread = starter::spawn(name.into(), stack, Box::new(confined))?;
+    // Without a report it panicked before it was confined.
+    entered.recv().unwrap_or_else(|_| Err(io::Error::other("a thread ended before it was confined")))?;
+    Ok(thread)
 }
 
 /// Does what this thread may not: on a thread for changes, and waits for it; on this thread if it may open files. `None` if no
@@ -195,7 +213,7 @@ pub fn aside<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> Opt
 /// Returns what this kernel cannot confine, in words, if anything. Does nothing while the sandbox is off.
 ///
 /// # Errors
-/// The kernel refused the rules although it has Landlock.
+/// The kernel refused the rules although it has Landlock, or refused a filter. The process must end.
 pub fn confine(folders: &Folders, abi: u8) -> io::Result<Option<String>> {
     if !is_on() {
         return Ok(None);
@@ -203,7 +221,7 @@ pub fn confine(folders: &Folders, abi: u8) -> io::Result<Option<String>> {
     folders::note(folders);
     starter::confine(folders.clone(), abi)?;
     let lacks = folders.confine_this_thread(abi)?;
-    enter(Kind::Main);
+    enter(Kind::Main)?;
     Ok(lacks)
 }
 

@@ -99,9 +99,10 @@ fn run(starter: &Starter, notes: &OwnedFd) {
                     let _caller_waits = done.send(file.read_here());
                 }
                 Request::Confine { folders, abi, done } => {
-                    let confined = folders.confine_this_thread(abi).map(drop);
-                    KIND.set(None);
-                    enter(Kind::Starter);
+                    let confined = folders.confine_this_thread(abi).and_then(|_lacks| {
+                        KIND.set(None);
+                        enter(Kind::Starter)
+                    });
                     let _caller_waits = done.send(confined);
                 }
             }

@@ -6,6 +6,9 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use nicety_sandbox::{Folders, Grant, Kind, aside, begin, confine, enter, refusals, spawn};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+};
 
 /// Runs this on a thread of this kind.
 fn on<T: Send + 'static>(kind: Kind, act: impl FnOnce() -> T + Send + 'static) -> T {
@@ -14,7 +17,7 @@ fn on<T: Send + 'static>(kind: Kind, act: impl FnOnce() -> T + Send + 'static) -
     // From a thread that is not confined, as the test's own.
     let thread = std::thread::Builder::new().name(format!("a {kind:?}"));
     let thread = thread.spawn(move || {
-        enter(kind);
+        enter(kind).unwrap();
         let _ = send.send(act());
     });
     let result = receive.recv_timeout(Duration::from_secs(20)).unwrap();
@@ -178,6 +181,42 @@ fn a_worker_s_heap_shrinks_without_a_refused_call() {
         }
     });
     assert_eq!(refused(), before);
+}
+
+/// Filters of the test's own: seccomp(2) refuses this operation with EINVAL, as a kernel that lacks it does.
+fn refuse(operation: libc::c_uint) {
+    let operation = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, operation.into()).unwrap();
+    let rules = [(libc::SYS_seccomp, vec![SeccompRule::new(vec![operation]).unwrap()])];
+    let machine = std::env::consts::ARCH.try_into().unwrap();
+    let refuse = SeccompAction::Errno(libc::EINVAL.cast_unsigned());
+    let filter = SeccompFilter::new(rules.into(), SeccompAction::Allow, refuse, machine).unwrap();
+    seccompiler::apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
+}
+
+/// The starter inherits the test thread's filter: a process of its own does this.
+#[test]
+fn a_thread_that_cannot_be_confined_does_nothing_and_whoever_starts_it_is_told() {
+    if std::env::var_os("NICETY_TEST_REFUSES").is_none() {
+        let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+        again.args(["--exact", "--nocapture", "--test-threads=1"]);
+        again.arg("a_thread_that_cannot_be_confined_does_nothing_and_whoever_starts_it_is_told");
+        let output = again.env("NICETY_TEST_REFUSES", "1").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        return;
+    }
+    refuse(libc::SECCOMP_SET_MODE_FILTER);
+    begin().unwrap();
+    for kind in Kind::ALL {
+        let (send, receive) = channel::<()>();
+        let error = spawn(kind, "worker0", 0, move || send.send(()).unwrap()).unwrap_err().to_string();
+        let words = "the thread worker0 cannot be confined to its system calls (seccomp): ";
+        assert!(error.starts_with(words) && error.contains("Invalid argument"), "{error}");
+        assert!(error.ends_with("; sandbox = \"off\" in [daemon] serves without"), "{error}");
+        assert!(receive.recv().is_err(), "{kind:?}: it acted");
+    }
+    let error = confine(&Folders::new(), 0).unwrap_err().to_string();
+    assert!(error.starts_with("the thread starter cannot be confined"), "{error}");
 }
 
 /// Landlock and the filter of the process's first thread cannot be taken back: a process of its own does this.

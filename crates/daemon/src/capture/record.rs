@@ -29,7 +29,7 @@ impl FileCapture {
         file.write_all(&encoder.begin(&[id]))?;
         let (begun, wall) = (Instant::now(), daemon.wall());
         let write = move || {
-            nicety_sandbox::enter(nicety_sandbox::Kind::Capture);
+            nicety_sandbox::enter(nicety_sandbox::Kind::Capture)?;
             while let Some(blocks) = encoder.wait() {
                 file.write_all(&blocks)?;
             }

@@ -26,7 +26,7 @@ pub fn run(words: &[String]) -> Result<(), Error> {
         let live = Live::new(Arc::clone(daemon), host.clone(), begin.file.clone(), begin.state.clone());
         let live = Arc::new(live);
         soon.runs(&live);
-        live
+        Ok(live)
     })?;
     drop(control);
     holds.first().map_or(Ok(()), |file| crate::locks::write(Path::new(file)))

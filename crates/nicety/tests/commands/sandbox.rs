@@ -1,6 +1,9 @@
 //! The sandbox of a real daemon.
 
 use rustix::process::Signal;
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+};
 
 use crate::scratch::{HOST, Scratch, Served};
 
@@ -57,4 +60,72 @@ fn a_live_change_to_a_folder_that_was_not_granted_is_refused_with_the_key_to_set
     assert!(elsewhere.sockets().is_empty(), "a worker has its socket removed");
     assert_eq!(served.end(Signal::TERM), Some(0));
     assert!(granted.sockets().is_empty() && scratch.sockets().is_empty());
+}
+
+/// Runs this on a thread, and in processes that it starts, where system calls meet this filter.
+fn under<T: Send>(filter: SeccompFilter, act: impl FnOnce() -> T + Send) -> T {
+    let filter = BpfProgram::try_from(filter).unwrap();
+    let thread = || {
+        seccompiler::apply_filter(&filter).unwrap();
+        act()
+    };
+    std::thread::scope(|scope| scope.spawn(thread).join().unwrap())
+}
+
+/// A filter that answers these calls so, each if one of its rules holds or it has none.
+fn filter(calls: impl IntoIterator<Item = (i64, Vec<SeccompRule>)>, answer: SeccompAction) -> SeccompFilter {
+    let machine = std::env::consts::ARCH.try_into().unwrap();
+    SeccompFilter::new(calls.into_iter().collect(), SeccompAction::Allow, answer, machine).unwrap()
+}
+
+/// The argument has this value.
+fn argument(index: u8, value: u64) -> SeccompRule {
+    let is = SeccompCondition::new(index, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value);
+    SeccompRule::new(vec![is.unwrap()]).unwrap()
+}
+
+/// seccomp(2): numbers of the call, and of its operations.
+#[cfg(target_arch = "x86_64")]
+const SYS_SECCOMP: i64 = 317;
+#[cfg(not(target_arch = "x86_64"))]
+const SYS_SECCOMP: i64 = 277;
+const SECCOMP_SET_MODE_FILTER: u64 = 1;
+const SECCOMP_GET_ACTION_AVAIL: u64 = 2;
+const EINVAL: u32 = 22;
+
+#[test]
+fn a_daemon_that_cannot_be_confined_does_not_serve_unless_it_is_told_to() {
+    let off = format!("{HOST}\n[daemon]\nsandbox = \"off\"\n");
+    for (operation, why) in [
+        (SECCOMP_GET_ACTION_AVAIL, "this kernel cannot confine the daemon's threads (seccomp): "),
+        (SECCOMP_SET_MODE_FILTER, "the thread log cannot be confined to its system calls (seccomp): "),
+    ] {
+        let refused = || filter([(SYS_SECCOMP, vec![argument(0, operation)])], SeccompAction::Errno(EINVAL));
+        let scratch = Scratch::with(HOST);
+        let ended = under(refused(), || scratch.run(&["serve"]));
+        let words = format!("nicety: {why}");
+        assert!(ended.code == Some(1) && ended.err.starts_with(&words), "{ended:?}");
+        assert!(ended.err.ends_with("; sandbox = \"off\" in [daemon] serves without\n"), "{ended:?}");
+        assert!(scratch.sockets().is_empty());
+        let scratch = Scratch::with(&off);
+        let served = under(refused(), || Served::start(&scratch));
+        assert_eq!(served.end(Signal::TERM), Some(0));
+    }
+}
+
+#[test]
+fn a_folder_of_the_host_file_that_is_missing_at_the_start_is_a_warning_with_what_to_do() {
+    let scratch = Scratch::with(&format!("{HOST}\n[daemon]\nfolders = \"vms\"\n"));
+    let served = Served::start(&scratch);
+    let folder = scratch.path().join("vms");
+    let folder = folder.display();
+    let warning = format!(
+        "{folder} does not exist, and stays out of the daemon's reach: make that folder, and restart the daemon"
+    );
+    assert!(served.before.iter().any(|line| line.contains("WARN") && line.ends_with(&warning)), "{:?}", served.before);
+    assert_eq!(served.end(Signal::TERM), Some(0));
+    std::fs::create_dir(scratch.path().join("vms")).unwrap();
+    let served = Served::start(&scratch);
+    assert!(!served.before.iter().any(|line| line.contains("does not exist")), "{:?}", served.before);
+    assert_eq!(served.end(Signal::TERM), Some(0));
 }

@@ -118,6 +118,8 @@ impl Ended {
 pub struct Served {
     child: Child,
     log: Receiver<String>,
+    /// The log's lines before that one.
+    pub before: Vec<String>,
     /// The log line that reported it ready.
     pub ready: String,
 }
@@ -140,8 +142,9 @@ impl Served {
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let (send, log) = mpsc::channel();
         std::thread::spawn(move || stderr.lines().map_while(Result::ok).try_for_each(|line| send.send(line)));
-        let mut served = Served { child, log, ready: String::new() };
-        served.ready = served.line("all sockets are ready");
+        let mut served = Served { child, log, before: Vec::new(), ready: String::new() };
+        served.before = served.lines_until("all sockets are ready");
+        served.ready = served.before.pop().unwrap();
         served
     }
 
