@@ -3,6 +3,7 @@
 use crate::batch::Batch;
 use crate::context::Context;
 use crate::face::Face;
+use crate::family::{Answer, Ask, Family};
 use crate::frames::{Delivery, Frames};
 use crate::progress::{Budget, Progress};
 use crate::snapshot::Snapshot;
@@ -29,6 +30,8 @@ pub enum Event {
     Page,
     /// Its state was restored: signal all due interrupts now, and check the queues without a doorbell.
     Restored,
+    /// Its family has answered an [ask](Adapter::ask).
+    Answer(Answer),
 }
 
 /// A virtual network adapter: a state machine between a guest's driver and the switch.
@@ -71,6 +74,16 @@ pub trait Adapter: Snapshot + Send {
     /// Whether a queue is stopped because its driver broke it. Queues are numbered as in
     /// [`Outbox::stalled`](crate::Outbox::stalled).
     fn stall(&self, _number: u16) -> Option<Stall> {
+        None
+    }
+
+    /// Takes its next ask for its family, after [`Outbox::ASK`](crate::Outbox::ASK). The answer comes as [`Event::Answer`].
+    fn ask(&mut self) -> Option<Ask> {
+        None
+    }
+
+    /// A family of this adapter alone, as its function 0: for a port that belongs to no card.
+    fn family_of_one(&self) -> Option<Box<dyn Family>> {
         None
     }
 }

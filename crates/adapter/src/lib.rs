@@ -14,6 +14,7 @@
 //! - [`Frames`] and [`Unfolded`]: the same frames in the form for one receiver.
 //! - [`Outbox`]: an adapter's requests to the port: work, room, a wake-up, interrupts.
 //! - [`interrupts`]: a device's causes, masks, vectors and throttles, as a value.
+//! - [`family`]: adapters made together, and the value that answers their asks.
 //! - [`Stall`]: a queue that its driver broke, and the reason.
 //! - [`Counters`] and [`Reason`]: every frame is delivered, or dropped and counted with a reason.
 //! - [`GuestError`]: a driver's mistake, its place and what was expected; the last ones are kept.
@@ -29,6 +30,7 @@ mod bus;
 mod context;
 mod counters;
 mod face;
+pub mod family;
 mod frames;
 mod guest_error;
 pub mod interrupts;

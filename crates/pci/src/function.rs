@@ -53,7 +53,7 @@ pub enum PowerState {
     D3Hot,
 }
 
-/// Configuration space of one virtual function, with its MSI and MSI-X.
+/// Configuration space of one function, with its MSI and MSI-X.
 #[derive(Clone, Debug)]
 pub struct Function {
     pub(crate) layout: Layout,

@@ -1,4 +1,4 @@
-//! PCI configuration space, capabilities, base addresses, MSI and MSI-X of one virtual function: pure state, no clock, no file descriptor.
+//! PCI configuration space, capabilities, base addresses, MSI and MSI-X of one function: pure state, no clock, no file descriptor.
 //!
 //! A [`Function`] is built once ([`Function::builder`]) and then answers configuration accesses of any width and alignment. A write returns
 //! its [`Changes`]. The behaviour of every bit is data: a [`Byte`] per byte of the space contains the reset value, the bits that software
@@ -6,7 +6,7 @@
 //!
 //! Follows PCI Local Bus 3.0 §6, PCI Bus Power Management 1.2 §3, PCI Express Base 4.0 §7, PCI Firmware 3.0 §5.1.
 //!
-//! Not implemented: bridges, 32-bit-only MSI, SR-IOV control (a virtual function is exported as a function of its own), VPD.
+//! Not implemented: bridges, 32-bit-only MSI, SR-IOV control (a card's virtual function is a function of its own here), VPD.
 #![forbid(unsafe_code)]
 
 pub mod bar;

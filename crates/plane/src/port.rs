@@ -150,8 +150,10 @@ impl Port {
     pub fn new(id: PortId, end: End, shell: Box<dyn Shell>, buffer_bytes: u32) -> Result<Self, MapError> {
         let attached = matches!(end, End::Uplink(_));
         let pace = if attached { Pace::whole() } else { Pace::careful() };
+        let family = if let End::Adapter(adapter) = &end { adapter.family_of_one() } else { None };
         let inner = Inner {
             end,
+            family,
             memory: Map::empty(),
             page: None,
             out: Outbox::default(),

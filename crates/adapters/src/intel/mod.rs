@@ -8,6 +8,7 @@ mod eeprom;
 mod filter;
 mod flow;
 pub mod igb;
+pub mod igbvf;
 mod nvm;
 mod pages;
 mod phy;

@@ -516,3 +516,20 @@ pub fn buffer_size(control: u32) -> u32 {
     let code = control >> 16 & 3;
     if control & rctl::BSEX != 0 && code != 0 { 32768 >> code } else { 2048 >> code }
 }
+
+/// Descriptor format and buffer sizes of SRRCTL (82576 datasheet, 8.10.2). `usual`: buffer size if it names none.
+pub fn shape(control: u32, usual: u32) -> (Format, [u32; 4]) {
+    let packet = match control & 0x7f {
+        0 => usual,
+        kilobytes => kilobytes << 10,
+    };
+    let headers = (control >> 8 & 0xf) * 64;
+    let format = match control >> 25 & 7 {
+        0 => Format::Legacy,
+        2 if headers > 0 => Format::Apart { always: false },
+        5 if headers > 0 => Format::Apart { always: true },
+        _ => Format::Extended,
+    };
+    let apart = matches!(format, Format::Apart { .. });
+    (format, [packet, if apart { headers } else { 0 }, 0, 0])
+}

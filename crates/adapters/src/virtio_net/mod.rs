@@ -357,7 +357,7 @@ impl Adapter for VirtioNet {
                 }
             }
             // Rings have no doorbell page.
-            Event::Page => {}
+            Event::Page | Event::Answer(_) => {}
         }
     }
 

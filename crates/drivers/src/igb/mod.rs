@@ -9,9 +9,9 @@
 //! A packet that asks for a checksum or segmentation takes a context descriptor before its data descriptors.
 //! Not driven: the NVM (the device loads its address from it at reset), VLANs, jumbo frames, header split, time stamps, Wake-on-LAN.
 
-mod receive;
-mod registers;
-mod transmit;
+pub(crate) mod receive;
+pub(crate) mod registers;
+pub(crate) mod transmit;
 
 use std::sync::Arc;
 
@@ -26,13 +26,13 @@ use self::transmit::Transmit;
 use crate::{Arena, Driver, DriverError, Features, Received, Sink};
 
 /// Descriptors in each ring.
-const RING: u16 = 256;
+pub(crate) const RING: u16 = 256;
 const RING_BYTES: u32 = RING as u32 * DESCRIPTOR as u32;
 const RECEIVE_BUFFER: u32 = 2048;
 /// Receive buffers that are given back together.
-const REFILL: u16 = 16;
+pub(crate) const REFILL: u16 = 16;
 /// Bytes of the longest packet that the device segments: the limit of the 16-bit IP length.
-const SEGMENT_BYTES: u32 = 65_535;
+pub(crate) const SEGMENT_BYTES: u32 = 65_535;
 /// Reads of a register before the driver gives up waiting for a change.
 const READS_MOST: u32 = 1_000;
 /// Most pairs of queues, as in Linux.
@@ -197,7 +197,7 @@ impl Igb {
 }
 
 /// Programs a ring, and enables its queue.
-fn start_ring(bus: &mut dyn Bus, at: u64, base: u64) -> Result<(), DriverError> {
+pub(crate) fn start_ring(bus: &mut dyn Bus, at: u64, base: u64) -> Result<(), DriverError> {
     bus.write32(BAR, at + CONTROL, 0)?;
     bus.write32(BAR, at + LENGTH, RING_BYTES)?;
     bus.write32(BAR, at + BASE_LOW, base as u32)?;
@@ -207,7 +207,7 @@ fn start_ring(bus: &mut dyn Bus, at: u64, base: u64) -> Result<(), DriverError> 
     Ok(bus.write32(BAR, at + CONTROL, QUEUE_ENABLE)?)
 }
 
-fn wait(
+pub(crate) fn wait(
     bus: &mut dyn Bus,
     otherwise: &'static str,
     mut done: impl FnMut(&mut dyn Bus) -> Result<bool, DriverError>,

@@ -7,7 +7,7 @@ use super::{RECEIVE_BUFFER, RING, RING_BYTES};
 use crate::{Arena, DriverError};
 
 #[derive(Debug)]
-pub(super) struct Receive {
+pub(crate) struct Receive {
     pub ring: u64,
     buffers: u64,
     /// The next descriptor that the device fills.
@@ -20,14 +20,14 @@ pub(super) struct Receive {
 }
 
 /// Content of the next descriptor.
-pub(super) enum Part {
+pub(crate) enum Part {
     More,
     Damaged,
     Whole { good: bool },
 }
 
 impl Receive {
-    pub(super) fn new(memory: &Map, arena: &mut Arena) -> Result<Receive, DriverError> {
+    pub(crate) fn new(memory: &Map, arena: &mut Arena) -> Result<Receive, DriverError> {
         let ring = arena.take(RING_BYTES.into(), 4096)?;
         let buffers = arena.take(u64::from(RING) * u64::from(RECEIVE_BUFFER), 4096)?;
         let this = Receive { ring, buffers, next: 0, taken: 0, packet: Vec::new(), damaged: false };
@@ -51,7 +51,7 @@ impl Receive {
     }
 
     /// Reads the next descriptor's packet, or part of one, into `self.packet`. `None`: no descriptor is complete.
-    pub(super) fn next(&mut self, memory: &Map) -> Result<Option<Part>, DriverError> {
+    pub(crate) fn next(&mut self, memory: &Map) -> Result<Option<Part>, DriverError> {
         let window = memory.window(self.ring, RING_BYTES, Rights::BOTH)?;
         let at = usize::from(self.next) * DESCRIPTOR;
         let status = window.load_u32(at + 8);
@@ -74,7 +74,7 @@ impl Receive {
     }
 
     /// The new tail, if at least `least` descriptors wait to be given back.
-    pub(super) fn refill(&mut self, least: u16) -> Option<u16> {
+    pub(crate) fn refill(&mut self, least: u16) -> Option<u16> {
         let due = self.taken >= least && self.taken > 0;
         if due {
             self.taken = 0;

@@ -14,7 +14,7 @@ const BUFFER: u32 = 4096;
 const HEADERS_MOST: usize = 255;
 
 #[derive(Debug)]
-pub(super) struct Transmit {
+pub(crate) struct Transmit {
     pub ring: u64,
     buffers: u64,
     /// The next descriptor to fill.
@@ -28,7 +28,7 @@ pub(super) struct Transmit {
 }
 
 impl Transmit {
-    pub(super) fn new(memory: &Map, arena: &mut Arena) -> Result<Transmit, DriverError> {
+    pub(crate) fn new(memory: &Map, arena: &mut Arena) -> Result<Transmit, DriverError> {
         let ring = arena.take(RING_BYTES.into(), 4096)?;
         let buffers = arena.take(u64::from(RING) * u64::from(BUFFER), 4096)?;
         memory.window(ring, RING_BYTES, Rights::BOTH)?.write(0, &[0; RING_BYTES as usize]);
@@ -40,7 +40,7 @@ impl Transmit {
     }
 
     /// Reclaims the descriptors of sent packets.
-    pub(super) fn reclaim(&mut self, memory: &Map) -> Result<(), DriverError> {
+    pub(crate) fn reclaim(&mut self, memory: &Map) -> Result<(), DriverError> {
         let window = memory.window(self.ring, RING_BYTES, Rights::BOTH)?;
         while self.oldest != self.next {
             let Some(&last) = self.ends.get(usize::from(self.oldest)) else { break };
@@ -53,7 +53,7 @@ impl Transmit {
     }
 
     /// Queues a packet. False if there is no room.
-    pub(super) fn queue(&mut self, memory: &Map, packet: &[u8], offload: &Offload) -> Result<bool, DriverError> {
+    pub(crate) fn queue(&mut self, memory: &Map, packet: &[u8], offload: &Offload) -> Result<bool, DriverError> {
         let pieces = packet.len().div_ceil(BUFFER as usize);
         let needed = u16::try_from(pieces + 1).unwrap_or(u16::MAX);
         if self.room() < needed {
@@ -100,7 +100,7 @@ impl Transmit {
     }
 
     /// The tail, if the device was not yet notified of it.
-    pub(super) fn doorbell(&mut self) -> Option<u16> {
+    pub(crate) fn doorbell(&mut self) -> Option<u16> {
         let changed = self.notified_tail != self.next;
         self.notified_tail = self.next;
         changed.then_some(self.next)

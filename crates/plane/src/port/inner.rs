@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
+use nicety_adapter::family::Family;
 use nicety_adapter::{
     Adapter, Batch, Budget, Context, Counters, Delivery, Event, Frames, Outbox, Packet, Pick, PortId, Progress, Reason,
     Set, Shape, Shaper, Time, Uplink,
@@ -18,6 +19,8 @@ use crate::poll::UsualIdle;
 
 pub(super) struct Inner {
     pub end: End,
+    /// The family of an adapter that belongs to no card. The adapter is its function 0.
+    pub family: Option<Box<dyn Family>>,
     pub memory: Arc<Map>,
     pub page: Option<Arc<Map>>,
     pub out: Outbox,
@@ -99,6 +102,9 @@ pub(super) const MESSAGE_COST: u64 = 1 << 10;
 pub(super) const CHANGE_COST: u64 = 16 * MESSAGE_COST;
 /// The largest charge for work between a port's turns.
 const OWED_MOST: u64 = 128 << 10;
+
+/// Most asks that one call can make: a reset, a message, an acknowledgement.
+const ASKS_MOST: usize = 3;
 
 /// Watchdog: an uplink that holds senders and has taken nothing for this long releases them until it takes frames again. Its peer
 /// has stopped reading, and VMs must still reach each other. (Switches have such watchdogs against pause storms.)
@@ -561,8 +567,36 @@ impl Inner {
         errors.since(reported).for_each(|error| shell.guest_error(error));
     }
 
+    /// Takes the adapter's asks to its family, and the answers back.
+    fn answer_asks(&mut self, shell: &dyn Shell) {
+        let Self { end: End::Adapter(adapter), family: Some(family), memory, page, out, counters, .. } = self else {
+            return;
+        };
+        let window = window(page);
+        let answered = caught(|| {
+            for _ in 0..ASKS_MOST {
+                let Some(ask) = adapter.ask() else { break };
+                let answer = family.answer(0, &ask);
+                // The ask has the time by the adapter's clock.
+                let mut cx = Context { memory, page: window.as_ref(), out, counters, now: ask.at };
+                adapter.notice(Event::Answer(answer), &mut cx);
+            }
+        });
+        memory.publish_log();
+        if let Err(cause) = answered {
+            self.fail(cause);
+        }
+        // An answer is no reason to ask again.
+        self.out.stalled.remove(Outbox::ASK);
+        self.settle(shell);
+    }
+
     #[cold]
     fn report_stalls(&mut self, mut stalled: Set, shell: &dyn Shell) {
+        if stalled.contains(Outbox::ASK) {
+            stalled.remove(Outbox::ASK);
+            self.answer_asks(shell);
+        }
         if stalled.contains(Outbox::GUEST_ERROR) {
             stalled.remove(Outbox::GUEST_ERROR);
             self.report_guest_errors(shell);

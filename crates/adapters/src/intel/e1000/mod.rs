@@ -260,7 +260,7 @@ impl Adapter for E1000 {
             }
             Event::Restored => self.resume_restored(cx),
             // Addresses are translated in every call; no doorbell page is mapped.
-            Event::Memory | Event::Page => {}
+            Event::Memory | Event::Page | Event::Answer(_) => {}
         }
     }
 

@@ -268,7 +268,7 @@ impl Adapter for E1000e {
             }
             Event::Restored => self.resume_restored(cx),
             // Addresses are translated in every call; a mapped page has the values of `shown`.
-            Event::Memory | Event::Page => {}
+            Event::Memory | Event::Page | Event::Answer(_) => {}
         }
     }
 

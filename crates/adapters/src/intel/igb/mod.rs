@@ -58,13 +58,13 @@
 
 mod access;
 mod interrupts;
-mod queues;
+pub(super) mod queues;
 mod receive;
 pub mod registers;
 mod saved;
 mod stamps;
-mod transmit;
-mod virtual_functions;
+pub(super) mod transmit;
+pub(super) mod virtual_functions;
 
 use std::sync::LazyLock;
 
@@ -400,7 +400,7 @@ impl Adapter for Igb {
             }
             Event::Restored => self.resume_restored(cx),
             // Addresses are translated in every call; a mapped page has the values of `shown`.
-            Event::Memory | Event::Page => {}
+            Event::Memory | Event::Page | Event::Answer(_) => {}
         }
     }
 

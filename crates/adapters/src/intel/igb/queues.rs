@@ -39,7 +39,7 @@ pub struct Route {
 }
 
 /// Bits 11:4 of a descriptor's information.
-fn packet_type(layout: &Layout) -> u32 {
+pub fn packet_type(layout: &Layout) -> u32 {
     let Some(l3) = layout.l3 else { return 0 };
     let (plain, more, fixed) = match l3.kind {
         L3Kind::V4 => (kind::IPV4, kind::IPV4_OPTIONS, ipv4::HEADER_LEN),

@@ -8,7 +8,7 @@ use super::queues::Route;
 use super::registers::{self as r, cause, ctrl, dctl, rctl, rxcsum};
 use super::{Igb, stall_of};
 use crate::intel::RECEIVE_RING_EXPECTED;
-use crate::intel::receive::{Format, Miss, Offer, Receiver, Ring, buffer_size};
+use crate::intel::receive::{Miss, Offer, Receiver, Ring, buffer_size, shape};
 use crate::intel::{DESCRIPTOR, NOWHERE};
 
 /// Bytes of a frame check sequence.
@@ -63,23 +63,6 @@ impl Igb {
         (0..r::QUEUES as u16).filter(|queue| some >> queue & 1 != 0).for_each(|queue| cx.out.room.insert(queue));
     }
 
-    /// SRRCTL's settings (8.10.2): the descriptor format, and its buffers.
-    fn shape(&self, control: u32) -> (Format, [u32; 4]) {
-        let packet = match control & 0x7f {
-            0 => buffer_size(self.registers[r::RCTL] & !rctl::BSEX),
-            kilobytes => kilobytes << 10,
-        };
-        let headers = (control >> 8 & 0xf) * 64;
-        let format = match control >> 25 & 7 {
-            0 => Format::Legacy,
-            2 if headers > 0 => Format::Apart { always: false },
-            5 if headers > 0 => Format::Apart { always: true },
-            _ => Format::Extended,
-        };
-        let apart = matches!(format, Format::Apart { .. });
-        (format, [packet, if apart { headers } else { 0 }, 0, 0])
-    }
-
     /// A queue's ring. `None` if it is off, or outside guest memory.
     fn ring<'m>(&mut self, queue: usize, memory: &'m Map, cx: &mut Context<'_>) -> Option<Ring<'m>> {
         if !self.receives(queue) || !self.may_dma() {
@@ -88,7 +71,7 @@ impl Igb {
         }
         let of = |name| self.registers.of(name).get(queue).copied().unwrap_or(0);
         let (base, bytes) = (u64::from(of(r::RDBAH)) << 32 | u64::from(of(r::RDBAL)), of(r::RDLEN));
-        let (format, buffers) = self.shape(of(r::SRRCTL));
+        let (format, buffers) = shape(of(r::SRRCTL), buffer_size(self.registers[r::RCTL] & !rctl::BSEX));
         let (head, tail) = (of(r::RDH), of(r::RDT));
         let check = if self.registers[r::RCTL] & rctl::SECRC != 0 { 0 } else { CHECK };
         let window = memory.window(base, bytes, Rights::BOTH).ok();

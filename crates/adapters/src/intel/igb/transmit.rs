@@ -115,6 +115,20 @@ impl TransmitQueue {
     }
 }
 
+/// TDWBAL and TDWBAH (8.12.16): writes the head to the driver's memory.
+pub fn write_head_back(registers: &r::Bank, queue: usize, cx: &mut Context<'_>) {
+    let of = |name| registers.of(name).get(queue).copied().unwrap_or(0);
+    let low = of(r::TDWBAL);
+    if low & HEAD_WRITE_BACK == 0 {
+        return;
+    }
+    let address = u64::from(of(r::TDWBAH)) << 32 | u64::from(low & !3);
+    if cx.memory.write(address, &of(r::TDH).to_le_bytes()).is_err() {
+        let place = registers.table().error_place(r::TDWBAL, queue);
+        cx.guest_error(place, address, "an address in guest memory for the head's write-back (TDWBAL, TDWBAH)");
+    }
+}
+
 impl Igb {
     /// Size in descriptors and first address of a queue's ring.
     pub(super) fn transmit_ring(&self, queue: usize) -> (u32, u64) {
@@ -227,24 +241,10 @@ impl Igb {
         }
         let Some(done) = self.sender(queue, false).map(|mut sender| sender.give_back(cx)) else { return };
         if done.any {
-            self.write_head_back(queue, cx);
+            write_head_back(&self.registers, queue, cx);
         }
         if done.reported > 0 {
             self.transmitted(queue, done.reported, cx);
-        }
-    }
-
-    /// TDWBAL and TDWBAH (8.12.16): writes the head to the driver's memory.
-    fn write_head_back(&self, queue: usize, cx: &mut Context<'_>) {
-        let of = |name| self.registers.of(name).get(queue).copied().unwrap_or(0);
-        let low = of(r::TDWBAL);
-        if low & HEAD_WRITE_BACK == 0 {
-            return;
-        }
-        let address = u64::from(of(r::TDWBAH)) << 32 | u64::from(low & !3);
-        if cx.memory.write(address, &of(r::TDH).to_le_bytes()).is_err() {
-            let place = self.registers.table().error_place(r::TDWBAL, queue);
-            cx.guest_error(place, address, "an address in guest memory for the head's write-back (TDWBAL, TDWBAH)");
         }
     }
 

@@ -1,0 +1,137 @@
+//! Families: adapters that were made together, as the functions of a card are, and the value that answers for all of them.
+//!
+//! ```text
+//! function ── Outbox::ASK ──► port ── Ask ──► Family (pure: policies of the host)
+//!     ▲                                          │
+//!     └─────────── Event::Answer(Answer) ◄───────┘
+//! ```
+//! A function never calls another one. It asks: its driver has written a message, or has reset it. The port takes the ask to the
+//! family, and brings the answer back in the same call, so that the driver's next access sees it. A family decides by the host's
+//! policies and by the [`Standing`] that the ask brings. A function keeps what it was granted, and saves it with its state.
+
+use nicety_frame::Mac;
+use serde::{Deserialize, Serialize};
+
+use crate::time::Time;
+
+/// Words of a mailbox (82576 datasheet, 8.14.3; 82599 datasheet, 8.3.5.1.5).
+pub const MESSAGE_WORDS: usize = 16;
+/// Multicast hashes in one message: two in each word behind the first.
+pub const HASHES: usize = 2 * (MESSAGE_WORDS - 1);
+
+/// A mailbox's content.
+pub type Message = [u32; MESSAGE_WORDS];
+
+/// What a function asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// The function was reset: by its driver, its VMM, or the bus.
+    Reset,
+    /// Its driver has sent a message.
+    Message(Message),
+    /// Its driver has read a message.
+    Acknowledged,
+}
+
+/// What a function has been granted since its last reset.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Standing {
+    /// Its driver's reset message was answered: other messages are allowed (the drivers' "clear to send").
+    pub ready: bool,
+    /// Addresses besides its own.
+    pub addresses: u8,
+    /// VLANs besides 0.
+    pub vlans: u8,
+    /// The time from which the family counts its silence, see [`Answer::silent_from`].
+    pub silent_from: Option<Time>,
+}
+
+/// An ask: the request, and the function's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// The request.
+    pub request: Request,
+    /// The function's standing before.
+    pub standing: Standing,
+    /// The time, by the function's clock.
+    pub at: Time,
+}
+
+/// The words of a reply. The mailbox keeps its other words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reply {
+    words: Message,
+    len: u8,
+}
+
+impl Reply {
+    /// A reply of these words, at most [`MESSAGE_WORDS`].
+    pub fn new(from: &[u32]) -> Self {
+        let mut words = [0; MESSAGE_WORDS];
+        let len = from.len().min(MESSAGE_WORDS);
+        words.iter_mut().zip(from).for_each(|(word, from)| *word = *from);
+        Self { words, len: len as u8 }
+    }
+
+    /// Its words.
+    pub fn words(&self) -> &[u32] {
+        self.words.get(..usize::from(self.len)).unwrap_or_default()
+    }
+}
+
+/// A change of what a function may send and receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grant {
+    /// Nothing but broadcasts without a tag, and its own address if it has one. Unless it is ready, it sends and receives nothing.
+    Reset {
+        /// The function may send, receive, and ask.
+        ready: bool,
+        /// Its address.
+        address: Option<Mac>,
+    },
+    /// Another address in place of its own.
+    Address(Mac),
+    /// One more address.
+    AddAddress(Mac),
+    /// No address but its own.
+    ClearAddresses,
+    /// The multicast addresses with these hashes, or all.
+    Multicast {
+        /// Number of hashes.
+        count: u8,
+        /// The hashes; the chip defines the function.
+        hashes: [u16; HASHES],
+        /// Its driver has more of them than a message holds: all multicast frames.
+        all: bool,
+    },
+    /// All multicast frames, or no longer.
+    AllMulticast(bool),
+    /// A VLAN, or no longer.
+    Vlan {
+        /// Its number.
+        id: u16,
+        /// Whether it is added.
+        on: bool,
+    },
+    /// Frames of up to this many bytes, tags and check sequence included.
+    FrameMax(u32),
+}
+
+/// A family's answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// The message was read.
+    pub acknowledged: bool,
+    /// The reply, if there is one.
+    pub reply: Option<Reply>,
+    /// What changes, if anything does.
+    pub grant: Option<Grant>,
+    /// The new [`Standing::silent_from`], if it changes: a family does not refuse a stranger's every message.
+    pub silent_from: Option<Time>,
+}
+
+/// The functions of a card, as their host sees them. Pure: the same asks in the same order get the same answers.
+pub trait Family: Send {
+    /// Answers one function's ask.
+    fn answer(&mut self, function: u16, ask: &Ask) -> Answer;
+}

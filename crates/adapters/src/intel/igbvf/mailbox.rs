@@ -1,0 +1,224 @@
+//! The mailbox (82576 datasheet, 7.10.2.9 and 8.14): a message of sixteen words, shared by both sides, and the bits by which they
+//! take turns.
+//!
+//! ```text
+//! driver: VFU ─► words ─► REQ ──► family: PFACK, its reply in the words, PFSTS ──► driver: reads words ─► ACK
+//! ```
+//! The reply stays in the words: Linux's igbvf sees that the family is there by CTS in the first one, which it reads without a
+//! message (e1000_check_for_link_vf). REQ and ACK read as 0. PFU is never set: the family writes between two accesses.
+
+use nicety_adapter::family::{Answer, Ask, Grant, MESSAGE_WORDS, Request, Standing};
+use nicety_adapter::{Context, Outbox};
+use nicety_frame::Mac;
+use serde::{Deserialize, Serialize};
+
+use super::IgbVf;
+use super::family::{ADDRESSES_MOST, VLANS_MOST, word};
+use super::registers::{self as r, mailbox, rctl, tctl, vmolr};
+
+/// Longest frame before a driver asks for more: 1518 bytes and a tag.
+const FRAME_USUAL: u32 = 1522;
+
+/// The function's side of its mailbox, and what it was granted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mailbox {
+    /// Grants that the family counts.
+    pub standing: Standing,
+    /// Asks that were not taken yet.
+    reset: bool,
+    message: bool,
+    acknowledged: bool,
+    /// A reply that the driver has not acknowledged.
+    unread: bool,
+    /// The link changed: tell the driver as soon as the mailbox is free.
+    news: bool,
+    /// All multicast frames: asked for, and for lack of room for their hashes.
+    promiscuous: bool,
+    overflow: bool,
+}
+
+impl Mailbox {
+    /// The function was reset: the family must know.
+    pub fn ask_for_reset(&mut self) {
+        self.reset = true;
+    }
+
+    /// Whether this saved state is possible.
+    pub fn fits(&self) -> bool {
+        self.standing.addresses <= ADDRESSES_MOST && self.standing.vlans <= VLANS_MOST
+    }
+}
+
+impl IgbVf {
+    /// A write to V2PMAILBOX. VFU has its new value.
+    pub(super) fn write_mailbox(&mut self, value: u32, cx: &mut Context<'_>) {
+        self.mailbox.message |= value & mailbox::REQ != 0;
+        self.mailbox.acknowledged |= value & mailbox::ACK != 0;
+        if value & mailbox::ACK != 0 {
+            self.mailbox.unread = false;
+        }
+        self.send_news(cx);
+        self.call_family(cx);
+    }
+
+    /// Asks for the family's attention if there are asks.
+    pub(super) fn call_family(&mut self, cx: &mut Context<'_>) {
+        let Mailbox { reset, message, acknowledged, .. } = self.mailbox;
+        if reset || message || acknowledged {
+            self.asked_at = cx.now;
+            cx.out.stalled.insert(Outbox::ASK);
+        }
+    }
+
+    /// The next ask, in the order of igb_msg_task.
+    pub(super) fn next_ask(&mut self) -> Option<Ask> {
+        let this = &mut self.mailbox;
+        let request = if std::mem::take(&mut this.reset) {
+            Request::Reset
+        } else if std::mem::take(&mut this.message) {
+            let mut words = [0; MESSAGE_WORDS];
+            words.iter_mut().zip(self.registers.of(r::VMBMEM)).for_each(|(word, stored)| *word = *stored);
+            Request::Message(words)
+        } else if std::mem::take(&mut this.acknowledged) {
+            Request::Acknowledged
+        } else {
+            return None;
+        };
+        Some(Ask { request, standing: this.standing, at: self.asked_at })
+    }
+
+    /// The family's answer.
+    pub(super) fn answered(&mut self, answer: &Answer, cx: &mut Context<'_>) {
+        let mut bits = 0;
+        if answer.acknowledged {
+            bits |= mailbox::PFACK;
+        }
+        if let Some(reply) = &answer.reply {
+            self.registers.of_mut(r::VMBMEM).iter_mut().zip(reply.words()).for_each(|(word, reply)| *word = *reply);
+            bits |= mailbox::PFSTS;
+            self.mailbox.unread = true;
+        }
+        if let Some(grant) = answer.grant {
+            self.granted(grant, cx);
+        }
+        if answer.silent_from.is_some() {
+            self.mailbox.standing.silent_from = answer.silent_from;
+        }
+        self.registers[r::V2PMAILBOX] |= bits;
+        if bits != 0 {
+            self.other_cause(cx);
+        }
+    }
+
+    /// The link changed. igb_ping_all_vfs; while a message is on its way, Linux waits for the mailbox.
+    pub(super) fn link_changed(&mut self, cx: &mut Context<'_>) {
+        self.mailbox.news = true;
+        self.send_news(cx);
+    }
+
+    fn send_news(&mut self, cx: &mut Context<'_>) {
+        let Mailbox { news, unread, message, standing, .. } = &mut self.mailbox;
+        if !*news || *unread || *message || self.registers[r::V2PMAILBOX] & mailbox::VFU != 0 {
+            return;
+        }
+        *news = false;
+        let clear = if standing.ready { word::CTS } else { 0 };
+        self.registers[r::VMBMEM] = word::CONTROL | clear;
+        self.registers[r::V2PMAILBOX] |= mailbox::PFSTS;
+        self.other_cause(cx);
+    }
+
+    /// As after power-on: nothing is granted.
+    pub(super) fn clear_mailbox(&mut self) {
+        self.mailbox = Mailbox::default();
+        self.void_grants(false, None);
+    }
+
+    /// Puts a new grant into the card's registers for this function.
+    fn granted(&mut self, grant: Grant, cx: &mut Context<'_>) {
+        match grant {
+            Grant::Reset { ready, address } => {
+                self.void_grants(ready, address);
+                if ready {
+                    self.look_at_all_queues(cx);
+                    self.offer_room(cx);
+                }
+            }
+            Grant::Address(address) => self.set_address(0, Some(address)),
+            Grant::AddAddress(address) => {
+                self.mailbox.standing.addresses += 1;
+                self.set_address(usize::from(self.mailbox.standing.addresses), Some(address));
+            }
+            Grant::ClearAddresses => {
+                self.mailbox.standing.addresses = 0;
+                (1..self.registers.of(r::RAL).len()).for_each(|index| self.set_address(index, None));
+            }
+            Grant::Multicast { count, hashes, all } => {
+                self.registers.of_mut(r::MTA).fill(0);
+                self.mailbox.overflow = all;
+                for hash in hashes.iter().take(count.into()) {
+                    let word = self.registers.of_mut(r::MTA).get_mut(usize::from(hash >> 5));
+                    word.into_iter().for_each(|word| *word |= 1 << (hash & 31));
+                }
+                self.set_multicast_mode();
+            }
+            Grant::AllMulticast(on) => {
+                self.mailbox.promiscuous = on;
+                self.set_multicast_mode();
+            }
+            Grant::Vlan { id, on } => self.set_vlan(id, on),
+            Grant::FrameMax(bytes) => {
+                let pool = self.registers[r::VMOLR] & !vmolr::RLPML;
+                self.registers[r::VMOLR] = pool | bytes.min(vmolr::RLPML);
+            }
+        }
+    }
+
+    /// igb_vf_reset: no addresses but this one, VLAN 0, frames of the usual length.
+    fn void_grants(&mut self, ready: bool, address: Option<Mac>) {
+        let silent_from = self.mailbox.standing.silent_from;
+        self.mailbox.standing = Standing { ready, silent_from, ..Standing::default() };
+        (self.mailbox.promiscuous, self.mailbox.overflow) = (false, false);
+        for name in [r::RAL, r::RAH, r::MTA, r::VFTA] {
+            self.registers.of_mut(name).fill(0);
+        }
+        self.registers[r::VFTA] = 1;
+        self.registers[r::VMOLR] = FRAME_USUAL;
+        let (receiver, transmitter) = if ready { (rctl::EN, tctl::EN) } else { (0, 0) };
+        self.registers[r::RCTL] = receiver | rctl::BAM | rctl::VFE | rctl::SECRC;
+        self.registers[r::TCTL] = transmitter | tctl::PSP;
+        self.set_address(0, address);
+    }
+
+    fn set_address(&mut self, index: usize, address: Option<Mac>) {
+        const VALID: u32 = 1 << 31;
+        let [a, b, c, d, e, f] = address.unwrap_or(Mac([0; 6])).0;
+        let valid = if address.is_some() { VALID } else { 0 };
+        for (name, value) in
+            [(r::RAL, u32::from_le_bytes([a, b, c, d])), (r::RAH, u32::from_le_bytes([e, f, 0, 0]) | valid)]
+        {
+            self.registers.of_mut(name).get_mut(index).into_iter().for_each(|register| *register = value);
+        }
+        self.filter.load(&self.registers);
+    }
+
+    fn set_multicast_mode(&mut self) {
+        let all = self.mailbox.promiscuous || self.mailbox.overflow;
+        let control = self.registers[r::RCTL] & !rctl::MPE;
+        self.registers[r::RCTL] = control | if all { rctl::MPE } else { 0 };
+    }
+
+    /// igb_set_vf_vlan_msg: tags are stripped since the first VLAN but 0.
+    fn set_vlan(&mut self, id: u16, on: bool) {
+        let bit = 1 << (id & 31);
+        let Some(word) = self.registers.of_mut(r::VFTA).get_mut(usize::from(id >> 5)) else { return };
+        let was = *word & bit != 0;
+        *word = if on { *word | bit } else { *word & !bit };
+        if id != 0 && was != on {
+            let vlans = &mut self.mailbox.standing.vlans;
+            *vlans = if on { vlans.saturating_add(1) } else { vlans.saturating_sub(1) };
+        }
+        let pool = self.registers[r::VMOLR] & !vmolr::STRVLAN;
+        self.registers[r::VMOLR] = pool | if id != 0 { vmolr::STRVLAN } else { 0 };
+    }
+}

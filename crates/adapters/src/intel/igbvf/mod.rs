@@ -1,0 +1,344 @@
+//! A virtual function of an Intel 82576, the "igbvf": two queues each way and three MSI-X vectors. Its driver has no EEPROM, PHY or
+//! filters to program: for an address, a VLAN or a longer frame it asks its family, which stands for the physical function's driver.
+//!
+//! ```text
+//!              BAR 0: registers, 16 KiB                     BAR 3: MSI-X, 3 vectors
+//!
+//!   transmit queue n (0x3800 + 0x100 n)          receive queue 0 (0x2800)
+//!   TDH ►┌─────────────────────────┐             RDH ►┌─────────────────────────┐
+//!        │ context: lengths, MSS   │                  │ buffer (and headers')   │◄─ type, status, length, tag
+//!        │ data: buffer, EOP, RS   │─► frame, DD      │ buffer                  │◄─ its rest, EOP
+//!   TDT ►├─────────────────────────┤             RDT ►├─────────────────────────┤
+//!        │ the driver's            │                  │ the driver's            │
+//!        └─────────────────────────┘                  └─────────────────────────┘
+//!   mailbox: words (0x800) ── REQ in V2PMAILBOX (0xc40) ──► family ── words, PFSTS ──► vector of IVAR_MISC
+//! ```
+//! The model follows Intel's *82576EB Gigabit Ethernet Controller Datasheet*; numbers in brackets are its sections. For drivers'
+//! requirements: Linux's drivers/net/ethernet/intel/igbvf, and for the answers of the family its drivers/net/ethernet/intel/igb.
+//!
+//! Features: all messages of Linux's and DPDK's drivers; checksums and segmentation (TCP and UDP, IPv4 and IPv6) on transmit,
+//! checksums on receive, VLAN tags inserted, stripped and filtered, frames of up to 9216 bytes and their headers, split headers, four
+//! exact addresses, the multicast hash; a throttle for each vector; counters that never clear, head write-back.
+//!
+//! # Messages
+//! Linux's igbvf writes TDT once for each packet, RDT once for 16 buffers, and EIMS at the end of each poll; it reads no register.
+//! Every two seconds it reads the mailbox and nine counters.
+//!
+//! # Not implemented
+//! - Receive queue 1: the physical function sorts by address alone, so that it gets nothing.
+//! - SCTP's checksum, and segmentation in a tunnel, as the igb's.
+//! - Counters of frames between functions (VFGPRLBC and the like) stay 0: other functions are reached by the switch.
+//! - RXDCTL's and TXDCTL's thresholds; DCA; SRRCTL.Drop_En: frames without a buffer wait in the port.
+//!
+//! # Quirks
+//! - The reply to RESET has no CTS, all others have: e1000_reset_hw_vf in Linux's vf.c.
+//! - Frames are dropped from one byte above SET_LPE's length on, tags included, although SRRCTL names longer buffers: Linux's have
+//!   1522 bytes (igbvf_change_mtu).
+//! - The mailbox keeps the last reply, whose CTS is the sign of a link: e1000_check_for_link_vf.
+//! - Tags are stripped since the driver has added a VLAN: igb_set_vf_vlan_msg in Linux's igb_main.c.
+
+mod access;
+pub mod family;
+mod interrupts;
+mod mailbox;
+mod receive;
+pub mod registers;
+mod saved;
+mod transmit;
+
+use nicety_adapter::family::{Ask, Family};
+use nicety_adapter::interrupts::{CompletionDelay, Interrupts};
+use nicety_adapter::{
+    Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, PciFace, Progress, Queue, Reset, Stall, Time,
+};
+use nicety_pci::{Bar, BuildError, Capability, Changes, Express, Function, Identity, MsixCapability};
+
+use self::family::{FunctionPolicy, PhysicalFunction};
+use self::mailbox::Mailbox;
+use self::registers::{self as r, QUEUES, dctl, rctl, vmolr};
+use super::filter::Filter;
+use super::igb::transmit::TransmitQueue;
+use super::igb::virtual_functions::VF_DEVICE;
+use crate::about::{About, Boot, Kind, Since, Sources};
+use crate::msix;
+use crate::settings::{CreateError, Settings};
+
+/// The BAR of MSI-X.
+const MSIX_BAR: u8 = 3;
+/// PCI numbers of the vendor and of the card: Gigabit ET Dual Port Server Adapter (pci.ids).
+const INTEL: u16 = 0x8086;
+const CARD: u16 = 0xa03c;
+
+/// Changes after which pending causes may interrupt.
+const INTERRUPTS: Changes = Changes::MSIX.union(Changes::POWER).union(Changes::BUS_MASTER);
+
+/// Action that makes a driver set up its rings anew: Linux igbvf's netdev.c, igbvf_close and igbvf_open.
+const CURE: &str = "restart the guest's driver (in Linux: `ip link set eth0 down`, then up)";
+
+/// Description of the adapter.
+pub const ABOUT: About = About {
+    name: "igbvf",
+    chip: "Intel 82576 virtual function",
+    kind: Kind::Emulated,
+    pci: (INTEL, VF_DEVICE),
+    stands_by: false,
+    vmware_subsystem: None,
+    link_mbps: 1000,
+    link_unless: None,
+    offloads: &["tx-checksum", "rx-checksum", "tso4", "tso6", "vlan-insert", "vlan-strip", "vlan-filter"],
+    queues: QUEUES as u16,
+    mtu_max: 9216,
+    announces_mtu: false,
+    dma: true,
+    boot: Boot { rom: None, u_boot: None },
+    linux: Since {
+        driver: "igbvf",
+        version: "2.6.30",
+        source: "Linux, igbvf: add new driver to support 82576 virtual functions (2009), in 2.6.30's drivers/net/igbvf",
+    },
+    windows: Since {
+        driver: "Intel 82576 Virtual Function",
+        version: "with Intel's PROSet",
+        source: "no system of Microsoft's is known to have the driver; Intel's PROSet brings one, not tried here",
+    },
+    sources: Sources {
+        chip: "Intel, 82576EB Gigabit Ethernet Controller Datasheet",
+        pci: "Linux drivers/net/ethernet/intel/igbvf/vf.h, E1000_DEV_ID_82576_VF",
+        link: "82576EB datasheet, 8.2.2: the highest speed that STATUS can show",
+        offloads: "82576EB datasheet, 7.2.4 and 7.1.10",
+        queues: "82576EB datasheet, 7.10.2: two queues each way for each of eight functions; Linux igbvf uses one",
+        mtu: "Linux igbvf/defines.h, MAX_STD_JUMBO_FRAME_SIZE: what its driver takes",
+    },
+    qemu: None,
+    transports: &["vfio-user"],
+};
+
+/// Creates an adapter.
+pub fn create(settings: &Settings) -> Result<Box<dyn Adapter>, CreateError> {
+    Ok(Box::new(IgbVf::new(settings)?))
+}
+
+/// Number of a ring in [`Outbox::stalled`](nicety_adapter::Outbox::stalled).
+fn stall_of(queue: usize, transmit: bool) -> u16 {
+    2 * queue as u16 + u16::from(transmit)
+}
+
+/// The adapter.
+#[derive(Debug)]
+pub struct IgbVf {
+    /// The policy of a family of one.
+    policy: FunctionPolicy,
+    function: Function,
+    registers: r::Bank,
+    mailbox: Mailbox,
+    /// The time of the last ask.
+    asked_at: Time,
+    filter: Filter,
+    transmit: [TransmitQueue; QUEUES],
+    /// The receive queue has refused frames.
+    starved: bool,
+    link_up: bool,
+    /// EICR, EIMS, EITR.
+    causes: Interrupts,
+    /// Completions that wait for an interrupt, by transmit queue.
+    completions: [CompletionDelay; QUEUES],
+    /// Why the last walk of each ring failed. The chip has no such state.
+    stalls: [Option<&'static str>; 2 * QUEUES],
+}
+
+impl IgbVf {
+    fn new(settings: &Settings) -> Result<Self, CreateError> {
+        let address = settings.mac.0;
+        if address[0] & 1 != 0 || address == [0; 6] {
+            return Err(CreateError::Address(settings.mac));
+        }
+        if let Some(asked) = settings.queues.filter(|queues| !(1..=ABOUT.queues).contains(queues)) {
+            return Err(CreateError::Queues { adapter: ABOUT.name, asked, most: ABOUT.queues });
+        }
+        if settings.rom.is_some() {
+            return Err(CreateError::Rom(format!("an {} has none", ABOUT.name)));
+        }
+        let function =
+            describe().map_err(|error| CreateError::Description { adapter: ABOUT.name, why: error.to_string() })?;
+        let mut this = Self {
+            // The port's own policy limits a function that belongs to no card, as it limits every adapter.
+            policy: FunctionPolicy { address: settings.mac, trusted: true },
+            function,
+            registers: r::Bank::new(&r::VF82576),
+            mailbox: Mailbox::default(),
+            asked_at: Time::ZERO,
+            filter: Filter::default(),
+            transmit: Default::default(),
+            starved: false,
+            link_up: true,
+            causes: interrupts::causes(),
+            completions: Default::default(),
+            stalls: Default::default(),
+        };
+        this.clear_function();
+        Ok(this)
+    }
+
+    /// Records whether a ring could be walked.
+    fn saw_ring(&mut self, number: u16, why: Option<&'static str>, cx: &mut Context<'_>) {
+        let Some(stall) = self.stalls.get_mut(usize::from(number)) else { return };
+        let before = std::mem::replace(stall, why);
+        if why.is_some() && before.is_none() {
+            cx.out.stalled.insert(number);
+        }
+    }
+}
+
+fn describe() -> Result<Function, BuildError> {
+    let identity = Identity {
+        vendor: INTEL,
+        device: VF_DEVICE,
+        revision: 1,
+        class: 0x02_0000,
+        subsystem_vendor: INTEL,
+        subsystem: CARD,
+    };
+    let msix = MsixCapability {
+        vectors: r::VECTORS,
+        table_bar: MSIX_BAR,
+        table_offset: 0,
+        pba_bar: MSIX_BAR,
+        pba_offset: r::PENDING,
+    };
+    Function::builder(identity)
+        .bar(0, Bar::memory(r::WINDOW_BYTES.into()))
+        .bar(3, Bar::memory(r::MSIX_BYTES.into()))
+        // The chip's offsets (9.7).
+        .capability_at(0x70, Capability::Msix(msix))
+        .capability_at(0xa0, Capability::Express(Express::default()))
+        .build()
+}
+
+impl PciFace for IgbVf {
+    fn function(&self) -> &Function {
+        &self.function
+    }
+
+    fn config_write(&mut self, offset: u16, data: &[u8], cx: &mut Context<'_>) {
+        let changes = self.function.config_write(u64::from(offset), data);
+        if changes.intersects(Changes::SOFT_RESET | Changes::FUNCTION_RESET) {
+            self.reset(Reset::Function, cx);
+        }
+        if changes.intersects(INTERRUPTS) {
+            self.causes.mode_changed(&mut self.function, cx);
+            self.settle(cx);
+        }
+        if changes.contains(Changes::BUS_MASTER) && self.function.bus_master() {
+            self.look_at_all_queues(cx);
+            self.offer_room(cx);
+        }
+    }
+
+    fn read(&mut self, bar: u8, offset: u64, data: &mut [u8], cx: &mut Context<'_>) {
+        if bar == MSIX_BAR {
+            return msix::read(&self.function, bar, offset, data);
+        }
+        self.read_registers(offset, data, cx);
+    }
+
+    fn write(&mut self, bar: u8, offset: u64, data: &[u8], cx: &mut Context<'_>) {
+        if bar == MSIX_BAR {
+            return msix::write(&mut self.function, bar, offset, data);
+        }
+        self.write_registers(offset, data, cx);
+    }
+}
+
+impl Adapter for IgbVf {
+    fn face(&mut self) -> Face<'_> {
+        Face::Pci(self)
+    }
+
+    fn fetch(&mut self, queue: u16, budget: Budget, batch: &mut Batch, cx: &mut Context<'_>) -> Progress {
+        self.fetch_ring(queue.into(), budget, batch, cx)
+    }
+
+    fn complete(&mut self, batch: &Batch, cx: &mut Context<'_>) {
+        let queue = usize::from(batch.queue);
+        if self.transmit.get(queue).is_some_and(|own| own.generation == batch.generation) {
+            self.give_back(queue, cx);
+        }
+    }
+
+    fn deliver(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
+        self.deliver_frames(frames, cx)
+    }
+
+    fn notice(&mut self, event: Event, cx: &mut Context<'_>) {
+        match event {
+            Event::Link(up) => {
+                if std::mem::replace(&mut self.link_up, up) != up {
+                    self.link_changed(cx);
+                }
+            }
+            Event::Answer(answer) => self.answered(&answer, cx),
+            Event::Restored => self.resume_restored(cx),
+            // Addresses are translated in every call; no page is mapped.
+            Event::Memory | Event::Page => {}
+        }
+    }
+
+    fn tick(&mut self, cx: &mut Context<'_>) {
+        self.time_passed(cx);
+    }
+
+    fn reset(&mut self, kind: Reset, cx: &mut Context<'_>) {
+        // Frames that wait for buffers are lost with them.
+        self.offer_room(cx);
+        self.clear_function();
+        self.function.reset();
+        match kind {
+            // The family keeps nothing of a function, so it need not hear of a new one.
+            Reset::Bus => {}
+            Reset::Function => {
+                self.mailbox.ask_for_reset();
+                self.call_family(cx);
+            }
+        }
+        self.settle(cx);
+    }
+
+    fn transmit_queues(&self) -> u16 {
+        QUEUES as u16
+    }
+
+    fn is_driven(&self) -> bool {
+        self.receives(0) || (0..QUEUES).any(|queue| self.transmits(queue))
+    }
+
+    fn features(&self) -> Vec<&'static str> {
+        let queues = self.registers.of(r::TXDCTL).iter().filter(|control| *control & dctl::ENABLE != 0).count();
+        let on = [
+            (self.mailbox.standing.ready, "rx-checksum"),
+            (self.registers[r::VMOLR] & vmolr::STRVLAN != 0, "vlan-strip"),
+            (self.mailbox.standing.vlans > 0, "vlan-filter"),
+            (self.registers[r::VMOLR] & vmolr::RLPML > 1600, "jumbo"),
+            (self.registers[r::RCTL] & rctl::MPE != 0, "all-multicast"),
+            (queues > 1, "mq"),
+        ];
+        on.into_iter().filter(|&(on, _)| on).map(|(_, name)| name).collect()
+    }
+
+    fn stall(&self, number: u16) -> Option<Stall> {
+        let queue = usize::from(number / 2);
+        let transmit = !number.is_multiple_of(2);
+        let on = if transmit { self.transmits(queue) } else { self.receives(queue) };
+        let own = on && self.function.bus_master();
+        let why = self.stalls.get(usize::from(number)).copied().flatten().filter(|_| own)?;
+        let queue = if transmit { Queue::Transmit(number / 2) } else { Queue::Receive(number / 2) };
+        Some(Stall { queue, why, cure: CURE })
+    }
+
+    fn ask(&mut self) -> Option<Ask> {
+        self.next_ask()
+    }
+
+    fn family_of_one(&self) -> Option<Box<dyn Family>> {
+        Some(Box::new(PhysicalFunction::new(vec![self.policy])))
+    }
+}

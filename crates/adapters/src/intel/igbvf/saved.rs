@@ -1,0 +1,103 @@
+//! Saved state.
+
+use nicety_adapter::Context;
+use nicety_adapter::interrupts::{CompletionDelay, Interrupts};
+use nicety_adapter::snapshot::{Nothing, RestoreError, Snapshot, Version, decode, encode};
+use nicety_pci::Saved as SavedFunction;
+use serde::{Deserialize, Serialize};
+
+use super::mailbox::Mailbox;
+use super::registers::QUEUES;
+use super::{ABOUT, IgbVf};
+use crate::intel::igb::transmit::Advanced;
+use crate::intel::transmit::Transmit;
+
+#[derive(Serialize, Deserialize)]
+struct State {
+    registers: Vec<u32>,
+    mailbox: Mailbox,
+    transmit: [Transmit<Advanced>; QUEUES],
+    starved: bool,
+    link_up: bool,
+    causes: Interrupts,
+    completions: [CompletionDelay; QUEUES],
+    function: Vec<u8>,
+}
+
+impl Version for State {
+    const NUMBER: u16 = 1;
+    type Before = Nothing;
+
+    fn from_before(before: Nothing) -> Result<Self, RestoreError> {
+        match before {}
+    }
+}
+
+impl Snapshot for IgbVf {
+    fn save(&self) -> Vec<u8> {
+        // The omitted fields are rebuilt from registers, or are configuration; the time of an ask is set with the next one.
+        let Self {
+            policy: _,
+            function,
+            registers,
+            mailbox,
+            asked_at: _,
+            filter: _,
+            transmit,
+            starved,
+            link_up,
+            causes,
+            completions,
+            stalls: _,
+        } = self;
+        let state = State {
+            registers: registers.save(),
+            mailbox: *mailbox,
+            transmit: transmit.map(|queue| queue.state),
+            starved: *starved,
+            link_up: *link_up,
+            causes: causes.clone(),
+            completions: *completions,
+            function: function.save().to_bytes(),
+        };
+        encode(ABOUT.name, State::NUMBER, &state)
+    }
+
+    fn restore(&mut self, saved: &[u8]) -> Result<(), RestoreError> {
+        let state: State = decode(ABOUT.name, saved)?;
+        let impossible = |what| Err(RestoreError::Impossible(what));
+        let mut registers = self.registers.clone();
+        registers.restore(&state.registers)?;
+        if !state.mailbox.fits() {
+            return impossible("mailbox");
+        }
+        if state.transmit.iter().any(|queue| queue.next > 0xffff) {
+            return impossible("position in a ring");
+        }
+        if !state.causes.fits(&self.causes) || !state.completions.iter().all(CompletionDelay::fits) {
+            return impossible("interrupts");
+        }
+        let function = SavedFunction::from_bytes(&state.function).map_err(|_| RestoreError::Damaged)?;
+        self.function.restore(&function).map_err(|_| RestoreError::Impossible("configuration space"))?;
+        let State { registers: _, mailbox, transmit, starved, link_up, causes, completions, function: _ } = state;
+        (self.registers, self.mailbox) = (registers, mailbox);
+        for (queue, state) in self.transmit.iter_mut().zip(transmit) {
+            queue.reset();
+            queue.state = state;
+        }
+        (self.starved, self.link_up, self.causes, self.completions) = (starved, link_up, causes, completions);
+        self.filter.load(&self.registers);
+        self.stalls = Default::default();
+        Ok(())
+    }
+}
+
+impl IgbVf {
+    /// Resumes from restored state: sends waiting interrupts, checks the rings, repeats what was asked.
+    pub(super) fn resume_restored(&mut self, cx: &mut Context<'_>) {
+        self.starved = false;
+        self.look_at_all_queues(cx);
+        self.call_family(cx);
+        self.time_passed(cx);
+    }
+}

@@ -1,0 +1,82 @@
+//! The transmit queues: the 82576's descriptors, see [`Sender`].
+
+use nicety_adapter::{Batch, Budget, Context, Progress};
+
+use super::registers::{self as r, dctl, tctl};
+use super::{IgbVf, stall_of};
+use crate::intel::igb::transmit::{Advanced, write_head_back};
+use crate::intel::transmit::{self, Sender};
+
+impl IgbVf {
+    /// Size in descriptors and first address of a queue's ring.
+    pub(super) fn transmit_ring(&self, queue: usize) -> (u32, u64) {
+        transmit::ring(&self.registers, queue)
+    }
+
+    fn sender(&mut self, queue: usize) -> Option<Sender<'_, Advanced>> {
+        let state = &mut self.transmit.get_mut(queue)?.state;
+        let (registers, link_up) = (&mut self.registers, self.link_up);
+        let (looped, tags_by_mode, stamped, takes_lone) = (false, false, false, false);
+        Some(Sender { queue, state, registers, link_up, looped, tags_by_mode, stamped, takes_lone })
+    }
+
+    /// Whether a queue may send.
+    pub(super) fn transmits(&self, queue: usize) -> bool {
+        let on = self.registers.of(r::TXDCTL).get(queue).is_some_and(|control| control & dctl::ENABLE != 0);
+        on && self.registers[r::TCTL] & tctl::EN != 0
+    }
+
+    /// Discards descriptors that were fetched and not completed: the ring restarts at TDH.
+    pub(super) fn forget_fetched(&mut self, number: usize) {
+        let head = self.registers.of(r::TDH).get(number).copied().unwrap_or(0);
+        if let Some(queue) = self.transmit.get_mut(number) {
+            queue.generation = queue.generation.wrapping_add(1);
+            (queue.state.next, queue.state.skipping) = (head, false);
+        }
+    }
+
+    /// Walks a ring into a batch.
+    pub(super) fn fetch_ring(
+        &mut self,
+        queue: usize,
+        budget: Budget,
+        batch: &mut Batch,
+        cx: &mut Context<'_>,
+    ) -> Progress {
+        let idle = Progress { more: false, armed: true };
+        batch.generation = self.transmit.get(queue).map_or(0, |queue| queue.generation);
+        if !self.transmits(queue) || !self.function.bus_master() {
+            return idle;
+        }
+        let Some(mut sender) = self.sender(queue) else { return idle };
+        let (progress, why) = sender.walk(budget, batch, cx);
+        self.saw_ring(stall_of(queue, true), why, cx);
+        self.count_sent();
+        if batch.is_empty() {
+            self.give_back(queue, cx);
+        }
+        progress
+    }
+
+    /// Completes fetched descriptors, and interrupts if one of them requests it.
+    pub(super) fn give_back(&mut self, queue: usize, cx: &mut Context<'_>) {
+        if !self.function.bus_master() {
+            return;
+        }
+        let Some(done) = self.sender(queue).map(|mut sender| sender.give_back(cx)) else { return };
+        if done.any {
+            write_head_back(&self.registers, queue, cx);
+        }
+        if done.reported > 0 {
+            self.transmitted(queue, done.reported, cx);
+        }
+    }
+
+    /// Moves what the sender has counted to the function's counters, which wrap.
+    fn count_sent(&mut self) {
+        let [frames, octets] = [r::GPTC, r::GOTCL].map(|name| std::mem::take(&mut self.registers[name]));
+        self.registers[r::VFGPTC] = self.registers[r::VFGPTC].wrapping_add(frames);
+        self.registers[r::VFGOTC] = self.registers[r::VFGOTC].wrapping_add(octets);
+        self.registers[r::GOTCH] = 0;
+    }
+}

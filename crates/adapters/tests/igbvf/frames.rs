@@ -1,0 +1,96 @@
+//! Frames in both directions, and their lengths.
+
+use nicety_adapter::{Edit, Reason};
+use nicety_frame::{Tag, Tci};
+
+use crate::bench::{ethernet, frame, payload, plain_batch};
+use crate::guest::{self, *};
+
+#[test]
+fn a_frame_goes_out_and_one_comes_in_and_both_are_counted() {
+    let mut g = Guest::opened();
+    let out = frame(100);
+    assert_eq!(g.send_plain(&out), std::slice::from_ref(&out));
+    assert_eq!(g.get(TRANSMIT_RING + 12, 1)[0] & 1, 1, "DD");
+    let incoming = frame(214);
+    assert_eq!(g.bring_one(&incoming).refused(), 0);
+    assert_eq!(g.get(guest::buffer(0), incoming.len()), incoming);
+    let [_, _, status, rest] = g.written(0);
+    assert_eq!((status & 3, rest), (3, incoming.len() as u32), "DD, EOP; no check sequence");
+    // Octets count the check sequence.
+    assert_eq!((g.r(VFGPTC), g.r(VFGOTC)), (1, 104));
+    assert_eq!((g.r(VFGPRC), g.r(VFGORC)), (1, 218));
+    assert_eq!((g.r(VFGPRC), g.r(VFGORC)), (1, 218), "reading clears nothing");
+}
+
+#[test]
+fn nothing_moves_before_the_reset_message() {
+    let mut g = Guest::new(true);
+    g.w(0x3808, 4096);
+    g.w(0x3800, TRANSMIT_RING as u32);
+    g.w(0x3828, ENABLE);
+    assert_eq!(g.send_plain(&frame(100)), [] as [Vec<u8>; 0]);
+    g.w(0x2808, 4096);
+    g.w(0x2800, RECEIVE_RING as u32);
+    g.w(RXDCTL, ENABLE);
+    g.w(RDT, 255);
+    g.bring_one(&frame(100));
+    assert_eq!(g.dropped(Reason::ReceiverOff), 1);
+}
+
+/// Linux's buffers have 1522 bytes at an MTU of 1500, and SRRCTL says 2 KiB.
+#[test]
+fn no_frame_is_longer_than_the_driver_has_asked_for_whatever_srrctl_says() {
+    let mut g = Guest::opened();
+    let mut index = 0;
+    let canary = [0x5a; 8];
+    let mut bring = |g: &mut Guest, bytes: &[u8], edit: Edit| {
+        g.put(guest::buffer(index) + 1518, &canary);
+        let batch = plain_batch(&[bytes]);
+        g.bring(&batch, edit);
+        let taken = g.written(index)[2] & 1 != 0;
+        assert_eq!(
+            g.get(guest::buffer(index) + 1518, 8),
+            canary,
+            "behind 1518 bytes: the check sequence's, and others'"
+        );
+        index += u64::from(taken);
+        taken
+    };
+    let tag = Tag { tpid: 0x8100, tci: Tci(0) };
+    let tagged = |tags: usize, len: usize| {
+        let head: Vec<u8> = [0, 0, 0x81, 0].repeat(tags);
+        let mut inner = head;
+        if tags > 0 {
+            let at = inner.len() - 2;
+            inner[at..].copy_from_slice(&[0x88, 0xb5]);
+        }
+        ethernet(if tags > 0 { 0x8100 } else { 0x88b5 }, &[inner, payload(len - 14 - 4 * tags)].concat())
+    };
+    assert!(bring(&mut g, &tagged(0, 1514), Edit::Keep));
+    assert!(bring(&mut g, &tagged(1, 1518), Edit::Keep));
+    assert!(bring(&mut g, &tagged(0, 1514), Edit::Tag(tag)));
+    assert!(!bring(&mut g, &tagged(2, 1522), Edit::Keep));
+    assert!(!bring(&mut g, &tagged(1, 1518), Edit::Tag(tag)));
+    assert!(!bring(&mut g, &tagged(0, 1519), Edit::Keep));
+    assert_eq!(g.dropped(Reason::TooLong), 3);
+}
+
+/// igbvf_change_mtu and igbvf_setup_srrctl: from 2 KiB on 128 bytes of headers apart, always, and pages' halves of 2 KiB.
+#[test]
+fn with_a_larger_mtu_headers_go_apart_and_a_frame_takes_several_halves_of_pages() {
+    let mut g = Guest::ready(true);
+    g.open_receive_ring(1 << 31 | 0x0a00_0000 | 128 << 2 | 2, 9022);
+    let long = frame(5000);
+    g.bring_one(&long);
+    let [information, _, status, rest] = g.written(0);
+    assert_eq!((information >> 21 & 0x3ff, status & 3, rest & 0xffff), (128, 1, 2048));
+    let [information, _, status, rest] = g.written(1);
+    assert_eq!((information >> 21 & 0x3ff, status & 3, rest & 0xffff), (0, 1, 2048));
+    assert_eq!((g.written(2)[2] & 3, g.written(2)[3] & 0xffff), (3, 5000 - 128 - 4096));
+    let whole =
+        [g.get(guest::buffer(0), 128), g.get(page(0), 2048), g.get(page(1), 2048), g.get(page(2), 776)].concat();
+    assert_eq!(whole, long);
+    g.bring_one(&frame(9019));
+    assert_eq!(g.dropped(Reason::TooLong), 1);
+}

@@ -1,0 +1,197 @@
+//! Messages and their answers, word for word as Linux's vf.c sends them and igb_main.c answers.
+
+use nicety_adapter::Reason;
+
+use crate::bench::{ethernet, payload, to};
+use crate::guest::*;
+
+/// The address as the words of a message.
+const LOW: u32 = 0x1200_5452;
+const HIGH: u32 = 0x5634;
+/// E1000_VT_MSGTYPE_.
+const GRANTED: u32 = 0xa000_0000;
+const REFUSED: u32 = 0x6000_0000;
+
+#[test]
+fn a_reset_ends_at_once_and_its_message_is_answered_with_the_address_and_without_cts() {
+    let mut g = Guest::new(true);
+    g.ask(CTRL, 1 << 26);
+    assert_eq!(g.r(CTRL) & 1 << 26, 0);
+    let first = g.r(V2PMAILBOX);
+    assert_eq!((first & RSTI, first & RSTD), (0, RSTD));
+    assert_eq!(g.r(V2PMAILBOX) & (RSTI | RSTD), 0, "RSTD is cleared by its read");
+    g.send_message(&[1]);
+    let bits = g.r(V2PMAILBOX);
+    assert_eq!(bits & (PFSTS | PFACK | REQ | ACK | VFU), PFSTS | PFACK);
+    assert_eq!(g.r(V2PMAILBOX), 0, "both bits are cleared by their read");
+    assert_eq!(g.read_message()[..3], [0x8000_0001, LOW, HIGH]);
+}
+
+#[test]
+fn every_other_message_has_cts_in_its_answer() {
+    let mut g = Guest::ready(true);
+    let answers: [(&[u32], u32); 10] = [
+        (&[2, LOW, HIGH], GRANTED | 2),
+        (&[2, 0, 0], REFUSED | 2),
+        (&[2, 1, 0], REFUSED | 2),
+        (&[1 << 16 | 2, 0, 0], GRANTED | 1 << 16 | 2),
+        (&[3, 0], GRANTED | 3),
+        (&[1 << 16 | 4, 5], GRANTED | 1 << 16 | 4),
+        (&[4, 5], GRANTED | 4),
+        (&[5, 1522], GRANTED | 5),
+        (&[2 << 16 | 6], GRANTED | 6),
+        (&[99], REFUSED | 99),
+    ];
+    for (message, answer) in answers {
+        assert_eq!(g.exchange(message)[0], answer, "{message:x?}");
+    }
+    // Unicast: "flags left unprocessed" in igb_set_vf_promisc.
+    assert_eq!(g.exchange(&[1 << 16 | 6])[0], REFUSED | 1 << 16 | 6);
+}
+
+#[test]
+fn before_its_reset_message_a_function_is_refused_without_cts_and_then_ignored_for_two_seconds() {
+    let mut g = Guest::new(true);
+    assert_eq!(g.exchange(&[5, 1522])[0], 0x4000_0005);
+    g.ask(CTRL, 1 << 26);
+    g.r(V2PMAILBOX);
+    g.send_message(&[5, 1522]);
+    assert_eq!(g.r(V2PMAILBOX) & (PFACK | PFSTS), PFACK, "read, not answered");
+    g.now = g.now.after_ns(2_000_000_001);
+    assert_eq!(g.exchange(&[5, 1522])[0], 0x4000_0005);
+    // igb_rcv_ack_from_vf: its acknowledgement of that gets a bare NACK.
+    assert_eq!(g.r(VMBMEM), 0x4000_0000);
+    assert_eq!(g.r(V2PMAILBOX) & PFSTS, PFSTS);
+}
+
+#[test]
+fn an_untrusted_function_keeps_its_address_and_gets_no_others() {
+    let mut g = Guest::ready(false);
+    assert_eq!(g.exchange(&[2, 0x0100_0002, 0x0900])[0], REFUSED | 2);
+    assert_eq!(g.exchange(&[2 << 16 | 2, 0x0100_0002, 0x0900])[0], REFUSED | 2 << 16 | 2);
+    g.open();
+    g.bring_one(&to([2, 0, 0, 1, 0, 9], 100));
+    assert_eq!((g.dropped(Reason::Filtered), g.written(0)[2] & 1), (1, 0));
+}
+
+#[test]
+fn a_trusted_function_gets_frames_for_three_more_addresses_until_they_are_cleared() {
+    let mut g = Guest::opened();
+    for last in 1..=3 {
+        assert_eq!(g.exchange(&[2 << 16 | 2, 2, last << 8])[0], GRANTED | 2 << 16 | 2);
+    }
+    assert_eq!(g.exchange(&[2 << 16 | 2, 2, 4 << 8])[0], REFUSED | 2 << 16 | 2, "no space: igb_set_vf_mac_filter");
+    (1..=4).for_each(|last| _ = g.bring_one(&to([2, 0, 0, 0, 0, last], 100)));
+    assert_eq!((g.counters.receive[0].frames, g.dropped(Reason::Filtered)), (3, 1));
+    g.exchange(&[1 << 16 | 2, 0, 0]);
+    g.bring_one(&to([2, 0, 0, 0, 0, 1], 100));
+    assert_eq!(g.dropped(Reason::Filtered), 2);
+}
+
+#[test]
+fn multicast_frames_pass_by_their_hash_and_all_of_them_if_there_were_more_than_thirty() {
+    let mut g = Guest::opened();
+    let mdns = to([1, 0, 0x5e, 0, 0, 0xfb], 100);
+    let other = to([1, 0, 0x5e, 0, 0, 0x16], 100);
+    g.bring_one(&mdns);
+    assert_eq!(g.dropped(Reason::Filtered), 1);
+    // e1000_hash_mc_addr_vf: byte 4 >> 4 | byte 5 << 4.
+    assert_eq!(g.exchange(&[1 << 16 | 3, 0xfb << 4])[0], GRANTED | 1 << 16 | 3);
+    g.bring_one(&mdns);
+    g.bring_one(&other);
+    assert_eq!((g.counters.receive[0].frames, g.dropped(Reason::Filtered)), (1, 2));
+    assert_eq!(g.exchange(&[31 << 16 | 3, 0])[0], GRANTED | 31 << 16 | 3);
+    g.bring_one(&other);
+    assert_eq!(g.counters.receive[0].frames, 2);
+    g.exchange(&[3]);
+    g.bring_one(&other);
+    assert_eq!(g.dropped(Reason::Filtered), 3);
+    g.exchange(&[2 << 16 | 6]);
+    g.bring_one(&other);
+    assert_eq!((g.counters.receive[0].frames, g.r(VFMPRC)), (3, 3));
+}
+
+#[test]
+fn a_vlan_passes_once_it_is_added_and_its_tag_is_stripped() {
+    let mut g = Guest::opened();
+    let tagged = ethernet(0x8100, &[&[0, 5, 0x88, 0xb5][..], &payload(100)].concat());
+    g.bring_one(&tagged);
+    assert_eq!(g.dropped(Reason::Filtered), 1);
+    // VLAN 0, as Linux's 8021q adds it, leaves the tags.
+    assert_eq!(g.exchange(&[1 << 16 | 4, 0])[0], GRANTED | 1 << 16 | 4);
+    assert_eq!(g.exchange(&[1 << 16 | 4, 5])[0], GRANTED | 1 << 16 | 4);
+    g.bring_one(&tagged);
+    let [_, _, status, rest] = g.written(0);
+    assert_eq!((status & 0xb, rest >> 16, rest & 0xffff), (0xb, 5, tagged.len() as u32 - 4), "DD, EOP, VP");
+    g.exchange(&[4, 5]);
+    g.bring_one(&tagged);
+    assert_eq!(g.dropped(Reason::Filtered), 2);
+    assert_eq!(g.exchange(&[4, 0])[0], GRANTED | 4, "VLAN 0 stays");
+}
+
+#[test]
+fn thirty_one_vlans_fit() {
+    let mut g = Guest::ready(true);
+    for id in 1..=31 {
+        assert_eq!(g.exchange(&[1 << 16 | 4, id])[0], GRANTED | 1 << 16 | 4, "{id}");
+    }
+    assert_eq!(g.exchange(&[1 << 16 | 4, 32])[0], REFUSED | 1 << 16 | 4);
+}
+
+#[test]
+fn the_link_is_in_status_and_a_change_is_a_message_once_the_mailbox_is_free() {
+    let mut g = Guest::opened();
+    g.open_msix();
+    // FD, LU, 1000 Mbit/s.
+    assert_eq!(g.r(STATUS) & 0xc3, 0x83);
+    g.link(false);
+    assert_eq!((g.r(STATUS) & 2, g.r(VMBMEM), g.r(V2PMAILBOX) & PFSTS), (0, 0x2000_0100, PFSTS));
+    assert_eq!(g.messages(), [2]);
+    // In the middle of a message it waits.
+    g.w(V2PMAILBOX, VFU);
+    g.w(VMBMEM, 5);
+    g.link(true);
+    assert_eq!((g.r(VMBMEM), g.r(V2PMAILBOX) & PFSTS), (5, 0));
+    g.ask(V2PMAILBOX, REQ);
+    assert_eq!(g.r(VMBMEM), GRANTED | 5, "the answer is not overwritten");
+    g.r(V2PMAILBOX);
+    g.w(V2PMAILBOX, ACK);
+    g.answer();
+    assert_eq!((g.r(VMBMEM), g.r(V2PMAILBOX) & PFSTS, g.r(STATUS) & 2), (0x2000_0100, PFSTS, 2));
+}
+
+#[test]
+fn a_reset_takes_back_what_was_granted_and_stops_the_rings() {
+    let mut g = Guest::opened();
+    g.exchange(&[2 << 16 | 2, 2, 1 << 8]);
+    g.exchange(&[1 << 16 | 4, 5]);
+    g.bring_one(&to([2, 0, 0, 0, 0, 1], 100));
+    assert_eq!(g.r(VFGPRC), 1);
+    g.ask(CTRL, 1 << 26);
+    g.bring_one(&crate::bench::frame(100));
+    assert_eq!((g.dropped(Reason::ReceiverOff), g.r(RXDCTL) & ENABLE), (1, 0));
+    assert_eq!(g.r(VFGPRC), 1, "counters go on");
+    g.r(V2PMAILBOX);
+    assert_eq!(g.exchange(&[1])[0], 0x8000_0001);
+    g.open();
+    g.bring_one(&to([2, 0, 0, 0, 0, 1], 100));
+    assert_eq!(g.dropped(Reason::Filtered), 1);
+    g.bring_one(&crate::bench::frame(100));
+    assert_eq!(g.r(VFGPRC), 2);
+}
+
+#[test]
+fn what_was_granted_and_what_was_asked_is_saved() {
+    let mut g = Guest::opened();
+    g.exchange(&[2 << 16 | 2, 2, 1 << 8]);
+    g.w(V2PMAILBOX, VFU);
+    g.w(VMBMEM, 99);
+    g.w(V2PMAILBOX, REQ);
+    let mut other = Guest::new(true);
+    g.hand_over(&mut other);
+    other.restored();
+    other.answer();
+    assert_eq!(other.r(VMBMEM), REFUSED | 99);
+    other.bring_one(&to([2, 0, 0, 0, 0, 1], 100));
+    assert_eq!(other.counters.receive[0].frames, 1);
+}
