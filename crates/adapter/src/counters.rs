@@ -72,6 +72,8 @@ reasons! {
     Failed = "failed",
     /// The sender's transmit queue is started but disabled: its frames are discarded (vhost-user, SET_VRING_ENABLE).
     QueueOff = "queue-off",
+    /// It came in on a link that its team does not use now.
+    UnusedLink = "unused-link",
     /// A tag that the sender's port may not send, or a required tag is missing.
     Vlan = "vlan",
     /// The receiver is in another part of the private VLAN.

@@ -53,6 +53,11 @@ pub trait Uplink: Send {
         None
     }
 
+    /// Whether frames can pass: there is a peer, or the link is up. Asked in each turn of a port with agents, so it must be quick.
+    fn carrier(&self) -> bool {
+        true
+    }
+
     /// The reason why it has no peer, as a sentence for a person. `None` if it has one, or if that is unknown.
     fn vacant(&self) -> Option<String> {
         None

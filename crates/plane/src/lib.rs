@@ -13,6 +13,7 @@
 //! interrupts, wake-ups and turns go through the port's [`Shell`], which a daemon, a VMM or a simulation implements.
 #![forbid(unsafe_code)]
 
+mod agent;
 mod backlog;
 mod doorbells;
 mod lldp;
@@ -23,17 +24,20 @@ mod pace;
 mod plane;
 mod poll;
 mod port;
+mod team;
 mod times;
 mod trace;
 mod turn;
 mod watch;
 mod watched;
 
+pub use agent::{Agent, LinkState};
 pub use backlog::{Backlog, Drained, SENDER_BYTES};
 pub use doorbells::Doorbells;
 pub use lldp::Neighbour;
 pub use plane::{Plane, PlaneError, Slot};
 pub use port::{End, Port, Saved, Shell, State, caught};
+pub use team::{Hash, Links, MEMBERS_MOST, MemberState, Rule, Standby, Steering, Team};
 pub use times::{BUCKETS_NS, Histogram, SAMPLE_EVERY};
 pub use trace::{Intake, Prospect, Trace, TraceError};
 pub use turn::{Outcome, Turn};

@@ -8,6 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use nicety_adapter::{Batch, Packet, PortId, Reason, Time};
 use nicety_frame::ethernet::ethertype;
 
+use crate::port::is_unforwarded;
+
 /// Bytes of a frame that are read, and characters of a name that are kept.
 const FRAME_MOST: usize = 1514;
 const NAME_MOST: usize = 64;
@@ -57,13 +59,13 @@ impl Neighbours {
 
     /// Reads the LLDP frames among the frames that the switch did not forward.
     #[cold]
-    pub fn learn(&self, batch: &Batch, drops: &[(u16, Reason)], now: Time) {
-        for packet in drops.iter().filter(|(_, reason)| *reason == Reason::Policy).map(|(packet, _)| *packet) {
+    pub fn learn(&self, from: PortId, batch: &Batch, drops: &[(u16, Reason)], now: Time) {
+        for packet in drops.iter().filter(|(_, reason)| is_unforwarded(*reason)).map(|(packet, _)| *packet) {
             let Some(packet) = batch.packet(packet) else { continue };
             if batch.head(packet).get(12..14) != Some(&ethertype::LLDP.to_be_bytes()) {
                 continue;
             }
-            if let Some(last) = self.lock().get_mut(&batch.origin)
+            if let Some(last) = self.lock().get_mut(&from)
                 && let Some(neighbour) = read(batch, packet, now)
             {
                 *last = Some(neighbour);

@@ -9,6 +9,7 @@ use nicety_switch::{Full, Limits, Policy, Switch};
 
 use crate::lldp::{Neighbour, Neighbours};
 use crate::port::Port;
+use crate::team::Team;
 use crate::times::{Histogram, Times};
 use crate::watch::Watcher;
 
@@ -32,8 +33,32 @@ impl std::fmt::Display for PlaneError {
 
 impl std::error::Error for PlaneError {}
 
-/// The switch's value for each port number: the port.
-pub type Slot = Arc<Port>;
+/// A port number of the switch: a port, or a team of ports. Members of teams have numbers too, on which the switch decides nothing.
+#[derive(Clone, Debug)]
+pub enum Slot {
+    /// One port.
+    Port(Arc<Port>),
+    /// A team; its members' slots are ports.
+    Team(Arc<Team>),
+}
+
+impl Slot {
+    /// The port, if it is one.
+    pub fn port(&self) -> Option<&Arc<Port>> {
+        match self {
+            Self::Port(port) => Some(port),
+            Self::Team(_) => None,
+        }
+    }
+
+    /// The team, if it is one.
+    pub fn team(&self) -> Option<&Arc<Team>> {
+        match self {
+            Self::Team(team) => Some(team),
+            Self::Port(_) => None,
+        }
+    }
+}
 
 /// A switch and its ports. Workers read the list without a lock; a join or leave replaces the whole list.
 #[derive(Debug)]
@@ -63,14 +88,37 @@ impl Plane {
         &self.switch
     }
 
-    /// A port joins.
+    /// A port joins. A member of a team joins behind it.
     pub fn join(&self, port: Arc<Port>) -> Result<(), PlaneError> {
         let id = port.id();
+        self.is_free(id)?;
+        let (is_member, is_uplink) = (port.team().is_some(), port.is_uplink());
+        let slot = Slot::Port(port);
+        let joined = match (is_member, is_uplink) {
+            (true, _) => self.switch.keep(id, slot),
+            (false, true) => self.switch.join_uplink(id, slot),
+            (false, false) => self.switch.join(id, slot),
+        };
+        joined.map_err(PlaneError::Full)
+    }
+
+    fn is_free(&self, id: PortId) -> Result<(), PlaneError> {
+        if self.switch.slots().get(id).is_some() { Err(PlaneError::Taken(id)) } else { Ok(()) }
+    }
+
+    /// A team joins with a policy, in the place of an earlier one with its number if there is one. Its members join after it.
+    pub fn join_team(&self, team: Arc<Team>, policy: &Policy) -> Result<(), PlaneError> {
+        let id = team.id();
         if self.port(id).is_some() {
             return Err(PlaneError::Taken(id));
         }
-        let joined = if port.is_uplink() { self.switch.join_uplink(id, port) } else { self.switch.join(id, port) };
-        joined.map_err(PlaneError::Full)
+        self.switch.set_policy(id, policy);
+        self.switch.join_uplink(id, Slot::Team(team)).map_err(PlaneError::Full)
+    }
+
+    /// The team with this number.
+    pub fn team(&self, id: PortId) -> Option<Arc<Team>> {
+        self.switch.slots().get(id)?.team().cloned()
     }
 
     /// A port joins with a policy. If its number is in use, the policy of the port with that number stays.
@@ -102,11 +150,12 @@ impl Plane {
 
     /// Ports leave, like [`leave`](Self::leave). The switch's tables and the other ports are visited once, however many leave.
     pub fn leave_all(&self, ids: &[PortId]) -> Vec<Arc<Port>> {
-        let ports = self.switch.leave_all(ids);
+        let left = self.switch.leave_all(ids);
+        let ports: Vec<Arc<Port>> = left.iter().filter_map(|slot| slot.port().cloned()).collect();
         ids.iter().for_each(|&id| self.neighbours.listen(id, false));
         let slots = self.switch.slots();
         ports.iter().for_each(|port| self.let_go(&port.retire()));
-        slots.iter().for_each(|other| other.forget(ids));
+        slots.iter().filter_map(Slot::port).for_each(|other| other.forget(ids));
         ports
     }
 
@@ -117,6 +166,6 @@ impl Plane {
 
     /// A port by its number.
     pub fn port(&self, id: PortId) -> Option<Arc<Port>> {
-        self.switch.slots().get(id).cloned()
+        self.switch.slots().get(id)?.port().cloned()
     }
 }

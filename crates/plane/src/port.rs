@@ -5,26 +5,31 @@ mod fault;
 mod inner;
 mod prospect;
 mod steps;
+mod voice;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use nicety_adapter::trace::{Access, Region};
 use nicety_adapter::{
-    Adapter, Context, Counters, Event, Face, News, NotedError, Outbox, PciFace, PortId, Reason, Reset, RestoreError,
-    RingFace, Set, Shape, Stall, Time, Uplink,
+    Adapter, Batch, Context, Counters, Event, Face, News, NotedError, Outbox, PciFace, PortId, Reason, Reset,
+    RestoreError, RingFace, Set, Shape, Stall, Time, Uplink,
 };
 use nicety_frame::Mac;
 use nicety_memory::{Map, MapError};
 use nicety_pci::PowerState;
 
+use crate::agent::Agent;
 use crate::backlog::Backlog;
 use crate::lock::{Held, Lock};
 use crate::pace::Pace;
 use crate::poll::UsualIdle;
+use crate::team::{MemberAgent, Steering};
 pub use caught::caught;
 pub(crate) use inner::HeldSender;
 use inner::{CHANGE_COST, Inner, MESSAGE_COST};
+use voice::Voice;
+pub(crate) use voice::is_unforwarded;
 
 /// The services of a port's owner. Called with the port's lock held: it must not call back into the port, nor block.
 pub trait Shell: Send + Sync {
@@ -135,7 +140,18 @@ pub struct Port {
     tenure: u64,
     shell: Box<dyn Shell>,
     has_left: AtomicBool,
+    /// Its place in a team, if it is in one.
+    member: Option<Member>,
+    has_agents: bool,
     inner: Lock<Inner>,
+}
+
+/// A port's place in a team.
+struct Member {
+    /// The team's port number: the origin of the frames that this port fetches.
+    team: PortId,
+    steering: Arc<Steering>,
+    index: usize,
 }
 
 impl std::fmt::Debug for Port {
@@ -192,10 +208,79 @@ impl Port {
             damaged: false,
             is_failure_reported: false,
             errors_reported: 0,
+            agents: Vec::new(),
+            voice: None,
+            epoch: 0,
         };
         static TENURES: AtomicU64 = AtomicU64::new(1);
         let tenure = TENURES.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { id, tenure, shell, has_left: AtomicBool::new(false), inner: Lock::new(inner) })
+        Ok(Self {
+            id,
+            tenure,
+            shell,
+            has_left: AtomicBool::new(false),
+            member: None,
+            has_agents: false,
+            inner: Lock::new(inner),
+        })
+    }
+
+    /// An agent speaks on this port from now on. Only an uplink's agents get a say.
+    pub fn with_agent(mut self, agent: Box<dyn Agent>) -> Result<Self, MapError> {
+        {
+            let mut inner = self.lock();
+            if inner.voice.is_none() {
+                inner.voice = Some(Box::new(Voice::new()?));
+            }
+            inner.agents.push(agent);
+        }
+        self.has_agents = true;
+        Ok(self)
+    }
+
+    /// This port, an uplink, is a member of the team with this number, at this place. It joins the switch after its team.
+    pub fn in_team(self, team: PortId, steering: &Arc<Steering>, index: usize) -> Result<Self, MapError> {
+        let agent = MemberAgent::new(Arc::clone(steering), index);
+        let mut this = self.with_agent(Box::new(agent))?;
+        this.member = Some(Member { team, steering: Arc::clone(steering), index });
+        Ok(this)
+    }
+
+    /// The number that its frames come from: its own, or its team's.
+    #[inline]
+    pub(crate) fn origin(&self) -> PortId {
+        self.member.as_ref().map_or(self.id, |member| member.team)
+    }
+
+    /// The team's number, if it is a member of one.
+    pub fn team(&self) -> Option<PortId> {
+        self.member.as_ref().map(|member| member.team)
+    }
+
+    /// Whether its frames are refused: it is a member of a team that does not collect from it now.
+    #[inline]
+    pub(crate) fn is_refused(&self) -> bool {
+        self.member.as_ref().is_some_and(|member| !member.steering.collects(member.index))
+    }
+
+    /// Whether agents speak on it.
+    #[inline]
+    pub(crate) fn has_agents(&self) -> bool {
+        self.has_agents
+    }
+
+    /// Shows its agents the frames that the switch did not forward.
+    #[cold]
+    pub(crate) fn hear(&self, batch: &Batch, drops: &[(u16, Reason)], now: Time) {
+        let mut inner = self.lock();
+        inner.hear(batch, drops, now);
+        inner.settle(self.shell.as_ref());
+    }
+
+    /// Asks for a turn, in which its agents report and speak.
+    pub(crate) fn stir(&self) {
+        self.lock().pending.insert(0);
+        self.shell.schedule();
     }
 
     /// Its port number on the switch.
@@ -406,10 +491,10 @@ impl Port {
         // A port that leaves says so before its uplinks forget it, which takes this lock. So a hold of the next port with its number
         // comes later than a name that is given here.
         if sender.has_left() {
-            inner.backlog.forget_unnamed(sender.id);
+            inner.backlog.forget_unnamed(sender.origin());
             return false;
         }
-        inner.backlog.name_holder(sender.id.0, sender.tenure)
+        inner.backlog.name_holder(sender.origin().0, sender.tenure)
     }
 
     /// Tells this port from others that have its number at other times.

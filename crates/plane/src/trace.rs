@@ -65,14 +65,16 @@ pub enum TraceError {
 impl Plane {
     /// Traces a frame as if it came in from a port now.
     pub fn trace(&self, from: PortId, frame: &[u8], now: Time) -> Result<Trace, TraceError> {
-        let port = self.port(from).ok_or(TraceError::Missing)?;
+        // A frame of a team comes in by one of its members.
+        let port = self.port(from).or_else(|| self.team(from)?.members().first().cloned());
+        let port = port.ok_or(TraceError::Missing)?;
         let wrong = TraceError::Length(frame.len());
         if frame.is_empty() || frame.len() > PACKET_BYTES as usize {
             return Err(wrong);
         }
         let map = Arc::new(Map::private(frame.len()).map_err(TraceError::Memory)?);
         let (mut batch, mut plan) = (Batch::new(), Plan::new());
-        batch.start(&map, from, 0);
+        batch.start(&map, port.origin(), 0);
         if map.write(0, frame).is_err() {
             return Err(wrong);
         }
@@ -81,11 +83,17 @@ impl Plane {
             return Err(wrong);
         }
         draft.finish_plain(0);
+        let port_origin = port.origin();
         let steps = self.switch().explain(&batch, now, &mut plan);
         let receivers = plan.receivers().iter().filter_map(|&receiver| {
             let edit = plan.picks(receiver).first()?.edit;
             let gone = Prospect::Dropped(Reason::Removed);
-            let prospect = self.port(receiver).map_or(gone, |port| port.prospect(from, frame.len() as u32, now));
+            let member = || self.team(receiver).map(|team| team.member_for(&batch, 0).cloned());
+            let prospect = match (self.port(receiver), member()) {
+                (Some(port), _) | (None, Some(Some(port))) => port.prospect(port_origin, frame.len() as u32, now),
+                (None, Some(None)) => Prospect::Dropped(Reason::LinkDown),
+                (None, None) => gone,
+            };
             Some((receiver, edit, prospect))
         });
         let mut receivers: Vec<_> = receivers.collect();

@@ -1,10 +1,11 @@
 //! A port's turn. Each step holds one lock, and the turn can stop between receivers and continue later.
 
-use nicety_adapter::{Batch, Budget, Packet, PortId, Reason, Time};
+use nicety_adapter::{Batch, Budget, Packet, Pick, PortId, Reason, Time};
 use nicety_switch::{Plan, Slots};
 
 use crate::plane::{Plane, Slot};
-use crate::port::{HeldSender, Port, caught};
+use crate::port::{HeldSender, Port, caught, is_unforwarded};
+use crate::team::Team;
 use crate::times::SAMPLE_EVERY;
 
 /// One turn copies this many bytes to receivers before other ports get a turn; at least one receiver is served.
@@ -71,6 +72,9 @@ impl Plane {
             let gathered = port.gather(&mut turn.batch, Budget::TURN, now);
             self.let_go(&gathered.released);
             self.let_go(&gathered.let_go);
+            if port.has_agents() {
+                self.stir_team(port);
+            }
             let beside = gathered.drained as u64 + gathered.dropped;
             outcome.cost = gathered.drained_bytes + gathered.owed + beside * PACKET_COST;
             if gathered.progress.is_none() {
@@ -86,7 +90,15 @@ impl Plane {
             }
             turn.sample(port, now);
             let Turn { batch, plan, slots, .. } = &mut *turn;
-            match caught(|| self.switch().forward(batch, now, plan)) {
+            // A link that its team does not use takes nothing into the switch: what comes in there came by another link too, or left
+            // by one.
+            let forwarded = if port.is_refused() {
+                plan.drop_all(batch.len(), Reason::UnusedLink);
+                Ok(self.switch().slots())
+            } else {
+                caught(|| self.switch().forward(batch, now, plan))
+            };
+            match forwarded {
                 Ok(planned_for) => *slots = Some(planned_for),
                 Err(cause) => {
                     plan.drop_all(batch.len(), Reason::Failed);
@@ -113,8 +125,8 @@ impl Plane {
         }
         if !turn.plan.drops().is_empty() {
             outcome.cost += turn.plan.drops().len() as u64 * PACKET_COST;
-            if turn.plan.drops().iter().any(|(_, reason)| *reason == Reason::Policy) {
-                self.neighbours.learn(&turn.batch, turn.plan.drops(), now);
+            if turn.plan.drops().iter().any(|(_, reason)| is_unforwarded(*reason)) {
+                self.hear(port, turn, now);
             }
         }
         port.finish(&turn.batch, turn.plan.drops(), now);
@@ -135,9 +147,28 @@ impl Plane {
         }
         let slots = self.switch().slots();
         for HeldSender { sender, tenure } in held {
-            if let Some(sender) = slots.get(*sender).filter(|sender| sender.tenure() == *tenure) {
+            let sender = slots.get(*sender).and_then(Slot::port);
+            if let Some(sender) = sender.filter(|sender| sender.tenure() == *tenure) {
                 sender.let_go();
             }
+        }
+    }
+
+    /// Shows the frames that the switch did not forward to those who listen to the neighbour.
+    #[cold]
+    fn hear(&self, port: &Port, turn: &Turn, now: Time) {
+        self.neighbours.learn(port.id(), &turn.batch, turn.plan.drops(), now);
+        if port.has_agents() {
+            port.hear(&turn.batch, turn.plan.drops(), now);
+            self.stir_team(port);
+        }
+    }
+
+    /// Gives turns to the members of a port's team that need one.
+    #[cold]
+    fn stir_team(&self, port: &Port) {
+        if let Some(team) = port.team().and_then(|id| self.team(id)) {
+            team.stir();
         }
     }
 
@@ -145,22 +176,22 @@ impl Plane {
     fn deliver(&self, sender: &Port, slots: &Slots<Slot>, turn: &mut Turn, now: Time, outcome: &mut Outcome) {
         while let Some(&receiver) = turn.plan.receivers().get(turn.next) {
             turn.next += 1;
-            let Some(port) = slots.get(receiver).filter(|port| !port.has_left()) else {
-                turn.missed |= turn.plan.miss(receiver);
-                continue;
-            };
-            let picks = turn.plan.picks(receiver);
-            let holds = if self.is_watched() {
-                self.offer_watched(port, &turn.batch, &picks, now)
-            } else {
-                port.offer(&turn.batch, &picks, now)
-            };
-            if holds {
-                sender.hold();
-                if !port.name_held(sender) {
-                    sender.let_go();
+            let picks = match slots.get(receiver) {
+                Some(Slot::Port(port)) if !port.has_left() => {
+                    let picks = turn.plan.picks(receiver);
+                    self.offer(sender, port, &turn.batch, &picks, now);
+                    picks
                 }
-            }
+                Some(Slot::Team(team)) => {
+                    let picks = turn.plan.picks(receiver);
+                    self.offer_to_team(sender, team, &turn.batch, &picks, now);
+                    picks
+                }
+                _ => {
+                    turn.missed |= turn.plan.miss(receiver);
+                    continue;
+                }
+            };
             let bytes = if picks.len() == turn.batch.len() {
                 // The receiver gets the whole batch: no packet goes to a receiver twice.
                 turn.batch.bytes()
@@ -172,5 +203,24 @@ impl Plane {
                 return;
             }
         }
+    }
+
+    /// Offers frames to a port, which may hold their sender.
+    #[inline]
+    fn offer(&self, sender: &Port, port: &Port, batch: &Batch, picks: &[Pick], now: Time) {
+        let holds =
+            if self.is_watched() { self.offer_watched(port, batch, picks, now) } else { port.offer(batch, picks, now) };
+        if holds {
+            sender.hold();
+            if !port.name_held(sender) {
+                sender.let_go();
+            }
+        }
+    }
+
+    /// Offers each member of a team its part of the frames.
+    #[inline(never)]
+    fn offer_to_team(&self, sender: &Port, team: &Team, batch: &Batch, picks: &[Pick], now: Time) {
+        team.divide(batch, picks, |member, picks| self.offer(sender, member, batch, picks, now));
     }
 }

@@ -1,16 +1,17 @@
 //! A full uplink holds its senders: their descriptors wait in their guests, no frame is dropped, and each sender has its share.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use nicety_adapter::snapshot::RestoreError;
 use nicety_adapter::{
-    Adapter, Batch, Budget, Context, Counters, Delivery, Event, Face, Frames, PortId, Progress, Reset, RingFace,
-    RingPlace, Set, Snapshot, Time, Uplink,
+    Adapter, Batch, Budget, Context, Counters, Delivery, Event, Face, Frames, PortId, Progress, Reason, Reset,
+    RingFace, RingPlace, Set, Snapshot, Time, Uplink,
 };
 use nicety_memory::Map;
-use nicety_plane::{End, Plane, Port, Shell, Turn};
-use nicety_switch::Limits;
+use nicety_plane::{End, Hash, Plane, Port, Shell, Standby, Steering, Team, Turn};
+use nicety_switch::{Limits, Policy};
 
 const MS: u64 = 1_000_000;
 const BUFFER: u32 = 256 << 10;
@@ -119,6 +120,14 @@ struct Wire {
     left: i64,
     full: bool,
     from: Arc<Mutex<[u64; 16]>>,
+    carrier: Arc<AtomicBool>,
+}
+
+impl Wire {
+    fn new(bytes_per_ms: u64, from: &Arc<Mutex<[u64; 16]>>) -> Self {
+        let (from, carrier) = (Arc::clone(from), Arc::new(AtomicBool::new(true)));
+        Self { bytes_per_ms, until: Time::ZERO, left: 0, full: false, from, carrier }
+    }
 }
 
 impl Uplink for Wire {
@@ -157,6 +166,10 @@ impl Uplink for Wire {
     fn wake(&self) -> Option<Time> {
         (self.full && self.bytes_per_ms > 0).then_some(self.until)
     }
+
+    fn carrier(&self) -> bool {
+        self.carrier.load(Ordering::Relaxed)
+    }
 }
 
 struct Silent;
@@ -183,7 +196,7 @@ impl World {
     /// Creates senders with these lengths and targets of their frames.
     fn new(bytes_per_ms: u64, senders: &[(u32, u8)]) -> Self {
         let from = Arc::default();
-        let wire = Wire { bytes_per_ms, until: Time::ZERO, left: 0, full: false, from: Arc::clone(&from) };
+        let wire = Wire::new(bytes_per_ms, &from);
         let mut world = Self {
             plane: Plane::new(Limits::default()),
             ports: Vec::new(),
@@ -309,4 +322,37 @@ fn an_uplink_that_takes_nothing_for_a_second_holds_nobody_any_more() {
     world.give(2, 10);
     world.run(1);
     assert!(!world.ports[2].state().held);
+}
+
+#[test]
+fn a_sender_that_a_teams_stuck_link_holds_goes_on_by_another_when_that_link_dies() {
+    let mut world = World::new(125_000, &[(1000, 0xee)]);
+    let steering = Arc::new(Steering::new(Box::new(Standby::new(0, Duration::ZERO)), Hash::Single));
+    let (stuck, good) = (Wire::new(0, &world.from), Wire::new(125_000, &Arc::default()));
+    let (carrier, far) = (Arc::clone(&stuck.carrier), Arc::clone(&good.from));
+    let member = |index: usize, wire| {
+        let port = Port::new(PortId(11 + index as u16), End::Uplink(Box::new(wire)), Box::new(Silent), BUFFER);
+        Arc::new(port.unwrap().in_team(PortId(10), &steering, index).unwrap())
+    };
+    let members = vec![member(0, stuck), member(1, good)];
+    let team = Team::new(PortId(10), Arc::clone(&steering), members.clone());
+    world.plane.join_team(Arc::new(team), &Policy::default()).unwrap();
+    for member in members {
+        world.plane.join(Arc::clone(&member)).unwrap();
+        member.ready();
+        world.ports.push(member);
+    }
+    world.run(1);
+    world.give(1, 1_000_000);
+    world.run(10);
+    assert!(world.ports[1].state().held, "the stuck link holds it");
+    let sent = world.sent[0].load(Ordering::Relaxed);
+    carrier.store(false, Ordering::Relaxed);
+    world.ports[2].ready();
+    world.run(10);
+    let by_the_other: u64 = far.lock().unwrap().iter().sum();
+    assert!(by_the_other >= 9 * 125_000, "{by_the_other}");
+    let more = world.sent[0].load(Ordering::Relaxed) - sent;
+    let lost = world.ports[2].state().counters.receive_drops[Reason::LinkDown as usize];
+    assert!(more > 1000 && lost * 1000 <= BUFFER.into(), "{more} more, {lost} lost");
 }

@@ -144,7 +144,7 @@ impl<P> Joined<P> {
 pub struct Slots<P>(Guard<Arc<Joined<P>>>);
 
 impl<P> Slots<P> {
-    /// The value of this port number, if the port had joined.
+    /// The value of this port number, if the port had joined, or was [kept](Switch::keep).
     #[inline]
     pub fn get(&self, port: PortId) -> Option<&P> {
         self.0.slots.get(usize::from(port.0))?.as_ref()
@@ -183,6 +183,20 @@ impl<P: Clone> Switch<P> {
     /// A port to other networks joins: any number of addresses may be behind it.
     pub fn join_uplink(&self, port: PortId, slot: P) -> Result<(), Full> {
         self.join_limited(port, slot, u32::MAX)
+    }
+
+    /// Keeps a value for a number on which it decides nothing: a member of a team, which is behind another number. It
+    /// [leaves](Self::leave) like a port.
+    pub fn keep(&self, port: PortId, slot: P) -> Result<(), Full> {
+        if usize::from(port.0) >= PORTS {
+            return Err(Full);
+        }
+        self.change(|joined| {
+            joined.place(port, Some(slot.clone()));
+            joined.members.present[usize::from(port.0)] = false;
+            joined.list();
+        });
+        Ok(())
     }
 
     fn join_limited(&self, port: PortId, slot: P, addresses_most: u32) -> Result<(), Full> {

@@ -123,6 +123,10 @@ impl<U: Uplink> Uplink for Announced<U> {
         Ok(())
     }
 
+    fn carrier(&self) -> bool {
+        self.inner.carrier()
+    }
+
     fn vacant(&self) -> Option<String> {
         self.inner.vacant()
     }

@@ -162,6 +162,10 @@ impl<U: Uplink> Uplink for Faulty<U> {
         delivery
     }
 
+    fn carrier(&self) -> bool {
+        self.inner.carrier()
+    }
+
     fn vacant(&self) -> Option<String> {
         self.inner.vacant()
     }

@@ -199,6 +199,10 @@ impl<U: Uplink> Uplink for Paced<U> {
         delivery
     }
 
+    fn carrier(&self) -> bool {
+        self.inner.carrier()
+    }
+
     fn vacant(&self) -> Option<String> {
         self.inner.vacant()
     }

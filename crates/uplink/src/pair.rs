@@ -317,6 +317,10 @@ impl Uplink for Pair {
         leaving::deliver(self, frames, counters)
     }
 
+    fn carrier(&self) -> bool {
+        self.joined()
+    }
+
     fn vacant(&self) -> Option<String> {
         let parting = self.parting.filter(|parting| *parting != Parting::Gone);
         match &self.peer {

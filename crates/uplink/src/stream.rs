@@ -231,6 +231,10 @@ impl Uplink for Stream {
         leaving::deliver(self, frames, counters)
     }
 
+    fn carrier(&self) -> bool {
+        self.peer.is_some()
+    }
+
     fn vacant(&self) -> Option<String> {
         let severed = self.severed.filter(|severed| *severed != Severed::Gone);
         self.peer.is_none().then(|| self.peer_source.vacant(severed))

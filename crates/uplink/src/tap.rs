@@ -316,6 +316,10 @@ impl Uplink for Tap {
         if self.room { Some(Time::ZERO) } else { gone.then_some(self.again) }
     }
 
+    fn carrier(&self) -> bool {
+        self.line == Line::Up
+    }
+
     fn vacant(&self) -> Option<String> {
         let polled = polled(&self.fd);
         self.why(match self.line {

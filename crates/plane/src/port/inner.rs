@@ -12,7 +12,9 @@ use nicety_frame::{Mac, arp, ethernet};
 use nicety_memory::{Map, Rights, Window};
 
 use super::caught::caught;
+use super::voice::Voice;
 use super::{End, Saved, Shell};
+use crate::agent::Agent;
 use crate::backlog::{Backlog, Drained};
 use crate::pace::Pace;
 use crate::poll::UsualIdle;
@@ -85,6 +87,11 @@ pub(super) struct Inner {
     pub is_failure_reported: bool,
     /// Guest errors that were reported.
     pub errors_reported: u64,
+    /// An uplink's agents, and memory for what they say.
+    pub agents: Vec<Box<dyn Agent>>,
+    pub voice: Option<Box<Voice>>,
+    /// The team's epoch in which the waiting frames came, if this port is in a team.
+    pub epoch: u32,
 }
 
 /// A port that an uplink held: its number, and which of the ports that have had it.
@@ -619,7 +626,8 @@ impl Inner {
         if let End::Uplink(_) = &self.end {
             let (wake, news) = self.call_uplink(|uplink, _| (uplink.wake(), uplink.news()));
             // A port that has left gets no turns.
-            out.wake = wake.filter(|_| self.attached);
+            let agents = self.agents.iter().filter_map(|agent| agent.wake());
+            out.wake = wake.into_iter().chain(agents).min().filter(|_| self.attached);
             if let Some(news) = news {
                 shell.news(news);
             }

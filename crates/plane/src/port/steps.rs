@@ -94,6 +94,9 @@ impl Port {
             }
             return rest;
         }
+        if self.member.is_some() && self.refuses_for_its_team(inner, picks) {
+            return rest;
+        }
         let begin = self.shell.now(now);
         if inner.is_pooled() {
             let taken = inner.deliver_shaped(batch, picks, now);
@@ -118,6 +121,30 @@ impl Port {
         let taken = picks.len().saturating_sub(delivery.refused().count_ones() as usize);
         inner.pace.took(taken, begin, self.shell.now(now));
         rest
+    }
+
+    /// A member of a team: drops the frames that wait if others of their flows may have overtaken them by now, or if the link is not used
+    /// any more. Returns the senders that it held.
+    #[cold]
+    fn drop_overtaken(&self, inner: &mut Inner) -> Vec<HeldSender> {
+        let Some(member) = &self.member else { return Vec::new() };
+        let epoch = member.steering.epoch();
+        let is_old = std::mem::replace(&mut inner.epoch, epoch) != epoch;
+        if inner.backlog.is_empty() || (!is_old && member.steering.is_usable(member.index)) {
+            return Vec::new();
+        }
+        inner.drop_backlog(Reason::LinkDown);
+        inner.let_all_go()
+    }
+
+    /// A member of a team: whether its link is not used any more. Then these frames are dropped. The steering changes first, so none comes
+    /// behind [`drop_overtaken`](Self::drop_overtaken).
+    fn refuses_for_its_team(&self, inner: &mut Inner, picks: &[Pick]) -> bool {
+        let is_refused = self.member.as_ref().is_some_and(|member| !member.steering.is_usable(member.index));
+        if is_refused {
+            picks.iter().for_each(|_| inner.counters.receive_drop(Reason::LinkDown));
+        }
+        is_refused
     }
 
     /// After the last frames of an offer: carries out the adapter's requests.
@@ -151,6 +178,9 @@ impl Port {
         let mut gathered = Gathered::default();
         let mut inner = self.lock();
         if inner.has_failed() {
+            if self.has_agents {
+                inner.attend(now);
+            }
             gathered.let_go = inner.let_all_go();
             return gathered;
         }
@@ -170,6 +200,9 @@ impl Port {
         }
         let _due = inner.shaped_at.take_if(|at| *at <= now);
         gathered.let_go = inner.watch(now, self.shell.as_ref());
+        if self.member.is_some() {
+            gathered.let_go.extend(self.drop_overtaken(&mut inner));
+        }
         let mut left = budget;
         let has_room = |left: &Budget| left.packets > 0 && left.bytes > 0;
         while inner.may_drain() && inner.may_receive(now) && has_room(&left) && !gathered.released.is_full() {
@@ -198,7 +231,7 @@ impl Port {
         let queue = if inner.may_fetch() && inner.may_send(now) { inner.pending.pop_from(from) } else { None };
         let dropped = inner.transmit_drops();
         gathered.progress = queue.map(|queue| {
-            let progress = inner.fetch(self.id, queue, budget, batch, now);
+            let progress = inner.fetch(self.origin(), queue, budget, batch, now);
             inner.next_queue = queue + 1;
             inner.in_flight = !batch.is_empty();
             if inner.in_flight {
@@ -216,6 +249,10 @@ impl Port {
         if inner.poll_at.is_none() && !inner.polled.is_empty() {
             let at = inner.usual_idle.next(inner.active, now);
             inner.poll_by(at, self.shell.as_ref());
+        }
+        if self.has_agents {
+            inner.attend(now);
+            gathered.let_go.extend(self.drop_overtaken(&mut inner));
         }
         inner.settle(self.shell.as_ref());
         inner.wait_for_tokens(now, self.shell.as_ref());

@@ -1,0 +1,86 @@
+//! The agents of an uplink's port: what they hear, and how they speak.
+
+use std::sync::Arc;
+
+use nicety_adapter::{Batch, Frames, Pick, PortId, Reason, Time};
+use nicety_memory::{Map, MapError};
+
+use super::caught::caught;
+use super::inner::Inner;
+use crate::agent::LinkState;
+
+/// Most bytes of a frame that an agent hears or sends.
+const FRAME_MOST: usize = 1514;
+
+/// Memory for a frame of our own.
+pub(super) struct Voice {
+    batch: Batch,
+    map: Arc<Map>,
+}
+
+impl Voice {
+    pub fn new() -> Result<Self, MapError> {
+        Ok(Self { batch: Batch::new(), map: Arc::new(Map::private(FRAME_MOST)?) })
+    }
+}
+
+impl Inner {
+    /// The agents' part of a turn.
+    #[cold]
+    pub fn attend(&mut self, now: Time) {
+        let is_up = self.call_uplink(|uplink, _| uplink.carrier());
+        let state = LinkState { is_up, has_backlog: !self.backlog.is_empty() };
+        let mut agents = std::mem::take(&mut self.agents);
+        let attended = caught(|| {
+            for agent in &mut agents {
+                agent.link(state, now);
+                if is_up {
+                    agent.speak(now, &mut |frame| self.say(frame, now));
+                }
+            }
+        });
+        self.agents = agents;
+        if let Err(cause) = attended {
+            self.fail(cause);
+        }
+    }
+
+    /// Sends an agent's frame, before all that waits. False if there is no room for it.
+    fn say(&mut self, frame: &[u8], now: Time) -> bool {
+        let Some(mut voice) = self.voice.take() else { return false };
+        let Voice { batch, map } = voice.as_mut();
+        batch.start(map, PortId::default(), 0);
+        if map.write(0, frame).is_ok()
+            && let Some(mut draft) = batch.draft(0)
+            && draft.push(0, frame.len() as u32).is_ok()
+        {
+            draft.finish_plain(0);
+        }
+        let is_sent = !batch.is_empty() && self.deliver(&Frames::new(batch, &[Pick::whole(0)]), now).refused() == 0;
+        batch.release();
+        self.voice = Some(voice);
+        is_sent
+    }
+
+    /// Shows the agents the frames that the switch did not forward.
+    pub fn hear(&mut self, batch: &Batch, drops: &[(u16, Reason)], now: Time) {
+        let mut agents = std::mem::take(&mut self.agents);
+        let heard = caught(|| {
+            let mut frame = [0; FRAME_MOST];
+            for (packet, _) in drops.iter().filter(|(_, reason)| is_unforwarded(*reason)) {
+                let Some(packet) = batch.packet(*packet) else { continue };
+                let len = batch.copy(packet, &mut frame);
+                agents.iter_mut().for_each(|agent| agent.hear(&frame[..len], now));
+            }
+        });
+        self.agents = agents;
+        if let Err(cause) = heard {
+            self.fail(cause);
+        }
+    }
+}
+
+/// Whether frames with this reason are for the neighbour of the link, or may be.
+pub(crate) fn is_unforwarded(reason: Reason) -> bool {
+    matches!(reason, Reason::Policy | Reason::UnusedLink)
+}

@@ -1,0 +1,120 @@
+//! Teams: several uplinks behind one logical port of the switch.
+//!
+//! ```text
+//! switch:   … ── logical port 7 ──►  team: which member?  ──►  member 8: lock, backlog, uplink
+//!                    ▲                 (Steering)         ──►  member 9: lock, backlog, uplink
+//!                    └── origin 7 ◄── what a member fetches, if it collects
+//! ```
+//!
+//! A member is a [`Port`] with its own number, worker, lock and backlog; the switch does not know it. So a sender is held by, and a
+//! frame waits for, one member. A [`Rule`] decides which members send and take frames; [`Steering`] publishes that to all workers in one
+//! word, and keeps the frames of a flow in order while it changes.
+
+mod hash;
+mod standby;
+mod steering;
+
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use nicety_adapter::{Batch, PACKETS, Pick, PortId, Time};
+
+use crate::port::Port;
+pub use hash::Hash;
+pub use standby::Standby;
+pub(crate) use steering::MemberAgent;
+pub use steering::{Links, MemberState, Rule, Steering};
+
+/// Most members of a team.
+pub const MEMBERS_MOST: usize = 16;
+
+/// The uplinks of one logical port, in the order in which the host names them.
+#[derive(Debug)]
+pub struct Team {
+    id: PortId,
+    steering: Arc<Steering>,
+    members: Vec<Arc<Port>>,
+}
+
+/// The numbers of the bits that are set.
+fn numbers(mut bits: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let number = (bits != 0).then_some(bits.trailing_zeros() as usize);
+        bits &= bits.wrapping_sub(1);
+        number
+    })
+}
+
+impl Team {
+    /// A team of ports that were made [for it](Port::in_team), in the order of their indices.
+    pub fn new(id: PortId, steering: Arc<Steering>, members: Vec<Arc<Port>>) -> Self {
+        Self { id, steering, members }
+    }
+
+    /// Its logical port number.
+    pub fn id(&self) -> PortId {
+        self.id
+    }
+
+    /// The decision which members are used.
+    pub fn steering(&self) -> &Arc<Steering> {
+        &self.steering
+    }
+
+    /// The members.
+    pub fn members(&self) -> &[Arc<Port>] {
+        &self.members
+    }
+
+    /// The member by which a packet with this sender leaves now.
+    pub(crate) fn member_for(&self, batch: &Batch, packet: u16) -> Option<&Arc<Port>> {
+        let hash = batch.packet(packet).map_or(0, |packet| self.steering.hash().of(batch, packet));
+        self.members.get(self.steering.choose(hash)?)
+    }
+
+    /// Divides a receiver's picks among the members, and gives each member's to `offer`. Picks for which there is no member are dropped
+    /// and counted.
+    pub(crate) fn divide(&self, batch: &Batch, picks: &[Pick], mut offer: impl FnMut(&Arc<Port>, &[Pick])) {
+        let Some(only) = self.steering.only() else { return self.divide_by_hash(batch, picks, offer) };
+        match self.members.get(only) {
+            Some(member) => offer(member, picks),
+            None => self.steering.lost(picks.len()),
+        }
+    }
+
+    fn divide_by_hash(&self, batch: &Batch, picks: &[Pick], mut offer: impl FnMut(&Arc<Port>, &[Pick])) {
+        let mut shares = [0u64; MEMBERS_MOST];
+        let hash = self.steering.hash();
+        // One choice for the whole batch: no frame sees another state of the links than its neighbour.
+        let choice = self.steering.choice();
+        let mut lost = 0;
+        for (pick, bit) in picks.iter().zip(0..) {
+            let hash = batch.packet(pick.packet).map_or(0, |packet| hash.of(batch, packet));
+            match choice.member(hash).and_then(|member| shares.get_mut(member)) {
+                Some(share) => *share |= 1 << bit,
+                None => lost += 1,
+            }
+        }
+        for (share, member) in shares.into_iter().zip(&self.members).filter(|(share, _)| *share != 0) {
+            let part: ArrayVec<Pick, PACKETS> = numbers(share).filter_map(|at| picks.get(at).copied()).collect();
+            offer(member, &part);
+        }
+        if lost > 0 {
+            self.steering.lost(lost);
+        }
+    }
+
+    /// Gives turns to members that need one because another member's state changed.
+    pub(crate) fn stir(&self) {
+        for index in numbers(self.steering.take_stirred()) {
+            if let Some(member) = self.members.get(index) {
+                member.stir();
+            }
+        }
+    }
+
+    /// The members' states.
+    pub fn states(&self, now: Time) -> Vec<MemberState> {
+        self.steering.states(self.members.len(), now)
+    }
+}

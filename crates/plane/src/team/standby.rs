@@ -1,0 +1,96 @@
+//! Active-standby: one member carries all frames, the others wait.
+
+use std::time::Duration;
+
+use nicety_adapter::Time;
+
+use super::{Links, Rule};
+
+/// The members in the order of preference: the primary first if it is up, then by place. Another member than the primary stays active until it
+/// fails, or until the primary has been up for the fail-back delay.
+#[derive(Debug)]
+pub struct Standby {
+    primary: usize,
+    fail_back: Duration,
+    up: u32,
+    active: Option<usize>,
+    /// The primary has been active.
+    has_begun: bool,
+    /// The time at which the primary takes over again.
+    back_at: Option<Time>,
+    /// The member that was active and is still up.
+    lingering: Option<usize>,
+}
+
+impl Standby {
+    /// `primary` is its place in the team.
+    pub fn new(primary: usize, fail_back: Duration) -> Self {
+        Self { primary, fail_back, up: 0, active: None, has_begun: false, back_at: None, lingering: None }
+    }
+
+    fn is_up(&self, member: usize) -> bool {
+        self.up >> member & 1 != 0
+    }
+}
+
+impl Rule for Standby {
+    fn link(&mut self, member: usize, is_up: bool, now: Time) {
+        let was_up = self.is_up(member);
+        if is_up {
+            self.up |= 1 << member;
+        } else {
+            self.up &= !(1 << member);
+        }
+        if member == self.primary && is_up != was_up {
+            let returns = is_up && self.active.is_some_and(|active| active != member);
+            // When the team begins, links come up one after the other: only a primary that has failed waits.
+            let delay = if self.has_begun { self.fail_back } else { Duration::ZERO };
+            self.back_at = returns.then(|| now.after(delay));
+        }
+        self.lingering = self.lingering.filter(|lingering| self.is_up(*lingering));
+    }
+
+    fn tick(&mut self, now: Time) {
+        if self.active.is_some_and(|active| !self.is_up(active)) {
+            self.active = None;
+        }
+        if self.active.is_none() {
+            self.active = if self.is_up(self.primary) {
+                Some(self.primary)
+            } else {
+                (self.up != 0).then_some(self.up.trailing_zeros() as usize)
+            };
+        }
+        if self.active == Some(self.primary) {
+            (self.has_begun, self.back_at) = (true, None);
+        }
+        if self.back_at.take_if(|at| *at <= now).is_some() {
+            self.lingering = self.active.replace(self.primary);
+        }
+    }
+
+    fn wake(&self, member: usize) -> Option<Time> {
+        self.back_at.filter(|_| member == self.primary)
+    }
+
+    fn links(&self) -> Links {
+        let bit = |member: Option<usize>| member.map_or(0, |member| 1 << member);
+        Links { collecting: bit(self.active), distributing: bit(self.active), lingering: bit(self.lingering) }
+    }
+
+    fn settled(&mut self) {
+        self.lingering = None;
+    }
+
+    fn words(&self, member: usize, now: Time) -> String {
+        if !self.is_up(member) {
+            "no carrier".to_owned()
+        } else if self.active == Some(member) {
+            "active".to_owned()
+        } else if let (true, Some(at)) = (member == self.primary, self.back_at) {
+            format!("takes over again in {} s", at.0.saturating_sub(now.0).div_ceil(1_000_000_000))
+        } else {
+            "stands by".to_owned()
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! Publishes which members of a team are used, and changes that without reordering a flow.
+//!
+//! The members that distribute are an ordered set, the *spread*: a frame with hash `h` leaves by member `h mod n` of it. If that member
+//! is not usable any more, the frame takes one of those that are; flows of the others stay where they are. The spread itself changes
+//! only when no frame waits at a member that a flow could leave: at once if nobody else sends, else when all have reported an empty backlog,
+//! or after [`SETTLE_NS`]. Frames that wait even then are dropped, and counted, as they would otherwise follow their successors.
+
+use std::fmt::Debug;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use nicety_adapter::Time;
+
+use super::Hash;
+use crate::agent::{Agent, LinkState};
+
+/// Longest time for which a change waits for empty backlogs.
+const SETTLE_NS: u64 = 100_000_000;
+
+/// Sets of members, a bit each, by their places in the team.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Links {
+    /// Frames that come in on these are taken.
+    pub collecting: u32,
+    /// Frames leave by these.
+    pub distributing: u32,
+    /// These are to be left, but may send and take frames until those that wait there are gone.
+    pub lingering: u32,
+}
+
+/// The state of a member, for a person.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberState {
+    /// Frames that come in are taken.
+    pub collects: bool,
+    /// Frames leave by it.
+    pub distributes: bool,
+    /// A few words: `active`, `stands by`, `no carrier`.
+    pub words: String,
+}
+
+/// Decides which members are used. Members are named by their places in the team.
+pub trait Rule: Send + Debug {
+    /// A member's link is up or down: at least each time that this changes.
+    fn link(&mut self, member: usize, is_up: bool, now: Time);
+
+    /// Time passes: called in each member's turns, after [`link`](Rule::link).
+    fn tick(&mut self, now: Time);
+
+    /// A frame for the neighbour came in.
+    fn hear(&mut self, _member: usize, _frame: &[u8], _now: Time) {}
+
+    /// Sends what is due, as [`Agent::speak`] does.
+    fn speak(&mut self, _member: usize, _now: Time, _send: &mut dyn FnMut(&[u8]) -> bool) {}
+
+    /// The time of the next turn that this member needs.
+    fn wake(&self, member: usize) -> Option<Time>;
+
+    /// The members in use.
+    fn links(&self) -> Links;
+
+    /// Nothing is sent any more by the lingering members.
+    fn settled(&mut self) {}
+
+    /// A member's state in a few words.
+    fn words(&self, member: usize, now: Time) -> String;
+}
+
+/// A choice among the members at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Choice {
+    spread: u32,
+    usable: u32,
+}
+
+impl Choice {
+    fn of(word: u64) -> Self {
+        Self { spread: (word >> 32) as u32, usable: word as u32 }
+    }
+
+    fn word(self) -> u64 {
+        u64::from(self.spread) << 32 | u64::from(self.usable)
+    }
+
+    /// The member for a hash; `None` if none is usable.
+    #[inline]
+    pub fn member(self, hash: u32) -> Option<usize> {
+        let kept = nth(self.spread, hash).filter(|member| self.usable >> member & 1 != 0);
+        kept.or_else(|| nth(self.usable, hash)).map(|member| member as usize)
+    }
+}
+
+/// The number of the set bit `hash` modulo their count.
+#[inline]
+fn nth(mut set: u32, hash: u32) -> Option<u32> {
+    let skip = hash.checked_rem(set.count_ones())?;
+    for _ in 0..skip {
+        set &= set.wrapping_sub(1);
+    }
+    Some(set.trailing_zeros())
+}
+
+#[derive(Debug)]
+struct State {
+    rule: Box<dyn Rule>,
+    /// The rule's last decision.
+    links: Links,
+    spread: u32,
+    /// A change of the spread is due: its latest time, and the members that have not reported an empty backlog.
+    settling: Option<(Time, u32)>,
+    /// Frames that found no usable member.
+    lost: u64,
+}
+
+/// See the module's page.
+#[derive(Debug)]
+pub struct Steering {
+    hash: Hash,
+    /// A [`Choice`].
+    choice: AtomicU64,
+    collecting: AtomicU32,
+    /// Number of changes of the spread.
+    epoch: AtomicU32,
+    /// Members that need a turn, and those whose next turn must report to the rule.
+    stirred: AtomicU64,
+    due: AtomicU64,
+    state: Mutex<State>,
+}
+
+impl Steering {
+    /// The steering of a team. No member is used until its link is reported to be up.
+    pub fn new(rule: Box<dyn Rule>, hash: Hash) -> Self {
+        let links = Links::default();
+        Self {
+            hash,
+            choice: AtomicU64::new(0),
+            collecting: AtomicU32::new(0),
+            epoch: AtomicU32::new(0),
+            stirred: AtomicU64::new(0),
+            due: AtomicU64::new(u64::MAX),
+            state: Mutex::new(State { rule, links, spread: 0, settling: None, lost: 0 }),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn hash(&self) -> Hash {
+        self.hash
+    }
+
+    #[inline]
+    pub(crate) fn choice(&self) -> Choice {
+        Choice::of(self.choice.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn choose(&self, hash: u32) -> Option<usize> {
+        self.choice().member(hash)
+    }
+
+    /// The member for every frame, if there is no need for a hash; a number that no member has if there is no usable member.
+    #[inline]
+    pub(crate) fn only(&self) -> Option<usize> {
+        let choice = self.choice();
+        match choice.usable.count_ones() {
+            0 => Some(usize::MAX),
+            1 => Some(choice.usable.trailing_zeros() as usize),
+            _ if choice.spread.count_ones() == 1 => choice.member(0),
+            _ => None,
+        }
+    }
+
+    /// Whether a member may send.
+    pub(crate) fn is_usable(&self, member: usize) -> bool {
+        self.choice().usable >> member & 1 != 0
+    }
+
+    /// Whether frames that come in on a member are taken.
+    pub(crate) fn collects(&self, member: usize) -> bool {
+        self.collecting.load(Ordering::Acquire) >> member & 1 != 0
+    }
+
+    /// Changes when frames that wait at a member may have become older than others of their flow.
+    pub(crate) fn epoch(&self) -> u32 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// Frames found no usable member.
+    #[cold]
+    pub(crate) fn lost(&self, frames: usize) {
+        self.state().lost += frames as u64;
+    }
+
+    /// Frames that found no usable member so far.
+    pub fn lost_frames(&self) -> u64 {
+        self.state().lost
+    }
+
+    pub(crate) fn take_stirred(&self) -> u64 {
+        if self.stirred.load(Ordering::Relaxed) == 0 { 0 } else { self.stirred.swap(0, Ordering::AcqRel) }
+    }
+
+    pub(super) fn states(&self, members: usize, now: Time) -> Vec<MemberState> {
+        let state = self.state();
+        let (collecting, choice) = (self.collecting.load(Ordering::Acquire), self.choice());
+        let of = |member: usize| MemberState {
+            collects: collecting >> member & 1 != 0,
+            distributes: (choice.usable & choice.spread) >> member & 1 != 0,
+            words: state.rule.words(member, now),
+        };
+        (0..members).map(of).collect()
+    }
+
+    /// A member reports its link.
+    fn report(&self, member: usize, link: LinkState, now: Time) {
+        let mut state = self.state();
+        state.rule.link(member, link.is_up, now);
+        state.rule.tick(now);
+        if !link.has_backlog
+            && let Some((_, busy)) = &mut state.settling
+        {
+            *busy &= !(1 << member);
+        }
+        self.publish(&mut state, now);
+    }
+
+    /// Publishes the rule's decision.
+    fn publish(&self, state: &mut State, now: Time) {
+        let links = state.rule.links();
+        if links != state.links {
+            state.links = links;
+            let busy = state.spread & (links.distributing | links.lingering);
+            state.settling = (state.spread != links.distributing).then_some((now.after_ns(SETTLE_NS), busy));
+            self.stir();
+        }
+        if let Some((latest, busy)) = state.settling
+            && (busy == 0 || latest <= now)
+        {
+            state.settling = None;
+            state.spread = state.links.distributing;
+            state.rule.settled();
+            state.links = state.rule.links();
+            self.epoch.fetch_add(1, Ordering::AcqRel);
+            self.stir();
+        }
+        let Links { collecting, distributing, lingering } = state.links;
+        let choice = Choice { spread: state.spread, usable: distributing | lingering };
+        self.collecting.store(if lingering == 0 { collecting } else { lingering }, Ordering::Release);
+        self.choice.store(choice.word(), Ordering::Release);
+    }
+
+    /// All members get a turn, and report in it.
+    fn stir(&self) {
+        self.due.store(u64::MAX, Ordering::Release);
+        self.stirred.store(u64::MAX, Ordering::Release);
+    }
+}
+
+/// A member's agent: tells the rule of its link, and lends it its voice.
+pub(crate) struct MemberAgent {
+    steering: std::sync::Arc<Steering>,
+    member: usize,
+    link: Option<LinkState>,
+    /// Time of the next report, as the rule wanted it at the last one.
+    wake: Option<Time>,
+}
+
+impl MemberAgent {
+    pub fn new(steering: std::sync::Arc<Steering>, member: usize) -> Self {
+        Self { steering, member, link: None, wake: Some(Time::ZERO) }
+    }
+
+    fn note_wake(&mut self, state: &State) {
+        let settling = state.settling.map(|(latest, _)| latest);
+        self.wake = state.rule.wake(self.member).into_iter().chain(settling).min();
+    }
+}
+
+impl Agent for MemberAgent {
+    fn link(&mut self, link: LinkState, now: Time) {
+        let bit = 1 << self.member;
+        let is_due = self.steering.due.load(Ordering::Acquire) & bit != 0;
+        if self.link == Some(link) && !is_due && self.wake.is_none_or(|at| at > now) {
+            return;
+        }
+        self.steering.due.fetch_and(!bit, Ordering::AcqRel);
+        self.link = Some(link);
+        self.steering.report(self.member, link, now);
+        self.note_wake(&self.steering.clone().state());
+    }
+
+    fn hear(&mut self, frame: &[u8], now: Time) {
+        let steering = self.steering.clone();
+        let mut state = steering.state();
+        state.rule.hear(self.member, frame, now);
+        state.rule.tick(now);
+        steering.publish(&mut state, now);
+        self.note_wake(&state);
+    }
+
+    fn speak(&mut self, now: Time, send: &mut dyn FnMut(&[u8]) -> bool) {
+        if self.wake.is_none_or(|at| at > now) {
+            return;
+        }
+        let steering = self.steering.clone();
+        let mut state = steering.state();
+        state.rule.speak(self.member, now, send);
+        self.note_wake(&state);
+    }
+
+    fn wake(&self) -> Option<Time> {
+        self.wake
+    }
+}

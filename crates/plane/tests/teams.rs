@@ -1,0 +1,321 @@
+//! Teams: frames leave by one member and come in by one, whatever happens to the links. A link is a pair of queues with a switch for its
+//! carrier.
+
+#[macro_use]
+mod workers;
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, PortId, Progress, Reason, Set, Time, Uplink};
+use nicety_memory::Map;
+use nicety_plane::{End, Plane, Port, Shell, Standby, Steering, Team, Turn};
+use nicety_switch::{Limits, Policy};
+
+with_one_worker_and_with_two!(
+    frames_leave_by_the_active_member_and_come_in_by_it_alone,
+    the_next_member_takes_over_at_once_and_the_primary_only_after_the_delay,
+    the_primary_takes_over_again_without_losing_or_reordering_what_waits,
+    frames_that_wait_at_a_dead_link_never_leave_by_it_and_are_counted,
+    a_team_without_a_link_counts_what_it_cannot_send,
+);
+
+const SECOND: u64 = 1_000_000_000;
+const TEAM: PortId = PortId(10);
+
+/// The test's view of a link.
+#[derive(Default)]
+struct Wire {
+    /// Frames from the world, and to it.
+    outgoing: VecDeque<Vec<u8>>,
+    incoming: Vec<Vec<u8>>,
+    room: usize,
+    carrier: bool,
+}
+
+struct Link {
+    wire: Arc<Mutex<Wire>>,
+    map: Arc<Map>,
+}
+
+impl Uplink for Link {
+    fn fetch(&mut self, port: PortId, budget: Budget, batch: &mut Batch, counters: &mut Counters, _: Time) -> Progress {
+        batch.start(&self.map, port, 0);
+        let mut wire = self.wire.lock().unwrap();
+        let mut at = 0;
+        while budget.allows(batch) {
+            let Some(frame) = wire.outgoing.pop_front() else { break };
+            self.map.write(at, &frame).unwrap();
+            let mut draft = batch.draft(0).unwrap();
+            draft.push(at, frame.len() as u32).unwrap();
+            draft.finish_plain(0);
+            counters.sent(0, 1, frame.len() as u64);
+            at += 2048;
+        }
+        Progress { more: !wire.outgoing.is_empty(), armed: true }
+    }
+
+    fn complete(&mut self, _: &Batch) {}
+
+    fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, _: Time) -> Delivery {
+        let mut delivery = Delivery::default();
+        let mut wire = self.wire.lock().unwrap();
+        for (index, _, packet) in frames.iter() {
+            if !wire.carrier {
+                counters.receive_drop(Reason::LinkDown);
+                continue;
+            }
+            if wire.room == 0 {
+                delivery.refuse(index, 0, 0);
+                continue;
+            }
+            wire.room -= 1;
+            let mut frame = vec![0; packet.len() as usize];
+            frames.batch.copy(packet, &mut frame);
+            counters.received(0, 1, frame.len() as u64);
+            wire.incoming.push(frame);
+        }
+        delivery
+    }
+
+    fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        None
+    }
+
+    fn carrier(&self) -> bool {
+        self.wire.lock().unwrap().carrier
+    }
+}
+
+/// Keeps the earliest wake-up.
+#[derive(Clone)]
+struct Alarm(Arc<AtomicU64>);
+
+impl Shell for Alarm {
+    fn messages(&self, _: Set) {}
+    fn line(&self, _: bool) {}
+    fn schedule(&self) {}
+    fn wake_at(&self, time: Time) {
+        self.0.fetch_min(time.0, Ordering::Relaxed);
+    }
+}
+
+/// Two stations (ports 1 and 2, links too: any frames may come from there), and a team of two or more links (ports 11 …).
+struct World {
+    plane: Plane,
+    team: Arc<Team>,
+    ports: Vec<Arc<Port>>,
+    wires: Vec<Arc<Mutex<Wire>>>,
+    alarm: Arc<AtomicU64>,
+    turns: Vec<Turn>,
+    now: Time,
+}
+
+fn link() -> (Link, Arc<Mutex<Wire>>) {
+    let wire = Arc::new(Mutex::new(Wire { room: 1 << 20, carrier: true, ..Wire::default() }));
+    (Link { wire: Arc::clone(&wire), map: Arc::new(Map::private(1 << 20).unwrap()) }, wire)
+}
+
+impl World {
+    fn new(workers: usize, rule: Standby, links: usize) -> Self {
+        let plane = Plane::new(Limits::default());
+        let alarm = Arc::new(AtomicU64::new(u64::MAX));
+        let (mut ports, mut wires) = (Vec::new(), Vec::new());
+        let mut port = |id: u16| {
+            let (link, wire) = link();
+            wires.push(wire);
+            Port::new(PortId(id), End::Uplink(Box::new(link)), Box::new(Alarm(Arc::clone(&alarm))), 1 << 20).unwrap()
+        };
+        for id in [1, 2] {
+            let port = Arc::new(port(id));
+            plane.join(Arc::clone(&port)).unwrap();
+            ports.push(port);
+        }
+        let steering = Arc::new(Steering::new(Box::new(rule), nicety_plane::Hash::Single));
+        let member = |index: usize| Arc::new(port(11 + index as u16).in_team(TEAM, &steering, index).unwrap());
+        let members: Vec<Arc<Port>> = (0..links).map(member).collect();
+        let team = Arc::new(Team::new(TEAM, steering, members.clone()));
+        plane.join_team(Arc::clone(&team), &Policy::default()).unwrap();
+        for member in members {
+            plane.join(Arc::clone(&member)).unwrap();
+            ports.push(member);
+        }
+        let turns = (0..workers).map(|_| Turn::new()).collect();
+        let mut world = Self { plane, team, ports, wires, alarm, turns, now: Time::ZERO };
+        world.run();
+        world
+    }
+
+    /// Turns for all ports by all workers at once, until nobody has work.
+    fn run(&mut self) {
+        self.ports.iter().for_each(|port| port.ready());
+        for round in 0.. {
+            assert!(round < 10_000, "it ends");
+            let Self { plane, ports, turns, now, .. } = self;
+            let workers = turns.len();
+            let serve = |number: usize, turn: &mut Turn| {
+                for (_, port) in ports.iter().enumerate().filter(|(index, _)| (index + round) % workers == number) {
+                    while plane.turn(port, turn, *now).unfinished {}
+                }
+            };
+            thread::scope(|scope| {
+                let (first, others) = turns.split_first_mut().unwrap();
+                let serve = &serve;
+                for (index, turn) in others.iter_mut().enumerate() {
+                    scope.spawn(move || serve(index + 1, turn));
+                }
+                serve(0, first);
+            });
+            let now = self.now;
+            if self.ports.iter().all(|port| !port.busy(now)) {
+                return;
+            }
+        }
+    }
+
+    fn run_at(&mut self, seconds: u64) {
+        self.now = Time(seconds * SECOND);
+        self.alarm.store(u64::MAX, Ordering::Relaxed);
+        self.run();
+    }
+
+    fn wire(&self, at: usize) -> std::sync::MutexGuard<'_, Wire> {
+        self.wires[at].lock().unwrap()
+    }
+
+    fn send(&mut self, from: usize, frames: impl IntoIterator<Item = Vec<u8>>) {
+        self.wire(from).outgoing.extend(frames);
+        self.run();
+    }
+
+    /// Takes the sequence numbers of the frames that left by a wire.
+    fn seen(&self, at: usize) -> Vec<u16> {
+        let frames = std::mem::take(&mut self.wire(at).incoming);
+        frames.iter().map(|frame| u16::from_be_bytes([frame[14], frame[15]])).collect()
+    }
+
+    fn set_carrier(&mut self, link: usize, carrier: bool) {
+        self.wire(link).carrier = carrier;
+        self.run();
+    }
+
+    fn words(&self) -> Vec<String> {
+        self.team.states(self.now).into_iter().map(|state| state.words).collect()
+    }
+}
+
+/// Wires: the first station, the second, and the team's members.
+const ONE: usize = 0;
+const TWO: usize = 1;
+const PRIMARY: usize = 2;
+const OTHER: usize = 3;
+
+fn frame(to: u8, from: u8, number: u16) -> Vec<u8> {
+    let station = |number: u8| if number == 0xff { [0xff; 6] } else { [2, 0, 0, 0, 0, number] };
+    let mut frame = [&station(to)[..], &station(from), &[0x88, 0xb5]].concat();
+    frame.extend(number.to_be_bytes());
+    frame.resize(60, 0);
+    frame
+}
+
+fn frames_leave_by_the_active_member_and_come_in_by_it_alone(workers: usize) {
+    let mut world = World::new(workers, Standby::new(0, Duration::ZERO), 2);
+    assert_eq!(world.words(), ["active", "stands by"]);
+    world.send(ONE, (0..100).map(|number| frame(0xff, 1, number)));
+    assert_eq!(world.seen(PRIMARY), (0..100).collect::<Vec<_>>());
+    assert!(world.seen(OTHER).is_empty());
+    assert_eq!(world.seen(TWO).len(), 100);
+    // The neighbouring switch floods our broadcast back by the standby link, and a stranger's by both.
+    world.send(OTHER, [frame(0xff, 1, 0), frame(0xff, 9, 1)]);
+    world.send(PRIMARY, [frame(0xff, 9, 1)]);
+    assert_eq!((world.seen(ONE), world.seen(TWO)), (vec![1], vec![1]), "each once");
+    let drops = world.ports[OTHER].state().counters.transmit_drops;
+    assert_eq!(drops[Reason::UnusedLink as usize], 2);
+    // Nothing was learned from the standby link: a frame for station 1 goes there, and nowhere else.
+    world.send(TWO, [frame(1, 2, 7), frame(9, 2, 8)]);
+    assert_eq!((world.seen(ONE), world.seen(PRIMARY)), (vec![7], vec![8]));
+    assert!(world.seen(OTHER).is_empty());
+}
+
+fn the_next_member_takes_over_at_once_and_the_primary_only_after_the_delay(workers: usize) {
+    let mut world = World::new(workers, Standby::new(1, Duration::from_secs(30)), 3);
+    let last = OTHER + 1;
+    assert_eq!(world.words(), ["stands by", "active", "stands by"]);
+    world.set_carrier(OTHER, false);
+    assert_eq!(world.words(), ["active", "no carrier", "stands by"]);
+    world.send(ONE, [frame(9, 1, 1)]);
+    world.set_carrier(PRIMARY, false);
+    world.send(ONE, [frame(9, 1, 2)]);
+    assert_eq!((world.seen(PRIMARY), world.seen(last)), (vec![1], vec![2]));
+    world.run_at(100);
+    world.set_carrier(PRIMARY, true);
+    world.set_carrier(OTHER, true);
+    assert_eq!(world.words(), ["stands by", "takes over again in 30 s", "active"]);
+    assert_eq!(world.alarm.load(Ordering::Relaxed), 130 * SECOND, "a turn is due then");
+    world.run_at(120);
+    world.set_carrier(OTHER, false);
+    world.set_carrier(OTHER, true);
+    world.run_at(149);
+    assert_eq!(world.words()[2], "active", "the delay has begun again");
+    world.run_at(150);
+    assert_eq!(world.words(), ["stands by", "active", "stands by"]);
+    world.send(ONE, [frame(9, 1, 3)]);
+    assert_eq!((world.seen(PRIMARY), world.seen(OTHER), world.seen(last)), (vec![], vec![3], vec![]));
+}
+
+fn the_primary_takes_over_again_without_losing_or_reordering_what_waits(workers: usize) {
+    let mut world = World::new(workers, Standby::new(0, Duration::ZERO), 2);
+    world.set_carrier(PRIMARY, false);
+    world.wire(OTHER).room = 10;
+    world.send(ONE, (0..40).map(|number| frame(9, 1, number)));
+    world.set_carrier(PRIMARY, true);
+    world.send(ONE, (40..80).map(|number| frame(9, 1, number)));
+    assert_eq!(world.seen(OTHER), (0..10).collect::<Vec<_>>());
+    assert!(world.seen(PRIMARY).is_empty(), "older frames still wait at the other link");
+    world.wire(OTHER).room = 1000;
+    world.run();
+    world.send(ONE, (80..90).map(|number| frame(9, 1, number)));
+    assert_eq!(world.seen(OTHER), (10..80).collect::<Vec<_>>());
+    assert_eq!(world.seen(PRIMARY), (80..90).collect::<Vec<_>>());
+    // The other link is stuck: after a tenth of a second it is left all the same, and what waits there is counted.
+    world.set_carrier(PRIMARY, false);
+    world.wire(OTHER).room = 0;
+    world.send(ONE, (0..5).map(|number| frame(9, 1, number)));
+    world.set_carrier(PRIMARY, true);
+    world.run_at(1);
+    world.wire(OTHER).room = 1000;
+    world.send(ONE, (5..10).map(|number| frame(9, 1, number)));
+    assert_eq!((world.seen(PRIMARY), world.seen(OTHER)), ((5..10).collect(), vec![]));
+    assert_eq!(world.ports[OTHER].state().counters.receive_drops[Reason::LinkDown as usize], 5);
+}
+
+fn frames_that_wait_at_a_dead_link_never_leave_by_it_and_are_counted(workers: usize) {
+    let mut world = World::new(workers, Standby::new(0, Duration::from_secs(5)), 2);
+    world.wire(PRIMARY).room = 3;
+    world.send(ONE, (0..10).map(|number| frame(9, 1, number)));
+    world.set_carrier(PRIMARY, false);
+    world.send(ONE, (10..20).map(|number| frame(9, 1, number)));
+    assert_eq!((world.seen(PRIMARY), world.seen(OTHER)), ((0..3).collect(), (10..20).collect()));
+    world.wire(PRIMARY).room = 1000;
+    world.set_carrier(PRIMARY, true);
+    world.run_at(10);
+    world.run();
+    world.send(ONE, [frame(9, 1, 20)]);
+    assert_eq!((world.seen(PRIMARY), world.seen(OTHER)), (vec![20], vec![]));
+    let state = world.ports[PRIMARY].state();
+    assert_eq!((state.counters.receive_drops[Reason::LinkDown as usize], state.backlog_frames), (7, 0));
+}
+
+fn a_team_without_a_link_counts_what_it_cannot_send(workers: usize) {
+    let mut world = World::new(workers, Standby::new(0, Duration::ZERO), 2);
+    world.set_carrier(PRIMARY, false);
+    world.set_carrier(OTHER, false);
+    world.send(ONE, (0..10).map(|number| frame(9, 1, number)));
+    assert_eq!(world.team.steering().lost_frames(), 10);
+    world.set_carrier(OTHER, true);
+    world.send(ONE, [frame(9, 1, 10)]);
+    assert_eq!((world.seen(PRIMARY), world.seen(OTHER)), (vec![], vec![10]));
+}
