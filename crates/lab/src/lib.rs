@@ -1,7 +1,11 @@
-//! Methods, embedded guests, statistics and report of `nicety compare`, which measures adapters (ARCHITECTURE.md, floor 6).
+//! Methods, embedded guests, statistics and report of `nicety compare` and `nicety lab`, which measure adapters (ARCHITECTURE.md,
+//! floor 6).
 //!
 //! The path of a comparison: [`method::Options`] and a [`bench::Bench`] give a [`method::Plan`]; [`run::run`] runs it and
 //! returns [`results::Results`]; [`table::render`] and [`report::write`] show them. Only the bench knows how guests are made.
+//!
+//! The path of `nicety lab run`: a [`methods::Method`] and [`study::Options`] give a [`study::Plan`]; [`study::run()`] makes its runs by the
+//! method's [`methods::Rig`] and keeps each in a [`study::Journal`]; [`report::study`] shows them.
 #![forbid(unsafe_code)]
 // These macros panic when the terminal is gone. The caller decides where a line for a person goes.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -14,6 +18,7 @@ pub mod figures;
 pub mod findings;
 pub mod host;
 pub mod method;
+pub mod methods;
 pub mod number;
 pub mod packets;
 pub mod planning;
@@ -24,4 +29,5 @@ pub mod results;
 pub mod run;
 pub mod series;
 pub mod statistics;
+pub mod study;
 pub mod table;

@@ -68,6 +68,8 @@ pub enum Command {
     Adapters(Adapters),
     /// Measure the adapters against each other, and write a report
     Compare(Compare),
+    /// Repeat the measurements of published comparisons on this machine, each with its report
+    Lab(Lab),
     /// Start a small Linux whose eth0 is an adapter, for a shell or for one command
     Try(Try),
     /// Write a shell's completions of this command line
@@ -553,6 +555,79 @@ pub struct Compare {
     /// The order of the runs follows from it
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = seed)]
     pub seed: u64,
+}
+
+/// `lab`.
+#[derive(Debug, Args)]
+pub struct Lab {
+    /// What to do.
+    #[command(subcommand)]
+    pub what: LabCommand,
+}
+
+/// The lab's commands.
+#[derive(Debug, Subcommand)]
+pub enum LabCommand {
+    /// List the methods: document, duration, what each measures and needs
+    List,
+    /// Run a method; each run is written to the report's folder when it ends
+    Run(LabRun),
+    /// Make the pages of a report again, from its results
+    Report {
+        /// The folder of the report
+        #[arg(default_value = LAB_FOLDER)]
+        folder: PathBuf,
+    },
+}
+
+/// Default folder of the lab's reports.
+pub const LAB_FOLDER: &str = "nicety-lab";
+
+/// `lab run`.
+#[derive(Debug, Args)]
+pub struct LabRun {
+    /// The method, as `nicety lab list` names it
+    pub method: String,
+    /// Who drives the adapters [default: the method's first kind]
+    #[arg(long, value_enum)]
+    pub guests: Option<Guests>,
+    /// Which adapters, such as e1000e,vmxnet3, or `native` [default: the method's]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub adapters: Vec<String>,
+    /// A first look: few adapters, three short rounds, no intervals
+    #[arg(long, conflicts_with = "full")]
+    pub quick: bool,
+    /// The document's own durations
+    #[arg(long)]
+    pub full: bool,
+    /// How long each run of the main load lasts, in whole seconds
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = rounds)]
+    pub seconds: Option<u32>,
+    /// How many times each is run; fewer than 7 give no intervals [default: 7; with --full 10]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = rounds)]
+    pub repeat: Option<u32>,
+    /// Stop early when each interval is this close around its median, such as 5%
+    #[arg(long, value_name = "P%", value_parser = share)]
+    pub confidence: Option<f64>,
+    /// The order of the runs follows from it [default: 1]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = seed)]
+    pub seed: Option<u64>,
+    /// The folder of the reports; the method's results go into a folder of its name in it
+    #[arg(long, value_name = "DIR", default_value = LAB_FOLDER, conflicts_with = "resume")]
+    pub report: PathBuf,
+    /// Go on with the results in this folder: options as at the beginning
+    #[arg(long, value_name = "DIR")]
+    pub resume: Option<PathBuf>,
+    /// Only say what would run: which guest, which command, how long, how much disk
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// A share in percent, with or without the sign.
+fn share(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).trim();
+    let percent: f64 = number.parse().map_err(|_| "write a share in percent, such as 5%".to_owned())?;
+    Ok(percent / 100.0)
 }
 
 /// Path of a guest's doorbells to the daemon.

@@ -105,7 +105,7 @@ fn show(results: &Results, dir: &Path) -> Result<(), Failure> {
 
 /// Prepares guests. A terminal's Ctrl-C reaches the programs that do so; a signal to this process alone does not, so they are ended
 /// here.
-fn while_stoppable<T>(cancel: &AtomicBool, prepare: impl FnOnce() -> T) -> T {
+pub fn while_stoppable<T>(cancel: &AtomicBool, prepare: impl FnOnce() -> T) -> T {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -163,6 +163,6 @@ fn again(args: &Compare, plan: &Plan) -> String {
     )
 }
 
-fn absolute(path: &Path) -> String {
+pub fn absolute(path: &Path) -> String {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
 }

@@ -22,6 +22,7 @@ mod exit;
 mod extcap;
 mod find;
 mod import;
+mod lab;
 mod log;
 mod output;
 mod ports;
@@ -65,6 +66,7 @@ fn main() -> ExitCode {
         Command::Top(args) => top::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Adapters(args) => adapters::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Compare(args) => compare::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Lab(args) => lab::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Try(args) => attempt::run(&args),
         Command::Guest { words } => Ok(compare::guest(&words)),
     };

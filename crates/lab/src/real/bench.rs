@@ -29,8 +29,11 @@ use crate::{
     progress::Progress,
 };
 
+mod pairs;
 mod qemu;
 mod user_mode;
+
+pub use pairs::{Pairs, Standing, subjects};
 
 /// Time limit of a command beside the measurements in a guest.
 const SLACK: Duration = Duration::from_secs(30);
@@ -83,6 +86,8 @@ struct Ground {
     program: PathBuf,
     doorbells: Option<Doorbells>,
     uio: Result<Uio, String>,
+    /// Further programs of guests in QEMU, as an initramfs archive.
+    archive: Vec<u8>,
 }
 
 /// Two guests, and the daemons that serve them (none where QEMU serves).
@@ -118,6 +123,11 @@ fn drive(pair: &mut Pair, server: Server, stop: &AtomicBool) -> Result<(), Error
 }
 
 impl Ground {
+    fn new(namespace: Namespace, root: Root, program: &Path) -> Ground {
+        let uio = Uio::beside(program).map_err(|error| error.to_string());
+        Ground { namespace, root, program: program.to_owned(), doorbells: None, uio, archive: Vec::new() }
+    }
+
     /// Boots two guests, each at the daemon's port of its name, and calls `then` with them.
     fn boot_served<M: Machine>(
         &mut self,
@@ -238,8 +248,7 @@ impl RealBench {
 
     fn open(kind: Box<dyn Kind>, root: Root, program: &Path) -> Result<RealBench, Error> {
         let namespace = Namespace::open(&root)?;
-        let uio = Uio::beside(program).map_err(|error| error.to_string());
-        let ground = Ground { namespace, root, program: program.to_owned(), doorbells: None, uio };
+        let ground = Ground::new(namespace, root, program);
         Ok(RealBench { running: None, user_space: false, kind, ground })
     }
 

@@ -2,7 +2,8 @@
 //! --guests qemu` and `uml`.
 
 mod bench;
+pub mod native;
 pub mod netperf;
 pub mod pair;
 
-pub use bench::RealBench;
+pub use bench::{Pairs, RealBench, Standing, subjects};

@@ -53,23 +53,29 @@ impl Measured {
 /// # Errors
 /// Those of [`Guest::succeed_unless`].
 pub fn run(guest: &mut Guest, address: &str, test: Test, seconds: u32, stop: &AtomicBool) -> Result<Measured, Error> {
-    let command = command(address, test, seconds);
+    // The output is held back until the end: interim lines would cross the console during the measurement.
+    let command = format!("said=$({} 2>&1); code=$?; echo \"$said\"; (exit $code)", command(address, test, seconds));
     let text = guest.succeed_unless(&command, SLACK + Duration::from_secs(seconds.into()), stop)?;
     parse(&text, test).ok_or(Error::Command { command, code: 0, said: text })
 }
 
-fn command(address: &str, test: Test, seconds: u32) -> String {
+/// netperf's command line.
+pub fn command(address: &str, test: Test, seconds: u32) -> String {
+    format!("netperf {}", words(address, test, seconds).join(" "))
+}
+
+/// The words of netperf's command line after its name.
+pub fn words(address: &str, test: Test, seconds: u32) -> Vec<String> {
     let (name, more) = match test {
         Test::Stream => ("TCP_STREAM", ""),
         Test::Maerts => ("TCP_MAERTS", ""),
         Test::RequestResponse => ("TCP_RR", ",P50_LATENCY,P90_LATENCY,P99_LATENCY,MAX_LATENCY"),
     };
-    // The output is held back until the end: interim lines would cross the console during the measurement.
     let every = (f64::from(seconds) / POINTS as f64).max(LEAST_INTERVAL_S);
-    format!(
-        "said=$(netperf -4 -H {address} -t {name} -l {seconds} -D {every:.3} -P 0 -- -k \
-         THROUGHPUT,THROUGHPUT_UNITS,ELAPSED_TIME{more} 2>&1); code=$?; echo \"$said\"; (exit $code)"
-    )
+    let line = format!(
+        "-4 -H {address} -t {name} -l {seconds} -D {every:.3} -P 0 -- -k THROUGHPUT,THROUGHPUT_UNITS,ELAPSED_TIME{more}"
+    );
+    line.split(' ').map(str::to_owned).collect()
 }
 
 /// `NETPERF_INTERIM_RESULT[N]=`, `NETPERF_UNITS[N]=`, `NETPERF_INTERVAL[N]=`: a rate and its duration, one after the other.
@@ -104,8 +110,8 @@ fn rising(percentiles: [(f64, f64); 4]) -> Vec<Percentile> {
     percentiles.into_iter().map(&mut rise).collect()
 }
 
-/// `KEY=value`, a line each.
-fn parse(text: &str, test: Test) -> Option<Measured> {
+/// Parses netperf's output: `KEY=value`, a line each. None if a key is missing.
+pub fn parse(text: &str, test: Test) -> Option<Measured> {
     let value = |key: &str| text.lines().find_map(|line| line.trim().strip_prefix(key)?.strip_prefix('='));
     let number = |key: &str| value(key)?.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
     let unit = if test == Test::RequestResponse { "Trans/s" } else { "10^6bits/s" };

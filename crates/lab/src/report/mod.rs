@@ -11,10 +11,12 @@ mod html;
 mod page;
 mod panels;
 mod scale;
+pub mod study;
 
 pub use folder::ReportError;
 
 use crate::results::{FORMAT, Results};
+use crate::study::journal;
 
 /// The files of a report.
 const FILES: [&str; 3] = ["results.json", "results.csv", "index.html"];
@@ -33,12 +35,17 @@ pub fn check(dir: &Path) -> Result<(), ReportError> {
     folder::check(dir, &FILES)
 }
 
+/// Writes files (name, text) into `dir`, each whole or not at all.
+pub(crate) fn write_files(dir: &Path, files: &[(&str, &str)]) -> Result<(), ReportError> {
+    folder::write(dir, files, folder::create)
+}
+
 /// Whether a file with this beginning belongs to a report, of any version and with any indentation of its JSON.
 fn is_ours(begin: &[u8]) -> bool {
-    let name = format!("{{\"format\":\"{FORMAT}\"");
-    let packed: Vec<u8> = begin.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).take(name.len()).collect();
+    let names = [FORMAT, journal::FORMAT].map(|format| format!("{{\"format\":\"{format}\""));
+    let packed: Vec<u8> = begin.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).collect();
     let known = [page::HEAD, csv::HEAD].iter().any(|head| begin.starts_with(head.as_bytes()));
-    known || packed == name.as_bytes()
+    known || names.iter().any(|name| packed.starts_with(name.as_bytes()))
 }
 
 /// The text of `index.html`.

@@ -7,6 +7,7 @@ mod daemon;
 mod discover;
 mod extcap;
 mod host_file;
+mod lab;
 mod live;
 mod log;
 mod openapi_client;

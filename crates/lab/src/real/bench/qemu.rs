@@ -65,7 +65,12 @@ impl Kind for Qemu {
     fn boot(&self, ground: &mut Ground, contestant: &Contestant, stop: &AtomicBool) -> Result<Up, Error> {
         let Contestant { adapter, server, driver } = contestant;
         let entrance = ground.namespace.entrance();
-        let machine = GuestConfig { accel: self.accel, entrance, ..GuestConfig::new(self.kernel) };
+        let mut machine = GuestConfig { accel: self.accel, entrance, ..GuestConfig::new(self.kernel) };
+        // QEMU has read the archive when the guests answer, so the folder may go then.
+        let programs = Folder::new()?;
+        if !ground.archive.is_empty() {
+            machine.archive = Some(programs.write("programs.cpio", &ground.archive)?);
+        }
         match server {
             Server::Nicety | Server::NicetyStream => {
                 let ports = vec![ground.port("left", adapter, LEFT_MAC)?, ground.port("right", adapter, RIGHT_MAC)?];
@@ -74,7 +79,7 @@ impl Kind for Qemu {
                     None => ground.boot_served(addressed(machine, *server), vec![served], stop, |_| Ok(())),
                     Some(Driver::UserSpace) => {
                         let folder = Folder::new()?;
-                        let machine = ground.uio()?.in_qemu(machine, &folder, &[])?;
+                        let machine = ground.uio()?.in_qemu(machine, &folder, &ground.archive)?;
                         let machines = (machine.clone(), machine);
                         ground.boot_served(machines, vec![served], stop, |pair| drive(pair, *server, stop))
                     }

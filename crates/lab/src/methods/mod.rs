@@ -1,0 +1,232 @@
+//! The seam of the lab's methods: a method is one file here, and everything else about it is the same for all.
+//!
+//! A [`Method`] says what a document measured, which [`Subject`]s it is repeated on, under which [`Load`]s, and how its tables look.
+//! Its [`Rig`] makes one run at a time. [`crate::study`] plans the runs, writes them to disk as they come, and reports them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use nicety_guests::Error;
+use serde::{Deserialize, Serialize};
+
+use crate::bench::{BenchError, Percentile};
+use crate::method::{Contestant, Driver, Guests, Server};
+use crate::results::Direction;
+use crate::series::Series;
+
+mod vmxnet3_iperf;
+
+/// The methods that can run, in the order of lists.
+pub static ALL: &[&dyn Method] = &[&vmxnet3_iperf::Vmxnet3Iperf];
+
+/// Methods that are planned: name, document, and what they will measure.
+pub const NOT_YET: &[(&str, Option<u8>, &str)] = &[
+    ("kvm-scp", Some(2), "files by scp out of a guest, over a 100 Mbit/s uplink"),
+    ("esx-netperf", Some(3), "netperf at six socket and message sizes, and its CPU cost"),
+    ("ten-gig", Some(4), "four guests through one uplink: total, shares, response times"),
+    ("iscsi-mix", Some(4), "an iSCSI initiator beside network load"),
+    ("qos-over-time", Some(4), "guaranteed bandwidth over time"),
+    ("aggregation", Some(4), "several uplinks as one"),
+    ("ft-netperf", Some(5), "netperf in a fault-tolerant guest"),
+    ("boot", Some(1), "seconds from power-on to a running kernel by PXE"),
+    ("pairs", None, "every adapter with every adapter"),
+    ("messages", Some(3), "register accesses, interrupts and copies per frame"),
+    ("pps", None, "frames per second through the switch (RFC 2544)"),
+];
+
+/// The method of this name.
+pub fn find(name: &str) -> Option<&'static dyn Method> {
+    ALL.iter().copied().find(|method| method.about().name == name)
+}
+
+/// Name of the subject without a virtual machine, as a row and in `--adapters`.
+pub const NATIVE: &str = "native";
+
+/// How long a method takes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Length {
+    /// A first look: few adapters, three short rounds, no intervals.
+    Quick,
+    /// Seven rounds, so that there are intervals.
+    #[default]
+    Usual,
+    /// The document's own durations, and every adapter.
+    Full,
+}
+
+impl Length {
+    /// All lengths, the shortest first.
+    pub const ALL: [Length; 3] = [Length::Quick, Length::Usual, Length::Full];
+}
+
+/// The description of a method, as `lab list` and its report show it.
+#[derive(Debug, Clone, Copy)]
+pub struct About {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// The document whose measurement it repeats: number (1 to 5) and title.
+    pub document: Option<(u8, &'static str)>,
+    /// What is measured, in one line.
+    pub line: &'static str,
+    /// What it needs on this machine, in one line.
+    pub needs: &'static str,
+    /// The kinds of guests that it runs under; the first is the default.
+    pub guests: &'static [Guests],
+    /// Time of a run beside its duration, in seconds: starting guests, settling.
+    pub overhead_seconds: f64,
+    /// Room on the disk for guests' programs, in bytes.
+    pub disk_bytes: u64,
+}
+
+/// A row of the tables: an adapter with its server and driver, or the same programs without a virtual machine.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Subject {
+    /// The adapter's name in the registry, or [`NATIVE`].
+    pub adapter: String,
+    /// The adapter's server. None: there is no virtual machine.
+    pub server: Option<Server>,
+    /// The adapter's driver, where it is not the guest kernel's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub driver: Option<Driver>,
+}
+
+impl Subject {
+    /// `adapter` served by `server`.
+    pub fn new(adapter: &str, server: Server) -> Subject {
+        Subject { adapter: adapter.to_owned(), server: Some(server), driver: None }
+    }
+
+    /// The same programs between two namespaces.
+    pub fn native() -> Subject {
+        Subject { adapter: NATIVE.to_owned(), server: None, driver: None }
+    }
+
+    /// Whether there is no virtual machine.
+    pub fn is_native(&self) -> bool {
+        self.server.is_none()
+    }
+
+    /// The contestant to boot. None without a virtual machine.
+    pub fn contestant(&self) -> Option<Contestant> {
+        let Subject { adapter, server, driver } = self.clone();
+        Some(Contestant { adapter, server: server?, driver })
+    }
+
+    /// Its server, for readers.
+    pub fn served(&self) -> &'static str {
+        self.server.map_or("no virtual machine", Server::title)
+    }
+}
+
+impl std::fmt::Display for Subject {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.server {
+            Some(server) => write!(f, "{} by {server}", self.adapter),
+            None => f.write_str(&self.adapter),
+        }
+    }
+}
+
+/// What the programs do during a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Load {
+    /// Its name in results, such as `stream`.
+    pub name: String,
+    /// Its title in the report.
+    pub title: String,
+    /// Duration of the measurement in seconds.
+    pub seconds: u32,
+    /// The exact commands, each with the place where it runs in front: `guest 1: iperf -s -w 64k -l 128k`.
+    pub commands: Vec<String>,
+}
+
+/// A quantity that runs give.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Figure {
+    /// Its name in results.
+    pub name: &'static str,
+    /// Its title in the report.
+    pub title: &'static str,
+    /// The unit.
+    pub unit: &'static str,
+    /// Whether more or less of it is better.
+    pub direction: Direction,
+}
+
+/// A table of the report: a figure of all subjects under one load, with ratios beside the document's.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Table {
+    /// Its heading.
+    pub title: String,
+    /// Name of the load.
+    pub load: String,
+    /// Name of the figure.
+    pub figure: &'static str,
+    /// The adapters to which ratios are formed, a column each.
+    pub bases: &'static [&'static str],
+    /// The document's own ratios: adapter, base, ratio.
+    pub document: &'static [(&'static str, &'static str, f64)],
+    /// What the reader should know, a sentence or two.
+    pub about: &'static str,
+}
+
+/// The measurements of a run.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Taken {
+    /// Values by the figure's name.
+    pub figures: BTreeMap<String, f64>,
+    /// The rate over time, in the unit of the load's main figure.
+    pub series: Option<Series>,
+    /// Percentiles of latencies.
+    pub latency: Option<Vec<Percentile>>,
+    /// Texts that guests showed, by title: `lspci`, `dmesg`.
+    pub texts: BTreeMap<String, String>,
+    /// Remarks on the run that a reader must know, such as `guest-bound`.
+    pub marks: Vec<String>,
+}
+
+/// What a method needs to make its rig.
+pub struct Opening<'a> {
+    /// The kind of guests.
+    pub guests: Guests,
+    /// The program whose `serve FILE` is measured.
+    pub program: &'a Path,
+    /// Gets a line for each step of laying guests.
+    pub say: &'a mut dyn FnMut(&str),
+}
+
+/// A method of measuring (see the module's page).
+pub trait Method: Sync {
+    /// Its description.
+    fn about(&self) -> About;
+
+    /// Its subjects under these guests, in the order of the tables.
+    fn field(&self, guests: Guests, length: Length) -> Vec<Subject>;
+
+    /// The loads of a round. `seconds` replaces the length's own duration of the main load.
+    fn loads(&self, length: Length, seconds: Option<u32>) -> Vec<Load>;
+
+    /// The figures that its runs give, the main one first.
+    fn figures(&self) -> &'static [Figure];
+
+    /// Its tables, in the order of the report.
+    fn tables(&self, loads: &[Load]) -> Vec<Table>;
+
+    /// Prepares the guests.
+    ///
+    /// # Errors
+    /// Something that it needs is missing on this machine; the message names the remedy.
+    fn open(&self, opening: Opening<'_>) -> Result<Box<dyn Rig>, Error>;
+}
+
+/// A method's guests, ready to run. It leaves no process, socket or file behind when it is dropped.
+pub trait Rig {
+    /// One run. Returns [`BenchError::Cancelled`] soon after `stop` becomes true. A guest that stops answering gives an error with
+    /// the last lines of its console, and the next run boots another one.
+    fn run(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError>;
+
+    /// Facts for the report, a sentence each: kernels, versions, whose processor time is counted.
+    fn notes(&self) -> Vec<String>;
+}

@@ -1,0 +1,401 @@
+//! The page of a study, and the page in front of several: self-contained, without scripts, readable on paper and on a phone.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use nicety_adapters::Kind;
+
+use super::front::unbroken;
+use super::html::Escaped;
+use super::page::HEAD;
+use super::{ReportError, folder};
+use crate::advice::about;
+use crate::methods::{self, Figure, Length, Method, Table};
+use crate::number;
+use crate::statistics::{Estimate, RUNS_FOR_INTERVAL};
+use crate::study::figures::{self, Cell};
+use crate::study::{Study, journal};
+
+mod bars;
+mod words;
+
+const STYLE: &str = include_str!("style.css");
+const INDEX: &str = "index.html";
+
+/// Writes the page of the study in `folder` (`index.html`).
+///
+/// # Errors
+/// It cannot be written; the message names the remedy.
+pub fn write(study: &Study, folder: &Path) -> Result<(), ReportError> {
+    super::write_files(folder, &[(INDEX, &page(study))])
+}
+
+/// Writes the page in front of all studies in folders below `folder`.
+///
+/// # Errors
+/// It cannot be written; the message names the remedy.
+pub fn write_front(folder: &Path) -> Result<(), ReportError> {
+    super::write_files(folder, &[(INDEX, &front(&studies(folder)))])
+}
+
+/// Checks that the pages can be written, before anything is measured.
+///
+/// # Errors
+/// A place is taken, or cannot be written.
+pub fn check(folder: &Path, method: &str) -> Result<(), ReportError> {
+    folder::check(folder, &[INDEX])?;
+    folder::check(&folder.join(method), &[INDEX, journal::HEAD])
+}
+
+/// The studies in folders below `folder`, in the order of the methods. One that cannot be read is left out.
+pub fn studies(folder: &Path) -> Vec<Study> {
+    let read = |method: &&dyn Method| Study::read(&folder.join(method.about().name)).ok();
+    methods::ALL.iter().filter_map(read).collect()
+}
+
+/// The text of a study's page.
+pub fn page(study: &Study) -> String {
+    let mut out = String::with_capacity(64 * 1024);
+    let Some(method) = methods::find(&study.head.plan.method) else { return out };
+    let about = method.about();
+    // Writing to a `String` cannot fail. This file drops the results of `write!` for that reason.
+    let _ = write!(out, "{HEAD}{}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n", about.name);
+    let date = study.head.host.date.split('T').next().unwrap_or_default();
+    let document = about
+        .document
+        .map_or_else(|| "Nicety's own".to_owned(), |(number, title)| format!("document {number}: {title}"));
+    let _ = writeln!(
+        out,
+        "<header>\n<p class=\"kicker\">Nicety's lab · {} · {} guests · {}</p>\n<h1>{}</h1>",
+        Escaped(&document),
+        study.head.plan.guests,
+        Escaped(date),
+        unbroken(&words::headline(study, method)),
+    );
+    for sentence in words::summary(study, method) {
+        let _ = writeln!(out, "<p>{}</p>", unbroken(&sentence));
+    }
+    out.push_str("<nav aria-label=\"On this page\">");
+    let texts = study.runs.iter().any(|run| !run.texts.is_empty()).then_some(("shown", "What the guests show"));
+    let failed = study.failed().next().map(|_| ("failed", "What failed"));
+    let parts = [("figures", "Figures"), ("beside", "What else decides")].into_iter().chain(texts).chain(failed);
+    for (id, title) in parts.chain([("method", "Method"), ("runs", "All runs"), ("host", "Host")]) {
+        let _ = write!(out, "<a href=\"#{id}\">{title}</a> ");
+    }
+    out.push_str("</nav>\n</header>\n");
+    heading(&mut out, "figures", "Figures");
+    for table in method.tables(&study.head.plan.loads) {
+        one_table(&mut out, study, method, &table);
+    }
+    beside(&mut out, study);
+    shown(&mut out, study);
+    failures(&mut out, study);
+    how(&mut out, study);
+    runs(&mut out, study, method);
+    host(&mut out, study);
+    out.push_str("</main>\n</body>\n</html>\n");
+    out
+}
+
+fn heading(out: &mut String, id: &str, title: &str) {
+    let _ = writeln!(
+        out,
+        "<h2 id=\"{id}\">{title} <a class=\"anchor\" href=\"#{id}\" aria-label=\"Link to this section\">#</a></h2>"
+    );
+}
+
+/// A figure's chart, and its table with the ratios beside the document's.
+fn one_table(out: &mut String, study: &Study, method: &dyn Method, table: &Table) {
+    let Some(figure) = method.figures().iter().find(|figure| figure.name == table.figure) else { return };
+    let cells = figures::column(study, table);
+    if cells.iter().all(|cell| cell.samples.is_empty() && cell.failures.is_empty()) {
+        return;
+    }
+    let better = if figure.direction == crate::results::Direction::Higher { "more" } else { "less" };
+    let load = study.head.plan.load(&table.load).map_or("", |load| load.title.as_str());
+    let _ = writeln!(
+        out,
+        "<section class=\"test\"><header><h3>{}</h3><span>{}; {}, {better} is better</span></header>",
+        Escaped(&table.title),
+        Escaped(load),
+        figure.unit
+    );
+    let _ = writeln!(
+        out,
+        "<p class=\"about\">{}</p>\n<figure>{}</figure>",
+        Escaped(table.about),
+        bars::bars(&cells, figure)
+    );
+    out.push_str(
+        "<div class=\"scroll\"><table><thead><tr><th scope=\"col\">Adapter</th><th scope=\"col\">Served by</th>",
+    );
+    for base in table.bases {
+        let _ = write!(
+            out,
+            "<th scope=\"col\" class=\"n\">÷ {base}</th><th scope=\"col\" class=\"n\">in the document</th>"
+        );
+    }
+    let _ = writeln!(
+        out,
+        "<th scope=\"col\" class=\"n\">{} <span class=\"unit\">{}</span></th><th scope=\"col\" class=\"n\">Runs</th><th scope=\"col\">Remark</th></tr></thead><tbody>",
+        figure.title, figure.unit
+    );
+    for cell in &cells {
+        row(out, table, &cells, cell);
+    }
+    out.push_str("</tbody></table></div></section>\n");
+}
+
+fn row(out: &mut String, table: &Table, cells: &[Cell], cell: &Cell) {
+    let driver =
+        cell.subject.driver.map_or(String::new(), |driver| format!("<span class=\"driver\">{}</span>", driver.title()));
+    let adapter = &cell.subject.adapter;
+    let _ = write!(out, "<tr><th scope=\"row\">{}{driver}</th><td>{}</td>", Escaped(adapter), cell.subject.served());
+    for base in table.bases {
+        let of = figures::base_of(cells, cell, base).filter(|other| other.subject != cell.subject);
+        let ratio = of.and_then(|of| figures::ratio(cell, of));
+        let document =
+            figures::documents(table, adapter, base).map_or(number::NONE.to_owned(), |ratio| format!("{ratio:.2}"));
+        let _ = write!(out, "<td class=\"n\">{}</td><td class=\"n soft\">{document}</td>", ratio_cell(ratio.as_ref()));
+    }
+    let value = cell.estimate.map_or(number::NONE.to_owned(), |of| number::estimate(of.median, of.interval.as_ref()));
+    let failed = match cell.failures.len() {
+        0 => None,
+        1 => Some("1 run failed".to_owned()),
+        n => Some(format!("{n} runs failed")),
+    };
+    let remarks: Vec<String> = failed.into_iter().chain(cell.marks.iter().cloned()).collect();
+    let class = if cell.failures.is_empty() { "" } else { " class=\"worse\"" };
+    let _ = writeln!(
+        out,
+        "<td class=\"n\">{value}</td><td class=\"n\">{}</td><td{class}>{}</td></tr>",
+        cell.samples.len(),
+        Escaped(&remarks.join("; "))
+    );
+}
+
+fn ratio_cell(ratio: Option<&Estimate>) -> String {
+    let Some(ratio) = ratio else { return number::NONE.to_owned() };
+    let range =
+        number::ratio_range(ratio).map_or(String::new(), |range| format!("<span class=\"range\">{range}</span>"));
+    format!("{}{range}", number::ratio(ratio))
+}
+
+/// Facts of the adapters that decide beside figures.
+fn beside(out: &mut String, study: &Study) {
+    heading(out, "beside", "What else decides");
+    out.push_str(
+        "<p class=\"about\">From <code>nicety adapters</code>, which gives the sources. The link speed that an adapter shows is no limit.</p>\n\
+         <div class=\"scroll\"><table><thead><tr><th scope=\"col\">Adapter</th><th scope=\"col\">Kind</th><th scope=\"col\" class=\"n\">Link shown</th>\
+         <th scope=\"col\">Boots by PXE</th><th scope=\"col\">Driver in Linux</th><th scope=\"col\">Driver in Windows</th></tr></thead><tbody>\n",
+    );
+    for name in study.head.plan.adapters() {
+        let Some(about) = about(name) else { continue };
+        let kind = if about.kind == Kind::Paravirtual { "paravirtual" } else { "emulated" };
+        let pxe = if about.boot.rom.is_some() { "yes" } else { "no" };
+        let _ = writeln!(
+            out,
+            "<tr><th scope=\"row\">{name}</th><td>{kind}</td><td class=\"n\">{} Mbit/s</td><td>{pxe}</td><td>{}, {}</td><td>{}, {}</td></tr>",
+            number::fixed(f64::from(about.link_mbps), 0),
+            about.linux.driver,
+            about.linux.version,
+            about.windows.driver,
+            about.windows.version,
+        );
+    }
+    out.push_str("</tbody></table></div>\n");
+}
+
+/// Texts that the guests showed, of each subject's last run.
+fn shown(out: &mut String, study: &Study) {
+    if study.runs.iter().all(|run| run.texts.is_empty()) {
+        return;
+    }
+    heading(out, "shown", "What the guests show");
+    for subject in &study.head.plan.subjects {
+        let last = study.runs.iter().rev().find(|run| run.subject == *subject && !run.texts.is_empty());
+        let Some(run) = last else { continue };
+        let _ = writeln!(out, "<h3>{}</h3>", Escaped(&subject.to_string()));
+        for (title, text) in &run.texts {
+            let _ = writeln!(out, "<h4>{}</h4>\n<pre><code>{}</code></pre>", Escaped(title), Escaped(text.trim_end()));
+        }
+    }
+}
+
+fn failures(out: &mut String, study: &Study) {
+    if study.failed().next().is_none() {
+        return;
+    }
+    heading(out, "failed", "What failed");
+    for run in study.failed() {
+        let _ = writeln!(
+            out,
+            "<h4>Round {}: {}, {}</h4>\n<pre><code>{}</code></pre>",
+            run.round.saturating_add(1),
+            Escaped(&run.subject.to_string()),
+            Escaped(&run.load),
+            Escaped(run.failure.as_deref().unwrap_or_default())
+        );
+    }
+}
+
+fn how(out: &mut String, study: &Study) {
+    let (head, plan) = (&study.head, &study.head.plan);
+    heading(out, "method", "How it was measured");
+    let _ = writeln!(
+        out,
+        "<p>This command measures it again:</p>\n<pre><code>{}</code></pre>\n<p>What ran:</p>\n<pre><code>",
+        Escaped(&head.command)
+    );
+    for load in &plan.loads {
+        for command in &load.commands {
+            let _ = writeln!(out, "{}", Escaped(command));
+        }
+    }
+    out.push_str("</code></pre>\n<ul class=\"notes\">\n");
+    let interval = if (plan.repeat as usize) < RUNS_FOR_INTERVAL {
+        format!("Fewer than {RUNS_FOR_INTERVAL} runs give no interval: a first look.")
+    } else {
+        "A figure is the median of its runs; brackets and whiskers are its bootstrap 95 % interval. Of twenty, one may miss.".to_owned()
+    };
+    let rounds = if plan.repeat == 1 { "One round".to_owned() } else { format!("{} rounds", plan.repeat) };
+    let mut notes = vec![
+        format!("{rounds}; in each, every row has its turn, in an order that follows from seed {}.", plan.seed),
+        interval,
+        "A ratio is the median of the ratios within a round, so that what disturbs both cancels out.".to_owned(),
+    ];
+    if plan.length != Length::Full {
+        notes.push("Shorter runs than the document's: --full has its durations.".to_owned());
+    }
+    if !head.optimised {
+        notes.insert(0, "Nicety was built without optimisation: these figures say nothing about its speed.".to_owned());
+    }
+    for note in notes.iter().chain(&head.notes) {
+        let _ = writeln!(out, "<li>{}</li>", Escaped(note));
+    }
+    let _ = writeln!(
+        out,
+        "</ul>\n<p>Every sample is in <a href=\"{runs}\">{runs}</a>, a line a run; the plan is in <a href=\"{head}\">{head}</a>.</p>",
+        runs = journal::RUNS,
+        head = journal::HEAD
+    );
+}
+
+fn runs(out: &mut String, study: &Study, method: &dyn Method) {
+    let _ = writeln!(
+        out,
+        "<details id=\"runs\"><summary>All {} runs in their order</summary><div class=\"scroll\"><table><thead><tr><th scope=\"col\" class=\"n\">Round</th>\
+         <th scope=\"col\">Row</th><th scope=\"col\">Load</th><th scope=\"col\" class=\"n\">Took</th><th scope=\"col\" class=\"n\">Stolen</th><th scope=\"col\">Figures</th></tr></thead><tbody>",
+        study.runs.len()
+    );
+    for run in &study.runs {
+        let known =
+            |figure: &Figure| Some(format!("{} {}", number::figure(*run.figures.get(figure.name)?), figure.unit));
+        let mut said: Vec<String> = method.figures().iter().filter_map(known).collect();
+        said.extend(run.discarded.then(|| "repeated, counts nowhere".to_owned()));
+        said.extend(run.failure.as_ref().map(|_| "failed".to_owned()));
+        let steal = run.steal_percent.map_or(number::NONE.to_owned(), |percent| format!("{percent:.1} %"));
+        let _ = writeln!(
+            out,
+            "<tr><td class=\"n\">{}</td><td>{}</td><td>{}</td><td class=\"n\">{:.1} s</td><td class=\"n\">{steal}</td><td>{}</td></tr>",
+            run.round.saturating_add(1),
+            Escaped(&run.subject.to_string()),
+            Escaped(&run.load),
+            run.took_seconds,
+            Escaped(&said.join(", ")),
+        );
+    }
+    out.push_str("</tbody></table></div></details>\n");
+}
+
+fn host(out: &mut String, study: &Study) {
+    let host = &study.head.host;
+    heading(out, "host", "The host");
+    out.push_str("<dl>\n");
+    let steals: Vec<f64> = study.runs.iter().filter_map(|run| run.steal_percent).collect();
+    let most = steals.iter().copied().fold(f64::NAN, f64::max);
+    let stolen = if most.is_nan() { "not known".to_owned() } else { format!("at most {most:.1} % during a run") };
+    let or = |known: &Option<String>| known.clone().unwrap_or_else(|| "not known".to_owned());
+    for (name, fact) in [
+        ("Processor", host.cpu_model.clone()),
+        ("Logical processors", host.cores.to_string()),
+        ("Hypervisor", or(&host.hypervisor)),
+        ("Kernel", host.kernel.clone()),
+        ("Processor time stolen", stolen),
+        ("Date", host.date.clone()),
+        ("Nicety", host.nicety_version.clone()),
+    ] {
+        let _ = writeln!(out, "<dt>{name}</dt><dd>{}</dd>", Escaped(&fact));
+    }
+    out.push_str("</dl>\n");
+}
+
+/// The page in front of several studies.
+fn front(studies: &[Study]) -> String {
+    let mut out = String::new();
+    let _ = write!(out, "{HEAD}the lab</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n");
+    out.push_str("<p class=\"kicker\">Nicety's lab</p>\n<h1>Five documents' measurements, repeated on this machine</h1>\n<dl class=\"findings\">\n");
+    for study in studies {
+        let Some(method) = methods::find(&study.head.plan.method) else { continue };
+        let about = method.about();
+        let failed = study.failed().count();
+        let failed = if failed == 0 { String::new() } else { format!(" {failed} runs failed.") };
+        let _ = writeln!(
+            out,
+            "<dt><a href=\"{name}/{INDEX}\">{name}</a></dt><dd>{}. {} <span class=\"soft\">{} runs under {} guests, {}.{failed}</span></dd>",
+            Escaped(about.line),
+            unbroken(&words::headline(study, method)),
+            study.counted().count(),
+            study.head.plan.guests,
+            Escaped(study.head.host.date.split('T').next().unwrap_or_default()),
+            name = about.name,
+        );
+    }
+    out.push_str("</dl>\n</main>\n</body>\n</html>\n");
+    out
+}
+
+/// A study's first figures as a table for a terminal.
+pub fn table(study: &Study) -> String {
+    let mut text = String::new();
+    let Some(method) = methods::find(&study.head.plan.method) else { return text };
+    for table in method.tables(&study.head.plan.loads) {
+        let Some(figure) = method.figures().iter().find(|figure| figure.name == table.figure) else { continue };
+        let cells = figures::column(study, &table);
+        let mut head = vec![format!("{}, {}", table.title, figure.unit), "MEDIAN".to_owned()];
+        head.extend(table.bases.iter().map(|base| format!("÷ {base}")));
+        let mut rows = vec![head];
+        for cell in &cells {
+            let value = match cell.estimate {
+                Some(of) => number::estimate(of.median, of.interval.as_ref()),
+                None if cell.failures.is_empty() => number::NONE.to_owned(),
+                None => "failed".to_owned(),
+            };
+            let ratio = |base: &&str| {
+                let of = figures::base_of(&cells, cell, base).filter(|other| other.subject != cell.subject);
+                let ratio = of.and_then(|of| figures::ratio(cell, of));
+                let document = figures::documents(&table, &cell.subject.adapter, base);
+                let document = document.map_or(String::new(), |ratio| format!(" (document {ratio:.2})"));
+                ratio.map_or(number::NONE.to_owned(), |ratio| number::ratio(&ratio) + &document)
+            };
+            let mut row = vec![format!("  {}", cell.subject), value];
+            row.extend(table.bases.iter().map(ratio));
+            rows.push(row);
+        }
+        text += &columns(&rows);
+        text.push('\n');
+    }
+    text
+}
+
+/// Rows with aligned columns, two spaces apart.
+fn columns(rows: &[Vec<String>]) -> String {
+    let count = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
+    let widths: Vec<usize> = (0..count).map(|column| width(column).unwrap_or(0)).collect();
+    let line = |row: &Vec<String>| {
+        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}")).collect();
+        cells.join("  ").trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(line).collect()
+}

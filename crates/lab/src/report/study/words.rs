@@ -1,0 +1,94 @@
+//! A study in plain words: sentences from its figures and from what `nicety adapters` knows, never beyond them.
+
+use nicety_adapters::Kind;
+
+use crate::advice::about;
+use crate::findings::and;
+use crate::method::Server;
+use crate::methods::{Method, Table};
+use crate::number;
+use crate::results::Direction;
+use crate::study::Study;
+use crate::study::figures::{self, Cell};
+
+/// The page's headline.
+pub fn headline(study: &Study, method: &dyn Method) -> String {
+    let tables = method.tables(&study.head.plan.loads);
+    let Some(table) = tables.first() else { return method.about().line.to_owned() };
+    let cells = figures::column(study, table);
+    let Some(best) = best(&cells, method, table) else { return "Nothing was measured yet".to_owned() };
+    let with = table.bases.iter().find_map(|base| {
+        let ratio =
+            figures::ratio(best, figures::base_of(&cells, best, base).filter(|of| of.subject != best.subject)?)?;
+        let carries = format!("{} carries {} what {base} does", best.subject.adapter, number::ratio_words(&ratio));
+        Some(if ratio.interval.is_some() { carries } else { format!("First look: {carries}") })
+    });
+    with.unwrap_or_else(|| format!("{} is ahead", best.subject.adapter))
+}
+
+/// The best of our own rows.
+fn best<'a>(cells: &'a [Cell], method: &dyn Method, table: &Table) -> Option<&'a Cell> {
+    let direction = method.figures().iter().find(|figure| figure.name == table.figure)?.direction;
+    // A driver in user space costs what a kernel's does not: such rows are not ranked.
+    let ranked = |cell: &&Cell| cell.subject.server == Some(Server::Nicety) && cell.subject.driver.is_none();
+    let ours = cells.iter().filter(ranked).filter(|cell| cell.estimate.is_some());
+    let by = |cell: &&Cell| {
+        cell.estimate.map_or(0.0, |of| if direction == Direction::Higher { of.median } else { -of.median })
+    };
+    ours.max_by(|a, b| by(a).total_cmp(&by(b)))
+}
+
+/// A paragraph for whoever must choose: sentences.
+pub fn summary(study: &Study, method: &dyn Method) -> Vec<String> {
+    let mut said = Vec::new();
+    for table in method.tables(&study.head.plan.loads) {
+        let cells = figures::column(study, &table);
+        for (adapter, base, document) in table.document {
+            let row = |name: &str| {
+                cells.iter().find(|c| c.subject.adapter == name && c.subject.server == Some(Server::Nicety))
+            };
+            let Some(ratio) = row(adapter).zip(row(base)).and_then(|(one, of)| figures::ratio(one, of)) else {
+                continue;
+            };
+            let range = number::ratio_range(&ratio).map_or(String::new(), |range| format!(" [{range}]"));
+            said.push(format!(
+                "{}: {adapter} has {}{range} what {base} has; the document's hypervisor, guests and hardware gave {document:.2} ×.",
+                table.title,
+                number::ratio_words(&ratio)
+            ));
+        }
+    }
+    if let Some(table) = method.tables(&study.head.plan.loads).first() {
+        let cells = figures::column(study, table);
+        if let Some(best) = best(&cells, method, table) {
+            said.extend(whom(&best.subject.adapter));
+        }
+    }
+    let failed = study.failed().count();
+    if failed > 0 {
+        let mut names: Vec<String> = study.failed().map(|run| run.subject.to_string()).collect();
+        names.sort();
+        names.dedup();
+        let runs = if failed == 1 { "1 run".to_owned() } else { format!("{failed} runs") };
+        said.push(format!("{runs} failed, of {}: see below.", and(&names)));
+    }
+    said
+}
+
+/// The guests that an adapter is for.
+fn whom(adapter: &str) -> Option<String> {
+    let about = about(adapter)?;
+    let kind = match about.kind {
+        Kind::Paravirtual => "is made for virtual machines and needs its own driver",
+        Kind::Emulated => "imitates a chip, so most systems have its driver",
+    };
+    let boot = if about.boot.rom.is_some() {
+        "boots from the network by the usual option ROMs"
+    } else {
+        "has no usual option ROM for network boot"
+    };
+    Some(format!(
+        "{adapter} {kind} (Linux: {}, {}; Windows: {}, {}), and {boot}.",
+        about.linux.driver, about.linux.version, about.windows.driver, about.windows.version
+    ))
+}

@@ -1,0 +1,79 @@
+//! Medians and ratios of a study: cells of its tables.
+
+use super::bootstrap;
+use super::journal::Study;
+use crate::method::Server;
+use crate::methods::{Method, Subject, Table};
+use crate::statistics::Estimate;
+
+/// A figure of one subject under one load.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cell {
+    /// The row.
+    pub subject: Subject,
+    /// Round and value of each run that counts.
+    pub samples: Vec<(u32, f64)>,
+    /// The median with its interval. None without samples.
+    pub estimate: Option<Estimate>,
+    /// Why runs failed, the last one first.
+    pub failures: Vec<String>,
+    /// Remarks on its runs, each once.
+    pub marks: Vec<String>,
+}
+
+/// The cell of a subject.
+pub fn cell(study: &Study, subject: &Subject, load: &str, figure: &str) -> Cell {
+    let here = |run: &&super::Record| run.subject == *subject && run.load == load;
+    let samples: Vec<(u32, f64)> =
+        study.counted().filter(here).filter_map(|run| Some((run.round, *run.figures.get(figure)?))).collect();
+    let values: Vec<f64> = samples.iter().map(|(_, value)| *value).collect();
+    let mut failures: Vec<String> = study.failed().filter(here).filter_map(|run| run.failure.clone()).collect();
+    failures.reverse();
+    let mut marks: Vec<String> = study.counted().filter(here).flat_map(|run| run.marks.clone()).collect();
+    marks.sort();
+    marks.dedup();
+    Cell { subject: subject.clone(), samples, estimate: bootstrap::estimate(&values), failures, marks }
+}
+
+/// The cells of a table, a subject each.
+pub fn column(study: &Study, table: &Table) -> Vec<Cell> {
+    study.head.plan.subjects.iter().map(|subject| cell(study, subject, &table.load, table.figure)).collect()
+}
+
+/// The ratio of `cell` to `base`, by the pairs of runs of the same round.
+pub fn ratio(cell: &Cell, base: &Cell) -> Option<Estimate> {
+    let pair = |(round, value): &(u32, f64)| {
+        let (_, theirs) = base.samples.iter().find(|(of, _)| of == round)?;
+        Some((*value, *theirs))
+    };
+    bootstrap::ratio(&cell.samples.iter().filter_map(pair).collect::<Vec<_>>())
+}
+
+/// The cell to which `cell` is compared: the base adapter at the same server; for a native row, at ours.
+pub fn base_of<'a>(cells: &'a [Cell], cell: &Cell, base: &str) -> Option<&'a Cell> {
+    let server = cell.subject.server.unwrap_or(Server::Nicety);
+    cells.iter().find(|other| other.subject.adapter == base && other.subject.server == Some(server))
+}
+
+/// The document's ratio of an adapter to a base.
+pub fn documents(table: &Table, adapter: &str, base: &str) -> Option<f64> {
+    table.document.iter().find(|(of, to, _)| *of == adapter && *to == base).map(|(_, _, ratio)| *ratio)
+}
+
+/// The cells whose intervals are wider than the study's `--confidence` asks, as `adapter by server, load`. A cell without an interval is
+/// too wide; one without samples has failed, and does not count.
+pub fn too_wide(study: &Study, method: &dyn Method, share: f64) -> Vec<String> {
+    let mut wide = Vec::new();
+    for table in method.tables(&study.head.plan.loads) {
+        for cell in column(study, &table) {
+            let Some(estimate) = cell.estimate else { continue };
+            let reach = estimate.interval.map(|interval| {
+                (interval.high - estimate.median).max(estimate.median - interval.low) / estimate.median
+            });
+            if reach.is_none_or(|reach| reach > share) {
+                wide.push(format!("{}, {}", cell.subject, table.title.to_lowercase()));
+            }
+        }
+    }
+    wide
+}

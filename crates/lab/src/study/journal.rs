@@ -1,0 +1,373 @@
+//! A study's folder: `lab.json`, its head, written at the beginning; and `runs.jsonl`, a line for each run, written when the run ends
+//! (docs/results-format.md). An interruption loses at most the run in progress.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::plan::{Item, Options, Plan};
+use crate::bench::Percentile;
+use crate::host::Host;
+use crate::methods::{Subject, Taken};
+use crate::report;
+use crate::series::Series;
+
+/// The name of the format, the first member of `lab.json`.
+pub const FORMAT: &str = "nicety-lab";
+/// The version that this program writes and reads.
+pub const VERSION: u32 = 1;
+/// The head's file.
+pub const HEAD: &str = "lab.json";
+/// The runs' file.
+pub const RUNS: &str = "runs.jsonl";
+
+/// The head of a study: how it is measured, and where.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Head {
+    /// [`FORMAT`].
+    pub format: String,
+    /// [`VERSION`].
+    pub version: u32,
+    /// The command that measures it again.
+    pub command: String,
+    /// The person's options.
+    pub options: Options,
+    /// The plan.
+    pub plan: Plan,
+    /// The host at the beginning.
+    pub host: Host,
+    /// Whether Nicety was built with optimisation. Figures without it say little.
+    pub optimised: bool,
+    /// Facts about guests and measuring, a sentence each.
+    pub notes: Vec<String>,
+}
+
+/// A run that has ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// The round, counted from 0.
+    pub round: u32,
+    /// The row of the tables.
+    #[serde(flatten)]
+    pub subject: Subject,
+    /// Name of the load.
+    pub load: String,
+    /// Its begin: RFC 3339, in UTC.
+    pub date: String,
+    /// Duration with starting and settling, in seconds.
+    pub took_seconds: f64,
+    /// Percentage of the processors' time that the hypervisor gave to others meanwhile.
+    pub steal_percent: Option<f64>,
+    /// Values by the figure's name.
+    #[serde(default)]
+    pub figures: BTreeMap<String, f64>,
+    /// Why there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+    /// Whether the run was repeated because it was disturbed; it then counts nowhere.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub discarded: bool,
+    /// Remarks, such as `disturbed` and `guest-bound`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub marks: Vec<String>,
+    /// The rate over time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub series: Option<Series>,
+    /// Percentiles of latencies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency: Option<Vec<Percentile>>,
+    /// Texts that guests showed.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub texts: BTreeMap<String, String>,
+}
+
+impl Record {
+    /// The record of a run with these measurements.
+    pub fn new(item: &Item, taken: Result<Taken, String>) -> Record {
+        let (taken, failure) = match taken {
+            Ok(taken) => (taken, None),
+            Err(why) => (Taken::default(), Some(why)),
+        };
+        let Taken { figures, series, latency, texts, marks } = taken;
+        Record {
+            round: item.round,
+            subject: item.subject.clone(),
+            load: item.load.clone(),
+            date: String::new(),
+            took_seconds: 0.0,
+            steal_percent: None,
+            figures,
+            failure,
+            discarded: false,
+            marks,
+            series,
+            latency,
+            texts,
+        }
+    }
+
+    /// The planned run.
+    pub fn item(&self) -> Item {
+        Item { round: self.round, subject: self.subject.clone(), load: self.load.clone() }
+    }
+}
+
+/// A study as it is on disk.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Study {
+    /// Its head.
+    pub head: Head,
+    /// Its runs so far, in their order.
+    pub runs: Vec<Record>,
+}
+
+/// The reason why a study cannot be kept, read or resumed.
+#[derive(Debug, Error)]
+pub enum JournalError {
+    /// The folder has a study already.
+    #[error("{0} has results already: go on with --resume {1}, or name another folder with --report DIR")]
+    Taken(PathBuf, PathBuf),
+    /// There is nothing to resume or read.
+    #[error("{0} has no results of a lab")]
+    Nothing(PathBuf),
+    /// A file is not of this format, or of another version.
+    #[error("{path}: {why}")]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and the remedy.
+        why: String,
+    },
+    /// The results of another program version.
+    #[error(
+        "--resume: these results are of nicety {theirs}, and this is {ours}: figures of two versions do not mix; begin again in another folder with --report DIR"
+    )]
+    Version {
+        /// The version in the head.
+        theirs: String,
+        /// This program's.
+        ours: String,
+    },
+    /// Other options than those of the beginning.
+    #[error(
+        "--resume: {option} {given} differs from the beginning, which had {begun}: leave the option out, or begin again in another folder with --report DIR"
+    )]
+    Options {
+        /// The option.
+        option: &'static str,
+        /// The given value.
+        given: String,
+        /// The value at the beginning.
+        begun: String,
+    },
+    /// No room on the disk.
+    #[error(
+        "there is no disk space left for {0}; what was measured before is kept: free some, then go on with --resume"
+    )]
+    NoSpace(PathBuf),
+    /// Any other error.
+    #[error("{path}: {error}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        error: io::Error,
+    },
+}
+
+impl JournalError {
+    fn of(path: &Path, error: io::Error) -> JournalError {
+        let path = path.to_owned();
+        match error.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => JournalError::NoSpace(path),
+            _ => JournalError::File { path, error },
+        }
+    }
+}
+
+impl Study {
+    /// Reads the study in `folder`. A last line that an interruption left incomplete counts as not there.
+    ///
+    /// # Errors
+    /// There is none, or it is of another format or version.
+    pub fn read(folder: &Path) -> Result<Study, JournalError> {
+        let path = folder.join(HEAD);
+        let text = fs::read_to_string(&path).map_err(|error| match error.kind() {
+            ErrorKind::NotFound | ErrorKind::NotADirectory => JournalError::Nothing(folder.to_owned()),
+            _ => JournalError::of(&path, error),
+        })?;
+        let head = parse_head(&text).map_err(|why| JournalError::Foreign { path, why })?;
+        let path = folder.join(RUNS);
+        let text = match fs::read_to_string(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+            read => read.map_err(|error| JournalError::of(&path, error))?,
+        };
+        let mut runs = Vec::new();
+        for (number, line) in (1..).zip(whole_lines(&text).lines()) {
+            let wrong = |error: serde_json::Error| JournalError::Foreign {
+                path: path.clone(),
+                why: format!("line {number} is no run: {error}"),
+            };
+            runs.push(serde_json::from_str(line).map_err(wrong)?);
+        }
+        Ok(Study { head, runs })
+    }
+
+    /// Runs that count: neither repeated nor failed.
+    pub fn counted(&self) -> impl Iterator<Item = &Record> {
+        self.runs.iter().filter(|run| !run.discarded && run.failure.is_none())
+    }
+
+    /// Runs that failed.
+    pub fn failed(&self) -> impl Iterator<Item = &Record> {
+        self.runs.iter().filter(|run| !run.discarded && run.failure.is_some())
+    }
+}
+
+/// The text up to its last newline.
+fn whole_lines(text: &str) -> &str {
+    text.rfind('\n').and_then(|end| text.get(..=end)).unwrap_or_default()
+}
+
+fn parse_head(text: &str) -> Result<Head, String> {
+    #[derive(Deserialize)]
+    struct Begin {
+        format: String,
+        version: u32,
+    }
+    let foreign = "this is no lab.json of nicety".to_owned();
+    let begin: Begin = serde_json::from_str(text).map_err(|_| foreign.clone())?;
+    if begin.format != FORMAT {
+        return Err(foreign);
+    }
+    if begin.version != VERSION {
+        let Begin { version, .. } = begin;
+        return Err(format!("results of version {version}, and this program reads version {VERSION}"));
+    }
+    serde_json::from_str(text).map_err(|error| format!("the head cannot be read: {error}"))
+}
+
+/// A study that is being made: its file is open for the next run.
+#[derive(Debug)]
+pub struct Journal {
+    folder: PathBuf,
+    file: File,
+    /// The study so far.
+    pub study: Study,
+}
+
+impl Journal {
+    /// Begins a study in `folder`, which is made if it does not exist.
+    ///
+    /// # Errors
+    /// The folder has one already, or cannot be written.
+    pub fn begin(folder: &Path, parent: &Path, head: Head) -> Result<Journal, JournalError> {
+        if folder.join(HEAD).exists() || folder.join(RUNS).exists() {
+            return Err(JournalError::Taken(folder.to_owned(), parent.to_owned()));
+        }
+        fs::create_dir_all(folder).map_err(|error| JournalError::of(folder, error))?;
+        let path = folder.join(RUNS);
+        let file = File::options().create_new(true).append(true).open(&path);
+        let file = file.map_err(|error| JournalError::of(&path, error))?;
+        let journal = Journal { folder: folder.to_owned(), file, study: Study { head, runs: Vec::new() } };
+        journal.write_head()?;
+        Ok(journal)
+    }
+
+    /// Goes on with the study in `folder`.
+    ///
+    /// # Errors
+    /// There is none, it is of another version, or `options` say something else than those of the beginning.
+    pub fn resume(folder: &Path, options: &Options) -> Result<Journal, JournalError> {
+        let study = Study::read(folder)?;
+        let ours = nicety_version::BUILD;
+        if study.head.host.nicety_version != ours {
+            let theirs = study.head.host.nicety_version;
+            return Err(JournalError::Version { theirs, ours: ours.to_owned() });
+        }
+        same(options, &study.head)?;
+        let path = folder.join(RUNS);
+        let open = || {
+            let text = fs::read_to_string(&path).unwrap_or_default();
+            let file = File::options().create(true).append(true).open(&path)?;
+            // The next line must not continue a torn one.
+            file.set_len(whole_lines(&text).len() as u64)?;
+            Ok(file)
+        };
+        let file = open().map_err(|error| JournalError::of(&path, error))?;
+        Ok(Journal { folder: folder.to_owned(), file, study })
+    }
+
+    /// Keeps a run: when this returns, it is on the disk.
+    ///
+    /// # Errors
+    /// It cannot be written; the runs before it are.
+    pub fn keep(&mut self, record: Record) -> Result<(), JournalError> {
+        let path = self.folder.join(RUNS);
+        let line = serde_json::to_string(&record).map_err(|error| JournalError::of(&path, error.into()))? + "\n";
+        let begin = self.file.metadata().map(|data| data.len());
+        let written = self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data());
+        if let Err(error) = written {
+            // Half a line may be there. Reading leaves it out too, if it cannot be cut off.
+            let _ = begin.and_then(|length| self.file.set_len(length));
+            return Err(JournalError::of(&path, error));
+        }
+        self.study.runs.push(record);
+        Ok(())
+    }
+
+    /// Adds facts to the head.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn note(&mut self, notes: Vec<String>) -> Result<(), JournalError> {
+        if self.study.head.notes == notes {
+            return Ok(());
+        }
+        self.study.head.notes = notes;
+        self.write_head()
+    }
+
+    fn write_head(&self) -> Result<(), JournalError> {
+        let path = self.folder.join(HEAD);
+        let text = serde_json::to_string_pretty(&self.study.head);
+        let text = text.map_err(|error| JournalError::of(&path, error.into()))? + "\n";
+        report::write_files(&self.folder, &[(HEAD, &text)]).map_err(|error| match error {
+            report::ReportError::NoSpace(path) => JournalError::NoSpace(path),
+            other => JournalError::Foreign { path, why: other.to_string() },
+        })
+    }
+}
+
+/// Checks that given options are those of the beginning.
+fn same(given: &Options, head: &Head) -> Result<(), JournalError> {
+    let Options { guests, adapters, length, seconds, repeat, confidence, seed } = given;
+    let (begun, plan) = (&head.options, &head.plan);
+    let word = |length: crate::methods::Length| format!("{length:?}").to_lowercase();
+    let said = |value: Option<String>| value.unwrap_or_else(|| "none".to_owned());
+    let list = |names: &[String]| if names.is_empty() { "none".to_owned() } else { names.join(",") };
+    let percent = |share: f64| format!("{}%", share * 100.0);
+    let differences = [
+        ("--guests", guests.map(|guests| guests.to_string()), plan.guests.to_string()),
+        ("--adapters", (!adapters.is_empty()).then(|| list(adapters)), list(&begun.adapters)),
+        ("--quick or --full:", length.map(word), word(plan.length)),
+        ("--seconds", seconds.map(|n| n.to_string()), said(begun.seconds.map(|n| n.to_string()))),
+        ("--repeat", repeat.map(|n| n.to_string()), plan.repeat.to_string()),
+        ("--confidence", confidence.map(percent), said(begun.confidence.map(percent))),
+        ("--seed", seed.map(|n| n.to_string()), plan.seed.to_string()),
+    ];
+    for (option, given, begun) in differences {
+        if let Some(given) = given.filter(|given| *given != begun) {
+            return Err(JournalError::Options { option, given, begun });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "journal_test.rs"]
+pub(crate) mod tests;

@@ -1,0 +1,147 @@
+use super::*;
+use crate::methods::{self, Length};
+
+/// A folder of this test alone, removed at its end.
+pub(crate) struct Scratch(pub PathBuf);
+
+impl Scratch {
+    pub fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("nicety-study-{}-{name}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+pub(crate) fn head(options: &Options) -> Head {
+    let plan = Plan::new(methods::find("vmxnet3-iperf").unwrap(), options).unwrap();
+    Head {
+        format: FORMAT.to_owned(),
+        version: VERSION,
+        command: "nicety lab run vmxnet3-iperf".to_owned(),
+        options: options.clone(),
+        plan,
+        host: Host::here(),
+        optimised: true,
+        notes: Vec::new(),
+    }
+}
+
+fn quick() -> Options {
+    Options { length: Some(Length::Quick), seconds: Some(2), ..Options::default() }
+}
+
+fn record(head: &Head, number: usize) -> Record {
+    let item = head.plan.items()[number].clone();
+    let figures = BTreeMap::from([("mbit".to_owned(), 1.25 + number as f64)]);
+    Record::new(&item, Ok(Taken { figures, ..Taken::default() }))
+}
+
+#[test]
+fn each_run_is_on_the_disk_when_it_has_ended_and_a_torn_line_costs_that_run_alone() {
+    let scratch = Scratch::new("torn");
+    let (folder, head) = (scratch.0.join("vmxnet3-iperf"), head(&quick()));
+    let mut journal = Journal::begin(&folder, &scratch.0, head.clone()).unwrap();
+    for number in 0..3 {
+        journal.keep(record(&head, number)).unwrap();
+        assert_eq!(Study::read(&folder).unwrap(), journal.study, "after run {number}");
+    }
+    drop(journal);
+    // A power failure in the middle of the third line.
+    let path = folder.join(RUNS);
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, &text[..text.len() - 10]).unwrap();
+    assert_eq!(Study::read(&folder).unwrap().runs.len(), 2);
+    let mut journal = Journal::resume(&folder, &Options::default()).unwrap();
+    assert_eq!(journal.study.runs.len(), 2);
+    journal.keep(record(&head, 2)).unwrap();
+    assert_eq!(fs::read_to_string(&path).unwrap(), text);
+}
+
+#[test]
+fn what_is_there_is_not_begun_again_and_the_remedies_are_named() {
+    let scratch = Scratch::new("taken");
+    let folder = scratch.0.join("vmxnet3-iperf");
+    let nothing = Journal::resume(&folder, &quick()).unwrap_err().to_string();
+    assert!(nothing.ends_with("vmxnet3-iperf has no results of a lab"), "{nothing}");
+    drop(Journal::begin(&folder, &scratch.0, head(&quick())).unwrap());
+    let taken = Journal::begin(&folder, &scratch.0, head(&quick())).unwrap_err().to_string();
+    let go_on = format!("go on with --resume {}, or name another folder with --report DIR", scratch.0.display());
+    assert!(taken.contains(&go_on), "{taken}");
+}
+
+#[test]
+fn other_options_than_at_the_beginning_are_refused_by_name() {
+    let scratch = Scratch::new("options");
+    let folder = scratch.0.join("vmxnet3-iperf");
+    let begun = Options { adapters: vec!["e1000e".to_owned()], ..quick() };
+    drop(Journal::begin(&folder, &scratch.0, head(&begun)).unwrap());
+    for same in [Options::default(), begun.clone(), Options { repeat: Some(3), seed: Some(1), ..Options::default() }] {
+        Journal::resume(&folder, &same).unwrap();
+    }
+    let none = Options::default();
+    for (other, message) in [
+        (
+            Options { seconds: Some(5), ..none.clone() },
+            "--resume: --seconds 5 differs from the beginning, which had 2: ",
+        ),
+        (Options { repeat: Some(9), ..none.clone() }, "--repeat 9 differs from the beginning, which had 3"),
+        (Options { seed: Some(2), ..none.clone() }, "--seed 2 differs from the beginning, which had 1"),
+        (Options { length: Some(Length::Full), ..none.clone() }, "--quick or --full: full differs"),
+        (Options { guests: Some(crate::method::Guests::Qemu), ..none.clone() }, "--guests qemu differs"),
+        (
+            Options { confidence: Some(0.05), ..none.clone() },
+            "--confidence 5% differs from the beginning, which had none",
+        ),
+        (Options { adapters: vec!["vmxnet3".to_owned()], ..none }, "--adapters vmxnet3 differs"),
+    ] {
+        let error = Journal::resume(&folder, &other).unwrap_err().to_string();
+        assert!(error.contains(message), "{error}");
+    }
+}
+
+#[test]
+fn results_of_another_program_or_format_are_refused_with_a_sentence() {
+    let scratch = Scratch::new("version");
+    let folder = scratch.0.join("vmxnet3-iperf");
+    drop(Journal::begin(&folder, &scratch.0, head(&quick())).unwrap());
+    let path = folder.join(HEAD);
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace(nicety_version::BUILD, "0.0.9 (000000000000)")).unwrap();
+    let error = Journal::resume(&folder, &Options::default()).unwrap_err().to_string();
+    let sentence =
+        format!("these results are of nicety 0.0.9 (000000000000), and this is {}: figures", nicety_version::BUILD);
+    assert!(error.contains(&sentence), "{error}");
+    Study::read(&folder).expect("an older program's results can be read");
+    for (text, why) in [
+        (text.replace("\"version\": 1,", "\"version\": 2,"), "results of version 2, and this program reads version 1"),
+        (text.replace(FORMAT, "else"), "this is no lab.json of nicety"),
+        ("{}".to_owned(), "this is no lab.json of nicety"),
+    ] {
+        fs::write(&path, text).unwrap();
+        let error = Study::read(&folder).unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+    }
+}
+
+#[test]
+fn a_full_disk_loses_the_run_in_progress_and_says_how_to_go_on() {
+    let scratch = Scratch::new("full");
+    let head = head(&quick());
+    // /dev/full answers each write with ENOSPC: full(4).
+    let file = File::options().append(true).open("/dev/full").unwrap();
+    let study = Study { head: head.clone(), runs: vec![record(&head, 0)] };
+    let mut journal = Journal { folder: scratch.0.clone(), file, study };
+    let error = journal.keep(record(&head, 1)).unwrap_err();
+    assert!(matches!(error, JournalError::NoSpace(_)), "{error}");
+    assert!(
+        error.to_string().contains("what was measured before is kept: free some, then go on with --resume"),
+        "{error}"
+    );
+    assert_eq!(journal.study.runs.len(), 1);
+}

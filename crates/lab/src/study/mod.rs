@@ -1,0 +1,14 @@
+//! A study: one method carried out on this machine. Its [`plan`] has all runs in their order, its [`journal`] keeps them on disk as they
+//! come, [`run()`] makes them, and [`figures`] reads medians and ratios from them. [`crate::report::study`] makes the page.
+
+pub mod bootstrap;
+pub mod figures;
+pub mod journal;
+pub mod lock;
+pub mod plan;
+mod walk;
+
+pub use journal::{Head, Journal, JournalError, Record, Study};
+pub use lock::{Lock, LockError};
+pub use plan::{Options, Plan, PlanError};
+pub use walk::{End, WalkError, run};

@@ -1,0 +1,137 @@
+use std::cell::Cell;
+
+use super::super::journal::tests::{Scratch, head};
+use super::super::{Options, Study};
+use super::*;
+use crate::methods::{self, Load, Taken};
+use crate::report;
+
+/// A rig without guests. Rates follow from the adapter's name, with a ripple.
+struct Fake<'a> {
+    /// The adapter whose guest panics.
+    panics: &'static str,
+    runs: u32,
+    /// Requests the end in this run.
+    stops: Option<(u32, &'a AtomicBool)>,
+    ripple: f64,
+    made: Cell<u32>,
+}
+
+impl Fake<'_> {
+    fn new() -> Fake<'static> {
+        Fake { panics: "", runs: 0, stops: None, ripple: 0.01, made: Cell::new(0) }
+    }
+}
+
+const LAST_WORDS: &str =
+    "the guest ended while it ran `iperf`; its console ended with\nKernel panic - not syncing: <0>\n---[ end ]---";
+
+impl Rig for Fake<'_> {
+    fn run(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
+        self.runs += 1;
+        self.made.set(self.runs);
+        if self.stops.is_some_and(|(at, _)| at == self.runs) {
+            stop.store(true, Ordering::Relaxed);
+        }
+        if subject.adapter == self.panics {
+            return Err(BenchError::Failed(LAST_WORDS.to_owned()));
+        }
+        let base = match subject.adapter.as_str() {
+            "e1000-82545em" => 1_000.0,
+            "e1000e" => 1_200.0,
+            _ => 2_000.0,
+        };
+        let value = base * (1.0 + self.ripple * f64::from(round % 3));
+        let name = if load.name == "stream" { "mbit" } else { "transactions" };
+        Ok(Taken { figures: [(name.to_owned(), value)].into(), ..Taken::default() })
+    }
+
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+fn method() -> &'static dyn Method {
+    methods::find("vmxnet3-iperf").unwrap()
+}
+
+fn begin(scratch: &Scratch, options: &Options) -> Journal {
+    Journal::begin(&scratch.0.join("vmxnet3-iperf"), &scratch.0, head(options)).unwrap()
+}
+
+fn quick() -> Options {
+    Options { length: Some(Length::Quick), ..Options::default() }
+}
+
+fn go(rig: &mut Fake<'_>, journal: &mut Journal, stop: &AtomicBool) -> End {
+    run(method(), rig, journal, &mut Progress::silent(), stop).unwrap()
+}
+
+#[test]
+fn a_guest_that_panics_costs_its_own_row_whose_reason_has_its_last_words_and_the_rest_goes_on() {
+    let scratch = Scratch::new("panics");
+    let mut journal = begin(&scratch, &quick());
+    let mut rig = Fake { panics: "e1000e", ..Fake::new() };
+    // Two loads, each given up after its second failure.
+    assert_eq!(go(&mut rig, &mut journal, &AtomicBool::new(false)), End::Done { failed: 4 });
+    let study = Study::read(&scratch.0.join("vmxnet3-iperf")).unwrap();
+    assert_eq!(study, journal.study);
+    for subject in &study.head.plan.subjects {
+        let counted = study.counted().filter(|run| run.subject == *subject).count();
+        assert_eq!(counted, if subject.adapter == "e1000e" { 0 } else { 6 }, "{subject}");
+    }
+    assert_eq!(study.failed().next().unwrap().failure.as_deref(), Some(LAST_WORDS));
+    let page = report::study::page(&study);
+    assert!(page.contains("Kernel panic - not syncing: &lt;0&gt;\n---[ end ]---"), "the last words, escaped");
+    assert!(page.contains("4 runs failed, of e1000e by nicety: see below."));
+    assert!(!page.contains("<script"), "it needs no JavaScript");
+}
+
+#[test]
+fn an_interruption_loses_the_run_in_progress_alone_and_the_resumed_study_is_the_whole_one() {
+    let scratch = Scratch::new("resumed");
+    let (stop, folder) = (AtomicBool::new(false), scratch.0.join("vmxnet3-iperf"));
+    let mut journal = begin(&scratch, &quick());
+    let mut rig = Fake { stops: Some((8, &stop)), ..Fake::new() };
+    assert_eq!(go(&mut rig, &mut journal, &stop), End::Stopped);
+    assert_eq!(Study::read(&folder).unwrap().runs.len(), 7);
+    drop(journal);
+    let mut journal = Journal::resume(&folder, &Options::default()).unwrap();
+    let mut rig = Fake::new();
+    assert_eq!(go(&mut rig, &mut journal, &AtomicBool::new(false)), End::Done { failed: 0 });
+    let items: Vec<Item> = journal.study.runs.iter().map(Record::item).collect();
+    assert_eq!((items, rig.runs), (journal.study.head.plan.items(), 30 - 7));
+}
+
+#[test]
+fn a_study_ends_when_its_intervals_are_as_narrow_as_asked_and_else_says_which_are_not() {
+    let options = Options {
+        adapters: vec!["e1000e".to_owned(), "vmxnet3".to_owned()],
+        confidence: Some(0.05),
+        repeat: Some(9),
+        ..Options::default()
+    };
+    let scratch = Scratch::new("narrow");
+    let end = go(&mut Fake::new(), &mut begin(&scratch, &options), &AtomicBool::new(false));
+    assert_eq!(end, End::Confident { after: 7, failed: 0 }, "no interval before the seventh round");
+    let scratch = Scratch::new("wide");
+    let end = go(&mut Fake { ripple: 0.2, ..Fake::new() }, &mut begin(&scratch, &options), &AtomicBool::new(false));
+    let End::NotConfident { wide, failed: 0 } = end else { panic!("{end:?}") };
+    assert!(wide.contains(&"vmxnet3 by nicety, throughput".to_owned()), "{wide:?}");
+}
+
+#[test]
+fn the_page_has_our_ratios_beside_the_document_s() {
+    let scratch = Scratch::new("page");
+    let mut journal = begin(&scratch, &quick());
+    go(&mut Fake::new(), &mut journal, &AtomicBool::new(false));
+    let table = report::study::table(&journal.study);
+    let row = table.lines().find(|line| line.trim_start().starts_with("vmxnet3 by nicety")).unwrap();
+    // 2000 ÷ 1000 and 2000 ÷ 1200 in each round; source-documents 1: 1.69 and 2.48.
+    assert!(row.contains("2.00 (document 1.69)") && row.contains("1.67 (document 2.48)"), "{row}");
+    let page = report::study::page(&journal.study);
+    assert!(page.contains("Throughput: vmxnet3 has 2.00\u{a0}× what e1000-82545em has"), "{page}");
+    for command in ["iperf -s -w 64k -l 128k", "iperf -c RIGHT -P 16 -w 64k -l 128k -t 2 "] {
+        assert!(page.contains(command), "{command}");
+    }
+}

@@ -1,0 +1,95 @@
+//! The lab's commands as far as they need no guests: lists, plans, refusals.
+
+use std::fs::File;
+use std::io::Write;
+
+use crate::scratch::{Ended, Scratch};
+
+#[test]
+fn the_list_names_each_method_of_the_documents_and_says_not_yet_where_that_is_so() {
+    let list = Scratch::new().run(&["lab", "list"]);
+    assert_eq!(list.code, Some(0), "{list:?}");
+    let line = |name: &str| list.out.lines().find(|line| line.starts_with(&format!("{name} "))).expect(name).to_owned();
+    let iperf = line("vmxnet3-iperf");
+    assert!(iperf.contains("iperf 2") && iperf.contains("user-mode guests") && !iperf.contains("not yet"), "{iperf}");
+    for name in
+        ["ten-gig", "iscsi-mix", "qos-over-time", "aggregation", "ft-netperf", "boot", "pairs", "messages", "pps"]
+    {
+        assert!(line(name).contains("not yet"), "{name}");
+    }
+}
+
+#[test]
+fn a_dry_run_shows_the_document_s_commands_and_makes_nothing() {
+    let scratch = Scratch::new();
+    let plan = scratch.run(&["lab", "run", "vmxnet3-iperf", "--full", "--dry-run"]);
+    assert_eq!(plan.code, Some(0), "{plan:?}");
+    for part in [
+        "right guest: iperf -s -w 64k -l 128k\n",
+        "left guest: iperf -c RIGHT -P 16 -w 64k -l 128k -t 30 ",
+        "vmxnet3 by nicety, vmxnet3 by nicety-stream, vmxnet3 by qemu",
+        "native",
+        "rounds    10 from seed 1\n",
+        " runs, which take about ",
+        "disk      ",
+    ] {
+        assert!(plan.out.contains(part), "{part}: {}", plan.out);
+    }
+    assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused_before_any_guest_is_laid() {
+    let scratch = Scratch::new();
+    let cases: &[(&[&str], i32, &str)] = &[
+        (&["vmxnet3-iper"], 2, "there is no method \"vmxnet3-iper\"; did you mean \"vmxnet3-iperf\"?"),
+        (&["ten-gig"], 3, "ten-gig: not yet; `nicety lab list` names the methods that run"),
+        (
+            &["vmxnet3-iperf", "--adapters", "e1001e"],
+            2,
+            "--adapters: vmxnet3-iperf has no \"e1001e\"; did you mean \"e1000e\"?",
+        ),
+        (&["vmxnet3-iperf", "--guests", "embedded"], 2, "--guests embedded: vmxnet3-iperf runs under uml, qemu"),
+        (&["vmxnet3-iperf", "--seconds", "0"], 2, "--seconds: a run may last from 1 to 3600 whole seconds"),
+        (&["vmxnet3-iperf", "--repeat", "-1"], 2, "--repeat: from 1 to 1000 rounds are possible"),
+        (&["vmxnet3-iperf", "--confidence", "90%"], 2, "--confidence: from 0.1% to 50% are possible"),
+        (&["vmxnet3-iperf", "--confidence", "five"], 2, "write a share in percent, such as 5%"),
+        (&["vmxnet3-iperf", "--confidence", "5%", "--quick"], 2, "--confidence needs intervals"),
+        (&["vmxnet3-iperf", "--quick", "--full"], 2, "cannot be used with"),
+        (&["vmxnet3-iperf", "--resume", "nowhere"], 2, "nowhere/vmxnet3-iperf has no results of a lab"),
+    ];
+    for (words, code, message) in cases {
+        let mut command = scratch.command(&[&["lab", "run"], *words].concat());
+        let ended = Ended::of(
+            &command.env_remove("HOME").env_remove("XDG_CACHE_HOME").env("TMPDIR", scratch.path()).output().unwrap(),
+        );
+        assert_eq!((ended.code, ended.out.as_str()), (Some(*code), ""), "{words:?}: {}", ended.err);
+        assert!(ended.err.contains(message), "{words:?}: {}", ended.err);
+    }
+    let ended = scratch.run(&["lab", "report", "nowhere"]);
+    assert!(ended.code == Some(1) && ended.err == "nicety: nowhere has no results of a lab\n", "{ended:?}");
+}
+
+#[test]
+fn a_missing_part_is_named_and_leaves_no_results() {
+    let scratch = Scratch::new();
+    let mut command = scratch.command(&["lab", "run", "vmxnet3-iperf", "--quick"]);
+    let ended = Ended::of(&command.env("XDG_CACHE_HOME", "/proc/nope").env("TMPDIR", scratch.path()).output().unwrap());
+    assert_eq!(ended.code, Some(3), "{ended:?}");
+    assert!(ended.err.contains("cannot make the folder /proc/nope/nicety: No such file or directory"), "{}", ended.err);
+    assert!(!scratch.path().join("nicety-lab").exists());
+}
+
+#[test]
+fn a_second_lab_on_this_machine_says_that_there_is_a_first() {
+    let scratch = Scratch::new();
+    let mut held = File::create(scratch.path().join("nicety-lab.lock")).unwrap();
+    held.lock().unwrap();
+    held.write_all(b"process 77: nicety lab run kvm-scp\n").unwrap();
+    let mut command = scratch.command(&["lab", "run", "vmxnet3-iperf", "--quick"]);
+    let ended = Ended::of(&command.env("TMPDIR", scratch.path()).output().unwrap());
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let message =
+        "nicety: another lab runs on this machine (process 77: nicety lab run kvm-scp); two at once would disturb";
+    assert!(ended.err.starts_with(message), "{}", ended.err);
+}
