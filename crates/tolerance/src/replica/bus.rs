@@ -1,0 +1,193 @@
+//! The adapter's port as its driver sees it, in this process. Each access goes into a digest.
+
+use std::hash::Hasher;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nicety_adapter::{Bus, BusError, InterruptKind, RingPlace, Set, Time};
+use nicety_drivers::{RingBus, config};
+use nicety_memory::Map;
+use nicety_plane::{Port, Shell};
+
+use crate::fnv::Fnv;
+
+/// A port's requests to its owner.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Requests {
+    /// Messages that were raised and not yet taken.
+    pub messages: Set,
+    /// The INTx line.
+    pub line: bool,
+    /// The next wake-up.
+    pub wake: Option<Time>,
+    /// A turn is due.
+    pub scheduled: bool,
+}
+
+/// Keeps a port's requests until they are served.
+#[derive(Clone, Debug, Default)]
+pub struct Memo(Arc<Mutex<Requests>>);
+
+impl Memo {
+    /// The requests.
+    pub fn requests(&self) -> MutexGuard<'_, Requests> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shell for Memo {
+    fn messages(&self, vectors: Set) {
+        self.requests().messages.extend(vectors);
+    }
+
+    fn line(&self, level: bool) {
+        self.requests().line = level;
+    }
+
+    fn schedule(&self) {
+        self.requests().scheduled = true;
+    }
+
+    fn wake_at(&self, time: Time) {
+        let mut requests = self.requests();
+        requests.wake = Some(requests.wake.map_or(time, |earlier| earlier.min(time)));
+    }
+}
+
+/// See the module's page.
+pub struct PortBus {
+    port: Arc<Port>,
+    memo: Memo,
+    memory: Arc<Map>,
+    line_masked: bool,
+    /// The time of the current call.
+    pub now: Time,
+    /// A digest of all accesses and interrupts.
+    pub digest: Fnv,
+}
+
+fn refused(why: &str) -> BusError {
+    BusError(why.to_owned())
+}
+
+/// Kinds of accesses, for the digest.
+const READ: u64 = 1;
+const WRITE: u64 = 2;
+const KICK: u64 = 3;
+const INTERRUPT: u64 = 4;
+
+impl PortBus {
+    /// The bus of this port.
+    pub fn new(port: Arc<Port>, memo: Memo, memory: Arc<Map>) -> Self {
+        Self { port, memo, memory, line_masked: false, now: Time::ZERO, digest: Fnv::default() }
+    }
+
+    fn note(&mut self, kind: u64, place: u64, data: &[u8]) {
+        self.digest.write_u64(place << 8 | kind);
+        self.digest.write(data);
+    }
+
+    /// Takes the next pending interrupt: a vector, a ring's number, or 0 for the line.
+    pub fn take(&mut self) -> Option<u16> {
+        let mut requests = self.memo.requests();
+        let vector = match requests.messages.pop() {
+            Some(vector) => vector,
+            None if requests.line && !self.line_masked => {
+                self.line_masked = true;
+                0
+            }
+            None => return None,
+        };
+        drop(requests);
+        self.note(INTERRUPT, vector.into(), &[]);
+        Some(vector)
+    }
+}
+
+impl Bus for PortBus {
+    fn config_read(&mut self, offset: u16, data: &mut [u8]) -> Result<(), BusError> {
+        self.port.config_read(offset.into(), data, self.now);
+        Ok(())
+    }
+
+    fn config_write(&mut self, offset: u16, data: &[u8]) -> Result<(), BusError> {
+        self.port.config_write(offset, data, self.now);
+        Ok(())
+    }
+
+    fn read(&mut self, bar: u8, offset: u64, data: &mut [u8]) -> Result<(), BusError> {
+        self.port.read(bar, offset, data, self.now);
+        self.note(READ, u64::from(bar) << 48 | offset, data);
+        Ok(())
+    }
+
+    fn write(&mut self, bar: u8, offset: u64, data: &[u8]) -> Result<(), BusError> {
+        self.note(WRITE, u64::from(bar) << 48 | offset, data);
+        self.port.write(bar, offset, data, self.now);
+        Ok(())
+    }
+
+    fn memory(&self) -> &Arc<Map> {
+        &self.memory
+    }
+
+    fn interrupts(&mut self, kind: InterruptKind) -> Result<(), BusError> {
+        let msix = config::capability(self, config::MSIX)?;
+        config::set(self, config::COMMAND, config::COMMAND_NO_INTX, kind != InterruptKind::Intx)?;
+        if let Some(at) = msix {
+            let on = matches!(kind, InterruptKind::Msix(_));
+            config::set(self, at + config::MESSAGE_CONTROL, config::MSIX_ENABLE, on)?;
+        }
+        match kind {
+            InterruptKind::Intx => Ok(()),
+            InterruptKind::Msix(_) if msix.is_some() => Ok(()),
+            _ => Err(refused("it does not interrupt in that way")),
+        }
+    }
+
+    fn unmask_line(&mut self) -> Result<(), BusError> {
+        self.line_masked = false;
+        Ok(())
+    }
+}
+
+impl RingBus for PortBus {
+    fn negotiate(&mut self, wanted: u64) -> Result<u64, BusError> {
+        let taken = self.port.with_rings(self.now, |face, _| {
+            let both = face.features() & u128::from(wanted);
+            face.take_features(both).then_some(both as u64)
+        });
+        taken.flatten().ok_or_else(|| refused("it does not take features that it offers"))
+    }
+
+    fn config(&mut self, offset: u32, data: &mut [u8]) -> Result<(), BusError> {
+        match self.port.with_rings(self.now, |face, _| face.config(offset, data)) {
+            Some(true) => Ok(()),
+            Some(false) => Err(refused("that is not in its configuration space")),
+            None => Err(refused("it has no rings")),
+        }
+    }
+
+    fn memory(&self) -> &Arc<Map> {
+        &self.memory
+    }
+
+    fn start(&mut self, ring: u16, place: RingPlace) -> Result<(), BusError> {
+        let started = self.port.with_rings(self.now, |face, cx| {
+            let started = face.place(ring, place) && face.start(ring, 0, cx);
+            face.enable(ring, started, cx);
+            started
+        });
+        if started == Some(true) { Ok(()) } else { Err(refused("it does not start that ring")) }
+    }
+
+    fn stop(&mut self, ring: u16) -> Result<(), BusError> {
+        let stopped = self.port.with_rings(self.now, |face, cx| face.stop(ring, cx));
+        stopped.map(|_| ()).ok_or_else(|| refused("it has no rings"))
+    }
+
+    fn kick(&mut self, ring: u16) -> Result<(), BusError> {
+        self.note(KICK, ring.into(), &[]);
+        let kicked = self.port.with_rings(self.now, |face, cx| face.kick(ring, cx));
+        kicked.ok_or_else(|| refused("it has no rings"))
+    }
+}
