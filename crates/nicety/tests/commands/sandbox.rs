@@ -28,7 +28,7 @@ fn every_thread_of_a_daemon_is_confined_and_with_sandbox_off_none_is() {
     let scratch = Scratch::with(HOST);
     let served = Served::start(&scratch);
     let all = threads(&served);
-    for name in ["worker0", "memory vm1", "vhost vm2", "control", "log", "starter", "nicety"] {
+    for name in ["worker0", "memory vm1", "vhost vm2", "control", "log", "starter", "accounts", "nicety"] {
         assert!(all.iter().any(|(thread, ..)| thread == name), "no {name} in {all:?}");
     }
     assert!(all.iter().all(|(_, privileges, filter)| privileges == "1" && filter == "2"), "{all:?}");
