@@ -241,3 +241,35 @@ fn a_refused_call_of_the_thread_that_reports_to_the_manager_is_named_and_the_dae
     assert!(scratch.run(&["ports"]).out.contains("vm1"));
     assert_eq!(served.end(Signal::TERM), Some(0));
 }
+
+/// As configuration management lays it: the host file and an option ROM are links to files elsewhere.
+#[test]
+fn a_host_file_that_is_a_link_is_read_again_and_so_is_the_rom_that_it_names() {
+    let (scratch, elsewhere) = (Scratch::new(), Scratch::new());
+    let there = |name: &str| elsewhere.path().join(name);
+    std::fs::create_dir(there("roms")).unwrap();
+    // PCI Firmware Specification 3.0, 5.1: the signature, a length in units of 512 bytes, and where the data structure is.
+    let mut rom = vec![0; 512];
+    rom[..3].copy_from_slice(&[0x55, 0xaa, 1]);
+    rom[0x18] = 0x1c;
+    rom[0x1c..0x20].copy_from_slice(b"PCIR");
+    rom[0x1c + 0x0a] = 0x18;
+    rom[0x1c + 0x10] = 1;
+    rom[0x1c + 0x15] = 0x80;
+    std::fs::write(there("roms/boot.rom"), rom).unwrap();
+    let with = |text: &str| std::fs::write(there("real.toml"), text).unwrap();
+    with(HOST);
+    for (link, to) in [("host.toml", there("real.toml")), ("boot.rom", there("roms/boot.rom"))] {
+        std::os::unix::fs::symlink(to, scratch.path().join(link)).unwrap();
+    }
+    let text = HOST.replacen("socket = \"vm1.sock\"", "socket = \"vm1.sock\"\nrom = \"boot.rom\"", 1);
+    with(&text);
+    let served = Served::start(&scratch);
+    with(&text.replacen("[[port]]", "[[port]]\nmtu_limit = 1400", 1));
+    served.signal(Signal::HUP);
+    served.line("was applied: ~ port vm1: mtu_limit");
+    // A port that is made again reads its ROM again.
+    let restarted = scratch.run(&["port", "set", "vm1", "mac=52:54:00:12:34:09"]);
+    assert_eq!(restarted.code, Some(0), "{restarted:?}");
+    assert_eq!(served.end(Signal::TERM), Some(0));
+}
