@@ -14,6 +14,8 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::{cargo, command::output, linked, sbom};
 
+mod symbols;
+
 /// Newest glibc that Debian 12 has.
 const GLIBC_MAX: (u32, u32) = (2, 36);
 /// Libraries that the program may need, the package of each, and the package's version if symbols do not say it.
@@ -47,13 +49,15 @@ pub struct Order {
     pub into: PathBuf,
     /// Debian revision.
     pub revision: String,
+    /// Whether to make the package of debug symbols too.
+    pub dbgsym: bool,
 }
 
-/// Makes the package. Returns its path.
+/// Makes the package, and that of its symbols if it is asked for. Returns the paths.
 ///
 /// # Errors
 /// A program does not build, needs a library that Debian 12 lacks, or this machine lacks a tool; the error names it.
-pub fn run(order: &Order) -> Result<PathBuf> {
+pub fn run(order: &Order) -> Result<Vec<PathBuf>> {
     let (programs, profile) = match &order.programs {
         Some(folder) => (folder.clone(), "given"),
         None => (build()?, "release"),
@@ -74,13 +78,11 @@ pub fn run(order: &Order) -> Result<PathBuf> {
     tree.file("usr/share/doc/nicety/build-information", info.as_bytes(), 0o644)?;
     tree.zipped("usr/share/doc/nicety/sbom.cdx.json.gz", sbom::document(&crates, &commit.date)?.as_bytes())?;
     tree.control(&version, &commit, &depends(&needed)?)?;
-    let package = tree.folder.with_extension("deb");
-    let package = package.with_file_name(format!("nicety_{version}_amd64.deb"));
-    let mut dpkg = Command::new("dpkg-deb");
-    dpkg.args(["--root-owner-group", "-Zxz", "--build"]).arg(&tree.folder).arg(&package);
-    succeeded(dpkg.env("SOURCE_DATE_EPOCH", &commit.seconds))?;
-    fs::remove_dir_all(&tree.folder)?;
-    Ok(package)
+    let mut packages = vec![tree.pack(&commit)?];
+    if order.dbgsym {
+        packages.push(symbols::package(&order.into, &programs, &version, &commit)?);
+    }
+    Ok(packages)
 }
 
 /// Builds the programs. Returns their folder.
@@ -228,7 +230,8 @@ impl Tree {
         self.zipped("usr/share/doc/nicety/licenses.txt.gz", linked::texts(crates)?.as_bytes())
     }
 
-    fn control(&self, version: &str, commit: &Commit, depends: &str) -> Result<()> {
+    /// Sums of all files but those of `/etc`, as dpkg keeps them, and the size of all on a disk in KiB.
+    fn sums(&self) -> Result<(String, u64)> {
         let mut sums = String::new();
         let mut bytes = 0;
         for path in files(&self.folder)? {
@@ -239,12 +242,27 @@ impl Tree {
                 let _ = writeln!(sums, "{}  {inner}", sum.split(' ').next().unwrap_or_default());
             }
         }
+        Ok((sums, bytes / 1024))
+    }
+
+    /// Makes the package's file beside the folder, and removes the folder.
+    fn pack(&self, commit: &Commit) -> Result<PathBuf> {
+        let mut package = self.folder.clone().into_os_string();
+        package.push(".deb");
+        let mut dpkg = Command::new("dpkg-deb");
+        dpkg.args(["--root-owner-group", "-Zxz", "--build"]).arg(&self.folder).arg(&package);
+        succeeded(dpkg.env("SOURCE_DATE_EPOCH", &commit.seconds))?;
+        fs::remove_dir_all(&self.folder)?;
+        Ok(package.into())
+    }
+
+    fn control(&self, version: &str, commit: &Commit, depends: &str) -> Result<()> {
+        let (sums, kib) = self.sums()?;
         let text = format!(
             "Package: nicety\nVersion: {version}\nArchitecture: amd64\nMaintainer: {}\nInstalled-Size: {}\n\
              Depends: {depends}, systemd | systemd-standalone-sysusers, init-system-helpers (>= 1.54)\n\
              Suggests: qemu-system-x86, tcpdump, wireshark\nSection: net\nPriority: optional\nDescription: {DESCRIPTION}\n",
-            commit.author,
-            bytes / 1024,
+            commit.author, kib,
         );
         self.file("DEBIAN/control", text.as_bytes(), 0o644)?;
         self.file("DEBIAN/md5sums", sums.as_bytes(), 0o644)?;

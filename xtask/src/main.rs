@@ -86,6 +86,9 @@ enum Task {
         /// Debian revision, the part of the version behind the hyphen
         #[arg(long, value_name = "N", default_value = "1")]
         revision: String,
+        /// Also make nicety-dbgsym, with which gdb names functions and lines
+        #[arg(long)]
+        dbgsym: bool,
     },
     /// Says what the version of Cargo.toml still lacks to be released
     ReleaseCheck,
@@ -110,10 +113,11 @@ fn root() -> PathBuf {
 fn main() -> anyhow::Result<ExitCode> {
     match Arguments::parse().command {
         Task::Fuzz { minutes, targets } => Ok(finish(&fuzz::run(minutes, &targets)?)),
-        Task::Deb { programs, into, revision } => {
+        Task::Deb { programs, into, revision, dbgsym } => {
             let into = into.map_or_else(|| linked::target().map(|target| target.join("debian")), Ok)?;
-            let package = deb::run(&deb::Order { programs, into, revision })?;
-            println!("{}", package.display());
+            for package in deb::run(&deb::Order { programs, into, revision, dbgsym })? {
+                println!("{}", package.display());
+            }
             Ok(ExitCode::SUCCESS)
         }
         Task::ReleaseCheck => release::run().map(|()| ExitCode::SUCCESS),

@@ -1,10 +1,13 @@
 //! `cargo xtask release-check`: what the next release still lacks. It changes nothing.
 
-use std::fs;
+use std::{fs, process::Command};
 
 use anyhow::{Result, ensure};
 
-use crate::{deb, linked};
+use crate::{command::output, deb, linked};
+
+/// Saved states that must be read for ever, from the first release on.
+const GOLDEN: &str = "crates/trials/tests/golden";
 
 /// Prints what lacks, a line each.
 ///
@@ -12,7 +15,7 @@ use crate::{deb, linked};
 /// Something lacks, or cannot be looked at.
 pub fn run() -> Result<()> {
     let version = deb::version()?;
-    let lacking = [versions(&version)?, changelog(&version)?, licences()?, documents()?].concat();
+    let lacking = [versions(&version)?, changelog(&version)?, licences()?, documents()?, golden_states()?].concat();
     for line in &lacking {
         println!("lacks: {line}");
     }
@@ -84,6 +87,29 @@ fn documents() -> Result<Vec<String>> {
     Ok(lacking)
 }
 
+/// Golden states that an earlier release has, and that are gone or were changed. A release's tag is `v` and its version.
+fn golden_states() -> Result<Vec<String>> {
+    let git = |words: &[&str]| output(Command::new("git").arg("-C").arg(crate::root()).args(words));
+    let states = |revision: &str| git(&["ls-tree", "-r", revision, GOLDEN]).map(|list| states(&list));
+    let now = states("HEAD")?;
+    let mut lacking = Vec::new();
+    for tag in git(&["tag", "--list", "v[0-9]*"])?.lines() {
+        lacking.extend(lost(&states(tag)?, &now).map(|path| format!("{path}: as {tag} has it")));
+    }
+    Ok(lacking)
+}
+
+/// The saved states of a listing by `git ls-tree`: `100644 blob HASH<tab>PATH`.
+fn states(list: &str) -> Vec<(String, String)> {
+    let files = list.lines().filter_map(|line| line.split_once('\t'));
+    let states = files.filter(|(_, path)| path.ends_with(".state"));
+    states.map(|(hash, path)| (path.to_owned(), hash.to_owned())).collect()
+}
+
+fn lost<'a>(before: &'a [(String, String)], now: &'a [(String, String)]) -> impl Iterator<Item = &'a str> {
+    before.iter().filter(|state| !now.contains(state)).map(|(path, _)| path.as_str())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,5 +124,19 @@ mod tests {
             lacking,
             ["CHANGELOG.md: a section `## 0.1.0 - YYYY-MM-DD`", "CHANGELOG.md: what is `Unreleased` belongs to 0.1.0"]
         );
+    }
+
+    #[test]
+    fn a_golden_state_of_a_release_stays_as_it_is() {
+        let before = states(
+            "100644 blob 11\tgolden/igb-v2.state\n100644 blob 22\tgolden/e1000-v3.state\n100644 blob 33\tgolden/main.rs\n",
+        );
+        let now = states(
+            "100644 blob 11\tgolden/igb-v2.state\n100644 blob 44\tgolden/igb-v3.state\n100644 blob 55\tgolden/main.rs\n",
+        );
+        assert_eq!(lost(&before, &before).count(), 0);
+        assert_eq!(lost(&before, &now).collect::<Vec<_>>(), ["golden/e1000-v3.state"]);
+        let changed = states("100644 blob 12\tgolden/igb-v2.state\n");
+        assert_eq!(lost(&before[..1], &changed).collect::<Vec<_>>(), ["golden/igb-v2.state"]);
     }
 }

@@ -216,7 +216,10 @@ async fn beside<T: Send + 'static>(work: impl FnOnce() -> Answer<T> + Send + 'st
     let place = CHANGES.acquire().await;
     let (send, done) = oneshot::channel();
     let change = move || {
-        let answer = charged();
+        let mut answer = charged();
+        if let Err(problem) = &mut answer {
+            problem.detail += &nicety_sandbox::refused_here();
+        }
         drop(place);
         let _client_gone = send.send(answer);
     };

@@ -63,7 +63,7 @@ impl Changers {
 /// Whether a user belongs to a group, according to the system's databases.
 fn is_in(user: u32, first: u32, group: u32) -> bool {
     // The databases are files, which this thread may not open.
-    let found = nicety_sandbox::aside(move || {
+    let found = nicety_sandbox::look_up(move || {
         let Ok(Some(user)) = User::from_uid(Uid::from_raw(user)) else { return false };
         let Ok(name) = std::ffi::CString::new(user.name) else { return false };
         getgrouplist(&name, Gid::from_raw(first)).is_ok_and(|groups| groups.iter().any(|found| found.as_raw() == group))

@@ -130,8 +130,8 @@ pub fn libvirt(port: &PortConfig) -> Attach {
         ));
     }
     notes.push(format!(
-        "where AppArmor confines QEMU (as in Debian), add to /etc/apparmor.d/local/abstractions/libvirt-qemu, untried with a real \
-         libvirtd: {}",
+        "where AppArmor confines QEMU (as in Debian), add to /etc/apparmor.d/local/abstractions/libvirt-qemu, untried with an \
+         AppArmor that runs: {}",
         apparmor_rule(port)
     ));
     notes.push(who_may(port));

@@ -332,7 +332,8 @@ impl Live {
 
     /// Saves the running state, even if only a part of the change was made.
     fn kept(&self, running: &Running, done: Result<Changed, ChangeError>) -> Result<Changed, ChangeError> {
-        let keep = || self.state.keep(&running.file, &running.host).err().map(|error| error.to_string());
+        let words = |error| format!("{error}{}", nicety_sandbox::refused_here());
+        let keep = || self.state.keep(&running.file, &running.host).err().map(words);
         match done {
             Ok(mut changed) => {
                 changed.not_kept = keep();

@@ -232,7 +232,8 @@ fn session(socket: OwnedFd, listener: Option<&Listener>, served: &Arc<Served>, s
         }
         ended => {
             let kind = if matches!(ended, Ended::Silent) { Kind::Silent } else { Kind::Broken };
-            served.log.say(kind, format_args!("the front end is disconnected: {ended}"));
+            let refused = nicety_sandbox::refused_here();
+            served.log.say(kind, format_args!("the front end is disconnected: {ended}{refused}"));
         }
     }
     warn_left_open();

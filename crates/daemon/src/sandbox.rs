@@ -13,21 +13,26 @@ fn folder(path: &Path) -> PathBuf {
     folder.unwrap_or(Path::new(".")).to_owned()
 }
 
+/// The folders of a file that is read again, whatever replaced it: its own, and if it is a link, that of what it leads to.
+fn folders_to_read(path: &Path) -> Vec<PathBuf> {
+    let target = path.canonicalize().ok().map(|real| folder(&real));
+    std::iter::once(folder(path)).chain(target).collect()
+}
+
 /// The folders that this daemon uses: those of its sockets, captures, state and traces, and those that `[daemon] folders` names.
 pub fn folders(host: &Host, control: &Path, record: Option<&Path>) -> Folders {
     let mut all = Folders::new();
     // The user has one of them at most.
     Registry::here().folders().into_iter().for_each(|folder| all.grant_if_there(folder, Grant::Write));
     let mut grant = |path: PathBuf, grant| all.grant(path, grant);
-    // The host file is read again, whatever replaced it.
-    grant(folder(&host.path), Grant::Read);
+    folders_to_read(&host.path).into_iter().for_each(|folder| grant(folder, Grant::Read));
     grant(folder(control), Grant::Write);
     grant(folder(&host.state()), Grant::Write);
     record.into_iter().for_each(|record| grant(record.to_owned(), Grant::Write));
     host.daemon.folders.iter().for_each(|named| grant(named.clone(), Grant::Write));
     for port in &host.ports {
         grant(folder(&port.socket), Grant::Write);
-        port.rom.iter().for_each(|rom| grant(folder(rom), Grant::Read));
+        port.rom.iter().flat_map(|rom| folders_to_read(rom)).for_each(|folder| grant(folder, Grant::Read));
     }
     for path in host.uplinks.iter().filter_map(path_of) {
         grant(folder(path), Grant::Write);
@@ -51,7 +56,7 @@ fn allowed(path: &Path) -> Result<(), NotGranted> {
 /// Whether the sandbox lets a port be opened now.
 pub(crate) fn allows_port(port: &PortConfig) -> Result<(), NotGranted> {
     if let (Some(rom), Some(folders)) = (&port.rom, granted()) {
-        folders.allows_reading(&folder(rom))?;
+        folders_to_read(rom).iter().try_for_each(|folder| folders.allows_reading(folder))?;
     }
     // Connecting takes no right in the folder.
     if port.role == Role::Connect { Ok(()) } else { allowed(&port.socket) }

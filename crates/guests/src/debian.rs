@@ -93,6 +93,40 @@ impl fmt::Display for Suite {
     }
 }
 
+/// Packages that are of `SUITE-backports`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backports {
+    /// All are of the release.
+    None,
+    /// QEMU with its firmware: the release's own knows no vfio-user.
+    Qemu,
+}
+
+impl Backports {
+    fn suites(self) -> usize {
+        match self {
+            Backports::None => 1,
+            Backports::Qemu => 2,
+        }
+    }
+
+    fn preferences(self, suite: Suite) -> String {
+        match self {
+            Backports::None => String::new(),
+            Backports::Qemu => {
+                format!("Package: src:qemu src:seabios src:ipxe\nPin: release n={suite}-backports\nPin-Priority: 900\n")
+            }
+        }
+    }
+
+    fn recipe(self) -> &'static str {
+        match self {
+            Backports::None => "",
+            Backports::Qemu => " QEMU of backports",
+        }
+    }
+}
+
 /// A laid Debian.
 #[derive(Debug, Clone)]
 pub struct Debian {
@@ -123,8 +157,23 @@ impl Debian {
     /// # Errors
     /// See [`Error`]; each names its remedy.
     pub fn lay(name: &str, suite: Suite, packages: &[&str], progress: &mut dyn FnMut(&str)) -> Result<Debian, Error> {
+        Debian::lay_with(name, suite, packages, Backports::None, progress)
+    }
+
+    /// Like [`Debian::lay`], with a few packages of a newer version.
+    ///
+    /// # Errors
+    /// See [`Error`]; each names its remedy.
+    pub fn lay_with(
+        name: &str,
+        suite: Suite,
+        packages: &[&str],
+        backports: Backports,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<Debian, Error> {
         let cache = cache()?;
         let recipe = format!("{LAYOUT} {suite} {ESSENTIAL:?} {packages:?} {NOT_NEEDED:?} {CONTROL} {CONTROL_UNIT}");
+        let recipe = recipe + backports.recipe();
         let place = cache.join(format!("debian-{name}-{:016x}", fingerprint(recipe.as_bytes())));
         if place.is_dir() {
             return Ok(Debian { folder: place, suite });
@@ -136,7 +185,7 @@ impl Debian {
         let laying = Debian { folder: place.with_extension("laying"), suite };
         remove_folder(&laying.folder)?;
         let downloads = cache.join(format!("apt-debian-{name}"));
-        laying.fill(&downloads, packages, progress)?;
+        laying.fill(&downloads, packages, backports, progress)?;
         fs::rename(&laying.folder, &place).map_err(file("rename to its final name", &place))?;
         remove_folder(&downloads)?;
         Ok(Debian { folder: place, suite })
@@ -152,14 +201,22 @@ impl Debian {
         self.folder.join("tree")
     }
 
-    fn fill(&self, downloads: &Path, packages: &[&str], progress: &mut dyn FnMut(&str)) -> Result<(), Error> {
+    fn fill(
+        &self,
+        downloads: &Path,
+        packages: &[&str],
+        backports: Backports,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<(), Error> {
         let tree = self.tree();
         for (name, target) in MERGED.iter().map(|name| (name, format!("usr/{name}"))) {
             let folder = tree.join(&target);
             fs::create_dir_all(&folder).map_err(file("make the folder", &folder))?;
             symlink(target, tree.join(name)).map_err(file("make the link", tree.join(name)))?;
         }
-        let apt = open_mirror_of(downloads, &[&self.suite.to_string()], "", progress)?;
+        let suites = [self.suite.to_string(), format!("{}-backports", self.suite)];
+        let suites: Vec<&str> = suites.iter().take(backports.suites()).map(String::as_str).collect();
+        let apt = open_mirror_of(downloads, &suites, &backports.preferences(self.suite), progress)?;
         let all: Vec<&str> = ESSENTIAL.iter().chain(packages).copied().collect();
         let debs = apt.closure(&all)?;
         let bytes: u64 = debs.iter().map(|deb| deb.bytes).sum();

@@ -59,7 +59,7 @@ pub use accel::Accel;
 pub use children::end_children;
 pub use companion::Companion;
 pub use cpio::Archive;
-pub use debian::{Debian, DebianGuest, Suite};
+pub use debian::{Backports, Debian, DebianGuest, Suite};
 pub use error::Error;
 pub use firmware::Firmware;
 pub use folder::{Folder, FolderError};

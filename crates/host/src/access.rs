@@ -97,9 +97,8 @@ impl AccessConfig {
     /// Looks up the names. A number is used as it is.
     pub fn resolve(&self) -> Result<Access, AccountError> {
         let user = |name: &str| User::from_name(name).map(|user| user.map(|user| user.uid.as_raw()));
-        let group = |name: &str| Group::from_name(name).map(|group| group.map(|group| group.gid.as_raw()));
         let owner = self.owner.as_deref().map(|name| account(name, "user", "passwd", user)).transpose()?;
-        let group = self.group.as_deref().map(|name| account(name, "group", "group", group)).transpose()?;
+        let group = self.group.as_deref().map(|name| account(name, "group", "group", group_of_name)).transpose()?;
         Ok(Access { owner, group, mode: self.mode() })
     }
 }
@@ -114,15 +113,18 @@ impl fmt::Display for AccessConfig {
 
 /// The number of a group, by its name or number.
 pub fn group_number(name: &str) -> Result<u32, AccountError> {
-    let look_up = |name: &str| Group::from_name(name).map(|group| group.map(|group| group.gid.as_raw()));
-    account(name, "group", "group", look_up).map(|account| account.id)
+    account(name, "group", "group", group_of_name).map(|account| account.id)
+}
+
+fn group_of_name(name: &str) -> nix::Result<Option<u32>> {
+    Group::from_name(name).map(|group| group.map(|group| group.gid.as_raw()))
 }
 
 fn account(
     name: &str,
     kind: &'static str,
     database: &'static str,
-    look_up: impl Fn(&str) -> nix::Result<Option<u32>>,
+    look_up: impl FnOnce(&str) -> nix::Result<Option<u32>> + Send + 'static,
 ) -> Result<Account, AccountError> {
     let name = name.to_owned();
     match name.parse() {
@@ -130,7 +132,8 @@ fn account(
         Ok(id) if id != u32::MAX => return Ok(Account { id, name }),
         _ => {}
     }
-    match look_up(&name) {
+    let asked = name.clone();
+    match nicety_sandbox::look_up(move || look_up(&asked)).unwrap_or(Err(Errno::EAGAIN)) {
         Ok(Some(id)) => Ok(Account { id, name }),
         // getpwnam(3) lists these errors: some databases report an unknown name by them.
         Ok(None) | Err(Errno::ENOENT | Errno::ESRCH | Errno::EBADF | Errno::EPERM) => {

@@ -48,6 +48,11 @@ const PATHS: &[Named] = &calls! {
     SYS_getdents64 SYS_statfs SYS_flock SYS_ioctl SYS_bind SYS_listen SYS_timerfd_create SYS_connect SYS_pipe2 SYS_dup3 SYS_socketpair
     SYS_capget SYS_getgroups SYS_getppid SYS_uname SYS_sysinfo SYS_prlimit64 SYS_fadvise64
 };
+/// Databases of accounts: files that are read, and services that are asked.
+const ACCOUNTS: &[Named] = &calls! {
+    SYS_newfstatat SYS_statx SYS_readlinkat SYS_faccessat SYS_faccessat2 SYS_getdents64 SYS_connect SYS_ioctl SYS_getcwd SYS_pread64
+    SYS_fstatfs SYS_statfs SYS_getppid SYS_getgroups SYS_uname SYS_dup SYS_prlimit64 SYS_sysinfo
+};
 /// New threads and processes.
 const STARTS: &[Named] = &calls! { SYS_clone SYS_clone3 };
 #[cfg(target_arch = "x86_64")]
@@ -90,7 +95,8 @@ const OTHERS: &[Named] = &calls! {
 
 /// A call's name. Allocates nothing: the handler of a signal asks.
 pub(crate) fn known_name(number: i64) -> Option<&'static str> {
-    let all = [BASE, TALK, LENT, PRESENCE, FILE, PATHS, START, OLD_BASE, OLD_TALK, OLD_LENT, OLD_PATHS, OTHERS];
+    let all =
+        [BASE, TALK, LENT, PRESENCE, FILE, PATHS, ACCOUNTS, START, OLD_BASE, OLD_TALK, OLD_LENT, OLD_PATHS, OTHERS];
     let found = all.iter().copied().flatten().find(|(known, _)| *known == number);
     found.map(|(_, name)| name.trim_start_matches("SYS_"))
 }
@@ -173,6 +179,10 @@ fn conditional(rules: &mut Rules, kind: Kind) -> Result<(), BackendError> {
     } else if matches!(kind, Kind::VhostConnect | Kind::Supervision | Kind::Log) {
         rules.insert(libc::SYS_socket, one_of(0, &[libc::AF_UNIX as u64])?);
     }
+    if kind == Kind::Accounts {
+        let written = (libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC) as u64;
+        rules.insert(libc::SYS_openat, vec![argument(2, SeccompCmpOp::MaskedEq(written), libc::O_RDONLY as u64)?]);
+    }
     if !kind.opens() {
         // Bytes that wait; non-blocking mode; a test for a terminal.
         rules.insert(libc::SYS_ioctl, one_of(1, &[libc::FIONREAD, libc::FIONBIO, libc::TCGETS])?);
@@ -196,6 +206,7 @@ fn rules(kind: Kind) -> Result<Rules, BackendError> {
         Kind::Supervision => &[TALK, connect],
         Kind::Log => &[TALK, FILE, LENT],
         Kind::ControlChange | Kind::Main => &[TALK, OLD_TALK, LENT, PRESENCE, OLD_LENT, FILE, PATHS, OLD_PATHS],
+        Kind::Accounts => &[TALK, OLD_TALK, ACCOUNTS],
         Kind::Starter => &[TALK, OLD_TALK, LENT, PRESENCE, OLD_LENT, FILE, PATHS, OLD_PATHS, START],
     };
     always(&mut rules, lists);

@@ -14,6 +14,7 @@
 //! `unsafe` lives in `signal.rs`: the handler of SIGSYS.
 #![deny(unsafe_code)]
 
+mod accounts;
 mod calls;
 mod folders;
 mod procfs;
@@ -27,9 +28,10 @@ use std::thread::JoinHandle;
 
 use seccompiler::BpfProgram;
 
+pub use accounts::look_up;
 pub use folders::{Folders, Grant, NotGranted, granted, kernel_lacks};
 pub use procfs::ProcFile;
-pub use signal::Refusal;
+pub use signal::{Refusal, refused_here};
 
 /// The kinds of threads, as in ARCHITECTURE.md, *Threads*. Each has its own list of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,11 +67,13 @@ pub enum Kind {
     Main,
     /// Starts all other threads, and logs refused calls.
     Starter,
+    /// Looks users and groups up.
+    Accounts,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Worker,
         Self::Memory,
         Self::Vhost,
@@ -85,11 +89,12 @@ impl Kind {
         Self::Log,
         Self::Main,
         Self::Starter,
+        Self::Accounts,
     ];
 
     /// Whether threads of this kind may open files. [`Folders`] confine them.
     pub fn opens(self) -> bool {
-        matches!(self, Self::ControlChange | Self::Main | Self::Starter)
+        matches!(self, Self::ControlChange | Self::Main | Self::Starter | Self::Accounts)
     }
 }
 
@@ -219,6 +224,7 @@ pub fn confine(folders: &Folders, abi: u8) -> io::Result<Option<String>> {
         return Ok(None);
     }
     folders::note(folders);
+    accounts::begin(abi)?;
     starter::confine(folders.clone(), abi)?;
     let lacks = folders.confine_this_thread(abi)?;
     enter(Kind::Main)?;

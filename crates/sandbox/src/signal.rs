@@ -30,6 +30,8 @@ static ABORT: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     static THREAD: Cell<(u8, [u8; NAME])> = const { Cell::new((0, [0; NAME])) };
+    /// The number of the last call that was refused here.
+    static LAST: Cell<Option<u16>> = const { Cell::new(None) };
 }
 
 /// A refused call.
@@ -90,6 +92,13 @@ pub(crate) fn words(note: &[u8; NOTE]) -> (String, String) {
     (name, calls::name(u16::from_le_bytes([*low, *high]).into()))
 }
 
+/// The last call that was refused to this thread since this was last asked, as the end of an error's words: ` (the sandbox refused openat)`.
+/// Empty if there was none.
+pub fn refused_here() -> String {
+    let call = LAST.take().map(|number| calls::name(number.into()));
+    call.map(|call| format!(" (the sandbox refused {call})")).unwrap_or_default()
+}
+
 pub(crate) fn refusals() -> Vec<Refusal> {
     let mut all = Vec::new();
     for (kind, words) in Kind::ALL.into_iter().zip(&REFUSED) {
@@ -117,6 +126,7 @@ extern "C" fn on_refusal(signal: libc::c_int, info: *mut libc::siginfo_t, contex
     }
     // SAFETY: the third argument of a SA_SIGINFO handler is the thread's context, which the handler may change.
     let number = unsafe { refuse(&mut *context.cast::<libc::ucontext_t>()) };
+    LAST.set(Some(number as u16));
     let (kind, name) = THREAD.get();
     let number = number as usize;
     let Some(word) = REFUSED.get(usize::from(kind)).and_then(|words| words.get(number / 64)) else { return };

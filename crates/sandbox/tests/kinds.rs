@@ -5,7 +5,7 @@ use std::io;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use nicety_sandbox::{Folders, Grant, Kind, aside, begin, confine, enter, refusals, spawn};
+use nicety_sandbox::{Folders, Grant, Kind, aside, begin, confine, enter, look_up, refusals, spawn};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
 };
@@ -216,7 +216,7 @@ fn a_thread_that_cannot_be_confined_does_nothing_and_whoever_starts_it_is_told()
         assert!(receive.recv().is_err(), "{kind:?}: it acted");
     }
     let error = confine(&Folders::new(), 0).unwrap_err().to_string();
-    assert!(error.starts_with("the thread starter cannot be confined"), "{error}");
+    assert!(error.starts_with("the thread accounts cannot be confined"), "{error}");
 }
 
 /// Landlock and the filter of the process's first thread cannot be taken back: a process of its own does this.
@@ -253,11 +253,21 @@ fn confined(abi: u8) {
     assert_eq!(may, (true, true, true));
     let refused = aside_of_a_worker(|| std::fs::read("/etc/shadow").err().map(|error| error.kind()));
     if lacks.as_ref().is_some_and(|lacks| lacks.contains("no Landlock")) {
-        println!("SKIPPED: a change's thread and /etc/shadow: {}", lacks.unwrap());
+        println!("SKIPPED: a change's thread and /etc/shadow: {lacks:?}");
     } else {
         assert_eq!(refused, Some(io::ErrorKind::PermissionDenied));
         assert_eq!(std::fs::read("/etc/shadow").unwrap_err().kind(), io::ErrorKind::PermissionDenied);
         assert!(std::fs::write("/tmp/nicety-elsewhere", "text").is_err());
+    }
+    // Whoever replaces /etc/group makes a file that no rule names, as this one is.
+    let looked_up = || std::fs::read("/etc/hosts").map(drop).map_err(|error| error.kind());
+    assert_eq!(look_up(looked_up), Some(Ok(())));
+    let written = look_up(|| std::fs::write("/etc/nicety-test", "").map_err(|error| error.kind()));
+    assert_eq!(written, Some(Err(io::ErrorKind::PermissionDenied)));
+    if lacks.is_none_or(|lacks| !lacks.contains("no Landlock")) {
+        assert_eq!(aside_of_a_worker(looked_up), Err(io::ErrorKind::PermissionDenied));
+        let elsewhere = look_up(move || std::fs::read(file).map_err(|error| error.kind()));
+        assert_eq!(elsewhere, Some(Err(io::ErrorKind::PermissionDenied)));
     }
     // The rest holds on every kernel.
     let error = std::process::Command::new("/bin/true").status().unwrap_err();

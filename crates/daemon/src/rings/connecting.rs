@@ -71,7 +71,7 @@ pub(super) fn serve(path: &Path, served: &Arc<Served>, stop: &Stop, absence: &Ab
                 }
             }
             Err(error) => {
-                let why = format!("connecting to {}: {error}", path.display());
+                let why = format!("connecting to {}: {error}{}", path.display(), nicety_sandbox::refused_here());
                 let kind = if error == JoinError::Nobody { Kind::NotListening } else { Kind::Unreached };
                 if absence.is_new(&why) {
                     served.log.say(kind, format_args!("{why}; it is tried again, at least every {:?}", PAUSES.1));

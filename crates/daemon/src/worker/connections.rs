@@ -52,7 +52,9 @@ impl DisconnectReason {
             ),
             Self::Failed => gone(Kind::Failed, &"its port has failed"),
             Self::Broken(SessionError::VhostUser) => gone(Kind::Broken, &log.wrong_protocol("vhost-user", "vfio-user")),
-            Self::Broken(error) => gone(Kind::Broken, error),
+            Self::Broken(error) => {
+                gone(Kind::Broken, &format_args!("{error}{}", nicety_sandbox::refused_here()));
+            }
         }
     }
 }

@@ -356,5 +356,9 @@ fn expect<T>(
 
 fn attach_to(adapter: &str, socket: PathBuf) -> Attach {
     let by_vhost = nicety_adapters::find(adapter).is_some_and(|entry| !entry.about.transports.contains(&"vfio-user"));
-    if by_vhost { Attach::VhostUser { socket } } else { Attach::VfioUser { driver: adapter.to_owned(), socket } }
+    if by_vhost {
+        Attach::VhostUser { socket, memory: None }
+    } else {
+        Attach::VfioUser { driver: adapter.to_owned(), socket, memory: None }
+    }
 }

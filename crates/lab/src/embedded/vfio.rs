@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nicety_adapter::{Bus, BusError, InterruptKind};
 use nicety_drivers::config;
-use nicety_memory::{Map, Mapping, Rights, shared_file};
+use nicety_memory::{Map, Mapping, Rights};
 use nicety_vfio_user::codec::irqs::{INTX, MSI, MSIX};
 use nicety_vfio_user::{Client, DmaProtection, DmaRange, MemoryTable};
 
@@ -29,10 +29,9 @@ pub struct VfioBus {
 }
 
 impl VfioBus {
-    /// Connects and shares `len` bytes of new memory at bus address 0.
-    pub fn connect(socket: &Path, len: u64) -> Result<VfioBus, BusError> {
+    /// Connects and shares this file of `len` bytes at bus address 0.
+    pub fn connect(socket: &Path, file: OwnedFd, len: u64) -> Result<VfioBus, BusError> {
         let mut client = Client::connect_with(socket, TIMEOUT, Box::new(MemoryTable::new())).map_err(bus)?;
-        let file = shared_file("nicety-guest", len).map_err(bus)?;
         let range = DmaRange { address: 0, size: len };
         let protection = DmaProtection { read: true, write: true };
         client.dma_map(range, protection, Some((file.as_fd(), 0))).map_err(bus)?;

@@ -9,7 +9,7 @@ use nicety_adapter::{BusError, Offload, RingPlace};
 use nicety_drivers::virtio_net::{RECEIVE, TRANSMIT};
 use nicety_drivers::{Arena, RingBus, Sink, VirtioNet};
 use nicety_frame::Mac;
-use nicety_memory::{Map, Mapping, Rights, shared_file};
+use nicety_memory::{Map, Mapping, Rights};
 use nicety_vhost_user::frontend::{Bells, Frontend, Shared};
 use rustix::event::PollFlags;
 
@@ -30,9 +30,8 @@ struct VhostBus {
 }
 
 impl VhostBus {
-    fn connect(socket: &Path, len: u64) -> Result<VhostBus, BusError> {
+    fn connect(socket: &Path, file: OwnedFd, len: u64) -> Result<VhostBus, BusError> {
         let frontend = Frontend::connect(socket).map_err(bus)?;
-        let file = shared_file("nicety-guest", len).map_err(bus)?;
         let mapping = Mapping::of_file(file.try_clone().map_err(bus)?, 0, len, true).map_err(bus)?;
         let memory = Arc::new(Map::default().with(0, Arc::new(mapping), Rights::BOTH).map_err(bus)?);
         Ok(VhostBus { frontend, file, memory, bells: [None, None], kicks: 0, interrupts: 0 })
@@ -86,9 +85,9 @@ pub struct VhostLink {
 }
 
 impl VhostLink {
-    /// Connects, shares `len` bytes of new memory at address 0, and opens the driver in `arena` of it.
-    pub fn open(socket: &Path, len: u64, arena: Arena) -> Result<VhostLink, GuestError> {
-        let mut bus = VhostBus::connect(socket, len).map_err(|error| GuestError::Peer(error.to_string()))?;
+    /// Connects, shares this file of `len` bytes at address 0, and opens the driver in `arena` of it.
+    pub fn open(socket: &Path, file: OwnedFd, len: u64, arena: Arena) -> Result<VhostLink, GuestError> {
+        let mut bus = VhostBus::connect(socket, file, len).map_err(|error| GuestError::Peer(error.to_string()))?;
         let mut driver = VirtioNet::new(arena);
         driver.open(&mut bus)?;
         Ok(VhostLink { driver, bus })

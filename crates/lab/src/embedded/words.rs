@@ -69,11 +69,17 @@ pub enum Attach {
         driver: String,
         /// The port's socket.
         socket: PathBuf,
+        /// Folder of a tmpfs or of hugetlbfs for the file of the guest's memory; without it, a memfd.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        memory: Option<PathBuf>,
     },
     /// virtio-net behind a vhost-user socket.
     VhostUser {
         /// The port's socket.
         socket: PathBuf,
+        /// Folder of a tmpfs or of hugetlbfs for the file of the guest's memory; without it, a memfd.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        memory: Option<PathBuf>,
     },
     /// The far end of a switch's pair uplink.
     Pair {

@@ -1,11 +1,15 @@
 //! The sandbox of a real daemon.
 
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixDatagram, UnixStream};
+
 use rustix::process::Signal;
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
 };
 
-use crate::scratch::{HOST, Scratch, Served};
+use crate::scratch::{HOST, Scratch, Served, TIMEOUT};
 
 /// The lines of /proc/PID/task/*/status that say how each thread is confined: its name, `NoNewPrivs` and `Seccomp` (proc(5): 2 is
 /// a filter).
@@ -24,7 +28,7 @@ fn every_thread_of_a_daemon_is_confined_and_with_sandbox_off_none_is() {
     let scratch = Scratch::with(HOST);
     let served = Served::start(&scratch);
     let all = threads(&served);
-    for name in ["worker0", "memory vm1", "vhost vm2", "control", "log", "starter", "nicety"] {
+    for name in ["worker0", "memory vm1", "vhost vm2", "control", "log", "starter", "accounts", "nicety"] {
         assert!(all.iter().any(|(thread, ..)| thread == name), "no {name} in {all:?}");
     }
     assert!(all.iter().all(|(_, privileges, filter)| privileges == "1" && filter == "2"), "{all:?}");
@@ -84,23 +88,15 @@ fn argument(index: u8, value: u64) -> SeccompRule {
     SeccompRule::new(vec![is.unwrap()]).unwrap()
 }
 
-/// seccomp(2): numbers of the call, and of its operations.
-#[cfg(target_arch = "x86_64")]
-const SYS_SECCOMP: i64 = 317;
-#[cfg(not(target_arch = "x86_64"))]
-const SYS_SECCOMP: i64 = 277;
-const SECCOMP_SET_MODE_FILTER: u64 = 1;
-const SECCOMP_GET_ACTION_AVAIL: u64 = 2;
-const EINVAL: u32 = 22;
-
 #[test]
 fn a_daemon_that_cannot_be_confined_does_not_serve_unless_it_is_told_to() {
     let off = format!("{HOST}\n[daemon]\nsandbox = \"off\"\n");
+    let refuse = SeccompAction::Errno(libc::EINVAL.cast_unsigned());
     for (operation, why) in [
-        (SECCOMP_GET_ACTION_AVAIL, "this kernel cannot confine the daemon's threads (seccomp): "),
-        (SECCOMP_SET_MODE_FILTER, "the thread log cannot be confined to its system calls (seccomp): "),
+        (libc::SECCOMP_GET_ACTION_AVAIL, "this kernel cannot confine the daemon's threads (seccomp): "),
+        (libc::SECCOMP_SET_MODE_FILTER, "the thread log cannot be confined to its system calls (seccomp): "),
     ] {
-        let refused = || filter([(SYS_SECCOMP, vec![argument(0, operation)])], SeccompAction::Errno(EINVAL));
+        let refused = || filter([(libc::SYS_seccomp, vec![argument(0, operation.into())])], refuse.clone());
         let scratch = Scratch::with(HOST);
         let ended = under(refused(), || scratch.run(&["serve"]));
         let words = format!("nicety: {why}");
@@ -127,5 +123,153 @@ fn a_folder_of_the_host_file_that_is_missing_at_the_start_is_a_warning_with_what
     std::fs::create_dir(scratch.path().join("vms")).unwrap();
     let served = Served::start(&scratch);
     assert!(!served.before.iter().any(|line| line.contains("does not exist")), "{:?}", served.before);
+    assert_eq!(served.end(Signal::TERM), Some(0));
+}
+
+/// A daemon for which the kernel traps these calls, as the sandbox's own filters do with a call that a list lacks.
+fn trapped(scratch: &Scratch, calls: impl IntoIterator<Item = (i64, Vec<SeccompRule>)> + Send) -> Served {
+    under(filter(calls, SeccompAction::Trap), || Served::start(scratch))
+}
+
+/// Ends the daemon, which has lived until now. Returns its log.
+fn lived(served: Served) -> Vec<String> {
+    served.signal(Signal::TERM);
+    let mut log = served.before.clone();
+    log.extend(served.lines_until("ending"));
+    log
+}
+
+#[track_caller]
+fn has(log: &[String], words: &[&str]) {
+    let found = log.iter().any(|line| words.iter().all(|words| line.contains(words)));
+    assert!(found, "{words:?} is not in {log:#?}");
+}
+
+#[test]
+fn a_refused_call_of_a_thread_that_hears_a_vmm_ends_that_connection_alone_and_is_named() {
+    let scratch = Scratch::with(HOST);
+    let served = trapped(&scratch, [(libc::SYS_recvmsg, Vec::new())]);
+    for name in ["vm1.sock", "vm2.sock"] {
+        let mut vmm = UnixStream::connect(scratch.path().join(name)).unwrap();
+        vmm.set_read_timeout(Some(TIMEOUT)).unwrap();
+        vmm.write_all(&[0; 64]).unwrap();
+        // A reset, or the end.
+        let ended =
+            vmm.read(&mut [0; 64]).map_or_else(|error| error.kind() == ErrorKind::ConnectionReset, |count| count == 0);
+        assert!(ended, "{name}");
+    }
+    let ports = scratch.run(&["ports", "--long"]);
+    for why in ["receiving from the peer failed: ", "the socket: "] {
+        let why = format!("{why}Operation not permitted (os error 1) (the sandbox refused recvmsg)\n");
+        assert!(ports.out.contains(&why), "{ports:?}");
+    }
+    let log = lived(served);
+    has(&log, &["WARN worker0: the sandbox refused recvmsg"]);
+    has(&log, &["WARN vhost vm2: the sandbox refused recvmsg"]);
+    has(
+        &log,
+        &["WARN the VMM is disconnected: receiving from the peer failed: Operation not permitted", "port=\"vm1\""],
+    );
+    has(&log, &["WARN the front end is disconnected: the socket: Operation not permitted", "port=\"vm2\""]);
+}
+
+#[test]
+fn a_refused_call_while_memory_is_mapped_refuses_that_memory_and_is_named() {
+    let scratch = Scratch::with(HOST);
+    // Memory of our own is private.
+    let shared = argument(3, libc::MAP_SHARED as u64);
+    let more = argument(3, (libc::MAP_SHARED | libc::MAP_NORESERVE) as u64);
+    let served = trapped(&scratch, [(libc::SYS_mmap, vec![shared, more])]);
+    let mut vmm = nicety_vfio_user::Client::connect(scratch.path().join("vm1.sock")).unwrap();
+    let file = nicety_memory::shared_file("guest", 1 << 20).unwrap();
+    let both = nicety_vfio_user::DmaProtection { read: true, write: true };
+    let range = nicety_vfio_user::DmaRange { address: 0, size: 1 << 20 };
+    let refused = vmm.dma_map(range, both, Some((file.as_fd(), 0)));
+    println!("{refused:?}");
+    assert!(refused.is_err());
+    let log = lived(served);
+    has(&log, &["WARN memory vm1: the sandbox refused mmap"]);
+}
+
+#[test]
+fn a_refused_call_of_a_thread_that_connects_to_a_front_end_is_the_reason_that_the_port_gives() {
+    let scratch = Scratch::with(&format!("{HOST}role = \"connect\"\n"));
+    let served = trapped(&scratch, [(libc::SYS_connect, Vec::new())]);
+    let ports = scratch.run(&["ports", "vm2"]);
+    assert!(
+        ports.out.contains("vm2: connecting to ") && ports.out.contains(" (the sandbox refused connect)"),
+        "{ports:?}"
+    );
+    has(&lived(served), &["WARN vhost vm2: the sandbox refused connect"]);
+}
+
+#[test]
+fn a_refused_call_of_the_control_thread_or_of_a_change_ends_that_request_alone_and_is_named() {
+    let scratch = Scratch::with(HOST);
+    let served = trapped(&scratch, [(libc::SYS_writev, Vec::new())]);
+    let refused = scratch.run(&["ports"]);
+    assert!(refused.code == Some(1) && refused.err.contains("its answer is cut"), "{refused:?}");
+    has(&lived(served), &["WARN control: the sandbox refused writev"]);
+    let scratch = Scratch::with(HOST);
+    let served = trapped(&scratch, [(libc::SYS_renameat, Vec::new())]);
+    let changed = scratch.run(&["port", "set", "vm1", "mtu_limit=1400"]);
+    let why = "was not kept: after a restart of the daemon it is gone (";
+    assert!(changed.err.contains(why) && changed.err.contains(" (the sandbox refused renameat)"), "{changed:?}");
+    has(&lived(served), &["WARN control-change: the sandbox refused renameat"]);
+    // No port of the host file has a group.
+    let scratch = Scratch::with(HOST);
+    let served =
+        trapped(&scratch, [libc::SYS_fchownat, libc::SYS_lchown, libc::SYS_chown].map(|call| (call, Vec::new())));
+    let words = ["adapter=e1000", "mac=52:54:00:12:34:03", "socket=vm3.sock", "group=0"];
+    let refused = scratch.run(&[&["port", "add", "vm3"][..], &words].concat());
+    let named =
+        refused.err.contains("(the sandbox refused fchownat)") || refused.err.contains("(the sandbox refused lchown)");
+    assert!(refused.code == Some(1) && named, "{refused:?}");
+    assert_eq!(scratch.sockets(), ["nicety-lan.sock", "vm1.sock", "vm2.sock"]);
+    has(&lived(served), &["WARN control-change: the sandbox refused "]);
+}
+
+#[test]
+fn a_refused_call_of_the_thread_that_reports_to_the_manager_is_named_and_the_daemon_serves() {
+    let scratch = Scratch::with(HOST);
+    let manager = UnixDatagram::bind(scratch.path().join("notify")).unwrap();
+    manager.set_nonblocking(true).unwrap();
+    let words = "NOTIFY_SOCKET=$PWD/notify WATCHDOG_USEC=300000 WATCHDOG_PID=$$ exec \"$0\" serve";
+    let connect = filter([(libc::SYS_connect, Vec::new())], SeccompAction::Trap);
+    let served = under(connect, || Served::by(&scratch, words));
+    served.line("supervision: the sandbox refused connect");
+    assert!(scratch.run(&["ports"]).out.contains("vm1"));
+    assert_eq!(served.end(Signal::TERM), Some(0));
+}
+
+/// As configuration management lays it: the host file and an option ROM are links to files elsewhere.
+#[test]
+fn a_host_file_that_is_a_link_is_read_again_and_so_is_the_rom_that_it_names() {
+    let (scratch, elsewhere) = (Scratch::new(), Scratch::new());
+    let there = |name: &str| elsewhere.path().join(name);
+    std::fs::create_dir(there("roms")).unwrap();
+    // PCI Firmware Specification 3.0, 5.1: the signature, a length in units of 512 bytes, and where the data structure is.
+    let mut rom = vec![0; 512];
+    rom[..3].copy_from_slice(&[0x55, 0xaa, 1]);
+    rom[0x18] = 0x1c;
+    rom[0x1c..0x20].copy_from_slice(b"PCIR");
+    rom[0x1c + 0x0a] = 0x18;
+    rom[0x1c + 0x10] = 1;
+    rom[0x1c + 0x15] = 0x80;
+    std::fs::write(there("roms/boot.rom"), rom).unwrap();
+    let with = |text: &str| std::fs::write(there("real.toml"), text).unwrap();
+    with(HOST);
+    for (link, to) in [("host.toml", there("real.toml")), ("boot.rom", there("roms/boot.rom"))] {
+        std::os::unix::fs::symlink(to, scratch.path().join(link)).unwrap();
+    }
+    let text = HOST.replacen("socket = \"vm1.sock\"", "socket = \"vm1.sock\"\nrom = \"boot.rom\"", 1);
+    with(&text);
+    let served = Served::start(&scratch);
+    with(&text.replacen("[[port]]", "[[port]]\nmtu_limit = 1400", 1));
+    served.signal(Signal::HUP);
+    served.line("was applied: ~ port vm1: mtu_limit");
+    // A port that is made again reads its ROM again.
+    let restarted = scratch.run(&["port", "set", "vm1", "mac=52:54:00:12:34:09"]);
+    assert_eq!(restarted.code, Some(0), "{restarted:?}");
     assert_eq!(served.end(Signal::TERM), Some(0));
 }

@@ -27,16 +27,35 @@ fn unpacked(path: &str) -> String {
 }
 
 #[test]
-fn lintian_finds_no_error_in_the_package() {
+fn lintian_finds_no_error_in_the_package_nor_in_that_of_its_symbols() {
     let debian = well(Debian::lay("lintian", Suite::Trixie, &["lintian"], &mut say));
-    let package = Packages::made().path(1);
-    let name = package.file_name().unwrap().to_str().unwrap();
-    let mut lintian = debian.command(&package, "lintian");
-    lintian.args(["--allow-root", "--fail-on", "error", "--display-level", ">=warning"]);
-    let output = lintian.arg(format!("/tmp/{name}")).output().unwrap();
-    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    println!("{said}");
-    assert!(output.status.success(), "{said}");
+    for package in [Packages::made().path(1), Packages::made().symbols()] {
+        let name = package.file_name().unwrap().to_str().unwrap();
+        let mut lintian = debian.command(&package, "lintian");
+        lintian.args(["--allow-root", "--fail-on", "error", "--display-level", ">=warning"]);
+        let output = lintian.arg(format!("/tmp/{name}")).output().unwrap();
+        let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        println!("{said}");
+        assert!(output.status.success(), "{said}");
+    }
+}
+
+/// gdb finds symbols at /usr/lib/debug/.build-id, by the ID that a program's notes have (its manual, *Debugging Information in Separate
+/// Files*).
+#[test]
+fn the_symbols_lie_where_a_debugger_looks_for_those_of_the_package_s_programs() {
+    let place = tempfile::tempdir().unwrap();
+    let listed = Command::new("dpkg-deb").arg("-c").arg(Packages::made().symbols()).output().unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    for name in ["nicety", "nicety-uio"] {
+        let program = place.path().join(name);
+        std::fs::write(&program, file(&format!("usr/bin/{name}"))).unwrap();
+        let notes = Command::new("readelf").arg("--notes").arg(&program).output().unwrap();
+        let notes = String::from_utf8(notes.stdout).unwrap();
+        let id = notes.lines().find_map(|line| line.split_once("Build ID: ")).unwrap().1.trim();
+        let path = format!("./usr/lib/debug/.build-id/{}/{}.debug\n", &id[..2], &id[2..]);
+        assert!(listed.contains(&path), "{path} is not in {listed}");
+    }
 }
 
 #[test]
@@ -78,27 +97,4 @@ fn the_package_says_what_it_was_made_of() {
         assert!(copyright.contains(&format!("Files: vendor/{name}-{version}/*\n")), "{name}");
     }
     assert!(unpacked("usr/share/man/man1/nicety-serve.1.gz").contains("host file"));
-}
-
-/// The rule is parsed by AppArmor's own parser; whether libvirt's QEMU then reaches the socket is untried.
-#[test]
-fn apparmor_s_parser_takes_the_rule_that_attach_prints_for_libvirt() {
-    let place = tempfile::tempdir().unwrap();
-    let host = "[[port]]\nname = \"vm1\"\nadapter = \"e1000\"\nmac = \"52:54:00:12:34:01\"\nsocket = \"/run/nicety/a [b]*.sock\"\n";
-    std::fs::write(place.path().join("host.toml"), host).unwrap();
-    let mut attach = Command::new(env!("CARGO_BIN_EXE_nicety"));
-    let attach = attach.args(["attach", "vm1", "--libvirt"]).current_dir(place.path()).output().unwrap();
-    let notes = String::from_utf8(attach.stderr).unwrap();
-    let rule = notes.lines().find_map(|line| line.split_once("untried with a real libvirtd: "));
-    let (_, rule) = rule.unwrap_or_else(|| panic!("{notes}"));
-    let debian = well(Debian::lay("apparmor", Suite::Trixie, &["apparmor"], &mut say));
-    let parse = |rule: &str| {
-        let profile = place.path().join("profile");
-        std::fs::write(&profile, format!("profile libvirt-test {{\n  {rule}\n}}\n")).unwrap();
-        let mut parser = debian.command(&profile, "apparmor_parser");
-        parser.args(["--skip-kernel-load", "--skip-cache", "/tmp/profile"]).output().unwrap()
-    };
-    let said = parse(rule);
-    assert!(said.status.success(), "{rule}: {}", String::from_utf8_lossy(&said.stderr));
-    assert!(!parse("\"/run/nicety/vm1.sock\" rw").status.success(), "a rule without its comma");
 }

@@ -1,6 +1,7 @@
 //! The Debian package: what lintian and systemd say of it, and a Debian with systemd in which it is installed, serves guests, is changed,
 //! upgraded, removed and purged. Needs the network once, for two Debians and lintian, and a user-mode kernel.
 
+mod libvirt;
 mod lint;
 mod system;
 
@@ -45,7 +46,16 @@ impl Packages {
     }
 
     fn path(&self, revision: u32) -> PathBuf {
-        self.folder.join(format!("nicety_{}-{revision}_amd64.deb", env!("CARGO_PKG_VERSION")))
+        self.file("nicety", revision)
+    }
+
+    /// The symbols of the package of revision 1.
+    fn symbols(&self) -> PathBuf {
+        self.file("nicety-dbgsym", 1)
+    }
+
+    fn file(&self, name: &str, revision: u32) -> PathBuf {
+        self.folder.join(format!("{name}_{}-{revision}_amd64.deb", env!("CARGO_PKG_VERSION")))
     }
 }
 
@@ -75,6 +85,7 @@ fn make(folder: &Path) {
         let mut made = Command::new(cargo);
         made.args(["run", "--quiet", "--package", "xtask", "--", "deb", "--revision", revision, "--programs"]);
         made.arg(programs).arg("--into").arg(folder).current_dir(env!("CARGO_MANIFEST_DIR"));
+        made.args((revision == "1").then_some("--dbgsym"));
         let made = made.output().unwrap();
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     }

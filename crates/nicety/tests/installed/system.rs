@@ -16,12 +16,18 @@ fn booted(suite: Suite) -> Guest {
     let root = well(Root::lay(&mut say));
     let kernel = well(UmlKernel::lay(&mut say));
     let debian = well(Debian::system(suite, &mut say));
-    let machine = UmlConfig { memory_mib: 768, boot_limit: BOOT_LIMIT, ..UmlConfig::new(&kernel) };
+    let append = if has_landlock(suite) { Vec::new() } else { vec!["lsm=capability".to_owned()] };
+    let machine = UmlConfig { memory_mib: 768, boot_limit: BOOT_LIMIT, append, ..UmlConfig::new(&kernel) };
     let package = |revision| (format!("{revision}.deb"), std::fs::read(Packages::made().path(revision)).unwrap());
     let mut guest = well(debian.guest(&root, DebianGuest { machine, files: [1, 2].map(package).into() }));
     well(guest.wait_ready());
     println!("{suite}: ready after {:?}", guest.boot_time());
     guest
+}
+
+/// The older release's kernel starts without Landlock.
+fn has_landlock(suite: Suite) -> bool {
+    suite != Suite::Bookworm
 }
 
 /// Runs a command that succeeds.
@@ -93,10 +99,14 @@ fn lifetime(suite: Suite) {
     contains(&run(guest, "stat -c '%U:%G %a' /run/nicety/vm1.sock"), "nicety:nicety 660");
     contains(&run(guest, "grep -h ^Cap /proc/$(systemctl show -P MainPID nicety)/status"), "CapBnd:\t0000000000001000");
 
+    // Another member of the group: /etc/group is another file from now on.
+    run(guest, "usermod --append --groups nicety daemon");
     // Changed, and reloaded; two guests talk.
     run(guest, &format!("printf \"{}\" >>/etc/nicety/host.toml && systemctl reload nicety", port("vm2", "e1000", 2)));
-    station(guest, "one", &json!({ "vhost-user": { "socket": "/run/nicety/vm1.sock" } }), 1);
-    station(guest, "two", &json!({ "vfio-user": { "driver": "e1000", "socket": "/run/nicety/vm2.sock" } }), 2);
+    // Their memory is in files that the unit's mounts do not hide.
+    station(guest, "one", &json!({ "vhost-user": { "socket": "/run/nicety/vm1.sock", "memory": "/dev/shm" } }), 1);
+    let two = json!({ "vfio-user": { "driver": "e1000", "socket": "/run/nicety/vm2.sock", "memory": "/dev/shm" } });
+    station(guest, "two", &two, 2);
     let bytes = carried(guest, "one", 2);
     assert!(bytes > 100_000, "{bytes}");
     contains(
@@ -114,6 +124,9 @@ fn lifetime(suite: Suite) {
     contains(&run(guest, "journalctl -u nicety --no-pager"), "vm2");
     run(guest, "cp good.toml /etc/nicety/host.toml; systemctl reload nicety");
     journal(guest);
+    let lacks = "journalctl -u nicety -p warning --no-pager | grep -c 'this kernel has no Landlock: threads that make changes may open'";
+    assert_eq!(well(guest.run(lacks, SOON)).text.trim(), if has_landlock(suite) { "0" } else { "1" });
+    newer_state_file(guest);
 
     // A newer package says what it cuts off. virtio-net comes back.
     let before = run(guest, "systemctl show -P MainPID nicety");
@@ -122,9 +135,13 @@ fn lifetime(suite: Suite) {
     contains(&upgraded, "  vm1 (virtio-net), of /etc/nicety/host.toml\n  vm2 (e1000), of /etc/nicety/host.toml\n");
     assert_ne!(run(guest, "systemctl show -P MainPID nicety"), before, "restarted");
     run(guest, "systemctl is-active nicety");
+    newer_state_file_is_left(guest);
 
     wrong_host_file(guest);
     rights(guest);
+    missing_tap(guest);
+    another_mount(guest);
+    watchdog(guest);
     instances(guest);
 
     // Removed and then purged, or purged while it serves: nothing is left but the user.
@@ -155,6 +172,111 @@ fn journal(guest: &mut Guest) {
     assert_eq!((&connected["PRIORITY"], &connected["SYSLOG_IDENTIFIER"]), (&json!("6"), &json!("nicety")));
     assert!(connected["VM_PID"].as_str().is_some_and(|pid| pid.parse::<u32>().is_ok()), "{connected}");
     assert_eq!(connected["_SYSTEMD_UNIT"], json!("nicety.service"));
+}
+
+/// The state file of a newer program, as a person has who installs an older package again: its lines, and the digest of them.
+fn newer() -> String {
+    let lines = "{\"version\":2,\"what\":[\"nobody knows\"]}\n";
+    format!("{lines}crc32 {:08x}\n", nicety_frame::crc::fcs(lines.as_bytes()))
+}
+
+fn newer_state_file(guest: &mut Guest) {
+    let state = "/var/lib/nicety/host.state";
+    run(guest, &format!("test ! -e {state}; cat >{state} <<'END'\n{}END\nchown nicety: {state}", newer()));
+}
+
+/// After the upgrade: the daemon serves the host file, says so, and neither uses nor loses the file; a live change says that it is not kept.
+fn newer_state_file_is_left(guest: &mut Guest) {
+    let state = "/var/lib/nicety/host.state";
+    let sentence =
+        "is of version 2, and this program knows 1: the host file is served, and what is changed live is not kept";
+    contains(&run(guest, "journalctl -u nicety -p warning --no-pager"), &format!("the state file {state} {sentence}"));
+    contains(&run(guest, "nicety ports"), "vm2");
+    let changed = well(guest.run("nicety port set vm1 mtu_limit=1400 2>&1", SOON)).text;
+    contains(&changed, &format!("{state} is of a newer version of nicety, and is left as it is: move it away"));
+    assert_eq!(run(guest, &format!("cat {state}")).trim(), newer().trim());
+    // Moved away, it is in nobody's way.
+    run(guest, &format!("mv {state} /root/; nicety port set vm1 mtu_limit=1300; test -e {state}"));
+    run(
+        guest,
+        "nicety port set vm1 mtu_limit=1500; nicety apply /etc/nicety/host.toml </dev/null; systemctl restart nicety",
+    );
+}
+
+/// Without its capability, and without a tap that somebody else has made for it, the unit says what to do, and begins by itself when
+/// the tap is there.
+fn missing_tap(guest: &mut Guest) {
+    let tap = "printf '[[uplink]]\\nkind = \"tap\"\\nname = \"tap1\"\\n' | cat - good.toml >/etc/nicety/host.toml";
+    let none = "mkdir -p /run/systemd/system/nicety.service.d; cd /run/systemd/system/nicety.service.d; \
+                printf '[Service]\\nCapabilityBoundingSet=\\nAmbientCapabilities=\\nRestartSec=3\\n' >none.conf; systemctl daemon-reload";
+    run(guest, tap);
+    run(guest, none);
+    fails(guest, "systemctl reset-failed nicety; systemctl restart nicety 2>&1");
+    run(guest, "journalctl --sync");
+    contains(&run(guest, "journalctl -u nicety -p err --no-pager"), "tap1");
+    println!("{}", run(guest, "journalctl -u nicety -p err --no-pager | tail -n1"));
+    run(guest, "ip tuntap add dev tap1 mode tap user nicety");
+    run(
+        guest,
+        "for i in $(seq 100); do systemctl is-active nicety && break; sleep 0.2; done; systemctl is-active nicety",
+    );
+    contains(&run(guest, "systemctl show -P StatusText nicety"), "; uplink tap1");
+    run(guest, "grep -q 'CapEff:.0000000000000000' /proc/$(systemctl show -P MainPID nicety)/status");
+    run(guest, "rm -r /run/systemd/system/nicety.service.d; systemctl daemon-reload");
+    run(
+        guest,
+        "cp good.toml /etc/nicety/host.toml; systemctl reset-failed nicety; systemctl restart nicety; ip link delete tap1",
+    );
+}
+
+/// A port whose folder is a mount of its own: at the start, and by a reload.
+fn another_mount(guest: &mut Guest) {
+    run(
+        guest,
+        "mkdir -p /srv/vms && mount -t tmpfs -o mode=755 vms /srv/vms && chown nicety: /srv/vms; mkdir -p /run/systemd/system/nicety.service.d; \
+         printf '[Service]\\nReadWritePaths=/srv/vms\\n' >/run/systemd/system/nicety.service.d/mount.conf; systemctl daemon-reload",
+    );
+    run(
+        guest,
+        "sed 's#/run/nicety/vm2.sock#/srv/vms/vm2.sock#' good.toml >/etc/nicety/host.toml; systemctl reset-failed nicety; systemctl restart nicety",
+    );
+    let attach = json!({ "vfio-user": { "driver": "e1000", "socket": "/srv/vms/vm2.sock" } });
+    station(guest, "mounted", &attach, 3);
+    let third = port("vm3", "virtio-net", 3).replace("/run/nicety/", "/srv/vms/");
+    run(
+        guest,
+        &format!("printf \"{third}\" >>/etc/nicety/host.toml && systemctl reload nicety && test -S /srv/vms/vm3.sock"),
+    );
+    run(
+        guest,
+        "systemctl stop mounted nicety; test ! -e /srv/vms/vm2.sock && test ! -e /srv/vms/vm3.sock && umount /srv/vms",
+    );
+    run(guest, "rm -r /run/systemd/system/nicety.service.d; systemctl daemon-reload");
+    run(guest, "cp good.toml /etc/nicety/host.toml; systemctl reset-failed nicety; systemctl start nicety");
+}
+
+/// A daemon that stands still is ended by the watchdog, and started again.
+fn watchdog(guest: &mut Guest) {
+    run(
+        guest,
+        "mkdir -p /run/systemd/system/nicety.service.d; cd /run/systemd/system/nicety.service.d; \
+         printf '[Service]\\nWatchdogSec=8\\nTimeoutAbortSec=1\\nRestartSec=1\\n' >soon.conf; \
+         systemctl daemon-reload; systemctl reset-failed nicety; systemctl restart nicety",
+    );
+    let before = run(guest, "systemctl show -P MainPID nicety");
+    run(guest, "kill -STOP $(systemctl show -P MainPID nicety)");
+    run(
+        guest,
+        "for i in $(seq 300); do [ $(systemctl show -P NRestarts nicety) -ge 1 ] && systemctl is-active nicety && break; sleep 0.2; done; \
+         systemctl is-active nicety",
+    );
+    assert_ne!(run(guest, "systemctl show -P MainPID nicety"), before);
+    contains(&run(guest, "journalctl -u nicety --no-pager"), "Watchdog timeout (limit 8s)!");
+    contains(&run(guest, "nicety ports"), "vm2");
+    run(
+        guest,
+        "rm -r /run/systemd/system/nicety.service.d; systemctl daemon-reload; systemctl reset-failed nicety; systemctl restart nicety",
+    );
 }
 
 /// The unit fails with the sentence, and is not started again and again.
@@ -191,6 +313,14 @@ fn instances(guest: &mut Guest) {
     fails(guest, "systemctl start nicety@twice 2>&1");
     contains(&run(guest, "journalctl -u nicety@twice --no-pager"), "switch0.sock is that of process");
     run(guest, "systemctl reset-failed nicety@twice; rm /etc/nicety/twice.toml");
+    // The very same file.
+    fails(guest, "systemctl start nicety@host 2>&1");
+    run(guest, "journalctl --sync");
+    contains(
+        &run(guest, "journalctl -u nicety@host --no-pager"),
+        "a daemon serves /etc/nicety/host.toml already: process ",
+    );
+    run(guest, "systemctl stop nicety@host; systemctl reset-failed nicety@host; systemctl is-active nicety");
     run(
         guest,
         "sed 's/switch0/lan/; s/host.state/lan.state/; s/vm1/lan1/; s/vm2/lan2/' good.toml >/etc/nicety/lan.toml",

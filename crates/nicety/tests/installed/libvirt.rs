@@ -1,0 +1,326 @@
+//! Debian 13's libvirtd with domains of what `nicety attach --libvirt` prints, in namespaces of this host: a root of its own, with the
+//! users and groups that the packages make. QEMU is that of trixie-backports, which knows vfio-user. AppArmor does not run there: its
+//! parser alone says what it thinks of the printed rule.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nicety_guests::{Backports, Debian, GuestConfig, Image, Kernel, Root, Suite};
+
+use crate::{Packages, say, well};
+
+const PACKAGES: &[&str] = &[
+    "apparmor",
+    "libvirt-daemon",
+    "libvirt-daemon-driver-qemu",
+    "libvirt-clients",
+    "qemu-system-x86",
+    "seabios",
+    "ipxe-qemu",
+    "adduser",
+    "passwd",
+    "iproute2",
+    "iputils-ping",
+    "systemd-standalone-sysusers",
+];
+/// For a translated guest to boot on a busy host.
+const BOOT_LIMIT: Duration = Duration::from_secs(120);
+const SOON: Duration = Duration::from_secs(30);
+
+/// A root with a few files of its own over the Debian: its devices, an own network, and no process of the host's.
+const ENTER: &str = r#"set -e
+tree=$0 place=$1
+mount --make-rprivate /
+mount -t tmpfs cell "$place"
+mkdir "$place/root" "$place/upper" "$place/work"
+root=$place/root
+mount -t overlay -o "lowerdir=$tree,upperdir=$place/upper,workdir=$place/work" overlay "$root"
+mkdir -p "$root/srv"
+for name in run tmp srv; do mount -t tmpfs -o mode=755 "$name" "$root/$name"; done
+chmod 1777 "$root/tmp"
+mkdir "$root/run/lock"
+mount -t proc proc "$root/proc"
+mount -t sysfs -o ro sys "$root/sys"
+mount -t tmpfs -o mode=755 dev "$root/dev"
+cd "$root/dev"
+mkdir net pts shm
+for node in null:3 zero:5 full:7 random:8 urandom:9; do mknod -m 666 "${node%:*}" c 1 "${node#*:}"; done
+mknod -m 666 tty c 5 0
+mknod -m 666 net/tun c 10 200
+mount -t devpts -o newinstance,ptmxmode=0666 pts pts
+mount -t tmpfs -o mode=1777 shm shm
+ln -s pts/ptmx ptmx
+ln -s /proc/self/fd fd
+ip link set lo up
+rmdir "$root/var/run"
+ln -s /run "$root/var/run"
+echo entered
+# The first process: whatever loses its parent becomes its child, and is waited for between two sleeps.
+exec chroot "$root" sh -c 'while sleep 0.1; do :; done'
+"#;
+
+/// User and groups of QEMU, as libvirt-daemon-system's postinst makes them.
+const USERS: &str = "groupadd --system kvm && groupadd --gid 64055 libvirt-qemu && useradd --uid 64055 --gid kvm --groups libvirt-qemu \
+    --home-dir /var/lib/libvirt --shell /usr/sbin/nologin libvirt-qemu";
+
+/// The root and its processes. They end when this is dropped, and when this process ends.
+struct Cell {
+    enclosing: Child,
+    /// Its first process, by the host's number.
+    first: u32,
+    _place: tempfile::TempDir,
+}
+
+impl Cell {
+    fn enter(debian: &Debian) -> Cell {
+        let place = tempfile::tempdir().unwrap();
+        let mut enclosing = Command::new("setpriv");
+        enclosing.args(["--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--net", "--ipc", "--uts", "--fork"]);
+        enclosing.args(["--kill-child=KILL", "sh", "-c", ENTER]).arg(debian.tree()).arg(place.path());
+        let mut enclosing = enclosing.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(enclosing.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "entered\n");
+        let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", enclosing.id())).unwrap();
+        Cell { first: children.trim().parse().unwrap(), enclosing, _place: place }
+    }
+
+    fn root(&self) -> String {
+        format!("/proc/{}/root", self.first)
+    }
+
+    fn output(&self, script: &str) -> Output {
+        let mut command = Command::new("nsenter");
+        command.args(["--target", &self.first.to_string(), "--mount", "--pid", "--net", "--ipc", "--uts", "--root"]);
+        command.args(["--wd=/", "sh", "-c", script]).env_clear();
+        command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("LC_ALL", "C.UTF-8").env("HOME", "/root");
+        command.output().unwrap()
+    }
+
+    /// Runs a line of shell there, which must succeed, and returns what it printed.
+    #[track_caller]
+    fn run(&self, script: &str) -> String {
+        let output = self.output(script);
+        let [text, errors] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+        assert!(output.status.success(), "{script}: {text}{errors}\n{}", self.logs());
+        text
+    }
+
+    /// Runs a line of shell there, which must fail, and returns what it printed.
+    #[track_caller]
+    fn fails(&self, script: &str) -> String {
+        let output = self.output(script);
+        assert!(!output.status.success(), "{script}");
+        (String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr)).into_owned()
+    }
+
+    fn logs(&self) -> String {
+        let logs = "for log in /var/log/*.log /var/log/libvirt/qemu/*.log /srv/con*; do echo \"== $log\"; tail -n 20 $log; done";
+        let output = self.output(logs);
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Waits until a line of shell succeeds there.
+    #[track_caller]
+    fn wait(&self, script: &str, limit: Duration) {
+        let end = Instant::now() + limit;
+        while !self.output(script).status.success() {
+            assert!(Instant::now() < end, "not within {limit:?}: {script}\n{}", self.logs());
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        std::fs::write(format!("{}{path}", self.root()), text).unwrap();
+    }
+}
+
+impl Drop for Cell {
+    fn drop(&mut self) {
+        let _ended_already = self.enclosing.kill();
+        let _status = self.enclosing.wait();
+    }
+}
+
+/// The elements between two tags of what `nicety attach` printed.
+fn between<'a>(text: &'a str, begin: &str, end: &str) -> &'a str {
+    let inner = text.split_once(begin).and_then(|(_, rest)| rest.split_once(end));
+    inner.unwrap_or_else(|| panic!("{begin} … {end} is not in {text}")).0
+}
+
+/// A domain with the printed elements merged in, as the printed note asks for. The rest is a plain VM.
+fn domain(name: &str, printed: &str, address: &str) -> String {
+    let config = GuestConfig { addresses: vec![format!("eth0:{address}/24")], ..GuestConfig::new(Kernel::V6_12) };
+    let words = config.command_line();
+    let memory = between(printed, "<memoryBacking>", "</memoryBacking>");
+    let devices = if printed.contains("<devices>") { between(printed, "<devices>", "</devices>") } else { "" };
+    let arguments = if printed.contains("<qemu:commandline>") {
+        format!(
+            "<qemu:commandline>{}</qemu:commandline>",
+            between(printed, "<qemu:commandline>", "</qemu:commandline>")
+        )
+    } else {
+        String::new()
+    };
+    format!(
+        "<domain type='qemu' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>
+           <name>{name}</name><memory unit='MiB'>256</memory><vcpu>1</vcpu>
+           <memoryBacking>{memory}</memoryBacking>
+           <os><type arch='x86_64' machine='q35'>hvm</type><kernel>/srv/kernel</kernel><initrd>/srv/initramfs</initrd>
+             <cmdline>{words}</cmdline></os>
+           <features><acpi/></features>
+           <devices>
+             <serial type='file'><source path='/srv/console-{name}'/><target port='0'/></serial>
+             <serial type='file'><source path='/srv/control-{name}'/><target port='1'/></serial>
+             <controller type='usb' model='none'/><memballoon model='none'/>
+             {devices}
+           </devices>
+           {arguments}
+         </domain>"
+    )
+}
+
+/// The daemon, with the user, the capability and the folders of its unit.
+const SERVE: &str = "install -d -m 755 -o nicety -g nicety /run/nicety && install -d -m 750 -o nicety -g nicety /var/lib/nicety && \
+    umask 0077 && (setpriv --reuid nicety --regid nicety --init-groups --bounding-set=-all,+net_admin --inh-caps=-all,+net_admin \
+    --ambient-caps=-all,+net_admin --no-new-privs nicety serve /etc/nicety/host.toml >/var/log/nicety.log 2>&1 </dev/null &)";
+/// Debian's host file of the package, with a tap and two ports.
+const HOST: &str = r#"[switch]
+name = "switch0"
+
+[daemon]
+control = "/run/nicety/switch0.sock"
+state = "/var/lib/nicety/host.state"
+
+[sockets]
+group = "nicety"
+
+[[uplink]]
+kind = "tap"
+name = "tap0"
+
+[[port]]
+name = "vm1"
+adapter = "virtio-net"
+mac = "52:54:00:4e:03:01"
+socket = "/run/nicety/vm1.sock"
+
+[[port]]
+name = "vm2"
+adapter = "e1000"
+mac = "52:54:00:4e:03:02"
+socket = "/run/nicety/vm2.sock"
+"#;
+
+/// A root with the package, its daemon, and a libvirtd. At the daemon's tap is the root itself.
+fn prepared(debian: &Debian, root: &Root) -> Cell {
+    let cell = Cell::enter(debian);
+    let there = cell.root();
+    std::fs::copy(Packages::made().path(1), format!("{there}/tmp/nicety.deb")).unwrap();
+    let image = well(Image::of(root, Kernel::V6_12));
+    std::fs::copy(image.kernel(), format!("{there}/srv/kernel")).unwrap();
+    std::fs::copy(image.initramfs(), format!("{there}/srv/initramfs")).unwrap();
+    cell.run("dpkg-deb -x /tmp/nicety.deb / && systemd-sysusers");
+    cell.run(USERS);
+    cell.write("/etc/nicety/host.toml", HOST);
+    cell.run(SERVE);
+    cell.wait("nicety ports | grep -q '^vm2'", SOON);
+    cell.run("ip address add 10.9.3.254/24 dev tap0 && ip link set tap0 up");
+    // Without systemd there is no socket for virtlogd.
+    cell.run(
+        "echo 'stdio_handler = \"file\"' >>/etc/libvirt/qemu.conf; (libvirtd >/var/log/libvirtd.log 2>&1 </dev/null &)",
+    );
+    cell.wait("virsh -q version", SOON);
+    print!("{}", cell.run("virsh version"));
+    cell
+}
+
+#[test]
+fn debian_13_s_libvirtd_runs_domains_of_what_attach_prints_and_their_qemu_reaches_the_sockets() {
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIPPED: libvirtd runs QEMU as another user, which takes root");
+        return;
+    }
+    let root = well(Root::lay(&mut say));
+    let cell = prepared(&laid(), &root);
+    for (name, address) in [("vm1", "10.9.3.1"), ("vm2", "10.9.3.2")] {
+        let printed = cell.run(&format!("nicety attach {name} --libvirt 2>/dev/null"));
+        cell.write("/srv/domain.xml", &domain(name, &printed, address));
+        cell.run("virsh -q define --validate /srv/domain.xml");
+    }
+    // QEMU's user reaches no socket before the admin has done what the note says. With a vhost-user socket QEMU would try again for ever.
+    let refused = cell.fails("virsh -q start vm2");
+    assert!(refused.contains("Permission denied"), "{refused}");
+    let notes = cell.run("nicety attach vm1 --libvirt 2>&1 >/dev/null");
+    let adduser = between(&notes, "Debian's libvirt runs QEMU as libvirt-qemu: `", "`");
+    assert_eq!(adduser, "adduser libvirt-qemu nicety");
+    cell.run(adduser);
+    cell.run("virsh -q start vm1 && virsh -q start vm2");
+    let user = "for qemu in $(pidof qemu-system-x86_64); do stat -c %U /proc/$qemu; done";
+    assert_eq!(cell.run(user), "libvirt-qemu\nlibvirt-qemu\n");
+    for (name, address) in [("vm1", "10.9.3.1"), ("vm2", "10.9.3.2")] {
+        cell.wait(&format!("grep -q 'nicety ready' /srv/control-{name}"), BOOT_LIMIT);
+        cell.run(&format!("ping -n -q -c 4 -w 40 {address}"));
+    }
+    changed(&cell);
+    for name in ["vm1", "vm2"] {
+        cell.run(&format!("virsh -q destroy {name}"));
+        cell.wait(&format!("nicety ports | grep -q '^{name} .* waiting '"), SOON);
+        cell.run(&format!("virsh -q start {name} && virsh -q destroy {name} && virsh -q undefine {name}"));
+    }
+    print!("{}", cell.run("cat /var/log/nicety.log"));
+}
+
+/// Changes while both VMs run: a port that libvirt plugs into one of them and takes away, and a limit of the other one's.
+fn changed(cell: &Cell) {
+    cell.run("nicety port add vm3 adapter=virtio-net mac=52:54:00:4e:03:03 socket=/run/nicety/vm3.sock");
+    let printed = cell.run("nicety attach vm3 --libvirt 2>/dev/null");
+    cell.write("/srv/interface.xml", between(&printed, "<devices>", "</devices>"));
+    cell.run("virsh -q attach-device vm1 /srv/interface.xml --live");
+    // Linux's virtio-net starts its rings when it finds the device.
+    cell.wait("nicety ports | grep -q '^vm3 .* up '", SOON);
+    cell.run("virsh -q detach-device vm1 /srv/interface.xml --live");
+    cell.wait("nicety ports | grep -q '^vm3 .* waiting '", SOON);
+    cell.run("nicety port remove vm3");
+    let long = "ping -n -q -M dont -c 1 -s 1450 10.9.3.2";
+    cell.run(&format!("{long} -w 40"));
+    cell.run("nicety port set vm2 mtu_limit=1400");
+    cell.fails(&format!("{long} -W 2"));
+    cell.run("ping -n -q -c 1 -w 40 10.9.3.2");
+}
+
+fn laid() -> Debian {
+    well(Debian::lay_with("libvirt", Suite::Trixie, PACKAGES, Backports::Qemu, &mut say))
+}
+
+/// AppArmor's own parser takes the rule where the note says, in the profile that libvirt's virt-aa-helper makes of its template.
+#[test]
+fn apparmor_s_parser_takes_the_rule_that_attach_prints_within_the_profile_of_libvirt_s_qemu() {
+    let place = tempfile::tempdir().unwrap();
+    let host = "[[port]]\nname = \"vm1\"\nadapter = \"e1000\"\nmac = \"52:54:00:12:34:01\"\nsocket = \"/run/nicety/a [b]*.sock\"\n";
+    std::fs::write(place.path().join("host.toml"), host).unwrap();
+    let mut attach = Command::new(env!("CARGO_BIN_EXE_nicety"));
+    let attach = attach.args(["attach", "vm1", "--libvirt"]).current_dir(place.path()).output().unwrap();
+    let notes = String::from_utf8(attach.stderr).unwrap();
+    let rule = notes.lines().find_map(|line| {
+        let (_, rest) = line.split_once("add to /etc/apparmor.d/local/abstractions/libvirt-qemu, ")?;
+        rest.split_once(": ")
+    });
+    let (untried, rule) = rule.unwrap_or_else(|| panic!("{notes}"));
+    assert_eq!(untried, "untried with an AppArmor that runs");
+    let debian = laid();
+    let parse = |rule: &str| {
+        let path = place.path().join("rule");
+        std::fs::write(&path, format!("{rule}\n")).unwrap();
+        let words = "mkdir -p /tmp/own/local/abstractions && mv /tmp/rule /tmp/own/local/abstractions/libvirt-qemu && \
+            sed 's/LIBVIRT_TEMPLATE/libvirt-4e0301/' /etc/apparmor.d/libvirt/TEMPLATE.qemu >/tmp/profile && \
+            apparmor_parser -I /tmp/own -I /etc/apparmor.d --skip-kernel-load --skip-cache /tmp/profile && \
+            apparmor_parser -I /tmp/own -I /etc/apparmor.d --preprocess /tmp/profile";
+        debian.command(&path, "sh").args(["-c", words]).output().unwrap()
+    };
+    let said = parse(rule);
+    assert!(said.status.success(), "{rule}: {}", String::from_utf8_lossy(&said.stderr));
+    assert!(String::from_utf8_lossy(&said.stdout).contains(rule), "the profile includes the file");
+    assert!(!parse("\"/run/nicety/vm1.sock\" rw").status.success(), "a rule without its comma");
+}
