@@ -112,6 +112,11 @@ pub trait Driver {
     /// Notifies the device of queued packets.
     fn flush(&mut self, bus: &mut dyn Bus) -> Result<(), DriverError>;
 
+    /// Receives frames of this VLAN, too. Only a device that always filters VLANs needs to be asked.
+    fn join_vlan(&mut self, _bus: &mut dyn Bus, _id: u16) -> Result<(), DriverError> {
+        Ok(())
+    }
+
     /// Ends polling: unmasks interrupts. True if work already waits for which no interrupt will come: poll again.
     fn rest(&mut self, bus: &mut dyn Bus) -> Result<bool, DriverError>;
 

@@ -124,6 +124,14 @@ impl Guest {
         either!(self, driver, bus => driver.close(bus))
     }
 
+    /// Has its driver receive frames of this VLAN, too.
+    pub fn join_vlan(&mut self, id: u16) -> Result<(), DriverError> {
+        match &mut self.net {
+            Net::Pci(driver) => driver.join_vlan(&mut self.bus, id),
+            Net::Rings(_) => Ok(()),
+        }
+    }
+
     /// Queues a packet. False if there is no room.
     pub fn queue(&mut self, packet: &[u8], offload: &Offload) -> Result<bool, DriverError> {
         either!(self, driver, bus => driver.transmit(bus, packet, offload))

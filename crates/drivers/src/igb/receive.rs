@@ -6,6 +6,9 @@ use super::registers::*;
 use super::{RECEIVE_BUFFER, RING, RING_BYTES};
 use crate::{Arena, DriverError};
 
+/// Offset of a VLAN tag in a frame.
+const TAG_AT: usize = 12;
+
 #[derive(Debug)]
 pub(crate) struct Receive {
     pub ring: u64,
@@ -62,12 +65,17 @@ impl Receive {
         let begin = self.packet.len();
         self.packet.resize(begin + length, 0);
         memory.read(self.buffer(self.next), self.packet.get_mut(begin..).unwrap_or_default())?;
+        let tag = window.load_u16(at + 14);
         self.post(memory, self.next)?;
         self.next = (self.next + 1) % RING;
         self.taken += 1;
         self.damaged |= status & RX_FRAME_ERROR != 0;
         if status & RX_EOP == 0 {
             return Ok(Some(Part::More));
+        }
+        if status & RX_VP != 0 && self.packet.len() >= TAG_AT {
+            let [high, low] = tag.to_be_bytes();
+            self.packet.splice(TAG_AT..TAG_AT, [0x81, 0, high, low]);
         }
         let good = status & RX_L4CS != 0 && status & RX_CHECKSUM_ERRORS == 0;
         Ok(Some(if std::mem::take(&mut self.damaged) { Part::Damaged } else { Part::Whole { good } }))

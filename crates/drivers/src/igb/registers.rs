@@ -109,6 +109,8 @@ pub(crate) const DESCRIPTOR: usize = 16;
 /// Receive: status and errors, the third word.
 pub(crate) const RX_DD: u32 = 1 << 0;
 pub(crate) const RX_EOP: u32 = 1 << 1;
+/// A tag was stripped.
+pub(crate) const RX_VP: u32 = 1 << 3;
 pub(crate) const RX_L4CS: u32 = 1 << 5;
 /// Transport and IP checksum errors.
 pub(crate) const RX_CHECKSUM_ERRORS: u32 = 1 << 29 | 1 << 30;

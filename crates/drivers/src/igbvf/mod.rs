@@ -1,8 +1,7 @@
 //! A virtual function of an 82576, driven as Linux's igbvf does: three vectors (sent, received, other causes), one pair of queues,
 //! and messages to the physical function's driver for all that concerns the card: the address, the longest frame.
 //!
-//! Rings and descriptors are the 82576's (`igb/transmit.rs`, `igb/receive.rs`). Not driven: queue 1, VLANs, multicast lists, jumbo
-//! frames.
+//! Rings and descriptors are the 82576's (`igb/transmit.rs`, `igb/receive.rs`). Not driven: queue 1, multicast lists, jumbo frames.
 
 mod registers;
 
@@ -234,6 +233,13 @@ impl Driver for IgbVf {
         match transmit.doorbell() {
             Some(tail) => Ok(bus.write32(BAR, TRANSMIT_QUEUE + TAIL, tail.into())?),
             None => Ok(()),
+        }
+    }
+
+    fn join_vlan(&mut self, bus: &mut dyn Bus, id: u16) -> Result<(), DriverError> {
+        match IgbVf::ask(bus, [ADD_VLAN, id.into(), 0])? {
+            true => Ok(()),
+            false => Err(DriverError::Device("has a physical function that refuses a VLAN")),
         }
     }
 

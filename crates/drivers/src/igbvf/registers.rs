@@ -43,4 +43,6 @@ pub(super) const REFUSED: u32 = 1 << 30;
 pub(super) const CLEAR_TO_SEND: u32 = 1 << 29;
 pub(super) const RESET: u32 = 1;
 pub(super) const SET_MAC: u32 = 2;
+/// The lowest bit of its information: add, not remove.
+pub(super) const ADD_VLAN: u32 = 1 << 16 | 4;
 pub(super) const SET_LPE: u32 = 5;

@@ -31,6 +31,7 @@ pub(super) fn of(driver: &str) -> LeftOut {
         "e1000" => LeftOut { not_played: INTEL_TAILS, traffic: &[INTEL_CAUSES, INTEL_FRAMES], clocks: &[] },
         "e1000e" => LeftOut { not_played: INTEL_TAILS, traffic: &[INTEL_CAUSES, INTEL_FRAMES], clocks: INTEL_CLOCK },
         "igb" => LeftOut { not_played: INTEL_TAILS, traffic: &[INTEL_CAUSES, INTEL_FRAMES, IGB], clocks: INTEL_CLOCK },
+        "igbvf" => LeftOut { not_played: INTEL_TAILS, traffic: &[IGBVF], clocks: &[] },
         "vmxnet3" => LeftOut { not_played: VMXNET3_INDICES, ..LeftOut::default() },
         "pcnet" => LeftOut { traffic: &[PCNET], ..LeftOut::default() },
         "rtl8139" => LeftOut { traffic: &[RTL8139], ..LeftOut::default() },
@@ -90,6 +91,10 @@ const IGB: &[Word] = &[
     Named("HGOTCL"),
     Named("HGOTCH"),
 ];
+
+/// A virtual function's causes by vector (8.8.1), and its counters of frames, which are never cleared.
+const IGBVF: &[Word] =
+    &[Named("EICR"), Named("VFGPRC"), Named("VFGPTC"), Named("VFGORC"), Named("VFGOTC"), Named("VFMPRC")];
 
 /// Producer indices (vmxnet3_defs.h).
 const VMXNET3_INDICES: &[Word] = &[Named("TXPROD"), Named("RXPROD"), Named("RXPROD2")];

@@ -41,6 +41,7 @@ fn every_edit_arrives_at_every_adapter() {
         [Edit::Keep, Edit::Untag, Edit::Tag(customer), Edit::Tag(service), Edit::Retag(customer), Edit::Retag(service)];
     for name in all() {
         let mut world = World::new(name, true);
+        world.guest.join_vlan(customer.tci.id()).unwrap();
         for (stack, payload) in stacks.iter().flat_map(|stack| [(stack, 700), (stack, 5 * MSS + 7)]) {
             let (batch, packet) = batch(stack, payload);
             for edit in edits {
@@ -77,6 +78,7 @@ fn a_frame_that_loses_its_tag_is_padded_to_ethernet_s_shortest() {
     let tag = Tag::customer(Tci(0x6005));
     for name in all() {
         let mut world = World::new(name, true);
+        world.guest.join_vlan(tag.tci.id()).unwrap();
         for payload in [2, 4, 5, 6, 7] {
             let (batch, packet) = batch(&[tag], payload);
             let picks = [Pick { edit: Edit::Untag, ..Pick::whole(0) }];

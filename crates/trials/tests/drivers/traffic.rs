@@ -204,6 +204,7 @@ fn a_tag_passes_both_ways_whether_it_travels_in_the_packet_or_in_the_descriptor(
         println!("{name}");
         let mut world = World::new(name, false);
         let tag = [0x81, 0x00, 0x60, 0x2a];
+        world.guest.join_vlan(0x2a).unwrap();
         let (mut away, mut back) = (whole(PEER, MAC.0, 300, 1), whole(MAC.0, PEER, 300, 2));
         away.splice(12..12, tag);
         back.splice(12..12, tag);
