@@ -11,6 +11,7 @@
 //! word, and keeps the frames of a flow in order while it changes.
 
 mod hash;
+mod lacp;
 mod standby;
 mod steering;
 
@@ -21,6 +22,7 @@ use nicety_adapter::{Batch, PACKETS, Pick, PortId, Time};
 
 use crate::port::Port;
 pub use hash::Hash;
+pub use lacp::Lacp;
 pub use standby::Standby;
 pub(crate) use steering::MemberAgent;
 pub use steering::{Links, MemberState, Rule, Steering};
@@ -66,9 +68,9 @@ impl Team {
         &self.members
     }
 
-    /// The member by which a packet with this sender leaves now.
-    pub(crate) fn member_for(&self, batch: &Batch, packet: u16) -> Option<&Arc<Port>> {
-        let hash = batch.packet(packet).map_or(0, |packet| self.steering.hash().of(batch, packet));
+    /// The member by which a packet leaves now.
+    pub(crate) fn member_for(&self, batch: &Batch, pick: &Pick) -> Option<&Arc<Port>> {
+        let hash = batch.packet(pick.packet).map_or(0, |packet| self.steering.hash().of(batch, packet, pick));
         self.members.get(self.steering.choose(hash)?)
     }
 
@@ -89,7 +91,7 @@ impl Team {
         let choice = self.steering.choice();
         let mut lost = 0;
         for (pick, bit) in picks.iter().zip(0..) {
-            let hash = batch.packet(pick.packet).map_or(0, |packet| hash.of(batch, packet));
+            let hash = batch.packet(pick.packet).map_or(0, |packet| hash.of(batch, packet, pick));
             match choice.member(hash).and_then(|member| shares.get_mut(member)) {
                 Some(share) => *share |= 1 << bit,
                 None => lost += 1,

@@ -86,15 +86,15 @@ impl Plane {
         let port_origin = port.origin();
         let steps = self.switch().explain(&batch, now, &mut plan);
         let receivers = plan.receivers().iter().filter_map(|&receiver| {
-            let edit = plan.picks(receiver).first()?.edit;
+            let pick = *plan.picks(receiver).first()?;
             let gone = Prospect::Dropped(Reason::Removed);
-            let member = || self.team(receiver).map(|team| team.member_for(&batch, 0).cloned());
+            let member = || self.team(receiver).map(|team| team.member_for(&batch, &pick).cloned());
             let prospect = match (self.port(receiver), member()) {
                 (Some(port), _) | (None, Some(Some(port))) => port.prospect(port_origin, frame.len() as u32, now),
                 (None, Some(None)) => Prospect::Dropped(Reason::LinkDown),
                 (None, None) => gone,
             };
-            Some((receiver, edit, prospect))
+            Some((receiver, pick.edit, prospect))
         });
         let mut receivers: Vec<_> = receivers.collect();
         receivers.sort_by_key(|(port, ..)| *port);

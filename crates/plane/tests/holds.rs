@@ -327,7 +327,7 @@ fn an_uplink_that_takes_nothing_for_a_second_holds_nobody_any_more() {
 #[test]
 fn a_sender_that_a_teams_stuck_link_holds_goes_on_by_another_when_that_link_dies() {
     let mut world = World::new(125_000, &[(1000, 0xee)]);
-    let steering = Arc::new(Steering::new(Box::new(Standby::new(0, Duration::ZERO)), Hash::Single));
+    let steering = Arc::new(Steering::new(Box::new(Standby::new(0, Duration::ZERO)), Hash::Layer2));
     let (stuck, good) = (Wire::new(0, &world.from), Wire::new(125_000, &Arc::default()));
     let (carrier, far) = (Arc::clone(&stuck.carrier), Arc::clone(&good.from));
     let member = |index: usize, wire| {
