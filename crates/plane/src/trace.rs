@@ -66,7 +66,7 @@ impl Plane {
     /// Traces a frame as if it came in from a port now.
     pub fn trace(&self, from: PortId, frame: &[u8], now: Time) -> Result<Trace, TraceError> {
         // A frame of a team comes in by one of its members.
-        let port = self.port(from).or_else(|| self.team(from)?.members().first().cloned());
+        let port = self.port(from).or_else(|| self.team(from)?.members().next().cloned());
         let port = port.ok_or(TraceError::Missing)?;
         let wrong = TraceError::Length(frame.len());
         if frame.is_empty() || frame.len() > PACKET_BYTES as usize {

@@ -335,7 +335,7 @@ fn a_sender_that_a_teams_stuck_link_holds_goes_on_by_another_when_that_link_dies
         Arc::new(port.unwrap().in_team(PortId(10), &steering, index).unwrap())
     };
     let members = vec![member(0, stuck), member(1, good)];
-    let team = Team::new(PortId(10), Arc::clone(&steering), members.clone());
+    let team = Team::new(PortId(10), Arc::clone(&steering), members.iter().cloned().map(Some).collect());
     world.plane.join_team(Arc::new(team), &Policy::default()).unwrap();
     for member in members {
         world.plane.join(Arc::clone(&member)).unwrap();

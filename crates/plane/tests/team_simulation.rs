@@ -165,7 +165,7 @@ impl Side {
                 let steering = Arc::new(Steering::new(rule, hash));
                 let ends = ends.enumerate().map(|(at, port)| Arc::new(port.in_team(TEAM, &steering, at).unwrap()));
                 let members: Vec<Arc<Port>> = ends.collect();
-                let team = Arc::new(Team::new(TEAM, steering, members.clone()));
+                let team = Arc::new(Team::new(TEAM, steering, members.iter().cloned().map(Some).collect()));
                 this.plane.join_team(Arc::clone(&team), &Policy::default()).unwrap();
                 this.ports.extend(members);
                 this.team = Some(team);

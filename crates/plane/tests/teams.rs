@@ -137,7 +137,7 @@ impl World {
         let steering = Arc::new(Steering::new(Box::new(rule), Hash::Layer2));
         let member = |index: usize| Arc::new(port(11 + index as u16).in_team(TEAM, &steering, index).unwrap());
         let members: Vec<Arc<Port>> = (0..links).map(member).collect();
-        let team = Arc::new(Team::new(TEAM, steering, members.clone()));
+        let team = Arc::new(Team::new(TEAM, steering, members.iter().cloned().map(Some).collect()));
         plane.join_team(Arc::clone(&team), &Policy::default()).unwrap();
         for member in members {
             plane.join(Arc::clone(&member)).unwrap();

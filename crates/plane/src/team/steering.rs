@@ -203,7 +203,8 @@ impl Steering {
         if self.stirred.load(Ordering::Relaxed) == 0 { 0 } else { self.stirred.swap(0, Ordering::AcqRel) }
     }
 
-    pub(super) fn states(&self, members: usize, now: Time) -> Vec<MemberState> {
+    /// The states of its first members.
+    pub fn states(&self, members: usize, now: Time) -> Vec<MemberState> {
         let state = self.state();
         let (collecting, choice) = (self.collecting.load(Ordering::Acquire), self.choice());
         let of = |member: usize| MemberState {
