@@ -7,6 +7,7 @@ mod policy;
 mod restart;
 mod save;
 mod set;
+mod team;
 mod trace;
 mod watch;
 
@@ -41,6 +42,8 @@ use crate::shell::{PortShell, Schedule, Signals};
 use crate::worker::Worker;
 pub use error::StartError;
 pub use restart::RestartError;
+use team::RunningTeam;
+pub use team::{MemberViews, Membership};
 
 /// The time that a worker may take to release a port.
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -96,6 +99,8 @@ struct RunningUplink {
     buffer_bytes: u32,
     policy: Policy,
     maker: Option<UplinkMaker>,
+    /// Its place in a team, if it is in one.
+    membership: Option<Membership>,
 }
 
 impl std::fmt::Debug for RunningUplink {
@@ -139,6 +144,8 @@ pub struct PortView {
     pub absence: Option<String>,
     /// The start of the daemon's clock, since 1970-01-01 00:00 UTC.
     pub epoch: Duration,
+    /// The members, if it is a team of uplinks.
+    pub members: Option<MemberViews>,
 }
 
 #[derive(Debug)]
@@ -156,6 +163,7 @@ pub struct Daemon {
     threads: Mutex<Vec<JoinHandle<()>>>,
     ports: Mutex<BTreeMap<PortId, Running>>,
     uplinks: Mutex<Vec<RunningUplink>>,
+    teams: Mutex<Vec<RunningTeam>>,
     /// Ports that were closed for a reopen that failed.
     lost: Mutex<Vec<(PortSpec, Option<Arc<Recorder>>)>>,
     recording: Mutex<Option<Recording>>,
@@ -188,6 +196,7 @@ impl Daemon {
             threads: Mutex::new(threads),
             ports: Mutex::default(),
             uplinks: Mutex::default(),
+            teams: Mutex::default(),
             lost: Mutex::default(),
             recording: Mutex::default(),
             generation: AtomicU64::new(0),
@@ -221,7 +230,8 @@ impl Daemon {
 
     /// The lowest free port number from `from` on.
     fn free_id(&self, from: u16) -> PortId {
-        let uplinks: Vec<PortId> = self.uplinks().iter().map(|uplink| uplink.port.id()).collect();
+        let mut uplinks: Vec<PortId> = self.uplinks().iter().map(|uplink| uplink.port.id()).collect();
+        uplinks.extend(self.teams().iter().map(|team| team.id));
         let ports = self.ports();
         let free = (from..u16::MAX).map(PortId).find(|id| !ports.contains_key(id) && !uplinks.contains(id));
         free.unwrap_or(PortId(u16::MAX))
@@ -238,6 +248,10 @@ impl Daemon {
 
     fn uplinks(&self) -> MutexGuard<'_, Vec<RunningUplink>> {
         self.uplinks.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn teams(&self) -> MutexGuard<'_, Vec<RunningTeam>> {
+        self.teams.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Opens a port. If it listens, its socket exists on return.
@@ -370,7 +384,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Adds an uplink to the switch, the first as port 0. It can be restarted if it has a maker.
+    /// Adds an uplink to the switch, the first as port 0, or to a team. It can be restarted if it has a maker.
     pub fn open_uplink(
         &self,
         name: &str,
@@ -378,6 +392,7 @@ impl Daemon {
         buffer_bytes: u32,
         policy: &Policy,
         maker: Option<UplinkMaker>,
+        membership: Option<&Membership>,
     ) -> Result<(), StartError> {
         // A restarted uplink keeps its number.
         let known = self.uplinks().iter().find(|uplink| uplink.name == name).map(|uplink| uplink.port.id());
@@ -389,11 +404,21 @@ impl Daemon {
         let shell =
             PortShell::new(id, Arc::clone(&inbox), Arc::new(Signals::None), Arc::clone(&schedule), None, self.clock);
         let port = Port::new(id, End::Uplink(uplink), Box::new(shell), buffer_bytes);
-        let port = Arc::new(port.map_err(|source| StartError::Memory { port: name.to_owned(), source })?);
+        let port = port.map_err(|source| StartError::Memory { port: name.to_owned(), source })?;
+        let port = match membership {
+            Some(membership) => self.as_member(port, membership)?,
+            None => port,
+        };
+        let port = Arc::new(port);
+        if let Some(membership) = membership {
+            self.fill_place(membership, Some(Arc::clone(&port)));
+        }
         let service = Service::new(self.log(id, name, "(uplink)"), Arc::clone(&port), schedule, Link::Uplink(fd));
         self.join(name, &port, policy, service)?;
         info!(uplink = name, "opened");
-        let running = RunningUplink { name: name.to_owned(), port, buffer_bytes, policy: policy.clone(), maker };
+        let membership = membership.cloned();
+        let running =
+            RunningUplink { name: name.to_owned(), port, buffer_bytes, policy: policy.clone(), maker, membership };
         let mut uplinks = self.uplinks();
         uplinks.retain(|other| other.name != name);
         uplinks.push(running);
@@ -437,6 +462,9 @@ impl Daemon {
             index.map(|index| uplinks.remove(index))
         };
         if let Some(uplink) = closed {
+            if let Some(membership) = &uplink.membership {
+                self.fill_place(membership, None);
+            }
             self.give_up(&[uplink.port.id()]);
             self.generation.fetch_add(1, Ordering::Relaxed);
             info!(uplink = uplink.name, "closed");
@@ -481,7 +509,10 @@ impl Daemon {
             last_end: None,
             absence: None,
             epoch,
+            members: None,
         }));
+        let name_of = |id| uplinks.iter().find(|uplink| uplink.port.id() == id).map(|uplink| uplink.name.clone());
+        views.extend(self.team_views(name_of));
         drop(uplinks);
         views.extend(self.ports().values().map(|running| view(running, epoch)));
         let now = self.clock.now();
@@ -548,6 +579,7 @@ fn view(running: &Running, epoch: Duration) -> PortView {
         last_end: running.log.last_end(),
         absence: running.rings.as_ref().and_then(RingsServer::absence),
         epoch,
+        members: None,
     }
 }
 

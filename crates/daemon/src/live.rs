@@ -295,7 +295,7 @@ impl Live {
         let (mut host, mut why) = (new, Vec::new());
         work.close_uplinks.iter().for_each(|name| self.daemon.close_uplink(name));
         for uplink in &work.open_uplinks {
-            why.extend(serve::open_uplink(&self.daemon, uplink).err().map(|error| error.to_string()));
+            why.extend(serve::open_uplink(&self.daemon, uplink, &host.teams).err().map(|error| error.to_string()));
         }
         for uplink in &work.set_uplinks {
             why.extend(serve::set_uplink(&self.daemon, uplink).err());

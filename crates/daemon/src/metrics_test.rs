@@ -46,6 +46,7 @@ fn facts() -> Facts {
         last_end: None,
         absence: None,
         epoch: Duration::from_secs(1_700_000_000),
+        members: None,
     };
     let mut times = Histogram { sum_ns: 64_000, ..Histogram::default() };
     (times.buckets[0], times.buckets[2]) = (10, 5);

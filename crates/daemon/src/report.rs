@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use nicety_adapter::trace::{Region, RegisterName};
-use nicety_adapter::{ErrorPlace, GuestError, NotedError, QUEUES, QueueCounters, Reason};
+use nicety_adapter::{ErrorPlace, GuestError, NotedError, QUEUES, QueueCounters, Reason, count};
 use nicety_host::{Role, policy_words};
-use nicety_plane::State;
+use nicety_plane::{MemberState, State};
 use nicety_switch::{Interest, Wanted};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::daemon::PortView;
+use crate::daemon::{MemberViews, PortView};
 use crate::sharing::{Memory, SHARE_MEMORY};
 use crate::trace::vlan;
 
@@ -74,7 +74,20 @@ pub struct MadeOf {
     pub access: String,
 }
 
-/// State and counters of a port or an uplink.
+/// A member of a team of uplinks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MemberReport {
+    /// Name of the uplink.
+    pub uplink: String,
+    /// Whether frames that come in by it are taken.
+    pub collects: bool,
+    /// Whether frames leave by it.
+    pub distributes: bool,
+    /// Its state in a few words: `active`, `stands by`, `no carrier`, and of LACP the partner.
+    pub state: String,
+}
+
+/// State and counters of a port, an uplink or a team of uplinks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PortReport {
     /// Name of the port or uplink.
@@ -100,6 +113,9 @@ pub struct PortReport {
     /// Neighbour that announces itself by LLDP, such as `core1, port 1/1`. `null`: unknown.
     #[serde(default)]
     pub neighbour: Option<String>,
+    /// Members of a team of uplinks. `null`: it is none.
+    #[serde(default)]
+    pub members: Option<Vec<MemberReport>>,
     /// Condition of the port, in a word.
     pub condition: Condition,
     /// Condition in a sentence, with a remedy if something is wrong.
@@ -284,9 +300,34 @@ fn multicast(wanted: &Wanted) -> String {
 }
 
 /// The condition of a port that is viewed, and the sentence that explains it.
-pub fn condition_of(PortView { spec, name, state, blank, .. }: &PortView) -> (Condition, String) {
+pub fn condition_of(PortView { spec, name, state, blank, members, .. }: &PortView) -> (Condition, String) {
+    if let Some(members) = members {
+        return of_team(members);
+    }
     let memory = spec.as_ref().map_or(Memory::Unused, |spec| Memory::of(spec.entry.about));
     condition(name, state, *blank, memory, spec.is_none())
+}
+
+/// The condition of a team, with a sentence about each member.
+fn of_team(members: &MemberViews) -> (Condition, String) {
+    let active = members.iter().filter(|(_, state)| state.distributes).count();
+    let each: Vec<String> = members.iter().map(|(name, state)| format!("{name}: {}", state.words)).collect();
+    let condition = if active > 0 { Condition::Up } else { Condition::Waiting };
+    (
+        condition,
+        format!(
+            "a way out of the switch by {active} of {}: {}",
+            count(members.len() as u64, "uplink"),
+            each.join("; ")
+        ),
+    )
+}
+
+impl MemberReport {
+    fn of((uplink, state): &(String, MemberState)) -> Self {
+        let MemberState { collects, distributes, words } = state.clone();
+        Self { uplink: uplink.clone(), collects, distributes, state: words }
+    }
 }
 
 impl PortReport {
@@ -305,6 +346,7 @@ impl PortReport {
             last_end,
             absence,
             epoch,
+            members,
         } = view;
         let (condition, mut sentence) = condition_of(view);
         let connects = spec.as_ref().filter(|spec| spec.role == Role::Connect);
@@ -338,6 +380,7 @@ impl PortReport {
             policy: policy_words(policy),
             neighbour: neighbour.as_ref().map(|neighbour| format!("{}, port {}", neighbour.system, neighbour.port)),
             multicasts: wanted.iter().map(multicast).collect(),
+            members: members.as_ref().map(|members| members.iter().map(MemberReport::of).collect()),
             condition,
             sentence,
             last_end,

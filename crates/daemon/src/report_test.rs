@@ -165,6 +165,7 @@ fn a_report_holds_what_was_counted_and_leaves_zeros_out() {
         last_end,
         absence: None,
         epoch: Duration::from_secs(1_700_000_000),
+        members: None,
     };
     let report = PortReport::of(&view);
     assert_eq!(report.sentence, "a VM is attached, and its driver is up", "of the last one nothing any more");

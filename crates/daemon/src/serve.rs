@@ -5,15 +5,23 @@ use std::path::{Path, PathBuf};
 
 use nicety_adapter::{Uplink, UplinkSettings};
 use nicety_frame::Mac;
-use nicety_host::{AccountError, Host, PortConfig, Role, RomFileError, UplinkConfig, UplinkKind};
+use nicety_host::{
+    AccountError, Host, LacpConfig, PortConfig, Role, RomFileError, TeamConfig, TeamMode, TransmitHash, UplinkConfig,
+    UplinkKind,
+};
+use nicety_lacp::Settings as LacpSettings;
+use nicety_plane::{Hash, Lacp, Rule, Standby};
 use nicety_socket::{Access, ListenError, Place};
 use nicety_switch::{Limits, Policy, Vlan};
 use nicety_uplink::{
     Announced, Capture, CaptureError, CaptureOptions, Null, Paced, Pair, Querier, SocketError, Stream, Tap, TapError,
 };
 
-use crate::daemon::{Daemon, PortSpec, StartError, UplinkMaker, random};
+use crate::daemon::{Daemon, Membership, PortSpec, StartError, UplinkMaker, random};
 use crate::recorder::{self, Target};
+
+/// Of equal links none is preferred: the middle of the range.
+const LACP_PORT_PRIORITY: u16 = 128;
 
 /// Reasons why the daemon could not start.
 #[derive(Debug, thiserror::Error)]
@@ -249,11 +257,48 @@ pub fn policy(config: &UplinkConfig) -> Policy {
     Policy { vlan: vlan.clone(), private: *private, snooping: *snooping, lldp: lldp.receives, ..Policy::default() }
 }
 
-/// Makes an uplink and adds it to the switch.
-pub(crate) fn open_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), ServeError> {
+/// Adds a team to the switch. Its members join it as they are opened.
+fn open_team(daemon: &Daemon, config: &TeamConfig) -> Result<(), ServeError> {
+    let TeamConfig { name, members, mode, vlan, private, snooping } = config;
+    let (rule, hash): (Box<dyn Rule>, Hash) = match mode {
+        TeamMode::Standby { primary, fail_back } => {
+            let fail_back = std::time::Duration::from_secs(fail_back.0.into());
+            (Box::new(Standby::new(*primary, fail_back)), Hash::default())
+        }
+        TeamMode::Lacp(config) => (Box::new(Lacp::new(&lacp(config), members.len())), hash(config.hash)),
+    };
+    let policy = Policy { vlan: vlan.clone(), private: *private, snooping: *snooping, ..Policy::default() };
+    Ok(daemon.open_team(name, members.len(), rule, hash, &policy)?)
+}
+
+fn lacp(config: &LacpConfig) -> LacpSettings {
+    let LacpConfig { is_active, is_fast, min_links, system_priority, key, hash: _ } = *config;
+    let (min_links, system) = (min_links.into(), own_address());
+    LacpSettings { is_active, is_fast, min_links, system_priority, system, key, port_priority: LACP_PORT_PRIORITY }
+}
+
+fn hash(hash: TransmitHash) -> Hash {
+    match hash {
+        TransmitHash::Layer2 => Hash::Layer2,
+        TransmitHash::Layer23 => Hash::Layer23,
+        TransmitHash::Layer34 => Hash::Layer34,
+        TransmitHash::VlanSource => Hash::VlanSource,
+    }
+}
+
+/// An uplink's place in its team.
+fn membership(config: &UplinkConfig, teams: &[TeamConfig]) -> Option<Membership> {
+    let team = teams.iter().find(|team| Some(&team.name) == config.team.as_ref())?;
+    let place = team.members.iter().position(|member| *member == config.name)?;
+    Some(Membership { team: team.name.clone(), place })
+}
+
+/// Makes an uplink and adds it to the switch, or to its team.
+pub(crate) fn open_uplink(daemon: &Daemon, config: &UplinkConfig, teams: &[TeamConfig]) -> Result<(), ServeError> {
     let maker = maker(config);
     let made = uplink(config, daemon)?;
-    Ok(daemon.open_uplink(&config.name, made, nicety_plane::SENDER_BYTES, &policy(config), maker)?)
+    let (buffer, membership) = (nicety_plane::SENDER_BYTES, membership(config, teams));
+    Ok(daemon.open_uplink(&config.name, made, buffer, &policy(config), maker, membership.as_ref())?)
 }
 
 /// Changes an open uplink, whose link stays the same. The error is a sentence for a person.
@@ -296,8 +341,11 @@ pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
         daemon.open(port)?;
     }
     // Open uplinks last: captures and traces replace older files, which must survive if something else fails.
+    for config in &host.teams {
+        open_team(&daemon, config)?;
+    }
     for config in &host.uplinks {
-        open_uplink(&daemon, config)?;
+        open_uplink(&daemon, config, &host.teams)?;
     }
     daemon.begin_traces()?;
     Ok(daemon)

@@ -120,8 +120,8 @@ fn nothing_is_allocated_for_a_frame_by_workers_transports_or_uplinks() {
     for workers in [1, 2] {
         let (near, far) = (Stage::new(workers, &["e1000", "virtio-net"]), Stage::new(workers, &["e1000"]));
         let (one, other) = Pair::connected().unwrap();
-        near.daemon.open_uplink("up", Box::new(one), 1 << 20, &Policy::default(), None).unwrap();
-        far.daemon.open_uplink("up", Box::new(other), 1 << 20, &Policy::default(), None).unwrap();
+        near.daemon.open_uplink("up", Box::new(one), 1 << 20, &Policy::default(), None, None).unwrap();
+        far.daemon.open_uplink("up", Box::new(other), 1 << 20, &Policy::default(), None, None).unwrap();
         let (mut function, mut rings, mut receiver) = (Nic::new(&near, 1), Rings::new(&near, 2), Nic::new(&far, 1));
         let mut traffic = |times| traffic(times, (&mut function, &mut rings), &far, &mut receiver);
         // Let all buffers grow to their final size.

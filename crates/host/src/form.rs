@@ -24,6 +24,8 @@ pub enum Form {
     Name,
     /// A name of an uplink. That of a tap is an interface's.
     UplinkName,
+    /// At most so many names of uplinks, with commas between them.
+    UplinkNames(usize),
     /// A user or a group of this machine, by name or number.
     Account,
     /// The address of one station.
@@ -96,6 +98,7 @@ impl Form {
             Self::Name => name,
             // Linux takes more for an interface: letters that are not ASCII.
             Self::UplinkName => format!("({name}|[!-$&-.0-9;-~]{{1,{INTERFACE_MOST}}})"),
+            Self::UplinkNames(most) => list(&format!("({name}|[!-$&-+\\-.0-9;-~]{{1,{INTERFACE_MOST}}})"), most),
             Self::Account => format!(r"[^\s:,/{CONTROLS}]+"),
             Self::Mac => mac(),
             Self::Macs(most) => list(&mac(), most),

@@ -29,6 +29,7 @@ mod policy;
 mod quantity;
 pub mod regular;
 mod sections;
+mod team;
 mod walk;
 
 pub use access::{AccessConfig, AccountError, group_number};
@@ -41,6 +42,7 @@ pub use paths::trace_files;
 pub use policy::policy_words;
 pub use quantity::{Bytes, QuantityError, Seconds};
 pub use sections::KINDS;
+pub use team::{LacpConfig, TeamConfig, TeamMode, TransmitHash};
 pub use walk::{Key, Kind};
 
 /// Longest host file in bytes: far more than a thousand ports with all their keys.
@@ -60,6 +62,8 @@ pub struct Host {
     pub switch: SwitchConfig,
     /// The switch's uplinks, in the file's order.
     pub uplinks: Vec<UplinkConfig>,
+    /// The teams of uplinks.
+    pub teams: Vec<TeamConfig>,
     /// The daemon.
     pub daemon: DaemonConfig,
     /// The ports, in the file's order. There may be none: ports are added while the daemon serves.
@@ -106,6 +110,8 @@ pub struct UplinkConfig {
     pub snooping: bool,
     /// Whether it sends LLDP to its neighbour, and receives it.
     pub lldp: Lldp,
+    /// The team that it is in. Then the switch knows only that.
+    pub team: Option<String>,
 }
 
 impl UplinkConfig {
@@ -113,7 +119,7 @@ impl UplinkConfig {
     /// querier is made for its VLANs.
     pub fn is_same_link(&self, other: &Self) -> bool {
         let vlan = |uplink: &Self| (uplink.kind == UplinkKind::Querier).then(|| uplink.vlan.clone());
-        self.name == other.name && self.kind == other.kind && vlan(self) == vlan(other)
+        self.name == other.name && self.kind == other.kind && vlan(self) == vlan(other) && self.team == other.team
     }
 }
 
@@ -413,6 +419,11 @@ impl Host {
     /// The uplink of this name.
     pub fn uplink(&self, name: &str) -> Option<&UplinkConfig> {
         self.uplinks.iter().find(|uplink| uplink.name == name)
+    }
+
+    /// The team of this name.
+    pub fn team(&self, name: &str) -> Option<&TeamConfig> {
+        self.teams.iter().find(|team| team.name == name)
     }
 
     /// The port of this name.

@@ -17,6 +17,7 @@ use super::form::{Form, INTERFACE_MOST, NAME_MOST, words};
 use super::paths::{self, Paths};
 use super::policy::{self, Parts};
 use super::quantity::{Bytes, Seconds};
+use super::team::{TEAM, team};
 use super::walk::{Found, Key, Kind, Section, Walk, within};
 use super::{DaemonConfig, Doorbells, Host, Lldp, PortConfig, Role, SwitchConfig, UplinkConfig, UplinkKind};
 
@@ -30,7 +31,7 @@ const NAME: &str =
 const SOCKET: &str = "a path of at most 107 bytes, each once; a relative one begins at the host file's folder";
 
 /// Every table of a host file.
-pub const KINDS: [&Kind; 6] = [&SWITCH, &UPLINK, &DAEMON, &SOCKETS, &PORT_GROUP, &PORT];
+pub const KINDS: [&Kind; 7] = [&SWITCH, &UPLINK, &TEAM, &DAEMON, &SOCKETS, &PORT_GROUP, &PORT];
 
 static SWITCH: Kind = Kind {
     heading: "[switch]",
@@ -182,14 +183,16 @@ impl List {
 
 /// Values that must be unique, each with its first line.
 #[derive(Debug)]
-struct Seen {
+pub(super) struct Seen {
     names: HashMap<String, usize>,
     addresses: HashMap<Mac, usize>,
     /// Addresses of ports that stand by for another port with the same address.
     standbys: HashMap<Mac, usize>,
     paths: Paths,
     /// The uplinks' names. They must differ from the ports' names because of `nicety ports NAME`.
-    uplinks: Vec<Found<String>>,
+    pub(super) uplinks: Vec<Found<String>>,
+    /// The teams' names, which must differ from those too.
+    pub(super) teams: Vec<Found<String>>,
     /// Access to a port without its own setting.
     access: AccessConfig,
     /// The name and the policy of each port group.
@@ -219,6 +222,7 @@ pub(super) fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path) -> H
         standbys: HashMap::new(),
         paths: Paths::new(path),
         uplinks: Vec::new(),
+        teams: Vec::new(),
         access: usual.unwrap_or_default(),
         groups: Vec::new(),
     };
@@ -227,20 +231,34 @@ pub(super) fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path) -> H
     }
     let switch = walk.sections(root, &SWITCH).pop().map_or_else(SwitchConfig::default, |section| switch(walk, section));
     let sections = walk.sections(root, &UPLINK);
-    let uplinks: Vec<_> = sections.into_iter().filter_map(|section| uplink(walk, section, dir, &mut seen)).collect();
+    let uplinks = sections.into_iter().filter_map(|section| Some((section, uplink(walk, section, dir, &mut seen)?)));
+    let mut uplinks: Vec<_> = uplinks.collect();
+    let sections = walk.sections(root, &TEAM);
+    let teams: Vec<_> =
+        sections.into_iter().filter_map(|section| team(walk, section, &mut seen, &mut uplinks)).collect();
+    let uplinks: Vec<UplinkConfig> = uplinks.into_iter().map(|(_, uplink)| uplink).collect();
     let daemon = walk
         .sections(root, &DAEMON)
         .pop()
         .map_or_else(DaemonConfig::default, |section| daemon(walk, section, dir, &mut seen));
     let sections = walk.sections(root, &PORT);
-    let most = nicety_switch::PORTS.saturating_sub(uplinks.len().max(1));
+    let most = nicety_switch::PORTS.saturating_sub((uplinks.len() + teams.len()).max(1));
     if let Some(section) = sections.get(most) {
         let what =
             format!("a switch has at most {most} ports besides its uplink{}", if uplinks.len() > 1 { "s" } else { "" });
         walk.note(section.line, "port", what, String::new());
     }
     let ports = sections.into_iter().filter_map(|section| port(walk, section, dir, &mut seen)).collect();
-    Host { path: path.to_owned(), switch, uplinks, daemon, ports, document: Document::default(), paths: seen.paths }
+    Host {
+        path: path.to_owned(),
+        switch,
+        uplinks,
+        teams,
+        daemon,
+        ports,
+        document: Document::default(),
+        paths: seen.paths,
+    }
 }
 
 fn switch(walk: &mut Walk, section: Section<'_>) -> SwitchConfig {
@@ -362,7 +380,7 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
     seen.uplinks.push(Found { value: name.clone(), line });
     let snooping = walk.boolean(section, "snooping").is_some_and(|found| found.value);
     let (sends, receives) = walk.word(section, "lldp", &LLDP).map(|found| found.value).unwrap_or_default();
-    Some(UplinkConfig { name, kind, rate, vlan, private, snooping, lldp: Lldp { sends, receives } })
+    Some(UplinkConfig { name, kind, rate, vlan, private, snooping, lldp: Lldp { sends, receives }, team: None })
 }
 
 fn group(walk: &mut Walk, section: Section<'_>, seen: &mut Seen) {
@@ -398,7 +416,8 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
     let name = name(walk, section).filter(|found| {
         let port = earlier(&mut seen.names, found.value.clone(), found.line).map(|line| ("port", line));
         let uplink = seen.uplinks.iter().find(|uplink| uplink.value == found.value);
-        let taken = port.or(uplink.map(|uplink| ("uplink", uplink.line)));
+        let team = seen.teams.iter().find(|team| team.value == found.value);
+        let taken = port.or(uplink.map(|uplink| ("uplink", uplink.line))).or(team.map(|team| ("team", team.line)));
         if let Some((whose, line)) = taken {
             let what = format!("{:?} is {} already: choose another name", found.value, walk.whose(whose, line));
             walk.wrong(section, "name", found.line, what);
@@ -583,7 +602,7 @@ pub(super) fn mappable(entry: &Entry) -> Option<Mappable> {
     }
 }
 
-fn name(walk: &mut Walk, section: Section<'_>) -> Option<Found<String>> {
+pub(super) fn name(walk: &mut Walk, section: Section<'_>) -> Option<Found<String>> {
     let Found { value: name, line } = walk.string(section, "name")?;
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let what = if name.is_empty() {

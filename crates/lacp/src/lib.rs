@@ -109,7 +109,7 @@ impl Aggregate {
         // The longest way of a mux machine: from distributing down to detached, and up again as far as it can.
         for _ in 0..16 {
             self.select();
-            let waits = |port: &Port| port.selected == Selected::Yes && port.wait_until.is_some_and(|at| at > now);
+            let waits = |port: &Port| port.selected == Selected::Yes && port.wait_until.is_some();
             let is_ready = !self.ports.iter().any(waits);
             let moved = self.ports.iter_mut().filter_map(|port| port.step_mux(is_ready, now).then_some(())).count();
             if moved == 0 {

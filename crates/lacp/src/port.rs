@@ -155,6 +155,7 @@ impl Port {
     /// Timers of the receive machine.
     pub fn expire_timers(&mut self, now: Time) {
         let _looped_before = self.looped_until.take_if(|at| *at <= now);
+        let _waited = self.wait_until.take_if(|at| *at <= now);
         if self.current_until.take_if(|at| *at <= now).is_none() {
             return;
         }

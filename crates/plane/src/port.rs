@@ -124,6 +124,30 @@ pub struct State {
     pub failed: Option<String>,
 }
 
+impl State {
+    /// That of a team: it has no queue of its own.
+    pub fn of_team() -> Self {
+        Self {
+            attached: true,
+            driven: true,
+            sent: 0,
+            counters: Counters::default(),
+            features: Vec::new(),
+            stalls: Vec::new(),
+            backlog_frames: 0,
+            backlog_bytes: 0,
+            shared_bytes: 0,
+            absent_bytes: 0,
+            allocated_bytes: 0,
+            held: false,
+            stopped: false,
+            damaged: false,
+            vacant: None,
+            failed: None,
+        }
+    }
+}
+
 /// The saved state of a port's adapter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Saved {

@@ -11,6 +11,7 @@
 //! word, and keeps the frames of a flow in order while it changes.
 
 mod hash;
+mod lacp;
 mod standby;
 mod steering;
 
@@ -21,6 +22,7 @@ use nicety_adapter::{Batch, PACKETS, Pick, PortId, Time};
 
 use crate::port::Port;
 pub use hash::Hash;
+pub use lacp::Lacp;
 pub use standby::Standby;
 pub(crate) use steering::MemberAgent;
 pub use steering::{Links, MemberState, Rule, Steering};
@@ -33,7 +35,8 @@ pub const MEMBERS_MOST: usize = 16;
 pub struct Team {
     id: PortId,
     steering: Arc<Steering>,
-    members: Vec<Arc<Port>>,
+    /// By their places; `None` for one that is not open.
+    members: Vec<Option<Arc<Port>>>,
 }
 
 /// The numbers of the bits that are set.
@@ -46,8 +49,8 @@ fn numbers(mut bits: u64) -> impl Iterator<Item = usize> {
 }
 
 impl Team {
-    /// A team of ports that were made [for it](Port::in_team), in the order of their indices.
-    pub fn new(id: PortId, steering: Arc<Steering>, members: Vec<Arc<Port>>) -> Self {
+    /// A team of ports that were made [for it](Port::in_team), each at its place. A place may be empty.
+    pub fn new(id: PortId, steering: Arc<Steering>, members: Vec<Option<Arc<Port>>>) -> Self {
         Self { id, steering, members }
     }
 
@@ -61,22 +64,26 @@ impl Team {
         &self.steering
     }
 
-    /// The members.
-    pub fn members(&self) -> &[Arc<Port>] {
-        &self.members
+    /// The members that are open.
+    pub fn members(&self) -> impl Iterator<Item = &Arc<Port>> {
+        self.members.iter().flatten()
     }
 
-    /// The member by which a packet with this sender leaves now.
-    pub(crate) fn member_for(&self, batch: &Batch, packet: u16) -> Option<&Arc<Port>> {
-        let hash = batch.packet(packet).map_or(0, |packet| self.steering.hash().of(batch, packet));
-        self.members.get(self.steering.choose(hash)?)
+    fn member(&self, place: usize) -> Option<&Arc<Port>> {
+        self.members.get(place)?.as_ref()
+    }
+
+    /// The member by which a packet leaves now.
+    pub(crate) fn member_for(&self, batch: &Batch, pick: &Pick) -> Option<&Arc<Port>> {
+        let hash = batch.packet(pick.packet).map_or(0, |packet| self.steering.hash().of(batch, packet, pick));
+        self.member(self.steering.choose(hash)?)
     }
 
     /// Divides a receiver's picks among the members, and gives each member's to `offer`. Picks for which there is no member are dropped
     /// and counted.
     pub(crate) fn divide(&self, batch: &Batch, picks: &[Pick], mut offer: impl FnMut(&Arc<Port>, &[Pick])) {
         let Some(only) = self.steering.only() else { return self.divide_by_hash(batch, picks, offer) };
-        match self.members.get(only) {
+        match self.member(only) {
             Some(member) => offer(member, picks),
             None => self.steering.lost(picks.len()),
         }
@@ -89,13 +96,17 @@ impl Team {
         let choice = self.steering.choice();
         let mut lost = 0;
         for (pick, bit) in picks.iter().zip(0..) {
-            let hash = batch.packet(pick.packet).map_or(0, |packet| hash.of(batch, packet));
+            let hash = batch.packet(pick.packet).map_or(0, |packet| hash.of(batch, packet, pick));
             match choice.member(hash).and_then(|member| shares.get_mut(member)) {
                 Some(share) => *share |= 1 << bit,
                 None => lost += 1,
             }
         }
         for (share, member) in shares.into_iter().zip(&self.members).filter(|(share, _)| *share != 0) {
+            let Some(member) = member else {
+                lost += share.count_ones() as usize;
+                continue;
+            };
             let part: ArrayVec<Pick, PACKETS> = numbers(share).filter_map(|at| picks.get(at).copied()).collect();
             offer(member, &part);
         }
@@ -107,7 +118,7 @@ impl Team {
     /// Gives turns to members that need one because another member's state changed.
     pub(crate) fn stir(&self) {
         for index in numbers(self.steering.take_stirred()) {
-            if let Some(member) = self.members.get(index) {
+            if let Some(member) = self.member(index) {
                 member.stir();
             }
         }

@@ -66,7 +66,7 @@ impl Plane {
     /// Traces a frame as if it came in from a port now.
     pub fn trace(&self, from: PortId, frame: &[u8], now: Time) -> Result<Trace, TraceError> {
         // A frame of a team comes in by one of its members.
-        let port = self.port(from).or_else(|| self.team(from)?.members().first().cloned());
+        let port = self.port(from).or_else(|| self.team(from)?.members().next().cloned());
         let port = port.ok_or(TraceError::Missing)?;
         let wrong = TraceError::Length(frame.len());
         if frame.is_empty() || frame.len() > PACKET_BYTES as usize {
@@ -86,15 +86,15 @@ impl Plane {
         let port_origin = port.origin();
         let steps = self.switch().explain(&batch, now, &mut plan);
         let receivers = plan.receivers().iter().filter_map(|&receiver| {
-            let edit = plan.picks(receiver).first()?.edit;
+            let pick = *plan.picks(receiver).first()?;
             let gone = Prospect::Dropped(Reason::Removed);
-            let member = || self.team(receiver).map(|team| team.member_for(&batch, 0).cloned());
+            let member = || self.team(receiver).map(|team| team.member_for(&batch, &pick).cloned());
             let prospect = match (self.port(receiver), member()) {
                 (Some(port), _) | (None, Some(Some(port))) => port.prospect(port_origin, frame.len() as u32, now),
                 (None, Some(None)) => Prospect::Dropped(Reason::LinkDown),
                 (None, None) => gone,
             };
-            Some((receiver, edit, prospect))
+            Some((receiver, pick.edit, prospect))
         });
         let mut receivers: Vec<_> = receivers.collect();
         receivers.sort_by_key(|(port, ..)| *port);

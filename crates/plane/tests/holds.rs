@@ -327,7 +327,7 @@ fn an_uplink_that_takes_nothing_for_a_second_holds_nobody_any_more() {
 #[test]
 fn a_sender_that_a_teams_stuck_link_holds_goes_on_by_another_when_that_link_dies() {
     let mut world = World::new(125_000, &[(1000, 0xee)]);
-    let steering = Arc::new(Steering::new(Box::new(Standby::new(0, Duration::ZERO)), Hash::Single));
+    let steering = Arc::new(Steering::new(Box::new(Standby::new(0, Duration::ZERO)), Hash::Layer2));
     let (stuck, good) = (Wire::new(0, &world.from), Wire::new(125_000, &Arc::default()));
     let (carrier, far) = (Arc::clone(&stuck.carrier), Arc::clone(&good.from));
     let member = |index: usize, wire| {
@@ -335,7 +335,7 @@ fn a_sender_that_a_teams_stuck_link_holds_goes_on_by_another_when_that_link_dies
         Arc::new(port.unwrap().in_team(PortId(10), &steering, index).unwrap())
     };
     let members = vec![member(0, stuck), member(1, good)];
-    let team = Team::new(PortId(10), Arc::clone(&steering), members.clone());
+    let team = Team::new(PortId(10), Arc::clone(&steering), members.iter().cloned().map(Some).collect());
     world.plane.join_team(Arc::new(team), &Policy::default()).unwrap();
     for member in members {
         world.plane.join(Arc::clone(&member)).unwrap();

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, PortId, Progress, Reason, Set, Time, Uplink};
 use nicety_memory::Map;
-use nicety_plane::{End, Plane, Port, Shell, Standby, Steering, Team, Turn};
+use nicety_plane::{End, Hash, Plane, Port, Shell, Standby, Steering, Team, Turn};
 use nicety_switch::{Limits, Policy};
 
 with_one_worker_and_with_two!(
@@ -134,10 +134,10 @@ impl World {
             plane.join(Arc::clone(&port)).unwrap();
             ports.push(port);
         }
-        let steering = Arc::new(Steering::new(Box::new(rule), nicety_plane::Hash::Single));
+        let steering = Arc::new(Steering::new(Box::new(rule), Hash::Layer2));
         let member = |index: usize| Arc::new(port(11 + index as u16).in_team(TEAM, &steering, index).unwrap());
         let members: Vec<Arc<Port>> = (0..links).map(member).collect();
-        let team = Arc::new(Team::new(TEAM, steering, members.clone()));
+        let team = Arc::new(Team::new(TEAM, steering, members.iter().cloned().map(Some).collect()));
         plane.join_team(Arc::clone(&team), &Policy::default()).unwrap();
         for member in members {
             plane.join(Arc::clone(&member)).unwrap();
@@ -145,6 +145,9 @@ impl World {
         }
         let turns = (0..workers).map(|_| Turn::new()).collect();
         let mut world = Self { plane, team, ports, wires, alarm, turns, now: Time::ZERO };
+        world.run();
+        // The active member takes frames once no other's are on their way.
+        world.now = Time(SECOND / 100);
         world.run();
         world
     }

@@ -58,6 +58,9 @@ pub enum StartError {
         /// Its adapter.
         adapter: &'static str,
     },
+    /// The uplink's team is not open.
+    #[error("there is no team {0} yet: restart the daemon")]
+    NoTeam(String),
     /// The port's trace cannot be recorded.
     #[error(transparent)]
     Record(#[from] RecordError),

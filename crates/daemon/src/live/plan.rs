@@ -173,11 +173,17 @@ fn of_uplinks(old: &Host, new: &Host, anybody: bool) -> Vec<Change> {
     for uplink in &new.uplinks {
         let before = if alone { old.uplinks.first() } else { old.uplink(&uplink.name) };
         match before {
+            // A team is made when the daemon starts, and its members with it.
+            None if uplink.team.is_some() => changes.push(change(Kind::Restart, &uplink.name, Vec::new())),
             None => changes.push(change(Kind::Add, &uplink.name, Vec::new())),
             Some(before) if before == uplink => {}
             Some(before) => {
                 let [was, is] = [(old, before), (new, uplink)].map(|(host, uplink)| host.document.uplink(&uplink.name));
-                let kind = if before.is_same_link(uplink) { Kind::Set } else { Kind::Reopen };
+                let kind = match before.is_same_link(uplink) {
+                    true => Kind::Set,
+                    false if before.team != uplink.team => Kind::Restart,
+                    false => Kind::Reopen,
+                };
                 changes.push(change(kind, &uplink.name, keys(&was, &is)));
             }
         }
@@ -197,6 +203,8 @@ fn of_table(old: &Host, new: &Host, name: &str) -> Option<Change> {
         "switch" if old.switch == new.switch => return None,
         "daemon" if old.daemon == new.daemon => return None,
         "switch" | "daemon" => (Kind::Restart, false),
+        name if name.starts_with("team.") && before == after => return None,
+        name if name.starts_with("team.") => (Kind::Restart, false),
         _ => match (&before, &after) {
             (one, other) if one == other => return None,
             (None, _) => (Kind::Add, false),
@@ -295,6 +303,14 @@ mod tests {
         let more = "vlan = 7\nlldp = \"both\"\nprivate = \"isolated\"\nsnooping = true";
         assert!(!plan(&two(""), &two(more)).contains("VMs lose"), "{}", plan(&two(""), &two(more)));
         let querier = format!("[uplink]\nkind = \"querier\"\n{ports}");
+        let teamed = two("") + "[[team]]\nname = \"up\"\nmembers = \"far\"\nmode = \"802.3ad\"\n";
+        let teamed = teamed.replace("null\"\nname", "pair\"\nsocket = \"f\"\nname");
+        let alone = two("").replace("null\"\nname", "pair\"\nsocket = \"f\"\nname");
+        assert_eq!(
+            plan(&alone, &teamed),
+            "! team.up: members (not set) → far, mode (not set) → 802.3ad, name (not set) → up (takes a restart of the \
+             daemon)\n! uplink far (takes a restart of the daemon)\n"
+        );
         let line = "~ uplink: vlan (not set) → 7 (VMs lose their way out for a moment)\n";
         assert_eq!(plan(&querier, &querier.replace("querier\"", "querier\"\nvlan = 7")), line);
         let workers = format!("[daemon]\nworkers = 2\n{ports}");

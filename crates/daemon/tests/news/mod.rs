@@ -43,7 +43,7 @@ fn an_uplink_that_nobody_is_at_is_logged_once_and_once_more_when_somebody_is(wor
     let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
     let news = Arc::new(Mutex::new(None));
     let end = End { bell: bell.try_clone().unwrap(), news: Arc::clone(&news) };
-    stage.daemon.open_uplink(&name, Box::new(end), 1 << 20, &nicety_switch::Policy::default(), None).unwrap();
+    stage.daemon.open_uplink(&name, Box::new(end), 1 << 20, &nicety_switch::Policy::default(), None, None).unwrap();
     let happens = |what| {
         *news.lock().unwrap() = Some(what);
         rustix::io::write(&bell, &1u64.to_ne_bytes()).unwrap();

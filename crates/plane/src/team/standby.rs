@@ -6,6 +6,10 @@ use nicety_adapter::Time;
 
 use super::{Links, Rule};
 
+/// The neighbouring switch floods to all members. When another one becomes active, copies of frames that the old one took, and of those that it
+/// sent, may still be on their way to it: it takes frames after this time.
+const IN_FLIGHT_NS: u64 = 5_000_000;
+
 /// The members in the order of preference: the primary first if it is up, then by place. Another member than the primary stays active until it
 /// fails, or until the primary has been up for the fail-back delay.
 #[derive(Debug)]
@@ -20,12 +24,23 @@ pub struct Standby {
     back_at: Option<Time>,
     /// The member that was active and is still up.
     lingering: Option<usize>,
+    /// The active member takes frames from this time on.
+    takes_at: Option<Time>,
 }
 
 impl Standby {
     /// `primary` is its place in the team.
     pub fn new(primary: usize, fail_back: Duration) -> Self {
-        Self { primary, fail_back, up: 0, active: None, has_begun: false, back_at: None, lingering: None }
+        Self {
+            primary,
+            fail_back,
+            up: 0,
+            active: None,
+            has_begun: false,
+            back_at: None,
+            lingering: None,
+            takes_at: None,
+        }
     }
 
     fn is_up(&self, member: usize) -> bool {
@@ -47,10 +62,13 @@ impl Rule for Standby {
             let delay = if self.has_begun { self.fail_back } else { Duration::ZERO };
             self.back_at = returns.then(|| now.after(delay));
         }
-        self.lingering = self.lingering.filter(|lingering| self.is_up(*lingering));
+        if self.lingering.is_some_and(|lingering| !self.is_up(lingering)) {
+            self.settled(now);
+        }
     }
 
     fn tick(&mut self, now: Time) {
+        let before = self.active;
         if self.active.is_some_and(|active| !self.is_up(active)) {
             self.active = None;
         }
@@ -67,19 +85,31 @@ impl Rule for Standby {
         if self.back_at.take_if(|at| *at <= now).is_some() {
             self.lingering = self.active.replace(self.primary);
         }
+        if self.active != before && self.lingering.is_none() {
+            self.takes_at = Some(now.after_ns(IN_FLIGHT_NS));
+        }
+        let _taken_from_now_on = self.takes_at.take_if(|at| *at <= now);
     }
 
     fn wake(&self, member: usize) -> Option<Time> {
-        self.back_at.filter(|_| member == self.primary)
+        let back = self.back_at.filter(|_| member == self.primary);
+        let takes = self.takes_at.filter(|_| self.active == Some(member));
+        back.into_iter().chain(takes).min()
     }
 
     fn links(&self) -> Links {
         let bit = |member: Option<usize>| member.map_or(0, |member| 1 << member);
-        Links { collecting: bit(self.active), distributing: bit(self.active), lingering: bit(self.lingering) }
+        Links {
+            collecting: bit(self.active.filter(|_| self.takes_at.is_none())),
+            distributing: bit(self.active),
+            lingering: bit(self.lingering),
+        }
     }
 
-    fn settled(&mut self) {
-        self.lingering = None;
+    fn settled(&mut self, now: Time) {
+        if self.lingering.take().is_some() {
+            self.takes_at = Some(now.after_ns(IN_FLIGHT_NS));
+        }
     }
 
     fn words(&self, member: usize, now: Time) -> String {

@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nicety_adapter::Time;
 
-use super::Hash;
+use super::{Hash, MEMBERS_MOST};
 use crate::agent::{Agent, LinkState};
 
 /// Longest time for which a change waits for empty backlogs.
@@ -60,7 +60,7 @@ pub trait Rule: Send + Debug {
     fn links(&self) -> Links;
 
     /// Nothing is sent any more by the lingering members.
-    fn settled(&mut self) {}
+    fn settled(&mut self, _now: Time) {}
 
     /// A member's state in a few words.
     fn words(&self, member: usize, now: Time) -> String;
@@ -110,6 +110,8 @@ struct State {
     settling: Option<(Time, u32)>,
     /// Frames that found no usable member.
     lost: u64,
+    /// The turns that members need, as they know them.
+    wakes: [Option<Time>; MEMBERS_MOST],
 }
 
 /// See the module's page.
@@ -138,7 +140,7 @@ impl Steering {
             epoch: AtomicU32::new(0),
             stirred: AtomicU64::new(0),
             due: AtomicU64::new(u64::MAX),
-            state: Mutex::new(State { rule, links, spread: 0, settling: None, lost: 0 }),
+            state: Mutex::new(State { rule, links, spread: 0, settling: None, lost: 0, wakes: [None; MEMBERS_MOST] }),
         }
     }
 
@@ -201,7 +203,8 @@ impl Steering {
         if self.stirred.load(Ordering::Relaxed) == 0 { 0 } else { self.stirred.swap(0, Ordering::AcqRel) }
     }
 
-    pub(super) fn states(&self, members: usize, now: Time) -> Vec<MemberState> {
+    /// The states of its first members.
+    pub fn states(&self, members: usize, now: Time) -> Vec<MemberState> {
         let state = self.state();
         let (collecting, choice) = (self.collecting.load(Ordering::Acquire), self.choice());
         let of = |member: usize| MemberState {
@@ -222,24 +225,27 @@ impl Steering {
         {
             *busy &= !(1 << member);
         }
-        self.publish(&mut state, now);
+        self.publish(&mut state, member, now);
     }
 
-    /// Publishes the rule's decision.
-    fn publish(&self, state: &mut State, now: Time) {
+    /// Publishes the rule's decision, in the turn of a member. Others that need an earlier turn than they know get one.
+    fn publish(&self, state: &mut State, member: usize, now: Time) {
         let links = state.rule.links();
-        if links != state.links {
-            state.links = links;
+        let sending = |links: &Links| (links.distributing, links.lingering);
+        if sending(&links) != sending(&state.links) {
             let busy = state.spread & (links.distributing | links.lingering);
-            state.settling = (state.spread != links.distributing).then_some((now.after_ns(SETTLE_NS), busy));
+            // A change while another one settles does not put it off.
+            let latest = state.settling.map_or(now.after_ns(SETTLE_NS), |(latest, _)| latest);
+            state.settling = (state.spread != links.distributing).then_some((latest, busy));
             self.stir();
         }
+        state.links = links;
         if let Some((latest, busy)) = state.settling
             && (busy == 0 || latest <= now)
         {
             state.settling = None;
             state.spread = state.links.distributing;
-            state.rule.settled();
+            state.rule.settled(now);
             state.links = state.rule.links();
             self.epoch.fetch_add(1, Ordering::AcqRel);
             self.stir();
@@ -248,6 +254,15 @@ impl Steering {
         let choice = Choice { spread: state.spread, usable: distributing | lingering };
         self.collecting.store(if lingering == 0 { collecting } else { lingering }, Ordering::Release);
         self.choice.store(choice.word(), Ordering::Release);
+        for (other, known) in state.wakes.iter_mut().enumerate() {
+            let wake = state.rule.wake(other);
+            let is_earlier = wake.is_some_and(|wake| known.is_none_or(|known| wake < known));
+            if is_earlier && other != member {
+                self.due.fetch_or(1 << other, Ordering::AcqRel);
+                self.stirred.fetch_or(1 << other, Ordering::AcqRel);
+            }
+            *known = wake;
+        }
     }
 
     /// All members get a turn, and report in it.
@@ -295,7 +310,7 @@ impl Agent for MemberAgent {
         let mut state = steering.state();
         state.rule.hear(self.member, frame, now);
         state.rule.tick(now);
-        steering.publish(&mut state, now);
+        steering.publish(&mut state, self.member, now);
         self.note_wake(&state);
     }
 
