@@ -161,9 +161,9 @@ fn measure(args: &LabRun) -> Result<(), Failure> {
     let program = std::env::current_exe();
     let program =
         program.map_err(|error| Failure::new(Exit::Missing, format!("this program cannot find itself: {error}")))?;
-    let guests = resumed.as_ref().map_or(plan.guests, |journal| journal.study.head.plan.guests);
+    let whole = resumed.as_ref().map_or(&plan, |journal| &journal.study.head.plan);
     let mut say = |line: &str| output::tell(line);
-    let opened = while_stoppable(&cancel, || method.open(Opening { guests, program: &program, say: &mut say }));
+    let opened = while_stoppable(&cancel, || method.open(Opening { plan: whole, program: &program, say: &mut say }));
     let mut rig = opened.map_err(|error| {
         // After Ctrl-C an incomplete guest is an interruption, not a missing program.
         let stopped = cancel.load(Ordering::Relaxed);
