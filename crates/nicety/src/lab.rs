@@ -188,7 +188,7 @@ fn measure(args: &LabRun) -> Result<(), Failure> {
     }
     let kept = journal.study.runs.len();
     if kept > 0 {
-        output::tell(format_args!("{} are there already", output::count(kept as u64, "run")));
+        output::tell(format_args!("there already: {}", output::count(kept as u64, "run")));
     }
     output::tell(format_args!("{}", plan.announcement()));
     let mut progress = Progress::stderr();
@@ -230,7 +230,7 @@ fn ended(end: &End, method: &dyn Method, study: &Study, parent: &Path) -> Result
         End::Stopped => {
             let runs = output::count(study.runs.len() as u64, "run");
             let go_on = format!("go on with: nicety lab run {name} --resume {}", parent.display());
-            return Err(Failure::new(Exit::Interrupted, format!("stopped; {runs} are kept; {go_on}")));
+            return Err(Failure::new(Exit::Interrupted, format!("stopped; kept: {runs}; {go_on}")));
         }
         End::Done { failed } => *failed,
         End::Confident { after, failed } => {

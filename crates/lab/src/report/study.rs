@@ -173,7 +173,7 @@ fn one_table(out: &mut String, study: &Study, method: &dyn Method, table: &Table
     out.push_str(
         "<div class=\"scroll\"><table><thead><tr><th scope=\"col\">Adapter</th><th scope=\"col\">Served by</th>",
     );
-    for base in table.bases {
+    for base in bases(table, &cells) {
         let _ = write!(
             out,
             "<th scope=\"col\" class=\"n\">÷ {base}</th><th scope=\"col\" class=\"n\">in the document</th>"
@@ -195,7 +195,7 @@ fn row(out: &mut String, table: &Table, cells: &[Cell], cell: &Cell, figure: &Fi
         cell.subject.driver.map_or(String::new(), |driver| format!("<span class=\"driver\">{}</span>", driver.title()));
     let adapter = &cell.subject.adapter;
     let _ = write!(out, "<tr><th scope=\"row\">{}{driver}</th><td>{}</td>", Escaped(adapter), cell.subject.served());
-    for base in table.bases {
+    for base in bases(table, cells) {
         let of = figures::base_of(cells, cell, base).filter(|other| other.subject != cell.subject);
         let ratio = of.and_then(|of| figures::ratio(cell, of));
         let document =
@@ -216,6 +216,11 @@ fn row(out: &mut String, table: &Table, cells: &[Cell], cell: &Cell, figure: &Fi
         cell.samples.len(),
         Escaped(&remarks.join("; "))
     );
+}
+
+/// The bases that were measured.
+fn bases<'a>(table: &'a Table, cells: &'a [Cell]) -> impl Iterator<Item = &'static str> + 'a {
+    table.bases.iter().copied().filter(|base| cells.iter().any(|cell| cell.subject.adapter == *base))
 }
 
 fn ratio_cell(ratio: Option<&Estimate>) -> String {
@@ -407,11 +412,11 @@ pub fn table(study: &Study) -> String {
         let Some(figure) = method.figures().iter().find(|figure| figure.name == table.figure) else { continue };
         let cells = figures::column(study, &table);
         let mut head = vec![format!("{}, {}", table.title, figure.unit), "MEDIAN".to_owned()];
-        head.extend(table.bases.iter().map(|base| format!("÷ {base}")));
+        head.extend(bases(&table, &cells).map(|base| format!("÷ {base}")));
         let mut rows = vec![head];
         for cell in &cells {
             let value = figures::value(cell, figure);
-            let ratio = |base: &&str| {
+            let ratio = |base: &str| {
                 let of = figures::base_of(&cells, cell, base).filter(|other| other.subject != cell.subject);
                 let ratio = of.and_then(|of| figures::ratio(cell, of));
                 let document = figures::documents(&table, &cell.subject.adapter, base);
@@ -419,7 +424,7 @@ pub fn table(study: &Study) -> String {
                 ratio.map_or(number::NONE.to_owned(), |ratio| number::ratio(&ratio) + &document)
             };
             let mut row = vec![format!("  {}", cell.subject), value];
-            row.extend(table.bases.iter().map(ratio));
+            row.extend(bases(&table, &cells).map(ratio));
             rows.push(row);
         }
         text += &columns(&rows);
