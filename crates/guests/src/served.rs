@@ -78,6 +78,8 @@ impl Link {
 pub struct Setup {
     /// The uplink, if it has one.
     pub link: Option<Link>,
+    /// Additional lines of the uplink's section (`rate = "100Mbit/s"`).
+    pub link_more: String,
     /// Additional arguments after `serve FILE`.
     pub options: Vec<String>,
     /// Command prefix, for example one that binds the daemon to a processor.
@@ -132,9 +134,9 @@ impl Counts {
 }
 
 /// The host file of these ports. Sockets are in its own folder.
-fn host_file(ports: &[Port], link: Option<&Link>) -> String {
+fn host_file(ports: &[Port], setup: &Setup) -> String {
     let mut text = "[switch]\nname = \"lab\"\n\n[daemon]\ncontrol = \"control.sock\"\nlisted = false\n".to_owned();
-    text.extend(link.map(Link::section));
+    text.extend(setup.link.as_ref().map(|link| link.section() + &setup.link_more));
     for Port { name, entry, mac, more } in ports {
         let adapter = entry.about.name;
         text.push_str(&format!(
@@ -172,7 +174,7 @@ impl Served {
     ) -> Result<Served, Error> {
         let link = uplink.map(|tap| Link::Tap(tap.to_owned()));
         let options = options.iter().map(|&word| word.to_owned()).collect();
-        Served::start_as(program, namespace, ports, Setup { link, options, before: Vec::new() })
+        Served::start_as(program, namespace, ports, Setup { link, options, ..Setup::default() })
     }
 
     /// Like [`Served::start`], with the settings of `setup`.
@@ -188,7 +190,7 @@ impl Served {
         // The namespace has another working directory.
         let program = absolute(program).map_err(file("find", program))?;
         let folder = Folder::new()?;
-        folder.write("host.toml", host_file(&ports, setup.link.as_ref()))?;
+        folder.write("host.toml", host_file(&ports, &setup))?;
         let process = launch(&program, namespace, &folder, &setup)?;
         let served = Served { folder, program, setup, ports, process };
         served.wait_ready()?;
@@ -391,10 +393,11 @@ mod tests {
         let mut port = Port::new("left", entry, "52:54:00:00:00:01");
         port.more = "rom = \"/rom\"\n".into();
         let stream = Link::Stream { socket: "/up.sock".into(), listens: false };
-        let text = host_file(std::slice::from_ref(&port), Some(&stream));
+        let setup = |link: Link, more: &str| Setup { link: Some(link), link_more: more.to_owned(), ..Setup::default() };
+        let text = host_file(std::slice::from_ref(&port), &setup(stream, ""));
         assert!(text.contains("[uplink]\nkind = \"stream\"\nsocket = \"/up.sock\"\nrole = \"connect\"\n"), "{text}");
-        let text = host_file(&[port], Some(&Link::Tap("n0".into())));
-        assert!(text.contains("[uplink]\nkind = \"tap\"\nname = \"n0\"\n"), "{text}");
+        let text = host_file(&[port], &setup(Link::Tap("n0".into()), "rate = \"100Mbit/s\"\n"));
+        assert!(text.contains("[uplink]\nkind = \"tap\"\nname = \"n0\"\nrate = \"100Mbit/s\"\n"), "{text}");
         assert!(text.ends_with(
             "[[port]]\nname = \"left\"\nadapter = \"e1000\"\nmac = \"52:54:00:00:00:01\"\nsocket = \"left.sock\"\nrom = \"/rom\"\n"
         ));

@@ -13,6 +13,7 @@
 pub mod advice;
 pub mod bench;
 pub mod choice;
+pub mod choose;
 pub mod embedded;
 pub mod figures;
 pub mod findings;

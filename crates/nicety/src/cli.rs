@@ -18,6 +18,7 @@ Exit codes:
   1    the work was begun and failed
   2    the command line or the host file is wrong
   3    something that the command needs is missing on this machine
+  4    `lab diff`: a figure is worse
   130  interrupted (Ctrl-C, SIGTERM, SIGHUP) before the work was done
 `try` ends with the code of its shell or command, once that has begun.
 
@@ -70,6 +71,8 @@ pub enum Command {
     Compare(Compare),
     /// Repeat the measurements of published comparisons on this machine, each with its report
     Lab(Lab),
+    /// Say which adapter fits a guest, why, and which figures measured on this machine say so
+    Choose(Choose),
     /// Start a small Linux whose eth0 is an adapter, for a shell or for one command
     Try(Try),
     /// Write a shell's completions of this command line
@@ -572,6 +575,13 @@ pub enum LabCommand {
     List,
     /// Run a method; each run is written to the report's folder when it ends
     Run(LabRun),
+    /// Compare two results of the same methods: ratio, interval, verdict; the exit code is 4 if a figure is worse
+    Diff {
+        /// The folder of the first report, or of one method in it
+        first: PathBuf,
+        /// That of the second
+        second: PathBuf,
+    },
     /// Make the pages of a report again, from its results
     Report {
         /// The folder of the report
@@ -591,7 +601,7 @@ pub struct LabRun {
     /// Who drives the adapters [default: the method's first kind]
     #[arg(long, value_enum)]
     pub guests: Option<Guests>,
-    /// Which adapters, such as e1000e,vmxnet3, or `native` [default: the method's]
+    /// Which adapters, such as e1000e,vmxnet3; a row `native` stands below them [default: the method's]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub adapters: Vec<String>,
     /// A first look: few adapters, three short rounds, no intervals
@@ -621,6 +631,55 @@ pub struct LabRun {
     /// Only say what would run: which guest, which command, how long, how much disk
     #[arg(long)]
     pub dry_run: bool,
+}
+
+/// A guest's system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum System {
+    /// Linux; --version is its kernel's, such as 2.6.18
+    Linux,
+    /// Windows; --version is its release, such as 7, XP or "Server 2008 R2"
+    Windows,
+}
+
+/// What matters most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Prefer {
+    /// Bulk transfers
+    Throughput,
+    /// Quick answers
+    Latency,
+    /// Little of the host's processors: many VMs
+    Cpu,
+}
+
+/// `choose`.
+#[derive(Debug, Args)]
+pub struct Choose {
+    /// The guest's system
+    #[arg(value_enum, default_value = "linux")]
+    pub system: System,
+    /// Its version [default: a current one]
+    #[arg(long, value_name = "VERSION")]
+    pub version: Option<String>,
+    /// Only drivers that the system brings: nothing is installed
+    #[arg(long)]
+    pub in_box: bool,
+    /// It boots from the network
+    #[arg(long)]
+    pub network_boot: bool,
+    /// It migrates live under QEMU
+    #[arg(long)]
+    pub migrates: bool,
+    /// The adapter must segment what TCP sends
+    #[arg(long)]
+    pub segmentation: bool,
+    /// What matters most
+    #[arg(long, value_enum, default_value = "throughput")]
+    pub prefer: Prefer,
+    /// The folder of the lab's results
+    #[arg(long, value_name = "DIR", default_value = LAB_FOLDER)]
+    pub results: PathBuf,
 }
 
 /// A share in percent, with or without the sign.

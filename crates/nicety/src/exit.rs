@@ -15,6 +15,8 @@ pub enum Exit {
     Usage = 2,
     /// Something that the command needs is missing on this machine.
     Missing = 3,
+    /// `lab diff`: a figure is worse.
+    Worse = 4,
     /// Ctrl-C came before the work was done.
     Interrupted = 130,
 }

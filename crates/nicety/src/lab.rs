@@ -11,6 +11,8 @@ use nicety_lab::methods::{self, Length, Method, NOT_YET, Opening};
 use nicety_lab::number;
 use nicety_lab::progress::Progress;
 use nicety_lab::report;
+use nicety_lab::statistics::Estimate;
+use nicety_lab::study::diff::{self, Verdict};
 use nicety_lab::study::{self, End, Head, Journal, Lock, Options, Plan, PlanError, Study, journal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -24,6 +26,7 @@ pub fn run(args: &Lab) -> Result<(), Failure> {
     match &args.what {
         LabCommand::List => output::print(&list()),
         LabCommand::Run(args) => measure(args),
+        LabCommand::Diff { first, second } => compared(first, second),
         LabCommand::Report { folder } => again(folder),
     }
 }
@@ -161,9 +164,9 @@ fn measure(args: &LabRun) -> Result<(), Failure> {
     let program = std::env::current_exe();
     let program =
         program.map_err(|error| Failure::new(Exit::Missing, format!("this program cannot find itself: {error}")))?;
-    let guests = resumed.as_ref().map_or(plan.guests, |journal| journal.study.head.plan.guests);
+    let whole = resumed.as_ref().map_or(&plan, |journal| &journal.study.head.plan);
     let mut say = |line: &str| output::tell(line);
-    let opened = while_stoppable(&cancel, || method.open(Opening { guests, program: &program, say: &mut say }));
+    let opened = while_stoppable(&cancel, || method.open(Opening { plan: whole, program: &program, say: &mut say }));
     let mut rig = opened.map_err(|error| {
         // After Ctrl-C an incomplete guest is an interruption, not a missing program.
         let stopped = cancel.load(Ordering::Relaxed);
@@ -185,7 +188,7 @@ fn measure(args: &LabRun) -> Result<(), Failure> {
     }
     let kept = journal.study.runs.len();
     if kept > 0 {
-        output::tell(format_args!("{} are there already", output::count(kept as u64, "run")));
+        output::tell(format_args!("there already: {}", output::count(kept as u64, "run")));
     }
     output::tell(format_args!("{}", plan.announcement()));
     let mut progress = Progress::stderr();
@@ -227,7 +230,7 @@ fn ended(end: &End, method: &dyn Method, study: &Study, parent: &Path) -> Result
         End::Stopped => {
             let runs = output::count(study.runs.len() as u64, "run");
             let go_on = format!("go on with: nicety lab run {name} --resume {}", parent.display());
-            return Err(Failure::new(Exit::Interrupted, format!("stopped; {runs} are kept; {go_on}")));
+            return Err(Failure::new(Exit::Interrupted, format!("stopped; kept: {runs}; {go_on}")));
         }
         End::Done { failed } => *failed,
         End::Confident { after, failed } => {
@@ -263,4 +266,62 @@ fn again(parent: &Path) -> Result<(), Failure> {
     }
     report::study::write_front(parent).map_err(Failure::with(Exit::Failed))?;
     output::print(&format!("Report: {}\n", absolute(&parent.join("index.html"))))
+}
+
+/// The studies of a report's folder, or the one of a method's folder.
+fn read(folder: &Path) -> Result<Vec<Study>, Failure> {
+    let failed = Failure::with::<journal::JournalError>(Exit::Failed);
+    if folder.join(journal::HEAD).exists() {
+        return Ok(vec![Study::read(folder).map_err(failed)?]);
+    }
+    let studies = report::study::studies(folder);
+    if studies.is_empty() { Err(failed(journal::JournalError::Nothing(folder.to_owned()))) } else { Ok(studies) }
+}
+
+/// Two results side by side.
+fn compared(first: &Path, second: &Path) -> Result<(), Failure> {
+    let (firsts, seconds) = (read(first)?, read(second)?);
+    let (mut rows, mut worse, mut methods) = (Vec::new(), 0, 0);
+    let head = ["METHOD", "LOAD", "FIGURE", "ROW", "FIRST", "SECOND", "RATIO", "VERDICT"];
+    rows.push(head.map(str::to_owned).to_vec());
+    for one in &firsts {
+        let Some(two) = seconds.iter().find(|two| two.head.plan.method == one.head.plan.method) else { continue };
+        let Some(method) = methods::find(&one.head.plan.method) else { continue };
+        methods += 1;
+        for note in diff::conditions(one, two) {
+            output::tell(format_args!("note: {}: {note}", method.about().name));
+        }
+        for line in diff::diff(method, one, two) {
+            worse += u64::from(line.verdict == Verdict::Worse);
+            let shown = |of: Option<Estimate>| {
+                of.map_or(number::NONE.to_owned(), |of| number::estimate(of.median, of.interval.as_ref()))
+            };
+            let ratio = line.ratio.map_or(number::NONE.to_owned(), |ratio| {
+                let range = number::ratio_range(&ratio).map_or(String::new(), |range| format!(" [{range}]"));
+                number::ratio(&ratio) + &range
+            });
+            rows.push(vec![
+                method.about().name.to_owned(),
+                line.load,
+                format!("{}, {}", line.figure.title, line.figure.unit),
+                line.subject.to_string(),
+                shown(line.medians.0),
+                shown(line.medians.1),
+                ratio,
+                line.verdict.title().to_owned(),
+            ]);
+        }
+    }
+    if methods == 0 {
+        let why = format!("{} and {} have no method in common", first.display(), second.display());
+        return Err(Failure::new(Exit::Failed, why));
+    }
+    output::print(
+        &(output::columns(&rows)
+            + "\nRATIO is the second's median by the first's. Of twenty intervals one may miss.\n"),
+    )?;
+    match worse {
+        0 => Ok(()),
+        _ => Err(Failure::new(Exit::Worse, format!("{} worse", output::count(worse, "figure")))),
+    }
 }

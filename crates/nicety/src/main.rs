@@ -16,6 +16,7 @@ mod attach;
 mod attempt;
 mod capture;
 mod change;
+mod choose;
 mod cli;
 mod compare;
 mod exit;
@@ -66,6 +67,7 @@ fn main() -> ExitCode {
         Command::Top(args) => top::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Adapters(args) => adapters::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Compare(args) => compare::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Choose(args) => choose::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Lab(args) => lab::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Try(args) => attempt::run(&args),
         Command::Guest { words } => Ok(compare::guest(&words)),

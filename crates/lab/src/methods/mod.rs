@@ -14,16 +14,17 @@ use crate::bench::{BenchError, Percentile};
 use crate::method::{Contestant, Driver, Guests, Server};
 use crate::results::Direction;
 use crate::series::Series;
+use crate::study::Plan;
 
+mod esx_netperf;
+mod kvm_scp;
 mod vmxnet3_iperf;
 
 /// The methods that can run, in the order of lists.
-pub static ALL: &[&dyn Method] = &[&vmxnet3_iperf::Vmxnet3Iperf];
+pub static ALL: &[&dyn Method] = &[&vmxnet3_iperf::Vmxnet3Iperf, &kvm_scp::KvmScp, &esx_netperf::EsxNetperf];
 
 /// Methods that are planned: name, document, and what they will measure.
 pub const NOT_YET: &[(&str, Option<u8>, &str)] = &[
-    ("kvm-scp", Some(2), "files by scp out of a guest, over a 100 Mbit/s uplink"),
-    ("esx-netperf", Some(3), "netperf at six socket and message sizes, and its CPU cost"),
     ("ten-gig", Some(4), "four guests through one uplink: total, shares, response times"),
     ("iscsi-mix", Some(4), "an iSCSI initiator beside network load"),
     ("qos-over-time", Some(4), "guaranteed bandwidth over time"),
@@ -153,6 +154,15 @@ pub struct Figure {
     pub unit: &'static str,
     /// Whether more or less of it is better.
     pub direction: Direction,
+    /// Whether its values are 1 (yes) and 0 (no), shown as how many of how many.
+    pub yes_or_no: bool,
+}
+
+impl Figure {
+    /// A measured quantity.
+    const fn new(name: &'static str, title: &'static str, unit: &'static str, direction: Direction) -> Figure {
+        Figure { name, title, unit, direction, yes_or_no: false }
+    }
 }
 
 /// A table of the report: a figure of all subjects under one load, with ratios beside the document's.
@@ -168,6 +178,23 @@ pub struct Table {
     pub bases: &'static [&'static str],
     /// The document's own ratios: adapter, base, ratio.
     pub document: &'static [(&'static str, &'static str, f64)],
+    /// What the reader should know, a sentence or two.
+    pub about: &'static str,
+}
+
+/// A chart of ratios as a document draws it: a pair of adapters under several loads, with a bar for each figure.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Chart {
+    /// Its heading.
+    pub title: String,
+    /// The adapter whose figures are divided.
+    pub of: &'static str,
+    /// The adapter by whose figures they are divided.
+    pub base: &'static str,
+    /// The loads: label and name.
+    pub loads: Vec<(String, String)>,
+    /// The figures: title and name.
+    pub figures: &'static [(&'static str, &'static str)],
     /// What the reader should know, a sentence or two.
     pub about: &'static str,
 }
@@ -189,8 +216,8 @@ pub struct Taken {
 
 /// What a method needs to make its rig.
 pub struct Opening<'a> {
-    /// The kind of guests.
-    pub guests: Guests,
+    /// The plan whose runs it will make.
+    pub plan: &'a Plan,
     /// The program whose `serve FILE` is measured.
     pub program: &'a Path,
     /// Gets a line for each step of laying guests.
@@ -213,6 +240,12 @@ pub trait Method: Sync {
 
     /// Its tables, in the order of the report.
     fn tables(&self, loads: &[Load]) -> Vec<Table>;
+
+    /// Its charts of ratios, before the tables.
+    fn charts(&self, loads: &[Load]) -> Vec<Chart> {
+        let _ = loads;
+        Vec::new()
+    }
 
     /// Prepares the guests.
     ///

@@ -36,11 +36,11 @@ const QUICK: [&str; 4] = ["e1000-82545em", "e1000e", "vmxnet3", "vmxnet2"];
 const SLACK: Duration = Duration::from_secs(30);
 
 const FIGURES: [Figure; 5] = [
-    Figure { name: "mbit", title: "Throughput", unit: "Mbit/s", direction: Direction::Higher },
-    Figure { name: "cpu", title: "CPU per gigabit", unit: "CPU-s/Gbit", direction: Direction::Lower },
-    Figure { name: "transactions", title: "Request-response", unit: "per second", direction: Direction::Higher },
-    Figure { name: "p50", title: "Latency, median", unit: "µs", direction: Direction::Lower },
-    Figure { name: "p99", title: "Latency, 99th percentile", unit: "µs", direction: Direction::Lower },
+    Figure::new("mbit", "Throughput", "Mbit/s", Direction::Higher),
+    Figure::new("cpu", "CPU per gigabit", "CPU-s/Gbit", Direction::Lower),
+    Figure::new("transactions", "Request-response", "per second", Direction::Higher),
+    Figure::new("p50", "Latency, median", "µs", Direction::Lower),
+    Figure::new("p99", "Latency, 99th percentile", "µs", Direction::Lower),
 ];
 
 /// The method (see the module's page).
@@ -133,9 +133,9 @@ impl Method for Vmxnet3Iperf {
     }
 
     fn open(&self, opening: Opening<'_>) -> Result<Box<dyn Rig>, Error> {
-        let Opening { guests, program, say } = opening;
+        let Opening { plan, program, say } = opening;
         let layer = Layer::lay("iperf", PACKAGES, say)?;
-        let pairs = Pairs::open(guests, program, layer, &[IPERF], say)?;
+        let pairs = Pairs::open(plan.guests, program, layer, &[IPERF], say)?;
         let version = iperf_version(pairs.layer());
         Ok(Box::new(Iperf { pairs, running: None, native: None, version }))
     }

@@ -33,6 +33,7 @@ mod pairs;
 mod qemu;
 mod user_mode;
 
+pub(crate) use pairs::take;
 pub use pairs::{Pairs, Standing, subjects};
 
 /// Time limit of a command beside the measurements in a guest.

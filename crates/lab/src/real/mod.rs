@@ -4,6 +4,7 @@
 mod bench;
 pub mod native;
 pub mod netperf;
+pub mod outside;
 pub mod pair;
 
 pub use bench::{Pairs, RealBench, Standing, subjects};

@@ -10,7 +10,8 @@ use super::html::Escaped;
 use super::page::HEAD;
 use super::{ReportError, folder};
 use crate::advice::about;
-use crate::methods::{self, Figure, Length, Method, Table};
+use crate::method::Server;
+use crate::methods::{self, Chart, Figure, Length, Method, Subject, Table};
 use crate::number;
 use crate::statistics::{Estimate, RUNS_FOR_INTERVAL};
 use crate::study::figures::{self, Cell};
@@ -84,6 +85,9 @@ pub fn page(study: &Study) -> String {
     }
     out.push_str("</nav>\n</header>\n");
     heading(&mut out, "figures", "Figures");
+    for chart in method.charts(&study.head.plan.loads) {
+        one_chart(&mut out, study, &chart);
+    }
     for table in method.tables(&study.head.plan.loads) {
         one_table(&mut out, study, method, &table);
     }
@@ -104,6 +108,48 @@ fn heading(out: &mut String, id: &str, title: &str) {
     );
 }
 
+/// Ratios of two adapters under several loads, in the form of a document's chart.
+fn one_chart(out: &mut String, study: &Study, chart: &Chart) {
+    let subject = |name: &str| {
+        let ours = |subject: &&Subject| subject.adapter == name && subject.server == Some(Server::Nicety);
+        study.head.plan.subjects.iter().find(ours)
+    };
+    let Some((of, base)) = subject(chart.of).zip(subject(chart.base)) else { return };
+    let ratios = chart.loads.iter().map(|(label, load)| {
+        let ratio = |(_, figure): &(&str, &str)| {
+            let cell = |subject| figures::cell(study, subject, load, figure);
+            figures::ratio(&cell(of), &cell(base))
+        };
+        (label, chart.figures.iter().map(ratio).collect::<Vec<_>>())
+    });
+    let ratios: Vec<_> = ratios.collect();
+    if ratios.iter().all(|(_, ratios)| ratios.iter().all(Option::is_none)) {
+        return;
+    }
+    let _ = writeln!(
+        out,
+        "<section class=\"test\"><header><h3>{}</h3><span>{} ÷ {}</span></header>\n<p class=\"about\">{}</p>\n<figure>{}</figure>",
+        Escaped(&chart.title),
+        chart.of,
+        chart.base,
+        Escaped(chart.about),
+        bars::ratios(&ratios, chart),
+    );
+    out.push_str("<div class=\"scroll\"><table><thead><tr><th scope=\"col\">Load</th>");
+    for (title, _) in chart.figures {
+        let _ = write!(out, "<th scope=\"col\" class=\"n\">{title}</th>");
+    }
+    out.push_str("<th scope=\"col\" class=\"n\">in the document</th></tr></thead><tbody>\n");
+    for (label, ratios) in &ratios {
+        let _ = write!(out, "<tr><th scope=\"row\">{}</th>", Escaped(label));
+        for ratio in ratios {
+            let _ = write!(out, "<td class=\"n\">{}</td>", ratio_cell(ratio.as_ref()));
+        }
+        let _ = writeln!(out, "<td class=\"n soft\">bars without numbers</td></tr>");
+    }
+    out.push_str("</tbody></table></div></section>\n");
+}
+
 /// A figure's chart, and its table with the ratios beside the document's.
 fn one_table(out: &mut String, study: &Study, method: &dyn Method, table: &Table) {
     let Some(figure) = method.figures().iter().find(|figure| figure.name == table.figure) else { return };
@@ -120,16 +166,14 @@ fn one_table(out: &mut String, study: &Study, method: &dyn Method, table: &Table
         Escaped(load),
         figure.unit
     );
-    let _ = writeln!(
-        out,
-        "<p class=\"about\">{}</p>\n<figure>{}</figure>",
-        Escaped(table.about),
-        bars::bars(&cells, figure)
-    );
+    let _ = writeln!(out, "<p class=\"about\">{}</p>", Escaped(table.about));
+    if !figure.yes_or_no {
+        let _ = writeln!(out, "<figure>{}</figure>", bars::bars(&cells, figure));
+    }
     out.push_str(
         "<div class=\"scroll\"><table><thead><tr><th scope=\"col\">Adapter</th><th scope=\"col\">Served by</th>",
     );
-    for base in table.bases {
+    for base in bases(table, &cells) {
         let _ = write!(
             out,
             "<th scope=\"col\" class=\"n\">÷ {base}</th><th scope=\"col\" class=\"n\">in the document</th>"
@@ -141,24 +185,24 @@ fn one_table(out: &mut String, study: &Study, method: &dyn Method, table: &Table
         figure.title, figure.unit
     );
     for cell in &cells {
-        row(out, table, &cells, cell);
+        row(out, table, &cells, cell, figure);
     }
     out.push_str("</tbody></table></div></section>\n");
 }
 
-fn row(out: &mut String, table: &Table, cells: &[Cell], cell: &Cell) {
+fn row(out: &mut String, table: &Table, cells: &[Cell], cell: &Cell, figure: &Figure) {
     let driver =
         cell.subject.driver.map_or(String::new(), |driver| format!("<span class=\"driver\">{}</span>", driver.title()));
     let adapter = &cell.subject.adapter;
     let _ = write!(out, "<tr><th scope=\"row\">{}{driver}</th><td>{}</td>", Escaped(adapter), cell.subject.served());
-    for base in table.bases {
+    for base in bases(table, cells) {
         let of = figures::base_of(cells, cell, base).filter(|other| other.subject != cell.subject);
         let ratio = of.and_then(|of| figures::ratio(cell, of));
         let document =
             figures::documents(table, adapter, base).map_or(number::NONE.to_owned(), |ratio| format!("{ratio:.2}"));
         let _ = write!(out, "<td class=\"n\">{}</td><td class=\"n soft\">{document}</td>", ratio_cell(ratio.as_ref()));
     }
-    let value = cell.estimate.map_or(number::NONE.to_owned(), |of| number::estimate(of.median, of.interval.as_ref()));
+    let value = figures::value(cell, figure);
     let failed = match cell.failures.len() {
         0 => None,
         1 => Some("1 run failed".to_owned()),
@@ -172,6 +216,11 @@ fn row(out: &mut String, table: &Table, cells: &[Cell], cell: &Cell) {
         cell.samples.len(),
         Escaped(&remarks.join("; "))
     );
+}
+
+/// The bases that were measured.
+fn bases<'a>(table: &'a Table, cells: &'a [Cell]) -> impl Iterator<Item = &'static str> + 'a {
+    table.bases.iter().copied().filter(|base| cells.iter().any(|cell| cell.subject.adapter == *base))
 }
 
 fn ratio_cell(ratio: Option<&Estimate>) -> String {
@@ -363,15 +412,11 @@ pub fn table(study: &Study) -> String {
         let Some(figure) = method.figures().iter().find(|figure| figure.name == table.figure) else { continue };
         let cells = figures::column(study, &table);
         let mut head = vec![format!("{}, {}", table.title, figure.unit), "MEDIAN".to_owned()];
-        head.extend(table.bases.iter().map(|base| format!("÷ {base}")));
+        head.extend(bases(&table, &cells).map(|base| format!("÷ {base}")));
         let mut rows = vec![head];
         for cell in &cells {
-            let value = match cell.estimate {
-                Some(of) => number::estimate(of.median, of.interval.as_ref()),
-                None if cell.failures.is_empty() => number::NONE.to_owned(),
-                None => "failed".to_owned(),
-            };
-            let ratio = |base: &&str| {
+            let value = figures::value(cell, figure);
+            let ratio = |base: &str| {
                 let of = figures::base_of(&cells, cell, base).filter(|other| other.subject != cell.subject);
                 let ratio = of.and_then(|of| figures::ratio(cell, of));
                 let document = figures::documents(&table, &cell.subject.adapter, base);
@@ -379,7 +424,7 @@ pub fn table(study: &Study) -> String {
                 ratio.map_or(number::NONE.to_owned(), |ratio| number::ratio(&ratio) + &document)
             };
             let mut row = vec![format!("  {}", cell.subject), value];
-            row.extend(table.bases.iter().map(ratio));
+            row.extend(bases(&table, &cells).map(ratio));
             rows.push(row);
         }
         text += &columns(&rows);

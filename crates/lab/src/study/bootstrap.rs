@@ -25,6 +25,28 @@ pub fn ratio(pairs: &[(f64, f64)]) -> Option<Estimate> {
     estimate(&ratios)
 }
 
+/// Ratio of the medians of two independent lots of samples, `ours` to `theirs`, with its bootstrap interval: each lot is resampled by
+/// itself. None if one of them has no samples, or `theirs` has the median zero.
+pub fn ratio_of_medians(ours: &[f64], theirs: &[f64]) -> Option<Estimate> {
+    ratio_of_medians_with(ours, theirs, RESAMPLES, SEED)
+}
+
+fn ratio_of_medians_with(ours: &[f64], theirs: &[f64], resamples: usize, seed: u64) -> Option<Estimate> {
+    let middle = median(ours)? / median(theirs)?;
+    let fewest = ours.len().min(theirs.len());
+    let draw = || {
+        let mut random = SplitMix::new(seed);
+        let (mut one, mut two) = (vec![0.0; ours.len()], vec![0.0; theirs.len()]);
+        let mut ratios = Vec::with_capacity(resamples);
+        for _ in 0..resamples {
+            ratios.push(resampled(ours, &mut one, &mut random)? / resampled(theirs, &mut two, &mut random)?);
+        }
+        bounds(ratios, fewest)
+    };
+    let interval = if fewest >= RUNS_FOR_INTERVAL { draw() } else { None };
+    middle.is_finite().then_some(Estimate { median: middle, interval, samples: fewest })
+}
+
 fn estimate_with(samples: &[f64], resamples: usize, seed: u64) -> Option<Estimate> {
     let middle = median(samples)?;
     let interval = (samples.len() >= RUNS_FOR_INTERVAL).then(|| interval(samples, resamples, seed)).flatten();
@@ -41,19 +63,26 @@ fn tail(n: usize) -> Option<f64> {
 fn interval(samples: &[f64], resamples: usize, seed: u64) -> Option<Interval> {
     let mut random = SplitMix::new(seed);
     let mut drawn = vec![0.0; samples.len()];
-    let mut medians = Vec::with_capacity(resamples);
-    for _ in 0..resamples {
-        for place in &mut drawn {
-            let at = (random.unit() * samples.len() as f64) as usize;
-            *place = *samples.get(at)?;
-        }
-        drawn.sort_unstable_by(f64::total_cmp);
-        medians.push(median_of_sorted(&drawn)?);
+    let medians: Option<Vec<f64>> = (0..resamples).map(|_| resampled(samples, &mut drawn, &mut random)).collect();
+    bounds(medians?, samples.len())
+}
+
+/// The median of a resample. `drawn` is room for it.
+fn resampled(samples: &[f64], drawn: &mut [f64], random: &mut SplitMix) -> Option<f64> {
+    for place in drawn.iter_mut() {
+        let at = (random.unit() * samples.len() as f64) as usize;
+        *place = *samples.get(at)?;
     }
-    medians.sort_unstable_by(f64::total_cmp);
-    let rank = (tail(samples.len())? * resamples as f64).floor() as usize;
-    let (low, high) = (*medians.get(rank)?, *medians.get(resamples.checked_sub(rank + 1)?)?);
-    Some(Interval { low, high, coverage: CONFIDENCE })
+    drawn.sort_unstable_by(f64::total_cmp);
+    median_of_sorted(drawn)
+}
+
+/// The interval between both tails of the resampled values, for `n` samples.
+fn bounds(mut resampled: Vec<f64>, n: usize) -> Option<Interval> {
+    resampled.sort_unstable_by(f64::total_cmp);
+    let rank = (tail(n)? * resampled.len() as f64).floor() as usize;
+    let (low, high) = (*resampled.get(rank)?, *resampled.get(resampled.len().checked_sub(rank + 1)?)?);
+    (low.is_finite() && high.is_finite()).then_some(Interval { low, high, coverage: CONFIDENCE })
 }
 
 fn median_of_sorted(sorted: &[f64]) -> Option<f64> {
@@ -103,6 +132,25 @@ mod tests {
                 assert!(share >= 0.932, "{shape}, n = {n}: {share}");
                 assert!(share <= 0.999, "{shape}, n = {n}: {share}: an interval that always covers says nothing");
             }
+        }
+    }
+
+    #[test]
+    fn a_ratio_of_two_lots_covers_the_true_one_as_often() {
+        const STUDIES: u32 = 400;
+        let mut random = SplitMix::new(20_261_127);
+        for n in [7, 12] {
+            let mut covered = 0;
+            for study in 0..STUDIES {
+                let lot = |random: &mut SplitMix, middle: f64| -> Vec<f64> {
+                    (0..n).map(|_| middle * (1.0 + 0.05 * draw("normal", random))).collect()
+                };
+                let (ours, theirs) = (lot(&mut random, 80.0), lot(&mut random, 100.0));
+                let ratio = ratio_of_medians_with(&ours, &theirs, 1_000, study.into()).unwrap();
+                covered += u32::from(ratio.interval.unwrap().holds(0.8));
+            }
+            let share = f64::from(covered) / f64::from(STUDIES);
+            assert!(share >= 0.928, "n = {n}: {share}");
         }
     }
 

@@ -3,7 +3,8 @@
 use super::bootstrap;
 use super::journal::Study;
 use crate::method::Server;
-use crate::methods::{Method, Subject, Table};
+use crate::methods::{Figure, Method, Subject, Table};
+use crate::number;
 use crate::statistics::Estimate;
 
 /// A figure of one subject under one load.
@@ -60,18 +61,35 @@ pub fn documents(table: &Table, adapter: &str, base: &str) -> Option<f64> {
     table.document.iter().find(|(of, to, _)| *of == adapter && *to == base).map(|(_, _, ratio)| *ratio)
 }
 
+/// A cell's value for readers: a median with its interval, or how many of how many runs.
+pub fn value(cell: &Cell, figure: &Figure) -> String {
+    let Some(estimate) = cell.estimate else {
+        return if cell.failures.is_empty() { number::NONE.to_owned() } else { "failed".to_owned() };
+    };
+    if figure.yes_or_no {
+        // A run that failed is no stable one.
+        let yes = cell.samples.iter().filter(|(_, value)| *value > 0.5).count();
+        return format!("{yes} of {}", cell.samples.len() + cell.failures.len());
+    }
+    number::estimate(estimate.median, estimate.interval.as_ref())
+}
+
 /// The cells whose intervals are wider than the study's `--confidence` asks, as `adapter by server, load`. A cell without an interval is
 /// too wide; one without samples has failed, and does not count.
 pub fn too_wide(study: &Study, method: &dyn Method, share: f64) -> Vec<String> {
     let mut wide = Vec::new();
-    for table in method.tables(&study.head.plan.loads) {
-        for cell in column(study, &table) {
-            let Some(estimate) = cell.estimate else { continue };
+    for load in &study.head.plan.loads {
+        for subject in &study.head.plan.subjects {
+            // The main figure of a load is the first that it gives.
+            let cells = method.figures().iter().map(|figure| cell(study, subject, &load.name, figure.name));
+            let Some((cell, estimate)) = cells.filter_map(|cell| Some((cell.clone(), cell.estimate?))).next() else {
+                continue;
+            };
             let reach = estimate.interval.map(|interval| {
                 (interval.high - estimate.median).max(estimate.median - interval.low) / estimate.median
             });
             if reach.is_none_or(|reach| reach > share) {
-                wide.push(format!("{}, {}", cell.subject, table.title.to_lowercase()));
+                wide.push(format!("{}, {}", cell.subject, load.name));
             }
         }
     }

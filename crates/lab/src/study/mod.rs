@@ -2,6 +2,7 @@
 //! come, [`run()`] makes them, and [`figures`] reads medians and ratios from them. [`crate::report::study`] makes the page.
 
 pub mod bootstrap;
+pub mod diff;
 pub mod figures;
 pub mod journal;
 pub mod lock;

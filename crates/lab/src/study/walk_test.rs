@@ -117,7 +117,7 @@ fn a_study_ends_when_its_intervals_are_as_narrow_as_asked_and_else_says_which_ar
     let scratch = Scratch::new("wide");
     let end = go(&mut Fake { ripple: 0.2, ..Fake::new() }, &mut begin(&scratch, &options), &AtomicBool::new(false));
     let End::NotConfident { wide, failed: 0 } = end else { panic!("{end:?}") };
-    assert!(wide.contains(&"vmxnet3 by nicety, throughput".to_owned()), "{wide:?}");
+    assert!(wide.contains(&"vmxnet3 by nicety, stream".to_owned()), "{wide:?}");
 }
 
 #[test]

@@ -93,3 +93,70 @@ fn a_second_lab_on_this_machine_says_that_there_is_a_first() {
         "nicety: another lab runs on this machine (process 77: nicety lab run kvm-scp); two at once would disturb";
     assert!(ended.err.starts_with(message), "{}", ended.err);
 }
+
+/// A study of seven rounds, with these throughputs of vmxnet3. Its plan is that of a real one.
+fn study(scratch: &Scratch, folder: &str, mbit: [f64; 7]) {
+    let place = scratch.path().join(folder).join("vmxnet3-iperf");
+    std::fs::create_dir_all(&place).unwrap();
+    let subject = serde_json::json!({ "adapter": "vmxnet3", "server": "nicety" });
+    let load = serde_json::json!({ "name": "stream", "title": "16 streams", "seconds": 2, "commands": [] });
+    let head = serde_json::json!({
+        "format": "nicety-lab", "version": 1, "command": "nicety lab run vmxnet3-iperf",
+        "options": { "guests": null, "length": null, "seconds": null, "repeat": null, "confidence": null, "seed": null },
+        "plan": {
+            "method": "vmxnet3-iperf", "guests": "uml", "length": "usual", "subjects": [subject], "loads": [load],
+            "repeat": 7, "confidence": null, "seed": 1, "overhead_seconds": 1.5,
+        },
+        "host": {
+            "cpu_model": "Example", "cores": 2, "kernel": "6.12", "date": "2026-11-26T04:19:04Z", "steal_percent": null,
+            "nicety_version": "0.1.0",
+        },
+        "optimised": true, "notes": [],
+    });
+    std::fs::write(place.join("lab.json"), head.to_string()).unwrap();
+    let line = |(round, mbit): (usize, &f64)| {
+        let figures = serde_json::json!({ "mbit": mbit });
+        let run = serde_json::json!({
+            "round": round, "adapter": "vmxnet3", "server": "nicety", "load": "stream", "date": "2026-11-26T04:19:04Z",
+            "took_seconds": 2.5, "steal_percent": 0.0, "figures": figures,
+        });
+        format!("{run}\n")
+    };
+    std::fs::write(place.join("runs.jsonl"), mbit.iter().enumerate().map(line).collect::<String>()).unwrap();
+}
+
+#[test]
+fn a_script_learns_by_the_exit_code_whether_a_figure_is_worse() {
+    let scratch = Scratch::new();
+    study(&scratch, "before", [100.0, 101.0, 99.0, 102.0, 98.0, 100.5, 99.5]);
+    study(&scratch, "after", [80.0, 81.0, 79.0, 82.0, 78.0, 80.5, 79.5]);
+    study(&scratch, "noise", [99.0, 102.0, 98.5, 101.0, 100.0, 97.5, 101.5]);
+    let worse = scratch.run(&["lab", "diff", "before", "after"]);
+    assert_eq!((worse.code, worse.err.as_str()), (Some(4), "nicety: 1 figure worse\n"), "{worse:?}");
+    assert!(worse.out.lines().any(|line| line.contains("0.80 [") && line.ends_with("  worse")), "{}", worse.out);
+    let better = scratch.run(&["lab", "diff", "after/vmxnet3-iperf", "before/vmxnet3-iperf"]);
+    assert!(better.code == Some(0) && better.out.contains("  better\n"), "{better:?}");
+    let same = scratch.run(&["lab", "diff", "before", "noise"]);
+    assert!(same.code == Some(0) && same.out.contains("  no difference shown\n"), "{same:?}");
+    let nothing = scratch.run(&["lab", "diff", "before", "nowhere"]);
+    assert_eq!((nothing.code, nothing.err.as_str()), (Some(1), "nicety: nowhere has no results of a lab\n"));
+}
+
+#[test]
+fn a_choice_cites_figures_of_this_machine_or_says_that_there_are_none() {
+    let scratch = Scratch::new();
+    let none = scratch.run(&["choose"]);
+    assert_eq!(none.code, Some(0), "{none:?}");
+    assert!(
+        none.out.starts_with("Take virtio-net.\n") && none.out.contains("There are no results on this machine"),
+        "{}",
+        none.out
+    );
+    study(&scratch, "nicety-lab", [100.0; 7]);
+    let others = scratch.run(&["choose"]);
+    assert!(others.out.contains("The results are of another machine"), "its processor is an example: {}", others.out);
+    let old = scratch.run(&["choose", "windows", "--version", "Server 2012", "--in-box"]);
+    assert!(old.out.starts_with("Take igb.\n") && old.out.contains("  vmxnet3 "), "{}", old.out);
+    let wrong = scratch.run(&["choose", "windows", "--version", "95"]);
+    assert!(wrong.code == Some(2) && wrong.err.contains("no release of Windows that is known here"), "{wrong:?}");
+}

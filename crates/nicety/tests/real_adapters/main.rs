@@ -12,6 +12,7 @@ mod drivers;
 mod every;
 mod front_ends;
 mod instructions;
+mod lab;
 mod listed;
 mod messages;
 mod migration;

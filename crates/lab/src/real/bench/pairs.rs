@@ -172,10 +172,14 @@ impl Standing {
 }
 
 /// Puts files of the layer at their paths in a user-mode guest, with the libraries that the guest lacks.
-pub(in super::super) fn take(guest: &mut Guest, layer: &Layer, files: &[&str], stop: &AtomicBool) -> Result<(), Error> {
+pub(crate) fn take(guest: &mut Guest, layer: &Layer, files: &[&str], stop: &AtomicBool) -> Result<(), Error> {
     let mount = format!("mkdir -p /layer; mount -t hostfs -o {} none /layer", layer.path("").display());
     let lacking = "cd /layer/usr/lib/x86_64-linux-gnu; for f in *.so.*; do [ -e /usr/lib/x86_64-linux-gnu/$f ] || ln -s $PWD/$f \
                    /usr/lib/x86_64-linux-gnu/; done";
-    let links: Vec<String> = files.iter().map(|path| format!("ln -s /layer/{path} /{path}")).collect();
+    let link = |path: &&str| {
+        let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        format!("mkdir -p /{folder}; ln -sf /layer/{path} /{path}")
+    };
+    let links: Vec<String> = files.iter().map(link).collect();
     guest.succeed_unless(&format!("{mount} && {lacking}; {}", links.join("; ")), SLACK, stop).map(drop)
 }

@@ -4,8 +4,9 @@ use std::fmt::Write as _;
 
 use super::super::html::Escaped;
 use crate::method::Server;
-use crate::methods::Figure;
+use crate::methods::{Chart, Figure};
 use crate::number;
+use crate::statistics::Estimate;
 use crate::study::figures::Cell;
 
 /// Height of a row, and of its bar, in pixels.
@@ -64,5 +65,44 @@ pub fn bars(cells: &[Cell], figure: &Figure) -> String {
         out.push_str("</g>");
     }
     out.push_str("</svg>");
+    out
+}
+
+/// Bars of ratios, those of a load under each other, with a line at 1.
+pub fn ratios(loads: &[(&String, Vec<Option<Estimate>>)], chart: &Chart) -> String {
+    let all = loads.iter().flat_map(|(_, ratios)| ratios.iter().flatten());
+    let most = all.map(|ratio| ratio.interval.map_or(ratio.median, |interval| interval.high)).fold(1.0, f64::max);
+    let row = 20.0 + chart.figures.len() as f64 * (BAR + 4.0) + 6.0;
+    let height = row * loads.len() as f64;
+    // The last fifth is for the figures.
+    let percent = |value: f64| value / most * 80.0;
+    let one = percent(1.0);
+    let mut out =
+        format!("<svg class=\"chart\" height=\"{height}\" role=\"img\" aria-label=\"{}\">", Escaped(&chart.title));
+    for (number, (label, ratios)) in loads.iter().enumerate() {
+        let top = row * number as f64;
+        // Writing to a `String` cannot fail.
+        let _ = write!(out, "<text class=\"name first\" x=\"0\" y=\"{:.1}\">{}</text>", top + 14.0, Escaped(label));
+        for (index, (ratio, (title, _))) in ratios.iter().zip(chart.figures).enumerate() {
+            let bar = top + 20.0 + index as f64 * (BAR + 4.0);
+            let class = if index == 0 { "ours" } else { "theirs" };
+            let (text, y) = (ratio.as_ref().map_or(number::NONE.to_owned(), number::ratio), bar + 11.0);
+            let _ = write!(out, "<g class=\"{class}\">");
+            if let Some(ratio) = ratio {
+                let width = percent(ratio.median);
+                let _ =
+                    write!(out, "<rect class=\"bar\" x=\"0\" y=\"{bar:.1}\" width=\"{width:.2}%\" height=\"{BAR}\"/>");
+                if let Some(interval) = ratio.interval {
+                    let (low, high, middle) = (percent(interval.low), percent(interval.high), bar + BAR / 2.0);
+                    let _ = write!(
+                        out,
+                        "<line class=\"whisker\" x1=\"{low:.2}%\" x2=\"{high:.2}%\" y1=\"{middle:.1}\" y2=\"{middle:.1}\"/>"
+                    );
+                }
+            }
+            let _ = write!(out, "<text class=\"value last\" x=\"100%\" y=\"{y:.1}\">{title} {text}</text></g>");
+        }
+    }
+    let _ = write!(out, "<line class=\"base\" x1=\"{one:.2}%\" x2=\"{one:.2}%\" y1=\"0\" y2=\"{height}\"/></svg>");
     out
 }

@@ -23,7 +23,10 @@ pub fn headline(study: &Study, method: &dyn Method) -> String {
         let carries = format!("{} carries {} what {base} does", best.subject.adapter, number::ratio_words(&ratio));
         Some(if ratio.interval.is_some() { carries } else { format!("First look: {carries}") })
     });
-    with.unwrap_or_else(|| format!("{} is ahead", best.subject.adapter))
+    with.unwrap_or_else(|| {
+        let look = if best.estimate.is_some_and(|of| of.interval.is_some()) { "" } else { "First look: " };
+        format!("{look}{} is ahead in {}", best.subject.adapter, table.title)
+    })
 }
 
 /// The best of our own rows.

@@ -1,0 +1,441 @@
+//! `esx-netperf`: "Performance Comparison of Virtual Network Devices". A guest of one processor and 512 MB and a client outside, over a
+//! link of 1 and of 10 Gbit/s; netperf at six sizes of socket and message, both ways; throughput, and CPU normalised by throughput, of
+//! enhanced vmxnet over e1000; request-responses of one byte.
+
+use std::collections::HashMap;
+use std::process::Command;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use nicety_guests::{Error, Layer};
+
+use super::{About, Chart, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
+use crate::bench::BenchError;
+use crate::method::{Guests, Server};
+use crate::real::native::{self, Native};
+use crate::real::outside::{GUEST, Lone, OUTSIDE, Outside};
+use crate::real::subjects;
+use crate::results::Direction;
+
+/// The document's sizes: label, socket bytes, message bytes. The small sockets first, where latency binds.
+const SIZES: [(&str, u32, u32); 6] = [
+    ("8K-128", 8 << 10, 128),
+    ("8K-512", 8 << 10, 512),
+    ("8K-4K", 8 << 10, 4 << 10),
+    ("64K-8K", 64 << 10, 8 << 10),
+    ("64K-16K", 64 << 10, 16 << 10),
+    ("64K-64K", 64 << 10, 64 << 10),
+];
+const QUICK_SIZES: [&str; 2] = ["8K-512", "64K-64K"];
+/// netperf processes at once.
+const PROCESSES: u32 = 3;
+const MEMORY_MIB: u32 = 512;
+/// The pair of the document, and the adapters beside it.
+const ENHANCED: &str = "vmxnet2";
+const E1000: &str = "e1000-82545em";
+const ADAPTERS: [&str; 5] = [E1000, ENHANCED, "vmxnet3", "vmxnet", "vlance"];
+const QUICK: [&str; 3] = [E1000, ENHANCED, "vmxnet3"];
+/// A run below this share of the link's rate is bound by the guest.
+const GUEST_BOUND: f64 = 0.8;
+/// Time limit of what takes no time itself.
+const SLACK: Duration = Duration::from_secs(30);
+
+const FIGURES: [Figure; 3] = [
+    Figure::new("mbit", "Throughput", "Mbit/s", Direction::Higher),
+    Figure::new("cpu", "CPU per gigabit", "CPU-s/Gbit", Direction::Lower),
+    Figure::new("transactions", "Request-response", "per second", Direction::Higher),
+];
+
+/// The method (see the module's page).
+#[derive(Debug)]
+pub struct EsxNetperf;
+
+/// Direction of a load, seen from the guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Way {
+    Transmit,
+    Receive,
+    RequestResponse,
+}
+
+/// A load, taken apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Shape {
+    /// 1 or 10 Gbit/s.
+    gbit: u32,
+    way: Way,
+    /// Index into [`SIZES`].
+    size: usize,
+}
+
+impl Shape {
+    /// Its name: `1g-transmit-8K-128`, `10g-rr`.
+    fn name(self) -> String {
+        let size = SIZES.get(self.size).map_or("", |(label, ..)| label);
+        match self.way {
+            Way::Transmit => format!("{}g-transmit-{size}", self.gbit),
+            Way::Receive => format!("{}g-receive-{size}", self.gbit),
+            Way::RequestResponse => format!("{}g-rr", self.gbit),
+        }
+    }
+
+    fn title(self) -> String {
+        let size = SIZES.get(self.size).map_or("", |(label, ..)| label);
+        let way = match self.way {
+            Way::Transmit => format!("transmit, {size}"),
+            Way::Receive => format!("receive, {size}"),
+            Way::RequestResponse => "TCP_RR of one byte".to_owned(),
+        };
+        format!("{way}, {} Gbit/s", self.gbit)
+    }
+
+    /// All loads, in the order in which a guest takes them: one link after the other.
+    fn all(quick: bool) -> Vec<Shape> {
+        let mut all = Vec::new();
+        for gbit in if quick { &[1][..] } else { &[1, 10] } {
+            for way in [Way::Transmit, Way::Receive] {
+                let sizes = SIZES.iter().enumerate().filter(|(_, (label, ..))| !quick || QUICK_SIZES.contains(label));
+                all.extend(sizes.map(|(size, _)| Shape { gbit: *gbit, way, size }));
+            }
+            all.push(Shape { gbit: *gbit, way: Way::RequestResponse, size: 0 });
+        }
+        all
+    }
+
+    fn of(load: &str) -> Option<Shape> {
+        Shape::all(false).into_iter().find(|shape| shape.name() == load)
+    }
+
+    /// The words of netperf's command line after its name.
+    fn words(self, address: &str, seconds: u32) -> String {
+        let Some((_, socket, message)) = SIZES.get(self.size) else { return String::new() };
+        let keys = "-k THROUGHPUT,THROUGHPUT_UNITS,ELAPSED_TIME";
+        match self.way {
+            Way::RequestResponse => format!("-4 -H {address} -t TCP_RR -l {seconds} -P 0 -- -r 1,1 {keys}"),
+            _ => format!(
+                "-4 -H {address} -t TCP_STREAM -l {seconds} -P 0 -- -s {socket} -S {socket} -m {message} {keys}"
+            ),
+        }
+    }
+
+    fn processes(self) -> u32 {
+        if self.way == Way::RequestResponse { 1 } else { PROCESSES }
+    }
+
+    /// A line of shell that runs all processes at once, `program` with these words, and then prints what they said. `begin` is put before
+    /// programs of busybox.
+    fn script(self, program: &str, address: &str, seconds: u32, folder: &str, begin: &str) -> String {
+        let numbers: Vec<String> = (1..=self.processes()).map(|number| number.to_string()).collect();
+        let (all, words) = (numbers.join(" "), self.words(address, seconds));
+        format!(
+            "for n in {all}; do {program} {words} >{folder}/n$n 2>&1 & done; wait; for n in {all}; do {begin}cat {folder}/n$n; done"
+        )
+    }
+}
+
+impl Method for EsxNetperf {
+    fn about(&self) -> About {
+        About {
+            name: "esx-netperf",
+            document: Some((3, "Performance Comparison of Virtual Network Devices (ESX Server 3.5)")),
+            line: "netperf at six socket and message sizes with a client outside: enhanced vmxnet over e1000, throughput and CPU",
+            needs: "user-mode guests (a C compiler, once); Debian packages, 220 MB once",
+            guests: &[Guests::Uml],
+            overhead_seconds: 0.8,
+            disk_bytes: 6_000_000,
+        }
+    }
+
+    fn field(&self, guests: Guests, length: Length) -> Vec<Subject> {
+        let names: &[&str] = if length == Length::Quick { &QUICK } else { &ADAPTERS };
+        let all = names.iter().flat_map(|name| subjects(guests, name));
+        // Over a paced uplink only our own switch is measured yet.
+        all.filter(|subject| subject.server == Some(Server::Nicety)).chain([Subject::native()]).collect()
+    }
+
+    fn loads(&self, length: Length, seconds: Option<u32>) -> Vec<Load> {
+        let seconds = seconds.unwrap_or(match length {
+            Length::Quick => 1,
+            Length::Usual => 2,
+            Length::Full => 30,
+        });
+        let quick = length == Length::Quick;
+        let load = |shape: Shape| {
+            let (server, client) = match shape.way {
+                Way::Receive => ("guest", "outside"),
+                _ => ("outside", "guest"),
+            };
+            let command = format!("netperf {}", shape.words(&server.to_uppercase(), seconds));
+            let at_once =
+                if shape.processes() == 1 { String::new() } else { format!(", {PROCESSES} processes at once") };
+            let commands = vec![format!("{server}: netserver -4"), format!("{client}{at_once}: {command}")];
+            Load { name: shape.name(), title: shape.title(), seconds, commands }
+        };
+        Shape::all(quick).into_iter().map(load).collect()
+    }
+
+    fn figures(&self) -> &'static [Figure] {
+        &FIGURES
+    }
+
+    fn charts(&self, loads: &[Load]) -> Vec<Chart> {
+        let mut charts = Vec::new();
+        for of in [ENHANCED, "vmxnet3", "vmxnet", "vlance"] {
+            for gbit in [1, 10] {
+                for (way, word) in [(Way::Transmit, "transmit"), (Way::Receive, "receive")] {
+                    let here =
+                        |load: &Load| Shape::of(&load.name).filter(|shape| shape.gbit == gbit && shape.way == way);
+                    let labelled = loads.iter().filter_map(|load| {
+                        let label = SIZES.get(here(load)?.size).map(|(label, ..)| (*label).to_owned())?;
+                        Some((label, load.name.clone()))
+                    });
+                    charts.push(Chart {
+                        title: format!("{of} over e1000: {word}, {gbit} Gbit/s"),
+                        of,
+                        base: E1000,
+                        loads: labelled.collect(),
+                        figures: &[("throughput", "mbit"), ("CPU", "cpu")],
+                        about: if of == ENHANCED {
+                            "The document's figures 2 to 5: ratio of throughput, and of CPU normalised by throughput (below 1 is better). Its bars have no \
+                             numbers. Rows under a user-space driver pay system calls for each packet that the vendor's kernel driver does not."
+                        } else {
+                            "Not in the document: an adapter beside its pair."
+                        },
+                    });
+                }
+            }
+        }
+        charts.retain(|chart| !chart.loads.is_empty());
+        charts
+    }
+
+    fn tables(&self, loads: &[Load]) -> Vec<Table> {
+        let shown = loads.iter().filter_map(|load| Some((load, Shape::of(&load.name)?)));
+        let table = |(load, shape): (&Load, Shape)| {
+            let (figure, about) = match shape.way {
+                Way::RequestResponse => (
+                    "transactions",
+                    "The document's figure 6, whose bars have no numbers: vmxnet's rate is higher than e1000's in every configuration.",
+                ),
+                _ => (
+                    "mbit",
+                    "Three netperf processes together. A run below 80 % of the link's rate is guest-bound, and not repeated at the other rate.",
+                ),
+            };
+            Table { title: shape.title(), load: load.name.clone(), figure, bases: &[E1000], document: &[], about }
+        };
+        shown.map(table).collect()
+    }
+
+    fn open(&self, opening: Opening<'_>) -> Result<Box<dyn Rig>, Error> {
+        let Opening { program, say, .. } = opening;
+        // Every guest has netperf; a layer is what guests take further programs from.
+        let layer = Layer::lay("iperf", &["iperf"], say)?;
+        let mut outside = Outside::open(program, MEMORY_MIB, (layer, &[]), say)?;
+        let mut netserver = outside.root().program("usr/bin/netserver");
+        netserver.args(["-4", "-D", "-N"]);
+        outside.serve(&netserver)?;
+        Ok(Box::new(Netperf { outside, running: None, native: None, bound: HashMap::new() }))
+    }
+}
+
+#[derive(Debug)]
+struct Running {
+    round: u32,
+    subject: Subject,
+    gbit: u32,
+    lone: Lone,
+}
+
+#[derive(Debug)]
+struct Netperf {
+    outside: Outside,
+    running: Option<Running>,
+    native: Option<Native>,
+    /// Whether a run at 1 Gbit/s was guest-bound, by round, row and shape.
+    bound: HashMap<(u32, Subject, Shape), bool>,
+}
+
+impl Netperf {
+    fn end(&mut self) -> Result<(), Error> {
+        self.running.take().map_or(Ok(()), |running| self.outside.end(running.lone))
+    }
+
+    fn in_guest(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
+        let shape = Shape::of(&load.name).ok_or(Error::Stopped)?;
+        let at_one = (round, subject.clone(), Shape { gbit: 1, ..shape });
+        if shape.gbit != 1 && self.bound.get(&at_one).copied().unwrap_or(false) {
+            return Ok(Taken { marks: vec!["guest-bound at 1 Gbit/s: not repeated".to_owned()], ..Taken::default() });
+        }
+        let fits =
+            |running: &Running| running.round == round && running.subject == *subject && running.gbit == shape.gbit;
+        if !self.running.as_ref().is_some_and(fits) {
+            self.end()?;
+            let mut lone = self.outside.boot(subject, &format!("{}Gbit/s", shape.gbit), stop)?;
+            let served = lone.guest.succeed_unless("netserver -4 >/dev/null </dev/null 2>&1", SLACK, stop).map(drop);
+            if let Err(error) = served {
+                // An error of ending it has the same cause, so it is dropped.
+                let _ = self.outside.end(lone);
+                return Err(error);
+            }
+            self.running = Some(Running { round, subject: subject.clone(), gbit: shape.gbit, lone });
+        }
+        let Some(Running { lone, .. }) = &mut self.running else { return Err(Error::Stopped) };
+        let limit = SLACK + Duration::from_secs(load.seconds.into());
+        let before = lone.cpu_time();
+        let said = if shape.way == Way::Receive {
+            let command = script_outside(&self.outside, shape, GUEST, load.seconds);
+            self.outside.run(&command, limit, stop, &mut |_| Ok(()))?.0
+        } else {
+            lone.guest.succeed_unless(&shape.script("netperf", OUTSIDE, load.seconds, "/tmp", ""), limit, stop)?
+        };
+        let cpu = lone.cpu_time().saturating_sub(before);
+        let mut taken = parse(&said, shape, Some(cpu)).ok_or_else(|| unparsed(&said))?;
+        if let Some(mbit) = taken.figures.get("mbit") {
+            let bound = *mbit < GUEST_BOUND * 1000.0 * f64::from(shape.gbit);
+            if bound {
+                taken.marks.push("guest-bound".to_owned());
+            }
+            if shape.gbit == 1 {
+                self.bound.insert(at_one, bound);
+            }
+        }
+        Ok(taken)
+    }
+
+    fn natively(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
+        let shape = Shape::of(&load.name).ok_or(Error::Stopped)?;
+        if shape.gbit != 1 {
+            return Ok(Taken {
+                marks: vec!["the veth pair is not paced: see 1 Gbit/s".to_owned()],
+                ..Taken::default()
+            });
+        }
+        if self.native.is_none() {
+            let mut native = Native::open(self.outside.root())?;
+            let mut netserver = self.outside.root().program("usr/bin/netserver");
+            netserver.args(["-4", "-D", "-N"]);
+            native.serve(&netserver)?;
+            self.native = Some(native);
+        }
+        let command = script_outside(&self.outside, shape, native::FAR, load.seconds);
+        let Some(native) = &mut self.native else { return Err(Error::Stopped) };
+        let said = native.run(&command, SLACK + Duration::from_secs(load.seconds.into()), stop)?;
+        parse(&said, shape, None).ok_or_else(|| unparsed(&said))
+    }
+}
+
+/// The processes outside, as one shell.
+fn script_outside(outside: &Outside, shape: Shape, address: &str, seconds: u32) -> Command {
+    let netperf = outside.root().program("usr/bin/netperf");
+    let words: Vec<String> = [netperf.get_program()]
+        .into_iter()
+        .chain(netperf.get_args())
+        .map(|word| format!("'{}'", word.display()))
+        .collect();
+    let busybox = outside.root().busybox();
+    let folder = outside.folder().path().display().to_string();
+    let mut shell = Command::new(&busybox);
+    shell.args([
+        "sh",
+        "-c",
+        &shape.script(&words.join(" "), address, seconds, &folder, &format!("'{}' ", busybox.display())),
+    ]);
+    shell
+}
+
+fn unparsed(said: &str) -> Error {
+    Error::Run { doing: "netperf".to_owned(), said: said.to_owned() }
+}
+
+/// The sum of all processes' rates. None if one of them failed.
+fn parse(said: &str, shape: Shape, cpu: Option<Duration>) -> Option<Taken> {
+    let values = |key: &str| {
+        said.lines().filter_map(move |line| line.trim().strip_prefix(key)?.strip_prefix('=')).collect::<Vec<_>>()
+    };
+    let (unit, figure) = match shape.way {
+        Way::RequestResponse => ("Trans/s", "transactions"),
+        _ => ("10^6bits/s", "mbit"),
+    };
+    let numbers = |key: &str| {
+        values(key)
+            .into_iter()
+            .map(|text| text.parse::<f64>().ok().filter(|n| n.is_finite()))
+            .collect::<Option<Vec<_>>>()
+    };
+    let (rates, times) = (numbers("THROUGHPUT")?, numbers("ELAPSED_TIME")?);
+    let whole =
+        rates.len() == shape.processes() as usize && values("THROUGHPUT_UNITS").iter().all(|have| *have == unit);
+    let rate: f64 = rates.iter().sum();
+    if !whole || rate <= 0.0 {
+        return None;
+    }
+    let mut taken = Taken::default();
+    taken.figures.insert(figure.to_owned(), rate);
+    let gbit: f64 = rates.iter().zip(&times).map(|(rate, seconds)| rate * seconds / 1000.0).sum();
+    if let Some(cpu) = cpu.filter(|_| figure == "mbit" && gbit > 0.0) {
+        taken.figures.insert("cpu".to_owned(), cpu.as_secs_f64() / gbit);
+    }
+    Some(taken)
+}
+
+impl Rig for Netperf {
+    fn run(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
+        let taken = if subject.is_native() {
+            // A guest's processes would take part of the machine.
+            self.end().and_then(|()| self.natively(load, stop))
+        } else {
+            self.in_guest(round, subject, load, stop)
+        };
+        if taken.is_err() {
+            // What failed to answer once is not asked again. An error of ending it has the same cause, so it is dropped.
+            let _ = self.end();
+            self.native = None;
+        }
+        Ok(taken?)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let mut notes = self.outside.notes();
+        let version = self.outside.root().version("netperf").unwrap_or("of unknown version");
+        notes.push(format!("netperf {version}. \"8K-128\": sockets of 8 KB on both sides, messages of 128 bytes."));
+        notes.push("native: the same programs between two network namespaces of the host, joined by a veth pair that is not paced.".to_owned());
+        notes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_document_s_six_sizes_run_both_ways_over_both_links_and_each_load_is_found_by_its_name() {
+        let loads = EsxNetperf.loads(Length::Full, None);
+        assert_eq!(loads.len(), 2 * (2 * 6 + 1));
+        assert_eq!(loads[0].name, "1g-transmit-8K-128");
+        let command =
+            "guest, 3 processes at once: netperf -4 -H OUTSIDE -t TCP_STREAM -l 30 -P 0 -- -s 8192 -S 8192 -m 128 -k ";
+        assert!(loads[0].commands[1].starts_with(command), "{:?}", loads[0].commands);
+        assert!(
+            loads[6].commands[1].starts_with("outside, 3 processes at once: netperf -4 -H GUEST "),
+            "{:?}",
+            loads[6].commands
+        );
+        let found = loads.iter().filter(|load| Shape::of(&load.name).is_some_and(|shape| shape.title() == load.title));
+        assert_eq!(found.count(), loads.len());
+        // Throughput ratio and CPU ratio per size: figures 2 to 5.
+        let charts = EsxNetperf.charts(&loads);
+        assert_eq!((charts[0].of, charts[0].base, charts[0].loads.len()), ("vmxnet2", "e1000-82545em", 6));
+    }
+
+    #[test]
+    fn three_processes_are_summed_and_two_of_three_are_a_failure() {
+        let one = "THROUGHPUT=200.5\nTHROUGHPUT_UNITS=10^6bits/s\nELAPSED_TIME=2.00\n";
+        let shape = Shape { gbit: 1, way: Way::Transmit, size: 0 };
+        let taken = parse(&one.repeat(3), shape, Some(Duration::from_secs(6))).unwrap();
+        assert_eq!(taken.figures.get("mbit"), Some(&601.5));
+        assert!((taken.figures["cpu"] - 6.0 / 1.203).abs() < 1e-9, "6 s for 1.203 Gbit");
+        assert_eq!(parse(&one.repeat(2), shape, None), None);
+        assert_eq!(parse("establish control: are you sure there is a netserver listening?", shape, None), None);
+    }
+}

@@ -1,0 +1,171 @@
+//! `nicety lab run` on real guests: guests that die, hang and panic; Ctrl-C, and going on.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::atomic::AtomicBool,
+    time::{Duration, Instant},
+};
+
+use nicety_guests::Layer;
+use nicety_lab::{
+    method::{Contestant, Guests, Server},
+    real::Pairs,
+};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::stage::{SOON, well};
+
+/// Longest wait for a run to end, and for a guest that is asked in vain.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A lab in a folder of its own, whose guests have their files there.
+struct Lab {
+    folder: TempDir,
+    child: Child,
+}
+
+fn lab(folder: &Path, words: &[&str]) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nicety"));
+    command.args(["lab", "run", "vmxnet3-iperf"]).args(words).current_dir(folder);
+    command.env("TMPDIR", folder).env_remove("XDG_RUNTIME_DIR").stdout(Stdio::piped()).stderr(Stdio::piped());
+    well(command.spawn())
+}
+
+impl Lab {
+    fn start(words: &[&str]) -> Lab {
+        let folder = well(TempDir::new());
+        let child = lab(folder.path(), words);
+        Lab { folder, child }
+    }
+
+    fn runs(&self) -> Vec<serde_json::Value> {
+        let text =
+            fs::read_to_string(self.folder.path().join("nicety-lab/vmxnet3-iperf/runs.jsonl")).unwrap_or_default();
+        text.split_inclusive('\n')
+            .filter(|line| line.ends_with('\n'))
+            .map(|line| well(serde_json::from_str(line)))
+            .collect()
+    }
+
+    fn wait_for_runs(&mut self, count: usize) {
+        let end = Instant::now() + PATIENCE;
+        while self.runs().len() < count {
+            assert!(
+                Instant::now() < end && self.child.try_wait().is_ok_and(|ended| ended.is_none()),
+                "{:?}",
+                self.runs()
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Its processes: guests, daemons and the lab itself.
+    fn processes(&self) -> Vec<(Pid, String)> {
+        let folder = self.folder.path().display().to_string();
+        let here = |process: PathBuf| {
+            let read =
+                |name: &str| String::from_utf8_lossy(&fs::read(process.join(name)).unwrap_or_default()).into_owned();
+            let number: i32 = process.file_name()?.to_str()?.parse().ok()?;
+            let words = read("cmdline");
+            let ours = words.contains(&folder) || read("environ").contains(&format!("TMPDIR={folder}"));
+            (ours && !words.is_empty()).then_some((Pid::from_raw(number)?, words))
+        };
+        well(fs::read_dir("/proc")).filter_map(|entry| here(entry.ok()?.path())).collect()
+    }
+
+    /// Sends a signal to all guests.
+    fn signal_guests(&self, signal: Signal) {
+        let guests = self.processes().into_iter().filter(|(_, words)| words.contains("uml_dir="));
+        // A process of a guest that ends meanwhile is no error.
+        let sent = guests.filter(|(pid, _)| kill_process(*pid, signal).is_ok()).count();
+        assert!(sent > 0, "no guest runs");
+    }
+
+    /// Exit code, standard output and standard error.
+    fn ended(self) -> (Option<i32>, String, String, TempDir) {
+        let output = well(self.child.wait_with_output());
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        (output.status.code(), text(output.stdout), text(output.stderr), self.folder)
+    }
+}
+
+#[test]
+fn a_guest_that_dies_and_one_that_hangs_cost_their_runs_with_their_last_words_and_the_others_go_on() {
+    let mut lab = Lab::start(&["--quick", "--adapters", "e1000e", "--repeat", "4", "--seed", "3"]);
+    let latency = |lab: &mut Lab, done: usize| {
+        // The guests of e1000e run between its stream and its request-response.
+        let streams =
+            |lab: &Lab| lab.runs().iter().filter(|run| run["adapter"] == "e1000e" && run["load"] == "stream").count();
+        while streams(lab) < done {
+            let runs = lab.runs().len();
+            lab.wait_for_runs(runs + 1);
+        }
+    };
+    latency(&mut lab, 1);
+    lab.signal_guests(Signal::KILL);
+    latency(&mut lab, 2);
+    lab.signal_guests(Signal::STOP);
+    // Four rounds of two rows and two loads, and one load is given up after its second failure.
+    lab.wait_for_runs(14);
+    let runs = lab.runs();
+    let (code, out, err, folder) = lab.ended();
+    assert_eq!(code, Some(1), "{out}{err}");
+    assert!(err.ends_with("nicety: 2 runs failed; the report says why\n"), "{err}");
+    let failures: Vec<&str> = runs.iter().filter_map(|run| run["failure"].as_str()).collect();
+    let [died, hung] = failures.as_slice() else { panic!("{failures:?}") };
+    assert!(died.contains("ended while it ran `") && died.contains("its console ended with"), "{died}");
+    assert!(hung.contains("did not answer `") && hung.contains("its console ended with"), "{hung}");
+    assert_eq!(runs.iter().filter(|run| run["adapter"] == "native" && run["failure"].is_null()).count(), 8);
+    let page = well(fs::read_to_string(folder.path().join("nicety-lab/vmxnet3-iperf/index.html")));
+    assert!(page.contains("2 runs failed, of e1000e by nicety: see below."), "{page}");
+}
+
+#[test]
+fn ctrl_c_ends_all_at_once_and_keeps_what_was_measured_and_a_resumed_lab_makes_the_rest() {
+    let mut lab = Lab::start(&["--quick", "--adapters", "vmxnet3"]);
+    lab.wait_for_runs(3);
+    let begin = Instant::now();
+    well(kill_process(Pid::from_child(&lab.child), Signal::INT));
+    well(lab.child.wait());
+    assert!(begin.elapsed() < SOON / 6, "{:?}", begin.elapsed());
+    assert_eq!(lab.processes(), [], "nothing of it runs");
+    let before = lab.runs();
+    let (code, _, err, folder) = lab.ended();
+    let message = "go on with: nicety lab run vmxnet3-iperf --resume nicety-lab\n";
+    assert!(code == Some(130) && err.ends_with(message) && (3..12).contains(&before.len()), "{before:?} {err}");
+    assert!(folder.path().join("nicety-lab/index.html").exists());
+    let other = lab_in(folder, &["--resume", "nicety-lab", "--seconds", "7"]);
+    let (code, _, err, folder) = other.ended();
+    assert!(code == Some(2) && err.contains("--seconds 7 differs from the beginning, which had none"), "{err}");
+    let (code, _, err, folder) = lab_in(folder, &["--resume", "nicety-lab"]).ended();
+    assert_eq!(code, Some(0), "{err}");
+    let whole = well(fs::read_to_string(folder.path().join("nicety-lab/vmxnet3-iperf/runs.jsonl")));
+    let whole: Vec<serde_json::Value> = whole.lines().map(|line| well(serde_json::from_str(line))).collect();
+    assert_eq!((whole.len(), &whole[..before.len()]), (12, before.as_slice()));
+    let left: Vec<_> = well(fs::read_dir(folder.path())).map(|entry| well(entry).file_name()).collect();
+    assert_eq!(left.len(), 2, "the lock and the report, no socket and no log: {left:?}");
+}
+
+fn lab_in(folder: TempDir, words: &[&str]) -> Lab {
+    let child = lab(folder.path(), words);
+    Lab { folder, child }
+}
+
+#[test]
+fn a_guest_that_panics_gives_its_console_s_last_lines() {
+    let mut say = |line: &str| eprintln!("{line}");
+    let layer = well(Layer::lay("iperf", &["iperf"], &mut say));
+    let program = Path::new(env!("CARGO_BIN_EXE_nicety"));
+    let mut pairs = well(Pairs::open(Guests::Uml, program, layer, &["usr/bin/iperf"], &mut say));
+    let stop = AtomicBool::new(false);
+    let mut standing = well(pairs.boot(&Contestant::new("e1000e", Server::Nicety), &stop));
+    well(standing.warm(&stop));
+    // Its memory ends (Documentation/admin-guide/sysctl/vm.rst, panic_on_oom).
+    let panics = "echo 2 >/proc/sys/vm/panic_on_oom; tail /dev/zero";
+    let error = standing.pair.left.succeed(panics, SOON).unwrap_err().to_string();
+    assert!(error.contains("its console ended with") && error.contains("Kernel panic - not syncing: "), "{error}");
+    well(pairs.end(standing));
+}
