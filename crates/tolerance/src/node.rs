@@ -287,13 +287,15 @@ impl<M: Machine> Node<M> {
         match self.role {
             Role::Out(_) => None,
             Role::Founding => Some(ask),
+            Role::Secondary if self.epoch == 0 => Some(beat),
             // After a silence it asks again and again.
             Role::Secondary => Some(beat.min(silence.max(ask))),
             Role::Primary => {
                 let wake = self.machine.wake().filter(|_| self.has_room());
                 let wake = wake.map(|wake| Time(wake.0.saturating_add_signed(-self.shift_us).saturating_mul(1000)));
                 let renew = self.renewed.after_ns(self.terms.lease_ns / 3).max(ask);
-                [wake, Some(beat), Some(renew)].into_iter().flatten().min()
+                let beat = self.peer.map(|_| beat.min(silence.max(ask)));
+                [wake, beat, Some(renew)].into_iter().flatten().min()
             }
         }
     }
