@@ -1,0 +1,188 @@
+//! A session of an outside TCP client survives its host, whatever happens to it, and whenever: the first host dies, stops or is cut off at
+//! every single point of what it does.
+
+#[path = "../help/mod.rs"]
+mod help;
+mod world;
+
+use help::{Task, adapters};
+use nicety_tolerance::node::End;
+use nicety_tolerance::{Application, Role, Settings};
+use world::{Fault, MS, World};
+
+/// TCP tries again after a second, then two, four and so on.
+const END: u64 = 60_000 * MS;
+
+fn told(adapter: &str, world: &World, fault: Option<(usize, Fault)>) -> String {
+    format!(
+        "{adapter}, {fault:?}, {} answers, {} ms: {:?} and {:?}",
+        world.client.answered(),
+        world.now / MS,
+        world.node(0).map(nicety_tolerance::Node::status),
+        world.node(1).map(nicety_tolerance::Node::status),
+    )
+}
+
+fn survives(adapter: &str, application: Application, task: &Task, fault: Option<(usize, Fault)>) -> World {
+    plays(World::new(adapter, application, task.clone(), fault), adapter, fault)
+}
+
+fn plays(mut world: World, adapter: &str, fault: Option<(usize, Fault)>) -> World {
+    world.play(END);
+    let told = told(adapter, &world, fault);
+    assert_eq!(world.client.broken, None, "{told}");
+    assert!(world.client.done(), "{told}");
+    world.check(&told);
+    if fault.is_some() {
+        // The hosts notice what happened, also after a client that was quick.
+        let end = world.now + 3_000 * MS;
+        world.pass(end);
+        world.check(&told);
+    }
+    world
+}
+
+/// What a sweep came to.
+#[derive(Debug, Default)]
+struct Sum {
+    points: usize,
+    takeovers: usize,
+    alone: usize,
+    protected: usize,
+}
+
+/// Each `stride`th point, from the `first` on.
+fn sweep(adapter: &str, application: Application, task: &Task, fault: Fault, stride: usize) -> Sum {
+    let points = survives(adapter, application, task, None).points;
+    let mut sum = Sum::default();
+    for point in (1..=points).step_by(stride) {
+        let world = survives(adapter, application, task, Some((point, fault)));
+        sum.points += 1;
+        sum.takeovers += usize::from(world.node(1).is_some_and(|node| *node.role() == Role::Primary));
+        sum.alone += usize::from(world.node(0).is_some_and(|node| node.status().epoch > 2));
+        sum.protected += usize::from(world.node(0).is_some_and(|node| node.status().is_protected));
+    }
+    println!("{adapter}, {fault:?}: {sum:?} of {points} points");
+    sum
+}
+
+/// A few points of a session with every adapter, or all of them (`NICETY_EVERY_POINT`).
+fn stride(usual: usize) -> usize {
+    if std::env::var_os("NICETY_EVERY_POINT").is_some() { 1 } else { usual }
+}
+
+const ECHO: Task = Task::Echo { bytes: 12_000, ahead: 4_000 };
+const STORE: Task = Task::Store { keys: 6 };
+
+#[test]
+fn a_session_without_a_fault_is_protected_and_does_not_move() {
+    for adapter in adapters() {
+        let world = survives(adapter, Application::Echo, &Task::Echo { bytes: 200_000, ahead: 20_000 }, None);
+        let status = world.node(0).unwrap().status();
+        assert!(status.is_protected, "{adapter}: {status:?}");
+        assert_eq!(*world.node(1).unwrap().role(), Role::Secondary);
+        println!(
+            "{adapter}: {} points, {} bytes received, {:.3} times logged",
+            world.points,
+            world.received,
+            world.logged as f64 / world.received as f64
+        );
+    }
+}
+
+#[test]
+fn an_echo_survives_the_death_of_its_host_at_every_point() {
+    let sum = sweep("e1000", Application::Echo, &ECHO, Fault::Kill, 1);
+    assert_eq!(sum.takeovers, sum.points, "{sum:?}");
+}
+
+#[test]
+fn a_store_survives_the_death_of_its_host_at_every_point() {
+    let sum = sweep("vmxnet3", Application::Store, &STORE, Fault::Kill, 1);
+    assert_eq!(sum.takeovers, sum.points, "{sum:?}");
+}
+
+/// Thousands of points: a long session, with `NICETY_EVERY_POINT`.
+#[test]
+fn a_long_echo_survives_the_death_of_its_host() {
+    let task = Task::Echo { bytes: 400_000, ahead: 20_000 };
+    let sum = sweep("igb", Application::Echo, &task, Fault::Kill, stride(61));
+    assert_eq!(sum.takeovers, sum.points, "{sum:?}");
+}
+
+#[test]
+fn an_echo_survives_the_death_of_its_host_with_every_adapter() {
+    for adapter in adapters() {
+        sweep(adapter, Application::Echo, &ECHO, Fault::Kill, stride(17));
+    }
+}
+
+/// Longer than the lease: the other host takes over, and the first one, which continues, ends.
+#[test]
+fn a_host_that_stops_for_longer_than_its_lease_at_any_point_is_replaced_and_gives_up() {
+    let points = survives("virtio-net", Application::Echo, &ECHO, None).points;
+    for point in (1..=points).step_by(stride(2)) {
+        let fault = Some((point, Fault::Stop(3000 * MS)));
+        let mut world = survives("virtio-net", Application::Echo, &ECHO, fault);
+        let end = world.now + 10_000 * MS;
+        world.pass(end);
+        let told = told("virtio-net", &world, fault);
+        world.check(&told);
+        assert_eq!(world.node(1).map(|node| node.role().clone()), Some(Role::Primary), "{told}");
+        assert_eq!(world.node(0).map(|node| node.role().clone()), Some(Role::Out(End::Owned)), "{told}");
+    }
+}
+
+#[test]
+fn a_host_that_stops_for_less_than_its_lease_at_any_point_goes_on() {
+    sweep("igb", Application::Echo, &ECHO, Fault::Stop(200 * MS), stride(5));
+}
+
+/// The primary goes on alone: it still reaches the third party. The secondary never takes over.
+#[test]
+fn a_link_that_is_cut_at_any_point_leaves_one_owner() {
+    let sum = sweep("e1000e", Application::Echo, &ECHO, Fault::Cut(100_000 * MS), stride(3));
+    assert_eq!((sum.takeovers, sum.alone), (0, sum.points), "{sum:?}");
+}
+
+#[test]
+fn a_link_that_comes_back_at_any_point_leaves_one_owner() {
+    let sum = sweep("e1000e", Application::Store, &STORE, Fault::Cut(700 * MS), stride(5));
+    assert_eq!(sum.takeovers, 0, "{sum:?}");
+    assert_eq!(sum.protected, sum.points, "{sum:?}");
+}
+
+/// Nobody can prove that it owns the guest: nothing leaves until the third party is back.
+#[test]
+fn hosts_that_lose_each_other_and_the_third_party_at_any_point_wait_for_it() {
+    sweep("rtl8139", Application::Echo, &ECHO, Fault::CutAll(5_000 * MS), stride(7));
+}
+
+/// A third party that takes most of a lease to answer.
+#[test]
+fn a_slow_third_party_delays_and_breaks_nothing() {
+    for fault in [Fault::Kill, Fault::Cut(100_000 * MS), Fault::Stop(3000 * MS)] {
+        for point in [1, 20, 40] {
+            let fault = Some((point, fault));
+            let mut world = World::new("pcnet", Application::Echo, ECHO.clone(), fault);
+            world.lock_ns = 300 * MS;
+            plays(world, "pcnet", fault);
+        }
+    }
+}
+
+/// It names the call, stops, and the primary goes on without it, and says so.
+#[test]
+fn a_replica_that_differs_is_noticed_at_the_call_after_which_it_does() {
+    let [one, other] = [1, 2].map(|seed| Settings { seed, ..help::settings("e1000", Application::Echo) });
+    let mut world = World::of([one, other], ECHO, None);
+    world.play(END);
+    assert!(world.client.done());
+    let end = world.now + 3_000 * MS;
+    world.pass(end);
+    let (first, second) = (world.node(0).unwrap().status(), world.node(1).unwrap().status());
+    assert!(!first.is_protected && first.role == Role::Primary, "{first:?}");
+    // The client asks for the guest's address by the first frame, and connects by the second. The answer has the random number.
+    let connect = world.node(0).unwrap().machine().frames[1];
+    assert_eq!(second.role, Role::Out(End::Diverged(connect)), "{second:?}");
+}

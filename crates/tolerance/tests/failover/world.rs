@@ -1,0 +1,392 @@
+//! Two hosts, their link, a third party, a switch and an outside client, in virtual time.
+
+use std::collections::BTreeMap;
+
+use nicety_adapter::Time;
+use nicety_tolerance::channel::{Reader, Writer};
+use nicety_tolerance::{
+    Action, Answer, Application, Call, GuestTime, Keeper, Key, Machine, Node, NodeId, Replica, Request, Role, Settings,
+    Terms,
+};
+
+use crate::help::{Client, GUEST_MAC, Task, settings};
+
+pub const MS: u64 = 1_000_000;
+/// Times on the way: between client and hosts, on the log's link, to the third party.
+const NETWORK_NS: u64 = 40_000;
+const LINK_NS: u64 = 60_000;
+const LOCK_NS: u64 = 300_000;
+
+/// What befalls the first host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It dies.
+    Kill,
+    /// It stands still for this long, and continues with what it was about to do.
+    Stop(u64),
+    /// Nothing passes the link between the hosts for this long.
+    Cut(u64),
+    /// The third party is out of reach of both for this long, and so is the link.
+    CutAll(u64),
+}
+
+/// A replica that remembers what it sent.
+pub struct Watched {
+    replica: Replica,
+    pub sent: Vec<Vec<u8>>,
+    calls: u64,
+    /// The numbers of the calls that were frames; the first call is 0.
+    pub frames: Vec<u64>,
+}
+
+impl Machine for Watched {
+    fn call(&mut self, at: GuestTime, call: &Call, out: &mut Vec<Vec<u8>>) {
+        let first = out.len();
+        self.replica.call(at, call, out);
+        if matches!(call, Call::Frame(_)) {
+            self.frames.push(self.calls);
+        }
+        self.calls += 1;
+        self.sent.extend_from_slice(&out[first..]);
+    }
+
+    fn wake(&self) -> Option<GuestTime> {
+        self.replica.wake()
+    }
+
+    fn history(&self) -> u64 {
+        self.replica.history()
+    }
+
+    fn state(&self) -> u64 {
+        self.replica.state()
+    }
+
+    fn announcement(&self) -> Vec<Vec<u8>> {
+        self.replica.announcement()
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.replica.failure()
+    }
+}
+
+enum Event {
+    ToHost(usize, Vec<u8>),
+    ToClient(Vec<u8>),
+    Peer(usize, Vec<u8>),
+    Ask(usize, u32, Request),
+    Answer(usize, u32, Answer),
+}
+
+struct Host {
+    node: Node<Watched>,
+    writer: Writer,
+    reader: Reader,
+}
+
+/// See the module's page.
+pub struct World {
+    pub now: u64,
+    queue: BTreeMap<(u64, u64), Event>,
+    number: u64,
+    hosts: [Option<Host>; 2],
+    keeper: Keeper,
+    pub client: Client,
+    /// The host at which the switch has seen the guest last.
+    place: usize,
+    /// Events and actions of the first host so far.
+    pub points: usize,
+    fault: Option<(usize, Fault)>,
+    stopped_until: Option<u64>,
+    /// What the first host was about to do when it stopped.
+    deferred: Vec<Action>,
+    link_cut_until: u64,
+    lock_gone_until: u64,
+    pub lock_ns: u64,
+    /// The frames that left a host, without announcements.
+    pub emitted: [Vec<Vec<u8>>; 2],
+    /// Bytes of the log, and of the frames that the first host's guest received.
+    pub logged: usize,
+    pub received: usize,
+    announcement: Vec<Vec<u8>>,
+    turns: usize,
+    is_begun: bool,
+}
+
+fn terms() -> Terms {
+    Terms { state_every: 16, ..Terms::default() }
+}
+
+fn guest_now(now: u64) -> GuestTime {
+    GuestTime(now / 1000)
+}
+
+impl World {
+    pub fn new(adapter: &str, application: Application, task: Task, fault: Option<(usize, Fault)>) -> Self {
+        Self::of([0x5eed; 2].map(|seed| Settings { seed, ..settings(adapter, application) }), task, fault)
+    }
+
+    /// Two hosts whose guests have these settings. They should be equal.
+    pub fn of(settings: [Settings; 2], task: Task, fault: Option<(usize, Fault)>) -> Self {
+        let watched = |index: usize| Watched {
+            replica: Replica::new(&settings[index]).unwrap(),
+            sent: Vec::new(),
+            calls: 0,
+            frames: Vec::new(),
+        };
+        let key = Key::new(b"a key of sixteen bytes or more");
+        let hellos = [key.hello(1, [1; 16]), key.hello(1, [2; 16])];
+        let start = Time(0);
+        let host = |node: Node<Watched>, ours: usize| {
+            let (writer, reader) = key.joined(&hellos[ours], &hellos[1 - ours]).unwrap();
+            Some(Host { node, writer, reader })
+        };
+        let hosts = [
+            host(Node::primary(NodeId(1), watched(0), terms(), start), 0),
+            host(Node::secondary(NodeId(2), watched(1), terms(), start), 1),
+        ];
+        let announcement = hosts[0].as_ref().unwrap().node.machine().announcement();
+        assert!(announcement.iter().all(|frame| frame[6..12] == GUEST_MAC.0));
+        let mut world = Self {
+            now: 0,
+            queue: BTreeMap::new(),
+            number: 0,
+            hosts,
+            keeper: Keeper::new(terms().lease_ns),
+            client: Client::new(task, 0xc11e),
+            place: 0,
+            points: 0,
+            fault: None,
+            stopped_until: None,
+            deferred: Vec::new(),
+            link_cut_until: 0,
+            lock_gone_until: 0,
+            lock_ns: LOCK_NS,
+            emitted: [Vec::new(), Vec::new()],
+            logged: 0,
+            received: 0,
+            announcement,
+            turns: 0,
+            is_begun: false,
+        };
+        world.pass(5 * terms().lease_ns);
+        let status = world.node(0).unwrap().status();
+        assert!(status.is_protected, "{status:?}");
+        // From here on the client is there, and the fault may come.
+        (world.points, world.fault, world.is_begun) = (0, fault, true);
+        (world.logged, world.received) = (0, 0);
+        world
+    }
+
+    fn at(&mut self, after_ns: u64, event: Event) {
+        self.number += 1;
+        self.queue.insert((self.now + after_ns, self.number), event);
+    }
+
+    pub fn node(&self, index: usize) -> Option<&Node<Watched>> {
+        self.hosts[index].as_ref().map(|host| &host.node)
+    }
+
+    fn is_stopped(&self, index: usize) -> bool {
+        index == 0 && self.stopped_until.is_some()
+    }
+
+    /// One more thing that the first host does. True if the fault comes before it.
+    fn point(&mut self, index: usize) -> bool {
+        if index != 0 {
+            return false;
+        }
+        self.points += 1;
+        let Some((at, fault)) = self.fault.filter(|(at, _)| *at == self.points) else { return false };
+        let _ = at;
+        match fault {
+            Fault::Kill => self.hosts[0] = None,
+            Fault::Stop(ns) => self.stopped_until = Some(self.now + ns),
+            Fault::Cut(ns) => self.link_cut_until = self.now + ns,
+            Fault::CutAll(ns) => {
+                self.link_cut_until = self.now + ns;
+                self.lock_gone_until = self.now + ns;
+            }
+        }
+        matches!(fault, Fault::Kill | Fault::Stop(_))
+    }
+
+    /// Gives a host something to do, and does what it asks for.
+    fn run(&mut self, index: usize, input: impl FnOnce(&mut Host, Time, &mut Vec<Action>)) {
+        let Some(host) = &mut self.hosts[index] else { return };
+        let now = Time(self.now);
+        let mut actions = Vec::new();
+        input(host, now, &mut actions);
+        host.node.step(now, &mut actions);
+        self.act(index, actions);
+    }
+
+    fn act(&mut self, index: usize, actions: Vec<Action>) {
+        let mut actions = actions.into_iter();
+        while let Some(action) = actions.next() {
+            if self.point(index) {
+                if self.is_stopped(index) {
+                    self.deferred = std::iter::once(action).chain(actions).collect();
+                }
+                return;
+            }
+            self.carry_out(index, action, true);
+        }
+    }
+
+    fn carry_out(&mut self, index: usize, action: Action, is_fresh: bool) {
+        match action {
+            Action::Send(message) => {
+                let Some(host) = &mut self.hosts[index] else { return };
+                let mut bytes = Vec::new();
+                host.writer.write(&message, &mut bytes);
+                if index == 0 {
+                    self.logged += bytes.len();
+                }
+                // A cut stream delivers nothing, and what was sent comes when it is whole again.
+                let wait = self.link_cut_until.saturating_sub(self.now);
+                self.at(wait + LINK_NS, Event::Peer(1 - index, bytes));
+            }
+            Action::Ask(number, request) => {
+                let lost = self.now < self.lock_gone_until;
+                if !lost {
+                    self.at(self.lock_ns, Event::Ask(index, number, request));
+                }
+            }
+            Action::Emit(frame) => {
+                // A host that stopped between looking at the clock and sending may send what the other knows.
+                if is_fresh {
+                    let owner = self.node(1 - index).is_some_and(|other| other.owns(Time(self.now)));
+                    assert!(!owner, "host {index} emits while the other owns");
+                }
+                self.place = index;
+                if !self.announcement.contains(&frame) {
+                    self.emitted[index].push(frame.clone());
+                }
+                self.at(NETWORK_NS, Event::ToClient(frame));
+            }
+        }
+    }
+
+    fn deliver(&mut self, event: Event) {
+        let to = match &event {
+            Event::ToHost(index, _) | Event::Peer(index, _) | Event::Answer(index, ..) => Some(*index),
+            Event::ToClient(_) | Event::Ask(..) => None,
+        };
+        if let (Some(0), Some(until)) = (to, self.stopped_until) {
+            return self.at(until - self.now, event);
+        }
+        if let Some(index) = to
+            && self.point(index)
+        {
+            if self.is_stopped(index) {
+                self.deliver(event);
+            }
+            return;
+        }
+        match event {
+            Event::ToHost(index, frame) => {
+                if index == 0 {
+                    self.received += frame.len();
+                }
+                self.run(index, |host, now, _| {
+                    // Without room it is lost, as in a full ring.
+                    let _taken = host.node.offer(frame, now);
+                });
+            }
+            Event::Peer(index, bytes) => self.run(index, |host, now, actions| {
+                host.reader.push(&bytes);
+                while let Some(message) = host.reader.read().unwrap() {
+                    host.node.receive(message, now, actions);
+                }
+            }),
+            Event::Answer(index, number, answer) => {
+                self.run(index, |host, now, _| host.node.answered(number, answer, now));
+            }
+            Event::Ask(index, number, request) => {
+                let answer = self.keeper.ask(NodeId(index as u64 + 1), request, Time(self.now));
+                if self.now >= self.lock_gone_until {
+                    self.at(self.lock_ns, Event::Answer(index, number, answer));
+                }
+            }
+            Event::ToClient(frame) => self.client.frame(frame),
+        }
+    }
+
+    fn due(&self) -> Option<u64> {
+        let hosts = (0..2).filter(|index| !self.is_stopped(*index)).filter_map(|index| self.node(index)?.due());
+        let client = self.client.wake().filter(|_| self.is_begun).map(|wake| wake.0 * 1000);
+        let event = self.queue.keys().next().map(|(at, _)| *at);
+        hosts.map(|time| time.0).chain(client).chain(event).chain(self.stopped_until).min()
+    }
+
+    /// Runs until the client is done, it gives up, or `end`.
+    pub fn play(&mut self, end: u64) {
+        while !self.client.done() && self.client.broken.is_none() {
+            let Some(next) = self.due().filter(|next| *next <= end) else { return };
+            self.turn(next);
+        }
+    }
+
+    fn turn(&mut self, next: u64) {
+        self.turns += 1;
+        assert!(
+            self.turns < 100_000,
+            "time stands still at {} ns: {:?} {:?}",
+            self.now,
+            self.node(0).map(Node::status),
+            self.node(1).map(Node::status)
+        );
+        self.now = self.now.max(next);
+        if self.stopped_until.is_some_and(|until| until <= self.now) {
+            self.stopped_until = None;
+            for action in std::mem::take(&mut self.deferred) {
+                self.carry_out(0, action, false);
+            }
+        }
+        while let Some(entry) = self.queue.first_entry()
+            && entry.key().0 <= self.now
+        {
+            let event = entry.remove();
+            self.deliver(event);
+        }
+        for index in 0..2 {
+            let due = self.node(index).and_then(Node::due).is_some_and(|due| due.0 <= self.now);
+            if due && !self.is_stopped(index) && !self.point(index) {
+                self.run(index, |_, _, _| {});
+            }
+        }
+        let frames = if self.is_begun { self.client.run(guest_now(self.now)) } else { Vec::new() };
+        for frame in frames {
+            let is_broadcast = frame[0] & 1 == 1;
+            for index in 0..2 {
+                if is_broadcast || index == self.place {
+                    self.at(NETWORK_NS, Event::ToHost(index, frame.clone()));
+                }
+            }
+        }
+        let owners = (0..2).filter(|index| self.node(*index).is_some_and(|node| node.owns(Time(self.now)))).count();
+        assert!(owners <= 1, "both own at {} ns", self.now);
+    }
+
+    /// Lets time pass without an end of the client's.
+    pub fn pass(&mut self, end: u64) {
+        while let Some(next) = self.due().filter(|next| *next <= end) {
+            self.turn(next);
+        }
+    }
+
+    /// The host that runs the guest knows all that has left.
+    pub fn check(&self, told: &str) {
+        for index in 0..2 {
+            let Some(node) = self.node(index).filter(|node| *node.role() == Role::Primary) else { continue };
+            if !node.owns(Time(self.now)) {
+                continue;
+            }
+            let other = &self.emitted[1 - index];
+            let sent = &node.machine().sent;
+            assert!(sent.starts_with(other), "{told}: host {index} does not know what the other sent");
+        }
+    }
+}
