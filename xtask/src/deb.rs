@@ -51,6 +51,8 @@ pub struct Order {
     pub revision: String,
     /// Whether to make the package of debug symbols too.
     pub dbgsym: bool,
+    /// How hard to compress, 0 to 9, as of xz(1).
+    pub level: u8,
 }
 
 /// Makes the package, and that of its symbols if it is asked for. Returns the paths.
@@ -78,9 +80,9 @@ pub fn run(order: &Order) -> Result<Vec<PathBuf>> {
     tree.file("usr/share/doc/nicety/build-information", info.as_bytes(), 0o644)?;
     tree.zipped("usr/share/doc/nicety/sbom.cdx.json.gz", sbom::document(&crates, &commit.date)?.as_bytes())?;
     tree.control(&version, &commit, &depends(&needed)?)?;
-    let mut packages = vec![tree.pack(&commit)?];
+    let mut packages = vec![tree.pack(&commit, order.level)?];
     if order.dbgsym {
-        packages.push(symbols::package(&order.into, &programs, &version, &commit)?);
+        packages.push(symbols::package(order, &programs, &version, &commit)?);
     }
     Ok(packages)
 }
@@ -246,11 +248,11 @@ impl Tree {
     }
 
     /// Makes the package's file beside the folder, and removes the folder.
-    fn pack(&self, commit: &Commit) -> Result<PathBuf> {
+    fn pack(&self, commit: &Commit, level: u8) -> Result<PathBuf> {
         let mut package = self.folder.clone().into_os_string();
         package.push(".deb");
         let mut dpkg = Command::new("dpkg-deb");
-        dpkg.args(["--root-owner-group", "-Zxz", "--build"]).arg(&self.folder).arg(&package);
+        dpkg.args(["--root-owner-group", "-Zxz", &format!("-z{level}"), "--build"]).arg(&self.folder).arg(&package);
         succeeded(dpkg.env("SOURCE_DATE_EPOCH", &commit.seconds))?;
         fs::remove_dir_all(&self.folder)?;
         Ok(package.into())

@@ -89,6 +89,9 @@ enum Task {
         /// Also make nicety-dbgsym, with which gdb names functions and lines
         #[arg(long)]
         dbgsym: bool,
+        /// How hard to compress, 0 to 9, as of xz(1): tests compress little
+        #[arg(long, value_name = "LEVEL", default_value = "6", value_parser = clap::value_parser!(u8).range(0..=9))]
+        level: u8,
     },
     /// Says what the version of Cargo.toml still lacks to be released
     ReleaseCheck,
@@ -113,9 +116,9 @@ fn root() -> PathBuf {
 fn main() -> anyhow::Result<ExitCode> {
     match Arguments::parse().command {
         Task::Fuzz { minutes, targets } => Ok(finish(&fuzz::run(minutes, &targets)?)),
-        Task::Deb { programs, into, revision, dbgsym } => {
+        Task::Deb { programs, into, revision, dbgsym, level } => {
             let into = into.map_or_else(|| linked::target().map(|target| target.join("debian")), Ok)?;
-            for package in deb::run(&deb::Order { programs, into, revision, dbgsym })? {
+            for package in deb::run(&deb::Order { programs, into, revision, dbgsym, level })? {
                 println!("{}", package.display());
             }
             Ok(ExitCode::SUCCESS)

@@ -10,12 +10,12 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use super::{Commit, PROGRAMS, Tree, succeeded};
+use super::{Commit, Order, PROGRAMS, Tree, succeeded};
 use crate::command::output;
 
 /// Makes the package in this folder. Returns its path.
-pub fn package(into: &Path, programs: &Path, version: &str, commit: &Commit) -> Result<PathBuf> {
-    let tree = Tree::new(into.join(format!("nicety-dbgsym_{version}_amd64")))?;
+pub fn package(order: &Order, programs: &Path, version: &str, commit: &Commit) -> Result<PathBuf> {
+    let tree = Tree::new(order.into.join(format!("nicety-dbgsym_{version}_amd64")))?;
     let mut all = Vec::new();
     for name in PROGRAMS {
         let program = programs.join(name);
@@ -40,7 +40,7 @@ pub fn package(into: &Path, programs: &Path, version: &str, commit: &Commit) -> 
     );
     tree.file("DEBIAN/control", text.as_bytes(), 0o644)?;
     tree.file("DEBIAN/md5sums", sums.as_bytes(), 0o644)?;
-    tree.pack(commit)
+    tree.pack(commit, order.level)
 }
 
 /// The build ID in readelf's text.

@@ -24,7 +24,7 @@ fn say(line: &str) {
     eprintln!("{line}");
 }
 
-/// Packages of this build, whose revisions are 1 and 2. A package takes half a minute of a processor: the tests of a run of
+/// Packages of this build, whose revisions are 1 and 2. A package takes many seconds of a processor: the tests of a run of
 /// `cargo xtask test` (NICETY_RUN), each a process of its own, share them.
 struct Packages {
     folder: PathBuf,
@@ -85,7 +85,7 @@ fn make(folder: &Path) {
         let mut made = Command::new(cargo);
         made.args(["run", "--quiet", "--package", "xtask", "--", "deb", "--revision", revision, "--programs"]);
         made.arg(programs).arg("--into").arg(folder).current_dir(env!("CARGO_MANIFEST_DIR"));
-        made.args((revision == "1").then_some("--dbgsym"));
+        made.args((revision == "1").then_some("--dbgsym")).args(["--level", "0"]);
         let made = made.output().unwrap();
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     }
