@@ -4,7 +4,7 @@ use std::{fs, process::Command};
 
 use anyhow::{Result, ensure};
 
-use crate::{command::output, deb, linked};
+use crate::{cargo, command::output, deb, linked};
 
 /// Saved states that must be read for ever, from the first release on.
 const GOLDEN: &str = "crates/trials/tests/golden";
@@ -28,7 +28,7 @@ fn read(path: &str) -> Result<String> {
     Ok(fs::read_to_string(crate::root().join(path))?)
 }
 
-/// Crates of ours with another version than the workspace's.
+/// Crates of ours with another version than the workspace's, and lock files that are not their manifests'.
 fn versions(version: &str) -> Result<Vec<String>> {
     let manifest = read("Cargo.toml")?;
     let rooms = manifest.lines().filter(|line| line.starts_with("nicety-") && line.contains("path = "));
@@ -37,6 +37,14 @@ fn versions(version: &str) -> Result<Vec<String>> {
     let lock = read("fuzz/Cargo.lock")?;
     if !lock.contains(&format!("name = \"nicety-frame\"\nversion = \"{version}\"")) {
         lacking.push(format!("fuzz/Cargo.lock: the version {version}"));
+    }
+    for manifest in ["Cargo.toml", "fuzz/Cargo.toml"] {
+        let mut resolve = cargo();
+        resolve.args(["metadata", "--locked", "--format-version", "1", "--manifest-path"]);
+        if let Err(why) = output(resolve.arg(crate::root().join(manifest))) {
+            let why = format!("{why:#}");
+            lacking.push(format!("the lock file of {manifest}: {}", why.lines().next().unwrap_or_default()));
+        }
     }
     Ok(lacking)
 }
