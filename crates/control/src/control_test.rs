@@ -85,6 +85,7 @@ fn port(name: &str) -> PortReport {
         port_group: None,
         policy: BTreeMap::new(),
         multicasts: Vec::new(),
+        members: None,
         neighbour: None,
         condition: Condition::Up,
         sentence: "a VM is attached, and its driver is up".into(),

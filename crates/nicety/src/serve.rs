@@ -201,10 +201,11 @@ fn uplink(config @ UplinkConfig { name, kind, rate, .. }: &UplinkConfig) -> Stri
         UplinkKind::Querier => "querier".to_owned(),
     };
     let named = if name == kind.name() { String::new() } else { format!(" {name}:") };
+    let team = config.team.iter().map(|team| format!(", in team {team}")).collect::<String>();
     let rate = rate.map(|rate| format!(", {rate} both ways")).unwrap_or_default();
     let policy = policy_words(&serve::policy(config)).into_iter();
     let policy: String = policy.map(|(key, value)| format!(", {key} {value}")).collect();
-    format!("uplink{named} {what}{rate}{policy}")
+    format!("uplink{named} {what}{rate}{team}{policy}")
 }
 
 /// A port's group and policy, by the host file's keys.

@@ -6,7 +6,8 @@ use nicety_switch::{Private, Vlan, VlanId};
 /// Sentences, each about frames that cannot pass, or that would loop.
 pub fn warnings(host: &Host) -> Vec<String> {
     let mut warnings: Vec<String> = host.ports.iter().filter_map(|port| lonely(host, port)).collect();
-    warnings.extend(loops(&host.uplinks));
+    let alone: Vec<UplinkConfig> = host.uplinks.iter().filter(|uplink| uplink.team.is_none()).cloned().collect();
+    warnings.extend(loops(&alone));
     warnings
 }
 
@@ -14,8 +15,9 @@ pub fn warnings(host: &Host) -> Vec<String> {
 fn lonely(host: &Host, port: &PortConfig) -> Option<String> {
     let others = host.ports.iter().filter(|other| other.name != port.name).map(|other| &other.policy.vlan);
     // A querier carries no traffic.
-    let uplinks = host.uplinks.iter().filter(|uplink| uplink.kind != UplinkKind::Querier).map(|uplink| &uplink.vlan);
-    let mut all = others.chain(uplinks);
+    let is_way_out = |uplink: &&UplinkConfig| uplink.kind != UplinkKind::Querier && uplink.team.is_none();
+    let uplinks = host.uplinks.iter().filter(is_way_out).map(|uplink| &uplink.vlan);
+    let mut all = others.chain(uplinks).chain(host.teams.iter().map(|team| &team.vlan));
     let name = &port.name;
     match &port.policy.vlan {
         Vlan::Access(id) if !all.any(|other| carries(other, *id)) => {
