@@ -18,6 +18,7 @@ use crate::study::figures::{self, Cell};
 use crate::study::{Study, journal};
 
 mod bars;
+mod detail;
 mod words;
 
 const STYLE: &str = include_str!("style.css");
@@ -88,8 +89,12 @@ pub fn page(study: &Study) -> String {
     for chart in method.charts(&study.head.plan.loads) {
         one_chart(&mut out, study, &chart);
     }
+    let mut drawn: Vec<String> = Vec::new();
     for table in method.tables(&study.head.plan.loads) {
-        one_table(&mut out, study, method, &table);
+        // A load's first table has the figure of its series.
+        let is_first = !drawn.contains(&table.load);
+        drawn.push(table.load.clone());
+        one_table(&mut out, study, method, &table, is_first);
     }
     beside(&mut out, study);
     shown(&mut out, study);
@@ -151,7 +156,7 @@ fn one_chart(out: &mut String, study: &Study, chart: &Chart) {
 }
 
 /// A figure's chart, and its table with the ratios beside the document's.
-fn one_table(out: &mut String, study: &Study, method: &dyn Method, table: &Table) {
+fn one_table(out: &mut String, study: &Study, method: &dyn Method, table: &Table, is_first: bool) {
     let Some(figure) = method.figures().iter().find(|figure| figure.name == table.figure) else { return };
     let cells = figures::column(study, table);
     if cells.iter().all(|cell| cell.samples.is_empty() && cell.failures.is_empty()) {
@@ -187,7 +192,12 @@ fn one_table(out: &mut String, study: &Study, method: &dyn Method, table: &Table
     for cell in &cells {
         row(out, table, &cells, cell, figure);
     }
-    out.push_str("</tbody></table></div></section>\n");
+    out.push_str("</tbody></table></div>\n");
+    if is_first {
+        out.push_str(&detail::over_time(study, table, figure.unit));
+        out.push_str(&detail::latencies(study, &table.load));
+    }
+    out.push_str("</section>\n");
 }
 
 fn row(out: &mut String, table: &Table, cells: &[Cell], cell: &Cell, figure: &Figure) {
