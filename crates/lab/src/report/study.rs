@@ -179,10 +179,10 @@ fn one_table(out: &mut String, study: &Study, method: &dyn Method, table: &Table
         "<div class=\"scroll\"><table><thead><tr><th scope=\"col\">Adapter</th><th scope=\"col\">Served by</th>",
     );
     for base in bases(table, &cells) {
-        let _ = write!(
-            out,
-            "<th scope=\"col\" class=\"n\">÷ {base}</th><th scope=\"col\" class=\"n\">in the document</th>"
-        );
+        let _ = write!(out, "<th scope=\"col\" class=\"n\">÷ {base}</th>");
+        if has_document(table, base) {
+            out.push_str("<th scope=\"col\" class=\"n\">in the document</th>");
+        }
     }
     let _ = writeln!(
         out,
@@ -208,11 +208,18 @@ fn row(out: &mut String, table: &Table, cells: &[Cell], cell: &Cell, figure: &Fi
     for base in bases(table, cells) {
         let of = figures::base_of(cells, cell, base).filter(|other| other.subject != cell.subject);
         let ratio = of.and_then(|of| figures::ratio(cell, of));
-        let document =
-            figures::documents(table, adapter, base).map_or(number::NONE.to_owned(), |ratio| format!("{ratio:.2}"));
-        let _ = write!(out, "<td class=\"n\">{}</td><td class=\"n soft\">{document}</td>", ratio_cell(ratio.as_ref()));
+        let _ = write!(out, "<td class=\"n\">{}</td>", ratio_cell(ratio.as_ref()));
+        if has_document(table, base) {
+            let document = figures::documents(table, adapter, base);
+            let document = document.map_or(number::NONE.to_owned(), |ratio| format!("{ratio:.2}"));
+            let _ = write!(out, "<td class=\"n soft\">{document}</td>");
+        }
     }
     let value = figures::value(cell, figure);
+    let value = match value.split_once(" [") {
+        Some((median, range)) => format!("{median}<span class=\"range\">{}</span>", range.trim_end_matches(']')),
+        None => value,
+    };
     let failed = match cell.failures.len() {
         0 => None,
         1 => Some("1 run failed".to_owned()),
@@ -231,6 +238,11 @@ fn row(out: &mut String, table: &Table, cells: &[Cell], cell: &Cell, figure: &Fi
 /// The bases that were measured.
 fn bases<'a>(table: &'a Table, cells: &'a [Cell]) -> impl Iterator<Item = &'static str> + 'a {
     table.bases.iter().copied().filter(|base| cells.iter().any(|cell| cell.subject.adapter == *base))
+}
+
+/// Whether the document has a ratio to this base.
+fn has_document(table: &Table, base: &str) -> bool {
+    table.document.iter().any(|(_, to, _)| *to == base)
 }
 
 fn ratio_cell(ratio: Option<&Estimate>) -> String {
