@@ -352,6 +352,51 @@ mod tests {
         assert_eq!(migrates.adapter.as_deref(), Some("virtio-net"));
     }
 
+    /// A study of this machine with these throughputs.
+    fn study(e1000e: f64, vmxnet3: f64) -> Study {
+        let head = crate::study::journal::tests::head(&crate::study::Options::default());
+        let of = |item: crate::study::plan::Item| {
+            let mbit = match (item.subject.adapter.as_str(), item.subject.server) {
+                ("e1000e", Some(Server::Nicety)) => e1000e,
+                ("vmxnet3", Some(Server::Nicety)) => vmxnet3,
+                _ => return None,
+            };
+            let taken = methods::Taken { figures: [("mbit".to_owned(), mbit)].into(), ..methods::Taken::default() };
+            Some(crate::study::Record::new(&item, Ok(taken)))
+        };
+        let runs = head.plan.items().into_iter().filter(|item| item.load == "stream").filter_map(of).collect();
+        Study { head, runs }
+    }
+
+    #[test]
+    fn a_choice_cites_this_machine_s_figures_and_follows_them_among_those_that_were_measured() {
+        let entries: Vec<Entry> =
+            REGISTRY.iter().filter(|entry| ["e1000e", "vmxnet3"].contains(&entry.about.name)).copied().collect();
+        for (figures, first) in [((1_000.0, 4_000.0), "vmxnet3"), ((5_000.0, 4_000.0), "e1000e")] {
+            let studies = [study(figures.0, figures.1)];
+            let choice = choose(&linux("6.12"), &entries, &studies, &studies[0].head.host).unwrap();
+            assert_eq!(choice.adapter.as_deref(), Some(first));
+            let cited = &choice.measured[0];
+            assert!(
+                cited.starts_with("Measured on this machine (vmxnet3-iperf, ")
+                    && cited.contains("vmxnet3 4000 [4000] Mbit/s"),
+                "{cited}"
+            );
+        }
+        let studies = [study(1_000.0, 4_000.0)];
+        let unmeasured = choose(&windows("Server 2012"), REGISTRY, &studies, &studies[0].head.host).unwrap();
+        assert_eq!(unmeasured.adapter.as_deref(), Some("igb"));
+        assert!(
+            unmeasured
+                .measured
+                .iter()
+                .any(|said| said == "igb itself is not among them: it stands first by its facts.")
+        );
+        let elsewhere = Host { cores: 77, ..Host::here() };
+        let choice = choose(&linux("6.12"), &entries, &studies, &elsewhere).unwrap();
+        assert!(choice.measured[0].starts_with("The results are of another machine"), "{choice:?}");
+    }
+
     #[test]
     fn without_results_it_says_so_and_a_version_that_is_none_is_a_mistake() {
         let choice = of(&linux("6.12"));

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,14 +31,17 @@ const STOPS_EVERY: Duration = Duration::from_millis(50);
 /// The reason why guests of this kind are not available: the missing part and the remedy.
 struct Missing(String);
 
+/// The words that make this program a daemon or an embedded guest.
+pub fn program(path: PathBuf) -> Program {
+    let words = |word: &str| vec![OsString::from(word)];
+    Program { path, hidden: words(HIDDEN), serve: words("serve") }
+}
+
 /// The bench for guests of this kind. Daemons and embedded guests are processes of this same program.
 fn bench(guests: Guests) -> Result<Box<dyn Bench>, Missing> {
     let path = std::env::current_exe().map_err(|error| Missing(format!("this program cannot find itself: {error}")))?;
     Ok(match guests {
-        Guests::Embedded => {
-            let words = |word: &str| vec![OsString::from(word)];
-            Box::new(Embedded::new(Program { path, hidden: words(HIDDEN), serve: words("serve") }))
-        }
+        Guests::Embedded => Box::new(Embedded::new(program(path))),
         Guests::Qemu => {
             let bench = RealBench::qemu(&path, &mut |line| output::tell(line));
             Box::new(bench.map_err(|error| Missing(format!("--guests qemu: {error}")))?)

@@ -17,7 +17,7 @@ use nicety_lab::study::{self, End, Head, Journal, Lock, Options, Plan, PlanError
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::cli::{self, Lab, LabCommand, LabRun};
-use crate::compare::{absolute, while_stoppable};
+use crate::compare::{absolute, program, while_stoppable};
 use crate::exit::{Exit, Failure};
 use crate::output;
 
@@ -161,9 +161,10 @@ fn measure(args: &LabRun) -> Result<(), Failure> {
         }
     };
     report::study::check(parent, method.about().name).map_err(Failure::with(Exit::Failed))?;
-    let program = std::env::current_exe();
-    let program =
-        program.map_err(|error| Failure::new(Exit::Missing, format!("this program cannot find itself: {error}")))?;
+    let path = std::env::current_exe();
+    let path =
+        path.map_err(|error| Failure::new(Exit::Missing, format!("this program cannot find itself: {error}")))?;
+    let program = program(path);
     let whole = resumed.as_ref().map_or(&plan, |journal| &journal.study.head.plan);
     let mut say = |line: &str| output::tell(line);
     let opened = while_stoppable(&cancel, || method.open(Opening { plan: whole, program: &program, say: &mut say }));

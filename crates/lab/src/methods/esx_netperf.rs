@@ -153,7 +153,7 @@ impl Method for EsxNetperf {
         all.filter(|subject| subject.server == Some(Server::Nicety)).chain([Subject::native()]).collect()
     }
 
-    fn loads(&self, length: Length, seconds: Option<u32>) -> Vec<Load> {
+    fn loads(&self, _guests: Guests, length: Length, seconds: Option<u32>) -> Vec<Load> {
         let seconds = seconds.unwrap_or(match length {
             Length::Quick => 1,
             Length::Usual => 2,
@@ -231,7 +231,7 @@ impl Method for EsxNetperf {
         let Opening { program, say, .. } = opening;
         // Every guest has netperf; a layer is what guests take further programs from.
         let layer = Layer::lay("iperf", &["iperf"], say)?;
-        let mut outside = Outside::open(program, MEMORY_MIB, (layer, &[]), say)?;
+        let mut outside = Outside::open(&program.path, MEMORY_MIB, (layer, &[]), say)?;
         let mut netserver = outside.root().program("usr/bin/netserver");
         netserver.args(["-4", "-D", "-N"]);
         outside.serve(&netserver)?;
@@ -410,7 +410,7 @@ mod tests {
 
     #[test]
     fn the_document_s_six_sizes_run_both_ways_over_both_links_and_each_load_is_found_by_its_name() {
-        let loads = EsxNetperf.loads(Length::Full, None);
+        let loads = EsxNetperf.loads(Guests::Uml, Length::Full, None);
         assert_eq!(loads.len(), 2 * (2 * 6 + 1));
         assert_eq!(loads[0].name, "1g-transmit-8K-128");
         let command =

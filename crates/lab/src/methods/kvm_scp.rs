@@ -75,7 +75,7 @@ impl Method for KvmScp {
         ours.filter(|subject| subject.server == Some(Server::Nicety)).collect()
     }
 
-    fn loads(&self, length: Length, seconds: Option<u32>) -> Vec<Load> {
+    fn loads(&self, _guests: Guests, length: Length, seconds: Option<u32>) -> Vec<Load> {
         let most = match length {
             Length::Quick => 4,
             Length::Usual => 30,
@@ -149,7 +149,7 @@ impl Method for KvmScp {
         let file = FILE_BYTES.min(longest.saturating_mul(RATE_BYTES));
         // The file lies in memory, in a file system that may take half of it.
         let memory_mib = u32::try_from(file * 2 / (1 << 20)).unwrap_or(1024).saturating_add(160);
-        let outside = Outside::open(program, memory_mib, (layer, FILES), say)?;
+        let outside = Outside::open(&program.path, memory_mib, (layer, FILES), say)?;
         let ssh = outside.layer().program("usr/bin/ssh");
         let words: Vec<String> =
             [ssh.get_program()].into_iter().chain(ssh.get_args()).map(|word| format!("'{}'", word.display())).collect();

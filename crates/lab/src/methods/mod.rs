@@ -4,13 +4,13 @@
 //! Its [`Rig`] makes one run at a time. [`crate::study`] plans the runs, writes them to disk as they come, and reports them.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use nicety_guests::Error;
 use serde::{Deserialize, Serialize};
 
 use crate::bench::{BenchError, Percentile};
+use crate::embedded::Program;
 use crate::method::{Contestant, Driver, Guests, Server};
 use crate::results::Direction;
 use crate::series::Series;
@@ -218,8 +218,8 @@ pub struct Taken {
 pub struct Opening<'a> {
     /// The plan whose runs it will make.
     pub plan: &'a Plan,
-    /// The program whose `serve FILE` is measured.
-    pub program: &'a Path,
+    /// The program that is measured, with the words that make it a daemon or an embedded guest.
+    pub program: &'a Program,
     /// Gets a line for each step of laying guests.
     pub say: &'a mut dyn FnMut(&str),
 }
@@ -233,7 +233,7 @@ pub trait Method: Sync {
     fn field(&self, guests: Guests, length: Length) -> Vec<Subject>;
 
     /// The loads of a round. `seconds` replaces the length's own duration of the main load.
-    fn loads(&self, length: Length, seconds: Option<u32>) -> Vec<Load>;
+    fn loads(&self, guests: Guests, length: Length, seconds: Option<u32>) -> Vec<Load>;
 
     /// The figures that its runs give, the main one first.
     fn figures(&self) -> &'static [Figure];

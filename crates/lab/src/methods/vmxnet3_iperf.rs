@@ -8,8 +8,9 @@ use std::time::Duration;
 use nicety_guests::{Error, Layer};
 
 use super::{About, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
-use crate::bench::BenchError;
-use crate::method::{Guests, Server};
+use crate::bench::{Bench, BenchError, Latency, Measured, Outcome};
+use crate::embedded::Embedded;
+use crate::method::{self, Guests, Server};
 use crate::real::{
     Pairs, Standing,
     native::{self, Native},
@@ -17,6 +18,7 @@ use crate::real::{
 };
 use crate::results::Direction;
 use crate::series::Series;
+use crate::statistics;
 
 /// iperf 2, which no guest's image has.
 const PACKAGES: &[&str] = &["iperf"];
@@ -53,8 +55,8 @@ impl Method for Vmxnet3Iperf {
             name: "vmxnet3-iperf",
             document: Some((1, "VMXNET3 vs E1000E and E1000")),
             line: "two guests, iperf 2 with 16 streams: vmxnet3 beside e1000 and e1000e",
-            needs: "user-mode guests (a C compiler, once) or QEMU's; Debian packages, 220 MB once",
-            guests: &[Guests::Uml, Guests::Qemu],
+            needs: "user-mode guests (a C compiler, once) or QEMU's: Debian packages, 220 MB once; embedded guests need nothing",
+            guests: &[Guests::Uml, Guests::Qemu, Guests::Embedded],
             overhead_seconds: 1.6,
             disk_bytes: 6_000_000,
         }
@@ -64,22 +66,47 @@ impl Method for Vmxnet3Iperf {
         let names: &[&str] = if length == Length::Quick { &QUICK } else { &ADAPTERS };
         let served = |subject: &Subject| length != Length::Quick || subject.server == Some(Server::Nicety);
         let real = names.iter().flat_map(|name| subjects(guests, name)).filter(served);
-        real.chain([Subject::native()]).collect()
+        // iperf is not on every machine: embedded guests have no native row.
+        let native = (guests != Guests::Embedded).then(Subject::native);
+        real.chain(native).collect()
     }
 
-    fn loads(&self, length: Length, seconds: Option<u32>) -> Vec<Load> {
+    fn loads(&self, guests: Guests, length: Length, seconds: Option<u32>) -> Vec<Load> {
         let (stream, latency) = match length {
             Length::Quick => (2, 1),
             Length::Usual => (10, 3),
             Length::Full => (DOCUMENTS_SECONDS, 10),
         };
         let stream = seconds.unwrap_or(stream);
+        let embedded = guests == Guests::Embedded;
         let load = |name: &str, title: &str, seconds, commands: [String; 2]| Load {
             name: name.to_owned(),
             title: title.to_owned(),
             seconds,
             commands: commands.into(),
         };
+        if embedded {
+            return vec![
+                load(
+                    STREAM,
+                    "One stream from guest to guest, of embedded guests",
+                    stream,
+                    [
+                        "right guest: Nicety's embedded guest: TCP (smoltcp) with buffers of 512 KB".to_owned(),
+                        format!("left guest: the same, one stream in writes of 64 KB for {stream} s"),
+                    ],
+                ),
+                load(
+                    LATENCY,
+                    "Request-response of one byte, of embedded guests, with a peer outside",
+                    latency,
+                    [
+                        "outside: Nicety's embedded peer".to_owned(),
+                        format!("left guest: embedded, one byte each way, one at a time, for {latency} s"),
+                    ],
+                ),
+            ];
+        }
         vec![
             load(
                 STREAM,
@@ -134,8 +161,11 @@ impl Method for Vmxnet3Iperf {
 
     fn open(&self, opening: Opening<'_>) -> Result<Box<dyn Rig>, Error> {
         let Opening { plan, program, say } = opening;
+        if plan.guests == Guests::Embedded {
+            return Ok(Box::new(Small(Embedded::new(program.clone()))));
+        }
         let layer = Layer::lay("iperf", PACKAGES, say)?;
-        let pairs = Pairs::open(plan.guests, program, layer, &[IPERF], say)?;
+        let pairs = Pairs::open(plan.guests, &program.path, layer, &[IPERF], say)?;
         let version = iperf_version(pairs.layer());
         Ok(Box::new(Iperf { pairs, running: None, native: None, version }))
     }
@@ -241,6 +271,45 @@ impl Iperf {
     }
 }
 
+/// Embedded guests, which have no iperf: the rig of `nicety compare` with this method's adapters and durations.
+struct Small(Embedded);
+
+impl Rig for Small {
+    fn run(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
+        let contestant = subject.contestant().ok_or_else(|| BenchError::Impossible("there is no guest".to_owned()))?;
+        let kind = if load.name == LATENCY { method::Load::RequestResponse } else { method::Load::GuestToGuest };
+        let item = method::Item { round, contestant, load: kind };
+        let duration = Duration::from_secs(load.seconds.into());
+        let Measured { outcome, usage, series } = self.0.run(&item, duration, stop)?;
+        let mut taken =
+            Taken { series, marks: vec!["embedded guests' own program, not iperf".to_owned()], ..Taken::default() };
+        match outcome {
+            Outcome::Bulk { payload_bytes, elapsed } => {
+                let gbit = payload_bytes as f64 * 8e-9;
+                taken.figures.insert("mbit".to_owned(), gbit * 1000.0 / elapsed.as_secs_f64());
+                taken.figures.extend(usage.cpu_seconds.map(|seconds| ("cpu".to_owned(), seconds / gbit)));
+            }
+            Outcome::Transactions { count, elapsed, latency } => {
+                taken.figures.insert("transactions".to_owned(), count as f64 / elapsed.as_secs_f64());
+                if let Latency::EveryNs(mut each) = latency {
+                    for percent in [50.0, 99.0] {
+                        let ns = statistics::percentile(&mut each, percent);
+                        taken.figures.extend(ns.map(|ns| (format!("p{percent}"), ns as f64 / 1e3)));
+                    }
+                }
+            }
+        }
+        // A guest that carried nothing gives no figure.
+        taken.figures.retain(|_, value| value.is_finite());
+        Ok(taken)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let ours = "Embedded guests have no iperf: one stream with buffers of 512 KB stands for the document's 16 with windows of 64 KB.";
+        self.0.notes().into_iter().chain([ours.to_owned()]).collect()
+    }
+}
+
 fn unparsed(program: &str, said: String) -> Error {
     Error::Run { doing: format!("{program} without a virtual machine"), said }
 }
@@ -335,7 +404,7 @@ mod tests {
 
     #[test]
     fn the_document_s_commands_are_run_to_the_letter() {
-        let loads = Vmxnet3Iperf.loads(Length::Full, None);
+        let loads = Vmxnet3Iperf.loads(Guests::Uml, Length::Full, None);
         assert_eq!(loads[0].commands[0], "right guest: iperf -s -w 64k -l 128k");
         assert!(
             loads[0].commands[1].starts_with("left guest: iperf -c RIGHT -P 16 -w 64k -l 128k -t 30 "),

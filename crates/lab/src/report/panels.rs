@@ -12,6 +12,7 @@ use crate::bench::Percentile;
 use crate::method::Load;
 use crate::number;
 use crate::results::{Results, Run};
+use crate::series::Series;
 use crate::statistics;
 
 const TOP: f64 = 8.0;
@@ -22,15 +23,23 @@ const WIDE: f64 = 1000.0;
 const HIGH: f64 = 1000.0;
 
 /// Percentiles with a mark, and the mark's text. The last one is the maximum.
-const MARKS: [(f64, &str); 5] = [(50.0, "50 %"), (90.0, "90 %"), (99.0, "99 %"), (99.9, "99.9 %"), (100.0, "all")];
+pub(super) const MARKS: [(f64, &str); 5] =
+    [(50.0, "50 %"), (90.0, "90 %"), (99.0, "99 %"), (99.9, "99.9 %"), (100.0, "all")];
 
-struct Panel {
-    id: String,
-    heading: String,
-    title: String,
-    across: Vec<Mark>,
-    up: Vec<Mark>,
-    lines: String,
+/// A small chart.
+pub(super) struct Panel {
+    /// Unique on the page.
+    pub(super) id: String,
+    /// Its heading, as text.
+    pub(super) heading: String,
+    /// What it shows, for readers who do not see it.
+    pub(super) title: String,
+    /// Marks of the horizontal axis.
+    pub(super) across: Vec<Mark>,
+    /// Marks of the vertical axis.
+    pub(super) up: Vec<Mark>,
+    /// Paths, in the units of the lines' picture.
+    pub(super) lines: String,
 }
 
 /// The rate over time of the runs of `load`. Empty if none of them has a series.
@@ -44,7 +53,7 @@ pub(super) fn over_time(results: &Results, load: Load, unit: &str) -> String {
         let points = || of.iter().filter_map(|run| run.series.as_ref()).flat_map(|series| series.points());
         let time = Linear::up_to(points().map(|(_, end, _)| end).fold(0.0, f64::max));
         let rate = Linear::up_to(points().map(|(_, _, value)| value).fold(0.0, f64::max));
-        let lines: String = of.iter().map(|run| line(run, &stairs(run, &time, &rate))).collect();
+        let lines: String = of.iter().map(|run| line(run, &stairs(run.series.as_ref(), &time, &rate))).collect();
         (!of.is_empty()).then(|| {
             let seconds =
                 |(number, (place, text)): (usize, Mark)| (place, if number == 0 { text + " s" } else { text });
@@ -65,9 +74,9 @@ pub(super) fn over_time(results: &Results, load: Load, unit: &str) -> String {
 }
 
 /// A run's rate as steps: each point holds over its interval.
-fn stairs(run: &Run, time: &Linear, rate: &Linear) -> String {
+pub(super) fn stairs(series: Option<&Series>, time: &Linear, rate: &Linear) -> String {
     let mut path = String::new();
-    for (begin, end, value) in run.series.iter().flat_map(|series| series.points()) {
+    for (begin, end, value) in series.iter().flat_map(|series| series.points()) {
         let (from, to) = (begin / time.top * WIDE, end / time.top * WIDE);
         let up = HIGH - value / rate.top * HIGH;
         let lead = if path.is_empty() { format!("M{from:.0} {up:.0}") } else { format!("V{up:.0}") };
@@ -114,7 +123,7 @@ pub(super) fn latencies(results: &Results) -> String {
 }
 
 /// The median over the runs, for each percentile that all of them have.
-fn middle(runs: &[&[Percentile]]) -> Vec<Percentile> {
+pub(super) fn middle(runs: &[&[Percentile]]) -> Vec<Percentile> {
     let Some((first, rest)) = runs.split_first() else { return Vec::new() };
     let at =
         |latency: &[Percentile], percent| latency.iter().find(|known| known.percent == percent).map(|known| known.us);
@@ -129,7 +138,7 @@ fn middle(runs: &[&[Percentile]]) -> Vec<Percentile> {
 }
 
 /// Position of a percentile, from 0 to 1. Each further nine takes an equal step; the maximum comes after the fourth.
-fn across(percent: f64) -> f64 {
+pub(super) fn across(percent: f64) -> f64 {
     const NINES: f64 = 4.0;
     const ALL: f64 = 4.6;
     let nines = if percent >= 100.0 { ALL } else { (-(1.0 - percent / 100.0).log10()).clamp(0.0, NINES) };
@@ -137,7 +146,7 @@ fn across(percent: f64) -> f64 {
 }
 
 /// `50 µs`, `2 ms`, `1 s`.
-fn latency(us: f64) -> String {
+pub(super) fn latency(us: f64) -> String {
     let (value, unit) = match us {
         _ if us >= 0.999e6 => (us / 1e6, "s"),
         _ if us >= 0.999e3 => (us / 1e3, "ms"),
@@ -147,7 +156,8 @@ fn latency(us: f64) -> String {
     format!("{} {unit}", number::fixed(value, decimals))
 }
 
-fn path(scale: &Decades, latency: &[Percentile]) -> String {
+/// A run's percentiles as a line.
+pub(super) fn path(scale: &Decades, latency: &[Percentile]) -> String {
     let mut path = String::new();
     for known in latency {
         let lead = if path.is_empty() { 'M' } else { 'L' };
@@ -157,7 +167,8 @@ fn path(scale: &Decades, latency: &[Percentile]) -> String {
 }
 
 impl Panel {
-    fn svg(&self) -> String {
+    /// Its picture.
+    pub(super) fn svg(&self) -> String {
         let Panel { id, heading, title, across, up, lines } = self;
         let (heading, title) = (Escaped(heading), Escaped(title));
         let mut svg = format!(

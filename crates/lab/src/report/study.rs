@@ -18,6 +18,7 @@ use crate::study::figures::{self, Cell};
 use crate::study::{Study, journal};
 
 mod bars;
+mod detail;
 mod words;
 
 const STYLE: &str = include_str!("style.css");
@@ -88,8 +89,12 @@ pub fn page(study: &Study) -> String {
     for chart in method.charts(&study.head.plan.loads) {
         one_chart(&mut out, study, &chart);
     }
+    let mut drawn: Vec<String> = Vec::new();
     for table in method.tables(&study.head.plan.loads) {
-        one_table(&mut out, study, method, &table);
+        // A load's first table has the figure of its series.
+        let is_first = !drawn.contains(&table.load);
+        drawn.push(table.load.clone());
+        one_table(&mut out, study, method, &table, is_first);
     }
     beside(&mut out, study);
     shown(&mut out, study);
@@ -151,7 +156,7 @@ fn one_chart(out: &mut String, study: &Study, chart: &Chart) {
 }
 
 /// A figure's chart, and its table with the ratios beside the document's.
-fn one_table(out: &mut String, study: &Study, method: &dyn Method, table: &Table) {
+fn one_table(out: &mut String, study: &Study, method: &dyn Method, table: &Table, is_first: bool) {
     let Some(figure) = method.figures().iter().find(|figure| figure.name == table.figure) else { return };
     let cells = figures::column(study, table);
     if cells.iter().all(|cell| cell.samples.is_empty() && cell.failures.is_empty()) {
@@ -174,10 +179,10 @@ fn one_table(out: &mut String, study: &Study, method: &dyn Method, table: &Table
         "<div class=\"scroll\"><table><thead><tr><th scope=\"col\">Adapter</th><th scope=\"col\">Served by</th>",
     );
     for base in bases(table, &cells) {
-        let _ = write!(
-            out,
-            "<th scope=\"col\" class=\"n\">÷ {base}</th><th scope=\"col\" class=\"n\">in the document</th>"
-        );
+        let _ = write!(out, "<th scope=\"col\" class=\"n\">÷ {base}</th>");
+        if has_document(table, base) {
+            out.push_str("<th scope=\"col\" class=\"n\">in the document</th>");
+        }
     }
     let _ = writeln!(
         out,
@@ -187,7 +192,12 @@ fn one_table(out: &mut String, study: &Study, method: &dyn Method, table: &Table
     for cell in &cells {
         row(out, table, &cells, cell, figure);
     }
-    out.push_str("</tbody></table></div></section>\n");
+    out.push_str("</tbody></table></div>\n");
+    if is_first {
+        out.push_str(&detail::over_time(study, table, figure.unit));
+        out.push_str(&detail::latencies(study, &table.load));
+    }
+    out.push_str("</section>\n");
 }
 
 fn row(out: &mut String, table: &Table, cells: &[Cell], cell: &Cell, figure: &Figure) {
@@ -198,11 +208,18 @@ fn row(out: &mut String, table: &Table, cells: &[Cell], cell: &Cell, figure: &Fi
     for base in bases(table, cells) {
         let of = figures::base_of(cells, cell, base).filter(|other| other.subject != cell.subject);
         let ratio = of.and_then(|of| figures::ratio(cell, of));
-        let document =
-            figures::documents(table, adapter, base).map_or(number::NONE.to_owned(), |ratio| format!("{ratio:.2}"));
-        let _ = write!(out, "<td class=\"n\">{}</td><td class=\"n soft\">{document}</td>", ratio_cell(ratio.as_ref()));
+        let _ = write!(out, "<td class=\"n\">{}</td>", ratio_cell(ratio.as_ref()));
+        if has_document(table, base) {
+            let document = figures::documents(table, adapter, base);
+            let document = document.map_or(number::NONE.to_owned(), |ratio| format!("{ratio:.2}"));
+            let _ = write!(out, "<td class=\"n soft\">{document}</td>");
+        }
     }
     let value = figures::value(cell, figure);
+    let value = match value.split_once(" [") {
+        Some((median, range)) => format!("{median}<span class=\"range\">{}</span>", range.trim_end_matches(']')),
+        None => value,
+    };
     let failed = match cell.failures.len() {
         0 => None,
         1 => Some("1 run failed".to_owned()),
@@ -221,6 +238,11 @@ fn row(out: &mut String, table: &Table, cells: &[Cell], cell: &Cell, figure: &Fi
 /// The bases that were measured.
 fn bases<'a>(table: &'a Table, cells: &'a [Cell]) -> impl Iterator<Item = &'static str> + 'a {
     table.bases.iter().copied().filter(|base| cells.iter().any(|cell| cell.subject.adapter == *base))
+}
+
+/// Whether the document has a ratio to this base.
+fn has_document(table: &Table, base: &str) -> bool {
+    table.document.iter().any(|(_, to, _)| *to == base)
 }
 
 fn ratio_cell(ratio: Option<&Estimate>) -> String {

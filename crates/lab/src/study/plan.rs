@@ -148,7 +148,7 @@ impl Plan {
             guests,
             length,
             subjects: chosen(method, guests, length, &options.adapters)?,
-            loads: method.loads(length, options.seconds),
+            loads: method.loads(guests, length, options.seconds),
             repeat,
             confidence: options.confidence,
             seed: options.seed.unwrap_or(1),

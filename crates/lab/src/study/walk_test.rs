@@ -3,8 +3,10 @@ use std::cell::Cell;
 use super::super::journal::tests::{Scratch, head};
 use super::super::{Options, Study};
 use super::*;
+use crate::bench::Percentile;
 use crate::methods::{self, Load, Taken};
 use crate::report;
+use crate::series::Series;
 
 /// A rig without guests. Rates follow from the adapter's name, with a ripple.
 struct Fake<'a> {
@@ -43,7 +45,11 @@ impl Rig for Fake<'_> {
         };
         let value = base * (1.0 + self.ripple * f64::from(round % 3));
         let name = if load.name == "stream" { "mbit" } else { "transactions" };
-        Ok(Taken { figures: [(name.to_owned(), value)].into(), ..Taken::default() })
+        let mut series = Series::default();
+        (1..=4).for_each(|second| series.push(f64::from(second), value));
+        let latency = (name == "transactions")
+            .then(|| vec![Percentile { percent: 50.0, us: 100.0 }, Percentile { percent: 99.0, us: 900.0 }]);
+        Ok(Taken { figures: [(name.to_owned(), value)].into(), series: Some(series), latency, ..Taken::default() })
     }
 
     fn notes(&self) -> Vec<String> {
@@ -131,6 +137,11 @@ fn the_page_has_our_ratios_beside_the_document_s() {
     assert!(row.contains("2.00 (document 1.69)") && row.contains("1.67 (document 2.48)"), "{row}");
     let page = report::study::page(&journal.study);
     assert!(page.contains("Throughput: vmxnet3 has 2.00\u{a0}× what e1000-82545em has"), "{page}");
+    // Each row's runs over time, for both loads, and its latencies: five rows with three rounds.
+    assert_eq!(
+        (page.matches("<figure class=\"panel\">").count(), page.matches("<path class=\"run ours\"").count()),
+        (15, 4 * 3 * 3)
+    );
     for command in ["iperf -s -w 64k -l 128k", "iperf -c RIGHT -P 16 -w 64k -l 128k -t 2 "] {
         assert!(page.contains(command), "{command}");
     }

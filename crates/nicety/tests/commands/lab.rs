@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::process::Command;
 
 use crate::scratch::{Ended, Scratch};
 
@@ -49,7 +50,7 @@ fn what_cannot_be_measured_is_refused_before_any_guest_is_laid() {
             2,
             "--adapters: vmxnet3-iperf has no \"e1001e\"; did you mean \"e1000e\"?",
         ),
-        (&["vmxnet3-iperf", "--guests", "embedded"], 2, "--guests embedded: vmxnet3-iperf runs under uml, qemu"),
+        (&["kvm-scp", "--guests", "embedded"], 2, "--guests embedded: kvm-scp runs under uml"),
         (&["vmxnet3-iperf", "--seconds", "0"], 2, "--seconds: a run may last from 1 to 3600 whole seconds"),
         (&["vmxnet3-iperf", "--repeat", "-1"], 2, "--repeat: from 1 to 1000 rounds are possible"),
         (&["vmxnet3-iperf", "--confidence", "90%"], 2, "--confidence: from 0.1% to 50% are possible"),
@@ -159,4 +160,62 @@ fn a_choice_cites_figures_of_this_machine_or_says_that_there_are_none() {
     assert!(old.out.starts_with("Take igb.\n") && old.out.contains("  vmxnet3 "), "{}", old.out);
     let wrong = scratch.run(&["choose", "windows", "--version", "95"]);
     assert!(wrong.code == Some(2) && wrong.err.contains("no release of Windows that is known here"), "{wrong:?}");
+}
+
+#[test]
+fn a_run_is_on_the_disk_with_its_page_and_a_finished_lab_has_nothing_to_resume() {
+    let scratch = Scratch::new();
+    let lab = |words: &[&str]| {
+        let mut command = scratch.command(&[&["lab", "run", "vmxnet3-iperf"], words].concat());
+        Ended::of(&command.env("TMPDIR", scratch.path()).output().unwrap())
+    };
+    let words = ["--guests", "embedded", "--quick", "--adapters", "vmxnet3", "--seconds", "1", "--repeat", "1"];
+    let done = lab(&words);
+    assert_eq!(done.code, Some(0), "{done:?}");
+    let folder = scratch.path().join("nicety-lab/vmxnet3-iperf");
+    assert!(done.out.ends_with(&format!("\nReport: {}\n", folder.join("index.html").display())), "{}", done.out);
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
+    let (runs, page) = (read("runs.jsonl"), read("index.html"));
+    assert_eq!(runs.lines().count(), 2, "{runs}");
+    assert!(runs.contains("\"mbit\":") && runs.contains("\"transactions\":"), "{runs}");
+    assert!(page.contains("embedded guests&#39; own program, not iperf"), "each row says which program ran");
+    let front = std::fs::read_to_string(scratch.path().join("nicety-lab/index.html")).unwrap();
+    assert!(front.contains("<a href=\"vmxnet3-iperf/index.html\">"), "{front}");
+    let taken = lab(&words);
+    assert!(
+        taken.code == Some(1) && taken.err.contains("has results already: go on with --resume nicety-lab"),
+        "{taken:?}"
+    );
+    let resumed = lab(&["--resume", "nicety-lab"]);
+    assert_eq!((resumed.code, read("runs.jsonl")), (Some(0), runs), "{resumed:?}");
+    let again = scratch.run(&["lab", "report", "nicety-lab"]);
+    assert_eq!((again.code, read("index.html")), (Some(0), page), "{again:?}");
+}
+
+/// In its own mount namespace the report's folder is a disk of four pages (tmpfs(5), `size`).
+#[test]
+fn a_full_disk_ends_a_lab_and_keeps_the_runs_before() {
+    let scratch = Scratch::new();
+    std::fs::create_dir(scratch.path().join("disk")).unwrap();
+    let within = |script: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["-Urm", "sh", "-c", script, env!("CARGO_BIN_EXE_nicety")]).current_dir(scratch.path());
+        command.env("TMPDIR", scratch.path()).output()
+    };
+    let mount = "mount -t tmpfs -o size=16k none disk";
+    if !within(mount).is_ok_and(|output| output.status.success()) {
+        // Writes past the harness, which captures the output of tests that pass.
+        let _stdout_closed =
+            writeln!(std::io::stdout(), "\nSKIPPED lab::a_full_disk_ends_a_lab_and_keeps_the_runs_before: no mounts");
+        return;
+    }
+    let lab = "\"$0\" lab run vmxnet3-iperf --guests embedded --quick --adapters vmxnet3 --seconds 1 --repeat 20 --report disk/lab";
+    let ended =
+        Ended::of(&within(&format!("{mount}; {lab} >out; code=$?; cat disk/lab/*/runs.jsonl; exit $code")).unwrap());
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let message = "there is no disk space left for disk/lab/vmxnet3-iperf/runs.jsonl; what was measured before is kept";
+    assert!(ended.err.contains(message), "{}", ended.err);
+    let runs: Vec<serde_json::Value> =
+        ended.out.lines().map(|line| serde_json::from_str(line).expect("whole lines")).collect();
+    assert!((2..40).contains(&runs.len()), "{}", ended.out);
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::super::html::Escaped;
 use crate::method::Server;
-use crate::methods::{Chart, Figure};
+use crate::methods::{Chart, Figure, Subject};
 use crate::number;
 use crate::statistics::Estimate;
 use crate::study::figures::Cell;
@@ -12,6 +12,15 @@ use crate::study::figures::Cell;
 /// Height of a row, and of its bar, in pixels.
 const ROW: f64 = 42.0;
 const BAR: f64 = 14.0;
+
+/// The colour of a row, as a class of the style sheet.
+pub fn class(subject: &Subject) -> &'static str {
+    match subject.server {
+        Some(Server::Nicety) => "ours",
+        Some(Server::NicetyStream) => "linked",
+        Some(Server::Qemu) | None => "theirs",
+    }
+}
 
 /// The chart of these cells. All bars begin at zero. What has no virtual machine may be far beyond the others, and sets no scale.
 pub fn bars(cells: &[Cell], figure: &Figure) -> String {
@@ -25,11 +34,7 @@ pub fn bars(cells: &[Cell], figure: &Figure) -> String {
     let percent = |value: f64| if most > 0.0 { value / most * 100.0 } else { 0.0 };
     for (number, cell) in cells.iter().enumerate() {
         let top = ROW * number as f64;
-        let class = match cell.subject.server {
-            Some(Server::Nicety) => "ours",
-            Some(Server::NicetyStream) => "linked",
-            Some(Server::Qemu) | None => "theirs",
-        };
+        let class = class(&cell.subject);
         let value = match cell.estimate {
             Some(of) => number::estimate(of.median, of.interval.as_ref()),
             None => "no figure".to_owned(),

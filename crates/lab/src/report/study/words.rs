@@ -44,6 +44,9 @@ fn best<'a>(cells: &'a [Cell], method: &dyn Method, table: &Table) -> Option<&'a
 /// A paragraph for whoever must choose: sentences.
 pub fn summary(study: &Study, method: &dyn Method) -> Vec<String> {
     let mut said = Vec::new();
+    if !study.head.optimised {
+        said.push("Nicety was built without optimisation: these figures say nothing about its speed.".to_owned());
+    }
     for table in method.tables(&study.head.plan.loads) {
         let cells = figures::column(study, &table);
         for (adapter, base, document) in table.document {
