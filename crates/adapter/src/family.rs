@@ -38,6 +38,8 @@ pub enum Request {
 pub struct Standing {
     /// Its driver's reset message was answered: other messages are allowed (the drivers' "clear to send").
     pub ready: bool,
+    /// The version of the messages, as its family numbers them.
+    pub version: u8,
     /// Addresses besides its own.
     pub addresses: u8,
     /// VLANs besides 0.
@@ -82,6 +84,8 @@ impl Reply {
 /// A change of what a function may send and receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grant {
+    /// A version of the messages.
+    Version(u8),
     /// Nothing but broadcasts without a tag, and its own address if it has one. Unless it is ready, it sends and receives nothing.
     Reset {
         /// The function may send, receive, and ask.
@@ -93,8 +97,6 @@ pub enum Grant {
     Address(Mac),
     /// One more address.
     AddAddress(Mac),
-    /// No address but its own.
-    ClearAddresses,
     /// The multicast addresses with these hashes, or all.
     Multicast {
         /// Number of hashes.
@@ -106,6 +108,8 @@ pub enum Grant {
     },
     /// All multicast frames, or no longer.
     AllMulticast(bool),
+    /// No address but its own, and then perhaps one more.
+    OnlyAddress(Option<Mac>),
     /// A VLAN, or no longer.
     Vlan {
         /// Its number.

@@ -4,7 +4,7 @@ use nicety_adapter::Adapter;
 use nicety_adapter::trace::{Region, RegisterName};
 
 use crate::about::About;
-use crate::intel::{e1000, e1000e, igb, igbvf};
+use crate::intel::{e1000, e1000e, igb, vf};
 use crate::settings::{CreateError, Settings};
 use crate::{lance, ne2000, rtl8139, virtio_net, vmxnet, vmxnet3};
 
@@ -45,11 +45,8 @@ pub const REGISTRY: &[Entry] = &[
         create: igb::create,
         register: |region, offset| igb::registers::M82576.name(region, offset),
     },
-    Entry {
-        about: &igbvf::ABOUT,
-        create: igbvf::create,
-        register: |region, offset| igbvf::registers::VF82576.name(region, offset),
-    },
+    chip!(vf, IGBVF),
+    chip!(vf, IXGBEVF),
     chip!(lance, PCNET),
     chip!(lance, VLANCE),
     Entry { about: &lance::models::FLEXIBLE.about, create: vmxnet::flexible::create, register: vmxnet::flexible::name },
