@@ -134,8 +134,29 @@ pub struct Answer {
     pub silent_from: Option<Time>,
 }
 
+/// The host's policy for a function. The port's own policy, which the switch applies, stands beside it: a function may do what both
+/// allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FunctionPolicy {
+    /// Its address.
+    pub address: Mac,
+    /// It may change its address, add others, receive all multicast frames, and know how frames are spread over its queues.
+    pub trusted: bool,
+    /// Its port tags its frames, so that it has no VLANs of its own.
+    pub tagged: bool,
+}
+
 /// The functions of a card, as their host sees them. Pure: the same asks in the same order get the same answers.
 pub trait Family: Send {
+    /// Number of functions.
+    fn functions(&self) -> u16;
+
     /// Answers one function's ask.
     fn answer(&mut self, function: u16, ask: &Ask) -> Answer;
+
+    /// A function's policy; `None` if there is no such function.
+    fn policy(&self, function: u16) -> Option<FunctionPolicy>;
+
+    /// Changes a function's policy. The answer, if there is one, is for the function, which did not ask.
+    fn set_policy(&mut self, function: u16, policy: FunctionPolicy) -> Option<Answer>;
 }

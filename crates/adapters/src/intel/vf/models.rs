@@ -16,8 +16,10 @@ pub struct Model {
     pub queues: usize,
     /// PCI subsystem.
     pub subsystem: u16,
-    /// A new card of these functions.
+    /// A new card with functions of these policies.
     pub card: fn(Vec<FunctionPolicy>) -> PhysicalFunction,
+    /// Most functions of a card.
+    pub functions: u16,
     /// The interval between two messages of a vector, in nanoseconds, of EITR's value.
     pub interval_ns: fn(u32) -> u64,
     /// The 82599's ways: the link is in LINKS, RXDCTL strips tags, the hash selects one of two queues, the receive descriptor's
@@ -71,6 +73,7 @@ pub static IGBVF: Model = Model {
     // Gigabit ET Dual Port Server Adapter (pci.ids).
     subsystem: 0xa03c,
     card: igb::card,
+    functions: 8,
     // 8.8.12: bits 14:2, microseconds.
     interval_ns: |value| u64::from(value >> 2 & 0x1fff) * 1000,
     ten_gigabit: false,
@@ -105,6 +108,7 @@ pub static IXGBEVF: Model = Model {
     // Ethernet Server Adapter X520-2 (pci.ids).
     subsystem: 0x000c,
     card: ixgbe::card,
+    functions: 64,
     // 8.3.5.2.7: bits 11:3, units of 2 µs at 10 Gbit/s.
     interval_ns: |value| u64::from(value >> 3 & 0x1ff) * 2000,
     ten_gigabit: true,

@@ -7,7 +7,7 @@
 //! | SET_MAC_ADDR, info 0 | ACK if the function is trusted |
 //! | the same, info 1 and 2 | clears the further addresses, adds one of at most three: ACK if it is trusted |
 //! | SET_MULTICAST | ACK; more than thirty hashes are all |
-//! | SET_VLAN | ACK, up to 31 besides VLAN 0, which stays; from then on tags are stripped |
+//! | SET_VLAN | ACK, up to 31 besides VLAN 0, which stays; from then on tags are stripped. NACK if the port tags its frames |
 //! | SET_LPE | ACK |
 //! | SET_PROMISC | multicast: ACK; unicast: NACK |
 //! | others | NACK |
@@ -59,7 +59,7 @@ fn answer(policy: FunctionPolicy, ask: &Ask, message: &Message) -> Answer {
     let verdict = match first & 0xffff {
         SET_MAC_ADDR => set_address(policy, message, &ask.standing),
         SET_MULTICAST => multicast(message, true),
-        SET_VLAN => vlan(message, ask.standing.vlans),
+        SET_VLAN => vlan(policy, message, ask.standing.vlans),
         SET_LPE => Grant::FrameMax(message[1].min(FRAME_MAX)).into(),
         SET_PROMISC => {
             let all = first & PROMISC_MULTICAST != 0;

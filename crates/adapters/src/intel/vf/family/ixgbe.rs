@@ -6,7 +6,7 @@
 //! | any other before RESET | its word and NACK |
 //! | SET_MAC_ADDR | ACK for its own address; for another one if the function is trusted |
 //! | SET_MACVLAN | index 0 clears the further addresses, 1 also adds one, others add one of at most three, if it is trusted |
-//! | SET_MULTICAST, SET_VLAN | ACK; up to 31 VLANs besides VLAN 0, which stays |
+//! | SET_MULTICAST, SET_VLAN | ACK; up to 31 VLANs besides VLAN 0, which stays. SET_VLAN: NACK if the port tags its frames |
 //! | SET_LPE | ACK for 68 to 9728 bytes, in version 1.0 up to 1518 |
 //! | API_NEGOTIATE | versions 1.0 to 1.3 and 1.7 |
 //! | FEATURES_NEGOTIATE | 1.7: none |
@@ -102,7 +102,7 @@ fn answer(policy: FunctionPolicy, ask: &Ask, message: &Message) -> Answer {
             if allowed { Grant::Address(asked).into() } else { REFUSED }
         }
         SET_MULTICAST => multicast(message, false),
-        SET_VLAN => vlan(message, standing.vlans),
+        SET_VLAN => vlan(policy, message, standing.vlans),
         SET_LPE => {
             let fits = LENGTHS.contains(&message[1]) && (since(version::V1_1) || message[1] <= LENGTH_1_0);
             if fits { Grant::FrameMax(message[1] + TAG).into() } else { REFUSED }

@@ -3,6 +3,7 @@
 pub mod igb;
 pub mod ixgbe;
 
+pub use nicety_adapter::family::FunctionPolicy;
 use nicety_adapter::family::{Answer, Ask, Family, Grant, HASHES, Message, Reply, Request};
 use nicety_frame::Mac;
 
@@ -29,15 +30,6 @@ pub const ADDRESSES_MOST: u8 = 3;
 /// VLANs of a function besides 0: E1000_VLVF_ARRAY_SIZE, of which the first is VLAN 0's.
 pub const VLANS_MOST: u8 = 31;
 
-/// The host's policy for a function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FunctionPolicy {
-    /// Its address.
-    pub address: Mac,
-    /// It may change its address, add others, receive all multicast frames, and know how frames are spread over its queues.
-    pub trusted: bool,
-}
-
 /// How a chip's driver answers one message, by the function's policy.
 pub type Answers = fn(FunctionPolicy, &Ask, &Message) -> Answer;
 
@@ -52,8 +44,24 @@ pub struct PhysicalFunction {
 }
 
 impl Family for PhysicalFunction {
+    fn functions(&self) -> u16 {
+        self.policies.len() as u16
+    }
+
+    fn policy(&self, function: u16) -> Option<FunctionPolicy> {
+        self.policies.get(usize::from(function)).copied()
+    }
+
+    /// The function's driver must reset it, and asks anew by the new policy: ixgbe_ndo_set_vf_trust in Linux's ixgbe_sriov.c. The
+    /// message without CTS says so.
+    fn set_policy(&mut self, function: u16, policy: FunctionPolicy) -> Option<Answer> {
+        let own = self.policies.get_mut(usize::from(function))?;
+        let changes = std::mem::replace(own, policy) != policy;
+        changes.then(|| Answer { reply: Some(Reply::new(&[word::CONTROL])), ..reset_event() })
+    }
+
     fn answer(&mut self, function: u16, ask: &Ask) -> Answer {
-        let Some(policy) = self.policies.get(usize::from(function)).copied() else { return Answer::default() };
+        let Some(policy) = self.policy(function) else { return Answer::default() };
         match &ask.request {
             Request::Message(message) if message[0] & (word::ACK | word::NACK) != 0 => read(),
             Request::Message(message) => (self.answers)(policy, ask, message),
@@ -126,7 +134,10 @@ fn multicast(message: &Message, all: bool) -> Verdict {
 }
 
 /// SET_VLAN: VLAN 0 stays.
-fn vlan(message: &Message, vlans: u8) -> Verdict {
+fn vlan(policy: FunctionPolicy, message: &Message, vlans: u8) -> Verdict {
+    if policy.tagged {
+        return REFUSED;
+    }
     let (on, id) = (message[0] & word::INFO != 0, (message[1] & 0xfff) as u16);
     match (id, on) {
         (0, false) => UNCHANGED,
