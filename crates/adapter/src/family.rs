@@ -38,6 +38,8 @@ pub enum Request {
 pub struct Standing {
     /// Its driver's reset message was answered: other messages are allowed (the drivers' "clear to send").
     pub ready: bool,
+    /// The version of the messages, as its family numbers them.
+    pub version: u8,
     /// Addresses besides its own.
     pub addresses: u8,
     /// VLANs besides 0.
@@ -82,6 +84,8 @@ impl Reply {
 /// A change of what a function may send and receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grant {
+    /// A version of the messages.
+    Version(u8),
     /// Nothing but broadcasts without a tag, and its own address if it has one. Unless it is ready, it sends and receives nothing.
     Reset {
         /// The function may send, receive, and ask.
@@ -93,8 +97,6 @@ pub enum Grant {
     Address(Mac),
     /// One more address.
     AddAddress(Mac),
-    /// No address but its own.
-    ClearAddresses,
     /// The multicast addresses with these hashes, or all.
     Multicast {
         /// Number of hashes.
@@ -106,6 +108,8 @@ pub enum Grant {
     },
     /// All multicast frames, or no longer.
     AllMulticast(bool),
+    /// No address but its own, and then perhaps one more.
+    OnlyAddress(Option<Mac>),
     /// A VLAN, or no longer.
     Vlan {
         /// Its number.
@@ -130,8 +134,29 @@ pub struct Answer {
     pub silent_from: Option<Time>,
 }
 
+/// The host's policy for a function. The port's own policy, which the switch applies, stands beside it: a function may do what both
+/// allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FunctionPolicy {
+    /// Its address.
+    pub address: Mac,
+    /// It may change its address, add others, receive all multicast frames, and know how frames are spread over its queues.
+    pub trusted: bool,
+    /// Its port tags its frames, so that it has no VLANs of its own.
+    pub tagged: bool,
+}
+
 /// The functions of a card, as their host sees them. Pure: the same asks in the same order get the same answers.
 pub trait Family: Send {
+    /// Number of functions.
+    fn functions(&self) -> u16;
+
     /// Answers one function's ask.
     fn answer(&mut self, function: u16, ask: &Ask) -> Answer;
+
+    /// A function's policy; `None` if there is no such function.
+    fn policy(&self, function: u16) -> Option<FunctionPolicy>;
+
+    /// Changes a function's policy. The answer, if there is one, is for the function, which did not ask.
+    fn set_policy(&mut self, function: u16, policy: FunctionPolicy) -> Option<Answer>;
 }

@@ -83,6 +83,8 @@ pub struct About {
     pub mtu_max: u32,
     /// Whether it tells its driver the port's MTU, so that the guest needs no setting of its own.
     pub announces_mtu: bool,
+    /// Whether its driver can have it receive frames for other stations, as a bridge in the guest needs.
+    pub promiscuous: bool,
     /// Whether it accesses guest memory by DMA. An adapter without DMA works in a VM that does not share its memory.
     pub dma: bool,
     /// Network boot of a guest through it.

@@ -20,5 +20,5 @@ pub mod vmxnet;
 pub mod vmxnet3;
 
 pub use about::{About, Boot, Kind, Since, Sources, UBoot};
-pub use registry::{Entry, REGISTRY, find};
+pub use registry::{Card, Entry, REGISTRY, find};
 pub use settings::{CreateError, Settings};

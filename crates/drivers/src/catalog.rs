@@ -1,7 +1,8 @@
 //! The drivers and their devices. PCI identity selects the driver, as in an operating system.
 
 use crate::{
-    Arena, Driver, E1000, E1000e, Igb, IgbVf, Rtl8139, VirtioNet, Vmxnet3, e1000, e1000e, igb, igbvf, rtl8139, vmxnet3,
+    Arena, Driver, E1000, E1000e, Igb, Rtl8139, VirtioNet, VirtualFunction, Vmxnet3, e1000, e1000e, igb, rtl8139,
+    vmxnet3,
 };
 
 /// A new driver, on PCI or on rings.
@@ -33,7 +34,16 @@ pub const DRIVERS: &[Entry] = &[
         make: |arena| Made::Pci(Box::new(crate::ne2000::Ne2000::new(arena))),
     },
     Entry { name: "igb", devices: &igb::DEVICES, make: |arena| Made::Pci(Box::new(Igb::new(arena))) },
-    Entry { name: "igbvf", devices: &igbvf::DEVICES, make: |arena| Made::Pci(Box::new(IgbVf::new(arena))) },
+    Entry {
+        name: "igbvf",
+        devices: &crate::vf::IGBVF,
+        make: |arena| Made::Pci(Box::new(VirtualFunction::igbvf(arena))),
+    },
+    Entry {
+        name: "ixgbevf",
+        devices: &crate::vf::IXGBEVF,
+        make: |arena| Made::Pci(Box::new(VirtualFunction::ixgbevf(arena))),
+    },
     Entry {
         name: "pcnet",
         devices: &crate::pcnet::DEVICES,

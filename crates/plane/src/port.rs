@@ -1,6 +1,7 @@
 //! One port: its adapter or uplink, and all state that its lock guards.
 
 mod caught;
+mod family;
 mod fault;
 mod inner;
 mod prospect;
@@ -10,6 +11,7 @@ mod voice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use nicety_adapter::family::FunctionPolicy;
 use nicety_adapter::trace::{Access, Region};
 use nicety_adapter::{
     Adapter, Batch, Context, Counters, Event, Face, News, NotedError, Outbox, PciFace, PortId, Reason, Reset,
@@ -26,6 +28,8 @@ use crate::pace::Pace;
 use crate::poll::UsualIdle;
 use crate::team::{MemberAgent, Steering};
 pub use caught::caught;
+use family::Membership;
+pub use family::SharedFamily;
 pub(crate) use inner::HeldSender;
 use inner::{CHANGE_COST, Inner, MESSAGE_COST};
 use voice::Voice;
@@ -191,6 +195,7 @@ impl Port {
         let attached = matches!(end, End::Uplink(_));
         let pace = if attached { Pace::whole() } else { Pace::careful() };
         let family = if let End::Adapter(adapter) = &end { adapter.family_of_one() } else { None };
+        let family = family.map(Membership::of_one);
         let inner = Inner {
             end,
             family,
@@ -446,6 +451,22 @@ impl Port {
     /// A configuration write by the guest.
     pub fn config_write(&self, offset: u16, data: &[u8], now: Time) {
         self.with_pci(now, |pci, cx| pci.config_write(offset, data, cx));
+    }
+
+    /// The adapter is this function of a card from now on. Its driver must reset it: what it was granted before is void.
+    pub fn join_family(&self, family: &SharedFamily, function: u16, now: Time) {
+        self.lock().family = Some(Membership::of(family, function));
+        self.reset(Reset::Function, now);
+    }
+
+    /// The host changes a function's policy. The change is made, and the function told, before its driver's next access.
+    pub fn set_policy(&self, policy: FunctionPolicy, now: Time) {
+        let mut inner = self.lock();
+        let answer = inner.family.as_mut().and_then(|family| family.set_policy(policy));
+        if let Some(answer) = answer {
+            inner.call(now, |adapter, cx| adapter.notice(Event::Answer(answer), cx));
+        }
+        inner.settle(self.shell.as_ref());
     }
 
     /// A VM attaches: from now on the adapter receives frames.

@@ -1,11 +1,13 @@
-//! A port takes its adapter's asks to the adapter's family, and the answer back, in the same call.
+//! A port takes its adapter's asks to the adapter's family, and the answer back, in the same call; and what the host changes in a
+//! function's policy, to the function.
 
 use std::sync::{Arc, Mutex};
 
+use nicety_adapter::family::FunctionPolicy;
 use nicety_adapter::{PortId, Set, Time};
 use nicety_adapters::{Settings, find};
 use nicety_frame::Mac;
-use nicety_plane::{End, Port, Shell};
+use nicety_plane::{End, Port, SharedFamily, Shell};
 
 /// V2PMAILBOX and the mailbox, of an 82576's virtual function (Linux, igbvf/regs.h).
 const V2PMAILBOX: u64 = 0xc40;
@@ -25,6 +27,38 @@ impl Shell for Notes {
     fn wake_at(&self, _: Time) {}
 }
 
+/// A port with such an adapter, and its interrupts.
+fn port(number: u8) -> (Port, Notes) {
+    let adapter = (find("igbvf").unwrap().create)(&Settings::new(address(number))).unwrap();
+    let notes = Notes::default();
+    let id = PortId(number.into());
+    let port = Port::new(id, End::Adapter(adapter), Box::new(notes.clone()), 1 << 16).unwrap();
+    port.attach();
+    port.config_write(4, &[6, 0], Time(1));
+    (port, notes)
+}
+
+fn address(number: u8) -> Mac {
+    Mac([0x52, 0x54, 0, 1, 2, number])
+}
+
+fn write(port: &Port, offset: u64, value: u32) {
+    port.write(0, offset, &value.to_le_bytes(), Time(1));
+}
+
+/// Sends a message, and reads the reply.
+fn exchange(port: &Port, words: [u32; 3]) -> [u32; 3] {
+    write(port, V2PMAILBOX, 4);
+    for (at, word) in (VMBMEM..).step_by(4).zip(words) {
+        write(port, at, word);
+    }
+    write(port, V2PMAILBOX, 1);
+    assert_eq!(read(port, V2PMAILBOX) & 0x30, 0x30, "PFACK and PFSTS");
+    let reply = [0, 4, 8].map(|at| read(port, VMBMEM + at));
+    write(port, V2PMAILBOX, 2);
+    reply
+}
+
 fn read(port: &Port, offset: u64) -> u32 {
     let mut data = [0; 4];
     port.read(0, offset, &mut data, Time(1));
@@ -33,21 +67,43 @@ fn read(port: &Port, offset: u64) -> u32 {
 
 #[test]
 fn the_access_after_a_message_finds_its_answer_and_the_interrupt_is_sent() {
-    let adapter = (find("igbvf").unwrap().create)(&Settings::new(Mac([0x52, 0x54, 0, 1, 2, 3]))).unwrap();
-    let notes = Notes::default();
-    let port = Port::new(PortId(1), End::Adapter(adapter), Box::new(notes.clone()), 1 << 16).unwrap();
-    port.attach();
-    let write = |offset, value: u32| _ = port.write(0, offset, &value.to_le_bytes(), Time(1));
-    port.config_write(4, &[6, 0], Time(1));
+    let (port, notes) = port(3);
     port.config_write(0x73, &[0x80], Time(1));
-    write(0x1740, 0x82);
-    write(0x1524, 4);
-    write(V2PMAILBOX, 4);
-    write(VMBMEM, 1);
-    write(V2PMAILBOX, 1);
-    // PFACK and PFSTS.
-    assert_eq!(read(&port, V2PMAILBOX), 0x30);
-    assert_eq!([read(&port, VMBMEM), read(&port, VMBMEM + 4)], [0x8000_0001, 0x0100_5452]);
+    write(&port, 0x1740, 0x82);
+    write(&port, 0x1524, 4);
+    assert_eq!(exchange(&port, [1, 0, 0]), [0x8000_0001, 0x0100_5452, 0x0302]);
     let mut sent = notes.0.lock().unwrap().clone();
     assert_eq!(sent.iter_mut().map(Set::pop).collect::<Vec<_>>(), [Some(2)]);
+}
+
+#[test]
+fn functions_of_a_card_have_policies_of_their_own_and_hear_when_the_host_changes_one() {
+    let policy = |number| FunctionPolicy { address: address(number), trusted: false, tagged: number == 2 };
+    let card = find("igbvf").unwrap().card.unwrap();
+    assert_eq!(card.functions, 8);
+    let family = SharedFamily::new((card.family)(vec![policy(1), policy(2)]));
+    let ports = [1, 2].map(|number| port(number).0);
+    for (number, port) in (0..).zip(&ports) {
+        port.join_family(&family, number, Time(1));
+    }
+    // Each gets its own address; neither may have another.
+    let [low, high] = [0x0100_5452, 0x0902];
+    for (number, port) in (1..).zip(&ports) {
+        assert_eq!(exchange(port, [1, 0, 0]), [0x8000_0001, low, number << 8 | 2]);
+        assert_eq!(exchange(port, [2, low, high])[0], 0x6000_0002);
+    }
+    // The second one's port tags its frames.
+    assert_eq!(exchange(&ports[0], [1 << 16 | 4, 5, 0])[0], 0xa001_0004);
+    assert_eq!(exchange(&ports[1], [1 << 16 | 4, 5, 0])[0], 0x6001_0004);
+    ports[0].set_policy(FunctionPolicy { trusted: true, ..policy(1) }, Time(2));
+    assert_eq!(family.policy(0).map(|policy| policy.trusted), Some(true));
+    // E1000_PF_CONTROL_MSG without CTS: the driver resets itself.
+    assert_eq!((read(&ports[0], VMBMEM), read(&ports[0], V2PMAILBOX) & 0x10), (0x100, 0x10));
+    assert_eq!(read(&ports[1], V2PMAILBOX) & 0x10, 0);
+    exchange(&ports[0], [1, 0, 0]);
+    assert_eq!(exchange(&ports[0], [2, low, high])[0], 0xa000_0002);
+    assert_eq!(exchange(&ports[1], [2, low, high])[0], 0x6000_0002);
+    // The same policy again changes nothing.
+    ports[0].set_policy(FunctionPolicy { trusted: true, ..policy(1) }, Time(3));
+    assert_eq!(read(&ports[0], V2PMAILBOX) & 0x10, 0);
 }

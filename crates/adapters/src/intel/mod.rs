@@ -8,7 +8,6 @@ mod eeprom;
 mod filter;
 mod flow;
 pub mod igb;
-pub mod igbvf;
 mod nvm;
 mod pages;
 mod phy;
@@ -18,6 +17,7 @@ pub mod registers;
 mod rss;
 mod statistics;
 mod transmit;
+pub mod vf;
 
 /// Bytes of a descriptor of either ring; the unit of longer descriptors.
 const DESCRIPTOR: usize = 16;

@@ -27,6 +27,8 @@ nicety_adapter::register_names! {
         RXCTL[16], RQDPC[16], DVMOLR[16], TXCTL[16], TDWBAL[16], TDWBAH[16],
         // Registers of its virtual functions.
         V2PMAILBOX, VFGPRC, VFGPTC, VFGORC, VFGOTC, VFMPRC, VFGPRLBC, VFGPTLBC, VFGORLBC, VFGOTLBC,
+        // Further ones of an 82599's.
+        VFLINKS, VTRSCINT[8], RSCCTL[16], VFGORCH, VFGOTCH,
     }
 }
 

@@ -61,6 +61,7 @@ const ABOUT: About = About {
     queues: 1,
     mtu_max: 1500,
     announces_mtu: false,
+    promiscuous: true,
     dma: true,
     boot: Boot { rom: Some("pcnet"), u_boot: Some(UBoot { device: "pcnet#0", in_debians: false }) },
     linux: Since {

@@ -81,6 +81,7 @@ pub static ABOUT: About = About {
     queues: 1,
     mtu_max: 1500,
     announces_mtu: false,
+    promiscuous: true,
     dma: false,
     boot: Boot { rom: Some("ne2k_pci"), u_boot: None },
     linux: Since {

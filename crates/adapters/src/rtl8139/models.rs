@@ -65,6 +65,7 @@ const ABOUT_CPLUS: About = About {
     queues: 1,
     mtu_max: 4096,
     announces_mtu: false,
+    promiscuous: true,
     dma: true,
     boot: Boot { rom: Some("rtl8139"), u_boot: Some(UBoot { device: "RTL8139#0", in_debians: false }) },
     linux: Since {

@@ -97,6 +97,7 @@ pub static ABOUT: About = About {
     queues: PAIRS_MOST as u16,
     mtu_max: 65_535,
     announces_mtu: true,
+    promiscuous: true,
     dma: true,
     boot: Boot { rom: Some("virtio"), u_boot: Some(UBoot { device: "virtio-net#0", in_debians: true }) },
     linux: Since {

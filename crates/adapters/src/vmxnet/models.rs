@@ -88,6 +88,7 @@ const ABOUT: About = About {
     queues: 1,
     mtu_max: 1500,
     announces_mtu: false,
+    promiscuous: true,
     dma: true,
     boot: Boot { rom: None, u_boot: None },
     linux: Since {

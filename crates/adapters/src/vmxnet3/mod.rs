@@ -89,6 +89,7 @@ pub static ABOUT: About = About {
     queues: registers::QUEUES,
     mtu_max: shared::MTU_MAX,
     announces_mtu: false,
+    promiscuous: true,
     dma: true,
     boot: Boot { rom: Some("vmxnet3"), u_boot: None },
     linux: Since {

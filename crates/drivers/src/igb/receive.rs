@@ -20,6 +20,8 @@ pub(crate) struct Receive {
     /// Packet under assembly, from several descriptors.
     pub packet: Vec<u8>,
     damaged: bool,
+    /// Status of checksum errors, and of a damaged frame.
+    pub errors: (u32, u32),
 }
 
 /// Content of the next descriptor.
@@ -33,7 +35,8 @@ impl Receive {
     pub(crate) fn new(memory: &Map, arena: &mut Arena) -> Result<Receive, DriverError> {
         let ring = arena.take(RING_BYTES.into(), 4096)?;
         let buffers = arena.take(u64::from(RING) * u64::from(RECEIVE_BUFFER), 4096)?;
-        let this = Receive { ring, buffers, next: 0, taken: 0, packet: Vec::new(), damaged: false };
+        let errors = (RX_CHECKSUM_ERRORS, RX_FRAME_ERROR);
+        let this = Receive { ring, buffers, next: 0, taken: 0, packet: Vec::new(), damaged: false, errors };
         for index in 0..RING {
             this.post(memory, index)?;
         }
@@ -69,7 +72,7 @@ impl Receive {
         self.post(memory, self.next)?;
         self.next = (self.next + 1) % RING;
         self.taken += 1;
-        self.damaged |= status & RX_FRAME_ERROR != 0;
+        self.damaged |= status & self.errors.1 != 0;
         if status & RX_EOP == 0 {
             return Ok(Some(Part::More));
         }
@@ -77,7 +80,7 @@ impl Receive {
             let [high, low] = tag.to_be_bytes();
             self.packet.splice(TAG_AT..TAG_AT, [0x81, 0, high, low]);
         }
-        let good = status & RX_L4CS != 0 && status & RX_CHECKSUM_ERRORS == 0;
+        let good = status & RX_L4CS != 0 && status & self.errors.0 == 0;
         Ok(Some(if std::mem::take(&mut self.damaged) { Part::Damaged } else { Part::Whole { good } }))
     }
 

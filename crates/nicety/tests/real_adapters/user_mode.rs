@@ -204,7 +204,8 @@ fn every_e1000_and_the_e1000e_pass_every_self_test_of_their_drivers() {
 #[test]
 fn a_frame_for_another_address_reaches_the_guest_only_while_its_interface_is_promiscuous() {
     const FRAMES: u64 = 20;
-    for adapter in entries().into_iter().map(|entry| entry.about.name) {
+    for about in entries().into_iter().map(|entry| entry.about) {
+        let adapter = about.name;
         let mut stage = Stage::new(&[adapter]);
         let mut guest = stage.ready(Guest::boot(&stage.root, stage.at_port(machine(1), 1)));
         ping(&mut guest, "", HOST);
@@ -225,7 +226,9 @@ fn a_frame_for_another_address_reaches_the_guest_only_while_its_interface_is_pro
         };
         let [off, on] = ["off", "on"].map(|promiscuous| count(&mut stage, promiscuous));
         println!("{adapter}: {off} and, promiscuous, {on} of {FRAMES}");
-        assert!(off < FRAMES / 2 && on >= FRAMES, "{adapter}: {off}, {on}");
+        // A virtual function cannot be: its card would show it the frames of its neighbours.
+        let shown = if about.promiscuous { on >= FRAMES } else { on < FRAMES / 2 };
+        assert!(off < FRAMES / 2 && shown, "{adapter}: {off}, {on}");
         quiet(&mut guest);
     }
 }

@@ -3,7 +3,6 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use nicety_adapter::family::Family;
 use nicety_adapter::{
     Adapter, Batch, Budget, Context, Counters, Delivery, Event, Frames, Outbox, Packet, Pick, PortId, Progress, Reason,
     Set, Shape, Shaper, Time, Uplink,
@@ -12,6 +11,7 @@ use nicety_frame::{Mac, arp, ethernet};
 use nicety_memory::{Map, Rights, Window};
 
 use super::caught::caught;
+use super::family::Membership;
 use super::voice::Voice;
 use super::{End, Saved, Shell};
 use crate::agent::Agent;
@@ -21,8 +21,8 @@ use crate::poll::UsualIdle;
 
 pub(super) struct Inner {
     pub end: End,
-    /// The family of an adapter that belongs to no card. The adapter is its function 0.
-    pub family: Option<Box<dyn Family>>,
+    /// The family of an adapter that is a function.
+    pub family: Option<Membership>,
     pub memory: Arc<Map>,
     pub page: Option<Arc<Map>>,
     pub out: Outbox,
@@ -583,7 +583,7 @@ impl Inner {
         let answered = caught(|| {
             for _ in 0..ASKS_MOST {
                 let Some(ask) = adapter.ask() else { break };
-                let answer = family.answer(0, &ask);
+                let answer = family.answer(&ask);
                 // The ask has the time by the adapter's clock.
                 let mut cx = Context { memory, page: window.as_ref(), out, counters, now: ask.at };
                 adapter.notice(Event::Answer(answer), &mut cx);

@@ -31,7 +31,7 @@ pub(super) fn of(driver: &str) -> LeftOut {
         "e1000" => LeftOut { not_played: INTEL_TAILS, traffic: &[INTEL_CAUSES, INTEL_FRAMES], clocks: &[] },
         "e1000e" => LeftOut { not_played: INTEL_TAILS, traffic: &[INTEL_CAUSES, INTEL_FRAMES], clocks: INTEL_CLOCK },
         "igb" => LeftOut { not_played: INTEL_TAILS, traffic: &[INTEL_CAUSES, INTEL_FRAMES, IGB], clocks: INTEL_CLOCK },
-        "igbvf" => LeftOut { not_played: INTEL_TAILS, traffic: &[IGBVF], clocks: &[] },
+        "igbvf" | "ixgbevf" => LeftOut { not_played: INTEL_TAILS, traffic: &[VIRTUAL_FUNCTION], clocks: &[] },
         "vmxnet3" => LeftOut { not_played: VMXNET3_INDICES, ..LeftOut::default() },
         "pcnet" => LeftOut { traffic: &[PCNET], ..LeftOut::default() },
         "rtl8139" => LeftOut { traffic: &[RTL8139], ..LeftOut::default() },
@@ -92,9 +92,20 @@ const IGB: &[Word] = &[
     Named("HGOTCH"),
 ];
 
-/// A virtual function's causes by vector (8.8.1), and its counters of frames, which are never cleared.
-const IGBVF: &[Word] =
-    &[Named("EICR"), Named("VFGPRC"), Named("VFGPTC"), Named("VFGORC"), Named("VFGOTC"), Named("VFMPRC")];
+/// A virtual function's causes by vector (82576, 8.8.1), its counters of frames, which are never cleared, and the
+/// head and tail that Linux's ixgbevf reads to see whether a queue hangs (ixgbevf_get_tx_pending).
+const VIRTUAL_FUNCTION: &[Word] = &[
+    Named("EICR"),
+    Named("TDH"),
+    Named("TDT"),
+    Named("VFGPRC"),
+    Named("VFGPTC"),
+    Named("VFGORC"),
+    Named("VFGORCH"),
+    Named("VFGOTC"),
+    Named("VFGOTCH"),
+    Named("VFMPRC"),
+];
 
 /// Producer indices (vmxnet3_defs.h).
 const VMXNET3_INDICES: &[Word] = &[Named("TXPROD"), Named("RXPROD"), Named("RXPROD2")];

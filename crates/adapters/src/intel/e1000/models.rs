@@ -115,6 +115,7 @@ const ABOUT_82540EM: About = About {
     queues: 1,
     mtu_max: 16_110,
     announces_mtu: false,
+    promiscuous: true,
     dma: true,
     boot: Boot { rom: Some("e1000"), u_boot: Some(UBoot { device: "e1000#0", in_debians: true }) },
     linux: Since {

@@ -16,6 +16,7 @@ pub static ABOUT: About = About {
     queues: super::r::QUEUES as u16,
     mtu_max: 9212,
     announces_mtu: false,
+    promiscuous: true,
     dma: true,
     boot: Boot { rom: Some("e1000e"), u_boot: Some(UBoot { device: "e1000#0", in_debians: true }) },
     linux: Since {

@@ -121,6 +121,7 @@ pub const ABOUT: About = About {
     queues: 16,
     mtu_max: 9216,
     announces_mtu: false,
+    promiscuous: true,
     dma: true,
     boot: Boot { rom: Some("e1000e"), u_boot: None },
     linux: Since {

@@ -1,46 +1,52 @@
-//! A virtual function of an Intel 82576, the "igbvf": two queues each way and three MSI-X vectors. Its driver has no EEPROM, PHY or
-//! filters to program: for an address, a VLAN or a longer frame it asks its family, which stands for the physical function's driver.
+//! Virtual functions of network cards: of an Intel 82576, the "igbvf", and of an 82599, the "ixgbevf". Their drivers have no EEPROM,
+//! PHY or filters to program: for an address, a VLAN or a longer frame they ask their family, which stands for the physical
+//! function's driver.
 //!
 //! ```text
 //!              BAR 0: registers, 16 KiB                     BAR 3: MSI-X, 3 vectors
 //!
-//!   transmit queue n (0x3800 + 0x100 n)          receive queue 0 (0x2800)
+//!   transmit queue n                             receive queue n
+//!   (0x3800 + 0x100 n; 82599: 0x2000 + 0x40 n)   (0x2800 + 0x100 n; 82599: 0x1000 + 0x40 n)
 //!   TDH ►┌─────────────────────────┐             RDH ►┌─────────────────────────┐
-//!        │ context: lengths, MSS   │                  │ buffer (and headers')   │◄─ type, status, length, tag
+//!        │ context: lengths, MSS   │                  │ buffer (and headers')   │◄─ hash, type, status, length, tag
 //!        │ data: buffer, EOP, RS   │─► frame, DD      │ buffer                  │◄─ its rest, EOP
 //!   TDT ►├─────────────────────────┤             RDT ►├─────────────────────────┤
 //!        │ the driver's            │                  │ the driver's            │
 //!        └─────────────────────────┘                  └─────────────────────────┘
-//!   mailbox: words (0x800) ── REQ in V2PMAILBOX (0xc40) ──► family ── words, PFSTS ──► vector of IVAR_MISC
+//!   mailbox: words ── REQ in V2PMAILBOX ──► family ── words, PFSTS ──► vector of IVAR_MISC
 //! ```
-//! The model follows Intel's *82576EB Gigabit Ethernet Controller Datasheet*; numbers in brackets are its sections. For drivers'
-//! requirements: Linux's drivers/net/ethernet/intel/igbvf, and for the answers of the family its drivers/net/ethernet/intel/igb.
+//! The models follow Intel's *82576EB Gigabit Ethernet Controller Datasheet* and *82599 10 GbE Controller Datasheet*; numbers in
+//! brackets are sections of the first. For drivers' requirements: Linux's drivers/net/ethernet/intel/igbvf and ixgbevf, and for the
+//! answers of the families its igb and ixgbe.
 //!
 //! Features: all messages of Linux's and DPDK's drivers; checksums and segmentation (TCP and UDP, IPv4 and IPv6) on transmit,
-//! checksums on receive, VLAN tags inserted, stripped and filtered, frames of up to 9216 bytes and their headers, split headers, four
-//! exact addresses, the multicast hash; a throttle for each vector; counters that never clear, head write-back.
+//! checksums on receive, VLAN tags inserted, stripped and filtered, long frames, split headers (82576), two receive queues by the
+//! hash (82599), four exact addresses, the multicast hash; a throttle for each vector; counters that never clear, head write-back.
 //!
 //! # Messages
-//! Linux's igbvf writes TDT once for each packet, RDT once for 16 buffers, and EIMS at the end of each poll; it reads no register.
-//! Every two seconds it reads the mailbox and nine counters.
+//! Linux's drivers write TDT once for each packet (igbvf) or burst (ixgbevf), RDT once for 16 buffers, and EIMS at the end of each
+//! poll; ixgbevf reads TDH and TDT when sent packets are done. Every two seconds they read the mailbox and the counters.
 //!
 //! # Not implemented
-//! - Receive queue 1: the physical function sorts by address alone, so that it gets nothing.
+//! - Receive queue 1 of the 82576: its physical function sorts by address alone. Receive queues above 1 of the 82599.
+//! - Versions 1.4 to 1.6 of the 82599's messages: IPsec, and a mailbox with other rules. Unicast promiscuous modes. RSC. Split
+//!   headers of the 82599: frames go into the packet's buffers.
 //! - SCTP's checksum, and segmentation in a tunnel, as the igb's.
 //! - Counters of frames between functions (VFGPRLBC and the like) stay 0: other functions are reached by the switch.
 //! - RXDCTL's and TXDCTL's thresholds; DCA; SRRCTL.Drop_En: frames without a buffer wait in the port.
 //!
 //! # Quirks
-//! - The reply to RESET has no CTS, all others have: e1000_reset_hw_vf in Linux's vf.c.
-//! - Frames are dropped from one byte above SET_LPE's length on, tags included, although SRRCTL names longer buffers: Linux's have
-//!   1522 bytes (igbvf_change_mtu).
-//! - The mailbox keeps the last reply, whose CTS is the sign of a link: e1000_check_for_link_vf.
-//! - Tags are stripped since the driver has added a VLAN: igb_set_vf_vlan_msg in Linux's igb_main.c.
+//! - The reply to RESET has no CTS, all others have: e1000_reset_hw_vf, ixgbevf_reset_hw_vf in Linux's vf.c.
+//! - Frames are dropped from one byte above SET_LPE's length on, tags included, although SRRCTL names longer buffers: those of
+//!   Linux's igbvf have 1522 bytes (igbvf_change_mtu). The 82599's length does not count one tag.
+//! - The mailbox keeps the last reply, whose CTS is the sign of a link: e1000_check_for_link_vf, ixgbevf_check_mac_link_vf.
+//! - Of an 82576 tags are stripped since the driver has added a VLAN: igb_set_vf_vlan_msg in Linux's igb_main.c.
 
 mod access;
 pub mod family;
 mod interrupts;
 mod mailbox;
+pub mod models;
 mod receive;
 pub mod registers;
 mod saved;
@@ -53,69 +59,28 @@ use nicety_adapter::{
 };
 use nicety_pci::{Bar, BuildError, Capability, Changes, Express, Function, Identity, MsixCapability};
 
-use self::family::{FunctionPolicy, PhysicalFunction};
+use self::family::FunctionPolicy;
 use self::mailbox::Mailbox;
-use self::registers::{self as r, QUEUES, dctl, rctl, vmolr};
+use self::models::Model;
+use self::registers::{self as r, QUEUES_MOST, dctl, rctl, vmolr};
 use super::filter::Filter;
 use super::igb::transmit::TransmitQueue;
-use super::igb::virtual_functions::VF_DEVICE;
-use crate::about::{About, Boot, Kind, Since, Sources};
+use super::rss::Rss;
 use crate::msix;
 use crate::settings::{CreateError, Settings};
 
 /// The BAR of MSI-X.
 const MSIX_BAR: u8 = 3;
-/// PCI numbers of the vendor and of the card: Gigabit ET Dual Port Server Adapter (pci.ids).
-const INTEL: u16 = 0x8086;
-const CARD: u16 = 0xa03c;
 
 /// Changes after which pending causes may interrupt.
 const INTERRUPTS: Changes = Changes::MSIX.union(Changes::POWER).union(Changes::BUS_MASTER);
 
-/// Action that makes a driver set up its rings anew: Linux igbvf's netdev.c, igbvf_close and igbvf_open.
+/// Action that makes a driver set up its rings anew: Linux igbvf_close and igbvf_open, ixgbevf_close and ixgbevf_open.
 const CURE: &str = "restart the guest's driver (in Linux: `ip link set eth0 down`, then up)";
 
-/// Description of the adapter.
-pub const ABOUT: About = About {
-    name: "igbvf",
-    chip: "Intel 82576 virtual function",
-    kind: Kind::Emulated,
-    pci: (INTEL, VF_DEVICE),
-    stands_by: false,
-    vmware_subsystem: None,
-    link_mbps: 1000,
-    link_unless: None,
-    offloads: &["tx-checksum", "rx-checksum", "tso4", "tso6", "vlan-insert", "vlan-strip", "vlan-filter"],
-    queues: QUEUES as u16,
-    mtu_max: 9216,
-    announces_mtu: false,
-    dma: true,
-    boot: Boot { rom: None, u_boot: None },
-    linux: Since {
-        driver: "igbvf",
-        version: "2.6.30",
-        source: "Linux, igbvf: add new driver to support 82576 virtual functions (2009), in 2.6.30's drivers/net/igbvf",
-    },
-    windows: Since {
-        driver: "Intel 82576 Virtual Function",
-        version: "with Intel's PROSet",
-        source: "no system of Microsoft's is known to have the driver; Intel's PROSet brings one, not tried here",
-    },
-    sources: Sources {
-        chip: "Intel, 82576EB Gigabit Ethernet Controller Datasheet",
-        pci: "Linux drivers/net/ethernet/intel/igbvf/vf.h, E1000_DEV_ID_82576_VF",
-        link: "82576EB datasheet, 8.2.2: the highest speed that STATUS can show",
-        offloads: "82576EB datasheet, 7.2.4 and 7.1.10",
-        queues: "82576EB datasheet, 7.10.2: two queues each way for each of eight functions; Linux igbvf uses one",
-        mtu: "Linux igbvf/defines.h, MAX_STD_JUMBO_FRAME_SIZE: what its driver takes",
-    },
-    qemu: None,
-    transports: &["vfio-user"],
-};
-
-/// Creates an adapter.
-pub fn create(settings: &Settings) -> Result<Box<dyn Adapter>, CreateError> {
-    Ok(Box::new(IgbVf::new(settings)?))
+/// Creates a function of this model.
+pub fn create(model: &'static Model, settings: &Settings) -> Result<Box<dyn Adapter>, CreateError> {
+    Ok(Box::new(VirtualFunction::new(model, settings)?))
 }
 
 /// Number of a ring in [`Outbox::stalled`](nicety_adapter::Outbox::stalled).
@@ -125,7 +90,8 @@ fn stall_of(queue: usize, transmit: bool) -> u16 {
 
 /// The adapter.
 #[derive(Debug)]
-pub struct IgbVf {
+pub struct VirtualFunction {
+    model: &'static Model,
     /// The policy of a family of one.
     policy: FunctionPolicy,
     function: Function,
@@ -134,42 +100,45 @@ pub struct IgbVf {
     /// The time of the last ask.
     asked_at: Time,
     filter: Filter,
-    transmit: [TransmitQueue; QUEUES],
-    /// The receive queue has refused frames.
-    starved: bool,
+    rss: Rss,
+    transmit: [TransmitQueue; QUEUES_MOST],
+    /// Receive queues that refused frames, a bit for each.
+    starved: u32,
     link_up: bool,
     /// EICR, EIMS, EITR.
     causes: Interrupts,
     /// Completions that wait for an interrupt, by transmit queue.
-    completions: [CompletionDelay; QUEUES],
+    completions: [CompletionDelay; QUEUES_MOST],
     /// Why the last walk of each ring failed. The chip has no such state.
-    stalls: [Option<&'static str>; 2 * QUEUES],
+    stalls: [Option<&'static str>; 2 * QUEUES_MOST],
 }
 
-impl IgbVf {
-    fn new(settings: &Settings) -> Result<Self, CreateError> {
+impl VirtualFunction {
+    fn new(model: &'static Model, settings: &Settings) -> Result<Self, CreateError> {
         let address = settings.mac.0;
         if address[0] & 1 != 0 || address == [0; 6] {
             return Err(CreateError::Address(settings.mac));
         }
-        if let Some(asked) = settings.queues.filter(|queues| !(1..=ABOUT.queues).contains(queues)) {
-            return Err(CreateError::Queues { adapter: ABOUT.name, asked, most: ABOUT.queues });
+        if let Some(asked) = settings.queues.filter(|queues| !(1..=model.about.queues).contains(queues)) {
+            return Err(CreateError::Queues { adapter: model.about.name, asked, most: model.about.queues });
         }
         if settings.rom.is_some() {
-            return Err(CreateError::Rom(format!("an {} has none", ABOUT.name)));
+            return Err(CreateError::Rom(format!("an {} has none", model.about.name)));
         }
-        let function =
-            describe().map_err(|error| CreateError::Description { adapter: ABOUT.name, why: error.to_string() })?;
+        let function = describe(model)
+            .map_err(|error| CreateError::Description { adapter: model.about.name, why: error.to_string() })?;
         let mut this = Self {
+            model,
             // The port's own policy limits a function that belongs to no card, as it limits every adapter.
-            policy: FunctionPolicy { address: settings.mac, trusted: true },
+            policy: FunctionPolicy { address: settings.mac, trusted: true, tagged: false },
             function,
-            registers: r::Bank::new(&r::VF82576),
+            registers: r::Bank::new(model.registers),
             mailbox: Mailbox::default(),
             asked_at: Time::ZERO,
             filter: Filter::default(),
+            rss: Rss::default(),
             transmit: Default::default(),
-            starved: false,
+            starved: 0,
             link_up: true,
             causes: interrupts::causes(),
             completions: Default::default(),
@@ -189,14 +158,14 @@ impl IgbVf {
     }
 }
 
-fn describe() -> Result<Function, BuildError> {
+fn describe(model: &Model) -> Result<Function, BuildError> {
     let identity = Identity {
-        vendor: INTEL,
-        device: VF_DEVICE,
+        vendor: model.about.pci.0,
+        device: model.about.pci.1,
         revision: 1,
         class: 0x02_0000,
-        subsystem_vendor: INTEL,
-        subsystem: CARD,
+        subsystem_vendor: model.about.pci.0,
+        subsystem: model.subsystem,
     };
     let msix = MsixCapability {
         vectors: r::VECTORS,
@@ -214,7 +183,7 @@ fn describe() -> Result<Function, BuildError> {
         .build()
 }
 
-impl PciFace for IgbVf {
+impl PciFace for VirtualFunction {
     fn function(&self) -> &Function {
         &self.function
     }
@@ -230,7 +199,7 @@ impl PciFace for IgbVf {
         }
         if changes.contains(Changes::BUS_MASTER) && self.function.bus_master() {
             self.look_at_all_queues(cx);
-            self.offer_room(cx);
+            self.offer_room(!0, cx);
         }
     }
 
@@ -249,7 +218,7 @@ impl PciFace for IgbVf {
     }
 }
 
-impl Adapter for IgbVf {
+impl Adapter for VirtualFunction {
     fn face(&mut self) -> Face<'_> {
         Face::Pci(self)
     }
@@ -289,7 +258,7 @@ impl Adapter for IgbVf {
 
     fn reset(&mut self, kind: Reset, cx: &mut Context<'_>) {
         // Frames that wait for buffers are lost with them.
-        self.offer_room(cx);
+        self.offer_room(!0, cx);
         self.clear_function();
         self.function.reset();
         match kind {
@@ -304,21 +273,22 @@ impl Adapter for IgbVf {
     }
 
     fn transmit_queues(&self) -> u16 {
-        QUEUES as u16
+        self.model.queues as u16
     }
 
     fn is_driven(&self) -> bool {
-        self.receives(0) || (0..QUEUES).any(|queue| self.transmits(queue))
+        (0..self.model.queues).any(|queue| self.receives(queue) || self.transmits(queue))
     }
 
     fn features(&self) -> Vec<&'static str> {
         let queues = self.registers.of(r::TXDCTL).iter().filter(|control| *control & dctl::ENABLE != 0).count();
         let on = [
             (self.mailbox.standing.ready, "rx-checksum"),
-            (self.registers[r::VMOLR] & vmolr::STRVLAN != 0, "vlan-strip"),
+            (self.strips(0), "vlan-strip"),
             (self.mailbox.standing.vlans > 0, "vlan-filter"),
             (self.registers[r::VMOLR] & vmolr::RLPML > 1600, "jumbo"),
             (self.registers[r::RCTL] & rctl::MPE != 0, "all-multicast"),
+            (self.spreads(), "rss"),
             (queues > 1, "mq"),
         ];
         on.into_iter().filter(|&(on, _)| on).map(|(_, name)| name).collect()
@@ -339,6 +309,6 @@ impl Adapter for IgbVf {
     }
 
     fn family_of_one(&self) -> Option<Box<dyn Family>> {
-        Some(Box::new(PhysicalFunction::new(vec![self.policy])))
+        Some(Box::new((self.model.card)(vec![self.policy])))
     }
 }

@@ -6,9 +6,9 @@ use nicety_adapter::snapshot::{Nothing, RestoreError, Snapshot, Version, decode,
 use nicety_pci::Saved as SavedFunction;
 use serde::{Deserialize, Serialize};
 
+use super::VirtualFunction;
 use super::mailbox::Mailbox;
-use super::registers::QUEUES;
-use super::{ABOUT, IgbVf};
+use super::registers::QUEUES_MOST;
 use crate::intel::igb::transmit::Advanced;
 use crate::intel::transmit::Transmit;
 
@@ -16,11 +16,11 @@ use crate::intel::transmit::Transmit;
 struct State {
     registers: Vec<u32>,
     mailbox: Mailbox,
-    transmit: [Transmit<Advanced>; QUEUES],
-    starved: bool,
+    transmit: [Transmit<Advanced>; QUEUES_MOST],
+    starved: u32,
     link_up: bool,
     causes: Interrupts,
-    completions: [CompletionDelay; QUEUES],
+    completions: [CompletionDelay; QUEUES_MOST],
     function: Vec<u8>,
 }
 
@@ -33,16 +33,18 @@ impl Version for State {
     }
 }
 
-impl Snapshot for IgbVf {
+impl Snapshot for VirtualFunction {
     fn save(&self) -> Vec<u8> {
         // The omitted fields are rebuilt from registers, or are configuration; the time of an ask is set with the next one.
         let Self {
+            model,
             policy: _,
             function,
             registers,
             mailbox,
             asked_at: _,
             filter: _,
+            rss: _,
             transmit,
             starved,
             link_up,
@@ -60,11 +62,11 @@ impl Snapshot for IgbVf {
             completions: *completions,
             function: function.save().to_bytes(),
         };
-        encode(ABOUT.name, State::NUMBER, &state)
+        encode(model.about.name, State::NUMBER, &state)
     }
 
     fn restore(&mut self, saved: &[u8]) -> Result<(), RestoreError> {
-        let state: State = decode(ABOUT.name, saved)?;
+        let state: State = decode(self.model.about.name, saved)?;
         let impossible = |what| Err(RestoreError::Impossible(what));
         let mut registers = self.registers.clone();
         registers.restore(&state.registers)?;
@@ -87,15 +89,16 @@ impl Snapshot for IgbVf {
         }
         (self.starved, self.link_up, self.causes, self.completions) = (starved, link_up, causes, completions);
         self.filter.load(&self.registers);
+        self.rss.forget();
         self.stalls = Default::default();
         Ok(())
     }
 }
 
-impl IgbVf {
+impl VirtualFunction {
     /// Resumes from restored state: sends waiting interrupts, checks the rings, repeats what was asked.
     pub(super) fn resume_restored(&mut self, cx: &mut Context<'_>) {
-        self.starved = false;
+        self.starved = 0;
         self.look_at_all_queues(cx);
         self.call_family(cx);
         self.time_passed(cx);

@@ -2,10 +2,11 @@
 
 use nicety_adapter::Context;
 
-use super::IgbVf;
-use super::registers::{self as r, Place, ctrl, dctl, status};
+use super::VirtualFunction;
+use super::family::ixgbe::RSS_KEY;
+use super::registers::{self as r, Place, ctrl, dctl, links, status};
 
-impl IgbVf {
+impl VirtualFunction {
     /// Reads a part of the registers.
     pub(super) fn read_registers(&mut self, offset: u64, data: &mut [u8], cx: &mut Context<'_>) {
         let table = self.registers.table();
@@ -22,7 +23,15 @@ impl IgbVf {
 
     fn read_register(&mut self, place: &Place, cx: &mut Context<'_>) -> u32 {
         match place.name {
+            r::STATUS if self.model.ten_gigabit => 0,
             r::STATUS => status::FD | status::SPEED_1000 | if self.link_up { status::LU } else { 0 },
+            r::VFLINKS => {
+                if self.link_up {
+                    links::UP | links::SPEED_10G
+                } else {
+                    0
+                }
+            }
             r::FRTIMER => (cx.now.0 / 1000) as u32,
             r::EICR => self.read_causes(cx),
             r::EICS => self.causes.pending() as u32,
@@ -35,8 +44,7 @@ impl IgbVf {
         self.registers.write(place, value);
         match place.name {
             r::TDT => cx.out.work.insert(place.index as u16),
-            r::RDT | r::RDLEN if place.index == 0 => self.offer_room(cx),
-            r::RXDCTL if place.index == 0 => self.offer_room(cx),
+            r::RDT | r::RDLEN | r::RXDCTL => self.offer_room(1 << place.index, cx),
             r::TXDCTL if value & dctl::ENABLE != 0 => cx.out.work.insert(place.index as u16),
             r::TXDCTL | r::TDH | r::TDBAL | r::TDBAH | r::TDLEN => self.forget_fetched(place.index),
             r::V2PMAILBOX => self.write_mailbox(value, cx),
@@ -65,13 +73,13 @@ impl IgbVf {
 
     /// Marks all transmit queues as possibly having work.
     pub(super) fn look_at_all_queues(&self, cx: &mut Context<'_>) {
-        (0..r::QUEUES as u16).for_each(|queue| cx.out.work.insert(queue));
+        (0..self.model.queues as u16).for_each(|queue| cx.out.work.insert(queue));
     }
 
     /// CTRL.RST (4.2.1.5): rings and interrupts as after power-on; the counters go on, and the mailbox keeps its words. RSTD tells
     /// the driver that the reset is over.
     pub(super) fn reset_function(&mut self, cx: &mut Context<'_>) {
-        self.offer_room(cx);
+        self.offer_room(!0, cx);
         let kept = r::KEPT.map(|name| self.registers[name]);
         let words: [u32; 16] = std::array::from_fn(|n| self.registers.of(r::VMBMEM).get(n).copied().unwrap_or(0));
         self.clear_function();
@@ -88,10 +96,12 @@ impl IgbVf {
         self.registers.reset(|_| true);
         self.clear_mailbox();
         self.clear_interrupts();
+        self.registers.of_mut(r::RSSRK).copy_from_slice(&RSS_KEY);
+        self.rss.forget();
         for queue in &mut self.transmit {
             queue.reset();
         }
         self.stalls = Default::default();
-        self.starved = false;
+        self.starved = 0;
     }
 }

@@ -2,7 +2,7 @@
 
 use nicety_adapter::family::Family;
 use nicety_adapter::{Event, Outbox};
-use nicety_adapters::intel::igbvf::family::{FunctionPolicy, PhysicalFunction};
+use nicety_adapters::intel::vf::family::{FunctionPolicy, PhysicalFunction, igb};
 use nicety_frame::Mac;
 
 use crate::bench::{Bench, MAC, Wire, adapter, cut};
@@ -68,7 +68,7 @@ pub type Guest = Bench<Driver>;
 impl Guest {
     /// A new function of a host that trusts it, or does not.
     pub fn new(trusted: bool) -> Self {
-        let family = PhysicalFunction::new(vec![FunctionPolicy { address: Mac(MAC), trusted }]);
+        let family = igb::card(vec![FunctionPolicy { address: Mac(MAC), trusted, tagged: false }]);
         let mut this = Self::around(adapter("igbvf"), Driver { family, next: 0 });
         this.config_write(4, &[6, 0]);
         this

@@ -1,18 +1,18 @@
-//! The mailbox (82576 datasheet, 7.10.2.9 and 8.14): a message of sixteen words, shared by both sides, and the bits by which they
+//! The mailbox (82576 datasheet, 7.10.2.9 and 8.14; 82599, 7.10.2.9.1): a message of sixteen words, shared by both sides, and the bits by which they
 //! take turns.
 //!
 //! ```text
 //! driver: VFU ─► words ─► REQ ──► family: PFACK, its reply in the words, PFSTS ──► driver: reads words ─► ACK
 //! ```
 //! The reply stays in the words: Linux's igbvf sees that the family is there by CTS in the first one, which it reads without a
-//! message (e1000_check_for_link_vf). REQ and ACK read as 0. PFU is never set: the family writes between two accesses.
+//! message (e1000_check_for_link_vf; ixgbevf as well). REQ and ACK read as 0. PFU is never set: the family writes between two accesses.
 
 use nicety_adapter::family::{Answer, Ask, Grant, MESSAGE_WORDS, Request, Standing};
 use nicety_adapter::{Context, Outbox};
 use nicety_frame::Mac;
 use serde::{Deserialize, Serialize};
 
-use super::IgbVf;
+use super::VirtualFunction;
 use super::family::{ADDRESSES_MOST, VLANS_MOST, word};
 use super::registers::{self as r, mailbox, rctl, tctl, vmolr};
 
@@ -49,7 +49,7 @@ impl Mailbox {
     }
 }
 
-impl IgbVf {
+impl VirtualFunction {
     /// A write to V2PMAILBOX. VFU has its new value.
     pub(super) fn write_mailbox(&mut self, value: u32, cx: &mut Context<'_>) {
         self.mailbox.message |= value & mailbox::REQ != 0;
@@ -141,7 +141,7 @@ impl IgbVf {
                 self.void_grants(ready, address);
                 if ready {
                     self.look_at_all_queues(cx);
-                    self.offer_room(cx);
+                    self.offer_room(!0, cx);
                 }
             }
             Grant::Address(address) => self.set_address(0, Some(address)),
@@ -149,10 +149,12 @@ impl IgbVf {
                 self.mailbox.standing.addresses += 1;
                 self.set_address(usize::from(self.mailbox.standing.addresses), Some(address));
             }
-            Grant::ClearAddresses => {
-                self.mailbox.standing.addresses = 0;
-                (1..self.registers.of(r::RAL).len()).for_each(|index| self.set_address(index, None));
+            Grant::OnlyAddress(one) => {
+                self.mailbox.standing.addresses = one.is_some().into();
+                (1..self.registers.of(r::RAL).len())
+                    .for_each(|index| self.set_address(index, one.filter(|_| index == 1)));
             }
+            Grant::Version(version) => self.mailbox.standing.version = version,
             Grant::Multicast { count, hashes, all } => {
                 self.registers.of_mut(r::MTA).fill(0);
                 self.mailbox.overflow = all;

@@ -2,12 +2,12 @@
 
 use nicety_adapter::{Batch, Budget, Context, Progress};
 
-use super::registers::{self as r, dctl, tctl};
-use super::{IgbVf, stall_of};
+use super::registers::{self as r, Reg, dctl, tctl};
+use super::{VirtualFunction, stall_of};
 use crate::intel::igb::transmit::{Advanced, write_head_back};
 use crate::intel::transmit::{self, Sender};
 
-impl IgbVf {
+impl VirtualFunction {
     /// Size in descriptors and first address of a queue's ring.
     pub(super) fn transmit_ring(&self, queue: usize) -> (u32, u64) {
         transmit::ring(&self.registers, queue)
@@ -75,8 +75,22 @@ impl IgbVf {
     /// Moves what the sender has counted to the function's counters, which wrap.
     fn count_sent(&mut self) {
         let [frames, octets] = [r::GPTC, r::GOTCL].map(|name| std::mem::take(&mut self.registers[name]));
-        self.registers[r::VFGPTC] = self.registers[r::VFGPTC].wrapping_add(frames);
-        self.registers[r::VFGOTC] = self.registers[r::VFGOTC].wrapping_add(octets);
         self.registers[r::GOTCH] = 0;
+        self.count(r::VFGPTC, frames);
+        self.count_octets(r::VFGOTC, r::VFGOTCH, octets);
+    }
+
+    /// Adds to a counter that wraps.
+    pub(super) fn count(&mut self, name: Reg, more: u32) {
+        self.registers[name] = self.registers[name].wrapping_add(more);
+    }
+
+    /// Adds to a counter of octets: 32 bits, of the 82599 36.
+    pub(super) fn count_octets(&mut self, low: Reg, high: Reg, more: u32) {
+        let (sum, carry) = self.registers[low].overflowing_add(more);
+        self.registers[low] = sum;
+        if self.model.ten_gigabit {
+            self.registers[high] = (self.registers[high] + u32::from(carry)) & 0xf;
+        }
     }
 }

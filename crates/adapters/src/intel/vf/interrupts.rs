@@ -9,11 +9,9 @@
 use nicety_adapter::Context;
 use nicety_adapter::interrupts::{CompletionDelay, InterruptRouter, Interrupts, Line};
 
-use super::IgbVf;
+use super::VirtualFunction;
 use super::registers::{self as r};
 
-/// Unit of bits 14:2 of EITR, in nanoseconds.
-const THROTTLE_NS: u64 = 1000;
 /// IVAR: the entry is valid.
 const VALID: u32 = 1 << 7;
 /// EITR: a write leaves the running pause unchanged (CNT_IGNR).
@@ -34,9 +32,9 @@ fn entry(register: u32, byte: usize) -> u32 {
     if entry & VALID == 0 { 0 } else { (1_u32 << (entry & 3)) & ((1 << r::VECTORS) - 1) }
 }
 
-impl IgbVf {
+impl VirtualFunction {
     fn bit(&self, direction: usize, queue: usize) -> u32 {
-        entry(self.registers[r::IVAR], 2 * queue + direction)
+        entry(self.registers.of(r::IVAR).get(queue / 2).copied().unwrap_or(0), 2 * (queue & 1) + direction)
     }
 
     /// As after power-on.
@@ -77,9 +75,9 @@ impl IgbVf {
         shown
     }
 
-    /// A write to EITR (8.8.12): bits 14:2 are the minimum microseconds between two messages of a vector.
+    /// A write to EITR: the minimum interval between two messages of a vector.
     pub(super) fn set_throttle(&mut self, vector: usize, value: u32, cx: &mut Context<'_>) {
-        let interval_ns = u64::from(value >> 2 & 0x1fff) * THROTTLE_NS;
+        let interval_ns = (self.model.interval_ns)(value);
         if let Some(throttle) = self.causes.throttle(vector as u16) {
             throttle.set_interval(interval_ns);
             if interval_ns == 0 && value & KEEP == 0 {
@@ -89,17 +87,18 @@ impl IgbVf {
         self.settle(cx);
     }
 
-    /// Frames have arrived in queue 0.
-    pub(super) fn received(&mut self, cx: &mut Context<'_>) {
-        let bit = self.bit(RECEIVE, 0);
-        for queue in 0..r::QUEUES {
-            if bit != 0 && self.bit(TRANSMIT, queue) & bit != 0 {
+    /// Frames have arrived in these queues, a bit for each.
+    pub(super) fn received(&mut self, queues: u32, cx: &mut Context<'_>) {
+        let arrived = (0..self.model.queues).filter(|queue| queues >> queue & 1 != 0);
+        let bits = arrived.fold(0, |bits, queue| bits | self.bit(RECEIVE, queue));
+        for queue in 0..self.model.queues {
+            if self.bit(TRANSMIT, queue) & bits != 0 {
                 let Some(completions) = self.completions.get_mut(queue) else { continue };
                 completions.answered(cx.now);
                 completions.join();
             }
         }
-        self.causes.raise(bit.into());
+        self.causes.raise(bits.into());
         self.settle(cx);
     }
 
@@ -114,7 +113,7 @@ impl IgbVf {
 
     /// Handles a tick, whether or not a deadline has passed.
     pub(super) fn time_passed(&mut self, cx: &mut Context<'_>) {
-        for queue in 0..r::QUEUES {
+        for queue in 0..self.model.queues {
             if self.completions.get_mut(queue).is_some_and(|completions| completions.over(cx.now)) {
                 self.causes.raise(self.bit(TRANSMIT, queue).into());
             }

@@ -1,0 +1,147 @@
+//! Physical functions, as their host's drivers run them: the answers to the messages of virtual functions.
+
+pub mod igb;
+pub mod ixgbe;
+
+pub use nicety_adapter::family::FunctionPolicy;
+use nicety_adapter::family::{Answer, Ask, Family, Grant, HASHES, Message, Reply, Request};
+use nicety_frame::Mac;
+
+/// Bits of a message's first word (Linux: e1000_mbx.h, ixgbe_mbx.h).
+pub mod word {
+    /// The request was granted.
+    pub const ACK: u32 = 1 << 31;
+    /// The request was refused.
+    pub const NACK: u32 = 1 << 30;
+    /// The function is clear to send messages.
+    pub const CTS: u32 = 1 << 29;
+    /// The message's own bits.
+    pub const INFO: u32 = 0xff << 16;
+    /// Position of those.
+    pub const INFO_SHIFT: u32 = 16;
+    /// The link changed, or the physical function was reset.
+    pub const CONTROL: u32 = 0x100;
+}
+
+/// The first message of every driver.
+const RESET: u32 = 1;
+/// Further addresses of a function: IGBVF_MAX_MAC_FILTERS; of an ixgbevf as many.
+pub const ADDRESSES_MOST: u8 = 3;
+/// VLANs of a function besides 0: E1000_VLVF_ARRAY_SIZE, of which the first is VLAN 0's.
+pub const VLANS_MOST: u8 = 31;
+
+/// How a chip's driver answers one message, by the function's policy.
+pub type Answers = fn(FunctionPolicy, &Ask, &Message) -> Answer;
+
+/// A card's physical function.
+#[derive(Clone, Debug)]
+pub struct PhysicalFunction {
+    policies: Vec<FunctionPolicy>,
+    /// Answers to messages.
+    answers: Answers,
+    /// Answer to a reset without a message, or to an acknowledgement.
+    hears: fn(&Ask) -> Answer,
+}
+
+impl Family for PhysicalFunction {
+    fn functions(&self) -> u16 {
+        self.policies.len() as u16
+    }
+
+    fn policy(&self, function: u16) -> Option<FunctionPolicy> {
+        self.policies.get(usize::from(function)).copied()
+    }
+
+    /// The function's driver must reset it, and asks anew by the new policy: ixgbe_ndo_set_vf_trust in Linux's ixgbe_sriov.c. The
+    /// message without CTS says so.
+    fn set_policy(&mut self, function: u16, policy: FunctionPolicy) -> Option<Answer> {
+        let own = self.policies.get_mut(usize::from(function))?;
+        let changes = std::mem::replace(own, policy) != policy;
+        changes.then(|| Answer { reply: Some(Reply::new(&[word::CONTROL])), ..reset_event() })
+    }
+
+    fn answer(&mut self, function: u16, ask: &Ask) -> Answer {
+        let Some(policy) = self.policy(function) else { return Answer::default() };
+        match &ask.request {
+            Request::Message(message) if message[0] & (word::ACK | word::NACK) != 0 => read(),
+            Request::Message(message) => (self.answers)(policy, ask, message),
+            Request::Reset | Request::Acknowledged => (self.hears)(ask),
+        }
+    }
+}
+
+/// The message was read, and has no other effect.
+fn read() -> Answer {
+    Answer { acknowledged: true, ..Answer::default() }
+}
+
+fn reset_event() -> Answer {
+    Answer { grant: Some(Grant::Reset { ready: false, address: None }), ..Answer::default() }
+}
+
+/// The answer to RESET: the first words, and what is granted.
+fn reset(policy: FunctionPolicy, more: &[u32]) -> Answer {
+    let own = Some(policy.address).filter(|address| is_station(*address));
+    let [a, b, c, d, e, f] = own.unwrap_or(Mac([0; 6])).0;
+    let result = if own.is_some() { word::ACK } else { word::NACK };
+    let mut words = [RESET | result, u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, 0, 0]), 0];
+    words.iter_mut().skip(3).zip(more).for_each(|(word, more)| *word = *more);
+    let words = words.get(..3 + more.len()).unwrap_or_default();
+    let grant = Some(Grant::Reset { ready: true, address: own });
+    Answer { reply: Some(Reply::new(words)), grant, ..read() }
+}
+
+/// A decision: granted or refused, and what changes. Linux also grants one half of a message and refuses the other.
+struct Verdict {
+    granted: bool,
+    grant: Option<Grant>,
+}
+
+impl From<Grant> for Verdict {
+    fn from(grant: Grant) -> Self {
+        Self { granted: true, grant: Some(grant) }
+    }
+}
+
+const REFUSED: Verdict = Verdict { granted: false, grant: None };
+const UNCHANGED: Verdict = Verdict { granted: true, grant: None };
+
+impl Verdict {
+    fn bit(&self) -> u32 {
+        if self.granted { word::ACK } else { word::NACK }
+    }
+}
+
+/// The address in a message.
+fn address(message: &Message) -> Mac {
+    let ([a, b, c, d], [e, f, ..]) = (message[1].to_le_bytes(), message[2].to_le_bytes());
+    Mac([a, b, c, d, e, f])
+}
+
+fn is_station(address: Mac) -> bool {
+    address.0 != [0; 6] && address.0[0] & 1 == 0
+}
+
+/// SET_MULTICAST: the hashes are halves of the words, the lower one first. `all`: more hashes than fit are all addresses.
+fn multicast(message: &Message, all: bool) -> Verdict {
+    let number = (message[0] & word::INFO) >> word::INFO_SHIFT;
+    let mut hashes = [0; HASHES];
+    for (two, word) in hashes.chunks_exact_mut(2).zip(&message[1..]) {
+        two.copy_from_slice(&[(word & 0xfff) as u16, (word >> 16 & 0xfff) as u16]);
+    }
+    let count = number.min(HASHES as u32) as u8;
+    Grant::Multicast { count, hashes, all: all && number > HASHES as u32 }.into()
+}
+
+/// SET_VLAN: VLAN 0 stays.
+fn vlan(policy: FunctionPolicy, message: &Message, vlans: u8) -> Verdict {
+    if policy.tagged {
+        return REFUSED;
+    }
+    let (on, id) = (message[0] & word::INFO != 0, (message[1] & 0xfff) as u16);
+    match (id, on) {
+        (0, false) => UNCHANGED,
+        (1.., true) if vlans >= VLANS_MOST => REFUSED,
+        _ => Grant::Vlan { id, on }.into(),
+    }
+}

@@ -1,0 +1,340 @@
+//! An 82599's function under its driver: offsets and bits are those of Linux's drivers/net/ethernet/intel/ixgbevf (regs.h, defines.h,
+//! mbx.h), sequences those of its vf.c and ixgbevf_main.c, and answers those of ixgbe_sriov.c.
+
+use nicety_adapter::family::Family;
+use nicety_adapter::{Event, Outbox, Reason};
+use nicety_adapters::intel::vf::family::{FunctionPolicy, PhysicalFunction, ixgbe};
+use nicety_frame::Mac;
+
+use crate::bench::{Bench, MAC, Wire, adapter, cut, ethernet, frame, ipv4, payload, tcp, to};
+
+const VFCTRL: u64 = 0x0000;
+const VFLINKS: u64 = 0x0010;
+const VTEICR: u64 = 0x0100;
+const VTEICS: u64 = 0x0104;
+const VTEIMS: u64 = 0x0108;
+const VTEIAC: u64 = 0x0110;
+const VTEIAM: u64 = 0x0114;
+const VTIVAR: u64 = 0x0120;
+const VTIVAR_MISC: u64 = 0x0140;
+const VFMBMEM: u64 = 0x0200;
+const VFMAILBOX: u64 = 0x02fc;
+const VFPSRTYPE: u64 = 0x0300;
+const VFRXDCTL: u64 = 0x1028;
+const VFGPRC: u64 = 0x101c;
+const VFGORC_LSB: u64 = 0x1020;
+const VFMPRC: u64 = 0x1034;
+const VFGPTC: u64 = 0x201c;
+const VFGOTC_LSB: u64 = 0x2020;
+
+const REQ: u32 = 1;
+const ACK: u32 = 2;
+const VFU: u32 = 4;
+const PFSTS: u32 = 0x10;
+const PFACK: u32 = 0x20;
+const RSTD: u32 = 0x80;
+
+const GRANTED: u32 = 0xa000_0000;
+const REFUSED: u32 = 0x6000_0000;
+/// The address as the words of a message.
+const LOW: u32 = 0x1200_5452;
+const HIGH: u32 = 0x5634;
+
+const RING: u64 = 256;
+const ENABLE: u32 = 1 << 25;
+const VME: u32 = 1 << 30;
+const TX_DATA: u64 = 0x10_0000;
+
+fn transmit_ring(queue: u64) -> u64 {
+    0x1_0000 + queue * 0x4000
+}
+
+fn receive_ring(queue: u64) -> u64 {
+    0x2_0000 + queue * 0x4000
+}
+
+fn buffer(queue: u64, index: u64) -> u64 {
+    0x20_0000 + queue * 0x8_0000 + index * 2048
+}
+
+struct Driver {
+    family: PhysicalFunction,
+}
+
+type Guest = Bench<Driver>;
+
+impl Guest {
+    fn new(trusted: bool) -> Self {
+        let family = ixgbe::card(vec![FunctionPolicy { address: Mac(MAC), trusted, tagged: false }]);
+        let mut this = Self::around(adapter("ixgbevf"), Driver { family });
+        this.config_write(4, &[6, 0]);
+        this
+    }
+
+    /// ixgbevf_reset_hw_vf, and the version.
+    fn ready(trusted: bool, version: u32) -> Self {
+        let mut this = Self::new(trusted);
+        this.exchange(&[1]);
+        assert_eq!(this.exchange(&[8, version])[0], GRANTED | 8);
+        this
+    }
+
+    fn opened() -> Self {
+        let mut this = Self::ready(true, 8);
+        this.open(0, ENABLE);
+        this
+    }
+
+    /// ixgbevf_configure_tx_ring, ixgbevf_configure_rx_ring.
+    fn open(&mut self, queue: u64, rxdctl: u32) {
+        let ring = |at: u64, base: u64| {
+            [(at, base as u32), (at + 4, 0), (at + 8, RING as u32 * 16), (at + 0x10, 0), (at + 0x18, 0)]
+        };
+        let (send, receive) = (0x2000 + queue * 0x40, 0x1000 + queue * 0x40);
+        for (register, value) in ring(send, transmit_ring(queue)).into_iter().chain(ring(receive, receive_ring(queue)))
+        {
+            self.w(register, value);
+        }
+        self.w(send + 0x28, ENABLE | 8 << 16 | 1 << 8 | 32);
+        for index in 0..RING {
+            self.put64(receive_ring(queue) + index * 16, buffer(queue, index));
+            self.put64(receive_ring(queue) + index * 16 + 8, 0);
+        }
+        // IXGBE_SRRCTL_DROP_EN, ADV_ONEBUF, 2 KiB, headers of 256 bytes.
+        self.w(receive + 0x14, 1 << 28 | 0x0200_0000 | 256 << 2 | 2);
+        self.w(receive + 0x28, rxdctl);
+        self.w(receive + 0x18, RING as u32 - 1);
+    }
+
+    /// ixgbevf_configure_msix: vector 0 for queues, 1 for other causes.
+    fn open_msix(&mut self) {
+        self.config_write(0x73, &[0x80]);
+        self.w(VTIVAR, 0x8080_8080);
+        self.w(VTIVAR_MISC, 0x81);
+        self.r(VTEICR);
+        for register in [VTEIAM, VTEIAC, VTEIMS] {
+            self.w(register, 3);
+        }
+    }
+
+    fn answer(&mut self) {
+        if !self.out.stalled.contains(Outbox::ASK) {
+            return;
+        }
+        self.out.stalled.remove(Outbox::ASK);
+        while let Some(ask) = self.call(|nic, _| nic.ask()) {
+            let answer = self.own.family.answer(0, &ask);
+            self.call(|nic, cx| nic.notice(Event::Answer(answer), cx));
+        }
+    }
+
+    /// ixgbevf_write_mbx_vf_legacy, ixgbevf_read_mbx_vf_legacy: what is read of VFMAILBOX comes back with VFU.
+    fn exchange(&mut self, words: &[u32]) -> [u32; 16] {
+        let bits = self.r(VFMAILBOX);
+        self.w(VFMAILBOX, bits | VFU);
+        assert_eq!(self.r(VFMAILBOX) & VFU, VFU);
+        for (at, word) in (VFMBMEM..).step_by(4).zip(words) {
+            self.w(at, *word);
+        }
+        self.w(VFMAILBOX, REQ);
+        self.answer();
+        let bits = self.r(VFMAILBOX);
+        assert_eq!(bits & (PFACK | PFSTS | REQ | ACK), PFACK | PFSTS, "the message was read and answered");
+        self.w(VFMAILBOX, bits | VFU);
+        let words = std::array::from_fn(|n| self.r(VFMBMEM + 4 * n as u64));
+        self.w(VFMAILBOX, ACK);
+        self.answer();
+        words
+    }
+
+    fn send(&mut self, descriptors: &[[u32; 4]]) -> Vec<Wire> {
+        for (at, words) in (transmit_ring(0)..).step_by(16).zip(descriptors) {
+            self.put(at, &words.map(u32::to_le_bytes).concat());
+        }
+        self.w(0x2018, descriptors.len() as u32);
+        self.fetch_all(0, cut)
+    }
+
+    fn written(&self, queue: u64, index: u64) -> [u32; 4] {
+        [0, 4, 8, 12].map(|at| self.get32(receive_ring(queue) + index * 16 + at))
+    }
+}
+
+#[test]
+fn a_reset_is_answered_with_the_address_and_the_filter_type_and_every_other_message_with_cts() {
+    let mut g = Guest::new(true);
+    assert_eq!(g.exchange(&[8, 8])[0], 0x4000_0008, "before RESET: no CTS");
+    g.w(VFCTRL, 1 << 26);
+    g.answer();
+    assert_eq!(g.r(VFMAILBOX), RSTD);
+    assert_eq!(g.exchange(&[1])[..4], [0x8000_0001, LOW, HIGH, 0]);
+    // ixgbe_mbox_api_17 and none of its features; _20, _14, _15, _16; _13.
+    assert_eq!(g.exchange(&[8, 8])[0], GRANTED | 8);
+    assert_eq!(g.exchange(&[0x12, 3])[..2], [GRANTED | 0x12, 0]);
+    for version in [1, 5, 6, 7, 9, 0x104] {
+        assert_eq!(g.exchange(&[8, version])[0], REFUSED | 8, "{version}");
+    }
+    for version in [0, 2, 3, 4] {
+        assert_eq!(g.exchange(&[8, version])[0], GRANTED | 8, "{version}");
+    }
+    assert_eq!(g.exchange(&[9, 0, 0, 9, 9])[..5], [GRANTED | 9, 2, 2, 0, 0]);
+    assert_eq!(g.exchange(&[0x12, 3])[0], REFUSED | 0x12, "from 1.7 on");
+    let answers: [(&[u32], u32); 9] = [
+        (&[2, LOW, HIGH], GRANTED | 2),
+        (&[2, 0, 0], REFUSED | 2),
+        (&[6, 0, 0], GRANTED | 6),
+        (&[3, 0], GRANTED | 3),
+        (&[1 << 16 | 4, 5], GRANTED | 1 << 16 | 4),
+        (&[5, 9728], GRANTED | 5),
+        (&[5, 9729], REFUSED | 5),
+        (&[0x10, 0], GRANTED | 0x10),
+        (&[0x0d, 0], REFUSED | 0x0d),
+    ];
+    for (message, answer) in answers {
+        assert_eq!(g.exchange(message)[0], answer, "{message:x?}");
+    }
+}
+
+#[test]
+fn in_the_first_version_there_are_no_long_frames_and_no_questions() {
+    let mut g = Guest::ready(true, 0);
+    let refused: [&[u32]; 6] = [&[5, 1519], &[9], &[0x0a], &[0x0b], &[0x0c, 1], &[0x10]];
+    for message in refused {
+        assert_eq!(g.exchange(message)[0], REFUSED | message[0], "{message:x?}");
+    }
+    assert_eq!(g.exchange(&[5, 1518])[0], GRANTED | 5);
+}
+
+#[test]
+fn an_untrusted_function_may_repeat_its_address_and_gets_multicast_for_all_multicast() {
+    let mut g = Guest::ready(false, 4);
+    assert_eq!(g.exchange(&[2, LOW, HIGH])[0], GRANTED | 2);
+    assert_eq!(g.exchange(&[2, 2, 0x0900])[0], REFUSED | 2);
+    assert_eq!(g.exchange(&[1 << 16 | 6, 2, 0x0900])[0], REFUSED | 1 << 16 | 6);
+    assert_eq!(g.exchange(&[0x0c, 2])[..2], [GRANTED | 0x0c, 1]);
+    assert_eq!(g.exchange(&[0x0a])[0], REFUSED | 0x0a, "rss_query_enabled is off");
+}
+
+#[test]
+fn a_trusted_function_gets_more_addresses_all_multicast_frames_and_the_hash() {
+    let mut g = Guest::opened();
+    for (index, last) in [(1, 1), (2, 2), (3, 3)] {
+        assert_eq!(g.exchange(&[index << 16 | 6, 2, last << 8])[0], GRANTED | index << 16 | 6);
+    }
+    assert_eq!(g.exchange(&[4 << 16 | 6, 2, 4 << 8])[0], REFUSED | 4 << 16 | 6, "no space");
+    (1..=3).for_each(|last| _ = g.bring_one(&to([2, 0, 0, 0, 0, last], 100)));
+    assert_eq!(g.counters.receive[0].frames, 3);
+    // ixgbe_set_vf_macvlan: index 1 is the first of a new list.
+    g.exchange(&[1 << 16 | 6, 2, 5 << 8]);
+    g.bring_one(&to([2, 0, 0, 0, 0, 5], 100));
+    g.bring_one(&to([2, 0, 0, 0, 0, 2], 100));
+    assert_eq!((g.counters.receive[0].frames, g.dropped(Reason::Filtered)), (4, 1));
+    assert_eq!(g.exchange(&[0x0c, 2])[..2], [GRANTED | 0x0c, 2]);
+    g.bring_one(&to([1, 0, 0x5e, 0, 0, 1], 100));
+    assert_eq!((g.counters.receive[0].frames, g.r(VFMPRC)), (5, 1));
+    assert_eq!(g.exchange(&[0x0c, 3])[0], REFUSED | 0x0c, "promiscuous: not with an 82599");
+    // Entries 0, 1, 0, 1 of two bits; the key of the RSS specification.
+    assert_eq!(g.exchange(&[0x0a])[1..9], [0x4444_4444; 8]);
+    assert_eq!(g.exchange(&[0x0b])[1..3], [0xda56_5a6d, 0xc20e_5b25]);
+}
+
+#[test]
+fn a_packet_goes_out_behind_its_context_and_is_counted_with_36_bits() {
+    let mut g = Guest::opened();
+    let out = frame(100);
+    g.put(TX_DATA, &out);
+    // CC; DEXT, IFCS, EOP, RS.
+    let data = [TX_DATA as u32, 0, 0x2b30_0000 | 100, 100 << 14 | 0x80];
+    assert_eq!(g.send(&[[14 << 9, 0, 0x2020_0000, 0], data]), [out]);
+    assert_eq!(g.get(transmit_ring(0) + 16 + 12, 1)[0] & 1, 1, "DD");
+    assert_eq!((g.r(VFGPTC), g.r(VFGOTC_LSB), g.r(VFGOTC_LSB + 4)), (1, 104, 0));
+    g.bring_one(&frame(214));
+    assert_eq!((g.r(VFGPRC), g.r(VFGORC_LSB)), (1, 218));
+    assert_eq!((g.r(VFGPRC), g.r(VFGORC_LSB)), (1, 218), "reading clears nothing");
+}
+
+#[test]
+fn checksum_errors_lie_in_the_two_highest_bits() {
+    let mut g = Guest::opened();
+    let good = ethernet(0x0800, &ipv4(6, &tcp(&payload(50))));
+    let mut bad = good.clone();
+    bad[24] ^= 1;
+    for frame in [&good, &bad] {
+        g.bring_one(frame);
+    }
+    // IXGBE_RXDADV_ERR_IPE, IXGBE_RXD_STAT_IPCS.
+    let status = [0, 1].map(|index| g.written(0, index)[2]);
+    assert_eq!(status.map(|status| (status & 0x43, status >> 31)), [(0x43, 0), (0x43, 1)]);
+    assert_eq!(status[0] & 0x3fe0_0000, 0);
+}
+
+#[test]
+fn with_two_queues_flows_are_spread_and_each_has_its_hash() {
+    let mut g = Guest::opened();
+    g.open(1, ENABLE);
+    g.w(VFPSRTYPE, 1 << 29);
+    for flow in 0..16 {
+        let mut segment = tcp(&payload(20));
+        segment[0] = flow;
+        g.bring_one(&ethernet(0x0800, &ipv4(6, &segment)));
+    }
+    let frames = [0, 1].map(|queue| g.counters.receive[queue].frames);
+    assert!(frames[0] > 2 && frames[1] > 2 && frames[0] + frames[1] == 16, "{frames:?}");
+    // RSS type 1: TCP over IPv4. The table's entry is the hash's lowest bit.
+    for queue in 0..2 {
+        let [information, hash, ..] = g.written(queue, 0);
+        assert_eq!((information & 0xf, u64::from(hash & 1)), (1, queue));
+    }
+    g.w(VFPSRTYPE, 0);
+    let before = g.counters.receive[0].frames;
+    for flow in 0..16 {
+        let mut segment = tcp(&payload(20));
+        segment[0] = flow;
+        g.bring_one(&ethernet(0x0800, &ipv4(6, &segment)));
+    }
+    assert_eq!(g.counters.receive[0].frames, before + 16);
+}
+
+#[test]
+fn a_queue_strips_tags_by_its_own_bit_and_a_tag_does_not_count_towards_the_length() {
+    let mut g = Guest::ready(true, 4);
+    assert_eq!(g.exchange(&[5, 1518])[0], GRANTED | 5);
+    g.open(0, ENABLE | VME);
+    g.exchange(&[1 << 16 | 4, 5]);
+    let tagged = |len: usize| ethernet(0x8100, &[&[0, 5, 0x88, 0xb5][..], &payload(len - 18)].concat());
+    g.bring_one(&tagged(1518));
+    let [_, _, status, rest] = g.written(0, 0);
+    assert_eq!((status & 0xb, rest), (0xb, 5 << 16 | 1514));
+    g.w(VFRXDCTL, ENABLE);
+    g.bring_one(&tagged(1518));
+    assert_eq!(g.written(0, 1)[3], 1518);
+    g.bring_one(&tagged(1519));
+    assert_eq!(g.dropped(Reason::TooLong), 1);
+}
+
+#[test]
+fn the_link_is_in_vflinks_and_interrupts_come_by_their_vectors() {
+    let mut g = Guest::opened();
+    g.open_msix();
+    assert_eq!(g.r(VFLINKS), 1 << 30 | 3 << 28, "up, 10 Gbit/s");
+    g.bring_one(&frame(100));
+    assert_eq!(g.messages(), [0]);
+    assert_eq!((g.r(VTEICR), g.r(VTEIMS)), (0, 2));
+    g.w(VTEIMS, 1);
+    g.link(false);
+    assert_eq!((g.r(VFLINKS), g.r(VFMBMEM), g.messages()), (0, 0x2000_0100, vec![1]));
+    g.w(VTEICS, 1);
+    assert_eq!(g.messages(), [0]);
+}
+
+#[test]
+fn it_goes_on_in_another_place() {
+    let mut g = Guest::opened();
+    g.exchange(&[1 << 16 | 6, 2, 1 << 8]);
+    let mut other = Guest::new(true);
+    g.hand_over(&mut other);
+    other.restored();
+    other.bring_one(&to([2, 0, 0, 0, 0, 1], 100));
+    assert_eq!(other.counters.receive[0].frames, 1);
+    assert_eq!(other.exchange(&[0x12, 1])[0], GRANTED | 0x12, "the version was saved");
+}

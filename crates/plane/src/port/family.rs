@@ -1,0 +1,60 @@
+//! A port's place in a family of functions.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use nicety_adapter::family::{Answer, Ask, Family, FunctionPolicy};
+
+/// A family whose functions are at several ports. Its lock is the last that is taken, and is held for one answer.
+#[derive(Clone)]
+pub struct SharedFamily(Arc<Mutex<Box<dyn Family>>>);
+
+impl std::fmt::Debug for SharedFamily {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SharedFamily")
+    }
+}
+
+impl SharedFamily {
+    /// Shares a family.
+    pub fn new(family: Box<dyn Family>) -> Self {
+        Self(Arc::new(Mutex::new(family)))
+    }
+
+    /// A function's policy; `None` if there is no such function.
+    pub fn policy(&self, function: u16) -> Option<FunctionPolicy> {
+        self.lock().policy(function)
+    }
+
+    /// A family that panicked keeps its policies, which are whole.
+    fn lock(&self) -> MutexGuard<'_, Box<dyn Family>> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// The family, and which of its functions this port has.
+pub(super) struct Membership {
+    family: SharedFamily,
+    function: u16,
+}
+
+impl Membership {
+    /// The only function of a family.
+    pub fn of_one(family: Box<dyn Family>) -> Self {
+        Self::of(&SharedFamily::new(family), 0)
+    }
+
+    /// A function of a family.
+    pub fn of(family: &SharedFamily, function: u16) -> Self {
+        Self { family: family.clone(), function }
+    }
+
+    /// Answers the function's ask.
+    pub fn answer(&mut self, ask: &Ask) -> Answer {
+        self.family.lock().answer(self.function, ask)
+    }
+
+    /// Changes the function's policy; the answer is for the function.
+    pub fn set_policy(&mut self, policy: FunctionPolicy) -> Option<Answer> {
+        self.family.lock().set_policy(self.function, policy)
+    }
+}
