@@ -131,18 +131,15 @@ fn trapped(scratch: &Scratch, calls: impl IntoIterator<Item = (i64, Vec<SeccompR
     under(filter(calls, SeccompAction::Trap), || Served::start(scratch))
 }
 
-/// Ends the daemon, which has lived until now. Returns its log.
-fn lived(served: Served) -> Vec<String> {
-    served.signal(Signal::TERM);
-    let mut log = served.before.clone();
-    log.extend(served.lines_until("ending"));
-    log
-}
-
+/// Waits until the log has a line with all words of each entry: another thread writes it. Then ends the daemon, which has lived until now.
 #[track_caller]
-fn has(log: &[String], words: &[&str]) {
-    let found = log.iter().any(|line| words.iter().all(|words| line.contains(words)));
-    assert!(found, "{words:?} is not in {log:#?}");
+fn lived(served: Served, expected: &[&[&str]]) {
+    let mut log = served.before.clone();
+    let has = |log: &[String], words: &[&str]| log.iter().any(|line| words.iter().all(|words| line.contains(words)));
+    while !expected.iter().all(|words| has(&log, words)) {
+        log.push(served.line(""));
+    }
+    assert_eq!(served.end(Signal::TERM), Some(0), "{log:#?}");
 }
 
 #[test]
@@ -163,14 +160,13 @@ fn a_refused_call_of_a_thread_that_hears_a_vmm_ends_that_connection_alone_and_is
         let why = format!("{why}Operation not permitted (os error 1) (the sandbox refused recvmsg)\n");
         assert!(ports.out.contains(&why), "{ports:?}");
     }
-    let log = lived(served);
-    has(&log, &["WARN worker0: the sandbox refused recvmsg"]);
-    has(&log, &["WARN vhost vm2: the sandbox refused recvmsg"]);
-    has(
-        &log,
+    let expected: [&[&str]; 4] = [
+        &["WARN worker0: the sandbox refused recvmsg"],
+        &["WARN vhost vm2: the sandbox refused recvmsg"],
         &["WARN the VMM is disconnected: receiving from the peer failed: Operation not permitted", "port=\"vm1\""],
-    );
-    has(&log, &["WARN the front end is disconnected: the socket: Operation not permitted", "port=\"vm2\""]);
+        &["WARN the front end is disconnected: the socket: Operation not permitted", "port=\"vm2\""],
+    ];
+    lived(served, &expected);
 }
 
 #[test]
@@ -185,10 +181,8 @@ fn a_refused_call_while_memory_is_mapped_refuses_that_memory_and_is_named() {
     let both = nicety_vfio_user::DmaProtection { read: true, write: true };
     let range = nicety_vfio_user::DmaRange { address: 0, size: 1 << 20 };
     let refused = vmm.dma_map(range, both, Some((file.as_fd(), 0)));
-    println!("{refused:?}");
-    assert!(refused.is_err());
-    let log = lived(served);
-    has(&log, &["WARN memory vm1: the sandbox refused mmap"]);
+    assert!(refused.is_err(), "{refused:?}");
+    lived(served, &[&["WARN memory vm1: the sandbox refused mmap"]]);
 }
 
 #[test]
@@ -200,7 +194,7 @@ fn a_refused_call_of_a_thread_that_connects_to_a_front_end_is_the_reason_that_th
         ports.out.contains("vm2: connecting to ") && ports.out.contains(" (the sandbox refused connect)"),
         "{ports:?}"
     );
-    has(&lived(served), &["WARN vhost vm2: the sandbox refused connect"]);
+    lived(served, &[&["WARN vhost vm2: the sandbox refused connect"]]);
 }
 
 #[test]
@@ -209,13 +203,13 @@ fn a_refused_call_of_the_control_thread_or_of_a_change_ends_that_request_alone_a
     let served = trapped(&scratch, [(libc::SYS_writev, Vec::new())]);
     let refused = scratch.run(&["ports"]);
     assert!(refused.code == Some(1) && refused.err.contains("its answer is cut"), "{refused:?}");
-    has(&lived(served), &["WARN control: the sandbox refused writev"]);
+    lived(served, &[&["WARN control: the sandbox refused writev"]]);
     let scratch = Scratch::with(HOST);
     let served = trapped(&scratch, [(libc::SYS_renameat, Vec::new())]);
     let changed = scratch.run(&["port", "set", "vm1", "mtu_limit=1400"]);
     let why = "was not kept: after a restart of the daemon it is gone (";
     assert!(changed.err.contains(why) && changed.err.contains(" (the sandbox refused renameat)"), "{changed:?}");
-    has(&lived(served), &["WARN control-change: the sandbox refused renameat"]);
+    lived(served, &[&["WARN control-change: the sandbox refused renameat"]]);
     // No port of the host file has a group.
     let scratch = Scratch::with(HOST);
     let served =
@@ -226,7 +220,7 @@ fn a_refused_call_of_the_control_thread_or_of_a_change_ends_that_request_alone_a
         refused.err.contains("(the sandbox refused fchownat)") || refused.err.contains("(the sandbox refused lchown)");
     assert!(refused.code == Some(1) && named, "{refused:?}");
     assert_eq!(scratch.sockets(), ["nicety-lan.sock", "vm1.sock", "vm2.sock"]);
-    has(&lived(served), &["WARN control-change: the sandbox refused "]);
+    lived(served, &[&["WARN control-change: the sandbox refused "]]);
 }
 
 #[test]

@@ -2,12 +2,12 @@
 //! users and groups that the packages make. QEMU is that of trixie-backports, which knows vfio-user. AppArmor does not run there: its
 //! parser alone says what it thinks of the printed rule.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
 use nicety_guests::{Backports, Debian, GuestConfig, Image, Kernel, Root, Suite};
 
+use crate::cell::{Cell, SOON, as_the_unit, skipped_without_root};
 use crate::{Packages, say, well};
 
 const PACKAGES: &[&str] = &[
@@ -26,122 +26,10 @@ const PACKAGES: &[&str] = &[
 ];
 /// For a translated guest to boot on a busy host.
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
-const SOON: Duration = Duration::from_secs(30);
-
-/// A root with a few files of its own over the Debian: its devices, an own network, and no process of the host's.
-const ENTER: &str = r#"set -e
-tree=$0 place=$1
-mount --make-rprivate /
-mount -t tmpfs cell "$place"
-mkdir "$place/root" "$place/upper" "$place/work"
-root=$place/root
-mount -t overlay -o "lowerdir=$tree,upperdir=$place/upper,workdir=$place/work" overlay "$root"
-mkdir -p "$root/srv"
-for name in run tmp srv; do mount -t tmpfs -o mode=755 "$name" "$root/$name"; done
-chmod 1777 "$root/tmp"
-mkdir "$root/run/lock"
-mount -t proc proc "$root/proc"
-mount -t sysfs -o ro sys "$root/sys"
-mount -t tmpfs -o mode=755 dev "$root/dev"
-cd "$root/dev"
-mkdir net pts shm
-for node in null:3 zero:5 full:7 random:8 urandom:9; do mknod -m 666 "${node%:*}" c 1 "${node#*:}"; done
-mknod -m 666 tty c 5 0
-mknod -m 666 net/tun c 10 200
-mount -t devpts -o newinstance,ptmxmode=0666 pts pts
-mount -t tmpfs -o mode=1777 shm shm
-ln -s pts/ptmx ptmx
-ln -s /proc/self/fd fd
-ip link set lo up
-rmdir "$root/var/run"
-ln -s /run "$root/var/run"
-echo entered
-# The first process: whatever loses its parent becomes its child, and is waited for between two sleeps.
-exec chroot "$root" sh -c 'while sleep 0.1; do :; done'
-"#;
 
 /// User and groups of QEMU, as libvirt-daemon-system's postinst makes them.
 const USERS: &str = "groupadd --system kvm && groupadd --gid 64055 libvirt-qemu && useradd --uid 64055 --gid kvm --groups libvirt-qemu \
     --home-dir /var/lib/libvirt --shell /usr/sbin/nologin libvirt-qemu";
-
-/// The root and its processes. They end when this is dropped, and when this process ends.
-struct Cell {
-    enclosing: Child,
-    /// Its first process, by the host's number.
-    first: u32,
-    _place: tempfile::TempDir,
-}
-
-impl Cell {
-    fn enter(debian: &Debian) -> Cell {
-        let place = tempfile::tempdir().unwrap();
-        let mut enclosing = Command::new("setpriv");
-        enclosing.args(["--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--net", "--ipc", "--uts", "--fork"]);
-        enclosing.args(["--kill-child=KILL", "sh", "-c", ENTER]).arg(debian.tree()).arg(place.path());
-        let mut enclosing = enclosing.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(enclosing.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert_eq!(line, "entered\n");
-        let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", enclosing.id())).unwrap();
-        Cell { first: children.trim().parse().unwrap(), enclosing, _place: place }
-    }
-
-    fn root(&self) -> String {
-        format!("/proc/{}/root", self.first)
-    }
-
-    fn output(&self, script: &str) -> Output {
-        let mut command = Command::new("nsenter");
-        command.args(["--target", &self.first.to_string(), "--mount", "--pid", "--net", "--ipc", "--uts", "--root"]);
-        command.args(["--wd=/", "sh", "-c", script]).env_clear();
-        command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("LC_ALL", "C.UTF-8").env("HOME", "/root");
-        command.output().unwrap()
-    }
-
-    /// Runs a line of shell there, which must succeed, and returns what it printed.
-    #[track_caller]
-    fn run(&self, script: &str) -> String {
-        let output = self.output(script);
-        let [text, errors] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
-        assert!(output.status.success(), "{script}: {text}{errors}\n{}", self.logs());
-        text
-    }
-
-    /// Runs a line of shell there, which must fail, and returns what it printed.
-    #[track_caller]
-    fn fails(&self, script: &str) -> String {
-        let output = self.output(script);
-        assert!(!output.status.success(), "{script}");
-        (String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr)).into_owned()
-    }
-
-    fn logs(&self) -> String {
-        let logs = "for log in /var/log/*.log /var/log/libvirt/qemu/*.log /srv/con*; do echo \"== $log\"; tail -n 20 $log; done";
-        let output = self.output(logs);
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    }
-
-    /// Waits until a line of shell succeeds there.
-    #[track_caller]
-    fn wait(&self, script: &str, limit: Duration) {
-        let end = Instant::now() + limit;
-        while !self.output(script).status.success() {
-            assert!(Instant::now() < end, "not within {limit:?}: {script}\n{}", self.logs());
-            std::thread::sleep(Duration::from_millis(200));
-        }
-    }
-
-    fn write(&self, path: &str, text: &str) {
-        std::fs::write(format!("{}{path}", self.root()), text).unwrap();
-    }
-}
-
-impl Drop for Cell {
-    fn drop(&mut self) {
-        let _ended_already = self.enclosing.kill();
-        let _status = self.enclosing.wait();
-    }
-}
 
 /// The elements between two tags of what `nicety attach` printed.
 fn between<'a>(text: &'a str, begin: &str, end: &str) -> &'a str {
@@ -181,10 +69,6 @@ fn domain(name: &str, printed: &str, address: &str) -> String {
     )
 }
 
-/// The daemon, with the user, the capability and the folders of its unit.
-const SERVE: &str = "install -d -m 755 -o nicety -g nicety /run/nicety && install -d -m 750 -o nicety -g nicety /var/lib/nicety && \
-    umask 0077 && (setpriv --reuid nicety --regid nicety --init-groups --bounding-set=-all,+net_admin --inh-caps=-all,+net_admin \
-    --ambient-caps=-all,+net_admin --no-new-privs nicety serve /etc/nicety/host.toml >/var/log/nicety.log 2>&1 </dev/null &)";
 /// Debian's host file of the package, with a tap and two ports.
 const HOST: &str = r#"[switch]
 name = "switch0"
@@ -224,7 +108,7 @@ fn prepared(debian: &Debian, root: &Root) -> Cell {
     cell.run("dpkg-deb -x /tmp/nicety.deb / && systemd-sysusers");
     cell.run(USERS);
     cell.write("/etc/nicety/host.toml", HOST);
-    cell.run(SERVE);
+    cell.run(&as_the_unit("nicety serve /etc/nicety/host.toml"));
     cell.wait("nicety ports | grep -q '^vm2'", SOON);
     cell.run("ip address add 10.9.3.254/24 dev tap0 && ip link set tap0 up");
     // Without systemd there is no socket for virtlogd.
@@ -238,8 +122,7 @@ fn prepared(debian: &Debian, root: &Root) -> Cell {
 
 #[test]
 fn debian_13_s_libvirtd_runs_domains_of_what_attach_prints_and_their_qemu_reaches_the_sockets() {
-    if !rustix::process::geteuid().is_root() {
-        println!("SKIPPED: libvirtd runs QEMU as another user, which takes root");
+    if skipped_without_root("libvirt") {
         return;
     }
     let root = well(Root::lay(&mut say));
@@ -290,7 +173,7 @@ fn changed(cell: &Cell) {
     cell.run("ping -n -q -c 1 -w 40 10.9.3.2");
 }
 
-fn laid() -> Debian {
+pub fn laid() -> Debian {
     well(Debian::lay_with("libvirt", Suite::Trixie, PACKAGES, Backports::Qemu, &mut say))
 }
 

@@ -1,8 +1,10 @@
 //! The Debian package: what lintian and systemd say of it, and a Debian with systemd in which it is installed, serves guests, is changed,
 //! upgraded, removed and purged. Needs the network once, for two Debians and lintian, and a user-mode kernel.
 
+mod cell;
 mod libvirt;
 mod lint;
+mod memory;
 mod system;
 
 use std::fmt::Display;
