@@ -182,7 +182,8 @@ fn measure(args: &LabRun) -> Result<(), Failure> {
     journal.note(rig.notes()).map_err(&failed)?;
     let plan = &journal.study.head.plan;
     if (plan.repeat as usize) < nicety_lab::statistics::RUNS_FOR_INTERVAL {
-        output::tell(format_args!("note: {} rounds: fewer than 7 give no 95 % interval", plan.repeat));
+        let rounds = output::count(plan.repeat.into(), "round");
+        output::tell(format_args!("note: {rounds}: fewer than 7 give no 95 % interval"));
     }
     if !journal.study.head.optimised {
         output::tell("note: this nicety was built without optimisation: its figures say nothing about its speed");
