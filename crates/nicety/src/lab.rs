@@ -127,11 +127,9 @@ fn plan_text(method: &dyn Method, plan: &Plan) -> String {
             text += &format!("            {command}\n");
         }
     }
-    let disk = output::size(about.disk_bytes);
+    let disk = if about.disk_bytes == 0 { "no more".to_owned() } else { output::size(about.disk_bytes) };
     text += &format!("rounds    {} from seed {}\ntime      {}\n", plan.repeat, plan.seed, plan.announcement());
-    text + &format!(
-        "disk      {disk} of programs under the cache, once, beside the guests' own; results: about 1 kB a run\n"
-    )
+    text + &format!("disk      {disk} under the cache, once, beside the guests' own; results: about 1 kB a run\n")
 }
 
 fn measure(args: &LabRun) -> Result<(), Failure> {
