@@ -1,5 +1,7 @@
 //! `nicety choose`: which adapter for a guest, from the registry's facts and the lab's results on this machine.
 
+use std::io::{self, BufRead, IsTerminal};
+
 use nicety_adapters::REGISTRY;
 use nicety_lab::choose::{self, Wishes};
 use nicety_lab::host::Host;
@@ -9,10 +11,50 @@ use crate::cli::{self, Choose};
 use crate::exit::{Exit, Failure};
 use crate::output;
 
-/// Runs it.
-pub fn run(args: &Choose) -> Result<(), Failure> {
-    let wishes = Wishes {
-        system: match args.system {
+/// Asks for what no option says: a line each, where nothing means the first word. None at the end of input.
+fn ask(input: &mut dyn BufRead, say: &mut dyn FnMut(&str)) -> Option<Wishes> {
+    let mut answer = |question: &str, words: &[&str]| -> Option<String> {
+        loop {
+            say(&format!("{question} [{}]", words.join(", ")));
+            let mut line = String::new();
+            if input.read_line(&mut line).ok()? == 0 {
+                return None;
+            }
+            let given = line.trim().to_lowercase();
+            if given.is_empty() {
+                return Some(words.first().copied().unwrap_or_default().to_owned());
+            }
+            // Without words any answer is one.
+            let meant = words.iter().find(|word| word.starts_with(&given));
+            match meant {
+                Some(word) => return Some((*word).to_owned()),
+                None if words == [""] => return Some(line.trim().to_owned()),
+                None => say(&format!("Answer with one of: {}.", words.join(", "))),
+            }
+        }
+    };
+    let windows = answer("The guest's system?", &["linux", "windows"])? == "windows";
+    let system = if windows { choose::System::Windows } else { choose::System::Linux };
+    let example = if windows { "such as 7, XP or Server 2008 R2" } else { "its kernel's, such as 2.6.18" };
+    let version = answer(&format!("Its version ({example}; nothing: a current one)?"), &[""])?;
+    Some(Wishes {
+        system,
+        version: Some(version).filter(|version| !version.is_empty()),
+        in_box: answer("May a driver be installed in it?", &["yes", "no"])? == "no",
+        network_boot: answer("Does it boot from the network?", &["no", "yes"])? == "yes",
+        migrates: answer("Does it migrate live under QEMU?", &["no", "yes"])? == "yes",
+        segmentation: answer("Must the adapter segment what TCP sends (TSO)?", &["no", "yes"])? == "yes",
+        prefer: match answer("What matters most? (cpu: many VMs)", &["throughput", "latency", "cpu"])?.as_str() {
+            "latency" => choose::Prefer::Latency,
+            "cpu" => choose::Prefer::Processor,
+            _ => choose::Prefer::Throughput,
+        },
+    })
+}
+
+fn given(args: &Choose, system: cli::System) -> Wishes {
+    Wishes {
+        system: match system {
             cli::System::Linux => choose::System::Linux,
             cli::System::Windows => choose::System::Windows,
         },
@@ -26,6 +68,25 @@ pub fn run(args: &Choose) -> Result<(), Failure> {
             cli::Prefer::Latency => choose::Prefer::Latency,
             cli::Prefer::Cpu => choose::Prefer::Processor,
         },
+    }
+}
+
+/// Whether no option says anything about the guest.
+fn says_nothing(args: &Choose) -> bool {
+    let Choose { system, version, in_box, network_boot, migrates, segmentation, prefer, results: _ } = args;
+    let flags = *in_box || *network_boot || *migrates || *segmentation;
+    system.is_none() && version.is_none() && !flags && *prefer == cli::Prefer::Throughput
+}
+
+/// Runs it.
+pub fn run(args: &Choose) -> Result<(), Failure> {
+    let wishes = match args.system {
+        Some(system) => given(args, system),
+        None if says_nothing(args) && io::stdin().is_terminal() && io::stderr().is_terminal() => {
+            let asked = ask(&mut io::stdin().lock(), &mut |line| output::tell(line));
+            asked.ok_or_else(|| Failure::new(Exit::Interrupted, "no answer"))?
+        }
+        None => given(args, cli::System::Linux),
     };
     let studies = report::study::studies(&args.results);
     let choice = choose::choose(&wishes, REGISTRY, &studies, &Host::here());
@@ -42,4 +103,33 @@ pub fn run(args: &Choose) -> Result<(), Failure> {
     }
     output::print(&text)?;
     if choice.adapter.is_some() { Ok(()) } else { Err(Failure::new(Exit::Failed, "no adapter fits these wishes")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(answers: &str) -> (Option<Wishes>, Vec<String>) {
+        let mut said = Vec::new();
+        let wishes = ask(&mut answers.as_bytes(), &mut |line| said.push(line.to_owned()));
+        (wishes, said)
+    }
+
+    #[test]
+    fn a_handful_of_questions_makes_the_wishes_and_nothing_is_the_first_word() {
+        let (wishes, said) = asked("windows\nServer 2012\nno\ny\n\n\nlat\n");
+        let wishes = wishes.unwrap();
+        assert_eq!((wishes.system, wishes.version.as_deref()), (choose::System::Windows, Some("Server 2012")));
+        assert!(wishes.in_box && wishes.network_boot && !wishes.migrates && !wishes.segmentation);
+        assert_eq!((wishes.prefer, said.len()), (choose::Prefer::Latency, 7));
+        let (wishes, _) = asked(&"\n".repeat(7));
+        let wishes = wishes.unwrap();
+        assert_eq!((wishes.system, wishes.version, wishes.in_box), (choose::System::Linux, None, false));
+    }
+
+    #[test]
+    fn an_answer_that_is_none_is_asked_again_and_the_end_of_input_is_no_answer() {
+        let (wishes, said) = asked("beos\nlinux\n");
+        assert_eq!((wishes, said[1].as_str()), (None, "Answer with one of: linux, windows."));
+    }
 }

@@ -656,9 +656,9 @@ pub enum Prefer {
 /// `choose`.
 #[derive(Debug, Args)]
 pub struct Choose {
-    /// The guest's system
-    #[arg(value_enum, default_value = "linux")]
-    pub system: System,
+    /// The guest's system [default: on a terminal you are asked; else linux]
+    #[arg(value_enum)]
+    pub system: Option<System>,
     /// Its version [default: a current one]
     #[arg(long, value_name = "VERSION")]
     pub version: Option<String>,

@@ -127,11 +127,9 @@ fn plan_text(method: &dyn Method, plan: &Plan) -> String {
             text += &format!("            {command}\n");
         }
     }
-    let disk = output::size(about.disk_bytes);
+    let disk = if about.disk_bytes == 0 { "no more".to_owned() } else { output::size(about.disk_bytes) };
     text += &format!("rounds    {} from seed {}\ntime      {}\n", plan.repeat, plan.seed, plan.announcement());
-    text + &format!(
-        "disk      {disk} of programs under the cache, once, beside the guests' own; results: about 1 kB a run\n"
-    )
+    text + &format!("disk      {disk} under the cache, once, beside the guests' own; results: about 1 kB a run\n")
 }
 
 fn measure(args: &LabRun) -> Result<(), Failure> {
@@ -182,7 +180,8 @@ fn measure(args: &LabRun) -> Result<(), Failure> {
     journal.note(rig.notes()).map_err(&failed)?;
     let plan = &journal.study.head.plan;
     if (plan.repeat as usize) < nicety_lab::statistics::RUNS_FOR_INTERVAL {
-        output::tell(format_args!("note: {} rounds: fewer than 7 give no 95 % interval", plan.repeat));
+        let rounds = output::count(plan.repeat.into(), "round");
+        output::tell(format_args!("note: {rounds}: fewer than 7 give no 95 % interval"));
     }
     if !journal.study.head.optimised {
         output::tell("note: this nicety was built without optimisation: its figures say nothing about its speed");

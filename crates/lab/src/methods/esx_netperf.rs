@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use nicety_guests::{Error, Layer};
+use nicety_guests::Error;
 
 use super::{About, Chart, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
 use crate::bench::BenchError;
@@ -142,7 +142,7 @@ impl Method for EsxNetperf {
             needs: "user-mode guests (a C compiler, once); Debian packages, 220 MB once",
             guests: &[Guests::Uml],
             overhead_seconds: 0.8,
-            disk_bytes: 6_000_000,
+            disk_bytes: 0,
         }
     }
 
@@ -229,9 +229,8 @@ impl Method for EsxNetperf {
 
     fn open(&self, opening: Opening<'_>) -> Result<Box<dyn Rig>, Error> {
         let Opening { program, say, .. } = opening;
-        // Every guest has netperf; a layer is what guests take further programs from.
-        let layer = Layer::lay("iperf", &["iperf"], say)?;
-        let mut outside = Outside::open(&program.path, MEMORY_MIB, (layer, &[]), say)?;
+        // Every guest has netperf.
+        let mut outside = Outside::open(&program.path, MEMORY_MIB, None, say)?;
         let mut netserver = outside.root().program("usr/bin/netserver");
         netserver.args(["-4", "-D", "-N"]);
         outside.serve(&netserver)?;

@@ -149,20 +149,21 @@ impl Method for KvmScp {
         let file = FILE_BYTES.min(longest.saturating_mul(RATE_BYTES));
         // The file lies in memory, in a file system that may take half of it.
         let memory_mib = u32::try_from(file * 2 / (1 << 20)).unwrap_or(1024).saturating_add(160);
-        let outside = Outside::open(&program.path, memory_mib, (layer, FILES), say)?;
-        let ssh = outside.layer().program("usr/bin/ssh");
+        let outside = Outside::open(&program.path, memory_mib, Some((layer.clone(), FILES)), say)?;
+        let ssh = layer.program("usr/bin/ssh");
         let words: Vec<String> =
             [ssh.get_program()].into_iter().chain(ssh.get_args()).map(|word| format!("'{}'", word.display())).collect();
         let script = outside.folder().write("ssh", format!("#!/bin/sh\nexec {} \"$@\"\n", words.join(" ")))?;
         let executable = fs::set_permissions(&script, fs::Permissions::from_mode(0o700));
         executable.map_err(|source| Error::File { doing: "make executable", path: script, source })?;
-        Ok(Box::new(Scp { outside }))
+        Ok(Box::new(Scp { outside, layer }))
     }
 }
 
 #[derive(Debug)]
 struct Scp {
     outside: Outside,
+    layer: Layer,
 }
 
 /// A copy's file, rate and whether it arrived.
@@ -194,7 +195,7 @@ impl Scp {
         let make = format!("dd if=/dev/urandom of=/tmp/file bs=1k count={kib} 2>/dev/null; sha256sum </tmp/file");
         let sum = lone.guest.succeed_unless(&make, SLACK + limit, stop)?;
         let to = self.outside.folder().path().join("file");
-        let mut command = self.outside.layer().program("usr/bin/scp");
+        let mut command = self.layer.program("usr/bin/scp");
         command.args([
             "-v",
             "-F",

@@ -42,8 +42,7 @@ pub struct Outside {
     kernel: UmlKernel,
     namespace: Namespace,
     program: PathBuf,
-    layer: Layer,
-    files: &'static [&'static str],
+    programs: Option<(Layer, &'static [&'static str])>,
     memory_mib: u32,
     uio: Result<Uio, String>,
     folder: Folder,
@@ -68,14 +67,15 @@ impl Lone {
 }
 
 impl Outside {
-    /// Lays user-mode guests of this memory, with `files` of `layer` at their own paths in each, and makes the network outside.
+    /// Lays user-mode guests of this memory, with `programs` (files of a layer) at their own paths in each, and makes the network
+    /// outside.
     ///
     /// # Errors
     /// Those of [`Root::lay`], [`UmlKernel::lay`] and [`Namespace::open`]; each names its remedy.
     pub fn open(
         program: &Path,
         memory_mib: u32,
-        (layer, files): (Layer, &'static [&'static str]),
+        programs: Option<(Layer, &'static [&'static str])>,
         say: &mut dyn FnMut(&str),
     ) -> Result<Outside, Error> {
         let root = Root::lay(say)?;
@@ -84,17 +84,12 @@ impl Outside {
         namespace.tap(UPLINK, Some(&format!("{OUTSIDE}/24")))?;
         let uio = Uio::beside(program).map_err(|error| error.to_string());
         let (program, folder) = (program.to_owned(), Folder::new()?);
-        Ok(Outside { root, kernel, namespace, program, layer, files, memory_mib, uio, folder, logs: 0 })
+        Ok(Outside { root, kernel, namespace, program, programs, memory_mib, uio, folder, logs: 0 })
     }
 
     /// The private root.
     pub fn root(&self) -> &Root {
         &self.root
-    }
-
-    /// The programs' layer.
-    pub fn layer(&self) -> &Layer {
-        &self.layer
     }
 
     /// A folder for files of the programs outside.
@@ -144,7 +139,9 @@ impl Outside {
         }
         let mut guest = Guest::start(&self.root, served.attach(machine, "guest"))?;
         guest.wait_ready_unless(stop)?;
-        take(&mut guest, &self.layer, self.files, stop)?;
+        if let Some((layer, files)) = &self.programs {
+            take(&mut guest, layer, files, stop)?;
+        }
         if driver.is_some() {
             let missing = |said| Error::Run { doing: "driving an adapter from user space".to_owned(), said };
             let uio = self.uio.clone().map_err(missing)?;

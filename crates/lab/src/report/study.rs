@@ -184,6 +184,9 @@ fn one_table(out: &mut String, study: &Study, method: &dyn Method, table: &Table
             out.push_str("<th scope=\"col\" class=\"n\">in the document</th>");
         }
     }
+    if has_peers(&cells) {
+        out.push_str("<th scope=\"col\" class=\"n\">÷ QEMU's own</th>");
+    }
     let _ = writeln!(
         out,
         "<th scope=\"col\" class=\"n\">{} <span class=\"unit\">{}</span></th><th scope=\"col\" class=\"n\">Runs</th><th scope=\"col\">Remark</th></tr></thead><tbody>",
@@ -215,6 +218,10 @@ fn row(out: &mut String, table: &Table, cells: &[Cell], cell: &Cell, figure: &Fi
             let _ = write!(out, "<td class=\"n soft\">{document}</td>");
         }
     }
+    if has_peers(cells) {
+        let ratio = figures::peer_of(cells, cell).and_then(|of| figures::ratio(cell, of));
+        let _ = write!(out, "<td class=\"n\">{}</td>", ratio_cell(ratio.as_ref()));
+    }
     let value = figures::value(cell, figure);
     let value = match value.split_once(" [") {
         Some((median, range)) => format!("{median}<span class=\"range\">{}</span>", range.trim_end_matches(']')),
@@ -238,6 +245,11 @@ fn row(out: &mut String, table: &Table, cells: &[Cell], cell: &Cell, figure: &Fi
 /// The bases that were measured.
 fn bases<'a>(table: &'a Table, cells: &'a [Cell]) -> impl Iterator<Item = &'static str> + 'a {
     table.bases.iter().copied().filter(|base| cells.iter().any(|cell| cell.subject.adapter == *base))
+}
+
+/// Whether a row is QEMU's.
+fn has_peers(cells: &[Cell]) -> bool {
+    cells.iter().any(|cell| cell.subject.server == Some(Server::Qemu))
 }
 
 /// Whether the document has a ratio to this base.
@@ -433,8 +445,12 @@ pub fn table(study: &Study) -> String {
     for table in method.tables(&study.head.plan.loads) {
         let Some(figure) = method.figures().iter().find(|figure| figure.name == table.figure) else { continue };
         let cells = figures::column(study, &table);
+        if cells.iter().all(|cell| cell.samples.is_empty() && cell.failures.is_empty()) {
+            continue;
+        }
         let mut head = vec![format!("{}, {}", table.title, figure.unit), "MEDIAN".to_owned()];
         head.extend(bases(&table, &cells).map(|base| format!("÷ {base}")));
+        head.extend(has_peers(&cells).then(|| "÷ QEMU".to_owned()));
         let mut rows = vec![head];
         for cell in &cells {
             let value = figures::value(cell, figure);
@@ -447,6 +463,10 @@ pub fn table(study: &Study) -> String {
             };
             let mut row = vec![format!("  {}", cell.subject), value];
             row.extend(bases(&table, &cells).map(ratio));
+            if has_peers(&cells) {
+                let peer = figures::peer_of(&cells, cell).and_then(|of| figures::ratio(cell, of));
+                row.push(peer.map_or(number::NONE.to_owned(), |ratio| number::ratio(&ratio)));
+            }
             rows.push(row);
         }
         text += &columns(&rows);

@@ -56,6 +56,13 @@ pub fn base_of<'a>(cells: &'a [Cell], cell: &Cell, base: &str) -> Option<&'a Cel
     cells.iter().find(|other| other.subject.adapter == base && other.subject.server == Some(server))
 }
 
+/// The cell of QEMU's own model of the same adapter.
+pub fn peer_of<'a>(cells: &'a [Cell], cell: &Cell) -> Option<&'a Cell> {
+    let is_peer =
+        |other: &&Cell| other.subject.adapter == cell.subject.adapter && other.subject.server == Some(Server::Qemu);
+    cells.iter().find(is_peer).filter(|_| !matches!(cell.subject.server, None | Some(Server::Qemu)))
+}
+
 /// The document's ratio of an adapter to a base.
 pub fn documents(table: &Table, adapter: &str, base: &str) -> Option<f64> {
     table.document.iter().find(|(of, to, _)| *of == adapter && *to == base).map(|(_, _, ratio)| *ratio)

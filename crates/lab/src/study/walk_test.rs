@@ -127,6 +127,27 @@ fn a_study_ends_when_its_intervals_are_as_narrow_as_asked_and_else_says_which_ar
 }
 
 #[test]
+fn each_adapter_of_ours_stands_beside_qemu_s_own_model_of_it() {
+    let scratch = Scratch::new("peers");
+    let options =
+        Options { adapters: vec!["e1000e".to_owned(), "vmxnet3".to_owned()], repeat: Some(3), ..Options::default() };
+    let mut journal = begin(&scratch, &options);
+    go(&mut Fake::new(), &mut journal, &AtomicBool::new(false));
+    let table = report::study::table(&journal.study);
+    let column = |row: &str| {
+        table.lines().find(|line| line.trim_start().starts_with(row)).and_then(|line| line.split_whitespace().last())
+    };
+    // The fake's rates follow from the adapter alone.
+    assert_eq!(
+        (column("vmxnet3 by nicety "), column("vmxnet3 by nicety-stream")),
+        (Some("1.00"), Some("1.00")),
+        "{table}"
+    );
+    assert_eq!((column("vmxnet3 by qemu"), column("native")), (Some("–"), Some("–")), "{table}");
+    assert!(report::study::page(&journal.study).contains("÷ QEMU's own"));
+}
+
+#[test]
 fn the_page_has_our_ratios_beside_the_document_s() {
     let scratch = Scratch::new("page");
     let mut journal = begin(&scratch, &quick());
