@@ -7,6 +7,7 @@ mod prospect;
 mod steps;
 mod voice;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -232,6 +233,8 @@ impl Port {
             errors_reported: 0,
             agents: Vec::new(),
             voice: None,
+            announcements: VecDeque::new(),
+            announce_at: None,
             epoch: 0,
         };
         static TENURES: AtomicU64 = AtomicU64::new(1);
@@ -297,6 +300,12 @@ impl Port {
         let mut inner = self.lock();
         inner.hear(batch, drops, now);
         inner.settle(self.shell.as_ref());
+    }
+
+    /// Sends these frames of our own by this uplink as it has room, in place of earlier ones that it has not sent yet.
+    pub(crate) fn announce_all(&self, frames: VecDeque<Vec<u8>>) {
+        self.lock().announcements = frames;
+        self.stir();
     }
 
     /// Asks for a turn, in which its agents report and speak.

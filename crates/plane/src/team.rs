@@ -12,6 +12,7 @@
 
 mod hash;
 mod lacp;
+mod moved;
 mod standby;
 mod steering;
 
@@ -23,6 +24,7 @@ use nicety_adapter::{Batch, PACKETS, Pick, PortId, Time};
 use crate::port::Port;
 pub use hash::Hash;
 pub use lacp::Lacp;
+pub(crate) use moved::frame as announcement;
 pub use standby::Standby;
 pub(crate) use steering::MemberAgent;
 pub use steering::{Links, MemberState, Rule, Steering};
