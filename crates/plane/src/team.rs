@@ -117,6 +117,11 @@ impl Team {
         }
     }
 
+    /// The member at this place has left.
+    pub(crate) fn leave(&self, place: usize, now: Time) {
+        self.steering.leave(place, now);
+    }
+
     /// Gives turns to members that need one because another member's state changed.
     pub(crate) fn stir(&self) {
         for index in numbers(self.steering.take_stirred()) {

@@ -21,6 +21,7 @@ with_one_worker_and_with_two!(
     the_primary_takes_over_again_without_losing_or_reordering_what_waits,
     frames_that_wait_at_a_dead_link_never_leave_by_it_and_are_counted,
     a_team_without_a_link_counts_what_it_cannot_send,
+    a_member_that_leaves_is_used_no_more_and_nothing_is_lost,
     a_member_that_takes_over_announces_the_stations_on_this_side_and_no_others,
 );
 
@@ -356,4 +357,14 @@ fn a_member_that_takes_over_announces_the_stations_on_this_side_and_no_others(wo
     // RFC 903: hardware 1, protocol IPv4, lengths 6 and 4, operation 3 (reverse request).
     assert!(frames.iter().all(|frame| frame.len() == 60 && frame[..6] == [0xff; 6]));
     assert!(frames.iter().all(|frame| frame[14..22] == [0, 1, 8, 0, 6, 4, 0, 3] && frame[22..28] == frame[6..12]));
+}
+
+fn a_member_that_leaves_is_used_no_more_and_nothing_is_lost(workers: usize) {
+    let mut world = World::new(workers, Standby::new(0, Duration::ZERO), 2);
+    world.send(ONE, [frame(9, 1, 1)]);
+    world.plane.leave(PortId(11)).unwrap();
+    world.plane.leave_team(TEAM, 0, world.now);
+    world.send(ONE, [frame(9, 1, 2)]);
+    assert_eq!((world.seen(PRIMARY), world.seen(OTHER)), (vec![1], vec![2]));
+    assert_eq!((world.announced(OTHER), world.team.steering().lost_frames()), (vec![1], 0));
 }

@@ -244,6 +244,11 @@ impl Steering {
         self.publish(&mut state, member, now);
     }
 
+    /// A member has left: its link is down.
+    pub(super) fn leave(&self, member: usize, now: Time) {
+        self.report(member, LinkState { is_up: false, has_backlog: false }, now);
+    }
+
     /// Publishes the rule's decision, in the turn of a member. Others that need an earlier turn than they know get one.
     fn publish(&self, state: &mut State, member: usize, now: Time) {
         let links = state.rule.links();
