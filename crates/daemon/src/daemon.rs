@@ -462,10 +462,10 @@ impl Daemon {
             index.map(|index| uplinks.remove(index))
         };
         if let Some(uplink) = closed {
+            self.give_up(&[uplink.port.id()]);
             if let Some(membership) = &uplink.membership {
                 self.fill_place(membership, None);
             }
-            self.give_up(&[uplink.port.id()]);
             self.generation.fetch_add(1, Ordering::Relaxed);
             info!(uplink = uplink.name, "closed");
         }

@@ -57,6 +57,16 @@ pub enum ServeError {
     /// The uplink's rate cannot be limited, or it cannot announce itself.
     #[error("the uplink cannot be paced or announced: {0}")]
     Settings(std::io::Error),
+    /// The members of a team carry frames of different lengths.
+    #[error("team {team}: {0} has an MTU of {1}, and {2} one of {3}: a flow may take any of them; make them equal (ip link set {2} mtu {1})", .one.0, .one.1, .other.0, .other.1)]
+    Mtu {
+        /// The team.
+        team: String,
+        /// The first member, and its MTU in bytes.
+        one: (String, u32),
+        /// One that differs.
+        other: (String, u32),
+    },
     /// There is no memory for the daemon's own frames.
     #[error("the uplink: {0}")]
     Memory(nicety_memory::MapError),
@@ -130,7 +140,29 @@ fn checked<'a>(host: &'a Host, record: Option<Target>, look: SocketCheck) -> Res
         }
     }
     errors.extend(host.uplinks.iter().filter_map(|config| check_uplink(&config.kind, &mut served, look).err()));
+    errors.extend(host.teams.iter().filter_map(|team| {
+        let taps = team.members.iter().filter_map(|member| host.uplink(member));
+        let of = |uplink: &UplinkConfig| match &uplink.kind {
+            // A tap that is not there yet is made with the usual one.
+            UplinkKind::Tap { name } => Some((name.clone(), mtu(name)?)),
+            _ => None,
+        };
+        let mtus: Vec<(String, u32)> = taps.filter_map(of).collect();
+        different_mtus(&team.name, &mtus)
+    }));
     if errors.is_empty() { Ok(Prepared { host, record, ports, served }) } else { Err(Refused(errors)) }
+}
+
+/// The MTU of an interface, if it is there.
+fn mtu(interface: &str) -> Option<u32> {
+    std::fs::read_to_string(format!("/sys/class/net/{interface}/mtu")).ok()?.trim().parse().ok()
+}
+
+/// The first two members that differ.
+fn different_mtus(team: &str, mtus: &[(String, u32)]) -> Option<ServeError> {
+    let one = mtus.first()?;
+    let other = mtus.iter().find(|(_, mtu)| *mtu != one.1)?;
+    Some(ServeError::Mtu { team: team.to_owned(), one: one.clone(), other: other.clone() })
 }
 
 /// The specification of a port. Checks that its socket can be made, or is served by another process. A port that connects may
@@ -349,4 +381,21 @@ pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
     }
     daemon.begin_traces()?;
     Ok(daemon)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_of_a_team_with_different_mtus_are_refused() {
+        let taps = |mtus: [u32; 3]| (0..).zip(mtus).map(|(at, mtu)| (format!("tap{at}"), mtu)).collect::<Vec<_>>();
+        assert!(different_mtus("lan", &taps([1500; 3])).is_none() && different_mtus("lan", &[]).is_none());
+        let error = different_mtus("lan", &taps([1500, 1500, 9000])).unwrap();
+        let wanted = "team lan: tap0 has an MTU of 1500, and tap2 one of 9000: a flow may take any of them; make them \
+                      equal (ip link set tap2 mtu 1500)";
+        assert_eq!(error.to_string(), wanted);
+        assert_eq!(mtu("lo"), Some(65_536));
+        assert_eq!(mtu("no such"), None);
+    }
 }

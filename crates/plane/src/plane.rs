@@ -116,6 +116,15 @@ impl Plane {
         self.switch.join_uplink(id, Slot::Team(team)).map_err(PlaneError::Full)
     }
 
+    /// The port at this place of a team has left the switch: the team uses others.
+    pub fn leave_team(&self, id: PortId, place: usize, now: Time) {
+        if let Some(team) = self.team(id) {
+            team.leave(place, now);
+            self.announce_moved(&team, now);
+            team.stir();
+        }
+    }
+
     /// The team with this number.
     pub fn team(&self, id: PortId) -> Option<Arc<Team>> {
         self.switch.slots().get(id)?.team().cloned()

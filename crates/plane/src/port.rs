@@ -8,6 +8,7 @@ mod prospect;
 mod steps;
 mod voice;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -239,6 +240,8 @@ impl Port {
             errors_reported: 0,
             agents: Vec::new(),
             voice: None,
+            announcements: VecDeque::new(),
+            announce_at: None,
             epoch: 0,
         };
         static TENURES: AtomicU64 = AtomicU64::new(1);
@@ -304,6 +307,12 @@ impl Port {
         let mut inner = self.lock();
         inner.hear(batch, drops, now);
         inner.settle(self.shell.as_ref());
+    }
+
+    /// Sends these frames of our own by this uplink as it has room, in place of earlier ones that it has not sent yet.
+    pub(crate) fn announce_all(&self, frames: VecDeque<Vec<u8>>) {
+        self.lock().announcements = frames;
+        self.stir();
     }
 
     /// Asks for a turn, in which its agents report and speak.

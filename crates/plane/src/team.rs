@@ -12,6 +12,7 @@
 
 mod hash;
 mod lacp;
+mod moved;
 mod standby;
 mod steering;
 
@@ -23,6 +24,7 @@ use nicety_adapter::{Batch, PACKETS, Pick, PortId, Time};
 use crate::port::Port;
 pub use hash::Hash;
 pub use lacp::Lacp;
+pub(crate) use moved::frame as announcement;
 pub use standby::Standby;
 pub(crate) use steering::MemberAgent;
 pub use steering::{Links, MemberState, Rule, Steering};
@@ -113,6 +115,11 @@ impl Team {
         if lost > 0 {
             self.steering.lost(lost);
         }
+    }
+
+    /// The member at this place has left.
+    pub(crate) fn leave(&self, place: usize, now: Time) {
+        self.steering.leave(place, now);
     }
 
     /// Gives turns to members that need one because another member's state changed.

@@ -73,7 +73,7 @@ impl Plane {
             self.let_go(&gathered.released);
             self.let_go(&gathered.let_go);
             if port.has_agents() {
-                self.stir_team(port);
+                self.stir_team(port, now);
             }
             let beside = gathered.drained as u64 + gathered.dropped;
             outcome.cost = gathered.drained_bytes + gathered.owed + beside * PACKET_COST;
@@ -160,14 +160,15 @@ impl Plane {
         self.neighbours.learn(port.id(), &turn.batch, turn.plan.drops(), now);
         if port.has_agents() {
             port.hear(&turn.batch, turn.plan.drops(), now);
-            self.stir_team(port);
+            self.stir_team(port, now);
         }
     }
 
     /// Gives turns to the members of a port's team that need one.
     #[cold]
-    fn stir_team(&self, port: &Port) {
+    fn stir_team(&self, port: &Port, now: Time) {
         if let Some(team) = port.team().and_then(|id| self.team(id)) {
+            self.announce_moved(&team, now);
             team.stir();
         }
     }

@@ -308,6 +308,11 @@ impl World {
             let frames = std::mem::take(&mut self.sides[side].stations[usize::from(index)].lock().unwrap().received);
             for frame in frames {
                 let (to, from) = (frame[5], frame[11]);
+                if frame[12..14] == [0x80, 0x35] {
+                    // An announcement of a station that is reached by another link.
+                    assert_ne!(from, at, "an announcement came back");
+                    continue;
+                }
                 if to != at && to != 0xff {
                     // A flood.
                     continue;

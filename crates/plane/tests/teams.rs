@@ -21,10 +21,14 @@ with_one_worker_and_with_two!(
     the_primary_takes_over_again_without_losing_or_reordering_what_waits,
     frames_that_wait_at_a_dead_link_never_leave_by_it_and_are_counted,
     a_team_without_a_link_counts_what_it_cannot_send,
+    a_member_that_leaves_is_used_no_more_and_nothing_is_lost,
+    a_member_that_takes_over_announces_the_stations_on_this_side_and_no_others,
 );
 
 const SECOND: u64 = 1_000_000_000;
 const TEAM: PortId = PortId(10);
+/// The type of RARP.
+const RARP: [u8; 2] = [0x80, 0x35];
 
 /// The test's view of a link.
 #[derive(Default)]
@@ -196,8 +200,18 @@ impl World {
 
     /// Takes the sequence numbers of the frames that left by a wire.
     fn seen(&self, at: usize) -> Vec<u16> {
+        let mut wire = self.wire(at);
+        let (announced, frames) = wire.incoming.drain(..).partition(|frame| frame[12..14] == RARP);
+        wire.incoming = announced;
+        Vec::into_iter(frames).map(|frame: Vec<u8>| u16::from_be_bytes([frame[14], frame[15]])).collect()
+    }
+
+    /// Takes the stations that were announced by a wire.
+    fn announced(&self, at: usize) -> Vec<u8> {
         let frames = std::mem::take(&mut self.wire(at).incoming);
-        frames.iter().map(|frame| u16::from_be_bytes([frame[14], frame[15]])).collect()
+        let mut stations: Vec<u8> = frames.iter().filter(|f| f[12..14] == RARP).map(|f| f[11]).collect();
+        stations.sort_unstable();
+        stations
     }
 
     fn set_carrier(&mut self, link: usize, carrier: bool) {
@@ -321,4 +335,36 @@ fn a_team_without_a_link_counts_what_it_cannot_send(workers: usize) {
     world.set_carrier(OTHER, true);
     world.send(ONE, [frame(9, 1, 10)]);
     assert_eq!((world.seen(PRIMARY), world.seen(OTHER)), (vec![], vec![10]));
+}
+
+fn a_member_that_takes_over_announces_the_stations_on_this_side_and_no_others(workers: usize) {
+    let mut world = World::new(workers, Standby::new(0, Duration::from_secs(1)), 2);
+    world.send(ONE, [frame(9, 1, 1)]);
+    world.send(TWO, [frame(9, 2, 1), frame(9, 3, 1)]);
+    world.send(PRIMARY, [frame(1, 9, 1)]);
+    assert!(world.announced(PRIMARY).is_empty() && world.announced(OTHER).is_empty());
+    // The full link takes two of them now, and the third as soon as it has room.
+    world.wire(OTHER).room = 2;
+    world.set_carrier(PRIMARY, false);
+    assert_eq!(world.announced(OTHER).len(), 2);
+    world.wire(OTHER).room = 100;
+    world.run_at(1);
+    assert_eq!(world.announced(OTHER).len(), 1);
+    world.set_carrier(PRIMARY, true);
+    world.run_at(3);
+    let frames = world.wire(PRIMARY).incoming.clone();
+    assert_eq!(world.announced(PRIMARY), [1, 2, 3]);
+    // RFC 903: hardware 1, protocol IPv4, lengths 6 and 4, operation 3 (reverse request).
+    assert!(frames.iter().all(|frame| frame.len() == 60 && frame[..6] == [0xff; 6]));
+    assert!(frames.iter().all(|frame| frame[14..22] == [0, 1, 8, 0, 6, 4, 0, 3] && frame[22..28] == frame[6..12]));
+}
+
+fn a_member_that_leaves_is_used_no_more_and_nothing_is_lost(workers: usize) {
+    let mut world = World::new(workers, Standby::new(0, Duration::ZERO), 2);
+    world.send(ONE, [frame(9, 1, 1)]);
+    world.plane.leave(PortId(11)).unwrap();
+    world.plane.leave_team(TEAM, 0, world.now);
+    world.send(ONE, [frame(9, 1, 2)]);
+    assert_eq!((world.seen(PRIMARY), world.seen(OTHER)), (vec![1], vec![2]));
+    assert_eq!((world.announced(OTHER), world.team.steering().lost_frames()), (vec![1], 0));
 }

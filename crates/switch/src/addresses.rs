@@ -118,7 +118,7 @@ fn port_in(value: u64) -> Option<PortId> {
 impl Addresses {
     /// An empty table.
     pub fn new(limits: Limits) -> Self {
-        let Limits { addresses, ageing, port_addresses: _, seed } = limits;
+        let Limits { addresses, ageing, port_addresses: _, seed, relays: _ } = limits;
         let sets = addresses.clamp(WAYS, 1 << 24).div_ceil(WAYS).next_power_of_two();
         let share = || Share { count: AtomicU32::new(0), most: AtomicU32::new(u32::MAX) };
         let first = mix(seed.wrapping_add(0x9e37_79b9_7f4a_7c15));

@@ -53,11 +53,13 @@ pub struct Limits {
     /// The seed of the address table's hash: random where guests do not trust each other, constant in a simulation. With a
     /// known seed a guest can compute which addresses compete with its neighbour's.
     pub seed: u64,
+    /// It is a wire with two ends, and forwards what is for the neighbour, too (a two-port MAC relay, IEEE 802.1Q-2018, 5.15).
+    pub relays: bool,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { addresses: 32_768, ageing: Duration::from_secs(300), port_addresses: 1024, seed: 0 }
+        Self { addresses: 32_768, ageing: Duration::from_secs(300), port_addresses: 1024, seed: 0, relays: false }
     }
 }
 
@@ -172,6 +174,8 @@ pub struct Switch<P = ()> {
     /// An address that sends nothing counts for this long towards its port's limit.
     ageing_ns: u64,
     snoop: Snoop,
+    /// See [`Limits::relays`].
+    relays: bool,
 }
 
 impl<P: Clone> Switch<P> {
@@ -281,6 +285,7 @@ impl<P> Switch<P> {
             port_addresses: limits.port_addresses,
             ageing_ns: u64::try_from(limits.ageing.as_nanos()).unwrap_or(u64::MAX),
             snoop: Snoop::default(),
+            relays: limits.relays,
         }
     }
 
@@ -395,7 +400,7 @@ impl<P> Switch<P> {
     ) -> Verdict {
         self.learn(keys.source, origin, now, follower);
         if keys.target.is_multicast() {
-            return match group(keys.target.address(), follower) {
+            return match group(keys.target.address(), self.relays, follower) {
                 Ok(kind) => Verdict::Flood(kind),
                 Err(reason) => Verdict::Drop(reason),
             };
@@ -444,8 +449,8 @@ impl<P> Switch<P> {
 
 /// The storm-control reason of a flooded group frame; or the reason why it is dropped.
 #[inline(always)]
-fn group(target: Mac, follower: &mut impl Follower) -> Result<Reason, Reason> {
-    if is_reserved(target) {
+fn group(target: Mac, relays: bool, follower: &mut impl Follower) -> Result<Reason, Reason> {
+    if is_reserved(target) && !relays {
         follower.step(|| Step::Reserved(target));
         return Err(Reason::Policy);
     }

@@ -125,7 +125,7 @@ impl<P> Switch<P> {
         }
         self.learn(source, origin, now, follower);
         if target.is_multicast() {
-            return match group(target.address(), follower) {
+            return match group(target.address(), self.relays, follower) {
                 Ok(kind) => Verdict::Flood(kind),
                 Err(reason) => Verdict::Drop(reason),
             };

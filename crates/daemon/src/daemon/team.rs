@@ -67,12 +67,16 @@ impl Daemon {
     pub(super) fn fill_place(&self, membership: &Membership, port: Option<Arc<Port>>) {
         let mut teams = self.teams();
         let Some(team) = teams.iter_mut().find(|team| team.name == membership.team) else { return };
+        let has_left = port.is_none();
         if let Some(place) = team.members.get_mut(membership.place) {
             *place = port;
         }
         let new = Team::new(team.id, Arc::clone(&team.steering), team.members.clone());
         // The team has joined, so there is room for it.
         let _joined = self.plane.join_team(Arc::new(new), &team.policy);
+        if has_left {
+            self.plane.leave_team(team.id, membership.place, self.clock.now());
+        }
     }
 
     /// The teams as ports: their frames are counted by their members, but for those that found none in use.

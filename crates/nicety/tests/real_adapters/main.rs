@@ -4,6 +4,7 @@
 //! Not among `cargo test`'s targets, because they need the network once and minutes of translation: `cargo xtask test --only
 //! guests` and `cargo test -p nicety --test real_adapters -- --test-threads 1` run them. Every wait in here is bounded.
 
+mod bonding;
 mod boot;
 mod counted;
 mod down_up;

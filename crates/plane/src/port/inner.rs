@@ -1,13 +1,13 @@
 //! The state that a port's lock guards: its adapter or uplink, requests and backlog. All code here runs with the lock held.
 
-use std::net::Ipv4Addr;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use nicety_adapter::{
     Adapter, Batch, Budget, Context, Counters, Delivery, Event, Frames, Outbox, Packet, Pick, PortId, Progress, Reason,
     Set, Shape, Shaper, Time, Uplink,
 };
-use nicety_frame::{Mac, arp, ethernet};
+use nicety_frame::Mac;
 use nicety_memory::{Map, Rights, Window};
 
 use super::caught::caught;
@@ -18,6 +18,7 @@ use crate::agent::Agent;
 use crate::backlog::{Backlog, Drained};
 use crate::pace::Pace;
 use crate::poll::UsualIdle;
+use crate::team::announcement;
 
 pub(super) struct Inner {
     pub end: End,
@@ -90,6 +91,9 @@ pub(super) struct Inner {
     /// An uplink's agents, and memory for what they say.
     pub agents: Vec<Box<dyn Agent>>,
     pub voice: Option<Box<Voice>>,
+    /// Frames of our own that are to leave by this uplink, and the time of the next try.
+    pub announcements: VecDeque<Vec<u8>>,
+    pub announce_at: Option<Time>,
     /// The team's epoch in which the waiting frames came, if this port is in a team.
     pub epoch: u32,
 }
@@ -366,20 +370,14 @@ impl Inner {
         progress
     }
 
-    /// A reverse ARP request whose target is the sender itself (RFC 903; QEMU's announcement has the same form).
+    /// Announces an address (QEMU's announcement has the same form).
     fn announce(&mut self, address: Mac, queue: u16, batch: &mut Batch) {
-        let Some(mut draft) = batch.draft(ethernet::FRAME_LEN_MIN) else { return };
-        draft.pad_to(ethernet::FRAME_LEN_MIN);
-        let header =
-            ethernet::Header { destination: Mac::BROADCAST, source: address, ethertype: ethernet::ethertype::RARP };
-        let (operation, unset) = (arp::operation::REVERSE_REQUEST, Ipv4Addr::UNSPECIFIED);
-        let packet = arp::Packet { operation, sender_mac: address, sender: unset, target_mac: address, target: unset };
-        let frame = draft.head_mut();
-        let written = header.write(frame).and_then(|len| packet.write(frame.get_mut(len..).unwrap_or_default()));
-        if written.is_ok() {
-            self.counters.sent(queue, 1, draft.len().into());
-            draft.finish_plain(0);
-        }
+        let Some(frame) = announcement(address, None) else { return };
+        let Some(mut draft) = batch.draft(frame.len()) else { return };
+        draft.pad_to(frame.len());
+        draft.head_mut().copy_from_slice(&frame);
+        self.counters.sent(queue, 1, draft.len().into());
+        draft.finish_plain(0);
     }
 
     /// The adapter panicked in the fetch and cannot complete the batch: drop its packets.
@@ -627,7 +625,7 @@ impl Inner {
             let (wake, news) = self.call_uplink(|uplink, _| (uplink.wake(), uplink.news()));
             // A port that has left gets no turns.
             let agents = self.agents.iter().filter_map(|agent| agent.wake());
-            out.wake = wake.into_iter().chain(agents).min().filter(|_| self.attached);
+            out.wake = wake.into_iter().chain(agents).chain(self.announce_at).min().filter(|_| self.attached);
             if let Some(news) = news {
                 shell.news(news);
             }

@@ -12,6 +12,10 @@ use crate::agent::LinkState;
 /// Most bytes of a frame that an agent hears or sends.
 const FRAME_MOST: usize = 1514;
 
+/// Announcements in one turn, and the time until the next ones.
+const ANNOUNCED_AT_ONCE: usize = 64;
+const ANNOUNCE_NS: u64 = 1_000_000;
+
 /// Memory for a frame of our own.
 pub(super) struct Voice {
     batch: Batch,
@@ -40,9 +44,25 @@ impl Inner {
             }
         });
         self.agents = agents;
+        self.announce_some(now);
         if let Err(cause) = attended {
             self.fail(cause);
         }
+    }
+
+    /// Sends some of the announcements; the rest soon after.
+    fn announce_some(&mut self, now: Time) {
+        if self.announce_at.is_some_and(|at| at > now) {
+            return;
+        }
+        for _ in 0..ANNOUNCED_AT_ONCE {
+            let Some(frame) = self.announcements.pop_front() else { break };
+            if !self.say(&frame, now) {
+                self.announcements.push_front(frame);
+                break;
+            }
+        }
+        self.announce_at = (!self.announcements.is_empty()).then(|| now.after_ns(ANNOUNCE_NS));
     }
 
     /// Sends an agent's frame, before all that waits. False if there is no room for it.

@@ -106,6 +106,10 @@ impl Rule for Standby {
         }
     }
 
+    fn announces(&self) -> bool {
+        true
+    }
+
     fn settled(&mut self, now: Time) {
         if self.lingering.take().is_some() {
             self.takes_at = Some(now.after_ns(IN_FLIGHT_NS));

@@ -59,6 +59,11 @@ pub trait Rule: Send + Debug {
     /// The members in use.
     fn links(&self) -> Links;
 
+    /// Whether the neighbours must be told when another member is used: they do not know of the team.
+    fn announces(&self) -> bool {
+        false
+    }
+
     /// Nothing is sent any more by the lingering members.
     fn settled(&mut self, _now: Time) {}
 
@@ -123,6 +128,8 @@ pub struct Steering {
     collecting: AtomicU32,
     /// Number of changes of the spread.
     epoch: AtomicU32,
+    /// The place of the member that has taken over and is to announce that, plus 1.
+    moved: AtomicU32,
     /// Members that need a turn, and those whose next turn must report to the rule.
     stirred: AtomicU64,
     due: AtomicU64,
@@ -138,6 +145,7 @@ impl Steering {
             choice: AtomicU64::new(0),
             collecting: AtomicU32::new(0),
             epoch: AtomicU32::new(0),
+            moved: AtomicU32::new(0),
             stirred: AtomicU64::new(0),
             due: AtomicU64::new(u64::MAX),
             state: Mutex::new(State { rule, links, spread: 0, settling: None, lost: 0, wakes: [None; MEMBERS_MOST] }),
@@ -199,6 +207,14 @@ impl Steering {
         self.state().lost
     }
 
+    /// The member that is to announce that it has taken over.
+    pub(super) fn take_moved(&self) -> Option<usize> {
+        if self.moved.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        self.moved.swap(0, Ordering::AcqRel).checked_sub(1).map(|place| place as usize)
+    }
+
     pub(crate) fn take_stirred(&self) -> u64 {
         if self.stirred.load(Ordering::Relaxed) == 0 { 0 } else { self.stirred.swap(0, Ordering::AcqRel) }
     }
@@ -228,6 +244,11 @@ impl Steering {
         self.publish(&mut state, member, now);
     }
 
+    /// A member has left: its link is down.
+    pub(super) fn leave(&self, member: usize, now: Time) {
+        self.report(member, LinkState { is_up: false, has_backlog: false }, now);
+    }
+
     /// Publishes the rule's decision, in the turn of a member. Others that need an earlier turn than they know get one.
     fn publish(&self, state: &mut State, member: usize, now: Time) {
         let links = state.rule.links();
@@ -245,6 +266,9 @@ impl Steering {
         {
             state.settling = None;
             state.spread = state.links.distributing;
+            if state.rule.announces() && state.spread != 0 {
+                self.moved.store(state.spread.trailing_zeros() + 1, Ordering::Release);
+            }
             state.rule.settled(now);
             state.links = state.rule.links();
             self.epoch.fetch_add(1, Ordering::AcqRel);
