@@ -10,7 +10,7 @@ mod steps;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use nicety_adapter::family::FunctionPolicy;
+use nicety_adapter::family::{Answer, FunctionPolicy};
 use nicety_adapter::trace::{Access, Region};
 use nicety_adapter::{
     Adapter, Context, Counters, Event, Face, News, NotedError, Outbox, PciFace, PortId, Reason, Reset, RestoreError,
@@ -26,6 +26,7 @@ use crate::pace::Pace;
 use crate::poll::UsualIdle;
 pub use caught::caught;
 use family::Membership;
+pub(crate) use family::PortRights;
 pub use family::SharedFamily;
 pub(crate) use inner::HeldSender;
 use inner::{CHANGE_COST, Inner, MESSAGE_COST};
@@ -351,12 +352,20 @@ impl Port {
     }
 
     /// The host changes a function's policy. The change is made, and the function told, before its driver's next access.
-    pub fn set_policy(&self, policy: FunctionPolicy, now: Time) {
+    pub fn set_function_policy(&self, policy: FunctionPolicy) {
+        self.change_rights(|family| family.set_host(policy));
+    }
+
+    /// The port's own policy changes what its function may do.
+    pub(crate) fn set_rights(&self, rights: PortRights) {
+        self.change_rights(|family| family.set_port(rights));
+    }
+
+    fn change_rights(&self, change: impl FnOnce(&mut Membership) -> Option<Answer>) {
         let mut inner = self.lock();
-        let answer = inner.family.as_mut().and_then(|family| family.set_policy(policy));
-        if let Some(answer) = answer {
-            inner.call(now, |adapter, cx| adapter.notice(Event::Answer(answer), cx));
-        }
+        let Some(answer) = inner.family.as_mut().and_then(change) else { return };
+        let now = self.shell.now(inner.active);
+        inner.call(now, |adapter, cx| adapter.notice(Event::Answer(answer), cx));
         inner.settle(self.shell.as_ref());
     }
 

@@ -11,6 +11,7 @@ mod dpdk;
 mod drivers;
 mod every;
 mod front_ends;
+mod functions;
 mod instructions;
 mod listed;
 mod messages;
