@@ -5,10 +5,10 @@ use std::sync::atomic::AtomicBool;
 
 use arc_swap::ArcSwap;
 use nicety_adapter::{PortId, Time};
-use nicety_switch::{Full, Limits, Policy, Switch};
+use nicety_switch::{Full, Limits, Policy, Switch, Vlan};
 
 use crate::lldp::{Neighbour, Neighbours};
-use crate::port::Port;
+use crate::port::{Port, PortRights};
 use crate::team::Team;
 use crate::times::{Histogram, Times};
 use crate::watch::Watcher;
@@ -145,6 +145,8 @@ impl Plane {
         self.switch.set_policy(port.id(), policy);
         self.neighbours.listen(port.id(), policy.lldp);
         port.set_shapes(policy.transmit, policy.receive, policy.log);
+        let tagged = matches!(policy.vlan, Vlan::Access(_));
+        port.set_rights(PortRights { mac_changes: policy.mac_changes, tagged });
     }
 
     /// The present LLDP neighbour of a port, if the port listens.

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use nicety_adapter::family::FunctionPolicy;
+use nicety_adapter::family::{Answer, FunctionPolicy};
 use nicety_adapter::trace::{Access, Region};
 use nicety_adapter::{
     Adapter, Batch, Context, Counters, Event, Face, News, NotedError, Outbox, PciFace, PortId, Reason, Reset,
@@ -30,6 +30,7 @@ use crate::poll::UsualIdle;
 use crate::team::{MemberAgent, Steering};
 pub use caught::caught;
 use family::Membership;
+pub(crate) use family::PortRights;
 pub use family::SharedFamily;
 pub(crate) use inner::HeldSender;
 use inner::{CHANGE_COST, Inner, MESSAGE_COST};
@@ -469,12 +470,20 @@ impl Port {
     }
 
     /// The host changes a function's policy. The change is made, and the function told, before its driver's next access.
-    pub fn set_policy(&self, policy: FunctionPolicy, now: Time) {
+    pub fn set_function_policy(&self, policy: FunctionPolicy) {
+        self.change_rights(|family| family.set_host(policy));
+    }
+
+    /// The port's own policy changes what its function may do.
+    pub(crate) fn set_rights(&self, rights: PortRights) {
+        self.change_rights(|family| family.set_port(rights));
+    }
+
+    fn change_rights(&self, change: impl FnOnce(&mut Membership) -> Option<Answer>) {
         let mut inner = self.lock();
-        let answer = inner.family.as_mut().and_then(|family| family.set_policy(policy));
-        if let Some(answer) = answer {
-            inner.call(now, |adapter, cx| adapter.notice(Event::Answer(answer), cx));
-        }
+        let Some(answer) = inner.family.as_mut().and_then(change) else { return };
+        let now = self.shell.now(inner.active);
+        inner.call(now, |adapter, cx| adapter.notice(Event::Answer(answer), cx));
         inner.settle(self.shell.as_ref());
     }
 

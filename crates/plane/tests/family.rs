@@ -7,7 +7,8 @@ use nicety_adapter::family::FunctionPolicy;
 use nicety_adapter::{PortId, Set, Time};
 use nicety_adapters::{Settings, find};
 use nicety_frame::Mac;
-use nicety_plane::{End, Port, SharedFamily, Shell};
+use nicety_plane::{End, Plane, Port, SharedFamily, Shell};
+use nicety_switch::{Limits, Policy, Vlan};
 
 /// V2PMAILBOX and the mailbox, of an 82576's virtual function (Linux, igbvf/regs.h).
 const V2PMAILBOX: u64 = 0xc40;
@@ -95,7 +96,7 @@ fn functions_of_a_card_have_policies_of_their_own_and_hear_when_the_host_changes
     // The second one's port tags its frames.
     assert_eq!(exchange(&ports[0], [1 << 16 | 4, 5, 0])[0], 0xa001_0004);
     assert_eq!(exchange(&ports[1], [1 << 16 | 4, 5, 0])[0], 0x6001_0004);
-    ports[0].set_policy(FunctionPolicy { trusted: true, ..policy(1) }, Time(2));
+    ports[0].set_function_policy(FunctionPolicy { trusted: true, ..policy(1) });
     assert_eq!(family.policy(0).map(|policy| policy.trusted), Some(true));
     // E1000_PF_CONTROL_MSG without CTS: the driver resets itself.
     assert_eq!((read(&ports[0], VMBMEM), read(&ports[0], V2PMAILBOX) & 0x10), (0x100, 0x10));
@@ -104,6 +105,38 @@ fn functions_of_a_card_have_policies_of_their_own_and_hear_when_the_host_changes
     assert_eq!(exchange(&ports[0], [2, low, high])[0], 0xa000_0002);
     assert_eq!(exchange(&ports[1], [2, low, high])[0], 0x6000_0002);
     // The same policy again changes nothing.
-    ports[0].set_policy(FunctionPolicy { trusted: true, ..policy(1) }, Time(3));
+    ports[0].set_function_policy(FunctionPolicy { trusted: true, ..policy(1) });
     assert_eq!(read(&ports[0], V2PMAILBOX) & 0x10, 0);
+}
+
+/// The switch drops what a port may not do; the function's driver is also told, as by Linux's PF.
+#[test]
+fn a_function_may_do_what_both_the_host_and_its_port_s_policy_allow() {
+    let plane = Plane::new(Limits { addresses: 1 << 10, ..Limits::default() });
+    let port = Arc::new(port(1).0);
+    let set = |mac_changes, vlan| plane.set_policy(&port, &Policy { mac_changes, vlan, ..Policy::default() });
+    let address = [2, 0x0100_5452, 0x0902];
+    let vlan = [1 << 16 | 4, 5, 0];
+    let ask = |message| {
+        assert_eq!(exchange(&port, [1, 0, 0])[0], 0x8000_0001);
+        exchange(&port, message)[0] & 0xc000_0000
+    };
+    const GRANTED: u32 = 0x8000_0000;
+    const REFUSED: u32 = 0x4000_0000;
+    plane.join_with(Arc::clone(&port), &Policy::default()).unwrap();
+    assert_eq!([ask(address), ask(vlan)], [GRANTED; 2], "a port of its own, with the usual policy");
+    set(false, Vlan::Flat);
+    assert_eq!(read(&port, VMBMEM), 0x100, "its driver resets it");
+    assert_eq!([ask(address), ask(vlan)], [REFUSED, GRANTED]);
+    set(true, Vlan::Access("7".parse().unwrap()));
+    assert_eq!([ask(address), ask(vlan)], [GRANTED, REFUSED]);
+    // What the host does not allow, the port's policy does not give.
+    let family = SharedFamily::new((find("igbvf").unwrap().card.unwrap().family)(vec![FunctionPolicy {
+        address: self::address(1),
+        trusted: false,
+        tagged: false,
+    }]));
+    port.join_family(&family, 0, Time(1));
+    set(true, Vlan::Flat);
+    assert_eq!([ask(address), ask(vlan)], [REFUSED, GRANTED]);
 }

@@ -147,6 +147,14 @@ impl Guest {
         self.answer();
     }
 
+    /// Writes words and REQ, whoever has the mailbox.
+    pub fn send_words(&mut self, words: &[u32]) {
+        for (at, word) in (VMBMEM..VMBMEM + 64).step_by(4).zip(words) {
+            self.w(at, *word);
+        }
+        self.ask(V2PMAILBOX, REQ);
+    }
+
     /// e1000_write_mbx_vf: takes the mailbox, writes a message, and gives it over.
     pub fn send_message(&mut self, words: &[u32]) {
         self.w(V2PMAILBOX, VFU);

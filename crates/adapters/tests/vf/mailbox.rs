@@ -2,7 +2,7 @@
 
 use nicety_adapter::Reason;
 
-use crate::bench::{ethernet, payload, to};
+use crate::bench::{Dice, ethernet, payload, to};
 use crate::guest::*;
 
 /// The address as the words of a message.
@@ -194,4 +194,40 @@ fn what_was_granted_and_what_was_asked_is_saved() {
     assert_eq!(other.r(VMBMEM), REFUSED | 99);
     other.bring_one(&to([2, 0, 0, 0, 0, 1], 100));
     assert_eq!(other.counters.receive[0].frames, 1);
+}
+
+/// A driver that asks nonsense, resets in the middle of a message, and is moved.
+#[test]
+fn whatever_a_driver_asks_it_gets_no_more_than_its_limits_and_its_state_can_be_saved() {
+    for seed in 0..20 {
+        let (mut dice, mut g) = (Dice(seed), Guest::new(seed % 2 == 0));
+        for step in 0..2_000 {
+            match dice.below(16) {
+                0 => g.ask(CTRL, 1 << 26),
+                1 => g.link(dice.below(2) == 0),
+                2 => g.ask(V2PMAILBOX, dice.roll() as u32),
+                3 => g.now = g.now.after_ns(dice.below(3_000_000_000)),
+                4 => g.send_words(&[1]),
+                5 => {
+                    let mut other = Guest::new(seed % 2 == 0);
+                    g.hand_over(&mut other);
+                    other.restored();
+                    other.answer();
+                    g = other;
+                }
+                _ => {
+                    let kind = dice.below(8) as u32 | (dice.below(4) as u32) << 16;
+                    let words: Vec<u32> = (0..dice.below(16)).map(|_| dice.roll() as u32).collect();
+                    g.send_words(&[&[kind][..], &words].concat());
+                }
+            }
+            let bits = g.r(V2PMAILBOX);
+            assert_eq!(bits & (REQ | ACK | RSTI), 0, "seed {seed}, step {step}");
+            assert_eq!(g.r(V2PMAILBOX) & (PFSTS | PFACK | RSTD), 0, "seed {seed}, step {step}: cleared by reading");
+        }
+        // Still a working function.
+        g.w(V2PMAILBOX, 0);
+        assert_eq!(g.exchange(&[1])[..3], [0x8000_0001, LOW, HIGH], "seed {seed}");
+        assert_eq!(g.exchange(&[1 << 16 | 4, 5])[0], GRANTED | 1 << 16 | 4, "seed {seed}");
+    }
 }

@@ -10,9 +10,9 @@ use crate::{
 
 /// Most functions of a user-mode kernel's PCI host (`MAX_DEVICES` in virt-pci.c).
 const FUNCTIONS: usize = 8;
-/// Expected entries of a chip, from its datasheet: 317453 (8254x), 318694 (82574), 320961 (82576), 19436 (PCnet-PCI II), RTL8139C,
+/// Expected entries of a chip, from its datasheet: 317453 (8254x), 318694 (82574), 320961 (82576 and its functions), 331520 (82599's functions), 19436 (PCnet-PCI II), RTL8139C,
 /// RTL8029AS.
-const LISTED: [(&str, &[&str]); 10] = [
+const LISTED: [(&str, &[&str]); 12] = [
     ("e1000", &["66MHz+", "DEVSEL=medium", "[size=128K]", "[dc] Power Management version 2", "DSI+"]),
     ("e1000-82545em", &["66MHz+", "DEVSEL=medium", "[size=128K]", "[dc] Power Management version 2", "DSI+"]),
     ("e1000-82544gc", &["66MHz+", "DEVSEL=medium", "[size=128K]", "[dc] Power Management version 2", "DSI+"]),
@@ -39,6 +39,8 @@ const LISTED: [(&str, &[&str]); 10] = [
             "VF offset: 128, stride: 2, Device ID: 10ca",
         ],
     ),
+    ("igbvf", &["[70] MSI-X: Enable+ Count=3 Masked-", "[a0] Express (v2) Endpoint", "[size=16K]"]),
+    ("ixgbevf", &["[70] MSI-X: Enable+ Count=3 Masked-", "[a0] Express (v2) Endpoint", "[size=16K]"]),
     ("pcnet", &["Cap-", "FastB2B+", "(1500ns min, 63750ns max)", "I/O ports", "[size=32]"]),
     ("vlance", &["Cap-", "FastB2B+", "(1500ns min, 63750ns max)", "I/O ports", "[size=32]"]),
     ("ne2k_pci", &["Cap-", "DEVSEL=medium", "I/O ports", "[size=32]"]),

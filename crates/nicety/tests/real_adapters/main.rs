@@ -12,6 +12,7 @@ mod dpdk;
 mod drivers;
 mod every;
 mod front_ends;
+mod functions;
 mod instructions;
 mod lab;
 mod listed;

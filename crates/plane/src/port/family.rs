@@ -31,10 +31,22 @@ impl SharedFamily {
     }
 }
 
+/// What a port's own policy lets its function do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PortRights {
+    /// It may have other addresses.
+    pub mac_changes: bool,
+    /// The port tags its frames.
+    pub tagged: bool,
+}
+
 /// The family, and which of its functions this port has.
 pub(super) struct Membership {
     family: SharedFamily,
     function: u16,
+    /// The host's policy for the function, without the port's.
+    host: Option<FunctionPolicy>,
+    port: PortRights,
 }
 
 impl Membership {
@@ -45,7 +57,8 @@ impl Membership {
 
     /// A function of a family.
     pub fn of(family: &SharedFamily, function: u16) -> Self {
-        Self { family: family.clone(), function }
+        let port = PortRights { mac_changes: true, tagged: false };
+        Self { family: family.clone(), function, host: family.policy(function), port }
     }
 
     /// Answers the function's ask.
@@ -53,8 +66,23 @@ impl Membership {
         self.family.lock().answer(self.function, ask)
     }
 
-    /// Changes the function's policy; the answer is for the function.
-    pub fn set_policy(&mut self, policy: FunctionPolicy) -> Option<Answer> {
-        self.family.lock().set_policy(self.function, policy)
+    /// Changes the host's policy; the answer is for the function.
+    pub fn set_host(&mut self, policy: FunctionPolicy) -> Option<Answer> {
+        self.host = Some(policy);
+        self.take_effect()
+    }
+
+    /// Changes the port's policy; the answer is for the function.
+    pub fn set_port(&mut self, rights: PortRights) -> Option<Answer> {
+        self.port = rights;
+        self.take_effect()
+    }
+
+    /// A function may do what both allow.
+    fn take_effect(&mut self) -> Option<Answer> {
+        let host = self.host?;
+        let PortRights { mac_changes, tagged } = self.port;
+        let both = FunctionPolicy { trusted: host.trusted && mac_changes, tagged: host.tagged || tagged, ..host };
+        self.family.lock().set_policy(self.function, both)
     }
 }

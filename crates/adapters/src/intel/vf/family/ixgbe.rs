@@ -17,7 +17,7 @@
 //! | others | NACK |
 //!
 //! Differences: Linux has versions 1.4 and 1.6, which add IPsec. Its drivers try 1.7 first, and then from 1.5 downwards: without
-//! them they take 1.3. In version 1.0 Linux stops the receiver at longer frames instead of refusing them.
+//! them they take 1.3. Mode "none" also stops hashed multicast frames there. In version 1.0 Linux stops the receiver at longer frames instead of refusing them.
 
 use nicety_adapter::family::{Answer, Ask, Grant, MESSAGE_WORDS, Message, Reply, Request, Standing};
 
