@@ -21,6 +21,7 @@ mod compare;
 mod exit;
 mod extcap;
 mod find;
+mod ft;
 mod import;
 mod log;
 mod output;
@@ -66,6 +67,7 @@ fn main() -> ExitCode {
         Command::Adapters(args) => adapters::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Compare(args) => compare::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Try(args) => attempt::run(&args),
+        Command::Ft(args) => ft::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Guest { words } => Ok(compare::guest(&words)),
     };
     ended(done)

@@ -86,6 +86,12 @@ impl Key {
         Self(mac(bytes))
     }
 
+    /// A number that follows from the key and a text, and is known to nobody without the key.
+    pub fn number(&self, text: &str) -> u64 {
+        let tag = tag(&self.0, &[b"number", text.as_bytes()]);
+        tag.iter().take(8).fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+    }
+
     /// The first bytes that a side sends. `settings` is a digest of the guest's settings, `nonce` is new for each connection.
     pub fn hello(&self, settings: u64, nonce: [u8; 16]) -> [u8; HELLO] {
         let mut hello = [0; HELLO];
