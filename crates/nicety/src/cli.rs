@@ -70,7 +70,7 @@ pub enum Command {
     Compare(Compare),
     /// Start a small Linux whose eth0 is an adapter, for a shell or for one command
     Try(Try),
-    /// Run a small TCP server as a guest that survives its host: experimental
+    /// Run a small TCP server that survives its host: experimental (docs/fault-tolerance.md)
     Ft(Ft),
     /// Write a shell's completions of this command line
     Completions {

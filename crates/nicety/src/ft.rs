@@ -48,10 +48,8 @@ struct Host {
     node: Node<Replica>,
     /// What was said last.
     said: String,
-}
-
-fn complain(error: impl std::fmt::Display) {
-    output::tell(format_args!("nicety: ft: the other host: {error}"));
+    /// The last complaint.
+    complaint: String,
 }
 
 /// Random bytes of the kernel.
@@ -101,7 +99,17 @@ impl Host {
             FtPart::Secondary => Node::secondary(id, replica, terms, Time::ZERO),
         };
         let (settings, link, pending) = (key.number(&all), None, None);
-        Ok(Self { begun, key, settings, listener, link, pending, lease, network, node, said: String::new() })
+        let (said, complaint) = (String::new(), String::new());
+        Ok(Self { begun, key, settings, listener, link, pending, lease, network, node, said, complaint })
+    }
+
+    /// Tells what is wrong with the other host, once as long as it stays the same.
+    fn complain(&mut self, error: &impl std::fmt::Display) {
+        let line = format!("nicety: ft: the other host: {error}");
+        if line != self.complaint {
+            output::tell(&line);
+            self.complaint = line;
+        }
     }
 
     fn now(&self) -> Time {
@@ -163,10 +171,10 @@ impl Host {
         Ok(())
     }
 
-    fn begin(&self, stream: TcpStream) -> Result<Option<Link>, Failure> {
+    fn begin(&mut self, stream: TcpStream) -> Result<Option<Link>, Failure> {
         let hello = self.key.hello(self.settings, random()?);
         let link = Link::new(stream, hello);
-        Ok(link.inspect_err(|error| complain(error)).ok())
+        Ok(link.inspect_err(|error| self.complain(error)).ok())
     }
 
     fn hear(&mut self, actions: &mut Vec<Action>) {
@@ -174,7 +182,7 @@ impl Host {
         if let Some(mut pending) = self.pending.take() {
             let heard = pending.read(&self.key, &mut messages).and_then(|()| pending.flush());
             match heard {
-                Err(error) => complain(error),
+                Err(error) => self.complain(&error),
                 Ok(()) if messages.is_empty() => self.pending = Some(pending),
                 // Only who has the key takes the place of the peer: an older connection is dead, or will be made again.
                 Ok(()) => self.link = Some(pending),
@@ -183,7 +191,7 @@ impl Host {
         if let Some(link) = &mut self.link
             && let Err(error) = link.read(&self.key, &mut messages)
         {
-            complain(error);
+            self.complain(&error);
             self.link = None;
         }
         for message in messages {
@@ -236,7 +244,7 @@ impl Host {
         if let Some(link) = &mut self.link
             && let Err(error) = link.flush()
         {
-            complain(error);
+            self.complain(&error);
             self.link = None;
         }
         Ok(())
@@ -256,6 +264,7 @@ impl Host {
         if line != self.said {
             output::print(&format!("{line}\n"))?;
             self.said = line;
+            self.complaint.clear();
         }
         Ok(())
     }
