@@ -62,7 +62,7 @@ impl LeaseFile {
         let expired = self.seen.is_some_and(|(_, since)| since.elapsed() >= self.term);
         let answer = lease.ask(self.who, request, expired);
         if answer.granted {
-            self.write(&lease)
+            self.write(&lease, request != Request::Renew)
                 .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", self.path.display())))?;
             self.notice(lease);
         }
@@ -78,12 +78,15 @@ impl LeaseFile {
         parse(&text).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "this is no lease"))
     }
 
-    /// Replaces the file whole.
-    fn write(&self, lease: &Lease) -> io::Result<()> {
+    /// Replaces the file whole. A renewal need not last: a count that a crash of the machine takes back is a change like another, and
+    /// a disk that takes a second to sync would cost the lease.
+    fn write(&self, lease: &Lease, lasts: bool) -> io::Result<()> {
         let new = self.path.with_added_extension("new");
         let mut file = File::create(&new)?;
         file.write_all(print(lease).as_bytes())?;
-        file.sync_all()?;
+        if lasts {
+            file.sync_all()?;
+        }
         fs::rename(&new, &self.path)
     }
 }
