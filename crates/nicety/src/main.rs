@@ -22,6 +22,7 @@ mod compare;
 mod exit;
 mod extcap;
 mod find;
+mod ft;
 mod import;
 mod lab;
 mod log;
@@ -70,6 +71,7 @@ fn main() -> ExitCode {
         Command::Choose(args) => choose::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Lab(args) => lab::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Try(args) => attempt::run(&args),
+        Command::Ft(args) => ft::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Guest { words } => Ok(compare::guest(&words)),
     };
     ended(done)

@@ -25,6 +25,8 @@ pub const VERSION: u8 = 1;
 pub const HELLO: usize = 45;
 /// Most bytes of a body.
 pub const BODY_MAX: usize = 1 << 20;
+/// No guest runs for longer: 35,000 years.
+const TIME_MAX: GuestTime = GuestTime(1 << 60);
 const MAGIC: [u8; 4] = *b"NcFT";
 const TAG: usize = 16;
 
@@ -84,6 +86,12 @@ impl Key {
     /// A key of these bytes: 16 at least, to be of use.
     pub fn new(bytes: &[u8]) -> Self {
         Self(mac(bytes))
+    }
+
+    /// A number that follows from the key and a text, and is known to nobody without the key.
+    pub fn number(&self, text: &str) -> u64 {
+        let tag = tag(&self.0, &[b"number", text.as_bytes()]);
+        tag.iter().take(8).fold(0, |sum, byte| sum << 8 | u64::from(*byte))
     }
 
     /// The first bytes that a side sends. `settings` is a digest of the guest's settings, `nonce` is new for each connection.
@@ -251,6 +259,9 @@ fn parse(mut body: Cursor<'_>, last: &mut Last) -> Result<Message, ChannelError>
             while !body.0.is_empty() {
                 let head = body.unsigned()?;
                 let at = GuestTime(last.at.0.wrapping_add_signed(unzigzag(head >> 1)));
+                if at > TIME_MAX {
+                    return Err(ChannelError::Malformed);
+                }
                 let check = body.byte()?;
                 let call = match head & 1 {
                     0 => Call::Wake,

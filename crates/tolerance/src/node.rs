@@ -463,7 +463,7 @@ impl<M: Machine> Node<M> {
             // Calls are missing. The answer says from where on.
             return;
         }
-        let end = first + entries.len() as u64;
+        let end = first.saturating_add(entries.len() as u64);
         for entry in entries.into_iter().skip((self.calls - first) as usize) {
             if entry.check != self.machine.history() as u8 {
                 return self.diverge(actions);

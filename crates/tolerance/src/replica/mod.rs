@@ -8,9 +8,9 @@
 //! Register accesses, DMA and interrupts happen inside the value: they follow from the calls, and nobody logs them.
 
 mod application;
-mod bus;
+pub mod bus;
 mod device;
-mod wire;
+pub mod wire;
 
 use std::hash::Hasher;
 use std::sync::Arc;
@@ -244,13 +244,13 @@ impl Machine for Replica {
         drop(requests);
         if let Call::Frame(frame) = call {
             self.frames.write(frame);
-            self.far.ends().to_guest.push_back(frame.clone());
+            self.far.ends().to_switch.push_back(frame.clone());
         }
         if let Err(error) = self.run() {
             self.failure = Some(error.to_string());
         }
         let first = out.len();
-        out.append(&mut self.far.ends().from_guest);
+        out.extend(self.far.ends().from_switch.drain(..));
         for frame in out.iter().skip(first) {
             self.frames.write(frame);
         }

@@ -17,10 +17,10 @@ pub const FRAME_MAX: u32 = 9014;
 /// The frames on the wire.
 #[derive(Debug, Default)]
 pub struct Ends {
-    /// Frames to the guest.
-    pub to_guest: VecDeque<Vec<u8>>,
-    /// Frames from the guest.
-    pub from_guest: Vec<Vec<u8>>,
+    /// Frames to the switch.
+    pub to_switch: VecDeque<Vec<u8>>,
+    /// Frames from the switch.
+    pub from_switch: VecDeque<Vec<u8>>,
 }
 
 /// The far end of a [`Wire`].
@@ -69,7 +69,7 @@ impl Uplink for Wire {
         batch.start(&self.map, port, 0);
         let mut ends = self.far.ends();
         while budget.allows(batch) {
-            let Some(frame) = ends.to_guest.pop_front() else { break };
+            let Some(frame) = ends.to_switch.pop_front() else { break };
             let len = frame.len() as u64;
             if self.at + len > RING {
                 self.at = 0;
@@ -83,7 +83,7 @@ impl Uplink for Wire {
             }
             self.at += len;
         }
-        Progress { more: !ends.to_guest.is_empty(), armed: true }
+        Progress { more: !ends.to_switch.is_empty(), armed: true }
     }
 
     fn complete(&mut self, _: &Batch) {}
@@ -105,7 +105,7 @@ impl Uplink for Wire {
                 piece.write(&self.map, &spans);
                 let mut bytes = vec![0; piece.len() as usize];
                 if self.map.read(RING, &mut bytes).is_ok() {
-                    self.far.ends().from_guest.push(bytes);
+                    self.far.ends().from_switch.push_back(bytes);
                 }
             }
             counters.received(0, u64::from(unfolded.count()), u64::from(packet.len()));

@@ -186,3 +186,24 @@ fn a_replica_that_differs_is_noticed_at_the_call_after_which_it_does() {
     let connect = world.node(0).unwrap().machine().frames[1];
     assert_eq!(second.role, Role::Out(End::Diverged(connect)), "{second:?}");
 }
+
+/// In virtual time: what the hosts themselves take is not in it. The latency-bound case has one request on its way at a time.
+#[test]
+fn a_request_waits_for_one_round_trip_of_the_link_and_no_longer() {
+    let keys = 50;
+    let took = |link_ns: u64| {
+        let mut world = World::new("virtio-net", Application::Store, Task::Store { keys }, None);
+        world.link_ns = link_ns;
+        let begun = world.now;
+        world = plays(world, "virtio-net", None);
+        (world.now - begun) / (2 * keys as u64)
+    };
+    let none = took(0);
+    for round_trip in [100_000, 500_000, MS] {
+        let each = took(round_trip / 2);
+        println!("round trip {} us: {} us a request, {} without a link", round_trip / 1000, each / 1000, none / 1000);
+        // The connection's beginning and end wait too: three round trips of a hundred and three.
+        assert!(each <= none + round_trip + round_trip / 20 + 50_000, "{each} ns, {none} ns without a link");
+        assert!(each >= none + round_trip, "output commit");
+    }
+}

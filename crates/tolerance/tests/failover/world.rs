@@ -104,6 +104,7 @@ pub struct World {
     link_cut_until: u64,
     lock_gone_until: u64,
     pub lock_ns: u64,
+    pub link_ns: u64,
     /// The frames that left a host, without announcements.
     pub emitted: [Vec<Vec<u8>>; 2],
     /// Bytes of the log, and of the frames that the first host's guest received.
@@ -163,6 +164,7 @@ impl World {
             link_cut_until: 0,
             lock_gone_until: 0,
             lock_ns: LOCK_NS,
+            link_ns: LINK_NS,
             emitted: [Vec::new(), Vec::new()],
             logged: 0,
             received: 0,
@@ -246,7 +248,7 @@ impl World {
                 }
                 // A cut stream delivers nothing, and what was sent comes when it is whole again.
                 let wait = self.link_cut_until.saturating_sub(self.now);
-                self.at(wait + LINK_NS, Event::Peer(1 - index, bytes));
+                self.at(wait + self.link_ns, Event::Peer(1 - index, bytes));
             }
             Action::Ask(number, request) => {
                 let lost = self.now < self.lock_gone_until;

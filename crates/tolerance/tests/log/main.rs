@@ -79,6 +79,15 @@ fn a_byte_that_is_altered_anywhere_is_noticed() {
 }
 
 #[test]
+fn a_time_that_no_guest_reaches_is_refused() {
+    let (mut writer, mut reader) = joined(KEY, KEY);
+    let mut bytes = Vec::new();
+    writer.write(&log(5, vec![frame(1 << 61, 60)]), &mut bytes);
+    reader.push(&bytes);
+    assert_eq!(reader.read(), Err(ChannelError::Malformed));
+}
+
+#[test]
 fn a_message_that_is_left_out_or_repeated_is_noticed() {
     let (mut writer, reader) = joined(KEY, KEY);
     let messages: [Vec<u8>; 2] = std::array::from_fn(|n| {

@@ -428,3 +428,54 @@ fn walks_by_chance_never_find_two_owners_or_lost_output() {
     println!("walks: {seen:?}");
     assert!(seen.takeovers > 0 && seen.alone_again > 0 && seen.stopped > 0, "{seen:?}");
 }
+
+/// What a host asks for at this time.
+fn asked(host: &mut Node<Toy>, units: u64) -> Option<(u32, Request)> {
+    let mut actions = Vec::new();
+    host.step(Time(units * UNIT), &mut actions);
+    actions.into_iter().find_map(|action| match action {
+        Action::Ask(number, request) => Some((number, request)),
+        _ => None,
+    })
+}
+
+/// It was granted before the pair of now was made: whoever takes it for news goes on alone while the other host may take over.
+#[test]
+fn an_old_answer_does_not_let_a_host_go_on_alone() {
+    let (id, peer) = (NodeId(1), NodeId(2));
+    let mut host = Node::primary(id, Toy::default(), TERMS, Time(0));
+    let mut keeper = Keeper::new(TERMS.lease_ns);
+    let known = |host: &mut Node<Toy>, units| {
+        host.receive(Message::Known { from: peer, calls: 0 }, Time(units * UNIT), &mut Vec::new());
+    };
+    let mut ask = |host: &mut Node<Toy>, wanted: Request, units: u64| {
+        let (number, request) = asked(host, units).expect("it asks");
+        assert_eq!(request, wanted);
+        (number, keeper.ask(id, request, Time(units * UNIT)))
+    };
+    let answered =
+        |host: &mut Node<Toy>, (number, answer), units: u64| host.answered(number, answer, Time(units * UNIT));
+    let answer = ask(&mut host, Request::Found, 0);
+    answered(&mut host, answer, 0);
+    known(&mut host, 0);
+    let answer = ask(&mut host, Request::Pair { epoch: 1, peer }, 0);
+    answered(&mut host, answer, 0);
+    // The peer is silent. The first answer is late, the second says that the epoch is another one, the third is in time.
+    let late = ask(&mut host, Request::Alone { epoch: 2 }, 2);
+    let answer = ask(&mut host, Request::Alone { epoch: 2 }, 4);
+    assert!(late.1.granted && !answer.1.granted);
+    answered(&mut host, answer, 4);
+    let answer = ask(&mut host, Request::Alone { epoch: 3 }, 6);
+    answered(&mut host, answer, 6);
+    known(&mut host, 6);
+    let answer = ask(&mut host, Request::Pair { epoch: 4, peer }, 6);
+    answered(&mut host, answer, 6);
+    assert!(host.status().is_protected);
+    // Silent again, and now the late answer comes.
+    assert_eq!(asked(&mut host, 8).map(|(_, request)| request), Some(Request::Alone { epoch: 5 }));
+    answered(&mut host, late, 8);
+    assert!(host.offer(vec![1], Time(8 * UNIT)));
+    let mut actions = Vec::new();
+    host.step(Time(8 * UNIT), &mut actions);
+    assert!(!actions.iter().any(|action| matches!(action, Action::Emit(_))), "{actions:?}");
+}

@@ -1,0 +1,271 @@
+//! `nicety ft`: one of the two hosts of an embedded guest that survives either of them (docs/fault-tolerance.md). One thread: the tap, the
+//! link to the other host, the lease's file and the guest.
+
+mod lease_file;
+mod link;
+mod network;
+
+use std::io::Read;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nicety_adapter::Time;
+use nicety_tolerance::{Action, Key, Node, NodeId, Replica, Role, Settings, Terms};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::cli::{Ft, FtPart, FtStart};
+use crate::exit::{Exit, Failure};
+use crate::output;
+use lease_file::LeaseFile;
+use link::Link;
+use network::Network;
+
+/// Shortest key, in bytes.
+const KEY_MIN: usize = 16;
+/// Longest wait. After it the lease's file is looked at, and the secondary tries to connect again.
+const LOOK: Duration = Duration::from_millis(50);
+/// Time limit to connect. The secondary has nothing else to do meanwhile.
+const CONNECT: Duration = Duration::from_millis(200);
+
+/// Runs the command.
+pub fn run(Ft { command: crate::cli::FtCommand::Start(args) }: &Ft) -> Result<(), Failure> {
+    Host::new(args)?.run(args)
+}
+
+struct Host {
+    begun: Instant,
+    key: Key,
+    /// A digest of all that must be equal on both hosts.
+    settings: u64,
+    listener: TcpListener,
+    link: Option<Link>,
+    /// Somebody who has connected, and has sent nothing authentic yet.
+    pending: Option<Link>,
+    lease: LeaseFile,
+    network: Network,
+    node: Node<Replica>,
+    /// What was said last.
+    said: String,
+    /// The last complaint.
+    complaint: String,
+}
+
+/// Random bytes of the kernel.
+fn random<const N: usize>() -> Result<[u8; N], Failure> {
+    let mut bytes = [0; N];
+    let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
+    read.map(|()| bytes).map_err(|error| Failure::new(Exit::Missing, format!("/dev/urandom: {error}")))
+}
+
+fn key(path: &Path) -> Result<Key, Failure> {
+    let usage = |why: String| Failure::new(Exit::Usage, format!("{}: {why}", path.display()));
+    let bytes = std::fs::read(path).map_err(|error| usage(error.to_string()))?;
+    if bytes.len() < KEY_MIN {
+        return Err(usage(format!("a key has at least {KEY_MIN} bytes: head -c 32 /dev/urandom > {}", path.display())));
+    }
+    Ok(Key::new(&bytes))
+}
+
+impl Host {
+    fn new(args: &FtStart) -> Result<Self, Failure> {
+        let key = key(&args.key)?;
+        let settings = Settings {
+            adapter: args.adapter.clone(),
+            mac: args.mac,
+            address: args.address,
+            gateway: args.gateway.map(|gateway| gateway.octets()),
+            application: args.application.into(),
+            port: args.port,
+            seed: key.number("the seed of the guest"),
+        };
+        // Another build may behave differently.
+        let all = format!("{settings:?} {}", nicety_version::BUILD);
+        let failed = Failure::with::<nicety_tolerance::ReplicaError>(Exit::Usage);
+        let replica = Replica::new(&settings).map_err(failed)?;
+        let listener = TcpListener::bind(args.listen).and_then(|listener| {
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        });
+        let listener = listener.map_err(|error| Failure::new(Exit::Failed, format!("{}: {error}", args.listen)))?;
+        let terms = Terms::default();
+        let begun = Instant::now();
+        let id = NodeId(u64::from_le_bytes(random()?));
+        let lease = LeaseFile::new(&args.lease, Duration::from_nanos(terms.lease_ns), id);
+        let network = Network::open(&args.tap).map_err(Failure::with(Exit::Missing))?;
+        let node = match args.role {
+            FtPart::Primary => Node::primary(id, replica, terms, Time::ZERO),
+            FtPart::Secondary => Node::secondary(id, replica, terms, Time::ZERO),
+        };
+        let (settings, link, pending) = (key.number(&all), None, None);
+        let (said, complaint) = (String::new(), String::new());
+        Ok(Self { begun, key, settings, listener, link, pending, lease, network, node, said, complaint })
+    }
+
+    /// Tells what is wrong with the other host, once as long as it stays the same.
+    fn complain(&mut self, error: &impl std::fmt::Display) {
+        let line = format!("nicety: ft: the other host: {error}");
+        if line != self.complaint {
+            output::tell(&line);
+            self.complaint = line;
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time(u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn run(&mut self, args: &FtStart) -> Result<(), Failure> {
+        loop {
+            self.wait()?;
+            let mut actions = Vec::new();
+            self.connect(args)?;
+            self.hear(&mut actions);
+            self.take_frames();
+            if *self.node.role() == Role::Secondary {
+                self.lease.look();
+            }
+            self.node.step(self.now(), &mut actions);
+            self.carry_out(actions)?;
+            self.say()?;
+            if let Role::Out(end) = self.node.role() {
+                return Err(Failure::new(Exit::Failed, format!("ft: {end}")));
+            }
+        }
+    }
+
+    /// Waits until something is due.
+    fn wait(&mut self) -> Result<(), Failure> {
+        let due = self.node.due().map_or(LOOK, |due| due.since(self.now())).min(LOOK);
+        let due = if self.network.has_frames() && self.wants_frames() { Duration::ZERO } else { due };
+        let mut fds = vec![PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN)];
+        for link in self.link.iter().chain(&self.pending) {
+            fds.push(PollFd::from_borrowed_fd(link.as_fd(), link.events()));
+        }
+        if self.wants_frames() {
+            let tap: BorrowedFd<'_> = self.network.as_fd();
+            fds.push(PollFd::from_borrowed_fd(tap, PollFlags::IN));
+        }
+        let timeout = Timespec { tv_sec: due.as_secs().cast_signed(), tv_nsec: due.subsec_nanos().into() };
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(errno) => Err(Failure::new(Exit::Failed, format!("waiting: {errno}"))),
+        }
+    }
+
+    /// A primary without room leaves frames in the tap. Any other host throws them away.
+    fn wants_frames(&self) -> bool {
+        *self.node.role() != Role::Primary || self.node.has_room()
+    }
+
+    fn connect(&mut self, args: &FtStart) -> Result<(), Failure> {
+        if let Ok((stream, _)) = self.listener.accept() {
+            self.pending = self.begin(stream)?.or(self.pending.take());
+        }
+        if let (None, Role::Secondary, Some(peer)) = (&self.link, self.node.role(), args.peer)
+            && let Ok(stream) = TcpStream::connect_timeout(&peer, CONNECT)
+        {
+            self.link = self.begin(stream)?;
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, stream: TcpStream) -> Result<Option<Link>, Failure> {
+        let hello = self.key.hello(self.settings, random()?);
+        let link = Link::new(stream, hello);
+        Ok(link.inspect_err(|error| self.complain(error)).ok())
+    }
+
+    fn hear(&mut self, actions: &mut Vec<Action>) {
+        let mut messages = Vec::new();
+        if let Some(mut pending) = self.pending.take() {
+            let heard = pending.read(&self.key, &mut messages).and_then(|()| pending.flush());
+            match heard {
+                Err(error) => self.complain(&error),
+                Ok(()) if messages.is_empty() => self.pending = Some(pending),
+                // Only who has the key takes the place of the peer: an older connection is dead, or will be made again.
+                Ok(()) => self.link = Some(pending),
+            }
+        }
+        if let Some(link) = &mut self.link
+            && let Err(error) = link.read(&self.key, &mut messages)
+        {
+            self.complain(&error);
+            self.link = None;
+        }
+        for message in messages {
+            self.node.receive(message, self.now(), actions);
+        }
+    }
+
+    fn take_frames(&mut self) {
+        if self.wants_frames() {
+            self.network.turn();
+        }
+        while self.wants_frames()
+            && let Some(frame) = self.network.receive()
+        {
+            // All that have come are logged in one message, and acknowledged together.
+            let _taken = self.node.offer(frame, self.now());
+        }
+    }
+
+    fn carry_out(&mut self, actions: Vec<Action>) -> Result<(), Failure> {
+        let mut answers = Vec::new();
+        let mut emits = false;
+        for action in actions {
+            match action {
+                Action::Send(message) => {
+                    if let Some(link) = &mut self.link {
+                        link.send(&message);
+                    }
+                }
+                Action::Emit(frame) => {
+                    // The clock again, right before the frame leaves: this process may have stood still.
+                    if self.node.owns(self.now()) {
+                        self.network.send(frame);
+                        emits = true;
+                    }
+                }
+                Action::Ask(number, request) => answers.push((number, self.lease.ask(request))),
+            }
+        }
+        if emits {
+            self.network.turn();
+        }
+        for (number, answer) in answers {
+            match answer {
+                Ok(answer) => self.node.answered(number, answer, self.now()),
+                // As if it had not answered: the lease runs out.
+                Err(error) => output::tell(format_args!("nicety: ft: {error}")),
+            }
+        }
+        if let Some(link) = &mut self.link
+            && let Err(error) = link.flush()
+        {
+            self.complain(&error);
+            self.link = None;
+        }
+        Ok(())
+    }
+
+    /// Tells each change of the host's part, a line each.
+    fn say(&mut self) -> Result<(), Failure> {
+        let status = self.node.status();
+        let line = match status.role {
+            Role::Founding => "waits for the lease".to_owned(),
+            Role::Primary if status.is_protected => format!("primary, protected, epoch {}", status.epoch),
+            Role::Primary => format!("primary, not protected, epoch {}", status.epoch),
+            Role::Secondary if status.epoch == 0 => "secondary, has not heard the primary".to_owned(),
+            Role::Secondary => format!("secondary, epoch {}", status.epoch),
+            Role::Out(_) => return Ok(()),
+        };
+        if line != self.said {
+            output::print(&format!("{line}\n"))?;
+            self.said = line;
+            self.complaint.clear();
+        }
+        Ok(())
+    }
+}
