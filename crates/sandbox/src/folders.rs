@@ -49,8 +49,8 @@ impl fmt::Display for NotGranted {
 impl std::error::Error for NotGranted {}
 
 /// What the daemon itself needs: accounts (nsswitch.conf(5), whose modules are libraries), zones of time, its host's name, a
-/// terminal, taps.
-const OWN: [(&str, Grant); 15] = [
+/// terminal, taps, the names of its functions for a panic's report.
+const OWN: [(&str, Grant); 16] = [
     ("/etc/passwd", Grant::Read),
     ("/etc/group", Grant::Read),
     ("/etc/nsswitch.conf", Grant::Read),
@@ -63,6 +63,7 @@ const OWN: [(&str, Grant); 15] = [
     ("/run/systemd/userdb", Grant::Read),
     ("/proc", Grant::Read),
     ("/sys", Grant::Read),
+    ("/proc/self/exe", Grant::Read),
     ("/dev/null", Grant::Device),
     ("/dev/tty", Grant::Device),
     ("/dev/net/tun", Grant::Device),

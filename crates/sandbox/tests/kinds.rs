@@ -269,10 +269,25 @@ fn confined(abi: u8) {
         let elsewhere = look_up(move || std::fs::read(file).map_err(|error| error.kind()));
         assert_eq!(elsewhere, Some(Err(io::ErrorKind::PermissionDenied)));
     }
+    // A panic's report names functions: their names are in the program's own file.
+    let trace = backtrace_of_a_worker();
+    assert!(trace.contains("backtrace_of_a_worker"), "{trace}");
     // The rest holds on every kernel.
     let error = std::process::Command::new("/bin/true").status().unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EPERM));
     assert!(std::fs::read_to_string("/proc/thread-self/status").unwrap().contains("NoNewPrivs:\t1"));
+}
+
+/// A worker's backtrace, in words as a panic's report has it: another thread looks the names up.
+fn backtrace_of_a_worker() -> String {
+    let (send, receive) = channel();
+    let worker = spawn(Kind::Worker, "worker0", 0, move || {
+        let trace = std::backtrace::Backtrace::force_capture();
+        let _ = send.send(aside(move || trace.to_string()));
+    });
+    let trace = receive.recv_timeout(Duration::from_secs(20)).unwrap().unwrap();
+    worker.unwrap().join().unwrap();
+    trace
 }
 
 /// Runs this on a thread for changes, on behalf of a worker.
