@@ -22,7 +22,7 @@ pub(crate) fn begin(abi: u8) -> io::Result<()> {
     let work = move || {
         let mut folders = Folders::new();
         folders.grant(PathBuf::from("/etc"), Grant::Read);
-        let done = folders.confine_this_thread(abi).and_then(|_lacks| enter(Kind::Accounts));
+        let done = folders.open().confine_this_thread(abi).and_then(|_lacks| enter(Kind::Accounts));
         let is_confined = done.is_ok();
         let _caller_waits = report.send(done);
         if is_confined {

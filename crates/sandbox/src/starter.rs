@@ -4,22 +4,23 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::{Builder, JoinHandle};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::{Errno, write};
 use tracing::warn;
 
+use crate::folders::Opened;
 use crate::signal::{self, NOTE};
-use crate::{Folders, KIND, Kind, ProcFile, enter};
+use crate::{KIND, Kind, ProcFile, enter};
 
 type Act = Box<dyn FnOnce() + Send>;
 
 enum Request {
     Spawn { name: String, stack: usize, act: Act, done: SyncSender<io::Result<JoinHandle<()>>> },
     Read { file: ProcFile, done: SyncSender<io::Result<String>> },
-    Confine { folders: Folders, abi: u8, done: SyncSender<io::Result<()>> },
+    Confine { folders: Arc<Opened>, abi: u8, done: SyncSender<io::Result<()>> },
 }
 
 struct Starter {
@@ -140,7 +141,7 @@ fn ended() -> io::Error {
 }
 
 /// Confines the starter thread, and with it each thread that it starts from now on.
-pub(crate) fn confine(folders: Folders, abi: u8) -> io::Result<()> {
+pub(crate) fn confine(folders: Arc<Opened>, abi: u8) -> io::Result<()> {
     let Some(starter) = STARTER.get() else { return Ok(()) };
     let (done, confined) = sync_channel(1);
     starter.ask(Request::Confine { folders, abi, done });

@@ -2,10 +2,11 @@
 
 use std::ffi::CString;
 use std::io;
-use std::sync::mpsc::channel;
+use std::path::Path;
+use std::sync::mpsc::{SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
-use nicety_sandbox::{Folders, Grant, Kind, aside, begin, confine, enter, look_up, refusals, spawn};
+use nicety_sandbox::{Folders, Grant, Kind, aside, begin, confine, enter, granted, look_up, refusals, spawn};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
 };
@@ -313,16 +314,101 @@ fn what_a_kernel_lacks_is_said_in_one_line() {
     assert!(said.iter().flatten().all(|line| !line.contains('\n')));
 }
 
+/// Does these one after another on a thread that nothing confines, as somebody else on this machine.
+struct Elsewhere(SyncSender<Box<dyn FnOnce() + Send>>);
+
+impl Elsewhere {
+    fn new() -> Self {
+        let (send, acts) = sync_channel::<Box<dyn FnOnce() + Send>>(0);
+        std::thread::spawn(move || acts.into_iter().for_each(|act| act()));
+        Self(send)
+    }
+
+    fn act<T: Send + 'static>(&self, act: impl FnOnce() -> T + Send + 'static) -> T {
+        let (send, done) = channel();
+        self.0.send(Box::new(move || send.send(act()).unwrap())).unwrap();
+        done.recv_timeout(Duration::from_secs(20)).unwrap()
+    }
+
+    /// Runs this, which succeeds, with a folder as `$0`.
+    fn run(&self, words: &'static str, folder: &Path) {
+        let folder = folder.to_owned();
+        let status = move || std::process::Command::new("sh").args(["-ec", words]).arg(folder).status().unwrap();
+        assert!(self.act(status).success(), "{words}");
+    }
+}
+
+/// What is said is what the kernel does. A process of its own is confined, and a user namespace lets it mount.
 #[test]
-fn a_folder_that_was_not_granted_is_named_with_what_to_do() {
+fn a_folder_is_granted_as_long_as_the_kernel_lets_the_daemon_use_it_and_else_what_to_do_is_said() {
+    if let Some(folder) = std::env::var_os("NICETY_TEST_GRANTED") {
+        return granted_folders(folder.as_ref());
+    }
+    let own = ["--user", "--map-root-user", "--mount"];
+    let mounts = std::process::Command::new("unshare").args(own).arg("true").status().is_ok_and(|done| done.success());
+    let exe = std::env::current_exe().unwrap();
+    let mut again = std::process::Command::new(if mounts { "unshare".as_ref() } else { exe.as_os_str() });
+    if mounts {
+        again.args(own).arg(&exe).env("NICETY_TEST_MOUNTS", "1");
+    } else {
+        println!("SKIPPED: folders that are mounted later: unshare(1) makes no user namespace here");
+    }
+    again.args(["--exact", "--nocapture", "--test-threads=1"]);
+    again.arg("a_folder_is_granted_as_long_as_the_kernel_lets_the_daemon_use_it_and_else_what_to_do_is_said");
+    let folder = tempfile::TempDir::new().unwrap();
+    let output = again.env("NICETY_TEST_GRANTED", folder.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+}
+
+fn granted_folders(base: &Path) {
+    let mounts = std::env::var_os("NICETY_TEST_MOUNTS").is_some();
+    let elsewhere = Elsewhere::new();
+    let words = "cd $0; mkdir -p plain replaced gone covered parent/inside again other read";
+    elsewhere.run(words, base);
+    if mounts {
+        elsewhere.run("mount -t tmpfs first $0/again", base);
+    }
     let mut folders = Folders::new();
-    folders.grant("/run/nicety", Grant::Write);
-    folders.grant("/etc/nicety", Grant::Read);
-    assert_eq!(folders.allows("/run/nicety/vms".as_ref()), Ok(()));
-    assert!(folders.allows("/etc/nicety".as_ref()).is_err(), "it may only be read");
-    let error = folders.allows("/run/nicety-too".as_ref()).unwrap_err().to_string();
-    assert_eq!(
-        error,
-        "the sandbox keeps this daemon out of /run/nicety-too: name it in [daemon] folders in the host file, and restart the daemon"
-    );
+    for name in ["plain", "replaced", "gone", "covered", "parent", "again", "late"] {
+        folders.grant(base.join(name), Grant::Write);
+    }
+    folders.grant(base.join("read"), Grant::Read);
+    begin().unwrap();
+    let lacks = confine(&folders, u8::MAX).unwrap();
+    let has_landlock = lacks.is_none_or(|lacks| !lacks.contains("no Landlock"));
+    let granted = granted().unwrap();
+    let allows = |name: &str| {
+        let (folder, allowed) = (base.join(name), granted.allows(&base.join(name)));
+        if has_landlock && folder.exists() {
+            let written = std::fs::write(folder.join("file"), "text");
+            assert_eq!(allowed.is_ok(), written.is_ok(), "{name}: {allowed:?}, {written:?}");
+        }
+        allowed.map_err(|why| why.to_string())
+    };
+    let keeps = |name: &str, why: &str| {
+        let folder = base.join(name);
+        Err(format!("the sandbox keeps this daemon out of {}{why}", folder.display()))
+    };
+    let name_it = ": name it in [daemon] folders in the host file, and restart the daemon";
+    let restart = ", which was made, replaced or mounted after the daemon's start: restart the daemon";
+    let all = ["plain", "replaced", "gone", "covered", "parent", "parent/inside", "again"];
+    all.into_iter().for_each(|name| assert_eq!(allows(name), Ok(()), "{name}"));
+    assert_eq!(allows("other"), keeps("other", name_it));
+    assert_eq!(allows("plain-too"), keeps("plain-too", name_it));
+    assert_eq!(allows("read"), keeps("read", name_it));
+    assert_eq!(granted.allows_reading(&base.join("read")), Ok(()));
+    assert!(granted.allows_reading(&base.join("other")).is_err());
+    let words = "cd $0; mkdir plain/new late; ln -s plain/new link; mv replaced moved; mkdir replaced; rm -r gone";
+    elsewhere.run(words, base);
+    ["plain/new", "plain/not-yet", "link", "moved"]
+        .into_iter()
+        .for_each(|name| assert_eq!(allows(name), Ok(()), "{name}"));
+    ["replaced", "gone", "late"].into_iter().for_each(|name| assert_eq!(allows(name), keeps(name, restart)));
+    if mounts {
+        let words = "cd $0; mount -t tmpfs over covered; mount -t tmpfs over parent/inside; umount again; mount -t tmpfs second again";
+        elsewhere.run(words, base);
+        assert_eq!(allows("parent/inside"), Ok(()));
+        ["covered", "again"].into_iter().for_each(|name| assert_eq!(allows(name), keeps(name, restart)));
+    }
 }
