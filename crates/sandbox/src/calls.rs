@@ -48,10 +48,11 @@ const PATHS: &[Named] = &calls! {
     SYS_getdents64 SYS_statfs SYS_flock SYS_ioctl SYS_bind SYS_listen SYS_timerfd_create SYS_connect SYS_pipe2 SYS_dup3 SYS_socketpair
     SYS_capget SYS_getgroups SYS_getppid SYS_uname SYS_sysinfo SYS_prlimit64 SYS_fadvise64
 };
-/// Databases of accounts: files that are read, and services that are asked.
+/// Databases of accounts: files that are read, and services that are asked (by libnss-systemd with an event loop of its own).
 const ACCOUNTS: &[Named] = &calls! {
     SYS_newfstatat SYS_statx SYS_readlinkat SYS_faccessat SYS_faccessat2 SYS_getdents64 SYS_connect SYS_ioctl SYS_getcwd SYS_pread64
     SYS_fstatfs SYS_statfs SYS_getppid SYS_getgroups SYS_uname SYS_dup SYS_prlimit64 SYS_sysinfo
+    SYS_epoll_create1 SYS_timerfd_create
 };
 /// New threads and processes.
 const STARTS: &[Named] = &calls! { SYS_clone SYS_clone3 };
@@ -170,7 +171,9 @@ fn conditional(rules: &mut Rules, kind: Kind) -> Result<(), BackendError> {
             PR_SET_VMA,
             PR_GET_AUXV,
         ];
-        let prctl: Vec<u64> = prctl.iter().map(|&option| option as u64).collect();
+        // Modules of nsswitch.conf(5) learn which capabilities the kernel knows.
+        let prctl = prctl.iter().chain(kind.opens().then_some(&libc::PR_CAPBSET_READ));
+        let prctl: Vec<u64> = prctl.map(|&option| option as u64).collect();
         rules.insert(libc::SYS_prctl, one_of(0, &prctl)?);
     }
     if kind.opens() {

@@ -7,6 +7,7 @@ use std::sync::mpsc::{SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
 use nicety_sandbox::{Folders, Grant, Kind, aside, begin, confine, enter, granted, look_up, refusals, spawn};
+use nix::unistd::{Gid, Group, User, getgrouplist};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
 };
@@ -260,6 +261,16 @@ fn confined(abi: u8) {
         assert_eq!(std::fs::read("/etc/shadow").unwrap_err().kind(), io::ErrorKind::PermissionDenied);
         assert!(std::fs::write("/tmp/nicety-elsewhere", "text").is_err());
     }
+    // Debian's own nsswitch.conf(5) asks libnss-systemd for names that no file has, once it is installed.
+    let unknown = look_up(|| {
+        let name = "nicety-has-no-such-name";
+        let known =
+            (User::from_name(name).map(|user| user.is_some()), Group::from_name(name).map(|group| group.is_some()));
+        (known, getgrouplist(c"root", Gid::from_raw(0)).map(|groups| groups.is_empty()))
+    });
+    assert_eq!(unknown, Some(((Ok(false), Ok(false)), Ok(false))));
+    let refused: Vec<_> = refusals().into_iter().filter(|refusal| refusal.kind == Kind::Accounts).collect();
+    assert_eq!(refused, [], "of looking accounts up");
     // Whoever replaces /etc/group makes a file that no rule names, as this one is.
     let looked_up = || std::fs::read("/etc/hosts").map(drop).map_err(|error| error.kind());
     assert_eq!(look_up(looked_up), Some(Ok(())));
