@@ -23,8 +23,15 @@ enum Request {
     Confine { folders: Arc<Opened>, abi: u8, done: SyncSender<io::Result<()>> },
 }
 
+#[derive(Default)]
+struct Queue {
+    requests: VecDeque<Request>,
+    /// The thread has ended: nobody would answer.
+    has_ended: bool,
+}
+
 struct Starter {
-    requests: Mutex<VecDeque<Request>>,
+    queue: Mutex<Queue>,
     bell: OwnedFd,
 }
 
@@ -33,14 +40,33 @@ static STARTER: OnceLock<Starter> = OnceLock::new();
 static BEGIN: Mutex<()> = Mutex::new(());
 
 impl Starter {
-    fn requests(&self) -> MutexGuard<'_, VecDeque<Request>> {
-        self.requests.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
+    /// Once the starter has ended, the request is dropped, and with it the end of the channel that its caller waits at.
     fn ask(&self, request: Request) {
-        self.requests().push_back(request);
+        let mut queue = self.queue();
+        if queue.has_ended {
+            return;
+        }
+        queue.requests.push_back(request);
+        drop(queue);
         // A full counter means that it has been woken already.
         let _ = write(&self.bell, &1u64.to_ne_bytes());
+    }
+}
+
+/// Ends the queue with the thread, also if it panics: callers get an error, and do not wait for ever.
+struct End<'a>(&'a Starter);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        let mut queue = self.0.queue();
+        queue.has_ended = true;
+        let left = std::mem::take(&mut queue.requests);
+        drop(queue);
+        drop(left);
     }
 }
 
@@ -62,10 +88,11 @@ pub(crate) fn begin() -> io::Result<()> {
         shrink_heap();
         // The channel ends if the caller could not go on.
         if let Ok(starter) = started.recv() {
+            let _end = End(starter);
             run(starter, &notes);
         }
     })?;
-    let starter = STARTER.get_or_init(|| Starter { requests: Mutex::default(), bell });
+    let starter = STARTER.get_or_init(|| Starter { queue: Mutex::default(), bell });
     let _it_waits = ready.send(starter);
     Ok(())
 }
@@ -91,7 +118,7 @@ fn run(starter: &Starter, notes: &OwnedFd) {
             warn!("{thread}: the sandbox refused {call}");
         }
         loop {
-            let Some(request) = starter.requests().pop_front() else { break };
+            let Some(request) = starter.queue().requests.pop_front() else { break };
             match request {
                 Request::Spawn { name, stack, act, done } => {
                     let _caller_waits = done.send(start(name, stack, act));

@@ -221,6 +221,33 @@ fn a_thread_that_cannot_be_confined_does_nothing_and_whoever_starts_it_is_told()
     assert!(error.starts_with("the thread accounts cannot be confined"), "{error}");
 }
 
+/// A process of its own loses its starter. The name of a thread cannot have a NUL (`std::thread::Builder::name`): the starter panics.
+#[test]
+fn once_the_thread_that_starts_others_has_ended_whoever_asks_it_is_told() {
+    if std::env::var_os("NICETY_TEST_ENDS").is_none() {
+        let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+        again.args(["--exact", "--nocapture", "--test-threads=1"]);
+        again.arg("once_the_thread_that_starts_others_has_ended_whoever_asks_it_is_told");
+        let mut again = again.env("NICETY_TEST_ENDS", "1").spawn().unwrap();
+        let begun = Instant::now();
+        while again.try_wait().unwrap().is_none() && begun.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // It may hang.
+        let _ended = again.kill();
+        assert!(again.wait().unwrap().success());
+        return;
+    }
+    begin().unwrap();
+    let asked = || spawn(Kind::Worker, "worker0", 0, || ()).map(drop).map_err(|error| error.to_string());
+    assert_eq!(asked(), Ok(()));
+    let words = Err("the thread that starts others has ended".to_owned());
+    assert_eq!(spawn(Kind::Worker, "worker\0", 0, || ()).map(drop).map_err(|error| error.to_string()), words);
+    assert_eq!([asked(), asked()], [words.clone(), words]);
+    assert_eq!(on(Kind::Worker, || aside(|| ())), None);
+    assert!(confine(&Folders::new(), 0).is_err());
+}
+
 /// Landlock and the filter of the process's first thread cannot be taken back: a process of its own does this.
 #[test]
 fn the_first_thread_and_those_that_make_changes_reach_the_folders_that_were_granted_and_no_others() {
