@@ -31,7 +31,7 @@ use seccompiler::BpfProgram;
 pub use accounts::look_up;
 pub use folders::{Folders, Grant, Granted, NotGranted, granted, kernel_lacks};
 pub use procfs::ProcFile;
-pub use signal::{Refusal, refused_here};
+pub use signal::{Refusal, forget_refused_here, refused_here};
 
 /// The kinds of threads, as in ARCHITECTURE.md, *Threads*. Each has its own list of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

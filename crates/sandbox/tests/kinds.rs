@@ -6,7 +6,10 @@ use std::path::Path;
 use std::sync::mpsc::{SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
-use nicety_sandbox::{Folders, Grant, Kind, aside, begin, confine, enter, granted, look_up, refusals, spawn};
+use nicety_sandbox::{
+    Folders, Grant, Kind, aside, begin, confine, enter, forget_refused_here, granted, look_up, refusals, refused_here,
+    spawn,
+};
 use nix::unistd::{Gid, Group, User, getgrouplist};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
@@ -50,6 +53,19 @@ fn no_thread_that_hears_a_vmm_can_open_a_file_and_the_refusal_is_named() {
             assert_eq!(refused, libc::EPERM, "{kind:?}: system call {call}");
         }
     }
+}
+
+#[test]
+fn an_error_names_the_call_that_was_refused_for_it_and_none_of_before() {
+    on(Kind::Worker, || {
+        let refused = || assert!(std::fs::File::open("/etc/shadow").is_err());
+        refused();
+        assert_eq!(refused_here(), " (the sandbox refused openat)");
+        assert_eq!(refused_here(), "");
+        refused();
+        forget_refused_here();
+        assert_eq!(refused_here(), "");
+    });
 }
 
 #[test]
