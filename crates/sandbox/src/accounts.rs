@@ -1,12 +1,22 @@
 //! The thread that looks accounts up once the process is confined to its folders. Landlock's rules name files, not paths: adduser(8)
-//! replaces /etc/group by a file that no rule names. So this thread reads all of /etc, and does nothing else.
+//! replaces /etc/group by a file that no rule names. So this thread reads all of /etc, and does nothing else. It reads as a user who
+//! owns no file: /etc/shadow stays closed to it, also where the daemon runs as root.
 
+use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::mpsc::{Sender, channel, sync_channel};
 
+use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
+use rustix::process::{DumpableBehavior, dumpable_behavior, geteuid, set_dumpable_behavior};
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_thread_groups};
+use tracing::warn;
+
 use crate::{Folders, Grant, Kind, enter, starter};
+
+/// The passwords' hashes.
+const SHADOW: &str = "/etc/shadow";
 
 type Act = Box<dyn FnOnce() + Send>;
 
@@ -22,7 +32,10 @@ pub(crate) fn begin(abi: u8) -> io::Result<()> {
     let work = move || {
         let mut folders = Folders::new();
         folders.grant(PathBuf::from("/etc"), Grant::Read);
-        let done = folders.open().confine_this_thread(abi).and_then(|_lacks| enter(Kind::Accounts));
+        let done = folders.open().confine_this_thread(abi).and_then(|_lacks| {
+            give_up_files_of_root()?;
+            enter(Kind::Accounts)
+        });
         let is_confined = done.is_ok();
         let _caller_waits = report.send(done);
         if is_confined {
@@ -32,6 +45,33 @@ pub(crate) fn begin(abi: u8) -> io::Result<()> {
     starter::spawn("accounts".to_owned(), 0, Box::new(work))?;
     confined.recv().unwrap_or_else(|_| Err(io::Error::other("a thread ended before it was confined")))?;
     let _the_first_holds = QUEUE.set(queue);
+    Ok(())
+}
+
+/// The user and group nobody: the kernel's own default for users without a number (proc(5), overflowuid).
+const NOBODY: u32 = 65_534;
+
+/// Gives up the capabilities of this thread, and if it is root's, root's rights to files. Its filter lets it take nothing back.
+///
+/// Not by setresuid(2): nobody's processes could then send signals to this thread, or trace it. setfsuid(2) changes its rights to files
+/// alone.
+fn give_up_files_of_root() -> io::Result<()> {
+    if geteuid().is_root() {
+        // A change of credentials forbids core dumps of the whole process (proc(5), /proc/sys/fs/suid_dumpable).
+        let dumpable = dumpable_behavior()?;
+        // In a user namespace nobody may have no number, and groups cannot be changed.
+        let _refused = set_thread_groups(&[]);
+        setfsgid(Gid::from_raw(NOBODY));
+        setfsuid(Uid::from_raw(NOBODY));
+        if dumpable == DumpableBehavior::Dumpable {
+            set_dumpable_behavior(dumpable)?;
+        }
+    }
+    let none = CapabilitySet::empty();
+    set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
+    if File::open(SHADOW).is_ok() {
+        warn!("the thread that looks accounts up may read {SHADOW}: run the daemon as a user who may not");
+    }
     Ok(())
 }
 

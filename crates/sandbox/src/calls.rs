@@ -89,7 +89,7 @@ const OTHERS: &[Named] = &calls! {
     SYS_execve SYS_execveat SYS_ptrace SYS_process_vm_readv SYS_process_vm_writev SYS_pidfd_getfd SYS_pidfd_open SYS_kill SYS_tgkill
     SYS_socket SYS_mmap SYS_mprotect SYS_pkey_mprotect SYS_fcntl SYS_bpf SYS_perf_event_open SYS_userfaultfd SYS_io_uring_setup
     SYS_io_uring_enter SYS_io_uring_register SYS_unshare SYS_setns SYS_mount SYS_umount2 SYS_chroot SYS_pivot_root SYS_setuid
-    SYS_setgid SYS_setresuid SYS_setresgid SYS_capset SYS_keyctl SYS_personality SYS_memfd_secret SYS_mlock SYS_sched_setaffinity
+    SYS_setgid SYS_setgroups SYS_setfsuid SYS_setfsgid SYS_setresuid SYS_setresgid SYS_capset SYS_keyctl SYS_personality SYS_memfd_secret SYS_mlock SYS_sched_setaffinity
     SYS_signalfd4 SYS_inotify_init1 SYS_wait4 SYS_waitid SYS_close_range SYS_sched_setscheduler SYS_name_to_handle_at
     SYS_open_by_handle_at SYS_copy_file_range SYS_splice SYS_sendfile SYS_sync_file_range SYS_getpgid SYS_getsid SYS_setpriority
 };

@@ -304,6 +304,18 @@ fn confined(abi: u8) {
         assert_eq!(std::fs::read("/etc/shadow").unwrap_err().kind(), io::ErrorKind::PermissionDenied);
         assert!(std::fs::write("/tmp/nicety-elsewhere", "text").is_err());
     }
+    // The test may run as root, to which the file belongs.
+    let shadow = || std::fs::File::open("/etc/shadow").err().map(|error| error.kind());
+    assert_eq!(look_up(shadow), Some(Some(io::ErrorKind::PermissionDenied)));
+    if lacks.as_ref().is_none_or(|lacks| !lacks.contains("no Landlock")) {
+        for kind in Kind::ALL {
+            let (send, receive) = channel();
+            let thread = spawn(kind, "hostile", 0, move || send.send(shadow()).unwrap()).unwrap();
+            let refused = receive.recv_timeout(Duration::from_secs(20)).unwrap();
+            assert_eq!(refused, Some(io::ErrorKind::PermissionDenied), "{kind:?}");
+            thread.join().unwrap();
+        }
+    }
     // Debian's own nsswitch.conf(5) asks libnss-systemd for names that no file has, once it is installed.
     let unknown = look_up(|| {
         let name = "nicety-has-no-such-name";
