@@ -75,15 +75,31 @@ fn give_up_files_of_root() -> io::Result<()> {
     Ok(())
 }
 
+/// Has this done as [`look_up`] does, and does not wait: a database may be a service that answers late, or never. What comes after it
+/// waits for it.
+///
+/// # Errors
+/// No thread could be started for it.
+pub fn look_up_later(act: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let ended = || io::Error::other("the thread that looks accounts up has ended");
+    match QUEUE.get() {
+        Some(queue) => queue.send(Box::new(|| caught(act))).map_err(|_| ended()),
+        None => crate::spawn(Kind::ControlChange, "accounts", 0, act).map(drop),
+    }
+}
+
+/// A panic must not end the thread: the next one asks it too.
+fn caught(act: impl FnOnce()) {
+    let _panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act));
+}
+
 /// Does what needs the databases of users and groups, and waits for it. `None` if it panicked, or if no thread could be started.
 pub fn look_up<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let Some(queue) = QUEUE.get() else { return crate::aside(act) };
     let (send, receive) = sync_channel(1);
     let act = move || {
-        // A panic must not end the thread: the next one asks it too.
-        let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act));
-        let _waits = found.map(|found| send.send(found));
+        let _waits = send.send(act());
     };
-    queue.send(Box::new(act)).ok()?;
+    queue.send(Box::new(|| caught(act))).ok()?;
     receive.recv().ok()
 }

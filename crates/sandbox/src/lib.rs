@@ -28,7 +28,7 @@ use std::thread::JoinHandle;
 
 use seccompiler::BpfProgram;
 
-pub use accounts::look_up;
+pub use accounts::{look_up, look_up_later};
 pub use folders::{Folders, Grant, Granted, NotGranted, granted, kernel_lacks};
 pub use procfs::ProcFile;
 pub use signal::{Refusal, forget_refused_here, refused_here};

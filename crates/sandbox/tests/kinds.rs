@@ -7,8 +7,8 @@ use std::sync::mpsc::{SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
 use nicety_sandbox::{
-    Folders, Grant, Kind, aside, begin, confine, enter, forget_refused_here, granted, look_up, refusals, refused_here,
-    spawn,
+    Folders, Grant, Kind, aside, begin, confine, enter, forget_refused_here, granted, look_up, look_up_later, refusals,
+    refused_here, spawn,
 };
 use nix::unistd::{Gid, Group, User, getgrouplist};
 use seccompiler::{
@@ -326,6 +326,11 @@ fn confined(abi: u8) {
     assert_eq!(unknown, Some(((Ok(false), Ok(false)), Ok(false))));
     let refused: Vec<_> = refusals().into_iter().filter(|refusal| refusal.kind == Kind::Accounts).collect();
     assert_eq!(refused, [], "of looking accounts up");
+    // A database that does not answer keeps nobody who does not wait for it.
+    let (answer, late) = channel::<()>();
+    look_up_later(move || panic!("a module's defect: {:?}", late.recv())).unwrap();
+    answer.send(()).unwrap();
+    assert_eq!(look_up(|| 1), Some(1));
     // Whoever replaces /etc/group makes a file that no rule names, as this one is.
     let looked_up = || std::fs::read("/etc/hosts").map(drop).map_err(|error| error.kind());
     assert_eq!(look_up(looked_up), Some(Ok(())));
