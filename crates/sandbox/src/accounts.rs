@@ -33,7 +33,7 @@ pub(crate) fn begin(abi: u8) -> io::Result<()> {
         let mut folders = Folders::new();
         folders.grant(PathBuf::from("/etc"), Grant::Read);
         let done = folders.open().confine_this_thread(abi).and_then(|_lacks| {
-            give_up_files_of_root()?;
+            give_up_files_of_root();
             enter(Kind::Accounts)
         });
         let is_confined = done.is_ok();
@@ -51,28 +51,28 @@ pub(crate) fn begin(abi: u8) -> io::Result<()> {
 /// The user and group nobody: the kernel's own default for users without a number (proc(5), overflowuid).
 const NOBODY: u32 = 65_534;
 
-/// Gives up the capabilities of this thread, and if it is root's, root's rights to files. Its filter lets it take nothing back.
+/// Gives up the capabilities of this thread, and if it is root's, root's rights to files, as far as the system lets it: the package's
+/// unit refuses privileged calls, and runs the daemon as a user of its own. The thread's filter lets it take nothing back.
 ///
 /// Not by setresuid(2): nobody's processes could then send signals to this thread, or trace it. setfsuid(2) changes its rights to files
 /// alone.
-fn give_up_files_of_root() -> io::Result<()> {
+fn give_up_files_of_root() {
     if geteuid().is_root() {
         // A change of credentials forbids core dumps of the whole process (proc(5), /proc/sys/fs/suid_dumpable).
-        let dumpable = dumpable_behavior()?;
+        let dumpable = dumpable_behavior();
         // In a user namespace nobody may have no number, and groups cannot be changed.
         let _refused = set_thread_groups(&[]);
         setfsgid(Gid::from_raw(NOBODY));
         setfsuid(Uid::from_raw(NOBODY));
-        if dumpable == DumpableBehavior::Dumpable {
-            set_dumpable_behavior(dumpable)?;
+        if dumpable == Ok(DumpableBehavior::Dumpable) {
+            let _no_core_dumps_then = set_dumpable_behavior(DumpableBehavior::Dumpable);
         }
     }
     let none = CapabilitySet::empty();
-    set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
+    let _refused = set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none });
     if File::open(SHADOW).is_ok() {
         warn!("the thread that looks accounts up may read {SHADOW}: run the daemon as a user who may not");
     }
-    Ok(())
 }
 
 /// Has this done as [`look_up`] does, and does not wait: a database may be a service that answers late, or never. What comes after it

@@ -282,7 +282,19 @@ fn the_first_thread_and_those_that_make_changes_reach_the_folders_that_were_gran
     }
 }
 
+/// The package's unit refuses all privileged calls (SystemCallFilter in xtask/deb/nicety.service).
+fn refuse_capset() {
+    let machine = std::env::consts::ARCH.try_into().unwrap();
+    let refuse = SeccompAction::Errno(libc::EPERM.cast_unsigned());
+    let calls = [(libc::SYS_capset, Vec::new())];
+    let filter = SeccompFilter::new(calls.into(), SeccompAction::Allow, refuse, machine).unwrap();
+    seccompiler::apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
+}
+
 fn confined(abi: u8) {
+    if abi % 2 == 1 {
+        refuse_capset();
+    }
     let folder = std::path::PathBuf::from(std::env::var_os("NICETY_TEST_FOLDER").unwrap());
     let mut folders = Folders::new();
     folders.grant(&folder, Grant::Write);
