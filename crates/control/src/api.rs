@@ -241,6 +241,8 @@ pub(super) const NO_STATE: Kind = (422, "no-state", "it is no state of this port
 pub(super) const HALFWAY: Kind = (500, "halfway", "not all was done");
 /// The daemon is parsing another host file or state.
 pub(super) const BUSY: Kind = (503, "busy", "the daemon is busy with another host file or state");
+/// The system's databases of accounts answer late: nsswitch.conf(5) lists them.
+pub(super) const GROUPS_UNKNOWN: Kind = (503, "groups-unknown", "the user's groups are not known now");
 /// The daemon is starting.
 pub(super) const STARTING: Kind = (503, "starting", "the daemon is still starting");
 

@@ -34,7 +34,7 @@ impl FromRequestParts<Arc<Served>> for Changer {
 
     async fn from_request_parts(parts: &mut Parts, served: &Arc<Served>) -> Result<Self, Rejection> {
         let peer = parts.extensions.get::<Peer>().copied().flatten();
-        served.is_changer(peer)?;
+        served.is_changer(peer).await?;
         Ok(Self(peer))
     }
 }

@@ -534,6 +534,7 @@ fn who_may_change_is_told_by_user_and_group() {
     let access = Access { owner: Some(owner), group: None, mode: 0o660 };
     let changers = Changers::new(&access, Some((5151, "keepers".into())));
     let us = rustix::process::geteuid().as_raw();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     for (who, may) in [
         (peer(0, 0), true),
         (peer(us, 9999), true),
@@ -542,7 +543,7 @@ fn who_may_change_is_told_by_user_and_group() {
         (peer(7777, 9999), false),
         (None, false),
     ] {
-        assert_eq!(changers.include(who), may, "{who:?}");
+        assert_eq!(runtime.block_on(changers.include(who)), Ok(may), "{who:?}");
     }
     let answer = changers.refusal(peer(7777, 9999));
     assert_eq!(
@@ -550,8 +551,37 @@ fn who_may_change_is_told_by_user_and_group() {
         "user 7777 may read, and not change: be root, the daemon's user or the socket's owner, or be in group keepers"
     );
     // A user whose second group counts: root is in group 0.
-    assert!(!Changers::new(&Access::default(), None).include(peer(7777, 0)));
+    let none = Changers::new(&Access::default(), None);
+    assert_eq!(runtime.block_on(none.include(peer(7777, 0))), Ok(false));
     assert!(Changers::new(&Access::default(), None).refusal(None).contains("control_change_group"));
+}
+
+/// As with a directory service behind nsswitch.conf(5) that has gone.
+#[test]
+fn a_user_whose_groups_the_system_does_not_tell_is_answered_in_time_and_others_meanwhile() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let served = Served {
+        host: PathBuf::from("/etc/host.toml"),
+        inspect: Arc::new(Fake(1)),
+        changers: Changers::new(&Access::default(), Some((5151, "keepers".into()))),
+        captures: Arc::default(),
+        large: Arc::new(Semaphore::new(1)),
+    };
+    let peer = |uid| Some(nicety_socket::PeerCredentials { pid: 1, uid, gid: 9999 });
+    runtime.block_on(async {
+        let unanswered = Arc::clone(&served.changers.look_ups).acquire_owned().await.unwrap();
+        let begun = Instant::now();
+        let (late, ours) = tokio::join!(served.is_changer(peer(7777)), async {
+            (served.is_changer(peer(0)).await.is_ok(), begun.elapsed())
+        });
+        let (late, waited) = (late.unwrap_err(), begun.elapsed());
+        assert_eq!((late.status, late.r#type.as_str()), (503, "/v1/problems/groups-unknown"));
+        assert_eq!(late.detail, "the system did not tell the groups of user 7777 (process 1) within 2s");
+        assert!(waited >= Duration::from_secs(2) && waited < Duration::from_secs(20), "{waited:?}");
+        assert!(ours.0 && ours.1 < waited, "root waits for nobody: {ours:?}");
+        drop(unanswered);
+        assert_eq!(served.is_changer(peer(7777)).await.unwrap_err().status, 403, "this user has no account");
+    });
 }
 
 #[test]

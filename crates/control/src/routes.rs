@@ -27,14 +27,14 @@ use tracing::info;
 use utoipa::{IntoParams, OpenApi};
 
 use super::api::{
-    AddressList, CaptureRequest, DaemonView, Exported, FORBIDDEN, HALFWAY, HostText, LACKING, MALFORMED, NO_STATE,
-    NO_SUCH_PORT, NOT_ALLOWED, NOT_FOUND, NOT_RESTARTED, NOT_SAVED, PortList, PortValues, Problem, REFUSED, Restarted,
-    Restored, STARTING, StageWord, TOO_MANY, ThreadList, ThreadReport, TraceRequest,
+    AddressList, CaptureRequest, DaemonView, Exported, FORBIDDEN, GROUPS_UNKNOWN, HALFWAY, HostText, LACKING,
+    MALFORMED, NO_STATE, NO_SUCH_PORT, NOT_ALLOWED, NOT_FOUND, NOT_RESTARTED, NOT_SAVED, PortList, PortValues, Problem,
+    REFUSED, Restarted, Restored, STARTING, StageWord, TOO_MANY, ThreadList, ThreadReport, TraceRequest,
 };
 use super::body::{Changer, Large, Small};
 use super::budget::Meter;
 use super::schemas::Binary;
-use super::served::{Peer, Served};
+use super::served::{GroupsUnknown, LOOK_UP, Peer, Served};
 use super::stream::{Endless, Place, Stream};
 use super::{CHANGES_MOST, NAMES_MOST, STARTING_SENTENCE, no_port};
 
@@ -165,11 +165,15 @@ impl Served {
     }
 
     /// Refuses a client that may not make changes.
-    pub(super) fn is_changer(&self, peer: Peer) -> Answer<()> {
-        if !self.changers.include(peer) {
-            return Err(Problem::new(FORBIDDEN, self.changers.refusal(peer)));
+    pub(super) async fn is_changer(&self, peer: Peer) -> Answer<()> {
+        match self.changers.include(peer).await {
+            Ok(true) => self.ready(),
+            Ok(false) => Err(Problem::new(FORBIDDEN, self.changers.refusal(peer))),
+            Err(GroupsUnknown) => {
+                let why = format!("the system did not tell the groups of {} within {LOOK_UP:?}", who(peer));
+                Err(Problem::new(GROUPS_UNKNOWN, why))
+            }
         }
-        self.ready()
     }
 }
 

@@ -3,11 +3,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
 
 use nicety_socket::{Access, PeerCredentials};
 use nix::unistd::{Gid, Uid, User, getgrouplist};
 use rustix::process::geteuid;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::timeout;
 
 use super::Inspect;
 
@@ -25,24 +27,53 @@ pub(super) struct Served {
     pub(super) large: Arc<Semaphore>,
 }
 
+/// Longest wait for the system's databases of accounts. Some are services elsewhere.
+pub(super) const LOOK_UP: Duration = Duration::from_secs(2);
+
 /// The users that may make changes: root, the daemon's user, the socket's owner, and the members of a group.
 #[derive(Debug)]
 pub(super) struct Changers {
     users: Vec<u32>,
     /// The group's number and name.
     group: Option<(u32, String)>,
+    /// One user is looked up at a time: requests must not queue up behind a service that does not answer.
+    pub(super) look_ups: Arc<Semaphore>,
 }
+
+/// The system did not tell a user's groups in time.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct GroupsUnknown;
 
 impl Changers {
     pub(super) fn new(access: &Access, group: Option<(u32, String)>) -> Self {
         let owner = access.owner.as_ref().map(|owner| owner.id);
-        Self { users: [0, geteuid().as_raw()].into_iter().chain(owner).collect(), group }
+        let users = [0, geteuid().as_raw()].into_iter().chain(owner).collect();
+        Self { users, group, look_ups: Arc::new(Semaphore::new(1)) }
     }
 
-    pub(super) fn include(&self, peer: Peer) -> bool {
-        let Some(PeerCredentials { uid, gid, .. }) = peer else { return false };
-        self.users.contains(&uid)
-            || self.group.as_ref().is_some_and(|(group, _)| *group == gid || is_in(uid, gid, *group))
+    /// Whether a user may make changes. Other requests are answered while a database is asked.
+    pub(super) async fn include(&self, peer: Peer) -> Result<bool, GroupsUnknown> {
+        let Some(PeerCredentials { uid, gid, .. }) = peer else { return Ok(false) };
+        match &self.group {
+            _ if self.users.contains(&uid) => Ok(true),
+            None => Ok(false),
+            Some((group, _)) if *group == gid => Ok(true),
+            Some((group, _)) => self.look_up(uid, gid, *group).await,
+        }
+    }
+
+    async fn look_up(&self, uid: u32, gid: u32, group: u32) -> Result<bool, GroupsUnknown> {
+        let found = async {
+            let turn = Arc::clone(&self.look_ups).acquire_owned().await.ok()?;
+            let (send, found) = oneshot::channel();
+            let look_up = move || {
+                let _client_gone = send.send(is_in(uid, gid, group));
+                drop(turn);
+            };
+            nicety_sandbox::look_up_later(look_up).ok()?;
+            found.await.ok()
+        };
+        timeout(LOOK_UP, found).await.ok().flatten().ok_or(GroupsUnknown)
     }
 
     /// Whether this user may always make changes, and has no [budget](super::budget).
@@ -60,13 +91,9 @@ impl Changers {
     }
 }
 
-/// Whether a user belongs to a group, according to the system's databases.
+/// Whether a user belongs to a group, according to the system's databases. They may be files, which the control thread may not open.
 fn is_in(user: u32, first: u32, group: u32) -> bool {
-    // The databases are files, which this thread may not open.
-    let found = nicety_sandbox::look_up(move || {
-        let Ok(Some(user)) = User::from_uid(Uid::from_raw(user)) else { return false };
-        let Ok(name) = std::ffi::CString::new(user.name) else { return false };
-        getgrouplist(&name, Gid::from_raw(first)).is_ok_and(|groups| groups.iter().any(|found| found.as_raw() == group))
-    });
-    found.unwrap_or(false)
+    let Ok(Some(user)) = User::from_uid(Uid::from_raw(user)) else { return false };
+    let Ok(name) = std::ffi::CString::new(user.name) else { return false };
+    getgrouplist(&name, Gid::from_raw(first)).is_ok_and(|groups| groups.iter().any(|found| found.as_raw() == group))
 }

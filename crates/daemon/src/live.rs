@@ -175,6 +175,7 @@ impl Live {
 
     /// Reads the host file again and applies it, unless that would cut off a VM. Logs the result.
     pub fn reload(&self) {
+        nicety_sandbox::forget_refused_here();
         let path = self.path.display();
         let new = match Host::read(&self.path) {
             Ok(new) => new,

@@ -205,6 +205,7 @@ fn send_away(listener: &Listener, log: &PortLog) -> Duration {
 
 /// Serves a front end until it disconnects. Others that connect to the `listener` are refused meanwhile.
 fn session(socket: OwnedFd, listener: Option<&Listener>, served: &Arc<Served>, stop: &Stop) {
+    nicety_sandbox::forget_refused_here();
     let port: Arc<dyn nicety_vhost_user::Port> = Arc::clone(served) as Arc<_>;
     let not_begun = |error| served.log.say(Kind::NotServed, format_args!("its session could not start: {error}"));
     let session = match Session::new(socket, port) {
@@ -321,6 +322,8 @@ impl nicety_vhost_user::Port for Served {
     }
 
     fn handled(&self) {
+        // The next message's errors are its own.
+        nicety_sandbox::forget_refused_here();
         self.rest();
     }
 

@@ -47,8 +47,9 @@ const ESSENTIAL: &[&str] = &[
     "tar",
     "util-linux",
 ];
-/// A system with systemd, apt, and what a test looks with.
-pub const SYSTEM: &[&str] = &["systemd", "systemd-sysv", "apt", "mount", "procps", "iproute2", "passwd"];
+/// A system with systemd and its module for accounts (of priority standard), apt, and what a test looks with.
+pub const SYSTEM: &[&str] =
+    &["systemd", "systemd-sysv", "libnss-systemd", "apt", "mount", "procps", "iproute2", "passwd"];
 /// Folders that take space and that nothing here needs.
 const NOT_NEEDED: &[&str] =
     &["usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info", "usr/share/i18n", "usr/lib/udev/hwdb.d"];
@@ -271,7 +272,10 @@ impl Debian {
         write("etc/hosts", "127.0.0.1 localhost debian\n")?;
         write("etc/fstab", "")?;
         write("etc/machine-id", "")?;
-        write("etc/nsswitch.conf", "passwd: files\ngroup: files\nshadow: files\nhosts: files\n")?;
+        // As its maintainer script does.
+        let accounts = if status.contains("Package: libnss-systemd\n") { "files systemd" } else { "files" };
+        let databases = ["passwd", "group", "shadow"].map(|name| format!("{name}: {accounts}\n")).concat();
+        write("etc/nsswitch.conf", &format!("{databases}hosts: files\n"))?;
         let link = |target: &str, path: &str| {
             let path = self.tree().join(path);
             let folder = path.parent().unwrap_or(&path);

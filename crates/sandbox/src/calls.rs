@@ -48,10 +48,11 @@ const PATHS: &[Named] = &calls! {
     SYS_getdents64 SYS_statfs SYS_flock SYS_ioctl SYS_bind SYS_listen SYS_timerfd_create SYS_connect SYS_pipe2 SYS_dup3 SYS_socketpair
     SYS_capget SYS_getgroups SYS_getppid SYS_uname SYS_sysinfo SYS_prlimit64 SYS_fadvise64
 };
-/// Databases of accounts: files that are read, and services that are asked.
+/// Databases of accounts: files that are read, and services that are asked (by libnss-systemd with an event loop of its own).
 const ACCOUNTS: &[Named] = &calls! {
     SYS_newfstatat SYS_statx SYS_readlinkat SYS_faccessat SYS_faccessat2 SYS_getdents64 SYS_connect SYS_ioctl SYS_getcwd SYS_pread64
     SYS_fstatfs SYS_statfs SYS_getppid SYS_getgroups SYS_uname SYS_dup SYS_prlimit64 SYS_sysinfo
+    SYS_epoll_create1 SYS_timerfd_create
 };
 /// New threads and processes.
 const STARTS: &[Named] = &calls! { SYS_clone SYS_clone3 };
@@ -88,7 +89,7 @@ const OTHERS: &[Named] = &calls! {
     SYS_execve SYS_execveat SYS_ptrace SYS_process_vm_readv SYS_process_vm_writev SYS_pidfd_getfd SYS_pidfd_open SYS_kill SYS_tgkill
     SYS_socket SYS_mmap SYS_mprotect SYS_pkey_mprotect SYS_fcntl SYS_bpf SYS_perf_event_open SYS_userfaultfd SYS_io_uring_setup
     SYS_io_uring_enter SYS_io_uring_register SYS_unshare SYS_setns SYS_mount SYS_umount2 SYS_chroot SYS_pivot_root SYS_setuid
-    SYS_setgid SYS_setresuid SYS_setresgid SYS_capset SYS_keyctl SYS_personality SYS_memfd_secret SYS_mlock SYS_sched_setaffinity
+    SYS_setgid SYS_setgroups SYS_setfsuid SYS_setfsgid SYS_setresuid SYS_setresgid SYS_capset SYS_keyctl SYS_personality SYS_memfd_secret SYS_mlock SYS_sched_setaffinity
     SYS_signalfd4 SYS_inotify_init1 SYS_wait4 SYS_waitid SYS_close_range SYS_sched_setscheduler SYS_name_to_handle_at
     SYS_open_by_handle_at SYS_copy_file_range SYS_splice SYS_sendfile SYS_sync_file_range SYS_getpgid SYS_getsid SYS_setpriority
 };
@@ -170,7 +171,9 @@ fn conditional(rules: &mut Rules, kind: Kind) -> Result<(), BackendError> {
             PR_SET_VMA,
             PR_GET_AUXV,
         ];
-        let prctl: Vec<u64> = prctl.iter().map(|&option| option as u64).collect();
+        // Modules of nsswitch.conf(5) learn which capabilities the kernel knows.
+        let prctl = prctl.iter().chain(kind.opens().then_some(&libc::PR_CAPBSET_READ));
+        let prctl: Vec<u64> = prctl.map(|&option| option as u64).collect();
         rules.insert(libc::SYS_prctl, one_of(0, &prctl)?);
     }
     if kind.opens() {

@@ -2,13 +2,16 @@
 
 use std::fmt;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, LandlockStatus, PathBeneath, PathFd, Ruleset,
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, LandlockStatus, PathBeneath, Ruleset,
     RulesetAttr, RulesetCreatedAttr,
 };
+use rustix::fs::{Access as Asked, CWD, FileType, Mode, OFlags, Stat, access, fstat, openat, stat};
+use rustix::io::Errno;
 
 use crate::REMEDY;
 
@@ -32,13 +35,23 @@ pub struct Folders {
     all: Vec<(PathBuf, Grant)>,
 }
 
-/// A path outside of all folders that were granted.
+/// A folder that threads may not use.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotGranted(pub PathBuf);
+pub struct NotGranted {
+    folder: PathBuf,
+    /// Whether the host file names it: then another folder was at its path when the rules were made, or none.
+    is_named: bool,
+}
 
 impl fmt::Display for NotGranted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let folder = self.0.display();
+        let folder = self.folder.display();
+        if self.is_named {
+            return write!(
+                f,
+                "the sandbox keeps this daemon out of {folder}, which was made, replaced or mounted after the daemon's start: restart the daemon"
+            );
+        }
         write!(
             f,
             "the sandbox keeps this daemon out of {folder}: name it in [daemon] folders in the host file, and restart the daemon"
@@ -49,8 +62,8 @@ impl fmt::Display for NotGranted {
 impl std::error::Error for NotGranted {}
 
 /// What the daemon itself needs: accounts (nsswitch.conf(5), whose modules are libraries), zones of time, its host's name, a
-/// terminal, taps.
-const OWN: [(&str, Grant); 15] = [
+/// terminal, taps, the names of its functions for a panic's report.
+const OWN: [(&str, Grant); 16] = [
     ("/etc/passwd", Grant::Read),
     ("/etc/group", Grant::Read),
     ("/etc/nsswitch.conf", Grant::Read),
@@ -63,6 +76,7 @@ const OWN: [(&str, Grant); 15] = [
     ("/run/systemd/userdb", Grant::Read),
     ("/proc", Grant::Read),
     ("/sys", Grant::Read),
+    ("/proc/self/exe", Grant::Read),
     ("/dev/null", Grant::Device),
     ("/dev/tty", Grant::Device),
     ("/dev/net/tun", Grant::Device),
@@ -93,28 +107,44 @@ impl Folders {
         self.all[own..].iter().map(|(path, _)| path.as_path()).filter(|path| !path.exists())
     }
 
-    /// Whether a file in this folder may be made.
-    ///
-    /// # Errors
-    /// The folder, if it is not granted.
-    pub fn allows(&self, folder: &Path) -> Result<(), NotGranted> {
-        self.find(folder, |grant| grant == Grant::Write)
+    /// Opens the folders that exist, for the kernel's rules. The descriptors keep a mount busy: drop them once the rules are made.
+    pub(crate) fn open(&self) -> Opened {
+        let open = |(path, grant): &(PathBuf, Grant)| {
+            let fd = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+            let stat = fstat(&fd).ok()?;
+            Some(OpenFolder { fd, grant: *grant, id: FileId::of(&stat), is_folder: is_folder(&stat) })
+        };
+        Opened(self.all.iter().filter_map(open).collect())
     }
+}
 
-    /// Whether a file in this folder may be read.
-    ///
-    /// # Errors
-    /// The folder, if it is not granted.
-    pub fn allows_reading(&self, folder: &Path) -> Result<(), NotGranted> {
-        self.find(folder, |_| true)
+/// Device and inode: what a rule names, whatever its path is later. The rule keeps the inode, so no new file gets its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FileId(u64, u64);
+
+impl FileId {
+    fn of(stat: &Stat) -> Self {
+        Self(stat.st_dev, stat.st_ino)
     }
+}
 
-    fn find(&self, folder: &Path, is_enough: impl Fn(Grant) -> bool) -> Result<(), NotGranted> {
-        let real = real(folder);
-        let within = |(path, grant): &(PathBuf, Grant)| is_enough(*grant) && real.starts_with(self::real(path));
-        if self.all.iter().any(within) { Ok(()) } else { Err(NotGranted(folder.to_owned())) }
-    }
+fn is_folder(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::Directory
+}
 
+#[derive(Debug)]
+struct OpenFolder {
+    fd: OwnedFd,
+    grant: Grant,
+    id: FileId,
+    is_folder: bool,
+}
+
+/// Folders that exist, opened.
+#[derive(Debug)]
+pub(crate) struct Opened(Vec<OpenFolder>);
+
+impl Opened {
     /// Confines this thread, and those that it starts. Returns what the kernel cannot confine.
     pub(crate) fn confine_this_thread(&self, abi: u8) -> io::Result<Option<String>> {
         let abi = ABI::from(i32::from(abi.min(NEWEST)));
@@ -139,10 +169,9 @@ impl Folders {
             rules = rules.handle_access(net)?;
         }
         let mut rules = rules.create()?;
-        for (path, grant) in &self.all {
-            let Ok(fd) = PathFd::new(path) else { continue };
-            let rights = rights(*grant, abi, path.is_dir());
-            rules = rules.add_rule(PathBeneath::new(fd, rights))?;
+        for open in &self.0 {
+            let rights = rights(open.grant, abi, open.is_folder);
+            rules = rules.add_rule(PathBeneath::new(&open.fd, rights))?;
         }
         Ok(rules.restrict_self()?.landlock)
     }
@@ -163,6 +192,7 @@ fn rights(grant: Grant, abi: ABI, is_folder: bool) -> BitFlags<AccessFs> {
 
 /// The path with its links resolved, as far as it exists.
 fn real(path: &Path) -> PathBuf {
+    let path = &std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let known = path.ancestors().find_map(|there| {
         let rest = path.strip_prefix(there).ok()?;
         Some(there.canonicalize().ok()?.join(rest))
@@ -193,13 +223,59 @@ pub fn kernel_lacks(abi: u8) -> Option<String> {
     Some(format!("this kernel's Landlock, version {abi}, {}", lacks.join(", and ")))
 }
 
-static GRANTED: OnceLock<Folders> = OnceLock::new();
+/// The folders that a process is confined to.
+#[derive(Debug)]
+pub struct Granted {
+    named: Folders,
+    ids: Vec<(FileId, Grant)>,
+}
 
-pub(crate) fn note(folders: &Folders) {
-    let _the_first_holds = GRANTED.set(folders.clone());
+impl Granted {
+    /// Whether a file in this folder may be made.
+    ///
+    /// # Errors
+    /// The folder, if it is not granted.
+    pub fn allows(&self, folder: &Path) -> Result<(), NotGranted> {
+        self.find(folder, |grant| grant == Grant::Write)
+    }
+
+    /// Whether a file in this folder may be read.
+    ///
+    /// # Errors
+    /// The folder, if it is not granted.
+    pub fn allows_reading(&self, folder: &Path) -> Result<(), NotGranted> {
+        self.find(folder, |_| true)
+    }
+
+    /// As the kernel does (security/landlock/fs.c, `is_access_to_paths_allowed`): up from the folder, across mounts. A folder that is
+    /// hidden below a mount does not count.
+    fn find(&self, folder: &Path, is_enough: impl Fn(Grant) -> bool) -> Result<(), NotGranted> {
+        let real = real(folder);
+        let has = |id| self.ids.iter().any(|(granted, grant)| *granted == id && is_enough(*grant));
+        let is_within = real.ancestors().filter_map(|folder| stat(folder).ok()).any(|stat| has(FileId::of(&stat)));
+        if is_within && !is_out_of_reach(&real) {
+            return Ok(());
+        }
+        let is_below = |(path, grant): &(PathBuf, Grant)| is_enough(*grant) && real.starts_with(self::real(path));
+        Err(NotGranted { folder: folder.to_owned(), is_named: self.named.all.iter().any(is_below) })
+    }
+}
+
+/// Whether Landlock keeps this thread out, although the folder's mode does not: access(2) knows only the mode. A filesystem that was
+/// mounted again may have its old numbers, but has no rule.
+fn is_out_of_reach(folder: &Path) -> bool {
+    let opened = openat(CWD, folder, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    opened.is_err_and(|error| error == Errno::ACCESS) && access(folder, Asked::READ_OK).is_ok()
+}
+
+static GRANTED: OnceLock<Granted> = OnceLock::new();
+
+pub(crate) fn note(folders: &Folders, opened: &Opened) {
+    let ids = opened.0.iter().map(|open| (open.id, open.grant)).collect();
+    let _the_first_holds = GRANTED.set(Granted { named: folders.clone(), ids });
 }
 
 /// The folders that this process is confined to, if it is.
-pub fn granted() -> Option<&'static Folders> {
+pub fn granted() -> Option<&'static Granted> {
     GRANTED.get()
 }

@@ -23,15 +23,15 @@ mod starter;
 
 use std::cell::Cell;
 use std::io;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 use seccompiler::BpfProgram;
 
-pub use accounts::look_up;
-pub use folders::{Folders, Grant, NotGranted, granted, kernel_lacks};
+pub use accounts::{look_up, look_up_later};
+pub use folders::{Folders, Grant, Granted, NotGranted, granted, kernel_lacks};
 pub use procfs::ProcFile;
-pub use signal::{Refusal, refused_here};
+pub use signal::{Refusal, forget_refused_here, refused_here};
 
 /// The kinds of threads, as in ARCHITECTURE.md, *Threads*. Each has its own list of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -223,10 +223,11 @@ pub fn confine(folders: &Folders, abi: u8) -> io::Result<Option<String>> {
     if !is_on() {
         return Ok(None);
     }
-    folders::note(folders);
+    let opened = Arc::new(folders.open());
+    folders::note(folders, &opened);
     accounts::begin(abi)?;
-    starter::confine(folders.clone(), abi)?;
-    let lacks = folders.confine_this_thread(abi)?;
+    starter::confine(Arc::clone(&opened), abi)?;
+    let lacks = opened.confine_this_thread(abi)?;
     enter(Kind::Main)?;
     Ok(lacks)
 }

@@ -92,7 +92,14 @@ pub(crate) fn words(note: &[u8; NOTE]) -> (String, String) {
     (name, calls::name(u16::from_le_bytes([*low, *high]).into()))
 }
 
-/// The last call that was refused to this thread since this was last asked, as the end of an error's words: ` (the sandbox refused openat)`.
+/// Forgets which call was refused to this thread. Call it before each port's messages, and before each new attempt: an error must not
+/// name what was refused to another port, or long ago.
+#[inline]
+pub fn forget_refused_here() {
+    LAST.set(None);
+}
+
+/// The last call that was refused to this thread since this was last asked, or since [`forget_refused_here`], as the end of an error's words: ` (the sandbox refused openat)`.
 /// Empty if there was none.
 pub fn refused_here() -> String {
     let call = LAST.take().map(|number| calls::name(number.into()));

@@ -4,26 +4,34 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::{Builder, JoinHandle};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::{Errno, write};
 use tracing::warn;
 
+use crate::folders::Opened;
 use crate::signal::{self, NOTE};
-use crate::{Folders, KIND, Kind, ProcFile, enter};
+use crate::{KIND, Kind, ProcFile, enter};
 
 type Act = Box<dyn FnOnce() + Send>;
 
 enum Request {
     Spawn { name: String, stack: usize, act: Act, done: SyncSender<io::Result<JoinHandle<()>>> },
     Read { file: ProcFile, done: SyncSender<io::Result<String>> },
-    Confine { folders: Folders, abi: u8, done: SyncSender<io::Result<()>> },
+    Confine { folders: Arc<Opened>, abi: u8, done: SyncSender<io::Result<()>> },
+}
+
+#[derive(Default)]
+struct Queue {
+    requests: VecDeque<Request>,
+    /// The thread has ended: nobody would answer.
+    has_ended: bool,
 }
 
 struct Starter {
-    requests: Mutex<VecDeque<Request>>,
+    queue: Mutex<Queue>,
     bell: OwnedFd,
 }
 
@@ -32,14 +40,33 @@ static STARTER: OnceLock<Starter> = OnceLock::new();
 static BEGIN: Mutex<()> = Mutex::new(());
 
 impl Starter {
-    fn requests(&self) -> MutexGuard<'_, VecDeque<Request>> {
-        self.requests.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
+    /// Once the starter has ended, the request is dropped, and with it the end of the channel that its caller waits at.
     fn ask(&self, request: Request) {
-        self.requests().push_back(request);
+        let mut queue = self.queue();
+        if queue.has_ended {
+            return;
+        }
+        queue.requests.push_back(request);
+        drop(queue);
         // A full counter means that it has been woken already.
         let _ = write(&self.bell, &1u64.to_ne_bytes());
+    }
+}
+
+/// Ends the queue with the thread, also if it panics: callers get an error, and do not wait for ever.
+struct End<'a>(&'a Starter);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        let mut queue = self.0.queue();
+        queue.has_ended = true;
+        let left = std::mem::take(&mut queue.requests);
+        drop(queue);
+        drop(left);
     }
 }
 
@@ -61,10 +88,11 @@ pub(crate) fn begin() -> io::Result<()> {
         shrink_heap();
         // The channel ends if the caller could not go on.
         if let Ok(starter) = started.recv() {
+            let _end = End(starter);
             run(starter, &notes);
         }
     })?;
-    let starter = STARTER.get_or_init(|| Starter { requests: Mutex::default(), bell });
+    let starter = STARTER.get_or_init(|| Starter { queue: Mutex::default(), bell });
     let _it_waits = ready.send(starter);
     Ok(())
 }
@@ -90,7 +118,7 @@ fn run(starter: &Starter, notes: &OwnedFd) {
             warn!("{thread}: the sandbox refused {call}");
         }
         loop {
-            let Some(request) = starter.requests().pop_front() else { break };
+            let Some(request) = starter.queue().requests.pop_front() else { break };
             match request {
                 Request::Spawn { name, stack, act, done } => {
                     let _caller_waits = done.send(start(name, stack, act));
@@ -140,7 +168,7 @@ fn ended() -> io::Error {
 }
 
 /// Confines the starter thread, and with it each thread that it starts from now on.
-pub(crate) fn confine(folders: Folders, abi: u8) -> io::Result<()> {
+pub(crate) fn confine(folders: Arc<Opened>, abi: u8) -> io::Result<()> {
     let Some(starter) = STARTER.get() else { return Ok(()) };
     let (done, confined) = sync_channel(1);
     starter.ask(Request::Confine { folders, abi, done });

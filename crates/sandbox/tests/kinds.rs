@@ -2,10 +2,15 @@
 
 use std::ffi::CString;
 use std::io;
-use std::sync::mpsc::channel;
+use std::path::Path;
+use std::sync::mpsc::{SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
-use nicety_sandbox::{Folders, Grant, Kind, aside, begin, confine, enter, look_up, refusals, spawn};
+use nicety_sandbox::{
+    Folders, Grant, Kind, aside, begin, confine, enter, forget_refused_here, granted, look_up, look_up_later, refusals,
+    refused_here, spawn,
+};
+use nix::unistd::{Gid, Group, User, getgrouplist};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
 };
@@ -48,6 +53,19 @@ fn no_thread_that_hears_a_vmm_can_open_a_file_and_the_refusal_is_named() {
             assert_eq!(refused, libc::EPERM, "{kind:?}: system call {call}");
         }
     }
+}
+
+#[test]
+fn an_error_names_the_call_that_was_refused_for_it_and_none_of_before() {
+    on(Kind::Worker, || {
+        let refused = || assert!(std::fs::File::open("/etc/shadow").is_err());
+        refused();
+        assert_eq!(refused_here(), " (the sandbox refused openat)");
+        assert_eq!(refused_here(), "");
+        refused();
+        forget_refused_here();
+        assert_eq!(refused_here(), "");
+    });
 }
 
 #[test]
@@ -219,6 +237,33 @@ fn a_thread_that_cannot_be_confined_does_nothing_and_whoever_starts_it_is_told()
     assert!(error.starts_with("the thread accounts cannot be confined"), "{error}");
 }
 
+/// A process of its own loses its starter. The name of a thread cannot have a NUL (`std::thread::Builder::name`): the starter panics.
+#[test]
+fn once_the_thread_that_starts_others_has_ended_whoever_asks_it_is_told() {
+    if std::env::var_os("NICETY_TEST_ENDS").is_none() {
+        let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+        again.args(["--exact", "--nocapture", "--test-threads=1"]);
+        again.arg("once_the_thread_that_starts_others_has_ended_whoever_asks_it_is_told");
+        let mut again = again.env("NICETY_TEST_ENDS", "1").spawn().unwrap();
+        let begun = Instant::now();
+        while again.try_wait().unwrap().is_none() && begun.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // It may hang.
+        let _ended = again.kill();
+        assert!(again.wait().unwrap().success());
+        return;
+    }
+    begin().unwrap();
+    let asked = || spawn(Kind::Worker, "worker0", 0, || ()).map(drop).map_err(|error| error.to_string());
+    assert_eq!(asked(), Ok(()));
+    let words = Err("the thread that starts others has ended".to_owned());
+    assert_eq!(spawn(Kind::Worker, "worker\0", 0, || ()).map(drop).map_err(|error| error.to_string()), words);
+    assert_eq!([asked(), asked()], [words.clone(), words]);
+    assert_eq!(on(Kind::Worker, || aside(|| ())), None);
+    assert!(confine(&Folders::new(), 0).is_err());
+}
+
 /// Landlock and the filter of the process's first thread cannot be taken back: a process of its own does this.
 #[test]
 fn the_first_thread_and_those_that_make_changes_reach_the_folders_that_were_granted_and_no_others() {
@@ -237,7 +282,19 @@ fn the_first_thread_and_those_that_make_changes_reach_the_folders_that_were_gran
     }
 }
 
+/// The package's unit refuses all privileged calls (SystemCallFilter in xtask/deb/nicety.service).
+fn refuse_capset() {
+    let machine = std::env::consts::ARCH.try_into().unwrap();
+    let refuse = SeccompAction::Errno(libc::EPERM.cast_unsigned());
+    let calls = [(libc::SYS_capset, Vec::new())];
+    let filter = SeccompFilter::new(calls.into(), SeccompAction::Allow, refuse, machine).unwrap();
+    seccompiler::apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
+}
+
 fn confined(abi: u8) {
+    if abi % 2 == 1 {
+        refuse_capset();
+    }
     let folder = std::path::PathBuf::from(std::env::var_os("NICETY_TEST_FOLDER").unwrap());
     let mut folders = Folders::new();
     folders.grant(&folder, Grant::Write);
@@ -259,6 +316,33 @@ fn confined(abi: u8) {
         assert_eq!(std::fs::read("/etc/shadow").unwrap_err().kind(), io::ErrorKind::PermissionDenied);
         assert!(std::fs::write("/tmp/nicety-elsewhere", "text").is_err());
     }
+    // The test may run as root, to which the file belongs.
+    let shadow = || std::fs::File::open("/etc/shadow").err().map(|error| error.kind());
+    assert_eq!(look_up(shadow), Some(Some(io::ErrorKind::PermissionDenied)));
+    if lacks.as_ref().is_none_or(|lacks| !lacks.contains("no Landlock")) {
+        for kind in Kind::ALL {
+            let (send, receive) = channel();
+            let thread = spawn(kind, "hostile", 0, move || send.send(shadow()).unwrap()).unwrap();
+            let refused = receive.recv_timeout(Duration::from_secs(20)).unwrap();
+            assert_eq!(refused, Some(io::ErrorKind::PermissionDenied), "{kind:?}");
+            thread.join().unwrap();
+        }
+    }
+    // Debian's own nsswitch.conf(5) asks libnss-systemd for names that no file has, once it is installed.
+    let unknown = look_up(|| {
+        let name = "nicety-has-no-such-name";
+        let known =
+            (User::from_name(name).map(|user| user.is_some()), Group::from_name(name).map(|group| group.is_some()));
+        (known, getgrouplist(c"root", Gid::from_raw(0)).map(|groups| groups.is_empty()))
+    });
+    assert_eq!(unknown, Some(((Ok(false), Ok(false)), Ok(false))));
+    let refused: Vec<_> = refusals().into_iter().filter(|refusal| refusal.kind == Kind::Accounts).collect();
+    assert_eq!(refused, [], "of looking accounts up");
+    // A database that does not answer keeps nobody who does not wait for it.
+    let (answer, late) = channel::<()>();
+    look_up_later(move || panic!("a module's defect: {:?}", late.recv())).unwrap();
+    answer.send(()).unwrap();
+    assert_eq!(look_up(|| 1), Some(1));
     // Whoever replaces /etc/group makes a file that no rule names, as this one is.
     let looked_up = || std::fs::read("/etc/hosts").map(drop).map_err(|error| error.kind());
     assert_eq!(look_up(looked_up), Some(Ok(())));
@@ -269,10 +353,25 @@ fn confined(abi: u8) {
         let elsewhere = look_up(move || std::fs::read(file).map_err(|error| error.kind()));
         assert_eq!(elsewhere, Some(Err(io::ErrorKind::PermissionDenied)));
     }
+    // A panic's report names functions: their names are in the program's own file.
+    let trace = backtrace_of_a_worker();
+    assert!(trace.contains("backtrace_of_a_worker"), "{trace}");
     // The rest holds on every kernel.
     let error = std::process::Command::new("/bin/true").status().unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EPERM));
     assert!(std::fs::read_to_string("/proc/thread-self/status").unwrap().contains("NoNewPrivs:\t1"));
+}
+
+/// A worker's backtrace, in words as a panic's report has it: another thread looks the names up.
+fn backtrace_of_a_worker() -> String {
+    let (send, receive) = channel();
+    let worker = spawn(Kind::Worker, "worker0", 0, move || {
+        let trace = std::backtrace::Backtrace::force_capture();
+        let _ = send.send(aside(move || trace.to_string()));
+    });
+    let trace = receive.recv_timeout(Duration::from_secs(20)).unwrap().unwrap();
+    worker.unwrap().join().unwrap();
+    trace
 }
 
 /// Runs this on a thread for changes, on behalf of a worker.
@@ -298,16 +397,101 @@ fn what_a_kernel_lacks_is_said_in_one_line() {
     assert!(said.iter().flatten().all(|line| !line.contains('\n')));
 }
 
+/// Does these one after another on a thread that nothing confines, as somebody else on this machine.
+struct Elsewhere(SyncSender<Box<dyn FnOnce() + Send>>);
+
+impl Elsewhere {
+    fn new() -> Self {
+        let (send, acts) = sync_channel::<Box<dyn FnOnce() + Send>>(0);
+        std::thread::spawn(move || acts.into_iter().for_each(|act| act()));
+        Self(send)
+    }
+
+    fn act<T: Send + 'static>(&self, act: impl FnOnce() -> T + Send + 'static) -> T {
+        let (send, done) = channel();
+        self.0.send(Box::new(move || send.send(act()).unwrap())).unwrap();
+        done.recv_timeout(Duration::from_secs(20)).unwrap()
+    }
+
+    /// Runs this, which succeeds, with a folder as `$0`.
+    fn run(&self, words: &'static str, folder: &Path) {
+        let folder = folder.to_owned();
+        let status = move || std::process::Command::new("sh").args(["-ec", words]).arg(folder).status().unwrap();
+        assert!(self.act(status).success(), "{words}");
+    }
+}
+
+/// What is said is what the kernel does. A process of its own is confined, and a user namespace lets it mount.
 #[test]
-fn a_folder_that_was_not_granted_is_named_with_what_to_do() {
+fn a_folder_is_granted_as_long_as_the_kernel_lets_the_daemon_use_it_and_else_what_to_do_is_said() {
+    if let Some(folder) = std::env::var_os("NICETY_TEST_GRANTED") {
+        return granted_folders(folder.as_ref());
+    }
+    let own = ["--user", "--map-root-user", "--mount"];
+    let mounts = std::process::Command::new("unshare").args(own).arg("true").status().is_ok_and(|done| done.success());
+    let exe = std::env::current_exe().unwrap();
+    let mut again = std::process::Command::new(if mounts { "unshare".as_ref() } else { exe.as_os_str() });
+    if mounts {
+        again.args(own).arg(&exe).env("NICETY_TEST_MOUNTS", "1");
+    } else {
+        println!("SKIPPED: folders that are mounted later: unshare(1) makes no user namespace here");
+    }
+    again.args(["--exact", "--nocapture", "--test-threads=1"]);
+    again.arg("a_folder_is_granted_as_long_as_the_kernel_lets_the_daemon_use_it_and_else_what_to_do_is_said");
+    let folder = tempfile::TempDir::new().unwrap();
+    let output = again.env("NICETY_TEST_GRANTED", folder.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+}
+
+fn granted_folders(base: &Path) {
+    let mounts = std::env::var_os("NICETY_TEST_MOUNTS").is_some();
+    let elsewhere = Elsewhere::new();
+    let words = "cd $0; mkdir -p plain replaced gone covered parent/inside again other read";
+    elsewhere.run(words, base);
+    if mounts {
+        elsewhere.run("mount -t tmpfs first $0/again", base);
+    }
     let mut folders = Folders::new();
-    folders.grant("/run/nicety", Grant::Write);
-    folders.grant("/etc/nicety", Grant::Read);
-    assert_eq!(folders.allows("/run/nicety/vms".as_ref()), Ok(()));
-    assert!(folders.allows("/etc/nicety".as_ref()).is_err(), "it may only be read");
-    let error = folders.allows("/run/nicety-too".as_ref()).unwrap_err().to_string();
-    assert_eq!(
-        error,
-        "the sandbox keeps this daemon out of /run/nicety-too: name it in [daemon] folders in the host file, and restart the daemon"
-    );
+    for name in ["plain", "replaced", "gone", "covered", "parent", "again", "late"] {
+        folders.grant(base.join(name), Grant::Write);
+    }
+    folders.grant(base.join("read"), Grant::Read);
+    begin().unwrap();
+    let lacks = confine(&folders, u8::MAX).unwrap();
+    let has_landlock = lacks.is_none_or(|lacks| !lacks.contains("no Landlock"));
+    let granted = granted().unwrap();
+    let allows = |name: &str| {
+        let (folder, allowed) = (base.join(name), granted.allows(&base.join(name)));
+        if has_landlock && folder.exists() {
+            let written = std::fs::write(folder.join("file"), "text");
+            assert_eq!(allowed.is_ok(), written.is_ok(), "{name}: {allowed:?}, {written:?}");
+        }
+        allowed.map_err(|why| why.to_string())
+    };
+    let keeps = |name: &str, why: &str| {
+        let folder = base.join(name);
+        Err(format!("the sandbox keeps this daemon out of {}{why}", folder.display()))
+    };
+    let name_it = ": name it in [daemon] folders in the host file, and restart the daemon";
+    let restart = ", which was made, replaced or mounted after the daemon's start: restart the daemon";
+    let all = ["plain", "replaced", "gone", "covered", "parent", "parent/inside", "again"];
+    all.into_iter().for_each(|name| assert_eq!(allows(name), Ok(()), "{name}"));
+    assert_eq!(allows("other"), keeps("other", name_it));
+    assert_eq!(allows("plain-too"), keeps("plain-too", name_it));
+    assert_eq!(allows("read"), keeps("read", name_it));
+    assert_eq!(granted.allows_reading(&base.join("read")), Ok(()));
+    assert!(granted.allows_reading(&base.join("other")).is_err());
+    let words = "cd $0; mkdir plain/new late; ln -s plain/new link; mv replaced moved; mkdir replaced; rm -r gone";
+    elsewhere.run(words, base);
+    ["plain/new", "plain/not-yet", "link", "moved"]
+        .into_iter()
+        .for_each(|name| assert_eq!(allows(name), Ok(()), "{name}"));
+    ["replaced", "gone", "late"].into_iter().for_each(|name| assert_eq!(allows(name), keeps(name, restart)));
+    if mounts {
+        let words = "cd $0; mount -t tmpfs over covered; mount -t tmpfs over parent/inside; umount again; mount -t tmpfs second again";
+        elsewhere.run(words, base);
+        assert_eq!(allows("parent/inside"), Ok(()));
+        ["covered", "again"].into_iter().for_each(|name| assert_eq!(allows(name), keeps(name, restart)));
+    }
 }

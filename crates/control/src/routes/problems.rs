@@ -28,7 +28,7 @@ fn description(code: u16) -> &'static str {
         413 => "The body is too long.",
         422 => "The values do not fit each other, or the rest of the configuration.",
         500 => "Only a part was done, or a defect of the daemon ended the request.",
-        _ => "The daemon is starting, or busy with another host file.",
+        _ => "The daemon is starting, busy with another host file, or does not know the user's groups now.",
     }
 }
 

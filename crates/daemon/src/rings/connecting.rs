@@ -51,6 +51,7 @@ pub(super) fn serve(path: &Path, served: &Arc<Served>, stop: &Stop, absence: &Ab
             continue;
         }
         let place = identity(path);
+        nicety_sandbox::forget_refused_here();
         match join(path, SocketType::STREAM) {
             Ok(socket) => {
                 let begun = Instant::now();

@@ -215,6 +215,7 @@ impl Worker {
             return;
         }
         let had = Watched::of(session);
+        nicety_sandbox::forget_refused_here();
         let progress = match caught(|| session.receive(device.as_mut())) {
             Ok(Ok(progress)) => progress,
             Err(cause) => {

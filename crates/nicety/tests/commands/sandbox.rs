@@ -66,6 +66,30 @@ fn a_live_change_to_a_folder_that_was_not_granted_is_refused_with_the_key_to_set
     assert!(granted.sockets().is_empty() && scratch.sockets().is_empty());
 }
 
+#[test]
+fn a_live_change_to_a_folder_that_was_replaced_after_the_start_is_refused_before_anything_is_changed() {
+    let elsewhere = Scratch::new();
+    let folder = elsewhere.path().join("vms");
+    std::fs::create_dir(&folder).unwrap();
+    let scratch = Scratch::with(&format!("{HOST}\n[daemon]\nfolders = \"{}\"\n", folder.display()));
+    let served = Served::start(&scratch);
+    std::fs::rename(&folder, elsewhere.path().join("moved")).unwrap();
+    std::fs::create_dir(&folder).unwrap();
+    let socket = format!("socket={}/vm1.sock", folder.display());
+    let refused = scratch.run(&["port", "set", "vm1", &socket]);
+    let why = format!(
+        "port vm1: the sandbox keeps this daemon out of {}, which was made, replaced or mounted after the daemon's start: restart the daemon",
+        folder.display()
+    );
+    assert!(refused.code != Some(0) && refused.err.contains(&why), "{refused:?}");
+    assert!(scratch.sockets().contains(&"vm1.sock".to_owned()), "the port stays where it was");
+    assert_eq!(served.end(Signal::TERM), Some(0));
+    let served = Served::start(&scratch);
+    assert_eq!(scratch.run(&["port", "set", "vm1", &socket]).code, Some(0));
+    assert!(folder.join("vm1.sock").exists());
+    assert_eq!(served.end(Signal::TERM), Some(0));
+}
+
 /// Runs this on a thread, and in processes that it starts, where system calls meet this filter.
 fn under<T: Send>(filter: SeccompFilter, act: impl FnOnce() -> T + Send) -> T {
     let filter = BpfProgram::try_from(filter).unwrap();

@@ -101,6 +101,9 @@ fn lifetime(suite: Suite) {
 
     // Another member of the group: /etc/group is another file from now on.
     run(guest, "usermod --append --groups nicety daemon");
+    // No file has this name: systemd's module is asked.
+    contains(&fails(guest, "nicety port set vm1 group=nobody-knows-it 2>&1"), "nobody-knows-it");
+    nothing_was_refused(guest);
     // Changed, and reloaded; two guests talk.
     run(guest, &format!("printf \"{}\" >>/etc/nicety/host.toml && systemctl reload nicety", port("vm2", "e1000", 2)));
     // Their memory is in files that the unit's mounts do not hide.
@@ -144,6 +147,7 @@ fn lifetime(suite: Suite) {
     watchdog(guest);
     instances(guest);
 
+    nothing_was_refused(guest);
     // Removed and then purged, or purged while it serves: nothing is left but the user.
     run(guest, "systemctl is-active nicety nicety@lan");
     if suite == Suite::Bookworm {
@@ -160,6 +164,14 @@ fn lifetime(suite: Suite) {
     );
     assert_eq!(left.trim(), "", "left behind");
     contains(&run(guest, "getent passwd nicety"), "nologin");
+}
+
+/// The sandbox's lists are long enough for this Debian.
+#[track_caller]
+fn nothing_was_refused(guest: &mut Guest) {
+    let refused =
+        "journalctl --sync; journalctl -u nicety -u 'nicety@*' --no-pager | grep 'the sandbox refused' || true";
+    assert_eq!(run(guest, refused).trim(), "");
 }
 
 /// The log is in the journal, with its fields.
