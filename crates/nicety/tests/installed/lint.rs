@@ -96,5 +96,7 @@ fn the_package_says_what_it_was_made_of() {
         let (name, version) = (one["name"].as_str().unwrap(), one["version"].as_str().unwrap());
         assert!(copyright.contains(&format!("Files: vendor/{name}-{version}/*\n")), "{name}");
     }
+    let std = components.iter().find(|one| one["name"] == "rust-std").expect("the standard library is linked too");
+    assert!(information.contains(&format!("rustc {} ", std["version"].as_str().unwrap())), "{information}");
     assert!(unpacked("usr/share/man/man1/nicety-serve.1.gz").contains("host file"));
 }
