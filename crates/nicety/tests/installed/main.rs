@@ -3,6 +3,7 @@
 
 mod libvirt;
 mod lint;
+mod scripts;
 mod system;
 
 use std::fmt::Display;
