@@ -20,7 +20,7 @@ fn two_regions() -> Map {
 fn a_core_dump_of_this_process_has_no_memory_of_a_vm() {
     // Not a whole number of pages.
     let name = "not-in-a-dump";
-    let file = OwnedFd::from(rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC).unwrap());
+    let file = rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::ftruncate(&file, 0x5000).unwrap();
     let _mapping = Mapping::of_file(file, 0x1000, 0x2900, true).unwrap();
     let all = std::fs::read_to_string("/proc/self/smaps").unwrap();
