@@ -78,7 +78,8 @@ pub fn run(order: &Order) -> Result<Vec<PathBuf>> {
     tree.documents(&version, &commit, &crates)?;
     let info = build_information(&commit, profile)?;
     tree.file("usr/share/doc/nicety/build-information", info.as_bytes(), 0o644)?;
-    tree.zipped("usr/share/doc/nicety/sbom.cdx.json.gz", sbom::document(&crates, &commit.date)?.as_bytes())?;
+    let bill = sbom::document(&crates, &linked::std_version()?, &commit.date)?;
+    tree.zipped("usr/share/doc/nicety/sbom.cdx.json.gz", bill.as_bytes())?;
     tree.control(&version, &commit, &depends(&needed)?)?;
     let mut packages = vec![tree.pack(&commit, order.level)?];
     if order.dbgsym {

@@ -6,6 +6,7 @@ use std::{
     fmt::Write as _,
     fs,
     path::PathBuf,
+    process::Command,
 };
 
 use anyhow::{Context, Result, ensure};
@@ -15,6 +16,19 @@ use crate::{cargo, command::output};
 
 /// Licences whose texts every Debian system has, in /usr/share/common-licenses (Policy 12.5).
 const COMMON: [(&str, &str); 1] = [("Apache-2.0", "Apache-2.0")];
+
+/// Licences of what every Rust program links beside its crates: `std`, its Unicode tables and the crates within it, by the list that comes
+/// with the compiler (`share/doc/rust/COPYRIGHT-library.html`), and `compiler_builtins`.
+pub const STD_LICENSE: &str = "(MIT OR Apache-2.0) AND Apache-2.0 WITH LLVM-exception AND Unicode-3.0 AND Zlib";
+
+/// The compiler's version, which is that of its standard library: `1.95.0`.
+///
+/// # Errors
+/// rustc cannot be run, or says something else.
+pub fn std_version() -> Result<String> {
+    let text = output(Command::new("rustc").arg("--version"))?;
+    Ok(text.split(' ').nth(1).context("rustc names no version")?.to_owned())
+}
 
 /// A crate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -184,6 +198,11 @@ fn licences(expression: &str) -> BTreeSet<String> {
     found
 }
 
+/// An expression as DEP 5 writes it: the operators are in small letters.
+fn in_small_letters(expression: &str) -> String {
+    expression.replace(" OR ", " or ").replace(" AND ", " and ").replace(" WITH ", " with ")
+}
+
 /// The copyright file.
 ///
 /// # Errors
@@ -200,11 +219,17 @@ Copyright: the Nicety authors
 License: MIT or Apache-2.0
 "
     .to_owned();
-    let mut names: BTreeSet<String> = ["MIT", "Apache-2.0"].map(str::to_owned).into();
+    let _ = write!(
+        text,
+        "\nFiles: vendor/rust-std-{}/*\nCopyright: The Rust Project Developers (see https://thanks.rust-lang.org)\n \
+         1991-2024 Unicode, Inc\nLicense: {}\nComment: Rust's standard library, with the crates in it.\n",
+        std_version()?,
+        in_small_letters(STD_LICENSE),
+    );
+    let mut names = licences(STD_LICENSE);
     for one in crates.iter().filter(|one| !one.is_ours()) {
         let holders: Vec<String> = one.holders()?.into_iter().collect();
-        // In DEP 5 the operators are in small letters.
-        let license = one.license.replace(" OR ", " or ").replace(" AND ", " and ").replace(" WITH ", " with ");
+        let license = in_small_letters(&one.license);
         let _ = write!(
             text,
             "\nFiles: vendor/{}-{}/*\nCopyright: {}\nLicense: {license}\n",
@@ -244,7 +269,11 @@ fn licence_text(crates: &[Crate], name: &str) -> Result<String> {
         "MIT-0" => "without restriction, including without limitation the rights",
         _ => anyhow::bail!("{name} is a licence that xtask/src/linked.rs does not know"),
     };
-    let own = [("LICENSE-MIT", fs::read_to_string(crate::root().join("LICENSE-MIT"))?)];
+    // No crate has Unicode's licence: that of the standard library's tables.
+    let own = [
+        ("LICENSE-MIT", fs::read_to_string(crate::root().join("LICENSE-MIT"))?),
+        ("Unicode-3.0.txt", include_str!("../deb/Unicode-3.0.txt").to_owned()),
+    ];
     let own = own.iter().map(|(file, text)| ((*file).to_owned(), text.clone()));
     let theirs = crates.iter().filter(|one| licences(&one.license).contains(name)).map(Crate::files);
     let theirs = theirs.collect::<Result<Vec<_>>>()?.into_iter().flatten();
@@ -325,9 +354,10 @@ mod tests {
         let text = copyright(&crates).unwrap();
         let paragraph = format!("Files: vendor/serde-{}/*\n", serde.version);
         assert!(text.contains(&paragraph) && text.contains("\nLicense: MIT\n Permission is hereby granted"), "{text}");
-        for one in crates.iter().flat_map(|one| licences(&one.license)) {
+        for one in crates.iter().flat_map(|one| licences(&one.license)).chain(licences(STD_LICENSE)) {
             assert!(text.contains(&format!("\nLicense: {one}\n")), "{one}");
         }
+        assert!(text.contains(&format!("\nFiles: vendor/rust-std-{}/*\n", std_version().unwrap())));
         assert!(texts(&crates).unwrap().contains(&format!("==== serde-{}/LICENSE-APACHE", serde.version)));
     }
 }

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use crate::linked::Crate;
+use crate::linked::{Crate, STD_LICENSE};
 
 /// A package URL of the type `cargo` (github.com/package-url/purl-spec).
 fn purl(name: &str, version: &str) -> String {
@@ -28,15 +28,34 @@ fn component(one: &Crate) -> Value {
     component
 }
 
-/// The document. `date` is in ISO 8601.
+/// Rust's standard library. It is of no registry of crates.
+fn standard_library(version: &str) -> Value {
+    let reference = std_purl(version);
+    json!({
+        "type": "library",
+        "bom-ref": reference,
+        "name": "rust-std",
+        "version": version,
+        "purl": reference,
+        "licenses": [{ "expression": STD_LICENSE }],
+        "externalReferences": [{ "type": "vcs", "url": "https://github.com/rust-lang/rust" }],
+    })
+}
+
+fn std_purl(version: &str) -> String {
+    format!("pkg:github/rust-lang/rust@{version}#library/std")
+}
+
+/// The document. `date` is in ISO 8601, `std` the version of Rust's standard library.
 ///
 /// # Errors
 /// `nicety` is not among the crates.
-pub fn document(crates: &[Crate], date: &str) -> Result<String> {
+pub fn document(crates: &[Crate], std: &str, date: &str) -> Result<String> {
     let own = crates.iter().find(|one| one.name == "nicety").context("there is no package nicety")?;
     let others = crates.iter().filter(|one| one.name != "nicety");
     let links = crates.iter().map(|one| {
-        let to: Vec<String> = one.links.iter().map(|(name, version)| purl(name, version)).collect();
+        let std = (one.name == "nicety").then(|| std_purl(std));
+        let to: Vec<String> = one.links.iter().map(|(name, version)| purl(name, version)).chain(std).collect();
         json!({ "ref": purl(&one.name, &one.version), "dependsOn": to })
     });
     let document = json!({
@@ -44,7 +63,7 @@ pub fn document(crates: &[Crate], date: &str) -> Result<String> {
         "specVersion": "1.5",
         "version": 1,
         "metadata": { "timestamp": date, "component": component(own) },
-        "components": others.map(component).collect::<Vec<_>>(),
+        "components": others.map(component).chain([standard_library(std)]).collect::<Vec<_>>(),
         "dependencies": links.collect::<Vec<_>>(),
     });
     Ok(serde_json::to_string_pretty(&document)? + "\n")
@@ -58,7 +77,7 @@ mod tests {
 
     #[test]
     fn every_reference_is_of_a_component() {
-        let text = document(&crate::linked::crates().unwrap(), "2026-01-01T00:00:00Z").unwrap();
+        let text = document(&crate::linked::crates().unwrap(), "1.95.0", "2026-01-01T00:00:00Z").unwrap();
         let document: Value = serde_json::from_str(&text).unwrap();
         assert_eq!((&document["bomFormat"], &document["specVersion"]), (&json!("CycloneDX"), &json!("1.5")));
         let components = document["components"].as_array().unwrap().iter();
@@ -66,6 +85,7 @@ mod tests {
             .chain([&document["metadata"]["component"]])
             .map(|component| component["bom-ref"].as_str().unwrap())
             .collect();
+        assert!(known.contains("pkg:github/rust-lang/rust@1.95.0#library/std"));
         for entry in document["dependencies"].as_array().unwrap() {
             let links = entry["dependsOn"].as_array().unwrap().iter();
             for reference in links.chain([&entry["ref"]]) {

@@ -39,6 +39,7 @@ use crate::recorder::{Recorder, Recording, Target};
 use crate::rings::{FrontendSocket, RingsServer};
 use crate::service::{Link, Service};
 use crate::shell::{PortShell, Schedule, Signals};
+use crate::systemd::Probe;
 use crate::worker::Worker;
 pub use error::StartError;
 pub use restart::RestartError;
@@ -537,14 +538,13 @@ impl Daemon {
         self.plane.switch().addresses().iter(self.clock.now()).collect()
     }
 
-    /// Whether every worker finishes a round within this time.
-    pub fn workers_progress(&self, timeout: Duration) -> bool {
-        let end = Instant::now() + timeout;
-        let (done, finished) = mpsc::channel();
+    /// Asks every worker for a sign that it finishes its rounds.
+    pub(crate) fn probe(&self) -> Probe {
+        let (done, answers) = mpsc::channel();
         for worker in &self.workers {
             worker.inbox.push(Note::Probe(done.clone()));
         }
-        self.workers.iter().all(|_| finished.recv_timeout(end.saturating_duration_since(Instant::now())).is_ok())
+        Probe::new(answers, self.workers.len())
     }
 
     /// Stops the daemon: VMs lose their adapters, sockets are removed, workers are joined.

@@ -1,10 +1,10 @@
 //! Reports to the service manager that started the daemon (sd_notify(3), `Type=notify`): ready, reloading, stopping, a status
-//! line, and a watchdog (`WatchdogSec=`) that is fed only while every worker finishes its rounds. Without `NOTIFY_SOCKET` in the
+//! line, and a watchdog (`WatchdogSec=`) that is fed each time that every worker has finished a round. Without `NOTIFY_SOCKET` in the
 //! environment nothing is reported, and there is no thread.
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -15,8 +15,10 @@ use crate::daemon::{Daemon, PortView};
 
 /// The status line is at most this old.
 const STATUS_PERIOD: Duration = Duration::from_secs(5);
-/// The manager recommends half of the watchdog's time. A third leaves room for a late probe.
+/// The manager recommends half of the watchdog's time. A third leaves room for a late answer.
 const WATCHDOG_SHARE: u32 = 3;
+/// The time between two looks for an answer that is late: the watchdog hears of it this much later at most.
+const LATE_PERIOD: Duration = Duration::from_millis(250);
 
 /// Whether a service manager listens.
 fn is_supervised() -> bool {
@@ -66,6 +68,82 @@ impl fmt::Display for Status {
     }
 }
 
+/// A question to all workers. It stays open until the last of them has answered, however late: the watchdog alone says when that is too
+/// late.
+#[derive(Debug)]
+pub(crate) struct Probe {
+    answers: Receiver<()>,
+    /// Workers that have not answered.
+    missing: usize,
+}
+
+impl Probe {
+    /// A question that so many workers answer here.
+    pub fn new(answers: Receiver<()>, workers: usize) -> Self {
+        Self { answers, missing: workers }
+    }
+
+    /// Whether every worker has answered.
+    fn is_answered(&mut self) -> bool {
+        while self.missing > 0 && self.answers.try_recv().is_ok() {
+            self.missing -= 1;
+        }
+        self.missing == 0
+    }
+}
+
+/// Reports from time to time.
+struct Rounds {
+    daemon: Arc<Daemon>,
+    /// The last status line.
+    status: Status,
+    /// Open question to the workers. `None`: there is no watchdog.
+    probe: Option<Probe>,
+}
+
+impl Rounds {
+    fn new(daemon: Arc<Daemon>, status: Status, is_watched: bool) -> Self {
+        let probe = is_watched.then(|| daemon.probe());
+        Self { daemon, status, probe }
+    }
+
+    /// Whether to feed the watchdog: every worker has answered since it was fed last.
+    fn feeds(&mut self) -> bool {
+        let feeds = self.probe.as_mut().is_some_and(Probe::is_answered);
+        if feeds {
+            self.probe = Some(self.daemon.probe());
+        }
+        feeds
+    }
+
+    /// The status line, if it is another one. Waits for a worker that is stuck in a port.
+    fn status(&mut self) -> Option<String> {
+        let status = Status::of(&self.daemon.views());
+        let is_new = status != self.status;
+        self.status = status;
+        is_new.then(|| self.status.to_string())
+    }
+
+    /// Reports until it is stopped.
+    fn run(&mut self, period: Duration, stopped: &Receiver<()>) {
+        let mut wait = period;
+        while stopped.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
+            let feeds = self.feeds();
+            if feeds {
+                report(&[NotifyState::Watchdog]);
+            }
+            if self.probe.is_some() && !feeds {
+                wait = period.min(LATE_PERIOD);
+                continue;
+            }
+            wait = period;
+            if let Some(status) = self.status() {
+                report(&[NotifyState::Status(&status)]);
+            }
+        }
+    }
+}
+
 /// The reports of a serving daemon. Dropping it ends its thread.
 #[derive(Debug)]
 pub struct Supervision {
@@ -85,20 +163,11 @@ impl Supervision {
         let first = Status::of(&daemon.views());
         report(&[NotifyState::Ready, NotifyState::Status(&first.to_string())]);
         let (stop, stopped) = channel();
-        let (daemon, watchdog) = (Arc::clone(daemon), sd_notify::watchdog_enabled());
+        let watchdog = sd_notify::watchdog_enabled();
         let period = period(watchdog);
+        let mut rounds = Rounds::new(Arc::clone(daemon), first, watchdog.is_some());
         let thread = nicety_sandbox::spawn(nicety_sandbox::Kind::Supervision, "supervision", 256 << 10, move || {
-            let mut said = first;
-            while stopped.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
-                if watchdog.is_some() && daemon.workers_progress(period) {
-                    report(&[NotifyState::Watchdog]);
-                }
-                let status = Status::of(&daemon.views());
-                if status != said {
-                    report(&[NotifyState::Status(&status.to_string())]);
-                    said = status;
-                }
-            }
+            rounds.run(period, &stopped);
         })?;
         Ok(Self { stop: Some(stop), thread: Some(thread) })
     }
@@ -143,7 +212,13 @@ impl Drop for Supervision {
 
 #[cfg(test)]
 mod tests {
-    use nicety_switch::Limits;
+    use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+    use std::time::Instant;
+
+    use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, PortId, Progress, Time, Uplink};
+    use nicety_memory::Map;
+    use nicety_switch::{Limits, Policy};
+    use rustix::event::{EventfdFlags, eventfd};
 
     use super::*;
 
@@ -165,11 +240,72 @@ mod tests {
         assert_eq!(period(None), STATUS_PERIOD);
     }
 
+    /// An uplink that holds its worker until it is released.
+    struct Stuck {
+        bell: OwnedFd,
+        entered: Sender<()>,
+        released: Receiver<()>,
+    }
+
+    impl Uplink for Stuck {
+        fn fetch(&mut self, port: PortId, _: Budget, batch: &mut Batch, _: &mut Counters, _: Time) -> Progress {
+            let _nobody_asks = self.entered.send(());
+            let _released = self.released.recv();
+            batch.start(&Map::empty(), port, 0);
+            Progress { more: false, armed: true }
+        }
+
+        fn complete(&mut self, _: &Batch) {}
+
+        fn deliver(&mut self, _: &Frames<'_>, _: &mut Counters, _: Time) -> Delivery {
+            Delivery::default()
+        }
+
+        fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+            Some(self.bell.as_fd())
+        }
+    }
+
+    /// Waits until the watchdog is fed.
+    fn is_fed(rounds: &mut Rounds) -> bool {
+        let end = Instant::now() + Duration::from_secs(20);
+        while !rounds.feeds() {
+            if Instant::now() > end {
+                return false;
+            }
+            std::thread::yield_now();
+        }
+        true
+    }
+
     #[test]
-    fn workers_that_run_answer_a_probe_and_workers_that_have_ended_do_not() {
-        let daemon = Daemon::start(Limits::default(), 2).unwrap();
-        assert!(daemon.workers_progress(Duration::from_secs(10)));
+    fn one_worker_of_two_that_is_stuck_stops_the_feeding_and_its_late_answer_feeds() {
+        let daemon = Arc::new(Daemon::start(Limits::default(), 2).unwrap());
+        let mut rounds = Rounds::new(Arc::clone(&daemon), Status::default(), true);
+        assert!(is_fed(&mut rounds) && is_fed(&mut rounds), "both run");
+        let ((entered, stuck), (release, released)) = (channel(), channel());
+        let uplink = Box::new(Stuck { bell: eventfd(1, EventfdFlags::CLOEXEC).unwrap(), entered, released });
+        daemon.open_uplink("stuck", uplink, 1 << 16, &Policy::default(), None, None).unwrap();
+        stuck.recv_timeout(Duration::from_secs(20)).expect("its worker asks the uplink for frames");
+        // The last question may have been answered before. This one is asked while the worker is stuck: only the other worker answers.
+        rounds.probe = Some(daemon.probe());
+        let end = Instant::now() + Duration::from_secs(20);
+        while rounds.probe.as_ref().unwrap().missing > 1 {
+            assert!(Instant::now() < end, "the other worker runs");
+            assert!(!rounds.feeds());
+        }
+        assert!(!rounds.feeds());
+        drop(release);
+        assert!(is_fed(&mut rounds), "the answer counts, however late it is");
+    }
+
+    #[test]
+    fn workers_that_have_ended_feed_no_more_and_without_a_watchdog_nobody_is_asked() {
+        let daemon = Arc::new(Daemon::start(Limits::default(), 2).unwrap());
+        let mut unwatched = Rounds::new(Arc::clone(&daemon), Status::default(), false);
+        assert!(!unwatched.feeds() && unwatched.status().is_none());
         daemon.stop();
-        assert!(!daemon.workers_progress(Duration::from_millis(50)));
+        let mut rounds = Rounds::new(daemon, Status::default(), true);
+        assert!(!rounds.feeds());
     }
 }

@@ -29,8 +29,16 @@ pub(crate) fn around(
     let protection = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
     let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
     let region = MmapRegion::build(Some(FileOffset::new(file, first)), len, protection, flags);
+    let region = region.map_err(|error| io::Error::other(error.to_string()))?;
+    keep_from_dumps(&region)?;
     // Less than a page, so it fits into `len`.
-    Ok((region.map_err(|error| io::Error::other(error.to_string()))?, skew as usize))
+    Ok((region, skew as usize))
+}
+
+/// Keeps the pages from a core dump of this process (madvise(2), MADV_DONTDUMP): they are a VM's.
+fn keep_from_dumps(region: &MmapRegion<()>) -> io::Result<()> {
+    // SAFETY: the mapping is whole, and its content and rights stay as they are.
+    Ok(unsafe { rustix::mm::madvise(region.as_ptr().cast(), region.size(), rustix::mm::Advice::LinuxDontDump) }?)
 }
 
 /// The page size for mapping a file: that of its huge pages, or 1.

@@ -15,6 +15,20 @@ fn two_regions() -> Map {
     Map::default().with(0, low, Rights::BOTH).unwrap().with(0x1000, high, Rights::READ).unwrap()
 }
 
+/// proc_pid_smaps(5): `dd` in the flags of a mapping that core dumps leave out.
+#[test]
+fn a_core_dump_of_this_process_has_no_memory_of_a_vm() {
+    // Not a whole number of pages.
+    let name = "not-in-a-dump";
+    let file = rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, 0x5000).unwrap();
+    let _mapping = Mapping::of_file(file, 0x1000, 0x2900, true).unwrap();
+    let all = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut flags = all.split_once(name).unwrap().1.lines().filter_map(|line| line.strip_prefix("VmFlags:"));
+    let flags = flags.next().unwrap();
+    assert!(flags.split(' ').any(|flag| flag == "dd"), "{flags}");
+}
+
 fn spans(map: &Map, at: u64, len: u32, rights: Rights) -> Result<Vec<Span>, Fault> {
     let mut out = Vec::new();
     map.translate(at, len, rights, |span| {

@@ -251,8 +251,8 @@ pub struct Ports {
     /// All daemons of this user that run, and the system's, with their ports
     #[arg(long, conflicts_with_all = ["port", "host", "control"])]
     pub all: bool,
-    /// Of all daemons only the ports that have a VM: what a restart cuts off
-    #[arg(long, requires = "all", conflicts_with_all = ["addresses", "json"])]
+    /// Only the ports that have a VM: what a restart cuts off
+    #[arg(long, conflicts_with_all = ["port", "addresses", "json"])]
     pub attached: bool,
     /// All about each port below the table, as for a port that is named
     #[arg(long, conflicts_with = "json")]

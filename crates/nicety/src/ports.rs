@@ -74,6 +74,9 @@ pub fn run(args: &Ports) -> Result<(), Failure> {
                 if let Some(host) = &host {
                     note_other_file(host, &served);
                 }
+                if args.attached {
+                    return output::print(&attached(&served, &ports));
+                }
                 ports
             }
             other => return Err(odd(&other)),

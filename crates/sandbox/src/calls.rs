@@ -1,6 +1,6 @@
 //! The system calls of each kind of thread.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
@@ -215,6 +215,15 @@ fn rules(kind: Kind) -> Result<Rules, BackendError> {
     always(&mut rules, lists);
     conditional(&mut rules, kind)?;
     Ok(rules)
+}
+
+/// The calls that threads of any kind may make, by name.
+pub(crate) fn all() -> Result<BTreeSet<String>, BackendError> {
+    let mut names = BTreeSet::new();
+    for kind in Kind::ALL {
+        names.extend(rules(kind)?.into_keys().map(name));
+    }
+    Ok(names)
 }
 
 /// The filters of a kind. Calls that are not in its list raise SIGSYS, by the last one. Threads and processes cannot be started, by

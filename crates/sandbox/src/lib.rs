@@ -132,6 +132,14 @@ pub fn is_on() -> bool {
     starter::is_on()
 }
 
+/// The system calls that confined threads of any kind may make, by name: a service manager's filter must have them all.
+///
+/// # Errors
+/// The lists cannot be compiled.
+pub fn calls() -> io::Result<std::collections::BTreeSet<String>> {
+    calls::all().map_err(io::Error::other)
+}
+
 /// Confines this thread to the calls of its kind, for ever. Does nothing while the sandbox is off.
 ///
 /// # Errors

@@ -250,6 +250,9 @@ fn sighup_applies_the_host_file_and_refuses_what_would_cut_a_vm_off() {
     served.line("was applied: + port vm3");
     assert_eq!(scratch.sockets(), ["nicety-lan.sock", "vm1.sock", "vm2.sock", "vm3.sock"]);
     let vm = nicety_vfio_user::Client::connect(scratch.path().join("vm3.sock")).unwrap();
+    let cut_off = scratch.run(&["ports", "--attached"]);
+    let line = format!("vm3 (vmxnet3), of {}\n", scratch.path().join("host.toml").display());
+    assert_eq!((cut_off.code, cut_off.out), (Some(0), line));
     write(&scratch, HOST);
     served.signal(Signal::HUP);
     served.line("this would cut VMs off, and nothing was done: - port vm3 (a VM is attached)");

@@ -1,5 +1,6 @@
 //! A daemon that a service manager started, by the manager's side of sd_notify(3) and of the journal's native protocol.
 
+use std::io::ErrorKind;
 use std::os::unix::net::UnixDatagram;
 
 use rustix::process::Signal;
@@ -20,7 +21,11 @@ impl Manager {
     fn next(&self) -> String {
         loop {
             let mut bytes = [0; 4096];
-            let count = self.0.recv(&mut bytes).expect("a message in time");
+            // With a timeout a signal to this process, whatever it is for, ends the call (signal(7)).
+            let count = match self.0.recv(&mut bytes) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                count => count.expect("a message in time"),
+            };
             let text = String::from_utf8(bytes[..count].to_vec()).unwrap();
             if text.trim() != "WATCHDOG=1" {
                 return text;

@@ -1,5 +1,7 @@
 //! The package itself, without installing it.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::process::Command;
 
 use nicety_guests::{Debian, Suite};
@@ -82,6 +84,56 @@ fn both_debians_systemd_rates_the_units_as_protected() {
     }
 }
 
+/// The sets of calls of a Debian's systemd, by `systemd-analyze syscall-filter`: a set's name at a line's start, below it its calls and sets.
+struct Sets(BTreeMap<String, Vec<String>>);
+
+impl Sets {
+    fn of(suite: Suite) -> Sets {
+        let debian = well(Debian::system(suite, &mut say));
+        let output =
+            debian.command(Path::new("/dev/null"), "systemd-analyze").args(["syscall-filter", "--no-pager"]).output();
+        let (mut sets, mut set) = (BTreeMap::<_, Vec<String>>::new(), String::new());
+        for line in String::from_utf8(output.unwrap().stdout).unwrap().lines() {
+            match line.trim() {
+                word if line.starts_with('@') => word.clone_into(&mut set),
+                word if word.starts_with('#') || word.is_empty() => {}
+                word => sets.entry(set.clone()).or_default().push(word.to_owned()),
+            }
+        }
+        Sets(sets)
+    }
+
+    /// The calls of a call or of a set.
+    fn calls(&self, word: &str) -> BTreeSet<String> {
+        match self.0.get(word) {
+            Some(words) => words.iter().flat_map(|word| self.calls(word)).collect(),
+            None => [word.to_owned()].into(),
+        }
+    }
+}
+
+/// systemd.exec(5), SystemCallFilter=: the lines of a unit one after the other; what begins with a tilde is taken away. `@default` is
+/// always allowed.
+#[test]
+fn the_units_allow_every_call_that_the_sandbox_allows() {
+    let unit = String::from_utf8(file("usr/lib/systemd/system/nicety.service")).unwrap();
+    for suite in Suite::ALL {
+        let sets = Sets::of(suite);
+        let mut allowed = sets.calls("@default");
+        assert!(allowed.contains("futex"), "{suite}: {allowed:?}");
+        for list in unit.lines().filter_map(|line| line.strip_prefix("SystemCallFilter=")) {
+            let (words, is_denial) = list.strip_prefix('~').map_or((list, false), |words| (words, true));
+            for call in words.split(' ').flat_map(|word| sets.calls(word)) {
+                let _known = if is_denial { allowed.remove(&call) } else { allowed.insert(call) };
+            }
+        }
+        let calls = nicety_sandbox::calls().unwrap();
+        assert!(calls.contains("cachestat"));
+        let missing: Vec<&String> = calls.difference(&allowed).collect();
+        assert!(missing.is_empty(), "{suite}: the units deny {missing:?}");
+    }
+}
+
 #[test]
 fn the_package_says_what_it_was_made_of() {
     let information = String::from_utf8(file("usr/share/doc/nicety/build-information")).unwrap();
@@ -96,5 +148,7 @@ fn the_package_says_what_it_was_made_of() {
         let (name, version) = (one["name"].as_str().unwrap(), one["version"].as_str().unwrap());
         assert!(copyright.contains(&format!("Files: vendor/{name}-{version}/*\n")), "{name}");
     }
+    let std = components.iter().find(|one| one["name"] == "rust-std").expect("the standard library is linked too");
+    assert!(information.contains(&format!("rustc {} ", std["version"].as_str().unwrap())), "{information}");
     assert!(unpacked("usr/share/man/man1/nicety-serve.1.gz").contains("host file"));
 }

@@ -5,6 +5,7 @@ mod cell;
 mod libvirt;
 mod lint;
 mod memory;
+mod scripts;
 mod system;
 
 use std::fmt::Display;

@@ -151,11 +151,23 @@ fn lifetime(suite: Suite) {
     // Removed and then purged, or purged while it serves: nothing is left but the user.
     run(guest, "systemctl is-active nicety nicety@lan");
     if suite == Suite::Bookworm {
-        run(guest, "apt-get -q remove -y nicety 2>&1");
+        // A folder of the admin's is mounted in that of the sockets, and the state has a file system of its own.
+        let mounts =
+            "mkdir -p /srv/theirs /run/nicety/vms; touch /srv/theirs/file; mount --bind /srv/theirs /run/nicety/vms";
+        run(guest, mounts);
+        contains(&run(guest, "apt-get -q remove -y nicety 2>&1"), "nicety: /run/nicety stays with its folders");
         fails(guest, "systemctl is-active nicety nicety@lan");
-        run(guest, "test -e /etc/nicety/host.toml && test ! -e /run/nicety");
+        run(guest, "test -e /etc/nicety/host.toml && test -e /srv/theirs/file && ls -A /run/nicety | grep -qx vms");
+        run(guest, "umount /run/nicety/vms; mount -t tmpfs state /var/lib/nicety; touch /var/lib/nicety/host.state");
     }
-    run(guest, "rm /etc/nicety/lan.toml; apt-get -q purge -y nicety 2>&1");
+    contains(
+        &run(guest, "rm /etc/nicety/lan.toml; apt-get -q purge -y nicety 2>&1; echo ended with $?"),
+        "ended with 0",
+    );
+    if suite == Suite::Bookworm {
+        run(guest, "test -z \"$(ls -A /var/lib/nicety)\"; umount /var/lib/nicety; rm -r /var/lib/nicety /srv/theirs");
+    }
+    run(guest, "test ! -e /run/nicety");
     fails(guest, "systemctl is-active nicety nicety@lan");
     let left = run(
         guest,
