@@ -32,7 +32,7 @@ pub(crate) fn begin(abi: u8) -> io::Result<()> {
     let work = move || {
         let mut folders = Folders::new();
         folders.grant(PathBuf::from("/etc"), Grant::Read);
-        let done = folders.open().confine_this_thread(abi).and_then(|_lacks| {
+        let done = folders.rules(abi).and_then(|rules| rules.confine_this_thread()).and_then(|_lacks| {
             give_up_files_of_root();
             enter(Kind::Accounts)
         });

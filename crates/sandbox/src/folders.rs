@@ -2,13 +2,12 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, LandlockStatus, PathBeneath, Ruleset,
-    RulesetAttr, RulesetCreatedAttr,
+    RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError,
 };
 use rustix::fs::{Access as Asked, CWD, FileType, Mode, OFlags, Stat, access, fstat, openat, stat};
 use rustix::io::Errno;
@@ -107,15 +106,45 @@ impl Folders {
         self.all[own..].iter().map(|(path, _)| path.as_path()).filter(|path| !path.exists())
     }
 
-    /// Opens the folders that exist, for the kernel's rules. The descriptors keep a mount busy: drop them once the rules are made.
-    pub(crate) fn open(&self) -> Opened {
-        let open = |(path, grant): &(PathBuf, Grant)| {
-            let fd = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
-            let stat = fstat(&fd).ok()?;
-            Some(OpenFolder { fd, grant: *grant, id: FileId::of(&stat), is_folder: is_folder(&stat) })
+    /// The rules for the folders that exist. One is open at a time: a process may have few descriptors, and an open one keeps a mount
+    /// busy. `abi` is the highest version of Landlock to use.
+    ///
+    /// # Errors
+    /// The kernel refused a rule although it has Landlock.
+    pub(crate) fn rules(&self, abi: u8) -> io::Result<Rules> {
+        let abi = ABI::from(i32::from(abi.min(NEWEST)));
+        let mut ids = Vec::new();
+        let created = if abi == ABI::Unsupported {
+            let id = |(path, grant): &(PathBuf, Grant)| Some((FileId::of(&stat(path).ok()?), *grant));
+            ids.extend(self.all.iter().filter_map(id));
+            None
+        } else {
+            Some(self.add_rules(abi, &mut ids).map_err(refused)?)
         };
-        Opened(self.all.iter().filter_map(open).collect())
+        Ok(Rules { created, ids, abi })
     }
+
+    fn add_rules(&self, abi: ABI, ids: &mut Vec<(FileId, Grant)>) -> Result<RulesetCreated, RulesetError> {
+        let files = AccessFs::from_all(abi);
+        let mut rules = Ruleset::default().set_compatibility(CompatLevel::BestEffort).handle_access(files)?;
+        let net = AccessNet::from_all(abi);
+        if !net.is_empty() {
+            // Nobody may: there is no rule for a port.
+            rules = rules.handle_access(net)?;
+        }
+        let mut rules = rules.create()?;
+        for (path, grant) in &self.all {
+            let Ok(fd) = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) else { continue };
+            let Ok(stat) = fstat(&fd) else { continue };
+            rules = rules.add_rule(PathBeneath::new(&fd, rights(*grant, abi, is_folder(&stat))))?;
+            ids.push((FileId::of(&stat), *grant));
+        }
+        Ok(rules)
+    }
+}
+
+fn refused(why: impl fmt::Display) -> io::Error {
+    io::Error::other(format!("threads cannot be confined to their folders (Landlock): {why}; {REMEDY}"))
 }
 
 /// Device and inode: what a rule names, whatever its path is later. The rule keeps the inode, so no new file gets its number.
@@ -132,48 +161,25 @@ fn is_folder(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Directory
 }
 
+/// Rules for folders, of which each thread takes a copy.
 #[derive(Debug)]
-struct OpenFolder {
-    fd: OwnedFd,
-    grant: Grant,
-    id: FileId,
-    is_folder: bool,
+pub(crate) struct Rules {
+    /// `None`: Landlock is not to be used.
+    created: Option<RulesetCreated>,
+    ids: Vec<(FileId, Grant)>,
+    abi: ABI,
 }
 
-/// Folders that exist, opened.
-#[derive(Debug)]
-pub(crate) struct Opened(Vec<OpenFolder>);
-
-impl Opened {
+impl Rules {
     /// Confines this thread, and those that it starts. Returns what the kernel cannot confine.
-    pub(crate) fn confine_this_thread(&self, abi: u8) -> io::Result<Option<String>> {
-        let abi = ABI::from(i32::from(abi.min(NEWEST)));
-        if abi == ABI::Unsupported {
-            return Ok(kernel_lacks(0));
-        }
-        let refused = |why| format!("threads cannot be confined to their folders (Landlock): {why}; {REMEDY}");
-        let status = self.rules(abi).map_err(|why| io::Error::other(refused(why)))?;
-        let found = match status {
-            LandlockStatus::Available { effective_abi, .. } => (effective_abi as i32).min(abi as i32),
+    pub(crate) fn confine_this_thread(&self) -> io::Result<Option<String>> {
+        let Some(created) = &self.created else { return Ok(kernel_lacks(0)) };
+        let status = created.try_clone().map_err(refused)?.restrict_self().map_err(refused)?;
+        let found = match status.landlock {
+            LandlockStatus::Available { effective_abi, .. } => (effective_abi as i32).min(self.abi as i32),
             LandlockStatus::NotEnabled | LandlockStatus::NotImplemented => 0,
         };
         Ok(kernel_lacks(found as u8))
-    }
-
-    fn rules(&self, abi: ABI) -> Result<LandlockStatus, landlock::RulesetError> {
-        let files = AccessFs::from_all(abi);
-        let mut rules = Ruleset::default().set_compatibility(CompatLevel::BestEffort).handle_access(files)?;
-        let net = AccessNet::from_all(abi);
-        if !net.is_empty() {
-            // Nobody may: there is no rule for a port.
-            rules = rules.handle_access(net)?;
-        }
-        let mut rules = rules.create()?;
-        for open in &self.0 {
-            let rights = rights(open.grant, abi, open.is_folder);
-            rules = rules.add_rule(PathBeneath::new(&open.fd, rights))?;
-        }
-        Ok(rules.restrict_self()?.landlock)
     }
 }
 
@@ -270,9 +276,8 @@ fn is_out_of_reach(folder: &Path) -> bool {
 
 static GRANTED: OnceLock<Granted> = OnceLock::new();
 
-pub(crate) fn note(folders: &Folders, opened: &Opened) {
-    let ids = opened.0.iter().map(|open| (open.id, open.grant)).collect();
-    let _the_first_holds = GRANTED.set(Granted { named: folders.clone(), ids });
+pub(crate) fn note(folders: &Folders, rules: &Rules) {
+    let _the_first_holds = GRANTED.set(Granted { named: folders.clone(), ids: rules.ids.clone() });
 }
 
 /// The folders that this process is confined to, if it is.

@@ -231,11 +231,11 @@ pub fn confine(folders: &Folders, abi: u8) -> io::Result<Option<String>> {
     if !is_on() {
         return Ok(None);
     }
-    let opened = Arc::new(folders.open());
-    folders::note(folders, &opened);
+    let rules = Arc::new(folders.rules(abi)?);
+    folders::note(folders, &rules);
     accounts::begin(abi)?;
-    starter::confine(Arc::clone(&opened), abi)?;
-    let lacks = opened.confine_this_thread(abi)?;
+    starter::confine(Arc::clone(&rules))?;
+    let lacks = rules.confine_this_thread()?;
     enter(Kind::Main)?;
     Ok(lacks)
 }

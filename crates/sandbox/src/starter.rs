@@ -11,7 +11,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::{Errno, write};
 use tracing::warn;
 
-use crate::folders::Opened;
+use crate::folders::Rules;
 use crate::signal::{self, NOTE};
 use crate::{KIND, Kind, ProcFile, enter};
 
@@ -20,7 +20,7 @@ type Act = Box<dyn FnOnce() + Send>;
 enum Request {
     Spawn { name: String, stack: usize, act: Act, done: SyncSender<io::Result<JoinHandle<()>>> },
     Read { file: ProcFile, done: SyncSender<io::Result<String>> },
-    Confine { folders: Arc<Opened>, abi: u8, done: SyncSender<io::Result<()>> },
+    Confine { rules: Arc<Rules>, done: SyncSender<io::Result<()>> },
 }
 
 #[derive(Default)]
@@ -126,8 +126,8 @@ fn run(starter: &Starter, notes: &OwnedFd) {
                 Request::Read { file, done } => {
                     let _caller_waits = done.send(file.read_here());
                 }
-                Request::Confine { folders, abi, done } => {
-                    let confined = folders.confine_this_thread(abi).and_then(|_lacks| {
+                Request::Confine { rules, done } => {
+                    let confined = rules.confine_this_thread().and_then(|_lacks| {
                         KIND.set(None);
                         enter(Kind::Starter)
                     });
@@ -168,9 +168,9 @@ fn ended() -> io::Error {
 }
 
 /// Confines the starter thread, and with it each thread that it starts from now on.
-pub(crate) fn confine(folders: Arc<Opened>, abi: u8) -> io::Result<()> {
+pub(crate) fn confine(rules: Arc<Rules>) -> io::Result<()> {
     let Some(starter) = STARTER.get() else { return Ok(()) };
     let (done, confined) = sync_channel(1);
-    starter.ask(Request::Confine { folders, abi, done });
+    starter.ask(Request::Confine { rules, done });
     confined.recv().unwrap_or_else(|_| Err(ended()))
 }
