@@ -180,16 +180,21 @@ impl Daemon {
         let plane = Arc::new(Plane::new(Limits { seed: random(), ..limits }));
         let system = |what| move |source| StartError::System { what, source };
         let (mut handles, mut threads) = (Vec::new(), Vec::new());
+        let (started, is_ready) = mpsc::channel();
         for index in 0..workers.max(1) {
             let (newcomers, received) = mpsc::channel();
             let inbox = Arc::new(Inbox::new().map_err(system("making a worker's eventfd"))?);
             let worker = Worker::new(Arc::clone(&plane), clock, Arc::clone(&inbox), received);
             let worker = worker.map_err(system("making an epoll set"))?;
-            let thread = nicety_sandbox::spawn(Kind::Worker, format!("worker{index}"), 0, || worker.run());
+            let started = started.clone();
+            let thread = nicety_sandbox::spawn(Kind::Worker, format!("worker{index}"), 0, move || worker.run(&started));
             let thread = thread.map_err(system("starting a worker"))?;
             handles.push(WorkerHandle { inbox, newcomers });
             threads.push(thread);
         }
+        drop(started);
+        // Each worker has set up what it serves with. The channel ends early if one has failed.
+        is_ready.iter().take(threads.len()).for_each(drop);
         Ok(Self {
             plane,
             clock,

@@ -27,7 +27,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, Sender};
 use std::thread::JoinHandle;
 
 use nicety_adapter::trace::Event;
@@ -130,12 +130,13 @@ impl Worker {
     }
 
     /// Runs until it is asked to stop.
-    pub fn run(mut self) {
+    pub fn run(mut self, started: &Sender<()>) {
         // A pause between interrupts is some ten microseconds. The kernel's default slack is fifty.
         if let Err(error) = rustix::thread::set_current_timer_slack(NonZeroU64::new(TIMER_SLACK_NS)) {
             debug!("timers stay coarse: {error}");
         }
         ready_to_ring();
+        let _whoever_starts_it_has_failed = started.send(());
         let mut events = Vec::with_capacity(EVENTS);
         while !self.stop {
             self.round(&mut events);

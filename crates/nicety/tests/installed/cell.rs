@@ -36,9 +36,9 @@ ln -s /proc/self/fd fd
 ip link set lo up
 rmdir "$root/var/run"
 ln -s /run "$root/var/run"
-echo entered
-# The first process: whatever loses its parent becomes its child, and is waited for between two sleeps.
-exec chroot "$root" sh -c 'while sleep 0.1; do :; done'
+# The first process: whatever loses its parent becomes its child, and is waited for between two sleeps. Others enter by its root, so it
+# says that it is there from within.
+exec chroot "$root" sh -c 'echo entered; while sleep 0.1; do :; done'
 "#;
 
 /// The root and its processes. They end when this is dropped, and when this process ends.
