@@ -1,7 +1,7 @@
 //! Configuration space, for drivers of functions: PCI Local Bus Specification 3.0, sections 6.2.2, 6.7 and 6.8; PCI Bus Power
 //! Management 1.2, section 3.2.
 
-use nicety_adapter::{Bus, BusError};
+use nicety_adapter::{Bus, BusError, InterruptKind};
 
 /// The command register.
 pub const COMMAND: u16 = 0x04;
@@ -50,6 +50,24 @@ pub fn read16(bus: &mut dyn Bus, offset: u16) -> Result<u16, BusError> {
     let mut data = [0; 2];
     bus.config_read(offset, &mut data)?;
     Ok(u16::from_le_bytes(data))
+}
+
+/// Has the function interrupt by INTx or MSI-X: the enable bits of both, not MSI-X's table.
+///
+/// # Errors
+/// A refused access, or the function lacks MSI-X, or another kind is asked for.
+pub fn choose_interrupts(bus: &mut dyn Bus, kind: InterruptKind) -> Result<(), BusError> {
+    let msix = capability(bus, MSIX)?;
+    set(bus, COMMAND, COMMAND_NO_INTX, kind != InterruptKind::Intx)?;
+    if let Some(at) = msix {
+        let on = matches!(kind, InterruptKind::Msix(_));
+        set(bus, at + MESSAGE_CONTROL, MSIX_ENABLE, on)?;
+    }
+    match kind {
+        InterruptKind::Intx => Ok(()),
+        InterruptKind::Msix(_) if msix.is_some() => Ok(()),
+        _ => Err(BusError("it does not interrupt in that way".to_owned())),
+    }
 }
 
 /// Sets or clears bits, and keeps the others.

@@ -16,7 +16,7 @@ use nicety_adapter::family::{Answer, FunctionPolicy};
 use nicety_adapter::trace::{Access, Region};
 use nicety_adapter::{
     Adapter, Batch, Context, Counters, Event, Face, News, NotedError, Outbox, PciFace, PortId, Reason, Reset,
-    RestoreError, RingFace, Set, Shape, Stall, Time, Uplink,
+    RestoreError, RingFace, RingPlace, Set, Shape, Stall, Time, Uplink,
 };
 use nicety_frame::Mac;
 use nicety_memory::{Map, MapError};
@@ -369,6 +369,25 @@ impl Port {
             Face::Pci(_) => None,
         };
         self.with(now, act).flatten()
+    }
+
+    /// Takes, of the features that a driver wants, those that the adapter's rings offer. `None` if it has no rings or refuses.
+    pub fn negotiate_rings(&self, wanted: u64, now: Time) -> Option<u64> {
+        let taken = self.with_rings(now, |rings, _| {
+            let both = rings.features() & u128::from(wanted);
+            rings.take_features(both).then_some(both as u64)
+        });
+        taken.flatten()
+    }
+
+    /// Starts and enables a ring at this place. False if the adapter has no such ring or refuses.
+    pub fn start_ring(&self, ring: u16, place: RingPlace, now: Time) -> bool {
+        let started = self.with_rings(now, |rings, cx| {
+            let started = rings.place(ring, place) && rings.start(ring, 0, cx);
+            rings.enable(ring, started, cx);
+            started
+        });
+        started == Some(true)
     }
 
     /// Locks the port while none of its batches is in flight. For control threads only: the owner would wait for itself.

@@ -131,17 +131,7 @@ impl Bus for PortBus {
     }
 
     fn interrupts(&mut self, kind: InterruptKind) -> Result<(), BusError> {
-        let msix = config::capability(self, config::MSIX)?;
-        config::set(self, config::COMMAND, config::COMMAND_NO_INTX, kind != InterruptKind::Intx)?;
-        if let Some(at) = msix {
-            let on = matches!(kind, InterruptKind::Msix(_));
-            config::set(self, at + config::MESSAGE_CONTROL, config::MSIX_ENABLE, on)?;
-        }
-        match kind {
-            InterruptKind::Intx => Ok(()),
-            InterruptKind::Msix(_) if msix.is_some() => Ok(()),
-            _ => Err(refused("it does not interrupt in that way")),
-        }
+        config::choose_interrupts(self, kind)
     }
 
     fn unmask_line(&mut self) -> Result<(), BusError> {
@@ -152,11 +142,8 @@ impl Bus for PortBus {
 
 impl RingBus for PortBus {
     fn negotiate(&mut self, wanted: u64) -> Result<u64, BusError> {
-        let taken = self.port.with_rings(self.now, |face, _| {
-            let both = face.features() & u128::from(wanted);
-            face.take_features(both).then_some(both as u64)
-        });
-        taken.flatten().ok_or_else(|| refused("it does not take features that it offers"))
+        let taken = self.port.negotiate_rings(wanted, self.now);
+        taken.ok_or_else(|| refused("it does not take features that it offers"))
     }
 
     fn config(&mut self, offset: u32, data: &mut [u8]) -> Result<(), BusError> {
@@ -172,12 +159,8 @@ impl RingBus for PortBus {
     }
 
     fn start(&mut self, ring: u16, place: RingPlace) -> Result<(), BusError> {
-        let started = self.port.with_rings(self.now, |face, cx| {
-            let started = face.place(ring, place) && face.start(ring, 0, cx);
-            face.enable(ring, started, cx);
-            started
-        });
-        if started == Some(true) { Ok(()) } else { Err(refused("it does not start that ring")) }
+        let started = self.port.start_ring(ring, place, self.now);
+        if started { Ok(()) } else { Err(refused("it does not start that ring")) }
     }
 
     fn stop(&mut self, ring: u16) -> Result<(), BusError> {
