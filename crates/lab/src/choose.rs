@@ -20,7 +20,7 @@ pub enum System {
     Windows,
 }
 
-/// What matters most.
+/// The figure that decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Prefer {
     /// Bulk transfers.
@@ -46,7 +46,7 @@ pub struct Wishes {
     pub migrates: bool,
     /// Whether it needs the adapter to segment what TCP sends.
     pub segmentation: bool,
-    /// What matters most.
+    /// The figure that decides.
     pub prefer: Prefer,
 }
 

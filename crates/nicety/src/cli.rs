@@ -124,10 +124,10 @@ pub struct FtStart {
     /// The part of this host at first
     #[arg(long, value_enum)]
     pub role: FtPart,
-    /// Where the other host connects
+    /// Address for the other host to connect to
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: std::net::SocketAddr,
-    /// Where the other host listens; for a secondary
+    /// Address at which the other host listens; for a secondary
     #[arg(long, value_name = "ADDRESS:PORT", required_if_eq("role", "secondary"))]
     pub peer: Option<std::net::SocketAddr>,
     /// A file with the shared key, of 16 bytes at least. The link is authenticated by it, and not encrypted
@@ -742,7 +742,7 @@ pub enum System {
     Windows,
 }
 
-/// What matters most.
+/// The figure that decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Prefer {
     /// Bulk transfers
@@ -774,7 +774,7 @@ pub struct Choose {
     /// The adapter must segment what TCP sends
     #[arg(long)]
     pub segmentation: bool,
-    /// What matters most
+    /// The figure that decides
     #[arg(long, value_enum, default_value = "throughput")]
     pub prefer: Prefer,
     /// The folder of the lab's results

@@ -46,7 +46,7 @@ struct Host {
     lease: LeaseFile,
     network: Network,
     node: Node<Replica>,
-    /// What was said last.
+    /// The last line printed.
     said: String,
     /// The last complaint.
     complaint: String,

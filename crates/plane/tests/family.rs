@@ -130,7 +130,7 @@ fn a_function_may_do_what_both_the_host_and_its_port_s_policy_allow() {
     assert_eq!([ask(address), ask(vlan)], [REFUSED, GRANTED]);
     set(true, Vlan::Access("7".parse().unwrap()));
     assert_eq!([ask(address), ask(vlan)], [GRANTED, REFUSED]);
-    // What the host does not allow, the port's policy does not give.
+    // The port's policy gives nothing that the host does not allow.
     let family = SharedFamily::new((find("igbvf").unwrap().card.unwrap().family)(vec![FunctionPolicy {
         address: self::address(1),
         trusted: false,

@@ -1,4 +1,4 @@
-//! Who owns the guest: a third party that both hosts can ask, in one place.
+//! The lease: a third party, which both hosts can ask, says which of them owns the guest.
 //!
 //! The owner holds a lease. It counts the lease from the moment at which it *asked*; the third party counts from the moment at which it
 //! *answered*, which is later. So an owner's lease has always ended for the owner when the third party gives it to another one. Both

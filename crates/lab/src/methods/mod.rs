@@ -130,7 +130,7 @@ impl std::fmt::Display for Subject {
     }
 }
 
-/// What the programs do during a run.
+/// The work of the programs during a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Load {
     /// Its name in results, such as `stream`.

@@ -7,7 +7,7 @@ use crate::methods::{Figure, Method, Subject};
 use crate::results::Direction;
 use crate::statistics::Estimate;
 
-/// What a comparison shows.
+/// The verdict of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// The interval of the ratio is on the good side of 1.

@@ -37,7 +37,7 @@ impl VirtualFunction {
         entry(self.registers.of(r::IVAR).get(queue / 2).copied().unwrap_or(0), 2 * (queue & 1) + direction)
     }
 
-    /// As after power-on.
+    /// The state after power-on.
     pub(super) fn clear_interrupts(&mut self) {
         self.causes = causes();
         self.completions = Default::default();

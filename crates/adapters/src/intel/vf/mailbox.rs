@@ -128,7 +128,7 @@ impl VirtualFunction {
         self.other_cause(cx);
     }
 
-    /// As after power-on: nothing is granted.
+    /// The state after power-on: nothing is granted.
     pub(super) fn clear_mailbox(&mut self) {
         self.mailbox = Mailbox::default();
         self.void_grants(false, None);
