@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nicety_guests::Error;
 
-use super::{About, Chart, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
+use super::{About, Chart, Figure, Length, Load, Method, Opening, Ratios, Rig, Subject, Table, Taken};
 use crate::bench::BenchError;
 use crate::method::{Guests, Server};
 use crate::real::native::{self, Native};
@@ -189,7 +189,7 @@ impl Method for EsxNetperf {
                         let label = SIZES.get(here(load)?.size).map(|(label, ..)| (*label).to_owned())?;
                         Some((label, load.name.clone()))
                     });
-                    charts.push(Chart {
+                    charts.push(Ratios {
                         title: format!("{of} over e1000: {word}, {gbit} Gbit/s"),
                         of,
                         base: E1000,
@@ -206,7 +206,7 @@ impl Method for EsxNetperf {
             }
         }
         charts.retain(|chart| !chart.loads.is_empty());
-        charts
+        charts.into_iter().map(Chart::Ratios).collect()
     }
 
     fn tables(&self, loads: &[Load]) -> Vec<Table> {
@@ -424,7 +424,8 @@ mod tests {
         assert_eq!(found.count(), loads.len());
         // Throughput ratio and CPU ratio per size: figures 2 to 5.
         let charts = EsxNetperf.charts(&loads);
-        assert_eq!((charts[0].of, charts[0].base, charts[0].loads.len()), ("vmxnet2", "e1000-82545em", 6));
+        let Chart::Ratios(first) = &charts[0] else { panic!("{charts:?}") };
+        assert_eq!((first.of, first.base, first.loads.len()), ("vmxnet2", "e1000-82545em", 6));
     }
 
     #[test]
