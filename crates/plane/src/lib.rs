@@ -24,6 +24,7 @@ mod pace;
 mod plane;
 mod poll;
 mod port;
+mod rounds;
 mod team;
 mod times;
 mod trace;

@@ -576,7 +576,7 @@ impl Port {
             inner.backlog.forget_unnamed(sender.origin());
             return false;
         }
-        inner.backlog.name_holder(sender.origin().0, sender.tenure)
+        inner.backlog.name_holder(sender.origin(), sender.tenure)
     }
 
     /// Tells this port from others that have its number at other times.

@@ -479,7 +479,7 @@ impl Inner {
 
     /// Holds a sender, unless this uplink is stuck. True if it was not held before.
     pub fn hold(&mut self, sender: PortId, now: Time, shell: &dyn Shell) -> bool {
-        let holds = !self.stuck && !self.has_failed() && self.backlog.hold(sender.0);
+        let holds = !self.stuck && !self.has_failed() && self.backlog.hold(sender);
         if holds && self.watch_at.is_none() {
             self.stuck_since = now;
             self.watch_by(now.after_ns(STUCK_NS), shell);
@@ -514,7 +514,7 @@ impl Inner {
 
     /// A sender that was released. `None` if it was not named yet: whoever names it finds it released, and lets it go.
     pub fn held(&mut self, sender: PortId) -> Option<HeldSender> {
-        Some(HeldSender { sender, tenure: self.backlog.take_holder(sender.0)? })
+        Some(HeldSender { sender, tenure: self.backlog.take_holder(sender)? })
     }
 
     /// The cost of the calls since the last [`settle`](Inner::settle), beside their frames.
