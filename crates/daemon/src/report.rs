@@ -7,6 +7,7 @@ use std::time::Duration;
 use nicety_adapter::trace::{Region, RegisterName};
 use nicety_adapter::{ErrorPlace, GuestError, NotedError, QUEUES, QueueCounters, Reason, count};
 use nicety_host::{Role, policy_words};
+use nicety_memory::Refusal;
 use nicety_plane::{MemberState, State};
 use nicety_switch::{Interest, Wanted};
 use serde::{Deserialize, Serialize};
@@ -147,6 +148,16 @@ pub struct PortReport {
     /// The last protocol violations and bad accesses, oldest first: at most 32. Only in the report of a single port.
     #[serde(default)]
     pub last_guest_errors: Vec<GuestErrorReport>,
+    /// Reads of guest memory that the adapter was refused, because nothing is mapped there for it. Translations of a descriptor ring or
+    /// a buffer count once.
+    #[serde(default)]
+    pub refused_dma_reads: u64,
+    /// Writes of guest memory that the adapter was refused.
+    #[serde(default)]
+    pub refused_dma_writes: u64,
+    /// The last of both. `null`: none was refused.
+    #[serde(default)]
+    pub last_refused_dma: Option<RefusedDmaReport>,
     /// Frames in the receive buffer.
     pub backlog_frames: u64,
     /// Bytes of the receive buffer in use.
@@ -154,6 +165,24 @@ pub struct PortReport {
     /// Bytes of the VM's memory that the daemon has touched first. They are charged to the daemon's memory control group.
     #[serde(default)]
     pub allocated_bytes: u64,
+}
+
+/// An access to guest memory that an adapter was refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RefusedDmaReport {
+    /// `read`: from guest memory. `write`: to guest memory.
+    pub direction: String,
+    /// First bus address, in hexadecimal: behind an IOMMU a device address, not a physical one.
+    pub address: String,
+    /// Bytes.
+    pub bytes: u32,
+}
+
+impl From<Refusal> for RefusedDmaReport {
+    fn from(Refusal { address, len, write }: Refusal) -> Self {
+        let direction = if write { "write" } else { "read" };
+        Self { direction: direction.to_owned(), address: format!("{address:#x}"), bytes: len }
+    }
 }
 
 /// A mistake of the guest's driver.
@@ -400,6 +429,9 @@ impl PortReport {
                 .iter()
                 .map(|noted| GuestErrorReport::of(noted, register, *epoch))
                 .collect(),
+            refused_dma_reads: state.refused.reads,
+            refused_dma_writes: state.refused.writes,
+            last_refused_dma: state.refused.last.map(RefusedDmaReport::from),
             backlog_frames: state.backlog_frames as u64,
             backlog_bytes: state.backlog_bytes,
             allocated_bytes: state.allocated_bytes,

@@ -20,6 +20,7 @@ fn state() -> State {
         shared_bytes: 512 << 20,
         absent_bytes: 16 << 20,
         allocated_bytes: 0,
+        refused: nicety_memory::Refused::default(),
         damaged: false,
         vacant: None,
         failed: None,

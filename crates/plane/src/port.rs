@@ -19,7 +19,7 @@ use nicety_adapter::{
     RestoreError, RingFace, RingPlace, Set, Shape, Stall, Time, Uplink,
 };
 use nicety_frame::Mac;
-use nicety_memory::{Map, MapError};
+use nicety_memory::{Map, MapError, Refusal, Refused};
 use nicety_pci::PowerState;
 
 use crate::agent::Agent;
@@ -61,6 +61,9 @@ pub trait Shell: Send + Sync {
 
     /// The guest's driver made a mistake ([`Counters::errors`]). A hostile guest does so in each call.
     fn guest_error(&self, _error: &NotedError) {}
+
+    /// The guest's memory map refused the adapter an access: the last one since the last call. A hostile guest causes one in each call.
+    fn refused_access(&self, _refusal: &Refusal) {}
 
     /// An event at an uplink's peer.
     fn news(&self, _news: News) {}
@@ -118,6 +121,8 @@ pub struct State {
     pub absent_bytes: u64,
     /// Guest memory first touched by our writes, in bytes: our control group pays for it.
     pub allocated_bytes: u64,
+    /// Accesses to guest memory that its map refused the adapter, of this and earlier VMs.
+    pub refused: Refused,
     /// The port may not send, because an uplink has no room for its frames.
     pub held: bool,
     /// Its state was saved and it is stopped: see [`Port::stop`].
@@ -145,6 +150,7 @@ impl State {
             shared_bytes: 0,
             absent_bytes: 0,
             allocated_bytes: 0,
+            refused: Refused::default(),
             held: false,
             stopped: false,
             damaged: false,
@@ -239,6 +245,8 @@ impl Port {
             damaged: false,
             is_failure_reported: false,
             errors_reported: 0,
+            refusals: Arc::default(),
+            refusals_reported: 0,
             agents: Vec::new(),
             voice: None,
             announcements: VecDeque::new(),
@@ -763,6 +771,7 @@ impl Port {
             shared_bytes: inner.memory.mapped_bytes(),
             absent_bytes: inner.memory.absent_bytes(),
             allocated_bytes: inner.memory.allocated_bytes(),
+            refused: inner.refusals.refused(),
             held: inner.holds > 0,
             stopped: inner.stopped,
             damaged: inner.memory.damaged(),

@@ -8,7 +8,7 @@ use nicety_adapter::{
     Set, Shape, Shaper, Time, Uplink,
 };
 use nicety_frame::Mac;
-use nicety_memory::{Map, Rights, Window};
+use nicety_memory::{Map, Refusals, Rights, Window};
 
 use super::caught::caught;
 use super::family::Membership;
@@ -88,6 +88,9 @@ pub(super) struct Inner {
     pub is_failure_reported: bool,
     /// Guest errors that were reported.
     pub errors_reported: u64,
+    /// Accesses that the guest's memory map refused, and how many of them were reported.
+    pub refusals: Arc<Refusals>,
+    pub refusals_reported: u64,
     /// An uplink's agents, and memory for what they say.
     pub agents: Vec<Box<dyn Agent>>,
     pub voice: Option<Box<Voice>>,
@@ -157,7 +160,8 @@ impl Inner {
 
     /// Replaces the guest's memory; returns the old map. Stopped queues are checked again: their missing memory may be
     /// mapped now.
-    pub fn replace_memory(&mut self, memory: Arc<Map>, now: Time) -> Arc<Map> {
+    pub fn replace_memory(&mut self, mut memory: Arc<Map>, now: Time) -> Arc<Map> {
+        Arc::make_mut(&mut memory).report_to(&self.refusals);
         let old = std::mem::replace(&mut self.memory, memory);
         self.damaged = false;
         self.call(now, |adapter, cx| {
@@ -572,6 +576,15 @@ impl Inner {
         errors.since(reported).for_each(|error| shell.guest_error(error));
     }
 
+    /// Reports the last access that the guest's memory map refused.
+    #[cold]
+    fn report_refusals(&mut self, shell: &dyn Shell) {
+        self.refusals_reported = self.refusals.count();
+        if let Some(last) = self.refusals.refused().last {
+            shell.refused_access(&last);
+        }
+    }
+
     /// Takes the adapter's asks to its family, and the answers back.
     fn answer_asks(&mut self, shell: &dyn Shell) {
         let Self { end: End::Adapter(adapter), family: Some(family), memory, page, out, counters, .. } = self else {
@@ -638,6 +651,9 @@ impl Inner {
         }
         if !out.stalled.is_empty() {
             self.report_stalls(out.stalled, shell);
+        }
+        if self.refusals.count() != self.refusals_reported {
+            self.report_refusals(shell);
         }
         if self.has_failed() {
             self.report_failure(shell);
