@@ -303,7 +303,7 @@ impl Inner {
             }
         }
         let (go, wait) = picks.split_at(count);
-        let mut refused = 0;
+        let (mut refused, mut missed) = (0, 0);
         if !go.is_empty() {
             let delivery = self.deliver(&Frames::new(batch, go), now);
             let taken = go.iter().enumerate().filter(|(index, _)| !delivery.is_refused(*index));
@@ -312,23 +312,34 @@ impl Inner {
                 shaper.charge(sum, now);
             }
             refused = delivery.refused().count_ones() as usize;
-            delivery.again(go).for_each(|pick| self.keep_in_order(batch, pick));
+            delivery.again(go).for_each(|pick| missed += u32::from(!self.keep_in_order(batch, pick)));
         }
         if !wait.is_empty() && !self.has_failed() {
             self.room.insert(0);
         }
-        wait.iter().for_each(|pick| self.keep_in_order(batch, *pick));
+        wait.iter().for_each(|pick| missed += u32::from(!self.keep_in_order(batch, *pick)));
+        if missed > 0 {
+            self.report_missed(missed, now);
+        }
         count.saturating_sub(refused)
     }
 
-    /// Puts one frame behind all others in the backlog.
-    fn keep_in_order(&mut self, batch: &Batch, pick: Pick) {
-        let Some(packet) = batch.packet(pick.packet) else { return };
+    /// Puts one frame behind all others in the backlog. False if there was no room.
+    fn keep_in_order(&mut self, batch: &Batch, pick: Pick) -> bool {
+        let Some(packet) = batch.packet(pick.packet) else { return true };
         if self.has_failed() {
             self.counters.receive_drop(Reason::Failed);
         } else if !self.backlog.push(0, batch, packet, pick) {
             self.counters.receive_drop(self.backlog.refusal(packet.len()));
+            return false;
         }
+        true
+    }
+
+    /// Tells the adapter of frames that found no room.
+    #[cold]
+    fn report_missed(&mut self, frames: u32, now: Time) {
+        self.call(now, |adapter, cx| adapter.notice(Event::Missed(frames), cx));
     }
 
     /// Polls queues with mapped doorbells at this time.
@@ -406,15 +417,20 @@ impl Inner {
     }
 
     /// Puts refused frames into the backlog, or drops them with a reason.
-    pub fn keep(&mut self, batch: &Batch, picks: &[Pick], delivery: &Delivery) {
+    pub fn keep(&mut self, batch: &Batch, picks: &[Pick], delivery: &Delivery, now: Time) {
         let is_uplink = matches!(self.end, End::Uplink(_));
+        let mut missed = 0;
         for refusal in delivery.refusals() {
             let Some(pick) = picks.get(usize::from(refusal.pick)) else { continue };
             let Some(packet) = batch.packet(pick.packet) else { continue };
             let lane = if is_uplink { batch.origin.0 } else { refusal.queue.into() };
             if !self.backlog.push(lane, batch, packet, Pick { from: refusal.from, ..*pick }) {
                 self.counters.receive_drop(self.backlog.refusal(packet.len()));
+                missed += 1;
             }
+        }
+        if missed > 0 && !is_uplink {
+            self.report_missed(missed, now);
         }
     }
 
