@@ -42,9 +42,9 @@ use crate::service::{Link, Service};
 use crate::shell::{PortShell, Schedule, Signals};
 use crate::systemd::Probe;
 use crate::worker::Worker;
+use card::RunningCard;
 pub use error::StartError;
 pub use restart::RestartError;
-use card::RunningCard;
 use team::RunningTeam;
 pub use team::{MemberViews, Membership};
 

@@ -87,13 +87,18 @@ pub(super) static CARD: Kind = Kind {
 };
 
 /// The keys of a port at a function of a card.
-pub(super) const FUNCTION_KEYS: [Key; 6] = [
+pub(super) const FUNCTION_KEYS: [Key; 7] = [
     Key::new("card", Form::Name, "the name of a [[card]]; with function"),
-    Key::new("function", Form::Number(0, CARD_FUNCTIONS_MOST - 1), "with card: a whole number from 0, below its functions"),
+    Key::new(
+        "function",
+        Form::Number(0, CARD_FUNCTIONS_MOST - 1),
+        "with card: a whole number from 0, below its functions",
+    ),
     Key::new("trust", Form::Flag, "with card: true or false"),
     Key::new("spoofchk", Form::Flag, "with card: true or false"),
     Key::new("link_state", Form::Words(&words(&LINK_STATES)), "with card: \"auto\", \"enable\" or \"disable\""),
     Key::new("query_rss", Form::Flag, "with card: true or false"),
+    Key::new("qos", Form::Number(0, 7), "with card and vlan: a whole number from 0 to 7"),
 ];
 
 /// The cards of a file, and which of their functions ports have.
@@ -126,14 +131,15 @@ pub(super) fn card(walk: &mut Walk, section: Section<'_>, seen: &mut Seen) {
     let chip = walk.word(section, "chip", &CHIPS);
     let uplink = uplink(walk, section, seen);
     let functions = walk.integer(section, "functions");
-    let Some((entry, Card { functions: most, .. })) = chip.as_ref().and_then(|chip| card_of(chip.value)) else { return };
+    let Some((entry, Card { functions: most, .. })) = chip.as_ref().and_then(|chip| card_of(chip.value)) else {
+        return;
+    };
     let chip_name = CHIPS.iter().find(|(_, adapter)| *adapter == entry.about.name).map_or("", |(chip, _)| chip);
     if let Some(found) = functions.as_ref().filter(|found| found.value > u32::from(most)) {
         let what = format!("an {chip_name} has at most {most} functions, not {}", found.value);
         walk.wrong(section, "functions", found.line, what);
-        return;
     }
-    let number = functions.as_ref().map_or(most, |found| found.value as u16);
+    let number = functions.as_ref().map_or(most, |found| most.min(found.value as u16));
     seen.cards.functions += u32::from(number);
     if seen.cards.functions > FUNCTIONS_MOST {
         let line = functions.map_or(section.line, |found| found.line);
@@ -167,6 +173,15 @@ fn uplink(walk: &mut Walk, section: Section<'_>, seen: &Seen) -> Option<String> 
     Some(wanted.to_owned())
 }
 
+/// Reads the priority of the tags that a function's frames get.
+pub(super) fn priority(walk: &mut Walk, section: Section<'_>, is_tagged: bool) -> u8 {
+    let Some(found) = walk.integer(section, "qos") else { return 0 };
+    if !is_tagged {
+        walk.wrong(section, "qos", found.line, "there is no vlan, in whose tag it would be");
+    }
+    found.value as u8
+}
+
 /// Reads a port's place on a card. `adapter` is the port's.
 pub(super) fn function(
     walk: &mut Walk,
@@ -196,7 +211,8 @@ pub(super) fn function(
         return None;
     };
     if let Some(entry) = adapter.filter(|entry| entry.about.name != its.entry.about.name) {
-        let what = format!("its functions are {}, and this port's adapter is {}", its.entry.about.name, entry.about.name);
+        let what =
+            format!("its functions are {}, and this port's adapter is {}", its.entry.about.name, entry.about.name);
         walk.wrong(section, "card", line, what);
     }
     let number = number?;

@@ -21,7 +21,9 @@ use super::policy::{self, Parts};
 use super::quantity::{Bytes, Seconds};
 use super::team::{TEAM, team};
 use super::walk::{Found, Key, Kind, Section, Walk, within};
-use super::{DaemonConfig, Doorbells, FunctionConfig, Host, Lldp, PortConfig, Role, SwitchConfig, UplinkConfig, UplinkKind};
+use super::{
+    DaemonConfig, Doorbells, FunctionConfig, Host, Lldp, PortConfig, Role, SwitchConfig, UplinkConfig, UplinkKind,
+};
 
 /// The range of a port's receive buffer.
 const BUFFER: (Bytes, Bytes) = (Bytes(64 << 10), Bytes(1 << 30));
@@ -126,7 +128,7 @@ const SUBSYSTEMS: [(&str, bool); 2] = [("chip", false), ("vmware", true)];
 const LLDP: [(&str, (bool, bool)); 4] =
     [("off", (false, false)), ("send", (true, false)), ("receive", (false, true)), ("both", (true, true))];
 
-const PORT_KEYS: [Key; 25] = [
+const PORT_KEYS: [Key; 26] = [
     Key::new("name", Form::Name, NAME).required(),
     Key::new("adapter", Form::Adapter, "a name that `nicety adapters` lists").required(),
     Key::new(
@@ -169,6 +171,7 @@ const PORT_KEYS: [Key; 25] = [
     FUNCTION_KEYS[3],
     FUNCTION_KEYS[4],
     FUNCTION_KEYS[5],
+    FUNCTION_KEYS[6],
 ];
 
 static PORT: Kind = Kind {
@@ -482,6 +485,7 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
     let parts = policy_parts(walk, section, seen, mtu);
     let group = walk.string(section, "port_group").map(|found| found.value.to_owned());
     let function = card::function(walk, section, entry, seen);
+    let priority = card::priority(walk, section, parts.tags());
     let (entry, addresses) = (entry?, addresses?);
     Some(PortConfig {
         name: name?.value,
@@ -498,7 +502,7 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
         standby: stands_by,
         access,
         group,
-        policy: bound(parts.policy(addresses, ips), function.as_ref()),
+        policy: bound(parts.policy(addresses, ips, priority), function.as_ref()),
         function,
     })
 }

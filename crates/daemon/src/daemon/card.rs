@@ -76,8 +76,7 @@ impl Daemon {
             port.join_family(&SharedFamily::new((kind.family)(vec![free])), 0);
             return;
         };
-        let family =
-            self.with_card(&function.card, spec.entry.about.name, spec.entry.card, |card| card.family.clone());
+        let family = self.with_card(&function.card, spec.entry.about.name, spec.entry.card, |card| card.family.clone());
         if let Some(family) = family {
             port.join_family(&family, function.number);
             port.set_function_policy(FunctionPolicy {
@@ -113,7 +112,9 @@ impl Daemon {
         let name = self.cards().iter().find(|card| card.name == function.card)?.uplink.clone()?;
         let uplink = self.uplinks().iter().find(|uplink| uplink.name == name).map(|uplink| uplink.port.id());
         // One that is not open has no carrier, and no port has this number.
-        uplink.or_else(|| self.teams().iter().find(|team| team.name == name).map(|team| team.id)).or(Some(PortId(u16::MAX)))
+        uplink
+            .or_else(|| self.teams().iter().find(|team| team.name == name).map(|team| team.id))
+            .or(Some(PortId(u16::MAX)))
     }
 }
 
