@@ -93,7 +93,7 @@ pub struct FunctionReport {
 
 impl FunctionReport {
     fn of(function: &FunctionConfig) -> Self {
-        let FunctionConfig { card, number, trusted, checks_source, link, queries_rss } = function;
+        let FunctionConfig { card, number, trusted, checks_source, link, queries_rss, is_vepa: _ } = function;
         Self {
             card: card.clone(),
             function: *number,

@@ -26,6 +26,8 @@ pub struct CardConfig {
     pub functions: u16,
     /// The uplink or team whose carrier is the functions' link. Without one the link is always up.
     pub uplink: Option<String>,
+    /// Whether all that a function sends goes to the uplink (VEPA), and not to other functions at once (VEB).
+    pub is_vepa: bool,
 }
 
 /// A port's place on a card, and what the host lets its function do.
@@ -43,6 +45,8 @@ pub struct FunctionConfig {
     pub link: LinkState,
     /// Whether its driver may ask how frames are spread over its queues.
     pub queries_rss: bool,
+    /// Whether all that it sends goes to the uplink.
+    pub is_vepa: bool,
 }
 
 /// The link of a function, by the words of `ip link set DEV vf N state`.
@@ -66,6 +70,7 @@ impl LinkState {
 
 /// The chips, each with the adapter that its functions are.
 const CHIPS: [(&str, &str); 2] = [("82576", "igbvf"), ("82599", "ixgbevf")];
+const BRIDGES: [(&str, bool); 2] = [("veb", false), ("vepa", true)];
 const LINK_STATES: [(&str, LinkState); 3] =
     [("auto", LinkState::Auto), ("enable", LinkState::Enable), ("disable", LinkState::Disable)];
 
@@ -82,6 +87,7 @@ pub(super) static CARD: Kind = Kind {
             "a whole number from 1 to 8 (82576) or 64 (82599); 256 of all cards together",
         ),
         Key::new("uplink", Form::UplinkName, "the name of an uplink that is in no team, or of a team"),
+        Key::new("bridge", Form::Words(&words(&BRIDGES)), "\"veb\", or \"vepa\" with one uplink or team"),
     ],
     several: false,
 };
@@ -119,7 +125,8 @@ impl Cards {
 }
 
 /// Reads a card.
-pub(super) fn card(walk: &mut Walk, section: Section<'_>, seen: &mut Seen) {
+/// `outs`: the number of ways out of the switch.
+pub(super) fn card(walk: &mut Walk, section: Section<'_>, outs: usize, seen: &mut Seen) {
     let named = name(walk, section).filter(|found| {
         let known = seen.cards.list.iter().any(|card| card.name == found.value);
         if known {
@@ -131,6 +138,15 @@ pub(super) fn card(walk: &mut Walk, section: Section<'_>, seen: &mut Seen) {
     let chip = walk.word(section, "chip", &CHIPS);
     let uplink = uplink(walk, section, seen);
     let functions = walk.integer(section, "functions");
+    let bridge = walk.word(section, "bridge", &BRIDGES);
+    let is_vepa = bridge.as_ref().is_some_and(|found| found.value);
+    if let Some(found) = bridge.filter(|found| found.value && outs != 1) {
+        let what = match outs {
+            0 => "there is no uplink, to which all would go".to_owned(),
+            _ => format!("there are {outs} uplinks and teams, and each frame would go to all of them"),
+        };
+        walk.wrong(section, "bridge", found.line, what);
+    }
     let Some((entry, Card { functions: most, .. })) = chip.as_ref().and_then(|chip| card_of(chip.value)) else {
         return;
     };
@@ -150,7 +166,7 @@ pub(super) fn card(walk: &mut Walk, section: Section<'_>, seen: &mut Seen) {
         walk.wrong(section, "functions", line, what);
     }
     let Some(Found { value: name, .. }) = named else { return };
-    seen.cards.list.push(CardConfig { name, entry, functions: number, uplink });
+    seen.cards.list.push(CardConfig { name, entry, functions: number, uplink, is_vepa });
 }
 
 fn card_of(adapter: &str) -> Option<(&'static Entry, Card)> {
@@ -227,6 +243,13 @@ pub(super) fn function(
         walk.wrong(section, "function", number.line, what);
         return None;
     }
-    let card = card.to_owned();
-    Some(FunctionConfig { card, number: at, trusted, checks_source, link, queries_rss })
+    let (card, is_vepa) = (card.to_owned(), its.is_vepa);
+    if is_vepa {
+        for key in ["private", "community"] {
+            if let Some(line) = walk.place(section, key) {
+                walk.wrong(section, key, line, "its card's bridge is \"vepa\": it reaches the uplink alone");
+            }
+        }
+    }
+    Some(FunctionConfig { card, number: at, trusted, checks_source, link, queries_rss, is_vepa })
 }

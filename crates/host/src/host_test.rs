@@ -678,6 +678,7 @@ fn a_port_at_a_card_s_function_has_what_ip_link_sets_with_linux_s_defaults() {
         checks_source: true,
         link: LinkState::Auto,
         queries_rss: false,
+        is_vepa: false,
     };
     assert_eq!(its, usual);
     assert!(!host.ports[0].policy.forged_transmits, "the switch checks what it sends");
@@ -715,6 +716,12 @@ fn a_card_that_cannot_be_and_a_port_that_it_does_not_have_are_refused_with_the_r
     assert!(card("functions = 9").contains("an 82576 has at most 8 functions, not 9"));
     assert!(card("uplink = \"wan\"").contains("there is no uplink or team \"wan\""));
     assert!(with("[[card]]\nname = \"nic\"\nchip = \"82599\"\n").contains("there is a card \"nic\" already"));
+    assert!(card("bridge = \"vepa\"").contains("card.bridge: there is no uplink, to which all would go"));
+    let up = "[[uplink]]\nkind = \"null\"\nname = \"wan\"\n";
+    let vepa = format!("{up}{}", CARD.replace("82576\"", "82576\"\nbridge = \"vepa\""));
+    assert_eq!(parse(&vepa).unwrap().ports[0].policy.private, Private::Vepa);
+    assert!(error(&format!("{vepa}private = \"isolated\"\n")).contains("it reaches the uplink alone"));
+    assert!(error(&format!("{}{vepa}", up.replace("wan", "lan"))).contains("there are 2 uplinks and teams"));
     let many: String = (0..4).map(|number| format!("[[card]]\nname = \"x{number}\"\nchip = \"82599\"\n")).collect();
     assert!(with(&many).contains("with this card there are 264 functions, more than 256: give the cards fewer"));
     parse(&many).unwrap();

@@ -326,6 +326,7 @@ pub fn policy_words(policy: &Policy) -> BTreeMap<String, String> {
         Private::Promiscuous => {}
         Private::Isolated => say("private", Some("isolated".to_owned())),
         Private::Community(number) => say("community", Some(number.to_string())),
+        Private::Vepa => say("bridge", Some("vepa".to_owned())),
     }
     say("promiscuous", promiscuous.then(|| "accept".to_owned()));
     say("mac_changes", (!mac_changes).then(|| "reject".to_owned()));

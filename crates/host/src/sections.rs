@@ -8,7 +8,7 @@ use std::path::Path;
 use nicety_adapter::{Face, Mappable};
 use nicety_adapters::{Entry, REGISTRY, Settings};
 use nicety_frame::Mac;
-use nicety_switch::Policy;
+use nicety_switch::{Policy, Private};
 use toml::de::DeTable;
 
 use super::access::{self, AccessConfig, AccountError, CONTROL_KEYS, KEYS, access, group_number};
@@ -255,8 +255,10 @@ pub(super) fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path) -> H
         sections.into_iter().filter_map(|section| team(walk, section, &mut seen, &mut uplinks)).collect();
     let uplinks: Vec<UplinkConfig> = uplinks.into_iter().map(|(_, uplink)| uplink).collect();
     seen.members.extend(uplinks.iter().filter(|uplink| uplink.team.is_some()).map(|uplink| uplink.name.clone()));
+    let is_way_out = |uplink: &&UplinkConfig| uplink.team.is_none() && uplink.kind != UplinkKind::Querier;
+    let outs = uplinks.iter().filter(is_way_out).count() + teams.len();
     for section in walk.sections(root, &CARD) {
-        card::card(walk, section, &mut seen);
+        card::card(walk, section, outs, &mut seen);
     }
     let daemon = walk
         .sections(root, &DAEMON)
@@ -507,10 +509,11 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
     })
 }
 
-/// A function may send only from its own address, unless the host trusts it or does not check.
+/// A function may send only from its own address, unless the host trusts it or does not check; and to the uplink alone with VEPA.
 fn bound(policy: Policy, function: Option<&FunctionConfig>) -> Policy {
     let is_checked = function.is_some_and(|function| function.checks_source && !function.trusted);
-    Policy { forged_transmits: policy.forged_transmits && !is_checked, ..policy }
+    let private = if function.is_some_and(|function| function.is_vepa) { Private::Vepa } else { policy.private };
+    Policy { forged_transmits: policy.forged_transmits && !is_checked, private, ..policy }
 }
 
 /// Refuses access keys on a port that connects: nobody connects to it.

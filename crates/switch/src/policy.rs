@@ -183,6 +183,9 @@ pub enum Private {
     Isolated,
     /// It reaches promiscuous ports, and ports of the community with the same number.
     Community(u16),
+    /// It reaches uplinks alone, and only they reach it: a station behind a virtual Ethernet port aggregator (IEEE 802.1Q-2018, clause
+    /// 40). The neighbour beyond the uplink returns frames for its fellows; a frame of its own that returns does not reach it.
+    Vepa,
 }
 
 /// Frames that a port's guest may not send.

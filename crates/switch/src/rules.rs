@@ -203,7 +203,7 @@ fn customer(tags: Tags, usual: Option<VlanId>, allowed: impl Fn(VlanId) -> bool)
     Ok(Lane { fid, untagged: Some(Edit::Untag), tagged })
 }
 
-/// Whether ports with these parts of a private VLAN reach each other.
+/// Whether ports with these parts of a private VLAN reach each other, if neither is [`Private::Vepa`].
 pub(crate) fn reach(one: Private, other: Private) -> bool {
     match (one, other) {
         (Private::Promiscuous, _) | (_, Private::Promiscuous) => true,
