@@ -408,6 +408,7 @@ mod tests {
             socket: None,
             made_of: None,
             port_group: None,
+            function: None,
             policy: BTreeMap::new(),
             multicasts: Vec::new(),
             members: None,

@@ -15,6 +15,7 @@
 
 mod agent;
 mod backlog;
+mod carrier;
 mod doorbells;
 mod lldp;
 mod lock;

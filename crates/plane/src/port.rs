@@ -490,15 +490,26 @@ impl Port {
         self.with_pci(now, |pci, cx| pci.config_write(offset, data, cx));
     }
 
-    /// The adapter is this function of a card from now on. Its driver must reset it: what it was granted before is void.
-    pub fn join_family(&self, family: &SharedFamily, function: u16, now: Time) {
-        self.lock().family = Some(Membership::of(family, function));
-        self.reset(Reset::Function, now);
+    /// The adapter is this function of a card from now on, if it is a function at all. Its driver must reset it, and is told so: what
+    /// it was granted before is void.
+    pub fn join_family(&self, family: &SharedFamily, function: u16) {
+        self.change_rights(|membership| {
+            if membership.is(family, function) {
+                return None;
+            }
+            *membership = membership.moved(family, function);
+            Some(membership.reset())
+        });
     }
 
     /// The host changes a function's policy. The change is made, and the function told, before its driver's next access.
     pub fn set_function_policy(&self, policy: FunctionPolicy) {
         self.change_rights(|family| family.set_host(policy));
+    }
+
+    /// The function's card is reset. Its driver is told, and must reset the function.
+    pub fn reset_function(&self) {
+        self.change_rights(|family| Some(family.reset()));
     }
 
     /// The port's own policy changes what its function may do.
@@ -736,6 +747,12 @@ impl Port {
     /// The link goes up or down.
     pub fn set_link(&self, up: bool, now: Time) {
         self.with(now, |adapter, cx| adapter.notice(Event::Link(up), cx));
+    }
+
+    /// Whether it is an uplink that can pass frames now.
+    pub fn has_carrier(&self) -> bool {
+        let mut inner = self.lock();
+        inner.is_uplink() && inner.call_uplink(|uplink, _| uplink.vacant()).is_none()
     }
 
     /// Whether it has work now, or a due timer.

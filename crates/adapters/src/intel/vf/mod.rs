@@ -130,7 +130,7 @@ impl VirtualFunction {
         let mut this = Self {
             model,
             // The port's own policy limits a function that belongs to no card, as it limits every adapter.
-            policy: FunctionPolicy { address: settings.mac, trusted: true, tagged: false },
+            policy: FunctionPolicy::free(settings.mac),
             function,
             registers: r::Bank::new(model.registers),
             mailbox: Mailbox::default(),
