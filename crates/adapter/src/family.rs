@@ -86,10 +86,12 @@ impl Reply {
 pub enum Grant {
     /// A version of the messages.
     Version(u8),
-    /// Nothing but broadcasts without a tag, and its own address if it has one. Unless it is ready, it sends and receives nothing.
+    /// Nothing but broadcasts without a tag, and its own address if it has one.
     Reset {
-        /// The function may send, receive, and ask.
+        /// The function may ask.
         ready: bool,
+        /// It may send and receive.
+        enabled: bool,
         /// Its address.
         address: Option<Mac>,
     },
@@ -110,6 +112,8 @@ pub enum Grant {
     AllMulticast(bool),
     /// No address but its own, and then perhaps one more.
     OnlyAddress(Option<Mac>),
+    /// No VLAN but 0.
+    NoVlans,
     /// A VLAN, or no longer.
     Vlan {
         /// Its number.
@@ -140,10 +144,21 @@ pub struct Answer {
 pub struct FunctionPolicy {
     /// Its address.
     pub address: Mac,
-    /// It may change its address, add others, receive all multicast frames, and know how frames are spread over its queues.
+    /// It may change its address, add others, and receive all multicast frames.
     pub trusted: bool,
     /// Its port tags its frames, so that it has no VLANs of its own.
     pub tagged: bool,
+    /// Its link is not forced down.
+    pub enabled: bool,
+    /// Its driver may ask how frames are spread over its queues.
+    pub queries_rss: bool,
+}
+
+impl FunctionPolicy {
+    /// Of a function that may do everything.
+    pub fn free(address: Mac) -> Self {
+        Self { address, trusted: true, tagged: false, enabled: true, queries_rss: true }
+    }
 }
 
 /// The functions of a card, as their host sees them. Pure: the same asks in the same order get the same answers.
@@ -159,4 +174,7 @@ pub trait Family: Send {
 
     /// Changes a function's policy. The answer, if there is one, is for the function, which did not ask.
     fn set_policy(&mut self, function: u16, policy: FunctionPolicy) -> Option<Answer>;
+
+    /// The card was reset, or the function is another one from now on: what it was granted is void. The answer is for the function.
+    fn reset(&mut self, function: u16) -> Answer;
 }

@@ -79,6 +79,7 @@ pub fn text(facts: &Facts) -> String {
     ports(&mut page, &facts.ports);
     traffic(&mut page, &facts.ports);
     drops(&mut page, &facts.ports);
+    refused(&mut page, &facts.ports);
     throttled(&mut page, &facts.ports);
     let one = |page: &mut Page, name: &str, help: &str, value: usize| {
         page.family(name, "gauge", help);
@@ -242,6 +243,21 @@ fn drops(page: &mut Page, ports: &[PortView]) {
                 let labels = [("port", port.name.as_str()), ("direction", direction), ("reason", reason.name())];
                 page.sample(NAME, &labels, count);
             }
+        }
+    }
+}
+
+fn refused(page: &mut Page, ports: &[PortView]) {
+    const NAME: &str = "nicety_port_refused_dma_total";
+    page.family(
+        NAME,
+        "counter",
+        "Accesses to guest memory that the adapter was refused: nothing is mapped there for it.",
+    );
+    for port in ports {
+        let refused = port.state.refused;
+        for (direction, count) in [("read", refused.reads), ("write", refused.writes)] {
+            page.sample(NAME, &[("port", port.name.as_str()), ("direction", direction)], count);
         }
     }
 }

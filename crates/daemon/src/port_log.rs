@@ -69,6 +69,8 @@ pub enum Kind {
     Stalled,
     /// The guest's driver made a mistake.
     GuestError,
+    /// The adapter was refused an access to guest memory.
+    RefusedAccess,
     /// An uplink has no peer.
     Vacant,
     /// The uplink's peer is back.
@@ -134,6 +136,7 @@ impl Kind {
             Self::Refused => "of messages that were refused",
             Self::Stalled => "of queues that the guest broke",
             Self::GuestError => "of guest errors",
+            Self::RefusedAccess => "of accesses to memory that is not mapped",
             Self::Vacant => "of an uplink that nothing can pass",
             Self::Back => "of an uplink that is well again",
             Self::Failed => "of a port that has failed",

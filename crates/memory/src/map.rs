@@ -9,6 +9,7 @@ use crate::files::Piece;
 use crate::log::Log;
 use crate::mapping::{MAX_BYTES, Mapping, MappingError};
 use crate::prefetch::{self, Touch};
+use crate::refusals::{Refusal, Refusals};
 use crate::region::{Region, Rights};
 use crate::span::Span;
 use crate::touch;
@@ -100,12 +101,22 @@ pub struct Map {
     last: AtomicUsize,
     /// Logs the pages that were translated for writing.
     log: Option<Arc<Log>>,
+    /// Counts the accesses that were refused.
+    refusals: Option<Arc<Refusals>>,
 }
 
 impl Clone for Map {
     fn clone(&self) -> Self {
-        let (regions, mappings, log) = (self.regions.clone(), self.mappings.clone(), self.log.clone());
-        Self { regions, sums: self.sums, mappings, id: self.id, last: AtomicUsize::new(0), log }
+        let Self { regions, sums, mappings, id, last: _, log, refusals } = self;
+        Self {
+            regions: regions.clone(),
+            sums: *sums,
+            mappings: mappings.clone(),
+            id: *id,
+            last: AtomicUsize::new(0),
+            log: log.clone(),
+            refusals: refusals.clone(),
+        }
     }
 }
 
@@ -115,7 +126,21 @@ static ID: AtomicU64 = AtomicU64::new(0);
 impl Map {
     fn of(regions: Tree, mappings: Vec<(Arc<Mapping>, usize)>, log: Option<Arc<Log>>) -> Self {
         let id = ID.fetch_add(1, Ordering::Relaxed) + 1;
-        Self { sums: regions.sums(), regions, mappings, id, last: AtomicUsize::new(0), log }
+        Self { sums: regions.sums(), regions, mappings, id, last: AtomicUsize::new(0), log, refusals: None }
+    }
+
+    /// From now on accesses that this map refuses are counted there. Maps made from this one do not report.
+    pub fn report_to(&mut self, refusals: &Arc<Refusals>) {
+        self.refusals = Some(Arc::clone(refusals));
+    }
+
+    /// A refused access.
+    #[cold]
+    fn refuse(&self, address: u64, len: u32, wanted: Rights) -> Fault {
+        if let Some(refusals) = &self.refusals {
+            refusals.add(Refusal { address, len, write: wanted.write });
+        }
+        Fault::Refused { address, len }
     }
 
     /// No memory at all: every access is refused.
@@ -216,6 +241,11 @@ impl Map {
         }
     }
 
+    /// Number of files and private pieces that its regions lie in.
+    pub fn mappings(&self) -> usize {
+        self.mappings.len()
+    }
+
     /// Number of regions.
     pub fn regions(&self) -> usize {
         self.sums.regions
@@ -298,18 +328,19 @@ impl Map {
 
     /// Whether the whole range is mapped with these rights, in any number of regions.
     pub(crate) fn check(&self, address: u64, len: u32, wanted: Rights) -> Result<(), Fault> {
-        let refused = Fault::Refused { address, len };
-        let end = address.checked_add(u64::from(len)).ok_or(refused)?;
+        let Some(end) = address.checked_add(u64::from(len)) else { return Err(self.refuse(address, len, wanted)) };
         let reached = self.regions.reach(address, end, wanted);
         if reached >= end {
             return Ok(());
         }
-        let (offset, region) = self.locate(reached, wanted).ok_or(refused)?;
+        let Some((offset, region)) = self.locate(reached, wanted) else {
+            return Err(self.refuse(address, len, wanted));
+        };
         let here = u32::try_from((region.len - offset).min(end - reached)).unwrap_or(len);
         Err(Fault::Absent(Absent { address: reached, len: here }))
     }
 
-    /// Like `pieces`, region by region; stops at the first address that is not mapped.
+    /// Like `pieces`, region by region, after [`Map::check`]. A range in too many regions is refused.
     fn walk(&self, address: u64, len: u32, wanted: Rights, mut each: impl FnMut(Span) -> bool) -> Result<(), Fault> {
         let refused = Fault::Refused { address, len };
         address.checked_add(u64::from(len)).ok_or(refused)?;
@@ -329,7 +360,7 @@ impl Map {
             left -= here;
             at += u64::from(here);
         }
-        if left == 0 { Ok(()) } else { Err(refused) }
+        if left == 0 { Ok(()) } else { Err(self.refuse(address, len, wanted)) }
     }
 
     /// Translates a range to spans, passed to `push`. If `push` returns false, it has no room: an error.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use nicety_control::api::{AddressList, DaemonView, PortList, Restarted};
 use nicety_control::{self as control, Ask, AskError, Reply};
 use nicety_daemon::attach::{OTHER_FILE, is_same, otherwise};
-use nicety_daemon::report::{AddressReport, Condition, PortReport, QueueReport};
+use nicety_daemon::report::{AddressReport, Condition, PortReport, QueueReport, RefusedDmaReport};
 use nicety_host::Host;
 use ratatui::crossterm::terminal;
 use serde_json::json;
@@ -289,6 +289,11 @@ fn details(port: &PortReport) -> String {
     if port.allocated_bytes > 0 {
         line("memory", format!("{} allocated by writing to it first", size(port.allocated_bytes)));
     }
+    if let Some(RefusedDmaReport { direction, address, bytes }) = &port.last_refused_dma {
+        let (reads, writes) = (count(port.refused_dma_reads, "read"), count(port.refused_dma_writes, "write"));
+        let last = format!("the last a {direction} of {} at {address}", count(u64::from(*bytes), "byte"));
+        line("refused", format!("{reads} and {writes} of guest memory, where nothing is mapped for it; {last}"));
+    }
     if port.bad_accesses > 0 {
         line(
             "odd",
@@ -385,6 +390,9 @@ mod tests {
             bad_accesses: 0,
             guest_errors: 0,
             last_guest_errors: Vec::new(),
+            refused_dma_reads: 0,
+            refused_dma_writes: 0,
+            last_refused_dma: None,
             backlog_frames: 3,
             backlog_bytes: 900,
             allocated_bytes: 64 << 12,
@@ -400,6 +408,7 @@ mod tests {
             socket: None,
             made_of: None,
             port_group: None,
+            function: None,
             policy: BTreeMap::new(),
             multicasts: Vec::new(),
             members: None,
@@ -450,6 +459,15 @@ vm1: a VM is attached, and its driver is up
   the last of both, oldest first:
     @1000000, ";
         assert!(text.contains(lines), "{text}");
+    }
+
+    #[test]
+    fn a_port_whose_adapter_was_refused_memory_says_which_way_where_and_how_much() {
+        let last = RefusedDmaReport { direction: "write".into(), address: "0xfff000".into(), bytes: 1514 };
+        let port = PortReport { refused_dma_reads: 1, refused_dma_writes: 2, last_refused_dma: Some(last), ..port() };
+        let text = details(&port);
+        let line = "  refused       1 read and 2 writes of guest memory, where nothing is mapped for it; the last a write of 1514 bytes at 0xfff000\n";
+        assert!(text.contains(line), "{text}");
     }
 
     #[test]

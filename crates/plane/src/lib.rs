@@ -15,6 +15,7 @@
 
 mod agent;
 mod backlog;
+mod carrier;
 mod doorbells;
 mod lldp;
 mod lock;
@@ -24,6 +25,7 @@ mod pace;
 mod plane;
 mod poll;
 mod port;
+mod rounds;
 mod team;
 mod times;
 mod trace;

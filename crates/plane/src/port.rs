@@ -19,7 +19,7 @@ use nicety_adapter::{
     RestoreError, RingFace, RingPlace, Set, Shape, Stall, Time, Uplink,
 };
 use nicety_frame::Mac;
-use nicety_memory::{Map, MapError};
+use nicety_memory::{Map, MapError, Refusal, Refused};
 use nicety_pci::PowerState;
 
 use crate::agent::Agent;
@@ -61,6 +61,9 @@ pub trait Shell: Send + Sync {
 
     /// The guest's driver made a mistake ([`Counters::errors`]). A hostile guest does so in each call.
     fn guest_error(&self, _error: &NotedError) {}
+
+    /// The guest's memory map refused the adapter an access: the last one since the last call. A hostile guest causes one in each call.
+    fn refused_access(&self, _refusal: &Refusal) {}
 
     /// An event at an uplink's peer.
     fn news(&self, _news: News) {}
@@ -118,6 +121,8 @@ pub struct State {
     pub absent_bytes: u64,
     /// Guest memory first touched by our writes, in bytes: our control group pays for it.
     pub allocated_bytes: u64,
+    /// Accesses to guest memory that its map refused the adapter, of this and earlier VMs.
+    pub refused: Refused,
     /// The port may not send, because an uplink has no room for its frames.
     pub held: bool,
     /// Its state was saved and it is stopped: see [`Port::stop`].
@@ -145,6 +150,7 @@ impl State {
             shared_bytes: 0,
             absent_bytes: 0,
             allocated_bytes: 0,
+            refused: Refused::default(),
             held: false,
             stopped: false,
             damaged: false,
@@ -239,6 +245,8 @@ impl Port {
             damaged: false,
             is_failure_reported: false,
             errors_reported: 0,
+            refusals: Arc::default(),
+            refusals_reported: 0,
             agents: Vec::new(),
             voice: None,
             announcements: VecDeque::new(),
@@ -482,15 +490,26 @@ impl Port {
         self.with_pci(now, |pci, cx| pci.config_write(offset, data, cx));
     }
 
-    /// The adapter is this function of a card from now on. Its driver must reset it: what it was granted before is void.
-    pub fn join_family(&self, family: &SharedFamily, function: u16, now: Time) {
-        self.lock().family = Some(Membership::of(family, function));
-        self.reset(Reset::Function, now);
+    /// The adapter is this function of a card from now on, if it is a function at all. Its driver must reset it, and is told so: what
+    /// it was granted before is void.
+    pub fn join_family(&self, family: &SharedFamily, function: u16) {
+        self.change_rights(|membership| {
+            if membership.is(family, function) {
+                return None;
+            }
+            *membership = membership.moved(family, function);
+            Some(membership.reset())
+        });
     }
 
     /// The host changes a function's policy. The change is made, and the function told, before its driver's next access.
     pub fn set_function_policy(&self, policy: FunctionPolicy) {
         self.change_rights(|family| family.set_host(policy));
+    }
+
+    /// The function's card is reset. Its driver is told, and must reset the function.
+    pub fn reset_function(&self) {
+        self.change_rights(|family| Some(family.reset()));
     }
 
     /// The port's own policy changes what its function may do.
@@ -576,7 +595,7 @@ impl Port {
             inner.backlog.forget_unnamed(sender.origin());
             return false;
         }
-        inner.backlog.name_holder(sender.origin().0, sender.tenure)
+        inner.backlog.name_holder(sender.origin(), sender.tenure)
     }
 
     /// Tells this port from others that have its number at other times.
@@ -730,6 +749,12 @@ impl Port {
         self.with(now, |adapter, cx| adapter.notice(Event::Link(up), cx));
     }
 
+    /// Whether it is an uplink that can pass frames now.
+    pub fn has_carrier(&self) -> bool {
+        let mut inner = self.lock();
+        inner.is_uplink() && inner.call_uplink(|uplink, _| uplink.vacant()).is_none()
+    }
+
     /// Whether it has work now, or a due timer.
     pub fn busy(&self, now: Time) -> bool {
         let inner = self.lock();
@@ -763,6 +788,7 @@ impl Port {
             shared_bytes: inner.memory.mapped_bytes(),
             absent_bytes: inner.memory.absent_bytes(),
             allocated_bytes: inner.memory.allocated_bytes(),
+            refused: inner.refusals.refused(),
             held: inner.holds > 0,
             stopped: inner.stopped,
             damaged: inner.memory.damaged(),

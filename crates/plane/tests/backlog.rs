@@ -214,12 +214,12 @@ fn each_sender_has_room_of_its_own_and_its_share_of_what_goes() {
 #[test]
 fn a_sender_is_held_once_and_let_go_when_little_of_it_is_left() {
     let mut world = World::new(Backlog::of_senders(SIZE).unwrap());
-    assert!(!world.backlog.hold(5), "nothing of it waits");
+    assert!(!world.backlog.hold(PortId(5)), "nothing of it waits");
     while world.push(5, 512) {}
-    assert!(world.backlog.hold(5) && !world.backlog.hold(5) && world.backlog.holds());
+    assert!(world.backlog.hold(PortId(5)) && !world.backlog.hold(PortId(5)) && world.backlog.holds());
     let released = |world: &mut World| world.drain(|_| true, 1).unwrap().released;
     assert_eq!([(); 8].map(|()| released(&mut world)), [false, false, false, false, false, true, false, false]);
-    assert!(world.push(5, 1) && world.backlog.hold(5));
+    assert!(world.push(5, 1) && world.backlog.hold(PortId(5)));
     assert_eq!(world.backlog.let_all_go(), [PortId(5)]);
     assert!(!world.backlog.holds());
 }

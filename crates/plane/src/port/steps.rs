@@ -109,7 +109,7 @@ impl Port {
         let is_uplink = inner.is_uplink();
         let delivery = if inner.must_wait(now) { Delivery::all_refused(&frames) } else { inner.deliver(&frames, now) };
         if delivery.refused() != 0 {
-            if let Err(cause) = caught(|| inner.keep(batch, picks, &delivery)) {
+            if let Err(cause) = caught(|| inner.keep(batch, picks, &delivery, now)) {
                 inner.fail(cause);
             }
             if is_uplink {
