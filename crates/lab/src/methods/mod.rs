@@ -21,17 +21,23 @@ mod esx_netperf;
 mod kvm_scp;
 mod messages;
 mod pairs;
+mod ten_gig;
 mod vmxnet3_iperf;
 
 pub use chart::{Chart, Heat, Ratios, Stack};
 
 /// The methods that can run, in the order of lists.
-pub static ALL: &[&dyn Method] =
-    &[&vmxnet3_iperf::Vmxnet3Iperf, &kvm_scp::KvmScp, &esx_netperf::EsxNetperf, &messages::Messages, &pairs::Pairs];
+pub static ALL: &[&dyn Method] = &[
+    &vmxnet3_iperf::Vmxnet3Iperf,
+    &kvm_scp::KvmScp,
+    &esx_netperf::EsxNetperf,
+    &messages::Messages,
+    &pairs::Pairs,
+    &ten_gig::TenGig,
+];
 
 /// Methods that are planned: name, document, and what they will measure.
 pub const NOT_YET: &[(&str, Option<u8>, &str)] = &[
-    ("ten-gig", Some(4), "four guests through one uplink: total, shares, response times"),
     ("iscsi-mix", Some(4), "an iSCSI initiator beside network load"),
     ("qos-over-time", Some(4), "guaranteed bandwidth over time"),
     ("aggregation", Some(4), "several uplinks as one"),

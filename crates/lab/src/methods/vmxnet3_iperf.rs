@@ -21,8 +21,8 @@ use crate::series::Series;
 use crate::statistics;
 
 /// iperf 2, which no guest's image has.
-const PACKAGES: &[&str] = &["iperf"];
-const IPERF: &str = "usr/bin/iperf";
+pub(super) const PACKAGES: &[&str] = &["iperf"];
+pub(super) const IPERF: &str = "usr/bin/iperf";
 /// The document's own options.
 const SERVER: &str = "-s -w 64k -l 128k";
 const CLIENT: &str = "-P 16 -w 64k -l 128k";
@@ -357,7 +357,7 @@ fn latency(measured: netperf::Measured) -> Taken {
 
 /// iperf 2's report of all streams together: `[SUM] 0.0000-30.0080 sec  1638400 KBytes  447000 Kbits/sec`, a line for each second and one
 /// for the whole.
-fn parse(text: &str) -> Option<Taken> {
+pub(super) fn parse(text: &str) -> Option<Taken> {
     let (mut series, mut whole) = (Series::default(), None::<(f64, f64)>);
     for line in text.lines().filter(|line| line.starts_with("[SUM")) {
         let words: Vec<&str> = line.split_whitespace().collect();

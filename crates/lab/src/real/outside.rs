@@ -18,6 +18,10 @@ use nicety_guests::{
     uml::{UmlConfig, UmlKernel},
 };
 
+mod several;
+
+pub use several::Several;
+
 use super::bench::take;
 use crate::method::Driver;
 use crate::methods::Subject;

@@ -154,6 +154,38 @@ fn lab_in(folder: TempDir, words: &[&str]) -> Lab {
     Lab { folder, child }
 }
 
+/// Runs of a method with this one adapter, one round of one second, and the page.
+fn one_round(method: &str, words: &[&str]) -> (Vec<serde_json::Value>, String) {
+    let folder = well(TempDir::new());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nicety"));
+    command.args(["lab", "run", method, "--quick", "--repeat", "1"]).args(words).current_dir(folder.path());
+    let output = well(command.env("TMPDIR", folder.path()).env_remove("XDG_RUNTIME_DIR").output());
+    let err = String::from_utf8_lossy(&output.stderr).into_owned();
+    let read =
+        |name: &str| fs::read_to_string(folder.path().join("nicety-lab").join(method).join(name)).unwrap_or_default();
+    assert_eq!(output.status.code(), Some(0), "{err}{}", read("runs.jsonl"));
+    (read("runs.jsonl").lines().map(|line| well(serde_json::from_str(line))).collect(), read("index.html"))
+}
+
+#[test]
+fn four_guests_share_one_uplink_and_each_one_s_share_and_response_time_is_known() {
+    let (runs, page) = one_round("ten-gig", &["--adapters", "vmxnet3", "--seconds", "1"]);
+    let figure = |load: &str, figure: &str| {
+        let here = |run: &&serde_json::Value| run["adapter"] == "vmxnet3" && run["load"] == load;
+        runs.iter().find(here).and_then(|run| run["figures"][figure].as_f64())
+    };
+    for load in ["one-1500", "one-9000", "four", "four-two-workers"] {
+        assert!(figure(load, "mbit").is_some_and(|mbit| mbit > 1.0), "{load}: {runs:?}");
+    }
+    for load in ["four", "four-two-workers"] {
+        let (total, lowest) = (figure(load, "mbit").unwrap(), figure(load, "lowest").unwrap());
+        assert!(lowest > 0.0 && lowest * 4.0 <= total, "{load}: {runs:?}");
+        assert!(figure(load, "jain").is_some_and(|jain| (0.25..=1.0).contains(&jain)), "{load}: {runs:?}");
+        assert!(figure(load, "slowest") >= figure(load, "p50"), "{load}: {runs:?}");
+    }
+    assert!(page.contains("Jain") && page.contains("Latencies"), "{page}");
+}
+
 #[test]
 fn a_guest_that_panics_gives_its_console_s_last_lines() {
     let mut say = |line: &str| eprintln!("{line}");
