@@ -60,7 +60,7 @@ pub struct Ask {
 }
 
 /// The words of a reply. The mailbox keeps its other words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reply {
     words: Message,
     len: u8,
@@ -82,7 +82,7 @@ impl Reply {
 }
 
 /// A change of what a function may send and receive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Grant {
     /// A version of the messages.
     Version(u8),
@@ -91,12 +91,13 @@ pub enum Grant {
         /// The function may send, receive, and ask.
         ready: bool,
         /// Its address.
+        #[serde(with = "some_mac")]
         address: Option<Mac>,
     },
     /// Another address in place of its own.
-    Address(Mac),
+    Address(#[serde(with = "mac")] Mac),
     /// One more address.
-    AddAddress(Mac),
+    AddAddress(#[serde(with = "mac")] Mac),
     /// The multicast addresses with these hashes, or all.
     Multicast {
         /// Number of hashes.
@@ -109,7 +110,7 @@ pub enum Grant {
     /// All multicast frames, or no longer.
     AllMulticast(bool),
     /// No address but its own, and then perhaps one more.
-    OnlyAddress(Option<Mac>),
+    OnlyAddress(#[serde(with = "some_mac")] Option<Mac>),
     /// A VLAN, or no longer.
     Vlan {
         /// Its number.
@@ -122,7 +123,7 @@ pub enum Grant {
 }
 
 /// A family's answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
     /// The message was read.
     pub acknowledged: bool,
@@ -159,4 +160,32 @@ pub trait Family: Send {
 
     /// Changes a function's policy. The answer, if there is one, is for the function, which did not ask.
     fn set_policy(&mut self, function: u16, policy: FunctionPolicy) -> Option<Answer>;
+}
+
+/// An address as its bytes.
+mod mac {
+    use nicety_frame::Mac;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(mac: &Mac, to: S) -> Result<S::Ok, S::Error> {
+        mac.0.serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Mac, D::Error> {
+        <[u8; 6]>::deserialize(from).map(Mac)
+    }
+}
+
+/// An address, or none, as its bytes.
+mod some_mac {
+    use nicety_frame::Mac;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(mac: &Option<Mac>, to: S) -> Result<S::Ok, S::Error> {
+        mac.map(|mac| mac.0).serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Mac>, D::Error> {
+        Ok(<Option<[u8; 6]>>::deserialize(from)?.map(Mac))
+    }
 }
