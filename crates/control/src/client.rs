@@ -268,6 +268,7 @@ fn place(list: List) -> &'static str {
         List::Ports => "/v1/ports",
         List::Groups => "/v1/groups",
         List::Uplinks => "/v1/uplinks",
+        List::Teams => "/v1/teams",
     }
 }
 

@@ -177,6 +177,7 @@ impl List {
             Self::Ports => &PORT,
             Self::Groups => &PORT_GROUP,
             Self::Uplinks => &UPLINK,
+            Self::Teams => &TEAM,
         }
     }
 }

@@ -58,6 +58,7 @@ fn main() -> ExitCode {
         Command::Port(args) => change::port(&args.change).map(|()| ExitCode::SUCCESS),
         Command::Group(args) => change::list(List::Groups, &args.change).map(|()| ExitCode::SUCCESS),
         Command::Uplink(args) => change::list(List::Uplinks, &args.change).map(|()| ExitCode::SUCCESS),
+        Command::Team(args) => change::list(List::Teams, &args.change).map(|()| ExitCode::SUCCESS),
         Command::Export(args) => change::export(&args).map(|()| ExitCode::SUCCESS),
         Command::Save(args) => change::save_all(&args.which).map(|()| ExitCode::SUCCESS),
         Command::Import(args) => import::run(&args).map(|()| ExitCode::SUCCESS),
