@@ -329,6 +329,8 @@ fn the_openapi_document_names_every_path_and_type() {
             "/v1/ports/{name}/restart",
             "/v1/ports/{name}/restore",
             "/v1/ports/{name}/save",
+            "/v1/teams",
+            "/v1/teams/{name}",
             "/v1/threads",
             "/v1/trace",
             "/v1/uplinks",
@@ -357,6 +359,7 @@ fn each_key_of_a_port_group_or_uplink_has_its_schema_and_each_schema_its_key() {
         (List::Groups, "NewGroup", "GroupChange"),
         (List::Uplinks, "NewUplink", "UplinkChange"),
         (List::Cards, "NewCard", "CardChange"),
+        (List::Teams, "NewTeam", "TeamChange"),
     ] {
         let keys: Vec<&str> = list.kind().keys.iter().map(|key| key.name).collect();
         let properties = |name: &str| -> Vec<String> {

@@ -16,6 +16,9 @@ const GROUP: &str = "port_group";
 const UPLINK: &str = "uplink";
 /// The list of cards.
 const CARD: &str = "card";
+/// The list of teams of uplinks, and a team's key that names its uplinks.
+const TEAM: &str = "team";
+const MEMBERS: &str = "members";
 /// The table of defaults for ports' sockets.
 const SOCKETS: &str = "sockets";
 
@@ -125,8 +128,27 @@ impl Document {
         new
     }
 
-    /// A copy without the entry of this name, if it exists. An empty list is removed.
+    /// A team's table. Empty if there is none.
+    pub fn team(&self, name: &str) -> Table {
+        let list = self.0.get(TEAM).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        let found = list.iter().find(|one| name_of(one) == Some(name)).and_then(Value::as_table);
+        found.cloned().unwrap_or_default()
+    }
+
+    /// A copy without the entry of this name, if it exists. An empty list is removed. A team takes its uplinks with it: each by itself,
+    /// they would join one network in several places.
     pub fn without(&self, list: List, name: &str) -> Self {
+        if list == List::Teams {
+            let team = self.team(name);
+            let members = team.get(MEMBERS).and_then(Value::as_str).unwrap_or_default();
+            let alone =
+                members.split(',').fold(self.clone(), |host, member| host.only_without(List::Uplinks, member.trim()));
+            return alone.only_without(list, name);
+        }
+        self.only_without(list, name)
+    }
+
+    fn only_without(&self, list: List, name: &str) -> Self {
         let mut new = self.clone();
         let left = new.list_mut(list).map_or(1, |entries| {
             entries.retain(|entry| name_of(entry) != Some(name));
@@ -173,6 +195,8 @@ pub enum List {
     Uplinks,
     /// `[[card]]`.
     Cards,
+    /// `[[team]]`.
+    Teams,
 }
 
 impl List {
@@ -183,6 +207,7 @@ impl List {
             Self::Groups => GROUP,
             Self::Uplinks => UPLINK,
             Self::Cards => CARD,
+            Self::Teams => TEAM,
         }
     }
 }
@@ -195,6 +220,7 @@ impl std::fmt::Display for List {
             Self::Groups => "port group",
             Self::Uplinks => "uplink",
             Self::Cards => "card",
+            Self::Teams => "team",
         })
     }
 }

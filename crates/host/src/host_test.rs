@@ -602,7 +602,7 @@ const FOUR: &str = "\
 
 #[test]
 fn a_team_has_its_members_and_their_rule() {
-    let lacp = "[[team]]\nname = \"up\"\nmembers = \"b, tap0\"\nmode = \"802.3ad\"\nlacp_rate = \"fast\"\nmin_links = 2\ntrunk = \"all\"\n";
+    let lacp = "[[team]]\nname = \"up\"\nmembers = \"b, tap0\"\nmode = \"802.3ad\"\nlacp_rate = \"fast\"\nmin_links = 2\nsystem = \"02:00:00:00:00:0a\"\ntrunk = \"all\"\n";
     let standby = "[[team]]\nname = \"spare\"\nmembers = \"a\"\nmode = \"active-standby\"\nprimary = \"a\"\nfail_back = \"30s\"\n";
     let host = Host::parse(&format!("{FOUR}{lacp}{standby}"), Path::new("/etc/host.toml")).unwrap();
     let [up, spare] = &host.teams[..] else { panic!("{:?}", host.teams) };
@@ -614,6 +614,7 @@ fn a_team_has_its_members_and_their_rule() {
         system_priority: 32_768,
         key: 1,
         hash: TransmitHash::Layer34,
+        system: Some(Mac([2, 0, 0, 0, 0, 10])),
     };
     assert_eq!(up.mode, TeamMode::Lacp(wanted));
     assert!(matches!(up.vlan, Vlan::Trunk { .. }));
@@ -637,6 +638,7 @@ fn a_team_that_cannot_work_is_refused_with_the_reason() {
     assert_eq!(of(&second("tap1")), "team.members: there is no uplink \"tap1\"; did you mean \"tap0\"?");
     assert_eq!(of(&second("null")), "team.members: uplink null is no link to a neighbour: its kind is \"null\"");
     assert_eq!(of("min_links = 2"), "team.min_links: the team has 1 members, and would never use one");
+    assert_eq!(of("system = \"01:80:c2:00:00:02\""), "team.system: 01:80:c2:00:00:02 is no station's address");
     assert_eq!(of("primary = \"a\""), "team.primary: it does not belong to this mode");
     assert_eq!(of(&(second("b") + "primary = \"a\"")), "team.primary: \"a\" is no member; did you mean \"b\"?");
     assert_eq!(of(&(second("b") + "hash = \"layer2\"")), "team.hash: it does not belong to this mode");

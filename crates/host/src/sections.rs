@@ -189,6 +189,7 @@ impl List {
             Self::Groups => &PORT_GROUP,
             Self::Uplinks => &UPLINK,
             Self::Cards => &CARD,
+            Self::Teams => &TEAM,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! `[[team]]`: several uplinks behind one port of the switch.
 
+use nicety_frame::Mac;
 use nicety_switch::{Private, Vlan};
 
 use super::errors::did_you_mean;
@@ -61,6 +62,8 @@ pub struct LacpConfig {
     pub key: u16,
     /// The parts of a frame that choose its link.
     pub hash: TransmitHash,
+    /// The system's address, if the file says.
+    pub system: Option<Mac>,
 }
 
 /// The parts of a frame that choose its link, by the names of Linux's bonding driver.
@@ -74,6 +77,20 @@ pub enum TransmitHash {
     Layer34,
     /// The VLAN and the source address.
     VlanSource,
+}
+
+impl TeamMode {
+    /// Whether a team changes to another mode without a pause: it is the same rule with other settings, and LACP need not agree anew.
+    pub fn is_same_way(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Standby { .. }, Self::Standby { .. }) => true,
+            (Self::Lacp(one), Self::Lacp(other)) => {
+                let identity = |config: &LacpConfig| (config.system, config.system_priority, config.key);
+                identity(one) == identity(other)
+            }
+            _ => false,
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -130,6 +147,11 @@ pub(super) static TEAM: Kind = Kind {
         ),
         Key::new("key", Form::Number(1, u16::MAX as u32), "with mode = \"802.3ad\": a whole number from 1 to 65535"),
         Key::new(
+            "system",
+            Form::Mac,
+            "with mode = \"802.3ad\": an address of one station, such as \"02:00:00:00:00:0a\"",
+        ),
+        Key::new(
             "hash",
             Form::Words(&words(&HASHES)),
             "with mode = \"802.3ad\": \"layer2\", \"layer2+3\", \"layer3+4\" or \"vlan+srcmac\"",
@@ -168,7 +190,7 @@ pub(super) fn team(
     seen.teams.extend(name.clone());
     let members = members(walk, section, name.as_ref().map_or("", |name| &name.value), uplinks);
     let mode = walk.word(section, "mode", &MODES).map(|found| found.value);
-    let of_modes: [(&str, Mode); 8] = [
+    let of_modes: [(&str, Mode); 9] = [
         ("primary", Mode::Standby),
         ("fail_back", Mode::Standby),
         ("lacp", Mode::Lacp),
@@ -176,6 +198,7 @@ pub(super) fn team(
         ("min_links", Mode::Lacp),
         ("system_priority", Mode::Lacp),
         ("key", Mode::Lacp),
+        ("system", Mode::Lacp),
         ("hash", Mode::Lacp),
     ];
     for (key, its) in of_modes {
@@ -269,7 +292,15 @@ fn lacp(walk: &mut Walk, section: Section<'_>, members: usize) -> TeamMode {
         let what = format!("the team has {members} members, and would never use one");
         walk.wrong(section, "min_links", line, what);
     }
+    let system = walk.parsed::<Mac>(section, "system").filter(|found| {
+        let is_station = found.value.is_unicast() && found.value != Mac([0; 6]);
+        if !is_station {
+            walk.wrong(section, "system", found.line, format!("{} is no station's address", found.value));
+        }
+        is_station
+    });
     TeamMode::Lacp(LacpConfig {
+        system: system.map(|found| found.value),
         is_active: walk.word(section, "lacp", &LACP).is_none_or(|found| found.value),
         is_fast: walk.word(section, "lacp_rate", &RATES).is_some_and(|found| found.value),
         min_links,

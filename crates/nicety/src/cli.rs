@@ -57,6 +57,8 @@ pub enum Command {
     Card(CardCommand),
     /// Show or change the functions of cards of a running daemon
     Vf(Vf),
+    /// Add, remove or change one team of uplinks of a running daemon
+    Team(ListCommand),
     /// Write what a running daemon serves as a host file
     Export(Export),
     /// Write what was changed live into the host file, whose comments and order stay
@@ -628,7 +630,7 @@ pub enum CardChange {
     },
 }
 
-/// `group` and `uplink`.
+/// `group`, `uplink` and `team`.
 #[derive(Debug, Args)]
 pub struct ListCommand {
     /// The change.
@@ -636,10 +638,11 @@ pub struct ListCommand {
     pub change: ListChange,
 }
 
-/// Changes to a port group or an uplink.
+/// Changes to a port group, an uplink or a team.
 #[derive(Debug, Subcommand)]
 pub enum ListChange {
-    /// Add one, with the keys of the host file: nicety group add web vlan=10; nicety uplink add tap7 kind=tap; nicety card add nic0 chip=82599
+    /// Add one, with the keys of the host file: nicety group add web vlan=10; nicety uplink add tap7 kind=tap; nicety card add
+    /// nic0 chip=82599; nicety team add lan members=tap0,tap1 mode=active-standby
     Add {
         /// Its name; a tap's is its interface
         name: String,
@@ -653,7 +656,7 @@ pub enum ListChange {
         #[command(flatten)]
         which: Which,
     },
-    /// Remove one; a group or a card that ports are in stays
+    /// Remove one; a group or a card that ports are in stays, and a team takes its uplinks with it
     Remove {
         /// Its name; an uplink's without one is its kind
         name: String,

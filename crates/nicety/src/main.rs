@@ -61,6 +61,7 @@ fn main() -> ExitCode {
         Command::Uplink(args) => change::list(List::Uplinks, &args.change).map(|()| ExitCode::SUCCESS),
         Command::Card(args) => change::card(&args.change).map(|()| ExitCode::SUCCESS),
         Command::Vf(args) => vf::run(&args.command).map(|()| ExitCode::SUCCESS),
+        Command::Team(args) => change::list(List::Teams, &args.change).map(|()| ExitCode::SUCCESS),
         Command::Export(args) => change::export(&args).map(|()| ExitCode::SUCCESS),
         Command::Save(args) => change::save_all(&args.which).map(|()| ExitCode::SUCCESS),
         Command::Import(args) => import::run(&args).map(|()| ExitCode::SUCCESS),

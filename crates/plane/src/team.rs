@@ -12,6 +12,7 @@
 
 mod hash;
 mod lacp;
+mod mode;
 mod moved;
 mod standby;
 mod steering;
@@ -24,6 +25,7 @@ use nicety_adapter::{Batch, PACKETS, Pick, PortId, Time};
 use crate::port::Port;
 pub use hash::Hash;
 pub use lacp::Lacp;
+pub use mode::Mode;
 pub(crate) use moved::frame as announcement;
 pub use standby::Standby;
 pub(crate) use steering::MemberAgent;
@@ -77,8 +79,9 @@ impl Team {
 
     /// The member by which a packet leaves now.
     pub(crate) fn member_for(&self, batch: &Batch, pick: &Pick) -> Option<&Arc<Port>> {
-        let hash = batch.packet(pick.packet).map_or(0, |packet| self.steering.hash().of(batch, packet, pick));
-        self.member(self.steering.choose(hash)?)
+        let choice = self.steering.choice();
+        let hash = batch.packet(pick.packet).map_or(0, |packet| choice.hash().of(batch, packet, pick));
+        self.member(choice.member(hash)?)
     }
 
     /// Divides a receiver's picks among the members, and gives each member's to `offer`. Picks for which there is no member are dropped
@@ -93,9 +96,9 @@ impl Team {
 
     fn divide_by_hash(&self, batch: &Batch, picks: &[Pick], mut offer: impl FnMut(&Arc<Port>, &[Pick])) {
         let mut shares = [0u64; MEMBERS_MOST];
-        let hash = self.steering.hash();
         // One choice for the whole batch: no frame sees another state of the links than its neighbour.
         let choice = self.steering.choice();
+        let hash = choice.hash();
         let mut lost = 0;
         for (pick, bit) in picks.iter().zip(0..) {
             let hash = batch.packet(pick.packet).map_or(0, |packet| hash.of(batch, packet, pick));

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, PortId, Progress, Reason, Set, Time, Uplink};
 use nicety_memory::Map;
-use nicety_plane::{End, Hash, Plane, Port, Shell, Standby, Steering, Team, Turn};
+use nicety_plane::{End, Hash, Mode, Plane, Port, Shell, Standby, Steering, Team, Turn};
 use nicety_switch::{Limits, Policy};
 
 with_one_worker_and_with_two!(
@@ -23,6 +23,7 @@ with_one_worker_and_with_two!(
     a_team_without_a_link_counts_what_it_cannot_send,
     a_member_that_leaves_is_used_no_more_and_nothing_is_lost,
     a_member_that_takes_over_announces_the_stations_on_this_side_and_no_others,
+    another_hash_or_primary_is_used_once_nothing_waits_that_frames_could_overtake,
 );
 
 const SECOND: u64 = 1_000_000_000;
@@ -367,4 +368,25 @@ fn a_member_that_leaves_is_used_no_more_and_nothing_is_lost(workers: usize) {
     world.send(ONE, [frame(9, 1, 2)]);
     assert_eq!((world.seen(PRIMARY), world.seen(OTHER)), (vec![1], vec![2]));
     assert_eq!((world.announced(OTHER), world.team.steering().lost_frames()), (vec![1], 0));
+}
+
+fn another_hash_or_primary_is_used_once_nothing_waits_that_frames_could_overtake(workers: usize) {
+    let mut world = World::new(workers, Standby::new(0, Duration::from_secs(30)), 2);
+    let standby = |order: &[usize]| Mode::Standby { order: order.to_vec(), fail_back: Duration::from_secs(30) };
+    world.wire(PRIMARY).room = 0;
+    world.send(ONE, (0..5).map(|number| frame(9, 1, number)));
+    world.plane.change_team(TEAM, &standby(&[1, 0]), Hash::Layer2, world.now);
+    world.send(ONE, (5..10).map(|number| frame(9, 1, number)));
+    assert!(world.seen(OTHER).is_empty(), "older frames still wait at the old primary");
+    world.wire(PRIMARY).room = 1000;
+    world.run();
+    world.send(ONE, (10..15).map(|number| frame(9, 1, number)));
+    assert_eq!((world.seen(PRIMARY), world.seen(OTHER)), ((0..10).collect(), (10..15).collect()));
+    assert_eq!(world.words(), ["stands by", "active"], "without the delay of a primary that failed");
+    world.plane.change_team(TEAM, &standby(&[0, 1]), Hash::Layer34, world.now);
+    world.run();
+    world.send(ONE, (15..20).map(|number| frame(9, 1, number)));
+    assert_eq!((world.seen(PRIMARY), world.seen(OTHER)), ((15..20).collect(), vec![]));
+    let drops = [PRIMARY, OTHER].map(|at| world.ports[at].state().counters.receive_drops.iter().sum::<u64>());
+    assert_eq!(drops, [0, 0]);
 }

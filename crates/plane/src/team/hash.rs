@@ -8,6 +8,7 @@ use nicety_frame::{Fragment, L3Kind};
 
 /// The parts of a frame that choose its member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Hash {
     /// Ethernet addresses and type: `layer2`.
     #[default]
@@ -29,6 +30,14 @@ const PORTS_FIRST: [u8; 6] = [6, 17, 33, 50, 132, 136];
 const AUTHENTICATION: u8 = 51;
 
 impl Hash {
+    const ALL: [Self; 4] = [Self::Layer2, Self::Layer23, Self::Layer34, Self::VlanSource];
+
+    /// The hash with this number, as `as u8` gives it.
+    #[inline]
+    pub(super) fn numbered(number: u8) -> Self {
+        Self::ALL.get(usize::from(number)).copied().unwrap_or_default()
+    }
+
     /// The value of a frame.
     #[inline]
     pub fn of(self, batch: &Batch, packet: &Packet, pick: &Pick) -> u32 {

@@ -11,11 +11,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nicety_adapter::Time;
 
-use super::{Hash, MEMBERS_MOST};
+use super::{Hash, MEMBERS_MOST, Mode};
 use crate::agent::{Agent, LinkState};
 
 /// Longest time for which a change waits for empty backlogs.
 const SETTLE_NS: u64 = 100_000_000;
+/// No member's place.
+const NO_MEMBER: usize = usize::MAX;
 
 /// Sets of members, a bit each, by their places in the team.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,6 +71,11 @@ pub trait Rule: Send + Debug {
 
     /// A member's state in a few words.
     fn words(&self, member: usize, now: Time) -> String;
+
+    /// Takes other settings while it runs. False if this is another rule's mode. [`tick`](Rule::tick) follows.
+    fn set(&mut self, _mode: &Mode, _now: Time) -> bool {
+        false
+    }
 }
 
 /// A choice among the members at one moment.
@@ -76,15 +83,28 @@ pub trait Rule: Send + Debug {
 pub(crate) struct Choice {
     spread: u32,
     usable: u32,
+    hash: Hash,
 }
+
+/// A set of members takes this many bits of the word.
+const SET_BITS: u32 = MEMBERS_MOST as u32;
+const SET: u64 = (1 << SET_BITS) - 1;
 
 impl Choice {
     fn of(word: u64) -> Self {
-        Self { spread: (word >> 32) as u32, usable: word as u32 }
+        let set = |word: u64| (word & SET) as u32;
+        Self { spread: set(word >> SET_BITS), usable: set(word), hash: Hash::numbered((word >> (2 * SET_BITS)) as u8) }
     }
 
     fn word(self) -> u64 {
-        u64::from(self.spread) << 32 | u64::from(self.usable)
+        let Self { spread, usable, hash } = self;
+        u64::from(hash as u8) << (2 * SET_BITS) | u64::from(spread) << SET_BITS | u64::from(usable)
+    }
+
+    /// The value that chooses the member.
+    #[inline]
+    pub fn hash(self) -> Hash {
+        self.hash
     }
 
     /// The member for a hash; `None` if none is usable.
@@ -111,7 +131,12 @@ struct State {
     /// The rule's last decision.
     links: Links,
     spread: u32,
-    /// A change of the spread is due: its latest time, and the members that have not reported an empty backlog.
+    /// The hash in use, and the one that is wanted.
+    hash: Hash,
+    wanted_hash: Hash,
+    /// Members whose link is up.
+    up: u32,
+    /// A change of the spread or the hash is due: its latest time, and the members that have not reported an empty backlog.
     settling: Option<(Time, u32)>,
     /// Frames that found no usable member.
     lost: u64,
@@ -122,7 +147,6 @@ struct State {
 /// See the module's page.
 #[derive(Debug)]
 pub struct Steering {
-    hash: Hash,
     /// A [`Choice`].
     choice: AtomicU64,
     collecting: AtomicU32,
@@ -139,16 +163,25 @@ pub struct Steering {
 impl Steering {
     /// The steering of a team. No member is used until its link is reported to be up.
     pub fn new(rule: Box<dyn Rule>, hash: Hash) -> Self {
-        let links = Links::default();
-        Self {
+        let state = State {
+            rule,
+            links: Links::default(),
+            spread: 0,
             hash,
+            wanted_hash: hash,
+            up: 0,
+            settling: None,
+            lost: 0,
+            wakes: [None; MEMBERS_MOST],
+        };
+        Self {
             choice: AtomicU64::new(0),
             collecting: AtomicU32::new(0),
             epoch: AtomicU32::new(0),
             moved: AtomicU32::new(0),
             stirred: AtomicU64::new(0),
             due: AtomicU64::new(u64::MAX),
-            state: Mutex::new(State { rule, links, spread: 0, settling: None, lost: 0, wakes: [None; MEMBERS_MOST] }),
+            state: Mutex::new(state),
         }
     }
 
@@ -156,17 +189,9 @@ impl Steering {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn hash(&self) -> Hash {
-        self.hash
-    }
-
     #[inline]
     pub(crate) fn choice(&self) -> Choice {
         Choice::of(self.choice.load(Ordering::Acquire))
-    }
-
-    pub(crate) fn choose(&self, hash: u32) -> Option<usize> {
-        self.choice().member(hash)
     }
 
     /// The member for every frame, if there is no need for a hash; a number that no member has if there is no usable member.
@@ -234,6 +259,8 @@ impl Steering {
     /// A member reports its link.
     fn report(&self, member: usize, link: LinkState, now: Time) {
         let mut state = self.state();
+        let bit = 1 << member;
+        state.up = if link.is_up { state.up | bit } else { state.up & !bit };
         state.rule.link(member, link.is_up, now);
         state.rule.tick(now);
         if !link.has_backlog
@@ -249,15 +276,31 @@ impl Steering {
         self.report(member, LinkState { is_up: false, has_backlog: false }, now);
     }
 
+    /// Uses members in another way from now on: settings of the same rule are changed, another rule takes the place of the present one.
+    /// A flow that moves moves as it does when links change. The members must [get turns](super::Team::stir).
+    pub(crate) fn change(&self, mode: &Mode, hash: Hash, now: Time) {
+        let mut state = self.state();
+        if !state.rule.set(mode, now) {
+            let mut rule = mode.rule();
+            (0..MEMBERS_MOST).for_each(|member| rule.link(member, state.up >> member & 1 != 0, now));
+            state.rule = rule;
+        }
+        state.rule.tick(now);
+        state.wanted_hash = hash;
+        self.publish(&mut state, NO_MEMBER, now);
+        self.stir();
+    }
+
     /// Publishes the rule's decision, in the turn of a member. Others that need an earlier turn than they know get one.
     fn publish(&self, state: &mut State, member: usize, now: Time) {
         let links = state.rule.links();
         let sending = |links: &Links| (links.distributing, links.lingering);
-        if sending(&links) != sending(&state.links) {
+        let is_due = state.spread != links.distributing || state.hash != state.wanted_hash;
+        if sending(&links) != sending(&state.links) || (is_due && state.settling.is_none()) {
             let busy = state.spread & (links.distributing | links.lingering);
             // A change while another one settles does not put it off.
             let latest = state.settling.map_or(now.after_ns(SETTLE_NS), |(latest, _)| latest);
-            state.settling = (state.spread != links.distributing).then_some((latest, busy));
+            state.settling = is_due.then_some((latest, busy));
             self.stir();
         }
         state.links = links;
@@ -265,7 +308,7 @@ impl Steering {
             && (busy == 0 || latest <= now)
         {
             state.settling = None;
-            state.spread = state.links.distributing;
+            (state.spread, state.hash) = (state.links.distributing, state.wanted_hash);
             if state.rule.announces() && state.spread != 0 {
                 self.moved.store(state.spread.trailing_zeros() + 1, Ordering::Release);
             }
@@ -275,7 +318,7 @@ impl Steering {
             self.stir();
         }
         let Links { collecting, distributing, lingering } = state.links;
-        let choice = Choice { spread: state.spread, usable: distributing | lingering };
+        let choice = Choice { spread: state.spread, usable: distributing | lingering, hash: state.hash };
         self.collecting.store(if lingering == 0 { collecting } else { lingering }, Ordering::Release);
         self.choice.store(choice.word(), Ordering::Release);
         for (other, known) in state.wakes.iter_mut().enumerate() {
