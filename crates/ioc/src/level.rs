@@ -284,6 +284,12 @@ impl Level {
         !limit.is_there() || limit.at <= now.0
     }
 
+    /// Whether a member has a limit.
+    #[inline]
+    pub fn is_limited(&self, number: u16) -> bool {
+        self.members[usize::from(number)].limit.is_there()
+    }
+
     /// A member sent this many bytes while nobody competed.
     #[inline]
     pub fn passed(&mut self, number: u16, bytes: u64, now: Time) {

@@ -18,12 +18,14 @@
 //! [`Scheduler::new`]: time and lengths are parameters.
 #![forbid(unsafe_code)]
 
+mod classify;
 mod curve;
 mod heap;
 mod level;
 mod scheduler;
 mod timeline;
 
+pub use classify::{Class, Classifier, Match, Prefix, PrefixError};
 pub use level::Terms;
 pub use scheduler::{ClassTerms, Grant, Lane, Scheduler};
 

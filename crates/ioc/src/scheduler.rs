@@ -133,6 +133,12 @@ impl Scheduler {
         }
     }
 
+    /// Whether limits hold frames of a lane, its class's or its own.
+    #[inline]
+    pub fn is_limited(&self, Lane { class, port }: Lane) -> bool {
+        self.root.is_limited(class) || self.classes.get(usize::from(class)).is_some_and(|level| level.is_limited(port))
+    }
+
     /// Nothing waits any more.
     pub fn clear(&mut self) {
         self.root.clear();

@@ -12,6 +12,7 @@ use crate::prefetch::{self, Touch};
 use crate::refusals::{Refusal, Refusals};
 use crate::region::{Region, Rights};
 use crate::span::Span;
+use crate::tape::Tape;
 use crate::touch;
 use crate::tree::{Sums, Tree};
 
@@ -103,20 +104,31 @@ pub struct Map {
     log: Option<Arc<Log>>,
     /// Counts the accesses that were refused.
     refusals: Option<Arc<Refusals>>,
+    /// Tapes what is read.
+    tape: Option<Arc<Tape>>,
+    /// It has a log or a tape.
+    is_watched: bool,
+}
+
+/// A region of a map, without its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// First bus address.
+    pub base: u64,
+    /// Bytes.
+    pub len: u64,
+    /// The device's rights.
+    pub rights: Rights,
+    /// Whether it was shared.
+    pub is_shared: bool,
 }
 
 impl Clone for Map {
     fn clone(&self) -> Self {
-        let Self { regions, sums, mappings, id, last: _, log, refusals } = self;
-        Self {
-            regions: regions.clone(),
-            sums: *sums,
-            mappings: mappings.clone(),
-            id: *id,
-            last: AtomicUsize::new(0),
-            log: log.clone(),
-            refusals: refusals.clone(),
-        }
+        let (regions, mappings) = (self.regions.clone(), self.mappings.clone());
+        let (log, tape, is_watched) = (self.log.clone(), self.tape.clone(), self.is_watched);
+        let refusals = self.refusals.clone();
+        Self { regions, sums: self.sums, mappings, id: self.id, last: AtomicUsize::new(0), log, refusals, tape, is_watched }
     }
 }
 
@@ -126,7 +138,9 @@ static ID: AtomicU64 = AtomicU64::new(0);
 impl Map {
     fn of(regions: Tree, mappings: Vec<(Arc<Mapping>, usize)>, log: Option<Arc<Log>>) -> Self {
         let id = ID.fetch_add(1, Ordering::Relaxed) + 1;
-        Self { sums: regions.sums(), regions, mappings, id, last: AtomicUsize::new(0), log, refusals: None }
+        let (sums, is_watched) = (regions.sums(), log.is_some());
+        let last = AtomicUsize::new(0);
+        Self { sums, regions, mappings, id, last, log, refusals: None, tape: None, is_watched }
     }
 
     /// From now on accesses that this map refuses are counted there. Maps made from this one do not report.
@@ -219,6 +233,22 @@ impl Map {
         Self::of(self.regions.clone(), self.mappings.clone(), log)
     }
 
+    /// The same memory with a tape of what is read and written. Maps made from this one have none.
+    #[must_use]
+    pub fn taped(&self, tape: Arc<Tape>) -> Map {
+        let map = self.logged(self.log.clone());
+        Self { tape: Some(tape), is_watched: true, ..map }
+    }
+
+    /// Its regions, by address.
+    pub fn places(&self) -> Vec<Place> {
+        let mut places = Vec::with_capacity(self.regions());
+        self.regions.each(&mut |&Region { base, len, rights, ref place }| {
+            places.push(Place { base, len, rights, is_shared: place.is_some() });
+        });
+        places
+    }
+
     /// All translated ranges were written: publishes the log.
     #[inline]
     pub fn publish_log(&self) {
@@ -227,10 +257,16 @@ impl Map {
         }
     }
 
-    /// Whether writes are logged.
+    /// Whether writes are logged, or accesses are taped.
     #[inline(always)]
-    pub(crate) fn is_logged(&self) -> bool {
-        self.log.is_some()
+    pub(crate) fn is_watched(&self) -> bool {
+        self.is_watched
+    }
+
+    /// The tape.
+    #[inline(always)]
+    pub(crate) fn tape(&self) -> Option<&Tape> {
+        self.tape.as_deref()
     }
 
     #[cold]
@@ -239,6 +275,13 @@ impl Map {
         if let Some(log) = &self.log {
             log.note(address, len);
         }
+    }
+
+    /// A span of a map with a tape: all accesses take the path for pages that may be missing.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn watched(&self, span: Span) -> Span {
+        Span { known: span.known && self.tape.is_none(), ..span }
     }
 
     /// Number of files and private pieces that its regions lie in.
@@ -289,7 +332,8 @@ impl Map {
     fn span(&self, region: &Region, offset: u64, len: u32) -> Option<Span> {
         let (mapping, start) = region.place.as_ref()?;
         // A region lies within its mapping.
-        Some(Span::of(mapping, (start + offset) as usize, len, self.id))
+        let span = Span::of(mapping, (start + offset) as usize, len, self.id);
+        Some(if self.is_watched { self.watched(span) } else { span })
     }
 
     /// The region that an address lies in.
@@ -313,7 +357,7 @@ impl Map {
     fn pieces(&self, address: u64, len: u32, wanted: Rights, mut each: impl FnMut(Span) -> bool) -> Result<(), Fault> {
         #[cfg(feature = "count")]
         crate::count::one();
-        if wanted.write && self.is_logged() {
+        if wanted.write && self.is_watched() {
             self.note(address, len);
         }
         if let Some((offset, region)) = self.locate(address, wanted)
@@ -422,8 +466,16 @@ impl Map {
 
     #[cold]
     #[inline(never)]
-    fn copy_out_of_unknown(&self, span: Span, into: &mut [u8]) -> usize {
-        self.place(span).map_or(0, |(mapping, offset)| mapping.read(offset, into))
+    pub(crate) fn copy_out_of_unknown(&self, span: Span, into: &mut [u8]) -> usize {
+        let Some((mapping, offset)) = self.place(span) else { return 0 };
+        match &self.tape {
+            None => mapping.read(offset, into),
+            Some(tape) => {
+                let mut count = into.len();
+                tape.read(into, |into| count = mapping.read(offset, into));
+                count
+            }
+        }
     }
 
     #[inline(always)]
@@ -439,7 +491,10 @@ impl Map {
 
     #[cold]
     #[inline(never)]
-    fn copy_into_unknown(&self, span: Span, from: &[u8]) {
+    pub(crate) fn copy_into_unknown(&self, span: Span, from: &[u8]) {
+        if let Some(tape) = &self.tape {
+            tape.write(&from[..from.len().min(span.len as usize)]);
+        }
         touch::copy_in(from, &self.target(span));
     }
 
@@ -452,6 +507,19 @@ impl Map {
         self.pieces(address, len, Rights::READ, |span| {
             let n = span.len as usize;
             self.copy_out(span, &mut into[done..done + n]);
+            done += n;
+            true
+        })
+    }
+
+    /// Like [`Map::read`], past the tape, which has its lock.
+    pub(crate) fn read_past_tape(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
+        let mut done = 0;
+        self.pieces(address, into.len() as u32, Rights::READ, |span| {
+            let n = span.len as usize;
+            if let Some((mapping, offset)) = self.place(span) {
+                mapping.read(offset, &mut into[done..done + n]);
+            }
             done += n;
             true
         })

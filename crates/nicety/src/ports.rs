@@ -370,6 +370,7 @@ mod tests {
                 buffer: 1 << 20,
                 access: "mode 0600".into(),
             }),
+            function: None,
             port_group: Some("web".into()),
             policy: BTreeMap::from([("forged_transmits".into(), "reject".into()), ("vlan".into(), "10".into())]),
             multicasts: vec!["239.1.2.3 (VLAN 10)".into()],

@@ -41,7 +41,7 @@ fn unknown(wanted: &str, all: &[(FunctionReport, PortReport)]) -> Failure {
     let meant = did_you_mean(wanted, names.iter().map(String::as_str));
     let what = match names.as_slice() {
         [] => "no port is a function of a card".to_owned(),
-        [names @ ..] => format!("there are {}", names.join(", ")),
+        names => format!("there are {}", names.join(", ")),
     };
     Failure::new(Exit::Usage, format!("there is no function {wanted:?}{meant} ({what})"))
 }

@@ -7,7 +7,9 @@
 //! - An uplink has a lane for each sending port, each with its own room: no sender fills the uplink's buffer for the others. A sender
 //!   whose frames wait is *held* until little is left: its port fetches nothing, so none of its frames is dropped here.
 //!
-//! The order in which lanes are served is a scheduler's ([`Rounds`]), which knows no frames.
+//! - With I/O control an uplink has a lane for each class and sending port.
+//!
+//! The order in which lanes are served is a scheduler's ([`Order`]), which knows no frames.
 //!
 //! ```text
 //! lane 0 ──► packet ──► packet ──► packet        a packet: a chain of blocks of 512 bytes
@@ -16,9 +18,13 @@
 
 use std::sync::Arc;
 
-use nicety_adapter::{Batch, Budget, Delivery, Edit, Frames, Offload, Packet, Pick, PortId, Reason, Segment, Set};
+use nicety_adapter::{
+    Batch, Budget, Delivery, Edit, Frames, Offload, Packet, Pick, PortId, Reason, Segment, Set, Time,
+};
+use nicety_ioc::{Lane as ClassLane, QUANTUM_BYTES, Scheduler};
 use nicety_memory::{Map, MapError, Rights, Span, copy};
 
+use crate::order::{Order, number_of};
 use crate::rounds::{Grant, Rounds};
 
 /// A packet takes whole blocks of the buffer.
@@ -40,6 +46,14 @@ struct Waiting {
     from: u16,
     edit: Edit,
     offload: Offload,
+}
+
+impl Waiting {
+    /// Bytes on the wire, the headers of all segments included.
+    fn wire_bytes(&self) -> u64 {
+        let repeated = |cut: Segment| u64::from(cut.frames(self.len) - 1) * u64::from(cut.headers);
+        u64::from(self.len) + self.offload.segment.map_or(0, repeated)
+    }
 }
 
 const NOTHING: Waiting = Waiting {
@@ -113,7 +127,7 @@ pub struct Backlog {
     /// By port number; empty for queues.
     senders: Vec<Sender>,
     /// Knows the lanes with waiting packets.
-    order: Rounds,
+    order: Order,
     /// The same lanes as a set; unused for senders.
     queues: Set,
     batch: Batch,
@@ -147,7 +161,7 @@ impl Backlog {
             packets: 0,
             lanes: vec![EMPTY; lanes],
             senders: vec![Sender::default(); if kind == Kind::Senders { lanes } else { 0 }],
-            order: if kind == Kind::Senders { Rounds::fair(lanes) } else { Rounds::plain(lanes) },
+            order: Order::Rounds(if kind == Kind::Senders { Rounds::fair(lanes) } else { Rounds::plain(lanes) }),
             queues: Set::default(),
             batch: Batch::new(),
             picks: Vec::with_capacity(nicety_adapter::PACKETS),
@@ -194,7 +208,7 @@ impl Backlog {
     }
 
     /// Copies a packet to the end of its lane. False if there is no room.
-    pub fn push(&mut self, lane: u16, batch: &Batch, packet: &Packet, pick: Pick) -> bool {
+    pub fn push(&mut self, lane: u16, batch: &Batch, packet: &Packet, pick: Pick, now: Time) -> bool {
         let len = packet.len();
         if !self.has_room(lane, len) {
             return false;
@@ -206,10 +220,11 @@ impl Backlog {
         let Pick { from, edit, .. } = pick;
         self.waiting[first as usize] =
             Waiting { next: NONE, len, head: packet.head_len(), from, edit, offload: packet.offload };
+        let wire_bytes = u32::try_from(packet.wire_bytes()).unwrap_or(u32::MAX);
         let found = &mut self.lanes[usize::from(lane)];
         if found.last == NONE {
             found.first = first;
-            self.order.add(lane);
+            self.order.add(lane, wire_bytes, now);
             if self.kind == Kind::Queues {
                 self.queues.insert(lane);
             }
@@ -218,7 +233,7 @@ impl Backlog {
         }
         found.last = first;
         found.bytes += bytes;
-        if let Some(sender) = self.senders.get_mut(sender_of(lane)) {
+        if let Some(sender) = self.senders.get_mut(usize::from(sender_of(lane).0)) {
             sender.bytes += bytes;
         }
         self.packets += 1;
@@ -292,23 +307,24 @@ impl Backlog {
         });
     }
 
-    /// Offers the first packets of one lane in `open`, within the budget, and removes all that are not refused. `None` if no packet
-    /// waits in such a lane.
+    /// Offers the first packets of one lane in `open`, within the budget, and removes all that are not refused. The error: no packet
+    /// waits in such a lane, or limits hold all that wait until the given time.
     pub fn drain(
         &mut self,
         open: impl Fn(u16) -> bool,
         budget: Budget,
+        now: Time,
         deliver: impl FnOnce(&Frames<'_>) -> Delivery,
-    ) -> Option<Drained> {
-        let Grant { lane, bytes } = self.order.pick(open)?;
+    ) -> Result<Drained, Option<Time>> {
+        let Grant { lane, bytes } = self.order.pick(open, now)?;
         self.draft(lane, Budget { bytes: budget.bytes.min(bytes), ..budget });
         let delivery = deliver(&Frames::new(&self.batch, &self.picks));
         self.batch.release();
-        Some(self.settle(lane, &delivery))
+        Ok(self.settle(lane, &delivery, now))
     }
 
     fn draft(&mut self, number: u16, budget: Budget) {
-        let origin = if self.kind == Kind::Senders { PortId(number) } else { PortId::default() };
+        let origin = if self.kind == Kind::Senders { sender_of(number) } else { PortId::default() };
         let Self { map, blocks, waiting, lanes, batch, picks, offered, .. } = self;
         batch.start(map, origin, 0);
         picks.clear();
@@ -333,7 +349,7 @@ impl Backlog {
     }
 
     /// Removes from a lane the packets that were not refused.
-    fn settle(&mut self, number: u16, delivery: &Delivery) -> Drained {
+    fn settle(&mut self, number: u16, delivery: &Delivery, now: Time) -> Drained {
         let mut drained = Drained { lane: number, refused: delivery.refused() != 0, ..Drained::default() };
         for refusal in delivery.refusals() {
             if let Some(packet) = self.offered.get(usize::from(refusal.pick)) {
@@ -343,7 +359,8 @@ impl Backlog {
         let mut lane = self.lanes[usize::from(number)];
         let (mut before, mut packet, mut freed) = (NONE, lane.first, 0);
         for pick in 0..self.offered.len() {
-            let Waiting { next, len, offload, .. } = self.waiting[packet as usize];
+            let gone = self.waiting[packet as usize];
+            let Waiting { next, len, .. } = gone;
             if delivery.is_refused(pick) {
                 before = packet;
             } else {
@@ -357,15 +374,14 @@ impl Backlog {
                 freed += len.next_multiple_of(BLOCK_BYTES);
                 drained.packets += 1;
                 drained.bytes += u64::from(len);
-                let repeated = |cut: Segment| u64::from(cut.frames(len) - 1) * u64::from(cut.headers);
-                drained.wire_bytes += u64::from(len) + offload.segment.map_or(0, repeated);
+                drained.wire_bytes += gone.wire_bytes();
                 self.give_back(packet);
             }
             packet = next;
         }
         self.packets -= drained.packets;
         lane.bytes -= freed;
-        if let Some(sender) = self.senders.get_mut(sender_of(number)) {
+        if let Some(sender) = self.senders.get_mut(usize::from(sender_of(number).0)) {
             sender.bytes -= freed;
             drained.released = sender.is_held && sender.bytes <= self.size / 4;
             sender.is_held &= !drained.released;
@@ -374,8 +390,13 @@ impl Backlog {
         if is_empty {
             self.queues.remove(number);
         }
-        self.order.served(number, drained.bytes, is_empty);
         self.lanes[usize::from(number)] = lane;
+        match &mut self.order {
+            Order::Rounds(rounds) => rounds.served(number, drained.bytes, is_empty),
+            // Nothing was sent: the lane is still the next.
+            Order::Control(_) if drained.packets == 0 => {}
+            Order::Control(scheduler) => scheduler.served(drained.wire_bytes, request(&lane, &self.waiting), now),
+        }
         drained
     }
 
@@ -423,28 +444,100 @@ impl Backlog {
 
     /// Whether any sender is held of which frames wait.
     pub fn holds(&self) -> bool {
-        self.order.active().any(|lane| self.senders.get(sender_of(lane)).is_some_and(|sender| sender.is_held))
+        !self.is_empty() && self.senders.iter().any(|sender| sender.is_held && sender.bytes > 0)
+    }
+
+    /// An uplink's lanes are served by this scheduler from now on, or round by round. What waits stays: the frames of a class that is
+    /// not there any more are of the first.
+    pub(crate) fn change_order(&mut self, scheduler: Option<Box<Scheduler>>, now: Time) {
+        if self.kind == Kind::Queues {
+            return;
+        }
+        let classes = scheduler.as_ref().map_or(1, |scheduler| scheduler.classes().max(1));
+        let order = scheduler.map_or_else(|| Order::Rounds(Rounds::fair(nicety_switch::PORTS)), Order::Control);
+        let old = std::mem::replace(&mut self.lanes, vec![EMPTY; classes * nicety_switch::PORTS]);
+        self.order = order;
+        for (number, lane) in old.into_iter().enumerate().filter(|(_, lane)| lane.first != NONE) {
+            let port = number % nicety_switch::PORTS;
+            let number = if number < self.lanes.len() { number } else { port };
+            let target = &mut self.lanes[number];
+            if target.first == NONE {
+                *target = lane;
+            } else {
+                self.waiting[target.last as usize].next = lane.first;
+                *target = Lane { first: target.first, last: lane.last, bytes: target.bytes + lane.bytes };
+            }
+        }
+        for (number, lane) in (0..).zip(&self.lanes) {
+            if let Some(request) = request(lane, &self.waiting) {
+                self.order.add(number, request, now);
+            }
+        }
+    }
+
+    /// The scheduler, if the uplink has I/O control.
+    #[inline]
+    pub(crate) fn control(&mut self) -> Option<&mut Scheduler> {
+        match &mut self.order {
+            Order::Control(scheduler) => Some(scheduler),
+            Order::Rounds(_) => None,
+        }
+    }
+
+    /// The lanes with waiting packets, and how many wait in each.
+    pub(crate) fn waiting_by_lane(&self) -> impl Iterator<Item = (u16, u64)> {
+        let count = |lane: &Lane| {
+            let next = |packet: &u32| Some(self.waiting[*packet as usize].next).filter(|next| *next != NONE);
+            std::iter::successors(Some(lane.first).filter(|first| *first != NONE), next).count() as u64
+        };
+        (0..).zip(&self.lanes).map(move |(number, lane)| (number, count(lane))).filter(|(_, count)| *count > 0)
+    }
+
+    /// Copies a packet to the end of a class's lane for its sender. False if there is no room.
+    pub(crate) fn push_in(&mut self, lane: ClassLane, batch: &Batch, packet: &Packet, pick: Pick, now: Time) -> bool {
+        self.push(number_of(lane), batch, packet, pick, now)
     }
 
     /// Removes all packets; returns the number of waiting ones.
     pub fn clear(&mut self) -> usize {
-        while let Some(number) = self.order.pop() {
-            let mut packet = std::mem::replace(&mut self.lanes[usize::from(number)], EMPTY).first;
-            while packet != NONE {
-                let next = self.waiting[packet as usize].next;
-                self.give_back(packet);
-                packet = next;
+        match &mut self.order {
+            Order::Control(scheduler) => {
+                scheduler.clear();
+                (0..self.lanes.len()).for_each(|lane| self.clear_lane(lane));
+            }
+            Order::Rounds(_) => {
+                while let Order::Rounds(rounds) = &mut self.order
+                    && let Some(lane) = rounds.pop()
+                {
+                    self.clear_lane(lane.into());
+                }
             }
         }
         self.senders.iter_mut().for_each(|sender| sender.bytes = 0);
         self.queues = Set::default();
         std::mem::take(&mut self.packets)
     }
+
+    fn clear_lane(&mut self, lane: usize) {
+        let mut packet = std::mem::replace(&mut self.lanes[lane], EMPTY).first;
+        while packet != NONE {
+            let next = self.waiting[packet as usize].next;
+            self.give_back(packet);
+            packet = next;
+        }
+    }
 }
 
-/// The number of the port that a lane of an uplink is for.
-fn sender_of(lane: u16) -> usize {
-    usize::from(lane)
+/// Bytes on the wire that a lane sends when it is served: its only packet, or several short ones. `None` if it is empty.
+fn request(lane: &Lane, waiting: &[Waiting]) -> Option<u32> {
+    let first = waiting.get(lane.first as usize)?;
+    let len = u32::try_from(first.wire_bytes()).unwrap_or(u32::MAX);
+    Some(if lane.first == lane.last { len } else { len.max(QUANTUM_BYTES) })
+}
+
+/// The port that a lane of an uplink is for.
+pub(crate) fn sender_of(lane: u16) -> PortId {
+    PortId(lane % nicety_switch::PORTS as u16)
 }
 
 /// Calls `each` with the memory of a packet, block by block, until it returns false.

@@ -1,6 +1,7 @@
 //! One port: its adapter or uplink, and all state that its lock guards.
 
 mod caught;
+mod control;
 mod family;
 mod fault;
 mod inner;
@@ -29,6 +30,7 @@ use crate::pace::Pace;
 use crate::poll::UsualIdle;
 use crate::team::{MemberAgent, Steering};
 pub use caught::caught;
+pub use control::ClassState;
 use family::Membership;
 pub(crate) use family::PortRights;
 pub use family::SharedFamily;
@@ -129,6 +131,8 @@ pub struct State {
     pub stopped: bool,
     /// The VMM took back shared memory.
     pub damaged: bool,
+    /// The classes of an uplink with I/O control.
+    pub classes: Vec<ClassState>,
     /// The reason why an uplink can pass no frames for now.
     pub vacant: Option<String>,
     /// The panic message, if the adapter or uplink panicked. The port passes no frames any more.
@@ -154,6 +158,7 @@ impl State {
             held: false,
             stopped: false,
             damaged: false,
+            classes: Vec::new(),
             vacant: None,
             failed: None,
         }
@@ -228,6 +233,8 @@ impl Port {
             next_backlog: None,
             spent_backlog: None,
             backlog: if attached { Backlog::of_senders(buffer_bytes) } else { Backlog::of_queues(buffer_bytes) }?,
+            control: None,
+            limited_until: None,
             transmit: None,
             receive: None,
             shaped_at: None,
@@ -763,6 +770,7 @@ impl Port {
         }
         (!inner.pending.is_empty() && inner.may_fetch() && inner.may_send(now))
             || (inner.may_drain() && inner.may_receive(now))
+            || inner.limited_until.is_some_and(|at| at <= now)
             || inner.watch_at.is_some_and(|at| at <= now)
             || inner.wake.is_some_and(|at| at <= now)
             || inner.poll_at.is_some_and(|at| at <= now)
@@ -792,6 +800,7 @@ impl Port {
             held: inner.holds > 0,
             stopped: inner.stopped,
             damaged: inner.memory.damaged(),
+            classes: inner.control.as_ref().map_or_else(Vec::new, |control| control.states()),
             vacant: said.vacant,
             failed: match &inner.end {
                 End::Failed(cause) => Some(cause.clone()),

@@ -33,11 +33,6 @@ impl Rounds {
         Self { active: VecDeque::with_capacity(lanes), deficits: vec![0; lanes] }
     }
 
-    /// The lanes with waiting packets.
-    pub fn active(&self) -> impl Iterator<Item = u16> {
-        self.active.iter().copied()
-    }
-
     /// The first packet of a lane waits.
     pub fn add(&mut self, lane: u16) {
         self.active.push_back(lane);

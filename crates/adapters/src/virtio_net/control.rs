@@ -1,7 +1,7 @@
 //! The control queue (virtio 1.2, section 5.1.6.5): receive modes, addresses, VLANs, queue pairs, receive offloads.
 
 use arrayvec::ArrayVec;
-use nicety_adapter::{Context, Counters, ErrorPlace, Queue};
+use nicety_adapter::{Context, ErrorPlace, Queue};
 use nicety_frame::Tag;
 use nicety_frame::ethernet::ethertype;
 use nicety_memory::Map;

@@ -2,6 +2,7 @@
 //! (82545EM) and to e1000e.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -248,10 +249,10 @@ impl Iperf {
                 let mut native = Native::open(self.pairs.root())?;
                 let mut iperf = self.pairs.layer().program(IPERF);
                 iperf.args(SERVER.split(' '));
-                native.serve(&iperf)?;
+                native.serve(&iperf, Path::new("/dev/null"))?;
                 let mut netserver = self.pairs.root().program("usr/bin/netserver");
                 netserver.args(["-4", "-D", "-N"]);
-                native.serve(&netserver)?;
+                native.serve(&netserver, Path::new("/dev/null"))?;
                 native
             }
         };
@@ -260,13 +261,13 @@ impl Iperf {
         if load.name == LATENCY {
             let mut command = self.pairs.root().program("usr/bin/netperf");
             command.args(netperf::words(native::FAR, netperf::Test::RequestResponse, load.seconds));
-            let text = native.run(&command, limit, stop)?;
+            let (text, _) = native.run(&command, limit, stop, &mut |_| Ok(()))?;
             let measured = netperf::parse(&text, netperf::Test::RequestResponse);
             return measured.map(latency).ok_or(unparsed("netperf", text));
         }
         let mut command = self.pairs.layer().program(IPERF);
         command.args(client(native::FAR, load.seconds).split(' ').skip(1));
-        let text = native.run(&command, limit, stop)?;
+        let (text, _) = native.run(&command, limit, stop, &mut |_| Ok(()))?;
         parse(&text).ok_or(unparsed("iperf", text))
     }
 }

@@ -7,5 +7,8 @@ pub mod netperf;
 pub mod network_boot;
 pub mod outside;
 pub mod pair;
+pub mod veth;
+mod wait;
 
 pub use bench::{Pairs, RealBench, Standing, subjects};
+pub use wait::Watch;
