@@ -128,17 +128,7 @@ impl Clone for Map {
         let (regions, mappings) = (self.regions.clone(), self.mappings.clone());
         let (log, tape, is_watched) = (self.log.clone(), self.tape.clone(), self.is_watched);
         let refusals = self.refusals.clone();
-        Self {
-            regions,
-            sums: self.sums,
-            mappings,
-            id: self.id,
-            last: AtomicUsize::new(0),
-            log,
-            refusals,
-            tape,
-            is_watched,
-        }
+        Self { regions, sums: self.sums, mappings, id: self.id, last: AtomicUsize::new(0), log, refusals, tape, is_watched }
     }
 }
 
