@@ -163,10 +163,10 @@ impl Method for TenGig {
     }
 
     fn open(&self, opening: Opening<'_>) -> Result<Box<dyn Rig>, Error> {
-        let Opening { program, say, .. } = opening;
+        let Opening { plan, program, say } = opening;
         let layer = Layer::lay("iperf", PACKAGES, say)?;
         let opening = outside::Opening {
-            guests: Guests::Uml,
+            guests: plan.guests,
             program: &program.path,
             memory_mib: MEMORY_MIB,
             programs: Some((layer.clone(), &[IPERF])),

@@ -93,8 +93,8 @@ impl Outside {
     /// Boots guests side by side.
     fn boot_guests(&self, served: &Served, count: usize, stop: &AtomicBool) -> Result<Vec<Guest>, Error> {
         let Processor::UserMode(kernel) = &self.processor else {
-            let doing = "booting several guests side by side".to_owned();
-            return Err(Error::Run { doing, said: "only user-mode guests do".to_owned() });
+            let said = "several guests at once are user-mode ones".to_owned();
+            return Err(Error::Run { doing: "booting".to_owned(), said });
         };
         let start = |number: usize| {
             let machine = UmlConfig { memory_mib: self.memory_mib, ..UmlConfig::new(kernel) };
