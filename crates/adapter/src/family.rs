@@ -55,6 +55,8 @@ pub struct Ask {
     pub request: Request,
     /// The function's standing before.
     pub standing: Standing,
+    /// The address that it had last, since power-on or a reset of the bus; also after its driver's reset.
+    pub address: Option<Mac>,
     /// The time, by the function's clock.
     pub at: Time,
 }
