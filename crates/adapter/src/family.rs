@@ -31,6 +31,8 @@ pub enum Request {
     Message(Message),
     /// Its driver has read a message.
     Acknowledged,
+    /// The function goes on from a saved state: another host may have granted what it has.
+    Restored,
 }
 
 /// What a function has been granted since its last reset.

@@ -468,3 +468,24 @@ fn a_flood_of_nonsense_is_answered_word_for_word_and_grants_no_more_than_the_lim
         assert_eq!(granted, if trusted { 3 } else { 0 });
     }
 }
+
+#[test]
+fn a_function_that_comes_from_a_host_that_let_it_do_more_is_reset() {
+    let moved = |grant: &[u32], change: fn(&mut FunctionPolicy)| {
+        let mut g = Guest::ready(true, 4);
+        g.exchange(grant);
+        let mut other = Guest::new(true);
+        other.host_sets(change);
+        g.hand_over(&mut other);
+        other.restored();
+        other.answer();
+        // A message without CTS waits for it, or it is ready as before.
+        (other.r(VFMBMEM) == 0x100, other.exchange(&[9])[0] == GRANTED | 9)
+    };
+    assert_eq!(moved(&[9], |policy| policy.trusted = false), (false, true), "it has nothing of another's");
+    assert_eq!(moved(&[1 << 16 | 6, 2, 1 << 8], |policy| policy.trusted = false), (true, false));
+    assert_eq!(moved(&[2, OTHER.0[0], OTHER.0[1]], |policy| policy.trusted = false), (true, false));
+    assert_eq!(moved(&[9], |policy| (policy.trusted, policy.address) = (false, Mac(OTHER.1))), (true, false));
+    assert_eq!(moved(&[1 << 16 | 4, 5], |policy| policy.tagged = true), (true, false));
+    assert_eq!(moved(&[1 << 16 | 6, 2, 1 << 8], |policy| policy.tagged = true), (false, true));
+}

@@ -66,7 +66,7 @@ impl VirtualFunction {
     /// Asks for the family's attention if there are asks.
     pub(super) fn call_family(&mut self, cx: &mut Context<'_>) {
         let Mailbox { reset, message, acknowledged, .. } = self.mailbox;
-        if reset || message || acknowledged {
+        if reset || message || acknowledged || self.is_restored {
             self.asked_at = cx.now;
             cx.out.stalled.insert(Outbox::ASK);
         }
@@ -75,7 +75,9 @@ impl VirtualFunction {
     /// The next ask, in the order of igb_msg_task.
     pub(super) fn next_ask(&mut self) -> Option<Ask> {
         let this = &mut self.mailbox;
-        let request = if std::mem::take(&mut this.reset) {
+        let request = if std::mem::take(&mut self.is_restored) {
+            Request::Restored
+        } else if std::mem::take(&mut this.reset) {
             Request::Reset
         } else if std::mem::take(&mut this.message) {
             let mut words = [0; MESSAGE_WORDS];

@@ -86,8 +86,17 @@ impl Family for PhysicalFunction {
             Request::Message(message) if message[0] & (word::ACK | word::NACK) != 0 => read(),
             Request::Message(message) => (self.answers)(policy, ask, message),
             Request::Reset | Request::Acknowledged => (self.hears)(ask),
+            Request::Restored if exceeds(policy, ask) => self.reset(function),
+            Request::Restored => Answer::default(),
         }
     }
+}
+
+/// Whether a function has more than this policy lets it have.
+fn exceeds(policy: FunctionPolicy, ask: &Ask) -> bool {
+    let is_another = ask.address.is_some_and(|address| address != policy.address);
+    let has_others = ask.standing.addresses > 0 || is_another;
+    (has_others && !policy.trusted) || (ask.standing.vlans > 0 && policy.tagged)
 }
 
 /// The message was read, and has no other effect.
