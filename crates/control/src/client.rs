@@ -15,8 +15,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::api::{
-    AddressList, CaptureRequest, DaemonView, Exported, HostText, PortList, PortValues, Problem, Restarted, Restored,
-    ThreadList, TraceRequest,
+    AddressList, CaptureRequest, CardReset, DaemonView, Exported, HostText, PortList, PortValues, Problem, Restarted,
+    Restored, ThreadList, TraceRequest,
 };
 use exchange::Exchange;
 
@@ -102,6 +102,11 @@ pub enum Ask {
         /// Its name.
         name: String,
     },
+    /// Reset a card.
+    ResetCard {
+        /// Its name.
+        name: String,
+    },
     /// Save and stop a port.
     Save {
         /// Its name.
@@ -163,6 +168,8 @@ pub enum Reply {
     Addresses(AddressList),
     /// The port was restarted.
     Restarted(Restarted),
+    /// The card was reset.
+    CardReset(CardReset),
     /// A port's state.
     Saved(Vec<u8>),
     /// The port continues.
@@ -206,6 +213,7 @@ impl Ask {
             Self::Port { name } => plain("GET", &port(name)),
             Self::Addresses => plain("GET", "/v1/addresses"),
             Self::Restart { name } => plain("POST", &(port(name) + "/restart")),
+            Self::ResetCard { name } => plain("POST", &format!("/v1/cards/{}/reset", escaped(name))),
             Self::Save { name } => plain("POST", &(port(name) + "/save")),
             Self::Restore { name, state } => {
                 request("POST", &(port(name) + "/restore"), BYTES, state.clone()).map_err(io::Error::other)
@@ -236,6 +244,7 @@ impl Ask {
             Self::Port { .. } => Reply::Port(read(body)?),
             Self::Addresses => Reply::Addresses(read(body)?),
             Self::Restart { .. } => Reply::Restarted(read(body)?),
+            Self::ResetCard { .. } => Reply::CardReset(read(body)?),
             Self::Save { .. } => Reply::Saved(body.to_vec()),
             Self::Restore { .. } => Reply::Restored(read(body)?),
             Self::Version => Reply::Version(read(body)?),
@@ -268,6 +277,7 @@ fn place(list: List) -> &'static str {
         List::Ports => "/v1/ports",
         List::Groups => "/v1/groups",
         List::Uplinks => "/v1/uplinks",
+        List::Cards => "/v1/cards",
     }
 }
 

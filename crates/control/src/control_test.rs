@@ -83,6 +83,7 @@ fn port(name: &str) -> PortReport {
             access: "mode 0600".into(),
         }),
         port_group: None,
+        function: None,
         policy: BTreeMap::new(),
         multicasts: Vec::new(),
         members: None,
@@ -356,6 +357,7 @@ fn each_key_of_a_port_group_or_uplink_has_its_schema_and_each_schema_its_key() {
         (List::Ports, "NewPort", "PortChange"),
         (List::Groups, "NewGroup", "GroupChange"),
         (List::Uplinks, "NewUplink", "UplinkChange"),
+        (List::Cards, "NewCard", "CardChange"),
     ] {
         let keys: Vec<&str> = list.kind().keys.iter().map(|key| key.name).collect();
         let properties = |name: &str| -> Vec<String> {

@@ -76,6 +76,10 @@ impl IntoResponse for Box<Problem> {
         lists::add_uplink,
         lists::set_uplink,
         lists::remove_uplink,
+        lists::add_card,
+        lists::set_card,
+        lists::remove_card,
+        lists::reset_card,
         restart_port,
         save_port,
         restore_port,
@@ -96,6 +100,7 @@ impl IntoResponse for Box<Problem> {
         (name = "ports", description = "Ports, one for each virtual adapter. Uplinks are shown as ports too."),
         (name = "port groups", description = "Port groups: policies that several ports share."),
         (name = "uplinks", description = "Uplinks: the switch's connections to other networks."),
+        (name = "cards", description = "Cards: network cards whose virtual functions are ports."),
         (name = "host file", description = "The host file, as a whole."),
         (name = "frames", description = "Captures, traces of single frames, and learned addresses."),
     )
@@ -115,6 +120,9 @@ pub(super) fn router(served: Arc<Served>) -> Router {
         .route("/v1/groups/{name}", patch(lists::set_group).delete(lists::remove_group))
         .route("/v1/uplinks", post(lists::add_uplink))
         .route("/v1/uplinks/{name}", patch(lists::set_uplink).delete(lists::remove_uplink))
+        .route("/v1/cards", post(lists::add_card))
+        .route("/v1/cards/{name}", patch(lists::set_card).delete(lists::remove_card))
+        .route("/v1/cards/{name}/reset", post(lists::reset_card))
         .route("/v1/addresses", get(addresses))
         .route("/v1/threads", get(threads))
         .route("/v1/captures", post(capture))

@@ -90,6 +90,10 @@ schemas! {
     NewUplink of_list(List::Uplinks, Use::New);
     /// Changes of an uplink.
     UplinkChange of_list(List::Uplinks, Use::Change);
+    /// A new card.
+    NewCard of_list(List::Cards, Use::New);
+    /// Changes of a card.
+    CardChange of_list(List::Cards, Use::Change);
     /// Bytes.
     Binary ObjectBuilder::new().schema_type(SchemaType::Type(Type::String))
         .format(Some(SchemaFormat::KnownFormat(KnownFormat::Binary))).into();

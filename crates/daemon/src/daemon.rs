@@ -1,5 +1,6 @@
 //! The daemon: a plane, its workers, and the ports of a host file.
 
+mod card;
 #[cfg(test)]
 mod closing_test;
 mod error;
@@ -22,7 +23,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nicety_adapter::{Adapter, Face, PortId, Uplink};
 use nicety_adapters::{Entry, Settings};
-use nicety_host::Role;
+use nicety_host::{FunctionConfig, Role};
 use nicety_plane::{End, Neighbour, Plane, Port, State};
 use nicety_sandbox::Kind;
 use nicety_socket::Access;
@@ -41,6 +42,7 @@ use crate::service::{Link, Service};
 use crate::shell::{PortShell, Schedule, Signals};
 use crate::systemd::Probe;
 use crate::worker::Worker;
+use card::RunningCard;
 pub use error::StartError;
 pub use restart::RestartError;
 use team::RunningTeam;
@@ -73,6 +75,8 @@ pub struct PortSpec {
     pub access: Access,
     /// Its port group, if it is in one.
     pub group: Option<String>,
+    /// Its place on a card, if it is a function of one.
+    pub function: Option<FunctionConfig>,
     /// Its policy on the switch.
     pub policy: Policy,
 }
@@ -165,6 +169,7 @@ pub struct Daemon {
     ports: Mutex<BTreeMap<PortId, Running>>,
     uplinks: Mutex<Vec<RunningUplink>>,
     teams: Mutex<Vec<RunningTeam>>,
+    cards: Mutex<Vec<RunningCard>>,
     /// Ports that were closed for a reopen that failed.
     lost: Mutex<Vec<(PortSpec, Option<Arc<Recorder>>)>>,
     recording: Mutex<Option<Recording>>,
@@ -203,6 +208,7 @@ impl Daemon {
             ports: Mutex::default(),
             uplinks: Mutex::default(),
             teams: Mutex::default(),
+            cards: Mutex::default(),
             lost: Mutex::default(),
             recording: Mutex::default(),
             generation: AtomicU64::new(0),
@@ -256,6 +262,10 @@ impl Daemon {
         self.uplinks.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
+    fn cards(&self) -> MutexGuard<'_, Vec<RunningCard>> {
+        self.cards.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
     fn teams(&self) -> MutexGuard<'_, Vec<RunningTeam>> {
         self.teams.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -280,6 +290,7 @@ impl Daemon {
             None => self.open_rings(id, spec, adapter, recorder)?,
         };
         info!(port = running.spec.name, adapter = running.spec.entry.about.name, socket = %running.spec.socket.display(), "ready");
+        self.link_function(&running);
         self.ports().insert(id, running);
         self.generation.fetch_add(1, Ordering::Relaxed);
         Ok(id)
@@ -302,9 +313,10 @@ impl Daemon {
         let schedule = Arc::new(Schedule::default());
         let shell = PortShell::new(id, self.inbox(id), signals, Arc::clone(&schedule), recorder.cloned(), self.clock);
         let port = Port::new(id, End::Adapter(adapter), Box::new(shell), spec.buffer_bytes);
-        let port = port.map_err(|source| StartError::Memory { port: name.clone(), source })?;
+        let port = Arc::new(port.map_err(|source| StartError::Memory { port: name.clone(), source })?);
+        self.seat(&port, spec);
         let log = self.log(id, &name, spec.entry.about.name);
-        Ok(Opened { name, schedule, port: Arc::new(port), log })
+        Ok(Opened { name, schedule, port, log })
     }
 
     /// Opens a port that speaks vfio-user.
@@ -430,6 +442,7 @@ impl Daemon {
         uplinks.push(running);
         uplinks.sort_by_key(|uplink| uplink.port.id());
         drop(uplinks);
+        self.link_functions();
         self.generation.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -472,6 +485,7 @@ impl Daemon {
             if let Some(membership) = &uplink.membership {
                 self.fill_place(membership, None);
             }
+            self.link_functions();
             self.generation.fetch_add(1, Ordering::Relaxed);
             info!(uplink = uplink.name, "closed");
         }

@@ -11,7 +11,7 @@ pub mod state;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use nicety_host::{Host, HostErrors, List, Role, UplinkConfig};
+use nicety_host::{Host, HostErrors, List, PortConfig, Role, UplinkConfig};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 use tracing::{info, warn};
@@ -231,6 +231,16 @@ impl Live {
                 "port group {name} is in use, by {members}: give them another first"
             )));
         }
+        let is_of = |port: &&PortConfig| port.function.as_ref().is_some_and(|function| function.card == name);
+        if list == List::Cards {
+            let functions: Vec<&str> = running.host.ports.iter().filter(is_of).map(|port| port.name.as_str()).collect();
+            if !functions.is_empty() {
+                return Err(ChangeError::Refused(format!(
+                    "card {name} is in use, by {}: remove these first, or take them off it",
+                    functions.join(", ")
+                )));
+            }
+        }
         let new = self.understood(&document.without(list, name).text())?;
         let done = self.change(&mut running, new, consent);
         self.kept(&running, done)
@@ -315,6 +325,9 @@ impl Live {
         for spec in &work.sets {
             why.extend(self.daemon.set(spec).err());
         }
+        let gone = running.host.cards.iter().filter(|card| host.card(&card.name).is_none());
+        gone.for_each(|card| self.daemon.remove_card(&card.name));
+        host.cards.iter().for_each(|card| self.daemon.set_card(card));
         running.host = host;
         let changed = Changed { after_restart: self.note_after_restart(&plan), plan, not_kept: None, closed };
         if why.is_empty() { Ok(changed) } else { Err(ChangeError::Halfway { why, changed: Box::new(changed) }) }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nicety_adapter::trace::{Region, RegisterName};
 use nicety_adapter::{ErrorPlace, GuestError, NotedError, QUEUES, QueueCounters, Reason, count};
-use nicety_host::{Role, policy_words};
+use nicety_host::{FunctionConfig, Role, policy_words};
 use nicety_memory::Refusal;
 use nicety_plane::{MemberState, State};
 use nicety_switch::{Interest, Wanted};
@@ -75,6 +75,37 @@ pub struct MadeOf {
     pub access: String,
 }
 
+/// The place of a port on a card, and what the host lets its function do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FunctionReport {
+    /// Name of the card.
+    pub card: String,
+    /// Number of the function, from 0.
+    pub function: u16,
+    /// Whether it may change its address, have more of them, and receive all multicast frames.
+    pub trust: bool,
+    /// Whether it may send only from its own address, unless it is trusted.
+    pub spoofchk: bool,
+    /// Its link: `auto` is the card's, `enable` is up, `disable` is down.
+    pub link_state: String,
+    /// Whether its driver may ask how frames are spread over its queues.
+    pub query_rss: bool,
+}
+
+impl FunctionReport {
+    fn of(function: &FunctionConfig) -> Self {
+        let FunctionConfig { card, number, trusted, checks_source, link, queries_rss, is_vepa: _ } = function;
+        Self {
+            card: card.clone(),
+            function: *number,
+            trust: *trusted,
+            spoofchk: *checks_source,
+            link_state: link.word().to_owned(),
+            query_rss: *queries_rss,
+        }
+    }
+}
+
 /// A member of a team of uplinks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MemberReport {
@@ -105,6 +136,9 @@ pub struct PortReport {
     /// Name of the port group. `null`: none.
     #[serde(default)]
     pub port_group: Option<String>,
+    /// Its place on a card. `null`: it is no function of one.
+    #[serde(default)]
+    pub function: Option<FunctionReport>,
     /// Keys of the policy that differ from the default, and their values, as in the host file. The group's are included.
     #[serde(default)]
     pub policy: BTreeMap<String, String>,
@@ -409,6 +443,7 @@ impl PortReport {
                 access: if spec.role == Role::Listen { spec.access.to_string() } else { String::new() },
             }),
             port_group: spec.as_ref().and_then(|spec| spec.group.clone()),
+            function: spec.as_ref().and_then(|spec| spec.function.as_ref()).map(FunctionReport::of),
             policy: policy_words(policy),
             neighbour: neighbour.as_ref().map(|neighbour| format!("{}, port {}", neighbour.system, neighbour.port)),
             multicasts: wanted.iter().map(multicast).collect(),

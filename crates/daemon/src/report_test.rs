@@ -148,6 +148,7 @@ fn a_report_holds_what_was_counted_and_leaves_zeros_out() {
         buffer_bytes: 1 << 20,
         access: nicety_socket::Access::default(),
         group: None,
+        function: None,
         policy: nicety_switch::Policy::default(),
     };
     let last_end = Some((Duration::from_secs(7199), "the VMM is disconnected: it said nothing".to_owned()));

@@ -198,6 +198,7 @@ pub(crate) fn spec(config: &PortConfig) -> Result<PortSpec, ServeError> {
         buffer_bytes: u32::try_from(config.buffer.0).unwrap_or(u32::MAX),
         access,
         group: config.group.clone(),
+        function: config.function.clone(),
         policy: config.policy.clone(),
     })
 }
@@ -369,6 +370,7 @@ pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
     if let Some(target) = record {
         daemon.record(target)?;
     }
+    host.cards.iter().for_each(|card| daemon.set_card(card));
     for port in ports {
         daemon.open(port)?;
     }

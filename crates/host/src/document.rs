@@ -14,6 +14,8 @@ const PORT: &str = "port";
 const GROUP: &str = "port_group";
 /// The uplink, or the list of them.
 const UPLINK: &str = "uplink";
+/// The list of cards.
+const CARD: &str = "card";
 /// The table of defaults for ports' sockets.
 const SOCKETS: &str = "sockets";
 
@@ -169,6 +171,8 @@ pub enum List {
     Groups,
     /// `[uplink]`, or `[[uplink]]`.
     Uplinks,
+    /// `[[card]]`.
+    Cards,
 }
 
 impl List {
@@ -178,6 +182,7 @@ impl List {
             Self::Ports => PORT,
             Self::Groups => GROUP,
             Self::Uplinks => UPLINK,
+            Self::Cards => CARD,
         }
     }
 }
@@ -189,6 +194,7 @@ impl std::fmt::Display for List {
             Self::Ports => "port",
             Self::Groups => "port group",
             Self::Uplinks => "uplink",
+            Self::Cards => "card",
         })
     }
 }

@@ -191,15 +191,15 @@ fn an_unknown_key_names_the_one_that_was_meant_and_all_that_there_are() {
         port_error("adaptor_ = \"e1000\""),
         "6: port.adaptor_: there is no such key in [[port]]; did you mean \"adapter\"? \
          (allowed: name, adapter, mac, socket, role, doorbells, buffer, queues, mtu, rom, subsystem, standby, owner, group, mode, \
-         open_to_everybody, port_group, bound_macs, bound_ips, vlan, trunk, native, qinq, private, community, promiscuous, mac_changes, forged_transmits, address_limit, bpdu_guard, dhcp_guard, arp_guard, ra_guard, multicast_router_guard, mtu_limit, log_refusals, snooping, lldp, broadcast_limit, multicast_limit, unknown_limit, send_average, send_peak, send_burst, receive_average, receive_peak, receive_burst)"
+         open_to_everybody, port_group, bound_macs, bound_ips, card, function, trust, spoofchk, link_state, query_rss, qos, vlan, trunk, native, qinq, private, community, promiscuous, mac_changes, forged_transmits, address_limit, bpdu_guard, dhcp_guard, arp_guard, ra_guard, multicast_router_guard, mtu_limit, log_refusals, snooping, lldp, broadcast_limit, multicast_limit, unknown_limit, send_average, send_peak, send_burst, receive_average, receive_peak, receive_burst)"
     );
     assert_eq!(
         error(&format!("{PORT}[uplnk]\nkind = \"null\"\n")),
-        "6: uplnk: there is no such table; did you mean \"uplink\"? (allowed: [switch], [uplink], [[team]], [daemon], [sockets], [[port_group]], [[port]])"
+        "6: uplnk: there is no such table; did you mean \"uplink\"? (allowed: [switch], [uplink], [[team]], [[card]], [daemon], [sockets], [[port_group]], [[port]])"
     );
     assert_eq!(
         error(&format!("workers = 2\n{PORT}")),
-        "1: workers: there is no such table (allowed: [switch], [uplink], [[team]], [daemon], [sockets], [[port_group]], [[port]])"
+        "1: workers: there is no such table (allowed: [switch], [uplink], [[team]], [[card]], [daemon], [sockets], [[port_group]], [[port]])"
     );
     // A key with terminal control characters is quoted.
     assert!(port_error("\"\\u001b[2J\" = 1").starts_with("6: port.\"\\u{1b}[2J\": there is no such key"));
@@ -489,7 +489,7 @@ fn an_entry_of_the_ports_that_is_no_table_is_a_mistake_of_its_own() {
         format!(
             "port: entry {entry} of the list is {what}, not a table: write [[port]] for each \
              (allowed: a table of name, adapter, mac, socket, role, doorbells, buffer, queues, mtu, rom, subsystem, standby, owner, group, mode, \
-         open_to_everybody, port_group, bound_macs, bound_ips, vlan, trunk, native, qinq, private, community, promiscuous, mac_changes, forged_transmits, address_limit, bpdu_guard, dhcp_guard, arp_guard, ra_guard, multicast_router_guard, mtu_limit, log_refusals, snooping, lldp, broadcast_limit, multicast_limit, unknown_limit, send_average, send_peak, send_burst, receive_average, receive_peak, receive_burst)"
+         open_to_everybody, port_group, bound_macs, bound_ips, card, function, trust, spoofchk, link_state, query_rss, qos, vlan, trunk, native, qinq, private, community, promiscuous, mac_changes, forged_transmits, address_limit, bpdu_guard, dhcp_guard, arp_guard, ra_guard, multicast_router_guard, mtu_limit, log_refusals, snooping, lldp, broadcast_limit, multicast_limit, unknown_limit, send_average, send_peak, send_burst, receive_average, receive_peak, receive_burst)"
         )
     };
     assert_eq!(error("port = [\"a\"]"), format!("1: {}", message(1, "a text")));
@@ -652,4 +652,87 @@ fn a_team_that_cannot_work_is_refused_with_the_reason() {
         .replace("socket = \"b.sock\"", "socket = \"b.sock\"\nvlan = 7");
     let errors = Host::parse(&text, Path::new("/etc/host.toml")).unwrap_err();
     assert_eq!(errors.list[0].what, "this uplink is a member of team up: say it there");
+}
+
+/// A card and a port at its function 0.
+const CARD: &str = "[[card]]\nname = \"nic\"\nchip = \"82576\"\n[[port]]\nname = \"vm1\"\nadapter = \"igbvf\"\n\
+                    mac = \"52:54:00:12:34:01\"\nsocket = \"vm1.sock\"\ncard = \"nic\"\nfunction = 0\n";
+
+fn function(number: u8, more: &str) -> String {
+    format!(
+        "[[port]]\nname = \"f{number}\"\nadapter = \"igbvf\"\nmac = \"52:54:00:00:00:0{number}\"\nsocket = \"f{number}\"\n{more}\n"
+    )
+}
+
+#[test]
+fn a_port_at_a_card_s_function_has_what_ip_link_sets_with_linux_s_defaults() {
+    let host = parse(CARD).unwrap();
+    let [card] = &host.cards[..] else { panic!("{:?}", host.cards) };
+    assert_eq!((card.entry.about.name, card.functions, &card.uplink), ("igbvf", 8, &None));
+    let its = host.ports[0].function.clone().unwrap();
+    // igb_vf_configure: spoof check on, trust off.
+    let usual = FunctionConfig {
+        card: "nic".into(),
+        number: 0,
+        trusted: false,
+        checks_source: true,
+        link: LinkState::Auto,
+        queries_rss: false,
+        is_vepa: false,
+    };
+    assert_eq!(its, usual);
+    assert!(!host.ports[0].policy.forged_transmits, "the switch checks what it sends");
+    let all = "trust = true\nlink_state = \"disable\"\nquery_rss = true\nvlan = 7\nqos = 5\n";
+    let host = parse(&format!("{CARD}{all}")).unwrap();
+    let its = host.ports[0].function.clone().unwrap();
+    assert_eq!((its.trusted, its.link, its.queries_rss), (true, LinkState::Disable, true));
+    assert_eq!((host.ports[0].policy.priority, host.ports[0].policy.forged_transmits), (5, true));
+    assert!(parse(&format!("{CARD}spoofchk = false\n")).unwrap().ports[0].policy.forged_transmits);
+    let up = "[uplink]\nkind = \"null\"\nname = \"wan\"\n";
+    let host = parse(&format!("{up}{}", CARD.replace("82576\"", "82576\"\nfunctions = 2\nuplink = \"wan\""))).unwrap();
+    assert_eq!((host.cards[0].functions, host.cards[0].uplink.as_deref()), (2, Some("wan")));
+}
+
+#[test]
+fn a_card_that_cannot_be_and_a_port_that_it_does_not_have_are_refused_with_the_reason() {
+    let with = |more: &str| error(&format!("{CARD}{more}"));
+    assert_eq!(
+        with(&function(2, "card = \"nic\"\nfunction = 0")),
+        "17: port.function: function 0 of card nic is that of line 10 already (allowed: with card: a whole number from 0, below its functions)"
+    );
+    assert!(
+        with(&function(2, "card = \"nic\"\nfunction = 8"))
+            .contains("card nic has 8 functions, from 0 on: there is no 8")
+    );
+    assert!(
+        with(&function(2, "card = \"nik\"\nfunction = 1")).contains("there is no card \"nik\"; did you mean \"nic\"?")
+    );
+    assert!(with(&function(2, "card = \"nic\"")).contains("port.function: it is missing"));
+    assert!(with(&function(2, "function = 1")).contains("only a port at a card's function has this"));
+    let other = function(2, "card = \"nic\"\nfunction = 1").replace("igbvf", "ixgbevf");
+    assert!(with(&other).contains("its functions are igbvf, and this port's adapter is ixgbevf"));
+    assert!(with("qos = 3\n").contains("port.qos: there is no vlan, in whose tag it would be"));
+    let card = |lines: &str| error(&CARD.replace("82576\"", &format!("82576\"\n{lines}")));
+    assert!(card("functions = 9").contains("an 82576 has at most 8 functions, not 9"));
+    assert!(card("uplink = \"wan\"").contains("there is no uplink or team \"wan\""));
+    assert!(with("[[card]]\nname = \"nic\"\nchip = \"82599\"\n").contains("there is a card \"nic\" already"));
+    assert!(card("bridge = \"vepa\"").contains("card.bridge: there is no uplink, to which all would go"));
+    let up = "[[uplink]]\nkind = \"null\"\nname = \"wan\"\n";
+    let vepa = format!("{up}{}", CARD.replace("82576\"", "82576\"\nbridge = \"vepa\""));
+    assert_eq!(parse(&vepa).unwrap().ports[0].policy.private, Private::Vepa);
+    assert!(error(&format!("{vepa}private = \"isolated\"\n")).contains("it reaches the uplink alone"));
+    assert!(error(&format!("{}{vepa}", up.replace("wan", "lan"))).contains("there are 2 uplinks and teams"));
+    let many: String = (0..4).map(|number| format!("[[card]]\nname = \"x{number}\"\nchip = \"82599\"\n")).collect();
+    assert!(with(&many).contains("with this card there are 264 functions, more than 256: give the cards fewer"));
+    parse(&many).unwrap();
+}
+
+#[test]
+fn a_function_s_address_changes_while_its_vm_runs_and_another_port_s_does_not() {
+    let same = |one: &str, other: &str| parse(one).unwrap().ports[0].is_same_adapter(&parse(other).unwrap().ports[0]);
+    let other = "52:54:00:12:34:99";
+    assert!(same(CARD, &CARD.replace("52:54:00:12:34:01", other)));
+    assert!(!same(PORT, &PORT.replace("52:54:00:12:34:01", other)));
+    let alone = CARD.split("card =").next().unwrap();
+    assert!(same(CARD, alone), "it becomes a card of its own");
 }

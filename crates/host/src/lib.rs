@@ -20,6 +20,7 @@ use toml_parser::Source;
 use utoipa::ToSchema;
 
 mod access;
+mod card;
 mod document;
 mod eavesdrop;
 mod errors;
@@ -33,6 +34,7 @@ mod team;
 mod walk;
 
 pub use access::{AccessConfig, AccountError, group_number};
+pub use card::{CardConfig, FUNCTIONS_MOST, FunctionConfig, LinkState};
 pub use document::{Document, List};
 pub use eavesdrop::Eavesdropping;
 use errors::MISTAKES_MOST;
@@ -64,6 +66,8 @@ pub struct Host {
     pub uplinks: Vec<UplinkConfig>,
     /// The teams of uplinks.
     pub teams: Vec<TeamConfig>,
+    /// The cards whose functions are ports.
+    pub cards: Vec<CardConfig>,
     /// The daemon.
     pub daemon: DaemonConfig,
     /// The ports, in the file's order. There may be none: ports are added while the daemon serves.
@@ -266,6 +270,8 @@ pub struct PortConfig {
     pub access: AccessConfig,
     /// Its port group, if it is in one.
     pub group: Option<String>,
+    /// Its place on a card, if it is a function of one.
+    pub function: Option<FunctionConfig>,
     /// Its policy on the switch, with its group's values.
     pub policy: Policy,
 }
@@ -307,14 +313,15 @@ impl PortConfig {
     }
 
     /// Whether another configuration of this port has the same adapter at the same socket. Then the differences can be changed
-    /// while a VM is attached.
+    /// while a VM is attached. A function's address is its card's to change.
     pub fn is_same_adapter(&self, other: &Self) -> bool {
         let mapped = |port: &Self| [1, 2].map(|processors| port.is_mapped(processors));
         let made = |port: &Self| {
-            let PortConfig { role, mac, queues, mtu, is_vmwares, standby, .. } = port;
-            (port.entry.about.name, *role, *mac, mapped(port), *queues, *mtu, *is_vmwares, *standby)
+            let PortConfig { role, queues, mtu, is_vmwares, standby, .. } = port;
+            (port.entry.about.name, *role, mapped(port), *queues, *mtu, *is_vmwares, *standby)
         };
-        made(self) == made(other) && self.socket == other.socket && self.rom == other.rom
+        let is_same_address = self.mac == other.mac || (self.function.is_some() && other.function.is_some());
+        made(self) == made(other) && is_same_address && self.socket == other.socket && self.rom == other.rom
     }
 
     /// The settings that create its adapter. Reads the option ROM.
@@ -424,6 +431,11 @@ impl Host {
     /// The team of this name.
     pub fn team(&self, name: &str) -> Option<&TeamConfig> {
         self.teams.iter().find(|team| team.name == name)
+    }
+
+    /// The card of this name.
+    pub fn card(&self, name: &str) -> Option<&CardConfig> {
+        self.cards.iter().find(|card| card.name == name)
     }
 
     /// The port of this name.

@@ -13,6 +13,7 @@ use crate::prefetch::{self, Touch};
 use crate::refusals::{Refusal, Refusals};
 use crate::region::{Region, Rights};
 use crate::span::Span;
+use crate::tape::Tape;
 use crate::touch;
 use crate::tree::{Sums, Tree};
 
@@ -106,11 +107,28 @@ pub struct Map {
     refusals: Option<Arc<Refusals>>,
     /// Asks for addresses that are not translated yet.
     misses: Option<Arc<Misses>>,
+    /// Tapes what is read.
+    tape: Option<Arc<Tape>>,
+    /// It has a log or a tape.
+    is_watched: bool,
+}
+
+/// A region of a map, without its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// First bus address.
+    pub base: u64,
+    /// Bytes.
+    pub len: u64,
+    /// The device's rights.
+    pub rights: Rights,
+    /// Whether it was shared.
+    pub is_shared: bool,
 }
 
 impl Clone for Map {
     fn clone(&self) -> Self {
-        let Self { regions, sums, mappings, id, last: _, log, refusals, misses } = self;
+        let Self { regions, sums, mappings, id, last: _, log, refusals, misses, tape, is_watched } = self;
         Self {
             regions: regions.clone(),
             sums: *sums,
@@ -120,6 +138,8 @@ impl Clone for Map {
             log: log.clone(),
             refusals: refusals.clone(),
             misses: misses.clone(),
+            tape: tape.clone(),
+            is_watched: *is_watched,
         }
     }
 }
@@ -132,7 +152,8 @@ impl Map {
     fn of(&self, regions: Tree, mappings: Vec<(Arc<Mapping>, usize)>) -> Self {
         let id = ID.fetch_add(1, Ordering::Relaxed) + 1;
         let (log, misses) = (self.log.clone(), self.misses.clone());
-        Self { sums: regions.sums(), regions, mappings, id, last: AtomicUsize::new(0), log, refusals: None, misses }
+        let (sums, is_watched, last) = (regions.sums(), log.is_some(), AtomicUsize::new(0));
+        Self { sums, regions, mappings, id, last, log, refusals: None, misses, tape: None, is_watched }
     }
 
     /// An empty map that is filled on demand: an access to what it does not translate is [absent](Fault::Absent), and asked for there.
@@ -242,7 +263,24 @@ impl Map {
     /// The same memory with another log of written pages, or none. Maps made from this one use the same log.
     #[must_use]
     pub fn logged(&self, log: Option<Arc<Log>>) -> Map {
-        Map { log, ..self.of(self.regions.clone(), self.mappings.clone()) }
+        let is_watched = log.is_some();
+        Map { log, is_watched, ..self.of(self.regions.clone(), self.mappings.clone()) }
+    }
+
+    /// The same memory with a tape of what is read and written. Maps made from this one have none.
+    #[must_use]
+    pub fn taped(&self, tape: Arc<Tape>) -> Map {
+        let map = self.logged(self.log.clone());
+        Self { tape: Some(tape), is_watched: true, ..map }
+    }
+
+    /// Its regions, by address.
+    pub fn places(&self) -> Vec<Place> {
+        let mut places = Vec::with_capacity(self.regions());
+        self.regions.each(&mut |&Region { base, len, rights, ref place }| {
+            places.push(Place { base, len, rights, is_shared: place.is_some() });
+        });
+        places
     }
 
     /// All translated ranges were written: publishes the log.
@@ -253,10 +291,16 @@ impl Map {
         }
     }
 
-    /// Whether writes are logged.
+    /// Whether writes are logged, or accesses are taped.
     #[inline(always)]
-    pub(crate) fn is_logged(&self) -> bool {
-        self.log.is_some()
+    pub(crate) fn is_watched(&self) -> bool {
+        self.is_watched
+    }
+
+    /// The tape.
+    #[inline(always)]
+    pub(crate) fn tape(&self) -> Option<&Tape> {
+        self.tape.as_deref()
     }
 
     #[cold]
@@ -265,6 +309,13 @@ impl Map {
         if let Some(log) = &self.log {
             log.note(address, len);
         }
+    }
+
+    /// A span of a map with a tape: all accesses take the path for pages that may be missing.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn watched(&self, span: Span) -> Span {
+        Span { known: span.known && self.tape.is_none(), ..span }
     }
 
     /// Number of files and private pieces that its regions lie in.
@@ -315,7 +366,8 @@ impl Map {
     fn span(&self, region: &Region, offset: u64, len: u32) -> Option<Span> {
         let (mapping, start) = region.place.as_ref()?;
         // A region lies within its mapping.
-        Some(Span::of(mapping, (start + offset) as usize, len, self.id))
+        let span = Span::of(mapping, (start + offset) as usize, len, self.id);
+        Some(if self.is_watched { self.watched(span) } else { span })
     }
 
     /// The region that an address lies in.
@@ -339,7 +391,7 @@ impl Map {
     fn pieces(&self, address: u64, len: u32, wanted: Rights, mut each: impl FnMut(Span) -> bool) -> Result<(), Fault> {
         #[cfg(feature = "count")]
         crate::count::one();
-        if wanted.write && self.is_logged() {
+        if wanted.write && self.is_watched() {
             self.note(address, len);
         }
         if let Some((offset, region)) = self.locate(address, wanted)
@@ -452,8 +504,16 @@ impl Map {
 
     #[cold]
     #[inline(never)]
-    fn copy_out_of_unknown(&self, span: Span, into: &mut [u8]) -> usize {
-        self.place(span).map_or(0, |(mapping, offset)| mapping.read(offset, into))
+    pub(crate) fn copy_out_of_unknown(&self, span: Span, into: &mut [u8]) -> usize {
+        let Some((mapping, offset)) = self.place(span) else { return 0 };
+        match &self.tape {
+            None => mapping.read(offset, into),
+            Some(tape) => {
+                let mut count = into.len();
+                tape.read(into, |into| count = mapping.read(offset, into));
+                count
+            }
+        }
     }
 
     #[inline(always)]
@@ -469,7 +529,10 @@ impl Map {
 
     #[cold]
     #[inline(never)]
-    fn copy_into_unknown(&self, span: Span, from: &[u8]) {
+    pub(crate) fn copy_into_unknown(&self, span: Span, from: &[u8]) {
+        if let Some(tape) = &self.tape {
+            tape.write(&from[..from.len().min(span.len as usize)]);
+        }
         touch::copy_in(from, &self.target(span));
     }
 
@@ -482,6 +545,19 @@ impl Map {
         self.pieces(address, len, Rights::READ, |span| {
             let n = span.len as usize;
             self.copy_out(span, &mut into[done..done + n]);
+            done += n;
+            true
+        })
+    }
+
+    /// Like [`Map::read`], past the tape, which has its lock.
+    pub(crate) fn read_past_tape(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
+        let mut done = 0;
+        self.pieces(address, into.len() as u32, Rights::READ, |span| {
+            let n = span.len as usize;
+            if let Some((mapping, offset)) = self.place(span) {
+                mapping.read(offset, &mut into[done..done + n]);
+            }
             done += n;
             true
         })

@@ -79,6 +79,18 @@ impl<'a> Window<'a> {
     #[inline(never)]
     fn load_further<const N: usize>(self, offset: usize, load: fn(&Window<'a>) -> [u8; N]) -> Option<[u8; N]> {
         let (map, address) = self.further(offset, N)?;
+        if let Some(tape) = map.tape() {
+            let mut out = [0; N];
+            tape.read(&mut out, |out| {
+                let part = map.window_within(address, N, Rights::READ).filter(|part| part.len == N);
+                match part {
+                    Some(part) => out.copy_from_slice(&load(&part)),
+                    // The whole range is mapped, otherwise there would be no window.
+                    None => drop(map.read_past_tape(address, out)),
+                }
+            });
+            return Some(out);
+        }
         if let Some(part) = map.window_within(address, N, Rights::READ).filter(|part| part.len == N) {
             return Some(load(&part));
         }
@@ -92,7 +104,12 @@ impl<'a> Window<'a> {
     fn store_further<const N: usize>(self, offset: usize, bytes: [u8; N], store: fn(&Window<'a>, [u8; N])) {
         let Some((map, address)) = self.further(offset, N).filter(|_| self.may_write) else { return };
         match map.window_within(address, N, Rights::WRITE) {
-            Some(part) if part.len == N => store(&part, bytes),
+            Some(part) if part.len == N => {
+                if let Some(tape) = map.tape() {
+                    tape.write(&bytes);
+                }
+                store(&part, bytes);
+            }
             _ => {
                 fence(Ordering::Release);
                 self.write_further(offset, &bytes);
@@ -334,8 +351,8 @@ impl Map {
     pub fn window(&self, address: u64, len: u32, rights: Rights) -> Result<Window<'_>, Fault> {
         #[cfg(feature = "count")]
         crate::count::one();
-        if rights.write && self.is_logged() {
-            self.note(address, len);
+        if self.is_watched() && self.begins_watched(address, len, rights) {
+            return self.window_in_pieces(address, len, rights);
         }
         if let Some((offset, region)) = self.locate(address, rights)
             && region.len - offset >= u64::from(len)
@@ -346,6 +363,16 @@ impl Map {
         self.window_in_pieces(address, len, rights)
     }
 
+    /// Logs a window of a map with a log. Whether the map has a tape, too: then each access is looked up.
+    #[cold]
+    #[inline(never)]
+    fn begins_watched(&self, address: u64, len: u32, rights: Rights) -> bool {
+        if rights.write {
+            self.note(address, len);
+        }
+        self.tape().is_some()
+    }
+
     #[cold]
     #[inline(never)]
     fn window_in_pieces(&self, address: u64, len: u32, rights: Rights) -> Result<Window<'_>, Fault> {
@@ -353,7 +380,11 @@ impl Map {
             return Ok(Window::default());
         }
         self.check(address, len, rights)?;
-        let first = self.window_within(address, len as usize, rights).ok_or(Fault::Refused { address, len })?;
+        let first = match self.tape() {
+            // No byte is in its first region.
+            Some(_) => Window { may_write: rights.write, ..Window::default() },
+            None => self.window_within(address, len as usize, rights).ok_or(Fault::Refused { address, len })?,
+        };
         Ok(first.with_rest(self, address, len))
     }
 

@@ -53,6 +53,10 @@ pub enum Command {
     Group(ListCommand),
     /// Add, remove or change one uplink of a running daemon
     Uplink(ListCommand),
+    /// Add, remove, change or reset one card of a running daemon
+    Card(CardCommand),
+    /// Show or change the functions of cards of a running daemon
+    Vf(Vf),
     /// Write what a running daemon serves as a host file
     Export(Export),
     /// Write what was changed live into the host file, whose comments and order stay
@@ -540,6 +544,90 @@ pub enum PortChange {
     },
 }
 
+/// `vf`.
+#[derive(Debug, Args)]
+pub struct Vf {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: VfCommand,
+}
+
+/// The commands of `vf`.
+#[derive(Debug, Subcommand)]
+pub enum VfCommand {
+    /// Show the functions: what the host lets each do, and its frames that were dropped as spoofed
+    Show(VfShow),
+    /// Change what the host lets a function do, by the words of `ip link set DEV vf N`
+    Set(VfSet),
+}
+
+/// `vf show`.
+#[derive(Debug, Args)]
+pub struct VfShow {
+    /// Only those of this card, or this one
+    #[arg(value_name = "CARD[/N]")]
+    pub function: Option<String>,
+    /// JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+    /// The daemon to ask.
+    #[command(flatten)]
+    pub which: Which,
+}
+
+/// `vf set`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+  mac ADDRESS            its address; its driver learns it when it resets the function
+  vlan N [qos N]         its frames are in this VLAN, with this priority; 0 is none
+  rate MBIT              what it may send, in Mbit/s or with a unit; 0 is no limit
+  spoofchk on|off        whether it may send only from its own address
+  trust on|off           whether it may have other addresses, and all multicast frames
+  state auto|enable|disable   its link: the card's, up, or down
+  query-rss on|off       whether it may ask for the hash's key and table
+  nicety vf set card0/3 vlan 10 trust on")]
+pub struct VfSet {
+    /// The function
+    #[arg(value_name = "CARD/N")]
+    pub function: String,
+    /// Words, each with its value
+    #[arg(value_name = "WORD VALUE", required = true, num_args = 2..)]
+    pub values: Vec<String>,
+    /// Do not ask, even if a VM that is attached loses its adapter
+    #[arg(long, short = 'y')]
+    pub yes: bool,
+    /// Also write it into the host file, whose comments and order stay
+    #[arg(long)]
+    pub save: bool,
+    /// The daemon to ask.
+    #[command(flatten)]
+    pub which: Which,
+}
+
+/// `card`.
+#[derive(Debug, Args)]
+pub struct CardCommand {
+    /// The change.
+    #[command(subcommand)]
+    pub change: CardChange,
+}
+
+/// Changes to a card.
+#[derive(Debug, Subcommand)]
+pub enum CardChange {
+    /// As of every list.
+    #[command(flatten)]
+    List(ListChange),
+    /// Reset one: the driver of each of its functions is told, and resets its function
+    Reset {
+        /// Its name
+        name: String,
+        /// The daemon to ask.
+        #[command(flatten)]
+        which: Which,
+    },
+}
+
 /// `group` and `uplink`.
 #[derive(Debug, Args)]
 pub struct ListCommand {
@@ -551,7 +639,7 @@ pub struct ListCommand {
 /// Changes to a port group or an uplink.
 #[derive(Debug, Subcommand)]
 pub enum ListChange {
-    /// Add one, with the keys of the host file: nicety group add web vlan=10; nicety uplink add tap7 kind=tap
+    /// Add one, with the keys of the host file: nicety group add web vlan=10; nicety uplink add tap7 kind=tap; nicety card add nic0 chip=82599
     Add {
         /// Its name; a tap's is its interface
         name: String,
@@ -565,7 +653,7 @@ pub enum ListChange {
         #[command(flatten)]
         which: Which,
     },
-    /// Remove one; a group that ports are in stays
+    /// Remove one; a group or a card that ports are in stays
     Remove {
         /// Its name; an uplink's without one is its kind
         name: String,

@@ -32,6 +32,7 @@ mod save;
 mod serve;
 mod top;
 mod trace;
+mod vf;
 mod warnings;
 mod words;
 mod write_back;
@@ -58,6 +59,8 @@ fn main() -> ExitCode {
         Command::Port(args) => change::port(&args.change).map(|()| ExitCode::SUCCESS),
         Command::Group(args) => change::list(List::Groups, &args.change).map(|()| ExitCode::SUCCESS),
         Command::Uplink(args) => change::list(List::Uplinks, &args.change).map(|()| ExitCode::SUCCESS),
+        Command::Card(args) => change::card(&args.change).map(|()| ExitCode::SUCCESS),
+        Command::Vf(args) => vf::run(&args.command).map(|()| ExitCode::SUCCESS),
         Command::Export(args) => change::export(&args).map(|()| ExitCode::SUCCESS),
         Command::Save(args) => change::save_all(&args.which).map(|()| ExitCode::SUCCESS),
         Command::Import(args) => import::run(&args).map(|()| ExitCode::SUCCESS),

@@ -15,15 +15,18 @@
 
 mod agent;
 mod backlog;
+mod carrier;
 mod doorbells;
 mod lldp;
 mod lock;
 #[cfg(feature = "measure")]
 pub mod measure;
+mod order;
 mod pace;
 mod plane;
 mod poll;
 mod port;
+mod rounds;
 mod team;
 mod times;
 mod trace;
@@ -36,7 +39,7 @@ pub use backlog::{Backlog, Drained, SENDER_BYTES};
 pub use doorbells::Doorbells;
 pub use lldp::Neighbour;
 pub use plane::{Plane, PlaneError, Slot};
-pub use port::{End, Port, Saved, SharedFamily, Shell, State, caught};
+pub use port::{ClassState, End, Port, Saved, SharedFamily, Shell, State, caught};
 pub use team::{Hash, Lacp, Links, MEMBERS_MOST, MemberState, Rule, Standby, Steering, Team};
 pub use times::{BUCKETS_NS, Histogram, SAMPLE_EVERY};
 pub use trace::{Intake, Prospect, Trace, TraceError};

@@ -7,6 +7,7 @@ use arc_swap::ArcSwap;
 use nicety_adapter::{PortId, Time};
 use nicety_switch::{Full, Limits, Policy, Switch, Vlan};
 
+use crate::carrier::Followers;
 use crate::lldp::{Neighbour, Neighbours};
 use crate::port::{Port, PortRights};
 use crate::team::Team;
@@ -69,6 +70,7 @@ pub struct Plane {
     pub(crate) watchers: ArcSwap<Vec<Arc<dyn Watcher>>>,
     pub(crate) times: Times,
     pub(crate) neighbours: Neighbours,
+    pub(crate) followers: Followers,
 }
 
 impl Plane {
@@ -80,6 +82,7 @@ impl Plane {
             watchers: ArcSwap::default(),
             times: Times::default(),
             neighbours: Neighbours::default(),
+            followers: Followers::default(),
         }
     }
 
@@ -166,6 +169,7 @@ impl Plane {
         ids.iter().for_each(|&id| self.neighbours.listen(id, false));
         let slots = self.switch.slots();
         ports.iter().for_each(|port| self.let_go(&port.retire()));
+        ports.iter().for_each(|port| self.unfollow(port));
         slots.iter().filter_map(Slot::port).for_each(|other| other.forget(ids));
         ports
     }

@@ -1,6 +1,7 @@
 //! One port: its adapter or uplink, and all state that its lock guards.
 
 mod caught;
+mod control;
 mod family;
 mod fault;
 mod inner;
@@ -29,6 +30,7 @@ use crate::pace::Pace;
 use crate::poll::UsualIdle;
 use crate::team::{MemberAgent, Steering};
 pub use caught::caught;
+pub use control::ClassState;
 use family::Membership;
 pub(crate) use family::PortRights;
 pub use family::SharedFamily;
@@ -131,6 +133,8 @@ pub struct State {
     pub stopped: bool,
     /// The VMM took back shared memory.
     pub damaged: bool,
+    /// The classes of an uplink with I/O control.
+    pub classes: Vec<ClassState>,
     /// The reason why an uplink can pass no frames for now.
     pub vacant: Option<String>,
     /// The panic message, if the adapter or uplink panicked. The port passes no frames any more.
@@ -157,6 +161,7 @@ impl State {
             held: false,
             stopped: false,
             damaged: false,
+            classes: Vec::new(),
             vacant: None,
             failed: None,
         }
@@ -231,6 +236,8 @@ impl Port {
             next_backlog: None,
             spent_backlog: None,
             backlog: if attached { Backlog::of_senders(buffer_bytes) } else { Backlog::of_queues(buffer_bytes) }?,
+            control: None,
+            limited_until: None,
             transmit: None,
             receive: None,
             shaped_at: None,
@@ -494,15 +501,26 @@ impl Port {
         self.with_pci(now, |pci, cx| pci.config_write(offset, data, cx));
     }
 
-    /// The adapter is this function of a card from now on. Its driver must reset it: what it was granted before is void.
-    pub fn join_family(&self, family: &SharedFamily, function: u16, now: Time) {
-        self.lock().family = Some(Membership::of(family, function));
-        self.reset(Reset::Function, now);
+    /// The adapter is this function of a card from now on, if it is a function at all. Its driver must reset it, and is told so: what
+    /// it was granted before is void.
+    pub fn join_family(&self, family: &SharedFamily, function: u16) {
+        self.change_rights(|membership| {
+            if membership.is(family, function) {
+                return None;
+            }
+            *membership = membership.moved(family, function);
+            Some(membership.reset())
+        });
     }
 
     /// The host changes a function's policy. The change is made, and the function told, before its driver's next access.
     pub fn set_function_policy(&self, policy: FunctionPolicy) {
         self.change_rights(|family| family.set_host(policy));
+    }
+
+    /// The function's card is reset. Its driver is told, and must reset the function.
+    pub fn reset_function(&self) {
+        self.change_rights(|family| Some(family.reset()));
     }
 
     /// The port's own policy changes what its function may do.
@@ -588,7 +606,7 @@ impl Port {
             inner.backlog.forget_unnamed(sender.origin());
             return false;
         }
-        inner.backlog.name_holder(sender.origin().0, sender.tenure)
+        inner.backlog.name_holder(sender.origin(), sender.tenure)
     }
 
     /// Tells this port from others that have its number at other times.
@@ -742,6 +760,12 @@ impl Port {
         self.with(now, |adapter, cx| adapter.notice(Event::Link(up), cx));
     }
 
+    /// Whether it is an uplink that can pass frames now.
+    pub fn has_carrier(&self) -> bool {
+        let mut inner = self.lock();
+        inner.is_uplink() && inner.call_uplink(|uplink, _| uplink.vacant()).is_none()
+    }
+
     /// Whether it has work now, or a due timer.
     pub fn busy(&self, now: Time) -> bool {
         let inner = self.lock();
@@ -750,6 +774,7 @@ impl Port {
         }
         (!inner.pending.is_empty() && inner.may_fetch() && inner.may_send(now))
             || (inner.may_drain() && inner.may_receive(now))
+            || inner.limited_until.is_some_and(|at| at <= now)
             || inner.watch_at.is_some_and(|at| at <= now)
             || inner.wake.is_some_and(|at| at <= now)
             || inner.poll_at.is_some_and(|at| at <= now)
@@ -780,6 +805,7 @@ impl Port {
             held: inner.holds > 0,
             stopped: inner.stopped,
             damaged: inner.memory.damaged(),
+            classes: inner.control.as_ref().map_or_else(Vec::new, |control| control.states()),
             vacant: said.vacant,
             failed: match &inner.end {
                 End::Failed(cause) => Some(cause.clone()),

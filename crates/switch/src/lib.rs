@@ -88,6 +88,10 @@ struct Members {
     promiscuous: Vec<PortId>,
     /// Whether any port gets only groups that it has joined.
     snooping: bool,
+    /// By port: whether it leads to other networks.
+    uplinks: Vec<bool>,
+    /// Whether any port reaches uplinks alone.
+    vepa: bool,
 }
 
 impl Members {
@@ -104,6 +108,7 @@ impl Members {
     fn sum_up(&mut self) {
         self.policed = self.rules.iter().any(Option::is_some);
         self.snooping = self.rules.iter().flatten().any(|rules| rules.policy.snooping);
+        self.vepa = self.rules.iter().flatten().any(|rules| rules.policy.private == Private::Vepa);
         let promiscuous = |&index: &usize| self.rules[index].as_ref().is_some_and(|rules| rules.policy.promiscuous);
         self.promiscuous = (0..self.rules.len()).filter(promiscuous).map(|index| PortId(index as u16)).collect();
     }
@@ -118,8 +123,11 @@ struct Joined<P> {
 }
 
 impl<P> Joined<P> {
-    fn put(&mut self, port: PortId, slot: Option<P>) {
+    fn put(&mut self, port: PortId, slot: Option<P>, is_uplink: bool) {
         self.place(port, slot);
+        if let Some(uplink) = self.members.uplinks.get_mut(usize::from(port.0)) {
+            *uplink = is_uplink;
+        }
         self.list();
     }
 
@@ -128,9 +136,10 @@ impl<P> Joined<P> {
         let (index, present) = (usize::from(port.0), &mut self.members.present);
         if present.len() <= index {
             present.resize(index + 1, false);
+            self.members.uplinks.resize(index + 1, false);
             self.slots.resize_with(index + 1, || None);
         }
-        present[index] = slot.is_some();
+        self.members.present[index] = slot.is_some();
         self.slots[index] = slot;
     }
 
@@ -181,12 +190,12 @@ pub struct Switch<P = ()> {
 impl<P: Clone> Switch<P> {
     /// A guest's port joins.
     pub fn join(&self, port: PortId, slot: P) -> Result<(), Full> {
-        self.join_limited(port, slot, self.port_addresses)
+        self.join_limited(port, slot, false)
     }
 
     /// A port to other networks joins: any number of addresses may be behind it.
     pub fn join_uplink(&self, port: PortId, slot: P) -> Result<(), Full> {
-        self.join_limited(port, slot, u32::MAX)
+        self.join_limited(port, slot, true)
     }
 
     /// Keeps a value for a number on which it decides nothing: a member of a team, which is behind another number. It
@@ -203,12 +212,12 @@ impl<P: Clone> Switch<P> {
         Ok(())
     }
 
-    fn join_limited(&self, port: PortId, slot: P, addresses_most: u32) -> Result<(), Full> {
+    fn join_limited(&self, port: PortId, slot: P, is_uplink: bool) -> Result<(), Full> {
         if usize::from(port.0) >= PORTS {
             return Err(Full);
         }
-        self.addresses.limit(port, addresses_most);
-        self.change(|joined| joined.put(port, Some(slot.clone())));
+        self.addresses.limit(port, if is_uplink { u32::MAX } else { self.port_addresses });
+        self.change(|joined| joined.put(port, Some(slot.clone()), is_uplink));
         Ok(())
     }
 

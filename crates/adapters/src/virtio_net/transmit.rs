@@ -147,6 +147,7 @@ impl VirtioNet {
         }
         cx.counters.sent_all(queue, sent);
         ring.carried = ring.carried.wrapping_add(sent.bytes);
+        ring.tally.add(sent);
         cx.out.charge(areas.walked().saturating_sub(STEPS_PAID * batch.len() as u32));
         if let Some(broken) = broken.filter(|broken| *broken != Broken::Waits) {
             return Err(broken);

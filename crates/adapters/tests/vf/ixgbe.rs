@@ -65,7 +65,8 @@ type Guest = Bench<Driver>;
 
 impl Guest {
     fn new(trusted: bool) -> Self {
-        let family = ixgbe::card(vec![FunctionPolicy { address: Mac(MAC), trusted, tagged: false }]);
+        let family =
+            ixgbe::card(vec![FunctionPolicy { trusted, queries_rss: trusted, ..FunctionPolicy::free(Mac(MAC)) }]);
         let mut this = Self::around(adapter("ixgbevf"), Driver { family });
         this.config_write(4, &[6, 0]);
         this

@@ -7,10 +7,12 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use nicety_daemon::live::Changed;
 use nicety_host::List;
+use tracing::info;
 
-use super::{Answer, CutOff, Daemon, beside, consent_in, json, logged, name_in, problems, values};
+use super::{Answer, CutOff, Daemon, beside, consent_in, json, logged, name_in, problems, values, who};
+use crate::api::{CardReset, NO_SUCH, Problem};
 use crate::body::{Changer, Small};
-use crate::schemas::{GroupChange, NewGroup, NewPort, NewUplink, PortChange, UplinkChange};
+use crate::schemas::{CardChange, GroupChange, NewCard, NewGroup, NewPort, NewUplink, PortChange, UplinkChange};
 use crate::served::{Peer, Served};
 
 type Named = Result<Path<String>, PathRejection>;
@@ -177,4 +179,71 @@ pub(crate) async fn remove_uplink(
     query: Agreed,
 ) -> Answer<axum::Json<Changed>> {
     remove(served, peer, List::Uplinks, (path, query)).await
+}
+
+/// Add a card
+#[utoipa::path(post, operation_id = "add_card", tag = "cards", path = "/v1/cards", request_body = NewCard, responses(
+    (status = 201, description = "The changes that were made", body = Changed),
+    problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
+))]
+pub(crate) async fn add_card(
+    State(served): Daemon,
+    Changer(peer): Changer,
+    Small(body): Small,
+) -> Answer<(StatusCode, axum::Json<Changed>)> {
+    add(served, peer, List::Cards, &body).await
+}
+
+/// Change a card
+///
+/// The body is a merge patch (RFC 7396): a key that is `null` gets its default.
+#[utoipa::path(patch, operation_id = "change_card", tag = "cards", path = "/v1/cards/{name}", params(("name" = String, Path, description = "Name of the card"), CutOff), request_body = CardChange, responses(
+    (status = 200, description = "The changes that were made", body = Changed),
+    problems::Named, problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
+))]
+pub(crate) async fn set_card(
+    State(served): Daemon,
+    Changer(peer): Changer,
+    path: Named,
+    query: Agreed,
+    Small(body): Small,
+) -> Answer<axum::Json<Changed>> {
+    set(served, peer, List::Cards, (path, query), &body).await
+}
+
+/// Remove a card
+#[utoipa::path(delete, operation_id = "remove_card", tag = "cards", path = "/v1/cards/{name}", params(("name" = String, Path, description = "Name of the card"), CutOff), responses(
+    (status = 200, description = "The changes that were made", body = Changed),
+    problems::Named, problems::Changing, problems::Meant, problems::Starting,
+))]
+pub(crate) async fn remove_card(
+    State(served): Daemon,
+    Changer(peer): Changer,
+    path: Named,
+    query: Agreed,
+) -> Answer<axum::Json<Changed>> {
+    remove(served, peer, List::Cards, (path, query)).await
+}
+
+/// Reset a card
+///
+/// The driver of each of its functions is told, and resets its function.
+#[utoipa::path(post, operation_id = "reset_card", tag = "cards", path = "/v1/cards/{name}/reset", params(("name" = String, Path, description = "Name of the card")), responses(
+    (status = 200, description = "The card was reset", body = CardReset),
+    problems::Named, problems::Changing, problems::Starting,
+))]
+pub(crate) async fn reset_card(
+    State(served): Daemon,
+    Changer(peer): Changer,
+    path: Named,
+) -> Answer<axum::Json<CardReset>> {
+    let (live, name) = (served.live()?, name_in(path)?);
+    beside(move || {
+        if !live.daemon().reset_card(&name) {
+            return Err(Problem::new(NO_SUCH, format!("there is no card {name:?}")));
+        }
+        info!("{} reset card {name}", who(peer));
+        Ok(axum::Json(CardReset { name }))
+    })
+    .await
 }

@@ -304,6 +304,7 @@ impl Worker {
 
     /// Logs an event at an uplink's peer. A peer may come and go all day.
     pub(super) fn news(&mut self, id: PortId, news: News) {
+        self.plane.carrier_changed(id, self.clock.now());
         let Some(service) = self.services.get(&id) else { return };
         match news {
             News::Vacant(why) => service.log.say(Kind::Vacant, why),

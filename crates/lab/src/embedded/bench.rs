@@ -28,6 +28,20 @@ fn adapters() -> impl Iterator<Item = &'static str> {
     driven.map(|entry| entry.about.name)
 }
 
+/// The adapters that have a driver, in table order: all, or one of each family, the first, without an adapter that costs hundreds of messages
+/// a frame.
+pub fn driven(families: bool) -> Vec<&'static str> {
+    let mut seen = Vec::new();
+    let wanted = |name: &&'static str| {
+        let Some(entry) = nicety_adapters::find(name) else { return false };
+        let driver = nicety_drivers::find(entry.about.pci).map(|driver| driver.name);
+        let is_new = !seen.contains(&driver);
+        seen.push(driver);
+        !families || (is_new && entry.about.dma)
+    };
+    adapters().filter(wanted).collect()
+}
+
 /// The bench: a daemon, two guests and a peer per adapter. They start at first use and stay; idle ones sleep.
 pub struct Embedded {
     program: Program,

@@ -139,6 +139,10 @@ impl Guest {
             Order::Transact { to, seconds } => {
                 self.station.begin(&mut self.iface, Task::Transact, to, seconds, Instant::now())
             }
+            Order::Touch { reads, writes } => {
+                self.device.link().touch(reads, writes)?;
+                return send_answer(&Answer::Touched);
+            }
             Order::Report => return send_answer(&Answer::Counts(self.counts())),
             Order::Series => return send_answer(&Answer::Series(self.station.sampled().clone())),
             Order::Flood { bytes, seconds } => {
@@ -162,6 +166,7 @@ impl Guest {
             writes: link.writes,
             interrupts: link.interrupts,
             frames: self.device.frames(),
+            bytes: self.device.bytes(),
             cpu_seconds: cpu::seconds_of(std::process::id()).unwrap_or(0.0),
             discarded_bytes,
             discarded_ns: u64::try_from(span.as_nanos()).unwrap_or(u64::MAX),

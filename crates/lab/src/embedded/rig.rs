@@ -306,6 +306,12 @@ impl Rig {
         })
     }
 
+    /// Lets a guest read and write registers that have no effect, so often. Returns when all were handled.
+    pub fn touch(&mut self, guest: Party, reads: u32, writes: u32, cancel: &AtomicBool) -> Result<(), BenchError> {
+        let order = Order::Touch { reads, writes };
+        self.order(guest, &order, TIMEOUT, cancel, |answer| matches!(answer, Answer::Touched).then_some(()))
+    }
+
     /// The counts of a station.
     pub fn counts(&mut self, party: Party, cancel: &AtomicBool) -> Result<Counts, BenchError> {
         self.order(party, &Order::Report, Duration::ZERO, cancel, |answer| match answer {

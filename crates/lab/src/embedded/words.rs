@@ -53,6 +53,13 @@ pub enum Order {
         /// Attachments to the network, one per port.
         attach: Vec<Attach>,
     },
+    /// Read and write registers that have no effect: what a message costs.
+    Touch {
+        /// Reads, each with its answer.
+        reads: u32,
+        /// Writes, posted or as doorbells.
+        writes: u32,
+    },
     /// Report the counts so far.
     Report,
     /// Report the bytes over time that the discard service received on its latest connection.
@@ -113,6 +120,8 @@ pub enum Answer {
         /// Frames that the adapter took.
         frames: u64,
     },
+    /// A touch is over.
+    Touched,
     /// The counts.
     Counts(Counts),
     /// Bytes over time that the discard service received.
@@ -132,6 +141,9 @@ pub struct Counts {
     pub interrupts: u64,
     /// Frames sent and received, after segmentation.
     pub frames: u64,
+    /// Bytes of the packets sent and received, without frame check sequences.
+    #[serde(default)]
+    pub bytes: u64,
     /// CPU time of this process, in seconds.
     pub cpu_seconds: f64,
     /// Bytes that the discard service received on its latest connection.

@@ -3,18 +3,19 @@
 //! enhanced vmxnet over e1000; request-responses of one byte.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use nicety_guests::Error;
 
-use super::{About, Chart, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
+use super::{About, Chart, Figure, Length, Load, Method, Opening, Ratios, Rig, Subject, Table, Taken};
 use crate::bench::BenchError;
 use crate::method::{Guests, Server};
 use crate::real::native::{self, Native};
-use crate::real::outside::{GUEST, Lone, OUTSIDE, Outside};
-use crate::real::subjects;
+use crate::real::outside::{self, GUEST, Lone, OUTSIDE, Outside, subjects};
+use crate::real::veth::{Rate, Tc};
 use crate::results::Direction;
 
 /// The document's sizes: label, socket bytes, message bytes. The small sockets first, where latency binds.
@@ -79,6 +80,10 @@ impl Shape {
         }
     }
 
+    fn rate(self) -> Rate {
+        Rate { mbit: self.gbit.saturating_mul(1000) }
+    }
+
     fn title(self) -> String {
         let size = SIZES.get(self.size).map_or("", |(label, ..)| label);
         let way = match self.way {
@@ -139,8 +144,8 @@ impl Method for EsxNetperf {
             name: "esx-netperf",
             document: Some((3, "Performance Comparison of Virtual Network Devices (ESX Server 3.5)")),
             line: "netperf at six socket and message sizes with a client outside: enhanced vmxnet over e1000, throughput and CPU",
-            needs: "user-mode guests (a C compiler, once); Debian packages, 220 MB once",
-            guests: &[Guests::Uml],
+            needs: "user-mode guests (a C compiler, once) or QEMU's; Debian packages, 230 MB once; tc for QEMU's and native rows",
+            guests: &[Guests::Uml, Guests::Qemu],
             overhead_seconds: 0.8,
             disk_bytes: 0,
         }
@@ -148,9 +153,9 @@ impl Method for EsxNetperf {
 
     fn field(&self, guests: Guests, length: Length) -> Vec<Subject> {
         let names: &[&str] = if length == Length::Quick { &QUICK } else { &ADAPTERS };
-        let all = names.iter().flat_map(|name| subjects(guests, name));
-        // Over a paced uplink only our own switch is measured yet.
-        all.filter(|subject| subject.server == Some(Server::Nicety)).chain([Subject::native()]).collect()
+        let served = |subject: &Subject| length != Length::Quick || subject.server == Some(Server::Nicety);
+        let all = names.iter().flat_map(|name| subjects(guests, name)).filter(served);
+        all.chain([Subject::native()]).collect()
     }
 
     fn loads(&self, _guests: Guests, length: Length, seconds: Option<u32>) -> Vec<Load> {
@@ -189,7 +194,7 @@ impl Method for EsxNetperf {
                         let label = SIZES.get(here(load)?.size).map(|(label, ..)| (*label).to_owned())?;
                         Some((label, load.name.clone()))
                     });
-                    charts.push(Chart {
+                    charts.push(Ratios {
                         title: format!("{of} over e1000: {word}, {gbit} Gbit/s"),
                         of,
                         base: E1000,
@@ -206,7 +211,7 @@ impl Method for EsxNetperf {
             }
         }
         charts.retain(|chart| !chart.loads.is_empty());
-        charts
+        charts.into_iter().map(Chart::Ratios).collect()
     }
 
     fn tables(&self, loads: &[Load]) -> Vec<Table> {
@@ -228,13 +233,23 @@ impl Method for EsxNetperf {
     }
 
     fn open(&self, opening: Opening<'_>) -> Result<Box<dyn Rig>, Error> {
-        let Opening { program, say, .. } = opening;
+        let Opening { plan, program, say } = opening;
+        let has_peers = plan.subjects.iter().any(|subject| subject.server == Some(Server::Qemu));
+        let has_native = plan.subjects.iter().any(Subject::is_native);
+        let tc = if has_native { Some(Tc::lay(say)?) } else { None };
         // Every guest has netperf.
-        let mut outside = Outside::open(&program.path, MEMORY_MIB, None, say)?;
+        let opening = outside::Opening {
+            guests: plan.guests,
+            program: &program.path,
+            memory_mib: MEMORY_MIB,
+            programs: None,
+            has_peers,
+        };
+        let mut outside = Outside::open(opening, say)?;
         let mut netserver = outside.root().program("usr/bin/netserver");
         netserver.args(["-4", "-D", "-N"]);
         outside.serve(&netserver)?;
-        Ok(Box::new(Netperf { outside, running: None, native: None, bound: HashMap::new() }))
+        Ok(Box::new(Netperf { outside, running: None, native: None, tc, bound: HashMap::new() }))
     }
 }
 
@@ -251,6 +266,7 @@ struct Netperf {
     outside: Outside,
     running: Option<Running>,
     native: Option<Native>,
+    tc: Option<Tc>,
     /// Whether a run at 1 Gbit/s was guest-bound, by round, row and shape.
     bound: HashMap<(u32, Subject, Shape), bool>,
 }
@@ -270,7 +286,7 @@ impl Netperf {
             |running: &Running| running.round == round && running.subject == *subject && running.gbit == shape.gbit;
         if !self.running.as_ref().is_some_and(fits) {
             self.end()?;
-            let mut lone = self.outside.boot(subject, &format!("{}Gbit/s", shape.gbit), stop)?;
+            let mut lone = self.outside.boot(subject, shape.rate(), stop)?;
             let served = lone.guest.succeed_unless("netserver -4 >/dev/null </dev/null 2>&1", SLACK, stop).map(drop);
             if let Err(error) = served {
                 // An error of ending it has the same cause, so it is dropped.
@@ -304,22 +320,18 @@ impl Netperf {
 
     fn natively(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
         let shape = Shape::of(&load.name).ok_or(Error::Stopped)?;
-        if shape.gbit != 1 {
-            return Ok(Taken {
-                marks: vec!["the veth pair is not paced: see 1 Gbit/s".to_owned()],
-                ..Taken::default()
-            });
-        }
         if self.native.is_none() {
             let mut native = Native::open(self.outside.root())?;
             let mut netserver = self.outside.root().program("usr/bin/netserver");
             netserver.args(["-4", "-D", "-N"]);
-            native.serve(&netserver)?;
+            native.serve(&netserver, Path::new("/dev/null"))?;
             self.native = Some(native);
         }
         let command = script_outside(&self.outside, shape, native::FAR, load.seconds);
-        let Some(native) = &mut self.native else { return Err(Error::Stopped) };
-        let said = native.run(&command, SLACK + Duration::from_secs(load.seconds.into()), stop)?;
+        let (Some(native), Some(tc)) = (&mut self.native, &self.tc) else { return Err(Error::Stopped) };
+        native.pace(tc, shape.rate())?;
+        let limit = SLACK + Duration::from_secs(load.seconds.into());
+        let (said, _) = native.run(&command, limit, stop, &mut |_| Ok(()))?;
         parse(&said, shape, None).ok_or_else(|| unparsed(&said))
     }
 }
@@ -398,7 +410,7 @@ impl Rig for Netperf {
         let mut notes = self.outside.notes();
         let version = self.outside.root().version("netperf").unwrap_or("of unknown version");
         notes.push(format!("netperf {version}. \"8K-128\": sockets of 8 KB on both sides, messages of 128 bytes."));
-        notes.push("native: the same programs between two network namespaces of the host, joined by a veth pair that is not paced.".to_owned());
+        notes.push("native: the same programs between two network namespaces of the host, joined by a veth pair that tc paces to the link's rate. Transmit and receive are the same there.".to_owned());
         notes
     }
 }
@@ -424,7 +436,8 @@ mod tests {
         assert_eq!(found.count(), loads.len());
         // Throughput ratio and CPU ratio per size: figures 2 to 5.
         let charts = EsxNetperf.charts(&loads);
-        assert_eq!((charts[0].of, charts[0].base, charts[0].loads.len()), ("vmxnet2", "e1000-82545em", 6));
+        let Chart::Ratios(first) = &charts[0] else { panic!("{charts:?}") };
+        assert_eq!((first.of, first.base, first.loads.len()), ("vmxnet2", "e1000-82545em", 6));
     }
 
     #[test]

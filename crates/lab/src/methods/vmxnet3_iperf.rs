@@ -2,6 +2,7 @@
 //! (82545EM) and to e1000e.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -21,8 +22,8 @@ use crate::series::Series;
 use crate::statistics;
 
 /// iperf 2, which no guest's image has.
-const PACKAGES: &[&str] = &["iperf"];
-const IPERF: &str = "usr/bin/iperf";
+pub(super) const PACKAGES: &[&str] = &["iperf"];
+pub(super) const IPERF: &str = "usr/bin/iperf";
 /// The document's own options.
 const SERVER: &str = "-s -w 64k -l 128k";
 const CLIENT: &str = "-P 16 -w 64k -l 128k";
@@ -248,10 +249,10 @@ impl Iperf {
                 let mut native = Native::open(self.pairs.root())?;
                 let mut iperf = self.pairs.layer().program(IPERF);
                 iperf.args(SERVER.split(' '));
-                native.serve(&iperf)?;
+                native.serve(&iperf, Path::new("/dev/null"))?;
                 let mut netserver = self.pairs.root().program("usr/bin/netserver");
                 netserver.args(["-4", "-D", "-N"]);
-                native.serve(&netserver)?;
+                native.serve(&netserver, Path::new("/dev/null"))?;
                 native
             }
         };
@@ -260,13 +261,13 @@ impl Iperf {
         if load.name == LATENCY {
             let mut command = self.pairs.root().program("usr/bin/netperf");
             command.args(netperf::words(native::FAR, netperf::Test::RequestResponse, load.seconds));
-            let text = native.run(&command, limit, stop)?;
+            let (text, _) = native.run(&command, limit, stop, &mut |_| Ok(()))?;
             let measured = netperf::parse(&text, netperf::Test::RequestResponse);
             return measured.map(latency).ok_or(unparsed("netperf", text));
         }
         let mut command = self.pairs.layer().program(IPERF);
         command.args(client(native::FAR, load.seconds).split(' ').skip(1));
-        let text = native.run(&command, limit, stop)?;
+        let (text, _) = native.run(&command, limit, stop, &mut |_| Ok(()))?;
         parse(&text).ok_or(unparsed("iperf", text))
     }
 }
@@ -357,7 +358,7 @@ fn latency(measured: netperf::Measured) -> Taken {
 
 /// iperf 2's report of all streams together: `[SUM] 0.0000-30.0080 sec  1638400 KBytes  447000 Kbits/sec`, a line for each second and one
 /// for the whole.
-fn parse(text: &str) -> Option<Taken> {
+pub(super) fn parse(text: &str) -> Option<Taken> {
     let (mut series, mut whole) = (Series::default(), None::<(f64, f64)>);
     for line in text.lines().filter(|line| line.starts_with("[SUM")) {
         let words: Vec<&str> = line.split_whitespace().collect();

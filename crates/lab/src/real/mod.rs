@@ -6,5 +6,8 @@ pub mod native;
 pub mod netperf;
 pub mod outside;
 pub mod pair;
+pub mod veth;
+mod wait;
 
 pub use bench::{Pairs, RealBench, Standing, subjects};
+pub use wait::Watch;

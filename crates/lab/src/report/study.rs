@@ -11,7 +11,7 @@ use super::page::HEAD;
 use super::{ReportError, folder};
 use crate::advice::about;
 use crate::method::Server;
-use crate::methods::{self, Chart, Figure, Length, Method, Subject, Table};
+use crate::methods::{self, Chart, Figure, Length, Method, Ratios, Subject, Table};
 use crate::number;
 use crate::statistics::{Estimate, RUNS_FOR_INTERVAL};
 use crate::study::figures::{self, Cell};
@@ -19,6 +19,8 @@ use crate::study::{Study, journal};
 
 mod bars;
 mod detail;
+mod heat;
+mod stack;
 mod words;
 
 const STYLE: &str = include_str!("style.css");
@@ -87,7 +89,11 @@ pub fn page(study: &Study) -> String {
     out.push_str("</nav>\n</header>\n");
     heading(&mut out, "figures", "Figures");
     for chart in method.charts(&study.head.plan.loads) {
-        one_chart(&mut out, study, &chart);
+        match &chart {
+            Chart::Ratios(chart) => ratios(&mut out, study, chart),
+            Chart::Stack(chart) => out.push_str(&stack::section(study, chart)),
+            Chart::Heat(chart) => out.push_str(&heat::section(study, method, chart)),
+        }
     }
     let mut drawn: Vec<String> = Vec::new();
     for table in method.tables(&study.head.plan.loads) {
@@ -114,7 +120,7 @@ fn heading(out: &mut String, id: &str, title: &str) {
 }
 
 /// Ratios of two adapters under several loads, in the form of a document's chart.
-fn one_chart(out: &mut String, study: &Study, chart: &Chart) {
+fn ratios(out: &mut String, study: &Study, chart: &Ratios) {
     let subject = |name: &str| {
         let ours = |subject: &&Subject| subject.adapter == name && subject.server == Some(Server::Nicety);
         study.head.plan.subjects.iter().find(ours)
@@ -442,6 +448,15 @@ fn front(studies: &[Study]) -> String {
 pub fn table(study: &Study) -> String {
     let mut text = String::new();
     let Some(method) = methods::find(&study.head.plan.method) else { return text };
+    for chart in method.charts(&study.head.plan.loads) {
+        let Chart::Heat(chart) = chart else { continue };
+        let Some(figure) = method.figures().iter().find(|figure| figure.name == chart.figure) else { continue };
+        let rows = heat::rows(study, figure, &chart);
+        if !rows.is_empty() {
+            text += &columns(&rows);
+            text.push('\n');
+        }
+    }
     for table in method.tables(&study.head.plan.loads) {
         let Some(figure) = method.figures().iter().find(|figure| figure.name == table.figure) else { continue };
         let cells = figures::column(study, &table);

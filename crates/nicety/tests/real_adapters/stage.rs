@@ -74,15 +74,24 @@ impl Stage {
         Stage::linked(ports, Link::Tap(TAP.to_owned()))
     }
 
+    /// A daemon with these ports, and the host behind a tap; the host file has these tables, too.
+    pub fn beside(ports: Vec<Port>, tables: &str) -> Stage {
+        Stage::made(ports, Link::Tap(TAP.to_owned()), tables)
+    }
+
     /// A daemon with these ports and this uplink.
     pub fn linked(ports: Vec<Port>, link: Link) -> Stage {
+        Stage::made(ports, link, "")
+    }
+
+    fn made(ports: Vec<Port>, link: Link, tables: &str) -> Stage {
         let root = well(Root::lay(&mut |line| eprintln!("{line}")));
         let mut namespace = well(Namespace::open(&root));
         if let Link::Tap(name) = &link {
             well(namespace.tap(name, Some(&format!("{HOST}/24"))));
         }
         let program = Path::new(env!("CARGO_BIN_EXE_nicety"));
-        let setup = Setup { link: Some(link), ..Setup::default() };
+        let setup = Setup { link: Some(link), link_more: tables.to_owned(), ..Setup::default() };
         let served = well(Served::start_as(program, &mut namespace, ports, setup));
         Stage { root, served, namespace }
     }

@@ -131,15 +131,15 @@ impl VirtualFunction {
     /// The state after power-on: nothing is granted.
     pub(super) fn clear_mailbox(&mut self) {
         self.mailbox = Mailbox::default();
-        self.void_grants(false, None);
+        self.void_grants(false, false, None);
     }
 
     /// Puts a new grant into the card's registers for this function.
     fn granted(&mut self, grant: Grant, cx: &mut Context<'_>) {
         match grant {
-            Grant::Reset { ready, address } => {
-                self.void_grants(ready, address);
-                if ready {
+            Grant::Reset { ready, enabled, address } => {
+                self.void_grants(ready, enabled, address);
+                if enabled {
                     self.look_at_all_queues(cx);
                     self.offer_room(!0, cx);
                 }
@@ -168,6 +168,7 @@ impl VirtualFunction {
                 self.mailbox.promiscuous = on;
                 self.set_multicast_mode();
             }
+            Grant::NoVlans => self.void_vlans(),
             Grant::Vlan { id, on } => self.set_vlan(id, on),
             Grant::FrameMax(bytes) => {
                 let pool = self.registers[r::VMOLR] & !vmolr::RLPML;
@@ -177,19 +178,27 @@ impl VirtualFunction {
     }
 
     /// igb_vf_reset: no addresses but this one, VLAN 0, frames of the usual length.
-    fn void_grants(&mut self, ready: bool, address: Option<Mac>) {
+    fn void_grants(&mut self, ready: bool, enabled: bool, address: Option<Mac>) {
         let silent_from = self.mailbox.standing.silent_from;
         self.mailbox.standing = Standing { ready, silent_from, ..Standing::default() };
         (self.mailbox.promiscuous, self.mailbox.overflow) = (false, false);
-        for name in [r::RAL, r::RAH, r::MTA, r::VFTA] {
+        for name in [r::RAL, r::RAH, r::MTA] {
             self.registers.of_mut(name).fill(0);
         }
-        self.registers[r::VFTA] = 1;
         self.registers[r::VMOLR] = FRAME_USUAL;
-        let (receiver, transmitter) = if ready { (rctl::EN, tctl::EN) } else { (0, 0) };
+        self.void_vlans();
+        let (receiver, transmitter) = if enabled { (rctl::EN, tctl::EN) } else { (0, 0) };
         self.registers[r::RCTL] = receiver | rctl::BAM | rctl::VFE | rctl::SECRC;
         self.registers[r::TCTL] = transmitter | tctl::PSP;
         self.set_address(0, address);
+    }
+
+    /// VLAN 0 alone, and tags stay in the frames.
+    fn void_vlans(&mut self) {
+        self.registers.of_mut(r::VFTA).fill(0);
+        self.registers[r::VFTA] = 1;
+        self.registers[r::VMOLR] &= !vmolr::STRVLAN;
+        self.mailbox.standing.vlans = 0;
     }
 
     fn set_address(&mut self, index: usize, address: Option<Mac>) {

@@ -130,7 +130,7 @@ impl VirtualFunction {
         let mut this = Self {
             model,
             // The port's own policy limits a function that belongs to no card, as it limits every adapter.
-            policy: FunctionPolicy { address: settings.mac, trusted: true, tagged: false },
+            policy: FunctionPolicy::free(settings.mac),
             function,
             registers: r::Bank::new(model.registers),
             mailbox: Mailbox::default(),
@@ -247,8 +247,8 @@ impl Adapter for VirtualFunction {
             }
             Event::Answer(answer) => self.answered(&answer, cx),
             Event::Restored => self.resume_restored(cx),
-            // Addresses are translated in every call; no page is mapped.
-            Event::Memory | Event::Page => {}
+            // Addresses are translated in every call; no page is mapped; no register counts missed frames.
+            Event::Memory | Event::Page | Event::Missed(_) => {}
         }
     }
 

@@ -40,7 +40,7 @@ const SILENCE_NS: u64 = 2_000_000_000;
 
 /// A card with functions under these policies.
 pub fn card(policies: Vec<FunctionPolicy>) -> PhysicalFunction {
-    PhysicalFunction { policies, answers: answer, hears }
+    PhysicalFunction { policies, answers: answer, hears, disables_by_reset: false }
 }
 
 fn is_silent(ask: &Ask) -> bool {
@@ -50,7 +50,7 @@ fn is_silent(ask: &Ask) -> bool {
 fn answer(policy: FunctionPolicy, ask: &Ask, message: &Message) -> Answer {
     let first = message[0];
     if first == RESET {
-        return Answer { silent_from: Some(ask.at), ..reset(policy, &[]) };
+        return Answer { silent_from: Some(ask.at), ..reset(policy, true, &[]) };
     }
     if !ask.standing.ready {
         let refusal = (!is_silent(ask)).then(|| Reply::new(&[first | word::NACK]));
