@@ -114,6 +114,7 @@ fn port(name: &str) -> PortReport {
         refused_dma_reads: 0,
         refused_dma_writes: 0,
         last_refused_dma: None,
+        memory_changes: 0,
         backlog_frames: 0,
         backlog_bytes: 0,
         allocated_bytes: 0,

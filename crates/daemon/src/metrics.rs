@@ -184,7 +184,7 @@ fn ports(page: &mut Page, ports: &[PortView]) {
     for (name, help, value) in gauges {
         page.of_ports(ports, "gauge", name, help, value);
     }
-    let counters: [Metric<PortView>; 6] = [
+    let counters: [Metric<PortView>; 7] = [
         ("nicety_port_interrupts_total", "Interrupts that the adapter raised.", |port| port.state.counters.interrupts),
         ("nicety_port_signals_total", "Interrupt descriptors that were written.", |port| port.signals),
         ("nicety_port_register_reads_total", "Register reads by the guest.", |port| port.state.counters.reads),
@@ -196,6 +196,9 @@ fn ports(page: &mut Page, ports: &[PortView]) {
         ),
         ("nicety_port_guest_errors_total", "Breaches of the device's protocol by the guest.", |port| {
             port.state.counters.guest_errors()
+        }),
+        ("nicety_port_memory_changes_total", "Maps and unmaps of memory by its VMM, or by the VM's IOMMU.", |port| {
+            port.state.memory_changes
         }),
     ];
     for (name, help, value) in counters {

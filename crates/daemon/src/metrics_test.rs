@@ -25,6 +25,7 @@ fn facts() -> Facts {
         absent_bytes: 0,
         allocated_bytes: 0,
         refused: nicety_memory::Refused { reads: 2, writes: 1, last: None },
+        memory_changes: 0,
         held: false,
         stopped: false,
         damaged: false,

@@ -192,6 +192,9 @@ pub struct PortReport {
     /// The last of both. `null`: none was refused.
     #[serde(default)]
     pub last_refused_dma: Option<RefusedDmaReport>,
+    /// Maps and unmaps of memory by its VMM. Behind an IOMMU, each mapping that the driver makes and takes back.
+    #[serde(default)]
+    pub memory_changes: u64,
     /// Frames in the receive buffer.
     pub backlog_frames: u64,
     /// Bytes of the receive buffer in use.
@@ -467,6 +470,7 @@ impl PortReport {
             refused_dma_reads: state.refused.reads,
             refused_dma_writes: state.refused.writes,
             last_refused_dma: state.refused.last.map(RefusedDmaReport::from),
+            memory_changes: state.memory_changes,
             backlog_frames: state.backlog_frames as u64,
             backlog_bytes: state.backlog_bytes,
             allocated_bytes: state.allocated_bytes,

@@ -22,6 +22,7 @@ fn state() -> State {
         absent_bytes: 16 << 20,
         allocated_bytes: 0,
         refused: nicety_memory::Refused::default(),
+        memory_changes: 0,
         damaged: false,
         vacant: None,
         failed: None,

@@ -8,6 +8,7 @@ use vm_memory::volatile_memory::VolatileSlice;
 use crate::files::Piece;
 use crate::log::Log;
 use crate::mapping::{MAX_BYTES, Mapping, MappingError};
+use crate::misses::Misses;
 use crate::prefetch::{self, Touch};
 use crate::refusals::{Refusal, Refusals};
 use crate::region::{Region, Rights};
@@ -104,6 +105,8 @@ pub struct Map {
     log: Option<Arc<Log>>,
     /// Counts the accesses that were refused.
     refusals: Option<Arc<Refusals>>,
+    /// Asks for addresses that are not translated yet.
+    misses: Option<Arc<Misses>>,
     /// Tapes what is read.
     tape: Option<Arc<Tape>>,
     /// It has a log or a tape.
@@ -125,19 +128,18 @@ pub struct Place {
 
 impl Clone for Map {
     fn clone(&self) -> Self {
-        let (regions, mappings) = (self.regions.clone(), self.mappings.clone());
-        let (log, tape, is_watched) = (self.log.clone(), self.tape.clone(), self.is_watched);
-        let refusals = self.refusals.clone();
+        let Self { regions, sums, mappings, id, last: _, log, refusals, misses, tape, is_watched } = self;
         Self {
-            regions,
-            sums: self.sums,
-            mappings,
-            id: self.id,
+            regions: regions.clone(),
+            sums: *sums,
+            mappings: mappings.clone(),
+            id: *id,
             last: AtomicUsize::new(0),
-            log,
-            refusals,
-            tape,
-            is_watched,
+            log: log.clone(),
+            refusals: refusals.clone(),
+            misses: misses.clone(),
+            tape: tape.clone(),
+            is_watched: *is_watched,
         }
     }
 }
@@ -146,11 +148,32 @@ impl Clone for Map {
 static ID: AtomicU64 = AtomicU64::new(0);
 
 impl Map {
-    fn of(regions: Tree, mappings: Vec<(Arc<Mapping>, usize)>, log: Option<Arc<Log>>) -> Self {
+    /// Other regions with the same log and the same misses.
+    fn of(&self, regions: Tree, mappings: Vec<(Arc<Mapping>, usize)>) -> Self {
         let id = ID.fetch_add(1, Ordering::Relaxed) + 1;
-        let (sums, is_watched) = (regions.sums(), log.is_some());
-        let last = AtomicUsize::new(0);
-        Self { sums, regions, mappings, id, last, log, refusals: None, tape: None, is_watched }
+        let (log, misses) = (self.log.clone(), self.misses.clone());
+        let (sums, is_watched, last) = (regions.sums(), log.is_some(), AtomicUsize::new(0));
+        Self { sums, regions, mappings, id, last, log, refusals: None, misses, tape: None, is_watched }
+    }
+
+    /// An empty map that is filled on demand: an access to what it does not translate is [absent](Fault::Absent), and asked for there.
+    /// Maps made from this one do the same.
+    pub fn on_demand(misses: Arc<Misses>) -> Self {
+        Self { misses: Some(misses), ..Self::default() }
+    }
+
+    /// Whether it is filled on demand.
+    pub fn is_on_demand(&self) -> bool {
+        self.misses.is_some()
+    }
+
+    /// Whether an access, mapped up to `reached`, misses a translation. Asks for it.
+    #[cold]
+    fn misses(&self, reached: u64, end: u64, wanted: Rights) -> bool {
+        // A region without the right is an answer already.
+        let Some(misses) = self.misses.as_ref().filter(|_| self.region(reached).is_none()) else { return false };
+        misses.ask(reached, end, wanted.write);
+        true
     }
 
     /// From now on accesses that this map refuses are counted there. Maps made from this one do not report.
@@ -214,7 +237,7 @@ impl Map {
                 None => mappings.push((Arc::clone(mapping), 1)),
             }
         }
-        Ok(Self::of(self.regions.with(region), mappings, self.log.clone()))
+        Ok(self.of(self.regions.with(region), mappings))
     }
 
     /// This map without the region with exactly this range.
@@ -234,13 +257,14 @@ impl Map {
             }
         });
         mappings.retain(|(_, regions)| *regions > 0);
-        Self::of(regions, mappings, self.log.clone())
+        self.of(regions, mappings)
     }
 
     /// The same memory with another log of written pages, or none. Maps made from this one use the same log.
     #[must_use]
     pub fn logged(&self, log: Option<Arc<Log>>) -> Map {
-        Self::of(self.regions.clone(), self.mappings.clone(), log)
+        let is_watched = log.is_some();
+        Map { log, is_watched, ..self.of(self.regions.clone(), self.mappings.clone()) }
     }
 
     /// The same memory with a tape of what is read and written. Maps made from this one have none.
@@ -388,6 +412,10 @@ impl Map {
             return Ok(());
         }
         let Some((offset, region)) = self.locate(reached, wanted) else {
+            if self.misses(reached, end, wanted) {
+                let len = u32::try_from(end - reached).unwrap_or(len);
+                return Err(Fault::Absent(Absent { address: reached, len }));
+            }
             return Err(self.refuse(address, len, wanted));
         };
         let here = u32::try_from((region.len - offset).min(end - reached)).unwrap_or(len);

@@ -394,6 +394,7 @@ mod tests {
             refused_dma_reads: 0,
             refused_dma_writes: 0,
             last_refused_dma: None,
+            memory_changes: 0,
             backlog_frames: 3,
             backlog_bytes: 900,
             allocated_bytes: 64 << 12,

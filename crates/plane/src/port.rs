@@ -125,6 +125,8 @@ pub struct State {
     pub allocated_bytes: u64,
     /// Accesses to guest memory that its map refused the adapter, of this and earlier VMs.
     pub refused: Refused,
+    /// Changes of its memory map, by this and earlier VMs.
+    pub memory_changes: u64,
     /// The port may not send, because an uplink has no room for its frames.
     pub held: bool,
     /// Its state was saved and it is stopped: see [`Port::stop`].
@@ -155,6 +157,7 @@ impl State {
             absent_bytes: 0,
             allocated_bytes: 0,
             refused: Refused::default(),
+            memory_changes: 0,
             held: false,
             stopped: false,
             damaged: false,
@@ -254,6 +257,7 @@ impl Port {
             errors_reported: 0,
             refusals: Arc::default(),
             refusals_reported: 0,
+            memory_changes: 0,
             agents: Vec::new(),
             voice: None,
             announcements: VecDeque::new(),
@@ -797,6 +801,7 @@ impl Port {
             absent_bytes: inner.memory.absent_bytes(),
             allocated_bytes: inner.memory.allocated_bytes(),
             refused: inner.refusals.refused(),
+            memory_changes: inner.memory_changes,
             held: inner.holds > 0,
             stopped: inner.stopped,
             damaged: inner.memory.damaged(),
