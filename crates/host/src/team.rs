@@ -75,6 +75,10 @@ pub enum TransmitHash {
     Layer23,
     /// IP addresses and ports.
     Layer34,
+    /// As `Layer23`, of the innermost packet in tunnels.
+    Encap23,
+    /// As `Layer34`, of the innermost packet in tunnels.
+    Encap34,
     /// The VLAN and the source address.
     VlanSource,
 }
@@ -103,10 +107,12 @@ const MODES: [(&str, Mode); 2] = [("active-standby", Mode::Standby), ("802.3ad",
 /// Whether LACP speaks first, and whether it asks for a PDU each second.
 const LACP: [(&str, bool); 2] = [("active", true), ("passive", false)];
 const RATES: [(&str, bool); 2] = [("fast", true), ("slow", false)];
-const HASHES: [(&str, TransmitHash); 4] = [
+const HASHES: [(&str, TransmitHash); 6] = [
     ("layer2", TransmitHash::Layer2),
     ("layer2+3", TransmitHash::Layer23),
     ("layer3+4", TransmitHash::Layer34),
+    ("encap2+3", TransmitHash::Encap23),
+    ("encap3+4", TransmitHash::Encap34),
     ("vlan+srcmac", TransmitHash::VlanSource),
 ];
 
@@ -154,7 +160,7 @@ pub(super) static TEAM: Kind = Kind {
         Key::new(
             "hash",
             Form::Words(&words(&HASHES)),
-            "with mode = \"802.3ad\": \"layer2\", \"layer2+3\", \"layer3+4\" or \"vlan+srcmac\"",
+            "with mode = \"802.3ad\": \"layer2\", \"layer2+3\", \"layer3+4\", \"encap2+3\", \"encap3+4\" or \"vlan+srcmac\"",
         ),
         policy::KEYS[0],
         policy::KEYS[1],

@@ -98,6 +98,8 @@ fn hash(hash: TransmitHash) -> Hash {
         TransmitHash::Layer2 => Hash::Layer2,
         TransmitHash::Layer23 => Hash::Layer23,
         TransmitHash::Layer34 => Hash::Layer34,
+        TransmitHash::Encap23 => Hash::Encap23,
+        TransmitHash::Encap34 => Hash::Encap34,
         TransmitHash::VlanSource => Hash::VlanSource,
     }
 }
