@@ -73,6 +73,8 @@ pub enum Kind {
     Vacant,
     /// The uplink's peer is back.
     Back,
+    /// The port uses another link of a team.
+    Moved,
     /// The port has failed.
     Failed,
     /// The port's policy refuses the VM's frames.
@@ -92,6 +94,7 @@ impl Kind {
                 | Self::Saved
                 | Self::Restored
                 | Self::Back
+                | Self::Moved
         )
     }
 
@@ -136,6 +139,7 @@ impl Kind {
             Self::GuestError => "of guest errors",
             Self::Vacant => "of an uplink that nothing can pass",
             Self::Back => "of an uplink that is well again",
+            Self::Moved => "of other links that the port uses",
             Self::Failed => "of a port that has failed",
             Self::Forbidden => "of frames that the port's policy refused",
         }

@@ -11,7 +11,7 @@ use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, PortId, Progress
 use nicety_frame::Mac;
 use nicety_lacp::Settings;
 use nicety_memory::Map;
-use nicety_plane::{End, Hash, Lacp, Plane, Port, Rule, Shell, Standby, Steering, Team, Turn};
+use nicety_plane::{End, Hash, Lacp, Plane, Port, Rule, Shell, Spread, Standby, Steering, Team, Turn};
 use nicety_switch::{Limits, Policy};
 
 const MS: u64 = 1_000_000;
@@ -409,6 +409,17 @@ fn with_active_standby_at_a_switch_that_knows_nothing_of_it_no_frame_is_doubled_
             println!("seed {seed}: {} sent, {failing} lost by failures, {after} after", world.count_sent);
             assert!(failing + after < world.count_sent / 20, "{failing} and {after}");
         }
+    }
+}
+
+#[test]
+fn by_port_or_address_at_a_switch_that_knows_nothing_of_it_no_frame_is_doubled_or_overtaken() {
+    for (seed, hash) in [(1, Hash::Port), (2, Hash::Source)] {
+        let rules = [Some((Box::new(Spread::new()) as Box<dyn Rule>, hash)), None];
+        let mut world = World::new(3, rules, seed);
+        let [failing, after] = world.torment(8);
+        println!("seed {seed}: {} sent, {failing} lost by failures, {after} after", world.count_sent);
+        assert!(failing + after < world.count_sent / 20, "{failing} and {after}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! Announcements of addresses that are reached by another link from now on: switches beyond it learn them there, without waiting for the
 //! guests to send.
 
+use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 
 use nicety_adapter::Time;
@@ -10,7 +11,7 @@ use nicety_switch::{Vlan, VlanId};
 
 use crate::plane::Plane;
 
-use super::Team;
+use super::{MEMBERS_MOST, Team};
 
 /// Most addresses that are announced after one change.
 const MOVED_MOST: usize = 4096;
@@ -47,11 +48,27 @@ fn tag(vlan: &Vlan, fid: u16) -> Option<Option<Tag>> {
 impl Plane {
     /// Announces all addresses on this side of a team by a member that has taken over, if one has.
     pub(crate) fn announce_moved(&self, team: &Team, now: Time) {
-        let Some(member) = team.steering.take_moved().and_then(|place| team.member(place)) else { return };
+        let Some(member) = team.steering.take_moved() else { return };
         let vlan = self.switch().policy(team.id).vlan;
         let here = self.switch().addresses().iter(now).filter(|learned| learned.port != team.id);
-        let frames = here.filter_map(|learned| frame(learned.address, tag(&vlan, learned.fid)?));
-        member.announce_all(frames.take(MOVED_MOST).collect());
+        let mut frames: [VecDeque<Vec<u8>>; MEMBERS_MOST] = Default::default();
+        let choice = team.steering.choice();
+        for learned in here.take(MOVED_MOST) {
+            let Some(frame) = tag(&vlan, learned.fid).and_then(|tag| frame(learned.address, tag)) else { continue };
+            // Where the neighbours know nothing of the team, each station is reached by one member.
+            let its = team.steering.floods().and_then(|_| {
+                let hash = choice.hash().of_station(learned.port, learned.address);
+                team.steering.member(choice, hash, learned.port)
+            });
+            if let Some(frames) = frames.get_mut(its.unwrap_or(member)) {
+                frames.push_back(frame);
+            }
+        }
+        for (place, frames) in frames.into_iter().enumerate().filter(|(_, frames)| !frames.is_empty()) {
+            if let Some(member) = team.member(place) {
+                member.announce_all(frames);
+            }
+        }
     }
 }
 
