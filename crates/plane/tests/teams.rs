@@ -11,9 +11,10 @@ use std::thread;
 use std::time::Duration;
 
 use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, News, PortId, Progress, Reason, Set, Time, Uplink};
+use nicety_frame::Mac;
 use nicety_memory::Map;
 use nicety_plane::{Capacity, End, Hash, Mode, Plane, Port, Rule, Shell, Spread, Standby, Steering, Team, Turn};
-use nicety_switch::{Limits, Policy};
+use nicety_switch::{Guards, Limits, Policy};
 
 with_one_worker_and_with_two!(
     frames_leave_by_the_active_member_and_come_in_by_it_alone,
@@ -373,16 +374,23 @@ fn a_member_that_takes_over_announces_the_stations_on_this_side_and_no_others(wo
     world.send(TWO, [frame(9, 2, 1), frame(9, 3, 1)]);
     world.send(PRIMARY, [frame(1, 9, 1)]);
     assert!(world.announced(PRIMARY).is_empty() && world.announced(OTHER).is_empty());
-    // The full link takes two of them now, and the third as soon as it has room.
+    // Of station 1 the host knows the IP addresses, too.
+    let ip = ["10.0.0.1".parse().unwrap(), "fe80::1".parse().unwrap()].to_vec();
+    let guards = Guards { arp: true, ..Guards::default() };
+    let bound = Policy { addresses: vec![Mac([2, 0, 0, 0, 0, 1])], ip, guards, ..Policy::default() };
+    world.plane.set_policy(&world.ports[ONE], &bound);
+    // The full link takes two of them now, and the others as soon as it has room.
     world.wire(OTHER).room = 2;
     world.set_carrier(PRIMARY, false);
-    assert_eq!(world.announced(OTHER).len(), 2);
+    assert_eq!(world.wire(OTHER).incoming.len(), 2);
     world.wire(OTHER).room = 100;
     world.run_at(1);
-    assert_eq!(world.announced(OTHER).len(), 1);
+    let types = world.wire(OTHER).incoming.iter().filter(|f| f[11] == 1).map(|f| [f[12], f[13]]).collect::<Vec<_>>();
+    assert_eq!(types, [RARP, [8, 6], [0x86, 0xdd]]);
+    assert_eq!(world.announced(OTHER), [1, 2, 3]);
     world.set_carrier(PRIMARY, true);
     world.run_at(3);
-    let frames = world.wire(PRIMARY).incoming.clone();
+    let frames = world.wire(PRIMARY).incoming.iter().filter(|f| f[12..14] == RARP).cloned().collect::<Vec<_>>();
     assert_eq!(world.announced(PRIMARY), [1, 2, 3]);
     // RFC 903: hardware 1, protocol IPv4, lengths 6 and 4, operation 3 (reverse request).
     assert!(frames.iter().all(|frame| frame.len() == 60 && frame[..6] == [0xff; 6]));
