@@ -297,7 +297,7 @@ pub(crate) fn team_spec(config: &TeamConfig, path: &Path) -> TeamSpec {
     let policy = Policy { vlan: vlan.clone(), private: *private, snooping: *snooping, ..Policy::default() };
     let set = match mode {
         TeamMode::Lacp(config) => config.system,
-        TeamMode::Standby { .. } => None,
+        _ => None,
     };
     let system = set.unwrap_or_else(|| system(path, name));
     TeamSpec { name: name.clone(), members: members.clone(), mode: mode.clone(), system, policy }

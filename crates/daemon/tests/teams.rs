@@ -192,3 +192,22 @@ fn a_teams_lacp_system_is_the_same_after_a_restart_or_the_one_that_is_set() {
         println!("skipped: this machine has no identity (machine-id(5))");
     }
 }
+
+#[test]
+fn by_port_address_or_load_all_links_are_used_and_the_neighbour_knows_nothing_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let of = |more: &str| {
+        let uplinks = text("listen", &["a", "b"], &team("a,b", more));
+        uplinks.replace("role = ", "rate = \"1Gbit/s\"\nrole = ")
+    };
+    let live = live(dir.path(), &of("mode = \"originating-port\""));
+    let other = daemon(dir.path(), "connect", "mode = \"active-standby\"");
+    wait(live.daemon(), &["a", "b"]);
+    wait(&other, &["a"]);
+    let line = "~ team up: mode originating-port → source-address\n";
+    assert_eq!(apply(&live, &of("mode = \"source-address\"")), line);
+    wait(live.daemon(), &["a", "b"]);
+    apply(&live, &of("mode = \"load\""));
+    let report = wait(live.daemon(), &["a", "b"]);
+    assert_eq!(report.members.unwrap()[0].state, "active, 0 % used");
+}

@@ -637,6 +637,13 @@ fn a_team_that_cannot_work_is_refused_with_the_reason() {
     assert_eq!(of(&second("")), "team.members: it has no member: name one or more uplinks");
     assert_eq!(of(&second("tap1")), "team.members: there is no uplink \"tap1\"; did you mean \"tap0\"?");
     assert_eq!(of(&second("null")), "team.members: uplink null is no link to a neighbour: its kind is \"null\"");
+    let load = FOUR.replace("name = \"a\"", "name = \"a\"\nrate = \"1Gbit/s\"");
+    let load = format!("{load}[[team]]\nname = \"up\"\nmembers = \"a\"\nmode = \"load\"\n");
+    let host = Host::parse(&load, Path::new("/etc/host.toml")).unwrap();
+    assert_eq!(host.teams[0].mode, TeamMode::Load(vec!["1Gbit/s".parse().unwrap()]));
+    let errors = Host::parse(&load.replace("\"a\"\nmode", "\"a,b\"\nmode"), Path::new("/etc/host.toml")).unwrap_err();
+    let wanted = "uplink b has no rate, and nobody knows when it is full: give each member its rate";
+    assert_eq!(errors.list[0].what, wanted);
     assert_eq!(of("min_links = 2"), "team.min_links: the team has 1 members, and would never use one");
     assert_eq!(of("system = \"01:80:c2:00:00:02\""), "team.system: 01:80:c2:00:00:02 is no station's address");
     assert_eq!(of("primary = \"a\""), "team.primary: it does not belong to this mode");

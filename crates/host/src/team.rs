@@ -2,6 +2,7 @@
 
 use nicety_frame::Mac;
 use nicety_switch::{Private, Vlan};
+use nicety_uplink::Rate;
 
 use super::errors::did_you_mean;
 use super::form::{Form, words};
@@ -45,6 +46,12 @@ pub enum TeamMode {
     },
     /// All that LACP agrees on with the partner.
     Lacp(LacpConfig),
+    /// All, each port by one of them.
+    Port,
+    /// All, each source address by one of them.
+    Source,
+    /// All, each port by one of them; a link that is full gives ports away. The rates of the members.
+    Load(Vec<Rate>),
 }
 
 /// The settings of 802.3ad.
@@ -88,6 +95,8 @@ impl TeamMode {
     pub fn is_same_way(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Standby { .. }, Self::Standby { .. }) => true,
+            // No neighbour has to agree.
+            (Self::Port | Self::Source | Self::Load(_), Self::Port | Self::Source | Self::Load(_)) => true,
             (Self::Lacp(one), Self::Lacp(other)) => {
                 let identity = |config: &LacpConfig| (config.system, config.system_priority, config.key);
                 identity(one) == identity(other)
@@ -101,9 +110,18 @@ impl TeamMode {
 enum Mode {
     Standby,
     Lacp,
+    Port,
+    Source,
+    Load,
 }
 
-const MODES: [(&str, Mode); 2] = [("active-standby", Mode::Standby), ("802.3ad", Mode::Lacp)];
+const MODES: [(&str, Mode); 5] = [
+    ("active-standby", Mode::Standby),
+    ("802.3ad", Mode::Lacp),
+    ("originating-port", Mode::Port),
+    ("source-address", Mode::Source),
+    ("load", Mode::Load),
+];
 /// Whether LACP speaks first, and whether it asks for a PDU each second.
 const LACP: [(&str, bool); 2] = [("active", true), ("passive", false)];
 const RATES: [(&str, bool); 2] = [("fast", true), ("slow", false)];
@@ -132,7 +150,12 @@ pub(super) static TEAM: Kind = Kind {
             "the names of 1 to 16 uplinks with commas between them, each in one team",
         )
         .required(),
-        Key::new("mode", Form::Words(&words(&MODES)), "\"active-standby\" or \"802.3ad\"").required(),
+        Key::new(
+            "mode",
+            Form::Words(&words(&MODES)),
+            "\"active-standby\", \"802.3ad\", \"originating-port\", \"source-address\" or \"load\"",
+        )
+        .required(),
         Key::new("primary", Form::UplinkName, "with mode = \"active-standby\": the name of a member"),
         Key::new(
             "fail_back",
@@ -217,6 +240,9 @@ pub(super) fn team(
     let mode = match mode {
         Some(Mode::Standby) => Some(standby(walk, section, &members)),
         Some(Mode::Lacp) => Some(lacp(walk, section, members.len())),
+        Some(Mode::Port) => Some(TeamMode::Port),
+        Some(Mode::Source) => Some(TeamMode::Source),
+        Some(Mode::Load) => Some(load(walk, section, &members, uplinks)),
         None => None,
     };
     let vlan = policy::vlan(walk, section).unwrap_or_default();
@@ -267,6 +293,23 @@ fn members(
         members.push(wanted);
     }
     members
+}
+
+fn load(
+    walk: &mut Walk,
+    section: Section<'_>,
+    members: &[String],
+    uplinks: &[(Section<'_>, UplinkConfig)],
+) -> TeamMode {
+    let uplinks = uplinks.iter().map(|(_, uplink)| uplink);
+    let rate = |member: &String| uplinks.clone().find(|uplink| uplink.name == *member)?.rate;
+    if let (Some(line), Some(unknown)) =
+        (walk.place(section, "mode"), members.iter().find(|member| rate(member).is_none()))
+    {
+        let what = format!("uplink {unknown} has no rate, and nobody knows when it is full: give each member its rate");
+        walk.wrong(section, "mode", line, what);
+    }
+    TeamMode::Load(members.iter().filter_map(rate).collect())
 }
 
 fn standby(walk: &mut Walk, section: Section<'_>, members: &[String]) -> TeamMode {

@@ -129,9 +129,10 @@ impl Plane {
     }
 
     /// A team uses its members in this way from now on. Its members stay.
+    /// `hash` counts in modes that [leave it open](Mode::hash).
     pub fn change_team(&self, id: PortId, mode: &Mode, hash: Hash, now: Time) {
         if let Some(team) = self.team(id) {
-            team.steering().change(mode, hash, now);
+            team.steering().change(mode, mode.hash().unwrap_or(hash), now);
             self.announce_moved(&team, now);
             team.stir();
         }

@@ -8,7 +8,7 @@ use nicety_adapter::{PortId, Reason, Time};
 use nicety_frame::Mac;
 use nicety_host::{LacpConfig, TeamMode, TransmitHash};
 use nicety_lacp::Settings;
-use nicety_plane::{Hash, MEMBERS_MOST, MemberState, Mode, Port, State, Steering, Team};
+use nicety_plane::{Capacity, Hash, MEMBERS_MOST, MemberState, Mode, Port, State, Steering, Team};
 use nicety_switch::Policy;
 use tracing::info;
 
@@ -79,6 +79,15 @@ impl RunningTeam {
                 (Mode::Standby { order, fail_back }, Hash::default())
             }
             TeamMode::Lacp(config) => (Mode::Lacp(lacp(config, self.spec.system)), hash(config.hash)),
+            TeamMode::Port => (Mode::Port, Hash::default()),
+            TeamMode::Source => (Mode::Source, Hash::default()),
+            TeamMode::Load(rates) => {
+                let links = self.spec.members.iter().zip(rates).filter_map(|(name, rate)| {
+                    let (place, name) = (self.place(name)?, name.clone());
+                    Some(Capacity { place, name, bits_per_second: rate.bits_per_second() })
+                });
+                (Mode::Load(links.collect()), Hash::default())
+            }
         }
     }
 

@@ -28,6 +28,12 @@ pub enum Hash {
     Encap34,
     /// The VLAN and the source address: `vlan+srcmac`.
     VlanSource,
+    /// The port from which it comes.
+    Port,
+    /// Its source address.
+    Source,
+    /// The port from which it comes; but ports have moved to other members.
+    Moved,
 }
 
 const ICMP: u8 = 1;
@@ -38,12 +44,28 @@ const PORTS_FIRST: [u8; 6] = [6, 17, 33, 50, 132, 136];
 const AUTHENTICATION: u8 = 51;
 
 impl Hash {
-    const ALL: [Self; 6] = [Self::Layer2, Self::Layer23, Self::Layer34, Self::Encap23, Self::Encap34, Self::VlanSource];
+    const ALL: [Self; 9] = [
+        Self::Layer2,
+        Self::Layer23,
+        Self::Layer34,
+        Self::Encap23,
+        Self::Encap34,
+        Self::VlanSource,
+        Self::Port,
+        Self::Source,
+        Self::Moved,
+    ];
 
     /// The hash with this number, as `as u8` gives it.
     #[inline]
     pub(super) fn numbered(number: u8) -> Self {
         Self::ALL.get(usize::from(number)).copied().unwrap_or_default()
+    }
+
+    /// Whether it is the same for all frames from one port.
+    #[inline]
+    pub(super) fn is_of_port(self) -> bool {
+        matches!(self, Self::Port | Self::Moved)
     }
 
     /// The value of a frame.
@@ -54,6 +76,8 @@ impl Hash {
         let ports = matches!(self, Self::Layer34 | Self::Encap34);
         let flow = match self {
             Self::VlanSource => return vlan_source(head, pick.edit),
+            Self::Port | Self::Moved => return batch.origin.0.into(),
+            Self::Source => return head.get(6..).and_then(<[u8]>::first_chunk).map_or(0, super::copies::of_source),
             Self::Layer2 => None,
             Self::Layer23 | Self::Layer34 => layout.l3.and_then(|l3| {
                 let is_fragment = l3.fragment != Fragment::Whole;
