@@ -11,6 +11,7 @@ use crate::change::{agreed, saved, socket};
 use crate::cli::{VfCommand, VfSet, VfShow};
 use crate::exit::{Exit, Failure};
 use crate::output;
+use crate::ports::word;
 
 /// Runs it.
 pub fn run(command: &VfCommand) -> Result<(), Failure> {
@@ -41,7 +42,7 @@ fn unknown(wanted: &str, all: &[(FunctionReport, PortReport)]) -> Failure {
     let meant = did_you_mean(wanted, names.iter().map(String::as_str));
     let what = match names.as_slice() {
         [] => "no port is a function of a card".to_owned(),
-        [names @ ..] => format!("there are {}", names.join(", ")),
+        names => format!("there are {}", names.join(", ")),
     };
     Failure::new(Exit::Usage, format!("there is no function {wanted:?}{meant} ({what})"))
 }
@@ -97,7 +98,7 @@ fn row(function: &FunctionReport, port: &PortReport) -> Vec<String> {
         on(function.trust),
         function.link_state.clone(),
         on(function.query_rss),
-        format!("{:?}", port.condition).to_lowercase(),
+        word(port.condition).to_owned(),
         spoofed.to_string(),
     ]
 }
