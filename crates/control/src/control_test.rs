@@ -317,6 +317,9 @@ fn the_openapi_document_names_every_path_and_type() {
         [
             "/v1/addresses",
             "/v1/captures",
+            "/v1/cards",
+            "/v1/cards/{name}",
+            "/v1/cards/{name}/reset",
             "/v1/daemon",
             "/v1/groups",
             "/v1/groups/{name}",

@@ -211,8 +211,9 @@ fn uplink(config @ UplinkConfig { name, kind, rate, .. }: &UplinkConfig) -> Stri
 /// A port's group and policy, by the host file's keys.
 fn policy(port: &PortConfig) -> String {
     let group = port.group.iter().map(|group| format!("port_group {group}"));
+    let function = port.function.iter().map(|function| format!("card {}, function {}", function.card, function.number));
     let words = policy_words(&port.policy).into_iter().map(|(key, value)| format!("{key} {value}"));
-    group.chain(words).collect::<Vec<_>>().join(", ")
+    group.chain(function).chain(words).collect::<Vec<_>>().join(", ")
 }
 
 /// Contents of a host file, for a person to check.
