@@ -16,12 +16,15 @@ use crate::results::Direction;
 use crate::series::Series;
 use crate::study::Plan;
 
+mod compare;
+mod embedded;
 mod esx_netperf;
 mod kvm_scp;
 mod vmxnet3_iperf;
 
 /// The methods that can run, in the order of lists.
-pub static ALL: &[&dyn Method] = &[&vmxnet3_iperf::Vmxnet3Iperf, &kvm_scp::KvmScp, &esx_netperf::EsxNetperf];
+pub static ALL: &[&dyn Method] =
+    &[&vmxnet3_iperf::Vmxnet3Iperf, &kvm_scp::KvmScp, &esx_netperf::EsxNetperf, &compare::Compare];
 
 /// Methods that are planned: name, document, and what they will measure.
 pub const NOT_YET: &[(&str, Option<u8>, &str)] = &[
