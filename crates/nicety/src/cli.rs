@@ -773,11 +773,11 @@ pub enum LabCommand {
         /// That of the second
         second: PathBuf,
     },
-    /// Make the pages of a report again, from its results
+    /// Make the pages of reports again, from their results, and a page in front of all of them in the first folder
     Report {
-        /// The folder of the report
-        #[arg(default_value = LAB_FOLDER)]
-        folder: PathBuf,
+        /// The folders of the reports, or of methods in them
+        #[arg(default_value = LAB_FOLDER, value_name = "DIR")]
+        folders: Vec<PathBuf>,
     },
 }
 

@@ -18,6 +18,8 @@ use crate::study::Plan;
 
 mod boot;
 mod chart;
+mod compare;
+mod embedded;
 mod esx_netperf;
 mod kvm_scp;
 mod messages;
@@ -36,6 +38,7 @@ pub static ALL: &[&dyn Method] = &[
     &pairs::Pairs,
     &ten_gig::TenGig,
     &boot::Boot,
+    &compare::Compare,
 ];
 
 /// Methods that are planned: name, document, and what they will measure.
