@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod closing_test;
 mod error;
+mod io_control;
 mod policy;
 mod restart;
 mod save;
@@ -23,6 +24,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use nicety_adapter::{Adapter, Face, PortId, Uplink};
 use nicety_adapters::{Entry, Settings};
 use nicety_host::Role;
+use nicety_ioc::Class;
 use nicety_plane::{End, Neighbour, Plane, Port, State};
 use nicety_sandbox::Kind;
 use nicety_socket::Access;
@@ -102,6 +104,8 @@ struct RunningUplink {
     maker: Option<UplinkMaker>,
     /// Its place in a team, if it is in one.
     membership: Option<Membership>,
+    /// Its classes, if it has I/O control.
+    classes: Vec<Class>,
 }
 
 impl std::fmt::Debug for RunningUplink {
@@ -401,8 +405,12 @@ impl Daemon {
         membership: Option<&Membership>,
     ) -> Result<(), StartError> {
         // A restarted uplink keeps its number.
-        let known = self.uplinks().iter().find(|uplink| uplink.name == name).map(|uplink| uplink.port.id());
-        let id = known.unwrap_or_else(|| self.free_id(0));
+        let known = self
+            .uplinks()
+            .iter()
+            .find(|uplink| uplink.name == name)
+            .map(|uplink| (uplink.port.id(), uplink.classes.clone()));
+        let (id, classes) = known.unwrap_or_else(|| (self.free_id(0), Vec::new()));
         let inbox = self.inbox(id);
         let schedule = Arc::new(Schedule::default());
         let fd = uplink.descriptor().map(|fd| fd.try_clone_to_owned()).transpose();
@@ -415,6 +423,7 @@ impl Daemon {
             Some(membership) => self.as_member(port, membership)?,
             None => port,
         };
+        port.set_io_control(&classes, self.clock.now());
         let port = Arc::new(port);
         if let Some(membership) = membership {
             self.fill_place(membership, Some(Arc::clone(&port)));
@@ -423,8 +432,15 @@ impl Daemon {
         self.join(name, &port, policy, service)?;
         info!(uplink = name, "opened");
         let membership = membership.cloned();
-        let running =
-            RunningUplink { name: name.to_owned(), port, buffer_bytes, policy: policy.clone(), maker, membership };
+        let running = RunningUplink {
+            name: name.to_owned(),
+            port,
+            buffer_bytes,
+            policy: policy.clone(),
+            maker,
+            membership,
+            classes,
+        };
         let mut uplinks = self.uplinks();
         uplinks.retain(|other| other.name != name);
         uplinks.push(running);

@@ -272,8 +272,10 @@ impl Live {
     /// Restarts a failed port.
     pub fn restart(&self, name: &str) -> Result<(), RestartError> {
         // Excludes other changes.
-        let _running = self.running();
-        self.daemon.restart(name)
+        let running = self.running();
+        self.daemon.restart(name)?;
+        self.daemon.set_io_control(&running.host);
+        Ok(())
     }
 
     fn folder(&self) -> &Path {
@@ -315,6 +317,7 @@ impl Live {
         for spec in &work.sets {
             why.extend(self.daemon.set(spec).err());
         }
+        self.daemon.set_io_control(&host);
         running.host = host;
         let changed = Changed { after_restart: self.note_after_restart(&plan), plan, not_kept: None, closed };
         if why.is_empty() { Ok(changed) } else { Err(ChangeError::Halfway { why, changed: Box::new(changed) }) }

@@ -21,6 +21,7 @@ fn state() -> State {
         absent_bytes: 16 << 20,
         allocated_bytes: 0,
         damaged: false,
+        classes: Vec::new(),
         vacant: None,
         failed: None,
     }
