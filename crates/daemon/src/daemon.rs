@@ -4,6 +4,7 @@ mod card;
 #[cfg(test)]
 mod closing_test;
 mod error;
+mod io_control;
 mod policy;
 mod restart;
 mod save;
@@ -24,6 +25,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use nicety_adapter::{Adapter, Face, PortId, Uplink};
 use nicety_adapters::{Entry, Settings};
 use nicety_host::{FunctionConfig, Role};
+use nicety_ioc::Class;
 use nicety_plane::{End, Neighbour, Plane, Port, State};
 use nicety_sandbox::Kind;
 use nicety_socket::Access;
@@ -106,6 +108,8 @@ struct RunningUplink {
     maker: Option<UplinkMaker>,
     /// The team that it is in.
     team: Option<String>,
+    /// Its classes, if it has I/O control.
+    classes: Vec<Class>,
 }
 
 impl std::fmt::Debug for RunningUplink {
@@ -413,8 +417,12 @@ impl Daemon {
         team: Option<&str>,
     ) -> Result<(), StartError> {
         // A restarted uplink keeps its number.
-        let known = self.uplinks().iter().find(|uplink| uplink.name == name).map(|uplink| uplink.port.id());
-        let id = known.unwrap_or_else(|| self.free_id(0));
+        let known = self
+            .uplinks()
+            .iter()
+            .find(|uplink| uplink.name == name)
+            .map(|uplink| (uplink.port.id(), uplink.classes.clone()));
+        let (id, classes) = known.unwrap_or_else(|| (self.free_id(0), Vec::new()));
         let inbox = self.inbox(id);
         let schedule = Arc::new(Schedule::default());
         let fd = uplink.descriptor().map(|fd| fd.try_clone_to_owned()).transpose();
@@ -427,6 +435,7 @@ impl Daemon {
             Some(team) => self.as_member(port, name, team)?,
             None => port,
         };
+        port.set_io_control(&classes, self.clock.now());
         let port = Arc::new(port);
         if let Some(team) = team {
             self.fill_place(name, team, Some(Arc::clone(&port)));
@@ -435,7 +444,8 @@ impl Daemon {
         self.join(name, &port, policy, service)?;
         info!(uplink = name, "opened");
         let team = team.map(str::to_owned);
-        let running = RunningUplink { name: name.to_owned(), port, buffer_bytes, policy: policy.clone(), maker, team };
+        let policy = policy.clone();
+        let running = RunningUplink { name: name.to_owned(), port, buffer_bytes, policy, maker, team, classes };
         let mut uplinks = self.uplinks();
         uplinks.retain(|other| other.name != name);
         uplinks.push(running);

@@ -282,8 +282,10 @@ impl Live {
     /// Restarts a failed port.
     pub fn restart(&self, name: &str) -> Result<(), RestartError> {
         // Excludes other changes.
-        let _running = self.running();
-        self.daemon.restart(name)
+        let running = self.running();
+        self.daemon.restart(name)?;
+        self.daemon.set_io_control(&running.host);
+        Ok(())
     }
 
     fn folder(&self) -> &Path {
@@ -332,6 +334,7 @@ impl Live {
         let gone = running.host.cards.iter().filter(|card| host.card(&card.name).is_none());
         gone.for_each(|card| self.daemon.remove_card(&card.name));
         host.cards.iter().for_each(|card| self.daemon.set_card(card));
+        self.daemon.set_io_control(&host);
         running.host = host;
         let changed = Changed { after_restart: self.note_after_restart(&plan), plan, not_kept: None, closed };
         if why.is_empty() { Ok(changed) } else { Err(ChangeError::Halfway { why, changed: Box::new(changed) }) }

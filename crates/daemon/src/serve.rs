@@ -369,6 +369,7 @@ pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
     for config in &host.uplinks {
         open_uplink(&daemon, config)?;
     }
+    daemon.set_io_control(host);
     daemon.begin_traces()?;
     Ok(daemon)
 }

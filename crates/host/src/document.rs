@@ -108,7 +108,10 @@ impl Document {
                     let entries = list.iter().filter_map(Value::as_table).enumerate();
                     tables.extend(entries.map(|(index, entry)| {
                         let name = entry.get("name").and_then(Value::as_str).map_or(index.to_string(), str::to_owned);
-                        (format!("{key}.{name}"), entry.clone())
+                        // Classes of two uplinks may have one name.
+                        let of = entry.get("uplink").and_then(Value::as_str);
+                        let of = of.map_or_else(String::new, |of| format!("{of}."));
+                        (format!("{key}.{of}{name}"), entry.clone())
                     }));
                 }
                 other => tables.push((key.clone(), Table::from_iter([("value".to_owned(), other.clone())]))),

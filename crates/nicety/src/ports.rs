@@ -279,6 +279,14 @@ fn details(port: &PortReport) -> String {
     let queues: Vec<String> = transmit.chain(port.receive.iter().map(|queue| one_queue("receive", queue))).collect();
     line("queues", queues.join("; "));
     line("dropped", dropped(port));
+    for class in &port.io_classes {
+        let waits = if class.waiting > 0 { format!(", {} wait", class.waiting) } else { String::new() };
+        let dropped = if class.dropped > 0 { format!(", {} dropped", class.dropped) } else { String::new() };
+        line(
+            "class",
+            format!("{}: {}, {}{waits}{dropped}", class.name, count(class.packets, "packet"), size(class.bytes)),
+        );
+    }
     if port.adapter.is_some() {
         let written = port.signals;
         line("interrupts", format!("{} raised, {} written", port.interrupts, count(written, "descriptor")));
@@ -384,6 +392,7 @@ mod tests {
             policy: BTreeMap::from([("forged_transmits".into(), "reject".into()), ("vlan".into(), "10".into())]),
             multicasts: vec!["239.1.2.3 (VLAN 10)".into()],
             members: None,
+            io_classes: Vec::new(),
             neighbour: Some("core1, port 1/1".into()),
             condition: Condition::Up,
             sentence: "a VM is attached, and its driver is up".into(),
@@ -423,6 +432,7 @@ mod tests {
             policy: BTreeMap::new(),
             multicasts: Vec::new(),
             members: None,
+            io_classes: Vec::new(),
             neighbour: None,
             sentence: "the way out of the switch".into(),
             features: Vec::new(),
