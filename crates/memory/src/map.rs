@@ -101,10 +101,15 @@ pub struct Map {
     last: AtomicUsize,
     /// Logs the pages that were translated for writing.
     log: Option<Arc<Log>>,
-    /// Tapes what is read.
-    tape: Option<Arc<Tape>>,
-    /// It has a log or a tape.
-    is_watched: bool,
+    /// Tapes what is read and written. The map has its regions here then, and `regions` is empty: so every access takes the path for a
+    /// range that is not in one region, and a map without a tape is not asked whether it has one.
+    taped: Option<Arc<TapedRegions>>,
+}
+
+#[derive(Debug)]
+struct TapedRegions {
+    tape: Arc<Tape>,
+    regions: Tree,
 }
 
 /// A region of a map, without its memory.
@@ -123,8 +128,8 @@ pub struct Place {
 impl Clone for Map {
     fn clone(&self) -> Self {
         let (regions, mappings) = (self.regions.clone(), self.mappings.clone());
-        let (log, tape, is_watched) = (self.log.clone(), self.tape.clone(), self.is_watched);
-        Self { regions, sums: self.sums, mappings, id: self.id, last: AtomicUsize::new(0), log, tape, is_watched }
+        let (log, taped) = (self.log.clone(), self.taped.clone());
+        Self { regions, sums: self.sums, mappings, id: self.id, last: AtomicUsize::new(0), log, taped }
     }
 }
 
@@ -134,8 +139,7 @@ static ID: AtomicU64 = AtomicU64::new(0);
 impl Map {
     fn of(regions: Tree, mappings: Vec<(Arc<Mapping>, usize)>, log: Option<Arc<Log>>) -> Self {
         let id = ID.fetch_add(1, Ordering::Relaxed) + 1;
-        let (sums, is_watched) = (regions.sums(), log.is_some());
-        Self { sums, regions, mappings, id, last: AtomicUsize::new(0), log, tape: None, is_watched }
+        Self { sums: regions.sums(), regions, mappings, id, last: AtomicUsize::new(0), log, taped: None }
     }
 
     /// No memory at all: every access is refused.
@@ -175,7 +179,7 @@ impl Map {
         if region.place.is_some() && self.sums.mapped + len > MAX_BYTES {
             return Err(MapError::TooMuch);
         }
-        if self.regions.overlaps(base, end) {
+        if self.tree().overlaps(base, end) {
             return Err(MapError::Overlap { base, len });
         }
         let mut mappings = self.mappings.clone();
@@ -185,19 +189,19 @@ impl Map {
                 None => mappings.push((Arc::clone(mapping), 1)),
             }
         }
-        Ok(Self::of(self.regions.with(region), mappings, self.log.clone()))
+        Ok(Self::of(self.tree().with(region), mappings, self.log.clone()))
     }
 
     /// This map without the region with exactly this range.
     pub fn without(&self, base: u64, len: u64) -> Result<Map, MapError> {
-        let there = self.regions.find(base).is_some_and(|region| (region.base, region.len) == (base, len));
+        let there = self.tree().find(base).is_some_and(|region| (region.base, region.len) == (base, len));
         if there { Ok(self.without_within(base, len)) } else { Err(MapError::Unknown { base, len }) }
     }
 
     /// This map without all regions within `[base, base + len)`: an unmap that covers several.
     pub fn without_within(&self, base: u64, len: u64) -> Map {
         let mut mappings = self.mappings.clone();
-        let regions = self.regions.without(base, base.saturating_add(len), &mut |region| {
+        let regions = self.tree().without(base, base.saturating_add(len), &mut |region| {
             if let Some((mapping, _)) = &region.place
                 && let Some((_, regions)) = mappings.iter_mut().find(|(known, _)| Arc::ptr_eq(known, mapping))
             {
@@ -211,20 +215,21 @@ impl Map {
     /// The same memory with another log of written pages, or none. Maps made from this one use the same log.
     #[must_use]
     pub fn logged(&self, log: Option<Arc<Log>>) -> Map {
-        Self::of(self.regions.clone(), self.mappings.clone(), log)
+        Self::of(self.tree().clone(), self.mappings.clone(), log)
     }
 
     /// The same memory with a tape of what is read and written. Maps made from this one have none.
     #[must_use]
     pub fn taped(&self, tape: Arc<Tape>) -> Map {
         let map = self.logged(self.log.clone());
-        Self { tape: Some(tape), is_watched: true, ..map }
+        let taped = Some(Arc::new(TapedRegions { tape, regions: self.tree().clone() }));
+        Self { regions: Tree::default(), taped, ..map }
     }
 
     /// Its regions, by address.
     pub fn places(&self) -> Vec<Place> {
         let mut places = Vec::with_capacity(self.regions());
-        self.regions.each(&mut |&Region { base, len, rights, ref place }| {
+        self.tree().each(&mut |&Region { base, len, rights, ref place }| {
             places.push(Place { base, len, rights, is_shared: place.is_some() });
         });
         places
@@ -238,16 +243,20 @@ impl Map {
         }
     }
 
-    /// Whether writes are logged, or accesses are taped.
+    /// Whether writes are logged.
     #[inline(always)]
-    pub(crate) fn is_watched(&self) -> bool {
-        self.is_watched
+    pub(crate) fn is_logged(&self) -> bool {
+        self.log.is_some()
     }
 
     /// The tape.
-    #[inline(always)]
     pub(crate) fn tape(&self) -> Option<&Tape> {
-        self.tape.as_deref()
+        self.taped.as_ref().map(|taped| taped.tape.as_ref())
+    }
+
+    /// Its regions, with a tape or without.
+    fn tree(&self) -> &Tree {
+        self.taped.as_ref().map_or(&self.regions, |taped| &taped.regions)
     }
 
     #[cold]
@@ -256,13 +265,6 @@ impl Map {
         if let Some(log) = &self.log {
             log.note(address, len);
         }
-    }
-
-    /// A span of a map with a tape: all accesses take the path for pages that may be missing.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn watched(&self, span: Span) -> Span {
-        Span { known: span.known && self.tape.is_none(), ..span }
     }
 
     /// Number of regions.
@@ -303,18 +305,26 @@ impl Map {
         (offset < region.len && region.rights.allow(wanted)).then_some((offset, region))
     }
 
+    /// Like [`Map::locate`], for maps with a tape, too.
+    pub(crate) fn locate_any(&self, address: u64, wanted: Rights) -> Option<(u64, &Region)> {
+        if self.taped.is_none() {
+            return self.locate(address, wanted);
+        }
+        let region = self.region(address).filter(|region| region.rights.allow(wanted))?;
+        Some((address - region.base, region))
+    }
+
     /// `len` bytes of a region from `offset`, if it was shared.
     #[inline]
     fn span(&self, region: &Region, offset: u64, len: u32) -> Option<Span> {
         let (mapping, start) = region.place.as_ref()?;
         // A region lies within its mapping.
-        let span = Span::of(mapping, (start + offset) as usize, len, self.id);
-        Some(if self.is_watched { self.watched(span) } else { span })
+        Some(Span::of(mapping, (start + offset) as usize, len, self.id))
     }
 
     /// The region that an address lies in.
     pub(crate) fn region(&self, address: u64) -> Option<&Region> {
-        self.regions.find(address).filter(|region| address - region.base < region.len)
+        self.tree().find(address).filter(|region| address - region.base < region.len)
     }
 
     /// Whether the region of an address has these rights.
@@ -333,7 +343,7 @@ impl Map {
     fn pieces(&self, address: u64, len: u32, wanted: Rights, mut each: impl FnMut(Span) -> bool) -> Result<(), Fault> {
         #[cfg(feature = "count")]
         crate::count::one();
-        if wanted.write && self.is_watched() {
+        if wanted.write && self.is_logged() {
             self.note(address, len);
         }
         if let Some((offset, region)) = self.locate(address, wanted)
@@ -350,11 +360,11 @@ impl Map {
     pub(crate) fn check(&self, address: u64, len: u32, wanted: Rights) -> Result<(), Fault> {
         let refused = Fault::Refused { address, len };
         let end = address.checked_add(u64::from(len)).ok_or(refused)?;
-        let reached = self.regions.reach(address, end, wanted);
+        let reached = self.tree().reach(address, end, wanted);
         if reached >= end {
             return Ok(());
         }
-        let (offset, region) = self.locate(reached, wanted).ok_or(refused)?;
+        let (offset, region) = self.locate_any(reached, wanted).ok_or(refused)?;
         let here = u32::try_from((region.len - offset).min(end - reached)).unwrap_or(len);
         Err(Fault::Absent(Absent { address: reached, len: here }))
     }
@@ -370,10 +380,12 @@ impl Map {
             }
             #[cfg(feature = "count")]
             crate::count::one();
-            let (offset, region) = self.locate(at, wanted).ok_or(refused)?;
+            let (offset, region) = self.locate_any(at, wanted).ok_or(refused)?;
             let here = u32::try_from(region.len - offset).unwrap_or(u32::MAX).min(left);
             let absent = Fault::Absent(Absent { address: at, len: here });
-            if !each(self.span(region, offset, here).ok_or(absent)?) {
+            let span = self.span(region, offset, here).ok_or(absent)?;
+            // All accesses to a map with a tape take the path for pages that may be missing.
+            if !each(Span { known: span.known && self.taped.is_none(), ..span }) {
                 return Err(refused);
             }
             left -= here;
@@ -443,7 +455,7 @@ impl Map {
     #[inline(never)]
     pub(crate) fn copy_out_of_unknown(&self, span: Span, into: &mut [u8]) -> usize {
         let Some((mapping, offset)) = self.place(span) else { return 0 };
-        match &self.tape {
+        match self.tape() {
             None => mapping.read(offset, into),
             Some(tape) => {
                 let mut count = into.len();
@@ -467,7 +479,7 @@ impl Map {
     #[cold]
     #[inline(never)]
     pub(crate) fn copy_into_unknown(&self, span: Span, from: &[u8]) {
-        if let Some(tape) = &self.tape {
+        if let Some(tape) = self.tape() {
             tape.write(&from[..from.len().min(span.len as usize)]);
         }
         touch::copy_in(from, &self.target(span));
