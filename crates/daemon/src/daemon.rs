@@ -289,6 +289,9 @@ impl Daemon {
             Face::Pci(pci) => Some(irq_layout(pci)),
             Face::Rings(_) => None,
         };
+        if let Some(recorder) = &recorder {
+            adapter = Recorder::around(recorder, adapter);
+        }
         let running = match layout {
             Some(layout) => self.open_function(id, spec, adapter, Interrupts::new(layout), recorder)?,
             None => self.open_rings(id, spec, adapter, recorder)?,

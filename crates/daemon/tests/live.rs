@@ -311,7 +311,8 @@ impl Function {
 fn a_card_comes_changes_and_goes_with_its_functions(workers: usize) {
     let stage = Stage::new(workers, &[]);
     let table = |text: &str| text.parse::<toml::Table>().unwrap();
-    let add = |list, text: &str| stage.live.add(list, table(text), &Consent::Nothing).map(|changed| changed.plan.to_string());
+    let add =
+        |list, text: &str| stage.live.add(list, table(text), &Consent::Nothing).map(|changed| changed.plan.to_string());
     let port = |number: u8, more: &str| one(number).replace("[[port]]\n", "").replace("e1000", "ixgbevf") + more;
     assert_eq!(add(List::Cards, "name = \"nic\"\nchip = \"82599\"\nfunctions = 4").unwrap(), "+ card.nic\n");
     add(List::Cards, "name = \"other\"\nchip = \"82599\"").unwrap();

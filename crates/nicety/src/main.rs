@@ -28,6 +28,7 @@ mod lab;
 mod log;
 mod output;
 mod ports;
+mod replay;
 mod save;
 mod serve;
 mod top;
@@ -69,6 +70,7 @@ fn main() -> ExitCode {
         Command::Man { folder } => words::man(folder.as_deref()).map(|()| ExitCode::SUCCESS),
         Command::Capture(args) => capture::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Trace(args) => trace::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Replay(args) => replay::run(&args),
         Command::Top(args) => top::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Adapters(args) => adapters::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Compare(args) => compare::run(&args).map(|()| ExitCode::SUCCESS),
