@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Request, header};
+use nicety_daemon::handover::Upgraded;
 use nicety_daemon::live::Changed;
 use nicety_daemon::live::plan::Plan;
 use nicety_daemon::report::PortReport;
@@ -16,7 +17,7 @@ use serde::de::DeserializeOwned;
 
 use super::api::{
     AddressList, CaptureRequest, DaemonView, Exported, HostText, PortList, PortValues, Problem, Restarted, Restored,
-    ThreadList, TraceRequest,
+    ThreadList, TraceRequest, UpgradeRequest,
 };
 use exchange::Exchange;
 
@@ -102,6 +103,8 @@ pub enum Ask {
         /// Its name.
         name: String,
     },
+    /// Replace the daemon by another program.
+    Upgrade(UpgradeRequest),
     /// Save and stop a port.
     Save {
         /// Its name.
@@ -163,6 +166,8 @@ pub enum Reply {
     Addresses(AddressList),
     /// The port was restarted.
     Restarted(Restarted),
+    /// Another daemon serves now.
+    Upgraded(Upgraded),
     /// A port's state.
     Saved(Vec<u8>),
     /// The port continues.
@@ -206,6 +211,7 @@ impl Ask {
             Self::Port { name } => plain("GET", &port(name)),
             Self::Addresses => plain("GET", "/v1/addresses"),
             Self::Restart { name } => plain("POST", &(port(name) + "/restart")),
+            Self::Upgrade(request) => with("POST", "/v1/upgrade", request),
             Self::Save { name } => plain("POST", &(port(name) + "/save")),
             Self::Restore { name, state } => {
                 request("POST", &(port(name) + "/restore"), BYTES, state.clone()).map_err(io::Error::other)
@@ -236,6 +242,7 @@ impl Ask {
             Self::Port { .. } => Reply::Port(read(body)?),
             Self::Addresses => Reply::Addresses(read(body)?),
             Self::Restart { .. } => Reply::Restarted(read(body)?),
+            Self::Upgrade(_) => Reply::Upgraded(read(body)?),
             Self::Save { .. } => Reply::Saved(body.to_vec()),
             Self::Restore { .. } => Reply::Restored(read(body)?),
             Self::Version => Reply::Version(read(body)?),

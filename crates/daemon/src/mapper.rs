@@ -80,12 +80,13 @@ enum Job {
 }
 
 impl Mapper {
-    /// Starts the memory thread of this port. It calls `notify` when a change is done.
-    pub fn start(port: &str, notify: impl Fn() + Send + Sync + 'static) -> io::Result<Self> {
+    /// Starts the memory thread of this port, whose VMM shares these files. It calls `notify` when a change is done.
+    pub fn start(port: &str, files: Arc<Files>, notify: impl Fn() + Send + Sync + 'static) -> io::Result<Self> {
         let shared = Arc::new(Shared { state: Mutex::default(), job_added: Condvar::new(), notify: Box::new(notify) });
         let own = Arc::clone(&shared);
-        let thread =
-            nicety_sandbox::spawn(nicety_sandbox::Kind::Memory, format!("memory {port}"), STACK, move || own.work())?;
+        let thread = nicety_sandbox::spawn(nicety_sandbox::Kind::Memory, format!("memory {port}"), STACK, move || {
+            own.work(&files)
+        })?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
@@ -165,11 +166,10 @@ impl Shared {
         }
     }
 
-    fn work(&self) {
+    /// The limit of files per VM includes files of an earlier VM that are not unmapped yet.
+    fn work(&self, files: &Files) {
         this_thread_may_wait();
         let (clock, mut allowance) = (Clock::start(), Allowance::default());
-        // The limit of files per VM includes files of an earlier VM that are not unmapped yet.
-        let files = Files::default();
         while let Some((vmm_number, job)) = self.next() {
             self.rest(&mut allowance, clock);
             let outcome = match job {
@@ -216,7 +216,7 @@ mod tests {
 
     fn started() -> (Mapper, mpsc::Receiver<()>) {
         let (notify, notified) = mpsc::channel();
-        (Mapper::start("vm", move || notify.send(()).unwrap_or(())).unwrap(), notified)
+        (Mapper::start("vm", Arc::default(), move || notify.send(()).unwrap_or(())).unwrap(), notified)
     }
 
     fn wanted(name: &str) -> Wanted {

@@ -35,7 +35,7 @@ pub use copy::{CopySum, copy, copy_sum};
 pub use files::{Files, Piece, limit_files};
 pub use guard::damages;
 pub use log::Log;
-pub use map::{Absent, Fault, MAX_REGIONS, Map, MapError};
+pub use map::{Absent, Fault, MAX_REGIONS, Map, MapError, RegionView};
 pub use mapping::{MAX_BYTES, Mapping, MappingError, shared_file};
 pub use prefetch::Touch;
 pub use region::Rights;

@@ -36,7 +36,7 @@ pub use backlog::{Backlog, Drained, SENDER_BYTES};
 pub use doorbells::Doorbells;
 pub use lldp::Neighbour;
 pub use plane::{Plane, PlaneError, Slot};
-pub use port::{End, Port, Saved, SharedFamily, Shell, State, caught};
+pub use port::{End, Port, Saved, SavedNumbers, SharedFamily, Shell, State, caught};
 pub use team::{Hash, Lacp, Links, MEMBERS_MOST, MemberState, Rule, Standby, Steering, Team};
 pub use times::{BUCKETS_NS, Histogram, SAMPLE_EVERY};
 pub use trace::{Intake, Prospect, Trace, TraceError};

@@ -314,6 +314,19 @@ impl Listener {
         Ok(listener)
     }
 
+    /// Goes on with a listening socket that another process has made at this path. The other process must not drop its own
+    /// [`Listener`].
+    ///
+    /// # Errors
+    /// There is no file at the path.
+    pub fn go_on(socket: OwnedFd, path: impl AsRef<Path>) -> Result<Listener, ListenError> {
+        let path = path.as_ref().to_owned();
+        match lstat(&path) {
+            Ok(stat) => Ok(Listener { socket, path, identity: (stat.st_dev, stat.st_ino) }),
+            Err(errno) => Err(ListenError::System { action: "find", path, errno }),
+        }
+    }
+
     /// The socket's path.
     pub fn path(&self) -> &Path {
         &self.path
