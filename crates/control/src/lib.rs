@@ -228,7 +228,9 @@ impl Control {
         inspect: Arc<dyn Inspect>,
     ) -> Result<Self, ControlError> {
         let Prepared { path, access, group, folder: _, served: _ } = prepared;
-        Self::serve(Listener::go_on(socket, path)?, access, group, host, inspect)
+        let mut listener = Listener::go_on(socket, path)?;
+        listener.own();
+        Self::serve(listener, access, group, host, inspect)
     }
 
     fn serve(

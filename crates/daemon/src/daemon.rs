@@ -43,7 +43,7 @@ use crate::service::{Link, Service};
 use crate::shell::{PortShell, Schedule, Signals};
 use crate::systemd::Probe;
 use crate::worker::Worker;
-pub use arriving::{Arriving, ArrivingUplink};
+pub use arriving::{Arriving, ArrivingUplink, Expected};
 pub use error::StartError;
 pub use freeze::{Frozen, Images};
 pub use restart::RestartError;

@@ -16,6 +16,7 @@
 pub mod give;
 pub mod take;
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -67,6 +68,8 @@ pub struct Offer {
     pub running: String,
     /// The start of the daemon's clock on CLOCK_MONOTONIC, in nanoseconds.
     pub origin_ns: u64,
+    /// The numbers of the ports on the switch.
+    pub ids: BTreeMap<String, u16>,
 }
 
 impl Version for Offer {

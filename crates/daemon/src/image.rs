@@ -176,24 +176,83 @@ impl Image {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+    use std::path::PathBuf;
+
+    use nicety_adapter::SavedCounters;
+    use nicety_peer::Table;
+    use nicety_vfio_user::{SavedInterrupts, SavedVectors, Session};
+
     use super::*;
+
+    /// An image with a value in every field.
+    fn image() -> Image {
+        let (_far, near) = UnixStream::pair().unwrap();
+        let session = Session::new(OwnedFd::from(near)).save(&mut Table::default()).unwrap().unwrap();
+        let counters = SavedCounters {
+            transmit: vec![(1, 2, 3)],
+            receive: vec![(4, 5, 6), (7, 8, 9)],
+            transmit_drops: vec![("policy".to_owned(), 10)],
+            receive_drops: vec![("removed".to_owned(), 11)],
+            transmit_throttled_ns: 12,
+            receive_throttled_ns: 13,
+            reads: 14,
+            writes: 15,
+            interrupts: 16,
+            bad_accesses: 17,
+            guest_errors: 18,
+        };
+        let numbers = SavedNumbers { counters, sent_before: 19 };
+        let msix = SavedVectors { masked: vec![1], pending: vec![2] };
+        let interrupts = SavedInterrupts { line_masked: true, msi: SavedVectors::default(), msix };
+        let vmm = VmmImage {
+            session,
+            state: PortState { at_ns: 20, adapter: vec![21, 22], interrupts },
+            connections: SavedConnections { line: Some(1), unmask: Some(2), msi: vec![(0, 3)], msix: vec![(1, 4)] },
+            regions: vec![RegionImage { base: 1 << 32, len: 4096, read: true, write: true, file: Some((5, 8192)) }],
+            process: Some(4711),
+            checks: Checks { is_checked: true, is_blank: true, is_advised: true, breaches_before: 23 },
+        };
+        let page = Some(PageImage { file: 6, seen: vec![(0x600, 24)] });
+        let function = FunctionImage { listener: 7, page, empty_page: Some(8), vmm: Some(vmm) };
+        let rings = RingsImage { kicks: vec![(0, 9)], state: Some((25, vec![26])) };
+        let links = [LinkImage::Function(Box::new(function)), LinkImage::Uplink(Some(10)), LinkImage::Rings(rings)];
+        let port = |(id, link): (u16, LinkImage)| PortImage {
+            name: format!("vm{id}"),
+            id,
+            numbers: numbers.clone(),
+            signals: 27,
+            link,
+        };
+        Image { ports: (1..).zip(links).map(port).collect() }
+    }
 
     #[test]
     fn an_image_that_is_cut_or_newer_is_refused() {
-        let port = PortImage {
-            name: "vm1".to_owned(),
-            id: 1,
-            numbers: SavedNumbers::default(),
-            signals: 3,
-            link: LinkImage::Uplink(Some(0)),
-        };
-        let image = Image { ports: vec![port] };
-        let bytes = image.to_bytes();
-        assert_eq!(Image::from_bytes(&bytes), Ok(image.clone()));
+        let bytes = image().to_bytes();
+        assert_eq!(Image::from_bytes(&bytes), Ok(image()));
         for cut in 0..bytes.len() {
             assert!(Image::from_bytes(&bytes[..cut]).is_err(), "{cut}");
         }
-        let newer = encode(KIND, 2, &image);
+        let newer = encode(KIND, 2, &image());
         assert_eq!(Image::from_bytes(&newer), Err(RestoreError::Version { found: 2, oldest: 1, newest: 1 }));
+    }
+
+    /// A daemon of an earlier build hands such images over. Another form takes another version, and a conversion of this one. Only
+    /// `NICETY_GOLDEN=write` makes the file of a new version.
+    #[test]
+    fn images_of_each_version_are_read_and_this_version_is_written_as_it_was() {
+        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+        let of = |version: u16| folder.join(format!("image-v{version}.image"));
+        if std::env::var_os("NICETY_GOLDEN").is_some_and(|what| what == "write") {
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(of(Image::NUMBER), image().to_bytes()).unwrap();
+        }
+        for version in 1..=Image::NUMBER {
+            let golden = std::fs::read(of(version)).unwrap();
+            assert_eq!(Image::from_bytes(&golden), Ok(image()), "version {version}");
+        }
+        assert_eq!(std::fs::read(of(Image::NUMBER)).unwrap(), image().to_bytes());
     }
 }

@@ -182,6 +182,7 @@ impl Live {
             file: running.file.document.text(),
             running: running.host.document.text(),
             origin_ns: self.daemon.clock_origin_ns(),
+            ids: self.daemon.names().into_iter().map(|(id, name)| (name, id.0)).collect(),
         };
         let program = program.unwrap_or_else(|| kept.program.clone());
         let upgraded = give::upgrade(&kept.by, &program, &self.daemon, &offer, kept.control.as_fd(), stops);

@@ -104,6 +104,13 @@ impl Preparing {
         Ok(())
     }
 
+    /// The other process has let go of the socket.
+    pub fn own(&mut self) {
+        if let FrontendSocket::Listen(listener) = &mut self.socket {
+            listener.own();
+        }
+    }
+
     /// Passes the VM's memory to the port, before its adapter is restored.
     pub fn go_on(&self) {
         self.session.iter().for_each(Session::go_on);

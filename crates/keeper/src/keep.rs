@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -21,6 +21,10 @@ use crate::{KEPT, kind};
 
 /// A daemon that does not read a message of some bytes for so long is given up.
 const WITHIN: Duration = Duration::from_secs(1);
+
+/// A daemon that is killed more often than this in [`RESTART_WINDOW`] is not started again: the service manager is told.
+const RESTARTS_MOST: usize = 10;
+const RESTART_WINDOW: Duration = Duration::from_secs(60);
 
 /// What the keeper starts.
 #[derive(Clone, Debug)]
@@ -66,15 +70,23 @@ impl Daemon {
 /// The keeper's state.
 struct Keeper {
     arguments: Vec<OsString>,
+    /// The program of the daemon that serves.
+    program: PathBuf,
+    /// The daemon was an heir whose predecessor was killed, and has not reported that it serves.
+    is_orphan: bool,
+    /// A signal that ends the daemon was passed on.
+    is_ending: bool,
+    /// The times at which a daemon was started again, the last ones.
+    restarts: Vec<Instant>,
     /// The daemon that serves.
     current: Daemon,
     /// The next one, while it takes over.
-    heir: Option<Daemon>,
+    heir: Option<(PathBuf, Daemon)>,
     /// Daemons that were replaced and have not ended yet.
     replaced: Vec<Daemon>,
 }
 
-/// Starts a daemon, and the next one whenever the daemon asks for it. Returns when no daemon is left, with the last one's status.
+/// Starts a daemon, the next one whenever the daemon asks for it, and another one if it is killed. Returns when no daemon is left, with the last one's status.
 ///
 /// # Errors
 /// The first daemon cannot be started, or the system refuses to report signals.
@@ -88,7 +100,16 @@ pub fn keep(start: &Start) -> io::Result<ExitStatus> {
     }
     let mut current = Daemon::start(&start.program, &start.arguments)?;
     current.tell(kind::FIRST, b"", None);
-    let mut keeper = Keeper { arguments: start.arguments.clone(), current, heir: None, replaced: Vec::new() };
+    let mut keeper = Keeper {
+        arguments: start.arguments.clone(),
+        program: start.program.clone(),
+        is_orphan: false,
+        is_ending: false,
+        restarts: Vec::new(),
+        current,
+        heir: None,
+        replaced: Vec::new(),
+    };
     loop {
         keeper.wait(&signals)?;
         for (signal, pipe) in &signals {
@@ -115,9 +136,12 @@ fn drain(pipe: &UnixStream) -> bool {
 }
 
 impl Keeper {
+    fn daemons(&self) -> impl Iterator<Item = &Daemon> {
+        std::iter::once(&self.current).chain(self.heir.as_ref().map(|(_, heir)| heir))
+    }
+
     fn wait(&self, signals: &[(i32, UnixStream)]) -> io::Result<()> {
-        let channels = [Some(&self.current), self.heir.as_ref()].into_iter().flatten();
-        let channels = channels.filter_map(|daemon| daemon.channel.as_ref());
+        let channels = self.daemons().filter_map(|daemon| daemon.channel.as_ref());
         let mut fds: Vec<PollFd<'_>> = channels.map(|channel| PollFd::new(channel, PollFlags::IN)).collect();
         fds.extend(signals.iter().map(|(_, pipe)| PollFd::new(pipe, PollFlags::IN)));
         match poll(&mut fds, None) {
@@ -127,22 +151,25 @@ impl Keeper {
     }
 
     /// Passes a signal that ends the daemon to all of them.
-    fn signal(&self, signal: Signal) {
-        [Some(&self.current), self.heir.as_ref()].into_iter().flatten().for_each(|daemon| daemon.signal(signal));
+    fn signal(&mut self, signal: Signal) {
+        self.is_ending = true;
+        self.daemons().for_each(|daemon| daemon.signal(signal));
     }
 
     fn listen(&mut self) {
         while let Some(message) = next(&mut self.current) {
             match message.kind {
                 kind::UPGRADE => self.upgrade(PathBuf::from(OsString::from_vec(message.content))),
-                kind::ABANDON => self.heir.iter_mut().for_each(|heir| {
+                kind::ABANDON => self.heir.iter_mut().for_each(|(_, heir)| {
                     // It may have ended already.
                     let _ = heir.process.kill();
                 }),
+                kind::SERVES => self.is_orphan = false,
                 _ => {}
             }
         }
-        let serves = self.heir.as_mut().and_then(next).is_some_and(|message| message.kind == kind::SERVES);
+        let serves =
+            self.heir.as_mut().and_then(|(_, heir)| next(heir)).is_some_and(|message| message.kind == kind::SERVES);
         if serves {
             self.succeed();
         }
@@ -150,7 +177,8 @@ impl Keeper {
 
     /// The heir serves now.
     fn succeed(&mut self) {
-        if let Some(heir) = self.heir.take() {
+        if let Some((program, heir)) = self.heir.take() {
+            self.program = program;
             self.replaced.push(std::mem::replace(&mut self.current, heir));
         }
     }
@@ -170,7 +198,7 @@ impl Keeper {
         match started {
             Ok((heir, to_heir)) => {
                 self.current.tell(kind::STARTED, b"", Some(&to_heir));
-                self.heir = Some(heir);
+                self.heir = Some((program, heir));
             }
             Err(why) => self.current.tell(kind::REFUSED, why.as_bytes(), None),
         }
@@ -179,7 +207,7 @@ impl Keeper {
     /// Looks which children have ended. Returns the status with which the keeper ends, if no daemon is left.
     fn reap(&mut self) -> io::Result<Option<ExitStatus>> {
         self.replaced.retain_mut(|daemon| !matches!(daemon.process.try_wait(), Ok(Some(_))));
-        if let Some(heir) = &mut self.heir
+        if let Some((_, heir)) = &mut self.heir
             && let Some(status) = heir.process.try_wait()?
         {
             self.heir = None;
@@ -187,13 +215,31 @@ impl Keeper {
         }
         let Some(status) = self.current.process.try_wait()? else { return Ok(None) };
         // An heir that has all state serves when its predecessor ends.
-        match self.heir.take() {
-            Some(heir) => {
-                self.current = heir;
-                self.reap()
+        if let Some((program, heir)) = self.heir.take() {
+            // Until it reports that it serves, it may still find that it cannot: then its predecessor's program is started again.
+            self.is_orphan = status.code().is_none();
+            if !self.is_orphan {
+                self.program = program;
             }
-            None => Ok(Some(status)),
+            self.current = heir;
+            return self.reap();
         }
+        // A daemon that ends by itself has said why. One that was killed is started again.
+        if (status.code().is_some() && !self.is_orphan) || self.is_ending || !self.may_restart() {
+            return Ok(Some(status));
+        }
+        self.is_orphan = false;
+        self.current = Daemon::start(&self.program, &self.arguments)?;
+        self.current.tell(kind::FIRST, b"", None);
+        Ok(None)
+    }
+
+    /// Whether a killed daemon is started again: unless it was, too often, in the last minute.
+    fn may_restart(&mut self) -> bool {
+        let now = Instant::now();
+        self.restarts.retain(|at| now.duration_since(*at) < RESTART_WINDOW);
+        self.restarts.push(now);
+        self.restarts.len() <= RESTARTS_MOST
     }
 }
 

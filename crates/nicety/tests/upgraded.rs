@@ -111,7 +111,7 @@ fn goes_on(adapters: &[&str], upgrades: usize) {
     let warm = kept.guests[0].asked(&json!({ "transact": { "to": to, "seconds": 0.2 } }));
     assert!(warm.get("failed").is_none(), "{warm}");
     let (before, first) = (kept.frames(), kept.pid());
-    let seconds = 2.0 + upgrades as f64 * 0.4;
+    let seconds = 1.0 + upgrades as f64 * 0.4;
     kept.guests[0].order(&json!({ "transact": { "to": to, "seconds": seconds } }));
     let mut pauses: Vec<f64> = (0..upgrades).map(|_| kept.upgrade()).collect();
     let done = kept.guests[0].answer();
@@ -204,4 +204,47 @@ fn a_daemon_without_a_keeper_says_that_it_has_none() {
         assert!(Instant::now() < end, "{words}");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+#[test]
+fn an_upgrade_under_way_refuses_another_and_a_change_waits_for_it() {
+    let kept = Kept::start(&["e1000", "e1000"]);
+    let hangs = kept.path("hangs");
+    std::fs::write(&hangs, "#!/bin/sh\nexec sleep 600\n").unwrap();
+    std::fs::set_permissions(&hangs, PermissionsExt::from_mode(0o755)).unwrap();
+    let pid = kept.pid();
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| kept.refused(&hangs));
+        let end = Instant::now() + SOON;
+        while !kept.log().contains("upgrades the daemon to") {
+            assert!(Instant::now() < end, "{}", kept.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let second = kept.refused(Path::new(env!("CARGO_BIN_EXE_nicety")));
+        assert!(second.contains("another upgrade is under way"), "{second}");
+        // The old daemon goes on after ten seconds, and makes the change.
+        let changed = kept.asked(&["port", "set", "vm2", "send_average=10Mbit/s"]);
+        assert!(changed.status.success(), "{changed:?}");
+        assert!(first.join().unwrap().contains("no answer within 10s"));
+    });
+    assert_eq!(kept.pid(), pid);
+    kept.upgrade();
+    let ports = kept.json(&["ports", "--json"]);
+    let vm2 = ports["ports"].as_array().unwrap().iter().find(|port| port["name"] == "vm2").unwrap();
+    assert!(vm2["policy"].to_string().contains("10Mbit/s"), "the live change stays: {vm2}");
+}
+
+#[test]
+fn a_keeper_starts_a_killed_daemon_again_and_ends_with_one_that_ends() {
+    let mut kept = Kept::start(&["e1000", "e1000"]);
+    let pid = kept.pid();
+    let began = Instant::now();
+    Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap();
+    while kept.asked(&["ports"]).status.code() != Some(0) || kept.pid() == pid {
+        assert!(began.elapsed() < SOON, "{}", kept.log());
+    }
+    println!("a killed daemon answers again after {:.0?}", began.elapsed());
+    Command::new("kill").args(["-TERM", &kept.keeper.0.id().to_string()]).status().unwrap();
+    assert_eq!(kept.keeper.0.wait().unwrap().code(), Some(0), "{}", kept.log());
+    assert!(!kept.path("control.sock").exists() && !kept.path("vm1.sock").exists());
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use nicety_adapter::{Face, PortId, Time, Uplink};
+use nicety_adapter::{Adapter, Face, PortId, Time, Uplink};
 use nicety_host::Role;
 use nicety_memory::Files;
 use nicety_peer::{Bell, PeerFd, Table};
@@ -24,11 +24,21 @@ use crate::device::PortDevice;
 use crate::image::{FrontImage, FunctionImage, LinkImage, PortImage, RingsImage, VmmImage};
 use crate::inbox::Note;
 use crate::mapper::Mapper;
-use crate::port_log::Kind;
+use crate::port_log::{Kind, PortLog};
 use crate::rings::{Front, FrontendSocket, Preparing, RingsServer};
 use crate::saved::PortState;
 use crate::service::{Link, Service, Talk};
 use crate::shell::Signals;
+
+/// A port without its state.
+pub struct Expected {
+    /// Another adapter of the same settings, on which a state is tried.
+    trial: Box<dyn Adapter>,
+    running: Running,
+    signals: Arc<Signals>,
+    /// The device of a PCI function, and the files that its VMMs share.
+    device: Option<(PortDevice, Arc<Files>)>,
+}
 
 /// A port that is ready to go on.
 pub struct Arriving {
@@ -53,6 +63,28 @@ enum ArrivingLink {
         /// The adapter's state, if a front end is connected.
         state: Option<Saved>,
     },
+}
+
+fn function_again(expected: Expected, image: PortImage, table: &mut Table) -> Result<Arriving, String> {
+    let Expected { mut trial, mut running, signals: _, device } = expected;
+    let PortImage { numbers, signals: written, link, .. } = image;
+    let (LinkImage::Function(function), Some((mut device, files))) = (link, device) else {
+        return Err("its image is another kind of port's".into());
+    };
+    let FunctionImage { listener, page, vmm, .. } = &*function;
+    if let Some(vmm) = vmm {
+        trial.restore(&vmm.state.adapter).map_err(|error| error.to_string())?;
+    }
+    let socket = table.take(*listener).ok_or("its socket is missing")?;
+    let listener = Listener::go_on(OwnedFd::from(socket), &running.spec.socket).map_err(|error| error.to_string())?;
+    device.take_pages(&function, table).map_err(|error| error.to_string())?;
+    if page.is_none() && vmm.is_none() && running.spec.mapped {
+        device.map_doorbells().map_err(|error| error.to_string())?;
+    }
+    let vmm = vmm.as_ref().map(|vmm| take_vmm(&mut device, vmm, &files, table)).transpose()?;
+    running.blank = device.blank();
+    let link = ArrivingLink::Function { listener, device: Box::new(device), vmm };
+    Ok(Arriving { running, numbers, signals: written, link })
 }
 
 /// Takes descriptors of rings out of a table.
@@ -83,40 +115,81 @@ pub struct ArrivingUplink {
 }
 
 impl Daemon {
-    /// Makes a port that goes on where its image was taken. The error is a sentence for a person.
+    /// Makes what a port needs that does not depend on its state, while another process still serves it. The error is a sentence for a
+    /// person.
+    pub(crate) fn prepare(&self, spec: PortSpec, id: u16) -> Result<Expected, String> {
+        let name = spec.name.clone();
+        self.prepared(spec, PortId(id)).map_err(|why| format!("port {name}: {why}"))
+    }
+
+    fn prepared(&self, spec: PortSpec, id: PortId) -> Result<Expected, String> {
+        let words = |error: &dyn std::fmt::Display| error.to_string();
+        let create = || (spec.entry.create)(&spec.settings).map_err(|error| words(&error));
+        let (trial, mut adapter) = (create()?, create()?);
+        let interrupts = match adapter.face() {
+            Face::Pci(pci) => Some(Arc::new(Interrupts::new(irq_layout(pci)))),
+            Face::Rings(_) => None,
+        };
+        let signals = Arc::new(match &interrupts {
+            Some(interrupts) => Signals::function(Arc::clone(interrupts)),
+            None => Signals::rings(),
+        });
+        let opened = self.opened(id, &spec, adapter, Arc::clone(&signals), None);
+        let Opened { name, schedule, port, log } = opened.map_err(|error| words(&error))?;
+        let device = match interrupts {
+            Some(interrupts) => {
+                let (worker, files) = (self.inbox(id), Arc::new(Files::default()));
+                let mapper = Mapper::start(&name, Arc::clone(&files), move || worker.push(Note::Mapped(id)));
+                let mapper = mapper.map_err(|error| words(&error))?;
+                let (log, port, signals) = (Arc::clone(&log), Arc::clone(&port), Arc::clone(&signals));
+                let dma = spec.entry.about.dma;
+                let mut device = PortDevice::new(log, port, interrupts, signals, self.clock, mapper, dma);
+                device.map_empty_page().map_err(|error| words(&error))?;
+                Some((device, files))
+            }
+            None => None,
+        };
+        let running = Running { spec, port, schedule, blank: Arc::default(), log, recorder: None, rings: None };
+        Ok(Expected { trial, running, signals, device })
+    }
+
+    /// A port that goes on where its image was taken. The error is a sentence for a person.
     pub(crate) fn expect(
         &self,
-        spec: PortSpec,
+        expected: Expected,
         image: PortImage,
         table: &mut Table,
         front: Option<Front>,
     ) -> Result<Arriving, String> {
-        let name = spec.name.clone();
-        let expected = match front {
-            Some(front) => self.rings_again(spec, image, table, front),
-            None => self.function_again(spec, image, table),
+        let name = expected.running.spec.name.clone();
+        if PortId(image.id) != expected.running.port.id() {
+            return Err(format!("port {name}: it has another number"));
+        }
+        let arriving = match front {
+            Some(front) => self.rings_again(expected, image, table, front),
+            None => function_again(expected, image, table),
         };
-        expected.map_err(|why| format!("port {name}: {why}"))
+        arriving.map_err(|why| format!("port {name}: {why}"))
     }
 
     fn rings_again(
         &self,
-        spec: PortSpec,
+        expected: Expected,
         image: PortImage,
         table: &mut Table,
         front: Front,
     ) -> Result<Arriving, String> {
-        let PortImage { name: _, id, numbers, signals: written, link } = image;
+        let Expected { mut trial, running, signals, device: _ } = expected;
+        let PortImage { numbers, signals: written, link, .. } = image;
         let LinkImage::Rings(RingsImage { kicks, state }) = link else {
             return Err("its image is another kind of port's".into());
         };
         let (FrontImage { name: _, listener, session, calls, errors }, mut own) = front;
-        let id = PortId(id);
-        let create = || (spec.entry.create)(&spec.settings).map_err(|error| error.to_string());
         let state = state.filter(|_| session.is_some()).map(|(at, state)| Saved { at: Time(at), state });
         if let Some(saved) = &state {
-            create()?.restore(&saved.state).map_err(|error| error.to_string())?;
+            trial.restore(&saved.state).map_err(|error| error.to_string())?;
         }
+        let Running { spec, port, log, .. } = &running;
         let socket = match (spec.role, listener) {
             (Role::Listen, Some(index)) => {
                 let socket = own.take(index).ok_or("its socket is missing")?;
@@ -128,54 +201,15 @@ impl Daemon {
         };
         let kicks = bells(&kicks, table, Bell::to_hear)?;
         let (calls, errors) = (bells(&calls, &mut own, Bell::from_fd)?, bells(&errors, &mut own, Bell::from_fd)?);
-        let signals = Arc::new(Signals::rings());
-        let opened = self.opened(id, &spec, create()?, Arc::clone(&signals), None);
-        let Opened { name: _, schedule, port, log } = opened.map_err(|error| error.to_string())?;
-        let (noted, given) = (Arc::clone(&log), Arc::clone(&signals));
-        let preparing = Preparing::new(noted, socket, Arc::clone(&port), given, self.inbox(id), self.clock, None);
+        let (noted, given, inbox) = (Arc::clone(log), Arc::clone(&signals), self.inbox(port.id()));
+        let preparing = Preparing::new(noted, socket, Arc::clone(port), given, inbox, self.clock, None);
         let mut preparing = preparing.map_err(|error| error.to_string())?;
         if let Some(session) = session
             && state.is_some()
         {
             preparing.resume(session, &mut own)?;
         }
-        let running = Running { spec, port, schedule, blank: Arc::default(), log, recorder: None, rings: None };
         let link = ArrivingLink::Rings { preparing, signals, kicks, calls, errors, state };
-        Ok(Arriving { running, numbers, signals: written, link })
-    }
-
-    fn function_again(&self, spec: PortSpec, image: PortImage, table: &mut Table) -> Result<Arriving, String> {
-        let PortImage { name: _, id, numbers, signals: written, link } = image;
-        let LinkImage::Function(function) = link else { return Err("its image is another kind of port's".into()) };
-        let id = PortId(id);
-        let create = || (spec.entry.create)(&spec.settings).map_err(|error| error.to_string());
-        if let Some(vmm) = &function.vmm {
-            create()?.restore(&vmm.state.adapter).map_err(|error| error.to_string())?;
-        }
-        let mut adapter = create()?;
-        let Face::Pci(pci) = adapter.face() else { return Err("its adapter is no PCI function".into()) };
-        let interrupts = Arc::new(Interrupts::new(irq_layout(pci)));
-        let socket = table.take(function.listener).ok_or("its socket is missing")?;
-        let listener = Listener::go_on(OwnedFd::from(socket), &spec.socket).map_err(|error| error.to_string())?;
-        let signals = Arc::new(Signals::function(Arc::clone(&interrupts)));
-        let Opened { name, schedule, port, log } =
-            self.opened(id, &spec, adapter, Arc::clone(&signals), None).map_err(|error| error.to_string())?;
-        let (worker, files) = (self.inbox(id), Arc::new(Files::default()));
-        let mapper = Mapper::start(&name, Arc::clone(&files), move || worker.push(Note::Mapped(id)));
-        let mapper = mapper.map_err(|error| error.to_string())?;
-        let dma = spec.entry.about.dma;
-        let mut device =
-            PortDevice::new(Arc::clone(&log), Arc::clone(&port), interrupts, signals, self.clock, mapper, dma);
-        device.map_empty_page().map_err(|error| error.to_string())?;
-        let FunctionImage { page, vmm, .. } = &*function;
-        device.take_pages(&function, table).map_err(|error| error.to_string())?;
-        if page.is_none() && vmm.is_none() && spec.mapped {
-            device.map_doorbells().map_err(|error| error.to_string())?;
-        }
-        let vmm = vmm.as_ref().map(|vmm| take_vmm(&mut device, vmm, &files, table)).transpose()?;
-        let blank = device.blank();
-        let running = Running { spec, port, schedule, blank, log, recorder: None, rings: None };
-        let link = ArrivingLink::Function { listener, device: Box::new(device), vmm };
         Ok(Arriving { running, numbers, signals: written, link })
     }
 
@@ -191,7 +225,8 @@ impl Daemon {
             port.detach(self.clock.now());
         };
         let (link, front) = match link {
-            ArrivingLink::Function { listener, mut device, vmm } => {
+            ArrivingLink::Function { mut listener, mut device, vmm } => {
+                listener.own();
                 let session = vmm.and_then(|(session, state, process)| {
                     port.attach_again(&numbers);
                     device.restore(&state).map_err(|why| fail(&why)).ok()?;
@@ -200,7 +235,8 @@ impl Daemon {
                 });
                 (Link::Function { listener, device, session }, None)
             }
-            ArrivingLink::Rings { preparing, signals, kicks, calls, errors, state } => {
+            ArrivingLink::Rings { mut preparing, signals, kicks, calls, errors, state } => {
+                preparing.own();
                 if let Some(state) = state {
                     port.attach_again(&numbers);
                     preparing.go_on();
@@ -231,10 +267,12 @@ impl Daemon {
     }
 
     /// The port goes on: its interrupts, its timers and its VMM's messages.
-    pub(crate) fn serve_again(&self, service: Service, front: Option<Preparing>) {
-        let (id, log) = (service.port.id(), Arc::clone(&service.log));
+    pub(crate) fn serve_again(&self, service: Service) {
         self.hand_to_worker(service);
-        let Some(front) = front else { return };
+    }
+
+    /// The front end of a vhost-user port is heard again.
+    pub(crate) fn hear_again(&self, id: PortId, log: &PortLog, front: Preparing) {
         match RingsServer::start_again(front) {
             Ok(rings) => _ = self.ports().get_mut(&id).map(|running| running.rings = Some(rings)),
             Err(why) => log.say(Kind::NotServed, format_args!("its thread could not be started: {why}")),

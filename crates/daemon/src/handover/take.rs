@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use nicety_host::{Host, HostErrors};
 use nicety_keeper::{Channel, ChannelError};
@@ -13,7 +14,7 @@ use super::{
     FRONT_KIND, OFFER_KIND, Offer, PREPARES, REST_KIND, Rest, TAKES, bytes_of, from_bytes, kind, send_state, table_of,
     to_bytes, wanted,
 };
-use crate::daemon::{Arriving, ArrivingUplink, Daemon};
+use crate::daemon::{Arriving, ArrivingUplink, Daemon, Expected};
 use crate::image::{FrontImage, Image, LinkImage, PortImage};
 use crate::live::state::{Begin, Found, StateFile};
 use crate::rings::Front;
@@ -61,7 +62,7 @@ impl Taking {
     /// # Errors
     /// This program does not understand the host file.
     pub fn host(&self) -> Result<Begin, HostErrors> {
-        let Offer { path, file, running, origin_ns: _ } = &self.offer;
+        let Offer { path, file, running, origin_ns: _, ids: _ } = &self.offer;
         let file = Host::parse_change(file, path)?;
         let host = Host::parse_change(running, path)?;
         let state = StateFile::of(&file);
@@ -87,8 +88,8 @@ impl Taking {
     /// # Errors
     /// A sentence for a person, which the old daemon has heard too.
     pub fn take(self, daemon: &Daemon, host: &Host) -> Result<Taken, String> {
-        let Self { channel, offer: _, control } = self;
-        match receive(&channel, daemon, host) {
+        let Self { channel, offer, control } = self;
+        match receive(&channel, daemon, host, &offer.ids) {
             Ok(going) => Ok(Taken { channel, going, control }),
             Err(why) => {
                 refuse(&channel, &why);
@@ -122,13 +123,19 @@ struct Arrivals {
     fronts: BTreeMap<String, Front>,
 }
 
-fn receive(channel: &Channel, daemon: &Daemon, host: &Host) -> Result<Going, String> {
+fn receive(channel: &Channel, daemon: &Daemon, host: &Host, ids: &BTreeMap<String, u16>) -> Result<Going, String> {
     let words = |error: ChannelError| error.to_string();
     if let Some(team) = host.teams.first() {
         return Err(format!("team {}: a team of uplinks cannot be handed over yet", team.name));
     }
-    // ROMs are read and accounts looked up before the ports stand still.
-    let specs = host.ports.iter().map(serve::spec).collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
+    // ROMs are read, accounts looked up, buffers and threads made before the ports stand still.
+    let mut expected = BTreeMap::new();
+    for config in &host.ports {
+        let spec = serve::spec(config).map_err(|error| error.to_string())?;
+        let id = ids.get(&config.name).ok_or_else(|| format!("port {} is not open: restart it first", config.name))?;
+        expected.insert(config.name.clone(), daemon.prepare(spec, *id)?);
+    }
+    let ports = expected.len();
     channel.send(kind::PREPARED, b"", &[], PREPARES).map_err(words)?;
     let mut arrivals = Arrivals::default();
     let rest: Rest = loop {
@@ -149,10 +156,10 @@ fn receive(channel: &Channel, daemon: &Daemon, host: &Host) -> Result<Going, Str
             continue;
         }
         for image in Image::from_bytes(&bytes).map_err(|error| error.to_string())?.ports {
-            expect(daemon, host, &specs, image, &mut table, &mut arrivals)?;
+            expect(daemon, host, &mut expected, image, &mut table, &mut arrivals)?;
         }
     };
-    if arrivals.ports.len() != specs.len() || arrivals.uplinks.len() != host.uplinks.len() {
+    if arrivals.ports.len() != ports || arrivals.uplinks.len() != host.uplinks.len() {
         return Err("a port is missing".to_owned());
     }
     channel.send(kind::TAKEN, b"", &[], TAKES).map_err(words)?;
@@ -169,7 +176,7 @@ fn receive(channel: &Channel, daemon: &Daemon, host: &Host) -> Result<Going, Str
 fn expect(
     daemon: &Daemon,
     host: &Host,
-    specs: &[crate::daemon::PortSpec],
+    expected: &mut BTreeMap<String, Expected>,
     image: PortImage,
     table: &mut Table,
     arrivals: &mut Arrivals,
@@ -183,9 +190,9 @@ fn expect(
         arrivals.uplinks.push(arriving.map_err(|error| error.to_string())?);
         return Ok(());
     }
-    let spec = specs.iter().find(|spec| spec.name == name).ok_or_else(unknown)?;
+    let expected = expected.remove(&name).ok_or_else(unknown)?;
     let front = arrivals.fronts.remove(&name);
-    arrivals.ports.push((name, daemon.expect(spec.clone(), image, table, front)?));
+    arrivals.ports.push((name, daemon.expect(expected, image, table, front)?));
     Ok(())
 }
 
@@ -200,9 +207,15 @@ fn arrive(daemon: &Daemon, arrivals: Arrivals, rest: &Rest) -> Going {
     }
     daemon.learn_again(&rest.learned);
     let ports: Vec<_> = ports.into_iter().map(|(name, port)| (name, daemon.arrive(port))).collect();
+    let mut fronts_to_hear = Vec::new();
     for (name, (service, front)) in ports {
-        daemon.serve_again(service, front);
+        let (id, log) = (service.port.id(), Arc::clone(&service.log));
+        daemon.serve_again(service);
         going.0.push((name, since()));
+        fronts_to_hear.extend(front.map(|front| (id, log, front)));
+    }
+    for (id, log, front) in fronts_to_hear {
+        daemon.hear_again(id, &log, front);
     }
     going
 }
