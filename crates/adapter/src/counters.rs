@@ -255,6 +255,11 @@ impl Counters {
         self.bad_accesses
     }
 
+    /// Numbers that an earlier process has counted.
+    pub(crate) fn count_errors(&mut self, bad_accesses: u64, guest_errors: u64) {
+        (self.bad_accesses, self.guest_errors) = (bad_accesses, guest_errors);
+    }
+
     /// Protocol violations by the guest's driver.
     pub fn guest_errors(&self) -> u64 {
         self.guest_errors

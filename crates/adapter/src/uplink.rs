@@ -27,6 +27,17 @@ pub struct UplinkSettings {
     pub announces: bool,
 }
 
+/// How another process goes on with an uplink.
+#[derive(Debug)]
+pub enum HandOver<'a> {
+    /// It makes the uplink again: nothing is lost.
+    Again,
+    /// It takes this descriptor.
+    Descriptor(std::os::fd::BorrowedFd<'a>),
+    /// Not at all, for this reason.
+    Never(&'static str),
+}
+
 /// A link through which frames leave and enter the switch. It owns its buffers and file descriptors, and never blocks.
 pub trait Uplink: Send {
     /// Takes received frames into `batch`, which it [starts](Batch::start) with its own memory as the source.
@@ -53,6 +64,11 @@ pub trait Uplink: Send {
     /// Call it after each `fetch` and `deliver`; the result is valid until the next call of these.
     fn wake(&self) -> Option<Time> {
         None
+    }
+
+    /// How another process goes on with this uplink.
+    fn hand_over(&self) -> HandOver<'_> {
+        HandOver::Never("an uplink of this kind cannot be handed over yet")
     }
 
     /// Whether frames can pass: there is a peer, or the link is up. Asked in each turn of a port with agents, so it must be quick.

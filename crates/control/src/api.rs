@@ -135,6 +135,16 @@ pub enum StageWord {
     Egress,
 }
 
+/// A program that is to replace the daemon.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UpgradeRequest {
+    /// Its whole path. `null`: the path at which the running daemon was started.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub program: Option<PathBuf>,
+}
+
 /// A port that was restarted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Restarted {
@@ -228,6 +238,8 @@ pub(super) const EXISTS: Kind = (409, "port-exists", "there is a port of this na
 pub(super) const CUTS_OFF: Kind = (409, "cuts-off", "VMs would be cut off");
 /// A restart of a port that works.
 pub(super) const NOT_RESTARTED: Kind = (409, "not-restarted", "the port was not restarted");
+/// The daemon was not replaced.
+pub(super) const NOT_UPGRADED: Kind = (409, "not-upgraded", "the daemon was not upgraded");
 /// A port that cannot be saved or restored now.
 pub(super) const NOT_SAVED: Kind = (409, "not-saved", "the port was neither saved nor restored");
 /// The limit of captures is reached.
@@ -268,7 +280,7 @@ impl Problem {
 
     /// Whether the request was valid, and something else prevented the change.
     pub fn is_right(&self) -> bool {
-        [LACKING.1, TOO_MANY.1].iter().any(|kind| self.r#type.ends_with(kind))
+        [LACKING.1, TOO_MANY.1, NOT_UPGRADED.1].iter().any(|kind| self.r#type.ends_with(kind))
     }
 
     /// Whether the daemon is still starting.

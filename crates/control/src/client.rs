@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Request, header};
+use nicety_daemon::handover::Upgraded;
 use nicety_daemon::live::Changed;
 use nicety_daemon::live::plan::Plan;
 use nicety_daemon::report::PortReport;
@@ -16,7 +17,7 @@ use serde::de::DeserializeOwned;
 
 use super::api::{
     AddressList, CaptureRequest, CardReset, DaemonView, Exported, HostText, PortList, PortValues, Problem, Restarted,
-    Restored, ThreadList, TraceRequest,
+    Restored, ThreadList, TraceRequest, UpgradeRequest,
 };
 use exchange::Exchange;
 
@@ -107,6 +108,8 @@ pub enum Ask {
         /// Its name.
         name: String,
     },
+    /// Replace the daemon by another program.
+    Upgrade(UpgradeRequest),
     /// Save and stop a port.
     Save {
         /// Its name.
@@ -170,6 +173,8 @@ pub enum Reply {
     Restarted(Restarted),
     /// The card was reset.
     CardReset(CardReset),
+    /// Another daemon serves now.
+    Upgraded(Upgraded),
     /// A port's state.
     Saved(Vec<u8>),
     /// The port continues.
@@ -214,6 +219,7 @@ impl Ask {
             Self::Addresses => plain("GET", "/v1/addresses"),
             Self::Restart { name } => plain("POST", &(port(name) + "/restart")),
             Self::ResetCard { name } => plain("POST", &format!("/v1/cards/{}/reset", escaped(name))),
+            Self::Upgrade(request) => with("POST", "/v1/upgrade", request),
             Self::Save { name } => plain("POST", &(port(name) + "/save")),
             Self::Restore { name, state } => {
                 request("POST", &(port(name) + "/restore"), BYTES, state.clone()).map_err(io::Error::other)
@@ -245,6 +251,7 @@ impl Ask {
             Self::Addresses => Reply::Addresses(read(body)?),
             Self::Restart { .. } => Reply::Restarted(read(body)?),
             Self::ResetCard { .. } => Reply::CardReset(read(body)?),
+            Self::Upgrade(_) => Reply::Upgraded(read(body)?),
             Self::Save { .. } => Reply::Saved(body.to_vec()),
             Self::Restore { .. } => Reply::Restored(read(body)?),
             Self::Version => Reply::Version(read(body)?),

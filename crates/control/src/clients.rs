@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
@@ -29,6 +30,16 @@ impl Clients {
     /// Removes clients that have disconnected.
     pub(super) fn tidy(&mut self) {
         self.0.retain(|client| !client.task.is_finished());
+    }
+
+    /// Waits until all clients have disconnected, at most for `within`.
+    pub(super) async fn finish(&mut self, within: Duration) {
+        let all = async {
+            for client in &mut self.0 {
+                let _ended = (&mut client.task).await;
+            }
+        };
+        let _in_time = tokio::time::timeout(within, all).await;
     }
 
     /// Adds a client. Make room for it first.

@@ -20,9 +20,10 @@
 
 use std::fs::DirBuilder;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -34,7 +35,7 @@ use nicety_host::{AccountError, Host, did_you_mean, group_number};
 use nicety_sandbox::Kind;
 use nicety_socket::{Access, ListenError, Listener, Place};
 use rustix::fs::{Access as Right, AtFlags, CWD, accessat};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, watch};
 use tracing::warn;
 
 use api::AddressList;
@@ -171,6 +172,11 @@ pub fn check(host: &Host, path: &Path) -> Result<Prepared, ControlError> {
     checked(host, path, |path, access| nicety_socket::check_quietly(path, access))
 }
 
+/// The control socket of a daemon that this one replaces: nothing is checked.
+pub fn again(host: &Host, path: &Path) -> Result<Prepared, ControlError> {
+    checked(host, path, |_, _| Ok(Place::Free))
+}
+
 fn checked(
     host: &Host,
     path: &Path,
@@ -197,6 +203,7 @@ fn checked(
 #[derive(Debug)]
 pub struct Control {
     path: PathBuf,
+    socket: Option<OwnedFd>,
     end: Arc<Notify>,
     thread: Option<JoinHandle<()>>,
 }
@@ -205,12 +212,37 @@ impl Control {
     /// Makes the socket and serves it. Makes a missing default folder, for the owner only. `host` is the host file.
     pub fn start(prepared: Prepared, host: &Path, inspect: Arc<dyn Inspect>) -> Result<Self, ControlError> {
         let Prepared { path, access, group, folder, served: _ } = prepared;
-        let system = |error| ControlError::System { path: path.clone(), error };
         if let Some(dir) = folder {
             let made = DirBuilder::new().mode(0o700).create(&dir);
             made.map_err(|error| ControlError::Folder { path: dir, error })?;
         }
         let listener = Listener::bind_queue(&path, &access, BACKLOG)?;
+        Self::serve(listener, access, group, host, inspect)
+    }
+
+    /// Goes on with the socket of a daemon that this one replaces. `prepared` is of [`again`].
+    pub fn go_on(
+        prepared: Prepared,
+        socket: OwnedFd,
+        host: &Path,
+        inspect: Arc<dyn Inspect>,
+    ) -> Result<Self, ControlError> {
+        let Prepared { path, access, group, folder: _, served: _ } = prepared;
+        let mut listener = Listener::go_on(socket, path)?;
+        listener.own();
+        Self::serve(listener, access, group, host, inspect)
+    }
+
+    fn serve(
+        listener: Listener,
+        access: Access,
+        group: Option<(u32, String)>,
+        host: &Path,
+        inspect: Arc<dyn Inspect>,
+    ) -> Result<Self, ControlError> {
+        let path = listener.path().to_owned();
+        let system = |error| ControlError::System { path: path.clone(), error };
+        let socket = listener.as_fd().try_clone_to_owned().map_err(system)?;
         let end = Arc::<Notify>::default();
         let changers = Changers::new(&access, group);
         let served = Arc::new(Served {
@@ -218,6 +250,8 @@ impl Control {
             inspect,
             changers,
             captures: Arc::default(),
+            paused: watch::Sender::new(false),
+            handed_over: Mutex::default(),
             large: Arc::new(Semaphore::new(1)),
         });
         let server = Server { listener, end: Arc::clone(&end), served };
@@ -225,7 +259,12 @@ impl Control {
         let runtime = runtime.enable_io().enable_time().build().map_err(system)?;
         let thread = nicety_sandbox::spawn(Kind::Control, "control", 0, move || server.run(&runtime));
         let thread = Some(thread.map_err(system)?);
-        Ok(Self { path, end, thread })
+        Ok(Self { path, socket: Some(socket), end, thread })
+    }
+
+    /// A descriptor of the socket, for the daemon that replaces this one. `None` the second time.
+    pub fn socket(&mut self) -> Option<OwnedFd> {
+        self.socket.take()
     }
 
     /// The path of the socket.

@@ -40,6 +40,7 @@ use super::{CHANGES_MOST, NAMES_MOST, STARTING_SENTENCE, no_port};
 
 pub(super) mod lists;
 mod problems;
+mod upgrade;
 
 /// An answer, or the problem.
 type Answer<T> = Result<T, Box<Problem>>;
@@ -65,6 +66,7 @@ impl IntoResponse for Box<Problem> {
     ),
     paths(
         daemon,
+        upgrade::upgrade,
         ports,
         port,
         lists::add_port,
@@ -115,6 +117,7 @@ pub(super) struct Document;
 pub(super) fn router(served: Arc<Served>) -> Router {
     Router::new()
         .route("/v1/daemon", get(daemon))
+        .route("/v1/upgrade", post(upgrade::upgrade))
         .route("/v1/ports", get(ports).post(lists::add_port))
         .route("/v1/ports/{name}", get(port).patch(lists::set_port).delete(lists::remove_port))
         .route("/v1/ports/{name}/restart", post(restart_port))

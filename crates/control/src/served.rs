@@ -1,14 +1,15 @@
 //! The daemon that requests work on, and the users who may change it.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use nicety_daemon::live::Live;
 use nicety_socket::{Access, PeerCredentials};
 use nix::unistd::{Gid, Uid, User, getgrouplist};
 use rustix::process::geteuid;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::timeout;
 
 use super::Inspect;
@@ -23,8 +24,29 @@ pub(super) struct Served {
     pub(super) changers: Changers,
     /// The number of running captures.
     pub(super) captures: Arc<AtomicUsize>,
+    /// No connection is accepted: another daemon may be about to serve the socket.
+    pub(super) paused: watch::Sender<bool>,
+    /// Another daemon serves: this one ends once its clients have their answers.
+    pub(super) handed_over: Mutex<Option<Arc<Live>>>,
     /// Permits to read and parse a host file or a state.
     pub(super) large: Arc<Semaphore>,
+}
+
+impl Served {
+    /// Accepts no connection from now on, or accepts them again.
+    pub(super) fn pause(&self, stops: bool) {
+        self.paused.send_replace(stops);
+    }
+
+    /// Another daemon serves now: this one ends after the answers to its clients.
+    pub(super) fn end_after_answers(&self, live: &Arc<Live>) {
+        *self.handed_over.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(Arc::clone(live));
+        self.paused.send_replace(true);
+    }
+
+    pub(super) fn handed_over(&self) -> Option<Arc<Live>> {
+        self.handed_over.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
+    }
 }
 
 /// Longest wait for the system's databases of accounts. Some are services elsewhere.

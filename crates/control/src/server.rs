@@ -34,6 +34,8 @@ const LIFE: Duration = Duration::from_secs(60);
 /// such a user less than it costs the daemon.
 const READERS_AT_ONCE: u32 = 4;
 const BREATH: Duration = Duration::from_millis(1);
+/// The time that clients have to read their answers when another daemon serves already.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
 /// The pause after the system refused a connection (for example without free descriptors).
 const REFUSED_PAUSE: Duration = Duration::from_millis(200);
 
@@ -62,11 +64,20 @@ impl Server {
         // A client that holds all descriptors causes no more log lines than any other.
         let (clock, mut share) = (Clock::start(), Share::default());
         let (mut clients, budget, mut readers) = (Clients::default(), Arc::<Budget>::default(), 0u32);
+        let mut paused = self.served.paused.subscribe();
         loop {
+            if let Some(live) = self.served.handed_over() {
+                clients.finish(LAST_ANSWERS).await;
+                live.end_handed_over();
+                self.end.notified().await;
+                return Ok(());
+            }
+            let is_paused = *paused.borrow_and_update();
             let accepted = tokio::select! {
                 biased;
                 () = self.end.notified() => return Ok(()),
-                accepted = listener.accept() => accepted,
+                _ = paused.changed() => continue,
+                accepted = listener.accept(), if !is_paused => accepted,
             };
             clients.tidy();
             match accepted {

@@ -1,29 +1,46 @@
 //! The only clock: monotonic, and read once per round of a worker.
 
-use std::time::Instant;
-
 use nicety_adapter::Time;
+use nix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds since the daemon started.
+/// Nanoseconds since the daemon started, or since the first of those that it has replaced.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
-    origin: Instant,
+    /// On CLOCK_MONOTONIC, which all processes share.
+    origin_ns: u64,
 }
 
 impl Clock {
     /// A clock that starts now.
     pub fn start() -> Self {
-        Self { origin: Instant::now() }
+        Self { origin_ns: monotonic_ns() }
+    }
+
+    /// The clock of the daemon that this one replaces.
+    pub fn go_on(origin_ns: u64) -> Self {
+        Self { origin_ns: origin_ns.min(monotonic_ns()) }
+    }
+
+    /// Its start on CLOCK_MONOTONIC, in nanoseconds.
+    pub fn origin_ns(&self) -> u64 {
+        self.origin_ns
     }
 
     /// A clock that started this long ago.
     #[cfg(test)]
     pub fn begun(ago: std::time::Duration) -> Self {
-        Self { origin: Instant::now().checked_sub(ago).unwrap() }
+        Self { origin_ns: monotonic_ns().checked_sub(ago.as_nanos() as u64).unwrap() }
     }
 
     /// The current time.
     pub fn now(&self) -> Time {
-        Time(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        Time(monotonic_ns().saturating_sub(self.origin_ns))
     }
+}
+
+/// CLOCK_MONOTONIC, which every system has.
+fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC)
+        .map_or(0, |time| i128::from(time.tv_sec()) * 1_000_000_000 + i128::from(time.tv_nsec()));
+    u64::try_from(now).unwrap_or(0)
 }

@@ -1,9 +1,11 @@
 //! The daemon: a plane, its workers, and the ports of a host file.
 
+mod arriving;
 mod card;
 #[cfg(test)]
 mod closing_test;
 mod error;
+mod freeze;
 mod io_control;
 mod policy;
 mod restart;
@@ -26,7 +28,7 @@ use nicety_adapter::{Adapter, Face, PortId, Uplink};
 use nicety_adapters::{Entry, Settings};
 use nicety_host::{FunctionConfig, Role};
 use nicety_ioc::Class;
-use nicety_plane::{End, Neighbour, Plane, Port, State};
+use nicety_plane::{End, Neighbour, Plane, Port, SavedNumbers, State};
 use nicety_sandbox::Kind;
 use nicety_socket::Access;
 use nicety_switch::{Learned, Limits, Policy, Wanted};
@@ -44,8 +46,10 @@ use crate::service::{Link, Service};
 use crate::shell::{PortShell, Schedule, Signals};
 use crate::systemd::Probe;
 use crate::worker::Worker;
+pub use arriving::{Arriving, ArrivingUplink, Expected};
 use card::RunningCard;
 pub use error::StartError;
+pub use freeze::{Frozen, Images};
 pub use restart::RestartError;
 use team::RunningTeam;
 pub use team::{MemberViews, TeamSpec};
@@ -185,7 +189,20 @@ impl Daemon {
     /// Starts a switch without ports, and its workers. The seed of its tables is the daemon's own, whatever `limits` say: no
     /// guest knows it.
     pub fn start(limits: Limits, workers: usize) -> Result<Self, StartError> {
-        let clock = Clock::start();
+        Self::start_by(Clock::start(), limits, workers)
+    }
+
+    /// The clock's start on CLOCK_MONOTONIC, in nanoseconds, for [`Daemon::start_again`].
+    pub fn clock_origin_ns(&self) -> u64 {
+        self.clock.origin_ns()
+    }
+
+    /// Like [`Daemon::start`], with the clock of another daemon, whose ports go on here.
+    pub fn start_again(origin_ns: u64, limits: Limits, workers: usize) -> Result<Self, StartError> {
+        Self::start_by(Clock::go_on(origin_ns), limits, workers)
+    }
+
+    fn start_by(clock: Clock, limits: Limits, workers: usize) -> Result<Self, StartError> {
         let plane = Arc::new(Plane::new(Limits { seed: random(), ..limits }));
         let system = |what| move |source| StartError::System { what, source };
         let (mut handles, mut threads) = (Vec::new(), Vec::new());
@@ -345,7 +362,7 @@ impl Daemon {
             self.opened(id, &spec, adapter, Arc::clone(&signals), recorder.as_ref())?;
         let memory = |source| StartError::Memory { port: name.clone(), source };
         let worker = self.inbox(id);
-        let mapper = Mapper::start(&name, move || worker.push(Note::Mapped(id)))
+        let mapper = Mapper::start(&name, Arc::default(), move || worker.push(Note::Mapped(id)))
             .map_err(|source| StartError::System { what: "starting a port's memory thread", source })?;
         let mut device = PortDevice::new(
             Arc::clone(&log),
@@ -402,11 +419,15 @@ impl Daemon {
     fn join(&self, name: &str, port: &Arc<Port>, policy: &Policy, service: Service) -> Result<(), StartError> {
         let joined = self.plane.join_with(Arc::clone(port), policy);
         joined.map_err(|source| StartError::Switch { port: name.to_owned(), source })?;
-        let WorkerHandle { inbox, newcomers } = self.worker(port.id());
+        self.hand_to_worker(service);
+        Ok(())
+    }
+
+    fn hand_to_worker(&self, service: Service) {
+        let WorkerHandle { inbox, newcomers } = self.worker(service.port.id());
         // A worker that has ended takes no ports; then no port is opened any more.
         let _worker_ended = newcomers.send(service);
         inbox.push(Note::Serve);
-        Ok(())
     }
 
     /// Adds an uplink to the switch, the first as port 0, or to the team of this name. It can be restarted if it has a maker.
@@ -420,12 +441,26 @@ impl Daemon {
         team: Option<&str>,
     ) -> Result<(), StartError> {
         // A restarted uplink keeps its number.
-        let known = self
-            .uplinks()
-            .iter()
-            .find(|uplink| uplink.name == name)
-            .map(|uplink| (uplink.port.id(), uplink.classes.clone()));
-        let (id, classes) = known.unwrap_or_else(|| (self.free_id(0), Vec::new()));
+        let known = self.uplinks().iter().find(|uplink| uplink.name == name).map(|uplink| uplink.port.id());
+        let id = known.unwrap_or_else(|| self.free_id(0));
+        self.open_uplink_at(id, name, uplink, buffer_bytes, policy, maker, team, None)
+    }
+
+    /// Adds an uplink as the port with this number. It counts on from `numbers`, if there are any.
+    #[expect(clippy::too_many_arguments, reason = "each is a part of an uplink")]
+    fn open_uplink_at(
+        &self,
+        id: PortId,
+        name: &str,
+        uplink: Box<dyn Uplink>,
+        buffer_bytes: u32,
+        policy: &Policy,
+        maker: Option<UplinkMaker>,
+        team: Option<&str>,
+        numbers: Option<&SavedNumbers>,
+    ) -> Result<(), StartError> {
+        let known = self.uplinks().iter().find(|uplink| uplink.name == name).map(|uplink| uplink.classes.clone());
+        let classes = known.unwrap_or_default();
         let inbox = self.inbox(id);
         let schedule = Arc::new(Schedule::default());
         let fd = uplink.descriptor().map(|fd| fd.try_clone_to_owned()).transpose();
@@ -440,6 +475,7 @@ impl Daemon {
         };
         port.set_io_control(&classes, self.clock.now());
         let port = Arc::new(port);
+        numbers.into_iter().for_each(|numbers| port.count_on(numbers));
         if let Some(team) = team {
             self.fill_place(name, team, Some(Arc::clone(&port)));
         }

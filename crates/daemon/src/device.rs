@@ -1,5 +1,7 @@
 //! A port's adapter as the device behind a vfio-user session.
 
+mod moved;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;

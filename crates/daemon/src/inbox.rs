@@ -14,6 +14,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::kicks::KickInFlight;
 use crate::saved::{PortState, SaveError};
+use crate::worker::Order;
 
 /// One message to a worker.
 #[derive(Debug)]
@@ -32,6 +33,8 @@ pub enum Note {
     Save(PortId, std::sync::mpsc::Sender<Result<PortState, SaveError>>),
     /// Restore a port.
     Restore(PortId, Box<PortState>, std::sync::mpsc::Sender<Result<(), SaveError>>),
+    /// Stand still, and take orders: see [`Order`].
+    Freeze(std::sync::mpsc::Sender<()>, std::sync::mpsc::Receiver<Order>),
     /// Watch a ring's kick descriptor, or stop watching it.
     Kick(PortId, u16, Option<Bell>, KickInFlight),
     /// A change of a port's memory is done.

@@ -9,6 +9,8 @@ pub mod clock;
 pub mod daemon;
 pub mod descriptors;
 pub mod device;
+pub mod handover;
+pub mod image;
 pub mod inbox;
 pub mod kicks;
 pub mod live;

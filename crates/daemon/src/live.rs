@@ -8,16 +8,21 @@ pub mod capture;
 pub mod plan;
 pub mod state;
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 
 use nicety_host::{Host, HostErrors, List, PortConfig, Role, TeamConfig, UplinkConfig};
+use nicety_keeper::KeptBy;
 use serde::{Deserialize, Serialize};
+use signal_hook::iterator::Handle;
 use toml::{Table, Value};
 use tracing::{info, warn};
 use utoipa::ToSchema;
 
 use crate::daemon::{Daemon, PortSpec, RestartError, TeamSpec};
+use crate::handover::give::{self, UpgradeError};
+use crate::handover::{Offer, Upgraded};
 use crate::report::PortReport;
 use crate::{sandbox, serve};
 use plan::{Change, Kind, Plan};
@@ -111,13 +116,82 @@ pub struct Live {
     running: Mutex<Running>,
     /// Separate from `running`, so that readers do not wait for a change.
     after_restart: Mutex<Vec<String>>,
+    kept: Option<Mutex<Kept>>,
+    /// Ends the process after another has taken over.
+    end: OnceLock<Handle>,
+}
+
+/// What an upgrade needs.
+#[derive(Debug)]
+struct Kept {
+    by: KeptBy,
+    /// The control socket.
+    control: OwnedFd,
+    /// The path of this program.
+    program: PathBuf,
 }
 
 impl Live {
     /// Changes of a daemon that serves this host. `file` is the host file as it was read.
     pub fn new(daemon: Arc<Daemon>, host: Host, file: Host, state: StateFile) -> Self {
         let path = host.path.clone();
-        Self { daemon, path, state, running: Mutex::new(Running { host, file }), after_restart: Mutex::default() }
+        Self {
+            daemon,
+            path,
+            state,
+            running: Mutex::new(Running { host, file }),
+            after_restart: Mutex::default(),
+            kept: None,
+            end: OnceLock::new(),
+        }
+    }
+
+    /// A keeper has started this daemon from this program, and can start the next one. `control` is the control socket.
+    #[must_use]
+    pub fn with_keeper(mut self, by: KeptBy, control: OwnedFd, program: PathBuf) -> Self {
+        self.kept = Some(Mutex::new(Kept { by, control, program }));
+        self
+    }
+
+    /// Closes this when another process serves, and the last client has its answer.
+    pub(crate) fn ends_by(&self, handle: Handle) {
+        let _already_set = self.end.set(handle);
+    }
+
+    /// Another process serves, and the last client has its answer: this process ends.
+    pub fn end_handed_over(&self) {
+        self.end.get().into_iter().for_each(Handle::close);
+    }
+
+    /// Replaces this daemon by a program; by its own path, if none is named. `stops` is called when nothing moves from now on, and
+    /// again with false if this daemon goes on. Changes wait.
+    ///
+    /// # Errors
+    /// See [`UpgradeError`].
+    pub fn upgrade(&self, program: Option<PathBuf>, stops: &dyn Fn(bool)) -> Result<Upgraded, UpgradeError> {
+        let kept = self.kept.as_ref().ok_or(UpgradeError::NotKept)?;
+        let kept = match kept.try_lock() {
+            Ok(kept) => kept,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Err(UpgradeError::UnderWay),
+        };
+        // A change that has begun is finished first, and none begins.
+        let running = self.running();
+        let offer = Offer {
+            path: self.path.clone(),
+            file: running.file.document.text(),
+            running: running.host.document.text(),
+            origin_ns: self.daemon.clock_origin_ns(),
+            ids: self.daemon.names().into_iter().map(|(id, name)| (name, id.0)).collect(),
+        };
+        let program = program.unwrap_or_else(|| kept.program.clone());
+        let upgraded = give::upgrade(&kept.by, &program, &self.daemon, &offer, kept.control.as_fd(), stops);
+        if matches!(upgraded, Ok(_) | Err(UpgradeError::Lost(_))) {
+            // Another process makes changes now: those that wait here never begin.
+            std::mem::forget(running);
+            std::mem::forget(kept);
+        }
+        upgraded
     }
 
     fn running(&self) -> MutexGuard<'_, Running> {

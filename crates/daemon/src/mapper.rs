@@ -56,7 +56,7 @@ impl std::fmt::Debug for Mapper {
 struct Shared {
     state: Mutex<State>,
     /// The limit of files per VM includes files of an earlier VM that are not unmapped yet.
-    files: Files,
+    files: Arc<Files>,
     job_added: Condvar,
     /// Called when [`Mapper::take`] has a result.
     notify: Box<dyn Fn() + Send + Sync>,
@@ -82,14 +82,10 @@ enum Job {
 }
 
 impl Mapper {
-    /// Starts the memory thread of this port. It calls `notify` when a change is done.
-    pub fn start(port: &str, notify: impl Fn() + Send + Sync + 'static) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
-            state: Mutex::default(),
-            files: Files::default(),
-            job_added: Condvar::new(),
-            notify: Box::new(notify),
-        });
+    /// Starts the memory thread of this port, whose VMM shares these files. It calls `notify` when a change is done.
+    pub fn start(port: &str, files: Arc<Files>, notify: impl Fn() + Send + Sync + 'static) -> io::Result<Self> {
+        let (job_added, notify) = (Condvar::new(), Box::new(notify));
+        let shared = Arc::new(Shared { state: Mutex::default(), files, job_added, notify });
         let own = Arc::clone(&shared);
         let thread =
             nicety_sandbox::spawn(nicety_sandbox::Kind::Memory, format!("memory {port}"), STACK, move || own.work())?;
@@ -226,7 +222,7 @@ mod tests {
 
     fn started() -> (Mapper, mpsc::Receiver<()>) {
         let (notify, notified) = mpsc::channel();
-        (Mapper::start("vm", move || notify.send(()).unwrap_or(())).unwrap(), notified)
+        (Mapper::start("vm", Arc::default(), move || notify.send(()).unwrap_or(())).unwrap(), notified)
     }
 
     fn wanted(name: &str) -> Wanted {

@@ -4,27 +4,35 @@
 //! thread; the port's worker watches the kicks.
 
 mod connecting;
+mod standing;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nicety_adapter::trace::Event;
 use nicety_adapter::{Context, RingFace};
 use nicety_frame::Mac;
 use nicety_memory::Map;
+use nicety_peer::Table;
 use nicety_plane::Port;
-use nicety_vhost_user::{Accepted, Bell, Closer, Ended, Kick, Listener, RECORD_RING_BYTES, Refusal, Session};
+use nicety_vhost_user::{
+    Accepted, Bell, Closer, Ended, Kick, Listener, NotSaved, RECORD_RING_BYTES, Refusal, SavedSession,
+    Served as SessionServed, Session,
+};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use tracing::warn;
 
 use self::connecting::Absence;
+pub use self::standing::Front;
+use self::standing::Pause;
 use crate::allowance::{self, Allowance};
 use crate::clock::Clock;
 use crate::descriptors::warn_left_open;
+use crate::image::FrontImage;
 use crate::inbox::{Inbox, Note};
 use crate::kicks::Kicks;
 use crate::port_log::{Kind, PortLog};
@@ -52,6 +60,63 @@ impl FrontendSocket {
     }
 }
 
+/// A port whose thread has not started.
+#[derive(Debug)]
+pub struct Preparing {
+    socket: FrontendSocket,
+    stop: Arc<Stop>,
+    served: Arc<Served>,
+    absence: Arc<Absence>,
+    /// The session of another process.
+    session: Option<Session>,
+}
+
+impl Preparing {
+    /// A port without a session.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn new(
+        log: Arc<PortLog>,
+        socket: FrontendSocket,
+        port: Arc<Port>,
+        signals: Arc<Signals>,
+        inbox: Arc<Inbox>,
+        clock: Clock,
+        recorder: Option<Arc<Recorder>>,
+    ) -> std::io::Result<Self> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let (session, pause) = (Mutex::default(), Pause::default());
+        let stop = Arc::new(Stop { asked: AtomicBool::new(false), bell, session, pause });
+        let (record, absence) = (Arc::new(Record::beside(socket.path())), Arc::<Absence>::default());
+        let (kicks, allowance) = (Arc::default(), Mutex::default());
+        let served = Served { log, port, signals, inbox, clock, recorder, kicks, record, allowance };
+        Ok(Self { socket, stop, served: Arc::new(served), absence, session: None })
+    }
+
+    /// Goes on with the front end of another process. The error is a sentence.
+    ///
+    /// # Errors
+    /// The session is impossible, or the VM's memory cannot be mapped.
+    pub fn resume(&mut self, saved: SavedSession, table: &mut Table) -> Result<(), String> {
+        let port: Arc<dyn nicety_vhost_user::Port> = Arc::clone(&self.served) as Arc<_>;
+        self.session = Some(Session::restore(saved, table, port)?);
+        Ok(())
+    }
+
+    /// The other process has let go of the socket.
+    pub fn own(&mut self) {
+        if let FrontendSocket::Listen(listener) = &mut self.socket {
+            listener.own();
+        }
+    }
+
+    /// Passes the VM's memory to the port, before its adapter is restored.
+    pub fn go_on(&self) {
+        self.session.iter().for_each(Session::go_on);
+    }
+}
+
 /// The thread of one port. Dropping it ends the session, and removes the socket if the socket is its own.
 #[derive(Debug)]
 pub struct RingsServer {
@@ -67,6 +132,29 @@ struct Stop {
     asked: AtomicBool,
     bell: OwnedFd,
     session: Mutex<Option<Closer>>,
+    pause: Pause,
+}
+
+/// Stops the thread of a port, and lets it go on: see [`RingsServer::halt`].
+#[derive(Debug, Clone)]
+pub struct Halt(Arc<Stop>);
+
+impl Halt {
+    /// Asks the thread to stand still between two messages.
+    pub fn ask(&self) {
+        self.0.pause.ask();
+        self.0.wake();
+    }
+
+    /// The port, once its thread stands still. `None` if it does not in time: it is in the middle of a message.
+    pub fn front(&self, end: Instant) -> Option<Result<Front, NotSaved>> {
+        self.0.pause.front(end)
+    }
+
+    /// The thread goes on.
+    pub fn resume(&self) {
+        self.0.pause.resume();
+    }
 }
 
 impl Stop {
@@ -79,14 +167,39 @@ impl Stop {
     }
 
     /// Waits for `time`, or until the thread is asked to stop.
-    fn pause(&self, time: Duration) {
+    fn pause(&self, time: Duration, served: &Served, listener: Option<&Listener>) {
         let timeout = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
         // A signal may end the wait early. Then the caller only tries again early.
         let _ = poll(&mut [PollFd::new(&self.bell, PollFlags::IN)], Some(&timeout));
+        self.stand(|| served.front(None, listener));
+    }
+
+    fn wake(&self) {
+        // A full counter means that the thread has been woken already.
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    /// Stands still if the thread was asked to. Without a session there is only the listening socket to save.
+    fn stand(&self, save: impl FnOnce() -> Result<Front, NotSaved>) {
+        if self.pause.is_asked() {
+            // Whoever ends the thread later wakes it again.
+            let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+            self.pause.stand(save);
+        }
     }
 }
 
 impl RingsServer {
+    /// Like [`RingsServer::start`], for a port that another process has served: `resume` makes its session.
+    pub fn start_again(prepared: Preparing) -> std::io::Result<Self> {
+        Self::launch(prepared)
+    }
+
+    /// Stops the thread while another process takes over.
+    pub fn halt(&self) -> Halt {
+        Halt(Arc::clone(&self.stop))
+    }
+
     /// Starts the thread that serves a port. The port's worker must know the port already: kicks reach the worker as soon as a
     /// front end connects.
     pub fn start(
@@ -98,26 +211,31 @@ impl RingsServer {
         clock: Clock,
         recorder: Option<Arc<Recorder>>,
     ) -> std::io::Result<Self> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let stop = Arc::new(Stop { asked: AtomicBool::new(false), bell, session: Mutex::default() });
-        let name = format!("vhost {}", log.port());
+        Self::launch(Preparing::new(log, socket, port, signals, inbox, clock, recorder)?)
+    }
+
+    fn launch(preparing: Preparing) -> std::io::Result<Self> {
+        let Preparing { socket, stop, served, absence, session } = preparing;
+        let name = format!("vhost {}", served.log.port());
         let kind = match socket {
             FrontendSocket::Listen(_) => nicety_sandbox::Kind::Vhost,
             FrontendSocket::Connect(_) => nicety_sandbox::Kind::VhostConnect,
         };
-        let kicks = Arc::new(Kicks::default());
-        let (record, absence) = (Arc::new(Record::beside(socket.path())), Arc::<Absence>::default());
-        let (kicked, recorded) = (Arc::clone(&kicks), Arc::clone(&record));
-        let allowance = Mutex::default();
-        let served = Served { log, port, signals, inbox, clock, recorder, kicks: kicked, record: recorded, allowance };
-        let served = Arc::new(served);
-        let (watch, port, shared_absence) = (Arc::clone(&stop), Arc::clone(&served), Arc::clone(&absence));
+        let (kicks, record) = (Arc::clone(&served.kicks), Arc::clone(&served.record));
+        let (watch, shared_absence) = (Arc::clone(&stop), Arc::clone(&absence));
         let serve = move || {
             ready_to_ring();
             nicety_peer::this_thread_may_wait();
+            let listener = match &socket {
+                FrontendSocket::Listen(listener) => Some(listener),
+                FrontendSocket::Connect(_) => None,
+            };
+            if let Some(session) = session {
+                talk(session, false, listener, &served, &watch);
+            }
             match &socket {
-                FrontendSocket::Listen(listener) => serve(listener, &port, &watch),
-                FrontendSocket::Connect(path) => connecting::serve(path, &port, &watch, &shared_absence),
+                FrontendSocket::Listen(listener) => serve(listener, &served, &watch),
+                FrontendSocket::Connect(path) => connecting::serve(path, &served, &watch, &shared_absence),
             }
         };
         let thread = nicety_sandbox::spawn(kind, name, 256 << 10, serve)?;
@@ -168,13 +286,17 @@ fn serve(listener: &Listener, served: &Arc<Served>, stop: &Stop) {
         if poll(&mut ready, None).is_err() {
             continue;
         }
+        if stop.pause.is_asked() {
+            stop.stand(|| served.front(None, Some(listener)));
+            continue;
+        }
         let failure = served.port.failure();
         match listener.accept(failure.is_some()) {
             Ok(Accepted::Refused(_socket, peer)) => {
                 let what =
                     format_args!("a front end was refused: the port has failed: {}", failure.unwrap_or_default());
                 served.log.say_of(Kind::Failed, peer.map(|p| p.pid), what);
-                stop.pause(ACCEPT_PAUSE);
+                stop.pause(ACCEPT_PAUSE, served, Some(listener));
             }
             Ok(Accepted::Client(socket, peer)) => {
                 served.log.say_of(Kind::Connected, peer.map(|p| p.pid), "a front end has connected");
@@ -184,7 +306,7 @@ fn serve(listener: &Listener, served: &Arc<Served>, stop: &Stop) {
             Err(error) => {
                 let what = format_args!("a connection was not accepted, the next try is in {ACCEPT_PAUSE:?}: {error}");
                 served.log.say(Kind::NotAccepted, what);
-                stop.pause(ACCEPT_PAUSE);
+                stop.pause(ACCEPT_PAUSE, served, Some(listener));
             }
         }
     }
@@ -212,24 +334,44 @@ fn session(socket: OwnedFd, listener: Option<&Listener>, served: &Arc<Served>, s
         Ok(session) => session,
         Err(error) => return not_begun(error),
     };
+    talk(session, true, listener, served, stop);
+}
+
+/// Serves a session until it ends. `is_new`: it has not begun.
+fn talk(mut session: Session, is_new: bool, listener: Option<&Listener>, served: &Arc<Served>, stop: &Stop) {
     match session.closer() {
         Ok(closer) => *stop.session() = Some(closer),
-        Err(error) => return not_begun(error),
+        Err(error) => return served.log.say(Kind::NotServed, format_args!("its session could not start: {error}")),
     }
     if stop.is_asked() {
         return;
     }
-    // From here on the end of the session detaches the VM.
-    served.port.attach();
-    served.note(Event::Connect);
-    let on_connect = || listener.map_or(ACCEPT_PAUSE, |listener| send_away(listener, &served.log));
-    match session.run_beside(listener.map(AsFd::as_fd), on_connect) {
+    if is_new {
+        // From here on the end of the session detaches the VM.
+        served.port.attach();
+        served.note(Event::Connect);
+        session.greet();
+    }
+    let mut on_connect = || listener.map_or(ACCEPT_PAUSE, |listener| send_away(listener, &served.log));
+    let mut first = is_new;
+    let ended = loop {
+        // A thread that is asked to end is woken by its socket.
+        let interrupt = Some(stop.bell.as_fd()).filter(|_| !stop.is_asked());
+        match session.serve_until(interrupt, first, listener.map(AsFd::as_fd), &mut on_connect) {
+            SessionServed::Ended(ended) => break session.end(ended),
+            SessionServed::Interrupted => {
+                first = false;
+                stop.stand(|| served.front(Some(&session), listener));
+            }
+        }
+    };
+    match ended {
         Ended::Gone => served.log.say(Kind::Gone, "the front end has disconnected"),
         Ended::VfioUser => {
             let why = served.log.wrong_protocol("vfio-user", "vhost-user");
             served.log.say(Kind::Broken, format_args!("the front end is disconnected: {why}"));
             // The front end may connect again and again.
-            stop.pause(ACCEPT_PAUSE);
+            stop.pause(ACCEPT_PAUSE, served, listener);
         }
         ended => {
             let kind = if matches!(ended, Ended::Silent) { Kind::Silent } else { Kind::Broken };
@@ -259,6 +401,16 @@ struct Served {
 }
 
 impl Served {
+    /// The port as this thread knows it.
+    fn front(&self, session: Option<&Session>, listener: Option<&Listener>) -> Result<Front, NotSaved> {
+        let mut table = Table::default();
+        let [calls, errors] = self.signals.connections(&mut table)?;
+        let listener = listener.map(|listener| table.put(listener)).transpose()?;
+        let session = session.map(|session| session.save(&mut table)).transpose()?;
+        let name = self.log.port().to_owned();
+        Ok((FrontImage { name, listener, session, calls, errors }, table))
+    }
+
     /// Rests if the thread has used more than its part of a processor.
     fn rest(&self) {
         let mut allowance = self.allowance.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

@@ -1,9 +1,10 @@
 //! Checks what a host file names, and opens it.
 
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use nicety_adapter::{Uplink, UplinkSettings};
+use nicety_adapter::{PortId, Uplink, UplinkSettings};
 use nicety_frame::Mac;
 use nicety_host::{AccountError, Host, PortConfig, Role, RomFileError, TeamConfig, TeamMode, UplinkConfig, UplinkKind};
 use nicety_socket::{Access, ListenError, Place};
@@ -14,7 +15,8 @@ use nicety_uplink::{
 
 use sha2::{Digest, Sha256};
 
-use crate::daemon::{Daemon, PortSpec, StartError, TeamSpec, UplinkMaker, random};
+use crate::daemon::{ArrivingUplink, Daemon, PortSpec, StartError, TeamSpec, UplinkMaker, random};
+use crate::image::PortImage;
 use crate::recorder::{self, Target};
 
 /// Reasons why the daemon could not start.
@@ -64,6 +66,9 @@ pub enum ServeError {
     /// There is no memory for the daemon's own frames.
     #[error("the uplink: {0}")]
     Memory(nicety_memory::MapError),
+    /// The ports of the old daemon cannot go on here.
+    #[error("taking over: {0}")]
+    HandOver(String),
     /// Signals cannot be caught.
     #[error("catching signals: {0}")]
     Signals(std::io::Error),
@@ -345,16 +350,41 @@ pub(crate) fn check_uplink_again(old: &[UplinkConfig], new: &UplinkConfig) -> Re
     }
 }
 
-/// Starts everything that a host file names, or nothing. Records the guests' accesses if a folder is given.
-pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
-    let Prepared { host, record, ports, served: _ } = prepared;
-    let limits = Limits {
+/// The limits of a host file's switch.
+pub(crate) fn limits(host: &Host) -> Limits {
+    Limits {
         addresses: host.switch.addresses,
         ageing: std::time::Duration::from_secs(host.switch.ageing.0.into()),
         port_addresses: host.switch.port_addresses,
         ..Limits::default()
+    }
+}
+
+/// An uplink that goes on where another process stopped: with its descriptor, if it has one.
+pub(crate) fn uplink_again(
+    config: &UplinkConfig,
+    daemon: &Daemon,
+    image: &PortImage,
+    descriptor: Option<OwnedFd>,
+) -> Result<ArrivingUplink, ServeError> {
+    let made = match (&config.kind, descriptor) {
+        (UplinkKind::Tap { name }, Some(fd)) => adjustable(Tap::go_on(name, fd)?, config)?,
+        _ => uplink(config, daemon)?,
     };
-    let daemon = Daemon::start(limits, host.daemon.workers)?;
+    Ok(ArrivingUplink {
+        id: PortId(image.id),
+        name: config.name.clone(),
+        uplink: made,
+        policy: policy(config),
+        maker: maker(config),
+        numbers: image.numbers.clone(),
+    })
+}
+
+/// Starts everything that a host file names, or nothing. Records the guests' accesses if a folder is given.
+pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
+    let Prepared { host, record, ports, served: _ } = prepared;
+    let daemon = Daemon::start(limits(host), host.daemon.workers)?;
     if let Some(target) = record {
         daemon.record(target)?;
     }

@@ -7,9 +7,10 @@ use nicety_adapter::trace::Event;
 use nicety_adapter::{News, NotedError, PortId, Reason, Set, Stall, Time};
 use nicety_memory::Refusal;
 use nicety_pci::Mode;
-use nicety_peer::Bell;
+use nicety_peer::{Bell, Table};
 use nicety_plane::Shell;
 use nicety_vfio_user::Interrupts;
+use rustix::io::Errno;
 use tracing::warn;
 
 use crate::clock::Clock;
@@ -88,6 +89,23 @@ impl Signals {
         act(&mut rings[index]);
     }
 
+    /// The descriptors of all rings: calls, then errors.
+    ///
+    /// # Errors
+    /// A descriptor cannot be duplicated.
+    pub fn connections(&self, table: &mut Table) -> Result<[Vec<(u16, u32)>; 2], Errno> {
+        let Self::Rings(rings) = self else { return Ok([Vec::new(), Vec::new()]) };
+        let (mut calls, mut errors) = (Vec::new(), Vec::new());
+        for (number, RingBells { call, error }) in (0..).zip(lock(rings).iter()) {
+            for (bell, list) in [(call, &mut calls), (error, &mut errors)] {
+                if let Some(bell) = bell {
+                    list.push((number, table.put(bell)?));
+                }
+            }
+        }
+        Ok([calls, errors])
+    }
+
     /// Removes all rings' eventfds.
     pub fn disconnect(&self) {
         if let Self::Rings(rings) = self {
@@ -151,6 +169,11 @@ impl Schedule {
     /// Whether the port is queued for a turn.
     pub fn is_queued(&self) -> bool {
         self.queued.load(Ordering::Acquire)
+    }
+
+    /// Counts on from this number of written descriptors.
+    pub fn count_on(&self, written: u64) {
+        self.written.store(written, Ordering::Relaxed);
     }
 
     /// The number of times that interrupt descriptors were written.

@@ -9,6 +9,7 @@ mod connections;
 #[cfg(test)]
 mod fair_test;
 mod farewell;
+mod freezing;
 #[cfg(test)]
 mod messages_test;
 mod saving;
@@ -44,6 +45,7 @@ use crate::port_log::Kind;
 use crate::service::{Link, Service, Talk};
 use crate::shell::ready_to_ring;
 use connections::DisconnectReason;
+pub use freezing::{NotFrozen, Order};
 use services::Services;
 
 /// The charge for a VMM's message, in bytes. It takes as long as copying some frames.
@@ -186,6 +188,7 @@ impl Worker {
                 Note::Restore(port, state, done) => {
                     let _requester_gone = done.send(self.restore(port, &state));
                 }
+                Note::Freeze(frozen, orders) => self.freeze(&frozen, &orders),
                 Note::Descriptor(port, fd) => self.watch_uplink(port, fd),
                 Note::Kick(port, ring, fd, _has_come) => self.watch_kick(port, ring, fd),
                 Note::Mapped(port) => self.mapped(port),
@@ -204,8 +207,9 @@ impl Worker {
         self.notes = notes;
     }
 
-    fn serve(&mut self, service: Service) {
+    fn serve(&mut self, mut service: Service) {
         let id = service.port.id();
+        self.go_on(id, &mut service);
         if let Some(fd) = service.descriptor()
             && let Err(error) = epoll::add(&self.epoll, fd, token(id, SOCKET), EventFlags::IN)
         {

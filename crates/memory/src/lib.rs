@@ -38,7 +38,7 @@ pub use copy::{CopySum, copy, copy_sum};
 pub use files::{Files, Piece, limit_files};
 pub use guard::damages;
 pub use log::Log;
-pub use map::{Absent, Fault, MAX_REGIONS, Map, MapError, Place};
+pub use map::{Absent, Fault, MAX_REGIONS, Map, MapError, Place, RegionView};
 pub use mapping::{MAX_BYTES, Mapping, MappingError, shared_file};
 pub use misses::{Miss, Misses};
 pub use prefetch::Touch;

@@ -1,5 +1,6 @@
 //! The memory that a device may access: bus addresses mapped to regions.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -88,6 +89,19 @@ pub enum MapError {
     /// The operating system's error.
     #[error(transparent)]
     Mapping(#[from] MappingError),
+}
+
+/// One region of a map.
+#[derive(Clone, Copy, Debug)]
+pub struct RegionView<'a> {
+    /// First bus address.
+    pub base: u64,
+    /// Bytes.
+    pub len: u64,
+    /// A device's rights to it.
+    pub rights: Rights,
+    /// Its file, and its offset there in bytes. `None` if it was announced and not shared, or is private.
+    pub file: Option<(BorrowedFd<'a>, u64)>,
 }
 
 /// The memory that one device may reach. Immutable; see the crate's page.
@@ -337,6 +351,14 @@ impl Map {
     /// Bytes that are mapped.
     pub fn mapped_bytes(&self) -> u64 {
         self.sums.mapped
+    }
+
+    /// Calls `each` for every region, by address.
+    pub fn each_region(&self, mut each: impl FnMut(RegionView<'_>)) {
+        self.regions.each(&mut |Region { base, len, rights, place }| {
+            let file = place.as_ref().and_then(|(mapping, offset)| mapping.file_at(*offset));
+            each(RegionView { base: *base, len: *len, rights: *rights, file });
+        });
     }
 
     /// Whether this process alone has written to the shared memory: see [`Mapping::is_blank`]. Checks the first `BLANK_FILES`

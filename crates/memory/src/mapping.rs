@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
@@ -206,6 +206,12 @@ impl Mapping {
             }
         }
         done
+    }
+
+    /// The file, and the offset in it, of a byte. `None` for private pages.
+    pub(crate) fn file_at(&self, offset: u64) -> Option<(BorrowedFd<'_>, u64)> {
+        let file = self.region.pages.file_offset()?;
+        Some((file.file().as_fd(), file.start() + self.skew as u64 + offset))
     }
 
     /// The address of a byte.

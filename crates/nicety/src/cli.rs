@@ -53,6 +53,8 @@ pub enum Command {
     Ports(Ports),
     /// Make a running daemon serve a host file as it is now: shows the plan, and asks before it cuts a VM off
     Apply(Apply),
+    /// Replace a running daemon by another program, while all VMs keep running
+    Upgrade(Upgrade),
     /// Add, remove, change or restart one port of a running daemon
     Port(PortCommand),
     /// Add, remove or change one port group of a running daemon
@@ -126,6 +128,12 @@ pub struct Serve {
     /// With --record: also all that each adapter hears, frames and the guest memory that it reads among it, for `nicety replay`
     #[arg(long, requires = "record")]
     pub calls: bool,
+    /// Start the daemon as a child, so that `nicety upgrade` can replace it under its VMs
+    #[arg(long, conflicts_with_all = ["check", "record"])]
+    pub keeper: bool,
+    /// A keeper has started this process.
+    #[arg(long, hide = true)]
+    pub kept: bool,
 }
 
 /// `replay`.
@@ -136,6 +144,22 @@ pub struct Replay {
     /// JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// `upgrade`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The daemon must have been started with `nicety serve --keeper`. If the new program refuses, crashes or does not answer, the old daemon
+goes on, and the answer says why.")]
+pub struct Upgrade {
+    /// The new program, by its whole path [default: the path at which the running daemon was started]
+    pub program: Option<PathBuf>,
+    /// JSON, with the pause of each port
+    #[arg(long)]
+    pub json: bool,
+    /// The daemon to upgrade.
+    #[command(flatten)]
+    pub which: Which,
 }
 
 /// `attach`.

@@ -33,6 +33,7 @@ mod save;
 mod serve;
 mod top;
 mod trace;
+mod upgrade;
 mod vf;
 mod warnings;
 mod words;
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
         Command::Attach(args) => attach::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Ports(args) => ports::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Apply(args) => change::apply(&args).map(|()| ExitCode::SUCCESS),
+        Command::Upgrade(args) => upgrade::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Port(args) => change::port(&args.change).map(|()| ExitCode::SUCCESS),
         Command::Group(args) => change::list(List::Groups, &args.change).map(|()| ExitCode::SUCCESS),
         Command::Uplink(args) => change::list(List::Uplinks, &args.change).map(|()| ExitCode::SUCCESS),

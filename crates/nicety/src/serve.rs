@@ -1,5 +1,6 @@
 //! `nicety serve`: serves a host file's ports until SIGTERM or Ctrl-C.
 
+use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -10,14 +11,18 @@ use nicety_control::{self as control, Ask, Control, ControlError, Inspect, Reply
 use nicety_daemon::attach::is_same;
 use nicety_daemon::daemon::Daemon;
 use nicety_daemon::descriptors;
+use nicety_daemon::handover::take::Taking;
 use nicety_daemon::live::Live;
 use nicety_daemon::live::state::{Begin, Found};
 use nicety_daemon::recorder::Target;
-use nicety_daemon::registry::Registry;
+use nicety_daemon::registry::{Entry, Registry};
+use nicety_daemon::serve::ServeError;
+use nicety_daemon::signals::Ended;
 use nicety_daemon::{sandbox, serve, signals};
 use nicety_host::{
     AccessConfig, Eavesdropping, Host, PortConfig, ReadError, Role, UplinkConfig, UplinkKind, policy_words,
 };
+use nicety_keeper::{Begins, KeptBy, Start};
 use nicety_sandbox::Folders;
 use nicety_socket::ListenError;
 use tracing::{info, warn};
@@ -39,7 +44,45 @@ pub fn control_of(host: &Host) -> Result<PathBuf, Failure> {
 
 /// Runs it. After the log has started, a failure is written at its end.
 pub fn run(args: &Serve) -> Result<ExitCode, Failure> {
-    let begin = Begin::new(Host::read(&args.host)?);
+    if args.keeper {
+        return keep(args);
+    }
+    if !args.kept {
+        return begin(args, Begin::new(Host::read(&args.host)?), None, None);
+    }
+    let (kept, begins) = KeptBy::begin().map_err(|error| {
+        Failure::new(
+            Exit::Failed,
+            format!("no keeper has started this process: {error}; start `nicety serve --keeper`"),
+        )
+    })?;
+    match begins {
+        Begins::First => begin(args, Begin::new(Host::read(&args.host)?), Some(kept), None),
+        Begins::Heir(channel) => {
+            let taking = Taking::begin(channel).map_err(Failure::with(Exit::Failed))?;
+            match taking.host() {
+                Ok(host) => begin(args, host, Some(kept), Some(taking)),
+                Err(errors) => {
+                    let failure = Failure::from(ReadError::Wrong(errors));
+                    taking.refuse(&failure.message);
+                    Err(failure)
+                }
+            }
+        }
+    }
+}
+
+/// Becomes the keeper: starts the daemon as a child, with the same arguments.
+fn keep(args: &Serve) -> Result<ExitCode, Failure> {
+    let program = std::env::current_exe().map_err(Failure::with(Exit::Failed))?;
+    let arguments = vec!["serve".into(), args.host.clone().into()];
+    let status = nicety_keeper::keep(&Start { program, arguments }).map_err(Failure::with(Exit::Failed))?;
+    let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(Exit::Failed as u8);
+    Ok(ExitCode::from(code))
+}
+
+/// Begins to serve: anew, or with the ports of a daemon that this one replaces.
+fn begin(args: &Serve, begin: Begin, kept: Option<KeptBy>, taking: Option<Taking>) -> Result<ExitCode, Failure> {
     let host = &begin.host;
     let socket = control_of(host)?;
     host.leaves_room(&args.host, &socket, args.record.as_deref()).map_err(ReadError::Wrong)?;
@@ -52,7 +95,17 @@ pub fn run(args: &Serve) -> Result<ExitCode, Failure> {
     if !host.daemon.sandbox && !args.check {
         warn!("the daemon's threads are not confined: sandbox = \"off\"");
     }
-    let prepared = Prepared::new(&begin, &socket, args);
+    if let Some(taking) = taking {
+        let done = Heir { begin: &begin, socket: &socket }.serve(taking, kept);
+        return Ok(match done {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => {
+                log.end(&failure);
+                failure.exit.into()
+            }
+        });
+    }
+    let prepared = Prepared::new(&begin, &socket, args, kept);
     let done = prepared.and_then(|prepared| if args.check { prepared.tell(&socket) } else { prepared.serve(&socket) });
     Ok(match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -70,10 +123,11 @@ struct Prepared<'a> {
     control: control::Prepared,
     ports: serve::Prepared<'a>,
     record: Option<&'a Path>,
+    kept: Option<KeptBy>,
 }
 
 impl<'a> Prepared<'a> {
-    fn new(begin: &'a Begin, socket: &Path, args: &'a Serve) -> Result<Self, Failure> {
+    fn new(begin: &'a Begin, socket: &Path, args: &'a Serve, kept: Option<KeptBy>) -> Result<Self, Failure> {
         let record = args.record.as_deref();
         let target = args.record.clone().map(if args.calls { Target::Calls } else { Target::Folder });
         let host = &begin.host;
@@ -84,7 +138,7 @@ impl<'a> Prepared<'a> {
             (control::prepare(host, socket), serve::prepare(host, target))
         };
         match (control, ports) {
-            (Ok(control), Ok(ports)) => Ok(Self { begin, host, control, ports, record }),
+            (Ok(control), Ok(ports)) => Ok(Self { begin, host, control, ports, record, kept }),
             (Err(error), Ok(_)) => Err(Failure::new(Exit::Failed, error)),
             (Ok(_), Err(errors)) => Err(Failure::new(Exit::Failed, errors)),
             (Err(error), Err(errors)) => Err(Failure::new(Exit::Failed, format!("{error}\n{errors}"))),
@@ -113,31 +167,109 @@ impl<'a> Prepared<'a> {
     fn serve(self, socket: &Path) -> Result<(), Failure> {
         let soon = Arc::new(Soon::default());
         let control = Control::start(self.control, &self.host.path, Arc::clone(&soon) as Arc<dyn Inspect>);
-        let control = control.map_err(|error| unheld(error, self.host, socket))?;
+        let mut control = control.map_err(|error| unheld(error, self.host, socket))?;
         let mut entry = None;
         report_kept_changes(self.begin);
         let ready = |daemon: &Arc<Daemon>| {
-            let Begin { host, file, state, .. } = self.begin;
-            let live = Arc::new(Live::new(Arc::clone(daemon), host.clone(), file.clone(), state.clone()));
+            let live = live(daemon, self.begin, &mut control, self.kept)?;
             soon.runs(&live);
-            if self.host.daemon.listed {
-                match Registry::here().enter(&self.host.switch.name, control.path()) {
-                    Ok(found) => entry = Some(found),
-                    Err(error) => warn!("`nicety ports` finds this daemon by its host file alone: {error}"),
-                }
-            }
-            let (file, version) = (self.host.path.display(), nicety_version::BUILD);
-            let (switch, ports, control) = (&self.host.switch.name, self.host.ports.len(), socket.display());
+            entry = enter(self.host, &control);
             confine(&sandbox::folders(self.host, socket, self.record))?;
-            info!(switch, ports, %control, %file, version, "all sockets are ready");
+            tell_ready(self.host, socket);
             Ok(live)
         };
         let served = signals::serve(self.ports, ready).map_err(Failure::with(Exit::Failed));
-        // Before the socket: the successor's entry has the same name.
-        drop(entry);
-        drop(control);
-        served.map(|_signal| ())
+        ended(served, entry, control)
     }
+}
+
+/// A daemon that takes over the ports of another.
+struct Heir<'a> {
+    begin: &'a Begin,
+    socket: &'a Path,
+}
+
+impl Heir<'_> {
+    fn serve(self, taking: Taking, kept: Option<KeptBy>) -> Result<(), Failure> {
+        let Self { begin, socket } = self;
+        let (host, soon) = (&begin.host, Arc::new(Soon::default()));
+        let (mut control, mut entry, taken) = (None, None, OnceCell::new());
+        let prepared = || -> Result<_, String> {
+            descriptors::provide(host.ports.len(), host.daemon.workers).map_err(|error| error.to_string())?;
+            let control = control::again(host, socket).map_err(|error| error.to_string())?;
+            let daemon = taking.start(host)?;
+            confine(&sandbox::folders(host, socket, None)).map_err(|error| error.to_string())?;
+            Ok((control, daemon))
+        };
+        let (prepared, daemon) = prepared().map_err(|why| {
+            taking.refuse(&why);
+            Failure::new(Exit::Failed, why)
+        })?;
+        let start = || {
+            let _set_once = taken.set(taking.take(&daemon, host).map_err(ServeError::HandOver)?);
+            Ok(daemon)
+        };
+        let ready = |daemon: &Arc<Daemon>| {
+            let Some(taken) = taken.get() else { return Err(std::io::Error::other("no ports were taken")) };
+            let inspect = Arc::clone(&soon) as Arc<dyn Inspect>;
+            let socket_fd = taken.control.try_clone()?;
+            let served = Control::go_on(prepared, socket_fd, &host.path, inspect).map_err(std::io::Error::other)?;
+            let served = control.insert(served);
+            let live = live(daemon, begin, served, kept)?;
+            soon.runs(&live);
+            entry = enter(host, served);
+            taken.tell();
+            tell_ready(host, socket);
+            Ok(live)
+        };
+        let served = signals::serve_by(start, ready).map_err(Failure::with(Exit::Failed));
+        match control {
+            Some(control) => ended(served, entry, control),
+            None => served.map(|_ended| ()),
+        }
+    }
+}
+
+/// The interface for changes. With a keeper, the daemon can be upgraded.
+fn live(
+    daemon: &Arc<Daemon>,
+    begin: &Begin,
+    control: &mut Control,
+    kept: Option<KeptBy>,
+) -> std::io::Result<Arc<Live>> {
+    let Begin { host, file, state, .. } = begin;
+    let live = Live::new(Arc::clone(daemon), host.clone(), file.clone(), state.clone());
+    Ok(Arc::new(match (kept, control.socket()) {
+        (Some(kept), Some(socket)) => {
+            kept.serves().map_err(std::io::Error::other)?;
+            live.with_keeper(kept, socket, std::env::current_exe()?)
+        }
+        _ => live,
+    }))
+}
+
+/// Lists the daemon, if the host file wants that.
+fn enter(host: &Host, control: &Control) -> Option<Entry> {
+    let entry = host.daemon.listed.then(|| Registry::here().enter(&host.switch.name, control.path()))?;
+    entry.map_err(|error| warn!("`nicety ports` finds this daemon by its host file alone: {error}")).ok()
+}
+
+fn tell_ready(host: &Host, socket: &Path) {
+    let (file, version) = (host.path.display(), nicety_version::BUILD);
+    let (switch, ports, control) = (&host.switch.name, host.ports.len(), socket.display());
+    info!(switch, ports, %control, %file, version, "all sockets are ready");
+}
+
+/// Removes what the daemon has made, unless another one uses it.
+fn ended(served: Result<Ended, Failure>, entry: Option<Entry>, control: Control) -> Result<(), Failure> {
+    if let Ok(Ended::HandedOver) = served {
+        std::mem::forget((entry, control));
+        return Ok(());
+    }
+    // Before the socket: the successor's entry has the same name.
+    drop(entry);
+    drop(control);
+    served.map(|_ended| ())
 }
 
 /// The error that this kernel cannot confine threads at all.

@@ -36,6 +36,22 @@ impl Doorbells {
         this
     }
 
+    /// The doorbells of a page that another process has served: `seen` is [its list](Doorbells::seen). What the guest has written since
+    /// takes effect at the next [restore](Doorbells::restore_with). `None` if the adapter has other doorbells.
+    pub fn again(port: &Port, place: Mappable, map: Arc<Map>, seen: Vec<(u32, u32)>, now: Time) -> Option<Self> {
+        let registers = port.with_pci(now, |pci, _| pci.doorbells()).unwrap_or_default();
+        if !registers.iter().eq(seen.iter().map(|(offset, _)| offset)) {
+            return None;
+        }
+        port.set_page(Some(Arc::clone(&map)));
+        Some(Self { place, map, held: vec![0; registers.len()], seen })
+    }
+
+    /// The offset of each register in the page, and its value at the last scan.
+    pub fn seen(&self) -> &[(u32, u32)] {
+        &self.seen
+    }
+
     /// The initial values of a new page are not doorbell writes.
     fn show(&mut self, port: &Port, now: Time) {
         port.with(now, |adapter, cx| adapter.notice(Event::Page, cx));

@@ -39,7 +39,7 @@ pub use backlog::{Backlog, Drained, SENDER_BYTES};
 pub use doorbells::Doorbells;
 pub use lldp::Neighbour;
 pub use plane::{Plane, PlaneError, Slot};
-pub use port::{ClassState, End, Port, Saved, SharedFamily, Shell, State, caught};
+pub use port::{ClassState, End, Port, Saved, SavedNumbers, SharedFamily, Shell, State, caught};
 pub use team::{
     Capacity, Hash, Lacp, Links, Loads, MEMBERS_MOST, MemberState, Mode, Moved, Rule, Spread, Standby, Steering, Team,
 };

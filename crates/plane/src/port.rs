@@ -5,6 +5,7 @@ mod control;
 mod family;
 mod fault;
 mod inner;
+mod moved;
 mod prospect;
 mod steps;
 mod voice;
@@ -36,6 +37,7 @@ pub(crate) use family::PortRights;
 pub use family::SharedFamily;
 pub(crate) use inner::HeldSender;
 use inner::{CHANGE_COST, Inner, MESSAGE_COST};
+pub use moved::SavedNumbers;
 use voice::Voice;
 pub(crate) use voice::is_unforwarded;
 

@@ -255,6 +255,8 @@ pub struct Listener {
     path: PathBuf,
     /// Device and inode of the file. Only our own file is removed.
     identity: (u64, u64),
+    /// The file is another process's until [`Listener::own`].
+    is_lent: bool,
 }
 
 impl AsFd for Listener {
@@ -307,11 +309,30 @@ impl Listener {
             errno => ListenError::of("bind", path, errno),
         })?;
         let stat = lstat(path).map_err(failed("find"))?;
-        let listener = Listener { socket, path: path.to_owned(), identity: (stat.st_dev, stat.st_ino) };
+        let identity = (stat.st_dev, stat.st_ino);
+        let listener = Listener { socket, path: path.to_owned(), identity, is_lent: false };
         // Before listen(2): until then the kernel refuses every connection, whatever the mode.
         access.give(path, us)?;
         listen(&listener.socket, i32::from(backlog)).map_err(failed("listen on"))?;
         Ok(listener)
+    }
+
+    /// Goes on with a listening socket that another process has made at this path. Dropping it leaves the file alone until it is
+    /// [ours](Listener::own): the other process may go on with it after all.
+    ///
+    /// # Errors
+    /// There is no file at the path.
+    pub fn go_on(socket: OwnedFd, path: impl AsRef<Path>) -> Result<Listener, ListenError> {
+        let path = path.as_ref().to_owned();
+        match lstat(&path) {
+            Ok(stat) => Ok(Listener { socket, path, identity: (stat.st_dev, stat.st_ino), is_lent: true }),
+            Err(errno) => Err(ListenError::System { action: "find", path, errno }),
+        }
+    }
+
+    /// The other process has let go of the socket: it is ours, and dropping this removes the file.
+    pub fn own(&mut self) {
+        self.is_lent = false;
     }
 
     /// The socket's path.
@@ -337,6 +358,9 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
+        if self.is_lent {
+            return;
+        }
         let (path, identity) = (self.path.clone(), self.identity);
         // A worker may not remove files.
         nicety_sandbox::aside(move || {

@@ -265,3 +265,19 @@ fn a_quiet_check_sees_who_listens_by_any_name_of_its_folder_and_connects_to_nobo
     drop(std::os::unix::net::UnixListener::bind(place.socket()).unwrap());
     assert_eq!(check(&place.socket()), Place::Stale);
 }
+
+#[test]
+fn a_socket_that_another_process_may_go_on_with_is_left_there_until_it_is_ours() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("vm.sock");
+    let first = Listener::bind(&path).unwrap();
+    let copy = || first.as_fd().try_clone_to_owned().unwrap();
+    drop(Listener::go_on(copy(), &path).unwrap());
+    assert!(path.exists(), "the first one goes on");
+    let mut next = Listener::go_on(copy(), &path).unwrap();
+    next.own();
+    let _client = std::os::unix::net::UnixStream::connect(&path).unwrap();
+    assert!(matches!(next.accept(false), Ok(Accepted::Client(..))));
+    drop(next);
+    assert!(!path.exists());
+}

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use nicety_adapter::{
-    Batch, Budget, Counters, Delivery, Frames, News, Pick, PortId, Progress, Time, Uplink, UplinkSettings,
+    Batch, Budget, Counters, Delivery, Frames, HandOver, News, Pick, PortId, Progress, Time, Uplink, UplinkSettings,
 };
 use nicety_frame::Mac;
 use nicety_frame::ethernet::ethertype;
@@ -102,6 +102,10 @@ impl<U: Uplink> Uplink for Announced<U> {
 
     fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, now: Time) -> Delivery {
         self.inner.deliver(frames, counters, now)
+    }
+
+    fn hand_over(&self) -> HandOver<'_> {
+        self.inner.hand_over()
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

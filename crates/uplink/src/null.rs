@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, PortId, Progress, Time, Uplink};
+use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, HandOver, PortId, Progress, Time, Uplink};
 use nicety_memory::Map;
 
 /// See the module's documentation.
@@ -22,6 +22,10 @@ impl Uplink for Null {
             counters.received(0, u64::from(packet.frames()), u64::from(packet.len()));
         }
         Delivery::default()
+    }
+
+    fn hand_over(&self) -> HandOver<'_> {
+        HandOver::Again
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

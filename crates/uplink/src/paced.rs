@@ -8,7 +8,8 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use nicety_adapter::{
-    Batch, Bucket, Budget, Counters, Delivery, Frames, News, PortId, Progress, Rate, Time, Uplink, UplinkSettings,
+    Batch, Bucket, Budget, Counters, Delivery, Frames, HandOver, News, PortId, Progress, Rate, Time, Uplink,
+    UplinkSettings,
 };
 use nicety_memory::Map;
 
@@ -209,6 +210,10 @@ impl<U: Uplink> Uplink for Paced<U> {
 
     fn news(&mut self) -> Option<News> {
         self.inner.news()
+    }
+
+    fn hand_over(&self) -> HandOver<'_> {
+        self.inner.hand_over()
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, PortId, Progress, Time, Uplink};
+use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, HandOver, PortId, Progress, Time, Uplink};
 use nicety_frame::group::{self, IGMP, IGMP_QUERY, MLD_QUERY, Message};
 use nicety_frame::ipv4::protocol::ICMPV6;
 use nicety_frame::vlan::{Tag, Tci};
@@ -165,6 +165,10 @@ impl Uplink for Querier {
             counters.received(0, u64::from(packet.frames()), u64::from(packet.len()));
         }
         Delivery::default()
+    }
+
+    fn hand_over(&self) -> HandOver<'_> {
+        HandOver::Again
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -16,8 +16,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use nicety_adapter::{
-    Batch, Budget, Counters, Delivery, Frames, News, PACKET_BYTES, Packet, Piece, PortId, Progress, Reason, Time,
-    Uplink, Wants,
+    Batch, Budget, Counters, Delivery, Frames, HandOver, News, PACKET_BYTES, Packet, Piece, PortId, Progress, Reason,
+    Time, Uplink, Wants,
 };
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -81,8 +81,17 @@ impl Tap {
     /// number.
     pub fn open(name: &str) -> Result<Self, TapError> {
         Self::fits(name)?;
+        Self::with(Attached::new(name)?)
+    }
+
+    /// Goes on with the tap of this name that another process has attached to, by its descriptor.
+    pub fn go_on(name: &str, fd: OwnedFd) -> Result<Self, TapError> {
+        Self::with(Attached::go_on(name, fd))
+    }
+
+    fn with(attached: Attached) -> Result<Self, TapError> {
         let os = |doing| move |source: io::Error| TapError::Os { doing, source };
-        let Attached { name, fd, offloads } = Attached::new(name)?;
+        let Attached { name, fd, offloads } = attached;
         let mut this = Self {
             name,
             fd,
@@ -305,6 +314,11 @@ impl Uplink for Tap {
             self.full = self.watch.room(&self.fd, true).is_ok();
         }
         delivery
+    }
+
+    fn hand_over(&self) -> HandOver<'_> {
+        // A deleted tap is searched for by name.
+        if self.line == Line::Gone { HandOver::Again } else { HandOver::Descriptor(self.fd.as_fd()) }
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -10,7 +10,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nicety_peer::Bell;
+use nicety_peer::{Bell, Table};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -78,6 +78,19 @@ pub struct SavedInterrupts {
     pub msi: SavedVectors,
     /// MSI-X.
     pub msix: SavedVectors,
+}
+
+/// The client's eventfds, by their indexes in a [`Table`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedConnections {
+    /// That of the INTx line.
+    pub line: Option<u32>,
+    /// The one by which the client unmasks the line.
+    pub unmask: Option<u32>,
+    /// MSI: vector and index.
+    pub msi: Vec<(u16, u32)>,
+    /// MSI-X: vector and index.
+    pub msix: Vec<(u16, u32)>,
 }
 
 /// Vectors of one kind, in order.
@@ -197,6 +210,40 @@ impl Interrupts {
     pub fn save(&self) -> SavedInterrupts {
         let State { line, msi, msix, counters: _ } = &*self.lock();
         SavedInterrupts { line_masked: line.masked, msi: SavedVectors::of(msi), msix: SavedVectors::of(msix) }
+    }
+
+    /// The client's eventfds, for another process that goes on with the same client. Changes nothing.
+    ///
+    /// # Errors
+    /// A descriptor cannot be duplicated.
+    pub fn connections(&self, table: &mut Table) -> Result<SavedConnections, Errno> {
+        let State { line, msi, msix, counters: _ } = &*self.lock();
+        let mut put = |bell: Option<&Bell>| bell.map(|bell| table.put(bell)).transpose();
+        let (raised, unmask) = (put(line.bell.as_ref())?, put(line.unmask.as_deref())?);
+        let mut all = |vectors: &[Vector]| {
+            let connected = (0..).zip(vectors).filter_map(|(number, vector)| Some((number, vector.bell.as_ref()?)));
+            connected.map(|(number, bell)| Ok((number, table.put(bell)?))).collect::<Result<Vec<(u16, u32)>, Errno>>()
+        };
+        Ok(SavedConnections { line: raised, unmask, msi: all(msi)?, msix: all(msix)? })
+    }
+
+    /// Connects the eventfds of a client that another process has served. Raises nothing. Call it before
+    /// [`Interrupts::restore`].
+    ///
+    /// # Errors
+    /// A descriptor is missing, or cannot be signalled or read.
+    pub fn reconnect(&self, saved: &SavedConnections, table: &mut Table) -> Result<(), Errno> {
+        let mut take = |index: u32| table.take(index).ok_or(Errno::BADF);
+        let State { line, msi, msix, counters: _ } = &mut *self.lock();
+        line.bell = saved.line.map(|index| Bell::from_fd(take(index)?)).transpose()?;
+        line.unmask = saved.unmask.map(|index| Bell::to_hear(take(index)?)).transpose()?.map(Arc::new);
+        for (vectors, saved) in [(msi, &saved.msi), (msix, &saved.msix)] {
+            for (number, index) in saved {
+                let vector = vectors.get_mut(usize::from(*number)).ok_or(Errno::INVAL)?;
+                vector.bell = Some(Bell::from_fd(take(*index)?)?);
+            }
+        }
+        Ok(())
     }
 
     /// Whether the saved state is possible for a device of this layout.

@@ -90,9 +90,11 @@ pub use codec::region::{Area, Mapping, RegionInfo};
 pub use counters::Counters;
 pub use device::{Change, Device, DeviceInfo, DmaMap, DmaProtection, DmaRange};
 pub use error::SessionError;
-pub use interrupts::{InterruptCounters, Interrupts, IrqKind, IrqLayout, SavedInterrupts, SavedVectors};
+pub use interrupts::{
+    InterruptCounters, Interrupts, IrqKind, IrqLayout, SavedConnections, SavedInterrupts, SavedVectors,
+};
 pub use memory::{ClientMemory, MemoryTable, NoMemory};
 pub use nicety_peer::{Bell, PeerFd};
 pub use nicety_socket::{Accepted, ListenError, Listener, PeerCredentials};
 pub use rustix::io::Errno;
-pub use session::{DmaId, DmaRequestError, Progress, Session, decline};
+pub use session::{DmaId, DmaRequestError, Progress, SavedSession, Session, decline};

@@ -146,6 +146,16 @@ impl Memory {
         self.map = Arc::new(self.map.logged(self.active_log()));
     }
 
+    /// The regions, in the front end's order.
+    pub fn regions(&self) -> &[Region] {
+        &self.regions
+    }
+
+    /// Whether written pages are logged.
+    pub fn logs(&self) -> bool {
+        self.logs
+    }
+
     /// The map of the device.
     pub fn map(&self) -> &Arc<Map> {
         self.iotlb.as_ref().map_or(&self.map, Cache::map)

@@ -227,6 +227,11 @@ impl StateFile {
         kept.map_err(|error| KeepError::System { path: path.clone(), error })
     }
 
+    /// That of a host file, which is not looked at.
+    pub(crate) fn of(file: &Host) -> Self {
+        Self { path: file.state(), is_newer: false }
+    }
+
     /// The path of the state file.
     pub fn path(&self) -> &Path {
         &self.path

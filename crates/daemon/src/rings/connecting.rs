@@ -47,7 +47,7 @@ pub(super) fn serve(path: &Path, served: &Arc<Served>, stop: &Stop, absence: &Ab
     while !stop.is_asked() {
         // A port that has failed is served by another thread when it is restarted.
         if served.port.failure().is_some() {
-            stop.pause(PAUSES.1);
+            stop.pause(PAUSES.1, served, None);
             continue;
         }
         let place = identity(path);
@@ -79,7 +79,7 @@ pub(super) fn serve(path: &Path, served: &Arc<Served>, stop: &Stop, absence: &Ab
                 }
             }
         }
-        stop.pause(pause);
+        stop.pause(pause, served, None);
         pause = (2 * pause).min(PAUSES.1);
     }
 }
@@ -97,6 +97,8 @@ fn speaks(
 ) -> bool {
     let timeout = Timespec { tv_sec: TIMEOUT.as_secs() as i64, tv_nsec: 0 };
     while !stop.is_asked() {
+        // A connection that nobody has served is made again by the next process.
+        stop.stand(|| served.front(None, None));
         let mut ready =
             [PollFd::new(socket, PollFlags::IN), PollFd::from_borrowed_fd(stop.bell.as_fd(), PollFlags::IN)];
         match poll(&mut ready, Some(&timeout)) {

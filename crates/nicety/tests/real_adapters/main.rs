@@ -42,6 +42,7 @@ mod tools;
 mod translated;
 mod tunnels;
 mod uio;
+mod upgraded;
 mod user_mode;
 mod vmm;
 mod whole;

@@ -76,22 +76,23 @@ impl Stage {
 
     /// A daemon with these ports, and the host behind a tap; the host file has these tables, too.
     pub fn beside(ports: Vec<Port>, tables: &str) -> Stage {
-        Stage::made(ports, Link::Tap(TAP.to_owned()), tables)
+        let link = Some(Link::Tap(TAP.to_owned()));
+        Stage::set_up(ports, Setup { link, link_more: tables.to_owned(), ..Setup::default() })
     }
 
     /// A daemon with these ports and this uplink.
     pub fn linked(ports: Vec<Port>, link: Link) -> Stage {
-        Stage::made(ports, link, "")
+        Stage::set_up(ports, Setup { link: Some(link), ..Setup::default() })
     }
 
-    fn made(ports: Vec<Port>, link: Link, tables: &str) -> Stage {
+    /// A daemon with these ports and settings.
+    pub fn set_up(ports: Vec<Port>, setup: Setup) -> Stage {
         let root = well(Root::lay(&mut |line| eprintln!("{line}")));
         let mut namespace = well(Namespace::open(&root));
-        if let Link::Tap(name) = &link {
+        if let Some(Link::Tap(name)) = &setup.link {
             well(namespace.tap(name, Some(&format!("{HOST}/24"))));
         }
         let program = Path::new(env!("CARGO_BIN_EXE_nicety"));
-        let setup = Setup { link: Some(link), link_more: tables.to_owned(), ..Setup::default() };
         let served = well(Served::start_as(program, &mut namespace, ports, setup));
         Stage { root, served, namespace }
     }

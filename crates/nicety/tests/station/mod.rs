@@ -13,6 +13,15 @@ pub fn serve(dir: &Path) -> Process {
     Process(serve.spawn().unwrap())
 }
 
+/// Starts a keeper with a daemon on the host file of a folder. Its log goes to `log` there.
+#[allow(dead_code, reason = "not all tests upgrade")]
+pub fn keep(dir: &Path) -> Process {
+    let mut serve = Command::new(env!("CARGO_BIN_EXE_nicety"));
+    serve.args(["serve", "--keeper"]).current_dir(dir).env_remove("XDG_RUNTIME_DIR");
+    serve.stderr(std::fs::File::create(dir.join("log")).unwrap());
+    Process(serve.spawn().unwrap())
+}
+
 /// A process of this program that ends with its test.
 pub struct Process(pub Child);
 
@@ -46,7 +55,17 @@ impl Station {
 
     /// The guest's answer to an order.
     pub fn asked(&mut self, order: &Value) -> Value {
+        self.order(order);
+        self.answer()
+    }
+
+    /// Gives an order. Its answer must be read before the next one.
+    pub fn order(&mut self, order: &Value) {
         writeln!(self.orders, "{order}").unwrap();
+    }
+
+    /// The answer to the last order.
+    pub fn answer(&mut self) -> Value {
         let mut line = String::new();
         self.answers.read_line(&mut line).unwrap();
         serde_json::from_str(&line).unwrap()

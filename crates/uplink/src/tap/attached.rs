@@ -85,8 +85,13 @@ impl Attached {
         attachable(name)?;
         let actual = system::set_interface(fd.as_fd(), name).map_err(|error| TapError::attaching(name, error))?;
         system::set_header(fd.as_fd(), HEADER_BYTES).map_err(os("setting a tap's header (TUNSETVNETHDRSZ)"))?;
+        Ok(Self::go_on(&actual, fd))
+    }
+
+    /// With a descriptor that is attached already.
+    pub(super) fn go_on(name: &str, fd: OwnedFd) -> Self {
         let offloads = OFFLOADS.into_iter().find(|&flags| system::set_offload(fd.as_fd(), flags).is_ok()).unwrap_or(0);
-        Ok(Self { name: actual, fd, offloads })
+        Self { name: name.to_owned(), fd, offloads }
     }
 }
 

@@ -1,5 +1,6 @@
 //! VERSION: the first message each way, with capabilities in JSON (vfio-user.rst, "VFIO_USER_VERSION").
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{
@@ -8,7 +9,7 @@ use super::{
 };
 
 /// The capabilities of one side of a session. `None` is a key that the peer did not send.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capabilities {
     /// Most file descriptors that the sender receives in one message.
     pub max_msg_fds: Option<u64>,

@@ -9,6 +9,7 @@ mod decline;
 mod handle;
 mod memory;
 mod requests;
+mod saved;
 mod work;
 
 use std::collections::BTreeMap;
@@ -26,6 +27,7 @@ pub use decline::decline;
 pub(crate) use handle::errno_of;
 use memory::Changing;
 pub use requests::{DmaId, DmaRequestError};
+pub use saved::SavedSession;
 use work::{Work, Writing};
 
 /// The result of [`Session::receive`].

@@ -1,5 +1,7 @@
 //! The server's own requests in flight, DMA_READ and DMA_WRITE (vfio-user.rst, "VFIO_USER_DMA_READ").
 
+use serde::{Deserialize, Serialize};
+
 use crate::codec::{Command, Fields, Header, Malformed};
 
 /// Most requests in flight.
@@ -37,6 +39,13 @@ pub(super) struct Request {
     length: u32,
 }
 
+/// Saved requests: number, whether it is a write, address and length.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct SavedRequests {
+    next: u16,
+    list: Vec<(u16, bool, u64, u32)>,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     next: u16,
@@ -44,6 +53,20 @@ pub(super) struct Requests {
 }
 
 impl Requests {
+    /// The next number, and the requests in flight.
+    pub fn save(&self) -> SavedRequests {
+        let one = |request: &Request| (request.id, request.kind == Kind::Write, request.address, request.length);
+        SavedRequests { next: self.next, list: self.list.iter().map(one).collect() }
+    }
+
+    /// `None` if there are more than there can be.
+    pub fn restore(saved: SavedRequests) -> Option<Self> {
+        let kind = |is_write| if is_write { Kind::Write } else { Kind::Read };
+        let one = |(id, is_write, address, length)| Request { id, kind: kind(is_write), address, length };
+        let list: Vec<Request> = saved.list.into_iter().map(one).collect();
+        (list.len() <= MAX_OUTSTANDING).then_some(Self { next: saved.next, list })
+    }
+
     pub fn outstanding(&self) -> usize {
         self.list.len()
     }

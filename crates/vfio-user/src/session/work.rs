@@ -1,6 +1,7 @@
 //! The limit on the work of one [`Session::receive`](super::Session::receive): other sessions wait meanwhile.
 
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use crate::codec::request::Writes;
 use crate::codec::{Header, MULTI_WRITE_SIZE};
@@ -49,6 +50,15 @@ impl Work {
     }
 }
 
+/// A saved [`Writing`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct SavedWriting {
+    header: Vec<u8>,
+    writes: Vec<u8>,
+    done: u64,
+    error: i32,
+}
+
 /// An unfinished REGION_WRITE_MULTI. Only the size of the message bounds its number of writes.
 #[derive(Debug)]
 pub(super) struct Writing {
@@ -64,6 +74,24 @@ impl Writing {
     /// Starts with `done` finished writes and their outcome.
     pub fn begin(header: Header, writes: Writes<'_>, done: usize, outcome: Result<(), Errno>) -> Self {
         Self { header, writes: writes.bytes().to_vec(), done: done * MULTI_WRITE_SIZE, outcome }
+    }
+
+    /// Its header, its writes, the bytes of finished writes, and the first error's number or 0.
+    pub fn save(&self) -> SavedWriting {
+        let mut header = Vec::new();
+        self.header.encode(&mut header);
+        let error = self.outcome.err().map_or(0, Errno::raw_os_error);
+        SavedWriting { header, writes: self.writes.clone(), done: self.done as u64, error }
+    }
+
+    /// `None` if the state is impossible.
+    pub fn restore(saved: SavedWriting) -> Option<Self> {
+        let SavedWriting { header, writes, done, error } = saved;
+        let header = Header::decode(header.first_chunk()?);
+        let done = usize::try_from(done).ok().filter(|done| *done < writes.len())?;
+        let is_whole = writes.len().is_multiple_of(MULTI_WRITE_SIZE) && done.is_multiple_of(MULTI_WRITE_SIZE);
+        let outcome = if error == 0 { Ok(()) } else { Err(crate::session::errno_of(error.unsigned_abs())) };
+        is_whole.then_some(Self { header, writes, done, outcome })
     }
 
     /// The unfinished writes.

@@ -10,12 +10,13 @@ use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 
-use nicety_peer::PeerFd;
+use nicety_peer::{PeerFd, Table};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
+use serde::{Deserialize, Serialize};
 
 use crate::codec::request::Request;
-use crate::codec::{HEADER_SIZE, Header, HeaderError, MAX_MESSAGE_FDS};
+use crate::codec::{HEADER_SIZE, Header, HeaderError, MAX_MESSAGE_FDS, MAX_MESSAGE_SIZE};
 use crate::{Counters, SessionError};
 
 /// Bytes to read at a time, and to keep between messages.
@@ -48,6 +49,16 @@ struct Group {
     /// Position in the stream of the first byte of the message that owns the descriptors.
     owner: u64,
     fds: Vec<PeerFd>,
+}
+
+/// Received bytes that are not consumed, and the descriptors of their messages by index in a [`Table`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SavedInbound {
+    received: Vec<u8>,
+    /// Position in the stream of the first of them.
+    position: u64,
+    /// The position of the message that owns descriptors, and these.
+    groups: Vec<(u64, Vec<u32>)>,
 }
 
 /// The receiving half.
@@ -107,6 +118,33 @@ impl Inbound {
         }
         let payload = self.buffer.get(at + HEADER_SIZE..end).unwrap_or(&[]);
         Ok(Some(Message { header, payload, fds }))
+    }
+
+    /// The unfinished part of the stream.
+    pub fn save(&self, table: &mut Table) -> Result<SavedInbound, Errno> {
+        let group = |group: &Group| {
+            let fds = group.fds.iter().map(|fd| table.put(fd)).collect::<Result<Vec<u32>, Errno>>();
+            Ok((group.owner, fds?))
+        };
+        let groups = self.groups.iter().map(group).collect::<Result<_, Errno>>()?;
+        Ok(SavedInbound { received: self.waiting().to_vec(), position: self.position, groups })
+    }
+
+    /// Goes on where another process stopped. `None` if the state is impossible.
+    pub fn restore(saved: SavedInbound, table: &mut Table) -> Option<Inbound> {
+        let SavedInbound { received, position, groups } = saved;
+        if received.len() > MAX_MESSAGE_SIZE + BUFFER_SIZE {
+            return None;
+        }
+        let group = |(owner, fds): (u64, Vec<u32>)| {
+            let fds = fds.into_iter().map(|index| table.take(index)).collect::<Option<_>>()?;
+            Some(Group { owner, fds })
+        };
+        let groups = groups.into_iter().map(group).collect::<Option<_>>()?;
+        let end = received.len();
+        let mut buffer = received;
+        buffer.resize(end.max(BUFFER_SIZE), 0);
+        Some(Inbound { buffer, start: 0, end, position, groups })
     }
 
     /// Reads the socket once, up to the free room.

@@ -4,5 +4,5 @@
 mod inbound;
 mod outbound;
 
-pub(crate) use inbound::{Fill, Inbound, Message};
-pub(crate) use outbound::{Outbound, reply_header};
+pub(crate) use inbound::{Fill, Inbound, Message, SavedInbound};
+pub(crate) use outbound::{Outbound, SavedOutbound, reply_header};

@@ -11,8 +11,10 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use nicety_peer::Table;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use serde::{Deserialize, Serialize};
 
 use crate::codec::{HEADER_SIZE, Header, MAX_MESSAGE_FDS};
 use crate::{Counters, SessionError};
@@ -24,6 +26,16 @@ const TOGETHER: usize = 16 * 1024;
 
 /// Descriptors to send with a message.
 type Fds = Vec<Arc<OwnedFd>>;
+
+/// Bytes that are not sent, and the descriptors to send with them by index in a [`Table`]. Offsets count from the first unsent byte.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SavedOutbound {
+    unsent: Vec<u8>,
+    /// The end of each message.
+    ends: Vec<u64>,
+    /// The start of each message with descriptors, and these.
+    fds: Vec<(u64, Vec<u32>)>,
+}
 
 /// The sending half.
 #[derive(Debug, Default)]
@@ -39,6 +51,33 @@ pub(crate) struct Outbound {
 }
 
 impl Outbound {
+    /// The messages that are not completely sent.
+    pub fn save(&self, table: &mut Table) -> Result<SavedOutbound, Errno> {
+        let from_sent = |at: usize| at.saturating_sub(self.sent) as u64;
+        let fds = |(at, fds): &(usize, Fds)| {
+            let indexes = fds.iter().map(|fd| table.put(fd)).collect::<Result<Vec<u32>, Errno>>();
+            Ok((from_sent(*at), indexes?))
+        };
+        let fds = self.fds.iter().map(fds).collect::<Result<_, Errno>>()?;
+        let unsent = self.buffer.get(self.sent..).unwrap_or_default().to_vec();
+        Ok(SavedOutbound { unsent, ends: self.ends.iter().map(|end| from_sent(*end)).collect(), fds })
+    }
+
+    /// Goes on where another process stopped. `None` if the state is impossible.
+    pub fn restore(saved: SavedOutbound, table: &mut Table) -> Option<Outbound> {
+        let SavedOutbound { unsent, ends, fds } = saved;
+        let within = |at: u64| usize::try_from(at).ok().filter(|at| *at <= unsent.len());
+        let ends = ends.into_iter().map(within).collect::<Option<VecDeque<usize>>>()?;
+        let one = |(at, fds): (u64, Vec<u32>)| {
+            let fds: Option<Fds> =
+                fds.into_iter().map(|index| Some(Arc::new(table.get(index)?.try_clone_to_owned().ok()?))).collect();
+            Some((within(at)?, fds?))
+        };
+        let fds = fds.into_iter().map(one).collect::<Option<_>>()?;
+        let is_whole = ends.iter().is_sorted() && ends.back().copied().unwrap_or(0) == unsent.len();
+        is_whole.then_some(Outbound { buffer: unsent, sent: 0, ends, fds, last_begin: 0 })
+    }
+
     /// Whether bytes are pending.
     pub fn is_pending(&self) -> bool {
         self.sent < self.buffer.len()

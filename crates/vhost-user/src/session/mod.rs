@@ -6,6 +6,7 @@
 mod inflight;
 mod listener;
 mod rings;
+mod saved;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -31,6 +32,7 @@ use crate::wire::{self, Message};
 use inflight::get_inflight;
 use listener::SideListener;
 use rings::Rings;
+pub use saved::{NotSaved, SavedSession};
 
 /// The offset of the MTU in configuration space (virtio 1.2, 5.1.4), and its feature bit.
 const CONFIG_MTU_AT: u32 = 10;
@@ -78,6 +80,15 @@ impl std::fmt::Debug for Session {
     }
 }
 
+/// The result of [`Session::serve_until`].
+#[derive(Debug)]
+pub enum Served {
+    /// The connection has ended.
+    Ended(Ended),
+    /// The interrupting descriptor is readable. The session goes on when it is called again.
+    Interrupted,
+}
+
 /// The answer to a message.
 enum Answer {
     /// No body; the result, if the front end requested it.
@@ -118,16 +129,46 @@ impl Session {
     /// Like [`Session::run`], and also watches `listener`. When another front end connects, `listener` is readable and the
     /// session calls `on_connect`. Then it ignores `listener` for the returned time.
     pub fn run_beside(mut self, listener: Option<BorrowedFd<'_>>, mut on_connect: impl FnMut() -> Duration) -> Ended {
+        self.greet();
+        match self.serve_until(None, true, listener, &mut on_connect) {
+            Served::Ended(ended) => self.end(ended),
+            // Nothing interrupts it.
+            Served::Interrupted => self.end(Ended::Gone),
+        }
+    }
+
+    /// Resets the port for a new front end. Call it first, unless the session was [restored](Session::restore).
+    pub fn greet(&mut self) {
         self.forget();
-        let mut listener = SideListener::new(listener, &mut on_connect);
-        let mut first = Some(Instant::now() + TIMEOUT);
-        let ended = loop {
-            if let Err(ended) = self.wait(first, &mut listener).and_then(|()| self.turn(first.is_some())) {
-                break ended;
+    }
+
+    /// Serves the connection until it ends, or until `interrupt` is readable, between two messages. `is_new`: no message has arrived
+    /// yet. The owner of the session calls it again after an interruption, or [ends](Session::end) the session.
+    pub fn serve_until(
+        &mut self,
+        interrupt: Option<BorrowedFd<'_>>,
+        is_new: bool,
+        listener: Option<BorrowedFd<'_>>,
+        on_connect: &mut dyn FnMut() -> Duration,
+    ) -> Served {
+        let mut listener = SideListener::new(listener, on_connect);
+        let mut first = is_new.then(|| Instant::now() + TIMEOUT);
+        loop {
+            match self.wait(first, &mut listener, interrupt) {
+                Ok(true) => {}
+                Ok(false) => return Served::Interrupted,
+                Err(ended) => return Served::Ended(ended),
+            }
+            if let Err(ended) = self.turn(first.is_some()) {
+                return Served::Ended(ended);
             }
             self.port.handled();
             first = None;
-        };
+        }
+    }
+
+    /// Ends the session: stops the rings, releases the memory, and informs the port.
+    pub fn end(mut self, ended: Ended) -> Ended {
         // A closer may still hold the socket, so shut it down: the front end must notice. A failure is fine: the front end may
         // have gone.
         let _ = shutdown(&self.socket, Shutdown::Both);
@@ -141,8 +182,13 @@ impl Session {
         ended
     }
 
-    /// Waits until a message begins, or until `end`.
-    fn wait(&self, end: Option<Instant>, listener: &mut SideListener<'_>) -> Result<(), Ended> {
+    /// Waits until a message begins, or until `end`. False if `interrupt` is readable: it comes first, between two messages.
+    fn wait(
+        &self,
+        end: Option<Instant>,
+        listener: &mut SideListener<'_>,
+        interrupt: Option<BorrowedFd<'_>>,
+    ) -> Result<bool, Ended> {
         loop {
             let now = Instant::now();
             let left =
@@ -150,6 +196,8 @@ impl Session {
             let timeout =
                 left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
             let mut fds = vec![PollFd::new(&self.socket, PollFlags::IN), PollFd::new(&self.missed, PollFlags::IN)];
+            fds.extend(interrupt.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+            let others = fds.len();
             fds.extend(listener.watched());
             match poll(&mut fds, timeout.as_ref()) {
                 Ok(0) if end.is_some_and(|end| end <= Instant::now()) => return Err(Ended::Silent),
@@ -160,10 +208,13 @@ impl Session {
             if !fds[1].revents().is_empty() {
                 self.ask_for_translations();
             }
-            if !fds[0].revents().is_empty() {
-                return Ok(());
+            if interrupt.is_some() && !fds[2].revents().is_empty() {
+                return Ok(false);
             }
-            if fds.get(2).is_some_and(|fd| !fd.revents().is_empty()) {
+            if !fds[0].revents().is_empty() {
+                return Ok(true);
+            }
+            if fds.get(others).is_some_and(|fd| !fd.revents().is_empty()) {
                 listener.accepted();
             }
         }

@@ -6,6 +6,7 @@ use nicety_peer::{Bell, PeerFd};
 use super::{
     Refusal, Session,
     inflight::{AVAILABLE, USED},
+    saved::SavedRing,
 };
 use crate::memory::Memory;
 use crate::port::Kick;
@@ -16,24 +17,24 @@ const FIRST_LAP: u32 = 0x8000_8000;
 
 /// The addresses of a ring in the front end's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Addresses {
-    descriptors: u64,
-    device: u64,
-    driver: u64,
+pub(super) struct Addresses {
+    pub descriptors: u64,
+    pub device: u64,
+    pub driver: u64,
 }
 
 /// The front end's configuration of one ring.
 #[derive(Clone, Copy, Debug, Default)]
-struct RingState {
-    size: u16,
-    addresses: Option<Addresses>,
+pub(super) struct RingState {
+    pub size: u16,
+    pub addresses: Option<Addresses>,
     /// Packed rings: two positions with their wrap counters.
-    base: u32,
+    pub base: u32,
     /// SET_VRING_KICK has arrived: the ring may start.
-    kicked: bool,
-    enabled: bool,
+    pub kicked: bool,
+    pub enabled: bool,
     /// The place of a running ring.
-    runs: Option<RingPlace>,
+    pub runs: Option<RingPlace>,
 }
 
 /// All rings, and the memory that they are in.
@@ -50,6 +51,24 @@ impl Rings {
 
     pub fn count(&self) -> u16 {
         self.states.len() as u16
+    }
+
+    pub fn states(&self) -> &[RingState] {
+        &self.states
+    }
+
+    pub fn restore(&mut self, saved: &[SavedRing]) {
+        for (state, saved) in self.states.iter_mut().zip(saved) {
+            let SavedRing { size, addresses, base, kicked, enabled, runs } = saved.clone();
+            let addresses = addresses.map(|[descriptors, driver, device]| Addresses { descriptors, device, driver });
+            let place = |(size, [descriptors, driver, device]): (u16, [u64; 3])| RingPlace {
+                size,
+                descriptors,
+                driver,
+                device,
+            };
+            *state = RingState { size, addresses, base, kicked, enabled, runs: runs.map(place) };
+        }
     }
 
     pub fn forget(&mut self) {

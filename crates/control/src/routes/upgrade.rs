@@ -1,0 +1,45 @@
+//! Replaces the daemon by another program, under its VMs.
+
+use axum::extract::State;
+use nicety_daemon::handover::Upgraded;
+use nicety_daemon::handover::give::UpgradeError;
+use tracing::info;
+
+use super::{Answer, Daemon, beside, json, problems, who};
+use crate::api::{FORBIDDEN, HALFWAY, NOT_UPGRADED, Problem, UpgradeRequest};
+use crate::body::{Changer, Small};
+
+/// Replace the daemon by another program
+///
+/// All VMs keep running: no connection of theirs is closed. Only root, the daemon's user and the socket's owner may name a program. On
+/// success the new daemon answers the next request.
+#[utoipa::path(post, operation_id = "upgrade", tag = "daemon", path = "/v1/upgrade", request_body = UpgradeRequest, responses(
+    (status = 200, description = "Another daemon serves now", body = Upgraded),
+    problems::Changing, problems::Bodied, problems::Starting,
+))]
+pub(crate) async fn upgrade(
+    State(served): Daemon,
+    Changer(peer): Changer,
+    Small(body): Small,
+) -> Answer<axum::Json<Upgraded>> {
+    let live = served.live()?;
+    let UpgradeRequest { program } = json(&body)?;
+    if program.is_some() && !served.changers.has(peer) {
+        return Err(Problem::new(FORBIDDEN, "only root, the daemon's user and the socket's owner may name a program"));
+    }
+    let asks = who(peer);
+    beside(move || {
+        let named = program.as_ref().map_or_else(String::new, |program| format!(" to {}", program.display()));
+        info!("{asks} upgrades the daemon{named}");
+        let upgraded = live.upgrade(program, &|stops| served.pause(stops));
+        if upgraded.is_ok() || matches!(upgraded, Err(UpgradeError::Lost(_))) {
+            served.end_after_answers(&live);
+        }
+        match upgraded {
+            Ok(upgraded) => Ok(axum::Json(upgraded)),
+            Err(why @ UpgradeError::Lost(_)) => Err(Problem::new(HALFWAY, why.to_string())),
+            Err(why) => Err(Problem::new(NOT_UPGRADED, why.to_string())),
+        }
+    })
+    .await
+}

@@ -1,0 +1,321 @@
+//! Ports that another process has served so far, and that go on here.
+//!
+//! First everything that can fail is made, and nothing is touched that the other process still uses: no ring, no register, no socket.
+//! Then, when the other process has let go, the ports [arrive](Daemon::arrive).
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use nicety_adapter::{Adapter, Face, PortId, Time, Uplink};
+use nicety_host::Role;
+use nicety_memory::Files;
+use nicety_peer::{Bell, PeerFd, Table};
+use nicety_plane::{Saved, SavedNumbers};
+use nicety_socket::Listener;
+use nicety_switch::Policy;
+use nicety_vfio_user::{Interrupts, Session};
+use rustix::io::Errno;
+use rustix::process::Pid;
+use tracing::warn;
+
+use super::{Daemon, Opened, PortSpec, Running, UplinkMaker, irq_layout};
+use crate::device::PortDevice;
+use crate::image::{FrontImage, FunctionImage, LinkImage, PortImage, RingsImage, VmmImage};
+use crate::inbox::Note;
+use crate::mapper::Mapper;
+use crate::port_log::{Kind, PortLog};
+use crate::rings::{Front, FrontendSocket, Preparing, RingsServer};
+use crate::saved::PortState;
+use crate::service::{Link, Service, Talk};
+use crate::shell::Signals;
+
+/// A port without its state.
+pub struct Expected {
+    /// Another adapter of the same settings, on which a state is tried.
+    trial: Box<dyn Adapter>,
+    running: Running,
+    signals: Arc<Signals>,
+    /// The device of a PCI function, and the files that its VMMs share.
+    device: Option<(PortDevice, Arc<Files>)>,
+}
+
+/// A port that is ready to go on.
+pub struct Arriving {
+    running: Running,
+    numbers: SavedNumbers,
+    signals: u64,
+    link: ArrivingLink,
+}
+
+enum ArrivingLink {
+    Function {
+        listener: Listener,
+        device: Box<PortDevice>,
+        vmm: Option<(Box<Session>, PortState, Option<i32>)>,
+    },
+    Rings {
+        preparing: Preparing,
+        signals: Arc<Signals>,
+        kicks: Vec<(u16, Bell)>,
+        calls: Vec<(u16, Bell)>,
+        errors: Vec<(u16, Bell)>,
+        /// The adapter's state, if a front end is connected.
+        state: Option<Saved>,
+    },
+}
+
+fn function_again(expected: Expected, image: PortImage, table: &mut Table) -> Result<Arriving, String> {
+    let Expected { mut trial, mut running, signals: _, device } = expected;
+    let PortImage { numbers, signals: written, link, .. } = image;
+    let (LinkImage::Function(function), Some((mut device, files))) = (link, device) else {
+        return Err("its image is another kind of port's".into());
+    };
+    let FunctionImage { listener, page, vmm, .. } = &*function;
+    if let Some(vmm) = vmm {
+        trial.restore(&vmm.state.adapter).map_err(|error| error.to_string())?;
+    }
+    let socket = table.take(*listener).ok_or("its socket is missing")?;
+    let listener = Listener::go_on(OwnedFd::from(socket), &running.spec.socket).map_err(|error| error.to_string())?;
+    device.take_pages(&function, table).map_err(|error| error.to_string())?;
+    if page.is_none() && vmm.is_none() && running.spec.mapped {
+        device.map_doorbells().map_err(|error| error.to_string())?;
+    }
+    let vmm = vmm.as_ref().map(|vmm| take_vmm(&mut device, vmm, &files, table)).transpose()?;
+    running.blank = device.blank();
+    let link = ArrivingLink::Function { listener, device: Box::new(device), vmm };
+    Ok(Arriving { running, numbers, signals: written, link })
+}
+
+/// Takes descriptors of rings out of a table.
+fn bells(
+    saved: &[(u16, u32)],
+    table: &mut Table,
+    bell: fn(PeerFd) -> Result<Bell, Errno>,
+) -> Result<Vec<(u16, Bell)>, String> {
+    let mut take = |index: u32| bell(table.take(index).ok_or(Errno::BADF)?);
+    let taken = saved.iter().map(|(ring, index)| Ok((*ring, take(*index)?))).collect::<Result<_, Errno>>();
+    taken.map_err(|errno| format!("connecting its eventfds: {errno}"))
+}
+
+/// An uplink that is ready to go on.
+pub struct ArrivingUplink {
+    /// Its number on the switch.
+    pub id: PortId,
+    /// Its name.
+    pub name: String,
+    /// The link.
+    pub uplink: Box<dyn Uplink>,
+    /// Its policy on the switch.
+    pub policy: Policy,
+    /// Makes it again.
+    pub maker: Option<UplinkMaker>,
+    /// Its counters.
+    pub numbers: SavedNumbers,
+}
+
+impl Daemon {
+    /// Makes what a port needs that does not depend on its state, while another process still serves it. The error is a sentence for a
+    /// person.
+    pub(crate) fn prepare(&self, spec: PortSpec, id: u16) -> Result<Expected, String> {
+        let name = spec.name.clone();
+        self.prepared(spec, PortId(id)).map_err(|why| format!("port {name}: {why}"))
+    }
+
+    fn prepared(&self, spec: PortSpec, id: PortId) -> Result<Expected, String> {
+        let words = |error: &dyn std::fmt::Display| error.to_string();
+        let create = || (spec.entry.create)(&spec.settings).map_err(|error| words(&error));
+        let (trial, mut adapter) = (create()?, create()?);
+        let interrupts = match adapter.face() {
+            Face::Pci(pci) => Some(Arc::new(Interrupts::new(irq_layout(pci)))),
+            Face::Rings(_) => None,
+        };
+        let signals = Arc::new(match &interrupts {
+            Some(interrupts) => Signals::function(Arc::clone(interrupts)),
+            None => Signals::rings(),
+        });
+        let opened = self.opened(id, &spec, adapter, Arc::clone(&signals), None);
+        let Opened { name, schedule, port, log } = opened.map_err(|error| words(&error))?;
+        let device = match interrupts {
+            Some(interrupts) => {
+                let (worker, files) = (self.inbox(id), Arc::new(Files::default()));
+                let mapper = Mapper::start(&name, Arc::clone(&files), move || worker.push(Note::Mapped(id)));
+                let mapper = mapper.map_err(|error| words(&error))?;
+                let (log, port, signals) = (Arc::clone(&log), Arc::clone(&port), Arc::clone(&signals));
+                let dma = spec.entry.about.dma;
+                let mut device = PortDevice::new(log, port, interrupts, signals, self.clock, mapper, dma);
+                device.map_empty_page().map_err(|error| words(&error))?;
+                Some((device, files))
+            }
+            None => None,
+        };
+        let running = Running { spec, port, schedule, blank: Arc::default(), log, recorder: None, rings: None };
+        Ok(Expected { trial, running, signals, device })
+    }
+
+    /// A port that goes on where its image was taken. The error is a sentence for a person.
+    pub(crate) fn expect(
+        &self,
+        expected: Expected,
+        image: PortImage,
+        table: &mut Table,
+        front: Option<Front>,
+    ) -> Result<Arriving, String> {
+        let name = expected.running.spec.name.clone();
+        if PortId(image.id) != expected.running.port.id() {
+            return Err(format!("port {name}: it has another number"));
+        }
+        let arriving = match front {
+            Some(front) => self.rings_again(expected, image, table, front),
+            None => function_again(expected, image, table),
+        };
+        arriving.map_err(|why| format!("port {name}: {why}"))
+    }
+
+    fn rings_again(
+        &self,
+        expected: Expected,
+        image: PortImage,
+        table: &mut Table,
+        front: Front,
+    ) -> Result<Arriving, String> {
+        let Expected { mut trial, running, signals, device: _ } = expected;
+        let PortImage { numbers, signals: written, link, .. } = image;
+        let LinkImage::Rings(RingsImage { kicks, state }) = link else {
+            return Err("its image is another kind of port's".into());
+        };
+        let (FrontImage { name: _, listener, session, calls, errors }, mut own) = front;
+        let state = state.filter(|_| session.is_some()).map(|(at, state)| Saved { at: Time(at), state });
+        if let Some(saved) = &state {
+            trial.restore(&saved.state).map_err(|error| error.to_string())?;
+        }
+        let Running { spec, port, log, .. } = &running;
+        let socket = match (spec.role, listener) {
+            (Role::Listen, Some(index)) => {
+                let socket = own.take(index).ok_or("its socket is missing")?;
+                let listener = Listener::go_on(OwnedFd::from(socket), &spec.socket);
+                FrontendSocket::Listen(listener.map_err(|error| error.to_string())?)
+            }
+            (Role::Connect, None) => FrontendSocket::Connect(spec.socket.clone()),
+            _ => return Err("the image has another role".into()),
+        };
+        let kicks = bells(&kicks, table, Bell::to_hear)?;
+        let (calls, errors) = (bells(&calls, &mut own, Bell::from_fd)?, bells(&errors, &mut own, Bell::from_fd)?);
+        let (noted, given, inbox) = (Arc::clone(log), Arc::clone(&signals), self.inbox(port.id()));
+        let preparing = Preparing::new(noted, socket, Arc::clone(port), given, inbox, self.clock, None);
+        let mut preparing = preparing.map_err(|error| error.to_string())?;
+        if let Some(session) = session
+            && state.is_some()
+        {
+            preparing.resume(session, &mut own)?;
+        }
+        let link = ArrivingLink::Rings { preparing, signals, kicks, calls, errors, state };
+        Ok(Arriving { running, numbers, signals: written, link })
+    }
+
+    /// The port joins the switch with its adapter's state. It is not served before [`Daemon::serve_again`]: all ports join first, so
+    /// that none misses a frame.
+    pub(crate) fn arrive(&self, arriving: Arriving) -> (Service, Option<Preparing>) {
+        let Arriving { running, numbers, signals: written, link } = arriving;
+        let Running { spec, port, schedule, log, .. } = &running;
+        port.count_on(&numbers);
+        schedule.count_on(written);
+        let fail = |why: &dyn std::fmt::Display| {
+            log.say(Kind::Failed, format_args!("its adapter does not go on: {why}"));
+            port.detach(self.clock.now());
+        };
+        let (link, front) = match link {
+            ArrivingLink::Function { mut listener, mut device, vmm } => {
+                listener.own();
+                let session = vmm.and_then(|(session, state, process)| {
+                    port.attach_again(&numbers);
+                    device.restore(&state).map_err(|why| fail(&why)).ok()?;
+                    let process = process.and_then(Pid::from_raw);
+                    Some(Talk { session, timeout: Default::default(), unmask: None, stopped: false, process })
+                });
+                (Link::Function { listener, device, session }, None)
+            }
+            ArrivingLink::Rings { mut preparing, signals, kicks, calls, errors, state } => {
+                preparing.own();
+                if let Some(state) = state {
+                    port.attach_again(&numbers);
+                    preparing.go_on();
+                    calls.into_iter().for_each(|(ring, bell)| signals.set_call(ring, Some(bell)));
+                    errors.into_iter().for_each(|(ring, bell)| signals.set_error(ring, Some(bell)));
+                    match port.restore(&state, self.clock.now()) {
+                        Some(Ok(())) => {}
+                        Some(Err(why)) => fail(&why),
+                        None => fail(&"it has failed"),
+                    }
+                }
+                let mut watched = Vec::new();
+                for (ring, bell) in kicks {
+                    watched.resize_with((usize::from(ring) + 1).max(watched.len()), || None);
+                    watched[usize::from(ring)] = Some(bell);
+                }
+                (Link::Rings { kicks: watched }, Some(preparing))
+            }
+        };
+        let service = Service::new(Arc::clone(log), Arc::clone(port), Arc::clone(schedule), link);
+        // There were as many ports before.
+        if let Err(error) = self.plane.join_with(Arc::clone(port), &spec.policy) {
+            warn!(port = spec.name, "it does not join the switch: {error}");
+        }
+        self.plane.switch().arrived(port.id());
+        self.ports().insert(port.id(), running);
+        (service, front)
+    }
+
+    /// The port goes on: its interrupts, its timers and its VMM's messages.
+    pub(crate) fn serve_again(&self, service: Service) {
+        self.hand_to_worker(service);
+    }
+
+    /// The front end of a vhost-user port is heard again.
+    pub(crate) fn hear_again(&self, id: PortId, log: &PortLog, front: Preparing) {
+        match RingsServer::start_again(front) {
+            Ok(rings) => _ = self.ports().get_mut(&id).map(|running| running.rings = Some(rings)),
+            Err(why) => log.say(Kind::NotServed, format_args!("its thread could not be started: {why}")),
+        }
+    }
+
+    /// An uplink goes on.
+    pub(crate) fn uplink_arrives(&self, arriving: ArrivingUplink) {
+        let ArrivingUplink { id, name, uplink, policy, maker, numbers } = arriving;
+        let buffer = nicety_plane::SENDER_BYTES;
+        let opened = self.open_uplink_at(id, &name, uplink, buffer, &policy, maker, None, Some(&numbers));
+        if let Err(error) = opened {
+            warn!("uplink {name} does not go on: {error}");
+        }
+    }
+
+    /// The switch knows these addresses, of the ports with these numbers.
+    pub(crate) fn learn_again(&self, learned: &[((u16, [u8; 6]), (u16, u64))]) {
+        for &((fid, address), (port, at_ns)) in learned {
+            let (address, at) = (nicety_frame::Mac(address), nicety_adapter::Time(at_ns));
+            self.plane.switch().addresses().learn(address, fid, PortId(port), at);
+        }
+    }
+
+    /// Its addresses, for [`Daemon::learn_again`]: each with its port, and the time at which it last sent.
+    pub(crate) fn learned(&self) -> BTreeMap<(u16, [u8; 6]), (u16, u64)> {
+        let now = self.clock.now();
+        let learned = self.plane.switch().addresses().iter(now);
+        let one = |entry: nicety_switch::Learned| {
+            let at = now.0.saturating_sub(u64::try_from(entry.silent.as_nanos()).unwrap_or(u64::MAX));
+            ((entry.fid, entry.address.0), (entry.port.0, at))
+        };
+        learned.map(one).collect()
+    }
+}
+
+fn take_vmm(
+    device: &mut PortDevice,
+    vmm: &VmmImage,
+    files: &Files,
+    table: &mut Table,
+) -> Result<(Box<Session>, PortState, Option<i32>), String> {
+    device.take_vmm(vmm, files, table).map_err(|error| error.to_string())?;
+    let session = Session::restore(vmm.session.clone(), table).ok_or("its session is impossible")?;
+    Ok((Box::new(session), vmm.state.clone(), vmm.process))
+}

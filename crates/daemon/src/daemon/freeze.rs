@@ -1,0 +1,118 @@
+//! Stops all workers while another process takes over their ports.
+
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::{Duration, Instant};
+
+use nicety_peer::Table;
+
+use super::{Daemon, Running};
+use crate::image::Image;
+use crate::inbox::Note;
+use crate::rings::{Front, Halt};
+use crate::worker::{NotFrozen, Order};
+
+/// The time that the workers have to finish their rounds.
+const STOP: Duration = Duration::from_secs(2);
+/// The time that changes of VMs' memory have to end.
+const SETTLE: Duration = Duration::from_secs(2);
+/// The pause between two looks whether they have ended. The workers serve meanwhile.
+const AGAIN: Duration = Duration::from_millis(2);
+
+/// All workers stand still. They go on when this is dropped.
+#[derive(Debug)]
+pub struct Frozen {
+    workers: Vec<Sender<Order>>,
+    halts: Vec<Halt>,
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        self.halts.iter().for_each(Halt::resume);
+    }
+}
+
+/// All that goes to the other process.
+#[derive(Debug)]
+pub struct Images {
+    /// The time at which the workers stopped, in nanoseconds of the daemon's clock.
+    pub stopped_ns: u64,
+    /// The ports that speak vhost-user, by their threads.
+    pub fronts: Vec<Front>,
+    /// All ports, by their workers.
+    pub workers: Vec<(Image, Table)>,
+}
+
+impl Frozen {
+    /// The workers stand still for ever: another process serves their ports now.
+    pub fn for_ever(self) {
+        std::mem::forget(self);
+    }
+
+    fn images(&self) -> Result<Vec<(Image, Table)>, String> {
+        let ask = |orders: &Sender<Order>| {
+            let (done, image) = mpsc::channel();
+            let _worker_ended = orders.send(Order::Image(done));
+            image
+        };
+        let answers: Vec<Receiver<_>> = self.workers.iter().map(ask).collect();
+        let answer = |image: Receiver<Result<_, NotFrozen>>| match image.recv() {
+            Ok(image) => image.map_err(|why| why.to_string()),
+            Err(_) => Err("a worker has ended".to_owned()),
+        };
+        answers.into_iter().map(answer).collect()
+    }
+}
+
+impl Daemon {
+    /// Stops all threads that serve ports, and returns the images of all ports. The error is a sentence; then all go on.
+    pub(crate) fn freeze(&self) -> Result<(Frozen, Images), String> {
+        let end = Instant::now() + SETTLE;
+        loop {
+            let (mut frozen, fronts) = self.halt(end)?;
+            let stopped_ns = self.clock.now().0;
+            self.stand_still(&mut frozen)?;
+            match frozen.images() {
+                Ok(workers) => return Ok((frozen, Images { stopped_ns, fronts, workers })),
+                Err(why) if Instant::now() >= end || !why.contains("in progress") => return Err(why),
+                Err(_) => {}
+            }
+            drop(frozen);
+            std::thread::sleep(AGAIN);
+        }
+    }
+
+    /// Stops the threads of vhost-user ports between two messages. They may wait for workers, so they come first.
+    fn halt(&self, end: Instant) -> Result<(Frozen, Vec<Front>), String> {
+        let of = |running: &Running| Some((running.spec.name.clone(), running.rings.as_ref()?.halt()));
+        let halts: Vec<(String, Halt)> = self.ports().values().filter_map(of).collect();
+        halts.iter().for_each(|(_, halt)| halt.ask());
+        let frozen = Frozen { workers: Vec::new(), halts: halts.iter().map(|(_, halt)| halt.clone()).collect() };
+        let front = |(name, halt): &(String, Halt)| match halt.front(end) {
+            Some(Ok(front)) => Ok(front),
+            Some(Err(why)) => Err(format!("port {name}: {why}")),
+            None => Err(format!("port {name}: its front end has stopped in the middle of a message")),
+        };
+        let fronts = halts.iter().map(front).collect::<Result<_, _>>()?;
+        Ok((frozen, fronts))
+    }
+
+    /// The time by its clock, in nanoseconds.
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.clock.now().0
+    }
+
+    fn stand_still(&self, frozen: &mut Frozen) -> Result<(), String> {
+        let (stopped, has_stopped) = mpsc::channel();
+        for worker in &self.workers {
+            let (order, received) = mpsc::channel();
+            worker.inbox.push(Note::Freeze(stopped.clone(), received));
+            frozen.workers.push(order);
+        }
+        let end = Instant::now() + STOP;
+        for _ in &self.workers {
+            let left = end.saturating_duration_since(Instant::now());
+            has_stopped.recv_timeout(left).map_err(|_| "a worker did not stop in time".to_owned())?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,126 @@
+//! The old daemon's side.
+
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use nicety_keeper::{Channel, ChannelError, KeptBy};
+use nicety_peer::Table;
+use tracing::{info, warn};
+
+use super::{
+    FRONT_KIND, OFFER_KIND, Offer, PREPARES, PortPause, REST_KIND, Rest, TAKES, Upgraded, from_bytes, kind, send_state,
+    to_bytes, wanted,
+};
+use crate::daemon::{Daemon, Images};
+
+/// The keeper reports the end of a process at once.
+const SOON: Duration = Duration::from_millis(500);
+
+/// Reasons why the daemon was not replaced.
+#[derive(Debug, thiserror::Error)]
+pub enum UpgradeError {
+    /// There is no keeper.
+    #[error("this daemon has no keeper, which would start the next one: start it with `nicety serve --keeper`")]
+    NotKept,
+    /// Another upgrade is being made.
+    #[error("another upgrade is under way")]
+    UnderWay,
+    /// The new program, or this one, refused. This daemon goes on.
+    #[error("{0}; nothing was changed, and this daemon goes on")]
+    Refused(String),
+    /// The new program took the ports and then failed: both end.
+    #[error("the new daemon took all ports, and then: {0}")]
+    Lost(String),
+}
+
+/// Hands all ports to a new daemon, which the keeper starts from this program. `stops` is called when the workers are about to stop, and
+/// again with false if they go on. On success the workers stand still for ever.
+///
+/// # Errors
+/// See [`UpgradeError`].
+pub fn upgrade(
+    kept: &KeptBy,
+    program: &Path,
+    daemon: &Daemon,
+    offer: &Offer,
+    control: BorrowedFd<'_>,
+    stops: &dyn Fn(bool),
+) -> Result<Upgraded, UpgradeError> {
+    let channel = kept.upgrade(program).map_err(UpgradeError::Refused)?;
+    let prepared = prepare(&channel, offer, control);
+    let taken = prepared.and_then(|build| {
+        stops(true);
+        let taken = hand_over(&channel, daemon);
+        if taken.is_err() {
+            stops(false);
+        }
+        taken.map(|()| build)
+    });
+    match taken {
+        Ok(build) => going(&channel, build),
+        Err(why) => {
+            // A process that has ended cannot say why.
+            let ended = if why == ChannelError::Closed.to_string() { kept.ended(SOON) } else { None };
+            kept.abandon();
+            let why = ended.unwrap_or(why);
+            warn!(program = %program.display(), "not upgraded: {why}");
+            Err(UpgradeError::Refused(format!("{}: {why}", program.display())))
+        }
+    }
+}
+
+/// Waits until the new daemon is ready for the ports. Returns its build.
+fn prepare(channel: &Channel, offer: &Offer, control: BorrowedFd<'_>) -> Result<String, String> {
+    let build = wanted(channel, kind::HELLO, PREPARES)?.text();
+    let sent = send_state(channel, kind::OFFER, &to_bytes(OFFER_KIND, offer), &Table::default(), &[control]);
+    sent.map_err(|error| error.to_string())?;
+    wanted(channel, kind::PREPARED, PREPARES)?;
+    Ok(build)
+}
+
+/// Stops the workers and sends all state. On an error the workers go on.
+fn hand_over(channel: &Channel, daemon: &Daemon) -> Result<(), String> {
+    let words = |error: nicety_keeper::ChannelError| error.to_string();
+    let (frozen, Images { stopped_ns, fronts, workers }) = daemon.freeze()?;
+    for (front, table) in &fronts {
+        send_state(channel, kind::FRONT, &to_bytes(FRONT_KIND, front), table, &[]).map_err(words)?;
+    }
+    for (image, table) in &workers {
+        send_state(channel, kind::IMAGE, &image.to_bytes(), table, &[]).map_err(words)?;
+    }
+    let rest = Rest { stopped_ns, learned: daemon.learned().into_iter().collect() };
+    send_state(channel, kind::END, &to_bytes(REST_KIND, &rest), &Table::default(), &[]).map_err(words)?;
+    wanted(channel, kind::TAKEN, TAKES)?;
+    // The other process has all state now: it goes on if it hears this, or finds this process gone.
+    channel.send(kind::GO, b"", &[], TAKES).map_err(words)?;
+    frozen.for_ever();
+    Ok(())
+}
+
+fn going(channel: &Channel, build: String) -> Result<Upgraded, UpgradeError> {
+    let answer = wanted(channel, kind::GOING, PREPARES).map_err(UpgradeError::Lost)?;
+    let ports: Going = super::bytes_of(answer.fds.into_iter().next())
+        .and_then(|bytes| from_bytes(GOING_KIND, &bytes))
+        .map_err(UpgradeError::Lost)?;
+    let ports: Vec<PortPause> = ports.0.into_iter().map(|(name, stopped_ns)| PortPause { name, stopped_ns }).collect();
+    let stopped_ns = ports.iter().map(|port| port.stopped_ns).max().unwrap_or(0);
+    info!(build, stopped_us = stopped_ns / 1000, ports = ports.len(), "another daemon serves now, and this one ends");
+    Ok(Upgraded { build, stopped_ns, ports })
+}
+
+/// Ports by name, with the nanoseconds for which they stood still.
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
+pub(super) struct Going(pub Vec<(String, u64)>);
+
+/// The name in its envelope.
+pub(super) const GOING_KIND: &str = "nicety-going";
+
+impl nicety_adapter::snapshot::Version for Going {
+    const NUMBER: u16 = 1;
+    type Before = nicety_adapter::snapshot::Nothing;
+
+    fn from_before(before: Self::Before) -> Result<Self, nicety_adapter::snapshot::RestoreError> {
+        match before {}
+    }
+}

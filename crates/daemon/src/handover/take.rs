@@ -1,0 +1,221 @@
+//! The new daemon's side.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use nicety_host::{Host, HostErrors};
+use nicety_keeper::{Channel, ChannelError};
+use nicety_peer::Table;
+use tracing::info;
+
+use super::give::{GOING_KIND, Going};
+use super::{
+    FRONT_KIND, OFFER_KIND, Offer, PREPARES, REST_KIND, Rest, TAKES, bytes_of, from_bytes, kind, send_state, table_of,
+    to_bytes, wanted,
+};
+use crate::daemon::{Arriving, ArrivingUplink, Daemon, Expected};
+use crate::image::{FrontImage, Image, LinkImage, PortImage};
+use crate::live::state::{Begin, Found, StateFile};
+use crate::rings::Front;
+use crate::serve;
+
+/// The old daemon's ports, which this one is about to take.
+#[derive(Debug)]
+pub struct Taking {
+    channel: Channel,
+    offer: Offer,
+    control: OwnedFd,
+}
+
+/// The ports go on here. The old daemon waits to hear how long they stood still.
+#[derive(Debug)]
+pub struct Taken {
+    channel: Channel,
+    going: Going,
+    /// The socket of the control server.
+    pub control: OwnedFd,
+}
+
+impl Taking {
+    /// Introduces this program to the old daemon, and learns what is to be served. The error is a sentence for a person.
+    ///
+    /// # Errors
+    /// The old daemon speaks another version, or has gone.
+    pub fn begin(channel: Channel) -> Result<Self, String> {
+        let words = |error: ChannelError| error.to_string();
+        channel.send(kind::HELLO, nicety_version::BUILD.as_bytes(), &[], PREPARES).map_err(words)?;
+        let mut message = wanted(&channel, kind::OFFER, PREPARES)?;
+        let control = message.fds.pop().ok_or("the control socket is missing")?;
+        let offer = from_bytes(OFFER_KIND, &bytes_of(message.fds.pop())?);
+        match offer {
+            Ok(offer) => Ok(Self { channel, offer, control }),
+            Err(why) => {
+                refuse(&channel, &why);
+                Err(why)
+            }
+        }
+    }
+
+    /// The host to serve, as the old daemon runs it: neither the host file nor the state file is read again.
+    ///
+    /// # Errors
+    /// This program does not understand the host file.
+    pub fn host(&self) -> Result<Begin, HostErrors> {
+        let Offer { path, file, running, origin_ns: _, ids: _ } = &self.offer;
+        let file = Host::parse_change(file, path)?;
+        let host = Host::parse_change(running, path)?;
+        let state = StateFile::of(&file);
+        Ok(Begin { host, file, state, found: Found::Nothing })
+    }
+
+    /// Tells the old daemon that this one does not take its ports.
+    pub fn refuse(&self, why: &str) {
+        refuse(&self.channel, why);
+    }
+
+    /// A daemon without ports, with the old one's clock.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn start(&self, host: &Host) -> Result<Daemon, String> {
+        let limits = serve::limits(host);
+        Daemon::start_again(self.offer.origin_ns, limits, host.daemon.workers).map_err(|error| error.to_string())
+    }
+
+    /// Takes all ports. On an error the old daemon goes on, and this one must end.
+    ///
+    /// # Errors
+    /// A sentence for a person, which the old daemon has heard too.
+    pub fn take(self, daemon: &Daemon, host: &Host) -> Result<Taken, String> {
+        let Self { channel, offer, control } = self;
+        match receive(&channel, daemon, host, &offer.ids) {
+            Ok(going) => Ok(Taken { channel, going, control }),
+            Err(why) => {
+                refuse(&channel, &why);
+                Err(why)
+            }
+        }
+    }
+}
+
+impl Taken {
+    /// This daemon serves: the old one answers whoever has asked for the upgrade, and ends.
+    pub fn tell(&self) {
+        let bytes = to_bytes(GOING_KIND, &self.going);
+        // It may have ended.
+        let _ = send_state(&self.channel, kind::GOING, &bytes, &Table::default(), &[]);
+    }
+}
+
+fn refuse(channel: &Channel, why: &str) {
+    let why = why.get(..4096).unwrap_or(why);
+    // It may have ended.
+    let _ = channel.send(kind::REFUSED, why.as_bytes(), &[], TAKES);
+}
+
+/// All that is about to go on here.
+#[derive(Default)]
+struct Arrivals {
+    ports: Vec<(String, Arriving)>,
+    uplinks: Vec<ArrivingUplink>,
+    /// Ports that speak vhost-user, until their worker's image comes.
+    fronts: BTreeMap<String, Front>,
+}
+
+fn receive(channel: &Channel, daemon: &Daemon, host: &Host, ids: &BTreeMap<String, u16>) -> Result<Going, String> {
+    let words = |error: ChannelError| error.to_string();
+    if let Some(team) = host.teams.first() {
+        return Err(format!("team {}: a team of uplinks cannot be handed over yet", team.name));
+    }
+    // ROMs are read, accounts looked up, buffers and threads made before the ports stand still.
+    let mut expected = BTreeMap::new();
+    for config in &host.ports {
+        let spec = serve::spec(config).map_err(|error| error.to_string())?;
+        let id = ids.get(&config.name).ok_or_else(|| format!("port {} is not open: restart it first", config.name))?;
+        expected.insert(config.name.clone(), daemon.prepare(spec, *id)?);
+    }
+    let ports = expected.len();
+    channel.send(kind::PREPARED, b"", &[], PREPARES).map_err(words)?;
+    let mut arrivals = Arrivals::default();
+    let rest: Rest = loop {
+        let message = channel.receive(PREPARES).map_err(words)?;
+        let mut table = match message.kind {
+            kind::IMAGE | kind::FRONT | kind::END => table_of(channel, &message)?,
+            kind::REFUSED => return Err(message.text()),
+            other => return Err(format!("message {other} was not expected")),
+        };
+        let kind = message.kind;
+        let bytes = bytes_of(message.fds.into_iter().next())?;
+        if kind == kind::END {
+            break from_bytes(REST_KIND, &bytes)?;
+        }
+        if kind == kind::FRONT {
+            let front: FrontImage = from_bytes(FRONT_KIND, &bytes)?;
+            arrivals.fronts.insert(front.name.clone(), (front, table));
+            continue;
+        }
+        for image in Image::from_bytes(&bytes).map_err(|error| error.to_string())?.ports {
+            expect(daemon, host, &mut expected, image, &mut table, &mut arrivals)?;
+        }
+    };
+    if arrivals.ports.len() != ports || arrivals.uplinks.len() != host.uplinks.len() {
+        return Err("a port is missing".to_owned());
+    }
+    channel.send(kind::TAKEN, b"", &[], TAKES).map_err(words)?;
+    match channel.receive(TAKES) {
+        Ok(message) if message.kind == kind::GO => {}
+        // The old daemon stood still, and has ended: nobody else serves its ports.
+        Err(ChannelError::Closed) => info!("the old daemon has ended before it said so"),
+        Ok(message) => return Err(format!("message {} was not expected", message.kind)),
+        Err(error) => return Err(error.to_string()),
+    }
+    Ok(arrive(daemon, arrivals, &rest))
+}
+
+fn expect(
+    daemon: &Daemon,
+    host: &Host,
+    expected: &mut BTreeMap<String, Expected>,
+    image: PortImage,
+    table: &mut Table,
+    arrivals: &mut Arrivals,
+) -> Result<(), String> {
+    let name = image.name.clone();
+    let unknown = || format!("{name}: the host file does not name it");
+    if let LinkImage::Uplink(descriptor) = image.link {
+        let config = host.uplinks.iter().find(|uplink| uplink.name == name).ok_or_else(unknown)?;
+        let descriptor = descriptor.map(|index| table.take(index).ok_or("its descriptor is missing")).transpose()?;
+        let arriving = serve::uplink_again(config, daemon, &image, descriptor.map(OwnedFd::from));
+        arrivals.uplinks.push(arriving.map_err(|error| error.to_string())?);
+        return Ok(());
+    }
+    let expected = expected.remove(&name).ok_or_else(unknown)?;
+    let front = arrivals.fronts.remove(&name);
+    arrivals.ports.push((name, daemon.expect(expected, image, table, front)?));
+    Ok(())
+}
+
+fn arrive(daemon: &Daemon, arrivals: Arrivals, rest: &Rest) -> Going {
+    let Arrivals { ports, uplinks, fronts: _ } = arrivals;
+    let since = || daemon.now_ns().saturating_sub(rest.stopped_ns);
+    let mut going = Going::default();
+    for uplink in uplinks {
+        let name = uplink.name.clone();
+        daemon.uplink_arrives(uplink);
+        going.0.push((name, since()));
+    }
+    daemon.learn_again(&rest.learned);
+    let ports: Vec<_> = ports.into_iter().map(|(name, port)| (name, daemon.arrive(port))).collect();
+    let mut fronts_to_hear = Vec::new();
+    for (name, (service, front)) in ports {
+        let (id, log) = (service.port.id(), Arc::clone(&service.log));
+        daemon.serve_again(service);
+        going.0.push((name, since()));
+        fronts_to_hear.extend(front.map(|front| (id, log, front)));
+    }
+    for (id, log, front) in fronts_to_hear {
+        daemon.hear_again(id, &log, front);
+    }
+    going
+}

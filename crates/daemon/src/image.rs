@@ -1,0 +1,258 @@
+//! A port's whole state as one value, for another process that goes on with the same VMM (docs/adr/0020).
+//!
+//! ```text
+//! "nicety-image", version │ ports: name, number, counters, link                              one value for each worker
+//!                                       link: session with half-read messages and owed replies, PortState, eventfds, DMA map, page
+//! ```
+//! Descriptors travel beside it, in a [`Table`](nicety_peer::Table): the value has their indexes. All times are of the daemon's clock,
+//! which goes on. Unlike a [`PortState`], an image is read by a process on the same machine, at once.
+
+use nicety_adapter::snapshot::{Nothing, RestoreError, Version, decode, encode};
+use nicety_plane::SavedNumbers;
+use nicety_vfio_user::{SavedConnections, SavedSession};
+use serde::{Deserialize, Serialize};
+
+use crate::saved::PortState;
+
+/// The name in the envelope.
+const KIND: &str = "nicety-image";
+
+/// The ports of one worker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Image {
+    /// The ports.
+    pub ports: Vec<PortImage>,
+}
+
+/// One port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortImage {
+    /// Its name.
+    pub name: String,
+    /// Its number on the switch.
+    pub id: u16,
+    /// Its counters.
+    pub numbers: SavedNumbers,
+    /// Interrupt descriptors written so far.
+    pub signals: u64,
+    /// Its adapter and VMM, or its link.
+    pub link: LinkImage,
+}
+
+/// The adapter and VMM of a port, or an uplink's link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LinkImage {
+    /// A PCI function behind vfio-user.
+    Function(Box<FunctionImage>),
+    /// An uplink, and its descriptor. `None`: it is made again.
+    Uplink(Option<u32>),
+    /// Rings behind vhost-user. The front end's session is in a [`FrontImage`].
+    Rings(RingsImage),
+}
+
+/// Rings behind vhost-user, as their worker knows them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RingsImage {
+    /// Rings with their kick descriptors.
+    pub kicks: Vec<(u16, u32)>,
+    /// The time by the adapter's clock in nanoseconds, and the adapter's state. `None`: the port has failed.
+    pub state: Option<(u64, Vec<u8>)>,
+}
+
+/// A vhost-user port, as its own thread knows it. It has a table of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FrontImage {
+    /// The port's name.
+    pub name: String,
+    /// Its listening socket. `None`: it connects.
+    pub listener: Option<u32>,
+    /// The session of the front end, if one is connected.
+    pub session: Option<nicety_vhost_user::SavedSession>,
+    /// Rings with their call descriptors.
+    pub calls: Vec<(u16, u32)>,
+    /// Rings with their error descriptors.
+    pub errors: Vec<(u16, u32)>,
+}
+
+impl Version for FrontImage {
+    const NUMBER: u16 = 1;
+    type Before = Nothing;
+
+    fn from_before(before: Nothing) -> Result<Self, RestoreError> {
+        match before {}
+    }
+}
+
+/// A PCI function.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FunctionImage {
+    /// The listening socket.
+    pub listener: u32,
+    /// The page of doorbells that the VM may have mapped.
+    pub page: Option<PageImage>,
+    /// The file of its empty page.
+    pub empty_page: Option<u32>,
+    /// The connected VMM.
+    pub vmm: Option<VmmImage>,
+}
+
+/// A page of doorbells.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageImage {
+    /// Its file.
+    pub file: u32,
+    /// The offset of each register, and its value at the last scan.
+    pub seen: Vec<(u32, u32)>,
+}
+
+/// A connected VMM.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VmmImage {
+    /// Its connection.
+    pub session: SavedSession,
+    /// The adapter, with masks and pending interrupts. `None`: the port has failed, and its VMM is disconnected.
+    pub state: PortState,
+    /// Its eventfds.
+    pub connections: SavedConnections,
+    /// Its memory.
+    pub regions: Vec<RegionImage>,
+    /// Its process.
+    pub process: Option<i32>,
+    /// Checks of its memory.
+    pub checks: Checks,
+}
+
+/// A region of a VMM's memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegionImage {
+    /// First bus address.
+    pub base: u64,
+    /// Bytes.
+    pub len: u64,
+    /// The device may read.
+    pub read: bool,
+    /// The device may write.
+    pub write: bool,
+    /// Its file, and the offset there in bytes. `None`: announced and not shared.
+    pub file: Option<(u32, u64)>,
+}
+
+/// What was found out about a VMM's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checks {
+    /// It was checked.
+    pub is_checked: bool,
+    /// Nobody but this process has written to it.
+    pub is_blank: bool,
+    /// The log has advised to share it.
+    pub is_advised: bool,
+    /// Violations of the device's protocol before this VM.
+    pub breaches_before: u64,
+}
+
+impl Version for Image {
+    const NUMBER: u16 = 1;
+    type Before = Nothing;
+
+    fn from_before(before: Nothing) -> Result<Self, RestoreError> {
+        match before {}
+    }
+}
+
+impl Image {
+    /// Encodes it.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        encode(KIND, Self::NUMBER, self)
+    }
+
+    /// Decodes it.
+    ///
+    /// # Errors
+    /// The bytes are no image, are truncated, or have a version that cannot be read.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, RestoreError> {
+        decode(KIND, bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+    use std::path::PathBuf;
+
+    use nicety_adapter::SavedCounters;
+    use nicety_peer::Table;
+    use nicety_vfio_user::{SavedInterrupts, SavedVectors, Session};
+
+    use super::*;
+
+    /// An image with a value in every field.
+    fn image() -> Image {
+        let (_far, near) = UnixStream::pair().unwrap();
+        let session = Session::new(OwnedFd::from(near)).save(&mut Table::default()).unwrap().unwrap();
+        let counters = SavedCounters {
+            transmit: vec![(1, 2, 3)],
+            receive: vec![(4, 5, 6), (7, 8, 9)],
+            transmit_drops: vec![("policy".to_owned(), 10)],
+            receive_drops: vec![("removed".to_owned(), 11)],
+            transmit_throttled_ns: 12,
+            receive_throttled_ns: 13,
+            reads: 14,
+            writes: 15,
+            interrupts: 16,
+            bad_accesses: 17,
+            guest_errors: 18,
+        };
+        let numbers = SavedNumbers { counters, sent_before: 19 };
+        let msix = SavedVectors { masked: vec![1], pending: vec![2] };
+        let interrupts = SavedInterrupts { line_masked: true, msi: SavedVectors::default(), msix };
+        let vmm = VmmImage {
+            session,
+            state: PortState { at_ns: 20, adapter: vec![21, 22], interrupts },
+            connections: SavedConnections { line: Some(1), unmask: Some(2), msi: vec![(0, 3)], msix: vec![(1, 4)] },
+            regions: vec![RegionImage { base: 1 << 32, len: 4096, read: true, write: true, file: Some((5, 8192)) }],
+            process: Some(4711),
+            checks: Checks { is_checked: true, is_blank: true, is_advised: true, breaches_before: 23 },
+        };
+        let page = Some(PageImage { file: 6, seen: vec![(0x600, 24)] });
+        let function = FunctionImage { listener: 7, page, empty_page: Some(8), vmm: Some(vmm) };
+        let rings = RingsImage { kicks: vec![(0, 9)], state: Some((25, vec![26])) };
+        let links = [LinkImage::Function(Box::new(function)), LinkImage::Uplink(Some(10)), LinkImage::Rings(rings)];
+        let port = |(id, link): (u16, LinkImage)| PortImage {
+            name: format!("vm{id}"),
+            id,
+            numbers: numbers.clone(),
+            signals: 27,
+            link,
+        };
+        Image { ports: (1..).zip(links).map(port).collect() }
+    }
+
+    #[test]
+    fn an_image_that_is_cut_or_newer_is_refused() {
+        let bytes = image().to_bytes();
+        assert_eq!(Image::from_bytes(&bytes), Ok(image()));
+        for cut in 0..bytes.len() {
+            assert!(Image::from_bytes(&bytes[..cut]).is_err(), "{cut}");
+        }
+        let newer = encode(KIND, 2, &image());
+        assert_eq!(Image::from_bytes(&newer), Err(RestoreError::Version { found: 2, oldest: 1, newest: 1 }));
+    }
+
+    /// A daemon of an earlier build hands such images over. Another form takes another version, and a conversion of this one. Only
+    /// `NICETY_GOLDEN=write` makes the file of a new version.
+    #[test]
+    fn images_of_each_version_are_read_and_this_version_is_written_as_it_was() {
+        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+        let of = |version: u16| folder.join(format!("image-v{version}.image"));
+        if std::env::var_os("NICETY_GOLDEN").is_some_and(|what| what == "write") {
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(of(Image::NUMBER), image().to_bytes()).unwrap();
+        }
+        for version in 1..=Image::NUMBER {
+            let golden = std::fs::read(of(version)).unwrap();
+            assert_eq!(Image::from_bytes(&golden), Ok(image()), "version {version}");
+        }
+        assert_eq!(std::fs::read(of(Image::NUMBER)).unwrap(), image().to_bytes());
+    }
+}

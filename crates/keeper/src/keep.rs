@@ -1,0 +1,298 @@
+//! The keeper's loop.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, geteuid, kill_process};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
+
+use crate::channel::{Channel, ChannelError, Message};
+use crate::{KEPT, kind};
+
+/// A daemon that does not read a message of some bytes for so long is given up.
+const WITHIN: Duration = Duration::from_secs(1);
+
+/// A daemon that is killed more often than this in [`RESTART_WINDOW`] is not started again: the service manager is told.
+const RESTARTS_MOST: usize = 10;
+const RESTART_WINDOW: Duration = Duration::from_secs(60);
+
+/// What the keeper starts.
+#[derive(Clone, Debug)]
+pub struct Start {
+    /// The program of the first daemon.
+    pub program: PathBuf,
+    /// The arguments of every daemon. [`KEPT`] is added.
+    pub arguments: Vec<OsString>,
+}
+
+/// A child.
+struct Daemon {
+    process: Child,
+    /// `None` once the daemon has closed it.
+    channel: Option<Channel>,
+}
+
+impl Daemon {
+    fn start(program: &Path, arguments: &[OsString]) -> io::Result<Self> {
+        let (ours, theirs) = Channel::pair()?;
+        let mut command = Command::new(program);
+        // The service manager would expect the watchdog's messages of the keeper.
+        command.args(arguments).arg(KEPT).env_remove("WATCHDOG_PID").stdin(Stdio::from(OwnedFd::from(theirs)));
+        Ok(Self { process: command.spawn()?, channel: Some(ours) })
+    }
+
+    fn tell(&mut self, kind: u8, content: &[u8], fd: Option<&Channel>) {
+        let fds: Vec<_> = fd.iter().map(|fd| fd.as_fd()).collect();
+        let sent = self.channel.as_ref().map(|channel| channel.send(kind, content, &fds, WITHIN));
+        if let Some(Err(_gone)) = sent {
+            self.channel = None;
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(pid) = i32::try_from(self.process.id()).ok().and_then(Pid::from_raw) {
+            // It may have ended already.
+            let _ = kill_process(pid, signal);
+        }
+    }
+}
+
+/// The keeper's state.
+struct Keeper {
+    arguments: Vec<OsString>,
+    /// The program of the daemon that serves.
+    program: PathBuf,
+    /// The daemon was an heir whose predecessor was killed, and has not reported that it serves.
+    is_orphan: bool,
+    /// A signal that ends the daemon was passed on.
+    is_ending: bool,
+    /// The times at which a daemon was started again, the last ones.
+    restarts: Vec<Instant>,
+    /// The daemon that serves.
+    current: Daemon,
+    /// The next one, while it takes over.
+    heir: Option<(PathBuf, Daemon)>,
+    /// Daemons that were replaced and have not ended yet.
+    replaced: Vec<Daemon>,
+}
+
+/// Starts a daemon, the next one whenever the daemon asks for it, and another one if it is killed. Returns when no daemon is left, with the last one's status.
+///
+/// # Errors
+/// The first daemon cannot be started, or the system refuses to report signals.
+pub fn keep(start: &Start) -> io::Result<ExitStatus> {
+    let mut signals = Vec::new();
+    for signal in [SIGCHLD, SIGTERM, SIGINT, SIGHUP] {
+        let (read, write) = UnixStream::pair()?;
+        read.set_nonblocking(true)?;
+        signal_hook::low_level::pipe::register(signal, write)?;
+        signals.push((signal, read));
+    }
+    let mut current = Daemon::start(&start.program, &start.arguments)?;
+    current.tell(kind::FIRST, b"", None);
+    let mut keeper = Keeper {
+        arguments: start.arguments.clone(),
+        program: start.program.clone(),
+        is_orphan: false,
+        is_ending: false,
+        restarts: Vec::new(),
+        current,
+        heir: None,
+        replaced: Vec::new(),
+    };
+    loop {
+        keeper.wait(&signals)?;
+        for (signal, pipe) in &signals {
+            if drain(pipe) {
+                match *signal {
+                    SIGCHLD => {}
+                    SIGTERM => keeper.signal(Signal::TERM),
+                    SIGINT => keeper.signal(Signal::INT),
+                    _ => keeper.current.signal(Signal::HUP),
+                }
+            }
+        }
+        keeper.listen();
+        if let Some(status) = keeper.reap()? {
+            return Ok(status);
+        }
+    }
+}
+
+/// Empties a signal's pipe. True if there was something in it.
+fn drain(pipe: &UnixStream) -> bool {
+    let mut bytes = [0; 64];
+    rustix::io::read(pipe, &mut bytes).is_ok_and(|count| count > 0)
+}
+
+impl Keeper {
+    fn daemons(&self) -> impl Iterator<Item = &Daemon> {
+        std::iter::once(&self.current).chain(self.heir.as_ref().map(|(_, heir)| heir))
+    }
+
+    fn wait(&self, signals: &[(i32, UnixStream)]) -> io::Result<()> {
+        let channels = self.daemons().filter_map(|daemon| daemon.channel.as_ref());
+        let mut fds: Vec<PollFd<'_>> = channels.map(|channel| PollFd::new(channel, PollFlags::IN)).collect();
+        fds.extend(signals.iter().map(|(_, pipe)| PollFd::new(pipe, PollFlags::IN)));
+        match poll(&mut fds, None) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Passes a signal that ends the daemon to all of them.
+    fn signal(&mut self, signal: Signal) {
+        self.is_ending = true;
+        self.daemons().for_each(|daemon| daemon.signal(signal));
+    }
+
+    fn listen(&mut self) {
+        while let Some(message) = next(&mut self.current) {
+            match message.kind {
+                kind::UPGRADE => self.upgrade(PathBuf::from(OsString::from_vec(message.content))),
+                kind::ABANDON => self.heir.iter_mut().for_each(|(_, heir)| {
+                    // It may have ended already.
+                    let _ = heir.process.kill();
+                }),
+                kind::SERVES => self.is_orphan = false,
+                _ => {}
+            }
+        }
+        let serves =
+            self.heir.as_mut().and_then(|(_, heir)| next(heir)).is_some_and(|message| message.kind == kind::SERVES);
+        if serves {
+            self.succeed();
+        }
+    }
+
+    /// The heir serves now.
+    fn succeed(&mut self) {
+        if let Some((program, heir)) = self.heir.take() {
+            self.program = program;
+            self.replaced.push(std::mem::replace(&mut self.current, heir));
+        }
+    }
+
+    fn upgrade(&mut self, program: PathBuf) {
+        if self.heir.is_some() {
+            self.current.tell(kind::REFUSED, b"another upgrade is under way", None);
+            return;
+        }
+        let started = check(&program).and_then(|()| {
+            let (to_heir, to_current) = Channel::pair().map_err(|error| error.to_string())?;
+            let heir = Daemon::start(&program, &self.arguments);
+            let mut heir = heir.map_err(|error| format!("{} cannot be started: {error}", program.display()))?;
+            heir.tell(kind::HEIR, b"", Some(&to_current));
+            Ok((heir, to_heir))
+        });
+        match started {
+            Ok((heir, to_heir)) => {
+                self.current.tell(kind::STARTED, b"", Some(&to_heir));
+                self.heir = Some((program, heir));
+            }
+            Err(why) => self.current.tell(kind::REFUSED, why.as_bytes(), None),
+        }
+    }
+
+    /// Looks which children have ended. Returns the status with which the keeper ends, if no daemon is left.
+    fn reap(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.replaced.retain_mut(|daemon| !matches!(daemon.process.try_wait(), Ok(Some(_))));
+        if let Some((_, heir)) = &mut self.heir
+            && let Some(status) = heir.process.try_wait()?
+        {
+            self.heir = None;
+            self.current.tell(kind::ENDED, words(status).as_bytes(), None);
+        }
+        let Some(status) = self.current.process.try_wait()? else { return Ok(None) };
+        // An heir that has all state serves when its predecessor ends.
+        if let Some((program, heir)) = self.heir.take() {
+            // Until it reports that it serves, it may still find that it cannot: then its predecessor's program is started again.
+            self.is_orphan = status.code().is_none();
+            if !self.is_orphan {
+                self.program = program;
+            }
+            self.current = heir;
+            return self.reap();
+        }
+        // A daemon that ends by itself has said why. One that was killed is started again.
+        if (status.code().is_some() && !self.is_orphan) || self.is_ending || !self.may_restart() {
+            return Ok(Some(status));
+        }
+        self.is_orphan = false;
+        self.current = Daemon::start(&self.program, &self.arguments)?;
+        self.current.tell(kind::FIRST, b"", None);
+        Ok(None)
+    }
+
+    /// Whether a killed daemon is started again: unless it was, too often, in the last minute.
+    fn may_restart(&mut self) -> bool {
+        let now = Instant::now();
+        self.restarts.retain(|at| now.duration_since(*at) < RESTART_WINDOW);
+        self.restarts.push(now);
+        self.restarts.len() <= RESTARTS_MOST
+    }
+}
+
+/// The next message of a daemon, if there is one.
+fn next(daemon: &mut Daemon) -> Option<Message> {
+    match daemon.channel.as_ref()?.receive(Duration::ZERO) {
+        Ok(message) => Some(message),
+        Err(ChannelError::Late(_)) => None,
+        Err(_closed) => {
+            daemon.channel = None;
+            None
+        }
+    }
+}
+
+/// The end of a process, in words.
+fn words(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("it ended with exit code {code}"),
+        (None, Some(signal)) => format!("signal {signal} ended it"),
+        (None, None) => "it ended".to_owned(),
+    }
+}
+
+/// Whether a program may be started. The daemon that asks may be compromised: a program that only root or the keeper's user could
+/// have written is no more than they could start themselves.
+fn check(program: &Path) -> Result<(), String> {
+    let path = program.display();
+    let found = std::fs::metadata(program).map_err(|error| format!("{path}: {error}"))?;
+    if !program.is_absolute() || !found.is_file() {
+        return Err(format!("{path} is no program: name a file by its whole path"));
+    }
+    if found.uid() != 0 && found.uid() != geteuid().as_raw() {
+        return Err(format!(
+            "{path} is the file of user {}: it must be root's or the daemon's own user's",
+            found.uid()
+        ));
+    }
+    if found.mode() & 0o002 != 0 {
+        return Err(format!("everybody may write to {path}: chmod o-w {path}"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_others_could_have_written_is_not_started() {
+        assert_eq!(check(Path::new("/bin/sh")), Ok(()));
+        assert!(check(Path::new("/bin")).unwrap_err().contains("is no program"));
+        assert!(check(Path::new("no/such")).unwrap_err().contains("No such file"));
+        assert!(check(Path::new("/no/such")).unwrap_err().contains("No such file"));
+    }
+}

@@ -1,0 +1,47 @@
+//! The keeper: the first process of `nicety serve --keeper`. It starts the daemon as its child, and starts the next one when the
+//! daemon is to be replaced (docs/adr/0020).
+//!
+//! ```text
+//! keeper ──starts──► daemon, channel on its standard input
+//!   ▲ Upgrade(program)  │
+//!   └───────────────────┘
+//! keeper ──starts──► heir ◄────── all state ─────── daemon       over a socket that the keeper has made for both
+//! keeper ◄── Serves ── heir                         daemon ends
+//! ```
+//! The keeper reads nothing that a guest or a VMM has written, and no state of a port. Its messages are a byte for the kind and at most
+//! a path or a sentence. It has one thread.
+#![forbid(unsafe_code)]
+
+mod channel;
+mod keep;
+mod link;
+
+pub use channel::{Channel, ChannelError, FDS_MOST, Message};
+pub use keep::{Start, keep};
+pub use link::{Begins, KeptBy};
+
+/// The version of the keeper's messages. A keeper and a daemon of different versions refuse each other.
+const VERSION: u8 = 1;
+
+/// The hidden argument with which the keeper starts a daemon.
+pub const KEPT: &str = "--kept";
+
+/// Messages between the keeper and a daemon.
+mod kind {
+    /// To a daemon: it is the first one.
+    pub const FIRST: u8 = 1;
+    /// To a daemon, with a descriptor: it replaces the daemon at the other end of that socket.
+    pub const HEIR: u8 = 2;
+    /// To the keeper: start this program (a path) as the next daemon.
+    pub const UPGRADE: u8 = 3;
+    /// To the daemon, with a descriptor: its heir was started, and is at the other end of that socket.
+    pub const STARTED: u8 = 4;
+    /// To the daemon: its heir was not started (a sentence).
+    pub const REFUSED: u8 = 5;
+    /// To the daemon: its heir has ended before it took over (a sentence).
+    pub const ENDED: u8 = 6;
+    /// To the keeper: end the heir.
+    pub const ABANDON: u8 = 7;
+    /// To the keeper: this daemon serves from now on.
+    pub const SERVES: u8 = 8;
+}

@@ -1,0 +1,135 @@
+//! The daemon is replaced by another process under its guests' traffic: QEMU, which never reconnects, and the guests' drivers notice
+//! nothing.
+
+use std::time::Instant;
+
+use nicety_guests::{Accel, Guest, GuestConfig, Kernel, Link, Setup, Start};
+
+use crate::{
+    migration::{finish, stream},
+    stage::{HOST, SOON, Stage, TAP, address, mac, ping, pinged, port, quiet, sh, well},
+    user_mode::machine,
+};
+
+/// Number of upgrades in a row.
+const UPGRADES: usize = 10;
+/// Requests with a byte pattern that the sender compares, twenty a second.
+const ASK: &str = "/usr/bin/ping -n -q -i 0.05 -s 1400";
+/// The adapters of the guest in QEMU, at ports 1, 2 and 3; each has a network of its own. Its peer is at port 4.
+const ADAPTERS: [&str; 3] = ["e1000", "vmxnet3", "virtio-net"];
+const PEER: u8 = 4;
+
+/// An address in the network of an adapter's port.
+fn at(network: u8, host: u8) -> String {
+    format!("10.9.{}.{host}", 2 + network)
+}
+
+/// Gives the guest's adapter at this port its address.
+fn set_address(guest: &mut Guest, number: u8, host: u8) {
+    let found =
+        format!("for d in /sys/class/net/*; do [ $(cat $d/address) = {} ] && basename $d; done; true", mac(number));
+    let interface = sh(guest, &found);
+    let interface = interface.trim();
+    assert!(!interface.is_empty(), "port {number}");
+    sh(guest, &format!("ip addr add {}/24 dev {interface}; ip link set {interface} up", at(number, host)));
+    sh(guest, &format!("until has_carrier {interface}; do rest; done"));
+}
+
+/// Replaces the daemon by the same program. Returns the answer.
+fn upgrade(stage: &mut Stage) -> String {
+    let control = stage.served.socket("control.sock");
+    let command = format!("'{}' upgrade --control {}", env!("CARGO_BIN_EXE_nicety"), control.display());
+    let done = stage.namespace.run(&command, SOON);
+    stage.ready(done)
+}
+
+#[test]
+fn guests_in_qemu_and_in_user_mode_go_on_while_the_daemon_is_replaced_ten_times() {
+    let ports = (1..).zip(ADAPTERS).map(|(number, adapter)| port(adapter, number)).chain([port("e1000", PEER)]);
+    let setup =
+        Setup { link: Some(Link::Tap(TAP.to_owned())), options: vec!["--keeper".to_owned()], ..Setup::default() };
+    let mut stage = Stage::set_up(ports.collect(), setup);
+    let config = GuestConfig { accel: Accel::Tcg, start: Start::Saved, ..GuestConfig::new(Kernel::V6_12) };
+    let config = [1, 2, 3].iter().fold(config, |config, number| stage.served.attach(config, &format!("vm{number}")));
+    let mut guest = well(Guest::start(&stage.root, config));
+    let mut peer = well(Guest::start(&stage.root, stage.at_port(machine(1), PEER)));
+    [&mut guest, &mut peer].into_iter().for_each(|guest| stage.ready(guest.wait_ready()));
+    for number in [1, 2, 3] {
+        set_address(&mut guest, number, 1);
+        if number > 1 {
+            sh(&mut peer, &format!("ip addr add {}/24 dev eth0", at(number, PEER)));
+        }
+        ping(&mut guest, "", &at(number, PEER));
+    }
+    ping(&mut guest, "", HOST);
+    stream(&mut guest, &mut peer, &address(PEER));
+    stream(&mut peer, &mut guest, &at(2, 1));
+    for number in [1, 2, 3] {
+        sh(&mut guest, &format!("({ASK} {} >/tmp/asked{number} 2>&1 &)", at(number, PEER)));
+    }
+    let before = stage.sent("vm1");
+    for number in 0..UPGRADES {
+        stage.wait_more("frames", 20, || stage.received("vm2"));
+        let answer = upgrade(&mut stage);
+        println!("{number}: {}", answer.lines().next().unwrap_or_default());
+    }
+    stage.wait_more("frames", 100, || stage.received("vm2"));
+    assert!(stage.sent("vm1") > before + 100, "counters go on");
+    // Neither connection has broken, and not a byte is lost or damaged.
+    finish(&mut guest, &mut peer);
+    finish(&mut peer, &mut guest);
+    sh(&mut guest, "killall -INT ping; true");
+    for number in [1, 2, 3] {
+        let text = sh(
+            &mut guest,
+            &format!("until grep -q received /tmp/asked{number}; do rest; done; cat /tmp/asked{number}"),
+        );
+        let [sent, answered, twice] = pinged(&text);
+        println!("{}: {answered} of {sent} requests were answered", ADAPTERS[usize::from(number) - 1]);
+        // The last one may be on its way.
+        assert!(sent - answered <= 1 && twice == 0, "{text}");
+    }
+    ping(&mut guest, "", HOST);
+    quiet(&mut guest);
+    quiet(&mut peer);
+    let log = stage.served.log();
+    assert!(!log.contains("disconnected") && !log.contains("WARN"), "{log}");
+    for name in ["vm1", "vm2", "vm3", "vm4"] {
+        let report = stage.report(name);
+        assert_eq!((&report["condition"], &report["guest_errors"]), (&"up".into(), &0.into()), "{report}");
+    }
+}
+
+/// The process that serves: the keeper's child.
+fn daemon(stage: &Stage) -> u32 {
+    let keeper = stage.served.process();
+    let children = std::fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children"));
+    let child = children.ok().and_then(|list| list.split_whitespace().last()?.parse().ok());
+    child.unwrap_or_else(|| panic!("the keeper {keeper} has no child:\n{}", stage.served.log()))
+}
+
+/// QEMU's virtio-net connects again by itself. No adapter behind vfio-user survives a killed daemon yet.
+#[test]
+fn a_keeper_gives_a_guest_on_virtio_net_its_network_back_when_the_daemon_is_killed() {
+    let ports = vec![port("virtio-net", 1), port("virtio-net", 2)];
+    let setup = Setup { options: vec!["--keeper".to_owned()], ..Setup::default() };
+    let stage = Stage::set_up(ports, setup);
+    let mut both = stage.boot(Kernel::V6_12, [1, 2]);
+    let [left, right] = &mut both;
+    ping(left, "", &address(2));
+    stream(left, right, &address(2));
+    for _ in 0..3 {
+        stage.wait_more("frames", 200, || stage.received("vm2"));
+        let killed = daemon(&stage);
+        let status = std::process::Command::new("kill").args(["-9", &killed.to_string()]).status();
+        assert!(well(status).success());
+        let began = Instant::now();
+        stage.wait_until("a frame", || {
+            daemon(&stage) != killed && stage.served.ask().is_some_and(|_| stage.received("vm2") > 0)
+        });
+        println!("frames again after {:.0?}", began.elapsed());
+    }
+    finish(left, right);
+    ping(right, "", &address(1));
+    both.iter_mut().for_each(quiet);
+}

@@ -1,0 +1,250 @@
+//! A daemon is replaced by another program under its guests: no connection closes, no frame is lost, nothing is forgotten; and a
+//! program that cannot take over changes nothing.
+
+mod station;
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use station::{Process, Station, keep};
+use tempfile::TempDir;
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// A kept daemon with two guests.
+struct Kept {
+    guests: Vec<Station>,
+    dir: TempDir,
+    keeper: Process,
+}
+
+impl Kept {
+    fn start(adapters: &[&str]) -> Kept {
+        let dir = tempfile::tempdir().unwrap();
+        let mut host = "[daemon]\ncontrol = \"control.sock\"\nworkers = 2\n".to_owned();
+        for (adapter, number) in adapters.iter().zip(1..) {
+            host += &format!(
+                "\n[[port]]\nname = \"vm{number}\"\nadapter = \"{adapter}\"\nmac = \"52:54:00:12:34:0{number}\"\n\
+                 socket = \"vm{number}.sock\"\n"
+            );
+        }
+        std::fs::write(dir.path().join("host.toml"), host).unwrap();
+        let mut kept = Kept { guests: Vec::new(), keeper: keep(dir.path()), dir };
+        let end = Instant::now() + SOON;
+        while kept.asked(&["ports"]).status.code() != Some(0) {
+            assert!(Instant::now() < end, "{}", kept.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        for (adapter, number) in adapters.iter().zip(1..) {
+            let socket = kept.path(&format!("vm{number}.sock"));
+            let attach = match *adapter {
+                "virtio-net" => json!({ "vhost-user": { "socket": socket } }),
+                driver => json!({ "vfio-user": { "driver": driver, "socket": socket } }),
+            };
+            kept.guests.push(Station::start(&attach, number));
+        }
+        kept
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+
+    /// Runs a command of this program for the daemon.
+    fn asked(&self, words: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nicety"));
+        command.args(words).arg("--control").arg(self.path("control.sock")).output().unwrap()
+    }
+
+    fn json(&self, words: &[&str]) -> Value {
+        let output = self.asked(words);
+        assert!(output.status.success(), "{output:?}\n{}", self.log());
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// Upgrades to the same program. Returns the pause in milliseconds.
+    fn upgrade(&self) -> f64 {
+        self.json(&["upgrade", "--json"])["stopped_ns"].as_f64().unwrap() / 1e6
+    }
+
+    /// The reason why an upgrade to this program was refused.
+    fn refused(&self, program: &Path) -> String {
+        let output = self.asked(&["upgrade", program.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}\n{}", self.log());
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    /// The process that serves.
+    fn pid(&self) -> u64 {
+        let children = format!("/proc/{0}/task/{0}/children", self.keeper.0.id());
+        let children = std::fs::read_to_string(children).unwrap();
+        children.split_whitespace().last().unwrap().parse().unwrap()
+    }
+
+    /// Frames that the guests' ports have carried, and those that they have dropped.
+    fn frames(&self) -> [u64; 3] {
+        let ports = self.json(&["ports", "--json"]);
+        let ports = ports["ports"].as_array().unwrap();
+        let sum = |way: &str| -> u64 {
+            let queues = ports.iter().flat_map(|port| port[way].as_array().unwrap());
+            queues.filter_map(|queue| queue["frames"].as_u64()).sum()
+        };
+        let dropped = ports.iter().flat_map(|port| {
+            ["transmit_drops", "receive_drops"].into_iter().flat_map(|way| port[way].as_object().into_iter().flatten())
+        });
+        let dropped = dropped.filter_map(|(_, count)| count.as_u64()).sum();
+        [sum("transmit"), sum("receive"), dropped]
+    }
+}
+
+/// Upgrades so often under requests and answers of one guest, which go on until the last upgrade was made.
+fn goes_on(adapters: &[&str], upgrades: usize) {
+    let mut kept = Kept::start(adapters);
+    let to = kept.guests[1].address;
+    let warm = kept.guests[0].asked(&json!({ "transact": { "to": to, "seconds": 0.2 } }));
+    assert!(warm.get("failed").is_none(), "{warm}");
+    let (before, first) = (kept.frames(), kept.pid());
+    let seconds = 1.0 + upgrades as f64 * 0.4;
+    kept.guests[0].order(&json!({ "transact": { "to": to, "seconds": seconds } }));
+    let mut pauses: Vec<f64> = (0..upgrades).map(|_| kept.upgrade()).collect();
+    let done = kept.guests[0].answer();
+    assert!(done.get("failed").is_none(), "{done}\n{}", kept.log());
+    let each: Vec<u64> = serde_json::from_value(done["transacted"]["each_ns"].clone()).unwrap();
+    let after = kept.frames();
+    pauses.sort_by(f64::total_cmp);
+    let longest = each.iter().max().unwrap() / 1_000_000;
+    println!(
+        "{adapters:?}: {upgrades} upgrades, median {:.1} ms, longest {:.1} ms; {} requests, the slowest {longest} ms; {after:?}",
+        pauses[upgrades / 2],
+        pauses[upgrades - 1],
+        each.len()
+    );
+    assert!(after[0] > before[0] && after[1] > before[1], "counters go on: {before:?}, {after:?}");
+    assert_ne!(first, kept.pid());
+    let log = kept.log();
+    assert_eq!(log.matches(" has connected").count(), 2, "no connection was closed: {log}");
+    assert!(!log.contains("disconnected"), "{log}");
+    assert_eq!(log.matches("another daemon serves now").count(), upgrades, "{log}");
+    // Addresses that were learned before are known.
+    let addresses = kept.json(&["ports", "--addresses", "--json"]);
+    assert_eq!(addresses["addresses"].as_array().map(Vec::len), Some(2), "{addresses}");
+}
+
+#[test]
+fn embedded_guests_go_on_while_the_daemon_is_replaced_ten_times() {
+    goes_on(&["e1000", "vmxnet3"], 10);
+    goes_on(&["virtio-net", "virtio-net"], 10);
+}
+
+/// Every adapter, to one of another kind.
+#[test]
+fn every_adapter_goes_on_in_the_next_daemon() {
+    let adapters: Vec<&str> = nicety_trials::scope::entries().into_iter().map(|entry| entry.about.name).collect();
+    for adapter in adapters {
+        goes_on(&[adapter, if adapter == "virtio-net" { "e1000" } else { "virtio-net" }], 2);
+    }
+}
+
+#[test]
+fn an_upgrade_that_cannot_be_made_changes_nothing_and_says_why() {
+    let mut kept = Kept::start(&["e1000", "e1000"]);
+    let file = |name: &str, bytes: &[u8], mode: u32| {
+        let path = kept.path(name);
+        std::fs::write(&path, bytes).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+        path
+    };
+    // An ELF header of machine 0xfff0, which no kernel runs.
+    let mut foreign = std::fs::read(env!("CARGO_BIN_EXE_nicety")).unwrap();
+    foreign.truncate(4096);
+    foreign[18..20].copy_from_slice(&[0xf0, 0xff]);
+    let cases = [
+        (kept.path("nothing"), "No such file"),
+        (file("text", b"hello", 0o644), "Permission denied"),
+        (file("foreign", &foreign, 0o755), "Exec format error"),
+        (file("public", b"#!/bin/sh\n", 0o777), "everybody may write to"),
+        (file("ends", b"#!/bin/sh\nexit 7\n", 0o755), "it ended with exit code 7"),
+        (file("crashes", b"#!/bin/sh\nkill -SEGV $$\n", 0o755), "signal 11 ended it"),
+        (file("speaks", b"#!/bin/sh\necho hello >&0\nsleep 5\n", 0o755), "version"),
+        (file("hangs", b"#!/bin/sh\nexec sleep 600\n", 0o755), "no answer within 10s"),
+    ];
+    let (pid, to) = (kept.pid(), kept.guests[1].address);
+    for (program, why) in cases {
+        let refused = kept.refused(&program);
+        assert!(refused.contains(why) && refused.contains("this daemon goes on"), "{program:?}: {refused}");
+        let done = kept.guests[0].asked(&json!({ "transact": { "to": to, "seconds": 0.05 } }));
+        assert!(done.get("failed").is_none(), "{program:?}: {done}");
+        assert_eq!(kept.pid(), pid, "{program:?}");
+    }
+    kept.upgrade();
+    let done = kept.guests[0].asked(&json!({ "transact": { "to": to, "seconds": 0.05 } }));
+    assert!(done.get("failed").is_none(), "{done}");
+}
+
+#[test]
+fn a_daemon_without_a_keeper_says_that_it_has_none() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("host.toml"), "[daemon]\ncontrol = \"control.sock\"\n").unwrap();
+    let _daemon = station::serve(dir.path());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nicety"));
+    command.args(["upgrade", "--control"]).arg(dir.path().join("control.sock"));
+    let end = Instant::now() + SOON;
+    loop {
+        let words = String::from_utf8(command.output().unwrap().stderr).unwrap();
+        if words.contains("nicety serve --keeper") {
+            break;
+        }
+        assert!(Instant::now() < end, "{words}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn an_upgrade_under_way_refuses_another_and_a_change_waits_for_it() {
+    let kept = Kept::start(&["e1000", "e1000"]);
+    let hangs = kept.path("hangs");
+    std::fs::write(&hangs, "#!/bin/sh\nexec sleep 600\n").unwrap();
+    std::fs::set_permissions(&hangs, PermissionsExt::from_mode(0o755)).unwrap();
+    let pid = kept.pid();
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| kept.refused(&hangs));
+        let end = Instant::now() + SOON;
+        while !kept.log().contains("upgrades the daemon to") {
+            assert!(Instant::now() < end, "{}", kept.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let second = kept.refused(Path::new(env!("CARGO_BIN_EXE_nicety")));
+        assert!(second.contains("another upgrade is under way"), "{second}");
+        // The old daemon goes on after ten seconds, and makes the change.
+        let changed = kept.asked(&["port", "set", "vm2", "send_average=10Mbit/s"]);
+        assert!(changed.status.success(), "{changed:?}");
+        assert!(first.join().unwrap().contains("no answer within 10s"));
+    });
+    assert_eq!(kept.pid(), pid);
+    kept.upgrade();
+    let ports = kept.json(&["ports", "--json"]);
+    let vm2 = ports["ports"].as_array().unwrap().iter().find(|port| port["name"] == "vm2").unwrap();
+    assert!(vm2["policy"].to_string().contains("10Mbit/s"), "the live change stays: {vm2}");
+}
+
+#[test]
+fn a_keeper_starts_a_killed_daemon_again_and_ends_with_one_that_ends() {
+    let mut kept = Kept::start(&["e1000", "e1000"]);
+    let pid = kept.pid();
+    let began = Instant::now();
+    Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap();
+    while kept.asked(&["ports"]).status.code() != Some(0) || kept.pid() == pid {
+        assert!(began.elapsed() < SOON, "{}", kept.log());
+    }
+    println!("a killed daemon answers again after {:.0?}", began.elapsed());
+    Command::new("kill").args(["-TERM", &kept.keeper.0.id().to_string()]).status().unwrap();
+    assert_eq!(kept.keeper.0.wait().unwrap().code(), Some(0), "{}", kept.log());
+    assert!(!kept.path("control.sock").exists() && !kept.path("vm1.sock").exists());
+}

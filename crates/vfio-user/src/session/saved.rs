@@ -1,0 +1,81 @@
+//! A session that goes on in another process, with the same connection: half-read messages, owed replies, requests in flight.
+
+use std::os::fd::OwnedFd;
+
+use nicety_peer::Table;
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::requests::{Requests, SavedRequests};
+use super::work::{SavedWriting, Work, Writing};
+use super::{Core, Session};
+use crate::Counters;
+use crate::codec::MAX_DMA_MAPS;
+use crate::codec::version::Capabilities;
+use crate::wire::{Inbound, Outbound, SavedInbound, SavedOutbound};
+
+/// A saved session. Its descriptors are in a [`Table`]. Its counters are not saved: the new process counts from 0.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedSession {
+    socket: u32,
+    inbound: SavedInbound,
+    outbound: SavedOutbound,
+    peer: Option<Capabilities>,
+    map_limit: u64,
+    /// Windows: first address and bytes.
+    maps: Vec<(u64, u64)>,
+    requests: SavedRequests,
+    writing: Option<SavedWriting>,
+}
+
+impl Session {
+    /// Saves the session; changes nothing. `Ok(None)` while a change of the client's memory is in progress.
+    ///
+    /// # Errors
+    /// A descriptor cannot be duplicated.
+    pub fn save(&self, table: &mut Table) -> Result<Option<SavedSession>, Errno> {
+        let Self { socket, inbound, core } = self;
+        let Core { outbound, counters: _, peer, map_limit, maps, requests, work: _, writing, changing } = core;
+        if changing.is_some() {
+            return Ok(None);
+        }
+        Ok(Some(SavedSession {
+            socket: table.put(socket)?,
+            inbound: inbound.save(table)?,
+            outbound: outbound.save(table)?,
+            peer: *peer,
+            map_limit: *map_limit as u64,
+            maps: maps.iter().map(|(address, size)| (*address, *size)).collect(),
+            requests: requests.save(),
+            writing: writing.as_ref().map(Writing::save),
+        }))
+    }
+
+    /// A session that goes on where another process stopped. Call [`Session::receive`] soon: whole messages may wait in its own
+    /// buffer. `None` if the state is impossible, or a descriptor is missing.
+    pub fn restore(saved: SavedSession, table: &mut Table) -> Option<Session> {
+        let SavedSession { socket, inbound, outbound, peer, map_limit, maps, requests, writing } = saved;
+        let map_limit = usize::try_from(map_limit).ok()?.min(MAX_DMA_MAPS);
+        if maps.len() > map_limit {
+            return None;
+        }
+        Some(Session {
+            socket: OwnedFd::from(table.take(socket)?).into(),
+            inbound: Inbound::restore(inbound, table)?,
+            core: Core {
+                outbound: Outbound::restore(outbound, table)?,
+                counters: Counters::default(),
+                peer,
+                map_limit,
+                maps: maps.into_iter().collect(),
+                requests: Requests::restore(requests)?,
+                work: Work::default(),
+                writing: match writing {
+                    Some(writing) => Some(Writing::restore(writing)?),
+                    None => None,
+                },
+                changing: None,
+            },
+        })
+    }
+}

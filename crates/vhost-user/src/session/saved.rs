@@ -1,0 +1,181 @@
+//! A session that goes on in another process, with the same front end. It is saved between two messages.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use nicety_adapter::RingPlace;
+use nicety_memory::{Map, Mapping, RegionView, Rights};
+use nicety_peer::Table;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::Session;
+use super::rings::{RingState, Rings};
+use crate::memory::Region;
+use crate::port::Port;
+use crate::protocol::{ProtocolFeatures, REGIONS_MOST};
+
+/// A saved session. Its descriptors are in a [`Table`]. The adapter's rings and the descriptors that they signal are saved by the
+/// port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedSession {
+    socket: u32,
+    protocol: u64,
+    features: u64,
+    status: u8,
+    requests: Option<u32>,
+    rings: Vec<SavedRing>,
+    /// Regions: guest address, bytes, address in the front end, offset in the file; and the file.
+    regions: Vec<([u64; 4], u32)>,
+    /// The file in which the front end keeps the state for the next back end, and the bytes of it.
+    kept: Option<(u32, u64, u64)>,
+    /// The port's own record of that state is in use.
+    record: bool,
+}
+
+/// A saved ring. Places are descriptors, driver area, device area.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct SavedRing {
+    pub size: u16,
+    pub addresses: Option<[u64; 3]>,
+    pub base: u32,
+    pub kicked: bool,
+    pub enabled: bool,
+    pub runs: Option<(u16, [u64; 3])>,
+}
+
+/// Reasons why a session is not saved now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotSaved {
+    /// The front end logs the pages that are written: it is about to move to another host.
+    #[error("its VM is being migrated")]
+    Migrates,
+    /// The device's addresses are an IOMMU's: what it has translated is not saved.
+    #[error("its adapter is behind an IOMMU (VIRTIO_F_ACCESS_PLATFORM)")]
+    Translates,
+    /// A descriptor cannot be duplicated.
+    #[error("duplicating descriptors: {0} (ulimit -n)")]
+    Descriptors(#[from] Errno),
+}
+
+/// The file, offset and length of a map's only region.
+fn file_of(map: &Map, table: &mut Table) -> Result<Option<(u32, u64, u64)>, Errno> {
+    let mut found = Ok(None);
+    map.each_region(|RegionView { len, file, .. }| {
+        if let Some((file, offset)) = file {
+            found = table.put(file).map(|index| Some((index, offset, len)));
+        }
+    });
+    found
+}
+
+impl Session {
+    /// Saves the session; changes nothing.
+    ///
+    /// # Errors
+    /// See [`NotSaved`].
+    pub fn save(&self, table: &mut Table) -> Result<SavedSession, NotSaved> {
+        let Self { socket, port: _, rings, protocol, features, status, requests, missed: _, kept, record } = self;
+        if rings.memory.logs() {
+            return Err(NotSaved::Migrates);
+        }
+        if rings.memory.misses().is_some() {
+            return Err(NotSaved::Translates);
+        }
+        let mut files = BTreeMap::new();
+        let mut failed = Ok(());
+        rings.memory.map().each_region(|RegionView { base, file, .. }| {
+            if let Some((file, _)) = file {
+                match table.put(file) {
+                    Ok(index) => _ = files.insert(base, index),
+                    Err(errno) => failed = Err(errno),
+                }
+            }
+        });
+        failed?;
+        let region = |region: &Region| {
+            let Region { guest, len, user, offset } = *region;
+            Some(([guest, len, user, offset], *files.get(&guest)?))
+        };
+        Ok(SavedSession {
+            socket: table.put(socket)?,
+            protocol: protocol.0,
+            features: *features,
+            status: *status,
+            requests: requests.as_ref().map(|fd| table.put(fd)).transpose()?,
+            rings: rings.save(),
+            regions: rings.memory.regions().iter().filter_map(region).collect(),
+            kept: kept.as_ref().map(|map| file_of(map, table)).transpose()?.flatten(),
+            record: record.is_some(),
+        })
+    }
+
+    /// A session that goes on where another process stopped. Nothing is passed to the port before [`Session::go_on`]. The error is
+    /// a sentence.
+    ///
+    /// # Errors
+    /// The state is impossible, or its memory cannot be mapped.
+    pub fn restore(saved: SavedSession, table: &mut Table, port: Arc<dyn Port>) -> Result<Session, String> {
+        let SavedSession { socket, protocol, features, status, requests, rings, regions, kept, record } = saved;
+        let missing = || "a descriptor of its session is missing".to_owned();
+        let mut count = 0;
+        port.with(&mut |face, _| count = face.rings());
+        if rings.len() != usize::from(count) || regions.len() > REGIONS_MOST {
+            return Err("its session is impossible".to_owned());
+        }
+        let mut restored = Rings::new(count);
+        restored.restore(&rings);
+        for ([guest, len, user, offset], index) in regions {
+            let fd = table.get(index).ok_or_else(missing)?.try_clone_to_owned().map_err(|error| error.to_string())?;
+            let region = Region { guest, len, user, offset };
+            restored.memory.add(region, fd.into()).map_err(|error| error.to_string())?;
+        }
+        let kept = kept.map(|(index, offset, len)| {
+            let fd = table.get(index).ok_or_else(missing)?.try_clone_to_owned().map_err(|error| error.to_string())?;
+            let file = Mapping::of_file(fd, offset, len, true).map_err(|error| error.to_string())?;
+            let map = Map::default().with(0, Arc::new(file), Rights::BOTH).map_err(|error| error.to_string())?;
+            Ok::<_, String>(Arc::new(map))
+        });
+        let requests = requests.map(|index| table.take(index).ok_or_else(missing)).transpose()?;
+        let socket = OwnedFd::from(table.take(socket).ok_or_else(missing)?).into();
+        let record = if record { port.record() } else { None };
+        let protocol = ProtocolFeatures(protocol);
+        let missed = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| error.to_string())?;
+        Ok(Session {
+            socket,
+            port,
+            rings: restored,
+            protocol,
+            features,
+            status,
+            requests,
+            missed: Arc::new(missed),
+            kept: kept.transpose()?,
+            record,
+        })
+    }
+
+    /// Passes the memory, and the file of kept state, to the port, before its adapter is restored.
+    pub fn go_on(&self) {
+        self.port.set_memory(Arc::clone(self.rings.memory.map()));
+        let kept = self.kept.as_ref().or(self.record.as_ref());
+        self.port.with(&mut |face, _| face.keep(kept.cloned()));
+    }
+}
+
+impl Rings {
+    fn save(&self) -> Vec<SavedRing> {
+        let place = |place: RingPlace| (place.size, [place.descriptors, place.driver, place.device]);
+        let one = |state: &RingState| SavedRing {
+            size: state.size,
+            addresses: state.addresses.map(|it| [it.descriptors, it.driver, it.device]),
+            base: state.base,
+            kicked: state.kicked,
+            enabled: state.enabled,
+            runs: state.runs.map(place),
+        };
+        self.states().iter().map(one).collect()
+    }
+}
