@@ -4,7 +4,7 @@ use nicety_guests::{Guest, Port};
 use nicety_trials::scope::is_asked;
 
 use crate::{
-    stage::{FLOOD, HOST, LATER, Stage, TAP, address, change, ping, port, quiet, sh, side_by_side, well},
+    stage::{FLOOD, HOST, LATER, Stage, TAP, address, change, ping, pinged, port, quiet, sh, side_by_side, well},
     user_mode::machine,
 };
 
@@ -156,4 +156,35 @@ fn host_sets(chip: &str, adapter: &str) {
     assert_eq!(traces, "0\n", "{adapter}");
     ping(&mut other, "", HOST);
     quiet(&mut other);
+}
+
+/// IEEE 802.1Qbg: the neighbouring bridge must be told to return frames to where they came from.
+#[test]
+fn functions_behind_a_vepa_reach_each_other_when_the_bridge_beyond_the_tap_returns_their_frames() {
+    if !is_asked("ixgbevf") {
+        return;
+    }
+    let vepa = card("82599") + "bridge = \"vepa\"\n";
+    let mut stage = Stage::beside([0, 1].map(|function| seat("ixgbevf", function)).to_vec(), &vepa);
+    let bridge = format!(
+        "ip link add br0 type bridge; ip addr del {HOST}/24 dev {TAP}; ip link set {TAP} master br0; \
+         ip addr add {HOST}/24 dev br0; ip link set br0 up"
+    );
+    well(stage.namespace.run(&bridge, LATER));
+    let mut guests = [1, 2].map(|number| well(Guest::start(&stage.root, stage.at_port(machine(1), number))));
+    guests.iter_mut().for_each(|guest| stage.ready(guest.wait_ready()));
+    let [mut guest, mut other] = guests;
+    for guest in [&mut guest, &mut other] {
+        ping(guest, "", HOST);
+    }
+    cannot_reach(&mut guest, &address(2));
+    well(stage.namespace.run(&format!("ip link set {TAP} type bridge_slave hairpin on"), LATER));
+    ping(&mut guest, "", &address(2));
+    ping(&mut other, "", &address(1));
+    let text = sh(&mut guest, &format!("{FLOOD} -n -q -c 200 {}", address(2)));
+    assert_eq!(pinged(&text), [200, 200, 0], "each once: {text}");
+    for guest in [&mut guest, &mut other] {
+        ping(guest, "", HOST);
+        quiet(guest);
+    }
 }
