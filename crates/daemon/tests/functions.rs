@@ -205,7 +205,7 @@ fn each_of_256_functions_has_its_share_and_costs_little_memory() {
     let few = cards.flood(50_000);
     let before = private_bytes();
     cards.grow(FUNCTIONS);
-    let many = cards.flood(u64::from(FUNCTIONS) * 2_000);
+    let many = cards.flood(u64::from(FUNCTIONS) * 1_000);
     let each = (private_bytes() - before) / u64::from(FUNCTIONS - FEW);
     for (what, carried) in [("16", few), ("256", many)] {
         let [sent, taken] = [0, 1].map(|way| jain(carried.iter().map(move |counts| counts[way])));

@@ -13,7 +13,7 @@ const PACKAGES: &[&str] = &[
     "libc6",
     "dpdk-dev",
     "librte-net-e1000-25",
-    "librte-net-ixgbe-25",
+    "librte-net-ixgbe25",
     "librte-net-vmxnet3-25",
     "librte-net-virtio25",
     "librte-mempool-ring25",

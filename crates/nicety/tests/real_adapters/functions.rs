@@ -1,6 +1,6 @@
 //! Virtual functions under Linux's drivers: what their host lets them do, and what it changes under them.
 
-use nicety_guests::{Guest, Port};
+use nicety_guests::{Guest, Layer, Port};
 use nicety_trials::scope::is_asked;
 
 use crate::{
@@ -178,7 +178,12 @@ fn functions_behind_a_vepa_reach_each_other_when_the_bridge_beyond_the_tap_retur
         ping(guest, "", HOST);
     }
     cannot_reach(&mut guest, &address(2));
-    well(stage.namespace.run(&format!("ip link set {TAP} type bridge_slave hairpin on"), LATER));
+    // busybox's `ip` takes these words and does nothing.
+    let layer = well(Layer::lay("iproute2", &["iproute2"], &mut |line| eprintln!("{line}")));
+    let bridge = layer.program("usr/sbin/bridge");
+    let words: Vec<_> = std::iter::once(bridge.get_program()).chain(bridge.get_args()).collect();
+    let words = words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    well(stage.namespace.run(&format!("{words} link set dev {TAP} hairpin on"), LATER));
     ping(&mut guest, "", &address(2));
     ping(&mut other, "", &address(1));
     let text = sh(&mut guest, &format!("{FLOOD} -n -q -c 200 {}", address(2)));
