@@ -94,6 +94,16 @@ fn host_sets(chip: &str, adapter: &str) {
     ping(&mut guest, "", &address(2));
     assert!(!another_address(&mut guest, 0x74), "{adapter}: it is not trusted");
 
+    // A bridge in the guest sends from an address that is not the function's.
+    let spoofs = "ip link add br0 type bridge; ip link set br0 address 52:54:00:4e:03:66; ip link set eth0 master br0; \
+                  ip addr add 10.9.9.1/24 dev br0; ip link set br0 up; ! /usr/bin/ping -c 1 -W 1 10.9.9.2 >/dev/null";
+    sh(&mut guest, spoofs);
+    let spoofed = || stage.report("vm1")["transmit_drops"]["forged-transmit"].as_u64().unwrap_or(0);
+    stage.wait_until("spoofed frames are dropped", || spoofed() > 0);
+    stage.wait_log("forged-transmit");
+    sh(&mut guest, "ip link set eth0 nomaster; ip link del br0");
+    ping(&mut guest, "", HOST);
+
     // ixgbe_ndo_set_vf_mac, igb_ndo_set_vf_mac: the driver learns it when it resets.
     change(&mut stage, "vf set nic/0 mac 52:54:00:4e:03:55");
     let own = "cat /sys/class/net/eth0/address";
