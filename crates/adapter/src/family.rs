@@ -64,7 +64,7 @@ pub struct Ask {
 }
 
 /// The words of a reply. The mailbox keeps its other words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reply {
     words: Message,
     len: u8,
@@ -86,7 +86,7 @@ impl Reply {
 }
 
 /// A change of what a function may send and receive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Grant {
     /// A version of the messages.
     Version(u8),
@@ -97,12 +97,13 @@ pub enum Grant {
         /// It may send and receive.
         enabled: bool,
         /// Its address.
+        #[serde(with = "some_mac")]
         address: Option<Mac>,
     },
     /// Another address in place of its own.
-    Address(Mac),
+    Address(#[serde(with = "mac")] Mac),
     /// One more address.
-    AddAddress(Mac),
+    AddAddress(#[serde(with = "mac")] Mac),
     /// The multicast addresses with these hashes, or all.
     Multicast {
         /// Number of hashes.
@@ -115,7 +116,7 @@ pub enum Grant {
     /// All multicast frames, or no longer.
     AllMulticast(bool),
     /// No address but its own, and then perhaps one more.
-    OnlyAddress(Option<Mac>),
+    OnlyAddress(#[serde(with = "some_mac")] Option<Mac>),
     /// No VLAN but 0.
     NoVlans,
     /// A VLAN, or no longer.
@@ -130,7 +131,7 @@ pub enum Grant {
 }
 
 /// A family's answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
     /// The message was read.
     pub acknowledged: bool,
@@ -181,4 +182,32 @@ pub trait Family: Send {
 
     /// The card was reset, or the function is another one from now on: what it was granted is void. The answer is for the function.
     fn reset(&mut self, function: u16) -> Answer;
+}
+
+/// An address as its bytes.
+mod mac {
+    use nicety_frame::Mac;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(mac: &Mac, to: S) -> Result<S::Ok, S::Error> {
+        mac.0.serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Mac, D::Error> {
+        <[u8; 6]>::deserialize(from).map(Mac)
+    }
+}
+
+/// An address, or none, as its bytes.
+mod some_mac {
+    use nicety_frame::Mac;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(mac: &Option<Mac>, to: S) -> Result<S::Ok, S::Error> {
+        mac.map(|mac| mac.0).serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Mac>, D::Error> {
+        Ok(<Option<[u8; 6]>>::deserialize(from)?.map(Mac))
+    }
 }

@@ -136,12 +136,12 @@ fn ports_come_change_and_go_one_by_one(workers: usize) {
     let stage = Stage::new(workers, &[1]);
     let table = |text: &str| text.parse::<toml::Table>().unwrap();
     let two = one(2).replace("[[port]]\n", "");
-    stage.live.add(List::Ports, table(&two)).unwrap();
+    stage.live.add(List::Ports, table(&two), &Consent::Nothing).unwrap();
     assert!(
-        matches!(stage.live.add(List::Ports, table(&two)), Err(ChangeError::Exists(List::Ports, name)) if name == "vm2")
+        matches!(stage.live.add(List::Ports, table(&two), &Consent::Nothing), Err(ChangeError::Exists(List::Ports, name)) if name == "vm2")
     );
     let same_address = one(3).replace("[[port]]\n", "").replace(":03\"", ":02\"");
-    let wrong = stage.live.add(List::Ports, table(&same_address)).unwrap_err();
+    let wrong = stage.live.add(List::Ports, table(&same_address), &Consent::Nothing).unwrap_err();
     assert!(matches!(&wrong, ChangeError::Wrong(_)), "{wrong}");
     assert!(
         wrong.to_string().contains("port vm3: mac: 52:54:00:00:00:02 is the address of port vm2 already"),
@@ -166,14 +166,14 @@ fn ports_come_change_and_go_one_by_one(workers: usize) {
     // The last one may go too, and others come.
     stage.live.remove(List::Ports, "vm1", &Consent::Nothing).unwrap();
     assert!(stage.names().is_empty());
-    stage.live.add(List::Ports, table(&two)).unwrap();
+    stage.live.add(List::Ports, table(&two), &Consent::Nothing).unwrap();
     Client::connect(stage.socket(2)).unwrap();
 }
 
 fn a_switch_without_ports_is_served_and_gets_its_first_one_live(workers: usize) {
     let stage = Stage::new(workers, &[]);
     assert!(stage.names().is_empty());
-    stage.live.add(List::Ports, one(1).replace("[[port]]\n", "").parse().unwrap()).unwrap();
+    stage.live.add(List::Ports, one(1).replace("[[port]]\n", "").parse().unwrap(), &Consent::Nothing).unwrap();
     Client::connect(stage.socket(1)).unwrap();
     stage.until_attached("vm1");
     let exported = Host::parse(&stage.live.export(), Path::new("/elsewhere/host.toml")).unwrap();
@@ -182,7 +182,7 @@ fn a_switch_without_ports_is_served_and_gets_its_first_one_live(workers: usize) 
 
 fn what_was_changed_live_comes_back_after_a_restart(workers: usize) {
     let stage = Stage::new(workers, &[1]);
-    stage.live.add(List::Ports, one(2).replace("[[port]]\n", "").parse().unwrap()).unwrap();
+    stage.live.add(List::Ports, one(2).replace("[[port]]\n", "").parse().unwrap(), &Consent::Nothing).unwrap();
     stage.live.daemon().stop();
     let path = stage.path().join("host.toml");
     let again = begin(&path);
@@ -197,7 +197,8 @@ fn what_was_changed_live_comes_back_after_a_restart(workers: usize) {
 fn what_cannot_be_kept_is_in_force_all_the_same_and_said(workers: usize) {
     let stage = Stage::new(workers, &[1]);
     std::fs::create_dir(stage.path().join("host.toml.state.new")).unwrap();
-    let changed = stage.live.add(List::Ports, one(2).replace("[[port]]\n", "").parse().unwrap()).unwrap();
+    let changed =
+        stage.live.add(List::Ports, one(2).replace("[[port]]\n", "").parse().unwrap(), &Consent::Nothing).unwrap();
     assert!(changed.not_kept.unwrap().contains("Is a directory"));
     Client::connect(stage.socket(2)).unwrap();
 }
@@ -205,7 +206,7 @@ fn what_cannot_be_kept_is_in_force_all_the_same_and_said(workers: usize) {
 fn a_port_begins_to_connect_and_to_listen_and_takes_no_socket_that_is_its_vmm_s(workers: usize) {
     let stage = Stage::new(workers, &[1]);
     let virtio = |number| one(number).replace("e1000", "virtio-net");
-    stage.live.add(List::Ports, virtio(2).replace("[[port]]\n", "").parse().unwrap()).unwrap();
+    stage.live.add(List::Ports, virtio(2).replace("[[port]]\n", "").parse().unwrap(), &Consent::Nothing).unwrap();
     let role = |role: &str| [("role".to_owned(), Some(role.into()))];
     let set = |role: &[_], consent| stage.live.set(List::Ports, "vm2", role, consent);
     let changed = set(&role("connect"), &Consent::Nothing).unwrap();
@@ -310,7 +311,8 @@ impl Function {
 fn a_card_comes_changes_and_goes_with_its_functions(workers: usize) {
     let stage = Stage::new(workers, &[]);
     let table = |text: &str| text.parse::<toml::Table>().unwrap();
-    let add = |list, text: &str| stage.live.add(list, table(text)).map(|changed| changed.plan.to_string());
+    let add =
+        |list, text: &str| stage.live.add(list, table(text), &Consent::Nothing).map(|changed| changed.plan.to_string());
     let port = |number: u8, more: &str| one(number).replace("[[port]]\n", "").replace("e1000", "ixgbevf") + more;
     assert_eq!(add(List::Cards, "name = \"nic\"\nchip = \"82599\"\nfunctions = 4").unwrap(), "+ card.nic\n");
     add(List::Cards, "name = \"other\"\nchip = \"82599\"").unwrap();

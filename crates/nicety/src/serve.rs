@@ -75,7 +75,7 @@ struct Prepared<'a> {
 impl<'a> Prepared<'a> {
     fn new(begin: &'a Begin, socket: &Path, args: &'a Serve) -> Result<Self, Failure> {
         let record = args.record.as_deref();
-        let target = args.record.clone().map(Target::Folder);
+        let target = args.record.clone().map(if args.calls { Target::Calls } else { Target::Folder });
         let host = &begin.host;
         descriptors::provide(host.ports.len(), host.daemon.workers).map_err(Failure::with(Exit::Failed))?;
         let (control, ports) = if args.check {
