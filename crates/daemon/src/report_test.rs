@@ -8,7 +8,6 @@ use crate::daemon::PortSpec;
 fn state() -> State {
     State {
         attached: true,
-        classes: Vec::new(),
         driven: false,
         sent: 0,
         counters: Counters::default(),

@@ -6,20 +6,22 @@
 //! valgrind --tool=callgrind --collect-atstart=no --toggle-collect='*counted*' --callgrind-out-file=out \
 //!     target/release/examples/driven e1000 1518 20000
 //! ```
-//! The arguments are an adapter, bytes of a frame (its check sequence counted), frames. "Collected" over the frames is the figure:
-//! `Plane::turn` and all beneath it. The drivers poll, so that nobody is interrupted; both directions at once.
+//! The arguments are an adapter, bytes of a frame (its check sequence counted), frames, and perhaps a number of ports, in pairs; else
+//! there are two. "Collected" over the frames is the figure: `Plane::turn` and all beneath it. The drivers poll, so that nobody is
+//! interrupted; both directions at once. Virtual functions are of as many cards as they need.
 #![forbid(unsafe_code)]
 
 mod help;
 
 use std::sync::Arc;
 
+use nicety_adapter::family::FunctionPolicy;
 use nicety_adapter::{Bus, BusError, InterruptKind, Offload, PortId, RingPlace, Set, Time};
 use nicety_adapters::{Settings, find};
 use nicety_drivers::{Arena, Driver, DriverError, Made, RingBus, VirtioNet, config};
 use nicety_frame::Mac;
 use nicety_memory::{Map, Mapping, Rights, shared_file};
-use nicety_plane::{End, Plane, Port, Shell, Turn};
+use nicety_plane::{End, Plane, Port, SharedFamily, Shell, Turn};
 use nicety_switch::Limits;
 
 type Error = Box<dyn std::error::Error>;
@@ -156,13 +158,20 @@ struct Guest {
 }
 
 impl Guest {
-    fn new(plane: &Plane, name: &str, number: u8) -> Result<Self, Error> {
+    fn new(plane: &Plane, name: &str, number: u16, cards: &[SharedFamily]) -> Result<Self, Error> {
         let entry = find(name).ok_or("there is no such adapter")?;
-        let mac = Mac([2, 0, 0, 0, 1, number]);
+        let [high, low] = number.to_be_bytes();
+        let mac = Mac([2, 0, 0, 1, high, low]);
         let adapter = (entry.create)(&Settings::new(mac))?;
-        let port = Arc::new(Port::new(PortId(number.into()), End::Adapter(adapter), Box::new(Silent), 1 << 20)?);
+        let port = Arc::new(Port::new(PortId(number), End::Adapter(adapter), Box::new(Silent), 1 << 20)?);
         let mapping = Arc::new(Mapping::of_file(shared_file("guest", MEMORY)?, 0, MEMORY, true)?);
         let memory = Arc::new(Map::default().with(0, mapping, Rights::BOTH)?);
+        if let Some(card) = entry.card
+            && let Some(family) = cards.get(usize::from(number / card.functions))
+        {
+            port.join_family(family, number % card.functions);
+            port.set_function_policy(FunctionPolicy::free(mac));
+        }
         port.attach();
         port.set_memory(Arc::clone(&memory), Time::ZERO);
         plane.join(Arc::clone(&port))?;
@@ -229,15 +238,28 @@ fn frame(len: u16, to: Mac, from: Mac) -> Vec<u8> {
 fn main() -> Result<(), Error> {
     help::on_request(include_str!("driven.rs"));
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [name, bytes, frames] = &arguments[..] else { return Err("arguments: adapter bytes frames".into()) };
+    let (name, bytes, frames, ports) = match &arguments[..] {
+        [name, bytes, frames] => (name, bytes, frames, 2),
+        [name, bytes, frames, ports] => (name, bytes, frames, ports.parse::<u16>()?),
+        _ => return Err("arguments: adapter bytes frames [ports]".into()),
+    };
+    if ports == 0 || !ports.is_multiple_of(2) {
+        return Err("ports come in pairs".into());
+    }
     let len = bytes.parse::<u16>()?.checked_sub(4).filter(|len| (60..=1514).contains(len));
     let len = len.ok_or("a frame has 64 to 1518 bytes")?;
     let plane = Plane::new(Limits::default());
-    let mut guests = [Guest::new(&plane, name, 0)?, Guest::new(&plane, name, 1)?];
-    let (first, second) = (guests[0].mac, guests[1].mac);
-    let sent = [frame(len, second, first), frame(len, first, second)];
+    let nobody = FunctionPolicy::free(Mac([0; 6]));
+    let cards: Vec<SharedFamily> = find(name).and_then(|entry| entry.card).map_or_else(Vec::new, |card| {
+        let family = || SharedFamily::new((card.family)(vec![nobody; card.functions.into()]));
+        (0..ports.div_ceil(card.functions)).map(|_| family()).collect()
+    });
+    let guests: Result<Vec<Guest>, Error> = (0..ports).map(|number| Guest::new(&plane, name, number, &cards)).collect();
+    let mut guests = guests?;
+    let macs: Vec<Mac> = guests.iter().map(|guest| guest.mac).collect();
+    let sent: Vec<Vec<u8>> = (0..macs.len()).map(|number| frame(len, macs[number ^ 1], macs[number])).collect();
     let (mut turn, mut now) = (Turn::new(), Time::ZERO);
-    let rounds = frames.parse::<u32>()?.div_ceil(2 * BURST);
+    let rounds = frames.parse::<u32>()?.div_ceil(u32::from(ports) * BURST);
     for round in 0..WARM + rounds {
         now = now.after_ns(STEP_NS);
         guests.iter_mut().zip(&sent).try_for_each(|(guest, frame)| guest.send(frame, now))?;
@@ -252,6 +274,6 @@ fn main() -> Result<(), Error> {
             }
         }
     }
-    println!("{} frames of {bytes} bytes", rounds * 2 * BURST);
+    println!("{} frames of {bytes} bytes", rounds * u32::from(ports) * BURST);
     Ok(())
 }

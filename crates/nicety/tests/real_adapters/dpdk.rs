@@ -13,6 +13,7 @@ const PACKAGES: &[&str] = &[
     "libc6",
     "dpdk-dev",
     "librte-net-e1000-25",
+    "librte-net-ixgbe25",
     "librte-net-vmxnet3-25",
     "librte-net-virtio25",
     "librte-mempool-ring25",
@@ -20,19 +21,22 @@ const PACKAGES: &[&str] = &[
 ];
 const TESTPMD: &str = "usr/bin/dpdk-testpmd";
 /// Paths of the drivers.
-const DRIVERS: [&str; 5] = [
+const DRIVERS: [&str; 6] = [
     "usr/lib/x86_64-linux-gnu/librte_bus_pci.so.25",
     "usr/lib/x86_64-linux-gnu/librte_mempool_ring.so.25",
     "usr/lib/x86_64-linux-gnu/librte_net_e1000.so.25",
+    "usr/lib/x86_64-linux-gnu/librte_net_ixgbe.so.25",
     "usr/lib/x86_64-linux-gnu/librte_net_vmxnet3.so.25",
     "usr/lib/x86_64-linux-gnu/librte_net_virtio.so.25",
 ];
 /// DPDK's driver for each adapter; the last one only in a full run. Not virtio-net over vhost-user: QEMU does not pass the filters
 /// on to such a port, so it would also answer for others.
-const TAKEN: [(&str, &str); 6] = [
+const TAKEN: [(&str, &str); 8] = [
     ("e1000", "net_e1000_em"),
     ("e1000e", "net_e1000_em"),
     ("igb", "net_e1000_igb"),
+    ("igbvf", "net_e1000_igb_vf"),
+    ("ixgbevf", "net_ixgbe_vf"),
     ("vmxnet3", "net_vmxnet3"),
     ("virtio-net-pci", "net_virtio"),
     ("e1000-82545em", "net_e1000_em"),

@@ -1,10 +1,10 @@
 //! Virtual functions under Linux's drivers: what their host lets them do, and what it changes under them.
 
-use nicety_guests::{Guest, Port};
+use nicety_guests::{Guest, Layer, Port};
 use nicety_trials::scope::is_asked;
 
 use crate::{
-    stage::{FLOOD, HOST, LATER, Stage, TAP, address, change, ping, port, quiet, sh, side_by_side, well},
+    stage::{FLOOD, HOST, LATER, Stage, TAP, address, change, ping, pinged, port, quiet, sh, side_by_side, well},
     user_mode::machine,
 };
 
@@ -94,6 +94,16 @@ fn host_sets(chip: &str, adapter: &str) {
     ping(&mut guest, "", &address(2));
     assert!(!another_address(&mut guest, 0x74), "{adapter}: it is not trusted");
 
+    // A bridge in the guest sends from an address that is not the function's.
+    let spoofs = "ip link add br0 type bridge; ip link set br0 address 52:54:00:4e:03:66; ip link set eth0 master br0; \
+                  ip addr add 10.9.9.1/24 dev br0; ip link set br0 up; ! /usr/bin/ping -c 1 -W 1 10.9.9.2 >/dev/null";
+    sh(&mut guest, spoofs);
+    let spoofed = || stage.report("vm1")["transmit_drops"]["forged-transmit"].as_u64().unwrap_or(0);
+    stage.wait_until("spoofed frames are dropped", || spoofed() > 0);
+    stage.wait_log("forged-transmit");
+    sh(&mut guest, "ip link set eth0 nomaster; ip link del br0");
+    ping(&mut guest, "", HOST);
+
     // ixgbe_ndo_set_vf_mac, igb_ndo_set_vf_mac: the driver learns it when it resets.
     change(&mut stage, "vf set nic/0 mac 52:54:00:4e:03:55");
     let own = "cat /sys/class/net/eth0/address";
@@ -156,4 +166,40 @@ fn host_sets(chip: &str, adapter: &str) {
     assert_eq!(traces, "0\n", "{adapter}");
     ping(&mut other, "", HOST);
     quiet(&mut other);
+}
+
+/// IEEE 802.1Qbg: the neighbouring bridge must be told to return frames to where they came from.
+#[test]
+fn functions_behind_a_vepa_reach_each_other_when_the_bridge_beyond_the_tap_returns_their_frames() {
+    if !is_asked("ixgbevf") {
+        return;
+    }
+    let vepa = card("82599") + "bridge = \"vepa\"\n";
+    let mut stage = Stage::beside([0, 1].map(|function| seat("ixgbevf", function)).to_vec(), &vepa);
+    let bridge = format!(
+        "ip link add br0 type bridge; ip addr del {HOST}/24 dev {TAP}; ip link set {TAP} master br0; \
+         ip addr add {HOST}/24 dev br0; ip link set br0 up"
+    );
+    well(stage.namespace.run(&bridge, LATER));
+    let mut guests = [1, 2].map(|number| well(Guest::start(&stage.root, stage.at_port(machine(1), number))));
+    guests.iter_mut().for_each(|guest| stage.ready(guest.wait_ready()));
+    let [mut guest, mut other] = guests;
+    for guest in [&mut guest, &mut other] {
+        ping(guest, "", HOST);
+    }
+    cannot_reach(&mut guest, &address(2));
+    // busybox's `ip` takes these words and does nothing.
+    let layer = well(Layer::lay("iproute2", &["iproute2"], &mut |line| eprintln!("{line}")));
+    let bridge = layer.program("usr/sbin/bridge");
+    let words: Vec<_> = std::iter::once(bridge.get_program()).chain(bridge.get_args()).collect();
+    let words = words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    well(stage.namespace.run(&format!("{words} link set dev {TAP} hairpin on"), LATER));
+    ping(&mut guest, "", &address(2));
+    ping(&mut other, "", &address(1));
+    let text = sh(&mut guest, &format!("{FLOOD} -n -q -c 200 {}", address(2)));
+    assert_eq!(pinged(&text), [200, 200, 0], "each once: {text}");
+    for guest in [&mut guest, &mut other] {
+        ping(guest, "", HOST);
+        quiet(guest);
+    }
 }

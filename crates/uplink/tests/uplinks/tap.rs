@@ -272,6 +272,7 @@ fn why_the_next_tap_cannot_be_attached_is_news_once_for_each_cause_and_so_is_ano
         match tap.news() {
             Some(News::Vacant(why)) => why,
             Some(News::Back(what)) => format!("well: {what}"),
+            Some(News::Moved(what)) => what,
             None => String::new(),
         }
     };
