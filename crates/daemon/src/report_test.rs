@@ -25,6 +25,7 @@ fn state() -> State {
         damaged: false,
         vacant: None,
         failed: None,
+        classes: Vec::new(),
     }
 }
 
@@ -145,6 +146,7 @@ fn a_report_holds_what_was_counted_and_leaves_zeros_out() {
         socket: "/run/vm1.sock".into(),
         role: Default::default(),
         mapped: false,
+        worker: None,
         buffer_bytes: 1 << 20,
         access: nicety_socket::Access::default(),
         group: None,

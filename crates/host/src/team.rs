@@ -224,6 +224,11 @@ fn members(
             walk.wrong(section, "members", line, what);
             continue;
         }
+        if uplink.queues() > 1 {
+            let what = format!("uplink {wanted} has several queues, which are a team already: leave its `queues` away");
+            walk.wrong(section, "members", line, what);
+            continue;
+        }
         if !matches!(uplink.kind, UplinkKind::Tap { .. } | UplinkKind::Pair { .. } | UplinkKind::Stream { .. }) {
             let what = format!("uplink {wanted} is no link to a neighbour: its kind is {:?}", uplink.kind.name());
             walk.wrong(section, "members", line, what);

@@ -13,6 +13,7 @@
 mod hash;
 mod lacp;
 mod moved;
+mod queues;
 mod standby;
 mod steering;
 
@@ -25,6 +26,7 @@ use crate::port::Port;
 pub use hash::Hash;
 pub use lacp::Lacp;
 pub(crate) use moved::frame as announcement;
+pub use queues::Queues;
 pub use standby::Standby;
 pub(crate) use steering::MemberAgent;
 pub use steering::{Links, MemberState, Rule, Steering};
@@ -84,7 +86,13 @@ impl Team {
     /// Divides a receiver's picks among the members, and gives each member's to `offer`. Picks for which there is no member are dropped
     /// and counted.
     pub(crate) fn divide(&self, batch: &Batch, picks: &[Pick], mut offer: impl FnMut(&Arc<Port>, &[Pick])) {
-        let Some(only) = self.steering.only() else { return self.divide_by_hash(batch, picks, offer) };
+        let only = match self.steering.only() {
+            Some(only) => only,
+            None if self.steering.hash() == Hash::Sender => {
+                self.steering.choose(batch.origin.0.into()).unwrap_or(MEMBERS_MOST)
+            }
+            None => return self.divide_by_hash(batch, picks, offer),
+        };
         match self.member(only) {
             Some(member) => offer(member, picks),
             None => self.steering.lost(picks.len()),

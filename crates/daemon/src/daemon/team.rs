@@ -53,6 +53,19 @@ impl Daemon {
         Ok(())
     }
 
+    /// Removes a team whose members are closed.
+    pub fn close_team(&self, name: &str) {
+        let closed = {
+            let mut teams = self.teams();
+            let index = teams.iter().position(|team| team.name == name);
+            index.map(|index| teams.remove(index))
+        };
+        if let Some(team) = closed {
+            self.plane.leave_all(&[team.id]);
+            info!(team = name, "closed");
+        }
+    }
+
     /// Makes a port a member.
     pub(super) fn as_member(&self, port: Port, membership: &Membership) -> Result<Port, StartError> {
         let teams = self.teams();

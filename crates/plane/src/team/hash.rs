@@ -19,6 +19,8 @@ pub enum Hash {
     Layer34,
     /// The VLAN and the source address: `vlan+srcmac`.
     VlanSource,
+    /// The port that sends: all its frames leave by one member. For an interface's queues, not for links.
+    Sender,
 }
 
 const ICMP: u8 = 1;
@@ -34,6 +36,9 @@ impl Hash {
     pub fn of(self, batch: &Batch, packet: &Packet, pick: &Pick) -> u32 {
         let head = batch.head(packet);
         let layout = batch.layout(packet);
+        if self == Self::Sender {
+            return batch.origin.0.into();
+        }
         if self == Self::VlanSource {
             return vlan_source(head, pick.edit);
         }
