@@ -6,7 +6,7 @@ use std::fmt::{Display, Write};
 use std::time::Duration;
 
 use nicety_adapter::{QueueCounters, Reason};
-use nicety_plane::{BUCKETS_NS, Histogram};
+use nicety_plane::{BUCKETS_NS, ClassState, Histogram};
 use nicety_switch::{Policy, Vlan, VlanSet};
 
 use crate::daemon::PortView;
@@ -83,6 +83,7 @@ pub fn text(facts: &Facts) -> String {
     drops(&mut page, &facts.ports);
     refused(&mut page, &facts.ports);
     throttled(&mut page, &facts.ports);
+    classes(&mut page, &facts.ports);
     let one = |page: &mut Page, name: &str, help: &str, value: usize| {
         page.family(name, "gauge", help);
         page.sample(name, &[], value);
@@ -281,6 +282,22 @@ fn throttled(page: &mut Page, ports: &[PortView]) {
         {
             let labels = [("port", port.name.as_str()), ("direction", direction)];
             page.sample(NAME, &labels, Duration::from_nanos(ns).as_secs_f64());
+        }
+    }
+}
+
+/// The classes of uplinks with I/O control.
+fn classes(page: &mut Page, ports: &[PortView]) {
+    let values: [(&str, Metric<ClassState>); 2] = [
+        ("counter", ("nicety_io_class_bytes_total", "Bytes of a class that left by an uplink.", |class| class.bytes)),
+        ("gauge", ("nicety_io_class_waiting_frames", "Packets of a class that wait.", |class| class.waiting)),
+    ];
+    for (kind, (name, help, value)) in values {
+        page.family(name, kind, help);
+        for port in ports {
+            for class in &port.state.classes {
+                page.sample(name, &[("port", &port.name), ("class", &class.name)], value(class));
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use nicety_adapter::{Counters, PortId};
-use nicety_plane::State;
+use nicety_plane::{ClassState, State};
 
 use super::*;
 
@@ -28,9 +28,9 @@ fn facts() -> Facts {
         held: false,
         stopped: false,
         damaged: false,
+        classes: vec![ClassState { name: "iscsi".to_owned(), packets: 2, bytes: 3000, dropped: 0, waiting: 4 }],
         vacant: None,
         failed: None,
-        classes: Vec::new(),
     };
     let name = "a\"\\".to_owned();
     let uplink = PortView {
@@ -75,6 +75,8 @@ fn values_have_their_labels() {
         r#"nicety_port_broken{port="a\"\\"} 0"#,
         r#"nicety_port_throttled_seconds_total{port="a\"\\",direction="transmit"} 0"#,
         r#"nicety_port_throttled_seconds_total{port="a\"\\",direction="receive"} 2.5"#,
+        r#"nicety_io_class_bytes_total{port="a\"\\",class="iscsi"} 3000"#,
+        r#"nicety_io_class_waiting_frames{port="a\"\\",class="iscsi"} 4"#,
         "process_cpu_seconds_total 1.25",
         "process_resident_memory_bytes 4096",
         "process_virtual_memory_bytes 8192",

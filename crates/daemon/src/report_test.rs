@@ -8,6 +8,7 @@ use crate::daemon::PortSpec;
 fn state() -> State {
     State {
         attached: true,
+        classes: Vec::new(),
         driven: false,
         sent: 0,
         counters: Counters::default(),
@@ -25,7 +26,6 @@ fn state() -> State {
         damaged: false,
         vacant: None,
         failed: None,
-        classes: Vec::new(),
     }
 }
 

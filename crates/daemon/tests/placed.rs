@@ -1,5 +1,6 @@
 //! Ports are placed on the worker with the fewest, or pinned. A port's number says which worker has it.
 
+#[allow(dead_code, reason = "this test waits for nothing")]
 mod stage;
 
 use nicety_daemon::daemon::PortSpec;

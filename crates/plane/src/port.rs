@@ -315,6 +315,18 @@ impl Port {
         self.member.as_ref().is_some_and(|member| !member.steering.collects(member.index))
     }
 
+    /// Its team's steering, its place there, and the members by which flooded frames are taken, if copies of each come in by all members.
+    #[inline]
+    pub(crate) fn takes_copies(&self) -> Option<(&Steering, usize, u32)> {
+        let member = self.member.as_ref()?;
+        Some((&member.steering, member.index, member.steering.floods()?))
+    }
+
+    /// Logs that it uses another link.
+    pub(crate) fn tell(&self, words: String) {
+        self.shell.news(News::Moved(words));
+    }
+
     /// Whether agents speak on it.
     #[inline]
     pub(crate) fn has_agents(&self) -> bool {

@@ -29,4 +29,4 @@ mod words;
 pub use bench::{Embedded, driven};
 pub use guest::guest_main;
 pub use rig::{Layout, Party, Place, Program, Rig};
-pub use words::Counts;
+pub use words::{Counts, Shape};

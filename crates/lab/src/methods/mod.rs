@@ -16,7 +16,10 @@ use crate::results::Direction;
 use crate::series::Series;
 use crate::study::Plan;
 
+mod boot;
 mod chart;
+mod compare;
+mod embedded;
 mod esx_netperf;
 mod kvm_scp;
 mod messages;
@@ -34,6 +37,8 @@ pub static ALL: &[&dyn Method] = &[
     &messages::Messages,
     &pairs::Pairs,
     &ten_gig::TenGig,
+    &boot::Boot,
+    &compare::Compare,
 ];
 
 /// Methods that are planned: name, document, and what they will measure.
@@ -42,7 +47,6 @@ pub const NOT_YET: &[(&str, Option<u8>, &str)] = &[
     ("qos-over-time", Some(4), "guaranteed bandwidth over time"),
     ("aggregation", Some(4), "several uplinks as one"),
     ("ft-netperf", Some(5), "netperf in a fault-tolerant guest"),
-    ("boot", Some(1), "seconds from power-on to a running kernel by PXE"),
     ("pps", None, "frames per second through the switch (RFC 2544)"),
 ];
 

@@ -3,6 +3,7 @@
 //! two, which stand for the document's slow and fast processors.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use crate::bench::{BenchError, Percentile};
 use crate::method::{Guests, Server};
 use crate::real::native::{self, Native};
 use crate::real::netperf;
-use crate::real::outside::{OUTSIDE, Outside, Several};
+use crate::real::outside::{self, OUTSIDE, Outside, Several};
 use crate::results::Direction;
 
 /// Guests at the uplink, and streams of each.
@@ -162,9 +163,16 @@ impl Method for TenGig {
     }
 
     fn open(&self, opening: Opening<'_>) -> Result<Box<dyn Rig>, Error> {
-        let Opening { program, say, .. } = opening;
+        let Opening { plan, program, say } = opening;
         let layer = Layer::lay("iperf", PACKAGES, say)?;
-        let mut outside = Outside::open(&program.path, MEMORY_MIB, Some((layer.clone(), &[IPERF])), say)?;
+        let opening = outside::Opening {
+            guests: plan.guests,
+            program: &program.path,
+            memory_mib: MEMORY_MIB,
+            programs: Some((layer.clone(), &[IPERF])),
+            has_peers: false,
+        };
+        let mut outside = Outside::open(opening, say)?;
         let mut iperf = layer.program(IPERF);
         iperf.arg("-s");
         outside.serve(&iperf)?;
@@ -254,7 +262,7 @@ impl Shared {
             let mut native = Native::open(self.outside.root())?;
             let mut iperf = self.layer.program(IPERF);
             iperf.arg("-s");
-            native.serve(&iperf)?;
+            native.serve(&iperf, Path::new("/dev/null"))?;
             self.native = Some(native);
         }
         let words: Vec<String> = {
@@ -273,7 +281,8 @@ impl Shared {
         let mut shell = Command::new(&busybox);
         shell.args(["sh", "-c", &script]);
         let Some(native) = &mut self.native else { return Err(Error::Stopped) };
-        let said = native.run(&shell, SLACK + Duration::from_secs(load.seconds.into()), stop)?;
+        let limit = SLACK + Duration::from_secs(load.seconds.into());
+        let (said, _) = native.run(&shell, limit, stop, &mut |_| Ok(()))?;
         let each: Vec<String> = said.split(END).take(shape.guests).map(str::to_owned).collect();
         taken(&each, false, load.seconds, None)
             .ok_or_else(|| Error::Run { doing: "iperf without a virtual machine".to_owned(), said })

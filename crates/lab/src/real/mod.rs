@@ -4,6 +4,7 @@
 mod bench;
 pub mod native;
 pub mod netperf;
+pub mod network_boot;
 pub mod outside;
 pub mod pair;
 pub mod veth;

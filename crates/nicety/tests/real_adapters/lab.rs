@@ -11,8 +11,13 @@ use std::{
 use nicety_guests::Layer;
 use nicety_lab::{
     method::{Contestant, Guests, Server},
-    real::Pairs,
+    methods::Subject,
+    real::{
+        Pairs,
+        network_boot::{Bios, NetworkBoot},
+    },
 };
+use nicety_trials::scope::is_full;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -189,6 +194,28 @@ fn four_guests_share_one_uplink_and_each_one_s_share_and_response_time_is_known(
         assert!(figure(load, "slowest") >= figure(load, "p50"), "{load}: {runs:?}");
     }
     assert!(page.contains("Jain") && page.contains("Latencies"), "{page}");
+}
+
+#[test]
+fn a_machine_s_way_from_power_on_over_a_lease_and_a_loaded_kernel_to_a_running_one_is_timed() {
+    // UEFI takes twice as long under translation: only a full run has it, and QEMU's own adapter.
+    let full = is_full();
+    let program = Path::new(env!("CARGO_BIN_EXE_nicety"));
+    let mut boot = well(NetworkBoot::open(program, &mut |line| eprintln!("{line}")));
+    let stop = AtomicBool::new(false);
+    let mut try_it = |adapter: &str, server, bios| {
+        let booted = well(boot.boot(&Subject::new(adapter, server), bios, &stop));
+        println!("{adapter}, {bios:?}: {booted:?}");
+        assert!(Duration::from_millis(100) < booted.lease && booted.lease < booted.loaded, "{booted:?}");
+        assert!(booted.loaded < booted.running, "{booted:?}");
+    };
+    try_it("vmxnet3", Server::Nicety, Bios::Rom);
+    if full {
+        try_it("e1000e", Server::Qemu, Bios::Rom);
+        try_it("vmxnet3", Server::Nicety, Bios::Uefi);
+        try_it("virtio-net", Server::Nicety, Bios::Rom);
+        try_it("virtio-net", Server::Qemu, Bios::Uefi);
+    }
 }
 
 #[test]

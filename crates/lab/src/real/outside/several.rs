@@ -4,7 +4,7 @@ use std::{sync::atomic::AtomicBool, thread, time::Duration};
 
 use nicety_guests::{Error, Guest, Link, Machine, Port, Served, Setup, uml::UmlConfig};
 
-use super::{OUTSIDE, Outside, SLACK, UPLINK, take};
+use super::{OUTSIDE, Outside, Processor, SLACK, UPLINK, take};
 use crate::methods::Subject;
 
 /// Running guests with their daemon. Ends by [`Outside::end_several`].
@@ -92,8 +92,12 @@ impl Outside {
 
     /// Boots guests side by side.
     fn boot_guests(&self, served: &Served, count: usize, stop: &AtomicBool) -> Result<Vec<Guest>, Error> {
+        let Processor::UserMode(kernel) = &self.processor else {
+            let said = "several guests at once are user-mode ones".to_owned();
+            return Err(Error::Run { doing: "booting".to_owned(), said });
+        };
         let start = |number: usize| {
-            let machine = UmlConfig { memory_mib: self.memory_mib, ..UmlConfig::new(&self.kernel) };
+            let machine = UmlConfig { memory_mib: self.memory_mib, ..UmlConfig::new(kernel) };
             let machine = machine.address("eth0", &format!("{}/24", address(number)));
             Guest::start(&self.root, served.attach(machine, &format!("guest{number}")))
         };
