@@ -3,6 +3,8 @@
 use nicety_frame::Mac;
 use nicety_pci::Rom;
 
+use crate::about::About;
+
 /// Settings that a port gives its adapter when it is created.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -25,6 +27,26 @@ impl Settings {
     /// Settings with this address and defaults for the rest.
     pub fn new(mac: Mac) -> Self {
         Self { mac, mtu: None, queues: None, rom: None, subsystem: None, standby: false }
+    }
+
+    /// Checks what no adapter takes: an address that is no station's, and more queues than it has.
+    pub(crate) fn check(&self, about: &About) -> Result<(), CreateError> {
+        if !self.mac.is_unicast() || self.mac == Mac::ZERO {
+            return Err(CreateError::Address(self.mac));
+        }
+        match self.queues {
+            Some(asked) if !(1..=about.queues).contains(&asked) => {
+                Err(CreateError::Queues { adapter: about.name, asked, most: about.queues })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that the option ROM, if there is one, is for this adapter.
+    pub(crate) fn check_rom(&self, about: &About) -> Result<(), CreateError> {
+        let (vendor, device) = about.pci;
+        let checked = self.rom.as_ref().map_or(Ok(()), |rom| rom.expect(vendor, device));
+        checked.map_err(|error| CreateError::Rom(error.to_string()))
     }
 }
 

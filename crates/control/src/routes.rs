@@ -557,6 +557,7 @@ pub(super) async fn metrics(State(served): Daemon) -> Answer<impl IntoResponse> 
             process: usage::process(),
             times: daemon.times(),
             captures,
+            wakes: daemon.wakes(),
         };
         Ok(metrics::text(&facts))
     })

@@ -75,6 +75,8 @@ pub struct PortSpec {
     pub role: Role,
     /// Whether its doorbells are mapped.
     pub mapped: bool,
+    /// The worker that serves it. `None`: one with the fewest ports.
+    pub worker: Option<u16>,
     /// Receive buffer in bytes.
     pub buffer_bytes: u32,
     /// The accounts that may connect.
@@ -263,10 +265,29 @@ impl Daemon {
 
     /// The lowest free port number from `from` on.
     fn free_id(&self, from: u16) -> PortId {
+        self.free_id_of(from, |_| true)
+    }
+
+    /// The lowest free port number from `from` on that a worker [owns](Daemon::worker).
+    fn free_id_on(&self, worker: usize, from: u16) -> PortId {
+        self.free_id_of(from, |id| usize::from(id.0) % self.workers.len() == worker % self.workers.len())
+    }
+
+    /// The lowest free port number from `from` on of a worker with the fewest ports.
+    fn free_id_of_fewest(&self, from: u16) -> PortId {
+        let worker_of = |id: PortId| usize::from(id.0) % self.workers.len();
+        let mut loads = vec![0; self.workers.len()];
+        self.ports().keys().for_each(|id| loads[worker_of(*id)] += 1);
+        let least = loads.iter().min().copied();
+        self.free_id_of(from, |id| loads.get(worker_of(id)).copied() == least)
+    }
+
+    fn free_id_of(&self, from: u16, is_wanted: impl Fn(PortId) -> bool) -> PortId {
         let mut uplinks: Vec<PortId> = self.uplinks().iter().map(|uplink| uplink.port.id()).collect();
         uplinks.extend(self.teams().iter().map(|team| team.id));
         let ports = self.ports();
-        let free = (from..u16::MAX).map(PortId).find(|id| !ports.contains_key(id) && !uplinks.contains(id));
+        let is_free = |id: &PortId| is_wanted(*id) && !ports.contains_key(id) && !uplinks.contains(id);
+        let free = (from..u16::MAX).map(PortId).find(is_free);
         free.unwrap_or(PortId(u16::MAX))
     }
 
@@ -299,7 +320,10 @@ impl Daemon {
 
     fn open_recorded(&self, spec: PortSpec, recorder: Option<Arc<Recorder>>) -> Result<PortId, StartError> {
         // Number 0 is reserved for the first uplink.
-        let id = self.free_id(1);
+        let id = match spec.worker {
+            Some(worker) => self.free_id_on(worker.into(), 1),
+            None => self.free_id_of_fewest(1),
+        };
         let adapter = (spec.entry.create)(&spec.settings);
         let mut adapter = adapter.map_err(|source| StartError::Adapter { port: spec.name.clone(), source })?;
         let layout = match adapter.face() {
@@ -440,10 +464,28 @@ impl Daemon {
         maker: Option<UplinkMaker>,
         team: Option<&str>,
     ) -> Result<(), StartError> {
-        // A restarted uplink keeps its number.
-        let known = self.uplinks().iter().find(|uplink| uplink.name == name).map(|uplink| uplink.port.id());
-        let id = known.unwrap_or_else(|| self.free_id(0));
+        let id = self.known_uplink(name).unwrap_or_else(|| self.free_id(0));
         self.open_uplink_at(id, name, uplink, buffer_bytes, policy, maker, team, None)
+    }
+
+    /// Adds a queue of an interface to its team, at this place. The places are dealt to the workers in turn, as port numbers are: so a
+    /// port's queue is its own worker's, if their number is a multiple of the workers'.
+    pub fn open_queue(
+        &self,
+        name: &str,
+        uplink: Box<dyn Uplink>,
+        policy: &Policy,
+        maker: Option<UplinkMaker>,
+        team: &str,
+        place: usize,
+    ) -> Result<(), StartError> {
+        let id = self.known_uplink(name).unwrap_or_else(|| self.free_id_on(place, 0));
+        self.open_uplink_at(id, name, uplink, nicety_plane::SENDER_BYTES, policy, maker, Some(team), None)
+    }
+
+    /// The number of an uplink that is restarted: it keeps it.
+    fn known_uplink(&self, name: &str) -> Option<PortId> {
+        self.uplinks().iter().find(|uplink| uplink.name == name).map(|uplink| uplink.port.id())
     }
 
     /// Adds an uplink as the port with this number. It counts on from `numbers`, if there are any.
@@ -603,6 +645,11 @@ impl Daemon {
     /// The addresses that the switch has learned.
     pub fn addresses(&self) -> Vec<Learned> {
         self.plane.switch().addresses().iter(self.clock.now()).collect()
+    }
+
+    /// How often each worker has slept and woken.
+    pub fn wakes(&self) -> Vec<u64> {
+        self.workers.iter().map(|worker| worker.inbox.wakes()).collect()
     }
 
     /// Asks every worker for a sign that it finishes its rounds.

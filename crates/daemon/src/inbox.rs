@@ -4,7 +4,7 @@
 //! any number of notes.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use nicety_adapter::{News, NotedError, PortId, Reason, Stall, Time};
@@ -62,6 +62,7 @@ pub enum Note {
 pub struct Inbox {
     notes: Mutex<Vec<Note>>,
     asleep: AtomicBool,
+    wakes: AtomicU64,
     bell: OwnedFd,
 }
 
@@ -69,7 +70,7 @@ impl Inbox {
     /// An empty inbox.
     pub fn new() -> std::io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { notes: Mutex::default(), asleep: AtomicBool::new(false), bell })
+        Ok(Self { notes: Mutex::default(), asleep: AtomicBool::new(false), wakes: AtomicU64::new(0), bell })
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Note>> {
@@ -105,9 +106,15 @@ impl Inbox {
         empty
     }
 
-    /// Marks the worker as awake.
+    /// Marks the worker, which has slept, as awake.
     pub fn awake(&self) {
         self.asleep.store(false, Ordering::SeqCst);
+        self.wakes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The number of times that the worker has slept and woken.
+    pub fn wakes(&self) -> u64 {
+        self.wakes.load(Ordering::Relaxed)
     }
 
     /// Clears the eventfd after a wake-up.

@@ -380,7 +380,7 @@ impl Live {
         let work = Work::prepare(&plan, &running.host, &new)?;
         let closed = self.daemon.close_all(&work.closes).iter().map(PortReport::of).collect();
         let (mut host, mut why) = (new, Vec::new());
-        work.close_uplinks.iter().for_each(|name| self.daemon.close_uplink(name));
+        work.close_uplinks.iter().for_each(|uplink| serve::close_uplink(&self.daemon, uplink));
         work.close_teams.iter().for_each(|name| self.daemon.close_team(name));
         let opened = work.open_teams.iter().map(|team| self.daemon.open_team(team));
         let set = work.set_teams.iter().map(|team| self.daemon.set_team(team));
@@ -450,7 +450,7 @@ struct Work {
     /// The ports to open, and whether each is new.
     opens: Vec<(PortSpec, bool)>,
     sets: Vec<PortSpec>,
-    close_uplinks: Vec<String>,
+    close_uplinks: Vec<UplinkConfig>,
     open_uplinks: Vec<UplinkConfig>,
     set_uplinks: Vec<UplinkConfig>,
     close_teams: Vec<String>,
@@ -533,7 +533,7 @@ impl Work {
     fn uplink(&mut self, kind: Kind, name: Option<&str>, old: &Host, new: &Host) {
         let of = |host: &Host| name.map_or_else(|| host.uplinks.first(), |name| host.uplink(name)).cloned();
         if matches!(kind, Kind::Reopen | Kind::Remove) {
-            self.close_uplinks.extend(of(old).map(|uplink| uplink.name));
+            self.close_uplinks.extend(of(old));
         }
         match kind {
             Kind::Set => self.set_uplinks.extend(of(new)),

@@ -34,6 +34,8 @@ pub struct Facts {
     pub times: Histogram,
     /// Running captures.
     pub captures: usize,
+    /// How often each worker has slept and woken.
+    pub wakes: Vec<u64>,
 }
 
 /// A text under construction.
@@ -96,6 +98,10 @@ pub fn text(facts: &Facts) -> String {
     page.family("nicety_thread_cpu_seconds_total", "counter", "Processor time of the daemon's threads of a name.");
     for (thread, time) in &facts.threads {
         page.sample("nicety_thread_cpu_seconds_total", &[("thread", thread)], time.as_secs_f64());
+    }
+    page.family("nicety_worker_wakes_total", "counter", "How often a worker has slept and woken.");
+    for (worker, wakes) in facts.wakes.iter().enumerate() {
+        page.sample("nicety_worker_wakes_total", &[("worker", &worker.to_string())], wakes);
     }
     times(&mut page, &facts.times);
     if let Some(of) = &facts.process {

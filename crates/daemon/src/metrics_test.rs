@@ -63,7 +63,7 @@ fn facts() -> Facts {
         open_files_most: None,
         start_seconds: 1_700_000_000.25,
     });
-    Facts { ports: vec![uplink], addresses: 7, threads, process, times, captures: 2 }
+    Facts { ports: vec![uplink], addresses: 7, threads, process, times, captures: 2, wakes: vec![5, 6] }
 }
 
 #[test]
@@ -92,6 +92,7 @@ fn values_have_their_labels() {
         r#"nicety_port_signals_total{port="a\"\\"} 6"#,
         "nicety_switch_addresses 7",
         "nicety_captures 2",
+        r#"nicety_worker_wakes_total{worker="1"} 6"#,
         r#"nicety_thread_cpu_seconds_total{thread="worker0"} 1.5"#,
         r#"nicety_frame_duration_seconds_bucket{le="0.000001"} 10"#,
         r#"nicety_frame_duration_seconds_bucket{le="0.000005"} 15"#,

@@ -23,7 +23,6 @@ fn state() -> State {
         refused: nicety_memory::Refused::default(),
         memory_changes: 0,
         damaged: false,
-        classes: Vec::new(),
         vacant: None,
         failed: None,
     }
@@ -146,6 +145,7 @@ fn a_report_holds_what_was_counted_and_leaves_zeros_out() {
         socket: "/run/vm1.sock".into(),
         role: Default::default(),
         mapped: false,
+        worker: None,
         buffer_bytes: 1 << 20,
         access: nicety_socket::Access::default(),
         group: None,

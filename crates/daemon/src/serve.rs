@@ -148,7 +148,7 @@ pub(crate) fn check_team(host: &Host, team: &TeamConfig) -> Result<(), ServeErro
     let members = team.members.iter().filter_map(|member| host.uplink(member));
     let of = |uplink: &UplinkConfig| match &uplink.kind {
         // A tap that is not there yet is made with the usual one.
-        UplinkKind::Tap { name } => Some((name.clone(), mtu(name)?)),
+        UplinkKind::Tap { name, .. } => Some((name.clone(), mtu(name)?)),
         _ => None,
     };
     let mtus: Vec<(String, u32)> = members.filter_map(of).collect();
@@ -197,6 +197,7 @@ pub(crate) fn spec(config: &PortConfig) -> Result<PortSpec, ServeError> {
         socket: config.socket.clone(),
         role: config.role,
         mapped: config.is_mapped(std::thread::available_parallelism().map_or(1, usize::from)),
+        worker: config.worker,
         buffer_bytes: u32::try_from(config.buffer.0).unwrap_or(u32::MAX),
         access,
         group: config.group.clone(),
@@ -208,7 +209,8 @@ pub(crate) fn spec(config: &PortConfig) -> Result<PortSpec, ServeError> {
 /// Checks whether an uplink can be made, as far as that is possible without making it.
 fn check_uplink(kind: &UplinkKind, served: &mut Vec<PathBuf>, look: SocketCheck) -> Result<(), ServeError> {
     match kind {
-        UplinkKind::Tap { name } => Tap::check(name)?,
+        UplinkKind::Tap { name, queues: 1 } => Tap::check(name)?,
+        UplinkKind::Tap { name, .. } => Tap::check_queues(name, 0)?,
         UplinkKind::Capture { file } => Capture::check(file)?,
         UplinkKind::Pair { socket, role: Role::Listen } | UplinkKind::Stream { socket, role: Role::Listen } => {
             let place = look(socket, &Access::default());
@@ -225,7 +227,9 @@ fn check_uplink(kind: &UplinkKind, served: &mut Vec<PathBuf>, look: SocketCheck)
 /// Makes the uplink of a host file.
 fn uplink(config: &UplinkConfig, daemon: &Daemon) -> Result<Box<dyn Uplink>, ServeError> {
     match &config.kind {
-        UplinkKind::Tap { name } => adjustable(Tap::open(name)?, config),
+        UplinkKind::Tap { name, queues: 1 } => adjustable(Tap::open(name)?, config),
+        // One queue in place of another.
+        UplinkKind::Tap { name, queues } => adjustable(Tap::open_queue_again(name, *queues)?, config),
         UplinkKind::Pair { socket, role } => {
             let pair = match role {
                 Role::Listen => Pair::listen(socket)?,
@@ -321,10 +325,47 @@ fn system(path: &Path, team: &str) -> Mac {
 
 /// Makes an uplink and adds it to the switch, or to its team.
 pub(crate) fn open_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), ServeError> {
+    if let UplinkKind::Tap { name, queues: queues @ 2.. } = &config.kind {
+        return open_queues(daemon, config, Tap::open_queues(name, *queues)?);
+    }
     let maker = maker(config);
     let made = uplink(config, daemon)?;
     let buffer = nicety_plane::SENDER_BYTES;
     Ok(daemon.open_uplink(&config.name, made, buffer, &policy(config), maker, config.team.as_deref())?)
+}
+
+/// Adds a tap with several queues to the switch: a team of its queues, each on a worker of its own as far as there are so many.
+fn open_queues(daemon: &Daemon, config: &UplinkConfig, taps: Vec<Tap>) -> Result<(), ServeError> {
+    let members: Vec<String> = (0..taps.len()).map(|place| queue_name(&config.name, place)).collect();
+    let spec = TeamSpec {
+        name: config.name.clone(),
+        members: members.clone(),
+        mode: TeamMode::Queues,
+        system: own_address(),
+        policy: policy(config),
+    };
+    daemon.open_team(&spec)?;
+    for (place, (tap, name)) in taps.into_iter().zip(members).enumerate() {
+        let queue = adjustable(tap, &UplinkConfig { name: name.clone(), ..config.clone() })?;
+        daemon.open_queue(&name, queue, &policy(config), maker(config), &config.name, place)?;
+    }
+    Ok(())
+}
+
+/// The name of a queue of an uplink. No uplink of a host file has a slash in its name.
+fn queue_name(uplink: &str, place: usize) -> String {
+    format!("{uplink}/{place}")
+}
+
+/// Closes an uplink, with its queues if it has several.
+pub(crate) fn close_uplink(daemon: &Daemon, config: &UplinkConfig) {
+    match config.queues() {
+        1 => daemon.close_uplink(&config.name),
+        queues => {
+            (0..usize::from(queues)).for_each(|place| daemon.close_uplink(&queue_name(&config.name, place)));
+            daemon.close_team(&config.name);
+        }
+    }
 }
 
 /// Changes an open uplink, whose link stays the same. The error is a sentence for a person.
@@ -340,6 +381,12 @@ pub(crate) fn check_uplink_again(old: &[UplinkConfig], new: &UplinkConfig) -> Re
         }
         _ => None,
     };
+    if let UplinkKind::Tap { name, queues: 2.. } = &new.kind {
+        let is_same =
+            |config: &&UplinkConfig| matches!(&config.kind, UplinkKind::Tap { name: held, .. } if held == name);
+        let held = old.iter().find(is_same).map_or(0, UplinkConfig::queues);
+        return Ok(Tap::check_queues(name, held)?);
+    }
     let mut served = Vec::new();
     check_uplink(&new.kind, &mut served, connecting)?;
     match served.pop() {

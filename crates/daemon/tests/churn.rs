@@ -29,6 +29,7 @@ fn third(stage: &Stage) -> PortSpec {
         socket: stage.socket(3),
         role: Default::default(),
         mapped: false,
+        worker: None,
         buffer_bytes: 1 << 20,
         access: nicety_socket::Access::default(),
         group: None,

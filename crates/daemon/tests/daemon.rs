@@ -45,6 +45,7 @@ impl Folder {
             socket: self.path().join(format!("{name}.sock")),
             role: Default::default(),
             mapped: false,
+            worker: None,
             buffer_bytes: 1 << 20,
             access: nicety_socket::Access::default(),
             group: None,

@@ -96,6 +96,7 @@ fn spec(name: &str, socket: PathBuf, last: u8) -> PortSpec {
         socket,
         role: Default::default(),
         mapped: false,
+        worker: None,
         buffer_bytes: 1 << 20,
         access: nicety_socket::Access::default(),
         group: None,

@@ -112,6 +112,7 @@ fn open(stage: &Stage, name: &str, create: fn(&Settings) -> Result<Box<dyn Adapt
         socket: stage.socket(3),
         role: Default::default(),
         mapped: false,
+        worker: None,
         buffer_bytes: 1 << 20,
         access: nicety_socket::Access::default(),
         group: None,

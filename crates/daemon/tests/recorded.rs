@@ -25,6 +25,7 @@ fn spec(folder: &TempDir, name: &str, last: u8) -> PortSpec {
         socket: folder.path().join(format!("{name}.sock")),
         role: Default::default(),
         mapped: false,
+        worker: None,
         buffer_bytes: 1 << 20,
         access: nicety_socket::Access::default(),
         group: None,

@@ -45,7 +45,7 @@ fn ten_lines_are_a_host() {
         host.uplinks,
         [UplinkConfig {
             name: "tap0".into(),
-            kind: UplinkKind::Tap { name: "tap0".into() },
+            kind: UplinkKind::Tap { name: "tap0".into(), queues: 1 },
             rate: None,
             vlan: Default::default(),
             private: Default::default(),
@@ -186,11 +186,41 @@ fn a_place_that_is_too_deep_for_the_control_socket_is_refused_with_the_key_that_
 }
 
 #[test]
+fn a_tap_has_one_queue_or_more_which_have_no_rate_of_their_own() {
+    let tap = |more: &str| format!("[uplink]\nkind = \"tap\"\nname = \"tap0\"\n{more}");
+    let queues = |more: &str| Host::parse(&tap(more), Path::new("/etc/host.toml")).unwrap().uplinks[0].queues();
+    assert_eq!([queues(""), queues("queues = 1"), queues("queues = 16")], [1, 1, 16]);
+    for (more, says) in [
+        ("queues = 17", "4: uplink.queues: "),
+        ("queues = 0", "4: uplink.queues: "),
+        ("queues = 2\nrate = \"1Gbit/s\"", "5: uplink.rate: it does not go with several queues"),
+        ("queues = 2\nlldp = \"send\"", "5: uplink.lldp: it does not go with several queues"),
+    ] {
+        let message = error(&tap(more));
+        assert!(message.starts_with(says), "{message}");
+    }
+    let pair = error("[uplink]\nkind = \"pair\"\nsocket = \"a\"\nqueues = 2");
+    assert!(pair.starts_with("4: uplink.queues: it does not belong to this kind of uplink"), "{pair}");
+    let team = "[[uplink]]\nkind = \"tap\"\nname = \"tap0\"\nqueues = 2\n[[team]]\nname = \"up\"\nmembers = \"tap0\"\nmode = \"802.3ad\"\n";
+    let message = error(team);
+    assert!(message.contains("uplink tap0 has several queues, which are a team already"), "{message}");
+}
+
+#[test]
+fn a_port_is_pinned_to_a_worker_that_there_is() {
+    let text = |workers: u8, worker: u8| format!("[daemon]\nworkers = {workers}\n{PORT}worker = {worker}\n");
+    let host = Host::parse(&text(2, 1), Path::new("/etc/host.toml")).unwrap();
+    assert_eq!(host.ports[0].worker, Some(1));
+    let message = error(&text(2, 2));
+    assert!(message.contains("port.worker: the daemon has 2 workers: workers are counted from 0"), "{message}");
+}
+
+#[test]
 fn an_unknown_key_names_the_one_that_was_meant_and_all_that_there_are() {
     assert_eq!(
         port_error("adaptor_ = \"e1000\""),
         "6: port.adaptor_: there is no such key in [[port]]; did you mean \"adapter\"? \
-         (allowed: name, adapter, mac, socket, role, doorbells, buffer, queues, mtu, rom, subsystem, standby, owner, group, mode, \
+         (allowed: name, adapter, mac, socket, role, doorbells, buffer, queues, mtu, rom, subsystem, standby, worker, owner, group, mode, \
          open_to_everybody, port_group, bound_macs, bound_ips, card, function, trust, spoofchk, link_state, query_rss, qos, vlan, trunk, native, qinq, private, community, promiscuous, mac_changes, forged_transmits, address_limit, bpdu_guard, dhcp_guard, arp_guard, ra_guard, multicast_router_guard, mtu_limit, log_refusals, snooping, lldp, broadcast_limit, multicast_limit, unknown_limit, send_average, send_peak, send_burst, receive_average, receive_peak, receive_burst)"
     );
     assert_eq!(
@@ -488,7 +518,7 @@ fn an_entry_of_the_ports_that_is_no_table_is_a_mistake_of_its_own() {
     let message = |entry: u8, what: &str| {
         format!(
             "port: entry {entry} of the list is {what}, not a table: write [[port]] for each \
-             (allowed: a table of name, adapter, mac, socket, role, doorbells, buffer, queues, mtu, rom, subsystem, standby, owner, group, mode, \
+             (allowed: a table of name, adapter, mac, socket, role, doorbells, buffer, queues, mtu, rom, subsystem, standby, worker, owner, group, mode, \
          open_to_everybody, port_group, bound_macs, bound_ips, card, function, trust, spoofchk, link_state, query_rss, qos, vlan, trunk, native, qinq, private, community, promiscuous, mac_changes, forged_transmits, address_limit, bpdu_guard, dhcp_guard, arp_guard, ra_guard, multicast_router_guard, mtu_limit, log_refusals, snooping, lldp, broadcast_limit, multicast_limit, unknown_limit, send_average, send_peak, send_burst, receive_average, receive_peak, receive_burst)"
         )
     };

@@ -127,7 +127,18 @@ impl UplinkConfig {
     /// querier is made for its VLANs.
     pub fn is_same_link(&self, other: &Self) -> bool {
         let vlan = |uplink: &Self| (uplink.kind == UplinkKind::Querier).then(|| uplink.vlan.clone());
-        self.name == other.name && self.kind == other.kind && vlan(self) == vlan(other) && self.team == other.team
+        // The switch knows the queues of a tap as a team, which is made with its policy.
+        let is_whole = |uplink: &Self| uplink.queues() > 1 && self != other;
+        let is_same = self.name == other.name && self.kind == other.kind && vlan(self) == vlan(other);
+        is_same && self.team == other.team && !is_whole(self) && !is_whole(other)
+    }
+
+    /// Number of its queues: 1 but for a tap with `queues`.
+    pub fn queues(&self) -> u16 {
+        match self.kind {
+            UplinkKind::Tap { queues, .. } => queues,
+            _ => 1,
+        }
     }
 }
 
@@ -147,6 +158,8 @@ pub enum UplinkKind {
     Tap {
         /// Its name.
         name: String,
+        /// Its queues, 1 to 16. With more than one each port sends on one of them.
+        queues: u16,
     },
     /// A socket to another daemon, or to a program.
     Pair {
@@ -177,7 +190,7 @@ impl UplinkKind {
     /// The interface's name, or the kind.
     pub fn name(&self) -> &str {
         match self {
-            Self::Tap { name } => name,
+            Self::Tap { name, .. } => name,
             Self::Pair { .. } => "pair",
             Self::Stream { .. } => "stream",
             Self::Capture { .. } => "capture",
@@ -270,6 +283,8 @@ pub struct PortConfig {
     pub is_vmwares: bool,
     /// Whether it stands by for another port of the same VM.
     pub standby: bool,
+    /// The worker that serves it, from 0, if the file says.
+    pub worker: Option<u16>,
     /// The accounts that may connect. The default if this side connects.
     pub access: AccessConfig,
     /// Its port group, if it is in one.
@@ -321,8 +336,8 @@ impl PortConfig {
     pub fn is_same_adapter(&self, other: &Self) -> bool {
         let mapped = |port: &Self| [1, 2].map(|processors| port.is_mapped(processors));
         let made = |port: &Self| {
-            let PortConfig { role, queues, mtu, is_vmwares, standby, .. } = port;
-            (port.entry.about.name, *role, mapped(port), *queues, *mtu, *is_vmwares, *standby)
+            let PortConfig { role, queues, mtu, is_vmwares, standby, worker, .. } = port;
+            (port.entry.about.name, *role, mapped(port), *queues, *mtu, *is_vmwares, *standby, *worker)
         };
         let is_same_address = self.mac == other.mac || (self.function.is_some() && other.function.is_some());
         made(self) == made(other) && is_same_address && self.socket == other.socket && self.rom == other.rom

@@ -5,7 +5,7 @@ use std::collections::hash_map;
 use std::hash::Hash;
 use std::path::Path;
 
-use nicety_adapter::{Face, Mappable};
+use nicety_adapter::{Face, Mappable, count};
 use nicety_adapters::{Entry, REGISTRY, Settings};
 use nicety_frame::Mac;
 use nicety_switch::{Policy, Private};
@@ -30,6 +30,11 @@ use super::{
 const BUFFER: (Bytes, Bytes) = (Bytes(64 << 10), Bytes(1 << 30));
 /// The range of the ageing time (IEEE 802.1Q-2018, table 8-6).
 const AGEING: (Seconds, Seconds) = (Seconds(10), Seconds(1_000_000));
+
+/// Most workers of a daemon.
+const WORKERS_MOST: u32 = 64;
+/// Most queues of a tap: as many as members of a team.
+const QUEUES_MOST: u32 = 16;
 
 const NAME: &str =
     "1 to 64 letters, digits, -, _ and ., a letter or digit first; no other port's, and not the uplink's";
@@ -65,6 +70,7 @@ static UPLINK: Kind = Kind {
             Form::UplinkName,
             "with kind = \"tap\": an interface's name of 1 to 15 characters, such as \"tap0\"; else 1 to 64 letters, digits, -, _ and ., a letter or digit first; no port's, and no other uplink's",
         ),
+        Key::new("queues", Form::Number(1, QUEUES_MOST), "with kind = \"tap\": a whole number from 1 to 16"),
         Key::new("socket", Form::Socket, "with kind = \"pair\" or \"stream\": a path of at most 107 bytes"),
         Key::new("role", Form::Words(&words(&ROLES)), "with kind = \"pair\" or \"stream\": \"listen\" or \"connect\""),
         Key::new("file", Form::Path, "with kind = \"capture\": a path, of no other file or socket here"),
@@ -88,7 +94,7 @@ static DAEMON: Kind = Kind {
     heading: "[daemon]",
     name: "daemon",
     keys: &[
-        Key::new("workers", Form::Number(1, 64), "a whole number from 1 to 64"),
+        Key::new("workers", Form::Number(1, WORKERS_MOST), "a whole number from 1 to 64"),
         Key::new("control", Form::Socket, "a path of at most 107 bytes"),
         CONTROL_KEYS[0],
         CONTROL_KEYS[1],
@@ -129,7 +135,7 @@ const SUBSYSTEMS: [(&str, bool); 2] = [("chip", false), ("vmware", true)];
 const LLDP: [(&str, (bool, bool)); 4] =
     [("off", (false, false)), ("send", (true, false)), ("receive", (false, true)), ("both", (true, true))];
 
-const PORT_KEYS: [Key; 26] = [
+const PORT_KEYS: [Key; 27] = [
     Key::new("name", Form::Name, NAME).required(),
     Key::new("adapter", Form::Adapter, "a name that `nicety adapters` lists").required(),
     Key::new(
@@ -159,6 +165,7 @@ const PORT_KEYS: [Key; 26] = [
         "\"chip\", or \"vmware\" for an e1000 of any kind or an e1000e",
     ),
     Key::new("standby", Form::Flag, "true or false; true for a virtio adapter"),
+    Key::new("worker", Form::Number(0, WORKERS_MOST - 1), "a whole number from 0, below the daemon's workers"),
     KEYS[0],
     KEYS[1],
     KEYS[2],
@@ -214,6 +221,8 @@ pub(super) struct Seen {
     access: AccessConfig,
     /// The name and the policy of each port group.
     groups: Vec<(String, Parts)>,
+    /// The daemon's workers.
+    workers: usize,
 }
 
 /// The line of an earlier equal value. Notes this line if there is none.
@@ -244,6 +253,7 @@ pub(super) fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path) -> H
         cards: Cards::default(),
         access: usual.unwrap_or_default(),
         groups: Vec::new(),
+        workers: 1,
     };
     for section in walk.sections(root, &PORT_GROUP) {
         group(walk, section, &mut seen);
@@ -266,8 +276,12 @@ pub(super) fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path) -> H
         .sections(root, &DAEMON)
         .pop()
         .map_or_else(DaemonConfig::default, |section| daemon(walk, section, dir, &mut seen));
+    seen.workers = daemon.workers;
     let sections = walk.sections(root, &PORT);
-    let most = nicety_switch::PORTS.saturating_sub((uplinks.len() + teams.len()).max(1));
+    // Queues have numbers of their own, and so has the team that they are.
+    let numbers = |uplink: &UplinkConfig| if uplink.queues() > 1 { 1 + usize::from(uplink.queues()) } else { 1 };
+    let others = uplinks.iter().map(numbers).sum::<usize>() + teams.len();
+    let most = nicety_switch::PORTS.saturating_sub(others.max(1));
     if let Some(section) = sections.get(most) {
         let what =
             format!("a switch has at most {most} ports besides its uplink{}", if uplinks.len() > 1 { "s" } else { "" });
@@ -344,7 +358,7 @@ const UPLINK_WORDS: [(&str, UplinkWord); 7] = [
 fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> Option<UplinkConfig> {
     let word = walk.word(section, "kind", &UPLINK_WORDS)?.value;
     // For each key: the kinds of uplinks that have it, and whether it is required.
-    let keys: [(&str, &[UplinkWord], bool); 4] = [
+    let keys: [(&str, &[UplinkWord], bool); 5] = [
         (
             "name",
             &[
@@ -357,6 +371,7 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
             ],
             false,
         ),
+        ("queues", &[UplinkWord::Tap], false),
         ("socket", &[UplinkWord::Pair, UplinkWord::Stream], true),
         ("role", &[UplinkWord::Pair, UplinkWord::Stream], false),
         ("file", &[UplinkWord::Capture], true),
@@ -387,7 +402,7 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
     let rate = walk.parsed(section, "rate").map(|found| found.value);
     let vlan = policy::vlan(walk, section).unwrap_or_default();
     let kind = match word {
-        UplinkWord::Tap => UplinkKind::Tap { name: interface(walk, section)? },
+        UplinkWord::Tap => UplinkKind::Tap { name: interface(walk, section)?, queues: queues(walk, section) },
         UplinkWord::Pair | UplinkWord::Stream => {
             let role = walk.word(section, "role", &ROLES).map(|found| found.value).unwrap_or_default();
             let socket = seen.paths.socket(walk, section, "socket", dir)?;
@@ -413,6 +428,19 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
     let snooping = walk.boolean(section, "snooping").is_some_and(|found| found.value);
     let (sends, receives) = walk.word(section, "lldp", &LLDP).map(|found| found.value).unwrap_or_default();
     Some(UplinkConfig { name, kind, rate, vlan, private, snooping, lldp: Lldp { sends, receives }, team: None })
+}
+
+/// A tap's queues. Its rate and its LLDP would be each queue's own.
+fn queues(walk: &mut Walk, section: Section<'_>) -> u16 {
+    let found = walk.integer(section, "queues").map(|found| found.value).unwrap_or(1);
+    if found > 1 {
+        for key in ["rate", "lldp"] {
+            if let Some(line) = walk.place(section, key) {
+                walk.wrong(section, key, line, "it does not go with several queues: leave it away, or `queues`");
+            }
+        }
+    }
+    u16::try_from(found).unwrap_or(1)
 }
 
 fn group(walk: &mut Walk, section: Section<'_>, seen: &mut Seen) {
@@ -467,6 +495,11 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
     let doorbells = walk.word(section, "doorbells", &DOORBELLS);
     let queues = walk.integer(section, "queues");
     let mtu = walk.integer(section, "mtu");
+    let worker = walk.integer(section, "worker");
+    if let Some(found) = worker.as_ref().filter(|found| found.value as usize >= seen.workers) {
+        let what = format!("the daemon has {}: workers are counted from 0", count(seen.workers as u64, "worker"));
+        walk.wrong(section, "worker", found.line, what);
+    }
     let rom = seen.paths.rom(walk, section, dir);
     let subsystem = walk.word(section, "subsystem", &SUBSYSTEMS);
     let own = access(walk, section, &access::PORTS);
@@ -510,6 +543,7 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
         rom,
         is_vmwares: subsystem.is_some_and(|found| found.value),
         standby: stands_by,
+        worker: worker.and_then(|found| u16::try_from(found.value).ok()),
         access,
         group,
         policy: bound(parts.policy(addresses, ips, priority), function.as_ref()),

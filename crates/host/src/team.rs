@@ -52,6 +52,8 @@ pub enum TeamMode {
     Source,
     /// All, each port by one of them; a link that is full gives ports away. The rates of the members.
     Load(Vec<Rate>),
+    /// The queues of one tap. No host file says so: it has `queues`.
+    Queues,
 }
 
 /// The settings of 802.3ad.
@@ -276,6 +278,11 @@ fn members(
             } else {
                 format!("uplink {wanted} is in team {other} already, and can be in one")
             };
+            walk.wrong(section, "members", line, what);
+            continue;
+        }
+        if uplink.queues() > 1 {
+            let what = format!("uplink {wanted} has several queues, which are a team already: leave its `queues` away");
             walk.wrong(section, "members", line, what);
             continue;
         }

@@ -325,7 +325,8 @@ fn unheld(error: ControlError, host: &Host, socket: &Path) -> Failure {
 /// An uplink's settings as text, for a person to check.
 fn uplink(config @ UplinkConfig { name, kind, rate, .. }: &UplinkConfig) -> String {
     let what = match kind {
-        UplinkKind::Tap { name } => format!("tap {name}"),
+        UplinkKind::Tap { name, queues: 1 } => format!("tap {name}"),
+        UplinkKind::Tap { name, queues } => format!("tap {name}, {queues} queues"),
         UplinkKind::Pair { socket, role } => format!("pair {} ({role})", socket.display()),
         UplinkKind::Stream { socket, role } => format!("stream {} ({role})", socket.display()),
         UplinkKind::Capture { file } => format!("capture {}", file.display()),

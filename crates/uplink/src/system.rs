@@ -41,9 +41,11 @@ pub(crate) fn hardware_address(socket: BorrowedFd<'_>, name: &str) -> io::Result
     Ok((request.flags as u16 == libc::ARPHRD_ETHER).then_some([a, b, c, d, e, f]))
 }
 
-/// Attaches `fd` (an open `/dev/net/tun`) to the tap of this name, which is made if it does not exist. Returns its name.
-pub(crate) fn set_interface(fd: BorrowedFd<'_>, name: &str) -> io::Result<String> {
-    let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+/// Attaches `fd` (an open `/dev/net/tun`) to the tap of this name, which is made if it does not exist; with `several`, as one of its
+/// queues. Returns its name.
+pub(crate) fn set_interface(fd: BorrowedFd<'_>, name: &str, several: bool) -> io::Result<String> {
+    let queue = if several { libc::IFF_MULTI_QUEUE } else { 0 };
+    let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | queue;
     let mut request = InterfaceRequest { name: interface_name(name), flags: flags as libc::c_short, rest: [0; 22] };
     // SAFETY: TUNSETIFF reads and writes one `struct ifreq`, which `request` is, alive and ours for the call.
     if unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFF, &raw mut request) } < 0 {

@@ -29,7 +29,7 @@ use crate::offload::passes_uncut;
 use crate::virtio_header::{self, HEADER_BYTES};
 use crate::watch::{Watch, polled, writable};
 use address::Address;
-use attached::Attached;
+use attached::{Attached, Queues};
 pub use error::TapError;
 pub use link::Kind;
 
@@ -43,6 +43,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Tap {
     name: String,
+    /// The queues of a tap that was deleted and made again.
+    queues: Queues,
     fd: OwnedFd,
     watch: Watch,
     offloads: u32,
@@ -80,20 +82,44 @@ impl Tap {
     /// Attaches to the tap of this name, or makes it; a tap that was made goes when this is dropped. `tap%d` takes the next free
     /// number.
     pub fn open(name: &str) -> Result<Self, TapError> {
+        Self::attach(name, Queues::One, 1)
+    }
+
+    /// Attaches to `count` queues (at least 1) of the tap of this name, which was made with `multi_queue`, or is made. The kernel gives
+    /// a flow's frames to the queue that has last sent some of it. No other process may hold a queue.
+    pub fn open_queues(name: &str, count: u16) -> Result<Vec<Self>, TapError> {
+        let first = Self::attach(name, Queues::Several { held: 0 }, count)?;
+        let name = first.name.clone();
+        let more = (1..count).map(|held| Self::attach(&name, Queues::Several { held: held.into() }, count));
+        std::iter::once(Ok(first)).chain(more).collect()
+    }
+
+    /// Attaches to one more queue of a tap of which this process holds fewer than `count`: in place of one that was closed.
+    pub fn open_queue_again(name: &str, count: u16) -> Result<Self, TapError> {
+        Self::attach(name, Queues::Several { held: u32::from(count.saturating_sub(1)) }, count)
+    }
+
+    fn attach(name: &str, queues: Queues, count: u16) -> Result<Self, TapError> {
         Self::fits(name)?;
-        Self::with(Attached::new(name)?)
+        // When it is attached again, its sisters may be there already.
+        let again = match queues {
+            Queues::One => Queues::One,
+            Queues::Several { .. } => Queues::Several { held: u32::from(count.saturating_sub(1)) },
+        };
+        Self::with(Attached::new(name, queues)?, again)
     }
 
     /// Goes on with the tap of this name that another process has attached to, by its descriptor.
     pub fn go_on(name: &str, fd: OwnedFd) -> Result<Self, TapError> {
-        Self::with(Attached::go_on(name, fd))
+        Self::with(Attached::go_on(name, fd), Queues::One)
     }
 
-    fn with(attached: Attached) -> Result<Self, TapError> {
+    fn with(attached: Attached, again: Queues) -> Result<Self, TapError> {
         let os = |doing| move |source: io::Error| TapError::Os { doing, source };
         let Attached { name, fd, offloads } = attached;
         let mut this = Self {
             name,
+            queues: again,
             fd,
             watch: Watch::new().map_err(os("making an epoll instance"))?,
             offloads,
@@ -117,7 +143,13 @@ impl Tap {
     /// whether another process has the tap.
     pub fn check(name: &str) -> Result<(), TapError> {
         Self::fits(name)?;
-        attached::check(name)
+        attached::check(name, Queues::One)
+    }
+
+    /// The same of [`Tap::open_queues`]. `held`: queues that this process holds now, and will have closed by then.
+    pub fn check_queues(name: &str, held: u16) -> Result<(), TapError> {
+        Self::fits(name)?;
+        attached::check(name, Queues::Several { held: held.into() })
     }
 
     fn fits(name: &str) -> Result<(), TapError> {
@@ -196,7 +228,7 @@ impl Tap {
         if !attached::is_there(&self.name) {
             return;
         }
-        match Attached::again(&self.name) {
+        match Attached::again(&self.name, self.queues) {
             Ok(Attached { name: _, fd, offloads }) => {
                 (self.fd, self.offloads, self.logged_barred) = (fd, offloads, None);
                 let _retried_later = self.begin();

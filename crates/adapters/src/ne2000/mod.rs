@@ -59,7 +59,6 @@ use nicety_adapter::trace::Region;
 use nicety_adapter::{
     Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, PciFace, Progress, Queue, Reset, Stall,
 };
-use nicety_frame::Mac;
 use nicety_pci::{Bar, Changes, Function, Identity, Pin, Rom};
 
 use self::dp8390::Dp8390;
@@ -139,15 +138,8 @@ impl Ne2000 {
     fn new(settings: &Settings) -> Result<Self, CreateError> {
         let adapter = ABOUT.name;
         let mac = settings.mac;
-        if !mac.is_unicast() || mac == Mac::ZERO {
-            return Err(CreateError::Address(mac));
-        }
-        if let Some(asked) = settings.queues.filter(|&queues| queues != 1) {
-            return Err(CreateError::Queues { adapter, asked, most: 1 });
-        }
-        if let Some(rom) = &settings.rom {
-            rom.expect(ABOUT.pci.0, ABOUT.pci.1).map_err(|error| CreateError::Rom(error.to_string()))?;
-        }
+        settings.check(&ABOUT)?;
+        settings.check_rom(&ABOUT)?;
         let described = |why: String| CreateError::Description { adapter, why };
         Ok(Self {
             rom: settings.rom.clone(),

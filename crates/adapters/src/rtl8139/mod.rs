@@ -133,16 +133,8 @@ pub struct Rtl8139 {
 
 impl Rtl8139 {
     fn new(model: &'static Model, settings: &Settings) -> Result<Self, CreateError> {
-        let address = settings.mac.0;
-        if address[0] & 1 != 0 || address == [0; 6] {
-            return Err(CreateError::Address(settings.mac));
-        }
-        if let Some(asked) = settings.queues.filter(|&queues| queues != 1) {
-            return Err(CreateError::Queues { adapter: model.about.name, asked, most: 1 });
-        }
-        if let Some(rom) = &settings.rom {
-            rom.expect(REALTEK, DEVICE).map_err(|error| CreateError::Rom(error.to_string()))?;
-        }
+        settings.check(&model.about)?;
+        settings.check_rom(&model.about)?;
         let mut this = Self {
             model,
             rom: settings.rom.clone(),

@@ -176,14 +176,9 @@ struct VirtioNet {
 
 impl VirtioNet {
     fn new(settings: &Settings) -> Result<Self, CreateError> {
+        settings.check(&ABOUT)?;
         let mac = settings.mac.0;
-        if mac[0] & 1 != 0 || mac == [0; 6] {
-            return Err(CreateError::Address(settings.mac));
-        }
         let pairs = settings.queues.unwrap_or(PAIRS_USUAL);
-        if !(1..=PAIRS_MOST as u16).contains(&pairs) {
-            return Err(CreateError::Queues { adapter: ABOUT.name, asked: pairs, most: PAIRS_MOST as u16 });
-        }
         let mut offer = feature::WORDS.iter().fold(0, |all, (bit, _)| all | bit);
         if pairs == 1 {
             offer &= !(feature::MQ | feature::RSS);

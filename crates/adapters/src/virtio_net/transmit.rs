@@ -67,10 +67,35 @@ impl VirtioNet {
         };
         match walked {
             Ok(progress) => progress,
+            // The next map wakes the ring.
+            Err(Broken::Waits) => {
+                match self.is_packed() {
+                    true => self.ask_ahead::<true>(number, cx),
+                    false => self.ask_ahead::<false>(number, cx),
+                }
+                asleep
+            }
             Err(broken) => {
                 self.break_ring(number, broken, cx);
                 asleep
             }
+        }
+    }
+
+    /// A chain waits for translations: asks for all that it misses, else each of its pages would take a round trip. Shows the chains that
+    /// were dropped before it.
+    #[cold]
+    #[inline(never)]
+    fn ask_ahead<const PACKED: bool>(&mut self, number: u16, cx: &mut Context<'_>) {
+        let features = self.taken;
+        let Some(ring) = self.rings.get_mut(usize::from(number)) else { return };
+        let memory = Arc::clone(cx.memory);
+        let Ok(areas) = ring.open::<PACKED>(&memory, features) else { return };
+        for buffer in areas.chain(ring.next).into_iter().flatten().map_while(Result::ok).take(BLAMED_MOST) {
+            let _asked = memory.translate(buffer.address, buffer.len, Rights::READ, |_| true);
+        }
+        if ring.unsignalled > 0 && ring.publish(&areas) {
+            ring.call(number, cx);
         }
     }
 
@@ -115,9 +140,6 @@ impl VirtioNet {
             let (token, taken) = match taken {
                 Ok(taken) => taken,
                 Err(why) => {
-                    if why == Broken::Waits {
-                        sender.ask(ring.next, &areas);
-                    }
                     broken = Some(why);
                     break;
                 }
@@ -149,15 +171,11 @@ impl VirtioNet {
         ring.carried = ring.carried.wrapping_add(sent.bytes);
         ring.tally.add(sent);
         cx.out.charge(areas.walked().saturating_sub(STEPS_PAID * batch.len() as u32));
-        if let Some(broken) = broken.filter(|broken| *broken != Broken::Waits) {
+        if let Some(broken) = broken {
             return Err(broken);
         }
         if dropped > 0 && ring.publish(&areas) {
             ring.call(number, cx);
-        }
-        if broken.is_some() {
-            // The next map wakes the ring.
-            return Ok(Progress { more: false, armed: true });
         }
         if areas.has(ring.next, seen) {
             areas.disarm(ring);
@@ -248,26 +266,6 @@ impl Sender<'_> {
         Ok((token, taken))
     }
 
-    /// Asks for all that the chain at this position misses: else each of its pages would take a round trip.
-    #[cold]
-    #[inline(never)]
-    fn ask<const PACKED: bool>(&self, at: u16, areas: &Areas<'_, PACKED>) {
-        let Ok(chain) = areas.chain(at) else { return };
-        for buffer in chain.map_while(Result::ok).take(BLAMED_MOST) {
-            let _asked = self.memory.translate(buffer.address, buffer.len, Rights::READ, |_| true);
-        }
-    }
-
-    /// A buffer is not accessible: the packet is dropped, or waits for a translation.
-    #[cold]
-    #[inline(never)]
-    fn faulted(&self, fault: Fault) -> Result<Taken, Broken> {
-        match Broken::of(fault, self.memory, Broken::Buffer) {
-            Broken::Waits => Err(Broken::Waits),
-            _ => Ok(Taken::Dropped(fault.into())),
-        }
-    }
-
     fn walk(&self, chain: &mut Chain<'_>, batch: &mut Batch) -> Result<Taken, Broken> {
         let mut bytes = [0; header::HASH_LEN];
         let (mut have, mut rest) = (0, None);
@@ -278,7 +276,7 @@ impl Sender<'_> {
             }
             let n = (self.header_len - have).min(buffer.len as usize);
             if let Err(fault) = self.memory.read(buffer.address, &mut bytes[have..have + n]) {
-                return self.faulted(fault);
+                return faulted(fault, self.memory);
             }
             have += n;
             rest = (buffer.len as usize > n).then(|| Buffer {
@@ -297,7 +295,7 @@ impl Sender<'_> {
             match draft.push(buffer.address, buffer.len) {
                 Ok(()) => {}
                 Err(DraftError::BatchFull) => return Ok(Taken::Later),
-                Err(DraftError::Fault(fault)) => return self.faulted(fault),
+                Err(DraftError::Fault(fault)) => return faulted(fault, self.memory),
                 Err(error) => return Ok(Taken::Dropped(error.into())),
             }
             next = chain.next();
@@ -350,6 +348,16 @@ impl Sender<'_> {
             Ok(()) => Taken::Packet,
             Err(reason) => Taken::Dropped(reason),
         }
+    }
+}
+
+/// A buffer is not accessible: the packet is dropped, or waits for a translation.
+#[cold]
+#[inline(never)]
+fn faulted(fault: Fault, memory: &Map) -> Result<Taken, Broken> {
+    match Broken::of(fault, memory, Broken::Buffer) {
+        Broken::Waits => Err(Broken::Waits),
+        _ => Ok(Taken::Dropped(fault.into())),
     }
 }
 

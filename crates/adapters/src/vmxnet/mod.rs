@@ -140,12 +140,7 @@ pub struct Vmxnet {
 impl Vmxnet {
     fn new(model: &'static Model, settings: &Settings, function: Function) -> Result<Self, CreateError> {
         let mac = settings.mac;
-        if !mac.is_unicast() || mac == Mac::ZERO {
-            return Err(CreateError::Address(mac));
-        }
-        if let Some(asked) = settings.queues.filter(|&queues| queues != 1) {
-            return Err(CreateError::Queues { adapter: model.about.name, asked, most: 1 });
-        }
+        settings.check(&model.about)?;
         let mut this = Self {
             model,
             rom: settings.rom.clone(),

@@ -203,17 +203,9 @@ impl Vmxnet3 {
     fn new(settings: &Settings) -> Result<Self, CreateError> {
         let adapter = ABOUT.name;
         let mac = settings.mac;
-        if !mac.is_unicast() || mac == Mac::ZERO {
-            return Err(CreateError::Address(mac));
-        }
+        settings.check(&ABOUT)?;
         let queues = settings.queues.unwrap_or(QUEUES_DEFAULT);
-        if !(1..=registers::QUEUES).contains(&queues) {
-            return Err(CreateError::Queues { adapter, asked: queues, most: registers::QUEUES });
-        }
-        let (vendor, device) = ABOUT.pci;
-        if let Some(rom) = &settings.rom {
-            rom.expect(vendor, device).map_err(|error| CreateError::Rom(error.to_string()))?;
-        }
+        settings.check_rom(&ABOUT)?;
         let function = describe(mac, settings.rom.as_ref())
             .map_err(|error| CreateError::Description { adapter, why: error.to_string() })?;
         let mut this = Self {

@@ -81,6 +81,7 @@ impl RunningTeam {
             TeamMode::Lacp(config) => (Mode::Lacp(lacp(config, self.spec.system)), hash(config.hash)),
             TeamMode::Port => (Mode::Port, Hash::default()),
             TeamMode::Source => (Mode::Source, Hash::default()),
+            TeamMode::Queues => (Mode::Queues, Hash::default()),
             TeamMode::Load(rates) => {
                 let links = self.spec.members.iter().zip(rates).filter_map(|(name, rate)| {
                     let (place, name) = (self.place(name)?, name.clone());

@@ -64,6 +64,7 @@ impl Stage {
             socket: stage.socket(),
             role: Default::default(),
             mapped: false,
+            worker: None,
             buffer_bytes: 1 << 20,
             access: nicety_socket::Access::default(),
             group: None,

@@ -38,6 +38,7 @@ impl Stage {
             socket: self.socket(number.into()),
             role: Default::default(),
             mapped: false,
+            worker: None,
             buffer_bytes: 1 << 20,
             access: nicety_socket::Access::default(),
             group: None,

@@ -16,6 +16,7 @@ RULES = [
     r"(is|are) .* already: (choose another|give this one)|is the address of .* already|stands there twice",
     r"it is missing from this \[uplink\]|it does not belong to this kind of uplink",
     r"a querier (needs|has no)|nothing to pace",
+    r"it does not go with several queues|workers are counted from 0",
     r'".*" (has a|does not begin with a letter|cannot be an interface)|it has \d+ characters',
     # The adapter.
     r"has (at most \d+ queue pairs|one queue pair)|does not tell its driver an MTU|carries at most \d+ bytes",

@@ -30,6 +30,7 @@ fn port(socket: &Path, mac: [u8; 6]) -> PortSpec {
         socket: socket.to_owned(),
         role: Default::default(),
         mapped: false,
+        worker: None,
         buffer_bytes: 1 << 20,
         access: nicety_socket::Access::default(),
         group: None,

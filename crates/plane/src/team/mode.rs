@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nicety_lacp::Settings;
 
-use super::{Capacity, Hash, Lacp, MEMBERS_MOST, Rule, Spread, Standby};
+use super::{Capacity, Hash, Lacp, MEMBERS_MOST, Queues, Rule, Spread, Standby};
 
 /// A way in which a team uses its members.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub enum Mode {
     Source,
     /// All that are up, each port by one of them, which a full link leaves.
     Load(Vec<Capacity>),
+    /// The queues of one interface: [`Queues`].
+    Queues,
 }
 
 impl Mode {
@@ -34,6 +36,7 @@ impl Mode {
             Self::Lacp(settings) => Box::new(Lacp::new(settings, MEMBERS_MOST)),
             Self::Port | Self::Source => Box::new(Spread::new()),
             Self::Load(capacities) => Box::new(Spread::by_load(capacities)),
+            Self::Queues => Box::new(Queues::default()),
         }
     }
 
@@ -42,7 +45,7 @@ impl Mode {
         match self {
             Self::Standby { .. } => Some(Hash::default()),
             Self::Lacp(_) => None,
-            Self::Port => Some(Hash::Port),
+            Self::Port | Self::Queues => Some(Hash::Port),
             Self::Source => Some(Hash::Source),
             Self::Load(_) => Some(Hash::Moved),
         }

@@ -21,6 +21,18 @@ const OFFLOADS: [u32; 3] = [
     0,
 ];
 
+/// The queues of a tap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Queues {
+    /// It has one, as most taps.
+    One,
+    /// It has several, of which we hold at most this many already. Other processes would get a part of the frames: they may hold none.
+    Several {
+        /// Ours.
+        held: u32,
+    },
+}
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Attached {
@@ -33,9 +45,9 @@ pub(super) struct Attached {
 
 /// Finds out whether a tap of this name can be attached, or made, as far as possible without doing so. It cannot find out whether
 /// another process has it.
-pub(super) fn check(name: &str) -> Result<(), TapError> {
+pub(super) fn check(name: &str, queues: Queues) -> Result<(), TapError> {
     driver()?;
-    attachable(name)
+    attachable(name, queues)
 }
 
 /// Opens the tap driver.
@@ -46,15 +58,24 @@ fn driver() -> Result<OwnedFd, TapError> {
 
 /// Checks that the interface of this name is a tap that we may use, or one that we may make (`tun_not_capable` and `tun_set_iff` in
 /// `drivers/net/tun.c`).
-fn attachable(name: &str) -> Result<(), TapError> {
+fn attachable(name: &str, queues: Queues) -> Result<(), TapError> {
     // Without an answer the attempt to attach will report the error.
     let Ok(link) = link::of(name) else { return Ok(()) };
     let administers = || capabilities(None).is_ok_and(|ours| ours.effective.contains(CapabilitySet::NET_ADMIN));
     let name_owned = || name.to_owned();
     match link {
         Some(Link::Other(kind)) => Err(TapError::NotTap { name: name_owned(), kind }),
-        Some(Link::Tap(TapLink { several: true, .. })) => Err(TapError::Several { name: name_owned() }),
-        Some(Link::Tap(TapLink { owner, group, several: false })) => {
+        Some(Link::Tap(TapLink { several: true, .. })) if queues == Queues::One => {
+            Err(TapError::Several { name: name_owned() })
+        }
+        Some(Link::Tap(TapLink { several: false, .. })) if queues != Queues::One => {
+            Err(TapError::Single { name: name_owned() })
+        }
+        // The kernel lets any process that may use the tap take more of its queues.
+        Some(Link::Tap(TapLink { held, .. })) if matches!(queues, Queues::Several { held: ours } if held > ours) => {
+            Err(TapError::Busy { name: name_owned() })
+        }
+        Some(Link::Tap(TapLink { owner, group, .. })) => {
             let user = geteuid().as_raw();
             let in_group = |group| {
                 getegid().as_raw() == group || getgroups().is_ok_and(|ours| ours.contains(&Gid::from_raw(group)))
@@ -70,20 +91,22 @@ fn attachable(name: &str) -> Result<(), TapError> {
 
 impl Attached {
     /// Like [`Attached::new`], from a worker, which may not open the driver.
-    pub(super) fn again(name: &str) -> Result<Self, TapError> {
+    pub(super) fn again(name: &str, queues: Queues) -> Result<Self, TapError> {
         let name = name.to_owned();
-        nicety_sandbox::aside(move || Self::new(&name)).unwrap_or_else(|| {
+        nicety_sandbox::aside(move || Self::new(&name, queues)).unwrap_or_else(|| {
             let source = io::Error::other("no thread could be started for it");
             Err(TapError::Os { doing: "attaching to a tap", source })
         })
     }
 
     /// Attaches to the tap of this name, or makes it.
-    pub(super) fn new(name: &str) -> Result<Self, TapError> {
+    pub(super) fn new(name: &str, queues: Queues) -> Result<Self, TapError> {
         let os = |doing| move |source: io::Error| TapError::Os { doing, source };
         let fd = driver()?;
-        attachable(name)?;
-        let actual = system::set_interface(fd.as_fd(), name).map_err(|error| TapError::attaching(name, error))?;
+        attachable(name, queues)?;
+        let several = queues != Queues::One;
+        let actual =
+            system::set_interface(fd.as_fd(), name, several).map_err(|error| TapError::attaching(name, error))?;
         system::set_header(fd.as_fd(), HEADER_BYTES).map_err(os("setting a tap's header (TUNSETVNETHDRSZ)"))?;
         Ok(Self::go_on(&actual, fd))
     }

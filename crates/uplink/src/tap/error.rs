@@ -60,10 +60,19 @@ pub enum TapError {
     },
     /// A tap with `multi_queue`.
     #[error(
-        "tap {name} has several queues, and this uses taps with one: make one without multi_queue, under another name (ip tuntap add dev \
-         NAME mode tap user $USER)"
+        "tap {name} has several queues, and this uplink uses one: give it more (`queues` in the host file), or make a tap without \
+         multi_queue, under another name (ip tuntap add dev NAME mode tap user $USER)"
     )]
     Several {
+        /// The interface.
+        name: String,
+    },
+    /// A tap without `multi_queue`.
+    #[error(
+        "tap {name} is for one queue: leave `queues` away, or make a tap for several, under another name (ip tuntap add dev NAME mode tap \
+         multi_queue user $USER)"
+    )]
+    Single {
         /// The interface.
         name: String,
     },

@@ -22,6 +22,8 @@ const IFLA_TUN_OWNER: u16 = 1;
 const IFLA_TUN_GROUP: u16 = 2;
 const IFLA_TUN_TYPE: u16 = 3;
 const IFLA_TUN_MULTI_QUEUE: u16 = 7;
+const IFLA_TUN_NUM_QUEUES: u16 = 8;
+const IFLA_TUN_NUM_DISABLED_QUEUES: u16 = 9;
 /// Flags of an attribute's type (`NLA_F_NESTED`, `NLA_F_NET_BYTEORDER`).
 const TYPE_MASK: u16 = 0x3fff;
 /// Buffer for an answer. A link without virtual functions (not requested here) has two to four thousand bytes.
@@ -43,8 +45,10 @@ pub(super) struct TapLink {
     pub(super) owner: Option<u32>,
     /// Group that may attach; `None`: any group.
     pub(super) group: Option<u32>,
-    /// The tap has several queues.
+    /// The tap may have several queues.
     pub(super) several: bool,
+    /// Queues that processes hold now. 0 on kernels that do not tell (before 4.20).
+    pub(super) held: u32,
 }
 
 /// Kind of an interface that is not a tap.
@@ -131,6 +135,10 @@ fn understood(answer: &[u8]) -> io::Result<Option<Link>> {
             owner: attribute(tun, IFLA_TUN_OWNER).and_then(|id| u32_at(id, 0)),
             group: attribute(tun, IFLA_TUN_GROUP).and_then(|id| u32_at(id, 0)),
             several: attribute(tun, IFLA_TUN_MULTI_QUEUE).and_then(<[u8]>::first).is_some_and(|&yes| yes != 0),
+            held: [IFLA_TUN_NUM_QUEUES, IFLA_TUN_NUM_DISABLED_QUEUES]
+                .iter()
+                .filter_map(|kind| attribute(tun, *kind).and_then(|count| u32_at(count, 0)))
+                .fold(0, u32::saturating_add),
         }),
         Some(kind) => Link::Other(Kind::Virtual(kind.to_owned())),
     }))

@@ -14,7 +14,7 @@ use nicety_adapter::{Batch, Budget, Checksum, Counters, Frames, News, Offload, P
 use nicety_uplink::{Paced, Tap, TapError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{CapabilitySet, LinkNameSpaceType, capabilities, move_into_link_name_space, set_capabilities};
-use smoltcp::wire::{EthernetFrame, EthernetProtocol, Ipv4Packet, UdpPacket};
+use smoltcp::wire::{EthernetFrame, EthernetProtocol, Ipv4Address, Ipv4Packet, UdpPacket};
 
 const INSIDE: &str = "NICETY_TAP_TEST_INSIDE";
 
@@ -161,6 +161,69 @@ fn a_deleted_interface_is_silent_and_its_frames_are_counted() {
     assert_eq!(counters.receive_drops[Reason::LinkDown as usize], 1);
 }
 
+/// Waits for a datagram from this port of the host's stack. Returns the queue that it comes on.
+fn queue_of(taps: &mut [Tap], port: u16) -> usize {
+    let end = Instant::now() + Duration::from_secs(10);
+    while Instant::now() < end {
+        for (number, tap) in taps.iter_mut().enumerate() {
+            let mut counters = Counters::default();
+            let (batch, _) = fetch(tap, &mut counters, Time::ZERO);
+            let found = frames(&batch, PLAIN).iter().any(|frame| frame.get(34..36) == Some(&port.to_be_bytes()[..]));
+            tap.complete(&batch);
+            if found {
+                return number;
+            }
+        }
+    }
+    panic!("no datagram from port {port}");
+}
+
+#[test]
+fn a_flow_comes_back_on_the_queue_that_it_was_sent_on() {
+    if !inside("a_flow_comes_back_on_the_queue_that_it_was_sent_on") {
+        return;
+    }
+    ip("tuntap add dev world0 mode tap multi_queue");
+    let mut taps = Tap::open_queues("world0", 4).unwrap();
+    up(&taps[0], "10.9.8.1/24");
+    ip("neighbour add 10.9.8.2 lladdr 02:00:00:00:00:77 dev world0");
+    // A flow that nobody has sent anything of comes on some queue. Once it was sent on a queue, it comes there.
+    for (port, queue) in (2000..).zip([3, 1, 0, 2, 3, 0]) {
+        let socket = UdpSocket::bind(("10.9.8.1", port)).unwrap();
+        socket.send_to(b"new", "10.9.8.2:1000").unwrap();
+        queue_of(&mut taps, port);
+        let answer = udp(b"learn", hardware(&taps[0]), Ipv4Address::new(10, 9, 8, 1), port);
+        Sender::new(&[(answer, Offload::default())]).deliver(&mut taps[queue], &mut Counters::default(), Time::ZERO);
+        socket.recv_from(&mut [0; 16]).unwrap();
+        socket.send_to(b"known", "10.9.8.2:1000").unwrap();
+        assert_eq!(queue_of(&mut taps, port), queue, "port {port}");
+    }
+}
+
+#[test]
+fn a_tap_of_which_somebody_holds_a_queue_or_that_has_another_number_of_them_is_refused_with_what_to_do() {
+    if !inside("a_tap_of_which_somebody_holds_a_queue_or_that_has_another_number_of_them_is_refused_with_what_to_do") {
+        return;
+    }
+    ip("tuntap add dev world0 mode tap multi_queue");
+    ip("tuntap add dev world1 mode tap");
+    let said = |error: TapError| error.to_string();
+    let one = said(Tap::open_queues("world1", 2).unwrap_err());
+    assert!(one.contains("world1 is for one queue") && one.contains("multi_queue"), "{one}");
+    let several = said(Tap::open("world0").unwrap_err());
+    assert!(
+        several.contains("world0 has several queues") && several.contains("`queues` in the host file"),
+        "{several}"
+    );
+    let held = Tap::open_queues("world0", 1).unwrap();
+    let busy = Tap::open_queues("world0", 2).unwrap_err();
+    assert!(matches!(busy, TapError::Busy { .. }), "{busy}");
+    assert!(matches!(Tap::check_queues("world0", 0), Err(TapError::Busy { .. })));
+    Tap::check_queues("world0", 1).unwrap();
+    drop(held);
+    assert_eq!(Tap::open_queues("world0", 2).unwrap().len(), 2);
+}
+
 #[test]
 fn a_tap_that_is_down_says_so_and_the_kernel_tells_when_it_is_up() {
     if !inside("a_tap_that_is_down_says_so_and_the_kernel_tells_when_it_is_up") {
@@ -271,8 +334,7 @@ fn why_the_next_tap_cannot_be_attached_is_news_once_for_each_cause_and_so_is_ano
         fetch(tap, &mut counters, Time::ZERO.after(Duration::from_secs(seconds)));
         match tap.news() {
             Some(News::Vacant(why)) => why,
-            Some(News::Back(what)) => format!("well: {what}"),
-            Some(News::Moved(what)) => what,
+            Some(News::Back(what) | News::Moved(what)) => format!("well: {what}"),
             None => String::new(),
         }
     };

@@ -46,9 +46,9 @@
 //! - Negotiation completes at once, with LSC. A frame without IFCS is still sent with a good check sequence.
 //! - RDH and RDT count units of 16 bytes even with descriptors of 32: Linux's e1000e/netdev.c, e1000_alloc_rx_buffers_ps.
 
-mod about;
 mod access;
 mod interrupts;
+pub mod models;
 mod receive;
 pub mod registers;
 mod saved;
@@ -59,13 +59,13 @@ use nicety_adapter::interrupts::{CompletionDelay, Delay, Interrupts};
 use nicety_adapter::{Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, Progress, Queue, Reset, Stall};
 use nicety_pci::{Bar, Capability, Express, Function, Identity, Msi, MsixCapability, Pin, Power, Rom};
 
-pub use self::about::ABOUT;
+use self::models::Model;
 use self::registers::{self as r, ctrl, rxcsum};
 use super::clock::Clock;
 use super::filter::Filter;
 use super::flow::Pause;
 use super::nvm::Nvm;
-use super::phy::{Phy, Rule, bm};
+use super::phy::Phy;
 use super::rss::Rss;
 use super::statistics::{OctetsRead, Statistics};
 use super::transmit::Transmit;
@@ -74,43 +74,15 @@ use crate::settings::{CreateError, Settings};
 /// Action that makes a driver reset the chip and set up its rings anew: Linux's e1000e/netdev.c, e1000e_close and e1000e_open.
 const CURE: &str = "restart the guest's driver (in Linux: `ip link set eth0 down`, then up)";
 
-/// The PHY: BME1000_E_PHY_ID_R2 in Linux's e1000e/defines.h.
-static PHY: [Rule; 22] = bm(0x0cb1);
-
-/// Words of the NVM that are not all ones (datasheet, chapter 6).
-const WORDS: [(usize, u16); 14] = [
-    (0x03, 0),
-    (0x05, 0x1070),
-    (0x08, 0),
-    (0x09, 0),
-    // Signature 01 in bits 15:14; identifiers are loaded from here.
-    (0x0a, 0x6403),
-    (0x0b, SUBSYSTEM),
-    (0x0c, 0x8086),
-    (0x0d, 0x10d3),
-    (0x0e, 0x8086),
-    // No management: bits 14:13 clear.
-    (0x0f, 0x0000),
-    // The firmware has finished with these words: bit 4 (e1000_fix_nvm_checksum_82571 in Linux's e1000e/82571.c).
-    (0x10, 0x0010),
-    (0x1a, 0x0000),
-    // The checksum needs no repair: bit 15, in the same function.
-    (0x23, 0x8000),
-    // No wake-up: bit 10 clear.
-    (0x24, 0x0000),
-];
-
-/// PCI subsystem of Intel's Gigabit CT Desktop Adapter.
-const SUBSYSTEM: u16 = 0xa01f;
-
 /// Creates an adapter.
-pub fn create(settings: &Settings) -> Result<Box<dyn Adapter>, CreateError> {
-    Ok(Box::new(E1000e::new(settings)?))
+pub fn create(model: &'static Model, settings: &Settings) -> Result<Box<dyn Adapter>, CreateError> {
+    Ok(Box::new(E1000e::new(model, settings)?))
 }
 
 /// The adapter.
 #[derive(Debug)]
 pub struct E1000e {
+    model: &'static Model,
     rom: Option<Rom>,
     function: Function,
     registers: r::Bank,
@@ -141,25 +113,16 @@ pub struct E1000e {
 }
 
 impl E1000e {
-    fn new(settings: &Settings) -> Result<Self, CreateError> {
-        let adapter = ABOUT.name;
-        let address = settings.mac.0;
-        if address[0] & 1 != 0 || address == [0; 6] {
-            return Err(CreateError::Address(settings.mac));
-        }
-        if let Some(asked) = settings.queues.filter(|queues| !(1..=ABOUT.queues).contains(queues)) {
-            return Err(CreateError::Queues { adapter, asked, most: ABOUT.queues });
-        }
-        let (vendor, device) = ABOUT.pci;
-        if let Some(rom) = &settings.rom {
-            rom.expect(vendor, device).map_err(|error| CreateError::Rom(error.to_string()))?;
-        }
+    fn new(model: &'static Model, settings: &Settings) -> Result<Self, CreateError> {
+        settings.check(&model.about)?;
+        settings.check_rom(&model.about)?;
         let mut this = Self {
+            model,
             rom: settings.rom.clone(),
-            function: function(settings)?,
-            registers: r::Bank::new(&r::M82574),
-            phy: Phy::new(&PHY),
-            nvm: Nvm::new(settings.mac, &WORDS, settings.subsystem),
+            function: function(model, settings)?,
+            registers: r::Bank::new(model.registers),
+            phy: Phy::new(model.phy),
+            nvm: Nvm::new(settings.mac, model.nvm, settings.subsystem),
             filter: Filter::default(),
             rss: Rss::default(),
             transmit: Default::default(),
@@ -209,12 +172,12 @@ impl E1000e {
     }
 }
 
-fn function(settings: &Settings) -> Result<Function, CreateError> {
-    let (vendor, device) = ABOUT.pci;
-    let (subsystem_vendor, subsystem) = settings.subsystem.unwrap_or((vendor, SUBSYSTEM));
-    let identity = Identity { vendor, device, revision: 0, class: 0x02_0000, subsystem_vendor, subsystem };
+fn function(model: &Model, settings: &Settings) -> Result<Function, CreateError> {
+    let (vendor, device) = model.about.pci;
+    let (subsystem_vendor, subsystem) = settings.subsystem.unwrap_or((vendor, model.subsystem));
+    let identity = Identity { vendor, device, revision: model.revision, class: 0x02_0000, subsystem_vendor, subsystem };
     let msix = MsixCapability {
-        vectors: r::VECTORS,
+        vectors: model.vectors,
         table_bar: access::MSIX_BAR,
         table_offset: 0,
         pba_bar: access::MSIX_BAR,
@@ -235,7 +198,7 @@ fn function(settings: &Settings) -> Result<Function, CreateError> {
     if let Some(rom) = &settings.rom {
         builder = builder.rom(rom.size());
     }
-    builder.build().map_err(|error| CreateError::Description { adapter: ABOUT.name, why: error.to_string() })
+    builder.build().map_err(|error| CreateError::Description { adapter: model.about.name, why: error.to_string() })
 }
 
 impl Adapter for E1000e {
@@ -282,7 +245,7 @@ impl Adapter for E1000e {
     }
 
     fn transmit_queues(&self) -> u16 {
-        r::QUEUES as u16
+        self.model.queues as u16
     }
 
     fn is_driven(&self) -> bool {

@@ -6,8 +6,8 @@ use nicety_adapter::snapshot::{Nothing, RestoreError, Snapshot, Version, decode,
 use nicety_pci::Saved as SavedFunction;
 use serde::{Deserialize, Serialize};
 
+use super::E1000e;
 use super::registers as r;
-use super::{ABOUT, E1000e};
 use crate::intel::clock::Clock;
 use crate::intel::flow::Pause;
 use crate::intel::nvm::Nvm;
@@ -44,6 +44,7 @@ impl Snapshot for E1000e {
     fn save(&self) -> Vec<u8> {
         // The omitted fields are rebuilt: filter and hash from registers; others are empty between batches, or configuration.
         let Self {
+            model: _,
             rom: _,
             function,
             registers,
@@ -79,11 +80,11 @@ impl Snapshot for E1000e {
             clock: *clock,
             function: function.save().to_bytes(),
         };
-        encode(ABOUT.name, State::NUMBER, &state)
+        encode(self.model.about.name, State::NUMBER, &state)
     }
 
     fn restore(&mut self, saved: &[u8]) -> Result<(), RestoreError> {
-        let state: State = decode(ABOUT.name, saved)?;
+        let state: State = decode(self.model.about.name, saved)?;
         let impossible = |what| Err(RestoreError::Impossible(what));
         let mut registers = self.registers.clone();
         registers.restore(&state.registers)?;

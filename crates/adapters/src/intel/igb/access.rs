@@ -4,6 +4,7 @@ use nicety_adapter::Context;
 
 use super::Igb;
 use super::registers::{self as r, Place, cause, ctrl, dctl, eecd, swsm, tctl};
+use super::transmit::forget_fetched;
 use crate::intel::eeprom;
 use crate::intel::flow::Pause;
 use crate::intel::statistics::OctetsRead;
@@ -117,11 +118,13 @@ impl Igb {
             }
             r::RXDCTL => self.offer_room(1 << place.index, cx),
             r::TCTL if old & tctl::EN != 0 && value & tctl::EN == 0 => {
-                (0..r::QUEUES).for_each(|queue| self.forget_fetched(queue));
+                (0..r::QUEUES).for_each(|queue| forget_fetched(&mut self.transmit, &self.registers, queue));
             }
             r::TCTL => self.look_at_all_queues(cx),
             r::TXDCTL if value & dctl::ENABLE != 0 => cx.out.work.insert(place.index as u16),
-            r::TXDCTL | r::TDH | r::TDBAL | r::TDBAH | r::TDLEN => self.forget_fetched(place.index),
+            r::TXDCTL | r::TDH | r::TDBAL | r::TDBAH | r::TDLEN => {
+                forget_fetched(&mut self.transmit, &self.registers, place.index)
+            }
             r::RAL | r::RAH | r::RAL2 | r::RAH2 => self.filter.load(&self.registers),
             r::RSSRK | r::MRQC => self.rss.forget(),
             r::TIMINCA => self.clock.set_increment(self.registers[r::TIMINCA], cx.now),

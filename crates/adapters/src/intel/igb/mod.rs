@@ -58,6 +58,7 @@
 
 mod access;
 mod interrupts;
+pub mod models;
 pub(super) mod queues;
 mod receive;
 pub mod registers;
@@ -65,8 +66,6 @@ mod saved;
 mod stamps;
 pub(super) mod transmit;
 pub(super) mod virtual_functions;
-
-use std::sync::LazyLock;
 
 use nicety_adapter::interrupts::{CompletionDelay, Interrupts};
 use nicety_adapter::{
@@ -76,29 +75,22 @@ use nicety_pci::{
     Bar, BuildError, Capability, Changes, Express, Function, Identity, Msi, MsixCapability, Pin, Power, Rom,
 };
 
+use self::models::{INTEL, Model};
 use self::registers::{self as r, QUEUES, ctrl, dctl, rctl, rxcsum};
-use self::transmit::TransmitQueue;
+use self::transmit::{TransmitQueue, transmits};
 use super::clock::Clock;
-use super::eeprom::Image;
 use super::filter::Filter;
 use super::flow::Pause;
-use super::pages::{PART, Pages};
-use super::phy::{IGP03E1000, Phy};
+use super::pages::PART;
+use super::phy::Phy;
 use super::rss::Rss;
 use super::statistics::{OctetsRead, Statistics};
-use crate::about::{About, Boot, Kind, Since, Sources};
 use crate::microwire::Microwire;
 use crate::msix;
 use crate::settings::{CreateError, Settings};
 
 /// The BAR of MSI-X.
 const MSIX_BAR: u8 = 3;
-
-/// Pages of its first four queues. The others' registers, at 0xc000 and 0xe000, are trapped.
-static PAGES: LazyLock<Pages> = LazyLock::new(|| Pages::of(&r::M82576));
-/// PCI numbers of the vendor and of the card: Gigabit ET Dual Port Server Adapter (pci.ids).
-const INTEL: u16 = 0x8086;
-const CARD: u16 = 0xa03c;
 
 /// Changes after which pending causes may interrupt, or use another vector.
 const INTERRUPTS: Changes =
@@ -107,83 +99,9 @@ const INTERRUPTS: Changes =
 /// Action that makes a driver reset the chip and set up its rings anew: Linux igb_main.c, igb_close and igb_open.
 const CURE: &str = "restart the guest's driver (in Linux: `ip link set eth0 down`, then up)";
 
-/// Description of the adapter.
-pub const ABOUT: About = About {
-    name: "igb",
-    chip: "Intel 82576",
-    kind: Kind::Emulated,
-    pci: (INTEL, 0x10c9),
-    stands_by: false,
-    vmware_subsystem: None,
-    link_mbps: 1000,
-    link_unless: None,
-    offloads: &["tx-checksum", "rx-checksum", "tso4", "tso6", "vlan-insert", "vlan-strip", "vlan-filter", "rss"],
-    queues: 16,
-    mtu_max: 9216,
-    announces_mtu: false,
-    promiscuous: true,
-    dma: true,
-    boot: Boot { rom: Some("e1000e"), u_boot: None },
-    linux: Since {
-        driver: "igb",
-        version: "2.6.28",
-        source: "Linux, igb: add 82576 MAC support (2008), in 2.6.28's drivers/net/igb/e1000_82575.c",
-    },
-    windows: Since {
-        driver: "Intel Gigabit ET",
-        version: "Server 2008 R2",
-        source: "Intel, Gigabit ET Dual Port Server Adapter, product brief: operating systems",
-    },
-    sources: Sources {
-        chip: "Intel, 82576EB Gigabit Ethernet Controller Datasheet",
-        pci: "Linux drivers/net/ethernet/intel/igb/e1000_hw.h, E1000_DEV_ID_82576",
-        link: "82576EB datasheet, 8.2.2: the highest speed that STATUS can show",
-        offloads: "82576EB datasheet, 7.2.4 and 7.1.10, and RXCSUM in 8.10.10",
-        queues: "82576EB datasheet, features: 16 queues each way; Linux igb.h, IGB_MAX_RX_QUEUES: 8 of them",
-        mtu: "Linux igb.h, MAX_STD_JUMBO_FRAME_SIZE: what its driver takes",
-    },
-    qemu: Some("igb"),
-    transports: &["vfio-user"],
-};
-
-/// Factory contents of a copper adapter's NVM (chapter 6).
-const NVM: Image = Image {
-    size: 256,
-    words: &[
-        (0x03, 0x0034),
-        (0x05, 0x1020),
-        // Signature 01 in bits 15:14; identifiers are loaded from here.
-        (0x0a, 0x640b),
-        (0x0b, CARD),
-        (0x0c, INTEL),
-        (0x0d, 0x10c9),
-        (0x0e, INTEL),
-        // Advertises pause in both directions; full duplex.
-        (0x0f, 0x70c3),
-        (0x10, 0x0004),
-        (0x11, 0x10c9),
-        (0x12, 0x5c00),
-        (0x13, 0x0000),
-        // No wake-up, no management.
-        (0x14, 0x2080),
-        (0x16, 0x4a40),
-        (0x1e, 0x0001),
-        (0x1f, 0x0602),
-        (0x20, 0x0004),
-        (0x24, 0x2080),
-        (0x25, 0x0000),
-        (0x26, 0x10ca),
-        // No second address.
-        (0x37, 0xffff),
-        // Version: 1.02, image 0.
-        (0x42, 0x0000),
-        (0x43, 0x0000),
-    ],
-};
-
 /// Creates an adapter.
-pub fn create(settings: &Settings) -> Result<Box<dyn Adapter>, CreateError> {
-    Ok(Box::new(Igb::new(settings)?))
+pub fn create(model: &'static Model, settings: &Settings) -> Result<Box<dyn Adapter>, CreateError> {
+    Ok(Box::new(Igb::new(model, settings)?))
 }
 
 /// Number of a ring in [`Outbox::stalled`](nicety_adapter::Outbox::stalled).
@@ -194,6 +112,7 @@ fn stall_of(queue: usize, transmit: bool) -> u16 {
 /// The adapter.
 #[derive(Debug)]
 pub struct Igb {
+    model: &'static Model,
     rom: Option<Rom>,
     /// Offered MSI-X vectors.
     vectors: u16,
@@ -226,28 +145,23 @@ pub struct Igb {
 }
 
 impl Igb {
-    fn new(settings: &Settings) -> Result<Self, CreateError> {
-        let address = settings.mac.0;
-        if address[0] & 1 != 0 || address == [0; 6] {
-            return Err(CreateError::Address(settings.mac));
-        }
-        if let Some(asked) = settings.queues.filter(|queues| !(1..=ABOUT.queues).contains(queues)) {
-            return Err(CreateError::Queues { adapter: ABOUT.name, asked, most: ABOUT.queues });
-        }
-        if let Some(rom) = &settings.rom {
-            rom.expect(INTEL, ABOUT.pci.1).map_err(|error| CreateError::Rom(error.to_string()))?;
-        }
+    fn new(model: &'static Model, settings: &Settings) -> Result<Self, CreateError> {
+        let about = &model.about;
+        settings.check(about)?;
+        settings.check_rom(about)?;
         // A driver uses as many queues as it gets vectors, in addition to the one for other causes.
-        let vectors = settings.queues.filter(|queues| *queues < ABOUT.queues).map_or(r::VECTORS, |queues| queues + 1);
-        let function = describe(settings, vectors)
-            .map_err(|error| CreateError::Description { adapter: ABOUT.name, why: error.to_string() })?;
+        let vectors =
+            settings.queues.filter(|queues| *queues < about.queues).map_or(model.vectors, |queues| queues + 1);
+        let function = describe(model, settings, vectors)
+            .map_err(|error| CreateError::Description { adapter: about.name, why: error.to_string() })?;
         let mut this = Self {
+            model,
             rom: settings.rom.clone(),
             vectors,
             function,
-            registers: r::Bank::new(&r::M82576),
-            phy: Phy::new(&IGP03E1000),
-            eeprom: NVM.chip(settings.mac, None),
+            registers: r::Bank::new(model.registers),
+            phy: Phy::new(model.phy),
+            eeprom: model.nvm.chip(settings.mac, None),
             filter: Filter::default(),
             rss: Rss::default(),
             transmit: Default::default(),
@@ -285,14 +199,14 @@ impl Igb {
     }
 }
 
-fn describe(settings: &Settings, vectors: u16) -> Result<Function, BuildError> {
+fn describe(model: &Model, settings: &Settings, vectors: u16) -> Result<Function, BuildError> {
     let identity = Identity {
         vendor: INTEL,
-        device: ABOUT.pci.1,
-        revision: 1,
+        device: model.about.pci.1,
+        revision: model.revision,
         class: 0x02_0000,
         subsystem_vendor: INTEL,
-        subsystem: CARD,
+        subsystem: model.subsystem,
     };
     // PCI PM 1.2 with D0 and D3hot, device-specific initialization; D3hot loses all state (9.4.1).
     let power = Power { capabilities: 0x0023, control: 0, data: 0 };
@@ -357,11 +271,11 @@ impl PciFace for Igb {
     }
 
     fn doorbells(&self) -> Vec<u32> {
-        PAGES.offsets()
+        self.model.pages.offsets()
     }
 
     fn shown(&self, words: &mut [u32]) -> bool {
-        PAGES.show(&self.registers, words);
+        self.model.pages.show(&self.registers, words);
         true
     }
 
@@ -377,7 +291,7 @@ impl Adapter for Igb {
 
     fn fetch(&mut self, queue: u16, budget: Budget, batch: &mut Batch, cx: &mut Context<'_>) -> Progress {
         let progress = self.fetch_ring(queue.into(), budget, batch, cx);
-        if self.transmits(queue.into()) && self.may_dma() { cx.fetched(progress) } else { progress }
+        if transmits(&self.registers, queue.into()) && self.may_dma() { cx.fetched(progress) } else { progress }
     }
 
     fn complete(&mut self, batch: &Batch, cx: &mut Context<'_>) {
@@ -415,7 +329,7 @@ impl Adapter for Igb {
     }
 
     fn transmit_queues(&self) -> u16 {
-        QUEUES as u16
+        self.model.queues as u16
     }
 
     fn is_driven(&self) -> bool {
@@ -440,7 +354,7 @@ impl Adapter for Igb {
     fn stall(&self, number: u16) -> Option<Stall> {
         let queue = usize::from(number / 2);
         let transmit = !number.is_multiple_of(2);
-        let on = if transmit { self.transmits(queue) } else { self.receives(queue) };
+        let on = if transmit { transmits(&self.registers, queue) } else { self.receives(queue) };
         let why = self.stalls.get(usize::from(number)).copied().flatten().filter(|_| on && self.may_dma())?;
         let queue = if transmit { Queue::Transmit(number / 2) } else { Queue::Receive(number / 2) };
         Some(Stall { queue, why, cure: CURE })

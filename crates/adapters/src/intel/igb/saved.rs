@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::registers::QUEUES;
 use super::transmit::Advanced;
-use super::{ABOUT, Igb, NVM, virtual_functions};
+use super::{Igb, virtual_functions};
 use crate::intel::clock::Clock;
 use crate::intel::flow::Pause;
 use crate::intel::phy;
@@ -45,6 +45,7 @@ impl Snapshot for Igb {
     fn save(&self) -> Vec<u8> {
         // The omitted fields are rebuilt: filter and hash from registers; others are empty between batches, or configuration.
         let Self {
+            model: _,
             rom: _,
             vectors: _,
             function,
@@ -80,18 +81,18 @@ impl Snapshot for Igb {
             clock: *clock,
             function: function.save().to_bytes(),
         };
-        encode(ABOUT.name, State::NUMBER, &state)
+        encode(self.model.about.name, State::NUMBER, &state)
     }
 
     fn restore(&mut self, saved: &[u8]) -> Result<(), RestoreError> {
-        let state: State = decode(ABOUT.name, saved)?;
+        let state: State = decode(self.model.about.name, saved)?;
         let impossible = |what| Err(RestoreError::Impossible(what));
         let mut registers = self.registers.clone();
         registers.restore(&state.registers)?;
         let Some(phy) = self.phy.restored(&state.phy) else {
             return impossible("PHY");
         };
-        if !state.nvm.fits(NVM.size) {
+        if !state.nvm.fits(self.model.nvm.size) {
             return impossible("NVM");
         }
         if state.transmit.iter().any(|queue| queue.next > 0xffff) {

@@ -113,6 +113,26 @@ impl TransmitQueue {
     pub fn reset(&mut self) {
         *self = Self { state: Transmit::default(), generation: self.generation.wrapping_add(1) };
     }
+
+    /// Discards descriptors that were fetched and not completed: the ring restarts at this head.
+    pub fn restart(&mut self, head: u32) {
+        self.generation = self.generation.wrapping_add(1);
+        (self.state.next, self.state.skipping) = (head, false);
+    }
+}
+
+/// Whether a queue is on, and the transmitter (8.12.15, 8.12.1).
+pub fn transmits(registers: &r::Bank, queue: usize) -> bool {
+    let on = registers.of(r::TXDCTL).get(queue).is_some_and(|control| control & dctl::ENABLE != 0);
+    on && registers[r::TCTL] & tctl::EN != 0
+}
+
+/// Discards a queue's descriptors that were fetched and not completed: the ring restarts at TDH.
+pub fn forget_fetched(queues: &mut [TransmitQueue], registers: &r::Bank, number: usize) {
+    let head = registers.of(r::TDH).get(number).copied().unwrap_or(0);
+    if let Some(queue) = queues.get_mut(number) {
+        queue.restart(head);
+    }
 }
 
 /// TDWBAL and TDWBAH (8.12.16): writes the head to the driver's memory.
@@ -162,21 +182,6 @@ impl Igb {
         }
     }
 
-    /// Whether a queue may send.
-    pub(super) fn transmits(&self, queue: usize) -> bool {
-        let on = self.registers.of(r::TXDCTL).get(queue).is_some_and(|control| control & dctl::ENABLE != 0);
-        on && self.registers[r::TCTL] & tctl::EN != 0
-    }
-
-    /// Discards descriptors that were fetched and not completed: the ring restarts at TDH.
-    pub(super) fn forget_fetched(&mut self, number: usize) {
-        let head = self.registers.of(r::TDH).get(number).copied().unwrap_or(0);
-        if let Some(queue) = self.transmit.get_mut(number) {
-            queue.generation = queue.generation.wrapping_add(1);
-            (queue.state.next, queue.state.skipping) = (head, false);
-        }
-    }
-
     /// Walks a ring into a batch. In loopback the batch is private, and is received at once.
     pub(super) fn fetch_ring(
         &mut self,
@@ -186,7 +191,7 @@ impl Igb {
         cx: &mut Context<'_>,
     ) -> Progress {
         batch.generation = self.transmit.get(queue).map_or(0, |queue| queue.generation);
-        if !self.transmits(queue) || !self.may_dma() {
+        if !transmits(&self.registers, queue) || !self.may_dma() {
             return Progress { more: false, armed: true };
         }
         let own = if self.loops() { self.looped.take() } else { None };

@@ -5,6 +5,7 @@ use nicety_adapter::Context;
 use super::VirtualFunction;
 use super::family::ixgbe::RSS_KEY;
 use super::registers::{self as r, Place, ctrl, dctl, links, status};
+use crate::intel::igb::transmit::forget_fetched;
 
 impl VirtualFunction {
     /// Reads a part of the registers.
@@ -46,7 +47,9 @@ impl VirtualFunction {
             r::TDT => cx.out.work.insert(place.index as u16),
             r::RDT | r::RDLEN | r::RXDCTL => self.offer_room(1 << place.index, cx),
             r::TXDCTL if value & dctl::ENABLE != 0 => cx.out.work.insert(place.index as u16),
-            r::TXDCTL | r::TDH | r::TDBAL | r::TDBAH | r::TDLEN => self.forget_fetched(place.index),
+            r::TXDCTL | r::TDH | r::TDBAL | r::TDBAH | r::TDLEN => {
+                forget_fetched(&mut self.transmit, &self.registers, place.index)
+            }
             r::V2PMAILBOX => self.write_mailbox(value, cx),
             r::CTRL if value & ctrl::RST != 0 => self.reset_function(cx),
             r::EICR => {

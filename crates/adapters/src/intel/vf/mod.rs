@@ -64,7 +64,7 @@ use self::mailbox::Mailbox;
 use self::models::Model;
 use self::registers::{self as r, QUEUES_MOST, dctl, rctl, vmolr};
 use super::filter::Filter;
-use super::igb::transmit::TransmitQueue;
+use super::igb::transmit::{TransmitQueue, transmits};
 use super::rss::Rss;
 use crate::msix;
 use crate::settings::{CreateError, Settings};
@@ -117,13 +117,7 @@ pub struct VirtualFunction {
 
 impl VirtualFunction {
     fn new(model: &'static Model, settings: &Settings) -> Result<Self, CreateError> {
-        let address = settings.mac.0;
-        if address[0] & 1 != 0 || address == [0; 6] {
-            return Err(CreateError::Address(settings.mac));
-        }
-        if let Some(asked) = settings.queues.filter(|queues| !(1..=model.about.queues).contains(queues)) {
-            return Err(CreateError::Queues { adapter: model.about.name, asked, most: model.about.queues });
-        }
+        settings.check(&model.about)?;
         if settings.rom.is_some() {
             return Err(CreateError::Rom(format!("an {} has none", model.about.name)));
         }
@@ -280,7 +274,7 @@ impl Adapter for VirtualFunction {
     }
 
     fn is_driven(&self) -> bool {
-        (0..self.model.queues).any(|queue| self.receives(queue) || self.transmits(queue))
+        (0..self.model.queues).any(|queue| self.receives(queue) || transmits(&self.registers, queue))
     }
 
     fn features(&self) -> Vec<&'static str> {
@@ -300,7 +294,7 @@ impl Adapter for VirtualFunction {
     fn stall(&self, number: u16) -> Option<Stall> {
         let queue = usize::from(number / 2);
         let transmit = !number.is_multiple_of(2);
-        let on = if transmit { self.transmits(queue) } else { self.receives(queue) };
+        let on = if transmit { transmits(&self.registers, queue) } else { self.receives(queue) };
         let own = on && self.function.bus_master();
         let why = self.stalls.get(usize::from(number)).copied().flatten().filter(|_| own)?;
         let queue = if transmit { Queue::Transmit(number / 2) } else { Queue::Receive(number / 2) };

@@ -2,9 +2,9 @@
 
 use nicety_adapter::{Batch, Budget, Context, Progress};
 
-use super::registers::{self as r, Reg, dctl, tctl};
+use super::registers::{self as r, Reg};
 use super::{VirtualFunction, stall_of};
-use crate::intel::igb::transmit::{Advanced, write_head_back};
+use crate::intel::igb::transmit::{Advanced, transmits, write_head_back};
 use crate::intel::transmit::{self, Sender};
 
 impl VirtualFunction {
@@ -20,21 +20,6 @@ impl VirtualFunction {
         Some(Sender { queue, state, registers, link_up, looped, tags_by_mode, stamped, takes_lone })
     }
 
-    /// Whether a queue may send.
-    pub(super) fn transmits(&self, queue: usize) -> bool {
-        let on = self.registers.of(r::TXDCTL).get(queue).is_some_and(|control| control & dctl::ENABLE != 0);
-        on && self.registers[r::TCTL] & tctl::EN != 0
-    }
-
-    /// Discards descriptors that were fetched and not completed: the ring restarts at TDH.
-    pub(super) fn forget_fetched(&mut self, number: usize) {
-        let head = self.registers.of(r::TDH).get(number).copied().unwrap_or(0);
-        if let Some(queue) = self.transmit.get_mut(number) {
-            queue.generation = queue.generation.wrapping_add(1);
-            (queue.state.next, queue.state.skipping) = (head, false);
-        }
-    }
-
     /// Walks a ring into a batch.
     pub(super) fn fetch_ring(
         &mut self,
@@ -45,7 +30,7 @@ impl VirtualFunction {
     ) -> Progress {
         let idle = Progress { more: false, armed: true };
         batch.generation = self.transmit.get(queue).map_or(0, |queue| queue.generation);
-        if !self.transmits(queue) || !self.function.bus_master() {
+        if !transmits(&self.registers, queue) || !self.function.bus_master() {
             return idle;
         }
         let Some(mut sender) = self.sender(queue) else { return idle };

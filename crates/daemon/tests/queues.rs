@@ -1,0 +1,225 @@
+//! A tap with a queue for each worker: what a port sends leaves by its worker's queue, and the answers come back there, so that the other
+//! worker sleeps. The tests run themselves again in their own user and network namespace, which needs no root rights. Without a tap
+//! driver or such a namespace they print a note and judge nothing.
+
+mod namespace;
+
+use std::net::UdpSocket;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use namespace::{inside, ip, ip_with};
+use nicety_adapter::{Batch, Budget, Counters, Frames, Pick, PortId, Time, Uplink as _};
+use nicety_daemon::daemon::Daemon;
+use nicety_daemon::live::state::Begin;
+use nicety_daemon::live::{Consent, Live};
+use nicety_daemon::serve;
+use nicety_frame::{Layout, checksum};
+use nicety_host::Host;
+use nicety_memory::Map;
+use nicety_uplink::Pair;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Echoes that are counted.
+const ECHOES: u64 = 300;
+
+fn host(place: &Path, keys: &str) -> Host {
+    let text = format!(
+        "[daemon]\nworkers = 2\n[[uplink]]\nkind = \"tap\"\nname = \"up0\"\n{keys}\n\
+         [[uplink]]\nkind = \"pair\"\nname = \"a\"\nsocket = \"a.sock\"\n\
+         [[uplink]]\nkind = \"pair\"\nname = \"b\"\nsocket = \"b.sock\"\n"
+    );
+    Host::parse(&text, &place.join("host.toml")).unwrap()
+}
+
+/// A station behind a pair. Its address is 10.9.8.N, that of its hardware 02:00:00:00:00:N.
+struct Station {
+    far: Pair,
+    number: u8,
+    map: Arc<Map>,
+    batch: Batch,
+    counters: Counters,
+    gateway: [u8; 6],
+}
+
+impl Station {
+    fn new(place: &Path, name: &str, number: u8, gateway: [u8; 6]) -> Self {
+        let far = Pair::connect(place.join(format!("{name}.sock"))).unwrap();
+        let map = Arc::new(Map::private(2048).unwrap());
+        Self { far, number, map, batch: Batch::new(), counters: Counters::default(), gateway }
+    }
+
+    /// Sends a datagram from port 1000 to the host's port 2000.
+    fn send(&mut self, word: u32) {
+        let mut frame = [&self.gateway[..], &[2, 0, 0, 0, 0, self.number, 8, 0]].concat();
+        frame.extend([0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0, 10, 9, 8, self.number, 10, 9, 8, 1]);
+        frame.extend([1000u16, 2000, 26, 0].map(u16::to_be_bytes).concat());
+        frame.extend(word.to_be_bytes());
+        frame.resize(60, 0);
+        let header: u32 = frame[14..34].chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
+        let sum = !((header & 0xffff) + (header >> 16)) as u16;
+        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+        let layout = Layout::parse(&frame);
+        checksum::fill(&mut frame, &layout).unwrap();
+        self.map.write(0, &frame).unwrap();
+        let mut batch = Batch::new();
+        batch.start(&self.map, PortId(9), 0);
+        let mut draft = batch.draft(0).unwrap();
+        draft.push(0, frame.len() as u32).unwrap();
+        draft.finish_plain(0);
+        let sent = self.far.deliver(&Frames::new(&batch, &[Pick::whole(0)]), &mut self.counters, Time::ZERO);
+        assert_eq!(sent.refused(), 0);
+    }
+
+    /// Waits for the datagram's return. False after this time.
+    fn hears(&mut self, word: u32, most: Duration) -> bool {
+        let end = Instant::now() + most;
+        while Instant::now() < end {
+            let mut fds = [PollFd::from_borrowed_fd(self.far.descriptor().unwrap(), PollFlags::IN)];
+            poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 20_000_000 })).unwrap();
+            self.far.fetch(PortId(9), Budget::TURN, &mut self.batch, &mut self.counters, Time::ZERO);
+            let mut heard = false;
+            for packet in self.batch.packets() {
+                let mut frame = vec![0; packet.len() as usize];
+                self.batch.copy(packet, &mut frame);
+                heard |= frame.get(42..46) == Some(&word.to_be_bytes()[..]) && frame[5] == self.number;
+            }
+            self.far.complete(&self.batch);
+            if heard {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn echo(&mut self, word: u32) {
+        self.send(word);
+        assert!(self.hears(word, TIMEOUT), "datagram {word} of station {} was lost", self.number);
+    }
+
+    /// The pair connects, and the tap's queues come up, in their own time.
+    fn begin(&mut self) {
+        let mut heard = |word| {
+            self.send(word);
+            self.hears(word, Duration::from_millis(100))
+        };
+        assert!((0..100).any(&mut heard), "the way to the host");
+    }
+}
+
+/// Frames that came in by each queue of the tap.
+fn came(daemon: &Daemon) -> [u64; 2] {
+    let views = daemon.views();
+    ["up0/0", "up0/1"].map(|name| {
+        let view = views.iter().find(|view| view.name == name).unwrap();
+        view.state.counters.transmitted().packets
+    })
+}
+
+/// A tap with these options, as an administrator makes it. Returns its address.
+fn tap(options: &str) -> [u8; 6] {
+    ip(&format!("tuntap add dev up0 mode tap {options}"));
+    let _no_ipv6_here = std::fs::write("/proc/sys/net/ipv6/conf/up0/disable_ipv6", "1");
+    ip("address add 10.9.8.1/24 dev up0");
+    ip("link set up0 up");
+    ip("neighbour add 10.9.8.2 lladdr 02:00:00:00:00:02 dev up0");
+    ip("neighbour add 10.9.8.3 lladdr 02:00:00:00:00:03 dev up0");
+    let text = ip_with(&["-j"], "link show up0");
+    let address = text.split_once("\"address\":\"").unwrap().1.split('"').next().unwrap();
+    let bytes: Vec<u8> = address.split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
+    bytes.try_into().unwrap()
+}
+
+/// Sends every datagram back, until `over`.
+fn answer(socket: &UdpSocket, over: &AtomicBool) {
+    socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    let mut bytes = [0; 64];
+    while !over.load(Ordering::Relaxed) {
+        if let Ok((len, from)) = socket.recv_from(&mut bytes) {
+            let _sent_again_later = socket.send_to(&bytes[..len], from);
+        }
+    }
+}
+
+#[test]
+fn each_port_s_answers_come_by_its_own_worker_s_queue_and_the_other_worker_sleeps() {
+    if !inside("each_port_s_answers_come_by_its_own_worker_s_queue_and_the_other_worker_sleeps") {
+        return;
+    }
+    let gateway = tap("multi_queue");
+    let place = tempfile::TempDir::new().unwrap();
+    let begun = Begin::new(host(place.path(), "queues = 2"));
+    nicety_sandbox::begin_for_tests();
+    let daemon = Arc::new(serve::start(serve::prepare(&begun.host, None).unwrap()).unwrap());
+    let live = Live::new(Arc::clone(&daemon), begun.host, begun.file, begun.state);
+    let over = AtomicBool::new(false);
+    let socket = UdpSocket::bind("10.9.8.1:2000").unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| answer(&socket, &over));
+        let _ends_it = AtTheEnd(&over);
+        let mut stations = [("a", 2), ("b", 3)].map(|(name, number)| Station::new(place.path(), name, number, gateway));
+        stations.iter_mut().for_each(Station::begin);
+        let mut own = Vec::new();
+        for station in &mut stations {
+            (0..20).for_each(|word| station.echo(word));
+            let (before, slept) = (came(&daemon), daemon.wakes());
+            (0..ECHOES as u32).for_each(|word| station.echo(word));
+            let after = came(&daemon);
+            let came = [after[0] - before[0], after[1] - before[1]];
+            let woken: Vec<u64> = daemon.wakes().iter().zip(slept).map(|(now, before)| now - before).collect();
+            println!("station {}: by queue {came:?}, wakes of each worker {woken:?}", station.number);
+            let queue = usize::from(came[1] > came[0]);
+            assert!(came[queue] >= ECHOES && came[1 - queue] <= 5, "{came:?}");
+            assert!(woken[1 - queue] <= 20, "the other worker sleeps: {woken:?}");
+            own.push(queue);
+        }
+        own.sort();
+        assert_eq!(own, [0, 1], "a queue for each");
+        // A new flow from outside comes on any queue, and reaches the port that has the address.
+        let outside = UdpSocket::bind("10.9.8.1:0").unwrap();
+        for word in 1000..1032u32 {
+            let flow = UdpSocket::bind("10.9.8.1:0").unwrap();
+            flow.send_to(&word.to_be_bytes(), "10.9.8.3:1000").unwrap();
+            assert!(stations[1].hears(word, TIMEOUT), "flow {word}");
+        }
+        drop(outside);
+        // The queues change while the daemon serves: the tap is opened again.
+        let done = live.apply(&host(place.path(), "queues = 1"), &Consent::All);
+        let refused = done.unwrap_err().to_string();
+        assert!(refused.contains("up0 has several queues"), "{refused}");
+        let done = live.apply(&host(place.path(), "queues = 4"), &Consent::All).unwrap();
+        assert!(done.plan.to_string().starts_with("~ uplink up0: queues 2 → 4"), "{}", done.plan);
+        stations.iter_mut().for_each(|station| {
+            station.begin();
+            (0..20).for_each(|word| station.echo(word));
+        });
+    });
+    daemon.stop();
+}
+
+/// Sets a flag when it is dropped, also by a test that fails.
+struct AtTheEnd<'a>(&'a AtomicBool);
+
+impl Drop for AtTheEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_tap_whose_queues_another_process_holds_is_refused_before_anything_starts() {
+    if !inside("a_tap_whose_queues_another_process_holds_is_refused_before_anything_starts") {
+        return;
+    }
+    tap("multi_queue");
+    let held = nicety_uplink::Tap::open_queues("up0", 1).unwrap();
+    let place = tempfile::TempDir::new().unwrap();
+    let host = host(place.path(), "queues = 2");
+    let refused = serve::prepare(&host, None).unwrap_err().to_string();
+    assert!(refused.contains("tap up0 is in use by another process"), "{refused}");
+    drop(held);
+    serve::prepare(&host, None).unwrap();
+}
