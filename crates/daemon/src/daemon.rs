@@ -102,6 +102,8 @@ struct RunningUplink {
     maker: Option<UplinkMaker>,
     /// The team that it is in.
     team: Option<String>,
+    /// What it tells its neighbour by LLDP.
+    announcement: Option<Vec<u8>>,
 }
 
 impl std::fmt::Debug for RunningUplink {
@@ -423,9 +425,10 @@ impl Daemon {
         self.join(name, &port, policy, service)?;
         info!(uplink = name, "opened");
         let team = team.map(str::to_owned);
-        let running = RunningUplink { name: name.to_owned(), port, buffer_bytes, policy: policy.clone(), maker, team };
+        let (name, policy) = (name.to_owned(), policy.clone());
+        let running = RunningUplink { name, port, buffer_bytes, policy, maker, team, announcement: None };
         let mut uplinks = self.uplinks();
-        uplinks.retain(|other| other.name != name);
+        uplinks.retain(|other| other.name != running.name);
         uplinks.push(running);
         uplinks.sort_by_key(|uplink| uplink.port.id());
         drop(uplinks);

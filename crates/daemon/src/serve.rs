@@ -9,7 +9,7 @@ use nicety_host::{AccountError, Host, PortConfig, Role, RomFileError, TeamConfig
 use nicety_socket::{Access, ListenError, Place};
 use nicety_switch::{Limits, Policy, Vlan};
 use nicety_uplink::{
-    Announced, Capture, CaptureError, CaptureOptions, Null, Paced, Pair, Querier, SocketError, Stream, Tap, TapError,
+    Capture, CaptureError, CaptureOptions, Null, Paced, Pair, Querier, SocketError, Stream, Tap, TapError,
 };
 
 use sha2::{Digest, Sha256};
@@ -262,16 +262,20 @@ fn maker(config: &UplinkConfig) -> Option<UplinkMaker> {
 
 /// An uplink whose settings can change while it is open.
 fn adjustable<U: Uplink + 'static>(uplink: U, config: &UplinkConfig) -> Result<Box<dyn Uplink>, ServeError> {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let what = format!("Nicety {}", nicety_version::BUILD);
-    let paced = Paced::unlimited(uplink);
-    let mut uplink = Announced::new(paced, own_address(), host.trim(), &config.name, &what);
+    let mut uplink = Paced::unlimited(uplink);
     uplink.set(&settings(config)).map_err(ServeError::Settings)?;
     Ok(Box::new(uplink))
 }
 
 fn settings(config: &UplinkConfig) -> UplinkSettings {
-    UplinkSettings { rate: config.rate, announces: config.lldp.sends }
+    UplinkSettings { rate: config.rate }
+}
+
+/// What an uplink tells its neighbour by LLDP, if it does.
+fn announcement(config: &UplinkConfig) -> Option<Vec<u8>> {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let what = format!("Nicety {}", nicety_version::BUILD);
+    config.lldp.sends.then(|| nicety_plane::announcement(own_address(), host.trim(), &config.name, &what))
 }
 
 /// A locally administered address for our own frames, a new one each time.
@@ -318,12 +322,15 @@ pub(crate) fn open_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), 
     let maker = maker(config);
     let made = uplink(config, daemon)?;
     let buffer = nicety_plane::SENDER_BYTES;
-    Ok(daemon.open_uplink(&config.name, made, buffer, &policy(config), maker, config.team.as_deref())?)
+    daemon.open_uplink(&config.name, made, buffer, &policy(config), maker, config.team.as_deref())?;
+    daemon.announce_uplink(&config.name, announcement(config)).map_err(ServeError::Memory)
 }
 
 /// Changes an open uplink, whose link stays the same. The error is a sentence for a person.
 pub(crate) fn set_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), String> {
-    daemon.set_uplink(&config.name, &settings(config), &policy(config), maker(config))
+    daemon.set_uplink(&config.name, &settings(config), &policy(config), maker(config))?;
+    let announced = daemon.announce_uplink(&config.name, announcement(config));
+    announced.map_err(|error| format!("uplink {}: {error}", config.name))
 }
 
 /// Like [`check_uplink`], for an uplink that replaces others, whose sockets are ours.
