@@ -23,8 +23,6 @@ pub enum News {
 pub struct UplinkSettings {
     /// The highest rate each way; `None` for no limit.
     pub rate: Option<Rate>,
-    /// Whether it announces itself to its neighbour by LLDP.
-    pub announces: bool,
 }
 
 /// How another process goes on with an uplink.

@@ -116,6 +116,8 @@ struct RunningUplink {
     team: Option<String>,
     /// Its classes, if it has I/O control.
     classes: Vec<Class>,
+    /// What it tells its neighbour by LLDP.
+    announcement: Option<Vec<u8>>,
 }
 
 impl std::fmt::Debug for RunningUplink {
@@ -525,10 +527,10 @@ impl Daemon {
         self.join(name, &port, policy, service)?;
         info!(uplink = name, "opened");
         let team = team.map(str::to_owned);
-        let policy = policy.clone();
-        let running = RunningUplink { name: name.to_owned(), port, buffer_bytes, policy, maker, team, classes };
+        let (name, policy, announcement) = (name.to_owned(), policy.clone(), None);
+        let running = RunningUplink { name, port, buffer_bytes, policy, maker, team, classes, announcement };
         let mut uplinks = self.uplinks();
-        uplinks.retain(|other| other.name != name);
+        uplinks.retain(|other| other.name != running.name);
         uplinks.push(running);
         uplinks.sort_by_key(|uplink| uplink.port.id());
         drop(uplinks);

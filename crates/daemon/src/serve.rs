@@ -10,7 +10,7 @@ use nicety_host::{AccountError, Host, PortConfig, Role, RomFileError, TeamConfig
 use nicety_socket::{Access, ListenError, Place};
 use nicety_switch::{Limits, Policy, Vlan};
 use nicety_uplink::{
-    Announced, Capture, CaptureError, CaptureOptions, Null, Paced, Pair, Querier, SocketError, Stream, Tap, TapError,
+    Capture, CaptureError, CaptureOptions, Null, Paced, Pair, Querier, SocketError, Stream, Tap, TapError,
 };
 
 use sha2::{Digest, Sha256};
@@ -272,16 +272,20 @@ fn maker(config: &UplinkConfig) -> Option<UplinkMaker> {
 
 /// An uplink whose settings can change while it is open.
 fn adjustable<U: Uplink + 'static>(uplink: U, config: &UplinkConfig) -> Result<Box<dyn Uplink>, ServeError> {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let what = format!("Nicety {}", nicety_version::BUILD);
-    let paced = Paced::unlimited(uplink);
-    let mut uplink = Announced::new(paced, own_address(), host.trim(), &config.name, &what);
+    let mut uplink = Paced::unlimited(uplink);
     uplink.set(&settings(config)).map_err(ServeError::Settings)?;
     Ok(Box::new(uplink))
 }
 
 fn settings(config: &UplinkConfig) -> UplinkSettings {
-    UplinkSettings { rate: config.rate, announces: config.lldp.sends }
+    UplinkSettings { rate: config.rate }
+}
+
+/// What an uplink tells its neighbour by LLDP, if it does.
+fn announcement(config: &UplinkConfig) -> Option<Vec<u8>> {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let what = format!("Nicety {}", nicety_version::BUILD);
+    config.lldp.sends.then(|| nicety_plane::announcement(own_address(), host.trim(), &config.name, &what))
 }
 
 /// A locally administered address for our own frames, a new one each time.
@@ -331,7 +335,8 @@ pub(crate) fn open_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), 
     let maker = maker(config);
     let made = uplink(config, daemon)?;
     let buffer = nicety_plane::SENDER_BYTES;
-    Ok(daemon.open_uplink(&config.name, made, buffer, &policy(config), maker, config.team.as_deref())?)
+    daemon.open_uplink(&config.name, made, buffer, &policy(config), maker, config.team.as_deref())?;
+    daemon.announce_uplink(&config.name, announcement(config)).map_err(ServeError::Memory)
 }
 
 /// Adds a tap with several queues to the switch: a team of its queues, each on a worker of its own as far as there are so many.
@@ -370,7 +375,9 @@ pub(crate) fn close_uplink(daemon: &Daemon, config: &UplinkConfig) {
 
 /// Changes an open uplink, whose link stays the same. The error is a sentence for a person.
 pub(crate) fn set_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), String> {
-    daemon.set_uplink(&config.name, &settings(config), &policy(config), maker(config))
+    daemon.set_uplink(&config.name, &settings(config), &policy(config), maker(config))?;
+    let announced = daemon.announce_uplink(&config.name, announcement(config));
+    announced.map_err(|error| format!("uplink {}: {error}", config.name))
 }
 
 /// Like [`check_uplink`], for an uplink that replaces others, whose sockets are ours.
@@ -415,7 +422,7 @@ pub(crate) fn uplink_again(
     descriptor: Option<OwnedFd>,
 ) -> Result<ArrivingUplink, ServeError> {
     let made = match (&config.kind, descriptor) {
-        (UplinkKind::Tap { name }, Some(fd)) => adjustable(Tap::go_on(name, fd)?, config)?,
+        (UplinkKind::Tap { name, queues: 1 }, Some(fd)) => adjustable(Tap::go_on(name, fd)?, config)?,
         _ => uplink(config, daemon)?,
     };
     Ok(ArrivingUplink {
@@ -426,6 +433,16 @@ pub(crate) fn uplink_again(
         maker: maker(config),
         numbers: image.numbers.clone(),
     })
+}
+
+/// What uplinks that go on here do beside carrying frames: LLDP, and I/O control.
+pub(crate) fn settle_uplinks(daemon: &Daemon, host: &Host) {
+    for config in &host.uplinks {
+        if let Err(error) = daemon.announce_uplink(&config.name, announcement(config)) {
+            tracing::warn!(uplink = config.name, "no LLDP: {error}");
+        }
+    }
+    daemon.set_io_control(host);
 }
 
 /// Starts everything that a host file names, or nothing. Records the guests' accesses if a folder is given.

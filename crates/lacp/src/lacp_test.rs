@@ -190,6 +190,25 @@ fn it_speaks_as_often_as_its_partner_asks() {
 }
 
 #[test]
+fn a_link_whose_partner_speaks_slowly_though_asked_to_be_fast_is_used_for_three_seconds_each_time_and_costs_no_other() {
+    let mut aggregate = up(&SETTINGS, 2);
+    with_partner(&mut aggregate, &[Some(5), Some(5)], 0, 5);
+    assert_eq!(aggregate.distributing(), 0b11);
+    for half_minute in 0..4 {
+        let begin = 5 + half_minute * 30;
+        let mut used = 0;
+        for second in begin..begin + 30 {
+            let slow = Some(5).filter(|_| second == begin + 29);
+            with_partner(&mut aggregate, &[Some(5), slow], second, second + 1);
+            assert_eq!(aggregate.distributing() & 0b01, 0b01, "the other goes on");
+            used += u32::from(aggregate.distributing() & 0b10 != 0);
+        }
+        assert!(used <= 3, "{used} s of 30");
+        assert_eq!(aggregate.view(0, Time::ZERO).unwrap().receive, Receive::Current);
+    }
+}
+
+#[test]
 fn a_partner_that_changes_its_key_is_left_and_joined_anew() {
     let mut aggregate = up(&SETTINGS, 2);
     with_partner(&mut aggregate, &[Some(5), Some(5)], 0, 5);

@@ -1,6 +1,8 @@
-//! Agents hear and speak on a port without a guest, for the protocols between neighbours that no switch forwards: LACP, for one.
+//! Agents hear and speak on a port for the protocols between neighbours that no switch forwards: LACP and LLDP.
 
 use nicety_adapter::Time;
+
+use crate::lldp::Neighbour;
 
 /// The state of an agent's port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +15,7 @@ pub struct LinkState {
     pub bytes: [u64; 2],
 }
 
-/// Hears and speaks on an uplink's port, in the port's own turns. Its calls are made with the port's lock held: it must not call back
+/// Hears on a port, and speaks on an uplink's, in the port's own turns. Its calls are made with the port's lock held: it must not call back
 /// into the port, nor block.
 pub trait Agent: Send {
     /// The port's state, at the end of each of its turns, before [`speak`](Agent::speak).
@@ -28,4 +30,22 @@ pub trait Agent: Send {
 
     /// The time of the next turn that it needs; a past time means at once.
     fn wake(&self) -> Option<Time>;
+
+    /// The neighbour that it has heard, if that is what it is for.
+    fn neighbour(&self, _now: Time) -> Option<&Neighbour> {
+        None
+    }
+}
+
+/// What an agent is for. A port has one of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// A team's member.
+    Member,
+    /// Tells the neighbour who is here: [`Announcer`](crate::Announcer).
+    Announcer,
+    /// Hears who the neighbour is.
+    Listener,
+    /// Another protocol.
+    Other,
 }

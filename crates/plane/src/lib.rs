@@ -34,10 +34,10 @@ mod turn;
 mod watch;
 mod watched;
 
-pub use agent::{Agent, LinkState};
+pub use agent::{Agent, LinkState, Role};
 pub use backlog::{Backlog, Drained, SENDER_BYTES};
 pub use doorbells::Doorbells;
-pub use lldp::Neighbour;
+pub use lldp::{Announcer, Neighbour, announcement};
 pub use plane::{Plane, PlaneError, Slot};
 pub use port::{ClassState, End, Port, Saved, SavedNumbers, SharedFamily, Shell, State, caught};
 pub use team::{

@@ -8,7 +8,7 @@ use nicety_adapter::{PortId, Time};
 use nicety_switch::{Full, Limits, Policy, Switch, Vlan};
 
 use crate::carrier::Followers;
-use crate::lldp::{Neighbour, Neighbours};
+use crate::lldp::Neighbour;
 use crate::port::{Port, PortRights};
 use crate::team::{Hash, Mode, Team};
 use crate::times::{Histogram, Times};
@@ -69,7 +69,6 @@ pub struct Plane {
     pub(crate) watched: AtomicBool,
     pub(crate) watchers: ArcSwap<Vec<Arc<dyn Watcher>>>,
     pub(crate) times: Times,
-    pub(crate) neighbours: Neighbours,
     pub(crate) followers: Followers,
 }
 
@@ -81,7 +80,6 @@ impl Plane {
             watched: AtomicBool::new(false),
             watchers: ArcSwap::default(),
             times: Times::default(),
-            neighbours: Neighbours::default(),
             followers: Followers::default(),
         }
     }
@@ -156,7 +154,7 @@ impl Plane {
             return;
         }
         self.switch.set_policy(port.id(), policy);
-        self.neighbours.listen(port.id(), policy.lldp);
+        port.listen(policy.lldp);
         port.set_shapes(policy.transmit, policy.receive, policy.log);
         let tagged = matches!(policy.vlan, Vlan::Access(_));
         port.set_rights(PortRights { mac_changes: policy.mac_changes, tagged });
@@ -164,7 +162,7 @@ impl Plane {
 
     /// The present LLDP neighbour of a port, if the port listens.
     pub fn neighbour(&self, port: PortId, now: Time) -> Option<Neighbour> {
-        self.neighbours.of(port, now)
+        self.port(port)?.neighbour(now)
     }
 
     /// A port leaves.
@@ -176,7 +174,6 @@ impl Plane {
     pub fn leave_all(&self, ids: &[PortId]) -> Vec<Arc<Port>> {
         let left = self.switch.leave_all(ids);
         let ports: Vec<Arc<Port>> = left.iter().filter_map(|slot| slot.port().cloned()).collect();
-        ids.iter().for_each(|&id| self.neighbours.listen(id, false));
         let slots = self.switch.slots();
         ports.iter().for_each(|port| self.let_go(&port.retire()));
         ports.iter().for_each(|port| self.unfollow(port));

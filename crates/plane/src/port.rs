@@ -24,8 +24,9 @@ use nicety_frame::Mac;
 use nicety_memory::{Map, MapError, Refusal, Refused};
 use nicety_pci::PowerState;
 
-use crate::agent::Agent;
+use crate::agent::{Agent, Role};
 use crate::backlog::Backlog;
+use crate::lldp::{Listener, Neighbour};
 use crate::lock::{Held, Lock};
 use crate::pace::Pace;
 use crate::poll::UsualIdle;
@@ -188,7 +189,7 @@ pub struct Port {
     has_left: AtomicBool,
     /// Its place in a team, if it is in one.
     member: Option<Member>,
-    has_agents: bool,
+    has_agents: AtomicBool,
     inner: Lock<Inner>,
 }
 
@@ -274,28 +275,53 @@ impl Port {
             shell,
             has_left: AtomicBool::new(false),
             member: None,
-            has_agents: false,
+            has_agents: AtomicBool::new(false),
             inner: Lock::new(inner),
         })
     }
 
     /// An agent speaks on this port from now on. Only an uplink's agents get a say.
-    pub fn with_agent(mut self, agent: Box<dyn Agent>) -> Result<Self, MapError> {
-        {
-            let mut inner = self.lock();
-            if inner.voice.is_none() {
-                inner.voice = Some(Box::new(Voice::new()?));
-            }
-            inner.agents.push(agent);
-        }
-        self.has_agents = true;
+    pub fn with_agent(self, role: Role, agent: Box<dyn Agent>) -> Result<Self, MapError> {
+        self.set_agent(role, Some(agent))?;
         Ok(self)
+    }
+
+    /// An agent takes a role from now on, in place of the one that has it, or nobody does.
+    pub fn set_agent(&self, role: Role, agent: Option<Box<dyn Agent>>) -> Result<(), MapError> {
+        let voice = if agent.is_some() { Some(Box::new(Voice::new()?)) } else { None };
+        let mut inner = self.lock();
+        inner.voice = inner.voice.take().or(voice);
+        inner.agents.retain(|(had, _)| *had != role);
+        inner.agents.extend(agent.map(|agent| (role, agent)));
+        self.has_agents.store(!inner.agents.is_empty(), Ordering::Relaxed);
+        drop(inner);
+        self.stir();
+        Ok(())
+    }
+
+    /// Whether an agent has this role.
+    pub fn has_agent(&self, role: Role) -> bool {
+        self.lock().agents.iter().any(|(had, _)| *had == role)
+    }
+
+    /// Listens for the LLDP of its neighbour, or no longer. What was heard stays until it is too old.
+    pub(crate) fn listen(&self, listens: bool) {
+        if listens != self.has_agent(Role::Listener) {
+            let agent = listens.then(|| Box::new(Listener::default()) as Box<dyn Agent>);
+            // Without memory for its voice it does not listen: it says nothing.
+            let _no_memory = self.set_agent(Role::Listener, agent);
+        }
+    }
+
+    /// The present LLDP neighbour, if the port listens.
+    pub(crate) fn neighbour(&self, now: Time) -> Option<Neighbour> {
+        self.lock().agents.iter().find_map(|(_, agent)| agent.neighbour(now).cloned())
     }
 
     /// This port, an uplink, is a member of the team with this number, at this place. It joins the switch after its team.
     pub fn in_team(self, team: PortId, steering: &Arc<Steering>, index: usize) -> Result<Self, MapError> {
         let agent = MemberAgent::new(Arc::clone(steering), index);
-        let mut this = self.with_agent(Box::new(agent))?;
+        let mut this = self.with_agent(Role::Member, Box::new(agent))?;
         this.member = Some(Member { team, steering: Arc::clone(steering), index });
         Ok(this)
     }
@@ -332,7 +358,7 @@ impl Port {
     /// Whether agents speak on it.
     #[inline]
     pub(crate) fn has_agents(&self) -> bool {
-        self.has_agents
+        self.has_agents.load(Ordering::Relaxed)
     }
 
     /// Shows its agents the frames that the switch did not forward.

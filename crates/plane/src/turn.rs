@@ -130,7 +130,7 @@ impl Plane {
         }
         if !turn.plan.drops().is_empty() {
             outcome.cost += turn.plan.drops().len() as u64 * PACKET_COST;
-            if turn.plan.drops().iter().any(|(_, reason)| is_unforwarded(*reason)) {
+            if port.has_agents() && turn.plan.drops().iter().any(|(_, reason)| is_unforwarded(*reason)) {
                 self.hear(port, turn, now);
             }
         }
@@ -159,14 +159,11 @@ impl Plane {
         }
     }
 
-    /// Shows the frames that the switch did not forward to those who listen to the neighbour.
+    /// Shows the frames that the switch did not forward to the port's agents.
     #[cold]
     fn hear(&self, port: &Port, turn: &Turn, now: Time) {
-        self.neighbours.learn(port.id(), &turn.batch, turn.plan.drops(), now);
-        if port.has_agents() {
-            port.hear(&turn.batch, turn.plan.drops(), now);
-            self.stir_team(port, now);
-        }
+        port.hear(&turn.batch, turn.plan.drops(), now);
+        self.stir_team(port, now);
     }
 
     /// Gives turns to the members of a port's team that need one.

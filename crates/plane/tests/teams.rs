@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, News, PortId, Progress, Reason, Set, Time, Uplink};
 use nicety_frame::Mac;
+use nicety_lacp::{Info, Pdu, Settings, State};
 use nicety_memory::Map;
-use nicety_plane::{Capacity, End, Hash, Mode, Plane, Port, Rule, Shell, Spread, Standby, Steering, Team, Turn};
+use nicety_plane::{Capacity, End, Hash, Lacp, Mode, Plane, Port, Rule, Shell, Spread, Standby, Steering, Team, Turn};
 use nicety_switch::{Guards, Limits, Policy};
 
 with_one_worker_and_with_two!(
@@ -27,6 +28,7 @@ with_one_worker_and_with_two!(
     another_hash_or_primary_is_used_once_nothing_waits_that_frames_could_overtake,
     by_originating_port_each_station_has_its_link_and_of_all_copies_one_is_taken,
     by_source_address_each_address_has_its_link_wherever_it_is,
+    a_guests_lacpdus_and_those_that_are_cut_short_change_nothing_and_are_counted,
     a_full_link_gives_a_port_to_another_after_half_a_minute_and_says_so,
 );
 
@@ -503,4 +505,33 @@ fn a_full_link_gives_a_port_to_another_after_half_a_minute_and_says_so(workers: 
     let words = "moves from uplink b to a: b was above 75 % for 30 s, now 90 %; a 0 %";
     assert_eq!(told, [News::Moved(words.to_owned())]);
     assert_eq!(world.announced(PRIMARY), [1]);
+}
+
+fn a_guests_lacpdus_and_those_that_are_cut_short_change_nothing_and_are_counted(workers: usize) {
+    let settings = Settings {
+        is_active: true,
+        is_fast: true,
+        min_links: 1,
+        system_priority: 32768,
+        system: Mac([2, 0x4e, 0, 0, 1, 0]),
+        key: 1,
+        port_priority: 128,
+    };
+    let mut world = World::with(workers, Box::new(Lacp::new(&settings, 2)), Hash::Layer34, 2);
+    let system = Mac([2, 9, 9, 9, 9, 9]);
+    let info = |system, port| Info { system_priority: 1, system, key: 5, port_priority: 1, port, state: State(0x3f) };
+    let pdu = Pdu { actor: info(system, 1), partner: Info { key: 1, ..info(settings.system, 1) } };
+    let whole = pdu.frame(system).to_vec();
+    let before = world.words();
+    assert_eq!(before, ["waits for LACPDUs, no partner"; 2]);
+    world.send(ONE, [whole.clone()]);
+    assert_eq!(world.words(), before, "a guest is no partner");
+    let count = |world: &World, at: usize| world.ports[at].state().counters.transmit_drops[Reason::Policy as usize];
+    assert_eq!((count(&world, ONE), world.wire(TWO).incoming.len()), (1, 0));
+    assert!(world.wire(PRIMARY).incoming.iter().all(|sent| *sent != whole), "no neighbour gets it");
+    // 110 bytes behind the type are the least (IEEE 802.1AX-2014, figure 6-7).
+    world.send(PRIMARY, (1..=110).map(|cut| whole[..124 - cut].to_vec()));
+    assert_eq!(world.words(), before);
+    world.send(PRIMARY, [whole]);
+    assert!(world.words()[0].contains("partner 02:09:09:09:09:09 port 1 key 5"), "{:?}", world.words());
 }

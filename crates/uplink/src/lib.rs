@@ -7,7 +7,6 @@
 //! - [`Null`]: drops everything, and counts.
 //! - [`Querier`]: asks hosts for their multicast groups; carries no traffic.
 //! - [`Paced`]: decorates an uplink with a token bucket per direction; [`Rate`] is its speed as a person writes it.
-//! - [`Announced`]: decorates an uplink that announces itself to its neighbour by LLDP.
 //! - [`Faulty`]: decorates an uplink with a line that loses, duplicates, reorders and damages packets by a seed, for tests.
 //!
 //! Each owns its buffers, made once: nothing is allocated per frame. Nothing blocks, and its budget bounds each call. An uplink is
@@ -16,7 +15,6 @@
 //! `unsafe` lives in `system.rs`: ioctls of the tap driver, and the three calls that move messages.
 #![deny(unsafe_code)]
 
-mod announced;
 mod buffers;
 mod capture;
 mod egress;
@@ -36,7 +34,6 @@ mod tap;
 mod virtio_header;
 mod watch;
 
-pub use announced::Announced;
 pub use capture::{Capture, CaptureError, CaptureOptions};
 pub use faulty::{Faults, Faulty};
 pub use nicety_adapter::{Rate, RateError};

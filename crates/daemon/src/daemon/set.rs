@@ -3,7 +3,8 @@
 use std::os::fd::AsRawFd;
 
 use nicety_adapter::{Uplink, UplinkSettings};
-use nicety_plane::caught;
+use nicety_memory::MapError;
+use nicety_plane::{Agent, Announcer, Role, caught};
 use nicety_switch::Policy;
 
 use super::{Daemon, PortSpec, RestartError, UplinkMaker};
@@ -56,6 +57,20 @@ impl Daemon {
             self.seat(&running.port, spec);
             self.link_function(running);
         }
+        Ok(())
+    }
+
+    /// An uplink tells its neighbour this by LLDP from now on, or nothing. One that does so already goes on with what it tells: its
+    /// neighbour would take another address for another system.
+    pub fn announce_uplink(&self, name: &str, announcement: Option<Vec<u8>>) -> Result<(), MapError> {
+        let mut uplinks = self.uplinks();
+        let Some(running) = uplinks.iter_mut().find(|uplink| uplink.name == name) else { return Ok(()) };
+        if announcement.is_some() == running.port.has_agent(Role::Announcer) {
+            return Ok(());
+        }
+        let agent = announcement.clone().map(|frame| Box::new(Announcer::new(frame)) as Box<dyn Agent>);
+        running.port.set_agent(Role::Announcer, agent)?;
+        running.announcement = announcement;
         Ok(())
     }
 

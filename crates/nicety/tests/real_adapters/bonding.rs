@@ -2,10 +2,13 @@
 //! to one of the four links of the team under test; another guest sends and answers beyond that team.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nicety_adapters::{Settings, find};
 use nicety_daemon::daemon::{Daemon, PortSpec};
+use nicety_daemon::live::state::Begin;
+use nicety_daemon::live::{Consent, Live};
 use nicety_daemon::report::PortReport;
 use nicety_daemon::serve;
 use nicety_frame::Mac;
@@ -51,17 +54,27 @@ fn wires(dir: &Path) -> Vec<Daemon> {
     (0..LINKS).map(wire).collect()
 }
 
+/// The host file of a team of so many pairs.
+fn text(links: u8, more: &str) -> String {
+    let names: Vec<String> = (0..links).map(|number| format!("link{number}")).collect();
+    let link = |name: &String| format!("[[uplink]]\nkind = \"pair\"\nname = \"{name}\"\nsocket = \"{name}\"\n");
+    let team = format!("[[team]]\nname = \"up\"\nmembers = \"{}\"\nmode = \"802.3ad\"\n", names.join(","));
+    format!("{}{team}lacp_rate = \"fast\"\n{more}", names.iter().map(link).collect::<String>())
+}
+
 /// The daemon under test: a guest's port, and a team of four pairs.
-fn team(dir: &Path, more: &str) -> Daemon {
-    let link =
-        |number: u8| format!("[[uplink]]\nkind = \"pair\"\nname = \"link{number}\"\nsocket = \"link{number}\"\n");
-    let links: String = (0..LINKS).map(link).collect();
-    let team =
-        "[[team]]\nname = \"up\"\nmembers = \"link0,link1,link2,link3\"\nmode = \"802.3ad\"\nlacp_rate = \"fast\"\n";
-    let host = well(Host::parse(&format!("{links}{team}{more}"), &dir.join("host.toml")));
+fn team(dir: &Path, more: &str) -> Live {
+    let host = well(Host::parse(&text(LINKS, more), &dir.join("host.toml")));
+    let Begin { host, file, state, found: _ } = Begin::new(host);
     let daemon = well(serve::start(well(serve::prepare(&host, None))));
     well(daemon.open(port(&dir.join("vm1.sock"), [0x52, 0x54, 0, 0x4e, 4, 0xff])));
-    daemon
+    Live::new(Arc::new(daemon), host, file, state)
+}
+
+/// Applies another host file, and returns the lines of the plan.
+fn apply(live: &Live, text: &str) -> String {
+    let host = well(Host::parse(text, live.path()));
+    well(live.apply(&host, &Consent::Nothing)).plan.to_string()
 }
 
 fn report(daemon: &Daemon) -> PortReport {
@@ -105,11 +118,11 @@ fn pings(guest: &mut Guest, count: u32) -> u32 {
     lines.iter().filter_map(received).sum()
 }
 
-/// `lacp` sets up the bond, whose file then has `line`; `more` are keys of the team.
-fn agrees(lacp: &str, line: &str, more: &str) {
+/// `lacp` sets up the bond, whose file then has `line`; `more` are keys of the team. `then` follows once all links are used.
+fn agrees(lacp: &str, line: &str, more: &str, then: fn(&mut Guest, &Live, &[Daemon])) {
     let dir = tempfile::tempdir().unwrap();
-    let daemon = team(dir.path(), more);
-    let wires = wires(dir.path());
+    let live = team(dir.path(), more);
+    let (daemon, wires) = (live.daemon(), wires(dir.path()));
     let root = well(Root::lay(&mut |line| eprintln!("{line}")));
     let socket = |name: &str| dir.path().join(name).display().to_string();
     let other = machine(1).vfio_user(&socket("vm1.sock")).address("eth0", "10.9.4.1/24");
@@ -126,7 +139,7 @@ fn agrees(lacp: &str, line: &str, more: &str) {
         "for i in 0 1 2 3; do ip link set eth$i down; echo +eth$i >/sys/class/net/bond0/bonding/slaves; done",
     );
     sh(&mut guest, "ip address add 10.9.4.2/24 dev bond0; ip link set bond0 up");
-    let all = wait(&daemon, usize::from(LINKS));
+    let all = wait(daemon, usize::from(LINKS));
     println!("{}", all.sentence);
     let text = sh(&mut guest, "cat /proc/net/bonding/bond0");
     println!("{text}");
@@ -135,33 +148,63 @@ fn agrees(lacp: &str, line: &str, more: &str) {
     let ids = number(&text, "Aggregator ID:");
     assert!(ids.len() == 5 && ids.iter().all(|id| *id == ids[0]), "{ids:?}");
     assert_eq!(pings(&mut guest, 20), 20 * FLOWS);
-    // Links go one at a time: here the carrier is lost, there LACP misses the partner.
-    for left in (1..LINKS).rev() {
-        wires[usize::from(left)].close_uplink("wire");
-        let cut = Instant::now();
-        wait(&daemon, left.into());
-        println!("left link{left} after {:?}", cut.elapsed());
-        let answered = pings(&mut guest, 100);
-        println!("{left} links: {answered} of {} pings answered in the first 5 s", 100 * FLOWS);
-        assert_eq!(pings(&mut guest, 20), 20 * FLOWS, "with {left} links, after its short timeout");
-    }
-    let text = sh(&mut guest, "cat /proc/net/bonding/bond0");
-    assert_eq!(number(&text, "Number of ports:"), [1], "{text}");
+    then(&mut guest, &live, &wires);
     wires.iter().for_each(Daemon::stop);
     daemon.stop();
 }
 
+/// Links go one at a time: here the carrier is lost, there LACP misses the partner.
+fn links_go(guest: &mut Guest, live: &Live, wires: &[Daemon]) {
+    for left in (1..LINKS).rev() {
+        wires[usize::from(left)].close_uplink("wire");
+        let cut = Instant::now();
+        wait(live.daemon(), left.into());
+        println!("left link{left} after {:?}", cut.elapsed());
+        let answered = pings(guest, 100);
+        println!("{left} links: {answered} of {} pings answered in the first 5 s", 100 * FLOWS);
+        assert_eq!(pings(guest, 20), 20 * FLOWS, "with {left} links, after its short timeout");
+    }
+    let text = sh(guest, "cat /proc/net/bonding/bond0");
+    assert_eq!(number(&text, "Number of ports:"), [1], "{text}");
+}
+
+/// The team is changed while the bond uses it.
+fn team_changes(guest: &mut Guest, live: &Live, _: &[Daemon]) {
+    for hash in ["layer2+3", "encap3+4"] {
+        let plan = apply(live, &text(LINKS, &format!("hash = \"{hash}\"\n")));
+        assert!(plan.starts_with("~ team up: hash "), "{plan}");
+        assert_eq!(pings(guest, 20), 20 * FLOWS, "{hash}");
+    }
+    let fewer = text(LINKS - 1, "hash = \"encap3+4\"\n");
+    let plan = apply(live, &fewer);
+    assert!(plan.contains("- uplink link3\n"), "{plan}");
+    wait(live.daemon(), usize::from(LINKS - 1));
+    println!("without link3: {} of {} pings answered in the first 5 s", pings(guest, 100), 100 * FLOWS);
+    assert_eq!(pings(guest, 20), 20 * FLOWS);
+    let plan = apply(live, &text(LINKS, "hash = \"encap3+4\"\n"));
+    assert!(plan.contains("+ uplink link3\n"), "{plan}");
+    wait(live.daemon(), usize::from(LINKS));
+    assert_eq!(pings(guest, 20), 20 * FLOWS);
+    let file = sh(guest, "cat /proc/net/bonding/bond0");
+    assert_eq!(number(&file, "Number of ports:"), [u32::from(LINKS)], "{file}");
+}
+
 #[test]
 fn linux_bonds_four_links_with_a_team_and_goes_on_while_they_go() {
-    agrees("", "LACP active: on", "");
+    agrees("", "LACP active: on", "", links_go);
 }
 
 #[test]
 fn linux_bonds_with_a_passive_team() {
-    agrees("", "LACP active: on", "lacp = \"passive\"\n");
+    agrees("", "LACP active: on", "lacp = \"passive\"\n", links_go);
 }
 
 #[test]
 fn a_passive_bond_of_linux_answers_a_team() {
-    agrees("echo off >lacp_active", "LACP active: off", "");
+    agrees("echo off >lacp_active", "LACP active: off", "", links_go);
+}
+
+#[test]
+fn a_bond_of_linux_goes_on_while_the_teams_hash_and_members_change() {
+    agrees("", "LACP active: on", "", team_changes);
 }

@@ -15,7 +15,7 @@ use super::control::Control;
 use super::family::Membership;
 use super::voice::Voice;
 use super::{End, Saved, Shell};
-use crate::agent::Agent;
+use crate::agent::{Agent, Role};
 use crate::backlog::{Backlog, Drained};
 use crate::pace::Pace;
 use crate::poll::UsualIdle;
@@ -98,8 +98,8 @@ pub(super) struct Inner {
     pub refusals_reported: u64,
     /// Changes of the memory map.
     pub memory_changes: u64,
-    /// An uplink's agents, and memory for what they say.
-    pub agents: Vec<Box<dyn Agent>>,
+    /// Its agents, each in its role, and memory for what they say.
+    pub agents: Vec<(Role, Box<dyn Agent>)>,
     pub voice: Option<Box<Voice>>,
     /// Frames of our own that are to leave by this uplink, and the time of the next try.
     pub announcements: VecDeque<Vec<u8>>,
@@ -673,7 +673,7 @@ impl Inner {
         if let End::Uplink(_) = &self.end {
             let (wake, news) = self.call_uplink(|uplink, _| (uplink.wake(), uplink.news()));
             // A port that has left gets no turns.
-            let agents = self.agents.iter().filter_map(|agent| agent.wake());
+            let agents = self.agents.iter().filter_map(|(_, agent)| agent.wake());
             out.wake = wake.into_iter().chain(agents).chain(self.announce_at).min().filter(|_| self.attached);
             if let Some(news) = news {
                 shell.news(news);

@@ -185,7 +185,7 @@ impl Port {
         let mut gathered = Gathered::default();
         let mut inner = self.lock();
         if inner.has_failed() {
-            if self.has_agents {
+            if self.has_agents() {
                 inner.attend(now);
             }
             gathered.let_go = inner.let_all_go();
@@ -261,7 +261,7 @@ impl Port {
             let at = inner.usual_idle.next(inner.active, now);
             inner.poll_by(at, self.shell.as_ref());
         }
-        if self.has_agents {
+        if self.has_agents() {
             inner.attend(now);
             gathered.let_go.extend(self.drop_overtaken(&mut inner));
         }

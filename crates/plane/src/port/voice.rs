@@ -1,4 +1,4 @@
-//! The agents of an uplink's port: what they hear, and how they speak.
+//! The agents of a port: what they hear, and how they speak.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ impl Inner {
         let state = LinkState { is_up, has_backlog: !self.backlog.is_empty(), bytes };
         let mut agents = std::mem::take(&mut self.agents);
         let attended = caught(|| {
-            for agent in &mut agents {
+            for (_, agent) in &mut agents {
                 agent.link(state, now);
                 if is_up {
                     agent.speak(now, &mut |frame| self.say(frame, now));
@@ -91,7 +91,7 @@ impl Inner {
             for (packet, _) in drops.iter().filter(|(_, reason)| is_unforwarded(*reason)) {
                 let Some(packet) = batch.packet(*packet) else { continue };
                 let len = batch.copy(packet, &mut frame);
-                agents.iter_mut().for_each(|agent| agent.hear(&frame[..len], now));
+                agents.iter_mut().for_each(|(_, agent)| agent.hear(&frame[..len], now));
             }
         });
         self.agents = agents;

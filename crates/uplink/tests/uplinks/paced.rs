@@ -126,7 +126,7 @@ fn what_comes_in_waits_where_it_is_and_the_descriptor_is_silent_meanwhile() {
 
 fn set(uplink: &mut impl Uplink, rate: Option<&str>) {
     let rate = rate.map(|text| text.parse().unwrap());
-    uplink.set(&UplinkSettings { rate, ..UplinkSettings::default() }).unwrap();
+    uplink.set(&UplinkSettings { rate }).unwrap();
 }
 
 #[test]
