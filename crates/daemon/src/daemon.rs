@@ -24,7 +24,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use nicety_adapter::{Adapter, Face, PortId, Uplink};
 use nicety_adapters::{Entry, Settings};
 use nicety_host::Role;
-use nicety_ioc::Class;
 use nicety_plane::{End, Neighbour, Plane, Port, State};
 use nicety_sandbox::Kind;
 use nicety_socket::Access;
@@ -44,6 +43,7 @@ use crate::shell::{PortShell, Schedule, Signals};
 use crate::systemd::Probe;
 use crate::worker::Worker;
 pub use error::StartError;
+use io_control::IoControl;
 pub use restart::RestartError;
 use team::RunningTeam;
 pub use team::{MemberViews, Membership};
@@ -104,8 +104,8 @@ struct RunningUplink {
     maker: Option<UplinkMaker>,
     /// Its place in a team, if it is in one.
     membership: Option<Membership>,
-    /// Its classes, if it has I/O control.
-    classes: Vec<Class>,
+    /// Its I/O control.
+    control: IoControl,
 }
 
 impl std::fmt::Debug for RunningUplink {
@@ -409,8 +409,8 @@ impl Daemon {
             .uplinks()
             .iter()
             .find(|uplink| uplink.name == name)
-            .map(|uplink| (uplink.port.id(), uplink.classes.clone()));
-        let (id, classes) = known.unwrap_or_else(|| (self.free_id(0), Vec::new()));
+            .map(|uplink| (uplink.port.id(), uplink.control.clone()));
+        let (id, control) = known.unwrap_or_else(|| (self.free_id(0), IoControl::default()));
         let inbox = self.inbox(id);
         let schedule = Arc::new(Schedule::default());
         let fd = uplink.descriptor().map(|fd| fd.try_clone_to_owned()).transpose();
@@ -423,7 +423,7 @@ impl Daemon {
             Some(membership) => self.as_member(port, membership)?,
             None => port,
         };
-        port.set_io_control(&classes, self.clock.now());
+        self.control_port(name, &port, &control);
         let port = Arc::new(port);
         if let Some(membership) = membership {
             self.fill_place(membership, Some(Arc::clone(&port)));
@@ -439,7 +439,7 @@ impl Daemon {
             policy: policy.clone(),
             maker,
             membership,
-            classes,
+            control,
         };
         let mut uplinks = self.uplinks();
         uplinks.retain(|other| other.name != name);

@@ -22,6 +22,7 @@ fn state() -> State {
         allocated_bytes: 0,
         damaged: false,
         classes: Vec::new(),
+        inward_classes: Vec::new(),
         vacant: None,
         failed: None,
     }

@@ -16,6 +16,7 @@
 mod agent;
 mod backlog;
 mod doorbells;
+mod inward;
 mod lldp;
 mod lock;
 #[cfg(feature = "measure")]
@@ -36,6 +37,7 @@ mod watched;
 pub use agent::{Agent, LinkState};
 pub use backlog::{Backlog, Drained, SENDER_BYTES};
 pub use doorbells::Doorbells;
+pub use inward::InwardControl;
 pub use lldp::Neighbour;
 pub use plane::{Plane, PlaneError, Slot};
 pub use port::{ClassState, End, Port, Saved, SharedFamily, Shell, State, caught};

@@ -25,6 +25,7 @@ use nicety_pci::PowerState;
 
 use crate::agent::Agent;
 use crate::backlog::Backlog;
+use crate::inward::InwardSlot;
 use crate::lock::{Held, Lock};
 use crate::pace::Pace;
 use crate::poll::UsualIdle;
@@ -128,6 +129,8 @@ pub struct State {
     pub damaged: bool,
     /// The classes of an uplink with I/O control.
     pub classes: Vec<ClassState>,
+    /// The classes of what comes in by it, if that is controlled.
+    pub inward_classes: Vec<ClassState>,
     /// The reason why an uplink can pass no frames for now.
     pub vacant: Option<String>,
     /// The panic message, if the adapter or uplink panicked. The port passes no frames any more.
@@ -153,6 +156,7 @@ impl State {
             stopped: false,
             damaged: false,
             classes: Vec::new(),
+            inward_classes: Vec::new(),
             vacant: None,
             failed: None,
         }
@@ -178,6 +182,9 @@ pub struct Port {
     /// Its place in a team, if it is in one.
     member: Option<Member>,
     has_agents: bool,
+    /// Whether it was made for an uplink.
+    leads_out: bool,
+    inward: InwardSlot,
     inner: Lock<Inner>,
 }
 
@@ -261,6 +268,8 @@ impl Port {
             has_left: AtomicBool::new(false),
             member: None,
             has_agents: false,
+            leads_out: attached,
+            inward: InwardSlot::default(),
             inner: Lock::new(inner),
         })
     }
@@ -301,6 +310,18 @@ impl Port {
     #[inline]
     pub(crate) fn is_refused(&self) -> bool {
         self.member.as_ref().is_some_and(|member| !member.steering.collects(member.index))
+    }
+
+    /// Whether it is, or was until it failed, an uplink.
+    #[inline]
+    pub(crate) fn leads_out(&self) -> bool {
+        self.leads_out
+    }
+
+    /// The control of what comes in by it.
+    #[inline]
+    pub(crate) fn inward(&self) -> &InwardSlot {
+        &self.inward
     }
 
     /// Whether agents speak on it.
@@ -739,6 +760,9 @@ impl Port {
 
     /// Whether it has work now, or a due timer.
     pub fn busy(&self, now: Time) -> bool {
+        if self.inward.is_due(now) {
+            return true;
+        }
         let inner = self.lock();
         if inner.stopped {
             return false;
@@ -753,6 +777,8 @@ impl Port {
 
     /// A snapshot of its state.
     pub fn state(&self) -> State {
+        let (inward_classes, inward_frames) =
+            self.inward.with(|inward| (inward.states(), inward.len())).unwrap_or_default();
         let mut inner = self.lock();
         let said = caught(|| said(&inner.end)).unwrap_or_else(|cause| {
             inner.fail(cause);
@@ -766,7 +792,7 @@ impl Port {
             counters: inner.counters.clone(),
             features: said.features,
             stalls: said.stalls,
-            backlog_frames: inner.backlog.len(),
+            backlog_frames: inner.backlog.len() + inward_frames,
             backlog_bytes: inner.backlog.used(),
             shared_bytes: inner.memory.mapped_bytes(),
             absent_bytes: inner.memory.absent_bytes(),
@@ -775,6 +801,7 @@ impl Port {
             stopped: inner.stopped,
             damaged: inner.memory.damaged(),
             classes: inner.control.as_ref().map_or_else(Vec::new, |control| control.states()),
+            inward_classes,
             vacant: said.vacant,
             failed: match &inner.end {
                 End::Failed(cause) => Some(cause.clone()),
