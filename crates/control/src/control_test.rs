@@ -88,6 +88,7 @@ fn port(name: &str) -> PortReport {
         multicasts: Vec::new(),
         members: None,
         io_classes: Vec::new(),
+        inward_classes: Vec::new(),
         neighbour: None,
         condition: Condition::Up,
         sentence: "a VM is attached, and its driver is up".into(),

@@ -27,7 +27,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use nicety_adapter::{Adapter, Face, PortId, Uplink};
 use nicety_adapters::{Entry, Settings};
 use nicety_host::{FunctionConfig, Role};
-use nicety_ioc::Class;
 use nicety_plane::{End, Neighbour, Plane, Port, SavedNumbers, State};
 use nicety_sandbox::Kind;
 use nicety_socket::Access;
@@ -50,6 +49,7 @@ pub use arriving::{Arriving, ArrivingUplink, Expected};
 use card::RunningCard;
 pub use error::StartError;
 pub use freeze::{Frozen, Images};
+use io_control::IoControl;
 pub use restart::RestartError;
 use team::RunningTeam;
 pub use team::{MemberViews, TeamSpec};
@@ -114,8 +114,8 @@ struct RunningUplink {
     maker: Option<UplinkMaker>,
     /// The team that it is in.
     team: Option<String>,
-    /// Its classes, if it has I/O control.
-    classes: Vec<Class>,
+    /// Its I/O control.
+    control: IoControl,
     /// What it tells its neighbour by LLDP.
     announcement: Option<Vec<u8>>,
 }
@@ -503,8 +503,8 @@ impl Daemon {
         team: Option<&str>,
         numbers: Option<&SavedNumbers>,
     ) -> Result<(), StartError> {
-        let known = self.uplinks().iter().find(|uplink| uplink.name == name).map(|uplink| uplink.classes.clone());
-        let classes = known.unwrap_or_default();
+        let known = self.uplinks().iter().find(|uplink| uplink.name == name).map(|uplink| uplink.control.clone());
+        let control = known.unwrap_or_default();
         let inbox = self.inbox(id);
         let schedule = Arc::new(Schedule::default());
         let fd = uplink.descriptor().map(|fd| fd.try_clone_to_owned()).transpose();
@@ -517,7 +517,7 @@ impl Daemon {
             Some(team) => self.as_member(port, name, team)?,
             None => port,
         };
-        port.set_io_control(&classes, self.clock.now());
+        self.control_port(name, &port, &control);
         let port = Arc::new(port);
         numbers.into_iter().for_each(|numbers| port.count_on(numbers));
         if let Some(team) = team {
@@ -528,7 +528,7 @@ impl Daemon {
         info!(uplink = name, "opened");
         let team = team.map(str::to_owned);
         let (name, policy, announcement) = (name.to_owned(), policy.clone(), None);
-        let running = RunningUplink { name, port, buffer_bytes, policy, maker, team, classes, announcement };
+        let running = RunningUplink { name, port, buffer_bytes, policy, maker, team, control, announcement };
         let mut uplinks = self.uplinks();
         uplinks.retain(|other| other.name != running.name);
         uplinks.push(running);

@@ -289,14 +289,20 @@ fn throttled(page: &mut Page, ports: &[PortView]) {
 /// The classes of uplinks with I/O control.
 fn classes(page: &mut Page, ports: &[PortView]) {
     let values: [(&str, Metric<ClassState>); 2] = [
-        ("counter", ("nicety_io_class_bytes_total", "Bytes of a class that left by an uplink.", |class| class.bytes)),
+        (
+            "counter",
+            ("nicety_io_class_bytes_total", "Bytes of a class that went out or in by an uplink.", |class| class.bytes),
+        ),
         ("gauge", ("nicety_io_class_waiting_frames", "Packets of a class that wait.", |class| class.waiting)),
     ];
     for (kind, (name, help, value)) in values {
         page.family(name, kind, help);
         for port in ports {
-            for class in &port.state.classes {
-                page.sample(name, &[("port", &port.name), ("class", &class.name)], value(class));
+            for (way, classes) in [("out", &port.state.classes), ("in", &port.state.inward_classes)] {
+                for class in classes {
+                    let labels = [("port", port.name.as_str()), ("way", way), ("class", class.name.as_str())];
+                    page.sample(name, &labels, value(class));
+                }
             }
         }
     }

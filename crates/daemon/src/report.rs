@@ -130,14 +130,24 @@ pub struct ClassReport {
     pub bytes: u64,
     /// Packets that wait.
     pub waiting: u64,
-    /// Packets that were dropped because their sender had no room left.
+    /// Packets that were dropped because no room was left, or, of what comes in, to tell their sender of congestion.
     pub dropped: u64,
+    /// Packets that came in and whose sender was told of congestion by a mark (ECN).
+    #[serde(default)]
+    pub marked: u64,
 }
 
 impl ClassReport {
     fn of(state: &ClassState) -> Self {
-        let ClassState { name, packets, bytes, dropped, waiting } = state;
-        Self { name: name.clone(), packets: *packets, bytes: *bytes, waiting: *waiting, dropped: *dropped }
+        let ClassState { name, packets, bytes, dropped, waiting, marked } = state;
+        Self {
+            name: name.clone(),
+            packets: *packets,
+            bytes: *bytes,
+            waiting: *waiting,
+            dropped: *dropped,
+            marked: *marked,
+        }
     }
 }
 
@@ -176,6 +186,9 @@ pub struct PortReport {
     /// Classes of an uplink with I/O control. Empty: it has none.
     #[serde(default)]
     pub io_classes: Vec<ClassReport>,
+    /// Classes of what comes in by an uplink with `inward_rate`. Empty: it has none.
+    #[serde(default)]
+    pub inward_classes: Vec<ClassReport>,
     /// Condition of the port, in a word.
     pub condition: Condition,
     /// Condition in a sentence, with a remedy if something is wrong.
@@ -474,6 +487,7 @@ impl PortReport {
             multicasts: wanted.iter().map(multicast).collect(),
             members: members.as_ref().map(|members| members.iter().map(MemberReport::of).collect()),
             io_classes: state.classes.iter().map(ClassReport::of).collect(),
+            inward_classes: state.inward_classes.iter().map(ClassReport::of).collect(),
             condition,
             sentence,
             last_end,

@@ -23,6 +23,8 @@ fn state() -> State {
         refused: nicety_memory::Refused::default(),
         memory_changes: 0,
         damaged: false,
+        classes: Vec::new(),
+        inward_classes: Vec::new(),
         vacant: None,
         failed: None,
     }

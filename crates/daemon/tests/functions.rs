@@ -72,6 +72,7 @@ impl Cards {
                 is_vepa: false,
             };
             let spec = PortSpec {
+                worker: None,
                 name: format!("vm{number}"),
                 entry: find("ixgbevf").unwrap(),
                 settings: Settings::new(address(number)),

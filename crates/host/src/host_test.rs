@@ -51,6 +51,7 @@ fn ten_lines_are_a_host() {
             private: Default::default(),
             snooping: false,
             lldp: Lldp::default(),
+            inward: None,
             team: None,
         }]
     );
@@ -807,6 +808,19 @@ fn classes_have_their_frames_and_what_they_are_promised() {
     );
     assert_eq!((iscsi.terms.reservation, iscsi.terms.limit), (rate(2_000_000_000), rate(4_000_000_000)));
     assert_eq!((voice.ports.clone(), voice.dscp), (Some(vec!["vm1".to_owned()]), Some(46)));
+    let inward = UP.replace("null", "pair\"\nsocket = \"u\"\ninward_rate = \"9Gbit/s\"\nreceive_buffer = \"8MiB");
+    let host = Host::parse(&format!("{inward}{GUESTS}"), Path::new("/etc/nicety/host.toml")).unwrap();
+    assert_eq!(
+        host.uplinks[0].inward,
+        Some(InwardConfig { rate: rate(9_000_000_000).unwrap(), buffer: Bytes(8 << 20) })
+    );
+    assert_eq!(host.classes_of(&host.uplinks[0]).len(), 1, "one class, of all frames");
+    let errors = Host::parse(&inward.replace("9Gbit", "11Gbit"), Path::new("/h")).unwrap_err();
+    assert!(errors.list[0].what.starts_with("11Gbit/s is above the uplink's rate of 10Gbit/s"), "{errors}");
+    let errors = Host::parse(&inward.replace("8MiB", "65MiB"), Path::new("/h")).unwrap_err();
+    assert_eq!(errors.list[0].what, "65MiB is too large");
+    let errors = Host::parse(&UP.replace("null\"", "null\"\ninward_rate = \"1Gbit/s\""), Path::new("/h")).unwrap_err();
+    assert_eq!(errors.list[0].what, "nothing comes in by this kind of uplink");
     let none = Host::parse(&format!("{UP}{GUESTS}"), Path::new("/etc/nicety/host.toml")).unwrap();
     assert!(none.classes_of(&none.uplinks[0]).is_empty(), "no I/O control");
 }
@@ -877,4 +891,7 @@ fn classes_that_cannot_be_kept_are_refused_with_the_reason() {
     );
     let errors = Host::parse(&team, Path::new("/h")).unwrap_err();
     assert_eq!(errors.list[0].what, "uplink a is a member of team lan: name the team");
+    let queues = format!("[[uplink]]\nname = \"up\"\nkind = \"tap\"\nqueues = 2\n{}", class("nfs", ""));
+    let errors = Host::parse(&queues, Path::new("/h")).unwrap_err();
+    assert_eq!(errors.list[0].what, "uplink up has several queues: I/O control takes one");
 }

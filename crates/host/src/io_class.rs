@@ -296,6 +296,10 @@ fn place(walk: &mut Walk, section: Section<'_>, around: &Around<'_>) -> Option<S
         walk.wrong(section, "uplink", line, format!("uplink {wanted} is a member of team {team}: name the team"));
         return None;
     }
+    if uplink.is_some_and(|uplink| uplink.queues() > 1) {
+        walk.wrong(section, "uplink", line, format!("uplink {wanted} has several queues: I/O control takes one"));
+        return None;
+    }
     if uplink.is_none() && !around.teams.iter().any(|team| team.name == wanted) {
         let uplinks = around.uplinks.iter().map(|uplink| uplink.name.as_str());
         let names = uplinks.chain(around.teams.iter().map(|team| team.name.as_str()));

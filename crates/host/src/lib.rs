@@ -118,6 +118,8 @@ pub struct UplinkConfig {
     pub snooping: bool,
     /// Whether it sends LLDP to its neighbour, and receives it.
     pub lldp: Lldp,
+    /// How what comes in is divided among classes and receivers, if it is.
+    pub inward: Option<InwardConfig>,
     /// The team that it is in. Then the switch knows only that.
     pub team: Option<String>,
 }
@@ -140,6 +142,20 @@ impl UplinkConfig {
             _ => 1,
         }
     }
+}
+
+/// The queue of what comes in by an uplink.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InwardConfig {
+    /// The rate at which it is passed on.
+    pub rate: Rate,
+    /// Most bytes that wait for one class and port.
+    pub buffer: Bytes,
+}
+
+impl InwardConfig {
+    /// The default of `receive_buffer`.
+    pub const BUFFER: Bytes = Bytes(1 << 20);
 }
 
 /// The directions of LLDP (IEEE 802.1AB).
@@ -457,11 +473,12 @@ impl Host {
         self.cards.iter().find(|card| card.name == name)
     }
 
-    /// The classes of an uplink, or of its team if it is in one: the one of all frames that fit no other first. None without I/O control.
+    /// The classes of an uplink, or of its team if it is in one: the one of all frames that fit no other first. None without I/O control of
+    /// either direction.
     pub fn classes_of(&self, uplink: &UplinkConfig) -> Vec<IoClassConfig> {
         let place = uplink.team.as_ref().unwrap_or(&uplink.name);
         let named: Vec<&IoClassConfig> = self.io_classes.iter().filter(|class| class.uplink == *place).collect();
-        if named.is_empty() {
+        if named.is_empty() && uplink.inward.is_none() {
             return Vec::new();
         }
         let rest = named

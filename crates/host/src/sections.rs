@@ -23,11 +23,14 @@ use super::quantity::{Bytes, Seconds};
 use super::team::{TEAM, team};
 use super::walk::{Found, Key, Kind, Section, Walk, within};
 use super::{
-    DaemonConfig, Doorbells, FunctionConfig, Host, Lldp, PortConfig, Role, SwitchConfig, UplinkConfig, UplinkKind,
+    DaemonConfig, Doorbells, FunctionConfig, Host, InwardConfig, Lldp, PortConfig, Role, SwitchConfig, UplinkConfig,
+    UplinkKind,
 };
 
 /// The range of a port's receive buffer.
 const BUFFER: (Bytes, Bytes) = (Bytes(64 << 10), Bytes(1 << 30));
+/// The range of the room for what comes in by an uplink for one class and port.
+const INWARD: (Bytes, Bytes) = (Bytes(512 << 10), Bytes(64 << 20));
 /// The range of the ageing time (IEEE 802.1Q-2018, table 8-6).
 const AGEING: (Seconds, Seconds) = (Seconds(10), Seconds(1_000_000));
 
@@ -75,6 +78,12 @@ static UPLINK: Kind = Kind {
         Key::new("role", Form::Words(&words(&ROLES)), "with kind = \"pair\" or \"stream\": \"listen\" or \"connect\""),
         Key::new("file", Form::Path, "with kind = \"capture\": a path, of no other file or socket here"),
         Key::new("rate", Form::Rate, "an amount per second, such as \"100Mbit/s\"; not with kind = \"none\""),
+        Key::new(
+            "inward_rate",
+            Form::Rate,
+            "with kind = \"tap\", \"pair\" or \"stream\": an amount per second, a little below the link's, and at most rate",
+        ),
+        Key::new("receive_buffer", Form::Bytes(INWARD.0, INWARD.1), "with inward_rate: \"512KiB\" to \"64MiB\""),
         policy::KEYS[0],
         policy::KEYS[1],
         policy::KEYS[2],
@@ -400,6 +409,7 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
         walk.wrong(section, "lldp", line, "a querier has no neighbour");
     }
     let rate = walk.parsed(section, "rate").map(|found| found.value);
+    let inward = inward(walk, section, word, rate);
     let vlan = policy::vlan(walk, section).unwrap_or_default();
     let kind = match word {
         UplinkWord::Tap => UplinkKind::Tap { name: interface(walk, section)?, queues: queues(walk, section) },
@@ -427,14 +437,39 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
     seen.uplinks.push(Found { value: name.clone(), line });
     let snooping = walk.boolean(section, "snooping").is_some_and(|found| found.value);
     let (sends, receives) = walk.word(section, "lldp", &LLDP).map(|found| found.value).unwrap_or_default();
-    Some(UplinkConfig { name, kind, rate, vlan, private, snooping, lldp: Lldp { sends, receives }, team: None })
+    Some(UplinkConfig { name, kind, rate, vlan, private, snooping, lldp: Lldp { sends, receives }, inward, team: None })
 }
 
-/// A tap's queues. Its rate and its LLDP would be each queue's own.
+fn inward(
+    walk: &mut Walk,
+    section: Section<'_>,
+    word: UplinkWord,
+    rate: Option<nicety_uplink::Rate>,
+) -> Option<InwardConfig> {
+    let found = walk.parsed::<nicety_uplink::Rate>(section, "inward_rate");
+    let buffer = walk
+        .parsed::<Bytes>(section, "receive_buffer")
+        .filter(|found| within(walk, section, "receive_buffer", found, INWARD));
+    if let (Some(line), None) = (walk.place(section, "receive_buffer"), &found) {
+        walk.wrong(section, "receive_buffer", line, "without inward_rate nothing waits here");
+    }
+    let Found { value, line } = found?;
+    if !matches!(word, UplinkWord::Tap | UplinkWord::Pair | UplinkWord::Stream) {
+        walk.wrong(section, "inward_rate", line, "nothing comes in by this kind of uplink");
+    } else if let Some(rate) = rate.filter(|rate| *rate < value) {
+        let what = format!(
+            "{value} is above the uplink's rate of {rate}: what comes in would wait before it reaches the daemon"
+        );
+        walk.wrong(section, "inward_rate", line, what);
+    }
+    Some(InwardConfig { rate: value, buffer: buffer.map_or(InwardConfig::BUFFER, |found| found.value) })
+}
+
+/// A tap's queues. Its rates and its LLDP would be each queue's own.
 fn queues(walk: &mut Walk, section: Section<'_>) -> u16 {
     let found = walk.integer(section, "queues").map(|found| found.value).unwrap_or(1);
     if found > 1 {
-        for key in ["rate", "lldp"] {
+        for key in ["rate", "inward_rate", "lldp"] {
             if let Some(line) = walk.place(section, key) {
                 walk.wrong(section, key, line, "it does not go with several queues: leave it away, or `queues`");
             }

@@ -7,8 +7,11 @@ use crate::curve::Curve;
 use crate::heap::Heap;
 use crate::timeline::Timeline;
 
-/// A reservation that was served late is caught up with for this long; more is lost.
-const CATCH_UP_NS: u64 = 10_000_000;
+/// A reservation that was served late is caught up with for this long, or for one largest packet at its rate; more is lost. On a slow
+/// link each packet of others makes it late.
+const CATCH_UP_NS: u64 = 50_000_000;
+/// The largest packet, a segmented one.
+const LARGEST_BYTES: u64 = 64 << 10;
 /// A limit is kept on average over this time: a worker that wakes late loses nothing.
 const LIMIT_BURST_NS: u64 = 2_000_000;
 /// An urgent member may send this many bytes at once, before all others.
@@ -122,8 +125,7 @@ impl Level {
         member.limit.change(Curve::of_rate(terms.limit));
         member.share.change(Curve::of_shares(terms.shares));
         (member.shares, member.is_urgent) = (terms.shares.max(1), terms.is_urgent);
-        let credit = if terms.is_urgent { member.reserved.span(URGENT_BYTES) } else { 0 };
-        member.catch_up_ns = credit.max(CATCH_UP_NS);
+        member.catch_up_ns = member.reserved.span(LARGEST_BYTES).max(CATCH_UP_NS);
     }
 
     /// Number of members of which frames wait.
@@ -143,7 +145,8 @@ impl Level {
     /// Frames of an idle member begin to wait; it will send `request` bytes when it is served.
     pub fn activate(&mut self, number: u16, request: u32, now: Time) {
         let member = &mut self.members[usize::from(number)];
-        let since = if member.is_urgent { now.0.saturating_sub(member.catch_up_ns) } else { now.0 };
+        let credit = if member.is_urgent { member.reserved.span(URGENT_BYTES) } else { 0 };
+        let since = now.0.saturating_sub(credit);
         if member.reserved.at < since {
             member.reserved.set(since);
         }

@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 mod classify;
+mod codel;
 mod curve;
 mod heap;
 mod level;
@@ -26,6 +27,7 @@ mod scheduler;
 mod timeline;
 
 pub use classify::{Class, Classifier, Match, Prefix, PrefixError};
+pub use codel::{Codel, mark_congestion};
 pub use level::Terms;
 pub use scheduler::{ClassTerms, Grant, Lane, Scheduler};
 

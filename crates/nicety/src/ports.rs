@@ -279,13 +279,13 @@ fn details(port: &PortReport) -> String {
     let queues: Vec<String> = transmit.chain(port.receive.iter().map(|queue| one_queue("receive", queue))).collect();
     line("queues", queues.join("; "));
     line("dropped", dropped(port));
-    for class in &port.io_classes {
-        let waits = if class.waiting > 0 { format!(", {} wait", class.waiting) } else { String::new() };
-        let dropped = if class.dropped > 0 { format!(", {} dropped", class.dropped) } else { String::new() };
-        line(
-            "class",
-            format!("{}: {}, {}{waits}{dropped}", class.name, count(class.packets, "packet"), size(class.bytes)),
-        );
+    for (name, classes) in [("class", &port.io_classes), ("inward class", &port.inward_classes)] {
+        for class in classes {
+            let more = [("wait", class.waiting), ("marked", class.marked), ("dropped", class.dropped)];
+            let more: String =
+                more.iter().filter(|(_, count)| *count > 0).map(|(what, count)| format!(", {count} {what}")).collect();
+            line(name, format!("{}: {}, {}{more}", class.name, count(class.packets, "packet"), size(class.bytes)));
+        }
     }
     if port.adapter.is_some() {
         let written = port.signals;
@@ -393,6 +393,7 @@ mod tests {
             multicasts: vec!["239.1.2.3 (VLAN 10)".into()],
             members: None,
             io_classes: Vec::new(),
+            inward_classes: Vec::new(),
             neighbour: Some("core1, port 1/1".into()),
             condition: Condition::Up,
             sentence: "a VM is attached, and its driver is up".into(),
@@ -433,6 +434,7 @@ mod tests {
             multicasts: Vec::new(),
             members: None,
             io_classes: Vec::new(),
+            inward_classes: Vec::new(),
             neighbour: None,
             sentence: "the way out of the switch".into(),
             features: Vec::new(),

@@ -52,3 +52,79 @@ fn an_uplink_keeps_to_its_rate_both_ways_and_guests_among_themselves_do_not() {
     assert!(bytes > 2.0 * RATE * seconds, "nobody paces guests among themselves: {bytes} bytes in {seconds} s");
     drop((e1000, virtio, peer, daemon));
 }
+
+/// The rate in each interval of a transfer but the first and the last, in Mbit/s; and the length of an interval in seconds.
+fn windows(receiver: &mut Station) -> (Vec<f64>, f64) {
+    let answer = receiver.asked(&json!("series"));
+    let seconds = answer["series"]["slot_ns"].as_f64().unwrap() / 1e9;
+    let amounts = answer["series"]["amounts"].as_array().unwrap();
+    let inner = amounts.get(1..amounts.len() - 1).unwrap_or_default();
+    (inner.iter().map(|bytes| bytes.as_f64().unwrap() * 8e-6 / seconds).collect(), seconds)
+}
+
+/// Three guests send at once by a link of 200 Mbit/s: two with a reservation and few shares, and a greedy one with many. TCP itself gives
+/// each a third.
+#[test]
+fn guests_beside_each_other_keep_their_reservations_on_a_full_uplink() {
+    const LINK: f64 = 200.0;
+    const RESERVED: f64 = 70.0;
+    let place = tempfile::tempdir().unwrap();
+    let uplink = place.path().join("up.sock").display().to_string();
+    let class = |name: &str, more: &str| format!("[[io_class]]\nuplink = \"pair\"\nname = \"{name}\"\n{more}\n");
+    let reserved = format!("shares = 1\nreservation = \"{RESERVED}Mbit/s\"\n");
+    let classes = format!("rate = \"{LINK}Mbit/s\"\n")
+        + &class("management", &format!("ports = \"vm1\"\ndelay = \"normal\"\n{reserved}"))
+        + &class("storage", &format!("ports = \"vm2\"\n{reserved}"))
+        + &class("vm", "shares = 100");
+    let mut daemons = Vec::new();
+    let mut guests = Vec::new();
+    for (side, role, more) in [(0u8, "listen", classes.as_str()), (1, "connect", "")] {
+        let dir = place.path().join(role);
+        std::fs::create_dir(&dir).unwrap();
+        let mut host = format!("[uplink]\nkind = \"pair\"\nsocket = \"{uplink}\"\nrole = \"{role}\"\n{more}");
+        for n in 1..=3 {
+            host += &format!("[[port]]\nname = \"vm{n}\"\nadapter = \"virtio-net\"\n");
+            host += &format!("mac = \"52:54:00:12:{side:02}:0{n}\"\nsocket = \"vm{n}.sock\"\n");
+        }
+        std::fs::write(dir.join("host.toml"), host).unwrap();
+        daemons.push(serve(&dir));
+        guests.extend((1..=3).map(|n| {
+            let socket = dir.join(format!("vm{n}.sock")).display().to_string();
+            Station::start(&json!({ "vhost-user": { "socket": socket } }), 10 * side + n)
+        }));
+    }
+    let mut receivers = guests.split_off(3);
+    // Addresses are exchanged first.
+    for (sender, receiver) in guests.iter_mut().zip(&receivers) {
+        sender.asked(&json!({ "send": { "to": receiver.address, "seconds": 0.1 } }));
+    }
+    std::thread::scope(|scope| {
+        for (sender, receiver) in guests.iter_mut().zip(&receivers) {
+            let order = json!({ "send": { "to": receiver.address, "seconds": 11.0 } });
+            scope.spawn(move || sender.asked(&order));
+        }
+    });
+    let results: Vec<_> = receivers.iter_mut().map(windows).collect();
+    let seconds = results[0].1;
+    // TCP's headers are 54 of 1514 bytes.
+    let payload = 1460.0 / 1514.0;
+    // In a window in which the link was not full, this machine gave guests or daemons no time.
+    let count = results.iter().map(|(rates, _)| rates.len()).min().unwrap();
+    let sum = |window: usize| results.iter().map(|(rates, _)| rates[window]).sum::<f64>();
+    let full: Vec<usize> = (0..count).filter(|window| sum(*window) >= 0.95 * LINK * payload).collect();
+    println!("{} of {count} windows of {seconds} s have a full link", full.len());
+    assert!(full.len() >= 5, "the link was never full: {results:?}");
+    for (number, (rates, _)) in results.iter().enumerate() {
+        let mut rates: Vec<f64> = full.iter().map(|window| rates[*window]).collect();
+        rates.sort_by(f64::total_cmp);
+        let (mean, fifth) = (rates.iter().sum::<f64>() / rates.len() as f64, rates[rates.len() / 20]);
+        println!(
+            "guest {number}: {mean:.2} Mbit/s, 5th percentile {fifth:.2}, {:.3} of {RESERVED}",
+            fifth / payload / RESERVED
+        );
+        // A window's end may cut off a segmented packet of 64 KiB.
+        let packet = 65_536.0 * 8e-6 / seconds;
+        assert!(number == 2 || fifth + packet >= 0.95 * RESERVED * payload, "guest {number}: {rates:?}");
+    }
+    drop((guests, receivers, daemons));
+}

@@ -46,6 +46,8 @@ struct Waiting {
     from: u16,
     edit: Edit,
     offload: Offload,
+    /// Since when it waits.
+    since: Time,
 }
 
 impl Waiting {
@@ -63,6 +65,7 @@ const NOTHING: Waiting = Waiting {
     from: 0,
     edit: Edit::Keep,
     offload: Offload { checksum: nicety_adapter::Checksum::AsIs, segment: None },
+    since: Time::ZERO,
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -148,6 +151,12 @@ impl Backlog {
         Self::new(Kind::Senders, bytes, blocks, nicety_switch::PORTS)
     }
 
+    /// For what comes in by an uplink: a lane of this many bytes for each class and receiver; four times as many for all.
+    pub(crate) fn of_receivers(bytes: u32) -> Result<Self, MapError> {
+        let blocks = bytes.div_ceil(BLOCK_BYTES).saturating_mul(4);
+        Self::new(Kind::Senders, bytes, blocks, nicety_switch::PORTS)
+    }
+
     fn new(kind: Kind, size: u32, blocks: u32, lanes: usize) -> Result<Self, MapError> {
         Ok(Self {
             map: Arc::new(Map::private((blocks.max(1) as usize) * BLOCK_BYTES as usize)?),
@@ -209,6 +218,12 @@ impl Backlog {
 
     /// Copies a packet to the end of its lane. False if there is no room.
     pub fn push(&mut self, lane: u16, batch: &Batch, packet: &Packet, pick: Pick, now: Time) -> bool {
+        self.push_with(lane, batch, packet, batch.head(packet), pick, now)
+    }
+
+    /// Like [`Self::push`], with another private head of the same length.
+    #[inline]
+    fn push_with(&mut self, lane: u16, batch: &Batch, packet: &Packet, head: &[u8], pick: Pick, now: Time) -> bool {
         let len = packet.len();
         if !self.has_room(lane, len) {
             return false;
@@ -216,10 +231,10 @@ impl Backlog {
         let count = len.div_ceil(BLOCK_BYTES);
         let bytes = count.saturating_mul(BLOCK_BYTES);
         let Some(first) = self.take_blocks(count) else { return false };
-        self.store(batch, packet, first);
+        self.store(batch, packet, head, first);
         let Pick { from, edit, .. } = pick;
         self.waiting[first as usize] =
-            Waiting { next: NONE, len, head: packet.head_len(), from, edit, offload: packet.offload };
+            Waiting { next: NONE, len, head: packet.head_len(), from, edit, offload: packet.offload, since: now };
         let wire_bytes = u32::try_from(packet.wire_bytes()).unwrap_or(u32::MAX);
         let found = &mut self.lanes[usize::from(lane)];
         if found.last == NONE {
@@ -278,8 +293,7 @@ impl Backlog {
         self.used_blocks -= count;
     }
 
-    fn store(&self, batch: &Batch, packet: &Packet, first: u32) {
-        let mut head = batch.head(packet);
+    fn store(&self, batch: &Batch, packet: &Packet, mut head: &[u8], first: u32) {
         let mut spans = batch.spans(packet).iter().copied();
         let mut from = Span::default();
         pieces(&self.map, &self.blocks, first, packet.len(), |mut to| {
@@ -331,7 +345,7 @@ impl Backlog {
         offered.clear();
         let mut packet = lanes[usize::from(number)].first;
         while packet != NONE && budget.allows(batch) {
-            let Waiting { next, len, head, from, edit, offload } = waiting[packet as usize];
+            let Waiting { next, len, head, from, edit, offload, since: _ } = waiting[packet as usize];
             let Some(mut draft) = batch.draft(head.into()) else { break };
             let mut whole = true;
             pieces(map, blocks, packet, len, |span| {
@@ -482,6 +496,26 @@ impl Backlog {
             Order::Control(scheduler) => Some(scheduler),
             Order::Rounds(_) => None,
         }
+    }
+
+    /// Copies a packet to the end of a class's lane for its receiver, with another private head of the same length. False if there is no
+    /// room.
+    pub(crate) fn push_in_with(
+        &mut self,
+        lane: ClassLane,
+        batch: &Batch,
+        packet: &Packet,
+        head: &[u8],
+        pick: Pick,
+        now: Time,
+    ) -> bool {
+        self.push_with(number_of(lane), batch, packet, head, pick, now)
+    }
+
+    /// Since when the oldest packet of a class's lane waits.
+    pub(crate) fn oldest(&self, lane: ClassLane) -> Option<Time> {
+        let lane = self.lanes.get(usize::from(number_of(lane)))?;
+        Some(self.waiting.get(lane.first as usize)?.since)
     }
 
     /// The lanes with waiting packets, and how many wait in each.

@@ -17,6 +17,7 @@ mod agent;
 mod backlog;
 mod carrier;
 mod doorbells;
+mod inward;
 mod lldp;
 mod lock;
 #[cfg(feature = "measure")]
@@ -37,6 +38,7 @@ mod watched;
 pub use agent::{Agent, LinkState, Role};
 pub use backlog::{Backlog, Drained, SENDER_BYTES};
 pub use doorbells::Doorbells;
+pub use inward::InwardControl;
 pub use lldp::{Announcer, Neighbour, announcement};
 pub use plane::{Plane, PlaneError, Slot};
 pub use port::{ClassState, End, Port, Saved, SavedNumbers, SharedFamily, Shell, State, caught};

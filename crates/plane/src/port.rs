@@ -26,6 +26,7 @@ use nicety_pci::PowerState;
 
 use crate::agent::{Agent, Role};
 use crate::backlog::Backlog;
+use crate::inward::InwardSlot;
 use crate::lldp::{Listener, Neighbour};
 use crate::lock::{Held, Lock};
 use crate::pace::Pace;
@@ -138,6 +139,8 @@ pub struct State {
     pub damaged: bool,
     /// The classes of an uplink with I/O control.
     pub classes: Vec<ClassState>,
+    /// The classes of what comes in by it, if that is controlled.
+    pub inward_classes: Vec<ClassState>,
     /// The reason why an uplink can pass no frames for now.
     pub vacant: Option<String>,
     /// The panic message, if the adapter or uplink panicked. The port passes no frames any more.
@@ -165,6 +168,7 @@ impl State {
             stopped: false,
             damaged: false,
             classes: Vec::new(),
+            inward_classes: Vec::new(),
             vacant: None,
             failed: None,
         }
@@ -190,6 +194,9 @@ pub struct Port {
     /// Its place in a team, if it is in one.
     member: Option<Member>,
     has_agents: AtomicBool,
+    /// Whether it was made for an uplink.
+    leads_out: bool,
+    inward: InwardSlot,
     inner: Lock<Inner>,
 }
 
@@ -276,6 +283,8 @@ impl Port {
             has_left: AtomicBool::new(false),
             member: None,
             has_agents: AtomicBool::new(false),
+            leads_out: attached,
+            inward: InwardSlot::default(),
             inner: Lock::new(inner),
         })
     }
@@ -353,6 +362,18 @@ impl Port {
     /// Logs that it uses another link.
     pub(crate) fn tell(&self, words: String) {
         self.shell.news(News::Moved(words));
+    }
+
+    /// Whether it is, or was until it failed, an uplink.
+    #[inline]
+    pub(crate) fn leads_out(&self) -> bool {
+        self.leads_out
+    }
+
+    /// The control of what comes in by it.
+    #[inline]
+    pub(crate) fn inward(&self) -> &InwardSlot {
+        &self.inward
     }
 
     /// Whether agents speak on it.
@@ -808,6 +829,9 @@ impl Port {
 
     /// Whether it has work now, or a due timer.
     pub fn busy(&self, now: Time) -> bool {
+        if self.inward.is_due(now) {
+            return true;
+        }
         let inner = self.lock();
         if inner.stopped {
             return false;
@@ -822,6 +846,8 @@ impl Port {
 
     /// A snapshot of its state.
     pub fn state(&self) -> State {
+        let (inward_classes, inward_frames) =
+            self.inward.with(|inward| (inward.states(), inward.len())).unwrap_or_default();
         let mut inner = self.lock();
         let said = caught(|| said(&inner.end)).unwrap_or_else(|cause| {
             inner.fail(cause);
@@ -835,7 +861,7 @@ impl Port {
             counters: inner.counters.clone(),
             features: said.features,
             stalls: said.stalls,
-            backlog_frames: inner.backlog.len(),
+            backlog_frames: inner.backlog.len() + inward_frames,
             backlog_bytes: inner.backlog.used(),
             shared_bytes: inner.memory.mapped_bytes(),
             absent_bytes: inner.memory.absent_bytes(),
@@ -846,6 +872,7 @@ impl Port {
             stopped: inner.stopped,
             damaged: inner.memory.damaged(),
             classes: inner.control.as_ref().map_or_else(Vec::new, |control| control.states()),
+            inward_classes,
             vacant: said.vacant,
             failed: match &inner.end {
                 End::Failed(cause) => Some(cause.clone()),

@@ -75,8 +75,11 @@ impl Plane {
             if port.has_agents() {
                 self.stir_team(port, now);
             }
+            if port.inward().is_there() {
+                outcome.cost += self.pass_on(port, now);
+            }
             let beside = gathered.drained as u64 + gathered.dropped;
-            outcome.cost = gathered.drained_bytes + gathered.owed + beside * PACKET_COST;
+            outcome.cost += gathered.drained_bytes + gathered.owed + beside * PACKET_COST;
             if gathered.progress.is_none() {
                 outcome.more = port.busy(now);
                 return outcome;
@@ -187,7 +190,11 @@ impl Plane {
             let picks = match slots.get(receiver) {
                 Some(Slot::Port(port)) if !port.has_left() => {
                     let picks = turn.plan.picks(receiver);
-                    self.offer(sender, port, &turn.batch, &picks, now);
+                    if sender.inward().is_there() && !port.leads_out() {
+                        self.keep_inward(sender, port, &turn.batch, &picks, now);
+                    } else {
+                        self.offer(sender, port, &turn.batch, &picks, now);
+                    }
                     picks
                 }
                 Some(Slot::Team(team)) => {

@@ -11,7 +11,7 @@ use nicety_adapter::{
 };
 use nicety_ioc::{Class, ClassTerms, Match, Terms};
 use nicety_memory::Map;
-use nicety_plane::{End, Hash, Plane, Port, Shell, Standby, Steering, Team, Turn};
+use nicety_plane::{End, Hash, InwardControl, Plane, Port, Shell, Standby, Steering, Team, Turn};
 use nicety_switch::{Limits, Policy};
 
 const MS: u64 = 1_000_000;
@@ -443,4 +443,113 @@ fn a_limit_holds_while_the_uplink_has_room_and_others_pass() {
     assert_eq!((world.dropped(), world.ports[0].state().backlog_frames), (0, 0));
     let all: u64 = world.sent.iter().map(|sent| sent.load(Ordering::Relaxed)).sum();
     assert_eq!(world.ports[0].state().counters.taken().packets, all, "none is lost or doubled");
+}
+
+/// A link by which frames of these lengths come in for the senders 1, 2 and so on: so many each millisecond.
+struct Feed {
+    map: Arc<Map>,
+    each_ms: Vec<(u32, u64)>,
+    until: Time,
+    left: Vec<u64>,
+}
+
+impl Feed {
+    /// IPv4 TCP with ECT(0) to sender n, from a frame at n · 4096 of its memory.
+    fn new(each_ms: &[(u32, u64)]) -> Self {
+        let map = Map::private(1 << 16).unwrap();
+        for target in 1..=each_ms.len() as u8 {
+            let mut head = [0; 54];
+            head[..20].copy_from_slice(&[2, 0, 0, 0, 0, target, 2, 0, 0, 0, 0, 0, 8, 0, 0x45, 2, 5, 0xdc, 0, 0]);
+            (head[22], head[23], head[33], head[46]) = (64, 6, target, 0x50);
+            map.write(4096 * u64::from(target), &head).unwrap();
+        }
+        Self { map: Arc::new(map), each_ms: each_ms.to_vec(), until: Time::ZERO, left: vec![0; each_ms.len()] }
+    }
+}
+
+impl Uplink for Feed {
+    fn fetch(&mut self, port: PortId, budget: Budget, batch: &mut Batch, _: &mut Counters, now: Time) -> Progress {
+        batch.start(&self.map, port, 0);
+        if now >= self.until {
+            self.until = now.after_ns(MS);
+            self.left = self.each_ms.iter().map(|(_, frames)| *frames).collect();
+        }
+        // Mixed, as on a wire.
+        while self.left.iter().any(|left| *left > 0) && budget.allows(batch) {
+            for (target, (len, _)) in (1..).zip(&self.each_ms) {
+                let left = &mut self.left[target as usize - 1];
+                if *left > 0 && budget.allows(batch) {
+                    *left -= 1;
+                    let mut draft = batch.draft(0).unwrap();
+                    draft.push(4096 * target, *len).unwrap();
+                    draft.finish_plain(0);
+                }
+            }
+        }
+        Progress { more: self.left.iter().any(|left| *left > 0), armed: true }
+    }
+
+    fn complete(&mut self, _: &Batch) {}
+
+    fn deliver(&mut self, _: &Frames<'_>, _: &mut Counters, _: Time) -> Delivery {
+        Delivery::default()
+    }
+
+    fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        None
+    }
+
+    fn wake(&self) -> Option<Time> {
+        Some(self.until)
+    }
+}
+
+#[test]
+fn what_comes_in_waits_by_class_and_receiver_and_senders_are_told_early() {
+    // A full link of a gigabit: 500 Mbit/s for receiver 1, 400 for 2, 100 for 3. 900 are passed on.
+    let mut world = World::new(0, &[(60, 0xee); 3]);
+    // The switch learns where they are, before anything comes in.
+    for sender in 1..=3 {
+        world.give(sender, 1);
+    }
+    world.run(1);
+    world.plane.leave(PortId(0)).unwrap();
+    let feed = Feed::new(&[(1250, 50), (1000, 50), (500, 25)]);
+    let uplink = Arc::new(Port::new(PortId(0), End::Uplink(Box::new(feed)), Box::new(Silent), BUFFER).unwrap());
+    world.plane.join(Arc::clone(&uplink)).unwrap();
+    world.ports[0] = Arc::clone(&uplink);
+    let storage = class("storage", 2, terms(1, Some(400_000_000), None));
+    let control = InwardControl {
+        rate: Rate::new(900_000_000).unwrap(),
+        buffer_bytes: 1 << 20,
+        classes: vec![Class::default(), storage],
+    };
+    uplink.set_inward(Some(&control)).unwrap();
+    uplink.ready();
+    world.run(100);
+    let before: Vec<u64> = world.received.iter().map(|received| received.load(Ordering::Relaxed)).collect();
+    world.run(400);
+    let rate = |at: usize, len: u64| {
+        (world.received[at].load(Ordering::Relaxed) - before[at]) as f64 * len as f64 * 8.0 / 400e3
+    };
+
+    let (greedy, storage, small) = (rate(0, 1250), rate(1, 1000), rate(2, 500));
+    assert!(storage >= 0.98 * 400.0, "{storage} Mbit/s, reserved 400");
+    assert!(small >= 0.98 * 100.0, "{small} Mbit/s: less than its share, and no frame of it is lost");
+    assert!((390.0..=410.0).contains(&greedy), "{greedy} Mbit/s: the rest");
+    assert!((890.0..=905.0).contains(&(greedy + storage + small)), "{}", greedy + storage + small);
+    let told = uplink.state().inward_classes;
+    // In 500 ms: after 100, 200, 271, 329, 379, 424 and 465 ms (RFC 8289, section 3.3). A sender that does not listen fills its room, and
+    // then loses frames. Nobody else does.
+    assert!((5..=7).contains(&told[0].marked) && told[0].dropped > 0, "{told:?}");
+    assert_eq!((told[1].marked, told[1].dropped), (0, 0), "{told:?}");
+    assert_eq!(uplink.state().counters.transmit_drops.iter().sum::<u64>(), told[0].dropped);
+    assert_eq!(uplink.state().backlog_frames as u64, told.iter().map(|class| class.waiting).sum::<u64>());
+    // Without control all goes on at once, and what waited is counted.
+    let waiting = uplink.state().backlog_frames as u64;
+    uplink.set_inward(None).unwrap();
+    assert_eq!(uplink.state().counters.transmit_drops[Reason::Removed as usize], waiting);
+    let before = world.received[0].load(Ordering::Relaxed);
+    world.run(10);
+    assert_eq!(world.received[0].load(Ordering::Relaxed) - before, 500);
 }

@@ -2,8 +2,19 @@
 
 use nicety_host::{Host, IoClassConfig, UplinkConfig};
 use nicety_ioc::{Class, ClassTerms, Match};
+use nicety_plane::InwardControl;
+use tracing::warn;
 
 use super::Daemon;
+
+/// The I/O control that an uplink has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct IoControl {
+    /// The classes of what leaves.
+    pub outward: Vec<Class>,
+    /// Of what comes in.
+    pub inward: Option<InwardControl>,
+}
 
 impl Daemon {
     /// Gives each uplink the classes that a host file names for it. Call it after ports or uplinks were opened: their numbers may be
@@ -11,19 +22,36 @@ impl Daemon {
     pub fn set_io_control(&self, host: &Host) {
         let names: Vec<(String, u16)> =
             self.ports().iter().map(|(id, running)| (running.spec.name.clone(), id.0)).collect();
-        let now = self.clock.now();
         for running in self.uplinks().iter_mut() {
-            let classes = host.uplink(&running.name).map_or_else(Vec::new, |uplink| classes(host, uplink, &names));
-            if running.classes != classes {
-                running.port.set_io_control(&classes, now);
-                running.classes = classes;
+            let wanted =
+                host.uplink(&running.name).map_or_else(IoControl::default, |uplink| control(host, uplink, &names));
+            if running.control != wanted {
+                running.control = wanted;
+                self.control_port(&running.name, &running.port, &running.control);
             }
+        }
+    }
+
+    /// Gives an uplink's port its classes.
+    pub(super) fn control_port(&self, name: &str, port: &nicety_plane::Port, control: &IoControl) {
+        port.set_io_control(&control.outward, self.clock.now());
+        if let Err(error) = port.set_inward(control.inward.as_ref()) {
+            warn!(uplink = name, "what comes in is not controlled: {error}");
         }
     }
 }
 
-fn classes(host: &Host, uplink: &UplinkConfig, names: &[(String, u16)]) -> Vec<Class> {
-    host.classes_of(uplink).iter().map(|config| class(config, names)).collect()
+fn control(host: &Host, uplink: &UplinkConfig, names: &[(String, u16)]) -> IoControl {
+    let classes: Vec<Class> = host.classes_of(uplink).iter().map(|config| class(config, names)).collect();
+    let inward = uplink.inward.map(|inward| InwardControl {
+        rate: inward.rate,
+        buffer_bytes: u32::try_from(inward.buffer.0).unwrap_or(u32::MAX),
+        classes: classes.clone(),
+    });
+    // With one class and no terms there is nothing to divide by.
+    let place = uplink.team.as_ref().unwrap_or(&uplink.name);
+    let outward = if host.io_classes.iter().any(|class| class.uplink == *place) { classes } else { Vec::new() };
+    IoControl { outward, inward }
 }
 
 fn class(config: &IoClassConfig, names: &[(String, u16)]) -> Class {

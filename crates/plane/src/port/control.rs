@@ -1,12 +1,14 @@
 //! I/O control of an uplink: frames are divided into classes, and each class keeps what it was promised.
 
-use nicety_adapter::{Batch, Frames, Packet, Pick, PortId, Time};
+use nicety_adapter::{Batch, Frames, Packet, Pick, PortId, Reason, Time};
 use nicety_ioc::{Class, Classifier, Lane, Scheduler};
+use nicety_memory::MapError;
 
 use super::caught::caught;
 use super::inner::Inner;
 use super::{Port, Shell};
 use crate::backlog::Drained;
+use crate::inward::{Inward, InwardControl};
 use crate::order::class_of;
 
 /// The part of I/O control that knows frames.
@@ -29,6 +31,8 @@ pub struct ClassState {
     pub dropped: u64,
     /// Packets that wait now.
     pub waiting: u64,
+    /// Packets whose sender was told of congestion by a mark (ECN). Only of what comes in.
+    pub marked: u64,
 }
 
 impl Control {
@@ -98,6 +102,33 @@ impl Port {
         drop(inner);
         drop(old);
         self.shell.schedule();
+    }
+}
+
+impl Port {
+    /// Controls what comes in by this uplink from now on, or nothing. Frames that waited under an earlier control are lost, and counted.
+    pub fn set_inward(&self, control: Option<&InwardControl>) -> Result<(), MapError> {
+        if !self.leads_out() {
+            return Ok(());
+        }
+        let new = control.map(Inward::new).transpose()?.map(Box::new);
+        let (old, lost) = self.inward().replace(new);
+        if lost > 0 {
+            self.lose(lost, Reason::Removed);
+        }
+        drop(old);
+        Ok(())
+    }
+
+    /// Counts frames that came in by this uplink and were dropped.
+    pub(crate) fn lose(&self, frames: u64, reason: Reason) {
+        let mut inner = self.lock();
+        (0..frames).for_each(|_| inner.counters.transmit_drop(reason));
+    }
+
+    /// Asks for a turn at this time.
+    pub(crate) fn wake_at(&self, at: Time) {
+        self.shell.wake_at(at);
     }
 }
 
