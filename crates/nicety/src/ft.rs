@@ -1,6 +1,8 @@
 //! `nicety ft`: one of the two hosts of an embedded guest that survives either of them (docs/fault-tolerance.md). One thread: the tap, the
 //! link to the other host, the lease's file and the guest.
 
+mod control;
+mod figures;
 mod lease_file;
 mod link;
 mod network;
@@ -12,12 +14,17 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nicety_adapter::Time;
+use nicety_tolerance::node::End;
 use nicety_tolerance::{Action, Key, Node, NodeId, Replica, Role, Settings, Terms};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::cli::{Ft, FtPart, FtStart};
+use serde_json::json;
+
+use crate::cli::{Ft, FtCommand, FtPart, FtStart};
 use crate::exit::{Exit, Failure};
 use crate::output;
+use control::{Control, Word};
+use figures::Figures;
 use lease_file::LeaseFile;
 use link::Link;
 use network::Network;
@@ -30,8 +37,13 @@ const LOOK: Duration = Duration::from_millis(50);
 const CONNECT: Duration = Duration::from_millis(200);
 
 /// Runs the command.
-pub fn run(Ft { command: crate::cli::FtCommand::Start(args) }: &Ft) -> Result<(), Failure> {
-    Host::new(args)?.run(args)
+pub fn run(Ft { command }: &Ft) -> Result<(), Failure> {
+    match command {
+        FtCommand::Start(args) => Host::new(args)?.run(args),
+        FtCommand::Status { control, json } => control::status(control, *json),
+        FtCommand::Failover { control } => control::ask(control, "failover").map(drop),
+        FtCommand::Stop { control } => control::ask(control, "stop").map(drop),
+    }
 }
 
 struct Host {
@@ -46,6 +58,8 @@ struct Host {
     lease: LeaseFile,
     network: Network,
     node: Node<Replica>,
+    control: Option<Control>,
+    figures: Figures,
     /// The last line printed.
     said: String,
     /// The last complaint.
@@ -100,7 +114,25 @@ impl Host {
         };
         let (settings, link, pending) = (key.number(&all), None, None);
         let (said, complaint) = (String::new(), String::new());
-        Ok(Self { begun, key, settings, listener, link, pending, lease, network, node, said, complaint })
+        let listens = |path: &Path| {
+            Control::listen(path).map_err(|error| Failure::new(Exit::Failed, format!("{}: {error}", path.display())))
+        };
+        let (control, figures) = (args.control.as_deref().map(listens).transpose()?, Figures::new(begun));
+        Ok(Self {
+            begun,
+            key,
+            settings,
+            listener,
+            link,
+            pending,
+            lease,
+            network,
+            node,
+            control,
+            figures,
+            said,
+            complaint,
+        })
     }
 
     /// Tells what is wrong with the other host, once as long as it stays the same.
@@ -122,17 +154,48 @@ impl Host {
             let mut actions = Vec::new();
             self.connect(args)?;
             self.hear(&mut actions);
+            self.obey(&mut actions);
             self.take_frames();
             if *self.node.role() == Role::Secondary {
                 self.lease.look();
             }
             self.node.step(self.now(), &mut actions);
             self.carry_out(actions)?;
+            self.measure();
             self.say()?;
-            if let Role::Out(end) = self.node.role() {
-                return Err(Failure::new(Exit::Failed, format!("ft: {end}")));
+            match self.node.role() {
+                Role::Out(End::HandedOver | End::Stopped) => return Ok(()),
+                Role::Out(end) => return Err(Failure::new(Exit::Failed, format!("ft: {end}"))),
+                _ => {}
             }
         }
+    }
+
+    /// Does what somebody asks for at the control socket.
+    fn obey(&mut self, actions: &mut Vec<Action>) {
+        while let Some((client, word)) = self.control.as_mut().and_then(Control::take) {
+            let answer = word.and_then(|word| match word {
+                Word::Status => {
+                    let now = Instant::now();
+                    let lease = self.node.lease_until().map(|until| until.since(self.now()));
+                    Ok(self.figures.json(&self.node.status(), lease, now))
+                }
+                Word::Failover if self.node.hand_over(self.now(), actions) => Ok(json!({})),
+                Word::Failover => Err("this is no primary with a secondary that can take over".to_owned()),
+                Word::Stop => {
+                    self.node.stop();
+                    Ok(json!({}))
+                }
+            });
+            control::answer(client, answer);
+        }
+    }
+
+    fn measure(&mut self) {
+        let now = Instant::now();
+        let traffic = self.link.as_mut().map(Link::take_traffic).unwrap_or_default();
+        self.figures.add_traffic(traffic, now);
+        self.figures.look(&self.node.status(), now);
     }
 
     /// Waits until something is due.
@@ -143,6 +206,7 @@ impl Host {
         for link in self.link.iter().chain(&self.pending) {
             fds.push(PollFd::from_borrowed_fd(link.as_fd(), link.events()));
         }
+        fds.extend(self.control.iter().flat_map(Control::fds).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         if self.wants_frames() {
             let tap: BorrowedFd<'_> = self.network.as_fd();
             fds.push(PollFd::from_borrowed_fd(tap, PollFlags::IN));

@@ -30,6 +30,7 @@ mod trace;
 mod turn;
 mod watch;
 mod watched;
+pub mod wire;
 
 pub use agent::{Agent, LinkState};
 pub use backlog::{Backlog, Drained, SENDER_BYTES};

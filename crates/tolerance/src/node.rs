@@ -94,6 +94,12 @@ pub enum End {
     /// The guest cannot continue.
     #[error("the guest: {0}")]
     Failed(String),
+    /// It was asked to give the guest to the other host.
+    #[error("the guest was handed over")]
+    HandedOver,
+    /// It was asked to stop.
+    #[error("stopped")]
+    Stopped,
 }
 
 /// Something that the host's program has to do, in order.
@@ -165,6 +171,8 @@ pub struct Node<M> {
     /// The third party has agreed to that.
     is_confirmed: bool,
     wants_alone: bool,
+    /// It ends the guest as soon as nobody can take it over.
+    stops: bool,
     /// Calls from which frames have left.
     emitted: u64,
     state_at: u64,
@@ -197,6 +205,7 @@ impl<M: Machine> Node<M> {
             paired: false,
             is_confirmed: false,
             wants_alone: false,
+            stops: false,
             emitted: 0,
             state_at: 0,
             terms,
@@ -233,6 +242,11 @@ impl<M: Machine> Node<M> {
             is_protected: self.is_confirmed && !self.wants_alone,
             waiting: (self.gate.len(), self.gate.bytes()),
         }
+    }
+
+    /// When its lease ends (primary only).
+    pub fn lease_until(&self) -> Option<Time> {
+        (self.role == Role::Primary).then_some(self.until)
     }
 
     /// Whether frames may leave at `now`.
@@ -310,6 +324,31 @@ impl<M: Machine> Node<M> {
         }
     }
 
+    /// Hands the guest over to the secondary at once: nothing leaves this host from now on. The secondary has every call from which frames
+    /// have left; frames that it lacks are lost, as on any network. False, and nothing changes, if no secondary can take over.
+    pub fn hand_over(&mut self, now: Time, actions: &mut Vec<Action>) -> bool {
+        let can = self.role == Role::Primary && self.is_confirmed && !self.wants_alone;
+        if can {
+            self.role = Role::Out(End::HandedOver);
+            self.ask(Request::Release, now, actions);
+        }
+        can
+    }
+
+    /// Ends this host's part. A primary ends the guest: first it asks that nobody may take it over.
+    pub fn stop(&mut self) {
+        match self.role {
+            Role::Primary => {
+                self.stops = true;
+                if self.peer.is_some() {
+                    self.lose_peer();
+                }
+            }
+            Role::Founding | Role::Secondary => self.role = Role::Out(End::Stopped),
+            Role::Out(_) => {}
+        }
+    }
+
     fn may_ask(&self, now: Time) -> bool {
         self.last_asked.is_none_or(|at| now >= at.after_ns(self.terms.lease_ns / 3))
     }
@@ -325,6 +364,10 @@ impl<M: Machine> Node<M> {
     }
 
     fn lead(&mut self, now: Time, actions: &mut Vec<Action>) {
+        if self.stops && self.peer.is_none() && !self.paired {
+            self.role = Role::Out(End::Stopped);
+            return self.ask(Request::Release, now, actions);
+        }
         if self.peer.is_some() && now >= self.heard.after_ns(self.terms.silence_ns) {
             self.lose_peer();
         }
@@ -449,6 +492,8 @@ impl<M: Machine> Node<M> {
         } else if self.peer.is_some() {
             // The peer was started again.
             self.lose_peer();
+        } else if self.stops {
+            // Nobody joins any more.
         } else if calls < self.log.base() {
             actions.push(Action::Send(Message::TooOld { base: self.log.base() }));
         } else if calls <= self.calls {

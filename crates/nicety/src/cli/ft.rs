@@ -15,8 +15,26 @@ pub struct Ft {
 /// The commands of `ft`.
 #[derive(Debug, Subcommand)]
 pub enum FtCommand {
-    /// Run one of the two hosts, until it is killed
+    /// Run one of the two hosts, until it is killed or stopped
     Start(FtStart),
+    /// Say what a host does: its part, the log's traffic and lag, how long commits take, what the gate holds
+    Status {
+        /// The host's control socket
+        control: PathBuf,
+        /// JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Have the primary hand the guest over to the secondary now; the primary ends
+    Failover {
+        /// The primary's control socket
+        control: PathBuf,
+    },
+    /// End a host: a primary's guest is gone then, a secondary's goes on without it
+    Stop {
+        /// The host's control socket
+        control: PathBuf,
+    },
 }
 
 /// `ft start`.
@@ -26,7 +44,8 @@ Both hosts have the same guest, key and lease. A frame of the guest leaves when 
 When the primary dies the secondary takes over: within the lease of 1 s after the last sign of life, and a little.
   head -c 32 /dev/urandom > key
   nicety ft start --role primary   --tap tap0 --listen 127.0.0.1:7001 --key key --lease lease --address 10.9.0.2/24
-  nicety ft start --role secondary --tap tap1 --listen 127.0.0.1:7002 --peer 127.0.0.1:7001 --key key --lease lease --address 10.9.0.2/24")]
+  nicety ft start --role secondary --tap tap1 --listen 127.0.0.1:7002 --peer 127.0.0.1:7001 --key key --lease lease --address 10.9.0.2/24
+With --control FILE a host can be asked: nicety ft status FILE")]
 pub struct FtStart {
     /// The part of this host at first
     #[arg(long, value_enum)]
@@ -43,6 +62,9 @@ pub struct FtStart {
     /// A file that both hosts can lock: it says who owns the guest
     #[arg(long, value_name = "FILE")]
     pub lease: PathBuf,
+    /// A socket for `nicety ft status`, `failover` and `stop`, which only its owner can use
+    #[arg(long, value_name = "FILE")]
+    pub control: Option<PathBuf>,
     /// The tap at which the guest is
     #[arg(long, value_name = "NAME")]
     pub tap: String,

@@ -139,5 +139,14 @@ mod tests {
         std::thread::sleep(term);
         assert!(other.ask(Request::Take).unwrap().granted);
         assert!(!one.ask(Request::Renew).unwrap().granted);
+        // A lease that is given back is taken at once, but only by the peer.
+        assert!(other.ask(Request::Pair { epoch: 3, peer: NodeId(1) }).unwrap().granted);
+        assert!(other.ask(Request::Release).unwrap().granted);
+        let mut third = LeaseFile::new(&path, term, NodeId(3));
+        assert!(!third.ask(Request::Found).unwrap().granted && !third.ask(Request::Take).unwrap().granted);
+        assert!(one.ask(Request::Take).unwrap().granted);
+        // Without a peer the guest is gone, and another one may begin.
+        assert!(one.ask(Request::Release).unwrap().granted);
+        assert!(third.ask(Request::Found).unwrap().granted);
     }
 }
