@@ -59,9 +59,9 @@ pub struct FtStart {
     /// A file with the shared key, of 16 bytes at least. The link is authenticated by it, and not encrypted
     #[arg(long, value_name = "FILE")]
     pub key: PathBuf,
-    /// A file that both hosts can lock: it says who owns the guest
-    #[arg(long, value_name = "FILE")]
-    pub lease: PathBuf,
+    /// Who says which host owns the guest: a file that both hosts can lock, or a key of etcd, as etcd://127.0.0.1:2379/KEY
+    #[arg(long, value_name = "FILE or etcd://ADDRESS:PORT/KEY", value_parser = lease_place)]
+    pub lease: LeasePlace,
     /// A socket for `nicety ft status`, `failover` and `stop`, which only its owner can use
     #[arg(long, value_name = "FILE")]
     pub control: Option<PathBuf>,
@@ -122,4 +122,25 @@ fn network(text: &str) -> Result<([u8; 4], u8), String> {
     let address: std::net::Ipv4Addr = address.parse().map_err(|_| wrong())?;
     let bits = bits.parse().ok().filter(|bits| *bits <= 32).ok_or_else(wrong)?;
     Ok((address.octets(), bits))
+}
+
+/// Where the lease is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LeasePlace {
+    /// A file that both hosts can lock.
+    File(PathBuf),
+    /// A key of etcd.
+    Etcd {
+        /// Its server.
+        server: std::net::SocketAddr,
+        /// The key.
+        key: String,
+    },
+}
+
+fn lease_place(text: &str) -> Result<LeasePlace, String> {
+    let Some(rest) = text.strip_prefix("etcd://") else { return Ok(LeasePlace::File(text.into())) };
+    let wrong = || "as in etcd://127.0.0.1:2379/KEY".to_owned();
+    let (server, key) = rest.split_once('/').filter(|(_, key)| !key.is_empty()).ok_or_else(wrong)?;
+    Ok(LeasePlace::Etcd { server: server.parse().map_err(|_| wrong())?, key: key.to_owned() })
 }
