@@ -176,6 +176,8 @@ pub struct Node<M> {
     /// Calls from which frames have left.
     emitted: u64,
     state_at: u64,
+    /// The next time to say where the guest is, if it was taken over.
+    announce_at: Option<Time>,
 }
 
 impl<M: Machine> Node<M> {
@@ -208,6 +210,7 @@ impl<M: Machine> Node<M> {
             stops: false,
             emitted: 0,
             state_at: 0,
+            announce_at: None,
             terms,
         }
     }
@@ -309,7 +312,7 @@ impl<M: Machine> Node<M> {
                 let wake = wake.map(|wake| Time(wake.0.saturating_add_signed(-self.shift_us).saturating_mul(1000)));
                 let renew = self.renewed.after_ns(self.terms.lease_ns / 3).max(ask);
                 let beat = self.peer.map(|_| beat.min(silence.max(ask)));
-                [wake, beat, Some(renew)].into_iter().flatten().min()
+                [wake, beat, Some(renew), self.announce_at].into_iter().flatten().min()
             }
         }
     }
@@ -374,6 +377,12 @@ impl<M: Machine> Node<M> {
         if self.has_room() && self.machine.wake().is_some_and(|wake| wake <= self.guest_time(now)) {
             self.call(Call::Wake, now);
         }
+        if self.announce_at.is_some_and(|at| at <= now) {
+            if self.owns(now) {
+                self.gate.push(0, self.machine.announcement());
+            }
+            self.announce_again(now);
+        }
         if !self.commits && self.peer.is_some() && self.calls - self.known < NEAR_CALLS {
             self.commits = true;
         }
@@ -415,7 +424,7 @@ impl<M: Machine> Node<M> {
         if self.sent == self.known {
             self.progress = now;
         }
-        while self.sent < self.calls || now >= self.spoken.after_ns(self.terms.heartbeat_ns) {
+        while self.must_send() || now >= self.spoken.after_ns(self.terms.heartbeat_ns) {
             let first = self.sent;
             let entries = self.log.from(first, MESSAGE_BYTES);
             if entries.is_empty() && self.sent < self.calls {
@@ -431,6 +440,14 @@ impl<M: Machine> Node<M> {
             let released = self.released();
             actions.push(Action::Send(Message::Log { epoch: self.epoch, first, released, entries, state }));
         }
+    }
+
+    /// Whether calls go to the peer now. Calls from which no frame follows, as most timers, go along with the next ones, or with the next
+    /// sign of life: if they get lost, nobody has seen anything of them.
+    fn must_send(&self) -> bool {
+        let unsent = self.calls - self.sent;
+        let is_awaited = !self.is_confirmed || self.gate.last().is_some_and(|needs| needs > self.sent);
+        unsent > 0 && (is_awaited || unsent >= NEAR_CALLS)
     }
 
     /// The number of calls from which all frames have left.
@@ -561,13 +578,23 @@ impl<M: Machine> Node<M> {
         }
     }
 
+    /// A primary that stood still may send a last frame when it goes on, and a switch then takes the guest for being there. A guest that was
+    /// taken over may have nothing to say that tells the switch better.
+    fn announce_again(&mut self, now: Time) {
+        self.announce_at = Some(now.after_ns(2 * self.terms.lease_ns));
+    }
+
     /// It owns the guest from now on, and nobody follows it.
     fn go_live(&mut self, epoch: u32, now: Time) {
+        let announcement = self.machine.announcement();
+        if self.role == Role::Secondary && !announcement.is_empty() {
+            self.announce_again(now);
+        }
         self.role = Role::Primary;
         (self.epoch, self.peer, self.heard, self.state_at) = (epoch, None, now, self.calls);
         self.shift_us = self.guest.0.cast_signed() - (now.0 / 1000).cast_signed();
         let mut gate = Gate::new(self.terms.gate_bytes);
-        gate.push(0, self.machine.announcement());
+        gate.push(0, announcement);
         while let Some((needs, frame)) = self.gate.pop(u64::MAX) {
             // TCP takes a frame that comes twice for what it is.
             gate.push(needs, [frame]);
