@@ -16,7 +16,7 @@ pub struct Ft {
 #[derive(Debug, Subcommand)]
 pub enum FtCommand {
     /// Run one of the two hosts, until it is killed or stopped
-    Start(FtStart),
+    Start(Box<FtStart>),
     /// Say what a host does: its part, the log's traffic and lag, how long commits take, what the gate holds
     Status {
         /// The host's control socket

@@ -81,7 +81,7 @@ impl Etcd {
         let odd = |why: &str| io::Error::new(io::ErrorKind::InvalidData, format!("etcd answers {why}"));
         let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(|| odd("half"))?;
         let status = head.lines().next().unwrap_or_default();
-        if !status.split(' ').nth(1).is_some_and(|code| code == "200") {
+        if status.split(' ').nth(1).is_none_or(|code| code != "200") {
             return Err(odd(&format!("`{status}`: {}", body.trim())));
         }
         serde_json::from_str(body).map_err(|_| odd("no JSON"))
