@@ -89,20 +89,36 @@ fn copy_unknown(source: &Map, from: Span, target: &Map, to: Span) {
 
 /// Copies the shorter of both spans and adds the stored bytes to `sum`; returns the length. Allocates no page of the source.
 pub fn copy_sum(source: &Map, from: Span, target: &Map, to: Span, sum: &mut CopySum) -> u32 {
-    if !(from.known && to.known) && (source.tape().is_some() || target.tape().is_some()) {
-        let len = from.len().min(to.len());
-        copy_taped(source, from.piece(0, len), target, to.piece(0, len), |bytes| sum.add(bytes));
-        return len;
-    }
     let len = from.len().min(to.len());
+    if !(from.known && to.known) {
+        return copy_sum_unknown(source, from.piece(0, len), target, to.piece(0, len), sum);
+    }
     let Some((mapping, offset)) = source.place(from) else { return 0 };
-    let to = target.target(to.piece(0, len));
+    let to = target.bytes(to.piece(0, len));
     let from = mapping.slice(offset, len as usize);
     let len = from.len().min(to.len());
     #[cfg(feature = "count")]
     crate::count::bytes(len);
+    sum.push(touch::copy_summed(&from, &to), len);
+    len as u32
+}
+
+/// Like [`copy_sum`], for two spans of the same length whose pages may be missing, or one of which has a tape.
+#[cold]
+#[inline(never)]
+fn copy_sum_unknown(source: &Map, from: Span, target: &Map, to: Span, sum: &mut CopySum) -> u32 {
+    let len = from.len();
+    #[cfg(feature = "count")]
+    crate::count::bytes(len as usize);
+    if source.tape().is_some() || target.tape().is_some() {
+        copy_taped(source, from, target, to, |bytes| sum.add(bytes));
+        return len;
+    }
+    let Some((mapping, offset)) = source.place(from) else { return 0 };
+    let to = target.target(to);
+    let len = (len as usize).min(to.len());
     if mapping.is_known(offset, len) {
-        sum.push(touch::copy_summed(&from, &to), len);
+        sum.push(touch::copy_summed(&mapping.slice(offset, len), &to), len);
     } else {
         by_pages(mapping, offset, &to, |bytes| sum.add(bytes));
     }

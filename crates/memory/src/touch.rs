@@ -83,6 +83,7 @@ pub(crate) unsafe fn across(from: *const u8, to: *mut u8, len: usize) {
 
 /// Like [`copy_across`], without overlap; returns the one's complement sum of the stored bytes, in native-endian words, before
 /// folding.
+#[inline(always)]
 pub(crate) fn copy_summed(from: &VolatileSlice<'_>, to: &VolatileSlice<'_>) -> u64 {
     let len = from.len().min(to.len());
     let (source, target) = (from.ptr_guard(), to.ptr_guard_mut());

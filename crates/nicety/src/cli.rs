@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-pub use ft::{Ft, FtCommand, FtPart, FtStart};
+pub use ft::{Ft, FtCommand, FtPart, FtStart, LeasePlace};
 pub use lab::{LAB_FOLDER, Lab, LabCommand, LabRun};
 
 /// Default host file.

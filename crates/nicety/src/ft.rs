@@ -1,9 +1,13 @@
-//! `nicety ft`: one of the two hosts of an embedded guest that survives either of them (docs/fault-tolerance.md). One thread: the tap, the
-//! link to the other host, the lease's file and the guest.
+//! `nicety ft`: one of the two hosts of an embedded guest that survives either of them (docs/fault-tolerance.md). One thread has the tap, the
+//! link to the other host and the guest; another one asks the third party.
 
+mod control;
+mod etcd;
+mod figures;
 mod lease_file;
 mod link;
 mod network;
+mod third_party;
 
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
@@ -12,26 +16,40 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nicety_adapter::Time;
+use nicety_tolerance::node::End;
 use nicety_tolerance::{Action, Key, Node, NodeId, Replica, Role, Settings, Terms};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::cli::{Ft, FtPart, FtStart};
+use serde_json::json;
+
+use crate::cli::{Ft, FtCommand, FtPart, FtStart, LeasePlace};
 use crate::exit::{Exit, Failure};
 use crate::output;
+use control::{Control, Word};
+use etcd::Etcd;
+use figures::Figures;
 use lease_file::LeaseFile;
 use link::Link;
 use network::Network;
+use third_party::{Asker, ThirdParty};
 
 /// Shortest key, in bytes.
 const KEY_MIN: usize = 16;
 /// Longest wait. After it the lease's file is looked at, and the secondary tries to connect again.
 const LOOK: Duration = Duration::from_millis(50);
+/// Longest wait for the last answer of the third party.
+const RELEASE: Duration = Duration::from_millis(500);
 /// Time limit to connect. The secondary has nothing else to do meanwhile.
 const CONNECT: Duration = Duration::from_millis(200);
 
 /// Runs the command.
-pub fn run(Ft { command: crate::cli::FtCommand::Start(args) }: &Ft) -> Result<(), Failure> {
-    Host::new(args)?.run(args)
+pub fn run(Ft { command }: &Ft) -> Result<(), Failure> {
+    match command {
+        FtCommand::Start(args) => Host::new(args)?.run(args),
+        FtCommand::Status { control, json } => control::status(control, *json),
+        FtCommand::Failover { control } => control::ask(control, "failover").map(drop),
+        FtCommand::Stop { control } => control::ask(control, "stop").map(drop),
+    }
 }
 
 struct Host {
@@ -43,9 +61,11 @@ struct Host {
     link: Option<Link>,
     /// Somebody who has connected, and has sent nothing authentic yet.
     pending: Option<Link>,
-    lease: LeaseFile,
+    lease: Asker,
     network: Network,
     node: Node<Replica>,
+    control: Option<Control>,
+    figures: Figures,
     /// The last line printed.
     said: String,
     /// The last complaint.
@@ -92,7 +112,12 @@ impl Host {
         let terms = Terms::default();
         let begun = Instant::now();
         let id = NodeId(u64::from_le_bytes(random()?));
-        let lease = LeaseFile::new(&args.lease, Duration::from_nanos(terms.lease_ns), id);
+        let term = Duration::from_nanos(terms.lease_ns);
+        let party: Box<dyn ThirdParty> = match &args.lease {
+            LeasePlace::File(path) => Box::new(LeaseFile::new(path, term, id)),
+            LeasePlace::Etcd { server, key } => Box::new(Etcd::new(*server, key, term, id)),
+        };
+        let lease = Asker::start(party, LOOK).map_err(Failure::with(Exit::Failed))?;
         let network = Network::open(&args.tap).map_err(Failure::with(Exit::Missing))?;
         let node = match args.role {
             FtPart::Primary => Node::primary(id, replica, terms, Time::ZERO),
@@ -100,12 +125,34 @@ impl Host {
         };
         let (settings, link, pending) = (key.number(&all), None, None);
         let (said, complaint) = (String::new(), String::new());
-        Ok(Self { begun, key, settings, listener, link, pending, lease, network, node, said, complaint })
+        let listens = |path: &Path| {
+            Control::listen(path).map_err(|error| Failure::new(Exit::Failed, format!("{}: {error}", path.display())))
+        };
+        let (control, figures) = (args.control.as_deref().map(listens).transpose()?, Figures::new(begun));
+        Ok(Self {
+            begun,
+            key,
+            settings,
+            listener,
+            link,
+            pending,
+            lease,
+            network,
+            node,
+            control,
+            figures,
+            said,
+            complaint,
+        })
     }
 
     /// Tells what is wrong with the other host, once as long as it stays the same.
     fn complain(&mut self, error: &impl std::fmt::Display) {
-        let line = format!("nicety: ft: the other host: {error}");
+        self.complain_of("the other host", error);
+    }
+
+    fn complain_of(&mut self, whom: &str, error: &impl std::fmt::Display) {
+        let line = format!("nicety: ft: {whom}: {error}");
         if line != self.complaint {
             output::tell(&line);
             self.complaint = line;
@@ -122,17 +169,52 @@ impl Host {
             let mut actions = Vec::new();
             self.connect(args)?;
             self.hear(&mut actions);
+            self.obey(&mut actions);
             self.take_frames();
-            if *self.node.role() == Role::Secondary {
-                self.lease.look();
-            }
+            self.hear_third_party();
             self.node.step(self.now(), &mut actions);
             self.carry_out(actions)?;
+            self.measure();
             self.say()?;
-            if let Role::Out(end) = self.node.role() {
-                return Err(Failure::new(Exit::Failed, format!("ft: {end}")));
+            match self.node.role() {
+                Role::Out(End::HandedOver | End::Stopped) => {
+                    // The lease is given back by the last request.
+                    while self.lease.wait(RELEASE).is_some_and(|(_, answer)| !answer.is_ok_and(|answer| answer.granted))
+                    {
+                    }
+                    return Ok(());
+                }
+                Role::Out(end) => return Err(Failure::new(Exit::Failed, format!("ft: {end}"))),
+                _ => {}
             }
         }
+    }
+
+    /// Does what somebody asks for at the control socket.
+    fn obey(&mut self, actions: &mut Vec<Action>) {
+        while let Some((client, word)) = self.control.as_mut().and_then(Control::take) {
+            let answer = word.and_then(|word| match word {
+                Word::Status => {
+                    let now = Instant::now();
+                    let lease = self.node.lease_until().map(|until| until.since(self.now()));
+                    Ok(self.figures.json(&self.node.status(), lease, now))
+                }
+                Word::Failover if self.node.hand_over(self.now(), actions) => Ok(json!({})),
+                Word::Failover => Err("this is no primary with a secondary that can take over".to_owned()),
+                Word::Stop => {
+                    self.node.stop();
+                    Ok(json!({}))
+                }
+            });
+            control::answer(client, answer);
+        }
+    }
+
+    fn measure(&mut self) {
+        let now = Instant::now();
+        let traffic = self.link.as_mut().map(Link::take_traffic).unwrap_or_default();
+        self.figures.add_traffic(traffic, now);
+        self.figures.look(&self.node.status(), now);
     }
 
     /// Waits until something is due.
@@ -140,9 +222,11 @@ impl Host {
         let due = self.node.due().map_or(LOOK, |due| due.since(self.now())).min(LOOK);
         let due = if self.network.has_frames() && self.wants_frames() { Duration::ZERO } else { due };
         let mut fds = vec![PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN)];
+        fds.push(PollFd::from_borrowed_fd(self.lease.as_fd(), PollFlags::IN));
         for link in self.link.iter().chain(&self.pending) {
             fds.push(PollFd::from_borrowed_fd(link.as_fd(), link.events()));
         }
+        fds.extend(self.control.iter().flat_map(Control::fds).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         if self.wants_frames() {
             let tap: BorrowedFd<'_> = self.network.as_fd();
             fds.push(PollFd::from_borrowed_fd(tap, PollFlags::IN));
@@ -199,6 +283,16 @@ impl Host {
         }
     }
 
+    fn hear_third_party(&mut self) {
+        while let Some((number, answer)) = self.lease.answer() {
+            match answer {
+                Ok(answer) => self.node.answered(number, answer, self.now()),
+                // As if it had not answered: the lease runs out.
+                Err(error) => self.complain_of("the lease", &error),
+            }
+        }
+    }
+
     fn take_frames(&mut self) {
         if self.wants_frames() {
             self.network.turn();
@@ -212,7 +306,6 @@ impl Host {
     }
 
     fn carry_out(&mut self, actions: Vec<Action>) -> Result<(), Failure> {
-        let mut answers = Vec::new();
         let mut emits = false;
         for action in actions {
             match action {
@@ -228,18 +321,11 @@ impl Host {
                         emits = true;
                     }
                 }
-                Action::Ask(number, request) => answers.push((number, self.lease.ask(request))),
+                Action::Ask(number, request) => self.lease.ask(number, request),
             }
         }
         if emits {
             self.network.turn();
-        }
-        for (number, answer) in answers {
-            match answer {
-                Ok(answer) => self.node.answered(number, answer, self.now()),
-                // As if it had not answered: the lease runs out.
-                Err(error) => output::tell(format_args!("nicety: ft: {error}")),
-            }
         }
         if let Some(link) = &mut self.link
             && let Err(error) = link.flush()

@@ -34,6 +34,7 @@ mod trace;
 mod turn;
 mod watch;
 mod watched;
+pub mod wire;
 
 pub use agent::{Agent, LinkState, Role};
 pub use backlog::{Backlog, Drained, SENDER_BYTES};

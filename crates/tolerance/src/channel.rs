@@ -5,8 +5,11 @@
 //! message  length     body         tag (16)                                      then
 //! body     kind (1)   …
 //! log      epoch, first, released: differences to the last message   flags (1)   [state (8)]   entries
-//! entry    (time difference, frame?)   check (1)   [length   bytes of the frame]
+//! entry    (time difference, kind)   check (1)   [length   [mask (8)   changed bytes of the head]   other bytes of the frame]
 //! ```
+//!
+//! The first 64 bytes of a frame are its head. A frame of the same connection differs from the last one in few of them, so a mask says which
+//! bytes differ, and only these follow, if that is shorter.
 //!
 //! Numbers are variable-length (LEB128), signed ones in zigzag. A tag is the first 16 bytes of HMAC-SHA256 (RFC 2104, RFC 4231), with a
 //! key of this connection and direction, over the message's number and its body: a message that is altered, left out, repeated, or
@@ -20,7 +23,7 @@ use crate::lease::NodeId;
 use crate::log::{Entry, Message};
 
 /// The version of these bytes.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Bytes of a hello.
 pub const HELLO: usize = 45;
 /// Most bytes of a body.
@@ -131,13 +134,45 @@ impl Key {
     }
 }
 
+/// Bytes of a frame's head: one for each bit of a mask.
+const HEAD: usize = 64;
+
 /// The values of the last message, from which the next ones differ by little.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Last {
     epoch: u32,
     next: u64,
     at: GuestTime,
+    /// The head of the last frame; behind a shorter one, of those before it.
+    head: [u8; HEAD],
 }
+
+impl Default for Last {
+    fn default() -> Self {
+        Self { epoch: 0, next: 0, at: GuestTime::default(), head: [0; HEAD] }
+    }
+}
+
+impl Last {
+    /// The mask and the changed bytes of a frame's head, if they are shorter than the head.
+    fn differs(&self, frame: &[u8]) -> Option<(u64, Vec<u8>)> {
+        let pairs = frame.iter().zip(&self.head).zip(0..);
+        let changed: Vec<(u8, u32)> =
+            pairs.filter(|((new, old), _)| new != old).map(|((new, _), at)| (*new, at)).collect();
+        let mask = changed.iter().fold(0, |mask, (_, at)| mask | 1 << at);
+        let bytes: Vec<u8> = changed.into_iter().map(|(byte, _)| byte).collect();
+        (bytes.len() + size_of::<u64>() < frame.len().min(HEAD)).then_some((mask, bytes))
+    }
+
+    fn note(&mut self, frame: &[u8]) {
+        self.head.iter_mut().zip(frame).for_each(|(old, new)| *old = *new);
+    }
+}
+
+/// Kinds of an entry: no frame, a whole frame, and a frame whose head is a difference.
+const WAKE: u64 = 0;
+const WHOLE: u64 = 1;
+const CHANGED: u64 = 2;
 
 /// Makes bytes of messages.
 #[derive(Clone, Debug)]
@@ -167,16 +202,27 @@ impl Writer {
                     &state.map(u64::to_le_bytes).unwrap_or_default()[..8 * usize::from(state.is_some())],
                 );
                 for entry in entries {
-                    let (is_frame, frame) = match &entry.call {
-                        Call::Frame(frame) => (1, frame.as_slice()),
-                        Call::Wake => (0, [].as_slice()),
+                    let (kind, frame, head) = match &entry.call {
+                        Call::Wake => (WAKE, [].as_slice(), None),
+                        Call::Frame(frame) => {
+                            let head = self.last.differs(frame);
+                            (if head.is_some() { CHANGED } else { WHOLE }, frame.as_slice(), head)
+                        }
                     };
                     let difference = entry.at.0.wrapping_sub(self.last.at.0).cast_signed();
-                    unsigned(&mut body, zigzag(difference) << 1 | is_frame);
+                    unsigned(&mut body, zigzag(difference) << 2 | kind);
                     body.push(entry.check);
-                    if is_frame == 1 {
+                    if kind != WAKE {
                         unsigned(&mut body, frame.len() as u64);
-                        body.extend_from_slice(frame);
+                        let rest = if let Some((mask, changed)) = head {
+                            body.extend_from_slice(&mask.to_le_bytes());
+                            body.extend_from_slice(&changed);
+                            frame.get(HEAD..).unwrap_or_default()
+                        } else {
+                            frame
+                        };
+                        body.extend_from_slice(rest);
+                        self.last.note(frame);
                     }
                     self.last.at = entry.at;
                 }
@@ -258,17 +304,21 @@ fn parse(mut body: Cursor<'_>, last: &mut Last) -> Result<Message, ChannelError>
             let mut entries = Vec::new();
             while !body.0.is_empty() {
                 let head = body.unsigned()?;
-                let at = GuestTime(last.at.0.wrapping_add_signed(unzigzag(head >> 1)));
+                let at = GuestTime(last.at.0.wrapping_add_signed(unzigzag(head >> 2)));
                 if at > TIME_MAX {
                     return Err(ChannelError::Malformed);
                 }
                 let check = body.byte()?;
-                let call = match head & 1 {
-                    0 => Call::Wake,
-                    _ => {
+                let call = match head & 3 {
+                    WAKE => Call::Wake,
+                    kind @ (WHOLE | CHANGED) => {
                         let len = usize::try_from(body.unsigned()?).map_err(|_| ChannelError::Malformed)?;
-                        Call::Frame(body.take(len)?.to_vec())
+                        let frame =
+                            if kind == WHOLE { body.take(len)?.to_vec() } else { changed(&mut body, len, last)? };
+                        last.note(&frame);
+                        Call::Frame(frame)
                     }
+                    _ => return Err(ChannelError::Malformed),
                 };
                 entries.push(Entry { at, call, check });
                 last.at = at;
@@ -282,6 +332,19 @@ fn parse(mut body: Cursor<'_>, last: &mut Last) -> Result<Message, ChannelError>
         _ => return Err(ChannelError::Malformed),
     };
     if body.0.is_empty() { Ok(message) } else { Err(ChannelError::Malformed) }
+}
+
+/// A frame of `len` bytes whose head is a difference.
+fn changed(body: &mut Cursor<'_>, len: usize, last: &Last) -> Result<Vec<u8>, ChannelError> {
+    let mask = body.word()?;
+    let mut frame = last.head.get(..len.min(HEAD)).unwrap_or_default().to_vec();
+    for (byte, at) in frame.iter_mut().zip(0..) {
+        if mask >> at & 1 == 1 {
+            *byte = body.byte()?;
+        }
+    }
+    frame.extend_from_slice(body.take(len - frame.len())?);
+    Ok(frame)
 }
 
 fn zigzag(value: i64) -> u64 {

@@ -36,6 +36,11 @@ impl Gate {
         self.frames.front().map(|(needs, _)| *needs)
     }
 
+    /// The number of calls that the last frame needs.
+    pub fn last(&self) -> Option<u64> {
+        self.frames.back().map(|(needs, _)| *needs)
+    }
+
     /// Whether the guest must not be called until frames have left (back-pressure).
     pub fn is_full(&self) -> bool {
         self.bytes >= self.limit

@@ -31,6 +31,8 @@ pub enum Request {
     },
     /// Take the guest over.
     Take,
+    /// Own the guest no longer. Who may take it over may do so at once; if there is none, the guest is gone.
+    Release,
 }
 
 /// The third party's answer.
@@ -64,23 +66,23 @@ impl Lease {
     pub fn ask(&mut self, who: NodeId, request: Request, expired: bool) -> Answer {
         let owns = self.holder == Some(who);
         let granted = match request {
-            Request::Found => owns || self.holder.is_none(),
-            Request::Renew => owns,
+            Request::Found => owns || (self.holder.is_none() && self.peer.is_none()),
+            Request::Renew | Request::Release => owns,
             Request::Alone { epoch } | Request::Pair { epoch, .. } => owns && epoch == self.epoch,
             // An answer may get lost: asking again is no mistake.
-            Request::Take => owns || (self.peer == Some(who) && expired),
+            Request::Take => owns || (self.peer == Some(who) && (expired || self.holder.is_none())),
         };
         if granted {
             let peer = match request {
                 Request::Pair { peer, .. } => Some(peer),
-                Request::Renew => self.peer,
+                Request::Renew | Request::Release => self.peer,
                 Request::Take | Request::Found if owns => self.peer,
                 Request::Found | Request::Alone { .. } | Request::Take => None,
             };
-            let changes = !owns || matches!(request, Request::Alone { .. } | Request::Pair { .. });
+            let changes = !owns || matches!(request, Request::Alone { .. } | Request::Pair { .. } | Request::Release);
             self.epoch += u32::from(changes);
             self.renewals += 1;
-            (self.holder, self.peer) = (Some(who), peer);
+            (self.holder, self.peer) = (Some(who).filter(|_| request != Request::Release), peer);
         }
         Answer { granted, holder: self.holder, peer: self.peer, epoch: self.epoch }
     }

@@ -94,6 +94,12 @@ pub enum End {
     /// The guest cannot continue.
     #[error("the guest: {0}")]
     Failed(String),
+    /// It was asked to give the guest to the other host.
+    #[error("the guest was handed over")]
+    HandedOver,
+    /// It was asked to stop.
+    #[error("stopped")]
+    Stopped,
 }
 
 /// Something that the host's program has to do, in order.
@@ -165,9 +171,13 @@ pub struct Node<M> {
     /// The third party has agreed to that.
     is_confirmed: bool,
     wants_alone: bool,
+    /// It ends the guest as soon as nobody can take it over.
+    stops: bool,
     /// Calls from which frames have left.
     emitted: u64,
     state_at: u64,
+    /// The next time to say where the guest is, if it was taken over.
+    announce_at: Option<Time>,
 }
 
 impl<M: Machine> Node<M> {
@@ -197,8 +207,10 @@ impl<M: Machine> Node<M> {
             paired: false,
             is_confirmed: false,
             wants_alone: false,
+            stops: false,
             emitted: 0,
             state_at: 0,
+            announce_at: None,
             terms,
         }
     }
@@ -233,6 +245,11 @@ impl<M: Machine> Node<M> {
             is_protected: self.is_confirmed && !self.wants_alone,
             waiting: (self.gate.len(), self.gate.bytes()),
         }
+    }
+
+    /// When its lease ends (primary only).
+    pub fn lease_until(&self) -> Option<Time> {
+        (self.role == Role::Primary).then_some(self.until)
     }
 
     /// Whether frames may leave at `now`.
@@ -295,7 +312,7 @@ impl<M: Machine> Node<M> {
                 let wake = wake.map(|wake| Time(wake.0.saturating_add_signed(-self.shift_us).saturating_mul(1000)));
                 let renew = self.renewed.after_ns(self.terms.lease_ns / 3).max(ask);
                 let beat = self.peer.map(|_| beat.min(silence.max(ask)));
-                [wake, beat, Some(renew)].into_iter().flatten().min()
+                [wake, beat, Some(renew), self.announce_at].into_iter().flatten().min()
             }
         }
     }
@@ -307,6 +324,31 @@ impl<M: Machine> Node<M> {
             Role::Primary => self.lead(now, actions),
             Role::Secondary => self.follow(now, actions),
             Role::Founding | Role::Out(_) => {}
+        }
+    }
+
+    /// Hands the guest over to the secondary at once: nothing leaves this host from now on. The secondary has every call from which frames
+    /// have left; frames that it lacks are lost, as on any network. False, and nothing changes, if no secondary can take over.
+    pub fn hand_over(&mut self, now: Time, actions: &mut Vec<Action>) -> bool {
+        let can = self.role == Role::Primary && self.is_confirmed && !self.wants_alone;
+        if can {
+            self.role = Role::Out(End::HandedOver);
+            self.ask(Request::Release, now, actions);
+        }
+        can
+    }
+
+    /// Ends this host's part. A primary ends the guest: first it asks that nobody may take it over.
+    pub fn stop(&mut self) {
+        match self.role {
+            Role::Primary => {
+                self.stops = true;
+                if self.peer.is_some() {
+                    self.lose_peer();
+                }
+            }
+            Role::Founding | Role::Secondary => self.role = Role::Out(End::Stopped),
+            Role::Out(_) => {}
         }
     }
 
@@ -325,11 +367,21 @@ impl<M: Machine> Node<M> {
     }
 
     fn lead(&mut self, now: Time, actions: &mut Vec<Action>) {
+        if self.stops && self.peer.is_none() && !self.paired {
+            self.role = Role::Out(End::Stopped);
+            return self.ask(Request::Release, now, actions);
+        }
         if self.peer.is_some() && now >= self.heard.after_ns(self.terms.silence_ns) {
             self.lose_peer();
         }
         if self.has_room() && self.machine.wake().is_some_and(|wake| wake <= self.guest_time(now)) {
             self.call(Call::Wake, now);
+        }
+        if self.announce_at.is_some_and(|at| at <= now) {
+            if self.owns(now) {
+                self.gate.push(0, self.machine.announcement());
+            }
+            self.announce_again(now);
         }
         if !self.commits && self.peer.is_some() && self.calls - self.known < NEAR_CALLS {
             self.commits = true;
@@ -372,7 +424,7 @@ impl<M: Machine> Node<M> {
         if self.sent == self.known {
             self.progress = now;
         }
-        while self.sent < self.calls || now >= self.spoken.after_ns(self.terms.heartbeat_ns) {
+        while self.must_send() || now >= self.spoken.after_ns(self.terms.heartbeat_ns) {
             let first = self.sent;
             let entries = self.log.from(first, MESSAGE_BYTES);
             if entries.is_empty() && self.sent < self.calls {
@@ -388,6 +440,14 @@ impl<M: Machine> Node<M> {
             let released = self.released();
             actions.push(Action::Send(Message::Log { epoch: self.epoch, first, released, entries, state }));
         }
+    }
+
+    /// Whether calls go to the peer now. Calls from which no frame follows, as most timers, go along with the next ones, or with the next
+    /// sign of life: if they get lost, nobody has seen anything of them.
+    fn must_send(&self) -> bool {
+        let unsent = self.calls - self.sent;
+        let is_awaited = !self.is_confirmed || self.gate.last().is_some_and(|needs| needs > self.sent);
+        unsent > 0 && (is_awaited || unsent >= NEAR_CALLS)
     }
 
     /// The number of calls from which all frames have left.
@@ -449,6 +509,8 @@ impl<M: Machine> Node<M> {
         } else if self.peer.is_some() {
             // The peer was started again.
             self.lose_peer();
+        } else if self.stops {
+            // Nobody joins any more.
         } else if calls < self.log.base() {
             actions.push(Action::Send(Message::TooOld { base: self.log.base() }));
         } else if calls <= self.calls {
@@ -516,13 +578,23 @@ impl<M: Machine> Node<M> {
         }
     }
 
+    /// A primary that stood still may send a last frame when it goes on, and a switch then takes the guest for being there. A guest that was
+    /// taken over may have nothing to say that tells the switch better.
+    fn announce_again(&mut self, now: Time) {
+        self.announce_at = Some(now.after_ns(2 * self.terms.lease_ns));
+    }
+
     /// It owns the guest from now on, and nobody follows it.
     fn go_live(&mut self, epoch: u32, now: Time) {
+        let announcement = self.machine.announcement();
+        if self.role == Role::Secondary && !announcement.is_empty() {
+            self.announce_again(now);
+        }
         self.role = Role::Primary;
         (self.epoch, self.peer, self.heard, self.state_at) = (epoch, None, now, self.calls);
         self.shift_us = self.guest.0.cast_signed() - (now.0 / 1000).cast_signed();
         let mut gate = Gate::new(self.terms.gate_bytes);
-        gate.push(0, self.machine.announcement());
+        gate.push(0, announcement);
         while let Some((needs, frame)) = self.gate.pop(u64::MAX) {
             // TCP takes a frame that comes twice for what it is.
             gate.push(needs, [frame]);

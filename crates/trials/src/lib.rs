@@ -15,5 +15,4 @@ pub mod replay;
 pub mod rig;
 pub mod scope;
 pub mod tapes;
-pub mod wire;
 pub mod working;

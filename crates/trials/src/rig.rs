@@ -7,10 +7,9 @@ use nicety_adapter::{Adapter, PortId, Set, Time};
 use nicety_adapters::{Entry, Settings};
 use nicety_frame::Mac;
 use nicety_memory::Map;
+use nicety_plane::wire::{Far, Wire};
 use nicety_plane::{End, Plane, Port, Shell, Turn};
 use nicety_switch::Limits;
-
-use crate::wire::{Far, Wire};
 
 /// Most turns until all ports are idle. More mean an endless loop.
 const TURNS: usize = 100_000;

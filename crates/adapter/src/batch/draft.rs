@@ -226,7 +226,7 @@ impl<'b> Draft<'b> {
         self.join(offload, 0);
     }
 
-    #[inline]
+    #[inline(always)]
     fn join(&mut self, offload: Offload, cookie: u64) {
         let packet = Packet {
             head_at: self.head_at as u32,

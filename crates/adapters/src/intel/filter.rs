@@ -60,6 +60,7 @@ impl Filter {
 
     /// The rule by which a frame passes, with this head and this outer tag if it has the VET register's type; `None` if it does
     /// not.
+    #[inline]
     pub fn wants(&self, registers: &Bank, head: &[u8], tag: Option<Tci>) -> Option<Match> {
         let control = registers[RCTL];
         if let Some(tci) = tag {

@@ -50,6 +50,7 @@ impl<'m, const WRITES: bool, const PACKED: bool> Ahead<'m, WRITES, PACKED> {
 
     /// Reads the next entries of a ring that were [`seen`](Areas::seen), at most `most`, and prefetches the entries of the device's
     /// ring for their completions.
+    #[inline(always)]
     pub fn read(&mut self, ring: &Ring, areas: &Areas<'_, PACKED>, seen: u16, most: u16) {
         (self.first, self.looked) = (ring.next, 0);
         self.len = areas.read_ahead(self.first, seen, most, &mut self.names, &mut self.descriptors);

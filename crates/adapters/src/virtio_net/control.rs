@@ -15,7 +15,7 @@ use super::coalescing::{self, Coalescing};
 use super::hashing::Hashing;
 use super::kept::Kept;
 use super::registers::{command, feature};
-use super::ring::Tally;
+use super::ring::Ring;
 use super::{RINGS_MOST, VirtioNet, role, statistics};
 
 /// Bytes of a command that are read, address tables apart: enough for a query about each ring, and for RSS_CONFIG.
@@ -250,8 +250,8 @@ struct Request<'a> {
     data: &'a [u8],
     features: u128,
     pairs: u16,
-    /// Of each ring.
-    tallies: &'a [Tally],
+    /// Statistics of each ring.
+    tallies: &'a [[u64; 4]],
     /// Tables of MAC_TABLE_SET, if complete.
     tables: Option<[Table; 2]>,
 }
@@ -273,7 +273,7 @@ impl VirtioNet {
 
     fn serve_commands<const PACKED: bool>(&mut self, number: u16, cx: &mut Context<'_>) -> Result<(), Broken> {
         let (features, pairs) = (self.taken, self.config.pairs);
-        let tallies: ArrayVec<Tally, RINGS_MOST> = self.rings.iter().map(|ring| ring.tally).take(RINGS_MOST).collect();
+        let tallies: ArrayVec<_, RINGS_MOST> = self.rings.iter().map(Ring::statistics).take(RINGS_MOST).collect();
         let Some(ring) = self.rings.get_mut(usize::from(number)).filter(|ring| ring.live()) else { return Ok(()) };
         let memory = cx.memory.as_ref();
         let mut areas = ring.open::<PACKED>(memory, features)?;

@@ -66,7 +66,7 @@ use broken::Broken;
 use control::Control;
 use hashing::Hashing;
 use registers::{Config, feature, header};
-use ring::Ring;
+use ring::{Ring, Tally};
 use steering::Steering;
 
 /// Maximum number of queue pairs.
@@ -346,6 +346,9 @@ impl Adapter for VirtioNet {
             Event::Restored => {
                 // The switch may be different from the one before.
                 self.control.announce = self.took(feature::GUEST_ANNOUNCE);
+                for ring in &mut self.rings {
+                    ring.tally = Tally { carried_before: ring.carried, ..Tally::default() };
+                }
                 (0..self.rings.len() as u16).for_each(|number| self.wake(number, cx));
                 self.notify_late(cx);
             }

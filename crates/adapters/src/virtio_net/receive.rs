@@ -219,7 +219,7 @@ impl VirtioNet {
         returns.write(ring, &areas);
         cx.counters.received_all(queue, got);
         ring.carried = ring.carried.wrapping_add(got.bytes);
-        ring.tally.add(got);
+        ring.tally.packets = ring.tally.packets.wrapping_add(got.packets);
         cx.out.charge(areas.walked().saturating_sub(STEPS_PAID.saturating_mul(got.frames as u32)));
         areas.show(ring);
         let short = refused || areas.is_short(ring);

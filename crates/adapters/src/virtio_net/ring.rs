@@ -5,7 +5,7 @@
 //! a table in a table or an empty buffer breaks the ring. A broken ring is not served until the driver starts it again.
 
 use nicety_adapter::interrupts::{CompletionDelay, ReceiveModeration};
-use nicety_adapter::{Context, QueueCounters, Reason, Time};
+use nicety_adapter::{Context, Reason, Time};
 use nicety_memory::Map;
 use serde::{Deserialize, Serialize};
 
@@ -81,19 +81,19 @@ pub(super) struct Tally {
     pub by_driver: u64,
     /// Notifications to the driver.
     pub by_device: u64,
+    /// Packets carried.
     pub packets: u64,
-    pub bytes: u64,
-}
-
-impl Tally {
-    /// Counts packets that the ring carried.
-    pub fn add(&mut self, carried: QueueCounters) {
-        self.packets = self.packets.wrapping_add(carried.packets);
-        self.bytes = self.bytes.wrapping_add(carried.bytes);
-    }
+    /// [`Ring::carried`] at the beginning.
+    pub carried_before: u64,
 }
 
 impl Ring {
+    /// Notifications by the driver, packets, bytes, notifications by the device: since the last reset or restore.
+    pub fn statistics(&self) -> [u64; 4] {
+        let Tally { by_driver, by_device, packets, carried_before } = self.tally;
+        [by_driver, packets, self.carried.wrapping_sub(carried_before), by_device]
+    }
+
     /// Notifies the driver of this ring, which has this number.
     pub fn call(&mut self, number: u16, cx: &mut Context<'_>) {
         self.tally.by_device += 1;

@@ -5,7 +5,6 @@ use arrayvec::ArrayVec;
 
 use super::Role;
 use super::registers::command;
-use super::ring::Tally;
 
 /// Maximum queues in one query: each of them once.
 const ASKED_MOST: usize = 40;
@@ -23,7 +22,7 @@ const REPLY_TX_BASIC: u8 = 16;
 pub(super) fn obey(
     command: u8,
     data: &[u8],
-    tallies: &[Tally],
+    tallies: &[[u64; 4]],
     role: impl Fn(u16) -> Role,
 ) -> Option<ArrayVec<u8, ANSWER_MOST>> {
     let mut out = ArrayVec::new();
@@ -48,7 +47,8 @@ pub(super) fn obey(
 }
 
 /// The answer for one queue; empty for types that this queue lacks. `None`: no such queue.
-fn one(ring: u16, types: u64, role: Role, tally: Tally, out: &mut ArrayVec<u8, ANSWER_MOST>) -> Option<()> {
+fn one(ring: u16, types: u64, role: Role, tally: [u64; 4], out: &mut ArrayVec<u8, ANSWER_MOST>) -> Option<()> {
+    let [by_driver, packets, bytes, by_device] = tally;
     let (kind, wanted) = match role {
         Role::Receive(_) => (REPLY_RX_BASIC, RX_BASIC),
         Role::Transmit(_) => (REPLY_TX_BASIC, TX_BASIC),
@@ -58,7 +58,7 @@ fn one(ring: u16, types: u64, role: Role, tally: Tally, out: &mut ArrayVec<u8, A
     if types & wanted != 0 {
         // Notifications, packets, bytes, interrupts, drops, and drops for lack of buffers or malformed. Drops are counted per port
         // only.
-        let values = [tally.by_driver, tally.packets, tally.bytes, tally.by_device, 0, 0];
+        let values = [by_driver, packets, bytes, by_device, 0, 0];
         out.try_extend_from_slice(&[kind, 0]).ok()?;
         out.try_extend_from_slice(&ring.to_le_bytes()).ok()?;
         out.try_extend_from_slice(&[0, 0]).ok()?;

@@ -169,7 +169,7 @@ impl VirtioNet {
         }
         cx.counters.sent_all(queue, sent);
         ring.carried = ring.carried.wrapping_add(sent.bytes);
-        ring.tally.add(sent);
+        ring.tally.packets = ring.tally.packets.wrapping_add(sent.packets);
         cx.out.charge(areas.walked().saturating_sub(STEPS_PAID * batch.len() as u32));
         if let Some(broken) = broken {
             return Err(broken);

@@ -15,8 +15,26 @@ pub struct Ft {
 /// The commands of `ft`.
 #[derive(Debug, Subcommand)]
 pub enum FtCommand {
-    /// Run one of the two hosts, until it is killed
-    Start(FtStart),
+    /// Run one of the two hosts, until it is killed or stopped
+    Start(Box<FtStart>),
+    /// Say what a host does: its part, the log's traffic and lag, how long commits take, what the gate holds
+    Status {
+        /// The host's control socket
+        control: PathBuf,
+        /// JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Have the primary hand the guest over to the secondary now; the primary ends
+    Failover {
+        /// The primary's control socket
+        control: PathBuf,
+    },
+    /// End a host: a primary's guest is gone then, a secondary's goes on without it
+    Stop {
+        /// The host's control socket
+        control: PathBuf,
+    },
 }
 
 /// `ft start`.
@@ -26,7 +44,8 @@ Both hosts have the same guest, key and lease. A frame of the guest leaves when 
 When the primary dies the secondary takes over: within the lease of 1 s after the last sign of life, and a little.
   head -c 32 /dev/urandom > key
   nicety ft start --role primary   --tap tap0 --listen 127.0.0.1:7001 --key key --lease lease --address 10.9.0.2/24
-  nicety ft start --role secondary --tap tap1 --listen 127.0.0.1:7002 --peer 127.0.0.1:7001 --key key --lease lease --address 10.9.0.2/24")]
+  nicety ft start --role secondary --tap tap1 --listen 127.0.0.1:7002 --peer 127.0.0.1:7001 --key key --lease lease --address 10.9.0.2/24
+With --control FILE a host can be asked: nicety ft status FILE")]
 pub struct FtStart {
     /// The part of this host at first
     #[arg(long, value_enum)]
@@ -40,9 +59,12 @@ pub struct FtStart {
     /// A file with the shared key, of 16 bytes at least. The link is authenticated by it, and not encrypted
     #[arg(long, value_name = "FILE")]
     pub key: PathBuf,
-    /// A file that both hosts can lock: it says who owns the guest
+    /// Who says which host owns the guest: a file that both hosts can lock, or a key of etcd, as etcd://127.0.0.1:2379/KEY
+    #[arg(long, value_name = "FILE or etcd://ADDRESS:PORT/KEY", value_parser = lease_place)]
+    pub lease: LeasePlace,
+    /// A socket for `nicety ft status`, `failover` and `stop`, which only its owner can use
     #[arg(long, value_name = "FILE")]
-    pub lease: PathBuf,
+    pub control: Option<PathBuf>,
     /// The tap at which the guest is
     #[arg(long, value_name = "NAME")]
     pub tap: String,
@@ -100,4 +122,25 @@ fn network(text: &str) -> Result<([u8; 4], u8), String> {
     let address: std::net::Ipv4Addr = address.parse().map_err(|_| wrong())?;
     let bits = bits.parse().ok().filter(|bits| *bits <= 32).ok_or_else(wrong)?;
     Ok((address.octets(), bits))
+}
+
+/// Where the lease is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LeasePlace {
+    /// A file that both hosts can lock.
+    File(PathBuf),
+    /// A key of etcd.
+    Etcd {
+        /// Its server.
+        server: std::net::SocketAddr,
+        /// The key.
+        key: String,
+    },
+}
+
+fn lease_place(text: &str) -> Result<LeasePlace, String> {
+    let Some(rest) = text.strip_prefix("etcd://") else { return Ok(LeasePlace::File(text.into())) };
+    let wrong = || "as in etcd://127.0.0.1:2379/KEY".to_owned();
+    let (server, key) = rest.split_once('/').filter(|(_, key)| !key.is_empty()).ok_or_else(wrong)?;
+    Ok(LeasePlace::Etcd { server: server.parse().map_err(|_| wrong())?, key: key.to_owned() })
 }

@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 use nicety_tolerance::{Answer, Lease, NodeId, Request};
 use rustix::fs::{FlockOperation, flock};
 
+use super::third_party::ThirdParty;
+
 /// See the module's page.
 #[derive(Debug)]
 pub struct LeaseFile {
@@ -33,40 +35,10 @@ impl LeaseFile {
         Self { path: path.to_owned(), term, who, seen: None }
     }
 
-    /// Looks whether the owner has renewed.
-    pub fn look(&mut self) {
-        // A file that cannot be read says nothing new.
-        if let Ok(lease) = self.read() {
-            self.notice(lease);
-        }
-    }
-
     fn notice(&mut self, lease: Lease) {
         if self.seen.is_none_or(|(seen, _)| seen != lease) {
             self.seen = Some((lease, Instant::now()));
         }
-    }
-
-    /// Carries out a request.
-    ///
-    /// # Errors
-    /// The file cannot be locked, read or written. Then nothing has changed, or the answer is lost.
-    pub fn ask(&mut self, request: Request) -> io::Result<Answer> {
-        let failed = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", self.path.display()));
-        let lock =
-            OpenOptions::new().create(true).truncate(false).write(true).open(self.path.with_added_extension("lock"));
-        let lock = lock.map_err(failed)?;
-        flock(&lock, FlockOperation::LockExclusive).map_err(|errno| failed(errno.into()))?;
-        let mut lease = self.read().map_err(failed)?;
-        self.notice(lease);
-        let expired = self.seen.is_some_and(|(_, since)| since.elapsed() >= self.term);
-        let answer = lease.ask(self.who, request, expired);
-        if answer.granted {
-            self.write(&lease, request != Request::Renew)
-                .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", self.path.display())))?;
-            self.notice(lease);
-        }
-        Ok(answer)
     }
 
     fn read(&self) -> io::Result<Lease> {
@@ -91,13 +63,42 @@ impl LeaseFile {
     }
 }
 
-fn print(lease: &Lease) -> String {
+impl ThirdParty for LeaseFile {
+    fn look(&mut self) {
+        // A file that cannot be read says nothing new.
+        if let Ok(lease) = self.read() {
+            self.notice(lease);
+        }
+    }
+
+    fn ask(&mut self, request: Request) -> io::Result<Answer> {
+        let failed = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", self.path.display()));
+        let lock =
+            OpenOptions::new().create(true).truncate(false).write(true).open(self.path.with_added_extension("lock"));
+        let lock = lock.map_err(failed)?;
+        flock(&lock, FlockOperation::LockExclusive).map_err(|errno| failed(errno.into()))?;
+        let mut lease = self.read().map_err(failed)?;
+        self.notice(lease);
+        let expired = self.seen.is_some_and(|(_, since)| since.elapsed() >= self.term);
+        let answer = lease.ask(self.who, request, expired);
+        if answer.granted {
+            self.write(&lease, request != Request::Renew)
+                .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", self.path.display())))?;
+            self.notice(lease);
+        }
+        Ok(answer)
+    }
+}
+
+/// A lease as text.
+pub fn print(lease: &Lease) -> String {
     let id = |id: Option<NodeId>| id.map_or_else(|| "-".to_owned(), |id| format!("{:016x}", id.0));
     let Lease { holder, peer, epoch, renewals } = *lease;
     format!("holder {}\npeer {}\nepoch {epoch}\nrenewals {renewals}\n", id(holder), id(peer))
 }
 
-fn parse(text: &str) -> Option<Lease> {
+/// A lease of its text.
+pub fn parse(text: &str) -> Option<Lease> {
     let mut lines = text.lines();
     let mut value = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix(' ');
     let id = |text: &str| match text {
@@ -139,5 +140,14 @@ mod tests {
         std::thread::sleep(term);
         assert!(other.ask(Request::Take).unwrap().granted);
         assert!(!one.ask(Request::Renew).unwrap().granted);
+        // A lease that is given back is taken at once, but only by the peer.
+        assert!(other.ask(Request::Pair { epoch: 3, peer: NodeId(1) }).unwrap().granted);
+        assert!(other.ask(Request::Release).unwrap().granted);
+        let mut third = LeaseFile::new(&path, term, NodeId(3));
+        assert!(!third.ask(Request::Found).unwrap().granted && !third.ask(Request::Take).unwrap().granted);
+        assert!(one.ask(Request::Take).unwrap().granted);
+        // Without a peer the guest is gone, and another one may begin.
+        assert!(one.ask(Request::Release).unwrap().granted);
+        assert!(third.ask(Request::Found).unwrap().granted);
     }
 }

@@ -18,6 +18,8 @@ pub struct Link {
     theirs: Vec<u8>,
     joined: Option<(Writer, Reader)>,
     out: Vec<u8>,
+    /// Bytes sent and received since [`Link::take_traffic`].
+    traffic: [u64; 2],
 }
 
 impl AsFd for Link {
@@ -31,7 +33,7 @@ impl Link {
     pub fn new(stream: TcpStream, ours: [u8; HELLO]) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, ours, theirs: Vec::new(), joined: None, out: ours.to_vec() })
+        Ok(Self { stream, ours, theirs: Vec::new(), joined: None, out: ours.to_vec(), traffic: [0; 2] })
     }
 
     /// The events to wait for.
@@ -46,12 +48,20 @@ impl Link {
         }
     }
 
+    /// Bytes sent and received since the last call.
+    pub fn take_traffic(&mut self) -> [u64; 2] {
+        std::mem::take(&mut self.traffic)
+    }
+
     /// Sends what waits.
     pub fn flush(&mut self) -> io::Result<()> {
         while !self.out.is_empty() {
             match self.stream.write(&self.out) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(sent) => drop(self.out.drain(..sent)),
+                Ok(sent) => {
+                    self.out.drain(..sent);
+                    self.traffic[0] += sent as u64;
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error),
@@ -75,6 +85,7 @@ impl Link {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(error),
             };
+            self.traffic[1] += read as u64;
             let mut rest = bytes.get(..read).unwrap_or_default();
             if self.joined.is_none() {
                 let (hello, after) = rest.split_at(rest.len().min(HELLO - self.theirs.len()));

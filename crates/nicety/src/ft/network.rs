@@ -3,11 +3,11 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use nicety_adapter::{PortId, Time, Uplink};
+use nicety_adapter::{Offload, PortId, Time, Uplink};
+use nicety_plane::wire::{Far, Wire};
 use nicety_plane::{End, Plane, Port, Turn};
 use nicety_switch::Limits;
 use nicety_tolerance::replica::bus::Memo;
-use nicety_tolerance::replica::wire::{Far, Wire};
 use nicety_uplink::Tap;
 
 /// Bytes of a port's receive buffer.
@@ -42,7 +42,7 @@ impl Network {
         uplink.expect(false, false).map_err(|error| text(&error))?;
         let descriptor = uplink.descriptor().map(|fd| fd.try_clone_to_owned());
         let ready = descriptor.ok_or("the tap has no descriptor")?.map_err(|error| text(&error))?;
-        let (wire, far) = Wire::new().map_err(|error| text(&error))?;
+        let (wire, far) = Wire::new(false).map_err(|error| text(&error))?;
         let plane = Plane::new(Limits { addresses: 1 << 10, ..Limits::default() });
         let mut ports = Vec::new();
         for (number, end) in [Box::new(uplink) as Box<dyn Uplink>, Box::new(wire)].into_iter().enumerate() {
@@ -79,16 +79,16 @@ impl Network {
 
     /// Whether frames from the tap wait here.
     pub fn has_frames(&self) -> bool {
-        !self.far.ends().from_switch.is_empty()
+        !self.far.ends().incoming.is_empty()
     }
 
     /// The next frame from the tap.
     pub fn receive(&mut self) -> Option<Vec<u8>> {
-        self.far.ends().from_switch.pop_front()
+        self.far.ends().incoming.pop_front().map(|(frame, _)| frame)
     }
 
     /// Queues a frame for the tap.
     pub fn send(&mut self, frame: Vec<u8>) {
-        self.far.ends().to_switch.push_back(frame);
+        self.far.ends().outgoing.push_back((frame, Offload::default()));
     }
 }

@@ -10,16 +10,16 @@
 mod application;
 pub mod bus;
 mod device;
-pub mod wire;
 
 use std::hash::Hasher;
 use std::sync::Arc;
 
-use nicety_adapter::PortId;
+use nicety_adapter::{Offload, PortId};
 use nicety_adapters::CreateError;
 use nicety_drivers::{Arena, DriverError};
 use nicety_frame::{Mac, arp};
 use nicety_memory::{Map, MapError};
+use nicety_plane::wire::{Far, Wire};
 use nicety_plane::{End, Plane, Port, Turn};
 use nicety_switch::Limits;
 use smoltcp::iface::{Config, Interface, PollResult, SocketSet};
@@ -32,7 +32,6 @@ pub use application::Application;
 use application::Server;
 use bus::{Memo, PortBus};
 use device::Adapter;
-use wire::{Far, Wire};
 
 /// Bytes of guest memory, and where the driver's part begins.
 const MEMORY: usize = 16 << 20;
@@ -126,7 +125,7 @@ impl Replica {
         }
         let memory = Arc::new(Map::private(MEMORY)?);
         let plane = Plane::new(Limits { addresses: ADDRESSES, ..Limits::default() });
-        let (wire, far) = Wire::new()?;
+        let (wire, far) = Wire::new(false)?;
         let memo = Memo::default();
         let end = End::Adapter((entry.create)(&nicety_adapters::Settings::new(settings.mac))?);
         let port = Arc::new(Port::new(PortId(1), end, Box::new(memo.clone()), BUFFER)?);
@@ -244,13 +243,13 @@ impl Machine for Replica {
         drop(requests);
         if let Call::Frame(frame) = call {
             self.frames.write(frame);
-            self.far.ends().to_switch.push_back(frame.clone());
+            self.far.ends().outgoing.push_back((frame.clone(), Offload::default()));
         }
         if let Err(error) = self.run() {
             self.failure = Some(error.to_string());
         }
         let first = out.len();
-        out.extend(self.far.ends().from_switch.drain(..));
+        out.extend(self.far.ends().incoming.drain(..).map(|(frame, _)| frame));
         for frame in out.iter().skip(first) {
             self.frames.write(frame);
         }

@@ -77,16 +77,21 @@ const STORE: Task = Task::Store { keys: 6 };
 #[test]
 fn a_session_without_a_fault_is_protected_and_does_not_move() {
     for adapter in adapters() {
-        let world = survives(adapter, Application::Echo, &Task::Echo { bytes: 200_000, ahead: 20_000 }, None);
-        let status = world.node(0).unwrap().status();
-        assert!(status.is_protected, "{adapter}: {status:?}");
-        assert_eq!(*world.node(1).unwrap().role(), Role::Secondary);
-        println!(
-            "{adapter}: {} points, {} bytes received, {:.3} times logged",
-            world.points,
-            world.received,
-            world.logged as f64 / world.received as f64
-        );
+        // Full frames, requests of 100 bytes that are answered before the next one, and a store's lines.
+        let bulk = (Application::Echo, Task::Echo { bytes: 200_000, ahead: 20_000 });
+        let small = (Application::Echo, Task::Echo { bytes: 40_000, ahead: 100 });
+        let lines = (Application::Store, Task::Store { keys: 200 });
+        for (application, task) in [bulk, small, lines] {
+            let world = survives(adapter, application, &task, None);
+            let status = world.node(0).unwrap().status();
+            assert!(status.is_protected, "{adapter}: {status:?}");
+            assert_eq!(*world.node(1).unwrap().role(), Role::Secondary);
+            let ratio = world.logged as f64 / world.received as f64;
+            let (points, received) = (world.points, world.received);
+            println!("{adapter}, {task:?}: {points} points, {received} bytes received, {ratio:.3} times logged");
+            // VMware's log of received traffic was 1.07 times of it.
+            assert!(ratio <= 1.02, "{adapter}, {task:?}: {ratio}");
+        }
     }
 }
 

@@ -22,6 +22,12 @@ fn frame(at: u64, bytes: usize) -> Entry {
     Entry { at: GuestTime(at), call: Call::Frame(vec![0x5a; bytes]), check: 1 }
 }
 
+/// A frame of which nothing can be foretold.
+fn noise(at: u64, bytes: usize) -> Entry {
+    let byte = |n: u64| (at.wrapping_mul(0x9e37_79b9).wrapping_add(n).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8;
+    Entry { at: GuestTime(at), call: Call::Frame((0..bytes as u64).map(byte).collect()), check: 1 }
+}
+
 /// Bytes of the log for frames of this size that arrive this many microseconds apart, so many a message.
 fn logged(bytes: usize, apart_us: u64, batch: usize, frames: usize) -> usize {
     let (mut writer, mut reader) = joined(KEY, KEY);
@@ -29,7 +35,7 @@ fn logged(bytes: usize, apart_us: u64, batch: usize, frames: usize) -> usize {
     let first_call = 1_000_000_000;
     for message in 0..frames / batch {
         let first = message * batch;
-        let entries = (first..first + batch).map(|n| frame(5_000_000 + n as u64 * apart_us, bytes)).collect();
+        let entries = (first..first + batch).map(|n| noise(5_000_000 + n as u64 * apart_us, bytes)).collect();
         writer.write(&log(first_call + first as u64, entries), &mut out);
     }
     reader.push(&out);
@@ -82,7 +88,7 @@ fn a_byte_that_is_altered_anywhere_is_noticed() {
 fn a_time_that_no_guest_reaches_is_refused() {
     let (mut writer, mut reader) = joined(KEY, KEY);
     let mut bytes = Vec::new();
-    writer.write(&log(5, vec![frame(1 << 61, 60)]), &mut bytes);
+    writer.write(&log(5, vec![frame((1 << 60) + 1, 60)]), &mut bytes);
     reader.push(&bytes);
     assert_eq!(reader.read(), Err(ChannelError::Malformed));
 }
@@ -114,8 +120,8 @@ fn a_peer_with_another_key_version_or_guest_is_refused() {
     assert_eq!(refused(key.hello(8, [2; 16])), Some(ChannelError::Settings));
     assert_eq!(refused(ours), Some(ChannelError::Forged));
     let mut later = key.hello(7, [2; 16]);
-    later[4] = 2;
-    assert_eq!(refused(later), Some(ChannelError::Version(2)));
+    later[4] = 3;
+    assert_eq!(refused(later), Some(ChannelError::Version(3)));
     assert_eq!(refused([0x47; HELLO]), Some(ChannelError::Magic));
     assert_eq!(refused(key.hello(7, [2; 16])), None);
 }

@@ -94,6 +94,8 @@ enum Move {
     Repeat(usize),
     Lose(usize),
     Kill(usize),
+    HandOver(usize),
+    Stop(usize),
     Pass,
 }
 
@@ -129,7 +131,7 @@ impl World {
                 moves.push(Move::Frame(index));
             }
             if self.deaths < bounds.deaths {
-                moves.push(Move::Kill(index));
+                moves.extend([Move::Kill(index), Move::HandOver(index), Move::Stop(index)]);
             }
         }
         for index in 0..self.flying.len() {
@@ -162,6 +164,16 @@ impl World {
             Move::Kill(index) => {
                 self.hosts[index] = None;
                 self.deaths += 1;
+            }
+            Move::HandOver(index) => {
+                self.deaths += 1;
+                self.act(index, bounds, |host, actions| {
+                    let _handed_over = host.hand_over(now, actions);
+                })?;
+            }
+            Move::Stop(index) => {
+                self.deaths += 1;
+                self.act(index, bounds, |host, _| host.stop())?;
             }
             Move::Lose(index) => drop(self.flying.remove(index)),
             Move::Repeat(index) => self.flying.push(self.flying[index].clone()),

@@ -1,0 +1,24 @@
+//! etcd: Debian's package, installed beside the root. Tests of fault tolerance ask it who owns a guest.
+
+use std::process::Command;
+
+use super::{error::Error, layer::Layer};
+
+/// The installed package.
+#[derive(Debug, Clone)]
+pub struct Etcd(Layer);
+
+impl Etcd {
+    /// Installs the package if it is missing. `progress` gets a line for each step.
+    ///
+    /// # Errors
+    /// Those of [`Layer::lay`].
+    pub fn lay(progress: &mut dyn FnMut(&str)) -> Result<Etcd, Error> {
+        Layer::lay("etcd", &["etcd-server"], progress).map(Etcd)
+    }
+
+    /// etcd's command.
+    pub fn command(&self) -> Command {
+        self.0.program("usr/bin/etcd")
+    }
+}

@@ -1,0 +1,158 @@
+//! The lease in etcd, by its JSON gateway (etcd 3.4, "Why gRPC gateway"): a key whose value is the text of a lease's file.
+//!
+//! A request reads the key, applies the lease's own rules, and writes the result in a transaction that compares the key's revision: of two
+//! hosts that ask at once, one finds the key changed and begins again. etcd carries out a transaction after a majority has it, so there is
+//! one order of all requests. No clock is shared, and etcd's own leases are not needed: a lease has expired for a host that has seen the
+//! value unchanged for the lease's duration, by its own clock, as with the file.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use nicety_tolerance::{Answer, Lease, NodeId, Request};
+use serde_json::{Value, json};
+
+use super::lease_file::{parse, print};
+use super::third_party::ThirdParty;
+
+/// Times that a request begins again because another host's came between.
+const TRIES: usize = 5;
+/// Longest answer.
+const BODY_MAX: u64 = 64 << 10;
+
+/// See the module's page.
+pub struct Etcd {
+    server: SocketAddr,
+    key: String,
+    term: Duration,
+    who: NodeId,
+    /// The last change that this host has seen, and when.
+    seen: Option<(Lease, Instant)>,
+}
+
+impl Etcd {
+    /// The lease at this key of this server, for this host.
+    pub fn new(server: SocketAddr, key: &str, term: Duration, who: NodeId) -> Self {
+        Self { server, key: base64(key.as_bytes()), term, who, seen: None }
+    }
+
+    fn notice(&mut self, lease: Lease) {
+        if self.seen.is_none_or(|(seen, _)| seen != lease) {
+            self.seen = Some((lease, Instant::now()));
+        }
+    }
+
+    /// The lease, and the key's revision: 0 if there is none.
+    fn read(&self) -> io::Result<(Lease, u64)> {
+        let answer = self.post("/v3/kv/range", &json!({ "key": self.key }))?;
+        let Some(found) = answer.pointer("/kvs/0") else { return Ok((Lease::default(), 0)) };
+        let odd = || io::Error::new(io::ErrorKind::InvalidData, "the key has no lease");
+        let revision = found["mod_revision"].as_str().and_then(|text| text.parse().ok()).ok_or_else(odd)?;
+        let text = found["value"].as_str().and_then(bytes).and_then(|bytes| String::from_utf8(bytes).ok());
+        Ok((text.as_deref().and_then(parse).ok_or_else(odd)?, revision))
+    }
+
+    /// Writes the lease if the key still has this revision.
+    fn write(&self, lease: &Lease, revision: u64) -> io::Result<bool> {
+        let compare =
+            json!([{ "key": self.key, "target": "MOD", "result": "EQUAL", "mod_revision": revision.to_string() }]);
+        let put = json!([{ "requestPut": { "key": self.key, "value": base64(print(lease).as_bytes()) } }]);
+        let answer = self.post("/v3/kv/txn", &json!({ "compare": compare, "success": put }))?;
+        Ok(answer["succeeded"] == true)
+    }
+
+    /// A request over a connection of its own. Its time limit is a part of the lease.
+    fn post(&self, path: &str, body: &Value) -> io::Result<Value> {
+        let limit = self.term / 3;
+        let mut stream = TcpStream::connect_timeout(&self.server, limit)?;
+        stream.set_read_timeout(Some(limit))?;
+        stream.set_write_timeout(Some(limit))?;
+        stream.set_nodelay(true)?;
+        let body = body.to_string();
+        // A server of HTTP/1.1 answers 1.0 with one piece, and hangs up.
+        let head = format!(
+            "POST {path} HTTP/1.0\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            self.server,
+            body.len()
+        );
+        stream.write_all(format!("{head}{body}").as_bytes())?;
+        let mut answer = String::new();
+        stream.take(BODY_MAX).read_to_string(&mut answer)?;
+        let odd = |why: &str| io::Error::new(io::ErrorKind::InvalidData, format!("etcd answers {why}"));
+        let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(|| odd("half"))?;
+        let status = head.lines().next().unwrap_or_default();
+        if status.split(' ').nth(1).is_none_or(|code| code != "200") {
+            return Err(odd(&format!("`{status}`: {}", body.trim())));
+        }
+        serde_json::from_str(body).map_err(|_| odd("no JSON"))
+    }
+}
+
+impl ThirdParty for Etcd {
+    fn look(&mut self) {
+        // One that does not answer says nothing new.
+        if let Ok((lease, _)) = self.read() {
+            self.notice(lease);
+        }
+    }
+
+    fn ask(&mut self, request: Request) -> io::Result<Answer> {
+        for _ in 0..TRIES {
+            let (mut lease, revision) = self.read()?;
+            self.notice(lease);
+            let expired = self.seen.is_some_and(|(_, since)| since.elapsed() >= self.term);
+            let answer = lease.ask(self.who, request, expired);
+            if !answer.granted || self.write(&lease, revision)? {
+                self.notice(lease);
+                return Ok(answer);
+            }
+        }
+        Err(io::Error::other("etcd: another host writes the lease all the time"))
+    }
+}
+
+const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// Base64 (RFC 4648, section 4), as JSON has bytes.
+fn base64(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for piece in bytes.chunks(3) {
+        let word =
+            piece.iter().enumerate().fold(0u32, |word, (index, byte)| word | u32::from(*byte) << (16 - 8 * index));
+        for index in 0..4 {
+            let digit = (word >> (18 - 6 * index) & 63) as usize;
+            let is_there = index <= piece.len();
+            text.push(if is_there { DIGITS.get(digit).copied().map_or('=', char::from) } else { '=' });
+        }
+    }
+    text
+}
+
+/// The bytes of base64; `None` if it is none.
+fn bytes(text: &str) -> Option<Vec<u8>> {
+    let digits = text.trim_end_matches('=').bytes().map(|digit| DIGITS.iter().position(|known| *known == digit));
+    let digits: Vec<u32> = digits.map(|digit| digit.map(|digit| digit as u32)).collect::<Option<_>>()?;
+    let mut out = Vec::new();
+    for piece in digits.chunks(4) {
+        let word = piece.iter().enumerate().fold(0u32, |word, (index, digit)| word | digit << (18 - 6 * index));
+        out.extend(word.to_be_bytes().into_iter().skip(1).take(piece.len().saturating_sub(1)));
+    }
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 4648, section 10.
+    #[test]
+    fn base64_is_that_of_the_rfc() {
+        let known =
+            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg=="), ("foobar", "Zm9vYmFy")];
+        for (plain, text) in known {
+            assert_eq!(base64(plain.as_bytes()), text);
+            assert_eq!(bytes(text).as_deref(), Some(plain.as_bytes()));
+        }
+        assert_eq!(bytes("Zm9*"), None);
+    }
+}
