@@ -209,6 +209,15 @@ fn a_guest_reads_its_iscsi_disk_while_three_others_send() {
 }
 
 #[test]
+fn the_generator_s_frames_come_through_dpdk_s_testpmd_too() {
+    let (runs, _) = one_round("pps", &["--adapters", "testpmd-io", "--seconds", "1"]);
+    assert_eq!(runs.len(), 3, "{runs:?}");
+    for run in &runs {
+        assert!(run["figures"]["through"].as_f64().is_some_and(|rate| rate > 100.0), "{run}");
+    }
+}
+
+#[test]
 fn a_machine_s_way_from_power_on_over_a_lease_and_a_loaded_kernel_to_a_running_one_is_timed() {
     // UEFI takes twice as long under translation: only a full run has it, and QEMU's own adapter.
     let full = is_full();
