@@ -31,6 +31,8 @@ pub enum Request {
     Message(Message),
     /// Its driver has read a message.
     Acknowledged,
+    /// The function goes on from a saved state: another host may have granted what it has.
+    Restored,
 }
 
 /// What a function has been granted since its last reset.
@@ -55,6 +57,8 @@ pub struct Ask {
     pub request: Request,
     /// The function's standing before.
     pub standing: Standing,
+    /// The address that it had last, since power-on or a reset of the bus; also after its driver's reset.
+    pub address: Option<Mac>,
     /// The time, by the function's clock.
     pub at: Time,
 }

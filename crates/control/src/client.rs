@@ -278,6 +278,7 @@ fn place(list: List) -> &'static str {
         List::Groups => "/v1/groups",
         List::Uplinks => "/v1/uplinks",
         List::Cards => "/v1/cards",
+        List::Teams => "/v1/teams",
     }
 }
 

@@ -87,6 +87,7 @@ fn port(name: &str) -> PortReport {
         policy: BTreeMap::new(),
         multicasts: Vec::new(),
         members: None,
+        io_classes: Vec::new(),
         neighbour: None,
         condition: Condition::Up,
         sentence: "a VM is attached, and its driver is up".into(),
@@ -114,6 +115,7 @@ fn port(name: &str) -> PortReport {
         refused_dma_reads: 0,
         refused_dma_writes: 0,
         last_refused_dma: None,
+        memory_changes: 0,
         backlog_frames: 0,
         backlog_bytes: 0,
         allocated_bytes: 0,
@@ -316,6 +318,9 @@ fn the_openapi_document_names_every_path_and_type() {
         [
             "/v1/addresses",
             "/v1/captures",
+            "/v1/cards",
+            "/v1/cards/{name}",
+            "/v1/cards/{name}/reset",
             "/v1/daemon",
             "/v1/groups",
             "/v1/groups/{name}",
@@ -329,6 +334,8 @@ fn the_openapi_document_names_every_path_and_type() {
             "/v1/ports/{name}/restart",
             "/v1/ports/{name}/restore",
             "/v1/ports/{name}/save",
+            "/v1/teams",
+            "/v1/teams/{name}",
             "/v1/threads",
             "/v1/trace",
             "/v1/uplinks",
@@ -357,6 +364,7 @@ fn each_key_of_a_port_group_or_uplink_has_its_schema_and_each_schema_its_key() {
         (List::Groups, "NewGroup", "GroupChange"),
         (List::Uplinks, "NewUplink", "UplinkChange"),
         (List::Cards, "NewCard", "CardChange"),
+        (List::Teams, "NewTeam", "TeamChange"),
     ] {
         let keys: Vec<&str> = list.kind().keys.iter().map(|key| key.name).collect();
         let properties = |name: &str| -> Vec<String> {

@@ -80,6 +80,9 @@ impl IntoResponse for Box<Problem> {
         lists::set_card,
         lists::remove_card,
         lists::reset_card,
+        lists::add_team,
+        lists::set_team,
+        lists::remove_team,
         restart_port,
         save_port,
         restore_port,
@@ -101,6 +104,7 @@ impl IntoResponse for Box<Problem> {
         (name = "port groups", description = "Port groups: policies that several ports share."),
         (name = "uplinks", description = "Uplinks: the switch's connections to other networks."),
         (name = "cards", description = "Cards: network cards whose virtual functions are ports."),
+        (name = "teams", description = "Teams: several uplinks as one port of the switch."),
         (name = "host file", description = "The host file, as a whole."),
         (name = "frames", description = "Captures, traces of single frames, and learned addresses."),
     )
@@ -123,6 +127,8 @@ pub(super) fn router(served: Arc<Served>) -> Router {
         .route("/v1/cards", post(lists::add_card))
         .route("/v1/cards/{name}", patch(lists::set_card).delete(lists::remove_card))
         .route("/v1/cards/{name}/reset", post(lists::reset_card))
+        .route("/v1/teams", post(lists::add_team))
+        .route("/v1/teams/{name}", patch(lists::set_team).delete(lists::remove_team))
         .route("/v1/addresses", get(addresses))
         .route("/v1/threads", get(threads))
         .route("/v1/captures", post(capture))

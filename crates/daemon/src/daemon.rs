@@ -4,6 +4,7 @@ mod card;
 #[cfg(test)]
 mod closing_test;
 mod error;
+mod io_control;
 mod policy;
 mod restart;
 mod save;
@@ -24,6 +25,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use nicety_adapter::{Adapter, Face, PortId, Uplink};
 use nicety_adapters::{Entry, Settings};
 use nicety_host::{FunctionConfig, Role};
+use nicety_ioc::Class;
 use nicety_plane::{End, Neighbour, Plane, Port, State};
 use nicety_sandbox::Kind;
 use nicety_socket::Access;
@@ -46,7 +48,7 @@ use card::RunningCard;
 pub use error::StartError;
 pub use restart::RestartError;
 use team::RunningTeam;
-pub use team::{MemberViews, Membership};
+pub use team::{MemberViews, TeamSpec};
 
 /// The time that a worker may take to release a port.
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -104,8 +106,10 @@ struct RunningUplink {
     buffer_bytes: u32,
     policy: Policy,
     maker: Option<UplinkMaker>,
-    /// Its place in a team, if it is in one.
-    membership: Option<Membership>,
+    /// The team that it is in.
+    team: Option<String>,
+    /// Its classes, if it has I/O control.
+    classes: Vec<Class>,
 }
 
 impl std::fmt::Debug for RunningUplink {
@@ -285,6 +289,9 @@ impl Daemon {
             Face::Pci(pci) => Some(irq_layout(pci)),
             Face::Rings(_) => None,
         };
+        if let Some(recorder) = &recorder {
+            adapter = Recorder::around(recorder, adapter);
+        }
         let running = match layout {
             Some(layout) => self.open_function(id, spec, adapter, Interrupts::new(layout), recorder)?,
             None => self.open_rings(id, spec, adapter, recorder)?,
@@ -402,7 +409,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Adds an uplink to the switch, the first as port 0, or to a team. It can be restarted if it has a maker.
+    /// Adds an uplink to the switch, the first as port 0, or to the team of this name. It can be restarted if it has a maker.
     pub fn open_uplink(
         &self,
         name: &str,
@@ -410,11 +417,15 @@ impl Daemon {
         buffer_bytes: u32,
         policy: &Policy,
         maker: Option<UplinkMaker>,
-        membership: Option<&Membership>,
+        team: Option<&str>,
     ) -> Result<(), StartError> {
         // A restarted uplink keeps its number.
-        let known = self.uplinks().iter().find(|uplink| uplink.name == name).map(|uplink| uplink.port.id());
-        let id = known.unwrap_or_else(|| self.free_id(0));
+        let known = self
+            .uplinks()
+            .iter()
+            .find(|uplink| uplink.name == name)
+            .map(|uplink| (uplink.port.id(), uplink.classes.clone()));
+        let (id, classes) = known.unwrap_or_else(|| (self.free_id(0), Vec::new()));
         let inbox = self.inbox(id);
         let schedule = Arc::new(Schedule::default());
         let fd = uplink.descriptor().map(|fd| fd.try_clone_to_owned()).transpose();
@@ -423,20 +434,21 @@ impl Daemon {
             PortShell::new(id, Arc::clone(&inbox), Arc::new(Signals::None), Arc::clone(&schedule), None, self.clock);
         let port = Port::new(id, End::Uplink(uplink), Box::new(shell), buffer_bytes);
         let port = port.map_err(|source| StartError::Memory { port: name.to_owned(), source })?;
-        let port = match membership {
-            Some(membership) => self.as_member(port, membership)?,
+        let port = match team {
+            Some(team) => self.as_member(port, name, team)?,
             None => port,
         };
+        port.set_io_control(&classes, self.clock.now());
         let port = Arc::new(port);
-        if let Some(membership) = membership {
-            self.fill_place(membership, Some(Arc::clone(&port)));
+        if let Some(team) = team {
+            self.fill_place(name, team, Some(Arc::clone(&port)));
         }
         let service = Service::new(self.log(id, name, "(uplink)"), Arc::clone(&port), schedule, Link::Uplink(fd));
         self.join(name, &port, policy, service)?;
         info!(uplink = name, "opened");
-        let membership = membership.cloned();
-        let running =
-            RunningUplink { name: name.to_owned(), port, buffer_bytes, policy: policy.clone(), maker, membership };
+        let team = team.map(str::to_owned);
+        let policy = policy.clone();
+        let running = RunningUplink { name: name.to_owned(), port, buffer_bytes, policy, maker, team, classes };
         let mut uplinks = self.uplinks();
         uplinks.retain(|other| other.name != name);
         uplinks.push(running);
@@ -482,8 +494,8 @@ impl Daemon {
         };
         if let Some(uplink) = closed {
             self.give_up(&[uplink.port.id()]);
-            if let Some(membership) = &uplink.membership {
-                self.fill_place(membership, None);
+            if let Some(team) = &uplink.team {
+                self.fill_place(name, team, None);
             }
             self.link_functions();
             self.generation.fetch_add(1, Ordering::Relaxed);

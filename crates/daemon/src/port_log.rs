@@ -75,6 +75,8 @@ pub enum Kind {
     Vacant,
     /// The uplink's peer is back.
     Back,
+    /// The port uses another link of a team.
+    Moved,
     /// The port has failed.
     Failed,
     /// The port's policy refuses the VM's frames.
@@ -94,6 +96,7 @@ impl Kind {
                 | Self::Saved
                 | Self::Restored
                 | Self::Back
+                | Self::Moved
         )
     }
 
@@ -139,6 +142,7 @@ impl Kind {
             Self::RefusedAccess => "of accesses to memory that is not mapped",
             Self::Vacant => "of an uplink that nothing can pass",
             Self::Back => "of an uplink that is well again",
+            Self::Moved => "of other links that the port uses",
             Self::Failed => "of a port that has failed",
             Self::Forbidden => "of frames that the port's policy refused",
         }

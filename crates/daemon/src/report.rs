@@ -8,7 +8,7 @@ use nicety_adapter::trace::{Region, RegisterName};
 use nicety_adapter::{ErrorPlace, GuestError, NotedError, QUEUES, QueueCounters, Reason, count};
 use nicety_host::{FunctionConfig, Role, policy_words};
 use nicety_memory::Refusal;
-use nicety_plane::{MemberState, State};
+use nicety_plane::{ClassState, MemberState, State};
 use nicety_switch::{Interest, Wanted};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -119,6 +119,28 @@ pub struct MemberReport {
     pub state: String,
 }
 
+/// A class of an uplink with I/O control.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ClassReport {
+    /// Name of the class.
+    pub name: String,
+    /// Packets that left. A segmented packet counts once.
+    pub packets: u64,
+    /// Bytes that left, with the headers of all segments.
+    pub bytes: u64,
+    /// Packets that wait.
+    pub waiting: u64,
+    /// Packets that were dropped because their sender had no room left.
+    pub dropped: u64,
+}
+
+impl ClassReport {
+    fn of(state: &ClassState) -> Self {
+        let ClassState { name, packets, bytes, dropped, waiting } = state;
+        Self { name: name.clone(), packets: *packets, bytes: *bytes, waiting: *waiting, dropped: *dropped }
+    }
+}
+
 /// State and counters of a port, an uplink or a team of uplinks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PortReport {
@@ -151,6 +173,9 @@ pub struct PortReport {
     /// Members of a team of uplinks. `null`: it is none.
     #[serde(default)]
     pub members: Option<Vec<MemberReport>>,
+    /// Classes of an uplink with I/O control. Empty: it has none.
+    #[serde(default)]
+    pub io_classes: Vec<ClassReport>,
     /// Condition of the port, in a word.
     pub condition: Condition,
     /// Condition in a sentence, with a remedy if something is wrong.
@@ -192,6 +217,9 @@ pub struct PortReport {
     /// The last of both. `null`: none was refused.
     #[serde(default)]
     pub last_refused_dma: Option<RefusedDmaReport>,
+    /// Maps and unmaps of memory by its VMM. Behind an IOMMU, each mapping that the driver makes and takes back.
+    #[serde(default)]
+    pub memory_changes: u64,
     /// Frames in the receive buffer.
     pub backlog_frames: u64,
     /// Bytes of the receive buffer in use.
@@ -445,6 +473,7 @@ impl PortReport {
             neighbour: neighbour.as_ref().map(|neighbour| format!("{}, port {}", neighbour.system, neighbour.port)),
             multicasts: wanted.iter().map(multicast).collect(),
             members: members.as_ref().map(|members| members.iter().map(MemberReport::of).collect()),
+            io_classes: state.classes.iter().map(ClassReport::of).collect(),
             condition,
             sentence,
             last_end,
@@ -467,6 +496,7 @@ impl PortReport {
             refused_dma_reads: state.refused.reads,
             refused_dma_writes: state.refused.writes,
             last_refused_dma: state.refused.last.map(RefusedDmaReport::from),
+            memory_changes: state.memory_changes,
             backlog_frames: state.backlog_frames as u64,
             backlog_bytes: state.backlog_bytes,
             allocated_bytes: state.allocated_bytes,

@@ -8,6 +8,7 @@ use crate::daemon::PortSpec;
 fn state() -> State {
     State {
         attached: true,
+        classes: Vec::new(),
         driven: false,
         sent: 0,
         counters: Counters::default(),
@@ -21,7 +22,9 @@ fn state() -> State {
         absent_bytes: 16 << 20,
         allocated_bytes: 0,
         refused: nicety_memory::Refused::default(),
+        memory_changes: 0,
         damaged: false,
+        classes: Vec::new(),
         vacant: None,
         failed: None,
     }

@@ -195,11 +195,11 @@ fn an_unknown_key_names_the_one_that_was_meant_and_all_that_there_are() {
     );
     assert_eq!(
         error(&format!("{PORT}[uplnk]\nkind = \"null\"\n")),
-        "6: uplnk: there is no such table; did you mean \"uplink\"? (allowed: [switch], [uplink], [[team]], [[card]], [daemon], [sockets], [[port_group]], [[port]])"
+        "6: uplnk: there is no such table; did you mean \"uplink\"? (allowed: [switch], [uplink], [[team]], [[card]], [[io_class]], [daemon], [sockets], [[port_group]], [[port]])"
     );
     assert_eq!(
         error(&format!("workers = 2\n{PORT}")),
-        "1: workers: there is no such table (allowed: [switch], [uplink], [[team]], [[card]], [daemon], [sockets], [[port_group]], [[port]])"
+        "1: workers: there is no such table (allowed: [switch], [uplink], [[team]], [[card]], [[io_class]], [daemon], [sockets], [[port_group]], [[port]])"
     );
     // A key with terminal control characters is quoted.
     assert!(port_error("\"\\u001b[2J\" = 1").starts_with("6: port.\"\\u{1b}[2J\": there is no such key"));
@@ -602,7 +602,7 @@ const FOUR: &str = "\
 
 #[test]
 fn a_team_has_its_members_and_their_rule() {
-    let lacp = "[[team]]\nname = \"up\"\nmembers = \"b, tap0\"\nmode = \"802.3ad\"\nlacp_rate = \"fast\"\nmin_links = 2\ntrunk = \"all\"\n";
+    let lacp = "[[team]]\nname = \"up\"\nmembers = \"b, tap0\"\nmode = \"802.3ad\"\nlacp_rate = \"fast\"\nmin_links = 2\nsystem = \"02:00:00:00:00:0a\"\ntrunk = \"all\"\n";
     let standby = "[[team]]\nname = \"spare\"\nmembers = \"a\"\nmode = \"active-standby\"\nprimary = \"a\"\nfail_back = \"30s\"\n";
     let host = Host::parse(&format!("{FOUR}{lacp}{standby}"), Path::new("/etc/host.toml")).unwrap();
     let [up, spare] = &host.teams[..] else { panic!("{:?}", host.teams) };
@@ -614,6 +614,7 @@ fn a_team_has_its_members_and_their_rule() {
         system_priority: 32_768,
         key: 1,
         hash: TransmitHash::Layer34,
+        system: Some(Mac([2, 0, 0, 0, 0, 10])),
     };
     assert_eq!(up.mode, TeamMode::Lacp(wanted));
     assert!(matches!(up.vlan, Vlan::Trunk { .. }));
@@ -636,7 +637,15 @@ fn a_team_that_cannot_work_is_refused_with_the_reason() {
     assert_eq!(of(&second("")), "team.members: it has no member: name one or more uplinks");
     assert_eq!(of(&second("tap1")), "team.members: there is no uplink \"tap1\"; did you mean \"tap0\"?");
     assert_eq!(of(&second("null")), "team.members: uplink null is no link to a neighbour: its kind is \"null\"");
+    let load = FOUR.replace("name = \"a\"", "name = \"a\"\nrate = \"1Gbit/s\"");
+    let load = format!("{load}[[team]]\nname = \"up\"\nmembers = \"a\"\nmode = \"load\"\n");
+    let host = Host::parse(&load, Path::new("/etc/host.toml")).unwrap();
+    assert_eq!(host.teams[0].mode, TeamMode::Load(vec!["1Gbit/s".parse().unwrap()]));
+    let errors = Host::parse(&load.replace("\"a\"\nmode", "\"a,b\"\nmode"), Path::new("/etc/host.toml")).unwrap_err();
+    let wanted = "uplink b has no rate, and nobody knows when it is full: give each member its rate";
+    assert_eq!(errors.list[0].what, wanted);
     assert_eq!(of("min_links = 2"), "team.min_links: the team has 1 members, and would never use one");
+    assert_eq!(of("system = \"01:80:c2:00:00:02\""), "team.system: 01:80:c2:00:00:02 is no station's address");
     assert_eq!(of("primary = \"a\""), "team.primary: it does not belong to this mode");
     assert_eq!(of(&(second("b") + "primary = \"a\"")), "team.primary: \"a\" is no member; did you mean \"b\"?");
     assert_eq!(of(&(second("b") + "hash = \"layer2\"")), "team.hash: it does not belong to this mode");
@@ -735,4 +744,107 @@ fn a_function_s_address_changes_while_its_vm_runs_and_another_port_s_does_not() 
     assert!(!same(PORT, &PORT.replace("52:54:00:12:34:01", other)));
     let alone = CARD.split("card =").next().unwrap();
     assert!(same(CARD, alone), "it becomes a card of its own");
+}
+
+const GUESTS: &str = "[[port_group]]\nname = \"storage\"\n[[port]]\nname = \"vm1\"\nadapter = \"e1000\"\nmac = \"52:54:00:00:00:01\"\nsocket = \"1.sock\"\nport_group = \"storage\"\n[[port]]\nname = \"vm2\"\nadapter = \"e1000\"\nmac = \"52:54:00:00:00:02\"\nsocket = \"2.sock\"\n";
+
+fn class(name: &str, more: &str) -> String {
+    format!("[[io_class]]\nname = \"{name}\"\nuplink = \"up\"\n{more}\n")
+}
+
+const UP: &str = "[[uplink]]\nname = \"up\"\nkind = \"null\"\nrate = \"10Gbit/s\"\n";
+
+#[test]
+fn classes_have_their_frames_and_what_they_are_promised() {
+    let text = format!(
+        "{UP}{GUESTS}{}{}{}{}",
+        class("management", "vlan = 7\nreservation = \"500Mbit/s\"\nshares = 20\nmark_pcp = 6"),
+        class("iscsi", "reservation = \"2Gbit/s\"\nlimit = \"4Gbit/s\"\nport_shares = 10"),
+        class("vm", "shares = 100\nport_limit = \"1Gbit/s\""),
+        class("voice", "dscp = 46\ngroups = \"storage\"\nnetwork = \"10.0.0.0/8\""),
+    );
+    let host = Host::parse(&text, Path::new("/etc/nicety/host.toml")).unwrap();
+    let classes = host.classes_of(&host.uplinks[0]);
+    let names: Vec<&str> = classes.iter().map(|class| class.name.as_str()).collect();
+    assert_eq!(names, ["vm", "management", "iscsi", "voice"], "that of the rest is first");
+    let [vm, management, iscsi, voice] = &classes[..] else { panic!() };
+    let rate = |bits| nicety_uplink::Rate::new(bits);
+    assert_eq!((vm.terms.shares, vm.each.limit), (100, rate(1_000_000_000)));
+    assert_eq!((management.vlan, management.mark_pcp, management.terms.is_urgent), (Some(7), Some(6), true));
+    assert_eq!(
+        (iscsi.transport, iscsi.terms.is_urgent, iscsi.each.shares),
+        (Some(TransportPorts(3260, 3260)), false, 10)
+    );
+    assert_eq!((iscsi.terms.reservation, iscsi.terms.limit), (rate(2_000_000_000), rate(4_000_000_000)));
+    assert_eq!((voice.ports.clone(), voice.dscp), (Some(vec!["vm1".to_owned()]), Some(46)));
+    let none = Host::parse(&format!("{UP}{GUESTS}"), Path::new("/etc/nicety/host.toml")).unwrap();
+    assert!(none.classes_of(&none.uplinks[0]).is_empty(), "no I/O control");
+}
+
+#[test]
+fn classes_that_cannot_be_kept_are_refused_with_the_reason() {
+    let of = |classes: &str| {
+        let text = format!("{UP}{GUESTS}{classes}");
+        let errors = Host::parse(&text, Path::new("/etc/nicety/host.toml")).unwrap_err();
+        let [error] = &errors.list[..] else { panic!("{errors}") };
+        format!("{}: {}", error.key, error.what)
+    };
+    let reserved = |name: &str, rate: &str| class(name, &format!("reservation = \"{rate}\""));
+    assert_eq!(
+        of(&(reserved("iscsi", "5Gbit/s") + &reserved("nfs", "2Gbit/s") + &reserved("vm", "600Mbit/s"))),
+        "io_class.reservation: 5Gbit/s + 2Gbit/s + 600Mbit/s = 7.6Gbit/s are reserved on up, and 75 % of its slowest link may be: 7.5Gbit/s of the 10Gbit/s of up"
+    );
+    assert_eq!(of(&class("nfs", "shares = 0")), "io_class.shares: 0 is not from 1 to 100");
+    assert_eq!(of(&class("nfs", "port_shares = 101")), "io_class.port_shares: 101 is not from 1 to 100");
+    assert_eq!(
+        of(&(class("a", "vlan = 5") + &class("b", "vlan = 5"))),
+        "io_class.name: a frame may be of this class and of \"a\", by the same keys: give them values that no frame has together"
+    );
+    let overlap = class("a", "transport_ports = \"3000-3300\"") + &class("iscsi", "");
+    assert!(of(&overlap).starts_with("io_class.name: a frame may be of this class and of \"a\""));
+    assert!(
+        of(&(class("a", "network = \"10.0.0.0/8\"") + &class("b", "network = \"10.1.0.0/16\"")))
+            .contains("by the same keys")
+    );
+    assert!(of(&(class("a", "ports = \"vm1\"") + &class("b", "groups = \"storage\""))).contains("by the same keys"));
+    assert_eq!(
+        of(&(class("nfs", "") + &class("nfs", "vlan = 7"))),
+        "io_class.name: up has a class \"nfs\" already: choose another name"
+    );
+    assert!(of(&class("mine", "shares = 5")).starts_with("io_class.name: class \"mine\" has no frames: say which"));
+    assert!(of(&class("vm", "vlan = 5")).starts_with("io_class.vlan: \"vm\" is the class of all frames"));
+    assert_eq!(
+        of(&class("a", "dscp = 46")),
+        "io_class.dscp: each guest chooses this itself: name the ports or groups that are trusted"
+    );
+    assert_eq!(of(&class("a", "ports = \"vm3\"")), "io_class.ports: there is no port \"vm3\"; did you mean \"vm1\"?");
+    assert_eq!(
+        of(&class("nfs", "").replace("\"up\"", "\"ip\"")),
+        "io_class.uplink: there is no uplink and no team \"ip\"; did you mean \"up\"?"
+    );
+    assert_eq!(
+        of(&class("nfs", "reservation = \"2Gbit/s\"\nlimit = \"1Gbit/s\"")),
+        "io_class.limit: 2Gbit/s are reserved, and only 1Gbit/s may be sent"
+    );
+    assert_eq!(of(&class("nfs", "limit = \"999kbit/s\"")), "io_class.limit: 999kbit/s is too small");
+    assert_eq!(
+        of(&class("nfs", "reservation = \"1Gbit/s\"\nport_reservation = \"600Mbit/s\"")),
+        "io_class.port_reservation: 2 × 600Mbit/s = 1.2Gbit/s are reserved for its ports, and for the class: 1Gbit/s"
+    );
+    assert_eq!(
+        of(&class("nfs", "delay = \"low\"")),
+        "io_class.delay: frames come first up to the class's reservation, and it has none"
+    );
+    let unpaced = format!("{}{}", UP.replace("rate = \"10Gbit/s\"\n", ""), reserved("nfs", "1Gbit/s"));
+    let errors = Host::parse(&unpaced, Path::new("/h")).unwrap_err();
+    assert_eq!(
+        errors.list[0].what,
+        "uplink up has no rate, and a reservation is a part of it: give it the link's rate"
+    );
+    let team = format!(
+        "{FOUR}[[team]]\nname = \"lan\"\nmembers = \"a,b\"\nmode = \"802.3ad\"\n{}",
+        class("nfs", "").replace("\"up\"", "\"a\"")
+    );
+    let errors = Host::parse(&team, Path::new("/h")).unwrap_err();
+    assert_eq!(errors.list[0].what, "uplink a is a member of team lan: name the team");
 }

@@ -25,6 +25,7 @@ mod document;
 mod eavesdrop;
 mod errors;
 mod form;
+mod io_class;
 mod paths;
 mod policy;
 mod quantity;
@@ -40,6 +41,7 @@ pub use eavesdrop::Eavesdropping;
 use errors::MISTAKES_MOST;
 pub use errors::{DeepControl, HostError, HostErrors, ReadError, did_you_mean, meant};
 pub use form::Form;
+pub use io_class::{IoClassConfig, TransportPorts};
 pub use paths::trace_files;
 pub use policy::policy_words;
 pub use quantity::{Bytes, QuantityError, Seconds};
@@ -68,6 +70,8 @@ pub struct Host {
     pub teams: Vec<TeamConfig>,
     /// The cards whose functions are ports.
     pub cards: Vec<CardConfig>,
+    /// The classes of frames on uplinks and teams, in the file's order.
+    pub io_classes: Vec<IoClassConfig>,
     /// The daemon.
     pub daemon: DaemonConfig,
     /// The ports, in the file's order. There may be none: ports are added while the daemon serves.
@@ -436,6 +440,21 @@ impl Host {
     /// The card of this name.
     pub fn card(&self, name: &str) -> Option<&CardConfig> {
         self.cards.iter().find(|card| card.name == name)
+    }
+
+    /// The classes of an uplink, or of its team if it is in one: the one of all frames that fit no other first. None without I/O control.
+    pub fn classes_of(&self, uplink: &UplinkConfig) -> Vec<IoClassConfig> {
+        let place = uplink.team.as_ref().unwrap_or(&uplink.name);
+        let named: Vec<&IoClassConfig> = self.io_classes.iter().filter(|class| class.uplink == *place).collect();
+        if named.is_empty() {
+            return Vec::new();
+        }
+        let rest = named
+            .iter()
+            .find(|class| class.is_rest())
+            .map_or_else(|| IoClassConfig::rest(place), |rest| (*rest).clone());
+        let others = named.into_iter().filter(|class| !class.is_rest()).cloned();
+        std::iter::once(rest).chain(others).collect()
     }
 
     /// The port of this name.

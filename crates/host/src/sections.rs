@@ -16,6 +16,7 @@ use super::card::{self, CARD, Cards, FUNCTION_KEYS};
 use super::document::{Document, List};
 use super::errors::did_you_mean;
 use super::form::{Form, INTERFACE_MOST, NAME_MOST, words};
+use super::io_class::{Around, IO_CLASS, io_classes};
 use super::paths::{self, Paths};
 use super::policy::{self, Parts};
 use super::quantity::{Bytes, Seconds};
@@ -35,7 +36,7 @@ const NAME: &str =
 const SOCKET: &str = "a path of at most 107 bytes, each once; a relative one begins at the host file's folder";
 
 /// Every table of a host file.
-pub const KINDS: [&Kind; 8] = [&SWITCH, &UPLINK, &TEAM, &CARD, &DAEMON, &SOCKETS, &PORT_GROUP, &PORT];
+pub const KINDS: [&Kind; 9] = [&SWITCH, &UPLINK, &TEAM, &CARD, &IO_CLASS, &DAEMON, &SOCKETS, &PORT_GROUP, &PORT];
 
 static SWITCH: Kind = Kind {
     heading: "[switch]",
@@ -189,6 +190,7 @@ impl List {
             Self::Groups => &PORT_GROUP,
             Self::Uplinks => &UPLINK,
             Self::Cards => &CARD,
+            Self::Teams => &TEAM,
         }
     }
 }
@@ -271,13 +273,19 @@ pub(super) fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path) -> H
             format!("a switch has at most {most} ports besides its uplink{}", if uplinks.len() > 1 { "s" } else { "" });
         walk.note(section.line, "port", what, String::new());
     }
-    let ports = sections.into_iter().filter_map(|section| port(walk, section, dir, &mut seen)).collect();
+    let ports: Vec<PortConfig> =
+        sections.into_iter().filter_map(|section| port(walk, section, dir, &mut seen)).collect();
+    let groups = seen.groups.iter().map(|(name, _)| name.as_str()).collect();
+    let sections = walk.sections(root, &IO_CLASS);
+    let around = Around { uplinks: &uplinks, teams: &teams, ports: &ports, groups };
+    let io_classes = io_classes(walk, sections, &around);
     Host {
         path: path.to_owned(),
         switch,
         uplinks,
         teams,
         cards: seen.cards.into_list(),
+        io_classes,
         daemon,
         ports,
         document: Document::default(),

@@ -89,11 +89,12 @@ fn copy_unknown(source: &Map, from: Span, target: &Map, to: Span) {
 
 /// Copies the shorter of both spans and adds the stored bytes to `sum`; returns the length. Allocates no page of the source.
 pub fn copy_sum(source: &Map, from: Span, target: &Map, to: Span, sum: &mut CopySum) -> u32 {
-    let len = from.len().min(to.len());
     if !(from.known && to.known) && (source.tape().is_some() || target.tape().is_some()) {
+        let len = from.len().min(to.len());
         copy_taped(source, from.piece(0, len), target, to.piece(0, len), |bytes| sum.add(bytes));
         return len;
     }
+    let len = from.len().min(to.len());
     let Some((mapping, offset)) = source.place(from) else { return 0 };
     let to = target.target(to.piece(0, len));
     let from = mapping.slice(offset, len as usize);

@@ -38,6 +38,14 @@ impl Piece {
     }
 }
 
+impl Piece {
+    /// A part of the piece; `None` if it does not lie within, or is empty.
+    pub fn within(&self, offset: u64, len: u64) -> Option<Self> {
+        let is_within = len > 0 && offset.checked_add(len).is_some_and(|end| end <= self.len);
+        is_within.then(|| Self { mapping: Arc::clone(&self.mapping), offset: self.offset + offset, len })
+    }
+}
+
 impl From<Arc<Mapping>> for Piece {
     /// The whole mapping.
     fn from(mapping: Arc<Mapping>) -> Self {

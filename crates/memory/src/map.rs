@@ -8,6 +8,7 @@ use vm_memory::volatile_memory::VolatileSlice;
 use crate::files::Piece;
 use crate::log::Log;
 use crate::mapping::{MAX_BYTES, Mapping, MappingError};
+use crate::misses::Misses;
 use crate::prefetch::{self, Touch};
 use crate::refusals::{Refusal, Refusals};
 use crate::region::{Region, Rights};
@@ -104,10 +105,17 @@ pub struct Map {
     log: Option<Arc<Log>>,
     /// Counts the accesses that were refused.
     refusals: Option<Arc<Refusals>>,
-    /// Tapes what is read.
-    tape: Option<Arc<Tape>>,
-    /// It has a log or a tape.
-    is_watched: bool,
+    /// Asks for addresses that are not translated yet.
+    misses: Option<Arc<Misses>>,
+    /// Tapes what is read and written. The map has its regions here then, and `regions` is empty: so every access takes the path for a
+    /// range that is not in one region, and a map without a tape is not asked whether it has one.
+    taped: Option<Arc<TapedRegions>>,
+}
+
+#[derive(Debug)]
+struct TapedRegions {
+    tape: Arc<Tape>,
+    regions: Tree,
 }
 
 /// A region of a map, without its memory.
@@ -125,10 +133,18 @@ pub struct Place {
 
 impl Clone for Map {
     fn clone(&self) -> Self {
-        let (regions, mappings) = (self.regions.clone(), self.mappings.clone());
-        let (log, tape, is_watched) = (self.log.clone(), self.tape.clone(), self.is_watched);
-        let refusals = self.refusals.clone();
-        Self { regions, sums: self.sums, mappings, id: self.id, last: AtomicUsize::new(0), log, refusals, tape, is_watched }
+        let Self { regions, sums, mappings, id, last: _, log, refusals, misses, taped } = self;
+        Self {
+            regions: regions.clone(),
+            sums: *sums,
+            mappings: mappings.clone(),
+            id: *id,
+            last: AtomicUsize::new(0),
+            log: log.clone(),
+            refusals: refusals.clone(),
+            misses: misses.clone(),
+            taped: taped.clone(),
+        }
     }
 }
 
@@ -136,11 +152,32 @@ impl Clone for Map {
 static ID: AtomicU64 = AtomicU64::new(0);
 
 impl Map {
-    fn of(regions: Tree, mappings: Vec<(Arc<Mapping>, usize)>, log: Option<Arc<Log>>) -> Self {
+    /// Other regions with the same log and the same misses.
+    fn of(&self, regions: Tree, mappings: Vec<(Arc<Mapping>, usize)>) -> Self {
         let id = ID.fetch_add(1, Ordering::Relaxed) + 1;
-        let (sums, is_watched) = (regions.sums(), log.is_some());
-        let last = AtomicUsize::new(0);
-        Self { sums, regions, mappings, id, last, log, refusals: None, tape: None, is_watched }
+        let (log, misses) = (self.log.clone(), self.misses.clone());
+        let (sums, last) = (regions.sums(), AtomicUsize::new(0));
+        Self { sums, regions, mappings, id, last, log, refusals: None, misses, taped: None }
+    }
+
+    /// An empty map that is filled on demand: an access to what it does not translate is [absent](Fault::Absent), and asked for there.
+    /// Maps made from this one do the same.
+    pub fn on_demand(misses: Arc<Misses>) -> Self {
+        Self { misses: Some(misses), ..Self::default() }
+    }
+
+    /// Whether it is filled on demand.
+    pub fn is_on_demand(&self) -> bool {
+        self.misses.is_some()
+    }
+
+    /// Whether an access, mapped up to `reached`, misses a translation. Asks for it.
+    #[cold]
+    fn misses(&self, reached: u64, end: u64, wanted: Rights) -> bool {
+        // A region without the right is an answer already.
+        let Some(misses) = self.misses.as_ref().filter(|_| self.region(reached).is_none()) else { return false };
+        misses.ask(reached, end, wanted.write);
+        true
     }
 
     /// From now on accesses that this map refuses are counted there. Maps made from this one do not report.
@@ -194,7 +231,7 @@ impl Map {
         if region.place.is_some() && self.sums.mapped + len > MAX_BYTES {
             return Err(MapError::TooMuch);
         }
-        if self.regions.overlaps(base, end) {
+        if self.tree().overlaps(base, end) {
             return Err(MapError::Overlap { base, len });
         }
         let mut mappings = self.mappings.clone();
@@ -204,19 +241,19 @@ impl Map {
                 None => mappings.push((Arc::clone(mapping), 1)),
             }
         }
-        Ok(Self::of(self.regions.with(region), mappings, self.log.clone()))
+        Ok(self.of(self.tree().with(region), mappings))
     }
 
     /// This map without the region with exactly this range.
     pub fn without(&self, base: u64, len: u64) -> Result<Map, MapError> {
-        let there = self.regions.find(base).is_some_and(|region| (region.base, region.len) == (base, len));
+        let there = self.tree().find(base).is_some_and(|region| (region.base, region.len) == (base, len));
         if there { Ok(self.without_within(base, len)) } else { Err(MapError::Unknown { base, len }) }
     }
 
     /// This map without all regions within `[base, base + len)`: an unmap that covers several.
     pub fn without_within(&self, base: u64, len: u64) -> Map {
         let mut mappings = self.mappings.clone();
-        let regions = self.regions.without(base, base.saturating_add(len), &mut |region| {
+        let regions = self.tree().without(base, base.saturating_add(len), &mut |region| {
             if let Some((mapping, _)) = &region.place
                 && let Some((_, regions)) = mappings.iter_mut().find(|(known, _)| Arc::ptr_eq(known, mapping))
             {
@@ -224,26 +261,27 @@ impl Map {
             }
         });
         mappings.retain(|(_, regions)| *regions > 0);
-        Self::of(regions, mappings, self.log.clone())
+        self.of(regions, mappings)
     }
 
     /// The same memory with another log of written pages, or none. Maps made from this one use the same log.
     #[must_use]
     pub fn logged(&self, log: Option<Arc<Log>>) -> Map {
-        Self::of(self.regions.clone(), self.mappings.clone(), log)
+        Map { log, ..self.of(self.tree().clone(), self.mappings.clone()) }
     }
 
     /// The same memory with a tape of what is read and written. Maps made from this one have none.
     #[must_use]
     pub fn taped(&self, tape: Arc<Tape>) -> Map {
         let map = self.logged(self.log.clone());
-        Self { tape: Some(tape), is_watched: true, ..map }
+        let taped = Some(Arc::new(TapedRegions { tape, regions: self.tree().clone() }));
+        Self { regions: Tree::default(), taped, refusals: self.refusals.clone(), ..map }
     }
 
     /// Its regions, by address.
     pub fn places(&self) -> Vec<Place> {
         let mut places = Vec::with_capacity(self.regions());
-        self.regions.each(&mut |&Region { base, len, rights, ref place }| {
+        self.tree().each(&mut |&Region { base, len, rights, ref place }| {
             places.push(Place { base, len, rights, is_shared: place.is_some() });
         });
         places
@@ -257,16 +295,20 @@ impl Map {
         }
     }
 
-    /// Whether writes are logged, or accesses are taped.
+    /// Whether writes are logged.
     #[inline(always)]
-    pub(crate) fn is_watched(&self) -> bool {
-        self.is_watched
+    pub(crate) fn is_logged(&self) -> bool {
+        self.log.is_some()
     }
 
     /// The tape.
-    #[inline(always)]
     pub(crate) fn tape(&self) -> Option<&Tape> {
-        self.tape.as_deref()
+        self.taped.as_ref().map(|taped| taped.tape.as_ref())
+    }
+
+    /// Its regions, with a tape or without.
+    fn tree(&self) -> &Tree {
+        self.taped.as_ref().map_or(&self.regions, |taped| &taped.regions)
     }
 
     #[cold]
@@ -275,13 +317,6 @@ impl Map {
         if let Some(log) = &self.log {
             log.note(address, len);
         }
-    }
-
-    /// A span of a map with a tape: all accesses take the path for pages that may be missing.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn watched(&self, span: Span) -> Span {
-        Span { known: span.known && self.tape.is_none(), ..span }
     }
 
     /// Number of files and private pieces that its regions lie in.
@@ -327,18 +362,26 @@ impl Map {
         (offset < region.len && region.rights.allow(wanted)).then_some((offset, region))
     }
 
+    /// Like [`Map::locate`], for maps with a tape, too.
+    pub(crate) fn locate_any(&self, address: u64, wanted: Rights) -> Option<(u64, &Region)> {
+        if self.taped.is_none() {
+            return self.locate(address, wanted);
+        }
+        let region = self.region(address).filter(|region| region.rights.allow(wanted))?;
+        Some((address - region.base, region))
+    }
+
     /// `len` bytes of a region from `offset`, if it was shared.
     #[inline]
     fn span(&self, region: &Region, offset: u64, len: u32) -> Option<Span> {
         let (mapping, start) = region.place.as_ref()?;
         // A region lies within its mapping.
-        let span = Span::of(mapping, (start + offset) as usize, len, self.id);
-        Some(if self.is_watched { self.watched(span) } else { span })
+        Some(Span::of(mapping, (start + offset) as usize, len, self.id))
     }
 
     /// The region that an address lies in.
     pub(crate) fn region(&self, address: u64) -> Option<&Region> {
-        self.regions.find(address).filter(|region| address - region.base < region.len)
+        self.tree().find(address).filter(|region| address - region.base < region.len)
     }
 
     /// Whether the region of an address has these rights.
@@ -357,7 +400,7 @@ impl Map {
     fn pieces(&self, address: u64, len: u32, wanted: Rights, mut each: impl FnMut(Span) -> bool) -> Result<(), Fault> {
         #[cfg(feature = "count")]
         crate::count::one();
-        if wanted.write && self.is_watched() {
+        if wanted.write && self.is_logged() {
             self.note(address, len);
         }
         if let Some((offset, region)) = self.locate(address, wanted)
@@ -373,11 +416,15 @@ impl Map {
     /// Whether the whole range is mapped with these rights, in any number of regions.
     pub(crate) fn check(&self, address: u64, len: u32, wanted: Rights) -> Result<(), Fault> {
         let Some(end) = address.checked_add(u64::from(len)) else { return Err(self.refuse(address, len, wanted)) };
-        let reached = self.regions.reach(address, end, wanted);
+        let reached = self.tree().reach(address, end, wanted);
         if reached >= end {
             return Ok(());
         }
-        let Some((offset, region)) = self.locate(reached, wanted) else {
+        let Some((offset, region)) = self.locate_any(reached, wanted) else {
+            if self.misses(reached, end, wanted) {
+                let len = u32::try_from(end - reached).unwrap_or(len);
+                return Err(Fault::Absent(Absent { address: reached, len }));
+            }
             return Err(self.refuse(address, len, wanted));
         };
         let here = u32::try_from((region.len - offset).min(end - reached)).unwrap_or(len);
@@ -395,10 +442,12 @@ impl Map {
             }
             #[cfg(feature = "count")]
             crate::count::one();
-            let (offset, region) = self.locate(at, wanted).ok_or(refused)?;
+            let (offset, region) = self.locate_any(at, wanted).ok_or(refused)?;
             let here = u32::try_from(region.len - offset).unwrap_or(u32::MAX).min(left);
             let absent = Fault::Absent(Absent { address: at, len: here });
-            if !each(self.span(region, offset, here).ok_or(absent)?) {
+            let span = self.span(region, offset, here).ok_or(absent)?;
+            // All accesses to a map with a tape take the path for pages that may be missing.
+            if !each(Span { known: span.known && self.taped.is_none(), ..span }) {
                 return Err(refused);
             }
             left -= here;
@@ -468,7 +517,7 @@ impl Map {
     #[inline(never)]
     pub(crate) fn copy_out_of_unknown(&self, span: Span, into: &mut [u8]) -> usize {
         let Some((mapping, offset)) = self.place(span) else { return 0 };
-        match &self.tape {
+        match self.tape() {
             None => mapping.read(offset, into),
             Some(tape) => {
                 let mut count = into.len();
@@ -492,7 +541,7 @@ impl Map {
     #[cold]
     #[inline(never)]
     pub(crate) fn copy_into_unknown(&self, span: Span, from: &[u8]) {
-        if let Some(tape) = &self.tape {
+        if let Some(tape) = self.tape() {
             tape.write(&from[..from.len().min(span.len as usize)]);
         }
         touch::copy_in(from, &self.target(span));

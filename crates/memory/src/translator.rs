@@ -20,7 +20,7 @@ pub struct Translator<'m> {
     /// 0 before the first translation.
     len: u64,
     rights: Rights,
-    is_watched: bool,
+    is_logged: bool,
     /// The region's mapping, and the region's offset in it.
     place: Option<(&'m Mapping, usize)>,
 }
@@ -28,7 +28,7 @@ pub struct Translator<'m> {
 impl<'m> Translator<'m> {
     /// For a map.
     pub fn new(map: &'m Map) -> Self {
-        Self { map, base: 0, len: 0, rights: Rights::BOTH, is_watched: map.is_watched(), place: None }
+        Self { map, base: 0, len: 0, rights: Rights::BOTH, is_logged: map.is_logged(), place: None }
     }
 
     /// The map.
@@ -51,36 +51,33 @@ impl<'m> Translator<'m> {
         // A region lies within its mapping.
         if fits {
             Some(Span::of(mapping, start.wrapping_add(offset as usize), len, self.map.id()))
-        } else if self.is_watched {
-            self.watched(address, len, wanted)
+        } else if self.is_logged {
+            self.logged(address, len, wanted)
         } else {
             None
         }
     }
 
-    /// Like [`Translator::whole`], for an access that was refused only because it must be logged or taped.
+    /// Like [`Translator::whole`], for a write that was refused only because it must be logged.
     #[cold]
     #[inline(never)]
-    fn watched(&self, address: u64, len: u32, wanted: Rights) -> Option<Span> {
+    fn logged(&self, address: u64, len: u32, wanted: Rights) -> Option<Span> {
         let offset = address.wrapping_sub(self.base);
         let (mapping, start) = self.place?;
         let is_within = u64::from(len) <= self.len.wrapping_sub(offset);
-        (is_within && self.map.may(address, wanted)).then(|| {
-            if wanted.write {
-                self.map.note(address, len);
-            }
-            self.map.watched(Span::of(mapping, start.wrapping_add(offset as usize), len, self.map.id()))
+        (is_within && wanted.write && self.map.may(address, wanted)).then(|| {
+            self.map.note(address, len);
+            Span::of(mapping, start.wrapping_add(offset as usize), len, self.map.id())
         })
     }
 
     /// Finds and remembers the region of an address.
     #[inline(never)]
     fn find(&mut self, address: u64) -> Option<()> {
-        let region = self.map.region(address)?;
+        let region = self.map.region(address).filter(|_| self.map.tape().is_none())?;
         (self.base, self.len, self.rights) = (region.base, region.len, region.rights);
-        // Every write must be logged, and every access taped.
-        self.rights.write &= !self.is_watched;
-        self.rights.read &= self.map.tape().is_none();
+        // Every write must be logged.
+        self.rights.write &= !self.is_logged;
         self.place = region.place.as_ref().map(|(mapping, start)| (&**mapping, *start as usize));
         Some(())
     }

@@ -351,8 +351,8 @@ impl Map {
     pub fn window(&self, address: u64, len: u32, rights: Rights) -> Result<Window<'_>, Fault> {
         #[cfg(feature = "count")]
         crate::count::one();
-        if self.is_watched() && self.begins_watched(address, len, rights) {
-            return self.window_in_pieces(address, len, rights);
+        if rights.write && self.is_logged() {
+            self.note(address, len);
         }
         if let Some((offset, region)) = self.locate(address, rights)
             && region.len - offset >= u64::from(len)
@@ -361,16 +361,6 @@ impl Map {
             return Ok(Window::new(mapping, (start + offset) as usize, len as usize, rights));
         }
         self.window_in_pieces(address, len, rights)
-    }
-
-    /// Logs a window of a map with a log. Whether the map has a tape, too: then each access is looked up.
-    #[cold]
-    #[inline(never)]
-    fn begins_watched(&self, address: u64, len: u32, rights: Rights) -> bool {
-        if rights.write {
-            self.note(address, len);
-        }
-        self.tape().is_some()
     }
 
     #[cold]
@@ -390,7 +380,7 @@ impl Map {
 
     /// A window of the range's start, as far as it lies in one region.
     pub(crate) fn window_within(&self, address: u64, len: usize, rights: Rights) -> Option<Window<'_>> {
-        let (offset, region) = self.locate(address, rights)?;
+        let (offset, region) = self.locate_any(address, rights)?;
         let (mapping, start) = region.place.as_ref()?;
         let len = usize::try_from(region.len - offset).map_or(len, |here| here.min(len));
         Some(Window::new(mapping, (start + offset) as usize, len, rights))

@@ -71,7 +71,7 @@ pub fn port(change: &PortChange) -> Result<(), Failure> {
     }
 }
 
-/// `nicety group` and `nicety uplink`.
+/// `nicety group`, `nicety uplink` and `nicety team`.
 pub fn list(list: List, change: &ListChange) -> Result<(), Failure> {
     let (name, save, which) = match change {
         ListChange::Add { name, save, which, .. }

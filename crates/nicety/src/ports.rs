@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use nicety_control::api::{AddressList, DaemonView, PortList, Restarted};
 use nicety_control::{self as control, Ask, AskError, Reply};
 use nicety_daemon::attach::{OTHER_FILE, is_same, otherwise};
-use nicety_daemon::report::{AddressReport, Condition, PortReport, QueueReport, RefusedDmaReport};
+use nicety_daemon::report::{AddressReport, Condition, FunctionReport, PortReport, QueueReport, RefusedDmaReport};
 use nicety_host::Host;
 use ratatui::crossterm::terminal;
 use serde_json::json;
@@ -270,6 +270,7 @@ fn details(port: &PortReport) -> String {
         line("address", mac.clone());
         line("socket", socket.display().to_string());
     }
+    line("function", port.function.as_ref().map(function).unwrap_or_default());
     line("policy", policy(port));
     line("neighbour", port.neighbour.clone().unwrap_or_default());
     line("multicasts", some(&port.multicasts));
@@ -278,6 +279,14 @@ fn details(port: &PortReport) -> String {
     let queues: Vec<String> = transmit.chain(port.receive.iter().map(|queue| one_queue("receive", queue))).collect();
     line("queues", queues.join("; "));
     line("dropped", dropped(port));
+    for class in &port.io_classes {
+        let waits = if class.waiting > 0 { format!(", {} wait", class.waiting) } else { String::new() };
+        let dropped = if class.dropped > 0 { format!(", {} dropped", class.dropped) } else { String::new() };
+        line(
+            "class",
+            format!("{}: {}, {}{waits}{dropped}", class.name, count(class.packets, "packet"), size(class.bytes)),
+        );
+    }
     if port.adapter.is_some() {
         let written = port.signals;
         line("interrupts", format!("{} raised, {} written", port.interrupts, count(written, "descriptor")));
@@ -307,6 +316,14 @@ fn details(port: &PortReport) -> String {
         line("guest errors", port.guest_errors.to_string());
     }
     text + &guest_errors::block(port)
+}
+
+/// A function's place on its card, and what its host lets it do.
+fn function(function: &FunctionReport) -> String {
+    let FunctionReport { card, function, trust, spoofchk, link_state, query_rss } = function;
+    let on = |flag: &bool| if *flag { "on" } else { "off" };
+    let (trust, spoofchk, query_rss) = (on(trust), on(spoofchk), on(query_rss));
+    format!("{card}/{function}, trust {trust}, spoofchk {spoofchk}, state {link_state}, query-rss {query_rss}")
 }
 
 /// The port's policy on the switch, by the host file's keys.
@@ -370,11 +387,12 @@ mod tests {
                 buffer: 1 << 20,
                 access: "mode 0600".into(),
             }),
-            function: None,
             port_group: Some("web".into()),
+            function: None,
             policy: BTreeMap::from([("forged_transmits".into(), "reject".into()), ("vlan".into(), "10".into())]),
             multicasts: vec!["239.1.2.3 (VLAN 10)".into()],
             members: None,
+            io_classes: Vec::new(),
             neighbour: Some("core1, port 1/1".into()),
             condition: Condition::Up,
             sentence: "a VM is attached, and its driver is up".into(),
@@ -394,6 +412,7 @@ mod tests {
             refused_dma_reads: 0,
             refused_dma_writes: 0,
             last_refused_dma: None,
+            memory_changes: 0,
             backlog_frames: 3,
             backlog_bytes: 900,
             allocated_bytes: 64 << 12,
@@ -413,6 +432,7 @@ mod tests {
             policy: BTreeMap::new(),
             multicasts: Vec::new(),
             members: None,
+            io_classes: Vec::new(),
             neighbour: None,
             sentence: "the way out of the switch".into(),
             features: Vec::new(),

@@ -11,6 +11,7 @@ use crate::change::{agreed, saved, socket};
 use crate::cli::{VfCommand, VfSet, VfShow};
 use crate::exit::{Exit, Failure};
 use crate::output;
+use crate::ports::word;
 
 /// Runs it.
 pub fn run(command: &VfCommand) -> Result<(), Failure> {
@@ -97,7 +98,7 @@ fn row(function: &FunctionReport, port: &PortReport) -> Vec<String> {
         on(function.trust),
         function.link_state.clone(),
         on(function.query_rss),
-        format!("{:?}", port.condition).to_lowercase(),
+        word(port.condition).to_owned(),
         spoofed.to_string(),
     ]
 }

@@ -40,7 +40,9 @@ pub use doorbells::Doorbells;
 pub use lldp::Neighbour;
 pub use plane::{Plane, PlaneError, Slot};
 pub use port::{ClassState, End, Port, Saved, SharedFamily, Shell, State, caught};
-pub use team::{Hash, Lacp, Links, MEMBERS_MOST, MemberState, Rule, Standby, Steering, Team};
+pub use team::{
+    Capacity, Hash, Lacp, Links, Loads, MEMBERS_MOST, MemberState, Mode, Moved, Rule, Spread, Standby, Steering, Team,
+};
 pub use times::{BUCKETS_NS, Histogram, SAMPLE_EVERY};
 pub use trace::{Intake, Prospect, Trace, TraceError};
 pub use turn::{Outcome, Turn};

@@ -10,7 +10,7 @@ use nicety_switch::{Full, Limits, Policy, Switch, Vlan};
 use crate::carrier::Followers;
 use crate::lldp::{Neighbour, Neighbours};
 use crate::port::{Port, PortRights};
-use crate::team::Team;
+use crate::team::{Hash, Mode, Team};
 use crate::times::{Histogram, Times};
 use crate::watch::Watcher;
 
@@ -123,6 +123,16 @@ impl Plane {
     pub fn leave_team(&self, id: PortId, place: usize, now: Time) {
         if let Some(team) = self.team(id) {
             team.leave(place, now);
+            self.announce_moved(&team, now);
+            team.stir();
+        }
+    }
+
+    /// A team uses its members in this way from now on. Its members stay.
+    /// `hash` counts in modes that [leave it open](Mode::hash).
+    pub fn change_team(&self, id: PortId, mode: &Mode, hash: Hash, now: Time) {
+        if let Some(team) = self.team(id) {
+            team.steering().change(mode, mode.hash().unwrap_or(hash), now);
             self.announce_moved(&team, now);
             team.stir();
         }

@@ -125,6 +125,8 @@ pub struct State {
     pub allocated_bytes: u64,
     /// Accesses to guest memory that its map refused the adapter, of this and earlier VMs.
     pub refused: Refused,
+    /// Changes of its memory map, by this and earlier VMs.
+    pub memory_changes: u64,
     /// The port may not send, because an uplink has no room for its frames.
     pub held: bool,
     /// Its state was saved and it is stopped: see [`Port::stop`].
@@ -155,6 +157,7 @@ impl State {
             absent_bytes: 0,
             allocated_bytes: 0,
             refused: Refused::default(),
+            memory_changes: 0,
             held: false,
             stopped: false,
             damaged: false,
@@ -254,6 +257,7 @@ impl Port {
             errors_reported: 0,
             refusals: Arc::default(),
             refusals_reported: 0,
+            memory_changes: 0,
             agents: Vec::new(),
             voice: None,
             announcements: VecDeque::new(),
@@ -309,6 +313,18 @@ impl Port {
     #[inline]
     pub(crate) fn is_refused(&self) -> bool {
         self.member.as_ref().is_some_and(|member| !member.steering.collects(member.index))
+    }
+
+    /// Its team's steering, its place there, and the members by which flooded frames are taken, if copies of each come in by all members.
+    #[inline]
+    pub(crate) fn takes_copies(&self) -> Option<(&Steering, usize, u32)> {
+        let member = self.member.as_ref()?;
+        Some((&member.steering, member.index, member.steering.floods()?))
+    }
+
+    /// Logs that it uses another link.
+    pub(crate) fn tell(&self, words: String) {
+        self.shell.news(News::Moved(words));
     }
 
     /// Whether agents speak on it.
@@ -797,6 +813,7 @@ impl Port {
             absent_bytes: inner.memory.absent_bytes(),
             allocated_bytes: inner.memory.allocated_bytes(),
             refused: inner.refusals.refused(),
+            memory_changes: inner.memory_changes,
             held: inner.holds > 0,
             stopped: inner.stopped,
             damaged: inner.memory.damaged(),

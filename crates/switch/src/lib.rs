@@ -31,7 +31,7 @@ use nicety_frame::Mac;
 use addresses::Key;
 pub use addresses::{Addresses, Learned};
 pub use explain::Step;
-use explain::{Follower, Nobody};
+use explain::{Except, Follower, Nobody};
 pub use plan::Plan;
 pub use policy::{ADDRESS_LIMIT_MOST, Guards, Policy, Private, Storm, Vlan, VlanError, VlanId, VlanSet};
 use rules::Rules;
@@ -331,6 +331,18 @@ impl<P> Switch<P> {
         self.forward_followed(batch, now, plan, &mut Nobody)
     }
 
+    /// Like [`forward`](Switch::forward), without these packets, a bit each: they are dropped as `unused-link`, and nothing is learned of
+    /// them.
+    pub fn forward_except(&self, batch: &Batch, skipped: u64, now: Time, plan: &mut Plan) -> Slots<P> {
+        self.forward_followed(batch, now, plan, &mut Except(skipped))
+    }
+
+    /// The network by which the addresses of a frame that comes in at a port are known. `None`: the port is not in the frame's VLAN.
+    pub fn network(&self, port: PortId, head: &[u8]) -> Option<u16> {
+        let joined = self.joined.load();
+        policed::network(joined.members.rules(port), head)
+    }
+
     #[inline]
     fn forward_followed<F: Follower>(&self, batch: &Batch, now: Time, plan: &mut Plan, follower: &mut F) -> Slots<P> {
         let slots = self.slots();
@@ -354,16 +366,21 @@ impl<P> Switch<P> {
         follower: &mut F,
     ) {
         let mut trains = ArrayVec::<Train, PACKETS>::new();
-        let mut last = None;
+        let (mut last, mut is_apart) = (None, false);
         for (packet, index) in batch.packets().iter().zip(0..) {
+            if follower.skips(index) {
+                plan.drop(index, Reason::UnusedLink);
+                is_apart = true;
+                continue;
+            }
             // Frames come in trains: the first frame's decision is valid for the next ones.
             let addresses = addresses_in(batch.head(packet));
-            if let (Some(train), true) = (trains.last_mut(), addresses == last) {
+            if let (Some(train), true) = (trains.last_mut(), addresses == last && !is_apart) {
                 train.end = index + 1;
                 continue;
             }
             // A first pass prefetches the table's lines, so that the next pass finds them in the cache.
-            last = addresses;
+            (last, is_apart) = (addresses, false);
             let keys = addresses.map(|addresses| self.keys(addresses, 0));
             if let Some(keys) = keys {
                 self.addresses.prefetch(keys.target);

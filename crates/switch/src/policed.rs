@@ -50,6 +50,11 @@ impl<P> Switch<P> {
         let mut trains = ArrayVec::<Train, PACKETS>::new();
         let mut last = None;
         for (packet, index) in batch.packets().iter().zip(0..) {
+            if follower.skips(index) {
+                plan.drop(index, Reason::UnusedLink);
+                last = None;
+                continue;
+            }
             let head = batch.head(packet);
             let refused = rules.filter(|rules| rules.inspects).and_then(|r| guard::inspect(&r.policy, batch, packet));
             follower.step(|| Step::Guards(refused));
@@ -161,6 +166,11 @@ impl<P> Switch<P> {
         follower.step(|| Step::Receiver(port, offered));
         offered.map_or_else(Verdict::Drop, |edit| Verdict::To(port, edit))
     }
+}
+
+/// The network by which a frame's addresses are known.
+pub(crate) fn network(rules: Option<&Rules>, head: &[u8]) -> Option<u16> {
+    classify(rules, &label(head)?).ok().map(|lane| lane.fid)
 }
 
 /// The bytes that decide about a frame, with its first tag if it has one; `None` if it is shorter than an Ethernet header.

@@ -129,6 +129,19 @@ pub struct Entry {
     pub state: Option<u64>,
 }
 
+impl Entry {
+    /// Bytes in memory, roughly.
+    pub fn cost(&self) -> usize {
+        let data = match &self.call {
+            Call::Write { data, .. } | Call::ConfigWrite { data, .. } | Call::Restore(data) => data.len(),
+            Call::Deliver(offer) => offer.packets.iter().map(|packet| size_of::<Offered>() + packet.bytes.len()).sum(),
+            Call::Memory(places) => size_of_val(places.as_slice()),
+            _ => 0,
+        };
+        size_of::<Self>() + data + self.read.len()
+    }
+}
+
 impl Offer {
     /// A copy of frames.
     pub fn of(frames: &Frames<'_>) -> Self {

@@ -81,10 +81,13 @@ impl Copied {
 }
 
 impl Recorder {
-    /// Records this adapter, which is new.
+    /// Records this adapter, which is new. The tape begins with its state, so that an adapter with other settings plays it, too.
     pub fn new(mut adapter: Box<dyn Adapter>, sink: Sink) -> Self {
-        let face = Copied::of(adapter.as_mut());
-        Self { ear: Ear::new(adapter), sink, face, until_state: STATE_EVERY, now: Time::ZERO }
+        let (face, state) = (Copied::of(adapter.as_mut()), adapter.save());
+        let mut this = Self { ear: Ear::new(adapter), sink, face, until_state: STATE_EVERY, now: Time::ZERO };
+        // It takes its own state.
+        let _restored = this.restore(&state);
+        this
     }
 
     fn note(&mut self, at: Time, call: Call, Heard { read, sum, .. }: Heard) {

@@ -62,8 +62,9 @@ impl Sum {
             self.packet(packet);
             (bytes, packet.offload)
         });
-        let packets = packets.collect();
-        self.number(batch.generation.into());
+        let packets: Vec<_> = packets.collect();
+        // An empty batch has that of the last one, which may have been another port's.
+        self.number(if packets.is_empty() { 0 } else { batch.generation.into() });
         packets
     }
 

@@ -1,4 +1,4 @@
-//! A tape as text, a line for each entry: `CALL < BYTES READ = SUM / STATE @NANOSECONDS`.
+//! A tape as text, a line for each entry: `NANOSECONDS CALL < BYTES READ = SUM / STATE`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -132,7 +132,7 @@ impl fmt::Display for Offer {
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Entry { at, call, read, sum, state } = self;
-        write!(f, "{call}")?;
+        write!(f, "{} {call}", at.0)?;
         if !read.is_empty() {
             write!(f, " < {}", Hex(read))?;
         }
@@ -140,7 +140,7 @@ impl fmt::Display for Entry {
         if let Some(state) = state {
             write!(f, " / {state:x}")?;
         }
-        write!(f, " @{}", at.0)
+        Ok(())
     }
 }
 
@@ -302,6 +302,7 @@ impl FromStr for Entry {
 
     fn from_str(line: &str) -> Result<Self, String> {
         let mut words = Words(line.split_ascii_whitespace().peekable());
+        let at = Time(words.number("the time")?);
         let call = words.call()?;
         let read = if words.takes("<") { words.bytes()? } else { Vec::new() };
         if !words.takes("=") {
@@ -309,9 +310,6 @@ impl FromStr for Entry {
         }
         let sum = words.sum()?;
         let state = if words.takes("/") { Some(words.sum()?) } else { None };
-        let at = words.next("the time")?;
-        let at = at.strip_prefix('@').and_then(|at| at.parse().ok()).map(Time);
-        let at = at.ok_or_else(|| "the time is no `@NANOSECONDS`".to_owned())?;
         match words.0.next() {
             Some(word) => Err(format!("`{word}` is one word too many")),
             None => Ok(Self { at, call, read, sum, state }),

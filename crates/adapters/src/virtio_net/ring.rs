@@ -135,11 +135,17 @@ impl Ring {
     pub fn begins(&self, memory: &Map, features: u128, base: u32, kept: Option<Kept<'_>>) -> Option<u16> {
         match features & feature::RING_PACKED != 0 {
             true => {
-                let mut areas = self.open::<true>(memory, features).ok()?;
+                let mut areas = match self.open::<true>(memory, features) {
+                    Err(Broken::Waits) => return Some(base as u16).filter(|at| at & 0x7fff < self.size),
+                    areas => areas.ok()?,
+                };
                 areas.keep(kept);
                 areas.begins(base)
             }
-            false => self.open::<false>(memory, features).ok()?.begins(base),
+            false => match self.open::<false>(memory, features) {
+                Err(Broken::Waits) => Some(base as u16),
+                areas => areas.ok()?.begins(base),
+            },
         }
     }
 
@@ -170,11 +176,17 @@ impl Ring {
         late <= now || (limits.packets > 0 && self.held >= limits.packets)
     }
 
-    /// The same, if the ring's areas can be translated.
+    /// The same, if the ring's areas can be translated. A driver whose areas must be asked for is notified in any case.
     pub fn mark_notified_in(&mut self, memory: &Map, features: u128) -> bool {
         match features & feature::RING_PACKED != 0 {
-            true => self.open::<true>(memory, features).is_ok_and(|areas| self.mark_notified(&areas)),
-            false => self.open::<false>(memory, features).is_ok_and(|areas| self.mark_notified(&areas)),
+            true => match self.open::<true>(memory, features) {
+                Ok(areas) => self.mark_notified(&areas),
+                Err(broken) => broken == Broken::Waits,
+            },
+            false => match self.open::<false>(memory, features) {
+                Ok(areas) => self.mark_notified(&areas),
+                Err(broken) => broken == Broken::Waits,
+            },
         }
     }
 }

@@ -113,7 +113,7 @@ impl Daemon {
         let uplink = self.uplinks().iter().find(|uplink| uplink.name == name).map(|uplink| uplink.port.id());
         // One that is not open has no carrier, and no port has this number.
         uplink
-            .or_else(|| self.teams().iter().find(|team| team.name == name).map(|team| team.id))
+            .or_else(|| self.teams().iter().find(|team| team.spec.name == name).map(|team| team.id))
             .or(Some(PortId(u16::MAX)))
     }
 }

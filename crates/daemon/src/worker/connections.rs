@@ -309,6 +309,7 @@ impl Worker {
         match news {
             News::Vacant(why) => service.log.say(Kind::Vacant, why),
             News::Back(what) => service.log.say(Kind::Back, what),
+            News::Moved(what) => service.log.say(Kind::Moved, what),
         }
     }
 

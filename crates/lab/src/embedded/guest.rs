@@ -135,7 +135,13 @@ impl Guest {
 
     fn execute(&mut self, order: &Order) -> Result<(), GuestError> {
         let begun = match *order {
-            Order::Send { to, seconds } => self.station.begin(&mut self.iface, Task::Send, to, seconds, Instant::now()),
+            Order::Send { to, seconds, shape } => {
+                self.station.begin(&mut self.iface, Task::Send(shape), to, seconds, Instant::now())
+            }
+            Order::Listen { shape } => {
+                self.station.listen(shape);
+                return send_answer(&Answer::Ready);
+            }
             Order::Transact { to, seconds } => {
                 self.station.begin(&mut self.iface, Task::Transact, to, seconds, Instant::now())
             }

@@ -32,4 +32,4 @@ pub use bench::{Embedded, driven};
 pub use generator::Generator;
 pub use guest::guest_main;
 pub use rig::{Layout, Party, Place, Program, Rig};
-pub use words::{Counts, Offered};
+pub use words::{Counts, Offered, Shape};

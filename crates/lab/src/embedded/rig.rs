@@ -23,9 +23,10 @@ use super::child::{GuestProcess, reap};
 use super::cpu;
 use super::generator::offer_by;
 use super::guest::{EXEC, GUEST};
-use super::words::{Answer, Attach, Counts, Offered, Order};
+use super::words::{Answer, Attach, Counts, Offered, Order, Shape};
 use crate::bench::BenchError;
 use crate::method::Doorbells;
+use crate::rate::Rate;
 use crate::series::Sampler;
 
 /// Time limit for a guest to attach, and to answer beyond the duration of its order.
@@ -108,6 +109,8 @@ pub struct Layout {
     pub crowd: Vec<Place>,
     /// Whether there is an uplink, with a peer at its end.
     pub uplink: bool,
+    /// The uplink's rate, if it has one.
+    pub rate: Option<Rate>,
 }
 
 impl Layout {
@@ -148,7 +151,9 @@ fn host_file(folder: &Folder, layout: &Layout) -> String {
     let quoted = |name: &str| format!("{:?}", folder.join(name));
     let mut text = format!("[switch]\nname = \"lab\"\n\n[daemon]\ncontrol = {}\nlisted = false\n\n", quoted(CONTROL));
     if layout.uplink {
-        text += &format!("[uplink]\nkind = \"pair\"\nsocket = {}\n\n", quoted(UPLINK));
+        text += &format!("[uplink]\nkind = \"pair\"\nsocket = {}\n", quoted(UPLINK));
+        text.extend(layout.rate.map(|rate| format!("rate = \"{rate}\"\n")));
+        text += "\n";
     }
     for (number, (name, place)) in layout.places().enumerate() {
         // The last byte distinguishes guests' addresses; the crowd's differ in the byte before as well.
@@ -260,7 +265,14 @@ impl Rig {
         expect(process, duration + TIMEOUT, cancel, wanted)
     }
 
-    /// A bulk TCP transfer. Returns the bytes received and the time over which they were.
+    /// Lets a station's discard service take streams of this shape, and count them together.
+    pub fn listen(&mut self, to: Party, shape: Shape, cancel: &AtomicBool) -> Result<(), BenchError> {
+        self.order(to, &Order::Listen { shape }, Duration::ZERO, cancel, |answer| {
+            matches!(answer, Answer::Ready).then_some(())
+        })
+    }
+
+    /// A bulk TCP transfer of one stream. Returns the bytes received and the time over which they were.
     pub fn send(
         &mut self,
         from: Party,
@@ -268,7 +280,19 @@ impl Rig {
         duration: Duration,
         cancel: &AtomicBool,
     ) -> Result<(u64, Duration), BenchError> {
-        let order = Order::Send { to: to.address(), seconds: duration.as_secs_f64() };
+        self.send_shaped(from, to, Shape::default(), duration, cancel)
+    }
+
+    /// Like [`Rig::send`], of this shape. For more than one stream, [`Rig::listen`] must come first.
+    pub fn send_shaped(
+        &mut self,
+        from: Party,
+        to: Party,
+        shape: Shape,
+        duration: Duration,
+        cancel: &AtomicBool,
+    ) -> Result<(u64, Duration), BenchError> {
+        let order = Order::Send { to: to.address(), seconds: duration.as_secs_f64(), shape };
         self.order(from, &order, duration, cancel, |answer| matches!(answer, Answer::Sent { .. }).then_some(()))?;
         let arrived = self.counts(to, cancel)?;
         Ok((arrived.discarded_bytes, Duration::from_nanos(arrived.discarded_ns)))

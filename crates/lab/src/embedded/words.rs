@@ -25,6 +25,13 @@ pub enum Order {
         to: [u8; 4],
         /// Duration in seconds.
         seconds: f64,
+        /// Streams, writes and buffers.
+        shape: Shape,
+    },
+    /// Let the discard service take streams of this shape, and count anew: all of them together.
+    Listen {
+        /// Streams and buffers.
+        shape: Shape,
     },
     /// Exchange single bytes with the echo service of another station.
     Transact {
@@ -76,6 +83,24 @@ pub enum Order {
     Series,
 }
 
+/// The shape of a bulk transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Shape {
+    /// Connections at once.
+    pub streams: u16,
+    /// Bytes that the application writes at a time.
+    pub write_bytes: u32,
+    /// Buffer bytes of each connection and direction.
+    pub buffer_bytes: u32,
+}
+
+impl Default for Shape {
+    /// One stream. A Linux socket grows to this buffer on a fast local network.
+    fn default() -> Shape {
+        Shape { streams: 1, write_bytes: 64 << 10, buffer_bytes: 512 << 10 }
+    }
+}
+
 /// A station's attachment to the network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -111,7 +136,7 @@ pub enum Attach {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
-    /// The guest is configured and its link is up.
+    /// The guest is configured and its link is up, or its service listens.
     Ready,
     /// A send is over; all bytes were acknowledged, or the wait for the rest was given up.
     Sent {

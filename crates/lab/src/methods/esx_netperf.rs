@@ -10,12 +10,15 @@ use std::time::Duration;
 
 use nicety_guests::Error;
 
+use super::embedded::{self, Small};
 use super::{About, Chart, Figure, Length, Load, Method, Opening, Ratios, Rig, Subject, Table, Taken};
 use crate::bench::BenchError;
-use crate::method::{Guests, Server};
+use crate::embedded::Shape as Streams;
+use crate::method::{self, Guests, Server};
+use crate::rate::Rate;
 use crate::real::native::{self, Native};
 use crate::real::outside::{self, GUEST, Lone, OUTSIDE, Outside, subjects};
-use crate::real::veth::{Rate, Tc};
+use crate::real::veth::Tc;
 use crate::results::Direction;
 
 /// The document's sizes: label, socket bytes, message bytes. The small sockets first, where latency binds.
@@ -123,6 +126,12 @@ impl Shape {
         }
     }
 
+    /// The same of embedded guests: a stream for each process, with the socket's size as its buffers.
+    fn embedded(self) -> Option<Streams> {
+        let (_, socket, message) = SIZES.get(self.size).filter(|_| self.way != Way::RequestResponse)?;
+        Some(Streams { streams: PROCESSES as u16, write_bytes: *message, buffer_bytes: *socket })
+    }
+
     fn processes(self) -> u32 {
         if self.way == Way::RequestResponse { 1 } else { PROCESSES }
     }
@@ -144,8 +153,8 @@ impl Method for EsxNetperf {
             name: "esx-netperf",
             document: Some((3, "Performance Comparison of Virtual Network Devices (ESX Server 3.5)")),
             line: "netperf at six socket and message sizes with a client outside: enhanced vmxnet over e1000, throughput and CPU",
-            needs: "user-mode guests (a C compiler, once) or QEMU's; Debian packages, 230 MB once; tc for QEMU's and native rows",
-            guests: &[Guests::Uml, Guests::Qemu],
+            needs: "user-mode guests (a C compiler, once) or QEMU's: Debian packages, 230 MB once, tc for QEMU's and native rows; embedded guests need nothing",
+            guests: &[Guests::Uml, Guests::Qemu, Guests::Embedded],
             overhead_seconds: 0.8,
             disk_bytes: 0,
         }
@@ -155,10 +164,12 @@ impl Method for EsxNetperf {
         let names: &[&str] = if length == Length::Quick { &QUICK } else { &ADAPTERS };
         let served = |subject: &Subject| length != Length::Quick || subject.server == Some(Server::Nicety);
         let all = names.iter().flat_map(|name| subjects(guests, name)).filter(served);
-        all.chain([Subject::native()]).collect()
+        // netperf is not on every machine: embedded guests have no native row.
+        let native = (guests != Guests::Embedded).then(Subject::native);
+        all.chain(native).collect()
     }
 
-    fn loads(&self, _guests: Guests, length: Length, seconds: Option<u32>) -> Vec<Load> {
+    fn loads(&self, guests: Guests, length: Length, seconds: Option<u32>) -> Vec<Load> {
         let seconds = seconds.unwrap_or(match length {
             Length::Quick => 1,
             Length::Usual => 2,
@@ -170,6 +181,14 @@ impl Method for EsxNetperf {
                 Way::Receive => ("guest", "outside"),
                 _ => ("outside", "guest"),
             };
+            if guests == Guests::Embedded {
+                let work = shape.embedded().map_or_else(|| "one byte each way".to_owned(), embedded::words);
+                let commands = vec![
+                    format!("{server}: Nicety's embedded guest, TCP by smoltcp"),
+                    format!("{client}: the same: {work}, {seconds} s"),
+                ];
+                return Load { name: shape.name(), title: shape.title(), seconds, commands };
+            }
             let command = format!("netperf {}", shape.words(&server.to_uppercase(), seconds));
             let at_once =
                 if shape.processes() == 1 { String::new() } else { format!(", {PROCESSES} processes at once") };
@@ -234,6 +253,10 @@ impl Method for EsxNetperf {
 
     fn open(&self, opening: Opening<'_>) -> Result<Box<dyn Rig>, Error> {
         let Opening { plan, program, say } = opening;
+        if plan.guests == Guests::Embedded {
+            let small = Small::new(program, "netperf");
+            return Ok(Box::new(Own { small, bound: Bound::default() }));
+        }
         let has_peers = plan.subjects.iter().any(|subject| subject.server == Some(Server::Qemu));
         let has_native = plan.subjects.iter().any(Subject::is_native);
         let tc = if has_native { Some(Tc::lay(say)?) } else { None };
@@ -249,7 +272,7 @@ impl Method for EsxNetperf {
         let mut netserver = outside.root().program("usr/bin/netserver");
         netserver.args(["-4", "-D", "-N"]);
         outside.serve(&netserver)?;
-        Ok(Box::new(Netperf { outside, running: None, native: None, tc, bound: HashMap::new() }))
+        Ok(Box::new(Netperf { outside, running: None, native: None, tc, bound: Bound::default() }))
     }
 }
 
@@ -267,8 +290,62 @@ struct Netperf {
     running: Option<Running>,
     native: Option<Native>,
     tc: Option<Tc>,
-    /// Whether a run at 1 Gbit/s was guest-bound, by round, row and shape.
-    bound: HashMap<(u32, Subject, Shape), bool>,
+    bound: Bound,
+}
+
+/// Whether a run at 1 Gbit/s was guest-bound, by round, row and shape.
+#[derive(Debug, Default)]
+struct Bound(HashMap<(u32, Subject, Shape), bool>);
+
+impl Bound {
+    /// The result of a run that is not worth making.
+    fn skips(&self, round: u32, subject: &Subject, shape: Shape) -> Option<Taken> {
+        let at_one = (round, subject.clone(), Shape { gbit: 1, ..shape });
+        let bound = shape.gbit != 1 && self.0.get(&at_one).copied().unwrap_or(false);
+        bound.then(|| Taken { marks: vec!["guest-bound at 1 Gbit/s: not repeated".to_owned()], ..Taken::default() })
+    }
+
+    /// Marks a run that the guest bounds.
+    fn mark(&mut self, round: u32, subject: &Subject, shape: Shape, taken: &mut Taken) {
+        let Some(mbit) = taken.figures.get("mbit") else { return };
+        let bound = *mbit < GUEST_BOUND * f64::from(shape.rate().mbit);
+        if bound {
+            taken.marks.push("guest-bound".to_owned());
+        }
+        if shape.gbit == 1 {
+            self.0.insert((round, subject.clone(), shape), bound);
+        }
+    }
+}
+
+/// Embedded guests, which have no netperf.
+struct Own {
+    small: Small,
+    bound: Bound,
+}
+
+impl Rig for Own {
+    fn run(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
+        let shape = Shape::of(&load.name).ok_or_else(|| BenchError::Impossible("there is no such load".to_owned()))?;
+        if let Some(skipped) = self.bound.skips(round, subject, shape) {
+            return Ok(skipped);
+        }
+        let kind = match shape.way {
+            Way::Transmit => method::Load::BulkTransmit,
+            Way::Receive => method::Load::BulkReceive,
+            Way::RequestResponse => method::Load::RequestResponse,
+        };
+        let ran = (shape.embedded(), Some(shape.rate()));
+        let mut taken = self.small.run((round, subject, kind), ran, load.seconds, stop)?;
+        self.bound.mark(round, subject, shape, &mut taken);
+        Ok(taken)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let ours = "Embedded guests have no netperf: their own program has a stream for each of the document's three processes, buffers of the \
+                    socket's size and writes of the message's. The peer outside is such a guest too, behind an uplink of the link's rate.";
+        self.small.notes().into_iter().chain([ours.to_owned()]).collect()
+    }
 }
 
 impl Netperf {
@@ -278,9 +355,8 @@ impl Netperf {
 
     fn in_guest(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
         let shape = Shape::of(&load.name).ok_or(Error::Stopped)?;
-        let at_one = (round, subject.clone(), Shape { gbit: 1, ..shape });
-        if shape.gbit != 1 && self.bound.get(&at_one).copied().unwrap_or(false) {
-            return Ok(Taken { marks: vec!["guest-bound at 1 Gbit/s: not repeated".to_owned()], ..Taken::default() });
+        if let Some(skipped) = self.bound.skips(round, subject, shape) {
+            return Ok(skipped);
         }
         let fits =
             |running: &Running| running.round == round && running.subject == *subject && running.gbit == shape.gbit;
@@ -306,15 +382,7 @@ impl Netperf {
         };
         let cpu = lone.cpu_time().saturating_sub(before);
         let mut taken = parse(&said, shape, Some(cpu)).ok_or_else(|| unparsed(&said))?;
-        if let Some(mbit) = taken.figures.get("mbit") {
-            let bound = *mbit < GUEST_BOUND * 1000.0 * f64::from(shape.gbit);
-            if bound {
-                taken.marks.push("guest-bound".to_owned());
-            }
-            if shape.gbit == 1 {
-                self.bound.insert(at_one, bound);
-            }
-        }
+        self.bound.mark(round, subject, shape, &mut taken);
         Ok(taken)
     }
 

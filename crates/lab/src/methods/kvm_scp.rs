@@ -14,9 +14,10 @@ use nicety_guests::{Error, Layer};
 use super::{About, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
 use crate::bench::BenchError;
 use crate::method::{Guests, Server};
+use crate::rate::Rate;
 use crate::real::Watch;
 use crate::real::outside::{self, GUEST, Lone, Outside, subjects};
-use crate::real::veth::{Rate, Tc};
+use crate::real::veth::Tc;
 use crate::results::Direction;
 use crate::series::Sampler;
 

@@ -18,6 +18,8 @@ use crate::study::Plan;
 
 mod boot;
 mod chart;
+mod compare;
+mod embedded;
 mod esx_netperf;
 mod iscsi_mix;
 mod kvm_scp;
@@ -40,6 +42,7 @@ pub static ALL: &[&dyn Method] = &[
     &iscsi_mix::IscsiMix,
     &boot::Boot,
     &pps::Pps,
+    &compare::Compare,
 ];
 
 /// Methods that are planned: name, document, and what they will measure.

@@ -5,9 +5,10 @@ use std::{path::Path, process::Command, sync::atomic::AtomicBool, time::Duration
 use nicety_guests::{Error, Folder, Namespace, Process, Root};
 
 use super::{
-    veth::{self, Rate, Tc, Veth},
+    veth::{self, Tc, Veth},
     wait::{Watch, wait},
 };
+use crate::rate::Rate;
 
 /// The near end's address.
 pub const NEAR: &str = "10.9.4.1";

@@ -23,10 +23,11 @@ mod several;
 pub use several::Several;
 
 use super::bench::take;
-use super::veth::{self, Rate, Tc, Veth};
+use super::veth::{self, Tc, Veth};
 use super::wait::{Watch, wait};
 use crate::method::{Driver, Guests, Server};
 use crate::methods::Subject;
+use crate::rate::Rate;
 
 /// The guest's address.
 pub const GUEST: &str = "10.9.5.1";

@@ -110,7 +110,12 @@ fn host_sets(chip: &str, adapter: &str) {
     let own_vlan = "ip link add link eth0 name eth0.5 type vlan id 5 2>/dev/null";
     sh(&mut guest, &format!("{own_vlan}; ip link del eth0.5"));
     change(&mut stage, "vf set nic/0 vlan 7 qos 3");
-    sh(&mut guest, &format!("! {own_vlan}"));
+    if adapter == "ixgbevf" {
+        sh(&mut guest, &format!("! {own_vlan}"));
+    } else {
+        // igbvf compares the answer with one without its own bits, and takes it for a grant: e1000_set_vfta_vf in its vf.c.
+        sh(&mut guest, &format!("{own_vlan}; ip link del eth0.5"));
+    }
     cannot_reach(&mut guest, &address(2));
     change(&mut stage, "vf set nic/1 vlan 7");
     ping(&mut guest, "", &address(2));

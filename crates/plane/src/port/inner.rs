@@ -96,6 +96,8 @@ pub(super) struct Inner {
     /// Accesses that the guest's memory map refused, and how many of them were reported.
     pub refusals: Arc<Refusals>,
     pub refusals_reported: u64,
+    /// Changes of the memory map.
+    pub memory_changes: u64,
     /// An uplink's agents, and memory for what they say.
     pub agents: Vec<Box<dyn Agent>>,
     pub voice: Option<Box<Voice>>,
@@ -167,6 +169,7 @@ impl Inner {
     /// mapped now.
     pub fn replace_memory(&mut self, mut memory: Arc<Map>, now: Time) -> Arc<Map> {
         Arc::make_mut(&mut memory).report_to(&self.refusals);
+        self.memory_changes += 1;
         let old = std::mem::replace(&mut self.memory, memory);
         self.damaged = false;
         self.call(now, |adapter, cx| {

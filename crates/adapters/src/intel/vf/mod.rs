@@ -99,6 +99,8 @@ pub struct VirtualFunction {
     mailbox: Mailbox,
     /// The time of the last ask.
     asked_at: Time,
+    /// Its family has not seen yet what it was restored with.
+    is_restored: bool,
     filter: Filter,
     rss: Rss,
     transmit: [TransmitQueue; QUEUES_MOST],
@@ -135,6 +137,7 @@ impl VirtualFunction {
             registers: r::Bank::new(model.registers),
             mailbox: Mailbox::default(),
             asked_at: Time::ZERO,
+            is_restored: false,
             filter: Filter::default(),
             rss: Rss::default(),
             transmit: Default::default(),

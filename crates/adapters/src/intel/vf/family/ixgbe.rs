@@ -2,7 +2,7 @@
 //!
 //! | message | answer |
 //! |---|---|
-//! | RESET | 80000001, the address, and filter type 0, without CTS; 40000001 if the function has none |
+//! | RESET | 80000001, the address, and filter type 0, without CTS, and zeros; 40000001 if the function has none. A trusted function has the address that it set, until power-on or a reset of the bus |
 //! | any other before RESET | its word and NACK |
 //! | SET_MAC_ADDR | ACK for its own address; for another one if the function is trusted |
 //! | SET_MACVLAN | index 0 clears the further addresses, 1 also adds one, others add one of at most three, if it is trusted |
@@ -17,7 +17,7 @@
 //! | others | NACK |
 //!
 //! Differences: Linux has versions 1.4 and 1.6, which add IPsec. Its drivers try 1.7 first, and then from 1.5 downwards: without
-//! them they take 1.3. Mode "none" also stops hashed multicast frames there. In version 1.0 Linux stops the receiver at longer frames instead of refusing them.
+//! them they take 1.3. Mode "none" also stops hashed multicast frames there. In version 1.0 Linux also stops the receiver at longer frames. Its PF must have a long MTU for functions to have one: here it has the longest.
 
 use nicety_adapter::family::{Answer, Ask, Grant, MESSAGE_WORDS, Message, Reply, Request, Standing};
 
@@ -88,7 +88,8 @@ fn answer(policy: FunctionPolicy, ask: &Ask, message: &Message) -> Answer {
     let standing = &ask.standing;
     let first = message[0];
     if first == RESET {
-        return reset(policy, policy.enabled, &[0]);
+        // ixgbe_vf_clear_mbx.
+        return reset(policy, ask, policy.enabled, &[0; MESSAGE_WORDS - 3]);
     }
     if !standing.ready {
         return Answer { reply: Some(Reply::new(&[first | word::NACK])), ..read() };

@@ -4,7 +4,7 @@ pub mod igb;
 pub mod ixgbe;
 
 pub use nicety_adapter::family::FunctionPolicy;
-use nicety_adapter::family::{Answer, Ask, Family, Grant, HASHES, Message, Reply, Request};
+use nicety_adapter::family::{Answer, Ask, Family, Grant, HASHES, MESSAGE_WORDS, Message, Reply, Request};
 use nicety_frame::Mac;
 
 /// Bits of a message's first word (Linux: e1000_mbx.h, ixgbe_mbx.h).
@@ -86,8 +86,17 @@ impl Family for PhysicalFunction {
             Request::Message(message) if message[0] & (word::ACK | word::NACK) != 0 => read(),
             Request::Message(message) => (self.answers)(policy, ask, message),
             Request::Reset | Request::Acknowledged => (self.hears)(ask),
+            Request::Restored if exceeds(policy, ask) => self.reset(function),
+            Request::Restored => Answer::default(),
         }
     }
+}
+
+/// Whether a function has more than this policy lets it have.
+fn exceeds(policy: FunctionPolicy, ask: &Ask) -> bool {
+    let is_another = ask.address.is_some_and(|address| address != policy.address);
+    let has_others = ask.standing.addresses > 0 || is_another;
+    (has_others && !policy.trusted) || (ask.standing.vlans > 0 && policy.tagged)
 }
 
 /// The message was read, and has no other effect.
@@ -100,11 +109,14 @@ fn reset_event() -> Answer {
 }
 
 /// The answer to RESET: the first words, and what is granted.
-fn reset(policy: FunctionPolicy, enabled: bool, more: &[u32]) -> Answer {
-    let own = Some(policy.address).filter(|address| is_station(*address));
+fn reset(policy: FunctionPolicy, ask: &Ask, enabled: bool, more: &[u32]) -> Answer {
+    // A trusted function keeps the address that its driver has set (igb_set_vf_mac, ixgbe_set_vf_mac).
+    let own = ask.address.filter(|_| policy.trusted).or(Some(policy.address)).filter(|address| is_station(*address));
     let [a, b, c, d, e, f] = own.unwrap_or(Mac([0; 6])).0;
     let result = if own.is_some() { word::ACK } else { word::NACK };
-    let mut words = [RESET | result, u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, 0, 0]), 0];
+    let first = [RESET | result, u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, 0, 0])];
+    let mut words = [0; MESSAGE_WORDS];
+    words.iter_mut().zip(first).for_each(|(word, first)| *word = first);
     words.iter_mut().skip(3).zip(more).for_each(|(word, more)| *word = *more);
     let words = words.get(..3 + more.len()).unwrap_or_default();
     let grant = Some(Grant::Reset { ready: true, enabled, address: own });
