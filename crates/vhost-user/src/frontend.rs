@@ -239,6 +239,14 @@ impl Frontend {
         Ok(())
     }
 
+    /// Tells the device's status (virtio 1.2, 2.1), if the back end wants to know it. DPDK's uses no ring before DRIVER_OK.
+    pub fn set_status(&mut self, status: u8) -> Result<(), FrontendError> {
+        if !self.protocol.has(ProtocolFeatures::STATUS) {
+            return Ok(());
+        }
+        self.tell(Request::SetStatus, &u64::from(status).to_ne_bytes(), &[])
+    }
+
     /// Resets the device.
     pub fn reset(&mut self) -> Result<(), FrontendError> {
         self.tell(Request::ResetDevice, &[], &[])

@@ -1,4 +1,5 @@
-//! Many idle guests in one process, one per port. Their drivers are up, receive packets and send nothing.
+//! Many guests in one process, one per port. Their drivers are up and receive packets. They send nothing, unless the first two are
+//! ordered to be a generator.
 
 use std::os::fd::OwnedFd;
 
@@ -8,18 +9,21 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 
 use super::attach::attach;
+use super::generator::offer;
 use super::link::{GuestError, Link};
 use super::orders::{Orders, send_answer};
-use super::words::{Answer, Attach};
+use super::words::{Answer, Attach, Order};
 
 /// Event token of the pipe that carries orders.
 const ORDERS: u64 = u64::MAX;
 const EVENTS: usize = 64;
 
-struct Member {
-    link: Box<dyn Link>,
+/// A guest at a port.
+pub struct Member {
+    /// Its adapter.
+    pub link: Box<dyn Link>,
     /// Interrupts are masked and packets may be waiting.
-    polling: bool,
+    pub polling: bool,
 }
 
 /// Attaches to all ports and serves them until the orders end.
@@ -52,11 +56,20 @@ pub fn crowd(orders: &mut Orders, to: &[Attach]) -> Result<(), GuestError> {
             send_answer(&Answer::Ready)?;
         }
         wait(&epoll, busy, orders, &mut members)?;
+        match orders.next()? {
+            Some(Order::Offer { wire_bytes, a_second, seconds }) => {
+                let offered = offer(&epoll, orders, &mut members, (wire_bytes, a_second, seconds))?;
+                send_answer(&Answer::Offered(offered))?;
+            }
+            Some(_) => return Err(GuestError::Peer("these guests only receive, or offer frames".to_owned())),
+            None => {}
+        }
     }
     members.iter_mut().try_for_each(|member| member.link.close())
 }
 
-fn wait(epoll: &OwnedFd, busy: bool, orders: &mut Orders, members: &mut [Member]) -> Result<(), GuestError> {
+/// Takes interrupts and orders; without `busy` it sleeps until there is one.
+pub fn wait(epoll: &OwnedFd, busy: bool, orders: &mut Orders, members: &mut [Member]) -> Result<(), GuestError> {
     let mut events = Vec::with_capacity(EVENTS);
     let none = Timespec { tv_sec: 0, tv_nsec: 0 };
     match epoll::wait(epoll, rustix::buffer::spare_capacity(&mut events), busy.then_some(&none)) {

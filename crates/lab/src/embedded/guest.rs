@@ -159,6 +159,7 @@ impl Guest {
                 self.flood = Some(Flood::trickle(self.device.link().mac(), bytes, a_second, seconds));
                 Ok(())
             }
+            Order::Offer { .. } => Err("a generator has two ports".to_owned()),
             Order::Configure { .. } | Order::Crowd { .. } => Err("the guest is configured already".to_owned()),
         };
         begun.map_err(GuestError::Peer)

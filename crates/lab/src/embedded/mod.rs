@@ -6,7 +6,8 @@
 //!
 //! - `bench`: runs items. `rig`: a daemon, its guests and peer; [`Rig`] is public for figures that `bench` does not give.
 //!   `child`: a guest's process. `words`: the messages between bench and guest.
-//! - `guest`: that process; `crowd`: one process at many ports. `station`: its TCP. `flood`: broadcasts instead, as fast as possible
+//! - `guest`: that process; `crowd`: one process at many ports; `generator`: at two, sending at a
+//!   fixed rate. `station`: its TCP. `flood`: broadcasts instead, as fast as possible
 //!   or at a fixed rate. `device`: smoltcp's device. `link`: carries frames, over `vfio`, `vhost` or `pair`.
 
 mod attach;
@@ -16,6 +17,7 @@ pub mod cpu;
 mod crowd;
 mod device;
 mod flood;
+mod generator;
 mod guest;
 mod link;
 mod orders;
@@ -27,6 +29,7 @@ mod vhost;
 mod words;
 
 pub use bench::{Embedded, driven};
+pub use generator::Generator;
 pub use guest::guest_main;
 pub use rig::{Layout, Party, Place, Program, Rig};
-pub use words::{Counts, Shape};
+pub use words::{Counts, Offered, Shape};

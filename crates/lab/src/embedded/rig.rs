@@ -21,8 +21,9 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::child::{GuestProcess, reap};
 use super::cpu;
+use super::generator::offer_by;
 use super::guest::{EXEC, GUEST};
-use super::words::{Answer, Attach, Counts, Order, Shape};
+use super::words::{Answer, Attach, Counts, Offered, Order, Shape};
 use crate::bench::BenchError;
 use crate::method::Doorbells;
 use crate::rate::Rate;
@@ -50,7 +51,7 @@ pub struct Program {
 }
 
 impl Program {
-    fn hidden(&self, word: &str) -> Command {
+    pub(super) fn hidden(&self, word: &str) -> Command {
         let mut command = Command::new(&self.path);
         command.args(&self.hidden).arg(word);
         command
@@ -336,6 +337,17 @@ impl Rig {
         self.order(guest, &order, TIMEOUT, cancel, |answer| matches!(answer, Answer::Touched).then_some(()))
     }
 
+    /// Lets the crowd send frames from its first port to its second, `a_second` every second.
+    pub fn offer(
+        &mut self,
+        wire_bytes: u16,
+        a_second: f64,
+        duration: Duration,
+        cancel: &AtomicBool,
+    ) -> Result<Offered, BenchError> {
+        offer_by(self.process(Party::Crowd)?, wire_bytes, a_second, duration, cancel)
+    }
+
     /// The counts of a station.
     pub fn counts(&mut self, party: Party, cancel: &AtomicBool) -> Result<Counts, BenchError> {
         self.order(party, &Order::Report, Duration::ZERO, cancel, |answer| match answer {
@@ -374,7 +386,7 @@ impl Rig {
     }
 }
 
-fn expect<T>(
+pub(super) fn expect<T>(
     process: &mut GuestProcess,
     most: Duration,
     cancel: &AtomicBool,

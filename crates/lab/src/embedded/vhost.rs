@@ -15,6 +15,8 @@ use rustix::event::PollFlags;
 
 use super::link::{GuestError, Link, LinkCounts, drain};
 
+/// ACKNOWLEDGE, DRIVER, FEATURES_OK and DRIVER_OK: the driver runs (virtio 1.2, 2.1).
+const DRIVER_OK: u8 = 1 | 2 | 8 | 4;
 const RINGS: [u16; 2] = [RECEIVE, TRANSMIT];
 
 /// The rings behind the socket, as a bus.
@@ -90,6 +92,7 @@ impl VhostLink {
         let mut bus = VhostBus::connect(socket, file, len).map_err(|error| GuestError::Peer(error.to_string()))?;
         let mut driver = VirtioNet::new(arena);
         driver.open(&mut bus)?;
+        bus.frontend.set_status(DRIVER_OK).map_err(|error| GuestError::Peer(error.to_string()))?;
         Ok(VhostLink { driver, bus })
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::bench::Percentile;
 use crate::series::Sampler;
 
 /// An order to a guest.
@@ -66,6 +67,15 @@ pub enum Order {
         reads: u32,
         /// Writes, posted or as doorbells.
         writes: u32,
+    },
+    /// At two ports: send frames into the first at a fixed rate, and count what comes out of the second.
+    Offer {
+        /// Bytes of a frame with its check sequence.
+        wire_bytes: u16,
+        /// Frames a second.
+        a_second: f64,
+        /// Duration in seconds.
+        seconds: f64,
     },
     /// Report the counts so far.
     Report,
@@ -145,6 +155,8 @@ pub enum Answer {
         /// Frames that the adapter took.
         frames: u64,
     },
+    /// An offer is over.
+    Offered(Offered),
     /// A touch is over.
     Touched,
     /// The counts.
@@ -153,6 +165,21 @@ pub enum Answer {
     Series(Sampler),
     /// The reason for which the guest cannot continue. The guest ends.
     Failed(String),
+}
+
+/// The frames of an offer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Offered {
+    /// Frames that were due.
+    pub due: u64,
+    /// Frames that the adapter took.
+    pub sent: u64,
+    /// Frames that came out of the other port.
+    pub received: u64,
+    /// Time over which they were due, in seconds.
+    pub seconds: f64,
+    /// Percentiles of the time from one driver to the other.
+    pub latency: Vec<Percentile>,
 }
 
 /// A station's counts since its start.

@@ -21,9 +21,11 @@ mod chart;
 mod compare;
 mod embedded;
 mod esx_netperf;
+mod iscsi_mix;
 mod kvm_scp;
 mod messages;
 mod pairs;
+mod pps;
 mod ten_gig;
 mod vmxnet3_iperf;
 
@@ -37,17 +39,17 @@ pub static ALL: &[&dyn Method] = &[
     &messages::Messages,
     &pairs::Pairs,
     &ten_gig::TenGig,
+    &iscsi_mix::IscsiMix,
     &boot::Boot,
+    &pps::Pps,
     &compare::Compare,
 ];
 
 /// Methods that are planned: name, document, and what they will measure.
 pub const NOT_YET: &[(&str, Option<u8>, &str)] = &[
-    ("iscsi-mix", Some(4), "an iSCSI initiator beside network load"),
     ("qos-over-time", Some(4), "guaranteed bandwidth over time"),
     ("aggregation", Some(4), "several uplinks as one"),
     ("ft-netperf", Some(5), "netperf in a fault-tolerant guest"),
-    ("pps", None, "frames per second through the switch (RFC 2544)"),
 ];
 
 /// The method of this name.
@@ -118,9 +120,9 @@ impl Subject {
         Subject { adapter: NATIVE.to_owned(), server: None, driver: None }
     }
 
-    /// Whether there is no virtual machine.
+    /// Whether it is the same programs between two namespaces.
     pub fn is_native(&self) -> bool {
-        self.server.is_none()
+        self.adapter == NATIVE
     }
 
     /// The contestant to boot. None without a virtual machine.

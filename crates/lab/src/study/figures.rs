@@ -53,7 +53,9 @@ pub fn ratio(cell: &Cell, base: &Cell) -> Option<Estimate> {
 /// The cell to which `cell` is compared: the base adapter at the same server; for a native row, at ours.
 pub fn base_of<'a>(cells: &'a [Cell], cell: &Cell, base: &str) -> Option<&'a Cell> {
     let server = cell.subject.server.unwrap_or(Server::Nicety);
-    cells.iter().find(|other| other.subject.adapter == base && other.subject.server == Some(server))
+    // A forwarder of another kind, such as testpmd, has no server.
+    let is_served = |other: &Cell| other.subject.server.is_none_or(|of| of == server);
+    cells.iter().find(|other| other.subject.adapter == base && is_served(other))
 }
 
 /// The cell of QEMU's own model of the same adapter.

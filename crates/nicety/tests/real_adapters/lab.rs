@@ -197,6 +197,27 @@ fn four_guests_share_one_uplink_and_each_one_s_share_and_response_time_is_known(
 }
 
 #[test]
+fn a_guest_reads_its_iscsi_disk_while_three_others_send() {
+    let (runs, page) = one_round("iscsi-mix", &["--adapters", "vmxnet3", "--seconds", "1"]);
+    assert_eq!(runs.len(), 3, "{runs:?}");
+    for run in &runs {
+        let figure = |name: &str| run["figures"][name].as_f64();
+        assert!(figure("storage") > Some(0.0) && figure("iops") > Some(0.0), "{run}");
+        assert_eq!(figure("others").is_some(), run["load"] != "alone", "{run}");
+    }
+    assert!(page.contains("The three others") && page.contains("iscsistart"), "{page}");
+}
+
+#[test]
+fn the_generator_s_frames_come_through_dpdk_s_testpmd_too() {
+    let (runs, _) = one_round("pps", &["--adapters", "testpmd-io", "--seconds", "1"]);
+    assert_eq!(runs.len(), 3, "{runs:?}");
+    for run in &runs {
+        assert!(run["figures"]["through"].as_f64().is_some_and(|rate| rate > 100.0), "{run}");
+    }
+}
+
+#[test]
 fn a_machine_s_way_from_power_on_over_a_lease_and_a_loaded_kernel_to_a_running_one_is_timed() {
     // UEFI takes twice as long under translation: only a full run has it, and QEMU's own adapter.
     let full = is_full();

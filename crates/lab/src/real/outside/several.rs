@@ -27,10 +27,28 @@ impl Several {
         (self.guests.iter().map(Guest::cpu_time).sum::<Duration>() + daemon, daemon)
     }
 
-    /// Runs a command in the first `count` guests at once. Returns their outputs in order.
+    /// Runs the first command in the first guest, the second in the second, and so on, all at once. Returns their outputs in order.
     ///
     /// # Errors
     /// The first of [`Guest::succeed_unless`].
+    pub fn each(&mut self, commands: &[String], limit: Duration, stop: &AtomicBool) -> Result<Vec<String>, Error> {
+        thread::scope(|scope| {
+            let pairs = self.guests.iter_mut().zip(commands);
+            let start = |(guest, command): (_, &String)| {
+                let command = command.clone();
+                scope.spawn(move || Guest::succeed_unless(guest, &command, limit, stop))
+            };
+            let running: Vec<_> = pairs.map(start).collect();
+            let ended = running.into_iter().map(|run| run.join().unwrap_or(Err(Error::Stopped)));
+            // All of them end before the first error is returned.
+            ended.collect::<Vec<_>>().into_iter().collect()
+        })
+    }
+
+    /// Runs a command in the first `count` guests at once.
+    ///
+    /// # Errors
+    /// Those of [`Several::each`].
     pub fn at_once(
         &mut self,
         count: usize,
@@ -38,13 +56,7 @@ impl Several {
         limit: Duration,
         stop: &AtomicBool,
     ) -> Result<Vec<String>, Error> {
-        thread::scope(|scope| {
-            let run = |guest| scope.spawn(move || Guest::succeed_unless(guest, command, limit, stop));
-            let running: Vec<_> = self.guests.iter_mut().take(count).map(run).collect();
-            let ended = running.into_iter().map(|run| run.join().unwrap_or(Err(Error::Stopped)));
-            // All of them end before the first error is returned.
-            ended.collect::<Vec<_>>().into_iter().collect()
-        })
+        self.each(&vec![command.to_owned(); count], limit, stop)
     }
 }
 

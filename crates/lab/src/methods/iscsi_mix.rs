@@ -1,0 +1,344 @@
+//! `iscsi-mix`: "10G: more than a big pipe", its storage test. One guest reads a disk over iSCSI (open-iscsi's kernel initiator; the target is
+//! tgt, outside) while three others send as fast as they can: what the storage has left, and what the others have.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nicety_guests::{Error, Layer};
+
+use super::vmxnet3_iperf::{IPERF, parse};
+use super::{About, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
+use crate::bench::BenchError;
+use crate::method::{Guests, Server};
+use crate::real::outside::{self, OUTSIDE, Outside, Several};
+use crate::results::Direction;
+
+/// Programs of guests and target.
+const PACKAGES: &[&str] = &["iperf", "open-iscsi", "fio", "tgt"];
+const ISCSISTART: &str = "usr/sbin/iscsistart";
+const FIO: &str = "usr/bin/fio";
+/// Where the guest finds librados's libraries.
+const CEPH: &str = "/layer/usr/lib/x86_64-linux-gnu/ceph";
+const FILES: &[&str] = &[IPERF, ISCSISTART, FIO];
+/// Names of target and initiator (RFC 3720, 3.2.6).
+const TARGET: &str = "iqn.2026-11.nicety:disk";
+const INITIATOR: &str = "iqn.2026-11.nicety:guest";
+/// Guests: the first has the disk.
+const GUESTS: usize = 4;
+const STREAMS: u32 = 4;
+const RATE: &str = "10Gbit/s";
+const MEMORY_MIB: u32 = 256;
+/// Bytes of the disk. It lies in the host's page cache: no disk's speed is in the figures.
+const DISK_BYTES: u64 = 64 << 20;
+/// Readers in the guest, each with one request at a time.
+const READERS: u32 = 4;
+/// Time limit of what takes no time itself.
+const SLACK: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+const ADAPTERS: [&str; 5] = ["e1000-82545em", "e1000e", "igb", "vmxnet3", "virtio-net"];
+const QUICK: [&str; 2] = ["e1000e", "vmxnet3"];
+
+const FIGURES: [Figure; 6] = [
+    Figure::new("storage", "Storage", "MB/s", Direction::Higher),
+    Figure::new("iops", "Storage operations", "per second", Direction::Higher),
+    Figure::new("latency", "A storage operation takes", "µs", Direction::Lower),
+    Figure::new("others", "The three others", "Mbit/s", Direction::Higher),
+    Figure::new("cpu_seconds", "CPU of guests and daemon", "CPU-s per second", Direction::Lower),
+    Figure::new("daemon_cpu_seconds", "The daemon's CPU", "CPU-s per second", Direction::Lower),
+];
+
+/// The method (see the module's page).
+#[derive(Debug)]
+pub struct IscsiMix;
+
+/// A load, taken apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Shape {
+    name: &'static str,
+    title: &'static str,
+    /// fio's kind of access and size.
+    access: (&'static str, &'static str),
+    /// Whether the others send meanwhile.
+    loaded: bool,
+}
+
+const SHAPES: [Shape; 3] = [
+    Shape { name: "alone", title: "reads of 64 KB in order, nobody else", access: ("read", "64k"), loaded: false },
+    Shape { name: "mix", title: "reads of 64 KB in order, three guests send", access: ("read", "64k"), loaded: true },
+    Shape {
+        name: "mix-random",
+        title: "reads of 4 KB anywhere, three guests send",
+        access: ("randread", "4k"),
+        loaded: true,
+    },
+];
+
+fn shape(load: &str) -> Option<Shape> {
+    SHAPES.into_iter().find(|shape| shape.name == load)
+}
+
+fn fio(shape: Shape, seconds: u32) -> String {
+    let (kind, size) = shape.access;
+    format!(
+        "fio --name=disk --filename=/dev/sda --readonly --direct=1 --ioengine=psync --thread --numjobs={READERS} --group_reporting \
+         --rw={kind} --bs={size} --time_based --runtime={seconds} --minimal"
+    )
+}
+
+fn iperf(address: &str, seconds: u32) -> String {
+    format!("iperf -c {address} -P {STREAMS} -t {seconds} -f k")
+}
+
+impl Method for IscsiMix {
+    fn about(&self) -> About {
+        About {
+            name: "iscsi-mix",
+            document: Some((4, "10G: more than a big pipe")),
+            line: "one guest reads a disk over iSCSI, three others send: storage MB/s and operations, the others' throughput, CPU",
+            needs: "user-mode guests (a C compiler, once); Debian packages, 400 MB once",
+            guests: &[Guests::Uml],
+            overhead_seconds: 3.0,
+            disk_bytes: 180_000_000,
+        }
+    }
+
+    fn field(&self, _guests: Guests, length: Length) -> Vec<Subject> {
+        let names: &[&str] = if length == Length::Quick { &QUICK } else { &ADAPTERS };
+        names.iter().map(|name| Subject::new(name, Server::Nicety)).collect()
+    }
+
+    fn loads(&self, _guests: Guests, length: Length, seconds: Option<u32>) -> Vec<Load> {
+        let seconds = seconds.unwrap_or(match length {
+            Length::Quick => 3,
+            Length::Usual => 10,
+            Length::Full => 120,
+        });
+        let load = |shape: Shape| {
+            let mut commands = vec![
+                format!("outside: tgtd, a disk of {} MB in memory", DISK_BYTES >> 20),
+                format!("guest 1: iscsistart -i {INITIATOR} -t {TARGET} -g 1 -a OUTSIDE"),
+                format!("guest 1: {}", fio(shape, seconds)),
+            ];
+            if shape.loaded {
+                commands.push("outside: iperf -s".to_owned());
+                commands.push(format!("guests 2, 3, 4, meanwhile: {}", iperf("OUTSIDE", seconds)));
+            }
+            Load { name: shape.name.to_owned(), title: shape.title.to_owned(), seconds, commands }
+        };
+        SHAPES.into_iter().map(load).collect()
+    }
+
+    fn figures(&self) -> &'static [Figure] {
+        &FIGURES
+    }
+
+    fn tables(&self, loads: &[Load]) -> Vec<Table> {
+        let mut tables = Vec::new();
+        for shape in loads.iter().filter_map(|load| shape(&load.name)) {
+            let mut table = |title: &str, figure, about| {
+                tables.push(Table {
+                    title: format!("{title}: {}", shape.title),
+                    load: shape.name.to_owned(),
+                    figure,
+                    bases: &["e1000-82545em", "e1000e"],
+                    document: &[],
+                    about,
+                });
+            };
+            let random = shape.access.0 == "randread";
+            if random {
+                table("Operations", "iops", "Four readers in the guest, each with one request at a time.");
+                table("Latency", "latency", "Mean time of an operation.");
+            } else {
+                table(
+                    "Storage",
+                    "storage",
+                    "What the guest reads from its disk. The document: 1.5 times as much with four virtual functions, which have no column here yet.",
+                );
+            }
+            if shape.loaded && !random {
+                table("The others", "others", "Sum of the three guests that send.");
+                table("CPU", "cpu_seconds", "Processor time of all guests and the daemon, a second.");
+            }
+        }
+        tables
+    }
+
+    fn open(&self, opening: Opening<'_>) -> Result<Box<dyn Rig>, Error> {
+        let Opening { plan, program, say } = opening;
+        let layer = Layer::lay("storage", PACKAGES, say)?;
+        let opening = outside::Opening {
+            guests: plan.guests,
+            program: &program.path,
+            memory_mib: MEMORY_MIB,
+            programs: Some((layer.clone(), FILES)),
+            has_peers: false,
+        };
+        let mut outside = Outside::open(opening, say)?;
+        let mut server = layer.program(IPERF);
+        server.arg("-s");
+        outside.serve(&server)?;
+        let mut storage = Storage { outside, layer, running: None };
+        storage.target()?;
+        Ok(Box::new(storage))
+    }
+}
+
+#[derive(Debug)]
+struct Storage {
+    outside: Outside,
+    layer: Layer,
+    running: Option<(u32, Subject, Several)>,
+}
+
+impl Storage {
+    fn end(&mut self) -> Result<(), Error> {
+        self.running.take().map_or(Ok(()), |(_, _, several)| self.outside.end_several(several))
+    }
+
+    /// A program of tgt, with its control socket in our folder (tgtd(8), `TGT_IPC_SOCKET`).
+    fn tgt(&self, program: &str, words: &[&str]) -> Command {
+        let program = self.layer.program(format!("usr/sbin/{program}"));
+        let mut command = Command::new(self.outside.root().busybox());
+        command.arg("env").arg(format!("TGT_IPC_SOCKET={}", self.outside.folder().path().join("tgt").display()));
+        command.arg(program.get_program()).args(program.get_args()).args(words);
+        command
+    }
+
+    /// Starts the target with its disk.
+    fn target(&mut self) -> Result<(), Error> {
+        let disk = self.outside.folder().path().join("disk");
+        let made = std::fs::File::create(&disk).and_then(|file| file.set_len(DISK_BYTES));
+        made.map_err(|error| Error::Run { doing: "making a disk".to_owned(), said: error.to_string() })?;
+        let daemon = self.tgt("tgtd", &["-f", "--iscsi", &format!("portal={OUTSIDE}:3260")]);
+        self.outside.serve(&daemon)?;
+        let (disk, stop) = (disk.display().to_string(), AtomicBool::new(false));
+        let steps: [&[&str]; 3] = [
+            &["--op", "new", "--mode", "target", "--tid", "1", "-T", TARGET],
+            &["--op", "new", "--mode", "logicalunit", "--tid", "1", "--lun", "1", "-b", &disk],
+            &["--op", "bind", "--mode", "target", "--tid", "1", "-I", "ALL"],
+        ];
+        let end = Instant::now() + SLACK;
+        for step in steps {
+            // It answers once it has made its socket.
+            loop {
+                let command = self.tgt("tgtadm", &[&["--lld", "iscsi"], step].concat());
+                let (said, _) = self.outside.run(&command, SLACK, &stop, &mut |_| Ok(()))?;
+                if said.trim().is_empty() {
+                    break;
+                }
+                if Instant::now() > end {
+                    return Err(Error::Run { doing: format!("tgtadm {}", step.join(" ")), said });
+                }
+                thread::sleep(POLL_INTERVAL);
+            }
+        }
+        Ok(())
+    }
+
+    /// The guests of this subject in this round, the first with its disk. Boots them if they do not run.
+    fn running(&mut self, round: u32, subject: &Subject, stop: &AtomicBool) -> Result<&mut Several, Error> {
+        let fits = |(of, known, _): &(u32, Subject, Several)| *of == round && known == subject;
+        if !self.running.as_ref().is_some_and(fits) {
+            self.end()?;
+            let mut several = self.outside.boot_several(subject, GUESTS, RATE, 1, stop)?;
+            let attach = format!(
+                "iscsistart -i {INITIATOR} -t {TARGET} -g 1 -a {OUTSIDE} -p 3260 >/tmp/iscsi 2>&1 || {{ cat /tmp/iscsi; exit 1; }}; \
+                 until [ -e /sys/block/sda/dev ]; do rest; done; \
+                 [ -b /dev/sda ] || mknod /dev/sda b $(tr : ' ' </sys/block/sda/dev)"
+            );
+            let attached = several.each(&[attach], SLACK, stop);
+            self.running = Some((round, subject.clone(), several));
+            attached?;
+        }
+        self.running.as_mut().map(|(_, _, several)| several).ok_or(Error::Stopped)
+    }
+
+    fn measure(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
+        let shape = shape(&load.name).ok_or(Error::Stopped)?;
+        let several = self.running(round, subject, stop)?;
+        // A library of fio's storage drivers has libraries of its own beside the others.
+        let mut commands = vec![format!("LD_LIBRARY_PATH={CEPH} {}", fio(shape, load.seconds))];
+        if shape.loaded {
+            // The output is held back until the end: lines would cross the console during the measurement.
+            let send = format!(
+                "said=$({} 2>&1); code=$?; echo \"$said\" | grep -v '^\\[ *[0-9]'; (exit $code)",
+                iperf(OUTSIDE, load.seconds)
+            );
+            commands.resize(GUESTS, send);
+        }
+        let before = several.cpu_time();
+        let said = several.each(&commands, SLACK + Duration::from_secs(load.seconds.into()), stop)?;
+        let after = several.cpu_time();
+        let unparsed = || Error::Run { doing: "fio and iperf".to_owned(), said: said.join("\n") };
+        let mut figures = said.first().and_then(|text| storage(text)).ok_or_else(unparsed)?;
+        if shape.loaded {
+            let rate = |text: &String| parse(text)?.figures.get("mbit").copied();
+            let others = said.iter().skip(1).map(rate).collect::<Option<Vec<f64>>>().ok_or_else(unparsed)?;
+            figures.insert("others".to_owned(), others.iter().sum());
+        }
+        let seconds = f64::from(load.seconds);
+        let spent = |of: (Duration, Duration)| of.0.saturating_sub(of.1).as_secs_f64() / seconds;
+        figures.insert("cpu_seconds".to_owned(), spent((after.0, before.0)));
+        figures.insert("daemon_cpu_seconds".to_owned(), spent((after.1, before.1)));
+        Ok(Taken { figures, ..Taken::default() })
+    }
+}
+
+/// Figures of fio's terse output, version 3 (fio(1), "Terse output"): bandwidth in KB/s, operations, and mean completion latency in µs.
+fn storage(text: &str) -> Option<BTreeMap<String, f64>> {
+    let line = text.lines().find(|line| line.starts_with("3;"))?;
+    let fields: Vec<&str> = line.split(';').collect();
+    if *fields.get(4)? != "0" {
+        return None;
+    }
+    let number = |index: usize| fields.get(index)?.parse::<f64>().ok().filter(|value| *value > 0.0);
+    let (bandwidth, operations, latency) = (number(6)?, number(7)?, number(15)?);
+    let figures = [("storage", bandwidth * 1024.0 / 1e6), ("iops", operations), ("latency", latency)];
+    Some(figures.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+}
+
+impl Rig for Storage {
+    fn run(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
+        let taken = self.measure(round, subject, load, stop);
+        if taken.is_err() {
+            // A guest that failed to answer once is not asked again. An error of ending it has the same cause, so it is dropped.
+            let _ = self.end();
+        }
+        Ok(taken?)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let mut notes = self.outside.notes();
+        notes.push(format!(
+            "The disk is one of tgt outside, {} MB in the host's page cache: no disk's speed is in the figures. The initiator is the kernel's \
+             (iscsi_tcp), logged in by open-iscsi's iscsistart. fio stands for the document's IOmeter, whose pattern it does not give.",
+            DISK_BYTES >> 20
+        ));
+        notes.push("Without a row `native`: the initiator would be the host's own kernel.".to_owned());
+        notes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// fio 3.39 in a user-mode guest, the first fields.
+    #[test]
+    fn fio_s_terse_line_is_bandwidth_operations_and_latency() {
+        let text =
+            "3;fio-3.39;disk;0;0;190464;63488;992;3000;0;0;0.000000;0.000000;1203;9120;4021.5;702.3;1.000000%=1302;";
+        let figures = storage(text).unwrap();
+        assert_eq!((figures["iops"], figures["latency"]), (992.0, 4021.5));
+        assert!((figures["storage"] - 65.011712).abs() < 1e-9, "{figures:?}");
+        for wrong in
+            ["", "fio: failed to open /dev/sda", "3;fio-3.39;disk;0;5;190464;63488;992;3000;0;0;0;0;1;2;3.0;4;"]
+        {
+            assert_eq!(storage(wrong), None, "{wrong}");
+        }
+    }
+}

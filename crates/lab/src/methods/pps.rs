@@ -1,0 +1,314 @@
+//! `pps`: frames per second through the switch, at frames of 64 to 1518 bytes. The loss-free rate by binary search (RFC 2544, 26.1), and the
+//! latency at 50 and 90 % of it (26.2). One generator for all rows: our drivers at two ports of Nicety, or of DPDK's testpmd.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use nicety_guests::{Error, Folder, Layer};
+
+use super::{About, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
+use crate::bench::BenchError;
+use crate::embedded::{self, Generator, Layout, Offered, Place, Program};
+use crate::method::{Guests, Server};
+use crate::packets::{PACKAGES, Testpmd};
+use crate::results::Direction;
+
+/// Frame sizes of RFC 2544, 9.1, with check sequence.
+const SIZES: [u16; 7] = [64, 128, 256, 512, 1024, 1280, 1518];
+const QUICK_SIZES: [u16; 3] = [64, 512, 1518];
+/// Rows of DPDK's testpmd as the forwarder, and its mode.
+const PEERS: [(&str, &str); 2] = [("testpmd-io", "io"), ("testpmd-mac", "mac")];
+const QUICK: [&str; 3] = ["e1000e", "vmxnet3", "virtio-net"];
+const ADAPTERS: [&str; 6] = ["e1000", "e1000e", "igb", "vmxnet3", "virtio-net", "virtio-net-pci"];
+/// Halvings of the range of rates. The last one is a 64th of the first trial's rate.
+const HALVINGS: u32 = 6;
+/// Trials of a run: at full rate, the halvings, two latencies.
+const TRIALS: u32 = 1 + 1 + HALVINGS + 2;
+/// A trial in which fewer of the due frames were sent is none of that rate: the ring was full, or the generator too slow.
+const SENT_LEAST: f64 = 0.99;
+/// A rate beyond any: the generator sends as fast as it can.
+const FULL_RATE: f64 = 1e9;
+
+const FIGURES: [Figure; 6] = [
+    Figure::new("loss_free", "Loss-free rate", "frames/s", Direction::Higher),
+    Figure::new("through", "Frames that arrive at full rate", "frames/s", Direction::Higher),
+    Figure::new("p50_at_50", "Latency at 50 %, median", "µs", Direction::Lower),
+    Figure::new("p99_at_50", "Latency at 50 %, 99th percentile", "µs", Direction::Lower),
+    Figure::new("p50_at_90", "Latency at 90 %, median", "µs", Direction::Lower),
+    Figure::new("p99_at_90", "Latency at 90 %, 99th percentile", "µs", Direction::Lower),
+];
+
+/// The method (see the module's page).
+#[derive(Debug)]
+pub struct Pps;
+
+/// Frame size of a load: `64-bytes`.
+fn size(load: &str) -> Option<u16> {
+    load.strip_suffix("-bytes")?.parse().ok()
+}
+
+fn mode(subject: &Subject) -> Option<&'static str> {
+    PEERS.iter().find(|(name, _)| *name == subject.adapter).map(|(_, mode)| *mode)
+}
+
+impl Method for Pps {
+    fn about(&self) -> About {
+        About {
+            name: "pps",
+            document: None,
+            line: "frames per second through the switch: loss-free rate (RFC 2544), latency at 50 and 90 % of it, beside DPDK's testpmd",
+            needs: "two processors that nothing else uses; for testpmd Debian packages, 60 MB once",
+            guests: &[Guests::Embedded],
+            overhead_seconds: 1.5,
+            disk_bytes: 60_000_000,
+        }
+    }
+
+    fn field(&self, _guests: Guests, length: Length) -> Vec<Subject> {
+        let (names, peers): (&[&str], usize) = if length == Length::Quick { (&QUICK, 1) } else { (&ADAPTERS, 2) };
+        let ours = names.iter().map(|name| Subject::new(name, Server::Nicety));
+        let of = |(name, _): &(&str, &str)| Subject { adapter: (*name).to_owned(), server: None, driver: None };
+        ours.chain(PEERS.iter().take(peers).map(of)).collect()
+    }
+
+    fn loads(&self, _guests: Guests, length: Length, seconds: Option<u32>) -> Vec<Load> {
+        let seconds = seconds.unwrap_or(match length {
+            Length::Quick => 3,
+            Length::Usual => 10,
+            Length::Full => 600,
+        });
+        let sizes: &[u16] = if length == Length::Quick { &QUICK_SIZES } else { &SIZES };
+        let trial = f64::from(seconds) / f64::from(TRIALS);
+        let load = |bytes: &u16| Load {
+            name: format!("{bytes}-bytes"),
+            title: format!("Frames of {bytes} bytes, one way"),
+            seconds,
+            commands: vec![
+                format!(
+                    "generator: {bytes} bytes from port 1 to port 2, {TRIALS} trials of {trial:.1} s; loss-free rate by halving"
+                ),
+                "testpmd rows: dpdk-testpmd --forward-mode=io (or mac) with two net_vhost ports".to_owned(),
+            ],
+        };
+        sizes.iter().map(load).collect()
+    }
+
+    fn figures(&self) -> &'static [Figure] {
+        &FIGURES
+    }
+
+    fn tables(&self, loads: &[Load]) -> Vec<Table> {
+        let mut tables = Vec::new();
+        for load in loads {
+            let bytes = size(&load.name).unwrap_or_default();
+            for (figure, about) in [
+                (
+                    "loss_free",
+                    "The highest rate tried at which each frame arrived, and at least 99 % of the due frames were sent: what a full ring holds back is not offered.",
+                ),
+                ("through", "Frames that arrive while the generator sends as fast as it can."),
+                ("p50_at_50", "From the generator's driver to the generator's driver."),
+                ("p99_at_90", "From the generator's driver to the generator's driver."),
+            ] {
+                let title = FIGURES.iter().find(|known| known.name == figure).map_or(figure, |known| known.title);
+                tables.push(Table {
+                    title: format!("{title}: {bytes} bytes"),
+                    load: load.name.clone(),
+                    figure,
+                    bases: &["virtio-net", "testpmd-io"],
+                    document: &[],
+                    about,
+                });
+            }
+        }
+        tables
+    }
+
+    fn open(&self, opening: Opening<'_>) -> Result<Box<dyn Rig>, Error> {
+        let Opening { plan, program, say } = opening;
+        let has_peers = plan.subjects.iter().any(|subject| mode(subject).is_some());
+        let layer = if has_peers { Some(Layer::lay("packets", PACKAGES, say)?) } else { None };
+        let (program, folder) = (program.clone(), Folder::new()?);
+        Ok(Box::new(Forwarding { program, layer, folder, running: None }))
+    }
+}
+
+/// A forwarder with the generator at its ports.
+#[derive(Debug)]
+enum Forwarder {
+    Nicety(embedded::Rig),
+    Peer { generator: Generator, _testpmd: Testpmd },
+}
+
+impl Forwarder {
+    fn offer(
+        &mut self,
+        wire_bytes: u16,
+        a_second: f64,
+        duration: Duration,
+        stop: &AtomicBool,
+    ) -> Result<Offered, BenchError> {
+        match self {
+            Forwarder::Nicety(rig) => rig.offer(wire_bytes, a_second, duration, stop),
+            Forwarder::Peer { generator, .. } => generator.offer(wire_bytes, a_second, duration, stop),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Forwarding {
+    program: Program,
+    layer: Option<Layer>,
+    folder: Folder,
+    running: Option<(u32, Subject, Forwarder)>,
+}
+
+impl Forwarding {
+    fn forwarder(&mut self, round: u32, subject: &Subject, stop: &AtomicBool) -> Result<&mut Forwarder, BenchError> {
+        let fits = |(of, known, _): &(u32, Subject, Forwarder)| *of == round && known == subject;
+        if !self.running.as_ref().is_some_and(fits) {
+            self.running = None;
+            let forwarder = match mode(subject) {
+                None => {
+                    let crowd = vec![Place::new(&subject.adapter); 2];
+                    Forwarder::Nicety(embedded::Rig::start(
+                        &self.program,
+                        &Layout { crowd, ..Layout::default() },
+                        stop,
+                    )?)
+                }
+                Some(mode) => self.peer(mode, stop)?,
+            };
+            self.running = Some((round, subject.clone(), forwarder));
+        }
+        match &mut self.running {
+            Some((_, _, forwarder)) => Ok(forwarder),
+            None => Err(BenchError::Failed("the forwarder has gone".to_owned())),
+        }
+    }
+
+    /// testpmd, on the last processor: its main thread, which sleeps, is on the first.
+    fn peer(&self, mode: &str, stop: &AtomicBool) -> Result<Forwarder, BenchError> {
+        let missing = || BenchError::Impossible("testpmd is not laid".to_owned());
+        let layer = self.layer.as_ref().ok_or_else(missing)?;
+        let [first, last] = processors()
+            .ok_or_else(|| BenchError::Impossible("testpmd and the generator need two processors".to_owned()))?;
+        let sockets = ["a.sock", "b.sock"].map(|name| self.folder.path().join(name));
+        for socket in &sockets {
+            // An earlier testpmd was killed, and left its sockets.
+            let _ = std::fs::remove_file(socket);
+        }
+        let [a, b] = [sockets[0].as_path(), sockets[1].as_path()];
+        let failed = |error: crate::packets::Error| BenchError::Failed(error.to_string());
+        let testpmd = Testpmd::forward(layer, mode, [a, b], last, first).map_err(failed)?;
+        let generator = Generator::start(&self.program, [a, b], stop)?;
+        Ok(Forwarder::Peer { generator, _testpmd: testpmd })
+    }
+
+    fn measure(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
+        let bytes = size(&load.name).ok_or_else(|| BenchError::Fatal(format!("there is no load {}", load.name)))?;
+        let trial = Duration::from_secs(load.seconds.into()) / TRIALS;
+        let forwarder = self.forwarder(round, subject, stop)?;
+        let mut figures = BTreeMap::new();
+        let mut taken = Taken::default();
+        let full = forwarder.offer(bytes, FULL_RATE, trial, stop)?;
+        figures.insert("through".to_owned(), full.received as f64 / full.seconds);
+        let most = full.sent as f64 / full.seconds;
+        let loss_free = search(most, |rate| Ok(is_loss_free(&forwarder.offer(bytes, rate, trial, stop)?)))?;
+        match loss_free {
+            None => taken
+                .marks
+                .push(format!("no rate without loss above {:.0} frames/s", most / f64::from(1_u32 << HALVINGS))),
+            Some(rate) => {
+                figures.insert("loss_free".to_owned(), rate);
+                for (share, name) in [(0.5, "at_50"), (0.9, "at_90")] {
+                    let offered = forwarder.offer(bytes, rate * share, trial, stop)?;
+                    for known in &offered.latency {
+                        if [50.0, 99.0].contains(&known.percent) {
+                            figures.insert(format!("p{}_{name}", known.percent), known.us);
+                        }
+                    }
+                    taken.latency = Some(offered.latency).filter(|known| !known.is_empty());
+                }
+            }
+        }
+        Ok(Taken { figures, ..taken })
+    }
+}
+
+/// The first and the last processor on which this process may run.
+fn processors() -> Option<[u16; 2]> {
+    use rustix::thread::{CpuSet, sched_getaffinity};
+    let allowed = sched_getaffinity(None).ok()?;
+    let mut numbers = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
+    let [first, last] = [numbers.next()?, numbers.next_back()?];
+    Some([u16::try_from(first).ok()?, u16::try_from(last).ok()?])
+}
+
+fn is_loss_free(offered: &Offered) -> bool {
+    offered.sent > 0 && offered.received == offered.sent && offered.sent as f64 >= SENT_LEAST * offered.due as f64
+}
+
+/// The highest rate that passes, by halving the range below `most`. None if no rate passed.
+fn search(most: f64, mut passes: impl FnMut(f64) -> Result<bool, BenchError>) -> Result<Option<f64>, BenchError> {
+    if passes(most)? {
+        return Ok(Some(most));
+    }
+    let (mut low, mut high) = (0.0, most);
+    for _ in 0..HALVINGS {
+        let middle = (low + high) / 2.0;
+        if passes(middle)? {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    Ok(Some(low).filter(|low| *low > 0.0))
+}
+
+impl Rig for Forwarding {
+    fn run(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
+        let taken = self.measure(round, subject, load, stop);
+        if taken.is_err() {
+            // A half-failed forwarder would disturb the next try.
+            self.running = None;
+        }
+        taken
+    }
+
+    fn notes(&self) -> Vec<String> {
+        vec![
+            "The generator is one process with this project's own drivers at both ports. It polls without sleeping, so it takes a processor, and \
+             its own work limits what it offers."
+                .to_owned(),
+            "Nicety: a switch of two ports with the row's adapter, options as they come; virtio-net over vhost-user, the others over vfio-user. \
+             testpmd: two net_vhost ports, io (frames unchanged) or mac (addresses rewritten), one polling core; it neither learns nor looks up."
+                .to_owned(),
+            "The kernel's bridge and VPP or OVS have no row yet.".to_owned(),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_search_ends_at_the_highest_rate_that_passes_to_a_64th() {
+        let found = |limit: f64| search(6_400.0, |rate| Ok(rate <= limit)).unwrap();
+        assert_eq!(found(10_000.0), Some(6_400.0), "at full rate");
+        let rate = found(4_321.0).unwrap();
+        assert!((4_221.0..=4_321.0).contains(&rate), "{rate}");
+        assert_eq!(found(99.0), None, "below a 64th");
+    }
+
+    #[test]
+    fn a_frame_that_is_lost_or_not_sent_in_time_is_no_loss_free_rate() {
+        let offered = Offered { due: 1_000, sent: 995, received: 995, ..Offered::default() };
+        assert!(is_loss_free(&offered));
+        assert!(!is_loss_free(&Offered { received: 994, ..offered.clone() }));
+        assert!(!is_loss_free(&Offered { due: 1_100, ..offered.clone() }));
+        assert!(!is_loss_free(&Offered { sent: 0, received: 0, ..offered }), "nothing was tried");
+    }
+}
