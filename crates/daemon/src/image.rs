@@ -180,7 +180,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::path::PathBuf;
 
-    use nicety_adapter::SavedCounters;
+    use nicety_adapter::{Rate, SavedCounters, Shape, Shaper};
     use nicety_peer::Table;
     use nicety_vfio_user::{SavedInterrupts, SavedVectors, Session};
 
@@ -203,7 +203,9 @@ mod tests {
             bad_accesses: 17,
             guest_errors: 18,
         };
-        let numbers = SavedNumbers { counters, sent_before: 19 };
+        let shape = Shape { average: Rate::new(1_000_000).unwrap(), peak: None, burst_bytes: 1500 };
+        let tokens = [Some(Shaper::new(shape).save()), None];
+        let numbers = SavedNumbers { counters, sent_before: 19, tokens };
         let msix = SavedVectors { masked: vec![1], pending: vec![2] };
         let interrupts = SavedInterrupts { line_masked: true, msi: SavedVectors::default(), msix };
         let vmm = VmmImage {

@@ -261,6 +261,7 @@ impl Daemon {
         if let Err(error) = self.plane.join_with(Arc::clone(port), &spec.policy) {
             warn!(port = spec.name, "it does not join the switch: {error}");
         }
+        port.shape_on(&numbers);
         self.plane.switch().arrived(port.id());
         self.ports().insert(port.id(), running);
         (service, front)

@@ -124,3 +124,7 @@ impl nicety_adapter::snapshot::Version for Going {
         match before {}
     }
 }
+
+#[cfg(test)]
+#[path = "give_test.rs"]
+mod tests;
