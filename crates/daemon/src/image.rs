@@ -137,6 +137,19 @@ pub struct RegionImage {
     pub file: Option<(u32, u64)>,
 }
 
+/// An address that the switch has learned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LearnedImage {
+    /// The filtering identifier of its VLAN.
+    pub fid: u16,
+    /// The address.
+    pub address: [u8; 6],
+    /// The number of its port.
+    pub port: u16,
+    /// The time at which it last sent, in nanoseconds of the daemon's clock.
+    pub at_ns: u64,
+}
+
 /// What was found out about a VMM's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checks {

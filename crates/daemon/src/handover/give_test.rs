@@ -196,5 +196,5 @@ fn a_new_daemon_that_fails_when_it_has_all_ports_takes_them_along_and_the_old_on
     assert!(matches!(upgraded, Err(UpgradeError::Lost(_))), "{upgraded:?}");
     assert_eq!((stops, ports), (vec![true], 2));
     // Its workers never go on: two processes would write to one guest's memory.
-    std::mem::forget(old);
+    let _never_dropped = std::mem::ManuallyDrop::new(old);
 }
