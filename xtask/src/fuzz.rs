@@ -1,5 +1,5 @@
 //! `cargo xtask fuzz`: builds the targets of `fuzz/` with coverage and address sanitizers, and runs them two at a time, with
-//! the hostile guest among them. `cargo xtask test` does so for a minute.
+//! the hostile guest among them. `cargo xtask test` does so for half a minute.
 //!
 //! cargo-fuzz is not used: it would be one more program to build, and it adds only the flags below.
 
@@ -26,7 +26,7 @@ const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer
 const HOSTILE: &str = "hostile";
 const IN_PARALLEL: usize = 2;
 /// Total time of the smoke run in `cargo xtask test`.
-const SMOKE: Duration = Duration::from_secs(60);
+const SMOKE: Duration = Duration::from_secs(30);
 /// Limits of one input: time, then memory. An input that exceeds one is a find.
 const INPUT_SECONDS: u64 = 20;
 const MEMORY_MB: u64 = 2048;
@@ -44,7 +44,7 @@ pub fn run(minutes: f64, only: &[String]) -> Result<Tally> {
     Ok(all(&targets, Duration::from_secs_f64(minutes * 60.0)))
 }
 
-/// Runs all targets for a minute together.
+/// Runs all targets for half a minute together.
 pub fn smoke() -> Tally {
     let formatted = cargo().args(["fmt", "--check", "--manifest-path"]).arg(folder().join("Cargo.toml")).status();
     let mut tally = Tally::of_one("fuzz: formatted", formatted.is_ok_and(|status| status.success()));

@@ -32,6 +32,8 @@ pub enum Event {
     Restored,
     /// Its family has answered an [ask](Adapter::ask).
     Answer(Answer),
+    /// The port dropped this many frames for its guest, because they found no buffer and no room to wait.
+    Missed(u32),
 }
 
 /// A virtual network adapter: a state machine between a guest's driver and the switch.

@@ -31,6 +31,8 @@ pub enum Request {
     Message(Message),
     /// Its driver has read a message.
     Acknowledged,
+    /// The function goes on from a saved state: another host may have granted what it has.
+    Restored,
 }
 
 /// What a function has been granted since its last reset.
@@ -55,12 +57,14 @@ pub struct Ask {
     pub request: Request,
     /// The function's standing before.
     pub standing: Standing,
+    /// The address that it had last, since power-on or a reset of the bus; also after its driver's reset.
+    pub address: Option<Mac>,
     /// The time, by the function's clock.
     pub at: Time,
 }
 
 /// The words of a reply. The mailbox keeps its other words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reply {
     words: Message,
     len: u8,
@@ -82,21 +86,24 @@ impl Reply {
 }
 
 /// A change of what a function may send and receive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Grant {
     /// A version of the messages.
     Version(u8),
-    /// Nothing but broadcasts without a tag, and its own address if it has one. Unless it is ready, it sends and receives nothing.
+    /// Nothing but broadcasts without a tag, and its own address if it has one.
     Reset {
-        /// The function may send, receive, and ask.
+        /// The function may ask.
         ready: bool,
+        /// It may send and receive.
+        enabled: bool,
         /// Its address.
+        #[serde(with = "some_mac")]
         address: Option<Mac>,
     },
     /// Another address in place of its own.
-    Address(Mac),
+    Address(#[serde(with = "mac")] Mac),
     /// One more address.
-    AddAddress(Mac),
+    AddAddress(#[serde(with = "mac")] Mac),
     /// The multicast addresses with these hashes, or all.
     Multicast {
         /// Number of hashes.
@@ -109,7 +116,9 @@ pub enum Grant {
     /// All multicast frames, or no longer.
     AllMulticast(bool),
     /// No address but its own, and then perhaps one more.
-    OnlyAddress(Option<Mac>),
+    OnlyAddress(#[serde(with = "some_mac")] Option<Mac>),
+    /// No VLAN but 0.
+    NoVlans,
     /// A VLAN, or no longer.
     Vlan {
         /// Its number.
@@ -122,7 +131,7 @@ pub enum Grant {
 }
 
 /// A family's answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
     /// The message was read.
     pub acknowledged: bool,
@@ -140,10 +149,21 @@ pub struct Answer {
 pub struct FunctionPolicy {
     /// Its address.
     pub address: Mac,
-    /// It may change its address, add others, receive all multicast frames, and know how frames are spread over its queues.
+    /// It may change its address, add others, and receive all multicast frames.
     pub trusted: bool,
     /// Its port tags its frames, so that it has no VLANs of its own.
     pub tagged: bool,
+    /// Its link is not forced down.
+    pub enabled: bool,
+    /// Its driver may ask how frames are spread over its queues.
+    pub queries_rss: bool,
+}
+
+impl FunctionPolicy {
+    /// Of a function that may do everything.
+    pub fn free(address: Mac) -> Self {
+        Self { address, trusted: true, tagged: false, enabled: true, queries_rss: true }
+    }
 }
 
 /// The functions of a card, as their host sees them. Pure: the same asks in the same order get the same answers.
@@ -159,4 +179,35 @@ pub trait Family: Send {
 
     /// Changes a function's policy. The answer, if there is one, is for the function, which did not ask.
     fn set_policy(&mut self, function: u16, policy: FunctionPolicy) -> Option<Answer>;
+
+    /// The card was reset, or the function is another one from now on: what it was granted is void. The answer is for the function.
+    fn reset(&mut self, function: u16) -> Answer;
+}
+
+/// An address as its bytes.
+mod mac {
+    use nicety_frame::Mac;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(mac: &Mac, to: S) -> Result<S::Ok, S::Error> {
+        mac.0.serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Mac, D::Error> {
+        <[u8; 6]>::deserialize(from).map(Mac)
+    }
+}
+
+/// An address, or none, as its bytes.
+mod some_mac {
+    use nicety_frame::Mac;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(mac: &Option<Mac>, to: S) -> Result<S::Ok, S::Error> {
+        mac.map(|mac| mac.0).serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Mac>, D::Error> {
+        Ok(<Option<[u8; 6]>>::deserialize(from)?.map(Mac))
+    }
 }

@@ -19,7 +19,7 @@
 //! - [`Counters`] and [`Reason`]: every frame is delivered, or dropped and counted with a reason.
 //! - [`GuestError`]: a driver's mistake, its place and what was expected; the last ones are kept.
 //! - [`bank`]: a device's registers as data, and their values.
-//! - [`trace`]: a driver's accesses to a device, as text.
+//! - [`trace`]: a driver's accesses to a device, as text. [`tape`]: all that an adapter hears, as data.
 //! - [`Bus`]: a driver's view of an adapter. [`Uplink`]: a port without a guest.
 #![forbid(unsafe_code)]
 
@@ -40,6 +40,7 @@ mod rate;
 mod saved_counters;
 pub mod snapshot;
 mod stall;
+pub mod tape;
 mod time;
 pub mod trace;
 mod unfold;

@@ -1,7 +1,7 @@
 //! A driver's accesses to its device as text, one line each: to be read, compared, sent and replayed.
 //!
 //! ```text
-//! nicety-trace 1
+//! nicety-trace 2
 //! port vm1
 //! adapter e1000
 //! connect @1200345
@@ -17,9 +17,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::Time;
+use crate::tape::Entry;
 
 /// The first line of every trace.
-pub const VERSION: &str = "nicety-trace 1";
+pub const VERSION: &str = "nicety-trace 2";
 /// Bytes of the widest access whose value is recorded.
 pub const VALUE_BYTES: usize = 8;
 
@@ -92,6 +93,8 @@ pub enum Event {
     Lost(u64),
     /// A comment by the trace's author: the title of the next part.
     Mark(String),
+    /// A call of the adapter, with its inputs: a [`Player`](crate::tape::Player) makes it again.
+    Call(Box<Entry>),
 }
 
 /// An event and its time.
@@ -197,6 +200,7 @@ impl fmt::Display for Event {
             Event::Disconnect => f.write_str("disconnect"),
             Event::Lost(count) => write!(f, "lost {count}"),
             Event::Mark(what) => write!(f, "mark {what}"),
+            Event::Call(entry) => write!(f, "call {entry}"),
         }
     }
 }
@@ -250,6 +254,7 @@ impl FromStr for Record {
         let mut words = rest.split_whitespace();
         let event = match verb {
             "mark" => return Ok(Record { at, event: Event::Mark(rest.trim().to_owned()) }),
+            "call" => return Ok(Record { at, event: Event::Call(Box::new(rest.parse()?)) }),
             "R" | "W" => Event::Access(access(verb == "W", &mut words)?),
             "kick" => Event::Kick(number(words.next(), "the ring")?),
             "interrupt" => Event::Interrupt(number(words.next(), "the vector")?),
@@ -264,7 +269,7 @@ impl FromStr for Record {
             "disconnect" => Event::Disconnect,
             "lost" => Event::Lost(number(words.next(), "how many")?),
             _ => {
-                let known = "R, W, kick, interrupt, line, irqs, reset, connect, disconnect, lost, mark";
+                let known = "R, W, kick, interrupt, line, irqs, reset, connect, disconnect, lost, mark, call";
                 return Err(format!("`{verb}` is no event: {known}"));
             }
         };

@@ -58,10 +58,10 @@ fn a_file_is_its_header_and_its_records_with_their_line_numbers() {
 fn what_is_no_trace_is_refused_with_its_line_and_what_should_be_there() {
     let head = Trace::header("vm1", "e1000", None);
     let cases = [
-        (String::new(), "line 1: `` is not `nicety-trace 1`: no trace, or one of another version"),
+        (String::new(), "line 1: `` is not `nicety-trace 2`: no trace, or one of another version"),
         (
             "nicety-trace 2\n".to_owned(),
-            "line 1: `nicety-trace 2` is not `nicety-trace 1`: no trace, or one of another version",
+            "line 1: `nicety-trace 2` is not `nicety-trace 2`: no trace, or one of another version",
         ),
         (format!("{VERSION}\nport vm1\n"), "line 2: no line `adapter NAME` says what was recorded"),
         (format!("{head}part x\n"), "line 4: the part cannot be `x`"),

@@ -14,6 +14,8 @@ pub enum News {
     Vacant(String),
     /// The uplink works again.
     Back(String),
+    /// A port's frames leave by another uplink of a team from now on, and why.
+    Moved(String),
 }
 
 /// The settings of an uplink that change while it is open.

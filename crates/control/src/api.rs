@@ -89,7 +89,7 @@ pub struct Exported {
     pub text: String,
 }
 
-/// The keys of a `[[port]]`, `[[port_group]]` or `[[uplink]]`, as the host file has them; a key that is null gets its default.
+/// The keys of a `[[port]]`, `[[port_group]]`, `[[uplink]]` or `[[card]]`, as the host file has them; a key that is null gets its default.
 /// Their schemas are in `schemas.rs`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -149,6 +149,13 @@ pub struct UpgradeRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Restarted {
     /// Name of the port.
+    pub name: String,
+}
+
+/// A card that was reset.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CardReset {
+    /// Name of the card.
     pub name: String,
 }
 

@@ -16,8 +16,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::api::{
-    AddressList, CaptureRequest, DaemonView, Exported, HostText, PortList, PortValues, Problem, Restarted, Restored,
-    ThreadList, TraceRequest, UpgradeRequest,
+    AddressList, CaptureRequest, CardReset, DaemonView, Exported, HostText, PortList, PortValues, Problem, Restarted,
+    Restored, ThreadList, TraceRequest, UpgradeRequest,
 };
 use exchange::Exchange;
 
@@ -103,6 +103,11 @@ pub enum Ask {
         /// Its name.
         name: String,
     },
+    /// Reset a card.
+    ResetCard {
+        /// Its name.
+        name: String,
+    },
     /// Replace the daemon by another program.
     Upgrade(UpgradeRequest),
     /// Save and stop a port.
@@ -166,6 +171,8 @@ pub enum Reply {
     Addresses(AddressList),
     /// The port was restarted.
     Restarted(Restarted),
+    /// The card was reset.
+    CardReset(CardReset),
     /// Another daemon serves now.
     Upgraded(Upgraded),
     /// A port's state.
@@ -211,6 +218,7 @@ impl Ask {
             Self::Port { name } => plain("GET", &port(name)),
             Self::Addresses => plain("GET", "/v1/addresses"),
             Self::Restart { name } => plain("POST", &(port(name) + "/restart")),
+            Self::ResetCard { name } => plain("POST", &format!("/v1/cards/{}/reset", escaped(name))),
             Self::Upgrade(request) => with("POST", "/v1/upgrade", request),
             Self::Save { name } => plain("POST", &(port(name) + "/save")),
             Self::Restore { name, state } => {
@@ -242,6 +250,7 @@ impl Ask {
             Self::Port { .. } => Reply::Port(read(body)?),
             Self::Addresses => Reply::Addresses(read(body)?),
             Self::Restart { .. } => Reply::Restarted(read(body)?),
+            Self::ResetCard { .. } => Reply::CardReset(read(body)?),
             Self::Upgrade(_) => Reply::Upgraded(read(body)?),
             Self::Save { .. } => Reply::Saved(body.to_vec()),
             Self::Restore { .. } => Reply::Restored(read(body)?),
@@ -275,6 +284,8 @@ fn place(list: List) -> &'static str {
         List::Ports => "/v1/ports",
         List::Groups => "/v1/groups",
         List::Uplinks => "/v1/uplinks",
+        List::Cards => "/v1/cards",
+        List::Teams => "/v1/teams",
     }
 }
 

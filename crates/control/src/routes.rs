@@ -78,6 +78,13 @@ impl IntoResponse for Box<Problem> {
         lists::add_uplink,
         lists::set_uplink,
         lists::remove_uplink,
+        lists::add_card,
+        lists::set_card,
+        lists::remove_card,
+        lists::reset_card,
+        lists::add_team,
+        lists::set_team,
+        lists::remove_team,
         restart_port,
         save_port,
         restore_port,
@@ -98,6 +105,8 @@ impl IntoResponse for Box<Problem> {
         (name = "ports", description = "Ports, one for each virtual adapter. Uplinks are shown as ports too."),
         (name = "port groups", description = "Port groups: policies that several ports share."),
         (name = "uplinks", description = "Uplinks: the switch's connections to other networks."),
+        (name = "cards", description = "Cards: network cards whose virtual functions are ports."),
+        (name = "teams", description = "Teams: several uplinks as one port of the switch."),
         (name = "host file", description = "The host file, as a whole."),
         (name = "frames", description = "Captures, traces of single frames, and learned addresses."),
     )
@@ -118,6 +127,11 @@ pub(super) fn router(served: Arc<Served>) -> Router {
         .route("/v1/groups/{name}", patch(lists::set_group).delete(lists::remove_group))
         .route("/v1/uplinks", post(lists::add_uplink))
         .route("/v1/uplinks/{name}", patch(lists::set_uplink).delete(lists::remove_uplink))
+        .route("/v1/cards", post(lists::add_card))
+        .route("/v1/cards/{name}", patch(lists::set_card).delete(lists::remove_card))
+        .route("/v1/cards/{name}/reset", post(lists::reset_card))
+        .route("/v1/teams", post(lists::add_team))
+        .route("/v1/teams/{name}", patch(lists::set_team).delete(lists::remove_team))
         .route("/v1/addresses", get(addresses))
         .route("/v1/threads", get(threads))
         .route("/v1/captures", post(capture))

@@ -1,4 +1,4 @@
-//! The schemas of ports, groups and uplinks, made from the keys that the host file's parser knows, and those of binary bodies.
+//! The schemas of ports, groups, uplinks and teams, made from the keys that the host file's parser knows, and those of binary bodies.
 
 use std::borrow::Cow;
 
@@ -90,6 +90,14 @@ schemas! {
     NewUplink of_list(List::Uplinks, Use::New);
     /// Changes of an uplink.
     UplinkChange of_list(List::Uplinks, Use::Change);
+    /// A new card.
+    NewCard of_list(List::Cards, Use::New);
+    /// Changes of a card.
+    CardChange of_list(List::Cards, Use::Change);
+    /// A new team of uplinks.
+    NewTeam of_list(List::Teams, Use::New);
+    /// Changes of a team of uplinks.
+    TeamChange of_list(List::Teams, Use::Change);
     /// Bytes.
     Binary ObjectBuilder::new().schema_type(SchemaType::Type(Type::String))
         .format(Some(SchemaFormat::KnownFormat(KnownFormat::Binary))).into();

@@ -1,10 +1,12 @@
 //! The daemon: a plane, its workers, and the ports of a host file.
 
 mod arriving;
+mod card;
 #[cfg(test)]
 mod closing_test;
 mod error;
 mod freeze;
+mod io_control;
 mod policy;
 mod restart;
 mod save;
@@ -24,7 +26,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nicety_adapter::{Adapter, Face, PortId, Uplink};
 use nicety_adapters::{Entry, Settings};
-use nicety_host::Role;
+use nicety_host::{FunctionConfig, Role};
+use nicety_ioc::Class;
 use nicety_plane::{End, Neighbour, Plane, Port, SavedNumbers, State};
 use nicety_sandbox::Kind;
 use nicety_socket::Access;
@@ -44,11 +47,12 @@ use crate::shell::{PortShell, Schedule, Signals};
 use crate::systemd::Probe;
 use crate::worker::Worker;
 pub use arriving::{Arriving, ArrivingUplink, Expected};
+use card::RunningCard;
 pub use error::StartError;
 pub use freeze::{Frozen, Images};
 pub use restart::RestartError;
 use team::RunningTeam;
-pub use team::{MemberViews, Membership};
+pub use team::{MemberViews, TeamSpec};
 
 /// The time that a worker may take to release a port.
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -77,6 +81,8 @@ pub struct PortSpec {
     pub access: Access,
     /// Its port group, if it is in one.
     pub group: Option<String>,
+    /// Its place on a card, if it is a function of one.
+    pub function: Option<FunctionConfig>,
     /// Its policy on the switch.
     pub policy: Policy,
 }
@@ -104,8 +110,10 @@ struct RunningUplink {
     buffer_bytes: u32,
     policy: Policy,
     maker: Option<UplinkMaker>,
-    /// Its place in a team, if it is in one.
-    membership: Option<Membership>,
+    /// The team that it is in.
+    team: Option<String>,
+    /// Its classes, if it has I/O control.
+    classes: Vec<Class>,
 }
 
 impl std::fmt::Debug for RunningUplink {
@@ -169,6 +177,7 @@ pub struct Daemon {
     ports: Mutex<BTreeMap<PortId, Running>>,
     uplinks: Mutex<Vec<RunningUplink>>,
     teams: Mutex<Vec<RunningTeam>>,
+    cards: Mutex<Vec<RunningCard>>,
     /// Ports that were closed for a reopen that failed.
     lost: Mutex<Vec<(PortSpec, Option<Arc<Recorder>>)>>,
     recording: Mutex<Option<Recording>>,
@@ -220,6 +229,7 @@ impl Daemon {
             ports: Mutex::default(),
             uplinks: Mutex::default(),
             teams: Mutex::default(),
+            cards: Mutex::default(),
             lost: Mutex::default(),
             recording: Mutex::default(),
             generation: AtomicU64::new(0),
@@ -273,6 +283,10 @@ impl Daemon {
         self.uplinks.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
+    fn cards(&self) -> MutexGuard<'_, Vec<RunningCard>> {
+        self.cards.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
     fn teams(&self) -> MutexGuard<'_, Vec<RunningTeam>> {
         self.teams.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -292,11 +306,15 @@ impl Daemon {
             Face::Pci(pci) => Some(irq_layout(pci)),
             Face::Rings(_) => None,
         };
+        if let Some(recorder) = &recorder {
+            adapter = Recorder::around(recorder, adapter);
+        }
         let running = match layout {
             Some(layout) => self.open_function(id, spec, adapter, Interrupts::new(layout), recorder)?,
             None => self.open_rings(id, spec, adapter, recorder)?,
         };
         info!(port = running.spec.name, adapter = running.spec.entry.about.name, socket = %running.spec.socket.display(), "ready");
+        self.link_function(&running);
         self.ports().insert(id, running);
         self.generation.fetch_add(1, Ordering::Relaxed);
         Ok(id)
@@ -319,9 +337,10 @@ impl Daemon {
         let schedule = Arc::new(Schedule::default());
         let shell = PortShell::new(id, self.inbox(id), signals, Arc::clone(&schedule), recorder.cloned(), self.clock);
         let port = Port::new(id, End::Adapter(adapter), Box::new(shell), spec.buffer_bytes);
-        let port = port.map_err(|source| StartError::Memory { port: name.clone(), source })?;
+        let port = Arc::new(port.map_err(|source| StartError::Memory { port: name.clone(), source })?);
+        self.seat(&port, spec);
         let log = self.log(id, &name, spec.entry.about.name);
-        Ok(Opened { name, schedule, port: Arc::new(port), log })
+        Ok(Opened { name, schedule, port, log })
     }
 
     /// Opens a port that speaks vfio-user.
@@ -411,7 +430,7 @@ impl Daemon {
         inbox.push(Note::Serve);
     }
 
-    /// Adds an uplink to the switch, the first as port 0, or to a team. It can be restarted if it has a maker.
+    /// Adds an uplink to the switch, the first as port 0, or to the team of this name. It can be restarted if it has a maker.
     pub fn open_uplink(
         &self,
         name: &str,
@@ -419,12 +438,16 @@ impl Daemon {
         buffer_bytes: u32,
         policy: &Policy,
         maker: Option<UplinkMaker>,
-        membership: Option<&Membership>,
+        team: Option<&str>,
     ) -> Result<(), StartError> {
         // A restarted uplink keeps its number.
-        let known = self.uplinks().iter().find(|uplink| uplink.name == name).map(|uplink| uplink.port.id());
-        let id = known.unwrap_or_else(|| self.free_id(0));
-        self.open_uplink_at(id, name, uplink, buffer_bytes, policy, maker, membership, None)
+        let known = self
+            .uplinks()
+            .iter()
+            .find(|uplink| uplink.name == name)
+            .map(|uplink| (uplink.port.id(), uplink.classes.clone()));
+        let (id, classes) = known.unwrap_or_else(|| (self.free_id(0), Vec::new()));
+        self.open_uplink_at(id, name, uplink, buffer_bytes, policy, maker, team, None, classes)
     }
 
     /// Adds an uplink as the port with this number. It counts on from `numbers`, if there are any.
@@ -437,8 +460,9 @@ impl Daemon {
         buffer_bytes: u32,
         policy: &Policy,
         maker: Option<UplinkMaker>,
-        membership: Option<&Membership>,
+        team: Option<&str>,
         numbers: Option<&SavedNumbers>,
+        classes: Vec<Class>,
     ) -> Result<(), StartError> {
         let inbox = self.inbox(id);
         let schedule = Arc::new(Schedule::default());
@@ -448,26 +472,28 @@ impl Daemon {
             PortShell::new(id, Arc::clone(&inbox), Arc::new(Signals::None), Arc::clone(&schedule), None, self.clock);
         let port = Port::new(id, End::Uplink(uplink), Box::new(shell), buffer_bytes);
         let port = port.map_err(|source| StartError::Memory { port: name.to_owned(), source })?;
-        let port = match membership {
-            Some(membership) => self.as_member(port, membership)?,
+        let port = match team {
+            Some(team) => self.as_member(port, name, team)?,
             None => port,
         };
+        port.set_io_control(&classes, self.clock.now());
         let port = Arc::new(port);
         numbers.into_iter().for_each(|numbers| port.count_on(numbers));
-        if let Some(membership) = membership {
-            self.fill_place(membership, Some(Arc::clone(&port)));
+        if let Some(team) = team {
+            self.fill_place(name, team, Some(Arc::clone(&port)));
         }
         let service = Service::new(self.log(id, name, "(uplink)"), Arc::clone(&port), schedule, Link::Uplink(fd));
         self.join(name, &port, policy, service)?;
         info!(uplink = name, "opened");
-        let membership = membership.cloned();
-        let running =
-            RunningUplink { name: name.to_owned(), port, buffer_bytes, policy: policy.clone(), maker, membership };
+        let team = team.map(str::to_owned);
+        let policy = policy.clone();
+        let running = RunningUplink { name: name.to_owned(), port, buffer_bytes, policy, maker, team, classes };
         let mut uplinks = self.uplinks();
         uplinks.retain(|other| other.name != name);
         uplinks.push(running);
         uplinks.sort_by_key(|uplink| uplink.port.id());
         drop(uplinks);
+        self.link_functions();
         self.generation.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -507,9 +533,10 @@ impl Daemon {
         };
         if let Some(uplink) = closed {
             self.give_up(&[uplink.port.id()]);
-            if let Some(membership) = &uplink.membership {
-                self.fill_place(membership, None);
+            if let Some(team) = &uplink.team {
+                self.fill_place(name, team, None);
             }
+            self.link_functions();
             self.generation.fetch_add(1, Ordering::Relaxed);
             info!(uplink = uplink.name, "closed");
         }

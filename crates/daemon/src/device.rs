@@ -412,8 +412,13 @@ impl Device for PortDevice {
         let DmaRange { address, size } = map.range;
         let rights = Rights { read: map.protection.read, write: map.protection.write };
         if let Some(fd) = map.fd {
+            let wanted = Wanted { fd, offset: map.offset, len: size, writable: rights.write };
+            let piece = self.mapper.piece_of_mapped(&wanted);
             self.mapping = Some((address, rights));
-            self.mapper.map(Wanted { fd, offset: map.offset, len: size, writable: rights.write });
+            if let Some(piece) = piece {
+                return self.mapped(Ok(piece)).map(|()| Change::Done);
+            }
+            self.mapper.map(wanted);
             return Ok(Change::UnderWay);
         }
         // QEMU unmaps and maps it again whenever the firmware moves a region.
@@ -431,9 +436,10 @@ impl Device for PortDevice {
             Some(DmaRange { address, size }) => self.map.without_within(address, size),
             None => Map::default(),
         };
-        let mapped = (self.map.mapped_bytes(), new.mapped_bytes());
+        let mappings = (self.map.mappings(), new.mappings());
         let old = self.publish(new);
-        if mapped.0 == mapped.1 {
+        if mappings.0 == mappings.1 {
+            // All files stay mapped: an IOMMU's page went.
             return Change::Done;
         }
         self.mapper.release(old);

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use nicety_adapter::{News, NotedError, PortId, Reason, Stall, Time};
+use nicety_memory::Refusal;
 use nicety_peer::Bell;
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -42,6 +43,8 @@ pub enum Note {
     Stalled(PortId, Stall),
     /// A port's guest has made a mistake: log it.
     GuestError(PortId, NotedError),
+    /// A port's adapter was refused an access to guest memory: log it.
+    RefusedAccess(PortId, Refusal),
     /// A port's policy has refused a frame of its guest: log it.
     Refused(PortId, Reason),
     /// An event at an uplink's peer: log it.

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 
-use nicety_host::{Host, HostErrors, List, Role, UplinkConfig};
+use nicety_host::{Host, HostErrors, List, PortConfig, Role, TeamConfig, UplinkConfig};
 use nicety_keeper::KeptBy;
 use serde::{Deserialize, Serialize};
 use signal_hook::iterator::Handle;
@@ -21,7 +21,7 @@ use toml::{Table, Value};
 use tracing::{info, warn};
 use utoipa::ToSchema;
 
-use crate::daemon::{Daemon, PortSpec, RestartError};
+use crate::daemon::{Daemon, PortSpec, RestartError, TeamSpec};
 use crate::handover::give::{self, UpgradeError};
 use crate::handover::{Offer, Upgraded};
 use crate::report::PortReport;
@@ -276,8 +276,8 @@ impl Live {
         }
     }
 
-    /// Adds a port, a group or an uplink. Its relative paths start at the host file's folder.
-    pub fn add(&self, list: List, entry: Table) -> Result<Changed, ChangeError> {
+    /// Adds a port, a group, an uplink or a team. Its relative paths start at the host file's folder.
+    pub fn add(&self, list: List, entry: Table, consent: &Consent) -> Result<Changed, ChangeError> {
         let mut running = self.running();
         let name = entry.get("name").or_else(|| entry.get("kind")).and_then(Value::as_str);
         if let Some(name) = name
@@ -286,11 +286,11 @@ impl Live {
             return Err(ChangeError::Exists(list, name.to_owned()));
         }
         let new = self.understood(&running.host.document.with(list, entry, self.folder()).text())?;
-        let done = self.change(&mut running, new, &Consent::Nothing);
+        let done = self.change(&mut running, new, consent);
         self.kept(&running, done)
     }
 
-    /// Removes a port, an empty group, or an uplink.
+    /// Removes a port, an empty group, an uplink, or a team with its uplinks.
     pub fn remove(&self, list: List, name: &str, consent: &Consent) -> Result<Changed, ChangeError> {
         let mut running = self.running();
         let document = &running.host.document;
@@ -305,12 +305,22 @@ impl Live {
                 "port group {name} is in use, by {members}: give them another first"
             )));
         }
+        let is_of = |port: &&PortConfig| port.function.as_ref().is_some_and(|function| function.card == name);
+        if list == List::Cards {
+            let functions: Vec<&str> = running.host.ports.iter().filter(is_of).map(|port| port.name.as_str()).collect();
+            if !functions.is_empty() {
+                return Err(ChangeError::Refused(format!(
+                    "card {name} is in use, by {}: remove these first, or take them off it",
+                    functions.join(", ")
+                )));
+            }
+        }
         let new = self.understood(&document.without(list, name).text())?;
         let done = self.change(&mut running, new, consent);
         self.kept(&running, done)
     }
 
-    /// Changes values of a port, a group or an uplink. A key without a value gets its default.
+    /// Changes values of a port, a group, an uplink or a team. A key without a value gets its default.
     pub fn set(
         &self,
         list: List,
@@ -346,8 +356,10 @@ impl Live {
     /// Restarts a failed port.
     pub fn restart(&self, name: &str) -> Result<(), RestartError> {
         // Excludes other changes.
-        let _running = self.running();
-        self.daemon.restart(name)
+        let running = self.running();
+        self.daemon.restart(name)?;
+        self.daemon.set_io_control(&running.host);
+        Ok(())
     }
 
     fn folder(&self) -> &Path {
@@ -369,8 +381,12 @@ impl Live {
         let closed = self.daemon.close_all(&work.closes).iter().map(PortReport::of).collect();
         let (mut host, mut why) = (new, Vec::new());
         work.close_uplinks.iter().for_each(|name| self.daemon.close_uplink(name));
+        work.close_teams.iter().for_each(|name| self.daemon.close_team(name));
+        let opened = work.open_teams.iter().map(|team| self.daemon.open_team(team));
+        let set = work.set_teams.iter().map(|team| self.daemon.set_team(team));
+        why.extend(opened.chain(set).filter_map(|done| Some(done.err()?.to_string())));
         for uplink in &work.open_uplinks {
-            why.extend(serve::open_uplink(&self.daemon, uplink, &host.teams).err().map(|error| error.to_string()));
+            why.extend(serve::open_uplink(&self.daemon, uplink).err().map(|error| error.to_string()));
         }
         for uplink in &work.set_uplinks {
             why.extend(serve::set_uplink(&self.daemon, uplink).err());
@@ -389,6 +405,10 @@ impl Live {
         for spec in &work.sets {
             why.extend(self.daemon.set(spec).err());
         }
+        let gone = running.host.cards.iter().filter(|card| host.card(&card.name).is_none());
+        gone.for_each(|card| self.daemon.remove_card(&card.name));
+        host.cards.iter().for_each(|card| self.daemon.set_card(card));
+        self.daemon.set_io_control(&host);
         running.host = host;
         let changed = Changed { after_restart: self.note_after_restart(&plan), plan, not_kept: None, closed };
         if why.is_empty() { Ok(changed) } else { Err(ChangeError::Halfway { why, changed: Box::new(changed) }) }
@@ -433,6 +453,9 @@ struct Work {
     close_uplinks: Vec<String>,
     open_uplinks: Vec<UplinkConfig>,
     set_uplinks: Vec<UplinkConfig>,
+    close_teams: Vec<String>,
+    open_teams: Vec<TeamSpec>,
+    set_teams: Vec<TeamSpec>,
 }
 
 impl Work {
@@ -455,6 +478,10 @@ impl Work {
                 continue;
             }
             let Some(name) = port else { continue };
+            if object == "team" {
+                work.team(*kind, name, new);
+                continue;
+            }
             if matches!(kind, Kind::Reopen | Kind::Remove) {
                 work.closes.push(name.clone());
             }
@@ -476,6 +503,11 @@ impl Work {
         refused.extend(
             served.iter().map(|path| format!("{} is served by another process: choose another path", path.display())),
         );
+        let named = plan.changes.iter().filter_map(|change| change.port.as_ref());
+        let named: Vec<&String> = named.collect();
+        let is_named = |team: &&TeamConfig| named.iter().any(|name| team.name == **name || team.members.contains(name));
+        let teams = new.teams.iter().filter(is_named);
+        refused.extend(teams.filter_map(|team| Some(serve::check_team(new, team).err()?.to_string())));
         for uplink in &work.open_uplinks {
             if let Err(why) = sandbox::allows_uplink(uplink) {
                 refused.push(format!("uplink {}: {why}", uplink.name));
@@ -484,6 +516,17 @@ impl Work {
             refused.extend(serve::check_uplink_again(&old.uplinks, uplink).err().map(|error| error.to_string()));
         }
         if refused.is_empty() { Ok(work) } else { Err(ChangeError::Lacking(refused.join("; "))) }
+    }
+
+    /// The work for a team.
+    fn team(&mut self, kind: Kind, name: &str, new: &Host) {
+        let spec = new.team(name).map(|config| serve::team_spec(config, &new.path));
+        match kind {
+            Kind::Add => self.open_teams.extend(spec),
+            Kind::Set => self.set_teams.extend(spec),
+            Kind::Remove => self.close_teams.push(name.to_owned()),
+            Kind::Reopen | Kind::Restart => {}
+        }
     }
 
     /// The work for an uplink: the one of this name, or the only one.

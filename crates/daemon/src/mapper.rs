@@ -55,6 +55,8 @@ impl std::fmt::Debug for Mapper {
 
 struct Shared {
     state: Mutex<State>,
+    /// The limit of files per VM includes files of an earlier VM that are not unmapped yet.
+    files: Arc<Files>,
     job_added: Condvar,
     /// Called when [`Mapper::take`] has a result.
     notify: Box<dyn Fn() + Send + Sync>,
@@ -82,12 +84,18 @@ enum Job {
 impl Mapper {
     /// Starts the memory thread of this port, whose VMM shares these files. It calls `notify` when a change is done.
     pub fn start(port: &str, files: Arc<Files>, notify: impl Fn() + Send + Sync + 'static) -> io::Result<Self> {
-        let shared = Arc::new(Shared { state: Mutex::default(), job_added: Condvar::new(), notify: Box::new(notify) });
+        let shared =
+            Arc::new(Shared { state: Mutex::default(), files, job_added: Condvar::new(), notify: Box::new(notify) });
         let own = Arc::clone(&shared);
         let thread = nicety_sandbox::spawn(nicety_sandbox::Kind::Memory, format!("memory {port}"), STACK, move || {
-            own.work(&files)
+            own.work()
         })?;
         Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// A part of a file that is mapped already: an IOMMU's page. The thread has nothing to do for it.
+    pub fn piece_of_mapped(&self, wanted: &Wanted) -> Option<Piece> {
+        self.shared.files.piece_of_mapped(&wanted.fd, wanted.offset, wanted.len, wanted.writable)
     }
 
     /// Maps a part of a file.
@@ -166,15 +174,14 @@ impl Shared {
         }
     }
 
-    /// The limit of files per VM includes files of an earlier VM that are not unmapped yet.
-    fn work(&self, files: &Files) {
+    fn work(&self) {
         this_thread_may_wait();
         let (clock, mut allowance) = (Clock::start(), Allowance::default());
         while let Some((vmm_number, job)) = self.next() {
             self.rest(&mut allowance, clock);
             let outcome = match job {
                 Job::Map(Wanted { fd, offset, len, writable }) => {
-                    Outcome::Mapped(files.piece(fd, offset, len, writable))
+                    Outcome::Mapped(self.files.piece(fd, offset, len, writable))
                 }
                 Job::Release(map) => {
                     drop(map);

@@ -6,7 +6,7 @@ use std::fmt::{Display, Write};
 use std::time::Duration;
 
 use nicety_adapter::{QueueCounters, Reason};
-use nicety_plane::{BUCKETS_NS, Histogram};
+use nicety_plane::{BUCKETS_NS, ClassState, Histogram};
 use nicety_switch::{Policy, Vlan, VlanSet};
 
 use crate::daemon::PortView;
@@ -79,7 +79,9 @@ pub fn text(facts: &Facts) -> String {
     ports(&mut page, &facts.ports);
     traffic(&mut page, &facts.ports);
     drops(&mut page, &facts.ports);
+    refused(&mut page, &facts.ports);
     throttled(&mut page, &facts.ports);
+    classes(&mut page, &facts.ports);
     let one = |page: &mut Page, name: &str, help: &str, value: usize| {
         page.family(name, "gauge", help);
         page.sample(name, &[], value);
@@ -183,7 +185,7 @@ fn ports(page: &mut Page, ports: &[PortView]) {
     for (name, help, value) in gauges {
         page.of_ports(ports, "gauge", name, help, value);
     }
-    let counters: [Metric<PortView>; 6] = [
+    let counters: [Metric<PortView>; 7] = [
         ("nicety_port_interrupts_total", "Interrupts that the adapter raised.", |port| port.state.counters.interrupts),
         ("nicety_port_signals_total", "Interrupt descriptors that were written.", |port| port.signals),
         ("nicety_port_register_reads_total", "Register reads by the guest.", |port| port.state.counters.reads),
@@ -195,6 +197,9 @@ fn ports(page: &mut Page, ports: &[PortView]) {
         ),
         ("nicety_port_guest_errors_total", "Breaches of the device's protocol by the guest.", |port| {
             port.state.counters.guest_errors()
+        }),
+        ("nicety_port_memory_changes_total", "Maps and unmaps of memory by its VMM, or by the VM's IOMMU.", |port| {
+            port.state.memory_changes
         }),
     ];
     for (name, help, value) in counters {
@@ -246,6 +251,21 @@ fn drops(page: &mut Page, ports: &[PortView]) {
     }
 }
 
+fn refused(page: &mut Page, ports: &[PortView]) {
+    const NAME: &str = "nicety_port_refused_dma_total";
+    page.family(
+        NAME,
+        "counter",
+        "Accesses to guest memory that the adapter was refused: nothing is mapped there for it.",
+    );
+    for port in ports {
+        let refused = port.state.refused;
+        for (direction, count) in [("read", refused.reads), ("write", refused.writes)] {
+            page.sample(NAME, &[("port", port.name.as_str()), ("direction", direction)], count);
+        }
+    }
+}
+
 fn throttled(page: &mut Page, ports: &[PortView]) {
     const NAME: &str = "nicety_port_throttled_seconds_total";
     page.family(NAME, "counter", "Time for which frames waited for a rate limit: a shape, or an uplink's rate.");
@@ -256,6 +276,22 @@ fn throttled(page: &mut Page, ports: &[PortView]) {
         {
             let labels = [("port", port.name.as_str()), ("direction", direction)];
             page.sample(NAME, &labels, Duration::from_nanos(ns).as_secs_f64());
+        }
+    }
+}
+
+/// The classes of uplinks with I/O control.
+fn classes(page: &mut Page, ports: &[PortView]) {
+    let values: [(&str, Metric<ClassState>); 2] = [
+        ("counter", ("nicety_io_class_bytes_total", "Bytes of a class that left by an uplink.", |class| class.bytes)),
+        ("gauge", ("nicety_io_class_waiting_frames", "Packets of a class that wait.", |class| class.waiting)),
+    ];
+    for (kind, (name, help, value)) in values {
+        page.family(name, kind, help);
+        for port in ports {
+            for class in &port.state.classes {
+                page.sample(name, &[("port", &port.name), ("class", &class.name)], value(class));
+            }
         }
     }
 }

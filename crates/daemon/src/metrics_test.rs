@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use nicety_adapter::{Counters, PortId};
-use nicety_plane::State;
+use nicety_plane::{ClassState, State};
 
 use super::*;
 
@@ -13,6 +13,7 @@ fn facts() -> Facts {
     counters.receive_throttled_ns = 2_500_000_000;
     let state = State {
         attached: true,
+        classes: Vec::new(),
         driven: true,
         sent: 1,
         counters,
@@ -23,9 +24,12 @@ fn facts() -> Facts {
         shared_bytes: 0,
         absent_bytes: 0,
         allocated_bytes: 0,
+        refused: nicety_memory::Refused { reads: 2, writes: 1, last: None },
+        memory_changes: 0,
         held: false,
         stopped: false,
         damaged: false,
+        classes: vec![ClassState { name: "iscsi".to_owned(), packets: 2, bytes: 3000, dropped: 0, waiting: 4 }],
         vacant: None,
         failed: None,
     };
@@ -72,6 +76,8 @@ fn values_have_their_labels() {
         r#"nicety_port_broken{port="a\"\\"} 0"#,
         r#"nicety_port_throttled_seconds_total{port="a\"\\",direction="transmit"} 0"#,
         r#"nicety_port_throttled_seconds_total{port="a\"\\",direction="receive"} 2.5"#,
+        r#"nicety_io_class_bytes_total{port="a\"\\",class="iscsi"} 3000"#,
+        r#"nicety_io_class_waiting_frames{port="a\"\\",class="iscsi"} 4"#,
         "process_cpu_seconds_total 1.25",
         "process_resident_memory_bytes 4096",
         "process_virtual_memory_bytes 8192",
@@ -81,6 +87,8 @@ fn values_have_their_labels() {
         r#"nicety_port_transmit_packets_total{port="a\"\\",queue="0"} 0"#,
         r#"nicety_port_transmit_frames_total{port="a\"\\",queue="1"} 2"#,
         r#"nicety_port_drops_total{port="a\"\\",direction="receive",reason="buffer-full"} 3"#,
+        r#"nicety_port_refused_dma_total{port="a\"\\",direction="read"} 2"#,
+        r#"nicety_port_refused_dma_total{port="a\"\\",direction="write"} 1"#,
         r#"nicety_port_waiting_bytes{port="a\"\\"} 5000"#,
         r#"nicety_port_signals_total{port="a\"\\"} 6"#,
         "nicety_switch_addresses 7",

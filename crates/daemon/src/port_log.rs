@@ -69,10 +69,14 @@ pub enum Kind {
     Stalled,
     /// The guest's driver made a mistake.
     GuestError,
+    /// The adapter was refused an access to guest memory.
+    RefusedAccess,
     /// An uplink has no peer.
     Vacant,
     /// The uplink's peer is back.
     Back,
+    /// The port uses another link of a team.
+    Moved,
     /// The port has failed.
     Failed,
     /// The port's policy refuses the VM's frames.
@@ -92,6 +96,7 @@ impl Kind {
                 | Self::Saved
                 | Self::Restored
                 | Self::Back
+                | Self::Moved
         )
     }
 
@@ -134,8 +139,10 @@ impl Kind {
             Self::Refused => "of messages that were refused",
             Self::Stalled => "of queues that the guest broke",
             Self::GuestError => "of guest errors",
+            Self::RefusedAccess => "of accesses to memory that is not mapped",
             Self::Vacant => "of an uplink that nothing can pass",
             Self::Back => "of an uplink that is well again",
+            Self::Moved => "of other links that the port uses",
             Self::Failed => "of a port that has failed",
             Self::Forbidden => "of frames that the port's policy refused",
         }

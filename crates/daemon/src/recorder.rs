@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nicety_adapter::trace::{Access, Event, Record, Region, Trace};
-use nicety_adapter::{NotedError, Time};
+use nicety_adapter::{Adapter, NotedError, Time, tape};
 use nicety_adapters::Entry;
 use nicety_host::{regular, trace_files};
 use rustix::fs::{Access as Right, AtFlags, CWD, accessat};
@@ -30,6 +30,8 @@ use crate::clock::Clock;
 const INTERVAL: Duration = Duration::from_millis(100);
 /// Most events that wait; further ones are counted as lost. 10 MB.
 const WAITING_MOST: usize = 1 << 16;
+/// Most bytes of adapters' calls that wait.
+const CALLS_MOST: usize = 64 << 20;
 /// Most bytes of one file.
 const FILE_MOST: u64 = 32 << 20;
 
@@ -38,6 +40,8 @@ const FILE_MOST: u64 = 32 << 20;
 pub enum Target {
     /// All ports, each in a file of its name in this folder.
     Folder(PathBuf),
+    /// Like [`Target::Folder`], with all that the ports' adapters hear: the frames offered to them, and the guest memory that they read.
+    Calls(PathBuf),
     /// One port, in this file. Its later parts have `.1` and `.2` at the end.
     Port {
         /// The port's name.
@@ -51,7 +55,7 @@ impl Target {
     /// The files of a port, in the order of writing. `None` if it is not recorded.
     fn files(&self, port: &str) -> Option<[PathBuf; 3]> {
         match self {
-            Self::Folder(folder) => Some(trace_files(folder, port)),
+            Self::Folder(folder) | Self::Calls(folder) => Some(trace_files(folder, port)),
             Self::Port { name, file } => (name == port).then(|| {
                 ["", ".1", ".2"].map(|part| {
                     let mut path = OsString::from(file);
@@ -65,7 +69,7 @@ impl Target {
     /// The folder of its files.
     fn folder(&self) -> &Path {
         match self {
-            Self::Folder(folder) => folder,
+            Self::Folder(folder) | Self::Calls(folder) => folder,
             Self::Port { file, .. } => match file.parent() {
                 Some(folder) if !folder.as_os_str().is_empty() => folder,
                 _ => Path::new("."),
@@ -116,6 +120,8 @@ impl RecordError {
 #[derive(Debug)]
 pub struct Recorder {
     clock: Clock,
+    /// Its adapter's calls are recorded, too.
+    calls: bool,
     waiting: Mutex<Waiting>,
     bell: Arc<Bell>,
 }
@@ -123,6 +129,8 @@ pub struct Recorder {
 #[derive(Debug, Default)]
 struct Waiting {
     records: Vec<(Option<Time>, What)>,
+    /// Bytes of adapters' calls among them.
+    bytes: usize,
     lost: u64,
 }
 
@@ -198,15 +206,29 @@ impl Recorder {
 
     fn add(&self, what: What) {
         let record = (Some(self.clock.now()), what);
+        let cost = if let What::Event(Event::Call(entry)) = &record.1 { entry.cost() } else { 0 };
         let mut waiting = lock(&self.waiting);
-        if waiting.records.len() >= WAITING_MOST {
+        // A tape cannot be played past a loss.
+        if waiting.records.len() >= WAITING_MOST || waiting.bytes + cost > CALLS_MOST {
             waiting.lost += 1;
             return;
         }
         waiting.records.push(record);
-        if waiting.records.len() == WAITING_MOST / 2 {
+        let before = waiting.bytes;
+        waiting.bytes += cost;
+        if waiting.records.len() == WAITING_MOST / 2 || (before < CALLS_MOST / 4) != (waiting.bytes < CALLS_MOST / 4) {
             self.bell.rung.notify_one();
         }
+    }
+
+    /// Puts a recorder around a port's adapter, if all that it hears is recorded.
+    pub fn around(this: &Arc<Self>, adapter: Box<dyn Adapter>) -> Box<dyn Adapter> {
+        if !this.calls {
+            return adapter;
+        }
+        let recorder = Arc::clone(this);
+        let sink = move |entry| recorder.note(Event::Call(Box::new(entry)));
+        Box::new(tape::Recorder::new(adapter, Box::new(sink)))
     }
 
     /// Records an access to a vfio region.
@@ -239,7 +261,8 @@ impl Recording {
     pub fn port(&mut self, name: &str, entry: &'static Entry) -> Result<Option<Arc<Recorder>>, RecordError> {
         let Some(files) = self.target.files(name) else { return Ok(None) };
         let (clock, bell) = (self.clock, Arc::clone(&self.bell));
-        let recorder = Arc::new(Recorder { clock, waiting: Mutex::default(), bell });
+        let calls = matches!(self.target, Target::Calls(_));
+        let recorder = Arc::new(Recorder { clock, calls, waiting: Mutex::default(), bell });
         self.waiting.push(Output::open(files, name, entry, &recorder)?);
         if self.begun {
             self.begin()?;
@@ -365,6 +388,7 @@ impl Output {
         let lost = {
             let mut waiting = lock(&self.recorder.waiting);
             std::mem::swap(&mut records, &mut waiting.records);
+            waiting.bytes = 0;
             std::mem::take(&mut waiting.lost)
         };
         if lost > 0 {

@@ -14,7 +14,7 @@ fn in_folder(folder: impl AsRef<Path>) -> Target {
 }
 
 fn output(folder: &TempDir) -> Output {
-    let recorder = Recorder { clock: Clock::start(), waiting: Mutex::default(), bell: Arc::default() };
+    let recorder = Recorder { clock: Clock::start(), calls: false, waiting: Mutex::default(), bell: Arc::default() };
     let files = trace_files(folder.path(), "vm1");
     let mut output = Output::open(files, "vm1", find("e1000").unwrap(), &Arc::new(recorder)).unwrap();
     output.begin().unwrap();

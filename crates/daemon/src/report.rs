@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use nicety_adapter::trace::{Region, RegisterName};
 use nicety_adapter::{ErrorPlace, GuestError, NotedError, QUEUES, QueueCounters, Reason, count};
-use nicety_host::{Role, policy_words};
-use nicety_plane::{MemberState, State};
+use nicety_host::{FunctionConfig, Role, policy_words};
+use nicety_memory::Refusal;
+use nicety_plane::{ClassState, MemberState, State};
 use nicety_switch::{Interest, Wanted};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -74,6 +75,37 @@ pub struct MadeOf {
     pub access: String,
 }
 
+/// The place of a port on a card, and what the host lets its function do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FunctionReport {
+    /// Name of the card.
+    pub card: String,
+    /// Number of the function, from 0.
+    pub function: u16,
+    /// Whether it may change its address, have more of them, and receive all multicast frames.
+    pub trust: bool,
+    /// Whether it may send only from its own address, unless it is trusted.
+    pub spoofchk: bool,
+    /// Its link: `auto` is the card's, `enable` is up, `disable` is down.
+    pub link_state: String,
+    /// Whether its driver may ask how frames are spread over its queues.
+    pub query_rss: bool,
+}
+
+impl FunctionReport {
+    fn of(function: &FunctionConfig) -> Self {
+        let FunctionConfig { card, number, trusted, checks_source, link, queries_rss, is_vepa: _ } = function;
+        Self {
+            card: card.clone(),
+            function: *number,
+            trust: *trusted,
+            spoofchk: *checks_source,
+            link_state: link.word().to_owned(),
+            query_rss: *queries_rss,
+        }
+    }
+}
+
 /// A member of a team of uplinks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MemberReport {
@@ -85,6 +117,28 @@ pub struct MemberReport {
     pub distributes: bool,
     /// Its state in a few words: `active`, `stands by`, `no carrier`, and of LACP the partner.
     pub state: String,
+}
+
+/// A class of an uplink with I/O control.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ClassReport {
+    /// Name of the class.
+    pub name: String,
+    /// Packets that left. A segmented packet counts once.
+    pub packets: u64,
+    /// Bytes that left, with the headers of all segments.
+    pub bytes: u64,
+    /// Packets that wait.
+    pub waiting: u64,
+    /// Packets that were dropped because their sender had no room left.
+    pub dropped: u64,
+}
+
+impl ClassReport {
+    fn of(state: &ClassState) -> Self {
+        let ClassState { name, packets, bytes, dropped, waiting } = state;
+        Self { name: name.clone(), packets: *packets, bytes: *bytes, waiting: *waiting, dropped: *dropped }
+    }
 }
 
 /// State and counters of a port, an uplink or a team of uplinks.
@@ -104,6 +158,9 @@ pub struct PortReport {
     /// Name of the port group. `null`: none.
     #[serde(default)]
     pub port_group: Option<String>,
+    /// Its place on a card. `null`: it is no function of one.
+    #[serde(default)]
+    pub function: Option<FunctionReport>,
     /// Keys of the policy that differ from the default, and their values, as in the host file. The group's are included.
     #[serde(default)]
     pub policy: BTreeMap<String, String>,
@@ -116,6 +173,9 @@ pub struct PortReport {
     /// Members of a team of uplinks. `null`: it is none.
     #[serde(default)]
     pub members: Option<Vec<MemberReport>>,
+    /// Classes of an uplink with I/O control. Empty: it has none.
+    #[serde(default)]
+    pub io_classes: Vec<ClassReport>,
     /// Condition of the port, in a word.
     pub condition: Condition,
     /// Condition in a sentence, with a remedy if something is wrong.
@@ -147,6 +207,19 @@ pub struct PortReport {
     /// The last protocol violations and bad accesses, oldest first: at most 32. Only in the report of a single port.
     #[serde(default)]
     pub last_guest_errors: Vec<GuestErrorReport>,
+    /// Reads of guest memory that the adapter was refused, because nothing is mapped there for it. Translations of a descriptor ring or
+    /// a buffer count once.
+    #[serde(default)]
+    pub refused_dma_reads: u64,
+    /// Writes of guest memory that the adapter was refused.
+    #[serde(default)]
+    pub refused_dma_writes: u64,
+    /// The last of both. `null`: none was refused.
+    #[serde(default)]
+    pub last_refused_dma: Option<RefusedDmaReport>,
+    /// Maps and unmaps of memory by its VMM. Behind an IOMMU, each mapping that the driver makes and takes back.
+    #[serde(default)]
+    pub memory_changes: u64,
     /// Frames in the receive buffer.
     pub backlog_frames: u64,
     /// Bytes of the receive buffer in use.
@@ -154,6 +227,24 @@ pub struct PortReport {
     /// Bytes of the VM's memory that the daemon has touched first. They are charged to the daemon's memory control group.
     #[serde(default)]
     pub allocated_bytes: u64,
+}
+
+/// An access to guest memory that an adapter was refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RefusedDmaReport {
+    /// `read`: from guest memory. `write`: to guest memory.
+    pub direction: String,
+    /// First bus address, in hexadecimal: behind an IOMMU a device address, not a physical one.
+    pub address: String,
+    /// Bytes.
+    pub bytes: u32,
+}
+
+impl From<Refusal> for RefusedDmaReport {
+    fn from(Refusal { address, len, write }: Refusal) -> Self {
+        let direction = if write { "write" } else { "read" };
+        Self { direction: direction.to_owned(), address: format!("{address:#x}"), bytes: len }
+    }
 }
 
 /// A mistake of the guest's driver.
@@ -377,10 +468,12 @@ impl PortReport {
                 access: if spec.role == Role::Listen { spec.access.to_string() } else { String::new() },
             }),
             port_group: spec.as_ref().and_then(|spec| spec.group.clone()),
+            function: spec.as_ref().and_then(|spec| spec.function.as_ref()).map(FunctionReport::of),
             policy: policy_words(policy),
             neighbour: neighbour.as_ref().map(|neighbour| format!("{}, port {}", neighbour.system, neighbour.port)),
             multicasts: wanted.iter().map(multicast).collect(),
             members: members.as_ref().map(|members| members.iter().map(MemberReport::of).collect()),
+            io_classes: state.classes.iter().map(ClassReport::of).collect(),
             condition,
             sentence,
             last_end,
@@ -400,6 +493,10 @@ impl PortReport {
                 .iter()
                 .map(|noted| GuestErrorReport::of(noted, register, *epoch))
                 .collect(),
+            refused_dma_reads: state.refused.reads,
+            refused_dma_writes: state.refused.writes,
+            last_refused_dma: state.refused.last.map(RefusedDmaReport::from),
+            memory_changes: state.memory_changes,
             backlog_frames: state.backlog_frames as u64,
             backlog_bytes: state.backlog_bytes,
             allocated_bytes: state.allocated_bytes,

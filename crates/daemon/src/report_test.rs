@@ -8,6 +8,7 @@ use crate::daemon::PortSpec;
 fn state() -> State {
     State {
         attached: true,
+        classes: Vec::new(),
         driven: false,
         sent: 0,
         counters: Counters::default(),
@@ -20,7 +21,10 @@ fn state() -> State {
         shared_bytes: 512 << 20,
         absent_bytes: 16 << 20,
         allocated_bytes: 0,
+        refused: nicety_memory::Refused::default(),
+        memory_changes: 0,
         damaged: false,
+        classes: Vec::new(),
         vacant: None,
         failed: None,
     }
@@ -146,6 +150,7 @@ fn a_report_holds_what_was_counted_and_leaves_zeros_out() {
         buffer_bytes: 1 << 20,
         access: nicety_socket::Access::default(),
         group: None,
+        function: None,
         policy: nicety_switch::Policy::default(),
     };
     let last_end = Some((Duration::from_secs(7199), "the VMM is disconnected: it said nothing".to_owned()));

@@ -6,24 +6,18 @@ use std::path::{Path, PathBuf};
 
 use nicety_adapter::{PortId, Uplink, UplinkSettings};
 use nicety_frame::Mac;
-use nicety_host::{
-    AccountError, Host, LacpConfig, PortConfig, Role, RomFileError, TeamConfig, TeamMode, TransmitHash, UplinkConfig,
-    UplinkKind,
-};
-use nicety_lacp::Settings as LacpSettings;
-use nicety_plane::{Hash, Lacp, Rule, Standby};
+use nicety_host::{AccountError, Host, PortConfig, Role, RomFileError, TeamConfig, TeamMode, UplinkConfig, UplinkKind};
 use nicety_socket::{Access, ListenError, Place};
 use nicety_switch::{Limits, Policy, Vlan};
 use nicety_uplink::{
     Announced, Capture, CaptureError, CaptureOptions, Null, Paced, Pair, Querier, SocketError, Stream, Tap, TapError,
 };
 
-use crate::daemon::{ArrivingUplink, Daemon, Membership, PortSpec, StartError, UplinkMaker, random};
+use sha2::{Digest, Sha256};
+
+use crate::daemon::{ArrivingUplink, Daemon, PortSpec, StartError, TeamSpec, UplinkMaker, random};
 use crate::image::PortImage;
 use crate::recorder::{self, Target};
-
-/// Of equal links none is preferred: the middle of the range.
-const LACP_PORT_PRIORITY: u16 = 128;
 
 /// Reasons why the daemon could not start.
 #[derive(Debug, thiserror::Error)]
@@ -145,17 +139,20 @@ fn checked<'a>(host: &'a Host, record: Option<Target>, look: SocketCheck) -> Res
         }
     }
     errors.extend(host.uplinks.iter().filter_map(|config| check_uplink(&config.kind, &mut served, look).err()));
-    errors.extend(host.teams.iter().filter_map(|team| {
-        let taps = team.members.iter().filter_map(|member| host.uplink(member));
-        let of = |uplink: &UplinkConfig| match &uplink.kind {
-            // A tap that is not there yet is made with the usual one.
-            UplinkKind::Tap { name } => Some((name.clone(), mtu(name)?)),
-            _ => None,
-        };
-        let mtus: Vec<(String, u32)> = taps.filter_map(of).collect();
-        different_mtus(&team.name, &mtus)
-    }));
+    errors.extend(host.teams.iter().filter_map(|team| check_team(host, team).err()));
     if errors.is_empty() { Ok(Prepared { host, record, ports, served }) } else { Err(Refused(errors)) }
+}
+
+/// Checks whether the members of a team fit together.
+pub(crate) fn check_team(host: &Host, team: &TeamConfig) -> Result<(), ServeError> {
+    let members = team.members.iter().filter_map(|member| host.uplink(member));
+    let of = |uplink: &UplinkConfig| match &uplink.kind {
+        // A tap that is not there yet is made with the usual one.
+        UplinkKind::Tap { name } => Some((name.clone(), mtu(name)?)),
+        _ => None,
+    };
+    let mtus: Vec<(String, u32)> = members.filter_map(of).collect();
+    different_mtus(&team.name, &mtus).map_or(Ok(()), Err)
 }
 
 /// The MTU of an interface, if it is there.
@@ -203,6 +200,7 @@ pub(crate) fn spec(config: &PortConfig) -> Result<PortSpec, ServeError> {
         buffer_bytes: u32::try_from(config.buffer.0).unwrap_or(u32::MAX),
         access,
         group: config.group.clone(),
+        function: config.function.clone(),
         policy: config.policy.clone(),
     })
 }
@@ -285,6 +283,10 @@ fn settings(config: &UplinkConfig) -> UplinkSettings {
 /// A locally administered address for our own frames, a new one each time.
 fn own_address() -> Mac {
     let [a, b, c, d, ..] = random().to_ne_bytes();
+    own(a, b, c, d)
+}
+
+fn own(a: u8, b: u8, c: u8, d: u8) -> Mac {
     Mac([2, 0x4e, a, b, c, d])
 }
 
@@ -294,48 +296,35 @@ pub fn policy(config: &UplinkConfig) -> Policy {
     Policy { vlan: vlan.clone(), private: *private, snooping: *snooping, lldp: lldp.receives, ..Policy::default() }
 }
 
-/// Adds a team to the switch. Its members join it as they are opened.
-fn open_team(daemon: &Daemon, config: &TeamConfig) -> Result<(), ServeError> {
+/// The specification of a team of a host file at this path.
+pub(crate) fn team_spec(config: &TeamConfig, path: &Path) -> TeamSpec {
     let TeamConfig { name, members, mode, vlan, private, snooping } = config;
-    let (rule, hash): (Box<dyn Rule>, Hash) = match mode {
-        TeamMode::Standby { primary, fail_back } => {
-            let fail_back = std::time::Duration::from_secs(fail_back.0.into());
-            (Box::new(Standby::new(*primary, fail_back)), Hash::default())
-        }
-        TeamMode::Lacp(config) => (Box::new(Lacp::new(&lacp(config), members.len())), hash(config.hash)),
-    };
     let policy = Policy { vlan: vlan.clone(), private: *private, snooping: *snooping, ..Policy::default() };
-    Ok(daemon.open_team(name, members.len(), rule, hash, &policy)?)
+    let set = match mode {
+        TeamMode::Lacp(config) => config.system,
+        _ => None,
+    };
+    let system = set.unwrap_or_else(|| system(path, name));
+    TeamSpec { name: name.clone(), members: members.clone(), mode: mode.clone(), system, policy }
 }
 
-fn lacp(config: &LacpConfig) -> LacpSettings {
-    let LacpConfig { is_active, is_fast, min_links, system_priority, key, hash: _ } = *config;
-    let (min_links, system) = (min_links.into(), own_address());
-    LacpSettings { is_active, is_fast, min_links, system_priority, system, key, port_priority: LACP_PORT_PRIORITY }
-}
-
-fn hash(hash: TransmitHash) -> Hash {
-    match hash {
-        TransmitHash::Layer2 => Hash::Layer2,
-        TransmitHash::Layer23 => Hash::Layer23,
-        TransmitHash::Layer34 => Hash::Layer34,
-        TransmitHash::VlanSource => Hash::VlanSource,
-    }
-}
-
-/// An uplink's place in its team.
-fn membership(config: &UplinkConfig, teams: &[TeamConfig]) -> Option<Membership> {
-    let team = teams.iter().find(|team| Some(&team.name) == config.team.as_ref())?;
-    let place = team.members.iter().position(|member| *member == config.name)?;
-    Some(Membership { team: team.name.clone(), place })
+/// The address of a team as an LACP system. It is the same after a restart: partners would take another one for another machine. It is made
+/// of the machine's identity, which must not be told as it is (machine-id(5)), and of the team's.
+fn system(path: &Path, team: &str) -> Mac {
+    let Ok(machine) = std::fs::read("/etc/machine-id") else { return own_address() };
+    let digest = Sha256::new().chain_update("nicety lacp system").chain_update(machine);
+    let digest =
+        digest.chain_update(path.as_os_str().as_encoded_bytes()).chain_update([0]).chain_update(team).finalize();
+    let [a, b, c, d, ..] = <[u8; 32]>::from(digest);
+    own(a, b, c, d)
 }
 
 /// Makes an uplink and adds it to the switch, or to its team.
-pub(crate) fn open_uplink(daemon: &Daemon, config: &UplinkConfig, teams: &[TeamConfig]) -> Result<(), ServeError> {
+pub(crate) fn open_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), ServeError> {
     let maker = maker(config);
     let made = uplink(config, daemon)?;
-    let (buffer, membership) = (nicety_plane::SENDER_BYTES, membership(config, teams));
-    Ok(daemon.open_uplink(&config.name, made, buffer, &policy(config), maker, membership.as_ref())?)
+    let buffer = nicety_plane::SENDER_BYTES;
+    Ok(daemon.open_uplink(&config.name, made, buffer, &policy(config), maker, config.team.as_deref())?)
 }
 
 /// Changes an open uplink, whose link stays the same. The error is a sentence for a person.
@@ -399,16 +388,18 @@ pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
     if let Some(target) = record {
         daemon.record(target)?;
     }
+    host.cards.iter().for_each(|card| daemon.set_card(card));
     for port in ports {
         daemon.open(port)?;
     }
     // Open uplinks last: captures and traces replace older files, which must survive if something else fails.
     for config in &host.teams {
-        open_team(&daemon, config)?;
+        daemon.open_team(&team_spec(config, &host.path))?;
     }
     for config in &host.uplinks {
-        open_uplink(&daemon, config, &host.teams)?;
+        open_uplink(&daemon, config)?;
     }
+    daemon.set_io_control(host);
     daemon.begin_traces()?;
     Ok(daemon)
 }

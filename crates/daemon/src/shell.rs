@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use nicety_adapter::trace::Event;
 use nicety_adapter::{News, NotedError, PortId, Reason, Set, Stall, Time};
+use nicety_memory::Refusal;
 use nicety_pci::Mode;
 use nicety_peer::{Bell, Table};
 use nicety_plane::Shell;
@@ -16,7 +17,7 @@ use crate::clock::Clock;
 use crate::inbox::{Inbox, Note};
 use crate::recorder::Recorder;
 
-/// The minimum time between two guest errors that are logged.
+/// The minimum time between two guest errors that are logged, and between two refused accesses.
 const ERROR_LOG_NS: u64 = 1_000_000_000;
 
 /// The path of a port's interrupts to its VM.
@@ -143,6 +144,8 @@ pub struct PortShell {
     clock: Clock,
     /// The time of the next guest error that is logged, in nanoseconds.
     next_error_log: AtomicU64,
+    /// The same for refused accesses.
+    next_refusal_log: AtomicU64,
 }
 
 /// Whether a port is queued for a turn. The shell and the worker share it.
@@ -189,7 +192,16 @@ impl PortShell {
         recorder: Option<Arc<Recorder>>,
         clock: Clock,
     ) -> Self {
-        Self { id, inbox, signals, state, recorder, clock, next_error_log: AtomicU64::new(0) }
+        Self {
+            id,
+            inbox,
+            signals,
+            state,
+            recorder,
+            clock,
+            next_error_log: AtomicU64::new(0),
+            next_refusal_log: AtomicU64::new(0),
+        }
     }
 }
 
@@ -268,6 +280,15 @@ impl Shell for PortShell {
         if error.at.0 >= self.next_error_log.load(Ordering::Relaxed) {
             self.next_error_log.store(error.at.after_ns(ERROR_LOG_NS).0, Ordering::Relaxed);
             self.inbox.push(Note::GuestError(self.id, *error));
+        }
+    }
+
+    fn refused_access(&self, refusal: &Refusal) {
+        // As above.
+        let now = self.clock.now();
+        if now.0 >= self.next_refusal_log.load(Ordering::Relaxed) {
+            self.next_refusal_log.store(now.after_ns(ERROR_LOG_NS).0, Ordering::Relaxed);
+            self.inbox.push(Note::RefusedAccess(self.id, *refusal));
         }
     }
 

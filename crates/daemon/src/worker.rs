@@ -194,6 +194,7 @@ impl Worker {
                 Note::Mapped(port) => self.mapped(port),
                 Note::Stalled(port, stall) => self.stalled(port, stall),
                 Note::GuestError(port, error) => self.guest_error(port, error),
+                Note::RefusedAccess(port, refusal) => self.refused_access(port, &refusal),
                 Note::Refused(port, reason) => self.refused(port, reason),
                 Note::News(port, news) => self.news(port, news),
                 Note::Failed(port) => self.failed(port),

@@ -32,6 +32,7 @@ fn third(stage: &Stage) -> PortSpec {
         buffer_bytes: 1 << 20,
         access: nicety_socket::Access::default(),
         group: None,
+        function: None,
         policy: nicety_switch::Policy::default(),
     }
 }

@@ -48,6 +48,7 @@ impl Folder {
             buffer_bytes: 1 << 20,
             access: nicety_socket::Access::default(),
             group: None,
+            function: None,
             policy: nicety_switch::Policy::default(),
         }
     }

@@ -99,6 +99,7 @@ fn spec(name: &str, socket: PathBuf, last: u8) -> PortSpec {
         buffer_bytes: 1 << 20,
         access: nicety_socket::Access::default(),
         group: None,
+        function: None,
         policy: nicety_switch::Policy::default(),
     }
 }

@@ -115,6 +115,7 @@ fn open(stage: &Stage, name: &str, create: fn(&Settings) -> Result<Box<dyn Adapt
         buffer_bytes: 1 << 20,
         access: nicety_socket::Access::default(),
         group: None,
+        function: None,
         policy: nicety_switch::Policy::default(),
     };
     stage.daemon.open(spec).unwrap();

@@ -28,6 +28,7 @@ fn spec(folder: &TempDir, name: &str, last: u8) -> PortSpec {
         buffer_bytes: 1 << 20,
         access: nicety_socket::Access::default(),
         group: None,
+        function: None,
         policy: nicety_switch::Policy::default(),
     }
 }

@@ -1,27 +1,56 @@
-//! Two daemons joined by two pairs, with a team at each end.
+//! Two daemons joined by two pairs, with a team at each end. One of them is changed while it serves.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nicety_daemon::daemon::Daemon;
+use nicety_daemon::live::state::Begin;
+use nicety_daemon::live::{Consent, Live};
 use nicety_daemon::report::{Condition, PortReport};
 use nicety_daemon::serve;
-use nicety_host::Host;
+use nicety_host::{Host, List};
 
 /// LACP waits two seconds before it uses links.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-fn daemon(dir: &Path, role: &str, team: &str) -> Daemon {
-    let uplink = |name: &str| {
-        let socket = dir.join(name);
-        format!(
-            "[[uplink]]\nname = \"{name}\"\nkind = \"pair\"\nsocket = \"{}\"\nrole = \"{role}\"\n",
-            socket.display()
-        )
+/// A host file with these uplinks.
+fn text(role: &str, uplinks: &[&str], team: &str) -> String {
+    let uplink = |name: &&str| {
+        format!("[[uplink]]\nname = \"{name}\"\nkind = \"pair\"\nsocket = \"{name}\"\nrole = \"{role}\"\n")
     };
-    let text = format!("{}{}[[team]]\nname = \"up\"\nmembers = \"a,b\"\n{team}\n", uplink("a"), uplink("b"));
-    let host = Host::parse(&text, &dir.join("host.toml")).unwrap();
+    uplinks.iter().map(uplink).chain([team.to_owned()]).collect()
+}
+
+/// A team of these uplinks.
+fn team(members: &str, more: &str) -> String {
+    format!("[[team]]\nname = \"up\"\nmembers = \"{members}\"\n{more}\n")
+}
+
+/// Each daemon has a host file of its own.
+fn path(dir: &Path, role: &str) -> PathBuf {
+    dir.join(format!("{role}.toml"))
+}
+
+fn daemon(dir: &Path, role: &str, more: &str) -> Daemon {
+    let host = Host::parse(&text(role, &["a", "b"], &team("a,b", more)), &path(dir, role)).unwrap();
     serve::start(serve::prepare(&host, None).unwrap()).unwrap()
+}
+
+/// Begins like `nicety serve`.
+fn live(dir: &Path, text: &str) -> Live {
+    let path = path(dir, "listen");
+    std::fs::write(&path, text).unwrap();
+    let Begin { host, file, state, found: _ } = Begin::new(Host::read(&path).unwrap());
+    nicety_sandbox::begin_for_tests();
+    let daemon = serve::start(serve::prepare(&host, None).unwrap()).unwrap();
+    Live::new(Arc::new(daemon), host, file, state)
+}
+
+/// Applies a host file as a person has changed it, and returns the lines of the plan.
+fn apply(live: &Live, text: &str) -> String {
+    let new = Host::parse(text, live.path()).unwrap();
+    live.apply(&new, &Consent::Nothing).unwrap().plan.to_string()
 }
 
 fn report(daemon: &Daemon) -> PortReport {
@@ -73,4 +102,112 @@ fn of_an_active_standby_team_one_link_is_used() {
     assert_eq!(report.sentence, "a way out of the switch by 1 of 2 uplinks: a: stands by; b: active");
     other.close_uplink("b");
     wait(&ours, &["a"]);
+}
+
+const FAST: &str = "mode = \"802.3ad\"\nlacp_rate = \"fast\"";
+
+#[test]
+fn members_come_and_go_while_the_others_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let both = text("listen", &["a", "b"], &team("a,b", FAST));
+    let live = live(dir.path(), &both);
+    let other = daemon(dir.path(), "connect", FAST);
+    wait(&other, &["a", "b"]);
+    let one = text("listen", &["b"], &team("b", FAST));
+    assert_eq!(apply(&live, &one), "~ team up: members a,b → b\n- uplink a\n");
+    assert_eq!(wait(live.daemon(), &["b"]).members.unwrap().len(), 1);
+    let report = wait(&other, &["b"]);
+    assert_eq!(report.members.unwrap()[0].state, "no carrier");
+    // It is the same link to the partner again, whatever its place in the list.
+    let turned = text("listen", &["a", "b"], &team("b,a", FAST));
+    assert_eq!(apply(&live, &turned), "+ uplink a\n~ team up: members b → b,a\n");
+    wait(live.daemon(), &["b", "a"]);
+    let report = wait(&other, &["a", "b"]);
+    assert!(report.members.unwrap()[0].state.contains("port 1 key 1"));
+}
+
+#[test]
+fn settings_change_while_links_go_on_and_another_mode_uses_them_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let of = |more: &str| text("listen", &["a", "b"], &team("a,b", more));
+    let live = live(dir.path(), &of(FAST));
+    let other = daemon(dir.path(), "connect", FAST);
+    wait(live.daemon(), &["a", "b"]);
+    wait(&other, &["a", "b"]);
+    for more in ["hash = \"layer2\"", "hash = \"layer2+3\"\nmin_links = 2", "lacp = \"passive\""] {
+        apply(&live, &of(&format!("{FAST}\n{more}")));
+        for daemon in [live.daemon(), &other] {
+            let members = report(daemon).members.unwrap();
+            assert!(members.iter().all(|member| member.distributes && member.collects), "{more}: {members:?}");
+        }
+    }
+    // The partner must agree on another key first.
+    apply(&live, &of(&format!("{FAST}\nkey = 5")));
+    assert!(report(live.daemon()).members.unwrap().iter().all(|member| !member.distributes));
+    wait(live.daemon(), &["a", "b"]);
+    assert!(wait(&other, &["a", "b"]).sentence.contains("key 5"));
+    let line = "~ team up: lacp_rate fast → (not set), mode 802.3ad → active-standby, primary (not set) → b, key 5 → (not set)";
+    let standby = apply(&live, &of("mode = \"active-standby\"\nprimary = \"b\""));
+    assert!(line.split(", ").all(|part| standby.contains(part.trim_start_matches("~ team up: "))), "{standby}");
+    wait(live.daemon(), &["b"]);
+    let sentence = report(live.daemon()).sentence;
+    assert_eq!(sentence, "a way out of the switch by 1 of 2 uplinks: a: stands by; b: active");
+    apply(&live, &of("mode = \"active-standby\"\nprimary = \"a\""));
+    wait(live.daemon(), &["a"]);
+}
+
+#[test]
+fn a_team_is_added_and_removed_with_its_uplinks() {
+    let dir = tempfile::tempdir().unwrap();
+    let live = live(dir.path(), &text("listen", &["a", "b"], ""));
+    let other = daemon(dir.path(), "connect", FAST);
+    let entry = |text: &str| text.parse().unwrap();
+    let added = entry("name = \"up\"\nmembers = \"a,b\"\nmode = \"802.3ad\"\nlacp_rate = \"fast\"\n");
+    let added = live.add(List::Teams, added, &Consent::Nothing).unwrap();
+    let lines = "+ team up\n~ uplink a: team (not set) → up\n~ uplink b: team (not set) → up\n";
+    assert_eq!((added.plan.to_string().as_str(), added.after_restart.len()), (lines, 0));
+    wait(live.daemon(), &["a", "b"]);
+    wait(&other, &["a", "b"]);
+    let removed = live.remove(List::Teams, "up", &Consent::Nothing).unwrap();
+    assert_eq!(removed.plan.to_string(), "- team up\n- uplink a\n- uplink b\n");
+    assert!(live.daemon().views().is_empty());
+    wait(&other, &[]);
+}
+
+#[test]
+fn a_teams_lacp_system_is_the_same_after_a_restart_or_the_one_that_is_set() {
+    let partner = |dir: &Path, more: &str| {
+        let ours = daemon(dir, "listen", &format!("{FAST}\n{more}"));
+        let other = daemon(dir, "connect", FAST);
+        let sentence = wait(&other, &["a", "b"]).sentence;
+        ours.stop();
+        let (_, partner) = sentence.split_once("partner ").unwrap();
+        partner[..17].to_owned()
+    };
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(partner(dir.path(), "system = \"02:00:00:00:00:0a\""), "02:00:00:00:00:0a");
+    if Path::new("/etc/machine-id").exists() {
+        assert_eq!(partner(dir.path(), ""), partner(dir.path(), ""));
+    } else {
+        println!("skipped: this machine has no identity (machine-id(5))");
+    }
+}
+
+#[test]
+fn by_port_address_or_load_all_links_are_used_and_the_neighbour_knows_nothing_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let of = |more: &str| {
+        let uplinks = text("listen", &["a", "b"], &team("a,b", more));
+        uplinks.replace("role = ", "rate = \"1Gbit/s\"\nrole = ")
+    };
+    let live = live(dir.path(), &of("mode = \"originating-port\""));
+    let other = daemon(dir.path(), "connect", "mode = \"active-standby\"");
+    wait(live.daemon(), &["a", "b"]);
+    wait(&other, &["a"]);
+    let line = "~ team up: mode originating-port → source-address\n";
+    assert_eq!(apply(&live, &of("mode = \"source-address\"")), line);
+    wait(live.daemon(), &["a", "b"]);
+    apply(&live, &of("mode = \"load\""));
+    let report = wait(live.daemon(), &["a", "b"]);
+    assert_eq!(report.members.unwrap()[0].state, "active, 0 % used");
 }

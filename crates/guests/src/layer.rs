@@ -68,6 +68,9 @@ impl Layer {
     pub fn archive(&self, files: &[&str]) -> Result<Vec<u8>, Error> {
         let mut all: BTreeSet<String> = files.iter().map(|&name| name.to_owned()).collect();
         for name in files {
+            if !is_program(&self.folder.join(name)) {
+                continue;
+            }
             all.extend(libraries_of(&self.folder, name)?.iter().map(|library| format!("{LIBRARIES}/{library}")));
         }
         let (mut archive, mut folders) = (Archive::new(), BTreeSet::new());
@@ -96,4 +99,11 @@ impl Layer {
         command.arg("--library-path").arg(self.libraries()).arg(self.folder.join(path));
         command
     }
+}
+
+/// Whether a file is an ELF object (elf(5), `EI_MAG0`). One that cannot be read is left to whoever takes it.
+fn is_program(path: &Path) -> bool {
+    let mut magic = [0; 4];
+    let read = fs::File::open(path).and_then(|mut file| std::io::Read::read_exact(&mut file, &mut magic));
+    read.is_err() || magic == *b"\x7fELF"
 }

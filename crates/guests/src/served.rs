@@ -80,6 +80,8 @@ pub struct Setup {
     pub link: Option<Link>,
     /// Additional lines of the uplink's section (`rate = "100Mbit/s"`).
     pub link_more: String,
+    /// Additional lines of the daemon's section (`workers = 2`).
+    pub daemon_more: String,
     /// Additional arguments after `serve FILE`.
     pub options: Vec<String>,
     /// Command prefix, for example one that binds the daemon to a processor.
@@ -136,6 +138,7 @@ impl Counts {
 /// The host file of these ports. Sockets are in its own folder.
 fn host_file(ports: &[Port], setup: &Setup) -> String {
     let mut text = "[switch]\nname = \"lab\"\n\n[daemon]\ncontrol = \"control.sock\"\nlisted = false\n".to_owned();
+    text += &setup.daemon_more;
     text.extend(setup.link.as_ref().map(|link| link.section() + &setup.link_more));
     for Port { name, entry, mac, more } in ports {
         let adapter = entry.about.name;

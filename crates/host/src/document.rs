@@ -14,6 +14,11 @@ const PORT: &str = "port";
 const GROUP: &str = "port_group";
 /// The uplink, or the list of them.
 const UPLINK: &str = "uplink";
+/// The list of cards.
+const CARD: &str = "card";
+/// The list of teams of uplinks, and a team's key that names its uplinks.
+const TEAM: &str = "team";
+const MEMBERS: &str = "members";
 /// The table of defaults for ports' sockets.
 const SOCKETS: &str = "sockets";
 
@@ -103,7 +108,10 @@ impl Document {
                     let entries = list.iter().filter_map(Value::as_table).enumerate();
                     tables.extend(entries.map(|(index, entry)| {
                         let name = entry.get("name").and_then(Value::as_str).map_or(index.to_string(), str::to_owned);
-                        (format!("{key}.{name}"), entry.clone())
+                        // Classes of two uplinks may have one name.
+                        let of = entry.get("uplink").and_then(Value::as_str);
+                        let of = of.map_or_else(String::new, |of| format!("{of}."));
+                        (format!("{key}.{of}{name}"), entry.clone())
                     }));
                 }
                 other => tables.push((key.clone(), Table::from_iter([("value".to_owned(), other.clone())]))),
@@ -123,8 +131,27 @@ impl Document {
         new
     }
 
-    /// A copy without the entry of this name, if it exists. An empty list is removed.
+    /// A team's table. Empty if there is none.
+    pub fn team(&self, name: &str) -> Table {
+        let list = self.0.get(TEAM).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        let found = list.iter().find(|one| name_of(one) == Some(name)).and_then(Value::as_table);
+        found.cloned().unwrap_or_default()
+    }
+
+    /// A copy without the entry of this name, if it exists. An empty list is removed. A team takes its uplinks with it: each by itself,
+    /// they would join one network in several places.
     pub fn without(&self, list: List, name: &str) -> Self {
+        if list == List::Teams {
+            let team = self.team(name);
+            let members = team.get(MEMBERS).and_then(Value::as_str).unwrap_or_default();
+            let alone =
+                members.split(',').fold(self.clone(), |host, member| host.only_without(List::Uplinks, member.trim()));
+            return alone.only_without(list, name);
+        }
+        self.only_without(list, name)
+    }
+
+    fn only_without(&self, list: List, name: &str) -> Self {
         let mut new = self.clone();
         let left = new.list_mut(list).map_or(1, |entries| {
             entries.retain(|entry| name_of(entry) != Some(name));
@@ -169,6 +196,10 @@ pub enum List {
     Groups,
     /// `[uplink]`, or `[[uplink]]`.
     Uplinks,
+    /// `[[card]]`.
+    Cards,
+    /// `[[team]]`.
+    Teams,
 }
 
 impl List {
@@ -178,6 +209,8 @@ impl List {
             Self::Ports => PORT,
             Self::Groups => GROUP,
             Self::Uplinks => UPLINK,
+            Self::Cards => CARD,
+            Self::Teams => TEAM,
         }
     }
 }
@@ -189,6 +222,8 @@ impl std::fmt::Display for List {
             Self::Ports => "port",
             Self::Groups => "port group",
             Self::Uplinks => "uplink",
+            Self::Cards => "card",
+            Self::Teams => "team",
         })
     }
 }

@@ -34,6 +34,10 @@ pub enum Form {
     Macs(usize),
     /// At most so many IP addresses, with commas between them.
     Ips(usize),
+    /// An IP address, or a network: `10.0.0.0/8`.
+    Network,
+    /// A TCP and UDP port, or a range of them.
+    TransportPorts,
     /// VLANs and ranges of them with commas between them, or `all`.
     Vlans,
     /// A rate with its unit.
@@ -103,6 +107,8 @@ impl Form {
             Self::Mac => mac(),
             Self::Macs(most) => list(&mac(), most),
             Self::Ips(most) => list(&ip(), most),
+            Self::Network => format!("{}(/{})?", ip(), digits(0, 32)),
+            Self::TransportPorts => format!("{0}(-{0})?", digits(0, 65_535)),
             Self::Vlans => {
                 let id = digits(1, 4094);
                 format!("(all|{id}(-{id})?(,{id}(-{id})?)*)")

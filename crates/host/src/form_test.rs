@@ -159,7 +159,12 @@ fn a_value_of_another_type_or_word_than_its_form_is_a_mistake() {
         for key in kind.keys {
             let wrong = match key.form {
                 Form::Number(least, most) => {
-                    vec![format!("{}", least - 1), format!("{}", u64::from(most) + 1), "\"1\"".into(), "true".into()]
+                    vec![
+                        format!("{}", i64::from(least) - 1),
+                        format!("{}", u64::from(most) + 1),
+                        "\"1\"".into(),
+                        "true".into(),
+                    ]
                 }
                 Form::Flag => vec!["1".into(), "\"true\"".into()],
                 _ => vec!["1".into(), "true".into(), "\"\"".into(), "[]".into()],

@@ -191,15 +191,15 @@ fn an_unknown_key_names_the_one_that_was_meant_and_all_that_there_are() {
         port_error("adaptor_ = \"e1000\""),
         "6: port.adaptor_: there is no such key in [[port]]; did you mean \"adapter\"? \
          (allowed: name, adapter, mac, socket, role, doorbells, buffer, queues, mtu, rom, subsystem, standby, owner, group, mode, \
-         open_to_everybody, port_group, bound_macs, bound_ips, vlan, trunk, native, qinq, private, community, promiscuous, mac_changes, forged_transmits, address_limit, bpdu_guard, dhcp_guard, arp_guard, ra_guard, multicast_router_guard, mtu_limit, log_refusals, snooping, lldp, broadcast_limit, multicast_limit, unknown_limit, send_average, send_peak, send_burst, receive_average, receive_peak, receive_burst)"
+         open_to_everybody, port_group, bound_macs, bound_ips, card, function, trust, spoofchk, link_state, query_rss, qos, vlan, trunk, native, qinq, private, community, promiscuous, mac_changes, forged_transmits, address_limit, bpdu_guard, dhcp_guard, arp_guard, ra_guard, multicast_router_guard, mtu_limit, log_refusals, snooping, lldp, broadcast_limit, multicast_limit, unknown_limit, send_average, send_peak, send_burst, receive_average, receive_peak, receive_burst)"
     );
     assert_eq!(
         error(&format!("{PORT}[uplnk]\nkind = \"null\"\n")),
-        "6: uplnk: there is no such table; did you mean \"uplink\"? (allowed: [switch], [uplink], [[team]], [daemon], [sockets], [[port_group]], [[port]])"
+        "6: uplnk: there is no such table; did you mean \"uplink\"? (allowed: [switch], [uplink], [[team]], [[card]], [[io_class]], [daemon], [sockets], [[port_group]], [[port]])"
     );
     assert_eq!(
         error(&format!("workers = 2\n{PORT}")),
-        "1: workers: there is no such table (allowed: [switch], [uplink], [[team]], [daemon], [sockets], [[port_group]], [[port]])"
+        "1: workers: there is no such table (allowed: [switch], [uplink], [[team]], [[card]], [[io_class]], [daemon], [sockets], [[port_group]], [[port]])"
     );
     // A key with terminal control characters is quoted.
     assert!(port_error("\"\\u001b[2J\" = 1").starts_with("6: port.\"\\u{1b}[2J\": there is no such key"));
@@ -489,7 +489,7 @@ fn an_entry_of_the_ports_that_is_no_table_is_a_mistake_of_its_own() {
         format!(
             "port: entry {entry} of the list is {what}, not a table: write [[port]] for each \
              (allowed: a table of name, adapter, mac, socket, role, doorbells, buffer, queues, mtu, rom, subsystem, standby, owner, group, mode, \
-         open_to_everybody, port_group, bound_macs, bound_ips, vlan, trunk, native, qinq, private, community, promiscuous, mac_changes, forged_transmits, address_limit, bpdu_guard, dhcp_guard, arp_guard, ra_guard, multicast_router_guard, mtu_limit, log_refusals, snooping, lldp, broadcast_limit, multicast_limit, unknown_limit, send_average, send_peak, send_burst, receive_average, receive_peak, receive_burst)"
+         open_to_everybody, port_group, bound_macs, bound_ips, card, function, trust, spoofchk, link_state, query_rss, qos, vlan, trunk, native, qinq, private, community, promiscuous, mac_changes, forged_transmits, address_limit, bpdu_guard, dhcp_guard, arp_guard, ra_guard, multicast_router_guard, mtu_limit, log_refusals, snooping, lldp, broadcast_limit, multicast_limit, unknown_limit, send_average, send_peak, send_burst, receive_average, receive_peak, receive_burst)"
         )
     };
     assert_eq!(error("port = [\"a\"]"), format!("1: {}", message(1, "a text")));
@@ -602,7 +602,7 @@ const FOUR: &str = "\
 
 #[test]
 fn a_team_has_its_members_and_their_rule() {
-    let lacp = "[[team]]\nname = \"up\"\nmembers = \"b, tap0\"\nmode = \"802.3ad\"\nlacp_rate = \"fast\"\nmin_links = 2\ntrunk = \"all\"\n";
+    let lacp = "[[team]]\nname = \"up\"\nmembers = \"b, tap0\"\nmode = \"802.3ad\"\nlacp_rate = \"fast\"\nmin_links = 2\nsystem = \"02:00:00:00:00:0a\"\ntrunk = \"all\"\n";
     let standby = "[[team]]\nname = \"spare\"\nmembers = \"a\"\nmode = \"active-standby\"\nprimary = \"a\"\nfail_back = \"30s\"\n";
     let host = Host::parse(&format!("{FOUR}{lacp}{standby}"), Path::new("/etc/host.toml")).unwrap();
     let [up, spare] = &host.teams[..] else { panic!("{:?}", host.teams) };
@@ -614,6 +614,7 @@ fn a_team_has_its_members_and_their_rule() {
         system_priority: 32_768,
         key: 1,
         hash: TransmitHash::Layer34,
+        system: Some(Mac([2, 0, 0, 0, 0, 10])),
     };
     assert_eq!(up.mode, TeamMode::Lacp(wanted));
     assert!(matches!(up.vlan, Vlan::Trunk { .. }));
@@ -636,7 +637,15 @@ fn a_team_that_cannot_work_is_refused_with_the_reason() {
     assert_eq!(of(&second("")), "team.members: it has no member: name one or more uplinks");
     assert_eq!(of(&second("tap1")), "team.members: there is no uplink \"tap1\"; did you mean \"tap0\"?");
     assert_eq!(of(&second("null")), "team.members: uplink null is no link to a neighbour: its kind is \"null\"");
+    let load = FOUR.replace("name = \"a\"", "name = \"a\"\nrate = \"1Gbit/s\"");
+    let load = format!("{load}[[team]]\nname = \"up\"\nmembers = \"a\"\nmode = \"load\"\n");
+    let host = Host::parse(&load, Path::new("/etc/host.toml")).unwrap();
+    assert_eq!(host.teams[0].mode, TeamMode::Load(vec!["1Gbit/s".parse().unwrap()]));
+    let errors = Host::parse(&load.replace("\"a\"\nmode", "\"a,b\"\nmode"), Path::new("/etc/host.toml")).unwrap_err();
+    let wanted = "uplink b has no rate, and nobody knows when it is full: give each member its rate";
+    assert_eq!(errors.list[0].what, wanted);
     assert_eq!(of("min_links = 2"), "team.min_links: the team has 1 members, and would never use one");
+    assert_eq!(of("system = \"01:80:c2:00:00:02\""), "team.system: 01:80:c2:00:00:02 is no station's address");
     assert_eq!(of("primary = \"a\""), "team.primary: it does not belong to this mode");
     assert_eq!(of(&(second("b") + "primary = \"a\"")), "team.primary: \"a\" is no member; did you mean \"b\"?");
     assert_eq!(of(&(second("b") + "hash = \"layer2\"")), "team.hash: it does not belong to this mode");
@@ -652,4 +661,190 @@ fn a_team_that_cannot_work_is_refused_with_the_reason() {
         .replace("socket = \"b.sock\"", "socket = \"b.sock\"\nvlan = 7");
     let errors = Host::parse(&text, Path::new("/etc/host.toml")).unwrap_err();
     assert_eq!(errors.list[0].what, "this uplink is a member of team up: say it there");
+}
+
+/// A card and a port at its function 0.
+const CARD: &str = "[[card]]\nname = \"nic\"\nchip = \"82576\"\n[[port]]\nname = \"vm1\"\nadapter = \"igbvf\"\n\
+                    mac = \"52:54:00:12:34:01\"\nsocket = \"vm1.sock\"\ncard = \"nic\"\nfunction = 0\n";
+
+fn function(number: u8, more: &str) -> String {
+    format!(
+        "[[port]]\nname = \"f{number}\"\nadapter = \"igbvf\"\nmac = \"52:54:00:00:00:0{number}\"\nsocket = \"f{number}\"\n{more}\n"
+    )
+}
+
+#[test]
+fn a_port_at_a_card_s_function_has_what_ip_link_sets_with_linux_s_defaults() {
+    let host = parse(CARD).unwrap();
+    let [card] = &host.cards[..] else { panic!("{:?}", host.cards) };
+    assert_eq!((card.entry.about.name, card.functions, &card.uplink), ("igbvf", 8, &None));
+    let its = host.ports[0].function.clone().unwrap();
+    // igb_vf_configure: spoof check on, trust off.
+    let usual = FunctionConfig {
+        card: "nic".into(),
+        number: 0,
+        trusted: false,
+        checks_source: true,
+        link: LinkState::Auto,
+        queries_rss: false,
+        is_vepa: false,
+    };
+    assert_eq!(its, usual);
+    assert!(!host.ports[0].policy.forged_transmits, "the switch checks what it sends");
+    let all = "trust = true\nlink_state = \"disable\"\nquery_rss = true\nvlan = 7\nqos = 5\n";
+    let host = parse(&format!("{CARD}{all}")).unwrap();
+    let its = host.ports[0].function.clone().unwrap();
+    assert_eq!((its.trusted, its.link, its.queries_rss), (true, LinkState::Disable, true));
+    assert_eq!((host.ports[0].policy.priority, host.ports[0].policy.forged_transmits), (5, true));
+    assert!(parse(&format!("{CARD}spoofchk = false\n")).unwrap().ports[0].policy.forged_transmits);
+    let up = "[uplink]\nkind = \"null\"\nname = \"wan\"\n";
+    let host = parse(&format!("{up}{}", CARD.replace("82576\"", "82576\"\nfunctions = 2\nuplink = \"wan\""))).unwrap();
+    assert_eq!((host.cards[0].functions, host.cards[0].uplink.as_deref()), (2, Some("wan")));
+}
+
+#[test]
+fn a_card_that_cannot_be_and_a_port_that_it_does_not_have_are_refused_with_the_reason() {
+    let with = |more: &str| error(&format!("{CARD}{more}"));
+    assert_eq!(
+        with(&function(2, "card = \"nic\"\nfunction = 0")),
+        "17: port.function: function 0 of card nic is that of line 10 already (allowed: with card: a whole number from 0, below its functions)"
+    );
+    assert!(
+        with(&function(2, "card = \"nic\"\nfunction = 8"))
+            .contains("card nic has 8 functions, from 0 on: there is no 8")
+    );
+    assert!(
+        with(&function(2, "card = \"nik\"\nfunction = 1")).contains("there is no card \"nik\"; did you mean \"nic\"?")
+    );
+    assert!(with(&function(2, "card = \"nic\"")).contains("port.function: it is missing"));
+    assert!(with(&function(2, "function = 1")).contains("only a port at a card's function has this"));
+    let other = function(2, "card = \"nic\"\nfunction = 1").replace("igbvf", "ixgbevf");
+    assert!(with(&other).contains("its functions are igbvf, and this port's adapter is ixgbevf"));
+    assert!(with("qos = 3\n").contains("port.qos: there is no vlan, in whose tag it would be"));
+    let card = |lines: &str| error(&CARD.replace("82576\"", &format!("82576\"\n{lines}")));
+    assert!(card("functions = 9").contains("an 82576 has at most 8 functions, not 9"));
+    assert!(card("uplink = \"wan\"").contains("there is no uplink or team \"wan\""));
+    assert!(with("[[card]]\nname = \"nic\"\nchip = \"82599\"\n").contains("there is a card \"nic\" already"));
+    assert!(card("bridge = \"vepa\"").contains("card.bridge: there is no uplink, to which all would go"));
+    let up = "[[uplink]]\nkind = \"null\"\nname = \"wan\"\n";
+    let vepa = format!("{up}{}", CARD.replace("82576\"", "82576\"\nbridge = \"vepa\""));
+    assert_eq!(parse(&vepa).unwrap().ports[0].policy.private, Private::Vepa);
+    assert!(error(&format!("{vepa}private = \"isolated\"\n")).contains("it reaches the uplink alone"));
+    assert!(error(&format!("{}{vepa}", up.replace("wan", "lan"))).contains("there are 2 uplinks and teams"));
+    let many: String = (0..4).map(|number| format!("[[card]]\nname = \"x{number}\"\nchip = \"82599\"\n")).collect();
+    assert!(with(&many).contains("with this card there are 264 functions, more than 256: give the cards fewer"));
+    parse(&many).unwrap();
+}
+
+#[test]
+fn a_function_s_address_changes_while_its_vm_runs_and_another_port_s_does_not() {
+    let same = |one: &str, other: &str| parse(one).unwrap().ports[0].is_same_adapter(&parse(other).unwrap().ports[0]);
+    let other = "52:54:00:12:34:99";
+    assert!(same(CARD, &CARD.replace("52:54:00:12:34:01", other)));
+    assert!(!same(PORT, &PORT.replace("52:54:00:12:34:01", other)));
+    let alone = CARD.split("card =").next().unwrap();
+    assert!(same(CARD, alone), "it becomes a card of its own");
+}
+
+const GUESTS: &str = "[[port_group]]\nname = \"storage\"\n[[port]]\nname = \"vm1\"\nadapter = \"e1000\"\nmac = \"52:54:00:00:00:01\"\nsocket = \"1.sock\"\nport_group = \"storage\"\n[[port]]\nname = \"vm2\"\nadapter = \"e1000\"\nmac = \"52:54:00:00:00:02\"\nsocket = \"2.sock\"\n";
+
+fn class(name: &str, more: &str) -> String {
+    format!("[[io_class]]\nname = \"{name}\"\nuplink = \"up\"\n{more}\n")
+}
+
+const UP: &str = "[[uplink]]\nname = \"up\"\nkind = \"null\"\nrate = \"10Gbit/s\"\n";
+
+#[test]
+fn classes_have_their_frames_and_what_they_are_promised() {
+    let text = format!(
+        "{UP}{GUESTS}{}{}{}{}",
+        class("management", "vlan = 7\nreservation = \"500Mbit/s\"\nshares = 20\nmark_pcp = 6"),
+        class("iscsi", "reservation = \"2Gbit/s\"\nlimit = \"4Gbit/s\"\nport_shares = 10"),
+        class("vm", "shares = 100\nport_limit = \"1Gbit/s\""),
+        class("voice", "dscp = 46\ngroups = \"storage\"\nnetwork = \"10.0.0.0/8\""),
+    );
+    let host = Host::parse(&text, Path::new("/etc/nicety/host.toml")).unwrap();
+    let classes = host.classes_of(&host.uplinks[0]);
+    let names: Vec<&str> = classes.iter().map(|class| class.name.as_str()).collect();
+    assert_eq!(names, ["vm", "management", "iscsi", "voice"], "that of the rest is first");
+    let [vm, management, iscsi, voice] = &classes[..] else { panic!() };
+    let rate = |bits| nicety_uplink::Rate::new(bits);
+    assert_eq!((vm.terms.shares, vm.each.limit), (100, rate(1_000_000_000)));
+    assert_eq!((management.vlan, management.mark_pcp, management.terms.is_urgent), (Some(7), Some(6), true));
+    assert_eq!(
+        (iscsi.transport, iscsi.terms.is_urgent, iscsi.each.shares),
+        (Some(TransportPorts(3260, 3260)), false, 10)
+    );
+    assert_eq!((iscsi.terms.reservation, iscsi.terms.limit), (rate(2_000_000_000), rate(4_000_000_000)));
+    assert_eq!((voice.ports.clone(), voice.dscp), (Some(vec!["vm1".to_owned()]), Some(46)));
+    let none = Host::parse(&format!("{UP}{GUESTS}"), Path::new("/etc/nicety/host.toml")).unwrap();
+    assert!(none.classes_of(&none.uplinks[0]).is_empty(), "no I/O control");
+}
+
+#[test]
+fn classes_that_cannot_be_kept_are_refused_with_the_reason() {
+    let of = |classes: &str| {
+        let text = format!("{UP}{GUESTS}{classes}");
+        let errors = Host::parse(&text, Path::new("/etc/nicety/host.toml")).unwrap_err();
+        let [error] = &errors.list[..] else { panic!("{errors}") };
+        format!("{}: {}", error.key, error.what)
+    };
+    let reserved = |name: &str, rate: &str| class(name, &format!("reservation = \"{rate}\""));
+    assert_eq!(
+        of(&(reserved("iscsi", "5Gbit/s") + &reserved("nfs", "2Gbit/s") + &reserved("vm", "600Mbit/s"))),
+        "io_class.reservation: 5Gbit/s + 2Gbit/s + 600Mbit/s = 7.6Gbit/s are reserved on up, and 75 % of its slowest link may be: 7.5Gbit/s of the 10Gbit/s of up"
+    );
+    assert_eq!(of(&class("nfs", "shares = 0")), "io_class.shares: 0 is not from 1 to 100");
+    assert_eq!(of(&class("nfs", "port_shares = 101")), "io_class.port_shares: 101 is not from 1 to 100");
+    assert_eq!(
+        of(&(class("a", "vlan = 5") + &class("b", "vlan = 5"))),
+        "io_class.name: a frame may be of this class and of \"a\", by the same keys: give them values that no frame has together"
+    );
+    let overlap = class("a", "transport_ports = \"3000-3300\"") + &class("iscsi", "");
+    assert!(of(&overlap).starts_with("io_class.name: a frame may be of this class and of \"a\""));
+    assert!(
+        of(&(class("a", "network = \"10.0.0.0/8\"") + &class("b", "network = \"10.1.0.0/16\"")))
+            .contains("by the same keys")
+    );
+    assert!(of(&(class("a", "ports = \"vm1\"") + &class("b", "groups = \"storage\""))).contains("by the same keys"));
+    assert_eq!(
+        of(&(class("nfs", "") + &class("nfs", "vlan = 7"))),
+        "io_class.name: up has a class \"nfs\" already: choose another name"
+    );
+    assert!(of(&class("mine", "shares = 5")).starts_with("io_class.name: class \"mine\" has no frames: say which"));
+    assert!(of(&class("vm", "vlan = 5")).starts_with("io_class.vlan: \"vm\" is the class of all frames"));
+    assert_eq!(
+        of(&class("a", "dscp = 46")),
+        "io_class.dscp: each guest chooses this itself: name the ports or groups that are trusted"
+    );
+    assert_eq!(of(&class("a", "ports = \"vm3\"")), "io_class.ports: there is no port \"vm3\"; did you mean \"vm1\"?");
+    assert_eq!(
+        of(&class("nfs", "").replace("\"up\"", "\"ip\"")),
+        "io_class.uplink: there is no uplink and no team \"ip\"; did you mean \"up\"?"
+    );
+    assert_eq!(
+        of(&class("nfs", "reservation = \"2Gbit/s\"\nlimit = \"1Gbit/s\"")),
+        "io_class.limit: 2Gbit/s are reserved, and only 1Gbit/s may be sent"
+    );
+    assert_eq!(of(&class("nfs", "limit = \"999kbit/s\"")), "io_class.limit: 999kbit/s is too small");
+    assert_eq!(
+        of(&class("nfs", "reservation = \"1Gbit/s\"\nport_reservation = \"600Mbit/s\"")),
+        "io_class.port_reservation: 2 × 600Mbit/s = 1.2Gbit/s are reserved for its ports, and for the class: 1Gbit/s"
+    );
+    assert_eq!(
+        of(&class("nfs", "delay = \"low\"")),
+        "io_class.delay: frames come first up to the class's reservation, and it has none"
+    );
+    let unpaced = format!("{}{}", UP.replace("rate = \"10Gbit/s\"\n", ""), reserved("nfs", "1Gbit/s"));
+    let errors = Host::parse(&unpaced, Path::new("/h")).unwrap_err();
+    assert_eq!(
+        errors.list[0].what,
+        "uplink up has no rate, and a reservation is a part of it: give it the link's rate"
+    );
+    let team = format!(
+        "{FOUR}[[team]]\nname = \"lan\"\nmembers = \"a,b\"\nmode = \"802.3ad\"\n{}",
+        class("nfs", "").replace("\"up\"", "\"a\"")
+    );
+    let errors = Host::parse(&team, Path::new("/h")).unwrap_err();
+    assert_eq!(errors.list[0].what, "uplink a is a member of team lan: name the team");
 }

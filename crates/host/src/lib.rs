@@ -20,10 +20,12 @@ use toml_parser::Source;
 use utoipa::ToSchema;
 
 mod access;
+mod card;
 mod document;
 mod eavesdrop;
 mod errors;
 mod form;
+mod io_class;
 mod paths;
 mod policy;
 mod quantity;
@@ -33,11 +35,13 @@ mod team;
 mod walk;
 
 pub use access::{AccessConfig, AccountError, group_number};
+pub use card::{CardConfig, FUNCTIONS_MOST, FunctionConfig, LinkState};
 pub use document::{Document, List};
 pub use eavesdrop::Eavesdropping;
 use errors::MISTAKES_MOST;
 pub use errors::{DeepControl, HostError, HostErrors, ReadError, did_you_mean, meant};
 pub use form::Form;
+pub use io_class::{IoClassConfig, TransportPorts};
 pub use paths::trace_files;
 pub use policy::policy_words;
 pub use quantity::{Bytes, QuantityError, Seconds};
@@ -64,6 +68,10 @@ pub struct Host {
     pub uplinks: Vec<UplinkConfig>,
     /// The teams of uplinks.
     pub teams: Vec<TeamConfig>,
+    /// The cards whose functions are ports.
+    pub cards: Vec<CardConfig>,
+    /// The classes of frames on uplinks and teams, in the file's order.
+    pub io_classes: Vec<IoClassConfig>,
     /// The daemon.
     pub daemon: DaemonConfig,
     /// The ports, in the file's order. There may be none: ports are added while the daemon serves.
@@ -266,6 +274,8 @@ pub struct PortConfig {
     pub access: AccessConfig,
     /// Its port group, if it is in one.
     pub group: Option<String>,
+    /// Its place on a card, if it is a function of one.
+    pub function: Option<FunctionConfig>,
     /// Its policy on the switch, with its group's values.
     pub policy: Policy,
 }
@@ -307,14 +317,15 @@ impl PortConfig {
     }
 
     /// Whether another configuration of this port has the same adapter at the same socket. Then the differences can be changed
-    /// while a VM is attached.
+    /// while a VM is attached. A function's address is its card's to change.
     pub fn is_same_adapter(&self, other: &Self) -> bool {
         let mapped = |port: &Self| [1, 2].map(|processors| port.is_mapped(processors));
         let made = |port: &Self| {
-            let PortConfig { role, mac, queues, mtu, is_vmwares, standby, .. } = port;
-            (port.entry.about.name, *role, *mac, mapped(port), *queues, *mtu, *is_vmwares, *standby)
+            let PortConfig { role, queues, mtu, is_vmwares, standby, .. } = port;
+            (port.entry.about.name, *role, mapped(port), *queues, *mtu, *is_vmwares, *standby)
         };
-        made(self) == made(other) && self.socket == other.socket && self.rom == other.rom
+        let is_same_address = self.mac == other.mac || (self.function.is_some() && other.function.is_some());
+        made(self) == made(other) && is_same_address && self.socket == other.socket && self.rom == other.rom
     }
 
     /// The settings that create its adapter. Reads the option ROM.
@@ -424,6 +435,26 @@ impl Host {
     /// The team of this name.
     pub fn team(&self, name: &str) -> Option<&TeamConfig> {
         self.teams.iter().find(|team| team.name == name)
+    }
+
+    /// The card of this name.
+    pub fn card(&self, name: &str) -> Option<&CardConfig> {
+        self.cards.iter().find(|card| card.name == name)
+    }
+
+    /// The classes of an uplink, or of its team if it is in one: the one of all frames that fit no other first. None without I/O control.
+    pub fn classes_of(&self, uplink: &UplinkConfig) -> Vec<IoClassConfig> {
+        let place = uplink.team.as_ref().unwrap_or(&uplink.name);
+        let named: Vec<&IoClassConfig> = self.io_classes.iter().filter(|class| class.uplink == *place).collect();
+        if named.is_empty() {
+            return Vec::new();
+        }
+        let rest = named
+            .iter()
+            .find(|class| class.is_rest())
+            .map_or_else(|| IoClassConfig::rest(place), |rest| (*rest).clone());
+        let others = named.into_iter().filter(|class| !class.is_rest()).cloned();
+        std::iter::once(rest).chain(others).collect()
     }
 
     /// The port of this name.

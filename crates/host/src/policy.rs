@@ -184,6 +184,11 @@ impl Parts {
         self.receive.check(walk, section, ["receive_average", "receive_peak", "receive_burst"]);
     }
 
+    /// Whether frames without a tag get one.
+    pub(super) fn tags(&self) -> bool {
+        matches!(self.vlan, Some(Vlan::Access(_)))
+    }
+
     /// Checks a port's policy against the port's other keys. A bound address without a guard would protect nothing, so it is a
     /// mistake.
     pub(super) fn check_port(&self, walk: &mut Walk, section: Section<'_>, mtu: Option<u16>) {
@@ -208,8 +213,8 @@ impl Parts {
         }
     }
 
-    /// The policy of a port with these addresses, its own first.
-    pub(super) fn policy(self, addresses: Vec<Mac>, ip: Vec<IpAddr>) -> Policy {
+    /// The policy of a port with these addresses, its own first, and this priority.
+    pub(super) fn policy(self, addresses: Vec<Mac>, ip: Vec<IpAddr>, priority: u8) -> Policy {
         let usual = Policy::default();
         let [bpdu, dhcp_server, arp, router_advertisement, multicast_router] =
             self.guards.map(Option::unwrap_or_default);
@@ -217,6 +222,7 @@ impl Parts {
         Policy {
             addresses,
             vlan: self.vlan.unwrap_or_default(),
+            priority,
             private: self.private.unwrap_or_default(),
             promiscuous: self.promiscuous.unwrap_or(usual.promiscuous),
             mac_changes: self.mac_changes.unwrap_or(usual.mac_changes),
@@ -285,6 +291,7 @@ pub fn policy_words(policy: &Policy) -> BTreeMap<String, String> {
     let Policy {
         addresses,
         vlan,
+        priority,
         private,
         promiscuous,
         mac_changes,
@@ -314,10 +321,12 @@ pub fn policy_words(policy: &Policy) -> BTreeMap<String, String> {
             say("native", native.map(|id| id.to_string()));
         }
     }
+    say("qos", (*priority != 0).then(|| priority.to_string()));
     match private {
         Private::Promiscuous => {}
         Private::Isolated => say("private", Some("isolated".to_owned())),
         Private::Community(number) => say("community", Some(number.to_string())),
+        Private::Vepa => say("bridge", Some("vepa".to_owned())),
     }
     say("promiscuous", promiscuous.then(|| "accept".to_owned()));
     say("mac_changes", (!mac_changes).then(|| "reject".to_owned()));

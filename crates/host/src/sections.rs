@@ -8,18 +8,23 @@ use std::path::Path;
 use nicety_adapter::{Face, Mappable};
 use nicety_adapters::{Entry, REGISTRY, Settings};
 use nicety_frame::Mac;
+use nicety_switch::{Policy, Private};
 use toml::de::DeTable;
 
 use super::access::{self, AccessConfig, AccountError, CONTROL_KEYS, KEYS, access, group_number};
+use super::card::{self, CARD, Cards, FUNCTION_KEYS};
 use super::document::{Document, List};
 use super::errors::did_you_mean;
 use super::form::{Form, INTERFACE_MOST, NAME_MOST, words};
+use super::io_class::{Around, IO_CLASS, io_classes};
 use super::paths::{self, Paths};
 use super::policy::{self, Parts};
 use super::quantity::{Bytes, Seconds};
 use super::team::{TEAM, team};
 use super::walk::{Found, Key, Kind, Section, Walk, within};
-use super::{DaemonConfig, Doorbells, Host, Lldp, PortConfig, Role, SwitchConfig, UplinkConfig, UplinkKind};
+use super::{
+    DaemonConfig, Doorbells, FunctionConfig, Host, Lldp, PortConfig, Role, SwitchConfig, UplinkConfig, UplinkKind,
+};
 
 /// The range of a port's receive buffer.
 const BUFFER: (Bytes, Bytes) = (Bytes(64 << 10), Bytes(1 << 30));
@@ -31,7 +36,7 @@ const NAME: &str =
 const SOCKET: &str = "a path of at most 107 bytes, each once; a relative one begins at the host file's folder";
 
 /// Every table of a host file.
-pub const KINDS: [&Kind; 7] = [&SWITCH, &UPLINK, &TEAM, &DAEMON, &SOCKETS, &PORT_GROUP, &PORT];
+pub const KINDS: [&Kind; 9] = [&SWITCH, &UPLINK, &TEAM, &CARD, &IO_CLASS, &DAEMON, &SOCKETS, &PORT_GROUP, &PORT];
 
 static SWITCH: Kind = Kind {
     heading: "[switch]",
@@ -124,7 +129,7 @@ const SUBSYSTEMS: [(&str, bool); 2] = [("chip", false), ("vmware", true)];
 const LLDP: [(&str, (bool, bool)); 4] =
     [("off", (false, false)), ("send", (true, false)), ("receive", (false, true)), ("both", (true, true))];
 
-const PORT_KEYS: [Key; 19] = [
+const PORT_KEYS: [Key; 26] = [
     Key::new("name", Form::Name, NAME).required(),
     Key::new("adapter", Form::Adapter, "a name that `nicety adapters` lists").required(),
     Key::new(
@@ -161,6 +166,13 @@ const PORT_KEYS: [Key; 19] = [
     Key::new("port_group", Form::Name, "the name of a [[port_group]]"),
     policy::BOUND_KEYS[0],
     policy::BOUND_KEYS[1],
+    FUNCTION_KEYS[0],
+    FUNCTION_KEYS[1],
+    FUNCTION_KEYS[2],
+    FUNCTION_KEYS[3],
+    FUNCTION_KEYS[4],
+    FUNCTION_KEYS[5],
+    FUNCTION_KEYS[6],
 ];
 
 static PORT: Kind = Kind {
@@ -177,6 +189,8 @@ impl List {
             Self::Ports => &PORT,
             Self::Groups => &PORT_GROUP,
             Self::Uplinks => &UPLINK,
+            Self::Cards => &CARD,
+            Self::Teams => &TEAM,
         }
     }
 }
@@ -193,6 +207,9 @@ pub(super) struct Seen {
     pub(super) uplinks: Vec<Found<String>>,
     /// The teams' names, which must differ from those too.
     pub(super) teams: Vec<Found<String>>,
+    /// The uplinks that are in a team.
+    pub(super) members: Vec<String>,
+    pub(super) cards: Cards,
     /// Access to a port without its own setting.
     access: AccessConfig,
     /// The name and the policy of each port group.
@@ -200,7 +217,7 @@ pub(super) struct Seen {
 }
 
 /// The line of an earlier equal value. Notes this line if there is none.
-fn earlier<K: Eq + Hash>(seen: &mut HashMap<K, usize>, key: K, line: usize) -> Option<usize> {
+pub(super) fn earlier<K: Eq + Hash>(seen: &mut HashMap<K, usize>, key: K, line: usize) -> Option<usize> {
     // One line may hold several values.
     match seen.entry(key) {
         hash_map::Entry::Occupied(first) => Some(*first.get()),
@@ -223,6 +240,8 @@ pub(super) fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path) -> H
         paths: Paths::new(path),
         uplinks: Vec::new(),
         teams: Vec::new(),
+        members: Vec::new(),
+        cards: Cards::default(),
         access: usual.unwrap_or_default(),
         groups: Vec::new(),
     };
@@ -237,6 +256,12 @@ pub(super) fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path) -> H
     let teams: Vec<_> =
         sections.into_iter().filter_map(|section| team(walk, section, &mut seen, &mut uplinks)).collect();
     let uplinks: Vec<UplinkConfig> = uplinks.into_iter().map(|(_, uplink)| uplink).collect();
+    seen.members.extend(uplinks.iter().filter(|uplink| uplink.team.is_some()).map(|uplink| uplink.name.clone()));
+    let is_way_out = |uplink: &&UplinkConfig| uplink.team.is_none() && uplink.kind != UplinkKind::Querier;
+    let outs = uplinks.iter().filter(is_way_out).count() + teams.len();
+    for section in walk.sections(root, &CARD) {
+        card::card(walk, section, outs, &mut seen);
+    }
     let daemon = walk
         .sections(root, &DAEMON)
         .pop()
@@ -248,12 +273,19 @@ pub(super) fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path) -> H
             format!("a switch has at most {most} ports besides its uplink{}", if uplinks.len() > 1 { "s" } else { "" });
         walk.note(section.line, "port", what, String::new());
     }
-    let ports = sections.into_iter().filter_map(|section| port(walk, section, dir, &mut seen)).collect();
+    let ports: Vec<PortConfig> =
+        sections.into_iter().filter_map(|section| port(walk, section, dir, &mut seen)).collect();
+    let groups = seen.groups.iter().map(|(name, _)| name.as_str()).collect();
+    let sections = walk.sections(root, &IO_CLASS);
+    let around = Around { uplinks: &uplinks, teams: &teams, ports: &ports, groups };
+    let io_classes = io_classes(walk, sections, &around);
     Host {
         path: path.to_owned(),
         switch,
         uplinks,
         teams,
+        cards: seen.cards.into_list(),
+        io_classes,
         daemon,
         ports,
         document: Document::default(),
@@ -462,6 +494,8 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
     let mtu = mtu.and_then(|found| u16::try_from(found.value).ok());
     let parts = policy_parts(walk, section, seen, mtu);
     let group = walk.string(section, "port_group").map(|found| found.value.to_owned());
+    let function = card::function(walk, section, entry, seen);
+    let priority = card::priority(walk, section, parts.tags());
     let (entry, addresses) = (entry?, addresses?);
     Some(PortConfig {
         name: name?.value,
@@ -478,8 +512,16 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
         standby: stands_by,
         access,
         group,
-        policy: parts.policy(addresses, ips),
+        policy: bound(parts.policy(addresses, ips, priority), function.as_ref()),
+        function,
     })
+}
+
+/// A function may send only from its own address, unless the host trusts it or does not check; and to the uplink alone with VEPA.
+fn bound(policy: Policy, function: Option<&FunctionConfig>) -> Policy {
+    let is_checked = function.is_some_and(|function| function.checks_source && !function.trusted);
+    let private = if function.is_some_and(|function| function.is_vepa) { Private::Vepa } else { policy.private };
+    Policy { forged_transmits: policy.forged_transmits && !is_checked, private, ..policy }
 }
 
 /// Refuses access keys on a port that connects: nobody connects to it.

@@ -1,6 +1,8 @@
 //! `[[team]]`: several uplinks behind one port of the switch.
 
+use nicety_frame::Mac;
 use nicety_switch::{Private, Vlan};
+use nicety_uplink::Rate;
 
 use super::errors::did_you_mean;
 use super::form::{Form, words};
@@ -44,6 +46,12 @@ pub enum TeamMode {
     },
     /// All that LACP agrees on with the partner.
     Lacp(LacpConfig),
+    /// All, each port by one of them.
+    Port,
+    /// All, each source address by one of them.
+    Source,
+    /// All, each port by one of them; a link that is full gives ports away. The rates of the members.
+    Load(Vec<Rate>),
 }
 
 /// The settings of 802.3ad.
@@ -61,6 +69,8 @@ pub struct LacpConfig {
     pub key: u16,
     /// The parts of a frame that choose its link.
     pub hash: TransmitHash,
+    /// The system's address, if the file says.
+    pub system: Option<Mac>,
 }
 
 /// The parts of a frame that choose its link, by the names of Linux's bonding driver.
@@ -72,24 +82,55 @@ pub enum TransmitHash {
     Layer23,
     /// IP addresses and ports.
     Layer34,
+    /// As `Layer23`, of the innermost packet in tunnels.
+    Encap23,
+    /// As `Layer34`, of the innermost packet in tunnels.
+    Encap34,
     /// The VLAN and the source address.
     VlanSource,
+}
+
+impl TeamMode {
+    /// Whether a team changes to another mode without a pause: it is the same rule with other settings, and LACP need not agree anew.
+    pub fn is_same_way(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Standby { .. }, Self::Standby { .. }) => true,
+            // No neighbour has to agree.
+            (Self::Port | Self::Source | Self::Load(_), Self::Port | Self::Source | Self::Load(_)) => true,
+            (Self::Lacp(one), Self::Lacp(other)) => {
+                let identity = |config: &LacpConfig| (config.system, config.system_priority, config.key);
+                identity(one) == identity(other)
+            }
+            _ => false,
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Standby,
     Lacp,
+    Port,
+    Source,
+    Load,
 }
 
-const MODES: [(&str, Mode); 2] = [("active-standby", Mode::Standby), ("802.3ad", Mode::Lacp)];
+const MODES: [(&str, Mode); 5] = [
+    ("active-standby", Mode::Standby),
+    ("802.3ad", Mode::Lacp),
+    ("originating-port", Mode::Port),
+    ("source-address", Mode::Source),
+    ("load", Mode::Load),
+];
 /// Whether LACP speaks first, and whether it asks for a PDU each second.
 const LACP: [(&str, bool); 2] = [("active", true), ("passive", false)];
 const RATES: [(&str, bool); 2] = [("fast", true), ("slow", false)];
-const HASHES: [(&str, TransmitHash); 4] = [
+const HASHES: [(&str, TransmitHash); 6] = [
     ("layer2", TransmitHash::Layer2),
     ("layer2+3", TransmitHash::Layer23),
     ("layer3+4", TransmitHash::Layer34),
+    ("encap2+3", TransmitHash::Encap23),
+    ("encap3+4", TransmitHash::Encap34),
     ("vlan+srcmac", TransmitHash::VlanSource),
 ];
 
@@ -109,7 +150,12 @@ pub(super) static TEAM: Kind = Kind {
             "the names of 1 to 16 uplinks with commas between them, each in one team",
         )
         .required(),
-        Key::new("mode", Form::Words(&words(&MODES)), "\"active-standby\" or \"802.3ad\"").required(),
+        Key::new(
+            "mode",
+            Form::Words(&words(&MODES)),
+            "\"active-standby\", \"802.3ad\", \"originating-port\", \"source-address\" or \"load\"",
+        )
+        .required(),
         Key::new("primary", Form::UplinkName, "with mode = \"active-standby\": the name of a member"),
         Key::new(
             "fail_back",
@@ -130,9 +176,14 @@ pub(super) static TEAM: Kind = Kind {
         ),
         Key::new("key", Form::Number(1, u16::MAX as u32), "with mode = \"802.3ad\": a whole number from 1 to 65535"),
         Key::new(
+            "system",
+            Form::Mac,
+            "with mode = \"802.3ad\": an address of one station, such as \"02:00:00:00:00:0a\"",
+        ),
+        Key::new(
             "hash",
             Form::Words(&words(&HASHES)),
-            "with mode = \"802.3ad\": \"layer2\", \"layer2+3\", \"layer3+4\" or \"vlan+srcmac\"",
+            "with mode = \"802.3ad\": \"layer2\", \"layer2+3\", \"layer3+4\", \"encap2+3\", \"encap3+4\" or \"vlan+srcmac\"",
         ),
         policy::KEYS[0],
         policy::KEYS[1],
@@ -168,7 +219,7 @@ pub(super) fn team(
     seen.teams.extend(name.clone());
     let members = members(walk, section, name.as_ref().map_or("", |name| &name.value), uplinks);
     let mode = walk.word(section, "mode", &MODES).map(|found| found.value);
-    let of_modes: [(&str, Mode); 8] = [
+    let of_modes: [(&str, Mode); 9] = [
         ("primary", Mode::Standby),
         ("fail_back", Mode::Standby),
         ("lacp", Mode::Lacp),
@@ -176,6 +227,7 @@ pub(super) fn team(
         ("min_links", Mode::Lacp),
         ("system_priority", Mode::Lacp),
         ("key", Mode::Lacp),
+        ("system", Mode::Lacp),
         ("hash", Mode::Lacp),
     ];
     for (key, its) in of_modes {
@@ -188,6 +240,9 @@ pub(super) fn team(
     let mode = match mode {
         Some(Mode::Standby) => Some(standby(walk, section, &members)),
         Some(Mode::Lacp) => Some(lacp(walk, section, members.len())),
+        Some(Mode::Port) => Some(TeamMode::Port),
+        Some(Mode::Source) => Some(TeamMode::Source),
+        Some(Mode::Load) => Some(load(walk, section, &members, uplinks)),
         None => None,
     };
     let vlan = policy::vlan(walk, section).unwrap_or_default();
@@ -240,6 +295,23 @@ fn members(
     members
 }
 
+fn load(
+    walk: &mut Walk,
+    section: Section<'_>,
+    members: &[String],
+    uplinks: &[(Section<'_>, UplinkConfig)],
+) -> TeamMode {
+    let uplinks = uplinks.iter().map(|(_, uplink)| uplink);
+    let rate = |member: &String| uplinks.clone().find(|uplink| uplink.name == *member)?.rate;
+    if let (Some(line), Some(unknown)) =
+        (walk.place(section, "mode"), members.iter().find(|member| rate(member).is_none()))
+    {
+        let what = format!("uplink {unknown} has no rate, and nobody knows when it is full: give each member its rate");
+        walk.wrong(section, "mode", line, what);
+    }
+    TeamMode::Load(members.iter().filter_map(rate).collect())
+}
+
 fn standby(walk: &mut Walk, section: Section<'_>, members: &[String]) -> TeamMode {
     let primary = walk.string(section, "primary").and_then(|Found { value: wanted, line }| {
         let place = members.iter().position(|member| member == wanted);
@@ -269,7 +341,15 @@ fn lacp(walk: &mut Walk, section: Section<'_>, members: usize) -> TeamMode {
         let what = format!("the team has {members} members, and would never use one");
         walk.wrong(section, "min_links", line, what);
     }
+    let system = walk.parsed::<Mac>(section, "system").filter(|found| {
+        let is_station = found.value.is_unicast() && found.value != Mac([0; 6]);
+        if !is_station {
+            walk.wrong(section, "system", found.line, format!("{} is no station's address", found.value));
+        }
+        is_station
+    });
     TeamMode::Lacp(LacpConfig {
+        system: system.map(|found| found.value),
         is_active: walk.word(section, "lacp", &LACP).is_none_or(|found| found.value),
         is_fast: walk.word(section, "lacp_rate", &RATES).is_some_and(|found| found.value),
         min_links,

@@ -204,6 +204,32 @@ fn a_partner_that_changes_its_key_is_left_and_joined_anew() {
 }
 
 #[test]
+fn other_settings_are_taken_while_links_work_and_only_another_identity_is_agreed_anew() {
+    let mut pair = Pair::new(&SETTINGS, &OTHER, 2);
+    pair.run(5000);
+    let slow = Settings { is_fast: false, is_active: false, min_links: 2, ..SETTINGS };
+    pair.ends[0].set(&slow);
+    pair.ends[0].tick(pair.now);
+    for _ in 0..10 {
+        pair.run(1000);
+        assert_eq!(pair.sending(), [0b11; 2]);
+    }
+    assert!(!pair.view(1, 0).partner.state.has(State::SHORT_TIMEOUT));
+    for settings in [Settings { key: 8, ..slow }, Settings { system: Mac([2, 0x4e, 0, 0, 3, 0]), key: 8, ..slow }] {
+        pair.ends[0].set(&settings);
+        pair.ends[0].tick(pair.now);
+        assert_eq!(pair.sending()[0], 0);
+        pair.run(6000);
+        assert_eq!(pair.sending(), [0b11; 2]);
+        let partner = pair.view(1, 1).partner;
+        assert_eq!((partner.key, partner.system), (settings.key, settings.system));
+    }
+    pair.ends[0].set(&Settings { min_links: 3, ..slow });
+    pair.run(3000);
+    assert_eq!(pair.sending(), [0; 2], "fewer links than the least");
+}
+
+#[test]
 fn of_two_partners_one_is_used_and_the_other_when_that_is_gone() {
     let mut aggregate = up(&SETTINGS, 3);
     with_partner(&mut aggregate, &[Some(1), Some(2), Some(2)], 0, 6);

@@ -86,6 +86,13 @@ impl Aggregate {
         Self { min_links: settings.min_links.max(1), ports, chosen: None }
     }
 
+    /// Takes other settings while it runs. Links whose key or system changes leave the aggregate and join it anew; other settings cost
+    /// nothing. [`tick`](Self::tick) must follow.
+    pub fn set(&mut self, settings: &Settings) {
+        self.min_links = settings.min_links.max(1);
+        self.ports.iter_mut().for_each(|port| port.set_actor(settings));
+    }
+
     /// A link goes up or down. [`tick`](Self::tick) must follow.
     pub fn link(&mut self, link: usize, is_up: bool, now: Time) {
         if let Some(port) = self.ports.get_mut(link) {

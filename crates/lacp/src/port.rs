@@ -89,22 +89,16 @@ pub(crate) struct Port {
 impl Port {
     /// `number` is the port's, from 1.
     pub fn new(settings: &Settings, number: u16) -> Self {
-        let Settings { is_active, is_fast, system_priority, system, key, port_priority, .. } = *settings;
-        let state = State::AGGREGATION
-            .with(State::ACTIVITY, is_active)
-            .with(State::SHORT_TIMEOUT, is_fast)
-            .with(State::DEFAULTED, true);
-        let mut source = system;
-        source.0[5] = source.0[5].wrapping_add(number as u8);
-        Self {
+        let state = State::AGGREGATION.with(State::DEFAULTED, true);
+        let mut this = Self {
             is_up: false,
             receive: Receive::Disabled,
             mux: Mux::Detached,
             selected: Selected::No,
             partner: Info::DEFAULT,
             looped_until: None,
-            actor: Info { system_priority, system, key, port_priority, port: number, state },
-            source,
+            actor: Info { port: number, state, ..Info::DEFAULT },
+            source: settings.system,
             current_until: None,
             wait_until: None,
             periodic_at: None,
@@ -114,7 +108,24 @@ impl Port {
             answered: VecDeque::with_capacity(MARKERS_MOST),
             answers: VecDeque::with_capacity(MARKERS_MOST),
             out_of_sync: [None; 2],
+        };
+        this.set_actor(settings);
+        this
+    }
+
+    /// Takes this end's settings. A port whose key or system changes leaves its aggregate (`port_moved` and section 6.4.14: its LAG is
+    /// another).
+    pub fn set_actor(&mut self, settings: &Settings) {
+        let Settings { is_active, is_fast, system_priority, system, key, port_priority, .. } = *settings;
+        let before = self.actor;
+        let state = before.state.with(State::ACTIVITY, is_active).with(State::SHORT_TIMEOUT, is_fast);
+        self.actor = Info { system_priority, system, key, port_priority, port: before.port, state };
+        self.source = system;
+        self.source.0[5] = self.source.0[5].wrapping_add(self.actor.port as u8);
+        if !self.actor.is_same_link(&before) {
+            self.selected = Selected::No;
         }
+        self.needs |= self.actor != before;
     }
 
     fn set(&mut self, bits: State, on: bool) {

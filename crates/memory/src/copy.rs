@@ -75,6 +75,9 @@ pub fn copy(source: &Map, from: Span, target: &Map, to: Span) -> u32 {
 #[inline(never)]
 fn copy_unknown(source: &Map, from: Span, target: &Map, to: Span) {
     let len = to.len();
+    if source.tape().is_some() || target.tape().is_some() {
+        return copy_taped(source, from.piece(0, len), target, to, |_| {});
+    }
     let Some((mapping, offset)) = source.place(from) else { return };
     let to = target.target(to);
     if mapping.is_known(offset, len as usize) {
@@ -86,6 +89,11 @@ fn copy_unknown(source: &Map, from: Span, target: &Map, to: Span) {
 
 /// Copies the shorter of both spans and adds the stored bytes to `sum`; returns the length. Allocates no page of the source.
 pub fn copy_sum(source: &Map, from: Span, target: &Map, to: Span, sum: &mut CopySum) -> u32 {
+    if !(from.known && to.known) && (source.tape().is_some() || target.tape().is_some()) {
+        let len = from.len().min(to.len());
+        copy_taped(source, from.piece(0, len), target, to.piece(0, len), |bytes| sum.add(bytes));
+        return len;
+    }
     let len = from.len().min(to.len());
     let Some((mapping, offset)) = source.place(from) else { return 0 };
     let to = target.target(to.piece(0, len));
@@ -99,6 +107,21 @@ pub fn copy_sum(source: &Map, from: Span, target: &Map, to: Span, sum: &mut Copy
         by_pages(mapping, offset, &to, |bytes| sum.add(bytes));
     }
     len as u32
+}
+
+/// Copies from or to memory with a tape, through a private buffer, which is passed to `seen`. Both spans have the same length.
+#[cold]
+#[inline(never)]
+fn copy_taped(source: &Map, from: Span, target: &Map, to: Span, mut seen: impl FnMut(&[u8])) {
+    let (mut bytes, mut done) = ([0; PAGE], 0);
+    while done < to.len() {
+        let piece = &mut bytes[..PAGE.min((to.len() - done) as usize)];
+        let len = piece.len() as u32;
+        source.copy_out_of_unknown(from.piece(done, len), piece);
+        target.copy_into_unknown(to.piece(done, len), piece);
+        seen(piece);
+        done += len;
+    }
 }
 
 /// Copies from memory whose pages may be missing, through a private buffer, which is passed to `seen`.

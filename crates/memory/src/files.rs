@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use rustix::fs::{OFlags, SealFlags, fcntl_get_seals, fcntl_getfl, fstat};
 
 use crate::mapping::{MAX_BYTES, Mapping, MappingError};
-use crate::origin;
+use crate::origin::{self, Origin};
 
 /// A part of a mapping, for a region.
 #[derive(Clone, Debug)]
@@ -35,6 +35,14 @@ impl Piece {
     /// For tests: assumes that every page of its mapping exists, as in a guest that has used all of its memory.
     pub fn assume_all(&self) {
         self.mapping.assume_all();
+    }
+}
+
+impl Piece {
+    /// A part of the piece; `None` if it does not lie within, or is empty.
+    pub fn within(&self, offset: u64, len: u64) -> Option<Self> {
+        let is_within = len > 0 && offset.checked_add(len).is_some_and(|end| end <= self.len);
+        is_within.then(|| Self { mapping: Arc::clone(&self.mapping), offset: self.offset + offset, len })
     }
 }
 
@@ -68,6 +76,25 @@ impl Files {
         Self { most, mapped: Mutex::default() }
     }
 
+    /// Like [`Files::piece`], but only if the file is mapped already: maps nothing, and never waits, neither for the kernel's locks of
+    /// that file nor for a thread in [`Files::piece`]. `None` if that is not possible, or the piece is not allowed. Only for memory
+    /// files: the kernel alone answers for them (see `origin.rs`).
+    pub fn piece_of_mapped(&self, fd: impl AsFd, offset: u64, len: u64, writable: bool) -> Option<Piece> {
+        let fd = fd.as_fd();
+        if origin::check_quickly(fd)? != Origin::Memory {
+            return None;
+        }
+        let end = offset.checked_add(len).filter(|_| len > 0)?;
+        let held = fstat(fd).ok()?;
+        let may_write = may_write(fd).ok()?;
+        if end > u64::try_from(held.st_size).unwrap_or(0) || (writable && !may_write) {
+            return None;
+        }
+        let mapped = self.mapped.try_lock().ok()?;
+        let mapping = find(&mapped, (held.st_dev, held.st_ino, may_write), end)?;
+        Some(Piece { mapping, offset, len })
+    }
+
     /// Maps `len` bytes of a file from `offset`. Never blocks on the file's sender: the kernel itself must serve the file; any
     /// other file is dropped untouched.
     pub fn piece<F: AsFd + Into<OwnedFd>>(
@@ -93,9 +120,7 @@ impl Files {
         let id = (held.st_dev, held.st_ino, may_write);
         let mut mapped = self.mapped.lock().unwrap_or_else(PoisonError::into_inner);
         mapped.retain(|one| one.mapping.strong_count() > 0);
-        let mut alive = mapped.iter().filter(|one| one.id == id).filter_map(|one| one.mapping.upgrade());
-        let fits = |mapping: &Arc<Mapping>| mapping.len() >= end && !mapping.damaged();
-        if let Some(mapping) = alive.find(fits) {
+        if let Some(mapping) = find(&mapped, id, end) {
             return Ok(Piece { mapping, offset, len });
         }
         if mapped.len() >= self.most {
@@ -110,8 +135,15 @@ impl Files {
     }
 }
 
+/// The mapping of the first `end` bytes of a file, if there is one.
+fn find(mapped: &[Mapped], id: Id, end: u64) -> Option<Arc<Mapping>> {
+    let mut alive = mapped.iter().filter(|one| one.id == id).filter_map(|one| one.mapping.upgrade());
+    alive.find(|mapping| mapping.len() >= end && !mapping.damaged())
+}
+
 /// Whether a descriptor allows writes to its file. The file may be sealed against writes (fcntl(2), F_SEAL_WRITE).
-fn may_write(file: &File) -> Result<bool, MappingError> {
+fn may_write(file: impl AsFd) -> Result<bool, MappingError> {
+    let file = file.as_fd();
     let flags = fcntl_getfl(file).map_err(std::io::Error::from)?;
     let sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE));
     Ok(flags & OFlags::RWMODE == OFlags::RDWR && !sealed)

@@ -9,9 +9,12 @@ use vm_memory::volatile_memory::VolatileSlice;
 use crate::files::Piece;
 use crate::log::Log;
 use crate::mapping::{MAX_BYTES, Mapping, MappingError};
+use crate::misses::Misses;
 use crate::prefetch::{self, Touch};
+use crate::refusals::{Refusal, Refusals};
 use crate::region::{Region, Rights};
 use crate::span::Span;
+use crate::tape::Tape;
 use crate::touch;
 use crate::tree::{Sums, Tree};
 
@@ -114,12 +117,48 @@ pub struct Map {
     last: AtomicUsize,
     /// Logs the pages that were translated for writing.
     log: Option<Arc<Log>>,
+    /// Counts the accesses that were refused.
+    refusals: Option<Arc<Refusals>>,
+    /// Asks for addresses that are not translated yet.
+    misses: Option<Arc<Misses>>,
+    /// Tapes what is read and written. The map has its regions here then, and `regions` is empty: so every access takes the path for a
+    /// range that is not in one region, and a map without a tape is not asked whether it has one.
+    taped: Option<Arc<TapedRegions>>,
+}
+
+#[derive(Debug)]
+struct TapedRegions {
+    tape: Arc<Tape>,
+    regions: Tree,
+}
+
+/// A region of a map, without its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// First bus address.
+    pub base: u64,
+    /// Bytes.
+    pub len: u64,
+    /// The device's rights.
+    pub rights: Rights,
+    /// Whether it was shared.
+    pub is_shared: bool,
 }
 
 impl Clone for Map {
     fn clone(&self) -> Self {
-        let (regions, mappings, log) = (self.regions.clone(), self.mappings.clone(), self.log.clone());
-        Self { regions, sums: self.sums, mappings, id: self.id, last: AtomicUsize::new(0), log }
+        let Self { regions, sums, mappings, id, last: _, log, refusals, misses, taped } = self;
+        Self {
+            regions: regions.clone(),
+            sums: *sums,
+            mappings: mappings.clone(),
+            id: *id,
+            last: AtomicUsize::new(0),
+            log: log.clone(),
+            refusals: refusals.clone(),
+            misses: misses.clone(),
+            taped: taped.clone(),
+        }
     }
 }
 
@@ -127,9 +166,46 @@ impl Clone for Map {
 static ID: AtomicU64 = AtomicU64::new(0);
 
 impl Map {
-    fn of(regions: Tree, mappings: Vec<(Arc<Mapping>, usize)>, log: Option<Arc<Log>>) -> Self {
+    /// Other regions with the same log and the same misses.
+    fn of(&self, regions: Tree, mappings: Vec<(Arc<Mapping>, usize)>) -> Self {
         let id = ID.fetch_add(1, Ordering::Relaxed) + 1;
-        Self { sums: regions.sums(), regions, mappings, id, last: AtomicUsize::new(0), log }
+        let (log, misses) = (self.log.clone(), self.misses.clone());
+        let (sums, last) = (regions.sums(), AtomicUsize::new(0));
+        Self { sums, regions, mappings, id, last, log, refusals: None, misses, taped: None }
+    }
+
+    /// An empty map that is filled on demand: an access to what it does not translate is [absent](Fault::Absent), and asked for there.
+    /// Maps made from this one do the same.
+    pub fn on_demand(misses: Arc<Misses>) -> Self {
+        Self { misses: Some(misses), ..Self::default() }
+    }
+
+    /// Whether it is filled on demand.
+    pub fn is_on_demand(&self) -> bool {
+        self.misses.is_some()
+    }
+
+    /// Whether an access, mapped up to `reached`, misses a translation. Asks for it.
+    #[cold]
+    fn misses(&self, reached: u64, end: u64, wanted: Rights) -> bool {
+        // A region without the right is an answer already.
+        let Some(misses) = self.misses.as_ref().filter(|_| self.region(reached).is_none()) else { return false };
+        misses.ask(reached, end, wanted.write);
+        true
+    }
+
+    /// From now on accesses that this map refuses are counted there. Maps made from this one do not report.
+    pub fn report_to(&mut self, refusals: &Arc<Refusals>) {
+        self.refusals = Some(Arc::clone(refusals));
+    }
+
+    /// A refused access.
+    #[cold]
+    fn refuse(&self, address: u64, len: u32, wanted: Rights) -> Fault {
+        if let Some(refusals) = &self.refusals {
+            refusals.add(Refusal { address, len, write: wanted.write });
+        }
+        Fault::Refused { address, len }
     }
 
     /// No memory at all: every access is refused.
@@ -169,7 +245,7 @@ impl Map {
         if region.place.is_some() && self.sums.mapped + len > MAX_BYTES {
             return Err(MapError::TooMuch);
         }
-        if self.regions.overlaps(base, end) {
+        if self.tree().overlaps(base, end) {
             return Err(MapError::Overlap { base, len });
         }
         let mut mappings = self.mappings.clone();
@@ -179,19 +255,19 @@ impl Map {
                 None => mappings.push((Arc::clone(mapping), 1)),
             }
         }
-        Ok(Self::of(self.regions.with(region), mappings, self.log.clone()))
+        Ok(self.of(self.tree().with(region), mappings))
     }
 
     /// This map without the region with exactly this range.
     pub fn without(&self, base: u64, len: u64) -> Result<Map, MapError> {
-        let there = self.regions.find(base).is_some_and(|region| (region.base, region.len) == (base, len));
+        let there = self.tree().find(base).is_some_and(|region| (region.base, region.len) == (base, len));
         if there { Ok(self.without_within(base, len)) } else { Err(MapError::Unknown { base, len }) }
     }
 
     /// This map without all regions within `[base, base + len)`: an unmap that covers several.
     pub fn without_within(&self, base: u64, len: u64) -> Map {
         let mut mappings = self.mappings.clone();
-        let regions = self.regions.without(base, base.saturating_add(len), &mut |region| {
+        let regions = self.tree().without(base, base.saturating_add(len), &mut |region| {
             if let Some((mapping, _)) = &region.place
                 && let Some((_, regions)) = mappings.iter_mut().find(|(known, _)| Arc::ptr_eq(known, mapping))
             {
@@ -199,13 +275,30 @@ impl Map {
             }
         });
         mappings.retain(|(_, regions)| *regions > 0);
-        Self::of(regions, mappings, self.log.clone())
+        self.of(regions, mappings)
     }
 
     /// The same memory with another log of written pages, or none. Maps made from this one use the same log.
     #[must_use]
     pub fn logged(&self, log: Option<Arc<Log>>) -> Map {
-        Self::of(self.regions.clone(), self.mappings.clone(), log)
+        Map { log, ..self.of(self.tree().clone(), self.mappings.clone()) }
+    }
+
+    /// The same memory with a tape of what is read and written. Maps made from this one have none.
+    #[must_use]
+    pub fn taped(&self, tape: Arc<Tape>) -> Map {
+        let map = self.logged(self.log.clone());
+        let taped = Some(Arc::new(TapedRegions { tape, regions: self.tree().clone() }));
+        Self { regions: Tree::default(), taped, refusals: self.refusals.clone(), ..map }
+    }
+
+    /// Its regions, by address.
+    pub fn places(&self) -> Vec<Place> {
+        let mut places = Vec::with_capacity(self.regions());
+        self.tree().each(&mut |&Region { base, len, rights, ref place }| {
+            places.push(Place { base, len, rights, is_shared: place.is_some() });
+        });
+        places
     }
 
     /// All translated ranges were written: publishes the log.
@@ -222,12 +315,27 @@ impl Map {
         self.log.is_some()
     }
 
+    /// The tape.
+    pub(crate) fn tape(&self) -> Option<&Tape> {
+        self.taped.as_ref().map(|taped| taped.tape.as_ref())
+    }
+
+    /// Its regions, with a tape or without.
+    fn tree(&self) -> &Tree {
+        self.taped.as_ref().map_or(&self.regions, |taped| &taped.regions)
+    }
+
     #[cold]
     #[inline(never)]
     pub(crate) fn note(&self, address: u64, len: u32) {
         if let Some(log) = &self.log {
             log.note(address, len);
         }
+    }
+
+    /// Number of files and private pieces that its regions lie in.
+    pub fn mappings(&self) -> usize {
+        self.mappings.len()
     }
 
     /// Number of regions.
@@ -276,6 +384,15 @@ impl Map {
         (offset < region.len && region.rights.allow(wanted)).then_some((offset, region))
     }
 
+    /// Like [`Map::locate`], for maps with a tape, too.
+    pub(crate) fn locate_any(&self, address: u64, wanted: Rights) -> Option<(u64, &Region)> {
+        if self.taped.is_none() {
+            return self.locate(address, wanted);
+        }
+        let region = self.region(address).filter(|region| region.rights.allow(wanted))?;
+        Some((address - region.base, region))
+    }
+
     /// `len` bytes of a region from `offset`, if it was shared.
     #[inline]
     fn span(&self, region: &Region, offset: u64, len: u32) -> Option<Span> {
@@ -286,7 +403,7 @@ impl Map {
 
     /// The region that an address lies in.
     pub(crate) fn region(&self, address: u64) -> Option<&Region> {
-        self.regions.find(address).filter(|region| address - region.base < region.len)
+        self.tree().find(address).filter(|region| address - region.base < region.len)
     }
 
     /// Whether the region of an address has these rights.
@@ -320,18 +437,23 @@ impl Map {
 
     /// Whether the whole range is mapped with these rights, in any number of regions.
     pub(crate) fn check(&self, address: u64, len: u32, wanted: Rights) -> Result<(), Fault> {
-        let refused = Fault::Refused { address, len };
-        let end = address.checked_add(u64::from(len)).ok_or(refused)?;
-        let reached = self.regions.reach(address, end, wanted);
+        let Some(end) = address.checked_add(u64::from(len)) else { return Err(self.refuse(address, len, wanted)) };
+        let reached = self.tree().reach(address, end, wanted);
         if reached >= end {
             return Ok(());
         }
-        let (offset, region) = self.locate(reached, wanted).ok_or(refused)?;
+        let Some((offset, region)) = self.locate_any(reached, wanted) else {
+            if self.misses(reached, end, wanted) {
+                let len = u32::try_from(end - reached).unwrap_or(len);
+                return Err(Fault::Absent(Absent { address: reached, len }));
+            }
+            return Err(self.refuse(address, len, wanted));
+        };
         let here = u32::try_from((region.len - offset).min(end - reached)).unwrap_or(len);
         Err(Fault::Absent(Absent { address: reached, len: here }))
     }
 
-    /// Like `pieces`, region by region; stops at the first address that is not mapped.
+    /// Like `pieces`, region by region, after [`Map::check`]. A range in too many regions is refused.
     fn walk(&self, address: u64, len: u32, wanted: Rights, mut each: impl FnMut(Span) -> bool) -> Result<(), Fault> {
         let refused = Fault::Refused { address, len };
         address.checked_add(u64::from(len)).ok_or(refused)?;
@@ -342,16 +464,18 @@ impl Map {
             }
             #[cfg(feature = "count")]
             crate::count::one();
-            let (offset, region) = self.locate(at, wanted).ok_or(refused)?;
+            let (offset, region) = self.locate_any(at, wanted).ok_or(refused)?;
             let here = u32::try_from(region.len - offset).unwrap_or(u32::MAX).min(left);
             let absent = Fault::Absent(Absent { address: at, len: here });
-            if !each(self.span(region, offset, here).ok_or(absent)?) {
+            let span = self.span(region, offset, here).ok_or(absent)?;
+            // All accesses to a map with a tape take the path for pages that may be missing.
+            if !each(Span { known: span.known && self.taped.is_none(), ..span }) {
                 return Err(refused);
             }
             left -= here;
             at += u64::from(here);
         }
-        if left == 0 { Ok(()) } else { Err(refused) }
+        if left == 0 { Ok(()) } else { Err(self.refuse(address, len, wanted)) }
     }
 
     /// Translates a range to spans, passed to `push`. If `push` returns false, it has no room: an error.
@@ -413,8 +537,16 @@ impl Map {
 
     #[cold]
     #[inline(never)]
-    fn copy_out_of_unknown(&self, span: Span, into: &mut [u8]) -> usize {
-        self.place(span).map_or(0, |(mapping, offset)| mapping.read(offset, into))
+    pub(crate) fn copy_out_of_unknown(&self, span: Span, into: &mut [u8]) -> usize {
+        let Some((mapping, offset)) = self.place(span) else { return 0 };
+        match self.tape() {
+            None => mapping.read(offset, into),
+            Some(tape) => {
+                let mut count = into.len();
+                tape.read(into, |into| count = mapping.read(offset, into));
+                count
+            }
+        }
     }
 
     #[inline(always)]
@@ -430,7 +562,10 @@ impl Map {
 
     #[cold]
     #[inline(never)]
-    fn copy_into_unknown(&self, span: Span, from: &[u8]) {
+    pub(crate) fn copy_into_unknown(&self, span: Span, from: &[u8]) {
+        if let Some(tape) = self.tape() {
+            tape.write(&from[..from.len().min(span.len as usize)]);
+        }
         touch::copy_in(from, &self.target(span));
     }
 
@@ -443,6 +578,19 @@ impl Map {
         self.pieces(address, len, Rights::READ, |span| {
             let n = span.len as usize;
             self.copy_out(span, &mut into[done..done + n]);
+            done += n;
+            true
+        })
+    }
+
+    /// Like [`Map::read`], past the tape, which has its lock.
+    pub(crate) fn read_past_tape(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
+        let mut done = 0;
+        self.pieces(address, into.len() as u32, Rights::READ, |span| {
+            let n = span.len as usize;
+            if let Some((mapping, offset)) = self.place(span) {
+                mapping.read(offset, &mut into[done..done + n]);
+            }
             done += n;
             true
         })

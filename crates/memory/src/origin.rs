@@ -25,10 +25,15 @@ pub(crate) enum Origin {
     Disk,
 }
 
+/// The origin of a file, if one call tells it, which never blocks.
+pub(crate) fn check_quickly(fd: BorrowedFd<'_>) -> Option<Origin> {
+    fcntl_get_seals(fd).is_ok().then_some(Origin::Memory)
+}
+
 /// Checks that a file has such an origin, and returns it.
 pub(crate) fn check(fd: BorrowedFd<'_>) -> Result<Origin, MappingError> {
-    if fcntl_get_seals(fd).is_ok() {
-        return Ok(Origin::Memory);
+    if let Some(origin) = check_quickly(fd) {
+        return Ok(origin);
     }
     let number = fd.as_raw_fd();
     // A descriptor without a path has no mount. Even its fdinfo may block (an epoll descriptor has a lock).

@@ -74,7 +74,7 @@ impl<'m> Translator<'m> {
     /// Finds and remembers the region of an address.
     #[inline(never)]
     fn find(&mut self, address: u64) -> Option<()> {
-        let region = self.map.region(address)?;
+        let region = self.map.region(address).filter(|_| self.map.tape().is_none())?;
         (self.base, self.len, self.rights) = (region.base, region.len, region.rights);
         // Every write must be logged.
         self.rights.write &= !self.is_logged;

@@ -79,6 +79,18 @@ impl<'a> Window<'a> {
     #[inline(never)]
     fn load_further<const N: usize>(self, offset: usize, load: fn(&Window<'a>) -> [u8; N]) -> Option<[u8; N]> {
         let (map, address) = self.further(offset, N)?;
+        if let Some(tape) = map.tape() {
+            let mut out = [0; N];
+            tape.read(&mut out, |out| {
+                let part = map.window_within(address, N, Rights::READ).filter(|part| part.len == N);
+                match part {
+                    Some(part) => out.copy_from_slice(&load(&part)),
+                    // The whole range is mapped, otherwise there would be no window.
+                    None => drop(map.read_past_tape(address, out)),
+                }
+            });
+            return Some(out);
+        }
         if let Some(part) = map.window_within(address, N, Rights::READ).filter(|part| part.len == N) {
             return Some(load(&part));
         }
@@ -92,7 +104,12 @@ impl<'a> Window<'a> {
     fn store_further<const N: usize>(self, offset: usize, bytes: [u8; N], store: fn(&Window<'a>, [u8; N])) {
         let Some((map, address)) = self.further(offset, N).filter(|_| self.may_write) else { return };
         match map.window_within(address, N, Rights::WRITE) {
-            Some(part) if part.len == N => store(&part, bytes),
+            Some(part) if part.len == N => {
+                if let Some(tape) = map.tape() {
+                    tape.write(&bytes);
+                }
+                store(&part, bytes);
+            }
             _ => {
                 fence(Ordering::Release);
                 self.write_further(offset, &bytes);
@@ -353,13 +370,17 @@ impl Map {
             return Ok(Window::default());
         }
         self.check(address, len, rights)?;
-        let first = self.window_within(address, len as usize, rights).ok_or(Fault::Refused { address, len })?;
+        let first = match self.tape() {
+            // No byte is in its first region.
+            Some(_) => Window { may_write: rights.write, ..Window::default() },
+            None => self.window_within(address, len as usize, rights).ok_or(Fault::Refused { address, len })?,
+        };
         Ok(first.with_rest(self, address, len))
     }
 
     /// A window of the range's start, as far as it lies in one region.
     pub(crate) fn window_within(&self, address: u64, len: usize, rights: Rights) -> Option<Window<'_>> {
-        let (offset, region) = self.locate(address, rights)?;
+        let (offset, region) = self.locate_any(address, rights)?;
         let (mapping, start) = region.place.as_ref()?;
         let len = usize::try_from(region.len - offset).map_or(len, |here| here.min(len));
         Some(Window::new(mapping, (start + offset) as usize, len, rights))

@@ -3,7 +3,7 @@
 use std::io::{BufRead, IsTerminal};
 use std::path::{Path, PathBuf};
 
-use nicety_control::api::{HostText, PortValues, Problem};
+use nicety_control::api::{CardReset, HostText, PortValues, Problem};
 use nicety_control::{self as control, Ask, AskError, Reply};
 use nicety_daemon::live::Changed;
 use nicety_daemon::whole::Whole;
@@ -11,7 +11,7 @@ use nicety_host::{Host, List};
 use serde_json::Value;
 
 use crate::answer::{failure, odd};
-use crate::cli::{Apply, Export, ListChange, PortChange, Which};
+use crate::cli::{Apply, CardChange, Export, ListChange, PortChange, Which};
 use crate::exit::{Exit, Failure};
 use crate::find::Meant;
 use crate::output;
@@ -71,7 +71,7 @@ pub fn port(change: &PortChange) -> Result<(), Failure> {
     }
 }
 
-/// `nicety group` and `nicety uplink`.
+/// `nicety group`, `nicety uplink` and `nicety team`.
 pub fn list(list: List, change: &ListChange) -> Result<(), Failure> {
     let (name, save, which) = match change {
         ListChange::Add { name, save, which, .. }
@@ -87,8 +87,22 @@ pub fn list(list: List, change: &ListChange) -> Result<(), Failure> {
     saved(done, save, &socket, (list, name))
 }
 
+/// `nicety card`.
+pub fn card(change: &CardChange) -> Result<(), Failure> {
+    match change {
+        CardChange::List(change) => list(List::Cards, change),
+        CardChange::Reset { name, which } => {
+            let name = name.clone();
+            match control::ask(&socket(which, None)?, Ask::ResetCard { name }).map_err(failure)? {
+                Reply::CardReset(CardReset { name }) => output::print(&format!("{name} was reset\n")),
+                other => Err(odd(&other)),
+            }
+        }
+    }
+}
+
 /// Writes a completed change into the host file, if requested.
-fn saved(done: Result<(), Failure>, save: bool, socket: &Path, one: (List, &str)) -> Result<(), Failure> {
+pub(crate) fn saved(done: Result<(), Failure>, save: bool, socket: &Path, one: (List, &str)) -> Result<(), Failure> {
     done?;
     if save { write_back::save(socket, Some(one)) } else { Ok(()) }
 }
@@ -155,7 +169,7 @@ fn parsed(values: &[(String, String)]) -> std::collections::BTreeMap<String, Val
 }
 
 /// Sends the request. If the daemon reports that VMs would be cut off, asks the person and sends it again.
-fn agreed(yes: bool, ask: impl Fn(bool) -> Result<Reply, AskError>) -> Result<(), Failure> {
+pub(crate) fn agreed(yes: bool, ask: impl Fn(bool) -> Result<Reply, AskError>) -> Result<(), Failure> {
     match ask(yes) {
         Err(AskError::Refused(problem)) if !problem.cuts_off.is_empty() => {
             let Problem { cuts_off, .. } = *problem;

@@ -1,10 +1,16 @@
 //! The command line.
 
+mod ft;
+mod lab;
+
 use std::ffi::OsString;
 use std::num::ParseIntError;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+
+pub use ft::{Ft, FtCommand, FtPart, FtStart};
+pub use lab::{LAB_FOLDER, Lab, LabCommand, LabRun};
 
 /// Default host file.
 pub const HOST_FILE: &str = "host.toml";
@@ -55,6 +61,12 @@ pub enum Command {
     Group(ListCommand),
     /// Add, remove or change one uplink of a running daemon
     Uplink(ListCommand),
+    /// Add, remove, change or reset one card of a running daemon
+    Card(CardCommand),
+    /// Show or change the functions of cards of a running daemon
+    Vf(Vf),
+    /// Add, remove or change one team of uplinks of a running daemon
+    Team(ListCommand),
     /// Write what a running daemon serves as a host file
     Export(Export),
     /// Write what was changed live into the host file, whose comments and order stay
@@ -65,6 +77,8 @@ pub enum Command {
     Capture(Capture),
     /// Say what a running daemon would do with a frame, step by step, and why; nothing changes by it
     Trace(Trace),
+    /// Make the calls of a trace again, of an adapter of this version, and name the first that is answered otherwise
+    Replay(Replay),
     /// Show rates, drops, queues and processor time of a running daemon, again each second
     Top(Top),
     /// List the adapters, or all about one, with sources
@@ -99,104 +113,6 @@ pub enum Command {
     },
 }
 
-/// `ft`.
-#[derive(Debug, Args)]
-pub struct Ft {
-    /// Its command.
-    #[command(subcommand)]
-    pub command: FtCommand,
-}
-
-/// The commands of `ft`.
-#[derive(Debug, Subcommand)]
-pub enum FtCommand {
-    /// Run one of the two hosts, until it is killed
-    Start(FtStart),
-}
-
-/// `ft start`.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Both hosts have the same guest, key and lease. A frame of the guest leaves when the secondary has all that precedes it.
-When the primary dies the secondary takes over: within the lease of 1 s after the last sign of life, and a little.
-  head -c 32 /dev/urandom > key
-  nicety ft start --role primary   --tap tap0 --listen 127.0.0.1:7001 --key key --lease lease --address 10.9.0.2/24
-  nicety ft start --role secondary --tap tap1 --listen 127.0.0.1:7002 --peer 127.0.0.1:7001 --key key --lease lease --address 10.9.0.2/24")]
-pub struct FtStart {
-    /// The part of this host at first
-    #[arg(long, value_enum)]
-    pub role: FtPart,
-    /// Address for the other host to connect to
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    pub listen: std::net::SocketAddr,
-    /// Address at which the other host listens; for a secondary
-    #[arg(long, value_name = "ADDRESS:PORT", required_if_eq("role", "secondary"))]
-    pub peer: Option<std::net::SocketAddr>,
-    /// A file with the shared key, of 16 bytes at least. The link is authenticated by it, and not encrypted
-    #[arg(long, value_name = "FILE")]
-    pub key: PathBuf,
-    /// A file that both hosts can lock: it says who owns the guest
-    #[arg(long, value_name = "FILE")]
-    pub lease: PathBuf,
-    /// The tap at which the guest is
-    #[arg(long, value_name = "NAME")]
-    pub tap: String,
-    /// The guest's adapter
-    #[arg(long, default_value = "e1000")]
-    pub adapter: String,
-    /// The guest's MAC address
-    #[arg(long, default_value = "52:54:00:f7:00:01")]
-    pub mac: nicety_frame::Mac,
-    /// The guest's IPv4 address, and the length of its network's prefix
-    #[arg(long, value_name = "ADDRESS/BITS", value_parser = network)]
-    pub address: ([u8; 4], u8),
-    /// The guest's router
-    #[arg(long, value_name = "ADDRESS")]
-    pub gateway: Option<std::net::Ipv4Addr>,
-    /// What the guest serves
-    #[arg(long, value_enum, default_value = "echo")]
-    pub application: FtApplication,
-    /// On which TCP port
-    #[arg(long, default_value = "7", value_parser = clap::value_parser!(u16).range(1..))]
-    pub port: u16,
-}
-
-/// The part of a host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum FtPart {
-    /// It runs the guest
-    Primary,
-    /// It replays the guest, and takes over
-    Secondary,
-}
-
-/// What the guest serves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum FtApplication {
-    /// Each byte comes back (RFC 862)
-    Echo,
-    /// Lines SET key value, GET key, DELETE key
-    Store,
-}
-
-impl From<FtApplication> for nicety_tolerance::Application {
-    fn from(application: FtApplication) -> Self {
-        match application {
-            FtApplication::Echo => Self::Echo,
-            FtApplication::Store => Self::Store,
-        }
-    }
-}
-
-/// An address with the length of its prefix.
-fn network(text: &str) -> Result<([u8; 4], u8), String> {
-    let wrong = || "an IPv4 address with the length of its prefix, as in 10.9.0.2/24".to_owned();
-    let (address, bits) = text.split_once('/').ok_or_else(wrong)?;
-    let address: std::net::Ipv4Addr = address.parse().map_err(|_| wrong())?;
-    let bits = bits.parse().ok().filter(|bits| *bits <= 32).ok_or_else(wrong)?;
-    Ok((address.octets(), bits))
-}
-
 /// `serve`.
 #[derive(Debug, Args)]
 pub struct Serve {
@@ -209,6 +125,9 @@ pub struct Serve {
     /// Record what each guest's driver does to its adapter, to DIR/PORT.trace (docs/traces.md)
     #[arg(long, value_name = "DIR")]
     pub record: Option<PathBuf>,
+    /// With --record: also all that each adapter hears, frames and the guest memory that it reads among it, for `nicety replay`
+    #[arg(long, requires = "record")]
+    pub calls: bool,
     /// Start the daemon as a child, so that `nicety upgrade` can replace it under its VMs
     #[arg(long, conflicts_with_all = ["check", "record"])]
     pub keeper: bool,
@@ -231,6 +150,16 @@ pub struct Upgrade {
     /// The daemon to upgrade.
     #[command(flatten)]
     pub which: Which,
+}
+
+/// `replay`.
+#[derive(Debug, Args)]
+pub struct Replay {
+    /// A trace by `nicety serve --record DIR --calls`
+    pub file: PathBuf,
+    /// JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `attach`.
@@ -564,7 +493,91 @@ pub enum PortChange {
     },
 }
 
-/// `group` and `uplink`.
+/// `vf`.
+#[derive(Debug, Args)]
+pub struct Vf {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: VfCommand,
+}
+
+/// The commands of `vf`.
+#[derive(Debug, Subcommand)]
+pub enum VfCommand {
+    /// Show the functions: what the host lets each do, and its frames that were dropped as spoofed
+    Show(VfShow),
+    /// Change what the host lets a function do, by the words of `ip link set DEV vf N`
+    Set(VfSet),
+}
+
+/// `vf show`.
+#[derive(Debug, Args)]
+pub struct VfShow {
+    /// Only those of this card, or this one
+    #[arg(value_name = "CARD[/N]")]
+    pub function: Option<String>,
+    /// JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+    /// The daemon to ask.
+    #[command(flatten)]
+    pub which: Which,
+}
+
+/// `vf set`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+  mac ADDRESS            its address; its driver learns it when it resets the function
+  vlan N [qos N]         its frames are in this VLAN, with this priority; 0 is none
+  rate MBIT              what it may send, in Mbit/s or with a unit; 0 is no limit
+  spoofchk on|off        whether it may send only from its own address
+  trust on|off           whether it may have other addresses, and all multicast frames
+  state auto|enable|disable   its link: the card's, up, or down
+  query-rss on|off       whether it may ask for the hash's key and table
+  nicety vf set card0/3 vlan 10 trust on")]
+pub struct VfSet {
+    /// The function
+    #[arg(value_name = "CARD/N")]
+    pub function: String,
+    /// Words, each with its value
+    #[arg(value_name = "WORD VALUE", required = true, num_args = 2..)]
+    pub values: Vec<String>,
+    /// Do not ask, even if a VM that is attached loses its adapter
+    #[arg(long, short = 'y')]
+    pub yes: bool,
+    /// Also write it into the host file, whose comments and order stay
+    #[arg(long)]
+    pub save: bool,
+    /// The daemon to ask.
+    #[command(flatten)]
+    pub which: Which,
+}
+
+/// `card`.
+#[derive(Debug, Args)]
+pub struct CardCommand {
+    /// The change.
+    #[command(subcommand)]
+    pub change: CardChange,
+}
+
+/// Changes to a card.
+#[derive(Debug, Subcommand)]
+pub enum CardChange {
+    /// As of every list.
+    #[command(flatten)]
+    List(ListChange),
+    /// Reset one: the driver of each of its functions is told, and resets its function
+    Reset {
+        /// Its name
+        name: String,
+        /// The daemon to ask.
+        #[command(flatten)]
+        which: Which,
+    },
+}
+
+/// `group`, `uplink` and `team`.
 #[derive(Debug, Args)]
 pub struct ListCommand {
     /// The change.
@@ -572,10 +585,11 @@ pub struct ListCommand {
     pub change: ListChange,
 }
 
-/// Changes to a port group or an uplink.
+/// Changes to a port group, an uplink or a team.
 #[derive(Debug, Subcommand)]
 pub enum ListChange {
-    /// Add one, with the keys of the host file: nicety group add web vlan=10; nicety uplink add tap7 kind=tap
+    /// Add one, with the keys of the host file: nicety group add web vlan=10; nicety uplink add tap7 kind=tap; nicety card add
+    /// nic0 chip=82599; nicety team add lan members=tap0,tap1 mode=active-standby
     Add {
         /// Its name; a tap's is its interface
         name: String,
@@ -589,7 +603,7 @@ pub enum ListChange {
         #[command(flatten)]
         which: Which,
     },
-    /// Remove one; a group that ports are in stays
+    /// Remove one; a group or a card that ports are in stays, and a team takes its uplinks with it
     Remove {
         /// Its name; an uplink's without one is its kind
         name: String,
@@ -682,79 +696,6 @@ pub struct Compare {
     /// The order of the runs follows from it
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = seed)]
     pub seed: u64,
-}
-
-/// `lab`.
-#[derive(Debug, Args)]
-pub struct Lab {
-    /// What to do.
-    #[command(subcommand)]
-    pub what: LabCommand,
-}
-
-/// The lab's commands.
-#[derive(Debug, Subcommand)]
-pub enum LabCommand {
-    /// List the methods: document, duration, what each measures and needs
-    List,
-    /// Run a method; each run is written to the report's folder when it ends
-    Run(LabRun),
-    /// Compare two results of the same methods: ratio, interval, verdict; the exit code is 4 if a figure is worse
-    Diff {
-        /// The folder of the first report, or of one method in it
-        first: PathBuf,
-        /// That of the second
-        second: PathBuf,
-    },
-    /// Make the pages of a report again, from its results
-    Report {
-        /// The folder of the report
-        #[arg(default_value = LAB_FOLDER)]
-        folder: PathBuf,
-    },
-}
-
-/// Default folder of the lab's reports.
-pub const LAB_FOLDER: &str = "nicety-lab";
-
-/// `lab run`.
-#[derive(Debug, Args)]
-pub struct LabRun {
-    /// The method, as `nicety lab list` names it
-    pub method: String,
-    /// Who drives the adapters [default: the method's first kind]
-    #[arg(long, value_enum)]
-    pub guests: Option<Guests>,
-    /// Which adapters, such as e1000e,vmxnet3; a row `native` stands below them [default: the method's]
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
-    pub adapters: Vec<String>,
-    /// A first look: few adapters, three short rounds, no intervals
-    #[arg(long, conflicts_with = "full")]
-    pub quick: bool,
-    /// The document's own durations
-    #[arg(long)]
-    pub full: bool,
-    /// How long each run of the main load lasts, in whole seconds
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = rounds)]
-    pub seconds: Option<u32>,
-    /// How many times each is run; fewer than 7 give no intervals [default: 7; with --full 10]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = rounds)]
-    pub repeat: Option<u32>,
-    /// Stop early when each interval is this close around its median, such as 5%
-    #[arg(long, value_name = "P%", value_parser = share)]
-    pub confidence: Option<f64>,
-    /// The order of the runs follows from it [default: 1]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = seed)]
-    pub seed: Option<u64>,
-    /// The folder of the reports; the method's results go into a folder of its name in it
-    #[arg(long, value_name = "DIR", default_value = LAB_FOLDER, conflicts_with = "resume")]
-    pub report: PathBuf,
-    /// Go on with the results in this folder: options as at the beginning
-    #[arg(long, value_name = "DIR")]
-    pub resume: Option<PathBuf>,
-    /// Only say what would run: which guest, which command, how long, how much disk
-    #[arg(long)]
-    pub dry_run: bool,
 }
 
 /// A guest's system.

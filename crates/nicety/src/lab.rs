@@ -1,6 +1,6 @@
 //! `nicety lab`: wires the lab's methods to the command line.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -27,7 +27,7 @@ pub fn run(args: &Lab) -> Result<(), Failure> {
         LabCommand::List => output::print(&list()),
         LabCommand::Run(args) => measure(args),
         LabCommand::Diff { first, second } => compared(first, second),
-        LabCommand::Report { folder } => again(folder),
+        LabCommand::Report { folders } => again(folders),
     }
 }
 
@@ -219,7 +219,13 @@ fn head(command: &str, options: &Options, plan: Plan) -> Head {
 
 fn write_pages(study: &Study, folder: &Path, parent: &Path) -> Result<(), Failure> {
     report::study::write(study, folder).map_err(Failure::with(Exit::Failed))?;
-    report::study::write_front(parent).map_err(Failure::with(Exit::Failed))
+    report::study::write_front(parent, &studies_in(parent)).map_err(Failure::with(Exit::Failed))
+}
+
+/// The studies of a report's folder, each with its own folder.
+fn studies_in(parent: &Path) -> Vec<(PathBuf, Study)> {
+    let studies = report::study::studies(parent).into_iter();
+    studies.map(|study| (parent.join(&study.head.plan.method), study)).collect()
 }
 
 /// Says how it ended, and where the report is.
@@ -254,18 +260,30 @@ fn ended(end: &End, method: &dyn Method, study: &Study, parent: &Path) -> Result
     }
 }
 
-/// Makes all pages of a folder again.
-fn again(parent: &Path) -> Result<(), Failure> {
-    let studies = report::study::studies(parent);
-    if studies.is_empty() {
-        return Err(Failure::new(Exit::Failed, journal::JournalError::Nothing(parent.to_owned())));
+/// Makes all pages of these folders again, and the page in front of them in the first.
+fn again(folders: &[PathBuf]) -> Result<(), Failure> {
+    let mut studies = Vec::new();
+    for folder in folders {
+        let of_method = folder.join(journal::HEAD).exists();
+        let read = read(folder)?.into_iter();
+        studies.extend(
+            read.map(|study| (if of_method { folder.clone() } else { folder.join(&study.head.plan.method) }, study)),
+        );
     }
-    for study in &studies {
-        let folder = parent.join(&study.head.plan.method);
-        report::study::write(study, &folder).map_err(Failure::with(Exit::Failed))?;
+    for (folder, study) in &studies {
+        report::study::write(study, folder).map_err(Failure::with(Exit::Failed))?;
     }
-    report::study::write_front(parent).map_err(Failure::with(Exit::Failed))?;
-    output::print(&format!("Report: {}\n", absolute(&parent.join("index.html"))))
+    // A method's folder has a page of its own.
+    let first = folders.first().map_or(Path::new("."), PathBuf::as_path);
+    let is_method = first.join(journal::HEAD).exists();
+    let place = if is_method {
+        std::path::absolute(first).ok().and_then(|path| path.parent().map(Path::to_owned))
+    } else {
+        None
+    };
+    let place = place.unwrap_or_else(|| first.to_owned());
+    report::study::write_front(&place, &studies).map_err(Failure::with(Exit::Failed))?;
+    output::print(&format!("Report: {}\n", absolute(&place.join("index.html"))))
 }
 
 /// The studies of a report's folder, or the one of a method's folder.

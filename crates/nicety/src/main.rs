@@ -28,11 +28,13 @@ mod lab;
 mod log;
 mod output;
 mod ports;
+mod replay;
 mod save;
 mod serve;
 mod top;
 mod trace;
 mod upgrade;
+mod vf;
 mod warnings;
 mod words;
 mod write_back;
@@ -60,6 +62,9 @@ fn main() -> ExitCode {
         Command::Port(args) => change::port(&args.change).map(|()| ExitCode::SUCCESS),
         Command::Group(args) => change::list(List::Groups, &args.change).map(|()| ExitCode::SUCCESS),
         Command::Uplink(args) => change::list(List::Uplinks, &args.change).map(|()| ExitCode::SUCCESS),
+        Command::Card(args) => change::card(&args.change).map(|()| ExitCode::SUCCESS),
+        Command::Vf(args) => vf::run(&args.command).map(|()| ExitCode::SUCCESS),
+        Command::Team(args) => change::list(List::Teams, &args.change).map(|()| ExitCode::SUCCESS),
         Command::Export(args) => change::export(&args).map(|()| ExitCode::SUCCESS),
         Command::Save(args) => change::save_all(&args.which).map(|()| ExitCode::SUCCESS),
         Command::Import(args) => import::run(&args).map(|()| ExitCode::SUCCESS),
@@ -67,6 +72,7 @@ fn main() -> ExitCode {
         Command::Man { folder } => words::man(folder.as_deref()).map(|()| ExitCode::SUCCESS),
         Command::Capture(args) => capture::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Trace(args) => trace::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Replay(args) => replay::run(&args),
         Command::Top(args) => top::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Adapters(args) => adapters::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Compare(args) => compare::run(&args).map(|()| ExitCode::SUCCESS),

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use nicety_control::api::{AddressList, DaemonView, PortList, Restarted};
 use nicety_control::{self as control, Ask, AskError, Reply};
 use nicety_daemon::attach::{OTHER_FILE, is_same, otherwise};
-use nicety_daemon::report::{AddressReport, Condition, PortReport, QueueReport};
+use nicety_daemon::report::{AddressReport, Condition, FunctionReport, PortReport, QueueReport, RefusedDmaReport};
 use nicety_host::Host;
 use ratatui::crossterm::terminal;
 use serde_json::json;
@@ -270,6 +270,7 @@ fn details(port: &PortReport) -> String {
         line("address", mac.clone());
         line("socket", socket.display().to_string());
     }
+    line("function", port.function.as_ref().map(function).unwrap_or_default());
     line("policy", policy(port));
     line("neighbour", port.neighbour.clone().unwrap_or_default());
     line("multicasts", some(&port.multicasts));
@@ -278,6 +279,14 @@ fn details(port: &PortReport) -> String {
     let queues: Vec<String> = transmit.chain(port.receive.iter().map(|queue| one_queue("receive", queue))).collect();
     line("queues", queues.join("; "));
     line("dropped", dropped(port));
+    for class in &port.io_classes {
+        let waits = if class.waiting > 0 { format!(", {} wait", class.waiting) } else { String::new() };
+        let dropped = if class.dropped > 0 { format!(", {} dropped", class.dropped) } else { String::new() };
+        line(
+            "class",
+            format!("{}: {}, {}{waits}{dropped}", class.name, count(class.packets, "packet"), size(class.bytes)),
+        );
+    }
     if port.adapter.is_some() {
         let written = port.signals;
         line("interrupts", format!("{} raised, {} written", port.interrupts, count(written, "descriptor")));
@@ -288,6 +297,11 @@ fn details(port: &PortReport) -> String {
     }
     if port.allocated_bytes > 0 {
         line("memory", format!("{} allocated by writing to it first", size(port.allocated_bytes)));
+    }
+    if let Some(RefusedDmaReport { direction, address, bytes }) = &port.last_refused_dma {
+        let (reads, writes) = (count(port.refused_dma_reads, "read"), count(port.refused_dma_writes, "write"));
+        let last = format!("the last a {direction} of {} at {address}", count(u64::from(*bytes), "byte"));
+        line("refused", format!("{reads} and {writes} of guest memory, where nothing is mapped for it; {last}"));
     }
     if port.bad_accesses > 0 {
         line(
@@ -302,6 +316,14 @@ fn details(port: &PortReport) -> String {
         line("guest errors", port.guest_errors.to_string());
     }
     text + &guest_errors::block(port)
+}
+
+/// A function's place on its card, and what its host lets it do.
+fn function(function: &FunctionReport) -> String {
+    let FunctionReport { card, function, trust, spoofchk, link_state, query_rss } = function;
+    let on = |flag: &bool| if *flag { "on" } else { "off" };
+    let (trust, spoofchk, query_rss) = (on(trust), on(spoofchk), on(query_rss));
+    format!("{card}/{function}, trust {trust}, spoofchk {spoofchk}, state {link_state}, query-rss {query_rss}")
 }
 
 /// The port's policy on the switch, by the host file's keys.
@@ -366,9 +388,11 @@ mod tests {
                 access: "mode 0600".into(),
             }),
             port_group: Some("web".into()),
+            function: None,
             policy: BTreeMap::from([("forged_transmits".into(), "reject".into()), ("vlan".into(), "10".into())]),
             multicasts: vec!["239.1.2.3 (VLAN 10)".into()],
             members: None,
+            io_classes: Vec::new(),
             neighbour: Some("core1, port 1/1".into()),
             condition: Condition::Up,
             sentence: "a VM is attached, and its driver is up".into(),
@@ -385,6 +409,10 @@ mod tests {
             bad_accesses: 0,
             guest_errors: 0,
             last_guest_errors: Vec::new(),
+            refused_dma_reads: 0,
+            refused_dma_writes: 0,
+            last_refused_dma: None,
+            memory_changes: 0,
             backlog_frames: 3,
             backlog_bytes: 900,
             allocated_bytes: 64 << 12,
@@ -400,9 +428,11 @@ mod tests {
             socket: None,
             made_of: None,
             port_group: None,
+            function: None,
             policy: BTreeMap::new(),
             multicasts: Vec::new(),
             members: None,
+            io_classes: Vec::new(),
             neighbour: None,
             sentence: "the way out of the switch".into(),
             features: Vec::new(),
@@ -450,6 +480,15 @@ vm1: a VM is attached, and its driver is up
   the last of both, oldest first:
     @1000000, ";
         assert!(text.contains(lines), "{text}");
+    }
+
+    #[test]
+    fn a_port_whose_adapter_was_refused_memory_says_which_way_where_and_how_much() {
+        let last = RefusedDmaReport { direction: "write".into(), address: "0xfff000".into(), bytes: 1514 };
+        let port = PortReport { refused_dma_reads: 1, refused_dma_writes: 2, last_refused_dma: Some(last), ..port() };
+        let text = details(&port);
+        let line = "  refused       1 read and 2 writes of guest memory, where nothing is mapped for it; the last a write of 1514 bytes at 0xfff000\n";
+        assert!(text.contains(line), "{text}");
     }
 
     #[test]

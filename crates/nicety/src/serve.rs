@@ -130,7 +130,7 @@ struct Prepared<'a> {
 impl<'a> Prepared<'a> {
     fn new(begin: &'a Begin, socket: &Path, args: &'a Serve, kept: Option<KeptBy>) -> Result<Self, Failure> {
         let record = args.record.as_deref();
-        let target = args.record.clone().map(Target::Folder);
+        let target = args.record.clone().map(if args.calls { Target::Calls } else { Target::Folder });
         let host = &begin.host;
         descriptors::provide(host.ports.len(), host.daemon.workers).map_err(Failure::with(Exit::Failed))?;
         let (control, ports) = if args.check {
@@ -344,8 +344,9 @@ fn uplink(config @ UplinkConfig { name, kind, rate, .. }: &UplinkConfig) -> Stri
 /// A port's group and policy, by the host file's keys.
 fn policy(port: &PortConfig) -> String {
     let group = port.group.iter().map(|group| format!("port_group {group}"));
+    let function = port.function.iter().map(|function| format!("card {}, function {}", function.card, function.number));
     let words = policy_words(&port.policy).into_iter().map(|(key, value)| format!("{key} {value}"));
-    group.chain(words).collect::<Vec<_>>().join(", ")
+    group.chain(function).chain(words).collect::<Vec<_>>().join(", ")
 }
 
 /// Contents of a host file, for a person to check.

@@ -9,6 +9,8 @@ pub struct LinkState {
     pub is_up: bool,
     /// Frames wait for the uplink.
     pub has_backlog: bool,
+    /// Bytes that were sent to the neighbour, and taken from it, so far.
+    pub bytes: [u64; 2],
 }
 
 /// Hears and speaks on an uplink's port, in the port's own turns. Its calls are made with the port's lock held: it must not call back

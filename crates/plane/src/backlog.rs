@@ -4,25 +4,31 @@
 //! that does not read causes no head-of-line blocking. Without room the frame is dropped, with its reason.
 //!
 //! - A guest's adapter has a lane for each receive queue; all share the port's receive buffer. A full queue blocks no other.
-//! - An uplink has a lane for each sending port, each with its own room, served by deficit round-robin in bytes (Shreedhar and
-//!   Varghese 1995): no sender fills the uplink's buffer for the others. A sender whose lane is in use is *held* until little is left:
-//!   its port fetches nothing, so none of its frames is dropped here.
+//! - An uplink has a lane for each sending port, each with its own room: no sender fills the uplink's buffer for the others. A sender
+//!   whose frames wait is *held* until little is left: its port fetches nothing, so none of its frames is dropped here.
+//!
+//! - With I/O control an uplink has a lane for each class and sending port.
+//!
+//! The order in which lanes are served is a scheduler's ([`Order`]), which knows no frames.
 //!
 //! ```text
 //! lane 0 ──► packet ──► packet ──► packet        a packet: a chain of blocks of 512 bytes
 //! lane 3 ──► packet                              free blocks: a chain, and all that were never used
 //! ```
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
-use nicety_adapter::{Batch, Budget, Delivery, Edit, Frames, Offload, Packet, Pick, PortId, Reason, Segment, Set};
+use nicety_adapter::{
+    Batch, Budget, Delivery, Edit, Frames, Offload, Packet, Pick, PortId, Reason, Segment, Set, Time,
+};
+use nicety_ioc::{Lane as ClassLane, QUANTUM_BYTES, Scheduler};
 use nicety_memory::{Map, MapError, Rights, Span, copy};
+
+use crate::order::{Order, number_of};
+use crate::rounds::{Grant, Rounds};
 
 /// A packet takes whole blocks of the buffer.
 const BLOCK_BYTES: u32 = 512;
-/// An uplink lane's share per round while others wait. A larger packet is sent at once, and later rounds repay it.
-const QUANTUM_BYTES: i64 = 16 << 10;
 /// The lane size that a sender to an uplink needs to lose nothing. The sender is not held below a quarter of it, and then a batch must
 /// still fit: at most 64 packets, 64 KiB and the rest of the last packet.
 pub const SENDER_BYTES: u32 = 256 << 10;
@@ -42,6 +48,14 @@ struct Waiting {
     offload: Offload,
 }
 
+impl Waiting {
+    /// Bytes on the wire, the headers of all segments included.
+    fn wire_bytes(&self) -> u64 {
+        let repeated = |cut: Segment| u64::from(cut.frames(self.len) - 1) * u64::from(cut.headers);
+        u64::from(self.len) + self.offload.segment.map_or(0, repeated)
+    }
+}
+
 const NOTHING: Waiting = Waiting {
     next: NONE,
     len: 0,
@@ -56,12 +70,20 @@ struct Lane {
     first: u32,
     last: u32,
     bytes: u32,
-    deficit: i64,
-    /// Its sender is held.
-    holds: bool,
 }
 
-const EMPTY: Lane = Lane { first: NONE, last: NONE, bytes: 0, deficit: 0, holds: false };
+const EMPTY: Lane = Lane { first: NONE, last: NONE, bytes: 0 };
+
+/// A port that sends by this uplink.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sender {
+    /// Bytes of its lanes.
+    bytes: u32,
+    /// It is held.
+    is_held: bool,
+    /// The tenure of the port that is held; 0 for none, or for one that was not named yet.
+    tenure: u64,
+}
 
 /// Key of a lane: a receive queue, or a sending port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +105,7 @@ pub struct Drained {
     pub wire_bytes: u64,
     /// The receiver refused some.
     pub refused: bool,
-    /// The lane's sender can be released.
+    /// The lane's sender was released.
     pub released: bool,
 }
 
@@ -102,10 +124,10 @@ pub struct Backlog {
     used_blocks: u32,
     packets: usize,
     lanes: Vec<Lane>,
-    /// The tenure of the port that each lane holds; 0 for none, or for one that was not named yet. Empty for queues.
-    holders: Vec<u64>,
-    /// Lanes with waiting packets, in the order of service.
-    active: VecDeque<u16>,
+    /// By port number; empty for queues.
+    senders: Vec<Sender>,
+    /// Knows the lanes with waiting packets.
+    order: Order,
     /// The same lanes as a set; unused for senders.
     queues: Set,
     batch: Batch,
@@ -138,8 +160,8 @@ impl Backlog {
             used_blocks: 0,
             packets: 0,
             lanes: vec![EMPTY; lanes],
-            holders: vec![0; if kind == Kind::Senders { lanes } else { 0 }],
-            active: VecDeque::with_capacity(lanes),
+            senders: vec![Sender::default(); if kind == Kind::Senders { lanes } else { 0 }],
+            order: Order::Rounds(if kind == Kind::Senders { Rounds::fair(lanes) } else { Rounds::plain(lanes) }),
             queues: Set::default(),
             batch: Batch::new(),
             picks: Vec::with_capacity(nicety_adapter::PACKETS),
@@ -186,7 +208,7 @@ impl Backlog {
     }
 
     /// Copies a packet to the end of its lane. False if there is no room.
-    pub fn push(&mut self, lane: u16, batch: &Batch, packet: &Packet, pick: Pick) -> bool {
+    pub fn push(&mut self, lane: u16, batch: &Batch, packet: &Packet, pick: Pick, now: Time) -> bool {
         let len = packet.len();
         if !self.has_room(lane, len) {
             return false;
@@ -198,10 +220,11 @@ impl Backlog {
         let Pick { from, edit, .. } = pick;
         self.waiting[first as usize] =
             Waiting { next: NONE, len, head: packet.head_len(), from, edit, offload: packet.offload };
+        let wire_bytes = u32::try_from(packet.wire_bytes()).unwrap_or(u32::MAX);
         let found = &mut self.lanes[usize::from(lane)];
         if found.last == NONE {
             found.first = first;
-            self.active.push_back(lane);
+            self.order.add(lane, wire_bytes, now);
             if self.kind == Kind::Queues {
                 self.queues.insert(lane);
             }
@@ -210,6 +233,9 @@ impl Backlog {
         }
         found.last = first;
         found.bytes += bytes;
+        if let Some(sender) = self.senders.get_mut(usize::from(sender_of(lane).0)) {
+            sender.bytes += bytes;
+        }
         self.packets += 1;
         true
     }
@@ -281,42 +307,24 @@ impl Backlog {
         });
     }
 
-    /// Offers the first packets of one lane in `open`, within the budget, and removes all that are not refused. `None` if no packet
-    /// waits in such a lane.
+    /// Offers the first packets of one lane in `open`, within the budget, and removes all that are not refused. The error: no packet
+    /// waits in such a lane, or limits hold all that wait until the given time.
     pub fn drain(
         &mut self,
         open: impl Fn(u16) -> bool,
         budget: Budget,
+        now: Time,
         deliver: impl FnOnce(&Frames<'_>) -> Delivery,
-    ) -> Option<Drained> {
-        let turn = self.active.iter().position(|lane| open(*lane))?;
-        self.active.rotate_left(turn);
-        let alone = self.active.len() == 1 || self.kind == Kind::Queues;
-        let most = if alone { u64::MAX } else { self.next_in_turn()? };
-        let number = *self.active.front()?;
-        self.draft(number, Budget { bytes: budget.bytes.min(most), ..budget });
+    ) -> Result<Drained, Option<Time>> {
+        let Grant { lane, bytes } = self.order.pick(open, now)?;
+        self.draft(lane, Budget { bytes: budget.bytes.min(bytes), ..budget });
         let delivery = deliver(&Frames::new(&self.batch, &self.picks));
         self.batch.release();
-        Some(self.settle(number, &delivery))
-    }
-
-    /// Moves the next lane to the front. Returns the number of bytes that it may send.
-    fn next_in_turn(&mut self) -> Option<u64> {
-        loop {
-            let lane = &mut self.lanes[usize::from(*self.active.front()?)];
-            if lane.deficit <= 0 {
-                lane.deficit += QUANTUM_BYTES;
-            }
-            if let Ok(most @ 1..) = u64::try_from(lane.deficit) {
-                return Some(most);
-            }
-            // The lane overdrew its share with a long packet, at most about five turns ago.
-            self.active.rotate_left(1);
-        }
+        Ok(self.settle(lane, &delivery, now))
     }
 
     fn draft(&mut self, number: u16, budget: Budget) {
-        let origin = if self.kind == Kind::Senders { PortId(number) } else { PortId::default() };
+        let origin = if self.kind == Kind::Senders { sender_of(number) } else { PortId::default() };
         let Self { map, blocks, waiting, lanes, batch, picks, offered, .. } = self;
         batch.start(map, origin, 0);
         picks.clear();
@@ -341,7 +349,7 @@ impl Backlog {
     }
 
     /// Removes from a lane the packets that were not refused.
-    fn settle(&mut self, number: u16, delivery: &Delivery) -> Drained {
+    fn settle(&mut self, number: u16, delivery: &Delivery, now: Time) -> Drained {
         let mut drained = Drained { lane: number, refused: delivery.refused() != 0, ..Drained::default() };
         for refusal in delivery.refusals() {
             if let Some(packet) = self.offered.get(usize::from(refusal.pick)) {
@@ -349,9 +357,10 @@ impl Backlog {
             }
         }
         let mut lane = self.lanes[usize::from(number)];
-        let (mut before, mut packet) = (NONE, lane.first);
+        let (mut before, mut packet, mut freed) = (NONE, lane.first, 0);
         for pick in 0..self.offered.len() {
-            let Waiting { next, len, offload, .. } = self.waiting[packet as usize];
+            let gone = self.waiting[packet as usize];
+            let Waiting { next, len, .. } = gone;
             if delivery.is_refused(pick) {
                 before = packet;
             } else {
@@ -362,92 +371,173 @@ impl Backlog {
                 if lane.last == packet {
                     lane.last = before;
                 }
-                lane.bytes -= len.next_multiple_of(BLOCK_BYTES);
-                lane.deficit = (lane.deficit - i64::from(len)).max(-i64::from(nicety_adapter::PACKET_BYTES));
+                freed += len.next_multiple_of(BLOCK_BYTES);
                 drained.packets += 1;
                 drained.bytes += u64::from(len);
-                let repeated = |cut: Segment| u64::from(cut.frames(len) - 1) * u64::from(cut.headers);
-                drained.wire_bytes += u64::from(len) + offload.segment.map_or(0, repeated);
+                drained.wire_bytes += gone.wire_bytes();
                 self.give_back(packet);
             }
             packet = next;
         }
         self.packets -= drained.packets;
-        drained.released = lane.holds && lane.bytes <= self.size / 4;
-        lane.holds &= !drained.released;
-        if lane.first == NONE {
-            lane.deficit = 0;
-            self.active.pop_front();
+        lane.bytes -= freed;
+        if let Some(sender) = self.senders.get_mut(usize::from(sender_of(number).0)) {
+            sender.bytes -= freed;
+            drained.released = sender.is_held && sender.bytes <= self.size / 4;
+            sender.is_held &= !drained.released;
+        }
+        let is_empty = lane.first == NONE;
+        if is_empty {
             self.queues.remove(number);
-        } else if lane.deficit <= 0 || self.kind == Kind::Queues {
-            self.active.rotate_left(1);
         }
         self.lanes[usize::from(number)] = lane;
+        match &mut self.order {
+            Order::Rounds(rounds) => rounds.served(number, drained.bytes, is_empty),
+            // Nothing was sent: the lane is still the next.
+            Order::Control(_) if drained.packets == 0 => {}
+            Order::Control(scheduler) => scheduler.served(drained.wire_bytes, request(&lane, &self.waiting), now),
+        }
         drained
     }
 
-    /// Holds the lane's sender until the lane is nearly empty. True if it was not held before.
-    pub fn hold(&mut self, lane: u16) -> bool {
-        let Some(lane) = self.lanes.get_mut(usize::from(lane)) else { return false };
-        lane.first != NONE && !std::mem::replace(&mut lane.holds, true)
+    /// Holds a sender until few of its frames wait. True if it was not held before.
+    pub fn hold(&mut self, sender: PortId) -> bool {
+        let Some(sender) = self.senders.get_mut(usize::from(sender.0)) else { return false };
+        sender.bytes > 0 && !std::mem::replace(&mut sender.is_held, true)
     }
 
-    /// Names the port that a lane holds, by its tenure: a port may leave, and its number become another's, while the lane holds. False if
-    /// the lane was released meanwhile.
-    pub fn name_holder(&mut self, lane: u16, tenure: u64) -> bool {
-        let holds = self.lanes.get(usize::from(lane)).is_some_and(|lane| lane.holds);
-        if let (true, Some(holder)) = (holds, self.holders.get_mut(usize::from(lane))) {
-            *holder = tenure;
+    /// Names the port that is held, by its tenure: a port may leave, and its number become another's, while it is held. False if it was
+    /// released meanwhile.
+    pub fn name_holder(&mut self, sender: PortId, tenure: u64) -> bool {
+        let Some(sender) = self.senders.get_mut(usize::from(sender.0)) else { return false };
+        if sender.is_held {
+            sender.tenure = tenure;
         }
-        holds
+        sender.is_held
     }
 
-    /// Takes the tenure of the port that a lane held; `None` if it was not named.
-    pub fn take_holder(&mut self, lane: u16) -> Option<u64> {
-        let holder = self.holders.get_mut(usize::from(lane))?;
-        Some(std::mem::take(holder)).filter(|tenure| *tenure != 0)
+    /// Takes the tenure of a port that was held; `None` if it was not named.
+    pub fn take_holder(&mut self, sender: PortId) -> Option<u64> {
+        let sender = self.senders.get_mut(usize::from(sender.0))?;
+        Some(std::mem::take(&mut sender.tenure)).filter(|tenure| *tenure != 0)
     }
 
     /// Releases all held senders, and returns them.
     pub fn let_all_go(&mut self) -> Vec<PortId> {
-        let lanes = self.lanes.iter_mut().zip(0..);
-        lanes.filter_map(|(lane, number)| std::mem::take(&mut lane.holds).then_some(PortId(number))).collect()
+        let senders = self.senders.iter_mut().zip(0..);
+        senders.filter_map(|(sender, number)| std::mem::take(&mut sender.is_held).then_some(PortId(number))).collect()
     }
 
     /// A sender has left: drops its hold.
     pub fn forget(&mut self, sender: PortId) {
-        if let Some(lane) = self.lanes.get_mut(usize::from(sender.0)) {
-            lane.holds = false;
+        if let Some(sender) = self.senders.get_mut(usize::from(sender.0)) {
+            (sender.is_held, sender.tenure) = (false, 0);
         }
-        let _tenure = self.take_holder(sender.0);
     }
 
-    /// Drops a lane's hold on a port that was not named, and has left.
+    /// Drops the hold on a port that was not named, and has left.
     pub fn forget_unnamed(&mut self, sender: PortId) {
-        if self.holders.get(usize::from(sender.0)) == Some(&0) {
+        if self.senders.get(usize::from(sender.0)).is_some_and(|sender| sender.tenure == 0) {
             self.forget(sender);
         }
     }
 
-    /// Whether any sender is held.
+    /// Whether any sender is held of which frames wait.
     pub fn holds(&self) -> bool {
-        self.active.iter().any(|lane| self.lanes[usize::from(*lane)].holds)
+        !self.is_empty() && self.senders.iter().any(|sender| sender.is_held && sender.bytes > 0)
+    }
+
+    /// An uplink's lanes are served by this scheduler from now on, or round by round. What waits stays: the frames of a class that is
+    /// not there any more are of the first.
+    pub(crate) fn change_order(&mut self, scheduler: Option<Box<Scheduler>>, now: Time) {
+        if self.kind == Kind::Queues {
+            return;
+        }
+        let classes = scheduler.as_ref().map_or(1, |scheduler| scheduler.classes().max(1));
+        let order = scheduler.map_or_else(|| Order::Rounds(Rounds::fair(nicety_switch::PORTS)), Order::Control);
+        let old = std::mem::replace(&mut self.lanes, vec![EMPTY; classes * nicety_switch::PORTS]);
+        self.order = order;
+        for (number, lane) in old.into_iter().enumerate().filter(|(_, lane)| lane.first != NONE) {
+            let port = number % nicety_switch::PORTS;
+            let number = if number < self.lanes.len() { number } else { port };
+            let target = &mut self.lanes[number];
+            if target.first == NONE {
+                *target = lane;
+            } else {
+                self.waiting[target.last as usize].next = lane.first;
+                *target = Lane { first: target.first, last: lane.last, bytes: target.bytes + lane.bytes };
+            }
+        }
+        for (number, lane) in (0..).zip(&self.lanes) {
+            if let Some(request) = request(lane, &self.waiting) {
+                self.order.add(number, request, now);
+            }
+        }
+    }
+
+    /// The scheduler, if the uplink has I/O control.
+    #[inline]
+    pub(crate) fn control(&mut self) -> Option<&mut Scheduler> {
+        match &mut self.order {
+            Order::Control(scheduler) => Some(scheduler),
+            Order::Rounds(_) => None,
+        }
+    }
+
+    /// The lanes with waiting packets, and how many wait in each.
+    pub(crate) fn waiting_by_lane(&self) -> impl Iterator<Item = (u16, u64)> {
+        let count = |lane: &Lane| {
+            let next = |packet: &u32| Some(self.waiting[*packet as usize].next).filter(|next| *next != NONE);
+            std::iter::successors(Some(lane.first).filter(|first| *first != NONE), next).count() as u64
+        };
+        (0..).zip(&self.lanes).map(move |(number, lane)| (number, count(lane))).filter(|(_, count)| *count > 0)
+    }
+
+    /// Copies a packet to the end of a class's lane for its sender. False if there is no room.
+    pub(crate) fn push_in(&mut self, lane: ClassLane, batch: &Batch, packet: &Packet, pick: Pick, now: Time) -> bool {
+        self.push(number_of(lane), batch, packet, pick, now)
     }
 
     /// Removes all packets; returns the number of waiting ones.
     pub fn clear(&mut self) -> usize {
-        while let Some(number) = self.active.pop_front() {
-            let lane = &mut self.lanes[usize::from(number)];
-            let mut packet = std::mem::replace(lane, Lane { holds: lane.holds, ..EMPTY }).first;
-            while packet != NONE {
-                let next = self.waiting[packet as usize].next;
-                self.give_back(packet);
-                packet = next;
+        match &mut self.order {
+            Order::Control(scheduler) => {
+                scheduler.clear();
+                (0..self.lanes.len()).for_each(|lane| self.clear_lane(lane));
+            }
+            Order::Rounds(_) => {
+                while let Order::Rounds(rounds) = &mut self.order
+                    && let Some(lane) = rounds.pop()
+                {
+                    self.clear_lane(lane.into());
+                }
             }
         }
+        self.senders.iter_mut().for_each(|sender| sender.bytes = 0);
         self.queues = Set::default();
         std::mem::take(&mut self.packets)
     }
+
+    fn clear_lane(&mut self, lane: usize) {
+        let mut packet = std::mem::replace(&mut self.lanes[lane], EMPTY).first;
+        while packet != NONE {
+            let next = self.waiting[packet as usize].next;
+            self.give_back(packet);
+            packet = next;
+        }
+    }
+}
+
+/// Bytes on the wire that a lane sends when it is served: its only packet, or several short ones. `None` if it is empty.
+fn request(lane: &Lane, waiting: &[Waiting]) -> Option<u32> {
+    let first = waiting.get(lane.first as usize)?;
+    let len = u32::try_from(first.wire_bytes()).unwrap_or(u32::MAX);
+    Some(if lane.first == lane.last { len } else { len.max(QUANTUM_BYTES) })
+}
+
+/// The port that a lane of an uplink is for.
+pub(crate) fn sender_of(lane: u16) -> PortId {
+    PortId(lane % nicety_switch::PORTS as u16)
 }
 
 /// Calls `each` with the memory of a packet, block by block, until it returns false.

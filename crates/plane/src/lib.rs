@@ -15,15 +15,18 @@
 
 mod agent;
 mod backlog;
+mod carrier;
 mod doorbells;
 mod lldp;
 mod lock;
 #[cfg(feature = "measure")]
 pub mod measure;
+mod order;
 mod pace;
 mod plane;
 mod poll;
 mod port;
+mod rounds;
 mod team;
 mod times;
 mod trace;
@@ -36,8 +39,10 @@ pub use backlog::{Backlog, Drained, SENDER_BYTES};
 pub use doorbells::Doorbells;
 pub use lldp::Neighbour;
 pub use plane::{Plane, PlaneError, Slot};
-pub use port::{End, Port, Saved, SavedNumbers, SharedFamily, Shell, State, caught};
-pub use team::{Hash, Lacp, Links, MEMBERS_MOST, MemberState, Rule, Standby, Steering, Team};
+pub use port::{ClassState, End, Port, Saved, SavedNumbers, SharedFamily, Shell, State, caught};
+pub use team::{
+    Capacity, Hash, Lacp, Links, Loads, MEMBERS_MOST, MemberState, Mode, Moved, Rule, Spread, Standby, Steering, Team,
+};
 pub use times::{BUCKETS_NS, Histogram, SAMPLE_EVERY};
 pub use trace::{Intake, Prospect, Trace, TraceError};
 pub use turn::{Outcome, Turn};

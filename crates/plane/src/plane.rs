@@ -7,9 +7,10 @@ use arc_swap::ArcSwap;
 use nicety_adapter::{PortId, Time};
 use nicety_switch::{Full, Limits, Policy, Switch, Vlan};
 
+use crate::carrier::Followers;
 use crate::lldp::{Neighbour, Neighbours};
 use crate::port::{Port, PortRights};
-use crate::team::Team;
+use crate::team::{Hash, Mode, Team};
 use crate::times::{Histogram, Times};
 use crate::watch::Watcher;
 
@@ -69,6 +70,7 @@ pub struct Plane {
     pub(crate) watchers: ArcSwap<Vec<Arc<dyn Watcher>>>,
     pub(crate) times: Times,
     pub(crate) neighbours: Neighbours,
+    pub(crate) followers: Followers,
 }
 
 impl Plane {
@@ -80,6 +82,7 @@ impl Plane {
             watchers: ArcSwap::default(),
             times: Times::default(),
             neighbours: Neighbours::default(),
+            followers: Followers::default(),
         }
     }
 
@@ -120,6 +123,16 @@ impl Plane {
     pub fn leave_team(&self, id: PortId, place: usize, now: Time) {
         if let Some(team) = self.team(id) {
             team.leave(place, now);
+            self.announce_moved(&team, now);
+            team.stir();
+        }
+    }
+
+    /// A team uses its members in this way from now on. Its members stay.
+    /// `hash` counts in modes that [leave it open](Mode::hash).
+    pub fn change_team(&self, id: PortId, mode: &Mode, hash: Hash, now: Time) {
+        if let Some(team) = self.team(id) {
+            team.steering().change(mode, mode.hash().unwrap_or(hash), now);
             self.announce_moved(&team, now);
             team.stir();
         }
@@ -166,6 +179,7 @@ impl Plane {
         ids.iter().for_each(|&id| self.neighbours.listen(id, false));
         let slots = self.switch.slots();
         ports.iter().for_each(|port| self.let_go(&port.retire()));
+        ports.iter().for_each(|port| self.unfollow(port));
         slots.iter().filter_map(Slot::port).for_each(|other| other.forget(ids));
         ports
     }

@@ -1,6 +1,7 @@
 //! One port: its adapter or uplink, and all state that its lock guards.
 
 mod caught;
+mod control;
 mod family;
 mod fault;
 mod inner;
@@ -20,7 +21,7 @@ use nicety_adapter::{
     RestoreError, RingFace, RingPlace, Set, Shape, Stall, Time, Uplink,
 };
 use nicety_frame::Mac;
-use nicety_memory::{Map, MapError};
+use nicety_memory::{Map, MapError, Refusal, Refused};
 use nicety_pci::PowerState;
 
 use crate::agent::Agent;
@@ -30,6 +31,7 @@ use crate::pace::Pace;
 use crate::poll::UsualIdle;
 use crate::team::{MemberAgent, Steering};
 pub use caught::caught;
+pub use control::ClassState;
 use family::Membership;
 pub(crate) use family::PortRights;
 pub use family::SharedFamily;
@@ -63,6 +65,9 @@ pub trait Shell: Send + Sync {
 
     /// The guest's driver made a mistake ([`Counters::errors`]). A hostile guest does so in each call.
     fn guest_error(&self, _error: &NotedError) {}
+
+    /// The guest's memory map refused the adapter an access: the last one since the last call. A hostile guest causes one in each call.
+    fn refused_access(&self, _refusal: &Refusal) {}
 
     /// An event at an uplink's peer.
     fn news(&self, _news: News) {}
@@ -120,12 +125,18 @@ pub struct State {
     pub absent_bytes: u64,
     /// Guest memory first touched by our writes, in bytes: our control group pays for it.
     pub allocated_bytes: u64,
+    /// Accesses to guest memory that its map refused the adapter, of this and earlier VMs.
+    pub refused: Refused,
+    /// Changes of its memory map, by this and earlier VMs.
+    pub memory_changes: u64,
     /// The port may not send, because an uplink has no room for its frames.
     pub held: bool,
     /// Its state was saved and it is stopped: see [`Port::stop`].
     pub stopped: bool,
     /// The VMM took back shared memory.
     pub damaged: bool,
+    /// The classes of an uplink with I/O control.
+    pub classes: Vec<ClassState>,
     /// The reason why an uplink can pass no frames for now.
     pub vacant: Option<String>,
     /// The panic message, if the adapter or uplink panicked. The port passes no frames any more.
@@ -147,9 +158,12 @@ impl State {
             shared_bytes: 0,
             absent_bytes: 0,
             allocated_bytes: 0,
+            refused: Refused::default(),
+            memory_changes: 0,
             held: false,
             stopped: false,
             damaged: false,
+            classes: Vec::new(),
             vacant: None,
             failed: None,
         }
@@ -224,6 +238,8 @@ impl Port {
             next_backlog: None,
             spent_backlog: None,
             backlog: if attached { Backlog::of_senders(buffer_bytes) } else { Backlog::of_queues(buffer_bytes) }?,
+            control: None,
+            limited_until: None,
             transmit: None,
             receive: None,
             shaped_at: None,
@@ -241,6 +257,9 @@ impl Port {
             damaged: false,
             is_failure_reported: false,
             errors_reported: 0,
+            refusals: Arc::default(),
+            refusals_reported: 0,
+            memory_changes: 0,
             agents: Vec::new(),
             voice: None,
             announcements: VecDeque::new(),
@@ -296,6 +315,18 @@ impl Port {
     #[inline]
     pub(crate) fn is_refused(&self) -> bool {
         self.member.as_ref().is_some_and(|member| !member.steering.collects(member.index))
+    }
+
+    /// Its team's steering, its place there, and the members by which flooded frames are taken, if copies of each come in by all members.
+    #[inline]
+    pub(crate) fn takes_copies(&self) -> Option<(&Steering, usize, u32)> {
+        let member = self.member.as_ref()?;
+        Some((&member.steering, member.index, member.steering.floods()?))
+    }
+
+    /// Logs that it uses another link.
+    pub(crate) fn tell(&self, words: String) {
+        self.shell.news(News::Moved(words));
     }
 
     /// Whether agents speak on it.
@@ -484,15 +515,26 @@ impl Port {
         self.with_pci(now, |pci, cx| pci.config_write(offset, data, cx));
     }
 
-    /// The adapter is this function of a card from now on. Its driver must reset it: what it was granted before is void.
-    pub fn join_family(&self, family: &SharedFamily, function: u16, now: Time) {
-        self.lock().family = Some(Membership::of(family, function));
-        self.reset(Reset::Function, now);
+    /// The adapter is this function of a card from now on, if it is a function at all. Its driver must reset it, and is told so: what
+    /// it was granted before is void.
+    pub fn join_family(&self, family: &SharedFamily, function: u16) {
+        self.change_rights(|membership| {
+            if membership.is(family, function) {
+                return None;
+            }
+            *membership = membership.moved(family, function);
+            Some(membership.reset())
+        });
     }
 
     /// The host changes a function's policy. The change is made, and the function told, before its driver's next access.
     pub fn set_function_policy(&self, policy: FunctionPolicy) {
         self.change_rights(|family| family.set_host(policy));
+    }
+
+    /// The function's card is reset. Its driver is told, and must reset the function.
+    pub fn reset_function(&self) {
+        self.change_rights(|family| Some(family.reset()));
     }
 
     /// The port's own policy changes what its function may do.
@@ -578,7 +620,7 @@ impl Port {
             inner.backlog.forget_unnamed(sender.origin());
             return false;
         }
-        inner.backlog.name_holder(sender.origin().0, sender.tenure)
+        inner.backlog.name_holder(sender.origin(), sender.tenure)
     }
 
     /// Tells this port from others that have its number at other times.
@@ -732,6 +774,12 @@ impl Port {
         self.with(now, |adapter, cx| adapter.notice(Event::Link(up), cx));
     }
 
+    /// Whether it is an uplink that can pass frames now.
+    pub fn has_carrier(&self) -> bool {
+        let mut inner = self.lock();
+        inner.is_uplink() && inner.call_uplink(|uplink, _| uplink.vacant()).is_none()
+    }
+
     /// Whether it has work now, or a due timer.
     pub fn busy(&self, now: Time) -> bool {
         let inner = self.lock();
@@ -740,6 +788,7 @@ impl Port {
         }
         (!inner.pending.is_empty() && inner.may_fetch() && inner.may_send(now))
             || (inner.may_drain() && inner.may_receive(now))
+            || inner.limited_until.is_some_and(|at| at <= now)
             || inner.watch_at.is_some_and(|at| at <= now)
             || inner.wake.is_some_and(|at| at <= now)
             || inner.poll_at.is_some_and(|at| at <= now)
@@ -765,9 +814,12 @@ impl Port {
             shared_bytes: inner.memory.mapped_bytes(),
             absent_bytes: inner.memory.absent_bytes(),
             allocated_bytes: inner.memory.allocated_bytes(),
+            refused: inner.refusals.refused(),
+            memory_changes: inner.memory_changes,
             held: inner.holds > 0,
             stopped: inner.stopped,
             damaged: inner.memory.damaged(),
+            classes: inner.control.as_ref().map_or_else(Vec::new, |control| control.states()),
             vacant: said.vacant,
             failed: match &inner.end {
                 End::Failed(cause) => Some(cause.clone()),

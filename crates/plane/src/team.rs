@@ -10,24 +10,29 @@
 //! frame waits for, one member. A [`Rule`] decides which members send and take frames; [`Steering`] publishes that to all workers in one
 //! word, and keeps the frames of a flow in order while it changes.
 
+mod copies;
 mod hash;
 mod lacp;
+mod mode;
 mod moved;
+mod spread;
 mod standby;
 mod steering;
 
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use nicety_adapter::{Batch, PACKETS, Pick, PortId, Time};
+use nicety_adapter::{Batch, PACKETS, Packet, Pick, PortId, Time};
 
 use crate::port::Port;
 pub use hash::Hash;
 pub use lacp::Lacp;
+pub use mode::Mode;
 pub(crate) use moved::frame as announcement;
+pub use spread::{Capacity, Spread};
 pub use standby::Standby;
 pub(crate) use steering::MemberAgent;
-pub use steering::{Links, MemberState, Rule, Steering};
+pub use steering::{Links, Loads, MemberState, Moved, Rule, Steering};
 
 /// Most members of a team.
 pub const MEMBERS_MOST: usize = 16;
@@ -77,8 +82,9 @@ impl Team {
 
     /// The member by which a packet leaves now.
     pub(crate) fn member_for(&self, batch: &Batch, pick: &Pick) -> Option<&Arc<Port>> {
-        let hash = batch.packet(pick.packet).map_or(0, |packet| self.steering.hash().of(batch, packet, pick));
-        self.member(self.steering.choose(hash)?)
+        let choice = self.steering.choice();
+        let hash = batch.packet(pick.packet).map_or(0, |packet| choice.hash().of(batch, packet, pick));
+        self.member(self.steering.member(choice, hash, batch.origin)?)
     }
 
     /// Divides a receiver's picks among the members, and gives each member's to `offer`. Picks for which there is no member are dropped
@@ -93,9 +99,20 @@ impl Team {
 
     fn divide_by_hash(&self, batch: &Batch, picks: &[Pick], mut offer: impl FnMut(&Arc<Port>, &[Pick])) {
         let mut shares = [0u64; MEMBERS_MOST];
-        let hash = self.steering.hash();
         // One choice for the whole batch: no frame sees another state of the links than its neighbour.
         let choice = self.steering.choice();
+        let hash = choice.hash();
+        if hash.is_of_port() {
+            let place = self.steering.member(choice, batch.origin.0.into(), batch.origin);
+            let Some(member) = place.and_then(|place| self.member(place)) else {
+                return self.steering.lost(picks.len());
+            };
+            if hash == Hash::Moved {
+                let bytes = picks.iter().filter_map(|pick| batch.packet(pick.packet)).map(Packet::wire_bytes).sum();
+                self.steering.note_sent(batch.origin, bytes);
+            }
+            return offer(member, picks);
+        }
         let mut lost = 0;
         for (pick, bit) in picks.iter().zip(0..) {
             let hash = batch.packet(pick.packet).map_or(0, |packet| hash.of(batch, packet, pick));

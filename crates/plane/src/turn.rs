@@ -95,6 +95,11 @@ impl Plane {
             let forwarded = if port.is_refused() {
                 plan.drop_all(batch.len(), Reason::UnusedLink);
                 Ok(self.switch().slots())
+            } else if let Some((steering, member, floods)) = port.takes_copies() {
+                caught(|| {
+                    let copies = self.copies(steering, member, floods, batch, now);
+                    self.switch().forward_except(batch, copies, now, plan)
+                })
             } else {
                 caught(|| self.switch().forward(batch, now, plan))
             };
@@ -169,6 +174,11 @@ impl Plane {
     fn stir_team(&self, port: &Port, now: Time) {
         if let Some(team) = port.team().and_then(|id| self.team(id)) {
             self.announce_moved(&team, now);
+            if let Some(moved) = team.steering().take_told()
+                && let Some(port) = self.port(moved.port)
+            {
+                port.tell(moved.words);
+            }
             team.stir();
         }
     }

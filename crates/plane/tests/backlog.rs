@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use nicety_adapter::{
-    Batch, Budget, Checked, Checksum, Delivery, Frames, Offload, PACKETS, Packet, Pick, PortId, Scratch, Set, Unfolded,
-    Wants,
+    Batch, Budget, Checked, Checksum, Delivery, Frames, Offload, PACKETS, Packet, Pick, PortId, Scratch, Set, Time,
+    Unfolded, Wants,
 };
 use nicety_memory::{Map, Rights};
 use nicety_plane::{Backlog, Drained};
@@ -42,7 +42,7 @@ impl World {
         let mut draft = self.batch.draft(0).unwrap();
         draft.push(0, len).unwrap();
         draft.finish_plain(0);
-        let taken = self.backlog.push(lane, &self.batch, &self.batch.packets()[0], Pick::whole(0));
+        let taken = self.backlog.push(lane, &self.batch, &self.batch.packets()[0], Pick::whole(0), Time::ZERO);
         if taken {
             self.waiting[usize::from(lane)].push_back(bytes);
         }
@@ -52,7 +52,7 @@ impl World {
     /// Offers the first frames of an open lane; the receiver refuses all but the first `room`.
     fn drain(&mut self, open: impl Fn(u16) -> bool, room: usize) -> Option<Drained> {
         let mut offered = Vec::new();
-        let drained = self.backlog.drain(open, ALL, |frames| {
+        let drained = self.backlog.drain(open, ALL, Time::ZERO, |frames| {
             let mut delivery = Delivery::default();
             for (index, _, packet) in frames.iter() {
                 offered.push(content(frames, packet));
@@ -61,7 +61,8 @@ impl World {
                 }
             }
             delivery
-        })?;
+        });
+        let drained = drained.ok()?;
         let lane = &mut self.waiting[usize::from(drained.lane)];
         assert_eq!(offered, lane.range(..offered.len()).cloned().collect::<Vec<_>>(), "in order, byte for byte");
         assert_eq!(drained.packets, offered.len().min(room));
@@ -101,10 +102,11 @@ fn a_frame_whose_checksum_lies_far_behind_waits_with_all_of_its_headers() {
     draft.push(0, 600).unwrap();
     draft.finish(Offload { checksum: Checksum::Partial { start: 150, field: 166 }, segment: None }, 0).unwrap();
     let mut backlog = Backlog::of_queues(SIZE).unwrap();
-    assert!(backlog.push(0, &batch, &batch.packets()[0], Pick::whole(0)));
-    backlog.drain(
+    assert!(backlog.push(0, &batch, &batch.packets()[0], Pick::whole(0), Time::ZERO));
+    let drained = backlog.drain(
         |_| true,
         ALL,
+        Time::ZERO,
         |frames| {
             let (target, mut scratch) = (Map::private(SIZE as usize).unwrap(), Scratch::new());
             let wants = Wants { frame_max: 1514, ..Wants::default() };
@@ -125,6 +127,7 @@ fn a_frame_whose_checksum_lies_far_behind_waits_with_all_of_its_headers() {
             Delivery::default()
         },
     );
+    assert!(drained.is_ok());
 }
 
 #[test]
@@ -173,6 +176,7 @@ fn a_packet_that_was_taken_in_part_goes_on_at_its_next_frame() {
         let drained = world.backlog.drain(
             |_| true,
             ALL,
+            Time::ZERO,
             |frames| {
                 let mut delivery = Delivery::default();
                 delivery.refuse(0, 4, from.into());
@@ -180,15 +184,17 @@ fn a_packet_that_was_taken_in_part_goes_on_at_its_next_frame() {
                 delivery
             },
         );
-        assert_eq!(drained.map(|drained| (drained.packets, drained.refused)), Some((0, true)));
-        world.backlog.drain(
+        assert_eq!(drained.map(|drained| (drained.packets, drained.refused)), Ok((0, true)));
+        let drained = world.backlog.drain(
             |_| true,
             ALL,
+            Time::ZERO,
             |frames| {
                 assert_eq!(frames.picks[0].from, from);
                 Delivery::all_refused(frames)
             },
         );
+        assert!(drained.is_ok());
     }
 }
 
@@ -214,12 +220,12 @@ fn each_sender_has_room_of_its_own_and_its_share_of_what_goes() {
 #[test]
 fn a_sender_is_held_once_and_let_go_when_little_of_it_is_left() {
     let mut world = World::new(Backlog::of_senders(SIZE).unwrap());
-    assert!(!world.backlog.hold(5), "nothing of it waits");
+    assert!(!world.backlog.hold(PortId(5)), "nothing of it waits");
     while world.push(5, 512) {}
-    assert!(world.backlog.hold(5) && !world.backlog.hold(5) && world.backlog.holds());
+    assert!(world.backlog.hold(PortId(5)) && !world.backlog.hold(PortId(5)) && world.backlog.holds());
     let released = |world: &mut World| world.drain(|_| true, 1).unwrap().released;
     assert_eq!([(); 8].map(|()| released(&mut world)), [false, false, false, false, false, true, false, false]);
-    assert!(world.push(5, 1) && world.backlog.hold(5));
+    assert!(world.push(5, 1) && world.backlog.hold(PortId(5)));
     assert_eq!(world.backlog.let_all_go(), [PortId(5)]);
     assert!(!world.backlog.holds());
 }

@@ -79,13 +79,14 @@ fn the_access_after_a_message_finds_its_answer_and_the_interrupt_is_sent() {
 
 #[test]
 fn functions_of_a_card_have_policies_of_their_own_and_hear_when_the_host_changes_one() {
-    let policy = |number| FunctionPolicy { address: address(number), trusted: false, tagged: number == 2 };
+    let policy =
+        |number| FunctionPolicy { trusted: false, tagged: number == 2, ..FunctionPolicy::free(address(number)) };
     let card = find("igbvf").unwrap().card.unwrap();
     assert_eq!(card.functions, 8);
     let family = SharedFamily::new((card.family)(vec![policy(1), policy(2)]));
     let ports = [1, 2].map(|number| port(number).0);
     for (number, port) in (0..).zip(&ports) {
-        port.join_family(&family, number, Time(1));
+        port.join_family(&family, number);
     }
     // Each gets its own address; neither may have another.
     let [low, high] = [0x0100_5452, 0x0902];
@@ -132,11 +133,10 @@ fn a_function_may_do_what_both_the_host_and_its_port_s_policy_allow() {
     assert_eq!([ask(address), ask(vlan)], [GRANTED, REFUSED]);
     // The port's policy gives nothing that the host does not allow.
     let family = SharedFamily::new((find("igbvf").unwrap().card.unwrap().family)(vec![FunctionPolicy {
-        address: self::address(1),
         trusted: false,
-        tagged: false,
+        ..FunctionPolicy::free(self::address(1))
     }]));
-    port.join_family(&family, 0, Time(1));
+    port.join_family(&family, 0);
     set(true, Vlan::Flat);
     assert_eq!([ask(address), ask(vlan)], [REFUSED, GRANTED]);
 }

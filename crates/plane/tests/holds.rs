@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use nicety_adapter::snapshot::RestoreError;
 use nicety_adapter::{
-    Adapter, Batch, Budget, Context, Counters, Delivery, Event, Face, Frames, PortId, Progress, Reason, Reset,
+    Adapter, Batch, Budget, Context, Counters, Delivery, Event, Face, Frames, PortId, Progress, Rate, Reason, Reset,
     RingFace, RingPlace, Set, Snapshot, Time, Uplink,
 };
+use nicety_ioc::{Class, ClassTerms, Match, Terms};
 use nicety_memory::Map;
 use nicety_plane::{End, Hash, Plane, Port, Shell, Standby, Steering, Team, Turn};
 use nicety_switch::{Limits, Policy};
@@ -355,4 +356,91 @@ fn a_sender_that_a_teams_stuck_link_holds_goes_on_by_another_when_that_link_dies
     let more = world.sent[0].load(Ordering::Relaxed) - sent;
     let lost = world.ports[2].state().counters.receive_drops[Reason::LinkDown as usize];
     assert!(more > 1000 && lost * 1000 <= BUFFER.into(), "{more} more, {lost} lost");
+}
+
+fn terms(shares: u16, reservation: Option<u64>, limit: Option<u64>) -> ClassTerms {
+    let rate = |rate: Option<u64>| rate.and_then(Rate::new);
+    let class = Terms { shares, reservation: rate(reservation), limit: rate(limit), is_urgent: false };
+    ClassTerms { class, ..ClassTerms::default() }
+}
+
+/// A class of one sender's frames.
+fn class(name: &str, sender: u16, terms: ClassTerms) -> Class {
+    let matches = vec![Match { ports: Some(vec![sender]), ..Match::default() }];
+    Class { name: name.to_owned(), terms, matches, mark_pcp: None }
+}
+
+/// Bytes per sender in this many milliseconds.
+fn sent_in(world: &mut World, ms: u64) -> [u64; 16] {
+    *world.from.lock().unwrap() = [0; 16];
+    world.run(ms);
+    *world.from.lock().unwrap()
+}
+
+#[test]
+fn with_io_control_each_class_has_its_reservation_and_the_rest_by_shares_and_nothing_is_dropped() {
+    // One gigabit per second. Sender 1 is greedy and has most shares, and sends long packets.
+    let mut world = World::new(125_000, &[(60_000, 0xee), (1514, 0xee), (1514, 0xee), (60, 0xee)]);
+    let rest = Class { name: "vm".to_owned(), terms: terms(50, None, None), ..Class::default() };
+    let classes = [
+        rest,
+        class("greedy", 1, terms(100, None, None)),
+        class("storage", 2, terms(1, Some(200_000_000), None)),
+        class("management", 3, terms(1, Some(100_000_000), None)),
+    ];
+    world.ports[0].set_io_control(&classes, world.now);
+    (1..=4).for_each(|sender| world.give(sender, u64::MAX));
+    world.run(50);
+    for _ in 0..4 {
+        let sent = sent_in(&mut world, 100);
+        let mbit = sent.map(|bytes| bytes as f64 * 8.0 / 100_000.0);
+        assert!(mbit[2] >= 196.0 && mbit[3] >= 98.0, "{mbit:?}");
+        assert!(mbit[2] <= 220.0 && mbit[3] <= 110.0, "{mbit:?}");
+        // The rest, 700 Mbit/s, by 100 to 50.
+        assert!((440.0..490.0).contains(&mbit[1]) && (215.0..250.0).contains(&mbit[4]), "{mbit:?}");
+        assert!(mbit.iter().sum::<f64>() >= 990.0, "{mbit:?}");
+    }
+    assert_eq!(world.dropped(), 0);
+    let states = world.ports[0].state().classes;
+    let names: Vec<&str> = states.iter().map(|state| state.name.as_str()).collect();
+    assert_eq!(names, ["vm", "greedy", "storage", "management"]);
+    assert!(states.iter().all(|state| state.bytes > 0 && state.waiting > 0 && state.dropped == 0), "{states:?}");
+    let waiting: u64 = states.iter().map(|state| state.waiting).sum();
+    assert_eq!(waiting, world.ports[0].state().backlog_frames as u64);
+    // Who goes lends all, at once.
+    world.left[2].store(0, Ordering::Relaxed);
+    world.left[1].store(0, Ordering::Relaxed);
+    world.run(10);
+    let sent = sent_in(&mut world, 100).map(|bytes| bytes as f64 * 8.0 / 100_000.0);
+    assert!(sent[1] + sent[4] >= 990.0 && sent[2] == 0.0, "{sent:?}");
+}
+
+#[test]
+fn a_limit_holds_while_the_uplink_has_room_and_others_pass() {
+    let mut world = World::new(125_000, &[(1000, 0xee), (1000, 0xee)]);
+    let classes = [Class::default(), class("slow", 1, terms(50, None, Some(80_000_000)))];
+    world.ports[0].set_io_control(&classes, world.now);
+    world.give(1, u64::MAX);
+    world.run(20);
+    // 80 Mbit/s are 10,000 bytes per millisecond.
+    let sent = sent_in(&mut world, 200)[1];
+    assert!((1_960_000..=2_040_000).contains(&sent), "{sent} bytes in 200 ms");
+    world.give(2, 1000);
+    world.run(20);
+    assert_eq!(world.from.lock().unwrap()[2], 1_000_000);
+    assert_eq!(world.dropped(), 0);
+    // Changed while it serves: nothing is lost, and what waits goes at once.
+    world.ports[0].set_io_control(&[Class::default()], world.now);
+    let sent = sent_in(&mut world, 100)[1];
+    assert!(sent >= 100 * 125_000 * 98 / 100, "{sent} bytes in 100 ms");
+    world.give(2, u64::MAX);
+    world.ports[0].set_io_control(&[], world.now);
+    world.run(20);
+    let sent = sent_in(&mut world, 100);
+    assert!(sent[1].abs_diff(sent[2]) < 100_000, "{sent:?}");
+    world.left.iter().for_each(|left| left.store(0, Ordering::Relaxed));
+    world.run(50);
+    assert_eq!((world.dropped(), world.ports[0].state().backlog_frames), (0, 0));
+    let all: u64 = world.sent.iter().map(|sent| sent.load(Ordering::Relaxed)).sum();
+    assert_eq!(world.ports[0].state().counters.taken().packets, all, "none is lost or doubled");
 }

@@ -11,7 +11,7 @@ use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, PortId, Progress
 use nicety_frame::Mac;
 use nicety_lacp::Settings;
 use nicety_memory::Map;
-use nicety_plane::{End, Hash, Lacp, Plane, Port, Rule, Shell, Standby, Steering, Team, Turn};
+use nicety_plane::{End, Hash, Lacp, Plane, Port, Rule, Shell, Spread, Standby, Steering, Team, Turn};
 use nicety_switch::{Limits, Policy};
 
 const MS: u64 = 1_000_000;
@@ -23,6 +23,8 @@ const FLOWS: u16 = 8;
 #[derive(Default)]
 struct Cable {
     whole: bool,
+    /// Frames vanish on it, and nobody sees that.
+    is_mute: bool,
     to: [VecDeque<Vec<u8>>; 2],
     room: [usize; 2],
 }
@@ -102,7 +104,9 @@ impl Uplink for Link {
                         continue;
                     }
                     cable.room[other] -= 1;
-                    cable.to[other].push_back(frame);
+                    if !cable.is_mute {
+                        cable.to[other].push_back(frame);
+                    }
                 }
             }
             counters.received(0, 1, packet.len().into());
@@ -199,9 +203,14 @@ struct World {
     /// The last number sent and received, by flow: sender, receiver (or 0xff), flow, and by receiving station.
     sent: BTreeMap<(u8, u8, u16), u32>,
     received: BTreeMap<(u8, u8, u16, u8), u32>,
+    /// The longest time without a frame of a flow that sends each millisecond, and the time of each flow's last one.
+    gap_ms: u64,
+    last_at: BTreeMap<(u8, u8, u16, u8), Time>,
     count_sent: u64,
     count_received: u64,
     seed: u64,
+    /// Frames that a link carries each way in a step.
+    room: usize,
 }
 
 fn mac(station: u8) -> [u8; 6] {
@@ -227,9 +236,12 @@ impl World {
             now: Time(1),
             sent: BTreeMap::new(),
             received: BTreeMap::new(),
+            gap_ms: 0,
+            last_at: BTreeMap::new(),
             count_sent: 0,
             count_received: 0,
             seed,
+            room: 12,
         }
     }
 
@@ -269,7 +281,7 @@ impl World {
     fn step(&mut self, load: u64) {
         self.now = self.now.after_ns(MS);
         for link in 0..self.cables.len() {
-            self.cable(link).room = [12; 2];
+            self.cable(link).room = [self.room; 2];
         }
         for (side, index) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
             for other in 0..STATIONS {
@@ -323,6 +335,10 @@ impl World {
                 let last = self.received.entry((from, to, flow, at)).or_default();
                 assert!(number > *last, "{from} to {to}, flow {flow}: {number} after {last}, at {:?}", self.now);
                 *last = number;
+                if to != 0xff {
+                    let before = self.last_at.insert((from, to, flow, at), self.now).unwrap_or(self.now);
+                    self.gap_ms = self.gap_ms.max((self.now.0 - before.0) / MS);
+                }
                 // Of those to everybody, the one that the other side's first station gets.
                 self.count_received += u64::from(to != 0xff || (at % 100 == 1 && (at > 100) != (from > 100)));
             }
@@ -357,6 +373,24 @@ impl World {
         let teams = self.sides.iter().filter_map(|side| side.team.as_ref());
         let unsent: u64 = teams.map(|team| team.steering().lost_frames()).sum();
         self.count_sent - self.count_received - unsent
+    }
+
+    /// Has all flows send each millisecond, lets something happen, and returns the milliseconds until the last flow went on, and the frames
+    /// that their receivers missed by then, by their numbers.
+    fn outage(&mut self, links: usize, happens: impl FnOnce(&mut Self), ms: u64) -> (u64, u64) {
+        (0..links).for_each(|link| self.set(link, true));
+        self.steps(5000, 2);
+        self.steps(100, 0);
+        let before = self.count_sent - self.count_received;
+        self.steps(20, 100);
+        (self.gap_ms, self.last_at) = (0, BTreeMap::new());
+        self.steps(20, 100);
+        happens(self);
+        self.steps(ms, 100);
+        let gap_ms = self.gap_ms;
+        self.steps(100, 0);
+        let lost = self.count_sent - self.count_received - before;
+        (gap_ms, lost)
     }
 
     fn active(&self) -> [usize; 2] {
@@ -410,6 +444,41 @@ fn with_active_standby_at_a_switch_that_knows_nothing_of_it_no_frame_is_doubled_
             assert!(failing + after < world.count_sent / 20, "{failing} and {after}");
         }
     }
+}
+
+#[test]
+fn by_port_or_address_at_a_switch_that_knows_nothing_of_it_no_frame_is_doubled_or_overtaken() {
+    for (seed, hash) in [(1, Hash::Port), (2, Hash::Source)] {
+        let rules = [Some((Box::new(Spread::new()) as Box<dyn Rule>, hash)), None];
+        let mut world = World::new(3, rules, seed);
+        let [failing, after] = world.torment(8);
+        println!("seed {seed}: {} sent, {failing} lost by failures, {after} after", world.count_sent);
+        assert!(failing + after < world.count_sent / 20, "{failing} and {after}");
+    }
+}
+
+#[test]
+fn after_a_lost_carrier_all_flows_go_on_within_50_ms_and_after_a_silent_partner_within_its_3_seconds() {
+    type Made = (&'static str, fn() -> [Option<(Box<dyn Rule>, Hash)>; 2]);
+    let made: [Made; 4] = [
+        ("802.3ad", || [0, 1].map(|side| Some((lacp(side, 4), Hash::Layer34)))),
+        ("active-standby", || [Some((Box::new(Standby::new(0, Duration::ZERO)), Hash::default())), None]),
+        ("originating-port", || [Some((Box::new(Spread::new()), Hash::Port)), None]),
+        ("source-address", || [Some((Box::new(Spread::new()), Hash::Source)), None]),
+    ];
+    for (mode, rules) in made {
+        // 32 flows each way: a link has room for them all.
+        let mut world = World::new(4, rules(), 5);
+        world.room = 100;
+        let (gap_ms, lost) = world.outage(4, |world| world.set(0, false), 300);
+        println!("{mode}, a carrier lost: all flows go on after {gap_ms} ms, {lost} frames lost");
+        assert!(gap_ms < 50, "{mode}: {gap_ms} ms");
+    }
+    let mut world = World::new(4, [0, 1].map(|side| Some((lacp(side, 4), Hash::Layer34))), 5);
+    world.room = 100;
+    let (gap_ms, lost) = world.outage(4, |world| world.cable(0).is_mute = true, 3500);
+    println!("802.3ad, a silent partner: all flows go on after {gap_ms} ms, {lost} frames lost");
+    assert!((1000..=3100).contains(&gap_ms), "fast: {gap_ms} ms");
 }
 
 #[test]

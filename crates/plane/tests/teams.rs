@@ -10,10 +10,11 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, PortId, Progress, Reason, Set, Time, Uplink};
+use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, News, PortId, Progress, Reason, Set, Time, Uplink};
+use nicety_frame::Mac;
 use nicety_memory::Map;
-use nicety_plane::{End, Hash, Plane, Port, Shell, Standby, Steering, Team, Turn};
-use nicety_switch::{Limits, Policy};
+use nicety_plane::{Capacity, End, Hash, Mode, Plane, Port, Rule, Shell, Spread, Standby, Steering, Team, Turn};
+use nicety_switch::{Guards, Limits, Policy};
 
 with_one_worker_and_with_two!(
     frames_leave_by_the_active_member_and_come_in_by_it_alone,
@@ -23,6 +24,10 @@ with_one_worker_and_with_two!(
     a_team_without_a_link_counts_what_it_cannot_send,
     a_member_that_leaves_is_used_no_more_and_nothing_is_lost,
     a_member_that_takes_over_announces_the_stations_on_this_side_and_no_others,
+    another_hash_or_primary_is_used_once_nothing_waits_that_frames_could_overtake,
+    by_originating_port_each_station_has_its_link_and_of_all_copies_one_is_taken,
+    by_source_address_each_address_has_its_link_wherever_it_is,
+    a_full_link_gives_a_port_to_another_after_half_a_minute_and_says_so,
 );
 
 const SECOND: u64 = 1_000_000_000;
@@ -96,7 +101,7 @@ impl Uplink for Link {
 
 /// Keeps the earliest wake-up.
 #[derive(Clone)]
-struct Alarm(Arc<AtomicU64>);
+struct Alarm(Arc<AtomicU64>, Arc<Mutex<Vec<News>>>);
 
 impl Shell for Alarm {
     fn messages(&self, _: Set) {}
@@ -104,6 +109,9 @@ impl Shell for Alarm {
     fn schedule(&self) {}
     fn wake_at(&self, time: Time) {
         self.0.fetch_min(time.0, Ordering::Relaxed);
+    }
+    fn news(&self, news: News) {
+        self.1.lock().unwrap().push(news);
     }
 }
 
@@ -114,6 +122,7 @@ struct World {
     ports: Vec<Arc<Port>>,
     wires: Vec<Arc<Mutex<Wire>>>,
     alarm: Arc<AtomicU64>,
+    news: Arc<Mutex<Vec<News>>>,
     turns: Vec<Turn>,
     now: Time,
 }
@@ -125,20 +134,31 @@ fn link() -> (Link, Arc<Mutex<Wire>>) {
 
 impl World {
     fn new(workers: usize, rule: Standby, links: usize) -> Self {
+        Self::with(workers, Box::new(rule), Hash::Layer2, links)
+    }
+
+    fn with(workers: usize, rule: Box<dyn Rule>, hash: Hash, links: usize) -> Self {
         let plane = Plane::new(Limits::default());
+        let news = Arc::default();
         let alarm = Arc::new(AtomicU64::new(u64::MAX));
         let (mut ports, mut wires) = (Vec::new(), Vec::new());
         let mut port = |id: u16| {
             let (link, wire) = link();
             wires.push(wire);
-            Port::new(PortId(id), End::Uplink(Box::new(link)), Box::new(Alarm(Arc::clone(&alarm))), 1 << 20).unwrap()
+            Port::new(
+                PortId(id),
+                End::Uplink(Box::new(link)),
+                Box::new(Alarm(Arc::clone(&alarm), Arc::clone(&news))),
+                1 << 20,
+            )
+            .unwrap()
         };
         for id in [1, 2] {
             let port = Arc::new(port(id));
             plane.join(Arc::clone(&port)).unwrap();
             ports.push(port);
         }
-        let steering = Arc::new(Steering::new(Box::new(rule), Hash::Layer2));
+        let steering = Arc::new(Steering::new(rule, hash));
         let member = |index: usize| Arc::new(port(11 + index as u16).in_team(TEAM, &steering, index).unwrap());
         let members: Vec<Arc<Port>> = (0..links).map(member).collect();
         let team = Arc::new(Team::new(TEAM, steering, members.iter().cloned().map(Some).collect()));
@@ -148,12 +168,23 @@ impl World {
             ports.push(member);
         }
         let turns = (0..workers).map(|_| Turn::new()).collect();
-        let mut world = Self { plane, team, ports, wires, alarm, turns, now: Time::ZERO };
+        let mut world = Self { plane, team, ports, wires, alarm, news, turns, now: Time::ZERO };
         world.run();
         // The active member takes frames once no other's are on their way.
         world.now = Time(SECOND / 100);
         world.run();
         world
+    }
+
+    /// Another station, at the last wire.
+    fn add_station(&mut self, id: u16) -> usize {
+        let (link, wire) = link();
+        let shell = Alarm(Arc::clone(&self.alarm), Arc::clone(&self.news));
+        let port = Port::new(PortId(id), End::Uplink(Box::new(link)), Box::new(shell), 1 << 20).unwrap();
+        self.ports.push(Arc::new(port));
+        self.plane.join(Arc::clone(self.ports.last().unwrap())).unwrap();
+        self.wires.push(wire);
+        self.wires.len() - 1
     }
 
     /// Turns for all ports by all workers at once, until nobody has work.
@@ -343,16 +374,23 @@ fn a_member_that_takes_over_announces_the_stations_on_this_side_and_no_others(wo
     world.send(TWO, [frame(9, 2, 1), frame(9, 3, 1)]);
     world.send(PRIMARY, [frame(1, 9, 1)]);
     assert!(world.announced(PRIMARY).is_empty() && world.announced(OTHER).is_empty());
-    // The full link takes two of them now, and the third as soon as it has room.
+    // Of station 1 the host knows the IP addresses, too.
+    let ip = ["10.0.0.1".parse().unwrap(), "fe80::1".parse().unwrap()].to_vec();
+    let guards = Guards { arp: true, ..Guards::default() };
+    let bound = Policy { addresses: vec![Mac([2, 0, 0, 0, 0, 1])], ip, guards, ..Policy::default() };
+    world.plane.set_policy(&world.ports[ONE], &bound);
+    // The full link takes two of them now, and the others as soon as it has room.
     world.wire(OTHER).room = 2;
     world.set_carrier(PRIMARY, false);
-    assert_eq!(world.announced(OTHER).len(), 2);
+    assert_eq!(world.wire(OTHER).incoming.len(), 2);
     world.wire(OTHER).room = 100;
     world.run_at(1);
-    assert_eq!(world.announced(OTHER).len(), 1);
+    let types = world.wire(OTHER).incoming.iter().filter(|f| f[11] == 1).map(|f| [f[12], f[13]]).collect::<Vec<_>>();
+    assert_eq!(types, [RARP, [8, 6], [0x86, 0xdd]]);
+    assert_eq!(world.announced(OTHER), [1, 2, 3]);
     world.set_carrier(PRIMARY, true);
     world.run_at(3);
-    let frames = world.wire(PRIMARY).incoming.clone();
+    let frames = world.wire(PRIMARY).incoming.iter().filter(|f| f[12..14] == RARP).cloned().collect::<Vec<_>>();
     assert_eq!(world.announced(PRIMARY), [1, 2, 3]);
     // RFC 903: hardware 1, protocol IPv4, lengths 6 and 4, operation 3 (reverse request).
     assert!(frames.iter().all(|frame| frame.len() == 60 && frame[..6] == [0xff; 6]));
@@ -367,4 +405,102 @@ fn a_member_that_leaves_is_used_no_more_and_nothing_is_lost(workers: usize) {
     world.send(ONE, [frame(9, 1, 2)]);
     assert_eq!((world.seen(PRIMARY), world.seen(OTHER)), (vec![1], vec![2]));
     assert_eq!((world.announced(OTHER), world.team.steering().lost_frames()), (vec![1], 0));
+}
+
+fn another_hash_or_primary_is_used_once_nothing_waits_that_frames_could_overtake(workers: usize) {
+    let mut world = World::new(workers, Standby::new(0, Duration::from_secs(30)), 2);
+    let standby = |order: &[usize]| Mode::Standby { order: order.to_vec(), fail_back: Duration::from_secs(30) };
+    world.wire(PRIMARY).room = 0;
+    world.send(ONE, (0..5).map(|number| frame(9, 1, number)));
+    world.plane.change_team(TEAM, &standby(&[1, 0]), Hash::Layer2, world.now);
+    world.send(ONE, (5..10).map(|number| frame(9, 1, number)));
+    assert!(world.seen(OTHER).is_empty(), "older frames still wait at the old primary");
+    world.wire(PRIMARY).room = 1000;
+    world.run();
+    world.send(ONE, (10..15).map(|number| frame(9, 1, number)));
+    assert_eq!((world.seen(PRIMARY), world.seen(OTHER)), ((0..10).collect(), (10..15).collect()));
+    assert_eq!(world.words(), ["stands by", "active"], "without the delay of a primary that failed");
+    world.plane.change_team(TEAM, &standby(&[0, 1]), Hash::Layer34, world.now);
+    world.run();
+    world.send(ONE, (15..20).map(|number| frame(9, 1, number)));
+    assert_eq!((world.seen(PRIMARY), world.seen(OTHER)), ((15..20).collect(), vec![]));
+    let drops = [PRIMARY, OTHER].map(|at| world.ports[at].state().counters.receive_drops.iter().sum::<u64>());
+    assert_eq!(drops, [0, 0]);
+}
+
+fn by_originating_port_each_station_has_its_link_and_of_all_copies_one_is_taken(workers: usize) {
+    let mut world = World::with(workers, Box::new(Spread::new()), Hash::Port, 2);
+    // The first link takes what is flooded from now on, whichever came up first.
+    world.set_carrier(OTHER, false);
+    world.now = world.now.after_ns(SECOND / 100);
+    world.run();
+    world.set_carrier(OTHER, true);
+    assert_eq!(world.words(), ["active", "active"]);
+    // Port 1 by the second link, port 2 by the first.
+    world.send(ONE, (0..10).map(|number| frame(9, 1, number)));
+    world.send(TWO, (10..20).map(|number| frame(9, 2, number)));
+    assert_eq!((world.seen(PRIMARY), world.seen(OTHER)), ((10..20).collect(), (0..10).collect()));
+    let _floods = (world.seen(ONE), world.seen(TWO));
+    // The neighbour floods a stranger's frames to both links: one to all, one to station 1, which it does not know.
+    for link in [OTHER, PRIMARY] {
+        world.send(link, [frame(0xff, 9, 1), frame(1, 9, 2), frame(1, 9, 3), frame(2, 9, 4)]);
+    }
+    assert_eq!((world.seen(ONE), world.seen(TWO)), (vec![2, 3, 1], vec![1, 4]), "each once");
+    // What station 1 has sent to all comes back by the other link, and is not learned there.
+    world.send(ONE, [frame(0xff, 1, 5)]);
+    world.send(PRIMARY, [frame(0xff, 1, 5), frame(0xff, 9, 6)]);
+    assert_eq!((world.seen(ONE), world.seen(TWO)), (vec![6], vec![5, 6]));
+    let drops = [PRIMARY, OTHER].map(|at| world.ports[at].state().counters.transmit_drops[Reason::UnusedLink as usize]);
+    assert_eq!(drops, [3, 2]);
+    world.send(TWO, [frame(1, 2, 7)]);
+    assert_eq!(world.seen(ONE), [7]);
+    let _sent = (world.seen(PRIMARY), world.seen(OTHER));
+    // A link fails: its port goes on by the other, where it is announced, and is reached there.
+    world.set_carrier(OTHER, false);
+    assert_eq!(world.announced(PRIMARY), [1, 2]);
+    world.send(ONE, [frame(9, 1, 8)]);
+    assert_eq!(world.seen(PRIMARY), [8]);
+    world.send(PRIMARY, [frame(1, 9, 9)]);
+    assert_eq!(world.seen(ONE), [9]);
+    // It is whole again: station 1 is announced there, and copies by the first link are refused again.
+    world.set_carrier(OTHER, true);
+    assert_eq!((world.announced(PRIMARY), world.announced(OTHER)), (vec![2], vec![1]));
+    world.send(OTHER, [frame(1, 9, 10)]);
+    world.send(PRIMARY, [frame(1, 9, 11)]);
+    assert_eq!(world.seen(ONE), [10]);
+}
+
+fn by_source_address_each_address_has_its_link_wherever_it_is(workers: usize) {
+    let mut world = World::with(workers, Box::new(Spread::new()), Hash::Source, 2);
+    // Addresses 02:00:00:00:00:01 to 04 of one port: sums of 3 to 6.
+    world.send(ONE, (1..=4).map(|station| frame(9, station, station.into())));
+    assert_eq!((world.seen(PRIMARY), world.seen(OTHER)), (vec![2, 4], vec![1, 3]));
+    for link in [PRIMARY, OTHER] {
+        world.send(link, (1..=4).map(|station| frame(station, 9, station.into())));
+    }
+    assert_eq!(world.seen(ONE), [2, 4, 1, 3]);
+}
+
+fn a_full_link_gives_a_port_to_another_after_half_a_minute_and_says_so(workers: usize) {
+    // A frame of 60 bytes is one percent of a second of each link.
+    let capacity = |(place, name): (usize, &str)| Capacity { place, name: name.to_owned(), bits_per_second: 48_000 };
+    let rule = Spread::by_load(&[(0, "a"), (1, "b")].map(capacity));
+    let mut world = World::with(workers, Box::new(rule), Hash::Moved, 2);
+    let three = world.add_station(3);
+    let mut by_b = 0;
+    for second in 1..40 {
+        // Ports 1 and 3 send by the second link: 90 percent of it.
+        world.send(ONE, (0..50).map(|number| frame(9, 1, number)));
+        world.send(three, (0..40).map(|number| frame(9, 3, number)));
+        world.run_at(second);
+        let sent = [PRIMARY, OTHER].map(|link| world.seen(link).len());
+        assert!([[0, 90], [50, 40]].contains(&sent), "{sent:?}");
+        by_b += usize::from(sent[0] == 0);
+    }
+    assert_eq!(world.words(), ["active, 50 % used", "active, 40 % used"]);
+    assert!((31..=33).contains(&by_b), "it moved after {by_b} s");
+    let told: Vec<News> = std::mem::take(&mut world.news.lock().unwrap());
+    let words = "moves from uplink b to a: b was above 75 % for 30 s, now 90 %; a 0 %";
+    assert_eq!(told, [News::Moved(words.to_owned())]);
+    assert_eq!(world.announced(PRIMARY), [1]);
 }

@@ -60,14 +60,15 @@ impl fmt::Display for NotGranted {
 
 impl std::error::Error for NotGranted {}
 
-/// What the daemon itself needs: accounts (nsswitch.conf(5), whose modules are libraries), zones of time, its host's name, a
-/// terminal, taps, the names of its functions for a panic's report.
-const OWN: [(&str, Grant); 16] = [
+/// What the daemon itself needs: accounts (nsswitch.conf(5), whose modules are libraries), zones of time, its host's name and
+/// identity (machine-id(5)), a terminal, taps, the names of its functions for a panic's report.
+const OWN: [(&str, Grant); 17] = [
     ("/etc/passwd", Grant::Read),
     ("/etc/group", Grant::Read),
     ("/etc/nsswitch.conf", Grant::Read),
     ("/etc/ld.so.cache", Grant::Read),
     ("/etc/localtime", Grant::Read),
+    ("/etc/machine-id", Grant::Read),
     ("/lib", Grant::Read),
     ("/lib64", Grant::Read),
     ("/usr/lib", Grant::Read),

@@ -162,6 +162,15 @@ impl Addresses {
         self.find_key(self.key(address, fid), now)
     }
 
+    /// Like [`find`](Self::find), and for how many whole seconds it has sent nothing.
+    pub fn heard(&self, address: Mac, fid: u16, now: Time) -> Option<(PortId, u32)> {
+        let key = self.key(address, fid);
+        let entry = self.set(key).entries.iter().find(|entry| entry.key.load(Ordering::Acquire) == key.word)?;
+        let value = entry.value.load(Ordering::Acquire);
+        let port = port_in(value).filter(|_| self.is_fresh(value, now) && (value >> 16) & 0xffff == key.hash >> 48)?;
+        Some((port, second(now).saturating_sub((value >> 32) as u32)))
+    }
+
     #[inline]
     pub(crate) fn find_key(&self, key: Key, now: Time) -> Option<PortId> {
         let entry = self.set(key).entries.iter().find(|entry| entry.key.load(Ordering::Acquire) == key.word)?;

@@ -45,6 +45,26 @@ pub(crate) trait Follower {
     const DRY: bool;
 
     fn step(&mut self, step: impl FnOnce() -> Step);
+
+    /// Whether this packet of the batch is not forwarded, as a copy of one that came in by another link.
+    fn skips(&self, _packet: u16) -> bool {
+        false
+    }
+}
+
+/// Packets that are not forwarded, a bit each.
+pub(crate) struct Except(pub u64);
+
+impl Follower for Except {
+    const DRY: bool = false;
+
+    #[inline(always)]
+    fn step(&mut self, _: impl FnOnce() -> Step) {}
+
+    #[inline(always)]
+    fn skips(&self, packet: u16) -> bool {
+        self.0.checked_shr(packet.into()).unwrap_or_default() & 1 != 0
+    }
 }
 
 /// No follower: frames are forwarded without steps.

@@ -31,7 +31,7 @@ use nicety_frame::Mac;
 use addresses::Key;
 pub use addresses::{Addresses, Learned};
 pub use explain::Step;
-use explain::{Follower, Nobody};
+use explain::{Except, Follower, Nobody};
 pub use plan::Plan;
 pub use policy::{ADDRESS_LIMIT_MOST, Guards, Policy, Private, Storm, Vlan, VlanError, VlanId, VlanSet};
 use rules::Rules;
@@ -88,6 +88,10 @@ struct Members {
     promiscuous: Vec<PortId>,
     /// Whether any port gets only groups that it has joined.
     snooping: bool,
+    /// By port: whether it leads to other networks.
+    uplinks: Vec<bool>,
+    /// Whether any port reaches uplinks alone.
+    vepa: bool,
 }
 
 impl Members {
@@ -104,6 +108,7 @@ impl Members {
     fn sum_up(&mut self) {
         self.policed = self.rules.iter().any(Option::is_some);
         self.snooping = self.rules.iter().flatten().any(|rules| rules.policy.snooping);
+        self.vepa = self.rules.iter().flatten().any(|rules| rules.policy.private == Private::Vepa);
         let promiscuous = |&index: &usize| self.rules[index].as_ref().is_some_and(|rules| rules.policy.promiscuous);
         self.promiscuous = (0..self.rules.len()).filter(promiscuous).map(|index| PortId(index as u16)).collect();
     }
@@ -118,8 +123,11 @@ struct Joined<P> {
 }
 
 impl<P> Joined<P> {
-    fn put(&mut self, port: PortId, slot: Option<P>) {
+    fn put(&mut self, port: PortId, slot: Option<P>, is_uplink: bool) {
         self.place(port, slot);
+        if let Some(uplink) = self.members.uplinks.get_mut(usize::from(port.0)) {
+            *uplink = is_uplink;
+        }
         self.list();
     }
 
@@ -128,9 +136,10 @@ impl<P> Joined<P> {
         let (index, present) = (usize::from(port.0), &mut self.members.present);
         if present.len() <= index {
             present.resize(index + 1, false);
+            self.members.uplinks.resize(index + 1, false);
             self.slots.resize_with(index + 1, || None);
         }
-        present[index] = slot.is_some();
+        self.members.present[index] = slot.is_some();
         self.slots[index] = slot;
     }
 
@@ -181,12 +190,12 @@ pub struct Switch<P = ()> {
 impl<P: Clone> Switch<P> {
     /// A guest's port joins.
     pub fn join(&self, port: PortId, slot: P) -> Result<(), Full> {
-        self.join_limited(port, slot, self.port_addresses)
+        self.join_limited(port, slot, false)
     }
 
     /// A port to other networks joins: any number of addresses may be behind it.
     pub fn join_uplink(&self, port: PortId, slot: P) -> Result<(), Full> {
-        self.join_limited(port, slot, u32::MAX)
+        self.join_limited(port, slot, true)
     }
 
     /// Keeps a value for a number on which it decides nothing: a member of a team, which is behind another number. It
@@ -203,12 +212,12 @@ impl<P: Clone> Switch<P> {
         Ok(())
     }
 
-    fn join_limited(&self, port: PortId, slot: P, addresses_most: u32) -> Result<(), Full> {
+    fn join_limited(&self, port: PortId, slot: P, is_uplink: bool) -> Result<(), Full> {
         if usize::from(port.0) >= PORTS {
             return Err(Full);
         }
-        self.addresses.limit(port, addresses_most);
-        self.change(|joined| joined.put(port, Some(slot.clone())));
+        self.addresses.limit(port, if is_uplink { u32::MAX } else { self.port_addresses });
+        self.change(|joined| joined.put(port, Some(slot.clone()), is_uplink));
         Ok(())
     }
 
@@ -322,6 +331,18 @@ impl<P> Switch<P> {
         self.forward_followed(batch, now, plan, &mut Nobody)
     }
 
+    /// Like [`forward`](Switch::forward), without these packets, a bit each: they are dropped as `unused-link`, and nothing is learned of
+    /// them.
+    pub fn forward_except(&self, batch: &Batch, skipped: u64, now: Time, plan: &mut Plan) -> Slots<P> {
+        self.forward_followed(batch, now, plan, &mut Except(skipped))
+    }
+
+    /// The network by which the addresses of a frame that comes in at a port are known. `None`: the port is not in the frame's VLAN.
+    pub fn network(&self, port: PortId, head: &[u8]) -> Option<u16> {
+        let joined = self.joined.load();
+        policed::network(joined.members.rules(port), head)
+    }
+
     #[inline]
     fn forward_followed<F: Follower>(&self, batch: &Batch, now: Time, plan: &mut Plan, follower: &mut F) -> Slots<P> {
         let slots = self.slots();
@@ -345,16 +366,21 @@ impl<P> Switch<P> {
         follower: &mut F,
     ) {
         let mut trains = ArrayVec::<Train, PACKETS>::new();
-        let mut last = None;
+        let (mut last, mut is_apart) = (None, false);
         for (packet, index) in batch.packets().iter().zip(0..) {
+            if follower.skips(index) {
+                plan.drop(index, Reason::UnusedLink);
+                is_apart = true;
+                continue;
+            }
             // Frames come in trains: the first frame's decision is valid for the next ones.
             let addresses = addresses_in(batch.head(packet));
-            if let (Some(train), true) = (trains.last_mut(), addresses == last) {
+            if let (Some(train), true) = (trains.last_mut(), addresses == last && !is_apart) {
                 train.end = index + 1;
                 continue;
             }
             // A first pass prefetches the table's lines, so that the next pass finds them in the cache.
-            last = addresses;
+            (last, is_apart) = (addresses, false);
             let keys = addresses.map(|addresses| self.keys(addresses, 0));
             if let Some(keys) = keys {
                 self.addresses.prefetch(keys.target);

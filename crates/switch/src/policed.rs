@@ -28,6 +28,8 @@ struct Train {
 /// The decision for a train.
 enum Verdict {
     To(PortId, Edit),
+    /// To the uplinks alone, whatever the table says.
+    Out,
     /// The reason that storm control would give for a refusal.
     Flood(Reason),
     Drop(Reason),
@@ -44,9 +46,15 @@ impl<P> Switch<P> {
         follower: &mut F,
     ) {
         let rules = members.rules(batch.origin);
+        let is_from_uplink = members.vepa && members.is_uplink(batch.origin);
         let mut trains = ArrayVec::<Train, PACKETS>::new();
         let mut last = None;
         for (packet, index) in batch.packets().iter().zip(0..) {
+            if follower.skips(index) {
+                plan.drop(index, Reason::UnusedLink);
+                last = None;
+                continue;
+            }
             let head = batch.head(packet);
             let refused = rules.filter(|rules| rules.inspects).and_then(|r| guard::inspect(&r.policy, batch, packet));
             follower.step(|| Step::Guards(refused));
@@ -86,7 +94,11 @@ impl<P> Switch<P> {
         }
         for train in trains {
             let Train { keys, lane, first, end } = train;
-            match self.decide_policed(members, rules, batch.origin, keys, &lane, now, follower) {
+            // A frame of one of these ports that its neighbour returned.
+            let sender = if is_from_uplink { self.addresses.find_key(keys.source, now) } else { None };
+            let sender = sender.filter(|port| private(members.rules(*port)) == Private::Vepa);
+            match self.decide_policed(members, rules, (batch.origin, sender), keys, &lane, now, follower) {
+                Verdict::Out => out(members, batch.origin, &lane, first..end, plan, follower),
                 Verdict::To(port, edit) => {
                     plan.add_edited(port, first..end, edit);
                     copy_to_promiscuous(members, rules, batch.origin, Some(port), &lane, first..end, plan, follower);
@@ -100,7 +112,7 @@ impl<P> Switch<P> {
                 }
                 Verdict::Flood(kind) => {
                     let snoop = members.snooping.then_some(&self.snoop);
-                    flood(members, rules, snoop, batch, keys, &lane, first..end, (kind, now), plan, follower);
+                    flood(members, rules, (snoop, sender), batch, keys, &lane, first..end, (kind, now), plan, follower);
                 }
             }
         }
@@ -111,7 +123,7 @@ impl<P> Switch<P> {
         &self,
         members: &Members,
         rules: Option<&Rules>,
-        origin: PortId,
+        (origin, sender): (PortId, Option<PortId>),
         keys: Keys,
         lane: &Lane,
         now: Time,
@@ -123,12 +135,17 @@ impl<P> Switch<P> {
         if let Err(reason) = sends {
             return Verdict::Drop(reason);
         }
-        self.learn(source, origin, now, follower);
+        if sender.is_none() {
+            self.learn(source, origin, now, follower);
+        }
         if target.is_multicast() {
             return match group(target.address(), self.relays, follower) {
                 Ok(kind) => Verdict::Flood(kind),
                 Err(reason) => Verdict::Drop(reason),
             };
+        }
+        if private(rules) == Private::Vepa {
+            return Verdict::Out;
         }
         let Some(port) = self.find(keys, origin, now, follower) else { return Verdict::Flood(Reason::UnknownStorm) };
         if port == origin {
@@ -139,7 +156,7 @@ impl<P> Switch<P> {
             return Verdict::Flood(Reason::UnknownStorm);
         };
         let receiver = members.rules(port);
-        let offered = if !reach(private(rules), private(receiver)) {
+        let offered = if !members.reaches(origin, rules, port) {
             Err(Reason::PrivateVlan)
         } else if receiver.is_some_and(|receiver| !receiver.receives(target.address())) {
             Err(Reason::MacChanged)
@@ -149,6 +166,11 @@ impl<P> Switch<P> {
         follower.step(|| Step::Receiver(port, offered));
         offered.map_or_else(Verdict::Drop, |edit| Verdict::To(port, edit))
     }
+}
+
+/// The network by which a frame's addresses are known.
+pub(crate) fn network(rules: Option<&Rules>, head: &[u8]) -> Option<u16> {
+    classify(rules, &label(head)?).ok().map(|lane| lane.fid)
 }
 
 /// The bytes that decide about a frame, with its first tag if it has one; `None` if it is shorter than an Ethernet header.
@@ -188,12 +210,35 @@ fn private(rules: Option<&Rules>) -> Private {
     rules.map_or(Private::Promiscuous, |rules| rules.policy.private)
 }
 
+/// To the uplinks that carry the VLAN.
+fn out<F: Follower>(
+    members: &Members,
+    origin: PortId,
+    lane: &Lane,
+    packets: Range<u16>,
+    plan: &mut Plan,
+    follower: &mut F,
+) {
+    let mut reached = false;
+    for &port in members.list.iter().filter(|port| **port != origin && members.is_uplink(**port)) {
+        let offered = members.leaves(port, lane).ok_or(Reason::Vlan);
+        follower.step(|| Step::Receiver(port, offered));
+        if let Ok(edit) = offered {
+            plan.add_edited(port, packets.clone(), edit);
+            reached = true;
+        }
+    }
+    if !reached {
+        packets.for_each(|packet| plan.drop(packet, Reason::NoReceiver));
+    }
+}
+
 /// Floods to every allowed port of the VLAN, as far as the sender's storm control permits.
 #[expect(clippy::too_many_arguments, reason = "one step of forward_policed, apart for its length")]
 fn flood<F: Follower>(
     members: &Members,
     rules: Option<&Rules>,
-    snoop: Option<&Snoop>,
+    (snoop, sender): (Option<&Snoop>, Option<PortId>),
     batch: &Batch,
     keys: Keys,
     lane: &Lane,
@@ -221,7 +266,7 @@ fn flood<F: Follower>(
         follower.step(|| Step::Snooped { report: matches!(audience, Audience::Routers(_)) });
     }
     let mut reached = false;
-    for &port in members.list.iter().filter(|port| **port != batch.origin) {
+    for &port in members.list.iter().filter(|port| **port != batch.origin && Some(**port) != sender) {
         let Some(edit) = members.leaves(port, lane) else {
             follower.step(|| Step::Receiver(port, Err(Reason::Vlan)));
             continue;
@@ -233,7 +278,7 @@ fn flood<F: Follower>(
             Err(Reason::NoReceiver)
         } else if !receiver.is_none_or(|rules| rules.policy.promiscuous || rules.receives(target)) {
             Err(Reason::MacChanged)
-        } else if !reach(private(rules), private(receiver)) {
+        } else if !members.reaches(batch.origin, rules, port) {
             Err(Reason::PrivateVlan)
         } else {
             Ok(edit)
@@ -284,7 +329,7 @@ fn copy_to_promiscuous<F: Follower>(
     let mut reached = false;
     for &port in members.promiscuous.iter().filter(|port| **port != origin && Some(**port) != besides) {
         if let Some(edit) = members.leaves(port, lane)
-            && reach(private(rules), private(members.rules(port)))
+            && members.reaches(origin, rules, port)
         {
             follower.step(|| Step::Receiver(port, Ok(edit)));
             plan.add_edited(port, packets.clone(), edit);
@@ -297,6 +342,20 @@ fn copy_to_promiscuous<F: Follower>(
 impl Members {
     pub(crate) fn rules(&self, port: PortId) -> Option<&Rules> {
         self.rules.get(usize::from(port.0))?.as_deref()
+    }
+
+    fn is_uplink(&self, port: PortId) -> bool {
+        self.uplinks.get(usize::from(port.0)) == Some(&true)
+    }
+
+    /// Whether frames of a port, which has these rules, reach another one.
+    #[inline]
+    fn reaches(&self, from: PortId, rules: Option<&Rules>, to: PortId) -> bool {
+        match (private(rules), private(self.rules(to))) {
+            (Private::Vepa, _) => self.is_uplink(to),
+            (_, Private::Vepa) => self.is_uplink(from),
+            (one, other) => reach(one, other),
+        }
     }
 
     /// The edit of a frame that leaves by a port; `None` if it may not.

@@ -183,6 +183,9 @@ pub enum Private {
     Isolated,
     /// It reaches promiscuous ports, and ports of the community with the same number.
     Community(u16),
+    /// It reaches uplinks alone, and only they reach it: a station behind a virtual Ethernet port aggregator (IEEE 802.1Q-2018, clause
+    /// 40). The neighbour beyond the uplink returns frames for its fellows; a frame of its own that returns does not reach it.
+    Vepa,
 }
 
 /// Frames that a port's guest may not send.
@@ -219,6 +222,9 @@ pub struct Policy {
     pub addresses: Vec<Mac>,
     /// Its VLANs.
     pub vlan: Vlan,
+    /// Priority of the tags that its frames get, with [`Vlan::Access`]: 0 to 7 (IEEE 802.1Q-2018, 6.9.3). A frame with a priority tag
+    /// keeps its own if this is 0.
+    pub priority: u8,
     /// Its role in a private VLAN.
     pub private: Private,
     /// VMware's "promiscuous mode": it gets every frame of its VLANs.
@@ -254,6 +260,7 @@ impl Default for Policy {
         Self {
             addresses: Vec::new(),
             vlan: Vlan::Flat,
+            priority: 0,
             private: Private::Promiscuous,
             promiscuous: false,
             mac_changes: true,

@@ -25,6 +25,20 @@ pub(crate) struct Lane {
     tagged: Edit,
 }
 
+impl Lane {
+    /// With this priority in the tag that the frame gets, unless it is 0.
+    fn with_priority(self, priority: u8) -> Self {
+        let raised = |tag: Tag| Tag { tci: Tci::new(priority, tag.tci.drop_eligible(), tag.tci.id()), ..tag };
+        let tagged = match self.tagged {
+            _ if priority == 0 => return self,
+            Edit::Tag(tag) => Edit::Tag(raised(tag)),
+            Edit::Retag(tag) => Edit::Retag(raised(tag)),
+            other => other,
+        };
+        Self { tagged, ..self }
+    }
+}
+
 /// The flat network.
 pub(crate) const FLAT: Lane = Lane { fid: 0, untagged: Some(Edit::Keep), tagged: Edit::Keep };
 
@@ -77,7 +91,9 @@ impl Rules {
     pub fn classify(&self, tags: Tags) -> Result<Lane, Reason> {
         match &self.policy.vlan {
             Vlan::Flat => Ok(FLAT),
-            Vlan::Access(id) => customer(tags, Some(*id), |_| false),
+            Vlan::Access(id) => {
+                customer(tags, Some(*id), |_| false).map(|lane| lane.with_priority(self.policy.priority))
+            }
             Vlan::Trunk { allowed, native } => match tags.outer {
                 Some(tag) if is_service(tag.tpid) => {
                     let id = VlanId::new(tag.tci.id()).filter(|id| allowed.contains(*id)).ok_or(Reason::Vlan)?;
@@ -187,7 +203,7 @@ fn customer(tags: Tags, usual: Option<VlanId>, allowed: impl Fn(VlanId) -> bool)
     Ok(Lane { fid, untagged: Some(Edit::Untag), tagged })
 }
 
-/// Whether ports with these parts of a private VLAN reach each other.
+/// Whether ports with these parts of a private VLAN reach each other, if neither is [`Private::Vepa`].
 pub(crate) fn reach(one: Private, other: Private) -> bool {
     match (one, other) {
         (Private::Promiscuous, _) | (_, Private::Promiscuous) => true,

@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn steps_are_in_registers_names_and_without_what_a_vmm_does() {
-        let text = "nicety-trace 1\nadapter e1000\nmark up\nR bar0 0x0 4 0x0\nmark load\nW bar0 0x3818 4 0x1\nline up\n\
+        let text = "nicety-trace 2\nadapter e1000\nmark up\nR bar0 0x0 4 0x0\nmark load\nW bar0 0x3818 4 0x1\nline up\n\
                     line down\nirqs 0 unmask 0 1\nR bar0 0x00c0 4 0x80\nW bar0 0x5204 4 0x0\nR bar3 0x10 1 0x0\n\
                     mark down\nreset\n";
         let trace = Trace::parse(text).unwrap();

@@ -14,5 +14,6 @@ pub mod random;
 pub mod replay;
 pub mod rig;
 pub mod scope;
+pub mod tapes;
 pub mod wire;
 pub mod working;

@@ -100,6 +100,8 @@ pub fn replay(trace: &Trace) -> Result<Coverage, Box<Difference>> {
             // Interrupts, and the VMM's delivery of them, depend on traffic. Rings are memory.
             Event::Interrupt(_) | Event::Line(_) | Event::Irqs { .. } | Event::Kick(_) => {}
             Event::Connect | Event::Disconnect | Event::Lost(_) => {}
+            // A player makes calls, with their memory.
+            Event::Call(_) => {}
         }
     }
     Ok(coverage)

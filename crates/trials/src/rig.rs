@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use nicety_adapter::tape::{Entry as Call, Recorder};
 use nicety_adapter::{Adapter, PortId, Set, Time};
 use nicety_adapters::{Entry, Settings};
 use nicety_frame::Mac;
@@ -92,6 +93,9 @@ pub struct Rig {
     turn: Turn,
 }
 
+/// All that an adapter has heard.
+pub type Tape = Arc<Mutex<Vec<Call>>>;
+
 /// The address of the adapter under trial.
 pub const MAC: Mac = Mac([0x52, 0x54, 0, 0x12, 0x34, 0x56]);
 
@@ -108,19 +112,27 @@ impl Rig {
 
     /// The same, with a receive buffer of this many bytes.
     pub fn with_buffer(entry: &Entry, memory_bytes: usize, whole: bool, buffer: u32) -> Self {
-        Self::build(entry, Arc::new(Map::private(memory_bytes).expect("private memory")), whole, buffer)
+        Self::build(adapter(entry), Arc::new(Map::private(memory_bytes).expect("private memory")), whole, buffer)
     }
 
     /// The same for an existing guest, with its memory.
     pub fn around(entry: &Entry, memory: Arc<Map>, whole: bool) -> Self {
-        Self::build(entry, memory, whole, BUFFER)
+        Self::build(adapter(entry), memory, whole, BUFFER)
     }
 
-    fn build(entry: &Entry, memory: Arc<Map>, whole: bool, buffer: u32) -> Self {
+    /// The same, with a tape of all that the adapter hears.
+    pub fn recorded(entry: &Entry, memory: Arc<Map>, whole: bool) -> (Self, Tape) {
+        let tape = Tape::default();
+        let sink = Arc::clone(&tape);
+        let sink = Box::new(move |call| sink.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(call));
+        (Self::build(Box::new(Recorder::new(adapter(entry), sink)), memory, whole, BUFFER), tape)
+    }
+
+    fn build(adapter: Box<dyn Adapter>, memory: Arc<Map>, whole: bool, buffer: u32) -> Self {
         let plane = Plane::new(Limits { addresses: ADDRESSES, ..Limits::default() });
         let (wire, far) = Wire::new(whole).expect("private memory");
         let memo = Memo::default();
-        let end = End::Adapter(adapter(entry));
+        let end = End::Adapter(adapter);
         let port = Arc::new(Port::new(PortId(1), end, Box::new(memo.clone()), buffer).expect("private memory"));
         let end = End::Uplink(Box::new(wire));
         let uplink = Arc::new(Port::new(PortId(0), end, Box::new(Memo::default()), BUFFER).expect("private memory"));

@@ -1,7 +1,8 @@
 //! Every adapter of the registry faces every trial.
 
 use nicety_adapters::REGISTRY;
-use nicety_trials::scope::entries;
+use nicety_trials::scope::{entries, is_full};
+use nicety_trials::tapes::Session;
 use nicety_trials::{conformance, hostile, messages};
 
 #[test]
@@ -87,4 +88,31 @@ fn a_hostile_guest_gets_bounded_work_no_panic_and_no_frame_lost_uncounted() {
 fn a_driver_of_virtio_net_does_not_read_a_damaged_ring_without_end() {
     let entry = nicety_adapters::find("virtio-net-pci").expect("it is registered");
     hostile::run(entry, 1_882_813_118_808_191, 4_683);
+}
+
+#[test]
+fn a_tape_of_a_session_plays_to_the_same_frames_interrupts_and_state() {
+    for entry in REGISTRY {
+        let session = Session::of_a_driver(entry, if is_full() { 400 } else { 16 });
+        let (calls, sent, received) = (session.entries.len(), session.sent.len(), session.received);
+        println!("{}: {calls} calls, {sent} packets out, {received} in", entry.about.name);
+        assert!(sent > 50 && received > 50, "{}", entry.about.name);
+        session.plays();
+    }
+}
+
+#[test]
+fn a_tape_of_a_hostile_guest_plays_to_the_same_state() {
+    for entry in REGISTRY {
+        for seed in 0..if is_full() { 40 } else { 4 } {
+            Session::of_a_hostile_guest(entry, seed, 200).plays();
+        }
+    }
+}
+
+#[test]
+fn a_tape_that_was_changed_is_noticed() {
+    for entry in entries() {
+        Session::of_a_driver(entry, 6).notices_changes(6);
+    }
 }

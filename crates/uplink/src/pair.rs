@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use arrayvec::ArrayVec;
-use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, PortId, Progress, Reason, Time, Uplink};
+use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, News, PortId, Progress, Reason, Time, Uplink};
 use nicety_memory::Span;
 use rustix::io::Errno;
 use rustix::net::{SocketType, sockopt};
@@ -80,6 +80,8 @@ pub struct Pair {
     leaving: Buffers,
     full: bool,
     room: bool,
+    /// Whether the last news was that a peer is there.
+    is_told: bool,
 }
 
 impl Pair {
@@ -138,6 +140,7 @@ impl Pair {
             leaving: Buffers::new(LEAVING_BYTES)?,
             full: false,
             room: false,
+            is_told: false,
         })
     }
 
@@ -328,6 +331,14 @@ impl Uplink for Pair {
             Some(_) => Some("somebody has joined, and has not said hello yet".to_owned()),
             None => Some(self.peer_source.vacant(parting)),
         }
+    }
+
+    fn news(&mut self) -> Option<News> {
+        let is_there = self.peer.is_some() && self.greeted;
+        if std::mem::replace(&mut self.is_told, is_there) == is_there {
+            return None;
+        }
+        Some(self.vacant().map_or_else(|| News::Back("its peer has joined".to_owned()), News::Vacant))
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

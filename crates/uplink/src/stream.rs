@@ -19,7 +19,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, PACKETS, PortId, Progress, Time, Uplink};
+use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, News, PACKETS, PortId, Progress, Time, Uplink};
 use nicety_memory::Map;
 use rustix::net::SocketType;
 
@@ -66,6 +66,8 @@ pub struct Stream {
     leaving: Leaving,
     full: bool,
     room: bool,
+    /// Whether the last news was that a peer is there.
+    is_told: bool,
 }
 
 impl Stream {
@@ -119,6 +121,7 @@ impl Stream {
             leaving: Leaving::new()?,
             full: false,
             room: false,
+            is_told: false,
         })
     }
 
@@ -238,6 +241,14 @@ impl Uplink for Stream {
     fn vacant(&self) -> Option<String> {
         let severed = self.severed.filter(|severed| *severed != Severed::Gone);
         self.peer.is_none().then(|| self.peer_source.vacant(severed))
+    }
+
+    fn news(&mut self) -> Option<News> {
+        let is_there = self.peer.is_some();
+        if std::mem::replace(&mut self.is_told, is_there) == is_there {
+            return None;
+        }
+        Some(self.vacant().map_or_else(|| News::Back("its peer has joined".to_owned()), News::Vacant))
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -18,6 +18,7 @@
 
 mod ending;
 pub mod frontend;
+mod iotlb;
 mod memory;
 mod port;
 mod protocol;

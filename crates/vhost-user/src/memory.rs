@@ -5,10 +5,11 @@
 
 use std::sync::Arc;
 
-use nicety_memory::{Files, Log, Map, MapError, Mapping, Piece, Rights};
+use nicety_memory::{Files, Log, Map, MapError, Mapping, Misses, Piece, Rights};
 use nicety_peer::PeerFd;
 
 use crate::ending::Refusal;
+use crate::iotlb::{Cache, Iotlb};
 use crate::protocol::{Fields, REGIONS_MOST, Request};
 
 /// Most bytes of a log: one bit per page up to 32 TiB.
@@ -55,8 +56,13 @@ impl Region {
 #[derive(Debug)]
 pub(crate) struct Memory {
     regions: Vec<Region>,
+    /// The memory of each region.
+    pieces: Vec<Piece>,
     files: Files,
+    /// The map by guest-physical addresses.
     map: Arc<Map>,
+    /// The map by an IOMMU's addresses, if the driver uses those.
+    iotlb: Option<Cache>,
     /// The log of written pages, as shared by the front end.
     log: Option<Arc<Log>>,
     /// Whether the log is on.
@@ -65,7 +71,8 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub fn new() -> Self {
-        Self { regions: Vec::new(), files: Files::default(), map: Map::empty(), log: None, logs: false }
+        let (regions, pieces) = (Vec::new(), Vec::new());
+        Self { regions, pieces, files: Files::default(), map: Map::empty(), iotlb: None, log: None, logs: false }
     }
 
     /// SET_MEM_TABLE: replaces all, or changes nothing.
@@ -74,10 +81,14 @@ impl Memory {
             return Err(MapError::TooMany);
         }
         let mut map = Map::default().logged(self.active_log());
+        let mut pieces = Vec::with_capacity(regions.len());
         for (region, fd) in regions.iter().zip(fds) {
-            map = map.with(region.guest, region.of(&self.files, fd)?, Rights::BOTH)?;
+            let piece = region.of(&self.files, fd)?;
+            map = map.with(region.guest, piece.clone(), Rights::BOTH)?;
+            pieces.push(piece);
         }
-        (self.regions, self.map) = (regions, Arc::new(map));
+        (self.regions, self.pieces, self.map) = (regions, pieces, Arc::new(map));
+        self.forget_translations();
         Ok(())
     }
 
@@ -86,8 +97,11 @@ impl Memory {
         if self.regions.len() >= REGIONS_MOST {
             return Err(MapError::TooMany);
         }
-        self.map = Arc::new(self.map.with(region.guest, region.of(&self.files, fd)?, Rights::BOTH)?);
+        let piece = region.of(&self.files, fd)?;
+        self.map = Arc::new(self.map.with(region.guest, piece.clone(), Rights::BOTH)?);
         self.regions.push(region);
+        self.pieces.push(piece);
+        self.forget_translations();
         Ok(())
     }
 
@@ -98,6 +112,8 @@ impl Memory {
         let at = self.regions.iter().position(same).ok_or(unknown)?;
         self.map = Arc::new(self.map.without(region.guest, region.len)?);
         self.regions.remove(at);
+        self.pieces.remove(at);
+        self.forget_translations();
         Ok(())
     }
 
@@ -140,12 +156,54 @@ impl Memory {
         self.logs
     }
 
+    /// The map of the device.
     pub fn map(&self) -> &Arc<Map> {
-        &self.map
+        self.iotlb.as_ref().map_or(&self.map, Cache::map)
     }
 
-    /// The guest-physical address of an address in the front end's process.
+    /// Whether the front end has shared memory.
+    pub fn is_shared(&self) -> bool {
+        !self.regions.is_empty()
+    }
+
+    /// From now on the device's addresses are an IOMMU's, or guest-physical ones. Returns whether that changed anything.
+    pub fn turn_iotlb(&mut self, misses: Option<Arc<Misses>>) -> bool {
+        let changes = self.iotlb.is_some() != misses.is_some();
+        if changes {
+            self.iotlb = misses.map(Cache::new);
+        }
+        changes
+    }
+
+    /// The translations that the driver's IOMMU misses.
+    pub fn misses(&self) -> Option<&Arc<Misses>> {
+        self.iotlb.as_ref().map(Cache::misses)
+    }
+
+    fn forget_translations(&mut self) {
+        self.iotlb.iter_mut().for_each(Cache::clear);
+    }
+
+    /// A message about translations. A translation to memory that is not shared is refused.
+    pub fn translate(&mut self, message: Iotlb) -> Result<(), Refusal> {
+        let refused = || Refusal::Body(Request::IotlbMsg);
+        let cache = self.iotlb.as_mut().ok_or_else(refused)?;
+        match message {
+            Iotlb::Invalidate { address, len } => cache.invalidate(address, len),
+            Iotlb::Update { address, len, user, rights } => {
+                let place = |(region, piece): (&Region, &Piece)| piece.within(user.checked_sub(region.user)?, len);
+                let piece = self.regions.iter().zip(&self.pieces).find_map(place).ok_or_else(refused)?;
+                cache.update(address, piece, len, rights)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The device's address of a ring's address in the front end's process. Behind an IOMMU rings have I/O virtual addresses.
     pub fn guest_address(&self, user: u64) -> Option<u64> {
+        if self.iotlb.is_some() {
+            return Some(user);
+        }
         self.regions.iter().find_map(|region| {
             let into = user.checked_sub(region.user)?;
             (into < region.len).then_some(region.guest + into)

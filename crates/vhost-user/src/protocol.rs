@@ -28,6 +28,10 @@ pub(crate) const F_LOG_ALL: u64 = 1 << 26;
 pub(crate) const RING_LOG: u32 = 1;
 /// Virtio feature bit: protocol features exist, and rings start disabled.
 pub(crate) const F_PROTOCOL_FEATURES: u64 = 1 << 30;
+/// Virtio feature bit: the driver's addresses are an IOMMU's (VIRTIO_F_ACCESS_PLATFORM).
+pub(crate) const F_ACCESS_PLATFORM: u64 = 1 << 33;
+/// A back end's request: a message about the IOTLB ("Back-end message types").
+pub(crate) const BACKEND_IOTLB: u32 = 1;
 /// Virtio feature bit: rings are packed (VIRTIO_F_RING_PACKED).
 pub(crate) const F_RING_PACKED: u64 = 1 << 34;
 /// In the payload of SET_VRING_KICK, CALL and ERR: no descriptor follows.
@@ -48,8 +52,8 @@ impl ProtocolFeatures {
     pub const REPLY_ACK: Self = Self(1 << 3);
     /// The front end sends its MTU.
     pub const MTU: Self = Self(1 << 4);
-    /// The front end takes requests of the back end on a separate socket. A session sends none. Some versions of User-Mode Linux
-    /// (6.1, not 7.3) take a ring's interrupts only if they have that socket.
+    /// The front end takes requests of the back end on a separate socket. A session asks for translations there, if the front end has an
+    /// IOMMU. Some versions of User-Mode Linux (6.1, not 7.3) take a ring's interrupts only if they have that socket.
     pub const BACKEND_REQ: Self = Self(1 << 5);
     /// The back end serves configuration space.
     pub const CONFIG: Self = Self(1 << 9);
@@ -125,6 +129,7 @@ requests! {
     SendRarp = 19,
     NetSetMtu = 20,
     SetBackendReqFd = 21,
+    IotlbMsg = 22,
     GetConfig = 24,
     SetConfig = 25,
     GetInflightFd = 31,

@@ -154,6 +154,14 @@ fn fill(
     Ok(())
 }
 
+/// Sends a message of the back end on its own socket, whole and at once, or not at all. It needs no reply.
+pub(crate) fn send_now(socket: BorrowedFd<'_>, code: u32, body: &[u8]) -> Result<(), WireError> {
+    let mut bytes = [code, VERSION, body.len() as u32].map(u32::to_ne_bytes).concat();
+    bytes.extend_from_slice(body);
+    let sent = rustix::net::send(socket, &bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
+    if sent == bytes.len() { Ok(()) } else { Err(WireError::Stalled) }
+}
+
 /// Sends a whole message.
 pub(crate) fn send(
     socket: BorrowedFd<'_>,

@@ -198,12 +198,18 @@ impl Interrupts {
     /// Signals all causes that may be signalled now, and deasserts the line when no cause holds it. Returns the causes that
     /// interrupt.
     pub fn update(&mut self, function: &mut Function, cx: &mut Context<'_>) -> u128 {
+        self.update_counted(function, cx).0
+    }
+
+    /// Like [`Interrupts::update`], and returns the number of interrupts, too.
+    pub fn update_counted(&mut self, function: &mut Function, cx: &mut Context<'_>) -> (u128, u32) {
         let mode = function.mode();
         let messages = is_message(mode);
         if messages || self.line == Line::Level {
             self.signalled &= self.pending & self.enabled;
         }
         let new = self.unsignalled(mode);
+        let mut sent = 0;
         let (vectors, fired) = if new == 0 { Default::default() } else { self.ready(new, function, cx.now) };
         if fired != 0 {
             let was_up = self.signalled != 0;
@@ -212,6 +218,7 @@ impl Interrupts {
             while let Some(vector) = left.pop() {
                 if messages || !was_up {
                     cx.counters.interrupts += 1;
+                    sent += 1;
                     self.throttles.get_mut(usize::from(vector)).into_iter().for_each(|throttle| throttle.begin(cx.now));
                 }
             }
@@ -229,7 +236,7 @@ impl Interrupts {
         if level != function.intx_level() {
             cx.out.line = Some(function.set_intx(level));
         }
-        fired
+        (fired, sent)
     }
 
     /// The interrupt mode may have changed (Command, MSI, MSI-X, power state): waiting causes, and those that held the line, use

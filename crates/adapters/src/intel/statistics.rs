@@ -1,7 +1,5 @@
 //! The chips' own counters (Intel 317453, 13.7). They stop at their maximum; lengths count the frame check sequence.
 
-use nicety_adapter::{Counters, Reason};
-
 use super::registers::*;
 
 /// Offset of the counters.
@@ -137,24 +135,5 @@ impl Statistics for Bank {
             [first, ..] if first & 1 != 0 => self.count(MPTC, frames),
             _ => {}
         }
-    }
-}
-
-/// MPC: frames that found no descriptor, and no room in the port's receive buffer, which is the chip's packet buffer here. The port
-/// drops and counts them; this is the number already added to MPC.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Missed(u64);
-
-impl Missed {
-    /// Counts frames dropped since the last call.
-    pub fn count(&mut self, registers: &mut Bank, counters: &Counters) {
-        let before = std::mem::replace(self, Self::so_far(counters));
-        registers.count(MPC, u32::try_from(self.0.saturating_sub(before.0)).unwrap_or(u32::MAX));
-    }
-
-    /// Starts after all drops so far.
-    pub fn so_far(counters: &Counters) -> Self {
-        let dropped = |reason: Reason| counters.receive_drops[reason as usize];
-        Self(dropped(Reason::BufferFull) + dropped(Reason::NoBuffer))
     }
 }

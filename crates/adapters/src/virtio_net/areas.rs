@@ -52,7 +52,9 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
     /// Areas of a ring, translated.
     pub fn of(ring: &Ring, memory: &'m Map, event_index: bool, indirect: bool) -> Result<Self, Broken> {
         let size = u32::from(ring.size);
-        let window = |address, len, rights| memory.window(address, len, rights).map_err(|_| Broken::Place);
+        let window = |address, len, rights| {
+            memory.window(address, len, rights).map_err(|fault| Broken::of(fault, memory, Broken::Place))
+        };
         let (table, driver, device) =
             if PACKED { (Rights::BOTH, 4, 4) } else { (Rights::READ, 6 + 2 * size, 6 + 8 * size) };
         Ok(Self {

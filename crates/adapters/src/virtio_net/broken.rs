@@ -1,5 +1,6 @@
 //! Reasons why a ring is broken: violations by its driver of virtio 1.2, section 2.7.
 
+use nicety_memory::{Fault, Map};
 use serde::{Deserialize, Serialize};
 
 /// A ring violates the rules, or lies outside guest memory.
@@ -25,9 +26,20 @@ pub(super) enum Broken {
     ReadOnly,
     /// A command's chain (5.1.6.5).
     Answer,
+    /// Nothing is broken: a translation was asked for. Never kept.
+    Waits,
 }
 
 impl Broken {
+    /// What a fault means where memory is needed; `otherwise` unless the memory is filled on demand.
+    #[cold]
+    pub fn of(fault: Fault, memory: &Map, otherwise: Broken) -> Broken {
+        match fault {
+            Fault::Absent(_) if memory.is_on_demand() => Broken::Waits,
+            _ => otherwise,
+        }
+    }
+
     /// Whether memory that is mapped later may repair it: everything taken from the ring stays valid.
     pub fn lacks_memory(self) -> bool {
         matches!(self, Broken::Place | Broken::Table | Broken::Buffer)
@@ -46,6 +58,7 @@ impl Broken {
             Broken::Buffer => "buffers in guest memory, which the device may write (2.7.5)",
             Broken::ReadOnly => "receive buffers with VIRTQ_DESC_F_WRITE (5.1.6.3.1)",
             Broken::Answer => "a device-writable byte for the ack (5.1.6.5)",
+            Broken::Waits => "a translation",
         }
     }
 
@@ -62,6 +75,7 @@ impl Broken {
             Broken::Buffer => "a buffer lies where no memory is, or where a device may not write",
             Broken::ReadOnly => "a receive buffer is not for the device to write",
             Broken::Answer => "a command has no room for its answer",
+            Broken::Waits => "it waits for a translation",
         }
     }
 }

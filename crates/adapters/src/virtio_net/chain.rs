@@ -145,7 +145,8 @@ impl<'m> Chain<'m> {
             if !self.tables || flags & NEXT != 0 || len % 16 != 0 || entries > CHAIN_MOST {
                 return Err(Broken::Table);
             }
-            self.table = self.memory.window(address, len, Rights::READ).map_err(|_| Broken::Table)?;
+            let table = self.memory.window(address, len, Rights::READ);
+            self.table = table.map_err(|fault| Broken::of(fault, self.memory, Broken::Table))?;
             // The descriptor that names the table is not a buffer.
             let walked = self.walked();
             self.left = entries.min(CHAIN_MOST + 1 - walked);

@@ -1,7 +1,7 @@
 //! The control queue (virtio 1.2, section 5.1.6.5): receive modes, addresses, VLANs, queue pairs, receive offloads.
 
 use arrayvec::ArrayVec;
-use nicety_adapter::{Context, Counters, ErrorPlace, Queue};
+use nicety_adapter::{Context, ErrorPlace, Queue};
 use nicety_frame::Tag;
 use nicety_frame::ethernet::ethertype;
 use nicety_memory::Map;
@@ -15,7 +15,7 @@ use super::coalescing::{self, Coalescing};
 use super::hashing::Hashing;
 use super::kept::Kept;
 use super::registers::{command, feature};
-use super::ring::Rung;
+use super::ring::Tally;
 use super::{RINGS_MOST, VirtioNet, role, statistics};
 
 /// Bytes of a command that are read, address tables apart: enough for a query about each ring, and for RSS_CONFIG.
@@ -216,7 +216,7 @@ impl Command {
 
 /// Executes a command that involves more than the filters; returns its answer. `None`: refused.
 fn obey(control: &mut Control, hashing: &mut Hashing, request: &Request<'_>) -> Option<Answer> {
-    let Request { class, command, data, features, pairs, counters, rung, tables: _ } = *request;
+    let Request { class, command, data, features, pairs, tallies, tables: _ } = *request;
     let role = |ring: u16| role(features, pairs, ring);
     match (class, command) {
         (command::MQ, command::MQ_RSS) if features & feature::RSS != 0 => {
@@ -231,7 +231,7 @@ fn obey(control: &mut Control, hashing: &mut Hashing, request: &Request<'_>) -> 
             Some(coalescing::obey(&mut control.coalescing, command, data, features, role)?.into_iter().collect())
         }
         (command::STATS, command) if features & feature::DEVICE_STATS != 0 => {
-            statistics::obey(command, data, counters, rung, role)
+            statistics::obey(command, data, tallies, role)
         }
         _ => {
             control.obey(request)?;
@@ -250,8 +250,8 @@ struct Request<'a> {
     data: &'a [u8],
     features: u128,
     pairs: u16,
-    counters: &'a Counters,
-    rung: &'a [Rung],
+    /// Of each ring.
+    tallies: &'a [Tally],
     /// Tables of MAC_TABLE_SET, if complete.
     tables: Option<[Table; 2]>,
 }
@@ -273,7 +273,7 @@ impl VirtioNet {
 
     fn serve_commands<const PACKED: bool>(&mut self, number: u16, cx: &mut Context<'_>) -> Result<(), Broken> {
         let (features, pairs) = (self.taken, self.config.pairs);
-        let rung: ArrayVec<Rung, RINGS_MOST> = self.rings.iter().map(|ring| ring.rung).take(RINGS_MOST).collect();
+        let tallies: ArrayVec<Tally, RINGS_MOST> = self.rings.iter().map(|ring| ring.tally).take(RINGS_MOST).collect();
         let Some(ring) = self.rings.get_mut(usize::from(number)).filter(|ring| ring.live()) else { return Ok(()) };
         let memory = cx.memory.as_ref();
         let mut areas = ring.open::<PACKED>(memory, features)?;
@@ -298,8 +298,8 @@ impl VirtioNet {
             cx.out.charge(areas.walked() - before + COMMAND_COST);
             let done = match read.bytes.as_slice() {
                 [class, command, data @ ..] if !read.long || tables.is_some() => {
-                    let (class, command, counters) = (*class, *command, &*cx.counters);
-                    let request = Request { class, command, data, features, pairs, counters, rung: &rung, tables };
+                    let (class, command) = (*class, *command);
+                    let request = Request { class, command, data, features, pairs, tallies: &tallies, tables };
                     obey(&mut self.control, &mut self.hashing, &request).filter(|answer| answer.len() <= read.room())
                 }
                 _ => None,

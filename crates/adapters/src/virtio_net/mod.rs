@@ -298,6 +298,9 @@ impl VirtioNet {
     /// The guest broke a ring: it is not served until it is started again (2.1.2).
     #[cold]
     fn break_ring(&mut self, number: u16, broken: Broken, cx: &mut Context<'_>) {
+        if broken == Broken::Waits {
+            return;
+        }
         self.blame_ring(number, broken, cx);
         self.notify(number, cx);
         if let Some(ring) = self.rings.get_mut(usize::from(number)) {
@@ -355,10 +358,14 @@ impl Adapter for VirtioNet {
             Event::Memory => {
                 for number in 0..self.rings.len() as u16 {
                     self.mend_ring(number, cx);
+                    if cx.memory.is_on_demand() {
+                        // What it waited for may be there.
+                        self.wake(number, cx);
+                    }
                 }
             }
             // Rings have no doorbell page.
-            Event::Page | Event::Answer(_) => {}
+            Event::Page | Event::Answer(_) | Event::Missed(_) => {}
         }
     }
 

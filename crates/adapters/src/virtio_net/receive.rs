@@ -167,7 +167,8 @@ impl VirtioNet {
         {
             ahead.read(ring, areas, seen, frames.picks.len() as u16);
         }
-        let (mut refused, mut broken) = (frames.held.contains(queue), areas.as_ref().err().copied());
+        let mut broken = areas.as_ref().err().copied();
+        let mut refused = frames.held.contains(queue) || broken == Some(Broken::Waits);
         let mut got = QueueCounters::default();
         let hashing = &self.hashing;
         let of = |areas| Receiver { areas, memory, features, header_len, queue, hashing };
@@ -218,6 +219,7 @@ impl VirtioNet {
         returns.write(ring, &areas);
         cx.counters.received_all(queue, got);
         ring.carried = ring.carried.wrapping_add(got.bytes);
+        ring.tally.add(got);
         cx.out.charge(areas.walked().saturating_sub(STEPS_PAID.saturating_mul(got.frames as u32)));
         areas.show(ring);
         let short = refused || areas.is_short(ring);
@@ -314,7 +316,12 @@ impl<const PACKED: bool> Receiver<'_, PACKED> {
         for index in unfolded.wanted() {
             let len = unfolded.len(index);
             let mut buffers = FrameBuffers::new();
-            match self.find_buffers(ring, &mut buffers, len)? {
+            let found = match self.find_buffers(ring, &mut buffers, len) {
+                // The next map wakes the ring.
+                Err(Broken::Waits) => return Ok(Put::Refused { from: index }),
+                found => found?,
+            };
+            match found {
                 Found::Room => {}
                 Found::Never(reason) => {
                     let need = self.need(len);
@@ -412,8 +419,8 @@ impl<const PACKED: bool> Receiver<'_, PACKED> {
                 !full
             });
             fits = !full;
-            if translated.is_err() && fits {
-                return Err(Broken::Buffer);
+            if fits && let Err(fault) = translated {
+                return Err(Broken::of(fault, self.memory, Broken::Buffer));
             }
         }
         if !fits {

@@ -5,7 +5,7 @@
 //! a table in a table or an empty buffer breaks the ring. A broken ring is not served until the driver starts it again.
 
 use nicety_adapter::interrupts::{CompletionDelay, ReceiveModeration};
-use nicety_adapter::{Context, Reason, Time};
+use nicety_adapter::{Context, QueueCounters, Reason, Time};
 use nicety_memory::Map;
 use serde::{Deserialize, Serialize};
 
@@ -69,22 +69,34 @@ pub(super) struct Ring {
     /// walk over the same buffers for each frame. Not saved.
     #[serde(skip)]
     pub unfit: Option<(u32, Reason)>,
-    /// Notifications in both directions since the last reset or restore.
+    /// Its statistics since the last reset or restore.
     #[serde(skip)]
-    pub rung: Rung,
+    pub tally: Tally,
 }
 
-/// Notifications from and to the driver of a ring.
+/// A ring's statistics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Rung {
+pub(super) struct Tally {
+    /// Notifications from the driver.
     pub by_driver: u64,
+    /// Notifications to the driver.
     pub by_device: u64,
+    pub packets: u64,
+    pub bytes: u64,
+}
+
+impl Tally {
+    /// Counts packets that the ring carried.
+    pub fn add(&mut self, carried: QueueCounters) {
+        self.packets = self.packets.wrapping_add(carried.packets);
+        self.bytes = self.bytes.wrapping_add(carried.bytes);
+    }
 }
 
 impl Ring {
     /// Notifies the driver of this ring, which has this number.
     pub fn call(&mut self, number: u16, cx: &mut Context<'_>) {
-        self.rung.by_device += 1;
+        self.tally.by_device += 1;
         cx.out.messages.insert(number);
         cx.counters.interrupts += 1;
     }
@@ -123,11 +135,17 @@ impl Ring {
     pub fn begins(&self, memory: &Map, features: u128, base: u32, kept: Option<Kept<'_>>) -> Option<u16> {
         match features & feature::RING_PACKED != 0 {
             true => {
-                let mut areas = self.open::<true>(memory, features).ok()?;
+                let mut areas = match self.open::<true>(memory, features) {
+                    Err(Broken::Waits) => return Some(base as u16).filter(|at| at & 0x7fff < self.size),
+                    areas => areas.ok()?,
+                };
                 areas.keep(kept);
                 areas.begins(base)
             }
-            false => self.open::<false>(memory, features).ok()?.begins(base),
+            false => match self.open::<false>(memory, features) {
+                Err(Broken::Waits) => Some(base as u16),
+                areas => areas.ok()?.begins(base),
+            },
         }
     }
 
@@ -158,11 +176,17 @@ impl Ring {
         late <= now || (limits.packets > 0 && self.held >= limits.packets)
     }
 
-    /// The same, if the ring's areas can be translated.
+    /// The same, if the ring's areas can be translated. A driver whose areas must be asked for is notified in any case.
     pub fn mark_notified_in(&mut self, memory: &Map, features: u128) -> bool {
         match features & feature::RING_PACKED != 0 {
-            true => self.open::<true>(memory, features).is_ok_and(|areas| self.mark_notified(&areas)),
-            false => self.open::<false>(memory, features).is_ok_and(|areas| self.mark_notified(&areas)),
+            true => match self.open::<true>(memory, features) {
+                Ok(areas) => self.mark_notified(&areas),
+                Err(broken) => broken == Broken::Waits,
+            },
+            false => match self.open::<false>(memory, features) {
+                Ok(areas) => self.mark_notified(&areas),
+                Err(broken) => broken == Broken::Waits,
+            },
         }
     }
 }

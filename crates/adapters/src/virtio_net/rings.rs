@@ -96,7 +96,7 @@ impl RingFace for VirtioNet {
     /// that it leaves, without a stop, and then reuses its memory.
     fn kick(&mut self, number: u16, cx: &mut Context<'_>) {
         if let Some(ring) = self.rings.get_mut(usize::from(number)) {
-            ring.rung.by_driver += 1;
+            ring.tally.by_driver += 1;
             ring.discards = !ring.enabled;
         }
         match self.role(number) {

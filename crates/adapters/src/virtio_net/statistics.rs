@@ -1,11 +1,11 @@
-//! Device statistics (virtio 1.3, section 5.1.6.5.10): the basic counters of each queue, since the port was created.
+//! Device statistics (virtio 1.3, section 5.1.6.5.10): the basic counters of each queue, since the last
+//! reset or restore.
 
 use arrayvec::ArrayVec;
-use nicety_adapter::Counters;
 
 use super::Role;
 use super::registers::command;
-use super::ring::Rung;
+use super::ring::Tally;
 
 /// Maximum queues in one query: each of them once.
 const ASKED_MOST: usize = 40;
@@ -23,8 +23,7 @@ const REPLY_TX_BASIC: u8 = 16;
 pub(super) fn obey(
     command: u8,
     data: &[u8],
-    counters: &Counters,
-    rung: &[Rung],
+    tallies: &[Tally],
     role: impl Fn(u16) -> Role,
 ) -> Option<ArrayVec<u8, ANSWER_MOST>> {
     let mut out = ArrayVec::new();
@@ -39,8 +38,8 @@ pub(super) fn obey(
             for question in asked {
                 let ring = u16::from_le_bytes([question[0], question[1]]);
                 let types = u64::from_le_bytes(*question.last_chunk()?);
-                let rung = rung.get(usize::from(ring)).copied().unwrap_or_default();
-                one(ring, types, role(ring), counters, rung, &mut out)?;
+                let tally = tallies.get(usize::from(ring)).copied().unwrap_or_default();
+                one(ring, types, role(ring), tally, &mut out)?;
             }
         }
         _ => return None,
@@ -49,25 +48,17 @@ pub(super) fn obey(
 }
 
 /// The answer for one queue; empty for types that this queue lacks. `None`: no such queue.
-fn one(
-    ring: u16,
-    types: u64,
-    role: Role,
-    counters: &Counters,
-    rung: Rung,
-    out: &mut ArrayVec<u8, ANSWER_MOST>,
-) -> Option<()> {
-    let (kind, wanted, queue) = match role {
-        Role::Receive(queue) => (REPLY_RX_BASIC, RX_BASIC, counters.receive.get(usize::from(queue))),
-        Role::Transmit(queue) => (REPLY_TX_BASIC, TX_BASIC, counters.transmit.get(usize::from(queue))),
+fn one(ring: u16, types: u64, role: Role, tally: Tally, out: &mut ArrayVec<u8, ANSWER_MOST>) -> Option<()> {
+    let (kind, wanted) = match role {
+        Role::Receive(_) => (REPLY_RX_BASIC, RX_BASIC),
+        Role::Transmit(_) => (REPLY_TX_BASIC, TX_BASIC),
         Role::Control => return Some(()),
         Role::Nothing => return None,
     };
     if types & wanted != 0 {
-        let queue = queue.copied().unwrap_or_default();
         // Notifications, packets, bytes, interrupts, drops, and drops for lack of buffers or malformed. Drops are counted per port
         // only.
-        let values = [rung.by_driver, queue.packets, queue.bytes, rung.by_device, 0, 0];
+        let values = [tally.by_driver, tally.packets, tally.bytes, tally.by_device, 0, 0];
         out.try_extend_from_slice(&[kind, 0]).ok()?;
         out.try_extend_from_slice(&ring.to_le_bytes()).ok()?;
         out.try_extend_from_slice(&[0, 0]).ok()?;

@@ -8,7 +8,7 @@ use nicety_adapter::{
     QueueCounters, Reason, Segment, SegmentKind,
 };
 use nicety_frame::{L3Kind, Layout};
-use nicety_memory::{Map, Rights, Span};
+use nicety_memory::{Fault, Map, Rights, Span};
 
 use super::ahead::{Ahead, Returns};
 use super::areas::Areas;
@@ -115,6 +115,9 @@ impl VirtioNet {
             let (token, taken) = match taken {
                 Ok(taken) => taken,
                 Err(why) => {
+                    if why == Broken::Waits {
+                        sender.ask(ring.next, &areas);
+                    }
                     broken = Some(why);
                     break;
                 }
@@ -144,12 +147,17 @@ impl VirtioNet {
         }
         cx.counters.sent_all(queue, sent);
         ring.carried = ring.carried.wrapping_add(sent.bytes);
+        ring.tally.add(sent);
         cx.out.charge(areas.walked().saturating_sub(STEPS_PAID * batch.len() as u32));
-        if let Some(broken) = broken {
+        if let Some(broken) = broken.filter(|broken| *broken != Broken::Waits) {
             return Err(broken);
         }
         if dropped > 0 && ring.publish(&areas) {
             ring.call(number, cx);
+        }
+        if broken.is_some() {
+            // The next map wakes the ring.
+            return Ok(Progress { more: false, armed: true });
         }
         if areas.has(ring.next, seen) {
             areas.disarm(ring);
@@ -240,6 +248,26 @@ impl Sender<'_> {
         Ok((token, taken))
     }
 
+    /// Asks for all that the chain at this position misses: else each of its pages would take a round trip.
+    #[cold]
+    #[inline(never)]
+    fn ask<const PACKED: bool>(&self, at: u16, areas: &Areas<'_, PACKED>) {
+        let Ok(chain) = areas.chain(at) else { return };
+        for buffer in chain.map_while(Result::ok).take(BLAMED_MOST) {
+            let _asked = self.memory.translate(buffer.address, buffer.len, Rights::READ, |_| true);
+        }
+    }
+
+    /// A buffer is not accessible: the packet is dropped, or waits for a translation.
+    #[cold]
+    #[inline(never)]
+    fn faulted(&self, fault: Fault) -> Result<Taken, Broken> {
+        match Broken::of(fault, self.memory, Broken::Buffer) {
+            Broken::Waits => Err(Broken::Waits),
+            _ => Ok(Taken::Dropped(fault.into())),
+        }
+    }
+
     fn walk(&self, chain: &mut Chain<'_>, batch: &mut Batch) -> Result<Taken, Broken> {
         let mut bytes = [0; header::HASH_LEN];
         let (mut have, mut rest) = (0, None);
@@ -250,7 +278,7 @@ impl Sender<'_> {
             }
             let n = (self.header_len - have).min(buffer.len as usize);
             if let Err(fault) = self.memory.read(buffer.address, &mut bytes[have..have + n]) {
-                return Ok(Taken::Dropped(fault.into()));
+                return self.faulted(fault);
             }
             have += n;
             rest = (buffer.len as usize > n).then(|| Buffer {
@@ -269,6 +297,7 @@ impl Sender<'_> {
             match draft.push(buffer.address, buffer.len) {
                 Ok(()) => {}
                 Err(DraftError::BatchFull) => return Ok(Taken::Later),
+                Err(DraftError::Fault(fault)) => return self.faulted(fault),
                 Err(error) => return Ok(Taken::Dropped(error.into())),
             }
             next = chain.next();

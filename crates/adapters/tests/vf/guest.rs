@@ -68,7 +68,8 @@ pub type Guest = Bench<Driver>;
 impl Guest {
     /// A new function of a host that trusts it, or does not.
     pub fn new(trusted: bool) -> Self {
-        let family = igb::card(vec![FunctionPolicy { address: Mac(MAC), trusted, tagged: false }]);
+        let family =
+            igb::card(vec![FunctionPolicy { trusted, queries_rss: trusted, ..FunctionPolicy::free(Mac(MAC)) }]);
         let mut this = Self::around(adapter("igbvf"), Driver { family, next: 0 });
         this.config_write(4, &[6, 0]);
         this

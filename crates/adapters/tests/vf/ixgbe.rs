@@ -6,7 +6,7 @@ use nicety_adapter::{Event, Outbox, Reason};
 use nicety_adapters::intel::vf::family::{FunctionPolicy, PhysicalFunction, ixgbe};
 use nicety_frame::Mac;
 
-use crate::bench::{Bench, MAC, Wire, adapter, cut, ethernet, frame, ipv4, payload, tcp, to};
+use crate::bench::{Bench, Dice, MAC, Wire, adapter, cut, ethernet, frame, ipv4, payload, tcp, to};
 
 const VFCTRL: u64 = 0x0000;
 const VFLINKS: u64 = 0x0010;
@@ -65,10 +65,20 @@ type Guest = Bench<Driver>;
 
 impl Guest {
     fn new(trusted: bool) -> Self {
-        let family = ixgbe::card(vec![FunctionPolicy { address: Mac(MAC), trusted, tagged: false }]);
+        let family =
+            ixgbe::card(vec![FunctionPolicy { trusted, queries_rss: trusted, ..FunctionPolicy::free(Mac(MAC)) }]);
         let mut this = Self::around(adapter("ixgbevf"), Driver { family });
         this.config_write(4, &[6, 0]);
         this
+    }
+
+    /// The host changes the function's policy.
+    fn host_sets(&mut self, change: impl FnOnce(&mut FunctionPolicy)) {
+        let mut policy = self.own.family.policy(0).unwrap();
+        change(&mut policy);
+        if let Some(answer) = self.own.family.set_policy(0, policy) {
+            self.call(|nic, cx| nic.notice(Event::Answer(answer), cx));
+        }
     }
 
     /// ixgbevf_reset_hw_vf, and the version.
@@ -337,4 +347,145 @@ fn it_goes_on_in_another_place() {
     other.bring_one(&to([2, 0, 0, 0, 0, 1], 100));
     assert_eq!(other.counters.receive[0].frames, 1);
     assert_eq!(other.exchange(&[0x12, 1])[0], GRANTED | 0x12, "the version was saved");
+}
+
+/// Other addresses: words of a message, and as an address.
+const OTHER: ([u32; 2], [u8; 6]) = ([2, 0x0900], [2, 0, 0, 0, 0, 9]);
+const THIRD: ([u32; 2], [u8; 6]) = ([2, 0x0a00], [2, 0, 0, 0, 0, 10]);
+
+#[test]
+fn an_address_that_the_host_sets_is_in_force_at_once_and_its_driver_learns_it_with_the_next_reset() {
+    let mut g = Guest::opened();
+    g.host_sets(|policy| policy.address = Mac(OTHER.1));
+    assert_eq!(g.r(VFMAILBOX), 0, "no message: ixgbe_ndo_set_vf_mac");
+    g.bring_one(&to(OTHER.1, 100));
+    g.bring_one(&to(MAC, 100));
+    assert_eq!((g.counters.receive[0].frames, g.dropped(Reason::Filtered)), (1, 1));
+    assert_eq!(g.exchange(&[1])[..4], [0x8000_0001, OTHER.0[0], OTHER.0[1], 0]);
+}
+
+/// ixgbe_set_vf_mac stores it, and ixgbe_vf_reset_msg answers it.
+#[test]
+fn an_address_that_a_trusted_function_has_set_outlives_its_reset_and_not_the_host_s_trust() {
+    let mut g = Guest::ready(true, 4);
+    assert_eq!(g.exchange(&[2, OTHER.0[0], OTHER.0[1]])[0], GRANTED | 2);
+    g.w(VFCTRL, 1 << 26);
+    g.answer();
+    g.r(VFMAILBOX);
+    assert_eq!(g.exchange(&[1])[..3], [0x8000_0001, OTHER.0[0], OTHER.0[1]]);
+    g.open(0, ENABLE);
+    g.bring_one(&to(OTHER.1, 100));
+    assert_eq!(g.counters.receive[0].frames, 1);
+    g.host_sets(|policy| policy.address = Mac(THIRD.1));
+    assert_eq!(g.exchange(&[1])[1..3], THIRD.0, "the host's is the last");
+    g.exchange(&[2, OTHER.0[0], OTHER.0[1]]);
+    g.host_sets(|policy| policy.trusted = false);
+    assert_eq!((g.r(VFMBMEM), g.r(VFMAILBOX) & PFSTS), (0x100, PFSTS));
+    assert_eq!(g.exchange(&[1])[1..3], THIRD.0);
+}
+
+#[test]
+fn a_function_whose_link_is_forced_down_is_reset_and_asks_for_its_state() {
+    let mut g = Guest::ready(true, 4);
+    g.open(0, ENABLE);
+    g.host_sets(|policy| policy.enabled = false);
+    // ixgbe_set_vf_link_state: clear_to_send is taken away, then the ping. LINKS shows the card's link.
+    assert_eq!((g.r(VFMBMEM), g.r(VFLINKS) >> 30 & 1), (0x100, 1));
+    g.w(VFMAILBOX, ACK);
+    g.answer();
+    assert_eq!(g.r(VFMBMEM), 0x4000_0000, "ixgbe_rcv_ack_from_vf");
+    g.exchange(&[1]);
+    g.exchange(&[8, 4]);
+    assert_eq!(g.exchange(&[0x10, 7])[..2], [GRANTED | 0x10, 0]);
+    g.open(0, ENABLE);
+    g.bring_one(&to(MAC, 100));
+    assert_eq!((g.counters.receive[0].frames, g.dropped(Reason::ReceiverOff)), (0, 1), "VFRE is off");
+    g.host_sets(|policy| policy.enabled = true);
+    assert_eq!(g.r(VFMBMEM), 0x100);
+    g.exchange(&[1]);
+    g.exchange(&[8, 4]);
+    assert_eq!(g.exchange(&[0x10, 0])[..2], [GRANTED | 0x10, 1]);
+    g.open(0, ENABLE);
+    g.bring_one(&to(MAC, 100));
+    assert_eq!(g.counters.receive[0].frames, 1);
+}
+
+#[test]
+fn a_port_s_vlan_ends_the_function_s_own_and_is_told_with_the_queues() {
+    let mut g = Guest::opened();
+    let tagged = ethernet(0x8100, &[&[0, 5, 0x88, 0xb5][..], &payload(100)].concat());
+    g.exchange(&[1 << 16 | 4, 5]);
+    g.bring_one(&tagged);
+    assert_eq!(g.counters.receive[0].frames, 1);
+    g.host_sets(|policy| policy.tagged = true);
+    assert_eq!(g.r(VFMAILBOX), 0, "no message: ixgbe_enable_port_vlan");
+    g.bring_one(&tagged);
+    assert_eq!(g.dropped(Reason::Filtered), 1);
+    assert_eq!(g.exchange(&[1 << 16 | 4, 5])[0], REFUSED | 1 << 16 | 4);
+    assert_eq!(g.exchange(&[9])[..5], [GRANTED | 9, 2, 2, 1, 0]);
+    g.host_sets(|policy| policy.tagged = false);
+    assert_eq!(g.exchange(&[1 << 16 | 4, 5])[0], GRANTED | 1 << 16 | 4);
+    g.bring_one(&tagged);
+    assert_eq!(g.counters.receive[0].frames, 2);
+}
+
+#[test]
+fn a_reset_in_the_middle_of_an_answer_takes_the_answer_away() {
+    let mut g = Guest::ready(true, 4);
+    g.w(VFMAILBOX, VFU);
+    g.w(VFMBMEM, 9);
+    g.w(VFMAILBOX, REQ);
+    g.answer();
+    g.w(VFCTRL, 1 << 26);
+    g.answer();
+    assert_eq!(g.r(VFMAILBOX), RSTD, "neither PFSTS nor PFACK");
+    assert_eq!(g.exchange(&[9])[0], 0x4000_0009, "not ready");
+    let words = g.exchange(&[1]);
+    assert_eq!((words[0], &words[3..]), (0x8000_0001, &[0; 13][..]), "ixgbe_vf_clear_mbx");
+}
+
+/// Each message gets one answer, whatever it says, and the last one says that a function has no more than it may.
+#[test]
+fn a_flood_of_nonsense_is_answered_word_for_word_and_grants_no_more_than_the_limits() {
+    for trusted in [false, true] {
+        let (mut g, mut dice) = (Guest::ready(trusted, 4), Dice(7));
+        for _ in 0..20_000 {
+            let mut words: [u32; 16] = std::array::from_fn(|_| dice.roll() as u32);
+            // Mostly numbers of messages that there are, with all their own bits.
+            words[0] &= if dice.roll() & 7 == 0 { 0x3fff_ffff } else { 0x00ff_001f };
+            let asked = words[0];
+            let answer = g.exchange(&words)[0];
+            if asked == 1 {
+                assert_eq!(answer, 0x8000_0001);
+            } else {
+                assert!([GRANTED | asked, REFUSED | asked].contains(&answer), "{asked:x}: {answer:x}");
+            }
+        }
+        assert_eq!(g.exchange(&[1])[0], 0x8000_0001);
+        g.exchange(&[8, 4]);
+        (1..=40).for_each(|id| _ = g.exchange(&[1 << 16 | 4, id]));
+        let granted = (1..=9).filter(|index| g.exchange(&[2 << 16 | 6, 2, index << 8])[0] >> 31 != 0).count();
+        assert_eq!(granted, if trusted { 3 } else { 0 });
+    }
+}
+
+#[test]
+fn a_function_that_comes_from_a_host_that_let_it_do_more_is_reset() {
+    let moved = |grant: &[u32], change: fn(&mut FunctionPolicy)| {
+        let mut g = Guest::ready(true, 4);
+        g.exchange(grant);
+        let mut other = Guest::new(true);
+        other.host_sets(change);
+        g.hand_over(&mut other);
+        other.restored();
+        other.answer();
+        // A message without CTS waits for it, or it is ready as before.
+        (other.r(VFMBMEM) == 0x100, other.exchange(&[9])[0] == GRANTED | 9)
+    };
+    assert_eq!(moved(&[9], |policy| policy.trusted = false), (false, true), "it has nothing of another's");
+    assert_eq!(moved(&[1 << 16 | 6, 2, 1 << 8], |policy| policy.trusted = false), (true, false));
+    assert_eq!(moved(&[2, OTHER.0[0], OTHER.0[1]], |policy| policy.trusted = false), (true, false));
+    assert_eq!(moved(&[9], |policy| (policy.trusted, policy.address) = (false, Mac(OTHER.1))), (true, false));
+    assert_eq!(moved(&[1 << 16 | 4, 5], |policy| policy.tagged = true), (true, false));
+    assert_eq!(moved(&[1 << 16 | 6, 2, 1 << 8], |policy| policy.tagged = true), (false, true));
 }

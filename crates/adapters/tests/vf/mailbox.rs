@@ -227,7 +227,11 @@ fn whatever_a_driver_asks_it_gets_no_more_than_its_limits_and_its_state_can_be_s
         }
         // Still a working function.
         g.w(V2PMAILBOX, 0);
-        assert_eq!(g.exchange(&[1])[..3], [0x8000_0001, LOW, HIGH], "seed {seed}");
+        let reply = g.exchange(&[1]);
+        let is_station = reply[1] & 1 == 0 && reply[1..3] != [0, 0];
+        // igb_set_vf_mac keeps the address that a trusted function has set.
+        let is_right = if seed % 2 == 0 { is_station } else { reply[1..3] == [LOW, HIGH] };
+        assert!(reply[0] == 0x8000_0001 && is_right, "seed {seed}: {reply:x?}");
         assert_eq!(g.exchange(&[1 << 16 | 4, 5])[0], GRANTED | 1 << 16 | 4, "seed {seed}");
     }
 }

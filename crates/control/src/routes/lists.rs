@@ -1,25 +1,35 @@
-//! Adds, changes and removes ports, groups and uplinks.
+//! Adds, changes and removes ports, groups, uplinks and teams.
 
 use std::sync::Arc;
 
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
-use nicety_daemon::live::Changed;
+use nicety_daemon::live::{Changed, Consent};
 use nicety_host::List;
+use tracing::info;
 
-use super::{Answer, CutOff, Daemon, beside, consent_in, json, logged, name_in, problems, values};
+use super::{Answer, CutOff, Daemon, beside, consent_in, json, logged, name_in, problems, values, who};
+use crate::api::{CardReset, NO_SUCH, Problem};
 use crate::body::{Changer, Small};
-use crate::schemas::{GroupChange, NewGroup, NewPort, NewUplink, PortChange, UplinkChange};
+use crate::schemas::{
+    CardChange, GroupChange, NewCard, NewGroup, NewPort, NewTeam, NewUplink, PortChange, TeamChange, UplinkChange,
+};
 use crate::served::{Peer, Served};
 
 type Named = Result<Path<String>, PathRejection>;
 type Agreed = Result<Query<CutOff>, QueryRejection>;
 
-async fn add(served: Arc<Served>, peer: Peer, list: List, body: &[u8]) -> Answer<(StatusCode, axum::Json<Changed>)> {
+async fn add(
+    served: Arc<Served>,
+    peer: Peer,
+    list: List,
+    consent: Consent,
+    body: &[u8],
+) -> Answer<(StatusCode, axum::Json<Changed>)> {
     let live = served.live()?;
     let table = values(json(body)?)?.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
-    let changed = beside(move || logged(peer, live.add(list, table))).await?;
+    let changed = beside(move || logged(peer, live.add(list, table, &consent))).await?;
     Ok((StatusCode::CREATED, axum::Json(changed)))
 }
 
@@ -57,7 +67,7 @@ pub(crate) async fn add_port(
     Changer(peer): Changer,
     Small(body): Small,
 ) -> Answer<(StatusCode, axum::Json<Changed>)> {
-    add(served, peer, List::Ports, &body).await
+    add(served, peer, List::Ports, Consent::Nothing, &body).await
 }
 
 /// Change a port
@@ -101,7 +111,7 @@ pub(crate) async fn add_group(
     Changer(peer): Changer,
     Small(body): Small,
 ) -> Answer<(StatusCode, axum::Json<Changed>)> {
-    add(served, peer, List::Groups, &body).await
+    add(served, peer, List::Groups, Consent::Nothing, &body).await
 }
 
 /// Change a port group
@@ -145,7 +155,7 @@ pub(crate) async fn add_uplink(
     Changer(peer): Changer,
     Small(body): Small,
 ) -> Answer<(StatusCode, axum::Json<Changed>)> {
-    add(served, peer, List::Uplinks, &body).await
+    add(served, peer, List::Uplinks, Consent::Nothing, &body).await
 }
 
 /// Change an uplink
@@ -177,4 +187,118 @@ pub(crate) async fn remove_uplink(
     query: Agreed,
 ) -> Answer<axum::Json<Changed>> {
     remove(served, peer, List::Uplinks, (path, query)).await
+}
+
+/// Add a card
+#[utoipa::path(post, operation_id = "add_card", tag = "cards", path = "/v1/cards", request_body = NewCard, responses(
+    (status = 201, description = "The changes that were made", body = Changed),
+    problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
+))]
+pub(crate) async fn add_card(
+    State(served): Daemon,
+    Changer(peer): Changer,
+    Small(body): Small,
+) -> Answer<(StatusCode, axum::Json<Changed>)> {
+    add(served, peer, List::Cards, Consent::default(), &body).await
+}
+
+/// Change a card
+///
+/// The body is a merge patch (RFC 7396): a key that is `null` gets its default.
+#[utoipa::path(patch, operation_id = "change_card", tag = "cards", path = "/v1/cards/{name}", params(("name" = String, Path, description = "Name of the card"), CutOff), request_body = CardChange, responses(
+    (status = 200, description = "The changes that were made", body = Changed),
+    problems::Named, problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
+))]
+pub(crate) async fn set_card(
+    State(served): Daemon,
+    Changer(peer): Changer,
+    path: Named,
+    query: Agreed,
+    Small(body): Small,
+) -> Answer<axum::Json<Changed>> {
+    set(served, peer, List::Cards, (path, query), &body).await
+}
+
+/// Remove a card
+#[utoipa::path(delete, operation_id = "remove_card", tag = "cards", path = "/v1/cards/{name}", params(("name" = String, Path, description = "Name of the card"), CutOff), responses(
+    (status = 200, description = "The changes that were made", body = Changed),
+    problems::Named, problems::Changing, problems::Meant, problems::Starting,
+))]
+pub(crate) async fn remove_card(
+    State(served): Daemon,
+    Changer(peer): Changer,
+    path: Named,
+    query: Agreed,
+) -> Answer<axum::Json<Changed>> {
+    remove(served, peer, List::Cards, (path, query)).await
+}
+
+/// Reset a card
+///
+/// The driver of each of its functions is told, and resets its function.
+#[utoipa::path(post, operation_id = "reset_card", tag = "cards", path = "/v1/cards/{name}/reset", params(("name" = String, Path, description = "Name of the card")), responses(
+    (status = 200, description = "The card was reset", body = CardReset),
+    problems::Named, problems::Changing, problems::Starting,
+))]
+pub(crate) async fn reset_card(
+    State(served): Daemon,
+    Changer(peer): Changer,
+    path: Named,
+) -> Answer<axum::Json<CardReset>> {
+    let (live, name) = (served.live()?, name_in(path)?);
+    beside(move || {
+        if !live.daemon().reset_card(&name) {
+            return Err(Problem::new(NO_SUCH, format!("there is no card {name:?}")));
+        }
+        info!("{} reset card {name}", who(peer));
+        Ok(axum::Json(CardReset { name }))
+    })
+    .await
+}
+
+/// Add a team
+///
+/// Its uplinks are there already. Those of other teams, or that are ports by themselves, are closed and opened as its members.
+#[utoipa::path(post, operation_id = "add_team", tag = "teams", path = "/v1/teams", params(CutOff), request_body = NewTeam, responses(
+    (status = 201, description = "The changes that were made", body = Changed),
+    problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
+))]
+pub(crate) async fn add_team(
+    State(served): Daemon,
+    Changer(peer): Changer,
+    query: Agreed,
+    Small(body): Small,
+) -> Answer<(StatusCode, axum::Json<Changed>)> {
+    add(served, peer, List::Teams, consent_in(query)?, &body).await
+}
+
+/// Change a team
+///
+/// The body is a merge patch (RFC 7396): a key that is `null` gets its default.
+#[utoipa::path(patch, operation_id = "change_team", tag = "teams", path = "/v1/teams/{name}", params(("name" = String, Path, description = "Name of the team"), CutOff), request_body = TeamChange, responses(
+    (status = 200, description = "The changes that were made", body = Changed),
+    problems::Named, problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
+))]
+pub(crate) async fn set_team(
+    State(served): Daemon,
+    Changer(peer): Changer,
+    path: Named,
+    query: Agreed,
+    Small(body): Small,
+) -> Answer<axum::Json<Changed>> {
+    set(served, peer, List::Teams, (path, query), &body).await
+}
+
+/// Remove a team, and its uplinks
+#[utoipa::path(delete, operation_id = "remove_team", tag = "teams", path = "/v1/teams/{name}", params(("name" = String, Path, description = "Name of the team"), CutOff), responses(
+    (status = 200, description = "The changes that were made", body = Changed),
+    problems::Named, problems::Changing, problems::Meant, problems::Starting,
+))]
+pub(crate) async fn remove_team(
+    State(served): Daemon,
+    Changer(peer): Changer,
+    path: Named,
+    query: Agreed,
+) -> Answer<axum::Json<Changed>> {
+    remove(served, peer, List::Teams, (path, query)).await
 }

@@ -284,7 +284,7 @@ impl Daemon {
     pub(crate) fn uplink_arrives(&self, arriving: ArrivingUplink) {
         let ArrivingUplink { id, name, uplink, policy, maker, numbers } = arriving;
         let buffer = nicety_plane::SENDER_BYTES;
-        let opened = self.open_uplink_at(id, &name, uplink, buffer, &policy, maker, None, Some(&numbers));
+        let opened = self.open_uplink_at(id, &name, uplink, buffer, &policy, maker, None, Some(&numbers), Vec::new());
         if let Err(error) = opened {
             warn!("uplink {name} does not go on: {error}");
         }

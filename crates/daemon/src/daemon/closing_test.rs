@@ -25,6 +25,7 @@ fn spec(name: &str, adapter: &str, number: u8, folder: &Path) -> PortSpec {
         buffer_bytes: 64 << 10,
         access: Access::default(),
         group: None,
+        function: None,
         policy: Policy::default(),
     }
 }

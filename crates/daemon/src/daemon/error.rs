@@ -59,7 +59,7 @@ pub enum StartError {
         adapter: &'static str,
     },
     /// The uplink's team is not open.
-    #[error("there is no team {0} yet: restart the daemon")]
+    #[error("there is no team {0}, or this uplink is not in it")]
     NoTeam(String),
     /// The port's trace cannot be recorded.
     #[error(transparent)]

@@ -83,14 +83,14 @@ impl Daemon {
     fn restart_uplink(&self, name: &str) -> Result<(), RestartError> {
         let mut held = self.uplinks();
         let found = held.iter_mut().find(|uplink| uplink.name == name);
-        let Some(RunningUplink { port, buffer_bytes, policy, maker, membership, .. }) = found else {
+        let Some(RunningUplink { port, buffer_bytes, policy, maker, team, .. }) = found else {
             return Err(RestartError::Missing(name.to_owned()));
         };
         if port.failure().is_none() {
             return Err(RestartError::NotFailed(name.to_owned()));
         }
         let Some(maker) = maker.take() else { return Err(RestartError::Capture(name.to_owned())) };
-        let (id, buffer_bytes, policy, membership) = (port.id(), *buffer_bytes, policy.clone(), membership.clone());
+        let (id, buffer_bytes, policy, team) = (port.id(), *buffer_bytes, policy.clone(), team.clone());
         drop(held);
         // Close the old one first: two cannot share a tap or a socket. Closing it again is harmless.
         self.give_up(&[id]);
@@ -100,7 +100,7 @@ impl Daemon {
         };
         let opened = match made {
             Ok(uplink) => {
-                let opened = self.open_uplink(name, uplink, buffer_bytes, &policy, None, membership.as_ref());
+                let opened = self.open_uplink(name, uplink, buffer_bytes, &policy, None, team.as_deref());
                 opened.map_err(RestartError::Start)
             }
             Err(why) => Err(RestartError::Uplink { name: name.to_owned(), why }),

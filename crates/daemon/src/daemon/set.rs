@@ -50,9 +50,15 @@ impl Daemon {
         if running.spec.policy != spec.policy {
             self.plane.set_policy(&running.port, &spec.policy);
         }
+        let is_moved = running.spec.function != spec.function || running.spec.settings.mac != spec.settings.mac;
         running.spec = spec.clone();
+        if is_moved {
+            self.seat(&running.port, spec);
+            self.link_function(running);
+        }
         Ok(())
     }
+
     /// Changes the values of an uplink that can change while it is open: the link itself stays, and no frame is lost. `maker` makes
     /// it with these values from now on. The error is a sentence for a person.
     pub fn set_uplink(

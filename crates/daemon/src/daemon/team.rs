@@ -1,32 +1,116 @@
 //! Teams of uplinks.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use nicety_adapter::{PortId, Reason, Time};
-use nicety_plane::{Hash, MemberState, Port, Rule, State, Steering, Team};
+use nicety_frame::Mac;
+use nicety_host::{LacpConfig, TeamMode, TransmitHash};
+use nicety_lacp::Settings;
+use nicety_plane::{Capacity, Hash, MEMBERS_MOST, MemberState, Mode, Port, State, Steering, Team};
 use nicety_switch::Policy;
 use tracing::info;
 
 use super::{Daemon, PortView, StartError};
 
+/// Of equal links none is preferred: the middle of the range.
+const LACP_PORT_PRIORITY: u16 = 128;
+
+/// The specification of a team.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TeamSpec {
+    /// Its name.
+    pub name: String,
+    /// Its uplinks by name, in the order of preference. At most [`MEMBERS_MOST`].
+    pub members: Vec<String>,
+    /// The rule by which it uses them.
+    pub mode: TeamMode,
+    /// Its address as an LACP system.
+    pub system: Mac,
+    /// Its policy on the switch.
+    pub policy: Policy,
+}
+
 /// A team that is open. Its members are uplinks.
 #[derive(Debug)]
 pub(super) struct RunningTeam {
-    pub name: String,
     pub id: PortId,
-    pub policy: Policy,
+    pub spec: TeamSpec,
     steering: Arc<Steering>,
+    /// The members' names by their places. A member keeps its place; a new one gets the first that is free.
+    names: [Option<String>; MEMBERS_MOST],
     /// The uplinks that are open, by their places.
-    members: Vec<Option<Arc<Port>>>,
+    ports: [Option<Arc<Port>>; MEMBERS_MOST],
 }
 
-/// An uplink's place in a team.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Membership {
-    /// The team's name.
-    pub team: String,
-    /// Its place among the members.
-    pub place: usize,
+impl RunningTeam {
+    fn place(&self, member: &str) -> Option<usize> {
+        self.names.iter().position(|name| name.as_deref() == Some(member))
+    }
+
+    /// Gives each member a place.
+    fn take_places(&mut self, spec: TeamSpec) {
+        self.spec = spec;
+        for name in &mut self.names {
+            name.take_if(|name| !self.spec.members.contains(name));
+        }
+        for member in self.spec.members.clone() {
+            if self.place(&member).is_none()
+                && let Some(free) = self.names.iter_mut().find(|name| name.is_none())
+            {
+                *free = Some(member);
+            }
+        }
+    }
+
+    /// The members' places, in the order of preference.
+    fn order(&self) -> impl Iterator<Item = usize> {
+        self.spec.members.iter().filter_map(|member| self.place(member))
+    }
+
+    fn mode(&self) -> (Mode, Hash) {
+        match &self.spec.mode {
+            TeamMode::Standby { primary, fail_back } => {
+                let mut order: Vec<usize> = self.order().collect();
+                let primary = order.remove(*primary);
+                order.insert(0, primary);
+                let fail_back = Duration::from_secs(fail_back.0.into());
+                (Mode::Standby { order, fail_back }, Hash::default())
+            }
+            TeamMode::Lacp(config) => (Mode::Lacp(lacp(config, self.spec.system)), hash(config.hash)),
+            TeamMode::Port => (Mode::Port, Hash::default()),
+            TeamMode::Source => (Mode::Source, Hash::default()),
+            TeamMode::Load(rates) => {
+                let links = self.spec.members.iter().zip(rates).filter_map(|(name, rate)| {
+                    let (place, name) = (self.place(name)?, name.clone());
+                    Some(Capacity { place, name, bits_per_second: rate.bits_per_second() })
+                });
+                (Mode::Load(links.collect()), Hash::default())
+            }
+        }
+    }
+
+    fn team(&self) -> Team {
+        Team::new(self.id, Arc::clone(&self.steering), self.ports.to_vec())
+    }
+}
+
+fn lacp(config: &LacpConfig, system: Mac) -> Settings {
+    let LacpConfig { is_active, is_fast, min_links, system_priority, key, hash: _, system: _ } = *config;
+    let (min_links, port_priority) = (min_links.into(), LACP_PORT_PRIORITY);
+    Settings { is_active, is_fast, min_links, system_priority, system, key, port_priority }
+}
+
+fn hash(hash: TransmitHash) -> Hash {
+    match hash {
+        TransmitHash::Layer2 => Hash::Layer2,
+        TransmitHash::Layer23 => Hash::Layer23,
+        TransmitHash::Layer34 => Hash::Layer34,
+        TransmitHash::Encap23 => Hash::Encap23,
+        TransmitHash::Encap34 => Hash::Encap34,
+        TransmitHash::VlanSource => Hash::VlanSource,
+    }
 }
 
 /// A team's members: the name and the state of each that is open.
@@ -34,48 +118,73 @@ pub type MemberViews = Vec<(String, MemberState)>;
 
 impl Daemon {
     /// Adds a team to the switch. Its members are opened after it, with [`Daemon::open_uplink`].
-    pub fn open_team(
-        &self,
-        name: &str,
-        members: usize,
-        rule: Box<dyn Rule>,
-        hash: Hash,
-        policy: &Policy,
-    ) -> Result<(), StartError> {
+    pub fn open_team(&self, spec: &TeamSpec) -> Result<(), StartError> {
         let id = self.free_id(0);
-        let steering = Arc::new(Steering::new(rule, hash));
-        let team = Arc::new(Team::new(id, Arc::clone(&steering), vec![None; members]));
-        let joined = self.plane.join_team(team, policy);
-        joined.map_err(|source| StartError::Switch { port: name.to_owned(), source })?;
-        let members = vec![None; members];
-        self.teams().push(RunningTeam { name: name.to_owned(), id, policy: policy.clone(), steering, members });
-        info!(team = name, "opened");
+        let nobody = Mode::Standby { order: Vec::new(), fail_back: Duration::ZERO };
+        let steering = Arc::new(Steering::new(nobody.rule(), Hash::default()));
+        let (names, ports) = Default::default();
+        let mut team = RunningTeam { id, spec: spec.clone(), steering, names, ports };
+        team.take_places(spec.clone());
+        let (mode, hash) = team.mode();
+        let joined = self.plane.join_team(Arc::new(team.team()), &spec.policy);
+        joined.map_err(|source| StartError::Switch { port: spec.name.clone(), source })?;
+        self.plane.change_team(id, &mode, hash, self.clock.now());
+        self.teams().push(team);
+        self.generation.fetch_add(1, Ordering::Relaxed);
+        info!(team = spec.name, "opened");
         Ok(())
     }
 
-    /// Makes a port a member.
-    pub(super) fn as_member(&self, port: Port, membership: &Membership) -> Result<Port, StartError> {
-        let teams = self.teams();
-        let Some(team) = teams.iter().find(|team| team.name == membership.team) else {
-            return Err(StartError::NoTeam(membership.team.clone()));
+    /// Changes a team while it works: its mode, its policy, the order of its members, and who they are. Uplinks that are members no more are
+    /// closed before; new ones are opened after it.
+    pub fn set_team(&self, spec: &TeamSpec) -> Result<(), StartError> {
+        let mut teams = self.teams();
+        let Some(team) = teams.iter_mut().find(|team| team.spec.name == spec.name) else {
+            return Err(StartError::NoTeam(spec.name.clone()));
         };
-        let memory = |source| StartError::Memory { port: team.name.clone(), source };
-        port.in_team(team.id, &team.steering, membership.place).map_err(memory)
+        team.take_places(spec.clone());
+        let (mode, hash) = team.mode();
+        // The team has joined, so there is room for it.
+        let _joined = self.plane.join_team(Arc::new(team.team()), &spec.policy);
+        self.plane.change_team(team.id, &mode, hash, self.clock.now());
+        Ok(())
     }
 
-    /// The team uses this port from now on, or none, at this place.
-    pub(super) fn fill_place(&self, membership: &Membership, port: Option<Arc<Port>>) {
-        let mut teams = self.teams();
-        let Some(team) = teams.iter_mut().find(|team| team.name == membership.team) else { return };
-        let has_left = port.is_none();
-        if let Some(place) = team.members.get_mut(membership.place) {
-            *place = port;
+    /// Closes the team of this name, if there is one. Its members are closed before.
+    pub fn close_team(&self, name: &str) {
+        let closed = {
+            let mut teams = self.teams();
+            let index = teams.iter().position(|team| team.spec.name == name);
+            index.map(|index| teams.remove(index))
+        };
+        if let Some(team) = closed {
+            self.plane.leave_all(&[team.id]);
+            self.generation.fetch_add(1, Ordering::Relaxed);
+            info!(team = name, "closed");
         }
-        let new = Team::new(team.id, Arc::clone(&team.steering), team.members.clone());
+    }
+
+    /// Makes a port, the uplink of this name, a member.
+    pub(super) fn as_member(&self, port: Port, uplink: &str, team: &str) -> Result<Port, StartError> {
+        let no_team = || StartError::NoTeam(team.to_owned());
+        let teams = self.teams();
+        let team = teams.iter().find(|running| running.spec.name == team).ok_or_else(no_team)?;
+        let place = team.place(uplink).ok_or_else(no_team)?;
+        let memory = |source| StartError::Memory { port: team.spec.name.clone(), source };
+        port.in_team(team.id, &team.steering, place).map_err(memory)
+    }
+
+    /// The team uses this port from now on, or none, as the uplink of this name.
+    pub(super) fn fill_place(&self, uplink: &str, team: &str, port: Option<Arc<Port>>) {
+        let mut teams = self.teams();
+        let Some(team) = teams.iter_mut().find(|running| running.spec.name == team) else { return };
+        let Some(place) = team.place(uplink) else { return };
+        let has_left = port.is_none();
+        team.ports[place] = port;
         // The team has joined, so there is room for it.
-        let _joined = self.plane.join_team(Arc::new(new), &team.policy);
+        let _joined = self.plane.join_team(Arc::new(team.team()), &team.spec.policy);
         if has_left {
-            self.plane.leave_team(team.id, membership.place, self.clock.now());
+            self.plane.leave_team(team.id, place, self.clock.now());
         }
     }
 
@@ -87,9 +196,9 @@ impl Daemon {
             state.counters.receive_drops[Reason::LinkDown as usize] = team.steering.lost_frames();
             PortView {
                 spec: None,
-                name: team.name.clone(),
+                name: team.spec.name.clone(),
                 id: team.id,
-                policy: team.policy.clone(),
+                policy: team.spec.policy.clone(),
                 wanted: Vec::new(),
                 neighbour: None,
                 state,
@@ -105,8 +214,9 @@ impl Daemon {
     }
 
     fn members_of(&self, team: &RunningTeam, uplink: impl Fn(PortId) -> Option<String>, now: Time) -> MemberViews {
-        let states = team.steering.states(team.members.len(), now);
-        let open = team.members.iter().zip(states).filter_map(|(port, state)| Some((port.as_ref()?.id(), state)));
+        let states = team.steering.states(MEMBERS_MOST, now);
+        let open =
+            team.order().filter_map(|place| Some((team.ports[place].as_ref()?.id(), states.get(place)?.clone())));
         open.filter_map(|(id, state)| Some((uplink(id)?, state))).collect()
     }
 }

@@ -25,7 +25,7 @@ impl Daemon {
     pub fn names(&self) -> BTreeMap<PortId, String> {
         let mut names: BTreeMap<_, _> =
             self.uplinks().iter().map(|uplink| (uplink.port.id(), uplink.name.clone())).collect();
-        names.extend(self.teams().iter().map(|team| (team.id, team.name.clone())));
+        names.extend(self.teams().iter().map(|team| (team.id, team.spec.name.clone())));
         names.extend(self.ports().iter().map(|(id, running)| (*id, running.spec.name.clone())));
         names
     }

@@ -128,6 +128,9 @@ fn receive(channel: &Channel, daemon: &Daemon, host: &Host, ids: &BTreeMap<Strin
     if let Some(team) = host.teams.first() {
         return Err(format!("team {}: a team of uplinks cannot be handed over yet", team.name));
     }
+    if let Some(card) = host.cards.first() {
+        return Err(format!("card {}: a card with functions cannot be handed over yet", card.name));
+    }
     // ROMs are read, accounts looked up, buffers and threads made before the ports stand still.
     let mut expected = BTreeMap::new();
     for config in &host.ports {
@@ -170,7 +173,7 @@ fn receive(channel: &Channel, daemon: &Daemon, host: &Host, ids: &BTreeMap<Strin
         Ok(message) => return Err(format!("message {} was not expected", message.kind)),
         Err(error) => return Err(error.to_string()),
     }
-    Ok(arrive(daemon, arrivals, &rest))
+    Ok(arrive(daemon, host, arrivals, &rest))
 }
 
 fn expect(
@@ -196,7 +199,7 @@ fn expect(
     Ok(())
 }
 
-fn arrive(daemon: &Daemon, arrivals: Arrivals, rest: &Rest) -> Going {
+fn arrive(daemon: &Daemon, host: &Host, arrivals: Arrivals, rest: &Rest) -> Going {
     let Arrivals { ports, uplinks, fronts: _ } = arrivals;
     let since = || daemon.now_ns().saturating_sub(rest.stopped_ns);
     let mut going = Going::default();
@@ -205,6 +208,7 @@ fn arrive(daemon: &Daemon, arrivals: Arrivals, rest: &Rest) -> Going {
         daemon.uplink_arrives(uplink);
         going.0.push((name, since()));
     }
+    daemon.set_io_control(host);
     daemon.learn_again(&rest.learned);
     let ports: Vec<_> = ports.into_iter().map(|(name, port)| (name, daemon.arrive(port))).collect();
     let mut fronts_to_hear = Vec::new();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use nicety_host::{Host, PortConfig, UplinkConfig};
+use nicety_host::{Host, PortConfig, TeamConfig, UplinkConfig};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 use utoipa::ToSchema;
@@ -40,9 +40,9 @@ pub struct KeyChange {
 pub struct Change {
     /// Kind of the change.
     pub kind: Kind,
-    /// Kind of the entry: `port`, `uplink`, or another table of the host file.
+    /// Kind of the entry: `port`, `uplink`, `team`, or another table of the host file.
     pub object: String,
-    /// Name of the port, or of one of several uplinks. `null`: another table, or the only uplink.
+    /// Name of the port, of the team, or of one of several uplinks. `null`: another table, or the only uplink.
     pub port: Option<String>,
     /// Changed keys. Empty if the entry is opened or closed.
     pub keys: Vec<KeyChange>,
@@ -101,8 +101,9 @@ impl Plan {
         let anybody = old.ports.iter().any(|port| is_attached(&port.name));
         let names: BTreeSet<String> =
             [old, new].iter().flat_map(|host| host.document.tables()).map(|(name, _)| name).collect();
-        let is_uplink = |name: &str| name == "uplink" || name.starts_with("uplink.");
-        changes.extend(names.iter().filter(|name| !is_uplink(name)).filter_map(|name| of_table(old, new, name)));
+        let is_link = |name: &str| name == "uplink" || ["uplink.", "team."].iter().any(|list| name.starts_with(list));
+        changes.extend(names.iter().filter(|name| !is_link(name)).filter_map(|name| of_table(old, new, name)));
+        changes.extend(of_teams(old, new, anybody));
         changes.extend(of_uplinks(old, new, anybody));
         changes.sort_by_key(|change| match change.kind {
             Kind::Add => 0,
@@ -167,24 +168,23 @@ fn of_uplinks(old: &Host, new: &Host, anybody: bool) -> Vec<Change> {
         object: "uplink".to_owned(),
         port: (!alone).then(|| name.to_owned()),
         keys,
-        cuts_off: anybody && matches!(kind, Kind::Reopen | Kind::Remove),
+        cuts_off: anybody && matches!(kind, Kind::Reopen | Kind::Remove) && !is_spared(old, new, name),
     };
     let mut changes = Vec::new();
     for uplink in &new.uplinks {
         let before = if alone { old.uplinks.first() } else { old.uplink(&uplink.name) };
         match before {
-            // A team is made when the daemon starts, and its members with it.
-            None if uplink.team.is_some() => changes.push(change(Kind::Restart, &uplink.name, Vec::new())),
             None => changes.push(change(Kind::Add, &uplink.name, Vec::new())),
             Some(before) if before == uplink => {}
             Some(before) => {
                 let [was, is] = [(old, before), (new, uplink)].map(|(host, uplink)| host.document.uplink(&uplink.name));
-                let kind = match before.is_same_link(uplink) {
-                    true => Kind::Set,
-                    false if before.team != uplink.team => Kind::Restart,
-                    false => Kind::Reopen,
-                };
-                changes.push(change(kind, &uplink.name, keys(&was, &is)));
+                let kind = if before.is_same_link(uplink) { Kind::Set } else { Kind::Reopen };
+                let mut keys = keys(&was, &is);
+                if before.team != uplink.team {
+                    let [from, to] = [before, uplink].map(|uplink| uplink.team.clone());
+                    keys.push(KeyChange { key: "team".to_owned(), from, to });
+                }
+                changes.push(change(kind, &uplink.name, keys));
             }
         }
     }
@@ -195,6 +195,34 @@ fn of_uplinks(old: &Host, new: &Host, anybody: bool) -> Vec<Change> {
     changes
 }
 
+/// Whether the team that an uplink was in goes on by other uplinks.
+fn is_spared(old: &Host, new: &Host, uplink: &str) -> bool {
+    let is_open = |member: &String| {
+        let both = old.uplink(member).zip(new.uplink(member));
+        member != uplink && both.is_some_and(|(before, after)| before.is_same_link(after))
+    };
+    let team = old.uplink(uplink).and_then(|before| before.team.as_ref());
+    let both = team.and_then(|team| old.team(team).zip(new.team(team)));
+    both.is_some_and(|(before, after)| before.mode.is_same_way(&after.mode) && before.members.iter().any(is_open))
+}
+
+fn of_teams(old: &Host, new: &Host, anybody: bool) -> Vec<Change> {
+    let change = |kind, team: &TeamConfig, keys, cuts_off| Change {
+        kind,
+        object: "team".to_owned(),
+        port: Some(team.name.clone()),
+        keys,
+        cuts_off: cuts_off && anybody,
+    };
+    let stays = new.teams.iter().filter_map(|team| {
+        let Some(before) = old.team(&team.name) else { return Some(change(Kind::Add, team, Vec::new(), false)) };
+        let [was, is] = [old, new].map(|host| host.document.team(&team.name));
+        (before != team).then(|| change(Kind::Set, team, keys(&was, &is), !before.mode.is_same_way(&team.mode)))
+    });
+    let gone = old.teams.iter().filter(|team| new.team(&team.name).is_none());
+    stays.chain(gone.map(|team| change(Kind::Remove, team, Vec::new(), true))).collect()
+}
+
 fn of_table(old: &Host, new: &Host, name: &str) -> Option<Change> {
     let table =
         |host: &Host| host.document.tables().into_iter().find(|(found, _)| found == name).map(|(_, table)| table);
@@ -203,8 +231,6 @@ fn of_table(old: &Host, new: &Host, name: &str) -> Option<Change> {
         "switch" if old.switch == new.switch => return None,
         "daemon" if old.daemon == new.daemon => return None,
         "switch" | "daemon" => (Kind::Restart, false),
-        name if name.starts_with("team.") && before == after => return None,
-        name if name.starts_with("team.") => (Kind::Restart, false),
         _ => match (&before, &after) {
             (one, other) if one == other => return None,
             (None, _) => (Kind::Add, false),
@@ -306,11 +332,20 @@ mod tests {
         let teamed = two("") + "[[team]]\nname = \"up\"\nmembers = \"far\"\nmode = \"802.3ad\"\n";
         let teamed = teamed.replace("null\"\nname", "pair\"\nsocket = \"f\"\nname");
         let alone = two("").replace("null\"\nname", "pair\"\nsocket = \"f\"\nname");
-        assert_eq!(
-            plan(&alone, &teamed),
-            "! team.up: members (not set) → far, mode (not set) → 802.3ad, name (not set) → up (takes a restart of the \
-             daemon)\n! uplink far (takes a restart of the daemon)\n"
-        );
+        let moved = "+ team up\n~ uplink far: team (not set) → up (VMs lose their way out for a moment)\n";
+        assert_eq!(plan(&alone, &teamed), moved);
+        let back = "~ uplink far: team up → (not set) (VMs lose their way out for a moment)\n- team up (VMs lose their way out)\n";
+        assert_eq!(plan(&teamed, &alone), back);
+        let third = "[[uplink]]\nkind = \"stream\"\nname = \"third\"\nsocket = \"t\"\n";
+        let more = teamed.replace("\"far\"\nmode", "\"far,third\"\nmode") + third;
+        assert_eq!(plan(&teamed, &more), "+ uplink third\n~ team up: members far → far,third\n");
+        let fewer = "~ team up: members far,third → far\n- uplink third\n";
+        assert_eq!(plan(&more, &teamed), fewer, "the other goes on");
+        let layer2 = more.replace("802.3ad\"", "802.3ad\"\nhash = \"layer2\"");
+        assert_eq!(plan(&more, &layer2), "~ team up: hash (not set) → layer2\n");
+        let another = more.replace("802.3ad", "active-standby");
+        let line = "~ team up: mode 802.3ad → active-standby (VMs lose their way out for a moment)\n";
+        assert_eq!(plan(&more, &another), line);
         let line = "~ uplink: vlan (not set) → 7 (VMs lose their way out for a moment)\n";
         assert_eq!(plan(&querier, &querier.replace("querier\"", "querier\"\nvlan = 7")), line);
         let workers = format!("[daemon]\nworkers = 2\n{ports}");

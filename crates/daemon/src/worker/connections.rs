@@ -6,7 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread::JoinHandle;
 
 use nicety_adapter::trace::Event;
-use nicety_adapter::{News, NotedError, PortId, Reason, Stall};
+use nicety_adapter::{News, NotedError, PortId, Reason, Stall, count};
+use nicety_memory::{Refusal, Refused};
 use nicety_plane::caught;
 use nicety_vfio_user::{Accepted, Session, SessionError};
 use rustix::event::epoll::{self, EventFlags};
@@ -277,6 +278,20 @@ impl Worker {
         }
     }
 
+    /// Logs an access to guest memory that a port's adapter was refused, at most one a second of each port.
+    pub(super) fn refused_access(&mut self, id: PortId, refusal: &Refusal) {
+        let Some(service) = self.services.get(&id) else { return };
+        let Refused { reads, writes, .. } = service.port.state().refused;
+        service.log.say(
+            Kind::RefusedAccess,
+            format_args!(
+                "its adapter was refused {refusal}: no memory is mapped there for it (refused so far: {}, {})",
+                count(reads, "read"),
+                count(writes, "write")
+            ),
+        );
+    }
+
     /// Logs that a port's policy refuses its guest's frames.
     pub(super) fn refused(&mut self, id: PortId, reason: Reason) {
         if let Some(service) = self.services.get(&id) {
@@ -289,10 +304,12 @@ impl Worker {
 
     /// Logs an event at an uplink's peer. A peer may come and go all day.
     pub(super) fn news(&mut self, id: PortId, news: News) {
+        self.plane.carrier_changed(id, self.clock.now());
         let Some(service) = self.services.get(&id) else { return };
         match news {
             News::Vacant(why) => service.log.say(Kind::Vacant, why),
             News::Back(what) => service.log.say(Kind::Back, what),
+            News::Moved(what) => service.log.say(Kind::Moved, what),
         }
     }
 

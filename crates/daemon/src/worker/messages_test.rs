@@ -27,6 +27,7 @@ use crate::timeout::TIMEOUT;
 
 const VERSION: u16 = 1;
 const DMA_MAP: u16 = 2;
+const DMA_UNMAP: u16 = 3;
 const READ: u16 = 9;
 const WRITE: u16 = 10;
 const POSTED: u32 = 0x10;
@@ -265,8 +266,17 @@ fn a_vmm_that_takes_no_answers_keeps_no_worker_awake() {
 fn map(client: &UnixStream, memory: &[u8]) {
     let file = rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::io::pwrite(&file, memory, 0).unwrap();
-    let words = [32u32, 3, 0, 0, 0, 0, memory.len() as u32, 0].map(u32::to_ne_bytes).concat();
-    send(client, &message(DMA_MAP, POSTED, &words), &[file.as_fd()]);
+    send(client, &map_of(0, 0, memory.len() as u32, POSTED), &[file.as_fd()]);
+}
+
+/// A message that maps a part of a file at an address.
+fn map_of(address: u32, offset: u32, len: u32, flags: u32) -> Vec<u8> {
+    message(DMA_MAP, flags, &[32u32, 3, offset, 0, address, 0, len, 0].map(u32::to_ne_bytes).concat())
+}
+
+/// A message that unmaps a range.
+fn unmap_of(address: u32, len: u32) -> Vec<u8> {
+    message(DMA_UNMAP, 0, &[24u32, 0, address, 0, len, 0].map(u32::to_ne_bytes).concat())
 }
 
 /// Sends a message, with descriptors if there are any.
@@ -375,6 +385,45 @@ fn while_the_memory_of_a_vmm_is_being_mapped_its_own_messages_wait_and_those_of_
     drop(go_on);
     until(&mut pair.worker, |_| has_come(&mut pair.clients[0]));
     assert_eq!(regions(&pair.worker), 1);
+}
+
+/// Behind an IOMMU with `iommu.strict=1` a driver maps and unmaps a page or two a frame.
+#[test]
+fn pages_of_a_file_that_is_mapped_already_come_and_go_without_the_memory_thread_by_a_message_each() {
+    const PAGE: u32 = 4096;
+    const PAGES: u32 = 32;
+    let mut pair = Pair::new("e1000");
+    let file = rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, u64::from(PAGES * PAGE)).unwrap();
+    send(&pair.clients[0], &map_of(0, 0, PAGE, 0), &[file.as_fd()]);
+    until(&mut pair.worker, |_| has_come(&mut pair.clients[0]));
+    let handled = |worker: &Worker| match &worker.services[&FLOODED].link {
+        Link::Function { session: Some(talk), .. } => talk.session.counters().messages_received(),
+        _ => panic!("a session"),
+    };
+    let before = handled(&pair.worker);
+    let held = hold(&pair.worker);
+    for page in 1..PAGES {
+        send(&pair.clients[0], &map_of(page * PAGE, (PAGES - page) * PAGE, PAGE, 0), &[file.as_fd()]);
+        rounds(&mut pair.worker, |_| has_come(&mut pair.clients[0]));
+    }
+    assert_eq!(regions(&pair.worker), PAGES as usize);
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    assert_eq!(maps.matches("/memfd:guest").count(), 1, "one mapping for all");
+    // The first region goes too: its file is mapped for the others.
+    for page in 0..PAGES - 1 {
+        pair.clients[0].write_all(&unmap_of(page * PAGE, PAGE)).unwrap();
+        rounds(&mut pair.worker, |_| has_come(&mut pair.clients[0]));
+    }
+    assert_eq!(regions(&pair.worker), 1);
+    assert_eq!(handled(&pair.worker) - before, u64::from(2 * (PAGES - 1)), "a message for each map and each unmap");
+    // The last page takes the mapping along: that is the memory thread's.
+    pair.clients[0].write_all(&unmap_of((PAGES - 1) * PAGE, PAGE)).unwrap();
+    rounds_made(&mut pair.worker, 5);
+    assert!(!has_come(&mut pair.clients[0]));
+    drop(held);
+    until(&mut pair.worker, |_| has_come(&mut pair.clients[0]));
+    assert_eq!(regions(&pair.worker), 0);
 }
 
 #[test]

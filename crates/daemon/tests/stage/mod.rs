@@ -41,6 +41,7 @@ impl Stage {
             buffer_bytes: 1 << 20,
             access: nicety_socket::Access::default(),
             group: None,
+            function: None,
             policy: nicety_switch::Policy::default(),
         }
     }

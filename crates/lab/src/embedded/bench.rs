@@ -7,10 +7,11 @@ use std::time::Duration;
 use nicety_adapters::REGISTRY;
 
 use super::rig::{Layout, Party, Place, Program, Rig};
-use super::words::Counts;
+use super::words::{Counts, Shape};
 use crate::bench::{Bench, BenchError, Latency, Measured, Outcome, Usage};
 use crate::method::{Contestant, Doorbells, Guests, Item, Load, Plan, Server};
 use crate::progress::Progress;
+use crate::rate::Rate;
 use crate::series::Sampler;
 
 const A: Party = Party::Guest(0);
@@ -28,10 +29,25 @@ fn adapters() -> impl Iterator<Item = &'static str> {
     driven.map(|entry| entry.about.name)
 }
 
+/// The adapters that have a driver, in table order: all, or one of each family, the first, without an adapter that costs hundreds of messages
+/// a frame.
+pub fn driven(families: bool) -> Vec<&'static str> {
+    let mut seen = Vec::new();
+    let wanted = |name: &&'static str| {
+        let Some(entry) = nicety_adapters::find(name) else { return false };
+        let driver = nicety_drivers::find(entry.about.pci).map(|driver| driver.name);
+        let is_new = !seen.contains(&driver);
+        seen.push(driver);
+        !families || (is_new && entry.about.dma)
+    };
+    adapters().filter(wanted).collect()
+}
+
 /// The bench: a daemon, two guests and a peer per adapter. They start at first use and stay; idle ones sleep.
 pub struct Embedded {
     program: Program,
-    rigs: BTreeMap<String, Rig>,
+    /// By adapter and the uplink's rate.
+    rigs: BTreeMap<(String, Option<Rate>), Rig>,
     doorbells: Option<Doorbells>,
 }
 
@@ -51,17 +67,42 @@ impl Embedded {
         self.rigs.values().map(Rig::log).collect()
     }
 
-    fn rig(&mut self, adapter: &str, cancel: &AtomicBool) -> Result<&mut Rig, BenchError> {
-        if !self.rigs.contains_key(adapter) {
+    fn rig(&mut self, adapter: &str, rate: Option<Rate>, cancel: &AtomicBool) -> Result<&mut Rig, BenchError> {
+        let key = (adapter.to_owned(), rate);
+        if !self.rigs.contains_key(&key) {
             let place = Place { doorbells: self.doorbells, ..Place::new(adapter) };
-            let layout = Layout { guests: vec![place; 2], uplink: true, ..Layout::default() };
+            let layout = Layout { guests: vec![place; 2], uplink: true, rate, ..Layout::default() };
             let mut rig = Rig::start(&self.program, &layout, cancel)?;
             for other in [Party::Peer, B] {
                 rig.transact(A, other, FIRST_EXCHANGE, cancel)?;
             }
-            self.rigs.insert(adapter.to_owned(), rig);
+            self.rigs.insert(key.clone(), rig);
         }
-        self.rigs.get_mut(adapter).ok_or_else(|| BenchError::Failed("the guests have gone".to_owned()))
+        self.rigs.get_mut(&key).ok_or_else(|| BenchError::Failed("the guests have gone".to_owned()))
+    }
+}
+
+impl Embedded {
+    /// A run of this shape, over an uplink of this rate. None: one stream of `nicety compare`, and no limit.
+    ///
+    /// # Errors
+    /// Those of [`Bench::run`].
+    pub fn shaped(
+        &mut self,
+        item: &Item,
+        shape: Option<Shape>,
+        rate: Option<Rate>,
+        duration: Duration,
+        cancel: &AtomicBool,
+    ) -> Result<Measured, BenchError> {
+        let adapter = &item.contestant.adapter;
+        let rig = self.rig(adapter, rate, cancel)?;
+        let measured = measure(rig, item.load, shape, duration, cancel);
+        if measured.is_err() {
+            // A half-failed rig would disturb the next try.
+            self.rigs.remove(&(adapter.clone(), rate));
+        }
+        measured
     }
 }
 
@@ -82,7 +123,7 @@ impl Bench for Embedded {
         self.doorbells = plan.doorbells;
         for contestant in &plan.contestants {
             progress.step(&format!("starting {}", contestant.adapter));
-            match self.rig(&contestant.adapter, cancel) {
+            match self.rig(&contestant.adapter, None, cancel) {
                 // A run reports the reason as a failure of this adapter.
                 Ok(_) | Err(BenchError::Failed(_) | BenchError::Impossible(_)) => {}
                 Err(error) => return Err(error),
@@ -92,14 +133,7 @@ impl Bench for Embedded {
     }
 
     fn run(&mut self, item: &Item, duration: Duration, cancel: &AtomicBool) -> Result<Measured, BenchError> {
-        let adapter = &item.contestant.adapter;
-        let rig = self.rig(adapter, cancel)?;
-        let measured = measure(rig, item.load, duration, cancel);
-        if measured.is_err() {
-            // A half-failed rig would disturb the next try.
-            self.rigs.remove(adapter);
-        }
-        measured
+        self.shaped(item, None, None, duration, cancel)
     }
 
     fn notes(&self) -> Vec<String> {
@@ -117,12 +151,21 @@ impl Bench for Embedded {
     }
 }
 
-fn measure(rig: &mut Rig, load: Load, duration: Duration, cancel: &AtomicBool) -> Result<Measured, BenchError> {
+fn measure(
+    rig: &mut Rig,
+    load: Load,
+    shape: Option<Shape>,
+    duration: Duration,
+    cancel: &AtomicBool,
+) -> Result<Measured, BenchError> {
     let (from, to) = match load {
         Load::BulkTransmit | Load::RequestResponse => (A, Party::Peer),
         Load::BulkReceive => (Party::Peer, A),
         Load::GuestToGuest => (A, B),
     };
+    if let Some(shape) = shape {
+        rig.listen(to, shape, cancel)?;
+    }
     let before = counts(rig, from, to, cancel)?;
     let cpu_before = rig.daemon_cpu();
     let (outcome, elapsed) = if load == Load::RequestResponse {
@@ -132,7 +175,7 @@ fn measure(rig: &mut Rig, load: Load, duration: Duration, cancel: &AtomicBool) -
             Outcome::Transactions { count: each_ns.len() as u64, elapsed, latency: Latency::EveryNs(each_ns) };
         (outcome, elapsed)
     } else {
-        let (payload_bytes, elapsed) = rig.send(from, to, duration, cancel)?;
+        let (payload_bytes, elapsed) = rig.send_shaped(from, to, shape.unwrap_or_default(), duration, cancel)?;
         (Outcome::Bulk { payload_bytes, elapsed }, elapsed)
     };
     let cpu_after = rig.daemon_cpu();

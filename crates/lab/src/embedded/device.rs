@@ -21,6 +21,7 @@ pub struct LinkDevice {
     free: Vec<Vec<u8>>,
     out: Out,
     frames_received: u64,
+    bytes_received: u64,
 }
 
 struct Out {
@@ -30,6 +31,7 @@ struct Out {
     waiting: VecDeque<(Vec<u8>, Offload)>,
     error: Option<GuestError>,
     frames: u64,
+    bytes: u64,
 }
 
 impl LinkDevice {
@@ -37,8 +39,8 @@ impl LinkDevice {
     pub fn new(link: Box<dyn Link>) -> LinkDevice {
         let (checksum, _) = link.offloads();
         let (packet, waiting) = (Vec::new(), VecDeque::new());
-        let out = Out { link, checksum, packet, waiting, error: None, frames: 0 };
-        LinkDevice { incoming: VecDeque::new(), free: Vec::new(), out, frames_received: 0 }
+        let out = Out { link, checksum, packet, waiting, error: None, frames: 0, bytes: 0 };
+        LinkDevice { incoming: VecDeque::new(), free: Vec::new(), out, frames_received: 0, bytes_received: 0 }
     }
 
     /// The link.
@@ -51,6 +53,11 @@ impl LinkDevice {
         self.out.frames + self.frames_received
     }
 
+    /// Bytes of the packets sent and received.
+    pub fn bytes(&self) -> u64 {
+        self.out.bytes + self.bytes_received
+    }
+
     /// Whether a packet waits for room. Nothing more is sent until the link interrupts.
     pub fn blocked(&self) -> bool {
         !self.out.waiting.is_empty()
@@ -58,9 +65,10 @@ impl LinkDevice {
 
     /// Takes up to `budget` packets from the link. Returns true if more may be waiting.
     pub fn fill(&mut self, budget: usize) -> Result<bool, GuestError> {
-        let LinkDevice { incoming, free, out, frames_received } = self;
+        let LinkDevice { incoming, free, out, frames_received, bytes_received } = self;
         let taken = out.link.receive(budget, &mut |packet, info| {
             *frames_received += u64::from(info.frames);
+            *bytes_received += packet.len() as u64;
             // As in an operating system: software checks the checksum unless the adapter has checked it.
             if info.checksum_good || checksum::check(packet, &Layout::parse(packet)) != Verdict::Bad {
                 let empty = free.pop().unwrap_or_default();
@@ -116,6 +124,7 @@ impl Out {
         self.frames += offload.segment.map_or(1, |cut| {
             self.packet.len().saturating_sub(cut.headers.into()).div_ceil(usize::from(cut.mss).max(1)) as u64
         });
+        self.bytes += self.packet.len() as u64;
         let sent = match self.waiting.is_empty() {
             true => self.link.transmit(&self.packet, &offload),
             false => Ok(false),

@@ -135,9 +135,19 @@ impl Guest {
 
     fn execute(&mut self, order: &Order) -> Result<(), GuestError> {
         let begun = match *order {
-            Order::Send { to, seconds } => self.station.begin(&mut self.iface, Task::Send, to, seconds, Instant::now()),
+            Order::Send { to, seconds, shape } => {
+                self.station.begin(&mut self.iface, Task::Send(shape), to, seconds, Instant::now())
+            }
+            Order::Listen { shape } => {
+                self.station.listen(shape);
+                return send_answer(&Answer::Ready);
+            }
             Order::Transact { to, seconds } => {
                 self.station.begin(&mut self.iface, Task::Transact, to, seconds, Instant::now())
+            }
+            Order::Touch { reads, writes } => {
+                self.device.link().touch(reads, writes)?;
+                return send_answer(&Answer::Touched);
             }
             Order::Report => return send_answer(&Answer::Counts(self.counts())),
             Order::Series => return send_answer(&Answer::Series(self.station.sampled().clone())),
@@ -162,6 +172,7 @@ impl Guest {
             writes: link.writes,
             interrupts: link.interrupts,
             frames: self.device.frames(),
+            bytes: self.device.bytes(),
             cpu_seconds: cpu::seconds_of(std::process::id()).unwrap_or(0.0),
             discarded_bytes,
             discarded_ns: u64::try_from(span.as_nanos()).unwrap_or(u64::MAX),

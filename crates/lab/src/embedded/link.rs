@@ -63,6 +63,9 @@ pub trait Link {
     /// The counts so far.
     fn counts(&self) -> LinkCounts;
 
+    /// Reads and writes registers so often, without any effect. Returns when all were handled.
+    fn touch(&mut self, reads: u32, writes: u32) -> Result<(), GuestError>;
+
     /// Closes the link.
     fn close(&mut self) -> Result<(), GuestError>;
 }
@@ -77,6 +80,9 @@ pub trait EventBus: Bus {
 
     /// The counts so far.
     fn counts(&self) -> LinkCounts;
+
+    /// As [`Link::touch`].
+    fn touch(&mut self, reads: u32, writes: u32) -> Result<(), BusError>;
 }
 
 /// An adapter and its driver.
@@ -138,6 +144,10 @@ impl<B: EventBus> Link for Driven<B> {
 
     fn counts(&self) -> LinkCounts {
         self.bus.counts()
+    }
+
+    fn touch(&mut self, reads: u32, writes: u32) -> Result<(), GuestError> {
+        Ok(self.bus.touch(reads, writes).map_err(DriverError::from)?)
     }
 
     fn close(&mut self) -> Result<(), GuestError> {

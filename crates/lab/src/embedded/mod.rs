@@ -26,7 +26,7 @@ mod vfio;
 mod vhost;
 mod words;
 
-pub use bench::Embedded;
+pub use bench::{Embedded, driven};
 pub use guest::guest_main;
 pub use rig::{Layout, Party, Place, Program, Rig};
-pub use words::Counts;
+pub use words::{Counts, Shape};

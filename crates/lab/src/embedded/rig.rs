@@ -22,9 +22,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::child::{GuestProcess, reap};
 use super::cpu;
 use super::guest::{EXEC, GUEST};
-use super::words::{Answer, Attach, Counts, Order};
+use super::words::{Answer, Attach, Counts, Order, Shape};
 use crate::bench::BenchError;
 use crate::method::Doorbells;
+use crate::rate::Rate;
 use crate::series::Sampler;
 
 /// Time limit for a guest to attach, and to answer beyond the duration of its order.
@@ -107,6 +108,8 @@ pub struct Layout {
     pub crowd: Vec<Place>,
     /// Whether there is an uplink, with a peer at its end.
     pub uplink: bool,
+    /// The uplink's rate, if it has one.
+    pub rate: Option<Rate>,
 }
 
 impl Layout {
@@ -147,7 +150,9 @@ fn host_file(folder: &Folder, layout: &Layout) -> String {
     let quoted = |name: &str| format!("{:?}", folder.join(name));
     let mut text = format!("[switch]\nname = \"lab\"\n\n[daemon]\ncontrol = {}\nlisted = false\n\n", quoted(CONTROL));
     if layout.uplink {
-        text += &format!("[uplink]\nkind = \"pair\"\nsocket = {}\n\n", quoted(UPLINK));
+        text += &format!("[uplink]\nkind = \"pair\"\nsocket = {}\n", quoted(UPLINK));
+        text.extend(layout.rate.map(|rate| format!("rate = \"{rate}\"\n")));
+        text += "\n";
     }
     for (number, (name, place)) in layout.places().enumerate() {
         // The last byte distinguishes guests' addresses; the crowd's differ in the byte before as well.
@@ -259,7 +264,14 @@ impl Rig {
         expect(process, duration + TIMEOUT, cancel, wanted)
     }
 
-    /// A bulk TCP transfer. Returns the bytes received and the time over which they were.
+    /// Lets a station's discard service take streams of this shape, and count them together.
+    pub fn listen(&mut self, to: Party, shape: Shape, cancel: &AtomicBool) -> Result<(), BenchError> {
+        self.order(to, &Order::Listen { shape }, Duration::ZERO, cancel, |answer| {
+            matches!(answer, Answer::Ready).then_some(())
+        })
+    }
+
+    /// A bulk TCP transfer of one stream. Returns the bytes received and the time over which they were.
     pub fn send(
         &mut self,
         from: Party,
@@ -267,7 +279,19 @@ impl Rig {
         duration: Duration,
         cancel: &AtomicBool,
     ) -> Result<(u64, Duration), BenchError> {
-        let order = Order::Send { to: to.address(), seconds: duration.as_secs_f64() };
+        self.send_shaped(from, to, Shape::default(), duration, cancel)
+    }
+
+    /// Like [`Rig::send`], of this shape. For more than one stream, [`Rig::listen`] must come first.
+    pub fn send_shaped(
+        &mut self,
+        from: Party,
+        to: Party,
+        shape: Shape,
+        duration: Duration,
+        cancel: &AtomicBool,
+    ) -> Result<(u64, Duration), BenchError> {
+        let order = Order::Send { to: to.address(), seconds: duration.as_secs_f64(), shape };
         self.order(from, &order, duration, cancel, |answer| matches!(answer, Answer::Sent { .. }).then_some(()))?;
         let arrived = self.counts(to, cancel)?;
         Ok((arrived.discarded_bytes, Duration::from_nanos(arrived.discarded_ns)))
@@ -304,6 +328,12 @@ impl Rig {
             Answer::Flooded { frames } => Some(frames),
             _ => None,
         })
+    }
+
+    /// Lets a guest read and write registers that have no effect, so often. Returns when all were handled.
+    pub fn touch(&mut self, guest: Party, reads: u32, writes: u32, cancel: &AtomicBool) -> Result<(), BenchError> {
+        let order = Order::Touch { reads, writes };
+        self.order(guest, &order, TIMEOUT, cancel, |answer| matches!(answer, Answer::Touched).then_some(()))
     }
 
     /// The counts of a station.

@@ -6,20 +6,18 @@ use smoltcp::iface::{Interface, SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 use smoltcp::wire::{IpAddress, IpEndpoint, Ipv4Address};
 
-use super::words::Answer;
+use super::words::{Answer, Shape};
 use crate::series::Sampler;
 
 const ECHO: u16 = 7;
 const DISCARD: u16 = 9;
-/// Buffer bytes of each connection and direction. A Linux socket grows to this size on a fast local network.
-const BUFFER: usize = 512 << 10;
-/// Bytes that an application writes or reads at a time.
+/// Bytes that an application reads at a time.
 const CHUNK: usize = 64 << 10;
 /// Time limit for the other side to acknowledge the rest of a stream.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// Time limit to reach the other side. smoltcp sends one ARP request a second.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
-/// Sockets of each service: one listens while the other still closes.
+/// Sockets of each service beside those in use: one listens while the other still closes.
 const LISTENERS: usize = 2;
 const PORTS: std::ops::Range<u16> = 49_152..65_000;
 
@@ -27,7 +25,7 @@ const PORTS: std::ops::Range<u16> = 49_152..65_000;
 pub struct Station {
     sockets: SocketSet<'static>,
     echo: [SocketHandle; LISTENERS],
-    discard: [SocketHandle; LISTENERS],
+    discard: Vec<SocketHandle>,
     discarded: Discarded,
     client: Option<Client>,
     port: u16,
@@ -36,6 +34,8 @@ pub struct Station {
 
 #[derive(Debug, Default)]
 struct Discarded {
+    /// Whether several connections count together, until the next order to listen.
+    is_sum: bool,
     /// The sender's endpoint: a client uses a new port for each connection.
     latest: Option<IpEndpoint>,
     bytes: u64,
@@ -44,7 +44,9 @@ struct Discarded {
 }
 
 struct Client {
-    handle: SocketHandle,
+    handles: Vec<SocketHandle>,
+    /// Bytes of a write.
+    write_bytes: usize,
     /// Duration of the work, counted from the connection.
     span: Duration,
     connected: bool,
@@ -76,13 +78,14 @@ enum Work {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
     /// A bulk transfer to the discard service.
-    Send,
+    Send(Shape),
     /// Exchanges of single bytes with the echo service.
     Transact,
 }
 
-fn socket() -> Socket<'static> {
-    let mut socket = Socket::new(SocketBuffer::new(vec![0; BUFFER]), SocketBuffer::new(vec![0; BUFFER]));
+fn socket(shape: Shape) -> Socket<'static> {
+    let buffer = || SocketBuffer::new(vec![0; shape.buffer_bytes as usize]);
+    let mut socket = Socket::new(buffer(), buffer());
     socket.set_nagle_enabled(false);
     socket
 }
@@ -91,9 +94,25 @@ impl Station {
     /// A station with listening services.
     pub fn new() -> Station {
         let mut sockets = SocketSet::new(Vec::new());
-        let [echo, discard] = std::array::from_fn(|_| std::array::from_fn(|_| sockets.add(socket())));
-        let (discarded, port) = (Discarded::default(), PORTS.start);
+        let [echo, discard]: [[SocketHandle; LISTENERS]; 2] =
+            std::array::from_fn(|_| std::array::from_fn(|_| sockets.add(socket(Shape::default()))));
+        let (discarded, port, discard) = (Discarded::default(), PORTS.start, discard.into());
         Station { sockets, echo, discard, discarded, client: None, port, chunk: vec![0x5a; CHUNK] }
+    }
+
+    /// Lets the discard service take streams of this shape. Connections that it has end, and it counts anew.
+    pub fn listen(&mut self, shape: Shape) {
+        for handle in std::mem::take(&mut self.discard) {
+            self.sockets.remove(handle);
+        }
+        let count = usize::from(shape.streams) + LISTENERS;
+        for _ in 0..count {
+            let mut socket = socket(shape);
+            // The port is not 0 and the socket is new: it can listen.
+            let _listens = socket.listen(DISCARD);
+            self.discard.push(self.sockets.add(socket));
+        }
+        self.discarded = Discarded { is_sum: true, ..Discarded::default() };
     }
 
     /// The sockets, for smoltcp.
@@ -132,22 +151,22 @@ impl Station {
         if self.client.is_some() {
             return Err("the guest has an order already".to_owned());
         }
-        let (service, work) = match task {
-            Task::Send => (DISCARD, Work::Send { bytes: 0 }),
-            Task::Transact => (ECHO, Work::Transact { begun: None, sent: None, each_ns: Vec::new() }),
+        let (service, shape, work) = match task {
+            Task::Send(shape) => (DISCARD, shape, Work::Send { bytes: 0 }),
+            Task::Transact => (ECHO, Shape::default(), Work::Transact { begun: None, sent: None, each_ns: Vec::new() }),
         };
-        self.port = if self.port + 1 >= PORTS.end { PORTS.start } else { self.port + 1 };
-        let mut socket = socket();
         let remote = (IpAddress::from(Ipv4Address::from(to)), service);
-        socket.connect(iface.context(), remote, self.port).map_err(|error| error.to_string())?;
+        let mut handles = Vec::new();
+        for _ in 0..shape.streams {
+            self.port = if self.port + 1 >= PORTS.end { PORTS.start } else { self.port + 1 };
+            let mut socket = socket(shape);
+            socket.connect(iface.context(), remote, self.port).map_err(|error| error.to_string())?;
+            handles.push(self.sockets.add(socket));
+        }
+        let write_bytes = shape.write_bytes as usize;
+        self.chunk.resize(self.chunk.len().max(write_bytes), 0x5a);
         let span = Duration::from_secs_f64(seconds.clamp(0.0, 3600.0));
-        self.client = Some(Client {
-            handle: self.sockets.add(socket),
-            span,
-            connected: false,
-            until: now + CONNECT_TIMEOUT,
-            work,
-        });
+        self.client = Some(Client { handles, write_bytes, span, connected: false, until: now + CONNECT_TIMEOUT, work });
         Ok(())
     }
 
@@ -158,7 +177,8 @@ impl Station {
         for handle in self.echo {
             moved |= self.echo(handle);
         }
-        for handle in self.discard {
+        for at in 0..self.discard.len() {
+            let Some(handle) = self.discard.get(at).copied() else { break };
             moved |= self.discard(handle, now);
         }
         let (worked, answer) = self.work(now);
@@ -183,7 +203,8 @@ impl Station {
     fn discard(&mut self, handle: SocketHandle, now: Instant) -> bool {
         let socket = self.sockets.get_mut::<Socket<'_>>(handle);
         let mut moved = relisten(socket, DISCARD);
-        if self.discarded.latest != socket.remote_endpoint() && socket.can_recv() {
+        let is_new = !self.discarded.is_sum && self.discarded.latest != socket.remote_endpoint();
+        if is_new && socket.can_recv() {
             self.discarded = Discarded { latest: socket.remote_endpoint(), ..Discarded::default() };
         }
         while socket.can_recv() {
@@ -202,23 +223,35 @@ impl Station {
 
     fn work(&mut self, now: Instant) -> (bool, Option<Answer>) {
         let Some(client) = &mut self.client else { return (false, None) };
-        let socket = self.sockets.get_mut::<Socket<'_>>(client.handle);
-        if !client.connected && socket.may_send() {
+        let sockets = &mut self.sockets;
+        let connected = client.handles.iter().all(|handle| sockets.get::<Socket<'_>>(*handle).may_send());
+        if !client.connected && connected {
             (client.connected, client.until) = (true, now + client.span);
         }
-        let over = now >= client.until || !socket.is_open();
+        let open = client.handles.iter().all(|handle| sockets.get::<Socket<'_>>(*handle).is_open());
+        let over = now >= client.until || !open;
         let moved = match &mut client.work {
             Work::Send { bytes } => {
                 let before = *bytes;
-                while !over && socket.can_send() {
-                    match socket.send_slice(&self.chunk) {
-                        Ok(n) if n > 0 => *bytes += n as u64,
-                        _ => break,
+                let piece = self.chunk.get(..client.write_bytes).unwrap_or_default();
+                // Streams take turns, a write each, as an application's threads do.
+                let mut wrote = !over && client.connected;
+                while wrote {
+                    wrote = false;
+                    for handle in &client.handles {
+                        let socket = sockets.get_mut::<Socket<'_>>(*handle);
+                        if socket.can_send() {
+                            let n = socket.send_slice(piece).unwrap_or(0);
+                            *bytes += n as u64;
+                            wrote |= n > 0;
+                        }
                     }
                 }
                 *bytes > before
             }
             Work::Transact { begun, sent, each_ns } => {
+                let Some(handle) = client.handles.first() else { return (false, None) };
+                let socket = sockets.get_mut::<Socket<'_>>(*handle);
                 let answered = socket.can_recv() && socket.recv_slice(&mut self.chunk).is_ok();
                 if let (true, Some(at)) = (answered, sent.take_if(|_| answered)) {
                     each_ns.push(u64::try_from(now.duration_since(at).as_nanos()).unwrap_or(u64::MAX));
@@ -231,25 +264,33 @@ impl Station {
                 answered || next
             }
             Work::Closing { answer, give_up } => {
-                let closed = matches!(socket.state(), State::Closed | State::TimeWait | State::FinWait2);
+                let closed = client.handles.iter().all(|handle| {
+                    let state = sockets.get::<Socket<'_>>(*handle).state();
+                    matches!(state, State::Closed | State::TimeWait | State::FinWait2)
+                });
                 if !closed && now < *give_up {
                     return (false, None);
                 }
-                // The next poll sends the reset: the other side's service listens again at once.
-                socket.abort();
+                // The next poll sends the resets: the other side's service listens again at once.
+                for handle in &client.handles {
+                    sockets.get_mut::<Socket<'_>>(*handle).abort();
+                }
                 client.work = Work::Parting { answer: answer.take() };
                 return (true, None);
             }
             Work::Parting { answer } => {
                 let answer = answer.take();
-                let handle = client.handle;
+                for handle in std::mem::take(&mut client.handles) {
+                    sockets.remove(handle);
+                }
                 self.client = None;
-                self.sockets.remove(handle);
                 return (true, answer);
             }
         };
         if over {
-            socket.close();
+            for handle in &client.handles {
+                sockets.get_mut::<Socket<'_>>(*handle).close();
+            }
             let answer = match &mut client.work {
                 Work::Send { bytes } => Answer::Sent { bytes: *bytes },
                 Work::Transact { begun, each_ns, .. } => Answer::Transacted {

@@ -77,12 +77,27 @@ impl Sides {
 fn what_a_station_sends_the_other_discards_and_counts_anew_for_each_connection() {
     let mut sides = Sides::new();
     for seconds in [0.2, 0.1] {
-        sides.begin(Task::Send, seconds).unwrap();
+        sides.begin(Task::Send(Shape::default()), seconds).unwrap();
         let Answer::Sent { bytes } = sides.until_answer() else { panic!("another answer") };
         let (arrived, took) = sides.sides[1].station.discarded();
         assert!(bytes > 0);
         assert_eq!(arrived, bytes, "TCP lost nothing");
         assert!(took < TIMEOUT);
+    }
+}
+
+#[test]
+fn streams_of_a_shape_are_counted_together_and_each_has_the_buffer_that_was_asked_for() {
+    let mut sides = Sides::new();
+    for (streams, write_bytes, buffer_bytes) in [(16, 128 << 10, 64 << 10), (3, 128, 8 << 10), (1, 64 << 10, 512 << 10)]
+    {
+        let shape = Shape { streams, write_bytes, buffer_bytes };
+        sides.sides[1].station.listen(shape);
+        sides.begin(Task::Send(shape), 0.1).unwrap();
+        let Answer::Sent { bytes } = sides.until_answer() else { panic!("another answer") };
+        assert_eq!(sides.sides[1].station.discarded().0, bytes, "{shape:?}: TCP lost nothing");
+        // Each stream fills its buffer at least once.
+        assert!(bytes >= u64::from(streams) * u64::from(buffer_bytes), "{shape:?}: {bytes}");
     }
 }
 
@@ -97,7 +112,7 @@ fn every_transaction_is_measured() {
 
 #[test]
 fn a_run_begins_when_the_other_side_is_reached_however_short_it_is() {
-    for task in [Task::Transact, Task::Send] {
+    for task in [Task::Transact, Task::Send(Shape::default())] {
         let mut sides = Sides::new();
         sides.absent = Duration::from_millis(1200);
         sides.begin(task, 0.05).unwrap();
@@ -131,6 +146,7 @@ fn a_service_answers_one_connection_right_after_the_other() {
 #[test]
 fn an_order_while_another_is_obeyed_is_refused() {
     let mut sides = Sides::new();
-    sides.begin(Task::Send, 1.0).unwrap();
-    assert!(sides.begin(Task::Send, 1.0).is_err());
+    let task = Task::Send(Shape::default());
+    sides.begin(task, 1.0).unwrap();
+    assert!(sides.begin(task, 1.0).is_err());
 }

@@ -24,6 +24,13 @@ pub enum Order {
         to: [u8; 4],
         /// Duration in seconds.
         seconds: f64,
+        /// Streams, writes and buffers.
+        shape: Shape,
+    },
+    /// Let the discard service take streams of this shape, and count anew: all of them together.
+    Listen {
+        /// Streams and buffers.
+        shape: Shape,
     },
     /// Exchange single bytes with the echo service of another station.
     Transact {
@@ -53,10 +60,35 @@ pub enum Order {
         /// Attachments to the network, one per port.
         attach: Vec<Attach>,
     },
+    /// Read and write registers that have no effect: what a message costs.
+    Touch {
+        /// Reads, each with its answer.
+        reads: u32,
+        /// Writes, posted or as doorbells.
+        writes: u32,
+    },
     /// Report the counts so far.
     Report,
     /// Report the bytes over time that the discard service received on its latest connection.
     Series,
+}
+
+/// The shape of a bulk transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Shape {
+    /// Connections at once.
+    pub streams: u16,
+    /// Bytes that the application writes at a time.
+    pub write_bytes: u32,
+    /// Buffer bytes of each connection and direction.
+    pub buffer_bytes: u32,
+}
+
+impl Default for Shape {
+    /// One stream. A Linux socket grows to this buffer on a fast local network.
+    fn default() -> Shape {
+        Shape { streams: 1, write_bytes: 64 << 10, buffer_bytes: 512 << 10 }
+    }
 }
 
 /// A station's attachment to the network.
@@ -94,7 +126,7 @@ pub enum Attach {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
-    /// The guest is configured and its link is up.
+    /// The guest is configured and its link is up, or its service listens.
     Ready,
     /// A send is over; all bytes were acknowledged, or the wait for the rest was given up.
     Sent {
@@ -113,6 +145,8 @@ pub enum Answer {
         /// Frames that the adapter took.
         frames: u64,
     },
+    /// A touch is over.
+    Touched,
     /// The counts.
     Counts(Counts),
     /// Bytes over time that the discard service received.
@@ -132,6 +166,9 @@ pub struct Counts {
     pub interrupts: u64,
     /// Frames sent and received, after segmentation.
     pub frames: u64,
+    /// Bytes of the packets sent and received, without frame check sequences.
+    #[serde(default)]
+    pub bytes: u64,
     /// CPU time of this process, in seconds.
     pub cpu_seconds: f64,
     /// Bytes that the discard service received on its latest connection.

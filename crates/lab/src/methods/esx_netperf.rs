@@ -3,18 +3,22 @@
 //! enhanced vmxnet over e1000; request-responses of one byte.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use nicety_guests::Error;
 
-use super::{About, Chart, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
+use super::embedded::{self, Small};
+use super::{About, Chart, Figure, Length, Load, Method, Opening, Ratios, Rig, Subject, Table, Taken};
 use crate::bench::BenchError;
-use crate::method::{Guests, Server};
+use crate::embedded::Shape as Streams;
+use crate::method::{self, Guests, Server};
+use crate::rate::Rate;
 use crate::real::native::{self, Native};
-use crate::real::outside::{GUEST, Lone, OUTSIDE, Outside};
-use crate::real::subjects;
+use crate::real::outside::{self, GUEST, Lone, OUTSIDE, Outside, subjects};
+use crate::real::veth::Tc;
 use crate::results::Direction;
 
 /// The document's sizes: label, socket bytes, message bytes. The small sockets first, where latency binds.
@@ -79,6 +83,10 @@ impl Shape {
         }
     }
 
+    fn rate(self) -> Rate {
+        Rate { mbit: self.gbit.saturating_mul(1000) }
+    }
+
     fn title(self) -> String {
         let size = SIZES.get(self.size).map_or("", |(label, ..)| label);
         let way = match self.way {
@@ -118,6 +126,12 @@ impl Shape {
         }
     }
 
+    /// The same of embedded guests: a stream for each process, with the socket's size as its buffers.
+    fn embedded(self) -> Option<Streams> {
+        let (_, socket, message) = SIZES.get(self.size).filter(|_| self.way != Way::RequestResponse)?;
+        Some(Streams { streams: PROCESSES as u16, write_bytes: *message, buffer_bytes: *socket })
+    }
+
     fn processes(self) -> u32 {
         if self.way == Way::RequestResponse { 1 } else { PROCESSES }
     }
@@ -139,8 +153,8 @@ impl Method for EsxNetperf {
             name: "esx-netperf",
             document: Some((3, "Performance Comparison of Virtual Network Devices (ESX Server 3.5)")),
             line: "netperf at six socket and message sizes with a client outside: enhanced vmxnet over e1000, throughput and CPU",
-            needs: "user-mode guests (a C compiler, once); Debian packages, 220 MB once",
-            guests: &[Guests::Uml],
+            needs: "user-mode guests (a C compiler, once) or QEMU's: Debian packages, 230 MB once, tc for QEMU's and native rows; embedded guests need nothing",
+            guests: &[Guests::Uml, Guests::Qemu, Guests::Embedded],
             overhead_seconds: 0.8,
             disk_bytes: 0,
         }
@@ -148,12 +162,14 @@ impl Method for EsxNetperf {
 
     fn field(&self, guests: Guests, length: Length) -> Vec<Subject> {
         let names: &[&str] = if length == Length::Quick { &QUICK } else { &ADAPTERS };
-        let all = names.iter().flat_map(|name| subjects(guests, name));
-        // Over a paced uplink only our own switch is measured yet.
-        all.filter(|subject| subject.server == Some(Server::Nicety)).chain([Subject::native()]).collect()
+        let served = |subject: &Subject| length != Length::Quick || subject.server == Some(Server::Nicety);
+        let all = names.iter().flat_map(|name| subjects(guests, name)).filter(served);
+        // netperf is not on every machine: embedded guests have no native row.
+        let native = (guests != Guests::Embedded).then(Subject::native);
+        all.chain(native).collect()
     }
 
-    fn loads(&self, _guests: Guests, length: Length, seconds: Option<u32>) -> Vec<Load> {
+    fn loads(&self, guests: Guests, length: Length, seconds: Option<u32>) -> Vec<Load> {
         let seconds = seconds.unwrap_or(match length {
             Length::Quick => 1,
             Length::Usual => 2,
@@ -165,6 +181,14 @@ impl Method for EsxNetperf {
                 Way::Receive => ("guest", "outside"),
                 _ => ("outside", "guest"),
             };
+            if guests == Guests::Embedded {
+                let work = shape.embedded().map_or_else(|| "one byte each way".to_owned(), embedded::words);
+                let commands = vec![
+                    format!("{server}: Nicety's embedded guest, TCP by smoltcp"),
+                    format!("{client}: the same: {work}, {seconds} s"),
+                ];
+                return Load { name: shape.name(), title: shape.title(), seconds, commands };
+            }
             let command = format!("netperf {}", shape.words(&server.to_uppercase(), seconds));
             let at_once =
                 if shape.processes() == 1 { String::new() } else { format!(", {PROCESSES} processes at once") };
@@ -189,7 +213,7 @@ impl Method for EsxNetperf {
                         let label = SIZES.get(here(load)?.size).map(|(label, ..)| (*label).to_owned())?;
                         Some((label, load.name.clone()))
                     });
-                    charts.push(Chart {
+                    charts.push(Ratios {
                         title: format!("{of} over e1000: {word}, {gbit} Gbit/s"),
                         of,
                         base: E1000,
@@ -206,7 +230,7 @@ impl Method for EsxNetperf {
             }
         }
         charts.retain(|chart| !chart.loads.is_empty());
-        charts
+        charts.into_iter().map(Chart::Ratios).collect()
     }
 
     fn tables(&self, loads: &[Load]) -> Vec<Table> {
@@ -228,13 +252,27 @@ impl Method for EsxNetperf {
     }
 
     fn open(&self, opening: Opening<'_>) -> Result<Box<dyn Rig>, Error> {
-        let Opening { program, say, .. } = opening;
+        let Opening { plan, program, say } = opening;
+        if plan.guests == Guests::Embedded {
+            let small = Small::new(program, "netperf");
+            return Ok(Box::new(Own { small, bound: Bound::default() }));
+        }
+        let has_peers = plan.subjects.iter().any(|subject| subject.server == Some(Server::Qemu));
+        let has_native = plan.subjects.iter().any(Subject::is_native);
+        let tc = if has_native { Some(Tc::lay(say)?) } else { None };
         // Every guest has netperf.
-        let mut outside = Outside::open(&program.path, MEMORY_MIB, None, say)?;
+        let opening = outside::Opening {
+            guests: plan.guests,
+            program: &program.path,
+            memory_mib: MEMORY_MIB,
+            programs: None,
+            has_peers,
+        };
+        let mut outside = Outside::open(opening, say)?;
         let mut netserver = outside.root().program("usr/bin/netserver");
         netserver.args(["-4", "-D", "-N"]);
         outside.serve(&netserver)?;
-        Ok(Box::new(Netperf { outside, running: None, native: None, bound: HashMap::new() }))
+        Ok(Box::new(Netperf { outside, running: None, native: None, tc, bound: Bound::default() }))
     }
 }
 
@@ -251,8 +289,63 @@ struct Netperf {
     outside: Outside,
     running: Option<Running>,
     native: Option<Native>,
-    /// Whether a run at 1 Gbit/s was guest-bound, by round, row and shape.
-    bound: HashMap<(u32, Subject, Shape), bool>,
+    tc: Option<Tc>,
+    bound: Bound,
+}
+
+/// Whether a run at 1 Gbit/s was guest-bound, by round, row and shape.
+#[derive(Debug, Default)]
+struct Bound(HashMap<(u32, Subject, Shape), bool>);
+
+impl Bound {
+    /// The result of a run that is not worth making.
+    fn skips(&self, round: u32, subject: &Subject, shape: Shape) -> Option<Taken> {
+        let at_one = (round, subject.clone(), Shape { gbit: 1, ..shape });
+        let bound = shape.gbit != 1 && self.0.get(&at_one).copied().unwrap_or(false);
+        bound.then(|| Taken { marks: vec!["guest-bound at 1 Gbit/s: not repeated".to_owned()], ..Taken::default() })
+    }
+
+    /// Marks a run that the guest bounds.
+    fn mark(&mut self, round: u32, subject: &Subject, shape: Shape, taken: &mut Taken) {
+        let Some(mbit) = taken.figures.get("mbit") else { return };
+        let bound = *mbit < GUEST_BOUND * f64::from(shape.rate().mbit);
+        if bound {
+            taken.marks.push("guest-bound".to_owned());
+        }
+        if shape.gbit == 1 {
+            self.0.insert((round, subject.clone(), shape), bound);
+        }
+    }
+}
+
+/// Embedded guests, which have no netperf.
+struct Own {
+    small: Small,
+    bound: Bound,
+}
+
+impl Rig for Own {
+    fn run(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
+        let shape = Shape::of(&load.name).ok_or_else(|| BenchError::Impossible("there is no such load".to_owned()))?;
+        if let Some(skipped) = self.bound.skips(round, subject, shape) {
+            return Ok(skipped);
+        }
+        let kind = match shape.way {
+            Way::Transmit => method::Load::BulkTransmit,
+            Way::Receive => method::Load::BulkReceive,
+            Way::RequestResponse => method::Load::RequestResponse,
+        };
+        let ran = (shape.embedded(), Some(shape.rate()));
+        let mut taken = self.small.run((round, subject, kind), ran, load.seconds, stop)?;
+        self.bound.mark(round, subject, shape, &mut taken);
+        Ok(taken)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let ours = "Embedded guests have no netperf: their own program has a stream for each of the document's three processes, buffers of the \
+                    socket's size and writes of the message's. The peer outside is such a guest too, behind an uplink of the link's rate.";
+        self.small.notes().into_iter().chain([ours.to_owned()]).collect()
+    }
 }
 
 impl Netperf {
@@ -262,15 +355,14 @@ impl Netperf {
 
     fn in_guest(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
         let shape = Shape::of(&load.name).ok_or(Error::Stopped)?;
-        let at_one = (round, subject.clone(), Shape { gbit: 1, ..shape });
-        if shape.gbit != 1 && self.bound.get(&at_one).copied().unwrap_or(false) {
-            return Ok(Taken { marks: vec!["guest-bound at 1 Gbit/s: not repeated".to_owned()], ..Taken::default() });
+        if let Some(skipped) = self.bound.skips(round, subject, shape) {
+            return Ok(skipped);
         }
         let fits =
             |running: &Running| running.round == round && running.subject == *subject && running.gbit == shape.gbit;
         if !self.running.as_ref().is_some_and(fits) {
             self.end()?;
-            let mut lone = self.outside.boot(subject, &format!("{}Gbit/s", shape.gbit), stop)?;
+            let mut lone = self.outside.boot(subject, shape.rate(), stop)?;
             let served = lone.guest.succeed_unless("netserver -4 >/dev/null </dev/null 2>&1", SLACK, stop).map(drop);
             if let Err(error) = served {
                 // An error of ending it has the same cause, so it is dropped.
@@ -290,36 +382,24 @@ impl Netperf {
         };
         let cpu = lone.cpu_time().saturating_sub(before);
         let mut taken = parse(&said, shape, Some(cpu)).ok_or_else(|| unparsed(&said))?;
-        if let Some(mbit) = taken.figures.get("mbit") {
-            let bound = *mbit < GUEST_BOUND * 1000.0 * f64::from(shape.gbit);
-            if bound {
-                taken.marks.push("guest-bound".to_owned());
-            }
-            if shape.gbit == 1 {
-                self.bound.insert(at_one, bound);
-            }
-        }
+        self.bound.mark(round, subject, shape, &mut taken);
         Ok(taken)
     }
 
     fn natively(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
         let shape = Shape::of(&load.name).ok_or(Error::Stopped)?;
-        if shape.gbit != 1 {
-            return Ok(Taken {
-                marks: vec!["the veth pair is not paced: see 1 Gbit/s".to_owned()],
-                ..Taken::default()
-            });
-        }
         if self.native.is_none() {
             let mut native = Native::open(self.outside.root())?;
             let mut netserver = self.outside.root().program("usr/bin/netserver");
             netserver.args(["-4", "-D", "-N"]);
-            native.serve(&netserver)?;
+            native.serve(&netserver, Path::new("/dev/null"))?;
             self.native = Some(native);
         }
         let command = script_outside(&self.outside, shape, native::FAR, load.seconds);
-        let Some(native) = &mut self.native else { return Err(Error::Stopped) };
-        let said = native.run(&command, SLACK + Duration::from_secs(load.seconds.into()), stop)?;
+        let (Some(native), Some(tc)) = (&mut self.native, &self.tc) else { return Err(Error::Stopped) };
+        native.pace(tc, shape.rate())?;
+        let limit = SLACK + Duration::from_secs(load.seconds.into());
+        let (said, _) = native.run(&command, limit, stop, &mut |_| Ok(()))?;
         parse(&said, shape, None).ok_or_else(|| unparsed(&said))
     }
 }
@@ -398,7 +478,7 @@ impl Rig for Netperf {
         let mut notes = self.outside.notes();
         let version = self.outside.root().version("netperf").unwrap_or("of unknown version");
         notes.push(format!("netperf {version}. \"8K-128\": sockets of 8 KB on both sides, messages of 128 bytes."));
-        notes.push("native: the same programs between two network namespaces of the host, joined by a veth pair that is not paced.".to_owned());
+        notes.push("native: the same programs between two network namespaces of the host, joined by a veth pair that tc paces to the link's rate. Transmit and receive are the same there.".to_owned());
         notes
     }
 }
@@ -424,7 +504,8 @@ mod tests {
         assert_eq!(found.count(), loads.len());
         // Throughput ratio and CPU ratio per size: figures 2 to 5.
         let charts = EsxNetperf.charts(&loads);
-        assert_eq!((charts[0].of, charts[0].base, charts[0].loads.len()), ("vmxnet2", "e1000-82545em", 6));
+        let Chart::Ratios(first) = &charts[0] else { panic!("{charts:?}") };
+        assert_eq!((first.of, first.base, first.loads.len()), ("vmxnet2", "e1000-82545em", 6));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -13,10 +14,16 @@ use nicety_guests::{Error, Layer};
 use super::{About, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
 use crate::bench::BenchError;
 use crate::method::{Guests, Server};
-use crate::real::outside::{GUEST, Lone, Outside};
-use crate::real::subjects;
+use crate::rate::Rate;
+use crate::real::Watch;
+use crate::real::outside::{self, GUEST, Lone, Outside, subjects};
+use crate::real::veth::Tc;
 use crate::results::Direction;
 use crate::series::Sampler;
+
+mod natively;
+
+use natively::Natively;
 
 const PACKAGES: &[&str] = &["openssh-server", "openssh-client", "pciutils"];
 /// Files of these packages that a guest needs.
@@ -29,7 +36,7 @@ const FILES: &[&str] = &[
     "usr/share/misc/pci.ids",
 ];
 /// The document's network.
-const RATE: &str = "100Mbit/s";
+const RATE: Rate = Rate { mbit: 100 };
 const RATE_BYTES: u64 = 12_500_000;
 /// The document's file (its size is lost in the text; the reference takes 300 MB).
 const FILE_BYTES: u64 = 300_000_000;
@@ -59,8 +66,8 @@ impl Method for KvmScp {
             name: "kvm-scp",
             document: Some((2, "KVM virtual NICs: virtio, e1000, rtl8139, ne2k_pci, pcnet")),
             line: "files by scp out of a guest, over a 100 Mbit/s uplink: MB/s, stability, what the guest shows",
-            needs: "user-mode guests (a C compiler, once); Debian packages, 250 MB once",
-            guests: &[Guests::Uml],
+            needs: "user-mode guests (a C compiler, once) or QEMU's; Debian packages, 260 MB once; tc for QEMU's and native rows",
+            guests: &[Guests::Uml, Guests::Qemu],
             overhead_seconds: 5.0,
             disk_bytes: 60_000_000,
         }
@@ -70,9 +77,9 @@ impl Method for KvmScp {
         let documents = DOCUMENTS.into_iter();
         let all = nicety_adapters::REGISTRY.iter().map(|entry| entry.about.name);
         let others = all.filter(|name| length != Length::Quick && !DOCUMENTS.contains(name));
-        let ours = documents.chain(others).flat_map(|name| subjects(guests, name));
-        // Over a paced uplink only our own switch is measured yet.
-        ours.filter(|subject| subject.server == Some(Server::Nicety)).collect()
+        let served = |subject: &Subject| length != Length::Quick || subject.server == Some(Server::Nicety);
+        let all = documents.chain(others).flat_map(|name| subjects(guests, name)).filter(served);
+        all.chain([Subject::native()]).collect()
     }
 
     fn loads(&self, _guests: Guests, length: Length, seconds: Option<u32>) -> Vec<Load> {
@@ -137,7 +144,7 @@ impl Method for KvmScp {
                 "cpu",
                 &["virtio-net-pci"],
                 &[],
-                "Guest and daemon together, encryption included. The document does not give it.",
+                "Guest and its server together, encryption included. The document does not give it.",
             ),
         ]
     }
@@ -149,14 +156,18 @@ impl Method for KvmScp {
         let file = FILE_BYTES.min(longest.saturating_mul(RATE_BYTES));
         // The file lies in memory, in a file system that may take half of it.
         let memory_mib = u32::try_from(file * 2 / (1 << 20)).unwrap_or(1024).saturating_add(160);
-        let outside = Outside::open(&program.path, memory_mib, Some((layer.clone(), FILES)), say)?;
+        let has_peers = plan.subjects.iter().any(|subject| subject.server == Some(Server::Qemu));
+        let tc = if plan.subjects.iter().any(Subject::is_native) { Some(Tc::lay(say)?) } else { None };
+        let programs = Some((layer.clone(), FILES));
+        let opening = outside::Opening { guests: plan.guests, program: &program.path, memory_mib, programs, has_peers };
+        let outside = Outside::open(opening, say)?;
         let ssh = layer.program("usr/bin/ssh");
         let words: Vec<String> =
             [ssh.get_program()].into_iter().chain(ssh.get_args()).map(|word| format!("'{}'", word.display())).collect();
         let script = outside.folder().write("ssh", format!("#!/bin/sh\nexec {} \"$@\"\n", words.join(" ")))?;
         let executable = fs::set_permissions(&script, fs::Permissions::from_mode(0o700));
         executable.map_err(|source| Error::File { doing: "make executable", path: script, source })?;
-        Ok(Box::new(Scp { outside, layer }))
+        Ok(Box::new(Scp { outside, layer, tc, native: None, file_bytes: file }))
     }
 }
 
@@ -164,6 +175,19 @@ impl Method for KvmScp {
 struct Scp {
     outside: Outside,
     layer: Layer,
+    tc: Option<Tc>,
+    native: Option<Natively>,
+    /// Size of the native row's file.
+    file_bytes: u64,
+}
+
+/// The file to copy: from whom, where, how long, and its checksum.
+struct From<'a> {
+    user: &'a str,
+    port: u16,
+    address: &'a str,
+    bytes: u64,
+    sum: &'a str,
 }
 
 /// A copy's file, rate and whether it arrived.
@@ -184,9 +208,7 @@ impl Scp {
                       'Subsystem sftp internal-sftp'";
         let wait = "until netstat -ltn | grep -q :22; do rest; done; cat /tmp/client";
         let key = lone.guest.succeed_unless(&format!("{keys}; {user}; {server}; {wait}"), SLACK, stop)?;
-        let path = self.outside.folder().write("key", key.trim().to_owned() + "\n")?;
-        let private = fs::set_permissions(&path, fs::Permissions::from_mode(0o600));
-        private.map_err(|source| Error::File { doing: "protect", path, source })
+        self.keep_key(&key)
     }
 
     /// Makes a file in the guest, and copies it out.
@@ -194,44 +216,54 @@ impl Scp {
         let kib = bytes / 1024;
         let make = format!("dd if=/dev/urandom of=/tmp/file bs=1k count={kib} 2>/dev/null; sha256sum </tmp/file");
         let sum = lone.guest.succeed_unless(&make, SLACK + limit, stop)?;
-        let to = self.outside.folder().path().join("file");
+        let from = From { user: "root", port: 22, address: GUEST, bytes: kib * 1024, sum: sum.trim() };
+        let (command, to) = self.scp(&from);
+        fetched(&self.outside.root().busybox(), &from, &to, &mut |watch| self.outside.run(&command, limit, stop, watch))
+    }
+
+    /// The client's command, and the place of the copy.
+    fn scp(&self, from: &From<'_>) -> (Command, PathBuf) {
+        let folder = self.outside.folder();
+        let to = folder.path().join("file");
         let mut command = self.layer.program("usr/bin/scp");
-        command.args([
-            "-v",
-            "-F",
-            "/dev/null",
-            "-S",
-            &self.outside.folder().join("ssh"),
-            "-i",
-            &self.outside.folder().join("key"),
-        ]);
+        command.args(["-v", "-F", "/dev/null", "-S", &folder.join("ssh"), "-i", &folder.join("key")]);
         command.args(["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"]);
-        command.arg(format!("root@{GUEST}:/tmp/file")).arg(&to);
-        let (mut sampler, mut size, mut moved) = (Sampler::default(), 0, Duration::ZERO);
-        let mut watch = |elapsed: Duration| {
-            let now = fs::metadata(&to).map_or(0, |file| file.len());
-            if now > size {
-                sampler.add(elapsed, now - size);
-                (size, moved) = (now, elapsed);
-            }
-            // Before the first byte there is the key exchange.
-            let most = if size == 0 { SLACK } else { STALL };
-            if elapsed.saturating_sub(moved) > most {
-                return Err(format!("scp stalls: nothing moved for {most:?} after {size} of {bytes} bytes"));
-            }
-            Ok(())
+        command.arg("-P").arg(from.port.to_string());
+        command.arg(format!("{}@{}:/tmp/file", from.user, from.address)).arg(&to);
+        (command, to)
+    }
+
+    /// The key of the server, with which the client is let in.
+    fn keep_key(&self, key: &str) -> Result<(), Error> {
+        let path = self.outside.folder().write("key", key.trim().to_owned() + "\n")?;
+        let private = fs::set_permissions(&path, fs::Permissions::from_mode(0o600));
+        private.map_err(|source| Error::File { doing: "protect", path, source })
+    }
+
+    /// The same programs without a virtual machine, over a link of the same rate.
+    fn natively(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
+        if self.native.is_none() {
+            let tc = self.tc.as_ref().ok_or(Error::Stopped)?;
+            self.native = Some(Natively::open(self.outside.root(), &self.layer, tc, self.file_bytes, stop)?);
+        }
+        let Some(native) = &self.native else { return Err(Error::Stopped) };
+        self.keep_key(&native.key)?;
+        let sum = native.sum.clone();
+        let from = From {
+            user: natively::USER,
+            port: natively::PORT,
+            address: natively::ADDRESS,
+            bytes: self.file_bytes / 1024 * 1024,
+            sum: &sum,
         };
-        let (said, elapsed) = self.outside.run(&command, limit, stop, &mut watch)?;
-        let seconds = transferred(&said).ok_or_else(|| failed(&said))?;
-        let mut sha256 = Command::new(self.outside.root().busybox());
-        sha256.arg("sha256sum").arg(&to);
-        let output = sha256.output().map_err(|error| failed(&error.to_string()))?;
-        let ours = String::from_utf8_lossy(&output.stdout).into_owned();
-        let word = |text: &str| text.split_whitespace().next().unwrap_or_default().to_owned();
-        let identical = !sum.trim().is_empty() && word(&ours) == word(&sum);
-        // The next copy's growth must be its own.
-        fs::remove_file(&to).map_err(|source| Error::File { doing: "remove", path: to.clone(), source })?;
-        Ok(Copied { bytes: kib * 1024, seconds, identical, sampler, elapsed })
+        let limit = SLACK * 2 + Duration::from_secs(u64::from(load.seconds) * 4);
+        let (command, to) = self.scp(&from);
+        let Some(native) = &mut self.native else { return Err(Error::Stopped) };
+        let copied = fetched(&self.outside.root().busybox(), &from, &to, &mut |watch| {
+            native.network.run(&command, limit, stop, watch)
+        })?;
+        let marks = if copied.identical { Vec::new() } else { vec!["unstable: the file differs".to_owned()] };
+        Ok(copied.taken(marks, None, BTreeMap::new()))
     }
 
     fn measure(&mut self, lone: &mut Lone, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
@@ -265,14 +297,54 @@ impl Scp {
             marks.push("unstable: the guest's kernel complained".to_owned());
             texts.insert("dmesg during the copy".to_owned(), new.join("\n"));
         }
+        Ok(copied.taken(marks, Some(spent), texts))
+    }
+}
+
+/// Runs a command until its end, with a look at it at short intervals.
+type Runs<'a> = &'a mut dyn FnMut(Watch<'_>) -> Result<(String, Duration), Error>;
+
+/// Copies a file to `to` by `run`, and removes the copy.
+fn fetched(busybox: &Path, from: &From<'_>, to: &Path, run: Runs<'_>) -> Result<Copied, Error> {
+    let bytes = from.bytes;
+    let (mut sampler, mut size, mut moved) = (Sampler::default(), 0, Duration::ZERO);
+    let mut watch = |elapsed: Duration| {
+        let now = fs::metadata(to).map_or(0, |file| file.len());
+        if now > size {
+            sampler.add(elapsed, now - size);
+            (size, moved) = (now, elapsed);
+        }
+        // Before the first byte there is the key exchange.
+        let most = if size == 0 { SLACK } else { STALL };
+        if elapsed.saturating_sub(moved) > most {
+            return Err(format!("scp stalls: nothing moved for {most:?} after {size} of {bytes} bytes"));
+        }
+        Ok(())
+    };
+    let (said, elapsed) = run(&mut watch)?;
+    let seconds = transferred(&said).ok_or_else(|| failed(&said))?;
+    let mut sha256 = Command::new(busybox);
+    sha256.arg("sha256sum").arg(to);
+    let output = sha256.output().map_err(|error| failed(&error.to_string()))?;
+    let ours = String::from_utf8_lossy(&output.stdout).into_owned();
+    let word = |text: &str| text.split_whitespace().next().unwrap_or_default().to_owned();
+    let identical = !from.sum.is_empty() && word(&ours) == word(from.sum);
+    // The next copy's growth must be its own.
+    fs::remove_file(to).map_err(|source| Error::File { doing: "remove", path: to.to_owned(), source })?;
+    Ok(Copied { bytes, seconds, identical, sampler, elapsed })
+}
+
+impl Copied {
+    /// The figures of a run, with the processor time if it is known.
+    fn taken(self, marks: Vec<String>, spent: Option<f64>, texts: BTreeMap<String, String>) -> Taken {
+        let cpu = spent.map(|spent| ("cpu", spent / (self.bytes as f64 * 8e-9)));
         let figures = [
-            ("megabytes", copied.bytes as f64 / copied.seconds.max(1e-3) / 1e6),
+            ("megabytes", self.bytes as f64 / self.seconds.max(1e-3) / 1e6),
             ("stable", f64::from(u8::from(marks.is_empty()))),
-            ("cpu", spent / (copied.bytes as f64 * 8e-9)),
         ];
-        let figures = figures.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        let series = Some(copied.sampler.series(copied.elapsed, 1e-6)).filter(|series| series.is_sound());
-        Ok(Taken { figures, series, texts, marks, ..Taken::default() })
+        let figures = figures.into_iter().chain(cpu).map(|(name, value)| (name.to_owned(), value)).collect();
+        let series = Some(self.sampler.series(self.elapsed, 1e-6)).filter(|series| series.is_sound());
+        Taken { figures, series, texts, marks, ..Taken::default() }
     }
 }
 
@@ -294,6 +366,14 @@ fn transferred(said: &str) -> Option<f64> {
 
 impl Rig for Scp {
     fn run(&mut self, _round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
+        if subject.is_native() {
+            let taken = self.natively(load, stop);
+            if taken.is_err() {
+                // What failed to answer once is not asked again.
+                self.native = None;
+            }
+            return Ok(taken?);
+        }
         let mut lone = self.outside.boot(subject, RATE, stop)?;
         let taken = self.measure(&mut lone, load, stop);
         let console = lone.guest.console();
@@ -310,6 +390,10 @@ impl Rig for Scp {
 
     fn notes(&self) -> Vec<String> {
         let mut notes = self.outside.notes();
+        notes.push(
+            "native: the same programs between two network namespaces of the host, joined by a veth pair that tc paces to the same rate."
+                .to_owned(),
+        );
         notes.push(
             "MB/s (10⁶ bytes) is the file's size by the duration of the ssh session, as `scp -v` says it. Cipher and key exchange are OpenSSH's own choice."
                 .to_owned(),
@@ -338,9 +422,14 @@ mod tests {
     fn the_document_s_adapters_come_first_and_with_full_all_others_follow() {
         let names =
             |length| KvmScp.field(Guests::Uml, length).into_iter().map(|subject| subject.adapter).collect::<Vec<_>>();
-        assert_eq!(names(Length::Quick), DOCUMENTS);
-        let all = names(Length::Full);
-        assert_eq!(all.len(), nicety_adapters::REGISTRY.len());
+        let quick = names(Length::Quick);
+        assert_eq!(
+            (quick.last().map(String::as_str), &quick[..5]),
+            (Some("native"), &DOCUMENTS.map(str::to_owned)[..])
+        );
+        let mut all = names(Length::Full);
+        all.dedup();
+        assert_eq!(all.len(), nicety_adapters::REGISTRY.len() + 1);
         assert!(all.starts_with(&DOCUMENTS.map(str::to_owned)), "{all:?}");
     }
 }

@@ -16,23 +16,37 @@ use crate::results::Direction;
 use crate::series::Series;
 use crate::study::Plan;
 
+mod boot;
+mod chart;
+mod compare;
+mod embedded;
 mod esx_netperf;
 mod kvm_scp;
+mod messages;
+mod pairs;
+mod ten_gig;
 mod vmxnet3_iperf;
 
+pub use chart::{Chart, Heat, Ratios, Stack};
+
 /// The methods that can run, in the order of lists.
-pub static ALL: &[&dyn Method] = &[&vmxnet3_iperf::Vmxnet3Iperf, &kvm_scp::KvmScp, &esx_netperf::EsxNetperf];
+pub static ALL: &[&dyn Method] = &[
+    &vmxnet3_iperf::Vmxnet3Iperf,
+    &kvm_scp::KvmScp,
+    &esx_netperf::EsxNetperf,
+    &messages::Messages,
+    &pairs::Pairs,
+    &ten_gig::TenGig,
+    &boot::Boot,
+    &compare::Compare,
+];
 
 /// Methods that are planned: name, document, and what they will measure.
 pub const NOT_YET: &[(&str, Option<u8>, &str)] = &[
-    ("ten-gig", Some(4), "four guests through one uplink: total, shares, response times"),
     ("iscsi-mix", Some(4), "an iSCSI initiator beside network load"),
     ("qos-over-time", Some(4), "guaranteed bandwidth over time"),
     ("aggregation", Some(4), "several uplinks as one"),
     ("ft-netperf", Some(5), "netperf in a fault-tolerant guest"),
-    ("boot", Some(1), "seconds from power-on to a running kernel by PXE"),
-    ("pairs", None, "every adapter with every adapter"),
-    ("messages", Some(3), "register accesses, interrupts and copies per frame"),
     ("pps", None, "frames per second through the switch (RFC 2544)"),
 ];
 
@@ -182,23 +196,6 @@ pub struct Table {
     pub about: &'static str,
 }
 
-/// A chart of ratios as a document draws it: a pair of adapters under several loads, with a bar for each figure.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Chart {
-    /// Its heading.
-    pub title: String,
-    /// The adapter whose figures are divided.
-    pub of: &'static str,
-    /// The adapter by whose figures they are divided.
-    pub base: &'static str,
-    /// The loads: label and name.
-    pub loads: Vec<(String, String)>,
-    /// The figures: title and name.
-    pub figures: &'static [(&'static str, &'static str)],
-    /// What the reader should know, a sentence or two.
-    pub about: &'static str,
-}
-
 /// The measurements of a run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Taken {
@@ -241,10 +238,16 @@ pub trait Method: Sync {
     /// Its tables, in the order of the report.
     fn tables(&self, loads: &[Load]) -> Vec<Table>;
 
-    /// Its charts of ratios, before the tables.
+    /// Its charts, before the tables.
     fn charts(&self, loads: &[Load]) -> Vec<Chart> {
         let _ = loads;
         Vec::new()
+    }
+
+    /// Whether this load takes part when only `adapters` are measured.
+    fn keeps(&self, load: &Load, adapters: &[&str]) -> bool {
+        let _ = (load, adapters);
+        true
     }
 
     /// Prepares the guests.

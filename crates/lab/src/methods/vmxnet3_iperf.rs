@@ -2,14 +2,16 @@
 //! (82545EM) and to e1000e.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use nicety_guests::{Error, Layer};
 
+use super::embedded::{self, Small};
 use super::{About, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
-use crate::bench::{Bench, BenchError, Latency, Measured, Outcome};
-use crate::embedded::Embedded;
+use crate::bench::BenchError;
+use crate::embedded::Shape;
 use crate::method::{self, Guests, Server};
 use crate::real::{
     Pairs, Standing,
@@ -18,21 +20,22 @@ use crate::real::{
 };
 use crate::results::Direction;
 use crate::series::Series;
-use crate::statistics;
 
 /// iperf 2, which no guest's image has.
-const PACKAGES: &[&str] = &["iperf"];
-const IPERF: &str = "usr/bin/iperf";
+pub(super) const PACKAGES: &[&str] = &["iperf"];
+pub(super) const IPERF: &str = "usr/bin/iperf";
 /// The document's own options.
 const SERVER: &str = "-s -w 64k -l 128k";
 const CLIENT: &str = "-P 16 -w 64k -l 128k";
+/// The same of embedded guests.
+const SHAPE: Shape = Shape { streams: 16, write_bytes: 128 << 10, buffer_bytes: 64 << 10 };
 /// The document's duration in seconds.
 const DOCUMENTS_SECONDS: u32 = 30;
 /// Names of the loads.
 const STREAM: &str = "stream";
 const LATENCY: &str = "latency";
 /// The document's adapters, and those beside them.
-const ADAPTERS: [&str; 5] = ["e1000-82545em", "e1000e", "vmxnet3", "vmxnet2", "vmxnet"];
+const ADAPTERS: [&str; 6] = ["e1000-82545em", "e1000e", "vmxnet3", "igb", "vmxnet2", "vmxnet"];
 const QUICK: [&str; 4] = ["e1000-82545em", "e1000e", "vmxnet3", "vmxnet2"];
 /// Time limit of what takes no time itself.
 const SLACK: Duration = Duration::from_secs(30);
@@ -89,11 +92,11 @@ impl Method for Vmxnet3Iperf {
             return vec![
                 load(
                     STREAM,
-                    "One stream from guest to guest, of embedded guests",
+                    "16 streams from guest to guest, of embedded guests",
                     stream,
                     [
-                        "right guest: Nicety's embedded guest: TCP (smoltcp) with buffers of 512 KB".to_owned(),
-                        format!("left guest: the same, one stream in writes of 64 KB for {stream} s"),
+                        "right guest: Nicety's embedded guest, TCP by smoltcp".to_owned(),
+                        format!("left guest: the same: {}, {stream} s", embedded::words(SHAPE)),
                     ],
                 ),
                 load(
@@ -131,7 +134,7 @@ impl Method for Vmxnet3Iperf {
     }
 
     fn tables(&self, _loads: &[Load]) -> Vec<Table> {
-        const BASES: &[&str] = &["e1000-82545em", "e1000e"];
+        const BASES: &[&str] = &["e1000-82545em", "e1000e", "vmxnet3"];
         let table = |title: &str, load: &str, figure, document, about| Table {
             title: title.to_owned(),
             load: load.to_owned(),
@@ -145,7 +148,12 @@ impl Method for Vmxnet3Iperf {
                 "Throughput",
                 STREAM,
                 "mbit",
-                &[("vmxnet3", "e1000-82545em", 1.69), ("vmxnet3", "e1000e", 2.48)],
+                &[
+                    ("vmxnet3", "e1000-82545em", 1.69),
+                    ("vmxnet3", "e1000e", 2.48),
+                    ("e1000-82545em", "vmxnet3", 0.59),
+                    ("e1000e", "vmxnet3", 0.40),
+                ],
                 "The document: Windows 2008 R2, E1000 2.65 and VMXNET3 4.47 Gbit/s; Windows 2012 R2, E1000E 1.88 and VMXNET3 4.66 Gbit/s.",
             ),
             table(
@@ -162,7 +170,7 @@ impl Method for Vmxnet3Iperf {
     fn open(&self, opening: Opening<'_>) -> Result<Box<dyn Rig>, Error> {
         let Opening { plan, program, say } = opening;
         if plan.guests == Guests::Embedded {
-            return Ok(Box::new(Small(Embedded::new(program.clone()))));
+            return Ok(Box::new(Streams(Small::new(program, "iperf"))));
         }
         let layer = Layer::lay("iperf", PACKAGES, say)?;
         let pairs = Pairs::open(plan.guests, &program.path, layer, &[IPERF], say)?;
@@ -248,10 +256,10 @@ impl Iperf {
                 let mut native = Native::open(self.pairs.root())?;
                 let mut iperf = self.pairs.layer().program(IPERF);
                 iperf.args(SERVER.split(' '));
-                native.serve(&iperf)?;
+                native.serve(&iperf, Path::new("/dev/null"))?;
                 let mut netserver = self.pairs.root().program("usr/bin/netserver");
                 netserver.args(["-4", "-D", "-N"]);
-                native.serve(&netserver)?;
+                native.serve(&netserver, Path::new("/dev/null"))?;
                 native
             }
         };
@@ -260,52 +268,32 @@ impl Iperf {
         if load.name == LATENCY {
             let mut command = self.pairs.root().program("usr/bin/netperf");
             command.args(netperf::words(native::FAR, netperf::Test::RequestResponse, load.seconds));
-            let text = native.run(&command, limit, stop)?;
+            let (text, _) = native.run(&command, limit, stop, &mut |_| Ok(()))?;
             let measured = netperf::parse(&text, netperf::Test::RequestResponse);
             return measured.map(latency).ok_or(unparsed("netperf", text));
         }
         let mut command = self.pairs.layer().program(IPERF);
         command.args(client(native::FAR, load.seconds).split(' ').skip(1));
-        let text = native.run(&command, limit, stop)?;
+        let (text, _) = native.run(&command, limit, stop, &mut |_| Ok(()))?;
         parse(&text).ok_or(unparsed("iperf", text))
     }
 }
 
-/// Embedded guests, which have no iperf: the rig of `nicety compare` with this method's adapters and durations.
-struct Small(Embedded);
+/// Embedded guests, which have no iperf.
+struct Streams(Small);
 
-impl Rig for Small {
+impl Rig for Streams {
     fn run(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
-        let contestant = subject.contestant().ok_or_else(|| BenchError::Impossible("there is no guest".to_owned()))?;
-        let kind = if load.name == LATENCY { method::Load::RequestResponse } else { method::Load::GuestToGuest };
-        let item = method::Item { round, contestant, load: kind };
-        let duration = Duration::from_secs(load.seconds.into());
-        let Measured { outcome, usage, series } = self.0.run(&item, duration, stop)?;
-        let mut taken =
-            Taken { series, marks: vec!["embedded guests' own program, not iperf".to_owned()], ..Taken::default() };
-        match outcome {
-            Outcome::Bulk { payload_bytes, elapsed } => {
-                let gbit = payload_bytes as f64 * 8e-9;
-                taken.figures.insert("mbit".to_owned(), gbit * 1000.0 / elapsed.as_secs_f64());
-                taken.figures.extend(usage.cpu_seconds.map(|seconds| ("cpu".to_owned(), seconds / gbit)));
-            }
-            Outcome::Transactions { count, elapsed, latency } => {
-                taken.figures.insert("transactions".to_owned(), count as f64 / elapsed.as_secs_f64());
-                if let Latency::EveryNs(mut each) = latency {
-                    for percent in [50.0, 99.0] {
-                        let ns = statistics::percentile(&mut each, percent);
-                        taken.figures.extend(ns.map(|ns| (format!("p{percent}"), ns as f64 / 1e3)));
-                    }
-                }
-            }
-        }
-        // A guest that carried nothing gives no figure.
-        taken.figures.retain(|_, value| value.is_finite());
-        Ok(taken)
+        let (kind, shape) = match load.name.as_str() {
+            LATENCY => (method::Load::RequestResponse, None),
+            _ => (method::Load::GuestToGuest, Some(SHAPE)),
+        };
+        self.0.run((round, subject, kind), (shape, None), load.seconds, stop)
     }
 
     fn notes(&self) -> Vec<String> {
-        let ours = "Embedded guests have no iperf: one stream with buffers of 512 KB stands for the document's 16 with windows of 64 KB.";
+        let ours = "Embedded guests have no iperf: their own program has as many streams, writes of the same length, and buffers of the size \
+                    that the document asks for.";
         self.0.notes().into_iter().chain([ours.to_owned()]).collect()
     }
 }
@@ -357,7 +345,7 @@ fn latency(measured: netperf::Measured) -> Taken {
 
 /// iperf 2's report of all streams together: `[SUM] 0.0000-30.0080 sec  1638400 KBytes  447000 Kbits/sec`, a line for each second and one
 /// for the whole.
-fn parse(text: &str) -> Option<Taken> {
+pub(super) fn parse(text: &str) -> Option<Taken> {
     let (mut series, mut whole) = (Series::default(), None::<(f64, f64)>);
     for line in text.lines().filter(|line| line.starts_with("[SUM")) {
         let words: Vec<&str> = line.split_whitespace().collect();

@@ -4,7 +4,11 @@
 mod bench;
 pub mod native;
 pub mod netperf;
+pub mod network_boot;
 pub mod outside;
 pub mod pair;
+pub mod veth;
+mod wait;
 
 pub use bench::{Pairs, RealBench, Standing, subjects};
+pub use wait::Watch;

@@ -1,26 +1,33 @@
-//! One user-mode guest, and a peer outside the switch: programs in a network namespace, behind the daemon's tap uplink, which may be paced.
+//! One real guest, and a peer outside: programs in a network namespace, behind a link that may be paced.
 //!
 //! ```text
-//!  guest ── adapter ── daemon's switch ── uplink, paced ── tap ── namespace: scp, netperf
+//! Nicety:  guest ── adapter ── daemon's switch ── uplink, paced ── tap ── namespace: scp, netperf
+//! QEMU:    guest ── QEMU's model ── tap ── bridge ── veth, paced by tc ── another namespace: scp, netperf
 //! ```
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     process::Command,
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
-    time::{Duration, Instant},
+    sync::atomic::AtomicBool,
+    time::Duration,
 };
 
 use nicety_guests::{
-    Error, Folder, Guest, Layer, Link, Machine, Namespace, Port, Process, Root, Served, Setup, Tap, Uio,
-    uml::{UmlConfig, UmlKernel},
+    Accel, Error, Folder, Guest, GuestConfig, Image, Kernel, Layer, Link, Machine, Namespace, Port, Process, Root,
+    Served, Setup, Tap, Uio,
+    uml::{Model, UmlConfig, UmlKernel},
 };
 
+mod several;
+
+pub use several::Several;
+
 use super::bench::take;
-use crate::method::Driver;
+use super::veth::{self, Tc, Veth};
+use super::wait::{Watch, wait};
+use crate::method::{Driver, Guests, Server};
 use crate::methods::Subject;
+use crate::rate::Rate;
 
 /// The guest's address.
 pub const GUEST: &str = "10.9.5.1";
@@ -30,61 +37,128 @@ const MAC: &str = "52:54:00:4e:05:01";
 /// The daemon's uplink, and the guest's interface under a user-space driver.
 const UPLINK: &str = "n0";
 const TAP: &str = "v0";
-/// Time limit of what takes no time itself.
+/// The bridge of QEMU's rows, and their tap.
+const BRIDGE: &str = "b0";
+const BRIDGED: &str = "q0";
+/// Time limit of what takes no time itself, in a guest without KVM.
 const SLACK: Duration = Duration::from_secs(30);
-/// Interval between two looks at a running program.
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Memory of a guest in QEMU beside what its programs ask for: its kernel and initramfs.
+const QEMU_MIB: u32 = 96;
+
+/// What runs a guest's instructions.
+#[derive(Debug)]
+enum Processor {
+    UserMode(UmlKernel),
+    Qemu(Accel),
+}
+
+/// The kernel of guests in QEMU.
+const KERNEL: Kernel = Kernel::V6_12;
 
 /// The kind of guest, and the network outside.
 #[derive(Debug)]
 pub struct Outside {
     root: Root,
-    kernel: UmlKernel,
+    processor: Processor,
     namespace: Namespace,
     program: PathBuf,
     programs: Option<(Layer, &'static [&'static str])>,
     memory_mib: u32,
     uio: Result<Uio, String>,
+    /// The network outside of QEMU's rows.
+    bridged: Option<(Veth, Tc)>,
+    /// Whether the guest that runs is of such a row.
+    is_bridged: bool,
     folder: Folder,
     logs: u32,
 }
 
-/// A running guest with its daemon. Ends by [`Outside::end`].
+/// A running guest with its daemon, if one serves it. Ends by [`Outside::end`].
 #[derive(Debug)]
 pub struct Lone {
     /// The guest.
     pub guest: Guest,
     /// Its interface.
     pub interface: &'static str,
-    served: Served,
+    served: Option<Served>,
 }
 
 impl Lone {
-    /// Processor time of the guest and its daemon.
+    /// Processor time of the guest and of what serves its adapter.
     pub fn cpu_time(&self) -> Duration {
-        self.guest.cpu_time() + self.served.cpu_time()
+        self.guest.cpu_time() + self.served.as_ref().map_or(Duration::ZERO, Served::cpu_time)
     }
 }
 
+/// The rows that can be measured so: an adapter at our own switch, and QEMU's model of it.
+pub fn subjects(guests: Guests, adapter: &str) -> Vec<Subject> {
+    let all = super::subjects(guests, adapter).into_iter();
+    // Between two guests the stream compares the servers alone. The peer outside has none.
+    all.filter(|subject| subject.server != Some(Server::NicetyStream)).collect()
+}
+
+/// How guests are laid.
+#[derive(Debug)]
+pub struct Opening<'a> {
+    /// The kind of guests.
+    pub guests: Guests,
+    /// The daemon's program.
+    pub program: &'a Path,
+    /// Memory of a guest in MiB.
+    pub memory_mib: u32,
+    /// Files of a layer, at their own paths in each guest.
+    pub programs: Option<(Layer, &'static [&'static str])>,
+    /// Whether QEMU has rows.
+    pub has_peers: bool,
+}
+
 impl Outside {
-    /// Lays user-mode guests of this memory, with `programs` (files of a layer) at their own paths in each, and makes the network
-    /// outside.
+    /// Lays guests, and makes the network outside.
     ///
     /// # Errors
     /// Those of [`Root::lay`], [`UmlKernel::lay`] and [`Namespace::open`]; each names its remedy.
-    pub fn open(
-        program: &Path,
-        memory_mib: u32,
-        programs: Option<(Layer, &'static [&'static str])>,
-        say: &mut dyn FnMut(&str),
-    ) -> Result<Outside, Error> {
+    pub fn open(opening: Opening<'_>, say: &mut dyn FnMut(&str)) -> Result<Outside, Error> {
+        let Opening { guests, program, memory_mib, programs, has_peers } = opening;
         let root = Root::lay(say)?;
-        let kernel = UmlKernel::lay(say)?;
+        let processor = match guests {
+            Guests::Uml => Processor::UserMode(UmlKernel::lay(say)?),
+            Guests::Qemu | Guests::Embedded => {
+                Image::of(&root, KERNEL)?;
+                Processor::Qemu(Accel::Auto.resolve(&root)?)
+            }
+        };
         let mut namespace = Namespace::open(&root)?;
         namespace.tap(UPLINK, Some(&format!("{OUTSIDE}/24")))?;
+        let bridged = if has_peers {
+            let tc = Tc::lay(say)?;
+            let veth = Veth::open(&mut namespace, &root, &format!("{OUTSIDE}/24"))?;
+            namespace.tap(BRIDGED, None)?;
+            let ports = [BRIDGED, veth::NEAR].map(|port| format!("ip link set {port} master {BRIDGE}"));
+            // The address outside is also that of the daemon's tap: the bridge must not answer for it.
+            let made = format!(
+                "ip link add {BRIDGE} type bridge && {} && ip link set {BRIDGE} arp off && ip link set {BRIDGE} up",
+                ports.join(" && ")
+            );
+            namespace.run(&made, SLACK)?;
+            Some((veth, tc))
+        } else {
+            None
+        };
         let uio = Uio::beside(program).map_err(|error| error.to_string());
         let (program, folder) = (program.to_owned(), Folder::new()?);
-        Ok(Outside { root, kernel, namespace, program, programs, memory_mib, uio, folder, logs: 0 })
+        Ok(Outside {
+            root,
+            processor,
+            namespace,
+            program,
+            programs,
+            memory_mib,
+            uio,
+            bridged,
+            is_bridged: false,
+            folder,
+            logs: 0,
+        })
     }
 
     /// The private root.
@@ -97,14 +171,21 @@ impl Outside {
         &self.folder
     }
 
-    /// Boots a subject's guest behind an uplink of this rate (`100Mbit/s`).
+    /// Boots a subject's guest behind a link of this rate.
     ///
     /// # Errors
     /// Those of [`Guest::boot`] and of the daemon, with the last lines of console or log.
-    pub fn boot(&mut self, subject: &Subject, rate: &str, stop: &AtomicBool) -> Result<Lone, Error> {
+    pub fn boot(&mut self, subject: &Subject, rate: Rate, stop: &AtomicBool) -> Result<Lone, Error> {
         let adapter = &subject.adapter;
         let missing = || Error::Daemon { why: format!("there is no adapter {adapter}"), said: String::new() };
         let entry = nicety_adapters::find(adapter).ok_or_else(missing)?;
+        self.is_bridged = subject.server == Some(Server::Qemu);
+        if self.is_bridged {
+            let (veth, tc) = self.bridged.as_ref().ok_or_else(missing)?;
+            veth.pace(&mut self.namespace, tc, rate)?;
+            let (guest, interface) = self.boot_guest(entry.about.qemu, None, None, stop)?;
+            return Ok(Lone { guest, interface, served: None });
+        }
         let mut port = Port::new("guest", entry, MAC);
         if entry.about.transports.contains(&"vhost-user") {
             // A user-mode kernel sets up all pairs that the device offers, and uses as many as it has processors.
@@ -116,8 +197,8 @@ impl Outside {
             ..Setup::default()
         };
         let served = Served::start_as(&self.program, &mut self.namespace, vec![port], setup)?;
-        match self.boot_guest(&served, subject.driver, stop) {
-            Ok((guest, interface)) => Ok(Lone { guest, interface, served }),
+        match self.boot_guest(None, Some(&served), subject.driver, stop) {
+            Ok((guest, interface)) => Ok(Lone { guest, interface, served: Some(served) }),
             Err(error) => {
                 // A running daemon would keep the tap from the next one. An error of stopping it has the same cause.
                 let _ = served.stop(&mut self.namespace);
@@ -126,32 +207,74 @@ impl Outside {
         }
     }
 
+    /// Boots a guest with QEMU's `model`, or the adapter of `served`.
     fn boot_guest(
         &self,
-        served: &Served,
+        model: Option<&str>,
+        served: Option<&Served>,
         driver: Option<Driver>,
         stop: &AtomicBool,
     ) -> Result<(Guest, &'static str), Error> {
         let (address, interface) = (format!("{GUEST}/24"), if driver.is_some() { TAP } else { "eth0" });
-        let mut machine = UmlConfig { memory_mib: self.memory_mib, ..UmlConfig::new(&self.kernel) };
-        if driver.is_none() {
-            machine = machine.address(interface, &address);
-        }
-        let mut guest = Guest::start(&self.root, served.attach(machine, "guest"))?;
-        guest.wait_ready_unless(stop)?;
-        if let Some((layer, files)) = &self.programs {
-            take(&mut guest, layer, files, stop)?;
+        let uio = driver.map(|_| {
+            let missing = |said| Error::Run { doing: "driving an adapter from user space".to_owned(), said };
+            self.uio.clone().map_err(missing)
+        });
+        let uio = uio.transpose()?;
+        let netdev = format!("tap,ifname={BRIDGED},script=no,downscript=no");
+        let device = model.map(|model| format!("{model},mac={MAC}"));
+        let mut guest = match &self.processor {
+            Processor::UserMode(kernel) => {
+                let mut machine = UmlConfig { memory_mib: self.memory_mib, ..UmlConfig::new(kernel) };
+                let entrance = self.namespace.entrance();
+                machine.model = device.map(|device| Model { device, netdev, entrance });
+                self.start(machine, served, driver.is_none().then_some(&*address))?
+            }
+            Processor::Qemu(accel) => {
+                let entrance = self.namespace.entrance();
+                let memory_mib = self.memory_mib.saturating_add(QEMU_MIB);
+                let mut machine = GuestConfig { accel: *accel, entrance, memory_mib, ..GuestConfig::new(KERNEL) };
+                if let Some(device) = device {
+                    machine = machine.adapter(&device, &netdev);
+                }
+                // QEMU has read the archive when the guest answers, so the folder may go then.
+                let folder = Folder::new()?;
+                let archive = match &self.programs {
+                    Some((layer, files)) => layer.archive(files)?,
+                    None => Vec::new(),
+                };
+                if let Some(uio) = &uio {
+                    machine = uio.in_qemu(machine, &folder, &archive)?;
+                } else if !archive.is_empty() {
+                    machine.archive = Some(folder.write("programs.cpio", &archive)?);
+                }
+                let mut guest = self.start(machine, served, driver.is_none().then_some(&*address))?;
+                guest.wait_ready_unless(stop)?;
+                guest
+            }
+        };
+        if let Processor::UserMode(_) = self.processor {
+            guest.wait_ready_unless(stop)?;
+            if let Some((layer, files)) = &self.programs {
+                take(&mut guest, layer, files, stop)?;
+            }
+            if let Some(uio) = &uio {
+                uio.in_user_mode(&mut guest, stop)?;
+            }
         }
         if driver.is_some() {
-            let missing = |said| Error::Run { doing: "driving an adapter from user space".to_owned(), said };
-            let uio = self.uio.clone().map_err(missing)?;
-            uio.in_user_mode(&mut guest, stop)?;
             let function = Uio::hand_over(&mut guest, 1, stop)?;
             Uio::start(&mut guest, &function, Tap { name: TAP, mac: MAC, address: &address }, stop)?;
         }
         let ping = format!("/usr/bin/ping -n -q -c 1 -W 5 {OUTSIDE}");
         guest.succeed_unless(&ping, SLACK, stop)?;
         Ok((guest, interface))
+    }
+
+    fn start<M: Machine>(&self, machine: M, served: Option<&Served>, address: Option<&str>) -> Result<Guest, Error> {
+        let machine = address.into_iter().fold(machine, |machine, address| machine.address("eth0", address));
+        let machine = served.into_iter().fold(machine, |machine, served| served.attach(machine, "guest"));
+        Guest::start(&self.root, machine)
     }
 
     /// Ends the guest, then its daemon.
@@ -161,15 +284,26 @@ impl Outside {
     pub fn end(&mut self, lone: Lone) -> Result<(), Error> {
         let Lone { guest, served, .. } = lone;
         drop(guest);
-        served.stop(&mut self.namespace)
+        served.map_or(Ok(()), |served| served.stop(&mut self.namespace))
     }
 
-    /// Starts a server outside. It ends with this.
+    /// Starts a server outside, for all rows. It ends with this.
     ///
     /// # Errors
     /// It cannot be started.
-    pub fn serve(&mut self, command: &Command) -> Result<Process, Error> {
-        self.namespace.start(command, Path::new("/dev/null"))
+    pub fn serve(&mut self, command: &Command) -> Result<(), Error> {
+        if let Some((veth, _)) = &self.bridged {
+            self.namespace.start(&veth.at_far_end(command), Path::new("/dev/null"))?;
+        }
+        self.namespace.start(command, Path::new("/dev/null")).map(drop)
+    }
+
+    /// Starts a program outside, where the guest that runs has its peer.
+    fn start_outside(&mut self, command: &Command, log: &Path) -> Result<Process, Error> {
+        match &self.bridged {
+            Some((veth, _)) if self.is_bridged => self.namespace.start(&veth.at_far_end(command), log),
+            _ => self.namespace.start(command, log),
+        }
     }
 
     /// Runs a program outside, and returns its output and duration. `watch` is called at short intervals; its error ends the program.
@@ -181,56 +315,50 @@ impl Outside {
         command: &Command,
         limit: Duration,
         stop: &AtomicBool,
-        watch: &mut dyn FnMut(Duration) -> Result<(), String>,
+        watch: Watch<'_>,
     ) -> Result<(String, Duration), Error> {
         self.logs += 1;
         let log = self.folder.path().join(format!("log{}", self.logs));
-        let begin = Instant::now();
-        let process = self.namespace.start(command, &log)?;
-        let failed = |why: String| {
-            let doing = format!("`{}` outside", command.get_program().display());
-            Error::Run { doing, said: format!("{why}\n{}", fs::read_to_string(&log).unwrap_or_default()) }
-        };
-        let mut objection = None;
-        while process.runs() {
-            objection = if stop.load(Ordering::Relaxed) {
-                Some(Error::Stopped)
-            } else if begin.elapsed() > limit {
-                Some(failed(format!("no end within {limit:?}")))
-            } else {
-                watch(begin.elapsed()).err().map(failed)
-            };
-            if objection.is_some() {
-                break;
-            }
-            thread::sleep(POLL_INTERVAL);
-        }
-        let elapsed = begin.elapsed();
-        if let Some(error) = objection {
-            self.namespace.signal(process, "KILL", SLACK)?;
-            return Err(error);
-        }
-        let said = fs::read_to_string(&log).unwrap_or_default();
-        // A file that cannot be removed goes with the folder.
-        let _ = fs::remove_file(&log);
-        Ok((said, elapsed))
+        let process = self.start_outside(command, &log)?;
+        let doing = format!("`{}` outside", command.get_program().display());
+        wait(&mut self.namespace, (process, &log), &doing, limit, stop, watch)
     }
 
     /// Facts for the report.
     pub fn notes(&self) -> Vec<String> {
-        vec![
-            format!(
-                "Guests: kernel {} built as a user-mode program (UML) from Debian's {}, unmodified drivers, one processor, {} MiB, booted \
-                 afresh for each row of each round. Their instructions run at the host's own speed; a system call in them takes 7 to 50 µs: \
-                 compare adapters with each other.",
-                self.kernel.release(),
-                self.kernel.source(),
-                self.memory_mib
+        let booted = format!("one processor, {} MiB, booted afresh for each row of each round", self.memory_mib);
+        let guests = match &self.processor {
+            Processor::UserMode(kernel) => format!(
+                "Guests: kernel {} built as a user-mode program (UML) from Debian's {}, unmodified drivers, {booted}. Their instructions \
+                 run at the host's own speed; a system call in them takes 7 to 50 µs: compare adapters with each other.",
+                kernel.release(),
+                kernel.source(),
             ),
-            "The peer outside is a network namespace of the host, behind the daemon's uplink (a tap), which is paced to the link's rate \
-             in both directions."
+            Processor::Qemu(accel) => format!(
+                "Guests: Debian's kernel {KERNEL}, unmodified drivers, {booted}, in QEMU {}, run by {}.",
+                self.root.version("qemu-system-x86").unwrap_or("of unknown version"),
+                if *accel == Accel::Kvm { "KVM" } else { "QEMU's translator (TCG): compare adapters with each other" },
+            ),
+        };
+        let mut notes = vec![
+            guests,
+            "Nicety's rows: the peer outside is a network namespace of the host, behind the daemon's uplink (a tap), which is paced to the \
+             link's rate in both directions."
                 .to_owned(),
-            "CPU time is that of the guest's processes and of the daemon.".to_owned(),
-        ]
+        ];
+        if self.bridged.is_some() {
+            let interrupts = match self.processor {
+                Processor::UserMode(_) => " Their interrupts are INTx, all that QEMU's machine x-remote has.",
+                Processor::Qemu(_) => "",
+            };
+            notes.push(format!(
+                "QEMU's rows: its own model with a tap on the kernel's bridge, options as they come, vhost off; the peer is a second namespace \
+                 behind a veth pair, which tc paces (token bucket of the same size as Nicety's uplink's) in both directions.{interrupts}"
+            ));
+        }
+        notes.push(
+            "CPU time is that of the guest's processes and of what serves it: Nicety's daemon, or QEMU.".to_owned(),
+        );
+        notes
     }
 }

@@ -1,7 +1,7 @@
 //! The page of a study, and the page in front of several: self-contained, without scripts, readable on paper and on a phone.
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nicety_adapters::Kind;
 
@@ -11,7 +11,7 @@ use super::page::HEAD;
 use super::{ReportError, folder};
 use crate::advice::about;
 use crate::method::Server;
-use crate::methods::{self, Chart, Figure, Length, Method, Subject, Table};
+use crate::methods::{self, Chart, Figure, Length, Method, Ratios, Subject, Table};
 use crate::number;
 use crate::statistics::{Estimate, RUNS_FOR_INTERVAL};
 use crate::study::figures::{self, Cell};
@@ -19,25 +19,31 @@ use crate::study::{Study, journal};
 
 mod bars;
 mod detail;
+mod front;
+mod heat;
+mod stack;
 mod words;
 
 const STYLE: &str = include_str!("style.css");
 const INDEX: &str = "index.html";
+/// The method whose results say how long a boot from the network takes.
+const BOOT: &str = "boot";
 
-/// Writes the page of the study in `folder` (`index.html`).
+/// Writes the page of the study in `folder` (`index.html`). Boot times come from the results beside it, if there are any.
 ///
 /// # Errors
 /// It cannot be written; the message names the remedy.
 pub fn write(study: &Study, folder: &Path) -> Result<(), ReportError> {
-    super::write_files(folder, &[(INDEX, &page(study))])
+    let boot = folder.parent().and_then(|parent| Study::read(&parent.join(BOOT)).ok());
+    super::write_files(folder, &[(INDEX, &page_with(study, boot.as_ref()))])
 }
 
-/// Writes the page in front of all studies in folders below `folder`.
+/// Writes the page in front of these studies, each with its folder, into `place`.
 ///
 /// # Errors
 /// It cannot be written; the message names the remedy.
-pub fn write_front(folder: &Path) -> Result<(), ReportError> {
-    super::write_files(folder, &[(INDEX, &front(&studies(folder)))])
+pub fn write_front(place: &Path, studies: &[(PathBuf, Study)]) -> Result<(), ReportError> {
+    super::write_files(place, &[(INDEX, &front::page(place, studies))])
 }
 
 /// Checks that the pages can be written, before anything is measured.
@@ -57,6 +63,11 @@ pub fn studies(folder: &Path) -> Vec<Study> {
 
 /// The text of a study's page.
 pub fn page(study: &Study) -> String {
+    page_with(study, None)
+}
+
+/// The text of a study's page. `boot` are results of the method `boot` on the same machine.
+fn page_with(study: &Study, boot: Option<&Study>) -> String {
     let mut out = String::with_capacity(64 * 1024);
     let Some(method) = methods::find(&study.head.plan.method) else { return out };
     let about = method.about();
@@ -87,7 +98,11 @@ pub fn page(study: &Study) -> String {
     out.push_str("</nav>\n</header>\n");
     heading(&mut out, "figures", "Figures");
     for chart in method.charts(&study.head.plan.loads) {
-        one_chart(&mut out, study, &chart);
+        match &chart {
+            Chart::Ratios(chart) => ratios(&mut out, study, chart),
+            Chart::Stack(chart) => out.push_str(&stack::section(study, chart)),
+            Chart::Heat(chart) => out.push_str(&heat::section(study, method, chart)),
+        }
     }
     let mut drawn: Vec<String> = Vec::new();
     for table in method.tables(&study.head.plan.loads) {
@@ -96,7 +111,7 @@ pub fn page(study: &Study) -> String {
         drawn.push(table.load.clone());
         one_table(&mut out, study, method, &table, is_first);
     }
-    beside(&mut out, study);
+    beside(&mut out, study, boot);
     shown(&mut out, study);
     failures(&mut out, study);
     how(&mut out, study);
@@ -114,7 +129,7 @@ fn heading(out: &mut String, id: &str, title: &str) {
 }
 
 /// Ratios of two adapters under several loads, in the form of a document's chart.
-fn one_chart(out: &mut String, study: &Study, chart: &Chart) {
+fn ratios(out: &mut String, study: &Study, chart: &Ratios) {
     let subject = |name: &str| {
         let ours = |subject: &&Subject| subject.adapter == name && subject.server == Some(Server::Nicety);
         study.head.plan.subjects.iter().find(ours)
@@ -264,21 +279,60 @@ fn ratio_cell(ratio: Option<&Estimate>) -> String {
     format!("{}{range}", number::ratio(ratio))
 }
 
+/// Seconds of booting from the network: a heading for each load of these results.
+fn boots(boot: Option<&Study>) -> Vec<(&Study, &crate::methods::Load)> {
+    boot.into_iter().flat_map(|study| study.head.plan.loads.iter().map(move |load| (study, load))).collect()
+}
+
+/// An adapter's median of a load's main figure, at our own server.
+fn boot_time(study: &Study, load: &crate::methods::Load, adapter: &str) -> String {
+    let Some(figure) = methods::find(BOOT).and_then(|method| method.figures().first()) else {
+        return number::NONE.to_owned();
+    };
+    let ours = Subject::new(adapter, Server::Nicety);
+    let of = figures::cell(study, &ours, &load.name, figure.name).estimate;
+    of.map_or(number::NONE.to_owned(), |of| format!("{} {}", number::figure(of.median), figure.unit))
+}
+
 /// Facts of the adapters that decide beside figures.
-fn beside(out: &mut String, study: &Study) {
+fn beside(out: &mut String, study: &Study, boot: Option<&Study>) {
     heading(out, "beside", "What else decides");
+    let boots = boots(boot);
+    let asked = study.head.plan.method == "vmxnet3-iperf" && boots.is_empty();
+    let hole = match (asked, methods::find(BOOT)) {
+        (false, _) => "",
+        (true, Some(_)) => {
+            " Seconds from power-on to a kernel by PXE are not measured here: <code>nicety lab run boot</code> does."
+        }
+        (true, None) => {
+            " Seconds from power-on to a kernel by PXE are not measured: the method <code>boot</code> is not there yet."
+        }
+    };
+    let _ = writeln!(
+        out,
+        "<p class=\"about\">From <code>nicety adapters</code>, which gives the sources. The link speed that an adapter shows is no limit.{hole}</p>"
+    );
     out.push_str(
-        "<p class=\"about\">From <code>nicety adapters</code>, which gives the sources. The link speed that an adapter shows is no limit.</p>\n\
-         <div class=\"scroll\"><table><thead><tr><th scope=\"col\">Adapter</th><th scope=\"col\">Kind</th><th scope=\"col\" class=\"n\">Link shown</th>\
-         <th scope=\"col\">Boots by PXE</th><th scope=\"col\">Driver in Linux</th><th scope=\"col\">Driver in Windows</th></tr></thead><tbody>\n",
+        "<div class=\"scroll\"><table><thead><tr><th scope=\"col\">Adapter</th><th scope=\"col\">Kind</th><th scope=\"col\" class=\"n\">Link shown</th>\
+         <th scope=\"col\">Boots by PXE</th>",
+    );
+    for (_, load) in &boots {
+        let _ = write!(out, "<th scope=\"col\" class=\"n\">{}</th>", Escaped(&load.title));
+    }
+    out.push_str(
+        "<th scope=\"col\">Driver in Linux</th><th scope=\"col\">Driver in Windows</th></tr></thead><tbody>\n",
     );
     for name in study.head.plan.adapters() {
         let Some(about) = about(name) else { continue };
         let kind = if about.kind == Kind::Paravirtual { "paravirtual" } else { "emulated" };
         let pxe = if about.boot.rom.is_some() { "yes" } else { "no" };
+        let times: String = boots
+            .iter()
+            .map(|(study, load)| format!("<td class=\"n\">{}</td>", boot_time(study, load, name)))
+            .collect();
         let _ = writeln!(
             out,
-            "<tr><th scope=\"row\">{name}</th><td>{kind}</td><td class=\"n\">{} Mbit/s</td><td>{pxe}</td><td>{}, {}</td><td>{}, {}</td></tr>",
+            "<tr><th scope=\"row\">{name}</th><td>{kind}</td><td class=\"n\">{} Mbit/s</td><td>{pxe}</td>{times}<td>{}, {}</td><td>{}, {}</td></tr>",
             number::fixed(f64::from(about.link_mbps), 0),
             about.linux.driver,
             about.linux.version,
@@ -413,35 +467,19 @@ fn host(out: &mut String, study: &Study) {
     out.push_str("</dl>\n");
 }
 
-/// The page in front of several studies.
-fn front(studies: &[Study]) -> String {
-    let mut out = String::new();
-    let _ = write!(out, "{HEAD}the lab</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n");
-    out.push_str("<p class=\"kicker\">Nicety's lab</p>\n<h1>Five documents' measurements, repeated on this machine</h1>\n<dl class=\"findings\">\n");
-    for study in studies {
-        let Some(method) = methods::find(&study.head.plan.method) else { continue };
-        let about = method.about();
-        let failed = study.failed().count();
-        let failed = if failed == 0 { String::new() } else { format!(" {failed} runs failed.") };
-        let _ = writeln!(
-            out,
-            "<dt><a href=\"{name}/{INDEX}\">{name}</a></dt><dd>{}. {} <span class=\"soft\">{} runs under {} guests, {}.{failed}</span></dd>",
-            Escaped(about.line),
-            unbroken(&words::headline(study, method)),
-            study.counted().count(),
-            study.head.plan.guests,
-            Escaped(study.head.host.date.split('T').next().unwrap_or_default()),
-            name = about.name,
-        );
-    }
-    out.push_str("</dl>\n</main>\n</body>\n</html>\n");
-    out
-}
-
 /// A study's first figures as a table for a terminal.
 pub fn table(study: &Study) -> String {
     let mut text = String::new();
     let Some(method) = methods::find(&study.head.plan.method) else { return text };
+    for chart in method.charts(&study.head.plan.loads) {
+        let Chart::Heat(chart) = chart else { continue };
+        let Some(figure) = method.figures().iter().find(|figure| figure.name == chart.figure) else { continue };
+        let rows = heat::rows(study, figure, &chart);
+        if !rows.is_empty() {
+            text += &columns(&rows);
+            text.push('\n');
+        }
+    }
     for table in method.tables(&study.head.plan.loads) {
         let Some(figure) = method.figures().iter().find(|figure| figure.name == table.figure) else { continue };
         let cells = figures::column(study, &table);

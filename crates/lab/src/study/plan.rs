@@ -143,12 +143,15 @@ impl Plan {
         if options.confidence.is_some() && (repeat as usize) < RUNS_FOR_INTERVAL {
             return Err(PlanError::NoInterval);
         }
+        let subjects = chosen(method, guests, length, &options.adapters)?;
+        let mut loads = method.loads(guests, length, options.seconds);
+        loads.retain(|load| method.keeps(load, &names(&subjects)));
         Ok(Plan {
             method: about.name.to_owned(),
             guests,
             length,
-            subjects: chosen(method, guests, length, &options.adapters)?,
-            loads: method.loads(guests, length, options.seconds),
+            subjects,
+            loads,
             repeat,
             confidence: options.confidence,
             seed: options.seed.unwrap_or(1),

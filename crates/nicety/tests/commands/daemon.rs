@@ -246,6 +246,37 @@ fn a_daemon_that_cannot_start_leaves_older_traces_as_they_are_and_no_new_ones() 
     }
 }
 
+/// CTRL and STATUS of the 82540EM (8254x manual, 13.4.1 and 13.4.2).
+#[test]
+fn a_trace_with_calls_is_played_and_a_changed_one_is_noticed_at_its_line() {
+    let scratch = Scratch::with(HOST);
+    let served = Served::by(&scratch, "exec \"$0\" serve --record traces --calls");
+    let mut vm = nicety_vfio_user::Client::connect(scratch.path().join("vm1.sock")).unwrap();
+    let mut status = [0; 4];
+    vm.region_write(7, 4, &[7, 0]).unwrap();
+    vm.region_write(0, 0, &0x40u32.to_le_bytes()).unwrap();
+    vm.region_read(0, 8, &mut status).unwrap();
+    drop(vm);
+    assert_eq!(served.end(Signal::TERM), Some(0));
+    let ended = scratch.run(&["replay", "traces/vm1.trace"]);
+    assert!(ended.code == Some(0) && ended.out.contains("calls, all answered as in the trace"), "{ended:?}");
+    let file = scratch.path().join("traces/vm1.trace");
+    let text = std::fs::read_to_string(&file).unwrap();
+    // The driver sets the link up, and reads so. Without the write it reads something else.
+    let changed = text.replace("write 0 0x0 40000000", "write 0 0x0 00000000");
+    assert_ne!(changed, text);
+    let line = 1 + changed.lines().position(|line| line.contains("write 0 0x0 00000000")).unwrap();
+    std::fs::write(&file, changed).unwrap();
+    let ended = scratch.run(&["replay", "traces/vm1.trace", "--json"]);
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let json: serde_json::Value = serde_json::from_str(&ended.out).unwrap();
+    assert!(json["differs"]["line"].as_u64() >= Some(line as u64), "{json}");
+    // Accesses alone cannot be played.
+    std::fs::write(&file, "nicety-trace 2\nadapter e1000\nR bar0 0x0008 4 0x00000a83\n").unwrap();
+    let ended = scratch.run(&["replay", "traces/vm1.trace"]);
+    assert!(ended.code == Some(2) && ended.err.contains("serve --record DIR --calls"), "{ended:?}");
+}
+
 #[test]
 fn a_limit_of_files_sizes_is_said_and_is_not_the_end_by_a_signal() {
     let scratch = capturing();

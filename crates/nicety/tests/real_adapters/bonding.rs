@@ -33,6 +33,7 @@ fn port(socket: &Path, mac: [u8; 6]) -> PortSpec {
         buffer_bytes: 1 << 20,
         access: nicety_socket::Access::default(),
         group: None,
+        function: None,
         policy: Policy::default(),
     }
 }

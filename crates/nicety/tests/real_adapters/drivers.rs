@@ -2,7 +2,7 @@
 
 use nicety_adapters::find;
 use nicety_guests::{Guest, Kernel};
-use nicety_trials::scope::{in_linux as entries, is_asked, is_full};
+use nicety_trials::scope::{in_linux as entries, is_asked, is_full, is_selected};
 
 use crate::{
     stage::{FLOOD, LATER, SOON, Stage, address, amount, ping, quiet, send, send_blocks, sh, side_by_side, well},
@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// Number of times that an interface goes down, and that a driver is removed, in a normal and in a full run.
-const ROUNDS: [u32; 2] = [3, 100];
+const ROUNDS: [u32; 2] = [2, 100];
 
 /// Linux's name for the driver of each adapter.
 fn driver(adapter: &str) -> &'static str {
@@ -155,9 +155,15 @@ fn floods(left: &mut Guest, right: &mut Guest) {
     sh(left, &format!("(sh -c '{own}' >/dev/null 2>&1 &)"));
 }
 
+/// Between 6.1 and 6.12 these drivers changed in what they ask of a chip; the others' changes are those of Linux's own interfaces.
+const CHANGED: [&str; 5] = ["e1000e", "igb", "vmxnet3", "virtio-net", "virtio-net-pci"];
+
+/// The usual scope is the drivers that [`CHANGED`].
 #[test]
 fn kernel_6_1_carries_over_every_adapter() {
-    entries().iter().for_each(|entry| carries(entry.about.name, Kernel::V6_1));
+    let usual = |name| is_full() || is_selected() || CHANGED.contains(&name);
+    let chosen = entries().into_iter().filter(|entry| usual(entry.about.name));
+    chosen.for_each(|entry| carries(entry.about.name, Kernel::V6_1));
 }
 
 #[test]

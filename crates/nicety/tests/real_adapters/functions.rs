@@ -4,7 +4,7 @@ use nicety_guests::{Guest, Port};
 use nicety_trials::scope::is_asked;
 
 use crate::{
-    stage::{HOST, LATER, Stage, change, ping, port, sh, well},
+    stage::{FLOOD, HOST, LATER, Stage, TAP, address, change, ping, port, quiet, sh, side_by_side, well},
     user_mode::machine,
 };
 
@@ -46,4 +46,114 @@ fn linux_resets_a_function_whose_policy_changes_and_carries_on() {
         assert!(!another_address(&mut guest, 0x73), "{adapter}: from now on");
         ping(&mut guest, "", HOST);
     }
+}
+
+/// A card of this chip, its uplink the tap.
+fn card(chip: &str) -> String {
+    format!("[[card]]\nname = \"nic\"\nchip = \"{chip}\"\nuplink = \"{TAP}\"\n")
+}
+
+/// A port at this function of it.
+fn seat(adapter: &str, function: u8) -> Port {
+    let more = format!("card = \"nic\"\nfunction = {function}\nlog_refusals = true\n");
+    Port { more, ..port(adapter, function + 1) }
+}
+
+const CARDS: [(&str, &str); 2] = [("82576", "igbvf"), ("82599", "ixgbevf")];
+
+fn carrier(guest: &mut Guest, is_up: bool) {
+    let not = if is_up { "" } else { "! " };
+    well(guest.succeed(&format!("until {not}has_carrier eth0; do rest; done"), LATER));
+}
+
+/// Its driver resets the function, and asks its physical function anew.
+fn down_and_up(guest: &mut Guest) {
+    sh(guest, "ip link set eth0 down; ip link set eth0 up");
+    carrier(guest, true);
+}
+
+fn cannot_reach(guest: &mut Guest, address: &str) {
+    sh(guest, &format!("! /usr/bin/ping -c 1 -W 1 {address} >/dev/null"));
+}
+
+#[test]
+fn linux_sees_what_its_host_sets_of_a_card_s_function_as_by_ip_link() {
+    side_by_side(&CARDS, |(chip, adapter)| {
+        if is_asked(adapter) {
+            host_sets(chip, adapter);
+        }
+    });
+}
+
+fn host_sets(chip: &str, adapter: &str) {
+    let mut stage = Stage::beside([0, 1].map(|function| seat(adapter, function)).to_vec(), &card(chip));
+    let mut guests = [1, 2].map(|number| well(Guest::start(&stage.root, stage.at_port(machine(1), number))));
+    guests.iter_mut().for_each(|guest| stage.ready(guest.wait_ready()));
+    let [mut guest, mut other] = guests;
+    ping(&mut guest, "", HOST);
+    ping(&mut guest, "", &address(2));
+    assert!(!another_address(&mut guest, 0x74), "{adapter}: it is not trusted");
+
+    // ixgbe_ndo_set_vf_mac, igb_ndo_set_vf_mac: the driver learns it when it resets.
+    change(&mut stage, "vf set nic/0 mac 52:54:00:4e:03:55");
+    let own = "cat /sys/class/net/eth0/address";
+    assert_eq!(sh(&mut guest, own), "52:54:00:4e:03:01\n");
+    down_and_up(&mut guest);
+    assert_eq!(sh(&mut guest, own), "52:54:00:4e:03:55\n");
+    ping(&mut guest, "", HOST);
+    change(&mut stage, "vf set nic/0 trust on");
+    down_and_up(&mut guest);
+    assert!(another_address(&mut guest, 0x75), "{adapter}: it is trusted");
+    ping(&mut guest, "", HOST);
+
+    // A VLAN of its own is refused from then on, and untagged frames are in the host's.
+    let own_vlan = "ip link add link eth0 name eth0.5 type vlan id 5 2>/dev/null";
+    sh(&mut guest, &format!("{own_vlan}; ip link del eth0.5"));
+    change(&mut stage, "vf set nic/0 vlan 7 qos 3");
+    if adapter == "ixgbevf" {
+        sh(&mut guest, &format!("! {own_vlan}"));
+    } else {
+        // igbvf compares the answer with one without its own bits, and takes it for a grant: e1000_set_vfta_vf in its vf.c.
+        sh(&mut guest, &format!("{own_vlan}; ip link del eth0.5"));
+    }
+    cannot_reach(&mut guest, &address(2));
+    change(&mut stage, "vf set nic/1 vlan 7");
+    ping(&mut guest, "", &address(2));
+    ping(&mut other, "", &address(1));
+    ["nic/0", "nic/1"].iter().for_each(|function| change(&mut stage, &format!("vf set {function} vlan 0 qos 0")));
+    ping(&mut guest, "", HOST);
+
+    // The tap's carrier is the card's link, unless the host forces it.
+    change(&mut stage, "vf set nic/1 state enable");
+    well(stage.namespace.run(&format!("ip link set {TAP} down"), LATER));
+    carrier(&mut guest, false);
+    ping(&mut other, "", &address(2));
+    carrier(&mut other, true);
+    well(stage.namespace.run(&format!("ip link set {TAP} up"), LATER));
+    carrier(&mut guest, true);
+    ping(&mut guest, "", HOST);
+    change(&mut stage, "vf set nic/0 state disable");
+    carrier(&mut guest, false);
+    ping(&mut other, "", HOST);
+    change(&mut stage, "vf set nic/0 state auto");
+    carrier(&mut guest, true);
+    ping(&mut guest, "", HOST);
+
+    // The card is reset: both drivers reset, and carry on (within ten seconds of their last reset).
+    change(&mut stage, "card reset nic");
+    for guest in [&mut guest, &mut other] {
+        well(guest.succeed(&format!("until /usr/bin/ping -c 1 -W 1 {HOST} >/dev/null; do rest; done"), LATER));
+        quiet(guest);
+    }
+
+    // Taken away under traffic: the guest goes on without it, and the other function does not notice.
+    sh(&mut guest, &format!("({FLOOD} {HOST} >/dev/null 2>&1 &)"));
+    let report = stage.report("vm1");
+    assert_eq!((&report["function"]["card"], &report["function"]["function"]), (&"nic".into(), &0.into()));
+    change(&mut stage, "port remove vm1 --yes");
+    sh(&mut guest, "until dmesg | grep -q 'the device is gone'; do rest; done; killall ping || true");
+    let traces = sh(&mut guest, "dmesg | grep -cE 'Call Trace|WARNING|BUG' || true");
+    assert_eq!(traces, "0\n", "{adapter}");
+    ping(&mut other, "", HOST);
+    quiet(&mut other);
 }

@@ -11,8 +11,13 @@ use std::{
 use nicety_guests::Layer;
 use nicety_lab::{
     method::{Contestant, Guests, Server},
-    real::Pairs,
+    methods::Subject,
+    real::{
+        Pairs,
+        network_boot::{Bios, NetworkBoot},
+    },
 };
+use nicety_trials::scope::is_full;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -24,26 +29,31 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// A lab in a folder of its own, whose guests have their files there.
 struct Lab {
     folder: TempDir,
+    method: &'static str,
     child: Child,
 }
 
-fn lab(folder: &Path, words: &[&str]) -> Child {
+fn lab(folder: &Path, method: &str, words: &[&str]) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nicety"));
-    command.args(["lab", "run", "vmxnet3-iperf"]).args(words).current_dir(folder);
+    command.args(["lab", "run", method]).args(words).current_dir(folder);
     command.env("TMPDIR", folder).env_remove("XDG_RUNTIME_DIR").stdout(Stdio::piped()).stderr(Stdio::piped());
     well(command.spawn())
 }
 
 impl Lab {
     fn start(words: &[&str]) -> Lab {
+        Lab::of("vmxnet3-iperf", words)
+    }
+
+    fn of(method: &'static str, words: &[&str]) -> Lab {
         let folder = well(TempDir::new());
-        let child = lab(folder.path(), words);
-        Lab { folder, child }
+        let child = lab(folder.path(), method, words);
+        Lab { folder, method, child }
     }
 
     fn runs(&self) -> Vec<serde_json::Value> {
-        let text =
-            fs::read_to_string(self.folder.path().join("nicety-lab/vmxnet3-iperf/runs.jsonl")).unwrap_or_default();
+        let runs = self.folder.path().join("nicety-lab").join(self.method).join("runs.jsonl");
+        let text = fs::read_to_string(runs).unwrap_or_default();
         text.split_inclusive('\n')
             .filter(|line| line.ends_with('\n'))
             .map(|line| well(serde_json::from_str(line)))
@@ -150,8 +160,62 @@ fn ctrl_c_ends_all_at_once_and_keeps_what_was_measured_and_a_resumed_lab_makes_t
 }
 
 fn lab_in(folder: TempDir, words: &[&str]) -> Lab {
-    let child = lab(folder.path(), words);
-    Lab { folder, child }
+    let child = lab(folder.path(), "vmxnet3-iperf", words);
+    Lab { folder, method: "vmxnet3-iperf", child }
+}
+
+/// Runs of a method with this one adapter, one round of one second, and the page.
+fn one_round(method: &str, words: &[&str]) -> (Vec<serde_json::Value>, String) {
+    let folder = well(TempDir::new());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nicety"));
+    command.args(["lab", "run", method, "--quick", "--repeat", "1"]).args(words).current_dir(folder.path());
+    let output = well(command.env("TMPDIR", folder.path()).env_remove("XDG_RUNTIME_DIR").output());
+    let err = String::from_utf8_lossy(&output.stderr).into_owned();
+    let read =
+        |name: &str| fs::read_to_string(folder.path().join("nicety-lab").join(method).join(name)).unwrap_or_default();
+    assert_eq!(output.status.code(), Some(0), "{err}{}", read("runs.jsonl"));
+    (read("runs.jsonl").lines().map(|line| well(serde_json::from_str(line))).collect(), read("index.html"))
+}
+
+#[test]
+fn four_guests_share_one_uplink_and_each_one_s_share_and_response_time_is_known() {
+    let (runs, page) = one_round("ten-gig", &["--adapters", "vmxnet3", "--seconds", "1"]);
+    let figure = |load: &str, figure: &str| {
+        let here = |run: &&serde_json::Value| run["adapter"] == "vmxnet3" && run["load"] == load;
+        runs.iter().find(here).and_then(|run| run["figures"][figure].as_f64())
+    };
+    for load in ["one-1500", "one-9000", "four", "four-two-workers"] {
+        assert!(figure(load, "mbit").is_some_and(|mbit| mbit > 1.0), "{load}: {runs:?}");
+    }
+    for load in ["four", "four-two-workers"] {
+        let (total, lowest) = (figure(load, "mbit").unwrap(), figure(load, "lowest").unwrap());
+        assert!(lowest > 0.0 && lowest * 4.0 <= total, "{load}: {runs:?}");
+        assert!(figure(load, "jain").is_some_and(|jain| (0.25..=1.0).contains(&jain)), "{load}: {runs:?}");
+        assert!(figure(load, "slowest") >= figure(load, "p50"), "{load}: {runs:?}");
+    }
+    assert!(page.contains("Jain") && page.contains("Latencies"), "{page}");
+}
+
+#[test]
+fn a_machine_s_way_from_power_on_over_a_lease_and_a_loaded_kernel_to_a_running_one_is_timed() {
+    // UEFI takes twice as long under translation: only a full run has it, and QEMU's own adapter.
+    let full = is_full();
+    let program = Path::new(env!("CARGO_BIN_EXE_nicety"));
+    let mut boot = well(NetworkBoot::open(program, &mut |line| eprintln!("{line}")));
+    let stop = AtomicBool::new(false);
+    let mut try_it = |adapter: &str, server, bios| {
+        let booted = well(boot.boot(&Subject::new(adapter, server), bios, &stop));
+        println!("{adapter}, {bios:?}: {booted:?}");
+        assert!(Duration::from_millis(100) < booted.lease && booted.lease < booted.loaded, "{booted:?}");
+        assert!(booted.loaded < booted.running, "{booted:?}");
+    };
+    try_it("vmxnet3", Server::Nicety, Bios::Rom);
+    if full {
+        try_it("e1000e", Server::Qemu, Bios::Rom);
+        try_it("vmxnet3", Server::Nicety, Bios::Uefi);
+        try_it("virtio-net", Server::Nicety, Bios::Rom);
+        try_it("virtio-net", Server::Qemu, Bios::Uefi);
+    }
 }
 
 #[test]
@@ -168,4 +232,27 @@ fn a_guest_that_panics_gives_its_console_s_last_lines() {
     let error = standing.pair.left.succeed(panics, SOON).unwrap_err().to_string();
     assert!(error.contains("its console ended with") && error.contains("Kernel panic - not syncing: "), "{error}");
     well(pairs.end(standing));
+}
+
+/// Figures of a row's only run.
+fn figure(runs: &[serde_json::Value], server: Option<&str>, load: &str, figure: &str) -> f64 {
+    let run = runs.iter().find(|run| run["server"].as_str() == server && run["load"] == load);
+    let run = run.unwrap_or_else(|| panic!("no run of {server:?}, {load}: {runs:?}"));
+    run["figures"][figure].as_f64().unwrap_or_else(|| panic!("{run}"))
+}
+
+#[test]
+fn qemu_s_own_model_and_no_machine_at_all_copy_a_file_over_a_link_of_the_same_rate() {
+    let mut lab = Lab::of("kvm-scp", &["--adapters", "rtl8139", "--repeat", "1", "--seconds", "2"]);
+    lab.wait_for_runs(3);
+    let runs = lab.runs();
+    let (code, out, err, _folder) = lab.ended();
+    assert_eq!(code, Some(0), "{out}{err}");
+    for server in [Some("nicety"), Some("qemu"), None] {
+        let rate = figure(&runs, server, "scp", "megabytes");
+        // 100 Mbit/s carry 11.96 MB/s of TCP payload: 1448 bytes of each frame of 1514 (RFC 9293, with timestamps). A copy of 25 MB may
+        // begin with a full bucket of 64 KiB.
+        assert!((2.0..12.1).contains(&rate), "{server:?}: {rate} MB/s");
+        assert_eq!(figure(&runs, server, "scp", "stable"), 1.0, "{server:?}");
+    }
 }

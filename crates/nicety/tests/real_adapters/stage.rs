@@ -74,9 +74,18 @@ impl Stage {
         Stage::linked(ports, Link::Tap(TAP.to_owned()))
     }
 
+    /// A daemon with these ports, and the host behind a tap; the host file has these tables, too.
+    pub fn beside(ports: Vec<Port>, tables: &str) -> Stage {
+        Stage::made(ports, Link::Tap(TAP.to_owned()), tables)
+    }
+
     /// A daemon with these ports and this uplink.
     pub fn linked(ports: Vec<Port>, link: Link) -> Stage {
-        Stage::set_up(ports, Setup { link: Some(link), ..Setup::default() })
+        Stage::made(ports, link, "")
+    }
+
+    fn made(ports: Vec<Port>, link: Link, tables: &str) -> Stage {
+        Stage::set_up(ports, Setup { link: Some(link), link_more: tables.to_owned(), ..Setup::default() })
     }
 
     /// A daemon with these ports and settings.

@@ -1,16 +1,15 @@
 //! Linux behind QEMU's Intel IOMMU: a driver's consecutive device addresses are mapped page by page, to scattered memory.
 
 use nicety_adapters::{Entry, find};
-use nicety_guests::{Accel, GuestConfig, Kernel};
+use nicety_guests::{Accel, Guest, GuestConfig, Kernel};
 use nicety_trials::scope::{in_linux as entries, is_asked};
 
 use crate::{
     every::{CARRIER, Every},
-    stage::quiet,
+    stage::{HOST, Stage, ping, quiet, sh, well},
 };
 
-/// Adapter tested in addition to [`entries`]: virtio-net as a PCI function. QEMU's vhost-user front end supports no IOMMU
-/// (docs/limits.md).
+/// Adapter tested in addition to [`entries`]: virtio-net as a PCI function.
 const BESIDE: &str = "virtio-net-pci";
 
 /// QEMU's IOMMU: it must precede the adapters on the command line. Without caching mode it would not report mappings.
@@ -59,4 +58,67 @@ fn every_adapter_carries_behind_an_iommu_with_rings_of_many_pages_and_after_its_
     every.carries();
     quiet(&mut every.guest);
     every.are_up(|_| 0);
+}
+
+/// Echoes whose mappings are counted.
+const ECHOES: u64 = 300;
+
+/// A guest behind the IOMMU at the only port, with the host behind a tap. `words`: further options of its device.
+fn translated(adapter: &str, words: &str) -> (Stage, Guest) {
+    let stage = Stage::new(&[adapter]);
+    let config = GuestConfig {
+        accel: Accel::Tcg,
+        devices: IOMMU.map(str::to_owned).into(),
+        append: KERNEL_OPTIONS.map(str::to_owned).into(),
+        ..GuestConfig::new(Kernel::V6_12)
+    };
+    let mut config = stage.at_port(config, 1);
+    for word in &mut config.devices {
+        *word = word.replace("virtio-net-pci,", &format!("virtio-net-pci,{words}"));
+    }
+    let mut guest = well(Guest::start(&stage.root, config));
+    stage.ready(guest.wait_ready());
+    // A virtio device is a function's child.
+    let group = "d=$(readlink -f /sys/class/net/eth0/device); case $d in */virtio[0-9]*) d=${d%/*};; esac; cat $d/iommu_group/type";
+    assert_eq!(sh(&mut guest, group).trim(), "DMA", "a strict domain");
+    ping(&mut guest, "", HOST);
+    (stage, guest)
+}
+
+/// Sends echoes, and returns the memory changes and the frames meanwhile.
+fn echoes(stage: &Stage, guest: &mut Guest) -> [u64; 2] {
+    let counts = || {
+        let changes = stage.report("vm1")["memory_changes"].as_u64().unwrap_or_default();
+        [changes, stage.sent("vm1") + stage.received("vm1")]
+    };
+    let before = counts();
+    let text = sh(guest, &format!("/usr/bin/ping -n -q -f -c {ECHOES} {HOST}"));
+    assert!(text.contains(&format!("{ECHOES} received")), "{text}");
+    let report = stage.report("vm1");
+    let refused = (&report["refused_dma_reads"], &report["refused_dma_writes"], &report["guest_errors"]);
+    assert_eq!(refused, (&0.into(), &0.into(), &0.into()), "{report}");
+    let after = counts();
+    [after[0] - before[0], after[1] - before[1]]
+}
+
+/// e1000e maps and unmaps one buffer for each frame sent, and one for each frame received. Each change is one message to the daemon.
+#[test]
+fn a_strict_iommu_s_driver_sends_two_messages_a_frame_and_is_refused_nothing() {
+    let (stage, mut guest) = translated("e1000e", "");
+    let [changes, frames] = echoes(&stage, &mut guest);
+    println!("{changes} maps and unmaps for {frames} frames");
+    assert!(changes <= 2 * frames + frames / 4 + 100, "{changes} for {frames} frames");
+    quiet(&mut guest);
+}
+
+/// QEMU refused `iommu_platform=on` (`hw/virtio/virtio-bus.c`) before the daemon served translations.
+#[test]
+fn a_vhost_user_port_asks_for_translations_behind_a_strict_iommu() {
+    let (stage, mut guest) = translated("virtio-net", "iommu_platform=on,disable-legacy=on,");
+    let [changes, frames] = echoes(&stage, &mut guest);
+    println!("{changes} translations given and taken back for {frames} frames");
+    assert!(changes > frames, "each buffer is translated anew: {changes} for {frames} frames");
+    sh(&mut guest, "ip link set eth0 down; ip link set eth0 up; until has_carrier eth0; do rest; done");
+    ping(&mut guest, "-s 8000", HOST);
+    quiet(&mut guest);
 }

@@ -7,7 +7,7 @@ use nicety_guests::{
     Guest, Layer, Root,
     uml::{End, Endurance, UmlConfig, UmlKernel},
 };
-use nicety_trials::scope::in_linux as entries;
+use nicety_trials::scope::{in_linux as entries, is_full};
 
 use crate::{
     drivers::{carries_between, restart_interface_and_driver},
@@ -135,7 +135,7 @@ fn lives(adapter: &str, cpus: u32, end: End, count: u32) {
 #[test]
 fn user_mode_guests_that_power_off_under_traffic_are_gone_and_leave_nothing() {
     for entry in entries() {
-        lives(entry.about.name, 1, End::PowerOff, 20);
+        lives(entry.about.name, 1, End::PowerOff, if is_full() { 20 } else { 5 });
     }
 }
 

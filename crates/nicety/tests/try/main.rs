@@ -204,7 +204,7 @@ fn what_the_guests_driver_does_is_recorded_and_not_what_the_peers_does() {
     let scratch = Scratch::new();
     scratch.says(&["e1000", "--record", "mine.trace", "--", "ping", "-q", "-c", "1", "-W", "5", "peer"]);
     let trace = fs::read_to_string(scratch.0.join("mine.trace")).unwrap();
-    assert!(trace.starts_with("nicety-trace 1\nport vm1\nadapter e1000\n"), "{}", &trace[..200]);
+    assert!(trace.starts_with("nicety-trace 2\nport vm1\nadapter e1000\n"), "{}", &trace[..200]);
     assert!(trace.contains("  # TDT\n") && !trace.contains("guest error"), "Linux's driver keeps to the datasheet");
     let files: Vec<_> = fs::read_dir(&scratch.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(files.len(), 2, "the trace, and the folder for sockets: {files:?}");

@@ -66,6 +66,21 @@ impl Membership {
         self.family.lock().answer(self.function, ask)
     }
 
+    /// The card was reset; the answer is for the function.
+    pub fn reset(&mut self) -> Answer {
+        self.family.lock().reset(self.function)
+    }
+
+    /// Whether it is this function of this family.
+    pub fn is(&self, family: &SharedFamily, function: u16) -> bool {
+        Arc::ptr_eq(&self.family.0, &family.0) && self.function == function
+    }
+
+    /// The same port's place in another family.
+    pub fn moved(&self, family: &SharedFamily, function: u16) -> Self {
+        Self { port: self.port, ..Self::of(family, function) }
+    }
+
     /// Changes the host's policy; the answer is for the function.
     pub fn set_host(&mut self, policy: FunctionPolicy) -> Option<Answer> {
         self.host = Some(policy);

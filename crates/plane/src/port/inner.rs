@@ -8,9 +8,10 @@ use nicety_adapter::{
     Set, Shape, Shaper, Time, Uplink,
 };
 use nicety_frame::Mac;
-use nicety_memory::{Map, Rights, Window};
+use nicety_memory::{Map, Refusals, Rights, Window};
 
 use super::caught::caught;
+use super::control::Control;
 use super::family::Membership;
 use super::voice::Voice;
 use super::{End, Saved, Shell};
@@ -52,6 +53,10 @@ pub(super) struct Inner {
     /// The adapter's clock minus the port's, in nanoseconds: after a restore the adapter's clock continues from the time of saving.
     pub shift_ns: i64,
     pub backlog: Backlog,
+    /// I/O control, if this uplink has it.
+    pub control: Option<Box<Control>>,
+    /// Limits hold all frames that wait until then.
+    pub limited_until: Option<Time>,
     /// Token buckets for what its guest sends and receives; uplinks have none.
     pub transmit: Option<Shaper>,
     pub receive: Option<Shaper>,
@@ -88,6 +93,11 @@ pub(super) struct Inner {
     pub is_failure_reported: bool,
     /// Guest errors that were reported.
     pub errors_reported: u64,
+    /// Accesses that the guest's memory map refused, and how many of them were reported.
+    pub refusals: Arc<Refusals>,
+    pub refusals_reported: u64,
+    /// Changes of the memory map.
+    pub memory_changes: u64,
     /// An uplink's agents, and memory for what they say.
     pub agents: Vec<Box<dyn Agent>>,
     pub voice: Option<Box<Voice>>,
@@ -157,7 +167,9 @@ impl Inner {
 
     /// Replaces the guest's memory; returns the old map. Stopped queues are checked again: their missing memory may be
     /// mapped now.
-    pub fn replace_memory(&mut self, memory: Arc<Map>, now: Time) -> Arc<Map> {
+    pub fn replace_memory(&mut self, mut memory: Arc<Map>, now: Time) -> Arc<Map> {
+        Arc::make_mut(&mut memory).report_to(&self.refusals);
+        self.memory_changes += 1;
         let old = std::mem::replace(&mut self.memory, memory);
         self.damaged = false;
         self.call(now, |adapter, cx| {
@@ -299,7 +311,7 @@ impl Inner {
             }
         }
         let (go, wait) = picks.split_at(count);
-        let mut refused = 0;
+        let (mut refused, mut missed) = (0, 0);
         if !go.is_empty() {
             let delivery = self.deliver(&Frames::new(batch, go), now);
             let taken = go.iter().enumerate().filter(|(index, _)| !delivery.is_refused(*index));
@@ -308,23 +320,34 @@ impl Inner {
                 shaper.charge(sum, now);
             }
             refused = delivery.refused().count_ones() as usize;
-            delivery.again(go).for_each(|pick| self.keep_in_order(batch, pick));
+            delivery.again(go).for_each(|pick| missed += u32::from(!self.keep_in_order(batch, pick, now)));
         }
         if !wait.is_empty() && !self.has_failed() {
             self.room.insert(0);
         }
-        wait.iter().for_each(|pick| self.keep_in_order(batch, *pick));
+        wait.iter().for_each(|pick| missed += u32::from(!self.keep_in_order(batch, *pick, now)));
+        if missed > 0 {
+            self.report_missed(missed, now);
+        }
         count.saturating_sub(refused)
     }
 
-    /// Puts one frame behind all others in the backlog.
-    fn keep_in_order(&mut self, batch: &Batch, pick: Pick) {
-        let Some(packet) = batch.packet(pick.packet) else { return };
+    /// Puts one frame behind all others in the backlog. False if there was no room.
+    fn keep_in_order(&mut self, batch: &Batch, pick: Pick, now: Time) -> bool {
+        let Some(packet) = batch.packet(pick.packet) else { return true };
         if self.has_failed() {
             self.counters.receive_drop(Reason::Failed);
-        } else if !self.backlog.push(0, batch, packet, pick) {
+        } else if !self.backlog.push(0, batch, packet, pick, now) {
             self.counters.receive_drop(self.backlog.refusal(packet.len()));
+            return false;
         }
+        true
+    }
+
+    /// Tells the adapter of frames that found no room.
+    #[cold]
+    fn report_missed(&mut self, frames: u32, now: Time) {
+        self.call(now, |adapter, cx| adapter.notice(Event::Missed(frames), cx));
     }
 
     /// Polls queues with mapped doorbells at this time.
@@ -402,22 +425,27 @@ impl Inner {
     }
 
     /// Puts refused frames into the backlog, or drops them with a reason.
-    pub fn keep(&mut self, batch: &Batch, picks: &[Pick], delivery: &Delivery) {
+    pub fn keep(&mut self, batch: &Batch, picks: &[Pick], delivery: &Delivery, now: Time) {
         let is_uplink = matches!(self.end, End::Uplink(_));
+        let mut missed = 0;
         for refusal in delivery.refusals() {
             let Some(pick) = picks.get(usize::from(refusal.pick)) else { continue };
             let Some(packet) = batch.packet(pick.packet) else { continue };
             let lane = if is_uplink { batch.origin.0 } else { refusal.queue.into() };
-            if !self.backlog.push(lane, batch, packet, Pick { from: refusal.from, ..*pick }) {
+            if !self.backlog.push(lane, batch, packet, Pick { from: refusal.from, ..*pick }, now) {
                 self.counters.receive_drop(self.backlog.refusal(packet.len()));
+                missed += 1;
             }
+        }
+        if missed > 0 && !is_uplink {
+            self.report_missed(missed, now);
         }
     }
 
     /// Whether the backlog has frames for which there is room.
     pub fn may_drain(&self) -> bool {
         match self.end {
-            End::Uplink(_) => !self.room.is_empty() && !self.backlog.is_empty(),
+            End::Uplink(_) => !self.room.is_empty() && !self.backlog.is_empty() && self.limited_until.is_none(),
             End::Adapter(_) if self.pooled => !self.room.is_empty() && !self.backlog.is_empty(),
             End::Adapter(_) => self.room.overlaps(self.backlog.queues()),
             End::Failed(_) => false,
@@ -443,12 +471,20 @@ impl Inner {
             End::Failed(_) => Delivery::default(),
         };
         let open = |lane| any_room || room.contains(lane);
-        let drained = caught(|| backlog.drain(open, few, deliver));
+        let drained = caught(|| backlog.drain(open, few, now, deliver));
         self.memory.publish_log();
         let drained = match drained {
-            Ok(drained) => drained.unwrap_or_default(),
+            Ok(Ok(drained)) => drained,
+            Ok(Err(Some(until))) => {
+                self.limited_until = Some(until);
+                return Drained::default();
+            }
+            Ok(Err(None)) => Drained::default(),
             Err(cause) => return self.fail_drained(cause, settled),
         };
+        if let Some(control) = &mut self.control {
+            control.sent(&drained);
+        }
         if let Some(shaper) = &mut self.receive {
             shaper.charge(drained.wire_bytes, now);
         }
@@ -479,7 +515,7 @@ impl Inner {
 
     /// Holds a sender, unless this uplink is stuck. True if it was not held before.
     pub fn hold(&mut self, sender: PortId, now: Time, shell: &dyn Shell) -> bool {
-        let holds = !self.stuck && !self.has_failed() && self.backlog.hold(sender.0);
+        let holds = !self.stuck && !self.has_failed() && self.backlog.hold(sender);
         if holds && self.watch_at.is_none() {
             self.stuck_since = now;
             self.watch_by(now.after_ns(STUCK_NS), shell);
@@ -514,7 +550,7 @@ impl Inner {
 
     /// A sender that was released. `None` if it was not named yet: whoever names it finds it released, and lets it go.
     pub fn held(&mut self, sender: PortId) -> Option<HeldSender> {
-        Some(HeldSender { sender, tenure: self.backlog.take_holder(sender.0)? })
+        Some(HeldSender { sender, tenure: self.backlog.take_holder(sender)? })
     }
 
     /// The cost of the calls since the last [`settle`](Inner::settle), beside their frames.
@@ -552,6 +588,10 @@ impl Inner {
 
     pub fn drop_backlog(&mut self, reason: Reason) {
         let waiting = self.backlog.clear();
+        self.limited_until = None;
+        if let Some(control) = &mut self.control {
+            control.cleared();
+        }
         for _ in 0..waiting {
             self.counters.receive_drop(reason);
         }
@@ -570,6 +610,15 @@ impl Inner {
         let errors = self.counters.errors();
         let reported = std::mem::replace(&mut self.errors_reported, errors.noted());
         errors.since(reported).for_each(|error| shell.guest_error(error));
+    }
+
+    /// Reports the last access that the guest's memory map refused.
+    #[cold]
+    fn report_refusals(&mut self, shell: &dyn Shell) {
+        self.refusals_reported = self.refusals.count();
+        if let Some(last) = self.refusals.refused().last {
+            shell.refused_access(&last);
+        }
     }
 
     /// Takes the adapter's asks to its family, and the answers back.
@@ -638,6 +687,9 @@ impl Inner {
         }
         if !out.stalled.is_empty() {
             self.report_stalls(out.stalled, shell);
+        }
+        if self.refusals.count() != self.refusals_reported {
+            self.report_refusals(shell);
         }
         if self.has_failed() {
             self.report_failure(shell);

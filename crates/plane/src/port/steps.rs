@@ -1,12 +1,12 @@
 //! The steps of a turn (`crate::turn`). Each takes the port's lock and releases it.
 
 use arrayvec::ArrayVec;
-use nicety_adapter::{Batch, Budget, Delivery, Frames, Pick, PortId, Progress, Reason, Time};
+use nicety_adapter::{Batch, Budget, Delivery, Frames, Pick, Progress, Reason, Time};
 
 use super::caught::caught;
 use super::inner::{HeldSender, Inner};
 use super::{End, Port};
-use crate::backlog::Drained;
+use crate::backlog::{Drained, sender_of};
 use crate::poll;
 use crate::watch::Fate;
 
@@ -105,11 +105,18 @@ impl Port {
             inner.pace.took(taken, begin, self.shell.now(now));
             return rest;
         }
+        if inner.control.is_some() {
+            let begin = self.shell.now(now);
+            let taken = inner.deliver_by_class(batch, picks, holds, now, self.shell.as_ref());
+            self.offered(inner, rest, now);
+            inner.pace.took(taken, begin, self.shell.now(now));
+            return rest;
+        }
         let frames = Frames { batch, picks, held: inner.backlog.queues() };
         let is_uplink = inner.is_uplink();
         let delivery = if inner.must_wait(now) { Delivery::all_refused(&frames) } else { inner.deliver(&frames, now) };
         if delivery.refused() != 0 {
-            if let Err(cause) = caught(|| inner.keep(batch, picks, &delivery)) {
+            if let Err(cause) = caught(|| inner.keep(batch, picks, &delivery, now)) {
                 inner.fail(cause);
             }
             if is_uplink {
@@ -199,6 +206,7 @@ impl Port {
             }
         }
         let _due = inner.shaped_at.take_if(|at| *at <= now);
+        let _due = inner.limited_until.take_if(|at| *at <= now);
         gathered.let_go = inner.watch(now, self.shell.as_ref());
         if self.member.is_some() {
             gathered.let_go.extend(self.drop_overtaken(&mut inner));
@@ -218,9 +226,12 @@ impl Port {
             gathered.drained_bytes += bytes;
             if released {
                 // Never full: the walk ends before.
-                let _pushed = inner.held(PortId(lane)).map(|held| gathered.released.try_push(held));
+                let _pushed = inner.held(sender_of(lane)).map(|held| gathered.released.try_push(held));
             }
             left = Budget { packets: left.packets - packets, bytes: left.bytes.saturating_sub(bytes + inner.excess()) };
+        }
+        if let Some(at) = inner.limited_until {
+            self.shell.wake_at(at);
         }
         if inner.poll_at.is_some_and(|at| at <= now) {
             inner.poll_at = None;

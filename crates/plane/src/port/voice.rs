@@ -33,7 +33,8 @@ impl Inner {
     #[cold]
     pub fn attend(&mut self, now: Time) {
         let is_up = self.call_uplink(|uplink, _| uplink.carrier());
-        let state = LinkState { is_up, has_backlog: !self.backlog.is_empty() };
+        let bytes = [self.counters.taken().bytes, self.counters.transmitted().bytes];
+        let state = LinkState { is_up, has_backlog: !self.backlog.is_empty(), bytes };
         let mut agents = std::mem::take(&mut self.agents);
         let attended = caught(|| {
             for agent in &mut agents {

@@ -2,12 +2,15 @@
 //! (drivers/net/bonding/bond_main.c, `bond_xmit_hash`), so that an operator finds the same link there and here. Its values are those of a
 //! little-endian machine, which loads fields as they lie in memory.
 
+mod dissect;
+
 use nicety_adapter::{Batch, Edit, Packet, Pick};
 use nicety_frame::vlan;
 use nicety_frame::{Fragment, L3Kind};
 
 /// The parts of a frame that choose its member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Hash {
     /// Ethernet addresses and type: `layer2`.
     #[default]
@@ -17,8 +20,20 @@ pub enum Hash {
     /// IP addresses, ports of TCP and UDP, and the identifier of an ICMP echo; of an ICMP error, those of the packet that it reports:
     /// `layer3+4`. All fragments of a packet have the same value, but not that of the flow's whole packets.
     Layer34,
+    /// As [`Layer23`](Hash::Layer23), with the innermost IP addresses of a packet in tunnels that the kernel's flow dissector knows (IP in
+    /// IP, GRE, PPPoE; not those over UDP): `encap2+3`.
+    Encap23,
+    /// As [`Layer34`](Hash::Layer34), of the innermost packet: `encap3+4`. The kernel uses a socket's own hash for packets that it sends
+    /// itself; this is the value of those that it forwards.
+    Encap34,
     /// The VLAN and the source address: `vlan+srcmac`.
     VlanSource,
+    /// The port from which it comes.
+    Port,
+    /// Its source address.
+    Source,
+    /// The port from which it comes; but ports have moved to other members.
+    Moved,
 }
 
 const ICMP: u8 = 1;
@@ -29,30 +44,53 @@ const PORTS_FIRST: [u8; 6] = [6, 17, 33, 50, 132, 136];
 const AUTHENTICATION: u8 = 51;
 
 impl Hash {
+    const ALL: [Self; 9] = [
+        Self::Layer2,
+        Self::Layer23,
+        Self::Layer34,
+        Self::Encap23,
+        Self::Encap34,
+        Self::VlanSource,
+        Self::Port,
+        Self::Source,
+        Self::Moved,
+    ];
+
+    /// The hash with this number, as `as u8` gives it.
+    #[inline]
+    pub(super) fn numbered(number: u8) -> Self {
+        Self::ALL.get(usize::from(number)).copied().unwrap_or_default()
+    }
+
+    /// Whether it is the same for all frames from one port.
+    #[inline]
+    pub(super) fn is_of_port(self) -> bool {
+        matches!(self, Self::Port | Self::Moved)
+    }
+
     /// The value of a frame.
     #[inline]
     pub fn of(self, batch: &Batch, packet: &Packet, pick: &Pick) -> u32 {
         let head = batch.head(packet);
         let layout = batch.layout(packet);
-        if self == Self::VlanSource {
-            return vlan_source(head, pick.edit);
-        }
-        let l3 = layout.l3.filter(|_| self != Self::Layer2);
-        match l3 {
-            None => layer2(head, layout.ethertype),
-            Some(l3) => {
-                let ports = self == Self::Layer34;
-                let first = if ports { 0 } else { layer2(head, layout.ethertype) };
+        let ports = matches!(self, Self::Layer34 | Self::Encap34);
+        let flow = match self {
+            Self::VlanSource => return vlan_source(head, pick.edit),
+            Self::Port | Self::Moved => return batch.origin.0.into(),
+            Self::Source => return head.get(6..).and_then(<[u8]>::first_chunk).map_or(0, super::copies::of_source),
+            Self::Layer2 => None,
+            Self::Layer23 | Self::Layer34 => layout.l3.and_then(|l3| {
                 let is_fragment = l3.fragment != Fragment::Whole;
-                let kind = l3.kind;
-                let Some(flow) = Flow::find(head, l3.offset.into(), kind, ports, is_fragment, 1) else { return first };
-                let mut hash = if ports { flow.ports } else { first } ^ flow.addresses;
-                hash ^= hash >> 16;
-                hash ^= hash >> 8;
-                // Even ports are common.
-                if ports { hash >> 1 } else { hash }
-            }
-        }
+                Flow::find(head, l3.offset.into(), l3.kind, ports, is_fragment, 1)
+            }),
+            Self::Encap23 | Self::Encap34 => dissect::innermost(head),
+        };
+        let Some(Flow { addresses, ports: of_ports }) = flow else { return layer2(head, layout.ethertype) };
+        let mut hash = addresses ^ if ports { of_ports } else { layer2(head, layout.ethertype) };
+        hash ^= hash >> 16;
+        hash ^= hash >> 8;
+        // Even ports are common.
+        if ports { hash >> 1 } else { hash }
     }
 }
 
@@ -84,7 +122,7 @@ struct Flow {
 impl Flow {
     /// `errors`: how many ICMP errors it looks into.
     fn find(head: &[u8], at: usize, kind: L3Kind, ports: bool, is_fragment: bool, errors: u32) -> Option<Self> {
-        let word = |at: usize| head.get(at..)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
+        let word = |at: usize| word(head, at);
         let byte = |at: usize| head.get(at).copied();
         let (addresses, protocol, next) = match kind {
             L3Kind::V4 => (word(at + 12)? ^ word(at + 16)?, byte(at + 9)?, at + usize::from(byte(at)? & 0xf) * 4),
@@ -98,29 +136,44 @@ impl Flow {
         if is_fragment {
             return Some(flow);
         }
-        if ports && PORTS_FIRST.contains(&protocol) {
-            flow.ports = word(next).unwrap_or_default();
-        } else if ports && protocol == AUTHENTICATION {
-            flow.ports = word(next + 4).unwrap_or_default();
-        } else if let (ICMP | ICMPV6, Some(kind_of_message)) = (protocol, byte(next)) {
-            let (errors_here, echoes): (&[u8], &[u8]) = match protocol {
-                ICMP => (&[3, 4, 5, 11, 12], &[0, 8, 13, 14]),
-                _ => (&[1, 2, 3, 4], &[128, 129]),
-            };
-            if errors_here.contains(&kind_of_message) && errors > 0 {
+        if let (ICMP | ICMPV6, Some(kind_of_message)) = (protocol, head.get(next)) {
+            let errors_here: &[u8] = if protocol == ICMP { &[3, 4, 5, 11, 12] } else { &[1, 2, 3, 4] };
+            if errors_here.contains(kind_of_message) && errors > 0 {
                 let inner = next + 8;
                 let is_fragment = kind == L3Kind::V4 && head.get(inner + 6..inner + 8).is_some_and(is_fragment_field);
                 return Self::find(head, inner, kind, ports, is_fragment, errors - 1).or(Some(flow));
             }
-            if ports && echoes.contains(&kind_of_message) {
-                // Type, code, identifier; an identifier of 0 counts as 1.
-                let [a, b] = head.get(next + 4..).and_then(|id| id.first_chunk().copied()).unwrap_or_default();
-                let id = if [a, b] == [0, 0] { [1, 0] } else { [a, b] };
-                flow.ports = u32::from_le_bytes([kind_of_message, byte(next + 1).unwrap_or_default(), id[0], id[1]]);
-            }
+        }
+        if ports {
+            flow.ports = ports_of(head, next, protocol).or_else(|| echo(head, next, protocol)).unwrap_or_default();
         }
         Some(flow)
     }
+}
+
+fn word(head: &[u8], at: usize) -> Option<u32> {
+    head.get(at..)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
+}
+
+/// The four bytes at a transport header that tell flows apart.
+fn ports_of(head: &[u8], at: usize, protocol: u8) -> Option<u32> {
+    match protocol {
+        AUTHENTICATION => word(head, at + 4),
+        protocol if PORTS_FIRST.contains(&protocol) => word(head, at),
+        _ => None,
+    }
+}
+
+/// Type, code and identifier of an ICMP echo. An identifier of 0 counts as 1. The kernel keeps the identifier in host order.
+fn echo(head: &[u8], at: usize, protocol: u8) -> Option<u32> {
+    let [kind, code, _, _, a, b] = *head.get(at..)?.first_chunk()?;
+    let echoes: &[u8] = match protocol {
+        ICMP => &[0, 8, 13, 14],
+        ICMPV6 => &[128, 129],
+        _ => return None,
+    };
+    let identifier = u16::from_be_bytes([a, b]).max(1);
+    echoes.contains(&kind).then(|| u32::from(identifier) << 16 | u32::from(code) << 8 | u32::from(kind))
 }
 
 /// Whether an IPv4 header's field says that more fragments follow, or that this is not the first.
@@ -165,6 +218,28 @@ mod tests {
         [&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0][..], &ip, &tcp, &[0; 6]].concat()
     }
 
+    /// Frames, and what `bond_xmit_hash` of Linux 7.3.4 says of each, built for x86-64: name, frame, `layer2`, `layer2+3`, `layer3+4`,
+    /// `encap2+3`, `encap3+4`.
+    const OF_THE_KERNEL: &str = include_str!("bond_hashes.txt");
+
+    #[test]
+    fn values_are_those_that_the_kernels_own_code_computes() {
+        let hashes = [Hash::Layer2, Hash::Layer23, Hash::Layer34, Hash::Encap23, Hash::Encap34];
+        let mut wrong = Vec::new();
+        for line in OF_THE_KERNEL.lines() {
+            let mut words = line.split(' ');
+            let (name, hex) = (words.next().unwrap(), words.next().unwrap());
+            let frame: Vec<u8> =
+                (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect();
+            let wanted: Vec<u32> = words.map(|word| u32::from_str_radix(word, 16).unwrap()).collect();
+            let found = hashes.map(|one| hash(one, &frame));
+            if wanted != found {
+                wrong.push(format!("{name}: {wanted:08x?}, and {found:08x?} here"));
+            }
+        }
+        assert!(wrong.is_empty(), "{wrong:#?}");
+    }
+
     #[test]
     fn values_are_those_of_the_bonding_driver() {
         let frame = tcp(6, [0, 0]);
@@ -202,7 +277,8 @@ mod tests {
         assert_eq!(hash(Hash::Layer34, &about), hash(Hash::Layer34, &frame));
         let echo = |id: [u8; 2]| [&tcp(1, [0, 0])[..34], &[8, 0, 0, 0, id[0], id[1], 0, 1], &[0; 20]].concat();
         assert_ne!(hash(Hash::Layer34, &echo([0, 1])), hash(Hash::Layer34, &echo([0, 2])));
-        assert_eq!(hash(Hash::Layer34, &echo([0, 0])), hash(Hash::Layer34, &echo([1, 0])));
+        // `skb_flow_get_icmp_tci`: "avoid confusion with packets without such field".
+        assert_eq!(hash(Hash::Layer34, &echo([0, 0])), hash(Hash::Layer34, &echo([0, 1])));
     }
 
     #[test]

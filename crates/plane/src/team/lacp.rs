@@ -3,7 +3,7 @@
 use nicety_adapter::Time;
 use nicety_lacp::{Aggregate, Mux, Receive, Settings, View};
 
-use super::{Links, Rule};
+use super::{Links, Mode, Rule};
 
 /// See the module's page.
 #[derive(Debug)]
@@ -17,6 +17,12 @@ impl Lacp {
 }
 
 impl Rule for Lacp {
+    fn set(&mut self, mode: &Mode, _: Time) -> bool {
+        let Mode::Lacp(settings) = mode else { return false };
+        self.0.set(settings);
+        true
+    }
+
     fn link(&mut self, member: usize, is_up: bool, now: Time) {
         self.0.link(member, is_up, now);
     }

@@ -1,33 +1,68 @@
 //! Announcements of addresses that are reached by another link from now on: switches beyond it learn them there, without waiting for the
-//! guests to send.
+//! guests to send. A reverse ARP request tells switches; of a port whose IP addresses the host binds, gratuitous ARP and unsolicited
+//! neighbour advertisements also tell hosts and routers, some of which do not believe a reverse request.
 
-use std::net::Ipv4Addr;
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use nicety_adapter::Time;
+use nicety_adapter::{PortId, Time};
 use nicety_frame::vlan::{Tag, Tci};
-use nicety_frame::{Mac, arp, ethernet};
+use nicety_frame::{Mac, arp, checksum, ethernet};
 use nicety_switch::{Vlan, VlanId};
 
 use crate::plane::Plane;
 
-use super::Team;
+use super::{MEMBERS_MOST, Team};
 
 /// Most addresses that are announced after one change.
 const MOVED_MOST: usize = 4096;
 
 /// A reverse ARP request whose target is the sender itself (RFC 903): it needs no answer.
 pub(crate) fn frame(address: Mac, tag: Option<Tag>) -> Option<Vec<u8>> {
-    let mut frame = vec![0; ethernet::FRAME_LEN_MIN];
-    let ethertype = ethernet::ethertype::RARP;
-    let header = ethernet::Header { destination: Mac::BROADCAST, source: address, ethertype };
     let (operation, unset) = (arp::operation::REVERSE_REQUEST, Ipv4Addr::UNSPECIFIED);
     let packet = arp::Packet { operation, sender_mac: address, sender: unset, target_mac: address, target: unset };
+    arp_frame(address, ethernet::ethertype::RARP, &packet, tag)
+}
+
+fn arp_frame(source: Mac, ethertype: u16, packet: &arp::Packet, tag: Option<Tag>) -> Option<Vec<u8>> {
+    let mut frame = vec![0; ethernet::FRAME_LEN_MIN];
+    let header = ethernet::Header { destination: Mac::BROADCAST, source, ethertype };
     let len = header.write(&mut frame).ok()?;
     packet.write(frame.get_mut(len..)?).ok()?;
+    Some(tagged(frame, tag))
+}
+
+fn tagged(mut frame: Vec<u8>, tag: Option<Tag>) -> Vec<u8> {
     if let Some(tag) = tag {
         frame.splice(12..12, tag.to_bytes());
     }
-    Some(frame)
+    frame
+}
+
+/// Says that a station has an IP address: an ARP announcement (RFC 5227, section 2.3) or an unsolicited neighbour advertisement (RFC 4861,
+/// section 7.2.6).
+fn of_ip(address: Mac, ip: IpAddr, tag: Option<Tag>) -> Option<Vec<u8>> {
+    match ip {
+        IpAddr::V4(ip) => {
+            let (operation, target_mac) = (arp::operation::REQUEST, Mac([0; 6]));
+            let packet = arp::Packet { operation, sender_mac: address, sender: ip, target_mac, target: ip };
+            arp_frame(address, ethernet::ethertype::ARP, &packet, tag)
+        }
+        IpAddr::V6(ip) => Some(tagged(advertisement(address, ip), tag)),
+    }
+}
+
+/// To all nodes: type 136, override, its target and the target's link-layer address.
+fn advertisement(address: Mac, ip: Ipv6Addr) -> Vec<u8> {
+    const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+    const ICMPV6: u8 = 58;
+    let mut message = [&[136, 0, 0, 0, 0x20, 0, 0, 0][..], &ip.octets(), &[2, 1], &address.0].concat();
+    let pseudo = checksum::pseudo_v6(ip, ALL_NODES, ICMPV6, message.len() as u32);
+    let sum = pseudo.then(checksum::sum(&message), false).checksum();
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    let header = [0x60, 0, 0, 0, 0, message.len() as u8, ICMPV6, 255];
+    let ethernet = [&[0x33, 0x33, 0, 0, 0, 1][..], &address.0, &ethernet::ethertype::IPV6.to_be_bytes()].concat();
+    [&ethernet[..], &header, &ip.octets(), &ALL_NODES.octets(), &message].concat()
 }
 
 /// How a frame of a VLAN leaves by a port: `None` if it does not.
@@ -47,11 +82,35 @@ fn tag(vlan: &Vlan, fid: u16) -> Option<Option<Tag>> {
 impl Plane {
     /// Announces all addresses on this side of a team by a member that has taken over, if one has.
     pub(crate) fn announce_moved(&self, team: &Team, now: Time) {
-        let Some(member) = team.steering.take_moved().and_then(|place| team.member(place)) else { return };
+        let Some(member) = team.steering.take_moved() else { return };
         let vlan = self.switch().policy(team.id).vlan;
         let here = self.switch().addresses().iter(now).filter(|learned| learned.port != team.id);
-        let frames = here.filter_map(|learned| frame(learned.address, tag(&vlan, learned.fid)?));
-        member.announce_all(frames.take(MOVED_MOST).collect());
+        let mut frames: [VecDeque<Vec<u8>>; MEMBERS_MOST] = Default::default();
+        let choice = team.steering.choice();
+        let mut bound: BTreeMap<PortId, (Option<Mac>, Vec<IpAddr>)> = BTreeMap::new();
+        for learned in here.take(MOVED_MOST) {
+            let Some(tag) = tag(&vlan, learned.fid) else { continue };
+            let (own, ips) = bound.entry(learned.port).or_insert_with(|| {
+                let policy = self.switch().policy(learned.port);
+                (policy.addresses.first().copied(), policy.ip)
+            });
+            // Of several addresses of one port nobody knows whose an IP address is.
+            let ips = ips.iter().filter(|_| *own == Some(learned.address)).copied();
+            // Where the neighbours know nothing of the team, each station is reached by one member.
+            let its = team.steering.floods().and_then(|_| {
+                let hash = choice.hash().of_station(learned.port, learned.address);
+                team.steering.member(choice, hash, learned.port)
+            });
+            if let Some(frames) = frames.get_mut(its.unwrap_or(member)) {
+                frames.extend(frame(learned.address, tag));
+                frames.extend(ips.filter_map(|ip| of_ip(learned.address, ip, tag)));
+            }
+        }
+        for (place, frames) in frames.into_iter().enumerate().filter(|(_, frames)| !frames.is_empty()) {
+            if let Some(member) = team.member(place) {
+                member.announce_all(frames);
+            }
+        }
     }
 }
 
@@ -70,5 +129,21 @@ mod tests {
         let address = Mac([2, 0, 0, 0, 0, 1]);
         let announced = frame(address, tag(&trunk, 7).unwrap()).unwrap();
         assert_eq!((announced.len(), &announced[12..18]), (64, &[0x81, 0, 0, 7, 0x80, 0x35][..]));
+    }
+
+    #[test]
+    fn hosts_are_told_of_an_address_as_the_standards_have_it() {
+        let (address, hex) = (Mac([2, 0, 0, 0, 0, 1]), |text: &str| -> Vec<u8> {
+            let digits: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+            digits.chunks(2).map(|two| u8::from_str_radix(std::str::from_utf8(two).unwrap(), 16).unwrap()).collect()
+        });
+        // RFC 5227: a request whose sender and target are the address announced; RFC 826's fields.
+        let wanted = "ffffffffffff 020000000001 0806 0001 0800 06 04 0001 020000000001 0a000005 000000000000 0a000005";
+        let arp = of_ip(address, "10.0.0.5".parse().unwrap(), None).unwrap();
+        assert_eq!((&arp[..42], arp.len()), (&hex(wanted)[..], 60));
+        // RFC 4861, section 4.4: hop limit 255, override without solicited, the target's address as an option.
+        let wanted = "333300000001 020000000001 86dd 60000000 0020 3a ff fe800000000000000000000000000005 \
+                      ff020000000000000000000000000001 88 00 5793 20000000 fe800000000000000000000000000005 0201 020000000001";
+        assert_eq!(of_ip(address, "fe80::5".parse().unwrap(), None).unwrap(), hex(&wanted.replace('\\', "")));
     }
 }

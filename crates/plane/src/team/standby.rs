@@ -4,16 +4,18 @@ use std::time::Duration;
 
 use nicety_adapter::Time;
 
-use super::{Links, Rule};
+use super::{Links, MEMBERS_MOST, Mode, Rule};
 
 /// The neighbouring switch floods to all members. When another one becomes active, copies of frames that the old one took, and of those that it
 /// sent, may still be on their way to it: it takes frames after this time.
 const IN_FLIGHT_NS: u64 = 5_000_000;
 
-/// The members in the order of preference: the primary first if it is up, then by place. Another member than the primary stays active until it
-/// fails, or until the primary has been up for the fail-back delay.
+/// The members in the order of preference. Another member than the first, the primary, stays active until it fails, or until the primary has
+/// been up for the fail-back delay.
 #[derive(Debug)]
 pub struct Standby {
+    /// The members' places.
+    order: Vec<usize>,
     primary: usize,
     fail_back: Duration,
     up: u32,
@@ -29,10 +31,17 @@ pub struct Standby {
 }
 
 impl Standby {
-    /// `primary` is its place in the team.
+    /// The primary, then the others by their places. `primary` is its place in the team.
     pub fn new(primary: usize, fail_back: Duration) -> Self {
+        let others = (0..MEMBERS_MOST).filter(|member| *member != primary);
+        Self::ordered(&std::iter::once(primary).chain(others).collect::<Vec<_>>(), fail_back)
+    }
+
+    /// The members in the order of preference, by their places. Without one none is used.
+    pub fn ordered(order: &[usize], fail_back: Duration) -> Self {
         Self {
-            primary,
+            order: order.to_vec(),
+            primary: order.first().copied().unwrap_or_default(),
             fail_back,
             up: 0,
             active: None,
@@ -49,6 +58,18 @@ impl Standby {
 }
 
 impl Rule for Standby {
+    fn set(&mut self, mode: &Mode, now: Time) -> bool {
+        let Mode::Standby { order, fail_back } = mode else { return false };
+        (self.order, self.fail_back) = (order.clone(), *fail_back);
+        let primary = order.first().copied().unwrap_or_default();
+        if self.primary != primary {
+            self.primary = primary;
+            // Another primary has not failed: it takes over at once.
+            self.back_at = (self.is_up(primary) && self.active != Some(primary)).then_some(now);
+        }
+        true
+    }
+
     fn link(&mut self, member: usize, is_up: bool, now: Time) {
         let was_up = self.is_up(member);
         if is_up {
@@ -73,11 +94,7 @@ impl Rule for Standby {
             self.active = None;
         }
         if self.active.is_none() {
-            self.active = if self.is_up(self.primary) {
-                Some(self.primary)
-            } else {
-                (self.up != 0).then_some(self.up.trailing_zeros() as usize)
-            };
+            self.active = self.order.iter().copied().find(|member| self.is_up(*member));
         }
         if self.active == Some(self.primary) {
             (self.has_begun, self.back_at) = (true, None);

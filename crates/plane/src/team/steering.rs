@@ -6,16 +6,21 @@
 //! or after [`SETTLE_NS`]. Frames that wait even then are dropped, and counted, as they would otherwise follow their successors.
 
 use std::fmt::Debug;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use nicety_adapter::Time;
+use nicety_adapter::{PortId, Time};
+use nicety_switch::PORTS;
 
-use super::{Hash, MEMBERS_MOST};
+use super::{Hash, MEMBERS_MOST, Mode};
 use crate::agent::{Agent, LinkState};
 
 /// Longest time for which a change waits for empty backlogs.
 const SETTLE_NS: u64 = 100_000_000;
+/// Our own announcements may come back for this time.
+const ANNOUNCED_NS: u64 = 2_000_000_000;
+/// No member's place.
+const NO_MEMBER: usize = usize::MAX;
 
 /// Sets of members, a bit each, by their places in the team.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,6 +41,33 @@ pub struct MemberState {
     /// Frames leave by it.
     pub distributes: bool,
     /// A few words: `active`, `stands by`, `no carrier`.
+    pub words: String,
+}
+
+/// What members and ports have carried so far.
+pub struct Loads<'a> {
+    /// By the members' places: bytes sent and taken.
+    pub links: &'a [[u64; 2]; MEMBERS_MOST],
+    /// By the ports' numbers: bytes sent through the team.
+    pub ports: &'a [AtomicU64],
+    /// The member that a port uses.
+    pub place: &'a dyn Fn(usize) -> Option<usize>,
+}
+
+impl Debug for Loads<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Loads").field("links", self.links).finish_non_exhaustive()
+    }
+}
+
+/// A port uses another member from now on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// The port.
+    pub port: PortId,
+    /// The member's place.
+    pub to: usize,
+    /// What happens, and why, for a person.
     pub words: String,
 }
 
@@ -64,11 +96,35 @@ pub trait Rule: Send + Debug {
         false
     }
 
+    /// The members by which flooded frames are taken, a bit each, if copies of each come in by all: see [`Spread`](super::Spread). `None`: they
+    /// come in once.
+    fn floods(&self) -> Option<u32> {
+        None
+    }
+
+    /// The time at which it wants to know the [`loads`](Rule::loads).
+    fn measured_at(&self) -> Option<Time> {
+        None
+    }
+
+    /// The loads so far.
+    fn loads(&mut self, _loads: &Loads<'_>, _now: Time) {}
+
+    /// A port that is to use another member.
+    fn take_moved(&mut self) -> Option<Moved> {
+        None
+    }
+
     /// Nothing is sent any more by the lingering members.
     fn settled(&mut self, _now: Time) {}
 
     /// A member's state in a few words.
     fn words(&self, member: usize, now: Time) -> String;
+
+    /// Takes other settings while it runs. False if this is another rule's mode. [`tick`](Rule::tick) follows.
+    fn set(&mut self, _mode: &Mode, _now: Time) -> bool {
+        false
+    }
 }
 
 /// A choice among the members at one moment.
@@ -76,15 +132,28 @@ pub trait Rule: Send + Debug {
 pub(crate) struct Choice {
     spread: u32,
     usable: u32,
+    hash: Hash,
 }
+
+/// A set of members takes this many bits of the word.
+const SET_BITS: u32 = MEMBERS_MOST as u32;
+const SET: u64 = (1 << SET_BITS) - 1;
 
 impl Choice {
     fn of(word: u64) -> Self {
-        Self { spread: (word >> 32) as u32, usable: word as u32 }
+        let set = |word: u64| (word & SET) as u32;
+        Self { spread: set(word >> SET_BITS), usable: set(word), hash: Hash::numbered((word >> (2 * SET_BITS)) as u8) }
     }
 
     fn word(self) -> u64 {
-        u64::from(self.spread) << 32 | u64::from(self.usable)
+        let Self { spread, usable, hash } = self;
+        u64::from(hash as u8) << (2 * SET_BITS) | u64::from(spread) << SET_BITS | u64::from(usable)
+    }
+
+    /// The value that chooses the member.
+    #[inline]
+    pub fn hash(self) -> Hash {
+        self.hash
     }
 
     /// The member for a hash; `None` if none is usable.
@@ -111,7 +180,18 @@ struct State {
     /// The rule's last decision.
     links: Links,
     spread: u32,
-    /// A change of the spread is due: its latest time, and the members that have not reported an empty backlog.
+    /// The hash in use, and the one that is wanted.
+    hash: Hash,
+    wanted_hash: Hash,
+    /// Members whose link is up, and the bytes that they have sent and taken.
+    up: u32,
+    bytes: [[u64; 2]; MEMBERS_MOST],
+    /// Members that have told their bytes since the last measurement.
+    told_bytes: u32,
+    /// A port that moves with the next change, and one that has moved, to be told.
+    moves: Option<Moved>,
+    told: Option<Moved>,
+    /// A change of the spread or the hash is due: its latest time, and the members that have not reported an empty backlog.
     settling: Option<(Time, u32)>,
     /// Frames that found no usable member.
     lost: u64,
@@ -119,10 +199,18 @@ struct State {
     wakes: [Option<Time>; MEMBERS_MOST],
 }
 
+impl State {
+    /// The time of the next turn that a member needs, for the rule or to tell what it has carried.
+    fn wake(&self, member: usize) -> Option<Time> {
+        let has_to_tell = (self.up & !self.told_bytes).checked_shr(member as u32).unwrap_or_default() & 1 != 0;
+        let measures = self.rule.measured_at().filter(|_| has_to_tell);
+        self.rule.wake(member).into_iter().chain(measures).min()
+    }
+}
+
 /// See the module's page.
 #[derive(Debug)]
 pub struct Steering {
-    hash: Hash,
     /// A [`Choice`].
     choice: AtomicU64,
     collecting: AtomicU32,
@@ -130,6 +218,15 @@ pub struct Steering {
     epoch: AtomicU32,
     /// The place of the member that has taken over and is to announce that, plus 1.
     moved: AtomicU32,
+    /// Members by which flooded frames are taken; all bits: no copies are refused.
+    floods: AtomicU32,
+    /// The time of the last change.
+    changed_at: AtomicU64,
+    /// By port: the place of the member to which it has moved, plus 1; and the bytes that it has sent.
+    moved_to: Box<[AtomicU8]>,
+    sent: Box<[AtomicU64]>,
+    /// Whether somebody is to be told of a port that has moved.
+    tells: AtomicBool,
     /// Members that need a turn, and those whose next turn must report to the rule.
     stirred: AtomicU64,
     due: AtomicU64,
@@ -139,16 +236,34 @@ pub struct Steering {
 impl Steering {
     /// The steering of a team. No member is used until its link is reported to be up.
     pub fn new(rule: Box<dyn Rule>, hash: Hash) -> Self {
-        let links = Links::default();
-        Self {
+        let state = State {
+            rule,
+            links: Links::default(),
+            spread: 0,
             hash,
+            wanted_hash: hash,
+            up: 0,
+            bytes: [[0; 2]; MEMBERS_MOST],
+            told_bytes: 0,
+            moves: None,
+            told: None,
+            settling: None,
+            lost: 0,
+            wakes: [None; MEMBERS_MOST],
+        };
+        Self {
             choice: AtomicU64::new(0),
             collecting: AtomicU32::new(0),
             epoch: AtomicU32::new(0),
             moved: AtomicU32::new(0),
+            floods: AtomicU32::new(u32::MAX),
+            changed_at: AtomicU64::new(0),
+            moved_to: (0..PORTS).map(|_| AtomicU8::new(0)).collect(),
+            sent: (0..PORTS).map(|_| AtomicU64::new(0)).collect(),
+            tells: AtomicBool::new(false),
             stirred: AtomicU64::new(0),
             due: AtomicU64::new(u64::MAX),
-            state: Mutex::new(State { rule, links, spread: 0, settling: None, lost: 0, wakes: [None; MEMBERS_MOST] }),
+            state: Mutex::new(state),
         }
     }
 
@@ -156,17 +271,52 @@ impl Steering {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn hash(&self) -> Hash {
-        self.hash
-    }
-
     #[inline]
     pub(crate) fn choice(&self) -> Choice {
         Choice::of(self.choice.load(Ordering::Acquire))
     }
 
-    pub(crate) fn choose(&self, hash: u32) -> Option<usize> {
-        self.choice().member(hash)
+    /// The member for a hash of a frame from a port.
+    #[inline]
+    pub(crate) fn member(&self, choice: Choice, hash: u32, port: PortId) -> Option<usize> {
+        self.moved(choice, port).or_else(|| choice.member(hash))
+    }
+
+    /// The member to which a port has moved.
+    fn moved(&self, choice: Choice, port: PortId) -> Option<usize> {
+        if choice.hash != Hash::Moved {
+            return None;
+        }
+        let to = self.moved_to.get(usize::from(port.0))?.load(Ordering::Acquire).checked_sub(1)?;
+        (choice.usable >> to & 1 != 0).then_some(to.into())
+    }
+
+    /// A port has sent so many bytes through the team.
+    pub(crate) fn note_sent(&self, port: PortId, bytes: u64) {
+        if let Some(sent) = self.sent.get(usize::from(port.0)) {
+            sent.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// The members by which flooded frames are taken, if copies of each come in by all.
+    #[inline]
+    pub(crate) fn floods(&self) -> Option<u32> {
+        let floods = self.floods.load(Ordering::Acquire);
+        (floods != u32::MAX).then_some(floods)
+    }
+
+    /// Whether this side's stations were announced a moment ago: then it is no sign of life if they are heard beyond the team.
+    pub(crate) fn has_announced(&self, now: Time) -> bool {
+        now.0.saturating_sub(self.changed_at.load(Ordering::Acquire)) < ANNOUNCED_NS
+    }
+
+    /// A port that has moved, once.
+    pub(crate) fn take_told(&self) -> Option<Moved> {
+        if !self.tells.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.tells.store(false, Ordering::Relaxed);
+        self.state().told.take()
     }
 
     /// The member for every frame, if there is no need for a hash; a number that no member has if there is no usable member.
@@ -234,8 +384,17 @@ impl Steering {
     /// A member reports its link.
     fn report(&self, member: usize, link: LinkState, now: Time) {
         let mut state = self.state();
+        let bit = 1 << member;
+        state.up = if link.is_up { state.up | bit } else { state.up & !bit };
+        if let Some(bytes) = state.bytes.get_mut(member) {
+            *bytes = link.bytes;
+        }
+        if state.rule.measured_at().is_some_and(|at| at <= now) {
+            state.told_bytes |= bit;
+        }
         state.rule.link(member, link.is_up, now);
         state.rule.tick(now);
+        self.measure(&mut state, now);
         if !link.has_backlog
             && let Some((_, busy)) = &mut state.settling
         {
@@ -244,20 +403,50 @@ impl Steering {
         self.publish(&mut state, member, now);
     }
 
+    /// Tells the rule what was carried, if it wants to know.
+    fn measure(&self, state: &mut State, now: Time) {
+        if state.rule.measured_at().is_none_or(|at| at > now) || state.up & !state.told_bytes != 0 {
+            return;
+        }
+        state.told_bytes = 0;
+        let choice = self.choice();
+        let place = |port: usize| self.member(choice, port as u32, PortId(port as u16));
+        state.rule.loads(&Loads { links: &state.bytes, ports: &self.sent, place: &place }, now);
+        if state.moves.is_none() {
+            state.moves = state.rule.take_moved();
+        }
+    }
+
     /// A member has left: its link is down.
     pub(super) fn leave(&self, member: usize, now: Time) {
-        self.report(member, LinkState { is_up: false, has_backlog: false }, now);
+        self.report(member, LinkState { is_up: false, has_backlog: false, bytes: [0; 2] }, now);
+    }
+
+    /// Uses members in another way from now on: settings of the same rule are changed, another rule takes the place of the present one.
+    /// A flow that moves moves as it does when links change. The members must [get turns](super::Team::stir).
+    pub(crate) fn change(&self, mode: &Mode, hash: Hash, now: Time) {
+        let mut state = self.state();
+        if !state.rule.set(mode, now) {
+            let mut rule = mode.rule();
+            (0..MEMBERS_MOST).for_each(|member| rule.link(member, state.up >> member & 1 != 0, now));
+            state.rule = rule;
+        }
+        state.rule.tick(now);
+        state.wanted_hash = hash;
+        self.publish(&mut state, NO_MEMBER, now);
+        self.stir();
     }
 
     /// Publishes the rule's decision, in the turn of a member. Others that need an earlier turn than they know get one.
     fn publish(&self, state: &mut State, member: usize, now: Time) {
         let links = state.rule.links();
         let sending = |links: &Links| (links.distributing, links.lingering);
-        if sending(&links) != sending(&state.links) {
+        let is_due = state.spread != links.distributing || state.hash != state.wanted_hash || state.moves.is_some();
+        if sending(&links) != sending(&state.links) || (is_due && state.settling.is_none()) {
             let busy = state.spread & (links.distributing | links.lingering);
             // A change while another one settles does not put it off.
             let latest = state.settling.map_or(now.after_ns(SETTLE_NS), |(latest, _)| latest);
-            state.settling = (state.spread != links.distributing).then_some((latest, busy));
+            state.settling = is_due.then_some((latest, busy));
             self.stir();
         }
         state.links = links;
@@ -265,7 +454,15 @@ impl Steering {
             && (busy == 0 || latest <= now)
         {
             state.settling = None;
-            state.spread = state.links.distributing;
+            self.changed_at.store(now.0, Ordering::Release);
+            if let Some(moved) = state.moves.take() {
+                if let Some(to) = self.moved_to.get(usize::from(moved.port.0)) {
+                    to.store(moved.to as u8 + 1, Ordering::Release);
+                }
+                state.told = Some(moved);
+                self.tells.store(true, Ordering::Relaxed);
+            }
+            (state.spread, state.hash) = (state.links.distributing, state.wanted_hash);
             if state.rule.announces() && state.spread != 0 {
                 self.moved.store(state.spread.trailing_zeros() + 1, Ordering::Release);
             }
@@ -275,11 +472,13 @@ impl Steering {
             self.stir();
         }
         let Links { collecting, distributing, lingering } = state.links;
-        let choice = Choice { spread: state.spread, usable: distributing | lingering };
+        let choice = Choice { spread: state.spread, usable: distributing | lingering, hash: state.hash };
+        self.floods.store(state.rule.floods().unwrap_or(u32::MAX), Ordering::Release);
         self.collecting.store(if lingering == 0 { collecting } else { lingering }, Ordering::Release);
         self.choice.store(choice.word(), Ordering::Release);
+        let wakes: [Option<Time>; MEMBERS_MOST] = std::array::from_fn(|other| state.wake(other));
         for (other, known) in state.wakes.iter_mut().enumerate() {
-            let wake = state.rule.wake(other);
+            let wake = wakes[other];
             let is_earlier = wake.is_some_and(|wake| known.is_none_or(|known| wake < known));
             if is_earlier && other != member {
                 self.due.fetch_or(1 << other, Ordering::AcqRel);
@@ -312,7 +511,7 @@ impl MemberAgent {
 
     fn note_wake(&mut self, state: &State) {
         let settling = state.settling.map(|(latest, _)| latest);
-        self.wake = state.rule.wake(self.member).into_iter().chain(settling).min();
+        self.wake = state.wake(self.member).into_iter().chain(settling).min();
     }
 }
 
@@ -320,7 +519,8 @@ impl Agent for MemberAgent {
     fn link(&mut self, link: LinkState, now: Time) {
         let bit = 1 << self.member;
         let is_due = self.steering.due.load(Ordering::Acquire) & bit != 0;
-        if self.link == Some(link) && !is_due && self.wake.is_none_or(|at| at > now) {
+        let is_same = |before: &LinkState| (before.is_up, before.has_backlog) == (link.is_up, link.has_backlog);
+        if self.link.as_ref().is_some_and(is_same) && !is_due && self.wake.is_none_or(|at| at > now) {
             return;
         }
         self.steering.due.fetch_and(!bit, Ordering::AcqRel);

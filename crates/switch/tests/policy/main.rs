@@ -5,7 +5,7 @@ mod ports;
 #[path = "../world/mod.rs"]
 mod world;
 
-use nicety_adapter::{Edit, Offload, Reason};
+use nicety_adapter::{Edit, Offload, PortId, Reason};
 use nicety_frame::vlan::{Tag, Tci};
 use nicety_switch::{Plan, Policy, Vlan, VlanId};
 
@@ -16,6 +16,13 @@ const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
 const EVERYBODY: [u8; 6] = [0xff; 6];
 
 impl World {
+    /// Port 0 is an uplink.
+    fn with_uplink(policies: &[Policy]) -> Self {
+        let world = Self::new(policies);
+        world.switch.join_uplink(PortId(0), ()).unwrap();
+        world
+    }
+
     fn send_as(&mut self, from: u16, frames: &[Vec<u8>], offload: Offload) -> &Plan {
         self.load(from, frames, offload);
         self.switch.forward(&self.batch, self.now, &mut self.plan);

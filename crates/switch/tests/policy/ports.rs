@@ -329,3 +329,38 @@ fn vlans_are_written_as_numbers_and_ranges_from_1_to_4094() {
         assert!(text.parse::<VlanSet>().unwrap_err().to_string().contains("1 to 4094"), "{text}");
     }
 }
+
+/// IEEE 802.1Q-2018, clause 40: a VEPA forwards what its stations send to the neighbouring bridge, which returns it.
+#[test]
+fn stations_of_a_vepa_reach_each_other_by_the_uplink_alone() {
+    let vepa = || Policy { private: Private::Vepa, ..Policy::default() };
+    let mut world = World::with_uplink(&[Policy::default(), vepa(), vepa(), Policy::default()]);
+    let of = |number: u8| [2, 0, 0, 0, 1, number];
+    let to = |(got, _): (Vec<(u16, Edit)>, Option<Reason>)| got.into_iter().map(|(port, _)| port).collect::<Vec<_>>();
+    assert_eq!(to(world.one(1, plain(EVERYBODY, of(1)))), [0], "and not the fellow");
+    assert_eq!(to(world.one(0, plain(EVERYBODY, of(1)))), [2, 3], "returned: not to its sender");
+    assert_eq!(to(world.one(2, plain(of(1), of(2)))), [0], "although the switch knows it");
+    assert_eq!(to(world.one(0, plain(of(1), of(2)))), [1], "returned");
+    assert_eq!(to(world.one(1, plain(of(2), of(1)))), [0], "its address stayed where it is");
+    assert_eq!(to(world.one(0, plain(of(2), of(1)))), [2]);
+    // Neither an ordinary port at once, nor from there.
+    assert_eq!(to(world.one(3, plain(EVERYBODY, of(3)))), [0]);
+    assert_eq!(to(world.one(1, plain(of(3), of(1)))), [0]);
+    assert_eq!(world.refused(3, plain(of(1), of(3))), Some(Reason::PrivateVlan));
+    // A stranger beyond the uplink is heard by all.
+    assert_eq!(to(world.one(0, plain(EVERYBODY, of(9)))), [1, 2, 3]);
+    assert_eq!(to(world.one(1, plain(of(9), of(1)))), [0]);
+}
+
+#[test]
+fn a_tag_that_a_frame_gets_has_its_port_s_priority() {
+    let raised = Policy { priority: 5, ..access(10) };
+    let mut world = World::new(&[raised, access(10), trunk("10", None)]);
+    let tag = |priority| Edit::Tag(customer(priority, 10));
+    assert_eq!(world.one(0, plain(EVERYBODY, A)).0, [(1, Edit::Keep), (2, tag(5))]);
+    assert_eq!(world.one(1, plain(EVERYBODY, B)).0, [(0, Edit::Keep), (2, tag(0))]);
+    let retag = |priority| Edit::Retag(customer(priority, 10));
+    let tagged = |source| tagged(EVERYBODY, source, customer(2, 0));
+    assert_eq!(world.one(0, tagged(A)).0, [(1, Edit::Untag), (2, retag(5))]);
+    assert_eq!(world.one(1, tagged(B)).0, [(0, Edit::Untag), (2, retag(2))], "its own without one");
+}

@@ -15,7 +15,7 @@ use nicety_adapters::Entry;
 use nicety_memory::{Files, Map, Rights, count, shared_file};
 
 use crate::random::Random;
-use crate::rig::Rig;
+use crate::rig::{Rig, Tape};
 use crate::working::{self, Working};
 
 /// Bytes of guest memory.
@@ -74,6 +74,17 @@ pub fn run_restored(entry: &'static Entry, saved: &[u8], data: &[u8]) -> Outcome
     guest.steps(data.len() as u64, "restored state")
 }
 
+/// Runs a hostile guest whose adapter is recorded, and returns its rig and the tape.
+pub fn record(entry: &'static Entry, seed: u64, steps: u64) -> (Rig, Tape) {
+    let (rig, tape) = Rig::recorded(entry, memory(), seed.is_multiple_of(2));
+    let mut guest = Guest::on(entry, rig, Random::new(seed));
+    if seed % 4 < 2 {
+        guest.begin();
+    }
+    (0..steps).for_each(|_| guest.step());
+    (guest.rig, tape)
+}
+
 fn life(entry: &'static Entry, random: Random, whole: bool, working: bool, steps: u64, name: &str) -> Outcome {
     let mut guest = Guest::new(entry, random, whole);
     if working {
@@ -106,7 +117,10 @@ struct Guest {
 
 impl Guest {
     fn new(entry: &'static Entry, random: Random, whole: bool) -> Self {
-        let rig = Rig::around(entry, memory(), whole);
+        Self::on(entry, Rig::around(entry, memory(), whole), random)
+    }
+
+    fn on(entry: &'static Entry, rig: Rig, random: Random) -> Self {
         let guest = Self { entry, rig, random, working: None, begun: 0, hot: Vec::new() };
         guest.allow();
         guest

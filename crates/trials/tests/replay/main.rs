@@ -95,7 +95,7 @@ fn values_of_every_family_that_were_recorded_otherwise_are_differences_at_their_
 
 #[test]
 fn a_difference_names_line_phase_register_and_both_values() {
-    let text = "nicety-trace 1\nadapter e1000\nmark probe\nW bar0 0x00d0 4 0x00000004\nR bar0 0x00d0 4 0x00000005\n";
+    let text = "nicety-trace 2\nadapter e1000\nmark probe\nW bar0 0x00d0 4 0x00000004\nR bar0 0x00d0 4 0x00000005\n";
     let difference = replay(&Trace::parse(text).unwrap()).unwrap_err();
     let text = "line 5, in `probe`: read of bar0 0x00d0 (IMS): recorded 0x00000005, answered 0x00000004";
     assert_eq!(difference.to_string(), text);

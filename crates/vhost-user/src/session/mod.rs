@@ -12,19 +12,21 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nicety_memory::Map;
+use nicety_memory::{Map, Misses};
 use nicety_peer::PeerFd;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{Shutdown, shutdown};
 
 use crate::ending::{Ended, Refusal};
+use crate::iotlb::{Iotlb, question};
 use crate::memory::Region;
 use crate::port::{Kick, Port};
 use crate::protocol::{
-    F_LOG_ALL, F_PROTOCOL_FEATURES, Fields, ProtocolFeatures, REGIONS_MOST, REPLY, Request, TIMEOUT,
+    BACKEND_IOTLB, F_ACCESS_PLATFORM, F_LOG_ALL, F_PROTOCOL_FEATURES, Fields, ProtocolFeatures, REGIONS_MOST, REPLY,
+    Request, TIMEOUT,
 };
 use crate::wire::{self, Message};
 use inflight::get_inflight;
@@ -60,6 +62,8 @@ pub struct Session {
     status: u8,
     /// The front end's socket for requests of the back end. Dropping it would close that connection.
     requests: Option<PeerFd>,
+    /// Readable when translations are missed.
+    missed: Arc<OwnedFd>,
     /// The state that the front end keeps for the next back end.
     kept: Option<Arc<Map>>,
     /// The back end's own record of that state, if the front end keeps none.
@@ -68,7 +72,7 @@ pub struct Session {
 
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { socket: _, port: _, rings, protocol, features, status, requests, kept, record } = self;
+        let Self { socket: _, port: _, rings, protocol, features, status, requests, missed: _, kept, record } = self;
         let mut out = f.debug_struct("Session");
         out.field("rings", rings).field("protocol", protocol).field("features", features).field("status", status);
         out.field("requests", &requests.is_some());
@@ -107,7 +111,9 @@ impl Session {
         port.with(&mut |face, _| count = face.rings());
         let (protocol, features, status) = (ProtocolFeatures::default(), 0, 0);
         let (requests, kept, record) = (None, None, None);
-        Ok(Self { socket, port, rings: Rings::new(count), protocol, features, status, requests, kept, record })
+        let missed = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let rings = Rings::new(count);
+        Ok(Self { socket, port, rings, protocol, features, status, requests, missed, kept, record })
     }
 
     /// A handle that ends the session from another thread.
@@ -189,7 +195,7 @@ impl Session {
                 end.into_iter().chain(listener.paused_until(now)).min().map(|at| at.saturating_duration_since(now));
             let timeout =
                 left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
-            let mut fds = vec![PollFd::new(&self.socket, PollFlags::IN)];
+            let mut fds = vec![PollFd::new(&self.socket, PollFlags::IN), PollFd::new(&self.missed, PollFlags::IN)];
             fds.extend(interrupt.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
             fds.extend(listener.watched());
             match poll(&mut fds, timeout.as_ref()) {
@@ -198,14 +204,47 @@ impl Session {
                 Ok(_) => {}
                 Err(errno) => return Err(Ended::Wire(format!("waiting for a message: {errno}"))),
             }
-            if interrupt.is_some() && !fds[1].revents().is_empty() {
+            if !fds[1].revents().is_empty() {
+                self.ask_for_translations();
+            }
+            if interrupt.is_some() && fds.get(2).is_some_and(|fd| !fd.revents().is_empty()) {
                 return Ok(false);
             }
             if !fds[0].revents().is_empty() {
                 return Ok(true);
             }
-            listener.accepted();
+            if fds.get(2 + usize::from(interrupt.is_some())).is_some_and(|fd| !fd.revents().is_empty()) {
+                listener.accepted();
+            }
         }
+    }
+
+    /// Asks the front end for what the device misses. A front end that does not read its requests is not waited for: its driver waits.
+    fn ask_for_translations(&self) {
+        let _already_read = rustix::io::read(&self.missed, &mut [0; 8]);
+        let (Some(socket), Some(misses)) = (&self.requests, self.rings.memory.misses()) else { return };
+        for miss in misses.take() {
+            if wire::send_now(socket.as_fd(), BACKEND_IOTLB, &question(miss)).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// The misses of an IOMMU. They wake this session's thread.
+    fn misses(&self) -> Arc<Misses> {
+        let bell = Arc::clone(&self.missed);
+        Arc::new(Misses::new(move || {
+            // A full counter means that the thread is being woken already.
+            let _ = rustix::io::write(&bell, &1u64.to_ne_bytes());
+        }))
+    }
+
+    /// VHOST_USER_IOTLB_MSG. On return nothing uses a translation that was taken back.
+    fn translate(&mut self, body: &[u8]) -> Result<(), Refusal> {
+        let message = Iotlb::read(body).ok_or(Refusal::Body(Request::IotlbMsg))?;
+        self.rings.memory.translate(message)?;
+        self.port.set_memory(self.rings.memory.map().clone());
+        Ok(())
     }
 
     /// Handles one message; `first` for the first one.
@@ -247,7 +286,7 @@ impl Session {
             Request::GetMaxMemSlots | Request::AddMemReg | Request::RemMemReg => ProtocolFeatures::CONFIGURE_MEM_SLOTS,
             Request::SetStatus | Request::GetStatus => ProtocolFeatures::STATUS,
             Request::SetLogBase => ProtocolFeatures::LOG_SHMFD,
-            Request::SetBackendReqFd => ProtocolFeatures::BACKEND_REQ,
+            Request::SetBackendReqFd | Request::IotlbMsg => ProtocolFeatures::BACKEND_REQ,
             Request::SendRarp => ProtocolFeatures::RARP,
             Request::GetInflightFd | Request::SetInflightFd => ProtocolFeatures::INFLIGHT_SHMFD,
             _ => ProtocolFeatures::default(),
@@ -280,7 +319,7 @@ impl Session {
     fn serve_numbers(&mut self, request: Request, body: &[u8]) -> Result<Answer, Refusal> {
         let number = |value: u64| Ok(Answer::Body(value.to_ne_bytes().to_vec()));
         match request {
-            Request::GetFeatures => return number(self.offer() | F_PROTOCOL_FEATURES | F_LOG_ALL),
+            Request::GetFeatures => return number(self.offer() | F_PROTOCOL_FEATURES | F_LOG_ALL | self.platform()),
             Request::GetProtocolFeatures => return number(ProtocolFeatures::OFFERED.0),
             Request::GetQueueNum => return number(u64::from(self.rings.count() / 2)),
             Request::GetMaxMemSlots => return number(REGIONS_MOST as u64),
@@ -297,6 +336,7 @@ impl Session {
                 self.set_ring_number(request, body)?;
             }
             Request::SetVringAddr => self.set_ring_addresses(body)?,
+            Request::IotlbMsg => self.translate(body)?,
             Request::SendRarp => {
                 let [a, b, c, d, e, f, ..] = number_in(request, body)?.to_ne_bytes();
                 self.port.announce([a, b, c, d, e, f]);
@@ -325,19 +365,32 @@ impl Session {
         features
     }
 
+    /// VIRTIO_F_ACCESS_PLATFORM, once the front end has a socket on which it can be asked for translations: without one it would never
+    /// answer. (QEMU asks for the features again after it has passed that socket; User-Mode Linux, which has no IOMMU, does not.)
+    fn platform(&self) -> u64 {
+        if self.requests.is_some() { F_ACCESS_PLATFORM } else { 0 }
+    }
+
     fn set_features(&mut self, asked: u64) -> Result<(), Refusal> {
+        let is_translated = asked & F_ACCESS_PLATFORM != 0;
+        // The log of written pages is by guest-physical addresses, which the device does not know behind an IOMMU.
+        if is_translated && (self.requests.is_none() || asked & F_LOG_ALL != 0) {
+            return Err(Refusal::Features(asked));
+        }
         let (features, logs) = (asked & !F_LOG_ALL, asked & F_LOG_ALL != 0);
         if features != self.features {
             self.give_up_disabled();
         }
         let mut taken = false;
-        let device = u128::from(features & !F_PROTOCOL_FEATURES);
+        let device = u128::from(features & !(F_PROTOCOL_FEATURES | F_ACCESS_PLATFORM));
         self.port.with(&mut |face, _| taken = face.take_features(device));
         if !taken {
             return Err(Refusal::Features(asked));
         }
         self.features = features;
-        if self.rings.memory.turn_log(logs) {
+        let misses = is_translated.then(|| self.misses());
+        let is_turned = self.rings.memory.turn_iotlb(misses);
+        if self.rings.memory.turn_log(logs) | is_turned {
             self.memory_changed();
         }
         Ok(())
@@ -429,7 +482,7 @@ impl Session {
         self.stop_all();
         self.rings.forget();
         (self.features, self.status, self.kept, self.record) = (0, 0, None, None);
-        if self.rings.memory.turn_log(false) {
+        if self.rings.memory.turn_log(false) | self.rings.memory.turn_iotlb(None) {
             self.memory_changed();
         }
         let count = self.rings.count();

@@ -87,7 +87,7 @@ impl Rings {
         };
         let guest = |user| {
             let why = "its address lies in none of the memory regions";
-            let shared = self.memory.map().regions() > 0;
+            let shared = self.memory.is_shared();
             let refused = if shared { Refusal::Place { ring, why } } else { Refusal::Unshared { ring } };
             self.memory.guest_address(user).ok_or(refused)
         };

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use nicety_adapter::RingPlace;
 use nicety_memory::{Map, Mapping, RegionView, Rights};
 use nicety_peer::Table;
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -51,6 +52,9 @@ pub enum NotSaved {
     /// The front end logs the pages that are written: it is about to move to another host.
     #[error("its VM is being migrated")]
     Migrates,
+    /// Its rings are behind an IOMMU, whose translations the back end caches.
+    #[error("its driver is behind an IOMMU: that cannot be handed over yet")]
+    Translates,
     /// A descriptor cannot be duplicated.
     #[error("duplicating descriptors: {0} (ulimit -n)")]
     Descriptors(#[from] Errno),
@@ -73,9 +77,12 @@ impl Session {
     /// # Errors
     /// See [`NotSaved`].
     pub fn save(&self, table: &mut Table) -> Result<SavedSession, NotSaved> {
-        let Self { socket, port: _, rings, protocol, features, status, requests, kept, record } = self;
+        let Self { socket, port: _, rings, protocol, features, status, requests, missed: _, kept, record } = self;
         if rings.memory.logs() {
             return Err(NotSaved::Migrates);
+        }
+        if rings.memory.misses().is_some() {
+            return Err(NotSaved::Translates);
         }
         let mut files = BTreeMap::new();
         let mut failed = Ok(());
@@ -134,18 +141,10 @@ impl Session {
         let requests = requests.map(|index| table.take(index).ok_or_else(missing)).transpose()?;
         let socket = OwnedFd::from(table.take(socket).ok_or_else(missing)?).into();
         let record = if record { port.record() } else { None };
-        let protocol = ProtocolFeatures(protocol);
-        Ok(Session {
-            socket,
-            port,
-            rings: restored,
-            protocol,
-            features,
-            status,
-            requests,
-            kept: kept.transpose()?,
-            record,
-        })
+        let (protocol, kept) = (ProtocolFeatures(protocol), kept.transpose()?);
+        let missed = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|errno| errno.to_string())?;
+        let (rings, missed) = (restored, Arc::new(missed));
+        Ok(Session { socket, port, rings, protocol, features, status, requests, missed, kept, record })
     }
 
     /// Passes the memory, and the file of kept state, to the port, before its adapter is restored.

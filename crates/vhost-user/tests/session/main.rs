@@ -4,6 +4,7 @@
 mod conversation;
 mod frames;
 mod hostile;
+mod iotlb;
 #[path = "../../../peer/tests/lingering/mod.rs"]
 mod lingering;
 mod port;

@@ -7,7 +7,7 @@ use super::E1000;
 use super::registers::{self as r, Place, cause, ctrl, ctrl_ext, rctl, tctl};
 use crate::intel::eeprom;
 use crate::intel::flow::Pause;
-use crate::intel::statistics::{Missed, OctetsRead};
+use crate::intel::statistics::OctetsRead;
 use crate::intel::transmit::Transmit;
 
 impl E1000 {
@@ -45,7 +45,6 @@ impl E1000 {
             }
             r::PBM => return self.buffer.as_ref().and_then(|buffer| buffer.get(place.index)).copied().unwrap_or(0),
             r::ICR => return self.read_causes(cx),
-            r::MPC => self.missed.count(&mut self.registers, cx.counters),
             r::ICS => return self.interrupts.pending() as u32,
             r::IMS => return self.interrupts.enabled() as u32,
             r::STATUS => return self.status(),
@@ -179,7 +178,6 @@ impl E1000 {
     /// CTRL.RST (13.4.1), and the common part of all other resets: power-on state, except PCI, PHY and EEPROM.
     pub(super) fn reset_chip(&mut self, cx: &mut Context<'_>) {
         self.clear_chip();
-        self.missed = Missed::so_far(cx.counters);
         self.octets = OctetsRead::default();
         self.settle_line(cx);
     }

@@ -64,7 +64,7 @@ use self::registers::{self as r, ctrl, rxcsum};
 use super::filter::Filter;
 use super::flow::Pause;
 use super::phy::Phy;
-use super::statistics::{Missed, OctetsRead};
+use super::statistics::{OctetsRead, Statistics};
 use super::transmit::Transmit;
 use crate::microwire::Microwire;
 use crate::settings::{CreateError, Settings};
@@ -99,7 +99,6 @@ pub struct E1000 {
     pause: Pause,
     /// Time by which the driver will have read the frame in its only receive descriptor.
     lone_read_by: Option<Time>,
-    missed: Missed,
     octets: OctetsRead,
     /// Frames were refused.
     starved: bool,
@@ -140,7 +139,6 @@ impl E1000 {
             looped: None,
             pause: Pause::default(),
             lone_read_by: None,
-            missed: Missed::default(),
             octets: OctetsRead::default(),
             starved: false,
             link_up: false,
@@ -259,6 +257,7 @@ impl Adapter for E1000 {
                 self.settle_link(cx);
             }
             Event::Restored => self.resume_restored(cx),
+            Event::Missed(frames) => self.registers.count(r::MPC, frames),
             // Addresses are translated in every call; no doorbell page is mapped.
             Event::Memory | Event::Page | Event::Answer(_) => {}
         }

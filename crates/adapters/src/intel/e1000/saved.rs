@@ -10,7 +10,7 @@ use super::E1000;
 use super::registers as r;
 use crate::intel::flow::Pause;
 use crate::intel::phy;
-use crate::intel::statistics::{Missed, OctetsRead};
+use crate::intel::statistics::OctetsRead;
 use crate::intel::transmit::Transmit;
 use crate::microwire::Microwire;
 
@@ -54,7 +54,6 @@ impl Snapshot for E1000 {
             looped: _,
             pause: _,
             lone_read_by: _,
-            missed: _,
             octets: _,
             starved,
             link_up,
@@ -131,7 +130,6 @@ impl E1000 {
     /// Resumes from restored state: shows the line, sends waiting interrupts, checks the ring.
     pub(super) fn resume_restored(&mut self, cx: &mut Context<'_>) {
         self.starved = false;
-        self.missed = Missed::so_far(cx.counters);
         self.octets = OctetsRead::default();
         cx.out.work.insert(0);
         self.interrupts.show(&mut self.function, cx);

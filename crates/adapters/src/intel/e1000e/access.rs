@@ -11,7 +11,7 @@ use super::registers::{self as r, Place, cause, ctrl, ctrl_ext, rctl, tctl};
 use crate::intel::flow::Pause;
 use crate::intel::nvm;
 use crate::intel::pages::{PART, Pages};
-use crate::intel::statistics::{Missed, OctetsRead};
+use crate::intel::statistics::OctetsRead;
 use crate::intel::transmit::Transmit;
 use crate::msix;
 
@@ -64,10 +64,6 @@ impl E1000e {
             // The stamp was read, so the next may be taken (10.2.9).
             r::TXSTMPH => self.registers[r::TSYNCTXCTL] &= !1,
             r::RXSTMPH => self.registers[r::TSYNCRXCTL] &= !1,
-            r::MPC => {
-                self.missed.count(&mut self.registers, cx.counters);
-                return self.registers.read(place);
-            }
             name => {
                 let octets = self.octets.read(&mut self.registers, name);
                 return octets.unwrap_or_else(|| self.registers.read(place));
@@ -200,7 +196,6 @@ impl E1000e {
     /// CTRL.RST, and the common part of all other resets: power-on state, except PCI, PHY and flash.
     pub(super) fn reset_chip(&mut self, cx: &mut Context<'_>) {
         self.clear_chip();
-        self.missed = Missed::so_far(cx.counters);
         self.octets = OctetsRead::default();
         self.set_throttles(cx);
     }

@@ -67,7 +67,7 @@ use super::flow::Pause;
 use super::nvm::Nvm;
 use super::phy::{Phy, Rule, bm};
 use super::rss::Rss;
-use super::statistics::{Missed, OctetsRead};
+use super::statistics::{OctetsRead, Statistics};
 use super::transmit::Transmit;
 use crate::settings::{CreateError, Settings};
 
@@ -123,7 +123,6 @@ pub struct E1000e {
     looped: Option<Box<Batch>>,
     /// Pause of the transmitter.
     pause: Pause,
-    missed: Missed,
     octets: OctetsRead,
     /// Receive queues that refused frames.
     starved: [bool; r::QUEUES],
@@ -166,7 +165,6 @@ impl E1000e {
             transmit: Default::default(),
             looped: None,
             pause: Pause::default(),
-            missed: Missed::default(),
             octets: OctetsRead::default(),
             starved: Default::default(),
             link_up: false,
@@ -267,6 +265,7 @@ impl Adapter for E1000e {
                 self.settle_link(cx);
             }
             Event::Restored => self.resume_restored(cx),
+            Event::Missed(frames) => self.registers.count(r::MPC, frames),
             // Addresses are translated in every call; a mapped page has the values of `shown`.
             Event::Memory | Event::Page | Event::Answer(_) => {}
         }

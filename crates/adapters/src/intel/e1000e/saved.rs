@@ -12,7 +12,7 @@ use crate::intel::clock::Clock;
 use crate::intel::flow::Pause;
 use crate::intel::nvm::Nvm;
 use crate::intel::phy;
-use crate::intel::statistics::{Missed, OctetsRead};
+use crate::intel::statistics::OctetsRead;
 use crate::intel::transmit::Transmit;
 
 #[derive(Serialize, Deserialize)]
@@ -54,7 +54,6 @@ impl Snapshot for E1000e {
             transmit,
             looped: _,
             pause: _,
-            missed: _,
             octets: _,
             starved,
             link_up,
@@ -134,7 +133,6 @@ impl E1000e {
     /// Resumes from restored state: shows the line, sends waiting interrupts, checks the rings.
     pub(super) fn resume_restored(&mut self, cx: &mut Context<'_>) {
         self.starved = [false; r::QUEUES];
-        self.missed = Missed::so_far(cx.counters);
         self.octets = OctetsRead::default();
         (0..r::QUEUES as u16).for_each(|queue| cx.out.work.insert(queue));
         self.interrupts.show(&mut self.function, cx);

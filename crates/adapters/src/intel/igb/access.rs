@@ -6,7 +6,7 @@ use super::Igb;
 use super::registers::{self as r, Place, cause, ctrl, dctl, eecd, swsm, tctl};
 use crate::intel::eeprom;
 use crate::intel::flow::Pause;
-use crate::intel::statistics::{Missed, OctetsRead};
+use crate::intel::statistics::OctetsRead;
 
 /// CTRL: the driver disables DMA (8.2.1: GIO Master Disable).
 const MASTER_DISABLE: u32 = 1 << 2;
@@ -57,7 +57,6 @@ impl Igb {
             r::EICS => return self.extended.pending() as u32,
             r::EIMS | r::EIMC => return self.extended.enabled() as u32,
             r::STATUS => return self.status(),
-            r::MPC => self.missed.count(&mut self.registers, cx.counters),
             r::EECD => {
                 let granted = if stored & eeprom::REQ != 0 { eeprom::GNT } else { 0 };
                 // No device answers on the wires: they are pulled up, so a status read returns "busy".
@@ -226,7 +225,6 @@ impl Igb {
         // Frames that wait for buffers are lost with them.
         self.offer_room(!0, cx);
         self.clear_chip();
-        self.missed = Missed::so_far(cx.counters);
         self.octets = OctetsRead::default();
         self.settle(cx);
     }

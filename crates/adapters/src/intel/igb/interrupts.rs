@@ -105,20 +105,18 @@ impl Igb {
 
     /// Signals what causes, masks and throttles allow now.
     pub(super) fn settle(&mut self, cx: &mut Context<'_>) {
-        let before = cx.counters.interrupts;
-        if self.multiple() {
+        let sent = if self.multiple() {
             let active = (self.causes.pending() & self.causes.enabled()) as u32;
             if active & !self.other != 0 {
                 let other = self.entry(self.registers[r::IVAR_MISC], 1);
                 self.extended.raise(other.into());
             }
             self.other = active;
-            self.extended.update(&mut self.function, cx);
+            self.extended.update_counted(&mut self.function, cx).1
         } else {
             self.other = 0;
-            self.causes.update(&mut self.function, cx);
-        }
-        let sent = cx.counters.interrupts.wrapping_sub(before) as u32;
+            self.causes.update_counted(&mut self.function, cx).1
+        };
         self.registers[r::IAC] = self.registers[r::IAC].saturating_add(sent);
         self.rearm(cx);
     }

@@ -85,7 +85,7 @@ use super::flow::Pause;
 use super::pages::{PART, Pages};
 use super::phy::{IGP03E1000, Phy};
 use super::rss::Rss;
-use super::statistics::{Missed, OctetsRead};
+use super::statistics::{OctetsRead, Statistics};
 use crate::about::{About, Boot, Kind, Since, Sources};
 use crate::microwire::Microwire;
 use crate::msix;
@@ -208,7 +208,6 @@ pub struct Igb {
     looped: Option<Box<Batch>>,
     /// Pause of the transmitter.
     pause: Pause,
-    missed: Missed,
     octets: OctetsRead,
     /// Receive queues that refused frames, a bit for each.
     starved: u32,
@@ -254,7 +253,6 @@ impl Igb {
             transmit: Default::default(),
             looped: None,
             pause: Pause::default(),
-            missed: Missed::default(),
             octets: OctetsRead::default(),
             starved: 0,
             link_up: false,
@@ -400,6 +398,7 @@ impl Adapter for Igb {
                 self.settle_link(cx);
             }
             Event::Restored => self.resume_restored(cx),
+            Event::Missed(frames) => self.registers.count(r::MPC, frames),
             // Addresses are translated in every call; a mapped page has the values of `shown`.
             Event::Memory | Event::Page | Event::Answer(_) => {}
         }

@@ -12,7 +12,7 @@ use super::{ABOUT, Igb, NVM, virtual_functions};
 use crate::intel::clock::Clock;
 use crate::intel::flow::Pause;
 use crate::intel::phy;
-use crate::intel::statistics::{Missed, OctetsRead};
+use crate::intel::statistics::OctetsRead;
 use crate::intel::transmit::Transmit;
 use crate::microwire::Microwire;
 
@@ -56,7 +56,6 @@ impl Snapshot for Igb {
             transmit,
             looped: _,
             pause: _,
-            missed: _,
             octets: _,
             starved,
             link_up,
@@ -139,7 +138,6 @@ impl Igb {
     /// Resumes from restored state: shows the line, sends waiting interrupts, checks the rings.
     pub(super) fn resume_restored(&mut self, cx: &mut Context<'_>) {
         self.starved = 0;
-        self.missed = Missed::so_far(cx.counters);
         self.octets = OctetsRead::default();
         self.look_at_all_queues(cx);
         self.causes.show(&mut self.function, cx);

@@ -82,7 +82,11 @@ impl VirtualFunction {
         self.offer_room(!0, cx);
         let kept = r::KEPT.map(|name| self.registers[name]);
         let words: [u32; 16] = std::array::from_fn(|n| self.registers.of(r::VMBMEM).get(n).copied().unwrap_or(0));
+        let last = [r::RAL, r::RAH].map(|name| self.registers.of(name).first().copied().unwrap_or(0));
         self.clear_function();
+        for (name, value) in [r::RAL, r::RAH].into_iter().zip(last) {
+            self.registers.of_mut(name).first_mut().into_iter().for_each(|register| *register = value);
+        }
         r::KEPT.into_iter().zip(kept).for_each(|(name, value)| self.registers[name] = value);
         self.registers.of_mut(r::VMBMEM).iter_mut().zip(words).for_each(|(word, kept)| *word = kept);
         self.registers[r::V2PMAILBOX] = r::mailbox::RSTD;

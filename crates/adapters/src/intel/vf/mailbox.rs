@@ -16,6 +16,8 @@ use super::VirtualFunction;
 use super::family::{ADDRESSES_MOST, VLANS_MOST, word};
 use super::registers::{self as r, mailbox, rctl, tctl, vmolr};
 
+/// RAH.AV.
+const ADDRESS_VALID: u32 = 1 << 31;
 /// Longest frame before a driver asks for more: 1518 bytes and a tag.
 const FRAME_USUAL: u32 = 1522;
 
@@ -64,7 +66,7 @@ impl VirtualFunction {
     /// Asks for the family's attention if there are asks.
     pub(super) fn call_family(&mut self, cx: &mut Context<'_>) {
         let Mailbox { reset, message, acknowledged, .. } = self.mailbox;
-        if reset || message || acknowledged {
+        if reset || message || acknowledged || self.is_restored {
             self.asked_at = cx.now;
             cx.out.stalled.insert(Outbox::ASK);
         }
@@ -73,7 +75,9 @@ impl VirtualFunction {
     /// The next ask, in the order of igb_msg_task.
     pub(super) fn next_ask(&mut self) -> Option<Ask> {
         let this = &mut self.mailbox;
-        let request = if std::mem::take(&mut this.reset) {
+        let request = if std::mem::take(&mut self.is_restored) {
+            Request::Restored
+        } else if std::mem::take(&mut this.reset) {
             Request::Reset
         } else if std::mem::take(&mut this.message) {
             let mut words = [0; MESSAGE_WORDS];
@@ -84,7 +88,8 @@ impl VirtualFunction {
         } else {
             return None;
         };
-        Some(Ask { request, standing: this.standing, at: self.asked_at })
+        let standing = this.standing;
+        Some(Ask { request, standing, address: self.last_address(), at: self.asked_at })
     }
 
     /// The family's answer.
@@ -131,15 +136,15 @@ impl VirtualFunction {
     /// The state after power-on: nothing is granted.
     pub(super) fn clear_mailbox(&mut self) {
         self.mailbox = Mailbox::default();
-        self.void_grants(false, None);
+        self.void_grants(false, false, None);
     }
 
     /// Puts a new grant into the card's registers for this function.
     fn granted(&mut self, grant: Grant, cx: &mut Context<'_>) {
         match grant {
-            Grant::Reset { ready, address } => {
-                self.void_grants(ready, address);
-                if ready {
+            Grant::Reset { ready, enabled, address } => {
+                self.void_grants(ready, enabled, address);
+                if enabled {
                     self.look_at_all_queues(cx);
                     self.offer_room(!0, cx);
                 }
@@ -168,6 +173,7 @@ impl VirtualFunction {
                 self.mailbox.promiscuous = on;
                 self.set_multicast_mode();
             }
+            Grant::NoVlans => self.void_vlans(),
             Grant::Vlan { id, on } => self.set_vlan(id, on),
             Grant::FrameMax(bytes) => {
                 let pool = self.registers[r::VMOLR] & !vmolr::RLPML;
@@ -177,31 +183,52 @@ impl VirtualFunction {
     }
 
     /// igb_vf_reset: no addresses but this one, VLAN 0, frames of the usual length.
-    fn void_grants(&mut self, ready: bool, address: Option<Mac>) {
+    fn void_grants(&mut self, ready: bool, enabled: bool, address: Option<Mac>) {
         let silent_from = self.mailbox.standing.silent_from;
         self.mailbox.standing = Standing { ready, silent_from, ..Standing::default() };
         (self.mailbox.promiscuous, self.mailbox.overflow) = (false, false);
-        for name in [r::RAL, r::RAH, r::MTA, r::VFTA] {
+        // The last address is not valid any more, and remembered.
+        let last = self.last_address();
+        for name in [r::RAL, r::RAH, r::MTA] {
             self.registers.of_mut(name).fill(0);
         }
-        self.registers[r::VFTA] = 1;
         self.registers[r::VMOLR] = FRAME_USUAL;
-        let (receiver, transmitter) = if ready { (rctl::EN, tctl::EN) } else { (0, 0) };
+        self.void_vlans();
+        let (receiver, transmitter) = if enabled { (rctl::EN, tctl::EN) } else { (0, 0) };
         self.registers[r::RCTL] = receiver | rctl::BAM | rctl::VFE | rctl::SECRC;
         self.registers[r::TCTL] = transmitter | tctl::PSP;
-        self.set_address(0, address);
+        self.set_address(0, address.or(last));
+        if address.is_none() {
+            self.registers.of_mut(r::RAH).first_mut().into_iter().for_each(|high| *high &= !ADDRESS_VALID);
+            self.filter.load(&self.registers);
+        }
+    }
+
+    /// VLAN 0 alone, and tags stay in the frames.
+    fn void_vlans(&mut self) {
+        self.registers.of_mut(r::VFTA).fill(0);
+        self.registers[r::VFTA] = 1;
+        self.registers[r::VMOLR] &= !vmolr::STRVLAN;
+        self.mailbox.standing.vlans = 0;
     }
 
     fn set_address(&mut self, index: usize, address: Option<Mac>) {
-        const VALID: u32 = 1 << 31;
         let [a, b, c, d, e, f] = address.unwrap_or(Mac([0; 6])).0;
-        let valid = if address.is_some() { VALID } else { 0 };
+        let valid = if address.is_some() { ADDRESS_VALID } else { 0 };
         for (name, value) in
             [(r::RAL, u32::from_le_bytes([a, b, c, d])), (r::RAH, u32::from_le_bytes([e, f, 0, 0]) | valid)]
         {
             self.registers.of_mut(name).get_mut(index).into_iter().for_each(|register| *register = value);
         }
         self.filter.load(&self.registers);
+    }
+
+    /// The first address, valid or not.
+    fn last_address(&self) -> Option<Mac> {
+        let [low, high] =
+            [r::RAL, r::RAH].map(|name| self.registers.of(name).first().map_or([0; 4], |word| word.to_le_bytes()));
+        let address = Mac([low[0], low[1], low[2], low[3], high[0], high[1]]);
+        address.is_unicast().then_some(address)
     }
 
     fn set_multicast_mode(&mut self) {

@@ -99,6 +99,8 @@ pub struct VirtualFunction {
     mailbox: Mailbox,
     /// The time of the last ask.
     asked_at: Time,
+    /// Its family has not seen yet what it was restored with.
+    is_restored: bool,
     filter: Filter,
     rss: Rss,
     transmit: [TransmitQueue; QUEUES_MOST],
@@ -130,11 +132,12 @@ impl VirtualFunction {
         let mut this = Self {
             model,
             // The port's own policy limits a function that belongs to no card, as it limits every adapter.
-            policy: FunctionPolicy { address: settings.mac, trusted: true, tagged: false },
+            policy: FunctionPolicy::free(settings.mac),
             function,
             registers: r::Bank::new(model.registers),
             mailbox: Mailbox::default(),
             asked_at: Time::ZERO,
+            is_restored: false,
             filter: Filter::default(),
             rss: Rss::default(),
             transmit: Default::default(),
@@ -247,8 +250,8 @@ impl Adapter for VirtualFunction {
             }
             Event::Answer(answer) => self.answered(&answer, cx),
             Event::Restored => self.resume_restored(cx),
-            // Addresses are translated in every call; no page is mapped.
-            Event::Memory | Event::Page => {}
+            // Addresses are translated in every call; no page is mapped; no register counts missed frames.
+            Event::Memory | Event::Page | Event::Missed(_) => {}
         }
     }
 

@@ -43,6 +43,7 @@ impl Snapshot for VirtualFunction {
             registers,
             mailbox,
             asked_at: _,
+            is_restored: _,
             filter: _,
             rss: _,
             transmit,
@@ -99,6 +100,7 @@ impl VirtualFunction {
     /// Resumes from restored state: sends waiting interrupts, checks the rings, repeats what was asked.
     pub(super) fn resume_restored(&mut self, cx: &mut Context<'_>) {
         self.starved = 0;
+        self.is_restored = true;
         self.look_at_all_queues(cx);
         self.call_family(cx);
         self.time_passed(cx);

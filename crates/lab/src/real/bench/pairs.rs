@@ -36,7 +36,12 @@ pub struct Standing {
 /// Servers of an adapter under these guests, with the driver that Linux lacks.
 pub fn subjects(guests: Guests, adapter: &str) -> Vec<Subject> {
     let Some(entry) = nicety_adapters::find(adapter) else { return Vec::new() };
-    let driver = driver(entry);
+    // Embedded guests have drivers of their own.
+    let is_embedded = guests == Guests::Embedded;
+    if is_embedded && nicety_drivers::find(entry.about.pci).is_none() {
+        return Vec::new();
+    }
+    let driver = driver(entry).filter(|_| !is_embedded);
     let of = |server| Subject { adapter: adapter.to_owned(), server: Some(server), driver };
     let about = entry.about;
     let servers: &[Server] = match (driver, guests) {

@@ -4,14 +4,14 @@ use std::fmt::Write as _;
 
 use super::super::html::Escaped;
 use crate::method::Server;
-use crate::methods::{Chart, Figure, Subject};
+use crate::methods::{Figure, Ratios, Subject};
 use crate::number;
 use crate::statistics::Estimate;
 use crate::study::figures::Cell;
 
 /// Height of a row, and of its bar, in pixels.
-const ROW: f64 = 42.0;
-const BAR: f64 = 14.0;
+pub const ROW: f64 = 42.0;
+pub const BAR: f64 = 14.0;
 
 /// The colour of a row, as a class of the style sheet.
 pub fn class(subject: &Subject) -> &'static str {
@@ -74,7 +74,7 @@ pub fn bars(cells: &[Cell], figure: &Figure) -> String {
 }
 
 /// Bars of ratios, those of a load under each other, with a line at 1.
-pub fn ratios(loads: &[(&String, Vec<Option<Estimate>>)], chart: &Chart) -> String {
+pub fn ratios(loads: &[(&String, Vec<Option<Estimate>>)], chart: &Ratios) -> String {
     let all = loads.iter().flat_map(|(_, ratios)| ratios.iter().flatten());
     let most = all.map(|ratio| ratio.interval.map_or(ratio.median, |interval| interval.high)).fold(1.0, f64::max);
     let row = 20.0 + chart.figures.len() as f64 * (BAR + 4.0) + 6.0;

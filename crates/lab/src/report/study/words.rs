@@ -20,13 +20,27 @@ pub fn headline(study: &Study, method: &dyn Method) -> String {
     let with = table.bases.iter().find_map(|base| {
         let ratio =
             figures::ratio(best, figures::base_of(&cells, best, base).filter(|of| of.subject != best.subject)?)?;
-        let carries = format!("{} carries {} what {base} does", best.subject.adapter, number::ratio_words(&ratio));
+        let (adapter, ratio_words) = (&best.subject.adapter, number::ratio_words(&ratio));
+        let figure = method.figures().iter().find(|figure| figure.name == table.figure);
+        let carries = match figure.filter(|figure| figure.direction == Direction::Lower) {
+            Some(figure) => format!("{adapter} has {ratio_words} the {} of {base}", lower_first(figure.title)),
+            None => format!("{adapter} carries {ratio_words} what {base} does"),
+        };
         Some(if ratio.interval.is_some() { carries } else { format!("First look: {carries}") })
     });
     with.unwrap_or_else(|| {
         let look = if best.estimate.is_some_and(|of| of.interval.is_some()) { "" } else { "First look: " };
         format!("{look}{} is ahead in {}", best.subject.adapter, table.title)
     })
+}
+
+/// A title within a sentence: `Latency` becomes `latency`, `CPU` stays.
+fn lower_first(title: &str) -> String {
+    let mut letters = title.chars();
+    match (letters.next(), letters.clone().next()) {
+        (Some(first), Some(second)) if second.is_lowercase() => first.to_lowercase().chain(letters).collect(),
+        _ => title.to_owned(),
+    }
 }
 
 /// The best of our own rows.

@@ -2,7 +2,7 @@
 //!
 //! | message | answer |
 //! |---|---|
-//! | RESET | 80000001 and the address, without CTS; 40000001 if the function has none |
+//! | RESET | 80000001 and the address, without CTS; 40000001 if the function has none. A trusted function has the address that it set, until power-on or a reset of the bus |
 //! | any other before RESET | its word and NACK; silence for 2 s after a reset |
 //! | SET_MAC_ADDR, info 0 | ACK if the function is trusted |
 //! | the same, info 1 and 2 | clears the further addresses, adds one of at most three: ACK if it is trusted |
@@ -40,7 +40,7 @@ const SILENCE_NS: u64 = 2_000_000_000;
 
 /// A card with functions under these policies.
 pub fn card(policies: Vec<FunctionPolicy>) -> PhysicalFunction {
-    PhysicalFunction { policies, answers: answer, hears }
+    PhysicalFunction { policies, answers: answer, hears, disables_by_reset: false }
 }
 
 fn is_silent(ask: &Ask) -> bool {
@@ -50,7 +50,7 @@ fn is_silent(ask: &Ask) -> bool {
 fn answer(policy: FunctionPolicy, ask: &Ask, message: &Message) -> Answer {
     let first = message[0];
     if first == RESET {
-        return Answer { silent_from: Some(ask.at), ..reset(policy, &[]) };
+        return Answer { silent_from: Some(ask.at), ..reset(policy, ask, true, &[]) };
     }
     if !ask.standing.ready {
         let refusal = (!is_silent(ask)).then(|| Reply::new(&[first | word::NACK]));

@@ -2,7 +2,7 @@
 //!
 //! | message | answer |
 //! |---|---|
-//! | RESET | 80000001, the address, and filter type 0, without CTS; 40000001 if the function has none |
+//! | RESET | 80000001, the address, and filter type 0, without CTS, and zeros; 40000001 if the function has none. A trusted function has the address that it set, until power-on or a reset of the bus |
 //! | any other before RESET | its word and NACK |
 //! | SET_MAC_ADDR | ACK for its own address; for another one if the function is trusted |
 //! | SET_MACVLAN | index 0 clears the further addresses, 1 also adds one, others add one of at most three, if it is trusted |
@@ -10,14 +10,14 @@
 //! | SET_LPE | ACK for 68 to 9728 bytes, in version 1.0 up to 1518 |
 //! | API_NEGOTIATE | versions 1.0 to 1.3 and 1.7 |
 //! | FEATURES_NEGOTIATE | 1.7: none |
-//! | GET_QUEUES | from 1.1: two each way, no traffic classes |
-//! | GET_RETA, GET_RSS_KEY | from 1.2, if it is trusted (`query_rss on`) |
+//! | GET_QUEUES | from 1.1: two each way; one traffic class if the port tags its frames, else none |
+//! | GET_RETA, GET_RSS_KEY | from 1.2, if the host lets it (`query_rss on`) |
 //! | UPDATE_XCAST_MODE | from 1.2: none, multicast; all multicast if it is trusted; promiscuous: NACK, as of an 82599 |
-//! | GET_LINK_STATE | from 1.2: enabled |
+//! | GET_LINK_STATE | from 1.2: whether its link is forced down |
 //! | others | NACK |
 //!
 //! Differences: Linux has versions 1.4 and 1.6, which add IPsec. Its drivers try 1.7 first, and then from 1.5 downwards: without
-//! them they take 1.3. Mode "none" also stops hashed multicast frames there. In version 1.0 Linux stops the receiver at longer frames instead of refusing them.
+//! them they take 1.3. Mode "none" also stops hashed multicast frames there. In version 1.0 Linux also stops the receiver at longer frames. Its PF must have a long MTU for functions to have one: here it has the longest.
 
 use nicety_adapter::family::{Answer, Ask, Grant, MESSAGE_WORDS, Message, Reply, Request, Standing};
 
@@ -81,14 +81,15 @@ const RETA: u32 = 0x4444_4444;
 
 /// A card with functions under these policies.
 pub fn card(policies: Vec<FunctionPolicy>) -> PhysicalFunction {
-    PhysicalFunction { policies, answers: answer, hears }
+    PhysicalFunction { policies, answers: answer, hears, disables_by_reset: true }
 }
 
 fn answer(policy: FunctionPolicy, ask: &Ask, message: &Message) -> Answer {
     let standing = &ask.standing;
     let first = message[0];
     if first == RESET {
-        return reset(policy, &[0]);
+        // ixgbe_vf_clear_mbx.
+        return reset(policy, ask, policy.enabled, &[0; MESSAGE_WORDS - 3]);
     }
     if !standing.ready {
         return Answer { reply: Some(Reply::new(&[first | word::NACK])), ..read() };
@@ -117,20 +118,20 @@ fn answer(policy: FunctionPolicy, ask: &Ask, message: &Message) -> Answer {
             UNCHANGED
         }
         GET_QUEUES if since(version::V1_1) => {
-            words[1..5].copy_from_slice(&[QUEUES, QUEUES, 0, 0]);
+            words[1..5].copy_from_slice(&[QUEUES, QUEUES, policy.tagged.into(), 0]);
             UNCHANGED
         }
-        GET_RETA if since(version::V1_2) && policy.trusted => {
+        GET_RETA if since(version::V1_2) && policy.queries_rss => {
             words[1..9].fill(RETA);
             UNCHANGED
         }
-        GET_RSS_KEY if since(version::V1_2) && policy.trusted => {
+        GET_RSS_KEY if since(version::V1_2) && policy.queries_rss => {
             words[1..11].copy_from_slice(&RSS_KEY);
             UNCHANGED
         }
         UPDATE_XCAST_MODE if since(version::V1_2) => xcast_mode(policy, &mut words, standing),
         GET_LINK_STATE if since(version::V1_2) => {
-            words[1] = 1;
+            words[1] = policy.enabled.into();
             UNCHANGED
         }
         _ => REFUSED,

@@ -4,7 +4,7 @@ pub mod igb;
 pub mod ixgbe;
 
 pub use nicety_adapter::family::FunctionPolicy;
-use nicety_adapter::family::{Answer, Ask, Family, Grant, HASHES, Message, Reply, Request};
+use nicety_adapter::family::{Answer, Ask, Family, Grant, HASHES, MESSAGE_WORDS, Message, Reply, Request};
 use nicety_frame::Mac;
 
 /// Bits of a message's first word (Linux: e1000_mbx.h, ixgbe_mbx.h).
@@ -41,6 +41,8 @@ pub struct PhysicalFunction {
     answers: Answers,
     /// Answer to a reset without a message, or to an acknowledgement.
     hears: fn(&Ask) -> Answer,
+    /// Whether the host's `state disable` resets the function; else its link goes down.
+    disables_by_reset: bool,
 }
 
 impl Family for PhysicalFunction {
@@ -52,12 +54,30 @@ impl Family for PhysicalFunction {
         self.policies.get(usize::from(function)).copied()
     }
 
-    /// The function's driver must reset it, and asks anew by the new policy: ixgbe_ndo_set_vf_trust in Linux's ixgbe_sriov.c. The
-    /// message without CTS says so.
+    /// Trust, and an 82599's link: the function's driver must reset it, and asks anew by the new policy. A message without CTS says so
+    /// (ixgbe_ndo_set_vf_trust, ixgbe_set_vf_link_state in Linux's ixgbe_sriov.c). The address is another one at once, and the driver
+    /// learns it when it resets (ixgbe_ndo_set_vf_mac, igb_ndo_set_vf_mac). A port's VLAN ends the function's own without a word
+    /// (ixgbe_enable_port_vlan, igb_enable_port_vlan).
     fn set_policy(&mut self, function: u16, policy: FunctionPolicy) -> Option<Answer> {
         let own = self.policies.get_mut(usize::from(function))?;
-        let changes = std::mem::replace(own, policy) != policy;
-        changes.then(|| Answer { reply: Some(Reply::new(&[word::CONTROL])), ..reset_event() })
+        let old = std::mem::replace(own, policy);
+        let restarts = old.trusted != policy.trusted || (self.disables_by_reset && old.enabled != policy.enabled);
+        if restarts {
+            return Some(self.reset(function));
+        }
+        let grant = if old.address != policy.address {
+            Some(Grant::Address(policy.address))
+        } else if old.tagged != policy.tagged {
+            Some(Grant::NoVlans)
+        } else {
+            None
+        };
+        grant.map(|grant| Answer { grant: Some(grant), ..Answer::default() })
+    }
+
+    /// igb_reset and ixgbe_down with their igb_ping_all_vfs: a message without CTS.
+    fn reset(&mut self, _function: u16) -> Answer {
+        Answer { reply: Some(Reply::new(&[word::CONTROL])), ..reset_event() }
     }
 
     fn answer(&mut self, function: u16, ask: &Ask) -> Answer {
@@ -66,8 +86,17 @@ impl Family for PhysicalFunction {
             Request::Message(message) if message[0] & (word::ACK | word::NACK) != 0 => read(),
             Request::Message(message) => (self.answers)(policy, ask, message),
             Request::Reset | Request::Acknowledged => (self.hears)(ask),
+            Request::Restored if exceeds(policy, ask) => self.reset(function),
+            Request::Restored => Answer::default(),
         }
     }
+}
+
+/// Whether a function has more than this policy lets it have.
+fn exceeds(policy: FunctionPolicy, ask: &Ask) -> bool {
+    let is_another = ask.address.is_some_and(|address| address != policy.address);
+    let has_others = ask.standing.addresses > 0 || is_another;
+    (has_others && !policy.trusted) || (ask.standing.vlans > 0 && policy.tagged)
 }
 
 /// The message was read, and has no other effect.
@@ -76,18 +105,21 @@ fn read() -> Answer {
 }
 
 fn reset_event() -> Answer {
-    Answer { grant: Some(Grant::Reset { ready: false, address: None }), ..Answer::default() }
+    Answer { grant: Some(Grant::Reset { ready: false, enabled: false, address: None }), ..Answer::default() }
 }
 
 /// The answer to RESET: the first words, and what is granted.
-fn reset(policy: FunctionPolicy, more: &[u32]) -> Answer {
-    let own = Some(policy.address).filter(|address| is_station(*address));
+fn reset(policy: FunctionPolicy, ask: &Ask, enabled: bool, more: &[u32]) -> Answer {
+    // A trusted function keeps the address that its driver has set (igb_set_vf_mac, ixgbe_set_vf_mac).
+    let own = ask.address.filter(|_| policy.trusted).or(Some(policy.address)).filter(|address| is_station(*address));
     let [a, b, c, d, e, f] = own.unwrap_or(Mac([0; 6])).0;
     let result = if own.is_some() { word::ACK } else { word::NACK };
-    let mut words = [RESET | result, u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, 0, 0]), 0];
+    let first = [RESET | result, u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, 0, 0])];
+    let mut words = [0; MESSAGE_WORDS];
+    words.iter_mut().zip(first).for_each(|(word, first)| *word = first);
     words.iter_mut().skip(3).zip(more).for_each(|(word, more)| *word = *more);
     let words = words.get(..3 + more.len()).unwrap_or_default();
-    let grant = Some(Grant::Reset { ready: true, address: own });
+    let grant = Some(Grant::Reset { ready: true, enabled, address: own });
     Answer { reply: Some(Reply::new(words)), grant, ..read() }
 }
 

@@ -1,0 +1,353 @@
+//! `[[io_class]]`: a class of frames on an uplink or a team, and what it is promised there.
+
+use nicety_ioc::{CLASSES_MOST, Prefix, Terms};
+use nicety_uplink::Rate;
+
+use super::errors::did_you_mean;
+use super::form::{Form, words};
+use super::sections::name;
+use super::walk::{Found, Key, Kind, Section, Walk};
+use super::{PortConfig, TeamConfig, UplinkConfig};
+
+/// The class of all frames that are of no other.
+const REST: &str = "vm";
+/// Most names in a list.
+const NAMES_MOST: usize = 64;
+/// A lower limit would keep a segmented packet of 64 KiB for more than half a second.
+const LIMIT_LEAST: u64 = 1_000_000;
+/// The part of a link that may be reserved, in percent: the rest is for frames that nobody has thought of.
+const RESERVED_MOST: u64 = 75;
+const RATE: &str = "an amount per second, such as \"2Gbit/s\"";
+const LIMIT: &str = "an amount per second, from \"1Mbit/s\", not less than the reservation";
+const SHARES: Form = Form::Number(1, 100);
+const URGENT: [(&str, bool); 2] = [("low", true), ("normal", false)];
+
+/// Transport ports of the classes that have usual ones: libvirt's migration_port_min and migration_port_max, and IANA's for iSCSI and NFS.
+const USUAL: [(&str, (u16, u16)); 3] =
+    [("migration", (49_152, 49_215)), ("iscsi", (3260, 3260)), ("nfs", (2049, 2049))];
+/// The classes whose reservation is served first unless the file says otherwise.
+const URGENT_NAMES: [&str; 2] = ["management", "ft"];
+
+pub(super) static IO_CLASS: Kind = Kind {
+    heading: "[[io_class]]",
+    name: "io_class",
+    keys: &[
+        Key::new("name", Form::Name, "\"management\", \"migration\", \"ft\", \"iscsi\", \"nfs\", \"vm\", or 1 to 64 letters, digits, -, _ and .; once for each uplink").required(),
+        Key::new("uplink", Form::UplinkName, "the name of an uplink that is in no team, or of a team").required(),
+        Key::new("shares", SHARES, "a whole number from 1 to 100"),
+        Key::new("reservation", Form::Rate, RATE),
+        Key::new("limit", Form::Rate, LIMIT),
+        Key::new("delay", Form::Words(&words(&URGENT)), "with reservation: \"low\" or \"normal\""),
+        Key::new("port_shares", SHARES, "a whole number from 1 to 100"),
+        Key::new("port_reservation", Form::Rate, "an amount per second; those of all its ports within the class's reservation"),
+        Key::new("port_limit", Form::Rate, "an amount per second, from \"1Mbit/s\", not less than port_reservation"),
+        Key::new("ports", Form::UplinkNames(NAMES_MOST), "the names of at most 64 ports with commas between them"),
+        Key::new("groups", Form::UplinkNames(NAMES_MOST), "the names of at most 64 port groups with commas between them"),
+        Key::new("vlan", Form::Number(1, 4094), "a VLAN: a whole number from 1 to 4094"),
+        Key::new("pcp", Form::Number(0, 7), "a whole number from 0 to 7, with ports or groups whose word is trusted"),
+        Key::new("dscp", Form::Number(0, 63), "a whole number from 0 to 63, with ports or groups whose word is trusted"),
+        Key::new("network", Form::Network, "an IP address, or a network such as \"10.0.0.0/8\""),
+        Key::new("transport_ports", Form::TransportPorts, "a TCP and UDP port such as \"3260\", or a range such as \"49152-49215\""),
+        Key::new("mark_pcp", Form::Number(0, 7), "a whole number from 0 to 7"),
+    ],
+    several: false,
+};
+
+/// The keys by which a class has its frames.
+const MATCHES: [&str; 7] = ["ports", "groups", "vlan", "pcp", "dscp", "network", "transport_ports"];
+
+/// A class of frames on an uplink.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IoClassConfig {
+    /// Its name.
+    pub name: String,
+    /// The uplink or the team.
+    pub uplink: String,
+    /// What it gets.
+    pub terms: Terms,
+    /// What each port gets in it.
+    pub each: Terms,
+    /// The names of the ports whose frames it has, with those of the groups; `None`: of all.
+    pub ports: Option<Vec<String>>,
+    /// The VLAN of its frames.
+    pub vlan: Option<u16>,
+    /// The priority in their tags.
+    pub pcp: Option<u8>,
+    /// Their differentiated services code point.
+    pub dscp: Option<u8>,
+    /// Where they come from or go to.
+    pub network: Option<Prefix>,
+    /// Their TCP or UDP ports, source or destination.
+    pub transport: Option<TransportPorts>,
+    /// The priority that they get, if they leave with a tag.
+    pub mark_pcp: Option<u8>,
+}
+
+/// TCP and UDP ports, from the first to the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TransportPorts(pub u16, pub u16);
+
+impl std::str::FromStr for TransportPorts {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let port = |text: &str| text.trim().parse().map_err(|_| "it is no port from 0 to 65535, and no range of them");
+        let (first, last) = (port(first)?, port(last)?);
+        if first <= last { Ok(Self(first, last)) } else { Err("its last port is below its first") }
+    }
+}
+
+impl IoClassConfig {
+    /// Whether it is that of all frames that are of no other.
+    pub fn is_rest(&self) -> bool {
+        self.name == REST
+    }
+
+    /// The class of all frames that are of no other, if the file does not name it.
+    pub fn rest(uplink: &str) -> Self {
+        Self {
+            name: REST.to_owned(),
+            uplink: uplink.to_owned(),
+            terms: Terms::default(),
+            each: Terms::default(),
+            ports: None,
+            vlan: None,
+            pcp: None,
+            dscp: None,
+            network: None,
+            transport: None,
+            mark_pcp: None,
+        }
+    }
+
+    /// Whether a frame may fit two classes that look at the same fields. Of classes that look at different fields, the first in the file
+    /// has such a frame.
+    fn overlaps(&self, other: &Self) -> bool {
+        fn both<T>(one: &Option<T>, other: &Option<T>, common: impl Fn(&T, &T) -> bool) -> bool {
+            match (one, other) {
+                (Some(one), Some(other)) => common(one, other),
+                (None, None) => true,
+                _ => false,
+            }
+        }
+        !self.is_rest()
+            && !other.is_rest()
+            && both(&self.ports, &other.ports, |one, other| one.iter().any(|port| other.contains(port)))
+            && both(&self.vlan, &other.vlan, PartialEq::eq)
+            && both(&self.pcp, &other.pcp, PartialEq::eq)
+            && both(&self.dscp, &other.dscp, PartialEq::eq)
+            && both(&self.network, &other.network, Prefix::overlaps)
+            && both(&self.transport, &other.transport, |one, other| one.0 <= other.1 && other.0 <= one.1)
+    }
+}
+
+/// The rest of the file, as far as classes depend on it.
+pub(super) struct Around<'a> {
+    pub uplinks: &'a [UplinkConfig],
+    pub teams: &'a [TeamConfig],
+    pub ports: &'a [PortConfig],
+    pub groups: Vec<&'a str>,
+}
+
+impl Around<'_> {
+    /// The slowest link of an uplink or team: its name and its rate, or the name of one without a rate.
+    fn slowest(&self, name: &str) -> Result<(&str, Rate), String> {
+        let own = [name.to_owned()];
+        let members = self.teams.iter().find(|team| team.name == name).map_or(&own[..], |team| &team.members[..]);
+        let links = self.uplinks.iter().filter(|uplink| members.contains(&uplink.name));
+        let mut slowest = None;
+        for link in links {
+            let Some(rate) = link.rate else { return Err(link.name.clone()) };
+            if slowest.is_none_or(|(_, least)| rate < least) {
+                slowest = Some((link.name.as_str(), rate));
+            }
+        }
+        slowest.ok_or_else(|| name.to_owned())
+    }
+}
+
+/// Reads all classes.
+pub(super) fn io_classes(walk: &mut Walk, sections: Vec<Section<'_>>, around: &Around<'_>) -> Vec<IoClassConfig> {
+    let mut classes: Vec<(Section<'_>, IoClassConfig)> = Vec::new();
+    for section in sections {
+        let Some(class) = io_class(walk, section, around) else { continue };
+        let same = || classes.iter().filter(|(_, other)| other.uplink == class.uplink);
+        if same().any(|(_, other)| other.name == class.name) {
+            let what = format!("{} has a class {:?} already: choose another name", class.uplink, class.name);
+            walk.wrong(section, "name", section.line, what);
+        } else if let Some((_, other)) = same().find(|(_, other)| other.overlaps(&class)) {
+            let what = format!(
+                "a frame may be of this class and of {:?}, by the same keys: give them values that no frame has together",
+                other.name
+            );
+            walk.wrong(section, "name", section.line, what);
+        }
+        classes.push((section, class));
+    }
+    let mut uplinks: Vec<&str> = classes.iter().map(|(_, class)| class.uplink.as_str()).collect();
+    uplinks.sort_unstable();
+    uplinks.dedup();
+    for uplink in uplinks {
+        let of: Vec<&(Section<'_>, IoClassConfig)> =
+            classes.iter().filter(|(_, class)| class.uplink == uplink).collect();
+        let most = CLASSES_MOST - usize::from(!of.iter().any(|(_, class)| class.is_rest()));
+        if let Some((section, _)) = of.get(most) {
+            let what = format!("{uplink} has more than {CLASSES_MOST} classes, with {REST:?}");
+            walk.wrong(*section, "uplink", section.line, what);
+        }
+        within_link(walk, &of, uplink, around);
+    }
+    classes.into_iter().map(|(_, class)| class).collect()
+}
+
+/// Checks that the reservations on an uplink leave a quarter of its slowest link.
+fn within_link(walk: &mut Walk, classes: &[&(Section<'_>, IoClassConfig)], uplink: &str, around: &Around<'_>) {
+    let reserved = |class: &IoClassConfig| class.terms.reservation;
+    let reserving: Vec<_> = classes.iter().filter_map(|(section, class)| Some((*section, reserved(class)?))).collect();
+    let Some((section, _)) = reserving.last().copied() else { return };
+    let line = walk.place(section, "reservation").unwrap_or(section.line);
+    let (link, rate) = match around.slowest(uplink) {
+        Ok(found) => found,
+        Err(link) => {
+            let what = format!("uplink {link} has no rate, and a reservation is a part of it: give it the link's rate");
+            walk.wrong(section, "reservation", line, what);
+            return;
+        }
+    };
+    let sum: u64 = reserving.iter().map(|(_, rate)| rate.bits_per_second()).sum();
+    let most = rate.bits_per_second() / 100 * RESERVED_MOST;
+    if sum > most {
+        let shown = |bits: u64| Rate::new(bits).map_or_else(|| format!("{bits}bit/s"), |rate| rate.to_string());
+        let parts: Vec<String> = reserving.iter().map(|(_, rate)| rate.to_string()).collect();
+        let sum = if parts.len() > 1 { format!("{} = {}", parts.join(" + "), shown(sum)) } else { shown(sum) };
+        let what = format!(
+            "{sum} are reserved on {uplink}, and {RESERVED_MOST} % of its slowest link may be: {} of the {rate} of {link}",
+            shown(most)
+        );
+        walk.wrong(section, "reservation", line, what);
+    }
+}
+
+fn io_class(walk: &mut Walk, section: Section<'_>, around: &Around<'_>) -> Option<IoClassConfig> {
+    let name = name(walk, section)?.value;
+    let uplink = place(walk, section, around);
+    let is_rest = name == REST;
+    let given: Vec<&str> = MATCHES.into_iter().filter(|key| walk.place(section, key).is_some()).collect();
+    if let (true, Some(key)) = (is_rest, given.first()) {
+        let line = walk.place(section, key).unwrap_or(section.line);
+        walk.wrong(section, key, line, "\"vm\" is the class of all frames that are of no other: leave this out");
+    }
+    let usual = USUAL.iter().find(|(usual, _)| *usual == name).map(|(_, ports)| TransportPorts(ports.0, ports.1));
+    if !is_rest && given.is_empty() && usual.is_none() {
+        let what = format!("class {name:?} has no frames: say which, by one or more of {}", MATCHES.join(", "));
+        walk.wrong(section, "name", section.line, what);
+    }
+    let ports = ports(walk, section, around);
+    for key in ["pcp", "dscp"] {
+        if let (Some(line), None) = (walk.place(section, key), &ports) {
+            walk.wrong(section, key, line, "each guest chooses this itself: name the ports or groups that are trusted");
+        }
+    }
+    let is_urgent = walk.word(section, "delay", &URGENT).map(|found| found.value);
+    let keys = ["shares", "reservation", "limit"];
+    let mut class = terms(walk, section, keys);
+    if let (Some(true), None) = (is_urgent, class.reservation) {
+        let line = walk.place(section, "delay").unwrap_or(section.line);
+        walk.wrong(section, "delay", line, "frames come first up to the class's reservation, and it has none");
+    }
+    class.is_urgent = is_urgent.unwrap_or(URGENT_NAMES.contains(&name.as_str())) && class.reservation.is_some();
+    let each = terms(walk, section, ["port_shares", "port_reservation", "port_limit"]);
+    if let Some(rate) = each.reservation {
+        let count = ports.as_ref().map_or(around.ports.len(), Vec::len).max(1) as u64;
+        let sum = rate.bits_per_second().saturating_mul(count);
+        let own = class.reservation.map_or(0, Rate::bits_per_second);
+        if sum > own {
+            let line = walk.place(section, "port_reservation").unwrap_or(section.line);
+            let has = class.reservation.map_or_else(|| "none".to_owned(), |rate| rate.to_string());
+            let sum = Rate::new(sum).map_or_else(|| format!("{sum}bit/s"), |sum| sum.to_string());
+            let what = format!("{count} × {rate} = {sum} are reserved for its ports, and for the class: {has}");
+            walk.wrong(section, "port_reservation", line, what);
+        }
+    }
+    let number = |found: Option<Found<u32>>| found.and_then(|found| u16::try_from(found.value).ok());
+    let byte = |found: Option<Found<u32>>| found.and_then(|found| u8::try_from(found.value).ok());
+    let transport = walk.parsed::<TransportPorts>(section, "transport_ports").map(|found| found.value);
+    Some(IoClassConfig {
+        name,
+        uplink: uplink?,
+        terms: class,
+        each,
+        ports,
+        vlan: number(walk.integer(section, "vlan")),
+        pcp: byte(walk.integer(section, "pcp")),
+        dscp: byte(walk.integer(section, "dscp")),
+        network: walk.parsed::<Prefix>(section, "network").map(|found| found.value),
+        transport: transport.or(usual.filter(|_| given.is_empty())),
+        mark_pcp: byte(walk.integer(section, "mark_pcp")),
+    })
+}
+
+/// The uplink or the team.
+fn place(walk: &mut Walk, section: Section<'_>, around: &Around<'_>) -> Option<String> {
+    let Found { value: wanted, line } = walk.string(section, "uplink")?;
+    let uplink = around.uplinks.iter().find(|uplink| uplink.name == wanted);
+    if let Some(team) = uplink.and_then(|uplink| uplink.team.as_ref()) {
+        walk.wrong(section, "uplink", line, format!("uplink {wanted} is a member of team {team}: name the team"));
+        return None;
+    }
+    if uplink.is_none() && !around.teams.iter().any(|team| team.name == wanted) {
+        let uplinks = around.uplinks.iter().map(|uplink| uplink.name.as_str());
+        let names = uplinks.chain(around.teams.iter().map(|team| team.name.as_str()));
+        let what = format!("there is no uplink and no team {wanted:?}{}", did_you_mean(wanted, names));
+        walk.wrong(section, "uplink", line, what);
+        return None;
+    }
+    Some(wanted.to_owned())
+}
+
+/// The ports and the members of the groups that are named.
+fn ports(walk: &mut Walk, section: Section<'_>, around: &Around<'_>) -> Option<Vec<String>> {
+    let named = walk.place(section, "ports").or_else(|| walk.place(section, "groups")).is_some();
+    let mut ports = Vec::new();
+    for Found { value: wanted, line } in walk.list::<String>(section, "ports", NAMES_MOST) {
+        let names = || around.ports.iter().map(|port| port.name.as_str());
+        if !names().any(|name| name == wanted) {
+            let what = format!("there is no port {wanted:?}{}", did_you_mean(&wanted, names()));
+            walk.wrong(section, "ports", line, what);
+        }
+        ports.push(wanted);
+    }
+    for Found { value: wanted, line } in walk.list::<String>(section, "groups", NAMES_MOST) {
+        if !around.groups.contains(&wanted.as_str()) {
+            let what =
+                format!("there is no port group {wanted:?}{}", did_you_mean(&wanted, around.groups.iter().copied()));
+            walk.wrong(section, "groups", line, what);
+        }
+        let members = around.ports.iter().filter(|port| port.group.as_ref() == Some(&wanted));
+        ports.extend(members.map(|port| port.name.clone()));
+    }
+    ports.sort_unstable();
+    ports.dedup();
+    named.then_some(ports)
+}
+
+fn terms(walk: &mut Walk, section: Section<'_>, [shares, reservation, limit]: [&str; 3]) -> Terms {
+    let usual = Terms::default();
+    let shares = walk.integer(section, shares).and_then(|found| u16::try_from(found.value).ok());
+    let reservation = walk.parsed::<Rate>(section, reservation).map(|found| found.value);
+    let found = walk.parsed::<Rate>(section, limit);
+    if let Some(Found { value, line }) = found {
+        if value.bits_per_second() < LIMIT_LEAST {
+            walk.wrong(section, limit, line, format!("{value} is too small"));
+        } else if let Some(reserved) = reservation.filter(|reserved| *reserved > value) {
+            walk.wrong(section, limit, line, format!("{reserved} are reserved, and only {value} may be sent"));
+        }
+    }
+    Terms {
+        shares: shares.unwrap_or(usual.shares),
+        reservation,
+        limit: found.map(|found| found.value),
+        is_urgent: false,
+    }
+}

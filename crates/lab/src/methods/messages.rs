@@ -1,0 +1,441 @@
+//! `messages`: document 3's explanation, measured. Register reads and writes, interrupts, copied bytes and instructions per frame, for each
+//! adapter and workload, and the processor time that each of them costs the daemon.
+//!
+//! The prices are measured in the same run: registers that have no effect are read and written many times while nothing else happens; an
+//! interrupt is an eventfd that wakes a sleeper; a copy is one of 1500 bytes between areas larger than the caches.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::AtomicBool;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nicety_guests::{Error, Folder};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{About, Chart, Figure, Length, Load, Method, Opening, Rig, Stack, Subject, Table, Taken};
+use crate::bench::BenchError;
+use crate::embedded::{self, Counts, Layout, Party, Place, Program};
+use crate::method::{Guests, Server};
+use crate::results::Direction;
+
+const GUEST: Party = Party::Guest(0);
+/// Names of the loads.
+const TRANSMIT: &str = "transmit";
+const RECEIVE: &str = "receive";
+const REQUEST_RESPONSE: &str = "request-response";
+/// Duration of a first exchange, which teaches addresses.
+const FIRST_EXCHANGE: Duration = Duration::from_millis(20);
+/// Registers read and written to learn what they cost.
+const READS: u32 = 2_000;
+const WRITES: u32 = 4_000;
+/// Interrupts raised to learn what one costs.
+const INTERRUPTS: usize = 2_000;
+/// Bytes of an area of copies, larger than the caches; and of a copy.
+const AREA: usize = 32 << 20;
+const PIECE: usize = 1_500;
+
+const FIGURES: [Figure; 12] = [
+    Figure::new("cpu_ns", "Daemon's CPU time per frame", "ns", Direction::Lower),
+    Figure::new("reads", "Register reads", "per frame", Direction::Lower),
+    Figure::new("writes", "Register writes", "per frame", Direction::Lower),
+    Figure::new("interrupts", "Interrupts", "per frame", Direction::Lower),
+    Figure::new("copied", "Bytes copied", "per frame", Direction::Lower),
+    Figure::new("instructions", "Instructions", "per frame", Direction::Lower),
+    Figure::new("frames", "Frames", "per second", Direction::Higher),
+    Figure::new("read_ns", "Register reads", "ns per frame", Direction::Lower),
+    Figure::new("write_ns", "Register writes", "ns per frame", Direction::Lower),
+    Figure::new("interrupt_ns", "Interrupts", "ns per frame", Direction::Lower),
+    Figure::new("copy_ns", "Copies", "ns per frame", Direction::Lower),
+    Figure::new("rest_ns", "All else", "ns per frame", Direction::Lower),
+];
+/// The parts of a bar.
+const PARTS: &[(&str, &str)] = &[
+    ("register reads", "read_ns"),
+    ("register writes", "write_ns"),
+    ("interrupts", "interrupt_ns"),
+    ("copies", "copy_ns"),
+    ("all else", "rest_ns"),
+];
+
+/// The method (see the module's page).
+#[derive(Debug)]
+pub struct Messages;
+
+impl Method for Messages {
+    fn about(&self) -> About {
+        About {
+            name: "messages",
+            document: Some((3, "Performance Comparison of Virtual Network Devices (ESX Server 3.5)")),
+            line: "register reads, writes, interrupts, copies and instructions per frame, and what each costs",
+            needs: "nothing; instructions are counted where perf and hardware counters are",
+            guests: &[Guests::Embedded],
+            overhead_seconds: 0.3,
+            disk_bytes: 0,
+        }
+    }
+
+    fn field(&self, _guests: Guests, length: Length) -> Vec<Subject> {
+        embedded::driven(length == Length::Quick).into_iter().map(|name| Subject::new(name, Server::Nicety)).collect()
+    }
+
+    fn loads(&self, _guests: Guests, length: Length, seconds: Option<u32>) -> Vec<Load> {
+        let seconds = seconds.unwrap_or(if length == Length::Full { 5 } else { 1 });
+        let load = |name: &str, title: &str, from: &str, to: &str, what: &str| Load {
+            name: name.to_owned(),
+            title: title.to_owned(),
+            seconds,
+            commands: vec![format!("{to}: {what}"), format!("{from}: embedded, for {seconds} s")],
+        };
+        vec![
+            load(TRANSMIT, "One TCP stream out of the guest", "guest", "outside", "Nicety's embedded peer discards"),
+            load(RECEIVE, "One TCP stream into the guest", "outside", "guest", "Nicety's embedded guest discards"),
+            load(
+                REQUEST_RESPONSE,
+                "One byte each way, one at a time",
+                "guest",
+                "outside",
+                "Nicety's embedded peer echoes",
+            ),
+        ]
+    }
+
+    fn figures(&self) -> &'static [Figure] {
+        &FIGURES
+    }
+
+    fn charts(&self, loads: &[Load]) -> Vec<Chart> {
+        let stack = |load: &Load| {
+            Chart::Stack(Stack {
+                title: format!("What a frame costs: {}", load.name),
+                load: load.name.clone(),
+                unit: "ns per frame",
+                parts: PARTS,
+                whole: ("measured", "cpu_ns"),
+                about: "The daemon's processor time for a frame on the wire: counts times the price of one, measured alone. Messages that \
+                        come together cost less than alone, so parts may exceed what was measured.",
+            })
+        };
+        loads.iter().map(stack).collect()
+    }
+
+    fn tables(&self, loads: &[Load]) -> Vec<Table> {
+        let mut tables = Vec::new();
+        for load in loads {
+            for (figure, about) in [
+                (
+                    "cpu_ns",
+                    "Processor time of the daemon alone, divided by the frames that the guest sends and receives.",
+                ),
+                ("reads", "Messages that the guest's driver waits for: in the document, exits."),
+                ("writes", "Messages, and doorbells by eventfd."),
+                ("interrupts", "Signals that the guest got."),
+                ("copied", "Bytes that cross the adapter, headers included: each is copied once."),
+                ("instructions", "In the daemon's user space, by hardware counters (perf stat)."),
+            ] {
+                let title = FIGURES.iter().find(|known| known.name == figure).map_or(figure, |known| known.title);
+                tables.push(Table {
+                    title: format!("{title}: {}", load.name),
+                    load: load.name.clone(),
+                    figure,
+                    bases: if figure == "cpu_ns" { &["e1000", "vmxnet3"] } else { &[] },
+                    document: &[],
+                    about,
+                });
+            }
+        }
+        tables
+    }
+
+    fn open(&self, opening: Opening<'_>) -> Result<Box<dyn Rig>, Error> {
+        let Opening { program, .. } = opening;
+        let folder = Folder::new()?;
+        let counted = Counter::is_there();
+        let common = Common { interrupt_ns: interrupt_ns(), byte_ns: byte_ns() };
+        Ok(Box::new(Counted { program: program.clone(), standing: None, common, folder, counted }))
+    }
+}
+
+/// Prices that are the same for all adapters, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct Common {
+    interrupt_ns: f64,
+    byte_ns: f64,
+}
+
+/// Prices of an adapter's messages, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct Prices {
+    read_ns: f64,
+    write_ns: f64,
+}
+
+/// The guest and its daemon, while they run.
+#[derive(Debug)]
+struct Standing {
+    round: u32,
+    adapter: String,
+    rig: embedded::Rig,
+    prices: Prices,
+}
+
+#[derive(Debug)]
+struct Counted {
+    program: Program,
+    standing: Option<Standing>,
+    common: Common,
+    folder: Folder,
+    /// Whether instructions can be counted.
+    counted: bool,
+}
+
+impl Counted {
+    fn standing(&mut self, round: u32, adapter: &str, stop: &AtomicBool) -> Result<&mut Standing, BenchError> {
+        let fits = |standing: &Standing| standing.round == round && standing.adapter == adapter;
+        if !self.standing.as_ref().is_some_and(fits) {
+            self.standing = None;
+            let layout = Layout { guests: vec![Place::new(adapter)], uplink: true, ..Layout::default() };
+            let mut rig = embedded::Rig::start(&self.program, &layout, stop)?;
+            rig.transact(GUEST, Party::Peer, FIRST_EXCHANGE, stop)?;
+            let prices = prices(&mut rig, stop)?;
+            self.standing = Some(Standing { round, adapter: adapter.to_owned(), rig, prices });
+        }
+        self.standing.as_mut().ok_or_else(|| BenchError::Failed("the guest has gone".to_owned()))
+    }
+
+    fn measure(&mut self, round: u32, adapter: &str, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
+        let (common, counted) = (self.common, self.counted);
+        let file = self.folder.path().join("instructions");
+        let Standing { rig, prices, .. } = self.standing(round, adapter, stop)?;
+        let duration = Duration::from_secs(load.seconds.into());
+        let daemon = rig.pids().last().copied().unwrap_or_default();
+        let counter = counted.then(|| Counter::start(daemon, &file)).flatten();
+        let (before, cpu_before, begun) = (rig.counts(GUEST, stop)?, rig.daemon_cpu(), Instant::now());
+        match load.name.as_str() {
+            TRANSMIT => rig.send(GUEST, Party::Peer, duration, stop).map(drop)?,
+            RECEIVE => rig.send(Party::Peer, GUEST, duration, stop).map(drop)?,
+            _ => rig.transact(GUEST, Party::Peer, duration, stop).map(drop)?,
+        }
+        let (elapsed, cpu_after, after) = (begun.elapsed(), rig.daemon_cpu(), rig.counts(GUEST, stop)?);
+        let instructions = counter.and_then(|counter| counter.end(&file));
+        let cpu_seconds = cpu_after.zip(cpu_before).map(|(after, before)| after - before);
+        let figures = figures(&since(&after, &before), elapsed, cpu_seconds, *prices, common, instructions);
+        figures
+            .map(|figures| Taken { figures, ..Taken::default() })
+            .ok_or_else(|| BenchError::Failed(format!("{adapter} carried no frame in {} s", load.seconds)))
+    }
+}
+
+impl Rig for Counted {
+    fn run(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
+        let taken = self.measure(round, &subject.adapter, load, stop);
+        if taken.is_err() {
+            // A half-failed rig would disturb the next try.
+            self.standing = None;
+        }
+        taken
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let Common { interrupt_ns, byte_ns } = self.common;
+        let instructions = if self.counted {
+            "Instructions are those of the daemon in user space, by perf stat."
+        } else {
+            "Instructions were not counted: that takes the program perf and a processor whose counters the hypervisor shows."
+        };
+        vec![
+            "Embedded guests: this project's own drivers, written from the datasheets with Linux's habits. Counts are the guest's: messages, \
+             doorbells, signals."
+                .to_owned(),
+            "A frame is one on the wire, after segmentation, seen by the guest. CPU time is the daemon's: adapter, switch and uplink."
+                .to_owned(),
+            format!(
+                "Prices: a register's from {READS} reads and {WRITES} writes without effect, each adapter's own, in each round; an interrupt \
+                 {interrupt_ns:.0} ns (an eventfd that wakes a sleeper); a copied byte {byte_ns:.3} ns (1500 at a time, {} MB apart).",
+                AREA >> 20
+            ),
+            instructions.to_owned(),
+        ]
+    }
+}
+
+fn since(after: &Counts, before: &Counts) -> Counts {
+    Counts {
+        reads: after.reads - before.reads,
+        writes: after.writes - before.writes,
+        interrupts: after.interrupts - before.interrupts,
+        frames: after.frames - before.frames,
+        bytes: after.bytes - before.bytes,
+        ..*after
+    }
+}
+
+/// A run's figures. None without frames.
+fn figures(
+    counts: &Counts,
+    elapsed: Duration,
+    cpu_seconds: Option<f64>,
+    prices: Prices,
+    common: Common,
+    instructions: Option<f64>,
+) -> Option<BTreeMap<String, f64>> {
+    let frames = Some(counts.frames as f64).filter(|frames| *frames > 0.0)?;
+    let each = |count: u64| count as f64 / frames;
+    let [reads, writes, interrupts, copied] = [counts.reads, counts.writes, counts.interrupts, counts.bytes].map(each);
+    let parts = [
+        ("read_ns", reads * prices.read_ns),
+        ("write_ns", writes * prices.write_ns),
+        ("interrupt_ns", interrupts * common.interrupt_ns),
+        ("copy_ns", copied * common.byte_ns),
+    ];
+    let counted = [("reads", reads), ("writes", writes), ("interrupts", interrupts), ("copied", copied)];
+    let mut figures: BTreeMap<String, f64> = BTreeMap::new();
+    figures.extend(parts.iter().chain(&counted).map(|(name, value)| ((*name).to_owned(), *value)));
+    figures.insert("frames".to_owned(), frames / elapsed.as_secs_f64());
+    figures.extend(instructions.map(|count| ("instructions".to_owned(), count / frames)));
+    if let Some(seconds) = cpu_seconds {
+        let whole = seconds * 1e9 / frames;
+        let sum: f64 = parts.iter().map(|(_, part)| part).sum();
+        figures.insert("cpu_ns".to_owned(), whole);
+        figures.insert("rest_ns".to_owned(), (whole - sum).max(0.0));
+    }
+    Some(figures)
+}
+
+/// What a message to this adapter costs the daemon.
+fn prices(rig: &mut embedded::Rig, stop: &AtomicBool) -> Result<Prices, BenchError> {
+    let mut each = |reads: u32, writes: u32| {
+        let before = rig.daemon_cpu();
+        rig.touch(GUEST, reads, writes, stop)?;
+        let seconds = rig.daemon_cpu().zip(before).map_or(0.0, |(after, before)| after - before);
+        Ok::<f64, BenchError>(seconds * 1e9 / f64::from(reads.max(writes)))
+    };
+    Ok(Prices { read_ns: each(READS, 0)?, write_ns: each(0, WRITES)? })
+}
+
+/// Time of a write to an eventfd whose reader sleeps: the median. 0 if there is none.
+fn interrupt_ns() -> f64 {
+    let make = || eventfd(0, EventfdFlags::CLOEXEC);
+    let Ok([call, answer]) = make().and_then(|call| Ok([call, make()?])) else { return 0.0 };
+    let mut each: Vec<u64> = Vec::with_capacity(INTERRUPTS);
+    thread::scope(|scope| {
+        let sleeper = scope.spawn(|| {
+            let mut count = [0; 8];
+            for _ in 0..INTERRUPTS {
+                let answered =
+                    rustix::io::read(&call, &mut count).and_then(|_| rustix::io::write(&answer, &1_u64.to_ne_bytes()));
+                if answered.is_err() {
+                    return;
+                }
+            }
+        });
+        let mut count = [0; 8];
+        for _ in 0..INTERRUPTS {
+            let begun = Instant::now();
+            let written = rustix::io::write(&call, &1_u64.to_ne_bytes());
+            each.push(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX));
+            if written.and_then(|_| rustix::io::read(&answer, &mut count)).is_err() {
+                break;
+            }
+        }
+        // The sleeper has answered as often as it was called.
+        let _ended = sleeper.join();
+    });
+    crate::statistics::percentile(&mut each, 50.0).map_or(0.0, |ns| ns as f64)
+}
+
+/// Time to copy a byte, in pieces of a frame's size between areas larger than the caches: the best of three.
+fn byte_ns() -> f64 {
+    let (from, mut to) = (vec![1_u8; AREA], vec![0_u8; AREA]);
+    let mut best = f64::MAX;
+    for _ in 0..3 {
+        let begun = Instant::now();
+        for (from, to) in from.chunks(PIECE).zip(to.chunks_mut(PIECE)) {
+            to.copy_from_slice(from);
+        }
+        std::hint::black_box(&mut to);
+        best = best.min(begun.elapsed().as_nanos() as f64 / AREA as f64);
+    }
+    best
+}
+
+/// `perf stat` on a process.
+#[derive(Debug)]
+struct Counter(Child);
+
+/// The counter: instructions in user space.
+const EVENT: &str = "instructions:u";
+
+impl Counter {
+    /// Whether perf counts instructions here.
+    fn is_there() -> bool {
+        let output = Command::new("perf").args(["stat", "-x", ",", "-e", EVENT, "true"]).output();
+        output.is_ok_and(|output| counted(&String::from_utf8_lossy(&output.stderr)).is_some())
+    }
+
+    fn start(process: u32, file: &std::path::Path) -> Option<Counter> {
+        let mut command = Command::new("perf");
+        command.args(["stat", "-x", ",", "-e", EVENT, "-p", &process.to_string(), "-o"]).arg(file);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok().map(Counter)
+    }
+
+    /// Ends it. Returns its count.
+    fn end(mut self, file: &std::path::Path) -> Option<f64> {
+        let pid = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw)?;
+        kill_process(pid, Signal::INT).ok()?;
+        self.0.wait().ok()?;
+        counted(&fs::read_to_string(file).ok()?)
+    }
+}
+
+impl Drop for Counter {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The count of `perf stat -x ,` (perf-stat(1), "CSV FORMAT"): value, unit, event and more.
+fn counted(text: &str) -> Option<f64> {
+    let line = text.lines().find(|line| line.contains(EVENT))?;
+    line.split(',').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_times_prices_are_the_parts_and_what_is_left_of_the_measured_time_is_all_else() {
+        let counts =
+            Counts { frames: 100, reads: 50, writes: 200, interrupts: 25, bytes: 150_000, ..Counts::default() };
+        let (prices, common) =
+            (Prices { read_ns: 4_000.0, write_ns: 1_000.0 }, Common { interrupt_ns: 800.0, byte_ns: 0.1 });
+        let figures =
+            figures(&counts, Duration::from_millis(500), Some(600e-6), prices, common, Some(250_000.0)).unwrap();
+        let of = |name: &str| figures[name];
+        assert_eq!((of("reads"), of("writes"), of("interrupts"), of("copied")), (0.5, 2.0, 0.25, 1_500.0));
+        assert_eq!((of("read_ns"), of("write_ns"), of("interrupt_ns")), (2_000.0, 2_000.0, 200.0));
+        assert!((of("copy_ns") - 150.0).abs() < 1e-9 && (of("cpu_ns") - 6_000.0).abs() < 1e-6, "{figures:?}");
+        assert!((of("rest_ns") - 1_650.0).abs() < 1e-6 && of("frames") == 200.0, "{figures:?}");
+        assert_eq!(of("instructions"), 2_500.0);
+        let nothing = Counts::default();
+        assert_eq!(super::figures(&nothing, Duration::from_secs(1), None, prices, common, None), None);
+    }
+
+    #[test]
+    fn perf_s_count_is_read_and_a_processor_without_counters_has_none() {
+        assert_eq!(counted("# started\n\n123456,,instructions:u,1000000,100.00,,\n"), Some(123_456.0));
+        assert_eq!(counted("<not supported>,,instructions:u,0,100.00,,\n"), None);
+        assert_eq!(counted(""), None);
+    }
+
+    #[test]
+    fn an_interrupt_and_a_copy_have_a_price_here() {
+        assert!((10.0..1e7).contains(&interrupt_ns()));
+        assert!((0.001..100.0).contains(&byte_ns()));
+    }
+}

@@ -1,0 +1,399 @@
+//! `ten-gig`: "10G: more than a big pipe". One guest with four streams, in frames of 1500 and 9000 bytes; then four guests with four streams
+//! each through one uplink: their total, each guest's share, and how long a guest waits for an answer meanwhile. With one worker and with
+//! two, which stand for the document's slow and fast processors.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use nicety_guests::{Error, Layer};
+
+use super::vmxnet3_iperf::{IPERF, PACKAGES, parse};
+use super::{About, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
+use crate::bench::{BenchError, Percentile};
+use crate::method::{Guests, Server};
+use crate::real::native::{self, Native};
+use crate::real::netperf;
+use crate::real::outside::{self, OUTSIDE, Outside, Several};
+use crate::results::Direction;
+
+/// Guests at the uplink, and streams of each.
+const GUESTS: usize = 4;
+const STREAMS: u32 = 4;
+const RATE: &str = "10Gbit/s";
+const MEMORY_MIB: u32 = 256;
+/// The document's duration in seconds.
+const DOCUMENTS_SECONDS: u32 = 120;
+/// Time limit of what takes no time itself.
+const SLACK: Duration = Duration::from_secs(60);
+const ADAPTERS: [&str; 5] = ["e1000-82545em", "e1000e", "igb", "vmxnet3", "virtio-net"];
+const QUICK: [&str; 3] = ["e1000e", "vmxnet3", "virtio-net"];
+
+const FIGURES: [Figure; 7] = [
+    Figure::new("mbit", "Throughput", "Mbit/s", Direction::Higher),
+    Figure::new("jain", "Fairness (Jain)", "1 is even", Direction::Higher),
+    Figure::new("lowest", "The lowest guest's share", "Mbit/s", Direction::Higher),
+    Figure::new("p50", "Response time, middle guest", "µs", Direction::Lower),
+    Figure::new("slowest", "Response time, slowest guest", "µs", Direction::Lower),
+    Figure::new("cpu", "CPU per gigabit", "CPU-s/Gbit", Direction::Lower),
+    Figure::new("daemon_cpu", "Daemon's CPU per gigabit", "CPU-s/Gbit", Direction::Lower),
+];
+
+/// The method (see the module's page).
+#[derive(Debug)]
+pub struct TenGig;
+
+/// A load, taken apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Shape {
+    name: &'static str,
+    title: &'static str,
+    guests: usize,
+    mtu: u32,
+    workers: u32,
+}
+
+/// All loads. Those of one worker come first: the guests stay up between them.
+const SHAPES: [Shape; 4] = [
+    Shape {
+        name: "one-1500",
+        title: "One guest, 4 streams, packets of 1500 bytes, one worker",
+        guests: 1,
+        mtu: 1500,
+        workers: 1,
+    },
+    Shape {
+        name: "one-9000",
+        title: "One guest, 4 streams, packets of 9000 bytes, one worker",
+        guests: 1,
+        mtu: 9000,
+        workers: 1,
+    },
+    Shape { name: "four", title: "Four guests, 4 streams each, one worker", guests: GUESTS, mtu: 1500, workers: 1 },
+    Shape {
+        name: "four-two-workers",
+        title: "Four guests, 4 streams each, two workers",
+        guests: GUESTS,
+        mtu: 1500,
+        workers: 2,
+    },
+];
+
+fn shape(load: &str) -> Option<Shape> {
+    SHAPES.into_iter().find(|shape| shape.name == load)
+}
+
+fn client(address: &str, seconds: u32) -> String {
+    format!("iperf -c {address} -P {STREAMS} -t {seconds} -f k")
+}
+
+impl Method for TenGig {
+    fn about(&self) -> About {
+        About {
+            name: "ten-gig",
+            document: Some((4, "10G: more than a big pipe")),
+            line: "four guests through one uplink: total, shares, response times; frames of 1500 and 9000 bytes",
+            needs: "user-mode guests (a C compiler, once); Debian packages, 220 MB once",
+            guests: &[Guests::Uml],
+            overhead_seconds: 3.0,
+            disk_bytes: 6_000_000,
+        }
+    }
+
+    fn field(&self, _guests: Guests, length: Length) -> Vec<Subject> {
+        let names: &[&str] = if length == Length::Quick { &QUICK } else { &ADAPTERS };
+        names.iter().map(|name| Subject::new(name, Server::Nicety)).chain([Subject::native()]).collect()
+    }
+
+    fn loads(&self, _guests: Guests, length: Length, seconds: Option<u32>) -> Vec<Load> {
+        let seconds = seconds.unwrap_or(match length {
+            Length::Quick => 3,
+            Length::Usual => 10,
+            Length::Full => DOCUMENTS_SECONDS,
+        });
+        let load = |shape: Shape| {
+            let mut commands = vec!["outside: iperf -s".to_owned(), "outside: netserver -4".to_owned()];
+            let at_once = if shape.guests == 1 { "guest" } else { "each guest, all at once" };
+            commands.push(format!("{at_once}: {}", client("OUTSIDE", seconds)));
+            if shape.guests > 1 {
+                let ask = netperf::command("OUTSIDE", netperf::Test::RequestResponse, seconds);
+                commands.push(format!("each guest, meanwhile: {ask}"));
+            }
+            Load { name: shape.name.to_owned(), title: shape.title.to_owned(), seconds, commands }
+        };
+        SHAPES.into_iter().map(load).collect()
+    }
+
+    fn figures(&self) -> &'static [Figure] {
+        &FIGURES
+    }
+
+    fn tables(&self, loads: &[Load]) -> Vec<Table> {
+        let mut tables = Vec::new();
+        for shape in loads.iter().filter_map(|load| shape(&load.name)) {
+            let mut table = |title: &str, figure, about| {
+                let title = format!("{title}: {}", shape.title.to_lowercase());
+                let bases = if figure == "jain" { &[][..] } else { &["e1000-82545em", "e1000e"] };
+                tables.push(Table { title, load: shape.name.to_owned(), figure, bases, document: &[], about });
+            };
+            if shape.guests == 1 {
+                let about = "The document, without virtual machines: 5 to 5.6 Gbit/s with jumbo frames, whose CPU falls from 13–14 % to 10 %.";
+                table("Throughput", "mbit", about);
+                table("CPU", "cpu", "Processor time of the guest and the daemon, divided by the payload.");
+                continue;
+            }
+            table("Total", "mbit", "The document: 9.1 to 9.6 Gbit/s with three adapters, 3.4 with the fourth.");
+            table(
+                "Fairness",
+                "jain",
+                "Jain's index of the guests' rates: 1 if all have the same, 0.25 if one of four has all. The document: 2.2 to 2.3 Gbit/s \
+                 each with one adapter; with two others the lowest guest had 1.8.",
+            );
+            table("Lowest guest", "lowest", "The rate of the guest that had least.");
+            table(
+                "Response time",
+                "slowest",
+                "Median of the guest whose median is the longest, one byte each way. The document: with one adapter one guest waited twice as long.",
+            );
+            table("CPU", "cpu", "Processor time of all guests and the daemon, divided by the payload.");
+        }
+        tables
+    }
+
+    fn open(&self, opening: Opening<'_>) -> Result<Box<dyn Rig>, Error> {
+        let Opening { plan, program, say } = opening;
+        let layer = Layer::lay("iperf", PACKAGES, say)?;
+        let opening = outside::Opening {
+            guests: plan.guests,
+            program: &program.path,
+            memory_mib: MEMORY_MIB,
+            programs: Some((layer.clone(), &[IPERF])),
+            has_peers: false,
+        };
+        let mut outside = Outside::open(opening, say)?;
+        let mut iperf = layer.program(IPERF);
+        iperf.arg("-s");
+        outside.serve(&iperf)?;
+        let mut netserver = outside.root().program("usr/bin/netserver");
+        netserver.args(["-4", "-D", "-N"]);
+        outside.serve(&netserver)?;
+        Ok(Box::new(Shared { outside, layer, running: None, native: None }))
+    }
+}
+
+#[derive(Debug)]
+struct Running {
+    round: u32,
+    subject: Subject,
+    workers: u32,
+    mtu: u32,
+    several: Several,
+}
+
+#[derive(Debug)]
+struct Shared {
+    outside: Outside,
+    layer: Layer,
+    running: Option<Running>,
+    native: Option<Native>,
+}
+
+impl Shared {
+    fn end(&mut self) -> Result<(), Error> {
+        self.running.take().map_or(Ok(()), |running| self.outside.end_several(running.several))
+    }
+
+    /// The guests of this subject in this round. Boots them if they do not run.
+    fn running(&mut self, round: u32, subject: &Subject, shape: Shape, stop: &AtomicBool) -> Result<(), Error> {
+        let fits = |running: &Running| {
+            running.round == round && running.subject == *subject && running.workers == shape.workers
+        };
+        if !self.running.as_ref().is_some_and(fits) {
+            self.end()?;
+            self.outside.set_mtu(1500)?;
+            let several = self.outside.boot_several(subject, GUESTS, RATE, shape.workers, stop)?;
+            let (subject, workers) = (subject.clone(), shape.workers);
+            self.running = Some(Running { round, subject, workers, mtu: 1500, several });
+        }
+        let Some(running) = &mut self.running else { return Err(Error::Stopped) };
+        if running.mtu != shape.mtu {
+            self.outside.set_mtu(shape.mtu)?;
+            // Some drivers take the link down to change it.
+            let set = format!("ip link set eth0 mtu {}; until has_carrier eth0; do rest; done", shape.mtu);
+            let ping = format!("/usr/bin/ping -n -q -c 1 -W 5 -M do -s {} {OUTSIDE}", shape.mtu - 28);
+            running.several.at_once(GUESTS, &format!("{set}; {ping} || {ping}"), SLACK, stop)?;
+            running.mtu = shape.mtu;
+        }
+        Ok(())
+    }
+
+    fn in_guests(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
+        let shape = shape(&load.name).ok_or(Error::Stopped)?;
+        let most = nicety_adapters::find(&subject.adapter).map_or(1500, |entry| entry.about.mtu_max);
+        if shape.mtu > most {
+            let marks = vec![format!("this chip carries packets of at most {most} bytes")];
+            return Ok(Taken { marks, ..Taken::default() });
+        }
+        self.running(round, subject, shape, stop)?;
+        let Some(Running { several, .. }) = &mut self.running else { return Err(Error::Stopped) };
+        let command = script(shape, load.seconds);
+        let before = several.cpu_time();
+        let limit = SLACK + Duration::from_secs(load.seconds.into());
+        let said = several.at_once(shape.guests, &command, limit, stop)?;
+        let after = several.cpu_time();
+        let cpu = (after.0.saturating_sub(before.0), after.1.saturating_sub(before.1));
+        taken(&said, shape.guests > 1, load.seconds, Some(cpu)).ok_or_else(|| Error::Command {
+            command,
+            code: 0,
+            said: said.join("\n"),
+        })
+    }
+
+    /// So many clients as there are guests, between two namespaces.
+    fn natively(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
+        let shape = shape(&load.name).ok_or(Error::Stopped)?;
+        if shape.mtu != 1500 || shape.workers != 1 {
+            let marks = vec!["the veth pair has no workers, and packets of 1500 bytes".to_owned()];
+            return Ok(Taken { marks, ..Taken::default() });
+        }
+        if self.native.is_none() {
+            let mut native = Native::open(self.outside.root())?;
+            let mut iperf = self.layer.program(IPERF);
+            iperf.arg("-s");
+            native.serve(&iperf, Path::new("/dev/null"))?;
+            self.native = Some(native);
+        }
+        let words: Vec<String> = {
+            let mut iperf = self.layer.program(IPERF);
+            iperf.args(client(native::FAR, load.seconds).split(' ').skip(1));
+            let quoted = |word: &std::ffi::OsStr| format!("'{}'", word.display());
+            [iperf.get_program()].into_iter().chain(iperf.get_args()).map(quoted).collect()
+        };
+        let busybox = self.outside.root().busybox();
+        let (folder, words) = (self.outside.folder().path().display(), words.join(" "));
+        let all = (0..shape.guests).map(|number| number.to_string()).collect::<Vec<_>>().join(" ");
+        let script = format!(
+            "for n in {all}; do {words} >'{folder}'/n$n 2>&1 & done; wait; for n in {all}; do '{b}' cat '{folder}'/n$n; echo {END}; done",
+            b = busybox.display()
+        );
+        let mut shell = Command::new(&busybox);
+        shell.args(["sh", "-c", &script]);
+        let Some(native) = &mut self.native else { return Err(Error::Stopped) };
+        let limit = SLACK + Duration::from_secs(load.seconds.into());
+        let (said, _) = native.run(&shell, limit, stop, &mut |_| Ok(()))?;
+        let each: Vec<String> = said.split(END).take(shape.guests).map(str::to_owned).collect();
+        taken(&each, false, load.seconds, None)
+            .ok_or_else(|| Error::Run { doing: "iperf without a virtual machine".to_owned(), said })
+    }
+}
+
+/// Divides the outputs of clients.
+const END: &str = "==end==";
+
+/// The work of a guest: a line of shell. The output is held back until the end: lines would cross the console during the measurement.
+fn script(shape: Shape, seconds: u32) -> String {
+    let iperf = format!("{} >/tmp/iperf 2>&1", client(OUTSIDE, seconds));
+    let shown = "grep -v '^\\[ *[0-9]' /tmp/iperf";
+    if shape.guests == 1 {
+        return format!("{iperf}; {shown}");
+    }
+    let ask = netperf::command(OUTSIDE, netperf::Test::RequestResponse, seconds);
+    format!("{iperf} & {ask} >/tmp/netperf 2>&1; wait; {shown}; cat /tmp/netperf")
+}
+
+/// Jain's fairness index (R. Jain, D. Chiu, W. Hawe, *A Quantitative Measure of Fairness*, 1984).
+fn jain(shares: &[f64]) -> f64 {
+    let (sum, squares) = shares.iter().fold((0.0, 0.0), |(sum, squares), share| (sum + share, squares + share * share));
+    sum * sum / (shares.len() as f64 * squares)
+}
+
+/// The figures of what each guest said. None if one of them failed.
+fn taken(said: &[String], asked: bool, seconds: u32, cpu: Option<(Duration, Duration)>) -> Option<Taken> {
+    let share = |text: &String| parse(text)?.figures.get("mbit").copied();
+    let shares = said.iter().map(share).collect::<Option<Vec<f64>>>()?;
+    let mut figures = BTreeMap::from([("mbit".to_owned(), shares.iter().sum::<f64>())]);
+    if shares.len() > 1 {
+        figures.insert("jain".to_owned(), jain(&shares));
+        figures.insert("lowest".to_owned(), shares.iter().copied().fold(f64::MAX, f64::min));
+    }
+    let gbit = shares.iter().sum::<f64>() * f64::from(seconds) / 1000.0;
+    if let Some((all, daemon)) = cpu {
+        figures.insert("cpu".to_owned(), all.as_secs_f64() / gbit);
+        figures.insert("daemon_cpu".to_owned(), daemon.as_secs_f64() / gbit);
+    }
+    let mut latency = None;
+    if asked {
+        let parsed = |text: &String| netperf::parse(text, netperf::Test::RequestResponse)?.latency;
+        let mut each = said.iter().map(parsed).collect::<Option<Vec<Vec<Percentile>>>>()?;
+        let median = |of: &[Percentile]| of.iter().find(|known| known.percent == 50.0).map_or(0.0, |known| known.us);
+        each.sort_by(|a, b| median(a).total_cmp(&median(b)));
+        figures.extend(each.get(each.len() / 2).map(|middle| ("p50".to_owned(), median(middle))));
+        figures.extend(each.last().map(|slowest| ("slowest".to_owned(), median(slowest))));
+        latency = each.pop();
+    }
+    Some(Taken { figures, latency, ..Taken::default() })
+}
+
+impl Rig for Shared {
+    fn run(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
+        let taken = if subject.is_native() {
+            // Guests' processes would take part of the machine.
+            self.end().and_then(|()| self.natively(load, stop))
+        } else {
+            self.in_guests(round, subject, load, stop)
+        };
+        if taken.is_err() {
+            // A guest that failed to answer once is not asked again. An error of ending it has the same cause, so it is dropped.
+            let _ = self.end();
+            self.native = None;
+        }
+        Ok(taken?)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let mut notes = self.outside.notes();
+        notes.push(format!(
+            "iperf 2 with {STREAMS} streams stands for the document's NTttcp. A guest has one processor, so one queue: what RSS and a queue for \
+             each guest gain is not in these figures. Percentiles of latencies are the slowest guest's."
+        ));
+        notes.push(
+            "native: as many clients as there are guests, between two network namespaces joined by a veth pair that is not paced."
+                .to_owned(),
+        );
+        notes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(kbit: u32, p50: u32) -> String {
+        format!(
+            "[SUM] 0.0000-2.0071 sec  557056 KBytes  {kbit} Kbits/sec\nTHROUGHPUT=348.56\nTHROUGHPUT_UNITS=Trans/s\nELAPSED_TIME=2.01\n\
+             P50_LATENCY={p50}\nP90_LATENCY=2500\nP99_LATENCY=14000\nMAX_LATENCY=13811\n"
+        )
+    }
+
+    #[test]
+    fn shares_of_four_guests_give_total_fairness_and_the_slowest_s_response_time() {
+        let texts = [said(300_000, 900), said(100_000, 2_100), said(300_000, 1_000), said(100_000, 1_100)];
+        let taken = taken(&texts, true, 2, Some((Duration::from_secs(4), Duration::from_secs(1)))).unwrap();
+        let of = |name: &str| taken.figures[name];
+        assert_eq!((of("mbit"), of("lowest")), (800.0, 100.0));
+        // (3 + 1 + 3 + 1)² ÷ (4 × (9 + 1 + 9 + 1)).
+        assert!((of("jain") - 0.8).abs() < 1e-12, "{taken:?}");
+        assert_eq!((of("p50"), of("slowest"), of("cpu")), (1_100.0, 2_100.0, 2.5));
+        assert_eq!(taken.latency.unwrap()[0].us, 2_100.0, "the slowest guest's");
+        let three = [said(1, 1), "iperf: connect failed".to_owned()];
+        assert_eq!(super::taken(&three, false, 2, None), None, "a guest that carried nothing");
+    }
+
+    #[test]
+    fn one_guest_that_has_all_of_four_has_a_quarter_of_fairness() {
+        assert_eq!(jain(&[5.0, 5.0, 5.0, 5.0]), 1.0);
+        assert_eq!(jain(&[7.0, 0.0, 0.0, 0.0]), 0.25);
+    }
+}

@@ -1,0 +1,132 @@
+//! Several user-mode guests at one switch, which share the uplink to the peer outside.
+
+use std::{sync::atomic::AtomicBool, thread, time::Duration};
+
+use nicety_guests::{Error, Guest, Link, Machine, Port, Served, Setup, uml::UmlConfig};
+
+use super::{OUTSIDE, Outside, Processor, SLACK, UPLINK, take};
+use crate::methods::Subject;
+
+/// Running guests with their daemon. Ends by [`Outside::end_several`].
+#[derive(Debug)]
+pub struct Several {
+    /// The guests.
+    pub guests: Vec<Guest>,
+    served: Served,
+}
+
+/// The address of a guest, counted from 0.
+fn address(number: usize) -> String {
+    format!("10.9.5.{}", number + 1)
+}
+
+impl Several {
+    /// Processor time of the guests and the daemon together, and of the daemon alone.
+    pub fn cpu_time(&self) -> (Duration, Duration) {
+        let daemon = self.served.cpu_time();
+        (self.guests.iter().map(Guest::cpu_time).sum::<Duration>() + daemon, daemon)
+    }
+
+    /// Runs a command in the first `count` guests at once. Returns their outputs in order.
+    ///
+    /// # Errors
+    /// The first of [`Guest::succeed_unless`].
+    pub fn at_once(
+        &mut self,
+        count: usize,
+        command: &str,
+        limit: Duration,
+        stop: &AtomicBool,
+    ) -> Result<Vec<String>, Error> {
+        thread::scope(|scope| {
+            let run = |guest| scope.spawn(move || Guest::succeed_unless(guest, command, limit, stop));
+            let running: Vec<_> = self.guests.iter_mut().take(count).map(run).collect();
+            let ended = running.into_iter().map(|run| run.join().unwrap_or(Err(Error::Stopped)));
+            // All of them end before the first error is returned.
+            ended.collect::<Vec<_>>().into_iter().collect()
+        })
+    }
+}
+
+impl Outside {
+    /// Boots `count` guests of a subject behind one uplink of this rate (`10Gbit/s`), served by so many workers.
+    ///
+    /// # Errors
+    /// Those of [`Guest::boot`] and of the daemon, with the last lines of console or log.
+    pub fn boot_several(
+        &mut self,
+        subject: &Subject,
+        count: usize,
+        rate: &str,
+        workers: u32,
+        stop: &AtomicBool,
+    ) -> Result<Several, Error> {
+        let adapter = &subject.adapter;
+        let missing = || Error::Daemon { why: format!("there is no adapter {adapter}"), said: String::new() };
+        let entry = nicety_adapters::find(adapter).ok_or_else(missing)?;
+        let port = |number: usize| {
+            let mut port = Port::new(&format!("guest{number}"), entry, &format!("52:54:00:4e:05:{:02x}", number + 1));
+            if entry.about.transports.contains(&"vhost-user") {
+                // A user-mode kernel sets up all pairs that the device offers, and uses as many as it has processors.
+                port.more += "queues = 1\n";
+            }
+            port
+        };
+        let setup = Setup {
+            link: Some(Link::Tap(UPLINK.to_owned())),
+            link_more: format!("rate = \"{rate}\"\n"),
+            daemon_more: format!("workers = {workers}\n"),
+            ..Setup::default()
+        };
+        let ports = (0..count).map(port).collect();
+        let served = Served::start_as(&self.program, &mut self.namespace, ports, setup)?;
+        match self.boot_guests(&served, count, stop) {
+            Ok(guests) => Ok(Several { guests, served }),
+            Err(error) => {
+                // A running daemon would keep the tap from the next one. An error of stopping it has the same cause.
+                let _ = served.stop(&mut self.namespace);
+                Err(error)
+            }
+        }
+    }
+
+    /// Boots guests side by side.
+    fn boot_guests(&self, served: &Served, count: usize, stop: &AtomicBool) -> Result<Vec<Guest>, Error> {
+        let Processor::UserMode(kernel) = &self.processor else {
+            let said = "several guests at once are user-mode ones".to_owned();
+            return Err(Error::Run { doing: "booting".to_owned(), said });
+        };
+        let start = |number: usize| {
+            let machine = UmlConfig { memory_mib: self.memory_mib, ..UmlConfig::new(kernel) };
+            let machine = machine.address("eth0", &format!("{}/24", address(number)));
+            Guest::start(&self.root, served.attach(machine, &format!("guest{number}")))
+        };
+        let mut guests = (0..count).map(start).collect::<Result<Vec<Guest>, Error>>()?;
+        for guest in &mut guests {
+            guest.wait_ready_unless(stop)?;
+            if let Some((layer, files)) = &self.programs {
+                take(guest, layer, files, stop)?;
+            }
+            guest.succeed_unless(&format!("/usr/bin/ping -n -q -c 1 -W 5 {OUTSIDE}"), SLACK, stop)?;
+        }
+        Ok(guests)
+    }
+
+    /// Ends the guests, then their daemon.
+    ///
+    /// # Errors
+    /// The daemon does not end.
+    pub fn end_several(&mut self, several: Several) -> Result<(), Error> {
+        let Several { guests, served } = several;
+        drop(guests);
+        served.stop(&mut self.namespace)
+    }
+
+    /// Sets the largest packet of the network outside, in bytes. It stays when a daemon takes the tap.
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    pub fn set_mtu(&mut self, mtu: u32) -> Result<(), Error> {
+        self.namespace.run(&format!("ip link set {UPLINK} mtu {mtu}"), SLACK).map(drop)
+    }
+}

@@ -1,0 +1,54 @@
+//! Waiting for a program in a private network.
+
+use std::{
+    fs,
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use nicety_guests::{Error, Namespace, Process};
+
+/// Interval between two looks at a running program.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Time limit of ending a program.
+const SLACK: Duration = Duration::from_secs(10);
+
+/// Looks at a running program at short intervals. Its error ends the program.
+pub type Watch<'a> = &'a mut dyn FnMut(Duration) -> Result<(), String>;
+
+/// Waits until `process` has ended. Returns what it wrote into `log`, which is removed, and its duration. `doing` names it in errors.
+///
+/// # Errors
+/// It does not end within `limit`, `watch` objects, or `stop` became true. It is ended then.
+pub fn wait(
+    namespace: &mut Namespace,
+    (process, log): (Process, &Path),
+    doing: &str,
+    limit: Duration,
+    stop: &AtomicBool,
+    watch: Watch<'_>,
+) -> Result<(String, Duration), Error> {
+    let begin = Instant::now();
+    let said = || fs::read_to_string(log).unwrap_or_default();
+    let failed = |why: String| Error::Run { doing: doing.to_owned(), said: format!("{why}\n{}", said()) };
+    while process.runs() {
+        let objection = if stop.load(Ordering::Relaxed) {
+            Some(Error::Stopped)
+        } else if begin.elapsed() > limit {
+            Some(failed(format!("no end within {limit:?}")))
+        } else {
+            watch(begin.elapsed()).err().map(failed)
+        };
+        if let Some(error) = objection {
+            namespace.signal(process, "KILL", SLACK)?;
+            return Err(error);
+        }
+        thread::sleep(POLL_INTERVAL);
+    }
+    let (said, elapsed) = (said(), begin.elapsed());
+    // A file that cannot be removed goes with its folder.
+    let _ = fs::remove_file(log);
+    Ok((said, elapsed))
+}

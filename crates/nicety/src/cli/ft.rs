@@ -1,0 +1,103 @@
+//! The words of `nicety ft`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+/// `ft`.
+#[derive(Debug, Args)]
+pub struct Ft {
+    /// Its command.
+    #[command(subcommand)]
+    pub command: FtCommand,
+}
+
+/// The commands of `ft`.
+#[derive(Debug, Subcommand)]
+pub enum FtCommand {
+    /// Run one of the two hosts, until it is killed
+    Start(FtStart),
+}
+
+/// `ft start`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Both hosts have the same guest, key and lease. A frame of the guest leaves when the secondary has all that precedes it.
+When the primary dies the secondary takes over: within the lease of 1 s after the last sign of life, and a little.
+  head -c 32 /dev/urandom > key
+  nicety ft start --role primary   --tap tap0 --listen 127.0.0.1:7001 --key key --lease lease --address 10.9.0.2/24
+  nicety ft start --role secondary --tap tap1 --listen 127.0.0.1:7002 --peer 127.0.0.1:7001 --key key --lease lease --address 10.9.0.2/24")]
+pub struct FtStart {
+    /// The part of this host at first
+    #[arg(long, value_enum)]
+    pub role: FtPart,
+    /// Address for the other host to connect to
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub listen: std::net::SocketAddr,
+    /// Address at which the other host listens; for a secondary
+    #[arg(long, value_name = "ADDRESS:PORT", required_if_eq("role", "secondary"))]
+    pub peer: Option<std::net::SocketAddr>,
+    /// A file with the shared key, of 16 bytes at least. The link is authenticated by it, and not encrypted
+    #[arg(long, value_name = "FILE")]
+    pub key: PathBuf,
+    /// A file that both hosts can lock: it says who owns the guest
+    #[arg(long, value_name = "FILE")]
+    pub lease: PathBuf,
+    /// The tap at which the guest is
+    #[arg(long, value_name = "NAME")]
+    pub tap: String,
+    /// The guest's adapter
+    #[arg(long, default_value = "e1000")]
+    pub adapter: String,
+    /// The guest's MAC address
+    #[arg(long, default_value = "52:54:00:f7:00:01")]
+    pub mac: nicety_frame::Mac,
+    /// The guest's IPv4 address, and the length of its network's prefix
+    #[arg(long, value_name = "ADDRESS/BITS", value_parser = network)]
+    pub address: ([u8; 4], u8),
+    /// The guest's router
+    #[arg(long, value_name = "ADDRESS")]
+    pub gateway: Option<std::net::Ipv4Addr>,
+    /// What the guest serves
+    #[arg(long, value_enum, default_value = "echo")]
+    pub application: FtApplication,
+    /// On which TCP port
+    #[arg(long, default_value = "7", value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: u16,
+}
+
+/// The part of a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FtPart {
+    /// It runs the guest
+    Primary,
+    /// It replays the guest, and takes over
+    Secondary,
+}
+
+/// What the guest serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FtApplication {
+    /// Each byte comes back (RFC 862)
+    Echo,
+    /// Lines SET key value, GET key, DELETE key
+    Store,
+}
+
+impl From<FtApplication> for nicety_tolerance::Application {
+    fn from(application: FtApplication) -> Self {
+        match application {
+            FtApplication::Echo => Self::Echo,
+            FtApplication::Store => Self::Store,
+        }
+    }
+}
+
+/// An address with the length of its prefix.
+fn network(text: &str) -> Result<([u8; 4], u8), String> {
+    let wrong = || "an IPv4 address with the length of its prefix, as in 10.9.0.2/24".to_owned();
+    let (address, bits) = text.split_once('/').ok_or_else(wrong)?;
+    let address: std::net::Ipv4Addr = address.parse().map_err(|_| wrong())?;
+    let bits = bits.parse().ok().filter(|bits| *bits <= 32).ok_or_else(wrong)?;
+    Ok((address.octets(), bits))
+}

@@ -1,0 +1,226 @@
+//! I/O control of an uplink: frames are divided into classes, and each class keeps what it was promised.
+
+use nicety_adapter::{Batch, Frames, Packet, Pick, PortId, Time};
+use nicety_ioc::{Class, Classifier, Lane, Scheduler};
+
+use super::caught::caught;
+use super::inner::Inner;
+use super::{Port, Shell};
+use crate::backlog::Drained;
+use crate::order::class_of;
+
+/// The part of I/O control that knows frames.
+#[derive(Debug)]
+pub(super) struct Control {
+    classifier: Classifier,
+    states: Vec<ClassState>,
+}
+
+/// What an uplink has sent of a class.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClassState {
+    /// Its name.
+    pub name: String,
+    /// Packets that were sent; a segmented one counts once.
+    pub packets: u64,
+    /// Their bytes on the wire.
+    pub bytes: u64,
+    /// Packets that were dropped because no room was left for their sender.
+    pub dropped: u64,
+    /// Packets that wait now.
+    pub waiting: u64,
+}
+
+impl Control {
+    fn new(classes: &[Class]) -> Self {
+        let states = classes.iter().map(|class| ClassState { name: class.name.clone(), ..ClassState::default() });
+        Self { classifier: Classifier::new(classes), states: states.collect() }
+    }
+
+    pub fn states(&self) -> Vec<ClassState> {
+        self.states.clone()
+    }
+
+    /// Packets left the backlog.
+    pub fn sent(&mut self, drained: &Drained) {
+        if let Some(state) = self.states.get_mut(usize::from(class_of(drained.lane))) {
+            state.packets += drained.packets as u64;
+            state.bytes += drained.wire_bytes;
+            state.waiting = state.waiting.saturating_sub(drained.packets as u64);
+        }
+    }
+
+    /// The backlog was dropped.
+    pub fn cleared(&mut self) {
+        self.states.iter_mut().for_each(|state| state.waiting = 0);
+    }
+
+    /// Counts of a class that stays are kept.
+    fn inherit(&mut self, old: &Self) {
+        for state in &mut self.states {
+            if let Some(old) = old.states.iter().find(|old| old.name == state.name) {
+                *state = old.clone();
+            }
+            state.waiting = 0;
+        }
+    }
+}
+
+/// What becomes of a class's frames of one batch.
+#[derive(Debug, Default)]
+struct Passed {
+    taken: usize,
+    waits: bool,
+    /// Frames wait although the uplink has refused none of them.
+    is_due: bool,
+}
+
+impl Port {
+    /// Divides this uplink among classes from now on; none: its senders have equal parts. The first class is that of all frames that fit
+    /// no other. Nothing that waits is lost.
+    pub fn set_io_control(&self, classes: &[Class], now: Time) {
+        let terms: Vec<_> = classes.iter().map(|class| class.terms.clone()).collect();
+        let scheduler = (!classes.is_empty()).then(|| Box::new(Scheduler::new(&terms, nicety_switch::PORTS)));
+        let mut control = (!classes.is_empty()).then(|| Box::new(Control::new(classes)));
+        let mut inner = self.lock();
+        if !inner.is_uplink() {
+            return;
+        }
+        if let (Some(new), Some(old)) = (&mut control, &inner.control) {
+            new.inherit(old);
+        }
+        let old = std::mem::replace(&mut inner.control, control);
+        inner.backlog.change_order(scheduler, now);
+        inner.count_waiting();
+        inner.limited_until = None;
+        inner.room.insert(0);
+        inner.pending.insert(0);
+        drop(inner);
+        drop(old);
+        self.shell.schedule();
+    }
+}
+
+impl Inner {
+    /// Offers frames of one sender to an uplink with I/O control, and returns how many it took. The others wait, or are dropped.
+    #[inline(never)]
+    pub fn deliver_by_class(
+        &mut self,
+        batch: &Batch,
+        picks: &[Pick],
+        holds: &mut bool,
+        now: Time,
+        shell: &dyn Shell,
+    ) -> usize {
+        let Some(mut control) = self.control.take() else { return 0 };
+        let port = batch.origin.0;
+        let mut all = Passed::default();
+        if let Some(class) = control.classifier.of_port(port).filter(|class| !control.classifier.marks(*class)) {
+            self.pass(&mut control, Lane { class, port }, batch, picks, &mut all, now);
+        } else {
+            self.pass_each(&mut control, batch, picks, &mut all, now);
+        }
+        self.control = Some(control);
+        if all.is_due {
+            // Some may go now, and no event of the uplink says so.
+            self.limited_until = None;
+            self.room.insert(0);
+            shell.schedule();
+        }
+        if all.waits {
+            *holds |= self.hold(PortId(port), now, shell);
+        }
+        all.taken
+    }
+
+    /// Frames of several classes: those that follow one another and are of one class go together.
+    fn pass_each(&mut self, control: &mut Control, batch: &Batch, picks: &[Pick], all: &mut Passed, now: Time) {
+        let port = batch.origin.0;
+        let mut marked = arrayvec::ArrayVec::<Pick, { nicety_adapter::PACKETS }>::new();
+        let mut of = None;
+        for &pick in picks.iter().take(nicety_adapter::PACKETS) {
+            let Some(packet) = batch.packet(pick.packet) else { continue };
+            let class = control.classifier.of(port, batch, packet, pick);
+            if let Some(of) = of.replace(class)
+                && of != class
+            {
+                self.pass(control, Lane { class: of, port }, batch, &marked, all, now);
+                marked.clear();
+            }
+            marked.push(control.classifier.marked(class, batch, packet, pick));
+        }
+        if let Some(class) = of {
+            self.pass(control, Lane { class, port }, batch, &marked, all, now);
+        }
+    }
+
+    /// Frames of one class and sender.
+    fn pass(&mut self, control: &mut Control, lane: Lane, batch: &Batch, picks: &[Pick], all: &mut Passed, now: Time) {
+        let Some(state) = control.states.get_mut(usize::from(lane.class)) else { return };
+        let frames = Frames::new(batch, picks);
+        // Frames that limits hold are in nobody's way.
+        let is_free = self.backlog.is_empty() || self.limited_until.is_some_and(|at| at > now);
+        let passes = is_free
+            && self
+                .backlog
+                .control()
+                .is_some_and(|scheduler| !scheduler.is_limited(lane) && scheduler.admits(lane, now));
+        let delivery = if passes { self.deliver(&frames, now) } else { nicety_adapter::Delivery::all_refused(&frames) };
+        if self.has_failed() {
+            return;
+        }
+        let refused = delivery.refused();
+        if passes {
+            let mut bytes = 0;
+            for (index, _, packet) in frames.iter() {
+                if refused & 1 << index == 0 {
+                    bytes += packet.wire_bytes();
+                }
+            }
+            let taken = picks.len() - refused.count_ones() as usize;
+            if taken > 0 {
+                state.packets += taken as u64;
+                state.bytes += bytes;
+                all.taken += taken;
+                if let Some(scheduler) = self.backlog.control() {
+                    scheduler.passed(lane, bytes, now);
+                }
+            }
+        }
+        if refused == 0 {
+            return;
+        }
+        all.waits = true;
+        all.is_due |= !passes && (is_free || self.limited_until.is_some());
+        let kept = caught(|| {
+            for refusal in delivery.refusals() {
+                let Some(pick) = picks.get(usize::from(refusal.pick)) else { continue };
+                let Some(packet) = batch.packet(pick.packet) else { continue };
+                self.keep_in(lane, state, batch, packet, Pick { from: refusal.from, ..*pick }, now);
+            }
+        });
+        if let Err(cause) = kept {
+            self.fail(cause);
+        }
+    }
+
+    fn keep_in(&mut self, lane: Lane, state: &mut ClassState, batch: &Batch, packet: &Packet, pick: Pick, now: Time) {
+        if self.backlog.push_in(lane, batch, packet, pick, now) {
+            state.waiting += 1;
+        } else {
+            state.dropped += 1;
+            self.counters.receive_drop(self.backlog.refusal(packet.len()));
+        }
+    }
+
+    /// Counts the packets of each class that wait.
+    fn count_waiting(&mut self) {
+        if let Some(control) = &mut self.control {
+            for (lane, packets) in self.backlog.waiting_by_lane() {
+                if let Some(state) = control.states.get_mut(usize::from(class_of(lane))) {
+                    state.waiting += packets;
+                }
+            }
+        }
+    }
+}
