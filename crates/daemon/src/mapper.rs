@@ -87,9 +87,8 @@ impl Mapper {
         let shared =
             Arc::new(Shared { state: Mutex::default(), files, job_added: Condvar::new(), notify: Box::new(notify) });
         let own = Arc::clone(&shared);
-        let thread = nicety_sandbox::spawn(nicety_sandbox::Kind::Memory, format!("memory {port}"), STACK, move || {
-            own.work()
-        })?;
+        let thread =
+            nicety_sandbox::spawn(nicety_sandbox::Kind::Memory, format!("memory {port}"), STACK, move || own.work())?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
