@@ -13,7 +13,6 @@ fn facts() -> Facts {
     counters.receive_throttled_ns = 2_500_000_000;
     let state = State {
         attached: true,
-        classes: Vec::new(),
         driven: true,
         sent: 1,
         counters,

@@ -24,7 +24,6 @@ fn state() -> State {
         refused: nicety_memory::Refused::default(),
         memory_changes: 0,
         damaged: false,
-        classes: Vec::new(),
         vacant: None,
         failed: None,
     }
