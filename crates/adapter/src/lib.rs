@@ -60,7 +60,7 @@ pub use frames::{Delivery, Edit, Frames, Pick, Refusal};
 pub use guest_error::{ErrorPlace, GUEST_ERRORS_KEPT, GuestError, GuestErrors, NotedError};
 pub use outbox::{Outbox, Set};
 pub use progress::{Budget, Progress};
-pub use rate::{Bucket, PEAK_NS, Rate, RateError, Shape, Shaper};
+pub use rate::{Bucket, PEAK_NS, Rate, RateError, SavedBucket, Shape, Shaper};
 pub use saved_counters::SavedCounters;
 pub use snapshot::{RestoreError, Snapshot};
 pub use stall::{Queue, Stall};

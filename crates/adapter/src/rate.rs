@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use crate::Time;
 
 const UNITS: [(&str, u64); 5] =
@@ -137,7 +139,28 @@ pub struct Bucket {
     carry: u64,
 }
 
+/// The tokens of a bucket, for the process that goes on with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedBucket {
+    full_at: Time,
+    late_ns: u64,
+    late_until: Time,
+    carry: u64,
+}
+
 impl Bucket {
+    fn save(&self) -> SavedBucket {
+        let Self { rate: _, burst_ns: _, full_at, late_ns, late_until, carry } = *self;
+        SavedBucket { full_at, late_ns, late_until, carry }
+    }
+
+    /// Has the tokens of a saved bucket of the same rate and depth.
+    fn restore(&mut self, saved: SavedBucket) {
+        let SavedBucket { full_at, late_ns, late_until, carry } = saved;
+        (self.full_at, self.late_ns, self.late_until) = (full_at, late_ns, late_until);
+        self.carry = carry.min(self.rate.bits_per_second() - 1);
+    }
+
     /// A full bucket of this many bytes.
     pub fn new(rate: Rate, burst_bytes: u64) -> Self {
         let burst = u128::from(burst_bytes) * 8_000_000_000 / u128::from(rate.0);
@@ -232,6 +255,19 @@ pub struct Shaper {
 }
 
 impl Shaper {
+    /// The tokens of the average's and of the peak's bucket.
+    pub fn save(&self) -> (SavedBucket, Option<SavedBucket>) {
+        (self.average.save(), self.peak.as_ref().map(Bucket::save))
+    }
+
+    /// Has the tokens of a saved shaper of the same shape.
+    pub fn restore(&mut self, (average, peak): (SavedBucket, Option<SavedBucket>)) {
+        self.average.restore(average);
+        if let (Some(own), Some(peak)) = (&mut self.peak, peak) {
+            own.restore(peak);
+        }
+    }
+
     /// Full buckets.
     pub fn new(shape: Shape) -> Self {
         let depth = |peak: Rate| u128::from(peak.0) * u128::from(PEAK_NS) / 8_000_000_000;

@@ -269,6 +269,8 @@ fn a_long_body_whose_client_has_gone_keeps_its_turn_until_the_work_with_it_is_do
         inspect: Arc::new(Slow { begun, goes_on: Mutex::new(goes_on) }),
         changers: Changers::new(&Access::default(), None),
         captures: Arc::default(),
+        paused: tokio::sync::watch::Sender::new(false),
+        handed_over: std::sync::Mutex::default(),
         large: Arc::new(Semaphore::new(1)),
     });
     runtime.block_on(async {
@@ -579,6 +581,8 @@ fn a_user_whose_groups_the_system_does_not_tell_is_answered_in_time_and_others_m
         inspect: Arc::new(Fake(1)),
         changers: Changers::new(&Access::default(), Some((5151, "keepers".into()))),
         captures: Arc::default(),
+        paused: tokio::sync::watch::Sender::new(false),
+        handed_over: std::sync::Mutex::default(),
         large: Arc::new(Semaphore::new(1)),
     };
     let peer = |uid| Some(nicety_socket::PeerCredentials { pid: 1, uid, gid: 9999 });

@@ -31,6 +31,8 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::image::LearnedImage;
+
 /// The new daemon has this long to start, and to prepare. Meanwhile the old one serves.
 const PREPARES: Duration = Duration::from_secs(10);
 /// The new daemon has this long to read the images: VMs stand still meanwhile, and QEMU waits 5 s for an answer.
@@ -86,8 +88,8 @@ impl Version for Offer {
 struct Rest {
     /// The time at which the workers stopped, in nanoseconds of the daemon's clock.
     stopped_ns: u64,
-    /// Addresses: filtering identifier, address; port, and the time at which it last sent.
-    learned: Vec<((u16, [u8; 6]), (u16, u64))>,
+    /// Addresses that the switch has learned.
+    learned: Vec<LearnedImage>,
 }
 
 impl Version for Rest {

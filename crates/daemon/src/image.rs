@@ -137,6 +137,19 @@ pub struct RegionImage {
     pub file: Option<(u32, u64)>,
 }
 
+/// An address that the switch has learned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LearnedImage {
+    /// The filtering identifier of its VLAN.
+    pub fid: u16,
+    /// The address.
+    pub address: [u8; 6],
+    /// The number of its port.
+    pub port: u16,
+    /// The time at which it last sent, in nanoseconds of the daemon's clock.
+    pub at_ns: u64,
+}
+
 /// What was found out about a VMM's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checks {
@@ -180,7 +193,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::path::PathBuf;
 
-    use nicety_adapter::SavedCounters;
+    use nicety_adapter::{Rate, SavedCounters, Shape, Shaper};
     use nicety_peer::Table;
     use nicety_vfio_user::{SavedInterrupts, SavedVectors, Session};
 
@@ -203,7 +216,9 @@ mod tests {
             bad_accesses: 17,
             guest_errors: 18,
         };
-        let numbers = SavedNumbers { counters, sent_before: 19 };
+        let shape = Shape { average: Rate::new(1_000_000).unwrap(), peak: None, burst_bytes: 1500 };
+        let tokens = [Some(Shaper::new(shape).save()), None];
+        let numbers = SavedNumbers { counters, sent_before: 19, tokens };
         let msix = SavedVectors { masked: vec![1], pending: vec![2] };
         let interrupts = SavedInterrupts { line_masked: true, msi: SavedVectors::default(), msix };
         let vmm = VmmImage {

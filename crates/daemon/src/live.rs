@@ -8,6 +8,7 @@ pub mod capture;
 pub mod plan;
 pub mod state;
 
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
@@ -188,8 +189,7 @@ impl Live {
         let upgraded = give::upgrade(&kept.by, &program, &self.daemon, &offer, kept.control.as_fd(), stops);
         if matches!(upgraded, Ok(_) | Err(UpgradeError::Lost(_))) {
             // Another process makes changes now: those that wait here never begin.
-            std::mem::forget(running);
-            std::mem::forget(kept);
+            let _never_released = (ManuallyDrop::new(running), ManuallyDrop::new(kept));
         }
         upgraded
     }

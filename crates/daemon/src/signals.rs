@@ -1,5 +1,6 @@
 //! Serves a host file until a signal ends the daemon.
 
+use std::mem::ManuallyDrop;
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 
@@ -55,7 +56,7 @@ pub fn serve_by(
     }
     let Some(ended_by) = ended_by else {
         // Another process serves the ports: their sockets stay, and their VMMs hear of no end.
-        std::mem::forget((supervision, live, daemon));
+        let _never_dropped = ManuallyDrop::new((supervision, live, daemon));
         return Ok(Ended::HandedOver);
     };
     info!(signal = signal_hook::low_level::signal_name(ended_by).unwrap_or("?"), "ending");

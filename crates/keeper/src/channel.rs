@@ -47,7 +47,7 @@ pub enum ChannelError {
     #[error("no answer within {0:?}")]
     Late(Duration),
     /// The other end speaks another version, or another language.
-    #[error("the other process speaks version {0:?} of this protocol, this one version {VERSION}")]
+    #[error("the other process is no nicety, or one that speaks another version of this protocol than {VERSION}")]
     Foreign(Option<u8>),
     /// Descriptors were lost: this process has too many.
     #[error("descriptors were lost: raise the limit of open files (ulimit -n)")]

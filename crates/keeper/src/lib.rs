@@ -26,8 +26,9 @@ const VERSION: u8 = 1;
 /// The hidden argument with which the keeper starts a daemon.
 pub const KEPT: &str = "--kept";
 
-/// Messages between the keeper and a daemon.
-mod kind {
+/// Messages between the keeper and a daemon. Public for tests that play the keeper.
+#[doc(hidden)]
+pub mod kind {
     /// To a daemon: it is the first one.
     pub const FIRST: u8 = 1;
     /// To a daemon, with a descriptor: it replaces the daemon at the other end of that socket.

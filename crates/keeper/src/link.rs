@@ -96,6 +96,12 @@ impl KeptBy {
     }
 }
 
+impl From<Channel> for KeptBy {
+    fn from(channel: Channel) -> Self {
+        Self(channel)
+    }
+}
+
 impl From<KeptBy> for OwnedFd {
     fn from(kept: KeptBy) -> Self {
         kept.0.into()

@@ -1,6 +1,7 @@
 //! `nicety serve`: serves a host file's ports until SIGTERM or Ctrl-C.
 
 use std::cell::OnceCell;
+use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -263,7 +264,7 @@ fn tell_ready(host: &Host, socket: &Path) {
 /// Removes what the daemon has made, unless another one uses it.
 fn ended(served: Result<Ended, Failure>, entry: Option<Entry>, control: Control) -> Result<(), Failure> {
     if let Ok(Ended::HandedOver) = served {
-        std::mem::forget((entry, control));
+        let _never_dropped = ManuallyDrop::new((entry, control));
         return Ok(());
     }
     // Before the socket: the successor's entry has the same name.

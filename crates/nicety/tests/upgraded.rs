@@ -23,6 +23,17 @@ struct Kept {
 
 impl Kept {
     fn start(adapters: &[&str]) -> Kept {
+        let mut kept = Self::start_empty_with(adapters);
+        kept.attach(adapters);
+        kept
+    }
+
+    /// Two ports without guests.
+    fn start_empty() -> Kept {
+        Self::start_empty_with(&["e1000", "virtio-net"])
+    }
+
+    fn start_empty_with(adapters: &[&str]) -> Kept {
         let dir = tempfile::tempdir().unwrap();
         let mut host = "[daemon]\ncontrol = \"control.sock\"\nworkers = 2\n".to_owned();
         for (adapter, number) in adapters.iter().zip(1..) {
@@ -32,21 +43,25 @@ impl Kept {
             );
         }
         std::fs::write(dir.path().join("host.toml"), host).unwrap();
-        let mut kept = Kept { guests: Vec::new(), keeper: keep(dir.path()), dir };
+        let kept = Kept { guests: Vec::new(), keeper: keep(dir.path()), dir };
         let end = Instant::now() + SOON;
         while kept.asked(&["ports"]).status.code() != Some(0) {
             assert!(Instant::now() < end, "{}", kept.log());
             std::thread::sleep(Duration::from_millis(10));
         }
+        kept
+    }
+
+    /// Starts the guests.
+    fn attach(&mut self, adapters: &[&str]) {
         for (adapter, number) in adapters.iter().zip(1..) {
-            let socket = kept.path(&format!("vm{number}.sock"));
+            let socket = self.path(&format!("vm{number}.sock"));
             let attach = match *adapter {
                 "virtio-net" => json!({ "vhost-user": { "socket": socket } }),
                 driver => json!({ "vfio-user": { "driver": driver, "socket": socket } }),
             };
-            kept.guests.push(Station::start(&attach, number));
+            self.guests.push(Station::start(&attach, number));
         }
-        kept
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -81,11 +96,16 @@ impl Kept {
         String::from_utf8(output.stderr).unwrap()
     }
 
-    /// The process that serves.
-    fn pid(&self) -> u64 {
+    /// The daemons: the one that serves comes last.
+    fn pids(&self) -> Vec<u64> {
         let children = format!("/proc/{0}/task/{0}/children", self.keeper.0.id());
         let children = std::fs::read_to_string(children).unwrap();
-        children.split_whitespace().last().unwrap().parse().unwrap()
+        children.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+    }
+
+    /// The process that serves.
+    fn pid(&self) -> u64 {
+        *self.pids().last().unwrap()
     }
 
     /// Frames that the guests' ports have carried, and those that they have dropped.
@@ -102,6 +122,11 @@ impl Kept {
         let dropped = dropped.filter_map(|(_, count)| count.as_u64()).sum();
         [sum("transmit"), sum("receive"), dropped]
     }
+}
+
+/// Number of upgrades in a row: a hundred in a full run.
+fn in_a_row() -> usize {
+    if nicety_trials::scope::is_full() { 100 } else { 10 }
 }
 
 /// Upgrades so often under requests and answers of one guest, which go on until the last upgrade was made.
@@ -138,9 +163,9 @@ fn goes_on(adapters: &[&str], upgrades: usize) {
 }
 
 #[test]
-fn embedded_guests_go_on_while_the_daemon_is_replaced_ten_times() {
-    goes_on(&["e1000", "vmxnet3"], 10);
-    goes_on(&["virtio-net", "virtio-net"], 10);
+fn embedded_guests_go_on_while_the_daemon_is_replaced_again_and_again() {
+    goes_on(&["e1000", "vmxnet3"], in_a_row());
+    goes_on(&["virtio-net", "virtio-net"], in_a_row());
 }
 
 /// Every adapter, to one of another kind.
@@ -172,7 +197,7 @@ fn an_upgrade_that_cannot_be_made_changes_nothing_and_says_why() {
         (file("public", b"#!/bin/sh\n", 0o777), "everybody may write to"),
         (file("ends", b"#!/bin/sh\nexit 7\n", 0o755), "it ended with exit code 7"),
         (file("crashes", b"#!/bin/sh\nkill -SEGV $$\n", 0o755), "signal 11 ended it"),
-        (file("speaks", b"#!/bin/sh\necho hello >&0\nsleep 5\n", 0o755), "version"),
+        (file("speaks", b"#!/bin/sh\necho hello >&0\nsleep 1\n", 0o755), "it ended with exit code 0"),
         (file("hangs", b"#!/bin/sh\nexec sleep 600\n", 0o755), "no answer within 10s"),
     ];
     let (pid, to) = (kept.pid(), kept.guests[1].address);
@@ -247,4 +272,27 @@ fn a_keeper_starts_a_killed_daemon_again_and_ends_with_one_that_ends() {
     Command::new("kill").args(["-TERM", &kept.keeper.0.id().to_string()]).status().unwrap();
     assert_eq!(kept.keeper.0.wait().unwrap().code(), Some(0), "{}", kept.log());
     assert!(!kept.path("control.sock").exists() && !kept.path("vm1.sock").exists());
+}
+
+/// Milliseconds from the request until the old daemon is killed: an upgrade takes a tenth of a second or so.
+const KILLED_AFTER_MS: [u64; 8] = [0, 10, 20, 30, 45, 60, 80, 120];
+
+#[test]
+fn whenever_a_daemon_is_killed_during_an_upgrade_another_one_serves_soon() {
+    let kept = Kept::start_empty();
+    for delay in KILLED_AFTER_MS {
+        let pid = kept.pid();
+        std::thread::scope(|scope| {
+            let upgrade = scope.spawn(|| kept.asked(&["upgrade"]));
+            std::thread::sleep(Duration::from_millis(delay));
+            Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap();
+            let answer = upgrade.join().unwrap();
+            println!("{delay} ms: {:?} {}", answer.status.code(), String::from_utf8_lossy(&answer.stderr).trim());
+        });
+        let began = Instant::now();
+        while kept.pids().contains(&pid) || kept.asked(&["ports"]).status.code() != Some(0) {
+            assert!(began.elapsed() < SOON, "{delay} ms: {}", kept.log());
+        }
+        assert_eq!(kept.pids().len(), 1, "{delay} ms");
+    }
 }

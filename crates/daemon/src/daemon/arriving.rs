@@ -3,17 +3,17 @@
 //! First everything that can fail is made, and nothing is touched that the other process still uses: no ring, no register, no socket.
 //! Then, when the other process has let go, the ports [arrive](Daemon::arrive).
 
-use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use nicety_adapter::{Adapter, Face, PortId, Time, Uplink};
+use nicety_frame::Mac;
 use nicety_host::Role;
 use nicety_memory::Files;
 use nicety_peer::{Bell, PeerFd, Table};
 use nicety_plane::{Saved, SavedNumbers};
 use nicety_socket::Listener;
-use nicety_switch::Policy;
+use nicety_switch::{Learned, Policy};
 use nicety_vfio_user::{Interrupts, Session};
 use rustix::io::Errno;
 use rustix::process::Pid;
@@ -21,7 +21,7 @@ use tracing::warn;
 
 use super::{Daemon, Opened, PortSpec, Running, UplinkMaker, irq_layout};
 use crate::device::PortDevice;
-use crate::image::{FrontImage, FunctionImage, LinkImage, PortImage, RingsImage, VmmImage};
+use crate::image::{FrontImage, FunctionImage, LearnedImage, LinkImage, PortImage, RingsImage, VmmImage};
 use crate::inbox::Note;
 use crate::mapper::Mapper;
 use crate::port_log::{Kind, PortLog};
@@ -261,6 +261,7 @@ impl Daemon {
         if let Err(error) = self.plane.join_with(Arc::clone(port), &spec.policy) {
             warn!(port = spec.name, "it does not join the switch: {error}");
         }
+        port.shape_on(&numbers);
         self.plane.switch().arrived(port.id());
         self.ports().insert(port.id(), running);
         (service, front)
@@ -289,23 +290,21 @@ impl Daemon {
         }
     }
 
-    /// The switch knows these addresses, of the ports with these numbers.
-    pub(crate) fn learn_again(&self, learned: &[((u16, [u8; 6]), (u16, u64))]) {
-        for &((fid, address), (port, at_ns)) in learned {
-            let (address, at) = (nicety_frame::Mac(address), nicety_adapter::Time(at_ns));
-            self.plane.switch().addresses().learn(address, fid, PortId(port), at);
+    /// The switch knows these addresses again.
+    pub(crate) fn learn_again(&self, learned: &[LearnedImage]) {
+        for &LearnedImage { fid, address, port, at_ns } in learned {
+            self.plane.switch().addresses().learn(Mac(address), fid, PortId(port), Time(at_ns));
         }
     }
 
-    /// Its addresses, for [`Daemon::learn_again`]: each with its port, and the time at which it last sent.
-    pub(crate) fn learned(&self) -> BTreeMap<(u16, [u8; 6]), (u16, u64)> {
+    /// Its addresses, for [`Daemon::learn_again`].
+    pub(crate) fn learned(&self) -> Vec<LearnedImage> {
         let now = self.clock.now();
-        let learned = self.plane.switch().addresses().iter(now);
-        let one = |entry: nicety_switch::Learned| {
-            let at = now.0.saturating_sub(u64::try_from(entry.silent.as_nanos()).unwrap_or(u64::MAX));
-            ((entry.fid, entry.address.0), (entry.port.0, at))
+        let one = |Learned { address, fid, port, silent }: Learned| {
+            let at_ns = now.0.saturating_sub(u64::try_from(silent.as_nanos()).unwrap_or(u64::MAX));
+            LearnedImage { fid, address: address.0, port: port.0, at_ns }
         };
-        learned.map(one).collect()
+        self.plane.switch().addresses().iter(now).map(one).collect()
     }
 }
 

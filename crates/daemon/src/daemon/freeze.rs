@@ -1,5 +1,6 @@
 //! Stops all workers while another process takes over their ports.
 
+use std::mem::ManuallyDrop;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
@@ -45,7 +46,7 @@ pub struct Images {
 impl Frozen {
     /// The workers stand still for ever: another process serves their ports now.
     pub fn for_ever(self) {
-        std::mem::forget(self);
+        let _never_dropped = ManuallyDrop::new(self);
     }
 
     fn images(&self) -> Result<Vec<(Image, Table)>, String> {

@@ -89,7 +89,7 @@ fn hand_over(channel: &Channel, daemon: &Daemon) -> Result<(), String> {
     for (image, table) in &workers {
         send_state(channel, kind::IMAGE, &image.to_bytes(), table, &[]).map_err(words)?;
     }
-    let rest = Rest { stopped_ns, learned: daemon.learned().into_iter().collect() };
+    let rest = Rest { stopped_ns, learned: daemon.learned() };
     send_state(channel, kind::END, &to_bytes(REST_KIND, &rest), &Table::default(), &[]).map_err(words)?;
     wanted(channel, kind::TAKEN, TAKES)?;
     // The other process has all state now: it goes on if it hears this, or finds this process gone.
@@ -124,3 +124,7 @@ impl nicety_adapter::snapshot::Version for Going {
         match before {}
     }
 }
+
+#[cfg(test)]
+#[path = "give_test.rs"]
+mod tests;

@@ -129,7 +129,7 @@ fn receive(channel: &Channel, daemon: &Daemon, host: &Host, ids: &BTreeMap<Strin
         return Err(format!("team {}: a team of uplinks cannot be handed over yet", team.name));
     }
     if let Some(card) = host.cards.first() {
-        return Err(format!("card {}: a card's functions cannot be handed over yet", card.name));
+        return Err(format!("card {}: a card with functions cannot be handed over yet", card.name));
     }
     if let Some(uplink) = host.uplinks.iter().find(|uplink| uplink.queues() > 1) {
         return Err(format!("uplink {}: a tap with several queues cannot be handed over yet", uplink.name));

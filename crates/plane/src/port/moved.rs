@@ -1,6 +1,6 @@
 //! A port that goes on in another process: what it has beside its adapter.
 
-use nicety_adapter::{Counters, HandOver, Reason, SavedCounters};
+use nicety_adapter::{Counters, HandOver, Reason, SavedBucket, SavedCounters, Shaper};
 use serde::{Deserialize, Serialize};
 
 use super::{End, Port};
@@ -12,7 +12,12 @@ pub struct SavedNumbers {
     pub counters: SavedCounters,
     /// Packets that earlier VMs have sent.
     pub sent_before: u64,
+    /// The tokens for what its guest sends, and for what it receives, if they are limited.
+    pub tokens: [Option<SavedTokens>; 2],
 }
+
+/// The tokens of an average's bucket and of a peak's.
+pub type SavedTokens = (SavedBucket, Option<SavedBucket>);
 
 impl Port {
     /// Its numbers. Changes nothing. Call it while nothing is delivered to the port.
@@ -20,7 +25,19 @@ impl Port {
         let inner = self.lock();
         let mut counters = inner.counters.clone();
         (0..inner.backlog.len()).for_each(|_| counters.receive_drop(Reason::Removed));
-        SavedNumbers { counters: counters.save(), sent_before: inner.sent_before }
+        let tokens = [&inner.transmit, &inner.receive].map(|shaper| shaper.as_ref().map(Shaper::save));
+        SavedNumbers { counters: counters.save(), sent_before: inner.sent_before, tokens }
+    }
+
+    /// Goes on with saved tokens. Call it when the port has its shapes, which are those of the saved port.
+    pub fn shape_on(&self, saved: &SavedNumbers) {
+        let mut inner = self.lock();
+        let inner = &mut *inner;
+        for (shaper, saved) in [&mut inner.transmit, &mut inner.receive].into_iter().zip(saved.tokens) {
+            if let (Some(shaper), Some(saved)) = (shaper, saved) {
+                shaper.restore(saved);
+            }
+        }
     }
 
     /// Passes `act` how another process goes on with this uplink. `None` if it is none, or has failed.

@@ -141,20 +141,10 @@ impl Session {
         let requests = requests.map(|index| table.take(index).ok_or_else(missing)).transpose()?;
         let socket = OwnedFd::from(table.take(socket).ok_or_else(missing)?).into();
         let record = if record { port.record() } else { None };
-        let protocol = ProtocolFeatures(protocol);
-        let missed = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| error.to_string())?;
-        Ok(Session {
-            socket,
-            port,
-            rings: restored,
-            protocol,
-            features,
-            status,
-            requests,
-            missed: Arc::new(missed),
-            kept: kept.transpose()?,
-            record,
-        })
+        let (protocol, kept) = (ProtocolFeatures(protocol), kept.transpose()?);
+        let missed = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|errno| errno.to_string())?;
+        let (rings, missed) = (restored, Arc::new(missed));
+        Ok(Session { socket, port, rings, protocol, features, status, requests, missed, kept, record })
     }
 
     /// Passes the memory, and the file of kept state, to the port, before its adapter is restored.
