@@ -250,6 +250,11 @@ pub trait Method: Sync {
         Vec::new()
     }
 
+    /// Whether a person's own image can be its guest.
+    fn takes_image(&self) -> bool {
+        false
+    }
+
     /// Prepares the guests.
     ///
     /// # Errors

@@ -5,6 +5,7 @@ mod bench;
 pub mod native;
 pub mod netperf;
 pub mod outside;
+pub mod own;
 pub mod pair;
 pub mod veth;
 mod wait;
