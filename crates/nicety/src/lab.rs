@@ -10,6 +10,7 @@ use nicety_lab::method;
 use nicety_lab::methods::{self, Length, Method, NOT_YET, Opening};
 use nicety_lab::number;
 use nicety_lab::progress::Progress;
+use nicety_lab::real::own::Own;
 use nicety_lab::report;
 use nicety_lab::statistics::Estimate;
 use nicety_lab::study::diff::{self, Verdict};
@@ -78,7 +79,18 @@ fn known(name: &str) -> Result<&'static dyn Method, Failure> {
     Err(Failure::new(Exit::Usage, format!("there is no method {name:?}{meant} (there are: {all})")))
 }
 
-fn options(args: &LabRun) -> Options {
+/// A person's own guest. Its files must be there before anything is laid.
+fn own(args: &LabRun) -> Result<Option<Own>, Failure> {
+    let Some((image, user)) = args.image.as_ref().zip(args.ssh.clone()) else { return Ok(None) };
+    let found = |option: &str, path: &Path| match std::fs::File::open(path) {
+        Ok(_) => std::path::absolute(path).map_err(Failure::with(Exit::Usage)),
+        Err(error) => Err(Failure::new(Exit::Usage, format!("{option} {}: {error}", path.display()))),
+    };
+    let key = args.key.as_deref().map(|key| found("--key", key)).transpose()?;
+    Ok(Some(Own { image: found("--image", image)?, user, key }))
+}
+
+fn options(args: &LabRun) -> Result<Options, Failure> {
     let guests = args.guests.map(|guests| match guests {
         cli::Guests::Embedded => method::Guests::Embedded,
         cli::Guests::Qemu => method::Guests::Qemu,
@@ -86,7 +98,8 @@ fn options(args: &LabRun) -> Options {
     });
     let length = if args.quick { Some(Length::Quick) } else { args.full.then_some(Length::Full) };
     let (adapters, seconds, repeat) = (args.adapters.clone(), args.seconds, args.repeat);
-    Options { guests, adapters, length, seconds, repeat, confidence: args.confidence, seed: args.seed }
+    let own = own(args)?;
+    Ok(Options { guests, adapters, length, seconds, repeat, confidence: args.confidence, seed: args.seed, own })
 }
 
 fn unplanned(error: PlanError) -> Failure {
@@ -108,6 +121,10 @@ fn command(plan: &Plan, options: &Options) -> String {
     if let Some(seconds) = options.seconds {
         add(format!("--seconds {seconds}"));
     }
+    if let Some(Own { image, user, key }) = &options.own {
+        add(format!("--image {} --ssh {user}", image.display()));
+        key.iter().for_each(|key| add(format!("--key {}", key.display())));
+    }
     add(format!("--repeat {}", plan.repeat));
     if let Some(share) = plan.confidence {
         add(format!("--confidence {}%", share * 100.0));
@@ -120,7 +137,9 @@ fn plan_text(method: &dyn Method, plan: &Plan) -> String {
     let about = method.about();
     let mut text = format!("{}: {}\n", about.name, about.line);
     let rows: Vec<String> = plan.subjects.iter().map(ToString::to_string).collect();
-    text += &format!("guests    {}; {}\nrows      {}\n", plan.guests, about.needs, rows.join(", "));
+    let image =
+        plan.own.as_ref().map_or_else(String::new, |own| format!(", {} as {} by ssh", own.image.display(), own.user));
+    text += &format!("guests    {}{image}; {}\nrows      {}\n", plan.guests, about.needs, rows.join(", "));
     for load in &plan.loads {
         text += &format!("load      {}: {}, {} s\n", load.name, load.title, load.seconds);
         for command in &load.commands {
@@ -134,7 +153,7 @@ fn plan_text(method: &dyn Method, plan: &Plan) -> String {
 
 fn measure(args: &LabRun) -> Result<(), Failure> {
     let method = known(&args.method)?;
-    let options = options(args);
+    let options = options(args)?;
     let plan = Plan::new(method, &options).map_err(unplanned)?;
     if args.dry_run {
         return output::print(&plan_text(method, &plan));

@@ -55,7 +55,7 @@ enum ArrivingLink {
         vmm: Option<(Box<Session>, PortState, Option<i32>)>,
     },
     Rings {
-        preparing: Preparing,
+        preparing: Box<Preparing>,
         signals: Arc<Signals>,
         kicks: Vec<(u16, Bell)>,
         calls: Vec<(u16, Bell)>,
@@ -203,7 +203,7 @@ impl Daemon {
         let (calls, errors) = (bells(&calls, &mut own, Bell::from_fd)?, bells(&errors, &mut own, Bell::from_fd)?);
         let (noted, given, inbox) = (Arc::clone(log), Arc::clone(&signals), self.inbox(port.id()));
         let preparing = Preparing::new(noted, socket, Arc::clone(port), given, inbox, self.clock, None);
-        let mut preparing = preparing.map_err(|error| error.to_string())?;
+        let mut preparing = preparing.map(Box::new).map_err(|error| error.to_string())?;
         if let Some(session) = session
             && state.is_some()
         {
@@ -253,7 +253,7 @@ impl Daemon {
                     watched.resize_with((usize::from(ring) + 1).max(watched.len()), || None);
                     watched[usize::from(ring)] = Some(bell);
                 }
-                (Link::Rings { kicks: watched }, Some(preparing))
+                (Link::Rings { kicks: watched }, Some(*preparing))
             }
         };
         let service = Service::new(Arc::clone(log), Arc::clone(port), Arc::clone(schedule), link);

@@ -267,6 +267,7 @@ impl Method for EsxNetperf {
             memory_mib: MEMORY_MIB,
             programs: None,
             has_peers,
+            own: None,
         };
         let mut outside = Outside::open(opening, say)?;
         let mut netserver = outside.root().program("usr/bin/netserver");

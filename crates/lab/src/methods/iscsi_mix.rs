@@ -176,6 +176,7 @@ impl Method for IscsiMix {
             memory_mib: MEMORY_MIB,
             programs: Some((layer.clone(), FILES)),
             has_peers: false,
+            own: None,
         };
         let mut outside = Outside::open(opening, say)?;
         let mut server = layer.program(IPERF);

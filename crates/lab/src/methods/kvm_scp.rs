@@ -17,6 +17,7 @@ use crate::method::{Guests, Server};
 use crate::rate::Rate;
 use crate::real::Watch;
 use crate::real::outside::{self, GUEST, Lone, Outside, subjects};
+use crate::real::own::Own;
 use crate::real::veth::Tc;
 use crate::results::Direction;
 use crate::series::Sampler;
@@ -47,6 +48,8 @@ const STALL: Duration = Duration::from_secs(5);
 /// Time limit of what takes no time itself.
 const SLACK: Duration = Duration::from_secs(30);
 const LOAD: &str = "scp";
+/// The kernel's log. A person's own guest may not show it to everybody.
+const DMESG: &str = "dmesg 2>/dev/null || true";
 /// The document's adapters. Its virtio is a PCI function.
 const DOCUMENTS: [&str; 5] = ["virtio-net-pci", "e1000", "rtl8139", "ne2k_pci", "pcnet"];
 
@@ -149,6 +152,10 @@ impl Method for KvmScp {
         ]
     }
 
+    fn takes_image(&self) -> bool {
+        true
+    }
+
     fn open(&self, opening: Opening<'_>) -> Result<Box<dyn Rig>, Error> {
         let Opening { plan, program, say } = opening;
         let layer = Layer::lay("kvm-scp", PACKAGES, say)?;
@@ -159,7 +166,14 @@ impl Method for KvmScp {
         let has_peers = plan.subjects.iter().any(|subject| subject.server == Some(Server::Qemu));
         let tc = if plan.subjects.iter().any(Subject::is_native) { Some(Tc::lay(say)?) } else { None };
         let programs = Some((layer.clone(), FILES));
-        let opening = outside::Opening { guests: plan.guests, program: &program.path, memory_mib, programs, has_peers };
+        let opening = outside::Opening {
+            guests: plan.guests,
+            program: &program.path,
+            memory_mib,
+            programs,
+            has_peers,
+            own: plan.own.clone(),
+        };
         let outside = Outside::open(opening, say)?;
         let ssh = layer.program("usr/bin/ssh");
         let words: Vec<String> =
@@ -167,7 +181,7 @@ impl Method for KvmScp {
         let script = outside.folder().write("ssh", format!("#!/bin/sh\nexec {} \"$@\"\n", words.join(" ")))?;
         let executable = fs::set_permissions(&script, fs::Permissions::from_mode(0o700));
         executable.map_err(|source| Error::File { doing: "make executable", path: script, source })?;
-        Ok(Box::new(Scp { outside, layer, tc, native: None, file_bytes: file }))
+        Ok(Box::new(Scp { outside, layer, tc, native: None, own: plan.own.clone(), file_bytes: file }))
     }
 }
 
@@ -177,6 +191,7 @@ struct Scp {
     layer: Layer,
     tc: Option<Tc>,
     native: Option<Natively>,
+    own: Option<Own>,
     /// Size of the native row's file.
     file_bytes: u64,
 }
@@ -216,7 +231,13 @@ impl Scp {
         let kib = bytes / 1024;
         let make = format!("dd if=/dev/urandom of=/tmp/file bs=1k count={kib} 2>/dev/null; sha256sum </tmp/file");
         let sum = lone.guest.succeed_unless(&make, SLACK + limit, stop)?;
-        let from = From { user: "root", port: 22, address: GUEST, bytes: kib * 1024, sum: sum.trim() };
+        let from = From {
+            user: self.own.as_ref().map_or("root", |own| &own.user),
+            port: 22,
+            address: GUEST,
+            bytes: kib * 1024,
+            sum: sum.trim(),
+        };
         let (command, to) = self.scp(&from);
         fetched(&self.outside.root().busybox(), &from, &to, &mut |watch| self.outside.run(&command, limit, stop, watch))
     }
@@ -226,7 +247,15 @@ impl Scp {
         let folder = self.outside.folder();
         let to = folder.path().join("file");
         let mut command = self.layer.program("usr/bin/scp");
-        command.args(["-v", "-F", "/dev/null", "-S", &folder.join("ssh"), "-i", &folder.join("key")]);
+        command.args(["-v", "-F", "/dev/null", "-S", &folder.join("ssh")]);
+        let key = match (&self.own, from.address == GUEST) {
+            // Without a key of its person's, ssh takes its own choice.
+            (Some(own), true) => own.key.clone(),
+            _ => Some(folder.path().join("key")),
+        };
+        if let Some(key) = key {
+            command.arg("-i").arg(key);
+        }
         command.args(["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"]);
         command.arg("-P").arg(from.port.to_string());
         command.arg(format!("{}@{}:/tmp/file", from.user, from.address)).arg(&to);
@@ -267,9 +296,11 @@ impl Scp {
     }
 
     fn measure(&mut self, lone: &mut Lone, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
-        self.serve(lone, stop)?;
+        if self.own.is_none() {
+            self.serve(lone, stop)?;
+        }
         let mut texts = BTreeMap::new();
-        let interface = lone.interface;
+        let interface = lone.interface.clone();
         for (title, command) in [
             ("lspci | grep Ethernet", "lspci | grep Ethernet || true".to_owned()),
             ("ethtool -i", format!("ethtool -i {interface} || true")),
@@ -283,11 +314,11 @@ impl Scp {
         let carried = (probe.bytes as f64 / probe.seconds.max(0.01) * f64::from(load.seconds)) as u64;
         // A probe is short: at the wire's rate it says little. The copy may take longer than asked, or less.
         let bytes = carried.clamp(PROBE_BYTES, FILE_BYTES.min(RATE_BYTES.saturating_mul(load.seconds.into())));
-        let (log, cpu) = (lone.guest.succeed_unless("dmesg", SLACK, stop)?, lone.cpu_time());
+        let (log, cpu) = (lone.guest.succeed_unless(DMESG, SLACK, stop)?, lone.cpu_time());
         let limit = SLACK * 2 + Duration::from_secs(u64::from(load.seconds) * 4);
         let copied = self.copy(lone, bytes, limit, stop)?;
         let spent = lone.cpu_time().saturating_sub(cpu).as_secs_f64();
-        let after = lone.guest.succeed_unless("dmesg", SLACK, stop)?;
+        let after = lone.guest.succeed_unless(DMESG, SLACK, stop)?;
         let new: Vec<&str> = after.lines().skip(log.lines().count()).collect();
         let mut marks = Vec::new();
         if !copied.identical {

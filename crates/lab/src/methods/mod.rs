@@ -252,6 +252,11 @@ pub trait Method: Sync {
         true
     }
 
+    /// Whether a person's own image can be its guest.
+    fn takes_image(&self) -> bool {
+        false
+    }
+
     /// Prepares the guests.
     ///
     /// # Errors

@@ -171,6 +171,7 @@ impl Method for TenGig {
             memory_mib: MEMORY_MIB,
             programs: Some((layer.clone(), &[IPERF])),
             has_peers: false,
+            own: None,
         };
         let mut outside = Outside::open(opening, say)?;
         let mut iperf = layer.program(IPERF);

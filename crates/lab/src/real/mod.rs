@@ -6,6 +6,7 @@ pub mod native;
 pub mod netperf;
 pub mod network_boot;
 pub mod outside;
+pub mod own;
 pub mod pair;
 pub mod veth;
 mod wait;

@@ -13,8 +13,8 @@ use std::{
 };
 
 use nicety_guests::{
-    Accel, Error, Folder, Guest, GuestConfig, Image, Kernel, Layer, Link, Machine, Namespace, Port, Process, Root,
-    Served, Setup, Tap, Uio,
+    Accel, DiskConfig, Error, Folder, Guest, GuestConfig, Image, Kernel, Layer, Link, Machine, Namespace, Port,
+    Process, Root, Served, Setup, Tap, Uio,
     uml::{Model, UmlConfig, UmlKernel},
 };
 
@@ -23,6 +23,7 @@ mod several;
 pub use several::Several;
 
 use super::bench::take;
+use super::own::{Own, Reached, Ssh};
 use super::veth::{self, Tc, Veth};
 use super::wait::{Watch, wait};
 use crate::method::{Driver, Guests, Server};
@@ -44,12 +45,16 @@ const BRIDGED: &str = "q0";
 const SLACK: Duration = Duration::from_secs(30);
 /// Memory of a guest in QEMU beside what its programs ask for: its kernel and initramfs.
 const QEMU_MIB: u32 = 96;
+/// Least memory of a person's own guest, in MiB.
+const OWN_MIB: u32 = 1024;
 
 /// What runs a guest's instructions.
 #[derive(Debug)]
 enum Processor {
     UserMode(UmlKernel),
     Qemu(Accel),
+    /// A person's own image, in QEMU.
+    Own(Accel, Own),
 }
 
 /// The kernel of guests in QEMU.
@@ -77,9 +82,9 @@ pub struct Outside {
 #[derive(Debug)]
 pub struct Lone {
     /// The guest.
-    pub guest: Guest,
+    pub guest: Reached,
     /// Its interface.
-    pub interface: &'static str,
+    pub interface: String,
     served: Option<Served>,
 }
 
@@ -110,6 +115,8 @@ pub struct Opening<'a> {
     pub programs: Option<(Layer, &'static [&'static str])>,
     /// Whether QEMU has rows.
     pub has_peers: bool,
+    /// A person's own image in their place. ssh is that of `programs`.
+    pub own: Option<Own>,
 }
 
 impl Outside {
@@ -118,11 +125,12 @@ impl Outside {
     /// # Errors
     /// Those of [`Root::lay`], [`UmlKernel::lay`] and [`Namespace::open`]; each names its remedy.
     pub fn open(opening: Opening<'_>, say: &mut dyn FnMut(&str)) -> Result<Outside, Error> {
-        let Opening { guests, program, memory_mib, programs, has_peers } = opening;
+        let Opening { guests, program, memory_mib, programs, has_peers, own } = opening;
         let root = Root::lay(say)?;
-        let processor = match guests {
-            Guests::Uml => Processor::UserMode(UmlKernel::lay(say)?),
-            Guests::Qemu | Guests::Embedded => {
+        let processor = match (guests, own) {
+            (_, Some(own)) => Processor::Own(Accel::Auto.resolve(&root)?, own),
+            (Guests::Uml, None) => Processor::UserMode(UmlKernel::lay(say)?),
+            (Guests::Qemu | Guests::Embedded, None) => {
                 Image::of(&root, KERNEL)?;
                 Processor::Qemu(Accel::Auto.resolve(&root)?)
             }
@@ -146,7 +154,7 @@ impl Outside {
         };
         let uio = Uio::beside(program).map_err(|error| error.to_string());
         let (program, folder) = (program.to_owned(), Folder::new()?);
-        Ok(Outside {
+        let mut outside = Outside {
             root,
             processor,
             namespace,
@@ -158,7 +166,73 @@ impl Outside {
             is_bridged: false,
             folder,
             logs: 0,
-        })
+        };
+        if let Processor::Own(..) = outside.processor {
+            outside.give_addresses()?;
+        }
+        Ok(outside)
+    }
+
+    /// Gives a person's own guest the address of the lab's guests, by DHCP, on each of the links.
+    fn give_addresses(&mut self) -> Result<(), Error> {
+        let far = self.bridged.as_ref().map(|_| veth::FAR);
+        for interface in [Some(UPLINK), far].into_iter().flatten() {
+            let file = |name: &str| self.folder.join(&format!("{interface}-{name}"));
+            let (leases, process) = (file("leases"), file("pid"));
+            let text = format!(
+                "start {GUEST}\nend {GUEST}\nmax_leases 1\ninterface {interface}\nlease_file {leases}\npidfile {process}\n\
+                 option subnet 255.255.255.0\noption lease 864000\n"
+            );
+            self.folder.write(&format!("{interface}-leases"), "")?;
+            let path = self.folder.write(&format!("{interface}-dhcp"), text)?;
+            let mut server = Command::new(self.root.busybox());
+            server.args(["udhcpd", "-f"]).arg(path);
+            self.is_bridged = interface != UPLINK;
+            self.start_outside(&server, Path::new("/dev/null"))?;
+        }
+        Ok(())
+    }
+
+    /// ssh into a person's own guest, run where its peer is.
+    fn ssh(&self, own: &Own) -> Result<Vec<String>, Error> {
+        let lacks = || Error::Run { doing: "reaching the guest by ssh".to_owned(), said: "there is no ssh".to_owned() };
+        let (layer, _) = self.programs.as_ref().ok_or_else(lacks)?;
+        let mut ssh = layer.program("usr/bin/ssh");
+        ssh.args(["-F", "/dev/null", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "LogLevel=ERROR"]);
+        ssh.args(["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"]);
+        if let Some(key) = &own.key {
+            ssh.arg("-i").arg(key);
+        }
+        ssh.arg(format!("{}@{GUEST}", own.user));
+        let ssh = match &self.bridged {
+            Some((veth, _)) if self.is_bridged => veth.at_far_end(&ssh),
+            _ => ssh,
+        };
+        let words =
+            [ssh.get_program()].into_iter().chain(ssh.get_args()).map(|word| word.to_string_lossy().into_owned());
+        Ok(self.namespace.entrance().into_iter().chain(words).collect())
+    }
+
+    /// Boots a person's own image.
+    fn boot_own(
+        &self,
+        (accel, own): (Accel, &Own),
+        model: Option<&str>,
+        served: Option<&Served>,
+        stop: &AtomicBool,
+    ) -> Result<(Reached, String), Error> {
+        let memory_mib = self.memory_mib.max(OWN_MIB);
+        let (image, entrance) = (own.image.clone(), self.namespace.entrance());
+        let mut machine = DiskConfig { image, memory_mib, accel, entrance, devices: Vec::new() };
+        if let Some(model) = model {
+            machine = machine
+                .adapter(&format!("{model},mac={MAC}"), &format!("tap,ifname={BRIDGED},script=no,downscript=no"));
+        }
+        let guest = self.start(machine, served, None)?;
+        let mut reached = Reached::Ssh(Ssh::wait(guest, self.ssh(own)?, &own.image, stop)?);
+        let find = "ls /sys/class/net 2>/dev/null | grep -v '^lo$' | head -n 1";
+        let interface = reached.succeed_unless(find, SLACK, stop)?;
+        Ok((reached, interface.trim().to_owned()))
     }
 
     /// The private root.
@@ -214,7 +288,10 @@ impl Outside {
         served: Option<&Served>,
         driver: Option<Driver>,
         stop: &AtomicBool,
-    ) -> Result<(Guest, &'static str), Error> {
+    ) -> Result<(Reached, String), Error> {
+        if let Processor::Own(accel, own) = &self.processor {
+            return self.boot_own((*accel, own), model, served, stop);
+        }
         let (address, interface) = (format!("{GUEST}/24"), if driver.is_some() { TAP } else { "eth0" });
         let uio = driver.map(|_| {
             let missing = |said| Error::Run { doing: "driving an adapter from user space".to_owned(), said };
@@ -230,7 +307,7 @@ impl Outside {
                 machine.model = device.map(|device| Model { device, netdev, entrance });
                 self.start(machine, served, driver.is_none().then_some(&*address))?
             }
-            Processor::Qemu(accel) => {
+            Processor::Qemu(accel) | Processor::Own(accel, _) => {
                 let entrance = self.namespace.entrance();
                 let memory_mib = self.memory_mib.saturating_add(QEMU_MIB);
                 let mut machine = GuestConfig { accel: *accel, entrance, memory_mib, ..GuestConfig::new(KERNEL) };
@@ -268,7 +345,7 @@ impl Outside {
         }
         let ping = format!("/usr/bin/ping -n -q -c 1 -W 5 {OUTSIDE}");
         guest.succeed_unless(&ping, SLACK, stop)?;
-        Ok((guest, interface))
+        Ok((Reached::Line(guest), interface.to_owned()))
     }
 
     fn start<M: Machine>(&self, machine: M, served: Option<&Served>, address: Option<&str>) -> Result<Guest, Error> {
@@ -334,6 +411,14 @@ impl Outside {
                 kernel.release(),
                 kernel.source(),
             ),
+            Processor::Own(accel, own) => format!(
+                "Guests: the image {}, as {} by ssh over the adapter that is measured, in QEMU {} (machine pc), run by {}; what it writes is \
+                 dropped. Booted afresh for each row of each round.",
+                own.image.display(),
+                own.user,
+                self.root.version("qemu-system-x86").unwrap_or("of unknown version"),
+                if *accel == Accel::Kvm { "KVM" } else { "QEMU's translator (TCG): compare adapters with each other" },
+            ),
             Processor::Qemu(accel) => format!(
                 "Guests: Debian's kernel {KERNEL}, unmodified drivers, {booted}, in QEMU {}, run by {}.",
                 self.root.version("qemu-system-x86").unwrap_or("of unknown version"),
@@ -349,7 +434,7 @@ impl Outside {
         if self.bridged.is_some() {
             let interrupts = match self.processor {
                 Processor::UserMode(_) => " Their interrupts are INTx, all that QEMU's machine x-remote has.",
-                Processor::Qemu(_) => "",
+                Processor::Qemu(_) | Processor::Own(..) => "",
             };
             notes.push(format!(
                 "QEMU's rows: its own model with a tap on the kernel's bridge, options as they come, vhost off; the peer is a second namespace \

@@ -9,7 +9,7 @@ use crate::rate::Rate;
 /// The near end's name, in the first namespace.
 pub const NEAR: &str = "near";
 /// The far end's name.
-const FAR: &str = "veth0";
+pub const FAR: &str = "veth0";
 /// Time limit of the namespaces' own commands.
 const SLACK: Duration = Duration::from_secs(10);
 /// Longest time that a frame waits for tokens before it is dropped: a switch's buffer, not a bottomless one.

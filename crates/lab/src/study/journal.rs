@@ -345,12 +345,13 @@ impl Journal {
 
 /// Checks that given options are those of the beginning.
 fn same(given: &Options, head: &Head) -> Result<(), JournalError> {
-    let Options { guests, adapters, length, seconds, repeat, confidence, seed } = given;
+    let Options { guests, adapters, length, seconds, repeat, confidence, seed, own } = given;
     let (begun, plan) = (&head.options, &head.plan);
     let word = |length: crate::methods::Length| format!("{length:?}").to_lowercase();
     let said = |value: Option<String>| value.unwrap_or_else(|| "none".to_owned());
     let list = |names: &[String]| if names.is_empty() { "none".to_owned() } else { names.join(",") };
     let percent = |share: f64| format!("{}%", share * 100.0);
+    let image = |own: &crate::real::own::Own| format!("{} as {}", own.image.display(), own.user);
     let differences = [
         ("--guests", guests.map(|guests| guests.to_string()), plan.guests.to_string()),
         ("--adapters", (!adapters.is_empty()).then(|| list(adapters)), list(&begun.adapters)),
@@ -358,6 +359,7 @@ fn same(given: &Options, head: &Head) -> Result<(), JournalError> {
         ("--seconds", seconds.map(|n| n.to_string()), said(begun.seconds.map(|n| n.to_string()))),
         ("--repeat", repeat.map(|n| n.to_string()), plan.repeat.to_string()),
         ("--confidence", confidence.map(percent), said(begun.confidence.map(percent))),
+        ("--image", own.as_ref().map(image), said(begun.own.as_ref().map(image))),
         ("--seed", seed.map(|n| n.to_string()), plan.seed.to_string()),
     ];
     for (option, given, begun) in differences {

@@ -12,6 +12,7 @@ use crate::method::Guests;
 use crate::methods::{Length, Load, Method, NATIVE, Subject};
 use crate::number;
 use crate::planning::SplitMix;
+use crate::real::own::Own;
 use crate::statistics::RUNS_FOR_INTERVAL;
 
 /// Rounds of a study that stops early (`--confidence`), if nothing says otherwise.
@@ -35,6 +36,9 @@ pub struct Options {
     pub confidence: Option<f64>,
     /// `--seed N`.
     pub seed: Option<u64>,
+    /// `--image FILE --ssh USER --key FILE`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own: Option<Own>,
 }
 
 /// The reason why the options give no plan.
@@ -49,6 +53,18 @@ pub enum PlanError {
         method: &'static str,
         /// The possible kinds.
         known: String,
+    },
+    /// `--image` with a method that has none.
+    #[error("--image: {method} has no guests of one's own; kvm-scp has")]
+    Image {
+        /// The method.
+        method: &'static str,
+    },
+    /// `--image` with another kind of guests.
+    #[error("--image: an image runs in QEMU, not under --guests {given}")]
+    ImageIn {
+        /// The given kind.
+        given: Guests,
     },
     /// `--adapters` names something else.
     #[error("--adapters: {method} has no \"{given}\"{suggestion}; there are {known}")]
@@ -110,6 +126,9 @@ pub struct Plan {
     pub seed: u64,
     /// Time of a run beside its duration, in seconds, as the method estimates it.
     pub overhead_seconds: f64,
+    /// A person's own image as the guest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own: Option<Own>,
 }
 
 impl Plan {
@@ -119,7 +138,14 @@ impl Plan {
     /// The options do not fit the method or each other.
     pub fn new(method: &dyn Method, options: &Options) -> Result<Plan, PlanError> {
         let about = method.about();
-        let guests = options.guests.or(about.guests.first().copied()).unwrap_or(Guests::Embedded);
+        let own = options.own.as_ref().map(|_| Guests::Qemu);
+        if own.is_some() && !method.takes_image() {
+            return Err(PlanError::Image { method: about.name });
+        }
+        if let (Some(_), Some(given)) = (own, options.guests.filter(|given| *given != Guests::Qemu)) {
+            return Err(PlanError::ImageIn { given });
+        }
+        let guests = options.guests.or(own).or(about.guests.first().copied()).unwrap_or(Guests::Embedded);
         if !about.guests.contains(&guests) {
             let known = about.guests.iter().map(Guests::to_string).collect::<Vec<_>>().join(", ");
             return Err(PlanError::Guests { given: guests, method: about.name, known });
@@ -143,9 +169,13 @@ impl Plan {
         if options.confidence.is_some() && (repeat as usize) < RUNS_FOR_INTERVAL {
             return Err(PlanError::NoInterval);
         }
-        let subjects = chosen(method, guests, length, &options.adapters)?;
+        let mut subjects = chosen(method, guests, length, &options.adapters)?;
         let mut loads = method.loads(guests, length, options.seconds);
         loads.retain(|load| method.keeps(load, &names(&subjects)));
+        if own.is_some() {
+            // Its system has the vendor's driver, or none.
+            subjects.iter_mut().for_each(|subject| subject.driver = None);
+        }
         Ok(Plan {
             method: about.name.to_owned(),
             guests,
@@ -156,6 +186,7 @@ impl Plan {
             confidence: options.confidence,
             seed: options.seed.unwrap_or(1),
             overhead_seconds: about.overhead_seconds,
+            own: options.own.clone(),
         })
     }
 

@@ -111,7 +111,7 @@ pub fn run(words: &[String]) -> Result<(), Error> {
         }
         for (adapter, runs) in crate::ADAPTERS.into_iter().zip(&mut floods) {
             let place = Place::new(adapter);
-            let layout = Layout { guests: vec![place.clone()], crowd: vec![place; PORTS - 1], uplink: false };
+            let layout = Layout { guests: vec![place.clone()], crowd: vec![place; PORTS - 1], ..Layout::default() };
             once(&program, &file, &layout, runs, |rig, cancel| {
                 rig.flood(a, BYTES, duration)?;
                 Ok(rig.flooded(a, duration, cancel)? as f64 / duration.as_secs_f64())

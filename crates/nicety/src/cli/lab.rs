@@ -74,6 +74,15 @@ pub struct LabRun {
     /// Go on with the results in this folder: options as at the beginning
     #[arg(long, value_name = "DIR")]
     pub resume: Option<PathBuf>,
+    /// One's own guest: a disk image (raw or qcow2) that QEMU boots by a BIOS; it asks for its address by DHCP, and what it writes is dropped
+    #[arg(long, value_name = "FILE", requires = "ssh")]
+    pub image: Option<PathBuf>,
+    /// The user whom the image lets in by ssh
+    #[arg(long, value_name = "USER", requires = "image")]
+    pub ssh: Option<String>,
+    /// The private key for it [default: ssh's own choice]
+    #[arg(long, value_name = "FILE", requires = "image")]
+    pub key: Option<PathBuf>,
     /// Only say what would run: which guest, which command, how long, how much disk
     #[arg(long)]
     pub dry_run: bool,

@@ -22,6 +22,7 @@ mod mixed;
 mod monitor;
 mod multicast;
 mod neighbours;
+mod own_image;
 mod packed;
 mod pcnet;
 mod ptp;

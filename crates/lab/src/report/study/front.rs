@@ -91,24 +91,23 @@ fn whom(out: &mut String, studies: &[(PathBuf, Study)]) {
     let sentence = |(adapter, guests): &(&str, Vec<String>)| format!("{adapter} for {}.", guests.join("; "));
     let sentences: Vec<String> = groups.iter().map(sentence).collect();
     let _ = writeln!(out, "<p>Take {}</p>", unbroken(&sentences.join(" Take ")));
-    let measured: Vec<&String> = choices.iter().filter_map(|(_, choice)| choice.measured.first()).collect();
-    if let Some(said) = measured.first() {
+    for said in choices.first().iter().flat_map(|(_, choice)| &choice.measured) {
         let _ = writeln!(out, "<p>{}</p>", unbroken(said));
     }
     out.push_str(
-        "<div class=\"scroll\"><table><thead><tr><th scope=\"col\">Guest</th><th scope=\"col\">Take</th><th scope=\"col\">Because</th></tr></thead><tbody>\n",
+        "<table class=\"whom\"><thead><tr><th scope=\"col\">Guest</th><th scope=\"col\">Take</th></tr></thead><tbody>\n",
     );
     for (guest, choice) in &choices {
         let _ = writeln!(
             out,
-            "<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td></tr>",
+            "<tr><th scope=\"row\">{}</th><td>{}<span class=\"because\">{}</span></td></tr>",
             Escaped(guest),
             Escaped(choice.adapter.as_deref().unwrap_or(number::NONE)),
             Escaped(&choice.why.join(" ")),
         );
     }
     out.push_str(
-        "</tbody></table></div>\n<p class=\"about\"><code>nicety choose</code> answers for one guest, and says why the others do not fit.</p>\n",
+        "</tbody></table>\n<p class=\"about\"><code>nicety choose</code> answers for one guest, and says why the others do not fit.</p>\n",
     );
 }
 

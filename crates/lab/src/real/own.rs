@@ -1,0 +1,139 @@
+//! A guest that the lab did not make: a person's own image, whose commands run by ssh over the very adapter that is measured.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use nicety_guests::{Error, Folder, Guest};
+use serde::{Deserialize, Serialize};
+
+/// Longest wait for its ssh server after power-on: a system without KVM boots for minutes.
+const BOOT_LIMIT: Duration = Duration::from_secs(600);
+/// Interval between two attempts to reach it.
+const ATTEMPT_INTERVAL: Duration = Duration::from_millis(500);
+/// Interval between two looks at a running command.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// A person's own guest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Own {
+    /// Its disk image: raw or qcow2, booted by a BIOS.
+    pub image: PathBuf,
+    /// The user who is let in by ssh.
+    pub user: String,
+    /// The private key. None: ssh's own choice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<PathBuf>,
+}
+
+/// A running guest, whichever way its commands reach it.
+#[derive(Debug)]
+pub enum Reached {
+    /// The lab's own, by its control line.
+    Line(Guest),
+    /// A person's own, by ssh.
+    Ssh(Ssh),
+}
+
+impl Reached {
+    /// Runs a command line in the guest. Its failure is an error.
+    ///
+    /// # Errors
+    /// Those of [`Guest::succeed_unless`].
+    pub fn succeed_unless(&mut self, command: &str, limit: Duration, stop: &AtomicBool) -> Result<String, Error> {
+        match self {
+            Reached::Line(guest) => guest.succeed_unless(command, limit, stop),
+            Reached::Ssh(guest) => guest.succeed(command, limit, stop),
+        }
+    }
+
+    /// Processor time of its processes and of QEMU, if that serves its adapter.
+    pub fn cpu_time(&self) -> Duration {
+        self.guest().cpu_time()
+    }
+
+    /// The last lines of its console.
+    pub fn console(&self) -> String {
+        self.guest().console()
+    }
+
+    fn guest(&self) -> &Guest {
+        match self {
+            Reached::Line(guest) => guest,
+            Reached::Ssh(ssh) => &ssh.guest,
+        }
+    }
+}
+
+/// A guest that ssh reaches.
+#[derive(Debug)]
+pub struct Ssh {
+    guest: Guest,
+    /// ssh with its options and the address, run where the guest's network is.
+    words: Vec<String>,
+    folder: Folder,
+}
+
+impl Ssh {
+    /// Waits until a started guest lets `words` in.
+    ///
+    /// # Errors
+    /// [`Error::Boot`] with the last lines of its console and of ssh.
+    pub fn wait(guest: Guest, words: Vec<String>, image: &Path, stop: &AtomicBool) -> Result<Ssh, Error> {
+        let mut ssh = Ssh { guest, words, folder: Folder::new()? };
+        let end = Instant::now() + BOOT_LIMIT;
+        loop {
+            let said = match ssh.succeed("exit 0", Duration::from_secs(60), stop) {
+                Ok(_) => return Ok(ssh),
+                Err(Error::Stopped) => return Err(Error::Stopped),
+                Err(error) => error.to_string(),
+            };
+            if Instant::now() > end {
+                let why = format!("ssh was not let in within {BOOT_LIMIT:?}: {said}");
+                return Err(Error::Boot { guest: image.display().to_string(), why, console: ssh.guest.console() });
+            }
+            thread::sleep(ATTEMPT_INTERVAL);
+        }
+    }
+
+    fn succeed(&mut self, command: &str, limit: Duration, stop: &AtomicBool) -> Result<String, Error> {
+        let Some((program, words)) = self.words.split_first() else { return Err(Error::Stopped) };
+        let log = self.folder.path().join("said");
+        let failed = |source| Error::File { doing: "write", path: log.clone(), source };
+        let output = fs::File::create(&log).map_err(failed)?;
+        let errors = output.try_clone().map_err(failed)?;
+        let spawned =
+            Command::new(program).args(words).arg(command).stdin(Stdio::null()).stdout(output).stderr(errors).spawn();
+        let mut child =
+            spawned.map_err(|error| Error::Run { doing: "starting ssh".to_owned(), said: error.to_string() })?;
+        let said = || fs::read_to_string(&log).unwrap_or_default();
+        let (end, mut status) = (Instant::now() + limit, None);
+        while status.is_none() {
+            status = child.try_wait().ok().flatten();
+            let stopped = stop.load(Ordering::Relaxed);
+            if status.is_none() && (stopped || Instant::now() > end) {
+                // It ends with the kill, or has ended meanwhile.
+                let _ = child.kill();
+                let _ = child.wait();
+                let console = || format!("{}\n{}", said(), self.guest.console());
+                return Err(if stopped {
+                    Error::Stopped
+                } else {
+                    Error::Late { command: command.to_owned(), limit, console: console() }
+                });
+            }
+            if status.is_none() {
+                thread::sleep(POLL_INTERVAL);
+            }
+        }
+        match status.and_then(|status| status.code()) {
+            Some(0) => Ok(said()),
+            code => Err(Error::Command { command: command.to_owned(), code: code.unwrap_or(-1), said: said() }),
+        }
+    }
+}
