@@ -26,6 +26,7 @@ pub enum Order {
         /// Duration in seconds.
         seconds: f64,
         /// Streams, writes and buffers.
+        #[serde(default)]
         shape: Shape,
     },
     /// Let the discard service take streams of this shape, and count anew: all of them together.

@@ -3,7 +3,6 @@
 //! enhanced vmxnet over e1000; request-responses of one byte.
 
 use std::collections::HashMap;
-use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -393,7 +392,7 @@ impl Netperf {
             let mut native = Native::open(self.outside.root())?;
             let mut netserver = self.outside.root().program("usr/bin/netserver");
             netserver.args(["-4", "-D", "-N"]);
-            native.serve(&netserver, Path::new("/dev/null"))?;
+            native.listen(&netserver, native::NETPERF_PORT)?;
             self.native = Some(native);
         }
         let command = script_outside(&self.outside, shape, native::FAR, load.seconds);

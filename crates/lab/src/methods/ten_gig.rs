@@ -3,7 +3,6 @@
 //! two, which stand for the document's slow and fast processors.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -263,7 +262,7 @@ impl Shared {
             let mut native = Native::open(self.outside.root())?;
             let mut iperf = self.layer.program(IPERF);
             iperf.arg("-s");
-            native.serve(&iperf, Path::new("/dev/null"))?;
+            native.listen(&iperf, native::IPERF_PORT)?;
             self.native = Some(native);
         }
         let words: Vec<String> = {

@@ -2,7 +2,6 @@
 //! (82545EM) and to e1000e.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -256,10 +255,10 @@ impl Iperf {
                 let mut native = Native::open(self.pairs.root())?;
                 let mut iperf = self.pairs.layer().program(IPERF);
                 iperf.args(SERVER.split(' '));
-                native.serve(&iperf, Path::new("/dev/null"))?;
+                native.listen(&iperf, native::IPERF_PORT)?;
                 let mut netserver = self.pairs.root().program("usr/bin/netserver");
                 netserver.args(["-4", "-D", "-N"]);
-                native.serve(&netserver, Path::new("/dev/null"))?;
+                native.listen(&netserver, native::NETPERF_PORT)?;
                 native
             }
         };

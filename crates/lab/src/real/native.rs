@@ -1,6 +1,13 @@
 //! The same programs without a virtual machine: between two network namespaces, joined by a veth pair.
 
-use std::{path::Path, process::Command, sync::atomic::AtomicBool, time::Duration};
+use std::{
+    fs,
+    path::Path,
+    process::Command,
+    sync::atomic::AtomicBool,
+    thread,
+    time::{Duration, Instant},
+};
 
 use nicety_guests::{Error, Folder, Namespace, Process, Root};
 
@@ -14,8 +21,14 @@ use crate::rate::Rate;
 pub const NEAR: &str = "10.9.4.1";
 /// The far end's address.
 pub const FAR: &str = "10.9.4.2";
+/// Where iperf 2 listens.
+pub const IPERF_PORT: u16 = 5001;
+/// Where netserver listens.
+pub const NETPERF_PORT: u16 = 12865;
 /// Time limit of the namespaces' own commands.
 const SLACK: Duration = Duration::from_secs(10);
+/// Interval of looks at a server that starts.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Two namespaces (see the module's page). Dropping it ends every program in them.
 #[derive(Debug)]
@@ -54,6 +67,25 @@ impl Native {
         self.namespace.start(&self.veth.at_far_end(command), log)
     }
 
+    /// Starts a server at the far end, and waits until it listens at this TCP port: a client that came before would be refused.
+    ///
+    /// # Errors
+    /// It cannot be started, ends, or does not listen in time.
+    pub fn listen(&mut self, command: &Command, port: u16) -> Result<(), Error> {
+        self.logs += 1;
+        let log = self.folder.path().join(format!("log{}", self.logs));
+        let process = self.serve(command, &log)?;
+        let end = Instant::now() + SLACK;
+        while !listens(process, port) {
+            if !process.runs() || Instant::now() > end {
+                let doing = format!("`{}` at port {port} without a virtual machine", command.get_program().display());
+                return Err(Error::Run { doing, said: fs::read_to_string(&log).unwrap_or_default() });
+            }
+            thread::sleep(POLL_INTERVAL);
+        }
+        Ok(())
+    }
+
     /// A folder for files of the programs.
     pub fn folder(&self) -> &Folder {
         &self.folder
@@ -76,4 +108,17 @@ impl Native {
         let doing = format!("`{}` without a virtual machine", command.get_program().display());
         wait(&mut self.namespace, (process, &log), &doing, limit, stop, watch)
     }
+}
+
+/// Whether a socket of the process's network listens at this port (proc_net_tcp: the local address in hexadecimal, state 0A).
+fn listens(process: Process, port: u16) -> bool {
+    let place = format!(":{port:04X}");
+    let is_it = |line: &str| {
+        let mut fields = line.split_whitespace().skip(1);
+        fields.next().is_some_and(|local| local.ends_with(&place)) && fields.nth(1) == Some("0A")
+    };
+    ["tcp", "tcp6"].iter().any(|table| {
+        let text = fs::read_to_string(format!("/proc/{}/net/{table}", process.host)).unwrap_or_default();
+        text.lines().any(is_it)
+    })
 }

@@ -17,6 +17,14 @@ RULES = [
     r"it is missing from this \[uplink\]|it does not belong to this kind of uplink",
     r"a querier (needs|has no)|nothing to pace",
     r"it does not go with several queues|workers are counted from 0",
+    r"nothing comes in by this kind of uplink|without inward_rate nothing waits|is above the uplink's rate",
+    # Teams and cards.
+    r'there is no (uplink|uplink or team|card) "|it does not belong to this mode|it has no member|is no member\b',
+    r"the team has \d+ members|this uplink is a member|is (a member of|in) (a )?team|is named twice|is no link to a neighbour",
+    r"has no rate, and nobody knows when it is full|has several queues|is no station's address",
+    r"has at most \d+ functions|card .* has \d+ functions|function \d+ of card .* already|its functions are",
+    r"only a port at a card's function has this|there is no uplink, to which all would go|no vlan, in whose tag",
+    r"there are \d+ uplinks and teams|it reaches the uplink alone|with this card there are \d+ functions",
     r'".*" (has a|does not begin with a letter|cannot be an interface)|it has \d+ characters',
     # The adapter.
     r"has (at most \d+ queue pairs|one queue pair)|does not tell its driver an MTU|carries at most \d+ bytes",
