@@ -140,7 +140,7 @@ impl Addresses {
 
     /// The key of an address. The hash's low bits choose the set, the high ones are the check. One secret word is added before the mix, and
     /// another before a last multiplication: an outsider cannot compute which addresses share a set.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn key(&self, address: Mac, fid: u16) -> Key {
         let [a, b, c, d, e, f] = address.0;
         let word = 1 << 63 | u64::from(fid & 0x1fff) << 48 | u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
@@ -148,11 +148,13 @@ impl Addresses {
         Key { word, hash: x ^ (x >> 32) }
     }
 
+    #[inline(always)]
     fn set(&self, key: Key) -> &Set {
         &self.sets[key.hash as usize & (self.sets.len() - 1)]
     }
 
     /// Prefetches an address's set, without waiting for it.
+    #[inline(always)]
     pub(crate) fn prefetch(&self, key: Key) {
         std::hint::black_box(self.set(key).entries[0].key.load(Ordering::Relaxed));
     }
@@ -163,6 +165,7 @@ impl Addresses {
     }
 
     /// Like [`find`](Self::find), and for how many whole seconds it has sent nothing.
+    #[cold]
     pub fn heard(&self, address: Mac, fid: u16, now: Time) -> Option<(PortId, u32)> {
         let key = self.key(address, fid);
         let entry = self.set(key).entries.iter().find(|entry| entry.key.load(Ordering::Acquire) == key.word)?;
@@ -171,7 +174,7 @@ impl Addresses {
         Some((port, second(now).saturating_sub((value >> 32) as u32)))
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find_key(&self, key: Key, now: Time) -> Option<PortId> {
         let entry = self.set(key).entries.iter().find(|entry| entry.key.load(Ordering::Acquire) == key.word)?;
         let value = entry.value.load(Ordering::Acquire);
@@ -179,7 +182,7 @@ impl Addresses {
         if whole && self.is_fresh(value, now) { port_in(value) } else { None }
     }
 
-    #[inline]
+    #[inline(always)]
     fn is_fresh(&self, value: u64, now: Time) -> bool {
         second(now).saturating_sub((value >> 32) as u32) <= self.ageing_s
     }
@@ -189,7 +192,7 @@ impl Addresses {
         self.learn_key(self.key(address, fid), port, now);
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn learn_key(&self, key: Key, port: PortId, now: Time) {
         let value = value_of(port, key.hash, second(now));
         let set = self.set(key);

@@ -333,6 +333,7 @@ impl<P> Switch<P> {
 
     /// Like [`forward`](Switch::forward), without these packets, a bit each: they are dropped as `unused-link`, and nothing is learned of
     /// them.
+    #[inline(never)]
     pub fn forward_except(&self, batch: &Batch, skipped: u64, now: Time, plan: &mut Plan) -> Slots<P> {
         self.forward_followed(batch, now, plan, &mut Except(skipped))
     }

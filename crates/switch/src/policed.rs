@@ -95,8 +95,7 @@ impl<P> Switch<P> {
         for train in trains {
             let Train { keys, lane, first, end } = train;
             // A frame of one of these ports that its neighbour returned.
-            let sender = if is_from_uplink { self.addresses.find_key(keys.source, now) } else { None };
-            let sender = sender.filter(|port| private(members.rules(*port)) == Private::Vepa);
+            let sender = if is_from_uplink { self.returned(members, keys, now) } else { None };
             match self.decide_policed(members, rules, (batch.origin, sender), keys, &lane, now, follower) {
                 Verdict::Out => out(members, batch.origin, &lane, first..end, plan, follower),
                 Verdict::To(port, edit) => {
@@ -168,6 +167,15 @@ impl<P> Switch<P> {
     }
 }
 
+impl<P> Switch<P> {
+    /// The port that reaches uplinks alone and has sent this frame, which its neighbour returned.
+    #[cold]
+    #[inline(never)]
+    fn returned(&self, members: &Members, keys: Keys, now: Time) -> Option<PortId> {
+        self.addresses.find_key(keys.source, now).filter(|port| private(members.rules(*port)) == Private::Vepa)
+    }
+}
+
 /// The network by which a frame's addresses are known.
 pub(crate) fn network(rules: Option<&Rules>, head: &[u8]) -> Option<u16> {
     classify(rules, &label(head)?).ok().map(|lane| lane.fid)
@@ -211,6 +219,8 @@ fn private(rules: Option<&Rules>) -> Private {
 }
 
 /// To the uplinks that carry the VLAN.
+#[cold]
+#[inline(never)]
 fn out<F: Follower>(
     members: &Members,
     origin: PortId,

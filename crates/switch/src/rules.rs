@@ -26,11 +26,12 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// With this priority in the tag that the frame gets, unless it is 0.
+    /// With this priority in the tag that the frame gets.
+    #[cold]
+    #[inline(never)]
     fn with_priority(self, priority: u8) -> Self {
         let raised = |tag: Tag| Tag { tci: Tci::new(priority, tag.tci.drop_eligible(), tag.tci.id()), ..tag };
         let tagged = match self.tagged {
-            _ if priority == 0 => return self,
             Edit::Tag(tag) => Edit::Tag(raised(tag)),
             Edit::Retag(tag) => Edit::Retag(raised(tag)),
             other => other,
@@ -92,7 +93,8 @@ impl Rules {
         match &self.policy.vlan {
             Vlan::Flat => Ok(FLAT),
             Vlan::Access(id) => {
-                customer(tags, Some(*id), |_| false).map(|lane| lane.with_priority(self.policy.priority))
+                let lane = customer(tags, Some(*id), |_| false)?;
+                Ok(if self.policy.priority == 0 { lane } else { lane.with_priority(self.policy.priority) })
             }
             Vlan::Trunk { allowed, native } => match tags.outer {
                 Some(tag) if is_service(tag.tpid) => {
