@@ -350,7 +350,10 @@ impl<P> Switch<P> {
         let members = &slots.0.members;
         plan.begin(members.present.len());
         if members.policed {
-            self.forward_policed(members, batch, now, plan, follower);
+            match members.vepa {
+                true => self.forward_vepa(members, batch, now, plan, follower),
+                false => self.forward_policed::<F, false>(members, batch, now, plan, follower),
+            }
         } else {
             self.forward_flat(members, batch, now, plan, follower);
         }
@@ -390,7 +393,7 @@ impl<P> Switch<P> {
             // Never full: it has room for a batch.
             let _pushed = trains.try_push(Train { keys, first: index, end: index + 1 });
         }
-        for Train { keys, first, end } in trains {
+        for &Train { keys, first, end } in &trains {
             let verdict = match keys {
                 Some(keys) => self.decide(members, batch.origin, keys, now, follower),
                 None => Verdict::Drop(Reason::TooShort),

@@ -37,7 +37,9 @@ enum Verdict {
 
 impl<P> Switch<P> {
     /// Like [`Switch::forward`], with the ports' policies.
-    pub(crate) fn forward_policed<F: Follower>(
+    ///
+    /// `VEPA`: some port reaches uplinks alone. The checks for that are compiled apart: without such a port they cost nothing.
+    pub(crate) fn forward_policed<F: Follower, const VEPA: bool>(
         &self,
         members: &Members,
         batch: &Batch,
@@ -46,7 +48,7 @@ impl<P> Switch<P> {
         follower: &mut F,
     ) {
         let rules = members.rules(batch.origin);
-        let is_from_uplink = members.vepa && members.is_uplink(batch.origin);
+        let is_from_uplink = VEPA && members.is_uplink(batch.origin);
         let mut trains = ArrayVec::<Train, PACKETS>::new();
         let mut last = None;
         for (packet, index) in batch.packets().iter().zip(0..) {
@@ -92,33 +94,33 @@ impl<P> Switch<P> {
                 }
             }
         }
-        for train in trains {
-            let Train { keys, lane, first, end } = train;
+        for train in &trains {
+            let &Train { keys, ref lane, first, end } = train;
             // A frame of one of these ports that its neighbour returned.
-            let sender = if is_from_uplink { self.returned(members, keys, now) } else { None };
-            match self.decide_policed(members, rules, (batch.origin, sender), keys, &lane, now, follower) {
-                Verdict::Out => out(members, batch.origin, &lane, first..end, plan, follower),
+            let sender = if VEPA && is_from_uplink { self.returned(members, keys, now) } else { None };
+            match self.decide_policed::<F, VEPA>(members, rules, (batch.origin, sender), keys, lane, now, follower) {
+                Verdict::Out => out(members, batch.origin, lane, first..end, plan, follower),
                 Verdict::To(port, edit) => {
                     plan.add_edited(port, first..end, edit);
-                    copy_to_promiscuous(members, rules, batch.origin, Some(port), &lane, first..end, plan, follower);
+                    copy_to_promiscuous(members, rules, batch.origin, Some(port), lane, first..end, plan, follower);
                 }
                 Verdict::Drop(reason) => {
                     let reached = matches!(reason, Reason::MacChanged | Reason::PrivateVlan)
-                        && copy_to_promiscuous(members, rules, batch.origin, None, &lane, first..end, plan, follower);
+                        && copy_to_promiscuous(members, rules, batch.origin, None, lane, first..end, plan, follower);
                     if !reached {
                         (first..end).for_each(|packet| plan.drop(packet, reason));
                     }
                 }
                 Verdict::Flood(kind) => {
                     let snoop = members.snooping.then_some(&self.snoop);
-                    flood(members, rules, (snoop, sender), batch, keys, &lane, first..end, (kind, now), plan, follower);
+                    flood(members, rules, (snoop, sender), batch, keys, lane, first..end, (kind, now), plan, follower);
                 }
             }
         }
     }
 
     #[expect(clippy::too_many_arguments, reason = "one step of forward_policed, apart for its length")]
-    fn decide_policed<F: Follower>(
+    fn decide_policed<F: Follower, const VEPA: bool>(
         &self,
         members: &Members,
         rules: Option<&Rules>,
@@ -134,7 +136,7 @@ impl<P> Switch<P> {
         if let Err(reason) = sends {
             return Verdict::Drop(reason);
         }
-        if sender.is_none() {
+        if !VEPA || sender.is_none() {
             self.learn(source, origin, now, follower);
         }
         if target.is_multicast() {
@@ -143,7 +145,7 @@ impl<P> Switch<P> {
                 Err(reason) => Verdict::Drop(reason),
             };
         }
-        if private(rules) == Private::Vepa {
+        if VEPA && private(rules) == Private::Vepa {
             return Verdict::Out;
         }
         let Some(port) = self.find(keys, origin, now, follower) else { return Verdict::Flood(Reason::UnknownStorm) };
@@ -155,7 +157,11 @@ impl<P> Switch<P> {
             return Verdict::Flood(Reason::UnknownStorm);
         };
         let receiver = members.rules(port);
-        let offered = if !members.reaches(origin, rules, port) {
+        let reached = match VEPA {
+            true => members.reaches(origin, rules, port),
+            false => reach(private(rules), private(receiver)),
+        };
+        let offered = if !reached {
             Err(Reason::PrivateVlan)
         } else if receiver.is_some_and(|receiver| !receiver.receives(target.address())) {
             Err(Reason::MacChanged)
@@ -168,6 +174,20 @@ impl<P> Switch<P> {
 }
 
 impl<P> Switch<P> {
+    /// [`Switch::forward_policed`] where some port reaches uplinks alone.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn forward_vepa<F: Follower>(
+        &self,
+        members: &Members,
+        batch: &Batch,
+        now: Time,
+        plan: &mut Plan,
+        follower: &mut F,
+    ) {
+        self.forward_policed::<F, true>(members, batch, now, plan, follower);
+    }
+
     /// The port that reaches uplinks alone and has sent this frame, which its neighbour returned.
     #[cold]
     #[inline(never)]

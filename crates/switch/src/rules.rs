@@ -26,17 +26,13 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// With this priority in the tag that the frame gets.
+    /// Puts this priority into the tag that the frame gets.
     #[cold]
     #[inline(never)]
-    fn with_priority(self, priority: u8) -> Self {
-        let raised = |tag: Tag| Tag { tci: Tci::new(priority, tag.tci.drop_eligible(), tag.tci.id()), ..tag };
-        let tagged = match self.tagged {
-            Edit::Tag(tag) => Edit::Tag(raised(tag)),
-            Edit::Retag(tag) => Edit::Retag(raised(tag)),
-            other => other,
-        };
-        Self { tagged, ..self }
+    fn set_priority(&mut self, priority: u8) {
+        if let Edit::Tag(tag) | Edit::Retag(tag) = &mut self.tagged {
+            tag.tci = Tci::new(priority, tag.tci.drop_eligible(), tag.tci.id());
+        }
     }
 }
 
@@ -93,8 +89,11 @@ impl Rules {
         match &self.policy.vlan {
             Vlan::Flat => Ok(FLAT),
             Vlan::Access(id) => {
-                let lane = customer(tags, Some(*id), |_| false)?;
-                Ok(if self.policy.priority == 0 { lane } else { lane.with_priority(self.policy.priority) })
+                let mut lane = customer(tags, Some(*id), |_| false)?;
+                if self.policy.priority != 0 {
+                    lane.set_priority(self.policy.priority);
+                }
+                Ok(lane)
             }
             Vlan::Trunk { allowed, native } => match tags.outer {
                 Some(tag) if is_service(tag.tpid) => {
