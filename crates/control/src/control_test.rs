@@ -341,6 +341,7 @@ fn the_openapi_document_names_every_path_and_type() {
             "/v1/teams/{name}",
             "/v1/threads",
             "/v1/trace",
+            "/v1/upgrade",
             "/v1/uplinks",
             "/v1/uplinks/{name}"
         ]

@@ -102,7 +102,9 @@ impl<P> Switch<P> {
                 Verdict::Out => out(members, batch.origin, lane, first..end, plan, follower),
                 Verdict::To(port, edit) => {
                     plan.add_edited(port, first..end, edit);
-                    copy_to_promiscuous(members, rules, batch.origin, Some(port), lane, first..end, plan, follower);
+                    if !members.promiscuous.is_empty() {
+                        copy_to_promiscuous(members, rules, batch.origin, Some(port), lane, first..end, plan, follower);
+                    }
                 }
                 Verdict::Drop(reason) => {
                     let reached = matches!(reason, Reason::MacChanged | Reason::PrivateVlan)

@@ -14,7 +14,7 @@ RULES = [
     r'with "0666" every user|there is no mode = "0666" beside it',
     r'with role = "connect" the socket is the VMM\'s',
     r"(is|are) .* already: (choose another|give this one)|is the address of .* already|stands there twice",
-    r"it is missing from this \[uplink\]|it does not belong to this kind of uplink",
+    r"it is missing from this \[|it does not belong to this kind of uplink",
     r"a querier (needs|has no)|nothing to pace",
     r"it does not go with several queues|workers are counted from 0",
     r"nothing comes in by this kind of uplink|without inward_rate nothing waits|is above the uplink's rate",
