@@ -60,8 +60,8 @@ fn what_is_no_trace_is_refused_with_its_line_and_what_should_be_there() {
     let cases = [
         (String::new(), "line 1: `` is not `nicety-trace 2`: no trace, or one of another version"),
         (
-            "nicety-trace 2\n".to_owned(),
-            "line 1: `nicety-trace 2` is not `nicety-trace 2`: no trace, or one of another version",
+            "nicety-trace 1\n".to_owned(),
+            "line 1: `nicety-trace 1` is not `nicety-trace 2`: no trace, or one of another version",
         ),
         (format!("{VERSION}\nport vm1\n"), "line 2: no line `adapter NAME` says what was recorded"),
         (format!("{head}part x\n"), "line 4: the part cannot be `x`"),
