@@ -67,7 +67,7 @@ fn what_is_no_trace_is_refused_with_its_line_and_what_should_be_there() {
         (format!("{head}part x\n"), "line 4: the part cannot be `x`"),
         (
             format!("{head}X bar0\n"),
-            "line 4: `X` is no event: R, W, kick, interrupt, line, irqs, reset, connect, disconnect, lost, mark",
+            "line 4: `X` is no event: R, W, kick, interrupt, line, irqs, reset, connect, disconnect, lost, mark, call",
         ),
         (format!("{head}R\n"), "line 4: the region is missing"),
         (format!("{head}R bar6 0 4 0\n"), "line 4: `bar6` is no region: bar0 to bar5, rom, config"),
