@@ -8,7 +8,8 @@
 //!                  complete                        one lock: its own
 //! ```
 //!
-//! No step holds two locks. A batch bounds a hold: 64 packets or 64 KiB, at least one packet. A receiver whose memory is touched
+//! No step holds two ports' locks. What comes in by an uplink with inward I/O control waits under a lock of that queue's own, which is held
+//! while receivers, which are no uplinks, take from it. A batch bounds a hold: 64 packets or 64 KiB, at least one packet. A receiver whose memory is touched
 //! for the first time is slow, so it gets the batch in several holds. This crate uses no file descriptor, clock or thread:
 //! interrupts, wake-ups and turns go through the port's [`Shell`], which a daemon, a VMM or a simulation implements.
 #![forbid(unsafe_code)]
