@@ -16,6 +16,8 @@ pub struct Doorbells {
     seen: Vec<(u32, u32)>,
     /// The register values now, if the page shows them.
     held: Vec<u32>,
+    /// Another process has served this page, and the guest has gone on writing to it.
+    goes_on: bool,
 }
 
 impl Doorbells {
@@ -30,7 +32,7 @@ impl Doorbells {
         port.set_page(Some(Arc::clone(&map)));
         let held = vec![0; registers.len()];
         let seen = registers.into_iter().map(|offset| (offset, 0)).collect();
-        let mut this = Self { place, map, seen, held };
+        let mut this = Self { place, map, seen, held, goes_on: false };
         // Write once, so that the page is allocated: it is read often.
         this.clear(port, now);
         this
@@ -44,7 +46,7 @@ impl Doorbells {
             return None;
         }
         port.set_page(Some(Arc::clone(&map)));
-        Some(Self { place, map, held: vec![0; registers.len()], seen })
+        Some(Self { place, map, held: vec![0; registers.len()], seen, goes_on: true })
     }
 
     /// The offset of each register in the page, and its value at the last scan.
@@ -61,13 +63,23 @@ impl Doorbells {
     }
 
     /// Restores the device by `restore`. The guest's writes since the last scan, while a saved port was stopped, take effect
-    /// afterwards; the rest of the page shows the restored registers.
+    /// afterwards; the rest of the page shows the restored registers. [A page that goes on](Doorbells::again) is only read: the guest
+    /// writes to it meanwhile, such as a mask that it lifts, and would not write it again.
     pub fn restore_with<E>(
         &mut self,
         port: &Port,
         now: Time,
         restore: impl FnOnce() -> Result<(), E>,
     ) -> Result<(), E> {
+        if std::mem::take(&mut self.goes_on) {
+            // Without a page the adapter shows nothing there.
+            port.set_page(None);
+            let restored = restore();
+            port.set_page(Some(Arc::clone(&self.map)));
+            restored?;
+            self.scan(port, now);
+            return Ok(());
+        }
         let written: Vec<(u32, u32)> = match self.map.window(0, self.place.len as u32, Rights::BOTH) {
             Ok(window) => {
                 let words = self.seen.iter().map(|(offset, seen)| (*offset, *seen, window.load_u32(*offset as usize)));
@@ -88,7 +100,7 @@ impl Doorbells {
     /// Writes the device's changes to the page. Call it after a message that may have changed the device, and after a scan that
     /// found work.
     pub fn refresh(&mut self, port: &Port, now: Time) {
-        let Self { place, map, seen, held } = self;
+        let Self { place, map, seen, held, goes_on: _ } = self;
         // An adapter that writes the page itself has no values to show.
         if held.is_empty() {
             return;
