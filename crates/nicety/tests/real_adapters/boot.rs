@@ -33,7 +33,7 @@ const MARK: &str = "mark";
 /// The boot file in DHCP for all clients except iPXE, by TFTP: iPXE as a UEFI program.
 const PROGRAM: &str = "ipxe.efi";
 
-/// Adapters over which the usual scope starts a kernel; over the others it transfers one's initramfs, or by U-Boot a kernel. The kernel unpacks itself
+/// Adapters over which the usual scope starts a kernel; over the others it transfers one's initramfs, or by U-Boot a small file. The kernel unpacks itself
 /// under translation, which takes longer than all of the firmware's work.
 const KERNEL_USUAL: [&str; 3] = ["e1000", "vmxnet3", "virtio-net"];
 
@@ -244,13 +244,14 @@ impl Boot {
         assert!(text.contains(&format!("==> {:08x}", fcs(&bytes))), "{name} is another: {text}");
     }
 
-    /// U-Boot loads a kernel through this driver; where [`Self::starts_kernel`], its initramfs too, and starts it.
+    /// U-Boot loads a kernel and its initramfs through this driver, and starts it; over an adapter of which the usual scope starts no
+    /// kernel it loads a small file.
     fn boot_with_u_boot(&self, driver: UBoot) {
         let (mut guest, mut prompt) = self.u_boot(driver);
-        self.load(&mut prompt, KERNEL_AT, "vmlinuz");
         if !self.starts_kernel() {
-            return;
+            return self.load(&mut prompt, KERNEL_AT, MARK);
         }
+        self.load(&mut prompt, KERNEL_AT, "vmlinuz");
         self.command(&mut prompt, "setenv kernel_size ${filesize}");
         self.load(&mut prompt, INITRAMFS_AT, "initrd");
         self.command(&mut prompt, &format!("setenv bootargs {}", self.command_line()));
