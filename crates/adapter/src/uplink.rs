@@ -25,7 +25,7 @@ pub struct UplinkSettings {
     pub rate: Option<Rate>,
 }
 
-/// How another process goes on with an uplink.
+/// The way in which another process goes on with an uplink.
 #[derive(Debug)]
 pub enum HandOver<'a> {
     /// It makes the uplink again: nothing is lost.
@@ -64,7 +64,7 @@ pub trait Uplink: Send {
         None
     }
 
-    /// How another process goes on with this uplink.
+    /// The way in which another process goes on with this uplink.
     fn hand_over(&self) -> HandOver<'_> {
         HandOver::Never("an uplink of this kind cannot be handed over yet")
     }

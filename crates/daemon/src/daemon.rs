@@ -116,7 +116,7 @@ struct RunningUplink {
     team: Option<String>,
     /// Its I/O control.
     control: IoControl,
-    /// What it tells its neighbour by LLDP.
+    /// Its LLDP frame to its neighbour.
     announcement: Option<Vec<u8>>,
 }
 

@@ -59,7 +59,7 @@ mod kind {
 /// The name of the offer in its envelope.
 const OFFER_KIND: &str = "nicety-offer";
 
-/// What the new daemon needs to prepare.
+/// Parts that the new daemon prepares from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
     /// The host file's path.
@@ -83,7 +83,7 @@ impl Version for Offer {
     }
 }
 
-/// What is not part of a port.
+/// The state that is no port's.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Rest {
     /// The time at which the workers stopped, in nanoseconds of the daemon's clock.

@@ -281,7 +281,7 @@ fn settings(config: &UplinkConfig) -> UplinkSettings {
     UplinkSettings { rate: config.rate }
 }
 
-/// What an uplink tells its neighbour by LLDP, if it does.
+/// An uplink's LLDP frame to its neighbour, if it sends any.
 fn announcement(config: &UplinkConfig) -> Option<Vec<u8>> {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let what = format!("Nicety {}", nicety_version::BUILD);

@@ -65,7 +65,7 @@ pub struct IoClassConfig {
     pub uplink: String,
     /// What it gets.
     pub terms: Terms,
-    /// What each port gets in it.
+    /// The terms of each port in the class.
     pub each: Terms,
     /// The names of the ports whose frames it has, with those of the groups; `None`: of all.
     pub ports: Option<Vec<String>>,
@@ -75,7 +75,7 @@ pub struct IoClassConfig {
     pub pcp: Option<u8>,
     /// Their differentiated services code point.
     pub dscp: Option<u8>,
-    /// Where they come from or go to.
+    /// Networks of their source or destination.
     pub network: Option<Prefix>,
     /// Their TCP or UDP ports, source or destination.
     pub transport: Option<TransportPorts>,

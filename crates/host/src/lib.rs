@@ -118,7 +118,7 @@ pub struct UplinkConfig {
     pub snooping: bool,
     /// Whether it sends LLDP to its neighbour, and receives it.
     pub lldp: Lldp,
-    /// How what comes in is divided among classes and receivers, if it is.
+    /// Inward I/O control, if there is any.
     pub inward: Option<InwardConfig>,
     /// The team that it is in. Then the switch knows only that.
     pub team: Option<String>,

@@ -85,7 +85,7 @@ impl Prefix {
     }
 }
 
-/// What frames have in common: all that is given must be true of a frame.
+/// A condition on frames: all its parts must be true of a frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Match {
     /// Numbers of ports: of senders outward, of receivers inward.

@@ -21,7 +21,7 @@ const URGENT_NS: u64 = 1 << 40;
 /// Virtual time starts again above this.
 const VIRTUAL_MOST: u64 = 1 << 62;
 
-/// What a class, or a port in its class, gets.
+/// The terms of a class, or of a port in its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     /// Its part while the link is full, beside the others' shares: 1 to 100.
@@ -60,7 +60,7 @@ struct Member {
     is_urgent: bool,
     /// Bytes that it sends when it is served next.
     request: u32,
-    /// How far its reservation may lie behind.
+    /// Limit of its reservation's lag, in nanoseconds.
     catch_up_ns: u64,
 }
 
@@ -340,7 +340,7 @@ impl Level {
 }
 
 impl Member {
-    /// What went by shares or alone postpones the reservation by one frame at most: it does not pay for that later.
+    /// Frames that went by shares or alone postpone the reservation by one frame at most: the member does not pay for them later.
     #[inline]
     fn postpone(&mut self, bytes: u64, now: Time) {
         if self.reserved.is_there() && self.reserved.at + self.catch_up_ns > now.0 {

@@ -14,14 +14,14 @@ pub struct Lane {
     pub port: u16,
 }
 
-/// What a class gets, and each of its ports in it.
+/// The terms of a class, and of its ports in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClassTerms {
     /// The class's own.
     pub class: Terms,
     /// Each port's in the class.
     pub each: Terms,
-    /// Those of single ports, by their numbers.
+    /// Terms of single ports, by their numbers.
     pub ports: Vec<(u16, Terms)>,
 }
 

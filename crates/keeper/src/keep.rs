@@ -26,7 +26,7 @@ const WITHIN: Duration = Duration::from_secs(1);
 const RESTARTS_MOST: usize = 10;
 const RESTART_WINDOW: Duration = Duration::from_secs(60);
 
-/// What the keeper starts.
+/// The program that the keeper starts, and its arguments.
 #[derive(Clone, Debug)]
 pub struct Start {
     /// The program of the first daemon.

@@ -30,9 +30,9 @@ pub struct Misses {
 
 #[derive(Default)]
 struct Asked {
-    /// Those that nobody has taken yet.
+    /// Misses that nobody has taken yet.
     new: Vec<Miss>,
-    /// Those that were taken, and have no answer.
+    /// Misses that were taken, and have no answer.
     taken: Vec<Miss>,
 }
 

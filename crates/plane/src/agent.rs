@@ -37,7 +37,7 @@ pub trait Agent: Send {
     }
 }
 
-/// What an agent is for. A port has one of each.
+/// An agent's purpose. A port has one of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// A team's member.

@@ -25,7 +25,7 @@ const FLOWS: usize = 1024;
 /// No frame waits.
 const NEVER: u64 = u64::MAX;
 
-/// What comes in by an uplink, and how it is divided.
+/// Inward I/O control: frames that come in by an uplink wait by class and receiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InwardControl {
     /// The rate at which frames are passed on: a little below the link's.

@@ -18,7 +18,7 @@ pub(crate) struct Grant {
 pub(crate) struct Rounds {
     /// Lanes with waiting packets, in the order of service.
     active: VecDeque<u16>,
-    /// What a lane may still send in this round; below zero it sent more. Empty: lanes take turns, whatever they send.
+    /// Bytes that a lane may still send in this round; below zero it sent more. Empty: lanes take turns, whatever they send.
     deficits: Vec<i64>,
 }
 

@@ -22,7 +22,7 @@ const INVALIDATE: u8 = 3;
 /// Most translations. When they are all there, the cache is emptied: what is used is asked for again.
 const ENTRIES_MOST: usize = MAX_REGIONS;
 
-/// What the front end says about a range of I/O virtual addresses.
+/// A front end's message about a range of I/O virtual addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Iotlb {
     /// It translates to this address in the front end's process.

@@ -357,7 +357,7 @@ impl Adapter for VirtioNet {
                 for number in 0..self.rings.len() as u16 {
                     self.mend_ring(number, cx);
                     if cx.memory.is_on_demand() {
-                        // What it waited for may be there.
+                        // The translation that it waited for may be there.
                         self.wake(number, cx);
                     }
                 }

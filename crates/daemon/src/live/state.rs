@@ -227,7 +227,7 @@ impl StateFile {
         kept.map_err(|error| KeepError::System { path: path.clone(), error })
     }
 
-    /// That of a host file, which is not looked at.
+    /// The state file of a host file's daemon; it is not read.
     pub(crate) fn of(file: &Host) -> Self {
         Self { path: file.state(), is_newer: false }
     }

@@ -138,7 +138,7 @@ impl Method for Compare {
     }
 }
 
-/// What a bench wants to know before the first run.
+/// The plan with which `compare`'s benches are prepared.
 fn prepared(plan: &crate::study::Plan) -> method::Plan {
     method::Plan {
         guests: plan.guests,

@@ -21,9 +21,9 @@ use crate::rate::Rate;
 pub const NEAR: &str = "10.9.4.1";
 /// The far end's address.
 pub const FAR: &str = "10.9.4.2";
-/// Where iperf 2 listens.
+/// Port of iperf 2's server.
 pub const IPERF_PORT: u16 = 5001;
-/// Where netserver listens.
+/// Port of netserver.
 pub const NETPERF_PORT: u16 = 12865;
 /// Time limit of the namespaces' own commands.
 const SLACK: Duration = Duration::from_secs(10);

@@ -102,7 +102,7 @@ pub fn subjects(guests: Guests, adapter: &str) -> Vec<Subject> {
     all.filter(|subject| subject.server != Some(Server::NicetyStream)).collect()
 }
 
-/// How guests are laid.
+/// Settings for guests and the network outside.
 #[derive(Debug)]
 pub struct Opening<'a> {
     /// The kind of guests.

@@ -1,7 +1,7 @@
 //! DPDK's poll-mode drivers in a guest: independent drivers for the same chips, through `uio_pci_generic`. An engine of DPDK's own
 //! answers echo requests with them.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nicety_guests::{Folder, Guest, GuestConfig, Kernel, Layer};
 use nicety_trials::scope::{is_asked, is_full};
@@ -71,12 +71,14 @@ fn dpdk_s_poll_mode_drivers_in_a_guest_answer_every_request_and_count_as_the_swi
     let all = || -> Vec<_> { (1..).take(taken.len()).map(counted).collect() };
     let mut before = all();
     // Ping may send one request more than it waits for: the driver polls it, and answers it, before it is told to end.
+    let end = Instant::now() + SOON;
     loop {
         std::thread::sleep(AT_REST);
         let now = all();
         if now == before {
             break;
         }
+        assert!(Instant::now() < end, "frames go on without a request: {before:?}, then {now:?}");
         before = now;
     }
     let output = ended(&mut guest);

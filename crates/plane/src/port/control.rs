@@ -18,7 +18,7 @@ pub(super) struct Control {
     states: Vec<ClassState>,
 }
 
-/// What an uplink has sent of a class.
+/// An uplink's counters of a class.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClassState {
     /// Its name.
@@ -70,7 +70,7 @@ impl Control {
     }
 }
 
-/// What becomes of a class's frames of one batch.
+/// The fate of a class's frames of one batch.
 #[derive(Debug, Default)]
 struct Passed {
     taken: usize,

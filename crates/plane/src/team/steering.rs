@@ -44,7 +44,7 @@ pub struct MemberState {
     pub words: String,
 }
 
-/// What members and ports have carried so far.
+/// Bytes that members and ports have carried so far.
 pub struct Loads<'a> {
     /// By the members' places: bytes sent and taken.
     pub links: &'a [[u64; 2]; MEMBERS_MOST],
@@ -67,7 +67,7 @@ pub struct Moved {
     pub port: PortId,
     /// The member's place.
     pub to: usize,
-    /// What happens, and why, for a person.
+    /// A sentence for a person: the event and its reason.
     pub words: String,
 }
 

@@ -343,7 +343,7 @@ fn stations_of_a_vepa_reach_each_other_by_the_uplink_alone() {
     assert_eq!(to(world.one(0, plain(of(1), of(2)))), [1], "returned");
     assert_eq!(to(world.one(1, plain(of(2), of(1)))), [0], "its address stayed where it is");
     assert_eq!(to(world.one(0, plain(of(2), of(1)))), [2]);
-    // Neither an ordinary port at once, nor from there.
+    // It reaches no ordinary port directly, and no ordinary port reaches it.
     assert_eq!(to(world.one(3, plain(EVERYBODY, of(3)))), [0]);
     assert_eq!(to(world.one(1, plain(of(3), of(1)))), [0]);
     assert_eq!(world.refused(3, plain(of(1), of(3))), Some(Reason::PrivateVlan));
