@@ -24,6 +24,8 @@ pub struct Ratios {
     pub loads: Vec<(String, String)>,
     /// The figures: title and name.
     pub figures: &'static [(&'static str, &'static str)],
+    /// Whether the document has this chart, with bars and no numbers.
+    pub is_documents: bool,
     /// What the reader should know, a sentence or two.
     pub about: &'static str,
 }

@@ -218,6 +218,7 @@ impl Method for EsxNetperf {
                         base: E1000,
                         loads: labelled.collect(),
                         figures: &[("throughput", "mbit"), ("CPU", "cpu")],
+                        is_documents: of == ENHANCED,
                         about: if of == ENHANCED {
                             "The document's figures 2 to 5: ratio of throughput, and of CPU normalised by throughput (below 1 is better). Its bars have no \
                              numbers. Rows under a user-space driver pay system calls for each packet that the vendor's kernel driver does not."

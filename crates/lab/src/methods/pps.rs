@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nicety_guests::{Error, Folder, Layer, Root};
 
@@ -36,6 +36,11 @@ const ADAPTERS: [&str; 6] = ["e1000", "e1000e", "igb", "vmxnet3", "virtio-net", 
 const HALVINGS: u32 = 6;
 /// Trials of a run: at full rate, the halvings, two latencies.
 const TRIALS: u32 = 1 + 1 + HALVINGS + 2;
+/// Time limit for the first frame to come through.
+const READY_LIMIT: Duration = Duration::from_secs(60);
+/// Rate and duration of the offers until then.
+const FIRST_RATE: f64 = 1_000.0;
+const FIRST_OFFER: Duration = Duration::from_millis(50);
 /// A trial in which fewer of the due frames were sent is none of that rate: the ring was full, or the generator too slow.
 const SENT_LEAST: f64 = 0.99;
 /// A rate beyond any: the generator sends as fast as it can.
@@ -175,6 +180,17 @@ enum Forwarder {
 }
 
 impl Forwarder {
+    /// Waits until frames come through: Open vSwitch makes its buffers when a guest has come.
+    fn wait(&mut self, stop: &AtomicBool) -> Result<(), BenchError> {
+        let end = Instant::now() + READY_LIMIT;
+        while self.offer(SIZES[0], FIRST_RATE, FIRST_OFFER, stop)?.received == 0 {
+            if Instant::now() > end {
+                return Err(BenchError::Failed(format!("no frame came through within {READY_LIMIT:?}")));
+            }
+        }
+        Ok(())
+    }
+
     fn offer(
         &mut self,
         wire_bytes: u16,
@@ -204,7 +220,7 @@ impl Forwarding {
         let fits = |(of, known, _): &(u32, Subject, Forwarder)| *of == round && known == subject;
         if !self.running.as_ref().is_some_and(fits) {
             self.running = None;
-            let forwarder = match peer(subject) {
+            let mut forwarder = match peer(subject) {
                 None => {
                     let crowd = vec![Place::new(&subject.adapter); 2];
                     Forwarder::Nicety(embedded::Rig::start(
@@ -217,6 +233,7 @@ impl Forwarding {
                 Some(Peer::Ovs) => self.ovs(stop)?,
                 Some(Peer::Bridge) => self.bridge(stop)?,
             };
+            forwarder.wait(stop)?;
             self.running = Some((round, subject.clone(), forwarder));
         }
         match &mut self.running {

@@ -17,7 +17,7 @@ pub const PACKAGES: &[&str] = &["openvswitch-switch-dpdk", "librte-mempool-ring2
 /// DPDK's pool of buffers, which it loads.
 const POOL: &str = "dpdk/pmds-25.0/librte_mempool_ring.so.25";
 /// Memory of its buffers, in MiB. Without huge pages it is ordinary memory.
-const MEMORY_MIB: u32 = 256;
+const MEMORY_MIB: u32 = 512;
 /// Names of the ports, and so of their sockets.
 const PORTS: [&str; 2] = ["a", "b"];
 /// Time limit to start, DPDK's memory included.
@@ -77,6 +77,8 @@ fn settings(pool: &Path, core: u16, other: u16) -> Vec<String> {
     let mut words: Vec<String> = ["init", "--", "set", "Open_vSwitch", "."].map(str::to_owned).into();
     words.extend([
         "other_config:dpdk-init=true".to_owned(),
+        // A pool for each port needs no more buffers than its rings; the shared one asks for 262,144.
+        "other_config:per-port-memory=true".to_owned(),
         format!("other_config:dpdk-extra={dpdk}"),
         format!("other_config:pmd-cpu-mask={}", mask(core)),
         format!("other_config:dpdk-lcore-mask={}", mask(other)),

@@ -79,7 +79,7 @@ fn page_with(study: &Study, boot: Option<&Study>) -> String {
         .map_or_else(|| "Nicety's own".to_owned(), |(number, title)| format!("document {number}: {title}"));
     let _ = writeln!(
         out,
-        "<header>\n<p class=\"kicker\">Nicety's lab · {} · {} guests · {}</p>\n<h1>{}</h1>",
+        "<header>\n<p class=\"kicker\">Nicety's lab · {} · <span>{} guests · {}</span></p>\n<h1>{}</h1>",
         Escaped(&document),
         study.head.plan.guests,
         Escaped(date),
@@ -159,13 +159,17 @@ fn ratios(out: &mut String, study: &Study, chart: &Ratios) {
     for (title, _) in chart.figures {
         let _ = write!(out, "<th scope=\"col\" class=\"n\">{title}</th>");
     }
-    out.push_str("<th scope=\"col\" class=\"n\">in the document</th></tr></thead><tbody>\n");
+    if chart.is_documents {
+        out.push_str("<th scope=\"col\" class=\"n\">in the document</th>");
+    }
+    out.push_str("</tr></thead><tbody>\n");
     for (label, ratios) in &ratios {
         let _ = write!(out, "<tr><th scope=\"row\">{}</th>", Escaped(label));
         for ratio in ratios {
             let _ = write!(out, "<td class=\"n\">{}</td>", ratio_cell(ratio.as_ref()));
         }
-        let _ = writeln!(out, "<td class=\"n soft\">bars without numbers</td></tr>");
+        let document = if chart.is_documents { "<td class=\"n soft\">bars without numbers</td>" } else { "" };
+        let _ = writeln!(out, "{document}</tr>");
     }
     out.push_str("</tbody></table></div></section>\n");
 }
@@ -193,20 +197,16 @@ fn one_table(out: &mut String, study: &Study, method: &dyn Method, table: &Table
     out.push_str(
         "<div class=\"scroll\"><table><thead><tr><th scope=\"col\">Adapter</th><th scope=\"col\">Served by</th>",
     );
+    let _ =
+        write!(out, "<th scope=\"col\" class=\"n\">{} <span class=\"unit\">{}</span></th>", figure.title, figure.unit);
     for base in bases(table, &cells) {
-        let _ = write!(out, "<th scope=\"col\" class=\"n\">÷ {base}</th>");
-        if has_document(table, base) {
-            out.push_str("<th scope=\"col\" class=\"n\">in the document</th>");
-        }
+        let document = if has_document(table, base) { " <span class=\"unit\">and in the document</span>" } else { "" };
+        let _ = write!(out, "<th scope=\"col\" class=\"n\">÷ {base}{document}</th>");
     }
     if has_peers(&cells) {
         out.push_str("<th scope=\"col\" class=\"n\">÷ QEMU's own</th>");
     }
-    let _ = writeln!(
-        out,
-        "<th scope=\"col\" class=\"n\">{} <span class=\"unit\">{}</span></th><th scope=\"col\" class=\"n\">Runs</th><th scope=\"col\">Remark</th></tr></thead><tbody>",
-        figure.title, figure.unit
-    );
+    out.push_str("<th scope=\"col\" class=\"n\">Runs</th><th scope=\"col\">Remark</th></tr></thead><tbody>\n");
     for cell in &cells {
         row(out, table, &cells, cell, figure);
     }
@@ -222,26 +222,29 @@ fn row(out: &mut String, table: &Table, cells: &[Cell], cell: &Cell, figure: &Fi
     let driver =
         cell.subject.driver.map_or(String::new(), |driver| format!("<span class=\"driver\">{}</span>", driver.title()));
     let adapter = &cell.subject.adapter;
-    let _ = write!(out, "<tr><th scope=\"row\">{}{driver}</th><td>{}</td>", Escaped(adapter), cell.subject.served());
-    for base in bases(table, cells) {
-        let of = figures::base_of(cells, cell, base).filter(|other| other.subject != cell.subject);
-        let ratio = of.and_then(|of| figures::ratio(cell, of));
-        let _ = write!(out, "<td class=\"n\">{}</td>", ratio_cell(ratio.as_ref()));
-        if has_document(table, base) {
-            let document = figures::documents(table, adapter, base);
-            let document = document.map_or(number::NONE.to_owned(), |ratio| format!("{ratio:.2}"));
-            let _ = write!(out, "<td class=\"n soft\">{document}</td>");
-        }
-    }
-    if has_peers(cells) {
-        let ratio = figures::peer_of(cells, cell).and_then(|of| figures::ratio(cell, of));
-        let _ = write!(out, "<td class=\"n\">{}</td>", ratio_cell(ratio.as_ref()));
-    }
     let value = figures::value(cell, figure);
     let value = match value.split_once(" [") {
         Some((median, range)) => format!("{median}<span class=\"range\">{}</span>", range.trim_end_matches(']')),
         None => value,
     };
+    let _ = write!(
+        out,
+        "<tr><th scope=\"row\">{}{driver}</th><td>{}</td><td class=\"n\">{value}</td>",
+        Escaped(adapter),
+        cell.subject.served()
+    );
+    for base in bases(table, cells) {
+        let of = figures::base_of(cells, cell, base).filter(|other| other.subject != cell.subject);
+        let ratio = of.and_then(|of| figures::ratio(cell, of));
+        let document = figures::documents(table, adapter, base);
+        let document =
+            document.map_or(String::new(), |ratio| format!("<span class=\"range\">document {ratio:.2}</span>"));
+        let _ = write!(out, "<td class=\"n\">{}{document}</td>", ratio_cell(ratio.as_ref()));
+    }
+    if has_peers(cells) {
+        let ratio = figures::peer_of(cells, cell).and_then(|of| figures::ratio(cell, of));
+        let _ = write!(out, "<td class=\"n\">{}</td>", ratio_cell(ratio.as_ref()));
+    }
     let failed = match cell.failures.len() {
         0 => None,
         1 => Some("1 run failed".to_owned()),
@@ -251,7 +254,7 @@ fn row(out: &mut String, table: &Table, cells: &[Cell], cell: &Cell, figure: &Fi
     let class = if cell.failures.is_empty() { "" } else { " class=\"worse\"" };
     let _ = writeln!(
         out,
-        "<td class=\"n\">{value}</td><td class=\"n\">{}</td><td{class}>{}</td></tr>",
+        "<td class=\"n\">{}</td><td{class}>{}</td></tr>",
         cell.samples.len(),
         Escaped(&remarks.join("; "))
     );

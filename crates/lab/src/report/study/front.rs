@@ -6,12 +6,12 @@ use std::path::{Component, Path, PathBuf};
 use super::super::front::unbroken;
 use super::super::html::Escaped;
 use super::super::page::HEAD;
+use super::words::Beside;
 use super::{INDEX, STYLE, ratio_cell, words};
 use crate::findings::and;
-use crate::method::Server;
 use crate::methods::{self, Method};
 use crate::number;
-use crate::study::{Study, figures};
+use crate::study::Study;
 use crate::usual;
 
 /// The text of the page in the folder `place`.
@@ -131,27 +131,18 @@ fn section(out: &mut String, href: &str, study: &Study, method: &dyn Method) {
         Escaped(&failed(study)),
     );
     let mut rows = String::new();
-    for table in method.tables(&plan.loads) {
-        let cells = figures::column(study, &table);
-        for (adapter, base, document) in table.document {
-            let row = |name: &str| {
-                cells.iter().find(|cell| cell.subject.adapter == name && cell.subject.server == Some(Server::Nicety))
-            };
-            let Some(ratio) = row(adapter).zip(row(base)).and_then(|(one, of)| figures::ratio(one, of)) else {
-                continue;
-            };
-            let _ = writeln!(
-                rows,
-                "<tr><th scope=\"row\">{}</th><td>{adapter} ÷ {base}</td><td class=\"n\">{}</td><td class=\"n soft\">{document:.2}</td></tr>",
-                Escaped(&table.title),
-                ratio_cell(Some(&ratio)),
-            );
-        }
+    for Beside { title, adapter, base, ratio, document } in words::beside_documents(study, method) {
+        let _ = writeln!(
+            rows,
+            "<tr><th scope=\"row\">{adapter} ÷ {base}<span class=\"driver\">{}</span></th><td class=\"n\">{}</td><td class=\"n soft\">{document:.2}</td></tr>",
+            Escaped(&title),
+            ratio_cell(Some(&ratio)),
+        );
     }
     if !rows.is_empty() {
         let _ = writeln!(
             out,
-            "<div class=\"scroll\"><table><thead><tr><th scope=\"col\">Figure</th><th scope=\"col\">Ratio</th><th scope=\"col\" class=\"n\">here</th><th scope=\"col\" class=\"n\">in the document</th></tr></thead><tbody>\n{rows}</tbody></table></div>"
+            "<div class=\"scroll\"><table><thead><tr><th scope=\"col\">Ratio</th><th scope=\"col\" class=\"n\">here</th><th scope=\"col\" class=\"n\">in the document</th></tr></thead><tbody>\n{rows}</tbody></table></div>"
         );
     }
     out.push_str("</section>\n");

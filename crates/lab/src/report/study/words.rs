@@ -8,6 +8,7 @@ use crate::method::Server;
 use crate::methods::{Method, Table};
 use crate::number;
 use crate::results::Direction;
+use crate::statistics::Estimate;
 use crate::study::Study;
 use crate::study::figures::{self, Cell};
 
@@ -30,7 +31,7 @@ pub fn headline(study: &Study, method: &dyn Method) -> String {
     });
     with.unwrap_or_else(|| {
         let look = if best.estimate.is_some_and(|of| of.interval.is_some()) { "" } else { "First look: " };
-        format!("{look}{} is ahead in {}", best.subject.adapter, table.title)
+        format!("{look}{} is ahead in {}", best.subject.adapter, lower_first(&table.title))
     })
 }
 
@@ -55,28 +56,50 @@ fn best<'a>(cells: &'a [Cell], method: &dyn Method, table: &Table) -> Option<&'a
     ours.max_by(|a, b| by(a).total_cmp(&by(b)))
 }
 
+/// A ratio of two of our rows that the document has too.
+pub struct Beside {
+    /// The table's title.
+    pub title: String,
+    /// The adapter whose figure is divided.
+    pub adapter: &'static str,
+    /// The adapter by whose figure it is divided.
+    pub base: &'static str,
+    /// Our ratio.
+    pub ratio: Estimate,
+    /// The document's.
+    pub document: f64,
+}
+
+/// The document's ratios of which we measured both rows. A pair has one ratio: its inverse says nothing new.
+pub fn beside_documents(study: &Study, method: &dyn Method) -> Vec<Beside> {
+    let mut beside = Vec::new();
+    for table in method.tables(&study.head.plan.loads) {
+        let cells = figures::column(study, &table);
+        let row =
+            |name: &str| cells.iter().find(|c| c.subject.adapter == name && c.subject.server == Some(Server::Nicety));
+        for (at, (adapter, base, document)) in table.document.iter().enumerate() {
+            let is_inverse = table.document.iter().take(at).any(|(one, other, _)| (one, other) == (base, adapter));
+            let ratio = row(adapter).zip(row(base)).and_then(|(one, of)| figures::ratio(one, of));
+            if let Some(ratio) = ratio.filter(|_| !is_inverse) {
+                beside.push(Beside { title: table.title.clone(), adapter, base, ratio, document: *document });
+            }
+        }
+    }
+    beside
+}
+
 /// A paragraph for whoever must choose: sentences.
 pub fn summary(study: &Study, method: &dyn Method) -> Vec<String> {
     let mut said = Vec::new();
     if !study.head.optimised {
         said.push("Nicety was built without optimisation: these figures say nothing about its speed.".to_owned());
     }
-    for table in method.tables(&study.head.plan.loads) {
-        let cells = figures::column(study, &table);
-        for (adapter, base, document) in table.document {
-            let row = |name: &str| {
-                cells.iter().find(|c| c.subject.adapter == name && c.subject.server == Some(Server::Nicety))
-            };
-            let Some(ratio) = row(adapter).zip(row(base)).and_then(|(one, of)| figures::ratio(one, of)) else {
-                continue;
-            };
-            let range = number::ratio_range(&ratio).map_or(String::new(), |range| format!(" [{range}]"));
-            said.push(format!(
-                "{}: {adapter} has {}{range} what {base} has; the document's hypervisor, guests and hardware gave {document:.2} ×.",
-                table.title,
-                number::ratio_words(&ratio)
-            ));
-        }
+    for Beside { title, adapter, base, ratio, document } in beside_documents(study, method) {
+        let range = number::ratio_range(&ratio).map_or(String::new(), |range| format!(" [{range}]"));
+        said.push(format!(
+            "{title}: {adapter} has {}{range} what {base} has; the document's hypervisor, guests and hardware gave {document:.2} ×.",
+            number::ratio_words(&ratio)
+        ));
     }
     if let Some(table) = method.tables(&study.head.plan.loads).first() {
         let cells = figures::column(study, table);
