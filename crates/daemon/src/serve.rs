@@ -435,7 +435,7 @@ pub(crate) fn uplink_again(
     })
 }
 
-/// What uplinks that go on here do beside carrying frames: LLDP, and I/O control.
+/// What uplinks that go on here do beside carrying frames: LLDP, I/O control, and mirrors.
 pub(crate) fn settle_uplinks(daemon: &Daemon, host: &Host) {
     for config in &host.uplinks {
         if let Err(error) = daemon.announce_uplink(&config.name, announcement(config)) {
@@ -443,6 +443,7 @@ pub(crate) fn settle_uplinks(daemon: &Daemon, host: &Host) {
         }
     }
     daemon.set_io_control(host);
+    daemon.set_mirrors(host);
 }
 
 /// Starts everything that a host file names, or nothing. Records the guests' accesses if a folder is given.
@@ -464,6 +465,7 @@ pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
         open_uplink(&daemon, config)?;
     }
     daemon.set_io_control(host);
+    daemon.set_mirrors(host);
     daemon.begin_traces()?;
     Ok(daemon)
 }

@@ -26,6 +26,7 @@ mod eavesdrop;
 mod errors;
 mod form;
 mod io_class;
+mod mirror;
 mod paths;
 mod policy;
 mod quantity;
@@ -42,6 +43,7 @@ use errors::MISTAKES_MOST;
 pub use errors::{DeepControl, HostError, HostErrors, ReadError, did_you_mean, meant};
 pub use form::Form;
 pub use io_class::{IoClassConfig, TransportPorts};
+pub use mirror::{MIRRORS_MOST, MirrorConfig, MirrorDirection};
 pub use paths::trace_files;
 pub use policy::policy_words;
 pub use quantity::{Bytes, QuantityError, Seconds};
@@ -72,6 +74,8 @@ pub struct Host {
     pub cards: Vec<CardConfig>,
     /// The classes of frames on uplinks and teams, in the file's order.
     pub io_classes: Vec<IoClassConfig>,
+    /// The mirrors, in the file's order.
+    pub mirrors: Vec<MirrorConfig>,
     /// The daemon.
     pub daemon: DaemonConfig,
     /// The ports, in the file's order. There may be none: ports are added while the daemon serves.

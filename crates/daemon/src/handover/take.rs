@@ -211,9 +211,10 @@ fn arrive(daemon: &Daemon, host: &Host, arrivals: Arrivals, rest: &Rest) -> Goin
         daemon.uplink_arrives(uplink);
         going.0.push((name, since()));
     }
-    serve::settle_uplinks(daemon, host);
     daemon.learn_again(&rest.learned);
     let ports: Vec<_> = ports.into_iter().map(|(name, port)| (name, daemon.arrive(port))).collect();
+    // I/O control and mirrors name ports: after these are there.
+    serve::settle_uplinks(daemon, host);
     let mut fronts_to_hear = Vec::new();
     for (name, (service, front)) in ports {
         let (id, log) = (service.port.id(), Arc::clone(&service.log));
