@@ -45,8 +45,8 @@ pub use lldp::{Announcer, Neighbour, announcement};
 pub use plane::{Plane, PlaneError, Slot};
 pub use port::{ClassState, End, Port, Saved, SavedNumbers, SharedFamily, Shell, State, caught};
 pub use team::{
-    Capacity, Hash, Lacp, Links, Loads, MEMBERS_MOST, MemberState, Mode, Moved, Queues, Rule, Spread, Standby,
-    Steering, Team,
+    Capacity, Hash, Lacp, Links, Loads, MEMBERS_MOST, MemberState, Mode, Moved, Queues, Rule, SavedRule, SavedSteering,
+    Spread, Standby, Steering, Team,
 };
 pub use times::{BUCKETS_NS, Histogram, SAMPLE_EVERY};
 pub use trace::{Intake, Prospect, Trace, TraceError};

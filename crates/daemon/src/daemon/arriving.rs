@@ -110,6 +110,8 @@ pub struct ArrivingUplink {
     pub policy: Policy,
     /// Makes it again.
     pub maker: Option<UplinkMaker>,
+    /// The team that it is in.
+    pub team: Option<String>,
     /// Its counters.
     pub numbers: SavedNumbers,
 }
@@ -220,6 +222,8 @@ impl Daemon {
         let Running { spec, port, schedule, log, .. } = &running;
         port.count_on(&numbers);
         schedule.count_on(written);
+        // A function of a card that went on first would be reset by a policy that allows it less.
+        self.plane.set_policy(port, &spec.policy);
         let fail = |why: &dyn std::fmt::Display| {
             log.say(Kind::Failed, format_args!("its adapter does not go on: {why}"));
             port.detach(self.clock.now());
@@ -263,6 +267,7 @@ impl Daemon {
         }
         port.shape_on(&numbers);
         self.plane.switch().arrived(port.id());
+        self.link_function(&running);
         self.ports().insert(port.id(), running);
         (service, front)
     }
@@ -282,9 +287,10 @@ impl Daemon {
 
     /// An uplink goes on.
     pub(crate) fn uplink_arrives(&self, arriving: ArrivingUplink) {
-        let ArrivingUplink { id, name, uplink, policy, maker, numbers } = arriving;
-        let buffer = nicety_plane::SENDER_BYTES;
-        let opened = self.open_uplink_at(id, &name, uplink, buffer, &policy, maker, None, Some(&numbers));
+        let ArrivingUplink { id, name, mut uplink, policy, maker, team, numbers } = arriving;
+        uplink.own();
+        let (buffer, team) = (nicety_plane::SENDER_BYTES, team.as_deref());
+        let opened = self.open_uplink_at(id, &name, uplink, buffer, &policy, maker, team, Some(&numbers));
         if let Err(error) = opened {
             warn!("uplink {name} does not go on: {error}");
         }

@@ -89,7 +89,8 @@ fn hand_over(channel: &Channel, daemon: &Daemon) -> Result<(), String> {
     for (image, table) in &workers {
         send_state(channel, kind::IMAGE, &image.to_bytes(), table, &[]).map_err(words)?;
     }
-    let rest = Rest { stopped_ns, learned: daemon.learned() };
+    let (teams, announcements) = (daemon.team_images(), daemon.announcements());
+    let rest = Rest { stopped_ns, learned: daemon.learned(), teams, announcements };
     send_state(channel, kind::END, &to_bytes(REST_KIND, &rest), &Table::default(), &[]).map_err(words)?;
     wanted(channel, kind::TAKEN, TAKES)?;
     // The other process has all state now: it goes on if it hears this, or finds this process gone.
