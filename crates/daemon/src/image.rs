@@ -9,8 +9,13 @@
 
 mod before;
 
+use std::net::IpAddr;
+use std::time::Duration;
+
+use nicety_adapter::PortId;
 use nicety_adapter::snapshot::{Nothing, RestoreError, Version, decode, encode};
-use nicety_plane::{SavedNumbers, SavedSteering};
+use nicety_plane::{SavedFrames, SavedNumbers, SavedSteering};
+use nicety_switch::{Interest, Wanted};
 use nicety_vfio_user::{SavedConnections, SavedSession};
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +42,8 @@ pub struct PortImage {
     pub numbers: SavedNumbers,
     /// Interrupt descriptors written so far.
     pub signals: u64,
+    /// Frames that wait.
+    pub waiting: SavedFrames,
     /// Its adapter and VMM, or its link.
     pub link: LinkImage,
 }
@@ -176,6 +183,64 @@ pub struct LearnedImage {
     pub at_ns: u64,
 }
 
+/// A port's interest in multicast frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InterestImage {
+    /// The filtering identifier of its VLAN.
+    pub fid: u16,
+    /// The number of the port.
+    pub port: u16,
+    /// The interest.
+    pub interest: SavedInterest,
+    /// The time until it expires, in nanoseconds.
+    pub left_ns: u64,
+}
+
+/// An [`Interest`](nicety_switch::Interest).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SavedInterest {
+    /// A group.
+    Group(IpAddr),
+    /// All groups of the VLAN.
+    Router,
+    /// All groups.
+    Everything,
+}
+
+impl InterestImage {
+    pub(crate) fn of(wanted: &Wanted) -> Self {
+        let Wanted { fid, port, interest, left } = *wanted;
+        let interest = match interest {
+            Interest::Group(group) => SavedInterest::Group(group),
+            Interest::Router => SavedInterest::Router,
+            Interest::Everything => SavedInterest::Everything,
+        };
+        Self { fid, port: port.0, interest, left_ns: u64::try_from(left.as_nanos()).unwrap_or(u64::MAX) }
+    }
+
+    pub(crate) fn wanted(&self) -> Wanted {
+        let interest = match self.interest {
+            SavedInterest::Group(group) => Interest::Group(group),
+            SavedInterest::Router => Interest::Router,
+            SavedInterest::Everything => Interest::Everything,
+        };
+        Wanted { fid: self.fid, port: PortId(self.port), interest, left: Duration::from_nanos(self.left_ns) }
+    }
+}
+
+/// A port's neighbour by LLDP.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NeighbourImage {
+    /// The number of the port.
+    pub port: u16,
+    /// The neighbour's name.
+    pub system: String,
+    /// Its port's name.
+    pub name: String,
+    /// The end of its time to live, in nanoseconds of the daemon's clock.
+    pub until_ns: u64,
+}
+
 /// What was found out about a VMM's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checks {
@@ -222,11 +287,24 @@ mod tests {
     use nicety_adapter::{Rate, SavedCounters, Shape, Shaper};
     use nicety_peer::Table;
     use nicety_vfio_user::{SavedInterrupts, SavedVectors, Session};
+    use serde_json::json;
 
     use super::*;
 
-    /// An image with a value in every field. Version 1 has no state of uplinks.
+    /// An image with a value in every field. Version 1 has no state of uplinks, and no frames that wait.
     fn image(state: Vec<u8>) -> Image {
+        let frame = json!({
+            "lane": 1, "from": 2, "head": 0, "edit": { "Tag": [0x8100, 7] }, "since": 30, "bytes": [31, 32],
+            "offload": { "checksum": { "Partial": [34, 50] }, "segment": ["Tcp", 1448, 66] }
+        });
+        let other = json!({
+            "lane": 3, "from": 0, "head": 1, "edit": "Keep", "since": 33, "bytes": [34],
+            "offload": { "checksum": "Verified", "segment": null }
+        });
+        let waiting = |has: bool| {
+            if has { json!({ "outward": [frame], "inward": [other] }) } else { json!({ "outward": [], "inward": [] }) }
+        };
+        let waiting: SavedFrames = serde_json::from_value(waiting(!state.is_empty())).unwrap();
         let (_far, near) = UnixStream::pair().unwrap();
         let session = Session::new(OwnedFd::from(near)).save(&mut Table::default()).unwrap().unwrap();
         let counters = SavedCounters {
@@ -268,6 +346,7 @@ mod tests {
             id,
             numbers: numbers.clone(),
             signals: 27,
+            waiting: waiting.clone(),
             link,
         };
         Image { ports: (1..).zip(links).map(port).collect() }

@@ -460,6 +460,7 @@ pub(crate) fn uplink_again(
         maker: maker(config),
         team,
         numbers: image.numbers.clone(),
+        waiting: image.waiting.clone(),
     }))
 }
 

@@ -38,12 +38,12 @@ mod watched;
 pub mod wire;
 
 pub use agent::{Agent, LinkState, Role};
-pub use backlog::{Backlog, Drained, SENDER_BYTES};
+pub use backlog::{Backlog, Drained, SENDER_BYTES, SavedFrame};
 pub use doorbells::Doorbells;
 pub use inward::InwardControl;
 pub use lldp::{Announcer, Neighbour, announcement};
 pub use plane::{Plane, PlaneError, Slot};
-pub use port::{ClassState, End, Port, Saved, SavedNumbers, SharedFamily, Shell, State, caught};
+pub use port::{ClassState, End, Port, Saved, SavedFrames, SavedNumbers, SharedFamily, Shell, State, caught};
 pub use team::{
     Capacity, Hash, Lacp, Links, Loads, MEMBERS_MOST, MemberState, Mode, Moved, Queues, Rule, SavedRule, SavedSteering,
     Spread, Standby, Steering, Team,

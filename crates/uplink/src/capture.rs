@@ -502,3 +502,16 @@ impl Sink for Capture {
         if taken { Put::Taken } else { Put::Dropped(Reason::UplinkRefused) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_of_a_capture_is_read_by_each_later_version() {
+        let (gathered, blocks) = (vec![1, 2, 3], vec![3]);
+        let saved =
+            SavedCapture { regular: true, written: 4, gathered, blocks, gap: 5, reported: 6, lost: 7, errors: 8 };
+        crate::moved::held(SAVED_KIND, &saved);
+    }
+}

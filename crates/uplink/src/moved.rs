@@ -118,3 +118,44 @@ impl Tokens {
         Ok((Self(tokens), inner))
     }
 }
+
+/// Golden files of states: another form takes another version, and a conversion of this one. Only `NICETY_GOLDEN=write` makes the file
+/// of a new version.
+#[cfg(test)]
+pub(crate) fn held<T: Version + Serialize + std::fmt::Debug + PartialEq>(kind: &'static str, value: &T) {
+    let bytes = encode(kind, T::NUMBER, value);
+    let name = format!("tests/golden/{}-v{}.state", &kind["nicety-".len()..], T::NUMBER);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
+    if std::env::var_os("NICETY_GOLDEN").is_some_and(|what| what == "write") {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, &bytes).unwrap();
+    }
+    assert_eq!(std::fs::read(&path).unwrap(), bytes, "{kind}");
+    assert_eq!(decode::<T>(kind, &bytes).as_ref(), Ok(value));
+    let refused = decode::<T>(kind, &encode(kind, T::NUMBER + 1, value));
+    assert!(matches!(refused, Err(RestoreError::Version { .. })), "{refused:?}");
+    assert!(decode::<T>(kind, &encode(kind, T::NUMBER, &(value, 7u8))).is_err(), "{kind}: a field that is not known");
+    assert!((0..bytes.len()).all(|len| decode::<T>(kind, &bytes[..len]).is_err()), "{kind}: a part");
+}
+
+#[cfg(test)]
+mod tests {
+    use nicety_adapter::{Bucket, Rate};
+
+    use super::*;
+
+    #[test]
+    fn the_states_of_links_are_read_by_each_later_version() {
+        let link = SavedLink {
+            listens: true,
+            has_peer: true,
+            greeted: true,
+            arrived: vec![(vec![1, 2], true)],
+            skip: 3,
+            leaving: vec![4, 5, 6],
+        };
+        held(LINK_KIND, &link);
+        let bucket = Bucket::new(Rate::new(1_000_000).unwrap(), 1500).save();
+        held(PACED_KIND, &SavedPaced { tokens: Some([bucket; 2]), inner: vec![7] });
+    }
+}

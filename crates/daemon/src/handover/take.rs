@@ -210,14 +210,15 @@ fn arrive(daemon: &Daemon, host: &Host, arrivals: Arrivals, rest: &Rest) -> Goin
         let image = rest.teams.iter().find(|image| image.name == spec.name);
         image.into_iter().for_each(|image| daemon.team_arrives(&spec, image));
     }
-    for uplink in uplinks {
-        let name = uplink.name.clone();
-        daemon.uplink_arrives(uplink);
-        going.0.push((name, since()));
-    }
+    let uplinks: Vec<_> = uplinks.into_iter().map(|one| (one.name.clone(), daemon.uplink_arrives(one))).collect();
     serve::settle_uplinks(daemon, host, &rest.announcements);
     daemon.learn_again(&rest.learned);
     let ports: Vec<_> = ports.into_iter().map(|(name, port)| (name, daemon.arrive(port))).collect();
+    daemon.know_again(rest.interests.as_deref(), &rest.neighbours);
+    for (name, service) in uplinks {
+        service.into_iter().for_each(|(service, waiting)| daemon.serve_uplink_again(service, &waiting));
+        going.0.push((name, since()));
+    }
     let mut fronts_to_hear = Vec::new();
     for (name, (service, front)) in ports {
         let (id, log) = (service.port.id(), Arc::clone(&service.log));

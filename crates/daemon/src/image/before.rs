@@ -1,7 +1,7 @@
 //! Earlier versions of images, which earlier builds hand over. They never change.
 
 use nicety_adapter::snapshot::{Nothing, RestoreError, Version};
-use nicety_plane::SavedNumbers;
+use nicety_plane::{SavedFrames, SavedNumbers};
 use serde::{Deserialize, Serialize};
 
 use super::{FunctionImage, Image, LinkImage, PortImage, RingsImage, UplinkImage};
@@ -51,6 +51,7 @@ impl From<Image1> for Image {
             id,
             numbers,
             signals,
+            waiting: SavedFrames::default(),
             link: link(old),
         };
         Self { ports: before.ports.into_iter().map(port).collect() }

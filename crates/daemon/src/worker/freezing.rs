@@ -127,6 +127,6 @@ fn of(service: &mut Service, table: &mut Table, now: Time) -> Result<PortImage, 
             LinkImage::Rings(RingsImage { kicks, state: port.save(now).map(|saved| (saved.at.0, saved.state)) })
         }
     };
-    let (id, numbers, signals) = (port.id().0, port.numbers(), schedule.written());
-    Ok(PortImage { name: name(), id, numbers, signals, link })
+    let (id, numbers, signals, waiting) = (port.id().0, port.numbers(), schedule.written(), port.waiting_frames());
+    Ok(PortImage { name: name(), id, numbers, signals, waiting, link })
 }
