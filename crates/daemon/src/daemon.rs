@@ -479,7 +479,9 @@ impl Daemon {
         team: Option<&str>,
     ) -> Result<(), StartError> {
         let id = self.known_uplink(name).unwrap_or_else(|| self.free_id(0));
-        self.open_uplink_at(id, name, uplink, buffer_bytes, policy, maker, team, None)
+        let service = self.join_uplink(id, name, uplink, buffer_bytes, policy, maker, team, None)?;
+        self.hand_to_worker(service);
+        Ok(())
     }
 
     /// Adds a queue of an interface to its team, at this place. The places are dealt to the workers in turn, as port numbers are: so a
@@ -494,7 +496,10 @@ impl Daemon {
         place: usize,
     ) -> Result<(), StartError> {
         let id = self.known_uplink(name).unwrap_or_else(|| self.free_id_on(place, 0));
-        self.open_uplink_at(id, name, uplink, nicety_plane::SENDER_BYTES, policy, maker, Some(team), None)
+        let buffer = nicety_plane::SENDER_BYTES;
+        let service = self.join_uplink(id, name, uplink, buffer, policy, maker, Some(team), None)?;
+        self.hand_to_worker(service);
+        Ok(())
     }
 
     /// The number of an uplink that is restarted: it keeps it.
@@ -502,9 +507,10 @@ impl Daemon {
         self.uplinks().iter().find(|uplink| uplink.name == name).map(|uplink| uplink.port.id())
     }
 
-    /// Adds an uplink as the port with this number. It counts on from `numbers`, if there are any.
+    /// Adds an uplink as the port with this number. It counts on from `numbers`, if there are any. It is served once a worker has what is
+    /// returned.
     #[expect(clippy::too_many_arguments, reason = "each is a part of an uplink")]
-    fn open_uplink_at(
+    fn join_uplink(
         &self,
         id: PortId,
         name: &str,
@@ -514,7 +520,7 @@ impl Daemon {
         maker: Option<UplinkMaker>,
         team: Option<&str>,
         numbers: Option<&SavedNumbers>,
-    ) -> Result<(), StartError> {
+    ) -> Result<Service, StartError> {
         let known = self.uplinks().iter().find(|uplink| uplink.name == name).map(|uplink| uplink.control.clone());
         let control = known.unwrap_or_default();
         let inbox = self.inbox(id);
@@ -536,7 +542,8 @@ impl Daemon {
             self.fill_place(name, team, Some(Arc::clone(&port)));
         }
         let service = Service::new(self.log(id, name, "(uplink)"), Arc::clone(&port), schedule, Link::Uplink(fd));
-        self.join(name, &port, policy, service)?;
+        let joined = self.plane.join_with(Arc::clone(&port), policy);
+        joined.map_err(|source| StartError::Switch { port: name.to_owned(), source })?;
         info!(uplink = name, "opened");
         let team = team.map(str::to_owned);
         let (name, policy, announcement) = (name.to_owned(), policy.clone(), None);
@@ -548,7 +555,7 @@ impl Daemon {
         drop(uplinks);
         self.link_functions();
         self.generation.fetch_add(1, Ordering::Relaxed);
-        Ok(())
+        Ok(service)
     }
 
     /// Closes a port: its VM loses its adapter, its own socket is removed, and its backlog is dropped as `removed`. Returns its

@@ -40,7 +40,7 @@ pub(crate) use family::PortRights;
 pub use family::SharedFamily;
 pub(crate) use inner::HeldSender;
 use inner::{CHANGE_COST, Inner, MESSAGE_COST};
-pub use moved::SavedNumbers;
+pub use moved::{SavedFrames, SavedNumbers};
 use voice::Voice;
 pub(crate) use voice::is_unforwarded;
 
@@ -333,6 +333,11 @@ impl Port {
     /// The present LLDP neighbour, if the port listens.
     pub(crate) fn neighbour(&self, now: Time) -> Option<Neighbour> {
         self.lock().agents.iter().find_map(|(_, agent)| agent.neighbour(now).cloned())
+    }
+
+    /// Its LLDP neighbour, which another process has heard, if the port listens.
+    pub fn meet(&self, neighbour: &Neighbour) {
+        self.lock().agents.iter_mut().for_each(|(_, agent)| agent.meet(neighbour));
     }
 
     /// This port, an uplink, is a member of the team with this number, at this place. It joins the switch after its team.
