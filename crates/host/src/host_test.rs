@@ -840,6 +840,13 @@ fn minimum_rates_that_cannot_be_kept_are_refused_with_the_arithmetic() {
 }
 
 #[test]
+fn an_af_xdp_uplink_is_refused_with_what_to_use_instead() {
+    let errors = Host::parse("[uplink]\nkind = \"xdp\"\nname = \"eth0\"\n", Path::new("/h")).unwrap_err();
+    let whats: Vec<&str> = errors.list.iter().map(|error| error.what.as_str()).collect();
+    assert_eq!(whats, ["there is no AF_XDP uplink yet: use a tap, with queues = N for a queue for each VM"]);
+}
+
+#[test]
 fn a_function_s_address_changes_while_its_vm_runs_and_another_port_s_does_not() {
     let same = |one: &str, other: &str| parse(one).unwrap().ports[0].is_same_adapter(&parse(other).unwrap().ports[0]);
     let other = "52:54:00:12:34:99";

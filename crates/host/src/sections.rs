@@ -382,6 +382,11 @@ const UPLINK_WORDS: [(&str, UplinkWord); 7] = [
 ];
 
 fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> Option<UplinkConfig> {
+    if let Some(line) = walk.place(section, "kind").filter(|_| walk.is_text(section, "kind", "xdp")) {
+        let what = "there is no AF_XDP uplink yet: use a tap, with queues = N for a queue for each VM";
+        walk.wrong(section, "kind", line, what);
+        return None;
+    }
     let word = walk.word(section, "kind", &UPLINK_WORDS)?.value;
     // For each key: the kinds of uplinks that have it, and whether it is required.
     let keys: [(&str, &[UplinkWord], bool); 5] = [
