@@ -31,5 +31,5 @@ mod words;
 pub use bench::{Embedded, driven};
 pub use generator::Generator;
 pub use guest::guest_main;
-pub use rig::{Layout, Party, Place, Program, Rig};
+pub use rig::{Flow, Layout, Party, Place, Program, Rig};
 pub use words::{Counts, Offered, Shape};
