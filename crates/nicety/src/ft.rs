@@ -55,7 +55,8 @@ pub fn run(Ft { command }: &Ft) -> Result<(), Failure> {
 struct Host {
     begun: Instant,
     key: Key,
-    /// A digest of all that must be equal on both hosts.
+    /// Digests of what must be equal on both hosts: the program, and all that the guest follows from.
+    build: u64,
     settings: u64,
     listener: TcpListener,
     link: Option<Link>,
@@ -100,8 +101,7 @@ impl Host {
             port: args.port,
             seed: key.number("the seed of the guest"),
         };
-        // Another build may behave differently.
-        let all = format!("{settings:?} {}", nicety_version::BUILD);
+        let all = format!("{settings:?}");
         let failed = Failure::with::<nicety_tolerance::ReplicaError>(Exit::Usage);
         let replica = Replica::new(&settings).map_err(failed)?;
         let listener = TcpListener::bind(args.listen).and_then(|listener| {
@@ -123,6 +123,8 @@ impl Host {
             FtPart::Primary => Node::primary(id, replica, terms, Time::ZERO),
             FtPart::Secondary => Node::secondary(id, replica, terms, Time::ZERO),
         };
+        // Another build may behave differently.
+        let build = key.number(&format!("build {}", nicety_version::BUILD));
         let (settings, link, pending) = (key.number(&all), None, None);
         let (said, complaint) = (String::new(), String::new());
         let listens = |path: &Path| {
@@ -132,6 +134,7 @@ impl Host {
         Ok(Self {
             begun,
             key,
+            build,
             settings,
             listener,
             link,
@@ -256,7 +259,7 @@ impl Host {
     }
 
     fn begin(&mut self, stream: TcpStream) -> Result<Option<Link>, Failure> {
-        let hello = self.key.hello(self.settings, random()?);
+        let hello = self.key.hello(self.build, self.settings, random()?);
         let link = Link::new(stream, hello);
         Ok(link.inspect_err(|error| self.complain(error)).ok())
     }

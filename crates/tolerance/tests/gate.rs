@@ -10,12 +10,27 @@ struct Mirror {
     calls: u64,
 }
 
+/// Bytes of its image: several messages.
+const IMAGE: usize = 200_000;
+
 impl Machine for Mirror {
     fn call(&mut self, _: GuestTime, call: &Call, out: &mut Vec<Vec<u8>>) {
         self.calls += 1;
         if let Call::Frame(frame) = call {
             out.push(frame.clone());
         }
+    }
+
+    fn renew(&mut self, _: GuestTime, _: &mut Vec<Vec<u8>>) -> Option<Vec<u8>> {
+        self.calls += 1;
+        Some([self.calls.to_le_bytes().as_slice(), &[9; IMAGE]].concat())
+    }
+
+    fn restore(&mut self, _: GuestTime, image: &[u8], _: &mut Vec<Vec<u8>>) -> Result<(), String> {
+        let (calls, rest) = image.split_at(8);
+        assert_eq!(rest, [9; IMAGE]);
+        self.calls = u64::from_le_bytes(calls.try_into().unwrap());
+        Ok(())
     }
 
     fn wake(&self) -> Option<GuestTime> {
@@ -126,4 +141,54 @@ fn the_gate_closes_with_the_lease() {
     assert!(host.owns(Time(end.0 - 1)) && !host.owns(end));
     assert!(host.offer(vec![1; 60], Time(end.0 - 1)));
     assert_eq!(emitted(&known(&mut host, 1, end)), [], "known, and too late");
+}
+
+/// Delivers what a host sends to the other one, but for the messages that `loses` names by their number.
+fn pass(actions: Vec<Action>, to: &mut Node<Mirror>, now: Time, loses: &mut impl FnMut() -> bool) -> Vec<Action> {
+    let mut answers = Vec::new();
+    for action in actions {
+        if let Action::Send(message) = action
+            && !loses()
+        {
+            to.receive(message, now, &mut answers);
+        }
+    }
+    answers
+}
+
+/// Pieces that get lost are sent again, from the first one that the secondary lacks.
+#[test]
+fn an_empty_secondary_goes_on_from_an_image_while_the_primary_runs() {
+    let (id, terms) = (NodeId(1), Terms::default());
+    let mut number = 0;
+    let mut loses = || {
+        number += 1;
+        number % 3 == 0
+    };
+    let mut host = Node::primary(id, Mirror { calls: 0 }, terms, Time(0));
+    host.step(Time(0), &mut Vec::new());
+    host.answered(1, Answer { granted: true, holder: Some(id), peer: None, epoch: 1 }, Time(0));
+    for frame in 0..100 {
+        assert!(host.offer(vec![frame; 60], Time(MS)));
+        host.step(Time(MS), &mut Vec::new());
+    }
+    let mut other = Node::secondary(PEER, Mirror { calls: 0 }, terms, Time(MS));
+    let mut pieces = 0;
+    for step in 1..200 {
+        let now = Time(step * 10 * MS);
+        assert!(host.offer(vec![step as u8; 60], now));
+        let mut actions = Vec::new();
+        host.step(now, &mut actions);
+        pieces += actions.iter().filter(|action| matches!(action, Action::Send(Message::Image { .. }))).count();
+        let mut answers = pass(actions, &mut other, now, &mut loses);
+        other.step(now, &mut answers);
+        pass(answers, &mut host, now, &mut loses);
+        if host.status().image.is_none() && host.status().known + 5 > host.status().calls {
+            break;
+        }
+    }
+    assert!(pieces >= 4, "{pieces} pieces");
+    let (first, second) = (host.status(), other.status());
+    assert!(first.image.is_none() && first.known + 5 > first.calls && first.known > 101, "{first:?}");
+    assert_eq!(other.machine().calls, second.calls);
 }

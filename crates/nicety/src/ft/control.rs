@@ -158,6 +158,10 @@ fn words(status: &Value) -> String {
             number("/commit_microseconds/count")
         );
     }
+    if !status["joining"].is_null() {
+        let (taken, all) = (number("/joining/taken_bytes"), number("/joining/image_bytes"));
+        text += &format!("joining a secondary has {taken} of {all} bytes of an image\n");
+    }
     text += &format!("gate    {} frames, {} bytes\n", number("/gate/frames"), number("/gate/bytes"));
     if let Some(lease) = status["lease_milliseconds"].as_u64() {
         text += &format!("lease   for another {lease} ms\n");

@@ -57,7 +57,7 @@ impl Figures {
 
     /// All of it for a program. `lease`: what is left of it.
     pub fn json(&self, status: &Status, lease: Option<Duration>, now: Instant) -> Value {
-        let Status { role, epoch, calls, known, is_protected, waiting: (frames, bytes) } = status;
+        let Status { role, epoch, calls, known, is_protected, waiting: (frames, bytes), image } = status;
         let part = match role {
             Role::Founding => "founding",
             Role::Primary => "primary",
@@ -86,6 +86,7 @@ impl Figures {
                 "median": commits.get(commits.len() / 2),
                 "most": commits.last(),
             },
+            "joining": image.map(|(bytes, all)| json!({ "image_bytes": all, "taken_bytes": bytes })),
             "gate": { "frames": frames, "bytes": bytes },
             "lease_milliseconds": lease.filter(|_| is_primary).map(|lease| lease.as_millis()),
         })
