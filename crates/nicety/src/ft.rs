@@ -26,7 +26,7 @@ use crate::cli::{Ft, FtCommand, FtPart, FtStart, LeasePlace};
 use crate::exit::{Exit, Failure};
 use crate::output;
 use control::{Control, Word};
-use etcd::Etcd;
+use etcd::{Account, Etcd};
 use figures::Figures;
 use lease_file::LeaseFile;
 use link::Link;
@@ -37,6 +37,8 @@ use third_party::{Asker, ThirdParty};
 const KEY_MIN: usize = 16;
 /// Longest wait. After it the lease's file is looked at, and the secondary tries to connect again.
 const LOOK: Duration = Duration::from_millis(50);
+/// A guest that waits for the secondary for this long says so.
+const SLOW: Duration = Duration::from_secs(1);
 /// Longest wait for the last answer of the third party.
 const RELEASE: Duration = Duration::from_millis(500);
 /// Time limit to connect. The secondary has nothing else to do meanwhile.
@@ -67,6 +69,8 @@ struct Host {
     node: Node<Replica>,
     control: Option<Control>,
     figures: Figures,
+    /// Since when the guest waits for the secondary.
+    held_since: Option<Instant>,
     /// The last line printed.
     said: String,
     /// The last complaint.
@@ -87,6 +91,15 @@ fn key(path: &Path) -> Result<Key, Failure> {
         return Err(usage(format!("a key has at least {KEY_MIN} bytes: head -c 32 /dev/urandom > {}", path.display())));
     }
     Ok(Key::new(&bytes))
+}
+
+/// The user of etcd. Its password's file may end with a line feed.
+fn account(args: &FtStart) -> Result<Option<Account>, Failure> {
+    let (Some(user), Some(path)) = (&args.etcd_user, &args.etcd_password) else { return Ok(None) };
+    let text = std::fs::read_to_string(path);
+    let text = text.map_err(|error| Failure::new(Exit::Usage, format!("{}: {error}", path.display())))?;
+    let password = text.strip_suffix('\n').unwrap_or(&text).to_owned();
+    Ok(Some(Account { user: user.clone(), password }))
 }
 
 impl Host {
@@ -115,7 +128,7 @@ impl Host {
         let term = Duration::from_nanos(terms.lease_ns);
         let party: Box<dyn ThirdParty> = match &args.lease {
             LeasePlace::File(path) => Box::new(LeaseFile::new(path, term, id)),
-            LeasePlace::Etcd { server, key } => Box::new(Etcd::new(*server, key, term, id)),
+            LeasePlace::Etcd { server, key } => Box::new(Etcd::new(*server, account(args)?, key, term, id)),
         };
         let lease = Asker::start(party, LOOK).map_err(Failure::with(Exit::Failed))?;
         let network = Network::open(&args.tap).map_err(Failure::with(Exit::Missing))?;
@@ -144,6 +157,7 @@ impl Host {
             node,
             control,
             figures,
+            held_since: None,
             said,
             complaint,
         })
@@ -215,6 +229,13 @@ impl Host {
 
     fn measure(&mut self) {
         let now = Instant::now();
+        let since = self.held_since.take().unwrap_or(now);
+        if self.node.status().is_held {
+            if since.elapsed() >= SLOW {
+                self.complain_of("the secondary", &"it is slow, and the guest waits for it");
+            }
+            self.held_since = Some(since);
+        }
         let traffic = self.link.as_mut().map(Link::take_traffic).unwrap_or_default();
         self.figures.add_traffic(traffic, now);
         self.figures.look(&self.node.status(), now);

@@ -134,6 +134,8 @@ pub struct Status {
     pub is_protected: bool,
     /// Frames and bytes that wait for the secondary.
     pub waiting: (usize, usize),
+    /// Whether the guest waits for the secondary: the gate is full, or the secondary lacks as many calls as it may (primary only).
+    pub is_held: bool,
     /// An image on its way to the secondary: bytes that it has, and all.
     pub image: Option<(u64, u64)>,
 }
@@ -278,6 +280,7 @@ impl<M: Machine> Node<M> {
             known: self.known,
             is_protected: self.is_confirmed && !self.wants_alone,
             waiting: (self.gate.len(), self.gate.bytes()),
+            is_held: self.role == Role::Primary && !self.has_room(),
             image: self.image.as_ref().map(|image| (image.assembled, image.bytes.len() as u64)),
         }
     }

@@ -26,6 +26,8 @@ pub enum Fault {
     Stop(u64),
     /// Nothing passes the link between the hosts for this long.
     Cut(u64),
+    /// A bit of the next message on the link is another one.
+    Alter,
     /// The third party is out of reach of both for this long, and so is the link.
     CutAll(u64),
 }
@@ -131,6 +133,9 @@ pub struct World {
     /// What the first host was about to do when it stopped.
     deferred: Vec<Action>,
     link_cut_until: u64,
+    alters: bool,
+    /// Connections that were given up, because a message was not authentic.
+    pub given_up: usize,
     lock_gone_until: u64,
     pub lock_ns: u64,
     pub link_ns: u64,
@@ -186,6 +191,8 @@ impl World {
             stopped_until: None,
             deferred: Vec::new(),
             link_cut_until: 0,
+            alters: false,
+            given_up: 0,
             lock_gone_until: 0,
             lock_ns: LOCK_NS,
             link_ns: LINK_NS,
@@ -221,15 +228,24 @@ impl World {
         self.queue.retain(|_, event| !is_of_dead(event));
         self.number += 1;
         let id = NodeId(100 + self.number);
-        let key = Key::new(b"a key of sixteen bytes or more");
-        let hellos = [1, 2].map(|side| {
-            key.hello(1, 1, std::array::from_fn(|at| if at == 0 { side } else { self.number.to_le_bytes()[at % 8] }))
-        });
-        let (writer, reader) = key.joined(&hellos[0], &hellos[1]).unwrap();
         let node = Node::secondary(id, Watched::new(settings, None), terms(), Time(self.now));
+        let key = Key::new(b"a key of sixteen bytes or more");
+        let (writer, reader) = key.joined(&key.hello(1, 1, [1; 16]), &key.hello(1, 1, [2; 16])).unwrap();
         self.hosts[index] = Some(Host { id, node, writer, reader });
-        if let Some(other) = &mut self.hosts[1 - index] {
-            (other.writer, other.reader) = key.joined(&hellos[1], &hellos[0]).unwrap();
+        self.connect();
+    }
+
+    /// A new connection between the hosts. What is on its way on the old one is lost.
+    fn connect(&mut self) {
+        self.queue.retain(|_, event| !matches!(event, Event::Peer(..)));
+        self.number += 1;
+        let key = Key::new(b"a key of sixteen bytes or more");
+        let nonce = |side: u8| std::array::from_fn(|at| if at == 0 { side } else { self.number.to_le_bytes()[at % 8] });
+        let hellos = [1, 2].map(|side| key.hello(1, 1, nonce(side)));
+        for (side, host) in self.hosts.iter_mut().enumerate() {
+            if let Some(host) = host {
+                (host.writer, host.reader) = key.joined(&hellos[side], &hellos[1 - side]).unwrap();
+            }
         }
     }
 
@@ -257,6 +273,7 @@ impl World {
         match fault {
             Fault::Kill => self.hosts[0] = None,
             Fault::Stop(ns) => self.stopped_until = Some(self.now + ns),
+            Fault::Alter => self.alters = true,
             Fault::Cut(ns) => self.link_cut_until = self.now + ns,
             Fault::CutAll(ns) => {
                 self.link_cut_until = self.now + ns;
@@ -295,6 +312,10 @@ impl World {
                 let Some(host) = &mut self.hosts[index] else { return };
                 let mut bytes = Vec::new();
                 host.writer.write(&message, &mut bytes);
+                if std::mem::take(&mut self.alters) {
+                    let at = self.points % bytes.len();
+                    bytes[at] ^= 1 << (self.points % 8);
+                }
                 if index == 0 {
                     self.logged += bytes.len();
                 }
@@ -349,12 +370,26 @@ impl World {
                     let _taken = host.node.offer(frame, now);
                 });
             }
-            Event::Peer(index, bytes) => self.run(index, |host, now, actions| {
-                host.reader.push(&bytes);
-                while let Some(message) = host.reader.read().unwrap() {
-                    host.node.receive(message, now, actions);
+            Event::Peer(index, bytes) => {
+                let mut is_forged = false;
+                self.run(index, |host, now, actions| {
+                    host.reader.push(&bytes);
+                    loop {
+                        match host.reader.read() {
+                            Ok(Some(message)) => host.node.receive(message, now, actions),
+                            Ok(None) => break,
+                            Err(_) => {
+                                is_forged = true;
+                                break;
+                            }
+                        }
+                    }
+                });
+                if is_forged {
+                    self.given_up += 1;
+                    self.connect();
                 }
-            }),
+            }
             Event::Answer(index, number, answer) => {
                 self.run(index, |host, now, _| host.node.answered(number, answer, now));
             }
