@@ -32,5 +32,5 @@ mod words;
 pub use bench::{Embedded, driven};
 pub use generator::Generator;
 pub use guest::guest_main;
-pub use rig::{Layout, Party, Place, Program, Rig};
+pub use rig::{Flow, Layout, Party, Place, Program, Rig};
 pub use words::{Attach, Counts, Offered, Shape};

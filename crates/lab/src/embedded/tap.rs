@@ -31,11 +31,11 @@ impl TapLink {
         let failed = |why: String| GuestError::Peer(format!("tap {name}: {why}"));
         let tap = Tap::open(name).map_err(|error| failed(error.to_string()))?;
         match tap.hand_over() {
-            HandOver::Descriptor(fd) => {
+            HandOver::Parts { descriptors, .. } if let [fd] = descriptors[..] => {
                 let fd = fd.try_clone_to_owned().map_err(|error| failed(error.to_string()))?;
                 Ok(TapLink::over(fd, mac))
             }
-            HandOver::Again | HandOver::Never(_) => Err(failed("it has gone".to_owned())),
+            _ => Err(failed("it has gone".to_owned())),
         }
     }
 

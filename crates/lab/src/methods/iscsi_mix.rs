@@ -29,7 +29,7 @@ const INITIATOR: &str = "iqn.2026-11.nicety:guest";
 /// Guests: the first has the disk.
 const GUESTS: usize = 4;
 const STREAMS: u32 = 4;
-const RATE: &str = "10Gbit/s";
+const LINK: &str = "rate = \"10Gbit/s\"\n";
 const MEMORY_MIB: u32 = 256;
 /// Bytes of the disk. It lies in the host's page cache: no disk's speed is in the figures.
 const DISK_BYTES: u64 = 64 << 20;
@@ -245,7 +245,7 @@ impl Storage {
         let fits = |(of, known, _): &(u32, Subject, Several)| *of == round && known == subject;
         if !self.running.as_ref().is_some_and(fits) {
             self.end_guests()?;
-            let mut several = self.outside.boot_several(subject, GUESTS, RATE, 1, stop)?;
+            let mut several = self.outside.boot_several(subject, GUESTS, LINK, 1, stop)?;
             let attach = format!(
                 "iscsistart -i {INITIATOR} -t {TARGET} -g 1 -a {OUTSIDE} -p 3260 >/tmp/iscsi 2>&1 || {{ cat /tmp/iscsi; exit 1; }}; \
                  until [ -e /sys/block/sda/dev ]; do rest; done; \

@@ -26,10 +26,11 @@ mod kvm_scp;
 mod messages;
 mod pairs;
 mod pps;
+mod qos_over_time;
 mod ten_gig;
 mod vmxnet3_iperf;
 
-pub use chart::{Chart, Heat, Ratios, Stack};
+pub use chart::{Chart, Heat, Lines, Ratios, Stack};
 
 /// The methods that can run, in the order of lists.
 pub static ALL: &[&dyn Method] = &[
@@ -40,17 +41,15 @@ pub static ALL: &[&dyn Method] = &[
     &pairs::Pairs,
     &ten_gig::TenGig,
     &iscsi_mix::IscsiMix,
+    &qos_over_time::QosOverTime,
     &boot::Boot,
     &pps::Pps,
     &compare::Compare,
 ];
 
 /// Methods that are planned: name, document, and what they will measure.
-pub const NOT_YET: &[(&str, Option<u8>, &str)] = &[
-    ("qos-over-time", Some(4), "guaranteed bandwidth over time"),
-    ("aggregation", Some(4), "several uplinks as one"),
-    ("ft-netperf", Some(5), "netperf in a fault-tolerant guest"),
-];
+pub const NOT_YET: &[(&str, Option<u8>, &str)] =
+    &[("aggregation", Some(4), "several uplinks as one"), ("ft-netperf", Some(5), "netperf in a fault-tolerant guest")];
 
 /// The method of this name.
 pub fn find(name: &str) -> Option<&'static dyn Method> {
@@ -205,6 +204,8 @@ pub struct Taken {
     pub figures: BTreeMap<String, f64>,
     /// The rate over time, in the unit of the load's main figure.
     pub series: Option<Series>,
+    /// Several rates over time, by name, in one unit.
+    pub lines: BTreeMap<String, Series>,
     /// Percentiles of latencies.
     pub latency: Option<Vec<Percentile>>,
     /// Texts that guests showed, by title: `lspci`, `dmesg`.

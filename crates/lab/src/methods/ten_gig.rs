@@ -21,7 +21,7 @@ use crate::results::Direction;
 /// Guests at the uplink, and streams of each.
 const GUESTS: usize = 4;
 const STREAMS: u32 = 4;
-const RATE: &str = "10Gbit/s";
+const LINK: &str = "rate = \"10Gbit/s\"\n";
 const MEMORY_MIB: u32 = 256;
 /// The document's duration in seconds.
 const DOCUMENTS_SECONDS: u32 = 120;
@@ -213,7 +213,7 @@ impl Shared {
         if !self.running.as_ref().is_some_and(fits) {
             self.end_guests()?;
             self.outside.set_mtu(1500)?;
-            let several = self.outside.boot_several(subject, GUESTS, RATE, shape.workers, stop)?;
+            let several = self.outside.boot_several(subject, GUESTS, LINK, shape.workers, stop)?;
             let (subject, workers) = (subject.clone(), shape.workers);
             self.running = Some(Running { round, subject, workers, mtu: 1500, several });
         }

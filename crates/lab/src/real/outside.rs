@@ -20,7 +20,7 @@ use nicety_guests::{
 
 mod several;
 
-pub use several::Several;
+pub use several::{Control, Several, address};
 
 use super::bench::take;
 use super::own::{Own, Reached, Ssh};
@@ -35,8 +35,9 @@ pub const GUEST: &str = "10.9.5.1";
 /// The address outside.
 pub const OUTSIDE: &str = "10.9.5.254";
 const MAC: &str = "52:54:00:4e:05:01";
-/// The daemon's uplink, and the guest's interface under a user-space driver.
-const UPLINK: &str = "n0";
+/// The daemon's uplink.
+pub const UPLINK: &str = "n0";
+/// The guest's interface under a user-space driver.
 const TAP: &str = "v0";
 /// The bridge of QEMU's rows, and their tap.
 const BRIDGE: &str = "b0";
