@@ -132,7 +132,9 @@ impl Subject {
 
     /// Its server, for readers.
     pub fn served(&self) -> &'static str {
-        self.server.map_or("no virtual machine", Server::title)
+        // A forwarder such as testpmd has no server but itself.
+        let without = if self.is_native() { "no virtual machine" } else { "itself" };
+        self.server.map_or(without, Server::title)
     }
 }
 
