@@ -20,13 +20,14 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nicety_adapter::{Adapter, Face, PortId, Uplink};
 use nicety_adapters::{Entry, Settings};
 use nicety_host::{FunctionConfig, Role};
+use nicety_keeper::Holder;
 use nicety_plane::{End, Neighbour, Plane, Port, SavedNumbers, State};
 use nicety_sandbox::Kind;
 use nicety_socket::Access;
@@ -37,6 +38,7 @@ use tracing::{info, warn};
 use crate::clock::Clock;
 use crate::device::{PortDevice, irq_layout};
 use crate::inbox::{Inbox, Note};
+use crate::journal::Journal;
 use crate::mapper::Mapper;
 use crate::port_log::PortLog;
 use crate::recorder::{Recorder, Recording, Target};
@@ -187,6 +189,8 @@ pub struct Daemon {
     recording: Mutex<Option<Recording>>,
     /// The number of times that ports were opened or closed.
     generation: AtomicU64,
+    /// The keeper, which holds the ports in case this process is killed.
+    holder: OnceLock<Arc<Holder>>,
 }
 
 impl Daemon {
@@ -237,7 +241,20 @@ impl Daemon {
             lost: Mutex::default(),
             recording: Mutex::default(),
             generation: AtomicU64::new(0),
+            holder: OnceLock::new(),
         })
+    }
+
+    /// Ports that are opened from now on survive this process: the keeper holds them.
+    pub fn keep_by(&self, holder: Arc<Holder>) {
+        let _set_once = self.holder.set(holder);
+    }
+
+    /// The keeper closes what it holds of a port.
+    pub(crate) fn forget_kept(&self, name: &str) {
+        if let Some(holder) = self.holder.get() {
+            let _no_keeper = holder.forget(name, u64::MAX);
+        }
     }
 
     /// Records the guests' register accesses of ports opened from now on. [`Daemon::begin_traces`] writes a trace per port into
@@ -449,7 +466,12 @@ impl Daemon {
         Ok(())
     }
 
-    fn hand_to_worker(&self, service: Service) {
+    fn hand_to_worker(&self, mut service: Service) {
+        if let (Link::Function { .. }, Some(holder)) = (&service.link, self.holder.get()) {
+            let journal = Journal::new(service.log.port(), Arc::clone(holder));
+            let failed = |error: &std::io::Error| warn!(port = service.log.port(), "it is not kept: {error}");
+            service.journal = journal.inspect_err(failed).ok();
+        }
         let WorkerHandle { inbox, newcomers } = self.worker(service.port.id());
         // A worker that has ended takes no ports; then no port is opened any more.
         let _worker_ended = newcomers.send(service);

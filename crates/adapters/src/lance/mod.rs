@@ -289,7 +289,7 @@ impl Adapter for Lance {
             Event::Link(up) => self.link_up = up,
             Event::Restored => self.resume_restored(cx),
             // Addresses are translated in every call; no doorbell page is mapped.
-            Event::Memory | Event::Page | Event::Answer(_) | Event::Missed(_) => {}
+            Event::Memory | Event::Page | Event::Answer(_) | Event::Missed(_) | Event::Lost => {}
         }
     }
 

@@ -268,7 +268,7 @@ impl Adapter for Ne2000 {
             Event::Link(up) => self.link_up = up,
             Event::Restored => self.resume_restored(cx),
             // The device uses no guest memory, and has no doorbell page.
-            Event::Memory | Event::Page | Event::Answer(_) | Event::Missed(_) => {}
+            Event::Memory | Event::Page | Event::Answer(_) | Event::Missed(_) | Event::Lost => {}
         }
     }
 

@@ -319,7 +319,7 @@ impl Adapter for Rtl8139 {
             Event::Link(up) => self.plug(up, cx),
             Event::Restored => self.resume_restored(cx),
             // Addresses are translated in every call; no doorbell page is mapped.
-            Event::Memory | Event::Page | Event::Answer(_) | Event::Missed(_) => {}
+            Event::Memory | Event::Page | Event::Answer(_) | Event::Missed(_) | Event::Lost => {}
         }
     }
 

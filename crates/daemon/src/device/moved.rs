@@ -46,6 +46,14 @@ impl PortDevice {
     pub fn image(&mut self, listener: impl AsFd, table: &mut Table) -> Result<FunctionImage, Errno> {
         // The guest's writes so far are part of the adapter's state.
         self.scan_doorbells();
+        self.kept_image(listener, table)
+    }
+
+    /// Like [`PortDevice::image`], without the guest's last writes.
+    ///
+    /// # Errors
+    /// A descriptor cannot be duplicated.
+    pub fn kept_image(&mut self, listener: impl AsFd, table: &mut Table) -> Result<FunctionImage, Errno> {
         let page = self.page.as_ref().map(|Page { doorbells, mapping }| {
             Ok::<_, Errno>(PageImage { file: table.put(&mapping.fd)?, seen: doorbells.seen().to_vec() })
         });

@@ -7,8 +7,9 @@ use nicety_pci::Saved as SavedFunction;
 use serde::{Deserialize, Serialize};
 
 use super::E1000;
-use super::registers as r;
+use super::registers::{self as r, cause, ctrl};
 use crate::intel::flow::Pause;
+use crate::intel::lost::Lost;
 use crate::intel::phy;
 use crate::intel::statistics::OctetsRead;
 use crate::intel::transmit::Transmit;
@@ -54,6 +55,8 @@ impl Snapshot for E1000 {
             looped: _,
             pause: _,
             lone_read_by: _,
+            // A chip that is saved meanwhile waits for its driver's watchdog.
+            lost: _,
             octets: _,
             starved,
             link_up,
@@ -120,6 +123,7 @@ impl Snapshot for E1000 {
         (self.interrupts, self.receive_delay, self.completions) = (interrupts, receive_delay, completions);
         self.stalls = [None; 2];
         (self.pause, self.lone_read_by) = (Pause::default(), None);
+        self.lost = None;
         self.generation = self.generation.wrapping_add(1);
         self.prepare_loopback();
         Ok(())
@@ -134,5 +138,29 @@ impl E1000 {
         cx.out.work.insert(0);
         self.interrupts.show(&mut self.function, cx);
         self.time_passed(cx);
+    }
+
+    /// The rings are lost: has the driver reset the chip. Until then it is as after a reset, but interrupts: the driver's mask is lost.
+    pub(super) fn lose(&mut self, cx: &mut Context<'_>) {
+        let cable = self.phy.is_plugged();
+        self.reset_chip(cx);
+        self.registers[r::CTRL] |= ctrl::SLU;
+        self.interrupts.enable(cause::LSC.into());
+        self.interrupts.show(&mut self.function, cx);
+        self.lost = Some(Lost::begin(cable, cx.now));
+        self.phy.plug(false);
+        self.link_up = false;
+        self.cause(cause::LSC, cx);
+        self.rearm(cx);
+    }
+
+    /// Plugs the cable of a lost chip, or unplugs it.
+    pub(super) fn try_again(&mut self, cx: &mut Context<'_>) {
+        let Some(plugged) = self.lost.as_mut().and_then(|lost| lost.over(cx.now)) else { return };
+        self.phy.plug(plugged);
+        self.registers[r::CTRL] |= ctrl::SLU;
+        self.interrupts.enable(cause::LSC.into());
+        self.link_up = self.link_now();
+        self.cause(cause::LSC, cx);
     }
 }

@@ -230,7 +230,7 @@ impl Adapter for E1000e {
             Event::Restored => self.resume_restored(cx),
             Event::Missed(frames) => self.registers.count(r::MPC, frames),
             // Addresses are translated in every call; a mapped page has the values of `shown`.
-            Event::Memory | Event::Page | Event::Answer(_) => {}
+            Event::Memory | Event::Page | Event::Answer(_) | Event::Lost => {}
         }
     }
 
