@@ -250,6 +250,19 @@ impl Daemon {
         let _set_once = self.holder.set(holder);
     }
 
+    /// A port's journal, with these positions of its rings. `None` without a keeper.
+    pub(crate) fn journal(&self, port: &str, device: &PortDevice, rings: &[u8]) -> Option<Journal> {
+        let holder = self.holder.get()?;
+        let journal = Journal::new(port, Arc::clone(holder), device.kept_bytes());
+        let journal = journal.inspect_err(|error| warn!(port, "it is not kept: {error}")).ok()?;
+        if let Some(map) = journal.rings() {
+            // The positions of another number of rings are of no use, and are not valid.
+            let _too_many = map.write(0, rings);
+            device.keep_rings(map);
+        }
+        Some(journal)
+    }
+
     /// The keeper closes what it holds of a port.
     pub(crate) fn forget_kept(&self, name: &str) {
         if let Some(holder) = self.holder.get() {
@@ -467,10 +480,10 @@ impl Daemon {
     }
 
     fn hand_to_worker(&self, mut service: Service) {
-        if let (Link::Function { .. }, Some(holder)) = (&service.link, self.holder.get()) {
-            let journal = Journal::new(service.log.port(), Arc::clone(holder));
-            let failed = |error: &std::io::Error| warn!(port = service.log.port(), "it is not kept: {error}");
-            service.journal = journal.inspect_err(failed).ok();
+        if let Link::Function { device, .. } = &service.link
+            && service.journal.is_none()
+        {
+            service.journal = self.journal(service.log.port(), device, &[]);
         }
         let WorkerHandle { inbox, newcomers } = self.worker(service.port.id());
         // A worker that has ended takes no ports; then no port is opened any more.

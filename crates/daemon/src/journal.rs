@@ -4,11 +4,13 @@
 //! ```text
 //! 0     which half is valid (0: none, 1, 2) │ bytes of each half │ noted batch: is there one, its bytes, its first header
 //! 4096  half 1: a Record                      half 2: a Record
+//! then  the positions of rings, if the adapter keeps any
 //! ```
 //! A record is written at the moment something in it changes: a session begins, memory is mapped, an eventfd is connected, the
 //! configuration space is written. Never for a frame. The new one is written into the other half, then one store makes it valid, so that
 //! a kill between any two instructions leaves a whole record.
 
+use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
@@ -26,6 +28,10 @@ const KIND: &str = "nicety-kept";
 /// Bytes of a half. Only pages that were written take memory.
 const HALF: u64 = 1 << 20;
 const HEAD: u64 = 4096;
+/// Offset of the positions of rings.
+const RINGS: u64 = HEAD + 2 * HALF;
+/// Most bytes of them.
+const RINGS_MOST: u64 = 1 << 20;
 /// Offsets in the head.
 const VALID: usize = 0;
 const LENGTHS: [usize; 2] = [4, 8];
@@ -59,6 +65,8 @@ pub struct Journal {
     holder: Arc<Holder>,
     file: OwnedFd,
     map: Map,
+    /// The part for the positions of rings, if its adapter keeps any.
+    rings: Option<Arc<Map>>,
     /// The number of the group that the record refers to. 0: none.
     group: u64,
     /// The descriptors of the group, by their numbers in this process.
@@ -76,6 +84,8 @@ pub struct Kept {
     pub table: Table,
     /// Messages that were handled and may be in the socket still.
     pub batches: Vec<Batch>,
+    /// The positions of its rings.
+    pub rings: Vec<u8>,
 }
 
 impl Journal {
@@ -83,16 +93,29 @@ impl Journal {
     ///
     /// # Errors
     /// The system's.
-    pub fn new(name: &str, holder: Arc<Holder>) -> std::io::Result<Self> {
-        let file = shared_file("nicety-journal", HEAD + 2 * HALF).map_err(std::io::Error::other)?;
-        let map = mapped(&file).map_err(std::io::Error::other)?;
-        let name = name.to_owned();
-        Ok(Self { name, holder, file, map, group: 0, members: Vec::new(), is_broken: false })
+    pub fn new(name: &str, holder: Arc<Holder>, rings_bytes: u64) -> std::io::Result<Self> {
+        let file = shared_file("nicety-journal", RINGS + rings_bytes).map_err(std::io::Error::other)?;
+        let map = mapped(&file, 0, RINGS).map_err(std::io::Error::other)?;
+        let rings = (rings_bytes > 0).then(|| mapped(&file, RINGS, rings_bytes).map(Arc::new)).transpose();
+        let (name, rings) = (name.to_owned(), rings.map_err(std::io::Error::other)?);
+        Ok(Self { name, holder, file, map, rings, group: 0, members: Vec::new(), is_broken: false })
+    }
+
+    /// The part for the positions of rings, if its adapter keeps any.
+    pub fn rings(&self) -> Option<&Arc<Map>> {
+        self.rings.as_ref()
     }
 
     /// Keeps the port as it is now. `number` is a time in nanoseconds: higher than those of earlier groups of this name. `is_renewed`: a
     /// descriptor may be another one although it has the same number.
-    pub fn write(&mut self, number: u64, function: FunctionImage, table: &Table, batch: Option<Batch>, is_renewed: bool) {
+    pub fn write(
+        &mut self,
+        number: u64,
+        function: FunctionImage,
+        table: &Table,
+        batch: Option<Batch>,
+        is_renewed: bool,
+    ) {
         if self.is_broken {
             return;
         }
@@ -166,17 +189,28 @@ pub fn read(groups: Vec<Group>) -> Result<Kept, String> {
         // Each group has the same journal, which names one of them.
         let Ok((record, batches)) = record(&file) else { continue };
         if record.group == number {
-            last = Some((record, batches, fds));
+            last = Some((record, batches, file, fds));
         }
     }
-    let (record, batches, fds) = last.ok_or("its journal is damaged")?;
+    let (record, batches, file, fds) = last.ok_or("its journal is damaged")?;
+    let mut rings = vec![
+        0;
+        File::from(file.try_clone().map_err(|error| error.to_string())?)
+            .metadata()
+            .map_or(0, |file| file.len())
+            .saturating_sub(RINGS)
+            .min(RINGS_MOST) as usize
+    ];
+    if !rings.is_empty() {
+        mapped(&file, RINGS, rings.len() as u64)?.read(0, &mut rings).map_err(|_| "reading the journal")?;
+    }
     let mut table = Table::default();
     fds.into_iter().for_each(|fd| table.push(fd));
-    Ok(Kept { function: record.function, table, batches })
+    Ok(Kept { function: record.function, table, batches, rings })
 }
 
 fn record(file: &OwnedFd) -> Result<(Record, Vec<Batch>), String> {
-    let map = mapped(file)?;
+    let map = mapped(file, 0, RINGS)?;
     let head = head(&map)?;
     let half = match head.load_u32(VALID) {
         1 => 0,
@@ -194,10 +228,10 @@ fn record(file: &OwnedFd) -> Result<(Record, Vec<Batch>), String> {
     Ok((record, batches))
 }
 
-fn mapped(file: &OwnedFd) -> Result<Map, String> {
+fn mapped(file: &OwnedFd, offset: u64, len: u64) -> Result<Map, String> {
     let words = |error: &dyn std::fmt::Display| format!("mapping the journal: {error}");
     let copy = file.try_clone().map_err(|error| words(&error))?;
-    let mapping = Mapping::of_file(copy, 0, HEAD + 2 * HALF, true).map_err(|error| words(&error))?;
+    let mapping = Mapping::of_file(copy, offset, len, true).map_err(|error| words(&error))?;
     Map::default().with(0, Arc::new(mapping), Rights::BOTH).map_err(|error| words(&error))
 }
 
@@ -229,7 +263,7 @@ mod tests {
     #[test]
     fn the_last_whole_record_is_read_with_the_descriptors_that_it_names() {
         let (ours, keeper) = Channel::pair().unwrap();
-        let mut journal = Journal::new("vm1", Arc::new(Holder::from(ours))).unwrap();
+        let mut journal = Journal::new("vm1", Arc::new(Holder::from(ours)), 8).unwrap();
         let mut table = Table::default();
         let (end, other) = std::os::unix::net::UnixStream::pair().unwrap();
         table.put(&end).unwrap();

@@ -66,9 +66,9 @@ impl Held {
 
     /// Each group: its name, its number, its descriptors.
     pub fn iter(&self) -> impl Iterator<Item = (&str, u64, &[OwnedFd])> {
-        self.0.iter().flat_map(|(name, groups)| {
-            groups.iter().map(|(number, fds)| (name.as_str(), *number, fds.as_slice()))
-        })
+        self.0
+            .iter()
+            .flat_map(|(name, groups)| groups.iter().map(|(number, fds)| (name.as_str(), *number, fds.as_slice())))
     }
 }
 

@@ -6,10 +6,13 @@
 
 use nicety_adapter::Time;
 
-/// The driver has this long to notice that the cable is unplugged. Its interrupt starts the look.
-const UNPLUGGED_NS: u64 = 150_000_000;
-/// The driver has this long to send something: with its link, hosts announce themselves.
-const PLUGGED_NS: u64 = 250_000_000;
+use super::phy::{Phy, State};
+
+/// The driver has this long to notice that the cable is unplugged. The interrupt starts no look where one is due already: then it comes
+/// within 2 s, rounded to a whole second (e1000_main.c, e1000_watchdog: `schedule_delayed_work`, `round_jiffies`).
+const UNPLUGGED_NS: u64 = 3_200_000_000;
+/// The driver has this long to notice its link and to send something.
+const PLUGGED_NS: u64 = 3_200_000_000;
 
 /// See the module's page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +29,13 @@ impl Lost {
     /// The chip's rings are lost. Unplug its cable, whose true state this is.
     pub fn begin(cable: bool, now: Time) -> Self {
         Self { cable, shown: false, until: now.after_ns(UNPLUGGED_NS) }
+    }
+
+    /// The state of this PHY with its true cable.
+    pub fn phy(self, phy: &Phy) -> State {
+        let mut phy = phy.clone();
+        phy.plug(self.cable);
+        phy.save()
     }
 
     /// The time of the next [look](Lost::over).

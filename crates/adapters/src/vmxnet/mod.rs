@@ -263,10 +263,15 @@ impl Adapter for Vmxnet {
             // No interrupt: drivers read STATUS_ADDR.
             Event::Link(up) => self.link_up = up,
             Event::Restored => self.resume_restored(cx),
+            // The rings' positions are lost, and no driver's answer to that is known: until it sets them up again they stand still.
+            Event::Lost => {
+                self.setup = None;
+                self.interrupts.show(&mut self.function, cx);
+            }
             // Addresses are translated in every call, so a ring may be in memory now.
             Event::Memory => self.stalls = self.stalls.map(|why| why.filter(|why| *why != broken::NOWHERE)),
             // No doorbell page is mapped.
-            Event::Page | Event::Answer(_) | Event::Missed(_) | Event::Lost => {}
+            Event::Page | Event::Answer(_) | Event::Missed(_) => {}
         }
     }
 

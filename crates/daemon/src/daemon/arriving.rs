@@ -273,7 +273,7 @@ impl Daemon {
 
     /// A port goes on whose process was killed. The error is a sentence for a person; then nothing of it goes on.
     pub(crate) fn revive(&self, spec: PortSpec, kept: Kept) -> Result<(), String> {
-        let Kept { function, mut table, batches } = kept;
+        let Kept { function, mut table, batches, rings } = kept;
         let id = match spec.worker {
             Some(worker) => self.free_id_on(worker.into(), 1),
             None => self.free_id_of_fewest(1),
@@ -282,7 +282,7 @@ impl Daemon {
         let expected = self.prepare(spec, id.0)?;
         let had_vmm = function.vmm.is_some();
         let link = LinkImage::Function(Box::new(function));
-        let image = PortImage { name, id: id.0, numbers: SavedNumbers::default(), signals: 0, link };
+        let image = PortImage { name: name.clone(), id: id.0, numbers: SavedNumbers::default(), signals: 0, link };
         let mut arriving = self.expect(expected, image, &mut table, None)?;
         arriving.is_lost = true;
         let mut answers = 0;
@@ -293,7 +293,12 @@ impl Daemon {
             }
         }
         let log = Arc::clone(&arriving.running.log);
-        let (service, _no_front) = self.arrive(arriving);
+        let journal = match &arriving.link {
+            ArrivingLink::Function { device, .. } => self.journal(&name, device, &rings),
+            ArrivingLink::Rings { .. } => None,
+        };
+        let (mut service, _no_front) = self.arrive(arriving);
+        service.journal = journal;
         self.link_functions();
         if had_vmm {
             let what = "the daemon was killed: its VM goes on, and its driver is made to reset the adapter";

@@ -39,6 +39,16 @@ impl From<std::io::Error> for NotTaken {
 }
 
 impl PortDevice {
+    /// Bytes of the file in which the adapter keeps the positions of its rings.
+    pub fn kept_bytes(&self) -> u64 {
+        self.port.with_pci(self.now(), |pci, _| pci.kept_bytes()).unwrap_or(0)
+    }
+
+    /// Keeps the positions of the adapter's rings in this file.
+    pub fn keep_rings(&self, file: &Arc<Map>) {
+        self.port.with_pci(self.now(), |pci, _| pci.keep(Arc::clone(file)));
+    }
+
     /// The page, the empty page and the listener, which are there without a VMM.
     ///
     /// # Errors

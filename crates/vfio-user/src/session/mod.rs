@@ -25,8 +25,8 @@ use crate::{Counters, Device, SessionError};
 use requests::{Kind, Requests};
 
 pub use decline::decline;
-pub use kept::Batch;
 pub(crate) use handle::errno_of;
+pub use kept::Batch;
 use memory::Changing;
 pub use requests::{DmaId, DmaRequestError};
 pub use saved::SavedSession;

@@ -16,7 +16,6 @@ use nicety_adapter::interrupts::{InterruptRouter, Interrupts, Line};
 
 use super::E1000;
 use super::registers::{self as r, cause};
-use crate::intel::lost::Lost;
 use crate::intel::transmit;
 
 /// Unit of the throttle, in nanoseconds.
@@ -142,8 +141,7 @@ impl E1000 {
     pub(super) fn rearm(&self, cx: &mut Context<'_>) {
         let throttle = self.interrupts.due(&self.function, cx.now);
         let due = [throttle, self.receive_delay.due(), self.completions.due(), self.pause.due(), self.lone_read_by];
-        let due = due.into_iter().chain([self.lost.as_ref().map(Lost::due)]);
-        let next = due.flatten().min();
+        let next = due.into_iter().flatten().min();
         if next.is_some() {
             cx.out.wake = next;
         }
@@ -161,7 +159,6 @@ impl E1000 {
             cx.out.work.insert(0);
         }
         self.free_lone(cx);
-        self.try_again(cx);
         self.settle_line(cx);
         self.rearm(cx);
     }

@@ -265,6 +265,7 @@ impl Adapter for E1000 {
 
     fn tick(&mut self, cx: &mut Context<'_>) {
         self.time_passed(cx);
+        self.try_again(cx);
     }
 
     fn reset(&mut self, kind: Reset, cx: &mut Context<'_>) {

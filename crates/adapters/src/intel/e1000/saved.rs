@@ -55,8 +55,7 @@ impl Snapshot for E1000 {
             looped: _,
             pause: _,
             lone_read_by: _,
-            // A chip that is saved meanwhile waits for its driver's watchdog.
-            lost: _,
+            lost,
             octets: _,
             starved,
             link_up,
@@ -69,7 +68,7 @@ impl Snapshot for E1000 {
         let state = State {
             registers: registers.save(),
             buffer: buffer.clone(),
-            phy: phy.save(),
+            phy: lost.map_or_else(|| phy.save(), |lost| lost.phy(phy)),
             eeprom: eeprom.clone(),
             transmit: *transmit,
             starved: *starved,
@@ -140,27 +139,32 @@ impl E1000 {
         self.time_passed(cx);
     }
 
-    /// The rings are lost: has the driver reset the chip. Until then it is as after a reset, but interrupts: the driver's mask is lost.
+    /// The rings are lost: has the driver reset the chip. Until then it is as after a reset, but for interrupts: the driver's mask and
+    /// routes are lost.
     pub(super) fn lose(&mut self, cx: &mut Context<'_>) {
         let cable = self.phy.is_plugged();
         self.reset_chip(cx);
-        self.registers[r::CTRL] |= ctrl::SLU;
-        self.interrupts.enable(cause::LSC.into());
         self.interrupts.show(&mut self.function, cx);
         self.lost = Some(Lost::begin(cable, cx.now));
-        self.phy.plug(false);
-        self.link_up = false;
-        self.cause(cause::LSC, cx);
-        self.rearm(cx);
+        self.show_cable(false, cx);
     }
 
-    /// Plugs the cable of a lost chip, or unplugs it.
+    /// Plugs the cable of a lost chip, or unplugs it, when it is time.
     pub(super) fn try_again(&mut self, cx: &mut Context<'_>) {
-        let Some(plugged) = self.lost.as_mut().and_then(|lost| lost.over(cx.now)) else { return };
+        let Some(lost) = &mut self.lost else { return };
+        let plugged = lost.over(cx.now);
+        cx.out.wake_by(lost.due());
+        if let Some(plugged) = plugged {
+            self.show_cable(plugged, cx);
+        }
+    }
+
+    fn show_cable(&mut self, plugged: bool, cx: &mut Context<'_>) {
         self.phy.plug(plugged);
         self.registers[r::CTRL] |= ctrl::SLU;
-        self.interrupts.enable(cause::LSC.into());
         self.link_up = self.link_now();
+        self.interrupts.enable(cause::LSC.into());
         self.cause(cause::LSC, cx);
+        cx.out.wake_by(self.lost.map_or(cx.now, |lost| lost.due()));
     }
 }
