@@ -90,11 +90,14 @@ pub struct FunctionReport {
     pub link_state: String,
     /// Whether its driver may ask how frames are spread over its queues.
     pub query_rss: bool,
+    /// At least this rate of the card's uplink. `null`: no promise.
+    #[serde(default)]
+    pub min_rate: Option<String>,
 }
 
 impl FunctionReport {
     fn of(function: &FunctionConfig) -> Self {
-        let FunctionConfig { card, number, trusted, checks_source, link, queries_rss, is_vepa: _ } = function;
+        let FunctionConfig { card, number, trusted, checks_source, link, queries_rss, is_vepa: _, min_rate } = function;
         Self {
             card: card.clone(),
             function: *number,
@@ -102,6 +105,7 @@ impl FunctionReport {
             spoofchk: *checks_source,
             link_state: link.word().to_owned(),
             query_rss: *queries_rss,
+            min_rate: min_rate.map(|rate| rate.to_string()),
         }
     }
 }

@@ -331,10 +331,13 @@ fn mirror(mirror: &MirrorReport) -> String {
 
 /// A function's place on its card, and what its host lets it do.
 fn function(function: &FunctionReport) -> String {
-    let FunctionReport { card, function, trust, spoofchk, link_state, query_rss } = function;
+    let FunctionReport { card, function, trust, spoofchk, link_state, query_rss, min_rate } = function;
     let on = |flag: &bool| if *flag { "on" } else { "off" };
     let (trust, spoofchk, query_rss) = (on(trust), on(spoofchk), on(query_rss));
-    format!("{card}/{function}, trust {trust}, spoofchk {spoofchk}, state {link_state}, query-rss {query_rss}")
+    let min_rate = min_rate.as_ref().map_or_else(String::new, |rate| format!(", min-rate {rate}"));
+    format!(
+        "{card}/{function}, trust {trust}, spoofchk {spoofchk}, state {link_state}, query-rss {query_rss}{min_rate}"
+    )
 }
 
 /// The port's policy on the switch, by the host file's keys.
