@@ -164,6 +164,32 @@ pub(super) struct Around<'a> {
 }
 
 impl Around<'_> {
+    /// The ports and the members of the groups that a section names by `ports` and `groups`. `None`: it has neither key.
+    pub(super) fn named_ports(&self, walk: &mut Walk, section: Section<'_>) -> Option<Vec<String>> {
+        let named = walk.place(section, "ports").or_else(|| walk.place(section, "groups")).is_some();
+        let mut ports = Vec::new();
+        for Found { value: wanted, line } in walk.list::<String>(section, "ports", NAMES_MOST) {
+            let names = || self.ports.iter().map(|port| port.name.as_str());
+            if !names().any(|name| name == wanted) {
+                let what = format!("there is no port {wanted:?}{}", did_you_mean(&wanted, names()));
+                walk.wrong(section, "ports", line, what);
+            }
+            ports.push(wanted);
+        }
+        for Found { value: wanted, line } in walk.list::<String>(section, "groups", NAMES_MOST) {
+            if !self.groups.contains(&wanted.as_str()) {
+                let what =
+                    format!("there is no port group {wanted:?}{}", did_you_mean(&wanted, self.groups.iter().copied()));
+                walk.wrong(section, "groups", line, what);
+            }
+            let members = self.ports.iter().filter(|port| port.group.as_ref() == Some(&wanted));
+            ports.extend(members.map(|port| port.name.clone()));
+        }
+        ports.sort_unstable();
+        ports.dedup();
+        named.then_some(ports)
+    }
+
     /// The slowest link of an uplink or team: its name and its rate, or the name of one without a rate.
     fn slowest(&self, name: &str) -> Result<(&str, Rate), String> {
         let own = [name.to_owned()];
@@ -321,7 +347,7 @@ fn io_class(walk: &mut Walk, section: Section<'_>, around: &Around<'_>) -> Optio
         let what = format!("class {name:?} has no frames: say which, by one or more of {}", MATCHES.join(", "));
         walk.wrong(section, "name", section.line, what);
     }
-    let ports = ports(walk, section, around);
+    let ports = around.named_ports(walk, section);
     for key in ["pcp", "dscp"] {
         if let (Some(line), None) = (walk.place(section, key), &ports) {
             walk.wrong(section, key, line, "each guest chooses this itself: name the ports or groups that are trusted");
@@ -387,32 +413,6 @@ fn place(walk: &mut Walk, section: Section<'_>, around: &Around<'_>) -> Option<S
         return None;
     }
     Some(wanted.to_owned())
-}
-
-/// The ports and the members of the groups that are named.
-fn ports(walk: &mut Walk, section: Section<'_>, around: &Around<'_>) -> Option<Vec<String>> {
-    let named = walk.place(section, "ports").or_else(|| walk.place(section, "groups")).is_some();
-    let mut ports = Vec::new();
-    for Found { value: wanted, line } in walk.list::<String>(section, "ports", NAMES_MOST) {
-        let names = || around.ports.iter().map(|port| port.name.as_str());
-        if !names().any(|name| name == wanted) {
-            let what = format!("there is no port {wanted:?}{}", did_you_mean(&wanted, names()));
-            walk.wrong(section, "ports", line, what);
-        }
-        ports.push(wanted);
-    }
-    for Found { value: wanted, line } in walk.list::<String>(section, "groups", NAMES_MOST) {
-        if !around.groups.contains(&wanted.as_str()) {
-            let what =
-                format!("there is no port group {wanted:?}{}", did_you_mean(&wanted, around.groups.iter().copied()));
-            walk.wrong(section, "groups", line, what);
-        }
-        let members = around.ports.iter().filter(|port| port.group.as_ref() == Some(&wanted));
-        ports.extend(members.map(|port| port.name.clone()));
-    }
-    ports.sort_unstable();
-    ports.dedup();
-    named.then_some(ports)
 }
 
 fn terms(walk: &mut Walk, section: Section<'_>, [shares, reservation, limit]: [&str; 3]) -> Terms {

@@ -27,6 +27,7 @@ mod errors;
 mod form;
 mod io_class;
 mod minimum;
+mod mirror;
 mod paths;
 mod policy;
 mod quantity;
@@ -45,6 +46,7 @@ pub use form::Form;
 use io_class::rest_first;
 pub use io_class::{IoClassConfig, TransportPorts};
 use minimum::{Minimum, reserve};
+pub use mirror::{MIRRORS_MOST, MirrorConfig, MirrorDirection};
 pub use paths::trace_files;
 pub use policy::policy_words;
 pub use quantity::{Bytes, QuantityError, Seconds};
@@ -75,6 +77,8 @@ pub struct Host {
     pub cards: Vec<CardConfig>,
     /// The classes of frames on uplinks and teams, in the file's order.
     pub io_classes: Vec<IoClassConfig>,
+    /// The mirrors, in the file's order.
+    pub mirrors: Vec<MirrorConfig>,
     /// The daemon.
     pub daemon: DaemonConfig,
     /// The ports, in the file's order. There may be none: ports are added while the daemon serves.

@@ -18,6 +18,7 @@ use super::errors::did_you_mean;
 use super::form::{Form, INTERFACE_MOST, NAME_MOST, words};
 use super::io_class::{Around, IO_CLASS, io_classes};
 use super::minimum::Minimum;
+use super::mirror::{MIRROR, mirrors};
 use super::paths::{self, Paths};
 use super::policy::{self, Parts};
 use super::quantity::{Bytes, Seconds};
@@ -45,7 +46,8 @@ const NAME: &str =
 const SOCKET: &str = "a path of at most 107 bytes, each once; a relative one begins at the host file's folder";
 
 /// Every table of a host file.
-pub const KINDS: [&Kind; 9] = [&SWITCH, &UPLINK, &TEAM, &CARD, &IO_CLASS, &DAEMON, &SOCKETS, &PORT_GROUP, &PORT];
+pub const KINDS: [&Kind; 10] =
+    [&SWITCH, &UPLINK, &TEAM, &CARD, &IO_CLASS, &MIRROR, &DAEMON, &SOCKETS, &PORT_GROUP, &PORT];
 
 static SWITCH: Kind = Kind {
     heading: "[switch]",
@@ -209,6 +211,7 @@ impl List {
             Self::Uplinks => &UPLINK,
             Self::Cards => &CARD,
             Self::Teams => &TEAM,
+            Self::Mirrors => &MIRROR,
         }
     }
 }
@@ -307,6 +310,8 @@ pub(super) fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path) -> H
     let sections = walk.sections(root, &IO_CLASS);
     let around = Around { uplinks: &uplinks, teams: &teams, ports: &ports, groups };
     let io_classes = io_classes(walk, sections, &minimums, &around);
+    let sections = walk.sections(root, &MIRROR);
+    let mirrors = mirrors(walk, sections, &around, &io_classes);
     Host {
         path: path.to_owned(),
         switch,
@@ -314,6 +319,7 @@ pub(super) fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path) -> H
         teams,
         cards,
         io_classes,
+        mirrors,
         daemon,
         ports,
         document: Document::default(),

@@ -114,9 +114,13 @@ impl Tap {
         Self::with(Attached::new(name, queues)?, again)
     }
 
-    /// Goes on with the tap of this name that another process has attached to, by its descriptor.
-    pub fn go_on(name: &str, fd: OwnedFd) -> Result<Self, TapError> {
-        Self::with(Attached::go_on(name, fd), Queues::One)
+    /// Goes on with the tap of this name that another process has attached to, by its descriptor: that of one of its `queues`.
+    pub fn go_on(name: &str, fd: OwnedFd, queues: u16) -> Result<Self, TapError> {
+        let again = match queues {
+            0 | 1 => Queues::One,
+            count => Queues::Several { held: u32::from(count - 1) },
+        };
+        Self::with(Attached::go_on(name, fd), again)
     }
 
     fn with(attached: Attached, again: Queues) -> Result<Self, TapError> {
@@ -369,7 +373,10 @@ impl Uplink for Tap {
 
     fn hand_over(&self) -> HandOver<'_> {
         // A deleted tap is searched for by name.
-        if self.line == Line::Gone { HandOver::Again } else { HandOver::Descriptor(self.fd.as_fd()) }
+        if self.line == Line::Gone {
+            return HandOver::Again;
+        }
+        HandOver::Parts { descriptors: vec![self.fd.as_fd()], state: Vec::new() }
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -176,9 +176,21 @@ impl Stage {
 
     /// Waits until the count has grown by `more`.
     pub fn wait_more(&self, what: &str, more: u64, count: impl Fn() -> u64) {
+        self.wait_more_or(what, more, count, String::new);
+    }
+
+    /// Waits until the count has grown by `more`. If it does not, the test fails with the text of `why` and the daemon's answer.
+    pub fn wait_more_or(&self, what: &str, more: u64, count: impl Fn() -> u64, why: impl Fn() -> String) {
         let (before, end) = (count(), Instant::now() + SOON);
         while count() < before + more {
-            assert!(Instant::now() < end, "there are no {what}: {} after {before}", count());
+            assert!(
+                Instant::now() < end,
+                "there are no {what}: {} after {before}\n{}\n{}\nthe daemon said\n{}",
+                count(),
+                why(),
+                self.served.ask().unwrap_or_default(),
+                self.served.log()
+            );
             std::thread::sleep(LOOK_AGAIN);
         }
     }
