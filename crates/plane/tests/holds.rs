@@ -346,6 +346,36 @@ fn with_io_control_each_class_has_its_reservation_and_the_rest_by_shares_and_not
     assert!(sent[1] + sent[4] >= 990.0 && sent[2] == 0.0, "{sent:?}");
 }
 
+/// Hardware QoS of a card's functions: `min_rate` in a host file.
+#[test]
+fn ports_of_one_class_have_their_own_reservations_and_divide_the_rest() {
+    // One gigabit per second. Sender 1 is greedy, and sends long packets.
+    let mut world = World::new(125_000, &[(60_000, 0xee), (1514, 0xee), (1514, 0xee), (60, 0xee)]);
+    let reserved = |rate| Terms { reservation: Rate::new(rate), ..Terms::default() };
+    let terms = ClassTerms {
+        class: reserved(600_000_000),
+        each: Terms::default(),
+        ports: vec![(2, reserved(500_000_000)), (3, reserved(100_000_000))],
+    };
+    world.ports[0].set_io_control(&[Class { name: "vm".to_owned(), terms, ..Class::default() }], world.now);
+    (1..=4).for_each(|sender| world.give(sender, u64::MAX));
+    world.run(50);
+    for _ in 0..4 {
+        let mbit = sent_in(&mut world, 100).map(|bytes| bytes as f64 * 8.0 / 100_000.0);
+        assert!(mbit[2] >= 490.0 && mbit[3] >= 98.0, "{mbit:?}");
+        // The rest, 400 Mbit/s, is divided among all four.
+        assert!([1, 4].iter().all(|sender| (98.0..140.0).contains(&mbit[*sender])), "{mbit:?}");
+        assert!(mbit.iter().sum::<f64>() >= 990.0, "{mbit:?}");
+    }
+    // What it does not use is the others', at once.
+    world.left[1].store(0, Ordering::Relaxed);
+    world.run(10);
+    let mbit = sent_in(&mut world, 100).map(|bytes| bytes as f64 * 8.0 / 100_000.0);
+    assert!([1, 4].iter().all(|sender| (290.0..340.0).contains(&mbit[*sender])) && mbit[3] >= 300.0, "{mbit:?}");
+    assert!(mbit.iter().sum::<f64>() >= 990.0, "{mbit:?}");
+    assert_eq!(world.dropped(), 0);
+}
+
 #[test]
 fn a_limit_holds_while_the_uplink_has_room_and_others_pass() {
     let mut world = World::new(125_000, &[(1000, 0xee), (1000, 0xee)]);

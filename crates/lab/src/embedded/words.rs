@@ -146,6 +146,13 @@ pub enum Attach {
         /// The station's MAC address.
         mac: [u8; 6],
     },
+    /// A tap of the network in which the guest's process runs.
+    Tap {
+        /// The tap's name.
+        name: String,
+        /// The station's MAC address.
+        mac: [u8; 6],
+    },
 }
 
 /// A guest's answer.

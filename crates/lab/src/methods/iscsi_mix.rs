@@ -230,7 +230,7 @@ struct Storage {
 }
 
 impl Storage {
-    fn end(&mut self) -> Result<(), Error> {
+    fn end_guests(&mut self) -> Result<(), Error> {
         self.running.take().map_or(Ok(()), |(.., several)| self.outside.end_several(several))
     }
 
@@ -284,7 +284,7 @@ impl Storage {
     ) -> Result<&mut Several, Error> {
         let fits = |(of, known, by, _): &(u32, Subject, &str, Several)| *of == round && known == subject && *by == link;
         if !self.running.as_ref().is_some_and(fits) {
-            self.end()?;
+            self.end_guests()?;
             let mut several = self.outside.boot_several(subject, GUESTS, link, 1, stop)?;
             let attach = format!(
                 "iscsistart -i {INITIATOR} -t {TARGET} -g 1 -a {OUTSIDE} -p 3260 >/tmp/iscsi 2>&1 || {{ cat /tmp/iscsi; exit 1; }}; \
@@ -343,13 +343,18 @@ fn storage(text: &str) -> Option<BTreeMap<String, f64>> {
 }
 
 impl Rig for Storage {
-    fn run(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
-        let taken = self.measure(round, subject, load, stop);
-        if taken.is_err() {
-            // A guest that failed to answer once is not asked again. An error of ending it has the same cause, so it is dropped.
-            let _ = self.end();
-        }
-        Ok(taken?)
+    fn in_guests(
+        &mut self,
+        round: u32,
+        subject: &Subject,
+        load: &Load,
+        stop: &AtomicBool,
+    ) -> Result<Taken, BenchError> {
+        Ok(self.measure(round, subject, load, stop)?)
+    }
+
+    fn end(&mut self) -> Result<(), BenchError> {
+        Ok(self.end_guests()?)
     }
 
     fn notes(&self) -> Vec<String> {

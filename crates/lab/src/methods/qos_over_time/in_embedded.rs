@@ -120,13 +120,19 @@ impl Four {
 }
 
 impl Rig for Four {
-    fn run(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
-        let taken = self.measure(round, subject, load, stop);
-        if taken.is_err() {
-            // A half-failed rig would disturb the next try.
-            self.running = None;
-        }
-        taken
+    fn in_guests(
+        &mut self,
+        round: u32,
+        subject: &Subject,
+        load: &Load,
+        stop: &AtomicBool,
+    ) -> Result<Taken, BenchError> {
+        self.measure(round, subject, load, stop)
+    }
+
+    fn end(&mut self) -> Result<(), BenchError> {
+        self.running = None;
+        Ok(())
     }
 
     fn notes(&self) -> Vec<String> {

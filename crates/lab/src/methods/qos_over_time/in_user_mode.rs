@@ -58,7 +58,7 @@ impl Four {
         Ok(Four { outside, layer, running: None })
     }
 
-    fn end(&mut self) -> Result<(), Error> {
+    fn end_guests(&mut self) -> Result<(), Error> {
         self.running.take().map_or(Ok(()), |(.., several)| self.outside.end_several(several))
     }
 
@@ -67,7 +67,7 @@ impl Four {
         let fits =
             |(of, known, with, _): &(u32, Subject, Shape, Several)| *of == round && known == subject && *with == shape;
         if !self.running.as_ref().is_some_and(fits) {
-            self.end()?;
+            self.end_guests()?;
             let names = ["guest0", "guest1", "guest2", "guest3"];
             let link =
                 format!("rate = \"{}Mbit/s\"\n", RATES.link) + &shape.host_file(RATES, UPLINK, names, RECEIVE_BUFFER);
@@ -189,13 +189,18 @@ fn signals(answer: &Value) -> (u64, u64) {
 }
 
 impl Rig for Four {
-    fn run(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
-        let taken = self.measure(round, subject, load, stop);
-        if taken.is_err() {
-            // A guest that failed to answer once is not asked again. An error of ending it has the same cause, so it is dropped.
-            let _ = self.end();
-        }
-        Ok(taken?)
+    fn in_guests(
+        &mut self,
+        round: u32,
+        subject: &Subject,
+        load: &Load,
+        stop: &AtomicBool,
+    ) -> Result<Taken, BenchError> {
+        Ok(self.measure(round, subject, load, stop)?)
+    }
+
+    fn end(&mut self) -> Result<(), BenchError> {
+        Ok(self.end_guests()?)
     }
 
     fn notes(&self) -> Vec<String> {
