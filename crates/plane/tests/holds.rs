@@ -412,6 +412,8 @@ struct Feed {
     each_ms: Vec<(u32, u64)>,
     until: Time,
     left: Vec<u64>,
+    /// Only the first millisecond's come.
+    is_burst: bool,
 }
 
 impl Feed {
@@ -424,7 +426,13 @@ impl Feed {
             (head[22], head[23], head[33], head[46]) = (64, 6, target, 0x50);
             map.write(4096 * u64::from(target), &head).unwrap();
         }
-        Self { map: Arc::new(map), each_ms: each_ms.to_vec(), until: Time::ZERO, left: vec![0; each_ms.len()] }
+        Self {
+            map: Arc::new(map),
+            each_ms: each_ms.to_vec(),
+            until: Time::ZERO,
+            left: vec![0; each_ms.len()],
+            is_burst: false,
+        }
     }
 }
 
@@ -432,7 +440,7 @@ impl Uplink for Feed {
     fn fetch(&mut self, port: PortId, budget: Budget, batch: &mut Batch, _: &mut Counters, now: Time) -> Progress {
         batch.start(&self.map, port, 0);
         if now >= self.until {
-            self.until = now.after_ns(MS);
+            self.until = if self.is_burst { Time(u64::MAX) } else { now.after_ns(MS) };
             self.left = self.each_ms.iter().map(|(_, frames)| *frames).collect();
         }
         // Mixed, as on a wire.
@@ -513,4 +521,43 @@ fn what_comes_in_waits_by_class_and_receiver_and_senders_are_told_early() {
     let before = world.received[0].load(Ordering::Relaxed);
     world.run(10);
     assert_eq!(world.received[0].load(Ordering::Relaxed) - before, 500);
+}
+
+/// The document: adapters with a receive buffer of 512 KB dropped in a burst what one with 64 MB kept.
+#[test]
+fn of_a_burst_a_receive_buffer_keeps_what_fits_in_it_and_who_shares_the_link_loses_nothing() {
+    const LEN: u64 = 1514;
+    // 4 MB for receiver 1 within a millisecond, and a little for receiver 2. 100 Mbit/s are passed on.
+    const BURST: u64 = 2_800;
+    const BESIDE: u64 = 100;
+    for (buffer_bytes, keeps_all) in [(512 << 10, false), (64 << 20, true)] {
+        let mut world = World::new(0, &[(60, 0xee); 2]);
+        for sender in 1..=2 {
+            world.give(sender, 1);
+        }
+        world.run(1);
+        world.plane.leave(PortId(0)).unwrap();
+        let feed = Feed { is_burst: true, ..Feed::new(&[(LEN as u32, BURST), (LEN as u32, BESIDE)]) };
+        let uplink = Arc::new(Port::new(PortId(0), End::Uplink(Box::new(feed)), Box::new(Silent), BUFFER).unwrap());
+        world.plane.join(Arc::clone(&uplink)).unwrap();
+        world.ports[0] = Arc::clone(&uplink);
+        let control =
+            InwardControl { rate: Rate::new(100_000_000).unwrap(), buffer_bytes, classes: vec![Class::default()] };
+        uplink.set_inward(Some(&control)).unwrap();
+        let before: Vec<u64> = world.received.iter().map(|received| received.load(Ordering::Relaxed)).collect();
+        uplink.ready();
+        world.run(500);
+        let [first, second] = [0, 1].map(|at: usize| world.received[at].load(Ordering::Relaxed) - before[at]);
+        let state = uplink.state();
+        let (told, drops) = (&state.inward_classes[0], state.counters.transmit_drops.iter().sum::<u64>());
+        assert_eq!((told.waiting, told.dropped), (0, drops), "{told:?}");
+        assert_eq!((first + second + drops, second), (BURST + BESIDE, BESIDE), "{buffer_bytes} bytes");
+        if keeps_all {
+            assert_eq!(drops, 0);
+        } else {
+            // What fits, and the 64 KiB of the bucket that went on at once.
+            let fits = u64::from(buffer_bytes) / LEN;
+            assert!((fits * 9 / 10..=fits + 2 * (64 << 10) / LEN).contains(&first), "{first} frames, {fits} fit");
+        }
+    }
 }

@@ -29,7 +29,12 @@ const INITIATOR: &str = "iqn.2026-11.nicety:guest";
 /// Guests: the first has the disk.
 const GUESTS: usize = 4;
 const STREAMS: u32 = 4;
+/// The link: the document's, which this machine may not fill; a tenth of it; and that with I/O control.
 const LINK: &str = "rate = \"10Gbit/s\"\n";
+const FULL_LINK: &str = "rate = \"1Gbit/s\"\n";
+const CONTROLLED: &str = "rate = \"1Gbit/s\"\ninward_rate = \"970Mbit/s\"\n\n\
+                          [[io_class]]\nuplink = \"n0\"\nname = \"iscsi\"\nreservation = \"400Mbit/s\"\ndelay = \"low\"\n\n\
+                          [[io_class]]\nuplink = \"n0\"\nname = \"vm\"\n";
 const MEMORY_MIB: u32 = 256;
 /// Bytes of the disk. It lies in the host's page cache: no disk's speed is in the figures.
 const DISK_BYTES: u64 = 64 << 20;
@@ -63,16 +68,45 @@ struct Shape {
     access: (&'static str, &'static str),
     /// Whether the others send meanwhile.
     loaded: bool,
+    /// The uplink's lines in the host file, and classes behind it.
+    link: &'static str,
 }
 
-const SHAPES: [Shape; 3] = [
-    Shape { name: "alone", title: "reads of 64 KB in order, nobody else", access: ("read", "64k"), loaded: false },
-    Shape { name: "mix", title: "reads of 64 KB in order, three guests send", access: ("read", "64k"), loaded: true },
+const SHAPES: [Shape; 5] = [
+    Shape {
+        name: "alone",
+        title: "reads of 64 KB in order, nobody else",
+        access: ("read", "64k"),
+        loaded: false,
+        link: LINK,
+    },
+    Shape {
+        name: "mix",
+        title: "reads of 64 KB in order, three guests send",
+        access: ("read", "64k"),
+        loaded: true,
+        link: LINK,
+    },
     Shape {
         name: "mix-random",
         title: "reads of 4 KB anywhere, three guests send",
         access: ("randread", "4k"),
         loaded: true,
+        link: LINK,
+    },
+    Shape {
+        name: "mix-full",
+        title: "reads of 64 KB in order, three guests fill a link of 1 Gbit/s",
+        access: ("read", "64k"),
+        loaded: true,
+        link: FULL_LINK,
+    },
+    Shape {
+        name: "mix-io-control",
+        title: "reads of 64 KB in order, three guests fill a link of 1 Gbit/s, with I/O control",
+        access: ("read", "64k"),
+        loaded: true,
+        link: CONTROLLED,
     },
 ];
 
@@ -192,12 +226,12 @@ impl Method for IscsiMix {
 struct Storage {
     outside: Outside,
     layer: Layer,
-    running: Option<(u32, Subject, Several)>,
+    running: Option<(u32, Subject, &'static str, Several)>,
 }
 
 impl Storage {
     fn end_guests(&mut self) -> Result<(), Error> {
-        self.running.take().map_or(Ok(()), |(_, _, several)| self.outside.end_several(several))
+        self.running.take().map_or(Ok(()), |(.., several)| self.outside.end_several(several))
     }
 
     /// A program of tgt, with its control socket in our folder (tgtd(8), `TGT_IPC_SOCKET`).
@@ -241,26 +275,32 @@ impl Storage {
     }
 
     /// The guests of this subject in this round, the first with its disk. Boots them if they do not run.
-    fn running(&mut self, round: u32, subject: &Subject, stop: &AtomicBool) -> Result<&mut Several, Error> {
-        let fits = |(of, known, _): &(u32, Subject, Several)| *of == round && known == subject;
+    fn running(
+        &mut self,
+        round: u32,
+        subject: &Subject,
+        link: &'static str,
+        stop: &AtomicBool,
+    ) -> Result<&mut Several, Error> {
+        let fits = |(of, known, by, _): &(u32, Subject, &str, Several)| *of == round && known == subject && *by == link;
         if !self.running.as_ref().is_some_and(fits) {
             self.end_guests()?;
-            let mut several = self.outside.boot_several(subject, GUESTS, LINK, 1, stop)?;
+            let mut several = self.outside.boot_several(subject, GUESTS, link, 1, stop)?;
             let attach = format!(
                 "iscsistart -i {INITIATOR} -t {TARGET} -g 1 -a {OUTSIDE} -p 3260 >/tmp/iscsi 2>&1 || {{ cat /tmp/iscsi; exit 1; }}; \
                  until [ -e /sys/block/sda/dev ]; do rest; done; \
                  [ -b /dev/sda ] || mknod /dev/sda b $(tr : ' ' </sys/block/sda/dev)"
             );
             let attached = several.each(&[attach], SLACK, stop);
-            self.running = Some((round, subject.clone(), several));
+            self.running = Some((round, subject.clone(), link, several));
             attached?;
         }
-        self.running.as_mut().map(|(_, _, several)| several).ok_or(Error::Stopped)
+        self.running.as_mut().map(|(.., several)| several).ok_or(Error::Stopped)
     }
 
     fn measure(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
         let shape = shape(&load.name).ok_or(Error::Stopped)?;
-        let several = self.running(round, subject, stop)?;
+        let several = self.running(round, subject, shape.link, stop)?;
         // A library of fio's storage drivers has libraries of its own beside the others.
         let mut commands = vec![format!("LD_LIBRARY_PATH={CEPH} {}", fio(shape, load.seconds))];
         if shape.loaded {
@@ -324,6 +364,11 @@ impl Rig for Storage {
              (iscsi_tcp), logged in by open-iscsi's iscsistart. fio stands for the document's IOmeter, whose pattern it does not give.",
             DISK_BYTES >> 20
         ));
+        notes.push(
+            "On a link of 10 Gbit/s the machine's processors are the bound, and I/O control has nothing to divide. The two loads of 1 Gbit/s show \
+             it: iSCSI has a reservation of 400 Mbit/s and low delay, outward and inward (at 970 Mbit/s)."
+                .to_owned(),
+        );
         notes.push("Without a row `native`: the initiator would be the host's own kernel.".to_owned());
         notes
     }

@@ -93,7 +93,7 @@ impl Rates {
     }
 }
 
-const FIGURES: [Figure; 12] = [
+const FIGURES: [Figure; 13] = [
     Figure::new("fifth", "Reservation kept, 5th percentile of windows", "of the promise", Direction::Higher),
     Figure::new("worst", "Reservation kept, worst window", "of the promise", Direction::Higher),
     Figure::new("storage", "Storage port", "Mbit/s", Direction::Higher),
@@ -103,6 +103,7 @@ const FIGURES: [Figure; 12] = [
     Figure::new("mbit", "All four", "Mbit/s", Direction::Higher),
     Figure::new("cpu", "CPU per gigabit", "CPU-s/Gbit", Direction::Lower),
     Figure::new("daemon_cpu", "Daemon's CPU per gigabit", "CPU-s/Gbit", Direction::Lower),
+    Figure::new("inward", "Frames that came in", "of all", Direction::Higher),
     Figure::new("marked", "Packets marked to tell their senders", "packets", Direction::Lower),
     Figure::new("dropped", "Packets dropped to tell their senders", "packets", Direction::Lower),
     Figure::new("counted", "Windows that count", "of all", Direction::Higher),

@@ -14,6 +14,7 @@ mod every;
 mod front_ends;
 mod functions;
 mod instructions;
+mod inward;
 mod killed;
 mod lab;
 mod listed;

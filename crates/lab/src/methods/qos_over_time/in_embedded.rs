@@ -99,8 +99,10 @@ impl Four {
         };
         let watch = StolenWatch::start();
         let before = spent(rig)?;
+        let frames = rig.counts(Party::Peer, stop)?.frames;
         rig.send_all(&flows, duration, stop)?;
         let after = spent(rig)?;
+        let frames = rig.counts(Party::Peer, stop)?.frames - frames;
         let at_peer = rig.windows(Party::Peer, &GUESTS, stop)?;
         let windows = if shape.is_inward {
             let mut windows = Vec::new();
@@ -115,7 +117,11 @@ impl Four {
             windows.try_into().map_err(|_| BenchError::Failed("a port has no windows".to_owned()))?;
         let gbit = windows.iter().flat_map(|port| &port.bytes).sum::<u64>() as f64 * 8e-9;
         let spent = Spent { all: after.all - before.all, daemon: after.daemon - before.daemon };
-        Ok(taken((shape, RATES), &windows, &watch.stolen(), PAYLOAD, Some((spent, gbit))))
+        let mut taken = taken((shape, RATES), &windows, &watch.stolen(), PAYLOAD, Some((spent, gbit)));
+        if shape.is_inward && frames > 0 {
+            taken.figures.insert("inward".to_owned(), gbit * 1e9 / 8.0 / PAYLOAD / frames as f64);
+        }
+        Ok(taken)
     }
 }
 

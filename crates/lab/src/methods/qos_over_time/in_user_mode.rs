@@ -129,18 +129,32 @@ impl Four {
         let spent = |of: (Duration, Duration)| of.0.saturating_sub(of.1).as_secs_f64();
         let spent = Spent { all: spent((after.0, before.0)), daemon: spent((after.1, before.1)) };
         let mut taken = taken((shape, RATES), &windows, &watch.stolen(), PAYLOAD, Some((spent, gbit)));
+        let Told { frames, marked, dropped } = told;
+        if shape.is_inward && frames > 0 {
+            taken.figures.insert("inward".to_owned(), gbit * 1e9 / 8.0 / PAYLOAD / frames as f64);
+        }
         if shape.is_inward && shape.has_control {
-            let (marked, dropped) = told;
             taken.figures.extend([("marked".to_owned(), marked as f64), ("dropped".to_owned(), dropped as f64)]);
         }
         Ok(taken)
     }
 }
 
-/// Reads the daemon's counters until it has ended: payload of each port, and packets that were marked and dropped to tell their senders.
-fn read(control: &outside::Control, shape: Shape, ended: &AtomicBool) -> ([Meter; PORTS.len()], (u64, u64)) {
+/// What the uplink carried during a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Told {
+    /// Frames, both ways.
+    frames: u64,
+    /// Packets that came in and were marked to tell their senders of congestion.
+    marked: u64,
+    /// Packets that came in and were dropped to tell them, or for lack of room.
+    dropped: u64,
+}
+
+/// Reads the daemon's counters until it has ended: payload of each port, and what the uplink carried.
+fn read(control: &outside::Control, shape: Shape, ended: &AtomicBool) -> ([Meter; PORTS.len()], Told) {
     let mut meters: [Meter; PORTS.len()] = Default::default();
-    let mut told = (0, 0);
+    let mut told: Option<[Told; 2]> = None;
     while !ended.load(Ordering::Relaxed) {
         let answer = control.ask().and_then(|text| serde_json::from_str::<Value>(&text).ok());
         if let Some(answer) = answer {
@@ -148,10 +162,17 @@ fn read(control: &outside::Control, shape: Shape, ended: &AtomicBool) -> ([Meter
             for (meter, bytes) in meters.iter_mut().zip(payload(&answer, shape)) {
                 meter.read(now, bytes);
             }
-            told = signals(&answer);
+            let known = uplink(&answer);
+            told = Some([told.map_or(known, |[first, _]| first), known]);
         }
         thread::sleep(READING);
     }
+    let [first, last] = told.unwrap_or_default();
+    let told = Told {
+        frames: last.frames.saturating_sub(first.frames),
+        marked: last.marked.saturating_sub(first.marked),
+        dropped: last.dropped.saturating_sub(first.dropped),
+    };
     (meters, told)
 }
 
@@ -179,13 +200,18 @@ fn payload(answer: &Value, shape: Shape) -> [u64; PORTS.len()] {
     })
 }
 
-/// Packets that came in and were marked, and dropped, to tell their senders of congestion.
-fn signals(answer: &Value) -> (u64, u64) {
+/// What the uplink has carried so far.
+fn uplink(answer: &Value) -> Told {
     let ports = ports(answer);
-    let classes = ports.get(UPLINK).and_then(|uplink| uplink["inward_classes"].as_array()).into_iter().flatten();
-    classes.fold((0, 0), |(marked, dropped), class| {
-        (marked + class["marked"].as_u64().unwrap_or(0), dropped + class["dropped"].as_u64().unwrap_or(0))
-    })
+    let Some(uplink) = ports.get(UPLINK) else { return Told::default() };
+    let sum = |list: &str, key: &str| -> u64 {
+        uplink[list].as_array().into_iter().flatten().filter_map(|each| each[key].as_u64()).sum()
+    };
+    Told {
+        frames: sum("transmit", "frames") + sum("receive", "frames"),
+        marked: sum("inward_classes", "marked"),
+        dropped: sum("inward_classes", "dropped"),
+    }
 }
 
 impl Rig for Four {
@@ -222,7 +248,7 @@ mod tests {
     #[test]
     fn payload_is_what_left_by_class_or_what_an_adapter_carried_without_headers() {
         let answer = serde_json::json!({ "ports": [
-            { "name": "n0", "io_classes": [{ "name": "vm", "bytes": 15_140 }, { "name": "storage", "bytes": 30_280 }],
+            { "name": "n0", "transmit": [{ "frames": 5 }], "receive": [{ "frames": 4 }, { "frames": 3 }], "io_classes": [{ "name": "vm", "bytes": 15_140 }, { "name": "storage", "bytes": 30_280 }],
               "inward_classes": [{ "name": "vm", "marked": 3, "dropped": 1 }, { "name": "storage", "marked": 4, "dropped": 0 }] },
             { "name": "guest1", "receive": [{ "queue": 0, "packets": 2, "frames": 3, "bytes": 4_500 }], "transmit": [] },
         ] });
@@ -230,7 +256,7 @@ mod tests {
         assert_eq!(of("outward"), [28_960, 0, 0, 14_480]);
         assert_eq!(of("inward"), [0, 4_500 - 2 * 66, 0, 0]);
         assert_eq!(of("outward-without"), [0; 4]);
-        assert_eq!(signals(&answer), (7, 1));
-        assert_eq!(signals(&serde_json::json!({})), (0, 0));
+        assert_eq!(uplink(&answer), Told { frames: 12, marked: 7, dropped: 1 });
+        assert_eq!(uplink(&serde_json::json!({})), Told::default());
     }
 }
