@@ -7,6 +7,7 @@ mod closing_test;
 mod error;
 mod freeze;
 mod io_control;
+mod mirror;
 mod policy;
 mod restart;
 mod save;
@@ -20,13 +21,14 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nicety_adapter::{Adapter, Face, PortId, Uplink};
 use nicety_adapters::{Entry, Settings};
-use nicety_host::{FunctionConfig, Role};
+use nicety_host::{FunctionConfig, MirrorConfig, Role};
+use nicety_keeper::Holder;
 use nicety_plane::{End, Neighbour, Plane, Port, SavedNumbers, State};
 use nicety_sandbox::Kind;
 use nicety_socket::Access;
@@ -37,6 +39,7 @@ use tracing::{info, warn};
 use crate::clock::Clock;
 use crate::device::{PortDevice, irq_layout};
 use crate::inbox::{Inbox, Note};
+use crate::journal::Journal;
 use crate::mapper::Mapper;
 use crate::port_log::PortLog;
 use crate::recorder::{Recorder, Recording, Target};
@@ -163,6 +166,10 @@ pub struct PortView {
     pub epoch: Duration,
     /// The members, if it is a team of uplinks.
     pub members: Option<MemberViews>,
+    /// The mirror whose copies it gets.
+    pub mirror: Option<MirrorConfig>,
+    /// The mirrors that copy its frames.
+    pub mirrored_by: Vec<MirrorConfig>,
 }
 
 #[derive(Debug)]
@@ -182,11 +189,15 @@ pub struct Daemon {
     uplinks: Mutex<Vec<RunningUplink>>,
     teams: Mutex<Vec<RunningTeam>>,
     cards: Mutex<Vec<RunningCard>>,
+    /// The mirrors of the host file.
+    mirrors: Mutex<Vec<MirrorConfig>>,
     /// Ports that were closed for a reopen that failed.
     lost: Mutex<Vec<(PortSpec, Option<Arc<Recorder>>)>>,
     recording: Mutex<Option<Recording>>,
     /// The number of times that ports were opened or closed.
     generation: AtomicU64,
+    /// The keeper, which holds the ports in case this process is killed.
+    holder: OnceLock<Arc<Holder>>,
 }
 
 impl Daemon {
@@ -234,10 +245,37 @@ impl Daemon {
             uplinks: Mutex::default(),
             teams: Mutex::default(),
             cards: Mutex::default(),
+            mirrors: Mutex::default(),
             lost: Mutex::default(),
             recording: Mutex::default(),
             generation: AtomicU64::new(0),
+            holder: OnceLock::new(),
         })
+    }
+
+    /// Ports that are opened from now on survive this process: the keeper holds them.
+    pub fn keep_by(&self, holder: Arc<Holder>) {
+        let _set_once = self.holder.set(holder);
+    }
+
+    /// A port's journal, with these positions of its rings. `None` without a keeper.
+    pub(crate) fn journal(&self, port: &str, device: &PortDevice, rings: &[u8]) -> Option<Journal> {
+        let holder = self.holder.get()?;
+        let journal = Journal::new(port, Arc::clone(holder), device.kept_bytes());
+        let journal = journal.inspect_err(|error| warn!(port, "it is not kept: {error}")).ok()?;
+        if let Some(map) = journal.rings() {
+            // The positions of another number of rings are of no use, and are not valid.
+            let _too_many = map.write(0, rings);
+            device.keep_rings(map);
+        }
+        Some(journal)
+    }
+
+    /// The keeper closes what it holds of a port.
+    pub(crate) fn forget_kept(&self, name: &str) {
+        if let Some(holder) = self.holder.get() {
+            let _no_keeper = holder.forget(name, u64::MAX);
+        }
     }
 
     /// Records the guests' register accesses of ports opened from now on. [`Daemon::begin_traces`] writes a trace per port into
@@ -312,6 +350,10 @@ impl Daemon {
 
     fn teams(&self) -> MutexGuard<'_, Vec<RunningTeam>> {
         self.teams.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn mirrors(&self) -> MutexGuard<'_, Vec<MirrorConfig>> {
+        self.mirrors.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Opens a port. If it listens, its socket exists on return.
@@ -449,7 +491,12 @@ impl Daemon {
         Ok(())
     }
 
-    fn hand_to_worker(&self, service: Service) {
+    fn hand_to_worker(&self, mut service: Service) {
+        if let Link::Function { device, .. } = &service.link
+            && service.journal.is_none()
+        {
+            service.journal = self.journal(service.log.port(), device, &[]);
+        }
         let WorkerHandle { inbox, newcomers } = self.worker(service.port.id());
         // A worker that has ended takes no ports; then no port is opened any more.
         let _worker_ended = newcomers.send(service);
@@ -467,7 +514,9 @@ impl Daemon {
         team: Option<&str>,
     ) -> Result<(), StartError> {
         let id = self.known_uplink(name).unwrap_or_else(|| self.free_id(0));
-        self.open_uplink_at(id, name, uplink, buffer_bytes, policy, maker, team, None)
+        let service = self.join_uplink(id, name, uplink, buffer_bytes, policy, maker, team, None)?;
+        self.hand_to_worker(service);
+        Ok(())
     }
 
     /// Adds a queue of an interface to its team, at this place. The places are dealt to the workers in turn, as port numbers are: so a
@@ -482,7 +531,10 @@ impl Daemon {
         place: usize,
     ) -> Result<(), StartError> {
         let id = self.known_uplink(name).unwrap_or_else(|| self.free_id_on(place, 0));
-        self.open_uplink_at(id, name, uplink, nicety_plane::SENDER_BYTES, policy, maker, Some(team), None)
+        let buffer = nicety_plane::SENDER_BYTES;
+        let service = self.join_uplink(id, name, uplink, buffer, policy, maker, Some(team), None)?;
+        self.hand_to_worker(service);
+        Ok(())
     }
 
     /// The number of an uplink that is restarted: it keeps it.
@@ -490,9 +542,10 @@ impl Daemon {
         self.uplinks().iter().find(|uplink| uplink.name == name).map(|uplink| uplink.port.id())
     }
 
-    /// Adds an uplink as the port with this number. It counts on from `numbers`, if there are any.
+    /// Adds an uplink as the port with this number. It counts on from `numbers`, if there are any. It is served once a worker has what is
+    /// returned.
     #[expect(clippy::too_many_arguments, reason = "each is a part of an uplink")]
-    fn open_uplink_at(
+    fn join_uplink(
         &self,
         id: PortId,
         name: &str,
@@ -502,7 +555,7 @@ impl Daemon {
         maker: Option<UplinkMaker>,
         team: Option<&str>,
         numbers: Option<&SavedNumbers>,
-    ) -> Result<(), StartError> {
+    ) -> Result<Service, StartError> {
         let known = self.uplinks().iter().find(|uplink| uplink.name == name).map(|uplink| uplink.control.clone());
         let control = known.unwrap_or_default();
         let inbox = self.inbox(id);
@@ -524,7 +577,8 @@ impl Daemon {
             self.fill_place(name, team, Some(Arc::clone(&port)));
         }
         let service = Service::new(self.log(id, name, "(uplink)"), Arc::clone(&port), schedule, Link::Uplink(fd));
-        self.join(name, &port, policy, service)?;
+        let joined = self.plane.join_with(Arc::clone(&port), policy);
+        joined.map_err(|source| StartError::Switch { port: name.to_owned(), source })?;
         info!(uplink = name, "opened");
         let team = team.map(str::to_owned);
         let (name, policy, announcement) = (name.to_owned(), policy.clone(), None);
@@ -536,7 +590,7 @@ impl Daemon {
         drop(uplinks);
         self.link_functions();
         self.generation.fetch_add(1, Ordering::Relaxed);
-        Ok(())
+        Ok(service)
     }
 
     /// Closes a port: its VM loses its adapter, its own socket is removed, and its backlog is dropped as `removed`. Returns its
@@ -622,11 +676,14 @@ impl Daemon {
             absence: None,
             epoch,
             members: None,
+            mirror: None,
+            mirrored_by: Vec::new(),
         }));
         let name_of = |id| uplinks.iter().find(|uplink| uplink.port.id() == id).map(|uplink| uplink.name.clone());
         views.extend(self.team_views(name_of));
         drop(uplinks);
         views.extend(self.ports().values().map(|running| view(running, epoch)));
+        self.note_mirrors(&mut views);
         let now = self.clock.now();
         views.iter_mut().for_each(|view| view.neighbour = self.plane.neighbour(view.id, now));
         let mut at: BTreeMap<PortId, &mut PortView> = views.iter_mut().map(|view| (view.id, view)).collect();
@@ -696,6 +753,8 @@ fn view(running: &Running, epoch: Duration) -> PortView {
         absence: running.rings.as_ref().and_then(RingsServer::absence),
         epoch,
         members: None,
+        mirror: None,
+        mirrored_by: Vec::new(),
     }
 }
 

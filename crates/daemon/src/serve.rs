@@ -1,19 +1,24 @@
 //! Checks what a host file names, and opens it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use nicety_adapter::snapshot::RestoreError;
 use nicety_adapter::{PortId, Uplink, UplinkSettings};
 use nicety_frame::Mac;
 use nicety_host::{AccountError, Host, PortConfig, Role, RomFileError, TeamConfig, TeamMode, UplinkConfig, UplinkKind};
+use nicety_keeper::{Group, Holder};
 use nicety_socket::{Access, ListenError, Place};
 use nicety_switch::{Limits, Policy, Vlan};
 use nicety_uplink::{
-    Capture, CaptureError, CaptureOptions, Null, Paced, Pair, Querier, SocketError, Stream, Tap, TapError,
+    Capture, CaptureError, CaptureOptions, Null, Paced, Pair, Querier, SocketError, Stream, Tap, TapError, Tokens,
 };
 
 use sha2::{Digest, Sha256};
+use tracing::warn;
 
 use crate::daemon::{ArrivingUplink, Daemon, PortSpec, StartError, TeamSpec, UplinkMaker, random};
 use crate::image::PortImage;
@@ -86,9 +91,14 @@ pub struct Prepared<'a> {
     host: &'a Host,
     record: Option<Target>,
     ports: Vec<PortSpec>,
+    /// The keeper, and the ports that it has held for a daemon that was killed, by name.
+    kept: Option<(Arc<Holder>, Held)>,
     /// Sockets that another process serves. Serving can begin when they are free.
     pub served: Vec<PathBuf>,
 }
+
+/// Groups of descriptors by the names of their ports.
+type Held = BTreeMap<String, Vec<Group>>;
 
 /// All problems, one per line.
 #[derive(Debug)]
@@ -114,15 +124,33 @@ fn connecting(path: &Path, access: &Access) -> Result<Place, ListenError> {
 
 /// Checks everything that [`start`] needs and that exists already.
 pub fn prepare<'a>(host: &'a Host, record: Option<Target>) -> Result<Prepared<'a>, Refused> {
-    checked(host, record, connecting)
+    checked(host, record, connecting, &Held::new())
+}
+
+/// Like [`prepare`], for a daemon with a keeper, which may have held ports for one that was killed.
+pub fn prepare_kept<'a>(
+    host: &'a Host,
+    record: Option<Target>,
+    holder: Arc<Holder>,
+    groups: Vec<Group>,
+) -> Result<Prepared<'a>, Refused> {
+    let mut held = Held::new();
+    groups.into_iter().for_each(|group| held.entry(group.name.clone()).or_default().push(group));
+    let prepared = checked(host, record, connecting, &held)?;
+    Ok(Prepared { kept: Some((holder, held)), ..prepared })
 }
 
 /// Makes the same checks as [`prepare`], without a connection that a running daemon would notice.
 pub fn check<'a>(host: &'a Host, record: Option<Target>) -> Result<Prepared<'a>, Refused> {
-    checked(host, record, |path, access| nicety_socket::check_quietly(path, access))
+    checked(host, record, |path, access| nicety_socket::check_quietly(path, access), &Held::new())
 }
 
-fn checked<'a>(host: &'a Host, record: Option<Target>, look: SocketCheck) -> Result<Prepared<'a>, Refused> {
+fn checked<'a>(
+    host: &'a Host,
+    record: Option<Target>,
+    look: SocketCheck,
+    held: &Held,
+) -> Result<Prepared<'a>, Refused> {
     let (mut errors, mut served) = (Vec::new(), Vec::new());
     let names = host.ports.iter().map(|port| port.name.as_str());
     errors.extend(
@@ -133,14 +161,16 @@ fn checked<'a>(host: &'a Host, record: Option<Target>, look: SocketCheck) -> Res
     );
     let mut ports = Vec::new();
     for config in &host.ports {
-        match spec_by(config, &mut served, look) {
+        // A held socket is ours, and listens: a look would be a VMM to it.
+        let spec = if held.contains_key(&config.name) { spec(config) } else { spec_by(config, &mut served, look) };
+        match spec {
             Ok(spec) => ports.push(spec),
             Err(error) => errors.push(error),
         }
     }
     errors.extend(host.uplinks.iter().filter_map(|config| check_uplink(&config.kind, &mut served, look).err()));
     errors.extend(host.teams.iter().filter_map(|team| check_team(host, team).err()));
-    if errors.is_empty() { Ok(Prepared { host, record, ports, served }) } else { Err(Refused(errors)) }
+    if errors.is_empty() { Ok(Prepared { host, record, ports, kept: None, served }) } else { Err(Refused(errors)) }
 }
 
 /// Checks whether the members of a team fit together.
@@ -244,10 +274,7 @@ fn uplink(config: &UplinkConfig, daemon: &Daemon) -> Result<Box<dyn Uplink>, Ser
             };
             adjustable(stream, config)
         }
-        UplinkKind::Capture { file } => {
-            let options = CaptureOptions { interface: "nicety".to_owned(), origin: daemon.epoch(), most_bytes: None };
-            adjustable(Capture::create(file, &options)?, config)
-        }
+        UplinkKind::Capture { file } => adjustable(Capture::create(file, &capture_options(daemon))?, config),
         UplinkKind::Null => adjustable(Null, config),
         UplinkKind::Querier => {
             let vlans: Vec<Option<u16>> = match &config.vlan {
@@ -261,6 +288,10 @@ fn uplink(config: &UplinkConfig, daemon: &Daemon) -> Result<Box<dyn Uplink>, Ser
     }
 }
 
+fn capture_options(daemon: &Daemon) -> CaptureOptions {
+    CaptureOptions { interface: "nicety".to_owned(), origin: daemon.epoch(), most_bytes: None }
+}
+
 /// The maker of an uplink that is restarted; `None` if it would overwrite its capture file.
 fn maker(config: &UplinkConfig) -> Option<UplinkMaker> {
     if matches!(config.kind, UplinkKind::Capture { .. }) {
@@ -272,8 +303,18 @@ fn maker(config: &UplinkConfig) -> Option<UplinkMaker> {
 
 /// An uplink whose settings can change while it is open.
 fn adjustable<U: Uplink + 'static>(uplink: U, config: &UplinkConfig) -> Result<Box<dyn Uplink>, ServeError> {
+    adjusted(uplink, config, None)
+}
+
+/// The same, with the tokens of another process's uplink.
+fn adjusted<U: Uplink + 'static>(
+    uplink: U,
+    config: &UplinkConfig,
+    tokens: Option<Tokens>,
+) -> Result<Box<dyn Uplink>, ServeError> {
     let mut uplink = Paced::unlimited(uplink);
     uplink.set(&settings(config)).map_err(ServeError::Settings)?;
+    tokens.into_iter().for_each(|tokens| uplink.go_on(tokens));
     Ok(Box::new(uplink))
 }
 
@@ -281,11 +322,14 @@ fn settings(config: &UplinkConfig) -> UplinkSettings {
     UplinkSettings { rate: config.rate }
 }
 
-/// An uplink's LLDP frame to its neighbour, if it sends any.
-fn announcement(config: &UplinkConfig) -> Option<Vec<u8>> {
+/// An uplink's LLDP frame to its neighbour, if it sends any. It has this address, or a new one.
+fn announcement(config: &UplinkConfig, address: Option<Mac>) -> Option<Vec<u8>> {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let what = format!("Nicety {}", nicety_version::BUILD);
-    config.lldp.sends.then(|| nicety_plane::announcement(own_address(), host.trim(), &config.name, &what))
+    config
+        .lldp
+        .sends
+        .then(|| nicety_plane::announcement(address.unwrap_or_else(own_address), host.trim(), &config.name, &what))
 }
 
 /// A locally administered address for our own frames, a new one each time.
@@ -336,25 +380,29 @@ pub(crate) fn open_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), 
     let made = uplink(config, daemon)?;
     let buffer = nicety_plane::SENDER_BYTES;
     daemon.open_uplink(&config.name, made, buffer, &policy(config), maker, config.team.as_deref())?;
-    daemon.announce_uplink(&config.name, announcement(config)).map_err(ServeError::Memory)
+    daemon.announce_uplink(&config.name, announcement(config, None)).map_err(ServeError::Memory)
 }
 
 /// Adds a tap with several queues to the switch: a team of its queues, each on a worker of its own as far as there are so many.
 fn open_queues(daemon: &Daemon, config: &UplinkConfig, taps: Vec<Tap>) -> Result<(), ServeError> {
-    let members: Vec<String> = (0..taps.len()).map(|place| queue_name(&config.name, place)).collect();
-    let spec = TeamSpec {
-        name: config.name.clone(),
-        members: members.clone(),
-        mode: TeamMode::Queues,
-        system: own_address(),
-        policy: policy(config),
-    };
+    let spec = queues_spec(config);
     daemon.open_team(&spec)?;
-    for (place, (tap, name)) in taps.into_iter().zip(members).enumerate() {
+    for (place, (tap, name)) in taps.into_iter().zip(spec.members).enumerate() {
         let queue = adjustable(tap, &UplinkConfig { name: name.clone(), ..config.clone() })?;
         daemon.open_queue(&name, queue, &policy(config), maker(config), &config.name, place)?;
     }
     Ok(())
+}
+
+/// The specification of the team of a tap's queues.
+fn queues_spec(config: &UplinkConfig) -> TeamSpec {
+    TeamSpec {
+        name: config.name.clone(),
+        members: (0..usize::from(config.queues())).map(|place| queue_name(&config.name, place)).collect(),
+        mode: TeamMode::Queues,
+        system: own_address(),
+        policy: policy(config),
+    }
 }
 
 /// The name of a queue of an uplink. No uplink of a host file has a slash in its name.
@@ -376,7 +424,7 @@ pub(crate) fn close_uplink(daemon: &Daemon, config: &UplinkConfig) {
 /// Changes an open uplink, whose link stays the same. The error is a sentence for a person.
 pub(crate) fn set_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), String> {
     daemon.set_uplink(&config.name, &settings(config), &policy(config), maker(config))?;
-    let announced = daemon.announce_uplink(&config.name, announcement(config));
+    let announced = daemon.announce_uplink(&config.name, announcement(config, None));
     announced.map_err(|error| format!("uplink {}: {error}", config.name))
 }
 
@@ -414,47 +462,126 @@ pub(crate) fn limits(host: &Host) -> Limits {
     }
 }
 
-/// An uplink that goes on where another process stopped: with its descriptor, if it has one.
+/// An uplink that goes on where another process stopped: with its parts, if it has any. `None` if the host file does not name it.
 pub(crate) fn uplink_again(
-    config: &UplinkConfig,
+    host: &Host,
     daemon: &Daemon,
     image: &PortImage,
-    descriptor: Option<OwnedFd>,
-) -> Result<ArrivingUplink, ServeError> {
-    let made = match (&config.kind, descriptor) {
-        (UplinkKind::Tap { name, queues: 1 }, Some(fd)) => adjustable(Tap::go_on(name, fd)?, config)?,
-        _ => uplink(config, daemon)?,
+    parts: Option<(Vec<OwnedFd>, &[u8])>,
+) -> Option<Result<ArrivingUplink, ServeError>> {
+    let name = &image.name;
+    let is_queue =
+        |config: &UplinkConfig| (0..usize::from(config.queues())).any(|at| queue_name(&config.name, at) == *name);
+    let config = host.uplinks.iter().find(|config| match config.queues() {
+        1 => config.name == *name,
+        _ => is_queue(config),
+    })?;
+    let team = if config.queues() > 1 { Some(config.name.clone()) } else { config.team.clone() };
+    let made = match parts {
+        Some((descriptors, state)) => link_again(config, daemon, descriptors, state),
+        None => uplink(config, daemon),
     };
-    Ok(ArrivingUplink {
+    Some(made.map(|uplink| ArrivingUplink {
         id: PortId(image.id),
-        name: config.name.clone(),
-        uplink: made,
+        name: name.clone(),
+        uplink,
         policy: policy(config),
         maker: maker(config),
+        team,
         numbers: image.numbers.clone(),
-    })
+        waiting: image.waiting.clone(),
+    }))
 }
 
-/// What uplinks that go on here do beside carrying frames: LLDP, and I/O control.
-pub(crate) fn settle_uplinks(daemon: &Daemon, host: &Host) {
+/// The link of an uplink, or of one of its queues, made of the parts of another process's.
+fn link_again(
+    config: &UplinkConfig,
+    daemon: &Daemon,
+    mut descriptors: Vec<OwnedFd>,
+    state: &[u8],
+) -> Result<Box<dyn Uplink>, ServeError> {
+    let impossible = |what: RestoreError| ServeError::HandOver(format!("uplink {}: {what}", config.name));
+    // Images of version 1 have no state.
+    let (tokens, state) = match state {
+        [] => (None, Vec::new()),
+        state => Tokens::split(state).map(|(tokens, state)| (Some(tokens), state)).map_err(impossible)?,
+    };
+    let one = |descriptors: &mut Vec<OwnedFd>| {
+        descriptors.pop().ok_or_else(|| impossible(RestoreError::Impossible("its descriptors")))
+    };
+    match &config.kind {
+        UplinkKind::Tap { name, queues } => {
+            adjusted(Tap::go_on(name, one(&mut descriptors)?, *queues)?, config, tokens)
+        }
+        UplinkKind::Pair { socket, .. } => adjusted(Pair::go_on(socket, &state, descriptors)?, config, tokens),
+        UplinkKind::Stream { socket, .. } => adjusted(Stream::go_on(socket, &state, descriptors)?, config, tokens),
+        UplinkKind::Capture { .. } => {
+            let capture = Capture::go_on(one(&mut descriptors)?, &state, &capture_options(daemon))?;
+            adjusted(capture, config, tokens)
+        }
+        UplinkKind::Null | UplinkKind::Querier => uplink(config, daemon),
+    }
+}
+
+/// The teams of a host file: of uplinks, and of the queues of an uplink.
+pub(crate) fn teams(host: &Host) -> impl Iterator<Item = TeamSpec> {
+    let queues = host.uplinks.iter().filter(|config| config.queues() > 1).map(queues_spec);
+    host.teams.iter().map(|config| team_spec(config, &host.path)).chain(queues)
+}
+
+/// Number of links of a host file: each queue of an uplink is one.
+pub(crate) fn links(host: &Host) -> usize {
+    host.uplinks.iter().map(|config| usize::from(config.queues())).sum()
+}
+
+/// What uplinks that go on here do beside carrying frames: LLDP, I/O control, and mirrors. Neighbours know them by the addresses in their earlier
+/// announcements.
+pub(crate) fn settle_uplinks(daemon: &Daemon, host: &Host, announced: &[(String, Vec<u8>)]) {
     for config in &host.uplinks {
-        if let Err(error) = daemon.announce_uplink(&config.name, announcement(config)) {
+        let before = announced.iter().find(|(name, _)| *name == config.name);
+        let address = before.and_then(|(_, frame)| frame.get(6..12)?.try_into().ok()).map(Mac);
+        if let Err(error) = daemon.announce_uplink(&config.name, announcement(config, address)) {
             tracing::warn!(uplink = config.name, "no LLDP: {error}");
         }
     }
     daemon.set_io_control(host);
+    daemon.set_mirrors(host);
+}
+
+/// A port goes on whose process was killed, or begins anew.
+fn revive(daemon: &Daemon, port: PortSpec, groups: Vec<Group>) -> Result<(), ServeError> {
+    let name = port.name.clone();
+    let again = port.clone();
+    let Err(why) = crate::journal::read(groups).and_then(|kept| daemon.revive(port, kept)) else { return Ok(()) };
+    warn!(port = name, "its VM loses its adapter, which does not go on: {why}");
+    daemon.forget_kept(&name);
+    daemon.open(again)?;
+    Ok(())
 }
 
 /// Starts everything that a host file names, or nothing. Records the guests' accesses if a folder is given.
 pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
-    let Prepared { host, record, ports, served: _ } = prepared;
+    let Prepared { host, record, ports, kept, served: _ } = prepared;
     let daemon = Daemon::start(limits(host), host.daemon.workers)?;
     if let Some(target) = record {
         daemon.record(target)?;
     }
     host.cards.iter().for_each(|card| daemon.set_card(card));
+    let mut held = Held::new();
+    if let Some((holder, groups)) = kept {
+        daemon.keep_by(Arc::clone(&holder));
+        held = groups;
+        // The host file names them no more.
+        let is_gone = |name: &String| !ports.iter().any(|port| port.name == *name);
+        for (name, _closed) in held.extract_if(.., |name, _| is_gone(name)) {
+            let _no_keeper = holder.forget(&name, u64::MAX);
+        }
+    }
     for port in ports {
-        daemon.open(port)?;
+        match held.remove(&port.name) {
+            Some(groups) => revive(&daemon, port, groups)?,
+            None => _ = daemon.open(port)?,
+        }
     }
     // Open uplinks last: captures and traces replace older files, which must survive if something else fails.
     for config in &host.teams {
@@ -464,6 +591,7 @@ pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
         open_uplink(&daemon, config)?;
     }
     daemon.set_io_control(host);
+    daemon.set_mirrors(host);
     daemon.begin_traces()?;
     Ok(daemon)
 }

@@ -2,6 +2,7 @@
 
 mod caught;
 mod control;
+mod copies;
 mod family;
 mod fault;
 mod inner;
@@ -12,7 +13,7 @@ mod voice;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use nicety_adapter::family::{Answer, FunctionPolicy};
 use nicety_adapter::trace::{Access, Region};
@@ -39,7 +40,7 @@ pub(crate) use family::PortRights;
 pub use family::SharedFamily;
 pub(crate) use inner::HeldSender;
 use inner::{CHANGE_COST, Inner, MESSAGE_COST};
-pub use moved::SavedNumbers;
+pub use moved::{SavedFrames, SavedNumbers};
 use voice::Voice;
 pub(crate) use voice::is_unforwarded;
 
@@ -70,6 +71,9 @@ pub trait Shell: Send + Sync {
 
     /// The guest's memory map refused the adapter an access: the last one since the last call. A hostile guest causes one in each call.
     fn refused_access(&self, _refusal: &Refusal) {}
+
+    /// The adapter's state must be kept, in case this process is killed ([`Outbox::KEEP`]).
+    fn changed(&self) {}
 
     /// An event at an uplink's peer.
     fn news(&self, _news: News) {}
@@ -193,12 +197,18 @@ pub struct Port {
     has_left: AtomicBool,
     /// Its place in a team, if it is in one.
     member: Option<Member>,
-    has_agents: AtomicBool,
+    /// [`AGENTS`], [`ASIDE`].
+    special: AtomicU8,
     /// Whether it was made for an uplink.
     leads_out: bool,
     inward: InwardSlot,
     inner: Lock<Inner>,
 }
+
+/// Agents speak on the port.
+const AGENTS: u8 = 1;
+/// It gets a mirror's copies.
+const ASIDE: u8 = 2;
 
 /// A port's place in a team.
 struct Member {
@@ -247,6 +257,7 @@ impl Port {
             spent_backlog: None,
             backlog: if attached { Backlog::of_senders(buffer_bytes) } else { Backlog::of_queues(buffer_bytes) }?,
             control: None,
+            copies: None,
             limited_until: None,
             transmit: None,
             receive: None,
@@ -282,7 +293,7 @@ impl Port {
             shell,
             has_left: AtomicBool::new(false),
             member: None,
-            has_agents: AtomicBool::new(false),
+            special: AtomicU8::new(0),
             leads_out: attached,
             inward: InwardSlot::default(),
             inner: Lock::new(inner),
@@ -302,7 +313,7 @@ impl Port {
         inner.voice = inner.voice.take().or(voice);
         inner.agents.retain(|(had, _)| *had != role);
         inner.agents.extend(agent.map(|agent| (role, agent)));
-        self.has_agents.store(!inner.agents.is_empty(), Ordering::Relaxed);
+        self.mark(AGENTS, !inner.agents.is_empty());
         drop(inner);
         self.stir();
         Ok(())
@@ -325,6 +336,11 @@ impl Port {
     /// The present LLDP neighbour, if the port listens.
     pub(crate) fn neighbour(&self, now: Time) -> Option<Neighbour> {
         self.lock().agents.iter().find_map(|(_, agent)| agent.neighbour(now).cloned())
+    }
+
+    /// Its LLDP neighbour, which another process has heard, if the port listens.
+    pub fn meet(&self, neighbour: &Neighbour) {
+        self.lock().agents.iter_mut().for_each(|(_, agent)| agent.meet(neighbour));
     }
 
     /// This port, an uplink, is a member of the team with this number, at this place. It joins the switch after its team.
@@ -379,7 +395,27 @@ impl Port {
     /// Whether agents speak on it.
     #[inline]
     pub(crate) fn has_agents(&self) -> bool {
-        self.has_agents.load(Ordering::Relaxed)
+        self.special.load(Ordering::Relaxed) & AGENTS != 0
+    }
+
+    /// Whether agents speak on it, or it gets a mirror's copies.
+    #[inline]
+    pub(crate) fn is_special(&self) -> bool {
+        self.special.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether it gets a mirror's copies: it belongs to no network.
+    pub(crate) fn is_aside(&self) -> bool {
+        self.special.load(Ordering::Relaxed) & ASIDE != 0
+    }
+
+    /// Call it with the port's lock held.
+    fn mark(&self, bit: u8, is_set: bool) {
+        if is_set {
+            self.special.fetch_or(bit, Ordering::Relaxed);
+        } else {
+            self.special.fetch_and(!bit, Ordering::Relaxed);
+        }
     }
 
     /// Shows its agents the frames that the switch did not forward.
@@ -746,7 +782,7 @@ impl Port {
     /// Restores its adapter from a saved state and lets it continue; its clock continues from the time of saving. `None` for an
     /// uplink. The old state's backlog is dropped. Call it from a thread other than the owner's, like [`Port::save`].
     pub fn restore(&self, saved: &Saved, now: Time) -> Option<Result<(), RestoreError>> {
-        self.restore_then(saved, now, |_| {})
+        self.restore_then(saved, now, &mut |_| {})
     }
 
     /// Like [`Port::restore`]. `prepare` gets the restored adapter before it continues, with the port's lock held.
@@ -754,7 +790,27 @@ impl Port {
         &self,
         saved: &Saved,
         now: Time,
-        prepare: impl FnOnce(&mut dyn Adapter),
+        prepare: &mut dyn FnMut(&mut dyn Adapter),
+    ) -> Option<Result<(), RestoreError>> {
+        self.restore_as(Event::Restored, saved, now, prepare)
+    }
+
+    /// Like [`Port::restore_then`], with a state that was kept in case of a kill: see [`Event::Lost`].
+    pub fn restore_lost(
+        &self,
+        saved: &Saved,
+        now: Time,
+        prepare: &mut dyn FnMut(&mut dyn Adapter),
+    ) -> Option<Result<(), RestoreError>> {
+        self.restore_as(Event::Lost, saved, now, prepare)
+    }
+
+    fn restore_as(
+        &self,
+        event: Event,
+        saved: &Saved,
+        now: Time,
+        prepare: &mut dyn FnMut(&mut dyn Adapter),
     ) -> Option<Result<(), RestoreError>> {
         let mut inner = self.quiet();
         let restored = inner.call(now, |adapter, _| {
@@ -773,7 +829,7 @@ impl Port {
                 if cx.page.is_some() {
                     adapter.notice(Event::Page, cx);
                 }
-                adapter.notice(Event::Restored, cx);
+                adapter.notice(event, cx);
             });
             inner.settle(self.shell.as_ref());
         }

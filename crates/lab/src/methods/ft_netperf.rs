@@ -157,7 +157,13 @@ impl Method for FtNetperf {
 struct Pair;
 
 impl Rig for Pair {
-    fn run(&mut self, _round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
+    fn in_guests(
+        &mut self,
+        _round: u32,
+        subject: &Subject,
+        load: &Load,
+        stop: &AtomicBool,
+    ) -> Result<Taken, BenchError> {
         let row = ROWS.iter().find(|(name, _)| *name == subject.adapter);
         let known = LOADS.iter().find(|(name, ..)| *name == load.name);
         let (Some((_, round_trip_us)), Some((_, _, application, _))) = (row, known) else {
