@@ -21,6 +21,7 @@ mod chart;
 mod compare;
 mod embedded;
 mod esx_netperf;
+mod ft_netperf;
 mod iscsi_mix;
 mod kvm_scp;
 mod messages;
@@ -41,6 +42,7 @@ pub static ALL: &[&dyn Method] = &[
     &pairs::Pairs,
     &ten_gig::TenGig,
     &iscsi_mix::IscsiMix,
+    &ft_netperf::FtNetperf,
     &qos_over_time::QosOverTime,
     &boot::Boot,
     &pps::Pps,
@@ -48,8 +50,7 @@ pub static ALL: &[&dyn Method] = &[
 ];
 
 /// Methods that are planned: name, document, and what they will measure.
-pub const NOT_YET: &[(&str, Option<u8>, &str)] =
-    &[("aggregation", Some(4), "several uplinks as one"), ("ft-netperf", Some(5), "netperf in a fault-tolerant guest")];
+pub const NOT_YET: &[(&str, Option<u8>, &str)] = &[("aggregation", Some(4), "several uplinks as one")];
 
 /// The method of this name.
 pub fn find(name: &str) -> Option<&'static dyn Method> {

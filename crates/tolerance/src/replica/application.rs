@@ -25,6 +25,10 @@ const STORE: usize = 1 << 20;
 pub enum Application {
     /// Sends back what it receives (RFC 862).
     Echo,
+    /// Drops what it receives (RFC 863).
+    Discard,
+    /// Sends without end (RFC 864, with bytes of its own).
+    Generate,
     /// A key-value store. A request is a line, and so is its answer:
     ///
     /// | request | answer |
@@ -158,6 +162,8 @@ impl Server {
             }
             moved |= match self.application {
                 Application::Echo => echo(connection, socket),
+                Application::Discard => discard(connection, socket),
+                Application::Generate => generate(connection, socket),
                 Application::Store => self.store(index, socket),
             };
         }
@@ -270,6 +276,32 @@ fn echo(connection: &mut Connection, socket: &mut Socket<'static>) -> bool {
             }
             _ => break,
         }
+    }
+    moved
+}
+
+fn discard(connection: &mut Connection, socket: &mut Socket<'static>) -> bool {
+    let mut moved = false;
+    while socket.can_recv()
+        && let Ok(len) = socket.recv(|bytes| (bytes.len(), bytes.len()))
+    {
+        connection.read = connection.read.wrapping_add(len as u32);
+        moved = true;
+    }
+    moved
+}
+
+fn generate(connection: &mut Connection, socket: &mut Socket<'static>) -> bool {
+    let mut moved = discard(connection, socket);
+    let piece = [b'.'; 4096];
+    while socket.can_send() {
+        let room = (socket.send_capacity() - socket.send_queue()).min(piece.len());
+        let piece = piece.get(..room).unwrap_or_default();
+        if piece.is_empty() || socket.send_slice(piece).is_err() {
+            break;
+        }
+        connection.sent(piece, socket);
+        moved = true;
     }
     moved
 }

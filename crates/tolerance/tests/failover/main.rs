@@ -165,9 +165,11 @@ fn twice(adapter: &str, application: Application, task: &Task, stride: usize) ->
 fn a_session_survives_its_host_and_that_host_s_successor_which_a_new_host_has_joined() {
     // So slow that the third host has joined before the client is done.
     let task = Task::Echo { bytes: 40_000, ahead: 100 };
-    let adapters = adapters().into_iter().step_by(stride(5));
-    let mut moved = adapters.map(|adapter| twice(adapter, Application::Echo, &task, stride(151))).sum::<usize>();
-    moved += twice("e1000", Application::Store, &Task::Store { keys: 200 }, stride(201));
+    // A session takes a second: with all adapters at all points it would be hours.
+    let stride = if stride(2) == 1 { 29 } else { 151 };
+    let adapters = adapters().into_iter().step_by(5);
+    let mut moved = adapters.map(|adapter| twice(adapter, Application::Echo, &task, stride)).sum::<usize>();
+    moved += twice("e1000", Application::Store, &Task::Store { keys: 200 }, stride);
     println!("{moved} times");
     assert!(moved >= 10, "{moved} times");
 }

@@ -283,6 +283,7 @@ fn digest(world: &World) -> u64 {
 #[derive(Debug, Default)]
 struct Seen {
     states: usize,
+    images: usize,
     protected: usize,
     takeovers: usize,
     takeovers_with_output: usize,
@@ -293,6 +294,8 @@ struct Seen {
 impl Seen {
     fn note(&mut self, world: &World) {
         self.states += 1;
+        let is_joining = |host: &Node<Toy>| host.status().image.is_some();
+        self.images += usize::from(world.hosts.iter().flatten().any(is_joining));
         let [one, other] = world.hosts.each_ref().map(|host| host.as_ref().map(Node::status));
         self.protected += usize::from(one.as_ref().is_some_and(|one| one.is_protected));
         let took = other.is_some_and(|other| other.role == Role::Primary);
@@ -390,6 +393,29 @@ fn two_hosts_that_find_each_other_never_both_own() {
     let bounds = from(&world, 1, 0, 4, 5, false);
     let (seen, complete) = search(world, bounds, most()).unwrap();
     println!("founding: {seen:?}, complete: {complete}");
+}
+
+/// The first host has run the guest for a while before the second one says anything.
+#[test]
+fn a_host_that_joins_by_an_image_never_makes_two_owners() {
+    let mut world = World::new();
+    for _ in 0..2 {
+        world.make(Move::Step(0), WIDE).unwrap();
+        while !world.flying.is_empty() {
+            world.make(Move::Deliver(0), WIDE).unwrap();
+        }
+        world.make(Move::Frame(0), WIDE).unwrap();
+    }
+    let bounds = from(&world, 1, 0, 4, 6, true);
+    let (seen, complete) = search(world.clone(), bounds, most() / 2).unwrap();
+    println!("while it joins: {seen:?}, complete: {complete}");
+    assert!(seen.images > 0, "{seen:?}");
+    lead(&mut world, WIDE, 6, true);
+    let status = world.hosts[0].as_ref().unwrap().status();
+    assert!(status.is_protected, "{status:?}");
+    let bounds = from(&world, 1, 1, 4, 6, false);
+    let (seen, complete) = search(world, bounds, most() / 2).unwrap();
+    println!("once it has joined: {seen:?}, complete: {complete}");
 }
 
 /// The search is worth what it finds.
