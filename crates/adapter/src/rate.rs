@@ -149,13 +149,14 @@ pub struct SavedBucket {
 }
 
 impl Bucket {
-    fn save(&self) -> SavedBucket {
+    /// Its tokens.
+    pub fn save(&self) -> SavedBucket {
         let Self { rate: _, burst_ns: _, full_at, late_ns, late_until, carry } = *self;
         SavedBucket { full_at, late_ns, late_until, carry }
     }
 
     /// Has the tokens of a saved bucket of the same rate and depth.
-    fn restore(&mut self, saved: SavedBucket) {
+    pub fn restore(&mut self, saved: SavedBucket) {
         let SavedBucket { full_at, late_ns, late_until, carry } = saved;
         (self.full_at, self.late_ns, self.late_until) = (full_at, late_ns, late_until);
         self.carry = carry.min(self.rate.bits_per_second() - 1);

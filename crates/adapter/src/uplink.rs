@@ -30,8 +30,13 @@ pub struct UplinkSettings {
 pub enum HandOver<'a> {
     /// It makes the uplink again: nothing is lost.
     Again,
-    /// It takes this descriptor.
-    Descriptor(std::os::fd::BorrowedFd<'a>),
+    /// It takes these descriptors, and this state, which the same kind of uplink reads.
+    Parts {
+        /// In an order that the kind of uplink defines.
+        descriptors: Vec<std::os::fd::BorrowedFd<'a>>,
+        /// In [its envelope](crate::snapshot). Empty: there is none.
+        state: Vec<u8>,
+    },
     /// Not at all, for this reason.
     Never(&'static str),
 }
@@ -68,6 +73,9 @@ pub trait Uplink: Send {
     fn hand_over(&self) -> HandOver<'_> {
         HandOver::Never("an uplink of this kind cannot be handed over yet")
     }
+
+    /// The process that has handed it over has let go: it is this one's alone.
+    fn own(&mut self) {}
 
     /// Whether frames can pass: there is a peer, or the link is up. Asked in each turn of a port with agents, so it must be quick.
     fn carrier(&self) -> bool {

@@ -7,6 +7,7 @@ mod closing_test;
 mod error;
 mod freeze;
 mod io_control;
+mod mirror;
 mod policy;
 mod restart;
 mod save;
@@ -26,7 +27,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nicety_adapter::{Adapter, Face, PortId, Uplink};
 use nicety_adapters::{Entry, Settings};
-use nicety_host::{FunctionConfig, Role};
+use nicety_host::{FunctionConfig, MirrorConfig, Role};
 use nicety_keeper::Holder;
 use nicety_plane::{End, Neighbour, Plane, Port, SavedNumbers, State};
 use nicety_sandbox::Kind;
@@ -165,6 +166,10 @@ pub struct PortView {
     pub epoch: Duration,
     /// The members, if it is a team of uplinks.
     pub members: Option<MemberViews>,
+    /// The mirror whose copies it gets.
+    pub mirror: Option<MirrorConfig>,
+    /// The mirrors that copy its frames.
+    pub mirrored_by: Vec<MirrorConfig>,
 }
 
 #[derive(Debug)]
@@ -184,6 +189,8 @@ pub struct Daemon {
     uplinks: Mutex<Vec<RunningUplink>>,
     teams: Mutex<Vec<RunningTeam>>,
     cards: Mutex<Vec<RunningCard>>,
+    /// The mirrors of the host file.
+    mirrors: Mutex<Vec<MirrorConfig>>,
     /// Ports that were closed for a reopen that failed.
     lost: Mutex<Vec<(PortSpec, Option<Arc<Recorder>>)>>,
     recording: Mutex<Option<Recording>>,
@@ -238,6 +245,7 @@ impl Daemon {
             uplinks: Mutex::default(),
             teams: Mutex::default(),
             cards: Mutex::default(),
+            mirrors: Mutex::default(),
             lost: Mutex::default(),
             recording: Mutex::default(),
             generation: AtomicU64::new(0),
@@ -342,6 +350,10 @@ impl Daemon {
 
     fn teams(&self) -> MutexGuard<'_, Vec<RunningTeam>> {
         self.teams.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn mirrors(&self) -> MutexGuard<'_, Vec<MirrorConfig>> {
+        self.mirrors.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Opens a port. If it listens, its socket exists on return.
@@ -502,7 +514,9 @@ impl Daemon {
         team: Option<&str>,
     ) -> Result<(), StartError> {
         let id = self.known_uplink(name).unwrap_or_else(|| self.free_id(0));
-        self.open_uplink_at(id, name, uplink, buffer_bytes, policy, maker, team, None)
+        let service = self.join_uplink(id, name, uplink, buffer_bytes, policy, maker, team, None)?;
+        self.hand_to_worker(service);
+        Ok(())
     }
 
     /// Adds a queue of an interface to its team, at this place. The places are dealt to the workers in turn, as port numbers are: so a
@@ -517,7 +531,10 @@ impl Daemon {
         place: usize,
     ) -> Result<(), StartError> {
         let id = self.known_uplink(name).unwrap_or_else(|| self.free_id_on(place, 0));
-        self.open_uplink_at(id, name, uplink, nicety_plane::SENDER_BYTES, policy, maker, Some(team), None)
+        let buffer = nicety_plane::SENDER_BYTES;
+        let service = self.join_uplink(id, name, uplink, buffer, policy, maker, Some(team), None)?;
+        self.hand_to_worker(service);
+        Ok(())
     }
 
     /// The number of an uplink that is restarted: it keeps it.
@@ -525,9 +542,10 @@ impl Daemon {
         self.uplinks().iter().find(|uplink| uplink.name == name).map(|uplink| uplink.port.id())
     }
 
-    /// Adds an uplink as the port with this number. It counts on from `numbers`, if there are any.
+    /// Adds an uplink as the port with this number. It counts on from `numbers`, if there are any. It is served once a worker has what is
+    /// returned.
     #[expect(clippy::too_many_arguments, reason = "each is a part of an uplink")]
-    fn open_uplink_at(
+    fn join_uplink(
         &self,
         id: PortId,
         name: &str,
@@ -537,7 +555,7 @@ impl Daemon {
         maker: Option<UplinkMaker>,
         team: Option<&str>,
         numbers: Option<&SavedNumbers>,
-    ) -> Result<(), StartError> {
+    ) -> Result<Service, StartError> {
         let known = self.uplinks().iter().find(|uplink| uplink.name == name).map(|uplink| uplink.control.clone());
         let control = known.unwrap_or_default();
         let inbox = self.inbox(id);
@@ -559,7 +577,8 @@ impl Daemon {
             self.fill_place(name, team, Some(Arc::clone(&port)));
         }
         let service = Service::new(self.log(id, name, "(uplink)"), Arc::clone(&port), schedule, Link::Uplink(fd));
-        self.join(name, &port, policy, service)?;
+        let joined = self.plane.join_with(Arc::clone(&port), policy);
+        joined.map_err(|source| StartError::Switch { port: name.to_owned(), source })?;
         info!(uplink = name, "opened");
         let team = team.map(str::to_owned);
         let (name, policy, announcement) = (name.to_owned(), policy.clone(), None);
@@ -571,7 +590,7 @@ impl Daemon {
         drop(uplinks);
         self.link_functions();
         self.generation.fetch_add(1, Ordering::Relaxed);
-        Ok(())
+        Ok(service)
     }
 
     /// Closes a port: its VM loses its adapter, its own socket is removed, and its backlog is dropped as `removed`. Returns its
@@ -657,11 +676,14 @@ impl Daemon {
             absence: None,
             epoch,
             members: None,
+            mirror: None,
+            mirrored_by: Vec::new(),
         }));
         let name_of = |id| uplinks.iter().find(|uplink| uplink.port.id() == id).map(|uplink| uplink.name.clone());
         views.extend(self.team_views(name_of));
         drop(uplinks);
         views.extend(self.ports().values().map(|running| view(running, epoch)));
+        self.note_mirrors(&mut views);
         let now = self.clock.now();
         views.iter_mut().for_each(|view| view.neighbour = self.plane.neighbour(view.id, now));
         let mut at: BTreeMap<PortId, &mut PortView> = views.iter_mut().map(|view| (view.id, view)).collect();
@@ -731,6 +753,8 @@ fn view(running: &Running, epoch: Duration) -> PortView {
         absence: running.rings.as_ref().and_then(RingsServer::absence),
         epoch,
         members: None,
+        mirror: None,
+        mirrored_by: Vec::new(),
     }
 }
 

@@ -14,6 +14,8 @@
 //! ```
 
 pub mod give;
+#[cfg(test)]
+mod golden_test;
 pub mod take;
 
 use std::collections::BTreeMap;
@@ -31,7 +33,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::image::LearnedImage;
+use crate::image::{InterestImage, LearnedImage, NeighbourImage, TeamImage};
 
 /// The new daemon has this long to start, and to prepare. Meanwhile the old one serves.
 const PREPARES: Duration = Duration::from_secs(10);
@@ -90,9 +92,33 @@ struct Rest {
     stopped_ns: u64,
     /// Addresses that the switch has learned.
     learned: Vec<LearnedImage>,
+    /// Teams of uplinks, and of queues.
+    teams: Vec<TeamImage>,
+    /// LLDP frames by which uplinks announce themselves, by their names.
+    announcements: Vec<(String, Vec<u8>)>,
+    /// Ports' interests in multicast frames. `None`: they are not known.
+    interests: Option<Vec<InterestImage>>,
+    /// Neighbours by LLDP.
+    neighbours: Vec<NeighbourImage>,
+}
+
+/// Version 1: teams, LLDP and multicast interests were not handed over.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Rest1 {
+    stopped_ns: u64,
+    learned: Vec<LearnedImage>,
 }
 
 impl Version for Rest {
+    const NUMBER: u16 = 2;
+    type Before = Rest1;
+
+    fn from_before(Rest1 { stopped_ns, learned }: Rest1) -> Result<Self, RestoreError> {
+        Ok(Self { stopped_ns, learned, ..Self::default() })
+    }
+}
+
+impl Version for Rest1 {
     const NUMBER: u16 = 1;
     type Before = Nothing;
 

@@ -7,8 +7,15 @@
 //! Descriptors travel beside it, in a [`Table`](nicety_peer::Table): the value has their indexes. All times are of the daemon's clock,
 //! which goes on. Unlike a [`PortState`], an image is read by a process on the same machine, at once.
 
+mod before;
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use nicety_adapter::PortId;
 use nicety_adapter::snapshot::{Nothing, RestoreError, Version, decode, encode};
-use nicety_plane::SavedNumbers;
+use nicety_plane::{SavedFrames, SavedNumbers, SavedSteering};
+use nicety_switch::{Interest, Wanted};
 use nicety_vfio_user::{SavedConnections, SavedSession};
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +42,8 @@ pub struct PortImage {
     pub numbers: SavedNumbers,
     /// Interrupt descriptors written so far.
     pub signals: u64,
+    /// Frames that wait.
+    pub waiting: SavedFrames,
     /// Its adapter and VMM, or its link.
     pub link: LinkImage,
 }
@@ -44,10 +53,34 @@ pub struct PortImage {
 pub enum LinkImage {
     /// A PCI function behind vfio-user.
     Function(Box<FunctionImage>),
-    /// An uplink, and its descriptor. `None`: it is made again.
-    Uplink(Option<u32>),
+    /// An uplink. `None`: it is made again.
+    Uplink(Option<UplinkImage>),
     /// Rings behind vhost-user. The front end's session is in a [`FrontImage`].
     Rings(RingsImage),
+}
+
+/// An uplink, as its kind saves it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UplinkImage {
+    /// Its descriptors, in its kind's order.
+    pub descriptors: Vec<u32>,
+    /// Its state, in its kind's envelope.
+    pub state: Vec<u8>,
+}
+
+/// A team of uplinks, or of the queues of one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TeamImage {
+    /// Its name.
+    pub name: String,
+    /// Its number on the switch.
+    pub id: u16,
+    /// Its address as an LACP system.
+    pub system: [u8; 6],
+    /// The members' names by their places.
+    pub places: Vec<Option<String>>,
+    /// The decision which members are used.
+    pub steering: SavedSteering,
 }
 
 /// Rings behind vhost-user, as their worker knows them.
@@ -150,6 +183,64 @@ pub struct LearnedImage {
     pub at_ns: u64,
 }
 
+/// A port's interest in multicast frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InterestImage {
+    /// The filtering identifier of its VLAN.
+    pub fid: u16,
+    /// The number of the port.
+    pub port: u16,
+    /// The interest.
+    pub interest: SavedInterest,
+    /// The time until it expires, in nanoseconds.
+    pub left_ns: u64,
+}
+
+/// An [`Interest`](nicety_switch::Interest).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SavedInterest {
+    /// A group.
+    Group(IpAddr),
+    /// All groups of the VLAN.
+    Router,
+    /// All groups.
+    Everything,
+}
+
+impl InterestImage {
+    pub(crate) fn of(wanted: &Wanted) -> Self {
+        let Wanted { fid, port, interest, left } = *wanted;
+        let interest = match interest {
+            Interest::Group(group) => SavedInterest::Group(group),
+            Interest::Router => SavedInterest::Router,
+            Interest::Everything => SavedInterest::Everything,
+        };
+        Self { fid, port: port.0, interest, left_ns: u64::try_from(left.as_nanos()).unwrap_or(u64::MAX) }
+    }
+
+    pub(crate) fn wanted(&self) -> Wanted {
+        let interest = match self.interest {
+            SavedInterest::Group(group) => Interest::Group(group),
+            SavedInterest::Router => Interest::Router,
+            SavedInterest::Everything => Interest::Everything,
+        };
+        Wanted { fid: self.fid, port: PortId(self.port), interest, left: Duration::from_nanos(self.left_ns) }
+    }
+}
+
+/// A port's neighbour by LLDP.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NeighbourImage {
+    /// The number of the port.
+    pub port: u16,
+    /// The neighbour's name.
+    pub system: String,
+    /// Its port's name.
+    pub name: String,
+    /// The end of its time to live, in nanoseconds of the daemon's clock.
+    pub until_ns: u64,
+}
+
 /// What was found out about a VMM's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checks {
@@ -164,11 +255,11 @@ pub struct Checks {
 }
 
 impl Version for Image {
-    const NUMBER: u16 = 1;
-    type Before = Nothing;
+    const NUMBER: u16 = 2;
+    type Before = before::Image1;
 
-    fn from_before(before: Nothing) -> Result<Self, RestoreError> {
-        match before {}
+    fn from_before(before: before::Image1) -> Result<Self, RestoreError> {
+        Ok(before.into())
     }
 }
 
@@ -196,11 +287,24 @@ mod tests {
     use nicety_adapter::{Rate, SavedCounters, Shape, Shaper};
     use nicety_peer::Table;
     use nicety_vfio_user::{SavedInterrupts, SavedVectors, Session};
+    use serde_json::json;
 
     use super::*;
 
-    /// An image with a value in every field.
-    fn image() -> Image {
+    /// An image with a value in every field. Version 1 has no state of uplinks, and no frames that wait.
+    fn image(state: Vec<u8>) -> Image {
+        let frame = json!({
+            "lane": 1, "from": 2, "head": 0, "edit": { "Tag": [0x8100, 7] }, "since": 30, "bytes": [31, 32],
+            "offload": { "checksum": { "Partial": [34, 50] }, "segment": ["Tcp", 1448, 66] }
+        });
+        let other = json!({
+            "lane": 3, "from": 0, "head": 1, "edit": "Keep", "since": 33, "bytes": [34],
+            "offload": { "checksum": "Verified", "segment": null }
+        });
+        let waiting = |has: bool| {
+            if has { json!({ "outward": [frame], "inward": [other] }) } else { json!({ "outward": [], "inward": [] }) }
+        };
+        let waiting: SavedFrames = serde_json::from_value(waiting(!state.is_empty())).unwrap();
         let (_far, near) = UnixStream::pair().unwrap();
         let session = Session::new(OwnedFd::from(near)).save(&mut Table::default()).unwrap().unwrap();
         let counters = SavedCounters {
@@ -232,12 +336,17 @@ mod tests {
         let page = Some(PageImage { file: 6, seen: vec![(0x600, 24)] });
         let function = FunctionImage { listener: 7, page, empty_page: Some(8), vmm: Some(vmm) };
         let rings = RingsImage { kicks: vec![(0, 9)], state: Some((25, vec![26])) };
-        let links = [LinkImage::Function(Box::new(function)), LinkImage::Uplink(Some(10)), LinkImage::Rings(rings)];
+        let links = [
+            LinkImage::Function(Box::new(function)),
+            LinkImage::Uplink(Some(UplinkImage { descriptors: vec![10], state })),
+            LinkImage::Rings(rings),
+        ];
         let port = |(id, link): (u16, LinkImage)| PortImage {
             name: format!("vm{id}"),
             id,
             numbers: numbers.clone(),
             signals: 27,
+            waiting: waiting.clone(),
             link,
         };
         Image { ports: (1..).zip(links).map(port).collect() }
@@ -245,13 +354,18 @@ mod tests {
 
     #[test]
     fn an_image_that_is_cut_or_newer_is_refused() {
-        let bytes = image().to_bytes();
-        assert_eq!(Image::from_bytes(&bytes), Ok(image()));
+        let image = image(vec![28, 29]);
+        let bytes = image.to_bytes();
+        assert_eq!(Image::from_bytes(&bytes), Ok(image.clone()));
         for cut in 0..bytes.len() {
             assert!(Image::from_bytes(&bytes[..cut]).is_err(), "{cut}");
         }
-        let newer = encode(KIND, 2, &image());
-        assert_eq!(Image::from_bytes(&newer), Err(RestoreError::Version { found: 2, oldest: 1, newest: 1 }));
+        let newer = encode(KIND, Image::NUMBER + 1, &image);
+        let (found, newest) = (Image::NUMBER + 1, Image::NUMBER);
+        assert_eq!(Image::from_bytes(&newer), Err(RestoreError::Version { found, oldest: 1, newest }));
+        // A field that this version does not know.
+        let longer = encode(KIND, Image::NUMBER, &(&image, 30u8));
+        assert_eq!(Image::from_bytes(&longer), Err(RestoreError::Damaged));
     }
 
     /// A daemon of an earlier build hands such images over. Another form takes another version, and a conversion of this one. Only
@@ -262,12 +376,13 @@ mod tests {
         let of = |version: u16| folder.join(format!("image-v{version}.image"));
         if std::env::var_os("NICETY_GOLDEN").is_some_and(|what| what == "write") {
             std::fs::create_dir_all(&folder).unwrap();
-            std::fs::write(of(Image::NUMBER), image().to_bytes()).unwrap();
+            std::fs::write(of(Image::NUMBER), image(vec![28, 29]).to_bytes()).unwrap();
         }
         for version in 1..=Image::NUMBER {
             let golden = std::fs::read(of(version)).unwrap();
-            assert_eq!(Image::from_bytes(&golden), Ok(image()), "version {version}");
+            let state = if version == 1 { Vec::new() } else { vec![28, 29] };
+            assert_eq!(Image::from_bytes(&golden), Ok(image(state)), "version {version}");
         }
-        assert_eq!(std::fs::read(of(Image::NUMBER)).unwrap(), image().to_bytes());
+        assert_eq!(std::fs::read(of(Image::NUMBER)).unwrap(), image(vec![28, 29]).to_bytes());
     }
 }

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use nicety_adapter::snapshot::RestoreError;
 use nicety_adapter::{PortId, Uplink, UplinkSettings};
 use nicety_frame::Mac;
 use nicety_host::{AccountError, Host, PortConfig, Role, RomFileError, TeamConfig, TeamMode, UplinkConfig, UplinkKind};
@@ -13,7 +14,7 @@ use nicety_keeper::{Group, Holder};
 use nicety_socket::{Access, ListenError, Place};
 use nicety_switch::{Limits, Policy, Vlan};
 use nicety_uplink::{
-    Capture, CaptureError, CaptureOptions, Null, Paced, Pair, Querier, SocketError, Stream, Tap, TapError,
+    Capture, CaptureError, CaptureOptions, Null, Paced, Pair, Querier, SocketError, Stream, Tap, TapError, Tokens,
 };
 
 use sha2::{Digest, Sha256};
@@ -273,10 +274,7 @@ fn uplink(config: &UplinkConfig, daemon: &Daemon) -> Result<Box<dyn Uplink>, Ser
             };
             adjustable(stream, config)
         }
-        UplinkKind::Capture { file } => {
-            let options = CaptureOptions { interface: "nicety".to_owned(), origin: daemon.epoch(), most_bytes: None };
-            adjustable(Capture::create(file, &options)?, config)
-        }
+        UplinkKind::Capture { file } => adjustable(Capture::create(file, &capture_options(daemon))?, config),
         UplinkKind::Null => adjustable(Null, config),
         UplinkKind::Querier => {
             let vlans: Vec<Option<u16>> = match &config.vlan {
@@ -290,6 +288,10 @@ fn uplink(config: &UplinkConfig, daemon: &Daemon) -> Result<Box<dyn Uplink>, Ser
     }
 }
 
+fn capture_options(daemon: &Daemon) -> CaptureOptions {
+    CaptureOptions { interface: "nicety".to_owned(), origin: daemon.epoch(), most_bytes: None }
+}
+
 /// The maker of an uplink that is restarted; `None` if it would overwrite its capture file.
 fn maker(config: &UplinkConfig) -> Option<UplinkMaker> {
     if matches!(config.kind, UplinkKind::Capture { .. }) {
@@ -301,8 +303,18 @@ fn maker(config: &UplinkConfig) -> Option<UplinkMaker> {
 
 /// An uplink whose settings can change while it is open.
 fn adjustable<U: Uplink + 'static>(uplink: U, config: &UplinkConfig) -> Result<Box<dyn Uplink>, ServeError> {
+    adjusted(uplink, config, None)
+}
+
+/// The same, with the tokens of another process's uplink.
+fn adjusted<U: Uplink + 'static>(
+    uplink: U,
+    config: &UplinkConfig,
+    tokens: Option<Tokens>,
+) -> Result<Box<dyn Uplink>, ServeError> {
     let mut uplink = Paced::unlimited(uplink);
     uplink.set(&settings(config)).map_err(ServeError::Settings)?;
+    tokens.into_iter().for_each(|tokens| uplink.go_on(tokens));
     Ok(Box::new(uplink))
 }
 
@@ -310,11 +322,14 @@ fn settings(config: &UplinkConfig) -> UplinkSettings {
     UplinkSettings { rate: config.rate }
 }
 
-/// An uplink's LLDP frame to its neighbour, if it sends any.
-fn announcement(config: &UplinkConfig) -> Option<Vec<u8>> {
+/// An uplink's LLDP frame to its neighbour, if it sends any. It has this address, or a new one.
+fn announcement(config: &UplinkConfig, address: Option<Mac>) -> Option<Vec<u8>> {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let what = format!("Nicety {}", nicety_version::BUILD);
-    config.lldp.sends.then(|| nicety_plane::announcement(own_address(), host.trim(), &config.name, &what))
+    config
+        .lldp
+        .sends
+        .then(|| nicety_plane::announcement(address.unwrap_or_else(own_address), host.trim(), &config.name, &what))
 }
 
 /// A locally administered address for our own frames, a new one each time.
@@ -365,25 +380,29 @@ pub(crate) fn open_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), 
     let made = uplink(config, daemon)?;
     let buffer = nicety_plane::SENDER_BYTES;
     daemon.open_uplink(&config.name, made, buffer, &policy(config), maker, config.team.as_deref())?;
-    daemon.announce_uplink(&config.name, announcement(config)).map_err(ServeError::Memory)
+    daemon.announce_uplink(&config.name, announcement(config, None)).map_err(ServeError::Memory)
 }
 
 /// Adds a tap with several queues to the switch: a team of its queues, each on a worker of its own as far as there are so many.
 fn open_queues(daemon: &Daemon, config: &UplinkConfig, taps: Vec<Tap>) -> Result<(), ServeError> {
-    let members: Vec<String> = (0..taps.len()).map(|place| queue_name(&config.name, place)).collect();
-    let spec = TeamSpec {
-        name: config.name.clone(),
-        members: members.clone(),
-        mode: TeamMode::Queues,
-        system: own_address(),
-        policy: policy(config),
-    };
+    let spec = queues_spec(config);
     daemon.open_team(&spec)?;
-    for (place, (tap, name)) in taps.into_iter().zip(members).enumerate() {
+    for (place, (tap, name)) in taps.into_iter().zip(spec.members).enumerate() {
         let queue = adjustable(tap, &UplinkConfig { name: name.clone(), ..config.clone() })?;
         daemon.open_queue(&name, queue, &policy(config), maker(config), &config.name, place)?;
     }
     Ok(())
+}
+
+/// The specification of the team of a tap's queues.
+fn queues_spec(config: &UplinkConfig) -> TeamSpec {
+    TeamSpec {
+        name: config.name.clone(),
+        members: (0..usize::from(config.queues())).map(|place| queue_name(&config.name, place)).collect(),
+        mode: TeamMode::Queues,
+        system: own_address(),
+        policy: policy(config),
+    }
 }
 
 /// The name of a queue of an uplink. No uplink of a host file has a slash in its name.
@@ -405,7 +424,7 @@ pub(crate) fn close_uplink(daemon: &Daemon, config: &UplinkConfig) {
 /// Changes an open uplink, whose link stays the same. The error is a sentence for a person.
 pub(crate) fn set_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), String> {
     daemon.set_uplink(&config.name, &settings(config), &policy(config), maker(config))?;
-    let announced = daemon.announce_uplink(&config.name, announcement(config));
+    let announced = daemon.announce_uplink(&config.name, announcement(config, None));
     announced.map_err(|error| format!("uplink {}: {error}", config.name))
 }
 
@@ -443,35 +462,90 @@ pub(crate) fn limits(host: &Host) -> Limits {
     }
 }
 
-/// An uplink that goes on where another process stopped: with its descriptor, if it has one.
+/// An uplink that goes on where another process stopped: with its parts, if it has any. `None` if the host file does not name it.
 pub(crate) fn uplink_again(
-    config: &UplinkConfig,
+    host: &Host,
     daemon: &Daemon,
     image: &PortImage,
-    descriptor: Option<OwnedFd>,
-) -> Result<ArrivingUplink, ServeError> {
-    let made = match (&config.kind, descriptor) {
-        (UplinkKind::Tap { name, queues: 1 }, Some(fd)) => adjustable(Tap::go_on(name, fd)?, config)?,
-        _ => uplink(config, daemon)?,
+    parts: Option<(Vec<OwnedFd>, &[u8])>,
+) -> Option<Result<ArrivingUplink, ServeError>> {
+    let name = &image.name;
+    let is_queue =
+        |config: &UplinkConfig| (0..usize::from(config.queues())).any(|at| queue_name(&config.name, at) == *name);
+    let config = host.uplinks.iter().find(|config| match config.queues() {
+        1 => config.name == *name,
+        _ => is_queue(config),
+    })?;
+    let team = if config.queues() > 1 { Some(config.name.clone()) } else { config.team.clone() };
+    let made = match parts {
+        Some((descriptors, state)) => link_again(config, daemon, descriptors, state),
+        None => uplink(config, daemon),
     };
-    Ok(ArrivingUplink {
+    Some(made.map(|uplink| ArrivingUplink {
         id: PortId(image.id),
-        name: config.name.clone(),
-        uplink: made,
+        name: name.clone(),
+        uplink,
         policy: policy(config),
         maker: maker(config),
+        team,
         numbers: image.numbers.clone(),
-    })
+        waiting: image.waiting.clone(),
+    }))
 }
 
-/// What uplinks that go on here do beside carrying frames: LLDP, and I/O control.
-pub(crate) fn settle_uplinks(daemon: &Daemon, host: &Host) {
+/// The link of an uplink, or of one of its queues, made of the parts of another process's.
+fn link_again(
+    config: &UplinkConfig,
+    daemon: &Daemon,
+    mut descriptors: Vec<OwnedFd>,
+    state: &[u8],
+) -> Result<Box<dyn Uplink>, ServeError> {
+    let impossible = |what: RestoreError| ServeError::HandOver(format!("uplink {}: {what}", config.name));
+    // Images of version 1 have no state.
+    let (tokens, state) = match state {
+        [] => (None, Vec::new()),
+        state => Tokens::split(state).map(|(tokens, state)| (Some(tokens), state)).map_err(impossible)?,
+    };
+    let one = |descriptors: &mut Vec<OwnedFd>| {
+        descriptors.pop().ok_or_else(|| impossible(RestoreError::Impossible("its descriptors")))
+    };
+    match &config.kind {
+        UplinkKind::Tap { name, queues } => {
+            adjusted(Tap::go_on(name, one(&mut descriptors)?, *queues)?, config, tokens)
+        }
+        UplinkKind::Pair { socket, .. } => adjusted(Pair::go_on(socket, &state, descriptors)?, config, tokens),
+        UplinkKind::Stream { socket, .. } => adjusted(Stream::go_on(socket, &state, descriptors)?, config, tokens),
+        UplinkKind::Capture { .. } => {
+            let capture = Capture::go_on(one(&mut descriptors)?, &state, &capture_options(daemon))?;
+            adjusted(capture, config, tokens)
+        }
+        UplinkKind::Null | UplinkKind::Querier => uplink(config, daemon),
+    }
+}
+
+/// The teams of a host file: of uplinks, and of the queues of an uplink.
+pub(crate) fn teams(host: &Host) -> impl Iterator<Item = TeamSpec> {
+    let queues = host.uplinks.iter().filter(|config| config.queues() > 1).map(queues_spec);
+    host.teams.iter().map(|config| team_spec(config, &host.path)).chain(queues)
+}
+
+/// Number of links of a host file: each queue of an uplink is one.
+pub(crate) fn links(host: &Host) -> usize {
+    host.uplinks.iter().map(|config| usize::from(config.queues())).sum()
+}
+
+/// What uplinks that go on here do beside carrying frames: LLDP, I/O control, and mirrors. Neighbours know them by the addresses in their earlier
+/// announcements.
+pub(crate) fn settle_uplinks(daemon: &Daemon, host: &Host, announced: &[(String, Vec<u8>)]) {
     for config in &host.uplinks {
-        if let Err(error) = daemon.announce_uplink(&config.name, announcement(config)) {
+        let before = announced.iter().find(|(name, _)| *name == config.name);
+        let address = before.and_then(|(_, frame)| frame.get(6..12)?.try_into().ok()).map(Mac);
+        if let Err(error) = daemon.announce_uplink(&config.name, announcement(config, address)) {
             tracing::warn!(uplink = config.name, "no LLDP: {error}");
         }
     }
     daemon.set_io_control(host);
+    daemon.set_mirrors(host);
 }
 
 /// A port goes on whose process was killed, or begins anew.
@@ -517,6 +591,7 @@ pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
         open_uplink(&daemon, config)?;
     }
     daemon.set_io_control(host);
+    daemon.set_mirrors(host);
     daemon.begin_traces()?;
     Ok(daemon)
 }

@@ -3,6 +3,7 @@
 //! driver or such a namespace they print a note and judge nothing.
 
 mod namespace;
+mod upgrade;
 
 use std::net::UdpSocket;
 use std::path::Path;
@@ -21,6 +22,7 @@ use nicety_host::Host;
 use nicety_memory::Map;
 use nicety_uplink::Pair;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use upgrade::replaced;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Echoes that are counted.
@@ -207,6 +209,52 @@ impl Drop for AtTheEnd<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
+}
+
+#[test]
+fn a_tap_s_queues_and_the_flows_on_them_go_on_in_the_next_daemon() {
+    if !inside("a_tap_s_queues_and_the_flows_on_them_go_on_in_the_next_daemon") {
+        return;
+    }
+    let gateway = tap("multi_queue");
+    let place = tempfile::TempDir::new().unwrap();
+    let host = host(place.path(), "queues = 2");
+    nicety_sandbox::begin_for_tests();
+    let mut daemon = Arc::new(serve::start(serve::prepare(&host, None).unwrap()).unwrap());
+    let over = AtomicBool::new(false);
+    let socket = UdpSocket::bind("10.9.8.1:2000").unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| answer(&socket, &over));
+        let _ends_it = AtTheEnd(&over);
+        let mut stations = [("a", 2), ("b", 3)].map(|(name, number)| Station::new(place.path(), name, number, gateway));
+        stations.iter_mut().for_each(Station::begin);
+        let names = daemon.names();
+        for round in 0..5u32 {
+            for station in &mut stations {
+                (0..20).for_each(|word| station.echo(round * 1000 + word));
+            }
+            // A datagram of each waits in its pair while nothing moves.
+            let before = came(&daemon);
+            let (next, upgraded) = replaced(Arc::clone(&daemon), &host);
+            daemon = next;
+            println!("{} ports, {} µs", upgraded.ports.len(), upgraded.stopped_ns / 1000);
+            assert_eq!(daemon.names(), names, "all have their numbers");
+            for (station, word) in stations.iter_mut().zip([round * 1000 + 500, round * 1000 + 501]) {
+                station.echo(word);
+            }
+            let after = came(&daemon);
+            assert_eq!(
+                [after[0] - before[0], after[1] - before[1]],
+                [1, 1],
+                "counters go on, and flows stay on their queues"
+            );
+        }
+        let views = daemon.views();
+        let team = views.iter().find(|view| view.name == "up0").unwrap();
+        let used = team.members.iter().flatten().filter(|(_, member)| member.collects && member.distributes);
+        assert_eq!(used.count(), 2);
+    });
+    daemon.stop();
 }
 
 #[test]

@@ -414,3 +414,27 @@ fn no_frame_breaks_it() {
     let end = Time(20_000 * 50 * MS);
     assert!(aggregate.wake(0).is_some_and(|at| at.0 <= end.0 + 30_000 * MS));
 }
+
+#[test]
+fn an_aggregate_that_goes_on_elsewhere_says_and_does_the_same_at_the_same_time() {
+    let mut left = Pair::new(&SETTINGS, &OTHER, 2);
+    let mut right = Pair::new(&SETTINGS, &OTHER, 2);
+    for pair in [&mut left, &mut right] {
+        pair.run(10_250);
+    }
+    let saved = right.ends[0].save();
+    let mut next = Aggregate::new(&SETTINGS, 2);
+    assert!(!Aggregate::new(&SETTINGS, 3).restore(&saved), "another number of links");
+    assert!(next.restore(&saved));
+    assert_eq!(next.save(), saved);
+    assert_eq!((next.collecting(), next.distributing()), (0b11, 0b11));
+    right.ends[0] = next;
+    // One link loses its partner later: the timers that run out are the ones that were begun before.
+    for pair in [&mut left, &mut right] {
+        pair.run(2_000);
+        pair.set(1, false);
+        pair.run(10_000);
+    }
+    assert_eq!(left.sent, right.sent);
+    assert_eq!(left.ends[0].save(), right.ends[0].save());
+}

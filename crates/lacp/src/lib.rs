@@ -16,6 +16,7 @@
 
 mod pdu;
 mod port;
+mod saved;
 
 use nicety_adapter::Time;
 use nicety_frame::Mac;
@@ -23,6 +24,8 @@ use nicety_frame::Mac;
 pub use pdu::{DESTINATION, FRAME_BYTES, Heard, Info, Pdu, State, read};
 pub use port::{Mux, Receive};
 use port::{Port, Selected};
+pub use saved::Saved;
+use serde::{Deserialize, Serialize};
 
 /// The settings of an aggregate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +47,7 @@ pub struct Settings {
 }
 
 /// A set of links that may be one: those with the same partner, or one without.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 enum Lag {
     /// The partner's system priority, system and key.
     Group(u16, [u8; 6], u16),

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use nicety_adapter::Time;
 use nicety_frame::Mac;
+use serde::{Deserialize, Serialize};
 
 use crate::Settings;
 use crate::pdu::{FRAME_BYTES, Info, Pdu, State};
@@ -18,14 +19,14 @@ const LONG_NS: u64 = 90 * SECOND_NS;
 const CHURN_NS: u64 = 60 * SECOND_NS;
 const WAIT_NS: u64 = 2 * SECOND_NS;
 /// Most PDUs in one `Fast_Periodic_Time`: section 6.4.16.
-const PDUS_MOST: usize = 3;
+pub(super) const PDUS_MOST: usize = 3;
 /// Most markers that are answered in a second, of the ten frames that a slow protocol may send (annex 57A.3 of IEEE 802.3).
-const MARKERS_MOST: usize = 5;
+pub(super) const MARKERS_MOST: usize = 5;
 /// The pause after a frame for which the link had no room.
 const RETRY_NS: u64 = 10_000_000;
 
 /// The receive machine's state: section 6.4.12.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Receive {
     /// The link is down.
     Disabled,
@@ -38,7 +39,7 @@ pub enum Receive {
 }
 
 /// The mux machine's state, with independent control: section 6.4.15.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mux {
     /// In no aggregate.
     Detached,
@@ -53,7 +54,7 @@ pub enum Mux {
 }
 
 /// The selection logic's decision: section 6.4.14.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Selected {
     No,
     Standby,
@@ -68,22 +69,22 @@ pub(crate) struct Port {
     pub selected: Selected,
     pub partner: Info,
     /// Its own system was heard: the link leads back here.
-    looped_until: Option<Time>,
-    actor: Info,
-    source: Mac,
+    pub(super) looped_until: Option<Time>,
+    pub(super) actor: Info,
+    pub(super) source: Mac,
     /// End of `current_while_timer`, of `wait_while_timer`, and of `periodic_timer`.
-    current_until: Option<Time>,
+    pub(super) current_until: Option<Time>,
     pub wait_until: Option<Time>,
-    periodic_at: Option<Time>,
+    pub(super) periodic_at: Option<Time>,
     /// Need to transmit.
-    needs: bool,
-    retry_at: Time,
+    pub(super) needs: bool,
+    pub(super) retry_at: Time,
     /// Times of the last PDUs and of the last marker responses, and the responses to send.
-    sent: VecDeque<Time>,
-    answered: VecDeque<Time>,
-    answers: VecDeque<Box<[u8; FRAME_BYTES]>>,
+    pub(super) sent: VecDeque<Time>,
+    pub(super) answered: VecDeque<Time>,
+    pub(super) answers: VecDeque<Box<[u8; FRAME_BYTES]>>,
     /// The times since when actor and partner are not in sync.
-    out_of_sync: [Option<Time>; 2],
+    pub(super) out_of_sync: [Option<Time>; 2],
 }
 
 impl Port {

@@ -2,6 +2,8 @@
 //! program that cannot take over changes nothing.
 
 mod station;
+#[path = "upgraded/uplinks.rs"]
+mod uplinks;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -42,6 +44,11 @@ impl Kept {
                  socket = \"vm{number}.sock\"\n"
             );
         }
+        Self::start_on(dir, &host)
+    }
+
+    /// A daemon with this host file, and without guests.
+    fn start_on(dir: TempDir, host: &str) -> Kept {
         std::fs::write(dir.path().join("host.toml"), host).unwrap();
         let kept = Kept { guests: Vec::new(), keeper: keep(dir.path()), dir };
         let end = Instant::now() + SOON;
@@ -131,7 +138,10 @@ fn in_a_row() -> usize {
 
 /// Upgrades so often under requests and answers of one guest, which go on until the last upgrade was made.
 fn goes_on(adapters: &[&str], upgrades: usize) {
-    let mut kept = Kept::start(adapters);
+    kept_goes_on(Kept::start(adapters), adapters, upgrades);
+}
+
+fn kept_goes_on(mut kept: Kept, adapters: &[&str], upgrades: usize) {
     let to = kept.guests[1].address;
     let warm = kept.guests[0].asked(&json!({ "transact": { "to": to, "seconds": 0.2 } }));
     assert!(warm.get("failed").is_none(), "{warm}");

@@ -31,6 +31,9 @@ pub trait Agent: Send {
     /// The time of the next turn that it needs; a past time means at once.
     fn wake(&self) -> Option<Time>;
 
+    /// Another process has heard this neighbour on the same link.
+    fn meet(&mut self, _neighbour: &Neighbour) {}
+
     /// The neighbour that it has heard, if that is what it is for.
     fn neighbour(&self, _now: Time) -> Option<&Neighbour> {
         None

@@ -16,6 +16,8 @@
 //! lane 3 ──► packet                              free blocks: a chain, and all that were never used
 //! ```
 
+mod saved;
+
 use std::sync::Arc;
 
 use nicety_adapter::{
@@ -26,6 +28,7 @@ use nicety_memory::{Map, MapError, Rights, Span, copy};
 
 use crate::order::{Order, number_of};
 use crate::rounds::{Grant, Rounds};
+pub use saved::SavedFrame;
 
 /// A packet takes whole blocks of the buffer.
 const BLOCK_BYTES: u32 = 512;
@@ -228,14 +231,21 @@ impl Backlog {
         if !self.has_room(lane, len) {
             return false;
         }
-        let count = len.div_ceil(BLOCK_BYTES);
-        let bytes = count.saturating_mul(BLOCK_BYTES);
-        let Some(first) = self.take_blocks(count) else { return false };
+        let Some(first) = self.take_blocks(len.div_ceil(BLOCK_BYTES)) else { return false };
         self.store(batch, packet, head, first);
         let Pick { from, edit, .. } = pick;
-        self.waiting[first as usize] =
-            Waiting { next: NONE, len, head: packet.head_len(), from, edit, offload: packet.offload, since: now };
-        let wire_bytes = u32::try_from(packet.wire_bytes()).unwrap_or(u32::MAX);
+        let head = packet.head_len();
+        let waiting = Waiting { next: NONE, len, head, from, edit, offload: packet.offload, since: now };
+        self.append(lane, first, waiting, now);
+        true
+    }
+
+    /// Puts a packet, whose bytes are in its blocks, to the end of its lane.
+    #[inline]
+    fn append(&mut self, lane: u16, first: u32, waiting: Waiting, now: Time) {
+        let bytes = waiting.len.div_ceil(BLOCK_BYTES).saturating_mul(BLOCK_BYTES);
+        let wire_bytes = u32::try_from(waiting.wire_bytes()).unwrap_or(u32::MAX);
+        self.waiting[first as usize] = waiting;
         let found = &mut self.lanes[usize::from(lane)];
         if found.last == NONE {
             found.first = first;
@@ -252,7 +262,6 @@ impl Backlog {
             sender.bytes += bytes;
         }
         self.packets += 1;
-        true
     }
 
     /// Takes a chain of `count` blocks. Returns the first.
@@ -319,6 +328,48 @@ impl Backlog {
             }
             true
         });
+    }
+
+    /// Copies of the packets that wait, lane by lane.
+    pub fn save(&self) -> Vec<SavedFrame> {
+        let mut frames = Vec::with_capacity(self.packets);
+        for (lane, found) in (0..).zip(&self.lanes) {
+            let mut packet = found.first;
+            while packet != NONE {
+                let Waiting { next, len, head, from, edit, offload, since } = self.waiting[packet as usize];
+                let (mut bytes, mut at) = (vec![0; len as usize], 0);
+                pieces(&self.map, &self.blocks, packet, len, |span| {
+                    let end = at + span.len() as usize;
+                    let Some(bytes) = bytes.get_mut(at..end) else { return false };
+                    self.map.read_span(span, bytes);
+                    at = end;
+                    true
+                });
+                frames.push(SavedFrame { lane, from, head, edit: edit.into(), offload: offload.into(), since, bytes });
+                packet = next;
+            }
+        }
+        frames
+    }
+
+    /// Puts a copied packet to the end of its lane. False if there is no room, or no such lane.
+    pub fn push_saved(&mut self, frame: &SavedFrame, now: Time) -> bool {
+        let SavedFrame { lane, from, head, edit, offload, since, bytes } = frame;
+        let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        if !self.has_room(*lane, len) || usize::from(*head) > bytes.len() {
+            return false;
+        }
+        let Some(first) = self.take_blocks(len.div_ceil(BLOCK_BYTES)) else { return false };
+        let mut left = &bytes[..];
+        pieces(&self.map, &self.blocks, first, len, |span| {
+            let (piece, rest) = left.split_at(left.len().min(span.len() as usize));
+            self.map.write_span(span, piece);
+            left = rest;
+            true
+        });
+        let (edit, offload, since) = ((*edit).into(), (*offload).into(), *since);
+        self.append(*lane, first, Waiting { next: NONE, len, head: *head, from: *from, edit, offload, since }, now);
+        true
     }
 
     /// Offers the first packets of one lane in `open`, within the budget, and removes all that are not refused. The error: no packet

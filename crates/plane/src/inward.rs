@@ -12,7 +12,7 @@ use nicety_adapter::{Batch, Bucket, Budget, Delivery, HEAD_MOST, Packet, Pick, P
 use nicety_ioc::{Class, Classifier, Codel, Lane, Scheduler, mark_congestion};
 use nicety_memory::MapError;
 
-use crate::backlog::Backlog;
+use crate::backlog::{Backlog, SavedFrame};
 use crate::order::class_of;
 use crate::plane::{Plane, Slot};
 use crate::port::{ClassState, Port};
@@ -109,6 +109,22 @@ impl Inward {
             limited_until: None,
             asked: None,
         })
+    }
+
+    /// Copies of the frames that wait.
+    pub fn save(&self) -> Vec<SavedFrame> {
+        self.backlog.save()
+    }
+
+    /// Such frames wait here. Returns how many found room.
+    pub fn restore(&mut self, frames: &[SavedFrame], now: Time) -> u64 {
+        let kept = frames.iter().filter(|frame| self.backlog.push_saved(frame, now)).count() as u64;
+        for (lane, packets) in self.backlog.waiting_by_lane() {
+            if let Some(state) = self.states.get_mut(usize::from(class_of(lane))) {
+                state.waiting = packets;
+            }
+        }
+        kept
     }
 
     pub fn states(&self) -> Vec<ClassState> {
@@ -269,6 +285,10 @@ impl Plane {
     /// Keeps frames that came in by an uplink until their class and receiver may have them, or passes them on at once.
     #[inline(never)]
     pub(crate) fn keep_inward(&self, uplink: &Port, receiver: &Port, batch: &Batch, picks: &[Pick], now: Time) {
+        if receiver.is_aside() {
+            // A mirror's copies take nothing of what the uplink's receivers may have.
+            return self.pass_to(receiver, batch, picks, now);
+        }
         let id = receiver.id();
         let kept = uplink.inward().with(|inward| {
             if inward.passes(id, batch, picks, now) {

@@ -23,6 +23,7 @@ mod lldp;
 mod lock;
 #[cfg(feature = "measure")]
 pub mod measure;
+mod mirror;
 mod order;
 mod pace;
 mod plane;
@@ -38,15 +39,16 @@ mod watched;
 pub mod wire;
 
 pub use agent::{Agent, LinkState, Role};
-pub use backlog::{Backlog, Drained, SENDER_BYTES};
+pub use backlog::{Backlog, Drained, SENDER_BYTES, SavedFrame};
 pub use doorbells::Doorbells;
 pub use inward::InwardControl;
 pub use lldp::{Announcer, Neighbour, announcement};
+pub use mirror::{MIRRORS_MOST, Mirror, Mirrored};
 pub use plane::{Plane, PlaneError, Slot};
-pub use port::{ClassState, End, Port, Saved, SavedNumbers, SharedFamily, Shell, State, caught};
+pub use port::{ClassState, End, Port, Saved, SavedFrames, SavedNumbers, SharedFamily, Shell, State, caught};
 pub use team::{
-    Capacity, Hash, Lacp, Links, Loads, MEMBERS_MOST, MemberState, Mode, Moved, Queues, Rule, Spread, Standby,
-    Steering, Team,
+    Capacity, Hash, Lacp, Links, Loads, MEMBERS_MOST, MemberState, Mode, Moved, Queues, Rule, SavedRule, SavedSteering,
+    Spread, Standby, Steering, Team,
 };
 pub use times::{BUCKETS_NS, Histogram, SAMPLE_EVERY};
 pub use trace::{Intake, Prospect, Trace, TraceError};

@@ -58,6 +58,10 @@ impl Agent for Listener {
         None
     }
 
+    fn meet(&mut self, neighbour: &Neighbour) {
+        self.0 = Some(neighbour.clone());
+    }
+
     fn neighbour(&self, now: Time) -> Option<&Neighbour> {
         self.0.as_ref().filter(|neighbour| neighbour.until > now)
     }

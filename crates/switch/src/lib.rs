@@ -326,6 +326,11 @@ impl<P> Switch<P> {
         self.snoop.list(now)
     }
 
+    /// Ports have these interests and no others: those of another process, whose ports have joined here.
+    pub fn want_again(&self, wanted: &[Wanted], now: Time) {
+        self.snoop.restore(wanted, now);
+    }
+
     /// Decides for a whole batch, and learns its senders. Returns the ports that the plan refers to.
     pub fn forward(&self, batch: &Batch, now: Time, plan: &mut Plan) -> Slots<P> {
         self.forward_followed(batch, now, plan, &mut Nobody)

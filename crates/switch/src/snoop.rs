@@ -365,6 +365,29 @@ impl Snoop {
             .collect()
     }
 
+    /// Has these interests and no others: those of another process, whose ports go on here.
+    pub fn restore(&self, wanted: &[Wanted], now: Time) {
+        let mut table = Table::default();
+        for Wanted { fid, port, interest, left } in wanted {
+            let left = u64::try_from(left.as_nanos()).unwrap_or(u64::MAX);
+            let wants = Wants::new(*port, now.0.saturating_add(left));
+            match interest {
+                Interest::Router => table.routers.push((*fid, wants)),
+                Interest::Everything => table.all.push(wants),
+                Interest::Group(group) => match table.place(*fid, *group) {
+                    Ok(at) => Arc::make_mut(&mut table.groups[at]).wants.push(wants),
+                    Err(at) => {
+                        let members = Members { fid: *fid, group: *group, wants: vec![wants] };
+                        table.groups.insert(at, Arc::new(members));
+                    }
+                },
+            }
+        }
+        table.routers.truncate(GROUPS_MOST);
+        table.groups.truncate(GROUPS_MOST);
+        self.table.store(Arc::new(table));
+    }
+
     fn change(&self, change: impl Fn(&mut Table)) {
         self.table.rcu(|old| {
             let mut new = Table::clone(old);

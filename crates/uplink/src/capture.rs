@@ -9,17 +9,19 @@ use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::fmt;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nicety_adapter::snapshot::{Nothing, RestoreError, Version, decode, encode};
 use nicety_adapter::{
-    Batch, Budget, Counters, Delivery, Frames, PACKET_BYTES, Packet, Piece, PortId, Progress, QueueCounters, Reason,
-    Scratch, Time, Unfolded, Uplink, Wants,
+    Batch, Budget, Counters, Delivery, Frames, HandOver, PACKET_BYTES, Packet, Piece, PortId, Progress, QueueCounters,
+    Reason, Scratch, Time, Unfolded, Uplink, Wants,
 };
 use nicety_memory::{Map, MapError};
 use rustix::fs::{Access, AtFlags, FileType, FlockOperation, Mode, OFlags, accessat, open, openat, statat};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use crate::buffers::{Buffers, SLOT_BYTES};
 use crate::egress::{self, Put, Sink};
@@ -67,6 +69,9 @@ pub enum CaptureError {
     /// No memory for the buffers.
     #[error(transparent)]
     Memory(#[from] MapError),
+    /// The state of another process's capture does not fit.
+    #[error("going on with a capture: {0}")]
+    State(RestoreError),
 }
 
 /// See the module's documentation.
@@ -99,6 +104,31 @@ pub struct Capture {
     taken: QueueCounters,
     dropped: u64,
 }
+
+/// The state of a capture beside its file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct SavedCapture {
+    regular: bool,
+    written: u64,
+    /// Bytes that wait for the reader of a pipe, and the ends of their packet blocks.
+    gathered: Vec<u8>,
+    blocks: Vec<u32>,
+    gap: u64,
+    reported: u64,
+    lost: u64,
+    errors: u64,
+}
+
+impl Version for SavedCapture {
+    const NUMBER: u16 = 1;
+    type Before = Nothing;
+
+    fn from_before(before: Nothing) -> Result<Self, RestoreError> {
+        match before {}
+    }
+}
+
+const SAVED_KIND: &str = "nicety-capture";
 
 /// A packet block that waits to be written.
 #[derive(Clone, Copy, Debug)]
@@ -228,6 +258,58 @@ impl Capture {
         match this.write() {
             Ok(()) | Err(Errno::AGAIN) => Ok(this),
             Err(error) => Err(os(error)),
+        }
+    }
+
+    /// Goes on with the file of another process, behind what that has written.
+    ///
+    /// # Errors
+    /// The state is damaged or another version's, or there is no memory.
+    pub fn go_on(fd: OwnedFd, state: &[u8], options: &CaptureOptions) -> Result<Self, CaptureError> {
+        let SavedCapture { regular, written, gathered: waiting, blocks: ends, gap, reported, lost, errors } =
+            decode(SAVED_KIND, state).map_err(CaptureError::State)?;
+        let mut gathered = Vec::with_capacity(GATHER_BYTES + SLOT_BYTES as usize + AROUND_BYTES);
+        if waiting.len() > gathered.capacity() {
+            return Err(CaptureError::State(RestoreError::Impossible("bytes that wait")));
+        }
+        let mut blocks = VecDeque::with_capacity(gathered.capacity() / BLOCK_LEAST);
+        blocks.extend(ends.into_iter().map(|end| Block { end: end as usize, packet: None }));
+        gathered.extend_from_slice(&waiting);
+        Ok(Self {
+            fd,
+            regular,
+            origin: options.origin,
+            most_bytes: options.most_bytes.unwrap_or(u64::MAX),
+            frame: Buffers::new(SLOT_BYTES)?,
+            gathered,
+            done: 0,
+            blocks,
+            written,
+            now: Time::ZERO,
+            direction: Direction::Outbound,
+            gap,
+            reported,
+            lost,
+            errors,
+            under_way: false,
+            torn: false,
+            taken: QueueCounters::default(),
+            dropped: 0,
+        })
+    }
+
+    /// Its state, between two deliveries: all packets are in the counters.
+    fn save(&self) -> SavedCapture {
+        let at = |block: &Block| u32::try_from(block.end.saturating_sub(self.done)).unwrap_or(u32::MAX);
+        SavedCapture {
+            regular: self.regular,
+            written: self.written + self.done as u64,
+            gathered: self.gathered.get(self.done..).unwrap_or_default().to_vec(),
+            blocks: self.blocks.iter().map(at).collect(),
+            gap: self.gap,
+            reported: self.reported,
+            lost: self.lost,
+            errors: self.errors,
         }
     }
 
@@ -392,6 +474,11 @@ impl Uplink for Capture {
         Delivery::default()
     }
 
+    fn hand_over(&self) -> HandOver<'_> {
+        let state = encode(SAVED_KIND, SavedCapture::NUMBER, &self.save());
+        HandOver::Parts { descriptors: vec![self.fd.as_fd()], state }
+    }
+
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -413,5 +500,18 @@ impl Sink for Capture {
         });
         self.under_way |= taken;
         if taken { Put::Taken } else { Put::Dropped(Reason::UplinkRefused) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_of_a_capture_is_read_by_each_later_version() {
+        let (gathered, blocks) = (vec![1, 2, 3], vec![3]);
+        let saved =
+            SavedCapture { regular: true, written: 4, gathered, blocks, gap: 5, reported: 6, lost: 7, errors: 8 };
+        crate::moved::held(SAVED_KIND, &saved);
     }
 }

@@ -20,6 +20,7 @@ mod capture;
 mod egress;
 mod faulty;
 mod message;
+mod moved;
 mod null;
 mod offload;
 mod paced;
@@ -36,6 +37,7 @@ mod watch;
 
 pub use capture::{Capture, CaptureError, CaptureOptions};
 pub use faulty::{Faults, Faulty};
+pub use moved::Tokens;
 pub use nicety_adapter::{Rate, RateError};
 pub use null::Null;
 pub use paced::Paced;

@@ -13,6 +13,7 @@ use nicety_adapter::{
 };
 use nicety_memory::Map;
 
+use crate::moved::{SavedPaced, Tokens};
 use crate::watch::Watch;
 
 /// A bucket holds tokens for this time. A turn that comes late loses nothing (`Bucket::go_on`).
@@ -70,6 +71,14 @@ impl<U: Uplink> Paced<U> {
     /// Without a limit, until [`Uplink::set`] sets one.
     pub fn unlimited(inner: U) -> Self {
         Self { inner, limit: None }
+    }
+
+    /// Goes on with the tokens of another process's uplink of the same rate.
+    pub fn go_on(&mut self, Tokens(tokens): Tokens) {
+        if let (Some(limit), Some([ingress, egress])) = (&mut self.limit, tokens) {
+            limit.ingress.restore(ingress);
+            limit.egress.restore(egress);
+        }
     }
 
     /// Earliest time at which waiting frames have tokens.
@@ -213,7 +222,17 @@ impl<U: Uplink> Uplink for Paced<U> {
     }
 
     fn hand_over(&self) -> HandOver<'_> {
-        self.inner.hand_over()
+        match self.inner.hand_over() {
+            HandOver::Parts { descriptors, state: inner } => {
+                let tokens = self.limit.as_ref().map(|limit| [limit.ingress.save(), limit.egress.save()]);
+                HandOver::Parts { descriptors, state: SavedPaced { tokens, inner }.to_bytes() }
+            }
+            other => other,
+        }
+    }
+
+    fn own(&mut self) {
+        self.inner.own();
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -12,13 +12,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use arrayvec::ArrayVec;
-use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, News, PortId, Progress, Reason, Time, Uplink};
+use nicety_adapter::{
+    Batch, Budget, Counters, Delivery, Frames, HandOver, News, PortId, Progress, Reason, Time, Uplink,
+};
 use nicety_memory::Span;
 use rustix::io::Errno;
 use rustix::net::{SocketType, sockopt};
 
 use crate::buffers::{Buffers, SLOT_BYTES};
 use crate::message::{self, HEADER_BYTES, NotHello};
+use crate::moved::{Found, SavedLink};
 use crate::peer_source::PeerSource;
 use crate::socket::{self, SocketError, watching};
 use crate::system::{self, MESSAGES, Received};
@@ -106,6 +109,39 @@ impl Pair {
             this.try_to_join(fd);
         }
         Ok(this)
+    }
+
+    /// Goes on with the parts of another process's pair at this path. It has nothing to send and joins nobody before its first turn.
+    ///
+    /// # Errors
+    /// The state is damaged or another version's, or the path is gone.
+    pub fn go_on(path: impl AsRef<Path>, state: &[u8], descriptors: Vec<OwnedFd>) -> Result<Self, SocketError> {
+        let mut this = Self::alone()?;
+        let found = SavedLink::find(state, descriptors, path.as_ref(), SocketType::SEQPACKET, &this.watch)?;
+        let Found { saved, source, peer } = found;
+        for ((bytes, cut), slot) in saved.arrived.iter().take(SLOTS).zip(0..) {
+            let len = bytes.len().min(SLOT_BYTES as usize);
+            this.arrived.map().write_span(this.arrived.span(this.slot(slot), len as u32), &bytes[..len]);
+            this.ready.push((slot, Received { len: len as u32, cut: *cut }));
+        }
+        if let Some(peer) = &peer {
+            this.watch.add(peer).map_err(watching)?;
+            // Whether it has room is found out in the first turn.
+            this.full = this.watch.room(peer, true).is_ok();
+        }
+        (this.peer_source, this.is_told, this.greeted) = (source, peer.is_some(), saved.greeted);
+        this.peer = peer;
+        Ok(this)
+    }
+
+    /// Messages that were received and not fetched.
+    fn waiting(&self) -> Vec<(Vec<u8>, bool)> {
+        let bytes = |&(slot, Received { len, cut }): &(u8, Received)| {
+            let mut bytes = vec![0; len as usize];
+            self.arrived.map().read_span(self.arrived.span(self.slot(slot), len), &mut bytes);
+            (bytes, cut)
+        };
+        self.ready.iter().skip(self.taken).map(bytes).collect()
     }
 
     /// Whether a peer is connected and has sent its hello.
@@ -339,6 +375,15 @@ impl Uplink for Pair {
             return None;
         }
         Some(self.vacant().map_or_else(|| News::Back("its peer has joined".to_owned()), News::Vacant))
+    }
+
+    fn hand_over(&self) -> HandOver<'_> {
+        let saved = SavedLink { greeted: self.greeted, arrived: self.waiting(), ..SavedLink::default() };
+        saved.parts(&self.peer_source, self.peer.as_ref().map(AsFd::as_fd))
+    }
+
+    fn own(&mut self) {
+        self.peer_source.own();
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -1,7 +1,7 @@
 //! Source of an end's peers: it listens and takes one after the other, or it connects to a listening one, again and again.
 
 use std::fmt::Display;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use nicety_adapter::Time;
@@ -58,6 +58,44 @@ impl PeerSource {
         let timer = timer.map_err(|error| watching(error.into()))?;
         watch.add(&timer).map_err(watching)?;
         Ok(Self::Connect(Dialer { path: path.to_owned(), kind, timer, pause_ns: RETRY_NS.0, failed: None }))
+    }
+
+    /// Goes on with the source of another process, which has a peer or not: the listening socket, or another timer.
+    pub(crate) fn go_on(
+        listener: Option<OwnedFd>,
+        path: &Path,
+        kind: SocketType,
+        has_peer: bool,
+        watch: &Watch,
+    ) -> Result<Self, SocketError> {
+        let Some(socket) = listener else {
+            let mut this = Self::connect(path, kind, watch)?;
+            // The other process may still go on, and join a peer itself.
+            if let (Self::Connect(dialer), false) = (&mut this, has_peer) {
+                dialer.again();
+            }
+            return Ok(this);
+        };
+        let listener = PeerListener::go_on(socket, path)?;
+        if !has_peer {
+            listener.watch(watch).map_err(watching)?;
+        }
+        Ok(Self::Listen(listener))
+    }
+
+    /// The listening socket, if it listens.
+    pub(crate) fn listener(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Listen(listener) => Some(listener.as_fd()),
+            Self::Connect(_) | Self::Given => None,
+        }
+    }
+
+    /// The other process has let go of the listening socket.
+    pub(crate) fn own(&mut self) {
+        if let Self::Listen(listener) = self {
+            listener.own();
+        }
     }
 
     /// Accepts a waiting peer, or tries to connect if it is time to.

@@ -1,11 +1,12 @@
 //! UNIX sockets at a path: a listening one with one peer at a time, or a pair.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nicety_adapter::Time;
+use nicety_adapter::snapshot::RestoreError;
 use nicety_memory::MapError;
 use nicety_socket::{Accepted, ListenError, Listener};
 use rustix::io::Errno;
@@ -37,6 +38,14 @@ pub enum SocketError {
     /// No memory for the buffers.
     #[error(transparent)]
     Memory(#[from] MapError),
+    /// The state of another process's uplink does not fit.
+    #[error("going on with {}: {source}", path.display())]
+    State {
+        /// The socket.
+        path: PathBuf,
+        /// The reason.
+        source: RestoreError,
+    },
 }
 
 /// A listening socket for one peer at a time. Dropping it removes the file.
@@ -52,6 +61,21 @@ impl PeerListener {
     pub(crate) fn bind(path: &Path, kind: SocketType) -> Result<Self, SocketError> {
         let bind = if kind == SocketType::SEQPACKET { Listener::bind_messages } else { Listener::bind };
         Ok(Self { listener: bind(path)?, shut_until: None })
+    }
+
+    /// Goes on with the listening socket of another process at this path.
+    pub(crate) fn go_on(socket: OwnedFd, path: &Path) -> Result<Self, SocketError> {
+        Ok(Self { listener: Listener::go_on(socket, path)?, shut_until: None })
+    }
+
+    /// The other process has let go of it: dropping this removes the file.
+    pub(crate) fn own(&mut self) {
+        self.listener.own();
+    }
+
+    /// The socket itself.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
     }
 
     /// The socket's path.

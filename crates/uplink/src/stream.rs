@@ -16,16 +16,19 @@ mod leaving;
 
 use std::fmt;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, News, PACKETS, PortId, Progress, Time, Uplink};
+use nicety_adapter::{
+    Batch, Budget, Counters, Delivery, Frames, HandOver, News, PACKETS, PortId, Progress, Time, Uplink,
+};
 use nicety_memory::Map;
 use rustix::net::SocketType;
 
 use self::arriving::{Arriving, Next};
 use self::joining::Joining;
 use self::leaving::Leaving;
+use crate::moved::{Found, SavedLink};
 use crate::peer_source::PeerSource;
 use crate::socket::{self, SocketError, watching};
 use crate::watch::{Watch, writable};
@@ -96,6 +99,27 @@ impl Stream {
         if let Some(fd) = this.peer_source.dial() {
             this.try_to_join(fd);
         }
+        Ok(this)
+    }
+
+    /// Goes on with the parts of another process's stream at this path. It sends nothing and joins nobody before its first turn.
+    ///
+    /// # Errors
+    /// The state is damaged or another version's, or the path is gone.
+    pub fn go_on(path: impl AsRef<Path>, state: &[u8], descriptors: Vec<OwnedFd>) -> Result<Self, SocketError> {
+        let mut this = Self::new()?;
+        let found = SavedLink::find(state, descriptors, path.as_ref(), SocketType::STREAM, &this.watch)?;
+        let Found { saved, source, peer } = found;
+        if let Some((bytes, _)) = saved.arrived.first() {
+            this.arriving.restore(bytes, saved.skip);
+        }
+        this.leaving.restore(&saved.leaving);
+        if let Some(peer) = &peer {
+            this.watch.add(peer).map_err(watching)?;
+            // Whether it has room is found out in the first turn, and what waits goes then.
+            this.full = this.watch.room(peer, true).is_ok();
+        }
+        (this.peer_source, this.is_told, this.peer) = (source, peer.is_some(), peer);
         Ok(this)
     }
 
@@ -249,6 +273,17 @@ impl Uplink for Stream {
             return None;
         }
         Some(self.vacant().map_or_else(|| News::Back("its peer has joined".to_owned()), News::Vacant))
+    }
+
+    fn hand_over(&self) -> HandOver<'_> {
+        let (arrived, skip) = self.arriving.save();
+        let (arrived, leaving) = (vec![(arrived, false)], self.leaving.save());
+        let saved = SavedLink { arrived, skip, leaving, ..SavedLink::default() };
+        saved.parts(&self.peer_source, self.peer.as_ref().map(AsFd::as_fd))
+    }
+
+    fn own(&mut self) {
+        self.peer_source.own();
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -161,6 +161,11 @@ impl Memory {
         self.iotlb.as_ref().map_or(&self.map, Cache::map)
     }
 
+    /// The map by guest-physical addresses, also behind an IOMMU.
+    pub fn shared(&self) -> &Arc<Map> {
+        &self.map
+    }
+
     /// Whether the front end has shared memory.
     pub fn is_shared(&self) -> bool {
         !self.regions.is_empty()

@@ -11,9 +11,9 @@ use nicety_frame::Mac;
 use nicety_host::Role;
 use nicety_memory::Files;
 use nicety_peer::{Bell, PeerFd, Table};
-use nicety_plane::{Saved, SavedNumbers};
+use nicety_plane::{Neighbour, Saved, SavedFrames, SavedNumbers};
 use nicety_socket::Listener;
-use nicety_switch::{Learned, Policy};
+use nicety_switch::{Learned, Policy, Wanted};
 use nicety_vfio_user::{Interrupts, Session};
 use rustix::io::Errno;
 use rustix::process::Pid;
@@ -21,7 +21,9 @@ use tracing::warn;
 
 use super::{Daemon, Opened, PortSpec, Running, UplinkMaker, irq_layout};
 use crate::device::PortDevice;
-use crate::image::{FrontImage, FunctionImage, LearnedImage, LinkImage, PortImage, RingsImage, VmmImage};
+use crate::image::{
+    FrontImage, FunctionImage, InterestImage, LearnedImage, LinkImage, NeighbourImage, PortImage, RingsImage, VmmImage,
+};
 use crate::inbox::Note;
 use crate::journal::Kept;
 use crate::mapper::Mapper;
@@ -46,6 +48,7 @@ pub struct Arriving {
     running: Running,
     numbers: SavedNumbers,
     signals: u64,
+    waiting: SavedFrames,
     link: ArrivingLink,
     /// The process that served it was killed: its driver has to reset the adapter.
     is_lost: bool,
@@ -70,7 +73,7 @@ enum ArrivingLink {
 
 fn function_again(expected: Expected, image: PortImage, table: &mut Table) -> Result<Arriving, String> {
     let Expected { mut trial, mut running, signals: _, device } = expected;
-    let PortImage { numbers, signals: written, link, .. } = image;
+    let PortImage { numbers, signals: written, waiting, link, .. } = image;
     let (LinkImage::Function(function), Some((mut device, files))) = (link, device) else {
         return Err("its image is another kind of port's".into());
     };
@@ -87,7 +90,7 @@ fn function_again(expected: Expected, image: PortImage, table: &mut Table) -> Re
     let vmm = vmm.as_ref().map(|vmm| take_vmm(&mut device, vmm, &files, table)).transpose()?;
     running.blank = device.blank();
     let link = ArrivingLink::Function { listener, device: Box::new(device), vmm };
-    Ok(Arriving { running, numbers, signals: written, link, is_lost: false })
+    Ok(Arriving { running, numbers, signals: written, waiting, link, is_lost: false })
 }
 
 /// Takes descriptors of rings out of a table.
@@ -113,8 +116,12 @@ pub struct ArrivingUplink {
     pub policy: Policy,
     /// Makes it again.
     pub maker: Option<UplinkMaker>,
+    /// The team that it is in.
+    pub team: Option<String>,
     /// Its counters.
     pub numbers: SavedNumbers,
+    /// Frames that wait for it.
+    pub waiting: SavedFrames,
 }
 
 impl Daemon {
@@ -183,7 +190,7 @@ impl Daemon {
         front: Front,
     ) -> Result<Arriving, String> {
         let Expected { mut trial, running, signals, device: _ } = expected;
-        let PortImage { numbers, signals: written, link, .. } = image;
+        let PortImage { numbers, signals: written, waiting, link, .. } = image;
         let LinkImage::Rings(RingsImage { kicks, state }) = link else {
             return Err("its image is another kind of port's".into());
         };
@@ -213,16 +220,18 @@ impl Daemon {
             preparing.resume(session, &mut own)?;
         }
         let link = ArrivingLink::Rings { preparing, signals, kicks, calls, errors, state };
-        Ok(Arriving { running, numbers, signals: written, link, is_lost: false })
+        Ok(Arriving { running, numbers, signals: written, waiting, link, is_lost: false })
     }
 
     /// The port joins the switch with its adapter's state. It is not served before [`Daemon::serve_again`]: all ports join first, so
     /// that none misses a frame.
     pub(crate) fn arrive(&self, arriving: Arriving) -> (Service, Option<Preparing>) {
-        let Arriving { running, numbers, signals: written, link, is_lost } = arriving;
+        let Arriving { running, numbers, signals: written, waiting, link, is_lost } = arriving;
         let Running { spec, port, schedule, log, .. } = &running;
         port.count_on(&numbers);
         schedule.count_on(written);
+        // A function of a card that went on first would be reset by a policy that allows it less.
+        self.plane.set_policy(port, &spec.policy);
         let fail = |why: &dyn std::fmt::Display| {
             log.say(Kind::Failed, format_args!("its adapter does not go on: {why}"));
             port.detach(self.clock.now());
@@ -266,7 +275,8 @@ impl Daemon {
             warn!(port = spec.name, "it does not join the switch: {error}");
         }
         port.shape_on(&numbers);
-        self.plane.switch().arrived(port.id());
+        port.wait_on(&waiting, self.clock.now());
+        self.link_function(&running);
         self.ports().insert(port.id(), running);
         (service, front)
     }
@@ -282,7 +292,14 @@ impl Daemon {
         let expected = self.prepare(spec, id.0)?;
         let had_vmm = function.vmm.is_some();
         let link = LinkImage::Function(Box::new(function));
-        let image = PortImage { name: name.clone(), id: id.0, numbers: SavedNumbers::default(), signals: 0, link };
+        let image = PortImage {
+            name: name.clone(),
+            id: id.0,
+            numbers: SavedNumbers::default(),
+            signals: 0,
+            waiting: SavedFrames::default(),
+            link,
+        };
         let mut arriving = self.expect(expected, image, &mut table, None)?;
         arriving.is_lost = true;
         let mut answers = 0;
@@ -299,7 +316,6 @@ impl Daemon {
         };
         let (mut service, _no_front) = self.arrive(arriving);
         service.journal = journal;
-        self.link_functions();
         if had_vmm {
             let what = "the daemon was killed: its VM goes on, and its driver is made to reset the adapter";
             match answers {
@@ -324,14 +340,21 @@ impl Daemon {
         }
     }
 
-    /// An uplink goes on.
-    pub(crate) fn uplink_arrives(&self, arriving: ArrivingUplink) {
-        let ArrivingUplink { id, name, uplink, policy, maker, numbers } = arriving;
-        let buffer = nicety_plane::SENDER_BYTES;
-        let opened = self.open_uplink_at(id, &name, uplink, buffer, &policy, maker, None, Some(&numbers));
-        if let Err(error) = opened {
-            warn!("uplink {name} does not go on: {error}");
-        }
+    /// An uplink joins the switch, or its team. It is not served before [`Daemon::serve_again`]: all ports join first. Its frames wait once
+    /// it has its I/O control.
+    pub(crate) fn uplink_arrives(&self, arriving: ArrivingUplink) -> Option<(Service, SavedFrames)> {
+        let ArrivingUplink { id, name, mut uplink, policy, maker, team, numbers, waiting } = arriving;
+        uplink.own();
+        let (buffer, team) = (nicety_plane::SENDER_BYTES, team.as_deref());
+        let joined = self.join_uplink(id, &name, uplink, buffer, &policy, maker, team, Some(&numbers));
+        let joined = joined.map_err(|error| warn!("uplink {name} does not go on: {error}"));
+        Some((joined.ok()?, waiting))
+    }
+
+    /// Frames of an uplink wait here. Then it is served, like [`Daemon::serve_again`].
+    pub(crate) fn serve_uplink_again(&self, service: Service, waiting: &SavedFrames) {
+        service.port.wait_on(waiting, self.clock.now());
+        self.hand_to_worker(service);
     }
 
     /// The switch knows these addresses again.
@@ -339,6 +362,37 @@ impl Daemon {
         for &LearnedImage { fid, address, port, at_ns } in learned {
             self.plane.switch().addresses().learn(Mac(address), fid, PortId(port), Time(at_ns));
         }
+    }
+
+    /// Ports get the multicast frames that they wanted, or, where that is not known, all that are snooped; and know their neighbours.
+    pub(crate) fn know_again(&self, interests: Option<&[InterestImage]>, neighbours: &[NeighbourImage]) {
+        let switch = self.plane.switch();
+        match interests {
+            Some(interests) => {
+                let wanted: Vec<Wanted> = interests.iter().map(InterestImage::wanted).collect();
+                switch.want_again(&wanted, self.clock.now());
+            }
+            None => self.ports().keys().for_each(|id| switch.arrived(*id)),
+        }
+        for NeighbourImage { port, system, name, until_ns } in neighbours {
+            let neighbour = Neighbour { system: system.clone(), port: name.clone(), until: Time(*until_ns) };
+            self.plane.port(PortId(*port)).inspect(|port| port.meet(&neighbour));
+        }
+    }
+
+    /// Ports' interests, for [`Daemon::know_again`].
+    pub(crate) fn interests(&self) -> Vec<InterestImage> {
+        self.plane.switch().wanted(self.clock.now()).iter().map(InterestImage::of).collect()
+    }
+
+    /// Ports' neighbours, for [`Daemon::know_again`].
+    pub(crate) fn neighbours(&self) -> Vec<NeighbourImage> {
+        let now = self.clock.now();
+        let of = |id: &PortId| {
+            let Neighbour { system, port, until } = self.plane.neighbour(*id, now)?;
+            Some(NeighbourImage { port: id.0, system, name: port, until_ns: until.0 })
+        };
+        self.names().keys().filter_map(of).collect()
     }
 
     /// Its addresses, for [`Daemon::learn_again`].

@@ -74,6 +74,11 @@ impl Daemon {
         Ok(())
     }
 
+    /// The announcements of all uplinks that send any, by their names.
+    pub(crate) fn announcements(&self) -> Vec<(String, Vec<u8>)> {
+        self.uplinks().iter().filter_map(|uplink| Some((uplink.name.clone(), uplink.announcement.clone()?))).collect()
+    }
+
     /// Changes the values of an uplink that can change while it is open: the link itself stays, and no frame is lost. `maker` makes
     /// it with these values from now on. The error is a sentence for a person.
     pub fn set_uplink(

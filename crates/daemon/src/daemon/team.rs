@@ -10,9 +10,10 @@ use nicety_host::{LacpConfig, TeamMode, TransmitHash};
 use nicety_lacp::Settings;
 use nicety_plane::{Capacity, Hash, MEMBERS_MOST, MemberState, Mode, Port, State, Steering, Team};
 use nicety_switch::Policy;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::{Daemon, PortView, StartError};
+use crate::image::TeamImage;
 
 /// Of equal links none is preferred: the middle of the range.
 const LACP_PORT_PRIORITY: u16 = 128;
@@ -120,13 +121,44 @@ pub type MemberViews = Vec<(String, MemberState)>;
 impl Daemon {
     /// Adds a team to the switch. Its members are opened after it, with [`Daemon::open_uplink`].
     pub fn open_team(&self, spec: &TeamSpec) -> Result<(), StartError> {
-        let id = self.free_id(0);
+        self.open_team_from(spec, None)
+    }
+
+    /// A team goes on. Its members arrive after it.
+    pub(crate) fn team_arrives(&self, spec: &TeamSpec, image: &TeamImage) {
+        // Another address would be another system to the partner.
+        let spec = TeamSpec { system: Mac(image.system), ..spec.clone() };
+        if let Err(error) = self.open_team_from(&spec, Some(image)) {
+            warn!("team {} does not go on: {error}", spec.name);
+        }
+    }
+
+    /// All teams, for [`Daemon::team_arrives`]. Call it while the workers stand still.
+    pub(crate) fn team_images(&self) -> Vec<TeamImage> {
+        let image = |team: &RunningTeam| TeamImage {
+            name: team.spec.name.clone(),
+            id: team.id.0,
+            system: team.spec.system.0,
+            places: team.names.to_vec(),
+            steering: team.steering.save(),
+        };
+        self.teams().iter().map(image).collect()
+    }
+
+    fn open_team_from(&self, spec: &TeamSpec, image: Option<&TeamImage>) -> Result<(), StartError> {
+        let id = image.map_or_else(|| self.free_id(0), |image| PortId(image.id));
         let nobody = Mode::Standby { order: Vec::new(), fail_back: Duration::ZERO };
         let steering = Arc::new(Steering::new(nobody.rule(), Hash::default()));
-        let (names, ports) = Default::default();
+        let (mut names, ports) = <([Option<String>; MEMBERS_MOST], _)>::default();
+        let places = image.map(|image| &image.places[..]).unwrap_or_default();
+        names.iter_mut().zip(places).for_each(|(name, place)| name.clone_from(place));
         let mut team = RunningTeam { id, spec: spec.clone(), steering, names, ports };
         team.take_places(spec.clone());
         let (mode, hash) = team.mode();
+        if let Some(image) = image {
+            team.steering = Arc::new(Steering::new(mode.rule(), mode.hash().unwrap_or(hash)));
+            team.steering.restore(&image.steering, self.clock.now());
+        }
         let joined = self.plane.join_team(Arc::new(team.team()), &spec.policy);
         joined.map_err(|source| StartError::Switch { port: spec.name.clone(), source })?;
         self.plane.change_team(id, &mode, hash, self.clock.now());
@@ -209,6 +241,8 @@ impl Daemon {
                 absence: None,
                 epoch,
                 members: Some(self.members_of(team, &uplink, now)),
+                mirror: None,
+                mirrored_by: Vec::new(),
             }
         };
         self.teams().iter().map(view).collect()

@@ -89,7 +89,9 @@ fn hand_over(channel: &Channel, daemon: &Daemon) -> Result<(), String> {
     for (image, table) in &workers {
         send_state(channel, kind::IMAGE, &image.to_bytes(), table, &[]).map_err(words)?;
     }
-    let rest = Rest { stopped_ns, learned: daemon.learned() };
+    let (teams, announcements) = (daemon.team_images(), daemon.announcements());
+    let (learned, interests, neighbours) = (daemon.learned(), Some(daemon.interests()), daemon.neighbours());
+    let rest = Rest { stopped_ns, learned, teams, announcements, interests, neighbours };
     send_state(channel, kind::END, &to_bytes(REST_KIND, &rest), &Table::default(), &[]).map_err(words)?;
     wanted(channel, kind::TAKEN, TAKES)?;
     // The other process has all state now: it goes on if it hears this, or finds this process gone.
@@ -110,7 +112,7 @@ fn going(channel: &Channel, build: String) -> Result<Upgraded, UpgradeError> {
 }
 
 /// Ports by name, with the nanoseconds for which they stood still.
-#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Going(pub Vec<(String, u64)>);
 
 /// The name in its envelope.

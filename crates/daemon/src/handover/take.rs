@@ -15,7 +15,7 @@ use super::{
     to_bytes, wanted,
 };
 use crate::daemon::{Arriving, ArrivingUplink, Daemon, Expected};
-use crate::image::{FrontImage, Image, LinkImage, PortImage};
+use crate::image::{FrontImage, Image, LinkImage, PortImage, UplinkImage};
 use crate::live::state::{Begin, Found, StateFile};
 use crate::rings::Front;
 use crate::serve;
@@ -125,15 +125,7 @@ struct Arrivals {
 
 fn receive(channel: &Channel, daemon: &Daemon, host: &Host, ids: &BTreeMap<String, u16>) -> Result<Going, String> {
     let words = |error: ChannelError| error.to_string();
-    if let Some(team) = host.teams.first() {
-        return Err(format!("team {}: a team of uplinks cannot be handed over yet", team.name));
-    }
-    if let Some(card) = host.cards.first() {
-        return Err(format!("card {}: a card with functions cannot be handed over yet", card.name));
-    }
-    if let Some(uplink) = host.uplinks.iter().find(|uplink| uplink.queues() > 1) {
-        return Err(format!("uplink {}: a tap with several queues cannot be handed over yet", uplink.name));
-    }
+    host.cards.iter().for_each(|card| daemon.set_card(card));
     // ROMs are read, accounts looked up, buffers and threads made before the ports stand still.
     let mut expected = BTreeMap::new();
     for config in &host.ports {
@@ -165,8 +157,12 @@ fn receive(channel: &Channel, daemon: &Daemon, host: &Host, ids: &BTreeMap<Strin
             expect(daemon, host, &mut expected, image, &mut table, &mut arrivals)?;
         }
     };
-    if arrivals.ports.len() != ports || arrivals.uplinks.len() != host.uplinks.len() {
+    if arrivals.ports.len() != ports || arrivals.uplinks.len() != serve::links(host) {
         return Err("a port is missing".to_owned());
+    }
+    let missing = serve::teams(host).find(|team| rest.teams.iter().all(|image| image.name != team.name));
+    if let Some(team) = missing {
+        return Err(format!("team {}: the other daemon's version does not hand teams over", team.name));
     }
     channel.send(kind::TAKEN, b"", &[], TAKES).map_err(words)?;
     match channel.receive(TAKES) {
@@ -189,11 +185,15 @@ fn expect(
 ) -> Result<(), String> {
     let name = image.name.clone();
     let unknown = || format!("{name}: the host file does not name it");
-    if let LinkImage::Uplink(descriptor) = image.link {
-        let config = host.uplinks.iter().find(|uplink| uplink.name == name).ok_or_else(unknown)?;
-        let descriptor = descriptor.map(|index| table.take(index).ok_or("its descriptor is missing")).transpose()?;
-        let arriving = serve::uplink_again(config, daemon, &image, descriptor.map(OwnedFd::from));
-        arrivals.uplinks.push(arriving.map_err(|error| error.to_string())?);
+    if let LinkImage::Uplink(parts) = &image.link {
+        let mut take = |index: &u32| table.take(*index).map(OwnedFd::from);
+        let parts = parts.as_ref().map(|UplinkImage { descriptors, state }| {
+            let descriptors = descriptors.iter().map(&mut take).collect::<Option<_>>();
+            let descriptors = descriptors.ok_or_else(|| format!("uplink {name}: a descriptor is missing"))?;
+            Ok::<_, String>((descriptors, &state[..]))
+        });
+        let arriving = serve::uplink_again(host, daemon, &image, parts.transpose()?).ok_or_else(unknown)?;
+        arrivals.uplinks.push(arriving.map_err(|error| format!("uplink {name}: {error}"))?);
         return Ok(());
     }
     let expected = expected.remove(&name).ok_or_else(unknown)?;
@@ -206,14 +206,20 @@ fn arrive(daemon: &Daemon, host: &Host, arrivals: Arrivals, rest: &Rest) -> Goin
     let Arrivals { ports, uplinks, fronts: _ } = arrivals;
     let since = || daemon.now_ns().saturating_sub(rest.stopped_ns);
     let mut going = Going::default();
-    for uplink in uplinks {
-        let name = uplink.name.clone();
-        daemon.uplink_arrives(uplink);
-        going.0.push((name, since()));
+    for spec in serve::teams(host) {
+        let image = rest.teams.iter().find(|image| image.name == spec.name);
+        image.into_iter().for_each(|image| daemon.team_arrives(&spec, image));
     }
-    serve::settle_uplinks(daemon, host);
+    let uplinks: Vec<_> = uplinks.into_iter().map(|one| (one.name.clone(), daemon.uplink_arrives(one))).collect();
     daemon.learn_again(&rest.learned);
     let ports: Vec<_> = ports.into_iter().map(|(name, port)| (name, daemon.arrive(port))).collect();
+    // I/O control and mirrors name ports: after these are there.
+    serve::settle_uplinks(daemon, host, &rest.announcements);
+    daemon.know_again(rest.interests.as_deref(), &rest.neighbours);
+    for (name, service) in uplinks {
+        service.into_iter().for_each(|(service, waiting)| daemon.serve_uplink_again(service, &waiting));
+        going.0.push((name, since()));
+    }
     let mut fronts_to_hear = Vec::new();
     for (name, (service, front)) in ports {
         let (id, log) = (service.port.id(), Arc::clone(&service.log));

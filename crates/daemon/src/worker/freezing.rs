@@ -12,7 +12,7 @@ use rustix::process::Pid;
 
 use super::connections::Watched;
 use super::{KICK, Worker, token, unmask};
-use crate::image::{Image, LinkImage, PortImage, RingsImage};
+use crate::image::{Image, LinkImage, PortImage, RingsImage, UplinkImage};
 use crate::port_log::{Kind, PortLog};
 use crate::service::{Link, Service, Talk};
 
@@ -113,7 +113,10 @@ fn of(service: &mut Service, table: &mut Table, now: Time) -> Result<PortImage, 
         Link::Uplink(_) => {
             let handed = port.hand_over(|how| match how {
                 HandOver::Again => Ok(None),
-                HandOver::Descriptor(fd) => Ok(Some(table.put(fd)?)),
+                HandOver::Parts { descriptors, state } => {
+                    let put = descriptors.into_iter().map(|fd| table.put(fd)).collect::<Result<_, Errno>>();
+                    Ok(Some(UplinkImage { descriptors: put?, state }))
+                }
                 HandOver::Never(why) => Err(never(why)),
             });
             LinkImage::Uplink(handed.transpose()?.flatten())
@@ -124,6 +127,6 @@ fn of(service: &mut Service, table: &mut Table, now: Time) -> Result<PortImage, 
             LinkImage::Rings(RingsImage { kicks, state: port.save(now).map(|saved| (saved.at.0, saved.state)) })
         }
     };
-    let (id, numbers, signals) = (port.id().0, port.numbers(), schedule.written());
-    Ok(PortImage { name: name(), id, numbers, signals, link })
+    let (id, numbers, signals, waiting) = (port.id().0, port.numbers(), schedule.written(), port.waiting_frames());
+    Ok(PortImage { name: name(), id, numbers, signals, waiting, link })
 }

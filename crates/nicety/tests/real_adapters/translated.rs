@@ -1,12 +1,13 @@
 //! Linux behind QEMU's Intel IOMMU: a driver's consecutive device addresses are mapped page by page, to scattered memory.
 
 use nicety_adapters::{Entry, find};
-use nicety_guests::{Accel, Guest, GuestConfig, Kernel};
+use nicety_guests::{Accel, Guest, GuestConfig, Kernel, Link, Setup};
 use nicety_trials::scope::{in_linux as entries, is_asked};
 
 use crate::{
     every::{CARRIER, Every},
-    stage::{HOST, Stage, ping, quiet, sh, well},
+    stage::{HOST, Stage, TAP, ping, pinged, port, quiet, sh, well},
+    upgraded::upgrade,
 };
 
 /// Adapter tested in addition to [`entries`]: virtio-net as a PCI function.
@@ -63,9 +64,11 @@ fn every_adapter_carries_behind_an_iommu_with_rings_of_many_pages_and_after_its_
 /// Echoes whose mappings are counted.
 const ECHOES: u64 = 300;
 
-/// A guest behind the IOMMU at the only port, with the host behind a tap. `words`: further options of its device.
-fn translated(adapter: &str, words: &str) -> (Stage, Guest) {
-    let stage = Stage::new(&[adapter]);
+/// A guest behind the IOMMU at the only port, with the host behind a tap. `words`: further options of its device; `options`: of the daemon.
+fn translated(adapter: &str, words: &str, options: &[&str]) -> (Stage, Guest) {
+    let options = options.iter().map(|option| (*option).to_owned()).collect();
+    let setup = Setup { link: Some(Link::Tap(TAP.to_owned())), options, ..Setup::default() };
+    let stage = Stage::set_up(vec![port(adapter, 1)], setup);
     let config = GuestConfig {
         accel: Accel::Tcg,
         devices: IOMMU.map(str::to_owned).into(),
@@ -104,7 +107,7 @@ fn echoes(stage: &Stage, guest: &mut Guest) -> [u64; 2] {
 /// e1000e maps and unmaps one buffer for each frame sent, and one for each frame received. Each change is one message to the daemon.
 #[test]
 fn a_strict_iommu_s_driver_sends_two_messages_a_frame_and_is_refused_nothing() {
-    let (stage, mut guest) = translated("e1000e", "");
+    let (stage, mut guest) = translated("e1000e", "", &[]);
     let [changes, frames] = echoes(&stage, &mut guest);
     println!("{changes} maps and unmaps for {frames} frames");
     assert!(changes <= 2 * frames + frames / 4 + 100, "{changes} for {frames} frames");
@@ -114,11 +117,24 @@ fn a_strict_iommu_s_driver_sends_two_messages_a_frame_and_is_refused_nothing() {
 /// QEMU refused `iommu_platform=on` (`hw/virtio/virtio-bus.c`) before the daemon served translations.
 #[test]
 fn a_vhost_user_port_asks_for_translations_behind_a_strict_iommu() {
-    let (stage, mut guest) = translated("virtio-net", "iommu_platform=on,disable-legacy=on,");
+    let (mut stage, mut guest) = translated("virtio-net", "iommu_platform=on,disable-legacy=on,", &["--keeper"]);
     let [changes, frames] = echoes(&stage, &mut guest);
     println!("{changes} translations given and taken back for {frames} frames");
     assert!(changes > frames, "each buffer is translated anew: {changes} for {frames} frames");
     sh(&mut guest, "ip link set eth0 down; ip link set eth0 up; until has_carrier eth0; do rest; done");
     ping(&mut guest, "-s 8000", HOST);
+    // The next daemon knows no translation, and asks again.
+    sh(&mut guest, &format!("(/usr/bin/ping -n -q -i 0.02 -s 3000 {HOST} >/tmp/asked 2>&1 &)"));
+    for _ in 0..5 {
+        stage.wait_more("frames", 20, || stage.received("vm1"));
+        println!("{}", upgrade(&mut stage).lines().next().unwrap_or_default());
+    }
+    stage.wait_more("frames", 20, || stage.received("vm1"));
+    let text = sh(&mut guest, "killall -INT ping; until grep -q received /tmp/asked; do rest; done; cat /tmp/asked");
+    let [sent, answered, twice] = pinged(&text);
+    // The last one may be on its way.
+    assert!(sent - answered <= 1 && twice == 0, "{text}");
+    let report = stage.report("vm1");
+    assert_eq!((&report["refused_dma_reads"], &report["guest_errors"]), (&0.into(), &0.into()), "{report}");
     quiet(&mut guest);
 }

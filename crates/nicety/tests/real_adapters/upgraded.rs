@@ -36,7 +36,7 @@ fn set_address(guest: &mut Guest, number: u8, host: u8) {
 }
 
 /// Replaces the daemon by the same program. Returns the answer.
-fn upgrade(stage: &mut Stage) -> String {
+pub fn upgrade(stage: &mut Stage) -> String {
     let control = stage.served.socket("control.sock");
     let command = format!("'{}' upgrade --control {}", env!("CARGO_BIN_EXE_nicety"), control.display());
     let done = stage.namespace.run(&command, SOON);

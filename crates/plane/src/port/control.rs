@@ -245,7 +245,7 @@ impl Inner {
     }
 
     /// Counts the packets of each class that wait.
-    fn count_waiting(&mut self) {
+    pub fn count_waiting(&mut self) {
         if let Some(control) = &mut self.control {
             for (lane, packets) in self.backlog.waiting_by_lane() {
                 if let Some(state) = control.states.get_mut(usize::from(class_of(lane))) {

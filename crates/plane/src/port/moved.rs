@@ -1,14 +1,15 @@
 //! A port that goes on in another process: what it has beside its adapter.
 
-use nicety_adapter::{Counters, HandOver, Reason, SavedBucket, SavedCounters, Shaper};
+use nicety_adapter::{Counters, HandOver, Reason, SavedBucket, SavedCounters, Shaper, Time};
 use serde::{Deserialize, Serialize};
 
 use super::{End, Port};
+use crate::backlog::SavedFrame;
 
 /// A port's numbers, for the process that goes on with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedNumbers {
-    /// Its counters. Frames that wait in its receive buffer are not moved: they count as removed.
+    /// Its counters. Frames that wait are not in them.
     pub counters: SavedCounters,
     /// Packets that earlier VMs have sent.
     pub sent_before: u64,
@@ -19,14 +20,57 @@ pub struct SavedNumbers {
 /// The tokens of an average's bucket and of a peak's.
 pub type SavedTokens = (SavedBucket, Option<SavedBucket>);
 
+/// Frames that wait at a port.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedFrames {
+    /// For its guest, or its link.
+    pub outward: Vec<SavedFrame>,
+    /// Frames that came in by an uplink with inward I/O control.
+    pub inward: Vec<SavedFrame>,
+}
+
 impl Port {
     /// Its numbers. Changes nothing. Call it while nothing is delivered to the port.
     pub fn numbers(&self) -> SavedNumbers {
         let inner = self.lock();
-        let mut counters = inner.counters.clone();
-        (0..inner.backlog.len()).for_each(|_| counters.receive_drop(Reason::Removed));
+        let counters = &inner.counters;
         let tokens = [&inner.transmit, &inner.receive].map(|shaper| shaper.as_ref().map(Shaper::save));
         SavedNumbers { counters: counters.save(), sent_before: inner.sent_before, tokens }
+    }
+
+    /// Copies of the frames that wait. Call it while nothing is delivered to the port.
+    pub fn waiting_frames(&self) -> SavedFrames {
+        let inward = self.inward().with(|inward| inward.save()).unwrap_or_default();
+        SavedFrames { outward: self.lock().backlog.save(), inward }
+    }
+
+    /// Such frames wait here, behind none. Call it when the port has its adapter's state or its I/O control, and before it is served. Those
+    /// for which this port has no room count as removed.
+    pub fn wait_on(&self, SavedFrames { outward, inward }: &SavedFrames, now: Time) {
+        if !inward.is_empty() {
+            let kept = self.inward().with(|control| control.restore(inward, now)).unwrap_or_default();
+            self.lose(inward.len() as u64 - kept, Reason::Removed);
+            self.shell.schedule();
+        }
+        if outward.is_empty() {
+            return;
+        }
+        let mut inner = self.lock();
+        let inner = &mut *inner;
+        for frame in outward {
+            if !inner.backlog.push_saved(frame, now) {
+                inner.counters.receive_drop(Reason::Removed);
+            }
+        }
+        inner.pooled |= inner.receive.is_some();
+        inner.count_waiting();
+        // All are offered once more: a queue without room refuses them.
+        let queues = inner.backlog.queues();
+        inner.room.extend(queues);
+        if inner.is_uplink() || inner.pooled {
+            inner.room.insert(0);
+        }
+        self.shell.schedule();
     }
 
     /// Goes on with saved tokens. Call it when the port has its shapes, which are those of the saved port.

@@ -3,7 +3,7 @@
 use nicety_adapter::Time;
 use nicety_lacp::{Aggregate, Mux, Receive, Settings, View};
 
-use super::{Links, Mode, Rule};
+use super::{Links, Mode, Rule, SavedRule};
 
 /// See the module's page.
 #[derive(Debug)]
@@ -21,6 +21,14 @@ impl Rule for Lacp {
         let Mode::Lacp(settings) = mode else { return false };
         self.0.set(settings);
         true
+    }
+
+    fn save(&self) -> Option<SavedRule> {
+        Some(SavedRule::Lacp(self.0.save()))
+    }
+
+    fn restore(&mut self, saved: &SavedRule) -> bool {
+        matches!(saved, SavedRule::Lacp(saved) if self.0.restore(saved))
     }
 
     fn link(&mut self, member: usize, is_up: bool, now: Time) {

@@ -6,7 +6,7 @@
 
 use nicety_adapter::Time;
 
-use super::{Links, Rule};
+use super::{Links, Rule, SavedRule};
 
 /// The rule of a team of queues.
 #[derive(Debug, Default)]
@@ -15,6 +15,16 @@ pub struct Queues {
 }
 
 impl Rule for Queues {
+    fn save(&self) -> Option<SavedRule> {
+        Some(SavedRule::Queues(self.up))
+    }
+
+    fn restore(&mut self, saved: &SavedRule) -> bool {
+        let SavedRule::Queues(up) = saved else { return false };
+        self.up = *up;
+        true
+    }
+
     fn link(&mut self, member: usize, is_up: bool, _now: Time) {
         if is_up {
             self.up |= 1 << member;

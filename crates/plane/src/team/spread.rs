@@ -4,7 +4,8 @@
 
 use nicety_adapter::{PortId, Time};
 
-use super::{Links, Loads, MEMBERS_MOST, Mode, Moved, Rule, numbers};
+use super::saved::{SavedSpread, saved_place};
+use super::{Links, Loads, MEMBERS_MOST, Mode, Moved, Rule, SavedRule, numbers};
 
 /// Copies of a flooded frame come in by several members one after the other. When another member takes over the flooded ones, it takes them
 /// after this time: one that has come in by the former member comes in no more.
@@ -145,6 +146,25 @@ impl Rule for Spread {
             Mode::Port | Mode::Source => self.capacities.clear(),
             Mode::Load(capacities) => self.capacities.clone_from(capacities),
             Mode::Standby { .. } | Mode::Lacp(_) | Mode::Queues => return false,
+        }
+        true
+    }
+
+    /// The ports' bytes are measured anew: a port moves a second later at worst.
+    fn save(&self) -> Option<SavedRule> {
+        let Self { up, hears, hears_at, capacities: _, loads, sent: _, measured_at, moved: _ } = self;
+        let load = |load: &Load| (load.bytes, load.percent, load.full_since);
+        let (hears, loads) = (hears.map(saved_place), loads.iter().map(load).collect());
+        let saved = SavedSpread { up: *up, hears, hears_at: *hears_at, loads, measured_at: *measured_at };
+        Some(SavedRule::Spread(saved))
+    }
+
+    fn restore(&mut self, saved: &SavedRule) -> bool {
+        let SavedRule::Spread(SavedSpread { up, hears, hears_at, loads, measured_at }) = saved else { return false };
+        let hears = hears.map(usize::from).filter(|place| *place < MEMBERS_MOST);
+        (self.up, self.hears, self.hears_at, self.measured_at) = (*up, hears, *hears_at, *measured_at);
+        for (load, (bytes, percent, full_since)) in self.loads.iter_mut().zip(loads) {
+            *load = Load { bytes: *bytes, percent: *percent, full_since: *full_since };
         }
         true
     }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use nicety_adapter::Time;
 
-use super::{Links, MEMBERS_MOST, Mode, Rule};
+use super::saved::{SavedStandby, saved_place};
+use super::{Links, MEMBERS_MOST, Mode, Rule, SavedRule};
 
 /// The neighbouring switch floods to all members. When another one becomes active, copies of frames that the old one took, and of those that it
 /// sent, may still be on their way to it: it takes frames after this time.
@@ -67,6 +68,29 @@ impl Rule for Standby {
             // Another primary has not failed: it takes over at once.
             self.back_at = (self.is_up(primary) && self.active != Some(primary)).then_some(now);
         }
+        true
+    }
+
+    fn save(&self) -> Option<SavedRule> {
+        let Self { order: _, primary: _, fail_back: _, up, active, has_begun, back_at, lingering, takes_at } = self;
+        let place = |place: &Option<usize>| place.map(saved_place);
+        Some(SavedRule::Standby(SavedStandby {
+            up: *up,
+            active: place(active),
+            has_begun: *has_begun,
+            back_at: *back_at,
+            lingering: place(lingering),
+            takes_at: *takes_at,
+        }))
+    }
+
+    fn restore(&mut self, saved: &SavedRule) -> bool {
+        let SavedRule::Standby(SavedStandby { up, active, has_begun, back_at, lingering, takes_at }) = saved else {
+            return false;
+        };
+        let place = |place: &Option<u8>| place.map(usize::from).filter(|place| *place < MEMBERS_MOST);
+        (self.up, self.active, self.has_begun) = (*up, place(active), *has_begun);
+        (self.back_at, self.lingering, self.takes_at) = (*back_at, place(lingering), *takes_at);
         true
     }
 

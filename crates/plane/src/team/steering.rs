@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use nicety_adapter::{PortId, Time};
 use nicety_switch::PORTS;
 
-use super::{Hash, MEMBERS_MOST, Mode};
+use super::{Hash, MEMBERS_MOST, Mode, SavedRule, SavedSteering};
 use crate::agent::{Agent, LinkState};
 
 /// Longest time for which a change waits for empty backlogs.
@@ -123,6 +123,16 @@ pub trait Rule: Send + Debug {
 
     /// Takes other settings while it runs. False if this is another rule's mode. [`tick`](Rule::tick) follows.
     fn set(&mut self, _mode: &Mode, _now: Time) -> bool {
+        false
+    }
+
+    /// Its state without its settings, for another process; `None` if it begins anew there.
+    fn save(&self) -> Option<SavedRule> {
+        None
+    }
+
+    /// Goes on from a saved state. False, and nothing changes, if that is another rule's.
+    fn restore(&mut self, _saved: &SavedRule) -> bool {
         false
     }
 }
@@ -435,6 +445,43 @@ impl Steering {
         state.wanted_hash = hash;
         self.publish(&mut state, NO_MEMBER, now);
         self.stir();
+    }
+
+    /// Its state, for another process. Call it while no member has a turn.
+    pub fn save(&self) -> SavedSteering {
+        let state = self.state();
+        let moved = |(port, to): (u16, &AtomicU8)| Some((port, to.load(Ordering::Acquire).checked_sub(1)?));
+        SavedSteering {
+            rule: state.rule.save(),
+            spread: state.spread,
+            hash: state.hash as u8,
+            up: state.up,
+            lost: state.lost,
+            settling: state.settling,
+            changed_at: self.changed_at.load(Ordering::Acquire),
+            moved_to: (0..).zip(&self.moved_to[..]).filter_map(moved).collect(),
+        }
+    }
+
+    /// Goes on from the state of a steering with the same mode and members, which have not had a turn here. Without it the rule begins anew.
+    pub fn restore(&self, saved: &SavedSteering, now: Time) {
+        let SavedSteering { rule, spread, hash, up, lost, settling, changed_at, moved_to } = saved;
+        let mut state = self.state();
+        state.lost = *lost;
+        if !rule.as_ref().is_some_and(|rule| state.rule.restore(rule)) {
+            return;
+        }
+        (state.spread, state.hash, state.up, state.settling) = (*spread, Hash::numbered(*hash), *up, *settling);
+        state.links = state.rule.links();
+        for (port, member) in moved_to {
+            if let Some(to) = self.moved_to.get(usize::from(*port))
+                && usize::from(*member) < MEMBERS_MOST
+            {
+                to.store(member + 1, Ordering::Release);
+            }
+        }
+        self.changed_at.store(*changed_at, Ordering::Release);
+        self.publish(&mut state, NO_MEMBER, now);
     }
 
     /// Publishes the rule's decision, in the turn of a member. Others that need an earlier turn than they know get one.

@@ -60,6 +60,21 @@ impl Arriving {
         (self.start, self.end, self.skip) = (0, 0, 0);
     }
 
+    /// Bytes that were received and not examined, and how many of a dropped frame are still to come.
+    pub(super) fn save(&self) -> (Vec<u8>, u32) {
+        let len = self.end - self.start;
+        let mut bytes = vec![0; len as usize];
+        self.buffers.map().read_span(self.buffers.span(self.start, len), &mut bytes);
+        (bytes, self.skip)
+    }
+
+    /// Goes on with such bytes.
+    pub(super) fn restore(&mut self, bytes: &[u8], skip: u32) {
+        let len = bytes.len().min(self.buffers.len() as usize);
+        self.buffers.map().write_span(self.buffers.span(0, len as u32), &bytes[..len]);
+        (self.start, self.end, self.skip) = (0, len as u32, skip);
+    }
+
     pub(super) fn next(&mut self) -> Next {
         let passed = self.skip.min(self.end - self.start);
         self.start += passed;

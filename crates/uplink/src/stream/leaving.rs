@@ -35,6 +35,21 @@ impl Leaving {
         (self.sent, self.end) = (0, 0);
     }
 
+    /// Bytes that are not sent yet.
+    pub(super) fn save(&self) -> Vec<u8> {
+        let len = self.end - self.sent;
+        let mut bytes = vec![0; len as usize];
+        self.buffers.map().read_span(self.buffers.span(self.sent, len), &mut bytes);
+        bytes
+    }
+
+    /// Goes on with such bytes.
+    pub(super) fn restore(&mut self, bytes: &[u8]) {
+        let len = bytes.len().min(LEAVING_BYTES as usize);
+        self.buffers.map().write_span(self.buffers.span(0, len as u32), &bytes[..len]);
+        (self.sent, self.end) = (0, len as u32);
+    }
+
     /// Sends the written bytes. True if all of them were sent, false if the socket is full.
     pub(super) fn send(&mut self, peer: &OwnedFd) -> Result<bool, Errno> {
         while self.sent < self.end {

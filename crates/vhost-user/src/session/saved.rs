@@ -15,7 +15,7 @@ use super::Session;
 use super::rings::{RingState, Rings};
 use crate::memory::Region;
 use crate::port::Port;
-use crate::protocol::{ProtocolFeatures, REGIONS_MOST};
+use crate::protocol::{F_ACCESS_PLATFORM, ProtocolFeatures, REGIONS_MOST};
 
 /// A saved session. Its descriptors are in a [`Table`]. The adapter's rings and the descriptors that they signal are saved by the
 /// port.
@@ -52,9 +52,6 @@ pub enum NotSaved {
     /// The front end logs the pages that are written: it is about to move to another host.
     #[error("its VM is being migrated")]
     Migrates,
-    /// The device's addresses are an IOMMU's: what it has translated is not saved.
-    #[error("its adapter is behind an IOMMU (VIRTIO_F_ACCESS_PLATFORM)")]
-    Translates,
     /// A descriptor cannot be duplicated.
     #[error("duplicating descriptors: {0} (ulimit -n)")]
     Descriptors(#[from] Errno),
@@ -81,12 +78,9 @@ impl Session {
         if rings.memory.logs() {
             return Err(NotSaved::Migrates);
         }
-        if rings.memory.misses().is_some() {
-            return Err(NotSaved::Translates);
-        }
         let mut files = BTreeMap::new();
         let mut failed = Ok(());
-        rings.memory.map().each_region(|RegionView { base, file, .. }| {
+        rings.memory.shared().each_region(|RegionView { base, file, .. }| {
             if let Some((file, _)) = file {
                 match table.put(file) {
                     Ok(index) => _ = files.insert(base, index),
@@ -144,7 +138,13 @@ impl Session {
         let (protocol, kept) = (ProtocolFeatures(protocol), kept.transpose()?);
         let missed = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|errno| errno.to_string())?;
         let (rings, missed) = (restored, Arc::new(missed));
-        Ok(Session { socket, port, rings, protocol, features, status, requests, missed, kept, record })
+        let mut this = Session { socket, port, rings, protocol, features, status, requests, missed, kept, record };
+        if features & F_ACCESS_PLATFORM != 0 {
+            // An IOMMU's translations are a cache: what the device uses is asked for again.
+            let misses = this.misses();
+            this.rings.memory.turn_iotlb(Some(misses));
+        }
+        Ok(this)
     }
 
     /// Passes the memory, and the file of kept state, to the port, before its adapter is restored.

@@ -1,0 +1,59 @@
+//! Earlier versions of images, which earlier builds hand over. They never change.
+
+use nicety_adapter::snapshot::{Nothing, RestoreError, Version};
+use nicety_plane::{SavedFrames, SavedNumbers};
+use serde::{Deserialize, Serialize};
+
+use super::{FunctionImage, Image, LinkImage, PortImage, RingsImage, UplinkImage};
+
+/// Version 1: an uplink was a descriptor, without a state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Image1 {
+    ports: Vec<PortImage1>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct PortImage1 {
+    name: String,
+    id: u16,
+    numbers: SavedNumbers,
+    signals: u64,
+    link: LinkImage1,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum LinkImage1 {
+    Function(Box<FunctionImage>),
+    Uplink(Option<u32>),
+    Rings(RingsImage),
+}
+
+impl Version for Image1 {
+    const NUMBER: u16 = 1;
+    type Before = Nothing;
+
+    fn from_before(before: Nothing) -> Result<Self, RestoreError> {
+        match before {}
+    }
+}
+
+impl From<Image1> for Image {
+    fn from(before: Image1) -> Self {
+        let link = |link| match link {
+            LinkImage1::Function(function) => LinkImage::Function(function),
+            LinkImage1::Rings(rings) => LinkImage::Rings(rings),
+            LinkImage1::Uplink(descriptor) => LinkImage::Uplink(
+                descriptor.map(|descriptor| UplinkImage { descriptors: vec![descriptor], state: Vec::new() }),
+            ),
+        };
+        let port = |PortImage1 { name, id, numbers, signals, link: old }| PortImage {
+            name,
+            id,
+            numbers,
+            signals,
+            waiting: SavedFrames::default(),
+            link: link(old),
+        };
+        Self { ports: before.ports.into_iter().map(port).collect() }
+    }
+}

@@ -1,0 +1,45 @@
+//! Replaces a daemon by another one in this process. The test plays the keeper.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nicety_daemon::daemon::Daemon;
+use nicety_daemon::handover::give::upgrade;
+use nicety_daemon::handover::take::Taking;
+use nicety_daemon::handover::{Offer, Upgraded};
+use nicety_host::Host;
+use nicety_keeper::{Channel, KeptBy, kind};
+
+const WITHIN: Duration = Duration::from_secs(20);
+
+/// The daemon that goes on, and what the old one says. The old one's workers stand still for ever.
+pub fn replaced(old: Arc<Daemon>, host: &Host) -> (Arc<Daemon>, Upgraded) {
+    let ids = old.names().into_iter().map(|(id, name)| (name, id.0)).collect();
+    let text = host.document.text();
+    let (path, origin_ns) = (host.path.clone(), old.clock_origin_ns());
+    let offer = Offer { path, file: text.clone(), running: text, origin_ns, ids };
+    let (ours, theirs) = Channel::pair().unwrap();
+    let (control, _far) = Channel::pair().unwrap();
+    let control = OwnedFd::from(control);
+    std::thread::scope(|scope| {
+        let heir = scope.spawn(move || {
+            assert_eq!(theirs.receive(WITHIN).unwrap().kind, kind::UPGRADE);
+            let (near, far) = Channel::pair().unwrap();
+            theirs.send(kind::STARTED, b"", &[far.as_fd()], WITHIN).unwrap();
+            drop(far);
+            let taking = Taking::begin(near).unwrap();
+            let host = taking.host().unwrap().host;
+            let daemon = taking.start(&host).unwrap();
+            let taken = taking.take(&daemon, &host).unwrap();
+            taken.tell();
+            // Nobody has ended it: the channel to the keeper stays open until here.
+            (Arc::new(daemon), theirs)
+        });
+        let kept = KeptBy::from(ours);
+        let upgraded = upgrade(&kept, "/usr/bin/nicety".as_ref(), &old, &offer, control.as_fd(), &|_| {});
+        let (new, _keeper) = heir.join().unwrap();
+        std::mem::forget(old);
+        (new, upgraded.unwrap())
+    })
+}
