@@ -11,6 +11,11 @@ use crate::{
     upgraded::daemon,
 };
 
+/// A keeper starts so many daemons a minute that were killed, and no more.
+const KILLS_A_MINUTE: usize = 10;
+/// So they are killed this far apart.
+const PACE: Duration = Duration::from_millis(6_500);
+
 /// Number of kills in a row.
 fn kills() -> usize {
     if is_full() { 100 } else { 5 }
@@ -82,6 +87,7 @@ fn survives(adapters: &[&str]) {
     let (stage, mut guest) = guest_with(&adapters);
     let mut longest = vec![Duration::ZERO; adapters.len()];
     for round in 1..=kills() {
+        let round_began = Instant::now();
         for number in (1..).take(adapters.len()) {
             flood(&mut guest, number);
             stage.wait_more(adapters[usize::from(number) - 1], 50, || stage.received(&format!("vm{number}")));
@@ -94,6 +100,9 @@ fn survives(adapters: &[&str]) {
         }
         println!("{round}: the next daemon after {next:.0?}, all networks after {:.1?}", began.elapsed());
         sh(&mut guest, "killall ping; true");
+        if kills() > KILLS_A_MINUTE {
+            std::thread::sleep(PACE.saturating_sub(round_began.elapsed()));
+        }
     }
     for (adapter, longest) in adapters.iter().zip(&longest) {
         println!("{adapter}: its network was back after {longest:.1?} at most");
