@@ -116,7 +116,8 @@ fn first_owned(window: &nicety_memory::Window<'_>) -> Option<u32> {
     let mut before = ring::is_owned(window, end);
     (0..=end).find(|index| {
         let is_owned = ring::is_owned(window, *index);
-        is_owned && !std::mem::replace(&mut before, is_owned)
+        let was_owned = std::mem::replace(&mut before, is_owned);
+        is_owned && !was_owned
     })
 }
 
