@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use nicety_adapter::Context;
 use nicety_adapter::bank::Direction;
 use nicety_adapter::trace::Region;
+use nicety_adapter::{Context, Outbox};
 
 use super::Ne2000;
 use super::dp8390::Effect;
@@ -44,7 +44,7 @@ impl Ne2000 {
                 continue;
             };
             let value = part.take(data, 0);
-            let Effect { transmit, room } = match place.name {
+            let Effect { transmit, room, set_up } = match place.name {
                 r::DATA => {
                     let written = data.get(part.bytes.clone()).unwrap_or_default();
                     self.chip.write_data(written, written.len());
@@ -61,6 +61,10 @@ impl Ne2000 {
             if room {
                 self.waiting = true;
                 self.let_in(cx);
+                if set_up {
+                    // After a kill the driver is found by it.
+                    cx.out.stalled.insert(Outbox::KEEP);
+                }
             }
         }
         self.settle_line(cx);

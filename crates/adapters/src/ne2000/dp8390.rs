@@ -17,13 +17,15 @@ pub struct Effect {
     pub transmit: bool,
     /// There may be room for a frame, or waiting frames are no longer wanted.
     pub room: bool,
+    /// The receive ring or a mode is another one. `room` is set too.
+    pub set_up: bool,
 }
 
 /// The receive ring, in pages. It is valid: it lies in packet memory, and its current page in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ring {
-    start: u32,
-    stop: u32,
+    pub start: u32,
+    pub stop: u32,
     /// Page of the next frame.
     pub current: u32,
     boundary: u32,
@@ -271,7 +273,8 @@ impl Dp8390 {
             r::CONFIG2 | r::CONFIG3 if self.registers[r::CR9346] & r::CR9346_CONFIG != r::CR9346_CONFIG => {}
             name => {
                 self.registers.write(&place, value);
-                effect.room = matches!(name, r::BNRY | r::PSTART | r::PSTOP | r::CURR | r::RCR | r::TCR);
+                effect.set_up = matches!(name, r::PSTART | r::PSTOP | r::CURR | r::RCR | r::TCR);
+                effect.room = effect.set_up || name == r::BNRY;
             }
         }
         effect

@@ -7,7 +7,8 @@ use nicety_pci::Saved as SavedFunction;
 use serde::{Deserialize, Serialize};
 
 use super::buffer::Buffer;
-use super::dp8390::Dp8390;
+use super::dp8390::{Dp8390, Ring};
+use super::registers as r;
 use super::{ABOUT, Ne2000};
 
 #[derive(Serialize, Deserialize)]
@@ -75,12 +76,19 @@ impl Ne2000 {
         self.settle_line(cx);
     }
 
-    /// The ring's position is lost: the chip is as after a reset. 8390's drivers hear of no transmission any more, and initialize it
-    /// after 0.2 s (lib8390.c, ei_tx_timeout; 8390.h, TX_TIMEOUT).
+    /// The ring's position is lost, and so are its frames. lib8390.c reads both ends of the ring from the chip (ei_receive), so it goes on
+    /// with an empty one. A transmission that it waits for is over.
     pub(super) fn lose(&mut self, cx: &mut Context<'_>) {
-        self.chip.reset();
+        if let Some(Ring { start, stop, current, .. }) = self.chip.ring() {
+            self.chip.registers[r::BNRY] = if current == start { stop - 1 } else { current - 1 };
+        }
+        self.chip.registers[r::CR] &= !r::cr::TXP;
         (self.starved, self.waiting) = (false, false);
+        self.chip.causes.clear(u128::MAX);
         self.chip.causes.show(&mut self.function, cx);
+        // The driver's mask may be newer. One interrupt more is harmless.
+        self.chip.causes.enable(r::isr::PTX.into());
+        self.chip.causes.raise(r::isr::PTX.into());
         self.settle_line(cx);
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! | | what it gets | what it does |
 //! |---|---|---|
-//! | 8139cp, receive | all descriptors but the first as parts of a frame | drops them up to the first one (cp_rx_poll): the chip goes on there |
+//! | 8139cp, receive | all descriptors but one as parts of a frame | drops them up to that one (cp_rx_poll): the chip goes on there |
 //! | 8139cp, transmit | all descriptors completed | the next one that it fills is found by a look |
 //! | 8139too, receive | a buffer of zeros | takes that for a damaged header, and restarts the receiver (rtl8139_rx, rtl8139_rx_err) |
 //! | 8139too, transmit | all slots completed | the next one that it fills is found by a look |
@@ -45,14 +45,22 @@ impl Rtl8139 {
         }
         if self.receives() && self.function.bus_master() {
             match receive_ring {
-                // Neither FS nor LS: a part of a frame.
-                true => give_all(&memory, self.receive_address(), |index, first| match index {
-                    0 => first,
-                    _ => first & EOR,
-                }),
+                true => {
+                    // The driver stops at a descriptor that the chip owns. Behind frames that it has not taken yet, that is the chip's own.
+                    let stop = ring::open(&memory, self.receive_address(), Rights::READ).ok();
+                    let stop = stop.and_then(|window| first_owned(&window)).unwrap_or(0);
+                    // Neither FS nor LS: a part of a frame.
+                    give_all(
+                        &memory,
+                        self.receive_address(),
+                        |index, first| {
+                            if index == stop { first } else { first & EOR }
+                        },
+                    );
+                    self.next = stop;
+                }
                 false => self.fill_with_zeros(&memory),
             }
-            self.next = 0;
             causes |= cause::ROK;
         }
         // The driver's mask may be newer. One interrupt more is harmless.
@@ -84,17 +92,11 @@ impl Rtl8139 {
         if self.ring_mode().0 {
             let memory = Arc::clone(cx.memory);
             let Ok(window) = ring::open(&memory, self.transmit_address(), Rights::READ) else { return };
-            let mut before = last(&window).is_some_and(|last| ring::is_owned(&window, last));
-            for index in 0..ring::MOST {
-                let is_owned = ring::is_owned(&window, index);
-                if is_owned && !before {
-                    self.transmit = Transmit::at(index, false);
-                    self.registers[r::CR] |= cr::TE;
-                    self.seeks = false;
-                    cx.out.work.insert(0);
-                    return;
-                }
-                before = is_owned;
+            if let Some(index) = first_owned(&window) {
+                self.transmit = Transmit::at(index, false);
+                self.registers[r::CR] |= cr::TE;
+                self.seeks = false;
+                cx.out.work.insert(0);
             }
             return;
         }
@@ -106,6 +108,17 @@ impl Rtl8139 {
             cx.out.work.insert(0);
         }
     }
+}
+
+/// The descriptor of the chip behind one of the driver's. `None` if all are owned by one of them.
+fn first_owned(window: &nicety_memory::Window<'_>) -> Option<u32> {
+    let end = last(window)?;
+    let mut before = ring::is_owned(window, end);
+    (0..=end).find(|index| {
+        let is_owned = ring::is_owned(window, *index);
+        let was_owned = std::mem::replace(&mut before, is_owned);
+        is_owned && !was_owned
+    })
 }
 
 /// The last descriptor of a ring.

@@ -316,7 +316,6 @@ impl Daemon {
         };
         let (mut service, _no_front) = self.arrive(arriving);
         service.journal = journal;
-        self.link_functions();
         if had_vmm {
             let what = "the daemon was killed: its VM goes on, and its driver is made to reset the adapter";
             match answers {

@@ -7,9 +7,14 @@ use nicety_guests::{Accel, Guest, GuestConfig, Kernel, Link, Setup, Start};
 use nicety_trials::scope::{is_asked, is_full};
 
 use crate::{
-    stage::{LATER, SOON, Stage, TAP, mac, port, sh, well},
+    stage::{FLOOD, LATER, SOON, Stage, TAP, mac, port, sh, well},
     upgraded::daemon,
 };
+
+/// A keeper starts so many daemons a minute that were killed, and no more.
+const KILLS_A_MINUTE: usize = 10;
+/// So they are killed this far apart.
+const PACE: Duration = Duration::from_millis(6_500);
 
 /// Number of kills in a row.
 fn kills() -> usize {
@@ -44,6 +49,8 @@ fn guest_with(adapters: &[&str]) -> (Stage, Guest) {
     let config = numbers.clone().fold(config, |config, number| stage.served.attach(config, &format!("vm{number}")));
     let mut guest = well(Guest::start(&stage.root, config));
     stage.ready(guest.wait_ready());
+    // Each interface answers for its own address only: else a reply comes to any of them.
+    sh(&mut guest, "echo 1 >/proc/sys/net/ipv4/conf/all/arp_ignore");
     for number in numbers {
         let found =
             format!("for d in /sys/class/net/*; do [ $(cat $d/address) = {} ] && basename $d; done; true", mac(number));
@@ -67,23 +74,24 @@ fn answered(stage: &Stage, guest: &mut Guest, number: u8) {
     }
 }
 
+/// Requests as fast as they are answered, in the network of this port, in the background.
+fn flood(guest: &mut Guest, number: u8) {
+    sh(guest, &format!("({FLOOD} {} >/dev/null 2>&1 &)", at(number, 254)));
+}
+
 fn survives(adapters: &[&str]) {
     let adapters: Vec<&str> = adapters.iter().copied().filter(|adapter| is_asked(adapter)).collect();
     if adapters.is_empty() {
         return;
     }
     let (stage, mut guest) = guest_with(&adapters);
-    for number in (1..).take(adapters.len()) {
-        sh(
-            &mut guest,
-            &format!(
-                "(/usr/bin/ping -f {0} >/dev/null 2>&1 &); (nc {0} 9 </dev/zero >/dev/null 2>&1 &)",
-                at(number, 254)
-            ),
-        );
-    }
     let mut longest = vec![Duration::ZERO; adapters.len()];
     for round in 1..=kills() {
+        let round_began = Instant::now();
+        for number in (1..).take(adapters.len()) {
+            flood(&mut guest, number);
+            stage.wait_more(adapters[usize::from(number) - 1], 50, || stage.received(&format!("vm{number}")));
+        }
         let next = kill(&stage);
         let began = Instant::now();
         for (number, longest) in (1..).zip(&mut longest) {
@@ -91,14 +99,14 @@ fn survives(adapters: &[&str]) {
             *longest = began.elapsed().max(*longest);
         }
         println!("{round}: the next daemon after {next:.0?}, all networks after {:.1?}", began.elapsed());
-        for number in (1..).take(adapters.len()) {
-            stage.wait_more("frames", 50, || stage.received(&format!("vm{number}")));
+        sh(&mut guest, "killall ping; true");
+        if kills() > KILLS_A_MINUTE {
+            std::thread::sleep(PACE.saturating_sub(round_began.elapsed()));
         }
     }
     for (adapter, longest) in adapters.iter().zip(&longest) {
         println!("{adapter}: its network was back after {longest:.1?} at most");
     }
-    sh(&mut guest, "killall ping nc; true");
     for number in (1..).take(adapters.len()) {
         answered(&stage, &mut guest, number);
     }

@@ -8,6 +8,7 @@ mod dma_messages;
 mod floods;
 mod hostile;
 mod interrupts;
+mod kept;
 mod kit;
 #[path = "../../../peer/tests/lingering/mod.rs"]
 mod lingering;

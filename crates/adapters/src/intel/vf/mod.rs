@@ -244,8 +244,13 @@ impl Adapter for VirtualFunction {
             }
             Event::Answer(answer) => self.answered(&answer, cx),
             Event::Restored => self.resume_restored(cx),
+            // As after a reset of the physical function: without CTS in the mailbox the drivers' watchdogs find no link.
+            Event::Lost => {
+                self.offer_room(!0, cx);
+                self.clear_function();
+            }
             // Addresses are translated in every call; no page is mapped; no register counts missed frames.
-            Event::Memory | Event::Page | Event::Missed(_) | Event::Lost => {}
+            Event::Memory | Event::Page | Event::Missed(_) => {}
         }
     }
 

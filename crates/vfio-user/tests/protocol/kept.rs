@@ -1,0 +1,118 @@
+//! A session that goes on in another process although the one that served it was killed between any two steps.
+
+use nicety_peer::Table;
+use nicety_vfio_user::{Batch, Session};
+
+use crate::kit::{DeviceCall, Raw, Reply, memfd, message, words};
+
+const READ: u16 = 9;
+const WRITE: u16 = 10;
+const POSTED: u32 = 0x10;
+
+/// An access to the first bytes of region 0.
+fn access(data: &[u8]) -> Vec<u8> {
+    [&[0; 8][..], &words(&[0, 4]), data].concat()
+}
+
+fn read(id: u16) -> Vec<u8> {
+    message(id, READ, 0, &access(&[]))
+}
+
+fn kept() -> Raw {
+    let mut raw = Raw::ready();
+    assert!(raw.session.keep());
+    raw
+}
+
+/// Another process goes on with what was kept. This one's session disappears, and its device too.
+fn killed(raw: Raw, batches: &[Batch]) -> (Raw, u32) {
+    let mut table = Table::default();
+    let saved = raw.session.save_kept(&mut table).unwrap();
+    let mut session = Session::restore(saved, &mut table).unwrap();
+    assert!(session.keep());
+    let answers = batches.iter().map(|batch| session.pass_over(*batch).unwrap()).sum();
+    (Raw { session, model: crate::kit::Model::new(), ..raw }, answers)
+}
+
+fn turned(raw: &mut Raw) -> Vec<Reply> {
+    raw.turn().unwrap();
+    raw.session.finish().unwrap();
+    raw.replies()
+}
+
+/// Messages that were not handled are handled by the next process; those that were may have been answered, and get a header, which QEMU
+/// takes for success or ignores (hw/vfio-user/proxy.c, vfio_user_recv_one); those that were consumed are gone.
+#[test]
+fn each_message_takes_effect_and_no_answer_has_a_payload_twice_whenever_the_process_is_killed() {
+    for step in ["received", "handled", "consumed"] {
+        let mut raw = kept();
+        raw.send(&[message(6, WRITE, POSTED, &access(&[1, 2, 3, 4])), read(7)].concat(), &[]);
+        raw.turn().unwrap();
+        let batch = raw.session.batch().unwrap();
+        assert_eq!(
+            (&batch.first[..2], batch.len, raw.replies()),
+            (&[6, 0][..], 36 + 32, vec![]),
+            "nothing is answered yet"
+        );
+        let (mut raw, answers) = match step {
+            "received" => killed(raw, &[]),
+            "handled" => killed(raw, &[batch]),
+            _ => {
+                raw.session.finish().unwrap();
+                killed(raw, &[batch])
+            }
+        };
+        let replies = match step {
+            "received" => turned(&mut raw),
+            _ => raw.replies(),
+        };
+        let [reply] = &replies[..] else { panic!("{step}: {replies:?}") };
+        assert_eq!((reply.id, reply.flags), (7, 1), "{step}");
+        let data = if step == "handled" { vec![] } else { access(&[1, 2, 3, 4]) };
+        assert_eq!((&reply.payload, answers), (&data, u32::from(step == "handled")), "{step}");
+        raw.send(&read(8), &[]);
+        let replies = turned(&mut raw);
+        assert_eq!((replies.len(), replies[0].id, replies[0].payload.len()), (1, 8, 20), "{step}");
+    }
+}
+
+#[test]
+fn a_message_in_parts_stays_in_the_socket_until_it_is_whole() {
+    let mut raw = kept();
+    let whole = [read(1), read(2)].concat();
+    for cut in 1..whole.len() {
+        raw.send(&whole[..cut], &[]);
+        let before = turned(&mut raw);
+        assert_eq!((before.len(), raw.session.is_within_message()), (cut / 32, !cut.is_multiple_of(32)), "{cut}");
+        let (mut next, _) = killed(raw, &[]);
+        next.send(&whole[cut..], &[]);
+        let after = turned(&mut next);
+        assert_eq!(before.len() + after.len(), 2, "{cut}");
+        assert!(!next.session.is_within_message());
+        raw = next;
+    }
+}
+
+#[test]
+fn descriptors_of_messages_that_are_peeked_belong_to_them() {
+    let mut raw = kept();
+    // DMA_MAP: size of the fields, read and write, offset, address, bytes.
+    let map = |id: u16, address: u64| {
+        let fields = [words(&[32, 3]), vec![0; 8], address.to_le_bytes().to_vec(), 4096u64.to_le_bytes().to_vec()];
+        message(id, 2, 0, &fields.concat())
+    };
+    for (id, address) in [(3, 0), (4, 8192)] {
+        raw.send(&read(id + 10), &[]);
+        raw.send(&map(id, address), &[&memfd(&[7; 4096])]);
+        let mut replies = turned(&mut raw);
+        while replies.len() < 2 {
+            replies.extend(turned(&mut raw));
+        }
+        assert!(replies.iter().all(|reply| reply.error == 0), "{replies:?}");
+    }
+    let mapped = |address| DeviceCall::Map { address, size: 4096, offset: 0, read: true, write: true, file: true };
+    let calls: Vec<DeviceCall> =
+        raw.model.calls().into_iter().filter(|call| matches!(call, DeviceCall::Map { .. })).collect();
+    assert_eq!(calls, [mapped(0), mapped(8192)]);
+    assert_eq!(raw.session.counters().fds_refused, 0);
+}
