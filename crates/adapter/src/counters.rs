@@ -74,6 +74,10 @@ reasons! {
     QueueOff = "queue-off",
     /// It came in on a link that its team does not use now.
     UnusedLink = "unused-link",
+    /// It came from the port that gets a mirror's copies: nothing goes from there into the switch.
+    MirrorPort = "mirror-port",
+    /// A mirror's copy beyond the mirror's rate.
+    MirrorLimit = "mirror-limit",
     /// A tag that the sender's port may not send, or a required tag is missing.
     Vlan = "vlan",
     /// The receiver is in another part of the private VLAN.

@@ -136,8 +136,15 @@ pub enum Ask {
     Apply(HostText),
     /// Report that the host file was written.
     Saved(HostText),
-    /// Add a port, a group or an uplink.
-    Add(List, PortValues),
+    /// Add an entry.
+    Add {
+        /// Its list.
+        list: List,
+        /// Its values.
+        values: PortValues,
+        /// Whether an attached VM may lose its networks.
+        cut_off: bool,
+    },
     /// Change values of an entry.
     Set {
         /// Its list.
@@ -231,7 +238,11 @@ impl Ask {
             Self::Plan(text) => with("POST", "/v1/host/plan", text),
             Self::Saved(text) => with("POST", "/v1/host/saved", text),
             Self::Apply(text) => with("PUT", "/v1/host", text),
-            Self::Add(list, values) => with("POST", place(*list), values),
+            // Only what takes uplinks or ports from their networks asks.
+            Self::Add { list: list @ (List::Teams | List::Mirrors), values, cut_off } => {
+                with("POST", &format!("{}?cut_off={cut_off}", place(*list)), values)
+            }
+            Self::Add { list, values, .. } => with("POST", place(*list), values),
             Self::Set { list, name, values, cut_off } => {
                 with("PATCH", &format!("{}/{}?cut_off={cut_off}", place(*list), escaped(name)), values)
             }
@@ -259,7 +270,7 @@ impl Ask {
             Self::Threads => Reply::Threads(read(body)?),
             Self::Trace(_) => Reply::Traced(read(body)?),
             Self::Plan(_) | Self::Saved(_) => Reply::Plan(read(body)?),
-            Self::Apply(_) | Self::Add(..) | Self::Set { .. } | Self::Remove { .. } => Reply::Changed(read(body)?),
+            Self::Apply(_) | Self::Add { .. } | Self::Set { .. } | Self::Remove { .. } => Reply::Changed(read(body)?),
         })
     }
 
@@ -286,6 +297,7 @@ fn place(list: List) -> &'static str {
         List::Uplinks => "/v1/uplinks",
         List::Cards => "/v1/cards",
         List::Teams => "/v1/teams",
+        List::Mirrors => "/v1/mirrors",
     }
 }
 

@@ -89,6 +89,8 @@ fn port(name: &str) -> PortReport {
         members: None,
         io_classes: Vec::new(),
         inward_classes: Vec::new(),
+        mirror: None,
+        mirrored_to: Vec::new(),
         neighbour: None,
         condition: Condition::Up,
         sentence: "a VM is attached, and its driver is up".into(),
@@ -331,6 +333,8 @@ fn the_openapi_document_names_every_path_and_type() {
             "/v1/host/plan",
             "/v1/host/saved",
             "/v1/metrics",
+            "/v1/mirrors",
+            "/v1/mirrors/{name}",
             "/v1/openapi.json",
             "/v1/ports",
             "/v1/ports/{name}",
@@ -369,6 +373,7 @@ fn each_key_of_a_port_group_or_uplink_has_its_schema_and_each_schema_its_key() {
         (List::Uplinks, "NewUplink", "UplinkChange"),
         (List::Cards, "NewCard", "CardChange"),
         (List::Teams, "NewTeam", "TeamChange"),
+        (List::Mirrors, "NewMirror", "MirrorChange"),
     ] {
         let keys: Vec<&str> = list.kind().keys.iter().map(|key| key.name).collect();
         let properties = |name: &str| -> Vec<String> {

@@ -85,6 +85,9 @@ impl IntoResponse for Box<Problem> {
         lists::add_team,
         lists::set_team,
         lists::remove_team,
+        lists::add_mirror,
+        lists::set_mirror,
+        lists::remove_mirror,
         restart_port,
         save_port,
         restore_port,
@@ -107,6 +110,7 @@ impl IntoResponse for Box<Problem> {
         (name = "uplinks", description = "Uplinks: the switch's connections to other networks."),
         (name = "cards", description = "Cards: network cards whose virtual functions are ports."),
         (name = "teams", description = "Teams: several uplinks as one port of the switch."),
+        (name = "mirrors", description = "Mirrors: copies of some ports' frames, at another port."),
         (name = "host file", description = "The host file, as a whole."),
         (name = "frames", description = "Captures, traces of single frames, and learned addresses."),
     )
@@ -130,6 +134,8 @@ pub(super) fn router(served: Arc<Served>) -> Router {
         .route("/v1/cards", post(lists::add_card))
         .route("/v1/cards/{name}", patch(lists::set_card).delete(lists::remove_card))
         .route("/v1/cards/{name}/reset", post(lists::reset_card))
+        .route("/v1/mirrors", post(lists::add_mirror))
+        .route("/v1/mirrors/{name}", patch(lists::set_mirror).delete(lists::remove_mirror))
         .route("/v1/teams", post(lists::add_team))
         .route("/v1/teams/{name}", patch(lists::set_team).delete(lists::remove_team))
         .route("/v1/addresses", get(addresses))

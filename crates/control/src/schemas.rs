@@ -1,4 +1,4 @@
-//! The schemas of ports, groups, uplinks and teams, made from the keys that the host file's parser knows, and those of binary bodies.
+//! The schemas of ports, groups, uplinks, teams and mirrors, made from the keys that the host file's parser knows, and those of binary bodies.
 
 use std::borrow::Cow;
 
@@ -98,6 +98,10 @@ schemas! {
     NewTeam of_list(List::Teams, Use::New);
     /// Changes of a team of uplinks.
     TeamChange of_list(List::Teams, Use::Change);
+    /// A new mirror.
+    NewMirror of_list(List::Mirrors, Use::New);
+    /// Changes of a mirror.
+    MirrorChange of_list(List::Mirrors, Use::Change);
     /// Bytes.
     Binary ObjectBuilder::new().schema_type(SchemaType::Type(Type::String))
         .format(Some(SchemaFormat::KnownFormat(KnownFormat::Binary))).into();

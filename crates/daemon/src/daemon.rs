@@ -7,6 +7,7 @@ mod closing_test;
 mod error;
 mod freeze;
 mod io_control;
+mod mirror;
 mod policy;
 mod restart;
 mod save;
@@ -26,7 +27,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nicety_adapter::{Adapter, Face, PortId, Uplink};
 use nicety_adapters::{Entry, Settings};
-use nicety_host::{FunctionConfig, Role};
+use nicety_host::{FunctionConfig, MirrorConfig, Role};
 use nicety_plane::{End, Neighbour, Plane, Port, SavedNumbers, State};
 use nicety_sandbox::Kind;
 use nicety_socket::Access;
@@ -163,6 +164,10 @@ pub struct PortView {
     pub epoch: Duration,
     /// The members, if it is a team of uplinks.
     pub members: Option<MemberViews>,
+    /// The mirror whose copies it gets.
+    pub mirror: Option<MirrorConfig>,
+    /// The mirrors that copy its frames.
+    pub mirrored_by: Vec<MirrorConfig>,
 }
 
 #[derive(Debug)]
@@ -182,6 +187,8 @@ pub struct Daemon {
     uplinks: Mutex<Vec<RunningUplink>>,
     teams: Mutex<Vec<RunningTeam>>,
     cards: Mutex<Vec<RunningCard>>,
+    /// The mirrors of the host file.
+    mirrors: Mutex<Vec<MirrorConfig>>,
     /// Ports that were closed for a reopen that failed.
     lost: Mutex<Vec<(PortSpec, Option<Arc<Recorder>>)>>,
     recording: Mutex<Option<Recording>>,
@@ -234,6 +241,7 @@ impl Daemon {
             uplinks: Mutex::default(),
             teams: Mutex::default(),
             cards: Mutex::default(),
+            mirrors: Mutex::default(),
             lost: Mutex::default(),
             recording: Mutex::default(),
             generation: AtomicU64::new(0),
@@ -312,6 +320,10 @@ impl Daemon {
 
     fn teams(&self) -> MutexGuard<'_, Vec<RunningTeam>> {
         self.teams.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn mirrors(&self) -> MutexGuard<'_, Vec<MirrorConfig>> {
+        self.mirrors.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Opens a port. If it listens, its socket exists on return.
@@ -629,11 +641,14 @@ impl Daemon {
             absence: None,
             epoch,
             members: None,
+            mirror: None,
+            mirrored_by: Vec::new(),
         }));
         let name_of = |id| uplinks.iter().find(|uplink| uplink.port.id() == id).map(|uplink| uplink.name.clone());
         views.extend(self.team_views(name_of));
         drop(uplinks);
         views.extend(self.ports().values().map(|running| view(running, epoch)));
+        self.note_mirrors(&mut views);
         let now = self.clock.now();
         views.iter_mut().for_each(|view| view.neighbour = self.plane.neighbour(view.id, now));
         let mut at: BTreeMap<PortId, &mut PortView> = views.iter_mut().map(|view| (view.id, view)).collect();
@@ -703,6 +718,8 @@ fn view(running: &Running, epoch: Duration) -> PortView {
         absence: running.rings.as_ref().and_then(RingsServer::absence),
         epoch,
         members: None,
+        mirror: None,
+        mirrored_by: Vec::new(),
     }
 }
 

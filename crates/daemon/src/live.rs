@@ -276,7 +276,7 @@ impl Live {
         }
     }
 
-    /// Adds a port, a group, an uplink or a team. Its relative paths start at the host file's folder.
+    /// Adds a port, a group, an uplink, a team or a mirror. Its relative paths start at the host file's folder.
     pub fn add(&self, list: List, entry: Table, consent: &Consent) -> Result<Changed, ChangeError> {
         let mut running = self.running();
         let name = entry.get("name").or_else(|| entry.get("kind")).and_then(Value::as_str);
@@ -290,7 +290,7 @@ impl Live {
         self.kept(&running, done)
     }
 
-    /// Removes a port, an empty group, an uplink, or a team with its uplinks.
+    /// Removes a port, an empty group, an uplink, a mirror, or a team with its uplinks.
     pub fn remove(&self, list: List, name: &str, consent: &Consent) -> Result<Changed, ChangeError> {
         let mut running = self.running();
         let document = &running.host.document;
@@ -320,7 +320,7 @@ impl Live {
         self.kept(&running, done)
     }
 
-    /// Changes values of a port, a group, an uplink or a team. A key without a value gets its default.
+    /// Changes values of a port, a group, an uplink, a team or a mirror. A key without a value gets its default.
     pub fn set(
         &self,
         list: List,
@@ -359,6 +359,7 @@ impl Live {
         let running = self.running();
         self.daemon.restart(name)?;
         self.daemon.set_io_control(&running.host);
+        self.daemon.set_mirrors(&running.host);
         Ok(())
     }
 
@@ -409,6 +410,7 @@ impl Live {
         gone.for_each(|card| self.daemon.remove_card(&card.name));
         host.cards.iter().for_each(|card| self.daemon.set_card(card));
         self.daemon.set_io_control(&host);
+        self.daemon.set_mirrors(&host);
         running.host = host;
         let changed = Changed { after_restart: self.note_after_restart(&plan), plan, not_kept: None, closed };
         if why.is_empty() { Ok(changed) } else { Err(ChangeError::Halfway { why, changed: Box::new(changed) }) }
@@ -467,7 +469,7 @@ impl Work {
         let ours: Vec<&Path> = plan
             .changes
             .iter()
-            .filter(|change| change.kind != Kind::Add)
+            .filter(|change| change.kind != Kind::Add && change.object == "port")
             .filter_map(|change| old.port(change.port.as_deref()?))
             .filter(|port| port.role == Role::Listen)
             .map(|port| port.socket.as_path())
@@ -477,7 +479,7 @@ impl Work {
                 work.uplink(*kind, port.as_deref(), old, new);
                 continue;
             }
-            let Some(name) = port else { continue };
+            let Some(name) = port.as_ref().filter(|_| object != "mirror") else { continue };
             if object == "team" {
                 work.team(*kind, name, new);
                 continue;

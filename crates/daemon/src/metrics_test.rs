@@ -58,6 +58,8 @@ fn facts() -> Facts {
         absence: None,
         epoch: Duration::from_secs(1_700_000_000),
         members: None,
+        mirror: None,
+        mirrored_by: Vec::new(),
     };
     let mut times = Histogram { sum_ns: 64_000, ..Histogram::default() };
     (times.buckets[0], times.buckets[2]) = (10, 5);

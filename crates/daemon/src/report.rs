@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nicety_adapter::trace::{Region, RegisterName};
 use nicety_adapter::{ErrorPlace, GuestError, NotedError, QUEUES, QueueCounters, Reason, count};
-use nicety_host::{FunctionConfig, Role, policy_words};
+use nicety_host::{FunctionConfig, MirrorConfig, Role, policy_words};
 use nicety_memory::Refusal;
 use nicety_plane::{ClassState, MemberState, State};
 use nicety_switch::{Interest, Wanted};
@@ -90,11 +90,14 @@ pub struct FunctionReport {
     pub link_state: String,
     /// Whether its driver may ask how frames are spread over its queues.
     pub query_rss: bool,
+    /// At least this rate of the card's uplink. `null`: no promise.
+    #[serde(default)]
+    pub min_rate: Option<String>,
 }
 
 impl FunctionReport {
     fn of(function: &FunctionConfig) -> Self {
-        let FunctionConfig { card, number, trusted, checks_source, link, queries_rss, is_vepa: _ } = function;
+        let FunctionConfig { card, number, trusted, checks_source, link, queries_rss, is_vepa: _, min_rate } = function;
         Self {
             card: card.clone(),
             function: *number,
@@ -102,6 +105,7 @@ impl FunctionReport {
             spoofchk: *checks_source,
             link_state: link.word().to_owned(),
             query_rss: *queries_rss,
+            min_rate: min_rate.map(|rate| rate.to_string()),
         }
     }
 }
@@ -151,6 +155,27 @@ impl ClassReport {
     }
 }
 
+/// A mirror, at the port that gets its copies.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MirrorReport {
+    /// Name of the mirror.
+    pub name: String,
+    /// Names of the ports, uplinks and teams whose frames it copies.
+    pub of: Vec<String>,
+    /// Which of their frames: `ingress` come from there into the switch, `egress` go there, `both`.
+    pub direction: String,
+    /// The most that it copies, such as `1Gbit/s`.
+    pub rate: String,
+}
+
+impl MirrorReport {
+    fn of(mirror: &MirrorConfig) -> Self {
+        let MirrorConfig { name, ports, uplinks, direction, to: _, rate } = mirror;
+        let (direction, rate) = (direction.word().to_owned(), rate.to_string());
+        Self { name: name.clone(), of: ports.iter().chain(uplinks).cloned().collect(), direction, rate }
+    }
+}
+
 /// State and counters of a port, an uplink or a team of uplinks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PortReport {
@@ -189,6 +214,12 @@ pub struct PortReport {
     /// Classes of what comes in by an uplink with `inward_rate`. Empty: it has none.
     #[serde(default)]
     pub inward_classes: Vec<ClassReport>,
+    /// Mirror whose copies it gets, and nothing else. `null`: it is no mirror's port.
+    #[serde(default)]
+    pub mirror: Option<MirrorReport>,
+    /// Ports and uplinks that get copies of its frames.
+    #[serde(default)]
+    pub mirrored_to: Vec<String>,
     /// Condition of the port, in a word.
     pub condition: Condition,
     /// Condition in a sentence, with a remedy if something is wrong.
@@ -451,6 +482,8 @@ impl PortReport {
             absence,
             epoch,
             members,
+            mirror,
+            mirrored_by,
         } = view;
         let (condition, mut sentence) = condition_of(view);
         let connects = spec.as_ref().filter(|spec| spec.role == Role::Connect);
@@ -488,6 +521,8 @@ impl PortReport {
             members: members.as_ref().map(|members| members.iter().map(MemberReport::of).collect()),
             io_classes: state.classes.iter().map(ClassReport::of).collect(),
             inward_classes: state.inward_classes.iter().map(ClassReport::of).collect(),
+            mirror: mirror.as_ref().map(MirrorReport::of),
+            mirrored_to: mirrored_by.iter().map(|mirror| mirror.to.clone()).collect(),
             condition,
             sentence,
             last_end,

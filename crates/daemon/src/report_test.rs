@@ -172,6 +172,8 @@ fn a_report_holds_what_was_counted_and_leaves_zeros_out() {
         absence: None,
         epoch: Duration::from_secs(1_700_000_000),
         members: None,
+        mirror: None,
+        mirrored_by: Vec::new(),
     };
     let report = PortReport::of(&view);
     assert_eq!(report.sentence, "a VM is attached, and its driver is up", "of the last one nothing any more");

@@ -505,7 +505,7 @@ pub(crate) fn links(host: &Host) -> usize {
     host.uplinks.iter().map(|config| usize::from(config.queues())).sum()
 }
 
-/// What uplinks that go on here do beside carrying frames: LLDP, and I/O control. Neighbours know them by the addresses in their earlier
+/// What uplinks that go on here do beside carrying frames: LLDP, I/O control, and mirrors. Neighbours know them by the addresses in their earlier
 /// announcements.
 pub(crate) fn settle_uplinks(daemon: &Daemon, host: &Host, announced: &[(String, Vec<u8>)]) {
     for config in &host.uplinks {
@@ -516,6 +516,7 @@ pub(crate) fn settle_uplinks(daemon: &Daemon, host: &Host, announced: &[(String,
         }
     }
     daemon.set_io_control(host);
+    daemon.set_mirrors(host);
 }
 
 /// Starts everything that a host file names, or nothing. Records the guests' accesses if a folder is given.
@@ -537,6 +538,7 @@ pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
         open_uplink(&daemon, config)?;
     }
     daemon.set_io_control(host);
+    daemon.set_mirrors(host);
     daemon.begin_traces()?;
     Ok(daemon)
 }

@@ -3,6 +3,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nicety_adapters::{Settings, find};
@@ -69,6 +70,7 @@ impl Cards {
                 checks_source: true,
                 link: LinkState::Auto,
                 queries_rss: false,
+                min_rate: None,
                 is_vepa: false,
             };
             let spec = PortSpec {
@@ -218,5 +220,36 @@ fn each_of_256_functions_has_its_share_and_costs_little_memory() {
     }
     println!("{each} bytes of private memory a function, its guest's client included");
     assert!(each < 300 << 10, "{each} bytes");
+    cards.daemon.stop();
+}
+
+/// Messages are charged to the port that sends them.
+#[test]
+fn a_function_that_floods_its_mailbox_takes_nothing_from_the_others() {
+    let mut cards = Cards::new();
+    cards.grow(FEW);
+    let mut flooding = cards.guests.remove(0);
+    let stop = Arc::new(AtomicBool::new(false));
+    let is_over = stop.clone();
+    let messages = std::thread::spawn(move || {
+        let mut messages = 0u32;
+        while !is_over.load(Ordering::Relaxed) {
+            // VFU, a message that does not exist, REQ; the answer; ACK.
+            flooding.write(0x2fc, 4);
+            flooding.write(0x200, 0x1f);
+            flooding.write(0x2fc, 1);
+            assert_eq!(flooding.read(0x200), 0x6000_001f, "refused");
+            flooding.write(0x2fc, 2);
+            messages += 1;
+        }
+        messages
+    });
+    // The one that sends to it, too: what it does not take is dropped.
+    let carried = cards.flood(50_000);
+    stop.store(true, Ordering::Relaxed);
+    let messages = messages.join().unwrap();
+    let sent = jain(carried[1..].iter().map(|[sent, _]| *sent));
+    println!("{messages} messages; Jain's index {sent:.4} of what the others sent");
+    assert!(messages > 0 && sent >= 0.99, "{messages} messages, {carried:?}");
     cards.daemon.stop();
 }

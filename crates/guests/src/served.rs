@@ -251,7 +251,12 @@ impl Served {
 
     /// The control socket's answer to `GET /v1/ports`: JSON.
     pub fn ask(&self) -> Option<String> {
-        let mut stream = UnixStream::connect(self.socket("control.sock")).ok()?;
+        Served::ask_at(&self.socket("control.sock"))
+    }
+
+    /// The same, of the daemon with this control socket.
+    pub fn ask_at(socket: &Path) -> Option<String> {
+        let mut stream = UnixStream::connect(socket).ok()?;
         stream.set_read_timeout(Some(TIMEOUT)).ok()?;
         stream.write_all(b"GET /v1/ports HTTP/1.1\r\nHost: nicety\r\nConnection: close\r\n\r\n").ok()?;
         let mut answer = String::new();

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use nicety_adapters::{Card, Entry, find};
+use nicety_uplink::Rate;
 
 use super::errors::did_you_mean;
 use super::form::{Form, words};
@@ -47,6 +48,8 @@ pub struct FunctionConfig {
     pub queries_rss: bool,
     /// Whether all that it sends goes to the uplink.
     pub is_vepa: bool,
+    /// At least this rate of the card's uplink, whenever frames of it wait there.
+    pub min_rate: Option<Rate>,
 }
 
 /// The link of a function, by the words of `ip link set DEV vf N state`.
@@ -93,7 +96,7 @@ pub(super) static CARD: Kind = Kind {
 };
 
 /// The keys of a port at a function of a card.
-pub(super) const FUNCTION_KEYS: [Key; 7] = [
+pub(super) const FUNCTION_KEYS: [Key; 8] = [
     Key::new("card", Form::Name, "the name of a [[card]]; with function"),
     Key::new(
         "function",
@@ -105,6 +108,11 @@ pub(super) const FUNCTION_KEYS: [Key; 7] = [
     Key::new("link_state", Form::Words(&words(&LINK_STATES)), "with card: \"auto\", \"enable\" or \"disable\""),
     Key::new("query_rss", Form::Flag, "with card: true or false"),
     Key::new("qos", Form::Number(0, 7), "with card and vlan: a whole number from 0 to 7"),
+    Key::new(
+        "min_rate",
+        Form::Rate,
+        "with card, whose uplink has a rate: an amount per second, not more than send_average; all reservations within 75 % of the link",
+    ),
 ];
 
 /// The cards of a file, and which of their functions ports have.
@@ -216,6 +224,7 @@ pub(super) fn function(
     let flag = |walk: &mut Walk, key, usual| walk.boolean(section, key).map_or(usual, |found| found.value);
     let (trusted, checks_source) = (flag(walk, "trust", false), flag(walk, "spoofchk", true));
     let queries_rss = flag(walk, "query_rss", false);
+    let min_rate = walk.parsed::<Rate>(section, "min_rate");
     let link = walk.word(section, "link_state", &LINK_STATES).map(|found| found.value).unwrap_or_default();
     let number = walk.integer(section, "function");
     if walk.place(section, "function").is_none() {
@@ -243,7 +252,7 @@ pub(super) fn function(
         walk.wrong(section, "function", number.line, what);
         return None;
     }
-    let (card, is_vepa) = (card.to_owned(), its.is_vepa);
+    let (card, is_vepa, has_uplink) = (card.to_owned(), its.is_vepa, its.uplink.is_some());
     if is_vepa {
         for key in ["private", "community"] {
             if let Some(line) = walk.place(section, key) {
@@ -251,5 +260,9 @@ pub(super) fn function(
             }
         }
     }
-    Some(FunctionConfig { card, number: at, trusted, checks_source, link, queries_rss, is_vepa })
+    if let Some(Found { line, .. }) = min_rate.as_ref().filter(|_| !has_uplink) {
+        walk.wrong(section, "min_rate", *line, format!("card {card} has no uplink, of which it would be a part"));
+    }
+    let min_rate = min_rate.map(|found| found.value);
+    Some(FunctionConfig { card, number: at, trusted, checks_source, link, queries_rss, is_vepa, min_rate })
 }

@@ -19,6 +19,8 @@ const CARD: &str = "card";
 /// The list of teams of uplinks, and a team's key that names its uplinks.
 const TEAM: &str = "team";
 const MEMBERS: &str = "members";
+/// The list of mirrors.
+const MIRROR: &str = "mirror";
 /// The table of defaults for ports' sockets.
 const SOCKETS: &str = "sockets";
 
@@ -133,7 +135,12 @@ impl Document {
 
     /// A team's table. Empty if there is none.
     pub fn team(&self, name: &str) -> Table {
-        let list = self.0.get(TEAM).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        self.entry(List::Teams, name)
+    }
+
+    /// The table of this name in a list, as it is written there. Empty if there is none.
+    pub fn entry(&self, list: List, name: &str) -> Table {
+        let list = self.0.get(list.key()).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
         let found = list.iter().find(|one| name_of(one) == Some(name)).and_then(Value::as_table);
         found.cloned().unwrap_or_default()
     }
@@ -200,6 +207,8 @@ pub enum List {
     Cards,
     /// `[[team]]`.
     Teams,
+    /// `[[mirror]]`.
+    Mirrors,
 }
 
 impl List {
@@ -211,6 +220,7 @@ impl List {
             Self::Uplinks => UPLINK,
             Self::Cards => CARD,
             Self::Teams => TEAM,
+            Self::Mirrors => MIRROR,
         }
     }
 }
@@ -224,6 +234,7 @@ impl std::fmt::Display for List {
             Self::Uplinks => "uplink",
             Self::Cards => "card",
             Self::Teams => "team",
+            Self::Mirrors => "mirror",
         })
     }
 }

@@ -222,15 +222,15 @@ fn an_unknown_key_names_the_one_that_was_meant_and_all_that_there_are() {
         port_error("adaptor_ = \"e1000\""),
         "6: port.adaptor_: there is no such key in [[port]]; did you mean \"adapter\"? \
          (allowed: name, adapter, mac, socket, role, doorbells, buffer, queues, mtu, rom, subsystem, standby, worker, owner, group, mode, \
-         open_to_everybody, port_group, bound_macs, bound_ips, card, function, trust, spoofchk, link_state, query_rss, qos, vlan, trunk, native, qinq, private, community, promiscuous, mac_changes, forged_transmits, address_limit, bpdu_guard, dhcp_guard, arp_guard, ra_guard, multicast_router_guard, mtu_limit, log_refusals, snooping, lldp, broadcast_limit, multicast_limit, unknown_limit, send_average, send_peak, send_burst, receive_average, receive_peak, receive_burst)"
+         open_to_everybody, port_group, bound_macs, bound_ips, card, function, trust, spoofchk, link_state, query_rss, qos, min_rate, vlan, trunk, native, qinq, private, community, promiscuous, mac_changes, forged_transmits, address_limit, bpdu_guard, dhcp_guard, arp_guard, ra_guard, multicast_router_guard, mtu_limit, log_refusals, snooping, lldp, broadcast_limit, multicast_limit, unknown_limit, send_average, send_peak, send_burst, receive_average, receive_peak, receive_burst)"
     );
     assert_eq!(
         error(&format!("{PORT}[uplnk]\nkind = \"null\"\n")),
-        "6: uplnk: there is no such table; did you mean \"uplink\"? (allowed: [switch], [uplink], [[team]], [[card]], [[io_class]], [daemon], [sockets], [[port_group]], [[port]])"
+        "6: uplnk: there is no such table; did you mean \"uplink\"? (allowed: [switch], [uplink], [[team]], [[card]], [[io_class]], [[mirror]], [daemon], [sockets], [[port_group]], [[port]])"
     );
     assert_eq!(
         error(&format!("workers = 2\n{PORT}")),
-        "1: workers: there is no such table (allowed: [switch], [uplink], [[team]], [[card]], [[io_class]], [daemon], [sockets], [[port_group]], [[port]])"
+        "1: workers: there is no such table (allowed: [switch], [uplink], [[team]], [[card]], [[io_class]], [[mirror]], [daemon], [sockets], [[port_group]], [[port]])"
     );
     // A key with terminal control characters is quoted.
     assert!(port_error("\"\\u001b[2J\" = 1").starts_with("6: port.\"\\u{1b}[2J\": there is no such key"));
@@ -520,7 +520,7 @@ fn an_entry_of_the_ports_that_is_no_table_is_a_mistake_of_its_own() {
         format!(
             "port: entry {entry} of the list is {what}, not a table: write [[port]] for each \
              (allowed: a table of name, adapter, mac, socket, role, doorbells, buffer, queues, mtu, rom, subsystem, standby, worker, owner, group, mode, \
-         open_to_everybody, port_group, bound_macs, bound_ips, card, function, trust, spoofchk, link_state, query_rss, qos, vlan, trunk, native, qinq, private, community, promiscuous, mac_changes, forged_transmits, address_limit, bpdu_guard, dhcp_guard, arp_guard, ra_guard, multicast_router_guard, mtu_limit, log_refusals, snooping, lldp, broadcast_limit, multicast_limit, unknown_limit, send_average, send_peak, send_burst, receive_average, receive_peak, receive_burst)"
+         open_to_everybody, port_group, bound_macs, bound_ips, card, function, trust, spoofchk, link_state, query_rss, qos, min_rate, vlan, trunk, native, qinq, private, community, promiscuous, mac_changes, forged_transmits, address_limit, bpdu_guard, dhcp_guard, arp_guard, ra_guard, multicast_router_guard, mtu_limit, log_refusals, snooping, lldp, broadcast_limit, multicast_limit, unknown_limit, send_average, send_peak, send_burst, receive_average, receive_peak, receive_burst)"
         )
     };
     assert_eq!(error("port = [\"a\"]"), format!("1: {}", message(1, "a text")));
@@ -719,6 +719,7 @@ fn a_port_at_a_card_s_function_has_what_ip_link_sets_with_linux_s_defaults() {
         link: LinkState::Auto,
         queries_rss: false,
         is_vepa: false,
+        min_rate: None,
     };
     assert_eq!(its, usual);
     assert!(!host.ports[0].policy.forged_transmits, "the switch checks what it sends");
@@ -765,6 +766,84 @@ fn a_card_that_cannot_be_and_a_port_that_it_does_not_have_are_refused_with_the_r
     let many: String = (0..4).map(|number| format!("[[card]]\nname = \"x{number}\"\nchip = \"82599\"\n")).collect();
     assert!(with(&many).contains("with this card there are 264 functions, more than 256: give the cards fewer"));
     parse(&many).unwrap();
+}
+
+/// Two functions of a card behind a link of a gigabit, and a third port.
+fn functions_at(first: &str, second: &str, more: &str) -> String {
+    let [first, second] = [(1, first), (2, second)]
+        .map(|(number, least)| function(number, &format!("card = \"nic\"\nfunction = {number}\n{least}")));
+    format!(
+        "[[uplink]]\nname = \"up\"\nkind = \"null\"\nrate = \"1Gbit/s\"\n\
+         [[card]]\nname = \"nic\"\nchip = \"82576\"\nuplink = \"up\"\n{first}{second}{}{more}",
+        function(3, "")
+    )
+}
+
+#[test]
+fn a_function_s_minimum_rate_is_its_port_s_reservation_in_the_class_of_its_frames() {
+    let classes = |first: &str, second: &str, more: &str| {
+        let host = parse(&functions_at(first, second, more)).unwrap();
+        host.outward_classes_of(&host.uplinks[0])
+    };
+    assert!(classes("", "", "").is_empty(), "nobody has one: no I/O control");
+    let mbit = |rate: u64| nicety_uplink::Rate::new(rate * 1_000_000);
+    let of = |port: &str, rate| (port.to_owned(), mbit(rate).unwrap());
+    let [vm] = &classes("min_rate = \"300Mbit/s\"", "min_rate = \"450Mbit/s\"", "")[..] else { panic!() };
+    assert_eq!((vm.name.as_str(), vm.terms.reservation), ("vm", mbit(750)), "75 % of the link may be reserved");
+    assert_eq!(vm.minimums, [of("f1", 300), of("f2", 450)]);
+    // A class that has all frames of the second, and one that has some of the first's.
+    let more = class("a", "ports = \"f1\"\nvlan = 7") + &class("b", "ports = \"f2,f3\"\nreservation = \"300Mbit/s\"");
+    let [vm, a, b] = &classes("min_rate = \"100Mbit/s\"", "min_rate = \"200Mbit/s\"", &more)[..] else { panic!() };
+    assert_eq!((vm.minimums.clone(), vm.terms.reservation), (vec![of("f1", 100)], mbit(100)));
+    assert_eq!((a.minimums.len(), a.terms.reservation), (0, None));
+    assert_eq!((b.minimums.clone(), b.terms.reservation), (vec![of("f2", 200)], mbit(300)), "within the class's own");
+    let host = parse(&functions_at("min_rate = \"100Mbit/s\"", "", "")).unwrap();
+    assert!(host.classes_of(&host.uplinks[0]).is_empty(), "inward there is none");
+}
+
+#[test]
+fn minimum_rates_that_cannot_be_kept_are_refused_with_the_arithmetic() {
+    let of = |first: &str, second: &str, more: &str| {
+        let errors = Host::parse(&functions_at(first, second, more), Path::new("/h")).unwrap_err();
+        let [error] = &errors.list[..] else { panic!("{errors}") };
+        format!("{}: {}", error.key, error.what)
+    };
+    let [most, one] = ["min_rate = \"500Mbit/s\"", "min_rate = \"251Mbit/s\""];
+    assert_eq!(
+        of(most, one, ""),
+        "port.min_rate: 500Mbit/s + 251Mbit/s = 751Mbit/s are reserved on up, and 75 % of its slowest link may be: 750Mbit/s of the 1Gbit/s of up"
+    );
+    assert_eq!(
+        of(most, "", &class("nfs", "reservation = \"300Mbit/s\"")),
+        "port.min_rate: 300Mbit/s + 500Mbit/s = 800Mbit/s are reserved on up, and 75 % of its slowest link may be: 750Mbit/s of the 1Gbit/s of up"
+    );
+    assert_eq!(
+        of(most, "", &class("vm", "limit = \"400Mbit/s\"")),
+        "port.min_rate: with it 500Mbit/s are reserved for ports of class vm, which may send 400Mbit/s (limit)"
+    );
+    assert_eq!(
+        of(most, "", &class("vm", "port_limit = \"400Mbit/s\"")),
+        "port.min_rate: a port of class vm may send at most 400Mbit/s (port_limit)"
+    );
+    let shaped = format!("{most}\nsend_average = \"400Mbit/s\"");
+    assert_eq!(of(&shaped, "", ""), "port.min_rate: it may send at most 400Mbit/s (send_average)");
+    let error = |text: String| Host::parse(&text, Path::new("/h")).unwrap_err().list[0].what.clone();
+    let text = functions_at(most, "", "");
+    assert_eq!(
+        error(text.replace("rate = \"1Gbit/s\"\n", "")),
+        "uplink up has no rate, and a reservation is a part of it: give it the link's rate"
+    );
+    assert_eq!(error(text.replace("uplink = \"up\"\n", "")), "card nic has no uplink, of which it would be a part");
+    let queues = text.replace("kind = \"null\"\nrate = \"1Gbit/s\"", "kind = \"tap\"\nqueues = 2");
+    assert_eq!(error(queues), "uplink up has several queues: I/O control takes one");
+    assert!(error(function(1, most)).contains("only a port at a card's function has this"));
+}
+
+#[test]
+fn an_af_xdp_uplink_is_refused_with_what_to_use_instead() {
+    let errors = Host::parse("[uplink]\nkind = \"xdp\"\nname = \"eth0\"\n", Path::new("/h")).unwrap_err();
+    let whats: Vec<&str> = errors.list.iter().map(|error| error.what.as_str()).collect();
+    assert_eq!(whats, ["there is no AF_XDP uplink yet: use a tap, with queues = N for a queue for each VM"]);
 }
 
 #[test]
@@ -894,4 +973,104 @@ fn classes_that_cannot_be_kept_are_refused_with_the_reason() {
     let queues = format!("[[uplink]]\nname = \"up\"\nkind = \"tap\"\nqueues = 2\n{}", class("nfs", ""));
     let errors = Host::parse(&queues, Path::new("/h")).unwrap_err();
     assert_eq!(errors.list[0].what, "uplink up has several queues: I/O control takes one");
+}
+
+#[test]
+fn a_mirror_has_its_ports_and_a_port_that_is_its_own() {
+    let up = |name: &str| format!("[[uplink]]\nname = \"{name}\"\nkind = \"null\"\n");
+    let mirror = |name: &str, more: &str| format!("[[mirror]]\nname = \"{name}\"\n{more}\n");
+    let file = |mirrors: &str| format!("{}{}{GUESTS}{mirrors}", up("up"), up("out"));
+    let path = Path::new("/etc/nicety/host.toml");
+    let host = Host::parse(
+        &file(
+            &(mirror(
+                "one",
+                "groups = \"storage\"\nuplinks = \"up\"\nto = \"vm2\"\ndirection = \"egress\"\nrate = \"2Gbit/s\"",
+            ) + &mirror("two", "ports = \"vm1,vm1\"\nto = \"out\"")),
+        ),
+        path,
+    )
+    .unwrap();
+    let [one, two] = &host.mirrors[..] else { panic!("two mirrors") };
+    assert_eq!(
+        (&one.ports[..], &one.uplinks[..], one.to.as_str()),
+        (&["vm1".to_owned()][..], &["up".to_owned()][..], "vm2")
+    );
+    assert_eq!((one.direction, one.rate.to_string()), (MirrorDirection::Egress, "2Gbit/s".to_owned()));
+    assert_eq!(
+        (&two.ports[..], two.direction, two.rate.to_string()),
+        (&["vm1".to_owned()][..], MirrorDirection::Both, "1Gbit/s".to_owned())
+    );
+    let error = |mirrors: &str| {
+        let errors = Host::parse(&file(mirrors), path).unwrap_err();
+        errors.list[0].to_string().split(" (allowed").next().unwrap().to_owned()
+    };
+    let one = |more: &str| mirror("m", more);
+    for (mirrors, what) in [
+        (one("to = \"vm2\""), "mirror.ports: mirror \"m\" has no frames: say whose, by ports, groups or uplinks"),
+        (one("ports = \"vm1\""), "mirror.to: it is missing from this [[mirror]]"),
+        (one("ports = \"vm3\"\nto = \"vm2\""), "mirror.ports: there is no port \"vm3\"; did you mean \"vm1\"?"),
+        (
+            one("groups = \"storag\"\nto = \"vm2\""),
+            "mirror.groups: there is no port group \"storag\"; did you mean \"storage\"?",
+        ),
+        (
+            one("uplinks = \"u\"\nto = \"vm2\""),
+            "mirror.uplinks: there is no uplink and no team \"u\"; did you mean \"up\"?",
+        ),
+        (
+            one("ports = \"vm1\"\nto = \"ou\""),
+            "mirror.to: there is no port and no uplink \"ou\"; did you mean \"out\"?",
+        ),
+        (one("ports = \"vm1,vm2\"\nto = \"vm2\""), "mirror.to: vm2 would get copies of what it gets: a loop"),
+        (one("uplinks = \"up\"\nto = \"up\""), "mirror.to: up would get copies of what it gets: a loop"),
+        (
+            one("ports = \"vm1\"\nto = \"vm2\"") + &mirror("n", "ports = \"vm2\"\nto = \"out\""),
+            "mirror.to: mirror n copies the frames of vm2: copies are not copied again",
+        ),
+        (
+            one("ports = \"vm1\"\nto = \"out\"") + &mirror("n", "uplinks = \"up\"\nto = \"out\""),
+            "mirror.to: out gets the copies of mirror m already, and gets nothing else",
+        ),
+        (
+            one("ports = \"vm1\"\nto = \"out\"") + &one("uplinks = \"up\"\nto = \"vm2\""),
+            "mirror.name: there is a mirror \"m\" already",
+        ),
+        (
+            one("ports = \"vm1\"\nto = \"up\"") + &class("nfs", ""),
+            "mirror.to: uplink up has I/O control, and would have copies alone: leave its classes and inward_rate out",
+        ),
+        (
+            one("ports = \"vm1\"\nto = \"t1\"") + &teamed(),
+            "mirror.to: uplink t1 is a member of team both: copies go to an uplink that is in no team",
+        ),
+        (
+            one("ports = \"vm1\"\nto = \"both\"") + &teamed(),
+            "mirror.to: both is a team: copies go to a port, or to an uplink that is in no team",
+        ),
+        (
+            one("uplinks = \"t1\"\nto = \"vm2\"") + &teamed(),
+            "mirror.uplinks: uplink t1 is a member of team both: name the team",
+        ),
+        (
+            one("ports = \"vm1\"\nto = \"q\"") + "[[uplink]]\nname = \"q\"\nkind = \"querier\"\n",
+            "mirror.to: uplink q is a querier, which reads no copies",
+        ),
+        (
+            one("ports = \"vm1\"\nto = \"vm2\"\nrate = \"0Mbit/s\""),
+            "mirror.rate: `0Mbit/s` is no rate: it must be more than 0, such as 100Mbit/s",
+        ),
+    ] {
+        assert_eq!(error(&mirrors), what);
+    }
+    let many: String = (0..17).map(|number| mirror(&format!("m{number}"), "ports = \"vm1\"\nto = \"out\"")).collect();
+    assert_eq!(error(&many), "mirror: a switch has at most 16 mirrors");
+    let team = one("uplinks = \"both\"\nto = \"vm2\"") + &teamed();
+    assert_eq!(Host::parse(&file(&team), path).unwrap().mirrors[0].uplinks, ["both"]);
+}
+
+/// A team of one uplink.
+fn teamed() -> String {
+    "[[uplink]]\nname = \"t1\"\nkind = \"pair\"\nsocket = \"t1.sock\"\n[[team]]\nname = \"both\"\nmembers = \"t1\"\nmode = \"802.3ad\"\n"
+        .to_owned()
 }

@@ -5,6 +5,7 @@ use nicety_uplink::Rate;
 
 use super::errors::did_you_mean;
 use super::form::{Form, words};
+use super::minimum::{Minimum, parts, reserve};
 use super::sections::name;
 use super::walk::{Found, Key, Kind, Section, Walk};
 use super::{PortConfig, TeamConfig, UplinkConfig};
@@ -81,6 +82,8 @@ pub struct IoClassConfig {
     pub transport: Option<TransportPorts>,
     /// The priority that they get, if they leave with a tag.
     pub mark_pcp: Option<u8>,
+    /// Ports with a minimum rate of their own, functions of cards: by [`super::Host::outward_classes_of`] alone.
+    pub minimums: Vec<(String, Rate)>,
 }
 
 /// TCP and UDP ports, from the first to the last.
@@ -118,7 +121,17 @@ impl IoClassConfig {
             network: None,
             transport: None,
             mark_pcp: None,
+            minimums: Vec::new(),
         }
+    }
+
+    /// Whether all frames of a port are its own, unless a class before has them.
+    pub(super) fn has_all_frames_of(&self, port: &str) -> bool {
+        let Self { ports: Some(ports), vlan: None, pcp: None, dscp: None, network: None, transport: None, .. } = self
+        else {
+            return false;
+        };
+        ports.iter().any(|own| own == port)
     }
 
     /// Whether a frame may fit two classes that look at the same fields. Of classes that look at different fields, the first in the file
@@ -151,6 +164,32 @@ pub(super) struct Around<'a> {
 }
 
 impl Around<'_> {
+    /// The ports and the members of the groups that a section names by `ports` and `groups`. `None`: it has neither key.
+    pub(super) fn named_ports(&self, walk: &mut Walk, section: Section<'_>) -> Option<Vec<String>> {
+        let named = walk.place(section, "ports").or_else(|| walk.place(section, "groups")).is_some();
+        let mut ports = Vec::new();
+        for Found { value: wanted, line } in walk.list::<String>(section, "ports", NAMES_MOST) {
+            let names = || self.ports.iter().map(|port| port.name.as_str());
+            if !names().any(|name| name == wanted) {
+                let what = format!("there is no port {wanted:?}{}", did_you_mean(&wanted, names()));
+                walk.wrong(section, "ports", line, what);
+            }
+            ports.push(wanted);
+        }
+        for Found { value: wanted, line } in walk.list::<String>(section, "groups", NAMES_MOST) {
+            if !self.groups.contains(&wanted.as_str()) {
+                let what =
+                    format!("there is no port group {wanted:?}{}", did_you_mean(&wanted, self.groups.iter().copied()));
+                walk.wrong(section, "groups", line, what);
+            }
+            let members = self.ports.iter().filter(|port| port.group.as_ref() == Some(&wanted));
+            ports.extend(members.map(|port| port.name.clone()));
+        }
+        ports.sort_unstable();
+        ports.dedup();
+        named.then_some(ports)
+    }
+
     /// The slowest link of an uplink or team: its name and its rate, or the name of one without a rate.
     fn slowest(&self, name: &str) -> Result<(&str, Rate), String> {
         let own = [name.to_owned()];
@@ -167,8 +206,21 @@ impl Around<'_> {
     }
 }
 
-/// Reads all classes.
-pub(super) fn io_classes(walk: &mut Walk, sections: Vec<Section<'_>>, around: &Around<'_>) -> Vec<IoClassConfig> {
+/// The classes of an uplink with that of all frames that fit no other first.
+pub(super) fn rest_first(uplink: &str, named: &[&IoClassConfig]) -> Vec<IoClassConfig> {
+    let rest = named.iter().find(|class| class.is_rest());
+    let rest = rest.map_or_else(|| IoClassConfig::rest(uplink), |rest| (*rest).clone());
+    let others = named.iter().filter(|class| !class.is_rest()).map(|class| (*class).clone());
+    std::iter::once(rest).chain(others).collect()
+}
+
+/// Reads all classes. `minimums`: the minimum rates of functions, each with its port's table.
+pub(super) fn io_classes(
+    walk: &mut Walk,
+    sections: Vec<Section<'_>>,
+    minimums: &[(Section<'_>, Minimum)],
+    around: &Around<'_>,
+) -> Vec<IoClassConfig> {
     let mut classes: Vec<(Section<'_>, IoClassConfig)> = Vec::new();
     for section in sections {
         let Some(class) = io_class(walk, section, around) else { continue };
@@ -185,7 +237,8 @@ pub(super) fn io_classes(walk: &mut Walk, sections: Vec<Section<'_>>, around: &A
         }
         classes.push((section, class));
     }
-    let mut uplinks: Vec<&str> = classes.iter().map(|(_, class)| class.uplink.as_str()).collect();
+    let of_minimums = minimums.iter().map(|(_, minimum)| minimum.uplink.as_str());
+    let mut uplinks: Vec<&str> = classes.iter().map(|(_, class)| class.uplink.as_str()).chain(of_minimums).collect();
     uplinks.sort_unstable();
     uplinks.dedup();
     for uplink in uplinks {
@@ -196,36 +249,87 @@ pub(super) fn io_classes(walk: &mut Walk, sections: Vec<Section<'_>>, around: &A
             let what = format!("{uplink} has more than {CLASSES_MOST} classes, with {REST:?}");
             walk.wrong(*section, "uplink", section.line, what);
         }
-        within_link(walk, &of, uplink, around);
+        let minimums: Vec<_> = minimums.iter().filter(|(_, minimum)| minimum.uplink == uplink).collect();
+        within_link(walk, &of, &minimums, uplink, around);
     }
     classes.into_iter().map(|(_, class)| class).collect()
 }
 
 /// Checks that the reservations on an uplink leave a quarter of its slowest link.
-fn within_link(walk: &mut Walk, classes: &[&(Section<'_>, IoClassConfig)], uplink: &str, around: &Around<'_>) {
-    let reserved = |class: &IoClassConfig| class.terms.reservation;
-    let reserving: Vec<_> = classes.iter().filter_map(|(section, class)| Some((*section, reserved(class)?))).collect();
-    let Some((section, _)) = reserving.last().copied() else { return };
-    let line = walk.place(section, "reservation").unwrap_or(section.line);
+fn within_link(
+    walk: &mut Walk,
+    classes: &[&(Section<'_>, IoClassConfig)],
+    minimums: &[&(Section<'_>, Minimum)],
+    uplink: &str,
+    around: &Around<'_>,
+) {
+    let named: Vec<&IoClassConfig> = classes.iter().map(|(_, class)| class).collect();
+    let mut with_functions = rest_first(uplink, &named);
+    reserve(&mut with_functions, minimums.iter().map(|(_, minimum)| minimum), around.ports.len());
+    let mut reserving: Vec<Rate> = Vec::new();
+    let mut place = None;
+    // In the file's order.
+    for (section, class) in classes.iter().filter(|(_, class)| class.terms.reservation.is_some()) {
+        let raised = with_functions.iter().find(|other| other.name == class.name);
+        if raised.is_none_or(|raised| raised.terms.reservation == class.terms.reservation) {
+            reserving.extend(class.terms.reservation);
+            place = Some((*section, "reservation"));
+        }
+    }
+    for class in &with_functions {
+        let own = named.iter().find(|other| other.name == class.name).and_then(|own| own.terms.reservation);
+        let its =
+            |(_, minimum): &&&(Section<'_>, Minimum)| class.minimums.iter().any(|(port, _)| *port == minimum.port);
+        let Some((section, _)) = minimums.iter().rfind(its) else { continue };
+        let of_ports = parts(class, around.ports.len());
+        if class.terms.reservation != own {
+            place = Some((*section, "min_rate"));
+            reserving.extend(&of_ports);
+        }
+        within_limits(walk, *section, class);
+    }
+    let Some((section, key)) = place else { return };
+    let line = walk.place(section, key).unwrap_or(section.line);
+    if around.uplinks.iter().any(|one| one.name == uplink && one.queues() > 1) {
+        walk.wrong(section, key, line, format!("uplink {uplink} has several queues: I/O control takes one"));
+        return;
+    }
     let (link, rate) = match around.slowest(uplink) {
         Ok(found) => found,
         Err(link) => {
             let what = format!("uplink {link} has no rate, and a reservation is a part of it: give it the link's rate");
-            walk.wrong(section, "reservation", line, what);
+            walk.wrong(section, key, line, what);
             return;
         }
     };
-    let sum: u64 = reserving.iter().map(|(_, rate)| rate.bits_per_second()).sum();
+    let sum: u64 = reserving.iter().map(|rate| rate.bits_per_second()).sum();
     let most = rate.bits_per_second() / 100 * RESERVED_MOST;
     if sum > most {
         let shown = |bits: u64| Rate::new(bits).map_or_else(|| format!("{bits}bit/s"), |rate| rate.to_string());
-        let parts: Vec<String> = reserving.iter().map(|(_, rate)| rate.to_string()).collect();
+        let parts: Vec<String> = reserving.iter().map(Rate::to_string).collect();
         let sum = if parts.len() > 1 { format!("{} = {}", parts.join(" + "), shown(sum)) } else { shown(sum) };
         let what = format!(
             "{sum} are reserved on {uplink}, and {RESERVED_MOST} % of its slowest link may be: {} of the {rate} of {link}",
             shown(most)
         );
-        walk.wrong(section, "reservation", line, what);
+        walk.wrong(section, key, line, what);
+    }
+}
+
+/// Checks that the limits of a class let its functions have their minimum rates. `section`: the last one's port.
+fn within_limits(walk: &mut Walk, section: Section<'_>, class: &IoClassConfig) {
+    let line = walk.place(section, "min_rate").unwrap_or(section.line);
+    let name = &class.name;
+    if let (Some(sum), Some(limit)) = (class.terms.reservation, class.terms.limit)
+        && sum > limit
+    {
+        let what = format!("with it {sum} are reserved for ports of class {name}, which may send {limit} (limit)");
+        walk.wrong(section, "min_rate", line, what);
+    } else if let Some(limit) = class.each.limit
+        && class.minimums.iter().any(|(_, rate)| *rate > limit)
+    {
+        let what = format!("a port of class {name} may send at most {limit} (port_limit)");
+        walk.wrong(section, "min_rate", line, what);
     }
 }
 
@@ -243,7 +347,7 @@ fn io_class(walk: &mut Walk, section: Section<'_>, around: &Around<'_>) -> Optio
         let what = format!("class {name:?} has no frames: say which, by one or more of {}", MATCHES.join(", "));
         walk.wrong(section, "name", section.line, what);
     }
-    let ports = ports(walk, section, around);
+    let ports = around.named_ports(walk, section);
     for key in ["pcp", "dscp"] {
         if let (Some(line), None) = (walk.place(section, key), &ports) {
             walk.wrong(section, key, line, "each guest chooses this itself: name the ports or groups that are trusted");
@@ -285,6 +389,7 @@ fn io_class(walk: &mut Walk, section: Section<'_>, around: &Around<'_>) -> Optio
         network: walk.parsed::<Prefix>(section, "network").map(|found| found.value),
         transport: transport.or(usual.filter(|_| given.is_empty())),
         mark_pcp: byte(walk.integer(section, "mark_pcp")),
+        minimums: Vec::new(),
     })
 }
 
@@ -308,32 +413,6 @@ fn place(walk: &mut Walk, section: Section<'_>, around: &Around<'_>) -> Option<S
         return None;
     }
     Some(wanted.to_owned())
-}
-
-/// The ports and the members of the groups that are named.
-fn ports(walk: &mut Walk, section: Section<'_>, around: &Around<'_>) -> Option<Vec<String>> {
-    let named = walk.place(section, "ports").or_else(|| walk.place(section, "groups")).is_some();
-    let mut ports = Vec::new();
-    for Found { value: wanted, line } in walk.list::<String>(section, "ports", NAMES_MOST) {
-        let names = || around.ports.iter().map(|port| port.name.as_str());
-        if !names().any(|name| name == wanted) {
-            let what = format!("there is no port {wanted:?}{}", did_you_mean(&wanted, names()));
-            walk.wrong(section, "ports", line, what);
-        }
-        ports.push(wanted);
-    }
-    for Found { value: wanted, line } in walk.list::<String>(section, "groups", NAMES_MOST) {
-        if !around.groups.contains(&wanted.as_str()) {
-            let what =
-                format!("there is no port group {wanted:?}{}", did_you_mean(&wanted, around.groups.iter().copied()));
-            walk.wrong(section, "groups", line, what);
-        }
-        let members = around.ports.iter().filter(|port| port.group.as_ref() == Some(&wanted));
-        ports.extend(members.map(|port| port.name.clone()));
-    }
-    ports.sort_unstable();
-    ports.dedup();
-    named.then_some(ports)
 }
 
 fn terms(walk: &mut Walk, section: Section<'_>, [shares, reservation, limit]: [&str; 3]) -> Terms {

@@ -26,6 +26,8 @@ mod eavesdrop;
 mod errors;
 mod form;
 mod io_class;
+mod minimum;
+mod mirror;
 mod paths;
 mod policy;
 mod quantity;
@@ -41,7 +43,10 @@ pub use eavesdrop::Eavesdropping;
 use errors::MISTAKES_MOST;
 pub use errors::{DeepControl, HostError, HostErrors, ReadError, did_you_mean, meant};
 pub use form::Form;
+use io_class::rest_first;
 pub use io_class::{IoClassConfig, TransportPorts};
+use minimum::{Minimum, reserve};
+pub use mirror::{MIRRORS_MOST, MirrorConfig, MirrorDirection};
 pub use paths::trace_files;
 pub use policy::policy_words;
 pub use quantity::{Bytes, QuantityError, Seconds};
@@ -72,6 +77,8 @@ pub struct Host {
     pub cards: Vec<CardConfig>,
     /// The classes of frames on uplinks and teams, in the file's order.
     pub io_classes: Vec<IoClassConfig>,
+    /// The mirrors, in the file's order.
+    pub mirrors: Vec<MirrorConfig>,
     /// The daemon.
     pub daemon: DaemonConfig,
     /// The ports, in the file's order. There may be none: ports are added while the daemon serves.
@@ -477,16 +484,28 @@ impl Host {
     /// either direction.
     pub fn classes_of(&self, uplink: &UplinkConfig) -> Vec<IoClassConfig> {
         let place = uplink.team.as_ref().unwrap_or(&uplink.name);
-        let named: Vec<&IoClassConfig> = self.io_classes.iter().filter(|class| class.uplink == *place).collect();
-        if named.is_empty() && uplink.inward.is_none() {
+        let named = self.classes_at(place);
+        if named.is_empty() && uplink.inward.is_none() { Vec::new() } else { rest_first(place, &named) }
+    }
+
+    /// The classes of what leaves by an uplink, like [`Host::classes_of`], with the minimum rates of functions whose card has this uplink.
+    /// None without I/O control of this direction.
+    pub fn outward_classes_of(&self, uplink: &UplinkConfig) -> Vec<IoClassConfig> {
+        let place = uplink.team.as_ref().unwrap_or(&uplink.name);
+        let named = self.classes_at(place);
+        let minimums = self.ports.iter().filter_map(|port| Minimum::of(port, &self.cards));
+        let minimums: Vec<Minimum> = minimums.filter(|minimum| minimum.uplink == *place).collect();
+        if named.is_empty() && minimums.is_empty() {
             return Vec::new();
         }
-        let rest = named
-            .iter()
-            .find(|class| class.is_rest())
-            .map_or_else(|| IoClassConfig::rest(place), |rest| (*rest).clone());
-        let others = named.into_iter().filter(|class| !class.is_rest()).cloned();
-        std::iter::once(rest).chain(others).collect()
+        let mut classes = rest_first(place, &named);
+        reserve(&mut classes, &minimums, self.ports.len());
+        classes
+    }
+
+    /// The classes that the file names for an uplink or a team.
+    fn classes_at(&self, place: &str) -> Vec<&IoClassConfig> {
+        self.io_classes.iter().filter(|class| class.uplink == place).collect()
     }
 
     /// The port of this name.

@@ -184,6 +184,11 @@ impl Parts {
         self.receive.check(walk, section, ["receive_average", "receive_peak", "receive_burst"]);
     }
 
+    /// The rate to which what the guest sends is shaped.
+    pub(super) fn send_average(&self) -> Option<Rate> {
+        self.send.average
+    }
+
     /// Whether frames without a tag get one.
     pub(super) fn tags(&self) -> bool {
         matches!(self.vlan, Some(Vlan::Access(_)))

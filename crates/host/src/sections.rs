@@ -17,14 +17,16 @@ use super::document::{Document, List};
 use super::errors::did_you_mean;
 use super::form::{Form, INTERFACE_MOST, NAME_MOST, words};
 use super::io_class::{Around, IO_CLASS, io_classes};
+use super::minimum::Minimum;
+use super::mirror::{MIRROR, mirrors};
 use super::paths::{self, Paths};
 use super::policy::{self, Parts};
 use super::quantity::{Bytes, Seconds};
 use super::team::{TEAM, team};
 use super::walk::{Found, Key, Kind, Section, Walk, within};
 use super::{
-    DaemonConfig, Doorbells, FunctionConfig, Host, InwardConfig, Lldp, PortConfig, Role, SwitchConfig, UplinkConfig,
-    UplinkKind,
+    CardConfig, DaemonConfig, Doorbells, FunctionConfig, Host, InwardConfig, Lldp, PortConfig, Role, SwitchConfig,
+    UplinkConfig, UplinkKind,
 };
 
 /// The range of a port's receive buffer.
@@ -44,7 +46,8 @@ const NAME: &str =
 const SOCKET: &str = "a path of at most 107 bytes, each once; a relative one begins at the host file's folder";
 
 /// Every table of a host file.
-pub const KINDS: [&Kind; 9] = [&SWITCH, &UPLINK, &TEAM, &CARD, &IO_CLASS, &DAEMON, &SOCKETS, &PORT_GROUP, &PORT];
+pub const KINDS: [&Kind; 10] =
+    [&SWITCH, &UPLINK, &TEAM, &CARD, &IO_CLASS, &MIRROR, &DAEMON, &SOCKETS, &PORT_GROUP, &PORT];
 
 static SWITCH: Kind = Kind {
     heading: "[switch]",
@@ -144,7 +147,7 @@ const SUBSYSTEMS: [(&str, bool); 2] = [("chip", false), ("vmware", true)];
 const LLDP: [(&str, (bool, bool)); 4] =
     [("off", (false, false)), ("send", (true, false)), ("receive", (false, true)), ("both", (true, true))];
 
-const PORT_KEYS: [Key; 27] = [
+const PORT_KEYS: [Key; 28] = [
     Key::new("name", Form::Name, NAME).required(),
     Key::new("adapter", Form::Adapter, "a name that `nicety adapters` lists").required(),
     Key::new(
@@ -189,6 +192,7 @@ const PORT_KEYS: [Key; 27] = [
     FUNCTION_KEYS[4],
     FUNCTION_KEYS[5],
     FUNCTION_KEYS[6],
+    FUNCTION_KEYS[7],
 ];
 
 static PORT: Kind = Kind {
@@ -207,6 +211,7 @@ impl List {
             Self::Uplinks => &UPLINK,
             Self::Cards => &CARD,
             Self::Teams => &TEAM,
+            Self::Mirrors => &MIRROR,
         }
     }
 }
@@ -296,24 +301,36 @@ pub(super) fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path) -> H
             format!("a switch has at most {most} ports besides its uplink{}", if uplinks.len() > 1 { "s" } else { "" });
         walk.note(section.line, "port", what, String::new());
     }
-    let ports: Vec<PortConfig> =
-        sections.into_iter().filter_map(|section| port(walk, section, dir, &mut seen)).collect();
+    let ports = sections.into_iter().filter_map(|section| Some((section, port(walk, section, dir, &mut seen)?)));
+    let ports: Vec<(Section<'_>, PortConfig)> = ports.collect();
+    let cards = seen.cards.into_list();
+    let minimums = minimums(&ports, &cards);
+    let ports: Vec<PortConfig> = ports.into_iter().map(|(_, port)| port).collect();
     let groups = seen.groups.iter().map(|(name, _)| name.as_str()).collect();
     let sections = walk.sections(root, &IO_CLASS);
     let around = Around { uplinks: &uplinks, teams: &teams, ports: &ports, groups };
-    let io_classes = io_classes(walk, sections, &around);
+    let io_classes = io_classes(walk, sections, &minimums, &around);
+    let sections = walk.sections(root, &MIRROR);
+    let mirrors = mirrors(walk, sections, &around, &io_classes);
     Host {
         path: path.to_owned(),
         switch,
         uplinks,
         teams,
-        cards: seen.cards.into_list(),
+        cards,
         io_classes,
+        mirrors,
         daemon,
         ports,
         document: Document::default(),
         paths: seen.paths,
     }
+}
+
+/// The minimum rates of functions.
+fn minimums<'a>(ports: &[(Section<'a>, PortConfig)], cards: &[CardConfig]) -> Vec<(Section<'a>, Minimum)> {
+    let of = |(section, port): &(Section<'a>, PortConfig)| Some((*section, Minimum::of(port, cards)?));
+    ports.iter().filter_map(of).collect()
 }
 
 fn switch(walk: &mut Walk, section: Section<'_>) -> SwitchConfig {
@@ -365,6 +382,11 @@ const UPLINK_WORDS: [(&str, UplinkWord); 7] = [
 ];
 
 fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> Option<UplinkConfig> {
+    if let Some(line) = walk.place(section, "kind").filter(|_| walk.is_text(section, "kind", "xdp")) {
+        let what = "there is no AF_XDP uplink yet: use a tap, with queues = N for a queue for each VM";
+        walk.wrong(section, "kind", line, what);
+        return None;
+    }
     let word = walk.word(section, "kind", &UPLINK_WORDS)?.value;
     // For each key: the kinds of uplinks that have it, and whether it is required.
     let keys: [(&str, &[UplinkWord], bool); 5] = [
@@ -563,6 +585,12 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
     let parts = policy_parts(walk, section, seen, mtu);
     let group = walk.string(section, "port_group").map(|found| found.value.to_owned());
     let function = card::function(walk, section, entry, seen);
+    if let (Some(least), Some(most)) = (function.as_ref().and_then(|function| function.min_rate), parts.send_average())
+        && least > most
+    {
+        let line = walk.place(section, "min_rate").unwrap_or(section.line);
+        walk.wrong(section, "min_rate", line, format!("it may send at most {most} (send_average)"));
+    }
     let priority = card::priority(walk, section, parts.tags());
     let (entry, addresses) = (entry?, addresses?);
     Some(PortConfig {

@@ -34,3 +34,4 @@ pub mod statistics;
 pub mod study;
 pub mod table;
 pub mod usual;
+pub mod windows;

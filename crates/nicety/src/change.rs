@@ -55,7 +55,7 @@ pub fn port(change: &PortChange) -> Result<(), Failure> {
     match change {
         PortChange::Add { port, values, save, which } => {
             let socket = socket(which, None)?;
-            saved(add(list, port, values, &socket), *save, &socket, (list, port))
+            saved(add(list, port, values, false, &socket), *save, &socket, (list, port))
         }
         PortChange::Remove { port, yes, save, which } => {
             let socket = its(port, which)?;
@@ -80,7 +80,7 @@ pub fn list(list: List, change: &ListChange) -> Result<(), Failure> {
     };
     let socket = socket(which, None)?;
     let done = match change {
-        ListChange::Add { values, .. } => add(list, name, values, &socket),
+        ListChange::Add { values, yes, .. } => add(list, name, values, *yes, &socket),
         ListChange::Remove { yes, .. } => remove(list, name, *yes, &socket),
         ListChange::Set { values, yes, .. } => set(list, name, values, *yes, &socket),
     };
@@ -112,10 +112,11 @@ pub fn save_all(which: &Which) -> Result<(), Failure> {
     write_back::save(&socket(which, None)?, None)
 }
 
-fn add(list: List, name: &str, values: &[(String, String)], socket: &Path) -> Result<(), Failure> {
+fn add(list: List, name: &str, values: &[(String, String)], yes: bool, socket: &Path) -> Result<(), Failure> {
     let mut values = parsed(values);
     values.insert("name".to_owned(), Value::from(name));
-    tell(control::ask(socket, Ask::Add(list, PortValues(values))), "")
+    let values = PortValues(values);
+    agreed(yes, |cut_off| control::ask(socket, Ask::Add { list, values: values.clone(), cut_off }))
 }
 
 fn remove(list: List, name: &str, yes: bool, socket: &Path) -> Result<(), Failure> {

@@ -67,6 +67,8 @@ pub enum Command {
     Vf(Vf),
     /// Add, remove or change one team of uplinks of a running daemon
     Team(ListCommand),
+    /// Add, remove or change one mirror of a running daemon
+    Mirror(ListCommand),
     /// Write what a running daemon serves as a host file
     Export(Export),
     /// Write what was changed live into the host file, whose comments and order stay
@@ -530,6 +532,7 @@ pub struct VfShow {
   mac ADDRESS            its address; its driver learns it when it resets the function
   vlan N [qos N]         its frames are in this VLAN, with this priority; 0 is none
   rate MBIT              what it may send, in Mbit/s or with a unit; 0 is no limit
+  min-rate MBIT          what it has of its card's uplink at least; 0 is no promise
   spoofchk on|off        whether it may send only from its own address
   trust on|off           whether it may have other addresses, and all multicast frames
   state auto|enable|disable   its link: the card's, up, or down
@@ -585,17 +588,20 @@ pub struct ListCommand {
     pub change: ListChange,
 }
 
-/// Changes to a port group, an uplink or a team.
+/// Changes to a port group, an uplink, a team or a mirror.
 #[derive(Debug, Subcommand)]
 pub enum ListChange {
     /// Add one, with the keys of the host file: nicety group add web vlan=10; nicety uplink add tap7 kind=tap; nicety card add
-    /// nic0 chip=82599; nicety team add lan members=tap0,tap1 mode=active-standby
+    /// nic0 chip=82599; nicety team add lan members=tap0,tap1 mode=active-standby; nicety mirror add watch ports=vm1 to=vm9
     Add {
         /// Its name; a tap's is its interface
         name: String,
         /// Its keys (docs/host-file.md); relative paths begin at the host file's folder
         #[arg(value_name = "KEY=VALUE", value_parser = value)]
         values: Vec<(String, String)>,
+        /// Do not ask, even if VMs lose their way out (a team, a mirror)
+        #[arg(long, short = 'y')]
+        yes: bool,
         /// Also write it into the host file, whose comments and order stay
         #[arg(long)]
         save: bool,

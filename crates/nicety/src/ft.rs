@@ -26,7 +26,7 @@ use crate::cli::{Ft, FtCommand, FtPart, FtStart, LeasePlace};
 use crate::exit::{Exit, Failure};
 use crate::output;
 use control::{Control, Word};
-use etcd::Etcd;
+use etcd::{Account, Etcd};
 use figures::Figures;
 use lease_file::LeaseFile;
 use link::Link;
@@ -37,6 +37,8 @@ use third_party::{Asker, ThirdParty};
 const KEY_MIN: usize = 16;
 /// Longest wait. After it the lease's file is looked at, and the secondary tries to connect again.
 const LOOK: Duration = Duration::from_millis(50);
+/// A guest that waits for the secondary for this long says so.
+const SLOW: Duration = Duration::from_secs(1);
 /// Longest wait for the last answer of the third party.
 const RELEASE: Duration = Duration::from_millis(500);
 /// Time limit to connect. The secondary has nothing else to do meanwhile.
@@ -55,7 +57,8 @@ pub fn run(Ft { command }: &Ft) -> Result<(), Failure> {
 struct Host {
     begun: Instant,
     key: Key,
-    /// A digest of all that must be equal on both hosts.
+    /// Digests of what must be equal on both hosts: the program, and all that the guest follows from.
+    build: u64,
     settings: u64,
     listener: TcpListener,
     link: Option<Link>,
@@ -66,6 +69,8 @@ struct Host {
     node: Node<Replica>,
     control: Option<Control>,
     figures: Figures,
+    /// Since when the guest waits for the secondary.
+    held_since: Option<Instant>,
     /// The last line printed.
     said: String,
     /// The last complaint.
@@ -88,6 +93,15 @@ fn key(path: &Path) -> Result<Key, Failure> {
     Ok(Key::new(&bytes))
 }
 
+/// The user of etcd. Its password's file may end with a line feed.
+fn account(args: &FtStart) -> Result<Option<Account>, Failure> {
+    let (Some(user), Some(path)) = (&args.etcd_user, &args.etcd_password) else { return Ok(None) };
+    let text = std::fs::read_to_string(path);
+    let text = text.map_err(|error| Failure::new(Exit::Usage, format!("{}: {error}", path.display())))?;
+    let password = text.strip_suffix('\n').unwrap_or(&text).to_owned();
+    Ok(Some(Account { user: user.clone(), password }))
+}
+
 impl Host {
     fn new(args: &FtStart) -> Result<Self, Failure> {
         let key = key(&args.key)?;
@@ -100,8 +114,7 @@ impl Host {
             port: args.port,
             seed: key.number("the seed of the guest"),
         };
-        // Another build may behave differently.
-        let all = format!("{settings:?} {}", nicety_version::BUILD);
+        let all = format!("{settings:?}");
         let failed = Failure::with::<nicety_tolerance::ReplicaError>(Exit::Usage);
         let replica = Replica::new(&settings).map_err(failed)?;
         let listener = TcpListener::bind(args.listen).and_then(|listener| {
@@ -115,7 +128,7 @@ impl Host {
         let term = Duration::from_nanos(terms.lease_ns);
         let party: Box<dyn ThirdParty> = match &args.lease {
             LeasePlace::File(path) => Box::new(LeaseFile::new(path, term, id)),
-            LeasePlace::Etcd { server, key } => Box::new(Etcd::new(*server, key, term, id)),
+            LeasePlace::Etcd { server, key } => Box::new(Etcd::new(*server, account(args)?, key, term, id)),
         };
         let lease = Asker::start(party, LOOK).map_err(Failure::with(Exit::Failed))?;
         let network = Network::open(&args.tap).map_err(Failure::with(Exit::Missing))?;
@@ -123,6 +136,8 @@ impl Host {
             FtPart::Primary => Node::primary(id, replica, terms, Time::ZERO),
             FtPart::Secondary => Node::secondary(id, replica, terms, Time::ZERO),
         };
+        // Another build may behave differently.
+        let build = key.number(&format!("build {}", nicety_version::BUILD));
         let (settings, link, pending) = (key.number(&all), None, None);
         let (said, complaint) = (String::new(), String::new());
         let listens = |path: &Path| {
@@ -132,6 +147,7 @@ impl Host {
         Ok(Self {
             begun,
             key,
+            build,
             settings,
             listener,
             link,
@@ -141,6 +157,7 @@ impl Host {
             node,
             control,
             figures,
+            held_since: None,
             said,
             complaint,
         })
@@ -212,6 +229,13 @@ impl Host {
 
     fn measure(&mut self) {
         let now = Instant::now();
+        let since = self.held_since.take().unwrap_or(now);
+        if self.node.status().is_held {
+            if since.elapsed() >= SLOW {
+                self.complain_of("the secondary", &"it is slow, and the guest waits for it");
+            }
+            self.held_since = Some(since);
+        }
         let traffic = self.link.as_mut().map(Link::take_traffic).unwrap_or_default();
         self.figures.add_traffic(traffic, now);
         self.figures.look(&self.node.status(), now);
@@ -256,7 +280,7 @@ impl Host {
     }
 
     fn begin(&mut self, stream: TcpStream) -> Result<Option<Link>, Failure> {
-        let hello = self.key.hello(self.settings, random()?);
+        let hello = self.key.hello(self.build, self.settings, random()?);
         let link = Link::new(stream, hello);
         Ok(link.inspect_err(|error| self.complain(error)).ok())
     }

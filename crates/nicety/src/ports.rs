@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use nicety_control::api::{AddressList, DaemonView, PortList, Restarted};
 use nicety_control::{self as control, Ask, AskError, Reply};
 use nicety_daemon::attach::{OTHER_FILE, is_same, otherwise};
-use nicety_daemon::report::{AddressReport, Condition, FunctionReport, PortReport, QueueReport, RefusedDmaReport};
+use nicety_daemon::report::{
+    AddressReport, Condition, FunctionReport, MirrorReport, PortReport, QueueReport, RefusedDmaReport,
+};
 use nicety_host::Host;
 use ratatui::crossterm::terminal;
 use serde_json::json;
@@ -274,6 +276,8 @@ fn details(port: &PortReport) -> String {
     line("policy", policy(port));
     line("neighbour", port.neighbour.clone().unwrap_or_default());
     line("multicasts", some(&port.multicasts));
+    line("mirror", port.mirror.as_ref().map(mirror).unwrap_or_default());
+    line("mirrored to", some(&port.mirrored_to));
     line("features", port.features.join(", "));
     let transmit = port.transmit.iter().map(|queue| one_queue("transmit", queue));
     let queues: Vec<String> = transmit.chain(port.receive.iter().map(|queue| one_queue("receive", queue))).collect();
@@ -318,12 +322,22 @@ fn details(port: &PortReport) -> String {
     text + &guest_errors::block(port)
 }
 
+/// A mirror whose copies a port gets.
+fn mirror(mirror: &MirrorReport) -> String {
+    let MirrorReport { name, of, direction, rate } = mirror;
+    let of = if of.is_empty() { "no port".to_owned() } else { some(of) };
+    format!("{name}: copies of {of} ({direction}), at most {rate}; nothing else comes here, or goes out from here")
+}
+
 /// A function's place on its card, and what its host lets it do.
 fn function(function: &FunctionReport) -> String {
-    let FunctionReport { card, function, trust, spoofchk, link_state, query_rss } = function;
+    let FunctionReport { card, function, trust, spoofchk, link_state, query_rss, min_rate } = function;
     let on = |flag: &bool| if *flag { "on" } else { "off" };
     let (trust, spoofchk, query_rss) = (on(trust), on(spoofchk), on(query_rss));
-    format!("{card}/{function}, trust {trust}, spoofchk {spoofchk}, state {link_state}, query-rss {query_rss}")
+    let min_rate = min_rate.as_ref().map_or_else(String::new, |rate| format!(", min-rate {rate}"));
+    format!(
+        "{card}/{function}, trust {trust}, spoofchk {spoofchk}, state {link_state}, query-rss {query_rss}{min_rate}"
+    )
 }
 
 /// The port's policy on the switch, by the host file's keys.
@@ -394,6 +408,8 @@ mod tests {
             members: None,
             io_classes: Vec::new(),
             inward_classes: Vec::new(),
+            mirror: None,
+            mirrored_to: Vec::new(),
             neighbour: Some("core1, port 1/1".into()),
             condition: Condition::Up,
             sentence: "a VM is attached, and its driver is up".into(),
@@ -435,6 +451,8 @@ mod tests {
             members: None,
             io_classes: Vec::new(),
             inward_classes: Vec::new(),
+            mirror: None,
+            mirrored_to: Vec::new(),
             neighbour: None,
             sentence: "the way out of the switch".into(),
             features: Vec::new(),

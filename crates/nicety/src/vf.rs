@@ -71,6 +71,7 @@ fn show(args: &VfShow) -> Result<(), Failure> {
         "VLAN",
         "QOS",
         "RATE",
+        "MIN-RATE",
         "SPOOFCHK",
         "TRUST",
         "STATE",
@@ -94,6 +95,7 @@ fn row(function: &FunctionReport, port: &PortReport) -> Vec<String> {
         of("vlan"),
         of("qos"),
         of("send_average"),
+        function.min_rate.clone().unwrap_or_else(|| "-".to_owned()),
         on(function.spoofchk),
         on(function.trust),
         function.link_state.clone(),
@@ -118,21 +120,19 @@ fn set(args: &VfSet) -> Result<(), Failure> {
 }
 
 /// The words of `ip link set DEV vf N`, each with the key of `[[port]]` that it sets.
-const WORDS: [(&str, &str); 9] = [
+const WORDS: [(&str, &str); 11] = [
     ("mac", "mac"),
     ("vlan", "vlan"),
     ("qos", "qos"),
     ("rate", "send_average"),
     ("max_tx_rate", "send_average"),
+    ("min-rate", "min_rate"),
+    ("min_tx_rate", "min_rate"),
     ("spoofchk", "spoofchk"),
     ("trust", "trust"),
     ("state", "link_state"),
     ("query-rss", "query_rss"),
 ];
-
-/// Why a minimum rate is refused.
-const NO_MIN_RATE: &str =
-    "min-rate is not possible yet: no uplink divides its rate among functions; limit the others with rate";
 
 /// The keys of a port for these words and values.
 fn values(words: &[String]) -> Result<Vec<(String, Value)>, String> {
@@ -140,13 +140,13 @@ fn values(words: &[String]) -> Result<Vec<(String, Value)>, String> {
     if let [word] = rest {
         return Err(format!("{word} has no value"));
     }
-    pairs.iter().map(|[word, value]| of_word(&word.replace("query_rss", "query-rss"), value)).collect()
+    pairs
+        .iter()
+        .map(|[word, value]| of_word(&word.replace("query_rss", "query-rss").replace("min_rate", "min-rate"), value))
+        .collect()
 }
 
 fn of_word(word: &str, value: &str) -> Result<(String, Value), String> {
-    if ["min-rate", "min_tx_rate"].contains(&word) {
-        return Err(NO_MIN_RATE.to_owned());
-    }
     let Some((_, key)) = WORDS.iter().find(|(known, _)| *known == word) else {
         let names = WORDS.iter().map(|(known, _)| *known);
         let all = names.clone().collect::<Vec<_>>().join(", ");
@@ -154,11 +154,13 @@ fn of_word(word: &str, value: &str) -> Result<(String, Value), String> {
     };
     let number = |value: &str| value.parse::<u32>().map_err(|_| format!("{word} {value}: it is no whole number"));
     let value = match (word, value) {
-        // A VLAN, a priority and a limit of 0 are none.
-        ("vlan" | "qos" | "rate" | "max_tx_rate", "0") => Value::Null,
+        // A VLAN, a priority and a rate of 0 are none.
+        ("vlan" | "qos" | "rate" | "max_tx_rate" | "min-rate" | "min_tx_rate", "0") => Value::Null,
         ("vlan" | "qos", value) => Value::from(number(value)?),
         // iproute2's unit.
-        ("rate" | "max_tx_rate", value) if value.parse::<u32>().is_ok() => Value::from(format!("{value}Mbit/s")),
+        ("rate" | "max_tx_rate" | "min-rate" | "min_tx_rate", value) if value.parse::<u32>().is_ok() => {
+            Value::from(format!("{value}Mbit/s"))
+        }
         ("spoofchk" | "trust" | "query-rss", value) => match value {
             "on" => Value::Bool(true),
             "off" => Value::Bool(false),
@@ -179,26 +181,27 @@ mod tests {
 
     #[test]
     fn the_words_of_ip_link_become_keys_of_the_port() {
-        let line = "mac 52:54:00:00:00:09 vlan 7 qos 3 rate 100 spoofchk off trust on state disable query_rss on";
+        let line =
+            "mac 52:54:00:00:00:09 vlan 7 qos 3 rate 100 min-rate 50 spoofchk off trust on state disable query_rss on";
         let wanted = [
             ("mac", json!("52:54:00:00:00:09")),
             ("vlan", json!(7)),
             ("qos", json!(3)),
             ("send_average", json!("100Mbit/s")),
+            ("min_rate", json!("50Mbit/s")),
             ("spoofchk", json!(false)),
             ("trust", json!(true)),
             ("link_state", json!("disable")),
             ("query_rss", json!(true)),
         ];
         assert_eq!(of(line), Ok(wanted.map(|(key, value)| (key.to_owned(), value)).to_vec()));
-        let none = ["vlan", "send_average"].map(|key| (key.to_owned(), Value::Null)).to_vec();
-        assert_eq!(of("vlan 0 rate 0"), Ok(none));
+        let none = ["vlan", "send_average", "min_rate"].map(|key| (key.to_owned(), Value::Null)).to_vec();
+        assert_eq!(of("vlan 0 rate 0 min_tx_rate 0"), Ok(none));
         assert_eq!(of("rate 2Gbit/s"), Ok(vec![("send_average".to_owned(), json!("2Gbit/s"))]));
     }
 
     #[test]
     fn what_is_no_word_of_ip_link_is_refused_in_a_sentence() {
-        assert_eq!(of("min-rate 5"), Err(NO_MIN_RATE.to_owned()));
         assert!(of("spofchk on").unwrap_err().starts_with("a function has no \"spofchk\"; did you mean \"spoofchk\"?"));
         assert_eq!(of("trust yes"), Err("trust yes: it is on or off".to_owned()));
         assert_eq!(of("vlan x"), Err("vlan x: it is no whole number".to_owned()));

@@ -19,7 +19,7 @@ const PATHS: [&str; 5] = ["control", "file", "rom", "socket", "state"];
 /// First keys of a new table, in order.
 const FIRST: [&str; 5] = ["name", "kind", "adapter", "mac", "socket"];
 /// Tables that form lists, and tables that occur once.
-const LISTS: [&str; 5] = ["uplink", "team", "card", "port_group", "port"];
+const LISTS: [&str; 6] = ["uplink", "team", "card", "mirror", "port_group", "port"];
 const TABLES: [&str; 3] = ["switch", "daemon", "sockets"];
 
 /// Writes the whole running configuration into the host file, or one entry alone.

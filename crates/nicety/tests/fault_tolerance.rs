@@ -18,8 +18,8 @@ use nicety_guests::{Namespace, Root};
 use nicety_trials::random::Random;
 use nicety_trials::scope::is_full;
 
-/// Hosts that are killed, in a normal and in a full run.
-const KILLS: [usize; 2] = [4, 100];
+/// Hosts that are killed with each of two adapters, in a normal and in a full run.
+const KILLS: [usize; 2] = [4, 500];
 /// Bytes of an exchange.
 const PIECE: u64 = 3000;
 /// Time limit for everything that should take a second or two. A killed host's lease lasts a second.
@@ -47,6 +47,8 @@ struct Stage {
     /// The lease's place, and the addresses of both hosts.
     lease: String,
     addresses: [&'static str; 2],
+    /// More words for each host.
+    words: Vec<&'static str>,
 }
 
 impl Stage {
@@ -57,7 +59,7 @@ impl Stage {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("key"), [7; 32]).unwrap();
         let (lease, addresses) = ("lease".to_owned(), ["127.0.0.1"; 2]);
-        Self { root, namespace, folder, hosts: 0, lease, addresses }
+        Self { root, namespace, folder, hosts: 0, lease, addresses, words: Vec::new() }
     }
 
     fn enter(&self, program: &Path) -> Command {
@@ -77,6 +79,7 @@ impl Stage {
         command.args(["ft", "start", "--role", role, "--listen", &ours, "--peer", &theirs]);
         command.args(["--tap", &format!("tap{place}"), "--key", "key", "--lease", &self.lease]);
         command.args(["--address", "10.9.0.2/24", "--adapter", adapter]).arg("--control").arg(&control);
+        command.args(&self.words);
         let out = File::create(&log).unwrap();
         command.stdout(out.try_clone().unwrap()).stderr(out).stdin(Stdio::null());
         Host { process: Process(command.spawn().unwrap()), log, control }
@@ -99,6 +102,31 @@ impl Stage {
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
         self.lease = "etcd://127.0.0.1:2379/nicety/guest".to_owned();
         Process(command.spawn().unwrap())
+    }
+
+    /// Asks etcd's JSON gateway for a change, until it listens.
+    fn ask_etcd(&self, path: &str, body: &str) {
+        let end = Instant::now() + SOON;
+        loop {
+            let mut command = self.enter(&self.root.busybox());
+            command
+                .args(["nc", "127.0.0.1", "2379"])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null());
+            let mut nc = Process(command.spawn().unwrap());
+            let mut into = nc.0.stdin.take().unwrap();
+            let head = format!("POST {path} HTTP/1.0\r\nContent-Length: {}\r\n\r\n", body.len());
+            let mut answer = String::new();
+            if into.write_all(format!("{head}{body}").as_bytes()).is_ok() {
+                nc.0.stdout.take().unwrap().read_to_string(&mut answer).unwrap();
+            }
+            if answer.starts_with("HTTP/1.0 200") {
+                return;
+            }
+            assert!(answer.is_empty() && Instant::now() < end, "{path}: {answer}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 
     /// The lease, as it is in its file.
@@ -446,4 +474,83 @@ fn with_its_lease_in_etcd_a_guest_never_has_two_owners_and_its_connection_lives(
     primary.signal(go);
     assert!(!primary.end().success() && primary.said().contains("another host owns the guest"));
     client.exchange(Duration::from_millis(100));
+}
+
+/// etcd asks for a user and a password, and lets this user reach one key.
+#[test]
+fn a_lease_in_etcd_is_asked_for_by_a_user_with_a_password() {
+    let mut stage = Stage::new();
+    let _etcd = stage.etcd();
+    let base64 = "bmljZXR5L2d1ZXN0"; // nicety/guest
+    for (path, body) in [
+        ("/v3/auth/user/add", r#"{"name": "root", "password": "r"}"#.to_owned()),
+        ("/v3/auth/user/grant", r#"{"user": "root", "role": "root"}"#.to_owned()),
+        ("/v3/auth/role/add", r#"{"name": "leases"}"#.to_owned()),
+        (
+            "/v3/auth/role/grant",
+            format!(r#"{{"name": "leases", "perm": {{"permType": "READWRITE", "key": "{base64}"}}}}"#),
+        ),
+        ("/v3/auth/user/add", r#"{"name": "ft", "password": "secret"}"#.to_owned()),
+        ("/v3/auth/user/grant", r#"{"user": "ft", "role": "leases"}"#.to_owned()),
+        ("/v3/auth/enable", "{}".to_owned()),
+    ] {
+        stage.ask_etcd(path, &body);
+    }
+    fs::write(stage.folder.path().join("password"), "secret\n").unwrap();
+    fs::write(stage.folder.path().join("wrong"), "guessed\n").unwrap();
+    let waits_for = |host: &Host, what: &str| {
+        let end = Instant::now() + SOON;
+        while !host.said().contains(what) {
+            assert!(Instant::now() < end, "{what}: {}", host.said());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    let stranger = stage.start(0, "primary", "e1000");
+    waits_for(&stranger, "nicety: ft: the lease: etcd answers `HTTP/1.0 4");
+    drop(stranger);
+    stage.words = vec!["--etcd-user", "ft", "--etcd-password", "wrong"];
+    let guesser = stage.start(0, "primary", "e1000");
+    waits_for(&guesser, "authentication failed");
+    drop(guesser);
+    stage.words = vec!["--etcd-user", "ft", "--etcd-password", "password"];
+    let mut primary = stage.start(0, "primary", "e1000");
+    let mut secondary = stage.start(1, "secondary", "e1000");
+    primary.wait("primary, protected");
+    let mut client = Client::connect(&stage);
+    client.exchange(Duration::from_millis(100));
+    drop(primary);
+    secondary.wait("primary");
+    client.send();
+    client.wait();
+}
+
+/// Each says why, and the guest goes on.
+#[test]
+fn a_peer_with_another_guest_or_key_is_refused_with_a_sentence() {
+    let mut stage = Stage::new();
+    let mut primary = stage.start(0, "primary", "e1000");
+    primary.wait("primary");
+    let mut client = Client::connect(&stage);
+    client.exchange(Duration::from_millis(50));
+    stage.words = vec!["--port", "8"];
+    let other = stage.start(1, "secondary", "e1000");
+    let end = Instant::now() + SOON;
+    let sentence = "the peer's guest has other settings";
+    while !(other.said().contains(sentence) && primary.said().contains(sentence)) {
+        assert!(Instant::now() < end, "{}\n{}", primary.said(), other.said());
+        client.exchange(Duration::from_millis(5));
+    }
+    drop(other);
+    stage.words = Vec::new();
+    fs::write(stage.folder.path().join("key"), [8; 32]).unwrap();
+    let stranger = stage.start(1, "secondary", "e1000");
+    while !stranger.said().contains("not authentic") {
+        assert!(Instant::now() < end, "{}", stranger.said());
+        client.exchange(Duration::from_millis(5));
+    }
+    drop(stranger);
+    fs::write(stage.folder.path().join("key"), [7; 32]).unwrap();
+    let _secondary = stage.start(1, "secondary", "e1000");
+    primary.wait("primary, protected");
+    client.exchange(Duration::from_millis(50));
 }

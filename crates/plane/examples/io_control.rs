@@ -9,19 +9,18 @@
 #![forbid(unsafe_code)]
 
 mod help;
+#[path = "../tests/ringed/mod.rs"]
+mod ringed;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nicety_adapter::snapshot::RestoreError;
-use nicety_adapter::{
-    Adapter, Batch, Budget, Context, Counters, Delivery, Event, Face, Frames, PortId, Progress, Rate, Reset, RingFace,
-    RingPlace, Set, Snapshot, Time, Uplink,
-};
+use nicety_adapter::{Batch, Budget, Context, Counters, Delivery, Frames, PortId, Progress, Rate, Set, Time, Uplink};
 use nicety_ioc::{Class, ClassTerms, Match, Terms};
 use nicety_memory::Map;
 use nicety_plane::{End, Plane, Port, Shell, Turn};
 use nicety_switch::Limits;
+use ringed::{Ringed, Traffic};
 
 type Error = Box<dyn std::error::Error>;
 
@@ -34,57 +33,7 @@ struct Guest {
     left: Arc<AtomicU64>,
 }
 
-impl Snapshot for Guest {
-    fn save(&self) -> Vec<u8> {
-        Vec::new()
-    }
-
-    fn restore(&mut self, _: &[u8]) -> Result<(), RestoreError> {
-        Ok(())
-    }
-}
-
-impl RingFace for Guest {
-    fn features(&self) -> u128 {
-        0
-    }
-
-    fn take_features(&mut self, _: u128) -> bool {
-        true
-    }
-
-    fn rings(&self) -> u16 {
-        1
-    }
-
-    fn place(&mut self, _: u16, _: RingPlace) -> bool {
-        true
-    }
-
-    fn start(&mut self, _: u16, _: u32, _: &mut Context<'_>) -> bool {
-        true
-    }
-
-    fn stop(&mut self, _: u16, _: &mut Context<'_>) -> u32 {
-        0
-    }
-
-    fn enable(&mut self, _: u16, _: bool, _: &mut Context<'_>) {}
-
-    fn kick(&mut self, ring: u16, cx: &mut Context<'_>) {
-        cx.out.work.insert(ring);
-    }
-
-    fn config(&self, _: u32, _: &mut [u8]) -> bool {
-        false
-    }
-}
-
-impl Adapter for Guest {
-    fn face(&mut self) -> Face<'_> {
-        Face::Rings(self)
-    }
-
+impl Traffic for Guest {
     fn fetch(&mut self, _: u16, budget: Budget, batch: &mut Batch, _: &mut Context<'_>) -> Progress {
         while self.left.load(Ordering::Relaxed) > 0 && budget.allows(batch) {
             if let Some(mut draft) = batch.draft(0) {
@@ -94,30 +43,6 @@ impl Adapter for Guest {
             self.left.fetch_sub(1, Ordering::Relaxed);
         }
         Progress { more: self.left.load(Ordering::Relaxed) > 0, armed: true }
-    }
-
-    fn complete(&mut self, _: &Batch, _: &mut Context<'_>) {}
-
-    fn deliver(&mut self, _: &Frames<'_>, _: &mut Context<'_>) -> Delivery {
-        Delivery::default()
-    }
-
-    fn notice(&mut self, _: Event, _: &mut Context<'_>) {}
-
-    fn tick(&mut self, _: &mut Context<'_>) {}
-
-    fn reset(&mut self, _: Reset, _: &mut Context<'_>) {}
-
-    fn transmit_queues(&self) -> u16 {
-        1
-    }
-
-    fn is_driven(&self) -> bool {
-        true
-    }
-
-    fn features(&self) -> Vec<&'static str> {
-        Vec::new()
     }
 }
 
@@ -201,7 +126,7 @@ fn main() -> Result<(), Error> {
     for id in 1..=count {
         let left = Arc::new(AtomicU64::new(0));
         let guest = Guest { len: bytes.saturating_sub(4).max(60), left: Arc::clone(&left) };
-        let port = Arc::new(Port::new(PortId(id), End::Adapter(Box::new(guest)), Box::new(Silent), 64 << 10)?);
+        let port = Arc::new(Port::new(PortId(id), End::Adapter(Box::new(Ringed(guest))), Box::new(Silent), 64 << 10)?);
         plane.join(Arc::clone(&port))?;
         port.attach();
         let map = Map::private(1 << 12)?;

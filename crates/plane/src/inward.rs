@@ -285,6 +285,10 @@ impl Plane {
     /// Keeps frames that came in by an uplink until their class and receiver may have them, or passes them on at once.
     #[inline(never)]
     pub(crate) fn keep_inward(&self, uplink: &Port, receiver: &Port, batch: &Batch, picks: &[Pick], now: Time) {
+        if receiver.is_aside() {
+            // A mirror's copies take nothing of what the uplink's receivers may have.
+            return self.pass_to(receiver, batch, picks, now);
+        }
         let id = receiver.id();
         let kept = uplink.inward().with(|inward| {
             if inward.passes(id, batch, picks, now) {

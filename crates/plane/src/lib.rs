@@ -23,6 +23,7 @@ mod lldp;
 mod lock;
 #[cfg(feature = "measure")]
 pub mod measure;
+mod mirror;
 mod order;
 mod pace;
 mod plane;
@@ -42,6 +43,7 @@ pub use backlog::{Backlog, Drained, SENDER_BYTES, SavedFrame};
 pub use doorbells::Doorbells;
 pub use inward::InwardControl;
 pub use lldp::{Announcer, Neighbour, announcement};
+pub use mirror::{MIRRORS_MOST, Mirror, Mirrored};
 pub use plane::{Plane, PlaneError, Slot};
 pub use port::{ClassState, End, Port, Saved, SavedFrames, SavedNumbers, SharedFamily, Shell, State, caught};
 pub use team::{

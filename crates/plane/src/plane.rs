@@ -9,6 +9,7 @@ use nicety_switch::{Full, Limits, Policy, Switch, Vlan};
 
 use crate::carrier::Followers;
 use crate::lldp::Neighbour;
+use crate::mirror::Mirrors;
 use crate::port::{Port, PortRights};
 use crate::team::{Hash, Mode, Team};
 use crate::times::{Histogram, Times};
@@ -65,9 +66,10 @@ impl Slot {
 #[derive(Debug)]
 pub struct Plane {
     switch: Switch<Slot>,
-    /// Whether there are watchers: read once per batch and receiver.
+    /// Whether there are watchers or mirrors: read once per batch and receiver.
     pub(crate) watched: AtomicBool,
     pub(crate) watchers: ArcSwap<Vec<Arc<dyn Watcher>>>,
+    pub(crate) mirrors: ArcSwap<Mirrors>,
     pub(crate) times: Times,
     pub(crate) followers: Followers,
 }
@@ -79,6 +81,7 @@ impl Plane {
             switch: Switch::new(limits),
             watched: AtomicBool::new(false),
             watchers: ArcSwap::default(),
+            mirrors: ArcSwap::default(),
             times: Times::default(),
             followers: Followers::default(),
         }
@@ -101,6 +104,20 @@ impl Plane {
             (false, false) => self.switch.join(id, slot),
         };
         joined.map_err(PlaneError::Full)
+    }
+
+    /// A port that has joined no longer belongs to the networks, but gets a mirror's copies; or belongs to them again.
+    pub(crate) fn set_aside(&self, port: &Arc<Port>, aside: bool) {
+        let (id, slot) = (port.id(), Slot::Port(Arc::clone(port)));
+        // It has joined, so there is room for it.
+        let _joined = match (aside, port.leads_out()) {
+            (true, _) => self.switch.keep(id, slot),
+            (false, true) => self.switch.join_uplink(id, slot),
+            (false, false) => self.switch.join(id, slot),
+        };
+        if aside {
+            self.switch.forget(id);
+        }
     }
 
     fn is_free(&self, id: PortId) -> Result<(), PlaneError> {

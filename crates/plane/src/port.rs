@@ -2,6 +2,7 @@
 
 mod caught;
 mod control;
+mod copies;
 mod family;
 mod fault;
 mod inner;
@@ -12,7 +13,7 @@ mod voice;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use nicety_adapter::family::{Answer, FunctionPolicy};
 use nicety_adapter::trace::{Access, Region};
@@ -193,12 +194,18 @@ pub struct Port {
     has_left: AtomicBool,
     /// Its place in a team, if it is in one.
     member: Option<Member>,
-    has_agents: AtomicBool,
+    /// [`AGENTS`], [`ASIDE`].
+    special: AtomicU8,
     /// Whether it was made for an uplink.
     leads_out: bool,
     inward: InwardSlot,
     inner: Lock<Inner>,
 }
+
+/// Agents speak on the port.
+const AGENTS: u8 = 1;
+/// It gets a mirror's copies.
+const ASIDE: u8 = 2;
 
 /// A port's place in a team.
 struct Member {
@@ -247,6 +254,7 @@ impl Port {
             spent_backlog: None,
             backlog: if attached { Backlog::of_senders(buffer_bytes) } else { Backlog::of_queues(buffer_bytes) }?,
             control: None,
+            copies: None,
             limited_until: None,
             transmit: None,
             receive: None,
@@ -282,7 +290,7 @@ impl Port {
             shell,
             has_left: AtomicBool::new(false),
             member: None,
-            has_agents: AtomicBool::new(false),
+            special: AtomicU8::new(0),
             leads_out: attached,
             inward: InwardSlot::default(),
             inner: Lock::new(inner),
@@ -302,7 +310,7 @@ impl Port {
         inner.voice = inner.voice.take().or(voice);
         inner.agents.retain(|(had, _)| *had != role);
         inner.agents.extend(agent.map(|agent| (role, agent)));
-        self.has_agents.store(!inner.agents.is_empty(), Ordering::Relaxed);
+        self.mark(AGENTS, !inner.agents.is_empty());
         drop(inner);
         self.stir();
         Ok(())
@@ -384,7 +392,27 @@ impl Port {
     /// Whether agents speak on it.
     #[inline]
     pub(crate) fn has_agents(&self) -> bool {
-        self.has_agents.load(Ordering::Relaxed)
+        self.special.load(Ordering::Relaxed) & AGENTS != 0
+    }
+
+    /// Whether agents speak on it, or it gets a mirror's copies.
+    #[inline]
+    pub(crate) fn is_special(&self) -> bool {
+        self.special.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether it gets a mirror's copies: it belongs to no network.
+    pub(crate) fn is_aside(&self) -> bool {
+        self.special.load(Ordering::Relaxed) & ASIDE != 0
+    }
+
+    /// Call it with the port's lock held.
+    fn mark(&self, bit: u8, is_set: bool) {
+        if is_set {
+            self.special.fetch_or(bit, Ordering::Relaxed);
+        } else {
+            self.special.fetch_and(!bit, Ordering::Relaxed);
+        }
     }
 
     /// Shows its agents the frames that the switch did not forward.

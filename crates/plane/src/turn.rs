@@ -72,7 +72,9 @@ impl Plane {
             let gathered = port.gather(&mut turn.batch, Budget::TURN, now);
             self.let_go(&gathered.released);
             self.let_go(&gathered.let_go);
-            if port.has_agents() {
+            let mut is_aside = false;
+            if port.is_special() {
+                is_aside = port.is_aside();
                 self.stir_team(port, now);
             }
             if port.inward().is_there() {
@@ -95,7 +97,10 @@ impl Plane {
             let Turn { batch, plan, slots, .. } = &mut *turn;
             // A link that its team does not use takes nothing into the switch: what comes in there came by another link too, or left
             // by one.
-            let forwarded = if port.is_refused() {
+            let forwarded = if is_aside {
+                plan.drop_all(batch.len(), Reason::MirrorPort);
+                Ok(self.switch().slots())
+            } else if port.is_refused() {
                 plan.drop_all(batch.len(), Reason::UnusedLink);
                 Ok(self.switch().slots())
             } else if let Some((steering, member, floods)) = port.takes_copies() {
@@ -114,7 +119,8 @@ impl Plane {
                 }
             }
             if self.is_watched() {
-                self.show_ingress(batch, plan, now);
+                let copies = self.show_ingress(port, batch, plan, slots.as_ref(), now);
+                outcome.cost = outcome.cost.saturating_sub(copies);
             }
             (turn.next, turn.port, turn.missed) = (0, Some(port.id()), 0);
         }

@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
 use nicety_adapter::{Batch, PACKETS, Pick, Time};
-use nicety_switch::Plan;
+use nicety_switch::{Plan, Slots};
 
-use crate::plane::Plane;
+use crate::plane::{Plane, Slot};
 use crate::port::Port;
 use crate::watch::Watcher;
 
@@ -19,7 +19,7 @@ impl Plane {
             new.push(Arc::clone(watcher));
             new
         });
-        self.watched.store(true, Ordering::Relaxed);
+        self.note_watched();
     }
 
     /// Removes a watcher. It may still see a batch that is in flight.
@@ -29,27 +29,53 @@ impl Plane {
             new.retain(|other| !Arc::ptr_eq(other, watcher));
             new
         });
-        // A concurrent `watch` sets the flag before this (then the list is not empty below) or after it.
+        self.note_watched();
+    }
+
+    /// Sets the flag by whether there are watchers or mirrors.
+    pub(crate) fn note_watched(&self) {
+        // A concurrent call has changed a list before this (then the list is not empty below), or sets the flag after it.
         self.watched.store(false, Ordering::SeqCst);
-        if !self.watchers.load().is_empty() {
+        if !self.watchers.load().is_empty() || !self.mirrors.load().is_empty() {
             self.watched.store(true, Ordering::SeqCst);
         }
     }
 
-    /// Whether there are watchers.
+    /// Whether there are watchers or mirrors.
     #[inline]
     pub(crate) fn is_watched(&self) -> bool {
         self.watched.load(Ordering::Relaxed)
     }
 
+    /// Shows a batch to the watchers, and adds the mirrors to its receivers. Returns the bytes of the copies that are to be made, which
+    /// are not the sender's to pay.
     #[cold]
-    pub(crate) fn show_ingress(&self, batch: &Batch, plan: &Plan, now: Time) {
+    #[inline(never)]
+    pub(crate) fn show_ingress(
+        &self,
+        port: &Port,
+        batch: &Batch,
+        plan: &mut Plan,
+        slots: Option<&Slots<Slot>>,
+        now: Time,
+    ) -> u64 {
         self.watchers.load().iter().for_each(|watcher| watcher.ingress(batch, plan, now));
+        slots.map_or(0, |slots| self.copy_ingress(port, batch, plan, slots))
     }
 
-    /// Like [`Port::offer`], and shows the frames to the watchers.
+    /// Like [`Port::offer`], and shows the frames to the watchers and to the mirrors.
     #[cold]
     pub(crate) fn offer_watched(&self, port: &Port, batch: &Batch, picks: &[Pick], now: Time) -> bool {
+        if port.is_aside() {
+            port.offer_copies(batch, picks, now);
+            return false;
+        }
+        let holds = self.offer_shown(port, batch, picks, now);
+        self.copy_egress(port, batch, picks, now);
+        holds
+    }
+
+    fn offer_shown(&self, port: &Port, batch: &Batch, picks: &[Pick], now: Time) -> bool {
         let watchers = self.watchers.load();
         if !watchers.iter().any(|watcher| watcher.watches_egress(port.id())) {
             return port.offer(batch, picks, now);

@@ -1,18 +1,19 @@
 //! A full uplink holds its senders: their descriptors wait in their guests, no frame is dropped, and each sender has its share.
 
+mod ringed;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use nicety_adapter::snapshot::RestoreError;
 use nicety_adapter::{
-    Adapter, Batch, Budget, Context, Counters, Delivery, Event, Face, Frames, PortId, Progress, Rate, Reason, Reset,
-    RingFace, RingPlace, Set, Snapshot, Time, Uplink,
+    Batch, Budget, Context, Counters, Delivery, Frames, PortId, Progress, Rate, Reason, Set, Time, Uplink,
 };
 use nicety_ioc::{Class, ClassTerms, Match, Terms};
 use nicety_memory::Map;
 use nicety_plane::{End, Hash, InwardControl, Plane, Port, Shell, Standby, Steering, Team, Turn};
 use nicety_switch::{Limits, Policy};
+use ringed::{Ringed, Traffic};
 
 const MS: u64 = 1_000_000;
 const BUFFER: u32 = 256 << 10;
@@ -26,57 +27,7 @@ struct Sender {
     left: Arc<AtomicU64>,
 }
 
-impl Snapshot for Sender {
-    fn save(&self) -> Vec<u8> {
-        Vec::new()
-    }
-
-    fn restore(&mut self, _: &[u8]) -> Result<(), RestoreError> {
-        Ok(())
-    }
-}
-
-impl RingFace for Sender {
-    fn features(&self) -> u128 {
-        0
-    }
-
-    fn take_features(&mut self, _: u128) -> bool {
-        true
-    }
-
-    fn rings(&self) -> u16 {
-        1
-    }
-
-    fn place(&mut self, _: u16, _: RingPlace) -> bool {
-        true
-    }
-
-    fn start(&mut self, _: u16, _: u32, _: &mut Context<'_>) -> bool {
-        true
-    }
-
-    fn stop(&mut self, _: u16, _: &mut Context<'_>) -> u32 {
-        0
-    }
-
-    fn enable(&mut self, _: u16, _: bool, _: &mut Context<'_>) {}
-
-    fn kick(&mut self, ring: u16, cx: &mut Context<'_>) {
-        cx.out.work.insert(ring);
-    }
-
-    fn config(&self, _: u32, _: &mut [u8]) -> bool {
-        false
-    }
-}
-
-impl Adapter for Sender {
-    fn face(&mut self) -> Face<'_> {
-        Face::Rings(self)
-    }
-
+impl Traffic for Sender {
     fn fetch(&mut self, _: u16, budget: Budget, batch: &mut Batch, _: &mut Context<'_>) -> Progress {
         while self.left.load(Ordering::Relaxed) > 0 && budget.allows(batch) {
             let mut draft = batch.draft(0).unwrap();
@@ -88,29 +39,9 @@ impl Adapter for Sender {
         Progress { more: self.left.load(Ordering::Relaxed) > 0, armed: true }
     }
 
-    fn complete(&mut self, _: &Batch, _: &mut Context<'_>) {}
-
     fn deliver(&mut self, frames: &Frames<'_>, _: &mut Context<'_>) -> Delivery {
         self.received.fetch_add(frames.picks.len() as u64, Ordering::Relaxed);
         Delivery::default()
-    }
-
-    fn notice(&mut self, _: Event, _: &mut Context<'_>) {}
-
-    fn tick(&mut self, _: &mut Context<'_>) {}
-
-    fn reset(&mut self, _: Reset, _: &mut Context<'_>) {}
-
-    fn transmit_queues(&self) -> u16 {
-        1
-    }
-
-    fn is_driven(&self) -> bool {
-        true
-    }
-
-    fn features(&self) -> Vec<&'static str> {
-        Vec::new()
     }
 }
 
@@ -212,7 +143,7 @@ impl World {
             let (sent, received, left) = (Arc::default(), Arc::default(), Arc::default());
             let sender =
                 Sender { len, sent: Arc::clone(&sent), received: Arc::clone(&received), left: Arc::clone(&left) };
-            let port = world.join(End::Adapter(Box::new(sender)));
+            let port = world.join(End::Adapter(Box::new(Ringed(sender))));
             port.attach();
             let map = Map::private(1 << 16).unwrap();
             map.write(0, &[2, 0, 0, 0, 0, target, 2, 0, 0, 0, 0, id, 0x88, 0xb5]).unwrap();
@@ -413,6 +344,36 @@ fn with_io_control_each_class_has_its_reservation_and_the_rest_by_shares_and_not
     world.run(10);
     let sent = sent_in(&mut world, 100).map(|bytes| bytes as f64 * 8.0 / 100_000.0);
     assert!(sent[1] + sent[4] >= 990.0 && sent[2] == 0.0, "{sent:?}");
+}
+
+/// Hardware QoS of a card's functions: `min_rate` in a host file.
+#[test]
+fn ports_of_one_class_have_their_own_reservations_and_divide_the_rest() {
+    // One gigabit per second. Sender 1 is greedy, and sends long packets.
+    let mut world = World::new(125_000, &[(60_000, 0xee), (1514, 0xee), (1514, 0xee), (60, 0xee)]);
+    let reserved = |rate| Terms { reservation: Rate::new(rate), ..Terms::default() };
+    let terms = ClassTerms {
+        class: reserved(600_000_000),
+        each: Terms::default(),
+        ports: vec![(2, reserved(500_000_000)), (3, reserved(100_000_000))],
+    };
+    world.ports[0].set_io_control(&[Class { name: "vm".to_owned(), terms, ..Class::default() }], world.now);
+    (1..=4).for_each(|sender| world.give(sender, u64::MAX));
+    world.run(50);
+    for _ in 0..4 {
+        let mbit = sent_in(&mut world, 100).map(|bytes| bytes as f64 * 8.0 / 100_000.0);
+        assert!(mbit[2] >= 490.0 && mbit[3] >= 98.0, "{mbit:?}");
+        // The rest, 400 Mbit/s, is divided among all four.
+        assert!([1, 4].iter().all(|sender| (98.0..140.0).contains(&mbit[*sender])), "{mbit:?}");
+        assert!(mbit.iter().sum::<f64>() >= 990.0, "{mbit:?}");
+    }
+    // What it does not use is the others', at once.
+    world.left[1].store(0, Ordering::Relaxed);
+    world.run(10);
+    let mbit = sent_in(&mut world, 100).map(|bytes| bytes as f64 * 8.0 / 100_000.0);
+    assert!([1, 4].iter().all(|sender| (290.0..340.0).contains(&mbit[*sender])) && mbit[3] >= 300.0, "{mbit:?}");
+    assert!(mbit.iter().sum::<f64>() >= 990.0, "{mbit:?}");
+    assert_eq!(world.dropped(), 0);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! per hold.
 
 mod owners;
+mod ringed;
 #[macro_use]
 mod workers;
 
@@ -9,15 +10,14 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use nicety_adapter::snapshot::RestoreError;
 use nicety_adapter::{
-    Adapter, Batch, Budget, Checksum, Context, Counters, Delivery, Event, Face, Frames, Offload, PACKETS, PortId,
-    Progress, Reset, RingFace, RingPlace, Set, Snapshot, Time, Uplink,
+    Batch, Budget, Checksum, Context, Counters, Delivery, Frames, Offload, PACKETS, PortId, Progress, Set, Time, Uplink,
 };
 use nicety_memory::Map;
 use nicety_plane::{End, Plane, Port, Shell, Turn};
 use nicety_switch::Limits;
 use owners::as_worker;
+use ringed::{Ringed, Traffic};
 
 with_one_worker_and_with_two!(
     a_queue_that_never_runs_dry_leaves_the_others_their_turns,
@@ -54,56 +54,8 @@ struct Queues {
     stuck: usize,
 }
 
-impl Snapshot for Queues {
-    fn save(&self) -> Vec<u8> {
-        Vec::new()
-    }
-
-    fn restore(&mut self, _: &[u8]) -> Result<(), RestoreError> {
-        Ok(())
-    }
-}
-
-impl RingFace for Queues {
-    fn features(&self) -> u128 {
-        0
-    }
-
-    fn take_features(&mut self, _: u128) -> bool {
-        true
-    }
-
-    fn rings(&self) -> u16 {
-        6
-    }
-
-    fn place(&mut self, _: u16, _: RingPlace) -> bool {
-        true
-    }
-
-    fn start(&mut self, _: u16, _: u32, _: &mut Context<'_>) -> bool {
-        true
-    }
-
-    fn stop(&mut self, _: u16, _: &mut Context<'_>) -> u32 {
-        0
-    }
-
-    fn enable(&mut self, _: u16, _: bool, _: &mut Context<'_>) {}
-
-    fn kick(&mut self, ring: u16, cx: &mut Context<'_>) {
-        cx.out.work.insert(ring);
-    }
-
-    fn config(&self, _: u32, _: &mut [u8]) -> bool {
-        false
-    }
-}
-
-impl Adapter for Queues {
-    fn face(&mut self) -> Face<'_> {
-        Face::Rings(self)
-    }
+impl Traffic for Queues {
+    const RINGS: u16 = 6;
 
     fn fetch(&mut self, queue: u16, budget: Budget, batch: &mut Batch, _: &mut Context<'_>) -> Progress {
         self.fetched.lock().unwrap().push(queue);
@@ -115,8 +67,6 @@ impl Adapter for Queues {
         }
         self.progress
     }
-
-    fn complete(&mut self, _: &Batch, _: &mut Context<'_>) {}
 
     fn deliver(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
         let mut delivery = Delivery::default();
@@ -135,24 +85,6 @@ impl Adapter for Queues {
         self.clock.fetch_add(self.cost_ns * frames.picks.len() as u64, Ordering::Relaxed);
         cx.out.messages.insert(0);
         delivery
-    }
-
-    fn notice(&mut self, _: Event, _: &mut Context<'_>) {}
-
-    fn tick(&mut self, _: &mut Context<'_>) {}
-
-    fn reset(&mut self, _: Reset, _: &mut Context<'_>) {}
-
-    fn transmit_queues(&self) -> u16 {
-        6
-    }
-
-    fn is_driven(&self) -> bool {
-        true
-    }
-
-    fn features(&self) -> Vec<&'static str> {
-        Vec::new()
     }
 }
 
@@ -206,7 +138,7 @@ fn broadcast() -> Arc<Map> {
 /// A port with such an adapter. The doorbells of queues 1, 3 and 5 were rung.
 fn rung(progress: Progress) -> (Plane, Arc<Port>, Alarm, Arc<Mutex<Vec<u16>>>) {
     let (fetched, alarm) = (Arc::default(), Alarm::default());
-    let end = End::Adapter(Box::new(Queues { fetched: Arc::clone(&fetched), progress, ..Queues::default() }));
+    let end = End::Adapter(Box::new(Ringed(Queues { fetched: Arc::clone(&fetched), progress, ..Queues::default() })));
     let port = Arc::new(Port::new(PortId(0), end, Box::new(alarm.clone()), 4096).unwrap());
     let plane = Plane::new(Limits::default());
     plane.join(Arc::clone(&port)).unwrap();
@@ -274,7 +206,7 @@ fn a_checksum_that_is_made_for_a_frame_is_paid_for_though_nobody_gets_the_frame(
     let partial = Offload { checksum: Checksum::Partial { start: 14, field: 16 }, segment: None };
     let [plain, summed] = [Offload::default(), partial].map(|offload| {
         let (progress, sends, bytes) = (Progress { more: false, armed: true }, sends_of(2), 20_000);
-        let end = End::Adapter(Box::new(Queues { progress, sends, bytes, offload, ..Queues::default() }));
+        let end = End::Adapter(Box::new(Ringed(Queues { progress, sends, bytes, offload, ..Queues::default() })));
         let port = Arc::new(Port::new(PortId(0), end, Box::new(Alarm::default()), 4096).unwrap());
         let plane = Plane::new(Limits::default());
         plane.join(Arc::clone(&port)).unwrap();
@@ -322,14 +254,14 @@ fn a_hold_on_a_port_that_has_left_is_none_of_the_port_that_has_its_number_next(w
     let sender = |frames| {
         let (progress, sends, bytes) = (Progress { more: true, armed: true }, sends_of(frames), 60_000);
         let queues = Queues { progress, sends, bytes, ..Queues::default() };
-        let port = port(1, End::Adapter(Box::new(queues)));
+        let port = port(1, End::Adapter(Box::new(Ringed(queues))));
         port.set_memory(broadcast(), Time::ZERO);
         port.with_rings(Time::ZERO, |rings, cx| rings.kick(0, cx)).unwrap();
         port
     };
     let turn = |port: &Port, turn: &mut Turn| as_worker(workers - 1, || plane.turn(port, turn, Time::ZERO));
     let first = sender(2);
-    let _receivers = [2, 3, 4].map(|id| port(id, End::Adapter(Box::new(Queues::default()))));
+    let _receivers = [2, 3, 4].map(|id| port(id, End::Adapter(Box::new(Ringed(Queues::default())))));
     let uplink = port(9, End::Uplink(Box::new(Tube(Arc::clone(&full)))));
     let mut flood = Turn::new();
     assert!(turn(&first, &mut flood).unfinished);
@@ -374,8 +306,9 @@ fn queues_that_cannot_ring_are_looked_at_soon_after_frames_came_for_their_guest_
     let (plane, port, alarm, fetched) = rung(Progress { more: false, armed: false });
     let progress = Progress { more: true, armed: true };
     let sender = Queues { progress, sends: sends_of(2 * PACKETS), bytes: FRAME, ..Queues::default() };
-    let sender =
-        Arc::new(Port::new(PortId(1), End::Adapter(Box::new(sender)), Box::new(Owner::default()), BUFFER).unwrap());
+    let sender = Arc::new(
+        Port::new(PortId(1), End::Adapter(Box::new(Ringed(sender))), Box::new(Owner::default()), BUFFER).unwrap(),
+    );
     plane.join(Arc::clone(&sender)).unwrap();
     sender.attach();
     sender.set_memory(broadcast(), Time::ZERO);
@@ -412,7 +345,7 @@ fn the_habits_of_a_guest_say_when_it_is_looked_at_until_it_hears_something_or_go
     let other = Queues { progress, sends: sends_of(1), bytes: FRAME, ..Queues::default() };
     let shells: [Box<dyn Shell>; 2] = [Box::new(alarm.clone()), Box::new(Owner::default())];
     let ports = [guest, other].into_iter().zip(shells).zip(0..).map(|((queues, shell), id)| {
-        let port = Arc::new(Port::new(PortId(id), End::Adapter(Box::new(queues)), shell, BUFFER).unwrap());
+        let port = Arc::new(Port::new(PortId(id), End::Adapter(Box::new(Ringed(queues))), shell, BUFFER).unwrap());
         plane.join(Arc::clone(&port)).unwrap();
         port
     });
@@ -477,7 +410,7 @@ impl Slow {
         let to = Queues { holds: Arc::clone(&holds), clock, ..to };
         let plane = Plane::new(Limits::default());
         let ports = [(0, from), (1, to)].map(|(id, queues)| {
-            let end = End::Adapter(Box::new(queues));
+            let end = End::Adapter(Box::new(Ringed(queues)));
             let port = Arc::new(Port::new(PortId(id), end, Box::new(owner.clone()), BUFFER).unwrap());
             port.attach();
             plane.join(Arc::clone(&port)).unwrap();

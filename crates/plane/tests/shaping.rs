@@ -1,16 +1,18 @@
 //! A shaped port: exact in the long term and in every window, by the test's own clock.
 
+mod ringed;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use nicety_adapter::snapshot::RestoreError;
 use nicety_adapter::{
-    Adapter, Batch, Budget, Checksum, Context, Delivery, Event, Face, Frames, Offload, PEAK_NS, PortId, Progress, Rate,
-    Reason, Reset, RingFace, RingPlace, Segment, SegmentKind, Set, Shape, Snapshot, Time,
+    Batch, Budget, Checksum, Context, Delivery, Frames, Offload, PEAK_NS, PortId, Progress, Rate, Reason, Segment,
+    SegmentKind, Set, Shape, Time,
 };
 use nicety_memory::Map;
 use nicety_plane::{End, Intake, Plane, Port, Prospect, Shell, Trace, TraceError, Turn};
 use nicety_switch::{Limits, Policy};
+use ringed::{Ringed, Traffic};
 
 const SECOND: u64 = 1_000_000_000;
 const BUFFER: u32 = 4 << 20;
@@ -28,59 +30,7 @@ struct Guest {
     got: Journal,
 }
 
-impl Snapshot for Guest {
-    fn save(&self) -> Vec<u8> {
-        Vec::new()
-    }
-
-    fn restore(&mut self, _: &[u8]) -> Result<(), RestoreError> {
-        Ok(())
-    }
-}
-
-impl RingFace for Guest {
-    fn features(&self) -> u128 {
-        0
-    }
-
-    fn take_features(&mut self, _: u128) -> bool {
-        true
-    }
-
-    fn rings(&self) -> u16 {
-        1
-    }
-
-    fn place(&mut self, _: u16, _: RingPlace) -> bool {
-        true
-    }
-
-    fn start(&mut self, _: u16, _: u32, _: &mut Context<'_>) -> bool {
-        true
-    }
-
-    fn stop(&mut self, _: u16, _: &mut Context<'_>) -> u32 {
-        0
-    }
-
-    fn enable(&mut self, _: u16, _: bool, _: &mut Context<'_>) {}
-
-    fn kick(&mut self, ring: u16, cx: &mut Context<'_>) {
-        // Like a driver that has sent, and has returned buffers to queue 3.
-        cx.out.work.insert(ring);
-        cx.out.room.insert(3);
-    }
-
-    fn config(&self, _: u32, _: &mut [u8]) -> bool {
-        false
-    }
-}
-
-impl Adapter for Guest {
-    fn face(&mut self) -> Face<'_> {
-        Face::Rings(self)
-    }
-
+impl Traffic for Guest {
     fn fetch(&mut self, _: u16, budget: Budget, batch: &mut Batch, cx: &mut Context<'_>) -> Progress {
         while self.left.load(Ordering::Relaxed) > 0 && budget.allows(batch) {
             let mut draft = batch.draft(0).unwrap();
@@ -95,8 +45,6 @@ impl Adapter for Guest {
         self.sent.lock().unwrap().push((cx.now.0, bytes));
         Progress { more: self.left.load(Ordering::Relaxed) > 0, armed: true }
     }
-
-    fn complete(&mut self, _: &Batch, _: &mut Context<'_>) {}
 
     fn deliver(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
         let (mut delivery, mut bytes) = (Delivery::default(), 0);
@@ -113,22 +61,10 @@ impl Adapter for Guest {
         delivery
     }
 
-    fn notice(&mut self, _: Event, _: &mut Context<'_>) {}
-
-    fn tick(&mut self, _: &mut Context<'_>) {}
-
-    fn reset(&mut self, _: Reset, _: &mut Context<'_>) {}
-
-    fn transmit_queues(&self) -> u16 {
-        1
-    }
-
-    fn is_driven(&self) -> bool {
-        true
-    }
-
-    fn features(&self) -> Vec<&'static str> {
-        Vec::new()
+    fn kick(&mut self, ring: u16, cx: &mut Context<'_>) {
+        // Like a driver that has sent, and has returned buffers to queue 3.
+        cx.out.work.insert(ring);
+        cx.out.room.insert(3);
     }
 }
 
@@ -191,7 +127,8 @@ impl World {
             };
             let asked = Arc::new(Asked::default());
             let shell = Box::new(Notes(Arc::clone(&asked)));
-            let port = Arc::new(Port::new(PortId(id.into()), End::Adapter(Box::new(guest)), shell, BUFFER).unwrap());
+            let port =
+                Arc::new(Port::new(PortId(id.into()), End::Adapter(Box::new(Ringed(guest))), shell, BUFFER).unwrap());
             plane.join(Arc::clone(&port)).unwrap();
             port.attach();
             let map = Map::private(1 << 17).unwrap();

@@ -138,6 +138,16 @@ impl Plan {
         (0..packets as u16).for_each(|packet| self.drop(packet, reason));
     }
 
+    /// A port gets copies of these packets, a bit each, after all receivers so far. They do not count as delivered to anybody.
+    #[cold]
+    pub fn copy_to(&mut self, port: PortId, packets: u64) {
+        if packets != 0
+            && let Some(list) = self.list(port)
+        {
+            list.packets |= packets;
+        }
+    }
+
     /// A receiver left before delivery: removes its packets from the plan, and returns them, a bit each.
     #[cold]
     pub fn miss(&mut self, port: PortId) -> u64 {
@@ -148,7 +158,8 @@ impl Plan {
     #[cold]
     pub fn drop_missed(&mut self, missed: u64) {
         let reached = self.receivers.iter().fold(0, |all, port| all | self.lists[usize::from(port.0)].packets);
-        for packet in numbers(missed & !reached) {
+        let dropped = self.drops.iter().fold(0u64, |all, (packet, _)| all | 1u64.wrapping_shl((*packet).into()));
+        for packet in numbers(missed & !reached & !dropped) {
             self.drop(packet, Reason::Removed);
         }
     }

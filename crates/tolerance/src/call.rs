@@ -27,12 +27,29 @@ pub enum Call {
     Frame(Vec<u8>),
     /// Nothing but the time. Due when [`Machine::wake`] says so.
     Wake,
+    /// The guest goes on from an image of itself: [`Machine::renew`], not [`Machine::call`].
+    Renew,
 }
 
 /// A deterministic guest: the same calls at the same times give the same frames.
 pub trait Machine {
     /// Makes one call at `at`, which is not before the last call's time. Appends the frames that the guest sends to `out`.
     fn call(&mut self, at: GuestTime, call: &Call, out: &mut Vec<Vec<u8>>);
+
+    /// Makes an image of the guest, and goes on from it as every guest does that is restored from it: [`Call::Renew`]. None if the guest has
+    /// no images; it goes on then, too.
+    fn renew(&mut self, _at: GuestTime, _out: &mut Vec<Vec<u8>>) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// Goes on from an image that was made at `at`. Appends the frames that the guest sends after it, which are also among those of
+    /// [`Machine::renew`].
+    ///
+    /// # Errors
+    /// The reason why it is no image for this guest, for a person. The guest is as it was.
+    fn restore(&mut self, _at: GuestTime, _image: &[u8], _out: &mut Vec<Vec<u8>>) -> Result<(), String> {
+        Err("this guest has no images".to_owned())
+    }
 
     /// The time of the next [`Call::Wake`], if one is due.
     fn wake(&self) -> Option<GuestTime>;

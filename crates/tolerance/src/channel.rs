@@ -1,10 +1,11 @@
 //! The bytes between the two hosts: compact, and authenticated by a shared key.
 //!
 //! ```text
-//! hello    magic (4)  version (1)  settings (8)  nonce (16)  tag (16)            both sides, first
+//! hello    magic (4)  version (1)  build (8)  settings (8)  nonce (16)  tag (16)  both sides, first
 //! message  length     body         tag (16)                                      then
 //! body     kind (1)   …
 //! log      epoch, first, released: differences to the last message   flags (1)   [state (8)]   entries
+//! image    epoch   calls   time   state (8)   length   offset   bytes
 //! entry    (time difference, kind)   check (1)   [length   [mask (8)   changed bytes of the head]   other bytes of the frame]
 //! ```
 //!
@@ -23,9 +24,9 @@ use crate::lease::NodeId;
 use crate::log::{Entry, Message};
 
 /// The version of these bytes.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// Bytes of a hello.
-pub const HELLO: usize = 45;
+pub const HELLO: usize = 53;
 /// Most bytes of a body.
 pub const BODY_MAX: usize = 1 << 20;
 /// No guest runs for longer: 35,000 years.
@@ -42,6 +43,9 @@ pub enum ChannelError {
     /// The peer is of another version.
     #[error("the peer speaks version {0} of the log, not {VERSION}")]
     Version(u8),
+    /// The peer's build is another one: its guest may behave differently.
+    #[error("the peer is another build of this program: both hosts need the same one")]
+    Build,
     /// The peer's guest is configured differently.
     #[error("the peer's guest has other settings")]
     Settings,
@@ -97,10 +101,12 @@ impl Key {
         tag.iter().take(8).fold(0, |sum, byte| sum << 8 | u64::from(*byte))
     }
 
-    /// The first bytes that a side sends. `settings` is a digest of the guest's settings, `nonce` is new for each connection.
-    pub fn hello(&self, settings: u64, nonce: [u8; 16]) -> [u8; HELLO] {
+    /// The first bytes that a side sends. `build` and `settings` are digests of the program and of the guest's settings, `nonce` is new for
+    /// each connection.
+    pub fn hello(&self, build: u64, settings: u64, nonce: [u8; 16]) -> [u8; HELLO] {
         let mut hello = [0; HELLO];
-        let body = [&MAGIC, [VERSION].as_slice(), &settings.to_le_bytes(), &nonce].concat();
+        let (build, settings) = (build.to_le_bytes(), settings.to_le_bytes());
+        let body = [&MAGIC, [VERSION].as_slice(), &build, &settings, &nonce].concat();
         let tag = tag(&self.0, &[&body]);
         for (to, from) in hello.iter_mut().zip(body.iter().chain(&tag)) {
             *to = *from;
@@ -125,6 +131,9 @@ impl Key {
             return Err(ChannelError::Forged);
         }
         if ours.get(5..13) != theirs.get(5..13) {
+            return Err(ChannelError::Build);
+        }
+        if ours.get(13..21) != theirs.get(13..21) {
             return Err(ChannelError::Settings);
         }
         let direction = |from: &[u8], to: &[u8]| mac(&tag(&self.0, &[b"direction", from, to]));
@@ -169,10 +178,11 @@ impl Last {
     }
 }
 
-/// Kinds of an entry: no frame, a whole frame, and a frame whose head is a difference.
+/// Kinds of an entry: no frame, a whole frame, a frame whose head is a difference, and an image.
 const WAKE: u64 = 0;
 const WHOLE: u64 = 1;
 const CHANGED: u64 = 2;
+const RENEW: u64 = 3;
 
 /// Makes bytes of messages.
 #[derive(Clone, Debug)]
@@ -186,6 +196,8 @@ const LOG: u8 = 0;
 const KNOWN: u8 = 1;
 const DIVERGED: u8 = 2;
 const TOO_OLD: u8 = 3;
+const IMAGE: u8 = 4;
+const ASSEMBLED: u8 = 5;
 
 impl Writer {
     /// Appends a message.
@@ -204,6 +216,7 @@ impl Writer {
                 for entry in entries {
                     let (kind, frame, head) = match &entry.call {
                         Call::Wake => (WAKE, [].as_slice(), None),
+                        Call::Renew => (RENEW, [].as_slice(), None),
                         Call::Frame(frame) => {
                             let head = self.last.differs(frame);
                             (if head.is_some() { CHANGED } else { WHOLE }, frame.as_slice(), head)
@@ -212,7 +225,7 @@ impl Writer {
                     let difference = entry.at.0.wrapping_sub(self.last.at.0).cast_signed();
                     unsigned(&mut body, zigzag(difference) << 2 | kind);
                     body.push(entry.check);
-                    if kind != WAKE {
+                    if matches!(kind, WHOLE | CHANGED) {
                         unsigned(&mut body, frame.len() as u64);
                         let rest = if let Some((mask, changed)) = head {
                             body.extend_from_slice(&mask.to_le_bytes());
@@ -241,6 +254,18 @@ impl Writer {
             Message::TooOld { base } => {
                 body.push(TOO_OLD);
                 unsigned(&mut body, *base);
+            }
+            Message::Image { epoch, calls, at, state, len, offset, bytes } => {
+                body.push(IMAGE);
+                [(*epoch).into(), *calls, at.0].into_iter().for_each(|number| unsigned(&mut body, number));
+                body.extend_from_slice(&state.to_le_bytes());
+                [*len, *offset].into_iter().for_each(|number| unsigned(&mut body, number));
+                body.extend_from_slice(bytes);
+            }
+            Message::Assembled { from, calls, bytes } => {
+                body.push(ASSEMBLED);
+                body.extend_from_slice(&from.0.to_le_bytes());
+                [*calls, *bytes].into_iter().for_each(|number| unsigned(&mut body, number));
             }
         }
         unsigned(out, body.len() as u64);
@@ -311,6 +336,7 @@ fn parse(mut body: Cursor<'_>, last: &mut Last) -> Result<Message, ChannelError>
                 let check = body.byte()?;
                 let call = match head & 3 {
                     WAKE => Call::Wake,
+                    RENEW => Call::Renew,
                     kind @ (WHOLE | CHANGED) => {
                         let len = usize::try_from(body.unsigned()?).map_err(|_| ChannelError::Malformed)?;
                         let frame =
@@ -329,6 +355,19 @@ fn parse(mut body: Cursor<'_>, last: &mut Last) -> Result<Message, ChannelError>
         KNOWN => Message::Known { from: NodeId(body.word()?), calls: body.unsigned()? },
         DIVERGED => Message::Diverged { from: NodeId(body.word()?), call: body.unsigned()? },
         TOO_OLD => Message::TooOld { base: body.unsigned()? },
+        IMAGE => {
+            let epoch = u32::try_from(body.unsigned()?).map_err(|_| ChannelError::Malformed)?;
+            let (calls, at) = (body.unsigned()?, GuestTime(body.unsigned()?));
+            if at > TIME_MAX {
+                return Err(ChannelError::Malformed);
+            }
+            let (state, len, offset) = (body.word()?, body.unsigned()?, body.unsigned()?);
+            let bytes = body.take(body.0.len())?.to_vec();
+            Message::Image { epoch, calls, at, state, len, offset, bytes }
+        }
+        ASSEMBLED => {
+            Message::Assembled { from: NodeId(body.word()?), calls: body.unsigned()?, bytes: body.unsigned()? }
+        }
         _ => return Err(ChannelError::Malformed),
     };
     if body.0.is_empty() { Ok(message) } else { Err(ChannelError::Malformed) }

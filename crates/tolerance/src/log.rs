@@ -55,6 +55,32 @@ pub enum Message {
         /// The number of calls before the one after which they differ.
         call: u64,
     },
+    /// From the primary: a piece of an image of the guest, which the secondary goes on from.
+    Image {
+        /// The primary's [epoch](crate::lease::Answer).
+        epoch: u32,
+        /// The number of calls after which the image was made, that of the image included.
+        calls: u64,
+        /// When it was made.
+        at: GuestTime,
+        /// The guest's [`state`](crate::Machine::state) after it.
+        state: u64,
+        /// Bytes of the whole image.
+        len: u64,
+        /// Bytes before this piece.
+        offset: u64,
+        /// The piece.
+        bytes: Vec<u8>,
+    },
+    /// From the secondary: the bytes of an image that it has. A sign of life, too.
+    Assembled {
+        /// Its sender.
+        from: NodeId,
+        /// The image's calls.
+        calls: u64,
+        /// Number of bytes.
+        bytes: u64,
+    },
     /// From the primary: the secondary needs calls that nobody has any more.
     TooOld {
         /// The first call that is there.
@@ -73,9 +99,9 @@ pub struct Log {
 }
 
 impl Log {
-    /// A log that keeps about `limit` bytes.
-    pub fn new(limit: usize) -> Self {
-        Self { entries: VecDeque::new(), base: 0, bytes: 0, limit }
+    /// A log that keeps about `limit` bytes, after so many calls that it does not have.
+    pub fn new(base: u64, limit: usize) -> Self {
+        Self { entries: VecDeque::new(), base, bytes: 0, limit }
     }
 
     /// Appends a call. Old ones that are not `needed` any more, by number, may go.

@@ -13,6 +13,7 @@
 //! - **One owner.** Frames leave only during the lease. A primary whose lease has run out closes its gate, and tries to renew.
 //! - **Alone, or taken over; never both.** A primary that has lost its secondary asks the third party to go on alone, and its gate
 //!   stays closed to what the secondary does not know until that is granted. After that nobody can take over.
+//! - **Joined by an image.** A peer that has none of the calls gets an image of the guest and the calls after it (`Call::Renew`).
 //! - **Paired only when equal.** A secondary may take over from the moment at which it has every call whose frames have left.
 
 use nicety_adapter::Time;
@@ -61,6 +62,8 @@ impl Default for Terms {
 
 /// Bytes of calls in one message.
 const MESSAGE_BYTES: usize = 64 << 10;
+/// Bytes of the largest image.
+const IMAGE_BYTES: u64 = 16 << 20;
 /// A joining secondary that lacks fewer calls than this makes frames wait for it, so that it catches up.
 const NEAR_CALLS: u64 = 64;
 /// Requests to the third party that may still be answered.
@@ -89,8 +92,11 @@ pub enum End {
     #[error("the replica differs from the primary after call {0}")]
     Diverged(u64),
     /// The first calls are kept nowhere any more.
-    #[error("the primary has no calls before call {0} any more: start both hosts again")]
+    #[error("the primary has no calls before call {0} any more, and no image of the guest: start both hosts again")]
     TooOld(u64),
+    /// The primary's image is none for this guest.
+    #[error("the primary's image of the guest: {0}")]
+    Image(String),
     /// The guest cannot continue.
     #[error("the guest: {0}")]
     Failed(String),
@@ -128,6 +134,29 @@ pub struct Status {
     pub is_protected: bool,
     /// Frames and bytes that wait for the secondary.
     pub waiting: (usize, usize),
+    /// Whether the guest waits for the secondary: the gate is full, or the secondary lacks as many calls as it may (primary only).
+    pub is_held: bool,
+    /// An image on its way to the secondary: bytes that it has, and all.
+    pub image: Option<(u64, u64)>,
+}
+
+/// An image for a peer that joins.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Image {
+    calls: u64,
+    at: GuestTime,
+    state: u64,
+    bytes: Vec<u8>,
+    /// Bytes that were sent, and that the peer has.
+    sent: usize,
+    assembled: u64,
+}
+
+/// An image that arrives in pieces.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Arriving {
+    calls: u64,
+    bytes: Vec<u8>,
 }
 
 /// See the module's page.
@@ -160,6 +189,8 @@ pub struct Node<M> {
     /// Last renewal, by the time of asking.
     renewed: Time,
     peer: Option<NodeId>,
+    /// The image that the peer needs, until it has it.
+    image: Option<Image>,
     /// Calls that the peer has, calls that were sent to it, and when it last had more.
     known: u64,
     sent: u64,
@@ -178,6 +209,9 @@ pub struct Node<M> {
     state_at: u64,
     /// The next time to say where the guest is, if it was taken over.
     announce_at: Option<Time>,
+
+    // Of a secondary.
+    arriving: Option<Arriving>,
 }
 
 impl<M: Machine> Node<M> {
@@ -188,7 +222,7 @@ impl<M: Machine> Node<M> {
             role,
             epoch: 0,
             calls: 0,
-            log: Log::new(terms.history_bytes),
+            log: Log::new(0, terms.history_bytes),
             gate: Gate::new(terms.gate_bytes),
             guest: GuestTime::default(),
             shift_us: 0,
@@ -200,6 +234,8 @@ impl<M: Machine> Node<M> {
             until: Time::ZERO,
             renewed: now,
             peer: None,
+            image: None,
+            arriving: None,
             known: 0,
             sent: 0,
             progress: now,
@@ -244,6 +280,8 @@ impl<M: Machine> Node<M> {
             known: self.known,
             is_protected: self.is_confirmed && !self.wants_alone,
             waiting: (self.gate.len(), self.gate.bytes()),
+            is_held: self.role == Role::Primary && !self.has_room(),
+            image: self.image.as_ref().map(|image| (image.assembled, image.bytes.len() as u64)),
         }
     }
 
@@ -272,21 +310,28 @@ impl<M: Machine> Node<M> {
     pub fn offer(&mut self, frame: Vec<u8>, now: Time) -> bool {
         let takes = self.has_room();
         if takes {
-            self.call(Call::Frame(frame), now);
+            let _no_image = self.call(Call::Frame(frame), now);
         }
         takes
     }
 
-    fn call(&mut self, call: Call, now: Time) {
+    fn call(&mut self, call: Call, now: Time) -> Option<Vec<u8>> {
         let at = self.guest_time(now);
         let entry = Entry { at, call, check: self.machine.history() as u8 };
-        let needed = if self.peer.is_some() { self.known } else { self.calls };
-        self.apply(entry, needed);
+        let imaged = self.image.as_ref().map_or(0, |image| image.calls);
+        let needed = if self.peer.is_some() { self.known.max(imaged) } else { self.calls };
+        self.apply(entry, needed)
     }
 
-    fn apply(&mut self, entry: Entry, needed: u64) {
+    /// Makes a call. Returns an image, if it was that.
+    fn apply(&mut self, entry: Entry, needed: u64) -> Option<Vec<u8>> {
         let mut out = Vec::new();
-        self.machine.call(entry.at, &entry.call, &mut out);
+        let mut image = None;
+        if entry.call == Call::Renew {
+            image = self.machine.renew(entry.at, &mut out);
+        } else {
+            self.machine.call(entry.at, &entry.call, &mut out);
+        }
         self.guest = entry.at;
         self.calls += 1;
         self.log.push(entry, needed);
@@ -294,6 +339,7 @@ impl<M: Machine> Node<M> {
         if let Some(why) = self.machine.failure() {
             self.role = Role::Out(End::Failed(why));
         }
+        image
     }
 
     /// When [`Node::step`] is due at the latest.
@@ -375,7 +421,7 @@ impl<M: Machine> Node<M> {
             self.lose_peer();
         }
         if self.has_room() && self.machine.wake().is_some_and(|wake| wake <= self.guest_time(now)) {
-            self.call(Call::Wake, now);
+            let _no_image = self.call(Call::Wake, now);
         }
         if self.announce_at.is_some_and(|at| at <= now) {
             if self.owns(now) {
@@ -408,7 +454,7 @@ impl<M: Machine> Node<M> {
         if self.paired {
             self.wants_alone = true;
         } else {
-            (self.peer, self.commits) = (None, false);
+            (self.peer, self.commits, self.image) = (None, false, None);
         }
     }
 
@@ -420,10 +466,15 @@ impl<M: Machine> Node<M> {
         if self.sent > self.known && now >= self.progress.after_ns(4 * self.terms.heartbeat_ns) {
             // Something got lost: send it again.
             (self.sent, self.progress) = (self.known, now);
+            if let Some(image) = &mut self.image {
+                image.sent = usize::try_from(image.assembled).unwrap_or(usize::MAX).min(image.bytes.len());
+                self.sent = image.calls;
+            }
         }
         if self.sent == self.known {
             self.progress = now;
         }
+        self.send_image(now, actions);
         while self.must_send() || now >= self.spoken.after_ns(self.terms.heartbeat_ns) {
             let first = self.sent;
             let entries = self.log.from(first, MESSAGE_BYTES);
@@ -439,6 +490,22 @@ impl<M: Machine> Node<M> {
             self.spoken = now;
             let released = self.released();
             actions.push(Action::Send(Message::Log { epoch: self.epoch, first, released, entries, state }));
+        }
+    }
+
+    /// Sends the rest of the image.
+    fn send_image(&mut self, now: Time, actions: &mut Vec<Action>) {
+        let Some(image) = &mut self.image else { return };
+        let Image { calls, at, state, .. } = *image;
+        while let Some((piece, _)) = image.bytes.get(image.sent..).and_then(|rest| {
+            let len = rest.len().min(MESSAGE_BYTES);
+            rest.split_at_checked(len).filter(|(piece, _)| !piece.is_empty())
+        }) {
+            let (epoch, len, offset) = (self.epoch, image.bytes.len() as u64, image.sent as u64);
+            let bytes = piece.to_vec();
+            image.sent += bytes.len();
+            self.spoken = now;
+            actions.push(Action::Send(Message::Image { epoch, calls, at, state, len, offset, bytes }));
         }
     }
 
@@ -478,18 +545,36 @@ impl<M: Machine> Node<M> {
 
     fn report(&mut self, now: Time, actions: &mut Vec<Action>) {
         self.spoken = now;
-        actions.push(Action::Send(Message::Known { from: self.id, calls: self.calls }));
+        let from = self.id;
+        actions.push(Action::Send(match &self.arriving {
+            Some(Arriving { calls, bytes }) => Message::Assembled { from, calls: *calls, bytes: bytes.len() as u64 },
+            None => Message::Known { from, calls: self.calls },
+        }));
     }
 
     /// An authentic message from the other host.
     pub fn receive(&mut self, message: Message, now: Time, actions: &mut Vec<Action>) {
         match (&self.role, message) {
             (Role::Primary, Message::Known { from, calls }) => self.known_to(from, calls, now, actions),
+            (Role::Primary, Message::Assembled { from, calls, bytes }) => {
+                self.assembled(from, calls, bytes, now, actions)
+            }
             (Role::Primary, Message::Diverged { from, .. }) if self.peer == Some(from) => self.lose_peer(),
             (Role::Secondary, Message::Log { epoch, first, released, entries, state }) if epoch >= self.epoch => {
                 (self.epoch, self.heard) = (epoch, now);
                 self.replay(first, entries, state, actions);
                 while self.gate.pop(released).is_some() {}
+                if self.role == Role::Secondary {
+                    self.report(now, actions);
+                }
+            }
+            (Role::Secondary, Message::Image { epoch, calls, at, state, len, offset, bytes })
+                if epoch >= self.epoch =>
+            {
+                (self.epoch, self.heard) = (epoch, now);
+                if self.assemble(calls, len, offset, &bytes) {
+                    self.restore(at, state, actions);
+                }
                 if self.role == Role::Secondary {
                     self.report(now, actions);
                 }
@@ -505,18 +590,74 @@ impl<M: Machine> Node<M> {
             if calls > self.known && calls <= self.calls {
                 (self.known, self.progress) = (calls, now);
                 self.sent = self.sent.max(calls);
+                self.image = self.image.take().filter(|image| calls < image.calls);
             }
         } else if self.peer.is_some() {
             // The peer was started again.
             self.lose_peer();
         } else if self.stops {
             // Nobody joins any more.
-        } else if calls < self.log.base() {
-            actions.push(Action::Send(Message::TooOld { base: self.log.base() }));
         } else if calls <= self.calls {
-            self.peer = Some(from);
-            (self.known, self.sent) = (calls, calls);
-            (self.heard, self.progress) = (now, now);
+            self.join(from, calls, now, actions);
+        }
+    }
+
+    /// A host becomes the peer. If it has none of the calls, or not enough of them, it gets an image.
+    fn join(&mut self, from: NodeId, calls: u64, now: Time, actions: &mut Vec<Action>) {
+        let is_too_old = calls < self.log.base();
+        if self.calls > 0 && (calls == 0 || is_too_old) {
+            let bytes = self.call(Call::Renew, now).filter(|bytes| bytes.len() as u64 <= IMAGE_BYTES);
+            let (calls, at, state) = (self.calls, self.guest, self.machine.state());
+            self.image = bytes.map(|bytes| Image { calls, at, state, bytes, sent: 0, assembled: 0 });
+            if self.image.is_none() && is_too_old {
+                return actions.push(Action::Send(Message::TooOld { base: self.log.base() }));
+            }
+        }
+        self.peer = Some(from);
+        (self.known, self.sent) = (calls, self.image.as_ref().map_or(calls, |image| image.calls));
+        (self.heard, self.progress) = (now, now);
+    }
+
+    /// The peer has so many bytes of the image that was made after so many calls. A host that is no peer joins.
+    fn assembled(&mut self, from: NodeId, calls: u64, bytes: u64, now: Time, actions: &mut Vec<Action>) {
+        if self.peer != Some(from) {
+            return self.known_to(from, 0, now, actions);
+        }
+        self.heard = now;
+        if let Some(image) = self.image.as_mut().filter(|image| image.calls == calls && bytes > image.assembled) {
+            (image.assembled, self.progress) = (bytes, now);
+        }
+    }
+
+    /// Adds a piece to an image. True if that was the last one. A piece that does not follow is not taken: the answer says which one does.
+    fn assemble(&mut self, calls: u64, len: u64, offset: u64, bytes: &[u8]) -> bool {
+        if calls <= self.calls || len > IMAGE_BYTES {
+            return false;
+        }
+        let arriving = self.arriving.get_or_insert_default();
+        if arriving.calls < calls {
+            *arriving = Arriving { calls, bytes: Vec::new() };
+        }
+        if arriving.calls == calls && arriving.bytes.len() as u64 == offset {
+            arriving.bytes.extend_from_slice(bytes);
+        }
+        arriving.calls == calls && arriving.bytes.len() as u64 == len
+    }
+
+    /// Goes on from the image that has arrived, in place of the calls before it.
+    fn restore(&mut self, at: GuestTime, state: u64, actions: &mut Vec<Action>) {
+        let Some(Arriving { calls, bytes }) = self.arriving.take() else { return };
+        let mut out = Vec::new();
+        if let Err(why) = self.machine.restore(at, &bytes, &mut out) {
+            self.role = Role::Out(End::Image(why));
+            return;
+        }
+        (self.calls, self.guest) = (calls, at);
+        self.log = Log::new(calls, self.terms.history_bytes);
+        self.gate = Gate::new(self.terms.gate_bytes);
+        self.gate.push(calls, out);
+        if self.machine.state() != state {
+            self.diverge(actions);
         }
     }
 
@@ -530,7 +671,7 @@ impl<M: Machine> Node<M> {
             if entry.check != self.machine.history() as u8 {
                 return self.diverge(actions);
             }
-            self.apply(entry, u64::MAX);
+            let _image = self.apply(entry, u64::MAX);
         }
         if end == self.calls && state.is_some_and(|state| state != self.machine.state()) {
             self.diverge(actions);
@@ -570,7 +711,7 @@ impl<M: Machine> Node<M> {
     /// Only an answer in the current epoch is news: an older one may come late.
     fn agreed(&mut self, request: Request, answer: Answer) {
         if request == (Request::Alone { epoch: self.epoch }) && answer.granted && self.wants_alone {
-            (self.peer, self.commits) = (None, false);
+            (self.peer, self.commits, self.image) = (None, false, None);
             (self.paired, self.is_confirmed, self.wants_alone) = (false, false, false);
         }
         if matches!(request, Request::Pair { epoch, .. } if epoch == self.epoch) && answer.granted {

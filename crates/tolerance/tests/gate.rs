@@ -1,14 +1,24 @@
 //! Output commit: frames wait in order, are bounded, and leave when the secondary has what precedes them.
 
 use nicety_adapter::Time;
-use nicety_tolerance::{Action, Answer, Call, Gate, GuestTime, Machine, Message, Node, NodeId, Terms};
+use nicety_tolerance::node::End;
+use nicety_tolerance::{Action, Answer, Call, Gate, GuestTime, Machine, Message, Node, NodeId, Request, Role, Terms};
 
 const MS: u64 = 1_000_000;
 
 /// Sends every frame back.
 struct Mirror {
     calls: u64,
+    /// Its state differs from this call on, and nothing else.
+    odd_from: u64,
 }
+
+fn mirror() -> Mirror {
+    Mirror { calls: 0, odd_from: u64::MAX }
+}
+
+/// Bytes of its image: several messages.
+const IMAGE: usize = 200_000;
 
 impl Machine for Mirror {
     fn call(&mut self, _: GuestTime, call: &Call, out: &mut Vec<Vec<u8>>) {
@@ -16,6 +26,18 @@ impl Machine for Mirror {
         if let Call::Frame(frame) = call {
             out.push(frame.clone());
         }
+    }
+
+    fn renew(&mut self, _: GuestTime, _: &mut Vec<Vec<u8>>) -> Option<Vec<u8>> {
+        self.calls += 1;
+        Some([self.calls.to_le_bytes().as_slice(), &[9; IMAGE]].concat())
+    }
+
+    fn restore(&mut self, _: GuestTime, image: &[u8], _: &mut Vec<Vec<u8>>) -> Result<(), String> {
+        let (calls, rest) = image.split_at(8);
+        assert_eq!(rest, [9; IMAGE]);
+        self.calls = u64::from_le_bytes(calls.try_into().unwrap());
+        Ok(())
     }
 
     fn wake(&self) -> Option<GuestTime> {
@@ -27,7 +49,7 @@ impl Machine for Mirror {
     }
 
     fn state(&self) -> u64 {
-        self.calls
+        self.calls << 1 | u64::from(self.calls >= self.odd_from)
     }
 
     fn announcement(&self) -> Vec<Vec<u8>> {
@@ -47,7 +69,7 @@ fn known(host: &mut Node<Mirror>, calls: u64, now: Time) -> Vec<Action> {
 /// A primary whose secondary may take over.
 fn protected(terms: Terms) -> Node<Mirror> {
     let (id, now) = (NodeId(1), Time(0));
-    let mut host = Node::primary(id, Mirror { calls: 0 }, terms, now);
+    let mut host = Node::primary(id, mirror(), terms, now);
     let agree = |host: &mut Node<Mirror>, number: u32, peer: Option<NodeId>| {
         host.answered(number, Answer { granted: true, holder: Some(id), peer, epoch: number }, now);
     };
@@ -111,6 +133,7 @@ fn a_full_gate_and_a_full_window_stop_the_guest_until_the_secondary_has_more() {
         let taken = (1..=100).take_while(|number| host.offer(vec![*number; 60], now)).count();
         assert_eq!(taken, most);
         assert_eq!(host.status().waiting, (most, most * 60));
+        assert!(host.status().is_held, "it says so");
         host.step(now, &mut Vec::new());
         assert_eq!(emitted(&known(&mut host, 3, now)), [1, 2, 3]);
         let more = (101..=200).take_while(|number| host.offer(vec![*number; 60], now)).count();
@@ -126,4 +149,90 @@ fn the_gate_closes_with_the_lease() {
     assert!(host.owns(Time(end.0 - 1)) && !host.owns(end));
     assert!(host.offer(vec![1; 60], Time(end.0 - 1)));
     assert_eq!(emitted(&known(&mut host, 1, end)), [], "known, and too late");
+}
+
+/// Delivers what a host sends to the other one, but for the messages that `loses` names by their number.
+fn pass(actions: Vec<Action>, to: &mut Node<Mirror>, now: Time, loses: &mut impl FnMut() -> bool) -> Vec<Action> {
+    let mut answers = Vec::new();
+    for action in actions {
+        if let Action::Send(message) = action
+            && !loses()
+        {
+            to.receive(message, now, &mut answers);
+        }
+    }
+    answers
+}
+
+/// Pieces that get lost are sent again, from the first one that the secondary lacks.
+#[test]
+fn an_empty_secondary_goes_on_from_an_image_while_the_primary_runs() {
+    let (id, terms) = (NodeId(1), Terms::default());
+    let mut number = 0;
+    let mut loses = || {
+        number += 1;
+        number % 3 == 0
+    };
+    let mut host = Node::primary(id, mirror(), terms, Time(0));
+    host.step(Time(0), &mut Vec::new());
+    host.answered(1, Answer { granted: true, holder: Some(id), peer: None, epoch: 1 }, Time(0));
+    for frame in 0..100 {
+        assert!(host.offer(vec![frame; 60], Time(MS)));
+        host.step(Time(MS), &mut Vec::new());
+    }
+    let mut other = Node::secondary(PEER, mirror(), terms, Time(MS));
+    let mut pieces = 0;
+    for step in 1..200 {
+        let now = Time(step * 10 * MS);
+        assert!(host.offer(vec![step as u8; 60], now));
+        let mut actions = Vec::new();
+        host.step(now, &mut actions);
+        pieces += actions.iter().filter(|action| matches!(action, Action::Send(Message::Image { .. }))).count();
+        let mut answers = pass(actions, &mut other, now, &mut loses);
+        other.step(now, &mut answers);
+        pass(answers, &mut host, now, &mut loses);
+        if host.status().image.is_none() && host.status().known + 5 > host.status().calls {
+            break;
+        }
+    }
+    assert!(pieces >= 4, "{pieces} pieces");
+    let (first, second) = (host.status(), other.status());
+    assert!(first.image.is_none() && first.known + 5 > first.calls && first.known > 101, "{first:?}");
+    assert_eq!(other.machine().calls, second.calls);
+}
+
+/// All that the guest has done is equal, its state is not: the digest that goes along every so many calls says so. The secondary names the last
+/// call before it, and the primary goes on without it once the third party agrees.
+#[test]
+fn a_state_that_differs_is_noticed_at_the_next_digest_and_the_primary_goes_on_unprotected() {
+    let terms = Terms { state_every: 16, ..Terms::default() };
+    let mut host = protected(terms);
+    let mut other = Node::secondary(PEER, Mirror { calls: 0, odd_from: 20 }, terms, Time(0));
+    let now = Time(MS);
+    let mut calls = 0;
+    while *other.role() == Role::Secondary {
+        calls += 1;
+        assert!(calls < 100 && host.offer(vec![calls; 60], now));
+        let mut actions = Vec::new();
+        host.step(now, &mut actions);
+        let answers = pass(actions, &mut other, now, &mut || false);
+        pass(answers, &mut host, now, &mut || false);
+    }
+    // Digests go along with calls 16 and 32.
+    assert_eq!(*other.role(), Role::Out(End::Diverged(31)));
+    assert_eq!(End::Diverged(31).to_string(), "the replica differs from the primary after call 31");
+    let mut actions = Vec::new();
+    host.step(Time(400 * MS), &mut actions);
+    let asked = actions.iter().find_map(|action| match action {
+        Action::Ask(number, Request::Alone { epoch: 2 }) => Some(*number),
+        _ => None,
+    });
+    let alone = Answer { granted: true, holder: Some(NodeId(1)), peer: None, epoch: 3 };
+    host.answered(asked.expect("it asks to go on alone"), alone, Time(400 * MS));
+    let status = host.status();
+    assert!(!status.is_protected && status.role == Role::Primary, "{status:?}");
+    assert!(host.offer(vec![200; 60], Time(400 * MS)));
+    let mut actions = Vec::new();
+    host.step(Time(400 * MS), &mut actions);
+    assert_eq!(emitted(&actions).last(), Some(&200), "frames leave at once");
 }

@@ -41,6 +41,20 @@ pub(crate) fn hardware_address(socket: BorrowedFd<'_>, name: &str) -> io::Result
     Ok((request.flags as u16 == libc::ARPHRD_ETHER).then_some([a, b, c, d, e, f]))
 }
 
+/// Has a netlink socket hear of the links of its network namespace (netlink(7), rtnetlink(7)).
+pub(crate) fn hear_of_links(socket: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: all bytes of a `struct sockaddr_nl` may be 0.
+    let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
+    address.nl_family = libc::AF_NETLINK as u16;
+    address.nl_groups = libc::RTMGRP_LINK as u32;
+    let bytes = size_of_val(&address) as u32;
+    // SAFETY: bind(2) reads `bytes` of the address, which is alive for the call.
+    if unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), bytes) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
 /// Attaches `fd` (an open `/dev/net/tun`) to the tap of this name, which is made if it does not exist; with `several`, as one of its
 /// queues. Returns its name.
 pub(crate) fn set_interface(fd: BorrowedFd<'_>, name: &str, several: bool) -> io::Result<String> {

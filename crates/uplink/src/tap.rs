@@ -8,6 +8,7 @@
 mod address;
 mod attached;
 mod error;
+mod events;
 mod link;
 mod words;
 
@@ -31,6 +32,7 @@ use crate::watch::{Watch, polled, writable};
 use address::Address;
 use attached::{Attached, Queues};
 pub use error::TapError;
+use events::LinkEvents;
 pub use link::Kind;
 
 /// Buffer for a batch: its bytes, headers and gaps, and one more packet of the greatest length.
@@ -47,6 +49,9 @@ pub struct Tap {
     queues: Queues,
     fd: OwnedFd,
     watch: Watch,
+    /// Without them it is known to be down when a frame is sent to it.
+    events: Option<LinkEvents>,
+    index: u32,
     offloads: u32,
     arrived: Buffers,
     leaving: Buffers,
@@ -120,12 +125,14 @@ impl Tap {
 
     fn with(attached: Attached, again: Queues) -> Result<Self, TapError> {
         let os = |doing| move |source: io::Error| TapError::Os { doing, source };
-        let Attached { name, fd, offloads } = attached;
+        let Attached { name, fd, offloads, index } = attached;
         let mut this = Self {
             name,
             queues: again,
             fd,
             watch: Watch::new().map_err(os("making an epoll instance"))?,
+            events: None,
+            index,
             offloads,
             arrived: Buffers::new(BATCH_BYTES)?,
             leaving: Buffers::new(SLOT_BYTES)?,
@@ -140,6 +147,7 @@ impl Tap {
             address: Address::default(),
         };
         this.begin().map_err(os("watching a tap"))?;
+        this.events = LinkEvents::new().ok().filter(|events| this.watch.add(events).is_ok());
         Ok(this)
     }
 
@@ -233,11 +241,18 @@ impl Tap {
             return;
         }
         match Attached::again(&self.name, self.queues) {
-            Ok(Attached { name: _, fd, offloads }) => {
-                (self.fd, self.offloads, self.logged_barred) = (fd, offloads, None);
+            Ok(Attached { name: _, fd, offloads, index }) => {
+                (self.fd, self.offloads, self.index, self.logged_barred) = (fd, offloads, index, None);
                 let _retried_later = self.begin();
             }
             Err(error) => self.barred = Some(error.to_string()),
+        }
+    }
+
+    /// Looks whether the interface was taken down.
+    fn look_at_events(&mut self) {
+        if self.events.as_ref().and_then(|events| events.take(self.index)) == Some(false) && self.line == Line::Up {
+            self.down();
         }
     }
 
@@ -331,6 +346,10 @@ impl Uplink for Tap {
                 }
                 Err(Some(_)) => self.lose(),
             }
+        }
+        // Woken for nothing: an interface has changed.
+        if batch.is_empty() {
+            self.look_at_events();
         }
         if self.line == Line::Gone {
             progress = Progress { more: false, armed: true };

@@ -1,4 +1,4 @@
-//! Adds, changes and removes ports, groups, uplinks and teams.
+//! Adds, changes and removes ports, groups, uplinks, teams and mirrors.
 
 use std::sync::Arc;
 
@@ -13,7 +13,8 @@ use super::{Answer, CutOff, Daemon, beside, consent_in, json, logged, name_in, p
 use crate::api::{CardReset, NO_SUCH, Problem};
 use crate::body::{Changer, Small};
 use crate::schemas::{
-    CardChange, GroupChange, NewCard, NewGroup, NewPort, NewTeam, NewUplink, PortChange, TeamChange, UplinkChange,
+    CardChange, GroupChange, MirrorChange, NewCard, NewGroup, NewMirror, NewPort, NewTeam, NewUplink, PortChange,
+    TeamChange, UplinkChange,
 };
 use crate::served::{Peer, Served};
 
@@ -301,4 +302,51 @@ pub(crate) async fn remove_team(
     query: Agreed,
 ) -> Answer<axum::Json<Changed>> {
     remove(served, peer, List::Teams, (path, query)).await
+}
+
+/// Add a mirror
+///
+/// The port that gets the copies gets nothing else from now on, and what comes from it is dropped.
+#[utoipa::path(post, operation_id = "add_mirror", tag = "mirrors", path = "/v1/mirrors", params(CutOff), request_body = NewMirror, responses(
+    (status = 201, description = "The changes that were made", body = Changed),
+    problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
+))]
+pub(crate) async fn add_mirror(
+    State(served): Daemon,
+    Changer(peer): Changer,
+    query: Agreed,
+    Small(body): Small,
+) -> Answer<(StatusCode, axum::Json<Changed>)> {
+    add(served, peer, List::Mirrors, consent_in(query)?, &body).await
+}
+
+/// Change a mirror
+///
+/// The body is a merge patch (RFC 7396): a key that is `null` gets its default.
+#[utoipa::path(patch, operation_id = "change_mirror", tag = "mirrors", path = "/v1/mirrors/{name}", params(("name" = String, Path, description = "Name of the mirror"), CutOff), request_body = MirrorChange, responses(
+    (status = 200, description = "The changes that were made", body = Changed),
+    problems::Named, problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
+))]
+pub(crate) async fn set_mirror(
+    State(served): Daemon,
+    Changer(peer): Changer,
+    path: Named,
+    query: Agreed,
+    Small(body): Small,
+) -> Answer<axum::Json<Changed>> {
+    set(served, peer, List::Mirrors, (path, query), &body).await
+}
+
+/// Remove a mirror
+#[utoipa::path(delete, operation_id = "remove_mirror", tag = "mirrors", path = "/v1/mirrors/{name}", params(("name" = String, Path, description = "Name of the mirror"), CutOff), responses(
+    (status = 200, description = "The changes that were made", body = Changed),
+    problems::Named, problems::Changing, problems::Meant, problems::Starting,
+))]
+pub(crate) async fn remove_mirror(
+    State(served): Daemon,
+    Changer(peer): Changer,
+    path: Named,
+    query: Agreed,
+) -> Answer<axum::Json<Changed>> {
+    remove(served, peer, List::Mirrors, (path, query)).await
 }

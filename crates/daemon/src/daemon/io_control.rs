@@ -1,8 +1,9 @@
 //! I/O control of uplinks: classes of a host file, with the ports' numbers.
 
 use nicety_host::{Host, IoClassConfig, UplinkConfig};
-use nicety_ioc::{Class, ClassTerms, Match};
+use nicety_ioc::{Class, ClassTerms, Match, Terms};
 use nicety_plane::InwardControl;
+use nicety_uplink::Rate;
 use tracing::warn;
 
 use super::Daemon;
@@ -42,20 +43,19 @@ impl Daemon {
 }
 
 fn control(host: &Host, uplink: &UplinkConfig, names: &[(String, u16)]) -> IoControl {
-    let classes: Vec<Class> = host.classes_of(uplink).iter().map(|config| class(config, names)).collect();
+    let classes =
+        |configs: Vec<IoClassConfig>| configs.iter().map(|config| class(config, names)).collect::<Vec<Class>>();
     let inward = uplink.inward.map(|inward| InwardControl {
         rate: inward.rate,
         buffer_bytes: u32::try_from(inward.buffer.0).unwrap_or(u32::MAX),
-        classes: classes.clone(),
+        classes: classes(host.classes_of(uplink)),
     });
-    // With one class and no terms there is nothing to divide by.
-    let place = uplink.team.as_ref().unwrap_or(&uplink.name);
-    let outward = if host.io_classes.iter().any(|class| class.uplink == *place) { classes } else { Vec::new() };
-    IoControl { outward, inward }
+    IoControl { outward: classes(host.outward_classes_of(uplink)), inward }
 }
 
 fn class(config: &IoClassConfig, names: &[(String, u16)]) -> Class {
-    let IoClassConfig { name, uplink: _, terms, each, ports, vlan, pcp, dscp, network, transport, mark_pcp } = config;
+    let IoClassConfig { name, uplink: _, terms, each, ports, vlan, pcp, dscp, network, transport, mark_pcp, minimums } =
+        config;
     let numbers = |ports: &Vec<String>| {
         names.iter().filter(|(name, _)| ports.contains(name)).map(|(_, number)| *number).collect()
     };
@@ -67,9 +67,14 @@ fn class(config: &IoClassConfig, names: &[(String, u16)]) -> Class {
         address: *network,
         transport: transport.map(|ports| (ports.0, ports.1)),
     };
+    // A function's minimum rate is a reservation of its port.
+    let minimum = |(port, rate): &(String, Rate)| {
+        let (_, number) = names.iter().find(|(name, _)| name == port)?;
+        Some((*number, Terms { reservation: each.reservation.max(Some(*rate)), ..*each }))
+    };
     Class {
         name: name.clone(),
-        terms: ClassTerms { class: *terms, each: *each, ports: Vec::new() },
+        terms: ClassTerms { class: *terms, each: *each, ports: minimums.iter().filter_map(minimum).collect() },
         matches: if config.is_rest() { Vec::new() } else { vec![rule] },
         mark_pcp: *mark_pcp,
     }

@@ -241,6 +241,8 @@ impl Daemon {
                 absence: None,
                 epoch,
                 members: Some(self.members_of(team, &uplink, now)),
+                mirror: None,
+                mirrored_by: Vec::new(),
             }
         };
         self.teams().iter().map(view).collect()

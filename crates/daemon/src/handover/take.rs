@@ -211,9 +211,10 @@ fn arrive(daemon: &Daemon, host: &Host, arrivals: Arrivals, rest: &Rest) -> Goin
         image.into_iter().for_each(|image| daemon.team_arrives(&spec, image));
     }
     let uplinks: Vec<_> = uplinks.into_iter().map(|one| (one.name.clone(), daemon.uplink_arrives(one))).collect();
-    serve::settle_uplinks(daemon, host, &rest.announcements);
     daemon.learn_again(&rest.learned);
     let ports: Vec<_> = ports.into_iter().map(|(name, port)| (name, daemon.arrive(port))).collect();
+    // I/O control and mirrors name ports: after these are there.
+    serve::settle_uplinks(daemon, host, &rest.announcements);
     daemon.know_again(rest.interests.as_deref(), &rest.neighbours);
     for (name, service) in uplinks {
         service.into_iter().for_each(|(service, waiting)| daemon.serve_uplink_again(service, &waiting));

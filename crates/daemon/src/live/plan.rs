@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use nicety_host::{Host, PortConfig, TeamConfig, UplinkConfig};
+use nicety_host::{Host, List, PortConfig, TeamConfig, UplinkConfig};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 use utoipa::ToSchema;
@@ -67,6 +67,9 @@ impl fmt::Display for Change {
             let [from, to] = [from, to].map(|value| value.as_deref().unwrap_or("(not set)"));
             write!(f, "{} {key} {from} → {to}", if index == 0 { ":" } else { "," })?;
         }
+        if self.object == "mirror" {
+            return f.write_str(if self.cuts_off { " (its port loses its networks)" } else { "" });
+        }
         match (self.kind, self.cuts_off, self.object == "port") {
             (Kind::Remove, true, true) => f.write_str(" (a VM is attached)"),
             (_, true, true) => f.write_str(" (a VM is attached: it loses its adapter)"),
@@ -101,10 +104,12 @@ impl Plan {
         let anybody = old.ports.iter().any(|port| is_attached(&port.name));
         let names: BTreeSet<String> =
             [old, new].iter().flat_map(|host| host.document.tables()).map(|(name, _)| name).collect();
-        let is_link = |name: &str| name == "uplink" || ["uplink.", "team."].iter().any(|list| name.starts_with(list));
+        let is_link =
+            |name: &str| name == "uplink" || ["uplink.", "team.", "mirror."].iter().any(|list| name.starts_with(list));
         changes.extend(names.iter().filter(|name| !is_link(name)).filter_map(|name| of_table(old, new, name)));
         changes.extend(of_teams(old, new, anybody));
         changes.extend(of_uplinks(old, new, anybody));
+        changes.extend(of_mirrors(old, new, anybody, &is_attached));
         changes.sort_by_key(|change| match change.kind {
             Kind::Add => 0,
             Kind::Set | Kind::Reopen => 1,
@@ -221,6 +226,29 @@ fn of_teams(old: &Host, new: &Host, anybody: bool) -> Vec<Change> {
     });
     let gone = old.teams.iter().filter(|team| new.team(&team.name).is_none());
     stays.chain(gone.map(|team| change(Kind::Remove, team, Vec::new(), true))).collect()
+}
+
+/// The changes of mirrors. The port that a mirror begins to use loses its networks.
+fn of_mirrors(old: &Host, new: &Host, anybody: bool, is_attached: &impl Fn(&str) -> bool) -> Vec<Change> {
+    let of = |host: &Host, name: &str| host.mirrors.iter().find(|mirror| mirror.name == name).cloned();
+    let is_opened = |name: &str| old.port(name).is_none() && old.uplink(name).is_none();
+    let takes = |to: &str| {
+        let is_used = if new.port(to).is_some() { is_attached(to) } else { anybody };
+        is_used && !is_opened(to) && !old.mirrors.iter().any(|mirror| mirror.to == to)
+    };
+    let change = |kind, name: &str, keys, cuts_off| {
+        let (object, port) = ("mirror".to_owned(), Some(name.to_owned()));
+        Change { kind, object, port, keys, cuts_off }
+    };
+    let stays = new.mirrors.iter().filter_map(|mirror| {
+        let Some(before) = of(old, &mirror.name) else {
+            return Some(change(Kind::Add, &mirror.name, Vec::new(), takes(&mirror.to)));
+        };
+        let [was, is] = [old, new].map(|host| host.document.entry(List::Mirrors, &mirror.name));
+        (before != *mirror).then(|| change(Kind::Set, &mirror.name, keys(&was, &is), takes(&mirror.to)))
+    });
+    let gone = old.mirrors.iter().filter(|mirror| of(new, &mirror.name).is_none());
+    stays.chain(gone.map(|mirror| change(Kind::Remove, &mirror.name, Vec::new(), false))).collect()
 }
 
 fn of_table(old: &Host, new: &Host, name: &str) -> Option<Change> {
@@ -348,6 +376,19 @@ mod tests {
         assert_eq!(plan(&more, &another), line);
         let line = "~ uplink: vlan (not set) → 7 (VMs lose their way out for a moment)\n";
         assert_eq!(plan(&querier, &querier.replace("querier\"", "querier\"\nvlan = 7")), line);
+        let mirror = |more: &str| format!("[[mirror]]\nname = \"watch\"\n{more}\n");
+        let watch = |more: &str| two("") + &mirror(&format!("ports = \"vm1\"\nto = \"far\"\n{more}"));
+        assert_eq!(plan(&two(""), &watch("")), "+ mirror watch (its port loses its networks)\n");
+        assert_eq!(plan(&ports, &watch("")), "+ uplink null\n+ uplink far\n+ mirror watch\n");
+        let slow = "~ mirror watch: rate (not set) → 1Mbit/s\n";
+        assert_eq!(plan(&watch(""), &watch("rate = \"1Mbit/s\"")), slow);
+        assert_eq!(plan(&watch(""), &watch("rate = \"1000Mbit/s\"")), "", "that is the default");
+        assert_eq!(plan(&watch(""), &two("")), "- mirror watch\n");
+        let to = |to: &str| {
+            ports.clone() + &mirror(&format!("ports = \"{}\"\nto = \"{to}\"", if to == "vm1" { "vm2" } else { "vm1" }))
+        };
+        assert_eq!(plan(&ports, &to("vm1")), "+ mirror watch\n", "nobody is attached there");
+        assert_eq!(plan(&ports, &to("vm2")), "+ mirror watch (its port loses its networks)\n");
         let workers = format!("[daemon]\nworkers = 2\n{ports}");
         assert_eq!(plan(&ports, &workers), "! daemon: workers (not set) → 2 (takes a restart of the daemon)\n");
         let group = |vlan| {

@@ -11,6 +11,7 @@ use nicety_memory::shared_file;
 
 use super::link::{Driven, GuestError, Link};
 use super::pair::PairLink;
+use super::tap::TapLink;
 use super::vfio::VfioBus;
 use super::vhost::VhostLink;
 use super::words::Attach;
@@ -33,6 +34,7 @@ pub fn attach(attach: &Attach) -> Result<Box<dyn Link>, GuestError> {
                 Ok(link) => Ok(Box::new(link)),
                 Err(errno) => Err(GuestError::Peer(format!("{}: {errno}", socket.display()))),
             },
+            Attach::Tap { name, mac } => TapLink::open(name, Mac(*mac)).map(|link| -> Box<dyn Link> { Box::new(link) }),
         };
         match tried {
             // The daemon has not created its sockets yet.

@@ -1,12 +1,13 @@
 //! A generator of frames at a fixed rate: one process at two ports. It sends into the first, and counts and times what comes out of the
 //! second.
 
-use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use nicety_adapter::Offload;
 use nicety_drivers::BUDGET;
+use nicety_frame::Mac;
 use std::os::fd::OwnedFd;
 
 use super::child::GuestProcess;
@@ -36,7 +37,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Percentiles of the latency.
 const PERCENTS: [f64; 6] = [0.0, 50.0, 90.0, 99.0, 99.9, 100.0];
 
-/// A generator at two vhost-user sockets of another program than ours. Dropping it ends it.
+/// A generator at two ports of another switch than ours. Dropping it ends it.
 pub struct Generator(GuestProcess);
 
 impl std::fmt::Debug for Generator {
@@ -46,13 +47,27 @@ impl std::fmt::Debug for Generator {
 }
 
 impl Generator {
-    /// Starts `program`'s hidden generator, and waits until it is attached.
+    /// Starts `program`'s hidden generator, and waits until it is attached. `entrance`: words that start it in another network
+    /// ([`nicety_guests::Namespace::entrance`]), or none.
     ///
     /// # Errors
     /// It cannot attach.
-    pub fn start(program: &Program, sockets: [&Path; 2], cancel: &AtomicBool) -> Result<Generator, BenchError> {
-        let mut process = GuestProcess::start("the generator", program.hidden(GUEST))?;
-        let attach = sockets.map(|socket| Attach::VhostUser { socket: socket.to_owned(), memory: None });
+    pub fn start(
+        program: &Program,
+        entrance: &[String],
+        attach: [Attach; 2],
+        cancel: &AtomicBool,
+    ) -> Result<Generator, BenchError> {
+        let hidden = program.hidden(GUEST);
+        let command = match entrance.split_first() {
+            None => hidden,
+            Some((first, rest)) => {
+                let mut entering = Command::new(first);
+                entering.args(rest).arg(hidden.get_program()).args(hidden.get_args());
+                entering
+            }
+        };
+        let mut process = GuestProcess::start("the generator", command)?;
         process.send_order(&Order::Crowd { attach: attach.into() })?;
         expect(&mut process, TIMEOUT, cancel, |answer| matches!(answer, Answer::Ready).then_some(()))?;
         Ok(Generator(process))
@@ -98,7 +113,9 @@ pub(super) fn offer(
     let [from, to, ..] = members else {
         return Err(GuestError::Peer("a generator needs two ports".to_owned()));
     };
-    let [source, target] = [&from.link, &to.link].map(|link| link.mac());
+    // A device that reports no address leaves the choice to its driver (virtio 1.2, 5.1.4): a switch must not take both for one.
+    let chosen = |mac: Mac, number: u8| if mac == Mac([0; 6]) { Mac([2, 0, 0, 0, 0, number]) } else { mac };
+    let [source, target] = [chosen(from.link.mac(), 1), chosen(to.link.mac(), 2)];
     let bytes = wire_bytes.saturating_sub(FCS_BYTES).clamp(*FRAME_BYTES.start(), *FRAME_BYTES.end());
     let frame = |to: [u8; 6], from: [u8; 6]| {
         let mut frame = [to, from].concat();

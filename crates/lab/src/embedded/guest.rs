@@ -136,14 +136,18 @@ impl Guest {
     fn execute(&mut self, order: &Order) -> Result<(), GuestError> {
         let begun = match *order {
             Order::Send { to, seconds, shape } => {
-                self.station.begin(&mut self.iface, Task::Send(shape), to, seconds, Instant::now())
+                self.station.begin(&mut self.iface, Task::Send(shape), &[to], seconds, Instant::now())
+            }
+            Order::SendEach { ref to, seconds, shape, bytes_a_second } => {
+                let task = bytes_a_second.map_or(Task::Send(shape), |most| Task::SendPaced(shape, most));
+                self.station.begin(&mut self.iface, task, to, seconds, Instant::now())
             }
             Order::Listen { shape } => {
                 self.station.listen(shape);
                 return send_answer(&Answer::Ready);
             }
             Order::Transact { to, seconds } => {
-                self.station.begin(&mut self.iface, Task::Transact, to, seconds, Instant::now())
+                self.station.begin(&mut self.iface, Task::Transact, &[to], seconds, Instant::now())
             }
             Order::Touch { reads, writes } => {
                 self.device.link().touch(reads, writes)?;
@@ -151,6 +155,7 @@ impl Guest {
             }
             Order::Report => return send_answer(&Answer::Counts(self.counts())),
             Order::Series => return send_answer(&Answer::Series(self.station.sampled().clone())),
+            Order::Windows => return send_answer(&Answer::Windows(self.station.take_windows())),
             Order::Flood { bytes, seconds } => {
                 self.flood = Some(Flood::new(self.device.link().mac(), bytes, seconds));
                 Ok(())
@@ -252,7 +257,7 @@ impl Guest {
         } else {
             self.iface.poll_delay(tcp_now, self.station.sockets()).map(Duration::from)
         };
-        let deadlines = [self.station.deadline(), give_up].into_iter().flatten();
+        let deadlines = [self.station.deadline(now), give_up].into_iter().flatten();
         let flood = self.flood.as_ref().map(|flood| flood.next(now));
         tcp.into_iter().chain(flood).chain(deadlines.map(|deadline| deadline.saturating_duration_since(now))).min()
     }

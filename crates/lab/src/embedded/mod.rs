@@ -8,7 +8,7 @@
 //!   `child`: a guest's process. `words`: the messages between bench and guest.
 //! - `guest`: that process; `crowd`: one process at many ports; `generator`: at two, sending at a
 //!   fixed rate. `station`: its TCP. `flood`: broadcasts instead, as fast as possible
-//!   or at a fixed rate. `device`: smoltcp's device. `link`: carries frames, over `vfio`, `vhost` or `pair`.
+//!   or at a fixed rate. `device`: smoltcp's device. `link`: carries frames, over `vfio`, `vhost`, `pair` or `tap`.
 
 mod attach;
 mod bench;
@@ -24,6 +24,7 @@ mod orders;
 mod pair;
 mod rig;
 mod station;
+mod tap;
 mod vfio;
 mod vhost;
 mod words;
@@ -31,5 +32,5 @@ mod words;
 pub use bench::{Embedded, driven};
 pub use generator::Generator;
 pub use guest::guest_main;
-pub use rig::{Layout, Party, Place, Program, Rig};
-pub use words::{Counts, Offered, Shape};
+pub use rig::{Flow, Layout, Party, Place, Program, Rig};
+pub use words::{Attach, Counts, Offered, Shape};

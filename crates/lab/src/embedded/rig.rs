@@ -28,6 +28,7 @@ use crate::bench::BenchError;
 use crate::method::Doorbells;
 use crate::rate::Rate;
 use crate::series::Sampler;
+use crate::windows::Windows;
 
 /// Time limit for a guest to attach, and to answer beyond the duration of its order.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -111,6 +112,21 @@ pub struct Layout {
     pub uplink: bool,
     /// The uplink's rate, if it has one.
     pub rate: Option<Rate>,
+    /// Further lines of the uplink's section in the host file, and sections behind it. The uplink is `pair`, the guests `p0` upwards.
+    pub uplink_more: String,
+}
+
+/// Bulk transfers of one station.
+#[derive(Clone, Debug)]
+pub struct Flow {
+    /// The sender.
+    pub from: Party,
+    /// The receivers. One that is there several times gets so many times the streams.
+    pub to: Vec<Party>,
+    /// Streams to each, writes and buffers.
+    pub shape: Shape,
+    /// Most bytes a second, of all streams together.
+    pub bytes_a_second: Option<u64>,
 }
 
 impl Layout {
@@ -153,7 +169,7 @@ fn host_file(folder: &Folder, layout: &Layout) -> String {
     if layout.uplink {
         text += &format!("[uplink]\nkind = \"pair\"\nsocket = {}\n", quoted(UPLINK));
         text.extend(layout.rate.map(|rate| format!("rate = \"{rate}\"\n")));
-        text += "\n";
+        text = text + &layout.uplink_more + "\n";
     }
     for (number, (name, place)) in layout.places().enumerate() {
         // The last byte distinguishes guests' addresses; the crowd's differ in the byte before as well.
@@ -296,6 +312,30 @@ impl Rig {
         self.order(from, &order, duration, cancel, |answer| matches!(answer, Answer::Sent { .. }).then_some(()))?;
         let arrived = self.counts(to, cancel)?;
         Ok((arrived.discarded_bytes, Duration::from_nanos(arrived.discarded_ns)))
+    }
+
+    /// Bulk transfers of several stations at once. Each receiver must listen for its streams.
+    pub fn send_all(&mut self, flows: &[Flow], duration: Duration, cancel: &AtomicBool) -> Result<(), BenchError> {
+        for Flow { from, to, shape, bytes_a_second } in flows {
+            let to = to.iter().map(|party| party.address()).collect();
+            let (seconds, shape, bytes_a_second) = (duration.as_secs_f64(), *shape, *bytes_a_second);
+            self.process(*from)?.send_order(&Order::SendEach { to, seconds, shape, bytes_a_second })?;
+        }
+        for flow in flows {
+            let sent = |answer| matches!(answer, Answer::Sent { .. }).then_some(());
+            expect(self.process(flow.from)?, duration + TIMEOUT, cancel, sent)?;
+        }
+        Ok(())
+    }
+
+    /// Bytes in windows of time that a station's discard service received from each of these since this was asked last.
+    pub fn windows(&mut self, to: Party, from: &[Party], cancel: &AtomicBool) -> Result<Vec<Windows>, BenchError> {
+        let all = self.order(to, &Order::Windows, Duration::ZERO, cancel, |answer| match answer {
+            Answer::Windows(windows) => Some(windows),
+            _ => None,
+        })?;
+        let of = |party: &Party| all.iter().find(|(address, _)| *address == party.address()).map(|(_, of)| of.clone());
+        Ok(from.iter().map(|party| of(party).unwrap_or_default()).collect())
     }
 
     /// Exchanges single bytes over TCP. Returns the total time and the time of each exchange, in nanoseconds.

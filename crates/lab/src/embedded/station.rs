@@ -1,5 +1,6 @@
 //! TCP of a station: the services echo (RFC 862) and discard (RFC 863), and a client for one order at a time.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use smoltcp::iface::{Interface, SocketHandle, SocketSet};
@@ -8,6 +9,7 @@ use smoltcp::wire::{IpAddress, IpEndpoint, Ipv4Address};
 
 use super::words::{Answer, Shape};
 use crate::series::Sampler;
+use crate::windows::{Windows, machine_time, window_at};
 
 const ECHO: u16 = 7;
 const DISCARD: u16 = 9;
@@ -19,6 +21,10 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 /// Sockets of each service beside those in use: one listens while the other still closes.
 const LISTENERS: usize = 2;
+/// Interval at which a sender with a limit writes.
+const PACE: Duration = Duration::from_millis(1);
+/// Senders whose windows are kept.
+const SENDERS_MAX: usize = 256;
 const PORTS: std::ops::Range<u16> = 49_152..65_000;
 
 /// TCP of a station (see the module's page).
@@ -27,6 +33,9 @@ pub struct Station {
     echo: [SocketHandle; LISTENERS],
     discard: Vec<SocketHandle>,
     discarded: Discarded,
+    windows: BTreeMap<[u8; 4], Windows>,
+    /// An instant, and the machine's time then.
+    clock: (Instant, Duration),
     client: Option<Client>,
     port: u16,
     chunk: Vec<u8>,
@@ -58,6 +67,8 @@ struct Client {
 enum Work {
     Send {
         bytes: u64,
+        a_second: Option<u64>,
+        begun: Option<Instant>,
     },
     Transact {
         begun: Option<Instant>,
@@ -79,6 +90,8 @@ enum Work {
 pub enum Task {
     /// A bulk transfer to the discard service.
     Send(Shape),
+    /// A bulk transfer of at most so many bytes a second.
+    SendPaced(Shape, u64),
     /// Exchanges of single bytes with the echo service.
     Transact,
 }
@@ -97,7 +110,8 @@ impl Station {
         let [echo, discard]: [[SocketHandle; LISTENERS]; 2] =
             std::array::from_fn(|_| std::array::from_fn(|_| sockets.add(socket(Shape::default()))));
         let (discarded, port, discard) = (Discarded::default(), PORTS.start, discard.into());
-        Station { sockets, echo, discard, discarded, client: None, port, chunk: vec![0x5a; CHUNK] }
+        let (windows, clock) = (BTreeMap::new(), (Instant::now(), machine_time()));
+        Station { sockets, echo, discard, discarded, windows, clock, client: None, port, chunk: vec![0x5a; CHUNK] }
     }
 
     /// Lets the discard service take streams of this shape. Connections that it has end, and it counts anew.
@@ -131,10 +145,16 @@ impl Station {
         &self.discarded.sampler
     }
 
-    /// The latest end of the client's work.
-    pub fn deadline(&self) -> Option<Instant> {
+    /// Bytes that the discard service received in windows of time, by the sender's address. They are forgotten.
+    pub fn take_windows(&mut self) -> Vec<([u8; 4], Windows)> {
+        std::mem::take(&mut self.windows).into_iter().collect()
+    }
+
+    /// The latest end of the client's work, or its next write.
+    pub fn deadline(&self, now: Instant) -> Option<Instant> {
         self.client.as_ref().map(|client| match client.work {
             Work::Closing { give_up, .. } => give_up,
+            Work::Send { a_second: Some(_), .. } if client.connected => client.until.min(now + PACE),
             _ => client.until,
         })
     }
@@ -144,7 +164,7 @@ impl Station {
         &mut self,
         iface: &mut Interface,
         task: Task,
-        to: [u8; 4],
+        to: &[[u8; 4]],
         seconds: f64,
         now: Instant,
     ) -> Result<(), String> {
@@ -152,12 +172,15 @@ impl Station {
             return Err("the guest has an order already".to_owned());
         }
         let (service, shape, work) = match task {
-            Task::Send(shape) => (DISCARD, shape, Work::Send { bytes: 0 }),
+            Task::Send(shape) => (DISCARD, shape, Work::Send { bytes: 0, a_second: None, begun: None }),
+            Task::SendPaced(shape, most) => {
+                (DISCARD, shape, Work::Send { bytes: 0, a_second: Some(most), begun: None })
+            }
             Task::Transact => (ECHO, Shape::default(), Work::Transact { begun: None, sent: None, each_ns: Vec::new() }),
         };
-        let remote = (IpAddress::from(Ipv4Address::from(to)), service);
         let mut handles = Vec::new();
-        for _ in 0..shape.streams {
+        for to in to.iter().flat_map(|to| std::iter::repeat_n(*to, shape.streams.into())) {
+            let remote = (IpAddress::from(Ipv4Address::from(to)), service);
             self.port = if self.port + 1 >= PORTS.end { PORTS.start } else { self.port + 1 };
             let mut socket = socket(shape);
             socket.connect(iface.context(), remote, self.port).map_err(|error| error.to_string())?;
@@ -207,6 +230,7 @@ impl Station {
         if is_new && socket.can_recv() {
             self.discarded = Discarded { latest: socket.remote_endpoint(), ..Discarded::default() };
         }
+        let mut received = 0;
         while socket.can_recv() {
             let Ok(n) = socket.recv_slice(&mut self.chunk) else { break };
             if n == 0 {
@@ -216,7 +240,16 @@ impl Station {
             self.discarded.bytes += n as u64;
             self.discarded.span = Some((first, now));
             self.discarded.sampler.add(now.duration_since(first), n as u64);
+            received += n as u64;
             moved = true;
+        }
+        if let (1.., Some(IpEndpoint { addr: IpAddress::Ipv4(from), .. })) = (received, socket.remote_endpoint()) {
+            let (begun, then) = self.clock;
+            let is_known = self.windows.contains_key(&from.octets());
+            if is_known || self.windows.len() < SENDERS_MAX {
+                let window = window_at(then + now.duration_since(begun));
+                self.windows.entry(from.octets()).or_default().add(window, received);
+            }
         }
         moved
     }
@@ -231,14 +264,19 @@ impl Station {
         let open = client.handles.iter().all(|handle| sockets.get::<Socket<'_>>(*handle).is_open());
         let over = now >= client.until || !open;
         let moved = match &mut client.work {
-            Work::Send { bytes } => {
+            Work::Send { bytes, a_second, begun } => {
                 let before = *bytes;
                 let piece = self.chunk.get(..client.write_bytes).unwrap_or_default();
                 // Streams take turns, a write each, as an application's threads do.
                 let mut wrote = !over && client.connected;
+                let seconds = now.duration_since(*begun.get_or_insert(now)).as_secs_f64();
+                let most = a_second.map_or(u64::MAX, |most| (most as f64 * seconds) as u64);
                 while wrote {
                     wrote = false;
                     for handle in &client.handles {
+                        if *bytes >= most {
+                            break;
+                        }
                         let socket = sockets.get_mut::<Socket<'_>>(*handle);
                         if socket.can_send() {
                             let n = socket.send_slice(piece).unwrap_or(0);
@@ -292,7 +330,7 @@ impl Station {
                 sockets.get_mut::<Socket<'_>>(*handle).close();
             }
             let answer = match &mut client.work {
-                Work::Send { bytes } => Answer::Sent { bytes: *bytes },
+                Work::Send { bytes, .. } => Answer::Sent { bytes: *bytes },
                 Work::Transact { begun, each_ns, .. } => Answer::Transacted {
                     elapsed_ns: begun.map_or(0, |begun| now.duration_since(begun).as_nanos() as u64),
                     each_ns: std::mem::take(each_ns),

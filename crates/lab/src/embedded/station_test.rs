@@ -47,7 +47,7 @@ impl Sides {
 
     fn begin(&mut self, task: Task, seconds: f64) -> Result<(), String> {
         let [Side { iface, station, .. }, _] = &mut self.sides;
-        station.begin(iface, task, ADDRESSES[1], seconds, self.now)
+        station.begin(iface, task, &[ADDRESSES[1]], seconds, self.now)
     }
 
     /// Runs both stations until the first has an answer.
@@ -149,4 +149,21 @@ fn an_order_while_another_is_obeyed_is_refused() {
     let task = Task::Send(Shape::default());
     sides.begin(task, 1.0).unwrap();
     assert!(sides.begin(task, 1.0).is_err());
+}
+
+#[test]
+fn a_sender_with_a_limit_keeps_to_it_and_its_bytes_are_counted_by_sender_and_window() {
+    let mut sides = Sides::new();
+    let (a_second, seconds) = (4_000_000, 0.5);
+    sides.begin(Task::SendPaced(Shape::default(), a_second), seconds).unwrap();
+    let Answer::Sent { bytes } = sides.until_answer() else { panic!("another answer") };
+    let write = u64::from(Shape::default().write_bytes);
+    // Half a second, and a last write that passes the limit.
+    assert!((1_800_000..=2_000_000 + write).contains(&bytes), "{bytes}");
+    let windows = sides.sides[1].station.take_windows();
+    let [(from, windows)] = windows.as_slice() else { panic!("{windows:?}") };
+    assert_eq!((*from, windows.bytes.iter().sum::<u64>()), (ADDRESSES[0], bytes));
+    assert!((5..=7).contains(&windows.bytes.len()), "{windows:?}");
+    assert!(windows.bytes.iter().all(|bytes| *bytes <= a_second / 10 + 2 * write), "{windows:?}");
+    assert!(sides.sides[1].station.take_windows().is_empty(), "they are given once");
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bench::Percentile;
 use crate::series::Sampler;
+use crate::windows::Windows;
 
 /// An order to a guest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,6 +29,18 @@ pub enum Order {
         /// Streams, writes and buffers.
         #[serde(default)]
         shape: Shape,
+    },
+    /// Send to the discard services of several stations at once.
+    SendEach {
+        /// The stations' addresses. One that is there several times gets so many times the streams.
+        to: Vec<[u8; 4]>,
+        /// Duration in seconds.
+        seconds: f64,
+        /// Streams to each, writes and buffers.
+        shape: Shape,
+        /// Most bytes a second, of all streams together; without it, as much as possible.
+        #[serde(default)]
+        bytes_a_second: Option<u64>,
     },
     /// Let the discard service take streams of this shape, and count anew: all of them together.
     Listen {
@@ -82,6 +95,8 @@ pub enum Order {
     Report,
     /// Report the bytes over time that the discard service received on its latest connection.
     Series,
+    /// Report the bytes that the discard service received from each station in windows of time, and forget them.
+    Windows,
 }
 
 /// The shape of a bulk transfer.
@@ -131,6 +146,13 @@ pub enum Attach {
         /// The station's MAC address.
         mac: [u8; 6],
     },
+    /// A tap of the network in which the guest's process runs.
+    Tap {
+        /// The tap's name.
+        name: String,
+        /// The station's MAC address.
+        mac: [u8; 6],
+    },
 }
 
 /// A guest's answer.
@@ -164,6 +186,8 @@ pub enum Answer {
     Counts(Counts),
     /// Bytes over time that the discard service received.
     Series(Sampler),
+    /// Bytes that the discard service received in windows of time, by the sender's address.
+    Windows(Vec<([u8; 4], Windows)>),
     /// The reason for which the guest cannot continue. The guest ends.
     Failed(String),
 }

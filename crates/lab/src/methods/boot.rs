@@ -114,7 +114,13 @@ impl Method for Boot {
 struct Booting(NetworkBoot);
 
 impl Rig for Booting {
-    fn run(&mut self, _round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
+    fn in_guests(
+        &mut self,
+        _round: u32,
+        subject: &Subject,
+        load: &Load,
+        stop: &AtomicBool,
+    ) -> Result<Taken, BenchError> {
         let bios = if load.name == UEFI { Bios::Uefi } else { Bios::Rom };
         let booted = self.0.boot(subject, bios, stop)?;
         let times = [("running", booted.running), ("loaded", booted.loaded), ("lease", booted.lease)];

@@ -9,6 +9,8 @@ pub enum Chart {
     Stack(Stack),
     /// A figure of every row under every load.
     Heat(Heat),
+    /// Several rates over time, a picture for each row.
+    Lines(Lines),
 }
 
 /// Ratios as a document draws them: a pair of adapters under several loads, with a bar for each figure.
@@ -56,6 +58,21 @@ pub struct Heat {
     pub loads: Vec<(String, String)>,
     /// Name of the figure.
     pub figure: &'static str,
+    /// What the reader should know, a sentence or two.
+    pub about: &'static str,
+}
+
+/// A picture for each row: several rates over the seconds of one run under one load.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Lines {
+    /// Its heading.
+    pub title: String,
+    /// Name of the load.
+    pub load: String,
+    /// The unit.
+    pub unit: &'static str,
+    /// The lines: title and name.
+    pub lines: &'static [(&'static str, &'static str)],
     /// What the reader should know, a sentence or two.
     pub about: &'static str,
 }

@@ -158,7 +158,13 @@ fn prepared(plan: &crate::study::Plan) -> method::Plan {
 struct Comparison(Box<dyn Bench>);
 
 impl Rig for Comparison {
-    fn run(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
+    fn in_guests(
+        &mut self,
+        round: u32,
+        subject: &Subject,
+        load: &Load,
+        stop: &AtomicBool,
+    ) -> Result<Taken, BenchError> {
         let missing = || BenchError::Impossible("there is no guest".to_owned());
         let (contestant, kind) = subject.contestant().zip(of(&load.name)).ok_or_else(missing)?;
         let item = method::Item { round, contestant, load: kind };

@@ -325,7 +325,13 @@ struct Own {
 }
 
 impl Rig for Own {
-    fn run(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
+    fn in_guests(
+        &mut self,
+        round: u32,
+        subject: &Subject,
+        load: &Load,
+        stop: &AtomicBool,
+    ) -> Result<Taken, BenchError> {
         let shape = Shape::of(&load.name).ok_or_else(|| BenchError::Impossible("there is no such load".to_owned()))?;
         if let Some(skipped) = self.bound.skips(round, subject, shape) {
             return Ok(skipped);
@@ -349,11 +355,11 @@ impl Rig for Own {
 }
 
 impl Netperf {
-    fn end(&mut self) -> Result<(), Error> {
+    fn end_guests(&mut self) -> Result<(), Error> {
         self.running.take().map_or(Ok(()), |running| self.outside.end(running.lone))
     }
 
-    fn in_guest(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
+    fn measure(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
         let shape = Shape::of(&load.name).ok_or(Error::Stopped)?;
         if let Some(skipped) = self.bound.skips(round, subject, shape) {
             return Ok(skipped);
@@ -361,7 +367,7 @@ impl Netperf {
         let fits =
             |running: &Running| running.round == round && running.subject == *subject && running.gbit == shape.gbit;
         if !self.running.as_ref().is_some_and(fits) {
-            self.end()?;
+            self.end_guests()?;
             let mut lone = self.outside.boot(subject, shape.rate(), stop)?;
             let served = lone.guest.succeed_unless("netserver -4 >/dev/null </dev/null 2>&1", SLACK, stop).map(drop);
             if let Err(error) = served {
@@ -386,20 +392,24 @@ impl Netperf {
         Ok(taken)
     }
 
-    fn natively(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
+    fn without_guests(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
         let shape = Shape::of(&load.name).ok_or(Error::Stopped)?;
-        if self.native.is_none() {
-            let mut native = Native::open(self.outside.root())?;
-            let mut netserver = self.outside.root().program("usr/bin/netserver");
-            netserver.args(["-4", "-D", "-N"]);
-            native.listen(&netserver, native::NETPERF_PORT)?;
-            self.native = Some(native);
-        }
+        let mut native = match self.native.take() {
+            Some(native) => native,
+            None => {
+                let mut native = Native::open(self.outside.root())?;
+                let mut netserver = self.outside.root().program("usr/bin/netserver");
+                netserver.args(["-4", "-D", "-N"]);
+                native.listen(&netserver, native::NETPERF_PORT)?;
+                native
+            }
+        };
         let command = script_outside(&self.outside, shape, native::FAR, load.seconds);
-        let (Some(native), Some(tc)) = (&mut self.native, &self.tc) else { return Err(Error::Stopped) };
+        let Some(tc) = &self.tc else { return Err(Error::Stopped) };
         native.pace(tc, shape.rate())?;
         let limit = SLACK + Duration::from_secs(load.seconds.into());
         let (said, _) = native.run(&command, limit, stop, &mut |_| Ok(()))?;
+        self.native = Some(native);
         parse(&said, shape, None).ok_or_else(|| unparsed(&said))
     }
 }
@@ -459,19 +469,22 @@ fn parse(said: &str, shape: Shape, cpu: Option<Duration>) -> Option<Taken> {
 }
 
 impl Rig for Netperf {
-    fn run(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
-        let taken = if subject.is_native() {
-            // A guest's processes would take part of the machine.
-            self.end().and_then(|()| self.natively(load, stop))
-        } else {
-            self.in_guest(round, subject, load, stop)
-        };
-        if taken.is_err() {
-            // What failed to answer once is not asked again. An error of ending it has the same cause, so it is dropped.
-            let _ = self.end();
-            self.native = None;
-        }
-        Ok(taken?)
+    fn in_guests(
+        &mut self,
+        round: u32,
+        subject: &Subject,
+        load: &Load,
+        stop: &AtomicBool,
+    ) -> Result<Taken, BenchError> {
+        Ok(self.measure(round, subject, load, stop)?)
+    }
+
+    fn natively(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
+        Ok(self.without_guests(load, stop)?)
+    }
+
+    fn end(&mut self) -> Result<(), BenchError> {
+        Ok(self.end_guests()?)
     }
 
     fn notes(&self) -> Vec<String> {

@@ -29,7 +29,7 @@ const INITIATOR: &str = "iqn.2026-11.nicety:guest";
 /// Guests: the first has the disk.
 const GUESTS: usize = 4;
 const STREAMS: u32 = 4;
-const RATE: &str = "10Gbit/s";
+const LINK: &str = "rate = \"10Gbit/s\"\n";
 const MEMORY_MIB: u32 = 256;
 /// Bytes of the disk. It lies in the host's page cache: no disk's speed is in the figures.
 const DISK_BYTES: u64 = 64 << 20;
@@ -196,7 +196,7 @@ struct Storage {
 }
 
 impl Storage {
-    fn end(&mut self) -> Result<(), Error> {
+    fn end_guests(&mut self) -> Result<(), Error> {
         self.running.take().map_or(Ok(()), |(_, _, several)| self.outside.end_several(several))
     }
 
@@ -244,8 +244,8 @@ impl Storage {
     fn running(&mut self, round: u32, subject: &Subject, stop: &AtomicBool) -> Result<&mut Several, Error> {
         let fits = |(of, known, _): &(u32, Subject, Several)| *of == round && known == subject;
         if !self.running.as_ref().is_some_and(fits) {
-            self.end()?;
-            let mut several = self.outside.boot_several(subject, GUESTS, RATE, 1, stop)?;
+            self.end_guests()?;
+            let mut several = self.outside.boot_several(subject, GUESTS, LINK, 1, stop)?;
             let attach = format!(
                 "iscsistart -i {INITIATOR} -t {TARGET} -g 1 -a {OUTSIDE} -p 3260 >/tmp/iscsi 2>&1 || {{ cat /tmp/iscsi; exit 1; }}; \
                  until [ -e /sys/block/sda/dev ]; do rest; done; \
@@ -303,13 +303,18 @@ fn storage(text: &str) -> Option<BTreeMap<String, f64>> {
 }
 
 impl Rig for Storage {
-    fn run(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
-        let taken = self.measure(round, subject, load, stop);
-        if taken.is_err() {
-            // A guest that failed to answer once is not asked again. An error of ending it has the same cause, so it is dropped.
-            let _ = self.end();
-        }
-        Ok(taken?)
+    fn in_guests(
+        &mut self,
+        round: u32,
+        subject: &Subject,
+        load: &Load,
+        stop: &AtomicBool,
+    ) -> Result<Taken, BenchError> {
+        Ok(self.measure(round, subject, load, stop)?)
+    }
+
+    fn end(&mut self) -> Result<(), BenchError> {
+        Ok(self.end_guests()?)
     }
 
     fn notes(&self) -> Vec<String> {

@@ -270,12 +270,14 @@ impl Scp {
     }
 
     /// The same programs without a virtual machine, over a link of the same rate.
-    fn natively(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
-        if self.native.is_none() {
-            let tc = self.tc.as_ref().ok_or(Error::Stopped)?;
-            self.native = Some(Natively::open(self.outside.root(), &self.layer, tc, self.file_bytes, stop)?);
-        }
-        let Some(native) = &self.native else { return Err(Error::Stopped) };
+    fn without_guest(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
+        let mut native = match self.native.take() {
+            Some(native) => native,
+            None => {
+                let tc = self.tc.as_ref().ok_or(Error::Stopped)?;
+                Natively::open(self.outside.root(), &self.layer, tc, self.file_bytes, stop)?
+            }
+        };
         self.keep_key(&native.key)?;
         let sum = native.sum.clone();
         let from = From {
@@ -287,10 +289,10 @@ impl Scp {
         };
         let limit = SLACK * 2 + Duration::from_secs(u64::from(load.seconds) * 4);
         let (command, to) = self.scp(&from);
-        let Some(native) = &mut self.native else { return Err(Error::Stopped) };
         let copied = fetched(&self.outside.root().busybox(), &from, &to, &mut |watch| {
             native.network.run(&command, limit, stop, watch)
         })?;
+        self.native = Some(native);
         let marks = if copied.identical { Vec::new() } else { vec!["unstable: the file differs".to_owned()] };
         Ok(copied.taken(marks, None, BTreeMap::new()))
     }
@@ -396,15 +398,13 @@ fn transferred(said: &str) -> Option<f64> {
 }
 
 impl Rig for Scp {
-    fn run(&mut self, _round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
-        if subject.is_native() {
-            let taken = self.natively(load, stop);
-            if taken.is_err() {
-                // What failed to answer once is not asked again.
-                self.native = None;
-            }
-            return Ok(taken?);
-        }
+    fn in_guests(
+        &mut self,
+        _round: u32,
+        subject: &Subject,
+        load: &Load,
+        stop: &AtomicBool,
+    ) -> Result<Taken, BenchError> {
         let mut lone = self.outside.boot(subject, RATE, stop)?;
         let taken = self.measure(&mut lone, load, stop);
         let console = lone.guest.console();
@@ -417,6 +417,10 @@ impl Rig for Scp {
         })?;
         ended?;
         Ok(taken)
+    }
+
+    fn natively(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
+        Ok(self.without_guest(load, stop)?)
     }
 
     fn notes(&self) -> Vec<String> {

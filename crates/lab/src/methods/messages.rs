@@ -229,13 +229,19 @@ impl Counted {
 }
 
 impl Rig for Counted {
-    fn run(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
-        let taken = self.measure(round, &subject.adapter, load, stop);
-        if taken.is_err() {
-            // A half-failed rig would disturb the next try.
-            self.standing = None;
-        }
-        taken
+    fn in_guests(
+        &mut self,
+        round: u32,
+        subject: &Subject,
+        load: &Load,
+        stop: &AtomicBool,
+    ) -> Result<Taken, BenchError> {
+        self.measure(round, &subject.adapter, load, stop)
+    }
+
+    fn end(&mut self) -> Result<(), BenchError> {
+        self.standing = None;
+        Ok(())
     }
 
     fn notes(&self) -> Vec<String> {

@@ -26,10 +26,11 @@ mod kvm_scp;
 mod messages;
 mod pairs;
 mod pps;
+mod qos_over_time;
 mod ten_gig;
 mod vmxnet3_iperf;
 
-pub use chart::{Chart, Heat, Ratios, Stack};
+pub use chart::{Chart, Heat, Lines, Ratios, Stack};
 
 /// The methods that can run, in the order of lists.
 pub static ALL: &[&dyn Method] = &[
@@ -40,17 +41,15 @@ pub static ALL: &[&dyn Method] = &[
     &pairs::Pairs,
     &ten_gig::TenGig,
     &iscsi_mix::IscsiMix,
+    &qos_over_time::QosOverTime,
     &boot::Boot,
     &pps::Pps,
     &compare::Compare,
 ];
 
 /// Methods that are planned: name, document, and what they will measure.
-pub const NOT_YET: &[(&str, Option<u8>, &str)] = &[
-    ("qos-over-time", Some(4), "guaranteed bandwidth over time"),
-    ("aggregation", Some(4), "several uplinks as one"),
-    ("ft-netperf", Some(5), "netperf in a fault-tolerant guest"),
-];
+pub const NOT_YET: &[(&str, Option<u8>, &str)] =
+    &[("aggregation", Some(4), "several uplinks as one"), ("ft-netperf", Some(5), "netperf in a fault-tolerant guest")];
 
 /// The method of this name.
 pub fn find(name: &str) -> Option<&'static dyn Method> {
@@ -205,6 +204,8 @@ pub struct Taken {
     pub figures: BTreeMap<String, f64>,
     /// The rate over time, in the unit of the load's main figure.
     pub series: Option<Series>,
+    /// Several rates over time, by name, in one unit.
+    pub lines: BTreeMap<String, Series>,
     /// Percentiles of latencies.
     pub latency: Option<Vec<Percentile>>,
     /// Texts that guests showed, by title: `lspci`, `dmesg`.
@@ -266,9 +267,48 @@ pub trait Method: Sync {
 
 /// A method's guests, ready to run. It leaves no process, socket or file behind when it is dropped.
 pub trait Rig {
-    /// One run. Returns [`BenchError::Cancelled`] soon after `stop` becomes true. A guest that stops answering gives an error with
-    /// the last lines of its console, and the next run boots another one.
-    fn run(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError>;
+    /// One run. After a failure the next run boots other guests.
+    ///
+    /// # Errors
+    /// Those of [`Rig::in_guests`] and [`Rig::natively`].
+    fn run(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
+        let taken = if subject.is_native() {
+            // Guests' processes would take part of the machine.
+            self.end().and_then(|()| self.natively(load, stop))
+        } else {
+            self.in_guests(round, subject, load, stop)
+        };
+        if taken.is_err() {
+            // A guest that failed to answer once is not asked again. An error of ending it has the same cause, so it is dropped.
+            let _ = self.end();
+        }
+        taken
+    }
+
+    /// A run with guests. Guests of the same round and subject may go on from run to run.
+    ///
+    /// # Errors
+    /// [`BenchError::Cancelled`] soon after `stop` becomes true. A guest that stops answering gives an error with the last lines of its
+    /// console.
+    fn in_guests(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool)
+    -> Result<Taken, BenchError>;
+
+    /// The same programs without a virtual machine, in methods that have the row [`NATIVE`]. After a failure the next run starts them again.
+    ///
+    /// # Errors
+    /// As [`Rig::in_guests`].
+    fn natively(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
+        let _ = (load, stop);
+        Err(BenchError::Impossible("this method needs a virtual machine".to_owned()))
+    }
+
+    /// Ends the guests that run.
+    ///
+    /// # Errors
+    /// Their daemon does not end.
+    fn end(&mut self) -> Result<(), BenchError> {
+        Ok(())
+    }
 
     /// Facts for the report, a sentence each: kernels, versions, whose processor time is counted.
     fn notes(&self) -> Vec<String>;

@@ -205,13 +205,19 @@ fn exchanges(elapsed_ns: u64, mut each_ns: Vec<u64>) -> Taken {
 }
 
 impl Rig for Field {
-    fn run(&mut self, _round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
-        let taken = self.measure(&subject.adapter, load, stop);
-        if taken.is_err() {
-            // A half-failed rig would disturb the next try.
-            self.rig = None;
-        }
-        taken
+    fn in_guests(
+        &mut self,
+        _round: u32,
+        subject: &Subject,
+        load: &Load,
+        stop: &AtomicBool,
+    ) -> Result<Taken, BenchError> {
+        self.measure(&subject.adapter, load, stop)
+    }
+
+    fn end(&mut self) -> Result<(), BenchError> {
+        self.rig = None;
+        Ok(())
     }
 
     fn notes(&self) -> Vec<String> {

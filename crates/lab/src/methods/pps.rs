@@ -1,24 +1,35 @@
 //! `pps`: frames per second through the switch, at frames of 64 to 1518 bytes. The loss-free rate by binary search (RFC 2544, 26.1), and the
-//! latency at 50 and 90 % of it (26.2). One generator for all rows: our drivers at two ports of Nicety, or of DPDK's testpmd.
+//! latency at 50 and 90 % of it (26.2). One generator for all rows: our drivers at two ports of Nicety, of DPDK's testpmd or of Open vSwitch,
+//! and two taps of the kernel's bridge.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use nicety_guests::{Error, Folder, Layer};
+use nicety_guests::{Error, Folder, Layer, Root};
 
 use super::{About, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
 use crate::bench::BenchError;
-use crate::embedded::{self, Generator, Layout, Offered, Place, Program};
+use crate::embedded::{self, Attach, Generator, Layout, Offered, Place, Program};
 use crate::method::{Guests, Server};
-use crate::packets::{PACKAGES, Testpmd};
+use crate::packets::{Bridge, OVS_PACKAGES, Ovs, PACKAGES, Testpmd};
 use crate::results::Direction;
 
 /// Frame sizes of RFC 2544, 9.1, with check sequence.
 const SIZES: [u16; 7] = [64, 128, 256, 512, 1024, 1280, 1518];
 const QUICK_SIZES: [u16; 3] = [64, 512, 1518];
-/// Rows of DPDK's testpmd as the forwarder, and its mode.
-const PEERS: [(&str, &str); 2] = [("testpmd-io", "io"), ("testpmd-mac", "mac")];
+/// Rows of other forwarders.
+const PEERS: [(&str, Peer); 4] = [
+    ("testpmd-io", Peer::Testpmd("io")),
+    ("ovs-dpdk", Peer::Ovs),
+    ("bridge", Peer::Bridge),
+    ("testpmd-mac", Peer::Testpmd("mac")),
+];
+/// How many of them a quick look has.
+const QUICK_PEERS: usize = 3;
+/// Addresses of the generator's stations: locally administered.
+const STATIONS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 const QUICK: [&str; 3] = ["e1000e", "vmxnet3", "virtio-net"];
 const ADAPTERS: [&str; 6] = ["e1000", "e1000e", "igb", "vmxnet3", "virtio-net", "virtio-net-pci"];
 /// Halvings of the range of rates. The last one is a 64th of the first trial's rate.
@@ -48,8 +59,19 @@ fn size(load: &str) -> Option<u16> {
     load.strip_suffix("-bytes")?.parse().ok()
 }
 
-fn mode(subject: &Subject) -> Option<&'static str> {
-    PEERS.iter().find(|(name, _)| *name == subject.adapter).map(|(_, mode)| *mode)
+/// A forwarder that is not ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Peer {
+    /// DPDK's testpmd with vhost-user ports, in this mode.
+    Testpmd(&'static str),
+    /// Open vSwitch with vhost-user ports, its datapath in user space.
+    Ovs,
+    /// The kernel's bridge with taps.
+    Bridge,
+}
+
+fn peer(subject: &Subject) -> Option<Peer> {
+    PEERS.iter().find(|(name, _)| *name == subject.adapter).map(|(_, peer)| *peer)
 }
 
 impl Method for Pps {
@@ -57,18 +79,19 @@ impl Method for Pps {
         About {
             name: "pps",
             document: None,
-            line: "frames per second through the switch: loss-free rate (RFC 2544), latency at 50 and 90 % of it, beside DPDK's testpmd",
-            needs: "two processors that nothing else uses; for testpmd Debian packages, 60 MB once",
+            line: "frames per second through the switch: loss-free rate (RFC 2544), latency at 50 and 90 % of it, beside DPDK's testpmd, Open vSwitch and the kernel's bridge",
+            needs: "two processors that nothing else uses; Debian packages, 60 MB once for testpmd and 140 MB for Open vSwitch",
             guests: &[Guests::Embedded],
             overhead_seconds: 1.5,
-            disk_bytes: 60_000_000,
+            disk_bytes: 200_000_000,
         }
     }
 
     fn field(&self, _guests: Guests, length: Length) -> Vec<Subject> {
-        let (names, peers): (&[&str], usize) = if length == Length::Quick { (&QUICK, 1) } else { (&ADAPTERS, 2) };
+        let (names, peers): (&[&str], usize) =
+            if length == Length::Quick { (&QUICK, QUICK_PEERS) } else { (&ADAPTERS, PEERS.len()) };
         let ours = names.iter().map(|name| Subject::new(name, Server::Nicety));
-        let of = |(name, _): &(&str, &str)| Subject { adapter: (*name).to_owned(), server: None, driver: None };
+        let of = |(name, _): &(&str, Peer)| Subject { adapter: (*name).to_owned(), server: None, driver: None };
         ours.chain(PEERS.iter().take(peers).map(of)).collect()
     }
 
@@ -89,6 +112,8 @@ impl Method for Pps {
                     "generator: {bytes} bytes from port 1 to port 2, {TRIALS} trials of {trial:.1} s; loss-free rate by halving"
                 ),
                 "testpmd rows: dpdk-testpmd --forward-mode=io (or mac) with two net_vhost ports".to_owned(),
+                "ovs-dpdk: ovs-vswitchd, a bridge with datapath_type=netdev and two dpdkvhostuser ports".to_owned(),
+                "bridge: ip link add type bridge, two taps".to_owned(),
             ],
         };
         sizes.iter().map(load).collect()
@@ -127,10 +152,14 @@ impl Method for Pps {
 
     fn open(&self, opening: Opening<'_>) -> Result<Box<dyn Rig>, Error> {
         let Opening { plan, program, say } = opening;
-        let has_peers = plan.subjects.iter().any(|subject| mode(subject).is_some());
-        let layer = if has_peers { Some(Layer::lay("packets", PACKAGES, say)?) } else { None };
+        let has = |wanted: fn(Peer) -> bool| plan.subjects.iter().filter_map(peer).any(wanted);
+        let has_testpmd = has(|peer| matches!(peer, Peer::Testpmd(_)));
+        let testpmd = if has_testpmd { Some(Layer::lay("packets", PACKAGES, say)?) } else { None };
+        let has_ovs = has(|peer| peer == Peer::Ovs);
+        let ovs = if has_ovs { Some(Layer::lay("openvswitch", OVS_PACKAGES, say)?) } else { None };
+        let root = if has(|peer| matches!(peer, Peer::Ovs | Peer::Bridge)) { Some(Root::lay(say)?) } else { None };
         let (program, folder) = (program.clone(), Folder::new()?);
-        Ok(Box::new(Forwarding { program, layer, folder, running: None }))
+        Ok(Box::new(Forwarding { program, testpmd, ovs, root, folder, running: None }))
     }
 }
 
@@ -138,7 +167,11 @@ impl Method for Pps {
 #[derive(Debug)]
 enum Forwarder {
     Nicety(embedded::Rig),
-    Peer { generator: Generator, _testpmd: Testpmd },
+    /// The generator ends first: its peer must not.
+    Peer {
+        generator: Generator,
+        _peer: Box<dyn std::fmt::Debug>,
+    },
 }
 
 impl Forwarder {
@@ -159,7 +192,9 @@ impl Forwarder {
 #[derive(Debug)]
 struct Forwarding {
     program: Program,
-    layer: Option<Layer>,
+    testpmd: Option<Layer>,
+    ovs: Option<Layer>,
+    root: Option<Root>,
     folder: Folder,
     running: Option<(u32, Subject, Forwarder)>,
 }
@@ -169,7 +204,7 @@ impl Forwarding {
         let fits = |(of, known, _): &(u32, Subject, Forwarder)| *of == round && known == subject;
         if !self.running.as_ref().is_some_and(fits) {
             self.running = None;
-            let forwarder = match mode(subject) {
+            let forwarder = match peer(subject) {
                 None => {
                     let crowd = vec![Place::new(&subject.adapter); 2];
                     Forwarder::Nicety(embedded::Rig::start(
@@ -178,7 +213,9 @@ impl Forwarding {
                         stop,
                     )?)
                 }
-                Some(mode) => self.peer(mode, stop)?,
+                Some(Peer::Testpmd(mode)) => self.testpmd(mode, stop)?,
+                Some(Peer::Ovs) => self.ovs(stop)?,
+                Some(Peer::Bridge) => self.bridge(stop)?,
             };
             self.running = Some((round, subject.clone(), forwarder));
         }
@@ -189,11 +226,9 @@ impl Forwarding {
     }
 
     /// testpmd, on the last processor: its main thread, which sleeps, is on the first.
-    fn peer(&self, mode: &str, stop: &AtomicBool) -> Result<Forwarder, BenchError> {
-        let missing = || BenchError::Impossible("testpmd is not laid".to_owned());
-        let layer = self.layer.as_ref().ok_or_else(missing)?;
-        let [first, last] = processors()
-            .ok_or_else(|| BenchError::Impossible("testpmd and the generator need two processors".to_owned()))?;
+    fn testpmd(&self, mode: &str, stop: &AtomicBool) -> Result<Forwarder, BenchError> {
+        let layer = self.testpmd.as_ref().ok_or_else(|| missing("testpmd"))?;
+        let [first, last] = processors()?;
         let sockets = ["a.sock", "b.sock"].map(|name| self.folder.path().join(name));
         for socket in &sockets {
             // An earlier testpmd was killed, and left its sockets.
@@ -202,8 +237,27 @@ impl Forwarding {
         let [a, b] = [sockets[0].as_path(), sockets[1].as_path()];
         let failed = |error: crate::packets::Error| BenchError::Failed(error.to_string());
         let testpmd = Testpmd::forward(layer, mode, [a, b], last, first).map_err(failed)?;
-        let generator = Generator::start(&self.program, [a, b], stop)?;
-        Ok(Forwarder::Peer { generator, _testpmd: testpmd })
+        let generator = Generator::start(&self.program, &[], sockets.map(by_vhost), stop)?;
+        Ok(Forwarder::Peer { generator, _peer: Box::new(testpmd) })
+    }
+
+    /// Open vSwitch, whose polling thread is on the last processor.
+    fn ovs(&self, stop: &AtomicBool) -> Result<Forwarder, BenchError> {
+        let (layer, root) = self.ovs.as_ref().zip(self.root.as_ref()).ok_or_else(|| missing("Open vSwitch"))?;
+        let [first, last] = processors()?;
+        let ovs = Ovs::open(layer, root, last, first, stop)?;
+        let generator = Generator::start(&self.program, &[], ovs.sockets().map(by_vhost), stop)?;
+        Ok(Forwarder::Peer { generator, _peer: Box::new(ovs) })
+    }
+
+    /// The kernel's bridge. It works in the generator's system calls.
+    fn bridge(&self, stop: &AtomicBool) -> Result<Forwarder, BenchError> {
+        let bridge = Bridge::open(self.root.as_ref().ok_or_else(|| missing("a private network"))?)?;
+        let [from, to] = bridge.taps().map(str::to_owned);
+        let [near, far] = STATIONS;
+        let attach = [Attach::Tap { name: from, mac: near }, Attach::Tap { name: to, mac: far }];
+        let generator = Generator::start(&self.program, &bridge.entrance(), attach, stop)?;
+        Ok(Forwarder::Peer { generator, _peer: Box::new(bridge) })
     }
 
     fn measure(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
@@ -237,13 +291,24 @@ impl Forwarding {
     }
 }
 
-/// The first and the last processor on which this process may run.
-fn processors() -> Option<[u16; 2]> {
+fn by_vhost(socket: PathBuf) -> Attach {
+    Attach::VhostUser { socket, memory: None }
+}
+
+fn missing(what: &str) -> BenchError {
+    BenchError::Impossible(format!("{what} is not laid"))
+}
+
+/// The first and the last processor on which this process may run: a forwarder that polls has one of its own.
+fn processors() -> Result<[u16; 2], BenchError> {
     use rustix::thread::{CpuSet, sched_getaffinity};
-    let allowed = sched_getaffinity(None).ok()?;
-    let mut numbers = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
-    let [first, last] = [numbers.next()?, numbers.next_back()?];
-    Some([u16::try_from(first).ok()?, u16::try_from(last).ok()?])
+    let both = || {
+        let allowed = sched_getaffinity(None).ok()?;
+        let mut numbers = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
+        let [first, last] = [numbers.next()?, numbers.next_back()?];
+        Some([u16::try_from(first).ok()?, u16::try_from(last).ok()?])
+    };
+    both().ok_or_else(|| BenchError::Impossible("forwarder and generator need two processors".to_owned()))
 }
 
 fn is_loss_free(offered: &Offered) -> bool {
@@ -268,13 +333,19 @@ fn search(most: f64, mut passes: impl FnMut(f64) -> Result<bool, BenchError>) ->
 }
 
 impl Rig for Forwarding {
-    fn run(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
-        let taken = self.measure(round, subject, load, stop);
-        if taken.is_err() {
-            // A half-failed forwarder would disturb the next try.
-            self.running = None;
-        }
-        taken
+    fn in_guests(
+        &mut self,
+        round: u32,
+        subject: &Subject,
+        load: &Load,
+        stop: &AtomicBool,
+    ) -> Result<Taken, BenchError> {
+        self.measure(round, subject, load, stop)
+    }
+
+    fn end(&mut self) -> Result<(), BenchError> {
+        self.running = None;
+        Ok(())
     }
 
     fn notes(&self) -> Vec<String> {
@@ -285,7 +356,10 @@ impl Rig for Forwarding {
             "Nicety: a switch of two ports with the row's adapter, options as they come; virtio-net over vhost-user, the others over vfio-user. \
              testpmd: two net_vhost ports, io (frames unchanged) or mac (addresses rewritten), one polling core; it neither learns nor looks up."
                 .to_owned(),
-            "The kernel's bridge and VPP or OVS have no row yet.".to_owned(),
+            "ovs-dpdk: Open vSwitch, a bridge that learns, with two vhost-user ports and one polling thread (Debian's openvswitch-switch-dpdk). VPP is \
+             not packaged in Debian. bridge: the kernel's, with a tap at each port; it works in the generator's system calls, one for each frame and \
+             way, as behind a VMM without vhost."
+                .to_owned(),
         ]
     }
 }

@@ -21,7 +21,7 @@ use crate::results::Direction;
 /// Guests at the uplink, and streams of each.
 const GUESTS: usize = 4;
 const STREAMS: u32 = 4;
-const RATE: &str = "10Gbit/s";
+const LINK: &str = "rate = \"10Gbit/s\"\n";
 const MEMORY_MIB: u32 = 256;
 /// The document's duration in seconds.
 const DOCUMENTS_SECONDS: u32 = 120;
@@ -201,7 +201,7 @@ struct Shared {
 }
 
 impl Shared {
-    fn end(&mut self) -> Result<(), Error> {
+    fn end_guests(&mut self) -> Result<(), Error> {
         self.running.take().map_or(Ok(()), |running| self.outside.end_several(running.several))
     }
 
@@ -211,9 +211,9 @@ impl Shared {
             running.round == round && running.subject == *subject && running.workers == shape.workers
         };
         if !self.running.as_ref().is_some_and(fits) {
-            self.end()?;
+            self.end_guests()?;
             self.outside.set_mtu(1500)?;
-            let several = self.outside.boot_several(subject, GUESTS, RATE, shape.workers, stop)?;
+            let several = self.outside.boot_several(subject, GUESTS, LINK, shape.workers, stop)?;
             let (subject, workers) = (subject.clone(), shape.workers);
             self.running = Some(Running { round, subject, workers, mtu: 1500, several });
         }
@@ -229,7 +229,7 @@ impl Shared {
         Ok(())
     }
 
-    fn in_guests(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
+    fn measure(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
         let shape = shape(&load.name).ok_or(Error::Stopped)?;
         let most = nicety_adapters::find(&subject.adapter).map_or(1500, |entry| entry.about.mtu_max);
         if shape.mtu > most {
@@ -252,19 +252,22 @@ impl Shared {
     }
 
     /// So many clients as there are guests, between two namespaces.
-    fn natively(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
+    fn without_guests(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
         let shape = shape(&load.name).ok_or(Error::Stopped)?;
         if shape.mtu != 1500 || shape.workers != 1 {
             let marks = vec!["the veth pair has no workers, and packets of 1500 bytes".to_owned()];
             return Ok(Taken { marks, ..Taken::default() });
         }
-        if self.native.is_none() {
-            let mut native = Native::open(self.outside.root())?;
-            let mut iperf = self.layer.program(IPERF);
-            iperf.arg("-s");
-            native.listen(&iperf, native::IPERF_PORT)?;
-            self.native = Some(native);
-        }
+        let mut native = match self.native.take() {
+            Some(native) => native,
+            None => {
+                let mut native = Native::open(self.outside.root())?;
+                let mut iperf = self.layer.program(IPERF);
+                iperf.arg("-s");
+                native.listen(&iperf, native::IPERF_PORT)?;
+                native
+            }
+        };
         let words: Vec<String> = {
             let mut iperf = self.layer.program(IPERF);
             iperf.args(client(native::FAR, load.seconds).split(' ').skip(1));
@@ -280,9 +283,9 @@ impl Shared {
         );
         let mut shell = Command::new(&busybox);
         shell.args(["sh", "-c", &script]);
-        let Some(native) = &mut self.native else { return Err(Error::Stopped) };
         let limit = SLACK + Duration::from_secs(load.seconds.into());
         let (said, _) = native.run(&shell, limit, stop, &mut |_| Ok(()))?;
+        self.native = Some(native);
         let each: Vec<String> = said.split(END).take(shape.guests).map(str::to_owned).collect();
         taken(&each, false, load.seconds, None)
             .ok_or_else(|| Error::Run { doing: "iperf without a virtual machine".to_owned(), said })
@@ -337,19 +340,22 @@ fn taken(said: &[String], asked: bool, seconds: u32, cpu: Option<(Duration, Dura
 }
 
 impl Rig for Shared {
-    fn run(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
-        let taken = if subject.is_native() {
-            // Guests' processes would take part of the machine.
-            self.end().and_then(|()| self.natively(load, stop))
-        } else {
-            self.in_guests(round, subject, load, stop)
-        };
-        if taken.is_err() {
-            // A guest that failed to answer once is not asked again. An error of ending it has the same cause, so it is dropped.
-            let _ = self.end();
-            self.native = None;
-        }
-        Ok(taken?)
+    fn in_guests(
+        &mut self,
+        round: u32,
+        subject: &Subject,
+        load: &Load,
+        stop: &AtomicBool,
+    ) -> Result<Taken, BenchError> {
+        Ok(self.measure(round, subject, load, stop)?)
+    }
+
+    fn natively(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
+        Ok(self.without_guests(load, stop)?)
+    }
+
+    fn end(&mut self) -> Result<(), BenchError> {
+        Ok(self.end_guests()?)
     }
 
     fn notes(&self) -> Vec<String> {

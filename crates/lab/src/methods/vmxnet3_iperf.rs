@@ -207,7 +207,7 @@ struct Iperf {
 }
 
 impl Iperf {
-    fn end(&mut self) -> Result<(), Error> {
+    fn end_guests(&mut self) -> Result<(), Error> {
         self.running.take().map_or(Ok(()), |running| self.pairs.end(running.standing))
     }
 
@@ -215,7 +215,7 @@ impl Iperf {
     fn standing(&mut self, round: u32, subject: &Subject, stop: &AtomicBool) -> Result<&mut Standing, Error> {
         let fits = |running: &Running| running.round == round && running.subject == *subject;
         if !self.running.as_ref().is_some_and(fits) {
-            self.end()?;
+            self.end_guests()?;
             let contestant = subject.contestant().ok_or(Error::Stopped)?;
             let standing = self.pairs.boot(&contestant, stop)?;
             let running = self.running.insert(Running { round, subject: subject.clone(), standing });
@@ -229,7 +229,7 @@ impl Iperf {
         self.running.as_mut().map(|running| &mut running.standing).ok_or(Error::Stopped)
     }
 
-    fn in_guests(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
+    fn measure(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
         let standing = self.standing(round, subject, stop)?;
         if load.name == LATENCY {
             return standing.request_response(load.seconds, stop).map(latency);
@@ -248,8 +248,8 @@ impl Iperf {
         Ok(taken)
     }
 
-    fn natively(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
-        let native = match self.native.take() {
+    fn without_guests(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
+        let mut native = match self.native.take() {
             Some(native) => native,
             None => {
                 let mut native = Native::open(self.pairs.root())?;
@@ -262,18 +262,19 @@ impl Iperf {
                 native
             }
         };
-        let native = self.native.insert(native);
         let limit = SLACK + Duration::from_secs(load.seconds.into());
         if load.name == LATENCY {
             let mut command = self.pairs.root().program("usr/bin/netperf");
             command.args(netperf::words(native::FAR, netperf::Test::RequestResponse, load.seconds));
             let (text, _) = native.run(&command, limit, stop, &mut |_| Ok(()))?;
+            self.native = Some(native);
             let measured = netperf::parse(&text, netperf::Test::RequestResponse);
             return measured.map(latency).ok_or(unparsed("netperf", text));
         }
         let mut command = self.pairs.layer().program(IPERF);
         command.args(client(native::FAR, load.seconds).split(' ').skip(1));
         let (text, _) = native.run(&command, limit, stop, &mut |_| Ok(()))?;
+        self.native = Some(native);
         parse(&text).ok_or(unparsed("iperf", text))
     }
 }
@@ -282,7 +283,13 @@ impl Iperf {
 struct Streams(Small);
 
 impl Rig for Streams {
-    fn run(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
+    fn in_guests(
+        &mut self,
+        round: u32,
+        subject: &Subject,
+        load: &Load,
+        stop: &AtomicBool,
+    ) -> Result<Taken, BenchError> {
         let (kind, shape) = match load.name.as_str() {
             LATENCY => (method::Load::RequestResponse, None),
             _ => (method::Load::GuestToGuest, Some(SHAPE)),
@@ -302,19 +309,22 @@ fn unparsed(program: &str, said: String) -> Error {
 }
 
 impl Rig for Iperf {
-    fn run(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
-        let taken = if subject.is_native() {
-            // Guests' processes would take part of the machine.
-            self.end().and_then(|()| self.natively(load, stop))
-        } else {
-            self.in_guests(round, subject, load, stop)
-        };
-        if taken.is_err() {
-            // What failed to answer once is not asked again. An error of ending it has the same cause, so it is dropped.
-            let _ = self.end();
-            self.native = None;
-        }
-        Ok(taken?)
+    fn in_guests(
+        &mut self,
+        round: u32,
+        subject: &Subject,
+        load: &Load,
+        stop: &AtomicBool,
+    ) -> Result<Taken, BenchError> {
+        Ok(self.measure(round, subject, load, stop)?)
+    }
+
+    fn natively(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
+        Ok(self.without_guests(load, stop)?)
+    }
+
+    fn end(&mut self) -> Result<(), BenchError> {
+        Ok(self.end_guests()?)
     }
 
     fn notes(&self) -> Vec<String> {

@@ -8,6 +8,8 @@
 //! Traffic flows in both directions at once. The figure is the sum of the frames that leave both ports. Every sample starts its
 //! processes anew, and the servers alternate, so that other load on the machine affects all of them alike.
 
+mod bridge;
+mod ovs;
 mod testpmd;
 mod traffic;
 
@@ -17,7 +19,9 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+pub use bridge::Bridge;
 use nicety_guests::Layer;
+pub use ovs::{Ovs, PACKAGES as OVS_PACKAGES};
 pub use testpmd::{PACKAGES, Testpmd};
 pub use traffic::Traffic;
 

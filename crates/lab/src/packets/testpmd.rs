@@ -46,13 +46,14 @@ pub struct Testpmd {
 }
 
 /// The common command line: the forwarding thread runs on `core`, the waiting thread on `other`.
-fn command(layer: &Layer, name: &str, core: u16, other: u16, buffers: u32) -> Command {
+fn command(layer: &Layer, core: u16, other: u16, buffers: u32) -> Command {
     let mut command = layer.program("usr/bin/dpdk-testpmd");
     command.env("LD_PRELOAD", layer.path(LINE_BY_LINE)).env("_STDBUF_O", "L");
     // `-m` counts in MB. Without huge pages the memory is a memory file.
     let megabytes = 128 + u64::from(buffers) * u64::from(BUFFER_BYTES) / 1_000_000;
     command.args(["-l", &format!("{core},{other}"), "--main-lcore", &other.to_string()]);
-    command.args(["--no-huge", "-m", &megabytes.to_string(), "--no-telemetry", "--no-pci", "--file-prefix", name]);
+    // Shared configuration is locked, and a second process on the machine would end at once.
+    command.args(["--no-huge", "-m", &megabytes.to_string(), "--no-telemetry", "--no-pci", "--no-shconf"]);
     let drivers = layer.libraries().join(DRIVERS);
     for driver in ["mempool_ring", "bus_vdev", "net_virtio", "net_vhost", "net_pcap"] {
         command.arg("-d").arg(drivers.join(format!("librte_{driver}.so")));
@@ -63,7 +64,7 @@ fn command(layer: &Layer, name: &str, core: u16, other: u16, buffers: u32) -> Co
 impl Testpmd {
     /// Forwards between two sockets on which it listens. `mode` is `io` (frames unchanged) or `mac` (addresses rewritten).
     pub fn forward(layer: &Layer, mode: &str, sockets: [&Path; 2], core: u16, other: u16) -> Result<Self, Error> {
-        let mut command = command(layer, "nicety-peer", core, other, BUFFERS);
+        let mut command = command(layer, core, other, BUFFERS);
         for (i, socket) in sockets.iter().enumerate() {
             command.arg("--vdev").arg(format!("net_vhost{i},iface={},queues=1", socket.display()));
         }
@@ -83,7 +84,7 @@ impl Testpmd {
     ) -> Result<Self, Error> {
         // Buffers hold each capture.
         let buffers = BUFFERS + 2 * frames;
-        let mut command = command(layer, "nicety-source", core, other, buffers);
+        let mut command = command(layer, core, other, buffers);
         let capture = |i: usize| format!("net_pcap{i},rx_pcap={},infinite_rx=1", captures[i].display());
         let socket = |i: usize| {
             let packed = u8::from(rings == Rings::Packed);

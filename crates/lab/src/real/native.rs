@@ -13,7 +13,7 @@ use nicety_guests::{Error, Folder, Namespace, Process, Root};
 
 use super::{
     veth::{self, Tc, Veth},
-    wait::{Watch, wait},
+    wait::{Outputs, Watch},
 };
 use crate::rate::Rate;
 
@@ -35,8 +35,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 pub struct Native {
     namespace: Namespace,
     veth: Veth,
-    folder: Folder,
-    logs: u32,
+    outputs: Outputs,
 }
 
 impl Native {
@@ -48,7 +47,7 @@ impl Native {
         let mut namespace = Namespace::open(root)?;
         let veth = Veth::open(&mut namespace, root, &format!("{FAR}/24"))?;
         namespace.run(&format!("ip addr add {NEAR}/24 dev {}", veth::NEAR), SLACK)?;
-        Ok(Native { namespace, veth, folder: Folder::new()?, logs: 0 })
+        Ok(Native { namespace, veth, outputs: Outputs::new()? })
     }
 
     /// Limits the link in both directions.
@@ -72,8 +71,7 @@ impl Native {
     /// # Errors
     /// It cannot be started, ends, or does not listen in time.
     pub fn listen(&mut self, command: &Command, port: u16) -> Result<(), Error> {
-        self.logs += 1;
-        let log = self.folder.path().join(format!("log{}", self.logs));
+        let log = self.outputs.file();
         let process = self.serve(command, &log)?;
         let end = Instant::now() + SLACK;
         while !listens(process, port) {
@@ -88,7 +86,7 @@ impl Native {
 
     /// A folder for files of the programs.
     pub fn folder(&self) -> &Folder {
-        &self.folder
+        self.outputs.folder()
     }
 
     /// Runs a program at the near end, and returns its output and duration.
@@ -102,11 +100,8 @@ impl Native {
         stop: &AtomicBool,
         watch: Watch<'_>,
     ) -> Result<(String, Duration), Error> {
-        self.logs += 1;
-        let log = self.folder.path().join(format!("log{}", self.logs));
-        let process = self.namespace.start(command, &log)?;
         let doing = format!("`{}` without a virtual machine", command.get_program().display());
-        wait(&mut self.namespace, (process, &log), &doing, limit, stop, watch)
+        self.outputs.run(&mut self.namespace, command, &doing, limit, stop, watch)
     }
 }
 

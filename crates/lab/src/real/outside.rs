@@ -13,19 +13,19 @@ use std::{
 };
 
 use nicety_guests::{
-    Accel, DiskConfig, Error, Folder, Guest, GuestConfig, Image, Kernel, Layer, Link, Machine, Namespace, Port,
-    Process, Root, Served, Setup, Tap, Uio,
+    Accel, DiskConfig, Error, Folder, Guest, GuestConfig, Image, Kernel, Layer, Link, Machine, Namespace, Port, Root,
+    Served, Setup, Tap, Uio,
     uml::{Model, UmlConfig, UmlKernel},
 };
 
 mod several;
 
-pub use several::Several;
+pub use several::{Control, Several, address};
 
 use super::bench::take;
 use super::own::{Own, Reached, Ssh};
 use super::veth::{self, Tc, Veth};
-use super::wait::{Watch, wait};
+use super::wait::{Outputs, Watch};
 use crate::method::{Driver, Guests, Server};
 use crate::methods::Subject;
 use crate::rate::Rate;
@@ -35,8 +35,9 @@ pub const GUEST: &str = "10.9.5.1";
 /// The address outside.
 pub const OUTSIDE: &str = "10.9.5.254";
 const MAC: &str = "52:54:00:4e:05:01";
-/// The daemon's uplink, and the guest's interface under a user-space driver.
-const UPLINK: &str = "n0";
+/// The daemon's uplink.
+pub const UPLINK: &str = "n0";
+/// The guest's interface under a user-space driver.
 const TAP: &str = "v0";
 /// The bridge of QEMU's rows, and their tap.
 const BRIDGE: &str = "b0";
@@ -74,8 +75,7 @@ pub struct Outside {
     bridged: Option<(Veth, Tc)>,
     /// Whether the guest that runs is of such a row.
     is_bridged: bool,
-    folder: Folder,
-    logs: u32,
+    outputs: Outputs,
 }
 
 /// A running guest with its daemon, if one serves it. Ends by [`Outside::end`].
@@ -153,7 +153,7 @@ impl Outside {
             None
         };
         let uio = Uio::beside(program).map_err(|error| error.to_string());
-        let (program, folder) = (program.to_owned(), Folder::new()?);
+        let (program, outputs) = (program.to_owned(), Outputs::new()?);
         let mut outside = Outside {
             root,
             processor,
@@ -164,8 +164,7 @@ impl Outside {
             uio,
             bridged,
             is_bridged: false,
-            folder,
-            logs: 0,
+            outputs,
         };
         if let Processor::Own(..) = outside.processor {
             outside.give_addresses()?;
@@ -177,18 +176,19 @@ impl Outside {
     fn give_addresses(&mut self) -> Result<(), Error> {
         let far = self.bridged.as_ref().map(|_| veth::FAR);
         for interface in [Some(UPLINK), far].into_iter().flatten() {
-            let file = |name: &str| self.folder.join(&format!("{interface}-{name}"));
+            let file = |name: &str| self.folder().join(&format!("{interface}-{name}"));
             let (leases, process) = (file("leases"), file("pid"));
             let text = format!(
                 "start {GUEST}\nend {GUEST}\nmax_leases 1\ninterface {interface}\nlease_file {leases}\npidfile {process}\n\
                  option subnet 255.255.255.0\noption lease 864000\n"
             );
-            self.folder.write(&format!("{interface}-leases"), "")?;
-            let path = self.folder.write(&format!("{interface}-dhcp"), text)?;
+            self.folder().write(&format!("{interface}-leases"), "")?;
+            let path = self.folder().write(&format!("{interface}-dhcp"), text)?;
             let mut server = Command::new(self.root.busybox());
             server.args(["udhcpd", "-f"]).arg(path);
             self.is_bridged = interface != UPLINK;
-            self.start_outside(&server, Path::new("/dev/null"))?;
+            let far = self.at_far_end(&server);
+            self.namespace.start(far.as_ref().unwrap_or(&server), Path::new("/dev/null"))?;
         }
         Ok(())
     }
@@ -204,10 +204,8 @@ impl Outside {
             ssh.arg("-i").arg(key);
         }
         ssh.arg(format!("{}@{GUEST}", own.user));
-        let ssh = match &self.bridged {
-            Some((veth, _)) if self.is_bridged => veth.at_far_end(&ssh),
-            _ => ssh,
-        };
+        let far = self.at_far_end(&ssh);
+        let ssh = far.as_ref().unwrap_or(&ssh);
         let words =
             [ssh.get_program()].into_iter().chain(ssh.get_args()).map(|word| word.to_string_lossy().into_owned());
         Ok(self.namespace.entrance().into_iter().chain(words).collect())
@@ -242,7 +240,7 @@ impl Outside {
 
     /// A folder for files of the programs outside.
     pub fn folder(&self) -> &Folder {
-        &self.folder
+        self.outputs.folder()
     }
 
     /// Boots a subject's guest behind a link of this rate.
@@ -375,12 +373,9 @@ impl Outside {
         self.namespace.start(command, Path::new("/dev/null")).map(drop)
     }
 
-    /// Starts a program outside, where the guest that runs has its peer.
-    fn start_outside(&mut self, command: &Command, log: &Path) -> Result<Process, Error> {
-        match &self.bridged {
-            Some((veth, _)) if self.is_bridged => self.namespace.start(&veth.at_far_end(command), log),
-            _ => self.namespace.start(command, log),
-        }
+    /// `command` at the far end of the veth pair, if the guest that runs has its peer there.
+    fn at_far_end(&self, command: &Command) -> Option<Command> {
+        self.bridged.as_ref().filter(|_| self.is_bridged).map(|(veth, _)| veth.at_far_end(command))
     }
 
     /// Runs a program outside, and returns its output and duration. `watch` is called at short intervals; its error ends the program.
@@ -394,11 +389,10 @@ impl Outside {
         stop: &AtomicBool,
         watch: Watch<'_>,
     ) -> Result<(String, Duration), Error> {
-        self.logs += 1;
-        let log = self.folder.path().join(format!("log{}", self.logs));
-        let process = self.start_outside(command, &log)?;
         let doing = format!("`{}` outside", command.get_program().display());
-        wait(&mut self.namespace, (process, &log), &doing, limit, stop, watch)
+        let far = self.at_far_end(command);
+        let command = far.as_ref().unwrap_or(command);
+        self.outputs.run(&mut self.namespace, command, &doing, limit, stop, watch)
     }
 
     /// Facts for the report.

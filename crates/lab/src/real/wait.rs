@@ -1,14 +1,15 @@
-//! Waiting for a program in a private network.
+//! Running a program in a private network until its end.
 
 use std::{
     fs,
-    path::Path,
+    path::{Path, PathBuf},
+    process::Command,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
-use nicety_guests::{Error, Namespace, Process};
+use nicety_guests::{Error, Folder, Namespace, Process};
 
 /// Interval between two looks at a running program.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -18,11 +19,57 @@ const SLACK: Duration = Duration::from_secs(10);
 /// Looks at a running program at short intervals. Its error ends the program.
 pub type Watch<'a> = &'a mut dyn FnMut(Duration) -> Result<(), String>;
 
+/// A folder for files of programs, with a file for each one's output.
+#[derive(Debug)]
+pub struct Outputs {
+    folder: Folder,
+    count: u32,
+}
+
+impl Outputs {
+    /// An empty folder.
+    ///
+    /// # Errors
+    /// [`Error::File`].
+    pub fn new() -> Result<Outputs, Error> {
+        Ok(Outputs { folder: Folder::new()?, count: 0 })
+    }
+
+    /// The folder, for further files.
+    pub fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
+    /// A file for the output of another program.
+    pub fn file(&mut self) -> PathBuf {
+        self.count += 1;
+        self.folder.path().join(format!("log{}", self.count))
+    }
+
+    /// Runs a program, and returns its output and duration. `doing` names it in errors.
+    ///
+    /// # Errors
+    /// It cannot be started, does not end within `limit`, `watch` objects, or `stop` became true.
+    pub fn run(
+        &mut self,
+        namespace: &mut Namespace,
+        command: &Command,
+        doing: &str,
+        limit: Duration,
+        stop: &AtomicBool,
+        watch: Watch<'_>,
+    ) -> Result<(String, Duration), Error> {
+        let log = self.file();
+        let process = namespace.start(command, &log)?;
+        wait(namespace, (process, &log), doing, limit, stop, watch)
+    }
+}
+
 /// Waits until `process` has ended. Returns what it wrote into `log`, which is removed, and its duration. `doing` names it in errors.
 ///
 /// # Errors
 /// It does not end within `limit`, `watch` objects, or `stop` became true. It is ended then.
-pub fn wait(
+fn wait(
     namespace: &mut Namespace,
     (process, log): (Process, &Path),
     doing: &str,

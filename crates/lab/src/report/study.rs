@@ -21,6 +21,7 @@ mod bars;
 mod detail;
 mod front;
 mod heat;
+mod lines;
 mod stack;
 mod words;
 
@@ -102,6 +103,7 @@ fn page_with(study: &Study, boot: Option<&Study>) -> String {
             Chart::Ratios(chart) => ratios(&mut out, study, chart),
             Chart::Stack(chart) => out.push_str(&stack::section(study, chart)),
             Chart::Heat(chart) => out.push_str(&heat::section(study, method, chart)),
+            Chart::Lines(chart) => out.push_str(&lines::section(study, chart)),
         }
     }
     let mut drawn: Vec<String> = Vec::new();

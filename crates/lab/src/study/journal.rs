@@ -77,6 +77,9 @@ pub struct Record {
     /// The rate over time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub series: Option<Series>,
+    /// Several rates over time, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub lines: BTreeMap<String, Series>,
     /// Percentiles of latencies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency: Option<Vec<Percentile>>,
@@ -92,7 +95,7 @@ impl Record {
             Ok(taken) => (taken, None),
             Err(why) => (Taken::default(), Some(why)),
         };
-        let Taken { figures, series, latency, texts, marks } = taken;
+        let Taken { figures, series, lines, latency, texts, marks } = taken;
         Record {
             round: item.round,
             subject: item.subject.clone(),
@@ -105,6 +108,7 @@ impl Record {
             discarded: false,
             marks,
             series,
+            lines,
             latency,
             texts,
         }

@@ -29,7 +29,13 @@ const LAST_WORDS: &str =
     "the guest ended while it ran `iperf`; its console ended with\nKernel panic - not syncing: <0>\n---[ end ]---";
 
 impl Rig for Fake<'_> {
-    fn run(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
+    fn in_guests(
+        &mut self,
+        round: u32,
+        subject: &Subject,
+        load: &Load,
+        stop: &AtomicBool,
+    ) -> Result<Taken, BenchError> {
         self.runs += 1;
         self.made.set(self.runs);
         if self.stops.is_some_and(|(at, _)| at == self.runs) {
@@ -50,6 +56,10 @@ impl Rig for Fake<'_> {
         let latency = (name == "transactions")
             .then(|| vec![Percentile { percent: 50.0, us: 100.0 }, Percentile { percent: 99.0, us: 900.0 }]);
         Ok(Taken { figures: [(name.to_owned(), value)].into(), series: Some(series), latency, ..Taken::default() })
+    }
+
+    fn natively(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
+        self.in_guests(0, &Subject::native(), load, stop)
     }
 
     fn notes(&self) -> Vec<String> {

@@ -39,7 +39,7 @@ fn change(control: &Path, folder: &Path, over: &AtomicBool) -> Result<Vec<u64>, 
         let changes = [
             set(json!({"send_average": "100Mbit/s", "send_peak": "200Mbit/s", "send_burst": "64KiB"})),
             set(json!({"vlan": 7})),
-            Ask::Add(List::Ports, values(added)),
+            Ask::Add { list: List::Ports, values: values(added), cut_off: false },
             set(json!({"send_average": null, "send_peak": null, "send_burst": null, "vlan": null})),
             Ask::Remove { list: List::Ports, name: ADDED.to_owned(), cut_off: false },
         ];

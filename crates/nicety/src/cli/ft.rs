@@ -62,6 +62,12 @@ pub struct FtStart {
     /// Who says which host owns the guest: a file that both hosts can lock, or a key of etcd, as etcd://127.0.0.1:2379/KEY
     #[arg(long, value_name = "FILE or etcd://ADDRESS:PORT/KEY", value_parser = lease_place)]
     pub lease: LeasePlace,
+    /// The user of etcd, if it asks for one
+    #[arg(long, value_name = "NAME", requires = "etcd_password")]
+    pub etcd_user: Option<String>,
+    /// A file with that user's password
+    #[arg(long, value_name = "FILE", requires = "etcd_user")]
+    pub etcd_password: Option<PathBuf>,
     /// A socket for `nicety ft status`, `failover` and `stop`, which only its owner can use
     #[arg(long, value_name = "FILE")]
     pub control: Option<PathBuf>,

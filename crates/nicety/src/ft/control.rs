@@ -158,7 +158,12 @@ fn words(status: &Value) -> String {
             number("/commit_microseconds/count")
         );
     }
-    text += &format!("gate    {} frames, {} bytes\n", number("/gate/frames"), number("/gate/bytes"));
+    if !status["joining"].is_null() {
+        let (taken, all) = (number("/joining/taken_bytes"), number("/joining/image_bytes"));
+        text += &format!("joining a secondary has {taken} of {all} bytes of an image\n");
+    }
+    let held = if status["gate"]["holds_guest"] == true { "; the guest waits for the secondary" } else { "" };
+    text += &format!("gate    {} frames, {} bytes{held}\n", number("/gate/frames"), number("/gate/bytes"));
     if let Some(lease) = status["lease_milliseconds"].as_u64() {
         text += &format!("lease   for another {lease} ms\n");
     }

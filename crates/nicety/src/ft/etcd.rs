@@ -4,6 +4,8 @@
 //! hosts that ask at once, one finds the key changed and begins again. etcd carries out a transaction after a majority has it, so there is
 //! one order of all requests. No clock is shared, and etcd's own leases are not needed: a lease has expired for a host that has seen the
 //! value unchanged for the lease's duration, by its own clock, as with the file.
+//!
+//! With a user and a password it asks for a token (etcd 3.4, "Role-based access control"), and for another one when etcd knows that one no more.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -20,9 +22,24 @@ const TRIES: usize = 5;
 /// Longest answer.
 const BODY_MAX: u64 = 64 << 10;
 
+/// Time limit for a token: etcd makes a password's check slow on purpose.
+const TOKEN: Duration = Duration::from_secs(5);
+
+/// A user of etcd.
+#[derive(Clone)]
+pub struct Account {
+    /// Its name.
+    pub user: String,
+    /// Its password.
+    pub password: String,
+}
+
 /// See the module's page.
 pub struct Etcd {
     server: SocketAddr,
+    account: Option<Account>,
+    /// The token of this user, once it was asked for.
+    token: Option<String>,
     key: String,
     term: Duration,
     who: NodeId,
@@ -32,8 +49,8 @@ pub struct Etcd {
 
 impl Etcd {
     /// The lease at this key of this server, for this host.
-    pub fn new(server: SocketAddr, key: &str, term: Duration, who: NodeId) -> Self {
-        Self { server, key: base64(key.as_bytes()), term, who, seen: None }
+    pub fn new(server: SocketAddr, account: Option<Account>, key: &str, term: Duration, who: NodeId) -> Self {
+        Self { server, account, token: None, key: base64(key.as_bytes()), term, who, seen: None }
     }
 
     fn notice(&mut self, lease: Lease) {
@@ -43,8 +60,8 @@ impl Etcd {
     }
 
     /// The lease, and the key's revision: 0 if there is none.
-    fn read(&self) -> io::Result<(Lease, u64)> {
-        let answer = self.post("/v3/kv/range", &json!({ "key": self.key }))?;
+    fn read(&mut self) -> io::Result<(Lease, u64)> {
+        let answer = self.request("/v3/kv/range", &json!({ "key": self.key }))?;
         let Some(found) = answer.pointer("/kvs/0") else { return Ok((Lease::default(), 0)) };
         let odd = || io::Error::new(io::ErrorKind::InvalidData, "the key has no lease");
         let revision = found["mod_revision"].as_str().and_then(|text| text.parse().ok()).ok_or_else(odd)?;
@@ -53,25 +70,52 @@ impl Etcd {
     }
 
     /// Writes the lease if the key still has this revision.
-    fn write(&self, lease: &Lease, revision: u64) -> io::Result<bool> {
+    fn write(&mut self, lease: &Lease, revision: u64) -> io::Result<bool> {
         let compare =
             json!([{ "key": self.key, "target": "MOD", "result": "EQUAL", "mod_revision": revision.to_string() }]);
         let put = json!([{ "requestPut": { "key": self.key, "value": base64(print(lease).as_bytes()) } }]);
-        let answer = self.post("/v3/kv/txn", &json!({ "compare": compare, "success": put }))?;
+        let answer = self.request("/v3/kv/txn", &json!({ "compare": compare, "success": put }))?;
         Ok(answer["succeeded"] == true)
     }
 
-    /// A request over a connection of its own. Its time limit is a part of the lease.
-    fn post(&self, path: &str, body: &Value) -> io::Result<Value> {
+    /// A request, as the user if there is one. Its time limit is a part of the lease.
+    fn request(&mut self, path: &str, body: &Value) -> io::Result<Value> {
         let limit = self.term / 3;
+        let Some(Account { user, password }) = &self.account else { return self.post(path, body, limit) };
+        let is_new = self.token.is_none();
+        let credentials = json!({ "name": user, "password": password });
+        if is_new {
+            self.log_in(&credentials)?;
+        }
+        match self.post(path, body, limit) {
+            // etcd was started again, or nobody used the token for minutes.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !is_new => {
+                self.log_in(&credentials)?;
+                self.post(path, body, limit)
+            }
+            done => done,
+        }
+    }
+
+    fn log_in(&mut self, credentials: &Value) -> io::Result<()> {
+        self.token = None;
+        let answer = self.post("/v3/auth/authenticate", credentials, TOKEN)?;
+        let token = answer["token"].as_str().filter(|token| !token.contains(char::is_control));
+        self.token = Some(token.ok_or_else(|| io::Error::other("etcd answers no token"))?.to_owned());
+        Ok(())
+    }
+
+    /// A request over a connection of its own.
+    fn post(&self, path: &str, body: &Value, limit: Duration) -> io::Result<Value> {
         let mut stream = TcpStream::connect_timeout(&self.server, limit)?;
         stream.set_read_timeout(Some(limit))?;
         stream.set_write_timeout(Some(limit))?;
         stream.set_nodelay(true)?;
         let body = body.to_string();
         // A server of HTTP/1.1 answers 1.0 with one piece, and hangs up.
+        let token = self.token.as_ref().map(|token| format!("Authorization: {token}\r\n")).unwrap_or_default();
         let head = format!(
-            "POST {path} HTTP/1.0\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            "POST {path} HTTP/1.0\r\nHost: {}\r\n{token}Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
             self.server,
             body.len()
         );
@@ -81,8 +125,13 @@ impl Etcd {
         let odd = |why: &str| io::Error::new(io::ErrorKind::InvalidData, format!("etcd answers {why}"));
         let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(|| odd("half"))?;
         let status = head.lines().next().unwrap_or_default();
-        if status.split(' ').nth(1).is_none_or(|code| code != "200") {
-            return Err(odd(&format!("`{status}`: {}", body.trim())));
+        match status.split(' ').nth(1) {
+            Some("200") => {}
+            code => {
+                let kind =
+                    if code == Some("401") { io::ErrorKind::PermissionDenied } else { io::ErrorKind::InvalidData };
+                return Err(io::Error::new(kind, format!("etcd answers `{status}`: {}", body.trim())));
+            }
         }
         serde_json::from_str(body).map_err(|_| odd("no JSON"))
     }

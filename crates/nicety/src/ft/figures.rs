@@ -57,7 +57,7 @@ impl Figures {
 
     /// All of it for a program. `lease`: what is left of it.
     pub fn json(&self, status: &Status, lease: Option<Duration>, now: Instant) -> Value {
-        let Status { role, epoch, calls, known, is_protected, waiting: (frames, bytes) } = status;
+        let Status { role, epoch, calls, known, is_protected, waiting: (frames, bytes), is_held, image } = status;
         let part = match role {
             Role::Founding => "founding",
             Role::Primary => "primary",
@@ -86,7 +86,8 @@ impl Figures {
                 "median": commits.get(commits.len() / 2),
                 "most": commits.last(),
             },
-            "gate": { "frames": frames, "bytes": bytes },
+            "joining": image.map(|(bytes, all)| json!({ "image_bytes": all, "taken_bytes": bytes })),
+            "gate": { "frames": frames, "bytes": bytes, "holds_guest": is_held },
             "lease_milliseconds": lease.filter(|_| is_primary).map(|lease| lease.as_millis()),
         })
     }

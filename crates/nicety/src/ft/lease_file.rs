@@ -150,4 +150,19 @@ mod tests {
         assert!(one.ask(Request::Release).unwrap().granted);
         assert!(third.ask(Request::Found).unwrap().granted);
     }
+
+    /// As on a disk that is full.
+    #[test]
+    fn a_lease_that_cannot_be_written_is_not_granted_and_the_reason_names_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lease");
+        let mut one = LeaseFile::new(&path, Duration::from_secs(1), NodeId(1));
+        let place = folder.path().join("lease.new");
+        fs::create_dir(&place).unwrap();
+        let error = one.ask(Request::Found).unwrap_err().to_string();
+        assert!(error.starts_with(&path.display().to_string()), "{error}");
+        assert!(!path.exists());
+        fs::remove_dir(&place).unwrap();
+        assert!(one.ask(Request::Found).unwrap().granted);
+    }
 }

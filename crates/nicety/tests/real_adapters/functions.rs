@@ -168,6 +168,55 @@ fn host_sets(chip: &str, adapter: &str) {
     quiet(&mut other);
 }
 
+/// A link of so many Mbit/s, of which a function is promised so many.
+const LINK_MBIT: u32 = 8;
+const LEAST_MBIT: u32 = 6;
+/// Bytes that leave by it while they are counted.
+const COUNTED: u64 = 1_500_000;
+
+/// Both guests keep more requests under way than the link takes in a third of a second. Equal parts would be a half for each.
+#[test]
+fn a_function_has_its_minimum_rate_of_a_full_link_and_who_has_it_changes_live() {
+    if !is_asked("ixgbevf") {
+        return;
+    }
+    let tables = format!("rate = \"{LINK_MBIT}Mbit/s\"\n{}", card("82599"));
+    let mut stage = Stage::beside([0, 1].map(|function| seat("ixgbevf", function)).to_vec(), &tables);
+    let mut guests = [1, 2].map(|number| well(Guest::start(&stage.root, stage.at_port(machine(1), number))));
+    for guest in &mut guests {
+        stage.ready(guest.wait_ready());
+        ping(guest, "", HOST);
+        sh(guest, &format!("({FLOOD} -n -q -l 250 -s 1400 {HOST} >/dev/null 2>&1 &)"));
+    }
+    let bytes = |stage: &Stage, name: &str| -> u64 {
+        let report = stage.report(name);
+        report["transmit"].as_array().into_iter().flatten().filter_map(|queue| queue["bytes"].as_u64()).sum()
+    };
+    let all = |stage: &Stage| bytes(stage, "vm1") + bytes(stage, "vm2");
+    for (promised, other, number) in [("vm1", 1, 0), ("vm2", 0, 1)] {
+        change(&mut stage, &format!("vf set nic/{other} min-rate 0"));
+        change(&mut stage, &format!("vf set nic/{number} min-rate {LEAST_MBIT}"));
+        // What waited before has left.
+        stage.wait_more("bytes", COUNTED / 2, || all(&stage));
+        let (before, of_all) = (bytes(&stage, promised), all(&stage));
+        stage.wait_more("bytes", COUNTED, || all(&stage));
+        let part = (bytes(&stage, promised) - before) as f64 / (all(&stage) - of_all) as f64;
+        let promise = f64::from(LEAST_MBIT) / f64::from(LINK_MBIT);
+        println!("{promised} has {part:.3} of the link, and was promised {promise}");
+        assert!(part >= 0.9 * promise, "{promised} has {part:.3} of the link");
+    }
+    // 75 % of the link are promised.
+    let host = stage.report("vm1")["socket"].as_str().map(|path| path.replace("vm1.sock", "host.toml"));
+    let program = env!("CARGO_BIN_EXE_nicety");
+    let more = format!("{program} vf set nic/0 min-rate 1 --host {} 2>&1 || true", host.unwrap_or_default());
+    let text = well(stage.namespace.run(&more, LATER));
+    assert!(
+        text.contains("1Mbit/s + 6Mbit/s = 7Mbit/s are reserved on n0, and 75 % of its slowest link may be"),
+        "{text}"
+    );
+    guests.iter_mut().for_each(quiet);
+}
+
 /// IEEE 802.1Qbg: the neighbouring bridge must be told to return frames to where they came from.
 #[test]
 fn functions_behind_a_vepa_reach_each_other_when_the_bridge_beyond_the_tap_returns_their_frames() {

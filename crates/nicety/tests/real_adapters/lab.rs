@@ -209,11 +209,15 @@ fn a_guest_reads_its_iscsi_disk_while_three_others_send() {
 }
 
 #[test]
-fn the_generator_s_frames_come_through_dpdk_s_testpmd_too() {
-    let (runs, _) = one_round("pps", &["--adapters", "testpmd-io", "--seconds", "1"]);
-    assert_eq!(runs.len(), 3, "{runs:?}");
-    for run in &runs {
-        assert!(run["figures"]["through"].as_f64().is_some_and(|rate| rate > 100.0), "{run}");
+fn the_generator_s_frames_come_through_dpdk_s_testpmd_open_vswitch_and_the_kernel_s_bridge_too() {
+    let peers = ["testpmd-io", "ovs-dpdk", "bridge"];
+    let (runs, _) = one_round("pps", &["--adapters", &peers.join(","), "--seconds", "1"]);
+    for peer in peers {
+        let of: Vec<_> = runs.iter().filter(|run| run["adapter"] == peer).collect();
+        assert_eq!(of.len(), 3, "{peer}: {runs:?}");
+        for run in of {
+            assert!(run["figures"]["through"].as_f64().is_some_and(|rate| rate > 100.0), "{run}");
+        }
     }
 }
 

@@ -38,7 +38,7 @@ while :; do sleep 1000; done
 "#;
 const BOUND: &str = "#!/bin/busybox sh\n[ \"$1\" = bound ] && ip address add \"$ip/24\" dev \"$interface\"\n";
 /// What GRUB does (its manual, "Embedding a configuration file").
-const GRUB: &str = "set root=(hd0,msdos1)\nlinux /vmlinuz console=ttyS0 quiet panic=-1 mitigations=off no_timer_check tsc=nowatchdog rdinit=/image\n\
+const GRUB: &str = "serial --unit=0\nterminal_output serial\nset root=(hd0,msdos1)\nlinux /vmlinuz console=ttyS0 quiet panic=-1 mitigations=off no_timer_check tsc=nowatchdog rdinit=/image\n\
                     initrd /initrd\nboot\n";
 /// The partition: its first sector, and its length in MiB.
 const FIRST_SECTOR: u32 = 2048;
@@ -71,7 +71,8 @@ fn disk(folder: &Path) {
     well(fs::write(&unpacked, initrd));
     let packed = well(fs::File::create(files.join("initrd")));
     run(Command::new("gzip").arg("-c").arg(&unpacked).stdout(packed));
-    well(fs::copy(image.kernel(), files.join("vmlinuz")));
+    // GRUB's `linux` takes a kernel with its setup code alone (Documentation/arch/x86/boot.rst).
+    well(fs::copy(image.compressed(), files.join("vmlinuz")));
     let disk = folder.join("disk.img");
     let mut mke2fs = tools.program("usr/sbin/mke2fs");
     mke2fs.args(["-q", "-t", "ext2", "-E", &format!("offset={}", FIRST_SECTOR * 512), "-d"]);
@@ -81,7 +82,7 @@ fn disk(folder: &Path) {
     well(fs::write(&config, GRUB));
     let mut mkimage = tools.program("usr/bin/grub-mkimage");
     mkimage.args(["-O", "i386-pc", "-p", "/", "-d"]).arg(&grub).arg("-c").arg(&config).arg("-o").arg(&core);
-    run(mkimage.args(["biosdisk", "part_msdos", "ext2", "linux", "boot"]));
+    run(mkimage.args(["biosdisk", "part_msdos", "ext2", "linux", "boot", "serial", "terminal"]));
     // boot.img reads sector 1 by itself, and what is there reads the rest from sector 2 on: their defaults.
     let (boot, core) = (well(fs::read(grub.join("boot.img"))), well(fs::read(core)));
     let mut begin = vec![0; 512];

@@ -19,6 +19,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 pub const FLOOD: &str = "/usr/bin/ping -f";
 /// The host's interface in the tests' network, and its address there.
 pub const TAP: &str = "n0";
+/// An interface of the host that leads nowhere, see [`Stage::with_wire`].
+pub const WIRE: &str = "n1";
 /// See [`TAP`].
 pub const HOST: &str = "10.9.3.254";
 
@@ -83,6 +85,21 @@ impl Stage {
     /// A daemon with these ports and this uplink.
     pub fn linked(ports: Vec<Port>, link: Link) -> Stage {
         Stage::set_up(ports, Setup { link: Some(link), ..Setup::default() })
+    }
+
+    /// A daemon with these ports, and the host behind a tap; another tap, [`WIRE`], leads nowhere. The host file has these tables, too.
+    pub fn with_wire(ports: Vec<Port>, tables: &str) -> Stage {
+        let root = well(Root::lay(&mut |line| eprintln!("{line}")));
+        let mut namespace = well(Namespace::open(&root));
+        well(namespace.tap(TAP, Some(&format!("{HOST}/24"))));
+        well(namespace.tap(WIRE, None));
+        // Linux answers for the host's address on every interface.
+        well(namespace.run(&format!("ip link set {WIRE} arp off; ip link set {WIRE} up"), SOON));
+        let taps = [TAP, WIRE].map(|name| format!("[[uplink]]\nkind = \"tap\"\nname = \"{name}\"\n")).concat();
+        let setup = Setup { daemon_more: format!("{taps}{tables}"), ..Setup::default() };
+        let program = Path::new(env!("CARGO_BIN_EXE_nicety"));
+        let served = well(Served::start_as(program, &mut namespace, ports, setup));
+        Stage { root, served, namespace }
     }
 
     /// A daemon with these ports and settings.
@@ -159,9 +176,21 @@ impl Stage {
 
     /// Waits until the count has grown by `more`.
     pub fn wait_more(&self, what: &str, more: u64, count: impl Fn() -> u64) {
+        self.wait_more_or(what, more, count, String::new);
+    }
+
+    /// Waits until the count has grown by `more`. If it does not, the test fails with the text of `why` and the daemon's answer.
+    pub fn wait_more_or(&self, what: &str, more: u64, count: impl Fn() -> u64, why: impl Fn() -> String) {
         let (before, end) = (count(), Instant::now() + SOON);
         while count() < before + more {
-            assert!(Instant::now() < end, "there are no {what}: {} after {before}", count());
+            assert!(
+                Instant::now() < end,
+                "there are no {what}: {} after {before}\n{}\n{}\nthe daemon said\n{}",
+                count(),
+                why(),
+                self.served.ask().unwrap_or_default(),
+                self.served.log()
+            );
             std::thread::sleep(LOOK_AGAIN);
         }
     }

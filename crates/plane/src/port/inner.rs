@@ -12,6 +12,7 @@ use nicety_memory::{Map, Refusals, Rights, Window};
 
 use super::caught::caught;
 use super::control::Control;
+use super::copies::Copies;
 use super::family::Membership;
 use super::voice::Voice;
 use super::{End, Saved, Shell};
@@ -55,6 +56,8 @@ pub(super) struct Inner {
     pub backlog: Backlog,
     /// I/O control, if this uplink has it.
     pub control: Option<Box<Control>>,
+    /// What it may still get of a mirror's copies, if it is a mirror's port.
+    pub copies: Option<Copies>,
     /// Limits hold all frames that wait until then.
     pub limited_until: Option<Time>,
     /// Token buckets for what its guest sends and receives; uplinks have none.
@@ -515,7 +518,8 @@ impl Inner {
 
     /// Holds a sender, unless this uplink is stuck. True if it was not held before.
     pub fn hold(&mut self, sender: PortId, now: Time, shell: &dyn Shell) -> bool {
-        let holds = !self.stuck && !self.has_failed() && self.backlog.hold(sender);
+        // Nobody waits for a mirror.
+        let holds = !self.stuck && self.copies.is_none() && !self.has_failed() && self.backlog.hold(sender);
         if holds && self.watch_at.is_none() {
             self.stuck_since = now;
             self.watch_by(now.after_ns(STUCK_NS), shell);

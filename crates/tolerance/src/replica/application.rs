@@ -1,11 +1,14 @@
 //! The applications of a replica: servers over TCP, as pure state machines.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::hash::Hasher;
 
 use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
+use smoltcp::wire::IpAddress;
 
+use super::flow::Watch;
+use super::image::{self, Open, Stage};
 use crate::fnv::Fnv;
 
 /// Connections at a time.
@@ -49,17 +52,95 @@ struct Connection {
     handle: SocketHandle,
     /// The beginning of a line.
     line: Vec<u8>,
+    /// Bytes that the application has read and written, modulo 2^32.
+    read: u32,
+    written: u32,
+    /// The written bytes that the other end has not acknowledged, and maybe some before them.
+    unacknowledged: VecDeque<u8>,
+}
+
+impl Connection {
+    fn new(handle: SocketHandle) -> Self {
+        Self { handle, line: Vec::new(), read: 0, written: 0, unacknowledged: VecDeque::new() }
+    }
+
+    /// Notes what was sent.
+    fn sent(&mut self, bytes: &[u8], socket: &Socket<'static>) {
+        self.written = self.written.wrapping_add(bytes.len() as u32);
+        self.unacknowledged.extend(bytes);
+        self.trim(socket);
+    }
+
+    fn trim(&mut self, socket: &Socket<'static>) {
+        let acknowledged = self.unacknowledged.len().saturating_sub(socket.send_queue());
+        self.unacknowledged.drain(..acknowledged);
+    }
+}
+
+/// A new socket.
+pub fn socket() -> Socket<'static> {
+    let mut socket = Socket::new(SocketBuffer::new(vec![0; BUFFER]), SocketBuffer::new(vec![0; BUFFER]));
+    socket.set_nagle_enabled(false);
+    socket
 }
 
 impl Server {
     /// An application that listens on `port`.
     pub fn new(application: Application, port: u16, sockets: &mut SocketSet<'static>) -> Self {
-        let connections = (0..CONNECTIONS).map(|_| {
-            let mut socket = Socket::new(SocketBuffer::new(vec![0; BUFFER]), SocketBuffer::new(vec![0; BUFFER]));
-            socket.set_nagle_enabled(false);
-            Connection { handle: sockets.add(socket), line: Vec::new() }
+        let connections = (0..CONNECTIONS).map(|_| Connection::new(sockets.add(socket()))).collect();
+        Self { application, port, connections, values: BTreeMap::new(), bytes: 0, changes: 0 }
+    }
+
+    /// An application that goes on with these connections, each with its socket or with a new one.
+    pub fn restored(
+        application: Application,
+        port: u16,
+        connections: Vec<(image::Connection, Option<Socket<'static>>)>,
+        (values, changes): (BTreeMap<Vec<u8>, Vec<u8>>, u64),
+        sockets: &mut SocketSet<'static>,
+    ) -> Self {
+        let connections = connections.into_iter().map(|(image, restored)| {
+            let mut connection = Connection::new(sockets.add(restored.unwrap_or_else(socket)));
+            connection.line = image.line;
+            if let Some(open) = image.open {
+                connection.read = open.read;
+                connection.written = open.acknowledged.wrapping_add(open.unacknowledged.len() as u32);
+                connection.unacknowledged = open.unacknowledged.into();
+            }
+            connection
         });
-        Self { application, port, connections: connections.collect(), values: BTreeMap::new(), bytes: 0, changes: 0 }
+        let connections = connections.collect();
+        let bytes = values.iter().map(|(key, value)| key.len() + value.len()).sum();
+        Self { application, port, connections, values, bytes, changes }
+    }
+
+    /// Its connections for an image.
+    pub fn images(&mut self, sockets: &mut SocketSet<'static>, watch: &Watch) -> Vec<image::Connection> {
+        let images = self.connections.iter_mut().map(|connection| {
+            let socket = sockets.get_mut::<Socket<'_>>(connection.handle);
+            connection.trim(socket);
+            let mut received = vec![0; socket.recv_queue()];
+            let peeked = socket.peek_slice(&mut received).unwrap_or_default();
+            received.truncate(peeked);
+            let (stage, flow) = (Stage::of(socket.state()), remote(socket).and_then(|remote| watch.flow(remote)));
+            let unacknowledged: Vec<u8> = connection.unacknowledged.iter().copied().collect();
+            let acknowledged = connection.written.wrapping_sub(unacknowledged.len() as u32);
+            let (read, line) = (connection.read, connection.line.clone());
+            let open = stage.zip(flow.cloned());
+            let open = open.map(|(stage, flow)| Open { flow, stage, read, received, acknowledged, unacknowledged });
+            image::Connection { line, open }
+        });
+        images.collect()
+    }
+
+    /// The store's values, and the number of its changes.
+    pub fn values(&self) -> (&BTreeMap<Vec<u8>, Vec<u8>>, u64) {
+        (&self.values, self.changes)
+    }
+
+    /// Whether one of its connections has this other end.
+    pub fn has(&self, sockets: &SocketSet<'static>, end: ([u8; 4], u16)) -> bool {
+        self.connections.iter().any(|connection| remote(sockets.get(connection.handle)) == Some(end))
     }
 
     /// Serves every connection. True if anything moved.
@@ -69,11 +150,14 @@ impl Server {
             let Some(connection) = self.connections.get_mut(index) else { break };
             let socket = sockets.get_mut::<Socket<'_>>(connection.handle);
             if relisten(socket, self.port) {
+                if socket.is_listening() {
+                    *connection = Connection::new(connection.handle);
+                }
                 connection.line.clear();
                 moved = true;
             }
             moved |= match self.application {
-                Application::Echo => echo(socket),
+                Application::Echo => echo(connection, socket),
                 Application::Store => self.store(index, socket),
             };
         }
@@ -92,9 +176,10 @@ impl Server {
                 // Of a line that is too long only the length grows.
                 let room = (LINE + 1).saturating_sub(connection.line.len());
                 connection.line.extend_from_slice(piece.get(..room.min(piece.len())).unwrap_or_default());
-                (taken, end.is_some())
+                (taken, (taken, end.is_some()))
             });
-            let Ok(ended) = taken else { break };
+            let Ok((len, ended)) = taken else { break };
+            connection.read = connection.read.wrapping_add(len as u32);
             moved = true;
             if ended {
                 let line = std::mem::take(&mut connection.line);
@@ -102,6 +187,8 @@ impl Server {
                 if socket.send_slice(&answer).is_err() {
                     break;
                 }
+                let Some(connection) = self.connections.get_mut(index) else { break };
+                connection.sent(&answer, socket);
             }
         }
         moved
@@ -161,13 +248,26 @@ impl Server {
     }
 }
 
-fn echo(socket: &mut Socket<'static>) -> bool {
+/// The other end of a connection.
+fn remote(socket: &Socket<'static>) -> Option<([u8; 4], u16)> {
+    let end = socket.remote_endpoint()?;
+    match end.addr {
+        IpAddress::Ipv4(address) => Some((address.octets(), end.port)),
+        IpAddress::Ipv6(_) => None,
+    }
+}
+
+fn echo(connection: &mut Connection, socket: &mut Socket<'static>) -> bool {
     let mut moved = false;
     let mut piece = [0; 2048];
     while socket.can_recv() && socket.can_send() {
         let room = (socket.send_capacity() - socket.send_queue()).min(piece.len());
         match socket.recv_slice(piece.get_mut(..room).unwrap_or_default()) {
-            Ok(n) if n > 0 && socket.send_slice(piece.get(..n).unwrap_or_default()).is_ok() => moved = true,
+            Ok(n) if n > 0 && socket.send_slice(piece.get(..n).unwrap_or_default()).is_ok() => {
+                connection.read = connection.read.wrapping_add(n as u32);
+                connection.sent(piece.get(..n).unwrap_or_default(), socket);
+                moved = true;
+            }
             _ => break,
         }
     }

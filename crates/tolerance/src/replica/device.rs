@@ -9,6 +9,7 @@ use smoltcp::phy::{self, Device, DeviceCapabilities, Medium};
 use smoltcp::time::Instant;
 
 use super::bus::PortBus;
+use super::flow::Watch;
 
 /// The longest frame: an MTU of 1500 and the Ethernet header.
 const FRAME: usize = 1514;
@@ -24,6 +25,10 @@ pub struct Adapter {
     received: VecDeque<Vec<u8>>,
     /// Packets that smoltcp has written. They wait for room in the driver's ring.
     sending: VecDeque<Vec<u8>>,
+    /// What the packets tell of connections.
+    pub watch: Watch,
+    /// Packets that smoltcp has written since the last look.
+    written: VecDeque<Vec<u8>>,
 }
 
 macro_rules! either {
@@ -38,9 +43,9 @@ macro_rules! either {
 
 impl Adapter {
     /// Opens the driver.
-    pub fn open(bus: PortBus, driver: Made) -> Result<Self, DriverError> {
-        let (received, sending) = (VecDeque::new(), VecDeque::new());
-        let mut adapter = Self { bus, driver, polling: false, received, sending };
+    pub fn open(bus: PortBus, driver: Made, watch: Watch) -> Result<Self, DriverError> {
+        let (received, sending, written) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
+        let mut adapter = Self { bus, driver, polling: false, received, sending, watch, written };
         either!(adapter, driver, bus => driver.open(bus))?;
         Ok(adapter)
     }
@@ -80,6 +85,7 @@ impl Adapter {
 
     /// Gives the driver the waiting packets that it has room for, and rings the doorbell. True if there were any.
     pub fn send(&mut self) -> Result<bool, DriverError> {
+        self.gather();
         let mut sent = false;
         while let Some(packet) = self.sending.front() {
             if !either!(self, driver, bus => driver.transmit(bus, packet, &Offload::default()))? {
@@ -94,6 +100,30 @@ impl Adapter {
         Ok(sent)
     }
 
+    /// Notes what smoltcp has written.
+    fn gather(&mut self) {
+        for packet in self.written.drain(..) {
+            self.watch.sent(&packet);
+            self.sending.push_back(packet);
+        }
+    }
+
+    /// Sends these packets before others.
+    pub fn queue(&mut self, packets: impl IntoIterator<Item = Vec<u8>>) {
+        self.written.extend(packets);
+        self.gather();
+    }
+
+    /// The packets for which the driver had no room.
+    pub fn unsent(&self) -> Vec<Vec<u8>> {
+        self.sending.iter().chain(&self.written).cloned().collect()
+    }
+
+    /// Reads what the adapter has received at the next look, whether it has interrupted or not.
+    pub fn poll_soon(&mut self) {
+        self.polling = true;
+    }
+
     /// Whether packets wait for smoltcp.
     pub fn has_received(&self) -> bool {
         !self.received.is_empty()
@@ -101,7 +131,7 @@ impl Adapter {
 }
 
 /// A received packet.
-pub struct Received(Vec<u8>);
+pub struct Received(pub Vec<u8>);
 
 impl phy::RxToken for Received {
     fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
@@ -111,6 +141,13 @@ impl phy::RxToken for Received {
 
 /// Room for a packet.
 pub struct Sending<'a>(&'a mut VecDeque<Vec<u8>>);
+
+impl<'a> Sending<'a> {
+    /// Room at the end of a queue.
+    pub fn new(queue: &'a mut VecDeque<Vec<u8>>) -> Self {
+        Self(queue)
+    }
+}
 
 impl phy::TxToken for Sending<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
@@ -130,17 +167,24 @@ impl Device for Adapter {
 
     fn receive(&mut self, _: Instant) -> Option<(Received, Sending<'_>)> {
         let packet = self.received.pop_front()?;
-        Some((Received(packet), Sending(&mut self.sending)))
+        self.watch.received(&packet);
+        Some((Received(packet), Sending(&mut self.written)))
     }
 
     fn transmit(&mut self, _: Instant) -> Option<Sending<'_>> {
-        if self.sending.len() < WAITING { Some(Sending(&mut self.sending)) } else { None }
+        let waits = self.sending.len() + self.written.len();
+        if waits < WAITING { Some(Sending(&mut self.written)) } else { None }
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
-        let mut capabilities = DeviceCapabilities::default();
-        capabilities.medium = Medium::Ethernet;
-        capabilities.max_transmission_unit = FRAME;
-        capabilities
+        capabilities()
     }
+}
+
+/// The network as smoltcp should take it.
+pub fn capabilities() -> DeviceCapabilities {
+    let mut capabilities = DeviceCapabilities::default();
+    capabilities.medium = Medium::Ethernet;
+    capabilities.max_transmission_unit = FRAME;
+    capabilities
 }

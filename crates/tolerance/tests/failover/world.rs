@@ -26,6 +26,8 @@ pub enum Fault {
     Stop(u64),
     /// Nothing passes the link between the hosts for this long.
     Cut(u64),
+    /// A bit of the next message on the link is another one.
+    Alter,
     /// The third party is out of reach of both for this long, and so is the link.
     CutAll(u64),
 }
@@ -37,17 +39,45 @@ pub struct Watched {
     calls: u64,
     /// The numbers of the calls that were frames; the first call is 0.
     pub frames: Vec<u64>,
+    /// It takes this frame for another one.
+    spoils: Option<usize>,
+}
+
+impl Watched {
+    fn new(settings: &Settings, spoils: Option<usize>) -> Self {
+        Self { replica: Replica::new(settings).unwrap(), sent: Vec::new(), calls: 0, frames: Vec::new(), spoils }
+    }
 }
 
 impl Machine for Watched {
     fn call(&mut self, at: GuestTime, call: &Call, out: &mut Vec<Vec<u8>>) {
         let first = out.len();
-        self.replica.call(at, call, out);
+        let mut call = call.clone();
+        if let Call::Frame(frame) = &mut call
+            && self.spoils == Some(self.frames.len())
+        {
+            frame[20] ^= 1;
+        }
+        self.replica.call(at, &call, out);
         if matches!(call, Call::Frame(_)) {
             self.frames.push(self.calls);
         }
         self.calls += 1;
         self.sent.extend_from_slice(&out[first..]);
+    }
+
+    fn renew(&mut self, at: GuestTime, out: &mut Vec<Vec<u8>>) -> Option<Vec<u8>> {
+        let first = out.len();
+        let image = self.replica.renew(at, out)?;
+        self.calls += 1;
+        self.sent.extend_from_slice(&out[first..]);
+        Some(postcard::to_allocvec(&(image, &self.sent, self.calls, &self.frames)).unwrap())
+    }
+
+    fn restore(&mut self, at: GuestTime, image: &[u8], out: &mut Vec<Vec<u8>>) -> Result<(), String> {
+        let image: (Vec<u8>, Vec<Vec<u8>>, u64, Vec<u64>) = postcard::from_bytes(image).unwrap();
+        (self.sent, self.calls, self.frames) = (image.1, image.2, image.3);
+        self.replica.restore(at, &image.0, out)
     }
 
     fn wake(&self) -> Option<GuestTime> {
@@ -80,6 +110,7 @@ enum Event {
 }
 
 struct Host {
+    id: NodeId,
     node: Node<Watched>,
     writer: Writer,
     reader: Reader,
@@ -102,6 +133,9 @@ pub struct World {
     /// What the first host was about to do when it stopped.
     deferred: Vec<Action>,
     link_cut_until: u64,
+    alters: bool,
+    /// Connections that were given up, because a message was not authentic.
+    pub given_up: usize,
     lock_gone_until: u64,
     pub lock_ns: u64,
     pub link_ns: u64,
@@ -125,23 +159,18 @@ fn guest_now(now: u64) -> GuestTime {
 
 impl World {
     pub fn new(adapter: &str, application: Application, task: Task, fault: Option<(usize, Fault)>) -> Self {
-        Self::of([0x5eed; 2].map(|seed| Settings { seed, ..settings(adapter, application) }), task, fault)
+        Self::of(&settings(adapter, application), None, task, fault)
     }
 
-    /// Two hosts whose guests have these settings. They should be equal.
-    pub fn of(settings: [Settings; 2], task: Task, fault: Option<(usize, Fault)>) -> Self {
-        let watched = |index: usize| Watched {
-            replica: Replica::new(&settings[index]).unwrap(),
-            sent: Vec::new(),
-            calls: 0,
-            frames: Vec::new(),
-        };
+    /// Two hosts. The second one's guest takes this frame for another one.
+    pub fn of(settings: &Settings, spoils: Option<usize>, task: Task, fault: Option<(usize, Fault)>) -> Self {
+        let watched = |index: usize| Watched::new(settings, spoils.filter(|_| index == 1));
         let key = Key::new(b"a key of sixteen bytes or more");
-        let hellos = [key.hello(1, [1; 16]), key.hello(1, [2; 16])];
+        let hellos = [key.hello(1, 1, [1; 16]), key.hello(1, 1, [2; 16])];
         let start = Time(0);
         let host = |node: Node<Watched>, ours: usize| {
             let (writer, reader) = key.joined(&hellos[ours], &hellos[1 - ours]).unwrap();
-            Some(Host { node, writer, reader })
+            Some(Host { id: NodeId(ours as u64 + 1), node, writer, reader })
         };
         let hosts = [
             host(Node::primary(NodeId(1), watched(0), terms(), start), 0),
@@ -162,6 +191,8 @@ impl World {
             stopped_until: None,
             deferred: Vec::new(),
             link_cut_until: 0,
+            alters: false,
+            given_up: 0,
             lock_gone_until: 0,
             lock_ns: LOCK_NS,
             link_ns: LINK_NS,
@@ -186,6 +217,43 @@ impl World {
         self.queue.insert((self.now + after_ns, self.number), event);
     }
 
+    /// A new host, which knows nothing, joins the other one in place of this one, which is dead.
+    pub fn join(&mut self, index: usize, settings: &Settings) {
+        assert!(self.hosts[index].is_none());
+        let is_of_dead = |event: &Event| match event {
+            Event::ToHost(to, _) | Event::Ask(to, ..) | Event::Answer(to, ..) => *to == index,
+            Event::Peer(..) => true,
+            Event::ToClient(_) => false,
+        };
+        self.queue.retain(|_, event| !is_of_dead(event));
+        self.number += 1;
+        let id = NodeId(100 + self.number);
+        let node = Node::secondary(id, Watched::new(settings, None), terms(), Time(self.now));
+        let key = Key::new(b"a key of sixteen bytes or more");
+        let (writer, reader) = key.joined(&key.hello(1, 1, [1; 16]), &key.hello(1, 1, [2; 16])).unwrap();
+        self.hosts[index] = Some(Host { id, node, writer, reader });
+        self.connect();
+    }
+
+    /// A new connection between the hosts. What is on its way on the old one is lost.
+    fn connect(&mut self) {
+        self.queue.retain(|_, event| !matches!(event, Event::Peer(..)));
+        self.number += 1;
+        let key = Key::new(b"a key of sixteen bytes or more");
+        let nonce = |side: u8| std::array::from_fn(|at| if at == 0 { side } else { self.number.to_le_bytes()[at % 8] });
+        let hellos = [1, 2].map(|side| key.hello(1, 1, nonce(side)));
+        for (side, host) in self.hosts.iter_mut().enumerate() {
+            if let Some(host) = host {
+                (host.writer, host.reader) = key.joined(&hellos[side], &hellos[1 - side]).unwrap();
+            }
+        }
+    }
+
+    /// A host dies.
+    pub fn kill(&mut self, index: usize) {
+        self.hosts[index] = None;
+    }
+
     pub fn node(&self, index: usize) -> Option<&Node<Watched>> {
         self.hosts[index].as_ref().map(|host| &host.node)
     }
@@ -205,6 +273,7 @@ impl World {
         match fault {
             Fault::Kill => self.hosts[0] = None,
             Fault::Stop(ns) => self.stopped_until = Some(self.now + ns),
+            Fault::Alter => self.alters = true,
             Fault::Cut(ns) => self.link_cut_until = self.now + ns,
             Fault::CutAll(ns) => {
                 self.link_cut_until = self.now + ns;
@@ -243,6 +312,10 @@ impl World {
                 let Some(host) = &mut self.hosts[index] else { return };
                 let mut bytes = Vec::new();
                 host.writer.write(&message, &mut bytes);
+                if std::mem::take(&mut self.alters) {
+                    let at = self.points % bytes.len();
+                    bytes[at] ^= 1 << (self.points % 8);
+                }
                 if index == 0 {
                     self.logged += bytes.len();
                 }
@@ -297,17 +370,32 @@ impl World {
                     let _taken = host.node.offer(frame, now);
                 });
             }
-            Event::Peer(index, bytes) => self.run(index, |host, now, actions| {
-                host.reader.push(&bytes);
-                while let Some(message) = host.reader.read().unwrap() {
-                    host.node.receive(message, now, actions);
+            Event::Peer(index, bytes) => {
+                let mut is_forged = false;
+                self.run(index, |host, now, actions| {
+                    host.reader.push(&bytes);
+                    loop {
+                        match host.reader.read() {
+                            Ok(Some(message)) => host.node.receive(message, now, actions),
+                            Ok(None) => break,
+                            Err(_) => {
+                                is_forged = true;
+                                break;
+                            }
+                        }
+                    }
+                });
+                if is_forged {
+                    self.given_up += 1;
+                    self.connect();
                 }
-            }),
+            }
             Event::Answer(index, number, answer) => {
                 self.run(index, |host, now, _| host.node.answered(number, answer, now));
             }
             Event::Ask(index, number, request) => {
-                let answer = self.keeper.ask(NodeId(index as u64 + 1), request, Time(self.now));
+                let Some(who) = self.hosts[index].as_ref().map(|host| host.id) else { return };
+                let answer = self.keeper.ask(who, request, Time(self.now));
                 if self.now >= self.lock_gone_until {
                     self.at(self.lock_ns, Event::Answer(index, number, answer));
                 }
@@ -325,7 +413,12 @@ impl World {
 
     /// Runs until the client is done, it gives up, or `end`.
     pub fn play(&mut self, end: u64) {
-        while !self.client.done() && self.client.broken.is_none() {
+        self.play_until(end, |_| false);
+    }
+
+    /// Runs until something is the case, too.
+    pub fn play_until(&mut self, end: u64, stop: impl Fn(&Self) -> bool) {
+        while !self.client.done() && self.client.broken.is_none() && !stop(self) {
             let Some(next) = self.due().filter(|next| *next <= end) else { return };
             self.turn(next);
         }

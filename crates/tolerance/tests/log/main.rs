@@ -8,7 +8,7 @@ const KEY: &[u8] = b"a key of sixteen bytes or more";
 
 fn joined(key: &[u8], other: &[u8]) -> (Writer, Reader) {
     let (key, other) = (Key::new(key), Key::new(other));
-    let hellos = [key.hello(7, [1; 16]), other.hello(7, [2; 16])];
+    let hellos = [key.hello(5, 7, [1; 16]), other.hello(5, 7, [2; 16])];
     let (writer, _) = key.joined(&hellos[0], &hellos[1]).unwrap();
     let (_, reader) = other.joined(&hellos[1], &hellos[0]).unwrap();
     (writer, reader)
@@ -112,22 +112,31 @@ fn a_message_that_is_left_out_or_repeated_is_noticed() {
 }
 
 #[test]
-fn a_peer_with_another_key_version_or_guest_is_refused() {
+fn a_peer_with_another_key_version_build_or_guest_is_refused() {
     let key = Key::new(KEY);
-    let ours = key.hello(7, [1; 16]);
+    let ours = key.hello(5, 7, [1; 16]);
     let refused = |theirs: [u8; HELLO]| key.joined(&ours, &theirs).err();
-    assert_eq!(refused(Key::new(b"another").hello(7, [2; 16])), Some(ChannelError::Forged));
-    assert_eq!(refused(key.hello(8, [2; 16])), Some(ChannelError::Settings));
+    assert_eq!(refused(Key::new(b"another").hello(5, 7, [2; 16])), Some(ChannelError::Forged));
+    assert_eq!(refused(key.hello(5, 8, [2; 16])), Some(ChannelError::Settings));
+    let other = refused(key.hello(6, 7, [2; 16])).unwrap();
+    assert_eq!(other, ChannelError::Build);
+    assert_eq!(other.to_string(), "the peer is another build of this program: both hosts need the same one");
     assert_eq!(refused(ours), Some(ChannelError::Forged));
-    let mut later = key.hello(7, [2; 16]);
-    later[4] = 3;
-    assert_eq!(refused(later), Some(ChannelError::Version(3)));
+    let mut later = key.hello(5, 7, [2; 16]);
+    later[4] = 9;
+    let other = refused(later).unwrap();
+    assert_eq!(other, ChannelError::Version(9));
+    assert_eq!(other.to_string(), "the peer speaks version 9 of the log, not 3");
     assert_eq!(refused([0x47; HELLO]), Some(ChannelError::Magic));
-    assert_eq!(refused(key.hello(7, [2; 16])), None);
+    assert_eq!(refused(key.hello(5, 7, [2; 16])), None);
 }
 
 fn entry() -> impl Strategy<Value = Entry> {
-    let call = prop_oneof![Just(Call::Wake), proptest::collection::vec(any::<u8>(), 0..200).prop_map(Call::Frame)];
+    let call = prop_oneof![
+        Just(Call::Wake),
+        Just(Call::Renew),
+        proptest::collection::vec(any::<u8>(), 0..200).prop_map(Call::Frame)
+    ];
     (0..1_u64 << 50, call, any::<u8>()).prop_map(|(at, call, check)| Entry { at: GuestTime(at), call, check })
 }
 
@@ -144,6 +153,18 @@ fn message() -> impl Strategy<Value = Message> {
         (any::<u64>(), any::<u64>()).prop_map(|(from, calls)| Message::Known { from: NodeId(from), calls }),
         (any::<u64>(), any::<u64>()).prop_map(|(from, call)| Message::Diverged { from: NodeId(from), call }),
         any::<u64>().prop_map(|base| Message::TooOld { base }),
+        (any::<u32>(), any::<[u64; 4]>(), 0..1_u64 << 60, proptest::collection::vec(any::<u8>(), 0..200)).prop_map(
+            |(epoch, [calls, state, len, offset], at, bytes)| Message::Image {
+                epoch,
+                calls,
+                at: GuestTime(at),
+                state,
+                len,
+                offset,
+                bytes
+            }
+        ),
+        any::<[u64; 3]>().prop_map(|[from, calls, bytes]| Message::Assembled { from: NodeId(from), calls, bytes }),
     ]
 }
 

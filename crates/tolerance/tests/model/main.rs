@@ -27,6 +27,15 @@ impl Machine for Toy {
         }
     }
 
+    fn renew(&mut self, _: GuestTime, _: &mut Vec<Vec<u8>>) -> Option<Vec<u8>> {
+        Some([&[1], self.calls.as_slice()].concat())
+    }
+
+    fn restore(&mut self, _: GuestTime, image: &[u8], _: &mut Vec<Vec<u8>>) -> Result<(), String> {
+        self.calls = image[1..].to_vec();
+        Ok(())
+    }
+
     fn wake(&self) -> Option<GuestTime> {
         None
     }

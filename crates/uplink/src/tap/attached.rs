@@ -41,6 +41,8 @@ pub(super) struct Attached {
     pub(super) fd: OwnedFd,
     /// The `TUN_F_*` that the kernel accepted.
     pub(super) offloads: u32,
+    /// The interface's number; 0 if that is not known.
+    pub(super) index: u32,
 }
 
 /// Finds out whether a tap of this name can be attached, or made, as far as possible without doing so. It cannot find out whether
@@ -114,7 +116,8 @@ impl Attached {
     /// With a descriptor that is attached already.
     pub(super) fn go_on(name: &str, fd: OwnedFd) -> Self {
         let offloads = OFFLOADS.into_iter().find(|&flags| system::set_offload(fd.as_fd(), flags).is_ok()).unwrap_or(0);
-        Self { name: name.to_owned(), fd, offloads }
+        let index = any_socket().and_then(|socket| name_to_index(socket, name)).unwrap_or(0);
+        Self { name: name.to_owned(), fd, offloads, index }
     }
 }
 

@@ -224,6 +224,30 @@ fn a_tap_of_which_somebody_holds_a_queue_or_that_has_another_number_of_them_is_r
     assert_eq!(Tap::open_queues("world0", 2).unwrap().len(), 2);
 }
 
+/// Nobody sends to it: it is not by a refused frame that this is known.
+#[test]
+fn a_tap_that_is_taken_down_wakes_its_worker_and_says_so_though_nothing_is_sent_to_it() {
+    if !inside("a_tap_that_is_taken_down_wakes_its_worker_and_says_so_though_nothing_is_sent_to_it") {
+        return;
+    }
+    let (mut tap, mut counters) = (Tap::open("world0").unwrap(), Counters::default());
+    ip("link set world0 up");
+    assert!(falls_silent(&mut tap, &mut counters));
+    for _ in 0..3 {
+        assert!(tap.carrier());
+        ip("link set world0 down");
+        assert!(readable_now(&tap), "its worker wakes");
+        assert!(falls_silent(&mut tap, &mut counters));
+        assert!(!tap.carrier());
+        ip("link set world0 up");
+        assert!(readable_now(&tap));
+        assert!(falls_silent(&mut tap, &mut counters));
+    }
+    // Others' changes are not its own.
+    ip("link set lo up");
+    assert!(falls_silent(&mut tap, &mut counters) && tap.carrier());
+}
+
 #[test]
 fn a_tap_that_is_down_says_so_and_the_kernel_tells_when_it_is_up() {
     if !inside("a_tap_that_is_down_says_so_and_the_kernel_tells_when_it_is_up") {

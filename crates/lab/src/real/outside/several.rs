@@ -1,6 +1,6 @@
 //! Several user-mode guests at one switch, which share the uplink to the peer outside.
 
-use std::{sync::atomic::AtomicBool, thread, time::Duration};
+use std::{path::PathBuf, sync::atomic::AtomicBool, thread, time::Duration};
 
 use nicety_guests::{Error, Guest, Link, Machine, Port, Served, Setup, uml::UmlConfig};
 
@@ -16,11 +16,29 @@ pub struct Several {
 }
 
 /// The address of a guest, counted from 0.
-fn address(number: usize) -> String {
+pub fn address(number: usize) -> String {
     format!("10.9.5.{}", number + 1)
 }
 
+/// The daemon's control socket.
+#[derive(Debug, Clone)]
+pub struct Control {
+    socket: PathBuf,
+}
+
+impl Control {
+    /// The answer to `GET /v1/ports`, if the daemon gives one: JSON.
+    pub fn ask(&self) -> Option<String> {
+        Served::ask_at(&self.socket)
+    }
+}
+
 impl Several {
+    /// The daemon's control socket.
+    pub fn control(&self) -> Control {
+        Control { socket: self.served.socket("control.sock") }
+    }
+
     /// Processor time of the guests and the daemon together, and of the daemon alone.
     pub fn cpu_time(&self) -> (Duration, Duration) {
         let daemon = self.served.cpu_time();
@@ -61,7 +79,8 @@ impl Several {
 }
 
 impl Outside {
-    /// Boots `count` guests of a subject behind one uplink of this rate (`10Gbit/s`), served by so many workers.
+    /// Boots `count` guests of a subject, `guest0` upwards, behind one uplink with these lines in its section of the host file
+    /// (`rate = "10Gbit/s"`), served by so many workers.
     ///
     /// # Errors
     /// Those of [`Guest::boot`] and of the daemon, with the last lines of console or log.
@@ -69,7 +88,7 @@ impl Outside {
         &mut self,
         subject: &Subject,
         count: usize,
-        rate: &str,
+        link: &str,
         workers: u32,
         stop: &AtomicBool,
     ) -> Result<Several, Error> {
@@ -86,7 +105,7 @@ impl Outside {
         };
         let setup = Setup {
             link: Some(Link::Tap(UPLINK.to_owned())),
-            link_more: format!("rate = \"{rate}\"\n"),
+            link_more: link.to_owned(),
             daemon_more: format!("workers = {workers}\n"),
             ..Setup::default()
         };
@@ -132,6 +151,14 @@ impl Outside {
         let Several { guests, served } = several;
         drop(guests);
         served.stop(&mut self.namespace)
+    }
+
+    /// Lets TCP outside ask for ECN (RFC 3168), which Linux else only grants.
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    pub fn tell_congestion(&mut self) -> Result<(), Error> {
+        self.namespace.run("echo 1 >/proc/sys/net/ipv4/tcp_ecn", SLACK).map(drop)
     }
 
     /// Sets the largest packet of the network outside, in bytes. It stays when a daemon takes the tap.

@@ -1,0 +1,148 @@
+//! The run under embedded guests: four of them at one switch, and one station outside, at the far end of the uplink.
+
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use super::{PORTS, Rates, STORAGE_STREAMS, Shape, Spent, shape, taken};
+use crate::bench::BenchError;
+use crate::embedded::{self, Flow, Layout, Party, Place, Program};
+use crate::method::Guests;
+use crate::methods::{Load, Rig, Subject, Taken};
+use crate::rate::Rate;
+use crate::windows::StolenWatch;
+
+const RATES: Rates = Rates::under(Guests::Embedded);
+const GUESTS: [Party; PORTS.len()] = [Party::Guest(0), Party::Guest(1), Party::Guest(2), Party::Guest(3)];
+/// Bytes of payload of a full frame: smoltcp sends no time stamps.
+const PAYLOAD: f64 = 1460.0;
+/// Duration of a first exchange, which teaches addresses.
+const FIRST_EXCHANGE: Duration = Duration::from_millis(20);
+
+/// Streams' sockets outward.
+const OUTWARD: embedded::Shape = embedded::Shape { streams: 1, write_bytes: 64 << 10, buffer_bytes: 512 << 10 };
+/// Inward a port has never more on the way than 5 ms of its rate. CoDel would tell it of congestion, and smoltcp has no answer but to send
+/// again: marks and drops under TCP as it is are the user-mode guests' part.
+const INWARD: embedded::Shape = embedded::Shape { streams: 1, write_bytes: 64 << 10, buffer_bytes: 40 << 10 };
+const RECEIVE_BUFFER: &str = "1MiB";
+
+/// Four guests and a peer (see the module's page).
+#[derive(Debug)]
+pub struct Four {
+    program: Program,
+    running: Option<(u32, Subject, Shape, embedded::Rig)>,
+}
+
+impl Four {
+    pub fn new(program: Program) -> Four {
+        Four { program, running: None }
+    }
+
+    fn rig(
+        &mut self,
+        round: u32,
+        subject: &Subject,
+        shape: Shape,
+        stop: &AtomicBool,
+    ) -> Result<&mut embedded::Rig, BenchError> {
+        let fits = |(of, known, with, _): &(u32, Subject, Shape, embedded::Rig)| {
+            *of == round && known == subject && *with == shape
+        };
+        if !self.running.as_ref().is_some_and(fits) {
+            self.running = None;
+            let layout = Layout {
+                guests: vec![Place::new(&subject.adapter); PORTS.len()],
+                uplink: true,
+                rate: Some(Rate { mbit: RATES.link as u32 }),
+                uplink_more: shape.host_file(RATES, "pair", ["p0", "p1", "p2", "p3"], RECEIVE_BUFFER),
+                ..Layout::default()
+            };
+            let mut rig = embedded::Rig::start(&self.program, &layout, stop)?;
+            for guest in GUESTS {
+                rig.transact(guest, Party::Peer, FIRST_EXCHANGE, stop)?;
+            }
+            self.running = Some((round, subject.clone(), shape, rig));
+        }
+        let gone = || BenchError::Failed("the guests have gone".to_owned());
+        self.running.as_mut().map(|(.., rig)| rig).ok_or_else(gone)
+    }
+
+    fn measure(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
+        let shape = shape(&load.name).ok_or_else(|| BenchError::Fatal(format!("there is no load {}", load.name)))?;
+        let duration = Duration::from_secs(load.seconds.into());
+        let rig = self.rig(round, subject, shape, stop)?;
+        let few = if shape.is_inward { 2 } else { 1 };
+        let streams = |guest: Party| if guest == GUESTS[0] { STORAGE_STREAMS } else { few };
+        let of = if shape.is_inward { INWARD } else { OUTWARD };
+        let listens = |streams: usize| embedded::Shape { streams: streams as u16, ..of };
+        let outward = |guest: Party| Flow {
+            from: guest,
+            to: vec![Party::Peer; if shape.is_inward { 1 } else { streams(guest) }],
+            shape: of,
+            bytes_a_second: shape.is_inward.then_some((RATES.beside() * 1e6 / 8.0) as u64),
+        };
+        let mut flows: Vec<Flow> = GUESTS.map(outward).into();
+        rig.listen(Party::Peer, listens(flows.iter().map(|flow| flow.to.len()).sum()), stop)?;
+        if shape.is_inward {
+            for guest in GUESTS {
+                rig.listen(guest, listens(streams(guest)), stop)?;
+            }
+            let to = GUESTS.into_iter().flat_map(|guest| std::iter::repeat_n(guest, streams(guest))).collect();
+            flows.push(Flow { from: Party::Peer, to, shape: of, bytes_a_second: None });
+        }
+        let spent = |rig: &mut embedded::Rig| -> Result<Spent, BenchError> {
+            let daemon = rig.daemon_cpu().unwrap_or(0.0);
+            let mut all = daemon;
+            for guest in GUESTS {
+                all += rig.counts(guest, stop)?.cpu_seconds;
+            }
+            Ok(Spent { all, daemon })
+        };
+        let watch = StolenWatch::start();
+        let before = spent(rig)?;
+        rig.send_all(&flows, duration, stop)?;
+        let after = spent(rig)?;
+        let at_peer = rig.windows(Party::Peer, &GUESTS, stop)?;
+        let windows = if shape.is_inward {
+            let mut windows = Vec::new();
+            for guest in GUESTS {
+                windows.extend(rig.windows(guest, &[Party::Peer], stop)?);
+            }
+            windows
+        } else {
+            at_peer
+        };
+        let windows: [_; PORTS.len()] =
+            windows.try_into().map_err(|_| BenchError::Failed("a port has no windows".to_owned()))?;
+        let gbit = windows.iter().flat_map(|port| &port.bytes).sum::<u64>() as f64 * 8e-9;
+        let spent = Spent { all: after.all - before.all, daemon: after.daemon - before.daemon };
+        Ok(taken((shape, RATES), &windows, &watch.stolen(), PAYLOAD, Some((spent, gbit))))
+    }
+}
+
+impl Rig for Four {
+    fn in_guests(
+        &mut self,
+        round: u32,
+        subject: &Subject,
+        load: &Load,
+        stop: &AtomicBool,
+    ) -> Result<Taken, BenchError> {
+        self.measure(round, subject, load, stop)
+    }
+
+    fn end(&mut self) -> Result<(), BenchError> {
+        self.running = None;
+        Ok(())
+    }
+
+    fn notes(&self) -> Vec<String> {
+        vec![
+            RATES.note(),
+            "Embedded guests: this project's own drivers, written from the datasheets with Linux's habits, and smoltcp's TCP. The peer outside is \
+             one station at the far end of the daemon's uplink (a pair), which is paced to the link's rate in both directions. Rates are counted \
+             by the receivers, in windows of 100 ms of the machine's clock."
+                .to_owned(),
+            "CPU time is that of the four guests and the daemon, not of the peer.".to_owned(),
+        ]
+    }
+}

@@ -1,0 +1,236 @@
+//! The run under user-mode guests: four of them behind one tap, and iperf in a namespace outside. Rates are those that the daemon counts.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use nicety_guests::{Error, Layer};
+use serde_json::Value;
+
+use super::{FRAME_BYTES, PORTS, Rates, STORAGE_STREAMS, Shape, Spent, shape, taken};
+use crate::bench::BenchError;
+use crate::method::Guests;
+use crate::methods::vmxnet3_iperf::{IPERF, PACKAGES};
+use crate::methods::{Load, Opening, Rig, Subject, Taken};
+use crate::real::outside::{self, OUTSIDE, Outside, Several, UPLINK};
+use crate::windows::{Meter, StolenWatch, machine_time};
+
+const RATES: Rates = Rates::under(Guests::Uml);
+const MEMORY_MIB: u32 = 256;
+const RECEIVE_BUFFER: &str = "2MiB";
+/// Bytes of payload of a full frame: Linux sends TCP time stamps.
+const PAYLOAD: f64 = 1448.0;
+/// Bytes of the headers of a full frame.
+const HEADERS: f64 = FRAME_BYTES - PAYLOAD;
+/// Interval at which the daemon's counters are read. Windows' edges are between two readings.
+const READING: Duration = Duration::from_millis(40);
+/// Time limit of what takes no time itself.
+const SLACK: Duration = Duration::from_secs(60);
+
+/// Four guests and the network outside (see the module's page).
+#[derive(Debug)]
+pub struct Four {
+    outside: Outside,
+    layer: Layer,
+    running: Option<(u32, Subject, Shape, Several)>,
+}
+
+impl Four {
+    pub fn open(opening: Opening<'_>) -> Result<Four, Error> {
+        let Opening { plan, program, say } = opening;
+        let layer = Layer::lay("iperf", PACKAGES, say)?;
+        let opening = outside::Opening {
+            guests: plan.guests,
+            program: &program.path,
+            memory_mib: MEMORY_MIB,
+            programs: Some((layer.clone(), &[IPERF])),
+            has_peers: false,
+            own: None,
+        };
+        let mut outside = Outside::open(opening, say)?;
+        let mut iperf = layer.program(IPERF);
+        iperf.arg("-s");
+        outside.serve(&iperf)?;
+        // Senders outside know ECN, so that what waits too long is marked and not dropped.
+        outside.tell_congestion()?;
+        Ok(Four { outside, layer, running: None })
+    }
+
+    fn end_guests(&mut self) -> Result<(), Error> {
+        self.running.take().map_or(Ok(()), |(.., several)| self.outside.end_several(several))
+    }
+
+    /// Guests of this subject with the load's I/O control. Boots them if they do not run.
+    fn boot(&mut self, round: u32, subject: &Subject, shape: Shape, stop: &AtomicBool) -> Result<(), Error> {
+        let fits =
+            |(of, known, with, _): &(u32, Subject, Shape, Several)| *of == round && known == subject && *with == shape;
+        if !self.running.as_ref().is_some_and(fits) {
+            self.end_guests()?;
+            let names = ["guest0", "guest1", "guest2", "guest3"];
+            let link =
+                format!("rate = \"{}Mbit/s\"\n", RATES.link) + &shape.host_file(RATES, UPLINK, names, RECEIVE_BUFFER);
+            let mut several = self.outside.boot_several(subject, PORTS.len(), &link, 1, stop)?;
+            let listens = "echo 1 >/proc/sys/net/ipv4/tcp_ecn; (iperf -s >/dev/null 2>&1 &); \
+                           until netstat -ltn | grep -q :5001; do rest; done";
+            let listening = several.at_once(PORTS.len(), listens, SLACK, stop);
+            self.running = Some((round, subject.clone(), shape, several));
+            listening?;
+        }
+        Ok(())
+    }
+
+    /// One line of shell that runs iperf outside to all guests at once.
+    fn clients(&self, seconds: u32) -> Command {
+        let iperf = self.layer.program(IPERF);
+        let quoted = |word: &std::ffi::OsStr| format!("'{}'", word.display());
+        let words: Vec<String> = [iperf.get_program()].into_iter().chain(iperf.get_args()).map(quoted).collect();
+        let words = words.join(" ");
+        let each = (0..PORTS.len()).map(|guest| {
+            let streams = if guest == 0 { STORAGE_STREAMS } else { 1 };
+            format!("{words} -c {} -P {streams} -t {seconds} >/dev/null 2>&1 &", outside::address(guest))
+        });
+        let mut shell = Command::new(self.outside.root().busybox());
+        shell.args(["sh", "-c", &format!("{} wait", each.collect::<String>())]);
+        shell
+    }
+
+    fn measure(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
+        let shape = shape(&load.name).ok_or(Error::Stopped)?;
+        self.boot(round, subject, shape, stop)?;
+        let clients = self.clients(load.seconds);
+        let Some((.., several)) = &mut self.running else { return Err(Error::Stopped) };
+        let commands: Vec<String> = (0..PORTS.len())
+            .map(|guest| {
+                let streams = if guest == 0 && !shape.is_inward { STORAGE_STREAMS } else { 1 };
+                let most = if shape.is_inward { format!(" -b {}m", RATES.beside()) } else { String::new() };
+                format!("iperf -c {OUTSIDE} -P {streams} -t {}{most} >/dev/null 2>&1", load.seconds)
+            })
+            .collect();
+        let limit = SLACK + Duration::from_secs(load.seconds.into());
+        let (watch, ended) = (StolenWatch::start(), AtomicBool::new(false));
+        let control = several.control();
+        let before = several.cpu_time();
+        let outside = &mut self.outside;
+        let (meters, told) = thread::scope(|scope| -> Result<_, Error> {
+            let reader = scope.spawn(|| read(&control, shape, &ended));
+            let inside = scope.spawn(|| several.each(&commands, limit, stop).map(drop));
+            let outside =
+                if shape.is_inward { outside.run(&clients, limit, stop, &mut |_| Ok(())).map(drop) } else { Ok(()) };
+            let inside = inside.join().unwrap_or(Err(Error::Stopped));
+            ended.store(true, Ordering::Relaxed);
+            let read = reader.join().unwrap_or_default();
+            outside.and(inside).map(|()| read)
+        })?;
+        let after = several.cpu_time();
+        let windows = meters.map(Meter::windows);
+        let gbit = windows.iter().flat_map(|port| &port.bytes).sum::<u64>() as f64 * 8e-9;
+        let spent = |of: (Duration, Duration)| of.0.saturating_sub(of.1).as_secs_f64();
+        let spent = Spent { all: spent((after.0, before.0)), daemon: spent((after.1, before.1)) };
+        let mut taken = taken((shape, RATES), &windows, &watch.stolen(), PAYLOAD, Some((spent, gbit)));
+        if shape.is_inward && shape.has_control {
+            let (marked, dropped) = told;
+            taken.figures.extend([("marked".to_owned(), marked as f64), ("dropped".to_owned(), dropped as f64)]);
+        }
+        Ok(taken)
+    }
+}
+
+/// Reads the daemon's counters until it has ended: payload of each port, and packets that were marked and dropped to tell their senders.
+fn read(control: &outside::Control, shape: Shape, ended: &AtomicBool) -> ([Meter; PORTS.len()], (u64, u64)) {
+    let mut meters: [Meter; PORTS.len()] = Default::default();
+    let mut told = (0, 0);
+    while !ended.load(Ordering::Relaxed) {
+        let answer = control.ask().and_then(|text| serde_json::from_str::<Value>(&text).ok());
+        if let Some(answer) = answer {
+            let now = machine_time();
+            for (meter, bytes) in meters.iter_mut().zip(payload(&answer, shape)) {
+                meter.read(now, bytes);
+            }
+            told = signals(&answer);
+        }
+        thread::sleep(READING);
+    }
+    (meters, told)
+}
+
+fn ports(answer: &Value) -> BTreeMap<&str, &Value> {
+    let ports = answer["ports"].as_array().into_iter().flatten();
+    ports.filter_map(|port| Some((port["name"].as_str()?, port))).collect()
+}
+
+/// Payload of each port so far: what has left by its class, or what its adapter has sent or received.
+fn payload(answer: &Value, shape: Shape) -> [u64; PORTS.len()] {
+    let ports = ports(answer);
+    let number = |of: &Value, key: &str| of[key].as_f64().unwrap_or(0.0);
+    std::array::from_fn(|at| {
+        let class = if at + 1 == PORTS.len() { "vm" } else { PORTS[at].1 };
+        if shape.has_control && !shape.is_inward {
+            let classes = ports.get(UPLINK).and_then(|uplink| uplink["io_classes"].as_array());
+            let class = classes.into_iter().flatten().find(|known| known["name"] == class);
+            return class.map_or(0, |class| (number(class, "bytes") * PAYLOAD / FRAME_BYTES) as u64);
+        }
+        let way = if shape.is_inward { "receive" } else { "transmit" };
+        let queues = ports.get(format!("guest{at}").as_str()).and_then(|port| port[way].as_array());
+        // A segmented packet's bytes have its headers once.
+        let of = |queue: &Value| (number(queue, "bytes") - number(queue, "packets") * HEADERS).max(0.0);
+        queues.into_iter().flatten().map(of).sum::<f64>() as u64
+    })
+}
+
+/// Packets that came in and were marked, and dropped, to tell their senders of congestion.
+fn signals(answer: &Value) -> (u64, u64) {
+    let ports = ports(answer);
+    let classes = ports.get(UPLINK).and_then(|uplink| uplink["inward_classes"].as_array()).into_iter().flatten();
+    classes.fold((0, 0), |(marked, dropped), class| {
+        (marked + class["marked"].as_u64().unwrap_or(0), dropped + class["dropped"].as_u64().unwrap_or(0))
+    })
+}
+
+impl Rig for Four {
+    fn in_guests(
+        &mut self,
+        round: u32,
+        subject: &Subject,
+        load: &Load,
+        stop: &AtomicBool,
+    ) -> Result<Taken, BenchError> {
+        Ok(self.measure(round, subject, load, stop)?)
+    }
+
+    fn end(&mut self) -> Result<(), BenchError> {
+        Ok(self.end_guests()?)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let mut notes = self.outside.notes();
+        notes.push(RATES.note());
+        notes.push(
+            "iperf 2 sends; rates are what the daemon counts every 40 ms: by class as frames leave the uplink or, inward and without I/O \
+             control, at the guests' adapters. Both sides know ECN (tcp_ecn = 1)."
+                .to_owned(),
+        );
+        notes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn payload_is_what_left_by_class_or_what_an_adapter_carried_without_headers() {
+        let answer = serde_json::json!({ "ports": [
+            { "name": "n0", "io_classes": [{ "name": "vm", "bytes": 15_140 }, { "name": "storage", "bytes": 30_280 }],
+              "inward_classes": [{ "name": "vm", "marked": 3, "dropped": 1 }, { "name": "storage", "marked": 4, "dropped": 0 }] },
+            { "name": "guest1", "receive": [{ "queue": 0, "packets": 2, "frames": 3, "bytes": 4_500 }], "transmit": [] },
+        ] });
+        let of = |name| payload(&answer, shape(name).unwrap());
+        assert_eq!(of("outward"), [28_960, 0, 0, 14_480]);
+        assert_eq!(of("inward"), [0, 4_500 - 2 * 66, 0, 0]);
+        assert_eq!(of("outward-without"), [0; 4]);
+        assert_eq!(signals(&answer), (7, 1));
+        assert_eq!(signals(&serde_json::json!({})), (0, 0));
+    }
+}
