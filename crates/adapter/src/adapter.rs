@@ -30,6 +30,10 @@ pub enum Event {
     Page,
     /// Its state was restored: signal all due interrupts now, and check the queues without a doorbell.
     Restored,
+    /// The process that served it was killed. A state was restored that is older than the driver's: only its configuration space holds,
+    /// and registers at whose change the adapter has asked to [keep](crate::Outbox::KEEP) its state. Touch no ring: the driver has
+    /// gone on. Have the driver reset the adapter, by the event that it answers soonest.
+    Lost,
     /// Its family has answered an [ask](Adapter::ask).
     Answer(Answer),
     /// The port dropped this many frames for its guest, because they found no buffer and no room to wait.

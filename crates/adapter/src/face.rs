@@ -73,6 +73,14 @@ pub trait PciFace {
         None
     }
 
+    /// Bytes of a file in which it keeps the positions of its rings, in case its process is killed. 0: it keeps none.
+    fn kept_bytes(&self) -> u64 {
+        0
+    }
+
+    /// Keeps them in this file, or finds them there at the next [`Event::Lost`](crate::Event::Lost).
+    fn keep(&mut self, _file: Arc<Map>) {}
+
     /// The bytes behind [`nicety_pci::ROM_BAR`], if it has an option ROM: read by the transport, never written.
     fn rom(&self) -> Option<&Rom> {
         None

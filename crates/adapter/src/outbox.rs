@@ -74,7 +74,7 @@ pub struct Outbox {
     /// Interrupt messages to send: MSI or MSI-X vectors, or a ring's call.
     pub messages: Set,
     /// Queues that have just broken; [`stall`](crate::Adapter::stall) gives the reason. Receive queue n has number 2n, transmit queue n
-    /// has 2n + 1, as virtio-net's rings. [`Outbox::GUEST_ERROR`] and [`Outbox::ASK`] are no queues.
+    /// has 2n + 1, as virtio-net's rings. [`Outbox::GUEST_ERROR`], [`Outbox::ASK`] and [`Outbox::KEEP`] are no queues.
     pub stalled: Set,
     /// Descriptors read beyond the usual number for the carried frames. The frames' bytes do not show this work, so the port is
     /// charged for it.
@@ -92,6 +92,10 @@ impl Outbox {
     /// The member of [`stalled`](Outbox::stalled) that stands for [asks](crate::Adapter::ask) to the adapter's family, for the same
     /// reason.
     pub const ASK: u16 = Set::NUMBERS - 2;
+
+    /// The member of [`stalled`](Outbox::stalled) that stands for a change of registers that must survive this process, see
+    /// [`Event::Lost`](crate::Event::Lost). The configuration space is kept without it.
+    pub const KEEP: u16 = Set::NUMBERS - 3;
 
     /// Charges the port for descriptors, see [`Outbox::excess`].
     pub fn charge(&mut self, descriptors: u32) {

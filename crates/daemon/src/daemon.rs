@@ -21,13 +21,14 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nicety_adapter::{Adapter, Face, PortId, Uplink};
 use nicety_adapters::{Entry, Settings};
 use nicety_host::{FunctionConfig, MirrorConfig, Role};
+use nicety_keeper::Holder;
 use nicety_plane::{End, Neighbour, Plane, Port, SavedNumbers, State};
 use nicety_sandbox::Kind;
 use nicety_socket::Access;
@@ -38,6 +39,7 @@ use tracing::{info, warn};
 use crate::clock::Clock;
 use crate::device::{PortDevice, irq_layout};
 use crate::inbox::{Inbox, Note};
+use crate::journal::Journal;
 use crate::mapper::Mapper;
 use crate::port_log::PortLog;
 use crate::recorder::{Recorder, Recording, Target};
@@ -194,6 +196,8 @@ pub struct Daemon {
     recording: Mutex<Option<Recording>>,
     /// The number of times that ports were opened or closed.
     generation: AtomicU64,
+    /// The keeper, which holds the ports in case this process is killed.
+    holder: OnceLock<Arc<Holder>>,
 }
 
 impl Daemon {
@@ -245,7 +249,33 @@ impl Daemon {
             lost: Mutex::default(),
             recording: Mutex::default(),
             generation: AtomicU64::new(0),
+            holder: OnceLock::new(),
         })
+    }
+
+    /// Ports that are opened from now on survive this process: the keeper holds them.
+    pub fn keep_by(&self, holder: Arc<Holder>) {
+        let _set_once = self.holder.set(holder);
+    }
+
+    /// A port's journal, with these positions of its rings. `None` without a keeper.
+    pub(crate) fn journal(&self, port: &str, device: &PortDevice, rings: &[u8]) -> Option<Journal> {
+        let holder = self.holder.get()?;
+        let journal = Journal::new(port, Arc::clone(holder), device.kept_bytes());
+        let journal = journal.inspect_err(|error| warn!(port, "it is not kept: {error}")).ok()?;
+        if let Some(map) = journal.rings() {
+            // The positions of another number of rings are of no use, and are not valid.
+            let _too_many = map.write(0, rings);
+            device.keep_rings(map);
+        }
+        Some(journal)
+    }
+
+    /// The keeper closes what it holds of a port.
+    pub(crate) fn forget_kept(&self, name: &str) {
+        if let Some(holder) = self.holder.get() {
+            let _no_keeper = holder.forget(name, u64::MAX);
+        }
     }
 
     /// Records the guests' register accesses of ports opened from now on. [`Daemon::begin_traces`] writes a trace per port into
@@ -461,7 +491,12 @@ impl Daemon {
         Ok(())
     }
 
-    fn hand_to_worker(&self, service: Service) {
+    fn hand_to_worker(&self, mut service: Service) {
+        if let Link::Function { device, .. } = &service.link
+            && service.journal.is_none()
+        {
+            service.journal = self.journal(service.log.port(), device, &[]);
+        }
         let WorkerHandle { inbox, newcomers } = self.worker(service.port.id());
         // A worker that has ended takes no ports; then no port is opened any more.
         let _worker_ended = newcomers.send(service);

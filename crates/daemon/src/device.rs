@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nicety_adapter::snapshot::RestoreError;
 use nicety_adapter::trace::{Event, IrqChange};
-use nicety_adapter::{Face, PciFace, Reset, Time};
+use nicety_adapter::{Adapter, Face, PciFace, Reset, Time};
 use nicety_memory::{Map, MapError, Mapping, MappingError, Piece, Rights, shared_file};
 use nicety_pci::ROM_BAR;
 use nicety_plane::{Doorbells, Port, Saved};
@@ -75,7 +75,24 @@ pub struct PortDevice {
     /// The cost of writes beyond their accesses, in descriptors, that was not reported to a session yet.
     excess: u32,
     recorder: Option<Arc<Recorder>>,
+    /// The change since the last [`PortDevice::take_change`].
+    change: Kept,
 }
+
+/// A change of what is kept in case the process is killed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kept {
+    /// There was none.
+    #[default]
+    Unchanged,
+    /// Values have changed.
+    Changed,
+    /// Descriptors too.
+    Renewed,
+}
+
+/// One of [`Port::restore_then`] and [`Port::restore_lost`].
+type Restore = fn(&Port, &Saved, Time, &mut dyn FnMut(&mut dyn Adapter)) -> Option<Result<(), RestoreError>>;
 
 /// A page of doorbells that the VM may map.
 #[derive(Debug)]
@@ -137,7 +154,22 @@ impl PortDevice {
             warned: false,
             excess: 0,
             recorder: None,
+            change: Kept::Unchanged,
         }
+    }
+
+    fn kept(&mut self, change: Kept) {
+        self.change = self.change.max(change);
+    }
+
+    /// The change since the last call.
+    pub fn take_change(&mut self) -> Kept {
+        std::mem::take(&mut self.change)
+    }
+
+    /// There is a change that is not kept yet.
+    pub fn put_change(&mut self, change: Kept) {
+        self.kept(change);
     }
 
     /// Whether the VM's shared memory was empty when the driver was up.
@@ -248,13 +280,25 @@ impl PortDevice {
 
     /// Restores a saved port, with the memory and the eventfds of the connected VMM.
     pub fn restore(&mut self, saved: &PortState) -> Result<(), SaveError> {
+        self.restore_by(saved, Port::restore_then)
+    }
+
+    /// Restores a port of a process that was killed: its rings are lost, and its driver is made to reset the adapter.
+    pub fn restore_lost(&mut self, saved: &PortState) -> Result<(), SaveError> {
+        let mut saved = saved.clone();
+        // The line is masked by each delivery, and unmasked by the VMM: neither was kept. Another interrupt is harmless.
+        saved.interrupts.line_masked = false;
+        self.restore_by(&saved, Port::restore_lost)
+    }
+
+    fn restore_by(&mut self, saved: &PortState, by: Restore) -> Result<(), SaveError> {
         if !self.interrupts.fits(&saved.interrupts) {
             return Err(RestoreError::Impossible("interrupt vectors").into());
         }
         let (port, signals, interrupts, now) = (&self.port, &self.signals, &self.interrupts, self.now());
         let state = Saved { at: Time(saved.at_ns), state: saved.adapter.clone() };
         let restore = || {
-            let restored = port.restore_then(&state, now, |adapter| {
+            let restored = by(port, &state, now, &mut |adapter| {
                 // Set the mode before the adapter raises an interrupt.
                 if let Face::Pci(pci) = adapter.face() {
                     signals.set_mode(pci.function().mode());
@@ -276,6 +320,8 @@ impl PortDevice {
     /// Sets a new map and returns the old one. This worker owns the port: between its turns no batch holds the map. Other workers
     /// access the guest's memory only under the port's lock, which set_memory takes.
     fn publish(&mut self, map: Map) -> Arc<Map> {
+        let is_same = self.map.mappings() == map.mappings();
+        self.kept(if is_same { Kept::Changed } else { Kept::Renewed });
         self.map = map;
         self.port.set_memory(Arc::new(self.map.clone()), self.now())
     }
@@ -394,6 +440,7 @@ impl Device for PortDevice {
         }
         match region {
             CONFIG_REGION => {
+                self.kept(Kept::Changed);
                 self.port.config_write(u16::try_from(offset).map_err(|_| Errno::INVAL)?, data, now);
                 self.mode_changed();
             }
@@ -464,6 +511,10 @@ impl Device for PortDevice {
             recorder.note(Event::Irqs { index: set.index, change, start: set.start, count: set.count });
         }
         let line = set.index == INTX;
+        // The line is unmasked after each of its interrupts: that is not kept.
+        if !line || set.is_disable() || matches!(set.data, IrqData::Connect(_) | IrqData::Disconnect) {
+            self.kept(Kept::Renewed);
+        }
         let applied = self.interrupts.apply(set);
         if line {
             self.unmask = self.interrupts.unmask_eventfd();
@@ -476,6 +527,7 @@ impl Device for PortDevice {
         if let Some(recorder) = &self.recorder {
             recorder.note(Event::Reset);
         }
+        self.kept(Kept::Changed);
         self.port.reset(Reset::Function, self.now());
         self.interrupts.set_line(false);
         self.mode_changed();

@@ -12,6 +12,7 @@ pub mod device;
 pub mod handover;
 pub mod image;
 pub mod inbox;
+mod journal;
 pub mod kicks;
 pub mod live;
 pub mod mapper;

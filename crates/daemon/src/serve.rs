@@ -1,13 +1,16 @@
 //! Checks what a host file names, and opens it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use nicety_adapter::snapshot::RestoreError;
 use nicety_adapter::{PortId, Uplink, UplinkSettings};
 use nicety_frame::Mac;
 use nicety_host::{AccountError, Host, PortConfig, Role, RomFileError, TeamConfig, TeamMode, UplinkConfig, UplinkKind};
+use nicety_keeper::{Group, Holder};
 use nicety_socket::{Access, ListenError, Place};
 use nicety_switch::{Limits, Policy, Vlan};
 use nicety_uplink::{
@@ -15,6 +18,7 @@ use nicety_uplink::{
 };
 
 use sha2::{Digest, Sha256};
+use tracing::warn;
 
 use crate::daemon::{ArrivingUplink, Daemon, PortSpec, StartError, TeamSpec, UplinkMaker, random};
 use crate::image::PortImage;
@@ -87,9 +91,14 @@ pub struct Prepared<'a> {
     host: &'a Host,
     record: Option<Target>,
     ports: Vec<PortSpec>,
+    /// The keeper, and the ports that it has held for a daemon that was killed, by name.
+    kept: Option<(Arc<Holder>, Held)>,
     /// Sockets that another process serves. Serving can begin when they are free.
     pub served: Vec<PathBuf>,
 }
+
+/// Groups of descriptors by the names of their ports.
+type Held = BTreeMap<String, Vec<Group>>;
 
 /// All problems, one per line.
 #[derive(Debug)]
@@ -115,15 +124,33 @@ fn connecting(path: &Path, access: &Access) -> Result<Place, ListenError> {
 
 /// Checks everything that [`start`] needs and that exists already.
 pub fn prepare<'a>(host: &'a Host, record: Option<Target>) -> Result<Prepared<'a>, Refused> {
-    checked(host, record, connecting)
+    checked(host, record, connecting, &Held::new())
+}
+
+/// Like [`prepare`], for a daemon with a keeper, which may have held ports for one that was killed.
+pub fn prepare_kept<'a>(
+    host: &'a Host,
+    record: Option<Target>,
+    holder: Arc<Holder>,
+    groups: Vec<Group>,
+) -> Result<Prepared<'a>, Refused> {
+    let mut held = Held::new();
+    groups.into_iter().for_each(|group| held.entry(group.name.clone()).or_default().push(group));
+    let prepared = checked(host, record, connecting, &held)?;
+    Ok(Prepared { kept: Some((holder, held)), ..prepared })
 }
 
 /// Makes the same checks as [`prepare`], without a connection that a running daemon would notice.
 pub fn check<'a>(host: &'a Host, record: Option<Target>) -> Result<Prepared<'a>, Refused> {
-    checked(host, record, |path, access| nicety_socket::check_quietly(path, access))
+    checked(host, record, |path, access| nicety_socket::check_quietly(path, access), &Held::new())
 }
 
-fn checked<'a>(host: &'a Host, record: Option<Target>, look: SocketCheck) -> Result<Prepared<'a>, Refused> {
+fn checked<'a>(
+    host: &'a Host,
+    record: Option<Target>,
+    look: SocketCheck,
+    held: &Held,
+) -> Result<Prepared<'a>, Refused> {
     let (mut errors, mut served) = (Vec::new(), Vec::new());
     let names = host.ports.iter().map(|port| port.name.as_str());
     errors.extend(
@@ -134,14 +161,16 @@ fn checked<'a>(host: &'a Host, record: Option<Target>, look: SocketCheck) -> Res
     );
     let mut ports = Vec::new();
     for config in &host.ports {
-        match spec_by(config, &mut served, look) {
+        // A held socket is ours, and listens: a look would be a VMM to it.
+        let spec = if held.contains_key(&config.name) { spec(config) } else { spec_by(config, &mut served, look) };
+        match spec {
             Ok(spec) => ports.push(spec),
             Err(error) => errors.push(error),
         }
     }
     errors.extend(host.uplinks.iter().filter_map(|config| check_uplink(&config.kind, &mut served, look).err()));
     errors.extend(host.teams.iter().filter_map(|team| check_team(host, team).err()));
-    if errors.is_empty() { Ok(Prepared { host, record, ports, served }) } else { Err(Refused(errors)) }
+    if errors.is_empty() { Ok(Prepared { host, record, ports, kept: None, served }) } else { Err(Refused(errors)) }
 }
 
 /// Checks whether the members of a team fit together.
@@ -519,16 +548,40 @@ pub(crate) fn settle_uplinks(daemon: &Daemon, host: &Host, announced: &[(String,
     daemon.set_mirrors(host);
 }
 
+/// A port goes on whose process was killed, or begins anew.
+fn revive(daemon: &Daemon, port: PortSpec, groups: Vec<Group>) -> Result<(), ServeError> {
+    let name = port.name.clone();
+    let again = port.clone();
+    let Err(why) = crate::journal::read(groups).and_then(|kept| daemon.revive(port, kept)) else { return Ok(()) };
+    warn!(port = name, "its VM loses its adapter, which does not go on: {why}");
+    daemon.forget_kept(&name);
+    daemon.open(again)?;
+    Ok(())
+}
+
 /// Starts everything that a host file names, or nothing. Records the guests' accesses if a folder is given.
 pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
-    let Prepared { host, record, ports, served: _ } = prepared;
+    let Prepared { host, record, ports, kept, served: _ } = prepared;
     let daemon = Daemon::start(limits(host), host.daemon.workers)?;
     if let Some(target) = record {
         daemon.record(target)?;
     }
     host.cards.iter().for_each(|card| daemon.set_card(card));
+    let mut held = Held::new();
+    if let Some((holder, groups)) = kept {
+        daemon.keep_by(Arc::clone(&holder));
+        held = groups;
+        // The host file names them no more.
+        let is_gone = |name: &String| !ports.iter().any(|port| port.name == *name);
+        for (name, _closed) in held.extract_if(.., |name, _| is_gone(name)) {
+            let _no_keeper = holder.forget(&name, u64::MAX);
+        }
+    }
     for port in ports {
-        daemon.open(port)?;
+        match held.remove(&port.name) {
+            Some(groups) => revive(&daemon, port, groups)?,
+            None => _ = daemon.open(port)?,
+        }
     }
     // Open uplinks last: captures and traces replace older files, which must survive if something else fails.
     for config in &host.teams {

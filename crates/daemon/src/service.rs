@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
 use crate::device::PortDevice;
+use crate::journal::Journal;
 use crate::port_log::PortLog;
 use crate::recorder::Recorder;
 use crate::shell::Schedule;
@@ -80,6 +81,8 @@ pub struct Service {
     pub link: Link,
     /// Records its guest's accesses, if recording is on.
     pub recorder: Option<Arc<Recorder>>,
+    /// Keeps the port in case this process is killed, if there is a keeper.
+    pub(crate) journal: Option<Journal>,
     /// The time until which its socket is not watched.
     pub(crate) accept_paused_until: Option<Time>,
     /// The turn of an unfinished flood, which must continue.
@@ -101,6 +104,7 @@ impl Service {
             schedule,
             link,
             recorder: None,
+            journal: None,
             accept_paused_until: None,
             turn: None,
             credit: 0,

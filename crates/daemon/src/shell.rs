@@ -153,6 +153,8 @@ pub struct PortShell {
 pub struct Schedule {
     queued: AtomicBool,
     written: AtomicU64,
+    /// The adapter has asked to keep its state.
+    changed: AtomicBool,
 }
 
 impl Schedule {
@@ -169,6 +171,11 @@ impl Schedule {
     /// Whether the port is queued for a turn.
     pub fn is_queued(&self) -> bool {
         self.queued.load(Ordering::Acquire)
+    }
+
+    /// Whether the adapter has asked to keep its state since the last call.
+    pub fn take_changed(&self) -> bool {
+        self.changed.load(Ordering::Relaxed) && self.changed.swap(false, Ordering::Relaxed)
     }
 
     /// Counts on from this number of written descriptors.
@@ -294,6 +301,10 @@ impl Shell for PortShell {
 
     fn refused(&self, reason: Reason) {
         self.inbox.push(Note::Refused(self.id, reason));
+    }
+
+    fn changed(&self) {
+        self.state.changed.store(true, Ordering::Relaxed);
     }
 
     fn news(&self, news: News) {

@@ -10,6 +10,7 @@ mod connections;
 mod fair_test;
 mod farewell;
 mod freezing;
+mod keeping;
 #[cfg(test)]
 mod messages_test;
 mod saving;
@@ -41,6 +42,7 @@ use tracing::debug;
 use crate::busy_poll::BusyPoll;
 use crate::clock::Clock;
 use crate::inbox::{Inbox, Note};
+use crate::journal::Journal;
 use crate::port_log::Kind;
 use crate::service::{Link, Service, Talk};
 use crate::shell::ready_to_ring;
@@ -209,6 +211,7 @@ impl Worker {
 
     fn serve(&mut self, mut service: Service) {
         let id = service.port.id();
+        Self::keep(&mut service, self.clock.now());
         self.go_on(id, &mut service);
         if let Some(fd) = service.descriptor()
             && let Err(error) = epoll::add(&self.epoll, fd, token(id, SOCKET), EventFlags::IN)
@@ -231,6 +234,7 @@ impl Worker {
         self.settle_flood(id);
         self.disconnect(id, DisconnectReason::Removed);
         if let Some(mut service) = self.services.remove(&id) {
+            service.journal.iter().for_each(Journal::forget);
             if let Some(fd) = service.descriptor() {
                 let _not_watched = epoll::delete(&self.epoll, fd);
             }

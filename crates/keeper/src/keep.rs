@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, geteuid, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, geteuid, getrlimit, kill_process, setrlimit};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 
 use crate::channel::{Channel, ChannelError, Message};
+use crate::held::{self, Held};
 use crate::{KEPT, kind};
 
 /// A daemon that does not read a message of some bytes for so long is given up.
@@ -40,6 +41,8 @@ struct Daemon {
     process: Child,
     /// `None` once the daemon has closed it.
     channel: Option<Channel>,
+    /// Descriptors that it would lose if it were killed.
+    held: Held,
 }
 
 impl Daemon {
@@ -48,7 +51,22 @@ impl Daemon {
         let mut command = Command::new(program);
         // The service manager would expect the watchdog's messages of the keeper.
         command.args(arguments).arg(KEPT).env_remove("WATCHDOG_PID").stdin(Stdio::from(OwnedFd::from(theirs)));
-        Ok(Self { process: command.spawn()?, channel: Some(ours) })
+        Ok(Self { process: command.spawn()?, channel: Some(ours), held: Held::default() })
+    }
+
+    /// It is the first daemon, or replaces one that was killed and for which these descriptors were held.
+    fn begins(&mut self, held: Held) {
+        for (name, number, fds) in held.iter() {
+            let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+            let content = held::content(number, name);
+            let sent = self.channel.as_ref().map(|channel| channel.send(kind::HOLD, &content, &fds, WITHIN));
+            if let Some(Err(_gone)) = sent {
+                self.channel = None;
+            }
+        }
+        self.tell(kind::FIRST, b"", None);
+        // It may be killed before it has sent any of its own.
+        self.held = held;
     }
 
     fn tell(&mut self, kind: u8, content: &[u8], fd: Option<&Channel>) {
@@ -98,8 +116,9 @@ pub fn keep(start: &Start) -> io::Result<ExitStatus> {
         signal_hook::low_level::pipe::register(signal, write)?;
         signals.push((signal, read));
     }
+    provide_descriptors();
     let mut current = Daemon::start(&start.program, &start.arguments)?;
-    current.tell(kind::FIRST, b"", None);
+    current.begins(Held::default());
     let mut keeper = Keeper {
         arguments: start.arguments.clone(),
         program: start.program.clone(),
@@ -127,6 +146,13 @@ pub fn keep(start: &Start) -> io::Result<ExitStatus> {
             return Ok(status);
         }
     }
+}
+
+/// As many descriptors as this process may have: it holds those of the daemon.
+fn provide_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    // With fewer it holds fewer.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 /// Empties a signal's pipe. True if there was something in it.
@@ -165,13 +191,20 @@ impl Keeper {
                     let _ = heir.process.kill();
                 }),
                 kind::SERVES => self.is_orphan = false,
+                kind::HOLD => self.current.held.hold(&message.content, message.fds),
+                kind::FORGET => self.current.held.forget(&message.content),
                 _ => {}
             }
         }
-        let serves =
-            self.heir.as_mut().and_then(|(_, heir)| next(heir)).is_some_and(|message| message.kind == kind::SERVES);
-        if serves {
-            self.succeed();
+        while let Some((_, heir)) = &mut self.heir
+            && let Some(message) = next(heir)
+        {
+            match message.kind {
+                kind::HOLD => heir.held.hold(&message.content, message.fds),
+                kind::FORGET => heir.held.forget(&message.content),
+                kind::SERVES => self.succeed(),
+                _ => {}
+            }
         }
     }
 
@@ -214,6 +247,8 @@ impl Keeper {
             self.current.tell(kind::ENDED, words(status).as_bytes(), None);
         }
         let Some(status) = self.current.process.try_wait()? else { return Ok(None) };
+        // Its last messages may have come since.
+        self.listen();
         // An heir that has all state serves when its predecessor ends.
         if let Some((program, heir)) = self.heir.take() {
             // Until it reports that it serves, it may still find that it cannot: then its predecessor's program is started again.
@@ -229,8 +264,9 @@ impl Keeper {
             return Ok(Some(status));
         }
         self.is_orphan = false;
+        let held = std::mem::take(&mut self.current.held);
         self.current = Daemon::start(&self.program, &self.arguments)?;
-        self.current.tell(kind::FIRST, b"", None);
+        self.current.begins(held);
         Ok(None)
     }
 
@@ -248,6 +284,8 @@ fn next(daemon: &mut Daemon) -> Option<Message> {
     match daemon.channel.as_ref()?.receive(Duration::ZERO) {
         Ok(message) => Some(message),
         Err(ChannelError::Late(_)) => None,
+        // This process has too many: the daemon's ports are not held any more.
+        Err(ChannelError::DescriptorsLost) => Some(Message { kind: 0, content: Vec::new(), fds: Vec::new() }),
         Err(_closed) => {
             daemon.channel = None;
             None

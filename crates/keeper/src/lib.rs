@@ -8,17 +8,22 @@
 //! keeper ──starts──► heir ◄────── all state ─────── daemon       over a socket that the keeper has made for both
 //! keeper ◄── Serves ── heir                         daemon ends
 //! ```
+//! It also holds descriptors for the daemon, by name: if the daemon is killed, the next one gets them, and no peer sees its connection
+//! close (`held.rs`).
+//!
 //! The keeper reads nothing that a guest or a VMM has written, and no state of a port. Its messages are a byte for the kind and at most
-//! a path or a sentence. It has one thread.
+//! a path, a sentence or a name. It has one thread.
 #![forbid(unsafe_code)]
 
 mod channel;
+mod held;
 mod keep;
 mod link;
 
 pub use channel::{Channel, ChannelError, FDS_MOST, Message};
+pub use held::Group;
 pub use keep::{Start, keep};
-pub use link::{Begins, KeptBy};
+pub use link::{Begins, Holder, KeptBy};
 
 /// The version of the keeper's messages. A keeper and a daemon of different versions refuse each other.
 const VERSION: u8 = 1;
@@ -45,4 +50,8 @@ pub mod kind {
     pub const ABANDON: u8 = 7;
     /// To the keeper: this daemon serves from now on.
     pub const SERVES: u8 = 8;
+    /// To the keeper, with descriptors: hold them under this number and name. To a daemon, before [`FIRST`]: they were held.
+    pub const HOLD: u8 = 9;
+    /// To the keeper: close all descriptors that it holds under this name with a lower number.
+    pub const FORGET: u8 = 10;
 }

@@ -6,10 +6,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
-use rustix::io::fcntl_dupfd_cloexec;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::channel::{Channel, ChannelError};
+use crate::held::{self, Group};
 use crate::kind;
 
 /// The keeper answers at once: it only starts a process.
@@ -18,8 +19,8 @@ const WITHIN: Duration = Duration::from_secs(10);
 /// How a daemon begins.
 #[derive(Debug)]
 pub enum Begins {
-    /// It is the first.
-    First,
+    /// It is the first, or replaces one that was killed: then the keeper has held descriptors.
+    First(Vec<Group>),
     /// It replaces the daemon at the other end.
     Heir(Channel),
 }
@@ -46,13 +47,29 @@ impl KeptBy {
         let nothing = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         rustix::stdio::dup2_stdin(&nothing)?;
         set_parent_process_death_signal(Some(Signal::TERM))?;
-        let mut message = channel.receive(WITHIN)?;
-        let role = match (message.kind, message.fds.pop()) {
-            (kind::FIRST, None) => Begins::First,
-            (kind::HEIR, Some(fd)) => Begins::Heir(fd.into()),
-            _ => return Err(ChannelError::Foreign(None)),
+        let mut groups = Vec::new();
+        let role = loop {
+            let mut message = channel.receive(WITHIN)?;
+            if message.kind == kind::HOLD {
+                let named = held::named(&message.content);
+                groups.extend(named.map(|(number, name)| Group { name, number, fds: message.fds }));
+                continue;
+            }
+            break match (message.kind, message.fds.pop()) {
+                (kind::FIRST, None) => Begins::First(groups),
+                (kind::HEIR, Some(fd)) => Begins::Heir(fd.into()),
+                _ => return Err(ChannelError::Foreign(None)),
+            };
         };
         Ok((Self(channel), role))
+    }
+
+    /// Another handle, for descriptors that the keeper holds.
+    ///
+    /// # Errors
+    /// The process has too many descriptors.
+    pub fn holder(&self) -> Result<Holder, Errno> {
+        Ok(Holder(fcntl_dupfd_cloexec(&self.0, 3)?.into()))
     }
 
     /// Has the keeper start this program. Returns a channel to it, or a sentence that says why it was not started.
@@ -105,5 +122,33 @@ impl From<Channel> for KeptBy {
 impl From<KeptBy> for OwnedFd {
     fn from(kept: KeptBy) -> Self {
         kept.0.into()
+    }
+}
+
+/// Has the keeper hold descriptors. Any thread may use it: it waits for nobody.
+#[derive(Debug)]
+pub struct Holder(Channel);
+
+impl Holder {
+    /// The keeper holds these descriptors from now on, under this name and number.
+    ///
+    /// # Errors
+    /// There are too many, or the keeper has gone or does not read.
+    pub fn hold(&self, name: &str, number: u64, fds: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
+        self.0.send(kind::HOLD, &held::content(number, name), fds, Duration::ZERO)
+    }
+
+    /// The keeper closes what it holds under this name with a lower number.
+    ///
+    /// # Errors
+    /// The keeper has gone or does not read.
+    pub fn forget(&self, name: &str, below: u64) -> Result<(), ChannelError> {
+        self.0.send(kind::FORGET, &held::content(below, name), &[], Duration::ZERO)
+    }
+}
+
+impl From<Channel> for Holder {
+    fn from(channel: Channel) -> Self {
+        Self(channel)
     }
 }

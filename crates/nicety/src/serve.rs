@@ -23,7 +23,7 @@ use nicety_daemon::{sandbox, serve, signals};
 use nicety_host::{
     AccessConfig, Eavesdropping, Host, PortConfig, ReadError, Role, UplinkConfig, UplinkKind, policy_words,
 };
-use nicety_keeper::{Begins, KeptBy, Start};
+use nicety_keeper::{Begins, Group, KeptBy, Start};
 use nicety_sandbox::Folders;
 use nicety_socket::ListenError;
 use tracing::{info, warn};
@@ -49,7 +49,7 @@ pub fn run(args: &Serve) -> Result<ExitCode, Failure> {
         return keep(args);
     }
     if !args.kept {
-        return begin(args, Begin::new(Host::read(&args.host)?), None, None);
+        return begin(args, Begin::new(Host::read(&args.host)?), None, Vec::new(), None);
     }
     let (kept, begins) = KeptBy::begin().map_err(|error| {
         Failure::new(
@@ -58,11 +58,11 @@ pub fn run(args: &Serve) -> Result<ExitCode, Failure> {
         )
     })?;
     match begins {
-        Begins::First => begin(args, Begin::new(Host::read(&args.host)?), Some(kept), None),
+        Begins::First(groups) => begin(args, Begin::new(Host::read(&args.host)?), Some(kept), groups, None),
         Begins::Heir(channel) => {
             let taking = Taking::begin(channel).map_err(Failure::with(Exit::Failed))?;
             match taking.host() {
-                Ok(host) => begin(args, host, Some(kept), Some(taking)),
+                Ok(host) => begin(args, host, Some(kept), Vec::new(), Some(taking)),
                 Err(errors) => {
                     let failure = Failure::from(ReadError::Wrong(errors));
                     taking.refuse(&failure.message);
@@ -83,7 +83,13 @@ fn keep(args: &Serve) -> Result<ExitCode, Failure> {
 }
 
 /// Begins to serve: anew, or with the ports of a daemon that this one replaces.
-fn begin(args: &Serve, begin: Begin, kept: Option<KeptBy>, taking: Option<Taking>) -> Result<ExitCode, Failure> {
+fn begin(
+    args: &Serve,
+    begin: Begin,
+    kept: Option<KeptBy>,
+    groups: Vec<Group>,
+    taking: Option<Taking>,
+) -> Result<ExitCode, Failure> {
     let host = &begin.host;
     let socket = control_of(host)?;
     host.leaves_room(&args.host, &socket, args.record.as_deref()).map_err(ReadError::Wrong)?;
@@ -106,7 +112,7 @@ fn begin(args: &Serve, begin: Begin, kept: Option<KeptBy>, taking: Option<Taking
             }
         });
     }
-    let prepared = Prepared::new(&begin, &socket, args, kept);
+    let prepared = Prepared::new(&begin, &socket, args, kept, groups);
     let done = prepared.and_then(|prepared| if args.check { prepared.tell(&socket) } else { prepared.serve(&socket) });
     Ok(match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -128,7 +134,13 @@ struct Prepared<'a> {
 }
 
 impl<'a> Prepared<'a> {
-    fn new(begin: &'a Begin, socket: &Path, args: &'a Serve, kept: Option<KeptBy>) -> Result<Self, Failure> {
+    fn new(
+        begin: &'a Begin,
+        socket: &Path,
+        args: &'a Serve,
+        kept: Option<KeptBy>,
+        groups: Vec<Group>,
+    ) -> Result<Self, Failure> {
         let record = args.record.as_deref();
         let target = args.record.clone().map(if args.calls { Target::Calls } else { Target::Folder });
         let host = &begin.host;
@@ -136,7 +148,14 @@ impl<'a> Prepared<'a> {
         let (control, ports) = if args.check {
             (control::check(host, socket), serve::check(host, target))
         } else {
-            (control::prepare(host, socket), serve::prepare(host, target))
+            let ports = match &kept {
+                Some(kept) => {
+                    let holder = Arc::new(kept.holder().map_err(Failure::with(Exit::Failed))?);
+                    serve::prepare_kept(host, target, holder, groups)
+                }
+                None => serve::prepare(host, target),
+            };
+            (control::prepare(host, socket), ports)
         };
         match (control, ports) {
             (Ok(control), Ok(ports)) => Ok(Self { begin, host, control, ports, record, kept }),
@@ -199,6 +218,9 @@ impl Heir<'_> {
             descriptors::provide(host.ports.len(), host.daemon.workers).map_err(|error| error.to_string())?;
             let control = control::again(host, socket).map_err(|error| error.to_string())?;
             let daemon = taking.start(host)?;
+            if let Some(kept) = &kept {
+                daemon.keep_by(Arc::new(kept.holder().map_err(|error| error.to_string())?));
+            }
             confine(&sandbox::folders(host, socket, None)).map_err(|error| error.to_string())?;
             Ok((control, daemon))
         };

@@ -52,6 +52,13 @@ impl Table {
         self.list.iter().flatten().map(AsFd::as_fd)
     }
 
+    /// The numbers of the descriptors that were put in, in order: of the originals, not of the duplicates.
+    pub fn origins(&self) -> Vec<RawFd> {
+        let mut origins: Vec<(u32, RawFd)> = self.known.iter().map(|(fd, index)| (*index, *fd)).collect();
+        origins.sort_unstable();
+        origins.into_iter().map(|(_, fd)| fd).collect()
+    }
+
     /// Number of indexes.
     pub fn len(&self) -> usize {
         self.list.len()

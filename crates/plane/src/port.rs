@@ -72,6 +72,9 @@ pub trait Shell: Send + Sync {
     /// The guest's memory map refused the adapter an access: the last one since the last call. A hostile guest causes one in each call.
     fn refused_access(&self, _refusal: &Refusal) {}
 
+    /// The adapter's state must be kept, in case this process is killed ([`Outbox::KEEP`]).
+    fn changed(&self) {}
+
     /// An event at an uplink's peer.
     fn news(&self, _news: News) {}
 
@@ -779,7 +782,7 @@ impl Port {
     /// Restores its adapter from a saved state and lets it continue; its clock continues from the time of saving. `None` for an
     /// uplink. The old state's backlog is dropped. Call it from a thread other than the owner's, like [`Port::save`].
     pub fn restore(&self, saved: &Saved, now: Time) -> Option<Result<(), RestoreError>> {
-        self.restore_then(saved, now, |_| {})
+        self.restore_then(saved, now, &mut |_| {})
     }
 
     /// Like [`Port::restore`]. `prepare` gets the restored adapter before it continues, with the port's lock held.
@@ -787,7 +790,27 @@ impl Port {
         &self,
         saved: &Saved,
         now: Time,
-        prepare: impl FnOnce(&mut dyn Adapter),
+        prepare: &mut dyn FnMut(&mut dyn Adapter),
+    ) -> Option<Result<(), RestoreError>> {
+        self.restore_as(Event::Restored, saved, now, prepare)
+    }
+
+    /// Like [`Port::restore_then`], with a state that was kept in case of a kill: see [`Event::Lost`].
+    pub fn restore_lost(
+        &self,
+        saved: &Saved,
+        now: Time,
+        prepare: &mut dyn FnMut(&mut dyn Adapter),
+    ) -> Option<Result<(), RestoreError>> {
+        self.restore_as(Event::Lost, saved, now, prepare)
+    }
+
+    fn restore_as(
+        &self,
+        event: Event,
+        saved: &Saved,
+        now: Time,
+        prepare: &mut dyn FnMut(&mut dyn Adapter),
     ) -> Option<Result<(), RestoreError>> {
         let mut inner = self.quiet();
         let restored = inner.call(now, |adapter, _| {
@@ -806,7 +829,7 @@ impl Port {
                 if cx.page.is_some() {
                     adapter.notice(Event::Page, cx);
                 }
-                adapter.notice(Event::Restored, cx);
+                adapter.notice(event, cx);
             });
             inner.settle(self.shell.as_ref());
         }

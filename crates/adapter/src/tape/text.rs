@@ -75,6 +75,7 @@ impl fmt::Display for Call {
                 Event::Memory => f.write_str("replaced"),
                 Event::Page => f.write_str("page"),
                 Event::Restored => f.write_str("restored"),
+                Event::Lost => f.write_str("lost"),
                 // Plain data can be written.
                 Event::Answer(answer) => {
                     write!(f, "answer {}", Hex(&postcard::to_allocvec(answer).unwrap_or_default()))
@@ -222,6 +223,7 @@ impl<'a> Words<'a> {
             "replaced" => Call::Notice(Event::Memory),
             "page" => Call::Notice(Event::Page),
             "restored" => Call::Notice(Event::Restored),
+            "lost" => Call::Notice(Event::Lost),
             "answer" => {
                 let answer = postcard::from_bytes(&self.bytes()?);
                 Call::Notice(Event::Answer(answer.map_err(|_| "that is no answer of a family".to_owned())?))

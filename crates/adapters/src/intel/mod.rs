@@ -8,6 +8,7 @@ mod eeprom;
 mod filter;
 mod flow;
 pub mod igb;
+mod lost;
 mod nvm;
 mod pages;
 mod phy;

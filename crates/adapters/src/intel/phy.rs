@@ -196,6 +196,11 @@ impl Phy {
         self.cable = cable;
     }
 
+    /// Whether the cable is plugged in.
+    pub fn is_plugged(&self) -> bool {
+        self.cable
+    }
+
     /// Whether transmitted frames return (loopback).
     pub fn loops(&self) -> bool {
         self.registers[CONTROL] & LOOPBACK != 0

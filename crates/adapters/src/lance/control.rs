@@ -1,6 +1,6 @@
 //! The effects of CSR0's commands: initialize, start, stop; and the resets ("Initialization", "Re-Initialization", "Reset").
 
-use nicety_adapter::Context;
+use nicety_adapter::{Context, Outbox};
 
 use super::Lance;
 use super::interrupts::{CSR4_AT, CSR5_AT, Tidings};
@@ -67,6 +67,8 @@ impl Lance {
         }
         if value & csr0::STRT != 0 && old & csr0::STRT == 0 {
             self.start();
+            // After a kill the rings are found by it.
+            cx.out.stalled.insert(Outbox::KEEP);
             self.begin_polling();
         }
         if value & csr0::TDMD != 0 {
@@ -105,6 +107,7 @@ impl Lance {
         self.transmit = Transmit::default();
         self.forget_fetched();
         self.receive.next = 0;
+        self.lost = false;
         self.prepare_loopback();
         self.registers[r::CSR0] = self.registers[r::CSR0] & !csr0::STOP | csr0::INIT;
         self.interrupts.raise(csr0::IDON.into());
@@ -159,6 +162,7 @@ impl Lance {
         self.polling = Polling::default();
         self.receive = Receive::default();
         self.stalls = [None; 2];
+        self.lost = false;
         self.interrupts.reset();
         self.tidings = Tidings::default();
         self.generation = self.generation.wrapping_add(1);

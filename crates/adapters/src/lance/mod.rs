@@ -108,6 +108,8 @@ pub struct Lance {
     tidings: Tidings,
     /// Why the last walk of each ring failed. The chip has no such state.
     stalls: [Option<&'static str>; 2],
+    /// The rings' positions are lost, and the driver has not initialized the chip again yet.
+    lost: bool,
     generation: u32,
 }
 
@@ -131,6 +133,7 @@ impl Lance {
             interrupts: interrupts::interrupts(),
             tidings: Tidings::default(),
             stalls: [None; 2],
+            lost: false,
             generation: 0,
         };
         this.clear_chip();
@@ -288,6 +291,7 @@ impl Adapter for Lance {
             // The chip does not interrupt for the link: drivers read BCR4.
             Event::Link(up) => self.link_up = up,
             Event::Restored => self.resume_restored(cx),
+            Event::Lost => self.lose(cx),
             // Addresses are translated in every call; no doorbell page is mapped.
             Event::Memory | Event::Page | Event::Answer(_) | Event::Missed(_) => {}
         }
@@ -296,6 +300,7 @@ impl Adapter for Lance {
     fn tick(&mut self, cx: &mut Context<'_>) {
         self.look_for_room(cx);
         self.poll_if_due(cx);
+        self.fail_transmits(cx);
         self.settle(cx);
     }
 

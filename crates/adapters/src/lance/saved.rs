@@ -11,8 +11,14 @@ use super::eeprom::Eeprom;
 use super::interrupts::Tidings;
 use super::polling::Polling;
 use super::receive::Receive;
-use super::registers as r;
+use super::registers::{self as r, csr0};
+use super::ring::UFLO;
 use super::transmit::Transmit;
+
+/// Time between two looks for descriptors of a driver that does not know yet that its rings are lost, in nanoseconds.
+const LOOK_NS: u64 = 20_000_000;
+/// Most descriptors of a ring in an initialization block.
+const RING_MOST: u32 = 512;
 
 #[derive(Serialize, Deserialize)]
 struct State {
@@ -58,6 +64,8 @@ impl Snapshot for Lance {
             interrupts,
             tidings,
             stalls: _,
+            // The next process loses the rings anew.
+            lost: _,
             generation: _,
         } = self;
         let state = State {
@@ -113,6 +121,7 @@ impl Snapshot for Lance {
         (self.transmit, self.receive) = (Transmit::at(transmit), receive);
         (self.interrupts, self.tidings, self.link_up) = (interrupts, tidings, link_up);
         self.stalls = [None; 2];
+        self.lost = false;
         self.generation = self.generation.wrapping_add(1);
         self.prepare_loopback();
         Ok(())
@@ -126,5 +135,32 @@ impl Lance {
         self.offer_room(cx);
         self.interrupts.show(&mut self.function, cx);
         self.settle(cx);
+    }
+
+    /// The rings' positions are lost. pcnet32.c initializes the chip anew when a transmit descriptor ends with an underflow
+    /// (pcnet32_tx: "Ackk! On FIFO errors the Tx unit is turned off!"; pcnet32_poll).
+    pub(super) fn lose(&mut self, cx: &mut Context<'_>) {
+        self.lost = self.has(r::CSR0, csr0::STRT);
+        self.registers[r::CSR0] &= !(csr0::TXON | csr0::RXON);
+        self.forget_fetched();
+        self.interrupts.show(&mut self.function, cx);
+        self.fail_transmits(cx);
+        self.settle(cx);
+    }
+
+    /// Ends all transmit descriptors that the chip owns with an underflow, until the driver initializes the chip anew. The first one is
+    /// not known.
+    pub(super) fn fail_transmits(&mut self, cx: &mut Context<'_>) {
+        if !self.lost {
+            return;
+        }
+        cx.out.wake_by(cx.now.after_ns(LOOK_NS));
+        let memory = std::sync::Arc::clone(cx.memory);
+        let Ok(ring) = self.transmit_ring(&memory) else { return };
+        let owned = (0..ring.len.min(RING_MOST)).filter_map(|index| Some((index, ring.owned(index)?)));
+        let ended = owned.map(|(index, descriptor)| ring.sent(index, descriptor.status, UFLO)).count();
+        if ended > 0 {
+            self.interrupts.raise(csr0::TINT.into());
+        }
     }
 }

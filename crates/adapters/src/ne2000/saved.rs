@@ -74,4 +74,13 @@ impl Ne2000 {
         self.chip.causes.show(&mut self.function, cx);
         self.settle_line(cx);
     }
+
+    /// The ring's position is lost: the chip is as after a reset. 8390's drivers hear of no transmission any more, and initialize it
+    /// after 0.2 s (lib8390.c, ei_tx_timeout; 8390.h, TX_TIMEOUT).
+    pub(super) fn lose(&mut self, cx: &mut Context<'_>) {
+        self.chip.reset();
+        (self.starved, self.waiting) = (false, false);
+        self.chip.causes.show(&mut self.function, cx);
+        self.settle_line(cx);
+    }
 }

@@ -1,8 +1,8 @@
 //! Register accesses: the masks of the table, and their side effects.
 
-use nicety_adapter::Context;
 use nicety_adapter::bank::{Direction, Part};
 use nicety_adapter::trace::Region;
+use nicety_adapter::{Context, Outbox};
 
 use super::Rtl8139;
 use super::eeprom;
@@ -69,14 +69,12 @@ impl Rtl8139 {
             r::ISR => self.acknowledge(value, cx),
             r::IMR => self.set_mask(value, cx),
             r::CAPR => self.look_for_room(cx),
-            r::CR => self.command(old, value, cx),
-            r::CPCR => self.changed_mode(old, value, cx),
-            // TNPDS: in plain mode these are slots 0 and 1.
-            r::TSAD if place.index < 2 && self.ring_mode().0 => self.forget_fetched(),
-            r::RDSAR => self.begin_receive(),
+            // After a kill the driver is found by these.
+            r::CR | r::CPCR | r::TSAD | r::RDSAR | r::RBSTART | r::RCR | r::TCR | r::MAR => {
+                cx.out.stalled.insert(Outbox::KEEP);
+                self.changed_rarely(place, old, value, cx);
+            }
             r::TSD if place.index == 0 && value & r::DUMP != 0 => self.dump_tally(cx),
-            r::RCR if (old ^ value) & rcr::RBLEN != 0 => self.begin_receive(),
-            r::TCR => self.prepare_loopback(),
             r::MPC => self.registers[r::MPC] = 0,
             r::TCTR => {
                 self.timer.restart(self.registers[r::TIMERINT], cx.now);
@@ -88,6 +86,19 @@ impl Rtl8139 {
             }
             r::EECR => self.drive_eeprom(value),
             r::BMCR => self.control_phy(value, cx),
+            _ => {}
+        }
+    }
+
+    fn changed_rarely(&mut self, place: &Place, old: u32, value: u32, cx: &mut Context<'_>) {
+        match place.name {
+            r::CR => self.command(old, value, cx),
+            r::CPCR => self.changed_mode(old, value, cx),
+            // TNPDS: in plain mode these are slots 0 and 1.
+            r::TSAD if place.index < 2 && self.ring_mode().0 => self.forget_fetched(),
+            r::RDSAR => self.begin_receive(),
+            r::RCR if (old ^ value) & rcr::RBLEN != 0 => self.begin_receive(),
+            r::TCR => self.prepare_loopback(),
             _ => {}
         }
     }
@@ -145,7 +156,7 @@ impl Rtl8139 {
     }
 
     /// Discards descriptors that were fetched and not completed: rings and slots start anew.
-    fn forget_fetched(&mut self) {
+    pub(super) fn forget_fetched(&mut self) {
         self.generation = self.generation.wrapping_add(1);
         (self.transmit, self.slots) = Default::default();
         self.transmit_size = super::ring::MOST;

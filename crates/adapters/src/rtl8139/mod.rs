@@ -48,6 +48,7 @@ mod buffer;
 mod eeprom;
 mod filter;
 mod interrupts;
+mod lost;
 pub mod models;
 mod receive;
 pub mod registers;
@@ -128,6 +129,8 @@ pub struct Rtl8139 {
     tell_unshown: Option<Time>,
     /// Why the last walk of the receive ring, and of the transmit ring, failed.
     stalls: [Option<&'static str>; 2],
+    /// The transmitter's position is lost: see `lost.rs`.
+    seeks: bool,
     generation: u32,
 }
 
@@ -161,6 +164,7 @@ impl Rtl8139 {
             unshown: false,
             tell_unshown: None,
             stalls: [None; 2],
+            seeks: false,
             generation: 0,
         };
         this.load_eeprom();
@@ -194,6 +198,7 @@ impl Rtl8139 {
         (self.completions, self.moderation, self.carried) = Default::default();
         (self.unread, self.unshown, self.tell_unshown) = Default::default();
         self.stalls = [None; 2];
+        self.seeks = false;
         self.generation = self.generation.wrapping_add(1);
         self.interrupts.reset();
         self.settle_line(cx);
@@ -318,6 +323,7 @@ impl Adapter for Rtl8139 {
         match event {
             Event::Link(up) => self.plug(up, cx),
             Event::Restored => self.resume_restored(cx),
+            Event::Lost => self.lose_positions(cx),
             // Addresses are translated in every call; no doorbell page is mapped.
             Event::Memory | Event::Page | Event::Answer(_) | Event::Missed(_) => {}
         }
@@ -325,6 +331,7 @@ impl Adapter for Rtl8139 {
 
     fn tick(&mut self, cx: &mut Context<'_>) {
         self.time_passed(cx);
+        self.seek(cx);
     }
 
     fn reset(&mut self, kind: Reset, cx: &mut Context<'_>) {

@@ -47,6 +47,15 @@ impl Version for State {
     }
 }
 
+/// The registers of the driver: while the transmitter seeks its position, CR.TE is off and should be on.
+fn saved_registers(registers: &r::Bank, seeks: bool) -> Vec<u32> {
+    let mut registers = registers.clone();
+    if seeks {
+        registers[r::CR] |= r::cr::TE;
+    }
+    registers.save()
+}
+
 impl Snapshot for Rtl8139 {
     fn save(&self) -> Vec<u8> {
         // The omitted fields are rebuilt: empty between batches, configuration, or learned again.
@@ -76,10 +85,11 @@ impl Snapshot for Rtl8139 {
             unshown: _,
             tell_unshown: _,
             stalls: _,
+            seeks,
             generation: _,
         } = self;
         let state = State {
-            registers: registers.save(),
+            registers: saved_registers(registers, *seeks),
             eeprom: eeprom.clone(),
             tally: *tally,
             timer: *timer,
@@ -143,6 +153,7 @@ impl Snapshot for Rtl8139 {
         // The driver's reads of ISR are not saved: it may have seen none of the frames that it has not taken.
         (self.unread, self.unshown, self.tell_unshown) = (1, true, None);
         self.stalls = [None; 2];
+        self.seeks = false;
         self.generation = self.generation.wrapping_add(1);
         self.prepare_loopback();
         Ok(())

@@ -1,7 +1,7 @@
 //! The control queue (virtio 1.2, section 5.1.6.5): receive modes, addresses, VLANs, queue pairs, receive offloads.
 
 use arrayvec::ArrayVec;
-use nicety_adapter::{Context, ErrorPlace, Queue};
+use nicety_adapter::{Context, ErrorPlace, Outbox, Queue};
 use nicety_frame::Tag;
 use nicety_frame::ethernet::ethertype;
 use nicety_memory::Map;
@@ -309,6 +309,8 @@ impl VirtioNet {
                 let place = ErrorPlace::Descriptor(Queue::Control, read.token.0 & 0xffff);
                 cx.guest_error(place, command, COMMAND);
             }
+            // After a kill the driver does not repeat it.
+            cx.out.stalled.insert(Outbox::KEEP);
             let written = match &done {
                 Some(answer) => read.write(memory, command::OK, answer)?,
                 None => read.write(memory, command::ERR, &[])?,

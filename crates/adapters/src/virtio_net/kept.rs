@@ -29,6 +29,11 @@ impl<'m> Kept<'m> {
         map.window(KEPT_BYTES * u64::from(ring), KEPT_BYTES as u32, Rights::BOTH).ok().map(Self)
     }
 
+    /// There is no record any more.
+    pub fn clear(&self) {
+        self.0.store_u64(0, 0);
+    }
+
     /// Records that these chains are completed next, from a position on. The count stays 0 until all of them are recorded: a server
     /// killed in between has completed none.
     pub fn write(&self, place: u16, chains: &[u64]) {

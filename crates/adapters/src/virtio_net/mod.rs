@@ -363,7 +363,7 @@ impl Adapter for VirtioNet {
                 }
             }
             // Rings have no doorbell page.
-            Event::Page | Event::Answer(_) | Event::Missed(_) => {}
+            Event::Page | Event::Answer(_) | Event::Missed(_) | Event::Lost => {}
         }
     }
 

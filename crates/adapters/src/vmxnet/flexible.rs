@@ -190,7 +190,7 @@ impl Adapter for Flexible {
                 self.lance.notice(event, cx);
                 self.vmxnet.notice(event, cx);
             }
-            Event::Memory | Event::Page | Event::Restored | Event::Answer(_) | Event::Missed(_) => {
+            Event::Memory | Event::Page | Event::Restored | Event::Lost | Event::Answer(_) | Event::Missed(_) => {
                 self.now_mut().notice(event, cx)
             }
         }

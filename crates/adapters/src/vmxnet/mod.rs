@@ -263,6 +263,11 @@ impl Adapter for Vmxnet {
             // No interrupt: drivers read STATUS_ADDR.
             Event::Link(up) => self.link_up = up,
             Event::Restored => self.resume_restored(cx),
+            // The rings' positions are lost, and no driver's answer to that is known: until it sets them up again they stand still.
+            Event::Lost => {
+                self.setup = None;
+                self.interrupts.show(&mut self.function, cx);
+            }
             // Addresses are translated in every call, so a ring may be in memory now.
             Event::Memory => self.stalls = self.stalls.map(|why| why.filter(|why| *why != broken::NOWHERE)),
             // No doorbell page is mapped.

@@ -1,7 +1,7 @@
 //! The command register: the effect of each VMXNET3_CMD_*, and its answer in the next read of CMD.
 
 use nicety_adapter::interrupts::ReceiveModeration;
-use nicety_adapter::{Context, ErrorPlace, Queue};
+use nicety_adapter::{Context, ErrorPlace, Outbox, Queue};
 use nicety_memory::{Fault, Map};
 
 use super::Vmxnet3;
@@ -133,6 +133,8 @@ impl Vmxnet3 {
         for queue in 0..self.transmit_count() {
             cx.out.work.insert(queue);
         }
+        // After a kill the driver is reached through its shared memory.
+        cx.out.stalled.insert(Outbox::KEEP);
         0
     }
 

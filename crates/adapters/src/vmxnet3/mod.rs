@@ -485,6 +485,7 @@ impl Adapter for Vmxnet3 {
             Event::Page => interrupts::show_masks(&self.interrupts, cx.page),
             Event::Restored => self.resume_restored(cx),
             Event::Memory => self.look_for_rings(),
+            Event::Lost => self.lose(cx),
             Event::Answer(_) | Event::Missed(_) => {}
         }
     }

@@ -130,6 +130,8 @@ pub mod event {
 pub mod stopped {
     pub const NO_EOP: u32 = 0x8000_0000;
     pub const DESCRIPTOR_TYPE: u32 = 0x8000_0003;
+    /// VMXNET3_ERR_SWITCH: the device serves the rings in another mode, and cannot go on in them.
+    pub const LOST: u32 = 0x8000_0006;
     pub const BAD_RING: u32 = 0x8000_0007;
 
     /// Meaning of a queue's error; `None` for 0.
@@ -139,6 +141,7 @@ pub mod stopped {
             NO_EOP => Some("a packet fills the whole ring and has no end"),
             DESCRIPTOR_TYPE => Some("a descriptor is of a type that there is not"),
             BAD_RING => Some("a ring lies where no memory is"),
+            LOST => Some("its position was lost when the daemon was killed"),
             _ => Some("the device has stopped it"),
         }
     }

@@ -13,7 +13,7 @@ use super::coalescing::Coalescing;
 use super::filter::Filter;
 use super::interrupts::{interrupts, read_masks, show_masks};
 use super::receive::ReceiveQueue;
-use super::registers::{QUEUES, VERSIONS};
+use super::registers::{QUEUES, VERSIONS, event, stopped};
 use super::rss::{Conf, FIELDS_ALL, Rss};
 use super::shared::Setup;
 use super::transmit::TransmitQueue;
@@ -189,5 +189,19 @@ impl Vmxnet3 {
         self.update_interrupts(cx);
         (0..self.transmit_queues()).for_each(|queue| cx.out.work.insert(queue));
         self.tick(cx);
+    }
+
+    /// The rings' positions are lost: stops all queues. The driver resets the device when it hears of that (vmxnet3_drv.c,
+    /// vmxnet3_process_events).
+    pub(super) fn lose(&mut self, cx: &mut Context<'_>) {
+        self.transmit.iter_mut().for_each(|queue| queue.error = stopped::LOST);
+        for queue in &mut self.receive {
+            (queue.error, queue.starved) = (stopped::LOST, false);
+        }
+        self.room_at = None;
+        // The driver's masks may be newer than these. One interrupt more is harmless.
+        self.interrupts.enable(u128::MAX);
+        self.interrupts.show(&mut self.function, cx);
+        self.raise_event(event::TRANSMIT_ERROR | event::RECEIVE_ERROR, cx);
     }
 }

@@ -25,6 +25,7 @@ use crate::image::{
     FrontImage, FunctionImage, InterestImage, LearnedImage, LinkImage, NeighbourImage, PortImage, RingsImage, VmmImage,
 };
 use crate::inbox::Note;
+use crate::journal::Kept;
 use crate::mapper::Mapper;
 use crate::port_log::{Kind, PortLog};
 use crate::rings::{Front, FrontendSocket, Preparing, RingsServer};
@@ -49,6 +50,8 @@ pub struct Arriving {
     signals: u64,
     waiting: SavedFrames,
     link: ArrivingLink,
+    /// The process that served it was killed: its driver has to reset the adapter.
+    is_lost: bool,
 }
 
 enum ArrivingLink {
@@ -87,7 +90,7 @@ fn function_again(expected: Expected, image: PortImage, table: &mut Table) -> Re
     let vmm = vmm.as_ref().map(|vmm| take_vmm(&mut device, vmm, &files, table)).transpose()?;
     running.blank = device.blank();
     let link = ArrivingLink::Function { listener, device: Box::new(device), vmm };
-    Ok(Arriving { running, numbers, signals: written, waiting, link })
+    Ok(Arriving { running, numbers, signals: written, waiting, link, is_lost: false })
 }
 
 /// Takes descriptors of rings out of a table.
@@ -217,13 +220,13 @@ impl Daemon {
             preparing.resume(session, &mut own)?;
         }
         let link = ArrivingLink::Rings { preparing, signals, kicks, calls, errors, state };
-        Ok(Arriving { running, numbers, signals: written, waiting, link })
+        Ok(Arriving { running, numbers, signals: written, waiting, link, is_lost: false })
     }
 
     /// The port joins the switch with its adapter's state. It is not served before [`Daemon::serve_again`]: all ports join first, so
     /// that none misses a frame.
     pub(crate) fn arrive(&self, arriving: Arriving) -> (Service, Option<Preparing>) {
-        let Arriving { running, numbers, signals: written, waiting, link } = arriving;
+        let Arriving { running, numbers, signals: written, waiting, link, is_lost } = arriving;
         let Running { spec, port, schedule, log, .. } = &running;
         port.count_on(&numbers);
         schedule.count_on(written);
@@ -238,7 +241,8 @@ impl Daemon {
                 listener.own();
                 let session = vmm.and_then(|(session, state, process)| {
                     port.attach_again(&numbers);
-                    device.restore(&state).map_err(|why| fail(&why)).ok()?;
+                    let restored = if is_lost { device.restore_lost(&state) } else { device.restore(&state) };
+                    restored.map_err(|why| fail(&why)).ok()?;
                     let process = process.and_then(Pid::from_raw);
                     Some(Talk { session, timeout: Default::default(), unmask: None, stopped: false, process })
                 });
@@ -275,6 +279,46 @@ impl Daemon {
         self.link_function(&running);
         self.ports().insert(port.id(), running);
         (service, front)
+    }
+
+    /// A port goes on whose process was killed. The error is a sentence for a person; then nothing of it goes on.
+    pub(crate) fn revive(&self, spec: PortSpec, kept: Kept) -> Result<(), String> {
+        let Kept { function, mut table, batches, rings } = kept;
+        let id = match spec.worker {
+            Some(worker) => self.free_id_on(worker.into(), 1),
+            None => self.free_id_of_fewest(1),
+        };
+        let name = spec.name.clone();
+        let expected = self.prepare(spec, id.0)?;
+        let had_vmm = function.vmm.is_some();
+        let link = LinkImage::Function(Box::new(function));
+        let image = PortImage { name: name.clone(), id: id.0, numbers: SavedNumbers::default(), signals: 0, waiting: SavedFrames::default(), link };
+        let mut arriving = self.expect(expected, image, &mut table, None)?;
+        arriving.is_lost = true;
+        let mut answers = 0;
+        if let ArrivingLink::Function { vmm: Some((session, ..)), .. } = &mut arriving.link {
+            session.keep();
+            for batch in batches {
+                answers += session.pass_over(batch).map_err(|error| error.to_string())?;
+            }
+        }
+        let log = Arc::clone(&arriving.running.log);
+        let journal = match &arriving.link {
+            ArrivingLink::Function { device, .. } => self.journal(&name, device, &rings),
+            ArrivingLink::Rings { .. } => None,
+        };
+        let (mut service, _no_front) = self.arrive(arriving);
+        service.journal = journal;
+        self.link_functions();
+        if had_vmm {
+            let what = "the daemon was killed: its VM goes on, and its driver is made to reset the adapter";
+            match answers {
+                0 => log.say(Kind::Restored, what),
+                _ => log.say(Kind::Restored, format_args!("{what}; {answers} answers may have come twice")),
+            }
+        }
+        self.serve_again(service);
+        Ok(())
     }
 
     /// The port goes on: its interrupts, its timers and its VMM's messages.

@@ -39,6 +39,16 @@ impl From<std::io::Error> for NotTaken {
 }
 
 impl PortDevice {
+    /// Bytes of the file in which the adapter keeps the positions of its rings.
+    pub fn kept_bytes(&self) -> u64 {
+        self.port.with_pci(self.now(), |pci, _| pci.kept_bytes()).unwrap_or(0)
+    }
+
+    /// Keeps the positions of the adapter's rings in this file.
+    pub fn keep_rings(&self, file: &Arc<Map>) {
+        self.port.with_pci(self.now(), |pci, _| pci.keep(Arc::clone(file)));
+    }
+
     /// The page, the empty page and the listener, which are there without a VMM.
     ///
     /// # Errors
@@ -46,6 +56,14 @@ impl PortDevice {
     pub fn image(&mut self, listener: impl AsFd, table: &mut Table) -> Result<FunctionImage, Errno> {
         // The guest's writes so far are part of the adapter's state.
         self.scan_doorbells();
+        self.kept_image(listener, table)
+    }
+
+    /// Like [`PortDevice::image`], without the guest's last writes.
+    ///
+    /// # Errors
+    /// A descriptor cannot be duplicated.
+    pub fn kept_image(&mut self, listener: impl AsFd, table: &mut Table) -> Result<FunctionImage, Errno> {
         let page = self.page.as_ref().map(|Page { doorbells, mapping }| {
             Ok::<_, Errno>(PageImage { file: table.put(&mapping.fd)?, seen: doorbells.seen().to_vec() })
         });

@@ -85,6 +85,8 @@ impl Watched {
         }
         let mut flags = EventFlags::empty();
         flags.set(EventFlags::IN, session.wants_read());
+        // The part of a message that has come stays in the socket: only more of it is an event.
+        flags.set(EventFlags::ET, session.is_kept() && session.is_within_message());
         flags.set(EventFlags::OUT, session.wants_write());
         Self::For(flags)
     }
@@ -159,6 +161,7 @@ impl Worker {
                     if let Some(recorder) = &service.recorder {
                         recorder.note(Event::Connect);
                     }
+                    Self::keep(service, self.clock.now());
                 }
                 Ok(Accepted::Refused(socket, peer)) => {
                     let pid = peer.map(|p| p.pid);
@@ -204,7 +207,7 @@ impl Worker {
         let Some(service) = self.services.get_mut(&id) else { return };
         let may = service.may_read_messages(rounds);
         let Link::Function { device, session: Some(talk), .. } = &mut service.link else { return };
-        let Talk { session, timeout, unmask, stopped, .. } = talk;
+        let Talk { session, unmask, stopped, .. } = talk;
         if *stopped {
             if has_hung_up(session) {
                 self.disconnect(id, DisconnectReason::Closed);
@@ -235,6 +238,13 @@ impl Worker {
             }
         };
         unmask::watch(&self.epoll, id, device.unmask(), unmask, &service.log);
+        if let Err(error) = self.finish(id) {
+            let closed = matches!(error, SessionError::Closed);
+            self.disconnect(id, if closed { DisconnectReason::Closed } else { DisconnectReason::Broken(error) });
+            return;
+        }
+        let Some(service) = self.services.get_mut(&id) else { return };
+        let Link::Function { session: Some(Talk { session, timeout, .. }), .. } = &mut service.link else { return };
         service.messages_were_last = true;
         service.credit -= i64::from(progress.work) * MESSAGE_COST;
         if progress.more && !session.wants_write() {
@@ -343,6 +353,7 @@ impl Worker {
             && let Some(Talk { mut session, unmask, .. }) = session.take()
         {
             why.say(&service.log);
+            let is_kept = session.is_kept();
             self.unread_sessions.retain(|port| *port != id);
             debug!(port = service.log.port(), counters = ?session.counters(), "its session");
             unmask::forget(&self.epoll, unmask);
@@ -353,6 +364,10 @@ impl Worker {
             let _not_watched = epoll::delete(&self.epoll, session.as_fd());
             service.port.detach(now);
             device.renew();
+            if is_kept {
+                // A descriptor that the keeper holds would hide the end from the VMM.
+                Self::keep(service, now);
+            }
             if matches!(why, DisconnectReason::Removed | DisconnectReason::Failed) {
                 self.keep_closer(close_gently(session, farewell::TIMEOUT));
             }

@@ -14,6 +14,7 @@ mod every;
 mod front_ends;
 mod functions;
 mod instructions;
+mod killed;
 mod lab;
 mod listed;
 mod messages;

@@ -103,7 +103,7 @@ fn guests_in_qemu_and_in_user_mode_go_on_while_the_daemon_is_replaced_ten_times(
 }
 
 /// The process that serves: the keeper's child. `None` between a daemon's end and the next one's start.
-fn daemon(stage: &Stage) -> Option<u32> {
+pub fn daemon(stage: &Stage) -> Option<u32> {
     let keeper = stage.served.process();
     let children = std::fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children"));
     children.ok()?.split_whitespace().last()?.parse().ok()

@@ -659,6 +659,10 @@ impl Inner {
             stalled.remove(Outbox::GUEST_ERROR);
             self.report_guest_errors(shell);
         }
+        if stalled.contains(Outbox::KEEP) {
+            stalled.remove(Outbox::KEEP);
+            shell.changed();
+        }
         while let Some(number) = stalled.pop() {
             let End::Adapter(adapter) = &self.end else { return };
             match caught(|| adapter.stall(number)) {

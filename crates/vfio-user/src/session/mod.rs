@@ -7,6 +7,7 @@
 
 mod decline;
 mod handle;
+mod kept;
 mod memory;
 mod requests;
 mod saved;
@@ -25,6 +26,7 @@ use requests::{Kind, Requests};
 
 pub use decline::decline;
 pub(crate) use handle::errno_of;
+pub use kept::Batch;
 use memory::Changing;
 pub use requests::{DmaId, DmaRequestError};
 pub use saved::SavedSession;
@@ -109,10 +111,17 @@ impl Session {
     /// Never blocks, and does a bounded amount of work: in a flood some messages wait for the next call. After an error the
     /// session is over: call [`Session::disconnect`], then drop it.
     pub fn receive(&mut self, device: &mut dyn Device) -> Result<Progress, SessionError> {
-        self.flush()?;
         self.core.work = Work::default();
+        if self.is_kept() {
+            self.finish()?;
+            if self.wants_write() && !self.is_changing() {
+                return Ok(Progress::default());
+            }
+        } else {
+            self.flush()?;
+        }
         let mut handled = self.handle_waiting(device)?;
-        if self.wants_read() && !self.core.work.is_enough() {
+        if self.wants_read() && self.inbound.taken().is_none() && !self.core.work.is_enough() {
             match self.inbound.fill(&self.socket, &mut self.core.counters)? {
                 Fill::Bytes => handled += self.handle_waiting(device)?,
                 Fill::Empty => {}
@@ -120,7 +129,9 @@ impl Session {
                 Fill::Closed => return Err(SessionError::Closed),
             }
         }
-        self.flush()?;
+        if !self.is_kept() {
+            self.flush()?;
+        }
         Ok(Progress {
             handled,
             work: self.core.work.done(),
@@ -141,7 +152,8 @@ impl Session {
     /// Whether to wait until the socket is readable (`EPOLLIN`). It is false while the peer leaves its replies unread, and while
     /// a change of its memory is in progress (backpressure).
     pub fn wants_read(&self) -> bool {
-        !self.core.outbound.is_full() && !self.is_changing()
+        let is_full = if self.is_kept() { self.wants_write() } else { self.core.outbound.is_full() };
+        !is_full && !self.is_changing()
     }
 
     /// Whether a change of the client's memory is in progress. Meanwhile the session handles no message, notices no disconnect
@@ -152,7 +164,7 @@ impl Session {
 
     /// Whether a message has arrived in part. The session itself has no timeout: its caller has a clock, and sets one.
     pub fn is_within_message(&self) -> bool {
-        self.inbound.has_partial() && !self.inbound.has_whole() && !self.is_changing()
+        self.inbound.is_cut() && !self.is_changing()
     }
 
     /// Whether all handled messages are finished and answered.

@@ -17,26 +17,27 @@ use crate::wire::{Inbound, Outbound, SavedInbound, SavedOutbound};
 /// A saved session. Its descriptors are in a [`Table`]. Its counters are not saved: the new process counts from 0.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedSession {
-    socket: u32,
-    inbound: SavedInbound,
-    outbound: SavedOutbound,
-    peer: Option<Capabilities>,
-    map_limit: u64,
+    pub(super) socket: u32,
+    pub(super) inbound: SavedInbound,
+    pub(super) outbound: SavedOutbound,
+    pub(super) peer: Option<Capabilities>,
+    pub(super) map_limit: u64,
     /// Windows: first address and bytes.
-    maps: Vec<(u64, u64)>,
-    requests: SavedRequests,
-    writing: Option<SavedWriting>,
+    pub(super) maps: Vec<(u64, u64)>,
+    pub(super) requests: SavedRequests,
+    pub(super) writing: Option<SavedWriting>,
 }
 
 impl Session {
-    /// Saves the session; changes nothing. `Ok(None)` while a change of the client's memory is in progress.
+    /// Saves the session; changes nothing. `Ok(None)` while a change of the client's memory is in progress, or a [kept](Session::keep)
+    /// session has messages to [finish](Session::finish).
     ///
     /// # Errors
     /// A descriptor cannot be duplicated.
     pub fn save(&self, table: &mut Table) -> Result<Option<SavedSession>, Errno> {
         let Self { socket, inbound, core } = self;
         let Core { outbound, counters: _, peer, map_limit, maps, requests, work: _, writing, changing } = core;
-        if changing.is_some() {
+        if changing.is_some() || inbound.taken().is_some() {
             return Ok(None);
         }
         Ok(Some(SavedSession {

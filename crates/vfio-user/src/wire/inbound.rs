@@ -12,7 +12,7 @@ use std::os::fd::AsFd;
 
 use nicety_peer::{PeerFd, Table};
 use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recv, recvmsg};
 use serde::{Deserialize, Serialize};
 
 use crate::codec::request::Request;
@@ -70,11 +70,82 @@ pub(crate) struct Inbound {
     /// Position in the stream of `buffer[start]`.
     position: u64,
     groups: VecDeque<Group>,
+    /// Set if messages stay in the socket until they are [consumed](Inbound::consume).
+    peek: Option<Peek>,
+}
+
+/// Messages that were taken and are still in the socket.
+#[derive(Debug, Default)]
+struct Peek {
+    /// The header of the first one.
+    first: [u8; HEADER_SIZE],
+    /// Bytes of all of them.
+    taken: usize,
+    /// Bytes of the message of which only a part has come, as far as they are known. 0: there is none.
+    cut: usize,
 }
 
 impl Inbound {
     pub fn new() -> Inbound {
-        Inbound { buffer: vec![0; BUFFER_SIZE], start: 0, end: 0, position: 0, groups: VecDeque::new() }
+        let buffer = vec![0; BUFFER_SIZE];
+        Inbound { buffer, start: 0, end: 0, position: 0, groups: VecDeque::new(), peek: None }
+    }
+
+    /// Messages stay in the socket until they are [consumed](Inbound::consume). False if some were read already.
+    pub fn keep(&mut self) -> bool {
+        if self.has_partial() {
+            return false;
+        }
+        self.peek.get_or_insert_default();
+        true
+    }
+
+    /// Whether messages stay in the socket.
+    pub fn is_kept(&self) -> bool {
+        self.peek.is_some()
+    }
+
+    /// The header of the first message that was taken and is still in the socket, and the bytes of all of them.
+    pub fn taken(&self) -> Option<([u8; HEADER_SIZE], usize)> {
+        self.peek.as_ref().filter(|peek| peek.taken > 0).map(|peek| (peek.first, peek.taken))
+    }
+
+    /// Removes the messages that were taken from the socket. The rest is read again.
+    pub fn consume(&mut self, socket: impl AsFd, counters: &mut Counters) -> Result<(), SessionError> {
+        let waiting = self.waiting();
+        let whole = self.has_whole();
+        let cut = match header_at(waiting, 0).map(|header| header.check()) {
+            Some(Ok(size)) if !whole => size,
+            None if !waiting.is_empty() => HEADER_SIZE,
+            _ => 0,
+        };
+        let Some(peek) = &mut self.peek else { return Ok(()) };
+        peek.cut = cut;
+        let mut left = std::mem::take(&mut peek.taken);
+        (self.start, self.end) = (0, 0);
+        // These are duplicates of those in the socket.
+        self.groups.clear();
+        while left > 0 {
+            let room = left.min(self.buffer.len());
+            let Some(room) = self.buffer.get_mut(..room) else { break };
+            counters.receive_calls += 1;
+            // A call ends behind a message with descriptors; the kernel closes them.
+            match recv(&socket, &mut *room, RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return Err(SessionError::Closed),
+                Ok((count, _)) => left = left.saturating_sub(count),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(SessionError::Receive(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether only a part of a message has come.
+    pub fn is_cut(&self) -> bool {
+        match &self.peek {
+            Some(peek) => peek.cut > 0,
+            None => self.has_partial() && !self.has_whole(),
+        }
     }
 
     /// The received bytes that are not consumed yet.
@@ -109,6 +180,14 @@ impl Inbound {
         while let Some(group) = self.groups.pop_front_if(|g| g.owner <= self.position) {
             fds.extend(group.fds);
         }
+        if let Some(peek) = &mut self.peek {
+            if peek.taken == 0
+                && let Some(first) = self.buffer.get(self.start..).and_then(|bytes| bytes.first_chunk())
+            {
+                peek.first = *first;
+            }
+            peek.taken += size;
+        }
         self.position = self.position.wrapping_add(size as u64);
         self.start += size;
         let end = self.start;
@@ -130,6 +209,11 @@ impl Inbound {
         Ok(SavedInbound { received: self.waiting().to_vec(), position: self.position, groups })
     }
 
+    /// The state of a stream whose unfinished part is in the socket.
+    pub fn save_kept(&self) -> SavedInbound {
+        SavedInbound { received: Vec::new(), position: self.position, groups: Vec::new() }
+    }
+
     /// Goes on where another process stopped. `None` if the state is impossible.
     pub fn restore(saved: SavedInbound, table: &mut Table) -> Option<Inbound> {
         let SavedInbound { received, position, groups } = saved;
@@ -144,7 +228,7 @@ impl Inbound {
         let end = received.len();
         let mut buffer = received;
         buffer.resize(end.max(BUFFER_SIZE), 0);
-        Some(Inbound { buffer, start: 0, end, position, groups })
+        Some(Inbound { buffer, start: 0, end, position, groups, peek: None })
     }
 
     /// Reads the socket once, up to the free room.
@@ -153,7 +237,8 @@ impl Inbound {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX_FD))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let Some(room) = self.buffer.get_mut(self.end..) else { return Ok(Fill::Empty) };
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let mut flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        flags.set(RecvFlags::PEEK, self.peek.is_some());
         counters.receive_calls += 1;
         let received = match recvmsg(socket, &mut [IoSliceMut::new(room)], &mut control, flags) {
             Ok(received) => received,
@@ -195,7 +280,7 @@ impl Inbound {
         let waiting = self.end - self.start;
         let needed = match header_at(self.waiting(), 0).map(|h| h.check()) {
             Some(Ok(size)) => size.max(BUFFER_SIZE),
-            _ => BUFFER_SIZE,
+            _ => self.peek.as_ref().map_or(0, |peek| peek.cut).max(BUFFER_SIZE),
         };
         if self.start > 0 && (self.start + needed > self.buffer.len()) {
             self.buffer.copy_within(self.start..self.end, 0);
@@ -204,8 +289,8 @@ impl Inbound {
         }
         if self.buffer.len() < needed {
             self.buffer.resize(needed, 0);
-        } else if waiting == 0 && self.buffer.len() > BUFFER_SIZE {
-            self.buffer.truncate(BUFFER_SIZE);
+        } else if waiting == 0 && self.buffer.len() > needed {
+            self.buffer.truncate(needed);
             self.buffer.shrink_to_fit();
         }
     }

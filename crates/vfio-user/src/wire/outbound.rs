@@ -28,7 +28,7 @@ const TOGETHER: usize = 16 * 1024;
 type Fds = Vec<Arc<OwnedFd>>;
 
 /// Bytes that are not sent, and the descriptors to send with them by index in a [`Table`]. Offsets count from the first unsent byte.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SavedOutbound {
     unsent: Vec<u8>,
     /// The end of each message.

@@ -84,6 +84,8 @@ impl E1000 {
             r::MDIC => self.write_mdic(value, cx),
             r::ITR => self.set_throttle(cx),
             r::RDTR if value >> 31 != 0 => self.flush_delay(cx),
+            // The rings of a lost chip are not the driver's.
+            r::RCTL | r::TCTL if self.lost.is_some() => self.registers[place.name] &= !rctl::EN,
             r::RCTL => {
                 self.prepare_loopback();
                 if value & rctl::EN != 0 {
@@ -177,6 +179,9 @@ impl E1000 {
 
     /// CTRL.RST (13.4.1), and the common part of all other resets: power-on state, except PCI, PHY and EEPROM.
     pub(super) fn reset_chip(&mut self, cx: &mut Context<'_>) {
+        if let Some(lost) = self.lost.take() {
+            self.phy.plug(lost.cable);
+        }
         self.clear_chip();
         self.octets = OctetsRead::default();
         self.settle_line(cx);

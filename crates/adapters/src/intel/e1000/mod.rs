@@ -63,6 +63,7 @@ use self::models::{INTEL, Model};
 use self::registers::{self as r, ctrl, rxcsum};
 use super::filter::Filter;
 use super::flow::Pause;
+use super::lost::Lost;
 use super::phy::Phy;
 use super::statistics::{OctetsRead, Statistics};
 use super::transmit::Transmit;
@@ -99,6 +100,8 @@ pub struct E1000 {
     pause: Pause,
     /// Time by which the driver will have read the frame in its only receive descriptor.
     lone_read_by: Option<Time>,
+    /// The rings are lost, and the driver has not reset the chip yet.
+    lost: Option<Lost>,
     octets: OctetsRead,
     /// Frames were refused.
     starved: bool,
@@ -131,6 +134,7 @@ impl E1000 {
             looped: None,
             pause: Pause::default(),
             lone_read_by: None,
+            lost: None,
             octets: OctetsRead::default(),
             starved: false,
             link_up: false,
@@ -245,9 +249,13 @@ impl Adapter for E1000 {
     fn notice(&mut self, event: Event, cx: &mut Context<'_>) {
         match event {
             Event::Link(up) => {
-                self.phy.plug(up);
+                match &mut self.lost {
+                    Some(lost) => lost.cable = up,
+                    None => self.phy.plug(up),
+                }
                 self.settle_link(cx);
             }
+            Event::Lost => self.lose(cx),
             Event::Restored => self.resume_restored(cx),
             Event::Missed(frames) => self.registers.count(r::MPC, frames),
             // Addresses are translated in every call; no doorbell page is mapped.
@@ -257,6 +265,7 @@ impl Adapter for E1000 {
 
     fn tick(&mut self, cx: &mut Context<'_>) {
         self.time_passed(cx);
+        self.try_again(cx);
     }
 
     fn reset(&mut self, kind: Reset, cx: &mut Context<'_>) {

@@ -7,8 +7,9 @@ use nicety_pci::Saved as SavedFunction;
 use serde::{Deserialize, Serialize};
 
 use super::E1000;
-use super::registers as r;
+use super::registers::{self as r, cause, ctrl};
 use crate::intel::flow::Pause;
+use crate::intel::lost::Lost;
 use crate::intel::phy;
 use crate::intel::statistics::OctetsRead;
 use crate::intel::transmit::Transmit;
@@ -54,6 +55,7 @@ impl Snapshot for E1000 {
             looped: _,
             pause: _,
             lone_read_by: _,
+            lost,
             octets: _,
             starved,
             link_up,
@@ -66,7 +68,7 @@ impl Snapshot for E1000 {
         let state = State {
             registers: registers.save(),
             buffer: buffer.clone(),
-            phy: phy.save(),
+            phy: lost.map_or_else(|| phy.save(), |lost| lost.phy(phy)),
             eeprom: eeprom.clone(),
             transmit: *transmit,
             starved: *starved,
@@ -120,6 +122,7 @@ impl Snapshot for E1000 {
         (self.interrupts, self.receive_delay, self.completions) = (interrupts, receive_delay, completions);
         self.stalls = [None; 2];
         (self.pause, self.lone_read_by) = (Pause::default(), None);
+        self.lost = None;
         self.generation = self.generation.wrapping_add(1);
         self.prepare_loopback();
         Ok(())
@@ -134,5 +137,34 @@ impl E1000 {
         cx.out.work.insert(0);
         self.interrupts.show(&mut self.function, cx);
         self.time_passed(cx);
+    }
+
+    /// The rings are lost: has the driver reset the chip. Until then it is as after a reset, but for interrupts: the driver's mask and
+    /// routes are lost.
+    pub(super) fn lose(&mut self, cx: &mut Context<'_>) {
+        let cable = self.phy.is_plugged();
+        self.reset_chip(cx);
+        self.interrupts.show(&mut self.function, cx);
+        self.lost = Some(Lost::begin(cable, cx.now));
+        self.show_cable(false, cx);
+    }
+
+    /// Plugs the cable of a lost chip, or unplugs it, when it is time.
+    pub(super) fn try_again(&mut self, cx: &mut Context<'_>) {
+        let Some(lost) = &mut self.lost else { return };
+        let plugged = lost.over(cx.now);
+        cx.out.wake_by(lost.due());
+        if let Some(plugged) = plugged {
+            self.show_cable(plugged, cx);
+        }
+    }
+
+    fn show_cable(&mut self, plugged: bool, cx: &mut Context<'_>) {
+        self.phy.plug(plugged);
+        self.registers[r::CTRL] |= ctrl::SLU;
+        self.link_up = self.link_now();
+        self.interrupts.enable(cause::LSC.into());
+        self.cause(cause::LSC, cx);
+        cx.out.wake_by(self.lost.map_or(cx.now, |lost| lost.due()));
     }
 }

@@ -106,6 +106,8 @@ impl E1000e {
             r::EEWR => self.registers[r::EEWR] = self.nvm.write(value),
             r::MDIC => self.write_mdic(value, cx),
             r::RDTR if value >> 31 != 0 => self.flush_delay(cx),
+            // The rings of a lost chip are not the driver's.
+            r::RCTL | r::TCTL if self.lost.is_some() => self.registers[place.name] &= !rctl::EN,
             r::RCTL => {
                 self.prepare_loopback();
                 if value & rctl::EN != 0 {
@@ -189,12 +191,15 @@ impl E1000e {
     }
 
     /// Whether there is a link. The MAC sees the PHY's signal while SLU is set.
-    fn link_now(&self) -> bool {
+    pub(super) fn link_now(&self) -> bool {
         self.phy.link() && self.registers[r::CTRL] & ctrl::SLU != 0
     }
 
     /// CTRL.RST, and the common part of all other resets: power-on state, except PCI, PHY and flash.
     pub(super) fn reset_chip(&mut self, cx: &mut Context<'_>) {
+        if let Some(lost) = self.lost.take() {
+            self.phy.plug(lost.cable);
+        }
         self.clear_chip();
         self.octets = OctetsRead::default();
         self.set_throttles(cx);

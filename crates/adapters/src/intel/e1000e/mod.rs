@@ -64,6 +64,7 @@ use self::registers::{self as r, ctrl, rxcsum};
 use super::clock::Clock;
 use super::filter::Filter;
 use super::flow::Pause;
+use super::lost::Lost;
 use super::nvm::Nvm;
 use super::phy::Phy;
 use super::rss::Rss;
@@ -95,6 +96,8 @@ pub struct E1000e {
     looped: Option<Box<Batch>>,
     /// Pause of the transmitter.
     pause: Pause,
+    /// The rings are lost, and the driver has not reset the chip yet.
+    lost: Option<Lost>,
     octets: OctetsRead,
     /// Receive queues that refused frames.
     starved: [bool; r::QUEUES],
@@ -128,6 +131,7 @@ impl E1000e {
             transmit: Default::default(),
             looped: None,
             pause: Pause::default(),
+            lost: None,
             octets: OctetsRead::default(),
             starved: Default::default(),
             link_up: false,
@@ -224,9 +228,13 @@ impl Adapter for E1000e {
     fn notice(&mut self, event: Event, cx: &mut Context<'_>) {
         match event {
             Event::Link(up) => {
-                self.phy.plug(up);
+                match &mut self.lost {
+                    Some(lost) => lost.cable = up,
+                    None => self.phy.plug(up),
+                }
                 self.settle_link(cx);
             }
+            Event::Lost => self.lose(cx),
             Event::Restored => self.resume_restored(cx),
             Event::Missed(frames) => self.registers.count(r::MPC, frames),
             // Addresses are translated in every call; a mapped page has the values of `shown`.
@@ -236,6 +244,7 @@ impl Adapter for E1000e {
 
     fn tick(&mut self, cx: &mut Context<'_>) {
         self.time_passed(cx);
+        self.try_again(cx);
     }
 
     fn reset(&mut self, kind: Reset, cx: &mut Context<'_>) {

@@ -7,9 +7,10 @@ use nicety_pci::Saved as SavedFunction;
 use serde::{Deserialize, Serialize};
 
 use super::E1000e;
-use super::registers as r;
+use super::registers::{self as r, cause, ctrl};
 use crate::intel::clock::Clock;
 use crate::intel::flow::Pause;
+use crate::intel::lost::Lost;
 use crate::intel::nvm::Nvm;
 use crate::intel::phy;
 use crate::intel::statistics::OctetsRead;
@@ -55,6 +56,7 @@ impl Snapshot for E1000e {
             transmit,
             looped: _,
             pause: _,
+            lost,
             octets: _,
             starved,
             link_up,
@@ -68,7 +70,7 @@ impl Snapshot for E1000e {
         } = self;
         let state = State {
             registers: registers.save(),
-            phy: phy.save(),
+            phy: lost.map_or_else(|| phy.save(), |lost| lost.phy(phy)),
             nvm: nvm.clone(),
             transmit: *transmit,
             starved: *starved,
@@ -124,6 +126,7 @@ impl Snapshot for E1000e {
         (self.completions, self.clock) = (completions, clock);
         self.stalls = [None; 2 * r::QUEUES];
         self.pause = Pause::default();
+        self.lost = None;
         self.generation = self.generation.wrapping_add(1);
         self.prepare_loopback();
         Ok(())
@@ -138,5 +141,38 @@ impl E1000e {
         (0..r::QUEUES as u16).for_each(|queue| cx.out.work.insert(queue));
         self.interrupts.show(&mut self.function, cx);
         self.time_passed(cx);
+    }
+
+    /// The rings are lost: has the driver reset the chip. Until then it is as after a reset, but for interrupts: the driver's mask and
+    /// routes are lost.
+    pub(super) fn lose(&mut self, cx: &mut Context<'_>) {
+        let cable = self.phy.is_plugged();
+        self.reset_chip(cx);
+        self.interrupts.show(&mut self.function, cx);
+        self.lost = Some(Lost::begin(cable, cx.now));
+        self.show_cable(false, cx);
+    }
+
+    /// Plugs the cable of a lost chip, or unplugs it, when it is time.
+    pub(super) fn try_again(&mut self, cx: &mut Context<'_>) {
+        let Some(lost) = &mut self.lost else { return };
+        let plugged = lost.over(cx.now);
+        cx.out.wake_by(lost.due());
+        if let Some(plugged) = plugged {
+            self.show_cable(plugged, cx);
+        }
+    }
+
+    fn show_cable(&mut self, plugged: bool, cx: &mut Context<'_>) {
+        self.phy.plug(plugged);
+        self.registers[r::CTRL] |= ctrl::SLU;
+        self.link_up = self.link_now();
+        self.interrupts.enable((cause::LSC | cause::OTHER).into());
+        self.cause(cause::LSC, cx);
+        if self.has_vectors() {
+            // The driver finds the cause in ICR, whichever message brings it there.
+            (0..r::VECTORS).for_each(|vector| cx.out.messages.insert(vector));
+        }
+        cx.out.wake_by(self.lost.map_or(cx.now, |lost| lost.due()));
     }
 }

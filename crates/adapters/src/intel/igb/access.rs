@@ -112,6 +112,8 @@ impl Igb {
             }
             r::EERD => self.read_nvm(value),
             r::MDIC => self.write_mdic(value, cx),
+            // The rings of a lost chip are not the driver's.
+            r::RCTL | r::TCTL if self.lost.is_some() => self.registers[place.name] &= !tctl::EN,
             r::RCTL => {
                 self.prepare_loopback();
                 self.offer_room(!0, cx);
@@ -225,6 +227,9 @@ impl Igb {
 
     /// CTRL.RST (8.2.1), and the common part of all other resets: power-on state, except PCI, PHY and NVM.
     pub(super) fn reset_chip(&mut self, cx: &mut Context<'_>) {
+        if let Some(lost) = self.lost.take() {
+            self.phy.plug(lost.cable);
+        }
         // Frames that wait for buffers are lost with them.
         self.offer_room(!0, cx);
         self.clear_chip();

@@ -81,6 +81,7 @@ use self::transmit::{TransmitQueue, transmits};
 use super::clock::Clock;
 use super::filter::Filter;
 use super::flow::Pause;
+use super::lost::Lost;
 use super::pages::PART;
 use super::phy::Phy;
 use super::rss::Rss;
@@ -127,6 +128,8 @@ pub struct Igb {
     looped: Option<Box<Batch>>,
     /// Pause of the transmitter.
     pause: Pause,
+    /// The rings are lost, and the driver has not reset the chip yet.
+    lost: Option<Lost>,
     octets: OctetsRead,
     /// Receive queues that refused frames, a bit for each.
     starved: u32,
@@ -167,6 +170,7 @@ impl Igb {
             transmit: Default::default(),
             looped: None,
             pause: Pause::default(),
+            lost: None,
             octets: OctetsRead::default(),
             starved: 0,
             link_up: false,
@@ -308,9 +312,13 @@ impl Adapter for Igb {
     fn notice(&mut self, event: Event, cx: &mut Context<'_>) {
         match event {
             Event::Link(up) => {
-                self.phy.plug(up);
+                match &mut self.lost {
+                    Some(lost) => lost.cable = up,
+                    None => self.phy.plug(up),
+                }
                 self.settle_link(cx);
             }
+            Event::Lost => self.lose(cx),
             Event::Restored => self.resume_restored(cx),
             Event::Missed(frames) => self.registers.count(r::MPC, frames),
             // Addresses are translated in every call; a mapped page has the values of `shown`.
@@ -320,6 +328,7 @@ impl Adapter for Igb {
 
     fn tick(&mut self, cx: &mut Context<'_>) {
         self.time_passed(cx);
+        self.try_again(cx);
     }
 
     fn reset(&mut self, kind: Reset, cx: &mut Context<'_>) {

@@ -3,18 +3,23 @@
 use nicety_adapter::Context;
 use nicety_adapter::interrupts::{CompletionDelay, Interrupts};
 use nicety_adapter::snapshot::{Nothing, RestoreError, Snapshot, Version, decode, encode};
-use nicety_pci::Saved as SavedFunction;
+use nicety_pci::{Mode, Saved as SavedFunction};
 use serde::{Deserialize, Serialize};
 
 use super::registers::QUEUES;
+use super::registers::{self as r, cause, ctrl};
 use super::transmit::Advanced;
 use super::{Igb, virtual_functions};
 use crate::intel::clock::Clock;
 use crate::intel::flow::Pause;
+use crate::intel::lost::Lost;
 use crate::intel::phy;
 use crate::intel::statistics::OctetsRead;
 use crate::intel::transmit::Transmit;
 use crate::microwire::Microwire;
+
+/// ICR.DRSTA: the device was reset (8.8.7).
+const RESET_ASSERTED: u32 = 1 << 30;
 
 #[derive(Serialize, Deserialize)]
 struct State {
@@ -57,6 +62,7 @@ impl Snapshot for Igb {
             transmit,
             looped: _,
             pause: _,
+            lost,
             octets: _,
             starved,
             link_up,
@@ -69,7 +75,7 @@ impl Snapshot for Igb {
         } = self;
         let state = State {
             registers: registers.save(),
-            phy: phy.save(),
+            phy: lost.map_or_else(|| phy.save(), |lost| lost.phy(phy)),
             nvm: eeprom.clone(),
             transmit: transmit.map(|queue| queue.state),
             starved: *starved,
@@ -130,6 +136,7 @@ impl Snapshot for Igb {
         (self.causes, self.extended, self.other, self.completions) = (causes, extended, other, completions);
         self.stalls = Default::default();
         self.pause = Pause::default();
+        self.lost = None;
         self.prepare_loopback();
         Ok(())
     }
@@ -143,5 +150,38 @@ impl Igb {
         self.look_at_all_queues(cx);
         self.causes.show(&mut self.function, cx);
         self.time_passed(cx);
+    }
+
+    /// The rings are lost: has the driver reset the chip. Until then it is as after a reset, but for interrupts: the driver's mask and
+    /// routes are lost.
+    pub(super) fn lose(&mut self, cx: &mut Context<'_>) {
+        let cable = self.phy.is_plugged();
+        self.reset_chip(cx);
+        self.causes.show(&mut self.function, cx);
+        self.lost = Some(Lost::begin(cable, cx.now));
+        self.show_cable(false, cx);
+    }
+
+    /// Plugs the cable of a lost chip, or unplugs it, when it is time.
+    pub(super) fn try_again(&mut self, cx: &mut Context<'_>) {
+        let Some(lost) = &mut self.lost else { return };
+        let plugged = lost.over(cx.now);
+        cx.out.wake_by(lost.due());
+        if let Some(plugged) = plugged {
+            self.show_cable(plugged, cx);
+        }
+    }
+
+    fn show_cable(&mut self, plugged: bool, cx: &mut Context<'_>) {
+        self.phy.plug(plugged);
+        self.registers[r::CTRL] |= ctrl::SLU;
+        self.link_up = self.link_now();
+        // igb_main.c resets the chip when it finds DRSTA, whichever message brings it there.
+        self.causes.enable((cause::LSC | RESET_ASSERTED).into());
+        self.cause(cause::LSC | RESET_ASSERTED, cx);
+        if self.function.mode() == Mode::Msix {
+            (0..self.vectors).for_each(|vector| cx.out.messages.insert(vector));
+        }
+        cx.out.wake_by(self.lost.map_or(cx.now, |lost| lost.due()));
     }
 }

@@ -245,7 +245,7 @@ impl Adapter for VirtualFunction {
             Event::Answer(answer) => self.answered(&answer, cx),
             Event::Restored => self.resume_restored(cx),
             // Addresses are translated in every call; no page is mapped; no register counts missed frames.
-            Event::Memory | Event::Page | Event::Missed(_) => {}
+            Event::Memory | Event::Page | Event::Missed(_) | Event::Lost => {}
         }
     }
 

@@ -1,8 +1,11 @@
 //! Accesses to configuration space and the BARs.
 
+use std::sync::Arc;
+
 use nicety_adapter::bank::Direction;
 use nicety_adapter::trace::Region;
 use nicety_adapter::{Context, PciFace, RingFace};
+use nicety_memory::Map;
 use nicety_pci::{Changes, Function, Mode, Rom};
 
 use super::common::NO_VECTOR;
@@ -10,6 +13,7 @@ use super::registers::{BAR, CONFIG_AT, LEGACY_BAR, LEGACY_CONFIG, LEGACY_LEN, MS
 use super::{PCI_CFG, VirtioPci};
 use crate::msix;
 use crate::pieces::pieces;
+use crate::virtio_net::kept::{KEPT_BYTES, Kept};
 
 /// Offsets of the window's fields in its capability (4.1.4 and 4.1.4.9).
 const WINDOW_KIND: u64 = 3;
@@ -151,6 +155,19 @@ impl VirtioPci {
 }
 
 impl PciFace for VirtioPci {
+    fn kept_bytes(&self) -> u64 {
+        KEPT_BYTES * u64::from(self.device.rings())
+    }
+
+    fn keep(&mut self, file: Arc<Map>) {
+        if self.device.is_packed() {
+            for (number, ring) in (0..).zip(&self.device.rings).filter(|(_, ring)| ring.started) {
+                Kept::of(&file, number).into_iter().for_each(|kept| kept.write(ring.used, &[]));
+            }
+        }
+        self.device.keep(Some(file));
+    }
+
     fn function(&self) -> &Function {
         &self.function
     }

@@ -2,12 +2,13 @@
 //! (4.1.4.10) sets the same values through other registers.
 
 use arrayvec::ArrayVec;
-use nicety_adapter::{Adapter, Context, Reset, RingFace, RingPlace};
+use nicety_adapter::{Adapter, Context, Outbox, Reset, RingFace, RingPlace};
 use serde::{Deserialize, Serialize};
 
 use super::registers::{NOTIFY_EVERY, Reg, TABLE, status};
-use super::{QUEUE, RING_SIZE, VirtioPci};
+use super::{CONFIGURATION, QUEUE, RING_SIZE, VirtioPci};
 use crate::virtio_net::RINGS_MOST;
+use crate::virtio_net::kept::Kept;
 use crate::virtio_net::registers::feature;
 use crate::virtio_net::ring::Ring;
 
@@ -206,6 +207,8 @@ impl VirtioPci {
             for ring in 0..self.common.queues.len() as u16 {
                 self.device.enable(ring, true, cx);
             }
+            // After a kill the rings are found by it.
+            cx.out.stalled.insert(Outbox::KEEP);
         }
     }
 
@@ -220,6 +223,8 @@ impl VirtioPci {
         let ring = self.common.select;
         let Some(queue) = self.common.selected().filter(|queue| !queue.enabled) else { return };
         queue.enabled = true;
+        // A record is an earlier driver's.
+        self.device.kept.iter().filter_map(|map| Kept::of(map, ring)).for_each(|kept| kept.clear());
         self.start_queue(ring, cx);
     }
 
@@ -264,6 +269,27 @@ impl VirtioPci {
         }
         cx.out.wake_by(cx.now);
         self.interrupts.update(&mut self.function, cx);
+    }
+
+    /// The process that served it was killed. A split ring goes on at its used index, which is in guest memory; a packed ring at the
+    /// position in the file that was kept. Without one the driver has to reset the device (2.1.2).
+    pub(super) fn lose(&mut self, cx: &mut Context<'_>) {
+        let is_lost = self.device.is_packed() && self.device.kept.is_none();
+        for ring in &mut self.device.rings {
+            let is_started = std::mem::take(&mut ring.started);
+            ring.generation = ring.generation.wrapping_add(1);
+            if is_started && is_lost {
+                self.common.status |= status::NEEDS_RESET;
+            }
+        }
+        self.interrupts.show(&mut self.function, cx);
+        if is_lost {
+            self.common.generation = self.common.generation.wrapping_add(1);
+            self.raise(self.common.config_vector, CONFIGURATION);
+            self.interrupts.update(&mut self.function, cx);
+        } else if self.may_act() {
+            self.resume(cx);
+        }
     }
 
     /// Stops the selected queue (2.6.1).

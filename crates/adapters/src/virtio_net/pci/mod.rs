@@ -223,6 +223,9 @@ impl Adapter for VirtioPci {
     }
 
     fn notice(&mut self, event: Event, cx: &mut Context<'_>) {
+        if event == Event::Lost {
+            return self.lose(cx);
+        }
         let before = (self.device.config.link, self.device.control.announce);
         // A restored device that may not reach memory resumes when it may.
         if event != Event::Restored || self.may_act() {

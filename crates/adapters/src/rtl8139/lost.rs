@@ -1,0 +1,127 @@
+//! A chip whose positions in rings, slots and buffer are lost: the process that served it was killed, and its driver has gone on. No cause
+//! of an interrupt makes Linux's drivers reset this chip. So the driver is brought to a place that is known.
+//!
+//! | | what it gets | what it does |
+//! |---|---|---|
+//! | 8139cp, receive | all descriptors but the first as parts of a frame | drops them up to the first one (cp_rx_poll): the chip goes on there |
+//! | 8139cp, transmit | all descriptors completed | the next one that it fills is found by a look |
+//! | 8139too, receive | a buffer of zeros | takes that for a damaged header, and restarts the receiver (rtl8139_rx, rtl8139_rx_err) |
+//! | 8139too, transmit | all slots completed | the next one that it fills is found by a look |
+
+use std::sync::Arc;
+
+use nicety_adapter::Context;
+use nicety_memory::{Map, Rights};
+
+use super::Rtl8139;
+use super::registers::{self as r, cause, cr, tsd};
+use super::ring::{self, EOR, OWN};
+use super::slots::Slots;
+use super::transmit::Transmit;
+
+/// Time between two looks for the next descriptor or slot, in nanoseconds.
+const LOOK_NS: u64 = 2_000_000;
+/// Bytes behind a buffer that a frame at its end may use.
+const BEHIND: u32 = 16;
+
+impl Rtl8139 {
+    pub(super) fn lose_positions(&mut self, cx: &mut Context<'_>) {
+        self.forget_fetched();
+        self.starved = None;
+        self.interrupts.show(&mut self.function, cx);
+        let memory = Arc::clone(cx.memory);
+        let (transmit_ring, receive_ring) = self.ring_mode();
+        let mut causes = 0;
+        if self.transmits() && self.function.bus_master() {
+            match transmit_ring {
+                true => {
+                    give_all(&memory, self.transmit_address(), |_, first| first & !OWN);
+                    self.registers[r::CR] &= !cr::TE;
+                }
+                false => self.registers.of_mut(r::TSD).iter_mut().for_each(|slot| *slot |= tsd::OWN | tsd::TOK),
+            }
+            self.seeks = true;
+            causes |= cause::TOK;
+        }
+        if self.receives() && self.function.bus_master() {
+            match receive_ring {
+                // Neither FS nor LS: a part of a frame.
+                true => give_all(&memory, self.receive_address(), |index, first| match index {
+                    0 => first,
+                    _ => first & EOR,
+                }),
+                false => self.fill_with_zeros(&memory),
+            }
+            self.next = 0;
+            causes |= cause::ROK;
+        }
+        // The driver's mask may be newer. One interrupt more is harmless.
+        self.interrupts.enable(causes.into());
+        self.cause(causes, cx);
+        self.seek(cx);
+    }
+
+    /// Until the driver restarts the receiver, the buffer is full.
+    fn fill_with_zeros(&mut self, memory: &Map) {
+        let (start, len) = (u64::from(self.registers[r::RBSTART]), self.buffer_bytes());
+        let mut at = 0;
+        while at < len + BEHIND {
+            let part = (len + BEHIND - at).min(4096);
+            // Memory that is not there is nobody's buffer.
+            let _absent = memory.write(start + u64::from(at), &[0; 4096][..part as usize]);
+            at += part;
+        }
+        let read_at = (self.registers[r::CAPR].wrapping_add(16) % len) & !3;
+        self.registers[r::CBR] = (read_at + len - 4) % len;
+    }
+
+    /// Looks for the first descriptor or slot that the driver has filled since.
+    pub(super) fn seek(&mut self, cx: &mut Context<'_>) {
+        if !self.seeks {
+            return;
+        }
+        cx.out.wake_by(cx.now.after_ns(LOOK_NS));
+        if self.ring_mode().0 {
+            let memory = Arc::clone(cx.memory);
+            let Ok(window) = ring::open(&memory, self.transmit_address(), Rights::READ) else { return };
+            let mut before = last(&window).is_some_and(|last| ring::is_owned(&window, last));
+            for index in 0..ring::MOST {
+                let is_owned = ring::is_owned(&window, index);
+                if is_owned && !before {
+                    self.transmit = Transmit::at(index, false);
+                    self.registers[r::CR] |= cr::TE;
+                    self.seeks = false;
+                    cx.out.work.insert(0);
+                    return;
+                }
+                before = is_owned;
+            }
+            return;
+        }
+        let slots = self.registers.of(r::TSD);
+        let waits = |slot: usize| slots[slot % 4] & tsd::OWN == 0;
+        if let Some(slot) = (0..4).find(|slot| waits(*slot) && !waits(slot + 3)).or((0..4).find(|slot| waits(*slot))) {
+            self.slots = Slots::at(slot as u32);
+            self.seeks = false;
+            cx.out.work.insert(0);
+        }
+    }
+}
+
+/// The last descriptor of a ring.
+fn last(window: &nicety_memory::Window<'_>) -> Option<u32> {
+    let is_last =
+        |index: &u32| !ring::holds(window, index + 1) || window.load_u32(*index as usize * ring::DESCRIPTOR) & EOR != 0;
+    (0..ring::MOST).filter(|index| ring::holds(window, *index)).find(is_last)
+}
+
+/// Gives descriptors of a ring that the chip owns back to the driver.
+fn give_all(memory: &Map, address: u64, word: impl Fn(u32, u32) -> u32) {
+    let Ok(window) = ring::open(memory, address, Rights::BOTH) else { return };
+    for index in 0..=last(&window).unwrap_or(0) {
+        let at = index as usize * ring::DESCRIPTOR;
+        if ring::is_owned(&window, index) {
+            window.store_u32(at, word(index, window.load_u32(at)));
+        }
+    }
+}

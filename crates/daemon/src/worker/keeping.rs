@@ -1,0 +1,74 @@
+//! Keeps ports in case this process is killed: see [`crate::journal`].
+
+use std::os::fd::AsFd;
+
+use nicety_adapter::{PortId, Time};
+use nicety_peer::Table;
+use nicety_vfio_user::{Batch, SessionError};
+use rustix::io::Errno;
+use rustix::process::Pid;
+
+use super::Worker;
+use crate::device::Kept;
+use crate::service::{Link, Service, Talk};
+
+impl Worker {
+    /// Keeps a port from now on, with its VMM if one is connected.
+    pub(super) fn keep(service: &mut Service, now: Time) {
+        if service.journal.is_none() {
+            return;
+        }
+        if let Link::Function { session: Some(talk), .. } = &mut service.link {
+            talk.session.keep();
+        }
+        write(service, None, Kept::Renewed, now);
+    }
+
+    /// Keeps the effects of the messages that were just handled, then answers and consumes them.
+    pub(super) fn finish(&mut self, id: PortId) -> Result<(), SessionError> {
+        let now = self.clock.now();
+        let Some(service) = self.services.get_mut(&id) else { return Ok(()) };
+        let adapter = service.schedule.take_changed();
+        let Link::Function { device, session: Some(talk), .. } = &mut service.link else { return Ok(()) };
+        if !talk.session.is_kept() {
+            return Ok(());
+        }
+        let change = device.take_change().max(if adapter { Kept::Changed } else { Kept::Unchanged });
+        if talk.session.is_changing() {
+            device.put_change(change);
+            return Ok(());
+        }
+        let batch = talk.session.batch();
+        if change != Kept::Unchanged {
+            write(service, batch, change, now);
+        } else if let Some(batch) = batch
+            && talk.session.owes_answers()
+            && let Some(journal) = &service.journal
+        {
+            journal.note(batch);
+        }
+        match &mut service.link {
+            Link::Function { session: Some(talk), .. } => talk.session.finish(),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Writes the journal's record. Nothing is kept of a port that cannot be saved now: the old record stays.
+fn write(service: &mut Service, batch: Option<Batch>, change: Kept, now: Time) {
+    let Service { link: Link::Function { listener, device, session }, journal: Some(journal), .. } = service else {
+        return;
+    };
+    let mut table = Table::default();
+    let mut image = || -> Result<_, Errno> {
+        let mut function = device.kept_image(listener.as_fd(), &mut table)?;
+        if let Some(Talk { session, stopped: false, process, .. }) = session {
+            let kept = session.save_kept(&mut table)?;
+            function.vmm = device.vmm_image(kept, process.map(Pid::as_raw_pid), &mut table)?;
+        }
+        Ok(function)
+    };
+    if let Ok(function) = image() {
+        journal.write(now.0, function, &table, batch, change == Kept::Renewed);
+    }
+}

@@ -1,0 +1,118 @@
+//! Descriptors that the keeper holds for a daemon.
+//!
+//! A daemon sends them in groups, each with a name and a number. A new group of a name replaces the older ones only when the daemon says
+//! so: until then its own record may still refer to an older one.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+
+/// Most names: a daemon has one for each port.
+const NAMES_MOST: usize = 4096;
+/// Most groups of a name at a time.
+const GROUPS_MOST: usize = 4;
+/// Longest name in bytes.
+const NAME_MOST: usize = 255;
+
+/// Descriptors that were held for a daemon that has ended.
+#[derive(Debug)]
+pub struct Group {
+    /// Its name.
+    pub name: String,
+    /// Its number: a higher one is newer.
+    pub number: u64,
+    /// The descriptors, in the order in which they were sent.
+    pub fds: Vec<OwnedFd>,
+}
+
+/// The content of a message about a group.
+pub(crate) fn content(number: u64, name: &str) -> Vec<u8> {
+    [&number.to_le_bytes(), name.as_bytes()].concat()
+}
+
+/// The number and the name in a message.
+pub(crate) fn named(content: &[u8]) -> Option<(u64, String)> {
+    let (number, name) = content.split_first_chunk()?;
+    let name = std::str::from_utf8(name).ok().filter(|name| name.len() <= NAME_MOST)?;
+    Some((u64::from_le_bytes(*number), name.to_owned()))
+}
+
+/// All groups of a daemon.
+#[derive(Debug, Default)]
+pub(crate) struct Held(BTreeMap<String, Vec<(u64, Vec<OwnedFd>)>>);
+
+impl Held {
+    /// Holds a group. The daemon may be compromised: beyond the limits it is closed.
+    pub fn hold(&mut self, content: &[u8], fds: Vec<OwnedFd>) {
+        let Some((number, name)) = named(content) else { return };
+        if self.0.len() >= NAMES_MOST && !self.0.contains_key(&name) {
+            return;
+        }
+        let groups = self.0.entry(name).or_default();
+        groups.push((number, fds));
+        let surplus = groups.len().saturating_sub(GROUPS_MOST);
+        groups.drain(..surplus);
+    }
+
+    /// Closes the groups of a name below a number.
+    pub fn forget(&mut self, content: &[u8]) {
+        let Some((number, name)) = named(content) else { return };
+        if let Some(groups) = self.0.get_mut(&name) {
+            groups.retain(|(other, _)| *other >= number);
+            if groups.is_empty() {
+                self.0.remove(&name);
+            }
+        }
+    }
+
+    /// Each group: its name, its number, its descriptors.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, u64, &[OwnedFd])> {
+        self.0
+            .iter()
+            .flat_map(|(name, groups)| groups.iter().map(|(number, fds)| (name.as_str(), *number, fds.as_slice())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn is_open(peer: &mut UnixStream) -> bool {
+        peer.set_nonblocking(true).unwrap();
+        !matches!(peer.read(&mut [0]), Ok(0))
+    }
+
+    #[test]
+    fn an_older_group_is_closed_when_the_daemon_says_so_and_not_before() {
+        let mut held = Held::default();
+        let (mut first, ours) = UnixStream::pair().unwrap();
+        held.hold(&content(5, "vm1"), vec![ours.into()]);
+        let (mut second, ours) = UnixStream::pair().unwrap();
+        held.hold(&content(6, "vm1"), vec![ours.into()]);
+        held.forget(&content(9, "vm2"));
+        assert!(is_open(&mut first) && is_open(&mut second));
+        held.forget(&content(6, "vm1"));
+        assert!(!is_open(&mut first) && is_open(&mut second));
+        let all: Vec<_> = held.iter().map(|(name, number, fds)| (name.to_owned(), number, fds.len())).collect();
+        assert_eq!(all, [("vm1".to_owned(), 6, 1)]);
+        held.forget(&content(u64::MAX, "vm1"));
+        assert!(!is_open(&mut second) && held.iter().next().is_none());
+    }
+
+    #[test]
+    fn a_daemon_cannot_make_it_hold_without_end() {
+        let mut held = Held::default();
+        for number in 0..20 {
+            held.hold(&content(number, "vm1"), Vec::new());
+        }
+        assert_eq!(held.iter().map(|(_, number, _)| number).collect::<Vec<_>>(), [16, 17, 18, 19]);
+        for number in 0..2 * NAMES_MOST {
+            held.hold(&content(0, &number.to_string()), Vec::new());
+        }
+        held.hold(&[1, 2], Vec::new());
+        held.hold(&content(0, &"x".repeat(NAME_MOST + 1)), Vec::new());
+        assert_eq!(held.0.len(), NAMES_MOST);
+    }
+}

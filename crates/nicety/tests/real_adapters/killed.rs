@@ -1,0 +1,122 @@
+//! The daemon is killed under its guests' traffic (SIGKILL), and its keeper starts the next one: QEMU, which never reconnects, notices
+//! nothing, and each guest's driver gets its network back unaided.
+
+use std::time::{Duration, Instant};
+
+use nicety_guests::{Accel, Guest, GuestConfig, Kernel, Link, Setup, Start};
+use nicety_trials::scope::{is_asked, is_full};
+
+use crate::{
+    stage::{LATER, SOON, Stage, TAP, mac, port, sh, well},
+    upgraded::daemon,
+};
+
+/// Number of kills in a row.
+fn kills() -> usize {
+    if is_full() { 100 } else { 5 }
+}
+
+/// Kills the daemon. Returns the time until the next one answers.
+fn kill(stage: &Stage) -> Duration {
+    let killed = daemon(stage).unwrap_or_else(|| panic!("there is no daemon: {}", stage.served.log()));
+    let began = Instant::now();
+    let status = std::process::Command::new("kill").args(["-9", &killed.to_string()]).status();
+    assert!(well(status).success());
+    stage.wait_until("the next daemon", || {
+        daemon(stage).is_some_and(|now| now != killed) && stage.served.counts().is_some()
+    });
+    began.elapsed()
+}
+
+/// An address in the network of an adapter's port.
+fn at(number: u8, host: u8) -> String {
+    format!("10.9.{}.{host}", 3 + number)
+}
+
+/// One guest in QEMU with all these adapters, each with a network of its own, in which the host is number 254.
+fn guest_with(adapters: &[&str]) -> (Stage, Guest) {
+    let ports: Vec<_> = (1..).zip(adapters).map(|(number, adapter)| port(adapter, number)).collect();
+    let setup =
+        Setup { link: Some(Link::Tap(TAP.to_owned())), options: vec!["--keeper".to_owned()], ..Setup::default() };
+    let numbers = 1..=ports.len() as u8;
+    let mut stage = Stage::set_up(ports, setup);
+    let config = GuestConfig { accel: Accel::Tcg, start: Start::Saved, ..GuestConfig::new(Kernel::V6_12) };
+    let config = numbers.clone().fold(config, |config, number| stage.served.attach(config, &format!("vm{number}")));
+    let mut guest = well(Guest::start(&stage.root, config));
+    stage.ready(guest.wait_ready());
+    for number in numbers {
+        let found =
+            format!("for d in /sys/class/net/*; do [ $(cat $d/address) = {} ] && basename $d; done; true", mac(number));
+        let interface = sh(&mut guest, &found);
+        let interface = interface.trim();
+        assert!(!interface.is_empty(), "port {number}: {}", stage.served.log());
+        sh(&mut guest, &format!("ip addr add {}/24 dev {interface}; ip link set {interface} up", at(number, 1)));
+        sh(&mut guest, &format!("until has_carrier {interface}; do rest; done"));
+        well(stage.namespace.run(&format!("ip addr add {}/24 dev {TAP}", at(number, 254)), SOON));
+        answered(&stage, &mut guest, number);
+    }
+    (stage, guest)
+}
+
+/// Waits until the host answers in the network of this port.
+fn answered(stage: &Stage, guest: &mut Guest, number: u8) {
+    let asked = format!("until /usr/bin/ping -n -q -c 1 -W 1 {} >/dev/null 2>&1; do rest; done", at(number, 254));
+    if let Err(error) = guest.succeed(&asked, LATER) {
+        let state = guest.succeed("dmesg | tail -n 40; ip -s addr; cat /proc/interrupts", SOON);
+        panic!("{error}\n{}\n{}", state.unwrap_or_else(|worse| worse.to_string()), stage.served.log());
+    }
+}
+
+fn survives(adapters: &[&str]) {
+    let adapters: Vec<&str> = adapters.iter().copied().filter(|adapter| is_asked(adapter)).collect();
+    if adapters.is_empty() {
+        return;
+    }
+    let (stage, mut guest) = guest_with(&adapters);
+    for number in (1..).take(adapters.len()) {
+        sh(
+            &mut guest,
+            &format!(
+                "(/usr/bin/ping -f {0} >/dev/null 2>&1 &); (nc {0} 9 </dev/zero >/dev/null 2>&1 &)",
+                at(number, 254)
+            ),
+        );
+    }
+    let mut longest = vec![Duration::ZERO; adapters.len()];
+    for round in 1..=kills() {
+        let next = kill(&stage);
+        let began = Instant::now();
+        for (number, longest) in (1..).zip(&mut longest) {
+            answered(&stage, &mut guest, number);
+            *longest = began.elapsed().max(*longest);
+        }
+        println!("{round}: the next daemon after {next:.0?}, all networks after {:.1?}", began.elapsed());
+        for number in (1..).take(adapters.len()) {
+            stage.wait_more("frames", 50, || stage.received(&format!("vm{number}")));
+        }
+    }
+    for (adapter, longest) in adapters.iter().zip(&longest) {
+        println!("{adapter}: its network was back after {longest:.1?} at most");
+    }
+    sh(&mut guest, "killall ping nc; true");
+    for number in (1..).take(adapters.len()) {
+        answered(&stage, &mut guest, number);
+    }
+    let log = stage.served.log();
+    assert!(!log.contains("disconnected") && !log.contains("loses its adapter"), "{log}");
+}
+
+#[test]
+fn intels_adapters_and_their_qemu_survive_kills_of_the_daemon_under_a_flood() {
+    survives(&["e1000", "e1000e", "igb"]);
+}
+
+#[test]
+fn paravirtual_adapters_and_their_qemu_survive_kills_of_the_daemon_under_a_flood() {
+    survives(&["vmxnet3", "virtio-net-pci", "virtio-net"]);
+}
+
+#[test]
+fn classic_adapters_and_their_qemu_survive_kills_of_the_daemon_under_a_flood() {
+    survives(&["pcnet", "rtl8139", "rtl8139-plain", "ne2k_pci"]);
+}
