@@ -39,7 +39,7 @@ pub fn replaced(old: Arc<Daemon>, host: &Host) -> (Arc<Daemon>, Upgraded) {
         let kept = KeptBy::from(ours);
         let upgraded = upgrade(&kept, "/usr/bin/nicety".as_ref(), &old, &offer, control.as_fd(), &|_| {});
         let (new, _keeper) = heir.join().unwrap();
-        std::mem::forget(old);
+        let _never_dropped = std::mem::ManuallyDrop::new(old);
         (new, upgraded.unwrap())
     })
 }

@@ -97,7 +97,7 @@ fn lifetime(suite: Suite) {
     contains(&run(guest, "systemctl status nicety"), "Status: \"1 port, 0 with a VM; no uplink\"");
     contains(&run(guest, "nicety ports"), "vm1");
     contains(&run(guest, "stat -c '%U:%G %a' /run/nicety/vm1.sock"), "nicety:nicety 660");
-    contains(&run(guest, "grep -h ^Cap /proc/$(systemctl show -P MainPID nicety)/status"), "CapBnd:\t0000000000001000");
+    contains(&run(guest, &format!("grep -h ^Cap /proc/{DAEMON}/status")), "CapBnd:\t0000000000001000");
 
     // Another member of the group: /etc/group is another file from now on.
     run(guest, "usermod --append --groups nicety daemon");
@@ -131,13 +131,9 @@ fn lifetime(suite: Suite) {
     assert_eq!(well(guest.run(lacks, SOON)).text.trim(), if has_landlock(suite) { "0" } else { "1" });
     newer_state_file(guest);
 
-    // A newer package says what it cuts off. virtio-net comes back.
-    let before = run(guest, "systemctl show -P MainPID nicety");
-    let upgraded = run(guest, "apt-get -q install -y ./2.deb 2>&1");
-    contains(&upgraded, "Restarting Nicety now takes the network from these VMs.");
-    contains(&upgraded, "  vm1 (virtio-net), of /etc/nicety/host.toml\n  vm2 (e1000), of /etc/nicety/host.toml\n");
-    assert_ne!(run(guest, "systemctl show -P MainPID nicety"), before, "restarted");
-    run(guest, "systemctl is-active nicety");
+    upgraded_in_place(guest);
+    killed(guest);
+    run(guest, "systemctl stop one two || true; systemctl restart nicety");
     newer_state_file_is_left(guest);
 
     wrong_host_file(guest);
@@ -176,6 +172,45 @@ fn lifetime(suite: Suite) {
     );
     assert_eq!(left.trim(), "", "left behind");
     contains(&run(guest, "getent passwd nicety"), "nologin");
+}
+
+/// The daemon's process: the child of the unit's main process, the keeper.
+const DAEMON: &str = "$(ps -o pid= --ppid $(systemctl show -P MainPID nicety) | tail -n1 | tr -d ' ')";
+
+/// A newer package replaces the daemon, and neither guest notices.
+fn upgraded_in_place(guest: &mut Guest) {
+    let keeper = run(guest, "systemctl show -P MainPID nicety");
+    let before = run(guest, &format!("echo {DAEMON}"));
+    let upgraded = run(guest, "apt-get -q install -y ./2.deb 2>&1");
+    contains(&upgraded, "nicety.service goes on with the new program: nicety ");
+    contains(&upgraded, "(2 ports)");
+    assert_eq!(run(guest, "systemctl show -P MainPID nicety"), keeper, "the unit was not restarted");
+    assert_ne!(run(guest, &format!("echo {DAEMON}")), before, "another daemon serves");
+    run(guest, "systemctl is-active nicety");
+    contains(&run(guest, "nicety ports"), "vm2");
+    for (from, to) in [("one", 2), ("two", 1)] {
+        let bytes = carried(guest, from, to);
+        assert!(bytes > 100_000, "{from}: {bytes}");
+    }
+    // The new daemon reports for the unit.
+    let status = "for i in $(seq 100); do systemctl status nicety | grep -q '2 ports, 2 with a VM' && break; sleep 0.2; done; \
+                  systemctl show -P StatusText nicety";
+    contains(&run(guest, status), "2 ports, 2 with a VM; no uplink");
+    let closed = "journalctl --sync; journalctl -u nicety --no-pager | grep disconnected || true";
+    assert_eq!(run(guest, closed).trim(), "");
+}
+
+/// The keeper starts a killed daemon again, and the unit stays up.
+fn killed(guest: &mut Guest) {
+    let (keeper, before) = (run(guest, "systemctl show -P MainPID nicety"), run(guest, &format!("echo {DAEMON}")));
+    run(
+        guest,
+        &format!("kill -9 {DAEMON}; for i in $(seq 100); do nicety ports && break; sleep 0.1; done; nicety ports"),
+    );
+    assert_eq!(run(guest, "systemctl show -P MainPID nicety"), keeper);
+    assert_ne!(run(guest, &format!("echo {DAEMON}")), before);
+    assert_eq!(run(guest, "systemctl show -P NRestarts nicety").trim(), "0");
+    run(guest, "systemctl is-active nicety");
 }
 
 /// The sandbox's lists are long enough for this Debian.
@@ -245,7 +280,7 @@ fn missing_tap(guest: &mut Guest) {
         "for i in $(seq 100); do systemctl is-active nicety && break; sleep 0.2; done; systemctl is-active nicety",
     );
     contains(&run(guest, "systemctl show -P StatusText nicety"), "; uplink tap1");
-    run(guest, "grep -q 'CapEff:.0000000000000000' /proc/$(systemctl show -P MainPID nicety)/status");
+    run(guest, &format!("grep -q 'CapEff:.0000000000000000' /proc/{DAEMON}/status"));
     run(guest, "rm -r /run/systemd/system/nicety.service.d; systemctl daemon-reload");
     run(
         guest,
@@ -288,7 +323,7 @@ fn watchdog(guest: &mut Guest) {
          systemctl daemon-reload; systemctl reset-failed nicety; systemctl restart nicety",
     );
     let before = run(guest, "systemctl show -P MainPID nicety");
-    run(guest, "kill -STOP $(systemctl show -P MainPID nicety)");
+    run(guest, &format!("kill -STOP {DAEMON}"));
     run(
         guest,
         "for i in $(seq 300); do [ $(systemctl show -P NRestarts nicety) -ge 1 ] && systemctl is-active nicety && break; sleep 0.2; done; \

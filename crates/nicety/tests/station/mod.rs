@@ -39,7 +39,7 @@ pub struct Station {
     answers: BufReader<ChildStdout>,
     /// Its IPv4 address.
     pub address: [u8; 4],
-    _process: Process,
+    process: Process,
 }
 
 impl Station {
@@ -48,10 +48,16 @@ impl Station {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nicety"));
         let mut child = command.args(["guest", "guest"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (orders, answers) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
-        let mut station = Station { orders, answers, address: [10, 0, 0, last], _process: Process(child) };
+        let mut station = Station { orders, answers, address: [10, 0, 0, last], process: Process(child) };
         let order = json!({ "configure": { "attach": attach, "address": station.address } });
         assert_eq!(station.asked(&order), json!("ready"));
         station
+    }
+
+    /// Its process.
+    #[allow(dead_code, reason = "not all tests stop guests")]
+    pub fn process(&self) -> u32 {
+        self.process.0.id()
     }
 
     /// The guest's answer to an order.

@@ -1,0 +1,121 @@
+//! Upgrades in the middle of something else.
+
+use super::*;
+
+/// Sends a signal by its name.
+fn signal(pid: u64, name: &str) {
+    assert!(Command::new("kill").args([format!("-{name}"), pid.to_string()]).status().unwrap().success());
+}
+
+/// One guest asks the other for a moment, and is answered.
+fn answers(kept: &mut Kept, when: &str) {
+    let to = kept.guests[1].address;
+    let done = kept.guests[0].asked(&json!({ "transact": { "to": to, "seconds": 0.1 } }));
+    assert!(done.get("failed").is_none(), "{when}: {done}\n{}", kept.log());
+}
+
+#[test]
+fn a_host_file_that_was_changed_meanwhile_is_neither_read_nor_in_the_way() {
+    let mut kept = Kept::start(&["e1000", "e1000"]);
+    let good = std::fs::read_to_string(kept.path("host.toml")).unwrap();
+    std::fs::write(kept.path("host.toml"), "this is no host file").unwrap();
+    kept.upgrade();
+    answers(&mut kept, "a wrong file");
+    std::fs::remove_file(kept.path("host.toml")).unwrap();
+    kept.upgrade();
+    answers(&mut kept, "no file");
+    std::fs::write(kept.path("host.toml"), good.replace("12:34:02", "12:34:05")).unwrap();
+    kept.upgrade();
+    answers(&mut kept, "another file");
+    // What differs is still to be applied.
+    let host = kept.path("host.toml");
+    let plan = Command::new(env!("CARGO_BIN_EXE_nicety")).arg("apply").arg(host).arg("--dry-run").output().unwrap();
+    let plan = String::from_utf8(plan.stdout).unwrap();
+    assert!(plan.contains("52:54:00:12:34:02") && plan.contains("52:54:00:12:34:05"), "{plan}");
+}
+
+#[test]
+fn a_daemon_without_a_free_descriptor_goes_on_and_says_so() {
+    let mut kept = Kept::start(&["e1000", "e1000"]);
+    let pid = kept.pid();
+    let limit = |soft: &str| {
+        let limits = Command::new("prlimit").args(["--pid", &pid.to_string(), &format!("--nofile={soft}:")]).output();
+        assert!(limits.unwrap().status.success());
+    };
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
+    limit(&(open + 6).to_string());
+    let refused = kept.refused(Path::new(env!("CARGO_BIN_EXE_nicety")));
+    println!("{refused}");
+    assert!(refused.contains("open files") || refused.contains("ulimit -n"), "{refused}");
+    assert!(refused.contains("this daemon goes on"), "{refused}");
+    answers(&mut kept, "refused");
+    limit("4096");
+    kept.upgrade();
+    answers(&mut kept, "upgraded");
+}
+
+#[test]
+fn a_vmm_that_reads_nothing_meanwhile_is_not_waited_for_and_goes_on_later() {
+    let mut kept = Kept::start(&["e1000", "virtio-net"]);
+    answers(&mut kept, "before");
+    let pids = [0, 1].map(|guest: usize| u64::from(kept.guests[guest].process()));
+    for stopped in pids {
+        signal(stopped, "STOP");
+        (0..3).for_each(|_| _ = kept.upgrade());
+        signal(stopped, "CONT");
+        answers(&mut kept, "continued");
+    }
+    let log = kept.log();
+    assert_eq!(log.matches(" has connected").count(), 2, "{log}");
+}
+
+/// Upgrades. On a busy machine a worker may not stop in its two seconds: then nothing was changed, and another upgrade follows. Returns the
+/// pause in milliseconds.
+fn upgraded_in_time(kept: &Kept) -> f64 {
+    let end = Instant::now() + SOON;
+    loop {
+        let output = kept.asked(&["upgrade", "--json"]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        if output.status.success() {
+            let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+            return answer["stopped_ns"].as_f64().unwrap() / 1e6;
+        }
+        assert!(said.contains("in time; nothing was changed") && Instant::now() < end, "{said}\n{}", kept.log());
+    }
+}
+
+#[test]
+fn vmms_that_die_and_connect_during_upgrades_leave_their_ports_to_the_next() {
+    let adapters = ["e1000", "virtio-net"];
+    let mut kept = Kept::start(&adapters);
+    for round in 0..6u64 {
+        let guests = std::mem::take(&mut kept.guests);
+        let pids: Vec<u64> = guests.iter().map(|guest| u64::from(guest.process())).collect();
+        std::thread::scope(|scope| {
+            let upgrade = scope.spawn(|| upgraded_in_time(&kept));
+            // At another time of the upgrade in each round.
+            std::thread::sleep(Duration::from_millis(25 * round));
+            pids.iter().for_each(|pid| signal(*pid, "KILL"));
+            println!("killed after {} ms, {:.1} ms", 25 * round, upgrade.join().unwrap());
+        });
+        drop(guests);
+        let sockets: Vec<(String, PathBuf)> = (1..)
+            .zip(adapters)
+            .map(|(number, adapter)| (adapter.to_owned(), kept.path(&format!("vm{number}.sock"))))
+            .collect();
+        let guests = std::thread::scope(|scope| {
+            let start = scope.spawn(|| {
+                let attach = |(adapter, socket): &(String, PathBuf)| match adapter.as_str() {
+                    "virtio-net" => json!({ "vhost-user": { "socket": socket } }),
+                    driver => json!({ "vfio-user": { "driver": driver, "socket": socket } }),
+                };
+                (1..).zip(&sockets).map(|(number, one)| Station::start(&attach(one), number)).collect::<Vec<_>>()
+            });
+            std::thread::sleep(Duration::from_millis(15 * round));
+            println!("connected after {} ms, {:.1} ms", 15 * round, upgraded_in_time(&kept));
+            start.join().unwrap()
+        });
+        kept.guests = guests;
+        answers(&mut kept, "connected again");
+    }
+}
