@@ -197,7 +197,7 @@ fn one_table(out: &mut String, study: &Study, method: &dyn Method, table: &Table
         let _ = writeln!(out, "<figure>{}</figure>", bars::bars(&cells, figure));
     }
     out.push_str(
-        "<div class=\"scroll\"><table><thead><tr><th scope=\"col\">Adapter</th><th scope=\"col\">Served by</th>",
+        "<div class=\"scroll\"><table><thead><tr><th scope=\"col\">Adapter <span class=\"unit\">and its server</span></th>",
     );
     let _ =
         write!(out, "<th scope=\"col\" class=\"n\">{} <span class=\"unit\">{}</span></th>", figure.title, figure.unit);
@@ -221,8 +221,8 @@ fn one_table(out: &mut String, study: &Study, method: &dyn Method, table: &Table
 }
 
 fn row(out: &mut String, table: &Table, cells: &[Cell], cell: &Cell, figure: &Figure) {
-    let driver =
-        cell.subject.driver.map_or(String::new(), |driver| format!("<span class=\"driver\">{}</span>", driver.title()));
+    // Below the name: on a phone a column for it would push the figures out of sight.
+    let driver = cell.subject.driver.map_or(String::new(), |driver| format!(", {}", driver.title()));
     let adapter = &cell.subject.adapter;
     let value = figures::value(cell, figure);
     let value = match value.split_once(" [") {
@@ -231,7 +231,7 @@ fn row(out: &mut String, table: &Table, cells: &[Cell], cell: &Cell, figure: &Fi
     };
     let _ = write!(
         out,
-        "<tr><th scope=\"row\">{}{driver}</th><td>{}</td><td class=\"n\">{value}</td>",
+        "<tr><th scope=\"row\">{}<span class=\"driver\">{}{driver}</span></th><td class=\"n\">{value}</td>",
         Escaped(adapter),
         cell.subject.served()
     );
