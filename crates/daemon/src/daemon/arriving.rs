@@ -292,7 +292,14 @@ impl Daemon {
         let expected = self.prepare(spec, id.0)?;
         let had_vmm = function.vmm.is_some();
         let link = LinkImage::Function(Box::new(function));
-        let image = PortImage { name: name.clone(), id: id.0, numbers: SavedNumbers::default(), signals: 0, waiting: SavedFrames::default(), link };
+        let image = PortImage {
+            name: name.clone(),
+            id: id.0,
+            numbers: SavedNumbers::default(),
+            signals: 0,
+            waiting: SavedFrames::default(),
+            link,
+        };
         let mut arriving = self.expect(expected, image, &mut table, None)?;
         arriving.is_lost = true;
         let mut answers = 0;

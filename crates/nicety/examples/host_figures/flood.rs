@@ -131,6 +131,7 @@ fn one(adapter: &str, rounds: usize, duration: Duration) -> Result<(), Error> {
         guests: vec![place.clone(); MEASURED.len()],
         crowd: vec![place; PORTS - MEASURED.len()],
         uplink: false,
+        uplink_more: String::new(),
         rate: None,
     };
     let mut rig = Rig::start(&crate::program(&[])?, &layout, &cancel)?;
