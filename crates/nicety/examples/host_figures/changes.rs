@@ -72,7 +72,7 @@ pub fn run(words: &[String]) -> Result<(), Error> {
     let mut locks = Vec::new();
     for _ in 0..rounds {
         let places = ["virtio-net", "e1000"].map(Place::new).to_vec();
-        let layout = Layout { guests: places, crowd: vec![Place::new("vmxnet3")], uplink: false, rate: None };
+        let layout = Layout { guests: places, crowd: vec![Place::new("vmxnet3")], ..Layout::default() };
         let mut rig = Rig::start(&program, &layout, &cancel)?;
         let bulk = |rig: &mut Rig| -> Result<f64, Error> {
             let (bytes, elapsed) = rig.send(Party::Guest(0), Party::Guest(1), duration, &cancel)?;

@@ -130,8 +130,7 @@ fn one(adapter: &str, rounds: usize, duration: Duration) -> Result<(), Error> {
     let layout = Layout {
         guests: vec![place.clone(); MEASURED.len()],
         crowd: vec![place; PORTS - MEASURED.len()],
-        uplink: false,
-        rate: None,
+        ..Layout::default()
     };
     let mut rig = Rig::start(&crate::program(&[])?, &layout, &cancel)?;
     for pid in rig.pids().iter().skip(2).take(2) {

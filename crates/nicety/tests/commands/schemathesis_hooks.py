@@ -25,6 +25,8 @@ RULES = [
     r"has at most \d+ functions|card .* has \d+ functions|function \d+ of card .* already|its functions are",
     r"only a port at a card's function has this|there is no uplink, to which all would go|no vlan, in whose tag",
     r"there are \d+ uplinks and teams|it reaches the uplink alone|with this card there are \d+ functions",
+    r"has no uplink, of which it would be a part|has no rate, and a reservation is a part of it|it may send at most",
+    r"are reserved (on|for ports of class) |a port of class .* may send at most|there is no AF_XDP uplink yet",
     r'".*" (has a|does not begin with a letter|cannot be an interface)|it has \d+ characters',
     # The adapter.
     r"has (at most \d+ queue pairs|one queue pair)|does not tell its driver an MTU|carries at most \d+ bytes",
