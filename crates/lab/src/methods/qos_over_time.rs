@@ -23,7 +23,7 @@ const RESERVED: f64 = 2_000.0;
 /// Share of the link's rate at which what comes in is passed on, so that the queue is the daemon's.
 const INWARD: f64 = 0.97;
 /// Share of the link's rate that each guest sends outward while nine of ten frames come in. Acknowledgements are the rest.
-const BESIDE: f64 = 0.02;
+const BESIDE: f64 = 0.01;
 /// Streams of the storage port. The others have one each.
 const STORAGE_STREAMS: usize = 4;
 /// Frame of a full TCP segment on the wire, in bytes. Bytes count there as I/O control counts them: with the Ethernet header.
