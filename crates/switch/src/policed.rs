@@ -39,7 +39,8 @@ impl<P> Switch<P> {
     /// Like [`Switch::forward`], with the ports' policies.
     ///
     /// `VEPA`: some port reaches uplinks alone. The checks for that are compiled apart: without such a port they cost nothing.
-    // The compiler's own choice depends on what else its caller's crate holds: out of line, a frame costs 30 instructions more.
+    // The compiler's own choice, here and of `decide_policed`, depends on what else its caller's crate holds: out of line, a frame costs
+    // 30 instructions more.
     #[inline(always)]
     pub(crate) fn forward_policed<F: Follower, const VEPA: bool>(
         &self,
@@ -123,6 +124,7 @@ impl<P> Switch<P> {
         }
     }
 
+    #[inline(always)]
     #[expect(clippy::too_many_arguments, reason = "one step of forward_policed, apart for its length")]
     fn decide_policed<F: Follower, const VEPA: bool>(
         &self,
