@@ -1063,7 +1063,11 @@ fn a_mirror_has_its_ports_and_a_port_that_is_its_own() {
     ] {
         assert_eq!(error(&mirrors), what);
     }
-    let many: String = (0..17).map(|number| mirror(&format!("m{number}"), "ports = \"vm1\"\nto = \"out\"")).collect();
+    let its_own = |number| {
+        let uplink = format!("[[uplink]]\nname = \"o{number}\"\nkind = \"null\"\n");
+        mirror(&format!("m{number}"), &format!("ports = \"vm1\"\nto = \"o{number}\"")) + &uplink
+    };
+    let many: String = (0..17).map(its_own).collect();
     assert_eq!(error(&many), "mirror: a switch has at most 16 mirrors");
     let team = one("uplinks = \"both\"\nto = \"vm2\"") + &teamed();
     assert_eq!(Host::parse(&file(&team), path).unwrap().mirrors[0].uplinks, ["both"]);
