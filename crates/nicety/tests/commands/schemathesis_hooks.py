@@ -28,6 +28,10 @@ RULES = [
     r"has no uplink, of which it would be a part|has no rate, and a reservation is a part of it|it may send at most",
     r"are reserved (on|for ports of class) |a port of class .* may send at most|there is no AF_XDP uplink yet",
     r'".*" (has a|does not begin with a letter|cannot be an interface)|it has \d+ characters',
+    # Mirrors.
+    r"gets the copies of mirror .* already|would get copies of what it gets: a loop|copies are not copied again",
+    r"has no frames: say whose|there is no (uplink and no team|port and no uplink|port) \"|copies take one|a switch has at most \d+ mirrors",
+    r"is a querier, which reads no copies|would have copies alone",
     # The adapter.
     r"has (at most \d+ queue pairs|one queue pair)|does not tell its driver an MTU|carries at most \d+ bytes",
     r"cannot have its doorbells mapped|is reached by vfio-user|PCI function, and with it the option ROM",
