@@ -414,7 +414,10 @@ mod tests {
     #[test]
     fn an_instance_s_unit_differs_by_its_host_file_alone() {
         let text = instance();
-        assert!(text.contains("serve /etc/nicety/%i.toml\n") && text.contains("apply /etc/nicety/%i.toml\n"), "{text}");
+        assert!(
+            text.contains("serve --keeper /etc/nicety/%i.toml\n") && text.contains("apply /etc/nicety/%i.toml\n"),
+            "{text}"
+        );
         assert!(!text.contains("host.toml"));
         let keys = |text: &str| text.lines().filter(|line| !line.starts_with('#')).count();
         assert_eq!(keys(&text), keys(SERVICE));
