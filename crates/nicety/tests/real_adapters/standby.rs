@@ -173,7 +173,9 @@ fn a_virtio_net_in_a_bond_carries_while_the_function_s_link_is_down() {
         );
         let bond = "cd /sys/class/net; [ -e bond0 ] || echo +bond0 >bonding_masters; ip link set bond0 down; cd bond0/bonding; \
                     echo active-backup >mode; echo 10 >miimon; ip link set $function down; ip link set $other down; \
-                    echo +$function >slaves; echo +$other >slaves; echo $function >primary; ip link set bond0 up";
+                    echo +$function >slaves; echo +$other >slaves; echo $function >primary; ip link set bond0 up; \
+                    until [ \"$(cat active_slave)\" = $function ]; do rest; done";
+        // The function's link comes up after the other's: a request in flight at that change would be lost.
         sh(&mut guest, &format!("{links}; {bond}; ip addr add {}/24 dev bond0", address(1)));
         change_carriers(&format!("bond, {adapter}"), &mut stage, &mut guest, |stage, _, is_back| {
             well(stage.namespace.run(&format!("ip link set {WIRE} {}", if is_back { "up" } else { "down" }), LATER));

@@ -11,7 +11,7 @@ use nicety_trials::scope::{in_linux as entries, is_full};
 
 use crate::{
     drivers::{carries_between, restart_interface_and_driver},
-    stage::{FLOOD, HOST, LATER, Stage, TAP, address, amount, ping, quiet, send, sh, well},
+    stage::{FLOOD, HOST, LATER, Stage, TAP, address, amount, ping, pinged, quiet, send, sh, well},
 };
 
 /// Removes the driver from its device, and binds it again: its functions are built in, so it cannot be unloaded.
@@ -257,6 +257,9 @@ fn a_user_mode_guest_has_several_adapters_that_carry_at_the_same_time() {
     }
     let flood = format!("/usr/bin/ping -q -n -f -c 2000 -w 30 -I eth$n {HOST} >/tmp/$n");
     let text = sh(&mut guest, &format!("for n in 0 1 2 3; do {flood} & done; wait; cat /tmp/[0-3]"));
-    assert_eq!(text.matches("2000 received").count(), 4, "{text}");
+    // A flood may send a request more than it was told to.
+    let counts = text.lines().filter(|line| line.contains(" packets transmitted, ")).map(pinged);
+    let whole = counts.filter(|&[sent, answered, _]| sent >= 2000 && answered == sent);
+    assert_eq!(whole.count(), 4, "{text}");
     quiet(&mut guest);
 }
