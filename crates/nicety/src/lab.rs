@@ -12,8 +12,8 @@ use nicety_lab::number;
 use nicety_lab::progress::Progress;
 use nicety_lab::real::own::Own;
 use nicety_lab::report;
-use nicety_lab::statistics::Estimate;
-use nicety_lab::study::diff::{self, Verdict};
+use nicety_lab::study::diff;
+use nicety_lab::study::figures;
 use nicety_lab::study::{self, End, Head, Journal, Lock, Options, Plan, PlanError, Study, journal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -329,10 +329,8 @@ fn compared(first: &Path, second: &Path) -> Result<(), Failure> {
             output::tell(format_args!("note: {}: {note}", method.about().name));
         }
         for line in diff::diff(method, one, two) {
-            worse += u64::from(line.verdict == Verdict::Worse);
-            let shown = |of: Option<Estimate>| {
-                of.map_or(number::NONE.to_owned(), |of| number::estimate(of.median, of.interval.as_ref()))
-            };
+            worse += u64::from(line.verdict.is_worse());
+            let [one, two] = line.cells.each_ref().map(|cell| figures::value(cell, &line.figure));
             let ratio = line.ratio.map_or(number::NONE.to_owned(), |ratio| {
                 let range = number::ratio_range(&ratio).map_or(String::new(), |range| format!(" [{range}]"));
                 number::ratio(&ratio) + &range
@@ -342,8 +340,8 @@ fn compared(first: &Path, second: &Path) -> Result<(), Failure> {
                 line.load,
                 format!("{}, {}", line.figure.title, line.figure.unit),
                 line.subject.to_string(),
-                shown(line.medians.0),
-                shown(line.medians.1),
+                one,
+                two,
                 ratio,
                 line.verdict.title().to_owned(),
             ]);

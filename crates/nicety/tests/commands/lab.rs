@@ -136,6 +136,13 @@ fn a_script_learns_by_the_exit_code_whether_a_figure_is_worse() {
     assert!(better.code == Some(0) && better.out.contains("  better\n"), "{better:?}");
     let same = scratch.run(&["lab", "diff", "before", "noise"]);
     assert!(same.code == Some(0) && same.out.contains("  no difference shown\n"), "{same:?}");
+    study(&scratch, "broken", [100.0; 7]);
+    let runs = scratch.path().join("broken/vmxnet3-iperf/runs.jsonl");
+    let text = std::fs::read_to_string(&runs).unwrap();
+    std::fs::write(&runs, text.replace("\"figures\":{\"mbit\":100.0}", "\"failure\":\"the guest ended\"")).unwrap();
+    let broken = scratch.run(&["lab", "diff", "before", "broken"]);
+    assert_eq!((broken.code, broken.err.as_str()), (Some(4), "nicety: 1 figure worse\n"), "{broken:?}");
+    assert!(broken.out.contains("  failed  –      worse: the second failed\n"), "{}", broken.out);
     let nothing = scratch.run(&["lab", "diff", "before", "nowhere"]);
     assert_eq!((nothing.code, nothing.err.as_str()), (Some(1), "nicety: nowhere has no results of a lab\n"));
 }
