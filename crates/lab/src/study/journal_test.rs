@@ -19,11 +19,15 @@ impl Drop for Scratch {
 }
 
 pub(crate) fn head(options: &Options) -> Head {
-    let plan = Plan::new(methods::find("vmxnet3-iperf").unwrap(), options).unwrap();
+    head_of(methods::find("vmxnet3-iperf").unwrap(), options)
+}
+
+pub(crate) fn head_of(method: &dyn methods::Method, options: &Options) -> Head {
+    let plan = Plan::new(method, options).unwrap();
     Head {
         format: FORMAT.to_owned(),
         version: VERSION,
-        command: "nicety lab run vmxnet3-iperf".to_owned(),
+        command: format!("nicety lab run {}", method.about().name),
         options: options.clone(),
         plan,
         host: Host::here(),
