@@ -14,7 +14,7 @@ use nicety_lab::real::own::Own;
 use nicety_lab::report;
 use nicety_lab::study::diff;
 use nicety_lab::study::figures;
-use nicety_lab::study::{self, End, Head, Journal, Lock, Options, Plan, PlanError, Study, journal};
+use nicety_lab::study::{self, End, Head, Journal, JournalError, Lock, Options, Plan, PlanError, Study, journal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::cli::{self, Lab, LabCommand, LabRun};
@@ -241,10 +241,34 @@ fn write_pages(study: &Study, folder: &Path, parent: &Path) -> Result<(), Failur
     report::study::write_front(parent, &studies_in(parent)).map_err(Failure::with(Exit::Failed))
 }
 
-/// The studies of a report's folder, each with its own folder.
+/// The studies of a report's folder, each with its own folder. A line says of each that cannot be read why it is left out.
 fn studies_in(parent: &Path) -> Vec<(PathBuf, Study)> {
-    let studies = report::study::studies(parent).into_iter();
-    studies.map(|study| (parent.join(&study.head.plan.method), study)).collect()
+    let (studies, errors) = sorted(report::study::all_studies(parent));
+    left_out(&errors);
+    studies.into_iter().map(|study| (parent.join(&study.head.plan.method), study)).collect()
+}
+
+fn sorted(read: Vec<Result<Study, JournalError>>) -> (Vec<Study>, Vec<JournalError>) {
+    let (mut studies, mut errors) = (Vec::new(), Vec::new());
+    for read in read {
+        match read {
+            Ok(study) => studies.push(study),
+            Err(error) => errors.push(error),
+        }
+    }
+    (studies, errors)
+}
+
+fn left_out(errors: &[JournalError]) {
+    errors.iter().for_each(|error| output::tell(format_args!("left out: {error}")));
+}
+
+/// What the exit code says of results that were left out. The lines before name them.
+fn complete(left_out: usize) -> Result<(), Failure> {
+    match left_out {
+        0 => Ok(()),
+        n => Err(Failure::new(Exit::Failed, format!("{} cannot be read", output::count(n as u64, "method's result")))),
+    }
 }
 
 /// Says how it ended, and where the report is.
@@ -281,12 +305,15 @@ fn ended(end: &End, method: &dyn Method, study: &Study, parent: &Path) -> Result
 
 /// Makes all pages of these folders again, and the page in front of them in the first.
 fn again(folders: &[PathBuf]) -> Result<(), Failure> {
-    let mut studies = Vec::new();
+    let (mut studies, mut lost) = (Vec::new(), 0);
     for folder in folders {
         let of_method = folder.join(journal::HEAD).exists();
-        let read = read(folder)?.into_iter();
+        let (read, errors) = read(folder)?;
+        left_out(&errors);
+        lost += errors.len();
         studies.extend(
-            read.map(|study| (if of_method { folder.clone() } else { folder.join(&study.head.plan.method) }, study)),
+            read.into_iter()
+                .map(|study| (if of_method { folder.clone() } else { folder.join(&study.head.plan.method) }, study)),
         );
     }
     for (folder, study) in &studies {
@@ -302,22 +329,35 @@ fn again(folders: &[PathBuf]) -> Result<(), Failure> {
     };
     let place = place.unwrap_or_else(|| first.to_owned());
     report::study::write_front(&place, &studies).map_err(Failure::with(Exit::Failed))?;
-    output::print(&format!("Report: {}\n", absolute(&place.join("index.html"))))
+    output::print(&format!("Report: {}\n", absolute(&place.join("index.html"))))?;
+    complete(lost)
 }
 
-/// The studies of a report's folder, or the one of a method's folder.
-fn read(folder: &Path) -> Result<Vec<Study>, Failure> {
+/// The studies of a report's folder, or the one of a method's folder; and why others in it cannot be read. A folder of which nothing can
+/// be read is an error.
+fn read(folder: &Path) -> Result<(Vec<Study>, Vec<JournalError>), Failure> {
     let failed = Failure::with::<journal::JournalError>(Exit::Failed);
     if folder.join(journal::HEAD).exists() {
-        return Ok(vec![Study::read(folder).map_err(failed)?]);
+        return Ok((vec![Study::read(folder).map_err(failed)?], Vec::new()));
     }
-    let studies = report::study::studies(folder);
-    if studies.is_empty() { Err(failed(journal::JournalError::Nothing(folder.to_owned()))) } else { Ok(studies) }
+    let (studies, mut errors) = sorted(report::study::all_studies(folder));
+    if studies.is_empty() {
+        let last = errors.pop();
+        left_out(&errors);
+        return Err(failed(last.unwrap_or_else(|| JournalError::Nothing(folder.to_owned()))));
+    }
+    Ok((studies, errors))
 }
 
 /// Two results side by side.
 fn compared(first: &Path, second: &Path) -> Result<(), Failure> {
-    let (firsts, seconds) = (read(first)?, read(second)?);
+    let ((firsts, errors), (seconds, more)) = (read(first)?, read(second)?);
+    left_out(&errors);
+    left_out(&more);
+    for (here, there, place) in [(&firsts, &seconds, "first"), (&seconds, &firsts, "second")] {
+        let alone = here.iter().filter(|one| there.iter().all(|two| two.head.plan.method != one.head.plan.method));
+        alone.for_each(|one| output::tell(format_args!("note: {} is in the {place} only", one.head.plan.method)));
+    }
     let (mut rows, mut worse, mut methods) = (Vec::new(), 0, 0);
     let head = ["METHOD", "LOAD", "FIGURE", "ROW", "FIRST", "SECOND", "RATIO", "VERDICT"];
     rows.push(head.map(str::to_owned).to_vec());
@@ -356,7 +396,7 @@ fn compared(first: &Path, second: &Path) -> Result<(), Failure> {
             + "\nRATIO is the second's median by the first's. Of twenty intervals one may miss.\n"),
     )?;
     match worse {
-        0 => Ok(()),
+        0 => complete(errors.len() + more.len()),
         _ => Err(Failure::new(Exit::Worse, format!("{} worse", output::count(worse, "figure")))),
     }
 }

@@ -383,3 +383,24 @@ fn results_of_another_version_are_not_gone_on_with_and_those_of_another_format_a
     let shown = scratch.run(&["lab", "report", "old/vmxnet3-iperf"]);
     assert!(shown.code == Some(1) && shown.err.contains("results of version 7"), "{shown:?}");
 }
+
+#[test]
+fn a_method_whose_results_cannot_be_read_is_named_and_the_others_go_on() {
+    let scratch = Scratch::new();
+    study(&scratch, "good", [100.0; 7]);
+    study(&scratch, "mixed", [100.0; 7]);
+    let other = scratch.path().join("mixed/kvm-scp");
+    std::fs::create_dir(&other).unwrap();
+    std::fs::write(other.join("lab.json"), r#"{"format":"nicety-lab","version":7}"#).unwrap();
+    let why = "mixed/kvm-scp/lab.json: results of version 7, and this program reads version 1\n";
+    let end = format!("left out: {why}nicety: 1 method's result cannot be read\n");
+    let shown = scratch.run(&["lab", "report", "mixed"]);
+    assert_eq!((shown.code, shown.err.as_str()), (Some(1), end.as_str()), "{shown:?}");
+    assert!(shown.out.starts_with("Report: ") && scratch.path().join("mixed/index.html").exists(), "{shown:?}");
+    let compared = scratch.run(&["lab", "diff", "good", "mixed"]);
+    assert_eq!((compared.code, compared.err.as_str()), (Some(1), end.as_str()), "{compared:?}");
+    assert!(compared.out.contains("  no difference shown\n"), "{compared:?}");
+    std::fs::remove_dir_all(scratch.path().join("mixed/vmxnet3-iperf")).unwrap();
+    let alone = scratch.run(&["lab", "report", "mixed"]);
+    assert_eq!((alone.code, alone.err), (Some(1), format!("nicety: {why}")));
+}
