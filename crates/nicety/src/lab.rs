@@ -151,6 +151,36 @@ fn plan_text(method: &dyn Method, plan: &Plan) -> String {
     text + &format!("disk      {disk} under the cache, once, beside the guests' own; results: about 1 kB a run\n")
 }
 
+/// The folders of a study.
+struct Place {
+    /// The report's, with the page in front.
+    parent: PathBuf,
+    /// The method's.
+    folder: PathBuf,
+}
+
+impl Place {
+    /// `--report` and `--resume` name the report's folder. `--resume` may also name the method's own, as `lab diff` and `lab report` may.
+    fn of(args: &LabRun, method: &dyn Method) -> Result<Place, Failure> {
+        let name = method.about().name;
+        let Some(given) = args.resume.as_ref().filter(|given| given.join(journal::HEAD).exists()) else {
+            let parent = args.resume.as_ref().unwrap_or(&args.report).clone();
+            return Ok(Place { folder: parent.join(name), parent });
+        };
+        let unusable = |why: String| Failure::new(Exit::Usage, format!("--resume {}: {why}", given.display()));
+        let of = Study::read(given).map_err(Failure::with(Exit::Usage))?.head.plan.method;
+        if of != name {
+            return Err(unusable(format!("these are results of {of}, not of {name}")));
+        }
+        let folder = std::path::absolute(given).map_err(|error| unusable(error.to_string()))?;
+        // Pages in front find a method's folder by its name.
+        match folder.parent().filter(|_| folder.file_name().is_some_and(|last| last == name)) {
+            Some(parent) => Ok(Place { parent: parent.to_owned(), folder: folder.clone() }),
+            None => Err(unusable(format!("the folder of a method has its name: call it {name}"))),
+        }
+    }
+}
+
 fn measure(args: &LabRun) -> Result<(), Failure> {
     let method = known(&args.method)?;
     let options = options(args)?;
@@ -164,11 +194,10 @@ fn measure(args: &LabRun) -> Result<(), Failure> {
     }
     let command = command(&plan, &options);
     let _lock = Lock::take(&command).map_err(Failure::with(Exit::Failed))?;
-    let parent = args.resume.as_ref().unwrap_or(&args.report);
-    let folder = parent.join(method.about().name);
+    let Place { parent, folder } = &Place::of(args, method)?;
     let failed = Failure::with::<journal::JournalError>(Exit::Failed);
     let resumed = match args.resume {
-        Some(_) => Some(Journal::resume(&folder, &options).map_err(|error| Failure::new(Exit::Usage, error))?),
+        Some(_) => Some(Journal::resume(folder, &options).map_err(|error| Failure::new(Exit::Usage, error))?),
         None => {
             let taken = || journal::JournalError::Taken(folder.clone(), parent.clone());
             if folder.join(journal::HEAD).exists() {
@@ -177,7 +206,7 @@ fn measure(args: &LabRun) -> Result<(), Failure> {
             None
         }
     };
-    report::study::check(parent, method.about().name).map_err(Failure::with(Exit::Failed))?;
+    report::study::check(parent, folder).map_err(Failure::with(Exit::Failed))?;
     let path = std::env::current_exe();
     let path =
         path.map_err(|error| Failure::new(Exit::Missing, format!("this program cannot find itself: {error}")))?;
@@ -194,7 +223,7 @@ fn measure(args: &LabRun) -> Result<(), Failure> {
     })?;
     let mut journal = match resumed {
         Some(journal) => journal,
-        None => Journal::begin(&folder, parent, head(&command, &options, plan)).map_err(&failed)?,
+        None => Journal::begin(folder, parent, head(&command, &options, plan)).map_err(&failed)?,
     };
     journal.note(rig.notes()).map_err(&failed)?;
     let plan = &journal.study.head.plan;
@@ -215,12 +244,12 @@ fn measure(args: &LabRun) -> Result<(), Failure> {
     progress.finish();
     // Guests end before any further message, after success and failure.
     drop(rig);
-    let written = write_pages(&journal.study, &folder, parent);
+    let written = write_pages(&journal.study, folder, parent);
     let printed = output::print(&report::study::table(&journal.study));
     let end = end.map_err(Failure::with(Exit::Failed))?;
     written?;
     printed?;
-    ended(&end, method, &journal.study, parent)
+    ended(&end, method, &journal.study, folder)
 }
 
 fn head(command: &str, options: &Options, plan: Plan) -> Head {
@@ -272,8 +301,9 @@ fn complete(left_out: usize) -> Result<(), Failure> {
 }
 
 /// Says how it ended, and where the report is.
-fn ended(end: &End, method: &dyn Method, study: &Study, parent: &Path) -> Result<(), Failure> {
-    let (name, index) = (method.about().name, parent.join(method.about().name).join("index.html"));
+fn ended(end: &End, method: &dyn Method, study: &Study, folder: &Path) -> Result<(), Failure> {
+    let (name, index) = (method.about().name, folder.join("index.html"));
+    let parent = folder.parent().unwrap_or(folder);
     output::print(&format!("\nReport: {}\n", absolute(&index)))?;
     let failed = match end {
         End::Stopped => {

@@ -47,13 +47,13 @@ pub fn write_front(place: &Path, studies: &[(PathBuf, Study)]) -> Result<(), Rep
     super::write_files(place, &[(INDEX, &front::page(place, studies))])
 }
 
-/// Checks that the pages can be written, before anything is measured.
+/// Checks that the pages can be written, before anything is measured: the one in `folder`, and the one in the method's own folder.
 ///
 /// # Errors
 /// A place is taken, or cannot be written.
-pub fn check(folder: &Path, method: &str) -> Result<(), ReportError> {
+pub fn check(folder: &Path, of_method: &Path) -> Result<(), ReportError> {
     folder::check(folder, &[INDEX])?;
-    folder::check(&folder.join(method), &[INDEX, journal::HEAD])
+    folder::check(of_method, &[INDEX, journal::HEAD])
 }
 
 /// The studies in folders below `folder`, in the order of the methods. One that cannot be read is left out.

@@ -192,7 +192,15 @@ fn a_run_is_on_the_disk_with_its_page_and_a_finished_lab_has_nothing_to_resume()
         "{taken:?}"
     );
     let resumed = lab(&["--resume", "nicety-lab"]);
+    assert_eq!((resumed.code, read("runs.jsonl")), (Some(0), runs.clone()), "{resumed:?}");
+    // The folder that the run's last line names, too.
+    let resumed = lab(&["--resume", "nicety-lab/vmxnet3-iperf"]);
     assert_eq!((resumed.code, read("runs.jsonl")), (Some(0), runs), "{resumed:?}");
+    assert!(resumed.out.ends_with(&format!("\nReport: {}\n", folder.join("index.html").display())), "{}", resumed.out);
+    let mut other = scratch.command(&["lab", "run", "messages", "--resume", "nicety-lab/vmxnet3-iperf"]);
+    let other = Ended::of(&other.env("TMPDIR", scratch.path()).output().unwrap());
+    let message = "--resume nicety-lab/vmxnet3-iperf: these are results of vmxnet3-iperf, not of messages";
+    assert!(other.code == Some(2) && other.err.contains(message), "{other:?}");
     let again = scratch.run(&["lab", "report", "nicety-lab"]);
     assert_eq!((again.code, read("index.html")), (Some(0), page), "{again:?}");
 }
