@@ -133,7 +133,8 @@ fn command(plan: &Plan, options: &Options) -> String {
     words
 }
 
-fn plan_text(method: &dyn Method, plan: &Plan) -> String {
+/// The plan. `announcement` says how long the runs take that are to be made.
+fn plan_text(method: &dyn Method, plan: &Plan, announcement: &str) -> String {
     let about = method.about();
     let mut text = format!("{}: {}\n", about.name, about.line);
     let rows: Vec<String> = plan.subjects.iter().map(ToString::to_string).collect();
@@ -147,7 +148,7 @@ fn plan_text(method: &dyn Method, plan: &Plan) -> String {
         }
     }
     let disk = if about.disk_bytes == 0 { "no more".to_owned() } else { output::size(about.disk_bytes) };
-    text += &format!("rounds    {} from seed {}\ntime      {}\n", plan.repeat, plan.seed, plan.announcement());
+    text += &format!("rounds    {} from seed {}\ntime      {}\n", plan.repeat, plan.seed, announcement);
     text + &format!("disk      {disk} under the cache, once, beside the guests' own; results: about 1 kB a run\n")
 }
 
@@ -186,7 +187,15 @@ fn measure(args: &LabRun) -> Result<(), Failure> {
     let options = options(args)?;
     let plan = Plan::new(method, &options).map_err(unplanned)?;
     if args.dry_run {
-        return output::print(&plan_text(method, &plan));
+        let text = match args.resume {
+            Some(_) => {
+                let folder = Place::of(args, method)?.folder;
+                let study = Study::resumable(&folder, &options).map_err(Failure::with(Exit::Usage))?;
+                plan_text(method, &study.head.plan, &study.announcement())
+            }
+            None => plan_text(method, &plan, &plan.announcement()),
+        };
+        return output::print(&text);
     }
     let cancel = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -238,7 +247,7 @@ fn measure(args: &LabRun) -> Result<(), Failure> {
     if kept > 0 {
         output::tell(format_args!("there already: {}", output::count(kept as u64, "run")));
     }
-    output::tell(format_args!("{}", plan.announcement()));
+    output::tell(journal.study.announcement());
     let mut progress = Progress::stderr();
     let end = study::run(method, rig.as_mut(), &mut journal, &mut progress, &cancel);
     progress.finish();

@@ -412,3 +412,36 @@ fn a_method_whose_results_cannot_be_read_is_named_and_the_others_go_on() {
     let alone = scratch.run(&["lab", "report", "mixed"]);
     assert_eq!((alone.code, alone.err), (Some(1), format!("nicety: {why}")));
 }
+
+#[test]
+fn a_lab_that_goes_on_says_what_is_left_and_a_dry_run_of_it_changes_nothing() {
+    let scratch = Scratch::new();
+    let lab = |words: &[&str]| {
+        let mut command = scratch.command(&[&["lab", "run", "vmxnet3-iperf"], words].concat());
+        Ended::of(&command.env("TMPDIR", scratch.path()).output().unwrap())
+    };
+    let words = ["--guests", "embedded", "--quick", "--adapters", "vmxnet3", "--seconds", "1", "--repeat", "2"];
+    let done = lab(&words);
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert!(done.err.contains("4 runs, which take about "), "{}", done.err);
+    // An interruption in the middle of the fourth line.
+    let path = scratch.path().join("nicety-lab/vmxnet3-iperf/runs.jsonl");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let torn = &text[..text.len() - 10];
+    std::fs::write(&path, torn).unwrap();
+    let plan = lab(&["--resume", "nicety-lab", "--dry-run"]);
+    assert_eq!(plan.code, Some(0), "{plan:?}");
+    for part in
+        ["guests    embedded; ", "rows      vmxnet3 by nicety", "time      1 of 4 runs are left, which take about "]
+    {
+        assert!(plan.out.contains(part), "{part}: {}", plan.out);
+    }
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), torn);
+    let refused = lab(&["--resume", "nicety-lab", "--dry-run", "--seconds", "9"]);
+    assert!(refused.code == Some(2) && refused.err.contains("--seconds 9 differs"), "{refused:?}");
+    let resumed = lab(&["--resume", "nicety-lab"]);
+    assert_eq!(resumed.code, Some(0), "{resumed:?}");
+    assert!(resumed.err.contains("there already: 3 runs\n1 of 4 runs are left, which take about "), "{}", resumed.err);
+    let again = lab(&["--resume", "nicety-lab", "--dry-run"]);
+    assert!(again.out.contains("time      all 4 runs are there\n"), "{again:?}");
+}
