@@ -12,7 +12,7 @@ use thiserror::Error;
 use super::plan::{Item, Options, Plan};
 use crate::bench::Percentile;
 use crate::host::Host;
-use crate::methods::{Subject, Taken};
+use crate::methods::{NATIVE, Subject, Taken};
 use crate::number;
 use crate::report;
 use crate::series::Series;
@@ -384,11 +384,22 @@ fn same(given: &Options, head: &Head) -> Result<(), JournalError> {
     let word = |length: crate::methods::Length| format!("{length:?}").to_lowercase();
     let said = |value: Option<String>| value.unwrap_or_else(|| "none".to_owned());
     let list = |names: &[String]| if names.is_empty() { "none".to_owned() } else { names.join(",") };
+    // The order of names plans nothing, and the row `native` is always there.
+    let set = |names: &[String]| {
+        let mut names: Vec<String> = names.to_vec();
+        names.sort();
+        names.dedup();
+        if names.len() > 1 {
+            names.retain(|name| name != NATIVE);
+        }
+        names
+    };
+    let is_same = set(adapters) == set(&begun.adapters);
     let percent = |share: f64| format!("{}%", share * 100.0);
     let image = |own: &crate::real::own::Own| format!("{} as {}", own.image.display(), own.user);
     let differences = [
         ("--guests", guests.map(|guests| guests.to_string()), plan.guests.to_string()),
-        ("--adapters", (!adapters.is_empty()).then(|| list(adapters)), list(&begun.adapters)),
+        ("--adapters", (!adapters.is_empty() && !is_same).then(|| list(adapters)), list(&begun.adapters)),
         ("--quick or --full:", length.map(word), word(plan.length)),
         ("--seconds", seconds.map(|n| n.to_string()), said(begun.seconds.map(|n| n.to_string()))),
         ("--repeat", repeat.map(|n| n.to_string()), plan.repeat.to_string()),
