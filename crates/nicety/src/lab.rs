@@ -25,7 +25,7 @@ use crate::output;
 /// Runs it.
 pub fn run(args: &Lab) -> Result<(), Failure> {
     match &args.what {
-        LabCommand::List => output::print(&list()),
+        LabCommand::List => output::print(&list(output::terminal_columns())),
         LabCommand::Run(args) => measure(args),
         LabCommand::Diff { first, second } => compared(first, second),
         LabCommand::Report { folders } => again(folders),
@@ -38,7 +38,8 @@ fn time(method: &dyn Method, length: Length) -> String {
     plan.map_or_else(|_| number::NONE.to_owned(), |plan| number::span(plan.estimate()))
 }
 
-fn list() -> String {
+/// The methods, a line each. On a terminal that is too narrow for these lines, what a method measures and needs stands below its line.
+fn list(columns: Option<usize>) -> String {
     let head = ["NAME", "DOCUMENT", "QUICK", "USUAL", "FULL", "WHAT", "NEEDS"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     let document = |number: Option<u8>| number.map_or_else(|| number::NONE.to_owned(), |number| number.to_string());
@@ -60,7 +61,26 @@ fn list() -> String {
         ]);
     }
     let end = "`nicety lab run NAME --quick` for a first look; `--dry-run` says what would run. `nicety compare` is the short default.\n";
-    output::columns(&rows) + "\n" + end
+    let table = output::columns(&rows);
+    match columns.filter(|columns| table.lines().any(|line| line.chars().count() > *columns)) {
+        None => table + "\n" + end,
+        Some(columns) => folded(&rows, columns) + "\n" + &output::wrapped(end, columns, ""),
+    }
+}
+
+/// The rows of the list with their last two cells below them.
+fn folded(rows: &[Vec<String>], columns: usize) -> String {
+    const SHORT: usize = 5;
+    let short: Vec<Vec<String>> = rows.iter().map(|row| row.iter().take(SHORT).cloned().collect()).collect();
+    let mut text = String::new();
+    for (at, (line, row)) in output::columns(&short).lines().zip(rows).enumerate() {
+        text += &format!("{line}\n");
+        // The first row is the head.
+        for (label, cell) in ["", "needs: "].iter().zip(row.iter().skip(SHORT)).filter(|_| at > 0) {
+            text += &output::wrapped(&format!("{label}{cell}"), columns, "    ");
+        }
+    }
+    text
 }
 
 /// The method of this name.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Write;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::scratch::{Ended, Scratch};
 
@@ -15,6 +15,25 @@ fn the_list_names_each_method_of_the_documents_and_says_not_yet_where_that_is_so
     let iperf = line("vmxnet3-iperf");
     assert!(iperf.contains("iperf 2") && iperf.contains("user-mode guests") && !iperf.contains("not yet"), "{iperf}");
     assert!(line("aggregation").contains("not yet"), "{list:?}");
+}
+
+#[test]
+fn on_a_narrow_terminal_the_list_folds_what_a_method_measures_and_needs() {
+    let scratch = Scratch::new();
+    let mut script = Command::new("timeout");
+    let inside = format!("stty cols 80 rows 24; {} lab list", env!("CARGO_BIN_EXE_nicety"));
+    script.args(["-k", "5", "60", "script", "-q", "-c", &inside, "/dev/null"]).current_dir(scratch.path());
+    let mut script = script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let keys = script.stdin.take();
+    let shown = String::from_utf8(script.wait_with_output().unwrap().stdout).unwrap();
+    drop(keys);
+    assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
+    assert!(shown.lines().any(|line| line.starts_with("vmxnet3-iperf  1 ")), "{shown}");
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let piped = scratch.run(&["lab", "list"]).out;
+    let measures = piped.lines().find_map(|line| line.strip_prefix("vmxnet3-iperf ")).unwrap();
+    let (_, needs) = measures.rsplit_once("  ").unwrap();
+    assert!(words(&shown).contains(&format!("needs: {}", words(needs))), "{shown}");
 }
 
 #[test]
