@@ -12,9 +12,9 @@ use nicety_lab::number;
 use nicety_lab::progress::Progress;
 use nicety_lab::real::own::Own;
 use nicety_lab::report;
-use nicety_lab::statistics::Estimate;
-use nicety_lab::study::diff::{self, Verdict};
-use nicety_lab::study::{self, End, Head, Journal, Lock, Options, Plan, PlanError, Study, journal};
+use nicety_lab::study::diff;
+use nicety_lab::study::figures;
+use nicety_lab::study::{self, End, Head, Journal, JournalError, Lock, Options, Plan, PlanError, Study, journal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::cli::{self, Lab, LabCommand, LabRun};
@@ -25,7 +25,7 @@ use crate::output;
 /// Runs it.
 pub fn run(args: &Lab) -> Result<(), Failure> {
     match &args.what {
-        LabCommand::List => output::print(&list()),
+        LabCommand::List => output::print(&list(output::terminal_columns())),
         LabCommand::Run(args) => measure(args),
         LabCommand::Diff { first, second } => compared(first, second),
         LabCommand::Report { folders } => again(folders),
@@ -38,7 +38,8 @@ fn time(method: &dyn Method, length: Length) -> String {
     plan.map_or_else(|_| number::NONE.to_owned(), |plan| number::span(plan.estimate()))
 }
 
-fn list() -> String {
+/// The methods, a line each. On a terminal that is too narrow for these lines, what a method measures and needs stands below its line.
+fn list(columns: Option<usize>) -> String {
     let head = ["NAME", "DOCUMENT", "QUICK", "USUAL", "FULL", "WHAT", "NEEDS"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     let document = |number: Option<u8>| number.map_or_else(|| number::NONE.to_owned(), |number| number.to_string());
@@ -60,7 +61,26 @@ fn list() -> String {
         ]);
     }
     let end = "`nicety lab run NAME --quick` for a first look; `--dry-run` says what would run. `nicety compare` is the short default.\n";
-    output::columns(&rows) + "\n" + end
+    let table = output::columns(&rows);
+    match columns.filter(|columns| table.lines().any(|line| line.chars().count() > *columns)) {
+        None => table + "\n" + end,
+        Some(columns) => folded(&rows, columns) + "\n" + &output::wrapped(end, columns, ""),
+    }
+}
+
+/// The rows of the list with their last two cells below them.
+fn folded(rows: &[Vec<String>], columns: usize) -> String {
+    const SHORT: usize = 5;
+    let short: Vec<Vec<String>> = rows.iter().map(|row| row.iter().take(SHORT).cloned().collect()).collect();
+    let mut text = String::new();
+    for (at, (line, row)) in output::columns(&short).lines().zip(rows).enumerate() {
+        text += &format!("{line}\n");
+        // The first row is the head.
+        for (label, cell) in ["", "needs: "].iter().zip(row.iter().skip(SHORT)).filter(|_| at > 0) {
+            text += &output::wrapped(&format!("{label}{cell}"), columns, "    ");
+        }
+    }
+    text
 }
 
 /// The method of this name.
@@ -133,7 +153,8 @@ fn command(plan: &Plan, options: &Options) -> String {
     words
 }
 
-fn plan_text(method: &dyn Method, plan: &Plan) -> String {
+/// The plan. `announcement` says how long the runs take that are to be made.
+fn plan_text(method: &dyn Method, plan: &Plan, announcement: &str) -> String {
     let about = method.about();
     let mut text = format!("{}: {}\n", about.name, about.line);
     let rows: Vec<String> = plan.subjects.iter().map(ToString::to_string).collect();
@@ -147,8 +168,38 @@ fn plan_text(method: &dyn Method, plan: &Plan) -> String {
         }
     }
     let disk = if about.disk_bytes == 0 { "no more".to_owned() } else { output::size(about.disk_bytes) };
-    text += &format!("rounds    {} from seed {}\ntime      {}\n", plan.repeat, plan.seed, plan.announcement());
+    text += &format!("rounds    {} from seed {}\ntime      {}\n", plan.repeat, plan.seed, announcement);
     text + &format!("disk      {disk} under the cache, once, beside the guests' own; results: about 1 kB a run\n")
+}
+
+/// The folders of a study.
+struct Place {
+    /// The report's, with the page in front.
+    parent: PathBuf,
+    /// The method's.
+    folder: PathBuf,
+}
+
+impl Place {
+    /// `--report` and `--resume` name the report's folder. `--resume` may also name the method's own, as `lab diff` and `lab report` may.
+    fn of(args: &LabRun, method: &dyn Method) -> Result<Place, Failure> {
+        let name = method.about().name;
+        let Some(given) = args.resume.as_ref().filter(|given| given.join(journal::HEAD).exists()) else {
+            let parent = args.resume.as_ref().unwrap_or(&args.report).clone();
+            return Ok(Place { folder: parent.join(name), parent });
+        };
+        let unusable = |why: String| Failure::new(Exit::Usage, format!("--resume {}: {why}", given.display()));
+        let of = Study::read(given).map_err(Failure::with(Exit::Usage))?.head.plan.method;
+        if of != name {
+            return Err(unusable(format!("these are results of {of}, not of {name}")));
+        }
+        let folder = std::path::absolute(given).map_err(|error| unusable(error.to_string()))?;
+        // Pages in front find a method's folder by its name.
+        match folder.parent().filter(|_| folder.file_name().is_some_and(|last| last == name)) {
+            Some(parent) => Ok(Place { parent: parent.to_owned(), folder: folder.clone() }),
+            None => Err(unusable(format!("the folder of a method has its name: call it {name}"))),
+        }
+    }
 }
 
 fn measure(args: &LabRun) -> Result<(), Failure> {
@@ -156,7 +207,15 @@ fn measure(args: &LabRun) -> Result<(), Failure> {
     let options = options(args)?;
     let plan = Plan::new(method, &options).map_err(unplanned)?;
     if args.dry_run {
-        return output::print(&plan_text(method, &plan));
+        let text = match args.resume {
+            Some(_) => {
+                let folder = Place::of(args, method)?.folder;
+                let study = Study::resumable(&folder, &options).map_err(Failure::with(Exit::Usage))?;
+                plan_text(method, &study.head.plan, &study.announcement())
+            }
+            None => plan_text(method, &plan, &plan.announcement()),
+        };
+        return output::print(&text);
     }
     let cancel = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -164,11 +223,10 @@ fn measure(args: &LabRun) -> Result<(), Failure> {
     }
     let command = command(&plan, &options);
     let _lock = Lock::take(&command).map_err(Failure::with(Exit::Failed))?;
-    let parent = args.resume.as_ref().unwrap_or(&args.report);
-    let folder = parent.join(method.about().name);
+    let Place { parent, folder } = &Place::of(args, method)?;
     let failed = Failure::with::<journal::JournalError>(Exit::Failed);
     let resumed = match args.resume {
-        Some(_) => Some(Journal::resume(&folder, &options).map_err(|error| Failure::new(Exit::Usage, error))?),
+        Some(_) => Some(Journal::resume(folder, &options).map_err(|error| Failure::new(Exit::Usage, error))?),
         None => {
             let taken = || journal::JournalError::Taken(folder.clone(), parent.clone());
             if folder.join(journal::HEAD).exists() {
@@ -177,7 +235,7 @@ fn measure(args: &LabRun) -> Result<(), Failure> {
             None
         }
     };
-    report::study::check(parent, method.about().name).map_err(Failure::with(Exit::Failed))?;
+    report::study::check(parent, folder).map_err(Failure::with(Exit::Failed))?;
     let path = std::env::current_exe();
     let path =
         path.map_err(|error| Failure::new(Exit::Missing, format!("this program cannot find itself: {error}")))?;
@@ -194,7 +252,7 @@ fn measure(args: &LabRun) -> Result<(), Failure> {
     })?;
     let mut journal = match resumed {
         Some(journal) => journal,
-        None => Journal::begin(&folder, parent, head(&command, &options, plan)).map_err(&failed)?,
+        None => Journal::begin(folder, parent, head(&command, &options, plan)).map_err(&failed)?,
     };
     journal.note(rig.notes()).map_err(&failed)?;
     let plan = &journal.study.head.plan;
@@ -209,18 +267,18 @@ fn measure(args: &LabRun) -> Result<(), Failure> {
     if kept > 0 {
         output::tell(format_args!("there already: {}", output::count(kept as u64, "run")));
     }
-    output::tell(format_args!("{}", plan.announcement()));
+    output::tell(journal.study.announcement());
     let mut progress = Progress::stderr();
     let end = study::run(method, rig.as_mut(), &mut journal, &mut progress, &cancel);
     progress.finish();
     // Guests end before any further message, after success and failure.
     drop(rig);
-    let written = write_pages(&journal.study, &folder, parent);
+    let written = write_pages(&journal.study, folder, parent);
     let printed = output::print(&report::study::table(&journal.study));
     let end = end.map_err(Failure::with(Exit::Failed))?;
     written?;
     printed?;
-    ended(&end, method, &journal.study, parent)
+    ended(&end, method, &journal.study, folder)
 }
 
 fn head(command: &str, options: &Options, plan: Plan) -> Head {
@@ -241,15 +299,40 @@ fn write_pages(study: &Study, folder: &Path, parent: &Path) -> Result<(), Failur
     report::study::write_front(parent, &studies_in(parent)).map_err(Failure::with(Exit::Failed))
 }
 
-/// The studies of a report's folder, each with its own folder.
+/// The studies of a report's folder, each with its own folder. A line says of each that cannot be read why it is left out.
 fn studies_in(parent: &Path) -> Vec<(PathBuf, Study)> {
-    let studies = report::study::studies(parent).into_iter();
-    studies.map(|study| (parent.join(&study.head.plan.method), study)).collect()
+    let (studies, errors) = sorted(report::study::all_studies(parent));
+    left_out(&errors);
+    studies.into_iter().map(|study| (parent.join(&study.head.plan.method), study)).collect()
+}
+
+fn sorted(read: Vec<Result<Study, JournalError>>) -> (Vec<Study>, Vec<JournalError>) {
+    let (mut studies, mut errors) = (Vec::new(), Vec::new());
+    for read in read {
+        match read {
+            Ok(study) => studies.push(study),
+            Err(error) => errors.push(error),
+        }
+    }
+    (studies, errors)
+}
+
+fn left_out(errors: &[JournalError]) {
+    errors.iter().for_each(|error| output::tell(format_args!("left out: {error}")));
+}
+
+/// What the exit code says of results that were left out. The lines before name them.
+fn complete(left_out: usize) -> Result<(), Failure> {
+    match left_out {
+        0 => Ok(()),
+        n => Err(Failure::new(Exit::Failed, format!("{} cannot be read", output::count(n as u64, "method's result")))),
+    }
 }
 
 /// Says how it ended, and where the report is.
-fn ended(end: &End, method: &dyn Method, study: &Study, parent: &Path) -> Result<(), Failure> {
-    let (name, index) = (method.about().name, parent.join(method.about().name).join("index.html"));
+fn ended(end: &End, method: &dyn Method, study: &Study, folder: &Path) -> Result<(), Failure> {
+    let (name, index) = (method.about().name, folder.join("index.html"));
+    let parent = folder.parent().unwrap_or(folder);
     output::print(&format!("\nReport: {}\n", absolute(&index)))?;
     let failed = match end {
         End::Stopped => {
@@ -281,12 +364,15 @@ fn ended(end: &End, method: &dyn Method, study: &Study, parent: &Path) -> Result
 
 /// Makes all pages of these folders again, and the page in front of them in the first.
 fn again(folders: &[PathBuf]) -> Result<(), Failure> {
-    let mut studies = Vec::new();
+    let (mut studies, mut lost) = (Vec::new(), 0);
     for folder in folders {
         let of_method = folder.join(journal::HEAD).exists();
-        let read = read(folder)?.into_iter();
+        let (read, errors) = read(folder)?;
+        left_out(&errors);
+        lost += errors.len();
         studies.extend(
-            read.map(|study| (if of_method { folder.clone() } else { folder.join(&study.head.plan.method) }, study)),
+            read.into_iter()
+                .map(|study| (if of_method { folder.clone() } else { folder.join(&study.head.plan.method) }, study)),
         );
     }
     for (folder, study) in &studies {
@@ -302,22 +388,35 @@ fn again(folders: &[PathBuf]) -> Result<(), Failure> {
     };
     let place = place.unwrap_or_else(|| first.to_owned());
     report::study::write_front(&place, &studies).map_err(Failure::with(Exit::Failed))?;
-    output::print(&format!("Report: {}\n", absolute(&place.join("index.html"))))
+    output::print(&format!("Report: {}\n", absolute(&place.join("index.html"))))?;
+    complete(lost)
 }
 
-/// The studies of a report's folder, or the one of a method's folder.
-fn read(folder: &Path) -> Result<Vec<Study>, Failure> {
+/// The studies of a report's folder, or the one of a method's folder; and why others in it cannot be read. A folder of which nothing can
+/// be read is an error.
+fn read(folder: &Path) -> Result<(Vec<Study>, Vec<JournalError>), Failure> {
     let failed = Failure::with::<journal::JournalError>(Exit::Failed);
     if folder.join(journal::HEAD).exists() {
-        return Ok(vec![Study::read(folder).map_err(failed)?]);
+        return Ok((vec![Study::read(folder).map_err(failed)?], Vec::new()));
     }
-    let studies = report::study::studies(folder);
-    if studies.is_empty() { Err(failed(journal::JournalError::Nothing(folder.to_owned()))) } else { Ok(studies) }
+    let (studies, mut errors) = sorted(report::study::all_studies(folder));
+    if studies.is_empty() {
+        let last = errors.pop();
+        left_out(&errors);
+        return Err(failed(last.unwrap_or_else(|| JournalError::Nothing(folder.to_owned()))));
+    }
+    Ok((studies, errors))
 }
 
 /// Two results side by side.
 fn compared(first: &Path, second: &Path) -> Result<(), Failure> {
-    let (firsts, seconds) = (read(first)?, read(second)?);
+    let ((firsts, errors), (seconds, more)) = (read(first)?, read(second)?);
+    left_out(&errors);
+    left_out(&more);
+    for (here, there, place) in [(&firsts, &seconds, "first"), (&seconds, &firsts, "second")] {
+        let alone = here.iter().filter(|one| there.iter().all(|two| two.head.plan.method != one.head.plan.method));
+        alone.for_each(|one| output::tell(format_args!("note: {} is in the {place} only", one.head.plan.method)));
+    }
     let (mut rows, mut worse, mut methods) = (Vec::new(), 0, 0);
     let head = ["METHOD", "LOAD", "FIGURE", "ROW", "FIRST", "SECOND", "RATIO", "VERDICT"];
     rows.push(head.map(str::to_owned).to_vec());
@@ -329,10 +428,8 @@ fn compared(first: &Path, second: &Path) -> Result<(), Failure> {
             output::tell(format_args!("note: {}: {note}", method.about().name));
         }
         for line in diff::diff(method, one, two) {
-            worse += u64::from(line.verdict == Verdict::Worse);
-            let shown = |of: Option<Estimate>| {
-                of.map_or(number::NONE.to_owned(), |of| number::estimate(of.median, of.interval.as_ref()))
-            };
+            worse += u64::from(line.verdict.is_worse());
+            let [one, two] = line.cells.each_ref().map(|cell| figures::value(cell, &line.figure));
             let ratio = line.ratio.map_or(number::NONE.to_owned(), |ratio| {
                 let range = number::ratio_range(&ratio).map_or(String::new(), |range| format!(" [{range}]"));
                 number::ratio(&ratio) + &range
@@ -342,8 +439,8 @@ fn compared(first: &Path, second: &Path) -> Result<(), Failure> {
                 line.load,
                 format!("{}, {}", line.figure.title, line.figure.unit),
                 line.subject.to_string(),
-                shown(line.medians.0),
-                shown(line.medians.1),
+                one,
+                two,
                 ratio,
                 line.verdict.title().to_owned(),
             ]);
@@ -358,7 +455,7 @@ fn compared(first: &Path, second: &Path) -> Result<(), Failure> {
             + "\nRATIO is the second's median by the first's. Of twenty intervals one may miss.\n"),
     )?;
     match worse {
-        0 => Ok(()),
+        0 => complete(errors.len() + more.len()),
         _ => Err(Failure::new(Exit::Worse, format!("{} worse", output::count(worse, "figure")))),
     }
 }

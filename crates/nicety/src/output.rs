@@ -4,6 +4,8 @@
 use std::fmt::Display;
 use std::io::{self, Write};
 
+use rustix::termios::tcgetwinsize;
+
 use crate::exit::{Exit, Failure};
 pub use nicety_adapter::count;
 
@@ -40,6 +42,24 @@ pub fn columns(rows: &[Vec<String>]) -> String {
     text
 }
 
+/// Number of columns of the terminal on stdout. None if stdout is no terminal, or it does not know.
+pub fn terminal_columns() -> Option<usize> {
+    let size = tcgetwinsize(io::stdout()).ok()?;
+    (size.ws_col > 0).then_some(size.ws_col.into())
+}
+
+/// The words of `text` in lines of at most `columns`, each behind `indent`. A word that is longer has a line of its own.
+pub fn wrapped(text: &str, columns: usize, indent: &str) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= columns => *line += &format!(" {word}"),
+            _ => lines.push(format!("{indent}{word}")),
+        }
+    }
+    lines.iter().map(|line| format!("{line}\n")).collect()
+}
+
 /// Bytes with three digits and a decimal unit: `60 B`, `65.2 kB`.
 pub fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["kB", "MB", "GB", "TB", "PB"];
@@ -74,6 +94,12 @@ mod tests {
         ] {
             assert_eq!(size(bytes), text);
         }
+    }
+
+    #[test]
+    fn lines_are_as_long_as_asked_and_a_long_word_has_its_own() {
+        assert_eq!(wrapped("a bé ccc\ndddddddd e", 8, "  "), "  a bé\n  ccc\n  dddddddd\n  e\n");
+        assert_eq!(wrapped("", 8, "  "), "");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::methods::{self, Chart, Figure, Length, Method, Ratios, Subject, Table
 use crate::number;
 use crate::statistics::{Estimate, RUNS_FOR_INTERVAL};
 use crate::study::figures::{self, Cell};
-use crate::study::{Study, journal};
+use crate::study::{JournalError, Study, journal};
 
 mod bars;
 mod detail;
@@ -47,19 +47,25 @@ pub fn write_front(place: &Path, studies: &[(PathBuf, Study)]) -> Result<(), Rep
     super::write_files(place, &[(INDEX, &front::page(place, studies))])
 }
 
-/// Checks that the pages can be written, before anything is measured.
+/// Checks that the pages can be written, before anything is measured: the one in `folder`, and the one in the method's own folder.
 ///
 /// # Errors
 /// A place is taken, or cannot be written.
-pub fn check(folder: &Path, method: &str) -> Result<(), ReportError> {
+pub fn check(folder: &Path, of_method: &Path) -> Result<(), ReportError> {
     folder::check(folder, &[INDEX])?;
-    folder::check(&folder.join(method), &[INDEX, journal::HEAD])
+    folder::check(of_method, &[INDEX, journal::HEAD])
 }
 
 /// The studies in folders below `folder`, in the order of the methods. One that cannot be read is left out.
 pub fn studies(folder: &Path) -> Vec<Study> {
-    let read = |method: &&dyn Method| Study::read(&folder.join(method.about().name)).ok();
-    methods::ALL.iter().filter_map(read).collect()
+    all_studies(folder).into_iter().filter_map(Result::ok).collect()
+}
+
+/// The studies in folders below `folder`, in the order of the methods, with the reason for each that cannot be read. A method without
+/// results is neither.
+pub fn all_studies(folder: &Path) -> Vec<Result<Study, JournalError>> {
+    let read = methods::ALL.iter().map(|method| Study::read(&folder.join(method.about().name)));
+    read.filter(|read| !matches!(read, Err(JournalError::Nothing(_)))).collect()
 }
 
 /// The text of a study's page.

@@ -1,7 +1,7 @@
 //! A study's folder: `lab.json`, its head, written at the beginning; and `runs.jsonl`, a line for each run, written when the run ends
 //! (docs/results-format.md). An interruption loses at most the run in progress.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,8 @@ use thiserror::Error;
 use super::plan::{Item, Options, Plan};
 use crate::bench::Percentile;
 use crate::host::Host;
-use crate::methods::{Subject, Taken};
+use crate::methods::{NATIVE, Subject, Taken};
+use crate::number;
 use crate::report;
 use crate::series::Series;
 
@@ -221,6 +222,41 @@ impl Study {
         Ok(Study { head, runs })
     }
 
+    /// Runs of the plan that are not there yet, in their order.
+    pub fn left(&self) -> Vec<Item> {
+        let done: HashSet<Item> = self.runs.iter().filter(|run| !run.discarded).map(Record::item).collect();
+        self.head.plan.items().into_iter().filter(|item| !done.contains(item)).collect()
+    }
+
+    /// The runs that are left and their time, for the person who waits: a sentence.
+    pub fn announcement(&self) -> String {
+        let (all, left) = (self.head.plan.items().len(), self.left().len());
+        match left {
+            0 => format!("all {all} runs are there"),
+            _ if left == all => self.head.plan.announcement(),
+            _ => {
+                let most = if self.head.plan.confidence.is_some() { "at most " } else { "" };
+                let time = number::span(self.head.plan.estimate_of(left));
+                format!("{most}{left} of {all} runs are left, which take about {time} once the guests have started")
+            }
+        }
+    }
+
+    /// Reads the study in `folder`, to go on with it.
+    ///
+    /// # Errors
+    /// There is none, it is of another version, or `options` say something else than those of the beginning.
+    pub fn resumable(folder: &Path, options: &Options) -> Result<Study, JournalError> {
+        let study = Study::read(folder)?;
+        let ours = nicety_version::BUILD;
+        if study.head.host.nicety_version != ours {
+            let theirs = study.head.host.nicety_version;
+            return Err(JournalError::Version { theirs, ours: ours.to_owned() });
+        }
+        same(options, &study.head)?;
+        Ok(study)
+    }
+
     /// Runs that count: neither repeated nor failed.
     pub fn counted(&self) -> impl Iterator<Item = &Record> {
         self.runs.iter().filter(|run| !run.discarded && run.failure.is_none())
@@ -285,15 +321,9 @@ impl Journal {
     /// Goes on with the study in `folder`.
     ///
     /// # Errors
-    /// There is none, it is of another version, or `options` say something else than those of the beginning.
+    /// Those of [`Study::resumable`], or the folder cannot be written.
     pub fn resume(folder: &Path, options: &Options) -> Result<Journal, JournalError> {
-        let study = Study::read(folder)?;
-        let ours = nicety_version::BUILD;
-        if study.head.host.nicety_version != ours {
-            let theirs = study.head.host.nicety_version;
-            return Err(JournalError::Version { theirs, ours: ours.to_owned() });
-        }
-        same(options, &study.head)?;
+        let study = Study::resumable(folder, options)?;
         let path = folder.join(RUNS);
         let open = || {
             let text = fs::read_to_string(&path).unwrap_or_default();
@@ -354,11 +384,22 @@ fn same(given: &Options, head: &Head) -> Result<(), JournalError> {
     let word = |length: crate::methods::Length| format!("{length:?}").to_lowercase();
     let said = |value: Option<String>| value.unwrap_or_else(|| "none".to_owned());
     let list = |names: &[String]| if names.is_empty() { "none".to_owned() } else { names.join(",") };
+    // The order of names plans nothing, and the row `native` is always there.
+    let set = |names: &[String]| {
+        let mut names: Vec<String> = names.to_vec();
+        names.sort();
+        names.dedup();
+        if names.len() > 1 {
+            names.retain(|name| name != NATIVE);
+        }
+        names
+    };
+    let is_same = set(adapters) == set(&begun.adapters);
     let percent = |share: f64| format!("{}%", share * 100.0);
     let image = |own: &crate::real::own::Own| format!("{} as {}", own.image.display(), own.user);
     let differences = [
         ("--guests", guests.map(|guests| guests.to_string()), plan.guests.to_string()),
-        ("--adapters", (!adapters.is_empty()).then(|| list(adapters)), list(&begun.adapters)),
+        ("--adapters", (!adapters.is_empty() && !is_same).then(|| list(adapters)), list(&begun.adapters)),
         ("--quick or --full:", length.map(word), word(plan.length)),
         ("--seconds", seconds.map(|n| n.to_string()), said(begun.seconds.map(|n| n.to_string()))),
         ("--repeat", repeat.map(|n| n.to_string()), plan.repeat.to_string()),

@@ -19,11 +19,15 @@ impl Drop for Scratch {
 }
 
 pub(crate) fn head(options: &Options) -> Head {
-    let plan = Plan::new(methods::find("vmxnet3-iperf").unwrap(), options).unwrap();
+    head_of(methods::find("vmxnet3-iperf").unwrap(), options)
+}
+
+pub(crate) fn head_of(method: &dyn methods::Method, options: &Options) -> Head {
+    let plan = Plan::new(method, options).unwrap();
     Head {
         format: FORMAT.to_owned(),
         version: VERSION,
-        command: "nicety lab run vmxnet3-iperf".to_owned(),
+        command: format!("nicety lab run {}", method.about().name),
         options: options.clone(),
         plan,
         host: Host::here(),
@@ -79,9 +83,16 @@ fn what_is_there_is_not_begun_again_and_the_remedies_are_named() {
 fn other_options_than_at_the_beginning_are_refused_by_name() {
     let scratch = Scratch::new("options");
     let folder = scratch.0.join("vmxnet3-iperf");
-    let begun = Options { adapters: vec!["e1000e".to_owned()], ..quick() };
+    let of = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<String>>();
+    let begun = Options { adapters: of(&["e1000e", "e1000-82545em"]), ..quick() };
     drop(Journal::begin(&folder, &scratch.0, head(&begun)).unwrap());
-    for same in [Options::default(), begun.clone(), Options { repeat: Some(3), seed: Some(1), ..Options::default() }] {
+    for same in [
+        Options::default(),
+        begun.clone(),
+        Options { repeat: Some(3), seed: Some(1), ..Options::default() },
+        Options { adapters: of(&["e1000-82545em", "e1000e"]), ..Options::default() },
+        Options { adapters: of(&["native", "e1000-82545em", "e1000e", "e1000e"]), ..Options::default() },
+    ] {
         Journal::resume(&folder, &same).unwrap();
     }
     let none = Options::default();
@@ -98,7 +109,8 @@ fn other_options_than_at_the_beginning_are_refused_by_name() {
             Options { confidence: Some(0.05), ..none.clone() },
             "--confidence 5% differs from the beginning, which had none",
         ),
-        (Options { adapters: vec!["vmxnet3".to_owned()], ..none }, "--adapters vmxnet3 differs"),
+        (Options { adapters: of(&["vmxnet3"]), ..none.clone() }, "--adapters vmxnet3 differs"),
+        (Options { adapters: of(&["e1000e"]), ..none }, "--adapters e1000e differs"),
     ] {
         let error = Journal::resume(&folder, &other).unwrap_err().to_string();
         assert!(error.contains(message), "{error}");

@@ -216,6 +216,11 @@ impl Plan {
         Duration::from_secs_f64(measured * self.subjects.len() as f64 * f64::from(self.repeat))
     }
 
+    /// The share of [`Plan::estimate`] that so many runs take.
+    pub fn estimate_of(&self, runs: usize) -> Duration {
+        self.estimate().mul_f64(runs as f64 / self.items().len().max(1) as f64)
+    }
+
     /// The number of runs and their time, for the person who waits: a sentence.
     pub fn announcement(&self) -> String {
         let runs = self.subjects.len() * self.loads.len() * self.repeat as usize;

@@ -74,15 +74,13 @@ pub fn run(
     stop: &AtomicBool,
 ) -> Result<End, WalkError> {
     let plan = journal.study.head.plan.clone();
-    let done: HashSet<Item> = journal.study.runs.iter().filter(|run| !run.discarded).map(Record::item).collect();
-    let items: Vec<Item> = plan.items();
-    let left = items.iter().filter(|item| !done.contains(item)).count();
-    let share = left as f64 / items.len().max(1) as f64;
-    progress.begin(u32::try_from(left).unwrap_or(u32::MAX), plan.estimate().mul_f64(share));
+    let left = journal.study.left();
+    progress.begin(u32::try_from(left.len()).unwrap_or(u32::MAX), plan.estimate_of(left.len()));
+    let left: HashSet<Item> = left.into_iter().collect();
     let mut walk =
         Walk { method, repeats: if plan.length == Length::Quick { 0 } else { REPEATS }, troubles: Vec::new() };
     let mut round = 0;
-    for item in &items {
+    for item in &plan.items() {
         if item.round > round {
             round = item.round;
             if walk.is_confident(journal, round) {
@@ -93,7 +91,7 @@ pub fn run(
         if stop.load(Ordering::Relaxed) {
             return Ok(End::Stopped);
         }
-        if done.contains(item) {
+        if !left.contains(item) {
             continue;
         }
         if !walk.given_up(item) {

@@ -71,7 +71,7 @@ pub struct LabRun {
     /// The folder of the reports; the method's results go into a folder of its name in it
     #[arg(long, value_name = "DIR", default_value = LAB_FOLDER, conflicts_with = "resume")]
     pub report: PathBuf,
-    /// Go on with the results in this folder: options as at the beginning
+    /// Go on with the results in this folder, that of the reports or the method's in it: options as at the beginning
     #[arg(long, value_name = "DIR")]
     pub resume: Option<PathBuf>,
     /// One's own guest: a disk image (raw or qcow2) that QEMU boots by a BIOS; it asks for its address by DHCP, and what it writes is dropped

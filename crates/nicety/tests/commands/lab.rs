@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Write;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::scratch::{Ended, Scratch};
 
@@ -15,6 +15,25 @@ fn the_list_names_each_method_of_the_documents_and_says_not_yet_where_that_is_so
     let iperf = line("vmxnet3-iperf");
     assert!(iperf.contains("iperf 2") && iperf.contains("user-mode guests") && !iperf.contains("not yet"), "{iperf}");
     assert!(line("aggregation").contains("not yet"), "{list:?}");
+}
+
+#[test]
+fn on_a_narrow_terminal_the_list_folds_what_a_method_measures_and_needs() {
+    let scratch = Scratch::new();
+    let mut script = Command::new("timeout");
+    let inside = format!("stty cols 80 rows 24; {} lab list", env!("CARGO_BIN_EXE_nicety"));
+    script.args(["-k", "5", "60", "script", "-q", "-c", &inside, "/dev/null"]).current_dir(scratch.path());
+    let mut script = script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let keys = script.stdin.take();
+    let shown = String::from_utf8(script.wait_with_output().unwrap().stdout).unwrap();
+    drop(keys);
+    assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
+    assert!(shown.lines().any(|line| line.starts_with("vmxnet3-iperf  1 ")), "{shown}");
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let piped = scratch.run(&["lab", "list"]).out;
+    let measures = piped.lines().find_map(|line| line.strip_prefix("vmxnet3-iperf ")).unwrap();
+    let (_, needs) = measures.rsplit_once("  ").unwrap();
+    assert!(words(&shown).contains(&format!("needs: {}", words(needs))), "{shown}");
 }
 
 #[test]
@@ -136,6 +155,13 @@ fn a_script_learns_by_the_exit_code_whether_a_figure_is_worse() {
     assert!(better.code == Some(0) && better.out.contains("  better\n"), "{better:?}");
     let same = scratch.run(&["lab", "diff", "before", "noise"]);
     assert!(same.code == Some(0) && same.out.contains("  no difference shown\n"), "{same:?}");
+    study(&scratch, "broken", [100.0; 7]);
+    let runs = scratch.path().join("broken/vmxnet3-iperf/runs.jsonl");
+    let text = std::fs::read_to_string(&runs).unwrap();
+    std::fs::write(&runs, text.replace("\"figures\":{\"mbit\":100.0}", "\"failure\":\"the guest ended\"")).unwrap();
+    let broken = scratch.run(&["lab", "diff", "before", "broken"]);
+    assert_eq!((broken.code, broken.err.as_str()), (Some(4), "nicety: 1 figure worse\n"), "{broken:?}");
+    assert!(broken.out.contains("  failed  –      worse: the second failed\n"), "{}", broken.out);
     let nothing = scratch.run(&["lab", "diff", "before", "nowhere"]);
     assert_eq!((nothing.code, nothing.err.as_str()), (Some(1), "nicety: nowhere has no results of a lab\n"));
 }
@@ -185,7 +211,15 @@ fn a_run_is_on_the_disk_with_its_page_and_a_finished_lab_has_nothing_to_resume()
         "{taken:?}"
     );
     let resumed = lab(&["--resume", "nicety-lab"]);
+    assert_eq!((resumed.code, read("runs.jsonl")), (Some(0), runs.clone()), "{resumed:?}");
+    // The folder that the run's last line names, too.
+    let resumed = lab(&["--resume", "nicety-lab/vmxnet3-iperf"]);
     assert_eq!((resumed.code, read("runs.jsonl")), (Some(0), runs), "{resumed:?}");
+    assert!(resumed.out.ends_with(&format!("\nReport: {}\n", folder.join("index.html").display())), "{}", resumed.out);
+    let mut other = scratch.command(&["lab", "run", "messages", "--resume", "nicety-lab/vmxnet3-iperf"]);
+    let other = Ended::of(&other.env("TMPDIR", scratch.path()).output().unwrap());
+    let message = "--resume nicety-lab/vmxnet3-iperf: these are results of vmxnet3-iperf, not of messages";
+    assert!(other.code == Some(2) && other.err.contains(message), "{other:?}");
     let again = scratch.run(&["lab", "report", "nicety-lab"]);
     assert_eq!((again.code, read("index.html")), (Some(0), page), "{again:?}");
 }
@@ -375,4 +409,58 @@ fn results_of_another_version_are_not_gone_on_with_and_those_of_another_format_a
     );
     let shown = scratch.run(&["lab", "report", "old/vmxnet3-iperf"]);
     assert!(shown.code == Some(1) && shown.err.contains("results of version 7"), "{shown:?}");
+}
+
+#[test]
+fn a_method_whose_results_cannot_be_read_is_named_and_the_others_go_on() {
+    let scratch = Scratch::new();
+    study(&scratch, "good", [100.0; 7]);
+    study(&scratch, "mixed", [100.0; 7]);
+    let other = scratch.path().join("mixed/kvm-scp");
+    std::fs::create_dir(&other).unwrap();
+    std::fs::write(other.join("lab.json"), r#"{"format":"nicety-lab","version":7}"#).unwrap();
+    let why = "mixed/kvm-scp/lab.json: results of version 7, and this program reads version 1\n";
+    let end = format!("left out: {why}nicety: 1 method's result cannot be read\n");
+    let shown = scratch.run(&["lab", "report", "mixed"]);
+    assert_eq!((shown.code, shown.err.as_str()), (Some(1), end.as_str()), "{shown:?}");
+    assert!(shown.out.starts_with("Report: ") && scratch.path().join("mixed/index.html").exists(), "{shown:?}");
+    let compared = scratch.run(&["lab", "diff", "good", "mixed"]);
+    assert_eq!((compared.code, compared.err.as_str()), (Some(1), end.as_str()), "{compared:?}");
+    assert!(compared.out.contains("  no difference shown\n"), "{compared:?}");
+    std::fs::remove_dir_all(scratch.path().join("mixed/vmxnet3-iperf")).unwrap();
+    let alone = scratch.run(&["lab", "report", "mixed"]);
+    assert_eq!((alone.code, alone.err), (Some(1), format!("nicety: {why}")));
+}
+
+#[test]
+fn a_lab_that_goes_on_says_what_is_left_and_a_dry_run_of_it_changes_nothing() {
+    let scratch = Scratch::new();
+    let lab = |words: &[&str]| {
+        let mut command = scratch.command(&[&["lab", "run", "vmxnet3-iperf"], words].concat());
+        Ended::of(&command.env("TMPDIR", scratch.path()).output().unwrap())
+    };
+    let words = ["--guests", "embedded", "--quick", "--adapters", "vmxnet3", "--seconds", "1", "--repeat", "2"];
+    let done = lab(&words);
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert!(done.err.contains("4 runs, which take about "), "{}", done.err);
+    // An interruption in the middle of the fourth line.
+    let path = scratch.path().join("nicety-lab/vmxnet3-iperf/runs.jsonl");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let torn = &text[..text.len() - 10];
+    std::fs::write(&path, torn).unwrap();
+    let plan = lab(&["--resume", "nicety-lab", "--dry-run"]);
+    assert_eq!(plan.code, Some(0), "{plan:?}");
+    for part in
+        ["guests    embedded; ", "rows      vmxnet3 by nicety", "time      1 of 4 runs are left, which take about "]
+    {
+        assert!(plan.out.contains(part), "{part}: {}", plan.out);
+    }
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), torn);
+    let refused = lab(&["--resume", "nicety-lab", "--dry-run", "--seconds", "9"]);
+    assert!(refused.code == Some(2) && refused.err.contains("--seconds 9 differs"), "{refused:?}");
+    let resumed = lab(&["--resume", "nicety-lab"]);
+    assert_eq!(resumed.code, Some(0), "{resumed:?}");
+    assert!(resumed.err.contains("there already: 3 runs\n1 of 4 runs are left, which take about "), "{}", resumed.err);
+    let again = lab(&["--resume", "nicety-lab", "--dry-run"]);
+    assert!(again.out.contains("time      all 4 runs are there\n"), "{again:?}");
 }

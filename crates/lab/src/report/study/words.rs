@@ -5,34 +5,66 @@ use nicety_adapters::Kind;
 use crate::advice::about;
 use crate::findings::and;
 use crate::method::Server;
-use crate::methods::{Method, Table};
+use crate::methods::{Figure, Method, Table};
 use crate::number;
 use crate::results::Direction;
 use crate::statistics::Estimate;
 use crate::study::Study;
 use crate::study::figures::{self, Cell};
 
-/// The page's headline.
+/// The page's headline. It says that an adapter is ahead only where the interval of the ratio excludes 1.
 pub fn headline(study: &Study, method: &dyn Method) -> String {
     let tables = method.tables(&study.head.plan.loads);
     let Some(table) = tables.first() else { return method.about().line.to_owned() };
+    let figure = method.figures().iter().find(|figure| figure.name == table.figure);
     let cells = figures::column(study, table);
-    let Some(best) = best(&cells, method, table) else { return "Nothing was measured yet".to_owned() };
+    let found = figure.and_then(|figure| Some((figure, best(&cells, method, table)?)));
+    let Some((figure, best)) = found else { return "Nothing was measured yet".to_owned() };
     let with = table.bases.iter().find_map(|base| {
-        let ratio =
-            figures::ratio(best, figures::base_of(&cells, best, base).filter(|of| of.subject != best.subject)?)?;
-        let (adapter, ratio_words) = (&best.subject.adapter, number::ratio_words(&ratio));
-        let figure = method.figures().iter().find(|figure| figure.name == table.figure);
-        let carries = match figure.filter(|figure| figure.direction == Direction::Lower) {
-            Some(figure) => format!("{adapter} has {ratio_words} the {} of {base}", lower_first(figure.title)),
-            None => format!("{adapter} carries {ratio_words} what {base} does"),
-        };
-        Some(if ratio.interval.is_some() { carries } else { format!("First look: {carries}") })
+        let of = figures::base_of(&cells, best, base).filter(|of| of.subject != best.subject)?;
+        Some(beside_base(best, base, &figures::ratio(best, of)?, figure, table))
     });
-    with.unwrap_or_else(|| {
-        let look = if best.estimate.is_some_and(|of| of.interval.is_some()) { "" } else { "First look: " };
-        format!("{look}{} is ahead in {}", best.subject.adapter, lower_first(&table.title))
-    })
+    with.unwrap_or_else(|| beside_others(&cells, best, figure, table))
+}
+
+/// The best row beside a base, as far as the interval goes.
+fn beside_base(best: &Cell, base: &str, ratio: &Estimate, figure: &Figure, table: &Table) -> String {
+    let (adapter, words) = (&best.subject.adapter, number::ratio_words(ratio));
+    let carries = match figure.direction {
+        Direction::Lower => format!("{adapter} has {words} the {} of {base}", lower_first(figure.title)),
+        Direction::Higher => format!("{adapter} carries {words} what {base} does"),
+    };
+    match number::ratio_range(ratio) {
+        None => format!("First look: {carries}"),
+        Some(_) if ratio.excludes(1.0) => carries,
+        Some(range) => format!(
+            "{}: no difference shown between {adapter} and {base} ({words}, 95 % interval {range})",
+            table.title
+        ),
+    }
+}
+
+/// The best row beside all others, as far as the intervals go.
+fn beside_others(cells: &[Cell], best: &Cell, figure: &Figure, table: &Table) -> String {
+    let (adapter, title) = (&best.subject.adapter, &table.title);
+    let value = format!("{} {}", figures::value(best, figure), figure.unit);
+    let others: Vec<&Cell> = ranked(cells).filter(|cell| cell.subject != best.subject).collect();
+    if others.is_empty() {
+        return format!("{title}: {adapter} has {value}; no other adapter has a figure");
+    }
+    let ratios: Vec<(&Cell, Option<Estimate>)> =
+        others.into_iter().map(|other| (other, figures::ratio(best, other))).collect();
+    if ratios.iter().any(|(_, ratio)| ratio.is_none_or(|ratio| ratio.interval.is_none())) {
+        let runs = best.samples.len();
+        let median = if runs == 1 { "the best figure".to_owned() } else { format!("the best median of {runs} runs") };
+        return format!("First look, no interval: {title}: {adapter} has {median}, {value}");
+    }
+    let alike = ratios.iter().filter(|(_, ratio)| ratio.is_some_and(|ratio| !ratio.excludes(1.0)));
+    let alike: Vec<String> = alike.map(|(other, _)| other.subject.adapter.clone()).collect();
+    if alike.is_empty() {
+        return format!("{title}: {adapter} is ahead with {value}");
+    }
+    format!("{title}: no difference shown between {adapter} and {}", and(&alike))
 }
 
 /// A title within a sentence: `Latency` becomes `latency`, `CPU` stays.
@@ -44,16 +76,19 @@ fn lower_first(title: &str) -> String {
     }
 }
 
+/// Our own rows that have a figure. A driver in user space costs what a kernel's does not: such rows are not ranked.
+fn ranked(cells: &[Cell]) -> impl Iterator<Item = &Cell> {
+    let ours = |cell: &&Cell| cell.subject.server == Some(Server::Nicety) && cell.subject.driver.is_none();
+    cells.iter().filter(ours).filter(|cell| cell.estimate.is_some())
+}
+
 /// The best of our own rows.
 fn best<'a>(cells: &'a [Cell], method: &dyn Method, table: &Table) -> Option<&'a Cell> {
     let direction = method.figures().iter().find(|figure| figure.name == table.figure)?.direction;
-    // A driver in user space costs what a kernel's does not: such rows are not ranked.
-    let ranked = |cell: &&Cell| cell.subject.server == Some(Server::Nicety) && cell.subject.driver.is_none();
-    let ours = cells.iter().filter(ranked).filter(|cell| cell.estimate.is_some());
     let by = |cell: &&Cell| {
         cell.estimate.map_or(0.0, |of| if direction == Direction::Higher { of.median } else { -of.median })
     };
-    ours.max_by(|a, b| by(a).total_cmp(&by(b)))
+    ranked(cells).max_by(|a, b| by(a).total_cmp(&by(b)))
 }
 
 /// A ratio of two of our rows that the document has too.
@@ -96,8 +131,10 @@ pub fn summary(study: &Study, method: &dyn Method) -> Vec<String> {
     }
     for Beside { title, adapter, base, ratio, document } in beside_documents(study, method) {
         let range = number::ratio_range(&ratio).map_or(String::new(), |range| format!(" [{range}]"));
+        let held = ratio.interval.is_some() && !ratio.excludes(1.0);
+        let shown = if held { " (no difference shown)" } else { "" };
         said.push(format!(
-            "{title}: {adapter} has {}{range} what {base} has; the document's hypervisor, guests and hardware gave {document:.2} ×.",
+            "{title}: {adapter} has {}{range} what {base} has{shown}; the document's hypervisor, guests and hardware gave {document:.2} ×.",
             number::ratio_words(&ratio)
         ));
     }
@@ -134,4 +171,67 @@ fn whom(adapter: &str) -> Option<String> {
         "{adapter} {kind} (Linux: {}, {}; Windows: {}, {}), and {boot}.",
         about.linux.driver, about.linux.version, about.windows.driver, about.windows.version
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::methods::{self, Length, Subject, Taken};
+    use crate::study::journal::tests::head_of;
+    use crate::study::plan::Item;
+    use crate::study::{Options, Record};
+
+    /// A study of `method` in which these adapters have these values of the first table's figure, a round each.
+    fn study(method: &dyn Method, values: &[(&str, &[f64])]) -> Study {
+        let adapters = values.iter().map(|(adapter, _)| (*adapter).to_owned()).collect();
+        let head = head_of(method, &Options { adapters, length: Some(Length::Full), ..Options::default() });
+        let table = method.tables(&head.plan.loads)[0].clone();
+        let run = |adapter: &str, (round, value): (usize, &f64)| {
+            let subject = Subject::new(adapter, Server::Nicety);
+            let subject = head.plan.subjects.iter().find(|of| **of == subject).unwrap().clone();
+            let figures = BTreeMap::from([(table.figure.to_owned(), *value)]);
+            let item = Item { round: round as u32, subject, load: table.load.clone() };
+            Record::new(&item, Ok(Taken { figures, ..Taken::default() }))
+        };
+        let runs = values.iter().flat_map(|(adapter, of)| of.iter().enumerate().map(move |of| run(adapter, of)));
+        Study { runs: runs.collect(), head }
+    }
+
+    fn headline_of(method: &str, values: &[(&str, &[f64])]) -> String {
+        let method = methods::find(method).unwrap();
+        headline(&study(method, values), method)
+    }
+
+    const STEADY: [f64; 7] = [100.0, 101.0, 99.0, 102.0, 98.0, 100.5, 99.5];
+    const NOISY: [f64; 7] = [87.0, 109.0, 103.0, 88.0, 108.0, 104.0, 101.0];
+
+    #[test]
+    fn the_headline_claims_a_ratio_only_if_its_interval_excludes_one() {
+        let twice = STEADY.map(|value| value * 2.0);
+        let of = |vmxnet3: &[f64]| headline_of("vmxnet3-iperf", &[("e1000e", &STEADY), ("vmxnet3", vmxnet3)]);
+        assert_eq!(of(&twice), "vmxnet3 carries 2.00 × what e1000e does");
+        // 104 ÷ 100.5 in the middle round of seven.
+        let noise = of(&NOISY);
+        assert!(
+            noise.contains(": no difference shown between vmxnet3 and e1000e (1.03 ×, 95 % interval 0."),
+            "{noise}"
+        );
+        assert_eq!(of(&[300.0]), "First look: vmxnet3 carries 3.00 × what e1000e does");
+    }
+
+    #[test]
+    fn an_adapter_is_ahead_only_of_others_that_were_measured() {
+        let alone = headline_of("vmxnet3-iperf", &[("e1000e", &STEADY)]);
+        assert!(alone.ends_with(": e1000e has 100 [98–102] Mbit/s; no other adapter has a figure"), "{alone}");
+        let of = |second: &[f64]| headline_of("boot", &[("e1000e", &STEADY), ("vmxnet3", second)]);
+        let slower = STEADY.map(|value| value * 2.0);
+        assert!(of(&slower).contains(": e1000e is ahead with 100 [98–102] s"), "{}", of(&slower));
+        assert!(of(&NOISY).contains(": no difference shown between e1000e and vmxnet3"), "{}", of(&NOISY));
+        let once = headline_of("boot", &[("e1000e", &[12.0]), ("vmxnet3", &[13.0])]);
+        assert!(
+            once.starts_with("First look, no interval: ") && once.ends_with(": e1000e has the best figure, 12.0 s")
+        );
+    }
 }
