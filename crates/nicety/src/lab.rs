@@ -306,7 +306,7 @@ fn again(folders: &[PathBuf]) -> Result<(), Failure> {
 }
 
 /// The studies of a report's folder, or the one of a method's folder.
-fn read(folder: &Path) -> Result<Vec<Study>, Failure> {
+pub fn read(folder: &Path) -> Result<Vec<Study>, Failure> {
     let failed = Failure::with::<journal::JournalError>(Exit::Failed);
     if folder.join(journal::HEAD).exists() {
         return Ok(vec![Study::read(folder).map_err(failed)?]);

@@ -146,13 +146,18 @@ fn a_choice_cites_figures_of_this_machine_or_says_that_there_are_none() {
     let none = scratch.run(&["choose"]);
     assert_eq!(none.code, Some(0), "{none:?}");
     assert!(
-        none.out.starts_with("Take virtio-net.\n") && none.out.contains("There are no results on this machine"),
+        none.out.starts_with("Take virtio-net.\n") && none.out.contains("There are no results of the lab"),
         "{}",
         none.out
     );
     study(&scratch, "nicety-lab", [100.0; 7]);
     let others = scratch.run(&["choose"]);
     assert!(others.out.contains("The results are of another machine"), "its processor is an example: {}", others.out);
+    let of_method = scratch.run(&["choose", "--results", "nicety-lab/vmxnet3-iperf"]);
+    assert!(of_method.out.contains("The results are of another machine"), "{of_method:?}");
+    let typo = scratch.run(&["choose", "linux", "--results", "nosuch"]);
+    assert_eq!((typo.code, typo.out.as_str()), (Some(2), ""), "{typo:?}");
+    assert_eq!(typo.err, "nicety: --results: nosuch has no results of a lab\n");
     let old = scratch.run(&["choose", "windows", "--version", "Server 2012", "--in-box"]);
     assert!(old.out.starts_with("Take igb.\n") && old.out.contains("  vmxnet3 "), "{}", old.out);
     let wrong = scratch.run(&["choose", "windows", "--version", "95"]);
