@@ -83,6 +83,9 @@ fn known(name: &str) -> Result<&'static dyn Method, Failure> {
 fn own(args: &LabRun) -> Result<Option<Own>, Failure> {
     let Some((image, user)) = args.image.as_ref().zip(args.ssh.clone()) else { return Ok(None) };
     let found = |option: &str, path: &Path| match std::fs::File::open(path) {
+        Ok(file) if file.metadata().is_ok_and(|data| data.is_dir()) => {
+            Err(Failure::new(Exit::Usage, format!("{option} {}: it is a folder, not a file", path.display())))
+        }
         Ok(_) => std::path::absolute(path).map_err(Failure::with(Exit::Usage)),
         Err(error) => Err(Failure::new(Exit::Usage, format!("{option} {}: {error}", path.display()))),
     };

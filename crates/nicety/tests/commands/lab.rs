@@ -37,6 +37,19 @@ fn a_dry_run_shows_the_document_s_commands_and_makes_nothing() {
 }
 
 #[test]
+fn the_plan_of_an_image_shows_its_own_ssh_server_and_user() {
+    let scratch = Scratch::new();
+    std::fs::write(scratch.path().join("disk.img"), "").unwrap();
+    let plan = scratch.run(&["lab", "run", "kvm-scp", "--image", "disk.img", "--ssh", "anna", "--dry-run"]);
+    assert_eq!(plan.code, Some(0), "{plan:?}");
+    for part in ["guest: the image's own ssh server, which lets anna in\n", "outside: scp -v anna@GUEST:/tmp/file FILE"]
+    {
+        assert!(plan.out.contains(part), "{part}: {}", plan.out);
+    }
+    assert!(!plan.out.contains("sshd"), "{}", plan.out);
+}
+
+#[test]
 fn what_cannot_be_measured_is_refused_before_any_guest_is_laid() {
     let scratch = Scratch::new();
     let cases: &[(&[&str], i32, &str)] = &[
@@ -54,6 +67,7 @@ fn what_cannot_be_measured_is_refused_before_any_guest_is_laid() {
         (&["vmxnet3-iperf", "--confidence", "five"], 2, "write a share in percent, such as 5%"),
         (&["vmxnet3-iperf", "--confidence", "5%", "--quick"], 2, "--confidence needs intervals"),
         (&["vmxnet3-iperf", "--quick", "--full"], 2, "cannot be used with"),
+        (&["kvm-scp", "--image", "/", "--ssh", "root"], 2, "--image /: it is a folder, not a file"),
         (&["vmxnet3-iperf", "--resume", "nowhere"], 2, "nowhere/vmxnet3-iperf has no results of a lab"),
     ];
     for (words, code, message) in cases {
