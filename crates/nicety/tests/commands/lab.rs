@@ -95,11 +95,13 @@ fn a_missing_part_is_named_and_leaves_no_results() {
 #[test]
 fn a_second_lab_on_this_machine_says_that_there_is_a_first() {
     let scratch = Scratch::new();
-    let mut held = File::create(scratch.path().join("nicety-lab.lock")).unwrap();
+    let mut held = File::create(scratch.lab_lock()).unwrap();
     held.lock().unwrap();
     held.write_all(b"process 77: nicety lab run kvm-scp\n").unwrap();
     let mut command = scratch.command(&["lab", "run", "vmxnet3-iperf", "--quick"]);
-    let ended = Ended::of(&command.env("TMPDIR", scratch.path()).output().unwrap());
+    // The folder for temporary files is another one than the first lab's.
+    std::fs::create_dir(scratch.path().join("tmp")).unwrap();
+    let ended = Ended::of(&command.env("TMPDIR", scratch.path().join("tmp")).output().unwrap());
     assert_eq!(ended.code, Some(1), "{ended:?}");
     let message =
         "nicety: another lab runs on this machine (process 77: nicety lab run kvm-scp); two at once would disturb";
@@ -312,7 +314,7 @@ fn a_full_disk_ends_a_lab_and_keeps_the_runs_before() {
     let within = |script: &str| {
         let mut command = Command::new("unshare");
         command.args(["-Urm", "sh", "-c", script, env!("CARGO_BIN_EXE_nicety")]).current_dir(scratch.path());
-        command.env("TMPDIR", scratch.path()).output()
+        command.env("TMPDIR", scratch.path()).env("NICETY_LAB_LOCK", scratch.lab_lock()).output()
     };
     let mount = "mount -t tmpfs -o size=16k none disk";
     if !within(mount).is_ok_and(|output| output.status.success()) {
