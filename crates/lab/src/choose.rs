@@ -5,11 +5,9 @@ use std::cmp::Reverse;
 use nicety_adapters::{About, Entry, Kind};
 
 use crate::host::Host;
-use crate::method::Server;
-use crate::methods::{self, Subject};
-use crate::number;
-use crate::results::Direction;
-use crate::study::{Study, figures};
+use crate::study::Study;
+
+mod measured;
 
 /// The guest's system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -159,15 +157,6 @@ fn against(about: &About, wishes: &Wishes) -> Option<String> {
     (wishes.segmentation && !segments).then(|| "it does not segment what TCP sends".to_owned())
 }
 
-/// The figure of a study that a preference asks for: method, load, figure.
-fn asked(prefer: Prefer) -> (&'static str, &'static str, &'static str) {
-    match prefer {
-        Prefer::Throughput => ("vmxnet3-iperf", "stream", "mbit"),
-        Prefer::Latency => ("vmxnet3-iperf", "latency", "transactions"),
-        Prefer::Processor => ("vmxnet3-iperf", "stream", "cpu"),
-    }
-}
-
 /// The choice among `entries`. `studies` are the lab's results, of this machine or another.
 ///
 /// # Errors
@@ -200,18 +189,11 @@ pub fn choose(wishes: &Wishes, entries: &[Entry], studies: &[Study], here: &Host
         let through_vmm = !about.transports.contains(&"vhost-user");
         (about.kind != Kind::Paravirtual, installed, through_vmm, Reverse(about.queues), Reverse(about.link_mbps))
     });
-    let mut measured = measured(wishes.prefer, &fits, studies, here);
-    // A measured order counts among the adapters that were measured.
-    if let Some(first) = measured.ranking.first() {
-        let place = |about: &&About| measured.ranking.iter().position(|name| name == about.name);
-        let unmeasured_first = fits.first().is_some_and(|about| place(about).is_none());
-        if unmeasured_first {
-            let name = fits.first().map_or("", |about| about.name);
-            measured.sentences.push(format!("{name} itself is not among them: it stands first by its facts."));
-        } else if let Some(at) = fits.iter().position(|about| about.name == first) {
-            let best = fits.remove(at);
-            fits.insert(0, best);
-        }
+    let names: Vec<&str> = fits.iter().map(|about| about.name).collect();
+    let measured = measured::measured(wishes.prefer, &names, studies, here);
+    if let Some(at) = measured.first.and_then(|first| fits.iter().position(|about| about.name == first)) {
+        let best = fits.remove(at);
+        fits.insert(0, best);
     }
     let why = fits.first().map(|about| reasons(about, wishes)).unwrap_or_default();
     Ok(Choice { adapter: fits.first().map(|about| about.name.to_owned()), why, measured: measured.sentences, others })
@@ -241,63 +223,6 @@ fn reasons(about: &About, wishes: &Wishes) -> Vec<String> {
         why.push("QEMU live-migrates it.".to_owned());
     }
     why
-}
-
-#[derive(Debug, Default)]
-struct Measured {
-    /// Adapters from the best on.
-    ranking: Vec<String>,
-    sentences: Vec<String>,
-}
-
-fn measured(prefer: Prefer, fits: &[&About], studies: &[Study], here: &Host) -> Measured {
-    let (method, load, figure) = asked(prefer);
-    let none = |why: &str| Measured {
-        ranking: Vec::new(),
-        sentences: vec![format!("{why}: the order follows from facts alone. `nicety lab run {method}` measures.")],
-    };
-    let Some(study) = studies.iter().find(|study| study.head.plan.method == method) else {
-        return none("There are no results on this machine");
-    };
-    let there = &study.head.host;
-    if (&there.cpu_model, there.cores, there.memory_bytes) != (&here.cpu_model, here.cores, here.memory_bytes) {
-        return none("The results are of another machine");
-    }
-    let Some(method) = methods::find(method) else { return none("There are no results on this machine") };
-    let Some(figure) = method.figures().iter().find(|known| known.name == figure) else {
-        return none("There are no results on this machine");
-    };
-    let row = |about: &&About| {
-        let cell = figures::cell(study, &Subject::new(about.name, Server::Nicety), load, figure.name);
-        Some((about.name, cell.estimate?))
-    };
-    let mut rows: Vec<_> = fits.iter().filter_map(row).collect();
-    rows.sort_by(|(_, a), (_, b)| match figure.direction {
-        Direction::Higher => b.median.total_cmp(&a.median),
-        Direction::Lower => a.median.total_cmp(&b.median),
-    });
-    if rows.is_empty() {
-        return none("The results on this machine have none of the adapters that fit");
-    }
-    let date = there.date.split('T').next().unwrap_or_default();
-    let said = |(name, of): &(&str, crate::statistics::Estimate)| {
-        format!("{name} {} {}", number::estimate(of.median, of.interval.as_ref()), figure.unit)
-    };
-    let all: Vec<String> = rows.iter().map(said).collect();
-    let mut sentences = vec![format!(
-        "Measured on this machine ({}, {date}, {} guests): {}: {}.",
-        study.head.plan.method,
-        study.head.plan.guests,
-        figure.title.to_lowercase(),
-        all.join(", ")
-    )];
-    if rows.iter().any(|(_, of)| of.interval.is_none()) {
-        sentences.push("These figures have no intervals yet: a first look.".to_owned());
-    }
-    if !study.head.optimised {
-        sentences.push("They are of a build without optimisation.".to_owned());
-    }
-    Measured { ranking: rows.into_iter().map(|(name, _)| name.to_owned()).collect(), sentences }
 }
 
 #[cfg(test)]
@@ -352,57 +277,10 @@ mod tests {
         assert_eq!(migrates.adapter.as_deref(), Some("virtio-net"));
     }
 
-    /// A study of this machine with these throughputs.
-    fn study(e1000e: f64, vmxnet3: f64) -> Study {
-        let head = crate::study::journal::tests::head(&crate::study::Options::default());
-        let of = |item: crate::study::plan::Item| {
-            let mbit = match (item.subject.adapter.as_str(), item.subject.server) {
-                ("e1000e", Some(Server::Nicety)) => e1000e,
-                ("vmxnet3", Some(Server::Nicety)) => vmxnet3,
-                _ => return None,
-            };
-            let taken = methods::Taken { figures: [("mbit".to_owned(), mbit)].into(), ..methods::Taken::default() };
-            Some(crate::study::Record::new(&item, Ok(taken)))
-        };
-        let runs = head.plan.items().into_iter().filter(|item| item.load == "stream").filter_map(of).collect();
-        Study { head, runs }
-    }
-
-    #[test]
-    fn a_choice_cites_this_machine_s_figures_and_follows_them_among_those_that_were_measured() {
-        let entries: Vec<Entry> =
-            REGISTRY.iter().filter(|entry| ["e1000e", "vmxnet3"].contains(&entry.about.name)).copied().collect();
-        for (figures, first) in [((1_000.0, 4_000.0), "vmxnet3"), ((5_000.0, 4_000.0), "e1000e")] {
-            let studies = [study(figures.0, figures.1)];
-            let choice = choose(&linux("6.12"), &entries, &studies, &studies[0].head.host).unwrap();
-            assert_eq!(choice.adapter.as_deref(), Some(first));
-            let cited = &choice.measured[0];
-            assert!(
-                cited.starts_with("Measured on this machine (vmxnet3-iperf, ")
-                    && cited.contains("vmxnet3 4000 [4000] Mbit/s"),
-                "{cited}"
-            );
-        }
-        let studies = [study(1_000.0, 4_000.0)];
-        let unmeasured = choose(&windows("Server 2012"), REGISTRY, &studies, &studies[0].head.host).unwrap();
-        assert_eq!(unmeasured.adapter.as_deref(), Some("igb"));
-        assert!(
-            unmeasured
-                .measured
-                .iter()
-                .any(|said| said == "igb itself is not among them: it stands first by its facts.")
-        );
-        let elsewhere = Host { cores: 77, ..Host::here() };
-        let choice = choose(&linux("6.12"), &entries, &studies, &elsewhere).unwrap();
-        assert!(choice.measured[0].starts_with("The results are of another machine"), "{choice:?}");
-    }
-
     #[test]
     fn without_results_it_says_so_and_a_version_that_is_none_is_a_mistake() {
         let choice = of(&linux("6.12"));
-        assert!(
-            choice.measured[0].starts_with("There are no results on this machine: the order follows from facts alone.")
-        );
+        assert!(choice.measured[0].starts_with("There are no results of the lab: the order follows from facts alone."));
         let wrong = |wishes| choose(&wishes, REGISTRY, &[], &Host::here()).unwrap_err().to_string();
         assert!(wrong(linux("twelve")).contains("is no version of a Linux kernel"));
         assert!(wrong(windows("95")).contains("is no release of Windows that is known here: 98, 2000"));

@@ -1,14 +1,16 @@
 //! `nicety choose`: which adapter for a guest, from the registry's facts and the lab's results on this machine.
 
 use std::io::{self, BufRead, IsTerminal};
+use std::path::Path;
 
 use nicety_adapters::REGISTRY;
 use nicety_lab::choose::{self, Wishes};
 use nicety_lab::host::Host;
 use nicety_lab::report;
 
-use crate::cli::{self, Choose};
+use crate::cli::{self, Choose, LAB_FOLDER};
 use crate::exit::{Exit, Failure};
+use crate::lab;
 use crate::output;
 
 /// Asks for what no option says: a line each, where nothing means the first word. None at the end of input.
@@ -88,7 +90,16 @@ pub fn run(args: &Choose) -> Result<(), Failure> {
         }
         None => given(args, cli::System::Linux),
     };
-    let studies = report::study::studies(&args.results);
+    let studies = match &args.results {
+        // A typo in a folder's name must not read as "nothing was measured".
+        Some(folder) => {
+            let (studies, errors) = lab::read(folder)
+                .map_err(|Failure { message, .. }| Failure::new(Exit::Usage, format!("--results: {message}")))?;
+            lab::left_out(&errors);
+            studies
+        }
+        None => report::study::studies(Path::new(LAB_FOLDER)),
+    };
     let choice = choose::choose(&wishes, REGISTRY, &studies, &Host::here());
     let choice = choice.map_err(|error| Failure::new(Exit::Usage, format!("--version: {error}")))?;
     let mut text = choice.adapter.as_ref().map_or("No adapter fits.\n".to_owned(), |name| format!("Take {name}.\n"));

@@ -748,9 +748,9 @@ pub struct Choose {
     /// The figure that decides
     #[arg(long, value_enum, default_value = "throughput")]
     pub prefer: Prefer,
-    /// The folder of the lab's results
-    #[arg(long, value_name = "DIR", default_value = LAB_FOLDER)]
-    pub results: PathBuf,
+    /// The folder of the lab's results, or a method's in it [default: nicety-lab]
+    #[arg(long, value_name = "DIR")]
+    pub results: Option<PathBuf>,
 }
 
 /// A share in percent, with or without the sign.

@@ -103,6 +103,9 @@ fn known(name: &str) -> Result<&'static dyn Method, Failure> {
 fn own(args: &LabRun) -> Result<Option<Own>, Failure> {
     let Some((image, user)) = args.image.as_ref().zip(args.ssh.clone()) else { return Ok(None) };
     let found = |option: &str, path: &Path| match std::fs::File::open(path) {
+        Ok(file) if file.metadata().is_ok_and(|data| data.is_dir()) => {
+            Err(Failure::new(Exit::Usage, format!("{option} {}: it is a folder, not a file", path.display())))
+        }
         Ok(_) => std::path::absolute(path).map_err(Failure::with(Exit::Usage)),
         Err(error) => Err(Failure::new(Exit::Usage, format!("{option} {}: {error}", path.display()))),
     };
@@ -317,7 +320,8 @@ fn sorted(read: Vec<Result<Study, JournalError>>) -> (Vec<Study>, Vec<JournalErr
     (studies, errors)
 }
 
-fn left_out(errors: &[JournalError]) {
+/// Names results that cannot be read.
+pub fn left_out(errors: &[JournalError]) {
     errors.iter().for_each(|error| output::tell(format_args!("left out: {error}")));
 }
 
@@ -394,7 +398,7 @@ fn again(folders: &[PathBuf]) -> Result<(), Failure> {
 
 /// The studies of a report's folder, or the one of a method's folder; and why others in it cannot be read. A folder of which nothing can
 /// be read is an error.
-fn read(folder: &Path) -> Result<(Vec<Study>, Vec<JournalError>), Failure> {
+pub fn read(folder: &Path) -> Result<(Vec<Study>, Vec<JournalError>), Failure> {
     let failed = Failure::with::<journal::JournalError>(Exit::Failed);
     if folder.join(journal::HEAD).exists() {
         return Ok((vec![Study::read(folder).map_err(failed)?], Vec::new()));

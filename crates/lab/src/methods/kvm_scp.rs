@@ -49,6 +49,8 @@ const STALL: Duration = Duration::from_secs(5);
 const SLACK: Duration = Duration::from_secs(30);
 const LOAD: &str = "scp";
 /// The kernel's log. A person's own guest may not show it to everybody.
+/// What the guest shows, as the plan has it.
+const SHOWN: &str = "lspci | grep Ethernet; ethtool -i eth0; dmesg | grep eth0";
 const DMESG: &str = "dmesg 2>/dev/null || true";
 /// The document's adapters. Its virtio is a PCI function.
 const DOCUMENTS: [&str; 5] = ["virtio-net-pci", "e1000", "rtl8139", "ne2k_pci", "pcnet"];
@@ -93,9 +95,9 @@ impl Method for KvmScp {
         };
         let seconds = seconds.unwrap_or(most);
         let commands = [
-            "guest: sshd -f /dev/null -h KEY -o Subsystem='sftp internal-sftp'",
-            "guest: lspci | grep Ethernet; ethtool -i eth0; dmesg | grep eth0",
-            "outside: scp -v root@GUEST:/tmp/file FILE; sha256sum FILE",
+            "guest: sshd -f /dev/null -h KEY -o Subsystem='sftp internal-sftp'".to_owned(),
+            format!("guest: {SHOWN}"),
+            "outside: scp -v root@GUEST:/tmp/file FILE; sha256sum FILE".to_owned(),
         ];
         vec![Load {
             name: LOAD.to_owned(),
@@ -103,7 +105,7 @@ impl Method for KvmScp {
                 "A file out of the guest by scp, over {RATE}: as much as the adapter carries in {seconds} s, at most 300 MB"
             ),
             seconds,
-            commands: commands.map(str::to_owned).into(),
+            commands: commands.into(),
         }]
     }
 
@@ -152,8 +154,17 @@ impl Method for KvmScp {
         ]
     }
 
-    fn takes_image(&self) -> bool {
-        true
+    /// The image has a server and keys of its own.
+    fn in_image(&self, mut loads: Vec<Load>, own: &Own) -> Option<Vec<Load>> {
+        for load in &mut loads {
+            load.commands = vec![
+                format!("guest: the image's own ssh server, which lets {} in", own.user),
+                format!("guest: {SHOWN}"),
+                "guest: dd if=/dev/urandom of=/tmp/file; sha256sum </tmp/file".to_owned(),
+                format!("outside: scp -v {}@GUEST:/tmp/file FILE; sha256sum FILE", own.user),
+            ];
+        }
+        Some(loads)
     }
 
     fn open(&self, opening: Opening<'_>) -> Result<Box<dyn Rig>, Error> {

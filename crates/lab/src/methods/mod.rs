@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::bench::{BenchError, Percentile};
 use crate::embedded::Program;
 use crate::method::{Contestant, Driver, Guests, Server};
+use crate::real::own::Own;
 use crate::results::Direction;
 use crate::series::Series;
 use crate::study::Plan;
@@ -256,9 +257,10 @@ pub trait Method: Sync {
         true
     }
 
-    /// Whether a person's own image can be its guest.
-    fn takes_image(&self) -> bool {
-        false
+    /// The same loads with a person's own image as the guest. None: an image cannot be its guest.
+    fn in_image(&self, loads: Vec<Load>, own: &Own) -> Option<Vec<Load>> {
+        let _ = (loads, own);
+        None
     }
 
     /// Prepares the guests.

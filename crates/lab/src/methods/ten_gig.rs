@@ -27,7 +27,7 @@ const MEMORY_MIB: u32 = 256;
 const DOCUMENTS_SECONDS: u32 = 120;
 /// Time limit of what takes no time itself.
 const SLACK: Duration = Duration::from_secs(60);
-const ADAPTERS: [&str; 5] = ["e1000-82545em", "e1000e", "igb", "vmxnet3", "virtio-net"];
+const ADAPTERS: [&str; 7] = ["e1000-82545em", "e1000e", "igb", "igbvf", "ixgbevf", "vmxnet3", "virtio-net"];
 const QUICK: [&str; 3] = ["e1000e", "vmxnet3", "virtio-net"];
 
 const FIGURES: [Figure; 7] = [

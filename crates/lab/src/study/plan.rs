@@ -139,7 +139,7 @@ impl Plan {
     pub fn new(method: &dyn Method, options: &Options) -> Result<Plan, PlanError> {
         let about = method.about();
         let own = options.own.as_ref().map(|_| Guests::Qemu);
-        if own.is_some() && !method.takes_image() {
+        if options.own.as_ref().is_some_and(|own| method.in_image(Vec::new(), own).is_none()) {
             return Err(PlanError::Image { method: about.name });
         }
         if let (Some(_), Some(given)) = (own, options.guests.filter(|given| *given != Guests::Qemu)) {
@@ -172,7 +172,8 @@ impl Plan {
         let mut subjects = chosen(method, guests, length, &options.adapters)?;
         let mut loads = method.loads(guests, length, options.seconds);
         loads.retain(|load| method.keeps(load, &names(&subjects)));
-        if own.is_some() {
+        if let Some(own) = &options.own {
+            loads = method.in_image(loads, own).unwrap_or_default();
             // Its system has the vendor's driver, or none.
             subjects.iter_mut().for_each(|subject| subject.driver = None);
         }

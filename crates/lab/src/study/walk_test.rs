@@ -177,3 +177,23 @@ fn the_page_has_our_ratios_beside_the_document_s() {
         assert!(page.contains(command), "{command}");
     }
 }
+
+/// Document 1 asks how long until a kernel is *loaded*: `vmxnet3-iperf` shows the seconds of a boot by PXE to a *loaded* kernel.
+#[test]
+fn the_seconds_of_a_network_boot_beside_other_figures_are_those_to_a_loaded_kernel() {
+    let scratch = Scratch::new("loaded");
+    let mut boots = head(&Options::default());
+    boots.plan = crate::study::Plan::new(methods::find("boot").unwrap(), &Options::default()).unwrap();
+    let mut boot = Journal::begin(&scratch.0.join("boot"), &scratch.0, boots).unwrap();
+    for item in boot.study.head.plan.items() {
+        let times = [("running", 9.5), ("loaded", 4.25), ("lease", 1.5)];
+        let figures = times.into_iter().map(|(name, seconds)| (name.to_owned(), seconds)).collect();
+        boot.keep(Record::new(&item, Ok(Taken { figures, ..Taken::default() }))).unwrap();
+    }
+    let study = begin(&scratch, &quick()).study;
+    let folder = scratch.0.join("vmxnet3-iperf");
+    report::study::write(&study, &folder).unwrap();
+    let page = std::fs::read_to_string(folder.join("index.html")).unwrap();
+    assert!(page.contains("To a loaded kernel: BIOS with iPXE in the adapter&#39;s option ROM</th>"), "{page}");
+    assert!(page.contains(">4.25 s</td>") && !page.contains(">9.50 s</td>"), "{page}");
+}

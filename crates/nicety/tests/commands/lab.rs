@@ -56,6 +56,19 @@ fn a_dry_run_shows_the_document_s_commands_and_makes_nothing() {
 }
 
 #[test]
+fn the_plan_of_an_image_shows_its_own_ssh_server_and_user() {
+    let scratch = Scratch::new();
+    std::fs::write(scratch.path().join("disk.img"), "").unwrap();
+    let plan = scratch.run(&["lab", "run", "kvm-scp", "--image", "disk.img", "--ssh", "anna", "--dry-run"]);
+    assert_eq!(plan.code, Some(0), "{plan:?}");
+    for part in ["guest: the image's own ssh server, which lets anna in\n", "outside: scp -v anna@GUEST:/tmp/file FILE"]
+    {
+        assert!(plan.out.contains(part), "{part}: {}", plan.out);
+    }
+    assert!(!plan.out.contains("sshd"), "{}", plan.out);
+}
+
+#[test]
 fn what_cannot_be_measured_is_refused_before_any_guest_is_laid() {
     let scratch = Scratch::new();
     let cases: &[(&[&str], i32, &str)] = &[
@@ -73,6 +86,7 @@ fn what_cannot_be_measured_is_refused_before_any_guest_is_laid() {
         (&["vmxnet3-iperf", "--confidence", "five"], 2, "write a share in percent, such as 5%"),
         (&["vmxnet3-iperf", "--confidence", "5%", "--quick"], 2, "--confidence needs intervals"),
         (&["vmxnet3-iperf", "--quick", "--full"], 2, "cannot be used with"),
+        (&["kvm-scp", "--image", "/", "--ssh", "root"], 2, "--image /: it is a folder, not a file"),
         (&["vmxnet3-iperf", "--resume", "nowhere"], 2, "nowhere/vmxnet3-iperf has no results of a lab"),
     ];
     for (words, code, message) in cases {
@@ -100,11 +114,13 @@ fn a_missing_part_is_named_and_leaves_no_results() {
 #[test]
 fn a_second_lab_on_this_machine_says_that_there_is_a_first() {
     let scratch = Scratch::new();
-    let mut held = File::create(scratch.path().join("nicety-lab.lock")).unwrap();
+    let mut held = File::create(scratch.lab_lock()).unwrap();
     held.lock().unwrap();
     held.write_all(b"process 77: nicety lab run kvm-scp\n").unwrap();
     let mut command = scratch.command(&["lab", "run", "vmxnet3-iperf", "--quick"]);
-    let ended = Ended::of(&command.env("TMPDIR", scratch.path()).output().unwrap());
+    // The folder for temporary files is another one than the first lab's.
+    std::fs::create_dir(scratch.path().join("tmp")).unwrap();
+    let ended = Ended::of(&command.env("TMPDIR", scratch.path().join("tmp")).output().unwrap());
     assert_eq!(ended.code, Some(1), "{ended:?}");
     let message =
         "nicety: another lab runs on this machine (process 77: nicety lab run kvm-scp); two at once would disturb";
@@ -172,13 +188,18 @@ fn a_choice_cites_figures_of_this_machine_or_says_that_there_are_none() {
     let none = scratch.run(&["choose"]);
     assert_eq!(none.code, Some(0), "{none:?}");
     assert!(
-        none.out.starts_with("Take virtio-net.\n") && none.out.contains("There are no results on this machine"),
+        none.out.starts_with("Take virtio-net.\n") && none.out.contains("There are no results of the lab"),
         "{}",
         none.out
     );
     study(&scratch, "nicety-lab", [100.0; 7]);
     let others = scratch.run(&["choose"]);
     assert!(others.out.contains("The results are of another machine"), "its processor is an example: {}", others.out);
+    let of_method = scratch.run(&["choose", "--results", "nicety-lab/vmxnet3-iperf"]);
+    assert!(of_method.out.contains("The results are of another machine"), "{of_method:?}");
+    let typo = scratch.run(&["choose", "linux", "--results", "nosuch"]);
+    assert_eq!((typo.code, typo.out.as_str()), (Some(2), ""), "{typo:?}");
+    assert_eq!(typo.err, "nicety: --results: nosuch has no results of a lab\n");
     let old = scratch.run(&["choose", "windows", "--version", "Server 2012", "--in-box"]);
     assert!(old.out.starts_with("Take igb.\n") && old.out.contains("  vmxnet3 "), "{}", old.out);
     let wrong = scratch.run(&["choose", "windows", "--version", "95"]);
@@ -327,7 +348,7 @@ fn a_full_disk_ends_a_lab_and_keeps_the_runs_before() {
     let within = |script: &str| {
         let mut command = Command::new("unshare");
         command.args(["-Urm", "sh", "-c", script, env!("CARGO_BIN_EXE_nicety")]).current_dir(scratch.path());
-        command.env("TMPDIR", scratch.path()).output()
+        command.env("TMPDIR", scratch.path()).env("NICETY_LAB_LOCK", scratch.lab_lock()).output()
     };
     let mount = "mount -t tmpfs -o size=16k none disk";
     if !within(mount).is_ok_and(|output| output.status.success()) {

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
@@ -58,7 +58,13 @@ impl Scratch {
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nicety"));
         command.args(args).current_dir(self.path()).env_remove("XDG_RUNTIME_DIR").env_remove("NICETY_LOG");
+        command.env("NICETY_LAB_LOCK", self.lab_lock());
         command
+    }
+
+    /// The lock of this folder's labs: tests run side by side.
+    pub fn lab_lock(&self) -> PathBuf {
+        self.path().join("lab.lock")
     }
 
     /// Runs a command that must end by itself, and soon.

@@ -36,6 +36,7 @@ struct Lab {
 fn lab(folder: &Path, method: &str, words: &[&str]) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nicety"));
     command.args(["lab", "run", method]).args(words).current_dir(folder);
+    command.env("NICETY_LAB_LOCK", folder.join("lab.lock"));
     command.env("TMPDIR", folder).env_remove("XDG_RUNTIME_DIR").stdout(Stdio::piped()).stderr(Stdio::piped());
     well(command.spawn())
 }
@@ -169,6 +170,7 @@ fn one_round(method: &str, words: &[&str]) -> (Vec<serde_json::Value>, String) {
     let folder = well(TempDir::new());
     let mut command = Command::new(env!("CARGO_BIN_EXE_nicety"));
     command.args(["lab", "run", method, "--quick", "--repeat", "1"]).args(words).current_dir(folder.path());
+    command.env("NICETY_LAB_LOCK", folder.path().join("lab.lock"));
     let output = well(command.env("TMPDIR", folder.path()).env_remove("XDG_RUNTIME_DIR").output());
     let err = String::from_utf8_lossy(&output.stderr).into_owned();
     let read =

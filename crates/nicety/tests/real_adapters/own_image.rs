@@ -112,6 +112,7 @@ fn a_person_s_own_disk_boots_gets_an_address_and_is_measured_by_ssh_over_the_ada
     let mut command = Command::new(env!("CARGO_BIN_EXE_nicety"));
     command.args(["lab", "run", "kvm-scp", "--image", "disk.img", "--ssh", "root", "--key", "key"]);
     command.args(["--adapters", "e1000", "--quick", "--repeat", "1", "--seconds", "1"]);
+    command.env("NICETY_LAB_LOCK", folder.path().join("lab.lock"));
     let output = well(command.current_dir(folder.path()).env("TMPDIR", folder.path()).output());
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     assert_eq!(output.status.code(), Some(0), "{said}");

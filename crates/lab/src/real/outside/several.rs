@@ -7,6 +7,15 @@ use nicety_guests::{Error, Guest, Link, Machine, Port, Served, Setup, uml::UmlCo
 use super::{OUTSIDE, Outside, Processor, SLACK, UPLINK, take};
 use crate::methods::Subject;
 
+/// The chips of cards, with the adapter that is a function of each.
+const CARDS: [(&str, &str); 2] = [("82576", "igbvf"), ("82599", "ixgbevf")];
+
+/// The section of a card at the uplink whose functions are this adapter. None for an adapter that is no function.
+fn card(adapter: &str) -> Option<String> {
+    let (chip, _) = CARDS.into_iter().find(|(_, function)| *function == adapter)?;
+    Some(format!("\n[[card]]\nname = \"nic\"\nchip = \"{chip}\"\nuplink = \"{UPLINK}\"\n"))
+}
+
 /// Running guests with their daemon. Ends by [`Outside::end_several`].
 #[derive(Debug)]
 pub struct Several {
@@ -80,7 +89,7 @@ impl Several {
 
 impl Outside {
     /// Boots `count` guests of a subject, `guest0` upwards, behind one uplink with these lines in its section of the host file
-    /// (`rate = "10Gbit/s"`), served by so many workers.
+    /// (`rate = "10Gbit/s"`), served by so many workers. Virtual functions are those of one card.
     ///
     /// # Errors
     /// Those of [`Guest::boot`] and of the daemon, with the last lines of console or log.
@@ -95,17 +104,21 @@ impl Outside {
         let adapter = &subject.adapter;
         let missing = || Error::Daemon { why: format!("there is no adapter {adapter}"), said: String::new() };
         let entry = nicety_adapters::find(adapter).ok_or_else(missing)?;
+        let card = card(adapter);
         let port = |number: usize| {
             let mut port = Port::new(&format!("guest{number}"), entry, &format!("52:54:00:4e:05:{:02x}", number + 1));
             if entry.about.transports.contains(&"vhost-user") {
                 // A user-mode kernel sets up all pairs that the device offers, and uses as many as it has processors.
                 port.more += "queues = 1\n";
             }
+            if card.is_some() {
+                port.more += &format!("card = \"nic\"\nfunction = {number}\n");
+            }
             port
         };
         let setup = Setup {
             link: Some(Link::Tap(UPLINK.to_owned())),
-            link_more: link.to_owned(),
+            link_more: link.to_owned() + card.as_deref().unwrap_or_default(),
             daemon_more: format!("workers = {workers}\n"),
             ..Setup::default()
         };
@@ -167,5 +180,18 @@ impl Outside {
     /// The kernel refuses it.
     pub fn set_mtu(&mut self, mtu: u32) -> Result<(), Error> {
         self.namespace.run(&format!("ip link set {UPLINK} mtu {mtu}"), SLACK).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_virtual_function_of_the_registry_has_its_card_and_no_other_adapter_has_one() {
+        for entry in nicety_adapters::REGISTRY {
+            assert_eq!(card(entry.about.name).is_some(), entry.card.is_some(), "{}", entry.about.name);
+        }
+        assert!(card("ixgbevf").unwrap().contains("chip = \"82599\"\nuplink = \"n0\"\n"));
     }
 }
