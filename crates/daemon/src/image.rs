@@ -196,7 +196,7 @@ pub struct InterestImage {
     pub left_ns: u64,
 }
 
-/// An [`Interest`](nicety_switch::Interest).
+/// A [`nicety_switch::Interest`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SavedInterest {
     /// A group.

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use crate::host::CpuTimes;
@@ -24,10 +25,10 @@ const BEGIN: u64 = 15;
 /// A link that carries this share of its rate is full.
 const FULL: f64 = 0.95;
 
-/// Time since the machine's start, without that in which it was suspended.
+/// Time since the machine's start, without that in which it was suspended. By nix: rustix ends a process on a kernel without vDSO, as
+/// the user-mode one.
 pub fn machine_time() -> Duration {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default()
 }
 
 /// The window of a time since the machine's start.

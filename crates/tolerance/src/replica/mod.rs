@@ -5,7 +5,7 @@
 //! frames out  ◄─ wire ◄─ switch ◄─ adapter
 //! ```
 //!
-//! An [image](image) is what another host goes on from.
+//! An image (`image.rs`) is what another host goes on from.
 //!
 //! Register accesses, DMA and interrupts happen inside the value: they follow from the calls, and nobody logs them.
 
