@@ -20,8 +20,8 @@ use super::words::Attach;
 const MEMORY_BYTES: u64 = 32 << 20;
 /// The first page stays unused, so that address 0 belongs to no ring or buffer.
 const ARENA_BASE: u64 = 4096;
-/// Time limit for the server's socket to appear.
-const TIMEOUT: Duration = Duration::from_secs(5);
+/// Time limit for the server's socket to appear: on a machine with many processes the daemon starts slowly.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Attaches a guest. Retries until the server's socket exists.
 pub fn attach(attach: &Attach) -> Result<Box<dyn Link>, GuestError> {

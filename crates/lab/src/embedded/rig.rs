@@ -31,7 +31,7 @@ use crate::series::Sampler;
 use crate::windows::Windows;
 
 /// Time limit for a guest to attach, and to answer beyond the duration of its order.
-const TIMEOUT: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const CONTROL: &str = "control.sock";
 const UPLINK: &str = "uplink.sock";
 const LOG: &str = "daemon.log";
