@@ -18,7 +18,7 @@ const PACE: Duration = Duration::from_millis(6_500);
 
 /// Number of kills in a row.
 fn kills() -> usize {
-    if is_full() { 100 } else { 5 }
+    if is_full() { 100 } else { 3 }
 }
 
 /// Kills the daemon. Returns the time until the next one answers.
