@@ -1,4 +1,4 @@
-//! What of a port survives the process that serves it: a record in a memory file, and a group of descriptors. The keeper holds both
+//! The part of a port that survives its process: a record in a memory file, and a group of descriptors. The keeper holds both
 //! (docs/adr/0020). If the daemon is killed, the next one reads the record and goes on with the same VMM.
 //!
 //! ```text

@@ -16,7 +16,7 @@ pub(super) struct Minimum {
 }
 
 impl Minimum {
-    /// That of a port, if it has one.
+    /// The minimum rate of a port, if it has one.
     pub(super) fn of(port: &PortConfig, cards: &[CardConfig]) -> Option<Self> {
         let function = port.function.as_ref()?;
         let card = cards.iter().find(|card| card.name == function.card)?;

@@ -367,7 +367,7 @@ fn ports_of_one_class_have_their_own_reservations_and_divide_the_rest() {
         assert!([1, 4].iter().all(|sender| (98.0..140.0).contains(&mbit[*sender])), "{mbit:?}");
         assert!(mbit.iter().sum::<f64>() >= 990.0, "{mbit:?}");
     }
-    // What it does not use is the others', at once.
+    // The others get the rate that it does not use, at once.
     world.left[1].store(0, Ordering::Relaxed);
     world.run(10);
     let mbit = sent_in(&mut world, 100).map(|bytes| bytes as f64 * 8.0 / 100_000.0);

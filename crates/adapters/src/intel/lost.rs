@@ -4,7 +4,7 @@
 //! cable is unplugged at once. If the driver has not reset the chip by then, because it has sent nothing, the cable is plugged in again
 //! for a while, in which it may send.
 
-use nicety_adapter::Time;
+use nicety_adapter::{Context, Time};
 
 use super::phy::{Phy, State};
 
@@ -38,18 +38,19 @@ impl Lost {
         phy.save()
     }
 
-    /// The time of the next [look](Lost::over).
+    /// The time of the next [look](Lost::look).
     pub fn due(&self) -> Time {
         self.until
     }
 
-    /// The state of the cable to show from now on, if it is time to change it.
-    pub fn over(&mut self, now: Time) -> Option<bool> {
-        if now < self.until {
-            return None;
+    /// The state of the cable to show from now on, if it is time to change it. Asks to be called when it is.
+    pub fn look(&mut self, cx: &mut Context<'_>) -> Option<bool> {
+        let is_due = cx.now >= self.until;
+        if is_due {
+            self.shown = !self.shown;
+            self.until = cx.now.after_ns(if self.shown { PLUGGED_NS } else { UNPLUGGED_NS });
         }
-        self.shown = !self.shown;
-        self.until = now.after_ns(if self.shown { PLUGGED_NS } else { UNPLUGGED_NS });
-        Some(self.shown && self.cable)
+        cx.out.wake_by(self.until);
+        is_due.then_some(self.shown && self.cable)
     }
 }

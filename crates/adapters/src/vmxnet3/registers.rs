@@ -130,7 +130,7 @@ pub mod event {
 pub mod stopped {
     pub const NO_EOP: u32 = 0x8000_0000;
     pub const DESCRIPTOR_TYPE: u32 = 0x8000_0003;
-    /// VMXNET3_ERR_SWITCH: the device serves the rings in another mode, and cannot go on in them.
+    /// VMXNET3_ERR_SWITCH: the device has lost its place in the rings.
     pub const LOST: u32 = 0x8000_0006;
     pub const BAD_RING: u32 = 0x8000_0007;
 

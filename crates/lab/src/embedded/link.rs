@@ -55,19 +55,29 @@ pub trait Link {
     fn transmit(&mut self, packet: &[u8], offload: &Offload) -> Result<bool, GuestError>;
 
     /// As [`Driver::flush`].
-    fn flush(&mut self) -> Result<(), GuestError>;
+    fn flush(&mut self) -> Result<(), GuestError> {
+        Ok(())
+    }
 
     /// As [`Driver::rest`].
-    fn rest(&mut self) -> Result<bool, GuestError>;
+    fn rest(&mut self) -> Result<bool, GuestError> {
+        Ok(false)
+    }
 
-    /// The counts so far.
-    fn counts(&self) -> LinkCounts;
+    /// The counts so far. A link without an adapter counts nothing.
+    fn counts(&self) -> LinkCounts {
+        LinkCounts::default()
+    }
 
-    /// Reads and writes registers so often, without any effect. Returns when all were handled.
-    fn touch(&mut self, reads: u32, writes: u32) -> Result<(), GuestError>;
+    /// Reads and writes registers so often, without any effect. Returns when all were handled. A link without an adapter has none.
+    fn touch(&mut self, _reads: u32, _writes: u32) -> Result<(), GuestError> {
+        Ok(())
+    }
 
     /// Closes the link.
-    fn close(&mut self) -> Result<(), GuestError>;
+    fn close(&mut self) -> Result<(), GuestError> {
+        Ok(())
+    }
 }
 
 /// A bus that delivers interrupts through descriptors.

@@ -15,7 +15,7 @@ use rustix::net::{
     sendmsg, socket_with, sockopt,
 };
 
-use super::link::{GuestError, Link, LinkCounts};
+use super::link::{GuestError, Link};
 
 const HEADER: usize = 16;
 const HELLO: [u8; HEADER] =
@@ -131,26 +131,6 @@ impl Link for PairLink {
             }
             Err(errno) => Err(GuestError::System("sending to the pair", errno)),
         }
-    }
-
-    fn flush(&mut self) -> Result<(), GuestError> {
-        Ok(())
-    }
-
-    fn rest(&mut self) -> Result<bool, GuestError> {
-        Ok(false)
-    }
-
-    fn counts(&self) -> LinkCounts {
-        LinkCounts::default()
-    }
-
-    fn touch(&mut self, _reads: u32, _writes: u32) -> Result<(), GuestError> {
-        Ok(())
-    }
-
-    fn close(&mut self) -> Result<(), GuestError> {
-        Ok(())
     }
 }
 

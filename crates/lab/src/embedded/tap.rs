@@ -11,7 +11,7 @@ use nicety_uplink::Tap;
 use rustix::event::PollFlags;
 use rustix::io::{Errno, readv, writev};
 
-use super::link::{GuestError, Link, LinkCounts};
+use super::link::{GuestError, Link};
 
 /// Bytes of the header: `struct virtio_net_hdr_mrg_rxbuf`, all zero for a whole frame with its checksum.
 const HEADER: usize = 12;
@@ -86,26 +86,6 @@ impl Link for TapLink {
             Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => Ok(false),
             Err(errno) => Err(GuestError::System("writing to a tap", errno)),
         }
-    }
-
-    fn flush(&mut self) -> Result<(), GuestError> {
-        Ok(())
-    }
-
-    fn rest(&mut self) -> Result<bool, GuestError> {
-        Ok(false)
-    }
-
-    fn counts(&self) -> LinkCounts {
-        LinkCounts::default()
-    }
-
-    fn touch(&mut self, _reads: u32, _writes: u32) -> Result<(), GuestError> {
-        Ok(())
-    }
-
-    fn close(&mut self) -> Result<(), GuestError> {
-        Ok(())
     }
 }
 

@@ -65,8 +65,9 @@ const MESSAGE: usize = 1024;
 const LEAST: u64 = 50_000;
 /// Buffer bytes of the client, each way.
 const BUFFER: usize = 256 << 10;
-/// Time to begin before a measurement, and the limit of a session's start.
+/// Time that traffic runs before it is measured.
 const SETTLING: Duration = Duration::from_millis(200);
+/// Time limit for a session to start.
 const SOON: Duration = Duration::from_secs(30);
 const GUEST: [u8; 4] = [10, 0, 0, 2];
 const PORT: u16 = 7;

@@ -197,7 +197,7 @@ pub struct Table {
     pub bases: &'static [&'static str],
     /// The document's own ratios: adapter, base, ratio.
     pub document: &'static [(&'static str, &'static str, f64)],
-    /// What the reader should know, a sentence or two.
+    /// A sentence or two that a reader should know.
     pub about: &'static str,
 }
 

@@ -26,7 +26,7 @@ const PEERS: [(&str, Peer); 4] = [
     ("bridge", Peer::Bridge),
     ("testpmd-mac", Peer::Testpmd("mac")),
 ];
-/// How many of them a quick look has.
+/// Number of peers in a quick look.
 const QUICK_PEERS: usize = 3;
 /// Addresses of the generator's stations: locally administered.
 const STATIONS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];

@@ -55,7 +55,7 @@ impl Lock {
     fn take_at(path: &Path, command: &str) -> Result<Lock, LockError> {
         let failed = |error| LockError::File { path: path.to_owned(), error };
         // Another user's file can be read and locked, but not written. Then the holder keeps its older name.
-        // A symbolic link would have its target truncated, and a pipe would be waited for.
+        // Opening a symbolic link would truncate its target; opening a pipe would wait for its other end.
         let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
         let open = |options: &mut OpenOptions| options.read(true).custom_flags(flags.bits().cast_signed()).open(path);
         let (file, is_ours) = match open(File::options().create(true).truncate(false).write(true)) {

@@ -151,7 +151,7 @@ mod tests {
         assert!(third.ask(Request::Found).unwrap().granted);
     }
 
-    /// As on a disk that is full.
+    /// On a full disk, for example.
     #[test]
     fn a_lease_that_cannot_be_written_is_not_granted_and_the_reason_names_its_file() {
         let folder = tempfile::tempdir().unwrap();

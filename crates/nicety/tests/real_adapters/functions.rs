@@ -196,7 +196,7 @@ fn a_function_has_its_minimum_rate_of_a_full_link_and_who_has_it_changes_live() 
     for (promised, other, number) in [("vm1", 1, 0), ("vm2", 0, 1)] {
         change(&mut stage, &format!("vf set nic/{other} min-rate 0"));
         change(&mut stage, &format!("vf set nic/{number} min-rate {LEAST_MBIT}"));
-        // What waited before has left.
+        // Frames that waited before have left.
         stage.wait_more("bytes", COUNTED / 2, || all(&stage));
         let (before, of_all) = (bytes(&stage, promised), all(&stage));
         stage.wait_more("bytes", COUNTED, || all(&stage));

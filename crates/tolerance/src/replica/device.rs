@@ -25,7 +25,7 @@ pub struct Adapter {
     received: VecDeque<Vec<u8>>,
     /// Packets that smoltcp has written. They wait for room in the driver's ring.
     sending: VecDeque<Vec<u8>>,
-    /// What the packets tell of connections.
+    /// Connections, as the packets show them.
     pub watch: Watch,
     /// Packets that smoltcp has written since the last look.
     written: VecDeque<Vec<u8>>,

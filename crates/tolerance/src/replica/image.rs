@@ -261,7 +261,7 @@ impl Open {
     /// # Errors
     /// The reason, for a person.
     pub fn socket(&self, place: &Place, now: Instant) -> Result<(Socket<'static>, Vec<Vec<u8>>), String> {
-        // As if the other end had sent nothing before the bytes that were not read.
+        // To the socket the connection begins at the other end's first byte that was not read.
         let theirs = self.flow.theirs.wrapping_add(self.read);
         let frame = |control, at, payload: &[u8]| self.segment(place, control, at, payload).frame(place.mac);
         let mut network = Played::default();

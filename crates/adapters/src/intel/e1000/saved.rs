@@ -151,10 +151,7 @@ impl E1000 {
 
     /// Plugs the cable of a lost chip, or unplugs it, when it is time.
     pub(super) fn try_again(&mut self, cx: &mut Context<'_>) {
-        let Some(lost) = &mut self.lost else { return };
-        let plugged = lost.over(cx.now);
-        cx.out.wake_by(lost.due());
-        if let Some(plugged) = plugged {
+        if let Some(plugged) = self.lost.as_mut().and_then(|lost| lost.look(cx)) {
             self.show_cable(plugged, cx);
         }
     }

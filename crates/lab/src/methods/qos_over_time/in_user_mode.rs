@@ -140,7 +140,7 @@ impl Four {
     }
 }
 
-/// What the uplink carried during a run.
+/// Traffic of the uplink during a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Told {
     /// Frames, both ways.
