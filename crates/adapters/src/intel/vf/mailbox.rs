@@ -106,6 +106,7 @@ impl VirtualFunction {
         if let Some(grant) = answer.grant {
             self.granted(grant, cx);
         }
+        self.checks_tags = answer.checks_tags.unwrap_or(self.checks_tags);
         if answer.silent_from.is_some() {
             self.mailbox.standing.silent_from = answer.silent_from;
         }
