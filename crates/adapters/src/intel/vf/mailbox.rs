@@ -1,4 +1,4 @@
-//! The mailbox (82576 datasheet, 7.10.2.9 and 8.14; 82599, 7.10.2.9.1): a message of sixteen words, shared by both sides, and the bits by which they
+//! The mailbox (82576 datasheet, 7.10.2.9 and 8.14; 82599, VFMAILBOX and VFMBMEM): a message of sixteen words, shared by both sides, and the bits by which they
 //! take turns.
 //!
 //! ```text
