@@ -5,7 +5,8 @@ use nicety_uplink::Rate;
 
 use super::errors::did_you_mean;
 use super::form::{Form, words};
-use super::minimum::{Minimum, parts, reserve};
+use super::minimum::{Minimum, reserve};
+use super::port_terms::{single, within_class};
 use super::sections::name;
 use super::walk::{Found, Key, Kind, Section, Walk};
 use super::{PortConfig, TeamConfig, UplinkConfig};
@@ -13,9 +14,9 @@ use super::{PortConfig, TeamConfig, UplinkConfig};
 /// The class of all frames that are of no other.
 const REST: &str = "vm";
 /// Most names in a list.
-const NAMES_MOST: usize = 64;
+pub(super) const NAMES_MOST: usize = 64;
 /// A lower limit would keep a segmented packet of 64 KiB for more than half a second.
-const LIMIT_LEAST: u64 = 1_000_000;
+pub(super) const LIMIT_LEAST: u64 = 1_000_000;
 /// The part of a link that may be reserved, in percent: the rest is for frames that nobody has thought of.
 const RESERVED_MOST: u64 = 75;
 const RATE: &str = "an amount per second, such as \"2Gbit/s\"";
@@ -42,6 +43,9 @@ pub(super) static IO_CLASS: Kind = Kind {
         Key::new("port_shares", SHARES, "a whole number from 1 to 100"),
         Key::new("port_reservation", Form::Rate, "an amount per second; those of all its ports within the class's reservation"),
         Key::new("port_limit", Form::Rate, "an amount per second, from \"1Mbit/s\", not less than port_reservation"),
+        Key::new("shares_of", Form::PortShares(NAMES_MOST), "at most 64 ports with their shares: \"vm1=80,vm2=10\""),
+        Key::new("reservation_of", Form::PortRates(NAMES_MOST), "at most 64 ports with a rate: \"vm1=1Gbit/s\"; together with the other ports' within the class's reservation"),
+        Key::new("limit_of", Form::PortRates(NAMES_MOST), "at most 64 ports with a rate from \"1Mbit/s\", not less than the port's reservation"),
         Key::new("ports", Form::UplinkNames(NAMES_MOST), "the names of at most 64 ports with commas between them"),
         Key::new("groups", Form::UplinkNames(NAMES_MOST), "the names of at most 64 port groups with commas between them"),
         Key::new("vlan", Form::Number(1, 4094), "a VLAN: a whole number from 1 to 4094"),
@@ -68,6 +72,8 @@ pub struct IoClassConfig {
     pub terms: Terms,
     /// The terms of each port in the class.
     pub each: Terms,
+    /// Terms of single ports, by their names.
+    pub single: Vec<(String, Terms)>,
     /// The names of the ports whose frames it has, with those of the groups; `None`: of all.
     pub ports: Option<Vec<String>>,
     /// The VLAN of its frames.
@@ -114,6 +120,7 @@ impl IoClassConfig {
             uplink: uplink.to_owned(),
             terms: Terms::default(),
             each: Terms::default(),
+            single: Vec::new(),
             ports: None,
             vlan: None,
             pcp: None,
@@ -281,7 +288,7 @@ fn within_link(
         let its =
             |(_, minimum): &&&(Section<'_>, Minimum)| class.minimums.iter().any(|(port, _)| *port == minimum.port);
         let Some((section, _)) = minimums.iter().rfind(its) else { continue };
-        let of_ports = parts(class, around.ports.len());
+        let of_ports = class.reservations_of_ports(around.ports.len());
         if class.terms.reservation != own {
             place = Some((*section, "min_rate"));
             reserving.extend(&of_ports);
@@ -325,10 +332,12 @@ fn within_limits(walk: &mut Walk, section: Section<'_>, class: &IoClassConfig) {
     {
         let what = format!("with it {sum} are reserved for ports of class {name}, which may send {limit} (limit)");
         walk.wrong(section, "min_rate", line, what);
-    } else if let Some(limit) = class.each.limit
-        && class.minimums.iter().any(|(_, rate)| *rate > limit)
-    {
-        let what = format!("a port of class {name} may send at most {limit} (port_limit)");
+        return;
+    }
+    let above = |(_, terms): &(String, Terms)| Some((terms.limit?, terms.reservation.max(terms.limit) > terms.limit));
+    if let Some((limit, _)) = class.terms_of_ports().iter().filter_map(above).find(|(_, is_above)| *is_above) {
+        let key = if class.each.limit == Some(limit) { "port_limit" } else { "limit_of" };
+        let what = format!("a port of class {name} may send at most {limit} ({key})");
         walk.wrong(section, "min_rate", line, what);
     }
 }
@@ -362,26 +371,16 @@ fn io_class(walk: &mut Walk, section: Section<'_>, around: &Around<'_>) -> Optio
     }
     class.is_urgent = is_urgent.unwrap_or(URGENT_NAMES.contains(&name.as_str())) && class.reservation.is_some();
     let each = terms(walk, section, ["port_shares", "port_reservation", "port_limit"]);
-    if let Some(rate) = each.reservation {
-        let count = ports.as_ref().map_or(around.ports.len(), Vec::len).max(1) as u64;
-        let sum = rate.bits_per_second().saturating_mul(count);
-        let own = class.reservation.map_or(0, Rate::bits_per_second);
-        if sum > own {
-            let line = walk.place(section, "port_reservation").unwrap_or(section.line);
-            let has = class.reservation.map_or_else(|| "none".to_owned(), |rate| rate.to_string());
-            let sum = Rate::new(sum).map_or_else(|| format!("{sum}bit/s"), |sum| sum.to_string());
-            let what = format!("{count} × {rate} = {sum} are reserved for its ports, and for the class: {has}");
-            walk.wrong(section, "port_reservation", line, what);
-        }
-    }
+    let single = single(walk, section, (each, ports.as_ref()), around);
     let number = |found: Option<Found<u32>>| found.and_then(|found| u16::try_from(found.value).ok());
     let byte = |found: Option<Found<u32>>| found.and_then(|found| u8::try_from(found.value).ok());
     let transport = walk.parsed::<TransportPorts>(section, "transport_ports").map(|found| found.value);
-    Some(IoClassConfig {
+    let class = IoClassConfig {
         name,
         uplink: uplink?,
         terms: class,
         each,
+        single,
         ports,
         vlan: number(walk.integer(section, "vlan")),
         pcp: byte(walk.integer(section, "pcp")),
@@ -390,7 +389,9 @@ fn io_class(walk: &mut Walk, section: Section<'_>, around: &Around<'_>) -> Optio
         transport: transport.or(usual.filter(|_| given.is_empty())),
         mark_pcp: byte(walk.integer(section, "mark_pcp")),
         minimums: Vec::new(),
-    })
+    };
+    within_class(walk, section, &class, around.ports.len());
+    Some(class)
 }
 
 /// The uplink or the team.

@@ -30,6 +30,7 @@ mod minimum;
 mod mirror;
 mod paths;
 mod policy;
+mod port_terms;
 mod quantity;
 pub mod regular;
 mod sections;
