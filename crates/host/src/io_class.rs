@@ -49,11 +49,12 @@ pub(super) static IO_CLASS: Kind = Kind {
         Key::new("ports", Form::UplinkNames(NAMES_MOST), "the names of at most 64 ports with commas between them"),
         Key::new("groups", Form::UplinkNames(NAMES_MOST), "the names of at most 64 port groups with commas between them"),
         Key::new("vlan", Form::Number(1, 4094), "a VLAN: a whole number from 1 to 4094"),
-        Key::new("pcp", Form::Number(0, 7), "a whole number from 0 to 7, with ports or groups whose word is trusted"),
-        Key::new("dscp", Form::Number(0, 63), "a whole number from 0 to 63, with ports or groups whose word is trusted"),
+        Key::new("pcp", Form::Number(0, 7), "a whole number from 0 to 7, of ports whose word is trusted"),
+        Key::new("dscp", Form::Number(0, 63), "a whole number from 0 to 63, of ports whose word is trusted"),
         Key::new("network", Form::Network, "an IP address, or a network such as \"10.0.0.0/8\""),
         Key::new("transport_ports", Form::TransportPorts, "a TCP and UDP port such as \"3260\", or a range such as \"49152-49215\""),
         Key::new("mark_pcp", Form::Number(0, 7), "a whole number from 0 to 7"),
+        Key::new("mark_dscp", Form::Number(0, 63), "a whole number from 0 to 63"),
     ],
     several: false,
 };
@@ -88,6 +89,8 @@ pub struct IoClassConfig {
     pub transport: Option<TransportPorts>,
     /// The priority that they get, if they leave with a tag.
     pub mark_pcp: Option<u8>,
+    /// The code point that they get, if they are IP.
+    pub mark_dscp: Option<u8>,
     /// Ports with a minimum rate of their own, functions of cards: by [`super::Host::outward_classes_of`] alone.
     pub minimums: Vec<(String, Rate)>,
 }
@@ -128,8 +131,14 @@ impl IoClassConfig {
             network: None,
             transport: None,
             mark_pcp: None,
+            mark_dscp: None,
             minimums: Vec::new(),
         }
+    }
+
+    /// Whether its frames are those of all ports whose marks are trusted (`trust_marks`).
+    pub(super) fn has_trusted_ports(&self) -> bool {
+        self.ports.is_none() && (self.pcp.is_some() || self.dscp.is_some())
     }
 
     /// Whether all frames of a port are its own, unless a class before has them.
@@ -195,6 +204,11 @@ impl Around<'_> {
         ports.sort_unstable();
         ports.dedup();
         named.then_some(ports)
+    }
+
+    /// Whether the marks of any port, or of what comes in by any uplink, are trusted.
+    fn trusts_any(&self) -> bool {
+        self.ports.iter().any(|port| port.policy.trust_marks) || self.uplinks.iter().any(|uplink| uplink.trust_marks)
     }
 
     /// The slowest link of an uplink or team: its name and its rate, or the name of one without a rate.
@@ -358,8 +372,9 @@ fn io_class(walk: &mut Walk, section: Section<'_>, around: &Around<'_>) -> Optio
     }
     let ports = around.named_ports(walk, section);
     for key in ["pcp", "dscp"] {
-        if let (Some(line), None) = (walk.place(section, key), &ports) {
-            walk.wrong(section, key, line, "each guest chooses this itself: name the ports or groups that are trusted");
+        if let (Some(line), None, false) = (walk.place(section, key), &ports, around.trusts_any()) {
+            let what = "each guest chooses this itself: name the ports or groups that are trusted, or give them trust_marks = true";
+            walk.wrong(section, key, line, what);
         }
     }
     let is_urgent = walk.word(section, "delay", &URGENT).map(|found| found.value);
@@ -388,6 +403,7 @@ fn io_class(walk: &mut Walk, section: Section<'_>, around: &Around<'_>) -> Optio
         network: walk.parsed::<Prefix>(section, "network").map(|found| found.value),
         transport: transport.or(usual.filter(|_| given.is_empty())),
         mark_pcp: byte(walk.integer(section, "mark_pcp")),
+        mark_dscp: byte(walk.integer(section, "mark_dscp")),
         minimums: Vec::new(),
     };
     within_class(walk, section, &class, around.ports.len());

@@ -70,5 +70,6 @@ fn class(config: &IoClassConfig, names: &[(String, u16)]) -> Class {
         terms: ClassTerms { class: config.terms, each: config.each, ports: single.collect() },
         matches: if config.is_rest() { Vec::new() } else { vec![rule] },
         mark_pcp: config.mark_pcp,
+        mark_dscp: config.mark_dscp,
     }
 }
