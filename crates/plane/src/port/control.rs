@@ -35,6 +35,22 @@ pub struct ClassState {
     pub marked: u64,
 }
 
+impl ClassState {
+    /// Adds a class's counts to those of the class of the same name.
+    pub fn add_to(self, sums: &mut Vec<Self>) {
+        let Some(sum) = sums.iter_mut().find(|sum| sum.name == self.name) else {
+            sums.push(self);
+            return;
+        };
+        let Self { name: _, packets, bytes, dropped, waiting, marked } = self;
+        sum.packets += packets;
+        sum.bytes += bytes;
+        sum.dropped += dropped;
+        sum.waiting += waiting;
+        sum.marked += marked;
+    }
+}
+
 impl Control {
     fn new(classes: &[Class]) -> Self {
         let states = classes.iter().map(|class| ClassState { name: class.name.clone(), ..ClassState::default() });
