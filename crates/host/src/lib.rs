@@ -27,6 +27,7 @@ mod errors;
 mod form;
 mod io_class;
 mod mirror;
+mod page;
 mod paths;
 mod policy;
 mod quantity;
@@ -44,6 +45,7 @@ pub use errors::{DeepControl, HostError, HostErrors, ReadError, did_you_mean, me
 pub use form::Form;
 pub use io_class::{IoClassConfig, TransportPorts};
 pub use mirror::{MIRRORS_MOST, MirrorConfig, MirrorDirection};
+pub use page::PageAddress;
 pub use paths::trace_files;
 pub use policy::policy_words;
 pub use quantity::{Bytes, QuantityError, Seconds};
@@ -259,6 +261,8 @@ pub struct DaemonConfig {
     pub sandbox: bool,
     /// Folders that live changes may use, besides those that the file names elsewhere.
     pub folders: Vec<PathBuf>,
+    /// Where the page about the daemon is served, if anywhere.
+    pub page: Option<PageAddress>,
 }
 
 impl Default for DaemonConfig {
@@ -272,6 +276,7 @@ impl Default for DaemonConfig {
             listed: true,
             sandbox: true,
             folders: Vec::new(),
+            page: None,
         }
     }
 }

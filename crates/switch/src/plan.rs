@@ -140,12 +140,14 @@ impl Plan {
 
     /// A port gets copies of these packets, a bit each, after all receivers so far. They do not count as delivered to anybody.
     #[cold]
+    #[inline(never)]
     pub fn copy_to(&mut self, port: PortId, packets: u64) {
-        if packets != 0
-            && let Some(list) = self.list(port)
-        {
-            list.packets |= packets;
+        // Not by `list`: with one more caller it is no longer inlined where decisions are made.
+        let Some(list) = self.lists.get_mut(usize::from(port.0)).filter(|_| packets != 0) else { return };
+        if list.packets == 0 {
+            self.receivers.push(port);
         }
+        list.packets |= packets;
     }
 
     /// A receiver left before delivery: removes its packets from the plan, and returns them, a bit each.

@@ -7,6 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use serde_json::{Value, json};
 
 /// Starts a daemon on the host file of a folder.
+#[allow(dead_code, reason = "not all tests serve without a keeper")]
 pub fn serve(dir: &Path) -> Process {
     let mut serve = Command::new(env!("CARGO_BIN_EXE_nicety"));
     serve.arg("serve").current_dir(dir).env_remove("XDG_RUNTIME_DIR").stderr(Stdio::null());
