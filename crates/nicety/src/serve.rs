@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use nicety_control::Soon;
 use nicety_control::api::DaemonView;
 use nicety_control::{self as control, Ask, Control, ControlError, Inspect, Reply};
+use nicety_control::{Bound, Page, Soon};
 use nicety_daemon::attach::is_same;
 use nicety_daemon::daemon::Daemon;
 use nicety_daemon::descriptors;
@@ -188,6 +188,8 @@ impl<'a> Prepared<'a> {
         let soon = Arc::new(Soon::default());
         let control = Control::start(self.control, &self.host.path, Arc::clone(&soon) as Arc<dyn Inspect>);
         let mut control = control.map_err(|error| unheld(error, self.host, socket))?;
+        let bound = Bound::take(self.host, false).map_err(Failure::with(Exit::Failed))?;
+        let mut page = start_page(bound, self.host, &soon).map_err(Failure::with(Exit::Failed))?;
         let mut entry = None;
         report_kept_changes(self.begin);
         let ready = |daemon: &Arc<Daemon>| {
@@ -199,6 +201,11 @@ impl<'a> Prepared<'a> {
             Ok(live)
         };
         let served = signals::serve(self.ports, ready).map_err(Failure::with(Exit::Failed));
+        if let Ok(Ended::HandedOver) = served {
+            // Its socket's file is the successor's now.
+            page.take().into_iter().for_each(Page::hand_over);
+        }
+        drop(page);
         ended(served, entry, control)
     }
 }
@@ -213,7 +220,7 @@ impl Heir<'_> {
     fn serve(self, taking: Taking, kept: Option<KeptBy>) -> Result<(), Failure> {
         let Self { begin, socket } = self;
         let (host, soon) = (&begin.host, Arc::new(Soon::default()));
-        let (mut control, mut entry, taken) = (None, None, OnceCell::new());
+        let (mut control, mut entry, mut page, taken) = (None, None, None, OnceCell::new());
         let prepared = || -> Result<_, String> {
             descriptors::provide(host.ports.len(), host.daemon.workers).map_err(|error| error.to_string())?;
             let control = control::again(host, socket).map_err(|error| error.to_string())?;
@@ -221,10 +228,14 @@ impl Heir<'_> {
             if let Some(kept) = &kept {
                 daemon.keep_by(Arc::new(kept.holder().map_err(|error| error.to_string())?));
             }
+            let bound = Bound::take(host, true).unwrap_or_else(|error| {
+                warn!("the page is not served any more: {error}");
+                None
+            });
             confine(&sandbox::folders(host, socket, None)).map_err(|error| error.to_string())?;
-            Ok((control, daemon))
+            Ok((control, daemon, bound))
         };
-        let (prepared, daemon) = prepared().map_err(|why| {
+        let (prepared, daemon, bound) = prepared().map_err(|why| {
             taking.refuse(&why);
             Failure::new(Exit::Failed, why)
         })?;
@@ -241,11 +252,16 @@ impl Heir<'_> {
             let live = live(daemon, begin, served, kept)?;
             soon.runs(&live);
             entry = enter(host, served);
+            page = start_page(bound, host, &soon).map_err(std::io::Error::other)?;
             taken.tell();
             tell_ready(host, socket);
             Ok(live)
         };
         let served = signals::serve_by(start, ready).map_err(Failure::with(Exit::Failed));
+        if let Ok(Ended::HandedOver) = served {
+            page.take().into_iter().for_each(Page::hand_over);
+        }
+        drop(page);
         match control {
             Some(control) => ended(served, entry, control),
             None => served.map(|_ended| ()),
@@ -269,6 +285,11 @@ fn live(
         }
         _ => live,
     }))
+}
+
+/// Serves the page, if the host file wants that.
+fn start_page(bound: Option<Bound>, host: &Host, soon: &Arc<Soon>) -> Result<Option<Page>, ControlError> {
+    bound.map(|bound| Page::start(bound, host, Arc::clone(soon) as Arc<dyn Inspect>)).transpose()
 }
 
 /// Lists the daemon, if the host file wants that.
