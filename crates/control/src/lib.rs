@@ -57,7 +57,7 @@ mod stream;
 
 pub use client::{Ask, AskError, Reply, ask, ask_within, capture};
 pub use inspect::Soon;
-pub use page::{Bound, Page};
+pub use page::{Bound, Line, Page, Recent};
 
 /// The API version: the first part of the paths, and the version of `--json`.
 pub const VERSION: u32 = 1;

@@ -1,12 +1,14 @@
 //! Words and small pictures that several pages have.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Instant;
 
-use nicety_chart::{Escaped, HIGH, Linear, Mark, Panel, WIDE, fixed, stairs};
+use nicety_chart::{Escaped, Linear, Mark, Panel, fixed, stairs};
 use nicety_daemon::report::{Condition, PortReport};
 
-use super::history::{History, SHOWN, Step};
+use super::history::{History, SHOWN, Series, Step};
+use super::recent::Line;
 
 /// The state of a port: its word, and a sign that needs no colour.
 pub(super) fn state(condition: Condition) -> (&'static str, &'static str) {
@@ -62,54 +64,98 @@ pub(super) fn vlan(port: &PortReport) -> String {
     }
 }
 
-/// A small line of what a port sends and gets lately.
-pub(super) fn spark(page: &mut String, history: &History, name: &str, now: Instant) {
-    let ways = [0, 1].map(|way| history.steps(name, way, now));
+/// The words of both directions: of a port, and of an uplink.
+pub(super) const PORT_WAYS: [&str; 2] = ["sends", "gets"];
+pub(super) const LINK_WAYS: [&str; 2] = ["comes in", "goes out"];
+/// Classes of an uplink: out of it, and in by it.
+pub(super) const CLASS_WAYS: [&str; 2] = ["goes out", "comes in"];
+
+/// Width and height of a small picture in its own units.
+const SPARK: (f64, f64) = (120.0, 20.0);
+
+/// A small picture of both directions, lately.
+pub(super) fn spark(page: &mut String, history: &History, series: &Series) {
+    let ways = [0, 1].map(|way| history.coarse(series, way));
     let most = ways.iter().flatten().map(|(_, _, rate)| *rate).fold(0.0, f64::max);
     if most <= 0.0 {
         page.push_str("<svg class=\"spark\" aria-hidden=\"true\"></svg>");
         return;
     }
-    let (time, scale) = (Linear::up_to(SHOWN.as_secs_f64()), Linear::up_to(most));
+    let (wide, high) = SPARK;
     let _ = write!(
         page,
-        "<svg class=\"spark\" viewBox=\"0 -40 {WIDE} {:.0}\" preserveAspectRatio=\"none\" aria-hidden=\"true\">",
-        HIGH + 80.0
+        "<svg class=\"spark\" viewBox=\"0 -1 {wide} {:.0}\" preserveAspectRatio=\"none\" aria-hidden=\"true\">",
+        high + 2.0
     );
-    for (class, steps) in ["sent", "got"].into_iter().zip(ways) {
-        let _ = write!(page, "<path class=\"{class}\" d=\"{}\"/>", stairs(steps.into_iter(), &time, &scale));
+    for (class, steps) in ["sent", "got"].into_iter().zip(&ways) {
+        let _ = write!(page, "<path class=\"{class}\" d=\"{}\"/>", spark_path(steps, most));
     }
     page.push_str("</svg>");
 }
 
-/// The chart of a port's rates over the last two minutes.
-pub(super) fn chart(history: &History, name: &str, way: usize, now: Instant) -> String {
-    let (heading, class) = [("Sent by its guest, or come in by the uplink", "sent"), ("Got", "got")][way];
-    let steps = history.steps(name, way, now);
-    let most = steps.iter().map(|(_, _, rate): &Step| *rate).fold(0.0, f64::max);
-    // Whole units of the largest rate.
-    let unit = [1e9, 1e6, 1e3].into_iter().find(|unit| most >= *unit).unwrap_or(1.0);
-    let words = [(1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s")];
-    let word = words.into_iter().find(|(scale, _)| *scale == unit).map_or("", |(_, word)| word);
-    let scale = Linear::up_to((most / unit).max(1.0));
-    let time = Linear::up_to(SHOWN.as_secs_f64());
-    let line = stairs(steps.iter().map(|(from, to, rate)| (*from, *to, rate / unit)), &time, &scale);
-    let ago = |place: f64, text: &str| -> Mark { (place, text.to_owned()) };
-    let now_words = steps.last().map_or_else(|| "no rate yet".to_owned(), |(_, _, bits)| rate(*bits));
-    Panel {
-        id: format!("chart-{class}"),
-        heading: format!("{heading}, {word}: {now_words}"),
-        title: format!("{heading}, over the last two minutes: now {now_words}, at most {}", rate(most)),
-        across: vec![ago(0.0, "2 min ago"), ago(0.5, "1 min"), ago(1.0, "now")],
-        up: scale.marks(),
-        lines: format!("<path class=\"run {class}\" d=\"{line}\"/>"),
+/// Steps as a path. Equal values in a row are one line.
+fn spark_path(steps: &[Step], most: f64) -> String {
+    let (wide, high) = SPARK;
+    let (across, up) =
+        (|at: f64| (at / SHOWN.as_secs_f64() * wide).round(), |rate: f64| (high * (1.0 - rate / most)).round());
+    let mut path = String::new();
+    let (mut level, mut end) = (None, 0.0);
+    for (from, to, rate) in steps {
+        let height = up(*rate);
+        match level {
+            None => _ = write!(path, "M{} {height}", across(*from)),
+            Some(before) if before != height => _ = write!(path, "H{end}V{height}"),
+            Some(_) => {}
+        }
+        (level, end) = (Some(height), across(*to));
     }
-    .svg()
+    if level.is_some() {
+        let _ = write!(path, "H{end}");
+    }
+    path
 }
 
-/// The drops of some ports: each reason with its count, where, and the book's sentence.
-pub(super) fn drops(page: &mut String, ports: &[&PortReport]) {
-    let mut sums = std::collections::BTreeMap::<&str, (u64, Vec<(u64, &str)>)>::new();
+/// The chart of a series over the last two minutes, both ways. `id` is unique on the page.
+pub(super) fn chart(
+    history: &History,
+    series: &Series,
+    ways: [&str; 2],
+    (id, heading): (&str, &str),
+    now: Instant,
+) -> String {
+    let lines = [0, 1].map(|way| history.steps(series, way, now));
+    let most = lines.iter().flatten().map(|(_, _, rate): &Step| *rate).fold(0.0, f64::max);
+    // Whole units of the largest rate.
+    let units = [(1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")];
+    let (unit, word) = units.into_iter().find(|(unit, _)| most >= *unit).unwrap_or((1.0, "bit/s"));
+    let (scale, time) = (Linear::up_to((most / unit).max(1.0)), Linear::up_to(SHOWN.as_secs_f64()));
+    let (mut paths, mut key, mut words) = (String::new(), String::new(), Vec::new());
+    for (way, class) in ["sent", "got"].into_iter().enumerate() {
+        let steps = &lines[way];
+        let path = stairs(steps.iter().map(|(from, to, rate)| (*from, *to, rate / unit)), &time, &scale);
+        if !path.is_empty() {
+            let _ = write!(paths, "<path class=\"{class}\" d=\"{path}\"/>");
+        }
+        let now = steps.last().map_or_else(|| "no rate yet".to_owned(), |(_, _, bits)| rate(*bits));
+        let _ = write!(key, "<span class=\"{class}-key\">{}</span> {now} ", ways[way]);
+        let highest = steps.iter().map(|(_, _, rate)| *rate).fold(0.0, f64::max);
+        words.push(format!("{} {now}, at most {}", ways[way], rate(highest)));
+    }
+    let mark = |place: f64, text: &str| -> Mark { (place, text.to_owned()) };
+    let panel = Panel {
+        id: id.to_owned(),
+        heading: format!("{heading}, {word}"),
+        title: format!("{heading} over the last two minutes: {}", words.join("; ")),
+        across: vec![mark(0.0, "2 min ago"), mark(0.5, "1 min"), mark(1.0, "now")],
+        up: scale.marks(),
+        lines: paths,
+    };
+    format!("<div>{}<p class=\"key\">{}</p></div>", panel.svg(), key.trim_end())
+}
+
+/// The drops of some ports: each reason with its count, how many of them lately, where, and the book's sentence.
+pub(super) fn drops(page: &mut String, ports: &[&PortReport], lately: &BTreeMap<(String, String), u64>) {
+    let mut sums = BTreeMap::<&str, (u64, Vec<(u64, &str)>)>::new();
     for port in ports {
         for (reason, number) in port.transmit_drops.iter().chain(&port.receive_drops) {
             let (sum, at) = sums.entry(reason).or_default();
@@ -126,11 +172,14 @@ pub(super) fn drops(page: &mut String, ports: &[&PortReport]) {
     let where_head = if ports.len() > 1 { "<th scope=\"col\">where</th>" } else { "" };
     let _ = write!(
         page,
-        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Drops by reason\"><table class=\"drops\"><thead><tr><th scope=\"col\">reason</th><th scope=\"col\" class=\"n\">frames</th>{where_head}<th scope=\"col\">means, and what to do</th></tr></thead><tbody>"
+        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Drops by reason\"><table class=\"drops\"><thead><tr><th scope=\"col\">reason</th><th scope=\"col\" class=\"n\">frames</th><th scope=\"col\" class=\"n\">2 minutes</th>{where_head}<th scope=\"col\">means, and what to do</th></tr></thead><tbody>"
     );
     for (reason, (sum, mut at)) in sums {
         let _ = write!(page, "<tr id=\"drop-{reason}\"><th scope=\"row\">{reason}</th>");
         number(page, "drop", sum);
+        let names: Vec<&str> = at.iter().map(|(_, name)| *name).collect();
+        let here = |(port, of): &&(String, String)| of == reason && names.contains(&port.as_str());
+        number(page, "lately", lately.keys().filter(here).map(|key| lately[key]).sum());
         if ports.len() > 1 {
             at.sort_unstable_by(|one, other| other.cmp(one));
             let first: Vec<String> = at.iter().take(3).map(|(_, name)| link(name)).collect();
@@ -167,13 +216,42 @@ pub(super) fn from_path(part: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
+/// Date and time of day in UTC: `2026-11-26 14:03:09`. By Howard Hinnant's *chrono-compatible low-level date algorithms*, `civil_from_days`.
+pub(super) fn utc(unix_ms: u64) -> String {
+    let seconds = unix_ms / 1000;
+    let (days, of_day) = (seconds / 86_400 + 719_468, seconds % 86_400);
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}", of_day / 3600, of_day / 60 % 60, of_day % 60)
+}
+
+/// Lines of the log, the newest first.
+pub(super) fn lines(page: &mut String, lines: &[Line]) {
+    page.push_str("<ol class=\"log\">");
+    for Line { unix_ms, level, is_change: _, text } in lines {
+        let time = utc(*unix_ms);
+        let machine = time.replace(' ', "T");
+        let _ = write!(
+            page,
+            "<li class=\"{level}\"><time datetime=\"{machine}Z\">{time}</time> <b>{level}</b> <span>{}</span></li>",
+            Escaped(text)
+        );
+    }
+    page.push_str("</ol>");
+}
+
 /// A whole page around its main part.
 pub(super) fn whole(title: &str, main: &str) -> String {
     let title = Escaped(title);
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <title>{title}</title><link rel=\"icon\" href=\"data:,\"><link rel=\"stylesheet\" href=\"/page.css\"><script src=\"/page.js\" defer></script></head>\
-         <body><a class=\"skip\" href=\"#main\">To the content</a><div class=\"bar\"><span class=\"kicker\">Nicety</span>\
+         <body><a class=\"skip\" href=\"#main\">To the content</a><div class=\"bar\"><a class=\"kicker\" href=\"/\">Nicety</a>\
          <span id=\"status\" role=\"status\">A still: reload for newer numbers.</span>\
          <button id=\"pause\" type=\"button\" hidden aria-pressed=\"false\">Pause</button></div>\n<main id=\"main\">{main}</main></body></html>\n"
     )
@@ -196,6 +274,27 @@ mod tests {
             assert_eq!(rate(bits), text);
         }
         assert_eq!([0, 999, 1000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
+    }
+
+    #[test]
+    fn times_are_as_the_calendar_has_them() {
+        // date -u -d @SECONDS '+%F %T'
+        for (seconds, text) in [
+            (0, "1970-01-01 00:00:00"),
+            (951_782_399, "2000-02-28 23:59:59"),
+            (951_782_400, "2000-02-29 00:00:00"),
+            (1_700_000_005, "2023-11-14 22:13:25"),
+            (4_107_542_400, "2100-03-01 00:00:00"),
+        ] {
+            assert_eq!(utc(seconds * 1000), text);
+        }
+    }
+
+    #[test]
+    fn a_small_picture_joins_equal_steps() {
+        let steps = [(0.0, 3.0, 10.0), (3.0, 6.0, 10.0), (6.0, 9.0, 0.0), (9.0, 12.0, 5.0)];
+        assert_eq!(spark_path(&steps, 10.0), "M0 0H6V20H9V10H12");
+        assert_eq!(spark_path(&[], 1.0), "");
     }
 
     #[test]

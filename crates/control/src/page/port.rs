@@ -6,7 +6,9 @@ use std::time::Instant;
 use nicety_chart::Escaped;
 use nicety_daemon::report::{PortReport, QueueReport};
 
-use super::describe::{chart, count, drops, from_path, link, number, state, whole};
+use super::describe::{CLASS_WAYS, LINK_WAYS, PORT_WAYS, chart, count, drops, from_path, link, number, state, whole};
+use super::history::Series;
+use super::host::classes;
 use super::serve::Shown;
 
 /// The page of the port whose name a path has. `None`: there is no such port.
@@ -27,14 +29,18 @@ pub(super) fn page(shown: &Shown, part: &str) -> Option<String> {
     main.push_str(
         "<section aria-labelledby=\"rates\"><h2 id=\"rates\">The last two minutes</h2><div class=\"panels\">",
     );
-    main.push_str(&chart(&history, &name, 0, now));
-    main.push_str(&chart(&history, &name, 1, now));
+    let ways = if port.adapter.is_some() { PORT_WAYS } else { LINK_WAYS };
+    main.push_str(&chart(&history, &Series::port(&name), ways, ("chart-port", &name), now));
+    for (number, class) in classes(port).into_iter().enumerate() {
+        let (id, heading) = (format!("chart-class{number}"), format!("Class {class}"));
+        main.push_str(&chart(&history, &Series::class(&name, class), CLASS_WAYS, (&id, &heading), now));
+    }
     main.push_str("</div></section>");
     facts(&mut main, port);
     main.push_str("<section aria-labelledby=\"queues\"><h2 id=\"queues\">Queues</h2>");
     queues(&mut main, port);
     main.push_str("</section><section aria-labelledby=\"drops\"><h2 id=\"drops\">Drops</h2>");
-    drops(&mut main, &[port]);
+    drops(&mut main, &[port], &history.dropped_lately(&ports, now).0);
     main.push_str("</section>");
     Some(whole(&format!("{}: {}", port.name, shown.switch), &main))
 }
@@ -73,7 +79,9 @@ fn facts(main: &mut String, port: &PortReport) {
     if port.adapter.is_some() {
         fact("Interrupts", format!("{} raised, {} written", count(port.interrupts), count(port.signals)));
         fact("Registers", format!("{} reads, {} writes", count(port.register_reads), count(port.register_writes)));
-        fact("Guest errors", count(port.guest_errors));
+        let command = format!(": <code>nicety ports {}</code> shows the last ones", Escaped(&port.name));
+        let more = if port.guest_errors > 0 { &command } else { "" };
+        fact("Guest errors", count(port.guest_errors) + more);
     }
     if port.backlog_frames > 0 {
         fact("Waiting", format!("{} frames, {} bytes", count(port.backlog_frames), count(port.backlog_bytes)));

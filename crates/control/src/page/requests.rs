@@ -7,8 +7,8 @@ use axum::http::header::{
 };
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 
+use super::port;
 use super::serve::Shown;
-use super::{host, port};
 
 /// Nothing from elsewhere, no script but ours, no frame, no form.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; \
@@ -66,21 +66,21 @@ pub(super) fn answer(shown: &Shown, asked: &Asked<'_>) -> Response<Body> {
         return response(status, TEXT, format!("{why}\n"));
     }
     match asked.path {
-        "/page.css" => response(StatusCode::OK, "text/css; charset=utf-8", include_str!("page.css").to_owned()),
-        "/page.js" => response(StatusCode::OK, "text/javascript; charset=utf-8", include_str!("page.js").to_owned()),
+        "/page.css" => response(StatusCode::OK, "text/css; charset=utf-8", include_str!("page.css")),
+        "/page.js" => response(StatusCode::OK, "text/javascript; charset=utf-8", include_str!("page.js")),
         _ if !shown.inspect.is_ready() => {
             response(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{}\n", crate::STARTING_SENTENCE))
         }
-        "/" => response(StatusCode::OK, HTML, host::page(shown)),
+        "/" => response(StatusCode::OK, HTML, shown.host_page()),
         path => match path.strip_prefix("/ports/").and_then(|name| port::page(shown, name)) {
             Some(page) => response(StatusCode::OK, HTML, page),
-            None => response(StatusCode::NOT_FOUND, TEXT, "there is no such page: / has all ports\n".to_owned()),
+            None => response(StatusCode::NOT_FOUND, TEXT, "there is no such page: / has all ports\n"),
         },
     }
 }
 
-fn response(status: StatusCode, kind: &'static str, text: String) -> Response<Body> {
-    let mut answer = Response::new(Body::from(text));
+fn response(status: StatusCode, kind: &'static str, text: impl Into<Body>) -> Response<Body> {
+    let mut answer = Response::new(text.into());
     *answer.status_mut() = status;
     let headers = [
         (CONTENT_TYPE, kind),
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_site_causes_is_refused_and_so_is_all_but_reading() {
+    fn a_request_of_another_site_is_refused_and_so_is_all_but_reading() {
         let refused = |method: &Method, headers: &[(&'static str, &'static str)]| {
             let known =
                 headers.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));

@@ -4,9 +4,9 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -18,7 +18,9 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tracing::{debug, warn};
 
 use super::Place;
-use super::history::History;
+use super::history::{FRESH, History};
+use super::host;
+use super::recent::Recent;
 use super::requests::{self, Asked};
 use crate::Inspect;
 
@@ -43,6 +45,29 @@ pub(super) struct Shown {
     pub switch: String,
     pub inspect: Arc<dyn Inspect>,
     pub history: Mutex<History>,
+    pub recent: Arc<Recent>,
+    /// The page of the host, and when it was made: however many ask, it is made twice a second at most.
+    pub host_page: Mutex<Option<(Instant, Bytes)>>,
+}
+
+impl Shown {
+    pub fn new(host: &Host, inspect: Arc<dyn Inspect>, recent: Arc<Recent>) -> Self {
+        let (file, switch) = (host.path.clone(), host.switch.name.clone());
+        Self { file, switch, inspect, history: Mutex::default(), recent, host_page: Mutex::default() }
+    }
+
+    /// The page of the host.
+    pub fn host_page(&self) -> Bytes {
+        let mut made = self.host_page.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some((at, page)) = &*made
+            && at.elapsed() < FRESH
+        {
+            return page.clone();
+        }
+        let page = Bytes::from(host::page(self));
+        *made = Some((Instant::now(), page.clone()));
+        page
+    }
 }
 
 enum Accepting {
@@ -51,9 +76,8 @@ enum Accepting {
 }
 
 impl Server {
-    pub fn new(place: Place, end: Arc<Notify>, host: &Host, inspect: Arc<dyn Inspect>) -> Self {
-        let (file, switch) = (host.path.clone(), host.switch.name.clone());
-        Self { place, end, shown: Arc::new(Shown { file, switch, inspect, history: Mutex::default() }) }
+    pub fn new(place: Place, end: Arc<Notify>, host: &Host, inspect: Arc<dyn Inspect>, recent: Arc<Recent>) -> Self {
+        Self { place, end, shown: Arc::new(Shown::new(host, inspect, recent)) }
     }
 
     /// Serves until it is notified.
@@ -122,4 +146,58 @@ impl Server {
 fn respond(shown: &Shown, request: &Request<Incoming>) -> Response<Body> {
     let asked = Asked { method: request.method(), path: request.uri().path(), headers: request.headers() };
     requests::answer(shown, &asked)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use nicety_daemon::daemon::RestartError;
+    use nicety_daemon::report::PortReport;
+    use nicety_daemon::saved::{PortState, SaveError};
+
+    use super::*;
+    use crate::api::AddressList;
+
+    /// Counts how often it is asked.
+    #[derive(Default)]
+    struct Counting(AtomicUsize);
+
+    impl Inspect for Counting {
+        fn is_ready(&self) -> bool {
+            true
+        }
+
+        fn ports(&self) -> Vec<PortReport> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            vec![crate::tests::port("vm1")]
+        }
+
+        fn addresses(&self) -> AddressList {
+            AddressList { addresses: Vec::new(), more: 0 }
+        }
+
+        fn restart(&self, name: &str) -> Result<(), RestartError> {
+            Err(RestartError::Missing(name.to_owned()))
+        }
+
+        fn save(&self, name: &str) -> Result<PortState, SaveError> {
+            Err(SaveError::Missing(name.to_owned()))
+        }
+
+        fn restore(&self, name: &str, _: PortState) -> Result<(), SaveError> {
+            Err(SaveError::Missing(name.to_owned()))
+        }
+    }
+
+    #[test]
+    fn many_readers_share_a_page() {
+        let host = Host::parse("", std::path::Path::new("/etc/host.toml")).unwrap();
+        let counting = Arc::<Counting>::default();
+        let shown = Shown::new(&host, Arc::clone(&counting) as Arc<dyn Inspect>, Arc::default());
+        let begin = Instant::now();
+        (0..1000).for_each(|_| assert!(!shown.host_page().is_empty()));
+        let (asked, most) = (counting.0.load(Ordering::Relaxed), begin.elapsed().as_millis() / FRESH.as_millis() + 1);
+        assert!(asked as u128 <= most, "{asked} times in {:?}", begin.elapsed());
+    }
 }
