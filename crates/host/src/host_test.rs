@@ -1103,6 +1103,8 @@ fn the_page_is_for_this_machine_alone() {
         assert!(error.starts_with(&format!("daemon.page: {why}")), "{error}");
     }
     let long = format!("/{}", "x".repeat(200));
-    assert!(page(&long).unwrap_err().to_string().contains("it has 201 bytes"));
+    assert!(page(&long).unwrap_err().list[0].to_string().contains("has 201 bytes, and the system's limit is 107"));
+    let taken = parse("[daemon]\ncontrol = \"/run/nicety/one.sock\"\npage = \"/run/nicety/one.sock\"\n").unwrap_err();
+    assert!(taken.list[0].to_string().starts_with("daemon.page: "), "{taken}");
     assert_eq!(parse("[daemon]\n").unwrap().daemon.page, None, "off by default");
 }

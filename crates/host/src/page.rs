@@ -2,11 +2,10 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
-
-use nicety_socket::MAX_PATH;
+use std::path::{Path, PathBuf};
 
 use super::form::Form;
+use super::paths::Paths;
 use super::walk::{Key, Section, Walk};
 
 /// Where the page is served.
@@ -34,7 +33,7 @@ impl fmt::Display for PageAddress {
 }
 
 /// Reads the key.
-pub(super) fn page(walk: &mut Walk, section: Section<'_>) -> Option<PageAddress> {
+pub(super) fn page(walk: &mut Walk, section: Section<'_>, dir: &Path, paths: &mut Paths) -> Option<PageAddress> {
     let found = walk.string(section, "page")?;
     let (text, line) = (found.value, found.line);
     let why = match text.parse::<SocketAddr>() {
@@ -45,8 +44,7 @@ pub(super) fn page(walk: &mut Walk, section: Section<'_>) -> Option<PageAddress>
             address.ip()
         ),
         Err(_) if !text.starts_with('/') => format!("{text:?} is no address with a port, and no absolute path"),
-        Err(_) if text.len() > MAX_PATH => format!("it has {} bytes, and the system's limit is {MAX_PATH}", text.len()),
-        Err(_) => return Some(PageAddress::Socket(text.into())),
+        Err(_) => return paths.socket(walk, section, "page", dir).map(PageAddress::Socket),
     };
     walk.wrong(section, "page", line, why);
     None

@@ -359,7 +359,7 @@ fn daemon(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
     let sandbox = walk.word(section, "sandbox", &SANDBOX).is_none_or(|found| found.value);
     let folders = paths::folders(walk, section, dir, FOLDERS_MOST);
     let access = access(walk, section, &access::CONTROL);
-    let page = page(walk, section);
+    let page = page(walk, section, dir, &mut seen.paths);
     DaemonConfig { workers, control, access, change_group, state, listed, sandbox, folders, page }
 }
 

@@ -30,10 +30,14 @@ pub(super) fn list(main: &mut String, ports: &[PortReport], lately: &BTreeMap<(S
 
 fn sentences(ports: &[PortReport], lately: &BTreeMap<(String, String), u64>, since: Duration) -> Vec<String> {
     let mut all = Vec::new();
+    let members: Vec<&str> =
+        ports.iter().flat_map(|port| port.members.iter().flatten()).map(|member| member.uplink.as_str()).collect();
     for port in ports {
         let name = link(&port.name);
-        // The broken and failed are at the top of the page. A port without a VM waits for it: nobody is blocked.
-        let waits = port.condition == Condition::Waiting && port.adapter.is_none();
+        // The broken and failed are at the top of the page. A port without a VM waits for it: nobody is blocked. Of a team each member
+        // that is not used has its own sentence.
+        let is_told = port.members.is_some() || members.contains(&port.name.as_str());
+        let waits = port.condition == Condition::Waiting && port.adapter.is_none() && !is_told;
         if waits || port.condition == Condition::Saved {
             all.push(format!("{name}: {}", Escaped(&port.sentence)));
         }
@@ -43,7 +47,9 @@ fn sentences(ports: &[PortReport], lately: &BTreeMap<(String, String), u64>, sin
                 (true, _) => "only takes frames",
                 (false, true) => "only sends frames",
             };
-            all.push(format!("{} {way} by team {name}: {}", link(&member.uplink), Escaped(&member.state)));
+            let of = ports.iter().find(|port| port.name == member.uplink && port.condition == Condition::Waiting);
+            let why = of.map(|port| format!("; it {}", Escaped(&port.sentence))).unwrap_or_default();
+            all.push(format!("{} {way} by team {name}: {}{why}", link(&member.uplink), Escaped(&member.state)));
         }
         if port.backlog_frames > 0 {
             let (frames, bytes) = (count(port.backlog_frames), count(port.backlog_bytes));

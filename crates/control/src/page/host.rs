@@ -101,7 +101,13 @@ fn of_themselves<'a>(links: &[&'a PortReport]) -> Vec<&'a PortReport> {
 fn summary(guests: &[&PortReport], links: &[&PortReport]) -> String {
     let up = guests.iter().filter(|port| port.condition == Condition::Up).count();
     let plural = |number: usize, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
-    format!("{}, {up} of them up; {}.", plural(guests.len(), "port"), plural(links.len(), "uplink"))
+    let teams = links.iter().filter(|link| link.members.is_some()).count();
+    let teams_words = if teams > 0 { format!(", {}", plural(teams, "team")) } else { String::new() };
+    format!(
+        "{}, {up} of them up; {}{teams_words}.",
+        plural(guests.len(), "port"),
+        plural(links.len() - teams, "uplink")
+    )
 }
 
 /// The ports that cannot work, with what to do.
@@ -127,7 +133,9 @@ fn picture(main: &mut String, guests: &[&PortReport], links: &[&PortReport]) {
     for port in guests {
         groups.entry(port.port_group.as_deref().unwrap_or_default()).or_default().push(port);
     }
-    for (group, ports) in &groups {
+    // Those without a group come last.
+    let (without, named): (Vec<_>, Vec<_>) = groups.iter().partition(|(group, _)| group.is_empty());
+    for (group, ports) in named.into_iter().chain(without) {
         let name = if group.is_empty() { "no group" } else { group };
         let _ = write!(main, "<div class=\"box\"><h3>{}</h3><ul class=\"chips\">", Escaped(name));
         ports.iter().for_each(|port| chip(main, port));
