@@ -56,6 +56,8 @@ pub enum Form {
     Paths(usize),
     /// A path of a socket.
     Socket,
+    /// A loopback address and a TCP port, or an absolute path.
+    Page,
 }
 
 /// The words of a list of words and their meanings.
@@ -129,6 +131,7 @@ impl Form {
             }
             Self::Seconds(least, most) => format!("{} ?s", digits(least.0.into(), most.0.into())),
             Self::Paths(most) => list(&format!("[^~,{CONTROLS}][^,{CONTROLS}]*"), most),
+            Self::Page => format!(r"(127(\.{OCTET}){{3}}:{0}|\[::1\]:{0}|/[^{CONTROLS}]*)", digits(1, 65_535)),
             Self::Path | Self::Socket => format!("[^~{CONTROLS}][^{CONTROLS}]*"),
         };
         Some(format!("^{pattern}$"))

@@ -28,6 +28,7 @@ mod form;
 mod io_class;
 mod minimum;
 mod mirror;
+mod page;
 mod paths;
 mod policy;
 mod port_terms;
@@ -48,6 +49,7 @@ use io_class::rest_first;
 pub use io_class::{IoClassConfig, TransportPorts};
 use minimum::{Minimum, reserve};
 pub use mirror::{MIRRORS_MOST, MirrorConfig, MirrorDirection};
+pub use page::PageAddress;
 pub use paths::trace_files;
 pub use policy::policy_words;
 pub use quantity::{Bytes, QuantityError, Seconds};
@@ -265,6 +267,8 @@ pub struct DaemonConfig {
     pub sandbox: bool,
     /// Folders that live changes may use, besides those that the file names elsewhere.
     pub folders: Vec<PathBuf>,
+    /// Where the page about the daemon is served, if anywhere.
+    pub page: Option<PageAddress>,
 }
 
 impl Default for DaemonConfig {
@@ -278,6 +282,7 @@ impl Default for DaemonConfig {
             listed: true,
             sandbox: true,
             folders: Vec::new(),
+            page: None,
         }
     }
 }

@@ -19,6 +19,7 @@ use super::form::{Form, INTERFACE_MOST, NAME_MOST, words};
 use super::io_class::{Around, IO_CLASS, io_classes};
 use super::minimum::Minimum;
 use super::mirror::{MIRROR, mirrors};
+use super::page::{PAGE, page};
 use super::paths::{self, Paths};
 use super::policy::{self, Parts};
 use super::quantity::{Bytes, Seconds};
@@ -118,6 +119,7 @@ static DAEMON: Kind = Kind {
         Key::new("listed", Form::Flag, "true or false"),
         Key::new("sandbox", Form::Words(&words(&SANDBOX)), "\"on\" or \"off\""),
         Key::new("folders", Form::Paths(FOLDERS_MOST), "paths of at most 64 folders, with commas between them"),
+        PAGE,
     ],
     several: false,
 };
@@ -358,7 +360,8 @@ fn daemon(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
     let sandbox = walk.word(section, "sandbox", &SANDBOX).is_none_or(|found| found.value);
     let folders = paths::folders(walk, section, dir, FOLDERS_MOST);
     let access = access(walk, section, &access::CONTROL);
-    DaemonConfig { workers, control, access, change_group, state, listed, sandbox, folders }
+    let page = page(walk, section, dir, &mut seen.paths);
+    DaemonConfig { workers, control, access, change_group, state, listed, sandbox, folders, page }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
