@@ -5,6 +5,8 @@
 mod bad;
 #[path = "upgraded/many.rs"]
 mod many;
+#[path = "upgraded/page.rs"]
+mod page;
 mod station;
 #[path = "upgraded/uplinks.rs"]
 mod uplinks;

@@ -4,14 +4,13 @@
 //! paced, with one queue and with four.
 
 use std::collections::BTreeMap;
-use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use nicety_guests::{Error, Layer};
 
 use super::vmxnet3_iperf::{IPERF, PACKAGES, parse};
-use super::{About, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
+use super::{ABOUT_CPU, About, CPU, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
 use crate::bench::{BenchError, Percentile};
 use crate::method::{Guests, Server};
 use crate::real::native::{self, Native};
@@ -34,14 +33,15 @@ const SLACK: Duration = Duration::from_secs(60);
 const ADAPTERS: [&str; 7] = ["e1000-82545em", "e1000e", "igb", "igbvf", "ixgbevf", "vmxnet3", "virtio-net"];
 const QUICK: [&str; 3] = ["e1000e", "vmxnet3", "virtio-net"];
 
-const FIGURES: [Figure; 7] = [
+const FIGURES: [Figure; 8] = [
     Figure::new("mbit", "Throughput", "Mbit/s", Direction::Higher),
     Figure::new("jain", "Fairness (Jain)", "1 is even", Direction::Higher),
     Figure::new("lowest", "The lowest guest's share", "Mbit/s", Direction::Higher),
     Figure::new("p50", "Response time, middle guest", "µs", Direction::Lower),
     Figure::new("slowest", "Response time, slowest guest", "µs", Direction::Lower),
-    Figure::new("cpu", "CPU per gigabit", "CPU-s/Gbit", Direction::Lower),
-    Figure::new("daemon_cpu", "Daemon's CPU per gigabit", "CPU-s/Gbit", Direction::Lower),
+    CPU[0],
+    CPU[1],
+    CPU[2],
 ];
 
 /// The method (see the module's page).
@@ -166,7 +166,7 @@ impl Method for TenGig {
             if shape.guests == 1 {
                 let about = "The document, without virtual machines: 5 to 5.6 Gbit/s with jumbo frames, whose CPU falls from 13–14 % to 10 %.";
                 table("Throughput", "mbit", about);
-                table("CPU", "cpu", "Processor time of the guest and the daemon, divided by the payload.");
+                CPU.iter().zip(ABOUT_CPU).for_each(|(cpu, about)| table(cpu.title, cpu.name, about));
                 continue;
             }
             table("Total", "mbit", "The document: 9.1 to 9.6 Gbit/s with three adapters, 3.4 with the fourth.");
@@ -182,7 +182,7 @@ impl Method for TenGig {
                 "slowest",
                 "Median of the guest whose median is the longest, one byte each way. The document: with one adapter one guest waited twice as long.",
             );
-            table("CPU", "cpu", "Processor time of all guests and the daemon, divided by the payload.");
+            CPU.iter().zip(ABOUT_CPU).for_each(|(cpu, about)| table(cpu.title, cpu.name, about));
         }
         tables
     }
@@ -304,32 +304,15 @@ impl Shared {
                 native
             }
         };
-        let words: Vec<String> = {
-            let mut iperf = self.layer.program(IPERF);
-            iperf.args(client(native::FAR, load.seconds).split(' ').skip(1));
-            let quoted = |word: &std::ffi::OsStr| format!("'{}'", word.display());
-            [iperf.get_program()].into_iter().chain(iperf.get_args()).map(quoted).collect()
-        };
-        let busybox = self.outside.root().busybox();
-        let (folder, words) = (self.outside.folder().path().display(), words.join(" "));
-        let all = (0..shape.guests).map(|number| number.to_string()).collect::<Vec<_>>().join(" ");
-        let script = format!(
-            "for n in {all}; do {words} >'{folder}'/n$n 2>&1 & done; wait; for n in {all}; do '{b}' cat '{folder}'/n$n; echo {END}; done",
-            b = busybox.display()
-        );
-        let mut shell = Command::new(&busybox);
-        shell.args(["sh", "-c", &script]);
+        let mut iperf = self.layer.program(IPERF);
+        iperf.args(client(native::FAR, load.seconds).split(' ').skip(1));
         let limit = SLACK + Duration::from_secs(load.seconds.into());
-        let (said, _) = native.run(&shell, limit, stop, &mut |_| Ok(()))?;
+        let each = native.at_once(self.outside.root(), &iperf, shape.guests, limit, stop)?;
         self.native = Some(native);
-        let each: Vec<String> = said.split(END).take(shape.guests).map(str::to_owned).collect();
         taken(&each, false, load.seconds, None)
-            .ok_or_else(|| Error::Run { doing: "iperf without a virtual machine".to_owned(), said })
+            .ok_or_else(|| Error::Run { doing: "iperf without a virtual machine".to_owned(), said: each.join("\n") })
     }
 }
-
-/// Divides the outputs of clients.
-const END: &str = "==end==";
 
 /// The work of a guest: a line of shell. The output is held back until the end: lines would cross the console during the measurement.
 fn script(shape: Shape, seconds: u32) -> String {
@@ -359,8 +342,9 @@ fn taken(said: &[String], asked: bool, seconds: u32, cpu: Option<(Duration, Dura
     }
     let gbit = shares.iter().sum::<f64>() * f64::from(seconds) / 1000.0;
     if let Some((all, daemon)) = cpu {
-        figures.insert("cpu".to_owned(), all.as_secs_f64() / gbit);
-        figures.insert("daemon_cpu".to_owned(), daemon.as_secs_f64() / gbit);
+        for (cpu, time) in CPU.iter().zip([all, daemon, all.saturating_sub(daemon)]) {
+            figures.insert(cpu.name.to_owned(), time.as_secs_f64() / gbit);
+        }
     }
     let mut latency = None;
     if asked {
