@@ -38,6 +38,10 @@ pub enum Form {
     Network,
     /// A TCP and UDP port, or a range of them.
     TransportPorts,
+    /// At most so many names of ports, each with `=` and shares from 1 to 100, with commas between them.
+    PortShares(usize),
+    /// At most so many names of ports, each with `=` and a rate, with commas between them.
+    PortRates(usize),
     /// VLANs and ranges of them with commas between them, or `all`.
     Vlans,
     /// A rate with its unit.
@@ -115,10 +119,9 @@ impl Form {
                 let id = digits(1, 4094);
                 format!("(all|{id}(-{id})?(,{id}(-{id})?)*)")
             }
-            Self::Rate => {
-                let of = |(unit, most, places): (&str, u64, usize)| format!("{} ?{unit}", decimal(most, places));
-                either(RATES.map(of))
-            }
+            Self::Rate => rate(),
+            Self::PortShares(most) => list(&format!("{name}={}", digits(1, 100)), most),
+            Self::PortRates(most) => list(&format!("{name}={}", rate()), most),
             Self::Bytes(least, most) => {
                 let of = |(unit, factor): (&str, u64)| {
                     let (least, most) = (least.0.div_ceil(factor), most.0 / factor);
@@ -138,6 +141,11 @@ impl Form {
 fn either(patterns: impl IntoIterator<Item = String>) -> String {
     let all: Vec<String> = patterns.into_iter().collect();
     if let [one] = all.as_slice() { one.clone() } else { format!("({})", all.join("|")) }
+}
+
+fn rate() -> String {
+    let of = |(unit, most, places): (&str, u64, usize)| format!("{} ?{unit}", decimal(most, places));
+    either(RATES.map(of))
 }
 
 /// At most so many of one, with commas between them.

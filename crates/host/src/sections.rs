@@ -92,6 +92,7 @@ static UPLINK: Kind = Kind {
         policy::KEYS[1],
         policy::KEYS[2],
         policy::KEYS[3],
+        Key::new("trust_marks", Form::Flag, "true or false"),
         Key::new("private", Form::Words(&words(&policy::PRIVATE)), "\"promiscuous\" or \"isolated\""),
         Key::new("snooping", Form::Flag, "true or false; not with kind = \"querier\""),
         Key::new(
@@ -462,7 +463,9 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
     seen.uplinks.push(Found { value: name.clone(), line });
     let snooping = walk.boolean(section, "snooping").is_some_and(|found| found.value);
     let (sends, receives) = walk.word(section, "lldp", &LLDP).map(|found| found.value).unwrap_or_default();
-    Some(UplinkConfig { name, kind, rate, vlan, private, snooping, lldp: Lldp { sends, receives }, inward, team: None })
+    let trust_marks = walk.boolean(section, "trust_marks").is_some_and(|found| found.value);
+    let lldp = Lldp { sends, receives };
+    Some(UplinkConfig { name, kind, rate, vlan, private, snooping, lldp, trust_marks, inward, team: None })
 }
 
 fn inward(

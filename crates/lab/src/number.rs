@@ -98,6 +98,11 @@ pub fn ratio_range(estimate: &Estimate) -> Option<String> {
     })
 }
 
+/// `15.6 GiB`: a machine's memory.
+pub fn memory(bytes: u64) -> String {
+    format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))
+}
+
 /// `2 min 05 s`, `45 s`: a span of time, rounded up to a whole second.
 pub fn span(time: Duration) -> String {
     let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);

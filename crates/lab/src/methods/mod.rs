@@ -183,6 +183,19 @@ impl Figure {
     }
 }
 
+/// Processor time of VMMs with their guests and of our daemon together, then of each apart. Every method that measures it has these three.
+const CPU: [Figure; 3] = [
+    Figure::new("cpu", "CPU per gigabit", "CPU-s/Gbit", Direction::Lower),
+    Figure::new("daemon_cpu", "Nicety's CPU per gigabit", "CPU-s/Gbit", Direction::Lower),
+    Figure::new("vmm_cpu", "VMMs' CPU per gigabit", "CPU-s/Gbit", Direction::Lower),
+];
+/// What the reader should know of each of [`CPU`].
+const ABOUT_CPU: [&str; 3] = [
+    "VMMs with their guests and Nicety together, divided by the payload.",
+    "Of that, Nicety's daemon alone. Where QEMU serves the adapter there is none: its part is the VMM's.",
+    "Of that, the VMMs with all that runs in their guests.",
+];
+
 /// A table of the report: a figure of all subjects under one load, with ratios beside the document's.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Table {

@@ -469,6 +469,7 @@ fn host(out: &mut String, study: &Study) {
     for (name, fact) in [
         ("Processor", host.cpu_model.clone()),
         ("Logical processors", host.cores.to_string()),
+        ("Memory", host.memory_bytes.map_or("not known".to_owned(), number::memory)),
         ("Hypervisor", or(&host.hypervisor)),
         ("Kernel", host.kernel.clone()),
         ("Processor time stolen", stolen),
