@@ -39,6 +39,9 @@ mod sizes;
 mod sleeps;
 mod stage;
 mod standby;
+#[path = "../steps/mod.rs"]
+mod steps;
+mod swept;
 mod switching;
 mod tags;
 mod tools;
