@@ -7,6 +7,8 @@
   const morph = (old, now) => {
     if (old.nodeType !== now.nodeType || old.nodeName !== now.nodeName) { old.replaceWith(now); return; }
     if (old.nodeType !== Node.ELEMENT_NODE) { if (old.data !== now.data) old.data = now.data; return; }
+    // Most of a page is as it was: the browser compares a whole subtree faster than this loop does.
+    if (old.isEqualNode(now)) return;
     for (const { name, value } of now.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
     for (const { name } of [...old.attributes])
       // A reader has opened these.
