@@ -60,6 +60,7 @@ fn facts() -> Facts {
         members: None,
         mirror: None,
         mirrored_by: Vec::new(),
+        tolerance: None,
     };
     let mut times = Histogram { sum_ns: 64_000, ..Histogram::default() };
     (times.buckets[0], times.buckets[2]) = (10, 5);

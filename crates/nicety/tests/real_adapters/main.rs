@@ -41,6 +41,7 @@ mod stage;
 mod standby;
 mod switching;
 mod tags;
+mod tolerated;
 mod tools;
 mod translated;
 mod tunnels;
