@@ -3,6 +3,8 @@
 
 #[path = "upgraded/bad.rs"]
 mod bad;
+#[path = "upgraded/logs.rs"]
+mod logs;
 #[path = "upgraded/many.rs"]
 mod many;
 #[path = "upgraded/memory.rs"]
