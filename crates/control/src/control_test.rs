@@ -65,7 +65,7 @@ fn state() -> PortState {
     PortState::from_bytes(&nicety_adapter::snapshot::encode("nicety-port", 1, &content)).unwrap()
 }
 
-fn port(name: &str) -> PortReport {
+pub(crate) fn port(name: &str) -> PortReport {
     PortReport {
         name: name.to_owned(),
         adapter: Some("e1000".into()),

@@ -255,7 +255,7 @@ pub struct PortReport {
     /// Members of a team of uplinks. `null`: it is none.
     #[serde(default)]
     pub members: Option<Vec<MemberReport>>,
-    /// Classes of an uplink with I/O control. Empty: it has none.
+    /// Classes of an uplink with I/O control, or of a team: the sums of its members'. Empty: it has none.
     #[serde(default)]
     pub io_classes: Vec<ClassReport>,
     /// Classes of what comes in by an uplink with `inward_rate`. Empty: it has none.

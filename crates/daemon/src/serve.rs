@@ -349,8 +349,9 @@ fn own(a: u8, b: u8, c: u8, d: u8) -> Mac {
 
 /// An uplink's policy: its VLANs.
 pub fn policy(config: &UplinkConfig) -> Policy {
-    let UplinkConfig { vlan, private, snooping, lldp, .. } = config;
-    Policy { vlan: vlan.clone(), private: *private, snooping: *snooping, lldp: lldp.receives, ..Policy::default() }
+    let UplinkConfig { vlan, private, snooping, lldp, trust_marks, .. } = config;
+    let (private, snooping, trust_marks) = (*private, *snooping, *trust_marks);
+    Policy { vlan: vlan.clone(), private, snooping, lldp: lldp.receives, trust_marks, ..Policy::default() }
 }
 
 /// The specification of a team of a host file at this path.

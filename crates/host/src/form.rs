@@ -38,6 +38,10 @@ pub enum Form {
     Network,
     /// A TCP and UDP port, or a range of them.
     TransportPorts,
+    /// At most so many names of ports, each with `=` and shares from 1 to 100, with commas between them.
+    PortShares(usize),
+    /// At most so many names of ports, each with `=` and a rate, with commas between them.
+    PortRates(usize),
     /// VLANs and ranges of them with commas between them, or `all`.
     Vlans,
     /// A rate with its unit.
@@ -54,6 +58,8 @@ pub enum Form {
     Paths(usize),
     /// A path of a socket.
     Socket,
+    /// A loopback address and a TCP port, or an absolute path.
+    Page,
 }
 
 /// The words of a list of words and their meanings.
@@ -116,10 +122,9 @@ impl Form {
                 let id = digits(1, 4094);
                 format!("(all|{id}(-{id})?(,{id}(-{id})?)*)")
             }
-            Self::Rate => {
-                let of = |(unit, most, places): (&str, u64, usize)| format!("{} ?{unit}", decimal(most, places));
-                either(RATES.map(of))
-            }
+            Self::Rate => rate(),
+            Self::PortShares(most) => list(&format!("{name}={}", digits(1, 100)), most),
+            Self::PortRates(most) => list(&format!("{name}={}", rate()), most),
             Self::Bytes(least, most) => {
                 let of = |(unit, factor): (&str, u64)| {
                     let (least, most) = (least.0.div_ceil(factor), most.0 / factor);
@@ -129,6 +134,7 @@ impl Form {
             }
             Self::Seconds(least, most) => format!("{} ?s", digits(least.0.into(), most.0.into())),
             Self::Paths(most) => list(&format!("[^~,{CONTROLS}][^,{CONTROLS}]*"), most),
+            Self::Page => format!(r"(127(\.{OCTET}){{3}}:{0}|\[::1\]:{0}|/[^{CONTROLS}]*)", digits(1, 65_535)),
             Self::Path | Self::Socket => format!("[^~{CONTROLS}][^{CONTROLS}]*"),
         };
         Some(format!("^{pattern}$"))
@@ -138,6 +144,11 @@ impl Form {
 fn either(patterns: impl IntoIterator<Item = String>) -> String {
     let all: Vec<String> = patterns.into_iter().collect();
     if let [one] = all.as_slice() { one.clone() } else { format!("({})", all.join("|")) }
+}
+
+fn rate() -> String {
+    let of = |(unit, most, places): (&str, u64, usize)| format!("{} ?{unit}", decimal(most, places));
+    either(RATES.map(of))
 }
 
 /// At most so many of one, with commas between them.

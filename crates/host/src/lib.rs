@@ -29,8 +29,10 @@ mod form;
 mod io_class;
 mod minimum;
 mod mirror;
+mod page;
 mod paths;
 mod policy;
+mod port_terms;
 mod quantity;
 pub mod regular;
 mod sections;
@@ -49,6 +51,7 @@ use io_class::rest_first;
 pub use io_class::{IoClassConfig, TransportPorts};
 use minimum::{Minimum, reserve};
 pub use mirror::{MIRRORS_MOST, MirrorConfig, MirrorDirection};
+pub use page::PageAddress;
 pub use paths::trace_files;
 pub use policy::policy_words;
 pub use quantity::{Bytes, QuantityError, Seconds};
@@ -129,6 +132,8 @@ pub struct UplinkConfig {
     pub snooping: bool,
     /// Whether it sends LLDP to its neighbour, and receives it.
     pub lldp: Lldp,
+    /// Whether I/O control believes the priority and the code point of what comes in.
+    pub trust_marks: bool,
     /// Inward I/O control, if there is any.
     pub inward: Option<InwardConfig>,
     /// The team that it is in. Then the switch knows only that.
@@ -266,6 +271,8 @@ pub struct DaemonConfig {
     pub sandbox: bool,
     /// Folders that live changes may use, besides those that the file names elsewhere.
     pub folders: Vec<PathBuf>,
+    /// Where the page about the daemon is served, if anywhere.
+    pub page: Option<PageAddress>,
 }
 
 impl Default for DaemonConfig {
@@ -279,6 +286,7 @@ impl Default for DaemonConfig {
             listed: true,
             sandbox: true,
             folders: Vec::new(),
+            page: None,
         }
     }
 }
@@ -497,12 +505,22 @@ impl Host {
         self.cards.iter().find(|card| card.name == name)
     }
 
-    /// The classes of an uplink, or of its team if it is in one: the one of all frames that fit no other first. None without I/O control of
+    /// The classes of what comes in by an uplink, or by its team if it is in one: the one of all frames that fit no other first. None without I/O control of
     /// either direction.
     pub fn classes_of(&self, uplink: &UplinkConfig) -> Vec<IoClassConfig> {
         let place = uplink.team.as_ref().unwrap_or(&uplink.name);
         let named = self.classes_at(place);
-        if named.is_empty() && uplink.inward.is_none() { Vec::new() } else { rest_first(place, &named) }
+        if named.is_empty() && uplink.inward.is_none() {
+            return Vec::new();
+        }
+        let mut classes = rest_first(place, &named);
+        // Nobody's, or everybody's: the link itself is trusted or not.
+        let believed = (!uplink.trust_marks).then(Vec::new);
+        classes
+            .iter_mut()
+            .filter(|class| class.has_trusted_ports())
+            .for_each(|class| class.ports.clone_from(&believed));
+        classes
     }
 
     /// The classes of what leaves by an uplink, like [`Host::classes_of`], with the minimum rates of functions whose card has this uplink.
@@ -516,6 +534,10 @@ impl Host {
             return Vec::new();
         }
         let mut classes = rest_first(place, &named);
+        let trusted: Vec<String> =
+            self.ports.iter().filter(|port| port.policy.trust_marks).map(|port| port.name.clone()).collect();
+        let of_trusted = classes.iter_mut().filter(|class| class.has_trusted_ports());
+        of_trusted.for_each(|class| class.ports = Some(trusted.clone()));
         reserve(&mut classes, &minimums, self.ports.len());
         classes
     }

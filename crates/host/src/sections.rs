@@ -19,6 +19,7 @@ use super::form::{Form, INTERFACE_MOST, NAME_MOST, words};
 use super::io_class::{Around, IO_CLASS, io_classes};
 use super::minimum::Minimum;
 use super::mirror::{MIRROR, mirrors};
+use super::page::{PAGE, page};
 use super::paths::{self, Paths};
 use super::policy::{self, Parts};
 use super::quantity::{Bytes, Seconds};
@@ -92,6 +93,7 @@ static UPLINK: Kind = Kind {
         policy::KEYS[1],
         policy::KEYS[2],
         policy::KEYS[3],
+        Key::new("trust_marks", Form::Flag, "true or false"),
         Key::new("private", Form::Words(&words(&policy::PRIVATE)), "\"promiscuous\" or \"isolated\""),
         Key::new("snooping", Form::Flag, "true or false; not with kind = \"querier\""),
         Key::new(
@@ -118,6 +120,7 @@ static DAEMON: Kind = Kind {
         Key::new("listed", Form::Flag, "true or false"),
         Key::new("sandbox", Form::Words(&words(&SANDBOX)), "\"on\" or \"off\""),
         Key::new("folders", Form::Paths(FOLDERS_MOST), "paths of at most 64 folders, with commas between them"),
+        PAGE,
     ],
     several: false,
 };
@@ -366,7 +369,8 @@ fn daemon(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
     let sandbox = walk.word(section, "sandbox", &SANDBOX).is_none_or(|found| found.value);
     let folders = paths::folders(walk, section, dir, FOLDERS_MOST);
     let access = access(walk, section, &access::CONTROL);
-    DaemonConfig { workers, control, access, change_group, state, listed, sandbox, folders }
+    let page = page(walk, section, dir, &mut seen.paths);
+    DaemonConfig { workers, control, access, change_group, state, listed, sandbox, folders, page }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -468,7 +472,9 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
     seen.uplinks.push(Found { value: name.clone(), line });
     let snooping = walk.boolean(section, "snooping").is_some_and(|found| found.value);
     let (sends, receives) = walk.word(section, "lldp", &LLDP).map(|found| found.value).unwrap_or_default();
-    Some(UplinkConfig { name, kind, rate, vlan, private, snooping, lldp: Lldp { sends, receives }, inward, team: None })
+    let trust_marks = walk.boolean(section, "trust_marks").is_some_and(|found| found.value);
+    let lldp = Lldp { sends, receives };
+    Some(UplinkConfig { name, kind, rate, vlan, private, snooping, lldp, trust_marks, inward, team: None })
 }
 
 fn inward(

@@ -7,6 +7,8 @@ mod bad;
 mod logs;
 #[path = "upgraded/many.rs"]
 mod many;
+#[path = "upgraded/page.rs"]
+mod page;
 mod station;
 #[path = "upgraded/uplinks.rs"]
 mod uplinks;

@@ -29,6 +29,8 @@ use crate::bench::BenchError;
 use crate::method::Guests;
 use crate::results::Direction;
 
+mod native;
+
 /// Rows: fault tolerance off, or on with a link of this round-trip time in microseconds.
 const ROWS: [(&str, Option<u64>); 5] =
     [("off", None), ("on", Some(0)), ("on-100us", Some(100)), ("on-500us", Some(500)), ("on-1ms", Some(1000))];
@@ -91,7 +93,8 @@ impl Method for FtNetperf {
 
     fn field(&self, _guests: Guests, length: Length) -> Vec<Subject> {
         let rows = ROWS.iter().filter(|(name, _)| length != Length::Quick || *name != "on-500us");
-        rows.map(|(name, _)| Subject { adapter: (*name).to_owned(), server: None, driver: None }).collect()
+        let rows = rows.map(|(name, _)| Subject { adapter: (*name).to_owned(), server: None, driver: None });
+        rows.chain([Subject::native()]).collect()
     }
 
     fn loads(&self, _guests: Guests, length: Length, seconds: Option<u32>) -> Vec<Load> {
@@ -174,6 +177,13 @@ impl Rig for Pair {
         measure(*application, delay, Duration::from_secs(load.seconds.into()), stop)
     }
 
+    fn natively(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
+        let known = LOADS.iter().find(|(name, ..)| *name == load.name);
+        let missing = || BenchError::Fatal(format!("there is no load {}", load.name));
+        let (_, _, application, _) = known.ok_or_else(missing)?;
+        native::measure(*application, Duration::from_secs(load.seconds.into()), stop)
+    }
+
     fn notes(&self) -> Vec<String> {
         vec![
             "The guest is an embedded one: an e1000, its driver, TCP and an application as one deterministic value. Its frames have an MTU of \
@@ -181,6 +191,8 @@ impl Rig for Pair {
                 .to_owned(),
             "Each row's link between the hosts is a channel between two threads, with the row's delay; each message is authenticated. \
              Off: no secondary, nothing is logged."
+                .to_owned(),
+            "native: client and application, each on smoltcp's TCP, hand each other their frames in one thread: no guest, no adapter, no log."
                 .to_owned(),
         ]
     }
@@ -432,6 +444,24 @@ fn follow(
     }
 }
 
+fn interface(link: &mut Frames, number: u8, address: [u8; 4]) -> Interface {
+    let mut config = Config::new(HardwareAddress::Ethernet(EthernetAddress([2, 0, 0, 0, 0, number])));
+    config.random_seed = 7;
+    let mut interface = Interface::new(config, link, Moment::ZERO);
+    interface.update_ip_addrs(|addresses| {
+        // A new interface has room for one address.
+        let _added = addresses.push(IpCidr::new(Ipv4Address::from(address).into(), 24));
+    });
+    interface
+}
+
+fn socket() -> Socket<'static> {
+    let buffer = || SocketBuffer::new(vec![0; BUFFER]);
+    let mut socket = Socket::new(buffer(), buffer());
+    socket.set_nagle_enabled(false);
+    socket
+}
+
 /// The outside: TCP by smoltcp.
 struct Client {
     link: Frames,
@@ -449,16 +479,8 @@ struct Client {
 impl Client {
     fn new(application: Application) -> Self {
         let mut link = Frames::default();
-        let mut config = Config::new(HardwareAddress::Ethernet(EthernetAddress([2, 0, 0, 0, 0, 1])));
-        config.random_seed = 7;
-        let mut interface = Interface::new(config, &mut link, Moment::ZERO);
-        interface.update_ip_addrs(|addresses| {
-            // A new interface has room for one address.
-            let _added = addresses.push(IpCidr::new(Ipv4Address::new(10, 0, 0, 1).into(), 24));
-        });
-        let buffer = || SocketBuffer::new(vec![0; BUFFER]);
-        let mut socket = Socket::new(buffer(), buffer());
-        socket.set_nagle_enabled(false);
+        let mut interface = interface(&mut link, 1, [10, 0, 0, 1]);
+        let mut socket = socket();
         // A new socket, and an address that is known.
         let _connecting =
             socket.connect(interface.context(), (IpAddress::from(Ipv4Address::from(GUEST)), PORT), 50_000);
