@@ -3,10 +3,14 @@
 
 #[path = "upgraded/bad.rs"]
 mod bad;
+#[path = "upgraded/logs.rs"]
+mod logs;
 #[path = "upgraded/many.rs"]
 mod many;
 #[path = "upgraded/memory.rs"]
 mod memory;
+#[path = "upgraded/page.rs"]
+mod page;
 mod station;
 #[path = "upgraded/steps.rs"]
 mod steps;

@@ -1,6 +1,5 @@
 //! The old daemon's side.
 
-use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::Duration;
 
@@ -9,8 +8,8 @@ use nicety_peer::Table;
 use tracing::{info, warn};
 
 use super::{
-    FRONT_KIND, OFFER_KIND, Offer, PREPARES, PortPause, REST_KIND, Rest, TAKES, Upgraded, from_bytes, kind, send_state,
-    to_bytes, wanted,
+    FRONT_KIND, OFFER_KIND, Offer, PREPARES, PortPause, REST_KIND, Rest, Sockets, TAKES, Upgraded, from_bytes, kind,
+    send_state, to_bytes, wanted,
 };
 use crate::daemon::{Daemon, Images};
 
@@ -47,11 +46,11 @@ pub fn upgrade(
     program: &Path,
     daemon: &Daemon,
     offer: &Offer,
-    control: BorrowedFd<'_>,
+    sockets: Sockets<'_>,
     stops: &dyn Fn(bool),
 ) -> Result<Upgraded, UpgradeError> {
     let channel = kept.upgrade(program).map_err(UpgradeError::Refused)?;
-    let prepared = prepare(&channel, offer, control);
+    let prepared = prepare(&channel, offer, sockets);
     let taken = prepared.and_then(|build| {
         stops(true);
         let taken = hand_over(&channel, daemon);
@@ -77,9 +76,10 @@ pub fn upgrade(
 }
 
 /// Waits until the new daemon is ready for the ports. Returns its build.
-fn prepare(channel: &Channel, offer: &Offer, control: BorrowedFd<'_>) -> Result<String, String> {
+fn prepare(channel: &Channel, offer: &Offer, Sockets { control, page }: Sockets<'_>) -> Result<String, String> {
     let build = wanted(channel, kind::HELLO, PREPARES)?.text();
-    let sent = send_state(channel, kind::OFFER, &to_bytes(OFFER_KIND, offer), &Table::default(), &[control]);
+    let sockets: Vec<_> = [control].into_iter().chain(page).collect();
+    let sent = send_state(channel, kind::OFFER, &to_bytes(OFFER_KIND, offer), &Table::default(), &sockets);
     sent.map_err(|error| error.to_string())?;
     wanted(channel, kind::PREPARED, PREPARES)?;
     Ok(build)

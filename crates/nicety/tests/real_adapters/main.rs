@@ -44,6 +44,7 @@ mod steps;
 mod swept;
 mod switching;
 mod tags;
+mod tolerated;
 mod tools;
 mod translated;
 mod tunnels;
