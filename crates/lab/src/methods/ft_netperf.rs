@@ -444,6 +444,24 @@ fn follow(
     }
 }
 
+fn interface(link: &mut Frames, number: u8, address: [u8; 4]) -> Interface {
+    let mut config = Config::new(HardwareAddress::Ethernet(EthernetAddress([2, 0, 0, 0, 0, number])));
+    config.random_seed = 7;
+    let mut interface = Interface::new(config, link, Moment::ZERO);
+    interface.update_ip_addrs(|addresses| {
+        // A new interface has room for one address.
+        let _added = addresses.push(IpCidr::new(Ipv4Address::from(address).into(), 24));
+    });
+    interface
+}
+
+fn socket() -> Socket<'static> {
+    let buffer = || SocketBuffer::new(vec![0; BUFFER]);
+    let mut socket = Socket::new(buffer(), buffer());
+    socket.set_nagle_enabled(false);
+    socket
+}
+
 /// The outside: TCP by smoltcp.
 struct Client {
     link: Frames,
