@@ -105,7 +105,7 @@ pub fn run(args: &Choose) -> Result<(), Failure> {
         }
         None => given(args, cli::System::Linux),
     };
-    let studies = match &args.results {
+    let studies: Vec<Study> = match &args.results {
         // A typo in a folder's name must not read as "nothing was measured".
         Some(folder) => {
             let compared = compared(folder)?;
