@@ -186,6 +186,11 @@ impl Bucket {
         self.late_until = now.after_ns(LATE_MOST_NS);
     }
 
+    /// A port that was interrupted at `at`, with frames and tokens left, continues now, without losing tokens.
+    pub fn resume(&mut self, at: Time, now: Time) {
+        self.go_on(self.full_since(at), now);
+    }
+
     /// The earliest time at which the bucket was full; later tokens have overflowed.
     fn full_since(&self, now: Time) -> Time {
         Time(now.0.saturating_sub(if now < self.late_until { self.late_ns } else { 0 }))
@@ -398,6 +403,32 @@ mod tests {
         }
         // The compensation is bounded.
         assert!(carried(200_000_000) < 12_500_000 / 2, "{}", carried(200_000_000));
+    }
+
+    #[test]
+    fn who_is_interrupted_with_tokens_left_loses_nothing_and_wins_nothing() {
+        // It sends four packets, then stands still for 3 ms, and again, although more tokens are there each time.
+        let mut bucket = Bucket::new("10Mbit/s".parse().unwrap(), 15_000);
+        let (mut now, mut sent, mut left_at) = (Time(5), 0, None::<Time>);
+        while now.0 < 1_000_000_000 {
+            if let Some(at) = left_at.take() {
+                bucket.resume(at, now);
+            }
+            for _ in 0..4 {
+                if bucket.ready(now) {
+                    bucket.charge(1500, now);
+                    sent += 1500;
+                }
+            }
+            left_at = bucket.ready(now).then_some(now);
+            if left_at.is_none() {
+                let at = bucket.ready_at();
+                now = at.after_ns(20_000_000);
+                bucket.go_on(at, now);
+            }
+            now = now.after_ns(3_000_000);
+        }
+        assert!((1_250_000 - 40_000..=1_250_000 + 15_000 + 1500).contains(&sent), "{sent} bytes in a second");
     }
 
     #[test]

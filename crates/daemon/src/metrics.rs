@@ -286,18 +286,29 @@ fn throttled(page: &mut Page, ports: &[PortView]) {
     }
 }
 
-/// The classes of uplinks with I/O control.
+/// The classes of uplinks with I/O control. Those of teams have names of their own: a sum over all ports must not count a frame twice.
 fn classes(page: &mut Page, ports: &[PortView]) {
-    let values: [(&str, Metric<ClassState>); 2] = [
+    let values: [(&str, bool, Metric<ClassState>); 4] = [
         (
             "counter",
+            false,
             ("nicety_io_class_bytes_total", "Bytes of a class that went out or in by an uplink.", |class| class.bytes),
         ),
-        ("gauge", ("nicety_io_class_waiting_frames", "Packets of a class that wait.", |class| class.waiting)),
+        ("gauge", false, ("nicety_io_class_waiting_frames", "Packets of a class that wait.", |class| class.waiting)),
+        (
+            "counter",
+            true,
+            ("nicety_team_class_bytes_total", "Bytes of a class that went out or in by a team.", |class| class.bytes),
+        ),
+        (
+            "gauge",
+            true,
+            ("nicety_team_class_waiting_frames", "Packets of a class that wait at a team.", |class| class.waiting),
+        ),
     ];
-    for (kind, (name, help, value)) in values {
+    for (kind, of_team, (name, help, value)) in values {
         page.family(name, kind, help);
-        for port in ports {
+        for port in ports.iter().filter(|port| port.members.is_some() == of_team) {
             for (way, classes) in [("out", &port.state.classes), ("in", &port.state.inward_classes)] {
                 for class in classes {
                     let labels = [("port", port.name.as_str()), ("way", way), ("class", class.name.as_str())];

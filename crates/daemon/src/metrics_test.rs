@@ -60,7 +60,9 @@ fn facts() -> Facts {
         members: None,
         mirror: None,
         mirrored_by: Vec::new(),
+        tolerance: None,
     };
+    let team = PortView { name: "lan".to_owned(), id: PortId(9), members: Some(Vec::new()), ..uplink.clone() };
     let mut times = Histogram { sum_ns: 64_000, ..Histogram::default() };
     (times.buckets[0], times.buckets[2]) = (10, 5);
     *times.buckets.last_mut().unwrap() = 1;
@@ -73,7 +75,7 @@ fn facts() -> Facts {
         open_files_most: None,
         start_seconds: 1_700_000_000.25,
     });
-    Facts { ports: vec![uplink], addresses: 7, threads, process, times, captures: 2, wakes: vec![5, 6] }
+    Facts { ports: vec![uplink, team], addresses: 7, threads, process, times, captures: 2, wakes: vec![5, 6] }
 }
 
 #[test]
@@ -87,6 +89,8 @@ fn values_have_their_labels() {
         r#"nicety_port_throttled_seconds_total{port="a\"\\",direction="receive"} 2.5"#,
         r#"nicety_io_class_bytes_total{port="a\"\\",way="out",class="iscsi"} 3000"#,
         r#"nicety_io_class_waiting_frames{port="a\"\\",way="out",class="iscsi"} 4"#,
+        r#"nicety_team_class_bytes_total{port="lan",way="out",class="iscsi"} 3000"#,
+        r#"nicety_team_class_waiting_frames{port="lan",way="out",class="iscsi"} 4"#,
         "process_cpu_seconds_total 1.25",
         "process_resident_memory_bytes 4096",
         "process_virtual_memory_bytes 8192",

@@ -211,3 +211,52 @@ fn by_port_address_or_load_all_links_are_used_and_the_neighbour_knows_nothing_of
     let report = wait(live.daemon(), &["a", "b"]);
     assert_eq!(report.members.unwrap()[0].state, "active, 0 % used");
 }
+
+/// A broadcast of IPv4 from this host of 10.0.0.0/8 or of another network, behind QEMU's prefix of a stream: its length.
+fn broadcast(first: u8) -> Vec<u8> {
+    let mut frame = vec![0, 0, 0, 60, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 7, 8, 0];
+    frame.extend([0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0, first, 0, 0, 1, 255, 255, 255, 255]);
+    frame.resize(4 + 60, 0);
+    frame
+}
+
+#[test]
+fn a_teams_classes_are_counted_as_a_whole_and_with_what_left_by_uplinks_that_are_gone() {
+    use std::io::Write;
+    let dir = tempfile::tempdir().unwrap();
+    let stream = "[[uplink]]\nname = \"c\"\nkind = \"stream\"\nsocket = \"c\"\n";
+    let class = "[[io_class]]\nuplink = \"up\"\nname = \"ten\"\nnetwork = \"10.0.0.0/8\"\n";
+    let of = |members: &[&str]| {
+        let standby = format!("mode = \"active-standby\"\nprimary = \"{}\"", members[0]);
+        text("listen", members, &team(&members.join(","), &standby)) + stream + class
+    };
+    let live = live(dir.path(), &of(&["a", "b"]));
+    let other = daemon(dir.path(), "connect", "mode = \"active-standby\"");
+    wait(live.daemon(), &["a"]);
+    let mut outside = std::os::unix::net::UnixStream::connect(dir.path().join("c")).unwrap();
+    let mut sent = [0; 2];
+    let mut send = |first: &[u8]| {
+        for first in first {
+            outside.write_all(&broadcast(*first)).unwrap();
+            sent[usize::from(*first == 10)] += 1;
+        }
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let classes = report(live.daemon()).io_classes;
+            let counts: Vec<_> =
+                classes.iter().map(|class| (class.name.as_str(), class.packets, class.bytes)).collect();
+            if counts == [("vm", sent[0], 60 * sent[0]), ("ten", sent[1], 60 * sent[1])] {
+                return;
+            }
+            assert!(Instant::now() < end, "{classes:?}, {sent:?} were sent");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    send(&[10, 10, 192, 10]);
+    other.close_uplink("a");
+    wait(live.daemon(), &["b"]);
+    send(&[10, 192]);
+    apply(&live, &of(&["b"]));
+    wait(live.daemon(), &["b"]);
+    send(&[192]);
+}

@@ -49,6 +49,14 @@ fn what_a_pattern_allows_is_parsed() {
     for text in allowed(Form::Rate) {
         assert!(parsed::<Rate>(&text).bits_per_second() > 0, "{text}");
     }
+    for text in allowed(Form::PortShares(64)) {
+        let shares = |part: &str| parsed::<u16>(part.split_once('=').unwrap().1);
+        assert!(text.split(',').map(shares).all(|shares| (1..=100).contains(&shares)), "{text}");
+    }
+    for text in allowed(Form::PortRates(64)) {
+        let rate = |part: &str| parsed::<Rate>(part.split_once('=').unwrap().1).bits_per_second();
+        assert!(text.split(',').map(rate).all(|rate| rate > 0), "{text}");
+    }
     for text in allowed(BUFFER) {
         assert!((64 << 10..=1 << 30).contains(&parsed::<Bytes>(&text).0), "{text}");
     }

@@ -51,6 +51,7 @@ fn ten_lines_are_a_host() {
             private: Default::default(),
             snooping: false,
             lldp: Lldp::default(),
+            trust_marks: false,
             inward: None,
             team: None,
         }]
@@ -887,6 +888,27 @@ fn classes_have_their_frames_and_what_they_are_promised() {
     );
     assert_eq!((iscsi.terms.reservation, iscsi.terms.limit), (rate(2_000_000_000), rate(4_000_000_000)));
     assert_eq!((voice.ports.clone(), voice.dscp), (Some(vec!["vm1".to_owned()]), Some(46)));
+    let single = class(
+        "nfs",
+        "reservation = \"2Gbit/s\"\nport_shares = 20\nshares_of = \"vm1=80\"\nreservation_of = \"vm2 = 1.5Gbit/s, vm1=500Mbit/s\"\nlimit_of = \"vm1=1Gbit/s\"",
+    );
+    let known = Host::parse(&format!("{UP}{GUESTS}{single}"), Path::new("/h")).unwrap();
+    let nfs = known.classes_of(&known.uplinks[0]).pop().unwrap();
+    let terms = |shares, reservation, limit| nicety_ioc::Terms { shares, reservation, limit, is_urgent: false };
+    let of = |port: &str| nfs.single.iter().find(|(name, _)| name == port).unwrap().1;
+    assert_eq!(of("vm1"), terms(80, rate(500_000_000), rate(1_000_000_000)));
+    assert_eq!((of("vm2"), nfs.single.len()), (terms(20, rate(1_500_000_000), None), 2));
+    let trusting = GUESTS.replacen("[[port]]", "trust_marks = true\n[[port]]", 1);
+    let marks = class("voice", "dscp = 46\nmark_pcp = 5\nmark_dscp = 46") + &class("vm", "mark_dscp = 0");
+    let of = |up: &str| {
+        let known = Host::parse(&format!("{up}{trusting}{marks}"), Path::new("/h")).unwrap();
+        let [outward, inward] = [known.outward_classes_of(&known.uplinks[0]), known.classes_of(&known.uplinks[0])];
+        assert_eq!((outward[0].mark_dscp, outward[1].mark_pcp, outward[1].mark_dscp), (Some(0), Some(5), Some(46)));
+        (outward[1].ports.clone(), inward[1].ports.clone())
+    };
+    assert_eq!(of(UP), (Some(vec!["vm1".to_owned()]), Some(Vec::new())), "what comes in is not believed");
+    let believed = UP.replace("rate", "trust_marks = true\nrate");
+    assert_eq!(of(&believed), (Some(vec!["vm1".to_owned()]), None));
     let inward = UP.replace("null", "pair\"\nsocket = \"u\"\ninward_rate = \"9Gbit/s\"\nreceive_buffer = \"8MiB");
     let host = Host::parse(&format!("{inward}{GUESTS}"), Path::new("/etc/nicety/host.toml")).unwrap();
     assert_eq!(
@@ -918,6 +940,7 @@ fn classes_that_cannot_be_kept_are_refused_with_the_reason() {
         "io_class.reservation: 5Gbit/s + 2Gbit/s + 600Mbit/s = 7.6Gbit/s are reserved on up, and 75 % of its slowest link may be: 7.5Gbit/s of the 10Gbit/s of up"
     );
     assert_eq!(of(&class("nfs", "shares = 0")), "io_class.shares: 0 is not from 1 to 100");
+    assert_eq!(of(&class("nfs", "mark_dscp = 64")), "io_class.mark_dscp: 64 is not from 0 to 63");
     assert_eq!(of(&class("nfs", "port_shares = 101")), "io_class.port_shares: 101 is not from 1 to 100");
     assert_eq!(
         of(&(class("a", "vlan = 5") + &class("b", "vlan = 5"))),
@@ -938,7 +961,7 @@ fn classes_that_cannot_be_kept_are_refused_with_the_reason() {
     assert!(of(&class("vm", "vlan = 5")).starts_with("io_class.vlan: \"vm\" is the class of all frames"));
     assert_eq!(
         of(&class("a", "dscp = 46")),
-        "io_class.dscp: each guest chooses this itself: name the ports or groups that are trusted"
+        "io_class.dscp: each guest chooses this itself: name the ports or groups that are trusted, or give them trust_marks = true"
     );
     assert_eq!(of(&class("a", "ports = \"vm3\"")), "io_class.ports: there is no port \"vm3\"; did you mean \"vm1\"?");
     assert_eq!(
@@ -954,6 +977,28 @@ fn classes_that_cannot_be_kept_are_refused_with_the_reason() {
         of(&class("nfs", "reservation = \"1Gbit/s\"\nport_reservation = \"600Mbit/s\"")),
         "io_class.port_reservation: 2 × 600Mbit/s = 1.2Gbit/s are reserved for its ports, and for the class: 1Gbit/s"
     );
+    for (single, message) in [
+        ("shares_of = \"vm1=0\"", "io_class.shares_of: 0 is not from 1 to 100"),
+        ("shares_of = \"vm1\"", "io_class.shares_of: \"vm1\": write a port, = and its value"),
+        ("shares_of = \"vm1=5,vm1=6\"", "io_class.shares_of: vm1 is there twice"),
+        ("limit_of = \"vm3=1Gbit/s\"", "io_class.limit_of: there is no port \"vm3\"; did you mean \"vm1\"?"),
+        ("limit_of = \"vm1=999kbit/s\"", "io_class.limit_of: 999kbit/s is too small"),
+        ("ports = \"vm1\"\nshares_of = \"vm2=5\"", "io_class.shares_of: vm2 is none of the class's ports and groups"),
+        (
+            "reservation = \"1Gbit/s\"\nreservation_of = \"vm1=1Gbit/s\"\nlimit_of = \"vm1=10Mbit/s\"",
+            "io_class.limit_of: 1Gbit/s are reserved for vm1, and only 10Mbit/s may be sent",
+        ),
+        (
+            "reservation = \"2Gbit/s\"\nport_limit = \"1Gbit/s\"\nreservation_of = \"vm2=1100Mbit/s\"",
+            "io_class.reservation_of: 1.1Gbit/s are reserved for vm2, and only 1Gbit/s may be sent",
+        ),
+        (
+            "reservation = \"1Gbit/s\"\nport_reservation = \"300Mbit/s\"\nreservation_of = \"vm1=800Mbit/s\"",
+            "io_class.reservation_of: 800Mbit/s + 300Mbit/s = 1.1Gbit/s are reserved for its ports, and for the class: 1Gbit/s",
+        ),
+    ] {
+        assert_eq!(of(&class("nfs", single)), message, "{single}");
+    }
     assert_eq!(
         of(&class("nfs", "delay = \"low\"")),
         "io_class.delay: frames come first up to the class's reservation, and it has none"
@@ -1077,4 +1122,34 @@ fn a_mirror_has_its_ports_and_a_port_that_is_its_own() {
 fn teamed() -> String {
     "[[uplink]]\nname = \"t1\"\nkind = \"pair\"\nsocket = \"t1.sock\"\n[[team]]\nname = \"both\"\nmembers = \"t1\"\nmode = \"802.3ad\"\n"
         .to_owned()
+}
+
+#[test]
+fn the_page_is_for_this_machine_alone() {
+    let page = |text: &str| parse(&format!("[daemon]\npage = \"{text}\"\n")).map(|host| host.daemon.page.unwrap());
+    for (text, shown) in [
+        ("127.0.0.1:8642", "http://127.0.0.1:8642/"),
+        ("127.9.9.9:1", "http://127.9.9.9:1/"),
+        ("[::1]:65535", "http://[::1]:65535/"),
+        ("/run/nicety/page.sock", "/run/nicety/page.sock"),
+    ] {
+        assert_eq!(page(text).unwrap().to_string(), shown);
+    }
+    for (text, why) in [
+        ("0.0.0.0:8642", "0.0.0.0 is not this machine alone: the page asks nobody who they are."),
+        ("192.0.2.1:80", "192.0.2.1 is not this machine alone"),
+        ("[::]:80", ":: is not this machine alone"),
+        ("localhost:8642", "\"localhost:8642\" is no address with a port, and no absolute path"),
+        ("127.0.0.1", "\"127.0.0.1\" is no address with a port"),
+        ("127.0.0.1:0", "port 0 is none"),
+        ("page.sock", "\"page.sock\" is no address with a port, and no absolute path"),
+    ] {
+        let error = page(text).unwrap_err().list[0].to_string();
+        assert!(error.starts_with(&format!("daemon.page: {why}")), "{error}");
+    }
+    let long = format!("/{}", "x".repeat(200));
+    assert!(page(&long).unwrap_err().list[0].to_string().contains("has 201 bytes, and the system's limit is 107"));
+    let taken = parse("[daemon]\ncontrol = \"/run/nicety/one.sock\"\npage = \"/run/nicety/one.sock\"\n").unwrap_err();
+    assert!(taken.list[0].to_string().starts_with("daemon.page: "), "{taken}");
+    assert_eq!(parse("[daemon]\n").unwrap().daemon.page, None, "off by default");
 }

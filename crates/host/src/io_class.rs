@@ -5,7 +5,8 @@ use nicety_uplink::Rate;
 
 use super::errors::did_you_mean;
 use super::form::{Form, words};
-use super::minimum::{Minimum, parts, reserve};
+use super::minimum::{Minimum, reserve};
+use super::port_terms::{single, within_class};
 use super::sections::name;
 use super::walk::{Found, Key, Kind, Section, Walk};
 use super::{PortConfig, TeamConfig, UplinkConfig};
@@ -13,9 +14,9 @@ use super::{PortConfig, TeamConfig, UplinkConfig};
 /// The class of all frames that are of no other.
 const REST: &str = "vm";
 /// Most names in a list.
-const NAMES_MOST: usize = 64;
+pub(super) const NAMES_MOST: usize = 64;
 /// A lower limit would keep a segmented packet of 64 KiB for more than half a second.
-const LIMIT_LEAST: u64 = 1_000_000;
+pub(super) const LIMIT_LEAST: u64 = 1_000_000;
 /// The part of a link that may be reserved, in percent: the rest is for frames that nobody has thought of.
 const RESERVED_MOST: u64 = 75;
 const RATE: &str = "an amount per second, such as \"2Gbit/s\"";
@@ -42,14 +43,18 @@ pub(super) static IO_CLASS: Kind = Kind {
         Key::new("port_shares", SHARES, "a whole number from 1 to 100"),
         Key::new("port_reservation", Form::Rate, "an amount per second; those of all its ports within the class's reservation"),
         Key::new("port_limit", Form::Rate, "an amount per second, from \"1Mbit/s\", not less than port_reservation"),
+        Key::new("shares_of", Form::PortShares(NAMES_MOST), "at most 64 ports with their shares: \"vm1=80,vm2=10\""),
+        Key::new("reservation_of", Form::PortRates(NAMES_MOST), "at most 64 ports with a rate: \"vm1=1Gbit/s\"; together with the other ports' within the class's reservation"),
+        Key::new("limit_of", Form::PortRates(NAMES_MOST), "at most 64 ports with a rate from \"1Mbit/s\", not less than the port's reservation"),
         Key::new("ports", Form::UplinkNames(NAMES_MOST), "the names of at most 64 ports with commas between them"),
         Key::new("groups", Form::UplinkNames(NAMES_MOST), "the names of at most 64 port groups with commas between them"),
         Key::new("vlan", Form::Number(1, 4094), "a VLAN: a whole number from 1 to 4094"),
-        Key::new("pcp", Form::Number(0, 7), "a whole number from 0 to 7, with ports or groups whose word is trusted"),
-        Key::new("dscp", Form::Number(0, 63), "a whole number from 0 to 63, with ports or groups whose word is trusted"),
+        Key::new("pcp", Form::Number(0, 7), "a whole number from 0 to 7, of ports whose word is trusted"),
+        Key::new("dscp", Form::Number(0, 63), "a whole number from 0 to 63, of ports whose word is trusted"),
         Key::new("network", Form::Network, "an IP address, or a network such as \"10.0.0.0/8\""),
         Key::new("transport_ports", Form::TransportPorts, "a TCP and UDP port such as \"3260\", or a range such as \"49152-49215\""),
         Key::new("mark_pcp", Form::Number(0, 7), "a whole number from 0 to 7"),
+        Key::new("mark_dscp", Form::Number(0, 63), "a whole number from 0 to 63"),
     ],
     several: false,
 };
@@ -68,6 +73,8 @@ pub struct IoClassConfig {
     pub terms: Terms,
     /// The terms of each port in the class.
     pub each: Terms,
+    /// Terms of single ports, by their names.
+    pub single: Vec<(String, Terms)>,
     /// The names of the ports whose frames it has, with those of the groups; `None`: of all.
     pub ports: Option<Vec<String>>,
     /// The VLAN of its frames.
@@ -82,6 +89,8 @@ pub struct IoClassConfig {
     pub transport: Option<TransportPorts>,
     /// The priority that they get, if they leave with a tag.
     pub mark_pcp: Option<u8>,
+    /// The code point that they get, if they are IP.
+    pub mark_dscp: Option<u8>,
     /// Ports with a minimum rate of their own, functions of cards: by [`super::Host::outward_classes_of`] alone.
     pub minimums: Vec<(String, Rate)>,
 }
@@ -114,6 +123,7 @@ impl IoClassConfig {
             uplink: uplink.to_owned(),
             terms: Terms::default(),
             each: Terms::default(),
+            single: Vec::new(),
             ports: None,
             vlan: None,
             pcp: None,
@@ -121,8 +131,14 @@ impl IoClassConfig {
             network: None,
             transport: None,
             mark_pcp: None,
+            mark_dscp: None,
             minimums: Vec::new(),
         }
+    }
+
+    /// Whether its frames are those of all ports whose marks are trusted (`trust_marks`).
+    pub(super) fn has_trusted_ports(&self) -> bool {
+        self.ports.is_none() && (self.pcp.is_some() || self.dscp.is_some())
     }
 
     /// Whether all frames of a port are its own, unless a class before has them.
@@ -188,6 +204,11 @@ impl Around<'_> {
         ports.sort_unstable();
         ports.dedup();
         named.then_some(ports)
+    }
+
+    /// Whether the marks of any port, or of what comes in by any uplink, are trusted.
+    fn trusts_any(&self) -> bool {
+        self.ports.iter().any(|port| port.policy.trust_marks) || self.uplinks.iter().any(|uplink| uplink.trust_marks)
     }
 
     /// The slowest link of an uplink or team: its name and its rate, or the name of one without a rate.
@@ -281,7 +302,7 @@ fn within_link(
         let its =
             |(_, minimum): &&&(Section<'_>, Minimum)| class.minimums.iter().any(|(port, _)| *port == minimum.port);
         let Some((section, _)) = minimums.iter().rfind(its) else { continue };
-        let of_ports = parts(class, around.ports.len());
+        let of_ports = class.reservations_of_ports(around.ports.len());
         if class.terms.reservation != own {
             place = Some((*section, "min_rate"));
             reserving.extend(&of_ports);
@@ -325,10 +346,12 @@ fn within_limits(walk: &mut Walk, section: Section<'_>, class: &IoClassConfig) {
     {
         let what = format!("with it {sum} are reserved for ports of class {name}, which may send {limit} (limit)");
         walk.wrong(section, "min_rate", line, what);
-    } else if let Some(limit) = class.each.limit
-        && class.minimums.iter().any(|(_, rate)| *rate > limit)
-    {
-        let what = format!("a port of class {name} may send at most {limit} (port_limit)");
+        return;
+    }
+    let above = |(_, terms): &(String, Terms)| Some((terms.limit?, terms.reservation.max(terms.limit) > terms.limit));
+    if let Some((limit, _)) = class.terms_of_ports().iter().filter_map(above).find(|(_, is_above)| *is_above) {
+        let key = if class.each.limit == Some(limit) { "port_limit" } else { "limit_of" };
+        let what = format!("a port of class {name} may send at most {limit} ({key})");
         walk.wrong(section, "min_rate", line, what);
     }
 }
@@ -349,8 +372,9 @@ fn io_class(walk: &mut Walk, section: Section<'_>, around: &Around<'_>) -> Optio
     }
     let ports = around.named_ports(walk, section);
     for key in ["pcp", "dscp"] {
-        if let (Some(line), None) = (walk.place(section, key), &ports) {
-            walk.wrong(section, key, line, "each guest chooses this itself: name the ports or groups that are trusted");
+        if let (Some(line), None, false) = (walk.place(section, key), &ports, around.trusts_any()) {
+            let what = "each guest chooses this itself: name the ports or groups that are trusted, or give them trust_marks = true";
+            walk.wrong(section, key, line, what);
         }
     }
     let is_urgent = walk.word(section, "delay", &URGENT).map(|found| found.value);
@@ -362,26 +386,16 @@ fn io_class(walk: &mut Walk, section: Section<'_>, around: &Around<'_>) -> Optio
     }
     class.is_urgent = is_urgent.unwrap_or(URGENT_NAMES.contains(&name.as_str())) && class.reservation.is_some();
     let each = terms(walk, section, ["port_shares", "port_reservation", "port_limit"]);
-    if let Some(rate) = each.reservation {
-        let count = ports.as_ref().map_or(around.ports.len(), Vec::len).max(1) as u64;
-        let sum = rate.bits_per_second().saturating_mul(count);
-        let own = class.reservation.map_or(0, Rate::bits_per_second);
-        if sum > own {
-            let line = walk.place(section, "port_reservation").unwrap_or(section.line);
-            let has = class.reservation.map_or_else(|| "none".to_owned(), |rate| rate.to_string());
-            let sum = Rate::new(sum).map_or_else(|| format!("{sum}bit/s"), |sum| sum.to_string());
-            let what = format!("{count} × {rate} = {sum} are reserved for its ports, and for the class: {has}");
-            walk.wrong(section, "port_reservation", line, what);
-        }
-    }
+    let single = single(walk, section, (each, ports.as_ref()), around);
     let number = |found: Option<Found<u32>>| found.and_then(|found| u16::try_from(found.value).ok());
     let byte = |found: Option<Found<u32>>| found.and_then(|found| u8::try_from(found.value).ok());
     let transport = walk.parsed::<TransportPorts>(section, "transport_ports").map(|found| found.value);
-    Some(IoClassConfig {
+    let class = IoClassConfig {
         name,
         uplink: uplink?,
         terms: class,
         each,
+        single,
         ports,
         vlan: number(walk.integer(section, "vlan")),
         pcp: byte(walk.integer(section, "pcp")),
@@ -389,8 +403,11 @@ fn io_class(walk: &mut Walk, section: Section<'_>, around: &Around<'_>) -> Optio
         network: walk.parsed::<Prefix>(section, "network").map(|found| found.value),
         transport: transport.or(usual.filter(|_| given.is_empty())),
         mark_pcp: byte(walk.integer(section, "mark_pcp")),
+        mark_dscp: byte(walk.integer(section, "mark_dscp")),
         minimums: Vec::new(),
-    })
+    };
+    within_class(walk, section, &class, around.ports.len());
+    Some(class)
 }
 
 /// The uplink or the team.

@@ -6,6 +6,7 @@
 
 use std::fs::OpenOptions;
 use std::io::Read;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use nicety_adapters::{About, Entry, REGISTRY, Settings};
@@ -28,12 +29,15 @@ mod form;
 mod io_class;
 mod minimum;
 mod mirror;
+mod page;
 mod paths;
 mod policy;
+mod port_terms;
 mod quantity;
 pub mod regular;
 mod sections;
 mod team;
+mod tolerance;
 mod walk;
 
 pub use access::{AccessConfig, AccountError, group_number};
@@ -47,6 +51,7 @@ use io_class::rest_first;
 pub use io_class::{IoClassConfig, TransportPorts};
 use minimum::{Minimum, reserve};
 pub use mirror::{MIRRORS_MOST, MirrorConfig, MirrorDirection};
+pub use page::PageAddress;
 pub use paths::trace_files;
 pub use policy::policy_words;
 pub use quantity::{Bytes, QuantityError, Seconds};
@@ -81,6 +86,8 @@ pub struct Host {
     pub mirrors: Vec<MirrorConfig>,
     /// The daemon.
     pub daemon: DaemonConfig,
+    /// Fault tolerance of ports, if there is any.
+    pub tolerance: Option<ToleranceConfig>,
     /// The ports, in the file's order. There may be none: ports are added while the daemon serves.
     pub ports: Vec<PortConfig>,
     /// The file as a document: its values as written.
@@ -125,6 +132,8 @@ pub struct UplinkConfig {
     pub snooping: bool,
     /// Whether it sends LLDP to its neighbour, and receives it.
     pub lldp: Lldp,
+    /// Whether I/O control believes the priority and the code point of what comes in.
+    pub trust_marks: bool,
     /// Inward I/O control, if there is any.
     pub inward: Option<InwardConfig>,
     /// The team that it is in. Then the switch knows only that.
@@ -262,6 +271,8 @@ pub struct DaemonConfig {
     pub sandbox: bool,
     /// Folders that live changes may use, besides those that the file names elsewhere.
     pub folders: Vec<PathBuf>,
+    /// Where the page about the daemon is served, if anywhere.
+    pub page: Option<PageAddress>,
 }
 
 impl Default for DaemonConfig {
@@ -275,8 +286,18 @@ impl Default for DaemonConfig {
             listed: true,
             sandbox: true,
             folders: Vec::new(),
+            page: None,
         }
     }
+}
+
+/// `[ft]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToleranceConfig {
+    /// The address at which other daemons connect.
+    pub listen: Option<SocketAddr>,
+    /// The file with the key that all of them share.
+    pub key: PathBuf,
 }
 
 /// `[[port]]`.
@@ -308,6 +329,8 @@ pub struct PortConfig {
     pub standby: bool,
     /// The worker that serves it, from 0, if the file says.
     pub worker: Option<u16>,
+    /// The daemon that has its log: what its guest sends waits until that has what precedes it.
+    pub ft_peer: Option<SocketAddr>,
     /// The accounts that may connect. The default if this side connects.
     pub access: AccessConfig,
     /// Its port group, if it is in one.
@@ -349,6 +372,8 @@ impl PortConfig {
     /// unless the file says otherwise. With one processor they are not: polling would take its time from the guest.
     pub fn is_mapped(&self, processors: usize) -> bool {
         match self.doorbells {
+            // A log has writes, and a page has none.
+            _ if self.ft_peer.is_some() => false,
             Some(doorbells) => doorbells == Doorbells::Mapped,
             None => processors > 1 && sections::mappable(self.entry).is_some_and(|part| part.usual),
         }
@@ -359,8 +384,8 @@ impl PortConfig {
     pub fn is_same_adapter(&self, other: &Self) -> bool {
         let mapped = |port: &Self| [1, 2].map(|processors| port.is_mapped(processors));
         let made = |port: &Self| {
-            let PortConfig { role, queues, mtu, is_vmwares, standby, worker, .. } = port;
-            (port.entry.about.name, *role, mapped(port), *queues, *mtu, *is_vmwares, *standby, *worker)
+            let PortConfig { role, queues, mtu, is_vmwares, standby, worker, ft_peer, .. } = port;
+            (port.entry.about.name, *role, mapped(port), *queues, *mtu, *is_vmwares, *standby, *worker, *ft_peer)
         };
         let is_same_address = self.mac == other.mac || (self.function.is_some() && other.function.is_some());
         made(self) == made(other) && is_same_address && self.socket == other.socket && self.rom == other.rom
@@ -480,12 +505,22 @@ impl Host {
         self.cards.iter().find(|card| card.name == name)
     }
 
-    /// The classes of an uplink, or of its team if it is in one: the one of all frames that fit no other first. None without I/O control of
+    /// The classes of what comes in by an uplink, or by its team if it is in one: the one of all frames that fit no other first. None without I/O control of
     /// either direction.
     pub fn classes_of(&self, uplink: &UplinkConfig) -> Vec<IoClassConfig> {
         let place = uplink.team.as_ref().unwrap_or(&uplink.name);
         let named = self.classes_at(place);
-        if named.is_empty() && uplink.inward.is_none() { Vec::new() } else { rest_first(place, &named) }
+        if named.is_empty() && uplink.inward.is_none() {
+            return Vec::new();
+        }
+        let mut classes = rest_first(place, &named);
+        // Nobody's, or everybody's: the link itself is trusted or not.
+        let believed = (!uplink.trust_marks).then(Vec::new);
+        classes
+            .iter_mut()
+            .filter(|class| class.has_trusted_ports())
+            .for_each(|class| class.ports.clone_from(&believed));
+        classes
     }
 
     /// The classes of what leaves by an uplink, like [`Host::classes_of`], with the minimum rates of functions whose card has this uplink.
@@ -499,6 +534,10 @@ impl Host {
             return Vec::new();
         }
         let mut classes = rest_first(place, &named);
+        let trusted: Vec<String> =
+            self.ports.iter().filter(|port| port.policy.trust_marks).map(|port| port.name.clone()).collect();
+        let of_trusted = classes.iter_mut().filter(|class| class.has_trusted_ports());
+        of_trusted.for_each(|class| class.ports = Some(trusted.clone()));
         reserve(&mut classes, &minimums, self.ports.len());
         classes
     }

@@ -39,16 +39,7 @@ pub(super) fn reserve<'a>(
         }
     }
     for class in classes.iter_mut().filter(|class| !class.minimums.is_empty()) {
-        let sum = Rate::new(parts(class, ports).iter().map(|rate| rate.bits_per_second()).sum());
+        let sum = Rate::new(class.reservations_of_ports(ports).iter().map(|rate| rate.bits_per_second()).sum());
         class.terms.reservation = class.terms.reservation.max(sum);
     }
-}
-
-/// The reservations of a class's ports: each minimum rate, and that of all others together.
-pub(super) fn parts(class: &IoClassConfig, ports: usize) -> Vec<Rate> {
-    let each = class.each.reservation;
-    let own = class.minimums.iter().map(|(_, rate)| each.map_or(*rate, |each| each.max(*rate)));
-    let count = class.ports.as_ref().map_or(ports, Vec::len).saturating_sub(class.minimums.len());
-    let others = each.and_then(|each| Rate::new(each.bits_per_second().saturating_mul(count as u64)));
-    own.chain(others).collect()
 }

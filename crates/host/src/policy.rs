@@ -41,7 +41,7 @@ pub(super) const MTU_LEAST: u32 = 68;
 const ARP: usize = 2;
 
 /// The keys of a policy.
-pub(super) const KEYS: [Key; 28] = [
+pub(super) const KEYS: [Key; 29] = [
     Key::new("vlan", VLAN_FORM, VLAN),
     Key::new(
         "trunk",
@@ -69,6 +69,7 @@ pub(super) const KEYS: [Key; 28] = [
     Key::new("log_refusals", Form::Flag, "true or false"),
     Key::new("snooping", Form::Flag, "true or false"),
     Key::new("lldp", Form::Words(&words(&LLDP)), "\"receive\" or \"off\""),
+    Key::new("trust_marks", Form::Flag, "true or false"),
     Key::new("broadcast_limit", LIMIT_FORM, LIMIT),
     Key::new("multicast_limit", LIMIT_FORM, LIMIT),
     Key::new("unknown_limit", LIMIT_FORM, LIMIT),
@@ -127,6 +128,7 @@ pub(super) struct Parts {
     log: Option<bool>,
     snooping: Option<bool>,
     lldp: Option<bool>,
+    trust_marks: Option<bool>,
     storm: [Option<u32>; 3],
     send: ShapeParts,
     receive: ShapeParts,
@@ -151,6 +153,7 @@ impl Parts {
             log: flag(walk, "log_refusals"),
             snooping: flag(walk, "snooping"),
             lldp: walk.word(section, "lldp", &LLDP).map(|found| found.value),
+            trust_marks: flag(walk, "trust_marks"),
             storm: ["broadcast_limit", "multicast_limit", "unknown_limit"].map(|key| limit(walk, key)),
             send: ShapeParts::read(walk, section, ["send_average", "send_peak", "send_burst"]),
             receive: ShapeParts::read(walk, section, ["receive_average", "receive_peak", "receive_burst"]),
@@ -166,6 +169,7 @@ impl Parts {
             log: self.log.or(group.log),
             snooping: self.snooping.or(group.snooping),
             lldp: self.lldp.or(group.lldp),
+            trust_marks: self.trust_marks.or(group.trust_marks),
             storm: std::array::from_fn(|index| self.storm[index].or(group.storm[index])),
             vlan: self.vlan.or_else(|| group.vlan.clone()),
             private: self.private.or(group.private),
@@ -240,6 +244,7 @@ impl Parts {
             storm: Storm { broadcast, multicast, unknown },
             snooping: self.snooping.unwrap_or(usual.snooping),
             lldp: self.lldp.unwrap_or(usual.lldp),
+            trust_marks: self.trust_marks.unwrap_or(usual.trust_marks),
             transmit: self.send.shape(),
             receive: self.receive.shape(),
         }
@@ -308,6 +313,7 @@ pub fn policy_words(policy: &Policy) -> BTreeMap<String, String> {
         mtu,
         snooping,
         lldp,
+        trust_marks,
         log,
         transmit,
         receive,
@@ -345,6 +351,7 @@ pub fn policy_words(policy: &Policy) -> BTreeMap<String, String> {
         ("ra_guard", router_advertisement),
         ("multicast_router_guard", multicast_router),
         ("snooping", snooping),
+        ("trust_marks", trust_marks),
         ("log_refusals", log),
     ];
     flags.into_iter().for_each(|(key, on)| say(key, on.then(|| "true".to_owned())));

@@ -183,6 +183,8 @@ pub struct Class {
     pub matches: Vec<Match>,
     /// The priority that its frames get in their VLAN tag, if they leave with one.
     pub mark_pcp: Option<u8>,
+    /// The differentiated services code point that they get, if they are IP.
+    pub mark_dscp: Option<u8>,
 }
 
 /// Finds the class of a frame.
@@ -191,6 +193,8 @@ pub struct Classifier {
     rules: Vec<(u16, Match)>,
     /// The priority of each class's frames.
     marks: Vec<Option<u8>>,
+    /// The code point of each class's frames.
+    dscps: Vec<Option<u8>>,
     /// The class of each port's frames, or [`LOOK`].
     of_ports: Box<[u16]>,
 }
@@ -208,7 +212,8 @@ impl Classifier {
             Some(_) => LOOK,
         };
         let of_ports = (0..PORTS as u16).map(of_port).collect();
-        Self { rules, marks: classes.iter().map(|class| class.mark_pcp).collect(), of_ports }
+        let marks = classes.iter().map(|class| class.mark_pcp).collect();
+        Self { rules, marks, dscps: classes.iter().map(|class| class.mark_dscp).collect(), of_ports }
     }
 
     /// The class of all frames of a port, if it is known without a look at each.
@@ -227,6 +232,12 @@ impl Classifier {
     #[inline]
     pub fn marks(&self, class: u16) -> bool {
         self.marks.get(usize::from(class)).is_some_and(Option::is_some)
+    }
+
+    /// The differentiated services code point that a class's frames get.
+    #[inline]
+    pub fn dscp(&self, class: u16) -> Option<u8> {
+        self.dscps.get(usize::from(class)).copied().flatten()
     }
 
     /// A frame of a class with its mark, if it leaves with a tag.

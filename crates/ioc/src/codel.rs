@@ -57,34 +57,6 @@ impl Codel {
     }
 }
 
-/// Marks a frame's IP header as having met congestion (RFC 3168, section 5). `l3`: the offset of the header. False if its sender does not
-/// know such marks.
-pub fn mark_congestion(head: &mut [u8], l3: usize) -> bool {
-    let Some(header) = head.get_mut(l3..) else { return false };
-    match header {
-        [first, class, _, _, _, _, _, _, _, _, sum_high, sum_low, ..] if *first >> 4 == 4 => {
-            if *class & 3 == 0 {
-                return false;
-            }
-            let before = u16::from_be_bytes([*first, *class]);
-            *class |= 3;
-            let after = u16::from_be_bytes([*first, *class]);
-            // RFC 1624, equation 3.
-            let sum = u32::from(!u16::from_be_bytes([*sum_high, *sum_low])) + u32::from(!before) + u32::from(after);
-            let sum = (sum & 0xffff) + (sum >> 16);
-            let sum = !(((sum & 0xffff) + (sum >> 16)) as u16);
-            [*sum_high, *sum_low] = sum.to_be_bytes();
-            true
-        }
-        // The two bits are those of the traffic class, bits 10 and 11 of the header (RFC 8200, section 3).
-        [first, second, ..] if *first >> 4 == 6 && *second & 0x30 != 0 => {
-            *second |= 0x30;
-            true
-        }
-        _ => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,26 +81,5 @@ mod tests {
         assert_eq!(gaps[..4], [100, 71, 58, 50]);
         assert!(gaps.is_sorted_by(|one, other| *one + 1 >= *other), "{gaps:?}");
         assert!(!codel.signals(MS, 2001 * MS) && !codel.signals(50 * MS, 2002 * MS));
-    }
-
-    #[test]
-    fn a_mark_keeps_the_checksum_right_and_is_made_only_if_the_sender_knows_it() {
-        // RFC 1071's sum over the header must stay 0xffff.
-        let sum = |header: &[u8]| {
-            let words = header.chunks(2).map(|two| u32::from(u16::from_be_bytes([two[0], two[1]])));
-            let sum: u32 = words.sum();
-            (sum & 0xffff) + (sum >> 16)
-        };
-        let mut v4 = [0x45, 0xb9, 0, 40, 1, 2, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
-        let check = !(sum(&v4) as u16);
-        v4[10..12].copy_from_slice(&check.to_be_bytes());
-        assert!(mark_congestion(&mut v4, 0) && v4[1] == 0xbb && sum(&v4) == 0xffff);
-        let mut not_capable = v4;
-        not_capable[1] = 0xb8;
-        assert!(!mark_congestion(&mut not_capable, 0) && not_capable[1] == 0xb8);
-        let mut v6 = [0x60, 0x20, 0, 0, 0, 20, 6, 64];
-        assert!(mark_congestion(&mut v6, 0) && v6[..2] == [0x60, 0x30]);
-        assert!(!mark_congestion(&mut [0x60, 0x0f, 0, 0], 0) && !mark_congestion(&mut [], 0));
-        assert!(!mark_congestion(&mut [0x45, 3], 0), "a header that is cut off");
     }
 }

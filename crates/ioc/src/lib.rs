@@ -23,12 +23,14 @@ mod codel;
 mod curve;
 mod heap;
 mod level;
+mod marks;
 mod scheduler;
 mod timeline;
 
 pub use classify::{Class, Classifier, Match, Prefix, PrefixError};
-pub use codel::{Codel, mark_congestion};
+pub use codel::Codel;
 pub use level::Terms;
+pub use marks::{mark_congestion, mark_dscp};
 pub use scheduler::{ClassTerms, Grant, Lane, Scheduler};
 
 /// Most classes of a link.

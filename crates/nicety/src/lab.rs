@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nicety_host::did_you_mean;
 use nicety_lab::host::Host;
 use nicety_lab::method;
-use nicety_lab::methods::{self, Length, Method, NOT_YET, Opening};
+use nicety_lab::methods::{self, Length, Method, Opening};
 use nicety_lab::number;
 use nicety_lab::progress::Progress;
 use nicety_lab::real::own::Own;
@@ -50,17 +50,6 @@ fn list(columns: Option<usize>) -> String {
         let number = document(about.document.map(|(number, _)| number));
         rows.push(vec![about.name.into(), number, quick, usual, full, about.line.into(), about.needs.into()]);
     }
-    for (name, number, line) in NOT_YET {
-        let not_yet = "not yet".to_owned();
-        rows.push(vec![
-            (*name).to_owned(),
-            document(*number),
-            not_yet,
-            String::new(),
-            String::new(),
-            (*line).to_owned(),
-        ]);
-    }
     let end = "`nicety lab run NAME --quick` for a first look; `--dry-run` says what would run. `nicety compare` is the short default.\n";
     let table = output::columns(&rows);
     match columns.filter(|columns| table.lines().any(|line| line.chars().count() > *columns)) {
@@ -88,12 +77,6 @@ fn folded(rows: &[Vec<String>], columns: usize) -> String {
 fn known(name: &str) -> Result<&'static dyn Method, Failure> {
     if let Some(method) = methods::find(name) {
         return Ok(method);
-    }
-    if NOT_YET.iter().any(|(not_yet, ..)| *not_yet == name) {
-        return Err(Failure::new(
-            Exit::Missing,
-            format!("{name}: not yet; `nicety lab list` names the methods that run"),
-        ));
     }
     let names = || methods::ALL.iter().map(|method| method.about().name);
     let (meant, all) = (did_you_mean(name, names()), names().collect::<Vec<_>>().join(", "));

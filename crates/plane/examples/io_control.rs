@@ -101,7 +101,7 @@ fn classes(ports: u16) -> Vec<Class> {
         let terms = ClassTerms { class: Terms { reservation, ..Terms::default() }, ..ClassTerms::default() };
         let of = (1..=ports).filter(|port| port % 3 == rest).collect();
         let matches = if rest > 0 { vec![Match { ports: Some(of), ..Match::default() }] } else { Vec::new() };
-        Class { name: format!("class {rest}"), terms, matches, mark_pcp: None }
+        Class { name: format!("class {rest}"), terms, matches, mark_pcp: None, mark_dscp: None }
     };
     (0..3).map(class).collect()
 }

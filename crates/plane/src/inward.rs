@@ -48,6 +48,8 @@ pub(crate) struct Inward {
     limited_until: Option<Time>,
     /// The turn that was asked for, because no tokens were left.
     asked: Option<Time>,
+    /// The last turn ended then, with frames and tokens left: the worker had other work, or was interrupted.
+    left_at: Option<Time>,
 }
 
 /// An uplink's inward control, in its port. Its owner uses it in its turns; another thread changes it as a whole. This lock is taken
@@ -108,6 +110,7 @@ impl Inward {
             states: classes.iter().map(state).collect(),
             limited_until: None,
             asked: None,
+            left_at: None,
         })
     }
 
@@ -210,7 +213,9 @@ impl Inward {
     /// Returns the packets and bytes.
     pub fn drain(&mut self, mut left: Budget, now: Time, mut deliver: impl FnMut(&Batch, &[Pick])) -> (usize, u64) {
         let (mut packets, mut bytes) = (0, 0);
-        if let Some(at) = self.asked.take_if(|at| *at <= now) {
+        if let Some(at) = self.left_at.take() {
+            self.bucket.resume(at, now);
+        } else if let Some(at) = self.asked.take_if(|at| *at <= now) {
             self.bucket.go_on(at, now);
         }
         let _due = self.limited_until.take_if(|at| *at <= now);
@@ -242,7 +247,11 @@ impl Inward {
             bytes += drained.bytes;
             left = Budget { packets: left.packets - drained.packets, bytes: left.bytes.saturating_sub(drained.bytes) };
         }
-        if !self.bucket.ready(now) && !self.backlog.is_empty() {
+        if self.backlog.is_empty() || self.limited_until.is_some() {
+            // Nobody is late for what limits hold.
+        } else if self.bucket.ready(now) {
+            self.left_at = Some(now);
+        } else {
             self.asked = Some(self.bucket.ready_at());
         }
         (packets, bytes)

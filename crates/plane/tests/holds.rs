@@ -298,7 +298,7 @@ fn terms(shares: u16, reservation: Option<u64>, limit: Option<u64>) -> ClassTerm
 /// A class of one sender's frames.
 fn class(name: &str, sender: u16, terms: ClassTerms) -> Class {
     let matches = vec![Match { ports: Some(vec![sender]), ..Match::default() }];
-    Class { name: name.to_owned(), terms, matches, mark_pcp: None }
+    Class { name: name.to_owned(), terms, matches, mark_pcp: None, mark_dscp: None }
 }
 
 /// Bytes per sender in this many milliseconds.

@@ -1,16 +1,14 @@
 //! Mirrors: copies of some ports' frames reach the mirror's port, and change nothing for anybody else. A port is a pair of queues.
 
+mod linked;
 #[macro_use]
 mod workers;
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use nicety_adapter::{
-    Batch, Budget, Counters, Delivery, Edit, Frames, PortId, Progress, Rate, Reason, Set, Time, Uplink,
-};
-use nicety_memory::Map;
+use linked::{Wire, link};
+use nicety_adapter::{Counters, Edit, PortId, Rate, Reason, Set, Time};
 use nicety_plane::{End, Mirror, Mirrored, Plane, Port, Shell, Turn};
 use nicety_switch::{Limits, Policy, Vlan, VlanId, VlanSet};
 
@@ -25,60 +23,6 @@ with_one_worker_and_with_two!(
     another_port_with_the_number_of_a_mirrored_one_is_not_mirrored,
     two_mirrors_may_copy_one_port,
 );
-
-/// The test's view of a link.
-struct Wire {
-    /// Frames from the world, and to it with the edits of their tags.
-    outgoing: VecDeque<Vec<u8>>,
-    incoming: Vec<(Vec<u8>, Edit)>,
-    room: usize,
-}
-
-struct Link {
-    wire: Arc<Mutex<Wire>>,
-    map: Arc<Map>,
-}
-
-impl Uplink for Link {
-    fn fetch(&mut self, port: PortId, budget: Budget, batch: &mut Batch, counters: &mut Counters, _: Time) -> Progress {
-        batch.start(&self.map, port, 0);
-        let mut wire = self.wire.lock().unwrap();
-        let mut at = 0;
-        while budget.allows(batch) {
-            let Some(frame) = wire.outgoing.pop_front() else { break };
-            self.map.write(at, &frame).unwrap();
-            let mut draft = batch.draft(0).unwrap();
-            draft.push(at, frame.len() as u32).unwrap();
-            draft.finish_plain(0);
-            counters.sent(0, 1, frame.len() as u64);
-            at += 2048;
-        }
-        Progress { more: !wire.outgoing.is_empty(), armed: true }
-    }
-
-    fn complete(&mut self, _: &Batch) {}
-
-    fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, _: Time) -> Delivery {
-        let mut delivery = Delivery::default();
-        let mut wire = self.wire.lock().unwrap();
-        for (index, pick, packet) in frames.iter() {
-            if wire.room == 0 {
-                delivery.refuse(index, 0, 0);
-                continue;
-            }
-            wire.room -= 1;
-            let mut frame = vec![0; packet.len() as usize];
-            frames.batch.copy(packet, &mut frame);
-            counters.received(0, 1, frame.len() as u64);
-            wire.incoming.push((frame, pick.edit));
-        }
-        delivery
-    }
-
-    fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        None
-    }
-}
 
 struct Silent;
 
@@ -104,8 +48,7 @@ const THREE: usize = 2;
 const WATCH: usize = 3;
 
 fn port(id: u16) -> (Arc<Port>, Arc<Mutex<Wire>>) {
-    let wire = Arc::new(Mutex::new(Wire { outgoing: VecDeque::new(), incoming: Vec::new(), room: 1 << 20 }));
-    let link = Link { wire: Arc::clone(&wire), map: Arc::new(Map::private(1 << 20).unwrap()) };
+    let (link, wire) = link();
     let port = Port::new(PortId(id), End::Uplink(Box::new(link)), Box::new(Silent), 1 << 20).unwrap();
     (Arc::new(port), wire)
 }
@@ -161,8 +104,9 @@ impl World {
 
     /// Takes the numbers of the frames that a port got, and the edits of their tags.
     fn edited(&self, at: usize) -> Vec<(u16, Edit)> {
-        let frames = std::mem::take(&mut self.wires[at].lock().unwrap().incoming);
-        frames.into_iter().map(|(frame, edit)| (u16::from_be_bytes([frame[14], frame[15]]), edit)).collect()
+        let mut wire = self.wires[at].lock().unwrap();
+        let (frames, edits) = (std::mem::take(&mut wire.incoming), std::mem::take(&mut wire.edits));
+        frames.into_iter().zip(edits).map(|(frame, edit)| (u16::from_be_bytes([frame[14], frame[15]]), edit)).collect()
     }
 
     fn seen(&self, at: usize) -> Vec<u16> {

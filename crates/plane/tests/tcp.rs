@@ -313,6 +313,7 @@ fn class(name: &str, port: u16, shares: u16, reservation: u64) -> Class {
         terms: ClassTerms { class: terms, ..ClassTerms::default() },
         matches,
         mark_pcp: None,
+        mark_dscp: None,
     }
 }
 

@@ -1,19 +1,19 @@
 //! Teams: frames leave by one member and come in by one, whatever happens to the links. A link is a pair of queues with a switch for its
 //! carrier.
 
+mod linked;
 #[macro_use]
 mod workers;
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, News, PortId, Progress, Reason, Set, Time, Uplink};
+use linked::{Wire, link};
+use nicety_adapter::{News, PortId, Reason, Set, Time};
 use nicety_frame::Mac;
 use nicety_lacp::{Info, Pdu, Settings, State};
-use nicety_memory::Map;
 use nicety_plane::{Capacity, End, Hash, Lacp, Mode, Plane, Port, Rule, Shell, Spread, Standby, Steering, Team, Turn};
 use nicety_switch::{Guards, Limits, Policy};
 
@@ -36,70 +36,6 @@ const SECOND: u64 = 1_000_000_000;
 const TEAM: PortId = PortId(10);
 /// The type of RARP.
 const RARP: [u8; 2] = [0x80, 0x35];
-
-/// The test's view of a link.
-#[derive(Default)]
-struct Wire {
-    /// Frames from the world, and to it.
-    outgoing: VecDeque<Vec<u8>>,
-    incoming: Vec<Vec<u8>>,
-    room: usize,
-    carrier: bool,
-}
-
-struct Link {
-    wire: Arc<Mutex<Wire>>,
-    map: Arc<Map>,
-}
-
-impl Uplink for Link {
-    fn fetch(&mut self, port: PortId, budget: Budget, batch: &mut Batch, counters: &mut Counters, _: Time) -> Progress {
-        batch.start(&self.map, port, 0);
-        let mut wire = self.wire.lock().unwrap();
-        let mut at = 0;
-        while budget.allows(batch) {
-            let Some(frame) = wire.outgoing.pop_front() else { break };
-            self.map.write(at, &frame).unwrap();
-            let mut draft = batch.draft(0).unwrap();
-            draft.push(at, frame.len() as u32).unwrap();
-            draft.finish_plain(0);
-            counters.sent(0, 1, frame.len() as u64);
-            at += 2048;
-        }
-        Progress { more: !wire.outgoing.is_empty(), armed: true }
-    }
-
-    fn complete(&mut self, _: &Batch) {}
-
-    fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, _: Time) -> Delivery {
-        let mut delivery = Delivery::default();
-        let mut wire = self.wire.lock().unwrap();
-        for (index, _, packet) in frames.iter() {
-            if !wire.carrier {
-                counters.receive_drop(Reason::LinkDown);
-                continue;
-            }
-            if wire.room == 0 {
-                delivery.refuse(index, 0, 0);
-                continue;
-            }
-            wire.room -= 1;
-            let mut frame = vec![0; packet.len() as usize];
-            frames.batch.copy(packet, &mut frame);
-            counters.received(0, 1, frame.len() as u64);
-            wire.incoming.push(frame);
-        }
-        delivery
-    }
-
-    fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        None
-    }
-
-    fn carrier(&self) -> bool {
-        self.wire.lock().unwrap().carrier
-    }
-}
 
 /// Keeps the earliest wake-up.
 #[derive(Clone)]
@@ -127,11 +63,6 @@ struct World {
     news: Arc<Mutex<Vec<News>>>,
     turns: Vec<Turn>,
     now: Time,
-}
-
-fn link() -> (Link, Arc<Mutex<Wire>>) {
-    let wire = Arc::new(Mutex::new(Wire { room: 1 << 20, carrier: true, ..Wire::default() }));
-    (Link { wire: Arc::clone(&wire), map: Arc::new(Map::private(1 << 20).unwrap()) }, wire)
 }
 
 impl World {

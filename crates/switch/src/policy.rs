@@ -247,6 +247,8 @@ pub struct Policy {
     pub snooping: bool,
     /// Whether the plane keeps the port's LLDP neighbour.
     pub lldp: bool,
+    /// Whether I/O control believes the priority and the code point that its frames bring along.
+    pub trust_marks: bool,
     /// Whether refusals are logged.
     pub log: bool,
     /// Guest → wire.
@@ -272,6 +274,7 @@ impl Default for Policy {
             mtu: None,
             snooping: false,
             lldp: false,
+            trust_marks: false,
             log: false,
             transmit: None,
             receive: None,
@@ -283,8 +286,8 @@ impl Policy {
     /// Whether the policy has no effect on the switch: the port behaves as on a flat switch.
     pub fn is_plain(&self) -> bool {
         let addresses = self.addresses.clone();
-        let (ip, lldp, log) = (self.ip.clone(), self.lldp, self.log);
+        let (ip, lldp, trust_marks, log) = (self.ip.clone(), self.lldp, self.trust_marks, self.log);
         let (transmit, receive) = (self.transmit, self.receive);
-        *self == Self { addresses, ip, lldp, log, transmit, receive, ..Self::default() }
+        *self == Self { addresses, ip, lldp, trust_marks, log, transmit, receive, ..Self::default() }
     }
 }

@@ -1,9 +1,8 @@
 //! I/O control of uplinks: classes of a host file, with the ports' numbers.
 
 use nicety_host::{Host, IoClassConfig, UplinkConfig};
-use nicety_ioc::{Class, ClassTerms, Match, Terms};
+use nicety_ioc::{Class, ClassTerms, Match};
 use nicety_plane::InwardControl;
-use nicety_uplink::Rate;
 use tracing::warn;
 
 use super::Daemon;
@@ -54,28 +53,23 @@ fn control(host: &Host, uplink: &UplinkConfig, names: &[(String, u16)]) -> IoCon
 }
 
 fn class(config: &IoClassConfig, names: &[(String, u16)]) -> Class {
-    let IoClassConfig { name, uplink: _, terms, each, ports, vlan, pcp, dscp, network, transport, mark_pcp, minimums } =
-        config;
-    let numbers = |ports: &Vec<String>| {
-        names.iter().filter(|(name, _)| ports.contains(name)).map(|(_, number)| *number).collect()
-    };
+    // A port that is not open has no number.
+    let number_of = |port: &String| names.iter().find(|(name, _)| name == port).map(|(_, number)| *number);
     let rule = Match {
-        ports: ports.as_ref().map(numbers),
-        vlan: vlan.map(|id| (id, id)),
-        pcp: *pcp,
-        dscp: *dscp,
-        address: *network,
-        transport: transport.map(|ports| (ports.0, ports.1)),
+        ports: config.ports.as_ref().map(|ports| ports.iter().filter_map(number_of).collect()),
+        vlan: config.vlan.map(|id| (id, id)),
+        pcp: config.pcp,
+        dscp: config.dscp,
+        address: config.network,
+        transport: config.transport.map(|ports| (ports.0, ports.1)),
     };
-    // A function's minimum rate is a reservation of its port.
-    let minimum = |(port, rate): &(String, Rate)| {
-        let (_, number) = names.iter().find(|(name, _)| name == port)?;
-        Some((*number, Terms { reservation: each.reservation.max(Some(*rate)), ..*each }))
-    };
+    let of_ports = config.terms_of_ports();
+    let single = of_ports.iter().filter_map(|(port, terms)| Some((number_of(port)?, *terms)));
     Class {
-        name: name.clone(),
-        terms: ClassTerms { class: *terms, each: *each, ports: minimums.iter().filter_map(minimum).collect() },
+        name: config.name.clone(),
+        terms: ClassTerms { class: config.terms, each: config.each, ports: single.collect() },
         matches: if config.is_rest() { Vec::new() } else { vec![rule] },
-        mark_pcp: *mark_pcp,
+        mark_pcp: config.mark_pcp,
+        mark_dscp: config.mark_dscp,
     }
 }

@@ -8,7 +8,7 @@ use nicety_adapter::{PortId, Reason, Time};
 use nicety_frame::Mac;
 use nicety_host::{LacpConfig, TeamMode, TransmitHash};
 use nicety_lacp::Settings;
-use nicety_plane::{Capacity, Hash, MEMBERS_MOST, MemberState, Mode, Port, State, Steering, Team};
+use nicety_plane::{Capacity, ClassState, Hash, MEMBERS_MOST, MemberState, Mode, Port, State, Steering, Team};
 use nicety_switch::Policy;
 use tracing::{info, warn};
 
@@ -43,6 +43,22 @@ pub(super) struct RunningTeam {
     names: [Option<String>; MEMBERS_MOST],
     /// The uplinks that are open, by their places.
     ports: [Option<Arc<Port>>; MEMBERS_MOST],
+    /// Counts of uplinks that have left.
+    gone: ClassCounts,
+}
+
+/// Counts of classes: of what leaves, and of what comes in.
+#[derive(Clone, Debug, Default)]
+struct ClassCounts {
+    outward: Vec<ClassState>,
+    inward: Vec<ClassState>,
+}
+
+impl ClassCounts {
+    fn add(&mut self, State { classes, inward_classes, .. }: State) {
+        classes.into_iter().for_each(|class| class.add_to(&mut self.outward));
+        inward_classes.into_iter().for_each(|class| class.add_to(&mut self.inward));
+    }
 }
 
 impl RunningTeam {
@@ -68,6 +84,19 @@ impl RunningTeam {
     /// The members' places, in the order of preference.
     fn order(&self) -> impl Iterator<Item = usize> {
         self.spec.members.iter().filter_map(|member| self.place(member))
+    }
+
+    /// Counts of all members' classes, with those of uplinks that have left.
+    fn classes(&self) -> ClassCounts {
+        let mut now = ClassCounts::default();
+        self.ports.iter().flatten().for_each(|port| now.add(port.state()));
+        let ClassCounts { outward, inward } = &self.gone;
+        for (sums, gone) in [(&mut now.outward, outward), (&mut now.inward, inward)] {
+            let stays = |class: &&ClassState| sums.iter().any(|sum| sum.name == class.name);
+            let gone: Vec<ClassState> = gone.iter().filter(stays).cloned().collect();
+            gone.into_iter().for_each(|class| class.add_to(sums));
+        }
+        now
     }
 
     fn mode(&self) -> (Mode, Hash) {
@@ -152,7 +181,7 @@ impl Daemon {
         let (mut names, ports) = <([Option<String>; MEMBERS_MOST], _)>::default();
         let places = image.map(|image| &image.places[..]).unwrap_or_default();
         names.iter_mut().zip(places).for_each(|(name, place)| name.clone_from(place));
-        let mut team = RunningTeam { id, spec: spec.clone(), steering, names, ports };
+        let mut team = RunningTeam { id, spec: spec.clone(), steering, names, ports, gone: ClassCounts::default() };
         team.take_places(spec.clone());
         let (mode, hash) = team.mode();
         if let Some(image) = image {
@@ -213,7 +242,12 @@ impl Daemon {
         let Some(team) = teams.iter_mut().find(|running| running.spec.name == team) else { return };
         let Some(place) = team.place(uplink) else { return };
         let has_left = port.is_none();
-        team.ports[place] = port;
+        if let Some(old) = std::mem::replace(&mut team.ports[place], port) {
+            let mut state = old.state();
+            let all = state.classes.iter_mut().chain(&mut state.inward_classes);
+            all.for_each(|class| class.waiting = 0);
+            team.gone.add(state);
+        }
         // The team has joined, so there is room for it.
         let _joined = self.plane.join_team(Arc::new(team.team()), &team.spec.policy);
         if has_left {
@@ -221,12 +255,14 @@ impl Daemon {
         }
     }
 
-    /// The teams as ports: their frames are counted by their members, but for those that found none in use.
+    /// The teams as ports: their frames are counted by their members, but for those that found none in use. Classes are counted for the team
+    /// as a whole, too.
     pub(super) fn team_views(&self, uplink: impl Fn(PortId) -> Option<String>) -> Vec<PortView> {
         let (epoch, now) = (self.epoch(), self.clock.now());
         let view = |team: &RunningTeam| {
             let mut state = State::of_team();
             state.counters.receive_drops[Reason::LinkDown as usize] = team.steering.lost_frames();
+            ClassCounts { outward: state.classes, inward: state.inward_classes } = team.classes();
             PortView {
                 spec: None,
                 name: team.spec.name.clone(),
@@ -243,6 +279,7 @@ impl Daemon {
                 members: Some(self.members_of(team, &uplink, now)),
                 mirror: None,
                 mirrored_by: Vec::new(),
+                tolerance: None,
             }
         };
         self.teams().iter().map(view).collect()

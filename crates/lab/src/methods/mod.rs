@@ -17,6 +17,7 @@ use crate::results::Direction;
 use crate::series::Series;
 use crate::study::Plan;
 
+mod aggregation;
 mod boot;
 mod chart;
 mod compare;
@@ -42,6 +43,7 @@ pub static ALL: &[&dyn Method] = &[
     &messages::Messages,
     &pairs::Pairs,
     &ten_gig::TenGig,
+    &aggregation::Aggregation,
     &iscsi_mix::IscsiMix,
     &ft_netperf::FtNetperf,
     &qos_over_time::QosOverTime,
@@ -49,9 +51,6 @@ pub static ALL: &[&dyn Method] = &[
     &pps::Pps,
     &compare::Compare,
 ];
-
-/// Methods that are planned: name, document, and what they will measure.
-pub const NOT_YET: &[(&str, Option<u8>, &str)] = &[("aggregation", Some(4), "several uplinks as one")];
 
 /// The method of this name.
 pub fn find(name: &str) -> Option<&'static dyn Method> {

@@ -1,6 +1,7 @@
 //! `ten-gig`: "10G: more than a big pipe". One guest with four streams, in frames of 1500 and 9000 bytes; then four guests with four streams
 //! each through one uplink: their total, each guest's share, and how long a guest waits for an answer meanwhile. With one worker and with
-//! two, which stand for the document's slow and fast processors.
+//! two, which stand for the document's slow and fast processors. Last, its NetQueue: the same four guests through a tap that is not
+//! paced, with one queue and with four.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
@@ -21,6 +22,9 @@ use crate::results::Direction;
 const GUESTS: usize = 4;
 const STREAMS: u32 = 4;
 const LINK: &str = "rate = \"10Gbit/s\"\n";
+/// Taps with several queues are not paced, so neither is the one that stands beside them.
+const ONE_QUEUE: &str = "queues = 1\n";
+const FOUR_QUEUES: &str = "queues = 4\n";
 const MEMORY_MIB: u32 = 256;
 /// The document's duration in seconds.
 const DOCUMENTS_SECONDS: u32 = 120;
@@ -52,16 +56,24 @@ struct Shape {
     guests: usize,
     mtu: u32,
     workers: u32,
+    /// Lines of the uplink's section in the host file.
+    link: &'static str,
 }
 
-/// All loads. Those of one worker come first: the guests stay up between them.
-const SHAPES: [Shape; 4] = [
+/// Loads with so many queues, which a quick look leaves out.
+const fn queued(name: &'static str, title: &'static str, workers: u32, link: &'static str) -> Shape {
+    Shape { name, title, guests: GUESTS, mtu: 1500, workers, link }
+}
+
+/// All loads. Those of the same workers and uplink stand together: the guests stay up between them.
+const SHAPES: [Shape; 8] = [
     Shape {
         name: "one-1500",
         title: "One guest, 4 streams, packets of 1500 bytes, one worker",
         guests: 1,
         mtu: 1500,
         workers: 1,
+        link: LINK,
     },
     Shape {
         name: "one-9000",
@@ -69,15 +81,28 @@ const SHAPES: [Shape; 4] = [
         guests: 1,
         mtu: 9000,
         workers: 1,
+        link: LINK,
     },
-    Shape { name: "four", title: "Four guests, 4 streams each, one worker", guests: GUESTS, mtu: 1500, workers: 1 },
+    Shape {
+        name: "four",
+        title: "Four guests, 4 streams each, one worker",
+        guests: GUESTS,
+        mtu: 1500,
+        workers: 1,
+        link: LINK,
+    },
     Shape {
         name: "four-two-workers",
         title: "Four guests, 4 streams each, two workers",
         guests: GUESTS,
         mtu: 1500,
         workers: 2,
+        link: LINK,
     },
+    queued("queue", "Four guests, 4 streams each, not paced, one queue, one worker", 1, ONE_QUEUE),
+    queued("queues", "Four guests, 4 streams each, not paced, four queues, one worker", 1, FOUR_QUEUES),
+    queued("queue-two-workers", "Four guests, 4 streams each, not paced, one queue, two workers", 2, ONE_QUEUE),
+    queued("queues-two-workers", "Four guests, 4 streams each, not paced, four queues, two workers", 2, FOUR_QUEUES),
 ];
 
 fn shape(load: &str) -> Option<Shape> {
@@ -123,7 +148,8 @@ impl Method for TenGig {
             }
             Load { name: shape.name.to_owned(), title: shape.title.to_owned(), seconds, commands }
         };
-        SHAPES.into_iter().map(load).collect()
+        let taken = |shape: &Shape| length != Length::Quick || shape.link == LINK;
+        SHAPES.into_iter().filter(taken).map(load).collect()
     }
 
     fn figures(&self) -> &'static [Figure] {
@@ -180,7 +206,8 @@ impl Method for TenGig {
         let mut netserver = outside.root().program("usr/bin/netserver");
         netserver.args(["-4", "-D", "-N"]);
         outside.serve(&netserver)?;
-        Ok(Box::new(Shared { outside, layer, running: None, native: None }))
+        let iproute = Layer::lay("iproute2", &["iproute2"], say)?;
+        Ok(Box::new(Shared { outside, layer, iproute, has_queues: false, running: None, native: None }))
     }
 }
 
@@ -189,6 +216,7 @@ struct Running {
     round: u32,
     subject: Subject,
     workers: u32,
+    link: &'static str,
     mtu: u32,
     several: Several,
 }
@@ -197,6 +225,9 @@ struct Running {
 struct Shared {
     outside: Outside,
     layer: Layer,
+    iproute: Layer,
+    /// The tap outside is one of several queues.
+    has_queues: bool,
     running: Option<Running>,
     native: Option<Native>,
 }
@@ -209,14 +240,19 @@ impl Shared {
     /// The guests of this subject in this round. Boots them if they do not run.
     fn running(&mut self, round: u32, subject: &Subject, shape: Shape, stop: &AtomicBool) -> Result<(), Error> {
         let fits = |running: &Running| {
-            running.round == round && running.subject == *subject && running.workers == shape.workers
+            let of = (running.round, running.workers, running.link);
+            of == (round, shape.workers, shape.link) && running.subject == *subject
         };
         if !self.running.as_ref().is_some_and(fits) {
             self.end_guests()?;
+            let several = shape.link == FOUR_QUEUES;
+            if std::mem::replace(&mut self.has_queues, several) != several {
+                self.outside.renew_tap(several, &self.iproute)?;
+            }
             self.outside.set_mtu(1500)?;
-            let several = self.outside.boot_several(subject, GUESTS, LINK, shape.workers, stop)?;
-            let (subject, workers) = (subject.clone(), shape.workers);
-            self.running = Some(Running { round, subject, workers, mtu: 1500, several });
+            let several = self.outside.boot_several(subject, GUESTS, shape.link, shape.workers, stop)?;
+            let Shape { workers, link, .. } = shape;
+            self.running = Some(Running { round, subject: subject.clone(), workers, link, mtu: 1500, several });
         }
         let Some(running) = &mut self.running else { return Err(Error::Stopped) };
         if running.mtu != shape.mtu {
@@ -255,8 +291,8 @@ impl Shared {
     /// So many clients as there are guests, between two namespaces.
     fn without_guests(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
         let shape = shape(&load.name).ok_or(Error::Stopped)?;
-        if shape.mtu != 1500 || shape.workers != 1 {
-            let marks = vec!["the veth pair has no workers, and packets of 1500 bytes".to_owned()];
+        if shape.mtu != 1500 || shape.workers != 1 || shape.link != LINK {
+            let marks = vec!["the veth pair has no workers and no queues, and packets of 1500 bytes".to_owned()];
             return Ok(Taken { marks, ..Taken::default() });
         }
         let mut native = match self.native.take() {
@@ -346,8 +382,8 @@ impl Rig for Shared {
     fn notes(&self) -> Vec<String> {
         let mut notes = self.outside.notes();
         notes.push(format!(
-            "iperf 2 with {STREAMS} streams stands for the document's NTttcp. A guest has one processor, so one queue: what RSS and a queue for \
-             each guest gain is not in these figures. Percentiles of latencies are the slowest guest's."
+            "iperf 2 with {STREAMS} streams stands for the document's NTttcp. A guest has one processor, so one queue: what RSS gains is not in \
+             these figures. Percentiles of latencies are the slowest guest's."
         ));
         notes.push(
             "native: as many clients as there are guests, between two network namespaces joined by a veth pair that is not paced."

@@ -34,7 +34,7 @@ const DOCUMENTS_SECONDS: u32 = 30;
 const STREAM: &str = "stream";
 const LATENCY: &str = "latency";
 /// The document's adapters, and those beside them.
-const ADAPTERS: [&str; 6] = ["e1000-82545em", "e1000e", "vmxnet3", "igb", "vmxnet2", "vmxnet"];
+const ADAPTERS: [&str; 8] = ["e1000-82545em", "e1000e", "vmxnet3", "igb", "igbvf", "ixgbevf", "vmxnet2", "vmxnet"];
 const QUICK: [&str; 4] = ["e1000-82545em", "e1000e", "vmxnet3", "vmxnet2"];
 /// Time limit of what takes no time itself.
 const SLACK: Duration = Duration::from_secs(30);

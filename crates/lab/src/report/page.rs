@@ -5,7 +5,6 @@
 use std::fmt::Write as _;
 
 use super::front::{front, headline, unbroken};
-use super::html::Escaped;
 use super::{chart, figures, panels};
 use crate::advice::STEAL_NOTED_PERCENT;
 use crate::findings;
@@ -13,6 +12,7 @@ use crate::method::{Guests, Order};
 use crate::number;
 use crate::results::{Direction, Results, Test};
 use crate::statistics::RUNS_FOR_INTERVAL;
+use nicety_chart::Escaped;
 
 const STYLE: &str = include_str!("style.css");
 

@@ -1,7 +1,7 @@
 //! I/O control of an uplink: frames are divided into classes, and each class keeps what it was promised.
 
-use nicety_adapter::{Batch, Frames, Packet, Pick, PortId, Reason, Time};
-use nicety_ioc::{Class, Classifier, Lane, Scheduler};
+use nicety_adapter::{Batch, Frames, HEAD_MOST, Packet, Pick, PortId, Reason, Time};
+use nicety_ioc::{Class, Classifier, Lane, Scheduler, mark_dscp};
 use nicety_memory::MapError;
 
 use super::caught::caught;
@@ -33,6 +33,22 @@ pub struct ClassState {
     pub waiting: u64,
     /// Packets whose sender was told of congestion by a mark (ECN). Only of what comes in.
     pub marked: u64,
+}
+
+impl ClassState {
+    /// Adds a class's counts to those of the class of the same name.
+    pub fn add_to(self, sums: &mut Vec<Self>) {
+        let Some(sum) = sums.iter_mut().find(|sum| sum.name == self.name) else {
+            sums.push(self);
+            return;
+        };
+        let Self { name: _, packets, bytes, dropped, waiting, marked } = self;
+        sum.packets += packets;
+        sum.bytes += bytes;
+        sum.dropped += dropped;
+        sum.waiting += waiting;
+        sum.marked += marked;
+    }
 }
 
 impl Control {
@@ -187,11 +203,14 @@ impl Inner {
 
     /// Frames of one class and sender.
     fn pass(&mut self, control: &mut Control, lane: Lane, batch: &Batch, picks: &[Pick], all: &mut Passed, now: Time) {
+        // A frame that gets a code point needs a head of its own, and waits for its turn there.
+        let dscp = control.classifier.dscp(lane.class);
         let Some(state) = control.states.get_mut(usize::from(lane.class)) else { return };
         let frames = Frames::new(batch, picks);
         // Frames that limits hold are in nobody's way.
         let is_free = self.backlog.is_empty() || self.limited_until.is_some_and(|at| at > now);
         let passes = is_free
+            && dscp.is_none()
             && self
                 .backlog
                 .control()
@@ -227,7 +246,17 @@ impl Inner {
             for refusal in delivery.refusals() {
                 let Some(pick) = picks.get(usize::from(refusal.pick)) else { continue };
                 let Some(packet) = batch.packet(pick.packet) else { continue };
-                self.keep_in(lane, state, batch, packet, Pick { from: refusal.from, ..*pick }, now);
+                let pick = Pick { from: refusal.from, ..*pick };
+                let is_kept = match dscp {
+                    None => self.backlog.push_in(lane, batch, packet, pick, now),
+                    Some(dscp) => self.push_marked(lane, dscp, batch, packet, pick, now),
+                };
+                if is_kept {
+                    state.waiting += 1;
+                } else {
+                    state.dropped += 1;
+                    self.counters.receive_drop(self.backlog.refusal(packet.len()));
+                }
             }
         });
         if let Err(cause) = kept {
@@ -235,13 +264,15 @@ impl Inner {
         }
     }
 
-    fn keep_in(&mut self, lane: Lane, state: &mut ClassState, batch: &Batch, packet: &Packet, pick: Pick, now: Time) {
-        if self.backlog.push_in(lane, batch, packet, pick, now) {
-            state.waiting += 1;
-        } else {
-            state.dropped += 1;
-            self.counters.receive_drop(self.backlog.refusal(packet.len()));
-        }
+    /// Keeps a frame with a code point. False if there is no room.
+    fn push_marked(&mut self, lane: Lane, dscp: u8, batch: &Batch, packet: &Packet, pick: Pick, now: Time) -> bool {
+        let (head, mut copy) = (batch.head(packet), [0; HEAD_MOST]);
+        let (Some(marked), Some(l3)) = (copy.get_mut(..head.len()), batch.layout(packet).l3) else {
+            return self.backlog.push_in(lane, batch, packet, pick, now);
+        };
+        marked.copy_from_slice(head);
+        mark_dscp(marked, l3.offset.into(), dscp);
+        self.backlog.push_in_with(lane, batch, packet, marked, pick, now)
     }
 
     /// Counts the packets of each class that wait.

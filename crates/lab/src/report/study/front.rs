@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 use std::path::{Component, Path, PathBuf};
 
 use super::super::front::unbroken;
-use super::super::html::Escaped;
 use super::super::page::HEAD;
 use super::words::Beside;
 use super::{INDEX, STYLE, ratio_cell, words};
@@ -13,6 +12,7 @@ use crate::methods::{self, Method};
 use crate::number;
 use crate::study::Study;
 use crate::usual;
+use nicety_chart::Escaped;
 
 /// The text of the page in the folder `place`.
 pub fn page(place: &Path, studies: &[(PathBuf, Study)]) -> String {

@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use super::super::html::Escaped;
 use crate::methods::{Figure, Heat, Method, Subject};
 use crate::number;
 use crate::results::Direction;
 use crate::study::Study;
 use crate::study::figures;
+use nicety_chart::Escaped;
 
 /// The figures are so far apart, by their ratio, that colours follow their logarithms.
 const FAR_APART: f64 = 30.0;

@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use super::super::html::Escaped;
 use super::bars::{BAR, ROW};
 use crate::methods::{Stack, Subject};
 use crate::number;
 use crate::study::Study;
 use crate::study::figures;
+use nicety_chart::Escaped;
 
 /// Share of the width, in percent, that the longest bar takes.
 const WIDTH: f64 = 100.0;

@@ -1,0 +1,141 @@
+//! Terms of single ports inside a class: `shares_of`, `reservation_of` and `limit_of`, and minimum rates of functions.
+
+use std::fmt::Display;
+use std::str::FromStr;
+
+use nicety_ioc::Terms;
+use nicety_uplink::Rate;
+
+use super::errors::did_you_mean;
+use super::io_class::{Around, IoClassConfig, LIMIT_LEAST, NAMES_MOST};
+use super::walk::{Found, Section, Walk};
+
+/// A port's name and a value: `vm1=80`.
+struct Named<T> {
+    port: String,
+    value: T,
+}
+
+impl<T: FromStr<Err: Display>> FromStr for Named<T> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (port, value) = text.split_once('=').ok_or("write a port, = and its value")?;
+        let value = value.trim().parse().map_err(|error: T::Err| error.to_string())?;
+        Ok(Self { port: port.trim().to_owned(), value })
+    }
+}
+
+impl IoClassConfig {
+    /// The ports with terms of their own: single ports, and functions with a minimum rate, which is a reservation.
+    pub fn terms_of_ports(&self) -> Vec<(String, Terms)> {
+        let mut all = self.single.clone();
+        for (port, rate) in &self.minimums {
+            let at = index_of(&mut all, port, self.each);
+            let reservation = &mut all[at].1.reservation;
+            *reservation = (*reservation).max(Some(*rate));
+        }
+        all
+    }
+
+    /// The reservations of its ports: each port's of its own, and that of all others together. `ports`: the number of all ports.
+    pub(super) fn reservations_of_ports(&self, ports: usize) -> Vec<Rate> {
+        let own = self.terms_of_ports();
+        let others = self.ports.as_ref().map_or(ports, Vec::len).saturating_sub(own.len()) as u64;
+        let of_others = self.each.reservation.map_or(0, Rate::bits_per_second).saturating_mul(others);
+        own.iter().filter_map(|(_, terms)| terms.reservation).chain(Rate::new(of_others)).collect()
+    }
+}
+
+/// The place of a port in a list, to whose end it is put with the other ports' terms if it is not there.
+fn index_of(single: &mut Vec<(String, Terms)>, port: &str, each: Terms) -> usize {
+    single.iter().position(|(other, _)| other == port).unwrap_or_else(|| {
+        single.push((port.to_owned(), each));
+        single.len() - 1
+    })
+}
+
+/// Reads the terms of single ports. A value that no key gives a port is that of the class's other ports (`each`).
+pub(super) fn single(
+    walk: &mut Walk,
+    section: Section<'_>,
+    (each, members): (Terms, Option<&Vec<String>>),
+    around: &Around<'_>,
+) -> Vec<(String, Terms)> {
+    let mut single = Vec::new();
+    for (port, Found { value, line }) in named::<u16>(walk, section, "shares_of", members, around) {
+        if !(1..=100).contains(&value) {
+            walk.wrong(section, "shares_of", line, format!("{value} is not from 1 to 100"));
+        }
+        let at = index_of(&mut single, &port, each);
+        single[at].1.shares = value;
+    }
+    for (port, Found { value, .. }) in named::<Rate>(walk, section, "reservation_of", members, around) {
+        let at = index_of(&mut single, &port, each);
+        single[at].1.reservation = Some(value);
+    }
+    for (port, Found { value, line }) in named::<Rate>(walk, section, "limit_of", members, around) {
+        if value.bits_per_second() < LIMIT_LEAST {
+            walk.wrong(section, "limit_of", line, format!("{value} is too small"));
+        }
+        let at = index_of(&mut single, &port, each);
+        single[at].1.limit = Some(value);
+    }
+    for (port, terms) in &single {
+        if let (Some(reserved), Some(limit)) = (terms.reservation, terms.limit)
+            && reserved > limit
+        {
+            let key = if terms.limit == each.limit { "reservation_of" } else { "limit_of" };
+            let line = walk.place(section, key).unwrap_or(section.line);
+            let what = format!("{reserved} are reserved for {port}, and only {limit} may be sent");
+            walk.wrong(section, key, line, what);
+        }
+    }
+    single
+}
+
+/// The ports of a key with their values.
+fn named<T: FromStr<Err: Display>>(
+    walk: &mut Walk,
+    section: Section<'_>,
+    key: &str,
+    members: Option<&Vec<String>>,
+    around: &Around<'_>,
+) -> Vec<(String, Found<T>)> {
+    let mut found: Vec<(String, Found<T>)> = Vec::new();
+    for Found { value: Named { port, value }, line } in walk.list::<Named<T>>(section, key, NAMES_MOST) {
+        let names = || around.ports.iter().map(|port| port.name.as_str());
+        let what = if !names().any(|name| name == port) {
+            format!("there is no port {port:?}{}", did_you_mean(&port, names()))
+        } else if members.is_some_and(|members| !members.contains(&port)) {
+            format!("{port} is none of the class's ports and groups")
+        } else if found.iter().any(|(other, _)| *other == port) {
+            format!("{port} is there twice")
+        } else {
+            found.push((port, Found { value, line }));
+            continue;
+        };
+        walk.wrong(section, key, line, what);
+    }
+    found
+}
+
+/// Checks that what is reserved for a class's ports is within its own reservation.
+pub(super) fn within_class(walk: &mut Walk, section: Section<'_>, class: &IoClassConfig, ports: usize) {
+    let reserved = class.reservations_of_ports(ports);
+    let sum: u64 = reserved.iter().fold(0, |sum, rate| sum.saturating_add(rate.bits_per_second()));
+    if sum <= class.terms.reservation.map_or(0, Rate::bits_per_second) {
+        return;
+    }
+    let is_single = walk.place(section, "reservation_of").is_some();
+    let key = if is_single { "reservation_of" } else { "port_reservation" };
+    let line = walk.place(section, key).unwrap_or(section.line);
+    let has = class.terms.reservation.map_or_else(|| "none".to_owned(), |rate| rate.to_string());
+    let shown = Rate::new(sum).map_or_else(|| format!("{sum}bit/s"), |sum| sum.to_string());
+    let parts = match class.each.reservation {
+        Some(each) if !is_single => format!("{} × {each}", sum / each.bits_per_second()),
+        _ => reserved.iter().map(Rate::to_string).collect::<Vec<_>>().join(" + "),
+    };
+    let what = format!("{parts} = {shown} are reserved for its ports, and for the class: {has}");
+    walk.wrong(section, key, line, what);
+}
