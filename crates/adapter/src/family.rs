@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::Time;
 
-/// Words of a mailbox (82576 datasheet, 8.14.3; 82599 datasheet, 8.3.5.1.5).
+/// Words of a mailbox (82576 datasheet, 8.14.3; 82599 datasheet, VFMBMEM).
 pub const MESSAGE_WORDS: usize = 16;
 /// Multicast hashes in one message: two in each word behind the first.
 pub const HASHES: usize = 2 * (MESSAGE_WORDS - 1);
@@ -141,6 +141,8 @@ pub struct Answer {
     pub grant: Option<Grant>,
     /// The new [`Standing::silent_from`], if it changes: a family does not refuse a stranger's every message.
     pub silent_from: Option<Time>,
+    /// [`FunctionPolicy::checks_tags`] as it is now. `None`: as before.
+    pub checks_tags: Option<bool>,
 }
 
 /// The host's policy for a function. The port's own policy, which the switch applies, stands beside it: a function may do what both
@@ -157,12 +159,14 @@ pub struct FunctionPolicy {
     pub enabled: bool,
     /// Its driver may ask how frames are spread over its queues.
     pub queries_rss: bool,
+    /// Frames that it sends with the tag of a VLAN that it was not granted are dropped. Source addresses are checked by the switch.
+    pub checks_tags: bool,
 }
 
 impl FunctionPolicy {
     /// Of a function that may do everything.
     pub fn free(address: Mac) -> Self {
-        Self { address, trusted: true, tagged: false, enabled: true, queries_rss: true }
+        Self { address, trusted: true, tagged: false, enabled: true, queries_rss: true, checks_tags: false }
     }
 }
 

@@ -65,7 +65,7 @@ fn state() -> PortState {
     PortState::from_bytes(&nicety_adapter::snapshot::encode("nicety-port", 1, &content)).unwrap()
 }
 
-fn port(name: &str) -> PortReport {
+pub(crate) fn port(name: &str) -> PortReport {
     PortReport {
         name: name.to_owned(),
         adapter: Some("e1000".into()),
@@ -91,6 +91,7 @@ fn port(name: &str) -> PortReport {
         inward_classes: Vec::new(),
         mirror: None,
         mirrored_to: Vec::new(),
+        tolerance: None,
         neighbour: None,
         condition: Condition::Up,
         sentence: "a VM is attached, and its driver is up".into(),

@@ -48,6 +48,7 @@ mod budget;
 mod client;
 mod clients;
 mod inspect;
+mod page;
 mod routes;
 mod schemas;
 mod served;
@@ -56,6 +57,7 @@ mod stream;
 
 pub use client::{Ask, AskError, Reply, ask, ask_within, capture};
 pub use inspect::Soon;
+pub use page::{Bound, Line, Page, Recent};
 
 /// The API version: the first part of the paths, and the version of `--json`.
 pub const VERSION: u32 = 1;
@@ -131,6 +133,14 @@ pub enum ControlError {
     /// An account that may connect is unknown.
     #[error("the control socket: {0}")]
     Account(#[from] AccountError),
+    /// The page cannot be served at its place.
+    #[error("the page at {place}: {error}; [daemon] page in the host file names another place")]
+    Page {
+        /// The place.
+        place: String,
+        /// The cause.
+        error: io::Error,
+    },
     /// The thread, or its runtime, cannot be made.
     #[error("the control socket {path}: {error}")]
     System {

@@ -3,7 +3,7 @@
 //! ```text
 //! old                                     new
 //!  ◄──────────── Hello(version, build) ────┤  it runs
-//!  ├── Offer(host file), control socket ──►│
+//!  ├── Offer(host file), listening sockets►│
 //!  ◄──────────────────────── Prepared ─────┤  workers run, the sandbox is closed, no port yet
 //!  │ workers stand still                   │
 //!  ├── Images, descriptors ───────────────►│  checks all, maps memory, touches nothing
@@ -56,6 +56,15 @@ mod kind {
     /// Either way: a sentence.
     pub const REFUSED: u8 = 10;
     pub const FRONT: u8 = 11;
+}
+
+/// Listening sockets that are no port's: the next daemon goes on with them.
+#[derive(Clone, Copy, Debug)]
+pub struct Sockets<'a> {
+    /// The control server's.
+    pub control: BorrowedFd<'a>,
+    /// The page's, if it is served.
+    pub page: Option<BorrowedFd<'a>>,
 }
 
 /// The name of the offer in its envelope.

@@ -23,7 +23,7 @@ use utoipa::ToSchema;
 
 use crate::daemon::{Daemon, PortSpec, RestartError, TeamSpec};
 use crate::handover::give::{self, UpgradeError};
-use crate::handover::{Offer, Upgraded};
+use crate::handover::{Offer, Sockets, Upgraded};
 use crate::report::PortReport;
 use crate::{sandbox, serve};
 use plan::{Change, Kind, Plan};
@@ -128,6 +128,8 @@ struct Kept {
     by: KeptBy,
     /// The control socket.
     control: OwnedFd,
+    /// The page's socket, if it is served.
+    page: Option<OwnedFd>,
     /// The path of this program.
     program: PathBuf,
 }
@@ -147,10 +149,11 @@ impl Live {
         }
     }
 
-    /// A keeper has started this daemon from this program, and can start the next one. `control` is the control socket.
+    /// A keeper has started this daemon from this program, and can start the next one. `control` is the control socket, `page`
+    /// the page's.
     #[must_use]
-    pub fn with_keeper(mut self, by: KeptBy, control: OwnedFd, program: PathBuf) -> Self {
-        self.kept = Some(Mutex::new(Kept { by, control, program }));
+    pub fn with_keeper(mut self, by: KeptBy, control: OwnedFd, page: Option<OwnedFd>, program: PathBuf) -> Self {
+        self.kept = Some(Mutex::new(Kept { by, control, page, program }));
         self
     }
 
@@ -186,7 +189,8 @@ impl Live {
             ids: self.daemon.names().into_iter().map(|(id, name)| (name, id.0)).collect(),
         };
         let program = program.unwrap_or_else(|| kept.program.clone());
-        let upgraded = give::upgrade(&kept.by, &program, &self.daemon, &offer, kept.control.as_fd(), stops);
+        let sockets = Sockets { control: kept.control.as_fd(), page: kept.page.as_ref().map(|page| page.as_fd()) };
+        let upgraded = give::upgrade(&kept.by, &program, &self.daemon, &offer, sockets, stops);
         if matches!(upgraded, Ok(_) | Err(UpgradeError::Lost(_))) {
             // Another process makes changes now: those that wait here never begin.
             let _never_released = (ManuallyDrop::new(running), ManuallyDrop::new(kept));

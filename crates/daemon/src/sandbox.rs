@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use nicety_sandbox::{Folders, Grant, NotGranted, granted};
 
 use crate::registry::Registry;
-use nicety_host::{Host, PortConfig, Role, UplinkConfig, UplinkKind};
+use nicety_host::{Host, PageAddress, PortConfig, Role, UplinkConfig, UplinkKind};
 
 /// The folder of a file that does not need to exist.
 fn folder(path: &Path) -> PathBuf {
@@ -28,6 +28,9 @@ pub fn folders(host: &Host, control: &Path, record: Option<&Path>) -> Folders {
     folders_to_read(&host.path).into_iter().for_each(|folder| grant(folder, Grant::Read));
     grant(folder(control), Grant::Write);
     grant(folder(&host.state()), Grant::Write);
+    if let Some(PageAddress::Socket(path)) = &host.daemon.page {
+        grant(folder(path), Grant::Write);
+    }
     record.into_iter().for_each(|record| grant(record.to_owned(), Grant::Write));
     host.daemon.folders.iter().for_each(|named| grant(named.clone(), Grant::Write));
     for port in &host.ports {

@@ -36,6 +36,12 @@ impl Kernel {
         }
     }
 
+    /// The drivers that are laid of it.
+    pub(super) fn drivers(self) -> Vec<&'static str> {
+        let later = if self == Kernel::V6_12 { LATER_DRIVERS } else { &[] };
+        [DRIVERS, later].concat()
+    }
+
     /// The Debian suite of its package.
     pub(super) fn suite(self) -> &'static str {
         match self {
@@ -84,12 +90,17 @@ pub(super) const DRIVERS: &[&str] = &[
     "failover",
     "net_failover",
     "uio_pci_generic",
+    "vfio-pci",
+    "vfio_iommu_type1",
     "tun",
 ];
 
+/// Drivers that only the newer kernel has: `# CONFIG_VIRTIO_IOMMU is not set` in 6.1, in all of its flavours.
+pub(super) const LATER_DRIVERS: &[&str] = &["virtio_iommu"];
+
 /// Installs a kernel's image and drivers from its unpacked package into `to`: `vmlinux` (uncompressed, for QEMU),
 /// `vmlinuz` (as the package contains it, for boot loaders), `release`, `modules/`.
-pub(super) fn lay(root: &Root, unpacked: &Path, to: &Path) -> Result<(), Error> {
+pub(super) fn lay(root: &Root, kernel: Kernel, unpacked: &Path, to: &Path) -> Result<(), Error> {
     let modules = to.join("modules");
     fs::create_dir_all(&modules).map_err(file("make the folder", &modules))?;
     let release = release(unpacked)?;
@@ -120,14 +131,20 @@ pub(super) fn lay(root: &Root, unpacked: &Path, to: &Path) -> Result<(), Error> 
     let builtin =
         fs::read_to_string(tree.join("modules.builtin")).map_err(file("read", tree.join("modules.builtin")))?;
     let builtin: Vec<String> = builtin.lines().filter_map(|line| module_name(Path::new(line))).collect();
-    lay_drivers(root, &files, &builtin, &modules)
+    lay_drivers(root, &kernel.drivers(), &files, &builtin, &modules)
 }
 
-/// Installs [`DRIVERS`] and all their dependencies, and writes `modules.dep` and `modules.alias` as depmod(8) would.
-fn lay_drivers(root: &Root, files: &BTreeMap<String, PathBuf>, builtin: &[String], to: &Path) -> Result<(), Error> {
+/// Installs a kernel's drivers and all their dependencies, and writes `modules.dep` and `modules.alias` as depmod(8) would.
+fn lay_drivers(
+    root: &Root,
+    drivers: &[&str],
+    files: &BTreeMap<String, PathBuf>,
+    builtin: &[String],
+    to: &Path,
+) -> Result<(), Error> {
     let mut direct: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut aliases = String::new();
-    let mut wanted: Vec<String> = DRIVERS.iter().map(|name| name.replace('-', "_")).collect();
+    let mut wanted: Vec<String> = drivers.iter().map(|name| name.replace('-', "_")).collect();
     while let Some(name) = wanted.pop() {
         if direct.contains_key(&name) || builtin.contains(&name) {
             continue;

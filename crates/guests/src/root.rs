@@ -214,7 +214,8 @@ pub fn cache() -> Result<PathBuf, Error> {
 
 /// The root's folder name. It depends on the recipe, so that clones at different commits have different roots.
 fn name() -> String {
-    let recipe = format!("{LAYOUT} {SUITES:?} {PREFERENCES} {PACKAGES:?} {:?}", kernel::DRIVERS);
+    let drivers = Kernel::ALL.map(Kernel::drivers);
+    let recipe = format!("{LAYOUT} {SUITES:?} {PREFERENCES} {PACKAGES:?} {drivers:?}");
     format!("guests-{:016x}", fingerprint(recipe.as_bytes()))
 }
 
@@ -327,7 +328,7 @@ fn lay_kernels(root: &mut Root, apt: &Apt, progress: &mut dyn FnMut(&str)) -> Re
         progress(&format!("unpacking kernel {kernel}"));
         let unpacked = root.folder.join("unpacked");
         unpack(&apt.archives().join(&image.file), &unpacked)?;
-        kernel::lay(root, &unpacked, &root.kernel(kernel))?;
+        kernel::lay(root, kernel, &unpacked, &root.kernel(kernel))?;
         remove_folder(&unpacked)?;
         root.stamp.packages.push(image.into());
     }

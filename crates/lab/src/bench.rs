@@ -122,6 +122,10 @@ pub struct Usage {
     pub cpu_seconds: Option<f64>,
     /// The share of the guests' own work in it, where known.
     pub guest_cpu_seconds: Option<f64>,
+    /// CPU time in seconds of the VMMs with their guests, or of embedded guests.
+    pub vmm_cpu_seconds: Option<f64>,
+    /// CPU time in seconds of our daemons. None where QEMU serves.
+    pub daemon_cpu_seconds: Option<f64>,
 }
 
 /// The reason a run has no measurement.

@@ -7,7 +7,10 @@ use nicety_adapters::{About, Entry, Kind};
 use crate::host::Host;
 use crate::study::Study;
 
+mod comparison;
 mod measured;
+
+pub use comparison::of_comparison;
 
 /// The guest's system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +69,9 @@ pub struct Choice {
 #[error("{0}")]
 pub struct UnknownVersion(String);
 
+/// The oldest kernel that is taken to have had a driver of VMware's tools.
+const TOOLS_SINCE: [u32; 2] = [2, 4];
+
 /// Windows releases with their year.
 const WINDOWS: [(&str, u16); 19] = [
     ("98", 1998),
@@ -89,8 +95,13 @@ const WINDOWS: [(&str, u16); 19] = [
     ("server 2025", 2024),
 ];
 
+/// The year of a release, written as `7`, `Windows 10`, `Server 2012` or `2008 R2`.
 fn year(release: &str) -> Option<u16> {
     let release = release.trim().to_lowercase();
+    let release = release.strip_prefix("windows ").unwrap_or(&release).trim();
+    let server = format!("server {release}");
+    let known = |name: &str| WINDOWS.iter().any(|(known, _)| *known == name);
+    let release = if !known(release) && known(&server) { &server } else { release };
     WINDOWS.iter().find(|(name, _)| *name == release).map(|(_, year)| *year)
 }
 
@@ -113,7 +124,14 @@ enum Driver {
 fn driver(about: &About, wishes: &Wishes) -> Driver {
     match wishes.system {
         System::Linux => {
-            let Some(since) = numbers(about.linux.version) else { return Driver::Install(about.linux.version) };
+            let Some(since) = numbers(about.linux.version) else {
+                // The tools' oldest drivers are for the kernels of their time.
+                let version = wishes.version.as_deref().and_then(numbers);
+                return match version.is_some_and(|version| version.as_slice() < TOOLS_SINCE.as_slice()) {
+                    true => Driver::None("no kernel before 2.4 is known here to have had its driver".to_owned()),
+                    false => Driver::Install(about.linux.version),
+                };
+            };
             let has = wishes.version.as_deref().and_then(numbers).is_none_or(|version| version >= since);
             if has {
                 Driver::InBox
@@ -283,6 +301,11 @@ mod tests {
         assert!(choice.measured[0].starts_with("There are no results of the lab: the order follows from facts alone."));
         let wrong = |wishes| choose(&wishes, REGISTRY, &[], &Host::here()).unwrap_err().to_string();
         assert!(wrong(linux("twelve")).contains("is no version of a Linux kernel"));
+        for (said, meant) in
+            [("Windows 10", "10"), ("2008 R2", "Server 2008 R2"), ("windows server 2012", "Server 2012")]
+        {
+            assert_eq!(of(&windows(said)).adapter, of(&windows(meant)).adapter, "{said}");
+        }
         assert!(wrong(windows("95")).contains("is no release of Windows that is known here: 98, 2000"));
     }
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+pub use nicety_chart::fixed;
+
 use crate::statistics::{Estimate, Interval};
 
 /// A dash in place of a missing figure.
@@ -16,28 +18,6 @@ pub fn decimals(value: f64) -> usize {
         size if size >= 0.09995 => 3,
         _ => 4,
     }
-}
-
-/// `value` with `decimals` decimals and a comma between thousands from 10,000 on.
-pub fn fixed(value: f64, decimals: usize) -> String {
-    let plain = format!("{value:.decimals$}");
-    let (whole, rest) = plain.split_once('.').map_or((plain.as_str(), ""), |(whole, rest)| (whole, rest));
-    let digits = whole.trim_start_matches('-');
-    if digits.len() < 5 {
-        return plain;
-    }
-    let mut grouped = String::from(if whole.starts_with('-') { "-" } else { "" });
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index) % 3 == 0 {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    if !rest.is_empty() {
-        grouped.push('.');
-        grouped.push_str(rest);
-    }
-    grouped
 }
 
 /// `value` with three significant digits.
@@ -116,6 +96,11 @@ pub fn ratio_range(estimate: &Estimate) -> Option<String> {
         // A dash before a sign cannot be read.
         _ => format!("{} to {}", ratio_bound(low), ratio_bound(high)),
     })
+}
+
+/// `15.6 GiB`: a machine's memory.
+pub fn memory(bytes: u64) -> String {
+    format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))
 }
 
 /// `2 min 05 s`, `45 s`: a span of time, rounded up to a whole second.

@@ -98,7 +98,7 @@ fn known(adapters: &[String], names: &[&str]) -> Result<(), PlanError> {
         }
         let nearest = names.iter().map(|name| (strsim::damerau_levenshtein(given, name), name)).min();
         let suggestion = match nearest {
-            Some((distance, name)) if distance <= 3 => format!("; did you mean \"{name}\"?"),
+            Some((distance, name)) if distance <= 3 && distance < given.len() => format!("; did you mean \"{name}\"?"),
             _ => String::new(),
         };
         return Err(PlanError::UnknownAdapter { given: given.clone(), allowed: names.join(", "), suggestion });

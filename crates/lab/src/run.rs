@@ -74,7 +74,7 @@ pub fn run(
         repeat: plan.repeat,
         seed: plan.seed,
         order: plan.order,
-        notes: bench.notes().into_iter().chain(plan.left_out.iter().cloned()).collect(),
+        notes: bench.notes().into_iter().chain(plan.left_out.iter().cloned()).chain(unoptimised()).collect(),
     };
     let mut rows: Vec<Row> = plan
         .contestants
@@ -95,6 +95,13 @@ pub fn run(
         rows.retain(|row| row.test != Test::GuestCpuPerGigabit);
     }
     Ok(Results::new(host, method, walk.runs, rows))
+}
+
+/// Note of a build whose figures say nothing.
+pub const UNOPTIMISED: &str = "Nicety was built without optimisation: these figures say nothing about its speed.";
+
+fn unoptimised() -> Option<String> {
+    cfg!(debug_assertions).then(|| UNOPTIMISED.to_owned())
 }
 
 struct Walk {

@@ -1,5 +1,6 @@
 //! `nicety choose`: which adapter for a guest, from the registry's facts and the lab's results on this machine.
 
+use std::fs;
 use std::io::{self, BufRead, IsTerminal};
 use std::path::Path;
 
@@ -7,11 +8,16 @@ use nicety_adapters::REGISTRY;
 use nicety_lab::choose::{self, Wishes};
 use nicety_lab::host::Host;
 use nicety_lab::report;
+use nicety_lab::results::Results;
+use nicety_lab::study::Study;
 
-use crate::cli::{self, Choose, LAB_FOLDER};
+use crate::cli::{self, COMPARE_FOLDER, Choose, LAB_FOLDER};
 use crate::exit::{Exit, Failure};
 use crate::lab;
 use crate::output;
+
+/// The file of `nicety compare` in its report's folder.
+const RESULTS: &str = "results.json";
 
 /// Asks for what no option says: a line each, where nothing means the first word. None at the end of input.
 fn ask(input: &mut dyn BufRead, say: &mut dyn FnMut(&str)) -> Option<Wishes> {
@@ -81,6 +87,15 @@ fn says_nothing(args: &Choose) -> bool {
 }
 
 /// Runs it.
+/// The results of `nicety compare` in this folder, or in this file. None if there are none.
+fn compared(place: &Path) -> Result<Option<Study>, Failure> {
+    let file = if place.is_dir() { place.join(RESULTS) } else { place.to_owned() };
+    let Ok(text) = fs::read_to_string(&file) else { return Ok(None) };
+    let unread = |why: String| Failure::new(Exit::Usage, format!("{}: {why}", file.display()));
+    let results = Results::from_json(&text).map_err(|error| unread(error.to_string()))?;
+    choose::of_comparison(&results).map(Some).ok_or_else(|| unread("it has no figures".to_owned()))
+}
+
 pub fn run(args: &Choose) -> Result<(), Failure> {
     let wishes = match args.system {
         Some(system) => given(args, system),
@@ -90,15 +105,23 @@ pub fn run(args: &Choose) -> Result<(), Failure> {
         }
         None => given(args, cli::System::Linux),
     };
-    let studies = match &args.results {
+    let studies: Vec<Study> = match &args.results {
         // A typo in a folder's name must not read as "nothing was measured".
         Some(folder) => {
-            let (studies, errors) = lab::read(folder)
-                .map_err(|Failure { message, .. }| Failure::new(Exit::Usage, format!("--results: {message}")))?;
-            lab::left_out(&errors);
-            studies
+            let compared = compared(folder)?;
+            match lab::read(folder) {
+                Ok((studies, errors)) => {
+                    lab::left_out(&errors);
+                    studies.into_iter().chain(compared).collect()
+                }
+                Err(_) if compared.is_some() => compared.into_iter().collect(),
+                Err(Failure { message, .. }) => return Err(Failure::new(Exit::Usage, format!("--results: {message}"))),
+            }
         }
-        None => report::study::studies(Path::new(LAB_FOLDER)),
+        None => {
+            let of_lab = report::study::studies(Path::new(LAB_FOLDER)).into_iter();
+            of_lab.chain(compared(Path::new(COMPARE_FOLDER))?).collect()
+        }
     };
     let choice = choose::choose(&wishes, REGISTRY, &studies, &Host::here());
     let choice = choice.map_err(|error| Failure::new(Exit::Usage, format!("--version: {error}")))?;

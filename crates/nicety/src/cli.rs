@@ -15,6 +15,9 @@ pub use lab::{LAB_FOLDER, Lab, LabCommand, LabRun};
 /// Default host file.
 pub const HOST_FILE: &str = "host.toml";
 
+/// Default folder of `nicety compare`'s report.
+pub const COMPARE_FOLDER: &str = "nicety-report";
+
 /// A hidden command that only the program itself uses.
 pub const HIDDEN: &str = "guest";
 
@@ -697,7 +700,7 @@ pub struct Compare {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["guests", "adapters", "seconds", "repeat", "quick", "doorbells", "seed"])]
     pub from: Option<PathBuf>,
     /// The folder of the report
-    #[arg(long, value_name = "DIR", default_value = "nicety-report")]
+    #[arg(long, value_name = "DIR", default_value = COMPARE_FOLDER)]
     pub report: PathBuf,
     /// The order of the runs follows from it
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = seed)]
@@ -748,7 +751,7 @@ pub struct Choose {
     /// The figure that decides
     #[arg(long, value_enum, default_value = "throughput")]
     pub prefer: Prefer,
-    /// The folder of the lab's results, or a method's in it [default: nicety-lab]
+    /// The folder of the lab's results, or a method's in it, or `nicety compare`'s [default: nicety-lab, and nicety-report]
     #[arg(long, value_name = "DIR")]
     pub results: Option<PathBuf>,
 }

@@ -7,13 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nicety_host::did_you_mean;
 use nicety_lab::host::Host;
 use nicety_lab::method;
-use nicety_lab::methods::{self, Length, Method, NOT_YET, Opening};
+use nicety_lab::methods::{self, Length, Method, Opening};
 use nicety_lab::number;
 use nicety_lab::progress::Progress;
 use nicety_lab::real::own::Own;
 use nicety_lab::report;
 use nicety_lab::study::diff;
 use nicety_lab::study::figures;
+use nicety_lab::study::parts;
 use nicety_lab::study::{self, End, Head, Journal, JournalError, Lock, Options, Plan, PlanError, Study, journal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -49,17 +50,6 @@ fn list(columns: Option<usize>) -> String {
         let number = document(about.document.map(|(number, _)| number));
         rows.push(vec![about.name.into(), number, quick, usual, full, about.line.into(), about.needs.into()]);
     }
-    for (name, number, line) in NOT_YET {
-        let not_yet = "not yet".to_owned();
-        rows.push(vec![
-            (*name).to_owned(),
-            document(*number),
-            not_yet,
-            String::new(),
-            String::new(),
-            (*line).to_owned(),
-        ]);
-    }
     let end = "`nicety lab run NAME --quick` for a first look; `--dry-run` says what would run. `nicety compare` is the short default.\n";
     let table = output::columns(&rows);
     match columns.filter(|columns| table.lines().any(|line| line.chars().count() > *columns)) {
@@ -87,12 +77,6 @@ fn folded(rows: &[Vec<String>], columns: usize) -> String {
 fn known(name: &str) -> Result<&'static dyn Method, Failure> {
     if let Some(method) = methods::find(name) {
         return Ok(method);
-    }
-    if NOT_YET.iter().any(|(not_yet, ..)| *not_yet == name) {
-        return Err(Failure::new(
-            Exit::Missing,
-            format!("{name}: not yet; `nicety lab list` names the methods that run"),
-        ));
     }
     let names = || methods::ALL.iter().map(|method| method.about().name);
     let (meant, all) = (did_you_mean(name, names()), names().collect::<Vec<_>>().join(", "));
@@ -170,9 +154,12 @@ fn plan_text(method: &dyn Method, plan: &Plan, announcement: &str) -> String {
             text += &format!("            {command}\n");
         }
     }
-    let disk = if about.disk_bytes == 0 { "no more".to_owned() } else { output::size(about.disk_bytes) };
+    let disk = match about.disk_bytes {
+        0 => "what the guests need".to_owned(),
+        more => format!("{} in the cache, once, beside what the guests need", output::size(more)),
+    };
     text += &format!("rounds    {} from seed {}\ntime      {}\n", plan.repeat, plan.seed, announcement);
-    text + &format!("disk      {disk} under the cache, once, beside the guests' own; results: about 1 kB a run\n")
+    text + &format!("disk      {disk}; results: about 1 kB a run\n")
 }
 
 /// The folders of a study.
@@ -208,7 +195,7 @@ impl Place {
 fn measure(args: &LabRun) -> Result<(), Failure> {
     let method = known(&args.method)?;
     let options = options(args)?;
-    let plan = Plan::new(method, &options).map_err(unplanned)?;
+    let mut plan = Plan::new(method, &options).map_err(unplanned)?;
     if args.dry_run {
         let text = match args.resume {
             Some(_) => {
@@ -242,6 +229,14 @@ fn measure(args: &LabRun) -> Result<(), Failure> {
     let path = std::env::current_exe();
     let path =
         path.map_err(|error| Failure::new(Exit::Missing, format!("this program cannot find itself: {error}")))?;
+    let missing = Failure::with::<nicety_guests::Error>(Exit::Missing);
+    let without = match &resumed {
+        Some(journal) => parts::needed(&journal.study.head.plan, &path).map(|()| None).map_err(missing)?,
+        None => parts::leave_out(&mut plan, &path).map_err(missing)?,
+    };
+    if let Some(note) = &without {
+        output::tell(format_args!("note: {note}"));
+    }
     let program = program(path);
     let whole = resumed.as_ref().map_or(&plan, |journal| &journal.study.head.plan);
     let mut say = |line: &str| output::tell(line);
@@ -257,7 +252,7 @@ fn measure(args: &LabRun) -> Result<(), Failure> {
         Some(journal) => journal,
         None => Journal::begin(folder, parent, head(&command, &options, plan)).map_err(&failed)?,
     };
-    journal.note(rig.notes()).map_err(&failed)?;
+    journal.note(rig.notes().into_iter().chain(without).collect()).map_err(&failed)?;
     let plan = &journal.study.head.plan;
     if (plan.repeat as usize) < nicety_lab::statistics::RUNS_FOR_INTERVAL {
         let rounds = output::count(plan.repeat.into(), "round");

@@ -14,6 +14,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
+use nicety_control::Recent;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use tracing::warn;
@@ -28,6 +29,7 @@ use crate::output;
 
 pub mod filter;
 mod journal;
+mod recent;
 
 /// Most bytes of lines that are not written yet.
 const ROOM_BYTES: usize = 1 << 20;
@@ -40,19 +42,20 @@ const TIMEOUT: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub struct Log(Arc<Lines>);
 
-/// Starts the log at the requested levels, on standard error.
-pub fn start(asked: Targets) -> Result<Log, Failure> {
+/// Starts the log at the requested levels, on standard error. `recent` gets its lines too.
+pub fn start(asked: Targets, recent: Option<Arc<Recent>>) -> Result<Log, Failure> {
+    let kept = recent::Kept(recent);
     let failed = Failure::with(Exit::Failed);
     let (log, begun) = if journal::is_stderr() {
         let log = journal::sender().and_then(|send| Log::start(send, Form::Journal)).map_err(failed)?;
         let records = journal::Records(Arc::clone(&log.0));
-        (log, tracing_subscriber::registry().with(records).with(asked).try_init())
+        (log, tracing_subscriber::registry().with(records).with(kept).with(asked).try_init())
     } else {
         let colours = use_colours(io::stderr().is_terminal(), std::env::var_os("NO_COLOR").as_deref());
         let write = |bytes: &[u8]| write_all(io::stderr(), bytes);
         let log = Log::start(write, Form::Text { colours }).map_err(failed)?;
         let formatted = format(Arc::clone(&log.0), colours).with_max_level(LevelFilter::TRACE).finish();
-        (log, formatted.with(asked).try_init())
+        (log, formatted.with(kept).with(asked).try_init())
     };
     begun.map_err(|error| Failure::new(Exit::Failed, error))?;
     // The hook does not join the thread: that could wait for a reader too.

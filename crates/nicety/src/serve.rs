@@ -2,13 +2,13 @@
 
 use std::cell::OnceCell;
 use std::mem::ManuallyDrop;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use nicety_control::Soon;
 use nicety_control::api::DaemonView;
-use nicety_control::{self as control, Ask, Control, ControlError, Inspect, Reply};
+use nicety_control::{self as control, Ask, Bound, Control, ControlError, Inspect, Page, Recent, Reply, Soon};
 use nicety_daemon::attach::is_same;
 use nicety_daemon::daemon::Daemon;
 use nicety_daemon::descriptors;
@@ -99,12 +99,14 @@ fn begin(
     if host.daemon.sandbox && !args.check {
         nicety_sandbox::begin().map_err(unconfined)?;
     }
-    let log = log::start(asked)?;
+    let recent = host.daemon.page.is_some().then(Arc::<Recent>::default);
+    let log = log::start(asked, recent.clone())?;
+    let recent = recent.unwrap_or_default();
     if !host.daemon.sandbox && !args.check {
         warn!("the daemon's threads are not confined: sandbox = \"off\"");
     }
     if let Some(taking) = taking {
-        let done = Heir { begin: &begin, socket: &socket }.serve(taking, kept);
+        let done = Heir { begin: &begin, socket: &socket, recent: &recent }.serve(taking, kept);
         return Ok(match done {
             Ok(()) => ExitCode::SUCCESS,
             Err(failure) => {
@@ -114,7 +116,8 @@ fn begin(
         });
     }
     let prepared = Prepared::new(&begin, &socket, args, kept, groups);
-    let done = prepared.and_then(|prepared| if args.check { prepared.tell(&socket) } else { prepared.serve(&socket) });
+    let done = prepared
+        .and_then(|prepared| if args.check { prepared.tell(&socket) } else { prepared.serve(&socket, &recent) });
     Ok(match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -185,14 +188,16 @@ impl<'a> Prepared<'a> {
         output::print(&summary(self.host, socket))
     }
 
-    fn serve(self, socket: &Path) -> Result<(), Failure> {
+    fn serve(self, socket: &Path, recent: &Arc<Recent>) -> Result<(), Failure> {
         let soon = Arc::new(Soon::default());
         let control = Control::start(self.control, &self.host.path, Arc::clone(&soon) as Arc<dyn Inspect>);
         let mut control = control.map_err(|error| unheld(error, self.host, socket))?;
+        let bound = Bound::take(self.host).map_err(Failure::with(Exit::Failed))?;
+        let mut page = start_page(bound, self.host, &soon, recent).map_err(Failure::with(Exit::Failed))?;
         let mut entry = None;
         report_kept_changes(self.begin);
         let ready = |daemon: &Arc<Daemon>| {
-            let live = live(daemon, self.begin, &mut control, self.kept)?;
+            let live = live(daemon, self.begin, &mut control, page.as_mut(), self.kept)?;
             soon.runs(&live);
             entry = enter(self.host, &control);
             confine(&sandbox::folders(self.host, socket, self.record))?;
@@ -200,6 +205,11 @@ impl<'a> Prepared<'a> {
             Ok(live)
         };
         let served = signals::serve(self.ports, ready).map_err(Failure::with(Exit::Failed));
+        if let Ok(Ended::HandedOver) = served {
+            // Its socket's file is the successor's now.
+            page.take().into_iter().for_each(Page::hand_over);
+        }
+        drop(page);
         ended(served, entry, control)
     }
 }
@@ -208,13 +218,15 @@ impl<'a> Prepared<'a> {
 struct Heir<'a> {
     begin: &'a Begin,
     socket: &'a Path,
+    /// The last lines of the log, for the page.
+    recent: &'a Arc<Recent>,
 }
 
 impl Heir<'_> {
-    fn serve(self, taking: Taking, kept: Option<KeptBy>) -> Result<(), Failure> {
-        let Self { begin, socket } = self;
+    fn serve(self, mut taking: Taking, kept: Option<KeptBy>) -> Result<(), Failure> {
+        let Self { begin, socket, recent } = self;
         let (host, soon) = (&begin.host, Arc::new(Soon::default()));
-        let (mut control, mut entry, taken) = (None, None, OnceCell::new());
+        let (mut control, mut entry, mut page, taken) = (None, None, None, OnceCell::new());
         let prepared = || -> Result<_, String> {
             descriptors::provide(host.ports.len(), host.daemon.workers).map_err(|error| error.to_string())?;
             let control = control::again(host, socket).map_err(|error| error.to_string())?;
@@ -229,6 +241,7 @@ impl Heir<'_> {
             taking.refuse(&why);
             Failure::new(Exit::Failed, why)
         })?;
+        let page_socket = taking.page();
         let start = || {
             let _set_once = taken.set(taking.take(&daemon, host).map_err(ServeError::HandOver)?);
             Ok(daemon)
@@ -239,7 +252,8 @@ impl Heir<'_> {
             let socket_fd = taken.control.try_clone()?;
             let served = Control::go_on(prepared, socket_fd, &host.path, inspect).map_err(std::io::Error::other)?;
             let served = control.insert(served);
-            let live = live(daemon, begin, served, kept)?;
+            page = page_again(page_socket, host, &soon, recent);
+            let live = live(daemon, begin, served, page.as_mut(), kept)?;
             soon.runs(&live);
             entry = enter(host, served);
             taken.tell();
@@ -247,6 +261,10 @@ impl Heir<'_> {
             Ok(live)
         };
         let served = signals::serve_by(start, ready).map_err(Failure::with(Exit::Failed));
+        if let Ok(Ended::HandedOver) = served {
+            page.take().into_iter().for_each(Page::hand_over);
+        }
+        drop(page);
         match control {
             Some(control) => ended(served, entry, control),
             None => served.map(|_ended| ()),
@@ -259,6 +277,7 @@ fn live(
     daemon: &Arc<Daemon>,
     begin: &Begin,
     control: &mut Control,
+    page: Option<&mut Page>,
     kept: Option<KeptBy>,
 ) -> std::io::Result<Arc<Live>> {
     let Begin { host, file, state, .. } = begin;
@@ -266,10 +285,30 @@ fn live(
     Ok(Arc::new(match (kept, control.socket()) {
         (Some(kept), Some(socket)) => {
             kept.serves().map_err(std::io::Error::other)?;
-            live.with_keeper(kept, socket, std::env::current_exe()?)
+            live.with_keeper(kept, socket, page.and_then(Page::socket), std::env::current_exe()?)
         }
         _ => live,
     }))
+}
+
+/// Serves the page, if the host file wants that.
+fn start_page(
+    bound: Option<Bound>,
+    host: &Host,
+    soon: &Arc<Soon>,
+    recent: &Arc<Recent>,
+) -> Result<Option<Page>, ControlError> {
+    let start = |bound| Page::start(bound, host, Arc::clone(soon) as Arc<dyn Inspect>, Arc::clone(recent));
+    bound.map(start).transpose()
+}
+
+/// Goes on with the page of a daemon that this one replaces. Without it the ports are served all the same.
+fn page_again(socket: Option<OwnedFd>, host: &Host, soon: &Arc<Soon>, recent: &Arc<Recent>) -> Option<Page> {
+    let page = Bound::go_on(host, socket).and_then(|bound| start_page(bound, host, soon, recent));
+    page.unwrap_or_else(|error| {
+        warn!("the page is not served any more: {error}");
+        None
+    })
 }
 
 /// Lists the daemon, if the host file wants that.
@@ -377,8 +416,9 @@ fn policy(port: &PortConfig) -> String {
 fn summary(host: &Host, control: &Path) -> String {
     let uplinks: Vec<String> = host.uplinks.iter().map(uplink).collect();
     let uplink = if uplinks.is_empty() { "no uplink".to_owned() } else { uplinks.join(", ") };
+    let page = host.daemon.page.iter().map(|page| format!("; page {page}")).collect::<String>();
     let head = format!(
-        "switch {}, {} addresses, ageing {}; {uplink}; {}; control {}\n",
+        "switch {}, {} addresses, ageing {}; {uplink}; {}; control {}{page}\n",
         host.switch.name,
         host.switch.addresses,
         host.switch.ageing,

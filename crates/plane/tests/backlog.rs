@@ -168,6 +168,25 @@ fn queues_share_a_buffer_and_a_full_one_holds_back_no_other() {
     assert!(world.push(3, 1024), "what the others gave back");
 }
 
+/// How long a burst of full frames at 10 Gbit/s a receive buffer keeps while its guest takes nothing: 0.4 ms by 512 KiB, 54 ms by 64
+/// MiB. A frame takes whole blocks of 512 bytes.
+#[test]
+fn a_burst_is_kept_as_long_as_the_buffer_is_large() {
+    /// Bytes of a frame, and of its time on the wire.
+    const BYTES: u32 = 1514;
+    const WIRE_BITS: u64 = 8 * 1538;
+    for (size, kept_frames, kept_us) in [(512 << 10, 341, 419), (64 << 20, 43_690, 53_756)] {
+        let mut world = World::new(Backlog::of_queues(size).unwrap());
+        let mut frames = 0;
+        while world.push(0, BYTES) {
+            frames += 1;
+            world.waiting[0].clear();
+        }
+        assert_eq!(frames, kept_frames, "{size} bytes");
+        assert_eq!(frames * WIRE_BITS / 10_000, kept_us, "µs at 10 Gbit/s");
+    }
+}
+
 #[test]
 fn a_packet_that_was_taken_in_part_goes_on_at_its_next_frame() {
     let mut world = World::of_queues();

@@ -57,7 +57,7 @@ pub enum Format {
     Legacy,
     /// One buffer; write-back has more status.
     Extended,
-    /// The same of a 10 Gbit/s chip, whose checksum errors lie one bit higher (82599, 7.1.6.2).
+    /// The same of a 10 Gbit/s chip, whose checksum errors lie one bit higher (82599: IXGBE_RXDADV_ERR_TCPE in Linux's ixgbe_type.h).
     Extended10G,
     /// A buffer for headers and three for data.
     Split,

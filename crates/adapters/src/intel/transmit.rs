@@ -267,6 +267,9 @@ pub struct Sender<'a, C> {
     pub stamped: bool,
     /// A ring without a length has one descriptor, sent once for each write of 1 to TDT.
     pub takes_lone: bool,
+    /// Frames with the tag of a VLAN that is not in VFTA are dropped: a card's check of a virtual function (82599 datasheet, "VLAN
+    /// anti-spoofing").
+    pub checks_tags: bool,
 }
 
 /// Completed descriptors.
@@ -464,8 +467,24 @@ impl<C: Contexts> Sender<'_, C> {
             let asked = u64::from(first.upper) << 32 | u64::from(first.lower);
             return self.dropped(Reason::BadOffload, self.state.next, asked, Some(OFFSETS), cx);
         };
+        if self.checks_tags && !self.may_tag(draft.head_mut()) {
+            return self.dropped(Reason::Forged, self.state.next, 0, None, cx);
+        }
         self.finish(draft, admitted, request, cx);
         Walk::Taken(at)
+    }
+
+    /// Whether a frame has no tag, or that of a VLAN in VFTA.
+    #[inline(never)]
+    fn may_tag(&self, head: &[u8]) -> bool {
+        let Some(&[tpid_high, tpid_low, high, low]) = head.get(12..).and_then(|rest| rest.first_chunk()) else {
+            return true;
+        };
+        if u32::from(u16::from_be_bytes([tpid_high, tpid_low])) != self.registers[VET] {
+            return true;
+        }
+        let id = Tci(u16::from_be_bytes([high, low])).id();
+        self.registers.of(VFTA).get(usize::from(id >> 5)).is_some_and(|word| word >> (id & 31) & 1 != 0)
     }
 
     /// Inserts the tag, and checks the descriptors' request against the packet.

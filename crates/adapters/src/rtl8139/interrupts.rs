@@ -93,6 +93,7 @@ impl Rtl8139 {
         self.interrupts.disable(!mask);
         self.interrupts.enable(mask);
         self.settle_line(cx);
+        self.meet(mask & u128::from(cause::ROK) != 0, cx);
         self.look_for_any_room(cx);
         if mask & u128::from(cause::ROK) != 0 && self.has_unshown(cx) {
             if self.moderation.may_interrupt(self.carried, cx.now) {
@@ -154,8 +155,9 @@ impl Rtl8139 {
 
     /// Requests the earliest tick needed.
     pub(super) fn rearm(&self, cx: &mut Context<'_>) {
-        let times = [self.completions.due(), self.moderation.due(), self.timer.due(), self.starved, self.tell_unshown];
-        if let Some(next) = times.into_iter().flatten().min() {
+        let times = [self.completions.due(), self.moderation.due(), self.timer.due()];
+        let times = times.into_iter().chain([self.starved, self.tell_unshown, self.next_look]);
+        if let Some(next) = times.flatten().min() {
             cx.out.wake = Some(next);
         }
     }

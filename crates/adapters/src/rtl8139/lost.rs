@@ -3,10 +3,14 @@
 //!
 //! | | what it gets | what it does |
 //! |---|---|---|
-//! | 8139cp, receive | all descriptors but one as parts of a frame | drops them up to that one (cp_rx_poll): the chip goes on there |
+//! | 8139cp, receive | all descriptors but one as parts of a frame | drops them up to that one (cp_rx_poll), where the chip goes on |
 //! | 8139cp, transmit | all descriptors completed | the next one that it fills is found by a look |
 //! | 8139too, receive | a buffer of zeros | takes that for a damaged header, and restarts the receiver (rtl8139_rx, rtl8139_rx_err) |
 //! | 8139too, transmit | all slots completed | the next one that it fills is found by a look |
+//!
+//! 8139cp drops only the descriptors between its position and that one. The others would stop the chip a round later. So the chip
+//! receives nothing until the driver has polled once (its mask of ROK goes off and on): then it stands at that one, and the chip takes
+//! the others back.
 
 use std::sync::Arc;
 
@@ -15,14 +19,24 @@ use nicety_memory::{Map, Rights};
 
 use super::Rtl8139;
 use super::registers::{self as r, cause, cr, tsd};
-use super::ring::{self, EOR, OWN};
+use super::ring::{self, EOR, FS, LS, OWN};
 use super::slots::Slots;
 use super::transmit::Transmit;
 
 /// Time between two looks for the next descriptor or slot, in nanoseconds.
 const LOOK_NS: u64 = 2_000_000;
+/// Looks after which a driver that does not poll is not waited for any more: half a second.
+const LOOKS_MOST: u32 = 250;
 /// Bytes behind a buffer that a frame at its end may use.
 const BEHIND: u32 = 16;
+
+/// The receiver waits until the driver's poll ends at the descriptor where the chip goes on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Meeting {
+    /// The driver has masked ROK since, so it polls.
+    is_polled: bool,
+    looks: u32,
+}
 
 impl Rtl8139 {
     pub(super) fn lose_positions(&mut self, cx: &mut Context<'_>) {
@@ -49,15 +63,13 @@ impl Rtl8139 {
                     // The driver stops at a descriptor that the chip owns. Behind frames that it has not taken yet, that is the chip's own.
                     let stop = ring::open(&memory, self.receive_address(), Rights::READ).ok();
                     let stop = stop.and_then(|window| first_owned(&window)).unwrap_or(0);
-                    // Neither FS nor LS: a part of a frame.
-                    give_all(
-                        &memory,
-                        self.receive_address(),
-                        |index, first| {
-                            if index == stop { first } else { first & EOR }
-                        },
-                    );
+                    // Neither FS nor LS: a part of a frame. The buffer's length stays, for the chip takes some back.
+                    give_all(&memory, self.receive_address(), |index, first| match index == stop {
+                        true => first,
+                        false => first & !(OWN | FS | LS),
+                    });
                     self.next = stop;
+                    self.meets = Some(Meeting { is_polled: false, looks: 0 });
                 }
                 false => self.fill_with_zeros(&memory),
             }
@@ -66,7 +78,8 @@ impl Rtl8139 {
         // The driver's mask may be newer. One interrupt more is harmless.
         self.interrupts.enable(causes.into());
         self.cause(causes, cx);
-        self.seek(cx);
+        self.next_look = Some(cx.now);
+        self.look(cx);
     }
 
     /// Until the driver restarts the receiver, the buffer is full.
@@ -83,12 +96,52 @@ impl Rtl8139 {
         self.registers[r::CBR] = (read_at + len - 4) % len;
     }
 
+    /// The driver has written its mask. A poll that began after the descriptors were given back ends at the chip's own.
+    pub(super) fn meet(&mut self, is_enabled: bool, cx: &mut Context<'_>) {
+        match &mut self.meets {
+            Some(meeting) if !is_enabled => meeting.is_polled = true,
+            Some(Meeting { is_polled: true, .. }) => {
+                self.meets = None;
+                if let Ok(window) = ring::open(cx.memory, self.receive_address(), Rights::BOTH) {
+                    for index in (0..=last(&window).unwrap_or(0)).filter(|index| ring::holds(&window, *index)) {
+                        let at = index as usize * ring::DESCRIPTOR;
+                        window.store_u32(at, window.load_u32(at) | OWN);
+                    }
+                }
+                self.look_for_any_room(cx);
+            }
+            _ => {}
+        }
+    }
+
+    /// Has the driver poll, and gives one up that does not.
+    fn look_for_poll(&mut self, cx: &mut Context<'_>) {
+        let Some(Meeting { looks, is_polled }) = &mut self.meets else { return };
+        *looks += 1;
+        if *looks > LOOKS_MOST {
+            self.meets = None;
+            self.look_for_any_room(cx);
+        } else if !*is_polled {
+            self.cause(cause::ROK, cx);
+        }
+    }
+
+    /// Looks for positions that are lost, if it is time.
+    pub(super) fn look(&mut self, cx: &mut Context<'_>) {
+        if self.next_look.is_none_or(|at| at > cx.now) {
+            return;
+        }
+        self.look_for_poll(cx);
+        self.seek(cx);
+        self.next_look = (self.seeks || self.meets.is_some()).then(|| cx.now.after_ns(LOOK_NS));
+        self.rearm(cx);
+    }
+
     /// Looks for the first descriptor or slot that the driver has filled since.
-    pub(super) fn seek(&mut self, cx: &mut Context<'_>) {
+    fn seek(&mut self, cx: &mut Context<'_>) {
         if !self.seeks {
             return;
         }
-        cx.out.wake_by(cx.now.after_ns(LOOK_NS));
         if self.ring_mode().0 {
             let memory = Arc::clone(cx.memory);
             let Ok(window) = ring::open(&memory, self.transmit_address(), Rights::READ) else { return };

@@ -131,6 +131,10 @@ pub struct Rtl8139 {
     stalls: [Option<&'static str>; 2],
     /// The transmitter's position is lost: see `lost.rs`.
     seeks: bool,
+    /// The receiver's position is lost: it waits until the driver stands still where it stands itself.
+    meets: Option<lost::Meeting>,
+    /// Time of the next look for a lost position.
+    next_look: Option<Time>,
     generation: u32,
 }
 
@@ -165,6 +169,8 @@ impl Rtl8139 {
             tell_unshown: None,
             stalls: [None; 2],
             seeks: false,
+            meets: None,
+            next_look: None,
             generation: 0,
         };
         this.load_eeprom();
@@ -198,7 +204,7 @@ impl Rtl8139 {
         (self.completions, self.moderation, self.carried) = Default::default();
         (self.unread, self.unshown, self.tell_unshown) = Default::default();
         self.stalls = [None; 2];
-        self.seeks = false;
+        (self.seeks, self.meets, self.next_look) = (false, None, None);
         self.generation = self.generation.wrapping_add(1);
         self.interrupts.reset();
         self.settle_line(cx);
@@ -331,7 +337,7 @@ impl Adapter for Rtl8139 {
 
     fn tick(&mut self, cx: &mut Context<'_>) {
         self.time_passed(cx);
-        self.seek(cx);
+        self.look(cx);
     }
 
     fn reset(&mut self, kind: Reset, cx: &mut Context<'_>) {

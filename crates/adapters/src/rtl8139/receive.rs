@@ -185,6 +185,9 @@ impl Rtl8139 {
         if !self.ring_mode().1 {
             return self.free_bytes() > bytes;
         }
+        if self.meets.is_some() {
+            return false;
+        }
         let ring = ring::open(cx.memory, self.receive_address(), Rights::READ);
         ring.is_ok_and(|ring| ring::is_owned(&ring, self.next))
     }
@@ -246,7 +249,7 @@ impl Rtl8139 {
         };
         let (wants, before) = (self.wants(), self.tally.received);
         let mut scratch = Scratch::new();
-        let mut full = frames.held.contains(0);
+        let mut full = frames.held.contains(0) || self.meets.is_some() && matches!(target, Target::Ring(_));
         for (i, pick, _) in frames.iter() {
             let ended = if full {
                 Err(Miss::NoRoom(pick.from.into()))

@@ -86,6 +86,8 @@ impl Snapshot for Rtl8139 {
             tell_unshown: _,
             stalls: _,
             seeks,
+            meets: _,
+            next_look: _,
             generation: _,
         } = self;
         let state = State {
@@ -153,7 +155,7 @@ impl Snapshot for Rtl8139 {
         // The driver's reads of ISR are not saved: it may have seen none of the frames that it has not taken.
         (self.unread, self.unshown, self.tell_unshown) = (1, true, None);
         self.stalls = [None; 2];
-        self.seeks = false;
+        (self.seeks, self.meets, self.next_look) = (false, None, None);
         self.generation = self.generation.wrapping_add(1);
         self.prepare_loopback();
         Ok(())

@@ -374,32 +374,82 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
     }
 
     /// Position of a ring at its start. Split: if the used index in memory differs from the front end's value, the index counts.
-    /// Packed: the front end's value; `None` if it is invalid.
+    /// Packed: that of its record, else the front end's value; `None` if it is invalid.
     pub fn begins(&self, base: u32) -> Option<u16> {
         if !PACKED {
             return Some(self.device.load_u16(2));
         }
-        if let Some((place, chains)) = self.kept.as_ref().and_then(Kept::read) {
-            return self.resume(place, &chains);
-        }
         // Position of the device's used descriptors (bits 16 to 31), if given. DPDK's virtio-user gives one position for both
         // (virtio_user_dev.c).
         let (available, used) = (base as u16, (base >> 16) as u16);
-        let place = if used == 0 { available } else { used };
-        (place & !WRAP < self.size).then_some(place)
+        let given = Some(if used == 0 { available } else { used }).filter(|given| given & !WRAP < self.size);
+        let Some(kept) = &self.kept else { return given };
+        let begins = match kept.read() {
+            Some((place, chains)) if !self.is_of_this(place, &chains) => return None,
+            Some((place, chains)) if kept.is_moved(base) => {
+                let owed = self.is_owed(place, &chains);
+                self.follow(kept, if owed { place } else { self.behind_all(place, &chains) }, given?)
+            }
+            Some((place, chains)) => self.resume(place, &chains),
+            None => given?,
+        };
+        kept.begin(base);
+        Some(begins)
+    }
+
+    /// The front end gives another base than before. Without a back end, QEMU completes the chains of a transmit ring itself, from the
+    /// base that it knows on, and then gives the base behind them (virtio.c, `virtqueue_packed_drop_all`). It does not know the chains
+    /// before those, which the driver waits for: they come back unsent. Or a new driver has started the ring; then its position is the
+    /// base.
+    #[cold]
+    fn follow(&self, kept: &Kept<'_>, mut place: u16, base: u16) -> u16 {
+        let (mut at, mut slots) = (place, 0);
+        let mut chains = Vec::new();
+        while slots < self.size && self.is_available(at) {
+            let Ok(token) = self.token(at) else { break };
+            chains.push(u64::from(token.0));
+            slots = slots.saturating_add(Self::slots(token));
+            at = self.behind(at, token);
+        }
+        if self.is_used(at) {
+            for chains in chains.chunks(PIECES) {
+                kept.write(place, chains);
+                place = self.write_used(place, chains);
+            }
+        }
+        kept.write(base, &[]);
+        base
+    }
+
+    /// Whether a packed ring's descriptor was completed in the lap of its position.
+    fn is_used(&self, at: u16) -> bool {
+        let flags = self.descriptors.load_u16(16 * self.slot(at) + 14);
+        flags & (AVAILABLE | USED) == if at & WRAP != 0 { AVAILABLE | USED } else { 0 }
     }
 
     /// Position of a packed ring that was served before, from its record. Completes the recorded chains if the server ended before
     /// it had.
-    fn resume(&self, place: u16, chains: &[u64]) -> Option<u16> {
+    fn resume(&self, place: u16, chains: &[u64]) -> u16 {
+        if chains.is_empty() || self.is_owed(place, chains) {
+            self.write_used(place, chains)
+        } else {
+            self.behind_all(place, chains)
+        }
+    }
+
+    /// Whether a record can be of this ring.
+    fn is_of_this(&self, place: u16, chains: &[u64]) -> bool {
         let slots: u32 = chains.iter().map(|chain| u32::from(Token(*chain as u32).slots())).sum();
-        if place & !WRAP >= self.size || slots > u32::from(self.size) {
-            return None;
-        }
-        if chains.is_empty() || self.is_available(place) {
-            return Some(self.write_used(place, chains));
-        }
-        Some(chains.iter().fold(place, |at, chain| self.behind(at, Token(*chain as u32))))
+        place & !WRAP < self.size && slots <= u32::from(self.size)
+    }
+
+    /// Whether the recorded chains were not completed. A chain's first descriptor shows it.
+    fn is_owed(&self, place: u16, chains: &[u64]) -> bool {
+        !chains.is_empty() && self.is_available(place)
+    }
+
+    fn behind_all(&self, place: u16, chains: &[u64]) -> u16 {
+        chains.iter().fold(place, |at, chain| self.behind(at, Token(*chain as u32)))
     }
 
     /// Counts the descriptors that a walk has read.

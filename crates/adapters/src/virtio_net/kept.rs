@@ -18,6 +18,8 @@ pub const KEPT_BYTES: u64 = 4096;
 /// The first word: the position (bits 0-15), the number of chains, and a flag that it is valid.
 const COUNT_SHIFT: u32 = 16;
 const VALID: u64 = 1 << 32;
+/// Offset of the base with which the front end started the ring, with the same flag.
+const BASE_AT: usize = 8 + 8 * PIECES;
 
 /// A ring's page.
 #[derive(Debug)]
@@ -32,6 +34,17 @@ impl<'m> Kept<'m> {
     /// There is no record any more.
     pub fn clear(&self) {
         self.0.store_u64(0, 0);
+    }
+
+    /// Records the base with which the front end has started the ring.
+    pub fn begin(&self, base: u32) {
+        self.0.store_u64(BASE_AT, u64::from(base) | VALID);
+    }
+
+    /// Whether the front end starts the ring with another base than before.
+    pub fn is_moved(&self, base: u32) -> bool {
+        let before = u64::from_le_bytes(self.0.read(BASE_AT));
+        before & VALID != 0 && before as u32 != base
     }
 
     /// Records that these chains are completed next, from a position on. The count stays 0 until all of them are recorded: a server

@@ -52,12 +52,14 @@ impl RingFace for VirtioNet {
             return false;
         }
         let kept = self.kept.as_deref().and_then(|map| Kept::of(map, number));
+        let was_kept = kept.as_ref().is_some_and(|kept| kept.read().is_some());
         let Some(at) = ring.begins(cx.memory, features, base, kept) else { return false };
+        let settled = !was_kept && at == if packed { 0x8000 } else { 0 };
         // The ring starts as quiet, so the first arming clears the flag whatever its value.
         let fresh = Ring { started: true, broken: None, next: at, used: at, unsignalled: 0, quiet: true, ..*ring };
         *ring = Ring {
             starved: false,
-            settled: at == if packed { 0x8000 } else { 0 },
+            settled,
             unfit: None,
             moderation: ReceiveModeration::default(),
             delay: CompletionDelay::default(),
@@ -66,6 +68,10 @@ impl RingFace for VirtioNet {
             discards: false,
             ..fresh
         };
+        if !settled {
+            // A server that was killed may have completed chains and not notified the driver of them, who may wait for nothing else.
+            ring.call(number, cx);
+        }
         self.wake(number, cx);
         true
     }

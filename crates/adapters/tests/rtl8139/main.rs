@@ -3,6 +3,7 @@
 
 mod bench;
 mod cve;
+mod killed;
 mod plain;
 mod probe;
 mod rings;

@@ -38,6 +38,32 @@ fn nothing_moves_before_the_reset_message() {
     assert_eq!(g.dropped(Reason::ReceiverOff), 1);
 }
 
+/// ixgbe_set_vlan_anti_spoofing in Linux's ixgbe_82599.c, and E1000_DTXSWC_VLAN_SPOOF_MASK in its igb's e1000_82575.c: a function
+/// whose host checks what it sends has the tags of its own VLANs, of VLAN 0, and none.
+#[test]
+fn a_checked_function_sends_no_tag_of_a_vlan_that_it_was_not_granted() {
+    let mut g = Guest::opened();
+    let tagged = |id: u8| ethernet(0x8100, &[vec![0xe0, id, 0x88, 0xb5], payload(60)].concat());
+    let sends = |g: &mut Guest, id| g.send_plain(&tagged(id)).len();
+    assert_eq!(sends(&mut g, 5), 1, "its host does not check");
+    g.host_sets(|policy| policy.checks_tags = true);
+    assert_eq!(sends(&mut g, 5), 0);
+    assert_eq!((g.dropped(Reason::Forged), g.counters.guest_errors()), (1, 0), "counted; no mistake of its driver");
+    assert_eq!(g.get(TRANSMIT_RING + 16 + 12, 1)[0] & 1, 1, "DD: the descriptor goes back");
+    assert_eq!(g.r(VFGPTC), 1, "it was not sent");
+    assert_eq!((sends(&mut g, 0), g.send_plain(&frame(100)).len()), (1, 1), "a priority, and no tag");
+    // VLAN 5 is added, and VLAN 6 is not.
+    assert_eq!(g.exchange(&[1 << 16 | 4, 5])[0], 0xa001_0004);
+    assert_eq!((sends(&mut g, 5), sends(&mut g, 6)), (1, 0));
+    assert_eq!(g.exchange(&[4, 5])[0], 0xa000_0004);
+    assert_eq!(sends(&mut g, 5), 0, "and taken away");
+    // It keeps nothing of its host's: a reset of the function changes no check.
+    g.exchange(&[1]);
+    assert_eq!(sends(&mut g, 6), 0);
+    g.host_sets(|policy| policy.checks_tags = false);
+    assert_eq!(sends(&mut g, 6), 1);
+}
+
 /// Linux's buffers have 1522 bytes at an MTU of 1500, and SRRCTL says 2 KiB.
 #[test]
 fn no_frame_is_longer_than_the_driver_has_asked_for_whatever_srrctl_says() {

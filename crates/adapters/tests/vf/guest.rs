@@ -75,6 +75,15 @@ impl Guest {
         this
     }
 
+    /// The host changes the function's policy.
+    pub fn host_sets(&mut self, change: impl FnOnce(&mut FunctionPolicy)) {
+        let mut policy = self.own.family.policy(0).unwrap();
+        change(&mut policy);
+        if let Some(answer) = self.own.family.set_policy(0, policy) {
+            self.call(|nic, cx| nic.notice(Event::Answer(answer), cx));
+        }
+    }
+
     /// A function whose driver has reset it.
     pub fn ready(trusted: bool) -> Self {
         let mut this = Self::new(trusted);

@@ -116,12 +116,18 @@ impl Guest {
 
     /// Another server takes over: the front end gives it the rings' original bases, and the memory that it has kept.
     pub fn taken_over(&mut self, kept: &Arc<Map>) {
+        self.taken_over_at(kept, crate::packed::BASE);
+    }
+
+    /// The same, with another base of packed transmit rings.
+    pub fn taken_over_at(&mut self, kept: &Arc<Map>, sent: u32) {
         self.nic = adapter_with("virtio-net", &settings());
         let face = rings(&mut *self.nic);
         assert!(face.take_features(self.own.features));
         face.keep(Some(kept.clone()));
         for (number, queue) in (0..).zip(self.queues.clone()) {
-            let base = if self.is_packed() { crate::packed::BASE } else { 0 };
+            let packed = if number % 2 == 1 { sent } else { crate::packed::BASE };
+            let base = if self.is_packed() { packed } else { 0 };
             let face = rings(&mut *self.nic);
             assert!(face.place(number, queue.place) && face.start(number, base, cx!(self)), "ring {number}");
             face.enable(number, true, cx!(self));

@@ -149,6 +149,91 @@ fn a_frame_that_was_sent_and_not_given_back_is_sent_again_and_given_back_once() 
     }
 }
 
+/// What QEMU does without a back end when the guest kicks a packed transmit ring (virtio.c, `virtqueue_packed_drop_all`): it completes the
+/// chains that are available from its own base on. Returns its new base. The chains have one descriptor each.
+fn dropped_by_qemu(guest: &Guest, base: u32) -> u32 {
+    let (mut slot, mut lap) = (base as u16 & 0x7fff, base & 0x8000 != 0);
+    for _ in 0..SIZE {
+        let at = guest.queues[1].place.descriptors + 16 * u64::from(slot);
+        let flags = u16::from_le_bytes(guest.get(at + 14, 2).try_into().unwrap());
+        if [flags & 1 << 7 != 0, flags & 1 << 15 != 0] != [lap, !lap] {
+            break;
+        }
+        guest.put(at + 8, &[0; 4]);
+        guest.put(at + 14, &if lap { 0x8080_u16 } else { 0 }.to_le_bytes());
+        (slot, lap) = if slot + 1 < SIZE { (slot + 1, lap) } else { (0, !lap) };
+    }
+    let place = u32::from(slot) | u32::from(lap) << 15;
+    place << 16 | place
+}
+
+/// QEMU knows no newer base than the one with which the ring was started. Where the chains in flight cross it, QEMU completes those
+/// behind it, and leaves those before it.
+#[test]
+fn chains_that_qemu_left_when_it_completed_those_behind_them_come_back_once() {
+    for (taken, recorded) in [(false, false), (true, false), (true, true)] {
+        let kept = kept();
+        let mut guest = packed(&kept);
+        let (mut base, mut moved) = (crate::packed::BASE, 0);
+        for round in 0..8 * SIZE {
+            // In a table each, so that a chain has one descriptor.
+            let send = |guest: &mut Guest| guest.send(0, &[0; 12], &tcp4(&payload(100)), 50).into();
+            let mut ids: Vec<u32> = (0..2 + round % 3).map(|_| send(&mut guest)).collect();
+            if taken {
+                guest.fetch_of(0);
+            }
+            if recorded {
+                let before = ring(&guest, 1);
+                guest.complete();
+                guest.put(guest.queues[1].place.descriptors, &before);
+            }
+            let next = dropped_by_qemu(&guest, base);
+            moved += u32::from(next != base);
+            base = next;
+            guest.out.messages = Default::default();
+            guest.taken_over_at(&kept, base);
+            assert!(
+                round == 0 || guest.out.messages.contains(1),
+                "the driver may wait for what it was not notified of"
+            );
+            ids.extend((0..2).map(|_| send(&mut guest)).collect::<Vec<u32>>());
+            guest.fetch_of(0);
+            guest.complete();
+            let back: Vec<u32> = guest.used(1).into_iter().map(|(id, _)| id).collect();
+            assert_eq!(back, ids, "round {round}, base {base:#x}");
+        }
+        assert!(moved > 2, "QEMU completed some");
+    }
+}
+
+/// A new driver starts the ring anew while there is no back end, at the same place.
+#[test]
+fn a_new_driver_s_ring_begins_at_its_base_whatever_the_record_says_of_the_old_one() {
+    let kept = kept();
+    for before in 1..2 * SIZE {
+        let mut guest = packed(&kept);
+        kept.write(4096, &[0; 8]).unwrap();
+        rings(&mut *guest.nic).stop(1, crate::guest::cx!(guest));
+        assert!(rings(&mut *guest.nic).start(1, crate::packed::BASE, crate::guest::cx!(guest)));
+        for _ in 0..before {
+            guest.send(0, &[0; 12], &tcp4(&payload(100)), 50);
+            guest.fetch_of(0);
+            guest.complete();
+            assert_eq!(guest.used(1).len(), 1);
+        }
+        guest.put(guest.queues[1].place.descriptors, &[0; RING_BYTES]);
+        (guest.queues[1].slot, guest.queues[1].seen, guest.queues[1].laps) = (0, 0, [true; 2]);
+        let first = u32::from(guest.send(0, &[0; 12], &tcp4(&payload(100)), 50));
+        let base = dropped_by_qemu(&guest, crate::packed::BASE);
+        let second = u32::from(guest.send(0, &[0; 12], &tcp4(&payload(100)), 50));
+        guest.taken_over_at(&kept, base);
+        guest.fetch_of(0);
+        guest.complete();
+        let back: Vec<u32> = guest.used(1).into_iter().map(|(id, _)| id).collect();
+        assert_eq!(back, [first, second], "after {before}");
+    }
+}
+
 /// A split ring's used index shows its position: chains come back in the order in which they were taken, dropped or not.
 #[test]
 fn a_split_ring_s_chains_come_back_in_order_even_if_some_are_dropped() {

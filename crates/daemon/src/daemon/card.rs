@@ -83,6 +83,7 @@ impl Daemon {
                 trusted: function.trusted,
                 enabled: function.link != LinkState::Disable,
                 queries_rss: function.queries_rss,
+                checks_tags: function.checks_source && !function.trusted,
                 ..free
             });
         }

@@ -155,7 +155,14 @@ impl Old {
         let player = std::thread::spawn(move || heir(&theirs, fails));
         let (kept, program) = (KeptBy::from(ours), PathBuf::from("/usr/bin/nicety"));
         let control = OwnedFd::from(control);
-        let upgraded = upgrade(&kept, &program, &self.daemon, &self.offer, control.as_fd(), &note);
+        let upgraded = upgrade(
+            &kept,
+            &program,
+            &self.daemon,
+            &self.offer,
+            Sockets { control: control.as_fd(), page: None },
+            &note,
+        );
         drop(kept);
         let ports = player.join().unwrap();
         (upgraded, stops.into_inner().unwrap(), ports)

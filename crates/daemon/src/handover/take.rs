@@ -26,6 +26,7 @@ pub struct Taking {
     channel: Channel,
     offer: Offer,
     control: OwnedFd,
+    page: Option<OwnedFd>,
 }
 
 /// The ports go on here. The old daemon waits to hear how long they stood still.
@@ -45,11 +46,12 @@ impl Taking {
     pub fn begin(channel: Channel) -> Result<Self, String> {
         let words = |error: ChannelError| error.to_string();
         channel.send(kind::HELLO, nicety_version::BUILD.as_bytes(), &[], PREPARES).map_err(words)?;
-        let mut message = wanted(&channel, kind::OFFER, PREPARES)?;
-        let control = message.fds.pop().ok_or("the control socket is missing")?;
-        let offer = from_bytes(OFFER_KIND, &bytes_of(message.fds.pop())?);
+        let mut fds = wanted(&channel, kind::OFFER, PREPARES)?.fds.into_iter();
+        let offer = from_bytes(OFFER_KIND, &bytes_of(fds.next())?);
+        let control = fds.next().ok_or("the control socket is missing")?;
+        let page = fds.next();
         match offer {
-            Ok(offer) => Ok(Self { channel, offer, control }),
+            Ok(offer) => Ok(Self { channel, offer, control, page }),
             Err(why) => {
                 refuse(&channel, &why);
                 Err(why)
@@ -74,13 +76,23 @@ impl Taking {
         refuse(&self.channel, why);
     }
 
+    /// The page's listening socket, if the old daemon serves the page. `None` the second time.
+    pub fn page(&mut self) -> Option<OwnedFd> {
+        self.page.take()
+    }
+
     /// A daemon without ports, with the old one's clock.
     ///
     /// # Errors
     /// The system's.
     pub fn start(&self, host: &Host) -> Result<Daemon, String> {
         let limits = serve::limits(host);
-        Daemon::start_again(self.offer.origin_ns, limits, host.daemon.workers).map_err(|error| error.to_string())
+        let daemon = Daemon::start_again(self.offer.origin_ns, limits, host.daemon.workers);
+        let daemon = daemon.map_err(|error| error.to_string())?;
+        if let Some(config) = &host.tolerance {
+            daemon.tolerate(config).map_err(|error| error.to_string())?;
+        }
+        Ok(daemon)
     }
 
     /// Takes all ports. On an error the old daemon goes on, and this one must end.
@@ -88,7 +100,7 @@ impl Taking {
     /// # Errors
     /// A sentence for a person, which the old daemon has heard too.
     pub fn take(self, daemon: &Daemon, host: &Host) -> Result<Taken, String> {
-        let Self { channel, offer, control } = self;
+        let Self { channel, offer, control, page: _ } = self;
         match receive(&channel, daemon, host, &offer.ids) {
             Ok(going) => Ok(Taken { channel, going, control }),
             Err(why) => {

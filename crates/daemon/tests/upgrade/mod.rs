@@ -7,7 +7,7 @@ use std::time::Duration;
 use nicety_daemon::daemon::Daemon;
 use nicety_daemon::handover::give::upgrade;
 use nicety_daemon::handover::take::Taking;
-use nicety_daemon::handover::{Offer, Upgraded};
+use nicety_daemon::handover::{Offer, Sockets, Upgraded};
 use nicety_host::Host;
 use nicety_keeper::{Channel, KeptBy, kind};
 
@@ -37,7 +37,8 @@ pub fn replaced(old: Arc<Daemon>, host: &Host) -> (Arc<Daemon>, Upgraded) {
             (Arc::new(daemon), theirs)
         });
         let kept = KeptBy::from(ours);
-        let upgraded = upgrade(&kept, "/usr/bin/nicety".as_ref(), &old, &offer, control.as_fd(), &|_| {});
+        let sockets = Sockets { control: control.as_fd(), page: None };
+        let upgraded = upgrade(&kept, "/usr/bin/nicety".as_ref(), &old, &offer, sockets, &|_| {});
         let (new, _keeper) = heir.join().unwrap();
         let _never_dropped = std::mem::ManuallyDrop::new(old);
         (new, upgraded.unwrap())

@@ -8,7 +8,9 @@
 //! ```
 
 use std::{
-    env, fs,
+    env,
+    ffi::OsStr,
+    fs,
     path::{Path, PathBuf},
     process::Command,
     time::{Instant, SystemTime},
@@ -21,6 +23,7 @@ use super::{
         error::{Error, file},
         root::{Lock, cache, remove_folder},
     },
+    STARTER,
     build::{Kind, apply, build, changes_fingerprint, files_fingerprint},
     source::{PACKAGE, Reverted, Source, origin},
     tools::Tools,
@@ -48,6 +51,12 @@ pub struct UmlKernel {
     stamp: Stamp,
 }
 
+/// The program that starts guests, which is the host's own: without it each boot would fail.
+fn starter(path: &OsStr) -> Result<(), Error> {
+    let is_there = env::split_paths(path).any(|folder| folder.join(STARTER).is_file());
+    if is_there { Ok(()) } else { Err(Error::Program { program: STARTER, package: "util-linux" }) }
+}
+
 impl UmlKernel {
     /// Builds the kernel if it is missing. `progress` gets a line for each step. The first time takes some minutes, 166 MB
     /// from the mirror and 1.3 GB of disk.
@@ -55,6 +64,7 @@ impl UmlKernel {
     /// # Errors
     /// See [`Error`]; each names its remedy. The next attempt uses what was already downloaded and compiled.
     pub fn lay(progress: &mut dyn FnMut(&str)) -> Result<UmlKernel, Error> {
+        starter(&env::var_os("PATH").unwrap_or_default())?;
         let cache = cache()?;
         if let Some(kernel) = UmlKernel::find(&cache) {
             return Ok(kernel);
@@ -276,6 +286,16 @@ mod tests {
 
     use super::*;
     use crate::folder::Folder;
+
+    #[test]
+    fn a_host_without_the_program_that_starts_guests_is_told_its_package() {
+        let folder = Folder::new().unwrap();
+        assert!(
+            starter(folder.path().as_os_str()).unwrap_err().to_string().contains("install the package `util-linux`")
+        );
+        File::create(folder.path().join("setpriv")).unwrap();
+        starter(folder.path().as_os_str()).unwrap();
+    }
 
     #[test]
     fn of_many_kernels_the_two_used_last_stay_and_those_that_run() {

@@ -136,6 +136,7 @@ impl Bench for FakeBench {
             interrupts: counted(500),
             cpu_seconds: Some(0.25),
             guest_cpu_seconds: Some(0.125),
+            ..Usage::default()
         };
         let mut series = Series::default();
         let slots = 30_u32;

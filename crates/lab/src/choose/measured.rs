@@ -60,6 +60,7 @@ fn sources(prefer: Prefer) -> &'static [Source] {
                 &[
                     source("vmxnet3-iperf", &["stream"], "cpu"),
                     source("compare", &["guest-to-guest"], "cpu"),
+                    source("compare", &[super::comparison::BULK], "cpu"),
                     source("pairs", PAIRS_STREAM, "cpu"),
                     source("ten-gig", &["one-1500"], "cpu"),
                     source("esx-netperf", ESX_STREAM, "cpu"),

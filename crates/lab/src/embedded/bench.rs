@@ -46,8 +46,8 @@ pub fn driven(families: bool) -> Vec<&'static str> {
 /// The bench: a daemon, two guests and a peer per adapter. They start at first use and stay; idle ones sleep.
 pub struct Embedded {
     program: Program,
-    /// By adapter and the uplink's rate.
-    rigs: BTreeMap<(String, Option<Rate>), Rig>,
+    /// By adapter and the uplink's rate. Without an adapter: the native row's.
+    rigs: BTreeMap<(Option<String>, Option<Rate>), Rig>,
     doorbells: Option<Doorbells>,
 }
 
@@ -68,7 +68,7 @@ impl Embedded {
     }
 
     fn rig(&mut self, adapter: &str, rate: Option<Rate>, cancel: &AtomicBool) -> Result<&mut Rig, BenchError> {
-        let key = (adapter.to_owned(), rate);
+        let key = (Some(adapter.to_owned()), rate);
         if !self.rigs.contains_key(&key) {
             let place = Place { doorbells: self.doorbells, ..Place::new(adapter) };
             let layout = Layout { guests: vec![place; 2], uplink: true, rate, ..Layout::default() };
@@ -100,9 +100,29 @@ impl Embedded {
         let measured = measure(rig, item.load, shape, duration, cancel);
         if measured.is_err() {
             // A half-failed rig would disturb the next try.
-            self.rigs.remove(&(adapter.clone(), rate));
+            self.rigs.remove(&(Some(adapter.clone()), rate));
         }
         measured
+    }
+
+    /// The same run without a virtual machine ([`Rig::natively`]). The link is the same both ways.
+    ///
+    /// # Errors
+    /// Those of [`Bench::run`].
+    pub fn natively(
+        &mut self,
+        load: Load,
+        (shape, rate): (Option<Shape>, Option<Rate>),
+        duration: Duration,
+        cancel: &AtomicBool,
+    ) -> Result<Measured, BenchError> {
+        let mut rig = match self.rigs.remove(&(None, rate)) {
+            Some(rig) => rig,
+            None => Rig::natively(&self.program, rate, cancel)?,
+        };
+        let measured = measure(&mut rig, load, shape, duration, cancel)?;
+        self.rigs.insert((None, rate), rig);
+        Ok(measured)
     }
 }
 
@@ -184,13 +204,16 @@ fn measure(
         Outcome::Transactions { latency: Latency::EveryNs(each_ns), .. } => answered(each_ns).series(elapsed, 1.0),
         _ => rig.sampled(to, cancel)?.series(elapsed, MEGABITS),
     };
+    let daemon = cpu_after.zip(cpu_before).map(|(after, before)| after - before);
     let usage = Usage {
         frames: Some(after.frames - before.frames),
         register_reads: Some(after.reads - before.reads),
         register_writes: Some(after.writes - before.writes),
         interrupts: Some(after.interrupts - before.interrupts),
-        cpu_seconds: cpu_after.zip(cpu_before).map(|(after, before)| after - before),
+        cpu_seconds: daemon,
         guest_cpu_seconds: None,
+        vmm_cpu_seconds: daemon.map(|_| after.cpu_seconds - before.cpu_seconds),
+        daemon_cpu_seconds: daemon,
     };
     Ok(Measured { outcome, usage, series: Some(series) })
 }
@@ -216,6 +239,7 @@ fn counts(rig: &mut Rig, from: Party, to: Party, cancel: &AtomicBool) -> Result<
             sum.writes += counts.writes;
             sum.interrupts += counts.interrupts;
             sum.frames += counts.frames;
+            sum.cpu_seconds += counts.cpu_seconds;
         }
     }
     Ok(sum)

@@ -21,6 +21,7 @@ use super::crowd::crowd;
 use super::device::LinkDevice;
 use super::flood::Flood;
 use super::link::{GuestError, Link};
+use super::native::native;
 use super::orders::{Orders, send_answer};
 use super::station::{Station, Task};
 use super::words::{Answer, Counts, Order};
@@ -78,6 +79,7 @@ fn serve(orders: &mut Orders) -> Result<(), GuestError> {
     let (to, address) = match orders.wait()? {
         Some(Order::Configure { attach, address }) => (attach, address),
         Some(Order::Crowd { attach }) => return crowd(orders, &attach),
+        Some(Order::Natively { mbit }) => return native(orders, mbit),
         Some(_) => return Err(GuestError::Peer("the first order must be to configure".to_owned())),
         None => return Ok(()),
     };
@@ -138,7 +140,7 @@ impl Guest {
             Order::Send { to, seconds, shape } => {
                 self.station.begin(&mut self.iface, Task::Send(shape), &[to], seconds, Instant::now())
             }
-            Order::SendEach { ref to, seconds, shape, bytes_a_second } => {
+            Order::SendEach { ref to, seconds, shape, bytes_a_second, from: _ } => {
                 let task = bytes_a_second.map_or(Task::Send(shape), |most| Task::SendPaced(shape, most));
                 self.station.begin(&mut self.iface, task, to, seconds, Instant::now())
             }
@@ -165,7 +167,9 @@ impl Guest {
                 Ok(())
             }
             Order::Offer { .. } => Err("a generator has two ports".to_owned()),
-            Order::Configure { .. } | Order::Crowd { .. } => Err("the guest is configured already".to_owned()),
+            Order::Configure { .. } | Order::Crowd { .. } | Order::Natively { .. } => {
+                Err("the guest is configured already".to_owned())
+            }
         };
         begun.map_err(GuestError::Peer)
     }

@@ -8,7 +8,7 @@
 //!   `child`: a guest's process. `words`: the messages between bench and guest.
 //! - `guest`: that process; `crowd`: one process at many ports; `generator`: at two, sending at a
 //!   fixed rate. `station`: its TCP. `flood`: broadcasts instead, as fast as possible
-//!   or at a fixed rate. `device`: smoltcp's device. `link`: carries frames, over `vfio`, `vhost`, `pair` or `tap`.
+//!   or at a fixed rate. `native`: the same orders without a virtual machine. `device`: smoltcp's device. `link`: carries frames, over `vfio`, `vhost`, `pair` or `tap`.
 
 mod attach;
 mod bench;
@@ -20,6 +20,7 @@ mod flood;
 mod generator;
 mod guest;
 mod link;
+mod native;
 mod orders;
 mod pair;
 mod rig;

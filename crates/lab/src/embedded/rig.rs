@@ -141,7 +141,9 @@ pub struct Rig {
     guests: Vec<GuestProcess>,
     crowd: Option<GuestProcess>,
     peer: Option<GuestProcess>,
-    daemon: Daemon,
+    /// Stands for all of them, without a daemon.
+    native: Option<GuestProcess>,
+    daemon: Option<Daemon>,
     folder: Folder,
 }
 
@@ -213,12 +215,27 @@ impl Rig {
             guests: guests.collect::<Result<_, _>>()?,
             crowd: (!layout.crowd.is_empty()).then(|| start("the crowd")).transpose()?,
             peer: layout.uplink.then(|| start("peer")).transpose()?,
-            daemon,
+            native: None,
+            daemon: Some(daemon),
             folder,
         };
         let attached = rig.attach(layout, cancel);
         attached.map_err(|error| rig.explained(error))?;
         Ok(rig)
+    }
+
+    /// The same loads without a virtual machine: every station is one process, over a link of this rate (see the module `native`).
+    /// Up to four stations may send at once.
+    ///
+    /// # Errors
+    /// The system allows no network namespaces; the message names the remedy.
+    pub fn natively(program: &Program, rate: Option<Rate>, cancel: &AtomicBool) -> Result<Rig, BenchError> {
+        let folder = Folder::new().map_err(|error| BenchError::Fatal(error.to_string()))?;
+        let mut process = GuestProcess::start("the native row", program.hidden(GUEST))?;
+        process.send_order(&Order::Natively { mbit: rate.map(|rate| rate.mbit) })?;
+        expect(&mut process, TIMEOUT, cancel, |answer| matches!(answer, Answer::Ready).then_some(()))?;
+        let (guests, native) = (Vec::new(), Some(process));
+        Ok(Rig { guests, crowd: None, peer: None, native, daemon: None, folder })
     }
 
     fn attach(&mut self, layout: &Layout, cancel: &AtomicBool) -> Result<(), BenchError> {
@@ -260,6 +277,7 @@ impl Rig {
 
     fn process(&mut self, party: Party) -> Result<&mut GuestProcess, BenchError> {
         let process = match party {
+            _ if self.native.is_some() => self.native.as_mut(),
             Party::Guest(number) => self.guests.get_mut(usize::from(number)),
             Party::Crowd => self.crowd.as_mut(),
             Party::Peer => self.peer.as_mut(),
@@ -319,7 +337,8 @@ impl Rig {
         for Flow { from, to, shape, bytes_a_second } in flows {
             let to = to.iter().map(|party| party.address()).collect();
             let (seconds, shape, bytes_a_second) = (duration.as_secs_f64(), *shape, *bytes_a_second);
-            self.process(*from)?.send_order(&Order::SendEach { to, seconds, shape, bytes_a_second })?;
+            let number = if let Party::Guest(number) = from { *number } else { 0 };
+            self.process(*from)?.send_order(&Order::SendEach { to, seconds, shape, bytes_a_second, from: number })?;
         }
         for flow in flows {
             let sent = |answer| matches!(answer, Answer::Sent { .. }).then_some(());
@@ -404,9 +423,9 @@ impl Rig {
         })
     }
 
-    /// CPU seconds of the daemon so far.
+    /// CPU seconds of the daemon so far. None without one.
     pub fn daemon_cpu(&self) -> Option<f64> {
-        cpu::seconds_of(self.daemon.0.id())
+        cpu::seconds_of(self.daemon.as_ref()?.0.id())
     }
 
     /// The daemon's control socket.
@@ -421,8 +440,8 @@ impl Rig {
 
     /// Process IDs of this rig: guests in order, then crowd and peer if there are any, the daemon last.
     pub fn pids(&self) -> Vec<u32> {
-        let stations = self.guests.iter().chain(&self.crowd).chain(&self.peer);
-        stations.map(GuestProcess::pid).chain([self.daemon.0.id()]).collect()
+        let stations = self.guests.iter().chain(&self.crowd).chain(&self.peer).chain(&self.native);
+        stations.map(GuestProcess::pid).chain(self.daemon.as_ref().map(|daemon| daemon.0.id())).collect()
     }
 }
 

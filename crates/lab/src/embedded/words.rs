@@ -41,6 +41,9 @@ pub enum Order {
         /// Most bytes a second, of all streams together; without it, as much as possible.
         #[serde(default)]
         bytes_a_second: Option<u64>,
+        /// The sender's number, where one process stands for several stations.
+        #[serde(default)]
+        from: u8,
     },
     /// Let the discard service take streams of this shape, and count anew: all of them together.
     Listen {
@@ -74,6 +77,11 @@ pub enum Order {
     Crowd {
         /// Attachments to the network, one per port.
         attach: Vec<Attach>,
+    },
+    /// Stand for all stations at once, by the kernel's TCP over a veth pair. It replaces `Configure`.
+    Natively {
+        /// The link's rate in Mbit/s. None: as fast as it goes.
+        mbit: Option<u32>,
     },
     /// Read and write registers that have no effect: what a message costs.
     Touch {

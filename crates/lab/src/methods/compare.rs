@@ -3,24 +3,27 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use nicety_guests::Error;
+use nicety_guests::{Error, Root};
 
 use super::embedded::taken;
-use super::{About, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
+use super::{ABOUT_CPU, About, CPU, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
 use crate::bench::{Bench, BenchError};
 use crate::embedded::Embedded;
 use crate::method::{self, Guests, Server};
 use crate::progress::Progress;
-use crate::real::{RealBench, subjects};
+use crate::real::native::{self, Native};
+use crate::real::{RealBench, netperf, subjects};
 use crate::results::Direction;
 
 /// One adapter of each kind, for a first look.
 const QUICK: [&str; 4] = ["virtio-net", "vmxnet3", "e1000e", "rtl8139"];
 
-const FIGURES: [Figure; 8] = [
+const FIGURES: [Figure; 10] = [
     Figure::new("mbit", "Throughput", "Mbit/s", Direction::Higher),
     Figure::new("transactions", "Request-response", "per second", Direction::Higher),
-    Figure::new("cpu", "CPU per gigabit", "CPU-s/Gbit", Direction::Lower),
+    CPU[0],
+    CPU[1],
+    CPU[2],
     Figure::new("p50", "Latency, median", "µs", Direction::Lower),
     Figure::new("p99", "Latency, 99th percentile", "µs", Direction::Lower),
     Figure::new("reads", "Register reads", "per frame", Direction::Lower),
@@ -72,7 +75,7 @@ impl Method for Compare {
         let names = all.filter(|name| length != Length::Quick || QUICK.contains(name));
         let served = |subject: &Subject| length != Length::Quick || subject.server == Some(Server::Nicety);
         // Under a user-space driver an adapter is measured on the switch alone, as in `nicety compare`.
-        names.flat_map(|name| subjects(guests, name)).filter(served).collect()
+        names.flat_map(|name| subjects(guests, name)).filter(served).chain([Subject::native()]).collect()
     }
 
     fn loads(&self, guests: Guests, length: Length, seconds: Option<u32>) -> Vec<Load> {
@@ -106,7 +109,7 @@ impl Method for Compare {
             let figures: &[&str] = if latency {
                 &["transactions", "p50", "p99"]
             } else {
-                &["mbit", "cpu", "reads", "writes", "interrupts"]
+                &["mbit", "cpu", "daemon_cpu", "vmm_cpu", "reads", "writes", "interrupts"]
             };
             for figure in FIGURES.iter().filter(|figure| figures.contains(&figure.name)) {
                 tables.push(Table {
@@ -115,7 +118,11 @@ impl Method for Compare {
                     figure: figure.name,
                     bases: &[],
                     document: &[],
-                    about: "No document's: Nicety's own comparison.",
+                    about: CPU
+                        .iter()
+                        .zip(ABOUT_CPU)
+                        .find(|(cpu, _)| cpu.name == figure.name)
+                        .map_or("No document's: Nicety's own comparison.", |(_, about)| about),
                 });
             }
         }
@@ -124,17 +131,15 @@ impl Method for Compare {
 
     fn open(&self, opening: Opening<'_>) -> Result<Box<dyn Rig>, Error> {
         let Opening { plan, program, say } = opening;
-        let mut bench: Box<dyn Bench> = match plan.guests {
-            Guests::Embedded => Box::new(Embedded::new(program.clone())),
-            Guests::Qemu => Box::new(RealBench::qemu(&program.path, say)?),
-            Guests::Uml => Box::new(RealBench::user_mode(&program.path, say)?),
+        let mut bench = match plan.guests {
+            Guests::Embedded => return Ok(Box::new(Comparison::Embedded(Embedded::new(program.clone())))),
+            Guests::Qemu => RealBench::qemu(&program.path, say)?,
+            Guests::Uml => RealBench::user_mode(&program.path, say)?,
         };
-        if plan.guests != Guests::Embedded {
-            let failed =
-                |error: BenchError| Error::Run { doing: "preparing the guests".to_owned(), said: error.to_string() };
-            bench.prepare(&prepared(plan), &mut Progress::silent(), &AtomicBool::new(false)).map_err(failed)?;
-        }
-        Ok(Box::new(Comparison(bench)))
+        let failed =
+            |error: BenchError| Error::Run { doing: "preparing the guests".to_owned(), said: error.to_string() };
+        bench.prepare(&prepared(plan), &mut Progress::silent(), &AtomicBool::new(false)).map_err(failed)?;
+        Ok(Box::new(Comparison::Real(Box::new(bench), None)))
     }
 }
 
@@ -155,7 +160,20 @@ fn prepared(plan: &crate::study::Plan) -> method::Plan {
     }
 }
 
-struct Comparison(Box<dyn Bench>);
+/// The bench, and the link of the native row.
+enum Comparison {
+    Embedded(Embedded),
+    Real(Box<RealBench>, Option<Native>),
+}
+
+impl Comparison {
+    fn bench(&self) -> &dyn Bench {
+        match self {
+            Comparison::Embedded(bench) => bench,
+            Comparison::Real(bench, _) => bench.as_ref(),
+        }
+    }
+}
 
 impl Rig for Comparison {
     fn in_guests(
@@ -167,13 +185,70 @@ impl Rig for Comparison {
     ) -> Result<Taken, BenchError> {
         let missing = || BenchError::Impossible("there is no guest".to_owned());
         let (contestant, kind) = subject.contestant().zip(of(&load.name)).ok_or_else(missing)?;
-        let item = method::Item { round, contestant, load: kind };
-        Ok(taken(self.0.run(&item, Duration::from_secs(load.seconds.into()), stop)?))
+        let (item, duration) =
+            (method::Item { round, contestant, load: kind }, Duration::from_secs(load.seconds.into()));
+        Ok(taken(match self {
+            Comparison::Embedded(bench) => bench.run(&item, duration, stop)?,
+            Comparison::Real(bench, _) => bench.run(&item, duration, stop)?,
+        }))
+    }
+
+    fn natively(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
+        let missing = || BenchError::Impossible(format!("there is no load {}", load.name));
+        let (kind, duration) = (of(&load.name).ok_or_else(missing)?, Duration::from_secs(load.seconds.into()));
+        match self {
+            Comparison::Embedded(bench) => Ok(taken(bench.natively(kind, (None, None), duration, stop)?)),
+            Comparison::Real(bench, native) => Ok(netperf_natively(bench.root(), native, kind, load.seconds, stop)?),
+        }
+    }
+
+    fn end(&mut self) -> Result<(), BenchError> {
+        match self {
+            // Idle ones sleep.
+            Comparison::Embedded(_) => Ok(()),
+            Comparison::Real(bench, _) => Ok(bench.end()?),
+        }
     }
 
     fn notes(&self) -> Vec<String> {
-        self.0.notes()
+        let notes = self.bench().notes();
+        match self {
+            Comparison::Embedded(_) => super::embedded::notes(&notes),
+            Comparison::Real(..) => notes.into_iter().chain([native::NOTE.to_owned()]).collect(),
+        }
     }
+}
+
+/// netperf between two namespaces. After a failure the next run makes them again.
+fn netperf_natively(
+    root: &Root,
+    kept: &mut Option<Native>,
+    load: method::Load,
+    seconds: u32,
+    stop: &AtomicBool,
+) -> Result<Taken, Error> {
+    let mut native = match kept.take() {
+        Some(native) => native,
+        None => {
+            let mut native = Native::open(root)?;
+            let mut netserver = root.program("usr/bin/netserver");
+            netserver.args(["-4", "-D", "-N"]);
+            native.listen(&netserver, native::NETPERF_PORT)?;
+            native
+        }
+    };
+    let test = match load {
+        method::Load::BulkTransmit | method::Load::GuestToGuest => netperf::Test::Stream,
+        method::Load::BulkReceive => netperf::Test::Maerts,
+        method::Load::RequestResponse => netperf::Test::RequestResponse,
+    };
+    let mut command = root.program("usr/bin/netperf");
+    command.args(netperf::words(native::FAR, test, seconds));
+    let limit = Duration::from_secs(30 + u64::from(seconds));
+    let (said, _) = native.run(&command, limit, stop, &mut |_| Ok(()))?;
+    *kept = Some(native);
+    let doing = || "netperf without a virtual machine".to_owned();
+    netperf::parse(&said, test).map(netperf::Measured::taken).ok_or_else(|| Error::Run { doing: doing(), said })
 }
 
 #[cfg(test)]
@@ -191,6 +266,7 @@ mod tests {
             }
             let rows = Compare.field(*guests, Length::Full);
             assert!(rows.iter().any(|row| row.adapter == "vmxnet3"), "{rows:?}");
+            assert_eq!(rows.last(), Some(&Subject::native()));
             assert!(rows.iter().all(|row| *guests == Guests::Embedded
                 || row.driver.is_some() == ["vmxnet", "vmxnet2", "flexible"].contains(&&*row.adapter)));
         }

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use super::{Subject, Taken};
-use crate::bench::{BenchError, Latency, Measured, Outcome};
+use crate::bench::{BenchError, Latency, Measured, Outcome, Percentile, Usage};
 use crate::embedded::{Embedded, Program, Shape};
 use crate::method::{Item, Load};
 use crate::rate::Rate;
@@ -38,10 +38,45 @@ impl Small {
         Ok(Taken { marks: vec![mark], ..taken(measured) })
     }
 
+    /// The same without a virtual machine.
+    pub fn natively(
+        &mut self,
+        load: Load,
+        ran: (Option<Shape>, Option<Rate>),
+        seconds: u32,
+        stop: &AtomicBool,
+    ) -> Result<Taken, BenchError> {
+        Ok(taken(self.bench.natively(load, ran, Duration::from_secs(seconds.into()), stop)?))
+    }
+
     pub fn notes(&self) -> Vec<String> {
         use crate::bench::Bench as _;
-        self.bench.notes()
+        notes(&self.bench.notes())
     }
+}
+
+/// The notes of a bench of embedded guests, for a method of the lab.
+pub fn notes(of_bench: &[String]) -> Vec<String> {
+    let others = of_bench.iter().filter(|note| !note.starts_with("CPU time is the daemon's alone"));
+    others.cloned().chain([CPU.to_owned(), NATIVE_ROW.to_owned()]).collect()
+}
+
+/// Whose processor time embedded guests' figures have.
+pub const CPU: &str = "CPU time is that of the guests that take part, drivers and TCP included, and of the daemon, together and apart; the \
+                       peer's is not in it.";
+/// The native row beside embedded guests.
+pub const NATIVE_ROW: &str = "native: streams, writes, buffers and exchanges of the same sizes by the kernel's TCP, between two network \
+                              namespaces of the host joined by a veth pair, with a thread for each stream. Embedded guests have smoltcp in its \
+                              place. The link is the same both ways.";
+
+/// Percentiles of latencies that are kept where every exchange is known.
+pub const PERCENTS: [f64; 5] = [0.0, 50.0, 90.0, 99.0, 100.0];
+
+/// The distribution of exchanges of these durations. None of none.
+pub fn distribution(each_ns: &mut [u64]) -> Option<Vec<Percentile>> {
+    let of = |percent| Some(Percentile { percent, us: statistics::percentile(each_ns, percent)? as f64 / 1e3 });
+    let known: Vec<Percentile> = PERCENTS.into_iter().filter_map(of).collect();
+    Some(known).filter(|known| !known.is_empty())
 }
 
 /// A shape in words: `16 streams, writes of 128 KB, buffers of 64 KB`.
@@ -60,7 +95,12 @@ pub fn taken(measured: Measured) -> Taken {
         Outcome::Bulk { payload_bytes, elapsed } => {
             let gbit = payload_bytes as f64 * 8e-9;
             put("mbit", gbit * 1000.0 / elapsed.as_secs_f64());
-            usage.cpu_seconds.into_iter().for_each(|seconds| put("cpu", seconds / gbit));
+            let Usage { cpu_seconds, vmm_cpu_seconds: vmm, daemon_cpu_seconds: daemon, .. } = usage;
+            // Where QEMU serves, there is no daemon, and where both are unknown, one figure.
+            let both = vmm.map(|vmm| vmm + daemon.unwrap_or(0.0)).or(cpu_seconds);
+            for (name, seconds) in [("cpu", both), ("daemon_cpu", daemon), ("vmm_cpu", vmm)] {
+                seconds.into_iter().for_each(|seconds| put(name, seconds / gbit));
+            }
             let counts =
                 [("reads", usage.register_reads), ("writes", usage.register_writes), ("interrupts", usage.interrupts)];
             for (name, count) in counts {
@@ -71,18 +111,11 @@ pub fn taken(measured: Measured) -> Taken {
         Outcome::Transactions { count, elapsed, latency } => {
             put("transactions", count as f64 / elapsed.as_secs_f64());
             match latency {
-                Latency::EveryNs(mut each) => {
-                    for percent in [50.0, 99.0] {
-                        let ns = statistics::percentile(&mut each, percent);
-                        ns.into_iter().for_each(|ns| put(&format!("p{percent}"), ns as f64 / 1e3));
-                    }
-                }
-                Latency::Reported(known) => {
-                    for known in known.iter().filter(|known| [50.0, 99.0].contains(&known.percent)) {
-                        put(&format!("p{}", known.percent), known.us);
-                    }
-                    taken.latency = Some(known);
-                }
+                Latency::EveryNs(mut each) => taken.latency = distribution(&mut each),
+                Latency::Reported(known) => taken.latency = Some(known),
+            }
+            for known in taken.latency.iter().flatten().filter(|known| [50.0, 99.0].contains(&known.percent)) {
+                taken.figures.insert(format!("p{}", known.percent), known.us);
             }
         }
     }
@@ -94,7 +127,6 @@ pub fn taken(measured: Measured) -> Taken {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::Usage;
 
     #[test]
     fn a_shape_is_said_as_the_document_writes_it() {
@@ -112,7 +144,9 @@ mod tests {
             register_writes: Some(2_000),
             interrupts: Some(250),
             cpu_seconds: Some(0.5),
-            guest_cpu_seconds: None,
+            vmm_cpu_seconds: Some(1.5),
+            daemon_cpu_seconds: Some(0.5),
+            ..Usage::default()
         };
         let bulk = |payload_bytes| Measured {
             outcome: Outcome::Bulk { payload_bytes, elapsed: Duration::from_secs(2) },
@@ -120,8 +154,23 @@ mod tests {
             series: None,
         };
         let of = taken(bulk(250_000_000)).figures;
-        let figures = [("mbit", 1000.0), ("cpu", 0.25), ("reads", 0.5), ("writes", 2.0), ("interrupts", 0.25)];
-        assert_eq!(of, figures.map(|(name, value)| (name.to_owned(), value)).into());
+        let figures = [("mbit", 1000.0), ("cpu", 1.0), ("daemon_cpu", 0.25), ("vmm_cpu", 0.75), ("reads", 0.5)];
+        let figures: Vec<(&str, f64)> = figures.into_iter().chain([("writes", 2.0), ("interrupts", 0.25)]).collect();
+        assert_eq!(of, figures.into_iter().map(|(name, value)| (name.to_owned(), value)).collect());
         assert_eq!(taken(bulk(0)).figures.get("cpu"), None);
+    }
+
+    #[test]
+    fn exchanges_have_a_distribution_and_native_ones_no_costs() {
+        let outcome = Outcome::Transactions {
+            count: 4,
+            elapsed: Duration::from_secs(2),
+            latency: Latency::EveryNs(vec![4_000, 1_000, 3_000, 2_000]),
+        };
+        let usage = Usage { frames: Some(0), register_reads: Some(0), ..Usage::default() };
+        let taken = taken(Measured { outcome, usage, series: None });
+        let known: Vec<(f64, f64)> = taken.latency.unwrap().iter().map(|known| (known.percent, known.us)).collect();
+        assert_eq!((known.len(), known[0], known[4]), (5, (0.0, 1.0), (100.0, 4.0)));
+        assert_eq!(taken.figures.keys().collect::<Vec<_>>(), ["p50", "p99", "transactions"]);
     }
 }

@@ -10,13 +10,13 @@ use std::time::Duration;
 use nicety_guests::Error;
 
 use super::embedded::{self, Small};
-use super::{About, Chart, Figure, Length, Load, Method, Opening, Ratios, Rig, Subject, Table, Taken};
-use crate::bench::BenchError;
+use super::{ABOUT_CPU, About, CPU, Chart, Figure, Length, Load, Method, Opening, Ratios, Rig, Subject, Table, Taken};
+use crate::bench::{BenchError, Percentile};
 use crate::embedded::Shape as Streams;
 use crate::method::{self, Guests, Server};
 use crate::rate::Rate;
 use crate::real::native::{self, Native};
-use crate::real::outside::{self, GUEST, Lone, OUTSIDE, Outside, subjects};
+use crate::real::outside::{self, GUEST, Lone, OUTSIDE, Outside, Spent, subjects};
 use crate::real::veth::Tc;
 use crate::results::Direction;
 
@@ -43,11 +43,18 @@ const GUEST_BOUND: f64 = 0.8;
 /// Time limit of what takes no time itself.
 const SLACK: Duration = Duration::from_secs(30);
 
-const FIGURES: [Figure; 3] = [
+const FIGURES: [Figure; 7] = [
     Figure::new("mbit", "Throughput", "Mbit/s", Direction::Higher),
-    Figure::new("cpu", "CPU per gigabit", "CPU-s/Gbit", Direction::Lower),
+    CPU[0],
+    CPU[1],
+    CPU[2],
     Figure::new("transactions", "Request-response", "per second", Direction::Higher),
+    Figure::new("p50", "Latency, median", "µs", Direction::Lower),
+    Figure::new("p99", "Latency, 99th percentile", "µs", Direction::Lower),
 ];
+/// Keys of a latency's percentiles in netperf's output, in rising order. The last bucket's value may exceed the maximum.
+const PERCENTILES: [(f64, &str); 4] =
+    [(50.0, "P50_LATENCY"), (90.0, "P90_LATENCY"), (99.0, "P99_LATENCY"), (100.0, "MAX_LATENCY")];
 
 /// The method (see the module's page).
 #[derive(Debug)]
@@ -118,7 +125,10 @@ impl Shape {
         let Some((_, socket, message)) = SIZES.get(self.size) else { return String::new() };
         let keys = "-k THROUGHPUT,THROUGHPUT_UNITS,ELAPSED_TIME";
         match self.way {
-            Way::RequestResponse => format!("-4 -H {address} -t TCP_RR -l {seconds} -P 0 -- -r 1,1 {keys}"),
+            Way::RequestResponse => {
+                let more = PERCENTILES.map(|(_, key)| key).join(",");
+                format!("-4 -H {address} -t TCP_RR -l {seconds} -P 0 -- -r 1,1 {keys},{more}")
+            }
             _ => format!(
                 "-4 -H {address} -t TCP_STREAM -l {seconds} -P 0 -- -s {socket} -S {socket} -m {message} {keys}"
             ),
@@ -129,6 +139,15 @@ impl Shape {
     fn embedded(self) -> Option<Streams> {
         let (_, socket, message) = SIZES.get(self.size).filter(|_| self.way != Way::RequestResponse)?;
         Some(Streams { streams: PROCESSES as u16, write_bytes: *message, buffer_bytes: *socket })
+    }
+
+    /// The same of embedded guests' bench.
+    fn kind(self) -> method::Load {
+        match self.way {
+            Way::Transmit => method::Load::BulkTransmit,
+            Way::Receive => method::Load::BulkReceive,
+            Way::RequestResponse => method::Load::RequestResponse,
+        }
     }
 
     fn processes(self) -> u32 {
@@ -162,10 +181,7 @@ impl Method for EsxNetperf {
     fn field(&self, guests: Guests, length: Length) -> Vec<Subject> {
         let names: &[&str] = if length == Length::Quick { &QUICK } else { &ADAPTERS };
         let served = |subject: &Subject| length != Length::Quick || subject.server == Some(Server::Nicety);
-        let all = names.iter().flat_map(|name| subjects(guests, name)).filter(served);
-        // netperf is not on every machine: embedded guests have no native row.
-        let native = (guests != Guests::Embedded).then(Subject::native);
-        all.chain(native).collect()
+        names.iter().flat_map(|name| subjects(guests, name)).filter(served).chain([Subject::native()]).collect()
     }
 
     fn loads(&self, guests: Guests, length: Length, seconds: Option<u32>) -> Vec<Load> {
@@ -235,20 +251,42 @@ impl Method for EsxNetperf {
 
     fn tables(&self, loads: &[Load]) -> Vec<Table> {
         let shown = loads.iter().filter_map(|load| Some((load, Shape::of(&load.name)?)));
-        let table = |(load, shape): (&Load, Shape)| {
-            let (figure, about) = match shape.way {
-                Way::RequestResponse => (
-                    "transactions",
-                    "The document's figure 6, whose bars have no numbers: vmxnet's rate is higher than e1000's in every configuration.",
-                ),
-                _ => (
-                    "mbit",
-                    "Three netperf processes together. A run below 80 % of the link's rate is guest-bound, and not repeated at the other rate.",
-                ),
+        let tables = |(load, shape): (&Load, Shape)| {
+            let figures: &[(&str, &str)] = match shape.way {
+                Way::RequestResponse => &[
+                    (
+                        "transactions",
+                        "The document's figure 6, whose bars have no numbers: vmxnet's rate is higher than e1000's in every configuration.",
+                    ),
+                    ("p99", "One exchange in a hundred takes longer."),
+                ],
+                _ => &[
+                    (
+                        "mbit",
+                        "Three netperf processes together. A run below 80 % of the link's rate is guest-bound, and not repeated at the other rate.",
+                    ),
+                    (CPU[0].name, ABOUT_CPU[0]),
+                    (CPU[1].name, ABOUT_CPU[1]),
+                    (CPU[2].name, ABOUT_CPU[2]),
+                ],
             };
-            Table { title: shape.title(), load: load.name.clone(), figure, bases: &[E1000], document: &[], about }
+            let title = |figure| match FIGURES.iter().find(|known| known.name == figure) {
+                Some(known) if !["mbit", "transactions"].contains(&figure) => {
+                    format!("{}: {}", known.title, shape.title())
+                }
+                _ => shape.title(),
+            };
+            let of = |(figure, about): &(&'static str, &'static str)| Table {
+                title: title(figure),
+                load: load.name.clone(),
+                figure,
+                bases: &[E1000],
+                document: &[],
+                about,
+            };
+            figures.iter().map(of).collect::<Vec<_>>()
         };
-        shown.map(table).collect()
+        shown.flat_map(tables).collect()
     }
 
     fn open(&self, opening: Opening<'_>) -> Result<Box<dyn Rig>, Error> {
@@ -337,15 +375,15 @@ impl Rig for Own {
         if let Some(skipped) = self.bound.skips(round, subject, shape) {
             return Ok(skipped);
         }
-        let kind = match shape.way {
-            Way::Transmit => method::Load::BulkTransmit,
-            Way::Receive => method::Load::BulkReceive,
-            Way::RequestResponse => method::Load::RequestResponse,
-        };
         let ran = (shape.embedded(), Some(shape.rate()));
-        let mut taken = self.small.run((round, subject, kind), ran, load.seconds, stop)?;
+        let mut taken = self.small.run((round, subject, shape.kind()), ran, load.seconds, stop)?;
         self.bound.mark(round, subject, shape, &mut taken);
         Ok(taken)
+    }
+
+    fn natively(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
+        let shape = Shape::of(&load.name).ok_or_else(|| BenchError::Impossible("there is no such load".to_owned()))?;
+        self.small.natively(shape.kind(), (shape.embedded(), Some(shape.rate())), load.seconds, stop)
     }
 
     fn notes(&self) -> Vec<String> {
@@ -380,14 +418,14 @@ impl Netperf {
         }
         let Some(Running { lone, .. }) = &mut self.running else { return Err(Error::Stopped) };
         let limit = SLACK + Duration::from_secs(load.seconds.into());
-        let before = lone.cpu_time();
+        let before = lone.cpu_times();
         let said = if shape.way == Way::Receive {
             let command = script_outside(&self.outside, shape, GUEST, load.seconds);
             self.outside.run(&command, limit, stop, &mut |_| Ok(()))?.0
         } else {
             lone.guest.succeed_unless(&shape.script("netperf", OUTSIDE, load.seconds, "/tmp", ""), limit, stop)?
         };
-        let cpu = lone.cpu_time().saturating_sub(before);
+        let cpu = before.until(&lone.cpu_times());
         let mut taken = parse(&said, shape, Some(cpu)).ok_or_else(|| unparsed(&said))?;
         self.bound.mark(round, subject, shape, &mut taken);
         Ok(taken)
@@ -439,7 +477,7 @@ fn unparsed(said: &str) -> Error {
 }
 
 /// The sum of all processes' rates. None if one of them failed.
-fn parse(said: &str, shape: Shape, cpu: Option<Duration>) -> Option<Taken> {
+fn parse(said: &str, shape: Shape, cpu: Option<Spent>) -> Option<Taken> {
     let values = |key: &str| {
         said.lines().filter_map(move |line| line.trim().strip_prefix(key)?.strip_prefix('=')).collect::<Vec<_>>()
     };
@@ -464,7 +502,17 @@ fn parse(said: &str, shape: Shape, cpu: Option<Duration>) -> Option<Taken> {
     taken.figures.insert(figure.to_owned(), rate);
     let gbit: f64 = rates.iter().zip(&times).map(|(rate, seconds)| rate * seconds / 1000.0).sum();
     if let Some(cpu) = cpu.filter(|_| figure == "mbit" && gbit > 0.0) {
-        taken.figures.insert("cpu".to_owned(), cpu.as_secs_f64() / gbit);
+        taken.figures.extend(cpu.figures(gbit));
+    }
+    if shape.way == Way::RequestResponse {
+        let mut before: f64 = 0.0;
+        for (percent, key) in PERCENTILES {
+            before = before.max(*numbers(key)?.first()?);
+            taken.latency.get_or_insert_default().push(Percentile { percent, us: before });
+            if [50.0, 99.0].contains(&percent) {
+                taken.figures.insert(format!("p{percent}"), before);
+            }
+        }
     }
     Some(taken)
 }
@@ -526,10 +574,20 @@ mod tests {
     fn three_processes_are_summed_and_two_of_three_are_a_failure() {
         let one = "THROUGHPUT=200.5\nTHROUGHPUT_UNITS=10^6bits/s\nELAPSED_TIME=2.00\n";
         let shape = Shape { gbit: 1, way: Way::Transmit, size: 0 };
-        let taken = parse(&one.repeat(3), shape, Some(Duration::from_secs(6))).unwrap();
+        let cpu = Spent { vmm: Duration::from_secs(5), daemon: Some(Duration::from_secs(1)) };
+        let taken = parse(&one.repeat(3), shape, Some(cpu)).unwrap();
         assert_eq!(taken.figures.get("mbit"), Some(&601.5));
-        assert!((taken.figures["cpu"] - 6.0 / 1.203).abs() < 1e-9, "6 s for 1.203 Gbit");
+        for (figure, seconds) in [("cpu", 6.0), ("daemon_cpu", 1.0), ("vmm_cpu", 5.0)] {
+            assert!((taken.figures[figure] - seconds / 1.203).abs() < 1e-9, "{figure} for 1.203 Gbit: {taken:?}");
+        }
         assert_eq!(parse(&one.repeat(2), shape, None), None);
+        let exchanges = Shape { gbit: 1, way: Way::RequestResponse, size: 0 };
+        let text = "THROUGHPUT=348.56\nTHROUGHPUT_UNITS=Trans/s\nELAPSED_TIME=2.01\nP50_LATENCY=2011\nP90_LATENCY=2500\n\
+                    P99_LATENCY=14000\nMAX_LATENCY=13811\n";
+        let taken = parse(text, exchanges, None).unwrap();
+        let known: Vec<(f64, f64)> = taken.latency.unwrap().iter().map(|known| (known.percent, known.us)).collect();
+        assert_eq!(known, [(50.0, 2011.0), (90.0, 2500.0), (99.0, 14000.0), (100.0, 14000.0)]);
+        assert_eq!((taken.figures["p50"], taken.figures["p99"]), (2011.0, 14000.0));
         assert_eq!(parse("establish control: are you sure there is a netserver listening?", shape, None), None);
     }
 }

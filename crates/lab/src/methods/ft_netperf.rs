@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 use nicety_adapter::Time;
 use nicety_frame::Mac;
 use nicety_guests::Error;
-use nicety_tolerance::channel::{Reader, Writer};
+use nicety_tolerance::channel::{self, PROTOCOL, Reader, Writer};
+use nicety_tolerance::replica::Frames;
 use nicety_tolerance::{Action, Application, Keeper, Key, Node, NodeId, Replica, Role, Settings, Terms};
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
-use smoltcp::phy::{self, Device, DeviceCapabilities, Medium};
 use smoltcp::socket::tcp::{Socket, SocketBuffer};
 use smoltcp::time::Instant as Moment;
 use smoltcp::wire::{EthernetAddress, HardwareAddress, IpAddress, IpCidr, Ipv4Address};
@@ -28,6 +28,8 @@ use super::{About, Figure, Length, Load, Method, Opening, Rig, Subject, Table, T
 use crate::bench::BenchError;
 use crate::method::Guests;
 use crate::results::Direction;
+
+mod native;
 
 /// Rows: fault tolerance off, or on with a link of this round-trip time in microseconds.
 const ROWS: [(&str, Option<u64>); 5] =
@@ -91,7 +93,8 @@ impl Method for FtNetperf {
 
     fn field(&self, _guests: Guests, length: Length) -> Vec<Subject> {
         let rows = ROWS.iter().filter(|(name, _)| length != Length::Quick || *name != "on-500us");
-        rows.map(|(name, _)| Subject { adapter: (*name).to_owned(), server: None, driver: None }).collect()
+        let rows = rows.map(|(name, _)| Subject { adapter: (*name).to_owned(), server: None, driver: None });
+        rows.chain([Subject::native()]).collect()
     }
 
     fn loads(&self, _guests: Guests, length: Length, seconds: Option<u32>) -> Vec<Load> {
@@ -174,6 +177,13 @@ impl Rig for Pair {
         measure(*application, delay, Duration::from_secs(load.seconds.into()), stop)
     }
 
+    fn natively(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
+        let known = LOADS.iter().find(|(name, ..)| *name == load.name);
+        let missing = || BenchError::Fatal(format!("there is no load {}", load.name));
+        let (_, _, application, _) = known.ok_or_else(missing)?;
+        native::measure(*application, Duration::from_secs(load.seconds.into()), stop)
+    }
+
     fn notes(&self) -> Vec<String> {
         vec![
             "The guest is an embedded one: an e1000, its driver, TCP and an application as one deterministic value. Its frames have an MTU of \
@@ -181,6 +191,8 @@ impl Rig for Pair {
                 .to_owned(),
             "Each row's link between the hosts is a channel between two threads, with the row's delay; each message is authenticated. \
              Off: no secondary, nothing is logged."
+                .to_owned(),
+            "native: client and application, each on smoltcp's TCP, hand each other their frames in one thread: no guest, no adapter, no log."
                 .to_owned(),
         ]
     }
@@ -365,10 +377,10 @@ impl Link {
     /// Starts a secondary.
     fn start(application: Application, delay: Duration, begun: Instant) -> Result<Self, BenchError> {
         let key = Key::new(b"a key of the lab: nothing is secret");
-        let hellos = [key.hello(1, 1, [1; 16]), key.hello(1, 1, [2; 16])];
+        let hellos = [key.hello(PROTOCOL, 1, 1, [1; 16]), key.hello(PROTOCOL, 1, 1, [2; 16])];
         let failed = |error: nicety_tolerance::ChannelError| BenchError::Failed(error.to_string());
-        let (writer, reader) = key.joined(&hellos[0], &hellos[1]).map_err(failed)?;
-        let theirs = key.joined(&hellos[1], &hellos[0]).map_err(failed)?;
+        let (writer, reader) = channel::joined(&key, &hellos[0], &hellos[1]).map_err(failed)?;
+        let theirs = channel::joined(&key, &hellos[1], &hellos[0]).map_err(failed)?;
         let (out, heard) = channel();
         let (answer, back) = channel();
         // A guest that cannot be made was refused for the primary.
@@ -432,13 +444,6 @@ fn follow(
     }
 }
 
-/// Frames between client and guest.
-#[derive(Debug, Default)]
-struct Frames {
-    received: VecDeque<Vec<u8>>,
-    sent: Vec<Vec<u8>>,
-}
-
 /// The outside: TCP by smoltcp.
 struct Client {
     link: Frames,
@@ -456,16 +461,8 @@ struct Client {
 impl Client {
     fn new(application: Application) -> Self {
         let mut link = Frames::default();
-        let mut config = Config::new(HardwareAddress::Ethernet(EthernetAddress([2, 0, 0, 0, 0, 1])));
-        config.random_seed = 7;
-        let mut interface = Interface::new(config, &mut link, Moment::ZERO);
-        interface.update_ip_addrs(|addresses| {
-            // A new interface has room for one address.
-            let _added = addresses.push(IpCidr::new(Ipv4Address::new(10, 0, 0, 1).into(), 24));
-        });
-        let buffer = || SocketBuffer::new(vec![0; BUFFER]);
-        let mut socket = Socket::new(buffer(), buffer());
-        socket.set_nagle_enabled(false);
+        let mut interface = interface(&mut link, 1, [10, 0, 0, 1]);
+        let mut socket = socket();
         // A new socket, and an address that is known.
         let _connecting =
             socket.connect(interface.context(), (IpAddress::from(Ipv4Address::from(GUEST)), PORT), 50_000);
@@ -481,7 +478,7 @@ impl Client {
         if self.step() {
             self.interface.poll(now, &mut self.link, &mut self.sockets);
         }
-        std::mem::take(&mut self.link.sent)
+        std::mem::take(&mut self.link.sent).into()
     }
 
     fn step(&mut self) -> bool {
@@ -515,45 +512,6 @@ impl Client {
             Application::Generate | Application::Store => self.moved += read as u64,
         }
         moved
-    }
-}
-
-impl Device for Frames {
-    type RxToken<'a> = Received;
-    type TxToken<'a> = Sent<'a>;
-
-    fn receive(&mut self, _: Moment) -> Option<(Received, Sent<'_>)> {
-        let frame = self.received.pop_front()?;
-        Some((Received(frame), Sent(&mut self.sent)))
-    }
-
-    fn transmit(&mut self, _: Moment) -> Option<Sent<'_>> {
-        Some(Sent(&mut self.sent))
-    }
-
-    fn capabilities(&self) -> DeviceCapabilities {
-        let mut capabilities = DeviceCapabilities::default();
-        capabilities.medium = Medium::Ethernet;
-        capabilities.max_transmission_unit = 1514;
-        capabilities
-    }
-}
-
-struct Received(Vec<u8>);
-struct Sent<'a>(&'a mut Vec<Vec<u8>>);
-
-impl phy::RxToken for Received {
-    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
-        f(&self.0)
-    }
-}
-
-impl phy::TxToken for Sent<'_> {
-    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
-        let mut frame = vec![0; len];
-        let result = f(&mut frame);
-        self.0.push(frame);
-        result
     }
 }
 

@@ -11,9 +11,12 @@ use nicety_guests::{Error, Layer};
 
 use super::vmxnet3_iperf::{IPERF, parse};
 use super::{About, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
-use crate::bench::BenchError;
+use crate::bench::{BenchError, Percentile};
 use crate::method::{Guests, Server};
+use crate::rate::Rate;
+use crate::real::native::{self, Native};
 use crate::real::outside::{self, OUTSIDE, Outside, Several};
+use crate::real::veth::Tc;
 use crate::results::Direction;
 
 /// Programs of guests and target.
@@ -46,13 +49,19 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const ADAPTERS: [&str; 7] = ["e1000-82545em", "e1000e", "igb", "igbvf", "ixgbevf", "vmxnet3", "virtio-net"];
 const QUICK: [&str; 2] = ["e1000e", "vmxnet3"];
 
-const FIGURES: [Figure; 6] = [
+/// Percentiles of a storage operation's time that are kept, among those that fio says.
+const KEPT: [f64; 5] = [1.0, 50.0, 90.0, 99.0, 99.9];
+
+const FIGURES: [Figure; 9] = [
     Figure::new("storage", "Storage", "MB/s", Direction::Higher),
     Figure::new("iops", "Storage operations", "per second", Direction::Higher),
     Figure::new("latency", "A storage operation takes", "µs", Direction::Lower),
+    Figure::new("p50", "A storage operation takes, median", "µs", Direction::Lower),
+    Figure::new("p99", "A storage operation takes, 99th percentile", "µs", Direction::Lower),
     Figure::new("others", "The three others", "Mbit/s", Direction::Higher),
-    Figure::new("cpu_seconds", "CPU of guests and daemon", "CPU-s per second", Direction::Lower),
-    Figure::new("daemon_cpu_seconds", "The daemon's CPU", "CPU-s per second", Direction::Lower),
+    Figure::new("cpu_seconds", "CPU of VMMs and Nicety", "CPU-s per second", Direction::Lower),
+    Figure::new("daemon_cpu_seconds", "Nicety's CPU", "CPU-s per second", Direction::Lower),
+    Figure::new("vmm_cpu_seconds", "VMMs' CPU", "CPU-s per second", Direction::Lower),
 ];
 
 /// What the reader should know of the storage's figures, nobody beside it.
@@ -119,6 +128,20 @@ const SHAPES: [Shape; 5] = [
     },
 ];
 
+/// Remark of the native row.
+const NO_INITIATOR: &str = "without storage: its initiator would be the host's own kernel";
+
+impl Shape {
+    /// The link's rate. None with I/O control.
+    fn plain(self) -> Option<Rate> {
+        match self.link {
+            LINK => Some(Rate { mbit: 10_000 }),
+            FULL_LINK => Some(Rate { mbit: 1_000 }),
+            _ => None,
+        }
+    }
+}
+
 fn shape(load: &str) -> Option<Shape> {
     SHAPES.into_iter().find(|shape| shape.name == load)
 }
@@ -150,7 +173,7 @@ impl Method for IscsiMix {
 
     fn field(&self, _guests: Guests, length: Length) -> Vec<Subject> {
         let names: &[&str] = if length == Length::Quick { &QUICK } else { &ADAPTERS };
-        names.iter().map(|name| Subject::new(name, Server::Nicety)).collect()
+        names.iter().map(|name| Subject::new(name, Server::Nicety)).chain([Subject::native()]).collect()
     }
 
     fn loads(&self, _guests: Guests, length: Length, seconds: Option<u32>) -> Vec<Load> {
@@ -196,12 +219,15 @@ impl Method for IscsiMix {
             if random {
                 table("Operations", "iops", "Four readers in the guest, each with one request at a time.");
                 table("Latency", "latency", "Mean time of an operation.");
+                table("Slow operations", "p99", "One operation in a hundred takes longer.");
             } else {
                 table("Storage", "storage", storage);
             }
             if shape.loaded && !random {
                 table("The others", "others", "Sum of the three guests that send.");
-                table("CPU", "cpu_seconds", "Processor time of all guests and the daemon, a second.");
+                table("CPU", "cpu_seconds", "VMMs with their guests and Nicety together, a second.");
+                table("Nicety's CPU", "daemon_cpu_seconds", "Of that, Nicety's daemon alone.");
+                table("VMMs' CPU", "vmm_cpu_seconds", "Of that, the VMMs with all that runs in their guests.");
             }
         }
         tables
@@ -222,7 +248,8 @@ impl Method for IscsiMix {
         let mut server = layer.program(IPERF);
         server.arg("-s");
         outside.serve(&server)?;
-        let mut storage = Storage { outside, layer, running: None };
+        let tc = if plan.subjects.iter().any(Subject::is_native) { Some(Tc::lay(say)?) } else { None };
+        let mut storage = Storage { outside, layer, running: None, native: None, tc };
         storage.target()?;
         Ok(Box::new(storage))
     }
@@ -233,6 +260,8 @@ struct Storage {
     outside: Outside,
     layer: Layer,
     running: Option<(u32, Subject, &'static str, Several)>,
+    native: Option<Native>,
+    tc: Option<Tc>,
 }
 
 impl Storage {
@@ -321,7 +350,7 @@ impl Storage {
         let said = several.each(&commands, SLACK + Duration::from_secs(load.seconds.into()), stop)?;
         let after = several.cpu_time();
         let unparsed = || Error::Run { doing: "fio and iperf".to_owned(), said: said.join("\n") };
-        let mut figures = said.first().and_then(|text| storage(text)).ok_or_else(unparsed)?;
+        let (mut figures, latency) = said.first().and_then(|text| storage(text)).ok_or_else(unparsed)?;
         if shape.loaded {
             let rate = |text: &String| parse(text)?.figures.get("mbit").copied();
             let others = said.iter().skip(1).map(rate).collect::<Option<Vec<f64>>>().ok_or_else(unparsed)?;
@@ -331,12 +360,45 @@ impl Storage {
         let spent = |of: (Duration, Duration)| of.0.saturating_sub(of.1).as_secs_f64() / seconds;
         figures.insert("cpu_seconds".to_owned(), spent((after.0, before.0)));
         figures.insert("daemon_cpu_seconds".to_owned(), spent((after.1, before.1)));
-        Ok(Taken { figures, ..Taken::default() })
+        figures.insert("vmm_cpu_seconds".to_owned(), spent((after.0, before.0)) - spent((after.1, before.1)));
+        Ok(Taken { figures, latency: Some(latency), ..Taken::default() })
     }
 }
 
-/// Figures of fio's terse output, version 3 (fio(1), "Terse output"): bandwidth in KB/s, operations, and mean completion latency in µs.
-fn storage(text: &str) -> Option<BTreeMap<String, f64>> {
+impl Storage {
+    /// The three that send, between two namespaces over a link of the load's rate.
+    fn without_guests(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
+        let shape = shape(&load.name).ok_or(Error::Stopped)?;
+        let marked = |mark: &str| Taken { marks: vec![mark.to_owned()], ..Taken::default() };
+        let Some(rate) = shape.plain().filter(|_| shape.loaded) else {
+            return Ok(marked(if shape.loaded { "a plain link has no I/O control" } else { NO_INITIATOR }));
+        };
+        let mut native = match self.native.take() {
+            Some(native) => native,
+            None => {
+                let mut native = Native::open(self.outside.root())?;
+                let mut server = self.layer.program(IPERF);
+                server.arg("-s");
+                native.listen(&server, native::IPERF_PORT)?;
+                native
+            }
+        };
+        native.pace(self.tc.as_ref().ok_or(Error::Stopped)?, rate)?;
+        let mut client = self.layer.program(IPERF);
+        client.args(iperf(native::FAR, load.seconds).split(' ').skip(1));
+        let limit = SLACK + Duration::from_secs(load.seconds.into());
+        let said = native.at_once(self.outside.root(), &client, GUESTS - 1, limit, stop)?;
+        self.native = Some(native);
+        let rates = said.iter().map(|text| parse(text)?.figures.get("mbit").copied()).collect::<Option<Vec<f64>>>();
+        let unparsed = || Error::Run { doing: "iperf without a virtual machine".to_owned(), said: said.join("\n") };
+        let figures = BTreeMap::from([("others".to_owned(), rates.ok_or_else(unparsed)?.iter().sum())]);
+        Ok(Taken { figures, ..marked(NO_INITIATOR) })
+    }
+}
+
+/// Figures of fio's terse output, version 3 (fio(1), "Terse output"): bandwidth in KB/s, operations, mean completion latency in µs, and twenty
+/// percentiles of it, `99.000000%=4111`, of which unused ones are `0%=0`.
+fn storage(text: &str) -> Option<(BTreeMap<String, f64>, Vec<Percentile>)> {
     let line = text.lines().find(|line| line.starts_with("3;"))?;
     let fields: Vec<&str> = line.split(';').collect();
     if *fields.get(4)? != "0" {
@@ -344,8 +406,22 @@ fn storage(text: &str) -> Option<BTreeMap<String, f64>> {
     }
     let number = |index: usize| fields.get(index)?.parse::<f64>().ok().filter(|value| *value > 0.0);
     let (bandwidth, operations, latency) = (number(6)?, number(7)?, number(15)?);
-    let figures = [("storage", bandwidth * 1024.0 / 1e6), ("iops", operations), ("latency", latency)];
-    Some(figures.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+    let percentile = |field: &&str| {
+        let (percent, us) = field.split_once("%=")?;
+        let (percent, us) = (percent.parse().ok()?, us.parse().ok()?);
+        Some(Percentile { percent, us }).filter(|_| KEPT.contains(&percent))
+    };
+    let known: Vec<Percentile> = fields.iter().filter_map(percentile).take(KEPT.len()).collect();
+    let of = |percent: f64| known.iter().find(|known| known.percent == percent).map(|known| known.us);
+    let figures = [
+        ("storage", Some(bandwidth * 1024.0 / 1e6)),
+        ("iops", Some(operations)),
+        ("latency", Some(latency)),
+        ("p50", of(50.0)),
+        ("p99", of(99.0)),
+    ];
+    let figures = figures.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
+    Some((figures, known))
 }
 
 impl Rig for Storage {
@@ -357,6 +433,10 @@ impl Rig for Storage {
         stop: &AtomicBool,
     ) -> Result<Taken, BenchError> {
         Ok(self.measure(round, subject, load, stop)?)
+    }
+
+    fn natively(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
+        Ok(self.without_guests(load, stop)?)
     }
 
     fn end(&mut self) -> Result<(), BenchError> {
@@ -375,7 +455,11 @@ impl Rig for Storage {
              it: iSCSI has a reservation of 400 Mbit/s and low delay, outward and inward (at 970 Mbit/s)."
                 .to_owned(),
         );
-        notes.push("Without a row `native`: the initiator would be the host's own kernel.".to_owned());
+        notes.push(
+            "native: the three that send, between two network namespaces over a veth pair that tc paces to the link's rate. It has no storage: the \
+             initiator would be the host's own kernel, which only root may have log in, and which has one network for all."
+                .to_owned(),
+        );
         notes
     }
 }
@@ -395,14 +479,25 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_plain_link_has_the_rate_of_its_line_in_the_host_file() {
+        for shape in SHAPES {
+            let said = shape.plain().map(|rate| format!("rate = \"{rate}\"\n"));
+            assert_eq!(said.as_deref(), (shape.name != "mix-io-control").then_some(shape.link), "{shape:?}");
+        }
+    }
+
     /// fio 3.39 in a user-mode guest, the first fields.
     #[test]
     fn fio_s_terse_line_is_bandwidth_operations_and_latency() {
-        let text =
-            "3;fio-3.39;disk;0;0;190464;63488;992;3000;0;0;0.000000;0.000000;1203;9120;4021.5;702.3;1.000000%=1302;";
-        let figures = storage(text).unwrap();
+        let text = "3;fio-3.39;disk;0;0;190464;63488;992;3000;0;0;0.000000;0.000000;1203;9120;4021.5;702.3;1.000000%=1302;5.000000%=1400;\
+                    50.000000%=3981;90.000000%=5210;99.000000%=7110;99.900000%=8912;0%=0;0%=0;1206;9130;4030.1;700.0;";
+        let (figures, latency) = storage(text).unwrap();
         assert_eq!((figures["iops"], figures["latency"]), (992.0, 4021.5));
         assert!((figures["storage"] - 65.011712).abs() < 1e-9, "{figures:?}");
+        assert_eq!((figures["p50"], figures["p99"]), (3981.0, 7110.0));
+        let known: Vec<(f64, f64)> = latency.iter().map(|known| (known.percent, known.us)).collect();
+        assert_eq!(known, [(1.0, 1302.0), (50.0, 3981.0), (90.0, 5210.0), (99.0, 7110.0), (99.9, 8912.0)]);
         for wrong in
             ["", "fio: failed to open /dev/sda", "3;fio-3.39;disk;0;5;190464;63488;992;3000;0;0;0;0;1;2;3.0;4;"]
         {

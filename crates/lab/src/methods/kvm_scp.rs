@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use nicety_guests::{Error, Layer};
 
-use super::{About, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
+use super::{ABOUT_CPU, About, CPU, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
 use crate::bench::BenchError;
 use crate::method::{Guests, Server};
 use crate::rate::Rate;
 use crate::real::Watch;
-use crate::real::outside::{self, GUEST, Lone, Outside, subjects};
+use crate::real::outside::{self, GUEST, Lone, Outside, Spent, subjects};
 use crate::real::own::Own;
 use crate::real::veth::Tc;
 use crate::results::Direction;
@@ -55,10 +55,12 @@ const DMESG: &str = "dmesg 2>/dev/null || true";
 /// The document's adapters. Its virtio is a PCI function.
 const DOCUMENTS: [&str; 5] = ["virtio-net-pci", "e1000", "rtl8139", "ne2k_pci", "pcnet"];
 
-const FIGURES: [Figure; 3] = [
+const FIGURES: [Figure; 5] = [
     Figure::new("megabytes", "Throughput", "MB/s", Direction::Higher),
     Figure { name: "stable", title: "Stable", unit: "runs", direction: Direction::Higher, yes_or_no: true },
-    Figure::new("cpu", "CPU per gigabit", "CPU-s/Gbit", Direction::Lower),
+    CPU[0],
+    CPU[1],
+    CPU[2],
 ];
 
 /// The method (see the module's page).
@@ -151,6 +153,8 @@ impl Method for KvmScp {
                 &[],
                 "Guest and its server together, encryption included. The document does not give it.",
             ),
+            table(CPU[1].title, CPU[1].name, &["virtio-net-pci"], &[], ABOUT_CPU[1]),
+            table(CPU[2].title, CPU[2].name, &["virtio-net-pci"], &[], ABOUT_CPU[2]),
         ]
     }
 
@@ -327,10 +331,10 @@ impl Scp {
         let carried = (probe.bytes as f64 / probe.seconds.max(0.01) * f64::from(load.seconds)) as u64;
         // A probe is short: at the wire's rate it says little. The copy may take longer than asked, or less.
         let bytes = carried.clamp(PROBE_BYTES, FILE_BYTES.min(RATE_BYTES.saturating_mul(load.seconds.into())));
-        let (log, cpu) = (lone.guest.succeed_unless(DMESG, SLACK, stop)?, lone.cpu_time());
+        let (log, cpu) = (lone.guest.succeed_unless(DMESG, SLACK, stop)?, lone.cpu_times());
         let limit = SLACK * 2 + Duration::from_secs(u64::from(load.seconds) * 4);
         let copied = self.copy(lone, bytes, limit, stop)?;
-        let spent = lone.cpu_time().saturating_sub(cpu).as_secs_f64();
+        let spent = cpu.until(&lone.cpu_times());
         let after = lone.guest.succeed_unless(DMESG, SLACK, stop)?;
         let new: Vec<&str> = after.lines().skip(log.lines().count()).collect();
         let mut marks = Vec::new();
@@ -380,13 +384,13 @@ fn fetched(busybox: &Path, from: &From<'_>, to: &Path, run: Runs<'_>) -> Result<
 
 impl Copied {
     /// The figures of a run, with the processor time if it is known.
-    fn taken(self, marks: Vec<String>, spent: Option<f64>, texts: BTreeMap<String, String>) -> Taken {
-        let cpu = spent.map(|spent| ("cpu", spent / (self.bytes as f64 * 8e-9)));
+    fn taken(self, marks: Vec<String>, spent: Option<Spent>, texts: BTreeMap<String, String>) -> Taken {
+        let cpu = spent.map_or_else(Vec::new, |spent| spent.figures(self.bytes as f64 * 8e-9));
         let figures = [
             ("megabytes", self.bytes as f64 / self.seconds.max(1e-3) / 1e6),
             ("stable", f64::from(u8::from(marks.is_empty()))),
         ];
-        let figures = figures.into_iter().chain(cpu).map(|(name, value)| (name.to_owned(), value)).collect();
+        let figures = figures.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(cpu).collect();
         let series = Some(self.sampler.series(self.elapsed, 1e-6)).filter(|series| series.is_sound());
         Taken { figures, series, texts, marks, ..Taken::default() }
     }
@@ -438,6 +442,11 @@ impl Rig for Scp {
         let mut notes = self.outside.notes();
         notes.push(
             "native: the same programs between two network namespaces of the host, joined by a veth pair that tc paces to the same rate."
+                .to_owned(),
+        );
+        notes.push(
+            "Over time: the growth of the copy, looked at every few milliseconds. scp writes what it has gathered at once, so a point may be above \
+             the link's 12.5 MB/s, and the next is the lower for it."
                 .to_owned(),
         );
         notes.push(

@@ -17,6 +17,7 @@ use crate::results::Direction;
 use crate::series::Series;
 use crate::study::Plan;
 
+mod aggregation;
 mod boot;
 mod chart;
 mod compare;
@@ -42,6 +43,7 @@ pub static ALL: &[&dyn Method] = &[
     &messages::Messages,
     &pairs::Pairs,
     &ten_gig::TenGig,
+    &aggregation::Aggregation,
     &iscsi_mix::IscsiMix,
     &ft_netperf::FtNetperf,
     &qos_over_time::QosOverTime,
@@ -49,9 +51,6 @@ pub static ALL: &[&dyn Method] = &[
     &pps::Pps,
     &compare::Compare,
 ];
-
-/// Methods that are planned: name, document, and what they will measure.
-pub const NOT_YET: &[(&str, Option<u8>, &str)] = &[("aggregation", Some(4), "several uplinks as one")];
 
 /// The method of this name.
 pub fn find(name: &str) -> Option<&'static dyn Method> {
@@ -183,6 +182,19 @@ impl Figure {
         Figure { name, title, unit, direction, yes_or_no: false }
     }
 }
+
+/// Processor time of VMMs with their guests and of our daemon together, then of each apart. Every method that measures it has these three.
+const CPU: [Figure; 3] = [
+    Figure::new("cpu", "CPU per gigabit", "CPU-s/Gbit", Direction::Lower),
+    Figure::new("daemon_cpu", "Nicety's CPU per gigabit", "CPU-s/Gbit", Direction::Lower),
+    Figure::new("vmm_cpu", "VMMs' CPU per gigabit", "CPU-s/Gbit", Direction::Lower),
+];
+/// What the reader should know of each of [`CPU`].
+const ABOUT_CPU: [&str; 3] = [
+    "VMMs with their guests and Nicety together, divided by the payload.",
+    "Of that, Nicety's daemon alone. Where QEMU serves the adapter there is none: its part is the VMM's.",
+    "Of that, the VMMs with all that runs in their guests.",
+];
 
 /// A table of the report: a figure of all subjects under one load, with ratios beside the document's.
 #[derive(Debug, Clone, PartialEq)]

@@ -6,27 +6,27 @@ use std::time::Duration;
 
 use nicety_guests::Error;
 
-use super::{About, Chart, Figure, Heat, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
-use crate::bench::{BenchError, Percentile};
+use super::embedded::{Small, distribution};
+use super::{About, CPU, Chart, Figure, Heat, Length, Load, Method, NATIVE, Opening, Rig, Subject, Table, Taken};
+use crate::bench::BenchError;
 use crate::embedded::{self, Layout, Party, Place, Program};
-use crate::method::{Guests, Server};
+use crate::method::{self, Guests, Server};
 use crate::results::Direction;
-use crate::statistics;
 
 /// Beginnings of the loads' names; the other adapter follows.
 const STREAM: &str = "stream-to-";
 const REQUEST_RESPONSE: &str = "rr-to-";
 /// Duration of a first exchange, which teaches addresses.
 const FIRST_EXCHANGE: Duration = Duration::from_millis(20);
-/// Percentiles that are kept.
-const PERCENTS: [f64; 5] = [0.0, 50.0, 90.0, 99.0, 100.0];
 
-const FIGURES: [Figure; 5] = [
+const FIGURES: [Figure; 7] = [
     Figure::new("mbit", "Throughput", "Mbit/s", Direction::Higher),
     Figure::new("transactions", "Request-response", "per second", Direction::Higher),
     Figure::new("p50", "Latency, median", "µs", Direction::Lower),
     Figure::new("p99", "Latency, 99th percentile", "µs", Direction::Lower),
-    Figure::new("cpu", "Daemon's CPU per gigabit", "CPU-s/Gbit", Direction::Lower),
+    CPU[0],
+    CPU[1],
+    CPU[2],
 ];
 
 /// The method (see the module's page).
@@ -36,6 +36,13 @@ pub struct Pairs;
 /// The adapter at the other end of a load.
 fn other(load: &str) -> Option<&str> {
     load.strip_prefix(STREAM).or_else(|| load.strip_prefix(REQUEST_RESPONSE))
+}
+
+/// The adapter of the column that is also a table, with intervals and the native row.
+fn column(loads: &[Load]) -> Option<&str> {
+    let there = |name: &&str| loads.iter().any(|load| other(&load.name) == Some(name));
+    let first = || loads.first().and_then(|load| other(&load.name));
+    ["vmxnet3", "virtio-net"].into_iter().find(there).or_else(first)
 }
 
 impl Method for Pairs {
@@ -56,7 +63,8 @@ impl Method for Pairs {
         let names = embedded::driven(quick).into_iter();
         // A quick look leaves out virtual functions, which behave like their families' adapters: pairs grow by the square.
         let is_function = |name: &&str| nicety_adapters::find(name).is_some_and(|entry| entry.card.is_some());
-        names.filter(|name| !quick || !is_function(name)).map(|name| Subject::new(name, Server::Nicety)).collect()
+        let all = names.filter(|name| !quick || !is_function(name)).map(|name| Subject::new(name, Server::Nicety));
+        all.chain([Subject::native()]).collect()
     }
 
     fn loads(&self, _guests: Guests, length: Length, seconds: Option<u32>) -> Vec<Load> {
@@ -103,15 +111,13 @@ impl Method for Pairs {
             heat("Throughput", STREAM, "mbit", stream),
             heat("Request-response", REQUEST_RESPONSE, "transactions", exchange),
             heat("Latency, median", REQUEST_RESPONSE, "p50", exchange),
-            heat("Daemon's CPU per gigabit", STREAM, "cpu", stream),
+            heat("Nicety's CPU per gigabit", STREAM, "daemon_cpu", stream),
         ]
     }
 
     /// The column of one adapter, with intervals: the fields have medians alone.
     fn tables(&self, loads: &[Load]) -> Vec<Table> {
-        let there = |name: &&str| loads.iter().any(|load| other(&load.name) == Some(name));
-        let first = || loads.first().and_then(|load| other(&load.name));
-        let Some(name) = ["vmxnet3", "virtio-net"].into_iter().find(there).or_else(first) else { return Vec::new() };
+        let Some(name) = column(loads) else { return Vec::new() };
         let table = |title: String, begin: &str, figure| Table {
             title,
             load: format!("{begin}{name}"),
@@ -123,21 +129,28 @@ impl Method for Pairs {
         vec![
             table(format!("Throughput to {name}"), STREAM, "mbit"),
             table(format!("Request-response with {name}"), REQUEST_RESPONSE, "transactions"),
+            table(format!("CPU per gigabit to {name}"), STREAM, CPU[0].name),
+            table(format!("Nicety's CPU per gigabit to {name}"), STREAM, CPU[1].name),
+            table(format!("The guests' CPU per gigabit to {name}"), STREAM, CPU[2].name),
         ]
     }
 
     fn open(&self, opening: Opening<'_>) -> Result<Box<dyn Rig>, Error> {
         let Opening { plan, program, .. } = opening;
-        let adapters: Vec<String> = plan.adapters().into_iter().map(str::to_owned).collect();
-        Ok(Box::new(Field { program: program.clone(), adapters, rig: None }))
+        let adapters = plan.adapters().into_iter().filter(|name| *name != NATIVE).map(str::to_owned).collect();
+        let column = column(&plan.loads).unwrap_or_default().to_owned();
+        let native = Small::new(program, "netperf");
+        Ok(Box::new(Field { program: program.clone(), adapters, column, rig: None, native }))
     }
 }
 
 /// Two guests of each adapter at one switch. Idle ones sleep.
-#[derive(Debug)]
 struct Field {
     program: Program,
     adapters: Vec<String>,
+    /// See [`column`].
+    column: String,
+    native: Small,
     rig: Option<embedded::Rig>,
 }
 
@@ -170,13 +183,22 @@ impl Field {
             let (elapsed_ns, each_ns) = rig.transact(from, to, duration, stop)?;
             return Ok(exchanges(elapsed_ns, each_ns));
         }
-        let before = rig.daemon_cpu();
+        let spent = |rig: &mut embedded::Rig| -> Result<(Option<f64>, f64), BenchError> {
+            let guests = rig.counts(from, stop)?.cpu_seconds + rig.counts(to, stop)?.cpu_seconds;
+            Ok((rig.daemon_cpu(), guests))
+        };
+        let before = spent(rig)?;
         let (bytes, elapsed) = rig.send(from, to, duration, stop)?;
-        let cpu_seconds = rig.daemon_cpu().zip(before).map(|(after, before)| after - before);
+        let after = spent(rig)?;
         let gbit = bytes as f64 * 8e-9;
         let series = rig.sampled(to, stop)?.series(elapsed, 8e-6);
         let mut figures = BTreeMap::from([("mbit".to_owned(), gbit * 1000.0 / elapsed.as_secs_f64())]);
-        figures.extend(cpu_seconds.map(|seconds| ("cpu".to_owned(), seconds / gbit)));
+        if let Some((after_daemon, before_daemon)) = after.0.zip(before.0) {
+            let (daemon, guests) = (after_daemon - before_daemon, after.1 - before.1);
+            for (figure, seconds) in CPU.iter().zip([daemon + guests, daemon, guests]) {
+                figures.insert(figure.name.to_owned(), seconds / gbit);
+            }
+        }
         // A guest that carried nothing gives no figure.
         figures.retain(|_, value| value.is_finite());
         Ok(Taken { figures, series: Some(series), ..Taken::default() })
@@ -189,19 +211,11 @@ fn exchanges(elapsed_ns: u64, mut each_ns: Vec<u64>) -> Taken {
     if elapsed_ns > 0 {
         figures.insert("transactions".to_owned(), each_ns.len() as f64 * 1e9 / elapsed_ns as f64);
     }
-    let known: Vec<Percentile> = PERCENTS
-        .iter()
-        .filter_map(|percent| {
-            let ns = statistics::percentile(&mut each_ns, *percent)?;
-            Some(Percentile { percent: *percent, us: ns as f64 / 1e3 })
-        })
-        .collect();
-    for percentile in &known {
-        if [50.0, 99.0].contains(&percentile.percent) {
-            figures.insert(format!("p{}", percentile.percent), percentile.us);
-        }
+    let latency = distribution(&mut each_ns);
+    for known in latency.iter().flatten().filter(|known| [50.0, 99.0].contains(&known.percent)) {
+        figures.insert(format!("p{}", known.percent), known.us);
     }
-    Taken { figures, latency: Some(known).filter(|known| !known.is_empty()), ..Taken::default() }
+    Taken { figures, latency, ..Taken::default() }
 }
 
 impl Rig for Field {
@@ -215,6 +229,18 @@ impl Rig for Field {
         self.measure(&subject.adapter, load, stop)
     }
 
+    fn natively(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
+        if other(&load.name) != Some(&self.column) {
+            let mark = format!("a link without adapters: its one figure is that of the column {}", self.column);
+            return Ok(Taken { marks: vec![mark], ..Taken::default() });
+        }
+        let kind = match load.name.starts_with(REQUEST_RESPONSE) {
+            true => method::Load::RequestResponse,
+            false => method::Load::GuestToGuest,
+        };
+        self.native.natively(kind, (None, None), load.seconds, stop)
+    }
+
     fn end(&mut self) -> Result<(), BenchError> {
         self.rig = None;
         Ok(())
@@ -225,7 +251,8 @@ impl Rig for Field {
             "Embedded guests: this project's own drivers, written from the datasheets with Linux's habits, and smoltcp's TCP with buffers of \
              512 KB. Two guests of each adapter stand at one switch, so that each also meets its own kind; idle ones sleep."
                 .to_owned(),
-            "CPU time is the daemon's alone: both adapters and the switch.".to_owned(),
+            super::embedded::CPU.to_owned(),
+            super::embedded::NATIVE_ROW.to_owned(),
         ]
     }
 }
@@ -252,7 +279,7 @@ mod tests {
         let quick = Plan::new(&Pairs, &Options { length: Some(Length::Quick), ..Options::default() }).unwrap();
         let full = Plan::new(&Pairs, &Options { length: Some(Length::Full), ..Options::default() }).unwrap();
         assert!(quick.subjects.len() < full.subjects.len());
-        assert_eq!(quick.loads.len(), 2 * quick.subjects.len());
+        assert_eq!(quick.loads.len(), 2 * (quick.subjects.len() - 1), "the native row has no column");
         assert!(quick.estimate() <= Duration::from_secs(600), "{:?}", quick.estimate());
     }
 }

@@ -171,7 +171,7 @@ impl Method for Pps {
 /// A forwarder with the generator at its ports.
 #[derive(Debug)]
 enum Forwarder {
-    Nicety(embedded::Rig),
+    Nicety(Box<embedded::Rig>),
     /// The generator ends first: its peer must not.
     Peer {
         generator: Generator,
@@ -223,11 +223,8 @@ impl Forwarding {
             let mut forwarder = match peer(subject) {
                 None => {
                     let crowd = vec![Place::new(&subject.adapter); 2];
-                    Forwarder::Nicety(embedded::Rig::start(
-                        &self.program,
-                        &Layout { crowd, ..Layout::default() },
-                        stop,
-                    )?)
+                    let layout = Layout { crowd, ..Layout::default() };
+                    Forwarder::Nicety(Box::new(embedded::Rig::start(&self.program, &layout, stop)?))
                 }
                 Some(Peer::Testpmd(mode)) => self.testpmd(mode, stop)?,
                 Some(Peer::Ovs) => self.ovs(stop)?,

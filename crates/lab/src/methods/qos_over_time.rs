@@ -8,7 +8,7 @@
 use nicety_guests::Error;
 
 use super::chart::{Chart, Lines};
-use super::{About, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
+use super::{ABOUT_CPU, About, CPU, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
 use crate::method::{Guests, Server};
 use crate::results::Direction;
 use crate::series::Series;
@@ -93,7 +93,7 @@ impl Rates {
     }
 }
 
-const FIGURES: [Figure; 13] = [
+const FIGURES: [Figure; 14] = [
     Figure::new("fifth", "Reservation kept, 5th percentile of windows", "of the promise", Direction::Higher),
     Figure::new("worst", "Reservation kept, worst window", "of the promise", Direction::Higher),
     Figure::new("storage", "Storage port", "Mbit/s", Direction::Higher),
@@ -101,8 +101,9 @@ const FIGURES: [Figure; 13] = [
     Figure::new("second", "Second port with a reservation", "Mbit/s", Direction::Higher),
     Figure::new("other", "Port without terms", "Mbit/s", Direction::Higher),
     Figure::new("mbit", "All four", "Mbit/s", Direction::Higher),
-    Figure::new("cpu", "CPU per gigabit", "CPU-s/Gbit", Direction::Lower),
-    Figure::new("daemon_cpu", "Daemon's CPU per gigabit", "CPU-s/Gbit", Direction::Lower),
+    CPU[0],
+    CPU[1],
+    CPU[2],
     Figure::new("inward", "Frames that came in", "of all", Direction::Higher),
     Figure::new("marked", "Packets marked to tell their senders", "packets", Direction::Lower),
     Figure::new("dropped", "Packets dropped to tell their senders", "packets", Direction::Lower),
@@ -175,7 +176,7 @@ impl Method for QosOverTime {
 
     fn field(&self, _guests: Guests, length: Length) -> Vec<Subject> {
         let names: &[&str] = if length == Length::Quick { &QUICK } else { &ADAPTERS };
-        names.iter().map(|name| Subject::new(name, Server::Nicety)).collect()
+        names.iter().map(|name| Subject::new(name, Server::Nicety)).chain([Subject::native()]).collect()
     }
 
     fn loads(&self, guests: Guests, length: Length, seconds: Option<u32>) -> Vec<Load> {
@@ -236,7 +237,9 @@ impl Method for QosOverTime {
             );
             table("Worst window", "worst", "The worst of the windows that count. The document's best hardware: 0.7.");
             table("All four", "mbit", "Payload of all ports together.");
-            table("CPU", "cpu", "Processor time of all guests and the daemon, divided by the payload.");
+            for (cpu, about) in CPU.iter().zip(ABOUT_CPU) {
+                table(cpu.title, cpu.name, about);
+            }
         }
         tables
     }
@@ -292,7 +295,9 @@ fn taken(
     taken.figures.insert("mbit".to_owned(), flows.total());
     taken.figures.insert("counted".to_owned(), counted as f64 / flows.len() as f64);
     if let Some((Spent { all, daemon }, gbit)) = spent.filter(|(_, gbit)| *gbit > 0.0) {
-        taken.figures.extend([("cpu".to_owned(), all / gbit), ("daemon_cpu".to_owned(), daemon / gbit)]);
+        for (cpu, seconds) in CPU.iter().zip([all, daemon, all - daemon]) {
+            taken.figures.insert(cpu.name.to_owned(), seconds / gbit);
+        }
     }
     taken
 }

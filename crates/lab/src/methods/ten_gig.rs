@@ -1,16 +1,16 @@
 //! `ten-gig`: "10G: more than a big pipe". One guest with four streams, in frames of 1500 and 9000 bytes; then four guests with four streams
 //! each through one uplink: their total, each guest's share, and how long a guest waits for an answer meanwhile. With one worker and with
-//! two, which stand for the document's slow and fast processors.
+//! two, which stand for the document's slow and fast processors. Last, its NetQueue: the same four guests through a tap that is not
+//! paced, with one queue and with four.
 
 use std::collections::BTreeMap;
-use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use nicety_guests::{Error, Layer};
 
 use super::vmxnet3_iperf::{IPERF, PACKAGES, parse};
-use super::{About, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
+use super::{ABOUT_CPU, About, CPU, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
 use crate::bench::{BenchError, Percentile};
 use crate::method::{Guests, Server};
 use crate::real::native::{self, Native};
@@ -22,6 +22,9 @@ use crate::results::Direction;
 const GUESTS: usize = 4;
 const STREAMS: u32 = 4;
 const LINK: &str = "rate = \"10Gbit/s\"\n";
+/// Taps with several queues are not paced, so neither is the one that stands beside them.
+const ONE_QUEUE: &str = "queues = 1\n";
+const FOUR_QUEUES: &str = "queues = 4\n";
 const MEMORY_MIB: u32 = 256;
 /// The document's duration in seconds.
 const DOCUMENTS_SECONDS: u32 = 120;
@@ -30,14 +33,15 @@ const SLACK: Duration = Duration::from_secs(60);
 const ADAPTERS: [&str; 7] = ["e1000-82545em", "e1000e", "igb", "igbvf", "ixgbevf", "vmxnet3", "virtio-net"];
 const QUICK: [&str; 3] = ["e1000e", "vmxnet3", "virtio-net"];
 
-const FIGURES: [Figure; 7] = [
+const FIGURES: [Figure; 8] = [
     Figure::new("mbit", "Throughput", "Mbit/s", Direction::Higher),
     Figure::new("jain", "Fairness (Jain)", "1 is even", Direction::Higher),
     Figure::new("lowest", "The lowest guest's share", "Mbit/s", Direction::Higher),
     Figure::new("p50", "Response time, middle guest", "µs", Direction::Lower),
     Figure::new("slowest", "Response time, slowest guest", "µs", Direction::Lower),
-    Figure::new("cpu", "CPU per gigabit", "CPU-s/Gbit", Direction::Lower),
-    Figure::new("daemon_cpu", "Daemon's CPU per gigabit", "CPU-s/Gbit", Direction::Lower),
+    CPU[0],
+    CPU[1],
+    CPU[2],
 ];
 
 /// The method (see the module's page).
@@ -52,16 +56,24 @@ struct Shape {
     guests: usize,
     mtu: u32,
     workers: u32,
+    /// Lines of the uplink's section in the host file.
+    link: &'static str,
 }
 
-/// All loads. Those of one worker come first: the guests stay up between them.
-const SHAPES: [Shape; 4] = [
+/// Loads with so many queues, which a quick look leaves out.
+const fn queued(name: &'static str, title: &'static str, workers: u32, link: &'static str) -> Shape {
+    Shape { name, title, guests: GUESTS, mtu: 1500, workers, link }
+}
+
+/// All loads. Those of the same workers and uplink stand together: the guests stay up between them.
+const SHAPES: [Shape; 8] = [
     Shape {
         name: "one-1500",
         title: "One guest, 4 streams, packets of 1500 bytes, one worker",
         guests: 1,
         mtu: 1500,
         workers: 1,
+        link: LINK,
     },
     Shape {
         name: "one-9000",
@@ -69,15 +81,28 @@ const SHAPES: [Shape; 4] = [
         guests: 1,
         mtu: 9000,
         workers: 1,
+        link: LINK,
     },
-    Shape { name: "four", title: "Four guests, 4 streams each, one worker", guests: GUESTS, mtu: 1500, workers: 1 },
+    Shape {
+        name: "four",
+        title: "Four guests, 4 streams each, one worker",
+        guests: GUESTS,
+        mtu: 1500,
+        workers: 1,
+        link: LINK,
+    },
     Shape {
         name: "four-two-workers",
         title: "Four guests, 4 streams each, two workers",
         guests: GUESTS,
         mtu: 1500,
         workers: 2,
+        link: LINK,
     },
+    queued("queue", "Four guests, 4 streams each, not paced, one queue, one worker", 1, ONE_QUEUE),
+    queued("queues", "Four guests, 4 streams each, not paced, four queues, one worker", 1, FOUR_QUEUES),
+    queued("queue-two-workers", "Four guests, 4 streams each, not paced, one queue, two workers", 2, ONE_QUEUE),
+    queued("queues-two-workers", "Four guests, 4 streams each, not paced, four queues, two workers", 2, FOUR_QUEUES),
 ];
 
 fn shape(load: &str) -> Option<Shape> {
@@ -122,7 +147,8 @@ impl Method for TenGig {
             }
             Load { name: shape.name.to_owned(), title: shape.title.to_owned(), seconds, commands }
         };
-        SHAPES.into_iter().map(load).collect()
+        let taken = |shape: &Shape| length != Length::Quick || shape.link == LINK;
+        SHAPES.into_iter().filter(taken).map(load).collect()
     }
 
     fn figures(&self) -> &'static [Figure] {
@@ -140,7 +166,7 @@ impl Method for TenGig {
             if shape.guests == 1 {
                 let about = "The document, without virtual machines: 5 to 5.6 Gbit/s with jumbo frames, whose CPU falls from 13–14 % to 10 %.";
                 table("Throughput", "mbit", about);
-                table("CPU", "cpu", "Processor time of the guest and the daemon, divided by the payload.");
+                CPU.iter().zip(ABOUT_CPU).for_each(|(cpu, about)| table(cpu.title, cpu.name, about));
                 continue;
             }
             table("Total", "mbit", "The document: 9.1 to 9.6 Gbit/s with three adapters, 3.4 with the fourth.");
@@ -156,7 +182,7 @@ impl Method for TenGig {
                 "slowest",
                 "Median of the guest whose median is the longest, one byte each way. The document: with one adapter one guest waited twice as long.",
             );
-            table("CPU", "cpu", "Processor time of all guests and the daemon, divided by the payload.");
+            CPU.iter().zip(ABOUT_CPU).for_each(|(cpu, about)| table(cpu.title, cpu.name, about));
         }
         tables
     }
@@ -179,7 +205,8 @@ impl Method for TenGig {
         let mut netserver = outside.root().program("usr/bin/netserver");
         netserver.args(["-4", "-D", "-N"]);
         outside.serve(&netserver)?;
-        Ok(Box::new(Shared { outside, layer, running: None, native: None }))
+        let iproute = Layer::lay("iproute2", &["iproute2"], say)?;
+        Ok(Box::new(Shared { outside, layer, iproute, has_queues: false, running: None, native: None }))
     }
 }
 
@@ -188,6 +215,7 @@ struct Running {
     round: u32,
     subject: Subject,
     workers: u32,
+    link: &'static str,
     mtu: u32,
     several: Several,
 }
@@ -196,6 +224,9 @@ struct Running {
 struct Shared {
     outside: Outside,
     layer: Layer,
+    iproute: Layer,
+    /// The tap outside is one of several queues.
+    has_queues: bool,
     running: Option<Running>,
     native: Option<Native>,
 }
@@ -208,14 +239,19 @@ impl Shared {
     /// The guests of this subject in this round. Boots them if they do not run.
     fn running(&mut self, round: u32, subject: &Subject, shape: Shape, stop: &AtomicBool) -> Result<(), Error> {
         let fits = |running: &Running| {
-            running.round == round && running.subject == *subject && running.workers == shape.workers
+            let of = (running.round, running.workers, running.link);
+            of == (round, shape.workers, shape.link) && running.subject == *subject
         };
         if !self.running.as_ref().is_some_and(fits) {
             self.end_guests()?;
+            let several = shape.link == FOUR_QUEUES;
+            if std::mem::replace(&mut self.has_queues, several) != several {
+                self.outside.renew_tap(several, &self.iproute)?;
+            }
             self.outside.set_mtu(1500)?;
-            let several = self.outside.boot_several(subject, GUESTS, LINK, shape.workers, stop)?;
-            let (subject, workers) = (subject.clone(), shape.workers);
-            self.running = Some(Running { round, subject, workers, mtu: 1500, several });
+            let several = self.outside.boot_several(subject, GUESTS, shape.link, shape.workers, stop)?;
+            let Shape { workers, link, .. } = shape;
+            self.running = Some(Running { round, subject: subject.clone(), workers, link, mtu: 1500, several });
         }
         let Some(running) = &mut self.running else { return Err(Error::Stopped) };
         if running.mtu != shape.mtu {
@@ -254,8 +290,8 @@ impl Shared {
     /// So many clients as there are guests, between two namespaces.
     fn without_guests(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
         let shape = shape(&load.name).ok_or(Error::Stopped)?;
-        if shape.mtu != 1500 || shape.workers != 1 {
-            let marks = vec!["the veth pair has no workers, and packets of 1500 bytes".to_owned()];
+        if shape.mtu != 1500 || shape.workers != 1 || shape.link != LINK {
+            let marks = vec!["the veth pair has no workers and no queues, and packets of 1500 bytes".to_owned()];
             return Ok(Taken { marks, ..Taken::default() });
         }
         let mut native = match self.native.take() {
@@ -268,32 +304,15 @@ impl Shared {
                 native
             }
         };
-        let words: Vec<String> = {
-            let mut iperf = self.layer.program(IPERF);
-            iperf.args(client(native::FAR, load.seconds).split(' ').skip(1));
-            let quoted = |word: &std::ffi::OsStr| format!("'{}'", word.display());
-            [iperf.get_program()].into_iter().chain(iperf.get_args()).map(quoted).collect()
-        };
-        let busybox = self.outside.root().busybox();
-        let (folder, words) = (self.outside.folder().path().display(), words.join(" "));
-        let all = (0..shape.guests).map(|number| number.to_string()).collect::<Vec<_>>().join(" ");
-        let script = format!(
-            "for n in {all}; do {words} >'{folder}'/n$n 2>&1 & done; wait; for n in {all}; do '{b}' cat '{folder}'/n$n; echo {END}; done",
-            b = busybox.display()
-        );
-        let mut shell = Command::new(&busybox);
-        shell.args(["sh", "-c", &script]);
+        let mut iperf = self.layer.program(IPERF);
+        iperf.args(client(native::FAR, load.seconds).split(' ').skip(1));
         let limit = SLACK + Duration::from_secs(load.seconds.into());
-        let (said, _) = native.run(&shell, limit, stop, &mut |_| Ok(()))?;
+        let each = native.at_once(self.outside.root(), &iperf, shape.guests, limit, stop)?;
         self.native = Some(native);
-        let each: Vec<String> = said.split(END).take(shape.guests).map(str::to_owned).collect();
         taken(&each, false, load.seconds, None)
-            .ok_or_else(|| Error::Run { doing: "iperf without a virtual machine".to_owned(), said })
+            .ok_or_else(|| Error::Run { doing: "iperf without a virtual machine".to_owned(), said: each.join("\n") })
     }
 }
-
-/// Divides the outputs of clients.
-const END: &str = "==end==";
 
 /// The work of a guest: a line of shell. The output is held back until the end: lines would cross the console during the measurement.
 fn script(shape: Shape, seconds: u32) -> String {
@@ -323,8 +342,9 @@ fn taken(said: &[String], asked: bool, seconds: u32, cpu: Option<(Duration, Dura
     }
     let gbit = shares.iter().sum::<f64>() * f64::from(seconds) / 1000.0;
     if let Some((all, daemon)) = cpu {
-        figures.insert("cpu".to_owned(), all.as_secs_f64() / gbit);
-        figures.insert("daemon_cpu".to_owned(), daemon.as_secs_f64() / gbit);
+        for (cpu, time) in CPU.iter().zip([all, daemon, all.saturating_sub(daemon)]) {
+            figures.insert(cpu.name.to_owned(), time.as_secs_f64() / gbit);
+        }
     }
     let mut latency = None;
     if asked {
@@ -361,8 +381,8 @@ impl Rig for Shared {
     fn notes(&self) -> Vec<String> {
         let mut notes = self.outside.notes();
         notes.push(format!(
-            "iperf 2 with {STREAMS} streams stands for the document's NTttcp. A guest has one processor, so one queue: what RSS and a queue for \
-             each guest gain is not in these figures. Percentiles of latencies are the slowest guest's."
+            "iperf 2 with {STREAMS} streams stands for the document's NTttcp. A guest has one processor, so one queue: what RSS gains is not in \
+             these figures. Percentiles of latencies are the slowest guest's."
         ));
         notes.push(
             "native: as many clients as there are guests, between two network namespaces joined by a veth pair that is not paced."

@@ -8,7 +8,7 @@ use std::time::Duration;
 use nicety_guests::{Error, Layer};
 
 use super::embedded::{self, Small};
-use super::{About, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
+use super::{ABOUT_CPU, About, CPU, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
 use crate::bench::BenchError;
 use crate::embedded::Shape;
 use crate::method::{self, Guests, Server};
@@ -34,14 +34,16 @@ const DOCUMENTS_SECONDS: u32 = 30;
 const STREAM: &str = "stream";
 const LATENCY: &str = "latency";
 /// The document's adapters, and those beside them.
-const ADAPTERS: [&str; 6] = ["e1000-82545em", "e1000e", "vmxnet3", "igb", "vmxnet2", "vmxnet"];
+const ADAPTERS: [&str; 8] = ["e1000-82545em", "e1000e", "vmxnet3", "igb", "igbvf", "ixgbevf", "vmxnet2", "vmxnet"];
 const QUICK: [&str; 4] = ["e1000-82545em", "e1000e", "vmxnet3", "vmxnet2"];
 /// Time limit of what takes no time itself.
 const SLACK: Duration = Duration::from_secs(30);
 
-const FIGURES: [Figure; 5] = [
+const FIGURES: [Figure; 7] = [
     Figure::new("mbit", "Throughput", "Mbit/s", Direction::Higher),
-    Figure::new("cpu", "CPU per gigabit", "CPU-s/Gbit", Direction::Lower),
+    CPU[0],
+    CPU[1],
+    CPU[2],
     Figure::new("transactions", "Request-response", "per second", Direction::Higher),
     Figure::new("p50", "Latency, median", "µs", Direction::Lower),
     Figure::new("p99", "Latency, 99th percentile", "µs", Direction::Lower),
@@ -67,10 +69,7 @@ impl Method for Vmxnet3Iperf {
     fn field(&self, guests: Guests, length: Length) -> Vec<Subject> {
         let names: &[&str] = if length == Length::Quick { &QUICK } else { &ADAPTERS };
         let served = |subject: &Subject| length != Length::Quick || subject.server == Some(Server::Nicety);
-        let real = names.iter().flat_map(|name| subjects(guests, name)).filter(served);
-        // iperf is not on every machine: embedded guests have no native row.
-        let native = (guests != Guests::Embedded).then(Subject::native);
-        real.chain(native).collect()
+        names.iter().flat_map(|name| subjects(guests, name)).filter(served).chain([Subject::native()]).collect()
     }
 
     fn loads(&self, guests: Guests, length: Length, seconds: Option<u32>) -> Vec<Load> {
@@ -162,6 +161,8 @@ impl Method for Vmxnet3Iperf {
                 &[],
                 "Processor time of both guests and of all that serves them, divided by the payload. The document does not give it.",
             ),
+            table(CPU[1].title, STREAM, CPU[1].name, &[], ABOUT_CPU[1]),
+            table(CPU[2].title, STREAM, CPU[2].name, &[], ABOUT_CPU[2]),
             table("Request-response", LATENCY, "transactions", &[], "The document does not give it."),
         ]
     }
@@ -232,7 +233,7 @@ impl Iperf {
     fn measure(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
         let standing = self.standing(round, subject, stop)?;
         if load.name == LATENCY {
-            return standing.request_response(load.seconds, stop).map(latency);
+            return standing.request_response(load.seconds, stop).map(netperf::Measured::taken);
         }
         let before = standing.costs();
         let client = client(&standing.address(), load.seconds);
@@ -243,8 +244,11 @@ impl Iperf {
         let mut taken = parse(&text).ok_or(Error::Command { command: client, code: 0, said: text })?;
         let usage = standing.usage(&before);
         let gbit = taken.figures.get("mbit").copied().unwrap_or_default() * f64::from(load.seconds) / 1000.0;
-        let cpu = usage.cpu_seconds.map(|seconds| seconds / gbit).filter(|cpu| cpu.is_finite());
-        taken.figures.extend(cpu.map(|cpu| ("cpu".to_owned(), cpu)));
+        let spent = [usage.cpu_seconds, usage.daemon_cpu_seconds, usage.vmm_cpu_seconds];
+        for (figure, seconds) in CPU.iter().zip(spent) {
+            let cpu = seconds.map(|seconds| seconds / gbit).filter(|cpu| cpu.is_finite());
+            taken.figures.extend(cpu.map(|cpu| (figure.name.to_owned(), cpu)));
+        }
         Ok(taken)
     }
 
@@ -269,13 +273,21 @@ impl Iperf {
             let (text, _) = native.run(&command, limit, stop, &mut |_| Ok(()))?;
             self.native = Some(native);
             let measured = netperf::parse(&text, netperf::Test::RequestResponse);
-            return measured.map(latency).ok_or(unparsed("netperf", text));
+            return measured.map(netperf::Measured::taken).ok_or(unparsed("netperf", text));
         }
         let mut command = self.pairs.layer().program(IPERF);
         command.args(client(native::FAR, load.seconds).split(' ').skip(1));
         let (text, _) = native.run(&command, limit, stop, &mut |_| Ok(()))?;
         self.native = Some(native);
         parse(&text).ok_or(unparsed("iperf", text))
+    }
+}
+
+/// A load of embedded guests.
+fn embedded_load(load: &Load) -> (method::Load, Option<Shape>) {
+    match load.name.as_str() {
+        LATENCY => (method::Load::RequestResponse, None),
+        _ => (method::Load::GuestToGuest, Some(SHAPE)),
     }
 }
 
@@ -290,11 +302,13 @@ impl Rig for Streams {
         load: &Load,
         stop: &AtomicBool,
     ) -> Result<Taken, BenchError> {
-        let (kind, shape) = match load.name.as_str() {
-            LATENCY => (method::Load::RequestResponse, None),
-            _ => (method::Load::GuestToGuest, Some(SHAPE)),
-        };
+        let (kind, shape) = embedded_load(load);
         self.0.run((round, subject, kind), (shape, None), load.seconds, stop)
+    }
+
+    fn natively(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
+        let (kind, shape) = embedded_load(load);
+        self.0.natively(kind, (shape, None), load.seconds, stop)
     }
 
     fn notes(&self) -> Vec<String> {
@@ -333,23 +347,9 @@ impl Rig for Iperf {
             "{}. A guest's TCP sends and receives with the 64 KB windows that the document asks for.",
             self.version
         ));
-        notes.push(
-            "native: the same programs between two network namespaces of the host, joined by a veth pair.".to_owned(),
-        );
+        notes.push(native::NOTE.to_owned());
         notes
     }
-}
-
-/// Figures of netperf's TCP_RR.
-fn latency(measured: netperf::Measured) -> Taken {
-    let mut figures = BTreeMap::from([("transactions".to_owned(), measured.rate)]);
-    for known in measured.latency.iter().flatten() {
-        if known.percent == 50.0 || known.percent == 99.0 {
-            figures.insert(format!("p{}", known.percent), known.us);
-        }
-    }
-    let series = Some(measured.series).filter(|series| !series.values.is_empty());
-    Taken { figures, series, latency: measured.latency, ..Taken::default() }
 }
 
 /// iperf 2's report of all streams together: `[SUM] 0.0000-30.0080 sec  1638400 KBytes  447000 Kbits/sec`, a line for each second and one

@@ -203,8 +203,9 @@ struct Running {
 }
 
 impl Running {
-    fn cpu_time(&self) -> Duration {
-        self.pair.cpu_time() + self.served.iter().map(Served::cpu_time).sum::<Duration>()
+    /// Processor time of the VMMs with their guests, and of our daemons.
+    fn cpu_times(&self) -> (Duration, Duration) {
+        (self.pair.cpu_time(), self.served.iter().map(Served::cpu_time).sum())
     }
 
     /// Counts of all daemons together. None where QEMU serves.
@@ -258,8 +259,16 @@ impl RealBench {
         field(self.kind.as_ref(), entry, uio)
     }
 
+    /// The private root.
+    pub fn root(&self) -> &Root {
+        &self.ground.root
+    }
+
     /// Ends the running guests, then the daemons.
-    fn end(&mut self) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// A daemon does not end.
+    pub fn end(&mut self) -> Result<(), Error> {
         let Some(Running { pair, served, .. }) = self.running.take() else { return Ok(()) };
         drop(pair);
         self.ground.stop(served)
@@ -299,10 +308,12 @@ impl Running {
             Load::GuestToGuest => (Test::Stream, 2),
             Load::RequestResponse => (Test::RequestResponse, 2),
         };
-        let (cpu, own, counts) = (self.cpu_time(), self.pair.own_cpu_time(), self.counts());
+        let (cpu, own, counts) = (self.cpu_times(), self.pair.own_cpu_time(), self.counts());
         let peer = address(self.contestant.server, last);
         let measured = netperf::run(&mut self.pair.left, &peer, test, seconds, cancel)?;
-        let cpu_seconds = self.cpu_time().saturating_sub(cpu).as_secs_f64();
+        let now = self.cpu_times();
+        let vmm = now.0.saturating_sub(cpu.0).as_secs_f64();
+        let daemon = now.1.saturating_sub(cpu.1).as_secs_f64();
         let own_seconds = self.pair.own_cpu_time().saturating_sub(own).as_secs_f64();
         let counts = self.counts().zip(counts).map(|(now, before)| now.since(before));
         let elapsed = Duration::from_secs_f64(measured.seconds);
@@ -320,8 +331,10 @@ impl Running {
             register_reads: counts.map(|counts| counts.reads),
             register_writes: counts.map(|counts| counts.writes),
             interrupts: counts.map(|counts| counts.interrupts),
-            cpu_seconds: Some(cpu_seconds),
+            cpu_seconds: Some(vmm + daemon),
             guest_cpu_seconds: Some(own_seconds),
+            vmm_cpu_seconds: Some(vmm),
+            daemon_cpu_seconds: (!self.served.is_empty()).then_some(daemon),
         };
         let series = Some(measured.series).filter(|series| !series.values.is_empty());
         Ok(Measured { outcome, usage, series })

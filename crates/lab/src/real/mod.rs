@@ -2,6 +2,7 @@
 //! --guests qemu` and `uml`.
 
 mod bench;
+pub mod bonded;
 pub mod native;
 pub mod netperf;
 pub mod network_boot;

@@ -21,12 +21,17 @@ use crate::rate::Rate;
 pub const NEAR: &str = "10.9.4.1";
 /// The far end's address.
 pub const FAR: &str = "10.9.4.2";
+/// Note of the report on the native row.
+pub const NOTE: &str =
+    "native: the same programs between two network namespaces of the host, joined by a veth pair without a limit.";
 /// Port of iperf 2's server.
 pub const IPERF_PORT: u16 = 5001;
 /// Port of netserver.
 pub const NETPERF_PORT: u16 = 12865;
 /// Time limit of the namespaces' own commands.
 const SLACK: Duration = Duration::from_secs(10);
+/// Divides the outputs of programs that run at once.
+const END: &str = "==end==";
 /// Interval of looks at a server that starts.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -102,6 +107,34 @@ impl Native {
     ) -> Result<(String, Duration), Error> {
         let doing = format!("`{}` without a virtual machine", command.get_program().display());
         self.outputs.run(&mut self.namespace, command, &doing, limit, stop, watch)
+    }
+}
+
+impl Native {
+    /// Runs `count` of a program at the near end at once, and returns their outputs.
+    ///
+    /// # Errors
+    /// Those of [`Native::run`].
+    pub fn at_once(
+        &mut self,
+        root: &Root,
+        command: &Command,
+        count: usize,
+        limit: Duration,
+        stop: &AtomicBool,
+    ) -> Result<Vec<String>, Error> {
+        let quoted = |word: &std::ffi::OsStr| format!("'{}'", word.display());
+        let words: Vec<String> = [command.get_program()].into_iter().chain(command.get_args()).map(quoted).collect();
+        let (busybox, folder, words) = (root.busybox(), self.folder().path().display(), words.join(" "));
+        let all = (0..count).map(|number| number.to_string()).collect::<Vec<_>>().join(" ");
+        let script = format!(
+            "for n in {all}; do {words} >'{folder}'/n$n 2>&1 & done; wait; for n in {all}; do '{b}' cat '{folder}'/n$n; echo {END}; done",
+            b = busybox.display()
+        );
+        let mut shell = Command::new(&busybox);
+        shell.args(["sh", "-c", &script]);
+        let (said, _) = self.run(&shell, limit, stop, &mut |_| Ok(()))?;
+        Ok(said.split(END).take(count).map(str::to_owned).collect())
     }
 }
 

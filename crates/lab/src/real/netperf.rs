@@ -1,11 +1,12 @@
 //! netperf in a guest: its command line, and its omni output (netperf's manual, "Omni Output Selectors").
 
-use std::{sync::atomic::AtomicBool, time::Duration};
+use std::{collections::BTreeMap, sync::atomic::AtomicBool, time::Duration};
 
 use nicety_guests::{Error, Guest};
 
 use crate::{
     bench::Percentile,
+    methods::Taken,
     series::{POINTS, Series},
 };
 
@@ -42,6 +43,17 @@ pub struct Measured {
 }
 
 impl Measured {
+    /// The figures of a run: `mbit`, or `transactions`, `p50` and `p99`.
+    pub fn taken(self) -> Taken {
+        let name = if self.latency.is_some() { "transactions" } else { "mbit" };
+        let mut figures = BTreeMap::from([(name.to_owned(), self.rate)]);
+        for known in self.latency.iter().flatten().filter(|known| [50.0, 99.0].contains(&known.percent)) {
+            figures.insert(format!("p{}", known.percent), known.us);
+        }
+        let series = Some(self.series).filter(|series| !series.values.is_empty());
+        Taken { figures, series, latency: self.latency, ..Taken::default() }
+    }
+
     /// Payload of a bulk test in bytes.
     pub fn payload_bytes(&self) -> u64 {
         (self.rate * 1e6 / 8.0 * self.seconds) as u64

@@ -89,9 +89,34 @@ pub struct Lone {
 }
 
 impl Lone {
-    /// Processor time of the guest and of what serves its adapter.
-    pub fn cpu_time(&self) -> Duration {
-        self.guest.cpu_time() + self.served.as_ref().map_or(Duration::ZERO, Served::cpu_time)
+    /// Processor time so far.
+    pub fn cpu_times(&self) -> Spent {
+        Spent { vmm: self.guest.cpu_time(), daemon: self.served.as_ref().map(Served::cpu_time) }
+    }
+}
+
+/// Processor time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spent {
+    /// That of the VMMs with their guests, QEMU's model of the adapter included.
+    pub vmm: Duration,
+    /// That of our daemon. None if it serves nothing.
+    pub daemon: Option<Duration>,
+}
+
+impl Spent {
+    /// The time between this and a later one.
+    #[must_use]
+    pub fn until(self, later: &Spent) -> Spent {
+        let daemon = later.daemon.zip(self.daemon).map(|(later, before)| later.saturating_sub(before));
+        Spent { vmm: later.vmm.saturating_sub(self.vmm), daemon }
+    }
+
+    /// Together and apart, per gigabit: the lab's figures of it.
+    pub fn figures(self, gbit: f64) -> Vec<(String, f64)> {
+        let both = Some(self.vmm + self.daemon.unwrap_or_default());
+        let all = [("cpu", both), ("daemon_cpu", self.daemon), ("vmm_cpu", Some(self.vmm))];
+        all.into_iter().filter_map(|(name, time)| Some((name.to_owned(), time?.as_secs_f64() / gbit))).collect()
     }
 }
 

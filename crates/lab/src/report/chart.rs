@@ -8,11 +8,11 @@
 
 use std::fmt::Write as _;
 
-use super::html::Escaped;
-use super::scale::Scale;
 use crate::method::Server;
 use crate::number;
 use crate::results::{Direction, Results, Row, Test};
+use nicety_chart::Escaped;
+use nicety_chart::Scale;
 
 /// End of the longest bar or dot, in percent of the chart's width. The rest is for the figure beside it.
 const REACH: f64 = 80.0;

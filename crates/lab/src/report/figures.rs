@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
-use super::html::Escaped;
 use crate::findings;
 use crate::method::{Driver, Server};
 use crate::number;
 use crate::results::{Direction, Results, Row, Test};
+use nicety_chart::Escaped;
 
 /// Starts a table that scrolls within its own area and keeps its first column visible.
 pub(super) fn begin(out: &mut String, class: &str, label: &str) {

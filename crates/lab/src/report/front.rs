@@ -6,13 +6,13 @@ use std::fmt::Write as _;
 use nicety_adapters::Kind;
 
 use super::figures;
-use super::html::Escaped;
 use crate::advice::{about, advice};
 use crate::choice;
 use crate::findings;
 use crate::method::Driver;
 use crate::number;
 use crate::results::{Results, Test};
+use nicety_chart::Escaped;
 
 /// Tests whose figures stand in the table, as far as they were measured.
 const TESTS: [Test; 3] = [Test::GuestToGuest, Test::RequestResponse, Test::CpuPerGigabit];

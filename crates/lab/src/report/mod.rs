@@ -7,10 +7,8 @@ mod csv;
 mod figures;
 mod folder;
 mod front;
-mod html;
 mod page;
 mod panels;
-mod scale;
 pub mod study;
 
 pub use folder::ReportError;

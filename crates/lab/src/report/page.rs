@@ -5,7 +5,6 @@
 use std::fmt::Write as _;
 
 use super::front::{front, headline, unbroken};
-use super::html::Escaped;
 use super::{chart, figures, panels};
 use crate::advice::STEAL_NOTED_PERCENT;
 use crate::findings;
@@ -13,6 +12,7 @@ use crate::method::{Guests, Order};
 use crate::number;
 use crate::results::{Direction, Results, Test};
 use crate::statistics::RUNS_FOR_INTERVAL;
+use nicety_chart::Escaped;
 
 const STYLE: &str = include_str!("style.css");
 
@@ -287,7 +287,6 @@ fn host(out: &mut String, results: &Results) {
             results.runs.len()
         ),
     };
-    let gib = |bytes: u64| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30));
     let or = |known: &Option<String>, else_: &str| known.clone().unwrap_or_else(|| else_.to_owned());
     let _ = writeln!(out, "<section class=\"host\">");
     heading(out, "host", "The host");
@@ -296,7 +295,7 @@ fn host(out: &mut String, results: &Results) {
         ("Processor", host.cpu_model.clone()),
         ("Logical processors", host.cores.to_string()),
         ("Frequency governor", or(&host.governor, "not known: the kernel shows none")),
-        ("Memory", host.memory_bytes.map_or_else(|| "not known".to_owned(), gib)),
+        ("Memory", host.memory_bytes.map_or_else(|| "not known".to_owned(), number::memory)),
         ("Hypervisor", or(&host.hypervisor, "not known")),
         ("Kernel", host.kernel.clone()),
         ("Processor time stolen", stolen),

@@ -1,13 +1,11 @@
 //! Small charts, one for each adapter: each run's rate over time, and the distribution of its latencies. A run is a line; its colour
 //! and its dashes show the server.
-//!
-//! Lines lie in a picture of their own, which is stretched to the column. Text and grid are outside it, in pixels, and are not stretched.
 
 use std::fmt::Write as _;
 
+use nicety_chart::{Decades, HIGH, Linear, Mark, Panel, WIDE};
+
 use super::chart::class;
-use super::html::Escaped;
-use super::scale::{Decades, Linear, Mark};
 use crate::bench::Percentile;
 use crate::method::Load;
 use crate::number;
@@ -15,32 +13,9 @@ use crate::results::{Results, Run};
 use crate::series::Series;
 use crate::statistics;
 
-const TOP: f64 = 8.0;
-const PLOT: f64 = 120.0;
-const AXIS: f64 = 22.0;
-/// Size of the lines' picture in its own units. Any size works, because the picture is stretched.
-const WIDE: f64 = 1000.0;
-const HIGH: f64 = 1000.0;
-
 /// Percentiles with a mark, and the mark's text. The last one is the maximum.
 pub(super) const MARKS: [(f64, &str); 5] =
     [(50.0, "50 %"), (90.0, "90 %"), (99.0, "99 %"), (99.9, "99.9 %"), (100.0, "all")];
-
-/// A small chart.
-pub(super) struct Panel {
-    /// Unique on the page.
-    pub(super) id: String,
-    /// Its heading, as text.
-    pub(super) heading: String,
-    /// What it shows, for readers who do not see it.
-    pub(super) title: String,
-    /// Marks of the horizontal axis.
-    pub(super) across: Vec<Mark>,
-    /// Marks of the vertical axis.
-    pub(super) up: Vec<Mark>,
-    /// Paths, in the units of the lines' picture.
-    pub(super) lines: String,
-}
 
 /// The rate over time of the runs of `load`. Empty if none of them has a series.
 pub(super) fn over_time(results: &Results, load: Load, unit: &str) -> String {
@@ -75,14 +50,7 @@ pub(super) fn over_time(results: &Results, load: Load, unit: &str) -> String {
 
 /// A run's rate as steps: each point holds over its interval.
 pub(super) fn stairs(series: Option<&Series>, time: &Linear, rate: &Linear) -> String {
-    let mut path = String::new();
-    for (begin, end, value) in series.iter().flat_map(|series| series.points()) {
-        let (from, to) = (begin / time.top * WIDE, end / time.top * WIDE);
-        let up = HIGH - value / rate.top * HIGH;
-        let lead = if path.is_empty() { format!("M{from:.0} {up:.0}") } else { format!("V{up:.0}") };
-        let _ = write!(path, "{lead}H{to:.0}");
-    }
-    path
+    nicety_chart::stairs(series.iter().flat_map(|series| series.points()), time, rate)
 }
 
 fn line(run: &Run, path: &str) -> String {
@@ -164,41 +132,6 @@ pub(super) fn path(scale: &Decades, latency: &[Percentile]) -> String {
         let _ = write!(path, "{lead}{:.0} {:.0}", across(known.percent) * WIDE, HIGH - scale.at(known.us) * HIGH);
     }
     path
-}
-
-impl Panel {
-    /// Its picture.
-    pub(super) fn svg(&self) -> String {
-        let Panel { id, heading, title, across, up, lines } = self;
-        let (heading, title) = (Escaped(heading), Escaped(title));
-        let mut svg = format!(
-            "<figure class=\"panel\"><figcaption>{heading}</figcaption><svg class=\"chart\" height=\"{:.0}\" role=\"img\" aria-labelledby=\"{id}\">\
-             <title id=\"{id}\">{title}</title>",
-            TOP + PLOT + AXIS
-        );
-        for (place, _) in up {
-            let y = TOP + PLOT * (1.0 - place);
-            let _ = write!(svg, "<line class=\"grid\" x1=\"0\" x2=\"100%\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>");
-        }
-        let _ = write!(
-            svg,
-            "<svg class=\"lines\" y=\"{TOP}\" width=\"100%\" height=\"{PLOT}\" viewBox=\"0 0 {WIDE} {HIGH}\" preserveAspectRatio=\"none\">{lines}</svg>"
-        );
-        for (place, text) in up {
-            let y = TOP + PLOT * (1.0 - place) + 4.0;
-            let _ = write!(svg, "<text class=\"tick last\" x=\"-6\" y=\"{y:.1}\">{text}</text>");
-        }
-        for (place, text) in across {
-            let class = match *place {
-                at if at < 0.04 => "tick first",
-                at if at > 0.96 => "tick last",
-                _ => "tick",
-            };
-            let (x, y) = (place * 100.0, TOP + PLOT + 16.0);
-            let _ = write!(svg, "<text class=\"{class}\" x=\"{x:.2}%\" y=\"{y:.1}\">{text}</text>");
-        }
-        svg + "</svg></figure>\n"
-    }
 }
 
 #[cfg(test)]

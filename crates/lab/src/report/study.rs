@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use nicety_adapters::Kind;
 
 use super::front::unbroken;
-use super::html::Escaped;
 use super::page::HEAD;
 use super::{ReportError, folder};
 use crate::advice::about;
@@ -16,6 +15,7 @@ use crate::number;
 use crate::statistics::{Estimate, RUNS_FOR_INTERVAL};
 use crate::study::figures::{self, Cell};
 use crate::study::{JournalError, Study, journal};
+use nicety_chart::Escaped;
 
 mod bars;
 mod detail;
@@ -469,6 +469,7 @@ fn host(out: &mut String, study: &Study) {
     for (name, fact) in [
         ("Processor", host.cpu_model.clone()),
         ("Logical processors", host.cores.to_string()),
+        ("Memory", host.memory_bytes.map_or("not known".to_owned(), number::memory)),
         ("Hypervisor", or(&host.hypervisor)),
         ("Kernel", host.kernel.clone()),
         ("Processor time stolen", stolen),

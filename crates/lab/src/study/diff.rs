@@ -6,6 +6,7 @@ use super::bootstrap;
 use super::figures::{Cell, cell};
 use super::journal::Study;
 use crate::methods::{Figure, Method, Subject};
+use crate::number;
 use crate::results::Direction;
 use crate::statistics::{CONFIDENCE, Estimate, RUNS_FOR_INTERVAL};
 
@@ -173,11 +174,15 @@ pub fn conditions(first: &Study, second: &Study) -> Vec<String> {
     let seconds = |study: &Study| {
         study.head.plan.loads.iter().map(|load| load.seconds.to_string()).collect::<Vec<_>>().join(", ")
     };
+    let memory = |study: &Study| study.head.host.memory_bytes.map_or("not known".to_owned(), number::memory);
     let optimised = |built: bool| if built { "with" } else { "without" }.to_owned();
     let facts = [
         ("guests", one.plan.guests.to_string(), two.plan.guests.to_string()),
         ("seconds of the loads", seconds(first), seconds(second)),
         ("processor", one.host.cpu_model.clone(), two.host.cpu_model.clone()),
+        ("logical processors", one.host.cores.to_string(), two.host.cores.to_string()),
+        ("memory", memory(first), memory(second)),
+        ("Nicety", one.host.nicety_version.clone(), two.host.nicety_version.clone()),
         ("kernel", one.host.kernel.clone(), two.host.kernel.clone()),
         ("optimisation", optimised(one.optimised), optimised(two.optimised)),
     ];

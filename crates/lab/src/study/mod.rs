@@ -6,6 +6,7 @@ pub mod diff;
 pub mod figures;
 pub mod journal;
 pub mod lock;
+pub mod parts;
 pub mod plan;
 mod walk;
 

@@ -256,7 +256,9 @@ fn chosen(method: &dyn Method, guests: Guests, length: Length, adapters: &[Strin
         if !known.contains(&given.as_str()) {
             let nearest = known.iter().map(|name| (strsim::damerau_levenshtein(given, name), name)).min();
             let suggestion = match nearest {
-                Some((distance, name)) if distance <= 3 => format!("; did you mean \"{name}\"?"),
+                Some((distance, name)) if distance <= 3 && distance < given.len() => {
+                    format!("; did you mean \"{name}\"?")
+                }
                 _ => String::new(),
             };
             let (given, known) = (given.clone(), known.join(", "));

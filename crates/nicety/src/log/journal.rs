@@ -102,7 +102,7 @@ fn name_of(field: &str) -> String {
 
 /// An event's values.
 #[derive(Debug, Default)]
-struct Values {
+pub(super) struct Values {
     message: String,
     /// The other values, as a line on standard error has them.
     shown: String,
@@ -121,6 +121,11 @@ impl Visit for Values {
 }
 
 impl Values {
+    /// The message with its values, as a line on standard error has them.
+    pub(super) fn line(&self) -> String {
+        format!("{}{}", self.message, self.shown)
+    }
+
     fn add(&mut self, field: &Field, value: String, shown: String) {
         if field.name() == "message" {
             self.message = value;
@@ -146,7 +151,7 @@ impl<S: Subscriber> Layer<S> for Records {
             Level::INFO => INFO,
             Level::DEBUG | Level::TRACE => DEBUG,
         };
-        self.0.push_record(record(priority, &format!("{}{}", values.message, values.shown), &values.fields));
+        self.0.push_record(record(priority, &values.line(), &values.fields));
     }
 }
 

@@ -33,9 +33,11 @@ const MARK: &str = "mark";
 /// The boot file in DHCP for all clients except iPXE, by TFTP: iPXE as a UEFI program.
 const PROGRAM: &str = "ipxe.efi";
 
-/// Adapters over which the usual scope starts a kernel; over the others it transfers one's initramfs, or by U-Boot a small file. The kernel unpacks itself
-/// under translation, which takes longer than all of the firmware's work.
-const KERNEL_USUAL: [&str; 3] = ["e1000", "vmxnet3", "virtio-net"];
+/// The adapter over which the usual scope starts a kernel with a firmware; over the others it transfers one's initramfs, or by U-Boot
+/// a small file. The kernel unpacks itself under translation, which takes longer than all of the firmware's work.
+const BIOS_KERNEL: &str = "vmxnet3";
+const UEFI_KERNEL: &str = "e1000";
+const U_BOOT_KERNEL: &str = "virtio-net";
 
 /// The firmware's driver for an adapter.
 #[derive(Clone, Debug)]
@@ -66,13 +68,13 @@ fn is_qemus(about: &About) -> bool {
 
 #[test]
 fn every_adapter_boots_a_guest_by_ipxe_in_its_bios_option_rom_with_dhcp_and_http_through_the_switch() {
-    every(bios, |adapter, rom| Boot::new(adapter, rom).starts(|config, _| config));
+    every(bios, |adapter, rom| Boot::new(adapter, rom, BIOS_KERNEL).starts(|config, _| config));
 }
 
 #[test]
 fn every_adapter_boots_a_guest_by_uefi_with_pxe_and_http_through_the_switch() {
     let start = |adapter, rom| {
-        let boot = Boot::new(adapter, rom);
+        let boot = Boot::new(adapter, rom, UEFI_KERNEL);
         boot.starts(|config, boot| well(boot.firmware.uefi(config, boot.folder.path())));
         let text = boot.dhcp_log();
         assert!(text.contains(&format!("/{PROGRAM} to {}", address(1))), "sent by TFTP: {text}");
@@ -82,7 +84,10 @@ fn every_adapter_boots_a_guest_by_uefi_with_pxe_and_http_through_the_switch() {
 
 #[test]
 fn u_boot_takes_a_lease_and_a_kernel_by_tftp_through_the_switch_and_starts_it() {
-    every(|about| about.boot.u_boot, |adapter, driver| Boot::new(adapter, Rom::No).boot_with_u_boot(driver));
+    every(
+        |about| about.boot.u_boot,
+        |adapter, driver| Boot::new(adapter, Rom::No, U_BOOT_KERNEL).boot_with_u_boot(driver),
+    );
 }
 
 /// Runs `test` for an adapter of each family for which `has` returns a value; in a full run for each such adapter. One after
@@ -102,11 +107,13 @@ struct Boot {
     stage: Stage,
     folder: Folder,
     adapter: &'static str,
+    has_kernel: bool,
     config: GuestConfig,
 }
 
 impl Boot {
-    fn new(adapter: &'static str, rom: Rom) -> Boot {
+    /// `usual`: the adapter with which a kernel is started in the usual scope.
+    fn new(adapter: &'static str, rom: Rom, usual: &str) -> Boot {
         let firmware = well(Firmware::lay(&mut |line| eprintln!("{line}")));
         let root = well(Root::lay(&mut |line| eprintln!("{line}")));
         let more = match &rom {
@@ -126,7 +133,8 @@ impl Boot {
             }
         }
         let folder = well(Folder::new());
-        let mut boot = Boot { firmware, stage, folder, adapter, config };
+        let has_kernel = is_full() || is_selected() || adapter == usual;
+        let mut boot = Boot { firmware, stage, folder, adapter, has_kernel, config };
         boot.offer();
         boot.serve();
         boot
@@ -188,7 +196,7 @@ impl Boot {
 
     /// Whether a whole kernel is transferred and started.
     fn starts_kernel(&self) -> bool {
-        self.has_dma() && (is_full() || is_selected() || KERNEL_USUAL.contains(&self.adapter))
+        self.has_dma() && self.has_kernel
     }
 
     /// Starts the machine that `machine` makes of this configuration. Waits until the transferred kernel answers, or its script has

@@ -4,11 +4,12 @@ use nicety_guests::{
     Guest,
     uml::{UmlConfig, UmlKernel},
 };
-use nicety_trials::scope::in_linux as entries;
+use nicety_trials::scope::{in_linux as entries, is_full};
 
 use crate::stage::{HOST, Stage, ping, port, quiet, sh, well};
 
-const ROUNDS: u32 = 20;
+/// Number of times that an interface goes down, in a normal and in a full run.
+const ROUNDS: [u32; 2] = [5, 20];
 /// Pings after each. One by one: with several, `ping` waits for the last reply no longer than twice the longest round trip so far.
 const PINGS: usize = 5;
 /// Takes the interface down and up, and waits for carrier. Before that the kernel itself may drop frames: with the neighbours'
@@ -32,7 +33,7 @@ fn an_interface_of_a_guest_with_two_processors_goes_down_and_up_again_and_again_
         assert_eq!(sh(&mut guest, "nproc"), "2\n");
         ping(&mut guest, "", HOST);
         let pings = format!("for n in $(seq {PINGS}); do /usr/bin/ping -n -q -c 1 -W 5 {HOST}; done");
-        for round in 0..ROUNDS {
+        for round in 0..ROUNDS[usize::from(is_full())] {
             let text = sh(&mut guest, &format!("{AGAIN}; {pings}"));
             let received = text.matches(" 0% packet loss").count();
             assert_eq!(received, PINGS, "{adapter}, round {round}: {text}\n{}", stage.report("vm1"));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nicety_guests::{Folder, Guest, GuestConfig, Kernel, Layer};
 use nicety_trials::scope::{is_asked, is_full};
 
-use crate::stage::{LATER, SOON, Stage, TAP, address, pinged, port, quiet, sh, well};
+use crate::stage::{LATER, SOON, Stage, TAP, address, change, pinged, port, quiet, sh, well};
 
 /// Packages of testpmd, and of the drivers that it loads.
 const PACKAGES: &[&str] = &[
@@ -103,6 +103,63 @@ fn dpdk_s_poll_mode_drivers_in_a_guest_answer_every_request_and_count_as_the_swi
     quiet(&mut guest);
 }
 
+/// Cards whose functions DPDK has by interrupt, and its drivers.
+const CARDS: [(&str, &str, &str); 2] = [("82576", "igbvf", "net_e1000_igb_vf"), ("82599", "ixgbevf", "net_ixgbe_vf")];
+/// VFIO passes MSI-X on, where `uio_pci_generic` has no interrupt for a function without INTx. It needs an IOMMU.
+const IOMMU: [&str; 4] = ["-device", "intel-iommu,caching-mode=on,intremap=off", "-cpu", "max"];
+
+/// The mailbox's message of a reset comes by MSI-X, on vector 0 of these drivers: igbvf_mbx_process in DPDK's igb_ethdev.c, ixgbevf_mbx_process
+/// in its ixgbe_ethdev.c. They look into the mailbox at no other time.
+#[test]
+fn dpdk_s_drivers_hear_of_their_card_s_reset_by_an_interrupt_and_go_on_after_it() {
+    let cards: Vec<_> = CARDS.into_iter().filter(|(_, adapter, _)| is_asked(adapter)).collect();
+    if cards.is_empty() {
+        return;
+    }
+    let tables: String = (cards.iter())
+        .map(|(chip, adapter, _)| format!("[[card]]\nname = \"{adapter}\"\nchip = \"{chip}\"\nuplink = \"{TAP}\"\n"))
+        .collect();
+    let seat = |(number, (_, adapter, _)): (u8, &(&str, &str, &str))| {
+        let more = format!("card = \"{adapter}\"\nfunction = 1\n");
+        nicety_guests::Port { more, ..port(adapter, number) }
+    };
+    let mut stage = Stage::beside((1..).zip(&cards).map(seat).collect(), &tables);
+    let folder = well(Folder::new());
+    let config = GuestConfig {
+        drivers: ["vfio-pci", "vfio_iommu_type1"].map(str::to_owned).into(),
+        append: ["hugepages=64", "intel_iommu=on"].map(str::to_owned).into(),
+        devices: IOMMU.map(str::to_owned).into(),
+        ..GuestConfig::new(Kernel::V6_12)
+    };
+    let unsafe_interrupts = "echo 1 >/sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts; ";
+    let hand_over = format!("{unsafe_interrupts}{}", HAND_OVER.replace("uio_pci_generic", "vfio-pci"));
+    let mut guest = polling_by(&stage, &folder, cards.len() as u8, "", config, &hand_over);
+    for (number, (_, adapter, _)) in (1..).zip(&cards) {
+        ask(&mut stage, &mut guest, &address(number), &port(adapter, number).mac, 20);
+    }
+    let typed = |guest: &mut Guest, words: &str, until: &str| {
+        let made = guest.succeed(&format!("printf '{words}' >/tmp/typed; until {until}; do rest; done"), LATER);
+        made.unwrap_or_else(|error| panic!("{error}\n{}", sh(guest, "tail -n 30 /tmp/said")));
+    };
+    for (number, (_, adapter, _)) in (0..).zip(&cards) {
+        change(&mut stage, &format!("card reset {adapter}"));
+        typed(&mut guest, "", &format!("grep -q 'Port {number}: reset event' /tmp/said"));
+    }
+    let again = "stop\nport stop all\nport reset all\nport start all\nset promisc all off\nstart\n";
+    typed(&mut guest, again, "[ $(grep -c '^testpmd> start' /tmp/said) -ge 2 ] || [ -s /tmp/ended ]");
+    for (number, (_, adapter, _)) in (1..).zip(&cards) {
+        ask(&mut stage, &mut guest, &address(number), &port(adapter, number).mac, 20);
+    }
+    let output = ended(&mut guest);
+    for (number, (_, adapter, driver)) in (1..).zip(&cards) {
+        println!("{adapter}: {driver} counted {:?} frames", statistics(&output, &port(adapter, number).mac, driver));
+        let report = stage.report(&format!("vm{number}"));
+        let refused = (&report["refused_dma_reads"], &report["refused_dma_writes"], &report["guest_errors"]);
+        assert_eq!(refused, (&0.into(), &0.into(), &0.into()), "{report}");
+    }
+    quiet(&mut guest);
+}
+
 /// The filters of the 82576 by DPDK's flow rules: Linux's igb does not expose them (`ethtool -N` is the i350's in igb_main.c).
 #[test]
 fn frames_arrive_on_the_queue_that_an_igb_s_filter_names() {
@@ -178,21 +235,25 @@ fn ask(stage: &mut Stage, guest: &mut Guest, to: &str, mac: &str, requests: u64)
 
 /// A guest with an adapter at each of the first ports, bound by testpmd, with these options.
 fn polling(stage: &Stage, folder: &Folder, ports: u8, options: &str) -> Guest {
-    let layer = well(Layer::lay("dpdk", PACKAGES, &mut |line| eprintln!("{line}")));
-    let archive = well(layer.archive(&[&[TESTPMD], &DRIVERS[..]].concat()));
     let config = GuestConfig {
-        cpus: 2,
-        memory_mib: 768,
         drivers: vec!["uio_pci_generic".into()],
-        archive: Some(well(folder.write("dpdk.cpio", archive))),
         append: vec!["hugepages=64".into()],
         // DPDK needs SSE 4.2, which QEMU's default processor lacks.
         devices: ["-cpu", "max"].map(str::to_owned).into(),
         ..GuestConfig::new(Kernel::V6_12)
     };
+    polling_by(stage, folder, ports, options, config, HAND_OVER)
+}
+
+/// The same in this machine. `hand_over` binds the functions, and says how many.
+fn polling_by(stage: &Stage, folder: &Folder, ports: u8, options: &str, config: GuestConfig, hand_over: &str) -> Guest {
+    let layer = well(Layer::lay("dpdk", PACKAGES, &mut |line| eprintln!("{line}")));
+    let archive = well(layer.archive(&[&[TESTPMD], &DRIVERS[..]].concat()));
+    let archive = Some(well(folder.write("dpdk.cpio", archive)));
+    let config = GuestConfig { cpus: 2, memory_mib: 768, archive, ..config };
     let config = (1..=ports).fold(config, |config, number| stage.served.attach(config, &format!("vm{number}")));
     let mut guest = stage.ready(Guest::boot(&stage.root, config));
-    assert_eq!(sh(&mut guest, HAND_OVER), format!("{ports}\n"));
+    assert_eq!(sh(&mut guest, hand_over), format!("{ports}\n"));
     let drivers = DRIVERS.map(|path| format!("-d /{path}")).join(" ");
     let engine =
         "-i --cmdline-file=/tmp/first --forward-mode=icmpecho --port-topology=loop --nb-cores=1 --total-num-mbufs=8192";

@@ -104,6 +104,31 @@ fn host_sets(chip: &str, adapter: &str) {
     sh(&mut guest, "ip link set eth0 nomaster; ip link del br0");
     ping(&mut guest, "", HOST);
 
+    // A bridge that has the function's own address sends in a VLAN that its driver has not asked for.
+    let before = spoofed();
+    let tags = "ip link add br0 type bridge; ip link set br0 address $(cat /sys/class/net/eth0/address); ip link set eth0 master br0; \
+                ip link set br0 up; ip link add link br0 name br0.5 type vlan id 5; ip addr add 10.9.9.1/24 dev br0.5; \
+                ip link set br0.5 up; ! /usr/bin/ping -c 1 -W 1 10.9.9.2 >/dev/null";
+    sh(&mut guest, tags);
+    stage.wait_until("frames of a VLAN that was not granted are dropped", || spoofed() > before);
+    sh(&mut guest, "ip link del br0.5; ip link set eth0 nomaster; ip link del br0");
+    ping(&mut guest, "", HOST);
+
+    // ixgbevf also writes patterns to its rings' registers: reg_test_vf in its ethtool.c.
+    let test = sh(&mut guest, "ethtool -t eth0 offline");
+    println!("{adapter}: {test}");
+    assert!(test.contains("The test result is PASS"), "{adapter}: {test}");
+    carrier(&mut guest, true);
+    ping(&mut guest, "", HOST);
+
+    // ixgbe_get_vf_reta, ixgbe_get_vf_rss_key: the driver's question is refused unless the host lets it ask.
+    if adapter == "ixgbevf" {
+        sh(&mut guest, "! ethtool -x eth0 >/dev/null 2>&1");
+        change(&mut stage, "vf set nic/0 query-rss on");
+        let shown = sh(&mut guest, "ethtool -x eth0");
+        assert!(shown.contains("RX flow hash indirection table") && shown.contains("RSS hash key"), "{shown}");
+    }
+
     // ixgbe_ndo_set_vf_mac, igb_ndo_set_vf_mac: the driver learns it when it resets.
     change(&mut stage, "vf set nic/0 mac 52:54:00:4e:03:55");
     let own = "cat /sys/class/net/eth0/address";

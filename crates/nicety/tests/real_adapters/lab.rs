@@ -226,6 +226,27 @@ fn the_generator_s_frames_come_through_dpdk_s_testpmd_open_vswitch_and_the_kerne
 }
 
 #[test]
+fn four_links_that_linux_bonds_carry_many_streams_and_one_stream_stays_on_one() {
+    // Four boots, and two bonds that select nothing for 8 s.
+    if !is_full() {
+        return;
+    }
+    let (runs, page) = one_round("aggregation", &["--adapters", "vmxnet3", "--seconds", "2"]);
+    let figure = |load: &str, figure: &str| {
+        let run = runs.iter().find(|run| run["load"] == load);
+        run.and_then(|run| run["figures"][figure].as_f64()).unwrap_or_else(|| panic!("{load}: {runs:?}"))
+    };
+    // A link has 50 Mbit/s, with a bucket of 64 KiB, which is more in 2 s than 2 %.
+    assert!(figure("four-flow", "mbit") < 55.0, "{runs:?}");
+    assert!(figure("four", "mbit") > 55.0 && figure("four", "mbit") < 220.0, "{runs:?}");
+    assert!(figure("one", "mbit") < 550.0, "{runs:?}");
+    for load in ["four-rr", "one-rr"] {
+        assert!(figure(load, "p50") > 0.0 && figure(load, "transactions") > 0.0, "{load}: {runs:?}");
+    }
+    assert!(page.contains("Share of the links") && page.contains("bonding driver"), "{page}");
+}
+
+#[test]
 fn a_machine_s_way_from_power_on_over_a_lease_and_a_loaded_kernel_to_a_running_one_is_timed() {
     // UEFI takes twice as long under translation: only a full run has it, and QEMU's own adapter.
     let full = is_full();

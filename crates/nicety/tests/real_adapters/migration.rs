@@ -2,9 +2,10 @@
 //! of written pages that the first one fills, and passes the rings' positions to the second one.
 
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use nicety_guests::{Accel, Guest, GuestConfig, Kernel, Link, Machine, Port, Served, Setup};
-use nicety_trials::scope::is_asked;
+use nicety_trials::scope::{is_asked, is_full};
 use serde_json::{Value, json};
 
 use crate::{
@@ -154,6 +155,37 @@ fn qemu_moves_a_guest_from_one_daemon_to_another_under_tcp_both_ways() {
 #[test]
 fn qemu_moves_a_guest_with_packed_rings_too() {
     moves("packed=on,");
+}
+
+/// The log of written pages is by guest-physical addresses, and a device behind an IOMMU has others: the daemon refuses the log.
+#[test]
+fn a_guest_behind_an_iommu_is_not_moved_and_stays_in_use() {
+    if !is_full() {
+        return;
+    }
+    let moving = Move::new(&["virtio-net", "e1000"]);
+    let stage = &moving.stage;
+    let mut config = moving.config(&stage.served, "iommu_platform=on,disable-legacy=on,", "here");
+    config.devices.splice(0..0, ["-device", "intel-iommu,caching-mode=on,intremap=off"].map(str::to_owned));
+    config.append.extend(["intel_iommu=on", "iommu.passthrough=0"].map(str::to_owned));
+    let mut guest = well(Guest::start(&stage.root, config));
+    let mut peer = well(Guest::start(&stage.root, stage.at_port(machine(1), 2)));
+    [&mut guest, &mut peer].into_iter().for_each(|guest| stage.ready(guest.wait_ready()));
+    ping(&mut guest, "", &address(2));
+    let mut monitor = Monitor::of(&moving.path("here"));
+    monitor.run("migrate", json!({"uri": "exec:cat >/dev/null"}));
+    let end = Instant::now() + LATER;
+    let status = loop {
+        let status = monitor.run("query-migrate", json!({}));
+        if ["failed", "completed"].iter().any(|done| status["status"] == *done) {
+            break status;
+        }
+        assert!(Instant::now() < end, "{status}");
+    };
+    println!("{status}");
+    assert_eq!(status["status"], "failed", "{status}");
+    ping(&mut guest, "", &address(2));
+    quiet(&mut guest);
 }
 
 /// QEMU has the guest announce itself if its driver can; otherwise QEMU asks the daemon to.

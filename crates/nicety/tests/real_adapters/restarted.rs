@@ -33,14 +33,20 @@ fn survives(words: &str) {
     stream(&mut left, &mut right, &address(2));
     stream(&mut right, &mut left, &address(1));
     sh(&mut left, &format!("({ASK} {} >/tmp/asked 2>&1 &)", address(2)));
+    let (left, right) = (std::cell::RefCell::new(left), std::cell::RefCell::new(right));
+    let seen = || {
+        let what = "dmesg | tail -n 5; cat /proc/net/dev; cat /proc/interrupts | grep virtio; cat /proc/net/netstat | tail -n 2; cat /tmp/asked";
+        [&left, &right].map(|guest| sh(&mut guest.borrow_mut(), what)).join("\n---\n")
+    };
     for _ in 0..KILLS {
-        stage.wait_more("frames", 1000, || stage.received("vm1"));
-        stage.wait_more("frames", 1000, || stage.received("vm2"));
+        stage.wait_more_or("frames", 1000, || stage.received("vm1"), seen);
+        stage.wait_more_or("frames", 1000, || stage.received("vm2"), seen);
         well(stage.served.kill_and_restart(&mut stage.namespace));
     }
     for name in ["vm1", "vm2"] {
-        stage.wait_more("frames", 1000, || stage.received(name));
+        stage.wait_more_or("frames", 1000, || stage.received(name), seen);
     }
+    let (mut left, mut right) = (left.into_inner(), right.into_inner());
     finish(&mut left, &mut right);
     finish(&mut right, &mut left);
     let [sent, answered, twice] = asked(&mut left);

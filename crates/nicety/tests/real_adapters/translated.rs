@@ -1,8 +1,10 @@
 //! Linux behind QEMU's Intel IOMMU: a driver's consecutive device addresses are mapped page by page, to scattered memory.
 
+use std::time::Instant;
+
 use nicety_adapters::{Entry, find};
-use nicety_guests::{Accel, Guest, GuestConfig, Kernel, Link, Setup};
-use nicety_trials::scope::{in_linux as entries, is_asked};
+use nicety_guests::{Accel, Folder, Guest, GuestConfig, Kernel, Link, Setup};
+use nicety_trials::scope::{in_linux as entries, is_asked, is_full};
 
 use crate::{
     every::{CARRIER, Every},
@@ -66,15 +68,20 @@ const ECHOES: u64 = 300;
 
 /// A guest behind the IOMMU at the only port, with the host behind a tap. `words`: further options of its device; `options`: of the daemon.
 fn translated(adapter: &str, words: &str, options: &[&str]) -> (Stage, Guest) {
-    let options = options.iter().map(|option| (*option).to_owned()).collect();
-    let setup = Setup { link: Some(Link::Tap(TAP.to_owned())), options, ..Setup::default() };
-    let stage = Stage::set_up(vec![port(adapter, 1)], setup);
     let config = GuestConfig {
         accel: Accel::Tcg,
         devices: IOMMU.map(str::to_owned).into(),
         append: KERNEL_OPTIONS.map(str::to_owned).into(),
         ..GuestConfig::new(Kernel::V6_12)
     };
+    behind(config, adapter, words, options)
+}
+
+/// The same, with this machine.
+fn behind(config: GuestConfig, adapter: &str, words: &str, options: &[&str]) -> (Stage, Guest) {
+    let options = options.iter().map(|option| (*option).to_owned()).collect();
+    let setup = Setup { link: Some(Link::Tap(TAP.to_owned())), options, ..Setup::default() };
+    let stage = Stage::set_up(vec![port(adapter, 1)], setup);
     let mut config = stage.at_port(config, 1);
     for word in &mut config.devices {
         *word = word.replace("virtio-net-pci,", &format!("virtio-net-pci,{words}"));
@@ -112,6 +119,75 @@ fn a_strict_iommu_s_driver_sends_two_messages_a_frame_and_is_refused_nothing() {
     println!("{changes} maps and unmaps for {frames} frames");
     assert!(changes <= 2 * frames + frames / 4 + 100, "{changes} for {frames} frames");
     quiet(&mut guest);
+}
+
+/// Linux's virtio-iommu needs a message to its device for each change, beside the VMM's to the daemon. Debian's 6.1 is built without it.
+#[test]
+fn an_adapter_carries_behind_a_virtio_iommu_with_two_messages_a_frame_and_is_refused_nothing() {
+    let config = GuestConfig {
+        accel: Accel::Tcg,
+        drivers: ["virtio_pci", "virtio_iommu", "e1000e"].map(str::to_owned).into(),
+        devices: ["-device", "virtio-iommu-pci"].map(str::to_owned).into(),
+        append: ["iommu.passthrough=0", "iommu.strict=1"].map(str::to_owned).into(),
+        ..GuestConfig::new(Kernel::V6_12)
+    };
+    let (stage, mut guest) = behind(config, "e1000e", "", &[]);
+    let driver = "cd /sys/bus/virtio/drivers/virtio_iommu && ls -d virtio* | wc -l";
+    assert_eq!(sh(&mut guest, driver).trim(), "1", "the IOMMU is virtio's");
+    let [changes, frames] = echoes(&stage, &mut guest);
+    println!("{changes} maps and unmaps for {frames} frames");
+    assert!((frames..=2 * frames + frames / 4 + 100).contains(&changes), "{changes} for {frames} frames");
+    // Rings of 16 KiB, and the driver again.
+    sh(&mut guest, "ethtool -G eth0 rx 1024 tx 1024; until has_carrier eth0; do rest; done");
+    ping(&mut guest, "-s 1400", HOST);
+    sh(&mut guest, "ip link set eth0 down; ip link set eth0 up; until has_carrier eth0; do rest; done");
+    ping(&mut guest, "-s 1400", HOST);
+    quiet(&mut guest);
+}
+
+/// Rounds of the figures below, and bytes that each sends.
+const ROUNDS: u32 = 5;
+const STREAM_BYTES: u64 = 16 << 20;
+
+/// Figures for the book's page "What was measured", with counts that do not depend on the machine: `-- --nocapture`.
+#[test]
+fn what_a_strict_iommu_costs_a_tcp_stream() {
+    if !is_full() {
+        return;
+    }
+    let without = GuestConfig { accel: Accel::Tcg, ..GuestConfig::new(Kernel::V6_12) };
+    let plain = Setup { link: Some(Link::Tap(TAP.to_owned())), ..Setup::default() };
+    let stage = Stage::set_up(vec![port("e1000e", 1)], plain);
+    let guest = stage.ready(Guest::boot(&stage.root, stage.at_port(without, 1)));
+    let mut both = [("strict", translated("e1000e", "", &[])), ("none", (stage, guest))];
+    let log = Folder::new().expect("a folder");
+    for (name, (stage, _)) in &mut both {
+        let mut netserver = stage.root.program("usr/bin/netserver");
+        netserver.args(["-4", "-D", "-N"]);
+        well(stage.namespace.start(&netserver, &log.path().join(name)));
+    }
+    for round in 0..ROUNDS {
+        for (name, (stage, guest)) in &mut both {
+            for test in ["TCP_STREAM", "TCP_MAERTS"] {
+                let counts = |stage: &Stage| {
+                    let changes = stage.report("vm1")["memory_changes"].as_u64().unwrap_or_default();
+                    (changes, stage.sent("vm1") + stage.received("vm1"))
+                };
+                // By the host's clock: a translated guest's own one runs as it is served.
+                let (before, begin) = (counts(stage), Instant::now());
+                sh(guest, &format!("netperf -4 -H {HOST} -t {test} -l -{STREAM_BYTES} -P 0 -v 0"));
+                let mbit = STREAM_BYTES as f64 * 8e-6 / begin.elapsed().as_secs_f64();
+                let after = counts(stage);
+                let (changes, frames) = (after.0 - before.0, after.1 - before.1);
+                let counted = format!("{changes} maps and unmaps for {frames} frames");
+                println!("round {round}, {name}, {test}: {mbit:.1} Mbit/s, {counted}");
+            }
+        }
+    }
+    for (_, (stage, guest)) in &mut both {
+        assert_eq!(stage.report("vm1")["guest_errors"], 0);
+        quiet(guest);
+    }
 }
 
 /// QEMU refused `iommu_platform=on` (`hw/virtio/virtio-bus.c`) before the daemon served translations.

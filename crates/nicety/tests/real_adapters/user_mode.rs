@@ -156,7 +156,7 @@ fn a_user_mode_guest_outlives_a_daemon_that_is_killed_under_traffic() {
 #[test]
 fn user_mode_guests_with_two_processors_live_and_end_as_those_with_one() {
     for entry in entries() {
-        for (end, count) in [(End::PowerOff, 3), (End::GuestKilled, 1), (End::DaemonKilled, 1)] {
+        for (end, count) in [(End::PowerOff, 1), (End::GuestKilled, 1), (End::DaemonKilled, 1)] {
             lives(entry.about.name, 2, end, count);
         }
     }

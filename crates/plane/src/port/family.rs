@@ -97,7 +97,10 @@ impl Membership {
     fn take_effect(&mut self) -> Option<Answer> {
         let host = self.host?;
         let PortRights { mac_changes, tagged } = self.port;
-        let both = FunctionPolicy { trusted: host.trusted && mac_changes, tagged: host.tagged || tagged, ..host };
+        let tagged = host.tagged || tagged;
+        // Tags in the port's VLAN are its customer's own, or the switch refuses them.
+        let checks_tags = host.checks_tags && !tagged;
+        let both = FunctionPolicy { trusted: host.trusted && mac_changes, tagged, checks_tags, ..host };
         self.family.lock().set_policy(self.function, both)
     }
 }

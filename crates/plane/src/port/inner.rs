@@ -572,6 +572,11 @@ impl Inner {
         self.counters.transmit_drops.iter().sum()
     }
 
+    /// Frames that the adapter refused to send because they would pass for another's.
+    pub fn forged(&self) -> u64 {
+        self.counters.transmit_drops.get(Reason::Forged as usize).copied().unwrap_or(0)
+    }
+
     /// Sets a new backlog, used once the old one is empty. Returns the backlogs that are no longer needed.
     pub fn change_backlog(&mut self, new: Backlog) -> [Option<Box<Backlog>>; 3] {
         let waiting = self.next_backlog.replace(Box::new(new));

@@ -179,6 +179,12 @@ impl Port {
         inner.pending.insert(0);
     }
 
+    /// Packets of this transmit queue may be fetched again: asks for a turn. Any thread may call this.
+    pub fn may_go(&self, queue: u16) {
+        self.lock().pending.insert(queue);
+        self.shell.schedule();
+    }
+
     /// The first steps of a turn, with the lock held: tick, drain, fetch. Drains and fetches at most one batch each, and releases
     /// the lock in between.
     pub(crate) fn gather(&self, batch: &mut Batch, budget: Budget, now: Time) -> Gathered {
@@ -241,6 +247,7 @@ impl Port {
         let from = inner.next_queue;
         let queue = if inner.may_fetch() && inner.may_send(now) { inner.pending.pop_from(from) } else { None };
         let dropped = inner.transmit_drops();
+        let forged = inner.forged();
         gathered.progress = queue.map(|queue| {
             let progress = inner.fetch(self.origin(), queue, budget, batch, now);
             inner.next_queue = queue + 1;
@@ -257,6 +264,9 @@ impl Port {
             progress
         });
         gathered.dropped = inner.transmit_drops() - dropped;
+        if inner.forged() != forged {
+            self.log_refusal(&mut inner, Reason::Forged, now);
+        }
         if inner.poll_at.is_none() && !inner.polled.is_empty() {
             let at = inner.usual_idle.next(inner.active, now);
             inner.poll_by(at, self.shell.as_ref());
@@ -271,17 +281,23 @@ impl Port {
         gathered
     }
 
+    /// The port's policy refused a frame of its guest.
+    #[cold]
+    fn log_refusal(&self, inner: &mut Inner, reason: Reason, now: Time) {
+        if inner.logs.is_some_and(|from| from <= now) {
+            inner.logs = Some(now.after_ns(LOG_NS));
+            self.shell.refused(reason);
+        }
+    }
+
     /// The last step of a turn: returns the batch's descriptors, and counts drops.
     pub(crate) fn finish(&self, batch: &Batch, drops: &[(u16, Reason)], now: Time) {
         let mut inner = self.lock();
         for (_, reason) in drops {
             inner.counters.transmit_drop(*reason);
         }
-        if inner.logs.is_some_and(|from| from <= now)
-            && let Some((_, reason)) = drops.iter().find(|(_, reason)| reason.is_refusal())
-        {
-            inner.logs = Some(now.after_ns(LOG_NS));
-            self.shell.refused(*reason);
+        if let Some((_, reason)) = drops.iter().find(|(_, reason)| reason.is_refusal()) {
+            self.log_refusal(&mut inner, *reason, now);
         }
         inner.complete(batch, now);
         inner.in_flight = false;

@@ -257,8 +257,15 @@ fn igb_reads_nothing_and_writes_tails_and_one_mask_an_interrupt() {
     holds("igb", false, [[0.0, 0.077, 0.017], [0.0, 2.1, 1.01]]);
 }
 
+/// Their drivers here give each direction a vector of its own, as Linux's igbvf does: twice the igb's interrupts and masks.
+#[test]
+fn virtual_functions_read_nothing_and_write_tails_and_one_mask_an_interrupt() {
+    holds("igbvf", false, [[0.0, 0.090, 0.031], [0.0, 2.5, 1.4]]);
+    holds("ixgbevf", false, [[0.0, 0.090, 0.031], [0.0, 2.5, 1.4]]);
+}
+
 /// The adapters with figures above.
-const COUNTED: [&str; 7] = ["e1000", "e1000e", "igb", "vmxnet2", "vmxnet", "vmxnet3", "virtio-net"];
+const COUNTED: [&str; 9] = ["e1000", "e1000e", "igb", "igbvf", "ixgbevf", "vmxnet2", "vmxnet", "vmxnet3", "virtio-net"];
 
 /// A bound for adapters without figures of their own: a register that moves two bytes at a time, and an interrupt for each frame.
 #[test]

@@ -8,11 +8,13 @@ use nicety_adapter::RingPlace;
 use nicety_memory::{Map, MapError, Mapping, Rights, shared_file};
 use nicety_peer::PeerFd;
 
+use super::rings::FIRST_LAP;
 use super::{Answer, Refusal, Session, single};
 use crate::port::RECORD_RING_BYTES as PAGE;
 use crate::protocol::{F_RING_PACKED, Fields, Request};
 
-/// Offset, in a page of the record, of the ring's identity: addresses, size, base and features.
+/// Offset, in a page of the record, of the ring's identity: addresses, size and features. The base is not part of it: QEMU changes it
+/// when it completes chains itself while it has no back end.
 const RING_AT: u64 = PAGE - 40;
 /// Flags in the last two bytes of a packed ring's descriptor (virtio 1.2, section 2.8.1).
 pub(super) const AVAILABLE: u16 = 1 << 7;
@@ -81,11 +83,12 @@ impl Session {
         }
         let Some(record) = &self.record else { return };
         let RingPlace { size, descriptors, driver, device } = *place;
-        let start = u64::from(size) << 32 | u64::from(base);
-        let identity = [descriptors, driver, device, start, self.features].map(u64::to_le_bytes).concat();
+        let identity = [descriptors, driver, device, size.into(), self.features].map(u64::to_le_bytes).concat();
         let (page, mut known) = (PAGE * u64::from(ring), [0; 40]);
         let same = record.read(page + RING_AT, &mut known).is_ok() && known == *identity;
-        if !same || !self.was_served(place) {
+        // Behind an even lap, a ring whose chains were all completed looks as one that was never served; at its first base it is at
+        // the same place as well.
+        if !same || base == FIRST_LAP && !self.was_served(place) {
             self.forget_kept(ring);
             let _no_page = record.write(page + RING_AT, &identity);
         }

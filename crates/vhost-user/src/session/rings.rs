@@ -13,7 +13,7 @@ use crate::port::Kick;
 use crate::protocol::{F_PROTOCOL_FEATURES, F_RING_PACKED, Fields, NO_FD, RING_LOG, Request};
 
 /// The base of a new packed ring: both places at descriptor 0, both wrap counters 1.
-const FIRST_LAP: u32 = 0x8000_8000;
+pub(super) const FIRST_LAP: u32 = 0x8000_8000;
 
 /// The addresses of a ring in the front end's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,6 +18,7 @@ impl E1000 {
             tags_by_mode: true,
             stamped: false,
             takes_lone: true,
+            checks_tags: false,
         }
     }
 

@@ -11,7 +11,8 @@ impl E1000e {
     fn sender(&mut self, queue: usize, looped: bool) -> Option<Sender<'_, Classic>> {
         let state = self.transmit.get_mut(queue)?;
         let (registers, link_up) = (&mut self.registers, self.link_up);
-        Some(Sender { queue, state, registers, link_up, looped, tags_by_mode: true, stamped: false, takes_lone: false })
+        let (tags_by_mode, stamped, takes_lone, checks_tags) = (true, false, false, false);
+        Some(Sender { queue, state, registers, link_up, looped, tags_by_mode, stamped, takes_lone, checks_tags })
     }
 
     /// Whether its rings are walked.

@@ -167,6 +167,7 @@ impl Igb {
             tags_by_mode: false,
             stamped: false,
             takes_lone: false,
+            checks_tags: false,
         })
     }
 

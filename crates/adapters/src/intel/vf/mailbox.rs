@@ -1,4 +1,4 @@
-//! The mailbox (82576 datasheet, 7.10.2.9 and 8.14; 82599, 7.10.2.9.1): a message of sixteen words, shared by both sides, and the bits by which they
+//! The mailbox (82576 datasheet, 7.10.2.9 and 8.14; 82599, VFMAILBOX and VFMBMEM): a message of sixteen words, shared by both sides, and the bits by which they
 //! take turns.
 //!
 //! ```text
@@ -106,6 +106,7 @@ impl VirtualFunction {
         if let Some(grant) = answer.grant {
             self.granted(grant, cx);
         }
+        self.checks_tags = answer.checks_tags.unwrap_or(self.checks_tags);
         if answer.silent_from.is_some() {
             self.mailbox.standing.silent_from = answer.silent_from;
         }

@@ -101,6 +101,8 @@ pub struct VirtualFunction {
     asked_at: Time,
     /// Its family has not seen yet what it was restored with.
     is_restored: bool,
+    /// The host's: frames with the tag of a VLAN that was not granted are dropped.
+    checks_tags: bool,
     filter: Filter,
     rss: Rss,
     transmit: [TransmitQueue; QUEUES_MOST],
@@ -132,6 +134,7 @@ impl VirtualFunction {
             mailbox: Mailbox::default(),
             asked_at: Time::ZERO,
             is_restored: false,
+            checks_tags: false,
             filter: Filter::default(),
             rss: Rss::default(),
             transmit: Default::default(),

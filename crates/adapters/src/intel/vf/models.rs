@@ -96,9 +96,9 @@ pub static IXGBEVF: Model = Model {
         sources: Sources {
             chip: "Intel, 82599 10 GbE Controller Datasheet",
             pci: "Linux drivers/net/ethernet/intel/ixgbevf/defines.h, IXGBE_DEV_ID_82599_VF",
-            link: "82599 datasheet, 8.3.5.1.2: the highest speed that LINKS can show",
-            offloads: "82599 datasheet, 7.2.4, 7.1.11 and 7.1.2.8",
-            queues: "82599 datasheet, 7.1.2.2: with 64 pools two queues each; Linux ixgbevf.h, IXGBEVF_MAX_RSS_QUEUES",
+            link: "82599 datasheet, VFLINKS: the highest speed that LINKS can show",
+            offloads: "82599 datasheet, 7.1.2.8 (the hash); Linux ixgbevf_main.c, ixgbevf_tx_csum, ixgbevf_tso and ixgbevf_rx_checksum",
+            queues: "Linux ixgbe_lib.c, ixgbe_set_vmdq_queues: with 64 pools two queues each; ixgbevf.h, IXGBEVF_MAX_RSS_QUEUES",
             mtu: "Linux ixgbe_sriov.c, ixgbe_set_vf_lpe: IXGBE_MAX_JUMBO_FRAME_SIZE of 9728, less header and check sequence",
         },
         ..IGBVF.about
@@ -109,7 +109,7 @@ pub static IXGBEVF: Model = Model {
     subsystem: 0x000c,
     card: ixgbe::card,
     functions: 64,
-    // 8.3.5.2.7: bits 11:3, units of 2 µs at 10 Gbit/s.
+    // VTEITR: bits 11:3, units of 2 µs at 10 Gbit/s.
     interval_ns: |value| u64::from(value >> 3 & 0x1ff) * 2000,
     ten_gigabit: true,
 };

@@ -1,6 +1,6 @@
 //! The receive queues: the 82576's and the 82599's descriptors, see [`Ring`]. An 82576's function has its frames in queue 0, as long
 //! as the physical function sorts by address alone (7.1.1.2: VMDq without RSS). An 82599's driver may have two queues, between
-//! which the physical function's hash decides (82599 datasheet, 7.1.2.2 and 7.1.2.8).
+//! which the physical function's hash decides (82599 datasheet, 7.1.2.8).
 
 use arrayvec::ArrayVec;
 use nicety_adapter::{Context, Delivery, ErrorPlace, Frames, Packet, Pick, Reason, Scratch, Set, Unfolded, Wants};

@@ -1,6 +1,6 @@
 //! The registers of virtual functions as data: Intel's *82576EB Gigabit Ethernet Controller Datasheet*, 8.25 and 8.26, and *82599 10
-//! GbE Controller Datasheet*, 8.3; and the part of the card's registers that acts on this function alone, which has no BAR: only the
-//! function's family changes it.
+//! GbE Controller Datasheet*, by the names of its registers; and the part of the card's registers that acts on this
+//! function alone, which has no BAR: only the function's family changes it.
 //!
 //! Both chips' registers do the same under the same name. Where the 82599's datasheet has another name, it is the 82576's here
 //! (VTEICR is EICR).
@@ -21,7 +21,7 @@ pub const WINDOW_BYTES: u32 = 0x4000;
 pub const MSIX_BYTES: u32 = 0x4000;
 /// Offset of the pending bits.
 pub const PENDING: u32 = 0x2000;
-/// MSI-X vectors (82576, 7.3.2; 82599, 7.3.1.2).
+/// MSI-X vectors (82576, 7.3.2).
 pub const VECTORS: u16 = 3;
 /// Pairs of queues with registers: of the 82576, and of the 82599.
 const QUEUES_82576: usize = 2;
@@ -60,7 +60,7 @@ pub mod status {
     pub const SPEED_1000: u32 = 2 << 6;
 }
 
-/// Bits of LINKS (82599, 8.3.5.1.2).
+/// Bits of VFLINKS (82599).
 pub mod links {
     /// Link up.
     pub const UP: u32 = 1 << 30;
@@ -68,7 +68,7 @@ pub mod links {
     pub const SPEED_10G: u32 = 3 << 28;
 }
 
-/// Bits of PSRTYPE (82599, 8.3.5.7.1).
+/// Bits of VFPSRTYPE (82599).
 pub mod psrtype {
     /// Frames are spread over two queues.
     pub const TWO_QUEUES: u32 = 1 << 29;
@@ -193,55 +193,55 @@ pub static VF82576: Table = Table {
 };
 
 const GENERAL_82599: &[Row] = &[
-    rw(CTRL, 0x0000, 0, 0, "8.3.5.1.1"),
-    rw(STATUS, 0x0008, 0, 0, "8.3.5.1.3"),
-    rw(VFLINKS, 0x0010, 0, 0, "8.3.5.1.2"),
-    rw(FRTIMER, 0x0048, 0, 0, "8.3.5.1.4"),
-    rw(EICR, 0x0100, 0, 0, "8.3.5.2.1"),
-    rw(EICS, 0x0104, 0, 0, "8.3.5.2.2"),
-    rw(EIMS, 0x0108, 0, 0, "8.3.5.2.3"),
-    rw(EIMC, 0x010c, 0, 0, "8.3.5.2.4"),
-    rw(EIAC, 0x0110, 0x7, 0, "8.3.5.2.5"),
-    rw(EIAM, 0x0114, 0x7, 0, "8.3.5.2.6"),
-    rw(IVAR, 0x0120, 0x8383_8383, 0, "8.3.5.2.8").times(4),
-    rw(IVAR_MISC, 0x0140, 0x0000_0083, 0, "8.3.5.2.9"),
-    rw(VTRSCINT, 0x0180, ALL, 0, "8.3.5.2.10").times(8),
-    rw(VMBMEM, 0x0200, ALL, 0, "8.3.5.1.5").times(16),
-    rw(V2PMAILBOX, 0x02fc, mailbox::VFU, 0, "8.3.5.1.6").read_clears(mailbox::PFSTS | mailbox::PFACK | mailbox::RSTD),
-    rw(PSRTYPE, 0x0300, ALL, 0, "8.3.5.7.1"),
-    rw(EITR, 0x0820, 0x7fff_fff8, 0, "8.3.5.2.7").times(VECTORS as u32),
+    rw(CTRL, 0x0000, 0, 0, "VFCTRL"),
+    rw(STATUS, 0x0008, 0, 0, "VFSTATUS"),
+    rw(VFLINKS, 0x0010, 0, 0, "VFLINKS"),
+    rw(FRTIMER, 0x0048, 0, 0, "VFFRTIMER"),
+    rw(EICR, 0x0100, 0, 0, "VTEICR"),
+    rw(EICS, 0x0104, 0, 0, "VTEICS"),
+    rw(EIMS, 0x0108, 0, 0, "VTEIMS"),
+    rw(EIMC, 0x010c, 0, 0, "VTEIMC"),
+    rw(EIAC, 0x0110, 0x7, 0, "VTEIAC"),
+    rw(EIAM, 0x0114, 0x7, 0, "VTEIAM"),
+    rw(IVAR, 0x0120, 0x8383_8383, 0, "VTIVAR").times(4),
+    rw(IVAR_MISC, 0x0140, 0x0000_0083, 0, "VTIVAR_MISC"),
+    rw(VTRSCINT, 0x0180, ALL, 0, "VTRSCINT").times(8),
+    rw(VMBMEM, 0x0200, ALL, 0, "VFMBMEM").times(16),
+    rw(V2PMAILBOX, 0x02fc, mailbox::VFU, 0, "VFMAILBOX").read_clears(mailbox::PFSTS | mailbox::PFACK | mailbox::RSTD),
+    rw(PSRTYPE, 0x0300, ALL, 0, "VFPSRTYPE"),
+    rw(EITR, 0x0820, 0x7fff_fff8, 0, "VTEITR").times(VECTORS as u32),
     // Aliases lead here: on the chip the counters lie between the registers of queue 0.
     counter(VFGPRC, 0x0f10),
     counter(VFGPTC, 0x0f14),
     counter(VFGORC, 0x0f18),
-    rw(VFGORCH, 0x0f1c, 0, 0, "8.3.5.4").device(0xf),
+    rw(VFGORCH, 0x0f1c, 0, 0, "VFGORC_MSB").device(0xf),
     counter(VFGOTC, 0x0f20),
-    rw(VFGOTCH, 0x0f24, 0, 0, "8.3.5.4").device(0xf),
+    rw(VFGOTCH, 0x0f24, 0, 0, "VFGOTC_MSB").device(0xf),
     counter(VFMPRC, 0x0f28),
 ];
 
 const RECEIVE_82599: &[Row] = &[
-    rw(RDBAL, 0x1000, 0xffff_ff80, 0, "8.3.5.7.2"),
-    rw(RDBAH, 0x1004, ALL, 0, "8.3.5.7.3"),
-    rw(RDLEN, 0x1008, 0x000f_ff80, 0, "8.3.5.7.4"),
-    rw(RXCTL, 0x100c, 0xff00_f2e0, 0x0000_a200, "8.3.5.10"),
-    rw(RDH, 0x1010, 0xffff, 0, "8.3.5.7.5"),
-    rw(SRRCTL, 0x1014, 0x1fc0_3f1f, 0x0000_0402, "8.3.5.7.8"),
-    rw(RDT, 0x1018, 0xffff, 0, "8.3.5.7.6"),
-    rw(RXDCTL, 0x1028, 0x42ff_ffff, 0, "8.3.5.7.7"),
-    rw(RSCCTL, 0x102c, 0x0000_000d, 0, "8.3.5.7.9"),
+    rw(RDBAL, 0x1000, 0xffff_ff80, 0, "VFRDBAL"),
+    rw(RDBAH, 0x1004, ALL, 0, "VFRDBAH"),
+    rw(RDLEN, 0x1008, 0x000f_ff80, 0, "VFRDLEN"),
+    rw(RXCTL, 0x100c, 0xff00_f2e0, 0x0000_a200, "VFDCA_RXCTRL"),
+    rw(RDH, 0x1010, 0xffff, 0, "VFRDH"),
+    rw(SRRCTL, 0x1014, 0x1fc0_3f1f, 0x0000_0402, "VFSRRCTL"),
+    rw(RDT, 0x1018, 0xffff, 0, "VFRDT"),
+    rw(RXDCTL, 0x1028, 0x42ff_ffff, 0, "VFRXDCTL"),
+    rw(RSCCTL, 0x102c, 0x0000_000d, 0, "VFRSCCTL"),
 ];
 
 const TRANSMIT_82599: &[Row] = &[
-    rw(TDBAL, 0x2000, 0xffff_ff80, 0, "8.3.5.8.1"),
-    rw(TDBAH, 0x2004, ALL, 0, "8.3.5.8.2"),
-    rw(TDLEN, 0x2008, 0x000f_ff80, 0, "8.3.5.8.3"),
-    rw(TXCTL, 0x200c, 0xff00_2a20, 0x0000_2a00, "8.3.5.10"),
-    rw(TDH, 0x2010, 0xffff, 0, "8.3.5.8.4"),
-    rw(TDT, 0x2018, 0xffff, 0, "8.3.5.8.5"),
-    rw(TXDCTL, 0x2028, 0x027f_7f7f, 0, "8.3.5.8.6"),
-    rw(TDWBAL, 0x2038, 0xffff_fffd, 0, "8.3.5.8.7"),
-    rw(TDWBAH, 0x203c, ALL, 0, "8.3.5.8.8"),
+    rw(TDBAL, 0x2000, 0xffff_ff80, 0, "VFTDBAL"),
+    rw(TDBAH, 0x2004, ALL, 0, "VFTDBAH"),
+    rw(TDLEN, 0x2008, 0x000f_ff80, 0, "VFTDLEN"),
+    rw(TXCTL, 0x200c, 0xff00_2a20, 0x0000_2a00, "VFDCA_TXCTRL"),
+    rw(TDH, 0x2010, 0xffff, 0, "VFTDH"),
+    rw(TDT, 0x2018, 0xffff, 0, "VFTDT"),
+    rw(TXDCTL, 0x2028, 0x027f_7f7f, 0, "VFTXDCTL"),
+    rw(TDWBAL, 0x2038, 0xffff_fffd, 0, "VFTDWBAL"),
+    rw(TDWBAH, 0x203c, ALL, 0, "VFTDWBAH"),
 ];
 
 const fn alias(from: u32, to: u32, len: u32) -> Alias {

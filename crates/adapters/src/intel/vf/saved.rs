@@ -44,6 +44,7 @@ impl Snapshot for VirtualFunction {
             mailbox,
             asked_at: _,
             is_restored: _,
+            checks_tags: _,
             filter: _,
             rss: _,
             transmit,

@@ -15,9 +15,9 @@ impl VirtualFunction {
 
     fn sender(&mut self, queue: usize) -> Option<Sender<'_, Advanced>> {
         let state = &mut self.transmit.get_mut(queue)?.state;
-        let (registers, link_up) = (&mut self.registers, self.link_up);
+        let (registers, link_up, checks_tags) = (&mut self.registers, self.link_up, self.checks_tags);
         let (looped, tags_by_mode, stamped, takes_lone) = (false, false, false, false);
-        Some(Sender { queue, state, registers, link_up, looped, tags_by_mode, stamped, takes_lone })
+        Some(Sender { queue, state, registers, link_up, looped, tags_by_mode, stamped, takes_lone, checks_tags })
     }
 
     /// Walks a ring into a batch.

@@ -15,8 +15,33 @@ const RATES: Rates = Rates::under(Guests::Embedded);
 const GUESTS: [Party; PORTS.len()] = [Party::Guest(0), Party::Guest(1), Party::Guest(2), Party::Guest(3)];
 /// Bytes of payload of a full frame: smoltcp sends no time stamps.
 const PAYLOAD: f64 = 1460.0;
+/// The same of the host's kernel, which sends them.
+const LINUX_PAYLOAD: f64 = 1448.0;
 /// Duration of a first exchange, which teaches addresses.
 const FIRST_EXCHANGE: Duration = Duration::from_millis(20);
+
+/// What the report says of the native row.
+pub const NATIVE_ROW: &str = "native: the same streams by the kernel's TCP between two network namespaces, over a veth pair of the link's rate (a token bucket), with a \
+     thread for each stream. A plain link has no I/O control, and is the same both ways: nothing is sent against the streams.";
+
+/// The streams of all ports over a plain link of the link's rate, without virtual machines.
+pub fn natively(program: &Program, rates: Rates, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
+    let shape = shape(&load.name).ok_or_else(|| BenchError::Fatal(format!("there is no load {}", load.name)))?;
+    if shape.has_control {
+        return Ok(Taken { marks: vec!["a plain link has no I/O control".to_owned()], ..Taken::default() });
+    }
+    let mut rig = embedded::Rig::natively(program, Some(Rate { mbit: rates.link as u32 }), stop)?;
+    let streams = |guest: Party| if guest == GUESTS[0] { STORAGE_STREAMS } else { 1 };
+    let flow = |from| Flow { from, to: vec![Party::Peer; streams(from)], shape: OUTWARD, bytes_a_second: None };
+    let flows: Vec<Flow> = GUESTS.map(flow).into();
+    rig.listen(Party::Peer, OUTWARD, stop)?;
+    let watch = StolenWatch::start();
+    rig.send_all(&flows, Duration::from_secs(load.seconds.into()), stop)?;
+    let windows = rig.windows(Party::Peer, &GUESTS, stop)?;
+    let windows: [_; PORTS.len()] =
+        windows.try_into().map_err(|_| BenchError::Failed("a port has no windows".to_owned()))?;
+    Ok(taken((shape, rates), &windows, &watch.stolen(), LINUX_PAYLOAD, None))
+}
 
 /// Streams' sockets outward.
 const OUTWARD: embedded::Shape = embedded::Shape { streams: 1, write_bytes: 64 << 10, buffer_bytes: 512 << 10 };
@@ -136,6 +161,10 @@ impl Rig for Four {
         self.measure(round, subject, load, stop)
     }
 
+    fn natively(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
+        natively(&self.program, RATES, load, stop)
+    }
+
     fn end(&mut self) -> Result<(), BenchError> {
         self.running = None;
         Ok(())
@@ -149,6 +178,7 @@ impl Rig for Four {
              by the receivers, in windows of 100 ms of the machine's clock."
                 .to_owned(),
             "CPU time is that of the four guests and the daemon, not of the peer.".to_owned(),
+            NATIVE_ROW.to_owned(),
         ]
     }
 }

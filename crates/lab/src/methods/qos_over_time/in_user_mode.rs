@@ -9,8 +9,9 @@ use std::time::Duration;
 use nicety_guests::{Error, Layer};
 use serde_json::Value;
 
-use super::{FRAME_BYTES, PORTS, Rates, STORAGE_STREAMS, Shape, Spent, shape, taken};
+use super::{FRAME_BYTES, PORTS, Rates, STORAGE_STREAMS, Shape, Spent, in_embedded, shape, taken};
 use crate::bench::BenchError;
+use crate::embedded::Program;
 use crate::method::Guests;
 use crate::methods::vmxnet3_iperf::{IPERF, PACKAGES};
 use crate::methods::{Load, Opening, Rig, Subject, Taken};
@@ -32,6 +33,7 @@ const SLACK: Duration = Duration::from_secs(60);
 /// Four guests and the network outside (see the module's page).
 #[derive(Debug)]
 pub struct Four {
+    program: Program,
     outside: Outside,
     layer: Layer,
     running: Option<(u32, Subject, Shape, Several)>,
@@ -55,7 +57,7 @@ impl Four {
         outside.serve(&iperf)?;
         // Senders outside know ECN, so that what waits too long is marked and not dropped.
         outside.tell_congestion()?;
-        Ok(Four { outside, layer, running: None })
+        Ok(Four { program: program.clone(), outside, layer, running: None })
     }
 
     fn end_guests(&mut self) -> Result<(), Error> {
@@ -225,6 +227,12 @@ impl Rig for Four {
         Ok(self.measure(round, subject, load, stop)?)
     }
 
+    fn natively(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
+        let taken = in_embedded::natively(&self.program, RATES, load, stop)?;
+        let marks = taken.marks.into_iter().chain(["the lab's own program, not iperf".to_owned()]).collect();
+        Ok(Taken { marks, ..taken })
+    }
+
     fn end(&mut self) -> Result<(), BenchError> {
         Ok(self.end_guests()?)
     }
@@ -232,6 +240,7 @@ impl Rig for Four {
     fn notes(&self) -> Vec<String> {
         let mut notes = self.outside.notes();
         notes.push(RATES.note());
+        notes.push(in_embedded::NATIVE_ROW.to_owned());
         notes.push(
             "iperf 2 sends; rates are what the daemon counts every 40 ms: by class as frames leave the uplink or, inward and without I/O \
              control, at the guests' adapters. Both sides know ECN (tcp_ecn = 1)."

@@ -33,6 +33,19 @@ pub struct Standing {
     server: Server,
 }
 
+/// Processor time and messages of guests and servers since their start.
+#[derive(Debug, Clone, Copy)]
+pub struct Costs {
+    /// Processor time of the VMMs with their guests.
+    vmm: Duration,
+    /// That of our daemons.
+    daemon: Duration,
+    /// The guests' own part of the VMMs'.
+    own: Duration,
+    /// The daemons' counts.
+    counts: Option<Counts>,
+}
+
 /// Servers of an adapter under these guests, with the driver that Linux lacks.
 pub fn subjects(guests: Guests, adapter: &str) -> Vec<Subject> {
     let Some(entry) = nicety_adapters::find(adapter) else { return Vec::new() };
@@ -145,24 +158,28 @@ impl Standing {
         self.pair.left.succeed_unless(&ping, SLACK, stop).map(drop)
     }
 
-    /// Processor time of guests and servers, the guests' own part, and the daemons' counts.
-    pub fn costs(&self) -> (Duration, Duration, Option<Counts>) {
-        let cpu = self.pair.cpu_time() + self.served.iter().map(Served::cpu_time).sum::<Duration>();
+    /// What has been spent so far.
+    pub fn costs(&self) -> Costs {
         let counts = self.served.iter().map(Served::counts).reduce(|sum, counts| Some(sum?.and(counts?))).flatten();
-        (cpu, self.pair.own_cpu_time(), counts)
+        let daemon = self.served.iter().map(Served::cpu_time).sum();
+        Costs { vmm: self.pair.cpu_time(), daemon, own: self.pair.own_cpu_time(), counts }
     }
 
     /// The costs since `before`.
-    pub fn usage(&self, before: &(Duration, Duration, Option<Counts>)) -> Usage {
-        let (cpu, own, counts) = self.costs();
-        let counts = counts.zip(before.2).map(|(now, before)| now.since(before));
+    pub fn usage(&self, before: &Costs) -> Usage {
+        let now = self.costs();
+        let counts = now.counts.zip(before.counts).map(|(now, before)| now.since(before));
+        let seconds = |now: Duration, before| now.saturating_sub(before).as_secs_f64();
+        let (vmm, daemon) = (seconds(now.vmm, before.vmm), seconds(now.daemon, before.daemon));
         Usage {
             frames: counts.map(|counts| counts.frames),
             register_reads: counts.map(|counts| counts.reads),
             register_writes: counts.map(|counts| counts.writes),
             interrupts: counts.map(|counts| counts.interrupts),
-            cpu_seconds: Some(cpu.saturating_sub(before.0).as_secs_f64()),
-            guest_cpu_seconds: Some(own.saturating_sub(before.1).as_secs_f64()),
+            cpu_seconds: Some(vmm + daemon),
+            guest_cpu_seconds: Some(seconds(now.own, before.own)),
+            vmm_cpu_seconds: Some(vmm),
+            daemon_cpu_seconds: (!self.served.is_empty()).then_some(daemon),
         }
     }
 

@@ -2,13 +2,16 @@
 
 use std::{path::PathBuf, sync::atomic::AtomicBool, thread, time::Duration};
 
-use nicety_guests::{Error, Guest, Link, Machine, Port, Served, Setup, uml::UmlConfig};
+use nicety_guests::{Error, Guest, Layer, Link, Machine, Port, Served, Setup, uml::UmlConfig};
 
 use super::{OUTSIDE, Outside, Processor, SLACK, UPLINK, take};
 use crate::methods::Subject;
 
 /// The chips of cards, with the adapter that is a function of each.
 const CARDS: [(&str, &str); 2] = [("82576", "igbvf"), ("82599", "ixgbevf")];
+
+/// The program of iproute2, in its layer.
+const IP: &str = "usr/bin/ip";
 
 /// The section of a card at the uplink whose functions are this adapter. None for an adapter that is no function.
 fn card(adapter: &str) -> Option<String> {
@@ -172,6 +175,25 @@ impl Outside {
     /// The kernel refuses it.
     pub fn tell_congestion(&mut self) -> Result<(), Error> {
         self.namespace.run("echo 1 >/proc/sys/net/ipv4/tcp_ecn", SLACK).map(drop)
+    }
+
+    /// Makes the tap outside anew: with `several`, one of several queues, which busybox cannot make and `layer`'s `ip` can. No daemon
+    /// may have it.
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    pub fn renew_tap(&mut self, several: bool, layer: &Layer) -> Result<(), Error> {
+        self.namespace.run(&format!("ip link del {UPLINK}"), SLACK)?;
+        let address = format!("{OUTSIDE}/24");
+        if !several {
+            return self.namespace.tap(UPLINK, Some(&address));
+        }
+        let ip = layer.program(IP);
+        let words: Vec<_> = [ip.get_program()].into_iter().chain(ip.get_args()).collect();
+        let words: Vec<_> = words.into_iter().map(|word| format!("'{}'", word.display())).collect();
+        let make = format!("{} tuntap add dev {UPLINK} mode tap multi_queue", words.join(" "));
+        let up = format!("ip addr add {address} dev {UPLINK} && ip link set {UPLINK} up");
+        self.namespace.run(&format!("{make} && {up}"), SLACK).map(drop)
     }
 
     /// Sets the largest packet of the network outside, in bytes. It stays when a daemon takes the tap.

@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use super::super::html::Escaped;
 use crate::method::Server;
 use crate::methods::{Figure, Ratios, Subject};
 use crate::number;
 use crate::statistics::Estimate;
 use crate::study::figures::Cell;
+use nicety_chart::Escaped;
 
 /// Height of a row, and of its bar, in pixels.
 pub const ROW: f64 = 42.0;

@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use super::super::panels::{MARKS, Panel, across, latency, middle, path, stairs};
-use super::super::scale::{Decades, Linear, Mark};
+use super::super::panels::{MARKS, across, latency, middle, path, stairs};
 use super::bars::class;
 use crate::bench::Percentile;
 use crate::methods::{Subject, Table};
 use crate::study::{Record, Study};
+use nicety_chart::{Decades, Linear, Mark, Panel};
 
 /// The rate over time of a load's runs. Empty if none has more than one point.
 pub fn over_time(study: &Study, table: &Table, unit: &str) -> String {

@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 use std::path::{Component, Path, PathBuf};
 
 use super::super::front::unbroken;
-use super::super::html::Escaped;
 use super::super::page::HEAD;
 use super::words::Beside;
 use super::{INDEX, STYLE, ratio_cell, words};
@@ -13,6 +12,7 @@ use crate::methods::{self, Method};
 use crate::number;
 use crate::study::Study;
 use crate::usual;
+use nicety_chart::Escaped;
 
 /// The text of the page in the folder `place`.
 pub fn page(place: &Path, studies: &[(PathBuf, Study)]) -> String {
@@ -67,8 +67,18 @@ fn machine(studies: &[(PathBuf, Study)]) -> Vec<String> {
             several.join("; ")
         )],
     };
-    if studies.iter().any(|(_, study)| !study.head.optimised) {
-        said.push("Nicety was built without optimisation: these figures say nothing about its speed.".to_owned());
+    let unoptimised: Vec<String> = studies
+        .iter()
+        .filter(|(_, study)| !study.head.optimised)
+        .map(|(_, study)| study.head.plan.method.clone())
+        .collect();
+    if !unoptimised.is_empty() {
+        let of = if unoptimised.len() == studies.len() {
+            "these figures say".to_owned()
+        } else {
+            format!("the figures of {} say", and(&unoptimised))
+        };
+        said.push(format!("Nicety was built without optimisation: {of} nothing about its speed."));
     }
     said
 }

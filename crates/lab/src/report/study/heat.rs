@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use super::super::html::Escaped;
 use crate::methods::{Figure, Heat, Method, Subject};
 use crate::number;
 use crate::results::Direction;
 use crate::study::Study;
 use crate::study::figures;
+use nicety_chart::Escaped;
 
 /// The figures are so far apart, by their ratio, that colours follow their logarithms.
 const FAR_APART: f64 = 30.0;
@@ -22,7 +22,8 @@ fn medians<'a>(study: &'a Study, chart: &Heat) -> Vec<(&'a Subject, Vec<Option<f
         };
         (subject, chart.loads.iter().map(median).collect::<Vec<_>>())
     };
-    let rows = study.head.plan.subjects.iter().map(row);
+    // A native link has no adapter at either end: its figure stands in the table below.
+    let rows = study.head.plan.subjects.iter().filter(|subject| !subject.is_native()).map(row);
     rows.filter(|(_, cells)| cells.iter().any(Option::is_some)).collect()
 }
 

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::super::html::Escaped;
-use super::super::panels::{Panel, stairs};
-use super::super::scale::{Linear, Mark};
+use nicety_chart::{Escaped, Linear, Mark, Panel};
+
+use super::super::panels::stairs;
 use crate::methods::{Lines, Subject};
 use crate::study::{Record, Study};
 

@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use super::super::html::Escaped;
 use super::bars::{BAR, ROW};
 use crate::methods::{Stack, Subject};
 use crate::number;
 use crate::study::Study;
 use crate::study::figures;
+use nicety_chart::Escaped;
 
 /// Share of the width, in percent, that the longest bar takes.
 const WIDTH: f64 = 100.0;
@@ -33,6 +33,7 @@ pub fn section(study: &Study, chart: &Stack) -> String {
     let row = |subject| {
         let parts: Vec<f64> = chart.parts.iter().map(|(_, name)| median(subject, name).unwrap_or(0.0)).collect();
         let whole = median(subject, chart.whole.1);
+        let parts = fitted(parts, whole);
         (whole.is_some() || parts.iter().any(|part| *part > 0.0)).then_some(Row { subject, parts, whole })
     };
     let rows: Vec<Row<'_>> = study.head.plan.subjects.iter().filter_map(row).collect();
@@ -66,6 +67,15 @@ pub fn section(study: &Study, chart: &Stack) -> String {
     }
     out.push_str("</tbody></table></div></section>\n");
     out
+}
+
+/// The medians of parts may be of different runs, so that their sum is not the whole's median: they are fitted to it in proportion.
+fn fitted(parts: Vec<f64>, whole: Option<f64>) -> Vec<f64> {
+    let sum: f64 = parts.iter().sum();
+    match whole.filter(|_| sum > 0.0) {
+        Some(whole) => parts.into_iter().map(|part| part * whole / sum).collect(),
+        None => parts,
+    }
 }
 
 fn bars(rows: &[Row<'_>], chart: &Stack) -> String {
@@ -117,4 +127,16 @@ fn bars(rows: &[Row<'_>], chart: &Stack) -> String {
     }
     out.push_str("</svg>");
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stack_of_medians_is_as_high_as_the_median_of_the_whole() {
+        assert_eq!(fitted(vec![30.0, 20.0, 0.0], Some(40.0)), [24.0, 16.0, 0.0]);
+        assert_eq!(fitted(vec![0.0, 0.0], Some(40.0)), [0.0, 0.0]);
+        assert_eq!(fitted(vec![3.0], None), [3.0]);
+    }
 }

@@ -61,6 +61,7 @@ impl Family for PhysicalFunction {
     fn set_policy(&mut self, function: u16, policy: FunctionPolicy) -> Option<Answer> {
         let own = self.policies.get_mut(usize::from(function))?;
         let old = std::mem::replace(own, policy);
+        let checks_tags = Some(policy.checks_tags);
         let restarts = old.trusted != policy.trusted || (self.disables_by_reset && old.enabled != policy.enabled);
         if restarts {
             return Some(self.reset(function));
@@ -72,23 +73,27 @@ impl Family for PhysicalFunction {
         } else {
             None
         };
-        grant.map(|grant| Answer { grant: Some(grant), ..Answer::default() })
+        let changes = grant.is_some() || old.checks_tags != policy.checks_tags;
+        changes.then_some(Answer { grant, checks_tags, ..Answer::default() })
     }
 
     /// igb_reset and ixgbe_down with their igb_ping_all_vfs: a message without CTS.
-    fn reset(&mut self, _function: u16) -> Answer {
-        Answer { reply: Some(Reply::new(&[word::CONTROL])), ..reset_event() }
+    fn reset(&mut self, function: u16) -> Answer {
+        let checks_tags = self.policy(function).map(|policy| policy.checks_tags);
+        Answer { reply: Some(Reply::new(&[word::CONTROL])), checks_tags, ..reset_event() }
     }
 
     fn answer(&mut self, function: u16, ask: &Ask) -> Answer {
         let Some(policy) = self.policy(function) else { return Answer::default() };
-        match &ask.request {
+        let answer = match &ask.request {
             Request::Message(message) if message[0] & (word::ACK | word::NACK) != 0 => read(),
             Request::Message(message) => (self.answers)(policy, ask, message),
             Request::Reset | Request::Acknowledged => (self.hears)(ask),
             Request::Restored if exceeds(policy, ask) => self.reset(function),
             Request::Restored => Answer::default(),
-        }
+        };
+        // A function does not save this: it is its host's, who may be another one.
+        Answer { checks_tags: Some(policy.checks_tags), ..answer }
     }
 }
 

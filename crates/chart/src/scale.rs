@@ -1,9 +1,9 @@
 //! Scales of the charts: linear from zero, and logarithmic. Each chart has its own, which reaches from its least run to its largest.
 
-use crate::number;
+use crate::fixed;
 
 /// A mark on an axis: its position from 0 to 1, and its text.
-pub(super) type Mark = (f64, String);
+pub type Mark = (f64, String);
 
 /// From this ratio of the largest to the least median on, a linear axis would show the small ones as nothing.
 const LOGARITHMIC_FROM: f64 = 40.0;
@@ -11,14 +11,16 @@ const LOGARITHMIC_FROM: f64 = 40.0;
 const POWERS_MAX: usize = 5;
 
 /// A chart's scale.
-pub(super) enum Scale {
+pub enum Scale {
+    /// From zero.
     Linear(Linear),
+    /// By powers of ten.
     Logarithmic(Decades),
 }
 
 impl Scale {
     /// The scale of a chart with these medians and samples.
-    pub(super) fn of(medians: &[f64], samples: &[f64]) -> Scale {
+    pub fn of(medians: &[f64], samples: &[f64]) -> Scale {
         let drawn = |values: &[f64]| -> Vec<f64> {
             values.iter().copied().filter(|value| value.is_finite() && *value > 0.0).collect()
         };
@@ -33,14 +35,15 @@ impl Scale {
     }
 
     /// Position from 0 to 1. On a logarithmic scale zero is at its lower end.
-    pub(super) fn at(&self, value: f64) -> f64 {
+    pub fn at(&self, value: f64) -> f64 {
         match self {
             Scale::Linear(scale) => scale.at(value),
             Scale::Logarithmic(scale) => scale.at(value),
         }
     }
 
-    pub(super) fn marks(&self) -> Vec<Mark> {
+    /// Its marks.
+    pub fn marks(&self) -> Vec<Mark> {
         match self {
             Scale::Linear(scale) => scale.marks(),
             Scale::Logarithmic(scale) => {
@@ -51,7 +54,8 @@ impl Scale {
         }
     }
 
-    pub(super) fn is_logarithmic(&self) -> bool {
+    /// Whether equal steps are equal ratios.
+    pub fn is_logarithmic(&self) -> bool {
         matches!(self, Scale::Logarithmic(_))
     }
 }
@@ -63,19 +67,20 @@ fn ends(values: &[f64]) -> (f64, f64) {
 
 /// `0.01`, `10`, `10,000`: a power of ten.
 fn power(value: f64) -> String {
-    number::fixed(value, (-value.log10().round()).clamp(0.0, 9.0) as usize)
+    fixed(value, (-value.log10().round()).clamp(0.0, 9.0) as usize)
 }
 
 /// Maps figures to positions, from zero to the largest value.
-pub(super) struct Linear {
-    pub(super) top: f64,
+pub struct Linear {
+    /// The largest value.
+    pub top: f64,
     ticks: Vec<f64>,
     decimals: usize,
 }
 
 impl Linear {
     /// Ticks at 1, 2 or 5 times a power of ten, three to six of them.
-    pub(super) fn up_to(most: f64) -> Linear {
+    pub fn up_to(most: f64) -> Linear {
         let most = if most.is_normal() && most > 0.0 && most < 1e300 { most } else { 1.0 };
         let power = 10_f64.powf(most.log10().floor());
         let step = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0].into_iter().map(|unit| unit * power).find(|step| most / step <= 5.0);
@@ -87,24 +92,27 @@ impl Linear {
     }
 
     /// Position from 0 to 1.
-    pub(super) fn at(&self, value: f64) -> f64 {
+    pub fn at(&self, value: f64) -> f64 {
         (value / self.top).clamp(0.0, 1.0)
     }
 
-    pub(super) fn marks(&self) -> Vec<Mark> {
-        self.ticks.iter().map(|tick| (tick / self.top, number::fixed(*tick, self.decimals))).collect()
+    /// Its marks.
+    pub fn marks(&self) -> Vec<Mark> {
+        self.ticks.iter().map(|tick| (tick / self.top, fixed(*tick, self.decimals))).collect()
     }
 }
 
 /// A logarithmic scale.
-pub(super) struct Decades {
-    pub(super) low: f64,
-    pub(super) high: f64,
+pub struct Decades {
+    /// The lower end.
+    pub low: f64,
+    /// The upper end.
+    pub high: f64,
 }
 
 impl Decades {
     /// From the 1, 2 or 5 at or below `least` to the one at or above `most`.
-    pub(super) fn over(least: f64, most: f64) -> Decades {
+    pub fn over(least: f64, most: f64) -> Decades {
         let (least, most) = (least.clamp(1e-9, 1e12), most.clamp(1e-9, 1e12));
         let steps = |value: f64| [1.0, 2.0, 5.0, 10.0].map(|unit| unit * 10_f64.powf(value.log10().floor()));
         let low = steps(least).into_iter().rev().find(|step| *step <= least).unwrap_or(least);
@@ -113,7 +121,7 @@ impl Decades {
     }
 
     /// Position from 0 to 1.
-    pub(super) fn at(&self, value: f64) -> f64 {
+    pub fn at(&self, value: f64) -> f64 {
         ((value.max(self.low) / self.low).ln() / (self.high / self.low).ln()).clamp(0.0, 1.0)
     }
 
@@ -131,7 +139,7 @@ impl Decades {
     }
 
     /// Powers of ten. With fewer than three of them, also twice and five times each.
-    pub(super) fn steps(&self) -> Vec<f64> {
+    pub fn steps(&self) -> Vec<f64> {
         let powers = self.powers();
         if powers.len() > 2 {
             return powers;

@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// A text with HTML's reserved characters escaped. Safe between tags and inside quoted attributes.
-pub(super) struct Escaped<'a>(pub(super) &'a str);
+pub struct Escaped<'a>(pub &'a str);
 
 impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,0 +1,109 @@
+//! Who is blocked where, in a sentence each: links that nobody uses, frames that wait, ports whose frames are dropped now.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use nicety_chart::Escaped;
+use nicety_daemon::report::{Condition, PortReport};
+
+use super::describe::{count, link};
+use super::reasons::sentence;
+
+/// Most sentences.
+const MOST: usize = 40;
+
+/// The section. `lately`: drops by port and reason since so long ago.
+pub(super) fn list(main: &mut String, ports: &[PortReport], lately: &BTreeMap<(String, String), u64>, since: Duration) {
+    let all = sentences(ports, lately, since);
+    if all.is_empty() {
+        main.push_str("<p class=\"soft\">Nobody, as far as the daemon sees.</p>");
+        return;
+    }
+    main.push_str("<ul class=\"blocked\">");
+    all.iter().take(MOST).for_each(|sentence| _ = write!(main, "<li>{sentence}</li>"));
+    if all.len() > MOST {
+        let _ = write!(main, "<li class=\"soft\">And {} more.</li>", count((all.len() - MOST) as u64));
+    }
+    main.push_str("</ul>");
+}
+
+fn sentences(ports: &[PortReport], lately: &BTreeMap<(String, String), u64>, since: Duration) -> Vec<String> {
+    let mut all = Vec::new();
+    let members: Vec<&str> =
+        ports.iter().flat_map(|port| port.members.iter().flatten()).map(|member| member.uplink.as_str()).collect();
+    for port in ports {
+        let name = link(&port.name);
+        // The broken and failed are at the top of the page. A port without a VM waits for it: nobody is blocked. Of a team each member
+        // that is not used has its own sentence.
+        let is_told = port.members.is_some() || members.contains(&port.name.as_str());
+        let waits = port.condition == Condition::Waiting && port.adapter.is_none() && !is_told;
+        if waits || port.condition == Condition::Saved {
+            all.push(format!("{name}: {}", Escaped(&port.sentence)));
+        }
+        for member in port.members.iter().flatten().filter(|member| !member.distributes || !member.collects) {
+            let way = match (member.collects, member.distributes) {
+                (false, false) => "is not used",
+                (true, _) => "only takes frames",
+                (false, true) => "only sends frames",
+            };
+            let of = ports.iter().find(|port| port.name == member.uplink && port.condition == Condition::Waiting);
+            let why = of.map(|port| format!("; it {}", Escaped(&port.sentence))).unwrap_or_default();
+            all.push(format!("{} {way} by team {name}: {}{why}", link(&member.uplink), Escaped(&member.state)));
+        }
+        if port.backlog_frames > 0 {
+            let (frames, bytes) = (count(port.backlog_frames), count(port.backlog_bytes));
+            all.push(format!("{name}: {frames} frames ({bytes} bytes) wait until it takes them"));
+        }
+        for class in port.io_classes.iter().chain(&port.inward_classes).filter(|class| class.waiting > 0) {
+            all.push(format!("{name}, class {}: {} packets wait", Escaped(&class.name), count(class.waiting)));
+        }
+    }
+    // Frames for a port without a VM are dropped, and nobody misses them.
+    let waits = |name: &str| ports.iter().any(|port| port.name == name && port.condition == Condition::Waiting);
+    let mut drops: Vec<_> = lately.iter().filter(|((port, _), _)| !waits(port)).collect();
+    drops.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+    for ((port, reason), number) in drops {
+        let meaning = sentence(reason);
+        let first = meaning.split_once(". ").map_or(meaning, |(first, _)| first);
+        all.push(format!(
+            "{}: {} frames dropped in {} s as <a href=\"#drop-{reason}\">{reason}</a>: {}",
+            link(port),
+            count(*number),
+            since.as_secs().max(1),
+            Escaped(first)
+        ));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use nicety_daemon::report::MemberReport;
+
+    use super::*;
+
+    #[test]
+    fn links_that_are_not_used_waiting_frames_and_present_drops_are_told_and_working_ports_are_not() {
+        let works = crate::tests::port("vm1");
+        assert!(sentences(std::slice::from_ref(&works), &BTreeMap::new(), Duration::ZERO).is_empty());
+        let (mut slow, mut team) = (crate::tests::port("vm2"), crate::tests::port("up"));
+        (slow.backlog_frames, slow.backlog_bytes) = (1200, 90_000);
+        let member = |uplink: &str, used: bool, state: &str| MemberReport {
+            uplink: uplink.to_owned(),
+            collects: used,
+            distributes: used,
+            state: state.to_owned(),
+        };
+        team.members = Some(vec![member("l0", true, "active"), member("l1", false, "no carrier")]);
+        let mut waiting = crate::tests::port("vm3");
+        waiting.condition = Condition::Waiting;
+        let drops = [("vm2", "forged-transmit", 31), ("vm3", "no-vm", 7)];
+        let lately = drops.map(|(port, reason, count)| ((port.to_owned(), reason.to_owned()), count)).into();
+        let all = sentences(&[works, slow, team, waiting], &lately, Duration::from_secs(90)).join("\n");
+        assert!(all.contains("l1</a> is not used by team <a href=\"/ports/up\">up</a>: no carrier"), "{all}");
+        assert!(all.contains("1,200 frames (90,000 bytes) wait"), "{all}");
+        assert!(all.contains("31 frames dropped in 90 s as <a href=\"#drop-forged-transmit\">"), "{all}");
+        assert!(["l0", "vm1", "vm3"].iter().all(|works| !all.contains(works)), "{all}");
+    }
+}

@@ -1,0 +1,307 @@
+//! Words and small pictures that several pages have.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Instant;
+
+use nicety_chart::{Escaped, Linear, Mark, Panel, fixed, stairs};
+use nicety_daemon::report::{Condition, PortReport};
+
+use super::history::{History, SHOWN, Series, Step};
+use super::recent::Line;
+
+/// The state of a port: its word, and a sign that needs no colour.
+pub(super) fn state(condition: Condition) -> (&'static str, &'static str) {
+    match condition {
+        Condition::Up => ("up", "●"),
+        Condition::Attached => ("attached", "◐"),
+        Condition::Waiting => ("waiting", "○"),
+        Condition::Saved => ("saved", "◌"),
+        Condition::Broken => ("broken", "▲"),
+        Condition::Failed => ("failed", "✖"),
+    }
+}
+
+/// `2.41 Gbit/s`, with three significant digits.
+pub(super) fn rate(bits: f64) -> String {
+    let units = [(1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")];
+    let (scale, unit) = units.into_iter().find(|(scale, _)| bits >= *scale * 0.9995).unwrap_or((1.0, "bit/s"));
+    let value = bits / scale;
+    let decimals = match value {
+        _ if scale == 1.0 || value >= 99.95 => 0,
+        _ if value >= 9.995 => 1,
+        _ => 2,
+    };
+    format!("{} {unit}", fixed(value, decimals))
+}
+
+/// `1,234,567`: exact.
+pub(super) fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut grouped = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+/// A cell with an exact number.
+pub(super) fn number(page: &mut String, class: &str, value: u64) {
+    let _ = write!(page, "<td class=\"n {class}\" data-value=\"{value}\">{}</td>", count(value));
+}
+
+/// The VLAN of a port, in a few characters; empty on the flat network.
+pub(super) fn vlan(port: &PortReport) -> String {
+    let of = |key: &str| port.policy.get(key);
+    match (of("vlan"), of("trunk"), of("qinq")) {
+        (Some(vlan), ..) => format!("VLAN {vlan}"),
+        (_, Some(trunk), _) => format!("trunk {trunk}"),
+        (.., Some(service)) => format!("QinQ {service}"),
+        _ => String::new(),
+    }
+}
+
+/// The words of both directions: of a port, and of an uplink.
+pub(super) const PORT_WAYS: [&str; 2] = ["sends", "gets"];
+pub(super) const LINK_WAYS: [&str; 2] = ["comes in", "goes out"];
+/// Classes of an uplink: out of it, and in by it.
+pub(super) const CLASS_WAYS: [&str; 2] = ["goes out", "comes in"];
+
+/// Width and height of a small picture in its own units.
+const SPARK: (f64, f64) = (120.0, 20.0);
+
+/// A small picture of both directions, lately.
+pub(super) fn spark(page: &mut String, history: &History, series: &Series) {
+    let ways = [0, 1].map(|way| history.coarse(series, way));
+    let most = ways.iter().flatten().map(|(_, _, rate)| *rate).fold(0.0, f64::max);
+    if most <= 0.0 {
+        page.push_str("<svg class=\"spark\" aria-hidden=\"true\"></svg>");
+        return;
+    }
+    let (wide, high) = SPARK;
+    let _ = write!(
+        page,
+        "<svg class=\"spark\" viewBox=\"0 -1 {wide} {:.0}\" preserveAspectRatio=\"none\" aria-hidden=\"true\">",
+        high + 2.0
+    );
+    for (class, steps) in ["sent", "got"].into_iter().zip(&ways) {
+        let _ = write!(page, "<path class=\"{class}\" d=\"{}\"/>", spark_path(steps, most));
+    }
+    page.push_str("</svg>");
+}
+
+/// Steps as a path. Equal values in a row are one line.
+fn spark_path(steps: &[Step], most: f64) -> String {
+    let (wide, high) = SPARK;
+    let (across, up) =
+        (|at: f64| (at / SHOWN.as_secs_f64() * wide).round(), |rate: f64| (high * (1.0 - rate / most)).round());
+    let mut path = String::new();
+    let (mut level, mut end) = (None, 0.0);
+    for (from, to, rate) in steps {
+        let height = up(*rate);
+        match level {
+            None => _ = write!(path, "M{} {height}", across(*from)),
+            Some(before) if before != height => _ = write!(path, "H{end}V{height}"),
+            Some(_) => {}
+        }
+        (level, end) = (Some(height), across(*to));
+    }
+    if level.is_some() {
+        let _ = write!(path, "H{end}");
+    }
+    path
+}
+
+/// The chart of a series over the last two minutes, both ways. `id` is unique on the page.
+pub(super) fn chart(
+    history: &History,
+    series: &Series,
+    ways: [&str; 2],
+    (id, heading): (&str, &str),
+    now: Instant,
+) -> String {
+    let lines = [0, 1].map(|way| history.steps(series, way, now));
+    let most = lines.iter().flatten().map(|(_, _, rate): &Step| *rate).fold(0.0, f64::max);
+    // Whole units of the largest rate.
+    let units = [(1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")];
+    let (unit, word) = units.into_iter().find(|(unit, _)| most >= *unit).unwrap_or((1.0, "bit/s"));
+    let (scale, time) = (Linear::up_to((most / unit).max(1.0)), Linear::up_to(SHOWN.as_secs_f64()));
+    let (mut paths, mut key, mut words) = (String::new(), String::new(), Vec::new());
+    for (way, class) in ["sent", "got"].into_iter().enumerate() {
+        let steps = &lines[way];
+        let path = stairs(steps.iter().map(|(from, to, rate)| (*from, *to, rate / unit)), &time, &scale);
+        if !path.is_empty() {
+            let _ = write!(paths, "<path class=\"{class}\" d=\"{path}\"/>");
+        }
+        let now = steps.last().map_or_else(|| "no rate yet".to_owned(), |(_, _, bits)| rate(*bits));
+        let _ = write!(key, "<span class=\"{class}-key\">{}</span> {now} ", ways[way]);
+        let highest = steps.iter().map(|(_, _, rate)| *rate).fold(0.0, f64::max);
+        words.push(format!("{} {now}, at most {}", ways[way], rate(highest)));
+    }
+    let mark = |place: f64, text: &str| -> Mark { (place, text.to_owned()) };
+    let panel = Panel {
+        id: id.to_owned(),
+        heading: format!("{heading}, {word}"),
+        title: format!("{heading} over the last two minutes: {}", words.join("; ")),
+        across: vec![mark(0.0, "2 min ago"), mark(0.5, "1 min"), mark(1.0, "now")],
+        up: scale.marks(),
+        lines: paths,
+    };
+    format!("<div>{}<p class=\"key\">{}</p></div>", panel.svg(), key.trim_end())
+}
+
+/// The drops of some ports: each reason with its count, how many of them lately, where, and the book's sentence.
+pub(super) fn drops(page: &mut String, ports: &[&PortReport], lately: &BTreeMap<(String, String), u64>) {
+    let mut sums = BTreeMap::<&str, (u64, Vec<(u64, &str)>)>::new();
+    for port in ports {
+        for (reason, number) in port.transmit_drops.iter().chain(&port.receive_drops) {
+            let (sum, at) = sums.entry(reason).or_default();
+            *sum += number;
+            at.push((*number, &port.name));
+        }
+    }
+    if sums.is_empty() {
+        page.push_str("<p class=\"soft\">No frame was dropped.</p>");
+        return;
+    }
+    let mut sums: Vec<_> = sums.into_iter().collect();
+    sums.sort_by_key(|(_, (sum, _))| std::cmp::Reverse(*sum));
+    let where_head = if ports.len() > 1 { "<th scope=\"col\">where</th>" } else { "" };
+    let _ = write!(
+        page,
+        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Drops by reason\"><table class=\"drops\"><thead><tr><th scope=\"col\">reason</th><th scope=\"col\" class=\"n\">frames</th><th scope=\"col\" class=\"n\">2 minutes</th>{where_head}<th scope=\"col\">means, and what to do</th></tr></thead><tbody>"
+    );
+    for (reason, (sum, mut at)) in sums {
+        let _ = write!(page, "<tr id=\"drop-{reason}\"><th scope=\"row\">{reason}</th>");
+        number(page, "drop", sum);
+        let names: Vec<&str> = at.iter().map(|(_, name)| *name).collect();
+        let here = |(port, of): &&(String, String)| of == reason && names.contains(&port.as_str());
+        number(page, "lately", lately.keys().filter(here).map(|key| lately[key]).sum());
+        if ports.len() > 1 {
+            at.sort_unstable_by(|one, other| other.cmp(one));
+            let first: Vec<String> = at.iter().take(3).map(|(_, name)| link(name)).collect();
+            let more = if at.len() > 3 { format!(" and {} more", at.len() - 3) } else { String::new() };
+            let _ = write!(page, "<td>{}{more}</td>", first.join(", "));
+        }
+        let _ = write!(page, "<td class=\"words\">{}</td></tr>", Escaped(super::reasons::sentence(reason)));
+    }
+    page.push_str("</tbody></table></div>");
+}
+
+/// A port's name as a link to its page.
+pub(super) fn link(name: &str) -> String {
+    format!("<a href=\"/ports/{}\">{}</a>", in_path(name), Escaped(name))
+}
+
+/// A name as a part of a path (RFC 3986, section 2.1).
+fn in_path(name: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~');
+    name.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}
+
+/// The name in a path.
+pub(super) fn from_path(part: &str) -> Option<String> {
+    let mut bytes = Vec::new();
+    let mut rest = part.bytes();
+    while let Some(byte) = rest.next() {
+        let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
+        bytes.push(match byte {
+            b'%' => u8::try_from(digit(rest.next())? * 16 + digit(rest.next())?).ok()?,
+            other => other,
+        });
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// Date and time of day in UTC: `2026-11-26 14:03:09`. By Howard Hinnant's *chrono-compatible low-level date algorithms*, `civil_from_days`.
+pub(super) fn utc(unix_ms: u64) -> String {
+    let seconds = unix_ms / 1000;
+    let (days, of_day) = (seconds / 86_400 + 719_468, seconds % 86_400);
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}", of_day / 3600, of_day / 60 % 60, of_day % 60)
+}
+
+/// Lines of the log, the newest first.
+pub(super) fn lines(page: &mut String, lines: &[Line]) {
+    page.push_str("<ol class=\"log\">");
+    for Line { unix_ms, level, is_change: _, text } in lines {
+        let time = utc(*unix_ms);
+        let machine = time.replace(' ', "T");
+        let _ = write!(
+            page,
+            "<li class=\"{level}\"><time datetime=\"{machine}Z\">{time}</time> <b>{level}</b> <span>{}</span></li>",
+            Escaped(text)
+        );
+    }
+    page.push_str("</ol>");
+}
+
+/// A whole page around its main part.
+pub(super) fn whole(title: &str, main: &str) -> String {
+    let title = Escaped(title);
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
+         <title>{title}</title><link rel=\"icon\" href=\"data:,\"><link rel=\"stylesheet\" href=\"/page.css\"><script src=\"/page.js\" defer></script></head>\
+         <body><a class=\"skip\" href=\"#main\">To the content</a><div class=\"bar\"><a class=\"kicker\" href=\"/\">Nicety</a>\
+         <span id=\"status\" role=\"status\">A still: reload for newer numbers.</span>\
+         <button id=\"pause\" type=\"button\" hidden aria-pressed=\"false\">Pause</button></div>\n<main id=\"main\">{main}</main></body></html>\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_for_people() {
+        for (bits, text) in [
+            (0.0, "0 bit/s"),
+            (999.0, "999 bit/s"),
+            (1000.0, "1.00 kbit/s"),
+            (2.412e9, "2.41 Gbit/s"),
+            (45.67e6, "45.7 Mbit/s"),
+            (123.4e9, "123 Gbit/s"),
+        ] {
+            assert_eq!(rate(bits), text);
+        }
+        assert_eq!([0, 999, 1000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
+    }
+
+    #[test]
+    fn times_are_as_the_calendar_has_them() {
+        // date -u -d @SECONDS '+%F %T'
+        for (seconds, text) in [
+            (0, "1970-01-01 00:00:00"),
+            (951_782_399, "2000-02-28 23:59:59"),
+            (951_782_400, "2000-02-29 00:00:00"),
+            (1_700_000_005, "2023-11-14 22:13:25"),
+            (4_107_542_400, "2100-03-01 00:00:00"),
+        ] {
+            assert_eq!(utc(seconds * 1000), text);
+        }
+    }
+
+    #[test]
+    fn a_small_picture_joins_equal_steps() {
+        let steps = [(0.0, 3.0, 10.0), (3.0, 6.0, 10.0), (6.0, 9.0, 0.0), (9.0, 12.0, 5.0)];
+        assert_eq!(spark_path(&steps, 10.0), "M0 0H6V20H9V10H12");
+        assert_eq!(spark_path(&[], 1.0), "");
+    }
+
+    #[test]
+    fn a_name_comes_back_from_a_path() {
+        for name in ["vm1", "tap#7", "a/b", "é%"] {
+            assert_eq!(from_path(&in_path(name)).as_deref(), Some(name));
+        }
+        assert_eq!((from_path("%4"), from_path("%zz"), from_path("%ff")), (None, None, None));
+    }
+}

@@ -1,0 +1,203 @@
+//! The page's server: few connections, each with time limits, one thread.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use axum::body::{Body, Bytes};
+use axum::http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use nicety_host::Host;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tracing::{debug, warn};
+
+use super::Place;
+use super::history::{FRESH, History};
+use super::host;
+use super::recent::Recent;
+use super::requests::{self, Asked};
+use crate::Inspect;
+
+/// Most connections at once. Further ones wait to be accepted.
+const CONNECTIONS_MOST: usize = 32;
+/// The time that a client may take to ask, and to ask again.
+const QUIET: Duration = Duration::from_secs(5);
+/// The longest duration of a connection.
+const LIFE: Duration = Duration::from_secs(60);
+/// The pause after the system refused a connection.
+const REFUSED_PAUSE: Duration = Duration::from_millis(200);
+
+pub(super) struct Server {
+    place: Place,
+    end: Arc<Notify>,
+    shown: Arc<Shown>,
+}
+
+/// What requests are answered from.
+pub(super) struct Shown {
+    pub file: PathBuf,
+    pub switch: String,
+    pub inspect: Arc<dyn Inspect>,
+    pub history: Mutex<History>,
+    pub recent: Arc<Recent>,
+    /// The page of the host, and when it was made: however many ask, it is made twice a second at most.
+    pub host_page: Mutex<Option<(Instant, Bytes)>>,
+}
+
+impl Shown {
+    pub fn new(host: &Host, inspect: Arc<dyn Inspect>, recent: Arc<Recent>) -> Self {
+        let (file, switch) = (host.path.clone(), host.switch.name.clone());
+        Self { file, switch, inspect, history: Mutex::default(), recent, host_page: Mutex::default() }
+    }
+
+    /// The page of the host.
+    pub fn host_page(&self) -> Bytes {
+        let mut made = self.host_page.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some((at, page)) = &*made
+            && at.elapsed() < FRESH
+        {
+            return page.clone();
+        }
+        let page = Bytes::from(host::page(self));
+        *made = Some((Instant::now(), page.clone()));
+        page
+    }
+}
+
+enum Accepting {
+    Loopback(TcpListener),
+    Socket(UnixListener),
+}
+
+impl Server {
+    pub fn new(place: Place, end: Arc<Notify>, host: &Host, inspect: Arc<dyn Inspect>, recent: Arc<Recent>) -> Self {
+        Self { place, end, shown: Arc::new(Shown::new(host, inspect, recent)) }
+    }
+
+    /// Serves until it is notified.
+    pub fn run(self, runtime: &tokio::runtime::Runtime, leaves: &AtomicBool) {
+        if let Err(error) = runtime.block_on(self.serve()) {
+            warn!("the page is not served: {error}");
+        }
+        if leaves.load(Ordering::Relaxed) {
+            // Dropped, a listener would remove its file.
+            let _never_dropped = std::mem::ManuallyDrop::new(self.place);
+        }
+    }
+
+    async fn serve(&self) -> io::Result<()> {
+        let descriptor = self.place.descriptor()?;
+        let accepting = match self.place {
+            Place::Loopback(_) => Accepting::Loopback(TcpListener::from_std(descriptor.into())?),
+            Place::Socket(_) => Accepting::Socket(UnixListener::from_std(descriptor.into())?),
+        };
+        let places = Arc::new(Semaphore::new(CONNECTIONS_MOST));
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                () = self.end.notified() => return Ok(()),
+                accepted = self.accept(&accepting, &places) => accepted,
+            };
+            if let Err(error) = accepted
+                && error.kind() != io::ErrorKind::ConnectionAborted
+            {
+                debug!("a reader of the page was not accepted: {error}");
+                tokio::time::sleep(REFUSED_PAUSE).await;
+            }
+        }
+    }
+
+    async fn accept(&self, accepting: &Accepting, places: &Arc<Semaphore>) -> io::Result<()> {
+        let place = Arc::clone(places).acquire_owned().await.map_err(io::Error::other)?;
+        match accepting {
+            Accepting::Loopback(listener) => self.answer(listener.accept().await?.0, place),
+            Accepting::Socket(listener) => self.answer(listener.accept().await?.0, place),
+        }
+        Ok(())
+    }
+
+    /// Speaks HTTP with a client, in its own task.
+    fn answer(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, place: OwnedSemaphorePermit) {
+        let shown = Arc::clone(&self.shown);
+        let service = service_fn(move |request: Request<Incoming>| {
+            let answer = respond(&shown, &request);
+            async move { Ok::<_, std::convert::Infallible>(answer) }
+        });
+        let task = async move {
+            let mut http = hyper::server::conn::http1::Builder::new();
+            http.timer(TokioTimer::new()).header_read_timeout(QUIET).half_close(true);
+            let connection = http.serve_connection(TokioIo::new(stream), service);
+            match tokio::time::timeout(LIFE, connection).await {
+                Ok(Ok(())) | Err(_) => {}
+                Ok(Err(error)) => debug!("a connection to the page ended: {error}"),
+            }
+            drop(place);
+        };
+        drop(tokio::spawn(task));
+    }
+}
+
+fn respond(shown: &Shown, request: &Request<Incoming>) -> Response<Body> {
+    let asked = Asked { method: request.method(), path: request.uri().path(), headers: request.headers() };
+    requests::answer(shown, &asked)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use nicety_daemon::daemon::RestartError;
+    use nicety_daemon::report::PortReport;
+    use nicety_daemon::saved::{PortState, SaveError};
+
+    use super::*;
+    use crate::api::AddressList;
+
+    /// Counts how often it is asked.
+    #[derive(Default)]
+    struct Counting(AtomicUsize);
+
+    impl Inspect for Counting {
+        fn is_ready(&self) -> bool {
+            true
+        }
+
+        fn ports(&self) -> Vec<PortReport> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            vec![crate::tests::port("vm1")]
+        }
+
+        fn addresses(&self) -> AddressList {
+            AddressList { addresses: Vec::new(), more: 0 }
+        }
+
+        fn restart(&self, name: &str) -> Result<(), RestartError> {
+            Err(RestartError::Missing(name.to_owned()))
+        }
+
+        fn save(&self, name: &str) -> Result<PortState, SaveError> {
+            Err(SaveError::Missing(name.to_owned()))
+        }
+
+        fn restore(&self, name: &str, _: PortState) -> Result<(), SaveError> {
+            Err(SaveError::Missing(name.to_owned()))
+        }
+    }
+
+    #[test]
+    fn many_readers_share_a_page() {
+        let host = Host::parse("", std::path::Path::new("/etc/host.toml")).unwrap();
+        let counting = Arc::<Counting>::default();
+        let shown = Shown::new(&host, Arc::clone(&counting) as Arc<dyn Inspect>, Arc::default());
+        let begin = Instant::now();
+        (0..1000).for_each(|_| assert!(!shown.host_page().is_empty()));
+        let (asked, most) = (counting.0.load(Ordering::Relaxed), begin.elapsed().as_millis() / FRESH.as_millis() + 1);
+        assert!(asked as u128 <= most, "{asked} times in {:?}", begin.elapsed());
+    }
+}

@@ -1,0 +1,106 @@
+//! Results of `nicety compare` (`results.json`) as those of the lab's method of the same name, so that a choice cites either.
+
+use std::collections::BTreeMap;
+
+use crate::methods::{Length, Load, Subject, Taken};
+use crate::results::{Results, Row, Test};
+use crate::run::UNOPTIMISED;
+use crate::study::{Head, Options, Plan, Record, Study, journal, plan::Item};
+
+/// The method's name.
+const COMPARE: &str = "compare";
+/// The load whose figure `nicety compare` sums over its bulk runs.
+pub(super) const BULK: &str = "bulk";
+
+/// Load and figure of a test, as the lab's method names them. None for tests that answer no preference.
+fn figure(test: Test) -> Option<(&'static str, &'static str)> {
+    Some(match test {
+        Test::BulkTransmit => ("bulk-transmit", "mbit"),
+        Test::BulkReceive => ("bulk-receive", "mbit"),
+        Test::GuestToGuest => ("guest-to-guest", "mbit"),
+        Test::RequestResponse => ("request-response", "transactions"),
+        Test::RrP50 => ("request-response", "p50"),
+        Test::RrP99 => ("request-response", "p99"),
+        Test::CpuPerGigabit => (BULK, "cpu"),
+        Test::GuestCpuPerGigabit | Test::ReadsPerFrame | Test::WritesPerFrame | Test::InterruptsPerFrame => {
+            return None;
+        }
+    })
+}
+
+fn subject(row: &Row) -> Subject {
+    Subject { adapter: row.adapter.clone(), server: Some(row.server), driver: row.driver }
+}
+
+/// The figures of a comparison as a study. None if it has none.
+pub fn of_comparison(results: &Results) -> Option<Study> {
+    let mut runs: BTreeMap<Item, Taken> = BTreeMap::new();
+    let (mut subjects, mut loads): (Vec<Subject>, Vec<Load>) = (Vec::new(), Vec::new());
+    for (row, (load, figure)) in results.rows.iter().filter_map(|row| Some((row, figure(row.test)?))) {
+        let subject = subject(row);
+        if !subjects.contains(&subject) {
+            subjects.push(subject.clone());
+        }
+        if !loads.iter().any(|known| known.name == load) {
+            let seconds = results.method.seconds.round() as u32;
+            loads.push(Load { name: load.to_owned(), title: load.replace('-', " "), seconds, commands: Vec::new() });
+        }
+        for sample in &row.samples {
+            let item = Item { round: sample.round, subject: subject.clone(), load: load.to_owned() };
+            runs.entry(item).or_default().figures.insert(figure.to_owned(), sample.value);
+        }
+    }
+    let of = &results.method;
+    let plan = Plan {
+        method: COMPARE.to_owned(),
+        guests: of.guests,
+        length: Length::Usual,
+        subjects,
+        loads,
+        repeat: of.repeat,
+        confidence: None,
+        seed: of.seed,
+        overhead_seconds: 0.0,
+        own: None,
+    };
+    let head = Head {
+        format: journal::FORMAT.to_owned(),
+        version: journal::VERSION,
+        command: of.command.clone(),
+        options: Options::default(),
+        plan,
+        host: results.host.clone(),
+        optimised: !of.notes.iter().any(|note| note == UNOPTIMISED),
+        notes: of.notes.clone(),
+    };
+    let runs: Vec<Record> = runs.into_iter().map(|(item, taken)| Record::new(&item, Ok(taken))).collect();
+    (!runs.is_empty()).then_some(Study { head, runs })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::method::Server;
+    use crate::results::sample;
+    use crate::study::figures::cell;
+
+    #[test]
+    fn a_comparison_s_medians_are_those_of_its_file() {
+        let results = sample::embedded();
+        let study = of_comparison(&results).unwrap();
+        assert_eq!((study.head.plan.method.as_str(), study.head.plan.guests), ("compare", results.method.guests));
+        for (test, load, figure) in [
+            (Test::GuestToGuest, "guest-to-guest", "mbit"),
+            (Test::RequestResponse, "request-response", "transactions"),
+            (Test::RrP99, "request-response", "p99"),
+            (Test::CpuPerGigabit, "bulk", "cpu"),
+        ] {
+            let row = results.row("e1000", test, Server::Nicety).unwrap();
+            let ours = cell(&study, &Subject::new("e1000", Server::Nicety), load, figure);
+            assert_eq!(ours.estimate.map(|estimate| estimate.median), row.median, "{test:?}");
+        }
+        let mut nothing = results;
+        nothing.rows.clear();
+        assert_eq!(of_comparison(&nothing), None);
+    }
+}
