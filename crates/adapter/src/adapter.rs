@@ -1,5 +1,7 @@
 //! The interface of every adapter.
 
+use serde::{Deserialize, Serialize};
+
 use crate::batch::Batch;
 use crate::context::Context;
 use crate::face::Face;
@@ -10,7 +12,7 @@ use crate::snapshot::Snapshot;
 use crate::stall::Stall;
 
 /// The kind of a reset.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reset {
     /// Power on, for another VM: everything is reset.
     Bus,
@@ -20,7 +22,7 @@ pub enum Reset {
 }
 
 /// Events that a port reports to its adapter. An adapter handles every event: a missing one does not compile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
     /// The link went up or down.
     Link(bool),

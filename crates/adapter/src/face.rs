@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use nicety_memory::Map;
 use nicety_pci::{Function, Rom};
+use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
 
@@ -88,7 +89,7 @@ pub trait PciFace {
 }
 
 /// The place of a virtio ring, in the guest's bus addresses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RingPlace {
     /// Number of descriptors: at most 32768, and a power of two unless the ring is packed.
     pub size: u16,

@@ -2,12 +2,13 @@
 
 use arrayvec::ArrayVec;
 use nicety_frame::{Tag, vlan};
+use serde::{Deserialize, Serialize};
 
 use crate::batch::{Batch, PACKETS, Packet};
 use crate::outbox::Set;
 
 /// The switch's change to a frame for one receiver.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Edit {
     /// No change.
     #[default]
@@ -15,14 +16,14 @@ pub enum Edit {
     /// Removes the outer VLAN tag, if there is one.
     Untag,
     /// Inserts this VLAN tag before any other.
-    Tag(Tag),
+    Tag(#[serde(with = "crate::tape::tag")] Tag),
     /// Replaces the outer tag with this VLAN tag, or inserts it if there is none: for a priority-tagged frame (VLAN id 0) into an
     /// access VLAN.
-    Retag(Tag),
+    Retag(#[serde(with = "crate::tape::tag")] Tag),
 }
 
 /// One packet of a batch, for one receiver.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pick {
     /// Index in the batch.
     pub packet: u16,

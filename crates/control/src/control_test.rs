@@ -91,6 +91,7 @@ pub(crate) fn port(name: &str) -> PortReport {
         inward_classes: Vec::new(),
         mirror: None,
         mirrored_to: Vec::new(),
+        tolerance: None,
         neighbour: None,
         condition: Condition::Up,
         sentence: "a VM is attached, and its driver is up".into(),

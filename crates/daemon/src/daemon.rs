@@ -13,11 +13,13 @@ mod restart;
 mod save;
 mod set;
 mod team;
+mod tolerance;
 mod trace;
 mod watch;
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -43,10 +45,12 @@ use crate::journal::Journal;
 use crate::mapper::Mapper;
 use crate::port_log::PortLog;
 use crate::recorder::{Recorder, Recording, Target};
+use crate::report::ToleranceReport;
 use crate::rings::{FrontendSocket, RingsServer};
 use crate::service::{Link, Service};
 use crate::shell::{PortShell, Schedule, Signals};
 use crate::systemd::Probe;
+use crate::tolerance::Tolerance;
 use crate::worker::Worker;
 pub use arriving::{Arriving, ArrivingUplink, Expected};
 use card::RunningCard;
@@ -80,6 +84,8 @@ pub struct PortSpec {
     pub mapped: bool,
     /// The worker that serves it. `None`: one with the fewest ports.
     pub worker: Option<u16>,
+    /// The daemon that has its log.
+    pub ft_peer: Option<SocketAddr>,
     /// Receive buffer in bytes.
     pub buffer_bytes: u32,
     /// The accounts that may connect.
@@ -170,6 +176,8 @@ pub struct PortView {
     pub mirror: Option<MirrorConfig>,
     /// The mirrors that copy its frames.
     pub mirrored_by: Vec<MirrorConfig>,
+    /// Its log at another daemon.
+    pub tolerance: Option<ToleranceReport>,
 }
 
 #[derive(Debug)]
@@ -198,6 +206,8 @@ pub struct Daemon {
     generation: AtomicU64,
     /// The keeper, which holds the ports in case this process is killed.
     holder: OnceLock<Arc<Holder>>,
+    /// Logs of ports at other daemons.
+    tolerance: OnceLock<Tolerance>,
 }
 
 impl Daemon {
@@ -250,6 +260,7 @@ impl Daemon {
             recording: Mutex::default(),
             generation: AtomicU64::new(0),
             holder: OnceLock::new(),
+            tolerance: OnceLock::new(),
         })
     }
 
@@ -400,13 +411,16 @@ impl Daemon {
         adapter: Box<dyn Adapter>,
         signals: Arc<Signals>,
         recorder: Option<&Arc<Recorder>>,
+        is_again: bool,
     ) -> Result<Opened, StartError> {
         let name = spec.name.clone();
+        let (adapter, tolerated) = self.tolerated(spec, adapter, is_again)?;
         let schedule = Arc::new(Schedule::default());
         let shell = PortShell::new(id, self.inbox(id), signals, Arc::clone(&schedule), recorder.cloned(), self.clock);
         let port = Port::new(id, End::Adapter(adapter), Box::new(shell), spec.buffer_bytes);
         let port = Arc::new(port.map_err(|source| StartError::Memory { port: name.clone(), source })?);
         self.seat(&port, spec);
+        self.log_calls(tolerated, &port);
         let log = self.log(id, &name, spec.entry.about.name);
         Ok(Opened { name, schedule, port, log })
     }
@@ -427,7 +441,7 @@ impl Daemon {
         let interrupts = Arc::new(interrupts);
         let signals = Arc::new(Signals::function(Arc::clone(&interrupts)));
         let Opened { name, schedule, port, log } =
-            self.opened(id, &spec, adapter, Arc::clone(&signals), recorder.as_ref())?;
+            self.opened(id, &spec, adapter, Arc::clone(&signals), recorder.as_ref(), false)?;
         let memory = |source| StartError::Memory { port: name.clone(), source };
         let worker = self.inbox(id);
         let mapper = Mapper::start(&name, Arc::default(), move || worker.push(Note::Mapped(id)))
@@ -470,7 +484,7 @@ impl Daemon {
         };
         let (signals, inbox) = (Arc::new(Signals::rings()), self.inbox(id));
         let Opened { name, schedule, port, log } =
-            self.opened(id, &spec, adapter, Arc::clone(&signals), recorder.as_ref())?;
+            self.opened(id, &spec, adapter, Arc::clone(&signals), recorder.as_ref(), false)?;
         let link = Link::Rings { kicks: Vec::new() };
         let fresh = Service::new(Arc::clone(&log), Arc::clone(&port), Arc::clone(&schedule), link);
         self.join(&name, &port, &spec.policy, Service { recorder: recorder.clone(), ..fresh })?;
@@ -678,12 +692,14 @@ impl Daemon {
             members: None,
             mirror: None,
             mirrored_by: Vec::new(),
+            tolerance: None,
         }));
         let name_of = |id| uplinks.iter().find(|uplink| uplink.port.id() == id).map(|uplink| uplink.name.clone());
         views.extend(self.team_views(name_of));
         drop(uplinks);
         views.extend(self.ports().values().map(|running| view(running, epoch)));
         self.note_mirrors(&mut views);
+        self.note_tolerance(&mut views);
         let now = self.clock.now();
         views.iter_mut().for_each(|view| view.neighbour = self.plane.neighbour(view.id, now));
         let mut at: BTreeMap<PortId, &mut PortView> = views.iter_mut().map(|view| (view.id, view)).collect();
@@ -755,6 +771,7 @@ fn view(running: &Running, epoch: Duration) -> PortView {
         members: None,
         mirror: None,
         mirrored_by: Vec::new(),
+        tolerance: None,
     }
 }
 

@@ -71,6 +71,8 @@ pub struct Journal {
     group: u64,
     /// The descriptors of the group, by their numbers in this process.
     members: Vec<RawFd>,
+    /// The record's session has exchanged versions: a VMM does that once.
+    pub is_greeted: bool,
     /// The keeper does not hold the port: why was logged.
     is_broken: bool,
 }
@@ -98,7 +100,7 @@ impl Journal {
         let map = mapped(&file, 0, RINGS).map_err(std::io::Error::other)?;
         let rings = (rings_bytes > 0).then(|| mapped(&file, RINGS, rings_bytes).map(Arc::new)).transpose();
         let (name, rings) = (name.to_owned(), rings.map_err(std::io::Error::other)?);
-        Ok(Self { name, holder, file, map, rings, group: 0, members: Vec::new(), is_broken: false })
+        Ok(Self { name, holder, file, map, rings, group: 0, members: Vec::new(), is_greeted: false, is_broken: false })
     }
 
     /// The part for the positions of rings, if its adapter keeps any.

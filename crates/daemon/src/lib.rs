@@ -32,6 +32,7 @@ pub mod shell;
 pub mod signals;
 pub mod systemd;
 mod timeout;
+pub mod tolerance;
 pub mod trace;
 pub mod usage;
 pub mod whole;

@@ -147,6 +147,7 @@ fn a_report_holds_what_was_counted_and_leaves_zeros_out() {
         socket: "/run/vm1.sock".into(),
         role: Default::default(),
         mapped: false,
+        ft_peer: None,
         worker: None,
         buffer_bytes: 1 << 20,
         access: nicety_socket::Access::default(),
@@ -174,6 +175,7 @@ fn a_report_holds_what_was_counted_and_leaves_zeros_out() {
         members: None,
         mirror: None,
         mirrored_by: Vec::new(),
+        tolerance: None,
     };
     let report = PortReport::of(&view);
     assert_eq!(report.sentence, "a VM is attached, and its driver is up", "of the last one nothing any more");

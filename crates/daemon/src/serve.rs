@@ -23,6 +23,7 @@ use tracing::warn;
 use crate::daemon::{ArrivingUplink, Daemon, PortSpec, StartError, TeamSpec, UplinkMaker, random};
 use crate::image::PortImage;
 use crate::recorder::{self, Target};
+use crate::tolerance::ToleranceError;
 
 /// Reasons why the daemon could not start.
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +75,9 @@ pub enum ServeError {
     /// The ports of the old daemon cannot go on here.
     #[error("taking over: {0}")]
     HandOver(String),
+    /// Ports cannot have logs at other daemons.
+    #[error(transparent)]
+    Tolerance(#[from] ToleranceError),
     /// Signals cannot be caught.
     #[error("catching signals: {0}")]
     Signals(std::io::Error),
@@ -228,6 +232,7 @@ pub(crate) fn spec(config: &PortConfig) -> Result<PortSpec, ServeError> {
         role: config.role,
         mapped: config.is_mapped(std::thread::available_parallelism().map_or(1, usize::from)),
         worker: config.worker,
+        ft_peer: config.ft_peer,
         buffer_bytes: u32::try_from(config.buffer.0).unwrap_or(u32::MAX),
         access,
         group: config.group.clone(),
@@ -566,6 +571,9 @@ pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
     let daemon = Daemon::start(limits(host), host.daemon.workers)?;
     if let Some(target) = record {
         daemon.record(target)?;
+    }
+    if let Some(config) = &host.tolerance {
+        daemon.tolerate(config)?;
     }
     host.cards.iter().for_each(|card| daemon.set_card(card));
     let mut held = Held::new();

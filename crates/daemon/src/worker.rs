@@ -211,7 +211,7 @@ impl Worker {
 
     fn serve(&mut self, mut service: Service) {
         let id = service.port.id();
-        Self::keep(&mut service, self.clock.now());
+        Self::keep(&mut service, self.clock);
         self.go_on(id, &mut service);
         if let Some(fd) = service.descriptor()
             && let Err(error) = epoll::add(&self.epoll, fd, token(id, SOCKET), EventFlags::IN)

@@ -75,6 +75,7 @@ impl Cards {
             };
             let spec = PortSpec {
                 worker: None,
+                ft_peer: None,
                 name: format!("vm{number}"),
                 entry: find("ixgbevf").unwrap(),
                 settings: Settings::new(address(number)),

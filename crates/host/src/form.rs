@@ -50,6 +50,8 @@ pub enum Form {
     Bytes(Bytes, Bytes),
     /// A time in seconds with its unit: least and most.
     Seconds(Seconds, Seconds),
+    /// An IP address and a TCP port: `10.0.0.2:7001`, `[fd00::2]:7001`.
+    SocketAddress,
     /// A path of a file.
     Path,
     /// At most so many paths, with commas between them: no path has one.
@@ -115,6 +117,7 @@ impl Form {
             Self::Ips(most) => list(&ip(), most),
             Self::Network => format!("{}(/{})?", ip(), digits(0, 32)),
             Self::TransportPorts => format!("{0}(-{0})?", digits(0, 65_535)),
+            Self::SocketAddress => format!(r"({}|\[{}\]):{}", ipv4(), ipv6(), digits(1, 65_535)),
             Self::Vlans => {
                 let id = digits(1, 4094);
                 format!("(all|{id}(-{id})?(,{id}(-{id})?)*)")
@@ -159,11 +162,19 @@ fn mac() -> String {
 
 /// An IPv4 address, or an IPv6 address without a part in IPv4's notation.
 fn ip() -> String {
-    let v4 = format!(r"{OCTET}(\.{OCTET}){{3}}");
+    either([ipv4(), ipv6()])
+}
+
+fn ipv4() -> String {
+    format!(r"{OCTET}(\.{OCTET}){{3}}")
+}
+
+/// An IPv6 address without a part in IPv4's notation.
+fn ipv6() -> String {
     let whole = format!("({GROUP}:){{7}}{GROUP}");
     let cut = (1..7).map(|before| format!("({GROUP}:){{{before}}}(:{GROUP}){{1,{}}}", 7 - before));
     let ends = [format!("({GROUP}:){{1,7}}:"), format!(":((:{GROUP}){{1,7}}|:)")];
-    either([v4, whole].into_iter().chain(cut).chain(ends))
+    either([whole].into_iter().chain(cut).chain(ends))
 }
 
 /// A number above 0 and up to `most`, with at most so many digits behind a point if it is less than `most`.

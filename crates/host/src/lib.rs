@@ -6,6 +6,7 @@
 
 use std::fs::OpenOptions;
 use std::io::Read;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use nicety_adapters::{About, Entry, REGISTRY, Settings};
@@ -36,6 +37,7 @@ mod quantity;
 pub mod regular;
 mod sections;
 mod team;
+mod tolerance;
 mod walk;
 
 pub use access::{AccessConfig, AccountError, group_number};
@@ -84,6 +86,8 @@ pub struct Host {
     pub mirrors: Vec<MirrorConfig>,
     /// The daemon.
     pub daemon: DaemonConfig,
+    /// Fault tolerance of ports, if there is any.
+    pub tolerance: Option<ToleranceConfig>,
     /// The ports, in the file's order. There may be none: ports are added while the daemon serves.
     pub ports: Vec<PortConfig>,
     /// The file as a document: its values as written.
@@ -287,6 +291,15 @@ impl Default for DaemonConfig {
     }
 }
 
+/// `[ft]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToleranceConfig {
+    /// The address at which other daemons connect.
+    pub listen: Option<SocketAddr>,
+    /// The file with the key that all of them share.
+    pub key: PathBuf,
+}
+
 /// `[[port]]`.
 #[derive(Clone, Debug)]
 pub struct PortConfig {
@@ -316,6 +329,8 @@ pub struct PortConfig {
     pub standby: bool,
     /// The worker that serves it, from 0, if the file says.
     pub worker: Option<u16>,
+    /// The daemon that has its log: what its guest sends waits until that has what precedes it.
+    pub ft_peer: Option<SocketAddr>,
     /// The accounts that may connect. The default if this side connects.
     pub access: AccessConfig,
     /// Its port group, if it is in one.
@@ -357,6 +372,8 @@ impl PortConfig {
     /// unless the file says otherwise. With one processor they are not: polling would take its time from the guest.
     pub fn is_mapped(&self, processors: usize) -> bool {
         match self.doorbells {
+            // A log has writes, and a page has none.
+            _ if self.ft_peer.is_some() => false,
             Some(doorbells) => doorbells == Doorbells::Mapped,
             None => processors > 1 && sections::mappable(self.entry).is_some_and(|part| part.usual),
         }
@@ -367,8 +384,8 @@ impl PortConfig {
     pub fn is_same_adapter(&self, other: &Self) -> bool {
         let mapped = |port: &Self| [1, 2].map(|processors| port.is_mapped(processors));
         let made = |port: &Self| {
-            let PortConfig { role, queues, mtu, is_vmwares, standby, worker, .. } = port;
-            (port.entry.about.name, *role, mapped(port), *queues, *mtu, *is_vmwares, *standby, *worker)
+            let PortConfig { role, queues, mtu, is_vmwares, standby, worker, ft_peer, .. } = port;
+            (port.entry.about.name, *role, mapped(port), *queues, *mtu, *is_vmwares, *standby, *worker, *ft_peer)
         };
         let is_same_address = self.mac == other.mac || (self.function.is_some() && other.function.is_some());
         made(self) == made(other) && is_same_address && self.socket == other.socket && self.rom == other.rom

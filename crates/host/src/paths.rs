@@ -162,7 +162,7 @@ pub(super) fn folders(walk: &mut Walk, section: Section<'_>, dir: &Path, most: u
     all.iter().filter_map(|Found { value, line }| path(walk, section, "folders", value, *line, dir)).collect()
 }
 
-fn file(walk: &mut Walk, section: Section<'_>, key: &str, dir: &Path) -> Option<PathBuf> {
+pub(super) fn file(walk: &mut Walk, section: Section<'_>, key: &str, dir: &Path) -> Option<PathBuf> {
     let Found { value, line } = walk.string(section, key)?;
     path(walk, section, key, value, line, dir)
 }

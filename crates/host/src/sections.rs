@@ -24,6 +24,7 @@ use super::paths::{self, Paths};
 use super::policy::{self, Parts};
 use super::quantity::{Bytes, Seconds};
 use super::team::{TEAM, team};
+use super::tolerance::{self, FT};
 use super::walk::{Found, Key, Kind, Section, Walk, within};
 use super::{
     CardConfig, DaemonConfig, Doorbells, FunctionConfig, Host, InwardConfig, Lldp, PortConfig, Role, SwitchConfig,
@@ -47,8 +48,8 @@ const NAME: &str =
 const SOCKET: &str = "a path of at most 107 bytes, each once; a relative one begins at the host file's folder";
 
 /// Every table of a host file.
-pub const KINDS: [&Kind; 10] =
-    [&SWITCH, &UPLINK, &TEAM, &CARD, &IO_CLASS, &MIRROR, &DAEMON, &SOCKETS, &PORT_GROUP, &PORT];
+pub const KINDS: [&Kind; 11] =
+    [&SWITCH, &UPLINK, &TEAM, &CARD, &IO_CLASS, &MIRROR, &DAEMON, &FT, &SOCKETS, &PORT_GROUP, &PORT];
 
 static SWITCH: Kind = Kind {
     heading: "[switch]",
@@ -150,7 +151,7 @@ const SUBSYSTEMS: [(&str, bool); 2] = [("chip", false), ("vmware", true)];
 const LLDP: [(&str, (bool, bool)); 4] =
     [("off", (false, false)), ("send", (true, false)), ("receive", (false, true)), ("both", (true, true))];
 
-const PORT_KEYS: [Key; 28] = [
+const PORT_KEYS: [Key; 29] = [
     Key::new("name", Form::Name, NAME).required(),
     Key::new("adapter", Form::Adapter, "a name that `nicety adapters` lists").required(),
     Key::new(
@@ -181,6 +182,7 @@ const PORT_KEYS: [Key; 28] = [
     ),
     Key::new("standby", Form::Flag, "true or false; true for a virtio adapter"),
     Key::new("worker", Form::Number(0, WORKERS_MOST - 1), "a whole number from 0, below the daemon's workers"),
+    tolerance::PEER,
     KEYS[0],
     KEYS[1],
     KEYS[2],
@@ -304,7 +306,13 @@ pub(super) fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path) -> H
             format!("a switch has at most {most} ports besides its uplink{}", if uplinks.len() > 1 { "s" } else { "" });
         walk.note(section.line, "port", what, String::new());
     }
-    let ports = sections.into_iter().filter_map(|section| Some((section, port(walk, section, dir, &mut seen)?)));
+    let tolerance = walk.sections(root, &FT).pop().and_then(|section| tolerance::tolerance(walk, section, dir));
+    let is_tolerant = tolerance.is_some();
+    let ports = sections.into_iter().filter_map(|section| {
+        let port = port(walk, section, dir, &mut seen)?;
+        tolerance::check(walk, section, &port, is_tolerant);
+        Some((section, port))
+    });
     let ports: Vec<(Section<'_>, PortConfig)> = ports.collect();
     let cards = seen.cards.into_list();
     let minimums = minimums(&ports, &cards);
@@ -324,6 +332,7 @@ pub(super) fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path) -> H
         io_classes,
         mirrors,
         daemon,
+        tolerance,
         ports,
         document: Document::default(),
         paths: seen.paths,
@@ -613,6 +622,7 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
         is_vmwares: subsystem.is_some_and(|found| found.value),
         standby: stands_by,
         worker: worker.and_then(|found| u16::try_from(found.value).ok()),
+        ft_peer: walk.parsed(section, tolerance::PEER.name).map(|found| found.value),
         access,
         group,
         policy: bound(parts.policy(addresses, ips, priority), function.as_ref()),

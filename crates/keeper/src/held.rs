@@ -48,6 +48,10 @@ impl Held {
             return;
         }
         let groups = self.0.entry(name).or_default();
+        // A daemon's last message may be read after its heir's first one.
+        if groups.iter().any(|(other, _)| *other > number) {
+            return;
+        }
         groups.push((number, fds));
         let surplus = groups.len().saturating_sub(GROUPS_MOST);
         groups.drain(..surplus);
@@ -99,6 +103,15 @@ mod tests {
         assert_eq!(all, [("vm1".to_owned(), 6, 1)]);
         held.forget(&content(u64::MAX, "vm1"));
         assert!(!is_open(&mut second) && held.iter().next().is_none());
+    }
+
+    #[test]
+    fn a_group_that_comes_after_a_newer_one_is_closed() {
+        let mut held = Held::default();
+        held.hold(&content(6, "vm1"), Vec::new());
+        let (mut peer, ours) = UnixStream::pair().unwrap();
+        held.hold(&content(5, "vm1"), vec![ours.into()]);
+        assert!(!is_open(&mut peer));
     }
 
     #[test]

@@ -41,21 +41,42 @@ struct Daemon {
     process: Child,
     /// `None` once the daemon has closed it.
     channel: Option<Channel>,
-    /// Descriptors that it would lose if it were killed.
-    held: Held,
+}
+
+/// The two processes at the ends of a channel.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Between {
+    KeeperAndDaemon,
+    HeirAndDaemon,
+}
+
+/// Parts that a test replaces, to stop an upgrade at each of its messages.
+#[doc(hidden)]
+pub struct Seam<'a> {
+    /// Makes channels.
+    pub connect: &'a dyn Fn(Between) -> Result<(Channel, Channel), Errno>,
+    /// A daemon that is killed more often than this in a minute is not started again: the service manager is told.
+    pub restarts_most: usize,
+}
+
+impl Default for Seam<'_> {
+    fn default() -> Self {
+        Self { connect: &|_| Channel::pair(), restarts_most: RESTARTS_MOST }
+    }
 }
 
 impl Daemon {
-    fn start(program: &Path, arguments: &[OsString]) -> io::Result<Self> {
-        let (ours, theirs) = Channel::pair()?;
+    fn start(program: &Path, arguments: &[OsString], seam: &Seam<'_>) -> io::Result<Self> {
+        let (ours, theirs) = (seam.connect)(Between::KeeperAndDaemon)?;
         let mut command = Command::new(program);
         // The service manager would expect the watchdog's messages of the keeper.
         command.args(arguments).arg(KEPT).env_remove("WATCHDOG_PID").stdin(Stdio::from(OwnedFd::from(theirs)));
-        Ok(Self { process: command.spawn()?, channel: Some(ours), held: Held::default() })
+        Ok(Self { process: command.spawn()?, channel: Some(ours) })
     }
 
     /// It is the first daemon, or replaces one that was killed and for which these descriptors were held.
-    fn begins(&mut self, held: Held) {
+    fn begins(&mut self, held: &Held) {
         for (name, number, fds) in held.iter() {
             let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
             let content = held::content(number, name);
@@ -65,8 +86,6 @@ impl Daemon {
             }
         }
         self.tell(kind::FIRST, b"", None);
-        // It may be killed before it has sent any of its own.
-        self.held = held;
     }
 
     fn tell(&mut self, kind: u8, content: &[u8], fd: Option<&Channel>) {
@@ -86,12 +105,14 @@ impl Daemon {
 }
 
 /// The keeper's state.
-struct Keeper {
+struct Keeper<'a> {
+    seam: Seam<'a>,
     arguments: Vec<OsString>,
     /// The program of the daemon that serves.
     program: PathBuf,
-    /// The daemon was an heir whose predecessor was killed, and has not reported that it serves.
-    is_orphan: bool,
+    /// Another daemon is started even if this one ends by itself: its heir failed when it had taken over, or this one is an heir whose
+    /// predecessor was killed, and has not reported that it serves.
+    begins_again: bool,
     /// A signal that ends the daemon was passed on.
     is_ending: bool,
     /// The times at which a daemon was started again, the last ones.
@@ -100,8 +121,10 @@ struct Keeper {
     current: Daemon,
     /// The next one, while it takes over.
     heir: Option<(PathBuf, Daemon)>,
-    /// Daemons that were replaced and have not ended yet.
+    /// Daemons that were replaced, and heirs that were given up, which have not ended yet.
     replaced: Vec<Daemon>,
+    /// Descriptors that the daemon would lose if it were killed. Its heir's replace them one after the other.
+    held: Held,
 }
 
 /// Starts a daemon, the next one whenever the daemon asks for it, and another one if it is killed. Returns when no daemon is left, with the last one's status.
@@ -109,6 +132,12 @@ struct Keeper {
 /// # Errors
 /// The first daemon cannot be started, or the system refuses to report signals.
 pub fn keep(start: &Start) -> io::Result<ExitStatus> {
+    keep_with(start, Seam::default())
+}
+
+/// Like [`keep`], for tests.
+#[doc(hidden)]
+pub fn keep_with(start: &Start, seam: Seam<'_>) -> io::Result<ExitStatus> {
     let mut signals = Vec::new();
     for signal in [SIGCHLD, SIGTERM, SIGINT, SIGHUP] {
         let (read, write) = UnixStream::pair()?;
@@ -117,17 +146,19 @@ pub fn keep(start: &Start) -> io::Result<ExitStatus> {
         signals.push((signal, read));
     }
     provide_descriptors();
-    let mut current = Daemon::start(&start.program, &start.arguments)?;
-    current.begins(Held::default());
+    let mut current = Daemon::start(&start.program, &start.arguments, &seam)?;
+    current.begins(&Held::default());
     let mut keeper = Keeper {
+        seam,
         arguments: start.arguments.clone(),
         program: start.program.clone(),
-        is_orphan: false,
+        begins_again: false,
         is_ending: false,
         restarts: Vec::new(),
         current,
         heir: None,
         replaced: Vec::new(),
+        held: Held::default(),
     };
     loop {
         keeper.wait(&signals)?;
@@ -161,7 +192,7 @@ fn drain(pipe: &UnixStream) -> bool {
     rustix::io::read(pipe, &mut bytes).is_ok_and(|count| count > 0)
 }
 
-impl Keeper {
+impl Keeper<'_> {
     fn daemons(&self) -> impl Iterator<Item = &Daemon> {
         std::iter::once(&self.current).chain(self.heir.as_ref().map(|(_, heir)| heir))
     }
@@ -186,13 +217,16 @@ impl Keeper {
         while let Some(message) = next(&mut self.current) {
             match message.kind {
                 kind::UPGRADE => self.upgrade(PathBuf::from(OsString::from_vec(message.content))),
-                kind::ABANDON => self.heir.iter_mut().for_each(|(_, heir)| {
+                // The next upgrade need not wait for its end.
+                kind::ABANDON => self.replaced.extend(self.heir.take().map(|(_, mut heir)| {
                     // It may have ended already.
                     let _ = heir.process.kill();
-                }),
-                kind::SERVES => self.is_orphan = false,
-                kind::HOLD => self.current.held.hold(&message.content, message.fds),
-                kind::FORGET => self.current.held.forget(&message.content),
+                    heir
+                })),
+                kind::SERVES => self.begins_again = false,
+                kind::STUCK => self.begins_again = true,
+                kind::HOLD => self.held.hold(&message.content, message.fds),
+                kind::FORGET => self.held.forget(&message.content),
                 _ => {}
             }
         }
@@ -200,8 +234,8 @@ impl Keeper {
             && let Some(message) = next(heir)
         {
             match message.kind {
-                kind::HOLD => heir.held.hold(&message.content, message.fds),
-                kind::FORGET => heir.held.forget(&message.content),
+                kind::HOLD => self.held.hold(&message.content, message.fds),
+                kind::FORGET => self.held.forget(&message.content),
                 kind::SERVES => self.succeed(),
                 _ => {}
             }
@@ -222,8 +256,9 @@ impl Keeper {
             return;
         }
         let started = check(&program).and_then(|()| {
-            let (to_heir, to_current) = Channel::pair().map_err(|error| error.to_string())?;
-            let heir = Daemon::start(&program, &self.arguments);
+            let pair = (self.seam.connect)(Between::HeirAndDaemon);
+            let (to_heir, to_current) = pair.map_err(|error| error.to_string())?;
+            let heir = Daemon::start(&program, &self.arguments, &self.seam);
             let mut heir = heir.map_err(|error| format!("{} cannot be started: {error}", program.display()))?;
             heir.tell(kind::HEIR, b"", Some(&to_current));
             Ok((heir, to_heir))
@@ -252,21 +287,26 @@ impl Keeper {
         // An heir that has all state serves when its predecessor ends.
         if let Some((program, heir)) = self.heir.take() {
             // Until it reports that it serves, it may still find that it cannot: then its predecessor's program is started again.
-            self.is_orphan = status.code().is_none();
-            if !self.is_orphan {
+            self.begins_again |= status.code().is_none();
+            if !self.begins_again {
                 self.program = program;
             }
             self.current = heir;
             return self.reap();
         }
         // A daemon that ends by itself has said why. One that was killed is started again.
-        if (status.code().is_some() && !self.is_orphan) || self.is_ending || !self.may_restart() {
+        if (status.code().is_some() && !self.begins_again) || self.is_ending || !self.may_restart() {
             return Ok(Some(status));
         }
-        self.is_orphan = false;
-        let held = std::mem::take(&mut self.current.held);
-        self.current = Daemon::start(&self.program, &self.arguments)?;
-        self.current.begins(held);
+        self.begins_again = false;
+        // A daemon that was replaced stands still, and still has the control socket until it ends.
+        for mut daemon in self.replaced.drain(..) {
+            // It may have ended already.
+            let _ = daemon.process.kill();
+            let _status = daemon.process.wait();
+        }
+        self.current = Daemon::start(&self.program, &self.arguments, &self.seam)?;
+        self.current.begins(&self.held);
         Ok(None)
     }
 
@@ -275,7 +315,7 @@ impl Keeper {
         let now = Instant::now();
         self.restarts.retain(|at| now.duration_since(*at) < RESTART_WINDOW);
         self.restarts.push(now);
-        self.restarts.len() <= RESTARTS_MOST
+        self.restarts.len() <= self.seam.restarts_most
     }
 }
 

@@ -9,7 +9,8 @@
 //! keeper ◄── Serves ── heir                         daemon ends
 //! ```
 //! It also holds descriptors for the daemon, by name: if the daemon is killed, the next one gets them, and no peer sees its connection
-//! close (`held.rs`).
+//! close (`held.rs`). Whichever daemon dies during an upgrade, all that is held goes to the next one: an heir holds nothing before the
+//! daemon has given all it had.
 //!
 //! The keeper reads nothing that a guest or a VMM has written, and no state of a port. Its messages are a byte for the kind and at most
 //! a path, a sentence or a name. It has one thread.
@@ -22,6 +23,8 @@ mod link;
 
 pub use channel::{Channel, ChannelError, FDS_MOST, Message};
 pub use held::Group;
+#[doc(hidden)]
+pub use keep::{Between, Seam, keep_with};
 pub use keep::{Start, keep};
 pub use link::{Begins, Holder, KeptBy};
 
@@ -54,4 +57,6 @@ pub mod kind {
     pub const HOLD: u8 = 9;
     /// To the keeper: close all descriptors that it holds under this name with a lower number.
     pub const FORGET: u8 = 10;
+    /// To the keeper: this daemon stands still for ever, for its heir took over and failed. When it ends, another one is to be started.
+    pub const STUCK: u8 = 11;
 }

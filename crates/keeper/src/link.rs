@@ -104,6 +104,12 @@ impl KeptBy {
         let _ = self.0.send(kind::ABANDON, b"", &[], WITHIN);
     }
 
+    /// This daemon stands still for ever: when it ends, another one is to be started.
+    pub fn is_stuck(&self) {
+        // Without a keeper nobody starts one.
+        let _ = self.0.send(kind::STUCK, b"", &[], WITHIN);
+    }
+
     /// This daemon serves from now on.
     ///
     /// # Errors

@@ -6,10 +6,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use nicety_control as control;
 use nicety_control::api::{CaptureRequest, StageWord};
+use nicety_control::{self as control, AskError};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
@@ -21,6 +21,12 @@ use crate::output::{self, count};
 
 /// Longest time until a signal is noticed while no frame arrives.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
+/// A daemon that replaces another, or follows a killed one, answers within this time.
+const FOLLOWS: Duration = Duration::from_secs(10);
+/// A daemon that ends in order removes its socket. One that follows makes it again within this time.
+const REMOVED: Duration = Duration::from_secs(1);
+/// The pause between two questions whether it does.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Block types of a packet and of statistics: draft-ietf-opsawg-pcapng, section 4.
 const PACKET: u32 = 6;
 const STATISTICS: u32 = 5;
@@ -48,7 +54,7 @@ pub fn run(args: &Capture) -> Result<(), Failure> {
     let request = CaptureRequest { of: of.clone(), stage, filter, snap: *snap };
     let source = control::capture(&control, &request, TICK).map_err(failure)?;
     // Only after the capture has begun: if that fails, an existing file stays as it is.
-    let target: Box<dyn Write> = match write {
+    let mut target: Box<dyn Write> = match write {
         Some(path) if !to_stdout => {
             let file = File::create(path);
             Box::new(file.map_err(|error| Failure::new(Exit::Failed, format!("{}: {error}", path.display())))?)
@@ -56,13 +62,47 @@ pub fn run(args: &Capture) -> Result<(), Failure> {
         _ => Box::new(io::stdout()),
     };
     output::tell(format_args!("capturing {of}: Ctrl-C ends it"));
-    let sum = copy(source, target, *most, &ended)?;
+    let mut sum = copy(source, &mut target, *most, &ended)?;
+    while sum.ended
+        && let Some(source) = again(&control, &request, &ended)
+    {
+        output::tell(format_args!("note: another daemon serves, and the capture goes on"));
+        let left = most.map(|most| most.saturating_sub(sum.frames));
+        let more = copy(source, &mut target, left, &ended)?;
+        sum = Sum { frames: sum.frames + more.frames, lost: sum.lost + more.lost, ended: more.ended };
+        if more.frames == 0 {
+            // A daemon that ends captures at once would be asked again and again.
+            std::thread::sleep(TICK);
+        }
+    }
     let lost = if sum.lost > 0 { format!(", and {} lost: the reader was slow", sum.lost) } else { String::new() };
     output::tell(format_args!("{}{lost}", count(sum.frames, "frame")));
     if sum.ended {
         output::tell("note: the daemon ended, or the capture with it");
     }
     Ok(())
+}
+
+/// The same capture in the daemon that follows one that was replaced or killed. It begins another section of the file (pcapng, section 4.1).
+/// `None` if no daemon follows, or it refuses.
+fn again(socket: &Path, request: &CaptureRequest, ended: &AtomicBool) -> Option<impl Read + use<>> {
+    let began = Instant::now();
+    let mut seen = began;
+    loop {
+        let now = Instant::now();
+        if socket.exists() {
+            seen = now;
+        }
+        match control::capture(socket, request, TICK) {
+            Ok(source) => return Some(source),
+            Err(AskError::Nobody(_) | AskError::NoSocket(_) | AskError::Starting(_))
+                if now - began < FOLLOWS && now - seen < REMOVED && !ended.load(Ordering::Relaxed) =>
+            {
+                std::thread::sleep(LOOK_AGAIN);
+            }
+            Err(_nobody_follows) => return None,
+        }
+    }
 }
 
 impl From<Stage> for StageWord {
@@ -129,6 +169,11 @@ pub(crate) fn copy(
             }
             Ok(len) => gathered.extend_from_slice(&piece[..len]),
             Err(error) if would_block(&error) => continue,
+            // A daemon that is killed ends in the middle.
+            Err(error) if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) => {
+                sum.ended = true;
+                break;
+            }
             Err(error) => return Err(Failure::new(Exit::Failed, format!("reading from the daemon: {error}"))),
         }
         let mut whole = 0;

@@ -16,6 +16,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nicety_adapter::Time;
+use nicety_tolerance::channel::PROTOCOL;
 use nicety_tolerance::node::End;
 use nicety_tolerance::{Action, Key, Node, NodeId, Replica, Role, Settings, Terms};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -280,7 +281,7 @@ impl Host {
     }
 
     fn begin(&mut self, stream: TcpStream) -> Result<Option<Link>, Failure> {
-        let hello = self.key.hello(self.build, self.settings, random()?);
+        let hello = self.key.hello(PROTOCOL, self.build, self.settings, random()?);
         let link = Link::new(stream, hello);
         Ok(link.inspect_err(|error| self.complain(error)).ok())
     }

@@ -278,6 +278,7 @@ fn details(port: &PortReport) -> String {
     line("multicasts", some(&port.multicasts));
     line("mirror", port.mirror.as_ref().map(mirror).unwrap_or_default());
     line("mirrored to", some(&port.mirrored_to));
+    line("tolerance", port.tolerance.as_ref().map(ToString::to_string).unwrap_or_default());
     line("features", port.features.join(", "));
     let transmit = port.transmit.iter().map(|queue| one_queue("transmit", queue));
     let queues: Vec<String> = transmit.chain(port.receive.iter().map(|queue| one_queue("receive", queue))).collect();
@@ -410,6 +411,7 @@ mod tests {
             inward_classes: Vec::new(),
             mirror: None,
             mirrored_to: Vec::new(),
+            tolerance: None,
             neighbour: Some("core1, port 1/1".into()),
             condition: Condition::Up,
             sentence: "a VM is attached, and its driver is up".into(),
@@ -453,6 +455,7 @@ mod tests {
             inward_classes: Vec::new(),
             mirror: None,
             mirrored_to: Vec::new(),
+            tolerance: None,
             neighbour: None,
             sentence: "the way out of the switch".into(),
             features: Vec::new(),

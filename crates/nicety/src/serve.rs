@@ -21,7 +21,8 @@ use nicety_daemon::serve::ServeError;
 use nicety_daemon::signals::Ended;
 use nicety_daemon::{sandbox, serve, signals};
 use nicety_host::{
-    AccessConfig, Eavesdropping, Host, PortConfig, ReadError, Role, UplinkConfig, UplinkKind, policy_words,
+    AccessConfig, Eavesdropping, Host, MirrorConfig, PortConfig, ReadError, Role, UplinkConfig, UplinkKind,
+    policy_words,
 };
 use nicety_keeper::{Begins, Group, KeptBy, Start};
 use nicety_sandbox::Folders;
@@ -443,5 +444,13 @@ fn summary(host: &Host, control: &Path) -> String {
     if rows.is_empty() {
         return format!("{head}no ports yet: `nicety port add` adds them while it serves\n");
     }
-    format!("{head}{}{}\n", output::columns(&rows), Eavesdropping::among(&host.ports))
+    let mirrors: String = host.mirrors.iter().map(mirror).collect();
+    format!("{head}{}{mirrors}{}\n", output::columns(&rows), Eavesdropping::among(&host.ports))
+}
+
+/// A mirror's line.
+fn mirror(mirror: &MirrorConfig) -> String {
+    let MirrorConfig { name, ports, uplinks, direction, to, rate } = mirror;
+    let (of, direction) = ([&ports[..], uplinks].concat().join(", "), direction.word());
+    format!("mirror {name}: copies of {of} ({direction}) to {to}, at most {rate}\n")
 }

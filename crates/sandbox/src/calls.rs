@@ -182,6 +182,9 @@ fn conditional(rules: &mut Rules, kind: Kind) -> Result<(), BackendError> {
     } else if matches!(kind, Kind::VhostConnect | Kind::Supervision | Kind::Log) {
         rules.insert(libc::SYS_socket, one_of(0, &[libc::AF_UNIX as u64])?);
     }
+    if kind == Kind::Tolerance {
+        rules.insert(libc::SYS_socket, one_of(0, &[libc::AF_INET as u64, libc::AF_INET6 as u64])?);
+    }
     if kind == Kind::Accounts {
         let written = (libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC) as u64;
         rules.insert(libc::SYS_openat, vec![argument(2, SeccompCmpOp::MaskedEq(written), libc::O_RDONLY as u64)?]);
@@ -206,7 +209,7 @@ fn rules(kind: Kind) -> Result<Rules, BackendError> {
         Kind::Closing => &[linger],
         Kind::Releasing => &[],
         Kind::Traces | Kind::Capture => &[FILE],
-        Kind::Supervision => &[TALK, connect],
+        Kind::Supervision | Kind::Tolerance => &[TALK, connect],
         Kind::Log => &[TALK, FILE, LENT],
         Kind::ControlChange | Kind::Main => &[TALK, OLD_TALK, LENT, PRESENCE, OLD_LENT, FILE, PATHS, OLD_PATHS],
         Kind::Accounts => &[TALK, OLD_TALK, ACCOUNTS],

@@ -69,11 +69,13 @@ pub enum Kind {
     Starter,
     /// Looks users and groups up.
     Accounts,
+    /// Sends logs of ports to other daemons, and plays theirs.
+    Tolerance,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Worker,
         Self::Memory,
         Self::Vhost,
@@ -90,6 +92,7 @@ impl Kind {
         Self::Main,
         Self::Starter,
         Self::Accounts,
+        Self::Tolerance,
     ];
 
     /// Whether threads of this kind may open files. [`Folders`] confine them.

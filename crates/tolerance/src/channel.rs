@@ -1,8 +1,6 @@
-//! The bytes between the two hosts: compact, and authenticated by a shared key.
+//! The bytes between the two hosts: compact. [`nicety_sealed`] authenticates them by a shared key.
 //!
 //! ```text
-//! hello    magic (4)  version (1)  build (8)  settings (8)  nonce (16)  tag (16)  both sides, first
-//! message  length     body         tag (16)                                      then
 //! body     kind (1)   …
 //! log      epoch, first, released: differences to the last message   flags (1)   [state (8)]   entries
 //! image    epoch   calls   time   state (8)   length   offset   bytes
@@ -12,135 +10,27 @@
 //! The first 64 bytes of a frame are its head. A frame of the same connection differs from the last one in few of them, so a mask says which
 //! bytes differ, and only these follow, if that is shorter.
 //!
-//! Numbers are variable-length (LEB128), signed ones in zigzag. A tag is the first 16 bytes of HMAC-SHA256 (RFC 2104, RFC 4231), with a
-//! key of this connection and direction, over the message's number and its body: a message that is altered, left out, repeated, or
-//! from another connection does not pass. Nothing is encrypted: who reads the link reads the guest's frames.
+//! Numbers are variable-length (LEB128), signed ones in zigzag.
 
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
+pub use nicety_sealed::{BODY_MAX, HELLO, Key, SealError as ChannelError};
+use nicety_sealed::{Opener, Protocol, Sealer};
 
 use crate::call::{Call, GuestTime};
 use crate::lease::NodeId;
 use crate::log::{Entry, Message};
 
-/// The version of these bytes.
-pub const VERSION: u8 = 3;
-/// Bytes of a hello.
-pub const HELLO: usize = 53;
-/// Most bytes of a body.
-pub const BODY_MAX: usize = 1 << 20;
+/// These bytes, and their version.
+pub const PROTOCOL: Protocol = Protocol { magic: *b"NcFT", version: 3 };
 /// No guest runs for longer: 35,000 years.
 const TIME_MAX: GuestTime = GuestTime(1 << 60);
-const MAGIC: [u8; 4] = *b"NcFT";
-const TAG: usize = 16;
 
-/// The reason why a peer is not understood. The connection is of no use any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ChannelError {
-    /// The peer does not speak this protocol.
-    #[error("the peer is no fault-tolerance peer")]
-    Magic,
-    /// The peer is of another version.
-    #[error("the peer speaks version {0} of the log, not {VERSION}")]
-    Version(u8),
-    /// The peer's build is another one: its guest may behave differently.
-    #[error("the peer is another build of this program: both hosts need the same one")]
-    Build,
-    /// The peer's guest is configured differently.
-    #[error("the peer's guest has other settings")]
-    Settings,
-    /// A tag is wrong: another key, or altered bytes.
-    #[error("a message is not authentic: another key, or altered on the way")]
-    Forged,
-    /// An authentic message makes no sense.
-    #[error("a message is malformed")]
-    Malformed,
-}
-
-/// The shared key.
-#[derive(Clone)]
-pub struct Key(Hmac<Sha256>);
-
-impl std::fmt::Debug for Key {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Key")
-    }
-}
-
-fn mac(key: &[u8]) -> Hmac<Sha256> {
-    // HMAC takes keys of every length.
-    Hmac::<Sha256>::new_from_slice(key).unwrap_or_else(|_| unreachable!("a key of any length"))
-}
-
-fn tag(key: &Hmac<Sha256>, pieces: &[&[u8]]) -> [u8; TAG] {
-    let mut mac = key.clone();
-    for piece in pieces {
-        mac.update(piece);
-    }
-    let full = mac.finalize().into_bytes();
-    std::array::from_fn(|index| full.get(index).copied().unwrap_or_default())
-}
-
-fn is_authentic(key: &Hmac<Sha256>, pieces: &[&[u8]], tag: &[u8]) -> bool {
-    let mut mac = key.clone();
-    for piece in pieces {
-        mac.update(piece);
-    }
-    tag.len() == TAG && mac.verify_truncated_left(tag).is_ok()
-}
-
-impl Key {
-    /// A key of these bytes: 16 at least, to be of use.
-    pub fn new(bytes: &[u8]) -> Self {
-        Self(mac(bytes))
-    }
-
-    /// A number that follows from the key and a text, and is known to nobody without the key.
-    pub fn number(&self, text: &str) -> u64 {
-        let tag = tag(&self.0, &[b"number", text.as_bytes()]);
-        tag.iter().take(8).fold(0, |sum, byte| sum << 8 | u64::from(*byte))
-    }
-
-    /// The first bytes that a side sends. `build` and `settings` are digests of the program and of the guest's settings, `nonce` is new for
-    /// each connection.
-    pub fn hello(&self, build: u64, settings: u64, nonce: [u8; 16]) -> [u8; HELLO] {
-        let mut hello = [0; HELLO];
-        let (build, settings) = (build.to_le_bytes(), settings.to_le_bytes());
-        let body = [&MAGIC, [VERSION].as_slice(), &build, &settings, &nonce].concat();
-        let tag = tag(&self.0, &[&body]);
-        for (to, from) in hello.iter_mut().zip(body.iter().chain(&tag)) {
-            *to = *from;
-        }
-        hello
-    }
-
-    /// Both directions of a connection, once both sides have said hello. Returns how to write and how to read.
-    ///
-    /// # Errors
-    /// The peer is another one than it should be.
-    pub fn joined(&self, ours: &[u8; HELLO], theirs: &[u8; HELLO]) -> Result<(Writer, Reader), ChannelError> {
-        let (body, tag_of_theirs) = theirs.split_at(HELLO - TAG);
-        if !body.starts_with(&MAGIC) {
-            return Err(ChannelError::Magic);
-        }
-        if body.get(4) != Some(&VERSION) {
-            return Err(ChannelError::Version(body.get(4).copied().unwrap_or_default()));
-        }
-        // The tag before all that it covers. A hello that comes back is no peer.
-        if !is_authentic(&self.0, &[body], tag_of_theirs) || ours == theirs {
-            return Err(ChannelError::Forged);
-        }
-        if ours.get(5..13) != theirs.get(5..13) {
-            return Err(ChannelError::Build);
-        }
-        if ours.get(13..21) != theirs.get(13..21) {
-            return Err(ChannelError::Settings);
-        }
-        let direction = |from: &[u8], to: &[u8]| mac(&tag(&self.0, &[b"direction", from, to]));
-        let writer = Writer { key: direction(ours, theirs), number: 0, last: Last::default() };
-        let reader = Reader { key: direction(theirs, ours), number: 0, last: Last::default(), bytes: Vec::new() };
-        Ok((writer, reader))
-    }
+/// Both directions of a connection, once both sides have said hello ([`PROTOCOL`]). Returns how to write and how to read.
+///
+/// # Errors
+/// The peer is another one than it should be.
+pub fn joined(key: &Key, ours: &[u8; HELLO], theirs: &[u8; HELLO]) -> Result<(Writer, Reader), ChannelError> {
+    let (sealer, opener) = key.joined(ours, theirs)?;
+    Ok((Writer { sealer, last: Last::default() }, Reader { opener, last: Last::default() }))
 }
 
 /// Bytes of a frame's head: one for each bit of a mask.
@@ -187,8 +77,7 @@ const RENEW: u64 = 3;
 /// Makes bytes of messages.
 #[derive(Clone, Debug)]
 pub struct Writer {
-    key: Hmac<Sha256>,
-    number: u64,
+    sealer: Sealer,
     last: Last,
 }
 
@@ -268,26 +157,21 @@ impl Writer {
                 [*calls, *bytes].into_iter().for_each(|number| unsigned(&mut body, number));
             }
         }
-        unsigned(out, body.len() as u64);
-        out.extend_from_slice(&body);
-        out.extend_from_slice(&tag(&self.key, &[&self.number.to_le_bytes(), &body]));
-        self.number += 1;
+        self.sealer.seal(&body, out);
     }
 }
 
 /// Makes messages of bytes.
 #[derive(Clone, Debug)]
 pub struct Reader {
-    key: Hmac<Sha256>,
-    number: u64,
+    opener: Opener,
     last: Last,
-    bytes: Vec<u8>,
 }
 
 impl Reader {
     /// Appends received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
-        self.bytes.extend_from_slice(bytes);
+        self.opener.push(bytes);
     }
 
     /// The next message, if all of it is there.
@@ -295,23 +179,8 @@ impl Reader {
     /// # Errors
     /// It is not authentic, or malformed. Nothing after it is of use.
     pub fn read(&mut self) -> Result<Option<Message>, ChannelError> {
-        let mut cursor = Cursor(&self.bytes);
-        let len = match cursor.unsigned() {
-            Ok(len) => len,
-            Err(_) if self.bytes.len() < 10 => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        let len = usize::try_from(len).ok().filter(|len| *len <= BODY_MAX).ok_or(ChannelError::Malformed)?;
-        let Some((body, rest)) = cursor.0.split_at_checked(len) else { return Ok(None) };
-        let Some((tag, rest)) = rest.split_at_checked(TAG) else { return Ok(None) };
-        if !is_authentic(&self.key, &[&self.number.to_le_bytes(), body], tag) {
-            return Err(ChannelError::Forged);
-        }
-        let message = parse(Cursor(body), &mut self.last)?;
-        self.number += 1;
-        let used = self.bytes.len() - rest.len();
-        self.bytes.drain(..used);
-        Ok(Some(message))
+        let Some(body) = self.opener.open()? else { return Ok(None) };
+        parse(Cursor(&body), &mut self.last).map(Some)
     }
 }
 

@@ -1,6 +1,7 @@
 //! A call of an adapter as data.
 
 use nicety_memory::{Map, MapError, Place, Rights};
+use serde::{Deserialize, Serialize};
 
 use crate::adapter::{Event, Reset};
 use crate::batch::{Batch, Offload, PortId};
@@ -11,7 +12,7 @@ use crate::progress::Budget;
 use crate::time::Time;
 
 /// One input of an adapter.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Call {
     /// The guest reads a register.
     Read {
@@ -79,7 +80,7 @@ pub enum Call {
     /// Frames are offered.
     Deliver(Offer),
     /// Guest memory: its regions from now on. [`Event::Memory`] follows if the map was replaced.
-    Memory(Vec<Place>),
+    Memory(#[serde(with = "super::bytes::places")] Vec<Place>),
     /// Something happened.
     Notice(Event),
     /// A time that it asked for has come.
@@ -93,7 +94,7 @@ pub enum Call {
 }
 
 /// Frames that are offered, with all their bytes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
     /// Receive queues with older frames waiting.
     pub held: Set,
@@ -104,7 +105,7 @@ pub struct Offer {
 }
 
 /// A packet of an [`Offer`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offered {
     /// Bytes of its private head.
     pub head: u16,
@@ -115,7 +116,7 @@ pub struct Offered {
 }
 
 /// One call of a tape, with its other inputs, and a sum of what followed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// The time, by the adapter's clock.
     pub at: Time,

@@ -36,6 +36,8 @@ pub struct Recorder {
     until_state: u32,
     /// The time of the last call.
     now: Time,
+    /// Bytes of the file in which positions of rings are kept.
+    kept: Option<u64>,
 }
 
 /// What the adapter's face answers without a change.
@@ -84,10 +86,25 @@ impl Recorder {
     /// Records this adapter, which is new. The tape begins with its state, so that an adapter with other settings plays it, too.
     pub fn new(mut adapter: Box<dyn Adapter>, sink: Sink) -> Self {
         let (face, state) = (Copied::of(adapter.as_mut()), adapter.save());
-        let mut this = Self { ear: Ear::new(adapter), sink, face, until_state: STATE_EVERY, now: Time::ZERO };
+        let mut this =
+            Self { ear: Ear::new(adapter), sink, face, until_state: STATE_EVERY, now: Time::ZERO, kept: None };
         // It takes its own state.
         let _restored = this.restore(&state);
         this
+    }
+
+    /// Tapes the adapter's memory and its state, and has it go on from them: the tape makes sense from here on.
+    pub(super) fn renew(&mut self, cx: &mut Context<'_>) {
+        let state = self.ear.adapter.save();
+        self.ear.takes_memory(cx.memory);
+        let nothing = || Heard { read: Vec::new(), sum: Sum::default().value(), is_whole: true };
+        if let Some(bytes) = self.kept {
+            self.note(cx.now, Call::Keep(Some(bytes)), nothing());
+        }
+        self.note(cx.now, Call::Memory(cx.memory.places()), Heard { sum: 0, ..nothing() });
+        // It takes its own state.
+        let _restored = self.restore(&state);
+        self.notice(Event::Restored, cx);
     }
 
     fn note(&mut self, at: Time, call: Call, Heard { read, sum, .. }: Heard) {
@@ -309,7 +326,8 @@ impl RingFace for Recorder {
     }
 
     fn keep(&mut self, file: Option<Arc<Map>>) {
-        let call = Call::Keep(file.as_ref().map(|file| file.mapped_bytes()));
+        self.kept = file.as_ref().map(|file| file.mapped_bytes());
+        let call = Call::Keep(self.kept);
         let file = file.map(|file| Arc::new(file.taped(Arc::clone(self.ear.tape()))));
         self.call_alone(call, |adapter, _| rings(adapter, |rings| rings.keep(file)));
     }

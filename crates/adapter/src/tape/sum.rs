@@ -53,7 +53,7 @@ impl Sum {
         }
     }
 
-    /// Packets that were fetched. Returns them.
+    /// Packets that were fetched. Returns them. The batch's generation is no part: an adapter that goes on from a state has another one.
     pub fn batch(&mut self, batch: &Batch) -> Vec<(Vec<u8>, Offload)> {
         let packets = batch.packets().iter().map(|packet| {
             let mut bytes = vec![0; packet.len() as usize];
@@ -62,10 +62,7 @@ impl Sum {
             self.packet(packet);
             (bytes, packet.offload)
         });
-        let packets: Vec<_> = packets.collect();
-        // An empty batch has that of the last one, which may have been another port's.
-        self.number(if packets.is_empty() { 0 } else { batch.generation.into() });
-        packets
+        packets.collect()
     }
 
     fn packet(&mut self, packet: &Packet) {

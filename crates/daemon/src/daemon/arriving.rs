@@ -144,7 +144,7 @@ impl Daemon {
             Some(interrupts) => Signals::function(Arc::clone(interrupts)),
             None => Signals::rings(),
         });
-        let opened = self.opened(id, &spec, adapter, Arc::clone(&signals), None);
+        let opened = self.opened(id, &spec, adapter, Arc::clone(&signals), None, true);
         let Opened { name, schedule, port, log } = opened.map_err(|error| words(&error))?;
         let device = match interrupts {
             Some(interrupts) => {

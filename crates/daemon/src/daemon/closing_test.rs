@@ -22,6 +22,7 @@ fn spec(name: &str, adapter: &str, number: u8, folder: &Path) -> PortSpec {
         socket: folder.join(format!("{name}.sock")),
         role: Role::Listen,
         mapped: false,
+        ft_peer: None,
         worker: None,
         buffer_bytes: 64 << 10,
         access: Access::default(),

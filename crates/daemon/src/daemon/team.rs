@@ -279,6 +279,7 @@ impl Daemon {
                 members: Some(self.members_of(team, &uplink, now)),
                 mirror: None,
                 mirrored_by: Vec::new(),
+                tolerance: None,
             }
         };
         self.teams().iter().map(view).collect()

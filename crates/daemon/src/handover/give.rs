@@ -28,8 +28,11 @@ pub enum UpgradeError {
     /// The new program, or this one, refused. This daemon goes on.
     #[error("{0}; nothing was changed, and this daemon goes on")]
     Refused(String),
-    /// The new program took the ports and then failed: both end.
-    #[error("the new daemon took all ports, and then: {0}")]
+    /// The new program took the ports and then failed. Both end, and the keeper starts this daemon's program, which goes on with the VMs
+    /// as after a kill.
+    #[error(
+        "the new daemon took all ports, and then: {0}; both end, and this daemon's program begins again under its VMs"
+    )]
     Lost(String),
 }
 
@@ -57,7 +60,10 @@ pub fn upgrade(
         taken.map(|()| build)
     });
     match taken {
-        Ok(build) => going(&channel, build),
+        Ok(build) => going(&channel, build).inspect_err(|_lost| {
+            kept.abandon();
+            kept.is_stuck();
+        }),
         Err(why) => {
             // A process that has ended cannot say why.
             let ended = if why == ChannelError::Closed.to_string() { kept.ended(SOON) } else { None };
@@ -81,8 +87,26 @@ fn prepare(channel: &Channel, offer: &Offer, Sockets { control, page }: Sockets<
 
 /// Stops the workers and sends all state. On an error the workers go on.
 fn hand_over(channel: &Channel, daemon: &Daemon) -> Result<(), String> {
-    let words = |error: nicety_keeper::ChannelError| error.to_string();
-    let (frozen, Images { stopped_ns, fronts, workers }) = daemon.freeze()?;
+    let (frozen, images) = daemon.freeze()?;
+    match give(channel, daemon, images) {
+        Ok(()) => {
+            frozen.for_ever();
+            Ok(())
+        }
+        Err(why) => {
+            // Before they go on: if this process were killed right after that, the other one would find it gone, and go on as well.
+            let words = why.get(..4096).unwrap_or(&why);
+            let _it_may_be_gone = channel.send(kind::REFUSED, words.as_bytes(), &[], TAKES);
+            drop(frozen);
+            Err(why)
+        }
+    }
+}
+
+/// Sends all state, and has the other process go on with it.
+fn give(channel: &Channel, daemon: &Daemon, images: Images) -> Result<(), String> {
+    let words = |error: ChannelError| error.to_string();
+    let Images { stopped_ns, fronts, workers } = images;
     for (front, table) in &fronts {
         send_state(channel, kind::FRONT, &to_bytes(FRONT_KIND, front), table, &[]).map_err(words)?;
     }
@@ -95,9 +119,7 @@ fn hand_over(channel: &Channel, daemon: &Daemon) -> Result<(), String> {
     send_state(channel, kind::END, &to_bytes(REST_KIND, &rest), &Table::default(), &[]).map_err(words)?;
     wanted(channel, kind::TAKEN, TAKES)?;
     // The other process has all state now: it goes on if it hears this, or finds this process gone.
-    channel.send(kind::GO, b"", &[], TAKES).map_err(words)?;
-    frozen.for_ever();
-    Ok(())
+    channel.send(kind::GO, b"", &[], TAKES).map_err(words)
 }
 
 fn going(channel: &Channel, build: String) -> Result<Upgraded, UpgradeError> {

@@ -87,7 +87,12 @@ impl Taking {
     /// The system's.
     pub fn start(&self, host: &Host) -> Result<Daemon, String> {
         let limits = serve::limits(host);
-        Daemon::start_again(self.offer.origin_ns, limits, host.daemon.workers).map_err(|error| error.to_string())
+        let daemon = Daemon::start_again(self.offer.origin_ns, limits, host.daemon.workers);
+        let daemon = daemon.map_err(|error| error.to_string())?;
+        if let Some(config) = &host.tolerance {
+            daemon.tolerate(config).map_err(|error| error.to_string())?;
+        }
+        Ok(daemon)
     }
 
     /// Takes all ports. On an error the old daemon goes on, and this one must end.

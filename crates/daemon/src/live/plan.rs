@@ -258,7 +258,8 @@ fn of_table(old: &Host, new: &Host, name: &str) -> Option<Change> {
     let (kind, cuts_off) = match name {
         "switch" if old.switch == new.switch => return None,
         "daemon" if old.daemon == new.daemon => return None,
-        "switch" | "daemon" => (Kind::Restart, false),
+        "ft" if old.tolerance == new.tolerance => return None,
+        "switch" | "daemon" | "ft" => (Kind::Restart, false),
         _ => match (&before, &after) {
             (one, other) if one == other => return None,
             (None, _) => (Kind::Add, false),

@@ -161,7 +161,7 @@ impl Worker {
                     if let Some(recorder) = &service.recorder {
                         recorder.note(Event::Connect);
                     }
-                    Self::keep(service, self.clock.now());
+                    Self::keep(service, self.clock);
                 }
                 Ok(Accepted::Refused(socket, peer)) => {
                     let pid = peer.map(|p| p.pid);
@@ -366,7 +366,7 @@ impl Worker {
             device.renew();
             if is_kept {
                 // A descriptor that the keeper holds would hide the end from the VMM.
-                Self::keep(service, now);
+                Self::keep(service, self.clock);
             }
             if matches!(why, DisconnectReason::Removed | DisconnectReason::Failed) {
                 self.keep_closer(close_gently(session, farewell::TIMEOUT));

@@ -65,6 +65,7 @@ impl Stage {
             role: Default::default(),
             mapped: false,
             worker: None,
+            ft_peer: None,
             buffer_bytes: 1 << 20,
             access: nicety_socket::Access::default(),
             group: None,

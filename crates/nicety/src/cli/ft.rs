@@ -17,9 +17,9 @@ pub struct Ft {
 pub enum FtCommand {
     /// Run one of the two hosts, until it is killed or stopped
     Start(Box<FtStart>),
-    /// Say what a host does: its part, the log's traffic and lag, how long commits take, what the gate holds
+    /// Say what a host, or a daemon's ports with `ft_peer`, do: the log's traffic and lag, how long commits take, what the gate holds
     Status {
-        /// The host's control socket
+        /// The control socket of the host, or of the daemon
         control: PathBuf,
         /// JSON
         #[arg(long)]

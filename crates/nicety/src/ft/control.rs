@@ -7,10 +7,14 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nicety_control::api::PortList;
+use nicety_control::{self as control, Ask, Reply};
+use nicety_daemon::report::ToleranceReport;
 use rustix::fs::Mode;
 use rustix::process::umask;
 use serde_json::{Value, json};
 
+use crate::answer::{failure, odd};
 use crate::exit::{Exit, Failure};
 use crate::output;
 
@@ -124,10 +128,37 @@ pub fn ask(path: &Path, word: &str) -> Result<Value, Failure> {
     }
 }
 
-/// `nicety ft status`.
+/// `nicety ft status`, of a host of `nicety ft start`, or of a daemon.
 pub fn status(path: &Path, is_json: bool) -> Result<(), Failure> {
+    if is_daemon(path) {
+        return ports(path, is_json);
+    }
     let status = ask(path, "status")?;
     output::print(&if is_json { format!("{status:#}\n") } else { words(&status) })
+}
+
+/// Whether a daemon listens there: it speaks HTTP.
+fn is_daemon(path: &Path) -> bool {
+    matches!(control::ask(path, Ask::Version), Ok(Reply::Version(_)))
+}
+
+/// The logs of a daemon's ports.
+fn ports(path: &Path, is_json: bool) -> Result<(), Failure> {
+    let ports = match control::ask(path, Ask::Ports).map_err(failure)? {
+        Reply::Ports(PortList { ports, .. }) => ports,
+        other => return Err(odd(&other)),
+    };
+    let logged = ports.into_iter().filter_map(|port| Some((port.name, port.tolerance?)));
+    let logged: Vec<(String, ToleranceReport)> = logged.collect();
+    if is_json {
+        let all: serde_json::Map<String, Value> =
+            logged.into_iter().map(|(port, report)| (port, json!(report))).collect();
+        return output::print(&format!("{:#}\n", Value::Object(all)));
+    }
+    if logged.is_empty() {
+        return output::print("no port of this daemon has ft_peer\n");
+    }
+    output::print(&logged.iter().map(|(port, report)| format!("{port}: {report}\n")).collect::<String>())
 }
 
 /// A status for a person.

@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use nicety_tolerance::channel::{HELLO, Reader, Writer};
+use nicety_tolerance::channel::{self, HELLO, Reader, Writer};
 use nicety_tolerance::{Key, Message};
 use rustix::event::PollFlags;
 
@@ -92,7 +92,7 @@ impl Link {
                 self.theirs.extend_from_slice(hello);
                 rest = after;
                 let Ok(theirs) = self.theirs.as_slice().try_into() else { continue };
-                self.joined = Some(key.joined(&self.ours, theirs).map_err(io::Error::other)?);
+                self.joined = Some(channel::joined(key, &self.ours, theirs).map_err(io::Error::other)?);
             }
             let Some((_, reader)) = &mut self.joined else { continue };
             reader.push(rest);

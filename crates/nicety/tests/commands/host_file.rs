@@ -132,6 +132,16 @@ fn check_says_what_the_host_file_asks_for() {
 }
 
 #[test]
+fn check_names_mirrors_with_their_ports_and_their_rate() {
+    let mirror =
+        "[[mirror]]\nname = \"watch\"\nports = \"vm1\"\ndirection = \"ingress\"\nto = \"null\"\nrate = \"2Gbit/s\"\n";
+    let scratch = Scratch::with(&format!("{HOST}[uplink]\nkind = \"null\"\n{mirror}"));
+    let ended = scratch.run(&["serve", "--check"]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.out.contains("\nmirror watch: copies of vm1 (ingress) to null, at most 2Gbit/s\n"), "{}", ended.out);
+}
+
+#[test]
 fn check_shows_what_is_set_and_warns_of_what_cannot_work() {
     let uplink = "[[uplink]]\nkind = \"pair\"\nsocket = \"a\"\n[[uplink]]\nkind = \"stream\"\nsocket = \"b\"\nrate = \"1Gbit/s\"\n";
     let group = "[[port_group]]\nname = \"web\"\nvlan = 10\nsend_average = \"10Mbit/s\"\nsend_burst = \"64KiB\"\n";

@@ -18,6 +18,7 @@ mod python;
 mod sandbox;
 mod schemathesis;
 mod scratch;
+mod shark;
 mod supervised;
 mod top;
 mod trace;

@@ -39,8 +39,12 @@ mod sizes;
 mod sleeps;
 mod stage;
 mod standby;
+#[path = "../steps/mod.rs"]
+mod steps;
+mod swept;
 mod switching;
 mod tags;
+mod tolerated;
 mod tools;
 mod translated;
 mod tunnels;

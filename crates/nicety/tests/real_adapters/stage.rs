@@ -104,12 +104,16 @@ impl Stage {
 
     /// A daemon with these ports and settings.
     pub fn set_up(ports: Vec<Port>, setup: Setup) -> Stage {
+        Self::set_up_as(Path::new(env!("CARGO_BIN_EXE_nicety")), ports, setup)
+    }
+
+    /// The same, served by another program.
+    pub fn set_up_as(program: &Path, ports: Vec<Port>, setup: Setup) -> Stage {
         let root = well(Root::lay(&mut |line| eprintln!("{line}")));
         let mut namespace = well(Namespace::open(&root));
         if let Some(Link::Tap(name)) = &setup.link {
             well(namespace.tap(name, Some(&format!("{HOST}/24"))));
         }
-        let program = Path::new(env!("CARGO_BIN_EXE_nicety"));
         let served = well(Served::start_as(program, &mut namespace, ports, setup));
         Stage { root, served, namespace }
     }

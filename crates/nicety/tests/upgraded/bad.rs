@@ -1,5 +1,7 @@
 //! Upgrades in the middle of something else.
 
+use pcap_file::pcapng::{Block, PcapNgReader};
+
 use super::*;
 
 /// Sends a signal by its name.
@@ -118,4 +120,82 @@ fn vmms_that_die_and_connect_during_upgrades_leave_their_ports_to_the_next() {
         kept.guests = guests;
         answers(&mut kept, "connected again");
     }
+}
+
+/// Frames in a file of packet captures, by another library than the one that wrote it.
+fn captured(path: &Path) -> usize {
+    let mut reader = PcapNgReader::new(std::fs::File::open(path).unwrap()).unwrap();
+    let mut frames = 0;
+    // The last block may be half written.
+    while let Some(Ok(block)) = reader.next_block() {
+        frames += usize::from(matches!(block, Block::EnhancedPacket(_)));
+    }
+    frames
+}
+
+#[test]
+fn a_capture_goes_on_in_the_next_daemon_when_its_own_is_replaced_or_killed() {
+    let mut kept = Kept::start(&["e1000", "e1000"]);
+    let file = kept.path("frames.pcapng");
+    let mut capture = Command::new(env!("CARGO_BIN_EXE_nicety"));
+    capture.args(["capture", "vm2", "--control"]).arg(kept.path("control.sock")).arg("-w").arg(&file);
+    let log = kept.path("capture.log");
+    let mut capture = Process(capture.stderr(std::fs::File::create(&log).unwrap()).spawn().unwrap());
+    let said = |what: &str, times: usize| {
+        let end = Instant::now() + SOON;
+        while std::fs::read_to_string(&log).unwrap().matches(what).count() < times {
+            assert!(Instant::now() < end, "{what}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    said("capturing vm2", 1);
+    kept.upgrade();
+    said("the capture goes on", 1);
+    let to = kept.guests[1].address;
+    let before = captured(&file);
+    kept.guests[0].order(&json!({ "transact": { "to": to, "seconds": 0.5 } }));
+    let end = Instant::now() + SOON;
+    while captured(&file) < before + 10 {
+        assert!(Instant::now() < end, "{}", kept.log());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    kept.guests[0].answer();
+    signal(kept.pid(), "KILL");
+    said("the capture goes on", 2);
+    signal(capture.0.id().into(), "TERM");
+    assert_eq!(capture.0.wait().unwrap().code(), Some(0));
+}
+
+/// A save that comes first stops the upgrade; one that comes during it waits, and is made by the daemon that serves then.
+#[test]
+fn a_save_comes_before_an_upgrade_or_after_it() {
+    let mut kept = Kept::start(&["e1000", "e1000"]);
+    let control = kept.path("control.sock");
+    let port = |what: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nicety"));
+        command.args(["port", what, "vm1"]).arg(kept.path("vm1.state")).arg("--control").arg(&control).output().unwrap()
+    };
+    let saved = port("save");
+    assert!(saved.status.success(), "{saved:?}");
+    let refused = kept.refused(Path::new(env!("CARGO_BIN_EXE_nicety")));
+    assert!(refused.contains("vm1") && refused.contains("restore it first"), "{refused}");
+    let restored = port("restore");
+    assert!(restored.status.success(), "{restored:?}");
+    std::thread::scope(|scope| {
+        let upgrade = scope.spawn(|| kept.asked(&["upgrade"]));
+        let saved = port("save");
+        let upgraded = upgrade.join().unwrap();
+        let said = String::from_utf8_lossy(&upgraded.stderr);
+        // In either order one of them may be refused, with the reason; and a busy machine's worker may be late.
+        let refused = ["restore it first", "in time; nothing was changed"];
+        let is_right = upgraded.status.success() || refused.iter().any(|why| said.contains(why));
+        assert!(is_right, "{said}\n{}", kept.log());
+        if saved.status.success() {
+            let restored = port("restore");
+            assert!(restored.status.success(), "{restored:?}\n{}", kept.log());
+        }
+    });
+    answers(&mut kept, "restored");
+    upgraded_in_time(&kept);
+    answers(&mut kept, "upgraded");
 }

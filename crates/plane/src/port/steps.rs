@@ -179,6 +179,12 @@ impl Port {
         inner.pending.insert(0);
     }
 
+    /// Packets of this transmit queue may be fetched again: asks for a turn. Any thread may call this.
+    pub fn may_go(&self, queue: u16) {
+        self.lock().pending.insert(queue);
+        self.shell.schedule();
+    }
+
     /// The first steps of a turn, with the lock held: tick, drain, fetch. Drains and fetches at most one batch each, and releases
     /// the lock in between.
     pub(crate) fn gather(&self, batch: &mut Batch, budget: Budget, now: Time) -> Gathered {

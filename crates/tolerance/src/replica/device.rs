@@ -142,19 +142,39 @@ impl phy::RxToken for Received {
 /// Room for a packet.
 pub struct Sending<'a>(&'a mut VecDeque<Vec<u8>>);
 
-impl<'a> Sending<'a> {
-    /// Room at the end of a queue.
-    pub fn new(queue: &'a mut VecDeque<Vec<u8>>) -> Self {
-        Self(queue)
-    }
-}
-
 impl phy::TxToken for Sending<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
         let mut packet = vec![0; len];
         let result = f(&mut packet);
         self.0.push_back(packet);
         result
+    }
+}
+
+/// A network of which every frame passes through the caller's hands.
+#[derive(Debug, Default)]
+pub struct Frames {
+    /// Frames for smoltcp.
+    pub received: VecDeque<Vec<u8>>,
+    /// Frames of smoltcp.
+    pub sent: VecDeque<Vec<u8>>,
+}
+
+impl Device for Frames {
+    type RxToken<'a> = Received;
+    type TxToken<'a> = Sending<'a>;
+
+    fn receive(&mut self, _: Instant) -> Option<(Received, Sending<'_>)> {
+        let packet = self.received.pop_front()?;
+        Some((Received(packet), Sending(&mut self.sent)))
+    }
+
+    fn transmit(&mut self, _: Instant) -> Option<Sending<'_>> {
+        Some(Sending(&mut self.sent))
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        capabilities()
     }
 }
 
@@ -182,7 +202,7 @@ impl Device for Adapter {
 }
 
 /// The network as smoltcp should take it.
-pub fn capabilities() -> DeviceCapabilities {
+fn capabilities() -> DeviceCapabilities {
     let mut capabilities = DeviceCapabilities::default();
     capabilities.medium = Medium::Ethernet;
     capabilities.max_transmission_unit = FRAME;

@@ -19,13 +19,13 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 use smoltcp::iface::{Config, Interface, PollResult, SocketSet};
-use smoltcp::phy::{Device, DeviceCapabilities};
+use smoltcp::phy::Device;
 use smoltcp::socket::tcp::{Socket, State};
 use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, HardwareAddress, IpCidr, Ipv4Address, TcpControl, TcpRepr};
 
 use super::application::socket;
-use super::device::{Received, Sending, capabilities};
+use super::device::Frames;
 use super::flow::{Flow, Neighbor, Segment, arp_request, is_after, number, sequence};
 
 /// The version of an image: its first byte.
@@ -158,33 +158,8 @@ impl Place {
     }
 }
 
-/// A network on which we play every other host.
-#[derive(Default)]
-struct Played {
-    received: VecDeque<Vec<u8>>,
-    sent: VecDeque<Vec<u8>>,
-}
-
-impl Device for Played {
-    type RxToken<'a> = Received;
-    type TxToken<'a> = Sending<'a>;
-
-    fn receive(&mut self, _: Instant) -> Option<(Received, Sending<'_>)> {
-        let packet = self.received.pop_front()?;
-        Some((Received(packet), Sending::new(&mut self.sent)))
-    }
-
-    fn transmit(&mut self, _: Instant) -> Option<Sending<'_>> {
-        Some(Sending::new(&mut self.sent))
-    }
-
-    fn capabilities(&self) -> DeviceCapabilities {
-        capabilities()
-    }
-}
-
 /// Polls until nothing moves.
-fn settle(interface: &mut Interface, network: &mut Played, sockets: &mut SocketSet<'static>, now: Instant) {
+fn settle(interface: &mut Interface, network: &mut Frames, sockets: &mut SocketSet<'static>, now: Instant) {
     for _ in 0..POLLS {
         let before = network.sent.len();
         let changed = interface.poll(now, network, sockets) == PollResult::SocketStateChanged;
@@ -196,7 +171,7 @@ fn settle(interface: &mut Interface, network: &mut Played, sockets: &mut SocketS
 
 /// Tells an interface of its neighbours.
 pub fn introduce(interface: &mut Interface, neighbors: &[Neighbor], address: [u8; 4], now: Instant) {
-    let mut network = Played::default();
+    let mut network = Frames::default();
     network.received.extend(neighbors.iter().map(|neighbor| arp_request(*neighbor, address)));
     settle(interface, &mut network, &mut SocketSet::new(Vec::new()), now);
 }
@@ -264,7 +239,7 @@ impl Open {
         // To the socket the connection begins at the other end's first byte that was not read.
         let theirs = self.flow.theirs.wrapping_add(self.read);
         let frame = |control, at, payload: &[u8]| self.segment(place, control, at, payload).frame(place.mac);
-        let mut network = Played::default();
+        let mut network = Frames::default();
         let (mut interface, mut sockets, handle) =
             self.asked(place, &mut network, now, &frame(TcpControl::Syn, theirs, &[]))?;
         network.sent.clear();
@@ -303,12 +278,12 @@ impl Open {
     fn asked(
         &self,
         place: &Place,
-        network: &mut Played,
+        network: &mut Frames,
         now: Instant,
         syn: &[u8],
     ) -> Result<(Interface, SocketSet<'static>, smoltcp::iface::SocketHandle), String> {
         for seed in seeds(self.first()) {
-            *network = Played::default();
+            *network = Frames::default();
             let mut interface = place.interface(network, seed, now);
             introduce(&mut interface, &[(place.next_hop(self.flow.remote.0), self.flow.mac)], place.address, now);
             let mut sockets = SocketSet::new(Vec::new());

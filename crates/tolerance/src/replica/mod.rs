@@ -35,6 +35,7 @@ pub use application::Application;
 use application::Server;
 use bus::{Memo, PortBus};
 use device::Adapter;
+pub use device::{Frames, Received, Sending};
 use flow::Watch;
 use image::{Image, Place, introduce};
 

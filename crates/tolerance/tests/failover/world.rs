@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use nicety_adapter::Time;
-use nicety_tolerance::channel::{Reader, Writer};
+use nicety_tolerance::channel::{self, PROTOCOL, Reader, Writer};
 use nicety_tolerance::{
     Action, Answer, Application, Call, GuestTime, Keeper, Key, Machine, Node, NodeId, Replica, Request, Role, Settings,
     Terms,
@@ -166,10 +166,10 @@ impl World {
     pub fn of(settings: &Settings, spoils: Option<usize>, task: Task, fault: Option<(usize, Fault)>) -> Self {
         let watched = |index: usize| Watched::new(settings, spoils.filter(|_| index == 1));
         let key = Key::new(b"a key of sixteen bytes or more");
-        let hellos = [key.hello(1, 1, [1; 16]), key.hello(1, 1, [2; 16])];
+        let hellos = [key.hello(PROTOCOL, 1, 1, [1; 16]), key.hello(PROTOCOL, 1, 1, [2; 16])];
         let start = Time(0);
         let host = |node: Node<Watched>, ours: usize| {
-            let (writer, reader) = key.joined(&hellos[ours], &hellos[1 - ours]).unwrap();
+            let (writer, reader) = channel::joined(&key, &hellos[ours], &hellos[1 - ours]).unwrap();
             Some(Host { id: NodeId(ours as u64 + 1), node, writer, reader })
         };
         let hosts = [
@@ -230,7 +230,8 @@ impl World {
         let id = NodeId(100 + self.number);
         let node = Node::secondary(id, Watched::new(settings, None), terms(), Time(self.now));
         let key = Key::new(b"a key of sixteen bytes or more");
-        let (writer, reader) = key.joined(&key.hello(1, 1, [1; 16]), &key.hello(1, 1, [2; 16])).unwrap();
+        let (writer, reader) =
+            channel::joined(&key, &key.hello(PROTOCOL, 1, 1, [1; 16]), &key.hello(PROTOCOL, 1, 1, [2; 16])).unwrap();
         self.hosts[index] = Some(Host { id, node, writer, reader });
         self.connect();
     }
@@ -241,10 +242,10 @@ impl World {
         self.number += 1;
         let key = Key::new(b"a key of sixteen bytes or more");
         let nonce = |side: u8| std::array::from_fn(|at| if at == 0 { side } else { self.number.to_le_bytes()[at % 8] });
-        let hellos = [1, 2].map(|side| key.hello(1, 1, nonce(side)));
+        let hellos = [1, 2].map(|side| key.hello(PROTOCOL, 1, 1, nonce(side)));
         for (side, host) in self.hosts.iter_mut().enumerate() {
             if let Some(host) = host {
-                (host.writer, host.reader) = key.joined(&hellos[side], &hellos[1 - side]).unwrap();
+                (host.writer, host.reader) = channel::joined(&key, &hellos[side], &hellos[1 - side]).unwrap();
             }
         }
     }

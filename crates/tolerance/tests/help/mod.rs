@@ -1,12 +1,10 @@
 //! The outside of a replica in tests: a TCP client by smoltcp, of another seed, on a network in virtual time.
 #![allow(dead_code)]
 
-use std::collections::VecDeque;
-
 use nicety_frame::Mac;
+use nicety_tolerance::replica::Frames;
 use nicety_tolerance::{Application, GuestTime, Settings};
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
-use smoltcp::phy::{self, Device, DeviceCapabilities, Medium};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, HardwareAddress, IpAddress, IpCidr, Ipv4Address};
@@ -62,15 +60,9 @@ pub enum Task {
     Store { keys: usize },
 }
 
-#[derive(Default)]
-struct Link {
-    received: VecDeque<Vec<u8>>,
-    sent: Vec<Vec<u8>>,
-}
-
 /// The client.
 pub struct Client {
-    link: Link,
+    link: Frames,
     interface: Interface,
     sockets: SocketSet<'static>,
     handle: SocketHandle,
@@ -91,7 +83,7 @@ fn pattern(at: usize) -> u8 {
 
 impl Client {
     pub fn new(task: Task, seed: u64) -> Self {
-        let mut link = Link::default();
+        let mut link = Frames::default();
         let mut config = Config::new(HardwareAddress::Ethernet(EthernetAddress(CLIENT_MAC)));
         config.random_seed = seed;
         let mut interface = Interface::new(config, &mut link, Instant::ZERO);
@@ -151,7 +143,7 @@ impl Client {
         }
         let next = self.interface.poll_at(instant, &self.sockets);
         self.wake = next.map(|next| GuestTime((next.total_micros() as u64).max(now.0 + 1)));
-        std::mem::take(&mut self.link.sent)
+        std::mem::take(&mut self.link.sent).into()
     }
 
     fn break_off(&mut self, why: String) {
@@ -228,43 +220,4 @@ impl Client {
 
 fn value(n: usize) -> String {
     format!("v{n}-{}", "x".repeat(n % 300))
-}
-
-impl Device for Link {
-    type RxToken<'a> = Received;
-    type TxToken<'a> = Sent<'a>;
-
-    fn receive(&mut self, _: Instant) -> Option<(Received, Sent<'_>)> {
-        let frame = self.received.pop_front()?;
-        Some((Received(frame), Sent(&mut self.sent)))
-    }
-
-    fn transmit(&mut self, _: Instant) -> Option<Sent<'_>> {
-        Some(Sent(&mut self.sent))
-    }
-
-    fn capabilities(&self) -> DeviceCapabilities {
-        let mut capabilities = DeviceCapabilities::default();
-        capabilities.medium = Medium::Ethernet;
-        capabilities.max_transmission_unit = 1514;
-        capabilities
-    }
-}
-
-pub struct Received(Vec<u8>);
-pub struct Sent<'a>(&'a mut Vec<Vec<u8>>);
-
-impl phy::RxToken for Received {
-    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
-        f(&self.0)
-    }
-}
-
-impl phy::TxToken for Sent<'_> {
-    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
-        let mut frame = vec![0; len];
-        let result = f(&mut frame);
-        self.0.push(frame);
-        result
-    }
 }

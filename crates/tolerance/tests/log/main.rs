@@ -1,6 +1,6 @@
 //! The log's bytes: few, authentic, and read back as they were.
 
-use nicety_tolerance::channel::{HELLO, Reader, Writer};
+use nicety_tolerance::channel::{self, HELLO, PROTOCOL, Reader, Writer};
 use nicety_tolerance::{Call, ChannelError, Entry, GuestTime, Key, Message, NodeId};
 use proptest::prelude::*;
 
@@ -8,9 +8,9 @@ const KEY: &[u8] = b"a key of sixteen bytes or more";
 
 fn joined(key: &[u8], other: &[u8]) -> (Writer, Reader) {
     let (key, other) = (Key::new(key), Key::new(other));
-    let hellos = [key.hello(5, 7, [1; 16]), other.hello(5, 7, [2; 16])];
-    let (writer, _) = key.joined(&hellos[0], &hellos[1]).unwrap();
-    let (_, reader) = other.joined(&hellos[1], &hellos[0]).unwrap();
+    let hellos = [key.hello(PROTOCOL, 5, 7, [1; 16]), other.hello(PROTOCOL, 5, 7, [2; 16])];
+    let (writer, _) = channel::joined(&key, &hellos[0], &hellos[1]).unwrap();
+    let (_, reader) = channel::joined(&other, &hellos[1], &hellos[0]).unwrap();
     (writer, reader)
 }
 
@@ -114,21 +114,21 @@ fn a_message_that_is_left_out_or_repeated_is_noticed() {
 #[test]
 fn a_peer_with_another_key_version_build_or_guest_is_refused() {
     let key = Key::new(KEY);
-    let ours = key.hello(5, 7, [1; 16]);
-    let refused = |theirs: [u8; HELLO]| key.joined(&ours, &theirs).err();
-    assert_eq!(refused(Key::new(b"another").hello(5, 7, [2; 16])), Some(ChannelError::Forged));
-    assert_eq!(refused(key.hello(5, 8, [2; 16])), Some(ChannelError::Settings));
-    let other = refused(key.hello(6, 7, [2; 16])).unwrap();
+    let ours = key.hello(PROTOCOL, 5, 7, [1; 16]);
+    let refused = |theirs: [u8; HELLO]| channel::joined(&key, &ours, &theirs).err();
+    assert_eq!(refused(Key::new(b"another").hello(PROTOCOL, 5, 7, [2; 16])), Some(ChannelError::Forged));
+    assert_eq!(refused(key.hello(PROTOCOL, 5, 8, [2; 16])), Some(ChannelError::Settings));
+    let other = refused(key.hello(PROTOCOL, 6, 7, [2; 16])).unwrap();
     assert_eq!(other, ChannelError::Build);
     assert_eq!(other.to_string(), "the peer is another build of this program: both hosts need the same one");
     assert_eq!(refused(ours), Some(ChannelError::Forged));
-    let mut later = key.hello(5, 7, [2; 16]);
+    let mut later = key.hello(PROTOCOL, 5, 7, [2; 16]);
     later[4] = 9;
     let other = refused(later).unwrap();
-    assert_eq!(other, ChannelError::Version(9));
+    assert_eq!(other, ChannelError::Version(9, 3));
     assert_eq!(other.to_string(), "the peer speaks version 9 of the log, not 3");
     assert_eq!(refused([0x47; HELLO]), Some(ChannelError::Magic));
-    assert_eq!(refused(key.hello(5, 7, [2; 16])), None);
+    assert_eq!(refused(key.hello(PROTOCOL, 5, 7, [2; 16])), None);
 }
 
 fn entry() -> impl Strategy<Value = Entry> {

@@ -1,0 +1,108 @@
+//! A keeper in this process: all that it and its daemons send each other passes through here, and a daemon is killed at one message.
+
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use nicety_keeper::{Between, Channel, ChannelError, Seam, Start, keep_with};
+use rustix::event::{PollFd, PollFlags, poll};
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// The daemon that is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Victim {
+    Old,
+    New,
+}
+
+/// The kill of an upgrade.
+#[derive(Debug)]
+pub struct Plan {
+    pub victim: Victim,
+    /// Messages that pass before it.
+    pub left: usize,
+    /// The process that serves before the upgrade.
+    pub old: u64,
+    /// The message at which it came.
+    pub came: Option<String>,
+}
+
+/// The messages between the keeper and the daemons.
+#[derive(Debug, Default)]
+pub struct Relay {
+    pub plan: Mutex<Option<Plan>>,
+    /// The list of the keeper's children: proc(5).
+    children: Mutex<PathBuf>,
+}
+
+/// Kills a process, and waits until it runs no more.
+fn kill(pid: u64) {
+    assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
+    let end = Instant::now() + SOON;
+    // A zombie or nothing.
+    while std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| !stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with(['Z', 'X'])))
+    {
+        assert!(Instant::now() < end, "{pid} does not end");
+        std::thread::yield_now();
+    }
+}
+
+impl Relay {
+    /// Is the keeper. Returns when no daemon is left.
+    pub fn keep(self: &Arc<Self>, start: &Start) -> std::io::Result<ExitStatus> {
+        let task = std::fs::read_link("/proc/thread-self").unwrap();
+        *self.children.lock().unwrap() = Path::new("/proc").join(task).join("children");
+        let connect = |between| self.connect(between);
+        keep_with(start, Seam { connect: &connect, restarts_most: usize::MAX })
+    }
+
+    /// The daemons: the one that serves comes last.
+    pub fn pids(&self) -> Vec<u64> {
+        let list = std::fs::read_to_string(&*self.children.lock().unwrap()).unwrap_or_default();
+        list.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+    }
+
+    /// A channel whose messages pass here. The thread ends with either end.
+    fn connect(self: &Arc<Self>, between: Between) -> Result<(Channel, Channel), rustix::io::Errno> {
+        let ((first, here), (there, second)) = (Channel::pair()?, Channel::pair()?);
+        let relay = Arc::clone(self);
+        std::thread::spawn(move || while relay.pass(between, [&here, &there]) {});
+        Ok((first, second))
+    }
+
+    /// Passes messages on. False if an end is closed.
+    fn pass(&self, between: Between, ends: [&Channel; 2]) -> bool {
+        let mut fds = ends.map(|end| PollFd::new(end, PollFlags::IN));
+        if poll(&mut fds, None).is_err() {
+            return true;
+        }
+        [(0, 1), (1, 0)].into_iter().all(|(from, to)| match ends[from].receive(Duration::ZERO) {
+            Ok(message) => {
+                self.step(format_args!("{between:?}, end {from}: {}", message.kind));
+                let fds: Vec<_> = message.fds.iter().map(AsFd::as_fd).collect();
+                ends[to].send(message.kind, &message.content, &fds, SOON).is_ok()
+            }
+            Err(ChannelError::Late(_)) => true,
+            Err(_closed) => false,
+        })
+    }
+
+    /// A message is about to arrive.
+    fn step(&self, what: std::fmt::Arguments<'_>) {
+        let mut plan = self.plan.lock().unwrap();
+        let Some(plan) = plan.as_mut().filter(|plan| plan.came.is_none()) else { return };
+        if plan.left > 0 {
+            plan.left -= 1;
+            return;
+        }
+        let is_victim = |pid: &&u64| (**pid == plan.old) == (plan.victim == Victim::Old);
+        if let Some(pid) = self.pids().iter().find(is_victim) {
+            kill(*pid);
+            plan.came = Some(what.to_string());
+        }
+    }
+}

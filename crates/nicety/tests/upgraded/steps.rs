@@ -1,0 +1,137 @@
+//! A kill at every message of an upgrade, of the old daemon and of the new one. The keeper runs in this process, and all that it and the
+//! daemons send each other passes through here.
+
+use std::sync::Arc;
+
+use nicety_keeper::Start;
+
+use super::*;
+use crate::steps_of::{Plan, Relay, Victim};
+
+/// Identity and command register of an e1000: PCI 3.0, 6.2; Intel's 8254x manual, 4.1.
+const IDENTITY: [u8; 4] = [0x86, 0x80, 0x0e, 0x10];
+const BUS_MASTER: [u8; 2] = [7, 0];
+/// The region of the configuration space (linux/vfio.h: VFIO_PCI_CONFIG_REGION_INDEX).
+const CONFIG: u32 = 7;
+
+/// Two ports, each with a VMM.
+struct Swept {
+    dir: TempDir,
+    relay: Arc<Relay>,
+    vmms: [Vmm; 2],
+    keeper: std::thread::JoinHandle<std::io::Result<std::process::ExitStatus>>,
+}
+
+impl Swept {
+    fn start() -> Swept {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let mut host = format!("[daemon]\ncontrol = \"{}\"\nworkers = 2\n", path("control.sock").display());
+        for number in [1, 2] {
+            host += &format!(
+                "[[port]]\nname = \"vm{number}\"\nadapter = \"e1000\"\nmac = \"52:54:00:12:34:0{number}\"\nsocket = \"{}\"\n",
+                path(&format!("vm{number}.sock")).display()
+            );
+        }
+        std::fs::write(path("host.toml"), host).unwrap();
+        let (program, log) = (path("nicety"), path("log"));
+        let script = format!(
+            "#!/bin/sh\nunset XDG_RUNTIME_DIR\nexec '{}' \"$@\" 2>>'{}'\n",
+            env!("CARGO_BIN_EXE_nicety"),
+            log.display()
+        );
+        std::fs::write(&program, script).unwrap();
+        std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+        let relay = Arc::new(Relay::default());
+        let start = Start { program, arguments: vec!["serve".into(), path("host.toml").into()] };
+        let keeper = std::thread::spawn({
+            let relay = Arc::clone(&relay);
+            move || relay.keep(&start)
+        });
+        let end = Instant::now() + SOON;
+        let vmms = [1, 2].map(|number| {
+            loop {
+                if let Some(mut vmm) = Vmm::connect(&path(&format!("vm{number}.sock"))) {
+                    vmm.client.region_write(CONFIG, 4, &BUS_MASTER).unwrap();
+                    break vmm;
+                }
+                assert!(Instant::now() < end, "{}", std::fs::read_to_string(&log).unwrap_or_default());
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        Swept { dir, relay, vmms, keeper }
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+
+    fn asked(&self, words: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nicety"));
+        command.args(words).arg("--control").arg(self.dir.path().join("control.sock")).output().unwrap()
+    }
+
+    /// The one daemon that is left, when it serves.
+    fn serves(&self, when: &str) -> u64 {
+        let end = Instant::now() + SOON;
+        loop {
+            if let [pid] = self.relay.pids()[..]
+                && self.asked(&["ports"]).status.success()
+                && self.relay.pids() == [pid]
+            {
+                return pid;
+            }
+            assert!(Instant::now() < end && !self.keeper.is_finished(), "{when}\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Both VMMs are served by the adapters that they have set up.
+    fn check(&mut self, when: &str) {
+        for vmm in &mut self.vmms {
+            let (mut identity, mut command) = ([0; 4], [0; 2]);
+            let read = vmm.client.region_read(CONFIG, 0, &mut identity);
+            let read = read.and_then(|()| vmm.client.region_read(CONFIG, 4, &mut command));
+            if let Err(error) = read {
+                panic!("{when}: {error}\n{}", std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default());
+            }
+            assert_eq!((identity, command), (IDENTITY, BUS_MASTER), "{when}");
+        }
+    }
+
+    /// Kills a daemon when so many messages of an upgrade have passed. Returns the next one, or `None` if there was no such message.
+    fn kill_at(&mut self, step: usize, victim: Victim) -> Option<String> {
+        let old = self.serves("before");
+        self.vmms.iter().for_each(Vmm::is_settled);
+        *self.relay.plan.lock().unwrap() = Some(Plan { victim, left: step, old, came: None });
+        let program = self.dir.path().join("nicety");
+        let answer = self.asked(&["upgrade", program.to_str().unwrap()]);
+        let Plan { came, .. } = self.relay.plan.lock().unwrap().take().unwrap();
+        let when = format!("{victim:?} at {step}, {came:?}");
+        let now = self.serves(&when);
+        self.check(&when);
+        let said = String::from_utf8_lossy(&answer.stderr);
+        println!("{when}: {} serves; {}", if now == old { "the same" } else { "another" }, said.trim());
+        assert!(victim == Victim::New || came.is_none() || now != old, "{when}");
+        assert!(came.is_some() || answer.status.success(), "{when}: {said}");
+        came
+    }
+}
+
+#[test]
+fn a_kill_at_any_message_of_an_upgrade_leaves_one_daemon_that_serves_every_vmm() {
+    let mut swept = Swept::start();
+    for victim in [Victim::Old, Victim::New] {
+        let mut steps = 0;
+        while swept.kill_at(steps, victim).is_some() {
+            steps += 1;
+        }
+        // From the request to the keeper until the answer: at least one message of each kind, and two images.
+        assert!(steps >= 12, "{steps}");
+    }
+    let log = swept.log();
+    assert!(!log.contains("loses its adapter") && !log.contains("disconnected"), "{log}");
+    let pid = swept.serves("in the end");
+    assert!(Command::new("kill").args(["-TERM", &pid.to_string()]).status().unwrap().success());
+    assert_eq!(swept.keeper.join().unwrap().unwrap().code(), Some(0));
+}
