@@ -96,6 +96,10 @@ fn known(adapters: &[String], names: &[&str]) -> Result<(), PlanError> {
         if given == "all" || names.contains(&given.as_str()) {
             continue;
         }
+        if given == crate::methods::NATIVE {
+            let suggestion = "; `nicety lab run compare` has that row".to_owned();
+            return Err(PlanError::UnknownAdapter { given: given.clone(), allowed: names.join(", "), suggestion });
+        }
         let nearest = names.iter().map(|name| (strsim::damerau_levenshtein(given, name), name)).min();
         let suggestion = match nearest {
             Some((distance, name)) if distance <= 3 && distance < given.len() => format!("; did you mean \"{name}\"?"),

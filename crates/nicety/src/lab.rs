@@ -147,7 +147,16 @@ fn plan_text(method: &dyn Method, plan: &Plan, announcement: &str) -> String {
     let rows: Vec<String> = plan.subjects.iter().map(ToString::to_string).collect();
     let image =
         plan.own.as_ref().map_or_else(String::new, |own| format!(", {} as {} by ssh", own.image.display(), own.user));
-    text += &format!("guests    {}{image}; {}\nrows      {}\n", plan.guests, about.needs, rows.join(", "));
+    let kernel = match plan.guests {
+        _ if plan.own.is_some() => "",
+        method::Guests::Embedded => "",
+        method::Guests::Qemu => ", Debian's kernel 6.12",
+        method::Guests::Uml => ", Debian's kernel built as a program",
+    };
+    let memory = about.memory_mib.filter(|_| !kernel.is_empty());
+    let memory = memory.map_or_else(String::new, |mib| format!(", {mib} MiB each"));
+    text +=
+        &format!("guests    {}{image}{kernel}{memory}; {}\nrows      {}\n", plan.guests, about.needs, rows.join(", "));
     for load in &plan.loads {
         text += &format!("load      {}: {}, {} s\n", load.name, load.title, load.seconds);
         for command in &load.commands {

@@ -228,12 +228,16 @@ impl Rig {
     /// Up to four stations may send at once.
     ///
     /// # Errors
-    /// The system allows no network namespaces; the message names the remedy.
+    /// [`BenchError::Impossible`]: the system allows no network namespaces; the message names the remedy.
     pub fn natively(program: &Program, rate: Option<Rate>, cancel: &AtomicBool) -> Result<Rig, BenchError> {
         let folder = Folder::new().map_err(|error| BenchError::Fatal(error.to_string()))?;
         let mut process = GuestProcess::start("the native row", program.hidden(GUEST))?;
         process.send_order(&Order::Natively { mbit: rate.map(|rate| rate.mbit) })?;
-        expect(&mut process, TIMEOUT, cancel, |answer| matches!(answer, Answer::Ready).then_some(()))?;
+        let ready = expect(&mut process, TIMEOUT, cancel, |answer| matches!(answer, Answer::Ready).then_some(()));
+        ready.map_err(|error| match error {
+            BenchError::Failed(why) => BenchError::Impossible(why),
+            other => other,
+        })?;
         let (guests, native) = (Vec::new(), Some(process));
         Ok(Rig { guests, crowd: None, peer: None, native, daemon: None, folder })
     }

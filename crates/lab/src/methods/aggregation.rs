@@ -10,7 +10,7 @@ use std::time::Duration;
 use nicety_guests::{Error, Layer};
 
 use super::vmxnet3_iperf::{IPERF, PACKAGES, parse};
-use super::{About, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
+use super::{About, CPU, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
 use crate::bench::BenchError;
 use crate::method::{Guests, Server};
 use crate::rate::Rate;
@@ -33,11 +33,12 @@ const SLACK: Duration = Duration::from_secs(60);
 const ADAPTERS: [&str; 5] = ["e1000-82545em", "e1000e", "igb", "vmxnet3", "virtio-net"];
 const QUICK: [&str; 2] = ["vmxnet3", "virtio-net"];
 
-const FIGURES: [Figure; 7] = [
+const FIGURES: [Figure; 8] = [
     Figure::new("mbit", "Throughput", "Mbit/s", Direction::Higher),
     Figure::new("share", "Share of the links' rates", "of all", Direction::Higher),
-    Figure::new("cpu", "CPU per gigabit", "CPU-s/Gbit", Direction::Lower),
-    Figure::new("daemon_cpu", "Daemon's CPU per gigabit", "CPU-s/Gbit", Direction::Lower),
+    CPU[0],
+    CPU[1],
+    CPU[2],
     Figure::new("transactions", "Request-response", "per second", Direction::Higher),
     Figure::new("p50", "Response time, median", "µs", Direction::Lower),
     Figure::new("p99", "Response time, 99th percentile", "µs", Direction::Lower),
@@ -105,6 +106,7 @@ impl Shape {
             ("share".to_owned(), mbit / all),
             ("cpu".to_owned(), cpu.0.as_secs_f64() / gbit),
             ("daemon_cpu".to_owned(), cpu.1.as_secs_f64() / gbit),
+            ("vmm_cpu".to_owned(), cpu.0.saturating_sub(cpu.1).as_secs_f64() / gbit),
         ]);
         let is_low = self.streams > Some(1) && mbit < FULL * all;
         let low = is_low.then(|| format!("the links were not full: below {FULL} of their rates"));
@@ -130,6 +132,7 @@ impl Method for Aggregation {
             needs: "user-mode guests (a C compiler, once); Debian packages, 220 MB once",
             guests: &[Guests::Uml],
             overhead_seconds: 8.0,
+            memory_mib: Some(MEMORY_MIB),
             disk_bytes: 6_000_000,
         }
     }

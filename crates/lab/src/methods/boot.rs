@@ -38,6 +38,7 @@ impl Method for Boot {
             needs: "QEMU's guests and firmware: Debian packages, 260 MB once",
             guests: &[Guests::Qemu],
             overhead_seconds: 1.0,
+            memory_mib: None,
             disk_bytes: 40_000_000,
         }
     }

@@ -66,6 +66,7 @@ impl Method for Compare {
             needs: "nothing for embedded guests; user-mode guests (a C compiler, once); QEMU's: Debian packages, 220 MB once",
             guests: &[Guests::Embedded, Guests::Qemu, Guests::Uml],
             overhead_seconds: 0.4,
+            memory_mib: Some(256),
             disk_bytes: 0,
         }
     }

@@ -174,6 +174,7 @@ impl Method for EsxNetperf {
             needs: "user-mode guests (a C compiler, once) or QEMU's: Debian packages, 230 MB once, tc for QEMU's and native rows; embedded guests need nothing",
             guests: &[Guests::Uml, Guests::Qemu, Guests::Embedded],
             overhead_seconds: 0.8,
+            memory_mib: Some(MEMORY_MIB),
             disk_bytes: 0,
         }
     }

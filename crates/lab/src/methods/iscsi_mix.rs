@@ -167,6 +167,7 @@ impl Method for IscsiMix {
             needs: "user-mode guests (a C compiler, once); Debian packages, 400 MB once",
             guests: &[Guests::Uml],
             overhead_seconds: 3.0,
+            memory_mib: Some(MEMORY_MIB),
             disk_bytes: 180_000_000,
         }
     }

@@ -76,6 +76,7 @@ impl Method for KvmScp {
             needs: "user-mode guests (a C compiler, once) or QEMU's; Debian packages, 260 MB once; tc for QEMU's and native rows",
             guests: &[Guests::Uml, Guests::Qemu],
             overhead_seconds: 5.0,
+            memory_mib: None,
             disk_bytes: 60_000_000,
         }
     }

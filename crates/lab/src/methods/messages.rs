@@ -81,6 +81,7 @@ impl Method for Messages {
             needs: "nothing; instructions are counted where perf and hardware counters are",
             guests: &[Guests::Embedded],
             overhead_seconds: 0.3,
+            memory_mib: None,
             disk_bytes: 0,
         }
     }

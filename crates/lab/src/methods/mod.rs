@@ -93,6 +93,8 @@ pub struct About {
     pub guests: &'static [Guests],
     /// Time of a run beside its duration, in seconds: starting guests, settling.
     pub overhead_seconds: f64,
+    /// Memory of a guest with a kernel, in MiB. None: it depends on the load.
+    pub memory_mib: Option<u32>,
     /// Room on the disk for guests' programs, in bytes.
     pub disk_bytes: u64,
 }
@@ -291,7 +293,11 @@ pub trait Rig {
     fn run(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
         let taken = if subject.is_native() {
             // Guests' processes would take part of the machine.
-            self.end().and_then(|()| self.natively(load, stop))
+            match self.end().and_then(|()| self.natively(load, stop)) {
+                // A system that allows no network namespaces still measures its guests: the row says why it is empty.
+                Err(BenchError::Impossible(why)) => Ok(Taken { marks: vec![why], ..Taken::default() }),
+                taken => taken,
+            }
         } else {
             self.in_guests(round, subject, load, stop)
         };

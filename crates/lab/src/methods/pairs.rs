@@ -54,6 +54,7 @@ impl Method for Pairs {
             needs: "nothing",
             guests: &[Guests::Embedded],
             overhead_seconds: 0.08,
+            memory_mib: None,
             disk_bytes: 0,
         }
     }

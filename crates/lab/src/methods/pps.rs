@@ -88,6 +88,7 @@ impl Method for Pps {
             needs: "two processors that nothing else uses; Debian packages, 60 MB once for testpmd and 140 MB for Open vSwitch",
             guests: &[Guests::Embedded],
             overhead_seconds: 1.5,
+            memory_mib: None,
             disk_bytes: 200_000_000,
         }
     }

@@ -170,6 +170,7 @@ impl Method for QosOverTime {
             needs: "nothing; with --guests uml a C compiler and Debian packages, 220 MB once",
             guests: &[Guests::Embedded, Guests::Uml],
             overhead_seconds: 3.0,
+            memory_mib: Some(256),
             disk_bytes: 6_000_000,
         }
     }

@@ -122,6 +122,7 @@ impl Method for TenGig {
             needs: "user-mode guests (a C compiler, once); Debian packages, 220 MB once",
             guests: &[Guests::Uml],
             overhead_seconds: 3.0,
+            memory_mib: Some(MEMORY_MIB),
             disk_bytes: 6_000_000,
         }
     }

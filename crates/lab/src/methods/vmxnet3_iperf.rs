@@ -62,6 +62,7 @@ impl Method for Vmxnet3Iperf {
             needs: "user-mode guests (a C compiler, once) or QEMU's: Debian packages, 220 MB once; embedded guests need nothing",
             guests: &[Guests::Uml, Guests::Qemu, Guests::Embedded],
             overhead_seconds: 1.6,
+            memory_mib: Some(256),
             disk_bytes: 6_000_000,
         }
     }

@@ -111,10 +111,12 @@ fn wire(link: PathBuf, number: u8, socket: PathBuf) -> Result<Daemon, Error> {
         role: Default::default(),
         mapped: false,
         worker: None,
+        ft_peer: None,
         buffer_bytes: WIRE_BUFFER,
         access: Access::default(),
         group: None,
         function: None,
+        ft_peer: None,
         policy: Policy::default(),
     };
     daemon.open(port).map_err(|error| failed(error.to_string()))?;

@@ -47,7 +47,7 @@ pub struct LabRun {
     /// Who drives the adapters [default: the method's first kind]
     #[arg(long, value_enum)]
     pub guests: Option<Guests>,
-    /// Which adapters, such as e1000e,vmxnet3; a row `native` stands below them [default: the method's]
+    /// Which adapters, such as e1000e,vmxnet3, or all; a row `native` stands below them [default: the method's]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub adapters: Vec<String>,
     /// A first look: few adapters, three short rounds, no intervals

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Write;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::scratch::{Ended, Scratch};
@@ -110,6 +111,24 @@ fn a_missing_part_is_named_and_leaves_no_results() {
     assert!(!scratch.path().join("nicety-lab").exists());
 }
 
+/// The program alone, without the driver beside it.
+#[test]
+fn a_row_whose_driver_is_missing_is_left_out_before_the_first_run_with_the_remedy() {
+    let scratch = Scratch::new();
+    let alone = scratch.path().join("nicety");
+    let program = Path::new(env!("CARGO_BIN_EXE_nicety"));
+    if std::fs::hard_link(program, &alone).is_err() {
+        std::fs::copy(program, &alone).unwrap();
+    }
+    let mut command = Command::new(&alone);
+    command.args(["lab", "run", "vmxnet3-iperf", "--quick", "--adapters", "vmxnet2"]).current_dir(scratch.path());
+    command.env("NICETY_LAB_LOCK", scratch.path().join("lock")).env("XDG_CACHE_HOME", "/proc/nope");
+    let ended = Ended::of(&command.output().unwrap());
+    let remedy = "nicety-uio is not there, which drives adapters that Linux has no driver for: `cargo build -p nicety`";
+    assert!(ended.code == Some(3) && ended.err.contains(remedy), "{ended:?}");
+    assert!(!scratch.path().join("nicety-lab").exists(), "no run is made");
+}
+
 #[test]
 fn a_second_lab_on_this_machine_says_that_there_is_a_first() {
     let scratch = Scratch::new();
@@ -196,6 +215,14 @@ fn a_choice_cites_figures_of_this_machine_or_says_that_there_are_none() {
     assert!(others.out.contains("The results are of another machine"), "its processor is an example: {}", others.out);
     let of_method = scratch.run(&["choose", "--results", "nicety-lab/vmxnet3-iperf"]);
     assert!(of_method.out.contains("The results are of another machine"), "{of_method:?}");
+    // The report of `nicety compare`, by its folder.
+    let words =
+        ["compare", "--adapters", "e1000e,virtio-net", "--repeat", "1", "--seconds", "0.1", "--report", "compared"];
+    let compared = scratch.run(&words);
+    assert_eq!(compared.code, Some(0), "{compared:?}");
+    let cited = scratch.run(&["choose", "linux", "--results", "compared"]);
+    assert!(cited.out.contains("Measured on this machine (compare, load guest-to-guest, "), "{cited:?}");
+    assert!(cited.out.contains("These figures have no intervals yet"), "{cited:?}");
     let typo = scratch.run(&["choose", "linux", "--results", "nosuch"]);
     assert_eq!((typo.code, typo.out.as_str()), (Some(2), ""), "{typo:?}");
     assert_eq!(typo.err, "nicety: --results: nosuch has no results of a lab\n");
@@ -219,7 +246,14 @@ fn a_run_is_on_the_disk_with_its_page_and_a_finished_lab_has_nothing_to_resume()
     assert!(done.out.ends_with(&format!("\nReport: {}\n", folder.join("index.html").display())), "{}", done.out);
     let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
     let (runs, page) = (read("runs.jsonl"), read("index.html"));
-    assert_eq!(runs.lines().count(), 2, "{runs}");
+    assert_eq!(runs.lines().count(), 4, "the adapter and the native row, two loads each: {runs}");
+    let native = runs.lines().find(|line| line.contains("\"native\"") && line.contains("\"latency\"")).unwrap();
+    assert!(native.contains("\"p99\":") && !native.contains("\"cpu\""), "{native}");
+    let ours = runs.lines().find(|line| line.contains("\"vmxnet3\"") && line.contains("\"stream\"")).unwrap();
+    let ours: serde_json::Value = serde_json::from_str(ours).unwrap();
+    let cpu = |name: &str| ours["figures"][name].as_f64().unwrap();
+    assert!(cpu("daemon_cpu") > 0.0 && cpu("vmm_cpu") > 0.0, "{ours}");
+    assert!((cpu("cpu") - cpu("daemon_cpu") - cpu("vmm_cpu")).abs() < 1e-9, "together and apart: {ours}");
     assert!(runs.contains("\"mbit\":") && runs.contains("\"transactions\":"), "{runs}");
     let remark = "embedded guests&#39; own program, not iperf: 16 streams, writes of 128 KB, buffers of 64 KB";
     assert!(page.contains(remark), "each row says which program ran");
@@ -273,6 +307,12 @@ fn messages_shows_what_a_frame_costs_with_each_adapter_and_an_emulated_one_costs
     assert!(of("e1000", "request-response", "reads") > 0.2, "{runs:?}");
     assert_eq!(of("virtio-net", "request-response", "reads"), 0.0);
     assert!(of("e1000", "request-response", "read_ns") > 0.0 && of("virtio-net", "transmit", "copy_ns") > 0.0);
+    for run in &runs {
+        let part = |name: &str| run["figures"][name].as_f64().unwrap();
+        let sum: f64 = ["read_ns", "write_ns", "interrupt_ns", "copy_ns", "rest_ns"].map(part).iter().sum();
+        assert!((sum / part("cpu_ns") - 1.0).abs() < 1e-6, "the stack is the measured time: {run}");
+        assert!((part("both_ns") / (part("cpu_ns") + part("guest_ns")) - 1.0).abs() < 1e-6, "{run}");
+    }
     // A full frame of TCP has at least 1500 bytes; those that acknowledge them have fewer.
     assert!((500.0..1_600.0).contains(&of("virtio-net", "transmit", "copied")), "{runs:?}");
     for part in ["What a frame costs: transmit", "class=\"bar part4\"", "register reads", "Instructions "] {
@@ -292,8 +332,16 @@ fn pairs_is_a_field_of_cells_in_which_each_adapter_meets_each_other_and_its_own_
             }
         }
     }
-    assert_eq!(runs.len(), 8);
+    assert_eq!(runs.len(), 12, "two adapters and the native row, four loads");
     assert!(runs.iter().all(|run| run["failure"].is_null()), "{runs:?}");
+    let natively = |figure: &str| {
+        met.iter().zip(&runs).filter(|((row, _), run)| *row == "native" && run["figures"][figure].is_number()).count()
+    };
+    assert_eq!(
+        (natively("mbit"), natively("transactions")),
+        (1, 1),
+        "a link without adapters has one figure: {runs:?}"
+    );
     assert!(page.contains("<table class=\"heat\">") && page.contains("style=\"--heat: 62%\""), "{page}");
 }
 
@@ -323,6 +371,9 @@ fn qos_over_time_draws_four_ports_at_a_full_link_each_way_with_and_without_io_co
     let mut drawn = 0;
     for run in &runs {
         assert!(run["failure"].is_null(), "{run}");
+        if run["adapter"] == "native" && !run["load"].as_str().unwrap().ends_with("-without") {
+            assert!(run["marks"].to_string().contains("a plain link has no I/O control"), "{run}");
+        }
         // On a machine that does much else a port may begin when the others end.
         let Some(mbit) = run["figures"]["mbit"].as_f64() else { continue };
         // 1 Gbit/s of frames with their Ethernet header is 964 Mbit/s of payload.
@@ -388,7 +439,11 @@ fn embedded_guests_have_the_document_s_streams_sockets_and_link_and_a_page_stand
         assert!((1.0..1_000.0).contains(&mbit), "{run}");
         rates += 1;
     }
-    assert_eq!((rates, runs.len()), (4, 5), "{runs:?}");
+    assert_eq!((rates, runs.len()), (8, 10), "the adapter and the native row: {runs:?}");
+    for row in ["vmxnet3", "native"] {
+        let exchanges = runs.iter().find(|run| run["adapter"] == row && run["load"] == "1g-rr").unwrap();
+        assert!(exchanges["latency"].as_array().is_some_and(|known| known.len() == 5), "a distribution: {exchanges}");
+    }
     assert!(runs.iter().any(|run| run["marks"].to_string().contains(shape)), "{runs:?}");
     let compared = short(&scratch, "compare", "vmxnet3,e1000e");
     assert_eq!(compared.code, Some(0), "{compared:?}");
@@ -459,7 +514,7 @@ fn a_lab_that_goes_on_says_what_is_left_and_a_dry_run_of_it_changes_nothing() {
         let mut command = scratch.command(&[&["lab", "run", "vmxnet3-iperf"], words].concat());
         Ended::of(&command.env("TMPDIR", scratch.path()).output().unwrap())
     };
-    let words = ["--guests", "embedded", "--quick", "--adapters", "vmxnet3", "--seconds", "1", "--repeat", "2"];
+    let words = ["--guests", "embedded", "--quick", "--adapters", "vmxnet3", "--seconds", "1", "--repeat", "1"];
     let done = lab(&words);
     assert_eq!(done.code, Some(0), "{done:?}");
     assert!(done.err.contains("4 runs, which take about "), "{}", done.err);

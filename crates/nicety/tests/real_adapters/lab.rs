@@ -201,11 +201,22 @@ fn four_guests_share_one_uplink_and_each_one_s_share_and_response_time_is_known(
 #[test]
 fn a_guest_reads_its_iscsi_disk_while_three_others_send() {
     let (runs, page) = one_round("iscsi-mix", &["--adapters", "vmxnet3", "--seconds", "1"]);
+    let (natively, runs): (Vec<_>, Vec<_>) = runs.into_iter().partition(|run| run["adapter"] == "native");
     let mut loads: Vec<_> = runs.iter().filter_map(|run| run["load"].as_str()).collect();
     loads.sort_unstable();
     assert_eq!(loads, ["alone", "mix", "mix-full", "mix-io-control", "mix-random"], "{runs:?}");
+    for run in &natively {
+        let has_link = ["mix", "mix-full", "mix-random"].contains(&run["load"].as_str().unwrap());
+        assert_eq!(run["figures"]["others"].as_f64().is_some_and(|mbit| mbit > 0.0), has_link, "{run}");
+    }
     for run in &runs {
         let figure = |name: &str| run["figures"][name].as_f64();
+        assert!(
+            figure("p99") >= figure("p50") && run["latency"].as_array().is_some_and(|known| known.len() == 5),
+            "{run}"
+        );
+        let apart = figure("daemon_cpu_seconds").zip(figure("vmm_cpu_seconds")).map(|(daemon, vmm)| daemon + vmm);
+        assert!(figure("cpu_seconds").zip(apart).is_some_and(|(all, apart)| (all - apart).abs() < 1e-6), "{run}");
         assert!(figure("storage") > Some(0.0) && figure("iops") > Some(0.0), "{run}");
         assert_eq!(figure("others").is_some(), run["load"] != "alone", "{run}");
     }

@@ -4,13 +4,13 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 
 use nicety_keeper::Start;
 use nicety_trials::scope::is_full;
 
 use crate::killed::{answered, guest_with};
+use crate::stage::SOON;
 use crate::steps::{Plan, Relay, Victim};
 
 /// Names the socket for orders and the host file of the process that is the keeper.
@@ -69,19 +69,21 @@ fn a_guest_in_qemu_lives_through_a_kill_at_any_message_of_an_upgrade() {
     );
     std::fs::write(&keeper, script).unwrap();
     std::fs::set_permissions(&keeper, PermissionsExt::from_mode(0o755)).unwrap();
-    let (stage, mut guest) = guest_with(&ADAPTERS, &keeper, "");
+    let (mut stage, mut guest) = guest_with(&ADAPTERS, &keeper, "");
+    let control = stage.served.socket("control.sock");
     for victim in [Victim::Old, Victim::New] {
         for step in 0.. {
             ordered(&orders, &format!("{victim:?} {step}"));
-            let mut upgrade = Command::new(env!("CARGO_BIN_EXE_nicety"));
-            upgrade.args(["upgrade", "--control"]).arg(stage.served.socket("control.sock"));
-            let upgraded = upgrade.output().unwrap();
+            // Only who is in its namespace is a user to the daemon.
+            let upgrade = format!("'{}' upgrade --control {}", env!("CARGO_BIN_EXE_nicety"), control.display());
+            let upgraded = stage.namespace.run(&upgrade, SOON);
             let came = ordered(&orders, "end");
             stage.wait_until("a daemon", || stage.served.counts().is_some());
             (1..).take(ADAPTERS.len()).for_each(|number| answered(&stage, &mut guest, number));
-            println!("{victim:?} at {step}, {came:?}: {}", String::from_utf8_lossy(&upgraded.stderr).trim());
+            let said = upgraded.as_ref().map_or_else(ToString::to_string, ToString::to_string);
+            println!("{victim:?} at {step}, {came:?}: {}", said.lines().next().unwrap_or_default());
             if came.is_empty() {
-                assert!(step >= 12 && upgraded.status.success(), "{step}: {upgraded:?}\n{}", stage.served.log());
+                assert!(step >= 12 && upgraded.is_ok(), "{step}: {said}\n{}", stage.served.log());
                 break;
             }
         }

@@ -46,7 +46,7 @@ impl Server {
         if self.step() {
             self.interface.poll(now, &mut self.link, &mut self.sockets);
         }
-        std::mem::take(&mut self.link.sent)
+        std::mem::take(&mut self.link.sent).into()
     }
 
     /// What the guest's application does (`crates/tolerance/src/replica/application.rs`). Returns whether bytes moved.
