@@ -451,3 +451,7 @@ fn terms(walk: &mut Walk, section: Section<'_>, [shares, reservation, limit]: [&
         is_urgent: false,
     }
 }
+
+#[cfg(test)]
+#[path = "io_class_test.rs"]
+pub(super) mod tests;
