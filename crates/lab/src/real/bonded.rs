@@ -116,7 +116,6 @@ fn wire(link: PathBuf, number: u8, socket: PathBuf) -> Result<Daemon, Error> {
         access: Access::default(),
         group: None,
         function: None,
-        ft_peer: None,
         policy: Policy::default(),
     };
     daemon.open(port).map_err(|error| failed(error.to_string()))?;
