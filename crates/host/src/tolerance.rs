@@ -41,3 +41,35 @@ pub(super) fn check(walk: &mut Walk, section: Section<'_>, port: &PortConfig, is
         walk.wrong(section, "doorbells", walk.place(section, "doorbells").unwrap_or(line), what);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use crate::Host;
+
+    fn host(ft: &str, more: &str) -> Result<Host, String> {
+        let port =
+            "[[port]]\nname = \"vm1\"\nadapter = \"vmxnet3\"\nmac = \"52:54:00:12:34:01\"\nsocket = \"vm1.sock\"\n";
+        Host::parse(&format!("{ft}{port}{more}\n"), Path::new("/etc/host.toml")).map_err(|errors| errors.to_string())
+    }
+
+    #[test]
+    fn a_port_with_a_peer_needs_the_key_and_has_trapped_doorbells() {
+        let ft = "[ft]\nlisten = \"[fd00::1]:7001\"\nkey = \"ft.key\"\n";
+        let whole = host(ft, "ft_peer = \"10.0.0.2:7001\"").unwrap();
+        let tolerance = whole.tolerance.unwrap();
+        assert_eq!(tolerance.listen.unwrap().to_string(), "[fd00::1]:7001");
+        assert_eq!(tolerance.key, Path::new("/etc/ft.key"));
+        assert_eq!(whole.ports[0].ft_peer.unwrap().to_string(), "10.0.0.2:7001");
+        assert!(!whole.ports[0].is_mapped(2) && host(ft, "").unwrap().ports[0].is_mapped(2));
+        let refused = |ft: &str, more: &str, why: &str| {
+            let error = host(ft, more).unwrap_err();
+            assert!(error.contains(why), "{error}");
+        };
+        refused("", "ft_peer = \"10.0.0.2:7001\"", "there is no [ft] with the key");
+        refused(ft, "ft_peer = \"10.0.0.2:7001\"\ndoorbells = \"mapped\"", "has trapped doorbells");
+        refused(ft, "ft_peer = \"host2:7001\"", "port.ft_peer");
+        refused("[ft]\nlisten = \"10.0.0.1:7001\"\n", "", "it is missing from this [ft]");
+    }
+}
