@@ -250,6 +250,7 @@ impl Port {
             watch_at: None,
             stuck_since: Time::ZERO,
             stuck: false,
+            is_spread: false,
             owed: 0,
             wake: None,
             shift_ns: 0,

@@ -11,7 +11,7 @@ use nicety_adapter::{
 };
 use nicety_ioc::{Class, ClassTerms, Match, Terms};
 use nicety_memory::Map;
-use nicety_plane::{End, Hash, InwardControl, Plane, Port, Shell, Standby, Steering, Team, Turn};
+use nicety_plane::{End, Hash, InwardControl, Plane, Port, Shell, Spread, Standby, Steering, Team, Turn};
 use nicety_switch::{Limits, Policy};
 use ringed::{Ringed, Traffic};
 
@@ -287,6 +287,74 @@ fn a_sender_that_a_teams_stuck_link_holds_goes_on_by_another_when_that_link_dies
     let more = world.sent[0].load(Ordering::Relaxed) - sent;
     let lost = world.ports[2].state().counters.receive_drops[Reason::LinkDown as usize];
     assert!(more > 1000 && lost * 1000 <= BUFFER.into(), "{more} more, {lost} lost");
+}
+
+/// A guest that sends as much as is taken, in turn to two addresses.
+struct TwoFlows {
+    next: u64,
+}
+
+impl Traffic for TwoFlows {
+    fn fetch(&mut self, _: u16, budget: Budget, batch: &mut Batch, _: &mut Context<'_>) -> Progress {
+        while budget.allows(batch) {
+            let mut draft = batch.draft(0).unwrap();
+            draft.push(self.next % 2 * 2048, 1000).unwrap();
+            draft.finish_plain(0);
+            self.next += 1;
+        }
+        Progress { more: true, armed: true }
+    }
+}
+
+/// A sender that waits for one link would leave the others empty. Linux's bonding holds nobody either.
+#[test]
+fn a_full_link_of_a_team_that_spreads_flows_drops_its_own_and_keeps_no_frame_from_the_other_links() {
+    const LINK: u64 = 10_000;
+    // What is flooded also leaves by another uplink, which takes all.
+    let mut world = World::new(1 << 40, &[]);
+    let steering = Arc::new(Steering::new(Box::new(Spread::new()), Hash::Layer2));
+    let froms: [Arc<Mutex<[u64; 16]>>; 2] = Default::default();
+    // The first link takes a hundredth of what the second does.
+    let wires = [Wire::new(LINK / 100, &froms[0]), Wire::new(LINK, &froms[1])];
+    let member = |(index, wire): (usize, Wire)| {
+        let port = Port::new(PortId(11 + index as u16), End::Uplink(Box::new(wire)), Box::new(Silent), BUFFER);
+        Arc::new(port.unwrap().in_team(PortId(10), &steering, index).unwrap())
+    };
+    let members: Vec<Arc<Port>> = wires.into_iter().enumerate().map(member).collect();
+    let team = Team::new(PortId(10), Arc::clone(&steering), members.iter().cloned().map(Some).collect());
+    world.plane.join_team(Arc::new(team), &Policy::default()).unwrap();
+    for member in members {
+        world.plane.join(Arc::clone(&member)).unwrap();
+        member.ready();
+        world.ports.push(member);
+    }
+    world.run(20);
+    let port = Arc::new(
+        Port::new(PortId(1), End::Adapter(Box::new(Ringed(TwoFlows { next: 0 }))), Box::new(Silent), BUFFER).unwrap(),
+    );
+    port.attach();
+    let map = Map::private(1 << 16).unwrap();
+    for target in [0u8, 1] {
+        let head = [2, 0, 0, 0, 0, 0xe0 + target, 2, 0, 0, 0, 0, 1, 0x88, 0xb5];
+        map.write(2048 * u64::from(target), &head).unwrap();
+    }
+    port.set_memory(Arc::new(map), Time::ZERO);
+    world.plane.join(Arc::clone(&port)).unwrap();
+    world.ports.push(Arc::clone(&port));
+    port.with_rings(world.now, |rings, cx| rings.kick(0, cx)).unwrap();
+    let mut turn = Turn::new();
+    for _ in 0..1000 {
+        world.now = world.now.after_ns(MS / 10);
+        for port in &world.ports {
+            if port.busy(world.now) {
+                world.plane.turn(port, &mut turn, world.now);
+            }
+        }
+    }
+    let sent = froms.map(|from| from.lock().unwrap().iter().sum::<u64>());
+    assert!(!port.state().held);
+    assert!(sent.iter().max() > Some(&(90 * LINK)), "{sent:?} of {}", 100 * LINK);
+    assert!(world.dropped() > 0);
 }
 
 fn terms(shares: u16, reservation: Option<u64>, limit: Option<u64>) -> ClassTerms {

@@ -48,6 +48,9 @@ pub(super) struct Inner {
     pub stuck_since: Time,
     /// The uplink is stuck: it holds no sender until it takes frames again.
     pub stuck: bool,
+    /// A member of a team that spreads each sender's flows: it holds nobody, because a sender that waits for one full link leaves the
+    /// others empty. Frames for a full link are dropped, as Linux's bonding and its links' queues do.
+    pub is_spread: bool,
     /// The adapter's work beside its frames, in bytes: charged to the next turn.
     pub owed: u64,
     pub wake: Option<Time>,
@@ -519,7 +522,8 @@ impl Inner {
     /// Holds a sender, unless this uplink is stuck. True if it was not held before.
     pub fn hold(&mut self, sender: PortId, now: Time, shell: &dyn Shell) -> bool {
         // Nobody waits for a mirror.
-        let holds = !self.stuck && self.copies.is_none() && !self.has_failed() && self.backlog.hold(sender);
+        let holds =
+            !self.stuck && !self.is_spread && self.copies.is_none() && !self.has_failed() && self.backlog.hold(sender);
         if holds && self.watch_at.is_none() {
             self.stuck_since = now;
             self.watch_by(now.after_ns(STUCK_NS), shell);

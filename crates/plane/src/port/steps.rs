@@ -147,7 +147,9 @@ impl Port {
     /// A member of a team: whether its link is not used any more. Then these frames are dropped. The steering changes first, so none comes
     /// behind [`drop_overtaken`](Self::drop_overtaken).
     fn refuses_for_its_team(&self, inner: &mut Inner, picks: &[Pick]) -> bool {
-        let is_refused = self.member.as_ref().is_some_and(|member| !member.steering.is_usable(member.index));
+        let Some(member) = &self.member else { return false };
+        inner.is_spread = member.steering.spreads_a_port();
+        let is_refused = !member.steering.is_usable(member.index);
         if is_refused {
             picks.iter().for_each(|_| inner.counters.receive_drop(Reason::LinkDown));
         }

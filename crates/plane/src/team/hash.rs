@@ -68,6 +68,11 @@ impl Hash {
         matches!(self, Self::Port | Self::Moved)
     }
 
+    /// Whether flows of one port leave by several members.
+    pub(super) fn spreads_a_port(self) -> bool {
+        !matches!(self, Self::Port | Self::Moved | Self::VlanSource)
+    }
+
     /// The value of a frame.
     #[inline]
     pub fn of(self, batch: &Batch, packet: &Packet, pick: &Pick) -> u32 {

@@ -286,6 +286,11 @@ impl Steering {
         Choice::of(self.choice.load(Ordering::Acquire))
     }
 
+    /// Whether flows of one port leave by several members now.
+    pub(crate) fn spreads_a_port(&self) -> bool {
+        self.only().is_none() && self.choice().hash().spreads_a_port()
+    }
+
     /// The member for a hash of a frame from a port.
     #[inline]
     pub(crate) fn member(&self, choice: Choice, hash: u32, port: PortId) -> Option<usize> {
