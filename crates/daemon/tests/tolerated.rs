@@ -217,6 +217,20 @@ fn a_peer_with_another_key_protects_nobody_and_holds_nobody_up() {
     assert!(!pair.report().protected);
 }
 
+/// The peer listens to a limited number of logs.
+#[test]
+fn who_takes_all_places_for_logs_and_says_nothing_keeps_none_of_them() {
+    let mut pair = Pair::new(1);
+    pair.start_peer("key");
+    let silent: Vec<TcpStream> = (0..256).map(|_| TcpStream::connect(pair.listen).unwrap()).collect();
+    pair.open(pair.listen);
+    let (mut one, _two) = (Nic::new(&pair.stage, 1), Nic::new(&pair.stage, 2));
+    one.send().unwrap();
+    pair.stage.until("frames", || pair.stage.taken(2) == 64);
+    pair.until_protected();
+    drop(silent);
+}
+
 #[test]
 fn a_port_with_a_peer_needs_a_key() {
     let stage = Stage::new(1, &[]);
