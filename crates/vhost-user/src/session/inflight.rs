@@ -8,7 +8,7 @@ use nicety_adapter::RingPlace;
 use nicety_memory::{Map, MapError, Mapping, Rights, shared_file};
 use nicety_peer::PeerFd;
 
-use super::rings::FIRST_LAP;
+use super::rings::is_first;
 use super::{Answer, Refusal, Session, single};
 use crate::port::RECORD_RING_BYTES as PAGE;
 use crate::protocol::{F_RING_PACKED, Fields, Request};
@@ -88,7 +88,7 @@ impl Session {
         let same = record.read(page + RING_AT, &mut known).is_ok() && known == *identity;
         // Behind an even lap, a ring whose chains were all completed looks as one that was never served; at its first base it is at
         // the same place as well.
-        if !same || base == FIRST_LAP && !self.was_served(place) {
+        if !same || is_first(base) && !self.was_served(place) {
             self.forget_kept(ring);
             let _no_page = record.write(page + RING_AT, &identity);
         }

@@ -13,7 +13,12 @@ use crate::port::Kick;
 use crate::protocol::{F_PROTOCOL_FEATURES, F_RING_PACKED, Fields, NO_FD, RING_LOG, Request};
 
 /// The base of a new packed ring: both places at descriptor 0, both wrap counters 1.
-pub(super) const FIRST_LAP: u32 = 0x8000_8000;
+const FIRST_LAP: u32 = 0x8000_8000;
+
+/// Whether a new packed ring has this base. DPDK's virtio-user gives one position for both (virtio_user_dev.c).
+pub(super) fn is_first(base: u32) -> bool {
+    [FIRST_LAP, FIRST_LAP & 0xffff].contains(&base)
+}
 
 /// The addresses of a ring in the front end's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
