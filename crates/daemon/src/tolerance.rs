@@ -8,7 +8,7 @@
 //! ```
 //! One thread has all connections, of both kinds. It never waits for a peer.
 //!
-//! **By rule.** A peer that has not answered for [`SILENCE`], or whose connection ends, has [`GRACE`] to be there again, also as another
+//! **By rule.** A peer that has not answered for a second (`SILENCE`), or whose connection ends, has another (`GRACE`) to be there again, also as another
 //! process; meanwhile the port's frames wait. Then the port goes on unprotected and says so. It is protected again when a peer has its
 //! state.
 
