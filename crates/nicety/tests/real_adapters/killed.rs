@@ -176,8 +176,8 @@ fn survives_in_user_mode(adapter: &str, kills: usize) {
     assert!(!log.contains("disconnected") && !log.contains("loses its adapter"), "{log}");
 }
 
-/// Its client takes an answer that comes twice for a defect, and lets the device go: with drivers that read registers for each interrupt,
-/// which vmxnet3's does not, about once in ten kills.
+/// Its client takes an answer that comes twice for a defect, and lets the device go. So it may with drivers that read registers for each
+/// interrupt, which vmxnet3's does not.
 #[test]
 fn a_user_mode_guest_goes_on_under_a_flood_when_the_daemon_is_killed() {
     survives_in_user_mode("vmxnet3", if is_full() { 100 } else { 3 });
