@@ -81,7 +81,8 @@ pub(crate) fn begin() -> io::Result<()> {
     }
     let notes = signal::install()?;
     let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-    let (ready, started) = sync_channel::<&'static Starter>(1);
+    // Waits for the starter's first look at its heap: others may be confined from then on.
+    let (ready, started) = sync_channel::<&'static Starter>(0);
     Builder::new().name("starter".to_owned()).spawn(move || {
         signal::name_this_thread(Kind::Starter);
         KIND.set(Some(Kind::Starter));
