@@ -47,10 +47,11 @@ fn every_adapter_carries_behind_an_iommu_with_rings_of_many_pages_and_after_its_
     every.carries();
     for adapter in every.adapters.clone() {
         let name = adapter.0.about.name;
-        // Rings of 16 KiB, and buffers longer than a page. A driver without them reports that.
+        // Rings of 16 KiB, and buffers longer than a page. A driver without them reports that. In between its watchdog must have seen
+        // the link: e1000e's sets the carrier at its end, and over a chip that was reset meanwhile its transmitter stays off.
         let mtu = adapter.0.about.mtu_max.min(9000);
         let longer = format!(
-            "ethtool -G $name rx 1024 tx 1024 2>&1; ip link set $name mtu {mtu}; {CARRIER}; ethtool -g $name | grep -c 1024"
+            "ethtool -G $name rx 1024 tx 1024 2>&1; {CARRIER}; ip link set $name mtu {mtu}; {CARRIER}; ethtool -g $name | grep -c 1024"
         );
         println!("{name}: {}", every.at(adapter, &format!("{longer}; true")));
     }
