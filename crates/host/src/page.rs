@@ -8,7 +8,7 @@ use super::form::Form;
 use super::paths::Paths;
 use super::walk::{Key, Section, Walk};
 
-/// Where the page is served.
+/// The address of the page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PageAddress {
     /// A loopback address and a TCP port: whoever is on this machine may read.

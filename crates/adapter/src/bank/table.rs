@@ -141,7 +141,7 @@ pub struct Row<N> {
     pub device: u32,
     /// Nothing is stored: accesses have only side effects.
     pub port: bool,
-    /// The section of the data sheet, or the register's name there.
+    /// Section of the data sheet. Where it was not verified: the register's name.
     pub section: &'static str,
 }
 

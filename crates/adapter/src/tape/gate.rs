@@ -204,7 +204,7 @@ impl Gate {
         self.log.begin(made);
         self.inner.renew(cx);
         if wanted == CLOSED_WANTED {
-            // What waits may leave when the state is known from which it follows.
+            // Frames that wait may leave once the peer has the state that sent them.
             let needs = self.commit.made();
             self.held.iter_mut().for_each(|held| held.needs = needs);
         }

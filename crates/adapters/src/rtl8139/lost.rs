@@ -114,7 +114,7 @@ impl Rtl8139 {
         }
     }
 
-    /// Has the driver poll, and gives one up that does not.
+    /// Provokes the driver's poll. After too many looks without one, stops waiting for it.
     fn look_for_poll(&mut self, cx: &mut Context<'_>) {
         let Some(Meeting { looks, is_polled }) = &mut self.meets else { return };
         *looks += 1;

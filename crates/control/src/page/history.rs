@@ -20,7 +20,7 @@ pub(super) const SHOWN: Duration = Duration::from_secs(120);
 const MOMENTS_MOST: usize = 240;
 /// Interval of the points of small pictures.
 const COARSE: Duration = Duration::from_secs(3);
-/// Interval of the counts of drops that are kept.
+/// Time between two kept counts of drops.
 const DROPS_EVERY: Duration = Duration::from_secs(10);
 
 /// Counters of a port at one moment: of what its guest, or the outside of an uplink, sends and gets.

@@ -97,7 +97,7 @@ fn of_themselves<'a>(links: &[&'a PortReport]) -> Vec<&'a PortReport> {
     links.iter().copied().filter(|link| !members.contains(&link.name.as_str())).collect()
 }
 
-/// How many there are, and how many of them work.
+/// Numbers of ports, of those that are up, of uplinks and of teams.
 fn summary(guests: &[&PortReport], links: &[&PortReport]) -> String {
     let up = guests.iter().filter(|port| port.condition == Condition::Up).count();
     let plural = |number: usize, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });

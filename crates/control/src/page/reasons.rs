@@ -20,7 +20,7 @@ static SENTENCES: LazyLock<BTreeMap<String, String>> = LazyLock::new(|| {
     sentences
 });
 
-/// What a reason means, and what to do.
+/// Meaning of a drop reason, with its remedy. Empty for an unknown reason.
 pub(super) fn sentence(reason: &str) -> &'static str {
     SENTENCES.get(reason).map_or("", String::as_str)
 }

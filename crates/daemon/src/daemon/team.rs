@@ -47,7 +47,7 @@ pub(super) struct RunningTeam {
     gone: ClassCounts,
 }
 
-/// Counts of classes: of what leaves, and of what comes in.
+/// Counts of I/O control's classes, outward and inward.
 #[derive(Clone, Debug, Default)]
 struct ClassCounts {
     outward: Vec<ClassState>,

@@ -148,7 +148,7 @@ impl PortTape {
         Taken { begun: waiting.begun.take(), calls, is_overfull }
     }
 
-    /// Nobody takes calls until another log begins.
+    /// Drops the waiting calls. The adapter's next calls are not logged until another log begins.
     pub fn end(&self) {
         *lock(&self.waiting) = Waiting::default();
     }

@@ -73,7 +73,7 @@ pub enum Message {
 }
 
 impl Message {
-    /// As the body of a sealed message.
+    /// The body of the sealed message that carries it.
     pub fn to_bytes(&self) -> Vec<u8> {
         // Plain data can be written.
         postcard::to_allocvec(self).unwrap_or_default()

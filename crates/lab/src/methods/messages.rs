@@ -473,7 +473,7 @@ mod tests {
         assert_eq!(super::figures(&nothing, Duration::from_secs(1), None, prices, common, None), None);
     }
 
-    /// The whole is measured: no price alone can make the stack higher.
+    /// The stack is as high as the measured time, even if a price is too high.
     #[test]
     fn the_parts_are_never_more_than_the_measured_time() {
         let messages = [("read_ns", 600.0), ("write_ns", 300.0), ("interrupt_ns", 100.0)];

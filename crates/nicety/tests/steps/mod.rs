@@ -63,7 +63,7 @@ impl Relay {
         keep_with(start, Seam { connect: &connect, restarts_most: usize::MAX })
     }
 
-    /// The daemons: the one that serves comes last.
+    /// Process numbers of the daemons. The serving daemon is the last.
     pub fn pids(&self) -> Vec<u64> {
         let list = std::fs::read_to_string(&*self.children.lock().unwrap()).unwrap_or_default();
         list.split_whitespace().map(|pid| pid.parse().unwrap()).collect()

@@ -158,7 +158,7 @@ impl Standing {
         self.pair.left.succeed_unless(&ping, SLACK, stop).map(drop)
     }
 
-    /// What has been spent so far.
+    /// Costs since the start.
     pub fn costs(&self) -> Costs {
         let counts = self.served.iter().map(Served::counts).reduce(|sum, counts| Some(sum?.and(counts?))).flatten();
         let daemon = self.served.iter().map(Served::cpu_time).sum();
