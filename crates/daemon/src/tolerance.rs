@@ -12,7 +12,6 @@
 //! process; meanwhile the port's frames wait. Then the port goes on unprotected and says so. It is protected again when a peer has its
 //! state.
 
-mod link;
 mod log;
 mod message;
 mod replica;
@@ -37,8 +36,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_w
 
 use crate::daemon::PortSpec;
 use crate::report::ToleranceReport;
-use link::Link;
 use log::{Bell, PortTape};
+use message::{Link, hello};
 use replica::{Complaints, Replica};
 use sender::Sender;
 
@@ -230,7 +229,7 @@ impl Thread {
                 self.complaints.tell(from, &format_args!("it is refused: there are {PEERS_MOST}"), now);
                 continue;
             }
-            match Link::accepted(stream, &self.key) {
+            match Link::new(stream, hello(&self.key)) {
                 Ok(link) => self.replicas.push(Replica::new(link, from, now)),
                 Err(why) => self.complaints.tell(from, &why, now),
             }

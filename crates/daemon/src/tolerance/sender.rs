@@ -9,9 +9,8 @@ use nicety_plane::Port;
 use nicety_sealed::Key;
 use tracing::{info, warn};
 
-use super::link::Link;
 use super::log::{PortTape, Taken};
-use super::message::Message;
+use super::message::{Link, Message, hello};
 use super::{GRACE, SILENCE};
 
 /// A sign of life goes out after this time of silence.
@@ -30,8 +29,6 @@ pub struct Sender {
     tape: Arc<PortTape>,
     port: Weak<Port>,
     link: Option<Link>,
-    /// Traffic of the link that is in the figures.
-    counted: [u64; 2],
     retry_at: Instant,
     /// The peer has joined, and the gate was asked for a log.
     has_asked: bool,
@@ -60,7 +57,6 @@ impl Sender {
             tape,
             port,
             link,
-            counted: [0; 2],
             retry_at: now,
             has_asked: false,
             sent: None,
@@ -83,8 +79,8 @@ impl Sender {
         let Some(port) = self.port.upgrade() else { return false };
         if self.link.is_none() && now >= self.retry_at {
             self.retry_at = now + RETRY;
-            (self.heard, self.counted, self.has_asked) = (now, [0; 2], false);
-            match Link::connect(self.tape.peer, key) {
+            (self.heard, self.has_asked) = (now, false);
+            match Link::connect(self.tape.peer, hello(key)) {
                 Ok(link) => self.link = Some(link),
                 Err(why) => self.note_why(&why.to_string()),
             }
@@ -116,11 +112,8 @@ impl Sender {
         }
         self.speak(&mut link, now)?;
         let flushed = link.flush();
-        for (sum, (all, counted)) in
-            self.tape.figures().traffic.iter_mut().zip(link.traffic.iter().zip(&mut self.counted))
-        {
-            *sum += all - *counted;
-            *counted = *all;
+        for (sum, more) in self.tape.figures().traffic.iter_mut().zip(link.take_traffic()) {
+            *sum += more;
         }
         read.and(flushed).map_err(|error| error.to_string())?;
         if now.saturating_duration_since(self.heard) > SILENCE {
