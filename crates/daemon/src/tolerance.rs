@@ -14,8 +14,11 @@
 
 mod log;
 mod message;
+mod names;
 mod replica;
 mod sender;
+#[cfg(test)]
+mod session_test;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -27,6 +30,7 @@ use std::time::{Duration, Instant};
 
 use nicety_adapter::tape::{Gate, Log};
 use nicety_adapter::{Adapter, PortId};
+use nicety_host::PeerAddress;
 use nicety_memory::MapError;
 use nicety_plane::Port;
 use nicety_sandbox::Kind;
@@ -38,6 +42,7 @@ use crate::daemon::PortSpec;
 use crate::report::ToleranceReport;
 use log::{Bell, PortTape};
 use message::{Link, hello};
+use names::Names;
 use replica::{Complaints, Replica};
 use sender::Sender;
 
@@ -71,8 +76,8 @@ pub enum ToleranceError {
         /// The cause.
         source: io::Error,
     },
-    /// Its thread cannot be started.
-    #[error("[ft]: starting its thread: {0}")]
+    /// Its threads cannot be started.
+    #[error("[ft]: starting its threads: {0}")]
     Thread(io::Error),
 }
 
@@ -133,8 +138,10 @@ impl Tolerance {
         let listener = address.map(listens).transpose()?;
         let bell = Arc::new(Bell::new().map_err(ToleranceError::Thread)?);
         let newcomers: Arc<Mutex<Vec<Newcomer>>> = Arc::default();
+        let names = Names::start().map_err(ToleranceError::Thread)?;
         let thread = Thread {
             key,
+            names,
             listener,
             bell: Arc::clone(&bell),
             newcomers: Arc::clone(&newcomers),
@@ -152,7 +159,7 @@ impl Tolerance {
     pub fn around(
         &self,
         spec: &PortSpec,
-        peer: SocketAddr,
+        peer: &PeerAddress,
         adapter: Box<dyn Adapter>,
         is_again: bool,
     ) -> Result<(Box<dyn Adapter>, Tolerated), MapError> {
@@ -183,6 +190,7 @@ impl Drop for Tolerance {
 /// The thread's own.
 struct Thread {
     key: Key,
+    names: Names,
     listener: Option<TcpListener>,
     bell: Arc<Bell>,
     newcomers: Arc<Mutex<Vec<Newcomer>>>,
@@ -203,8 +211,8 @@ impl Thread {
             let newcomers = std::mem::take(&mut *lock(&self.newcomers));
             self.senders.extend(newcomers.into_iter().map(|Newcomer { tape, port }| Sender::new(tape, &port, now)));
             self.accept(now);
-            let Self { senders, replicas, key, complaints, .. } = &mut self;
-            senders.retain_mut(|sender| sender.step(key, now));
+            let Self { senders, replicas, key, names, complaints, .. } = &mut self;
+            senders.retain_mut(|sender| sender.step(key, names, now));
             replicas.retain_mut(|replica| replica.step(key, now, complaints));
         }
     }

@@ -1,6 +1,7 @@
 //! A port's side: sends the port's log to its peer, and opens the gate as it is acknowledged.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,7 @@ use tracing::{info, warn};
 
 use super::log::{PortTape, Taken};
 use super::message::{Link, Message, hello};
+use super::names::{Addresses, Names};
 use super::{GRACE, SILENCE};
 
 /// A sign of life goes out after this time of silence.
@@ -28,7 +30,9 @@ const SLOW: Duration = Duration::from_secs(1);
 pub struct Sender {
     tape: Arc<PortTape>,
     port: Weak<Port>,
-    link: Option<Link>,
+    addresses: Addresses,
+    /// The connection, and its address.
+    link: Option<(Link, SocketAddr)>,
     retry_at: Instant,
     /// The peer has joined, and the gate was asked for a log.
     has_asked: bool,
@@ -53,9 +57,11 @@ impl Sender {
         let closed_until = Some(now + GRACE);
         let port = Arc::downgrade(port);
         let (link, times) = (None, VecDeque::new());
+        let addresses = Addresses::of(&tape.peer);
         Self {
             tape,
             port,
+            addresses,
             link,
             retry_at: now,
             has_asked: false,
@@ -71,18 +77,17 @@ impl Sender {
     }
 
     pub fn link(&self) -> Option<&Link> {
-        self.link.as_ref()
+        self.link.as_ref().map(|(link, _)| link)
     }
 
     /// Does what is due. False if the port is gone.
-    pub fn step(&mut self, key: &Key, now: Instant) -> bool {
+    pub fn step(&mut self, key: &Key, names: &Names, now: Instant) -> bool {
         let Some(port) = self.port.upgrade() else { return false };
         if self.link.is_none() && now >= self.retry_at {
             self.retry_at = now + RETRY;
             (self.heard, self.has_asked) = (now, false);
-            match Link::connect(self.tape.peer, hello(key)) {
-                Ok(link) => self.link = Some(link),
-                Err(why) => self.note_why(&why.to_string()),
+            if let Err(why) = self.connect(key, names, now) {
+                self.note_why(&why);
             }
         }
         if let Err(why) = self.talk(key, &port, now) {
@@ -96,8 +101,24 @@ impl Sender {
         true
     }
 
+    /// Tries the next address of the peer, if one is known.
+    fn connect(&mut self, key: &Key, names: &Names, now: Instant) -> Result<(), String> {
+        let Some(address) = self.addresses.next(names, now)? else { return Ok(()) };
+        let link = Link::connect(address, hello(key));
+        let link = link.map_err(|why| format!("{}{why}", self.addresses.tried(address)))?;
+        self.link = Some((link, address));
+        Ok(())
+    }
+
     fn talk(&mut self, key: &Key, port: &Port, now: Instant) -> Result<(), String> {
-        let Some(mut link) = self.link.take() else { return Ok(()) };
+        let Some((mut link, address)) = self.link.take() else { return Ok(()) };
+        let spoken = self.talk_on(&mut link, key, port, now);
+        spoken.map_err(|why| format!("{}{why}", self.addresses.tried(address)))?;
+        self.link = Some((link, address));
+        Ok(())
+    }
+
+    fn talk_on(&mut self, link: &mut Link, key: &Key, port: &Port, now: Instant) -> Result<(), String> {
         let mut messages = Vec::new();
         let read = link.read(key, &mut messages);
         if link.is_joined() && !self.has_asked {
@@ -110,7 +131,7 @@ impl Sender {
             self.heard = now;
             self.hear(message, port, now)?;
         }
-        self.speak(&mut link, now)?;
+        self.speak(link, now)?;
         let flushed = link.flush();
         for (sum, more) in self.tape.figures().traffic.iter_mut().zip(link.take_traffic()) {
             *sum += more;
@@ -119,7 +140,6 @@ impl Sender {
         if now.saturating_duration_since(self.heard) > SILENCE {
             return Err("it says nothing".to_owned());
         }
-        self.link = Some(link);
         Ok(())
     }
 
