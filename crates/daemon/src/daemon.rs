@@ -306,7 +306,12 @@ impl Daemon {
     }
 
     fn recorder(&self, spec: &PortSpec) -> Result<Option<Arc<Recorder>>, StartError> {
-        Ok(self.recording().as_mut().map(|recording| recording.port(&spec.name, spec.entry)).transpose()?.flatten())
+        Ok(self
+            .recording()
+            .as_mut()
+            .map(|recording| recording.port(&spec.name, spec.entry, &spec.settings))
+            .transpose()?
+            .flatten())
     }
 
     fn ports(&self) -> MutexGuard<'_, BTreeMap<PortId, Running>> {
