@@ -238,6 +238,9 @@ impl Port {
             }
             left = Budget { packets: left.packets - packets, bytes: left.bytes.saturating_sub(bytes + inner.excess()) };
         }
+        if gathered.drained > 0 && inner.may_drain() {
+            inner.call_uplink(|uplink, _| uplink.pause(now));
+        }
         if let Some(at) = inner.limited_until {
             self.shell.wake_at(at);
         }
