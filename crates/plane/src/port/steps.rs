@@ -216,6 +216,9 @@ impl Port {
         let _due = inner.shaped_at.take_if(|at| *at <= now);
         let _due = inner.limited_until.take_if(|at| *at <= now);
         gathered.let_go = inner.watch(now, self.shell.as_ref());
+        if self.has_agents() {
+            inner.speak_first(now);
+        }
         if self.member.is_some() {
             gathered.let_go.extend(self.drop_overtaken(&mut inner));
         }
