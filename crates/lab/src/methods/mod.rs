@@ -23,6 +23,7 @@ mod chart;
 mod compare;
 mod embedded;
 mod esx_netperf;
+mod field;
 mod ft_netperf;
 mod iscsi_mix;
 mod kvm_scp;
