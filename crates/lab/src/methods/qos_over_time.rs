@@ -9,7 +9,7 @@ use nicety_guests::Error;
 
 use super::chart::{Chart, Lines};
 use super::field::Adapters;
-use super::{ABOUT_CPU, About, CPU, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
+use super::{ABOUT_CPU, About, CPU, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken, lower_first};
 use crate::method::Guests;
 use crate::results::Direction;
 use crate::series::Series;
@@ -204,7 +204,7 @@ impl Method for QosOverTime {
     fn charts(&self, loads: &[Load]) -> Vec<Chart> {
         let charts = loads.iter().filter_map(|load| shape(&load.name)).map(|shape| {
             Chart::Lines(Lines {
-                title: format!("Over time: {}", shape.title.to_lowercase()),
+                title: format!("Over time: {}", lower_first(shape.title)),
                 load: shape.name.to_owned(),
                 unit: "Mbit/s of payload",
                 lines: &LINES,
@@ -221,7 +221,7 @@ impl Method for QosOverTime {
         for shape in loads.iter().filter_map(|load| shape(&load.name)) {
             let mut table = |title: &str, figure, about| {
                 tables.push(Table {
-                    title: format!("{title}: {}", shape.title.to_lowercase()),
+                    title: format!("{title}: {}", lower_first(shape.title)),
                     load: shape.name.to_owned(),
                     figure,
                     bases: &[],

@@ -11,7 +11,7 @@ use nicety_guests::{Error, Layer};
 
 use super::field::Adapters;
 use super::vmxnet3_iperf::{IPERF, PACKAGES, parse};
-use super::{ABOUT_CPU, About, CPU, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
+use super::{ABOUT_CPU, About, CPU, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken, lower_first};
 use crate::bench::{BenchError, Percentile};
 use crate::method::Guests;
 use crate::real::native::{self, Native};
@@ -159,7 +159,7 @@ impl Method for TenGig {
         let mut tables = Vec::new();
         for shape in loads.iter().filter_map(|load| shape(&load.name)) {
             let mut table = |title: &str, figure, about| {
-                let title = format!("{title}: {}", shape.title.to_lowercase());
+                let title = format!("{title}: {}", lower_first(shape.title));
                 let bases = if figure == "jain" { &[][..] } else { &["e1000-82545em", "e1000e"] };
                 tables.push(Table { title, load: shape.name.to_owned(), figure, bases, document: &[], about });
             };
