@@ -179,7 +179,7 @@ impl Boot {
         dhcp.args(["--enable-tftp".into(), format!("--tftp-root={}", self.offered("").display())]);
         well(self.stage.namespace.start(&dhcp, &self.folder.path().join("dhcp.log")));
         let mut http = Command::new(self.stage.root.busybox());
-        http.args(["httpd", "-f", "-p", &format!("{HOST}:80"), "-h"]).arg(self.offered(""));
+        http.args(["httpd", "-f", "-v", "-p", &format!("{HOST}:80"), "-h"]).arg(self.offered(""));
         well(self.stage.namespace.start(&http, &self.folder.path().join("http.log")));
     }
 
@@ -199,6 +199,21 @@ impl Boot {
         self.has_dma() && self.has_kernel
     }
 
+    /// The words of everyone who takes part in a boot, for a failure, and the counters of the port.
+    fn all_logs(&self, guest: &Guest) -> String {
+        let served = &self.stage.served;
+        let http = fs::read_to_string(self.folder.path().join("http.log")).unwrap_or_default();
+        [
+            ("the guest", guest.console()),
+            ("the daemon", served.log()),
+            ("its status", served.ask().unwrap_or_default().to_string()),
+            ("DHCP and TFTP", self.dhcp_log()),
+            ("HTTP", http),
+        ]
+        .map(|(who, text)| format!("{who}:\n{text}\n"))
+        .concat()
+    }
+
     /// Starts the machine that `machine` makes of this configuration. Waits until the transferred kernel answers, or its script has
     /// requested the mark.
     fn starts(&self, machine: impl FnOnce(GuestConfig, &Boot) -> GuestConfig) {
@@ -208,7 +223,7 @@ impl Boot {
             return self.runs(&mut guest);
         }
         while !self.dhcp_log().contains(&format!("/{MARK} to {}", address(1))) {
-            assert!(begun.elapsed() < BOOT_LIMIT, "{}: {}\n{}", self.adapter, self.dhcp_log(), self.stage.served.log());
+            assert!(begun.elapsed() < BOOT_LIMIT, "{}: no script\n{}", self.adapter, self.all_logs(&guest));
             std::thread::sleep(Duration::from_millis(100));
         }
         println!("{}: its script ran after {:.1} s", self.adapter, begun.elapsed().as_secs_f64());
@@ -278,12 +293,7 @@ impl Boot {
     /// Checks that the kernel came over the network, and works over the same adapter.
     fn runs(&self, guest: &mut Guest) {
         if let Err(error) = guest.wait_ready() {
-            panic!(
-                "{}: {error}\nthe daemon said\n{}\nDHCP said\n{}",
-                self.adapter,
-                self.stage.served.log(),
-                self.dhcp_log()
-            );
+            panic!("{}: {error}\n{}", self.adapter, self.all_logs(guest));
         }
         println!("{}: the kernel's init answered after {:.1} s", self.adapter, guest.boot_time().as_secs_f64());
         let line = well(guest.succeed("cat /proc/cmdline", SOON));
