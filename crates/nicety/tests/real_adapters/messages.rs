@@ -79,22 +79,37 @@ fn a_user_mode_guest_waits_for_vmxnet3s_commands_and_not_for_doorbells_and_masks
     }
 }
 
+/// What a guest's echoes cost where doorbells are trapped, and where they are mapped.
+fn trapped_and_mapped(adapter: &str, words: &[&str]) -> [Counts; 2] {
+    ["trapped", "mapped"].map(|doorbells| {
+        let (stage, mut guest) = one(adapter, &format!("doorbells = \"{doorbells}\"\n"), words);
+        let before = Counts::of(&stage, &mut guest);
+        echoes(&mut guest);
+        let now = Counts::of(&stage, &mut guest).since(&before);
+        println!("{adapter}, {words:?}, {doorbells}: {ECHOES} echoes, {now:?}");
+        quiet(&mut guest);
+        now
+    })
+}
+
 #[test]
 fn an_intel_chips_tails_are_no_messages_where_its_ring_pages_are_mapped() {
     for adapter in ["e1000e", "igb"] {
         for words in [&["vfio_user.msix=0", "vfio_user.msi=0"][..], &[]] {
-            let writes = ["trapped", "mapped"].map(|doorbells| {
-                let (stage, mut guest) = one(adapter, &format!("doorbells = \"{doorbells}\"\n"), words);
-                let before = Counts::of(&stage, &mut guest);
-                echoes(&mut guest);
-                let now = Counts::of(&stage, &mut guest).since(&before);
-                println!("{adapter}, {words:?}, {doorbells}: {ECHOES} echoes, {now:?}");
-                assert!(now.waits <= now.reads + 20, "{now:?}");
-                quiet(&mut guest);
-                now.writes
-            });
-            assert!(writes[1] + ECHOES / 2 < writes[0], "{adapter}, {words:?}: {writes:?}");
+            let [trapped, mapped] = trapped_and_mapped(adapter, words);
+            assert!([&trapped, &mapped].iter().all(|now| now.waits <= now.reads + 20), "{trapped:?}, {mapped:?}");
+            assert!(mapped.writes + ECHOES / 2 < trapped.writes, "{adapter}, {words:?}: {trapped:?}, {mapped:?}");
         }
+    }
+}
+
+/// The rest is EIMS, which the guest's client does not post to a device with a mapped part, as QEMU does not.
+#[test]
+fn a_virtual_functions_tails_are_no_messages_where_its_ring_pages_are_mapped() {
+    for adapter in ["igbvf", "ixgbevf"] {
+        let [trapped, mapped] = trapped_and_mapped(adapter, &[]);
+        assert!(trapped.waits <= trapped.reads + 20, "{adapter}: {trapped:?}");
+        assert!(mapped.writes + ECHOES / 2 < trapped.writes, "{adapter}: {trapped:?}, {mapped:?}");
     }
 }
 
