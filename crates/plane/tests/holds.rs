@@ -173,8 +173,10 @@ impl World {
         for _ in 0..ms {
             self.now = self.now.after_ns(MS);
             // In rotation, like a worker, while any port has work.
-            let mut busy = true;
+            let (mut busy, mut rounds) = (true, 0);
             while std::mem::take(&mut busy) {
+                rounds += 1;
+                assert!(rounds < 100_000, "a worker is kept busy for nothing");
                 for port in self.ports.iter().filter(|port| port.busy(self.now)) {
                     while self.plane.turn(port, &mut turn, self.now).unfinished {}
                     busy = true;
