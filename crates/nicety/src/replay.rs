@@ -115,7 +115,7 @@ mod tests {
             play(&Trace::parse(&format!("{header}{calls}\n")).unwrap()).unwrap()
         };
         let now = played(Some((&settings).into()));
-        assert_eq!((now.calls, now.differs), (5, None), "the state, two writes and two reads");
+        assert_eq!((now.calls, now.differs), (6, None), "the state, the memory, two writes and two reads");
         let before = played(None);
         assert!(before.differs.is_some_and(|(_, what)| what.contains("answers")), "such a trace is read all the same");
     }

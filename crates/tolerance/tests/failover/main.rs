@@ -230,6 +230,22 @@ fn hosts_that_lose_each_other_and_the_third_party_at_any_point_wait_for_it() {
     sweep("rtl8139", Application::Echo, &ECHO, Fault::CutAll(5_000 * MS), stride(7));
 }
 
+/// Its lease runs out before the other host gets the guest, and it fences itself: nothing leaves it any more.
+#[test]
+fn a_host_that_loses_the_other_and_the_third_party_at_any_point_is_replaced_and_closes_its_gate() {
+    let points = survives("e1000", Application::Echo, &ECHO, None).points;
+    for point in (1..=points).step_by(stride(7)) {
+        let fault = Some((point, Fault::CutFirst(5_000 * MS)));
+        let mut world = survives("e1000", Application::Echo, &ECHO, fault);
+        let end = world.now + 10_000 * MS;
+        world.pass(end);
+        let told = told("e1000", &world, fault);
+        world.check(&told);
+        assert_eq!(world.node(1).map(|node| node.role().clone()), Some(Role::Primary), "{told}");
+        assert_eq!(world.node(0).map(|node| node.role().clone()), Some(Role::Out(End::Owned)), "{told}");
+    }
+}
+
 /// A third party that takes most of a lease to answer.
 #[test]
 fn a_slow_third_party_delays_and_breaks_nothing() {

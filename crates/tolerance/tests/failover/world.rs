@@ -30,6 +30,8 @@ pub enum Fault {
     Alter,
     /// The third party is out of reach of both for this long, and so is the link.
     CutAll(u64),
+    /// The link and the third party are out of reach of the first host for this long, and the third party is not of the other.
+    CutFirst(u64),
 }
 
 /// A replica that remembers what it sent.
@@ -136,7 +138,7 @@ pub struct World {
     alters: bool,
     /// Connections that were given up, because a message was not authentic.
     pub given_up: usize,
-    lock_gone_until: u64,
+    lock_gone_until: [u64; 2],
     pub lock_ns: u64,
     pub link_ns: u64,
     /// The frames that left a host, without announcements.
@@ -193,7 +195,7 @@ impl World {
             link_cut_until: 0,
             alters: false,
             given_up: 0,
-            lock_gone_until: 0,
+            lock_gone_until: [0; 2],
             lock_ns: LOCK_NS,
             link_ns: LINK_NS,
             emitted: [Vec::new(), Vec::new()],
@@ -278,7 +280,11 @@ impl World {
             Fault::Cut(ns) => self.link_cut_until = self.now + ns,
             Fault::CutAll(ns) => {
                 self.link_cut_until = self.now + ns;
-                self.lock_gone_until = self.now + ns;
+                self.lock_gone_until = [self.now + ns; 2];
+            }
+            Fault::CutFirst(ns) => {
+                self.link_cut_until = self.now + ns;
+                self.lock_gone_until[0] = self.now + ns;
             }
         }
         matches!(fault, Fault::Kill | Fault::Stop(_))
@@ -325,7 +331,7 @@ impl World {
                 self.at(wait + self.link_ns, Event::Peer(1 - index, bytes));
             }
             Action::Ask(number, request) => {
-                let lost = self.now < self.lock_gone_until;
+                let lost = self.now < self.lock_gone_until[index];
                 if !lost {
                     self.at(self.lock_ns, Event::Ask(index, number, request));
                 }
@@ -397,7 +403,7 @@ impl World {
             Event::Ask(index, number, request) => {
                 let Some(who) = self.hosts[index].as_ref().map(|host| host.id) else { return };
                 let answer = self.keeper.ask(who, request, Time(self.now));
-                if self.now >= self.lock_gone_until {
+                if self.now >= self.lock_gone_until[index] {
                     self.at(self.lock_ns, Event::Answer(index, number, answer));
                 }
             }
