@@ -8,12 +8,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nicety_guests::Layer;
+use nicety_guests::{Layer, Root};
 use nicety_lab::{
     method::{Contestant, Guests, Server},
     methods::Subject,
     real::{
         Pairs,
+        native::{FAR, Native},
         network_boot::{Bios, NetworkBoot},
     },
 };
@@ -177,6 +178,19 @@ fn one_round(method: &str, words: &[&str]) -> (Vec<serde_json::Value>, String) {
         |name: &str| fs::read_to_string(folder.path().join("nicety-lab").join(method).join(name)).unwrap_or_default();
     assert_eq!(output.status.code(), Some(0), "{err}{}", read("runs.jsonl"));
     (read("runs.jsonl").lines().map(|line| well(serde_json::from_str(line))).collect(), read("index.html"))
+}
+
+#[test]
+fn a_link_without_a_virtual_machine_carries_the_first_packet_already() {
+    let root = well(Root::lay(&mut |line| eprintln!("{line}")));
+    // The kernel looks late at some links only: each is another chance.
+    for _ in 0..4 {
+        let mut native = well(Native::open(&root));
+        let mut ping = Command::new(root.busybox());
+        ping.args(["ping", "-c", "1", "-W", "30", FAR]);
+        let (said, _) = well(native.run(&ping, PATIENCE, &AtomicBool::new(false), &mut |_| Ok(())));
+        assert!(said.contains("1 packets received"), "{said}");
+    }
 }
 
 #[test]
