@@ -13,11 +13,14 @@
 //! traces have no times, so that two of them differ only where the drivers behaved differently. Text behind a `#` is for the reader.
 //! docs/traces.md describes the format.
 
+mod made;
+
 use std::fmt;
 use std::str::FromStr;
 
 use crate::Time;
 use crate::tape::Entry;
+pub use made::Made;
 
 /// The first line of every trace.
 pub const VERSION: &str = "nicety-trace 2";
@@ -124,6 +127,8 @@ pub struct Trace {
     pub adapter: String,
     /// The part number of a long trace; `None` for a trace in one part.
     pub part: Option<u64>,
+    /// The settings that the adapter was made with. Traces with calls have them.
+    pub made: Option<Made>,
     /// The events with their line numbers, from 1.
     pub records: Vec<(usize, Record)>,
 }
@@ -308,9 +313,10 @@ fn irqs<'a>(words: &mut impl Iterator<Item = &'a str>) -> Result<Event, String> 
 
 impl Trace {
     /// The header lines of a file.
-    pub fn header(port: &str, adapter: &str, part: Option<u64>) -> String {
+    pub fn header(port: &str, adapter: &str, part: Option<u64>, made: Option<Made>) -> String {
         let part = part.map(|part| format!("part {part}\n")).unwrap_or_default();
-        format!("{VERSION}\nport {port}\nadapter {adapter}\n{part}")
+        let made = made.map(|made| format!("{made}\n")).unwrap_or_default();
+        format!("{VERSION}\nport {port}\nadapter {adapter}\n{part}{made}")
     }
 
     /// Parses a file's text.
@@ -324,13 +330,15 @@ impl Trace {
                 return Err(wrong(1, format!("`{found}` is not `{VERSION}`: no trace, or one of another version")));
             }
         }
-        let mut trace = Trace { port: String::new(), adapter: String::new(), part: None, records: Vec::new() };
+        let mut trace =
+            Trace { port: String::new(), adapter: String::new(), part: None, made: None, records: Vec::new() };
         for (at, line) in lines {
             let content = line.split('#').next().unwrap_or_default().trim();
             match content.split_once(' ') {
                 _ if content.is_empty() => {}
                 Some(("port", name)) => trace.port = name.to_owned(),
                 Some(("adapter", name)) => trace.adapter = name.to_owned(),
+                Some(("made", made)) => trace.made = Some(made.parse().map_err(|what| wrong(at, what))?),
                 Some(("part", part)) => {
                     trace.part = Some(number(Some(part), "the part").map_err(|what| wrong(at, what))?);
                 }

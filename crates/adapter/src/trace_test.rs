@@ -1,5 +1,7 @@
 //! Written traces can be read again; other text is refused with its line.
 
+use nicety_frame::Mac;
+
 use super::*;
 
 fn every_event() -> Vec<Event> {
@@ -45,8 +47,8 @@ fn an_access_is_a_line_that_a_person_can_read() {
 
 #[test]
 fn a_file_is_its_header_and_its_records_with_their_line_numbers() {
-    let text =
-        Trace::header("vm1", "e1000", Some(3)) + "# a comment\n\nR bar0 0x0008 4 0x00000a83 @7  # STATUS\nreset\n";
+    let text = Trace::header("vm1", "e1000", Some(3), None)
+        + "# a comment\n\nR bar0 0x0008 4 0x00000a83 @7  # STATUS\nreset\n";
     let trace = Trace::parse(&text).unwrap();
     assert_eq!((trace.port.as_str(), trace.adapter.as_str(), trace.part), ("vm1", "e1000", Some(3)));
     let lines: Vec<usize> = trace.records.iter().map(|(line, _)| *line).collect();
@@ -55,8 +57,31 @@ fn a_file_is_its_header_and_its_records_with_their_line_numbers() {
 }
 
 #[test]
+fn a_header_has_the_settings_that_the_adapter_was_made_with() {
+    let mac = Mac([0x52, 0x54, 0, 0x12, 0x34, 1]);
+    let least = Made { mac, mtu: None, queues: None, subsystem: None, standby: false };
+    let all = Made { mtu: Some(9000), queues: Some(4), subsystem: Some((0x15ad, 0x7b0)), standby: true, ..least };
+    for (made, line) in [
+        (least, "made mac 52:54:00:12:34:01"),
+        (all, "made mac 52:54:00:12:34:01 mtu 9000 queues 4 subsystem 0x15ad 0x07b0 standby"),
+    ] {
+        let text = Trace::header("vm1", "e1000", None, Some(made));
+        assert_eq!(text.lines().last(), Some(line));
+        assert_eq!(Trace::parse(&text).unwrap().made, Some(made));
+    }
+    for (line, why) in [
+        ("made mtu 9000", "line 4: the address is missing"),
+        ("made mac 52:54:00:12:34:01 speed 7", "line 4: `speed` is no setting: mac, mtu, queues, subsystem, standby"),
+        ("made mac 52:54:00:12:34:01 mtu x", "line 4: mtu cannot be `x`"),
+    ] {
+        let text = Trace::header("vm1", "e1000", None, None) + line;
+        assert_eq!(Trace::parse(&text).unwrap_err().to_string(), why);
+    }
+}
+
+#[test]
 fn what_is_no_trace_is_refused_with_its_line_and_what_should_be_there() {
-    let head = Trace::header("vm1", "e1000", None);
+    let head = Trace::header("vm1", "e1000", None, None);
     let cases = [
         (String::new(), "line 1: `` is not `nicety-trace 2`: no trace, or one of another version"),
         (

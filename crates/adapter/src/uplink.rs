@@ -69,6 +69,10 @@ pub trait Uplink: Send {
         None
     }
 
+    /// A turn ends although frames for it still wait, and it has refused none of them: the worker has other ports to serve. A limit loses
+    /// no tokens until the next turn.
+    fn pause(&mut self, _now: Time) {}
+
     /// The way in which another process goes on with this uplink.
     fn hand_over(&self) -> HandOver<'_> {
         HandOver::Never("an uplink of this kind cannot be handed over yet")

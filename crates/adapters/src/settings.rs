@@ -1,5 +1,6 @@
 //! Settings with which an adapter is created, and the reasons why it cannot be.
 
+use nicety_adapter::trace::Made;
 use nicety_frame::Mac;
 use nicety_pci::Rom;
 
@@ -21,6 +22,19 @@ pub struct Settings {
     /// The adapter is a standby for another adapter of the guest with the same address. For adapters that can announce it
     /// (virtio-net).
     pub standby: bool,
+}
+
+impl From<&Settings> for Made {
+    fn from(settings: &Settings) -> Self {
+        let Settings { mac, mtu, queues, rom: _, subsystem, standby } = settings;
+        Self { mac: *mac, mtu: *mtu, queues: *queues, subsystem: *subsystem, standby: *standby }
+    }
+}
+
+impl From<Made> for Settings {
+    fn from(Made { mac, mtu, queues, subsystem, standby }: Made) -> Self {
+        Self { mac, mtu, queues, rom: None, subsystem, standby }
+    }
 }
 
 impl Settings {

@@ -19,7 +19,6 @@ mod watch;
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -29,7 +28,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nicety_adapter::{Adapter, Face, PortId, Uplink};
 use nicety_adapters::{Entry, Settings};
-use nicety_host::{FunctionConfig, MirrorConfig, Role};
+use nicety_host::{FunctionConfig, MirrorConfig, PeerAddress, Role};
 use nicety_keeper::Holder;
 use nicety_plane::{End, Neighbour, Plane, Port, SavedNumbers, State};
 use nicety_sandbox::Kind;
@@ -85,7 +84,7 @@ pub struct PortSpec {
     /// The worker that serves it. `None`: one with the fewest ports.
     pub worker: Option<u16>,
     /// The daemon that has its log.
-    pub ft_peer: Option<SocketAddr>,
+    pub ft_peer: Option<PeerAddress>,
     /// Receive buffer in bytes.
     pub buffer_bytes: u32,
     /// The accounts that may connect.
@@ -307,7 +306,12 @@ impl Daemon {
     }
 
     fn recorder(&self, spec: &PortSpec) -> Result<Option<Arc<Recorder>>, StartError> {
-        Ok(self.recording().as_mut().map(|recording| recording.port(&spec.name, spec.entry)).transpose()?.flatten())
+        Ok(self
+            .recording()
+            .as_mut()
+            .map(|recording| recording.port(&spec.name, spec.entry, &spec.settings))
+            .transpose()?
+            .flatten())
     }
 
     fn ports(&self) -> MutexGuard<'_, BTreeMap<PortId, Running>> {

@@ -16,9 +16,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use nicety_adapter::trace::{Access, Event, Record, Region, Trace};
+use nicety_adapter::trace::{Access, Event, Made, Record, Region, Trace};
 use nicety_adapter::{Adapter, NotedError, Time, tape};
-use nicety_adapters::Entry;
+use nicety_adapters::{Entry, Settings};
 use nicety_host::{regular, trace_files};
 use rustix::fs::{Access as Right, AtFlags, CWD, accessat};
 use rustix::io::Errno;
@@ -258,12 +258,19 @@ impl Recording {
 
     /// The recorder of a port; `None` if it is not recorded. On return its first file exists and is writable. If the recording has begun, an older file of that
     /// name has been replaced.
-    pub fn port(&mut self, name: &str, entry: &'static Entry) -> Result<Option<Arc<Recorder>>, RecordError> {
+    pub fn port(
+        &mut self,
+        name: &str,
+        entry: &'static Entry,
+        settings: &Settings,
+    ) -> Result<Option<Arc<Recorder>>, RecordError> {
         let Some(files) = self.target.files(name) else { return Ok(None) };
         let (clock, bell) = (self.clock, Arc::clone(&self.bell));
         let calls = matches!(self.target, Target::Calls(_));
         let recorder = Arc::new(Recorder { clock, calls, waiting: Mutex::default(), bell });
-        self.waiting.push(Output::open(files, name, entry, &recorder)?);
+        let mut output = Output::open(files, name, entry, &recorder)?;
+        output.made = calls.then(|| settings.into());
+        self.waiting.push(output);
         if self.begun {
             self.begin()?;
         }
@@ -319,6 +326,8 @@ struct Output {
     recorder: Arc<Recorder>,
     name: String,
     entry: &'static Entry,
+    /// With calls: a player makes its adapter with them.
+    made: Option<Made>,
     files: [PathBuf; 3],
     /// Whether the first file is new.
     new: bool,
@@ -347,7 +356,7 @@ impl Output {
         }
         let (recorder, name) = (Arc::clone(recorder), name.to_owned());
         let (records, text, file, most) = (Vec::new(), String::new(), None, FILE_MOST);
-        Ok(Self { recorder, name, entry, files, new, file, most, part: 0, written: 0, records, text })
+        Ok(Self { recorder, name, entry, made: None, files, new, file, most, part: 0, written: 0, records, text })
     }
 
     /// Removes the later parts of an older trace. They would look like parts of this one.
@@ -369,7 +378,7 @@ impl Output {
             warn!(port = self.name, "others may read its trace {}: {error}", path.display());
         }
         self.file = Some(file);
-        self.text = Trace::header(&self.name, self.entry.about.name, (self.part > 1).then_some(self.part));
+        self.text = Trace::header(&self.name, self.entry.about.name, (self.part > 1).then_some(self.part), self.made);
         self.written = self.text.len() as u64;
         Ok(())
     }

@@ -1,12 +1,17 @@
 //! Recordings are whole and bounded, and report their losses.
 
 use nicety_adapters::find;
+use nicety_frame::Mac;
 use tempfile::{NamedTempFile, TempDir};
 
 use super::*;
 
 fn read(folder: &TempDir, file: &str) -> String {
     std::fs::read_to_string(folder.path().join(file)).unwrap()
+}
+
+fn settings() -> Settings {
+    Settings::new(Mac([2, 0, 0, 0, 0, 7]))
 }
 
 fn in_folder(folder: impl AsRef<Path>) -> Target {
@@ -21,11 +26,26 @@ fn output(folder: &TempDir) -> Output {
     output
 }
 
+/// The adapter's state has none of its settings.
+#[test]
+fn a_recording_with_calls_says_what_its_adapter_was_made_with_and_another_one_does_not() {
+    let folder = TempDir::new().unwrap();
+    for (target, made) in
+        [(Target::Calls(folder.path().to_owned()), Some(Made::from(&settings()))), (in_folder(folder.path()), None)]
+    {
+        let mut recording = Recording::start(target, Clock::start()).unwrap();
+        recording.port("vm1", find("vmxnet3").unwrap(), &settings()).unwrap().unwrap();
+        recording.begin().unwrap();
+        drop(recording);
+        assert_eq!(Trace::parse(&read(&folder, "vm1.trace")).unwrap().made, made);
+    }
+}
+
 #[test]
 fn a_recording_that_has_ended_has_every_event_in_order_with_the_register_s_name() {
     let folder = TempDir::new().unwrap();
     let mut recording = Recording::start(in_folder(folder.path().join("deep")), Clock::start()).unwrap();
-    let recorder = recording.port("vm1", find("e1000").unwrap()).unwrap().unwrap();
+    let recorder = recording.port("vm1", find("e1000").unwrap(), &settings()).unwrap().unwrap();
     recorder.note(Event::Connect);
     recording.begin().unwrap();
     recorder.access(true, 0, 0x3818, &[0x11, 0, 0, 0]);
@@ -59,7 +79,7 @@ fn a_link_in_place_of_a_trace_is_not_followed() {
     let message = check(&in_folder(folder.path()), ["vm1"].into_iter()).unwrap_err().to_string();
     assert!(message.contains("it is a link, and must be a file"), "{message}");
     let mut recording = Recording::start(in_folder(folder.path()), Clock::start()).unwrap();
-    assert_eq!(recording.port("vm1", find("e1000").unwrap()).unwrap_err().to_string(), message);
+    assert_eq!(recording.port("vm1", find("e1000").unwrap(), &settings()).unwrap_err().to_string(), message);
     drop(recording);
     std::fs::remove_file(at("vm1.trace")).unwrap();
     let mut output = output(&folder);
@@ -76,7 +96,7 @@ fn a_recording_takes_the_place_of_all_of_an_older_one_for_its_owner_only() {
         std::fs::set_permissions(file, Permissions::from_mode(0o644)).unwrap();
     }
     let mut recording = Recording::start(in_folder(folder.path()), Clock::start()).unwrap();
-    recording.port("vm1", find("e1000").unwrap()).unwrap().unwrap().note(Event::Connect);
+    recording.port("vm1", find("e1000").unwrap(), &settings()).unwrap().unwrap().note(Event::Connect);
     assert!(older.iter().all(|file| std::fs::read_to_string(file).unwrap() == "older"), "not before it begins");
     recording.begin().unwrap();
     drop(recording);
@@ -91,7 +111,7 @@ fn a_recording_that_did_not_begin_leaves_older_traces_and_no_new_ones() {
     std::fs::write(folder.path().join("vm1.trace"), "older").unwrap();
     let mut recording = Recording::start(in_folder(folder.path()), Clock::start()).unwrap();
     for name in ["vm1", "vm2"] {
-        recording.port(name, find("e1000").unwrap()).unwrap().unwrap().note(Event::Connect);
+        recording.port(name, find("e1000").unwrap(), &settings()).unwrap().unwrap().note(Event::Connect);
     }
     drop(recording);
     assert_eq!(read(&folder, "vm1.trace"), "older");
@@ -103,7 +123,7 @@ fn a_port_that_comes_to_a_recording_that_has_begun_is_recorded_at_once() {
     let folder = TempDir::new().unwrap();
     let mut recording = Recording::start(in_folder(folder.path()), Clock::start()).unwrap();
     recording.begin().unwrap();
-    recording.port("vm1", find("e1000").unwrap()).unwrap().unwrap().note(Event::Connect);
+    recording.port("vm1", find("e1000").unwrap(), &settings()).unwrap().unwrap().note(Event::Connect);
     drop(recording);
     assert!(read(&folder, "vm1.trace").contains("connect"));
 }
@@ -176,8 +196,8 @@ fn one_port_is_recorded_in_a_file_of_ones_own_and_no_other() {
     let target = Target::Port { name: "vm1".into(), file: file.clone() };
     check(&target, ["vm1", "vm2"].into_iter()).unwrap();
     let mut recording = Recording::start(target, Clock::start()).unwrap();
-    let recorder = recording.port("vm1", find("e1000").unwrap()).unwrap().unwrap();
-    assert!(recording.port("vm2", find("e1000").unwrap()).unwrap().is_none());
+    let recorder = recording.port("vm1", find("e1000").unwrap(), &settings()).unwrap().unwrap();
+    assert!(recording.port("vm2", find("e1000").unwrap(), &settings()).unwrap().is_none());
     recording.begin().unwrap();
     recorder.note(Event::Connect);
     drop(recording);
@@ -190,7 +210,7 @@ fn one_port_is_recorded_in_a_file_of_ones_own_and_no_other() {
 fn a_guest_error_is_a_mark_behind_the_access_that_caused_it() {
     let folder = TempDir::new().unwrap();
     let mut recording = Recording::start(in_folder(folder.path()), Clock::start()).unwrap();
-    let recorder = recording.port("vm1", find("e1000").unwrap()).unwrap().unwrap();
+    let recorder = recording.port("vm1", find("e1000").unwrap(), &settings()).unwrap().unwrap();
     recording.begin().unwrap();
     recorder.access(true, 0, 0x3818, &[0, 2, 0, 0]);
     let place = nicety_adapter::ErrorPlace::transmit(0, 5);

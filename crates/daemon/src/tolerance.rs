@@ -12,11 +12,13 @@
 //! process; meanwhile the port's frames wait. Then the port goes on unprotected and says so. It is protected again when a peer has its
 //! state.
 
-mod link;
 mod log;
 mod message;
+mod names;
 mod replica;
 mod sender;
+#[cfg(test)]
+mod session_test;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -28,6 +30,7 @@ use std::time::{Duration, Instant};
 
 use nicety_adapter::tape::{Gate, Log};
 use nicety_adapter::{Adapter, PortId};
+use nicety_host::PeerAddress;
 use nicety_memory::MapError;
 use nicety_plane::Port;
 use nicety_sandbox::Kind;
@@ -37,8 +40,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_w
 
 use crate::daemon::PortSpec;
 use crate::report::ToleranceReport;
-use link::Link;
 use log::{Bell, PortTape};
+use message::{Link, hello};
+use names::Names;
 use replica::{Complaints, Replica};
 use sender::Sender;
 
@@ -72,8 +76,8 @@ pub enum ToleranceError {
         /// The cause.
         source: io::Error,
     },
-    /// Its thread cannot be started.
-    #[error("[ft]: starting its thread: {0}")]
+    /// Its threads cannot be started.
+    #[error("[ft]: starting its threads: {0}")]
     Thread(io::Error),
 }
 
@@ -134,8 +138,10 @@ impl Tolerance {
         let listener = address.map(listens).transpose()?;
         let bell = Arc::new(Bell::new().map_err(ToleranceError::Thread)?);
         let newcomers: Arc<Mutex<Vec<Newcomer>>> = Arc::default();
+        let names = Names::start().map_err(ToleranceError::Thread)?;
         let thread = Thread {
             key,
+            names,
             listener,
             bell: Arc::clone(&bell),
             newcomers: Arc::clone(&newcomers),
@@ -153,7 +159,7 @@ impl Tolerance {
     pub fn around(
         &self,
         spec: &PortSpec,
-        peer: SocketAddr,
+        peer: &PeerAddress,
         adapter: Box<dyn Adapter>,
         is_again: bool,
     ) -> Result<(Box<dyn Adapter>, Tolerated), MapError> {
@@ -184,6 +190,7 @@ impl Drop for Tolerance {
 /// The thread's own.
 struct Thread {
     key: Key,
+    names: Names,
     listener: Option<TcpListener>,
     bell: Arc<Bell>,
     newcomers: Arc<Mutex<Vec<Newcomer>>>,
@@ -204,8 +211,8 @@ impl Thread {
             let newcomers = std::mem::take(&mut *lock(&self.newcomers));
             self.senders.extend(newcomers.into_iter().map(|Newcomer { tape, port }| Sender::new(tape, &port, now)));
             self.accept(now);
-            let Self { senders, replicas, key, complaints, .. } = &mut self;
-            senders.retain_mut(|sender| sender.step(key, now));
+            let Self { senders, replicas, key, names, complaints, .. } = &mut self;
+            senders.retain_mut(|sender| sender.step(key, names, now));
             replicas.retain_mut(|replica| replica.step(key, now, complaints));
         }
     }
@@ -230,7 +237,7 @@ impl Thread {
                 self.complaints.tell(from, &format_args!("it is refused: there are {PEERS_MOST}"), now);
                 continue;
             }
-            match Link::accepted(stream, &self.key) {
+            match Link::new(stream, hello(&self.key)) {
                 Ok(link) => self.replicas.push(Replica::new(link, from, now)),
                 Err(why) => self.complaints.tell(from, &why, now),
             }

@@ -16,7 +16,7 @@ use std::time::Duration;
 use nic::Nic;
 use nicety_daemon::daemon::PortSpec;
 use nicety_daemon::report::ToleranceReport;
-use nicety_host::ToleranceConfig;
+use nicety_host::{PeerAddress, ToleranceConfig};
 use stage::Stage;
 use tempfile::TempDir;
 
@@ -110,8 +110,8 @@ impl Pair {
     }
 
     /// Opens a port with its log at this address, and one that gets what it sends.
-    fn open(&self, ft_peer: SocketAddr) {
-        let spec = PortSpec { ft_peer: Some(ft_peer), ..self.stage.spec(1, "e1000") };
+    fn open(&self, ft_peer: impl Into<PeerAddress>) {
+        let spec = PortSpec { ft_peer: Some(ft_peer.into()), ..self.stage.spec(1, "e1000") };
         self.stage.daemon.open(spec).unwrap();
         self.stage.daemon.open(self.stage.spec(2, "e1000")).unwrap();
     }
@@ -137,7 +137,11 @@ fn a_port_is_protected_while_its_peer_follows_and_goes_on_without_it(workers: us
     pair.open(pair.listen);
     let (mut one, mut two) = (Nic::new(&pair.stage, 1), Nic::new(&pair.stage, 2));
     pair.until_protected();
-    for round in 1..=4 {
+    // Each frame once in each direction, and what the adapter reads of rings.
+    let frames = 2 * 64 * nic::FRAME as u64;
+    let (mut round, mut right, mut sent) = (0, 0, pair.report().sent_bytes);
+    while right < 4 {
+        round += 1;
         one.send().unwrap();
         pair.stage.until("frames", || pair.stage.taken(2) == 64 * round);
         two.repost().unwrap();
@@ -145,26 +149,29 @@ fn a_port_is_protected_while_its_peer_follows_and_goes_on_without_it(workers: us
         two.send().unwrap();
         pair.stage.until("frames back", || pair.stage.taken(1) == 64 * round);
         one.repost().unwrap();
+        pair.stage.until("acknowledgements", || {
+            let report = pair.report();
+            report.protected && report.lag_calls == 0
+        });
+        let report = pair.report();
+        let bytes = report.sent_bytes - std::mem::replace(&mut sent, report.sent_bytes);
+        right += u64::from((frames..frames * 3 / 2).contains(&bytes));
+        // On a machine so busy that a daemon stands still for a second, the port goes on alone for a while, and a log begins anew.
+        assert!(round < 40, "{report}, {bytes} in the last round, for {frames} bytes of frames; {right} were right");
+        assert!((report.gate_packets, report.gate_bytes, report.gate_is_full) == (0, 0, false), "{report}");
+        assert!(report.commit_median_microseconds.is_some() && report.calls > 8, "{report}");
     }
-    pair.stage.until("acknowledgements", || pair.report().lag_calls == 0);
-    let report = pair.report();
-    assert!(report.protected && report.why_not.is_none(), "{report}");
-    assert!((report.gate_packets, report.gate_bytes, report.gate_is_full) == (0, 0, false), "{report}");
-    assert!(report.commit_median_microseconds.is_some() && report.calls > 8, "{report}");
-    // Each frame once in each direction, and what the adapter reads of rings.
-    let frames = 2 * 4 * 64 * nic::FRAME as u64;
-    assert!((frames..frames * 3 / 2).contains(&report.sent_bytes), "{report} for {frames} bytes of frames");
     pair.peer = None;
     pair.stage.until("its peer's end", || !pair.report().protected);
     assert!(pair.report().why_not.is_some());
     one.send().unwrap();
-    pair.stage.until("frames without a peer", || pair.stage.taken(2) == 5 * 64);
+    pair.stage.until("frames without a peer", || pair.stage.taken(2) == (round + 1) * 64);
     two.repost().unwrap();
     pair.start_peer("key");
     pair.until_protected();
     one.send().unwrap();
-    pair.stage.until("frames with another peer", || pair.stage.taken(2) == 6 * 64);
-    assert!(pair.report().protected);
+    pair.stage.until("frames with another peer", || pair.stage.taken(2) == (round + 2) * 64);
+    pair.until_protected();
 }
 
 fn frames_wait_for_a_peer_that_is_silent_and_for_no_longer_than_the_rule_says(workers: usize) {
@@ -215,6 +222,23 @@ fn a_peer_with_another_key_protects_nobody_and_holds_nobody_up() {
     one.send().unwrap();
     pair.stage.until("frames", || pair.stage.taken(2) == 64);
     assert!(!pair.report().protected);
+}
+
+/// The name has an IPv6 address, too, at which nobody listens.
+#[test]
+fn a_peer_may_have_a_name() {
+    let mut pair = Pair::new(1);
+    let peer: PeerAddress = format!("localhost:{}", pair.listen.port()).parse().unwrap();
+    pair.open(peer.clone());
+    let (mut one, _two) = (Nic::new(&pair.stage, 1), Nic::new(&pair.stage, 2));
+    let tried = format!("{peer} at ");
+    pair.stage.until("a refusal", || pair.report().why_not.is_some_and(|why| why.contains(&tried)));
+    pair.start_peer("key");
+    pair.until_protected();
+    one.send().unwrap();
+    pair.stage.until("frames", || pair.stage.taken(2) == 64);
+    pair.until_protected();
+    assert_eq!(pair.report().peer, peer.to_string());
 }
 
 /// The peer listens to a limited number of logs.

@@ -1,6 +1,11 @@
 //! A guest of a person's own disk image, in QEMU: it boots by itself, and nothing of it is known but what it does on the network.
 
-use std::{fs::File, io::Read, path::PathBuf, time::Duration};
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use super::{
     accel::Accel,
@@ -9,6 +14,21 @@ use super::{
     qemu::entered,
     root::Root,
 };
+
+/// Bytes of a disk's boot sector.
+const SECTOR_BYTES: u64 = 512;
+
+/// The format of a disk image by its first bytes: `qcow2` (docs/interop/qcow2.rst in QEMU), or `raw` with the boot sector's mark at its end
+/// (BIOS Boot Specification 1.01, 6.5.1). None: a BIOS boots nothing from it.
+///
+/// # Errors
+/// It cannot be read.
+pub fn disk_format(image: &Path) -> io::Result<Option<&'static str>> {
+    let mut sector = Vec::new();
+    File::open(image)?.take(SECTOR_BYTES).read_to_end(&mut sector)?;
+    let format = if sector.starts_with(b"QFI\xfb") { "qcow2" } else { "raw" };
+    Ok((format == "qcow2" || sector.get(510..) == Some(&[0x55, 0xaa])).then_some(format))
+}
 
 /// Configuration of such a guest.
 #[derive(Debug, Clone)]
@@ -39,14 +59,6 @@ impl DiskConfig {
             format!("{model},netdev=n0,romfile="),
         ]);
         self
-    }
-
-    /// The image's format by its first bytes (docs/interop/qcow2.rst in QEMU: "QFI\xfb").
-    fn format(&self) -> Result<&'static str, Error> {
-        let mut begin = [0; 4];
-        let read = File::open(&self.image).and_then(|mut image| image.read_exact(&mut begin));
-        read.map_err(file("read", &self.image))?;
-        Ok(if begin == *b"QFI\xfb" { "qcow2" } else { "raw" })
     }
 }
 
@@ -87,8 +99,9 @@ impl Machine for DiskConfig {
         if accel == Accel::Kvm {
             command.args(["-cpu", "host"]);
         }
+        let format = disk_format(&self.image).map_err(file("read", &self.image))?.unwrap_or("raw");
         let path = self.image.display().to_string().replace(',', ",,");
-        command.args(["-drive", &format!("file={path},format={},if=ide,snapshot=on", self.format()?)]);
+        command.args(["-drive", &format!("file={path},format={format},if=ide,snapshot=on")]);
         command.args(["-chardev", "file,id=console,path=/proc/self/fd/2", "-serial", "chardev:console"]);
         command.args(&self.devices);
         Ok(Launch {

@@ -62,7 +62,7 @@ pub use children::end_children;
 pub use companion::Companion;
 pub use cpio::Archive;
 pub use debian::{Backports, Debian, DebianGuest, Suite};
-pub use disk::DiskConfig;
+pub use disk::{DiskConfig, disk_format};
 pub use error::Error;
 pub use etcd::Etcd;
 pub use firmware::Firmware;

@@ -52,6 +52,8 @@ pub enum Form {
     Seconds(Seconds, Seconds),
     /// An IP address and a TCP port: `10.0.0.2:7001`, `[fd00::2]:7001`.
     SocketAddress,
+    /// The same, or a host's name in place of the address: `host2:7001`.
+    PeerAddress,
     /// A path of a file.
     Path,
     /// At most so many paths, with commas between them: no path has one.
@@ -118,6 +120,12 @@ impl Form {
             Self::Network => format!("{}(/{})?", ip(), digits(0, 32)),
             Self::TransportPorts => format!("{0}(-{0})?", digits(0, 65_535)),
             Self::SocketAddress => format!(r"({}|\[{}\]):{}", ipv4(), ipv6(), digits(1, 65_535)),
+            Self::PeerAddress => {
+                // A name may be a little longer.
+                let part = |first| format!("{first}[A-Za-z0-9_-]{{0,40}}");
+                let name = format!(r"({}\.){{0,4}}{}", part("[A-Za-z0-9]"), part("[A-Za-z]"));
+                format!(r"({}|\[{}\]|{name}):{}", ipv4(), ipv6(), digits(1, 65_535))
+            }
             Self::Vlans => {
                 let id = digits(1, 4094);
                 format!("(all|{id}(-{id})?(,{id}(-{id})?)*)")

@@ -11,7 +11,7 @@ use proptest::string::string_regex;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use regex_lite::Regex;
 
-use super::super::{KINDS, Kind};
+use super::super::{KINDS, Kind, PeerAddress};
 use super::*;
 
 const BUFFER: Form = Form::Bytes(Bytes(64 << 10), Bytes(1 << 30));
@@ -45,6 +45,9 @@ fn what_a_pattern_allows_is_parsed() {
     }
     for text in allowed(Form::Ips(64)) {
         assert!(text.split(',').map(parsed::<IpAddr>).count() <= 64);
+    }
+    for text in allowed(Form::PeerAddress) {
+        assert!(parsed::<PeerAddress>(&text).to_string().contains(':'), "{text}");
     }
     for text in allowed(Form::Rate) {
         assert!(parsed::<Rate>(&text).bits_per_second() > 0, "{text}");

@@ -31,6 +31,7 @@ mod minimum;
 mod mirror;
 mod page;
 mod paths;
+mod peer;
 mod policy;
 mod port_terms;
 mod quantity;
@@ -53,6 +54,7 @@ use minimum::{Minimum, reserve};
 pub use mirror::{MIRRORS_MOST, MirrorConfig, MirrorDirection};
 pub use page::PageAddress;
 pub use paths::trace_files;
+pub use peer::{NoPeer, PeerAddress};
 pub use policy::policy_words;
 pub use quantity::{Bytes, QuantityError, Seconds};
 pub use sections::KINDS;
@@ -330,7 +332,7 @@ pub struct PortConfig {
     /// The worker that serves it, from 0, if the file says.
     pub worker: Option<u16>,
     /// The daemon that has its log: what its guest sends waits until that has what precedes it.
-    pub ft_peer: Option<SocketAddr>,
+    pub ft_peer: Option<PeerAddress>,
     /// The accounts that may connect. The default if this side connects.
     pub access: AccessConfig,
     /// Its port group, if it is in one.
@@ -385,7 +387,7 @@ impl PortConfig {
         let mapped = |port: &Self| [1, 2].map(|processors| port.is_mapped(processors));
         let made = |port: &Self| {
             let PortConfig { role, queues, mtu, is_vmwares, standby, worker, ft_peer, .. } = port;
-            (port.entry.about.name, *role, mapped(port), *queues, *mtu, *is_vmwares, *standby, *worker, *ft_peer)
+            (port.entry.about.name, *role, mapped(port), *queues, *mtu, *is_vmwares, *standby, *worker, ft_peer.clone())
         };
         let is_same_address = self.mac == other.mac || (self.function.is_some() && other.function.is_some());
         made(self) == made(other) && is_same_address && self.socket == other.socket && self.rom == other.rom

@@ -20,8 +20,8 @@ pub(super) static FT: Kind = Kind {
 /// The daemon that has a port's log.
 pub(super) const PEER: Key = Key::new(
     "ft_peer",
-    Form::SocketAddress,
-    "an IP address and a TCP port, such as \"10.0.0.2:7001\": another daemon's [ft] listen; with [ft] here",
+    Form::PeerAddress,
+    "an IP address or a host's name, and a TCP port, such as \"host2:7001\": another daemon's [ft] listen; with [ft] here",
 );
 
 pub(super) fn tolerance(walk: &mut Walk, section: Section<'_>, dir: &Path) -> Option<ToleranceConfig> {
@@ -61,7 +61,9 @@ mod tests {
         let tolerance = whole.tolerance.unwrap();
         assert_eq!(tolerance.listen.unwrap().to_string(), "[fd00::1]:7001");
         assert_eq!(tolerance.key, Path::new("/etc/ft.key"));
-        assert_eq!(whole.ports[0].ft_peer.unwrap().to_string(), "10.0.0.2:7001");
+        assert_eq!(whole.ports[0].ft_peer.as_ref().unwrap().to_string(), "10.0.0.2:7001");
+        let named = host(ft, "ft_peer = \"host2:7001\"").unwrap();
+        assert_eq!(named.ports[0].ft_peer.as_ref().unwrap().to_string(), "host2:7001");
         assert!(!whole.ports[0].is_mapped(2) && host(ft, "").unwrap().ports[0].is_mapped(2));
         let refused = |ft: &str, more: &str, why: &str| {
             let error = host(ft, more).unwrap_err();
@@ -69,7 +71,7 @@ mod tests {
         };
         refused("", "ft_peer = \"10.0.0.2:7001\"", "there is no [ft] with the key");
         refused(ft, "ft_peer = \"10.0.0.2:7001\"\ndoorbells = \"mapped\"", "has trapped doorbells");
-        refused(ft, "ft_peer = \"host2:7001\"", "port.ft_peer");
+        refused(ft, "ft_peer = \"host2\"", "port.ft_peer");
         refused("[ft]\nlisten = \"10.0.0.1:7001\"\n", "", "it is missing from this [ft]");
     }
 }

@@ -5,7 +5,6 @@ mod control;
 mod etcd;
 mod figures;
 mod lease_file;
-mod link;
 mod network;
 mod third_party;
 
@@ -18,7 +17,7 @@ use std::time::{Duration, Instant};
 use nicety_adapter::Time;
 use nicety_tolerance::channel::PROTOCOL;
 use nicety_tolerance::node::End;
-use nicety_tolerance::{Action, Key, Node, NodeId, Replica, Role, Settings, Terms};
+use nicety_tolerance::{Action, Key, Message, Node, NodeId, Replica, Role, Settings, Terms};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use serde_json::json;
@@ -30,7 +29,6 @@ use control::{Control, Word};
 use etcd::{Account, Etcd};
 use figures::Figures;
 use lease_file::LeaseFile;
-use link::Link;
 use network::Network;
 use third_party::{Asker, ThirdParty};
 
@@ -54,6 +52,9 @@ pub fn run(Ft { command }: &Ft) -> Result<(), Failure> {
         FtCommand::Stop { control } => control::ask(control, "stop").map(drop),
     }
 }
+
+/// The connection to the other host. What is lost with it is sent again on the next one.
+type Link = nicety_sealed::Link<Message>;
 
 struct Host {
     begun: Instant,

@@ -94,7 +94,16 @@ fn own(args: &LabRun) -> Result<Option<Own>, Failure> {
         Err(error) => Err(Failure::new(Exit::Usage, format!("{option} {}: {error}", path.display()))),
     };
     let key = args.key.as_deref().map(|key| found("--key", key)).transpose()?;
-    Ok(Some(Own { image: found("--image", image)?, user, key }))
+    let image = found("--image", image)?;
+    match nicety_guests::disk_format(&image) {
+        Ok(Some(_)) => Ok(Some(Own { image, user, key })),
+        Ok(None) => {
+            let why = "neither a qcow2 image nor a raw disk with a boot sector";
+            let remedy = "`qemu-img convert -O qcow2 IMAGE NEW` makes a qcow2 image of a VMDK, VDI or VHDX";
+            Err(Failure::new(Exit::Usage, format!("--image {}: {why}; {remedy}", image.display())))
+        }
+        Err(error) => Err(Failure::new(Exit::Usage, format!("--image {}: {error}", image.display()))),
+    }
 }
 
 fn options(args: &LabRun) -> Result<Options, Failure> {
@@ -302,8 +311,12 @@ fn head(command: &str, options: &Options, plan: Plan) -> Head {
 }
 
 fn write_pages(study: &Study, folder: &Path, parent: &Path) -> Result<(), Failure> {
-    report::study::write(study, folder).map_err(Failure::with(Exit::Failed))?;
-    report::study::write_front(parent, &studies_in(parent)).map_err(Failure::with(Exit::Failed))
+    let kept = |error: report::ReportError| {
+        let again = format!("`nicety lab report {}` then makes the pages", parent.display());
+        Failure::new(Exit::Failed, format!("{error}; the runs are kept: {again}"))
+    };
+    report::study::write(study, folder).map_err(kept)?;
+    report::study::write_front(parent, &studies_in(parent)).map_err(kept)
 }
 
 /// The studies of a report's folder, each with its own folder. A line says of each that cannot be read why it is left out.
@@ -425,7 +438,7 @@ fn compared(first: &Path, second: &Path) -> Result<(), Failure> {
         let alone = here.iter().filter(|one| there.iter().all(|two| two.head.plan.method != one.head.plan.method));
         alone.for_each(|one| output::tell(format_args!("note: {} is in the {place} only", one.head.plan.method)));
     }
-    let (mut rows, mut worse, mut methods) = (Vec::new(), 0, 0);
+    let (mut rows, mut worse, mut methods, mut too_few) = (Vec::new(), 0, 0, false);
     let head = ["METHOD", "LOAD", "FIGURE", "ROW", "FIRST", "SECOND", "RATIO", "VERDICT"];
     rows.push(head.map(str::to_owned).to_vec());
     for one in &firsts {
@@ -437,6 +450,7 @@ fn compared(first: &Path, second: &Path) -> Result<(), Failure> {
         }
         for line in diff::diff(method, one, two) {
             worse += u64::from(line.verdict.is_worse());
+            too_few |= line.verdict == diff::Verdict::TooFewRuns;
             let [one, two] = line.cells.each_ref().map(|cell| figures::value(cell, &line.figure));
             let ratio = line.ratio.map_or(number::NONE.to_owned(), |ratio| {
                 let range = number::ratio_range(&ratio).map_or(String::new(), |range| format!(" [{range}]"));
@@ -458,10 +472,13 @@ fn compared(first: &Path, second: &Path) -> Result<(), Failure> {
         let why = format!("{} and {} have no method in common", first.display(), second.display());
         return Err(Failure::new(Exit::Failed, why));
     }
-    output::print(
-        &(output::columns(&rows)
-            + "\nRATIO is the second's median by the first's. Of twenty intervals one may miss.\n"),
-    )?;
+    let mut text =
+        output::columns(&rows) + "\nRATIO is the second's median by the first's. Of twenty intervals one may miss.\n";
+    if too_few {
+        let rounds = nicety_lab::statistics::RUNS_FOR_INTERVAL;
+        text += &format!("Too few runs to say: {rounds} rounds give intervals (--repeat {rounds}).\n");
+    }
+    output::print(&text)?;
     match worse {
         0 => complete(errors.len() + more.len()),
         _ => Err(Failure::new(Exit::Worse, format!("{} worse", output::count(worse, "figure")))),

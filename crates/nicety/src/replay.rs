@@ -51,8 +51,9 @@ pub fn run(args: &Replay) -> Result<ExitCode, Failure> {
 
 fn play(trace: &Trace) -> Result<Played, String> {
     let entry = find(&trace.adapter).ok_or_else(|| format!("no adapter is called {}", trace.adapter))?;
-    // The tape begins with the state, its address included.
-    let adapter = (entry.create)(&Settings::new(Mac([0x52, 0x54, 0, 0, 0, 1]))).map_err(|error| error.to_string())?;
+    // The tape begins with the state, its address included. Traces of before had nothing else.
+    let settings = trace.made.map_or_else(|| Settings::new(Mac([0x52, 0x54, 0, 0, 0, 1])), Settings::from);
+    let adapter = (entry.create)(&settings).map_err(|error| error.to_string())?;
     let mut player = Player::new(adapter);
     let mut played = Played { calls: 0, differs: None, lost_at: None };
     for (line, record) in &trace.records {
@@ -72,4 +73,50 @@ fn play(trace: &Trace) -> Result<Played, String> {
         }
     }
     Ok(played)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use nicety_adapter::tape::Recorder;
+    use nicety_adapter::trace::Record;
+    use nicety_adapter::{Adapter, Context, Counters, Face, Outbox, Time};
+    use nicety_memory::Map;
+
+    use super::*;
+
+    /// Linux's vmxnet3 asks for the permanent address when it is loaded: commands 0xf00d0003 and 0xf00d0004 at BAR 1, 0x20.
+    fn recorded(settings: &Settings) -> Vec<String> {
+        let tape: Arc<Mutex<Vec<String>>> = Arc::default();
+        let to = Arc::clone(&tape);
+        let note = move |entry| {
+            to.lock().unwrap().push(Record { at: None, event: Event::Call(Box::new(entry)) }.to_string());
+        };
+        let adapter = (find("vmxnet3").unwrap().create)(settings).unwrap();
+        let mut adapter = Recorder::new(adapter, Box::new(note));
+        let (memory, mut out, mut counters) = (Map::empty(), Outbox::default(), Counters::default());
+        let mut cx = Context { memory: &memory, page: None, out: &mut out, counters: &mut counters, now: Time::ZERO };
+        let Face::Pci(pci) = adapter.face() else { panic!("a PCI function") };
+        for command in [0xf00d_0003_u32, 0xf00d_0004] {
+            pci.write(1, 0x20, &command.to_le_bytes(), &mut cx);
+            pci.read(1, 0x20, &mut [0; 4], &mut cx);
+        }
+        drop(adapter);
+        std::mem::take(&mut tape.lock().unwrap())
+    }
+
+    #[test]
+    fn a_vmxnet3_s_permanent_address_is_on_the_tape_and_was_not_on_those_of_before() {
+        let settings = Settings::new(Mac([0x52, 0x54, 0, 0x12, 0x34, 0x56]));
+        let calls = recorded(&settings).join("\n");
+        let played = |made| {
+            let header = Trace::header("vm1", "vmxnet3", None, made);
+            play(&Trace::parse(&format!("{header}{calls}\n")).unwrap()).unwrap()
+        };
+        let now = played(Some((&settings).into()));
+        assert_eq!((now.calls, now.differs), (5, None), "the state, two writes and two reads");
+        let before = played(None);
+        assert!(before.differs.is_some_and(|(_, what)| what.contains("answers")), "such a trace is read all the same");
+    }
 }

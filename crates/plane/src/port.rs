@@ -282,6 +282,7 @@ impl Port {
             memory_changes: 0,
             agents: Vec::new(),
             voice: None,
+            hushed_until: Time::ZERO,
             announcements: VecDeque::new(),
             announce_at: None,
             epoch: 0,

@@ -11,7 +11,7 @@ use nicety_adapter::{
 };
 use nicety_ioc::{Class, ClassTerms, Match, Terms};
 use nicety_memory::Map;
-use nicety_plane::{End, Hash, InwardControl, Plane, Port, Shell, Spread, Standby, Steering, Team, Turn};
+use nicety_plane::{Agent, End, Hash, InwardControl, Plane, Port, Role, Shell, Spread, Standby, Steering, Team, Turn};
 use nicety_switch::{Limits, Policy};
 use ringed::{Ringed, Traffic};
 
@@ -214,6 +214,51 @@ fn eight_senders_into_a_paced_uplink_lose_nothing_and_have_an_eighth_each() {
         assert!((0.95..=1.05).contains(&share), "sender {sender}: {share:.3} of an eighth, {from:?}");
     }
     assert!(world.ports[1..].iter().any(|port| port.state().held));
+}
+
+/// Says a word to the neighbour each 100 ms, as LACP does each second, and notes when it leaves.
+struct Speaker {
+    next: Time,
+    said: Arc<Mutex<Vec<Time>>>,
+}
+
+impl Agent for Speaker {
+    fn speak(&mut self, now: Time, send: &mut dyn FnMut(&[u8]) -> bool) {
+        // Slow protocols' address and type (IEEE 802.3, annex 57A), from station 15.
+        let mut frame = [0; 124];
+        frame[..14].copy_from_slice(&[1, 0x80, 0xc2, 0, 0, 2, 2, 0, 0, 0, 0, 15, 0x88, 9]);
+        if now >= self.next && send(&frame) {
+            self.said.lock().unwrap().push(now);
+            self.next = now.after_ns(100 * MS);
+        }
+    }
+
+    fn wake(&self) -> Option<Time> {
+        Some(self.next)
+    }
+}
+
+/// Each turn of a full link begins with the frames that wait, and they take all that it has room for. LACP's went behind them: a link that
+/// was full for three seconds was taken out of its team by its partner.
+#[test]
+fn an_agent_speaks_in_time_by_a_link_that_is_full() {
+    let mut world = World::new(125_000, &[(1514, 0xee), (65_000, 0xee)]);
+    world.plane.leave(PortId(0)).unwrap();
+    let wire = Wire::new(6_250, &world.from);
+    let said = Arc::<Mutex<Vec<Time>>>::default();
+    let speaker = Speaker { next: Time(50 * MS), said: Arc::clone(&said) };
+    let port = Port::new(PortId(0), End::Uplink(Box::new(wire)), Box::new(Silent), BUFFER).unwrap();
+    let port = Arc::new(port.with_agent(Role::Other, Box::new(speaker)).unwrap());
+    world.plane.join(Arc::clone(&port)).unwrap();
+    port.ready();
+    world.ports[0] = port;
+    (1..=2).for_each(|sender| world.give(sender, u64::MAX));
+    world.run(1_050);
+    let said = said.lock().unwrap();
+    // A packet of 65,000 bytes that the link has begun is in front of it.
+    let most = 100 * MS + 65_000 / 6_250 * MS + 2 * MS;
+    assert!(said.len() >= 9 && said.windows(2).all(|two| two[1].0 - two[0].0 <= most), "{said:?}");
+    assert!(world.from.lock().unwrap()[15] > 0 && world.ports[1].state().held);
 }
 
 #[test]

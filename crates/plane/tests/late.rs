@@ -1,10 +1,10 @@
-//! Inward I/O control under a worker that comes late and is interrupted, as on a machine with more to do than processors: what it was late
+//! I/O control and pacing under a worker that comes late and is interrupted, as on a machine with more to do than processors: what it was late
 //! by is passed on at once, so that no rate and no reservation is lost.
 
 mod ringed;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use nicety_adapter::{Batch, Budget, Context, Counters, Delivery, Frames, PortId, Progress, Rate, Set, Time, Uplink};
 use nicety_ioc::{Class, ClassTerms, Match, Terms};
@@ -176,5 +176,80 @@ fn a_worker_that_comes_late_passes_on_what_it_was_late_by() {
         assert!(mean(&reserved) >= 0.95 * 400.0, "{reserved:?}");
         assert!(mean(&greedy) + mean(&reserved) >= 0.94 * 900.0, "{greedy:?} {reserved:?}");
         assert!(mean(&greedy) + mean(&reserved) <= 1.01 * 900.0, "{greedy:?} {reserved:?}");
+    }
+}
+
+/// A link that takes nothing until it opens, and then all. It notes when turns end with frames that wait.
+struct Gated {
+    opens: Time,
+    pauses: Arc<Mutex<Vec<Time>>>,
+}
+
+impl Uplink for Gated {
+    fn fetch(&mut self, port: PortId, _: Budget, batch: &mut Batch, _: &mut Counters, _: Time) -> Progress {
+        batch.start(&Map::empty(), port, 0);
+        Progress { more: false, armed: true }
+    }
+
+    fn complete(&mut self, _: &Batch) {}
+
+    fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, now: Time) -> Delivery {
+        if now < self.opens {
+            return Delivery::all_refused(frames);
+        }
+        counters.received(0, frames.picks.len() as u64, 0);
+        Delivery::default()
+    }
+
+    fn pause(&mut self, now: Time) {
+        self.pauses.lock().unwrap().push(now);
+    }
+
+    fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        None
+    }
+}
+
+/// A guest that sends this many broadcasts of 1000 bytes.
+struct Sender(u64);
+
+impl Traffic for Sender {
+    fn fetch(&mut self, _: u16, budget: Budget, batch: &mut Batch, _: &mut Context<'_>) -> Progress {
+        while self.0 > 0 && budget.allows(batch) {
+            let mut draft = batch.draft(0).unwrap();
+            draft.push(0, 1000).unwrap();
+            draft.finish_plain(0);
+            self.0 -= 1;
+        }
+        Progress { more: self.0 > 0, armed: true }
+    }
+}
+
+/// So a limit loses no tokens while the worker serves others (`nicety_uplink::Paced`).
+#[test]
+fn an_uplink_is_told_when_a_turn_ends_with_frames_that_it_has_not_refused() {
+    let (plane, pauses) = (Plane::new(Limits::default()), Arc::<Mutex<Vec<Time>>>::default());
+    let link = Gated { opens: Time(MS), pauses: Arc::clone(&pauses) };
+    let uplink = Arc::new(Port::new(PortId(0), End::Uplink(Box::new(link)), Box::new(Silent), 256 << 10).unwrap());
+    plane.join(Arc::clone(&uplink)).unwrap();
+    let mut turn = Turn::new();
+    for id in 1..=2 {
+        // A batch; then it is held.
+        let sender = End::Adapter(Box::new(Ringed(Sender(64))));
+        let port = Arc::new(Port::new(PortId(id), sender, Box::new(Silent), 256 << 10).unwrap());
+        port.attach();
+        let map = Map::private(1 << 16).unwrap();
+        map.write(0, &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, id as u8, 0x88, 0xb5]).unwrap();
+        port.set_memory(Arc::new(map), Time::ZERO);
+        plane.join(Arc::clone(&port)).unwrap();
+        port.with_rings(Time(1), |rings, cx| rings.kick(0, cx)).unwrap();
+        while plane.turn(&port, &mut turn, Time(1)).unfinished {}
+    }
+    let waiting = || uplink.state().backlog_frames;
+    assert_eq!((waiting(), pauses.lock().unwrap().len()), (128, 0), "it has refused them");
+    for left in [64, 0, 0] {
+        uplink.ready();
+        plane.turn(&uplink, &mut turn, Time(MS));
+        assert_eq!((waiting(), pauses.lock().unwrap().as_slice()), (left, &[Time(MS)][..]));
     }
 }

@@ -30,12 +30,7 @@ pub(crate) fn begin(abi: u8) -> io::Result<()> {
     let (queue, asked) = channel::<Act>();
     let (report, confined) = sync_channel(1);
     let work = move || {
-        let mut folders = Folders::new();
-        folders.grant(PathBuf::from("/etc"), Grant::Read);
-        let done = folders.rules(abi).and_then(|rules| rules.confine_this_thread()).and_then(|_lacks| {
-            give_up_files_of_root();
-            enter(Kind::Accounts)
-        });
+        let done = confine_to_etc(Kind::Accounts, &[], abi);
         let is_confined = done.is_ok();
         let _caller_waits = report.send(done);
         if is_confined {
@@ -46,6 +41,16 @@ pub(crate) fn begin(abi: u8) -> io::Result<()> {
     confined.recv().unwrap_or_else(|_| Err(io::Error::other("a thread ended before it was confined")))?;
     let _the_first_holds = QUEUE.set(queue);
     Ok(())
+}
+
+/// Confines this thread to reading /etc, and these folders where they are.
+pub(crate) fn confine_to_etc(kind: Kind, more: &[&str], abi: u8) -> io::Result<()> {
+    let mut folders = Folders::new();
+    folders.grant(PathBuf::from("/etc"), Grant::Read);
+    more.iter().for_each(|folder| folders.grant_if_there(*folder, Grant::Read));
+    let _lacks = folders.rules(abi)?.confine_this_thread()?;
+    give_up_files_of_root();
+    enter(kind)
 }
 
 /// The user and group nobody: the kernel's own default for users without a number (proc(5), overflowuid).
@@ -71,7 +76,9 @@ fn give_up_files_of_root() {
     let none = CapabilitySet::empty();
     let _refused = set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none });
     if File::open(SHADOW).is_ok() {
-        warn!("the thread that looks accounts up may read {SHADOW}: run the daemon as a user who may not");
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or_default();
+        warn!("the thread {name} may read {SHADOW}: run the daemon as a user who may not");
     }
 }
 

@@ -54,6 +54,8 @@ const ACCOUNTS: &[Named] = &calls! {
     SYS_fstatfs SYS_statfs SYS_getppid SYS_getgroups SYS_uname SYS_dup SYS_prlimit64 SYS_sysinfo
     SYS_epoll_create1 SYS_timerfd_create
 };
+/// Names of hosts (getaddrinfo(3)): the kernel's list of this host's addresses.
+const NAMES: &[Named] = &calls! { SYS_bind };
 /// New threads and processes.
 const STARTS: &[Named] = &calls! { SYS_clone SYS_clone3 };
 #[cfg(target_arch = "x86_64")]
@@ -185,7 +187,12 @@ fn conditional(rules: &mut Rules, kind: Kind) -> Result<(), BackendError> {
     if kind == Kind::Tolerance {
         rules.insert(libc::SYS_socket, one_of(0, &[libc::AF_INET as u64, libc::AF_INET6 as u64])?);
     }
-    if kind == Kind::Accounts {
+    if kind == Kind::Names {
+        // Name servers by UDP, services of modules, and the kernel.
+        let families = [libc::AF_UNIX, libc::AF_NETLINK, libc::AF_INET, libc::AF_INET6];
+        rules.insert(libc::SYS_socket, one_of(0, &families.map(|family| family as u64))?);
+    }
+    if matches!(kind, Kind::Accounts | Kind::Names) {
         let written = (libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC) as u64;
         rules.insert(libc::SYS_openat, vec![argument(2, SeccompCmpOp::MaskedEq(written), libc::O_RDONLY as u64)?]);
     }
@@ -213,6 +220,7 @@ fn rules(kind: Kind) -> Result<Rules, BackendError> {
         Kind::Log => &[TALK, FILE, LENT],
         Kind::ControlChange | Kind::Main => &[TALK, OLD_TALK, LENT, PRESENCE, OLD_LENT, FILE, PATHS, OLD_PATHS],
         Kind::Accounts => &[TALK, OLD_TALK, ACCOUNTS],
+        Kind::Names => &[TALK, OLD_TALK, ACCOUNTS, NAMES],
         Kind::Starter => &[TALK, OLD_TALK, LENT, PRESENCE, OLD_LENT, FILE, PATHS, OLD_PATHS, START],
     };
     always(&mut rules, lists);

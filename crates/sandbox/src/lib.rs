@@ -17,6 +17,7 @@
 mod accounts;
 mod calls;
 mod folders;
+mod names;
 mod procfs;
 mod signal;
 mod starter;
@@ -30,6 +31,7 @@ use seccompiler::BpfProgram;
 
 pub use accounts::{look_up, look_up_later};
 pub use folders::{Folders, Grant, Granted, NotGranted, granted, kernel_lacks};
+pub use names::spawn_for_names;
 pub use procfs::ProcFile;
 pub use signal::{Refusal, forget_refused_here, refused_here};
 
@@ -71,11 +73,13 @@ pub enum Kind {
     Accounts,
     /// Sends logs of ports to other daemons, and plays theirs.
     Tolerance,
+    /// Looks names of hosts up.
+    Names,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Worker,
         Self::Memory,
         Self::Vhost,
@@ -93,11 +97,12 @@ impl Kind {
         Self::Starter,
         Self::Accounts,
         Self::Tolerance,
+        Self::Names,
     ];
 
     /// Whether threads of this kind may open files. [`Folders`] confine them.
     pub fn opens(self) -> bool {
-        matches!(self, Self::ControlChange | Self::Main | Self::Starter | Self::Accounts)
+        matches!(self, Self::ControlChange | Self::Main | Self::Starter | Self::Accounts | Self::Names)
     }
 }
 

@@ -8,8 +8,14 @@
 //! and direction, over the message's number and its body: a message that is altered, left out, repeated, or from another connection does
 //! not pass. Nothing is encrypted: who reads the link reads its messages.
 //!
-//! No I/O, clock or randomness.
+//! No clock or randomness, and no I/O but that of a [`Link`].
 #![forbid(unsafe_code)]
+
+mod link;
+mod messages;
+
+pub use link::Link;
+pub use messages::{Message, Reader, Writer, joined};
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;

@@ -12,8 +12,8 @@
 //!
 //! Numbers are variable-length (LEB128), signed ones in zigzag.
 
+use nicety_sealed::Protocol;
 pub use nicety_sealed::{BODY_MAX, HELLO, Key, SealError as ChannelError};
-use nicety_sealed::{Opener, Protocol, Sealer};
 
 use crate::call::{Call, GuestTime};
 use crate::lease::NodeId;
@@ -24,13 +24,17 @@ pub const PROTOCOL: Protocol = Protocol { magic: *b"NcFT", version: 3 };
 /// No guest runs for longer: 35,000 years.
 const TIME_MAX: GuestTime = GuestTime(1 << 60);
 
+/// Makes bytes of messages.
+pub type Writer = nicety_sealed::Writer<Message>;
+/// Makes messages of bytes.
+pub type Reader = nicety_sealed::Reader<Message>;
+
 /// Both directions of a connection, once both sides have said hello ([`PROTOCOL`]). Returns how to write and how to read.
 ///
 /// # Errors
 /// The peer is another one than it should be.
 pub fn joined(key: &Key, ours: &[u8; HELLO], theirs: &[u8; HELLO]) -> Result<(Writer, Reader), ChannelError> {
-    let (sealer, opener) = key.joined(ours, theirs)?;
-    Ok((Writer { sealer, last: Last::default() }, Reader { opener, last: Last::default() }))
+    nicety_sealed::joined(key, ours, theirs)
 }
 
 /// Bytes of a frame's head: one for each bit of a mask.
@@ -38,7 +42,7 @@ const HEAD: usize = 64;
 
 /// The values of the last message, from which the next ones differ by little.
 #[derive(Clone, Debug)]
-struct Last {
+pub struct Last {
     epoch: u32,
     next: u64,
     at: GuestTime,
@@ -74,13 +78,6 @@ const WHOLE: u64 = 1;
 const CHANGED: u64 = 2;
 const RENEW: u64 = 3;
 
-/// Makes bytes of messages.
-#[derive(Clone, Debug)]
-pub struct Writer {
-    sealer: Sealer,
-    last: Last,
-}
-
 const LOG: u8 = 0;
 const KNOWN: u8 = 1;
 const DIVERGED: u8 = 2;
@@ -88,16 +85,16 @@ const TOO_OLD: u8 = 3;
 const IMAGE: u8 = 4;
 const ASSEMBLED: u8 = 5;
 
-impl Writer {
-    /// Appends a message.
-    pub fn write(&mut self, message: &Message, out: &mut Vec<u8>) {
-        let mut body = Vec::new();
-        match message {
+impl nicety_sealed::Message for Message {
+    type Past = Last;
+
+    fn write(&self, last: &mut Last, body: &mut Vec<u8>) {
+        match self {
             Message::Log { epoch, first, released, entries, state } => {
                 body.push(LOG);
-                signed(&mut body, i64::from(*epoch) - i64::from(self.last.epoch));
-                signed(&mut body, first.wrapping_sub(self.last.next).cast_signed());
-                signed(&mut body, first.wrapping_sub(*released).cast_signed());
+                signed(body, i64::from(*epoch) - i64::from(last.epoch));
+                signed(body, first.wrapping_sub(last.next).cast_signed());
+                signed(body, first.wrapping_sub(*released).cast_signed());
                 body.push(u8::from(state.is_some()));
                 body.extend_from_slice(
                     &state.map(u64::to_le_bytes).unwrap_or_default()[..8 * usize::from(state.is_some())],
@@ -107,15 +104,15 @@ impl Writer {
                         Call::Wake => (WAKE, [].as_slice(), None),
                         Call::Renew => (RENEW, [].as_slice(), None),
                         Call::Frame(frame) => {
-                            let head = self.last.differs(frame);
+                            let head = last.differs(frame);
                             (if head.is_some() { CHANGED } else { WHOLE }, frame.as_slice(), head)
                         }
                     };
-                    let difference = entry.at.0.wrapping_sub(self.last.at.0).cast_signed();
-                    unsigned(&mut body, zigzag(difference) << 2 | kind);
+                    let difference = entry.at.0.wrapping_sub(last.at.0).cast_signed();
+                    unsigned(body, zigzag(difference) << 2 | kind);
                     body.push(entry.check);
                     if matches!(kind, WHOLE | CHANGED) {
-                        unsigned(&mut body, frame.len() as u64);
+                        unsigned(body, frame.len() as u64);
                         let rest = if let Some((mask, changed)) = head {
                             body.extend_from_slice(&mask.to_le_bytes());
                             body.extend_from_slice(&changed);
@@ -124,63 +121,43 @@ impl Writer {
                             frame
                         };
                         body.extend_from_slice(rest);
-                        self.last.note(frame);
+                        last.note(frame);
                     }
-                    self.last.at = entry.at;
+                    last.at = entry.at;
                 }
-                (self.last.epoch, self.last.next) = (*epoch, first + entries.len() as u64);
+                (last.epoch, last.next) = (*epoch, first + entries.len() as u64);
             }
             Message::Known { from, calls } => {
                 body.push(KNOWN);
                 body.extend_from_slice(&from.0.to_le_bytes());
-                unsigned(&mut body, *calls);
+                unsigned(body, *calls);
             }
             Message::Diverged { from, call } => {
                 body.push(DIVERGED);
                 body.extend_from_slice(&from.0.to_le_bytes());
-                unsigned(&mut body, *call);
+                unsigned(body, *call);
             }
             Message::TooOld { base } => {
                 body.push(TOO_OLD);
-                unsigned(&mut body, *base);
+                unsigned(body, *base);
             }
             Message::Image { epoch, calls, at, state, len, offset, bytes } => {
                 body.push(IMAGE);
-                [(*epoch).into(), *calls, at.0].into_iter().for_each(|number| unsigned(&mut body, number));
+                [(*epoch).into(), *calls, at.0].into_iter().for_each(|number| unsigned(body, number));
                 body.extend_from_slice(&state.to_le_bytes());
-                [*len, *offset].into_iter().for_each(|number| unsigned(&mut body, number));
+                [*len, *offset].into_iter().for_each(|number| unsigned(body, number));
                 body.extend_from_slice(bytes);
             }
             Message::Assembled { from, calls, bytes } => {
                 body.push(ASSEMBLED);
                 body.extend_from_slice(&from.0.to_le_bytes());
-                [*calls, *bytes].into_iter().for_each(|number| unsigned(&mut body, number));
+                [*calls, *bytes].into_iter().for_each(|number| unsigned(body, number));
             }
         }
-        self.sealer.seal(&body, out);
-    }
-}
-
-/// Makes messages of bytes.
-#[derive(Clone, Debug)]
-pub struct Reader {
-    opener: Opener,
-    last: Last,
-}
-
-impl Reader {
-    /// Appends received bytes.
-    pub fn push(&mut self, bytes: &[u8]) {
-        self.opener.push(bytes);
     }
 
-    /// The next message, if all of it is there.
-    ///
-    /// # Errors
-    /// It is not authentic, or malformed. Nothing after it is of use.
-    pub fn read(&mut self) -> Result<Option<Message>, ChannelError> {
-        let Some(body) = self.opener.open()? else { return Ok(None) };
-        parse(Cursor(&body), &mut self.last).map(Some)
+    fn read(body: &[u8], last: &mut Last) -> Result<Self, ChannelError> {
+        parse(Cursor(body), last)
     }
 }
 

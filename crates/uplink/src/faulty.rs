@@ -162,6 +162,10 @@ impl<U: Uplink> Uplink for Faulty<U> {
         delivery
     }
 
+    fn pause(&mut self, now: Time) {
+        self.inner.pause(now);
+    }
+
     fn carrier(&self) -> bool {
         self.inner.carrier()
     }

@@ -16,7 +16,8 @@ use nicety_memory::Map;
 use crate::moved::{SavedPaced, Tokens};
 use crate::watch::Watch;
 
-/// A bucket holds tokens for this time. A turn that comes late loses nothing (`Bucket::go_on`).
+/// A bucket holds tokens for this time. A turn that comes late loses nothing (`Bucket::go_on`), and neither does an interruption
+/// (`Bucket::resume`).
 const BURST_NS: u64 = 2_000_000;
 /// A bucket holds at least one packet of the greatest length.
 const BURST_LEAST_BYTES: u64 = 64 << 10;
@@ -39,6 +40,8 @@ struct Limit {
     egress: Bucket,
     /// Frames wait for tokens until then: ingress, egress.
     starved: [Option<Time>; 2],
+    /// The last turn ended then, with frames and tokens left: ingress, egress.
+    left_at: [Option<Time>; 2],
     /// Since when they wait, as far as it is not counted: ingress, egress.
     since: [Option<Time>; 2],
 }
@@ -102,19 +105,31 @@ impl Limit {
         }
         let bucket = Bucket::new(rate, burst_bytes);
         let watched = watch.is_some();
-        Ok(Self { rate, watch, watched, ingress: bucket, egress: bucket, starved: [None; 2], since: [None; 2] })
+        Ok(Self {
+            rate,
+            watch,
+            watched,
+            ingress: bucket,
+            egress: bucket,
+            starved: [None; 2],
+            left_at: [None; 2],
+            since: [None; 2],
+        })
     }
 
     /// Another rate, with full buckets: frames that wait may go.
     fn change(&mut self, inner: &impl Uplink, rate: Rate) {
         let bucket = Bucket::new(rate, burst_bytes(rate));
-        (self.rate, self.ingress, self.egress, self.starved) = (rate, bucket, bucket, [None; 2]);
+        (self.rate, self.ingress, self.egress) = (rate, bucket, bucket);
+        (self.starved, self.left_at) = ([None; 2], [None; 2]);
         self.listen(inner, true);
     }
 
-    /// Continues egress if the wait for tokens is over.
+    /// Continues egress after an interruption, or if the wait for tokens is over.
     fn go_out(&mut self, now: Time) {
-        if let Some(at) = self.starved[1].take_if(|at| *at <= now) {
+        if let Some(at) = self.left_at[1].take() {
+            self.egress.resume(at, now);
+        } else if let Some(at) = self.starved[1].take_if(|at| *at <= now) {
             self.egress.go_on(at, now);
         }
     }
@@ -146,7 +161,9 @@ impl<U: Uplink> Uplink for Paced<U> {
         let Self { inner, limit } = self;
         let Some(limit) = limit else { return inner.fetch(port, budget, batch, counters, now) };
         count(&mut limit.since[0], &mut counters.transmit_throttled_ns, now);
-        if let Some(at) = limit.starved[0].take() {
+        if let Some(at) = limit.left_at[0].take() {
+            limit.ingress.resume(at, now);
+        } else if let Some(at) = limit.starved[0].take() {
             limit.ingress.go_on(at, now);
         }
         limit.go_out(now);
@@ -166,6 +183,8 @@ impl<U: Uplink> Uplink for Paced<U> {
             limit.starved[0] = Some(limit.ingress.ready_at());
             limit.since[0] = Some(now);
             progress = Progress { more: false, armed: true };
+        } else if progress.more {
+            limit.left_at[0] = Some(now);
         }
         progress
     }
@@ -207,6 +226,15 @@ impl<U: Uplink> Uplink for Paced<U> {
             limit.since[1] = Some(now);
         }
         delivery
+    }
+
+    fn pause(&mut self, now: Time) {
+        self.inner.pause(now);
+        if let Some(limit) = &mut self.limit
+            && limit.starved[1].is_none()
+        {
+            limit.left_at[1] = Some(now);
+        }
     }
 
     fn carrier(&self) -> bool {

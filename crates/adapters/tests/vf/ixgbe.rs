@@ -263,6 +263,29 @@ fn a_packet_goes_out_behind_its_context_and_is_counted_with_36_bits() {
     assert_eq!((g.r(VFGPRC), g.r(VFGORC_LSB)), (1, 218), "reading clears nothing");
 }
 
+/// ixgbevf_update_stats reads VFGPRC and the others between the rings' registers: in the pages that a guest may map.
+#[test]
+fn the_pages_of_its_rings_show_its_counters_and_no_mailbox_or_cause_is_in_them() {
+    let mut g = Guest::opened();
+    g.bring_one(&frame(214));
+    let (place, offsets, shown) = g.pci(|face, _| {
+        let offsets = face.doorbells();
+        let mut words = vec![0; offsets.len()];
+        assert!(face.shown(&mut words));
+        (face.mappable().unwrap(), offsets, words)
+    });
+    assert_eq!((place.bar, place.offset, place.len, place.usual), (0, 0x1000, 0x2000, false));
+    let word = |register: u64| {
+        let at = offsets.iter().position(|&offset| place.offset + u64::from(offset) == register);
+        at.map(|at| shown[at])
+    };
+    assert_eq!((word(VFGPRC), word(VFGORC_LSB), word(VFGPTC)), (Some(1), Some(218), Some(0)));
+    assert_eq!((word(0x1018), word(0x2018)), (Some(255), Some(0)), "tails");
+    assert_eq!([VFMAILBOX, VTEICR, VTEIMS].map(word), [None; 3]);
+    let tails = offsets.iter().map(|offset| offset % 0x40 == 0x18).skip_while(|is_tail| !is_tail);
+    assert!(tails.eq([true; 16]), "the tails of 8 queues each way come last");
+}
+
 #[test]
 fn checksum_errors_lie_in_the_two_highest_bits() {
     let mut g = Guest::opened();

@@ -1,13 +1,13 @@
 //! The log of one port: calls that wait to be sent, and figures.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use nicety_adapter::tape::{Commit, Entry, Log};
+use nicety_host::PeerAddress;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::message::MadeWith;
@@ -119,7 +119,7 @@ pub struct PortTape {
     pub port: String,
     pub adapter: &'static str,
     pub made_with: MadeWith,
-    pub peer: SocketAddr,
+    pub peer: PeerAddress,
     pub commit: Arc<Commit>,
     bell: Arc<Bell>,
     waiting: Mutex<Waiting>,
@@ -128,10 +128,11 @@ pub struct PortTape {
 
 impl PortTape {
     /// `is_closed`: its frames wait until a log has begun.
-    pub fn new(spec: &PortSpec, peer: SocketAddr, is_closed: bool, bell: Arc<Bell>) -> Self {
+    pub fn new(spec: &PortSpec, peer: &PeerAddress, is_closed: bool, bell: Arc<Bell>) -> Self {
         let commit = Arc::new(Commit::new(is_closed));
         let (port, adapter) = (spec.name.clone(), spec.entry.about.name);
         let (waiting, figures) = (Mutex::default(), Mutex::default());
+        let peer = peer.clone();
         Self { port, adapter, made_with: MadeWith::of(&spec.settings), peer, commit, bell, waiting, figures }
     }
 

@@ -4,11 +4,13 @@ use nicety_adapter::tape::Entry;
 use nicety_adapters::Settings;
 use nicety_frame::Mac;
 use nicety_pci::Rom;
-use nicety_sealed::Protocol;
+use nicety_sealed::{HELLO, Key, Protocol, SealError};
 use serde::{Deserialize, Serialize};
 
+use crate::daemon::random;
+
 /// Their version counts up with each change, too: builds without a commit are all alike.
-pub const PROTOCOL: Protocol = Protocol { magic: *b"NcPL", version: 1 };
+const PROTOCOL: Protocol = Protocol { magic: *b"NcPL", version: 1 };
 
 /// Longest option ROM that goes along. A longer one is left out, and a driver that reads its size sees a difference.
 const ROM_MOST: u32 = 2 << 20;
@@ -72,15 +74,26 @@ pub enum Message {
     Ends(String),
 }
 
-impl Message {
-    /// The body of the sealed message that carries it.
-    pub fn to_bytes(&self) -> Vec<u8> {
+impl nicety_sealed::Message for Message {
+    type Past = ();
+
+    fn write(&self, (): &mut (), body: &mut Vec<u8>) {
         // Plain data can be written.
-        postcard::to_allocvec(self).unwrap_or_default()
+        body.extend_from_slice(&postcard::to_allocvec(self).unwrap_or_default());
     }
 
-    /// Of a sealed message's body.
-    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        postcard::from_bytes(bytes).ok()
+    fn read(body: &[u8], (): &mut ()) -> Result<Self, SealError> {
+        postcard::from_bytes(body).map_err(|_| SealError::Malformed)
     }
+}
+
+/// One connection between two daemons.
+pub type Link = nicety_sealed::Link<Message>;
+
+/// The first bytes of each side.
+pub fn hello(key: &Key) -> [u8; HELLO] {
+    let nonce = u128::from(random()) << 64 | u128::from(random());
+    // Another build may do otherwise than the recorded adapter.
+    let build = key.number(&format!("build {}", nicety_version::BUILD));
+    key.hello(PROTOCOL, build, 0, nonce.to_le_bytes())
 }

@@ -12,8 +12,7 @@ use nicety_sealed::Key;
 use rustix::event::PollFlags;
 use tracing::{info, warn};
 
-use super::link::Link;
-use super::message::Message;
+use super::message::{Link, Message};
 
 /// A daemon that says nothing for this long is gone.
 const SILENCE: Duration = Duration::from_secs(10);

@@ -1,6 +1,7 @@
 //! A port's side: sends the port's log to its peer, and opens the gate as it is acknowledged.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -9,9 +10,9 @@ use nicety_plane::Port;
 use nicety_sealed::Key;
 use tracing::{info, warn};
 
-use super::link::Link;
 use super::log::{PortTape, Taken};
-use super::message::Message;
+use super::message::{Link, Message, hello};
+use super::names::{Addresses, Names};
 use super::{GRACE, SILENCE};
 
 /// A sign of life goes out after this time of silence.
@@ -29,9 +30,9 @@ const SLOW: Duration = Duration::from_secs(1);
 pub struct Sender {
     tape: Arc<PortTape>,
     port: Weak<Port>,
-    link: Option<Link>,
-    /// Traffic of the link that is in the figures.
-    counted: [u64; 2],
+    addresses: Addresses,
+    /// The connection, and its address.
+    link: Option<(Link, SocketAddr)>,
     retry_at: Instant,
     /// The peer has joined, and the gate was asked for a log.
     has_asked: bool,
@@ -56,11 +57,12 @@ impl Sender {
         let closed_until = Some(now + GRACE);
         let port = Arc::downgrade(port);
         let (link, times) = (None, VecDeque::new());
+        let addresses = Addresses::of(&tape.peer);
         Self {
             tape,
             port,
+            addresses,
             link,
-            counted: [0; 2],
             retry_at: now,
             has_asked: false,
             sent: None,
@@ -75,18 +77,17 @@ impl Sender {
     }
 
     pub fn link(&self) -> Option<&Link> {
-        self.link.as_ref()
+        self.link.as_ref().map(|(link, _)| link)
     }
 
     /// Does what is due. False if the port is gone.
-    pub fn step(&mut self, key: &Key, now: Instant) -> bool {
+    pub fn step(&mut self, key: &Key, names: &Names, now: Instant) -> bool {
         let Some(port) = self.port.upgrade() else { return false };
         if self.link.is_none() && now >= self.retry_at {
             self.retry_at = now + RETRY;
-            (self.heard, self.counted, self.has_asked) = (now, [0; 2], false);
-            match Link::connect(self.tape.peer, key) {
-                Ok(link) => self.link = Some(link),
-                Err(why) => self.note_why(&why.to_string()),
+            (self.heard, self.has_asked) = (now, false);
+            if let Err(why) = self.connect(key, names, now) {
+                self.note_why(&why);
             }
         }
         if let Err(why) = self.talk(key, &port, now) {
@@ -100,8 +101,24 @@ impl Sender {
         true
     }
 
+    /// Tries the next address of the peer, if one is known.
+    fn connect(&mut self, key: &Key, names: &Names, now: Instant) -> Result<(), String> {
+        let Some(address) = self.addresses.next(names, now)? else { return Ok(()) };
+        let link = Link::connect(address, hello(key));
+        let link = link.map_err(|why| format!("{}{why}", self.addresses.tried(address)))?;
+        self.link = Some((link, address));
+        Ok(())
+    }
+
     fn talk(&mut self, key: &Key, port: &Port, now: Instant) -> Result<(), String> {
-        let Some(mut link) = self.link.take() else { return Ok(()) };
+        let Some((mut link, address)) = self.link.take() else { return Ok(()) };
+        let spoken = self.talk_on(&mut link, key, port, now);
+        spoken.map_err(|why| format!("{}{why}", self.addresses.tried(address)))?;
+        self.link = Some((link, address));
+        Ok(())
+    }
+
+    fn talk_on(&mut self, link: &mut Link, key: &Key, port: &Port, now: Instant) -> Result<(), String> {
         let mut messages = Vec::new();
         let read = link.read(key, &mut messages);
         if link.is_joined() && !self.has_asked {
@@ -114,19 +131,15 @@ impl Sender {
             self.heard = now;
             self.hear(message, port, now)?;
         }
-        self.speak(&mut link, now)?;
+        self.speak(link, now)?;
         let flushed = link.flush();
-        for (sum, (all, counted)) in
-            self.tape.figures().traffic.iter_mut().zip(link.traffic.iter().zip(&mut self.counted))
-        {
-            *sum += all - *counted;
-            *counted = *all;
+        for (sum, more) in self.tape.figures().traffic.iter_mut().zip(link.take_traffic()) {
+            *sum += more;
         }
         read.and(flushed).map_err(|error| error.to_string())?;
         if now.saturating_duration_since(self.heard) > SILENCE {
             return Err("it says nothing".to_owned());
         }
-        self.link = Some(link);
         Ok(())
     }
 

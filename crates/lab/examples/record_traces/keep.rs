@@ -33,7 +33,7 @@ const SEMAPHORE: [(&str, u64); 3] = [("SWSM", !0), ("SW_FW_SYNC", 0), ("EXTCNF_C
 
 /// Text of the trace file.
 pub fn kept(entry: &Entry, origin: &str, life: &[Phase]) -> Result<String, String> {
-    let mut text = Trace::header("vm1", entry.about.name, None);
+    let mut text = Trace::header("vm1", entry.about.name, None, None);
     text.push_str(origin);
     for phase in life {
         // Every event of the exchange is kept, so totals would add nothing. The loads are cut.

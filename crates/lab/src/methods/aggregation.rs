@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use nicety_guests::{Error, Layer};
 
+use super::field::Adapters;
 use super::vmxnet3_iperf::{IPERF, PACKAGES, parse};
-use super::{About, CPU, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
+use super::{About, CPU, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken, lower_first};
 use crate::bench::BenchError;
-use crate::method::{Guests, Server};
+use crate::method::Guests;
 use crate::rate::Rate;
 use crate::real::bonded::{Bonded, Joined, PARTNER};
 use crate::real::netperf;
@@ -30,8 +31,7 @@ const MEMORY_MIB: u32 = 256;
 const FULL: f64 = 0.7;
 /// Time limit of what takes no time itself.
 const SLACK: Duration = Duration::from_secs(60);
-const ADAPTERS: [&str; 5] = ["e1000-82545em", "e1000e", "igb", "vmxnet3", "virtio-net"];
-const QUICK: [&str; 2] = ["vmxnet3", "virtio-net"];
+const ADAPTERS: Adapters = Adapters::sharing(&["vmxnet3", "virtio-net"]);
 
 const FIGURES: [Figure; 8] = [
     Figure::new("mbit", "Throughput", "Mbit/s", Direction::Higher),
@@ -138,8 +138,7 @@ impl Method for Aggregation {
     }
 
     fn field(&self, _guests: Guests, length: Length) -> Vec<Subject> {
-        let names: &[&str] = if length == Length::Quick { &QUICK } else { &ADAPTERS };
-        names.iter().map(|name| Subject::new(name, Server::Nicety)).collect()
+        ADAPTERS.ours(length).collect()
     }
 
     fn loads(&self, _guests: Guests, length: Length, seconds: Option<u32>) -> Vec<Load> {
@@ -164,7 +163,7 @@ impl Method for Aggregation {
         let mut tables = Vec::new();
         for shape in loads.iter().filter_map(|load| shape(&load.name)) {
             let mut table = |title: &str, figure, about| {
-                let title = format!("{title}: {}", shape.title.to_lowercase());
+                let title = format!("{title}: {}", lower_first(shape.title));
                 tables.push(Table { title, load: shape.name.to_owned(), figure, bases: &[], document: &[], about });
             };
             match shape.streams {

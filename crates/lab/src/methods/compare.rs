@@ -114,7 +114,7 @@ impl Method for Compare {
             };
             for figure in FIGURES.iter().filter(|figure| figures.contains(&figure.name)) {
                 tables.push(Table {
-                    title: format!("{}: {}", load.name.replace('-', " "), figure.title.to_lowercase()),
+                    title: format!("{}: {}", figure.title, load.name.replace('-', " ")),
                     load: load.name.clone(),
                     figure: figure.name,
                     bases: &[],

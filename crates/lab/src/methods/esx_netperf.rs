@@ -10,6 +10,7 @@ use std::time::Duration;
 use nicety_guests::Error;
 
 use super::embedded::{self, Small};
+use super::field::Adapters;
 use super::{ABOUT_CPU, About, CPU, Chart, Figure, Length, Load, Method, Opening, Ratios, Rig, Subject, Table, Taken};
 use crate::bench::{BenchError, Percentile};
 use crate::embedded::Shape as Streams;
@@ -36,8 +37,8 @@ const MEMORY_MIB: u32 = 512;
 /// The pair of the document, and the adapters beside it.
 const ENHANCED: &str = "vmxnet2";
 const E1000: &str = "e1000-82545em";
-const ADAPTERS: [&str; 5] = [E1000, ENHANCED, "vmxnet3", "vmxnet", "vlance"];
-const QUICK: [&str; 3] = [E1000, ENHANCED, "vmxnet3"];
+const ADAPTERS: Adapters =
+    Adapters { quick: &[E1000, ENHANCED, "vmxnet3"], all: &[E1000, ENHANCED, "vmxnet3", "vmxnet", "vlance"] };
 /// A run below this share of the link's rate is bound by the guest.
 const GUEST_BOUND: f64 = 0.8;
 /// Time limit of what takes no time itself.
@@ -180,9 +181,7 @@ impl Method for EsxNetperf {
     }
 
     fn field(&self, guests: Guests, length: Length) -> Vec<Subject> {
-        let names: &[&str] = if length == Length::Quick { &QUICK } else { &ADAPTERS };
-        let served = |subject: &Subject| length != Length::Quick || subject.server == Some(Server::Nicety);
-        names.iter().flat_map(|name| subjects(guests, name)).filter(served).chain([Subject::native()]).collect()
+        ADAPTERS.beside_peers(guests, length, subjects).chain([Subject::native()]).collect()
     }
 
     fn loads(&self, guests: Guests, length: Length, seconds: Option<u32>) -> Vec<Load> {

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use nicety_guests::{Error, Layer};
 
+use super::field::Adapters;
 use super::vmxnet3_iperf::{IPERF, parse};
 use super::{About, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
 use crate::bench::{BenchError, Percentile};
-use crate::method::{Guests, Server};
+use crate::method::Guests;
 use crate::rate::Rate;
 use crate::real::native::{self, Native};
 use crate::real::outside::{self, OUTSIDE, Outside, Several};
@@ -46,8 +47,7 @@ const READERS: u32 = 4;
 /// Time limit of what takes no time itself.
 const SLACK: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-const ADAPTERS: [&str; 7] = ["e1000-82545em", "e1000e", "igb", "igbvf", "ixgbevf", "vmxnet3", "virtio-net"];
-const QUICK: [&str; 2] = ["e1000e", "vmxnet3"];
+const ADAPTERS: Adapters = Adapters::with_functions(&["e1000e", "vmxnet3"]);
 
 /// Percentiles of a storage operation's time that are kept, among those that fio says.
 const KEPT: [f64; 5] = [1.0, 50.0, 90.0, 99.0, 99.9];
@@ -173,8 +173,7 @@ impl Method for IscsiMix {
     }
 
     fn field(&self, _guests: Guests, length: Length) -> Vec<Subject> {
-        let names: &[&str] = if length == Length::Quick { &QUICK } else { &ADAPTERS };
-        names.iter().map(|name| Subject::new(name, Server::Nicety)).chain([Subject::native()]).collect()
+        ADAPTERS.ours(length).chain([Subject::native()]).collect()
     }
 
     fn loads(&self, _guests: Guests, length: Length, seconds: Option<u32>) -> Vec<Load> {

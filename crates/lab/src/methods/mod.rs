@@ -23,6 +23,7 @@ mod chart;
 mod compare;
 mod embedded;
 mod esx_netperf;
+mod field;
 mod ft_netperf;
 mod iscsi_mix;
 mod kvm_scp;
@@ -197,6 +198,15 @@ const ABOUT_CPU: [&str; 3] = [
     "Of that, Nicety's daemon alone. Where QEMU serves the adapter there is none: its part is the VMM's.",
     "Of that, the VMMs with all that runs in their guests.",
 ];
+
+/// A title within a sentence: `Latency` becomes `latency`, `CPU` stays.
+pub(crate) fn lower_first(title: &str) -> String {
+    let mut letters = title.chars();
+    match (letters.next(), letters.clone().next()) {
+        (Some(first), Some(second)) if second.is_lowercase() => first.to_lowercase().chain(letters).collect(),
+        _ => title.to_owned(),
+    }
+}
 
 /// A table of the report: a figure of all subjects under one load, with ratios beside the document's.
 #[derive(Debug, Clone, PartialEq)]

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use nicety_guests::{Error, Folder, Layer, Root};
 
+use super::field::Adapters;
 use super::{About, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
 use crate::bench::BenchError;
 use crate::embedded::{self, Attach, Generator, Layout, Offered, Place, Program};
-use crate::method::{Guests, Server};
+use crate::method::Guests;
 use crate::packets::{Bridge, OVS_PACKAGES, Ovs, PACKAGES, Testpmd};
 use crate::results::Direction;
 
@@ -30,8 +31,10 @@ const PEERS: [(&str, Peer); 4] = [
 const QUICK_PEERS: usize = 3;
 /// Addresses of the generator's stations: locally administered.
 const STATIONS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
-const QUICK: [&str; 3] = ["e1000e", "vmxnet3", "virtio-net"];
-const ADAPTERS: [&str; 6] = ["e1000", "e1000e", "igb", "vmxnet3", "virtio-net", "virtio-net-pci"];
+const ADAPTERS: Adapters = Adapters {
+    quick: &["e1000e", "vmxnet3", "virtio-net"],
+    all: &["e1000", "e1000e", "igb", "vmxnet3", "virtio-net", "virtio-net-pci"],
+};
 /// Halvings of the range of rates. The last one is a 64th of the first trial's rate.
 const HALVINGS: u32 = 6;
 /// Trials of a run: at full rate, the halvings, two latencies.
@@ -94,11 +97,9 @@ impl Method for Pps {
     }
 
     fn field(&self, _guests: Guests, length: Length) -> Vec<Subject> {
-        let (names, peers): (&[&str], usize) =
-            if length == Length::Quick { (&QUICK, QUICK_PEERS) } else { (&ADAPTERS, PEERS.len()) };
-        let ours = names.iter().map(|name| Subject::new(name, Server::Nicety));
+        let peers = if length == Length::Quick { QUICK_PEERS } else { PEERS.len() };
         let of = |(name, _): &(&str, Peer)| Subject { adapter: (*name).to_owned(), server: None, driver: None };
-        ours.chain(PEERS.iter().take(peers).map(of)).collect()
+        ADAPTERS.ours(length).chain(PEERS.iter().take(peers).map(of)).collect()
     }
 
     fn loads(&self, _guests: Guests, length: Length, seconds: Option<u32>) -> Vec<Load> {

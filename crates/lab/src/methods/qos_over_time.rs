@@ -8,8 +8,9 @@
 use nicety_guests::Error;
 
 use super::chart::{Chart, Lines};
-use super::{ABOUT_CPU, About, CPU, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
-use crate::method::{Guests, Server};
+use super::field::Adapters;
+use super::{ABOUT_CPU, About, CPU, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken, lower_first};
+use crate::method::Guests;
 use crate::results::Direction;
 use crate::series::Series;
 use crate::windows::{Flows, Stolen, Windows};
@@ -30,8 +31,7 @@ const STORAGE_STREAMS: usize = 4;
 const FRAME_BYTES: f64 = 1514.0;
 /// Windows below this are a picture of a machine that was too busy, and give no percentile.
 const COUNTED_LEAST: usize = 10;
-const ADAPTERS: [&str; 5] = ["e1000-82545em", "e1000e", "igb", "vmxnet3", "virtio-net"];
-const QUICK: [&str; 2] = ["vmxnet3", "virtio-net"];
+const ADAPTERS: Adapters = Adapters::sharing(&["vmxnet3", "virtio-net"]);
 
 /// The ports in their order: title and name of their line.
 const PORTS: [(&str, &str); 4] = [
@@ -176,8 +176,7 @@ impl Method for QosOverTime {
     }
 
     fn field(&self, _guests: Guests, length: Length) -> Vec<Subject> {
-        let names: &[&str] = if length == Length::Quick { &QUICK } else { &ADAPTERS };
-        names.iter().map(|name| Subject::new(name, Server::Nicety)).chain([Subject::native()]).collect()
+        ADAPTERS.ours(length).chain([Subject::native()]).collect()
     }
 
     fn loads(&self, guests: Guests, length: Length, seconds: Option<u32>) -> Vec<Load> {
@@ -205,7 +204,7 @@ impl Method for QosOverTime {
     fn charts(&self, loads: &[Load]) -> Vec<Chart> {
         let charts = loads.iter().filter_map(|load| shape(&load.name)).map(|shape| {
             Chart::Lines(Lines {
-                title: format!("Over time: {}", shape.title.to_lowercase()),
+                title: format!("Over time: {}", lower_first(shape.title)),
                 load: shape.name.to_owned(),
                 unit: "Mbit/s of payload",
                 lines: &LINES,
@@ -222,7 +221,7 @@ impl Method for QosOverTime {
         for shape in loads.iter().filter_map(|load| shape(&load.name)) {
             let mut table = |title: &str, figure, about| {
                 tables.push(Table {
-                    title: format!("{title}: {}", shape.title.to_lowercase()),
+                    title: format!("{title}: {}", lower_first(shape.title)),
                     load: shape.name.to_owned(),
                     figure,
                     bases: &[],

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use nicety_guests::{Error, Layer};
 
+use super::field::Adapters;
 use super::vmxnet3_iperf::{IPERF, PACKAGES, parse};
-use super::{ABOUT_CPU, About, CPU, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
+use super::{ABOUT_CPU, About, CPU, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken, lower_first};
 use crate::bench::{BenchError, Percentile};
-use crate::method::{Guests, Server};
+use crate::method::Guests;
 use crate::real::native::{self, Native};
 use crate::real::netperf;
 use crate::real::outside::{self, OUTSIDE, Outside, Several};
@@ -30,8 +31,7 @@ const MEMORY_MIB: u32 = 256;
 const DOCUMENTS_SECONDS: u32 = 120;
 /// Time limit of what takes no time itself.
 const SLACK: Duration = Duration::from_secs(60);
-const ADAPTERS: [&str; 7] = ["e1000-82545em", "e1000e", "igb", "igbvf", "ixgbevf", "vmxnet3", "virtio-net"];
-const QUICK: [&str; 3] = ["e1000e", "vmxnet3", "virtio-net"];
+const ADAPTERS: Adapters = Adapters::with_functions(&["e1000e", "vmxnet3", "virtio-net"]);
 
 const FIGURES: [Figure; 8] = [
     Figure::new("mbit", "Throughput", "Mbit/s", Direction::Higher),
@@ -128,8 +128,7 @@ impl Method for TenGig {
     }
 
     fn field(&self, _guests: Guests, length: Length) -> Vec<Subject> {
-        let names: &[&str] = if length == Length::Quick { &QUICK } else { &ADAPTERS };
-        names.iter().map(|name| Subject::new(name, Server::Nicety)).chain([Subject::native()]).collect()
+        ADAPTERS.ours(length).chain([Subject::native()]).collect()
     }
 
     fn loads(&self, _guests: Guests, length: Length, seconds: Option<u32>) -> Vec<Load> {
@@ -160,7 +159,7 @@ impl Method for TenGig {
         let mut tables = Vec::new();
         for shape in loads.iter().filter_map(|load| shape(&load.name)) {
             let mut table = |title: &str, figure, about| {
-                let title = format!("{title}: {}", shape.title.to_lowercase());
+                let title = format!("{title}: {}", lower_first(shape.title));
                 let bases = if figure == "jain" { &[][..] } else { &["e1000-82545em", "e1000e"] };
                 tables.push(Table { title, load: shape.name.to_owned(), figure, bases, document: &[], about });
             };

@@ -8,10 +8,11 @@ use std::time::Duration;
 use nicety_guests::{Error, Layer};
 
 use super::embedded::{self, Small};
+use super::field::Adapters;
 use super::{ABOUT_CPU, About, CPU, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
 use crate::bench::BenchError;
 use crate::embedded::Shape;
-use crate::method::{self, Guests, Server};
+use crate::method::{self, Guests};
 use crate::real::{
     Pairs, Standing,
     native::{self, Native},
@@ -34,8 +35,10 @@ const DOCUMENTS_SECONDS: u32 = 30;
 const STREAM: &str = "stream";
 const LATENCY: &str = "latency";
 /// The document's adapters, and those beside them.
-const ADAPTERS: [&str; 8] = ["e1000-82545em", "e1000e", "vmxnet3", "igb", "igbvf", "ixgbevf", "vmxnet2", "vmxnet"];
-const QUICK: [&str; 4] = ["e1000-82545em", "e1000e", "vmxnet3", "vmxnet2"];
+const ADAPTERS: Adapters = Adapters {
+    quick: &["e1000-82545em", "e1000e", "vmxnet3", "vmxnet2"],
+    all: &["e1000-82545em", "e1000e", "vmxnet3", "igb", "igbvf", "ixgbevf", "vmxnet2", "vmxnet"],
+};
 /// Time limit of what takes no time itself.
 const SLACK: Duration = Duration::from_secs(30);
 
@@ -68,9 +71,7 @@ impl Method for Vmxnet3Iperf {
     }
 
     fn field(&self, guests: Guests, length: Length) -> Vec<Subject> {
-        let names: &[&str] = if length == Length::Quick { &QUICK } else { &ADAPTERS };
-        let served = |subject: &Subject| length != Length::Quick || subject.server == Some(Server::Nicety);
-        names.iter().flat_map(|name| subjects(guests, name)).filter(served).chain([Subject::native()]).collect()
+        ADAPTERS.beside_peers(guests, length, subjects).chain([Subject::native()]).collect()
     }
 
     fn loads(&self, guests: Guests, length: Length, seconds: Option<u32>) -> Vec<Load> {

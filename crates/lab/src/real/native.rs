@@ -44,14 +44,15 @@ pub struct Native {
 }
 
 impl Native {
-    /// Makes both namespaces and the link, which has no limit.
+    /// Makes both namespaces and the link, which has no limit and carries packets.
     ///
     /// # Errors
-    /// Those of [`Namespace::open`]; it names its remedy.
+    /// Those of [`Namespace::open`]; it names its remedy. Those of [`Veth::open`] and [`Veth::wait`].
     pub fn open(root: &Root) -> Result<Native, Error> {
         let mut namespace = Namespace::open(root)?;
         let veth = Veth::open(&mut namespace, root, &format!("{FAR}/24"))?;
         namespace.run(&format!("ip addr add {NEAR}/24 dev {}", veth::NEAR), SLACK)?;
+        veth.wait(&mut namespace)?;
         Ok(Native { namespace, veth, outputs: Outputs::new()? })
     }
 

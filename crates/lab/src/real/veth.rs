@@ -12,6 +12,8 @@ pub const NEAR: &str = "near";
 pub const FAR: &str = "veth0";
 /// Time limit of the namespaces' own commands.
 const SLACK: Duration = Duration::from_secs(10);
+/// Time limit of the first answer over a new pair.
+const FIRST_ANSWER: Duration = Duration::from_secs(30);
 /// Longest time that a frame waits for tokens before it is dropped: a switch's buffer, not a bottomless one.
 const LATENCY: &str = "50ms";
 
@@ -44,6 +46,8 @@ impl Tc {
 #[derive(Debug)]
 pub struct Veth {
     far: Process,
+    /// The far end's address.
+    address: String,
     busybox: String,
 }
 
@@ -61,15 +65,29 @@ impl Veth {
         let inside = format!("\"$busybox\" nsenter -t {} -n -F \"$busybox\"", far.host);
         // The shell is the first process of its namespace. Until `far` has its own network, the two are the same.
         let made = format!(
-            "n=200; until [ \"$(\"$busybox\" readlink /proc/{host}/ns/net)\" != \"$(\"$busybox\" readlink /proc/self/ns/net)\" ]; do n=$((n-1)); \
-             [ $n -gt 0 ] || exit 1; \"$busybox\" usleep 10000; done; \
+            "( n=200; until [ \"$(\"$busybox\" readlink /proc/{host}/ns/net)\" != \"$(\"$busybox\" readlink /proc/self/ns/net)\" ]; do n=$((n-1)); \
+             [ $n -gt 0 ] || exit 1; \"$busybox\" usleep 10000; done ) && \
              {inside} ip link add {NEAR} type veth && {inside} ip link set {NEAR} netns 1 && \
              {inside} ip link set lo up && {inside} ip addr add {address} dev {FAR} && {inside} ip link set {FAR} up && \
              ip link set {NEAR} up",
             host = far.host
         );
         namespace.run(&made, SLACK)?;
-        Ok(Veth { far, busybox })
+        let address = address.split('/').next().unwrap_or_default().to_owned();
+        Ok(Veth { far, address, busybox })
+    }
+
+    /// Waits until the far end answers a ping of the first namespace. An interface drops packets without a word until the kernel has
+    /// looked at its new link, at most once a second (net/core/link_watch.c): a first connection would begin a second late.
+    ///
+    /// # Errors
+    /// [`Error::Run`] if no answer comes.
+    pub fn wait(&self, namespace: &mut Namespace) -> Result<(), Error> {
+        let ping = format!("\"$busybox\" ping -c 1 -W 1 {} >/dev/null", self.address);
+        // A ping that cannot be sent ends at once: the pause bounds how often that is tried.
+        let wait =
+            format!("n=30; until {ping}; do n=$((n-1)); [ $n -gt 0 ] || exit 1; \"$busybox\" usleep 100000; done");
+        namespace.run(&format!("( {wait} )"), FIRST_ANSWER).map(drop)
     }
 
     /// `command`, run at the far end.

@@ -98,7 +98,8 @@ fn page_with(study: &Study, boot: Option<&Study>) -> String {
     out.push_str("<nav aria-label=\"On this page\">");
     let texts = study.runs.iter().any(|run| !run.texts.is_empty()).then_some(("shown", "What the guests show"));
     let failed = study.failed().next().map(|_| ("failed", "What failed"));
-    let parts = [("figures", "Figures"), ("beside", "What else decides")].into_iter().chain(texts).chain(failed);
+    let facts = has_facts(study).then_some(("beside", "What else decides"));
+    let parts = [("figures", "Figures")].into_iter().chain(facts).chain(texts).chain(failed);
     for (id, title) in parts.chain([("method", "Method"), ("runs", "All runs"), ("host", "Host")]) {
         let _ = write!(out, "<a href=\"#{id}\">{title}</a> ");
     }
@@ -119,7 +120,9 @@ fn page_with(study: &Study, boot: Option<&Study>) -> String {
         drawn.push(table.load.clone());
         one_table(&mut out, study, method, &table, is_first);
     }
-    beside(&mut out, study, boot);
+    if has_facts(study) {
+        beside(&mut out, study, boot);
+    }
     shown(&mut out, study);
     failures(&mut out, study);
     how(&mut out, study);
@@ -305,6 +308,11 @@ fn boot_time(study: &Study, load: &crate::methods::Load, adapter: &str) -> Strin
     let ours = Subject::new(adapter, Server::Nicety);
     let of = figures::cell(study, &ours, &load.name, figure.name).estimate;
     of.map_or(number::NONE.to_owned(), |of| format!("{} {}", number::figure(of.median), figure.unit))
+}
+
+/// Whether rows are adapters, of which something else is known.
+fn has_facts(study: &Study) -> bool {
+    study.head.plan.adapters().iter().any(|name| about(name).is_some())
 }
 
 /// Facts of the adapters that decide beside figures.

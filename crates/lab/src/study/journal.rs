@@ -137,7 +137,7 @@ pub enum JournalError {
     #[error("{0} has results already: go on with --resume {1}, or name another folder with --report DIR")]
     Taken(PathBuf, PathBuf),
     /// There is nothing to resume or read.
-    #[error("{0} has no results of a lab")]
+    #[error("{0} has no results of a lab; `nicety lab run METHOD --report DIR` writes some into DIR")]
     Nothing(PathBuf),
     /// A file is not of this format, or of another version.
     #[error("{path}: {why}")]
@@ -215,7 +215,7 @@ impl Study {
         for (number, line) in (1..).zip(whole_lines(&text).lines()) {
             let wrong = |error: serde_json::Error| JournalError::Foreign {
                 path: path.clone(),
-                why: format!("line {number} is no run: {error}"),
+                why: format!("line {number} is no run ({error}): remove the line, and the others count"),
             };
             runs.push(serde_json::from_str(line).map_err(wrong)?);
         }
@@ -286,7 +286,9 @@ fn parse_head(text: &str) -> Result<Head, String> {
     }
     if begin.version != VERSION {
         let Begin { version, .. } = begin;
-        return Err(format!("results of version {version}, and this program reads version {VERSION}"));
+        return Err(format!(
+            "results of version {version}, and this program reads version {VERSION}: the nicety that wrote them reads them"
+        ));
     }
     serde_json::from_str(text).map_err(|error| format!("the head cannot be read: {error}"))
 }

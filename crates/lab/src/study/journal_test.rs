@@ -72,7 +72,7 @@ fn what_is_there_is_not_begun_again_and_the_remedies_are_named() {
     let scratch = Scratch::new("taken");
     let folder = scratch.0.join("vmxnet3-iperf");
     let nothing = Journal::resume(&folder, &quick()).unwrap_err().to_string();
-    assert!(nothing.ends_with("vmxnet3-iperf has no results of a lab"), "{nothing}");
+    assert!(nothing.contains("vmxnet3-iperf has no results of a lab; `nicety lab run METHOD"), "{nothing}");
     drop(Journal::begin(&folder, &scratch.0, head(&quick())).unwrap());
     let taken = Journal::begin(&folder, &scratch.0, head(&quick())).unwrap_err().to_string();
     let go_on = format!("go on with --resume {}, or name another folder with --report DIR", scratch.0.display());

@@ -56,11 +56,23 @@ fn a_dry_run_shows_the_document_s_commands_and_makes_nothing() {
     assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0);
 }
 
+/// End of the message about a folder without results.
+const WRITES_SOME: &str = " has no results of a lab; `nicety lab run METHOD --report DIR` writes some into DIR\n";
+
 #[test]
 fn the_plan_of_an_image_shows_its_own_ssh_server_and_user() {
     let scratch = Scratch::new();
-    std::fs::write(scratch.path().join("disk.img"), "").unwrap();
-    let plan = scratch.run(&["lab", "run", "kvm-scp", "--image", "disk.img", "--ssh", "anna", "--dry-run"]);
+    let words = ["lab", "run", "kvm-scp", "--image", "disk.img", "--ssh", "anna", "--dry-run"];
+    let with_image = |image: &[u8]| {
+        std::fs::write(scratch.path().join("disk.img"), image).unwrap();
+        scratch.run(&words)
+    };
+    // A VMDK, which no BIOS boots from as it is.
+    let foreign = with_image(b"KDMV\x01");
+    assert!(foreign.code == Some(2) && foreign.err.contains("`qemu-img convert -O qcow2 IMAGE NEW`"), "{foreign:?}");
+    assert_eq!(with_image(b"QFI\xfb").code, Some(0));
+    // A boot sector ends with 55 AA.
+    let plan = with_image(&[&[0; 510][..], &[0x55, 0xaa]].concat());
     assert_eq!(plan.code, Some(0), "{plan:?}");
     for part in ["guest: the image's own ssh server, which lets anna in\n", "outside: scp -v anna@GUEST:/tmp/file FILE"]
     {
@@ -98,7 +110,7 @@ fn what_cannot_be_measured_is_refused_before_any_guest_is_laid() {
         assert!(ended.err.contains(message), "{words:?}: {}", ended.err);
     }
     let ended = scratch.run(&["lab", "report", "nowhere"]);
-    assert!(ended.code == Some(1) && ended.err == "nicety: nowhere has no results of a lab\n", "{ended:?}");
+    assert!(ended.code == Some(1) && ended.err == format!("nicety: nowhere{WRITES_SOME}"), "{ended:?}");
 }
 
 #[test]
@@ -146,7 +158,7 @@ fn a_second_lab_on_this_machine_says_that_there_is_a_first() {
 }
 
 /// A study of seven rounds, with these throughputs of vmxnet3. Its plan is that of a real one.
-fn study(scratch: &Scratch, folder: &str, mbit: [f64; 7]) {
+fn study(scratch: &Scratch, folder: &str, mbit: impl IntoIterator<Item = f64>) {
     let place = scratch.path().join(folder).join("vmxnet3-iperf");
     std::fs::create_dir_all(&place).unwrap();
     let subject = serde_json::json!({ "adapter": "vmxnet3", "server": "nicety" });
@@ -165,7 +177,7 @@ fn study(scratch: &Scratch, folder: &str, mbit: [f64; 7]) {
         "optimised": true, "notes": [],
     });
     std::fs::write(place.join("lab.json"), head.to_string()).unwrap();
-    let line = |(round, mbit): (usize, &f64)| {
+    let line = |(round, mbit): (usize, f64)| {
         let figures = serde_json::json!({ "mbit": mbit });
         let run = serde_json::json!({
             "round": round, "adapter": "vmxnet3", "server": "nicety", "load": "stream", "date": "2026-11-26T04:19:04Z",
@@ -173,7 +185,7 @@ fn study(scratch: &Scratch, folder: &str, mbit: [f64; 7]) {
         });
         format!("{run}\n")
     };
-    std::fs::write(place.join("runs.jsonl"), mbit.iter().enumerate().map(line).collect::<String>()).unwrap();
+    std::fs::write(place.join("runs.jsonl"), mbit.into_iter().enumerate().map(line).collect::<String>()).unwrap();
 }
 
 #[test]
@@ -196,8 +208,13 @@ fn a_script_learns_by_the_exit_code_whether_a_figure_is_worse() {
     let broken = scratch.run(&["lab", "diff", "before", "broken"]);
     assert_eq!((broken.code, broken.err.as_str()), (Some(4), "nicety: 1 figure worse\n"), "{broken:?}");
     assert!(broken.out.contains("  failed  –      worse: the second failed\n"), "{}", broken.out);
+    assert!(!broken.out.contains("too few runs"), "{}", broken.out);
+    study(&scratch, "few", [100.0; 2]);
+    let unknown = scratch.run(&["lab", "diff", "few", "few"]);
+    let advice = "\nToo few runs to say: 7 rounds give intervals (--repeat 7).\n";
+    assert!(unknown.code == Some(0) && unknown.out.ends_with(advice), "{unknown:?}");
     let nothing = scratch.run(&["lab", "diff", "before", "nowhere"]);
-    assert_eq!((nothing.code, nothing.err.as_str()), (Some(1), "nicety: nowhere has no results of a lab\n"));
+    assert_eq!((nothing.code, nothing.err), (Some(1), format!("nicety: nowhere{WRITES_SOME}")));
 }
 
 #[test]
@@ -225,7 +242,7 @@ fn a_choice_cites_figures_of_this_machine_or_says_that_there_are_none() {
     assert!(cited.out.contains("These figures have no intervals yet"), "{cited:?}");
     let typo = scratch.run(&["choose", "linux", "--results", "nosuch"]);
     assert_eq!((typo.code, typo.out.as_str()), (Some(2), ""), "{typo:?}");
-    assert_eq!(typo.err, "nicety: --results: nosuch has no results of a lab\n");
+    assert_eq!(typo.err, format!("nicety: --results: nosuch{WRITES_SOME}"));
     let old = scratch.run(&["choose", "windows", "--version", "Server 2012", "--in-box"]);
     assert!(old.out.starts_with("Take igb.\n") && old.out.contains("  vmxnet3 "), "{}", old.out);
     let wrong = scratch.run(&["choose", "windows", "--version", "95"]);
@@ -447,7 +464,7 @@ fn embedded_guests_have_the_document_s_streams_sockets_and_link_and_a_page_stand
     assert!(runs.iter().any(|run| run["marks"].to_string().contains(shape)), "{runs:?}");
     let compared = short(&scratch, "compare", "vmxnet3,e1000e");
     assert_eq!(compared.code, Some(0), "{compared:?}");
-    assert!(compared.out.contains("guest to guest: throughput, Mbit/s"), "{}", compared.out);
+    assert!(compared.out.contains("Throughput: guest to guest, Mbit/s"), "{}", compared.out);
     let report = scratch.run(&["lab", "report", "esx-netperf", "compare"]);
     assert_eq!(report.code, Some(0), "{report:?}");
     let front = std::fs::read_to_string(scratch.path().join("esx-netperf/index.html")).unwrap();
@@ -494,7 +511,8 @@ fn a_method_whose_results_cannot_be_read_is_named_and_the_others_go_on() {
     let other = scratch.path().join("mixed/kvm-scp");
     std::fs::create_dir(&other).unwrap();
     std::fs::write(other.join("lab.json"), r#"{"format":"nicety-lab","version":7}"#).unwrap();
-    let why = "mixed/kvm-scp/lab.json: results of version 7, and this program reads version 1\n";
+    let why = "mixed/kvm-scp/lab.json: results of version 7, and this program reads version 1: the nicety that wrote them \
+               reads them\n";
     let end = format!("left out: {why}nicety: 1 method's result cannot be read\n");
     let shown = scratch.run(&["lab", "report", "mixed"]);
     assert_eq!((shown.code, shown.err.as_str()), (Some(1), end.as_str()), "{shown:?}");

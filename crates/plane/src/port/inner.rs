@@ -107,6 +107,8 @@ pub(super) struct Inner {
     /// Its agents, each in its role, and memory for what they say.
     pub agents: Vec<(Role, Box<dyn Agent>)>,
     pub voice: Option<Box<Voice>>,
+    /// The uplink had no room for an agent's frame: the agents' next turn is not before this time.
+    pub hushed_until: Time,
     /// Frames of our own that are to leave by this uplink, and the time of the next try.
     pub announcements: VecDeque<Vec<u8>>,
     pub announce_at: Option<Time>,
@@ -690,7 +692,7 @@ impl Inner {
         if let End::Uplink(_) = &self.end {
             let (wake, news) = self.call_uplink(|uplink, _| (uplink.wake(), uplink.news()));
             // A port that has left gets no turns.
-            let agents = self.agents.iter().filter_map(|(_, agent)| agent.wake());
+            let agents = self.agents.iter().filter_map(|(_, agent)| agent.wake()).map(|at| at.max(self.hushed_until));
             out.wake = wake.into_iter().chain(agents).chain(self.announce_at).min().filter(|_| self.attached);
             if let Some(news) = news {
                 shell.news(news);

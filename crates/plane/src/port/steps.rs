@@ -216,6 +216,9 @@ impl Port {
         let _due = inner.shaped_at.take_if(|at| *at <= now);
         let _due = inner.limited_until.take_if(|at| *at <= now);
         gathered.let_go = inner.watch(now, self.shell.as_ref());
+        if self.has_agents() {
+            inner.speak_first(now);
+        }
         if self.member.is_some() {
             gathered.let_go.extend(self.drop_overtaken(&mut inner));
         }
@@ -237,6 +240,9 @@ impl Port {
                 let _pushed = inner.held(sender_of(lane)).map(|held| gathered.released.try_push(held));
             }
             left = Budget { packets: left.packets - packets, bytes: left.bytes.saturating_sub(bytes + inner.excess()) };
+        }
+        if gathered.drained > 0 && inner.may_drain() {
+            inner.call_uplink(|uplink, _| uplink.pause(now));
         }
         if let Some(at) = inner.limited_until {
             self.shell.wake_at(at);

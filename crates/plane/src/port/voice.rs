@@ -12,7 +12,7 @@ use crate::agent::LinkState;
 /// Most bytes of a frame that an agent hears or sends.
 const FRAME_MOST: usize = 1514;
 
-/// Announcements in one turn, and the time until the next ones.
+/// Announcements in one turn, and the time until the next ones, or until the next try if the uplink has no room.
 const ANNOUNCED_AT_ONCE: usize = 64;
 const ANNOUNCE_NS: u64 = 1_000_000;
 
@@ -29,6 +29,16 @@ impl Voice {
 }
 
 impl Inner {
+    /// Lets agents speak before the frames that wait for a full uplink: those take all the room that a turn finds.
+    pub fn speak_first(&mut self, now: Time) {
+        let is_due = |at: Option<Time>| at.is_some_and(|at| at <= now);
+        if !self.backlog.is_empty()
+            && (is_due(self.announce_at) || self.agents.iter().any(|(_, agent)| is_due(agent.wake())))
+        {
+            self.attend(now);
+        }
+    }
+
     /// The agents' part of a turn.
     #[cold]
     pub fn attend(&mut self, now: Time) {
@@ -78,6 +88,9 @@ impl Inner {
             draft.finish_plain(0);
         }
         let is_sent = !batch.is_empty() && self.deliver(&Frames::new(batch, &[Pick::whole(0)]), now).refused() == 0;
+        if !is_sent {
+            self.hushed_until = now.after_ns(ANNOUNCE_NS);
+        }
         batch.release();
         self.voice = Some(voice);
         is_sent

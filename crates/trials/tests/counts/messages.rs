@@ -282,3 +282,26 @@ fn e1000e_and_igb_with_mapped_ring_pages_write_one_mask_an_interrupt() {
     holds("e1000e", true, [[0.0, 0.080, 0.031], [0.0, 1.4, 1.5]]);
     holds("igb", true, [[0.0, 0.017, 0.017], [0.0, 1.1, 1.01]]);
 }
+
+/// Nobody is told of a tail in a page: an adapter that took its queue for armed would see it at its driver's next message.
+#[test]
+fn a_port_asks_to_be_looked_at_while_its_tails_are_words_of_a_page() {
+    for name in ["vmxnet3", "e1000e", "igb", "igbvf", "ixgbevf"] {
+        let asks = [false, true].map(|mapped| {
+            let mut world = World::new(name, mapped);
+            world.queue(&packet(PEER, MAC.0, 1), &Offload::default());
+            world.guest.flush().unwrap();
+            // Throttles are over by then.
+            (0..5).for_each(|_| _ = world.step(10_000_000));
+            world.rig.memo.asked().wake.map(|at| at.since(world.rig.now).as_millis())
+        });
+        // A page is looked at every 5 ms at least.
+        assert!(asks[0].is_none() && asks[1].is_some_and(|soon| soon <= 5), "{name}, trapped and mapped: {asks:?}");
+    }
+}
+
+#[test]
+fn virtual_functions_with_mapped_ring_pages_write_one_mask_an_interrupt() {
+    holds("igbvf", true, [[0.0, 0.031, 0.031], [0.0, 1.4, 1.4]]);
+    holds("ixgbevf", true, [[0.0, 0.031, 0.031], [0.0, 1.4, 1.4]]);
+}

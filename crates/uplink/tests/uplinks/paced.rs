@@ -3,7 +3,7 @@
 use crate::common::*;
 use std::os::fd::AsRawFd;
 
-use nicety_adapter::{Counters, Offload, Time, Uplink, UplinkSettings};
+use nicety_adapter::{Batch, Budget, Counters, Offload, PortId, Time, Uplink, UplinkSettings};
 use nicety_uplink::{Null, Paced, Pair, Rate, Stream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -81,6 +81,67 @@ fn who_is_woken_late_loses_none_of_the_rate_either_way() {
     }
     let received = counters.transmitted().bytes;
     assert!(received.abs_diff(exact) <= exact / 20, "in: {received} of {exact}");
+}
+
+/// A worker that has more to do: late at first, then interrupted twice after 16 frames, although there are frames and tokens left.
+#[test]
+fn who_is_interrupted_with_frames_left_loses_none_of_the_rate_either_way() {
+    const LATE_NS: u64 = 25_000_000;
+    const AWAY_NS: u64 = 20_000_000;
+    /// 8 ms of the rate.
+    const BURST: u64 = 20_000;
+    let exact = 2_500_000;
+    let sender = Sender::new(&vec![(tcp(&payload(946)), Offload::default()); 16]);
+    let mut uplink = Paced::with_burst(Null, rate("20Mbit/s"), BURST).unwrap();
+    let (mut counters, mut now) = (Counters::default(), Time::ZERO);
+    while now.0 < 1_000_000_000 {
+        while sender.deliver(&mut uplink, &mut counters, now).refused() == 0 {}
+        now = uplink.wake().unwrap().after_ns(LATE_NS);
+        for _ in 0..2 {
+            assert_eq!(sender.deliver(&mut uplink, &mut counters, now).refused(), 0);
+            uplink.pause(now);
+            now = now.after_ns(AWAY_NS);
+        }
+    }
+    let out = counters.taken().bytes;
+    assert!(out >= exact - exact / 20 && out <= exact + exact / 20 + BURST, "out: {out} of {exact}");
+
+    let (mut outside, inside) = Pair::connected().unwrap();
+    let mut uplink = Paced::with_burst(inside, rate("20Mbit/s"), BURST).unwrap();
+    let (mut counters, mut now) = (Counters::default(), Time::ZERO);
+    let mut fetch = |uplink: &mut Paced<Pair>, now| {
+        // Frames that the socket has no room for do not matter.
+        (0..2).for_each(|_| _ = sender.deliver(&mut outside, &mut Counters::default(), now));
+        let mut batch = Batch::new();
+        let few = Budget { packets: 16, ..Budget::TURN };
+        let progress = uplink.fetch(PortId(1), few, &mut batch, &mut counters, now);
+        uplink.complete(&batch);
+        progress.more
+    };
+    while now.0 < 1_000_000_000 {
+        while fetch(&mut uplink, now) {}
+        now = uplink.wake().unwrap().after_ns(LATE_NS);
+        for _ in 0..2 {
+            assert!(fetch(&mut uplink, now));
+            now = now.after_ns(AWAY_NS);
+        }
+    }
+    let received = counters.transmitted().bytes;
+    assert!(received >= exact - exact / 20 && received <= exact + exact / 20 + BURST, "in: {received} of {exact}");
+}
+
+/// A pause with nothing to send is none of which tokens are kept.
+#[test]
+fn who_has_nothing_to_send_saves_no_more_than_a_bucket() {
+    let mut uplink = Paced::with_burst(Null, rate("100Mbit/s"), 65_536).unwrap();
+    let sender = Sender::new(&vec![(tcp(&payload(946)), Offload::default()); 64]);
+    let mut counters = Counters::default();
+    assert_eq!(sender.deliver(&mut uplink, &mut counters, Time::ZERO).refused(), 0);
+    let before = counters.taken().bytes;
+    let later = Time(40_000_000);
+    while sender.deliver(&mut uplink, &mut counters, later).refused() == 0 {}
+    let burst = counters.taken().bytes - before;
+    assert!((65_536..65_536 + 1000).contains(&burst), "{burst}");
 }
 
 #[test]

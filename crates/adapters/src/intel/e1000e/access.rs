@@ -10,7 +10,7 @@ use super::E1000e;
 use super::registers::{self as r, Place, cause, ctrl, ctrl_ext, rctl, tctl};
 use crate::intel::flow::Pause;
 use crate::intel::nvm;
-use crate::intel::pages::{PART, Pages};
+use crate::intel::pages::{GIGABIT, Pages};
 use crate::intel::statistics::OctetsRead;
 use crate::intel::transmit::Transmit;
 use crate::msix;
@@ -18,7 +18,7 @@ use crate::msix;
 /// The BAR of the MSI-X table.
 pub(super) const MSIX_BAR: u8 = 3;
 
-static PAGES: LazyLock<Pages> = LazyLock::new(|| Pages::of(&r::M82574));
+static PAGES: LazyLock<Pages> = LazyLock::new(|| Pages::of(&r::M82574, GIGABIT));
 
 impl E1000e {
     /// Reads a part of a region.
@@ -272,7 +272,7 @@ impl PciFace for E1000e {
     }
 
     fn mappable(&self) -> Option<Mappable> {
-        Some(PART)
+        Some(PAGES.part())
     }
 
     fn doorbells(&self) -> Vec<u32> {

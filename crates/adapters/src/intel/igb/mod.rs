@@ -82,7 +82,6 @@ use super::clock::Clock;
 use super::filter::Filter;
 use super::flow::Pause;
 use super::lost::Lost;
-use super::pages::PART;
 use super::phy::Phy;
 use super::rss::Rss;
 use super::statistics::{OctetsRead, Statistics};
@@ -271,7 +270,7 @@ impl PciFace for Igb {
     }
 
     fn mappable(&self) -> Option<Mappable> {
-        Some(PART)
+        Some(self.model.pages.part())
     }
 
     fn doorbells(&self) -> Vec<u32> {

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use super::registers::{self as r, Table};
 use crate::about::{About, Boot, Kind, Since, Sources};
 use crate::intel::eeprom::Image;
-use crate::intel::pages::Pages;
+use crate::intel::pages::{GIGABIT, Pages};
 use crate::intel::phy::{IGP03E1000, Rules};
 
 /// PCI vendor number.
@@ -39,7 +39,7 @@ pub struct Model {
 }
 
 /// Pages of its first four queues. The others' registers, at 0xc000 and 0xe000, are trapped.
-static PAGES_82576: LazyLock<Pages> = LazyLock::new(|| Pages::of(&r::M82576));
+static PAGES_82576: LazyLock<Pages> = LazyLock::new(|| Pages::of(&r::M82576, GIGABIT));
 
 /// The 82576 on a copper adapter.
 pub static I82576: Model = Model {

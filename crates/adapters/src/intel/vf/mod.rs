@@ -55,7 +55,8 @@ mod transmit;
 use nicety_adapter::family::{Ask, Family};
 use nicety_adapter::interrupts::{CompletionDelay, Interrupts};
 use nicety_adapter::{
-    Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, PciFace, Progress, Queue, Reset, Stall, Time,
+    Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, Mappable, PciFace, Progress, Queue, Reset, Stall,
+    Time,
 };
 use nicety_pci::{Bar, BuildError, Capability, Changes, Express, Function, Identity, MsixCapability};
 
@@ -216,6 +217,19 @@ impl PciFace for VirtualFunction {
         }
         self.write_registers(offset, data, cx);
     }
+
+    fn mappable(&self) -> Option<Mappable> {
+        Some(self.model.pages.part())
+    }
+
+    fn doorbells(&self) -> Vec<u32> {
+        self.model.pages.offsets()
+    }
+
+    fn shown(&self, words: &mut [u32]) -> bool {
+        self.model.pages.show(&self.registers, words);
+        true
+    }
 }
 
 impl Adapter for VirtualFunction {
@@ -252,7 +266,7 @@ impl Adapter for VirtualFunction {
                 self.offer_room(!0, cx);
                 self.clear_function();
             }
-            // Addresses are translated in every call; no page is mapped; no register counts missed frames.
+            // Addresses are translated in every call; a mapped page has the values of `shown`; no register counts missed frames.
             Event::Memory | Event::Page | Event::Missed(_) => {}
         }
     }

@@ -1,9 +1,12 @@
 //! The models: a function of an 82576, and of an 82599.
 
+use std::sync::LazyLock;
+
 use super::family::{FunctionPolicy, PhysicalFunction, igb, ixgbe};
 use super::registers::{Table, VF82576, VF82599};
 use crate::about::{About, Boot, Kind, Since, Sources};
 use crate::intel::igb::virtual_functions::VF_DEVICE;
+use crate::intel::pages::{GIGABIT, Pages, TEN_GIGABIT};
 
 /// What differs between the chips.
 #[derive(Debug)]
@@ -14,6 +17,8 @@ pub struct Model {
     pub registers: &'static Table,
     /// Pairs of queues with registers.
     pub queues: usize,
+    /// The pages of its registers that a guest may map.
+    pub pages: &'static LazyLock<Pages>,
     /// PCI subsystem.
     pub subsystem: u16,
     /// A new card with functions of these policies.
@@ -32,6 +37,9 @@ const WINDOWS: Since = Since {
     version: "with Intel's PROSet",
     source: "no system of Microsoft's is known to have the driver; Intel's PROSet brings one, not tried here",
 };
+
+static PAGES_82576: LazyLock<Pages> = LazyLock::new(|| Pages::of(&VF82576, GIGABIT));
+static PAGES_82599: LazyLock<Pages> = LazyLock::new(|| Pages::of(&VF82599, TEN_GIGABIT));
 
 /// A virtual function of an 82576.
 pub static IGBVF: Model = Model {
@@ -70,6 +78,7 @@ pub static IGBVF: Model = Model {
     },
     registers: &VF82576,
     queues: 2,
+    pages: &PAGES_82576,
     // Gigabit ET Dual Port Server Adapter (pci.ids).
     subsystem: 0xa03c,
     card: igb::card,
@@ -105,6 +114,7 @@ pub static IXGBEVF: Model = Model {
     },
     registers: &VF82599,
     queues: 8,
+    pages: &PAGES_82599,
     // Ethernet Server Adapter X520-2 (pci.ids).
     subsystem: 0x000c,
     card: ixgbe::card,

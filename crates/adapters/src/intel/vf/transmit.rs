@@ -40,7 +40,7 @@ impl VirtualFunction {
         if batch.is_empty() {
             self.give_back(queue, cx);
         }
-        progress
+        cx.fetched(progress)
     }
 
     /// Completes fetched descriptors, and interrupts if one of them requests it.

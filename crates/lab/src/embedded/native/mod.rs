@@ -120,8 +120,8 @@ impl Native {
         // The far half has ended if it does not listen: its own word follows.
         let _ended = joined.send(());
         let listener = listener.recv_timeout(TIMEOUT).map_err(|error| failed("the far half", error))??;
-        // A link that came up drops packets until the kernel looks at such links, once a second (net/core/link_watch.c). The first
-        // connection waits for that, so that no measured one does.
+        // A new link drops packets at first (see `Veth::wait` of `real::veth`). The first connection waits for that, so that no measured one
+        // does.
         exchanges(0.0).map_err(|error| failed("the first connection", error))?;
         Ok(Native { discarded, listener })
     }

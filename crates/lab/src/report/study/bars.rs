@@ -55,12 +55,20 @@ pub fn bars(cells: &[Cell], figure: &Figure) -> String {
                 "<rect class=\"bar\" x=\"0\" y=\"{bar:.1}\" width=\"{:.2}%\" height=\"{BAR}\"/>",
                 percent(of.median)
             );
-            for (_, sample) in &cell.samples {
+            let (drawn, beyond): (Vec<f64>, Vec<f64>) =
+                cell.samples.iter().map(|(_, sample)| *sample).partition(|sample| *sample <= most);
+            for sample in drawn {
                 let _ =
-                    write!(out, "<circle class=\"dot\" cx=\"{:.2}%\" cy=\"{middle:.1}\" r=\"2.6\"/>", percent(*sample));
+                    write!(out, "<circle class=\"dot\" cx=\"{:.2}%\" cy=\"{middle:.1}\" r=\"2.6\"/>", percent(sample));
+            }
+            if !beyond.is_empty() {
+                let runs = if beyond.len() == 1 { "1 run".to_owned() } else { format!("{} runs", beyond.len()) };
+                let y = bar + 11.0;
+                let _ =
+                    write!(out, "<text class=\"none last\" x=\"100%\" y=\"{y:.1}\">{runs} beyond this scale</text>");
             }
             if let Some(interval) = of.interval {
-                let (low, high, below) = (percent(interval.low), percent(interval.high), bar + BAR + 3.0);
+                let (low, high, below) = (percent(interval.low), percent(interval.high.min(most)), bar + BAR + 3.0);
                 let _ = write!(
                     out,
                     "<line class=\"whisker\" x1=\"{low:.2}%\" x2=\"{high:.2}%\" y1=\"{below:.1}\" y2=\"{below:.1}\"/>"
@@ -110,4 +118,31 @@ pub fn ratios(loads: &[(&String, Vec<Option<Estimate>>)], chart: &Ratios) -> Str
     }
     let _ = write!(out, "<line class=\"base\" x1=\"{one:.2}%\" x2=\"{one:.2}%\" y1=\"0\" y2=\"{height}\"/></svg>");
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::Direction;
+
+    fn cell(subject: Subject, samples: &[f64]) -> Cell {
+        let estimate = Estimate::of(samples);
+        let samples = (0..).zip(samples.iter().copied()).collect();
+        Cell { subject, samples, estimate, failures: Vec::new(), marks: Vec::new() }
+    }
+
+    #[test]
+    fn a_run_beyond_the_scale_is_counted_and_not_drawn_outside_the_chart() {
+        let figure = method_figure();
+        let ours = cell(Subject::new("vmxnet3", Server::Nicety), &[80.0, 90.0, 100.0]);
+        let chart = bars(&[ours.clone(), cell(Subject::native(), &[70.0, 95.0, 400.0])], &figure);
+        assert_eq!(chart.matches("<circle").count(), 5, "{chart}");
+        assert!(chart.contains(">1 run beyond this scale<") && !chart.contains("400.00%"), "{chart}");
+        let far = bars(&[ours, cell(Subject::native(), &[300.0, 350.0, 400.0])], &figure);
+        assert_eq!((far.matches("<circle").count(), far.matches(">beyond this scale<").count()), (3, 1), "{far}");
+    }
+
+    fn method_figure() -> Figure {
+        Figure { name: "mbit", title: "Throughput", unit: "Mbit/s", direction: Direction::Higher, yes_or_no: false }
+    }
 }

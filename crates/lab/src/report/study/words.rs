@@ -5,7 +5,7 @@ use nicety_adapters::Kind;
 use crate::advice::about;
 use crate::findings::and;
 use crate::method::Server;
-use crate::methods::{Figure, Method, Table};
+use crate::methods::{Figure, Method, Table, lower_first};
 use crate::number;
 use crate::results::Direction;
 use crate::statistics::Estimate;
@@ -18,7 +18,7 @@ pub fn headline(study: &Study, method: &dyn Method) -> String {
     let Some(table) = tables.first() else { return method.about().line.to_owned() };
     let figure = method.figures().iter().find(|figure| figure.name == table.figure);
     let cells = figures::column(study, table);
-    let found = figure.and_then(|figure| Some((figure, best(&cells, method, table)?)));
+    let found = figure.and_then(|figure| Some((figure, best(&cells, method, table).or_else(|| mode(&cells, table))?)));
     let Some((figure, best)) = found else { return "Nothing was measured yet".to_owned() };
     let with = table.bases.iter().find_map(|base| {
         let of = figures::base_of(&cells, best, base).filter(|of| of.subject != best.subject)?;
@@ -67,15 +67,6 @@ fn beside_others(cells: &[Cell], best: &Cell, figure: &Figure, table: &Table) ->
     format!("{title}: no difference shown between {adapter} and {}", and(&alike))
 }
 
-/// A title within a sentence: `Latency` becomes `latency`, `CPU` stays.
-fn lower_first(title: &str) -> String {
-    let mut letters = title.chars();
-    match (letters.next(), letters.clone().next()) {
-        (Some(first), Some(second)) if second.is_lowercase() => first.to_lowercase().chain(letters).collect(),
-        _ => title.to_owned(),
-    }
-}
-
 /// Our own rows that have a figure. A driver in user space costs what a kernel's does not: such rows are not ranked.
 fn ranked(cells: &[Cell]) -> impl Iterator<Item = &Cell> {
     let ours = |cell: &&Cell| cell.subject.server == Some(Server::Nicety) && cell.subject.driver.is_none();
@@ -89,6 +80,13 @@ fn best<'a>(cells: &'a [Cell], method: &dyn Method, table: &Table) -> Option<&'a
         cell.estimate.map_or(0.0, |of| if direction == Direction::Higher { of.median } else { -of.median })
     };
     ranked(cells).max_by(|a, b| by(a).total_cmp(&by(b)))
+}
+
+/// The first row beside the base, of a method whose rows are no adapters but ways to run one guest.
+fn mode<'a>(cells: &'a [Cell], table: &Table) -> Option<&'a Cell> {
+    let is_mode = |cell: &&Cell| cell.subject.server.is_none() && !cell.subject.is_native();
+    let mut modes = cells.iter().filter(is_mode).filter(|cell| cell.estimate.is_some());
+    modes.find(|cell| table.bases.first().is_some_and(|base| cell.subject.adapter != *base))
 }
 
 /// A ratio of two of our rows that the document has too.
@@ -219,6 +217,25 @@ mod tests {
             "{noise}"
         );
         assert_eq!(of(&[300.0]), "First look: vmxnet3 carries 3.00 × what e1000e does");
+    }
+
+    #[test]
+    fn rows_that_are_no_adapters_are_set_beside_the_first_base_and_never_called_unmeasured() {
+        let method = methods::find("ft-netperf").unwrap();
+        let head = head_of(method, &Options { length: Some(Length::Full), ..Options::default() });
+        let table = method.tables(&head.plan.loads)[0].clone();
+        let run = |row: &str, round: u32, value: f64| {
+            let subject = head.plan.subjects.iter().find(|of| of.adapter == row).unwrap().clone();
+            let figures = BTreeMap::from([(table.figure.to_owned(), value)]);
+            let item = Item { round, subject, load: table.load.clone() };
+            Record::new(&item, Ok(Taken { figures, ..Taken::default() }))
+        };
+        let rows = [("off", 100.0), ("on", 40.0), ("on-100us", 30.0), ("native", 900.0)];
+        let runs = rows.iter().flat_map(|(row, value)| (0..7).map(move |round| (*row, round, *value)));
+        let study = Study { runs: runs.map(|(row, round, value)| run(row, round, value)).collect(), head };
+        assert_eq!(headline(&study, method), "on carries 0.40 × what off does");
+        let nothing = Study { runs: Vec::new(), head: study.head };
+        assert_eq!(headline(&nothing, method), "Nothing was measured yet");
     }
 
     #[test]

@@ -1,0 +1,201 @@
+//! Peers that have names. A thread of its own asks the system for their addresses; nobody waits for it.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::time::{Duration, Instant};
+
+use nicety_host::PeerAddress;
+
+/// A name is looked up again after this time, while its peer does not answer.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Addresses of a name that are tried.
+const ADDRESSES_MOST: usize = 16;
+
+type Found = Result<Vec<SocketAddr>, String>;
+
+struct Question {
+    host: String,
+    port: u16,
+    answer: Sender<Found>,
+}
+
+/// Asks the thread.
+#[derive(Debug)]
+pub struct Names(Sender<Question>);
+
+impl std::fmt::Debug for Question {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
+}
+
+fn look_up(host: &str, port: u16) -> Found {
+    let found = (host, port).to_socket_addrs().map_err(|error| error.to_string())?;
+    Ok(found.take(ADDRESSES_MOST).collect())
+}
+
+impl Names {
+    /// Starts the thread. It ends after this value.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start() -> io::Result<Self> {
+        let (questions, asked) = channel();
+        nicety_sandbox::spawn_for_names(move || answer(&asked, look_up))?;
+        Ok(Self(questions))
+    }
+
+    fn ask(&self, host: &str, port: u16) -> Receiver<Found> {
+        let (answer, found) = channel();
+        // Without a thread the answer's channel ends.
+        let _asked = self.0.send(Question { host: host.to_owned(), port, answer });
+        found
+    }
+}
+
+fn answer(asked: &Receiver<Question>, look_up: fn(&str, u16) -> Found) {
+    for Question { host, port, answer } in asked {
+        // Its port may be gone.
+        let _heard = answer.send(look_up(&host, port));
+    }
+}
+
+/// The addresses of a peer, one after the other.
+#[derive(Debug)]
+pub struct Addresses {
+    peer: PeerAddress,
+    known: Vec<SocketAddr>,
+    next: usize,
+    asked: Option<(Receiver<Found>, Instant)>,
+    /// The last question's answer, if it is none.
+    why_not: Option<String>,
+}
+
+impl Addresses {
+    pub fn of(peer: &PeerAddress) -> Self {
+        let known = if let PeerAddress::Address(address) = peer { vec![*address] } else { Vec::new() };
+        Self { peer: peer.clone(), known, next: 0, asked: None, why_not: None }
+    }
+
+    /// The address to try now. `None`: its name is being looked up.
+    ///
+    /// # Errors
+    /// The name has no address. For a person.
+    pub fn next(&mut self, names: &Names, now: Instant) -> Result<Option<SocketAddr>, String> {
+        self.hear();
+        if let PeerAddress::Name { host, port } = &self.peer {
+            if self.asked.as_ref().is_none_or(|(_, at)| now.saturating_duration_since(*at) >= AGAIN) {
+                self.asked = Some((names.ask(host, *port), now));
+                // It may be in a file.
+                self.hear();
+            }
+        }
+        let address = self.known.get(self.next % self.known.len().max(1)).copied();
+        self.next = self.next.wrapping_add(1);
+        match (address, &self.why_not) {
+            (None, Some(why)) => Err(format!("{}: its name was looked up: {why}", self.peer)),
+            (address, _) => Ok(address),
+        }
+    }
+
+    /// What was tried, for a person: an address that is not written in the host file.
+    pub fn tried(&self, address: SocketAddr) -> String {
+        match &self.peer {
+            PeerAddress::Address(_) => String::new(),
+            PeerAddress::Name { .. } => format!("{} at {address}: ", self.peer),
+        }
+    }
+
+    fn hear(&mut self) {
+        let Some((found, _)) = &self.asked else { return };
+        match found.try_recv() {
+            Ok(Ok(known)) if !known.is_empty() => (self.known, self.why_not) = (known, None),
+            Ok(Ok(_)) => self.why_not = Some("it has no address".to_owned()),
+            // The addresses of before may still be right.
+            Ok(Err(why)) => self.why_not = Some(why),
+            Err(TryRecvError::Empty | TryRecvError::Disconnected) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(text: &str) -> Addresses {
+        Addresses::of(&text.parse().unwrap())
+    }
+
+    /// A system that knows one host, and is asked by hand.
+    fn system() -> (Names, Receiver<Question>) {
+        let (questions, asked) = channel();
+        (Names(questions), asked)
+    }
+
+    fn answers(asked: &Receiver<Question>, found: Found) {
+        let question = asked.try_recv().expect("a question");
+        assert_eq!(format!("{question:?}"), "host2:7001");
+        question.answer.send(found).unwrap();
+    }
+
+    #[test]
+    fn an_address_is_asked_for_nowhere() {
+        let (names, asked) = system();
+        let mut peer = named("[fd00::2]:7001");
+        let now = Instant::now();
+        for _ in 0..3 {
+            assert_eq!(peer.next(&names, now), Ok(Some("[fd00::2]:7001".parse().unwrap())));
+        }
+        assert!(asked.try_recv().is_err() && peer.tried("[fd00::2]:7001".parse().unwrap()).is_empty());
+    }
+
+    #[test]
+    fn the_addresses_of_a_name_are_tried_in_turn_and_looked_up_again_after_a_second() {
+        let (names, asked) = system();
+        let (mut peer, now) = (named("host2:7001"), Instant::now());
+        assert_eq!(peer.next(&names, now), Ok(None));
+        assert_eq!(peer.next(&names, now), Ok(None), "nobody waits");
+        let [one, two, three] = ["[fd00::2]:7001", "10.0.0.2:7001", "10.0.0.3:7001"].map(|text| text.parse().unwrap());
+        answers(&asked, Ok(vec![one, two]));
+        let tries: Vec<_> = (0..4).map(|_| peer.next(&names, now).unwrap().unwrap()).collect();
+        assert!(tries == [one, two, one, two] || tries == [two, one, two, one], "{tries:?}");
+        assert_eq!(peer.tried(two), "host2:7001 at 10.0.0.2:7001: ");
+        assert!(asked.try_recv().is_err(), "once a second");
+        let later = now + AGAIN;
+        peer.next(&names, later).unwrap();
+        answers(&asked, Ok(vec![three]));
+        assert_eq!(peer.next(&names, later), Ok(Some(three)));
+        // A name server that is gone for a while changes nothing.
+        peer.next(&names, later + AGAIN).unwrap();
+        answers(&asked, Err("Try again".to_owned()));
+        assert_eq!(peer.next(&names, later + AGAIN), Ok(Some(three)));
+    }
+
+    #[test]
+    fn a_name_without_an_address_is_named_with_the_reason() {
+        let (names, asked) = system();
+        let (mut peer, now) = (named("host2:7001"), Instant::now());
+        assert_eq!(peer.next(&names, now), Ok(None));
+        answers(&asked, Err("Name or service not known".to_owned()));
+        let why = peer.next(&names, now).unwrap_err();
+        assert_eq!(why, "host2:7001: its name was looked up: Name or service not known");
+        peer.next(&names, now + AGAIN).unwrap_err();
+        answers(&asked, Ok(Vec::new()));
+        assert!(peer.next(&names, now + AGAIN).unwrap_err().contains("it has no address"));
+    }
+
+    #[test]
+    fn the_thread_finds_this_host() {
+        let names = Names::start().unwrap();
+        let (mut peer, begun) = (named("localhost:7001"), Instant::now());
+        let address = loop {
+            if let Some(address) = peer.next(&names, Instant::now()).unwrap() {
+                break address;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(30));
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        assert!(address.ip().is_loopback() && address.port() == 7001, "{address}");
+    }
+}

@@ -1,0 +1,100 @@
+//! The address of another daemon.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+
+/// An IP address and a TCP port, or a host's name and a TCP port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PeerAddress {
+    /// `10.0.0.2:7001`, `[fd00::2]:7001`.
+    Address(SocketAddr),
+    /// `host2:7001`.
+    Name {
+        /// The host. Its addresses may change.
+        host: String,
+        /// The port, not 0.
+        port: u16,
+    },
+}
+
+/// A text that is neither.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("this is neither an IP address nor a host's name, with a TCP port behind it")]
+pub struct NoPeer;
+
+/// Most bytes of a name (RFC 1035, section 2.3.4).
+const NAME_MOST: usize = 253;
+/// Most bytes of a part of it.
+const PART_MOST: usize = 63;
+
+/// The last part begins with a letter, so that no name looks like an IPv4 address.
+fn is_name(text: &str) -> bool {
+    let is_part = |part: &str| {
+        let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        (1..=PART_MOST).contains(&part.len())
+            && part.bytes().all(is_inner)
+            && part.starts_with(|first: char| first.is_ascii_alphanumeric())
+    };
+    let last = text.rsplit('.').next().unwrap_or_default();
+    text.len() <= NAME_MOST
+        && text.split('.').all(is_part)
+        && last.starts_with(|first: char| first.is_ascii_alphabetic())
+}
+
+impl FromStr for PeerAddress {
+    type Err = NoPeer;
+
+    fn from_str(text: &str) -> Result<Self, NoPeer> {
+        if let Ok(address) = text.parse() {
+            return Ok(Self::Address(address));
+        }
+        let (host, port) = text.rsplit_once(':').ok_or(NoPeer)?;
+        let port = port.parse().ok().filter(|port| *port != 0 && is_name(host)).ok_or(NoPeer)?;
+        Ok(Self::Name { host: host.to_owned(), port })
+    }
+}
+
+impl fmt::Display for PeerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => write!(f, "{address}"),
+            Self::Name { host, port } => write!(f, "{host}:{port}"),
+        }
+    }
+}
+
+impl From<SocketAddr> for PeerAddress {
+    fn from(address: SocketAddr) -> Self {
+        Self::Address(address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_has_an_address_or_a_name_and_a_port() {
+        for text in ["10.0.0.2:7001", "[fd00::2]:7001", "host2:7001", "host-2.example.org:1", "3com_a.x2:65535"] {
+            let peer: PeerAddress = text.parse().unwrap();
+            assert_eq!(peer.to_string(), text);
+            assert_eq!(matches!(peer, PeerAddress::Address(_)), text.starts_with(['1', '[']), "{text}");
+        }
+        let long = format!("{}:1", "a".repeat(64));
+        for text in [
+            "",
+            "host2",
+            "host2:0",
+            "host2:65536",
+            ":7001",
+            "10.0.0.256:7001",
+            "a..b:1",
+            "fd00::2:7001",
+            "ho st:1",
+            &long,
+        ] {
+            assert_eq!(text.parse::<PeerAddress>(), Err(NoPeer), "{text}");
+        }
+    }
+}

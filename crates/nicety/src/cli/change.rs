@@ -1,0 +1,248 @@
+//! The words of the commands that change one thing of a running daemon: `port`, `vf`, `card`, `group`, `uplink`, `team`, `mirror`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::Which;
+
+/// `port`.
+#[derive(Debug, Args)]
+pub struct PortCommand {
+    /// The change.
+    #[command(subcommand)]
+    pub change: PortChange,
+}
+
+/// Changes to a port.
+#[derive(Debug, Subcommand)]
+pub enum PortChange {
+    /// Add a port, with the keys of the host file: nicety port add vm3 adapter=e1000 mac=52:54:00:00:00:03 socket=vm3.sock
+    Add {
+        /// Its name
+        port: String,
+        /// Its keys (docs/host-file.md); relative paths begin at the host file's folder
+        #[arg(value_name = "KEY=VALUE", value_parser = value)]
+        values: Vec<(String, String)>,
+        /// Also write it into the host file, whose comments and order stay
+        #[arg(long)]
+        save: bool,
+        /// The daemon to ask.
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Remove a port
+    Remove {
+        /// Its name
+        port: String,
+        /// Do not ask, even if a VM is attached
+        #[arg(long, short = 'y')]
+        yes: bool,
+        /// Also write it into the host file, whose comments and order stay
+        #[arg(long)]
+        save: bool,
+        /// The daemon to ask.
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Change values of a port: nicety port set vm1 buffer=4MiB
+    Set {
+        /// Its name
+        port: String,
+        /// Keys and their new values; without a value a key gets its default
+        #[arg(value_name = "KEY=VALUE", required = true, value_parser = value)]
+        values: Vec<(String, String)>,
+        /// Do not ask, even if a VM that is attached loses its adapter
+        #[arg(long, short = 'y')]
+        yes: bool,
+        /// Also write it into the host file, whose comments and order stay
+        #[arg(long)]
+        save: bool,
+        /// The daemon to ask.
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Bring a port back as new that a defect has ended (its state is `failed`)
+    Restart {
+        /// The port's name; `uplink`'s kind for the uplink
+        port: String,
+        /// The daemon to ask.
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Save a port's state to a file, and stop the port: it stands still until it is restored or its VMM disconnects
+    Save {
+        /// Its name
+        port: String,
+        /// The file
+        file: PathBuf,
+        /// The daemon to ask.
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Let a port go on from a saved state: one that its VM does not use, or that was saved
+    Restore {
+        /// Its name
+        port: String,
+        /// The file
+        file: PathBuf,
+        /// The daemon to ask.
+        #[command(flatten)]
+        which: Which,
+    },
+}
+
+/// `vf`.
+#[derive(Debug, Args)]
+pub struct Vf {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: VfCommand,
+}
+
+/// The commands of `vf`.
+#[derive(Debug, Subcommand)]
+pub enum VfCommand {
+    /// Show the functions: what the host lets each do, and its frames that were dropped as spoofed
+    Show(VfShow),
+    /// Change what the host lets a function do, by the words of `ip link set DEV vf N`
+    Set(VfSet),
+}
+
+/// `vf show`.
+#[derive(Debug, Args)]
+pub struct VfShow {
+    /// Only those of this card, or this one
+    #[arg(value_name = "CARD[/N]")]
+    pub function: Option<String>,
+    /// JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+    /// The daemon to ask.
+    #[command(flatten)]
+    pub which: Which,
+}
+
+/// `vf set`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+  mac ADDRESS            its address; its driver learns it when it resets the function
+  vlan N [qos N]         its frames are in this VLAN, with this priority; 0 is none
+  rate MBIT              what it may send, in Mbit/s or with a unit; 0 is no limit
+  min-rate MBIT          what it has of its card's uplink at least; 0 is no promise
+  spoofchk on|off        whether it may send only from its own address
+  trust on|off           whether it may have other addresses, and all multicast frames
+  state auto|enable|disable   its link: the card's, up, or down
+  query-rss on|off       whether it may ask for the hash's key and table
+  nicety vf set card0/3 vlan 10 trust on")]
+pub struct VfSet {
+    /// The function
+    #[arg(value_name = "CARD/N")]
+    pub function: String,
+    /// Words, each with its value
+    #[arg(value_name = "WORD VALUE", required = true, num_args = 2..)]
+    pub values: Vec<String>,
+    /// Do not ask, even if a VM that is attached loses its adapter
+    #[arg(long, short = 'y')]
+    pub yes: bool,
+    /// Also write it into the host file, whose comments and order stay
+    #[arg(long)]
+    pub save: bool,
+    /// The daemon to ask.
+    #[command(flatten)]
+    pub which: Which,
+}
+
+/// `card`.
+#[derive(Debug, Args)]
+pub struct CardCommand {
+    /// The change.
+    #[command(subcommand)]
+    pub change: CardChange,
+}
+
+/// Changes to a card.
+#[derive(Debug, Subcommand)]
+pub enum CardChange {
+    /// As of every list.
+    #[command(flatten)]
+    List(ListChange),
+    /// Reset one: the driver of each of its functions is told, and resets its function
+    Reset {
+        /// Its name
+        name: String,
+        /// The daemon to ask.
+        #[command(flatten)]
+        which: Which,
+    },
+}
+
+/// `group`, `uplink` and `team`.
+#[derive(Debug, Args)]
+pub struct ListCommand {
+    /// The change.
+    #[command(subcommand)]
+    pub change: ListChange,
+}
+
+/// Changes to a port group, an uplink, a team or a mirror.
+#[derive(Debug, Subcommand)]
+pub enum ListChange {
+    /// Add one, with the keys of the host file: nicety group add web vlan=10; nicety uplink add tap7 kind=tap; nicety card add
+    /// nic0 chip=82599; nicety team add lan members=tap0,tap1 mode=active-standby; nicety mirror add watch ports=vm1 to=vm9
+    Add {
+        /// Its name; a tap's is its interface
+        name: String,
+        /// Its keys (docs/host-file.md); relative paths begin at the host file's folder
+        #[arg(value_name = "KEY=VALUE", value_parser = value)]
+        values: Vec<(String, String)>,
+        /// Do not ask, even if VMs lose their way out (a team, a mirror)
+        #[arg(long, short = 'y')]
+        yes: bool,
+        /// Also write it into the host file, whose comments and order stay
+        #[arg(long)]
+        save: bool,
+        /// The daemon to ask.
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Remove one; a group or a card that ports are in stays, and a team takes its uplinks with it
+    Remove {
+        /// Its name; an uplink's without one is its kind
+        name: String,
+        /// Do not ask, even if VMs lose their way out
+        #[arg(long, short = 'y')]
+        yes: bool,
+        /// Also write it into the host file, whose comments and order stay
+        #[arg(long)]
+        save: bool,
+        /// The daemon to ask.
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Change values of one: nicety group set web vlan=20
+    Set {
+        /// Its name; an uplink's without one is its kind
+        name: String,
+        /// Keys and their new values; without a value a key gets its default
+        #[arg(value_name = "KEY=VALUE", required = true, value_parser = value)]
+        values: Vec<(String, String)>,
+        /// Do not ask, even if VMs lose their way out
+        #[arg(long, short = 'y')]
+        yes: bool,
+        /// Also write it into the host file, whose comments and order stay
+        #[arg(long)]
+        save: bool,
+        /// The daemon to ask.
+        #[command(flatten)]
+        which: Which,
+    },
+}
+
+/// A key and its value.
+fn value(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.trim().to_owned(), value.trim().to_owned())),
+        _ => Err("write a key and its value, such as buffer=4MiB".to_owned()),
+    }
+}
