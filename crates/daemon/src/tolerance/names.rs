@@ -84,12 +84,12 @@ impl Addresses {
     /// The name has no address. For a person.
     pub fn next(&mut self, names: &Names, now: Instant) -> Result<Option<SocketAddr>, String> {
         self.hear();
-        if let PeerAddress::Name { host, port } = &self.peer {
-            if self.asked.as_ref().is_none_or(|(_, at)| now.saturating_duration_since(*at) >= AGAIN) {
-                self.asked = Some((names.ask(host, *port), now));
-                // It may be in a file.
-                self.hear();
-            }
+        if let PeerAddress::Name { host, port } = &self.peer
+            && self.asked.as_ref().is_none_or(|(_, at)| now.saturating_duration_since(*at) >= AGAIN)
+        {
+            self.asked = Some((names.ask(host, *port), now));
+            // It may be in a file.
+            self.hear();
         }
         let address = self.known.get(self.next % self.known.len().max(1)).copied();
         self.next = self.next.wrapping_add(1);
