@@ -5,6 +5,8 @@
 //! 0     which half is valid (0: none, 1, 2) │ bytes of each half │ noted batch: is there one, its bytes, its first header
 //! 4096  half 1: a Record                      half 2: a Record
 //! then  the positions of rings, if the adapter keeps any
+//!
+//! The head also has the answers to the last batch, and how much of them was sent (`nicety_peer::Tally`).
 //! ```
 //! A record is written at the moment something in it changes: a session begins, memory is mapped, an eventfd is connected, the
 //! configuration space is written. Never for a frame. The new one is written into the other half, then one store makes it valid, so that
@@ -17,7 +19,7 @@ use std::sync::Arc;
 use nicety_adapter::snapshot::{Nothing, RestoreError, Version, decode, encode};
 use nicety_keeper::{Group, Holder};
 use nicety_memory::{Map, Mapping, Rights, Window, shared_file};
-use nicety_peer::Table;
+use nicety_peer::{Table, Tally};
 use nicety_vfio_user::Batch;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
@@ -67,6 +69,8 @@ pub struct Journal {
     map: Map,
     /// The part for the positions of rings, if its adapter keeps any.
     rings: Option<Arc<Map>>,
+    /// Counts what a session sends.
+    tally: Option<Arc<Tally>>,
     /// The number of the group that the record refers to. 0: none.
     group: u64,
     /// The descriptors of the group, by their numbers in this process.
@@ -88,6 +92,8 @@ pub struct Kept {
     pub batches: Vec<Batch>,
     /// The positions of its rings.
     pub rings: Vec<u8>,
+    /// What was sent of the answers to the last batch.
+    pub tally: Option<Arc<Tally>>,
 }
 
 impl Journal {
@@ -100,7 +106,14 @@ impl Journal {
         let map = mapped(&file, 0, RINGS).map_err(std::io::Error::other)?;
         let rings = (rings_bytes > 0).then(|| mapped(&file, RINGS, rings_bytes).map(Arc::new)).transpose();
         let (name, rings) = (name.to_owned(), rings.map_err(std::io::Error::other)?);
-        Ok(Self { name, holder, file, map, rings, group: 0, members: Vec::new(), is_greeted: false, is_broken: false })
+        let tally = Tally::of(&file).ok().map(Arc::new);
+        let members = Vec::new();
+        Ok(Self { name, holder, file, map, rings, tally, group: 0, members, is_greeted: false, is_broken: false })
+    }
+
+    /// Counts what a session of the port sends. `None`: its page could not be mapped.
+    pub fn tally(&self) -> Option<Arc<Tally>> {
+        self.tally.clone()
     }
 
     /// The part for the positions of rings, if its adapter keeps any.
@@ -208,7 +221,8 @@ pub fn read(groups: Vec<Group>) -> Result<Kept, String> {
     }
     let mut table = Table::default();
     fds.into_iter().for_each(|fd| table.push(fd));
-    Ok(Kept { function: record.function, table, batches, rings })
+    let tally = Tally::of(&file).ok().map(Arc::new);
+    Ok(Kept { function: record.function, table, batches, rings, tally })
 }
 
 fn record(file: &OwnedFd) -> Result<(Record, Vec<Batch>), String> {

@@ -126,6 +126,7 @@ impl Channel {
     pub fn receive(&self, within: Duration) -> Result<Message, ChannelError> {
         let end = Instant::now() + within;
         let mut bytes = vec![0; CONTENT_MOST + 2];
+        let mut was_reset = false;
         loop {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MOST))];
             let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -137,6 +138,11 @@ impl Channel {
                     continue;
                 }
                 Err(Errno::INTR) => continue,
+                // The other end was closed with unread messages. Linux says so once, before the messages that it had sent.
+                Err(Errno::CONNRESET) if !was_reset => {
+                    was_reset = true;
+                    continue;
+                }
                 Err(Errno::CONNRESET) => return Err(ChannelError::Closed),
                 Err(errno) => return Err(errno.into()),
             };
@@ -188,6 +194,16 @@ mod tests {
         assert_eq!(theirs.receive(Duration::ZERO).unwrap_err(), ChannelError::Late(Duration::ZERO));
         drop(ours);
         assert_eq!(theirs.receive(SOON).unwrap_err(), ChannelError::Closed);
+    }
+
+    #[test]
+    fn the_last_words_of_an_end_that_has_read_nothing_arrive() {
+        let (ours, theirs) = Channel::pair().unwrap();
+        ours.send(1, b"unread", &[], SOON).unwrap();
+        theirs.send(2, b"no", &[], SOON).unwrap();
+        drop(theirs);
+        assert_eq!(ours.receive(SOON).unwrap().text(), "no");
+        assert_eq!(ours.receive(SOON).unwrap_err(), ChannelError::Closed);
     }
 
     #[test]

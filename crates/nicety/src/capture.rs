@@ -95,9 +95,9 @@ fn again(socket: &Path, request: &CaptureRequest, ended: &AtomicBool) -> Option<
         }
         match control::capture(socket, request, TICK) {
             Ok(source) => return Some(source),
-            Err(AskError::Nobody(_) | AskError::NoSocket(_) | AskError::Starting(_))
-                if now - began < FOLLOWS && now - seen < REMOVED && !ended.load(Ordering::Relaxed) =>
-            {
+            Err(AskError::Refused(_) | AskError::NotAllowed(_)) => return None,
+            // A daemon that is ending may have taken the question, and one that has just begun may be slow.
+            Err(_) if now - began < FOLLOWS && now - seen < REMOVED && !ended.load(Ordering::Relaxed) => {
                 std::thread::sleep(LOOK_AGAIN);
             }
             Err(_nobody_follows) => return None,

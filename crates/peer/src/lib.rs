@@ -21,6 +21,7 @@ mod descriptor;
 mod release;
 mod signal;
 mod table;
+mod tally;
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -34,6 +35,7 @@ use rustix::net::{AddressFamily, SendFlags, SocketType, send, sockopt};
 pub use descriptor::{CLOSING_MOST, PeerFd, left_open};
 pub use release::{holds_much, release, this_thread_may_wait, unmap};
 pub use table::Table;
+pub use tally::Tally;
 
 /// Prepares this thread to signal (else its first signal does), and starts the threads that close descriptors and unmap memory. An
 /// error says why the kernel cannot signal eventfds for this thread (no CONFIG_AIO, a sandbox, `fs.aio-max-nr` exhausted).

@@ -283,7 +283,7 @@ impl Daemon {
 
     /// A port goes on whose process was killed. The error is a sentence for a person; then nothing of it goes on.
     pub(crate) fn revive(&self, spec: PortSpec, kept: Kept) -> Result<(), String> {
-        let Kept { function, mut table, batches, rings } = kept;
+        let Kept { function, mut table, batches, rings, tally } = kept;
         let id = match spec.worker {
             Some(worker) => self.free_id_on(worker.into(), 1),
             None => self.free_id_of_fewest(1),
@@ -304,7 +304,7 @@ impl Daemon {
         arriving.is_lost = true;
         let mut answers = 0;
         if let ArrivingLink::Function { vmm: Some((session, ..)), .. } = &mut arriving.link {
-            session.keep();
+            session.keep(tally);
             for batch in batches {
                 answers += session.pass_over(batch).map_err(|error| error.to_string())?;
             }

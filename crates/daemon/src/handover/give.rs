@@ -65,14 +65,22 @@ pub fn upgrade(
             kept.is_stuck();
         }),
         Err(why) => {
-            // A process that has ended cannot say why.
-            let ended = if why == ChannelError::Closed.to_string() { kept.ended(SOON) } else { None };
+            let is_closed = why == ChannelError::Closed.to_string();
+            let said = if is_closed { last_words(&channel) } else { None };
+            // A process that was killed cannot say why.
+            let ended = if is_closed && said.is_none() { kept.ended(SOON) } else { None };
             kept.abandon();
-            let why = ended.unwrap_or(why);
+            let why = said.or(ended).unwrap_or(why);
             warn!(program = %program.display(), "not upgraded: {why}");
             Err(UpgradeError::Refused(format!("{}: {why}", program.display())))
         }
     }
+}
+
+/// The reason that the new daemon has sent before it ended: it may have done so while this one was still sending.
+fn last_words(channel: &Channel) -> Option<String> {
+    let messages = std::iter::from_fn(|| channel.receive(Duration::ZERO).ok());
+    messages.filter(|message| message.kind == kind::REFUSED).map(|message| message.text()).next()
 }
 
 /// Waits until the new daemon is ready for the ports. Returns its build.

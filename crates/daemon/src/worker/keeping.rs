@@ -11,6 +11,7 @@ use rustix::process::Pid;
 use super::Worker;
 use crate::clock::Clock;
 use crate::device::Kept;
+use crate::journal::Journal;
 use crate::service::{Link, Service, Talk};
 
 impl Worker {
@@ -20,7 +21,7 @@ impl Worker {
             return;
         }
         if let Link::Function { session: Some(talk), .. } = &mut service.link {
-            talk.session.keep();
+            talk.session.keep(service.journal.as_ref().and_then(Journal::tally));
         }
         write(service, None, Kept::Renewed, clock);
     }
@@ -41,6 +42,11 @@ impl Worker {
             return Ok(());
         }
         let batch = talk.session.batch();
+        if let Some(batch) = &batch
+            && (change != Kept::Unchanged || talk.session.owes_answers())
+        {
+            talk.session.keep_answers(batch);
+        }
         if change != Kept::Unchanged {
             write(service, batch, change, clock);
         } else if let Some(batch) = batch

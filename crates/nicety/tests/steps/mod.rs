@@ -1,6 +1,9 @@
-//! A keeper in this process: all that it and its daemons send each other passes through here, and a daemon is killed at one message.
+//! A keeper in this process: all that it and its daemons send each other passes through here, and a daemon is killed at one message, or
+//! a state is another one.
 
-use std::os::fd::AsFd;
+use std::fs::File;
+use std::io::{Read, Seek, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::sync::{Arc, Mutex};
@@ -8,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use nicety_keeper::{Between, Channel, ChannelError, Seam, Start, keep_with};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Signal, pidfd_send_signal};
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -31,19 +34,39 @@ pub struct Plan {
     pub came: Option<String>,
 }
 
+/// A state becomes another one.
+pub type Change = fn(&mut Vec<u8>);
+
+/// A memory file with another content.
+fn changed(file: OwnedFd, change: Change) -> OwnedFd {
+    let mut bytes = Vec::new();
+    let mut file = File::from(file);
+    file.rewind().unwrap();
+    file.read_to_end(&mut bytes).unwrap();
+    change(&mut bytes);
+    file.rewind().unwrap();
+    file.set_len(0).unwrap();
+    file.write_all(&bytes).unwrap();
+    file.into()
+}
+
 /// The messages between the keeper and the daemons.
 #[derive(Debug, Default)]
 pub struct Relay {
     pub plan: Mutex<Option<Plan>>,
+    /// States that are changed on their way to the next daemon: the kind of their message, and how.
+    #[allow(dead_code, reason = "not all tests change one")]
+    pub changed: Mutex<Option<(u8, Change)>>,
     /// The list of the keeper's children: proc(5).
     children: Mutex<PathBuf>,
 }
 
 /// Kills a process, and waits until it runs no more.
 fn kill(pid: u64) {
-    // A private root has no `kill`.
-    let process = i32::try_from(pid).ok().and_then(Pid::from_raw).unwrap();
-    kill_process(process, Signal::KILL).unwrap();
+    // A private root has no `kill`. And the numbers are those of whoever has mounted /proc, which in a namespace are not kill(2)'s.
+    if let Ok(process) = File::open(format!("/proc/{pid}")) {
+        let _ended_by_itself = pidfd_send_signal(process, Signal::KILL);
+    }
     let end = Instant::now() + SOON;
     // A zombie or nothing.
     while std::fs::read_to_string(format!("/proc/{pid}/stat"))
@@ -83,15 +106,25 @@ impl Relay {
         if poll(&mut fds, None).is_err() {
             return true;
         }
-        [(0, 1), (1, 0)].into_iter().all(|(from, to)| match ends[from].receive(Duration::ZERO) {
-            Ok(message) => {
+        // Both, even if one end is closed: what it has sent before arrives.
+        let passed = [(0, 1), (1, 0)].map(|(from, to)| match ends[from].receive(Duration::ZERO) {
+            Ok(mut message) => {
+                let change = *self.changed.lock().unwrap();
+                if let Some((_, change)) = change.filter(|(kind, _)| *kind == message.kind)
+                    && between == Between::HeirAndDaemon
+                {
+                    // The state is the first of them.
+                    let file = message.fds.remove(0);
+                    message.fds.insert(0, self::changed(file, change));
+                }
                 self.step(format_args!("{between:?}, end {from}: {}", message.kind));
                 let fds: Vec<_> = message.fds.iter().map(AsFd::as_fd).collect();
                 ends[to].send(message.kind, &message.content, &fds, SOON).is_ok()
             }
             Err(ChannelError::Late(_)) => true,
             Err(_closed) => false,
-        })
+        });
+        passed == [true; 2]
     }
 
     /// A message is about to arrive.

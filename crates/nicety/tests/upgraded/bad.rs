@@ -5,12 +5,12 @@ use pcap_file::pcapng::{Block, PcapNgReader};
 use super::*;
 
 /// Sends a signal by its name.
-fn signal(pid: u64, name: &str) {
+pub(super) fn signal(pid: u64, name: &str) {
     assert!(Command::new("kill").args([format!("-{name}"), pid.to_string()]).status().unwrap().success());
 }
 
 /// One guest asks the other for a moment, and is answered.
-fn answers(kept: &mut Kept, when: &str) {
+pub(super) fn answers(kept: &mut Kept, when: &str) {
     let to = kept.guests[1].address;
     let done = kept.guests[0].asked(&json!({ "transact": { "to": to, "seconds": 0.1 } }));
     assert!(done.get("failed").is_none(), "{when}: {done}\n{}", kept.log());

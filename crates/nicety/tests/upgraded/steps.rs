@@ -2,9 +2,11 @@
 //! daemons send each other passes through here.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use nicety_keeper::Start;
 
+use super::bad::signal;
 use super::*;
 use crate::steps_of::{Plan, Relay, Victim};
 
@@ -15,15 +17,15 @@ const BUS_MASTER: [u8; 2] = [7, 0];
 const CONFIG: u32 = 7;
 
 /// Two ports, each with a VMM.
-struct Swept {
-    dir: TempDir,
-    relay: Arc<Relay>,
-    vmms: [Vmm; 2],
+pub(super) struct Swept {
+    pub(super) dir: TempDir,
+    pub(super) relay: Arc<Relay>,
+    vmms: Vec<Vmm>,
     keeper: std::thread::JoinHandle<std::io::Result<std::process::ExitStatus>>,
 }
 
 impl Swept {
-    fn start() -> Swept {
+    pub(super) fn start() -> Swept {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         let mut host = format!("[daemon]\ncontrol = \"{}\"\nworkers = 2\n", path("control.sock").display());
@@ -49,7 +51,7 @@ impl Swept {
             move || relay.keep(&start)
         });
         let end = Instant::now() + SOON;
-        let vmms = [1, 2].map(|number| {
+        let connected = |number| {
             loop {
                 if let Some(mut vmm) = Vmm::connect(&path(&format!("vm{number}.sock"))) {
                     vmm.client.region_write(CONFIG, 4, &BUS_MASTER).unwrap();
@@ -58,21 +60,22 @@ impl Swept {
                 assert!(Instant::now() < end, "{}", std::fs::read_to_string(&log).unwrap_or_default());
                 std::thread::sleep(Duration::from_millis(5));
             }
-        });
+        };
+        let vmms = [1, 2].map(connected).into();
         Swept { dir, relay, vmms, keeper }
     }
 
-    fn log(&self) -> String {
+    pub(super) fn log(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
 
-    fn asked(&self, words: &[&str]) -> Output {
+    pub(super) fn asked(&self, words: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nicety"));
         command.args(words).arg("--control").arg(self.dir.path().join("control.sock")).output().unwrap()
     }
 
     /// The one daemon that is left, when it serves.
-    fn serves(&self, when: &str) -> u64 {
+    pub(super) fn serves(&self, when: &str) -> u64 {
         let end = Instant::now() + SOON;
         loop {
             if let [pid] = self.relay.pids()[..]
@@ -87,7 +90,7 @@ impl Swept {
     }
 
     /// Both VMMs are served by the adapters that they have set up.
-    fn check(&mut self, when: &str) {
+    pub(super) fn check(&mut self, when: &str) {
         for vmm in &mut self.vmms {
             let (mut identity, mut command) = ([0; 4], [0; 2]);
             let read = vmm.client.region_read(CONFIG, 0, &mut identity);
@@ -99,10 +102,15 @@ impl Swept {
         }
     }
 
+    /// Ends the daemon, and with it the keeper.
+    pub(super) fn end(self) {
+        signal(self.serves("in the end"), "TERM");
+        assert_eq!(self.keeper.join().unwrap().unwrap().code(), Some(0));
+    }
+
     /// Kills a daemon when so many messages of an upgrade have passed. Returns the next one, or `None` if there was no such message.
     fn kill_at(&mut self, step: usize, victim: Victim) -> Option<String> {
         let old = self.serves("before");
-        self.vmms.iter().for_each(Vmm::is_settled);
         *self.relay.plan.lock().unwrap() = Some(Plan { victim, left: step, old, came: None });
         let program = self.dir.path().join("nicety");
         let answer = self.asked(&["upgrade", program.to_str().unwrap()]);
@@ -131,7 +139,72 @@ fn a_kill_at_any_message_of_an_upgrade_leaves_one_daemon_that_serves_every_vmm()
     }
     let log = swept.log();
     assert!(!log.contains("loses its adapter") && !log.contains("disconnected"), "{log}");
-    let pid = swept.serves("in the end");
-    assert!(Command::new("kill").args(["-TERM", &pid.to_string()]).status().unwrap().success());
-    assert_eq!(swept.keeper.join().unwrap().unwrap().code(), Some(0));
+    swept.end();
+}
+
+/// A register that keeps whatever is written to it, of one byte: PCI 3.0, 6.2.4, Interrupt Line.
+const SCRATCH: u64 = 0x3c;
+/// Accesses of each VMM between two kills, at least.
+const BETWEEN: u64 = 200;
+
+/// Says that it is over when the test ends, however it ends.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+/// Accesses without a pause. This client ends with an answer that it has not asked for, and with one without its data.
+fn accesses(vmm: &mut Vmm, over: &AtomicBool, made: &AtomicU64) {
+    for value in (0..=u8::MAX).cycle() {
+        let [mut identity, mut scratch] = [[0; 4], [0; 4]];
+        if value % 2 == 0 {
+            vmm.client.region_write(CONFIG, SCRATCH, &[value]).unwrap();
+        } else {
+            vmm.client.region_write_posted(CONFIG, SCRATCH, &[value]).unwrap();
+        }
+        vmm.client.region_read(CONFIG, 0, &mut identity).unwrap();
+        vmm.client.region_read(CONFIG, SCRATCH, &mut scratch).unwrap();
+        assert_eq!((identity, scratch[0]), (IDENTITY, value));
+        made.fetch_add(3, Relaxed);
+        if over.load(Relaxed) {
+            break;
+        }
+    }
+}
+
+/// vfio-user.rst: a message has one reply. It says nothing of a server that is killed, and clients take it at its word.
+#[test]
+fn each_answer_comes_once_and_with_its_data_when_the_daemon_is_killed_under_its_vmms_accesses() {
+    let kills = if nicety_trials::scope::is_full() { 300 } else { 5 };
+    let mut swept = Swept::start();
+    let (over, made) = (AtomicBool::new(false), [(); 2].map(|()| AtomicU64::new(0)));
+    let mut vmms = std::mem::take(&mut swept.vmms);
+    std::thread::scope(|scope| {
+        let _over = Over(&over);
+        let threads: Vec<_> =
+            vmms.iter_mut().zip(&made).map(|(vmm, made)| scope.spawn(|| accesses(vmm, &over, made))).collect();
+        for round in 1..=kills {
+            let before = made.each_ref().map(|made| made.load(Relaxed));
+            let end = Instant::now() + SOON;
+            while made.iter().zip(before).any(|(made, before)| made.load(Relaxed) < before + BETWEEN) {
+                assert!(!threads.iter().any(|thread| thread.is_finished()), "{round}: {}", swept.log());
+                assert!(Instant::now() < end, "{round}: {}", swept.log());
+                std::thread::yield_now();
+            }
+            // Whoever has answered since the last kill.
+            let pid = *swept.relay.pids().last().unwrap();
+            signal(pid, "KILL");
+        }
+    });
+    let log = swept.log();
+    println!(
+        "{kills} kills, {made:?} accesses, {} answers that may have come twice",
+        log.matches("may have come twice").count()
+    );
+    assert!(!log.contains("loses its adapter") && !log.contains("disconnected"), "{log}");
+    assert!(!log.contains("may have come twice"), "{log}");
+    swept.end();
 }

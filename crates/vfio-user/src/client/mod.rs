@@ -171,7 +171,7 @@ impl Client {
                     }
                 }
             }
-            self.outbound.flush(&self.socket, &mut self.counters)?;
+            self.outbound.flush(&self.socket, None, &mut self.counters)?;
             if served >= enough && !self.outbound.is_pending() || !self.wait(deadline)? {
                 return Ok(served);
             }
@@ -195,7 +195,7 @@ impl Client {
         self.push(command, FLAG_NO_REPLY, Vec::new(), write);
         let deadline = Instant::now() + self.timeout;
         loop {
-            self.outbound.flush(&self.socket, &mut self.counters)?;
+            self.outbound.flush(&self.socket, None, &mut self.counters)?;
             if !self.outbound.is_pending() {
                 return Ok(());
             }
@@ -234,7 +234,7 @@ impl Client {
                 self.reply_fds = message.fds.into_iter().map(OwnedFd::from).collect();
                 return Ok(());
             }
-            self.outbound.flush(&self.socket, &mut self.counters)?;
+            self.outbound.flush(&self.socket, None, &mut self.counters)?;
             if !self.wait(deadline)? {
                 return Err(ClientError::Timeout { command, timeout: self.timeout });
             }

@@ -5,11 +5,16 @@
 //! messages are peeked (MSG_PEEK) ─► handled ─► the owner keeps their effect, and the [Batch] ─► answers are sent ─► messages are consumed
 //! ```
 //! So a message that the next process finds in the socket was not handled, or belongs to the batch that was kept last. Of that batch
-//! nobody knows whether the answers were sent. QEMU ignores the rest of an answer that it does not wait for, but not its payload
-//! (hw/vfio-user/proxy.c, vfio_user_recv_one: "unexpected reply" reads only a header). So the next process answers each of its commands
-//! by a header alone. If QEMU waits for it, it takes that as success; the data of a read is then 0.
+//! the kernel has counted what was sent of the answers, and they lie beside that count ([`Tally`]): the next process sends the rest, so
+//! that the client gets each answer once.
+//!
+//! Some answers do not lie there: those with descriptors, and large ones. QEMU ignores an answer that it does not wait for, but not its
+//! payload (hw/vfio-user/proxy.c, vfio_user_recv_one: "unexpected reply" reads only a header). So where it is not known that they were
+//! sent, the next process answers by a header alone. If QEMU waits for it, it takes that as success; the data of a read is then 0.
 
-use nicety_peer::Table;
+use std::sync::Arc;
+
+use nicety_peer::{Table, Tally};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use serde::{Deserialize, Serialize};
@@ -30,9 +35,14 @@ pub struct Batch {
 }
 
 impl Session {
-    /// From now on messages stay in the socket until [`Session::finish`]. False if some were read already: then nothing changes.
-    pub fn keep(&mut self) -> bool {
-        self.inbound.keep()
+    /// From now on messages stay in the socket until [`Session::finish`], and what is sent is counted, if there is a tally for it. False
+    /// if some messages were read already: then nothing changes.
+    pub fn keep(&mut self, tally: Option<Arc<Tally>>) -> bool {
+        let is_kept = self.inbound.keep();
+        if is_kept {
+            self.tally = tally;
+        }
+        is_kept
     }
 
     /// Whether messages stay in the socket until [`Session::finish`].
@@ -45,6 +55,14 @@ impl Session {
     pub fn batch(&self) -> Option<Batch> {
         let (first, len) = self.inbound.taken().filter(|_| !self.is_changing())?;
         Some(Batch { first, len: u32::try_from(len).unwrap_or(u32::MAX) })
+    }
+
+    /// Puts the answers to the messages of this batch where the next process finds them. Call it before the batch itself is kept.
+    pub fn keep_answers(&self, batch: &Batch) {
+        if let Some(tally) = &self.tally {
+            let (unsent, is_whole) = self.core.outbound.unsent();
+            tally.begin(&batch.first, unsent, is_whole);
+        }
     }
 
     /// Sends the answers and consumes the messages of the [batch](Session::batch). Call it after each [`Session::receive`]. Does
@@ -69,7 +87,7 @@ impl Session {
     /// # Errors
     /// A descriptor cannot be duplicated.
     pub fn save_kept(&self, table: &mut Table) -> Result<SavedSession, Errno> {
-        let Self { socket, inbound, core } = self;
+        let Self { socket, inbound, core, tally: _ } = self;
         let Core { peer, map_limit, maps, requests, .. } = core;
         Ok(SavedSession {
             socket: table.put(socket)?,
@@ -83,8 +101,9 @@ impl Session {
         })
     }
 
-    /// Passes over the messages of this batch, if they are in the socket still: answers each by a header. Returns the number of answers.
-    /// Call it on a session that was [kept](Session::keep), before it receives.
+    /// Passes over the messages of this batch, if they are in the socket still, and sends the rest of their answers. Where it is not known
+    /// what was sent it answers each by a header, and returns the number of these. Call it on a session that was
+    /// [kept](Session::keep), before it receives.
     ///
     /// # Errors
     /// The session is over.
@@ -95,6 +114,8 @@ impl Session {
             return Ok(0);
         }
         let (mut left, mut answers) = (batch.len as usize, 0);
+        let rest = self.tally.as_ref().and_then(|tally| tally.left(&batch.first));
+        self.core.outbound.put_rest(rest.as_deref().unwrap_or_default());
         while left > 0 {
             if self.inbound.fill(&self.socket, &mut self.core.counters)? != Fill::Bytes {
                 return Err(SessionError::ClosedWithinMessage);
@@ -104,7 +125,7 @@ impl Session {
             {
                 left = left.saturating_sub(message.header.size as usize);
                 let header = message.header;
-                if !header.is_reply() && !header.no_reply() {
+                if rest.is_none() && !header.is_reply() && !header.no_reply() {
                     answers += 1;
                     self.core.acknowledge(&header);
                 }

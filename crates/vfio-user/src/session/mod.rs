@@ -15,8 +15,9 @@ mod work;
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
-use nicety_peer::PeerFd;
+use nicety_peer::{PeerFd, Tally};
 
 use crate::codec::version::Capabilities;
 use crate::codec::{Command, HEADER_SIZE, Header, MAX_DMA_MAPS, irqs::IrqSet, is_vhost_user, put_u64};
@@ -53,6 +54,8 @@ pub struct Session {
     socket: PeerFd,
     inbound: Inbound,
     core: Core,
+    /// Counts what is sent, if the session is kept.
+    tally: Option<Arc<Tally>>,
 }
 
 /// All state except the receive buffer, from which a message borrows while it is handled.
@@ -97,6 +100,7 @@ impl Session {
                 writing: None,
                 changing: None,
             },
+            tally: None,
         }
     }
 
@@ -141,7 +145,7 @@ impl Session {
 
     /// Sends as many pending bytes as the socket takes.
     pub fn flush(&mut self) -> Result<(), SessionError> {
-        self.core.outbound.flush(&self.socket, &mut self.core.counters)
+        self.core.outbound.flush(&self.socket, self.tally.as_deref(), &mut self.core.counters)
     }
 
     /// Whether to wait until the socket is writable (`EPOLLOUT`).
@@ -261,7 +265,7 @@ impl Session {
             };
             if let Err(error) = outcome {
                 // The last answers may tell the peer the error. A failure to send them does not matter.
-                let _ = self.core.outbound.flush(&self.socket, &mut self.core.counters);
+                let _ = self.core.outbound.flush(&self.socket, None, &mut self.core.counters);
                 return Err(error);
             }
             handled += 1;

@@ -35,7 +35,7 @@ impl Session {
     /// # Errors
     /// A descriptor cannot be duplicated.
     pub fn save(&self, table: &mut Table) -> Result<Option<SavedSession>, Errno> {
-        let Self { socket, inbound, core } = self;
+        let Self { socket, inbound, core, tally: _ } = self;
         let Core { outbound, counters: _, peer, map_limit, maps, requests, work: _, writing, changing } = core;
         if changing.is_some() || inbound.taken().is_some() {
             return Ok(None);
@@ -77,6 +77,7 @@ impl Session {
                 },
                 changing: None,
             },
+            tally: None,
         })
     }
 }

@@ -11,7 +11,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use nicety_peer::Table;
+use nicety_peer::{Table, Tally};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use serde::{Deserialize, Serialize};
@@ -128,8 +128,26 @@ impl Outbound {
         self.fds.push_back((self.last_begin, fds));
     }
 
-    /// Sends as much as the socket accepts.
-    pub fn flush(&mut self, socket: impl AsFd, counters: &mut Counters) -> Result<(), SessionError> {
+    /// The bytes that are not sent, and whether no descriptors go with them.
+    pub fn unsent(&self) -> (&[u8], bool) {
+        (self.buffer.get(self.sent..).unwrap_or_default(), self.fds.is_empty())
+    }
+
+    /// Appends what another process has not sent of its messages.
+    pub fn put_rest(&mut self, rest: &[u8]) {
+        if !rest.is_empty() {
+            self.buffer.extend_from_slice(rest);
+            self.ends.push_back(self.buffer.len());
+        }
+    }
+
+    /// Sends as much as the socket accepts, and counts it.
+    pub fn flush(
+        &mut self,
+        socket: impl AsFd,
+        tally: Option<&Tally>,
+        counters: &mut Counters,
+    ) -> Result<(), SessionError> {
         while self.sent < self.buffer.len() {
             let until = self.next_cut();
             let fds: &[Arc<OwnedFd>] = match self.fds.front() {
@@ -137,15 +155,13 @@ impl Outbound {
                 _ => &[],
             };
             let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(|fd| fd.as_fd()).collect();
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_MESSAGE_FDS))];
-            let mut control = SendAncillaryBuffer::new(&mut space);
-            if !borrowed.is_empty() {
-                control.push(SendAncillaryMessage::ScmRights(&borrowed));
-            }
             let bytes = self.buffer.get(self.sent..until).unwrap_or(&[]);
             counters.send_calls += 1;
-            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            match sendmsg(&socket, &[IoSlice::new(bytes)], &mut control, flags) {
+            let sent = match tally {
+                Some(tally) => tally.send(&socket, bytes, &borrowed),
+                None => send(&socket, bytes, &borrowed),
+            };
+            match sent {
                 Ok(count) => {
                     counters.bytes_sent += count as u64;
                     counters.fds_sent += borrowed.len() as u64;
@@ -191,6 +207,15 @@ impl Outbound {
             self.sent = 0;
         }
     }
+}
+
+fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<usize, Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_MESSAGE_FDS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(fds));
+    }
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
 }
 
 /// The header of the reply to `request`.

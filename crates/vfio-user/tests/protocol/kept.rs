@@ -1,6 +1,9 @@
 //! A session that goes on in another process although the one that served it was killed between any two steps.
 
-use nicety_peer::Table;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use nicety_peer::{Table, Tally};
 use nicety_vfio_user::{Batch, Session};
 
 use crate::kit::{DeviceCall, Raw, Reply, memfd, message, words};
@@ -20,16 +23,20 @@ fn read(id: u16) -> Vec<u8> {
 
 fn kept() -> Raw {
     let mut raw = Raw::ready();
-    assert!(raw.session.keep());
+    assert!(raw.session.keep(None));
     raw
 }
 
 /// Another process goes on with what was kept. This one's session disappears, and its device too.
 fn killed(raw: Raw, batches: &[Batch]) -> (Raw, u32) {
+    killed_with(raw, batches, None)
+}
+
+fn killed_with(raw: Raw, batches: &[Batch], tally: Option<Tally>) -> (Raw, u32) {
     let mut table = Table::default();
     let saved = raw.session.save_kept(&mut table).unwrap();
     let mut session = Session::restore(saved, &mut table).unwrap();
-    assert!(session.keep());
+    assert!(session.keep(tally.map(Arc::new)));
     let answers = batches.iter().map(|batch| session.pass_over(*batch).unwrap()).sum();
     (Raw { session, model: crate::kit::Model::new(), ..raw }, answers)
 }
@@ -73,6 +80,42 @@ fn each_message_takes_effect_and_no_answer_has_a_payload_twice_whenever_the_proc
         raw.send(&read(8), &[]);
         let replies = turned(&mut raw);
         assert_eq!((replies.len(), replies[0].id, replies[0].payload.len()), (1, 8, 20), "{step}");
+    }
+}
+
+/// A client takes an answer that comes twice, or half of one, for a defect.
+#[test]
+fn each_answer_comes_once_and_whole_after_whichever_of_its_bytes_the_process_is_killed() {
+    let answer = message(7, READ, 1, &access(&[1, 2, 3, 4]));
+    for sent in 0..=answer.len() {
+        let page = memfd(&[0; 4096]);
+        let [here, next, after] = [(); 3].map(|()| Tally::of(&page).unwrap());
+        let (mut raw, here) = (Raw::ready(), Arc::new(here));
+        assert!(raw.session.keep(Some(Arc::clone(&here))));
+        // An earlier answer is none of these.
+        raw.send(&read(5), &[]);
+        raw.turn().unwrap();
+        raw.session.keep_answers(&raw.session.batch().unwrap());
+        raw.session.finish().unwrap();
+        assert_eq!(raw.replies().len(), 1);
+        raw.send(&[message(6, WRITE, POSTED, &access(&[1, 2, 3, 4])), read(7)].concat(), &[]);
+        raw.turn().unwrap();
+        let batch = raw.session.batch().unwrap();
+        raw.session.keep_answers(&batch);
+        if sent == answer.len() {
+            raw.session.flush().unwrap();
+        } else if sent > 0 {
+            assert_eq!(here.send(raw.session.as_fd(), &answer[..sent], &[]), Ok(sent));
+        }
+        let (raw, doubtful) = killed_with(raw, &[batch], Some(next));
+        let (mut raw, more) = killed_with(raw, &[batch], Some(after));
+        let replies = raw.replies();
+        let [reply] = &replies[..] else { panic!("{sent}: {replies:?}") };
+        assert_eq!((reply.id, reply.flags, &reply.payload), (7, 1, &access(&[1, 2, 3, 4])), "{sent}");
+        assert_eq!((doubtful, more), (0, 0), "{sent}");
+        raw.send(&read(8), &[]);
+        let replies = turned(&mut raw);
+        assert_eq!((replies.len(), replies[0].id, replies[0].payload.len()), (1, 8, 20), "{sent}");
     }
 }
 
