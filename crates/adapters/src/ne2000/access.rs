@@ -61,10 +61,10 @@ impl Ne2000 {
             if room {
                 self.waiting = true;
                 self.let_in(cx);
-                if set_up {
-                    // After a kill the driver is found by it.
-                    cx.out.stalled.insert(Outbox::KEEP);
-                }
+            }
+            if set_up {
+                // After a kill the driver is found by it.
+                cx.out.stalled.insert(Outbox::KEEP);
             }
         }
         self.settle_line(cx);

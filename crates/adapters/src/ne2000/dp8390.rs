@@ -17,7 +17,7 @@ pub struct Effect {
     pub transmit: bool,
     /// There may be room for a frame, or waiting frames are no longer wanted.
     pub room: bool,
-    /// The receive ring or a mode is another one. `room` is set too.
+    /// What a driver sets once is another one: the receive ring, a mode, an address, or the page of a stopped chip.
     pub set_up: bool,
 }
 
@@ -273,8 +273,8 @@ impl Dp8390 {
             r::CONFIG2 | r::CONFIG3 if self.registers[r::CR9346] & r::CR9346_CONFIG != r::CR9346_CONFIG => {}
             name => {
                 self.registers.write(&place, value);
-                effect.set_up = matches!(name, r::PSTART | r::PSTOP | r::CURR | r::RCR | r::TCR);
-                effect.room = effect.set_up || name == r::BNRY;
+                effect.room = matches!(name, r::PSTART | r::PSTOP | r::CURR | r::RCR | r::TCR | r::BNRY);
+                effect.set_up = effect.room && name != r::BNRY || matches!(name, r::PAR | r::MAR);
             }
         }
         effect
@@ -294,6 +294,8 @@ impl Dp8390 {
             self.causes.clear(isr::RST.into());
         }
         effect.room = state != before & (cr::STP | cr::STA);
+        // While a driver sets the chip up, the page says which register it writes next.
+        effect.set_up = state == cr::STP && (value ^ before) >> cr::PAGE_SHIFT & 3 != 0;
         let sends = before & cr::TXP != 0;
         effect.transmit = !sends && value & cr::TXP != 0 && state == cr::STA;
         let transmit = if sends || effect.transmit { cr::TXP } else { 0 };

@@ -1,5 +1,6 @@
 //! A driver's reads before any frame moves, and the data port.
 
+use nicety_adapter::Outbox;
 use nicety_adapter::trace::Region;
 use nicety_adapters::ne2000::registers::{TABLE, name};
 
@@ -101,6 +102,35 @@ fn full_duplex_is_set_on_page_3_where_writes_are_enabled_and_nowhere_else() {
     assert_eq!(b.inb(0x06) & 0x40, 0x40);
     b.outb(0x20, E8390_CMD);
     assert_eq!(b.send(&frame(PEER, MAC, 60, 0)).len(), 1, "and it goes on");
+}
+
+#[test]
+fn a_driver_s_next_write_arrives_in_its_register_when_the_daemon_was_killed_before_it() {
+    let mut program = vec![(0x21, E8390_CMD), (RX_PAGE, EN0_STARTPG), (STOP_PAGE, EN0_STOPPG), (0x61, E8390_CMD)];
+    program.extend(MAC.into_iter().zip(1..));
+    program.extend([(RX_PAGE, EN1_CURPAG), (0x21, E8390_CMD)]);
+    for killed in 0..program.len() {
+        let mut b = Bench::opened();
+        let mut kept = b.nic.save();
+        for (at, &(value, offset)) in program.iter().enumerate() {
+            if at == killed {
+                b.nic = Bench::new().nic;
+                b.nic.restore(&kept).unwrap();
+            }
+            b.outb(value, offset);
+            if std::mem::take(&mut b.out).stalled.contains(Outbox::KEEP) {
+                kept = b.nic.save();
+            }
+        }
+        b.outb(0x61, E8390_CMD);
+        let address = [1, 2, 3, 4, 5, 6].map(|offset| b.inb(offset));
+        b.outb(0xa1, E8390_CMD);
+        assert_eq!(
+            (address, [1, 2].map(|offset| b.inb(offset))),
+            (MAC, [RX_PAGE, STOP_PAGE]),
+            "killed before {killed}"
+        );
+    }
 }
 
 #[test]
