@@ -39,6 +39,7 @@ use tracing::{info, warn};
 
 use crate::clock::Clock;
 use crate::device::{PortDevice, irq_layout};
+use crate::fatal::fatal;
 use crate::inbox::{Inbox, Note};
 use crate::journal::Journal;
 use crate::mapper::Mapper;
@@ -237,7 +238,8 @@ impl Daemon {
             let worker = Worker::new(Arc::clone(&plane), clock, Arc::clone(&inbox), received);
             let worker = worker.map_err(system("making an epoll set"))?;
             let started = started.clone();
-            let thread = nicety_sandbox::spawn(Kind::Worker, format!("worker{index}"), 0, move || worker.run(&started));
+            let run = move || fatal(|| worker.run(&started));
+            let thread = nicety_sandbox::spawn(Kind::Worker, format!("worker{index}"), 0, run);
             let thread = thread.map_err(system("starting a worker"))?;
             handles.push(WorkerHandle { inbox, newcomers });
             threads.push(thread);

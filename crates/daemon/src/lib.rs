@@ -9,6 +9,7 @@ pub mod clock;
 pub mod daemon;
 pub mod descriptors;
 pub mod device;
+pub mod fatal;
 pub mod handover;
 pub mod image;
 pub mod inbox;

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::sync::{Mutex, MutexGuard};
 
 /// Most names: a daemon has one for each port.
 const NAMES_MOST: usize = 4096;
@@ -36,6 +37,44 @@ pub(crate) fn named(content: &[u8]) -> Option<(u64, String)> {
     Some((u64::from_le_bytes(*number), name.to_owned()))
 }
 
+/// Most threads that close descriptors. All of them may wait: a VMM can make its socket's last close wait for as long as it likes
+/// (SO_LINGER of a socket in flight in it, socket(7)).
+const CLOSING_MOST: usize = 64;
+/// A thread's stack: it calls close(2).
+const STACK: usize = 64 << 10;
+
+/// Descriptors to close, and the threads that do it.
+static CLOSING: Mutex<(Vec<OwnedFd>, usize)> = Mutex::new((Vec::new(), 0));
+
+fn closing() -> MutexGuard<'static, (Vec<OwnedFd>, usize)> {
+    CLOSING.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Closes a VMM's descriptors on another thread.
+pub(crate) fn close(fds: Vec<OwnedFd>) {
+    let mut closing = closing();
+    let (waiting, threads) = &mut *closing;
+    waiting.extend(fds);
+    if waiting.is_empty() || *threads == CLOSING_MOST {
+        return;
+    }
+    // The next call tries again.
+    let started = std::thread::Builder::new().name("closing".into()).stack_size(STACK).spawn(close_waiting);
+    *threads += usize::from(started.is_ok());
+}
+
+fn close_waiting() {
+    loop {
+        let mut closing = closing();
+        let Some(fd) = closing.0.pop() else {
+            closing.1 -= 1;
+            return;
+        };
+        drop(closing);
+        drop(fd);
+    }
+}
+
 /// All groups of a daemon.
 #[derive(Debug, Default)]
 pub(crate) struct Held(BTreeMap<String, Vec<(u64, Vec<OwnedFd>)>>);
@@ -43,29 +82,34 @@ pub(crate) struct Held(BTreeMap<String, Vec<(u64, Vec<OwnedFd>)>>);
 impl Held {
     /// Holds a group. The daemon may be compromised: beyond the limits it is closed.
     pub fn hold(&mut self, content: &[u8], fds: Vec<OwnedFd>) {
-        let Some((number, name)) = named(content) else { return };
+        let Some((number, name)) = named(content) else { return close(fds) };
         if self.0.len() >= NAMES_MOST && !self.0.contains_key(&name) {
-            return;
+            return close(fds);
         }
         let groups = self.0.entry(name).or_default();
         // A daemon's last message may be read after its heir's first one.
         if groups.iter().any(|(other, _)| *other > number) {
-            return;
+            return close(fds);
         }
         groups.push((number, fds));
         let surplus = groups.len().saturating_sub(GROUPS_MOST);
-        groups.drain(..surplus);
+        close(groups.drain(..surplus).flat_map(|(_, fds)| fds).collect());
     }
 
     /// Closes the groups of a name below a number.
     pub fn forget(&mut self, content: &[u8]) {
         let Some((number, name)) = named(content) else { return };
         if let Some(groups) = self.0.get_mut(&name) {
-            groups.retain(|(other, _)| *other >= number);
+            close(groups.extract_if(.., |(other, _)| *other < number).flat_map(|(_, fds)| fds).collect());
             if groups.is_empty() {
                 self.0.remove(&name);
             }
         }
+    }
+
+    /// Whether nothing is held.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Each group: its name, its number, its descriptors.
@@ -77,15 +121,41 @@ impl Held {
 }
 
 #[cfg(test)]
+#[path = "../../peer/tests/lingering/mod.rs"]
+mod lingering;
+
+#[cfg(test)]
 mod tests {
     use std::io::Read;
     use std::os::unix::net::UnixStream;
+    use std::time::Duration;
 
     use super::*;
+
+    /// Less than a descriptor lingers.
+    const SOON: Duration = Duration::from_secs(20);
 
     fn is_open(peer: &mut UnixStream) -> bool {
         peer.set_nonblocking(true).unwrap();
         !matches!(peer.read(&mut [0]), Ok(0))
+    }
+
+    fn is_closed_soon(peer: &mut UnixStream) -> bool {
+        peer.set_nonblocking(false).unwrap();
+        peer.set_read_timeout(Some(SOON)).unwrap();
+        matches!(peer.read(&mut [0]), Ok(0))
+    }
+
+    #[test]
+    fn a_vmm_whose_descriptor_is_slow_to_close_holds_up_no_other() {
+        let (slow, _peer) = lingering::lingering();
+        let (mut other, ours) = UnixStream::pair().unwrap();
+        let mut held = Held::default();
+        held.hold(&content(1, "vm1"), vec![slow]);
+        held.hold(&content(1, "vm2"), vec![ours.into()]);
+        held.forget(&content(2, "vm1"));
+        held.forget(&content(2, "vm2"));
+        assert!(is_closed_soon(&mut other));
     }
 
     #[test]
@@ -98,11 +168,11 @@ mod tests {
         held.forget(&content(9, "vm2"));
         assert!(is_open(&mut first) && is_open(&mut second));
         held.forget(&content(6, "vm1"));
-        assert!(!is_open(&mut first) && is_open(&mut second));
+        assert!(is_closed_soon(&mut first) && is_open(&mut second));
         let all: Vec<_> = held.iter().map(|(name, number, fds)| (name.to_owned(), number, fds.len())).collect();
         assert_eq!(all, [("vm1".to_owned(), 6, 1)]);
         held.forget(&content(u64::MAX, "vm1"));
-        assert!(!is_open(&mut second) && held.iter().next().is_none());
+        assert!(is_closed_soon(&mut second) && held.is_empty());
     }
 
     #[test]
@@ -111,7 +181,7 @@ mod tests {
         held.hold(&content(6, "vm1"), Vec::new());
         let (mut peer, ours) = UnixStream::pair().unwrap();
         held.hold(&content(5, "vm1"), vec![ours.into()]);
-        assert!(!is_open(&mut peer));
+        assert!(is_closed_soon(&mut peer));
     }
 
     #[test]

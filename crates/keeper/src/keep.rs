@@ -1,7 +1,7 @@
 //! The keeper's loop.
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, Signal, geteuid, getrlimit, kill_process, setrlimit};
+use rustix::time::Timespec;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 
 use crate::channel::{Channel, ChannelError, Message};
@@ -26,6 +27,10 @@ const WITHIN: Duration = Duration::from_secs(1);
 /// A daemon that is killed more often than this in [`RESTART_WINDOW`] is not started again: the service manager is told.
 const RESTARTS_MOST: usize = 10;
 const RESTART_WINDOW: Duration = Duration::from_secs(60);
+/// Pause before a daemon is started again that has ended by itself before it served: what it lacks may come back.
+const PAUSE: Duration = Duration::from_millis(500);
+/// An heir whose predecessor has died during the upgrade serves within this time, or is given up.
+const HEIR_WITHIN: Duration = Duration::from_secs(10);
 
 /// The program that the keeper starts, and its arguments.
 #[derive(Clone, Debug)]
@@ -110,9 +115,11 @@ struct Keeper<'a> {
     arguments: Vec<OsString>,
     /// The program of the daemon that serves.
     program: PathBuf,
-    /// Another daemon is started even if this one ends by itself: its heir failed when it had taken over, or this one is an heir whose
-    /// predecessor was killed, and has not reported that it serves.
+    /// Another daemon is started even if this one ends by itself: its heir failed when it had taken over, or this one follows a killed
+    /// daemon whose VMMs wait, and has not reported that it serves.
     begins_again: bool,
+    /// The time at which an heir whose predecessor has died is given up.
+    serves_by: Option<Instant>,
     /// A signal that ends the daemon was passed on.
     is_ending: bool,
     /// The times at which a daemon was started again, the last ones.
@@ -153,6 +160,7 @@ pub fn keep_with(start: &Start, seam: Seam<'_>) -> io::Result<ExitStatus> {
         arguments: start.arguments.clone(),
         program: start.program.clone(),
         begins_again: false,
+        serves_by: None,
         is_ending: false,
         restarts: Vec::new(),
         current,
@@ -162,6 +170,12 @@ pub fn keep_with(start: &Start, seam: Seam<'_>) -> io::Result<ExitStatus> {
     };
     loop {
         keeper.wait(&signals)?;
+        if keeper.serves_by.is_some_and(|end| end <= Instant::now()) {
+            keeper.serves_by = None;
+            say("the next daemon does not serve: it is killed");
+            // It may have ended already.
+            let _ = keeper.current.process.kill();
+        }
         for (signal, pipe) in &signals {
             if drain(pipe) {
                 match *signal {
@@ -201,7 +215,9 @@ impl Keeper<'_> {
         let channels = self.daemons().filter_map(|daemon| daemon.channel.as_ref());
         let mut fds: Vec<PollFd<'_>> = channels.map(|channel| PollFd::new(channel, PollFlags::IN)).collect();
         fds.extend(signals.iter().map(|(_, pipe)| PollFd::new(pipe, PollFlags::IN)));
-        match poll(&mut fds, None) {
+        let left = self.serves_by.map(|end| end.saturating_duration_since(Instant::now()));
+        let left = left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
+        match poll(&mut fds, left.as_ref()) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
@@ -223,11 +239,11 @@ impl Keeper<'_> {
                     let _ = heir.process.kill();
                     heir
                 })),
-                kind::SERVES => self.begins_again = false,
+                kind::SERVES => (self.begins_again, self.serves_by) = (false, None),
                 kind::STUCK => self.begins_again = true,
                 kind::HOLD => self.held.hold(&message.content, message.fds),
                 kind::FORGET => self.held.forget(&message.content),
-                _ => {}
+                _ => held::close(message.fds),
             }
         }
         while let Some((_, heir)) = &mut self.heir
@@ -237,7 +253,7 @@ impl Keeper<'_> {
                 kind::HOLD => self.held.hold(&message.content, message.fds),
                 kind::FORGET => self.held.forget(&message.content),
                 kind::SERVES => self.succeed(),
-                _ => {}
+                _ => held::close(message.fds),
             }
         }
     }
@@ -292,13 +308,25 @@ impl Keeper<'_> {
                 self.program = program;
             }
             self.current = heir;
+            self.serves_by = Some(Instant::now() + HEIR_WITHIN);
             return self.reap();
         }
         // A daemon that ends by itself has said why. One that was killed is started again.
-        if (status.code().is_some() && !self.begins_again) || self.is_ending || !self.may_restart() {
+        if (status.code().is_some() && !self.begins_again) || self.is_ending {
             return Ok(Some(status));
         }
-        self.begins_again = false;
+        let ended = words(status);
+        if !self.may_restart() {
+            say(&format!("the daemon: {ended}, too often in a minute: it is not started again"));
+            return Ok(Some(status));
+        }
+        say(&format!("the daemon: {ended}: it is started again"));
+        if status.code().is_some() {
+            std::thread::sleep(PAUSE);
+        }
+        // The next one reads the host file: what it finds wrong there may be mended while VMMs wait.
+        self.begins_again = !self.held.is_empty();
+        self.serves_by = None;
         // A daemon that was replaced stands still, and still has the control socket until it ends.
         for mut daemon in self.replaced.drain(..) {
             // It may have ended already.
@@ -331,6 +359,12 @@ fn next(daemon: &mut Daemon) -> Option<Message> {
             None
         }
     }
+}
+
+/// A line in the daemon's log.
+fn say(what: &str) {
+    // Nobody may read it.
+    let _ = writeln!(io::stderr(), "WARN keeper: {what}");
 }
 
 /// The end of a process, in words.

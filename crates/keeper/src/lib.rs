@@ -13,7 +13,7 @@
 //! daemon has given all it had.
 //!
 //! The keeper reads nothing that a guest or a VMM has written, and no state of a port. Its messages are a byte for the kind and at most
-//! a path, a sentence or a name. It has one thread.
+//! a path, a sentence or a name. It has one thread, and others that only close a VMM's descriptors.
 #![forbid(unsafe_code)]
 
 mod channel;

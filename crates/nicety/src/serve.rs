@@ -12,6 +12,7 @@ use nicety_control::{self as control, Ask, Bound, Control, ControlError, Inspect
 use nicety_daemon::attach::is_same;
 use nicety_daemon::daemon::Daemon;
 use nicety_daemon::descriptors;
+use nicety_daemon::fatal::fatal;
 use nicety_daemon::handover::take::Taking;
 use nicety_daemon::live::Live;
 use nicety_daemon::live::state::{Begin, Found};
@@ -204,7 +205,7 @@ impl<'a> Prepared<'a> {
             tell_ready(self.host, socket);
             Ok(live)
         };
-        let served = signals::serve(self.ports, ready).map_err(Failure::with(Exit::Failed));
+        let served = fatal(|| signals::serve(self.ports, ready)).map_err(Failure::with(Exit::Failed));
         if let Ok(Ended::HandedOver) = served {
             // Its socket's file is the successor's now.
             page.take().into_iter().for_each(Page::hand_over);
@@ -260,7 +261,7 @@ impl Heir<'_> {
             tell_ready(host, socket);
             Ok(live)
         };
-        let served = signals::serve_by(start, ready).map_err(Failure::with(Exit::Failed));
+        let served = fatal(|| signals::serve_by(start, ready)).map_err(Failure::with(Exit::Failed));
         if let Ok(Ended::HandedOver) = served {
             page.take().into_iter().for_each(Page::hand_over);
         }

@@ -37,7 +37,7 @@ impl Worker {
         }
         let is_greeted = talk.session.is_ready() && service.journal.as_ref().is_some_and(|journal| !journal.is_greeted);
         let change = device.take_change().max(if adapter || is_greeted { Kept::Changed } else { Kept::Unchanged });
-        if talk.session.is_changing() {
+        if talk.session.is_within_batch() {
             device.put_change(change);
             return Ok(());
         }

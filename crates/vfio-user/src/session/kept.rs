@@ -50,10 +50,16 @@ impl Session {
         self.inbound.is_kept()
     }
 
-    /// The messages that [`Session::receive`] has handled and not answered. `None` if there are none, or a change of the client's memory
-    /// is in progress.
+    /// Whether the last message that was handled is not done: it changes the client's memory, or has more writes than one call may
+    /// make. Until it is, its [batch](Session::batch) is neither kept nor consumed: the next process would handle it from its start.
+    pub fn is_within_batch(&self) -> bool {
+        self.is_changing() || self.core.writing.is_some()
+    }
+
+    /// The messages that [`Session::receive`] has handled and not answered. `None` if there are none, or the last of them is not
+    /// [done](Session::is_within_batch).
     pub fn batch(&self) -> Option<Batch> {
-        let (first, len) = self.inbound.taken().filter(|_| !self.is_changing())?;
+        let (first, len) = self.inbound.taken().filter(|_| !self.is_within_batch())?;
         Some(Batch { first, len: u32::try_from(len).unwrap_or(u32::MAX) })
     }
 
@@ -66,12 +72,12 @@ impl Session {
     }
 
     /// Sends the answers and consumes the messages of the [batch](Session::batch). Call it after each [`Session::receive`]. Does
-    /// nothing while a change is in progress. If the client does not read its answers, the rest is done by the next call.
+    /// nothing [within a batch](Session::is_within_batch). If the client does not read its answers, the rest is done by the next call.
     ///
     /// # Errors
     /// The session is over, as after an error of [`Session::receive`].
     pub fn finish(&mut self) -> Result<(), SessionError> {
-        if self.is_changing() {
+        if self.is_within_batch() {
             return Ok(());
         }
         self.flush()?;

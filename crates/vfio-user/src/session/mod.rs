@@ -118,7 +118,7 @@ impl Session {
         self.core.work = Work::default();
         if self.is_kept() {
             self.finish()?;
-            if self.wants_write() && !self.is_changing() {
+            if self.wants_write() && !self.is_within_batch() {
                 return Ok(Progress::default());
             }
         } else {

@@ -10,6 +10,7 @@ use crate::kit::{DeviceCall, Raw, Reply, memfd, message, words};
 
 const READ: u16 = 9;
 const WRITE: u16 = 10;
+const WRITE_MULTI: u16 = 15;
 const POSTED: u32 = 0x10;
 
 /// An access to the first bytes of region 0.
@@ -117,6 +118,29 @@ fn each_answer_comes_once_and_whole_after_whichever_of_its_bytes_the_process_is_
         let replies = turned(&mut raw);
         assert_eq!((replies.len(), replies[0].id, replies[0].payload.len()), (1, 8, 20), "{sent}");
     }
+}
+
+/// A message with more writes than one call makes is all there for the next process, whenever this one is killed.
+#[test]
+fn a_message_of_many_writes_takes_effect_as_a_whole_when_the_process_is_killed_within_it() {
+    const COUNT: u64 = 1000;
+    let writes = (0..COUNT).flat_map(|at| [&(at % 256).to_ne_bytes()[..], &words(&[0, 1]), &[at as u8; 8]].concat());
+    let all = [&COUNT.to_ne_bytes()[..], &writes.collect::<Vec<u8>>()].concat();
+    let mut raw = kept();
+    raw.send(&[read(1), message(2, WRITE_MULTI, 0, &all)].concat(), &[]);
+    let progress = raw.turn().unwrap();
+    assert!(progress.more && raw.session.is_within_batch());
+    assert_eq!(raw.session.batch(), None);
+    raw.session.finish().unwrap();
+    let (mut raw, _) = killed(raw, &[]);
+    let mut replies = Vec::new();
+    for _ in 0..20 {
+        replies.extend(turned(&mut raw));
+    }
+    let ids: Vec<_> = replies.iter().map(|reply| (reply.id, reply.payload.len())).collect();
+    assert_eq!(ids, [(1, 20), (2, 8)]);
+    let calls = raw.model.calls.lock().unwrap();
+    assert_eq!(calls.iter().filter(|call| matches!(call, DeviceCall::Write(..))).count() as u64, COUNT);
 }
 
 #[test]
