@@ -36,6 +36,10 @@ use station::{Process, Station, keep};
 use tempfile::TempDir;
 
 const SOON: Duration = Duration::from_secs(20);
+/// A guest's client gives up a connection after four seconds (`CONNECT_TIMEOUT` of the lab's stations).
+const CONNECTS: Duration = Duration::from_secs(5);
+/// More frames than a connection takes that is asked for, repeatedly, and not made: sent and received ones of both guests.
+const ANSWERED: u64 = 20;
 
 /// A kept daemon with two guests.
 struct Kept {
@@ -117,6 +121,44 @@ impl Kept {
         self.json(&["upgrade", "--json"])["stopped_ns"].as_f64().unwrap() / 1e6
     }
 
+    /// A guest sends requests until some are answered: frames pass in both directions. A client that does not connect in its time answers
+    /// without any.
+    fn asks(&mut self, from: usize, to: [u8; 4], when: &str) {
+        let end = Instant::now() + SOON;
+        loop {
+            let done = self.guests[from].asked(&json!({ "transact": { "to": to, "seconds": 0.1 } }));
+            if !answered(&done, when, self).is_empty() {
+                return;
+            }
+            assert!(Instant::now() < end, "{when}: no request was answered\n{}", self.log());
+        }
+    }
+
+    /// The first guest asks the second one, and is answered.
+    fn answers(&mut self, when: &str) {
+        let to = self.guests[1].address;
+        self.asks(0, to, when);
+    }
+
+    /// A guest sends requests for some seconds. Returns when the first ones have been answered; its answer must be read.
+    fn begins_to_ask(&mut self, from: usize, to: [u8; 4], seconds: f64) {
+        let end = Instant::now() + SOON;
+        loop {
+            let before = self.frames();
+            self.guests[from].order(&json!({ "transact": { "to": to, "seconds": seconds } }));
+            let connected = Instant::now() + CONNECTS;
+            while Instant::now() < connected {
+                let [sent, received, _] = self.frames();
+                if sent + received >= before[0] + before[1] + ANSWERED {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            assert!(Instant::now() < end, "no request is answered\n{}", self.log());
+            self.guests[from].answer();
+        }
+    }
+
     /// The reason why an upgrade to this program was refused.
     fn refused(&self, program: &Path) -> String {
         let output = self.asked(&["upgrade", program.to_str().unwrap()]);
@@ -153,6 +195,12 @@ impl Kept {
     }
 }
 
+/// The nanoseconds of each request that was answered.
+fn answered(done: &Value, when: &str, kept: &Kept) -> Vec<u64> {
+    let each = serde_json::from_value(done["transacted"]["each_ns"].clone());
+    each.unwrap_or_else(|error| panic!("{when}: {error}: {done}\n{}", kept.log()))
+}
+
 /// Number of upgrades in a row.
 fn in_a_row() -> usize {
     if nicety_trials::scope::is_full() { 100 } else { 10 }
@@ -184,15 +232,13 @@ fn goes_on(adapters: &[&str], upgrades: usize) {
 
 fn kept_goes_on(mut kept: Kept, adapters: &[&str], upgrades: usize) {
     let to = kept.guests[1].address;
-    let warm = kept.guests[0].asked(&json!({ "transact": { "to": to, "seconds": 0.2 } }));
-    assert!(warm.get("failed").is_none(), "{warm}");
+    kept.answers("before");
     let (before, first) = (kept.frames(), kept.pid());
     let seconds = 1.0 + upgrades as f64 * 0.4;
-    kept.guests[0].order(&json!({ "transact": { "to": to, "seconds": seconds } }));
+    kept.begins_to_ask(0, to, seconds);
     let mut pauses: Vec<f64> = (0..upgrades).map(|_| kept.upgrade()).collect();
     let done = kept.guests[0].answer();
-    assert!(done.get("failed").is_none(), "{done}\n{}", kept.log());
-    let each: Vec<u64> = serde_json::from_value(done["transacted"]["each_ns"].clone()).unwrap();
+    let each = answered(&done, "upgraded", &kept);
     let after = none_is_lost(&kept, before);
     pauses.sort_by(f64::total_cmp);
     let longest = each.iter().max().unwrap() / 1_000_000;
@@ -251,17 +297,15 @@ fn an_upgrade_that_cannot_be_made_changes_nothing_and_says_why() {
         (file("speaks", b"#!/bin/sh\necho hello >&0\nsleep 1\n", 0o755), "it ended with exit code 0"),
         (file("hangs", b"#!/bin/sh\nexec sleep 600\n", 0o755), "no answer within 10s"),
     ];
-    let (pid, to) = (kept.pid(), kept.guests[1].address);
+    let pid = kept.pid();
     for (program, why) in cases {
         let refused = kept.refused(&program);
         assert!(refused.contains(why) && refused.contains("this daemon goes on"), "{program:?}: {refused}");
-        let done = kept.guests[0].asked(&json!({ "transact": { "to": to, "seconds": 0.05 } }));
-        assert!(done.get("failed").is_none(), "{program:?}: {done}");
+        kept.answers(&format!("{program:?}"));
         assert_eq!(kept.pid(), pid, "{program:?}");
     }
     kept.upgrade();
-    let done = kept.guests[0].asked(&json!({ "transact": { "to": to, "seconds": 0.05 } }));
-    assert!(done.get("failed").is_none(), "{done}");
+    kept.answers("upgraded");
 }
 
 #[test]

@@ -9,26 +9,19 @@ pub(super) fn signal(pid: u64, name: &str) {
     assert!(Command::new("kill").args([format!("-{name}"), pid.to_string()]).status().unwrap().success());
 }
 
-/// One guest asks the other for a moment, and is answered.
-pub(super) fn answers(kept: &mut Kept, when: &str) {
-    let to = kept.guests[1].address;
-    let done = kept.guests[0].asked(&json!({ "transact": { "to": to, "seconds": 0.1 } }));
-    assert!(done.get("failed").is_none(), "{when}: {done}\n{}", kept.log());
-}
-
 #[test]
 fn a_host_file_that_was_changed_meanwhile_is_neither_read_nor_in_the_way() {
     let mut kept = Kept::start(&["e1000", "e1000"]);
     let good = std::fs::read_to_string(kept.path("host.toml")).unwrap();
     std::fs::write(kept.path("host.toml"), "this is no host file").unwrap();
     kept.upgrade();
-    answers(&mut kept, "a wrong file");
+    kept.answers("a wrong file");
     std::fs::remove_file(kept.path("host.toml")).unwrap();
     kept.upgrade();
-    answers(&mut kept, "no file");
+    kept.answers("no file");
     std::fs::write(kept.path("host.toml"), good.replace("12:34:02", "12:34:05")).unwrap();
     kept.upgrade();
-    answers(&mut kept, "another file");
+    kept.answers("another file");
     // What differs is still to be applied.
     let host = kept.path("host.toml");
     let plan = Command::new(env!("CARGO_BIN_EXE_nicety")).arg("apply").arg(host).arg("--dry-run").output().unwrap();
@@ -50,22 +43,22 @@ fn a_daemon_without_a_free_descriptor_goes_on_and_says_so() {
     println!("{refused}");
     assert!(refused.contains("open files") || refused.contains("ulimit -n"), "{refused}");
     assert!(refused.contains("this daemon goes on"), "{refused}");
-    answers(&mut kept, "refused");
+    kept.answers("refused");
     limit("4096");
     kept.upgrade();
-    answers(&mut kept, "upgraded");
+    kept.answers("upgraded");
 }
 
 #[test]
 fn a_vmm_that_reads_nothing_meanwhile_is_not_waited_for_and_goes_on_later() {
     let mut kept = Kept::start(&["e1000", "virtio-net"]);
-    answers(&mut kept, "before");
+    kept.answers("before");
     let pids = [0, 1].map(|guest: usize| u64::from(kept.guests[guest].process()));
     for stopped in pids {
         signal(stopped, "STOP");
         (0..3).for_each(|_| _ = kept.upgrade());
         signal(stopped, "CONT");
-        answers(&mut kept, "continued");
+        kept.answers("continued");
     }
     let log = kept.log();
     assert_eq!(log.matches(" has connected").count(), 2, "{log}");
@@ -118,7 +111,7 @@ fn vmms_that_die_and_connect_during_upgrades_leave_their_ports_to_the_next() {
             start.join().unwrap()
         });
         kept.guests = guests;
-        answers(&mut kept, "connected again");
+        kept.answers("connected again");
     }
 }
 
@@ -195,7 +188,7 @@ fn a_save_comes_before_an_upgrade_or_after_it() {
             assert!(restored.status.success(), "{restored:?}\n{}", kept.log());
         }
     });
-    answers(&mut kept, "restored");
+    kept.answers("restored");
     upgraded_in_time(&kept);
-    answers(&mut kept, "upgraded");
+    kept.answers("upgraded");
 }

@@ -2,8 +2,6 @@
 
 use std::net::{SocketAddr, TcpListener};
 
-use serde_json::json;
-
 use super::*;
 
 impl Kept {
@@ -26,12 +24,6 @@ impl Kept {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
-
-    fn transact(&mut self) {
-        let to = self.guests[1].address;
-        let done = self.guests[0].asked(&json!({ "transact": { "to": to, "seconds": 0.1 } }));
-        assert!(done.get("failed").is_none(), "{done}\n{}", self.log());
-    }
 }
 
 #[test]
@@ -48,12 +40,12 @@ fn a_port_is_protected_again_after_either_daemon_was_replaced() {
     let mut kept = Kept::start_with_key(&adapters.into_iter().zip(1..).map(port).collect::<String>());
     kept.attach(&adapters);
     kept.until_protected();
-    kept.transact();
+    kept.answers("before");
     for daemon in ["the port's", "the peer's"] {
         let pause = if daemon == "the peer's" { peer.upgrade() } else { kept.upgrade() };
-        kept.transact();
+        kept.answers(daemon);
         kept.until_protected();
-        kept.transact();
+        kept.answers(daemon);
         println!("{daemon} daemon was replaced, and stood still for {pause:.1} ms");
     }
     assert!(!peer.log().contains("at call"), "a replica differs: {}", peer.log());

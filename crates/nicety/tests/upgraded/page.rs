@@ -135,9 +135,7 @@ fn a_browser_shows_the_numbers_of_the_api_and_its_console_stays_empty() {
     host += "\n[[uplink]]\nkind = \"pair\"\nname = \"up\"\nsocket = \"up.sock\"\n";
     let mut kept = Kept::start_on(dir, &host);
     kept.attach(&adapters);
-    let to = kept.guests[1].address;
-    let done = kept.guests[0].asked(&json!({ "transact": { "to": to, "seconds": 0.1 } }));
-    assert!(done.get("failed").is_none(), "{done}");
+    kept.answers("before");
     let profile = kept.path("profile");
     let end = Instant::now() + 3 * SOON;
     loop {

@@ -55,17 +55,14 @@ fn used(control: &Path) -> Option<usize> {
 /// Requests of the kept daemon's guest to the partner's while the daemon is replaced so often; `look` is called after each time.
 fn transacts(kept: &mut Kept, partner: &Partner, upgrades: usize, seconds: f64, look: impl Fn(&Kept)) {
     let to = partner.guest.address;
-    let warm = kept.guests[0].asked(&json!({ "transact": { "to": to, "seconds": 0.1 } }));
-    assert!(warm.get("failed").is_none(), "{warm}\n{}", kept.log());
-    kept.guests[0].order(&json!({ "transact": { "to": to, "seconds": seconds } }));
+    kept.begins_to_ask(0, to, seconds);
     for _ in 0..upgrades {
         let pause = kept.upgrade();
         look(kept);
         println!("{pause:.1} ms");
     }
     let done = kept.guests[0].answer();
-    assert!(done.get("failed").is_none(), "{done}\n{}\n{}", kept.log(), partner.log());
-    let each: Vec<u64> = serde_json::from_value(done["transacted"]["each_ns"].clone()).unwrap();
+    let each = answered(&done, &partner.log(), kept);
     println!("{} requests, the slowest {} ms", each.len(), each.iter().max().unwrap() / 1_000_000);
 }
 
