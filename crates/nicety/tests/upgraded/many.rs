@@ -29,7 +29,7 @@ impl Many {
     }
 
     fn upgrade(&mut self) {
-        let answer = self.kept.json(&["upgrade", "--json"]);
+        let answer = self.kept.upgraded();
         let ms = |value: &Value| value["stopped_ns"].as_f64().unwrap() / 1e6;
         self.pauses.extend(answer["ports"].as_array().unwrap().iter().map(ms));
         self.wholes.push(ms(&answer));
