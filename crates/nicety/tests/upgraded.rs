@@ -24,6 +24,7 @@ mod steps_of;
 mod uplinks;
 
 use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -75,14 +76,36 @@ impl Kept {
 
     /// A daemon with this host file, and without guests.
     fn start_on(dir: TempDir, host: &str) -> Kept {
+        Self::starts_on(dir, host).unwrap_or_else(|log| panic!("{log}"))
+    }
+
+    /// A daemon with this host file, or the log of one that has ended.
+    fn starts_on(dir: TempDir, host: &str) -> Result<Kept, String> {
         std::fs::write(dir.path().join("host.toml"), host).unwrap();
-        let kept = Kept { guests: Vec::new(), keeper: keep(dir.path()), dir };
+        let mut kept = Kept { guests: Vec::new(), keeper: keep(dir.path()), dir };
         let end = Instant::now() + SOON;
         while kept.asked(&["ports"]).status.code() != Some(0) {
+            if kept.keeper.0.try_wait().unwrap().is_some() {
+                return Err(kept.log());
+            }
             assert!(Instant::now() < end, "{}", kept.log());
             std::thread::sleep(Duration::from_millis(10));
         }
-        kept
+        Ok(kept)
+    }
+
+    /// A daemon whose host file names a free TCP port of this machine. One that was free a moment ago may be in use: then it is another.
+    fn start_at_port(host: impl Fn(SocketAddr, &Path) -> String) -> (Kept, SocketAddr) {
+        let end = Instant::now() + SOON;
+        loop {
+            let dir = tempfile::tempdir().unwrap();
+            let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+            let text = host(address, dir.path());
+            match Self::starts_on(dir, &text) {
+                Ok(kept) => return (kept, address),
+                Err(log) => assert!(log.contains("in use") && Instant::now() < end, "{log}"),
+            }
+        }
     }
 
     /// Starts the guests.

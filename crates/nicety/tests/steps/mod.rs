@@ -15,12 +15,13 @@ use rustix::process::{Signal, pidfd_send_signal};
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// Whether an upgrade was refused only because a machine that is busy was late: a worker may not stop in its two seconds, or the next
-/// daemon not take the images in three. Then nothing was changed, and another upgrade may be made.
+/// Whether an answer, or a line of the log, says that an upgrade was refused only because the machine was busy: a worker may not stop in
+/// its two seconds, or the next daemon not take the images in three. Then nothing was changed, and another upgrade may be made.
 pub fn is_late(said: &str) -> bool {
-    const LATE: [&str; 3] =
-        ["a worker did not stop in time", "has stopped in the middle of a message", "no answer within"];
-    said.contains("nothing was changed, and this daemon goes on") && LATE.iter().any(|why| said.contains(why))
+    let is_refused =
+        ["nothing was changed, and this daemon goes on", "not upgraded: "].iter().any(|words| said.contains(words));
+    let late = ["a worker did not stop in time", "has stopped in the middle of a message", "no answer within"];
+    is_refused && late.iter().any(|why| said.contains(why))
 }
 
 /// The daemon that is killed.
