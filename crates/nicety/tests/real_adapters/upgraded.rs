@@ -129,7 +129,7 @@ pub fn daemon(stage: &Stage) -> Option<u32> {
     children.ok()?.split_whitespace().last()?.parse().ok()
 }
 
-/// QEMU's virtio-net connects again by itself. No adapter behind vfio-user survives a killed daemon yet.
+/// QEMU's virtio-net connects again by itself. The adapters behind vfio-user, which does not, are in `killed.rs`.
 #[test]
 fn a_keeper_gives_a_guest_on_virtio_net_its_network_back_when_the_daemon_is_killed() {
     let ports = vec![port("virtio-net", 1), port("virtio-net", 2)];
