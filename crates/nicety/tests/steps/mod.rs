@@ -9,7 +9,7 @@ use std::process::ExitStatus;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use nicety_keeper::{Between, Channel, ChannelError, Seam, Start, keep_with};
+use nicety_keeper::{Between, Channel, ChannelError, Seam, Start, keep_with, kind};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Signal, pidfd_send_signal};
 
@@ -35,6 +35,9 @@ pub enum Victim {
 #[derive(Debug)]
 pub struct Plan {
     pub victim: Victim,
+    /// The upgrade has been asked for. What a daemon has sent before is no step of it: on a busy machine it still passes here, and a VMM's
+    /// connection that the keeper does not hold yet ends with its daemon.
+    pub begun: bool,
     /// Messages that pass before it.
     pub left: usize,
     /// The process that serves before the upgrade.
@@ -126,6 +129,9 @@ impl Relay {
                     let file = message.fds.remove(0);
                     message.fds.insert(0, self::changed(file, change));
                 }
+                if (between, message.kind) == (Between::KeeperAndDaemon, kind::UPGRADE) {
+                    self.plan.lock().unwrap().iter_mut().for_each(|plan| plan.begun = true);
+                }
                 self.step(format_args!("{between:?}, end {from}: {}", message.kind));
                 let fds: Vec<_> = message.fds.iter().map(AsFd::as_fd).collect();
                 ends[to].send(message.kind, &message.content, &fds, SOON).is_ok()
@@ -139,7 +145,7 @@ impl Relay {
     /// A message is about to arrive.
     fn step(&self, what: std::fmt::Arguments<'_>) {
         let mut plan = self.plan.lock().unwrap();
-        let Some(plan) = plan.as_mut().filter(|plan| plan.came.is_none()) else { return };
+        let Some(plan) = plan.as_mut().filter(|plan| plan.begun && plan.came.is_none()) else { return };
         if plan.left > 0 {
             plan.left -= 1;
             return;

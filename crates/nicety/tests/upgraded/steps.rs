@@ -114,7 +114,7 @@ impl Swept {
         // The messages of an upgrade that was refused because the machine was busy are others: then the step is repeated.
         let answer = in_time(|| {
             let old = self.serves("before");
-            *self.relay.plan.lock().unwrap() = Some(Plan { victim, left: step, old, came: None });
+            *self.relay.plan.lock().unwrap() = Some(Plan { victim, begun: false, left: step, old, came: None });
             self.asked(&["upgrade", program.to_str().unwrap()])
         });
         let Plan { came, old, .. } = self.relay.plan.lock().unwrap().take().unwrap();
