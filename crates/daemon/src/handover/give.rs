@@ -13,8 +13,8 @@ use super::{
 };
 use crate::daemon::{Daemon, Images};
 
-/// The keeper reports the end of a process at once.
-const SOON: Duration = Duration::from_millis(500);
+/// The keeper reports the end of a process at once, on a machine that keeps up. The ports are served meanwhile.
+const SOON: Duration = Duration::from_secs(5);
 
 /// Reasons why the daemon was not replaced.
 #[derive(Debug, thiserror::Error)]

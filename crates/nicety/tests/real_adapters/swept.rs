@@ -33,7 +33,7 @@ fn the_keeper_of_the_swept_upgrades() {
                 Some((victim, left)) => {
                     let victim = if victim == "Old" { Victim::Old } else { Victim::New };
                     let old = listens.pids().last().copied().unwrap_or_default();
-                    *plan = Some(Plan { victim, left: left.parse().unwrap(), old, came: None });
+                    *plan = Some(Plan { victim, begun: false, left: left.parse().unwrap(), old, came: None });
                     "it waits".to_owned()
                 }
                 None => plan.take().and_then(|plan| plan.came).unwrap_or_default(),

@@ -8,6 +8,7 @@ use nicety_guests::{Accel, Guest, GuestConfig, Kernel, Link, Setup, Start};
 use crate::{
     migration::{finish, stream},
     stage::{HOST, SOON, Stage, TAP, address, mac, ping, pinged, port, quiet, sh, well},
+    steps::is_late,
     user_mode::machine,
 };
 
@@ -35,12 +36,25 @@ fn set_address(guest: &mut Guest, number: u8, host: u8) {
     sh(guest, &format!("until has_carrier {interface}; do rest; done"));
 }
 
-/// Replaces the daemon by the same program. Returns the answer.
+/// Replaces the daemon by the same program, at another time if the machine is too busy. Returns the answer.
 pub fn upgrade(stage: &mut Stage) -> String {
     let control = stage.served.socket("control.sock");
     let command = format!("'{}' upgrade --control {}", env!("CARGO_BIN_EXE_nicety"), control.display());
-    let done = stage.namespace.run(&command, SOON);
-    stage.ready(done)
+    let end = Instant::now() + SOON;
+    loop {
+        let done = stage.namespace.run(&command, SOON);
+        match done {
+            Err(error) if is_late(&error.to_string()) && Instant::now() < end => println!("{error}"),
+            done => return stage.ready(done),
+        }
+    }
+}
+
+/// Frames that ports have dropped, in either direction.
+fn dropped(stage: &Stage, names: [&str; 2]) -> u64 {
+    let reports = names.map(|name| stage.report(name));
+    let drops = reports.iter().flat_map(|report| ["transmit_drops", "receive_drops"].map(|way| &report[way]));
+    drops.filter_map(|drops| drops.as_object()).flatten().filter_map(|(_, count)| count.as_u64()).sum()
 }
 
 #[test]
@@ -62,6 +76,8 @@ fn guests_in_qemu_and_in_user_mode_go_on_while_the_daemon_is_replaced_ten_times(
         ping(&mut guest, "", &at(number, PEER));
     }
     ping(&mut guest, "", HOST);
+    let dropped = |stage: &Stage| ["vm1", "vm2", "vm3"].map(|name| dropped(stage, [name, "vm4"]));
+    let dropped_before = dropped(&stage);
     stream(&mut guest, &mut peer, &address(PEER));
     stream(&mut peer, &mut guest, &at(2, 1));
     for number in [1u8, 2, 3] {
@@ -79,22 +95,26 @@ fn guests_in_qemu_and_in_user_mode_go_on_while_the_daemon_is_replaced_ten_times(
     finish(&mut guest, &mut peer);
     finish(&mut peer, &mut guest);
     sh(&mut guest, "killall -INT ping; true");
+    let dropped = dropped(&stage);
     for number in [1u8, 2, 3] {
         let text = sh(
             &mut guest,
             &format!("until grep -q received /tmp/asked{number}; do rest; done; cat /tmp/asked{number}"),
         );
         let [sent, answered, twice] = pinged(&text);
-        println!("{}: {answered} of {sent} requests were answered", ADAPTERS[usize::from(number) - 1]);
-        // The last one may be on its way.
-        assert!(sent - answered <= 1 && twice == 0, "{text}");
+        let place = usize::from(number) - 1;
+        let dropped = dropped[place] - dropped_before[place];
+        println!("{}: {answered} of {sent} requests were answered, {dropped} frames dropped", ADAPTERS[place]);
+        // The last one may be on its way. And a port's backlog, which the streams fill, may have had no room: such frames are counted.
+        assert!(sent - answered <= 1 + dropped && twice == 0, "{text}\n{dropped} dropped");
     }
     ping(&mut guest, "", HOST);
     quiet(&mut guest);
     quiet(&mut peer);
     let log = stage.served.log();
-    // Tests run as root, of which the sandbox warns.
-    let warns = log.lines().any(|line| line.contains("WARN") && !line.contains("/etc/shadow"));
+    // Tests run as root, of which the sandbox warns. And a busy machine may have been late for an upgrade.
+    let is_expected = |line: &str| line.contains("/etc/shadow") || is_late(line);
+    let warns = log.lines().any(|line| line.contains("WARN") && !is_expected(line));
     assert!(!log.contains("disconnected") && !warns, "{log}");
     for name in ["vm1", "vm2", "vm3", "vm4"] {
         let report = stage.report(name);
@@ -109,7 +129,7 @@ pub fn daemon(stage: &Stage) -> Option<u32> {
     children.ok()?.split_whitespace().last()?.parse().ok()
 }
 
-/// QEMU's virtio-net connects again by itself. No adapter behind vfio-user survives a killed daemon yet.
+/// QEMU's virtio-net connects again by itself. The adapters behind vfio-user, which does not, are in `killed.rs`.
 #[test]
 fn a_keeper_gives_a_guest_on_virtio_net_its_network_back_when_the_daemon_is_killed() {
     let ports = vec![port("virtio-net", 1), port("virtio-net", 2)];

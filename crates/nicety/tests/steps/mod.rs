@@ -9,11 +9,20 @@ use std::process::ExitStatus;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use nicety_keeper::{Between, Channel, ChannelError, Seam, Start, keep_with};
+use nicety_keeper::{Between, Channel, ChannelError, Seam, Start, keep_with, kind};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Signal, pidfd_send_signal};
 
 const SOON: Duration = Duration::from_secs(30);
+
+/// Whether an answer, or a line of the log, says that an upgrade was refused only because the machine was busy: a worker may not stop in
+/// its two seconds, or the next daemon not take the images in three. Then nothing was changed, and another upgrade may be made.
+pub fn is_late(said: &str) -> bool {
+    let is_refused =
+        ["nothing was changed, and this daemon goes on", "not upgraded: "].iter().any(|words| said.contains(words));
+    let late = ["a worker did not stop in time", "has stopped in the middle of a message", "no answer within"];
+    is_refused && late.iter().any(|why| said.contains(why))
+}
 
 /// The daemon that is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +35,9 @@ pub enum Victim {
 #[derive(Debug)]
 pub struct Plan {
     pub victim: Victim,
+    /// The upgrade has been asked for. What a daemon has sent before is no step of it: on a busy machine it still passes here, and a VMM's
+    /// connection that the keeper does not hold yet ends with its daemon.
+    pub begun: bool,
     /// Messages that pass before it.
     pub left: usize,
     /// The process that serves before the upgrade.
@@ -117,6 +129,9 @@ impl Relay {
                     let file = message.fds.remove(0);
                     message.fds.insert(0, self::changed(file, change));
                 }
+                if (between, message.kind) == (Between::KeeperAndDaemon, kind::UPGRADE) {
+                    self.plan.lock().unwrap().iter_mut().for_each(|plan| plan.begun = true);
+                }
                 self.step(format_args!("{between:?}, end {from}: {}", message.kind));
                 let fds: Vec<_> = message.fds.iter().map(AsFd::as_fd).collect();
                 ends[to].send(message.kind, &message.content, &fds, SOON).is_ok()
@@ -130,7 +145,7 @@ impl Relay {
     /// A message is about to arrive.
     fn step(&self, what: std::fmt::Arguments<'_>) {
         let mut plan = self.plan.lock().unwrap();
-        let Some(plan) = plan.as_mut().filter(|plan| plan.came.is_none()) else { return };
+        let Some(plan) = plan.as_mut().filter(|plan| plan.begun && plan.came.is_none()) else { return };
         if plan.left > 0 {
             plan.left -= 1;
             return;

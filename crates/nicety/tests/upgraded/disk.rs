@@ -1,10 +1,14 @@
 //! Upgraded and killed while the disk is full.
 
-use super::bad::{answers, signal};
+use super::bad::signal;
 use super::*;
 
 /// The state file's folder is a disk of one page that is full (tmpfs(5), `size`), in a mount namespace of the keeper's own.
 const FULL: &str = "mount -t tmpfs -o size=4k none disk && head -c 4096 /dev/zero >disk/full";
+
+/// An adapter that a killed daemon's guest goes on with although its driver does nothing (docs/adr/0022): these guests' drivers do not look
+/// for one that stands still, as Linux's do.
+const ADAPTER: &str = "virtio-net-pci";
 
 #[test]
 fn a_full_disk_stops_neither_an_upgrade_nor_the_daemon_that_follows_a_killed_one() {
@@ -30,7 +34,7 @@ fn a_full_disk_stops_neither_an_upgrade_nor_the_daemon_that_follows_a_killed_one
     let mut host = "[daemon]\ncontrol = \"control.sock\"\nstate = \"disk/state\"\n".to_owned();
     for number in [1, 2] {
         host += &format!(
-            "[[port]]\nname = \"vm{number}\"\nadapter = \"e1000\"\nmac = \"52:54:00:12:34:0{number}\"\n\
+            "[[port]]\nname = \"vm{number}\"\nadapter = \"{ADAPTER}\"\nmac = \"52:54:00:12:34:0{number}\"\n\
              socket = \"vm{number}.sock\"\n"
         );
     }
@@ -43,13 +47,13 @@ fn a_full_disk_stops_neither_an_upgrade_nor_the_daemon_that_follows_a_killed_one
         assert!(Instant::now() < end, "{}", kept.log());
         std::thread::sleep(Duration::from_millis(10));
     }
-    kept.attach(&["e1000", "e1000"]);
-    answers(&mut kept, "before");
+    kept.attach(&[ADAPTER; 2]);
+    kept.answers("before");
     let changed = kept.asked(&["port", "set", "vm2", "send_average=10Mbit/s"]);
     let said = String::from_utf8_lossy(&changed.stderr);
     assert!(said.contains("No space left"), "{changed:?}\n{}", kept.log());
     kept.upgrade();
-    answers(&mut kept, "upgraded");
+    kept.answers("upgraded");
     let ports = kept.json(&["ports", "--json"]);
     assert!(ports.to_string().contains("10Mbit/s"), "the live change stays: {ports}");
     let pid = kept.pid();
@@ -59,7 +63,7 @@ fn a_full_disk_stops_neither_an_upgrade_nor_the_daemon_that_follows_a_killed_one
         assert!(Instant::now() < end, "{}", kept.log());
         std::thread::sleep(Duration::from_millis(10));
     }
-    answers(&mut kept, "killed");
+    kept.answers("killed");
     let log = kept.log();
     assert_eq!(log.matches(" has connected").count(), 2, "no connection was closed: {log}");
 }

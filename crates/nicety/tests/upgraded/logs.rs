@@ -1,19 +1,8 @@
 //! Ports whose logs are at another daemon: either daemon is replaced, and the ports are protected again.
 
-use std::net::{SocketAddr, TcpListener};
-
-use serde_json::json;
-
 use super::*;
 
 impl Kept {
-    /// A daemon with this host file, and the key for logs.
-    fn start_with_key(host: &str) -> Kept {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("key"), [7; 32]).unwrap();
-        Self::start_on(dir, &format!("[daemon]\ncontrol = \"control.sock\"\n\n[ft]\nkey = \"key\"\n{host}"))
-    }
-
     fn until_protected(&self) {
         let end = Instant::now() + SOON;
         loop {
@@ -26,18 +15,17 @@ impl Kept {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
+}
 
-    fn transact(&mut self) {
-        let to = self.guests[1].address;
-        let done = self.guests[0].asked(&json!({ "transact": { "to": to, "seconds": 0.1 } }));
-        assert!(done.get("failed").is_none(), "{done}\n{}", self.log());
-    }
+/// A host file with a key for logs, which is written to this folder.
+fn with_key(dir: &Path, host: &str) -> String {
+    std::fs::write(dir.join("key"), [7; 32]).unwrap();
+    format!("[daemon]\ncontrol = \"control.sock\"\n\n[ft]\nkey = \"key\"\n{host}")
 }
 
 #[test]
 fn a_port_is_protected_again_after_either_daemon_was_replaced() {
-    let listen: SocketAddr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let peer = Kept::start_with_key(&format!("listen = \"{listen}\"\n"));
+    let (peer, listen) = Kept::start_at_port(|listen, dir| with_key(dir, &format!("listen = \"{listen}\"\n")));
     let adapters = ["e1000", "vmxnet3"];
     let port = |(adapter, number): (&str, u8)| {
         format!(
@@ -45,15 +33,17 @@ fn a_port_is_protected_again_after_either_daemon_was_replaced() {
              socket = \"vm{number}.sock\"\nft_peer = \"{listen}\"\n"
         )
     };
-    let mut kept = Kept::start_with_key(&adapters.into_iter().zip(1..).map(port).collect::<String>());
+    let dir = tempfile::tempdir().unwrap();
+    let host = with_key(dir.path(), &adapters.into_iter().zip(1..).map(port).collect::<String>());
+    let mut kept = Kept::start_on(dir, &host);
     kept.attach(&adapters);
     kept.until_protected();
-    kept.transact();
+    kept.answers("before");
     for daemon in ["the port's", "the peer's"] {
         let pause = if daemon == "the peer's" { peer.upgrade() } else { kept.upgrade() };
-        kept.transact();
+        kept.answers(daemon);
         kept.until_protected();
-        kept.transact();
+        kept.answers(daemon);
         println!("{daemon} daemon was replaced, and stood still for {pause:.1} ms");
     }
     assert!(!peer.log().contains("at call"), "a replica differs: {}", peer.log());

@@ -29,22 +29,26 @@ impl Many {
     }
 
     fn upgrade(&mut self) {
-        let answer = self.kept.json(&["upgrade", "--json"]);
+        let answer = self.kept.upgraded();
         let ms = |value: &Value| value["stopped_ns"].as_f64().unwrap() / 1e6;
         self.pauses.extend(answer["ports"].as_array().unwrap().iter().map(ms));
         self.wholes.push(ms(&answer));
     }
 
+    /// The first of each pair asks the second one, and is answered.
+    fn all_answer(&mut self, when: &str) {
+        for pair in 0..self.kept.guests.len() / 2 {
+            let to = self.kept.guests[2 * pair + 1].address;
+            self.kept.asks(2 * pair, to, when);
+        }
+    }
+
     /// Requests and answers in each pair, while the daemon is replaced so often.
     fn goes_on(&mut self, upgrades: usize) {
         let pairs = self.kept.guests.len() / 2;
-        for pair in 0..pairs {
-            let to = self.kept.guests[2 * pair + 1].address;
-            let warm = self.kept.guests[2 * pair].asked(&json!({ "transact": { "to": to, "seconds": 0.05 } }));
-            assert!(warm.get("failed").is_none(), "{warm}");
-        }
+        self.all_answer("before");
         let before = self.kept.frames();
-        let mut left = upgrades;
+        let (mut left, mut requests) = (upgrades, 0);
         // The guests' orders have an end: so many upgrades as there are until then, and again.
         while left > 0 {
             for pair in 0..pairs {
@@ -58,9 +62,11 @@ impl Many {
             }
             for pair in 0..pairs {
                 let done = self.kept.guests[2 * pair].answer();
-                assert!(done.get("failed").is_none(), "{done}\n{}", self.kept.log());
+                requests += answered(&done, "upgraded", &self.kept).len();
             }
         }
+        assert!(requests > 0, "no request was answered\n{}", self.kept.log());
+        self.all_answer("upgraded");
         let [sent, received, dropped] = none_is_lost(&self.kept, before);
         for all in [&mut self.pauses, &mut self.wholes] {
             all.sort_by(f64::total_cmp);
@@ -68,7 +74,7 @@ impl Many {
         let at = |all: &[f64], percent: usize| all[(all.len() * percent / 100).min(all.len() - 1)];
         println!(
             "{pairs} pairs of guests, {upgrades} upgrades: a port stood still for {:.1} ms in the median, {:.1} ms p99; the whole for {:.1} ms p99, \
-             {:.1} ms at most; {sent} frames sent, {received} received, {dropped} dropped",
+             {:.1} ms at most; {requests} requests, {sent} frames sent, {received} received, {dropped} dropped",
             at(&self.pauses, 50),
             at(&self.pauses, 99),
             at(&self.wholes, 99),

@@ -1,5 +1,6 @@
 //! A daemon of a next version is replaced by this one: what it hands over has a field that this one does not know.
 
+use super::in_time;
 use super::steps::Swept;
 
 /// Kinds of the messages with a state: `crates/daemon/src/handover.rs`.
@@ -41,7 +42,7 @@ fn a_state_of_a_next_version_with_an_unknown_field_is_refused_and_its_daemon_goe
     for (kind, what) in STATES {
         for (change, why) in changes {
             *swept.relay.changed.lock().unwrap() = Some((kind, change));
-            let answer = swept.asked(&["upgrade", program.to_str().unwrap()]);
+            let answer = in_time(|| swept.asked(&["upgrade", program.to_str().unwrap()]));
             let said = String::from_utf8_lossy(&answer.stderr);
             println!("{what}: {}", said.trim());
             assert!(!answer.status.success() && said.contains(why), "{what}: {said}\n{}", swept.log());
@@ -51,7 +52,7 @@ fn a_state_of_a_next_version_with_an_unknown_field_is_refused_and_its_daemon_goe
         }
     }
     *swept.relay.changed.lock().unwrap() = None;
-    let answer = swept.asked(&["upgrade", program.to_str().unwrap()]);
+    let answer = in_time(|| swept.asked(&["upgrade", program.to_str().unwrap()]));
     assert!(answer.status.success(), "{answer:?}\n{}", swept.log());
     assert_ne!(swept.serves("after"), old);
     swept.check("after");

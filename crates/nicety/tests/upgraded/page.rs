@@ -1,8 +1,7 @@
 //! The page while its daemon is replaced: its place answers all the time, and a refused upgrade changes nothing. And the page in a browser:
 //! Chromium's console stays empty, and the numbers are those of `nicety ports --json`.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 
@@ -11,11 +10,9 @@ use super::*;
 const PORT: &str =
     "[[port]]\nname = \"vm1\"\nadapter = \"e1000\"\nmac = \"52:54:00:12:34:01\"\nsocket = \"vm1.sock\"\n";
 
-/// A kept daemon whose page is here.
-fn kept(page: &str) -> Kept {
-    let dir = tempfile::tempdir().unwrap();
-    let page = page.replace("DIR", dir.path().to_str().unwrap());
-    Kept::start_on(dir, &format!("[daemon]\ncontrol = \"control.sock\"\npage = \"{page}\"\n{PORT}"))
+/// The beginning of a host file whose page is here.
+fn with_page(page: impl std::fmt::Display) -> String {
+    format!("[daemon]\ncontrol = \"control.sock\"\npage = \"{page}\"\n")
 }
 
 /// The answer to `GET /` on a connection.
@@ -24,11 +21,6 @@ fn get(mut stream: impl Read + Write, host: &str) -> String {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     answer
-}
-
-/// An address that was free a moment ago.
-fn free() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 /// A program that cannot take over.
@@ -40,8 +32,9 @@ fn is_served(answer: &str) -> bool {
 
 #[test]
 fn a_page_at_a_unix_socket_is_served_after_upgrades_that_succeed_and_that_are_refused() {
-    let kept = kept("DIR/page.sock");
-    let path = kept.path("page.sock");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("page.sock");
+    let kept = Kept::start_on(dir, &format!("{}{PORT}", with_page(path.display())));
     let ask = || get(UnixStream::connect(&path).unwrap(), "localhost");
     assert!(is_served(&ask()), "{}", kept.log());
     for _ in 0..2 {
@@ -63,8 +56,7 @@ fn a_page_at_a_unix_socket_is_served_after_upgrades_that_succeed_and_that_are_re
 
 #[test]
 fn a_page_at_a_port_is_served_after_upgrades_that_succeed_and_that_are_refused() {
-    let address = free();
-    let kept = kept(&address.to_string());
+    let (kept, address) = Kept::start_at_port(|address, _| format!("{}{PORT}", with_page(address)));
     let ask = |host: &str| get(TcpStream::connect(address).unwrap(), host);
     let host = address.to_string();
     assert!(is_served(&ask(&host)), "{}", kept.log());
@@ -122,10 +114,8 @@ fn a_browser_shows_the_numbers_of_the_api_and_its_console_stays_empty() {
         let _stdout_closed = writeln!(std::io::stdout(), "\nSKIPPED {test}: Chromium is not installed");
         return;
     };
-    let (dir, address, adapters) = (tempfile::tempdir().unwrap(), free(), ["e1000", "vmxnet3"]);
-    let mut host = format!(
-        "[daemon]\ncontrol = \"control.sock\"\npage = \"{address}\"\n\n[[port_group]]\nname = \"web\"\nvlan = 10\n"
-    );
+    let adapters = ["e1000", "vmxnet3"];
+    let mut host = "[[port_group]]\nname = \"web\"\nvlan = 10\n".to_owned();
     for (adapter, number) in adapters.iter().zip(1..) {
         host += &format!(
             "\n[[port]]\nname = \"vm{number}\"\nadapter = \"{adapter}\"\nmac = \"52:54:00:12:34:{number:02x}\"\n\
@@ -133,11 +123,9 @@ fn a_browser_shows_the_numbers_of_the_api_and_its_console_stays_empty() {
         );
     }
     host += "\n[[uplink]]\nkind = \"pair\"\nname = \"up\"\nsocket = \"up.sock\"\n";
-    let mut kept = Kept::start_on(dir, &host);
+    let (mut kept, address) = Kept::start_at_port(|address, _| format!("{}{host}", with_page(address)));
     kept.attach(&adapters);
-    let to = kept.guests[1].address;
-    let done = kept.guests[0].asked(&json!({ "transact": { "to": to, "seconds": 0.1 } }));
-    assert!(done.get("failed").is_none(), "{done}");
+    kept.answers("before");
     let profile = kept.path("profile");
     let end = Instant::now() + 3 * SOON;
     loop {

@@ -110,11 +110,14 @@ impl Swept {
 
     /// Kills a daemon when so many messages of an upgrade have passed. Returns the next one, or `None` if there was no such message.
     fn kill_at(&mut self, step: usize, victim: Victim) -> Option<String> {
-        let old = self.serves("before");
-        *self.relay.plan.lock().unwrap() = Some(Plan { victim, left: step, old, came: None });
         let program = self.dir.path().join("nicety");
-        let answer = self.asked(&["upgrade", program.to_str().unwrap()]);
-        let Plan { came, .. } = self.relay.plan.lock().unwrap().take().unwrap();
+        // The messages of an upgrade that was refused because the machine was busy are others: then the step is repeated.
+        let answer = in_time(|| {
+            let old = self.serves("before");
+            *self.relay.plan.lock().unwrap() = Some(Plan { victim, begun: false, left: step, old, came: None });
+            self.asked(&["upgrade", program.to_str().unwrap()])
+        });
+        let Plan { came, old, .. } = self.relay.plan.lock().unwrap().take().unwrap();
         let when = format!("{victim:?} at {step}, {came:?}");
         let now = self.serves(&when);
         self.check(&when);
