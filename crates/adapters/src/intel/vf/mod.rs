@@ -261,11 +261,7 @@ impl Adapter for VirtualFunction {
             }
             Event::Answer(answer) => self.answered(&answer, cx),
             Event::Restored => self.resume_restored(cx),
-            // As after a reset of the physical function: without CTS in the mailbox the drivers' watchdogs find no link.
-            Event::Lost => {
-                self.offer_room(!0, cx);
-                self.clear_function();
-            }
+            Event::Lost => self.lose(cx),
             // Addresses are translated in every call; a mapped page has the values of `shown`; no register counts missed frames.
             Event::Memory | Event::Page | Event::Missed(_) => {}
         }
