@@ -2,7 +2,7 @@
 //! mbx.h), sequences those of its vf.c and ixgbevf_main.c, and answers those of ixgbe_sriov.c.
 
 use nicety_adapter::family::Family;
-use nicety_adapter::{Event, Outbox, Reason};
+use nicety_adapter::{Event, Outbox, Reason, Reset};
 use nicety_adapters::intel::vf::family::{FunctionPolicy, PhysicalFunction, ixgbe};
 use nicety_frame::Mac;
 
@@ -395,6 +395,13 @@ fn an_address_that_a_trusted_function_has_set_outlives_its_reset_and_not_the_hos
     g.w(VFCTRL, 1 << 26);
     g.answer();
     g.r(VFMAILBOX);
+    assert_eq!(g.exchange(&[1])[..3], [0x8000_0001, OTHER.0[0], OTHER.0[1]]);
+    // A function-level reset, and a kill of the daemon.
+    g.call(|nic, cx| nic.reset(Reset::Function, cx));
+    g.answer();
+    g.config_write(4, &[6, 0]);
+    assert_eq!(g.exchange(&[1])[..3], [0x8000_0001, OTHER.0[0], OTHER.0[1]]);
+    g.call(|nic, cx| nic.notice(Event::Lost, cx));
     assert_eq!(g.exchange(&[1])[..3], [0x8000_0001, OTHER.0[0], OTHER.0[1]]);
     g.open(0, ENABLE);
     g.bring_one(&to(OTHER.1, 100));

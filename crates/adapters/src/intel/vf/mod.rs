@@ -274,12 +274,13 @@ impl Adapter for VirtualFunction {
     fn reset(&mut self, kind: Reset, cx: &mut Context<'_>) {
         // Frames that wait for buffers are lost with them.
         self.offer_room(!0, cx);
-        self.clear_function();
         self.function.reset();
         match kind {
             // The family keeps nothing of a function, so it need not hear of a new one.
-            Reset::Bus => {}
+            Reset::Bus => self.clear_function(),
+            // As CTRL.RST (igb_vf_reset_event, ixgbe_vf_reset_event).
             Reset::Function => {
+                self.clear_but_kept();
                 self.mailbox.ask_for_reset();
                 self.call_family(cx);
             }

@@ -113,9 +113,7 @@ impl VirtualFunction {
     /// is answered with NACK, after which they reset. The routes and masks of interrupts are lost: one comes from each vector.
     pub(super) fn lose(&mut self, cx: &mut Context<'_>) {
         self.offer_room(!0, cx);
-        let kept = r::KEPT.map(|name| self.registers[name]);
-        self.clear_function();
-        r::KEPT.into_iter().zip(kept).for_each(|(name, value)| self.registers[name] = value);
+        self.clear_but_kept();
         self.registers[r::VMBMEM] = word::CONTROL;
         self.registers[r::V2PMAILBOX] = mailbox::PFSTS | mailbox::RSTD;
         self.mailbox.wait_for_reader();
