@@ -266,6 +266,15 @@ pub fn pinged(text: &str) -> [u64; 3] {
         .map(|count| count.unwrap_or_else(|| panic!("{text}")))
 }
 
+/// Requests as fast as they are answered, until so many were: each once. With `-c` alone `ping` waits for the last reply no longer than
+/// twice the longest round trip so far, which a busy host may exceed; with a deadline it asks until it has its answers.
+#[track_caller]
+pub fn answered_each_once(guest: &mut Guest, requests: u64, to: &str) {
+    let text = sh(guest, &format!("{FLOOD} -n -q -w 60 -c {requests} {to}"));
+    let [_, answered, doubled] = pinged(&text);
+    assert!(answered >= requests && doubled == 0, "{requests} answers, each once: {text}");
+}
+
 /// Most frames that the daemon holds in one turn, request and answer: frames that were delivered but not returned to their sender
 /// when the daemon was killed are sent again by the next daemon.
 pub const IN_HAND: u64 = 2 * nicety_adapter::PACKETS as u64;
