@@ -287,7 +287,7 @@ fn functions_behind_a_vepa_reach_each_other_when_the_bridge_beyond_the_tap_retur
     well(stage.namespace.run(&format!("{words} link set dev {TAP} hairpin on"), LATER));
     ping(&mut guest, "", &address(2));
     ping(&mut other, "", &address(1));
-    answered_each_once(&mut guest, 200, &address(2));
+    answered_each_once(&mut guest, "", 200, &address(2));
     for guest in [&mut guest, &mut other] {
         ping(guest, "", HOST);
         quiet(guest);

@@ -25,7 +25,7 @@ fn one(adapter: &str, more: &str, words: &[&str]) -> (Stage, Guest) {
 }
 
 fn echoes(guest: &mut Guest) {
-    answered_each_once(guest, ECHOES, HOST);
+    answered_each_once(guest, "", ECHOES, HOST);
 }
 
 /// Messages that the guest has sent, messages that it has waited for, and register accesses that the daemon has seen.

@@ -103,7 +103,7 @@ fn echoes(stage: &Stage, guest: &mut Guest) -> [u64; 2] {
         [changes, stage.sent("vm1") + stage.received("vm1")]
     };
     let before = counts();
-    answered_each_once(guest, ECHOES, HOST);
+    answered_each_once(guest, "", ECHOES, HOST);
     let report = stage.report("vm1");
     let refused = (&report["refused_dma_reads"], &report["refused_dma_writes"], &report["guest_errors"]);
     assert_eq!(refused, (&0.into(), &0.into(), &0.into()), "{report}");
