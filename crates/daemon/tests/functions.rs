@@ -30,7 +30,10 @@ const BUFFER: u64 = 0x3000;
 const RING: u32 = 256;
 /// Bytes of a frame, without its check sequence.
 const BYTES: u32 = 60;
-const TIMEOUT: Duration = Duration::from_secs(60);
+/// Limit of a time in which no guest gets on.
+const STANDSTILL: Duration = Duration::from_secs(60);
+/// Rings that each guest sends, on average: one that was just begun, or is about to be, hardly shows.
+const RINGS: u64 = 16;
 
 /// A daemon with functions in pairs, each of which sends to the other.
 struct Cards {
@@ -99,17 +102,18 @@ impl Cards {
         counters.map(|counters| [counters.transmitted().packets, counters.taken().packets]).collect()
     }
 
-    /// Each guest sends as fast as it is served, until they have sent so many frames in all. Returns the growth of
+    /// Each guest sends as fast as it is served, until they have sent [`RINGS`] each, on average. Returns the growth of
     /// [`Cards::carried`].
-    fn flood(&mut self, frames: u64) -> Vec<[u64; 2]> {
-        let (before, end) = (self.carried(), Instant::now() + TIMEOUT);
-        let mut sent = 0;
-        while sent < frames {
-            assert!(Instant::now() < end, "{sent} of {frames} frames within {TIMEOUT:?}");
+    fn flood(&mut self) -> Vec<[u64; 2]> {
+        let (before, mut moved) = (self.carried(), Instant::now());
+        let (mut sent, all) = (0, RINGS * self.guests.len() as u64);
+        while sent < all {
+            assert!(moved.elapsed() < STANDSTILL, "{sent} of {all} rings, and no more within {STANDSTILL:?}");
             for guest in &mut self.guests {
                 if guest.has_sent() {
                     guest.send();
-                    sent += u64::from(RING - 1);
+                    sent += 1;
+                    moved = Instant::now();
                 }
             }
         }
@@ -206,10 +210,10 @@ fn private_bytes() -> u64 {
 fn each_of_256_functions_has_its_share_and_costs_little_memory() {
     let mut cards = Cards::new();
     cards.grow(FEW);
-    let few = cards.flood(50_000);
+    let few = cards.flood();
     let before = private_bytes();
     cards.grow(FUNCTIONS);
-    let many = cards.flood(u64::from(FUNCTIONS) * 1_000);
+    let many = cards.flood();
     let each = (private_bytes() - before) / u64::from(FUNCTIONS - FEW);
     for (what, carried) in [("16", few), ("256", many)] {
         let [sent, taken] = [0, 1].map(|way| jain(carried.iter().map(move |counts| counts[way])));
@@ -246,7 +250,7 @@ fn a_function_that_floods_its_mailbox_takes_nothing_from_the_others() {
         messages
     });
     // The one that sends to it, too: what it does not take is dropped.
-    let carried = cards.flood(50_000);
+    let carried = cards.flood();
     stop.store(true, Ordering::Relaxed);
     let messages = messages.join().unwrap();
     let sent = jain(carried[1..].iter().map(|[sent, _]| *sent));

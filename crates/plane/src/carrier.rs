@@ -24,7 +24,10 @@ impl Plane {
         followers.retain(|(_, other)| !Arc::ptr_eq(other, port));
         followers.extend(uplink.map(|uplink| (uplink, Arc::clone(port))));
         drop(followers);
-        port.set_link(uplink.is_none_or(|uplink| self.has_carrier(uplink)), now);
+        match uplink {
+            Some(uplink) => self.show_carrier(uplink, &[Arc::clone(port)], now),
+            None => port.set_link(true, now),
+        }
     }
 
     /// A port has left: its adapter follows no uplink any more.
@@ -40,8 +43,19 @@ impl Plane {
             all.iter().filter(|(followed, _)| *followed == whose).map(|(_, port)| Arc::clone(port)).collect()
         };
         if !followers.is_empty() {
+            self.show_carrier(whose, &followers, now);
+        }
+    }
+
+    /// Sets the links of these followers. Another thread may do so at the same time, and have seen another carrier: who comes last looks
+    /// again.
+    fn show_carrier(&self, whose: PortId, followers: &[Arc<Port>], now: Time) {
+        loop {
             let is_up = self.has_carrier(whose);
             followers.iter().for_each(|port| port.set_link(is_up, now));
+            if self.has_carrier(whose) == is_up {
+                return;
+            }
         }
     }
 

@@ -608,6 +608,8 @@ impl Port {
                 return None;
             }
             *membership = membership.moved(family, function);
+            // The port's policy holds in the new family, too. What that changes for the function, it learns by the reset.
+            membership.take_effect();
             Some(membership.reset())
         });
     }

@@ -131,12 +131,16 @@ fn a_function_may_do_what_both_the_host_and_its_port_s_policy_allow() {
     assert_eq!([ask(address), ask(vlan)], [REFUSED, GRANTED]);
     set(true, Vlan::Access("7".parse().unwrap()));
     assert_eq!([ask(address), ask(vlan)], [GRANTED, REFUSED]);
+    // It holds in another family, too, from the first message on.
+    set(false, Vlan::Flat);
+    let another = |trusted| {
+        let policy = FunctionPolicy { trusted, ..FunctionPolicy::free(self::address(1)) };
+        SharedFamily::new((find("igbvf").unwrap().card.unwrap().family)(vec![policy]))
+    };
+    port.join_family(&another(true), 0);
+    assert_eq!([ask(address), ask(vlan)], [REFUSED, GRANTED]);
     // The port's policy gives nothing that the host does not allow.
-    let family = SharedFamily::new((find("igbvf").unwrap().card.unwrap().family)(vec![FunctionPolicy {
-        trusted: false,
-        ..FunctionPolicy::free(self::address(1))
-    }]));
-    port.join_family(&family, 0);
+    port.join_family(&another(false), 0);
     set(true, Vlan::Flat);
     assert_eq!([ask(address), ask(vlan)], [REFUSED, GRANTED]);
 }

@@ -2,7 +2,7 @@
 //! mbx.h), sequences those of its vf.c and ixgbevf_main.c, and answers those of ixgbe_sriov.c.
 
 use nicety_adapter::family::Family;
-use nicety_adapter::{Event, Outbox, Reason};
+use nicety_adapter::{Event, Outbox, Reason, Reset};
 use nicety_adapters::intel::vf::family::{FunctionPolicy, PhysicalFunction, ixgbe};
 use nicety_frame::Mac;
 
@@ -396,6 +396,13 @@ fn an_address_that_a_trusted_function_has_set_outlives_its_reset_and_not_the_hos
     g.answer();
     g.r(VFMAILBOX);
     assert_eq!(g.exchange(&[1])[..3], [0x8000_0001, OTHER.0[0], OTHER.0[1]]);
+    // A function-level reset, and a kill of the daemon.
+    g.call(|nic, cx| nic.reset(Reset::Function, cx));
+    g.answer();
+    g.config_write(4, &[6, 0]);
+    assert_eq!(g.exchange(&[1])[..3], [0x8000_0001, OTHER.0[0], OTHER.0[1]]);
+    g.call(|nic, cx| nic.notice(Event::Lost, cx));
+    assert_eq!(g.exchange(&[1])[..3], [0x8000_0001, OTHER.0[0], OTHER.0[1]]);
     g.open(0, ENABLE);
     g.bring_one(&to(OTHER.1, 100));
     assert_eq!(g.counters.receive[0].frames, 1);
@@ -511,4 +518,28 @@ fn a_function_that_comes_from_a_host_that_let_it_do_more_is_reset() {
     assert_eq!(moved(&[9], |policy| (policy.trusted, policy.address) = (false, Mac(OTHER.1))), (true, false));
     assert_eq!(moved(&[1 << 16 | 4, 5], |policy| policy.tagged = true), (true, false));
     assert_eq!(moved(&[1 << 16 | 6, 2, 1 << 8], |policy| policy.tagged = true), (false, true));
+}
+
+/// ixgbevf_check_mac_link_vf: as e1000_check_for_link_vf, see `killed.rs`.
+#[test]
+fn after_a_kill_of_the_daemon_its_driver_is_interrupted_and_finds_a_nack_instead_of_a_link() {
+    let mut g = Guest::opened();
+    g.open_msix();
+    g.messages();
+    let kept = g.nic.save();
+    g.nic = adapter("ixgbevf");
+    g.nic.restore(&kept).unwrap();
+    g.call(|nic, cx| nic.notice(Event::Lost, cx));
+    assert_eq!(g.messages(), [0, 1, 2], "ixgbevf_msix_other sets get_link_status");
+    assert_eq!(g.r(VFMAILBOX) & (PFSTS | RSTD), PFSTS | RSTD);
+    for expected in [0, 0x4000_0000] {
+        g.w(VFMAILBOX, VFU);
+        assert_eq!(g.r(VFMBMEM) & 0x6000_0000, expected);
+        g.w(VFMAILBOX, ACK);
+        g.answer();
+    }
+    g.w(VFCTRL, 1 << 26);
+    g.answer();
+    assert_eq!(g.r(VFMAILBOX) & RSTD, RSTD);
+    assert_eq!(g.exchange(&[1])[0], 0x8000_0001);
 }

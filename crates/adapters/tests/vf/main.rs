@@ -8,5 +8,6 @@ mod frames;
 mod guest;
 mod interrupts;
 mod ixgbe;
+mod killed;
 mod mailbox;
 mod table;

@@ -224,7 +224,7 @@ fn ask(stage: &mut Stage, guest: &mut Guest, to: &str, mac: &str, requests: u64)
     let ready = format!(
         "\"$busybox\" arp -s {to} {mac}; for n in $(\"$busybox\" seq 10); do ! {ping} -n -q -c 1 -W 1 {to} >/dev/null || break; done"
     );
-    let text = stage.namespace.run(&format!("{ready}; {ping} -n -q -f -w 30 -c {requests} {to}"), ANSWERED);
+    let text = stage.namespace.run(&format!("{ready}; {ping} -n -q -f -w 150 -c {requests} {to}"), ANSWERED);
     // With a deadline `ping` asks until `requests` were answered.
     let (answered, text) = match text {
         Ok(text) => (pinged(&text)[1], text),

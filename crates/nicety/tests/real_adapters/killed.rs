@@ -180,10 +180,19 @@ fn survives_in_user_mode(adapter: &str, kills: usize) {
 /// read at each interrupt, vmxnet3's for none. (Not ne2k_pci: docs/adr/0022, "Left".)
 #[test]
 fn a_user_mode_guest_goes_on_under_a_flood_when_the_daemon_is_killed() {
-    let adapters: &[&str] = match is_full() {
-        true => &["vmxnet3", "pcnet", "e1000", "e1000e", "igb", "rtl8139", "rtl8139-plain", "virtio-net-pci"],
-        false => &["vmxnet3", "pcnet"],
-    };
+    let all = [
+        "vmxnet3",
+        "pcnet",
+        "e1000",
+        "e1000e",
+        "igb",
+        "rtl8139",
+        "rtl8139-plain",
+        "virtio-net-pci",
+        "igbvf",
+        "ixgbevf",
+    ];
+    let adapters = if is_full() { &all[..] } else { &all[..2] };
     for adapter in adapters.iter().filter(|adapter| is_asked(adapter)) {
         survives_in_user_mode(adapter, if is_full() { 20 } else { 2 });
     }

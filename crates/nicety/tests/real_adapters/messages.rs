@@ -7,7 +7,7 @@ use nicety_guests::{
     uml::{UmlConfig, UmlKernel},
 };
 
-use crate::stage::{HOST, Stage, ping, port, quiet, sh, well};
+use crate::stage::{HOST, Stage, answered_each_once, ping, port, quiet, sh, well};
 
 /// Frames that the guest sends; it receives as many.
 const ECHOES: u64 = 500;
@@ -25,8 +25,7 @@ fn one(adapter: &str, more: &str, words: &[&str]) -> (Stage, Guest) {
 }
 
 fn echoes(guest: &mut Guest) {
-    let text = sh(guest, &format!("/usr/bin/ping -n -q -f -c {ECHOES} {HOST}"));
-    assert!(text.contains(&format!("{ECHOES} received")), "{text}");
+    answered_each_once(guest, "", ECHOES, HOST);
 }
 
 /// Messages that the guest has sent, messages that it has waited for, and register accesses that the daemon has seen.
@@ -36,6 +35,8 @@ struct Counts {
     waits: u64,
     reads: u64,
     writes: u64,
+    /// That the adapter has raised.
+    interrupts: u64,
 }
 
 impl Counts {
@@ -45,7 +46,7 @@ impl Counts {
         let report = stage.report("vm1");
         let number = |key: &str| report[key].as_u64().unwrap_or_else(|| panic!("no {key} in {report}"));
         let (reads, writes) = (number("register_reads"), number("register_writes"));
-        Counts { messages: numbers[0], waits: numbers[1], reads, writes }
+        Counts { messages: numbers[0], waits: numbers[1], reads, writes, interrupts: number("interrupts") }
     }
 
     fn since(&self, before: &Counts) -> Counts {
@@ -54,7 +55,19 @@ impl Counts {
             waits: self.waits - before.waits,
             reads: self.reads - before.reads,
             writes: self.writes - before.writes,
+            interrupts: self.interrupts - before.interrupts,
         }
+    }
+
+    /// Each frame that is sent rings: there is a write for each.
+    fn rings(&self) -> bool {
+        self.writes >= ECHOES
+    }
+
+    /// What is written are so many masks for each interrupt, and a little by watchdogs. How often a guest is interrupted depends on the
+    /// host's load, so two guests' writes cannot be compared.
+    fn only_unmasks(&self, masks: u64) -> bool {
+        self.writes <= masks * self.interrupts + ECHOES / 2
     }
 }
 
@@ -98,7 +111,9 @@ fn an_intel_chips_tails_are_no_messages_where_its_ring_pages_are_mapped() {
         for words in [&["vfio_user.msix=0", "vfio_user.msi=0"][..], &[]] {
             let [trapped, mapped] = trapped_and_mapped(adapter, words);
             assert!([&trapped, &mapped].iter().all(|now| now.waits <= now.reads + 20), "{trapped:?}, {mapped:?}");
-            assert!(mapped.writes + ECHOES / 2 < trapped.writes, "{adapter}, {words:?}: {trapped:?}, {mapped:?}");
+            // IMS and IAM, without MSI-X: igb_irq_enable.
+            let masks = if adapter == "igb" && !words.is_empty() { 2 } else { 1 };
+            assert!(trapped.rings() && mapped.only_unmasks(masks), "{adapter}, {words:?}: {trapped:?}, {mapped:?}");
         }
     }
 }
@@ -109,7 +124,7 @@ fn a_virtual_functions_tails_are_no_messages_where_its_ring_pages_are_mapped() {
     for adapter in ["igbvf", "ixgbevf"] {
         let [trapped, mapped] = trapped_and_mapped(adapter, &[]);
         assert!(trapped.waits <= trapped.reads + 20, "{adapter}: {trapped:?}");
-        assert!(mapped.writes + ECHOES / 2 < trapped.writes, "{adapter}: {trapped:?}, {mapped:?}");
+        assert!(trapped.rings() && mapped.only_unmasks(1), "{adapter}: {trapped:?}, {mapped:?}");
     }
 }
 

@@ -266,6 +266,20 @@ pub fn pinged(text: &str) -> [u64; 3] {
         .map(|count| count.unwrap_or_else(|| panic!("{text}")))
 }
 
+/// Requests as fast as they are answered, until so many were: each once. With `-c` alone `ping` waits for the last reply no longer than
+/// twice the longest round trip so far, which a busy host may exceed; with a deadline it asks until it has its answers. Some requests may
+/// be on their way then.
+#[track_caller]
+pub fn answered_each_once(guest: &mut Guest, options: &str, requests: u64, to: &str) {
+    let text = sh(guest, &format!("{FLOOD} -n -q -w 80 -c {requests} {options} {to}"));
+    let [sent, answered, doubled] = pinged(&text);
+    let on_their_way = requests / 10;
+    assert!(
+        answered >= requests && sent <= answered + on_their_way && doubled == 0,
+        "{requests} answers, each once: {text}"
+    );
+}
+
 /// Most frames that the daemon holds in one turn, request and answer: frames that were delivered but not returned to their sender
 /// when the daemon was killed are sent again by the next daemon.
 pub const IN_HAND: u64 = 2 * nicety_adapter::PACKETS as u64;

@@ -9,7 +9,7 @@ use nicety_trials::scope::in_linux as entries;
 
 use crate::{
     packed::features,
-    stage::{HOST, LATER, SOON, Stage, address, ping, port, quiet, sh, well},
+    stage::{HOST, LATER, SOON, Stage, address, answered_each_once, ping, port, quiet, sh, well},
     user_mode::machine,
 };
 
@@ -313,7 +313,7 @@ fn linux_s_virtio_net_steers_by_its_table_coalesces_counts_and_sizes_its_rings_a
                 "ethtool -G eth0 rx 64 tx 128 && ethtool -g eth0 | tr -d ' \\t' | tail -n +6 >/tmp/g; grep -q RX:64 /tmp/g && grep -q TX:128 /tmp/g",
             );
         }
-        sh(&mut guest, &format!("/usr/bin/ping -n -q -f -c 500 -s 1400 {HOST} | grep ' 0% packet loss'"));
+        answered_each_once(&mut guest, "-s 1400", 500, HOST);
         assert_eq!(stage.report("vm1")["guest_errors"], 0);
         quiet(&mut guest);
     }

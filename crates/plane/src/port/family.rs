@@ -94,7 +94,7 @@ impl Membership {
     }
 
     /// A function may do what both allow.
-    fn take_effect(&mut self) -> Option<Answer> {
+    pub fn take_effect(&mut self) -> Option<Answer> {
         let host = self.host?;
         let PortRights { mac_changes, tagged } = self.port;
         let tagged = host.tagged || tagged;

@@ -83,19 +83,24 @@ impl VirtualFunction {
     /// the driver that the reset is over.
     pub(super) fn reset_function(&mut self, cx: &mut Context<'_>) {
         self.offer_room(!0, cx);
-        let kept = r::KEPT.map(|name| self.registers[name]);
         let words: [u32; 16] = std::array::from_fn(|n| self.registers.of(r::VMBMEM).get(n).copied().unwrap_or(0));
+        self.clear_but_kept();
+        self.registers.of_mut(r::VMBMEM).iter_mut().zip(words).for_each(|(word, kept)| *word = kept);
+        self.registers[r::V2PMAILBOX] = r::mailbox::RSTD;
+        self.mailbox.ask_for_reset();
+        self.call_family(cx);
+        self.settle(cx);
+    }
+
+    /// As [`Self::clear_function`], but the counters go on, and the last address is remembered: a trusted function gets it again.
+    pub(super) fn clear_but_kept(&mut self) {
+        let kept = r::KEPT.map(|name| self.registers[name]);
         let last = [r::RAL, r::RAH].map(|name| self.registers.of(name).first().copied().unwrap_or(0));
         self.clear_function();
         for (name, value) in [r::RAL, r::RAH].into_iter().zip(last) {
             self.registers.of_mut(name).first_mut().into_iter().for_each(|register| *register = value);
         }
         r::KEPT.into_iter().zip(kept).for_each(|(name, value)| self.registers[name] = value);
-        self.registers.of_mut(r::VMBMEM).iter_mut().zip(words).for_each(|(word, kept)| *word = kept);
-        self.registers[r::V2PMAILBOX] = r::mailbox::RSTD;
-        self.mailbox.ask_for_reset();
-        self.call_family(cx);
-        self.settle(cx);
     }
 
     /// Everything as after power-on, without an effect outside the function.

@@ -45,6 +45,11 @@ impl Mailbox {
         self.reset = true;
     }
 
+    /// A message was written that the driver must acknowledge before there is another.
+    pub fn wait_for_reader(&mut self) {
+        self.unread = true;
+    }
+
     /// Whether this saved state is possible.
     pub fn fits(&self) -> bool {
         self.standing.addresses <= ADDRESSES_MOST && self.standing.vlans <= VLANS_MOST

@@ -261,11 +261,7 @@ impl Adapter for VirtualFunction {
             }
             Event::Answer(answer) => self.answered(&answer, cx),
             Event::Restored => self.resume_restored(cx),
-            // As after a reset of the physical function: without CTS in the mailbox the drivers' watchdogs find no link.
-            Event::Lost => {
-                self.offer_room(!0, cx);
-                self.clear_function();
-            }
+            Event::Lost => self.lose(cx),
             // Addresses are translated in every call; a mapped page has the values of `shown`; no register counts missed frames.
             Event::Memory | Event::Page | Event::Missed(_) => {}
         }
@@ -278,12 +274,13 @@ impl Adapter for VirtualFunction {
     fn reset(&mut self, kind: Reset, cx: &mut Context<'_>) {
         // Frames that wait for buffers are lost with them.
         self.offer_room(!0, cx);
-        self.clear_function();
         self.function.reset();
         match kind {
             // The family keeps nothing of a function, so it need not hear of a new one.
-            Reset::Bus => {}
+            Reset::Bus => self.clear_function(),
+            // As CTRL.RST (igb_vf_reset_event, ixgbe_vf_reset_event).
             Reset::Function => {
+                self.clear_but_kept();
                 self.mailbox.ask_for_reset();
                 self.call_family(cx);
             }

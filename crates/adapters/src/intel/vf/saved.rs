@@ -7,8 +7,9 @@ use nicety_pci::Saved as SavedFunction;
 use serde::{Deserialize, Serialize};
 
 use super::VirtualFunction;
+use super::family::word;
 use super::mailbox::Mailbox;
-use super::registers::QUEUES_MOST;
+use super::registers::{self as r, QUEUES_MOST, mailbox};
 use crate::intel::igb::transmit::Advanced;
 use crate::intel::transmit::Transmit;
 
@@ -105,5 +106,19 @@ impl VirtualFunction {
         self.look_at_all_queues(cx);
         self.call_family(cx);
         self.time_passed(cx);
+    }
+
+    /// The rings are lost: has the driver reset the function, as after a reset of the physical function. RSTD makes the drivers' watchdogs
+    /// read the mailbox (check_for_link in Linux's igbvf/vf.c and ixgbevf/vf.c), and their acknowledgement of a message without CTS
+    /// is answered with NACK, after which they reset. The routes and masks of interrupts are lost: one comes from each vector.
+    pub(super) fn lose(&mut self, cx: &mut Context<'_>) {
+        self.offer_room(!0, cx);
+        self.clear_but_kept();
+        self.registers[r::VMBMEM] = word::CONTROL;
+        self.registers[r::V2PMAILBOX] = mailbox::PFSTS | mailbox::RSTD;
+        self.mailbox.wait_for_reader();
+        if self.function.msix_enabled() {
+            (0..r::VECTORS).for_each(|vector| cx.out.messages.insert(vector));
+        }
     }
 }

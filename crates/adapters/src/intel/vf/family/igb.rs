@@ -12,8 +12,10 @@
 //! | SET_PROMISC | multicast: ACK; unicast: NACK |
 //! | others | NACK |
 //!
-//! One difference: Linux refuses to clear addresses unless the message has a valid one, which no driver sends
-//! (igb_set_vf_mac_filter; e1000_set_uc_addr_vf in igbvf's vf.c sends zeros). Here they are cleared.
+//! Two differences. Linux refuses to clear addresses unless the message has a valid one, which no driver sends
+//! (igb_set_vf_mac_filter; e1000_set_uc_addr_vf in igbvf's vf.c sends zeros): here they are cleared. Linux notes a change of trust
+//! and resets nothing (igb_ndo_set_vf_trust), so a function keeps addresses that it may not have any more: here it is reset, as an
+//! 82599's is.
 
 use nicety_adapter::family::{Answer, Ask, Grant, Message, Reply, Request, Standing};
 
