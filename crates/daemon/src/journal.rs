@@ -92,7 +92,7 @@ pub struct Kept {
     pub batches: Vec<Batch>,
     /// The positions of its rings.
     pub rings: Vec<u8>,
-    /// What was sent of the answers to the last batch.
+    /// The bytes that were sent of the answers to the last batch.
     pub tally: Option<Arc<Tally>>,
 }
 

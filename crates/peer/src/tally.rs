@@ -71,7 +71,7 @@ impl Tally {
         self.put(KEY, key);
     }
 
-    /// What is left to send of the messages with this key. `None` if that is not known.
+    /// The bytes that are left to send of the messages with this key. `None` if that is not known.
     pub fn left(&self, key: &[u8; 16]) -> Option<Vec<u8>> {
         let mut last = [0; 16];
         self.get(KEY, &mut last);
@@ -170,7 +170,7 @@ impl Tally {
     }
 }
 
-/// Where the kernel writes how many bytes this send has sent.
+/// The offset at which the kernel writes the bytes of this send.
 fn length_of(send: usize) -> usize {
     BEGIN + send * size_of::<libc::mmsghdr>() + offset_of!(libc::mmsghdr, msg_len)
 }

@@ -3,18 +3,20 @@
 mod owners;
 #[macro_use]
 mod workers;
+mod silent;
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, PACKETS, PortId, Progress, Reason, Set, Time, Uplink};
+use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, PACKETS, PortId, Progress, Reason, Time, Uplink};
 use nicety_adapters::{Settings, find};
 use nicety_frame::Mac;
 use nicety_memory::Map;
-use nicety_plane::{End, Plane, Port, Shell, Turn};
+use nicety_plane::{End, Plane, Port, Turn};
 use nicety_switch::Limits;
 use owners::as_worker;
+use silent::Silent;
 
 with_one_worker_and_with_two!(
     frames_for_a_port_without_a_vm_are_counted_there,
@@ -72,15 +74,6 @@ impl Uplink for Wire {
     }
 }
 
-struct Nobody;
-
-impl Shell for Nobody {
-    fn messages(&self, _: Set) {}
-    fn line(&self, _: bool) {}
-    fn schedule(&self) {}
-    fn wake_at(&self, _: Time) {}
-}
-
 /// Ports whose addresses the switch has learned.
 struct World {
     plane: Plane,
@@ -107,7 +100,7 @@ impl World {
     }
 
     fn join(&self, number: u8, end: End) -> Arc<Port> {
-        let port = Arc::new(Port::new(PortId(number.into()), end, Box::new(Nobody), 1 << 16).unwrap());
+        let port = Arc::new(Port::new(PortId(number.into()), end, Box::new(Silent), 1 << 16).unwrap());
         self.plane.join(Arc::clone(&port)).unwrap();
         port
     }

@@ -1,13 +1,16 @@
 //! Memory use of an unfinished flood. A separate binary, because the allocator is the whole process's.
 
+mod silent;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, PortId, Progress, Set, Time, Uplink};
+use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, PortId, Progress, Time, Uplink};
 use nicety_memory::Map;
-use nicety_plane::{End, Plane, Port, Shell, Turn};
+use nicety_plane::{End, Plane, Port, Turn};
 use nicety_switch::Limits;
+use silent::Silent;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
@@ -55,15 +58,6 @@ impl Uplink for Source {
     fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         None
     }
-}
-
-struct Silent;
-
-impl Shell for Silent {
-    fn messages(&self, _: Set) {}
-    fn line(&self, _: bool) {}
-    fn schedule(&self) {}
-    fn wake_at(&self, _: Time) {}
 }
 
 /// A batch may name 64 KiB of private heads and spans. Its plan adds a few bytes per port, not a list of frames per port.

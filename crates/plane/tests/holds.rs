@@ -1,19 +1,21 @@
 //! A full uplink holds its senders: their descriptors wait in their guests, no frame is dropped, and each sender has its share.
 
 mod ringed;
+mod silent;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nicety_adapter::{
-    Batch, Budget, Context, Counters, Delivery, Frames, PortId, Progress, Rate, Reason, Set, Time, Uplink,
+    Batch, Budget, Context, Counters, Delivery, Frames, PortId, Progress, Rate, Reason, Time, Uplink,
 };
 use nicety_ioc::{Class, ClassTerms, Match, Terms};
 use nicety_memory::Map;
-use nicety_plane::{Agent, End, Hash, InwardControl, Plane, Port, Role, Shell, Spread, Standby, Steering, Team, Turn};
+use nicety_plane::{Agent, End, Hash, InwardControl, Plane, Port, Role, Spread, Standby, Steering, Team, Turn};
 use nicety_switch::{Limits, Policy};
 use ringed::{Ringed, Traffic};
+use silent::Silent;
 
 const MS: u64 = 1_000_000;
 const BUFFER: u32 = 256 << 10;
@@ -102,15 +104,6 @@ impl Uplink for Wire {
     fn carrier(&self) -> bool {
         self.carrier.load(Ordering::Relaxed)
     }
-}
-
-struct Silent;
-
-impl Shell for Silent {
-    fn messages(&self, _: Set) {}
-    fn line(&self, _: bool) {}
-    fn schedule(&self) {}
-    fn wake_at(&self, _: Time) {}
 }
 
 /// Port 0 is the uplink, with address 0; sender n has address n.

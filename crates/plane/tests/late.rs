@@ -2,16 +2,18 @@
 //! by is passed on at once, so that no rate and no reservation is lost.
 
 mod ringed;
+mod silent;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use nicety_adapter::{Batch, Budget, Context, Counters, Delivery, Frames, PortId, Progress, Rate, Set, Time, Uplink};
+use nicety_adapter::{Batch, Budget, Context, Counters, Delivery, Frames, PortId, Progress, Rate, Time, Uplink};
 use nicety_ioc::{Class, ClassTerms, Match, Terms};
 use nicety_memory::Map;
-use nicety_plane::{End, InwardControl, Plane, Port, Shell, Turn};
+use nicety_plane::{End, InwardControl, Plane, Port, Turn};
 use nicety_switch::Limits;
 use ringed::{Ringed, Traffic};
+use silent::Silent;
 
 const MS: u64 = 1_000_000;
 const LEN: u64 = 1250;
@@ -72,15 +74,6 @@ impl Uplink for Link {
     fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         None
     }
-}
-
-struct Silent;
-
-impl Shell for Silent {
-    fn messages(&self, _: Set) {}
-    fn line(&self, _: bool) {}
-    fn schedule(&self) {}
-    fn wake_at(&self, _: Time) {}
 }
 
 /// SplitMix64 (Steele, Lea and Flood 2014).

@@ -1,23 +1,16 @@
 //! I/O control marks what leaves by an uplink: its class's code point and priority, whatever a guest wrote there.
 
 mod linked;
+mod silent;
 
 use std::sync::{Arc, Mutex};
 
-use nicety_adapter::{Edit, PortId, Set, Time};
+use nicety_adapter::{Edit, PortId, Time};
 use nicety_frame::{Tag, Tci};
 use nicety_ioc::{Class, ClassTerms, Match, Terms};
-use nicety_plane::{End, Plane, Port, Shell, Turn};
+use nicety_plane::{End, Plane, Port, Turn};
 use nicety_switch::Limits;
-
-struct Silent;
-
-impl Shell for Silent {
-    fn messages(&self, _: Set) {}
-    fn line(&self, _: bool) {}
-    fn schedule(&self) {}
-    fn wake_at(&self, _: Time) {}
-}
+use silent::Silent;
 
 /// An uplink (port 0) and two guests (ports 1 and 2), each a link whose frames the test writes and reads.
 struct World {

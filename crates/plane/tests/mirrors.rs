@@ -3,14 +3,16 @@
 mod linked;
 #[macro_use]
 mod workers;
+mod silent;
 
 use std::sync::{Arc, Mutex};
 use std::thread;
 
 use linked::{Wire, link};
-use nicety_adapter::{Counters, Edit, PortId, Rate, Reason, Set, Time};
-use nicety_plane::{End, Mirror, Mirrored, Plane, Port, Shell, Turn};
+use nicety_adapter::{Counters, Edit, PortId, Rate, Reason, Time};
+use nicety_plane::{End, Mirror, Mirrored, Plane, Port, Turn};
 use nicety_switch::{Limits, Policy, Vlan, VlanId, VlanSet};
+use silent::Silent;
 
 with_one_worker_and_with_two!(
     what_a_port_sends_and_gets_is_copied_and_its_receivers_get_it_as_before,
@@ -23,15 +25,6 @@ with_one_worker_and_with_two!(
     another_port_with_the_number_of_a_mirrored_one_is_not_mirrored,
     two_mirrors_may_copy_one_port,
 );
-
-struct Silent;
-
-impl Shell for Silent {
-    fn messages(&self, _: Set) {}
-    fn line(&self, _: bool) {}
-    fn schedule(&self) {}
-    fn wake_at(&self, _: Time) {}
-}
 
 /// Ports 1 to 4.
 struct World {

@@ -2,18 +2,20 @@
 //! its link carries. A model of Linux's TCP (RFC 5681 with selective acknowledgements and RACK, RFC 8985) sends by TSO.
 
 mod ringed;
+mod silent;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use nicety_adapter::{
-    Batch, Budget, Checksum, Context, Counters, Delivery, Frames, Offload, PortId, Progress, Segment, Set, Time, Uplink,
+    Batch, Budget, Checksum, Context, Counters, Delivery, Frames, Offload, PortId, Progress, Segment, Time, Uplink,
 };
 use nicety_frame::SegmentKind;
 use nicety_memory::Map;
-use nicety_plane::{End, Hash, Plane, Port, Shell, Spread, Steering, Team, Turn};
+use nicety_plane::{End, Hash, Plane, Port, Spread, Steering, Team, Turn};
 use nicety_switch::{Limits, Policy};
 use ringed::{Ringed, Traffic};
+use silent::Silent;
 
 const MS: u64 = 1_000_000;
 const LINKS: usize = 4;
@@ -124,7 +126,7 @@ impl Flow {
 /// Segments that came, for whom, and when their sender hears of it.
 type News = Arc<Mutex<VecDeque<(Time, usize, u64)>>>;
 
-/// What a sender may know by now.
+/// The next acknowledgement, if it has arrived by now.
 fn heard(news: &News, now: Time) -> Option<(Time, usize, u64)> {
     let mut news = news.lock().unwrap();
     news.front().filter(|(at, ..)| *at <= now)?;
@@ -243,15 +245,6 @@ impl Uplink for Link {
     fn wake(&self) -> Option<Time> {
         self.is_full.then_some(self.until)
     }
-}
-
-struct Silent;
-
-impl Shell for Silent {
-    fn messages(&self, _: Set) {}
-    fn line(&self, _: bool) {}
-    fn schedule(&self) {}
-    fn wake_at(&self, _: Time) {}
 }
 
 /// Parts of its rate that each link carries in two seconds by so many flows.

@@ -1,16 +1,18 @@
 //! I/O control under TCP, by the test's own clock: three guests send at once by a full link, and each has a TCP of its own (smoltcp's).
 
 mod ringed;
+mod silent;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-use nicety_adapter::{Batch, Budget, Context, Counters, Delivery, Frames, PortId, Progress, Rate, Set, Time, Uplink};
+use nicety_adapter::{Batch, Budget, Context, Counters, Delivery, Frames, PortId, Progress, Rate, Time, Uplink};
 use nicety_ioc::{Class, ClassTerms, Match, Terms};
 use nicety_memory::Map;
-use nicety_plane::{End, Plane, Port, Shell, Turn};
+use nicety_plane::{End, Plane, Port, Turn};
 use nicety_switch::Limits;
 use ringed::{Ringed, Traffic};
+use silent::Silent;
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::tcp::{Socket, SocketBuffer};
@@ -209,15 +211,6 @@ impl Uplink for Wire {
     fn wake(&self) -> Option<Time> {
         self.is_full.then_some(self.until)
     }
-}
-
-struct Silent;
-
-impl Shell for Silent {
-    fn messages(&self, _: Set) {}
-    fn line(&self, _: bool) {}
-    fn schedule(&self) {}
-    fn wake_at(&self, _: Time) {}
 }
 
 /// Port 0 is the uplink, ports 1 to 3 are the guests'.

@@ -6,7 +6,7 @@ use std::sync::mpsc::sync_channel;
 use crate::accounts::confine_to_etc;
 use crate::{Kind, is_on, starter};
 
-/// Where programs that manage name servers keep resolv.conf(5), to which /etc has a link.
+/// Folders in which programs that manage name servers keep resolv.conf(5): /etc has a link to it.
 const RESOLVERS: [&str; 3] = ["/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager"];
 
 /// Starts a thread that may look names up. Call it before [`confine`](crate::confine): later threads do not reach /etc. Name servers are

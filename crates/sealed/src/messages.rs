@@ -4,7 +4,7 @@ use crate::{HELLO, Key, Opener, SealError, Sealer};
 
 /// A caller's message.
 pub trait Message: Sized {
-    /// What both ends of a direction remember of its earlier messages, so that the next one can be a difference. It begins at its default.
+    /// The earlier messages of a direction, as far as both ends remember them: the next message may be a difference. It begins at its default.
     type Past: Default;
 
     /// Appends the message to a body, of at most [`BODY_MAX`](crate::BODY_MAX) bytes in all.

@@ -9,9 +9,9 @@ use nicety_adapter::Mappable;
 
 use super::registers::{Bank, Place, RDT, TDT, Table};
 
-/// Where the rings of an 82574, of an 82576 and of its functions begin.
+/// Offset of the first ring of an 82574, of an 82576 and of its functions.
 pub const GIGABIT: u64 = 0x2000;
-/// Where the rings of an 82599's functions begin, with counters between them.
+/// Offset of the first ring of an 82599's functions. Counters lie between the rings.
 pub const TEN_GIGABIT: u64 = 0x1000;
 
 /// The registers there. Mapped, a page reads back the written values, reserved bits included, until the device reads it: `ethtool -t`

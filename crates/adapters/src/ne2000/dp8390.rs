@@ -17,7 +17,7 @@ pub struct Effect {
     pub transmit: bool,
     /// There may be room for a frame, or waiting frames are no longer wanted.
     pub room: bool,
-    /// What a driver sets once is another one: the receive ring, a mode, an address, or the page of a stopped chip.
+    /// The receive ring, a mode, an address, or the page of a stopped chip has changed: a driver sets them once.
     pub set_up: bool,
 }
 

@@ -99,7 +99,7 @@ impl Addresses {
         }
     }
 
-    /// What was tried, for a person: an address that is not written in the host file.
+    /// The peer, for a message to a person: with the address that was tried, if the host file has a name.
     pub fn tried(&self, address: SocketAddr) -> String {
         match &self.peer {
             PeerAddress::Address(_) => String::new(),

@@ -131,7 +131,7 @@ fn entry(call: Call, read: usize) -> Entry {
 fn a_replica_that_differs_names_the_first_such_call_and_the_port_goes_on_unprotected() {
     let mut session = Session::new(&settings(1), settings(2));
     session.until_protected();
-    // What both have in common does not differ, over some digests of the state.
+    // Until one is changed, both adapters have the same state, over several digests.
     for _ in 0..300 {
         session.command(GET_LINK);
         session.step();

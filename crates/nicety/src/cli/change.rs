@@ -164,7 +164,7 @@ pub struct CardCommand {
 /// Changes to a card.
 #[derive(Debug, Subcommand)]
 pub enum CardChange {
-    /// As of every list.
+    /// The changes that ports, groups and uplinks have too.
     #[command(flatten)]
     List(ListChange),
     /// Reset one: the driver of each of its functions is told, and resets its function

@@ -64,8 +64,8 @@ impl Counts {
         self.writes >= ECHOES
     }
 
-    /// What is written are so many masks for each interrupt, and a little by watchdogs. How often a guest is interrupted depends on the
-    /// host's load, so two guests' writes cannot be compared.
+    /// The guest writes this many masks for each interrupt, and its watchdogs a little. The number of interrupts depends on the host's
+    /// load, so two guests' writes cannot be compared.
     fn only_unmasks(&self, masks: u64) -> bool {
         self.writes <= masks * self.interrupts + ECHOES / 2
     }
@@ -92,7 +92,7 @@ fn a_user_mode_guest_waits_for_vmxnet3s_commands_and_not_for_doorbells_and_masks
     }
 }
 
-/// What a guest's echoes cost where doorbells are trapped, and where they are mapped.
+/// The messages of a guest's echoes with trapped doorbells, and with mapped ones.
 fn trapped_and_mapped(adapter: &str, words: &[&str]) -> [Counts; 2] {
     ["trapped", "mapped"].map(|doorbells| {
         let (stage, mut guest) = one(adapter, &format!("doorbells = \"{doorbells}\"\n"), words);

@@ -197,7 +197,7 @@ fn each_answer_comes_once_and_with_its_data_when_the_daemon_is_killed_under_its_
                 assert!(Instant::now() < end, "{round}: {}", swept.log());
                 std::thread::yield_now();
             }
-            // Whoever has answered since the last kill.
+            // The daemon that has answered since the last kill.
             let pid = *swept.relay.pids().last().unwrap();
             signal(pid, "KILL");
         }

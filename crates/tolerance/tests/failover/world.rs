@@ -30,7 +30,7 @@ pub enum Fault {
     Alter,
     /// The third party is out of reach of both for this long, and so is the link.
     CutAll(u64),
-    /// The link and the third party are out of reach of the first host for this long, and the third party is not of the other.
+    /// For this long the first host reaches neither the other host nor the third party. The other host reaches the third party.
     CutFirst(u64),
 }
 

@@ -92,7 +92,7 @@ impl VirtualFunction {
         self.settle(cx);
     }
 
-    /// As [`Self::clear_function`], but the counters go on, and the last address is remembered: a trusted function gets it again.
+    /// Like [`Self::clear_function`], but counters and the last address stay: a trusted function gets its address again.
     pub(super) fn clear_but_kept(&mut self) {
         let kept = r::KEPT.map(|name| self.registers[name]);
         let last = [r::RAL, r::RAH].map(|name| self.registers.of(name).first().copied().unwrap_or(0));
