@@ -143,13 +143,11 @@ pub struct UplinkConfig {
 }
 
 impl UplinkConfig {
-    /// Whether another configuration of this uplink has the same link. Then the differences can be changed while it is open. A
-    /// querier is made for its VLANs.
+    /// Whether another configuration of this uplink has the same link. Then the differences can be changed while it is open.
     pub fn is_same_link(&self, other: &Self) -> bool {
-        let vlan = |uplink: &Self| (uplink.kind == UplinkKind::Querier).then(|| uplink.vlan.clone());
         // The switch knows the queues of a tap as a team, which is made with its policy.
         let is_whole = |uplink: &Self| uplink.queues() > 1 && self != other;
-        let is_same = self.name == other.name && self.kind == other.kind && vlan(self) == vlan(other);
+        let is_same = self.name == other.name && self.kind == other.kind;
         is_same && self.team == other.team && !is_whole(self) && !is_whole(other)
     }
 
