@@ -167,3 +167,20 @@ fn classes_that_cannot_be_kept_are_refused_with_the_reason() {
     let errors = Host::parse(&queues, Path::new("/h")).unwrap_err();
     assert_eq!(errors.list[0].what, "uplink up has several queues: I/O control takes one");
 }
+
+#[test]
+fn a_port_s_terms_change_in_their_place_and_others_stay() {
+    let entry: toml::Table = "shares_of = \"vm1=80, vm2 = 10,vm10=5\"\nlimit_of = \"vm1=1Gbit/s\"".parse().unwrap();
+    let with = |port: &str, term: &str, value: Option<toml::Value>| {
+        let [(key, value)] = &crate::with_port_terms(&entry, port, &[(term.to_owned(), value)])[..] else { panic!() };
+        (key.clone(), value.as_ref().and_then(toml::Value::as_str).map(str::to_owned))
+    };
+    let shares = |text: &str| ("shares_of".to_owned(), Some(text.to_owned()));
+    assert_eq!(with("vm2", "shares", Some(7.into())), shares("vm1=80,vm2=7,vm10=5"));
+    assert_eq!(with("vm3", "shares", Some("7".into())), shares("vm1=80,vm2 = 10,vm10=5,vm3=7"));
+    assert_eq!(with("vm1", "shares", None), shares("vm2 = 10,vm10=5"));
+    assert_eq!(with("vm3", "shares", None), shares("vm1=80,vm2 = 10,vm10=5"));
+    assert_eq!(with("vm1", "limit", None), ("limit_of".to_owned(), None));
+    let reservation = ("reservation_of".to_owned(), Some("vm1=2Gbit/s".to_owned()));
+    assert_eq!(with("vm1", "reservation", Some("2Gbit/s".into())), reservation);
+}

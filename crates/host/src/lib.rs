@@ -56,6 +56,7 @@ pub use page::PageAddress;
 pub use paths::trace_files;
 pub use peer::{NoPeer, PeerAddress};
 pub use policy::policy_words;
+pub use port_terms::with_port_terms;
 pub use quantity::{Bytes, QuantityError, Seconds};
 pub use sections::KINDS;
 pub use team::{LacpConfig, TeamConfig, TeamMode, TransmitHash};
