@@ -34,7 +34,7 @@ use nicety_keeper::Holder;
 use nicety_plane::{End, Neighbour, Plane, Port, SavedNumbers, State};
 use nicety_sandbox::Kind;
 use nicety_socket::Access;
-use nicety_switch::{Learned, Limits, Policy, Wanted};
+use nicety_switch::{Learned, Limits, Policy, Vlan, Wanted};
 use nicety_vfio_user::{Interrupts, Listener};
 use tracing::{info, warn};
 
@@ -135,8 +135,8 @@ struct RunningUplink {
 pub struct UplinkAgents {
     /// Its LLDP frame to its neighbour.
     pub announcement: Option<Vec<u8>>,
-    /// The address of a querier, and its VLANs, each with its tag; `None` is untagged.
-    pub querier: Option<(Mac, Vec<Option<u16>>)>,
+    /// The address of a querier, and the VLANs that it asks in.
+    pub querier: Option<(Mac, Vlan)>,
 }
 
 impl std::fmt::Debug for RunningUplink {

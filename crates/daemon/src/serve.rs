@@ -12,7 +12,7 @@ use nicety_frame::Mac;
 use nicety_host::{AccountError, Host, PortConfig, Role, RomFileError, TeamConfig, TeamMode, UplinkConfig, UplinkKind};
 use nicety_keeper::{Group, Holder};
 use nicety_socket::{Access, ListenError, Place};
-use nicety_switch::{Limits, Policy, Vlan};
+use nicety_switch::{Limits, Policy};
 use nicety_uplink::{
     Capture, CaptureError, CaptureOptions, Null, Paced, Pair, SocketError, Stream, Tap, TapError, Tokens,
 };
@@ -320,18 +320,8 @@ fn settings(config: &UplinkConfig) -> UplinkSettings {
 
 /// What an uplink's agents are made of. Its LLDP frames have this address, or a new one.
 fn agents(config: &UplinkConfig, address: Option<Mac>) -> UplinkAgents {
-    let querier = (config.kind == UplinkKind::Querier).then(|| (own_address(), queried(&config.vlan)));
+    let querier = (config.kind == UplinkKind::Querier).then(|| (own_address(), config.vlan.clone()));
     UplinkAgents { announcement: announcement(config, address), querier }
-}
-
-/// The VLANs that a querier asks in, each with its tag; `None` is untagged.
-fn queried(vlan: &Vlan) -> Vec<Option<u16>> {
-    match vlan {
-        Vlan::Flat | Vlan::Access(_) | Vlan::Service(_) => vec![None],
-        Vlan::Trunk { allowed, native } => {
-            allowed.iter().map(|id| (Some(id) != *native).then(|| id.number())).collect()
-        }
-    }
 }
 
 /// An uplink's LLDP frame to its neighbour, if it sends any. It has this address, or a new one.

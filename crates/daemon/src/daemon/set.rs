@@ -6,7 +6,7 @@ use nicety_adapter::{Uplink, UplinkSettings};
 use nicety_frame::Mac;
 use nicety_memory::MapError;
 use nicety_plane::{Agent, Announcer, Querier, Role, caught};
-use nicety_switch::Policy;
+use nicety_switch::{Policy, Vlan};
 
 use super::{Daemon, PortSpec, RestartError, UplinkAgents, UplinkMaker};
 use crate::inbox::Note;
@@ -72,9 +72,10 @@ impl Daemon {
             running.port.set_agent(Role::Announcer, agent)?;
             running.agents.announcement = announcement;
         }
-        let vlans = |querier: &Option<(Mac, Vec<Option<u16>>)>| querier.as_ref().map(|(_, vlans)| vlans.clone());
-        if vlans(&querier) != vlans(&running.agents.querier) {
-            let agent = querier.as_ref().map(|(mac, vlans)| Box::new(Querier::new(*mac, vlans)) as Box<dyn Agent>);
+        let [before, after] = [&running.agents.querier, &querier].map(|one| one.as_ref().map(|(_, vlan)| vlan));
+        if before != after {
+            let agent = |(mac, vlan): &(Mac, Vlan)| Box::new(Querier::new(*mac, &queried(vlan))) as Box<dyn Agent>;
+            let agent = querier.as_ref().map(agent);
             running.port.set_agent(Role::Querier, agent)?;
             running.agents.querier = querier;
         }
@@ -120,5 +121,15 @@ impl Daemon {
         }
         self.plane.set_policy(&running.port, policy);
         Ok(())
+    }
+}
+
+/// The VLANs that a querier asks in, each with its tag; `None` is untagged.
+fn queried(vlan: &Vlan) -> Vec<Option<u16>> {
+    match vlan {
+        Vlan::Flat | Vlan::Access(_) | Vlan::Service(_) => vec![None],
+        Vlan::Trunk { allowed, native } => {
+            allowed.iter().map(|id| (Some(id) != *native).then(|| id.number())).collect()
+        }
     }
 }
