@@ -321,8 +321,11 @@ fn place(list: List) -> &'static str {
 
 /// The path of an entry. A class has two names, `UPLINK/CLASS`.
 fn entry(list: List, name: &str) -> String {
-    let parts = if list == List::Classes { name.splitn(2, '/') } else { name.splitn(1, '/') };
-    parts.fold(place(list).to_owned(), |path, part| path + "/" + &escaped(part))
+    let (first, second) = match name.split_once('/') {
+        Some((uplink, class)) if list == List::Classes => (uplink, format!("/{}", escaped(class))),
+        _ => (name, String::new()),
+    };
+    format!("{}/{}{second}", place(list), escaped(first))
 }
 
 /// A name as a part of a path (RFC 3986, section 2.1).
