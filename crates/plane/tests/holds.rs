@@ -601,7 +601,7 @@ fn what_comes_in_waits_by_class_and_receiver_and_senders_are_told_early() {
         buffer_bytes: 1 << 20,
         classes: vec![Class::default(), storage],
     };
-    uplink.set_inward(Some(&control)).unwrap();
+    uplink.set_inward(Some(&control), world.now).unwrap();
     uplink.ready();
     world.run(100);
     let before: Vec<u64> = world.received.iter().map(|received| received.load(Ordering::Relaxed)).collect();
@@ -624,7 +624,7 @@ fn what_comes_in_waits_by_class_and_receiver_and_senders_are_told_early() {
     assert_eq!(uplink.state().backlog_frames as u64, told.iter().map(|class| class.waiting).sum::<u64>());
     // Without control all goes on at once, and what waited is counted.
     let waiting = uplink.state().backlog_frames as u64;
-    uplink.set_inward(None).unwrap();
+    uplink.set_inward(None, world.now).unwrap();
     assert_eq!(uplink.state().counters.transmit_drops[Reason::Removed as usize], waiting);
     let before = world.received[0].load(Ordering::Relaxed);
     world.run(10);
@@ -651,7 +651,7 @@ fn of_a_burst_a_receive_buffer_keeps_what_fits_in_it_and_who_shares_the_link_los
         world.ports[0] = Arc::clone(&uplink);
         let control =
             InwardControl { rate: Rate::new(100_000_000).unwrap(), buffer_bytes, classes: vec![Class::default()] };
-        uplink.set_inward(Some(&control)).unwrap();
+        uplink.set_inward(Some(&control), world.now).unwrap();
         let before: Vec<u64> = world.received.iter().map(|received| received.load(Ordering::Relaxed)).collect();
         uplink.ready();
         world.run(500);

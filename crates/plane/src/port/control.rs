@@ -7,8 +7,8 @@ use nicety_memory::MapError;
 use super::caught::caught;
 use super::inner::Inner;
 use super::{Port, Shell};
-use crate::backlog::Drained;
-use crate::inward::{Inward, InwardControl};
+use crate::backlog::{Arrival, Drained};
+use crate::inward::{Inward, InwardControl, Terms};
 use crate::order::class_of;
 
 /// The part of I/O control that knows frames.
@@ -27,7 +27,7 @@ pub struct ClassState {
     pub packets: u64,
     /// Their bytes on the wire.
     pub bytes: u64,
-    /// Packets that were dropped because no room was left for their sender.
+    /// Packets that were dropped because no room was left, or, of what comes in, to tell their sender.
     pub dropped: u64,
     /// Packets that wait now.
     pub waiting: u64,
@@ -36,6 +36,16 @@ pub struct ClassState {
 }
 
 impl ClassState {
+    /// Counts of classes that stay go on; what waits is counted again.
+    pub(crate) fn inherit(new: &mut [Self], old: &[Self]) {
+        for state in new {
+            if let Some(old) = old.iter().find(|old| old.name == state.name) {
+                *state = old.clone();
+            }
+            state.waiting = 0;
+        }
+    }
+
     /// Adds a class's counts to those of the class of the same name.
     pub fn add_to(self, sums: &mut Vec<Self>) {
         let Some(sum) = sums.iter_mut().find(|sum| sum.name == self.name) else {
@@ -74,16 +84,6 @@ impl Control {
     pub fn cleared(&mut self) {
         self.states.iter_mut().for_each(|state| state.waiting = 0);
     }
-
-    /// Counts of a class that stays are kept.
-    fn inherit(&mut self, old: &Self) {
-        for state in &mut self.states {
-            if let Some(old) = old.states.iter().find(|old| old.name == state.name) {
-                *state = old.clone();
-            }
-            state.waiting = 0;
-        }
-    }
 }
 
 /// The fate of a class's frames of one batch.
@@ -107,7 +107,7 @@ impl Port {
             return;
         }
         if let (Some(new), Some(old)) = (&mut control, &inner.control) {
-            new.inherit(old);
+            ClassState::inherit(&mut new.states, &old.states);
         }
         let old = std::mem::replace(&mut inner.control, control);
         inner.backlog.change_order(scheduler, now);
@@ -122,24 +122,48 @@ impl Port {
 }
 
 impl Port {
-    /// Controls what comes in by this uplink from now on, or nothing. Frames that waited under an earlier control are lost, and counted.
-    pub fn set_inward(&self, control: Option<&InwardControl>) -> Result<(), MapError> {
+    /// Controls what comes in by this uplink from now on, or nothing. Another rate and other classes find what waits, and nothing is lost.
+    /// Frames that waited in a buffer of another size, or are to be controlled no more, are lost, and counted.
+    pub fn set_inward(&self, control: Option<&InwardControl>, now: Time) -> Result<(), MapError> {
         if !self.leads_out() {
             return Ok(());
         }
-        let new = control.map(Inward::new).transpose()?.map(Box::new);
-        let (old, lost) = self.inward().replace(new);
-        if lost > 0 {
-            self.lose(lost, Reason::Removed);
+        let mut new = None;
+        if let Some(control) = control {
+            let mut terms = Terms::new(control);
+            let change = |inward: &mut Inward| {
+                let stays = inward.buffer_bytes() == control.buffer_bytes;
+                if stays {
+                    inward.change(&mut terms, now);
+                }
+                stays
+            };
+            if self.inward().with(change).unwrap_or_default() {
+                self.shell.schedule();
+                return Ok(());
+            }
+            new = Some(Box::new(Inward::new(control.buffer_bytes, terms)?));
         }
+        let (old, lost) = self.inward().replace(new);
+        self.lose(lost, Reason::Removed);
         drop(old);
         Ok(())
     }
 
     /// Counts frames that came in by this uplink and were dropped.
     pub(crate) fn lose(&self, frames: u64, reason: Reason) {
-        let mut inner = self.lock();
-        (0..frames).for_each(|_| inner.counters.transmit_drop(reason));
+        if frames > 0 {
+            let mut inner = self.lock();
+            (0..frames).for_each(|_| inner.counters.transmit_drop(reason));
+        }
+    }
+
+    /// Other ports have left: what came in by this uplink and waits for them is dropped, and counted.
+    pub(super) fn forget_inward(&self, receivers: &[PortId]) {
+        if self.inward().is_there() {
+            let lost = self.inward().with(|inward| inward.forget(receivers));
+            self.lose(lost.unwrap_or_default(), Reason::Removed);
+        }
     }
 
     /// Asks for a turn at this time.
@@ -272,7 +296,7 @@ impl Inner {
         };
         marked.copy_from_slice(head);
         mark_dscp(marked, l3.offset.into(), dscp);
-        self.backlog.push_in_with(lane, batch, packet, marked, pick, now)
+        self.backlog.push_in_with(lane, Arrival { head: marked, ..Arrival::new(batch, packet, pick) }, now)
     }
 
     /// Counts the packets of each class that wait.
