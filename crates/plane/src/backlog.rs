@@ -106,6 +106,8 @@ struct Sender {
     bytes: u32,
     /// It is held.
     is_held: bool,
+    /// With I/O control: it is released as soon as little is left in any of its lanes.
+    by_lane: bool,
     /// The tenure of the port that is held; 0 for none, or for one that was not named yet.
     tenure: u64,
 }
@@ -488,7 +490,16 @@ impl Backlog {
             Order::Rounds(rounds) => rounds.served(number, drained.bytes, is_empty),
             // Nothing was sent: the lane is still the next.
             Order::Control(_) if drained.packets == 0 => {}
-            Order::Control(scheduler) => scheduler.served(drained.wire_bytes, request(&lane, &self.waiting), now),
+            Order::Control(scheduler) => {
+                scheduler.served(drained.wire_bytes, request(&lane, &self.waiting), now);
+                if let Some(sender) = self.senders.get_mut(usize::from(sender_of(number).0))
+                    && sender.is_held
+                    && sender.by_lane
+                    && lane.bytes <= self.size / 4
+                {
+                    (sender.is_held, drained.released) = (false, true);
+                }
+            }
         }
         drained
     }
@@ -497,6 +508,18 @@ impl Backlog {
     pub fn hold(&mut self, sender: PortId) -> bool {
         let Some(sender) = self.senders.get_mut(usize::from(sender.0)) else { return false };
         sender.bytes > 0 && !std::mem::replace(&mut sender.is_held, true)
+    }
+
+    /// Bytes that are few: a sender with so much in all its lanes, or in one of them, is released.
+    pub(crate) fn few(&self) -> u32 {
+        self.size / 4
+    }
+
+    /// A sender that is held is released as soon as little is left in any of its lanes, or in all.
+    pub(crate) fn release_by_lane(&mut self, sender: PortId, by_lane: bool) {
+        if let Some(sender) = self.senders.get_mut(usize::from(sender.0)) {
+            sender.by_lane = by_lane;
+        }
     }
 
     /// Names the port that is held, by its tenure: a port may leave, and its number become another's, while it is held. False if it was

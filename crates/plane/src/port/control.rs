@@ -1,7 +1,7 @@
 //! I/O control of an uplink: frames are divided into classes, and each class keeps what it was promised.
 
 use nicety_adapter::{Batch, Frames, HEAD_MOST, Packet, Pick, PortId, Reason, Time};
-use nicety_ioc::{Class, Classifier, Lane, Scheduler, mark_dscp};
+use nicety_ioc::{CLASSES_MOST, Class, Classifier, Lane, Scheduler, mark_dscp};
 use nicety_memory::MapError;
 
 use super::caught::caught;
@@ -16,6 +16,36 @@ use crate::order::class_of;
 pub(super) struct Control {
     classifier: Classifier,
     states: Vec<ClassState>,
+    /// By port: the classes of its frames, unless all are of one.
+    used: Vec<Used>,
+}
+
+/// A port uses a class for this long after its last frame of it, and for twice as long at most.
+const USED_NS: u64 = 1_000_000_000;
+
+/// The classes of which a port has lately sent frames, a bit each.
+#[derive(Clone, Copy, Debug, Default)]
+struct Used {
+    /// Since `since`, and in the [`USED_NS`] before that.
+    now: u16,
+    before: u16,
+    since: Time,
+}
+
+impl Used {
+    #[inline]
+    fn insert(&mut self, class: u16, now: Time) {
+        let age_ns = now.0.saturating_sub(self.since.0);
+        if age_ns >= USED_NS {
+            self.before = if age_ns < 2 * USED_NS { self.now } else { 0 };
+            (self.now, self.since) = (0, now);
+        }
+        self.now |= 1 << (class % CLASSES_MOST as u16);
+    }
+
+    fn has(self, class: u16) -> bool {
+        (self.now | self.before) & 1 << (class % CLASSES_MOST as u16) != 0
+    }
 }
 
 /// An uplink's counters of a class.
@@ -64,7 +94,8 @@ impl ClassState {
 impl Control {
     fn new(classes: &[Class]) -> Self {
         let states = classes.iter().map(|class| ClassState { name: class.name.clone(), ..ClassState::default() });
-        Self { classifier: Classifier::new(classes), states: states.collect() }
+        let used = vec![Used::default(); nicety_switch::PORTS];
+        Self { classifier: Classifier::new(classes), states: states.collect(), used }
     }
 
     pub fn states(&self) -> Vec<ClassState> {
@@ -186,11 +217,13 @@ impl Inner {
         let Some(mut control) = self.control.take() else { return 0 };
         let port = batch.origin.0;
         let mut all = Passed::default();
-        if let Some(class) = control.classifier.of_port(port).filter(|class| !control.classifier.marks(*class)) {
+        let only = control.classifier.of_port(port);
+        if let Some(class) = only.filter(|class| !control.classifier.marks(*class)) {
             self.pass(&mut control, Lane { class, port }, batch, picks, &mut all, now);
         } else {
             self.pass_each(&mut control, batch, picks, &mut all, now);
         }
+        let may_hold = !all.waits || only.is_some() || self.all_classes_wait(&control, port);
         self.control = Some(control);
         if all.is_due {
             // Some may go now, and no event of the uplink says so.
@@ -198,10 +231,25 @@ impl Inner {
             self.room.insert(0);
             shell.schedule();
         }
-        if all.waits {
+        if all.waits && may_hold {
             *holds |= self.hold(PortId(port), now, shell);
         }
         all.taken
+    }
+
+    /// Whether so much waits of each class that a port uses that it may be held until little is left of one. A port that waited for one of
+    /// its classes would take from the others what they are promised: frames of a class that waits longer than the others are dropped
+    /// when its room is used up.
+    fn all_classes_wait(&mut self, control: &Control, port: u16) -> bool {
+        let used = control.used.get(usize::from(port)).copied().unwrap_or_default();
+        let classes = (0..control.states.len() as u16).map(|class| (used.has(class), Lane { class, port }));
+        let waiting = classes.map(|(is_used, lane)| (is_used, self.backlog.lane_bytes(lane)));
+        let mut lanes = waiting.filter(|(is_used, bytes)| *is_used || *bytes > 0);
+        let few = self.backlog.few();
+        let by_lane = lanes.clone().count() > 1;
+        let waits = !by_lane || lanes.all(|(_, bytes)| bytes > few);
+        self.backlog.release_by_lane(PortId(port), by_lane);
+        waits
     }
 
     /// Frames of several classes: those that follow one another and are of one class go together.
@@ -212,6 +260,11 @@ impl Inner {
         for &pick in picks.iter().take(nicety_adapter::PACKETS) {
             let Some(packet) = batch.packet(pick.packet) else { continue };
             let class = control.classifier.of(port, batch, packet, pick);
+            if of != Some(class)
+                && let Some(used) = control.used.get_mut(usize::from(port))
+            {
+                used.insert(class, now);
+            }
             if let Some(of) = of.replace(class)
                 && of != class
             {
