@@ -62,6 +62,8 @@ reasons! {
     Policy = "policy",
     /// The receive buffer, or an uplink's queue, is full.
     BufferFull = "buffer-full",
+    /// It came in by an uplink, and frames have waited there for too long: its sender is told so by the loss (inward I/O control).
+    Congestion = "congestion",
     /// The uplink refused it.
     UplinkRefused = "uplink-refused",
     /// The receiver was reset, or left, while the frame waited.

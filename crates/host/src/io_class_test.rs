@@ -75,6 +75,24 @@ fn classes_have_their_frames_and_what_they_are_promised() {
 }
 
 #[test]
+fn reservations_are_kept_of_what_comes_in_too_or_refused() {
+    let up = UP.replace("null", "pair\"\nsocket = \"u\"\ninward_rate = \"9Gbit/s");
+    let parse = |classes: &str| Host::parse(&format!("{up}{GUESTS}{classes}"), Path::new("/h"));
+    let reserved = |name: &str, rate: &str| class(name, &format!("reservation = \"{rate}\""));
+    let text = reserved("iscsi", "5Gbit/s") + &reserved("nfs", "2Gbit/s") + &class("vm", "");
+    let errors = parse(&text).unwrap_err();
+    let [error] = &errors.list[..] else { panic!("{errors}") };
+    assert_eq!(
+        (error.key.as_str(), error.what.as_str()),
+        (
+            "io_class.reservation",
+            "5Gbit/s + 2Gbit/s = 7Gbit/s are reserved on up, and 75 % of what comes in may be: 6.75Gbit/s of the 9Gbit/s of up (inward_rate)"
+        )
+    );
+    assert!(parse(&text.replace("5Gbit", "4.75Gbit")).is_ok());
+}
+
+#[test]
 fn classes_that_cannot_be_kept_are_refused_with_the_reason() {
     let of = |classes: &str| {
         let text = format!("{UP}{GUESTS}{classes}");

@@ -786,11 +786,12 @@ impl Port {
         Ok(())
     }
 
-    /// Other ports have left: drop this uplink's holds on them.
-    pub(crate) fn forget(&self, senders: &[PortId]) {
+    /// Other ports have left: drop this uplink's holds on them, and what waits here for them.
+    pub(crate) fn forget(&self, ports: &[PortId]) {
+        self.forget_inward(ports);
         let mut inner = self.lock();
         if matches!(inner.end, End::Uplink(_)) {
-            senders.iter().for_each(|&sender| inner.backlog.forget(sender));
+            ports.iter().for_each(|&sender| inner.backlog.forget(sender));
         }
     }
 
