@@ -295,7 +295,7 @@ fn addresses_list(main: &mut String, Addresses { first, all }: &Addresses) {
         main.push_str("<p class=\"soft\">The switch has learned none.</p>");
         return;
     }
-    let _ = write!(main, "<details><summary>{} learned</summary>", count(*all as u64));
+    let _ = write!(main, "<details aria-label=\"Addresses\"><summary>{} learned</summary>", count(*all as u64));
     begin_table(main, "Addresses");
     main.push_str(
         "<th scope=\"col\">address</th><th scope=\"col\">port</th><th scope=\"col\" class=\"n\">silent, s</th></tr></thead><tbody>",

@@ -42,7 +42,7 @@ pub(super) fn page(shown: &Shown, part: &str) -> Option<String> {
     main.push_str("</div></section>");
     facts(&mut main, port);
     main.push_str("<section aria-labelledby=\"queues\"><h2 id=\"queues\">Queues</h2>");
-    queues(&mut main, port);
+    queues(&mut main, port, ways);
     main.push_str("</section><section aria-labelledby=\"drops\"><h2 id=\"drops\">Drops</h2>");
     drops(&mut main, &[port], &history.dropped_lately(&ports, now).0);
     main.push_str("</section>");
@@ -93,7 +93,7 @@ fn facts(main: &mut String, port: &PortReport) {
     main.push_str("</dl></section>");
 }
 
-fn queues(main: &mut String, port: &PortReport) {
+fn queues(main: &mut String, port: &PortReport, ways: [&str; 2]) {
     if port.transmit.is_empty() && port.receive.is_empty() {
         main.push_str("<p class=\"soft\">None has carried a frame.</p>");
         return;
@@ -102,7 +102,7 @@ fn queues(main: &mut String, port: &PortReport) {
     main.push_str(
         "<th scope=\"col\">queue</th><th scope=\"col\" class=\"n\">packets</th><th scope=\"col\" class=\"n\">frames</th><th scope=\"col\" class=\"n\">bytes</th></tr></thead><tbody>",
     );
-    for (way, queues) in [("sends", &port.transmit), ("gets", &port.receive)] {
+    for (way, queues) in ways.into_iter().zip([&port.transmit, &port.receive]) {
         for QueueReport { queue, packets, frames, bytes } in queues {
             let _ = write!(main, "<tr data-key=\"{way} {queue}\"><th scope=\"row\">{way}, queue {queue}</th>");
             for value in [packets, frames, bytes] {
