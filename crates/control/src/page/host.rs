@@ -367,7 +367,7 @@ mod tests {
         let mut ports = [guest, quiet, link];
         for second in 0..10 {
             let carried = QueueReport { queue: 0, packets: 1, frames: 1, bytes: second * 1000 };
-            (ports[0].transmit, ports[2].receive) = (vec![carried.clone()], vec![carried]);
+            (ports[0].transmit, ports[2].receive) = (vec![carried], vec![carried]);
             (ports[1].transmit, ports[1].receive) = (Vec::new(), Vec::new());
             history.note(&ports, begin + Duration::from_secs(second));
         }
@@ -391,7 +391,7 @@ mod tests {
         let all: Vec<&&str> = tags.iter().filter(must).collect();
         // Two groups and their lists, one of an uplink, a chart, three tables that scroll, a small picture in each of their rows.
         assert_eq!(all.len(), 2 + 2 + 1 + 1 + 3 * 2 + 4, "{all:#?}");
-        assert!(all.iter().all(|tag| named(tag)), "{all:#?}");
+        assert!(all.iter().all(named), "{all:#?}");
         assert!(page.contains("aria-label=\"at most: sends 8.00 kbit/s, gets 0 bit/s\""), "{page}");
         assert_eq!(page.matches("aria-label=\"no traffic\"").count(), 2, "of the quiet port and the class");
     }
