@@ -168,8 +168,9 @@ impl QueueCounters {
         self.add_all(Self { packets: 1, frames, bytes });
     }
 
+    /// Adds another queue's packets.
     #[inline]
-    fn add_all(&mut self, other: Self) {
+    pub fn add_all(&mut self, other: Self) {
         let Self { packets, frames, bytes } = other;
         self.packets = self.packets.wrapping_add(packets);
         self.frames = self.frames.wrapping_add(frames);

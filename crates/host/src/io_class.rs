@@ -323,7 +323,12 @@ fn within_link(
     let Some((section, key)) = place else { return };
     let line = walk.place(section, key).unwrap_or(section.line);
     if around.uplinks.iter().any(|one| one.name == uplink && one.queues() > 1) {
-        walk.wrong(section, key, line, format!("uplink {uplink} has several queues: I/O control takes one"));
+        walk.wrong(
+            section,
+            key,
+            line,
+            format!("uplink {uplink} has several queues, and I/O control takes one: leave its `queues` away"),
+        );
         return;
     }
     let (link, rate) = match around.slowest(uplink) {
@@ -447,7 +452,12 @@ fn place(walk: &mut Walk, section: Section<'_>, around: &Around<'_>) -> Option<S
         return None;
     }
     if uplink.is_some_and(|uplink| uplink.queues() > 1) {
-        walk.wrong(section, "uplink", line, format!("uplink {wanted} has several queues: I/O control takes one"));
+        walk.wrong(
+            section,
+            "uplink",
+            line,
+            format!("uplink {wanted} has several queues, and I/O control takes one: leave its `queues` away"),
+        );
         return None;
     }
     if uplink.is_none() && !around.teams.iter().any(|team| team.name == wanted) {
