@@ -147,7 +147,7 @@ impl Host {
             LeasePlace::Etcd { server, key } => {
                 let server = Server::new(server, names.clone());
                 Box::new(Etcd::new(server, account(args)?, key, term, id))
-            },
+            }
         };
         let lease = Asker::start(party, LOOK).map_err(Failure::with(Exit::Failed))?;
         let network = Network::open(&args.tap).map_err(Failure::with(Exit::Missing))?;
@@ -312,8 +312,9 @@ impl Host {
         let (None, Role::Secondary, Some(peer)) = (&self.link, self.node.role(), &mut self.peer) else { return Ok(()) };
         let connected = match peer.next(&self.names, Instant::now()) {
             Ok(None) => return Ok(()),
-            Ok(Some(address)) => TcpStream::connect_timeout(&address, CONNECT)
-                .map_err(|error| format!("{}: {error}", peer.at(address))),
+            Ok(Some(address)) => {
+                TcpStream::connect_timeout(&address, CONNECT).map_err(|error| format!("{}: {error}", peer.at(address)))
+            }
             Err(why) => Err(why),
         };
         match connected {

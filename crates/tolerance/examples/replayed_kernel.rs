@@ -172,7 +172,7 @@ impl Device for Function {
     fn region(&self, index: u32) -> Option<RegionInfo> {
         let size = self.port().with_pci(self.now, |pci, _| match index {
             CONFIG_REGION => pci.function().config_size() as u64,
-            0..6 => pci.function().bar_kind(index as usize).map_or(0, |bar| bar.size),
+            0..=5 => pci.function().bar_kind(index as usize).map_or(0, |bar| bar.size),
             _ => 0,
         });
         (index < 9).then(|| RegionInfo::trapped(size.unwrap_or(0)))
@@ -185,7 +185,7 @@ impl Device for Function {
     fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> Result<(), Errno> {
         match region {
             CONFIG_REGION => self.port().config_read(offset, data, self.now),
-            0..6 => self.port().read(region as u8, offset, data, self.now),
+            0..=5 => self.port().read(region as u8, offset, data, self.now),
             _ => return Err(Errno::INVAL),
         }
         self.settle();
@@ -197,7 +197,7 @@ impl Device for Function {
         self.transcript.note(format_args!("{} write {region} {offset:#x} {}", self.now.0, hex(data)));
         match region {
             CONFIG_REGION => self.port().config_write(offset as u16, data, self.now),
-            0..6 => drop(self.port().write(region as u8, offset, data, self.now)),
+            0..=5 => drop(self.port().write(region as u8, offset, data, self.now)),
             _ => return Err(Errno::INVAL),
         }
         self.settle();
@@ -352,12 +352,12 @@ impl Drop for Guest {
     }
 }
 
-fn start(linux: &Path, initrd: &Path, folder: &Path, words: &[String]) -> Result<Guest, Failure> {
+fn start(linux: &Path, initrd: &Path, folder: &Path, word: Option<String>) -> Result<Guest, Failure> {
     let console = File::create(folder.join("console"))?;
     let mut command = Command::new(linux);
     command.args(["seccomp=on", "mem=128M", "con=null", "ssl=null", "stderr=1", "norandmaps", "panic=-1"]);
     command.arg(format!("initrd={}", initrd.display())).arg(format!("uml_dir={}/", folder.display()));
-    command.arg("umid=guest").arg(format!("time-travel=ext:1:{}/time", folder.display())).args(words);
+    command.arg("umid=guest").arg(format!("time-travel=ext:1:{}/time", folder.display())).args(word);
     command.env_clear().env("TMPDIR", "/dev/shm").stdin(Stdio::null());
     command.stdout(console.try_clone()?).stderr(console);
     Ok(Guest(command.spawn()?))
@@ -381,11 +381,20 @@ fn main() -> Result<(), Failure> {
     std::fs::create_dir_all(&folder)?;
     let (time, device) = (listen(&folder.join("time"))?, listen(&folder.join("device"))?);
     let transcript = Transcript(BufWriter::new(File::create(transcript)?));
-    let mut function = Function::new(adapter, transcript)?;
-    let device_word = format!("vfio_user.device={}/device", folder.display());
-    let guest = start(linux.as_ref(), initrd.as_ref(), &folder, &[device_word])?;
+    let has_adapter = adapter != "none";
+    let mut function = Function::new(if has_adapter { adapter } else { "e1000e" }, transcript)?;
+    let device_word = has_adapter.then(|| format!("vfio_user.device={}/device", folder.display()));
+    let guest = start(linux.as_ref(), initrd.as_ref(), &folder, device_word)?;
     let (stream, _) = time.accept()?;
-    let mut calendar = Calendar { stream, sequence: 0, request: None, waits: false, expects: false, expects_request: false, messages: 0 };
+    let mut calendar = Calendar {
+        stream,
+        sequence: 0,
+        request: None,
+        waits: false,
+        expects: false,
+        expects_request: false,
+        messages: 0,
+    };
     let client = help::Client::new(help::Task::Echo { bytes, ahead: 16 << 10 }, seed);
     let mut outside = Outside { client, to_guest: Default::default(), to_client: Default::default() };
     let mut session: Option<Session> = None;

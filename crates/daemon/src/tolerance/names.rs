@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use nicety_host::PeerAddress;
@@ -67,7 +67,9 @@ pub struct Addresses {
     peer: PeerAddress,
     known: Vec<SocketAddr>,
     next: usize,
-    asked: Option<(Receiver<Found>, Instant)>,
+    /// The question without an answer, and when the last one was asked.
+    question: Option<Receiver<Found>>,
+    asked_at: Option<Instant>,
     /// The last question's answer, if it is none.
     why_not: Option<String>,
 }
@@ -76,7 +78,7 @@ impl Addresses {
     /// Of this peer.
     pub fn of(peer: &PeerAddress) -> Self {
         let known = if let PeerAddress::Address(address) = peer { vec![*address] } else { Vec::new() };
-        Self { peer: peer.clone(), known, next: 0, asked: None, why_not: None }
+        Self { peer: peer.clone(), known, next: 0, question: None, asked_at: None, why_not: None }
     }
 
     /// The address to try now. `None`: its name is being looked up.
@@ -91,17 +93,14 @@ impl Addresses {
     ///
     /// # Errors
     /// As of [`Addresses::next`].
-    pub fn next_within(
-        &mut self,
-        names: &Names,
-        now: Instant,
-        limit: Duration,
-    ) -> Result<Option<SocketAddr>, String> {
+    pub fn next_within(&mut self, names: &Names, now: Instant, limit: Duration) -> Result<Option<SocketAddr>, String> {
         self.hear(Duration::ZERO);
+        // A name server may take longer than the time after which it is asked again.
         if let PeerAddress::Name { host, port } = &self.peer
-            && self.asked.as_ref().is_none_or(|(_, at)| now.saturating_duration_since(*at) >= AGAIN)
+            && self.question.is_none()
+            && self.asked_at.is_none_or(|at| now.saturating_duration_since(at) >= AGAIN)
         {
-            self.asked = Some((names.ask(host, *port), now));
+            (self.question, self.asked_at) = (Some(names.ask(host, *port)), Some(now));
         }
         self.hear(if self.known.is_empty() { limit } else { Duration::ZERO });
         let address = self.known.get(self.next % self.known.len().max(1)).copied();
@@ -132,14 +131,18 @@ impl Addresses {
     }
 
     fn hear(&mut self, limit: Duration) {
-        let Some((found, _)) = &self.asked else { return };
-        match found.recv_timeout(limit) {
+        let Some(question) = &self.question else { return };
+        let found = question.recv_timeout(limit);
+        if found != Err(RecvTimeoutError::Timeout) {
+            self.question = None;
+        }
+        match found {
             Ok(Ok(known)) if !known.is_empty() => (self.known, self.why_not) = (known, None),
             Ok(Ok(_)) => self.why_not = Some("it has no address".to_owned()),
             // The addresses of before may still be right.
             Ok(Err(why)) => self.why_not = Some(why),
-            // There is none yet, or it was heard before.
-            Err(_) => {}
+            // There is none yet, or the thread has ended.
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
         }
     }
 }
@@ -195,6 +198,20 @@ mod tests {
         peer.next(&names, later + AGAIN).unwrap();
         answers(&asked, Err("Try again".to_owned()));
         assert_eq!(peer.next(&names, later + AGAIN), Ok(Some(three)));
+    }
+
+    /// A name server that is out of reach takes five seconds, and the next one answers.
+    #[test]
+    fn an_answer_that_takes_longer_than_a_second_is_heard() {
+        let (names, asked) = system();
+        let (mut peer, now) = (named("host2:7001"), Instant::now());
+        for second in 0..5 {
+            assert_eq!(peer.next(&names, now + second * AGAIN), Ok(None));
+        }
+        let address = "10.0.0.2:7001".parse().unwrap();
+        answers(&asked, Ok(vec![address]));
+        assert!(asked.try_recv().is_err(), "it is asked once");
+        assert_eq!(peer.next(&names, now + 5 * AGAIN), Ok(Some(address)));
     }
 
     #[test]

@@ -68,7 +68,9 @@ impl Server {
             let Some(address) = address.filter(|address| first != Some(*address)) else { break };
             match TcpStream::connect_timeout(&address, left) {
                 Ok(stream) => return Ok((stream, address)),
-                Err(error) => why = Some(io::Error::new(error.kind(), format!("{}: {error}", self.addresses.at(address)))),
+                Err(error) => {
+                    why = Some(io::Error::new(error.kind(), format!("{}: {error}", self.addresses.at(address))))
+                }
             }
             // The one that answered last is tried once more in its turn.
             first = first.or(Some(address).filter(|_| known.is_none()));
