@@ -266,13 +266,15 @@ impl Sender {
         }
     }
 
-    /// A guest that waits for a slow peer says so, once.
+    /// A guest that waits for a slow peer says so, once. Each acknowledgement lets it go on for a moment, until the gate is full again.
     fn look_at_gate(&mut self, now: Instant) {
-        if !self.tape.commit.waiting().is_full {
+        let waiting = self.tape.commit.waiting();
+        if waiting.is_low {
             (self.full_since, self.has_told_slow) = (None, false);
-            return;
+        } else if waiting.is_full {
+            self.full_since.get_or_insert(now);
         }
-        let since = *self.full_since.get_or_insert(now);
+        let Some(since) = self.full_since else { return };
         if !self.has_told_slow && now.saturating_duration_since(since) >= SLOW {
             self.has_told_slow = true;
             warn!(port = self.tape.port, "its guest waits for {}, which is slow", self.tape.peer);
