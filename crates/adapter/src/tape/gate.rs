@@ -78,8 +78,6 @@ pub struct Waiting {
     pub bytes: u64,
     /// The guest waits, too.
     pub is_full: bool,
-    /// Less than half of what makes the guest wait.
-    pub is_low: bool,
 }
 
 impl Commit {
@@ -129,8 +127,7 @@ impl Commit {
     /// What waits.
     pub fn waiting(&self) -> Waiting {
         let [packets, bytes] = [&self.packets, &self.bytes].map(|count| count.load(Ordering::Relaxed));
-        let is_low = packets < PACKETS as u64 / 2 && bytes < BYTES / 2;
-        Waiting { packets, bytes, is_full: is_full(packets as usize, bytes), is_low }
+        Waiting { packets, bytes, is_full: is_full(packets as usize, bytes) }
     }
 }
 
