@@ -157,10 +157,11 @@ static FULL: AtomicBool = AtomicBool::new(false);
 /// The adapters to try. Unset or empty: the usual selection.
 static ADAPTERS: OnceLock<Vec<String>> = OnceLock::new();
 
-/// Passes the amount of testing to the command's tests, in variables that `crates/trials/src/scope.rs` reads.
+/// Passes the amount of testing to the command's tests, in variables that `crates/trials/src/scope.rs` and `crates/tolerance/tests/failover`
+/// read.
 fn with_amount(mut command: Command) -> Command {
     if FULL.load(Ordering::Relaxed) {
-        command.env("NICETY_FULL", "1");
+        command.env("NICETY_FULL", "1").env("NICETY_EVERY_POINT", "1");
     }
     if let Some(names) = ADAPTERS.get().filter(|names| !names.is_empty()) {
         command.env("NICETY_ADAPTERS", names.join(","));

@@ -14,7 +14,7 @@
 
 mod log;
 mod message;
-mod names;
+pub mod names;
 mod replica;
 mod sender;
 #[cfg(test)]

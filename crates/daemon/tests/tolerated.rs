@@ -3,6 +3,8 @@
 #[macro_use]
 #[path = "../../plane/tests/workers/mod.rs"]
 mod workers;
+#[allow(dead_code, reason = "its stage is another one")]
+mod logged;
 mod nic;
 mod stage;
 
@@ -29,6 +31,10 @@ struct Wire {
 const PASSES: u8 = 0;
 const HOLDS: u8 = 1;
 const IS_CUT: u8 = 2;
+/// 512 KiB/s: a log's largest message takes a quarter of the time after which a peer counts as silent.
+const IS_SLOW: u8 = 3;
+const SLOW_BYTES: usize = 8 << 10;
+const SLOW_PAUSE: Duration = Duration::from_millis(16);
 
 impl Wire {
     fn to(peer: SocketAddr) -> Self {
@@ -62,12 +68,17 @@ fn copy(from: &mut TcpStream, to: &mut TcpStream, state: &AtomicU8) {
     from.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
     let mut bytes = [0; 64 << 10];
     loop {
-        let read = match from.read(&mut bytes) {
+        let is_slow = state.load(Ordering::SeqCst) == IS_SLOW;
+        let room = if is_slow { SLOW_BYTES } else { bytes.len() };
+        let read = match from.read(&mut bytes[..room]) {
             Ok(0) => break,
             Ok(read) => read,
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => 0,
             Err(_) => break,
         };
+        if is_slow && read > 0 {
+            std::thread::sleep(SLOW_PAUSE);
+        }
         while state.load(Ordering::SeqCst) == HOLDS {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -129,6 +140,7 @@ with_one_worker_and_with_two!(
     a_port_is_protected_while_its_peer_follows_and_goes_on_without_it,
     frames_wait_for_a_peer_that_is_silent_and_for_no_longer_than_the_rule_says,
     frames_go_on_when_their_peer_is_another_process_than_before,
+    a_guest_waits_for_a_slow_peer_while_its_port_and_the_log_say_so_and_goes_on_with_it,
 );
 
 fn a_port_is_protected_while_its_peer_follows_and_goes_on_without_it(workers: usize) {
@@ -210,6 +222,59 @@ fn frames_go_on_when_their_peer_is_another_process_than_before(workers: usize) {
     pair.stage.until("the fetch", || pair.report().calls > calls);
     wire.set(PASSES);
     pair.stage.until("frames", || pair.stage.taken(2) == 64);
+}
+
+/// The peer lives, and acknowledges later than the guest sends: nothing is lost, and the port stays protected.
+fn a_guest_waits_for_a_slow_peer_while_its_port_and_the_log_say_so_and_goes_on_with_it(workers: usize) {
+    logged::keep();
+    let mut pair = Pair::new(workers);
+    pair.start_peer("key");
+    let wire = Wire::to(pair.listen);
+    pair.open(wire.address);
+    let (mut one, _two) = (Nic::new(&pair.stage, 1), Nic::new(&pair.stage, 2));
+    // On a machine so busy that a daemon stands still for a second, the port goes on alone: once more.
+    let tries = (0..5).map(|_| waits_for_a_slow_peer(&pair, &wire, &mut one));
+    assert!(tries.into_iter().any(|has_waited| has_waited), "{}", pair.report());
+}
+
+/// False if the port has lost its peer.
+fn waits_for_a_slow_peer(pair: &Pair, wire: &Wire, one: &mut Nic) -> bool {
+    // The gate holds 1 MiB, and the fetch that reaches it ends.
+    const GATE_BYTES: u64 = 1 << 20;
+    const BATCH_BYTES: u64 = 64 * nic::FRAME as u64;
+    wire.set(PASSES);
+    pair.until_protected();
+    wire.set(IS_SLOW);
+    let mut sent = 0;
+    while !pair.report().gate_is_full {
+        if !pair.report().protected {
+            return false;
+        }
+        assert!(sent < 2 * GATE_BYTES, "the gate took {sent} bytes: {}", pair.report());
+        one.send().unwrap();
+        sent += BATCH_BYTES;
+        pair.stage.until("the fetch", || one.is_fetched() || pair.report().gate_is_full);
+    }
+    let says = format!("its guest waits for {}, which is slow", wire.address);
+    let has_told = || logged::lines_of("vm1").iter().any(|line| line.contains(&says));
+    pair.stage.until("a line in the log", || {
+        let report = pair.report();
+        assert!(report.gate_bytes <= GATE_BYTES + BATCH_BYTES, "{report}");
+        assert!(!report.gate_is_full || report.to_string().ends_with(", and the guest waits"), "{report}");
+        if one.is_fetched() {
+            one.send().unwrap();
+        }
+        !report.protected || has_told()
+    });
+    if !pair.report().protected {
+        return false;
+    }
+    wire.set(PASSES);
+    pair.stage.until("the rest", || {
+        let report = pair.report();
+        one.is_fetched() && (report.gate_packets, report.lag_calls) == (0, 0)
+    });
+    pair.report().protected
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod lease_file;
 mod network;
 mod third_party;
 
+use std::collections::{BTreeSet, VecDeque};
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,10 +16,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nicety_adapter::Time;
+use nicety_daemon::tolerance::names::{Addresses, Names};
 use nicety_tolerance::channel::PROTOCOL;
 use nicety_tolerance::node::End;
-use nicety_tolerance::{Action, Key, Message, Node, NodeId, Replica, Role, Settings, Terms};
+use nicety_tolerance::{Action, Key, Message, Node, NodeId, Replica, Request, Role, Settings, Terms};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::time::{ClockId, clock_gettime};
 
 use serde_json::json;
 
@@ -26,7 +29,7 @@ use crate::cli::{Ft, FtCommand, FtPart, FtStart, LeasePlace};
 use crate::exit::{Exit, Failure};
 use crate::output;
 use control::{Control, Word};
-use etcd::{Account, Etcd};
+use etcd::{Account, Etcd, Server};
 use figures::Figures;
 use lease_file::LeaseFile;
 use network::Network;
@@ -40,13 +43,18 @@ const LOOK: Duration = Duration::from_millis(50);
 const SLOW: Duration = Duration::from_secs(1);
 /// Longest wait for the last answer of the third party.
 const RELEASE: Duration = Duration::from_millis(500);
+/// Most connections of which nothing authentic has come, and the time that each has for it.
+const PENDING: usize = 64;
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Most complaints between two states.
+const COMPLAINTS: usize = 64;
 /// Time limit to connect. The secondary has nothing else to do meanwhile.
 const CONNECT: Duration = Duration::from_millis(200);
 
 /// Runs the command.
 pub fn run(Ft { command }: &Ft) -> Result<(), Failure> {
     match command {
-        FtCommand::Start(args) => Host::new(args)?.run(args),
+        FtCommand::Start(args) => Host::new(args)?.run(),
         FtCommand::Status { control, json } => control::status(control, *json),
         FtCommand::Failover { control } => control::ask(control, "failover").map(drop),
         FtCommand::Stop { control } => control::ask(control, "stop").map(drop),
@@ -57,16 +65,21 @@ pub fn run(Ft { command }: &Ft) -> Result<(), Failure> {
 type Link = nicety_sealed::Link<Message>;
 
 struct Host {
-    begun: Instant,
+    begun: Timespec,
     key: Key,
     /// Digests of what must be equal on both hosts: the program, and all that the guest follows from.
     build: u64,
     settings: u64,
     listener: TcpListener,
     link: Option<Link>,
-    /// Somebody who has connected, and has sent nothing authentic yet.
-    pending: Option<Link>,
+    /// Those who have connected, when, and have sent nothing authentic yet.
+    pending: VecDeque<(Link, Instant)>,
+    /// Where the other host listens.
+    peer: Option<Addresses>,
+    names: Names,
     lease: Asker,
+    /// The number of the request that gives the lease back.
+    release: Option<u32>,
     network: Network,
     node: Node<Replica>,
     control: Option<Control>,
@@ -75,8 +88,8 @@ struct Host {
     held_since: Option<Instant>,
     /// The last line printed.
     said: String,
-    /// The last complaint.
-    complaint: String,
+    /// Complaints since then.
+    complaints: BTreeSet<String>,
 }
 
 /// Random bytes of the kernel.
@@ -125,12 +138,16 @@ impl Host {
         });
         let listener = listener.map_err(|error| Failure::new(Exit::Failed, format!("{}: {error}", args.listen)))?;
         let terms = Terms::default();
-        let begun = Instant::now();
+        let begun = clock_gettime(ClockId::Boottime);
         let id = NodeId(u64::from_le_bytes(random()?));
         let term = Duration::from_nanos(terms.lease_ns);
+        let names = Names::start().map_err(Failure::with(Exit::Failed))?;
         let party: Box<dyn ThirdParty> = match &args.lease {
             LeasePlace::File(path) => Box::new(LeaseFile::new(path, term, id)),
-            LeasePlace::Etcd { server, key } => Box::new(Etcd::new(*server, account(args)?, key, term, id)),
+            LeasePlace::Etcd { server, key } => {
+                let server = Server::new(server, names.clone());
+                Box::new(Etcd::new(server, account(args)?, key, term, id))
+            }
         };
         let lease = Asker::start(party, LOOK).map_err(Failure::with(Exit::Failed))?;
         let network = Network::open(&args.tap).map_err(Failure::with(Exit::Missing))?;
@@ -140,12 +157,13 @@ impl Host {
         };
         // Another build may behave differently.
         let build = key.number(&format!("build {}", nicety_version::BUILD));
-        let (settings, link, pending) = (key.number(&all), None, None);
-        let (said, complaint) = (String::new(), String::new());
+        let (settings, link, pending) = (key.number(&all), None, VecDeque::new());
+        let peer = args.peer.as_ref().map(Addresses::of);
+        let (said, complaints) = (String::new(), BTreeSet::new());
         let listens = |path: &Path| {
             Control::listen(path).map_err(|error| Failure::new(Exit::Failed, format!("{}: {error}", path.display())))
         };
-        let (control, figures) = (args.control.as_deref().map(listens).transpose()?, Figures::new(begun));
+        let (control, figures) = (args.control.as_deref().map(listens).transpose()?, Figures::new(Instant::now()));
         Ok(Self {
             begun,
             key,
@@ -154,39 +172,44 @@ impl Host {
             listener,
             link,
             pending,
+            peer,
+            names,
             lease,
+            release: None,
             network,
             node,
             control,
             figures,
             held_since: None,
             said,
-            complaint,
+            complaints,
         })
     }
 
-    /// Tells what is wrong with the other host, once as long as it stays the same.
+    /// Tells what is wrong with the other host, once in each state.
     fn complain(&mut self, error: &impl std::fmt::Display) {
         self.complain_of("the other host", error);
     }
 
     fn complain_of(&mut self, whom: &str, error: &impl std::fmt::Display) {
         let line = format!("nicety: ft: {whom}: {error}");
-        if line != self.complaint {
+        if self.complaints.len() < COMPLAINTS && self.complaints.insert(line.clone()) {
             output::tell(&line);
-            self.complaint = line;
         }
     }
 
+    /// Time since the start, with that in which the machine was suspended: a lease runs out meanwhile.
     fn now(&self) -> Time {
-        Time(u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        let elapsed = clock_gettime(ClockId::Boottime) - self.begun;
+        let elapsed = Duration::try_from(elapsed).unwrap_or_default();
+        Time(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX))
     }
 
-    fn run(&mut self, args: &FtStart) -> Result<(), Failure> {
+    fn run(&mut self) -> Result<(), Failure> {
         loop {
             self.wait()?;
             let mut actions = Vec::new();
-            self.connect(args)?;
+            self.connect()?;
             self.hear(&mut actions);
             self.obey(&mut actions);
             self.take_frames();
@@ -197,9 +220,16 @@ impl Host {
             self.say()?;
             match self.node.role() {
                 Role::Out(End::HandedOver | End::Stopped) => {
-                    // The lease is given back by the last request.
-                    while self.lease.wait(RELEASE).is_some_and(|(_, answer)| !answer.is_ok_and(|answer| answer.granted))
+                    // Answers to what it asked before come first.
+                    while self.release.is_some()
+                        && let Some((number, answer)) = self.lease.wait(RELEASE)
                     {
+                        if self.release == Some(number) {
+                            self.release = None;
+                            if let Err(error) = answer {
+                                self.complain_of("the lease, which was not given back", &error);
+                            }
+                        }
                     }
                     return Ok(());
                 }
@@ -249,7 +279,7 @@ impl Host {
         let due = if self.network.has_frames() && self.wants_frames() { Duration::ZERO } else { due };
         let mut fds = vec![PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN)];
         fds.push(PollFd::from_borrowed_fd(self.lease.as_fd(), PollFlags::IN));
-        for link in self.link.iter().chain(&self.pending) {
+        for link in self.link.iter().chain(self.pending.iter().map(|(link, _)| link)) {
             fds.push(PollFd::from_borrowed_fd(link.as_fd(), link.events()));
         }
         fds.extend(self.control.iter().flat_map(Control::fds).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
@@ -269,14 +299,30 @@ impl Host {
         *self.node.role() != Role::Primary || self.node.has_room()
     }
 
-    fn connect(&mut self, args: &FtStart) -> Result<(), Failure> {
-        if let Ok((stream, _)) = self.listener.accept() {
-            self.pending = self.begin(stream)?.or(self.pending.take());
+    fn connect(&mut self) -> Result<(), Failure> {
+        for _ in 0..PENDING {
+            let Ok((stream, _)) = self.listener.accept() else { break };
+            // The oldest has had the most time to say something.
+            if self.pending.len() == PENDING {
+                self.pending.pop_front();
+            }
+            let link = self.begin(stream)?;
+            self.pending.extend(link.map(|link| (link, Instant::now())));
         }
-        if let (None, Role::Secondary, Some(peer)) = (&self.link, self.node.role(), args.peer)
-            && let Ok(stream) = TcpStream::connect_timeout(&peer, CONNECT)
-        {
-            self.link = self.begin(stream)?;
+        let (None, Role::Secondary, Some(peer)) = (&self.link, self.node.role(), &mut self.peer) else { return Ok(()) };
+        let connected = match peer.next(&self.names, Instant::now()) {
+            Ok(None) => return Ok(()),
+            Ok(Some(address)) => {
+                TcpStream::connect_timeout(&address, CONNECT).map_err(|error| format!("{}: {error}", peer.at(address)))
+            }
+            Err(why) => Err(why),
+        };
+        match connected {
+            Ok(stream) => {
+                self.link = self.begin(stream)?;
+                self.node.relinked();
+            }
+            Err(why) => self.complain(&why),
         }
         Ok(())
     }
@@ -289,13 +335,19 @@ impl Host {
 
     fn hear(&mut self, actions: &mut Vec<Action>) {
         let mut messages = Vec::new();
-        if let Some(mut pending) = self.pending.take() {
-            let heard = pending.read(&self.key, &mut messages).and_then(|()| pending.flush());
+        for (mut pending, since) in std::mem::take(&mut self.pending) {
+            let mut first = Vec::new();
+            let heard = pending.read(&self.key, &mut first).and_then(|()| pending.flush());
             match heard {
                 Err(error) => self.complain(&error),
-                Ok(()) if messages.is_empty() => self.pending = Some(pending),
+                Ok(()) if first.is_empty() && since.elapsed() < PATIENCE => self.pending.push_back((pending, since)),
+                Ok(()) if first.is_empty() => self.complain(&"somebody has connected and says nothing"),
                 // Only who has the key takes the place of the peer: an older connection is dead, or will be made again.
-                Ok(()) => self.link = Some(pending),
+                Ok(()) => {
+                    self.link = Some(pending);
+                    self.node.relinked();
+                    messages = first;
+                }
             }
         }
         if let Some(link) = &mut self.link
@@ -347,7 +399,12 @@ impl Host {
                         emits = true;
                     }
                 }
-                Action::Ask(number, request) => self.lease.ask(number, request),
+                Action::Ask(number, request) => {
+                    if request == Request::Release {
+                        self.release = Some(number);
+                    }
+                    self.lease.ask(number, request);
+                }
             }
         }
         if emits {
@@ -376,7 +433,7 @@ impl Host {
         if line != self.said {
             output::print(&format!("{line}\n"))?;
             self.said = line;
-            self.complaint.clear();
+            self.complaints.clear();
         }
         Ok(())
     }

@@ -8,7 +8,8 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::path::Path;
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,9 +45,10 @@ struct Stage {
     namespace: Namespace,
     folder: tempfile::TempDir,
     hosts: usize,
-    /// The lease's place, and the addresses of both hosts.
+    /// The lease's place, the addresses at which both hosts listen, and where the other one looks for them.
     lease: String,
     addresses: [&'static str; 2],
+    peers: [Option<&'static str>; 2],
     /// More words for each host.
     words: Vec<&'static str>,
 }
@@ -59,7 +61,7 @@ impl Stage {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("key"), [7; 32]).unwrap();
         let (lease, addresses) = ("lease".to_owned(), ["127.0.0.1"; 2]);
-        Self { root, namespace, folder, hosts: 0, lease, addresses, words: Vec::new() }
+        Self { root, namespace, folder, hosts: 0, lease, addresses, peers: [None; 2], words: Vec::new() }
     }
 
     fn enter(&self, program: &Path) -> Command {
@@ -76,6 +78,7 @@ impl Stage {
         self.hosts += 1;
         let mut command = self.enter(Path::new(env!("CARGO_BIN_EXE_nicety")));
         let [ours, theirs] = [place, 1 - place].map(|place| format!("{}:{}", self.addresses[place], 7001 + place));
+        let theirs = self.peers[1 - place].map_or(theirs, str::to_owned);
         command.args(["ft", "start", "--role", role, "--listen", &ours, "--peer", &theirs]);
         command.args(["--tap", &format!("tap{place}"), "--key", "key", "--lease", &self.lease]);
         command.args(["--address", "10.9.0.2/24", "--adapter", adapter]).arg("--control").arg(&control);
@@ -129,16 +132,114 @@ impl Stage {
         }
     }
 
+    /// Starts a relay from a TCP port of the namespace to another one.
+    fn relay(&self, from: u16, to: u16) -> Relay {
+        let rule = self.folder.path().join(format!("relay{from}"));
+        let mut command = self.enter(&std::env::current_exe().unwrap());
+        command.args(["--exact", RELAY, "--nocapture"]).env(RELAY, format!("{from} {to} {}", rule.display()));
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let relay = Relay { rule, _process: Process(command.spawn().unwrap()) };
+        relay.set(&Rule::default());
+        relay
+    }
+
     /// The lease, as it is in its file.
     fn lease(&self) -> String {
         fs::read_to_string(self.folder.path().join("lease")).unwrap_or_default()
     }
 }
 
+/// What a relay does with each piece of at most 1 KiB.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rule {
+    /// Milliseconds that a piece waits on its way there, and back.
+    there: u64,
+    back: u64,
+    /// Pieces back wait only for requests with this text.
+    of: &'static str,
+}
+
+/// A piece that waits for so long waits until the rule changes.
+const HANGS: u64 = 1_000_000;
+
+/// A process in the namespace between a client and its server, which delays what they say.
+struct Relay {
+    rule: PathBuf,
+    _process: Process,
+}
+
+impl Relay {
+    fn set(&self, Rule { there, back, of }: &Rule) {
+        let new = self.rule.with_extension("new");
+        fs::write(&new, format!("{there} {back} {of}")).unwrap();
+        fs::rename(new, &self.rule).unwrap();
+    }
+}
+
+const RELAY: &str = "a_relay_says_what_it_hears_and_later_if_it_is_told_to";
+
+/// The rule as the relay reads it.
+fn rule(file: &Path) -> Option<(u64, u64, String)> {
+    let text = fs::read_to_string(file).ok()?;
+    let mut words = text.splitn(3, ' ');
+    Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?, words.next()?.to_owned()))
+}
+
+/// Copies one direction. What was read is delivered, also after its sender has hung up: a request may be carried out whose answer nobody
+/// waits for any more.
+fn relays(from: &mut TcpStream, to: &mut TcpStream, wait_ms: impl Fn(&[u8]) -> Option<u64>) {
+    let mut piece = [0; 1 << 10];
+    while let Ok(read @ 1..) = from.read(&mut piece) {
+        let begun = Instant::now();
+        while wait_ms(&piece[..read]).is_some_and(|wait_ms| begun.elapsed() < Duration::from_millis(wait_ms)) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if to.write_all(&piece[..read]).is_err() {
+            break;
+        }
+    }
+    let _ended = to.shutdown(Shutdown::Write);
+}
+
+/// Is the process of a relay, if it is told to be one.
+#[test]
+fn a_relay_says_what_it_hears_and_later_if_it_is_told_to() {
+    let Ok(words) = std::env::var(RELAY) else { return };
+    let words: Vec<&str> = words.splitn(3, ' ').collect();
+    let [from, to] = [words[0], words[1]].map(|port| port.parse::<u16>().unwrap());
+    let file = PathBuf::from(words[2]);
+    for client in TcpListener::bind(("127.0.0.1", from)).unwrap().incoming() {
+        let (Ok(client), Ok(server)) = (client, TcpStream::connect(("127.0.0.1", to))) else { continue };
+        for stream in [&client, &server] {
+            stream.set_nodelay(true).unwrap();
+        }
+        let asked = Arc::new(std::sync::Mutex::new(String::new()));
+        let [mut here, mut there] = [&client, &server].map(|stream| stream.try_clone().unwrap());
+        let (heard, rules) = (Arc::clone(&asked), file.clone());
+        std::thread::spawn(move || {
+            relays(&mut here, &mut there, |piece| {
+                let mut asked = heard.lock().unwrap();
+                // The beginning of a request names it.
+                if asked.is_empty() {
+                    *asked = String::from_utf8_lossy(piece).into_owned();
+                }
+                rule(&rules).map(|(there, ..)| there)
+            });
+        });
+        let (mut here, mut there, rules) = (client, server, file.clone());
+        std::thread::spawn(move || {
+            relays(&mut there, &mut here, |_| {
+                let (_, back, of) = rule(&rules)?;
+                asked.lock().unwrap().contains(&of).then_some(back)
+            });
+        });
+    }
+}
+
 struct Host {
     process: Process,
-    log: std::path::PathBuf,
-    control: std::path::PathBuf,
+    log: PathBuf,
+    control: PathBuf,
 }
 
 impl Host {
@@ -193,6 +294,15 @@ impl Host {
     /// The last state that it told, without complaints.
     fn state(&self) -> String {
         self.said().lines().rfind(|line| !line.starts_with("nicety: ")).unwrap_or_default().to_owned()
+    }
+
+    /// Waits until it has said this.
+    fn wait_for(&self, words: &str) {
+        let end = Instant::now() + SOON;
+        while !self.said().contains(words) {
+            assert!(Instant::now() < end, "{words}: {}", self.said());
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Waits until it is in this state.
@@ -498,19 +608,15 @@ fn a_lease_in_etcd_is_asked_for_by_a_user_with_a_password() {
     }
     fs::write(stage.folder.path().join("password"), "secret\n").unwrap();
     fs::write(stage.folder.path().join("wrong"), "guessed\n").unwrap();
-    let waits_for = |host: &Host, what: &str| {
-        let end = Instant::now() + SOON;
-        while !host.said().contains(what) {
-            assert!(Instant::now() < end, "{what}: {}", host.said());
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    };
+    // All have names here. That of this machine has an IPv6 address, too, at which nobody listens.
+    stage.lease = "etcd://localhost:2379/nicety/guest".to_owned();
+    stage.peers = [Some("localhost:7001"), Some("localhost:7002")];
     let stranger = stage.start(0, "primary", "e1000");
-    waits_for(&stranger, "nicety: ft: the lease: etcd answers `HTTP/1.0 4");
+    stranger.wait_for("nicety: ft: the lease: etcd answers `HTTP/1.0 4");
     drop(stranger);
     stage.words = vec!["--etcd-user", "ft", "--etcd-password", "wrong"];
     let guesser = stage.start(0, "primary", "e1000");
-    waits_for(&guesser, "authentication failed");
+    guesser.wait_for("authentication failed");
     drop(guesser);
     stage.words = vec!["--etcd-user", "ft", "--etcd-password", "password"];
     let mut primary = stage.start(0, "primary", "e1000");
@@ -522,6 +628,105 @@ fn a_lease_in_etcd_is_asked_for_by_a_user_with_a_password() {
     secondary.wait("primary");
     client.send();
     client.wait();
+}
+
+/// By most of a lease or by more, on the way there or back, or until its client has given up: the lease runs out, nothing leaves, nobody takes
+/// the guest from a host that lives, and it goes on when etcd is quick again. With the link cut one of them owns it afterwards.
+#[test]
+fn with_a_slow_etcd_a_guest_waits_and_never_has_two_owners() {
+    let mut stage = Stage::new();
+    let _etcd = stage.etcd();
+    let relay = stage.relay(2378, 2379);
+    stage.lease = "etcd://localhost:2378/nicety/guest".to_owned();
+    stage.addresses = ["10.9.0.11", "127.0.0.1"];
+    stage.ip(&["addr", "add", "10.9.0.11/32", "dev", "br0"]);
+    let mut hosts = [stage.start(0, "primary", "e1000"), stage.start(1, "secondary", "e1000")];
+    hosts[0].wait("primary, protected");
+    let mut client = Client::connect(&stage);
+    client.exchange(Duration::from_millis(100));
+    // A change is made by a transaction: etcd may make it, and the answer get lost.
+    let (all, changes) = ("", "/v3/kv/txn");
+    let rules = [(0, 900, all), (0, HANGS, changes), (900, 0, all), (0, 1500, all), (HANGS, 0, all), (0, 200, all)];
+    let rules = rules.map(|(there, back, of)| Rule { there, back, of });
+    for (number, rule) in rules.into_iter().take(if is_full() { rules.len() } else { 2 }).enumerate() {
+        for is_cut in [false, true] {
+            if is_cut {
+                stage.ip(&["addr", "del", "10.9.0.11/32", "dev", "br0"]);
+            }
+            relay.set(&rule);
+            watch([&hosts[0], &hosts[1]], Duration::from_millis(1500));
+            let owners = hosts.iter().filter(|host| host.owns_until().is_some()).count();
+            let is_late = rule.there + rule.back > 333;
+            let told = || format!("{rule:?}, {is_cut}: {}\n{}", hosts[0].said(), hosts[1].said());
+            assert!(owners <= 1 && !(is_late && owners > 0), "{}", told());
+            let answered = client.answered.load(Ordering::Acquire);
+            client.send();
+            watch([&hosts[0], &hosts[1]], Duration::from_millis(500));
+            let has_left = client.answered.load(Ordering::Acquire) > answered;
+            assert!(!(is_late && has_left), "nobody owns the guest, and it answers: {}", told());
+            relay.set(&Rule::default());
+            watch([&hosts[0], &hosts[1]], Duration::from_millis(500));
+            client.wait();
+            if is_cut {
+                stage.ip(&["addr", "add", "10.9.0.11/32", "dev", "br0"]);
+            }
+            // Whoever has lost the guest ends, and joins again.
+            if let Some(lost) = hosts.iter_mut().position(|host| host.process.0.try_wait().unwrap().is_some()) {
+                assert!(is_cut && hosts[lost].said().contains("another host owns the guest"), "{}", hosts[lost].said());
+                hosts[lost] = stage.start(lost, "secondary", "e1000");
+            }
+            let owner = hosts.iter().position(|host| host.state().starts_with("primary")).expect("one owns it");
+            hosts[owner].wait("primary, protected");
+            println!("{number}, {rule:?}, {is_cut}: {} bytes so far, host {owner} owns it", client.sent);
+            client.exchange(Duration::from_millis(50));
+        }
+    }
+    let said = hosts.each_ref().map(Host::said).concat();
+    assert!(said.contains("localhost:2378 at 127.0.0.1:2378: no answer within 333.333333ms"), "{said}");
+}
+
+/// The log's link passes 20 KiB/s, and the guest is pinged with fifty times of that. Its answers fill the gate, no byte of a client is lost, and
+/// nobody loses the other.
+#[test]
+fn a_guest_waits_for_a_slow_secondary_and_its_host_says_so() {
+    let mut stage = Stage::new();
+    let relay = stage.relay(7101, 7001);
+    stage.peers[0] = Some("127.0.0.1:7101");
+    let mut primary = stage.start(0, "primary", "e1000");
+    let secondary = stage.start(1, "secondary", "e1000");
+    primary.wait("primary, protected");
+    let mut client = Client::connect(&stage);
+    client.exchange(Duration::from_millis(100));
+    relay.set(&Rule { there: 0, back: 50, of: "" });
+    client.send();
+    let ping = || {
+        let mut command = stage.enter(&stage.root.busybox());
+        command.args(["ping", "-q", "-i", "0.01", "-s", "1400", "10.9.0.2"]).stdout(Stdio::null());
+        Process(command.spawn().unwrap())
+    };
+    let pings: Vec<Process> = (0..8).map(|_| ping()).collect();
+    primary.wait_for("nicety: ft: the secondary: it is slow, and the guest waits for it");
+    let status = primary.status();
+    assert!(status["gate"]["holds_guest"] == true && status["gate"]["bytes"].as_u64().unwrap() < 2 << 20, "{status}");
+    let said = String::from_utf8(primary.ask(&["status"]).stdout).unwrap();
+    assert!(said.contains("; the guest waits for the secondary\n"), "{said}");
+    drop(pings);
+    relay.set(&Rule::default());
+    client.wait();
+    primary.wait("primary, protected");
+    assert_eq!(secondary.status()["role"], "secondary");
+}
+
+/// A name that has no address is named, with what to do.
+#[test]
+fn a_name_that_nobody_knows_is_told() {
+    let mut stage = Stage::new();
+    stage.peers = [Some("host1.invalid:7001"); 2];
+    let secondary = stage.start(1, "secondary", "e1000");
+    secondary.wait_for("nicety: ft: the other host: host1.invalid:7001: no address was found for this name (");
+    stage.lease = "etcd://etcd1.invalid:2379/nicety/guest".to_owned();
+    let primary = stage.start(0, "primary", "e1000");
+    primary.wait_for("nicety: ft: the lease: etcd1.invalid:2379: no address was found for this name (");
 }
 
 /// Each says why, and the guest goes on.

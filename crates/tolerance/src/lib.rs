@@ -1,4 +1,4 @@
-//! Fault tolerance of guests that can be replayed (docs/fault-tolerance.md, docs/adr/0015).
+//! Fault tolerance of guests that can be replayed (docs/fault-tolerance.md, docs/adr/0017).
 //!
 //! A [`Replica`] is a whole guest as one deterministic value: adapter, driver, TCP and application. Its only inputs are [`Call`]s:
 //! frames from the network, and times. The same calls give the same bytes.

@@ -13,7 +13,8 @@
 //! - **One owner.** Frames leave only during the lease. A primary whose lease has run out closes its gate, and tries to renew.
 //! - **Alone, or taken over; never both.** A primary that has lost its secondary asks the third party to go on alone, and its gate
 //!   stays closed to what the secondary does not know until that is granted. After that nobody can take over.
-//! - **Joined by an image.** A peer that has none of the calls gets an image of the guest and the calls after it (`Call::Renew`).
+//! - **Joined by an image.** A peer that has none of the calls, or lacks many, gets an image of the guest and the calls after it
+//!   (`Call::Renew`). It may lack no more of those than any secondary.
 //! - **Paired only when equal.** A secondary may take over from the moment at which it has every call whose frames have left.
 
 use nicety_adapter::Time;
@@ -37,7 +38,7 @@ pub struct Terms {
     pub silence_ns: u64,
     /// Bytes of frames that wait for the secondary. At this limit the guest is not called.
     pub gate_bytes: usize,
-    /// Calls that the secondary may lack. At this limit the guest is not called.
+    /// Calls that the secondary may lack, a joining one too. At this limit the guest is not called.
     pub window_calls: u64,
     /// Bytes of old calls that are kept for a secondary that joins later.
     pub history_bytes: usize,
@@ -64,8 +65,10 @@ impl Default for Terms {
 const MESSAGE_BYTES: usize = 64 << 10;
 /// Bytes of the largest image.
 const IMAGE_BYTES: u64 = 16 << 20;
-/// A joining secondary that lacks fewer calls than this makes frames wait for it, so that it catches up.
-const NEAR_CALLS: u64 = 64;
+/// So many calls go to the secondary at once, also if no frame follows from them.
+const MANY_CALLS: u64 = 64;
+/// What is lost is sent again after a while, and after twice as long each time, up to 2^n times as long.
+const PATIENCE_MOST: u32 = 6;
 /// Requests to the third party that may still be answered.
 const REQUESTS: usize = 8;
 
@@ -130,6 +133,8 @@ pub struct Status {
     pub calls: u64,
     /// Calls that the secondary has, as far as the primary knows.
     pub known: u64,
+    /// Calls that the secondary lacks, as far as the primary knows, without those that its image spares it. `None`: there is none.
+    pub lag: Option<u64>,
     /// Whether a secondary can take over (primary only).
     pub is_protected: bool,
     /// Frames and bytes that wait for the secondary.
@@ -195,6 +200,8 @@ pub struct Node<M> {
     known: u64,
     sent: u64,
     progress: Time,
+    /// Times that the same was sent again since then.
+    again: u32,
     /// Frames wait for the peer.
     commits: bool,
     /// The third party was asked to let the peer take over, and has not agreed to going on alone since.
@@ -239,6 +246,7 @@ impl<M: Machine> Node<M> {
             known: 0,
             sent: 0,
             progress: now,
+            again: 0,
             commits: false,
             paired: false,
             is_confirmed: false,
@@ -278,6 +286,7 @@ impl<M: Machine> Node<M> {
             epoch: self.epoch,
             calls: self.calls,
             known: self.known,
+            lag: self.peer.map(|_| self.lag()),
             is_protected: self.is_confirmed && !self.wants_alone,
             waiting: (self.gate.len(), self.gate.bytes()),
             is_held: self.role == Role::Primary && !self.has_room(),
@@ -297,8 +306,17 @@ impl<M: Machine> Node<M> {
 
     /// Whether the guest can be called. If not, frames from the outside wait, or are lost.
     pub fn has_room(&self) -> bool {
-        let lacks = if self.commits { self.calls - self.known } else { 0 };
-        self.role == Role::Primary && !self.gate.is_full() && lacks < self.terms.window_calls
+        self.role == Role::Primary && !self.gate.is_full() && self.lag() < self.terms.window_calls
+    }
+
+    /// Calls that the secondary lacks, without those that its image spares it.
+    fn lag(&self) -> u64 {
+        if self.peer.is_some() { self.calls - self.granted() } else { 0 }
+    }
+
+    /// Calls that the secondary has, or will have with its image.
+    fn granted(&self) -> u64 {
+        self.image.as_ref().map_or(self.known, |image| image.calls)
     }
 
     fn guest_time(&self, now: Time) -> GuestTime {
@@ -318,8 +336,7 @@ impl<M: Machine> Node<M> {
     fn call(&mut self, call: Call, now: Time) -> Option<Vec<u8>> {
         let at = self.guest_time(now);
         let entry = Entry { at, call, check: self.machine.history() as u8 };
-        let imaged = self.image.as_ref().map_or(0, |image| image.calls);
-        let needed = if self.peer.is_some() { self.known.max(imaged) } else { self.calls };
+        let needed = if self.peer.is_some() { self.granted() } else { self.calls };
         self.apply(entry, needed)
     }
 
@@ -350,7 +367,7 @@ impl<M: Machine> Node<M> {
         match self.role {
             Role::Out(_) => None,
             Role::Founding => Some(ask),
-            Role::Secondary if self.epoch == 0 => Some(beat),
+            Role::Secondary if !self.may_take() => Some(beat),
             // After a silence it asks again and again.
             Role::Secondary => Some(beat.min(silence.max(ask))),
             Role::Primary => {
@@ -429,9 +446,8 @@ impl<M: Machine> Node<M> {
             }
             self.announce_again(now);
         }
-        if !self.commits && self.peer.is_some() && self.calls - self.known < NEAR_CALLS {
-            self.commits = true;
-        }
+        // From here on frames wait for it: else it might never have all from which frames have left.
+        self.commits |= self.peer.is_some() && self.image.is_none() && self.lag() < self.terms.window_calls;
         if self.wants_alone && self.may_ask(now) {
             self.ask(Request::Alone { epoch: self.epoch }, now, actions);
         } else if let (Some(peer), true) = (self.peer, self.is_ready_to_pair(now)) {
@@ -446,7 +462,8 @@ impl<M: Machine> Node<M> {
 
     fn is_ready_to_pair(&self, now: Time) -> bool {
         let is_due = !self.paired || self.may_ask(now);
-        self.commits && !self.wants_alone && !self.is_confirmed && self.known >= self.emitted && is_due
+        let has_all = self.commits && self.image.is_none() && self.known >= self.emitted;
+        has_all && !self.wants_alone && !self.is_confirmed && is_due
     }
 
     /// The peer does not answer, or differs. Without a pair nobody needs to be asked.
@@ -458,21 +475,28 @@ impl<M: Machine> Node<M> {
         }
     }
 
+    /// The connection to the peer is another one. What was on its way is lost, and is sent again with the next step.
+    pub fn relinked(&mut self) {
+        (self.progress, self.again) = (Time::ZERO, 0);
+    }
+
     /// Sends the calls that the peer lacks.
     fn speak(&mut self, now: Time, actions: &mut Vec<Action>) {
         if self.peer.is_none() {
             return;
         }
-        if self.sent > self.known && now >= self.progress.after_ns(4 * self.terms.heartbeat_ns) {
-            // Something got lost: send it again.
+        if self.sent == self.known {
+            (self.progress, self.again) = (now, 0);
+        }
+        let patience = (4 * self.terms.heartbeat_ns) << self.again.min(PATIENCE_MOST);
+        if self.sent > self.known && now >= self.progress.after_ns(patience) {
+            // Something got lost, or is slow: send it again.
             (self.sent, self.progress) = (self.known, now);
+            self.again += 1;
             if let Some(image) = &mut self.image {
                 image.sent = usize::try_from(image.assembled).unwrap_or(usize::MAX).min(image.bytes.len());
                 self.sent = image.calls;
             }
-        }
-        if self.sent == self.known {
-            self.progress = now;
         }
         self.send_image(now, actions);
         while self.must_send() || now >= self.spoken.after_ns(self.terms.heartbeat_ns) {
@@ -514,7 +538,7 @@ impl<M: Machine> Node<M> {
     fn must_send(&self) -> bool {
         let unsent = self.calls - self.sent;
         let is_awaited = !self.is_confirmed || self.gate.last().is_some_and(|needs| needs > self.sent);
-        unsent > 0 && (is_awaited || unsent >= NEAR_CALLS)
+        unsent > 0 && (is_awaited || unsent >= MANY_CALLS)
     }
 
     /// The number of calls from which all frames have left.
@@ -537,10 +561,14 @@ impl<M: Machine> Node<M> {
         if now >= self.spoken.after_ns(self.terms.heartbeat_ns) {
             self.report(now, actions);
         }
-        // A host that never heard a primary knows nothing.
-        if self.epoch > 0 && now >= self.heard.after_ns(self.terms.silence_ns) && self.may_ask(now) {
+        if self.may_take() && now >= self.heard.after_ns(self.terms.silence_ns) && self.may_ask(now) {
             self.ask(Request::Take, now, actions);
         }
+    }
+
+    /// A host that never heard a primary, or has a part of its image, knows nothing of the guest.
+    fn may_take(&self) -> bool {
+        self.epoch > 0 && self.arriving.is_none()
     }
 
     fn report(&mut self, now: Time, actions: &mut Vec<Action>) {
@@ -588,7 +616,7 @@ impl<M: Machine> Node<M> {
         if self.peer == Some(from) {
             self.heard = now;
             if calls > self.known && calls <= self.calls {
-                (self.known, self.progress) = (calls, now);
+                (self.known, self.progress, self.again) = (calls, now, 0);
                 self.sent = self.sent.max(calls);
                 self.image = self.image.take().filter(|image| calls < image.calls);
             }
@@ -602,10 +630,11 @@ impl<M: Machine> Node<M> {
         }
     }
 
-    /// A host becomes the peer. If it has none of the calls, or not enough of them, it gets an image.
+    /// A host becomes the peer. If it has none of the calls, or lacks so many that the guest would wait for it, it gets an image.
     fn join(&mut self, from: NodeId, calls: u64, now: Time, actions: &mut Vec<Action>) {
         let is_too_old = calls < self.log.base();
-        if self.calls > 0 && (calls == 0 || is_too_old) {
+        let is_far = self.calls - calls >= self.terms.window_calls;
+        if self.calls > 0 && (calls == 0 || is_too_old || is_far) {
             let bytes = self.call(Call::Renew, now).filter(|bytes| bytes.len() as u64 <= IMAGE_BYTES);
             let (calls, at, state) = (self.calls, self.guest, self.machine.state());
             self.image = bytes.map(|bytes| Image { calls, at, state, bytes, sent: 0, assembled: 0 });
@@ -614,8 +643,9 @@ impl<M: Machine> Node<M> {
             }
         }
         self.peer = Some(from);
-        (self.known, self.sent) = (calls, self.image.as_ref().map_or(calls, |image| image.calls));
-        (self.heard, self.progress) = (now, now);
+        self.known = calls;
+        self.sent = self.granted();
+        (self.heard, self.progress, self.again) = (now, now, 0);
     }
 
     /// The peer has so many bytes of the image that was made after so many calls. A host that is no peer joins.
@@ -625,7 +655,7 @@ impl<M: Machine> Node<M> {
         }
         self.heard = now;
         if let Some(image) = self.image.as_mut().filter(|image| image.calls == calls && bytes > image.assembled) {
-            (image.assembled, self.progress) = (bytes, now);
+            (image.assembled, self.progress, self.again) = (bytes, now, 0);
         }
     }
 
@@ -733,6 +763,8 @@ impl<M: Machine> Node<M> {
         }
         self.role = Role::Primary;
         (self.epoch, self.peer, self.heard, self.state_at) = (epoch, None, now, self.calls);
+        // Frames of all of them may have left the other host.
+        self.emitted = self.calls;
         self.shift_us = self.guest.0.cast_signed() - (now.0 / 1000).cast_signed();
         let mut gate = Gate::new(self.terms.gate_bytes);
         gate.push(0, announcement);

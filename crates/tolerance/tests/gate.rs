@@ -141,6 +141,83 @@ fn a_full_gate_and_a_full_window_stop_the_guest_until_the_secondary_has_more() {
     }
 }
 
+/// A link that is slow loses nothing. What is sent again makes it slower.
+#[test]
+fn a_secondary_that_lives_and_makes_no_progress_is_sent_the_same_again_less_and_less_often() {
+    const FRAMES: u8 = 10;
+    let mut host = protected(Terms::default());
+    (0..FRAMES).for_each(|number| assert!(host.offer(vec![number; 60], Time(MS))));
+    let entries = |actions: &[Action]| -> usize {
+        let logs = actions.iter().filter_map(|action| match action {
+            Action::Send(Message::Log { entries, .. }) => Some(entries.len()),
+            _ => None,
+        });
+        logs.sum()
+    };
+    let mut sent = 0;
+    for ms in (1..3000).step_by(10) {
+        sent += entries(&known(&mut host, 0, Time(ms * MS)));
+    }
+    assert_eq!(sent, 4 * usize::from(FRAMES), "at once, and after 0.2, 0.4 and 0.8 s more");
+    // A new connection has lost what was on its way on the last one.
+    host.relinked();
+    assert_eq!(entries(&known(&mut host, 0, Time(3000 * MS))), usize::from(FRAMES));
+    assert_eq!(entries(&known(&mut host, 4, Time(3001 * MS))), 0);
+    assert_eq!(entries(&known(&mut host, 4, Time(3250 * MS))), usize::from(FRAMES) - 4, "progress makes it soon again");
+}
+
+fn asks(actions: &[Action]) -> Vec<Request> {
+    let asked = actions.iter().filter_map(|action| match action {
+        Action::Ask(_, request) => Some(*request),
+        _ => None,
+    });
+    asked.collect()
+}
+
+/// Frames have left the host that died, and the survivor knows which calls they follow from. A host with less than that is no heir, and one
+/// with a part of an image asks for nothing.
+#[test]
+fn a_host_that_joins_a_survivor_is_its_heir_once_it_has_the_image() {
+    let (terms, id, third) = (Terms::default(), NodeId(1), NodeId(3));
+    let mut host = Node::secondary(id, mirror(), terms, Time(0));
+    let mut before = protected(terms);
+    (0..10).for_each(|number| assert!(before.offer(vec![number; 60], Time(MS))));
+    let mut actions = Vec::new();
+    before.step(Time(MS), &mut actions);
+    pass(actions, &mut host, Time(MS), &mut || false);
+    // The other host dies.
+    let mut actions = Vec::new();
+    host.step(Time(400 * MS), &mut actions);
+    assert_eq!(asks(&actions), [Request::Take]);
+    host.answered(1, Answer { granted: true, holder: Some(id), peer: None, epoch: 3 }, Time(400 * MS));
+    let calls = host.status().calls;
+    assert!(*host.role() == Role::Primary && calls == 10, "{:?}", host.status());
+    let from = third;
+    let mut now = Time(401 * MS);
+    let mut hear = |host: &mut Node<Mirror>, message: Message| {
+        now = Time(now.0 + 50 * MS);
+        let mut actions = Vec::new();
+        host.receive(message, now, &mut actions);
+        host.step(now, &mut actions);
+        actions
+    };
+    let mut sent = hear(&mut host, Message::Known { from, calls: 0 });
+    sent.extend(hear(&mut host, Message::Assembled { from, calls: 11, bytes: 65_536 }));
+    assert!(!asks(&sent).iter().any(|request| matches!(request, Request::Pair { .. })), "{:?}", asks(&sent));
+    let images = sent.iter().filter(|action| matches!(action, Action::Send(Message::Image { .. }))).count();
+    assert_eq!(images, 4);
+    let granted = hear(&mut host, Message::Known { from, calls: 11 });
+    assert!(asks(&granted).contains(&Request::Pair { epoch: 3, peer: third }), "{:?}", asks(&granted));
+    // The third host has the first piece, and the survivor dies.
+    let mut third = Node::secondary(third, mirror(), terms, Time(0));
+    sent.truncate(sent.iter().position(|action| matches!(action, Action::Send(Message::Image { .. }))).unwrap() + 1);
+    pass(sent, &mut third, Time(500 * MS), &mut || false);
+    let mut actions = Vec::new();
+    third.step(Time(5000 * MS), &mut actions);
+    assert_eq!((asks(&actions), third.status().epoch), (Vec::new(), 3));
+    assert!(third.due().is_some_and(|due| due > Time(5000 * MS)), "it does not spin");
+}
+
 #[test]
 fn the_gate_closes_with_the_lease() {
     let terms = Terms::default();

@@ -20,12 +20,30 @@ const WAITING_MOST: (u64, u64) = (4096 + 64, (1 << 20) + (64 << 10) + FRAME as u
 
 /// A log as the other host has it: the calls since it began.
 #[derive(Default)]
-struct Tape(Mutex<(u64, Vec<Vec<u8>>)>);
+struct Tape {
+    calls: Mutex<(u64, Vec<Vec<u8>>)>,
+    /// The guest's memory, in which a frame changes as soon as it is logged.
+    spoils: Mutex<Option<Arc<Map>>>,
+}
 
 impl Tape {
     fn lock(&self) -> MutexGuard<'_, (u64, Vec<Vec<u8>>)> {
-        self.0.lock().unwrap()
+        self.calls.lock().unwrap()
     }
+}
+
+/// In a frame that changes.
+const LOGGED: [u8; 16] = *b"this was logged!";
+
+/// Writes something else over it wherever it is. Returns how often.
+fn spoil(memory: &Map) -> usize {
+    let mut all = vec![0; MEMORY];
+    memory.read(0, &mut all).unwrap();
+    let places: Vec<usize> = (0..=all.len() - LOGGED.len()).filter(|at| all[*at..].starts_with(&LOGGED)).collect();
+    for at in &places {
+        memory.write(*at as u64, b"this was not log").unwrap();
+    }
+    places.len()
 }
 
 impl Log for Tape {
@@ -34,6 +52,11 @@ impl Log for Tape {
     }
 
     fn call(&self, entry: Entry) {
+        if entry.read.windows(LOGGED.len()).any(|window| window == LOGGED)
+            && let Some(memory) = self.spoils.lock().unwrap().take()
+        {
+            assert!(spoil(&memory) > 0);
+        }
         self.lock().1.push(entry.to_bytes());
     }
 }
@@ -121,6 +144,33 @@ impl Host {
         }
         let state = self.rig.port.save(self.rig.now).unwrap().state;
         assert!(player.adapter().save() == state, "{name}: state");
+    }
+}
+
+/// A guest may write to a frame that its adapter has fetched. Whoever plays the log sends the frame that was logged.
+#[test]
+fn a_frame_that_changes_once_it_is_logged_leaves_as_it_was_logged() {
+    for kind in REGISTRY {
+        let (mut host, name) = (Host::new(kind), kind.about.name);
+        host.commit.want();
+        host.pass();
+        let mut frame = vec![0; FRAME];
+        frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, 9]);
+        frame[6..14].copy_from_slice(&[MAC.0.as_slice(), &[0x88, 0xb5]].concat());
+        frame[100..116].copy_from_slice(&LOGGED);
+        *host.tape.spoils.lock().unwrap() = Some(Arc::clone(&host.rig.memory));
+        assert!(host.guest.queue(&frame, &Offload::default()).unwrap(), "{name}");
+        host.guest.flush().unwrap();
+        host.rig.settle();
+        host.rig.pass(A_WHILE_NS);
+        host.commit.know(host.commit.made());
+        host.rig.port.may_go(Gate::RELEASED);
+        host.rig.settle();
+        // An adapter with a memory of its own has the frame since the guest wrote it there.
+        let was_read = host.tape.spoils.lock().unwrap().is_none();
+        println!("{name}: its frame lies in the guest's memory: {was_read}");
+        let left: Vec<Vec<u8>> = host.rig.far.ends().incoming.drain(..).map(|(left, _)| left).collect();
+        assert_eq!(left, [frame], "{name}");
     }
 }
 

@@ -213,17 +213,15 @@ impl Gate {
     /// Fetches from the adapter, and completes what it gives.
     fn take(&mut self, queue: u16, budget: Budget, batch: &Batch, cx: &mut Context<'_>) -> Progress {
         self.fetched.start(cx.memory, batch.origin, queue);
-        let progress = self.inner.fetch(queue, budget, &mut self.fetched, cx);
+        let (progress, packets) = self.inner.fetch_bytes(queue, budget, &mut self.fetched, cx);
         if self.fetched.is_empty() {
             self.fetched.release();
             return progress;
         }
         let needs = self.commit.made();
-        for packet in self.fetched.packets() {
-            let mut bytes = vec![0; packet.len() as usize];
-            self.fetched.copy(packet, &mut bytes);
+        for (packet, (bytes, offload)) in self.fetched.packets().iter().zip(packets) {
             self.bytes += bytes.len() as u64;
-            self.held.push_back(Held { needs, queue, head: packet.head_len(), offload: packet.offload, bytes });
+            self.held.push_back(Held { needs, queue, head: packet.head_len(), offload, bytes });
         }
         self.inner.complete(&self.fetched, cx);
         self.fetched.release();

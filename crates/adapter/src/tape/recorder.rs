@@ -9,7 +9,7 @@ use super::call::{Call, Entry, Offer};
 use super::ear::{Ear, Heard, pci, rings};
 use super::sum::Sum;
 use crate::adapter::{Adapter, Event, Reset};
-use crate::batch::Batch;
+use crate::batch::{Batch, Offload};
 use crate::context::Context;
 use crate::face::{Face, Mappable, PciFace, RingFace, RingPlace};
 use crate::family::{Ask, Family};
@@ -107,6 +107,23 @@ impl Recorder {
         self.notice(Event::Restored, cx);
     }
 
+    /// Fetches as an adapter does, and returns the packets' bytes as they are on the tape: their guest may write to them meanwhile.
+    pub(super) fn fetch_bytes(
+        &mut self,
+        queue: u16,
+        budget: Budget,
+        batch: &mut Batch,
+        cx: &mut Context<'_>,
+    ) -> (Progress, Vec<(Vec<u8>, Offload)>) {
+        let origin = batch.origin;
+        self.call(Call::Fetch { queue, budget }, cx, |adapter, cx, sum| {
+            batch.start(cx.memory, origin, queue);
+            let progress = adapter.fetch(queue, budget, batch, cx);
+            sum.number(u64::from(progress.more) << 1 | u64::from(progress.armed));
+            (progress, sum.batch(batch))
+        })
+    }
+
     fn note(&mut self, at: Time, call: Call, Heard { read, sum, .. }: Heard) {
         self.face.refresh(self.ear.adapter.as_mut());
         self.now = at;
@@ -156,14 +173,7 @@ impl Adapter for Recorder {
     }
 
     fn fetch(&mut self, queue: u16, budget: Budget, batch: &mut Batch, cx: &mut Context<'_>) -> Progress {
-        let origin = batch.origin;
-        self.call(Call::Fetch { queue, budget }, cx, |adapter, cx, sum| {
-            batch.start(cx.memory, origin, queue);
-            let progress = adapter.fetch(queue, budget, batch, cx);
-            sum.number(u64::from(progress.more) << 1 | u64::from(progress.armed));
-            sum.batch(batch);
-            progress
-        })
+        self.fetch_bytes(queue, budget, batch, cx).0
     }
 
     fn complete(&mut self, batch: &Batch, cx: &mut Context<'_>) {

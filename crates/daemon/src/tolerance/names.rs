@@ -1,16 +1,16 @@
-//! Peers that have names. A thread of its own asks the system for their addresses; nobody waits for it.
+//! Peers and third parties that have names. A thread of its own asks the system for their addresses: the traffic does not wait for it.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use nicety_host::PeerAddress;
 
 /// A name is looked up again after this time, while its peer does not answer.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Addresses of a name that are tried.
-const ADDRESSES_MOST: usize = 16;
+/// Most addresses of a name that are tried.
+pub const ADDRESSES_MOST: usize = 16;
 
 type Found = Result<Vec<SocketAddr>, String>;
 
@@ -20,8 +20,8 @@ struct Question {
     answer: Sender<Found>,
 }
 
-/// Asks the thread.
-#[derive(Debug)]
+/// Asks the thread, which ends after the last copy.
+#[derive(Clone, Debug)]
 pub struct Names(Sender<Question>);
 
 impl std::fmt::Debug for Question {
@@ -36,7 +36,7 @@ fn look_up(host: &str, port: u16) -> Found {
 }
 
 impl Names {
-    /// Starts the thread. It ends after this value.
+    /// Starts the thread.
     ///
     /// # Errors
     /// It cannot be started.
@@ -67,15 +67,18 @@ pub struct Addresses {
     peer: PeerAddress,
     known: Vec<SocketAddr>,
     next: usize,
-    asked: Option<(Receiver<Found>, Instant)>,
+    /// The question without an answer, and when the last one was asked.
+    question: Option<Receiver<Found>>,
+    asked_at: Option<Instant>,
     /// The last question's answer, if it is none.
     why_not: Option<String>,
 }
 
 impl Addresses {
+    /// Of this peer.
     pub fn of(peer: &PeerAddress) -> Self {
         let known = if let PeerAddress::Address(address) = peer { vec![*address] } else { Vec::new() };
-        Self { peer: peer.clone(), known, next: 0, asked: None, why_not: None }
+        Self { peer: peer.clone(), known, next: 0, question: None, asked_at: None, why_not: None }
     }
 
     /// The address to try now. `None`: its name is being looked up.
@@ -83,38 +86,63 @@ impl Addresses {
     /// # Errors
     /// The name has no address. For a person.
     pub fn next(&mut self, names: &Names, now: Instant) -> Result<Option<SocketAddr>, String> {
-        self.hear();
+        self.next_within(names, now, Duration::ZERO)
+    }
+
+    /// The same for a thread that may wait for so long for the first answer.
+    ///
+    /// # Errors
+    /// As of [`Addresses::next`].
+    pub fn next_within(&mut self, names: &Names, now: Instant, limit: Duration) -> Result<Option<SocketAddr>, String> {
+        self.hear(Duration::ZERO);
+        // A name server may take longer than the time after which it is asked again.
         if let PeerAddress::Name { host, port } = &self.peer
-            && self.asked.as_ref().is_none_or(|(_, at)| now.saturating_duration_since(*at) >= AGAIN)
+            && self.question.is_none()
+            && self.asked_at.is_none_or(|at| now.saturating_duration_since(at) >= AGAIN)
         {
-            self.asked = Some((names.ask(host, *port), now));
-            // It may be in a file.
-            self.hear();
+            (self.question, self.asked_at) = (Some(names.ask(host, *port)), Some(now));
         }
+        self.hear(if self.known.is_empty() { limit } else { Duration::ZERO });
         let address = self.known.get(self.next % self.known.len().max(1)).copied();
         self.next = self.next.wrapping_add(1);
         match (address, &self.why_not) {
-            (None, Some(why)) => Err(format!("{}: its name was looked up: {why}", self.peer)),
+            (None, Some(why)) => Err(format!(
+                "{}: no address was found for this name ({why}): see to DNS or /etc/hosts, or write the address instead",
+                self.peer
+            )),
             (address, _) => Ok(address),
         }
     }
 
-    /// The peer, for a message to a person: with the address that was tried, if the host file has a name.
+    /// Before a message to a person who knows the peer: the address that was tried, if the peer has a name.
     pub fn tried(&self, address: SocketAddr) -> String {
         match &self.peer {
             PeerAddress::Address(_) => String::new(),
-            PeerAddress::Name { .. } => format!("{} at {address}: ", self.peer),
+            PeerAddress::Name { .. } => format!("{}: ", self.at(address)),
         }
     }
 
-    fn hear(&mut self) {
-        let Some((found, _)) = &self.asked else { return };
-        match found.try_recv() {
+    /// The peer with the address that was tried, for a message to a person.
+    pub fn at(&self, address: SocketAddr) -> String {
+        match &self.peer {
+            PeerAddress::Address(_) => address.to_string(),
+            PeerAddress::Name { .. } => format!("{} at {address}", self.peer),
+        }
+    }
+
+    fn hear(&mut self, limit: Duration) {
+        let Some(question) = &self.question else { return };
+        let found = question.recv_timeout(limit);
+        if found != Err(RecvTimeoutError::Timeout) {
+            self.question = None;
+        }
+        match found {
             Ok(Ok(known)) if !known.is_empty() => (self.known, self.why_not) = (known, None),
             Ok(Ok(_)) => self.why_not = Some("it has no address".to_owned()),
             // The addresses of before may still be right.
             Ok(Err(why)) => self.why_not = Some(why),
-            Err(TryRecvError::Empty | TryRecvError::Disconnected) => {}
+            // There is none yet, or the thread has ended.
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
         }
     }
 }
@@ -172,6 +200,20 @@ mod tests {
         assert_eq!(peer.next(&names, later + AGAIN), Ok(Some(three)));
     }
 
+    /// A name server that is out of reach takes five seconds, and the next one answers.
+    #[test]
+    fn an_answer_that_takes_longer_than_a_second_is_heard() {
+        let (names, asked) = system();
+        let (mut peer, now) = (named("host2:7001"), Instant::now());
+        for second in 0..5 {
+            assert_eq!(peer.next(&names, now + second * AGAIN), Ok(None));
+        }
+        let address = "10.0.0.2:7001".parse().unwrap();
+        answers(&asked, Ok(vec![address]));
+        assert!(asked.try_recv().is_err(), "it is asked once");
+        assert_eq!(peer.next(&names, now + 5 * AGAIN), Ok(Some(address)));
+    }
+
     #[test]
     fn a_name_without_an_address_is_named_with_the_reason() {
         let (names, asked) = system();
@@ -179,7 +221,10 @@ mod tests {
         assert_eq!(peer.next(&names, now), Ok(None));
         answers(&asked, Err("Name or service not known".to_owned()));
         let why = peer.next(&names, now).unwrap_err();
-        assert_eq!(why, "host2:7001: its name was looked up: Name or service not known");
+        assert!(
+            why.starts_with("host2:7001: no address was found for this name (Name or service not known): see to DNS"),
+            "{why}"
+        );
         peer.next(&names, now + AGAIN).unwrap_err();
         answers(&asked, Ok(Vec::new()));
         assert!(peer.next(&names, now + AGAIN).unwrap_err().contains("it has no address"));
@@ -188,14 +233,8 @@ mod tests {
     #[test]
     fn the_thread_finds_this_host() {
         let names = Names::start().unwrap();
-        let (mut peer, begun) = (named("localhost:7001"), Instant::now());
-        let address = loop {
-            if let Some(address) = peer.next(&names, Instant::now()).unwrap() {
-                break address;
-            }
-            assert!(begun.elapsed() < Duration::from_secs(30));
-            std::thread::sleep(Duration::from_millis(1));
-        };
+        let mut peer = named("localhost:7001");
+        let address = peer.next_within(&names, Instant::now(), Duration::from_secs(30)).unwrap().unwrap();
         assert!(address.ip().is_loopback() && address.port() == 7001, "{address}");
     }
 }

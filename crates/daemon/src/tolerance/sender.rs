@@ -23,6 +23,9 @@ const RETRY: Duration = Duration::from_millis(100);
 const RETRY_DIFFERED: Duration = Duration::from_secs(10);
 /// Most bytes of calls in a message. One call may be longer.
 const MESSAGE_BYTES: usize = 128 << 10;
+/// Half of what a gate holds: a guest whose gate has less does not wait for its peer any more.
+const LOW_PACKETS: u64 = 2048;
+const LOW_BYTES: u64 = 512 << 10;
 /// The guest waits for this long before the log says so.
 const SLOW: Duration = Duration::from_secs(1);
 
@@ -266,13 +269,15 @@ impl Sender {
         }
     }
 
-    /// A guest that waits for a slow peer says so, once.
+    /// A guest that waits for a slow peer says so, once. Each acknowledgement lets it go on for a moment, until the gate is full again.
     fn look_at_gate(&mut self, now: Instant) {
-        if !self.tape.commit.waiting().is_full {
+        let waiting = self.tape.commit.waiting();
+        if waiting.packets < LOW_PACKETS && waiting.bytes < LOW_BYTES {
             (self.full_since, self.has_told_slow) = (None, false);
-            return;
+        } else if waiting.is_full {
+            self.full_since.get_or_insert(now);
         }
-        let since = *self.full_since.get_or_insert(now);
+        let Some(since) = self.full_since else { return };
         if !self.has_told_slow && now.saturating_duration_since(since) >= SLOW {
             self.has_told_slow = true;
             warn!(port = self.tape.port, "its guest waits for {}, which is slow", self.tape.peer);

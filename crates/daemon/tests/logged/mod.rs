@@ -33,6 +33,12 @@ impl Write for Log {
     }
 }
 
+/// Keeps what daemons of this process log from now on.
+pub fn keep() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| tracing_subscriber::fmt().with_ansi(false).with_writer(|| Log).init());
+}
+
 /// The log's lines about a port.
 pub fn lines_of(port: &str) -> Vec<String> {
     let log = String::from_utf8(LOG.lock().unwrap().clone()).unwrap();
@@ -51,8 +57,7 @@ pub struct Stage {
 impl Stage {
     pub fn new(name: &str, adapter: &str, workers: usize) -> Self {
         let begun = Instant::now();
-        static ONCE: Once = Once::new();
-        ONCE.call_once(|| tracing_subscriber::fmt().with_ansi(false).with_writer(|| Log).init());
+        keep();
         nicety_sandbox::begin_for_tests();
         let (daemon, place) = (Daemon::start(Limits::default(), workers).unwrap(), TempDir::new().unwrap());
         // Tests run in parallel, and share a log.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use nicety_host::PeerAddress;
 
 /// `ft`.
 #[derive(Debug, Args)]
@@ -53,14 +54,14 @@ pub struct FtStart {
     /// Address for the other host to connect to
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: std::net::SocketAddr,
-    /// Address at which the other host listens; for a secondary
-    #[arg(long, value_name = "ADDRESS:PORT", required_if_eq("role", "secondary"))]
-    pub peer: Option<std::net::SocketAddr>,
+    /// Address or name, and port, at which the other host listens; for a secondary
+    #[arg(long, value_name = "HOST:PORT", required_if_eq("role", "secondary"))]
+    pub peer: Option<PeerAddress>,
     /// A file with the shared key, of 16 bytes at least. The link is authenticated by it, and not encrypted
     #[arg(long, value_name = "FILE")]
     pub key: PathBuf,
-    /// Who says which host owns the guest: a file that both hosts can lock, or a key of etcd, as etcd://127.0.0.1:2379/KEY
-    #[arg(long, value_name = "FILE or etcd://ADDRESS:PORT/KEY", value_parser = lease_place)]
+    /// Who says which host owns the guest: a file that both hosts can lock, or a key of etcd, as etcd://etcd1:2379/KEY
+    #[arg(long, value_name = "FILE or etcd://HOST:PORT/KEY", value_parser = lease_place)]
     pub lease: LeasePlace,
     /// The user of etcd, if it asks for one
     #[arg(long, value_name = "NAME", requires = "etcd_password")]
@@ -137,8 +138,8 @@ pub enum LeasePlace {
     File(PathBuf),
     /// A key of etcd.
     Etcd {
-        /// Its server.
-        server: std::net::SocketAddr,
+        /// Its server, or servers of one cluster with one name.
+        server: PeerAddress,
         /// The key.
         key: String,
     },
@@ -146,7 +147,9 @@ pub enum LeasePlace {
 
 fn lease_place(text: &str) -> Result<LeasePlace, String> {
     let Some(rest) = text.strip_prefix("etcd://") else { return Ok(LeasePlace::File(text.into())) };
-    let wrong = || "as in etcd://127.0.0.1:2379/KEY".to_owned();
-    let (server, key) = rest.split_once('/').filter(|(_, key)| !key.is_empty()).ok_or_else(wrong)?;
-    Ok(LeasePlace::Etcd { server: server.parse().map_err(|_| wrong())?, key: key.to_owned() })
+    const AS_IN: &str = "as in etcd://127.0.0.1:2379/KEY or etcd://etcd1:2379/KEY";
+    let parts = rest.split_once('/').filter(|(_, key)| !key.is_empty());
+    let (server, key) = parts.ok_or_else(|| format!("a key is missing: {AS_IN}"))?;
+    let server = server.parse().map_err(|error| format!("{server}: {error}: {AS_IN}"))?;
+    Ok(LeasePlace::Etcd { server, key: key.to_owned() })
 }

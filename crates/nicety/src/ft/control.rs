@@ -172,8 +172,8 @@ fn words(status: &Value) -> String {
         _ => "",
     };
     let mut text = format!("{part}{protected}, epoch {}\n", number("/epoch"));
-    let lag = if is_protected { format!(", the secondary lacks {}", number("/lag_calls")) } else { String::new() };
-    text += &format!("calls   {}{lag}\n", number("/calls"));
+    let lag = status["lag_calls"].as_u64().map(|lag| format!(", the secondary lacks {lag}"));
+    text += &format!("calls   {}{}\n", number("/calls"), lag.unwrap_or_default());
     let megabits = |name: &str| number(name) as f64 / 1e6;
     text += &format!(
         "log     {:.3} Mbit/s out, {:.3} Mbit/s in; {} and {} bytes so far\n",

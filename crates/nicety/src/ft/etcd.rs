@@ -11,6 +11,8 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use nicety_daemon::tolerance::names::{ADDRESSES_MOST, Addresses, Names};
+use nicety_host::PeerAddress;
 use nicety_tolerance::{Answer, Lease, NodeId, Request};
 use serde_json::{Value, json};
 
@@ -19,8 +21,8 @@ use super::third_party::ThirdParty;
 
 /// Times that a request begins again because another host's came between.
 const TRIES: usize = 5;
-/// Longest answer.
-const BODY_MAX: u64 = 64 << 10;
+/// Longest answer, in bytes.
+const ANSWER_MAX: usize = 64 << 10;
 
 /// Time limit for a token: etcd makes a password's check slow on purpose.
 const TOKEN: Duration = Duration::from_secs(5);
@@ -34,9 +36,90 @@ pub struct Account {
     pub password: String,
 }
 
+/// A server of etcd, or the servers of a cluster that one name has. Whichever is asked, etcd's answer is that of a majority.
+pub struct Server {
+    place: PeerAddress,
+    addresses: Addresses,
+    names: Names,
+    /// The address that answered last.
+    address: Option<SocketAddr>,
+}
+
+/// Time left until then, as a time limit of a socket, which cannot be 0.
+fn left_until(end: Instant) -> io::Result<Duration> {
+    let left = end.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+impl Server {
+    /// The server at this place, whose name is looked up by `names`.
+    pub fn new(place: &PeerAddress, names: Names) -> Self {
+        Self { place: place.clone(), addresses: Addresses::of(place), names, address: None }
+    }
+
+    /// Connects to the address that answered last, or to the next one that can be reached until `end`.
+    fn connect(&mut self, end: Instant) -> io::Result<(TcpStream, SocketAddr)> {
+        let (mut first, mut why) = (None, None);
+        for _ in 0..ADDRESSES_MOST {
+            let Ok(left) = left_until(end) else { break };
+            let next = || self.addresses.next_within(&self.names, Instant::now(), left).map_err(io::Error::other);
+            let known = self.address.take();
+            let address = known.map_or_else(next, |address| Ok(Some(address)))?;
+            let Some(address) = address.filter(|address| first != Some(*address)) else { break };
+            match TcpStream::connect_timeout(&address, left) {
+                Ok(stream) => return Ok((stream, address)),
+                Err(error) => {
+                    why = Some(io::Error::new(error.kind(), format!("{}: {error}", self.addresses.at(address))))
+                }
+            }
+            // The one that answered last is tried once more in its turn.
+            first = first.or(Some(address).filter(|_| known.is_none()));
+        }
+        Err(why.unwrap_or_else(|| io::Error::new(io::ErrorKind::TimedOut, "its name is still being looked up")))
+    }
+
+    /// The answer to a request over a connection of its own, within `limit` from the first look-up to the last byte.
+    fn answer(&mut self, request: &str, limit: Duration) -> io::Result<String> {
+        let end = Instant::now() + limit;
+        let (mut stream, address) = self.connect(end)?;
+        let answer = exchange(&mut stream, request, end).map_err(|error| {
+            let late = matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
+            let why = if late { format!("no answer within {limit:?}") } else { error.to_string() };
+            io::Error::new(error.kind(), format!("{}: {why}", self.addresses.at(address)))
+        })?;
+        self.address = Some(address);
+        Ok(answer)
+    }
+}
+
+/// Writes a request, and reads until the server hangs up.
+fn exchange(stream: &mut TcpStream, request: &str, end: Instant) -> io::Result<String> {
+    stream.set_nodelay(true)?;
+    stream.set_write_timeout(Some(left_until(end)?))?;
+    stream.write_all(request.as_bytes())?;
+    let (mut answer, mut piece) = (Vec::new(), [0; 4096]);
+    loop {
+        // A server that sends a byte now and then has no more time than another.
+        stream.set_read_timeout(Some(left_until(end)?))?;
+        match stream.read(&mut piece) {
+            Ok(0) => return String::from_utf8(answer).map_err(|_| odd("no text")),
+            Ok(read) => answer.extend_from_slice(piece.get(..read).unwrap_or_default()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        if answer.len() > ANSWER_MAX {
+            return Err(odd("without end"));
+        }
+    }
+}
+
+fn odd(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("etcd answers {why}"))
+}
+
 /// See the module's page.
 pub struct Etcd {
-    server: SocketAddr,
+    server: Server,
     account: Option<Account>,
     /// The token of this user, once it was asked for.
     token: Option<String>,
@@ -49,7 +132,7 @@ pub struct Etcd {
 
 impl Etcd {
     /// The lease at this key of this server, for this host.
-    pub fn new(server: SocketAddr, account: Option<Account>, key: &str, term: Duration, who: NodeId) -> Self {
+    pub fn new(server: Server, account: Option<Account>, key: &str, term: Duration, who: NodeId) -> Self {
         Self { server, account, token: None, key: base64(key.as_bytes()), term, who, seen: None }
     }
 
@@ -82,8 +165,8 @@ impl Etcd {
     fn request(&mut self, path: &str, body: &Value) -> io::Result<Value> {
         let limit = self.term / 3;
         let Some(Account { user, password }) = &self.account else { return self.post(path, body, limit) };
-        let is_new = self.token.is_none();
         let credentials = json!({ "name": user, "password": password });
+        let is_new = self.token.is_none();
         if is_new {
             self.log_in(&credentials)?;
         }
@@ -105,31 +188,27 @@ impl Etcd {
         Ok(())
     }
 
-    /// A request over a connection of its own.
-    fn post(&self, path: &str, body: &Value, limit: Duration) -> io::Result<Value> {
-        let mut stream = TcpStream::connect_timeout(&self.server, limit)?;
-        stream.set_read_timeout(Some(limit))?;
-        stream.set_write_timeout(Some(limit))?;
-        stream.set_nodelay(true)?;
+    fn post(&mut self, path: &str, body: &Value, limit: Duration) -> io::Result<Value> {
         let body = body.to_string();
         // A server of HTTP/1.1 answers 1.0 with one piece, and hangs up.
         let token = self.token.as_ref().map(|token| format!("Authorization: {token}\r\n")).unwrap_or_default();
         let head = format!(
             "POST {path} HTTP/1.0\r\nHost: {}\r\n{token}Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
-            self.server,
+            self.server.place,
             body.len()
         );
-        stream.write_all(format!("{head}{body}").as_bytes())?;
-        let mut answer = String::new();
-        stream.take(BODY_MAX).read_to_string(&mut answer)?;
-        let odd = |why: &str| io::Error::new(io::ErrorKind::InvalidData, format!("etcd answers {why}"));
+        let answer = self.server.answer(&format!("{head}{body}"), limit)?;
         let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(|| odd("half"))?;
         let status = head.lines().next().unwrap_or_default();
         match status.split(' ').nth(1) {
             Some("200") => {}
             code => {
-                let kind =
-                    if code == Some("401") { io::ErrorKind::PermissionDenied } else { io::ErrorKind::InvalidData };
+                // Another server of the cluster may do better, but not with this token.
+                let is_refusal = code == Some("401");
+                if !is_refusal {
+                    self.server.address = None;
+                }
+                let kind = if is_refusal { io::ErrorKind::PermissionDenied } else { io::ErrorKind::InvalidData };
                 return Err(io::Error::new(kind, format!("etcd answers `{status}`: {}", body.trim())));
             }
         }

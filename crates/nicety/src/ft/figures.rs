@@ -57,7 +57,7 @@ impl Figures {
 
     /// All of it for a program. `lease`: what is left of it.
     pub fn json(&self, status: &Status, lease: Option<Duration>, now: Instant) -> Value {
-        let Status { role, epoch, calls, known, is_protected, waiting: (frames, bytes), is_held, image } = status;
+        let Status { role, epoch, calls, lag, is_protected, waiting: (frames, bytes), is_held, image, .. } = status;
         let part = match role {
             Role::Founding => "founding",
             Role::Primary => "primary",
@@ -74,7 +74,7 @@ impl Figures {
             "protected": is_protected,
             "epoch": epoch,
             "calls": calls,
-            "lag_calls": is_protected.then(|| calls - known),
+            "lag_calls": lag,
             "log": {
                 "sent_bytes": self.traffic[0],
                 "received_bytes": self.traffic[1],

@@ -1,5 +1,6 @@
 //! The third party that says who owns the guest, asked by a thread of its own: a file system that hangs, or a network that is slow, does
-//! not stop the guest. What is not answered in time is as if it had not been asked, and the lease runs out.
+//! not stop the guest. What is not answered in time is as if it had not been asked, and the lease runs out. A request that waits behind
+//! one that hangs is dropped when there is a newer one: a host asks again for what it still wants.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -46,7 +47,8 @@ impl Asker {
         let work = move || {
             loop {
                 match asked.recv_timeout(look) {
-                    Ok((number, request)) => {
+                    Ok(first) => {
+                        let (number, request) = asked.try_iter().last().unwrap_or(first);
                         if answer.send((number, party.ask(request))).is_err() {
                             return;
                         }
@@ -84,5 +86,47 @@ impl Asker {
 impl AsFd for Asker {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::SyncSender;
+
+    use super::*;
+
+    /// Answers when it is told to.
+    struct Slow {
+        asked: SyncSender<Request>,
+        go_on: Receiver<()>,
+    }
+
+    impl ThirdParty for Slow {
+        fn look(&mut self) {}
+
+        fn ask(&mut self, request: Request) -> io::Result<Answer> {
+            self.asked.send(request).unwrap();
+            self.go_on.recv().unwrap();
+            Ok(Answer { granted: true, holder: None, peer: None, epoch: 0 })
+        }
+    }
+
+    /// A third party that stood still for an hour answers the question of now, and not ten thousand old ones first.
+    #[test]
+    fn requests_that_waited_behind_one_that_hung_are_dropped_but_for_the_newest() {
+        let (asked, requests) = mpsc::sync_channel(0);
+        let (go, go_on) = mpsc::channel();
+        let asker = Asker::start(Box::new(Slow { asked, go_on }), Duration::from_secs(3600)).unwrap();
+        asker.ask(1, Request::Renew);
+        assert_eq!(requests.recv(), Ok(Request::Renew));
+        for number in 2..10_000 {
+            asker.ask(number, Request::Renew);
+        }
+        asker.ask(10_000, Request::Take);
+        go.send(()).unwrap();
+        assert_eq!(requests.recv(), Ok(Request::Take));
+        go.send(()).unwrap();
+        let numbers: Vec<u32> = (0..2).map(|_| asker.wait(Duration::from_secs(30)).unwrap().0).collect();
+        assert_eq!(numbers, [1, 10_000]);
     }
 }

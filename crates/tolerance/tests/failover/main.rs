@@ -174,6 +174,27 @@ fn a_session_survives_its_host_and_that_host_s_successor_which_a_new_host_has_jo
     assert!(moved >= 10, "{moved} times");
 }
 
+/// A link of 1 MB/s, and a guest that receives many times of that while a host joins. Soon the guest waits for it, and it is an heir.
+#[test]
+fn a_host_that_joins_a_busy_guest_over_a_slow_link_protects_it_and_bounds_what_waits() {
+    let task = Task::Echo { bytes: 3_000_000, ahead: 2_000 };
+    let mut world = World::new("e1000", Application::Echo, task, None);
+    world.kill(1);
+    world.play_until(END, |world| world.node(0).is_some_and(|node| node.status().epoch > 2));
+    assert!(!world.client.done(), "the guest went on alone: {}", told("e1000", &world, None));
+    world.link_rate = Some(1_000_000);
+    world.join(1, &help::settings("e1000", Application::Echo));
+    world.play_until(END, |world| world.node(0).is_some_and(|node| node.status().is_protected));
+    let told = told("e1000", &world, None);
+    println!("protected: {told}; {} bytes waited", world.link_waiting_most);
+    assert!(world.node(0).unwrap().status().is_protected && !world.client.done(), "{told}");
+    world.kill(0);
+    let world = plays(world, "e1000", None);
+    assert_eq!(*world.node(1).unwrap().role(), Role::Primary, "{told}");
+    // The secondary may lack 4096 calls, and some of them are sent twice.
+    assert!(world.link_waiting_most < 8 << 20, "{} bytes waited: {told}", world.link_waiting_most);
+}
+
 /// Longer than the lease: the other host takes over, and the first one, which continues, ends.
 #[test]
 fn a_host_that_stops_for_longer_than_its_lease_at_any_point_is_replaced_and_gives_up() {

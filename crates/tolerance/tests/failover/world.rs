@@ -141,6 +141,11 @@ pub struct World {
     lock_gone_until: [u64; 2],
     pub lock_ns: u64,
     pub link_ns: u64,
+    /// Bytes that the link takes in a second. `None`: as many as there are.
+    pub link_rate: Option<u64>,
+    /// When the last byte of each host has gone over the link, and most bytes that waited for it.
+    link_free_at: [u64; 2],
+    pub link_waiting_most: u64,
     /// The frames that left a host, without announcements.
     pub emitted: [Vec<Vec<u8>>; 2],
     /// Bytes of the log, and of the frames that the first host's guest received.
@@ -198,6 +203,9 @@ impl World {
             lock_gone_until: [0; 2],
             lock_ns: LOCK_NS,
             link_ns: LINK_NS,
+            link_rate: None,
+            link_free_at: [0; 2],
+            link_waiting_most: 0,
             emitted: [Vec::new(), Vec::new()],
             logged: 0,
             received: 0,
@@ -328,6 +336,7 @@ impl World {
                 }
                 // A cut stream delivers nothing, and what was sent comes when it is whole again.
                 let wait = self.link_cut_until.saturating_sub(self.now);
+                let wait = wait.max(self.queue_on_link(index, bytes.len() as u64));
                 self.at(wait + self.link_ns, Event::Peer(1 - index, bytes));
             }
             Action::Ask(number, request) => {
@@ -349,6 +358,16 @@ impl World {
                 self.at(NETWORK_NS, Event::ToClient(frame));
             }
         }
+    }
+
+    /// How long bytes take until the last of them has gone over a slow link.
+    fn queue_on_link(&mut self, index: usize, bytes: u64) -> u64 {
+        let Some(rate) = self.link_rate else { return 0 };
+        let free_at = self.link_free_at[index].max(self.now) + bytes * 1000 * MS / rate;
+        self.link_free_at[index] = free_at;
+        let wait = free_at - self.now;
+        self.link_waiting_most = self.link_waiting_most.max(wait * rate / (1000 * MS));
+        wait
     }
 
     fn deliver(&mut self, event: Event) {

@@ -86,6 +86,7 @@ struct Flying {
 struct World {
     now: u64,
     hosts: [Option<Node<Toy>>; 2],
+    ids: [NodeId; 2],
     keeper: Keeper,
     flying: Vec<Flying>,
     frames: u8,
@@ -127,7 +128,15 @@ impl World {
             Some(Node::secondary(NodeId(2), Toy::default(), TERMS, now)),
         ];
         let keeper = Keeper::new(TERMS.lease_ns);
-        Self { now: 0, hosts, keeper, flying: Vec::new(), frames: 0, deaths: 0, emitted: Vec::new() }
+        let ids = [NodeId(1), NodeId(2)];
+        Self { now: 0, hosts, ids, keeper, flying: Vec::new(), frames: 0, deaths: 0, emitted: Vec::new() }
+    }
+
+    /// A host that died begins again as another one, which knows nothing.
+    fn restart(&mut self, index: usize) {
+        assert!(self.hosts[index].is_none());
+        self.ids[index] = NodeId(self.ids[index].0 + 2);
+        self.hosts[index] = Some(Node::secondary(self.ids[index], Toy::default(), TERMS, Time(self.now * UNIT)));
     }
 
     fn moves(&self, bounds: Bounds) -> Vec<Move> {
@@ -204,8 +213,7 @@ impl World {
                         self.act(host, bounds, |host, _| host.answered(number, answer, now))?;
                     }
                     Packet::Ask(number, request) => {
-                        let who = NodeId(host as u64 + 1);
-                        let answer = self.keeper.ask(who, request, now);
+                        let answer = self.keeper.ask(self.ids[host], request, now);
                         self.flying.push(Flying { host, packet: Packet::Answer(number, answer) });
                     }
                 }
@@ -339,9 +347,10 @@ fn lead(world: &mut World, bounds: Bounds, units: u64, frames: bool) {
                 world.make(Move::Step(index), bounds).unwrap();
             }
         }
-        let takes = world.hosts[0].as_ref().is_some_and(Node::has_room);
+        let owner = world.owners().first().copied().unwrap_or(0);
+        let takes = world.hosts[owner].as_ref().is_some_and(Node::has_room);
         if frames && takes {
-            world.make(Move::Frame(0), bounds).unwrap();
+            world.make(Move::Frame(owner), bounds).unwrap();
         }
         world.make(Move::Pass, bounds).unwrap();
     }
@@ -416,6 +425,29 @@ fn a_host_that_joins_by_an_image_never_makes_two_owners() {
     let bounds = from(&world, 1, 1, 4, 6, false);
     let (seen, complete) = search(world, bounds, most() / 2).unwrap();
     println!("once it has joined: {seen:?}, complete: {complete}");
+}
+
+/// The first host has died, the second has taken over, and another one joins it, which may take over as soon as it has what has left, and no
+/// earlier.
+#[test]
+fn a_host_that_joins_a_survivor_is_its_heir_only_with_all_that_has_left() {
+    let mut world = paired();
+    world.make(Move::Kill(0), WIDE).unwrap();
+    world.flying.retain(|flying| flying.host == 1 && matches!(flying.packet, Packet::Peer(_)));
+    lead(&mut world, WIDE, 8, false);
+    assert_eq!(world.owners(), [1], "{:?}", world.hosts[1].as_ref().map(Node::status));
+    world.flying.clear();
+    world.restart(0);
+    let bounds = from(&world, 0, 1, 4, 9, false);
+    let (seen, complete) = search(world.clone(), bounds, most()).unwrap();
+    println!("while it joins a survivor: {seen:?}, complete: {complete}");
+    assert!(seen.images > 0, "{seen:?}");
+    lead(&mut world, WIDE, 8, true);
+    let status = world.hosts[1].as_ref().unwrap().status();
+    assert!(status.is_protected, "{status:?}");
+    let bounds = from(&world, 1, 1, 4, 6, false);
+    let (seen, complete) = search(world, bounds, most() / 2).unwrap();
+    println!("once it has joined a survivor: {seen:?}, complete: {complete}");
 }
 
 /// The search is worth what it finds.
