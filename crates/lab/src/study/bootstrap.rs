@@ -178,7 +178,6 @@ mod tests {
                 covered += u32::from(interval.holds(100.0));
             }
             let share = |count: u32| f64::from(count) / f64::from(STUDIES);
-            println!("spread {spread}: covered {:.3}, ended early {:.3}", share(covered), share(early));
             assert!(share(covered) >= 0.89, "spread {spread}: {}", share(covered));
             assert!(share(early) > 0.1, "spread {spread}: {}: nothing ends early", share(early));
         }
