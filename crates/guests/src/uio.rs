@@ -60,6 +60,11 @@ impl Uio {
         if program.is_file() { Ok(Uio { program }) } else { Err(Error::NoUio { program }) }
     }
 
+    /// The program's file.
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
     /// Prepares a guest in QEMU: the program, the kernel's drivers and no others, huge pages. The initramfs archive is written to `folder`,
     /// followed by `archives`.
     ///

@@ -126,6 +126,8 @@ pub struct Usage {
     pub vmm_cpu_seconds: Option<f64>,
     /// CPU time in seconds of our daemons. None where QEMU serves.
     pub daemon_cpu_seconds: Option<f64>,
+    /// Percentage of the processors' time that the hypervisor gave to others meanwhile.
+    pub steal_percent: Option<f64>,
 }
 
 /// The reason a run has no measurement.

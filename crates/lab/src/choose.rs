@@ -209,15 +209,17 @@ pub fn choose(wishes: &Wishes, entries: &[Entry], studies: &[Study], here: &Host
     });
     let names: Vec<&str> = fits.iter().map(|about| about.name).collect();
     let measured = measured::measured(wishes.prefer, &names, studies, here);
+    let by_facts = fits.first().copied();
     if let Some(at) = measured.first.and_then(|first| fits.iter().position(|about| about.name == first)) {
         let best = fits.remove(at);
         fits.insert(0, best);
     }
-    let why = fits.first().map(|about| reasons(about, wishes)).unwrap_or_default();
+    let why = fits.first().zip(by_facts).map(|(about, by_facts)| reasons(about, by_facts, wishes)).unwrap_or_default();
     Ok(Choice { adapter: fits.first().map(|about| about.name.to_owned()), why, measured: measured.sentences, others })
 }
 
-fn reasons(about: &About, wishes: &Wishes) -> Vec<String> {
+/// Reasons for an adapter, where `by_facts` is the first by facts alone.
+fn reasons(about: &About, by_facts: &About, wishes: &Wishes) -> Vec<String> {
     let system = match wishes.system {
         System::Linux => ("Linux", &about.linux),
         System::Windows => ("Windows", &about.windows),
@@ -227,6 +229,11 @@ fn reasons(about: &About, wishes: &Wishes) -> Vec<String> {
             Kind::Paravirtual => {
                 format!("{} is made for virtual machines: it needs few messages per frame.", about.name)
             }
+            // Facts set those that are made for virtual machines first: if the first is none, none fits.
+            Kind::Emulated if by_facts.kind == Kind::Paravirtual => format!(
+                "{} imitates the {}; it was measured ahead of {}, which is made for virtual machines.",
+                about.name, about.chip, by_facts.name
+            ),
             Kind::Emulated => format!("{} imitates the {}; no paravirtual adapter fits.", about.name, about.chip),
         },
         match driver(about, wishes) {

@@ -6,6 +6,12 @@ use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::number;
+
+/// Largest difference of the memory of one machine, as a fraction: a kernel keeps more or less of it for itself.
+const MEMORY_VARIES: f64 = 0.02;
 
 /// The host as it appears in the report.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -33,6 +39,12 @@ pub struct Host {
     /// The first processor's frequency governor. None where the kernel has no governor, as in most virtual machines.
     #[serde(default)]
     pub governor: Option<String>,
+    /// Which machine it is: a digest of `/etc/machine-id`, which is not published itself (machine-id(5)). None where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<String>,
+    /// Logical processors of the whole machine. None where the kernel does not report them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processors: Option<u32>,
 }
 
 impl Host {
@@ -50,8 +62,61 @@ impl Host {
             memory_bytes: memory_bytes(&fs::read_to_string("/proc/meminfo").unwrap_or_default()),
             hypervisor: hypervisor(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default(), line_of),
             governor: line_of("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+            machine: line_of("/etc/machine-id").and_then(|id| machine(&id)),
+            processors: line_of("/sys/devices/system/cpu/online").and_then(|list| processors(&list)),
         }
     }
+
+    /// The first fact by which `other` is another machine than this one, with the fact here and there. Older results lack some facts:
+    /// then the others decide.
+    pub fn differs_from(&self, other: &Host) -> Option<Difference> {
+        let said = |bytes: Option<u64>| bytes.map_or_else(|| "not known".to_owned(), number::memory);
+        let fact = |what: &str, here: String, there: String| Difference { what: what.to_owned(), here, there };
+        if let Some((ours, theirs)) = self.machine.as_ref().zip(other.machine.as_ref()).filter(|(one, two)| one != two)
+        {
+            return Some(fact("machine (a digest of /etc/machine-id)", ours.clone(), theirs.clone()));
+        }
+        if self.cpu_model != other.cpu_model {
+            return Some(fact("processor", self.cpu_model.clone(), other.cpu_model.clone()));
+        }
+        // A process that may use fewer processors still runs on the same machine.
+        let (ours, theirs) = self.processors.zip(other.processors).unwrap_or((self.cores, other.cores));
+        if ours != theirs {
+            return Some(fact("number of logical processors", ours.to_string(), theirs.to_string()));
+        }
+        let is_same = match (self.memory_bytes, other.memory_bytes) {
+            (Some(one), Some(two)) => one.abs_diff(two) as f64 <= MEMORY_VARIES * one.max(two) as f64,
+            (one, two) => one == two,
+        };
+        (!is_same).then(|| fact("memory", said(self.memory_bytes), said(other.memory_bytes)))
+    }
+}
+
+/// A fact that differs between two hosts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference {
+    /// The fact, in words.
+    pub what: String,
+    /// Its value at the first host.
+    pub here: String,
+    /// Its value at the other.
+    pub there: String,
+}
+
+/// Digest of a machine's identity. None for what is none: during a first boot the file says `uninitialized`.
+fn machine(id: &str) -> Option<String> {
+    let is_id = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let digest = || Sha256::new().chain_update("nicety lab machine ").chain_update(id).finalize();
+    is_id.then(|| digest().iter().take(8).map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Number of processors in a list such as `0-3,6` (cpuset(7), "List format").
+fn processors(list: &str) -> Option<u32> {
+    let count = |range: &str| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        last.parse::<u32>().ok()?.checked_sub(first.parse().ok()?)?.checked_add(1)
+    };
+    list.split(',').map(count).sum()
 }
 
 /// The first model name in the text of `/proc/cpuinfo`.
@@ -127,6 +192,11 @@ impl CpuTimes {
         Some(CpuTimes { total, steal: *ticks.get(7)? })
     }
 
+    /// Percentage of all time from this mark until now that was stolen. None if no tick has passed or the kernel does not report it.
+    pub fn stolen_percent(mark: Option<CpuTimes>) -> Option<f64> {
+        CpuTimes::now()?.steal_percent_since(&mark?)
+    }
+
     /// Percentage of all time since `earlier` that was stolen. None if no tick has passed.
     pub fn steal_percent_since(&self, earlier: &CpuTimes) -> Option<f64> {
         let total = self.total.checked_sub(earlier.total).filter(|ticks| *ticks > 0)?;
@@ -184,6 +254,42 @@ mod tests {
         for text in ["", "MemFree: 1 kB", "MemTotal: many kB", "MemTotal: 18446744073709551615 kB"] {
             assert_eq!(memory_bytes(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn a_machine_is_told_by_its_identity_and_hardware_whatever_processors_a_process_may_use() {
+        let here = Host {
+            machine: machine("0123456789abcdef0123456789abcdef"),
+            processors: Some(2),
+            cores: 2,
+            memory_bytes: Some(8 << 30),
+            ..Host::here()
+        };
+        let of = |other: Host| here.differs_from(&other).map(|difference| difference.what);
+        let some = |what: &str| Some(what.to_owned());
+        // taskset(1) and another kernel.
+        assert_eq!(of(Host { cores: 1, memory_bytes: Some((8 << 30) - (64 << 20)), ..here.clone() }), None);
+        let twin = machine("fedcba9876543210fedcba9876543210");
+        assert_eq!(of(Host { machine: twin, ..here.clone() }), some("machine (a digest of /etc/machine-id)"));
+        assert_eq!(of(Host { cpu_model: "other".to_owned(), ..here.clone() }), some("processor"));
+        assert_eq!(of(Host { processors: Some(4), ..here.clone() }), some("number of logical processors"));
+        assert_eq!(of(Host { memory_bytes: Some(4 << 30), ..here.clone() }), some("memory"));
+        // Results of an earlier Nicety.
+        let old = Host { machine: None, processors: None, ..here.clone() };
+        assert_eq!(of(old.clone()), None);
+        assert_eq!(of(Host { cores: 1, ..old }), some("number of logical processors"));
+    }
+
+    #[test]
+    fn an_identity_leaves_the_machine_as_a_digest_and_a_machine_without_one_has_none() {
+        let id = "0123456789abcdef0123456789abcdef";
+        // printf 'nicety lab machine 0123456789abcdef0123456789abcdef' | sha256sum
+        assert_eq!(machine(id).as_deref(), Some("94a638576abe9dd8"));
+        assert_eq!([machine("uninitialized"), machine("")], [None, None]);
+        assert_eq!(
+            [processors("0-3,6"), processors("0"), processors("0-"), processors("")],
+            [Some(5), Some(1), None, None]
+        );
     }
 
     #[test]

@@ -33,6 +33,7 @@ Exit codes:
   2    the command line or the host file is wrong
   3    something that the command needs is missing on this machine
   4    `lab diff`: a figure is worse
+  5    `lab diff`: no figure can be judged, or one of the first result is not in the second
   130  interrupted (Ctrl-C, SIGTERM, SIGHUP) before the work was done
 `try` ends with the code of its shell or command, once that has begun.
 

@@ -18,6 +18,7 @@ use nicety_lab::progress::Progress;
 use nicety_lab::real::RealBench;
 use nicety_lab::results::Results;
 use nicety_lab::run::RunError;
+use nicety_lab::study::Lock;
 use nicety_lab::{report, run, table};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -71,6 +72,8 @@ pub fn run(args: &Compare) -> Result<(), Failure> {
     let adapters: Vec<&str> = REGISTRY.iter().map(|entry| entry.about.name).collect();
     options(args).check(&adapters).map_err(unplanned)?;
     report::check(&args.report).map_err(Failure::with(Exit::Failed))?;
+    // A lab that runs would be disturbed, and would disturb.
+    let _lock = Lock::take("nicety compare").map_err(Failure::with(Exit::Failed))?;
     let mut bench = while_stoppable(&cancel, || bench(args.guests)).map_err(|Missing(what)| {
         // After Ctrl-C an incomplete guest is an interruption, not a missing program.
         let stopped = cancel.load(Ordering::Relaxed);

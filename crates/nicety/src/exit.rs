@@ -17,6 +17,8 @@ pub enum Exit {
     Missing = 3,
     /// `lab diff`: a figure is worse.
     Worse = 4,
+    /// `lab diff`: none is worse, but no figure could be judged, or one of the first result is not in the second.
+    Unjudged = 5,
     /// Ctrl-C came before the work was done.
     Interrupted = 130,
 }

@@ -4,16 +4,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use nicety_guests::Accel;
 use nicety_host::did_you_mean;
-use nicety_lab::host::Host;
 use nicety_lab::method;
-use nicety_lab::methods::{self, Length, Method, Opening};
+use nicety_lab::methods::{self, Length, Method, Opening, Subject};
 use nicety_lab::number;
 use nicety_lab::progress::Progress;
 use nicety_lab::real::own::Own;
 use nicety_lab::report;
 use nicety_lab::study::diff;
 use nicety_lab::study::figures;
+use nicety_lab::study::here::{self, Here};
 use nicety_lab::study::parts;
 use nicety_lab::study::{self, End, Head, Journal, JournalError, Lock, Options, Plan, PlanError, Study, journal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -22,6 +23,9 @@ use crate::cli::{self, Lab, LabCommand, LabRun};
 use crate::compare::{absolute, program, while_stoppable};
 use crate::exit::{Exit, Failure};
 use crate::output;
+
+/// Intervals that are named which are wider than asked.
+const NAMED_WIDE: usize = 8;
 
 /// Runs it.
 pub fn run(args: &Lab) -> Result<(), Failure> {
@@ -149,11 +153,13 @@ fn command(plan: &Plan, options: &Options) -> String {
     words
 }
 
-/// The plan. `announcement` says how long the runs take that are to be made.
-fn plan_text(method: &dyn Method, plan: &Plan, announcement: &str) -> String {
+/// The plan. `announcement` says how long the runs take that are to be made, `missing` why rows of a driver in user space are left out.
+fn plan_text(method: &dyn Method, plan: &Plan, announcement: &str, missing: Option<&str>) -> String {
     let about = method.about();
     let mut text = format!("{}: {}\n", about.name, about.line);
-    let rows: Vec<String> = plan.subjects.iter().map(ToString::to_string).collect();
+    let left_out = |subject: &Subject| missing.is_some() && subject.driver.is_some();
+    let row = |subject: &Subject| format!("{subject}{}", if left_out(subject) { " (left out)" } else { "" });
+    let rows: Vec<String> = plan.subjects.iter().map(row).collect();
     let image =
         plan.own.as_ref().map_or_else(String::new, |own| format!(", {} as {} by ssh", own.image.display(), own.user));
     let kernel = match plan.guests {
@@ -166,18 +172,22 @@ fn plan_text(method: &dyn Method, plan: &Plan, announcement: &str) -> String {
     let memory = memory.map_or_else(String::new, |mib| format!(", {mib} MiB each"));
     text +=
         &format!("guests    {}{image}{kernel}{memory}; {}\nrows      {}\n", plan.guests, about.needs, rows.join(", "));
+    if let Some(why) = missing {
+        text += &format!("left out  {why}\n");
+    }
     for load in &plan.loads {
         text += &format!("load      {}: {}, {} s\n", load.name, load.title, load.seconds);
         for command in &load.commands {
             text += &format!("            {command}\n");
         }
     }
-    let disk = match about.disk_bytes {
-        0 => "what the guests need".to_owned(),
-        more => format!("{} in the cache, once, beside what the guests need", output::size(more)),
+    let disk = match method.disk_bytes(plan) {
+        0 => "nothing is laid".to_owned(),
+        bytes => format!("{} with guests and programs, which are laid once", output::size(bytes)),
     };
+    let results = output::size(plan.items().len() as u64 * 1_000);
     text += &format!("rounds    {} from seed {}\ntime      {}\n", plan.repeat, plan.seed, announcement);
-    text + &format!("disk      {disk}; results: about 1 kB a run\n")
+    text + &format!("disk      {disk}; results: about {results}\n")
 }
 
 /// The folders of a study.
@@ -215,13 +225,21 @@ fn measure(args: &LabRun) -> Result<(), Failure> {
     let options = options(args)?;
     let mut plan = Plan::new(method, &options).map_err(unplanned)?;
     if args.dry_run {
+        let path = own_path()?;
+        let missing = |plan: &Plan| parts::needed(plan, &path).err().map(|error| error.to_string());
         let text = match args.resume {
             Some(_) => {
                 let folder = Place::of(args, method)?.folder;
-                let study = Study::resumable(&folder, &options).map_err(Failure::with(Exit::Usage))?;
-                plan_text(method, &study.head.plan, &study.announcement())
+                let study =
+                    Study::resumable(&folder, &options, &this_machine(&path)).map_err(Failure::with(Exit::Usage))?;
+                let plan = &study.head.plan;
+                plan_text(method, plan, &study.announcement(), missing(plan).as_deref())
             }
-            None => plan_text(method, &plan, &plan.announcement()),
+            None => {
+                let whole = plan.clone();
+                let nothing_remains = parts::leave_out(&mut plan, &path).err().map(|error| error.to_string());
+                plan_text(method, &whole, &plan.announcement(), nothing_remains.or(missing(&whole)).as_deref())
+            }
         };
         return output::print(&text);
     }
@@ -233,8 +251,10 @@ fn measure(args: &LabRun) -> Result<(), Failure> {
     let _lock = Lock::take(&command).map_err(Failure::with(Exit::Failed))?;
     let Place { parent, folder } = &Place::of(args, method)?;
     let failed = Failure::with::<journal::JournalError>(Exit::Failed);
+    let path = own_path()?;
+    let here = this_machine(&path);
     let resumed = match args.resume {
-        Some(_) => Some(Journal::resume(folder, &options).map_err(|error| Failure::new(Exit::Usage, error))?),
+        Some(_) => Some(Journal::resume(folder, &options, &here).map_err(Failure::with(Exit::Usage))?),
         None => {
             let taken = || journal::JournalError::Taken(folder.clone(), parent.clone());
             if folder.join(journal::HEAD).exists() {
@@ -244,9 +264,6 @@ fn measure(args: &LabRun) -> Result<(), Failure> {
         }
     };
     report::study::check(parent, folder).map_err(Failure::with(Exit::Failed))?;
-    let path = std::env::current_exe();
-    let path =
-        path.map_err(|error| Failure::new(Exit::Missing, format!("this program cannot find itself: {error}")))?;
     let missing = Failure::with::<nicety_guests::Error>(Exit::Missing);
     let without = match &resumed {
         Some(journal) => parts::needed(&journal.study.head.plan, &path).map(|()| None).map_err(missing)?,
@@ -257,8 +274,10 @@ fn measure(args: &LabRun) -> Result<(), Failure> {
     }
     let program = program(path);
     let whole = resumed.as_ref().map_or(&plan, |journal| &journal.study.head.plan);
+    let before = resumed.as_ref().map_or(&[][..], |journal| journal.study.runs.as_slice());
     let mut say = |line: &str| output::tell(line);
-    let opened = while_stoppable(&cancel, || method.open(Opening { plan: whole, program: &program, say: &mut say }));
+    let opened =
+        while_stoppable(&cancel, || method.open(Opening { plan: whole, program: &program, before, say: &mut say }));
     let mut rig = opened.map_err(|error| {
         // After Ctrl-C an incomplete guest is an interruption, not a missing program.
         let stopped = cancel.load(Ordering::Relaxed);
@@ -266,10 +285,12 @@ fn measure(args: &LabRun) -> Result<(), Failure> {
             if stopped { (Exit::Interrupted, "stopped".to_owned()) } else { (Exit::Missing, error.to_string()) };
         Failure::new(exit, format!("{}: {why}", method.about().name))
     })?;
+    let accelerator = rig.accelerator();
     let mut journal = match resumed {
         Some(journal) => journal,
-        None => Journal::begin(folder, parent, head(&command, &options, plan)).map_err(&failed)?,
+        None => Journal::begin(folder, parent, head(&command, &options, plan, here, accelerator)).map_err(&failed)?,
     };
+    journal.same_accelerator(accelerator).map_err(Failure::with(Exit::Usage))?;
     journal.note(rig.notes().into_iter().chain(without).collect()).map_err(&failed)?;
     let plan = &journal.study.head.plan;
     if (plan.repeat as usize) < nicety_lab::statistics::RUNS_FOR_INTERVAL {
@@ -297,15 +318,29 @@ fn measure(args: &LabRun) -> Result<(), Failure> {
     ended(&end, method, &journal.study, folder)
 }
 
-fn head(command: &str, options: &Options, plan: Plan) -> Head {
+/// This program's file.
+fn own_path() -> Result<PathBuf, Failure> {
+    let path = std::env::current_exe();
+    path.map_err(|error| Failure::new(Exit::Missing, format!("this program cannot find itself: {error}")))
+}
+
+/// This machine and this program.
+fn this_machine(path: &Path) -> Here {
+    Here::now(path, !cfg!(debug_assertions))
+}
+
+fn head(command: &str, options: &Options, plan: Plan, here: Here, accelerator: Option<Accel>) -> Head {
+    let Here { host, optimised, programs } = here;
     Head {
         format: journal::FORMAT.to_owned(),
         version: journal::VERSION,
         command: command.to_owned(),
         options: options.clone(),
         plan,
-        host: Host::here(),
-        optimised: !cfg!(debug_assertions),
+        host,
+        optimised,
+        accelerator: accelerator.map(here::accelerator).map(str::to_owned),
+        programs,
         notes: Vec::new(),
     }
 }
@@ -370,7 +405,10 @@ fn ended(end: &End, method: &dyn Method, study: &Study, folder: &Path) -> Result
             *failed
         }
         End::NotConfident { wide, failed } => {
-            output::tell(format_args!("--confidence is not reached: {} are wider: {}", wide.len(), wide.join("; ")));
+            let named = wide.iter().take(NAMED_WIDE).map(String::as_str).collect::<Vec<_>>().join("; ");
+            let more = wide.len().saturating_sub(NAMED_WIDE);
+            let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+            output::tell(format_args!("--confidence is not reached: {} are wider: {named}{more}", wide.len()));
             *failed
         }
     };
@@ -439,6 +477,7 @@ fn compared(first: &Path, second: &Path) -> Result<(), Failure> {
         alone.for_each(|one| output::tell(format_args!("note: {} is in the {place} only", one.head.plan.method)));
     }
     let (mut rows, mut worse, mut methods, mut too_few) = (Vec::new(), 0, 0, false);
+    let (mut judged, mut gone) = (0, 0);
     let head = ["METHOD", "LOAD", "FIGURE", "ROW", "FIRST", "SECOND", "RATIO", "VERDICT"];
     rows.push(head.map(str::to_owned).to_vec());
     for one in &firsts {
@@ -450,6 +489,8 @@ fn compared(first: &Path, second: &Path) -> Result<(), Failure> {
         }
         for line in diff::diff(method, one, two) {
             worse += u64::from(line.verdict.is_worse());
+            judged += u64::from(line.verdict.is_judged());
+            gone += u64::from(line.is_gone());
             too_few |= line.verdict == diff::Verdict::TooFewRuns;
             let [one, two] = line.cells.each_ref().map(|cell| figures::value(cell, &line.figure));
             let ratio = line.ratio.map_or(number::NONE.to_owned(), |ratio| {
@@ -479,8 +520,17 @@ fn compared(first: &Path, second: &Path) -> Result<(), Failure> {
         text += &format!("Too few runs to say: {rounds} rounds give intervals (--repeat {rounds}).\n");
     }
     output::print(&text)?;
-    match worse {
-        0 => complete(errors.len() + more.len()),
-        _ => Err(Failure::new(Exit::Worse, format!("{} worse", output::count(worse, "figure")))),
+    if worse > 0 {
+        return Err(Failure::new(Exit::Worse, format!("{} worse", output::count(worse, "figure"))));
     }
+    complete(errors.len() + more.len())?;
+    let alone = firsts.iter().filter(|one| seconds.iter().all(|two| two.head.plan.method != one.head.plan.method));
+    let missing = [(gone, "figure"), (alone.count() as u64, "method")].into_iter().find(|(count, _)| *count > 0);
+    let why = match missing {
+        Some((count, what)) => format!("the second result lacks {} of the first", output::count(count, what)),
+        None if judged == 0 && too_few => "no figure could be judged: there are too few runs".to_owned(),
+        None if judged == 0 => "no figure could be judged: neither result has one".to_owned(),
+        None => return Ok(()),
+    };
+    Err(Failure::new(Exit::Unjudged, why))
 }

@@ -21,6 +21,7 @@ impl Place {
     fn compare(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nicety"));
         command.arg("compare").args(words).arg("--report").arg(self.0.path().join("report"));
+        command.env("NICETY_LAB_LOCK", self.0.path().join("lab.lock"));
         command.env("TMPDIR", self.0.path()).env_remove("XDG_RUNTIME_DIR").stdin(Stdio::null()).stderr(Stdio::null());
         command.stdout(Stdio::null());
         command

@@ -58,6 +58,9 @@ fn starter(path: &OsStr) -> Result<(), Error> {
 }
 
 impl UmlKernel {
+    /// Room for the kernel with its source, its compiled files and the tools that make it, in bytes: measured, and rounded up.
+    pub const DISK_BYTES: u64 = 1_300_000_000;
+
     /// Builds the kernel if it is missing. `progress` gets a line for each step. The first time takes some minutes, 166 MB
     /// from the mirror and 1.3 GB of disk.
     ///

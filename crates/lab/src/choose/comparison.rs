@@ -71,6 +71,8 @@ pub fn of_comparison(results: &Results) -> Option<Study> {
         plan,
         host: results.host.clone(),
         optimised: !of.notes.iter().any(|note| note == UNOPTIMISED),
+        accelerator: None,
+        programs: BTreeMap::new(),
         notes: of.notes.clone(),
     };
     let runs: Vec<Record> = runs.into_iter().map(|(item, taken)| Record::new(&item, Ok(taken))).collect();

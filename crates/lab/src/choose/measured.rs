@@ -99,10 +99,10 @@ fn answer<'a>(study: &'a Study, source: &Source, fits: &[&str]) -> Option<Answer
     let plan = &study.head.plan;
     let figure = methods::find(source.method)?.figures().iter().find(|known| known.name == source.figure)?;
     let load = source.loads.iter().find(|load| plan.load(load).is_some())?;
-    let fit = plan
-        .subjects
-        .iter()
-        .filter(|subject| subject.server == Some(Server::Nicety) && fits.contains(&subject.adapter.as_str()));
+    // A driver in user space costs what a kernel's does not: such rows are not ranked with the others.
+    let ours =
+        plan.subjects.iter().filter(|subject| subject.server == Some(Server::Nicety) && subject.driver.is_none());
+    let fit = ours.filter(|subject| fits.contains(&subject.adapter.as_str()));
     let figures = fit.map(|subject| figures::cell(study, subject, load, figure.name));
     let mut cells: Vec<_> = figures.filter_map(|cell| cell.estimate.map(|estimate| (cell, estimate))).collect();
     cells.sort_by(|(_, a), (_, b)| match figure.direction {
@@ -135,11 +135,7 @@ pub(super) fn measured(prefer: Prefer, fits: &[&str], studies: &[Study], here: &
     if studies.is_empty() {
         return none("There are no results of the lab");
     }
-    let is_here = |study: &&Study| {
-        let there = &study.head.host;
-        (&there.cpu_model, there.cores, there.memory_bytes) == (&here.cpu_model, here.cores, here.memory_bytes)
-    };
-    let studies: Vec<&Study> = studies.iter().filter(is_here).collect();
+    let studies: Vec<&Study> = studies.iter().filter(|study| here.differs_from(&study.head.host).is_none()).collect();
     if studies.is_empty() {
         return none("The results are of another machine");
     }
@@ -255,6 +251,13 @@ mod tests {
             let studies = [iperf(figures.0, figures.1)];
             let choice = choose(&linux(), &two(), &studies, &studies[0].head.host).unwrap();
             assert_eq!(choice.adapter.as_deref(), Some(first));
+            let because = match first {
+                "vmxnet3" => "vmxnet3 is made for virtual machines: it needs few messages per frame.",
+                _ => {
+                    "e1000e imitates the Intel 82574L; it was measured ahead of vmxnet3, which is made for virtual machines."
+                }
+            };
+            assert_eq!(choice.why[0], because);
             let cited = &choice.measured[0];
             assert!(cited.starts_with("Measured on this machine (vmxnet3-iperf, load stream, "), "{cited}");
             assert!(cited.contains("vmxnet3 4000 [4000] Mbit/s"), "{cited}");
@@ -263,6 +266,19 @@ mod tests {
         assert_eq!(unmeasured.adapter.as_deref(), Some("igb"));
         let said = "igb itself is not among them: it stands first by its facts.";
         assert!(unmeasured.measured.iter().any(|sentence| sentence == said), "{unmeasured:?}");
+    }
+
+    #[test]
+    fn figures_of_a_driver_in_user_space_decide_nothing() {
+        let entries: Vec<Entry> =
+            REGISTRY.iter().filter(|entry| ["vmxnet2", "vmxnet3"].contains(&entry.about.name)).copied().collect();
+        let studies =
+            [study("vmxnet3-iperf", "stream", "mbit", &[("vmxnet2", [9_000.0; 7]), ("vmxnet3", [4_000.0; 7])])];
+        assert_eq!(studies[0].runs.len(), 14, "both have figures");
+        let wishes = Wishes { in_box: false, ..linux() };
+        let choice = choose(&wishes, &entries, &studies, &studies[0].head.host).unwrap();
+        assert_eq!(choice.adapter.as_deref(), Some("vmxnet3"), "{choice:?}");
+        assert!(!choice.measured.concat().contains("vmxnet2"), "{choice:?}");
     }
 
     #[test]
@@ -310,7 +326,7 @@ mod tests {
     #[test]
     fn another_machine_s_results_are_no_reason_and_the_hint_names_a_method_that_has_the_adapter() {
         for study in [iperf(1_000.0, 4_000.0), study("compare", "guest-to-guest", "mbit", &[("e1000e", [1.0; 7])])] {
-            let elsewhere = Host { cores: 77, ..Host::here() };
+            let elsewhere = Host { cpu_model: "another".to_owned(), ..Host::here() };
             let choice = choose(&linux(), REGISTRY, &[study], &elsewhere).unwrap();
             assert!(choice.measured[0].starts_with("The results are of another machine: "), "{choice:?}");
         }

@@ -214,6 +214,7 @@ fn measure(
         guest_cpu_seconds: None,
         vmm_cpu_seconds: daemon.map(|_| after.cpu_seconds - before.cpu_seconds),
         daemon_cpu_seconds: daemon,
+        steal_percent: None,
     };
     Ok(Measured { outcome, usage, series: Some(series) })
 }

@@ -10,9 +10,10 @@ use std::time::Duration;
 use nicety_guests::{Error, Layer};
 
 use super::field::Adapters;
-use super::vmxnet3_iperf::{IPERF, PACKAGES, parse};
+use super::vmxnet3_iperf::{IPERF, PACKAGES, report};
 use super::{About, CPU, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken, lower_first};
 use crate::bench::BenchError;
+use crate::host::CpuTimes;
 use crate::method::Guests;
 use crate::rate::Rate;
 use crate::real::bonded::{Bonded, Joined, PARTNER};
@@ -90,7 +91,7 @@ impl Shape {
     }
 
     /// The figures of what the guest said. None if its program failed.
-    fn taken(self, said: &str, seconds: u32, cpu: (Duration, Duration)) -> Option<Taken> {
+    fn taken(self, said: &str, cpu: (Duration, Duration)) -> Option<Taken> {
         let Some(_) = self.streams else {
             let measured = netperf::parse(said, netperf::Test::RequestResponse)?;
             let mut figures = BTreeMap::from([("transactions".to_owned(), measured.rate)]);
@@ -99,8 +100,9 @@ impl Shape {
             }
             return Some(Taken { figures, latency: measured.latency, ..Taken::default() });
         };
-        let mbit = parse(&summed(said))?.figures.get("mbit").copied()?;
-        let (gbit, all) = (mbit * f64::from(seconds) / 1000.0, self.links as f64 * f64::from(self.link_mbit()));
+        let report = report(&summed(said))?;
+        let (mbit, gbit) = (report.taken.figures.get("mbit").copied()?, report.gbit);
+        let all = self.links as f64 * f64::from(self.link_mbit());
         let figures = BTreeMap::from([
             ("mbit".to_owned(), mbit),
             ("share".to_owned(), mbit / all),
@@ -194,7 +196,7 @@ impl Method for Aggregation {
     }
 
     fn open(&self, opening: Opening<'_>) -> Result<Box<dyn Rig>, Error> {
-        let Opening { plan: _, program, say } = opening;
+        let Opening { program, say, .. } = opening;
         let layer = Layer::lay("iperf", PACKAGES, say)?;
         let bonded = Bonded::open(&program.path, (layer, &[IPERF]), MEMORY_MIB, say)?;
         Ok(Box::new(Links { bonded, running: None }))
@@ -246,12 +248,13 @@ impl Links {
         // The output is held back until the end: lines would cross the console during the measurement.
         let shown = if shape.streams > Some(1) { "grep -v '^\\[ *[0-9]'" } else { "cat" };
         let command = format!("{} >/tmp/said 2>&1; {shown} /tmp/said", shape.command(load.seconds));
-        let before = joined.cpu_time();
+        let (before, steal) = (joined.cpu_time(), CpuTimes::now());
         let limit = SLACK + Duration::from_secs(load.seconds.into());
         let said = joined.guest.succeed_unless(&command, limit, stop)?;
-        let after = joined.cpu_time();
+        let (after, steal_percent) = (joined.cpu_time(), CpuTimes::stolen_percent(steal));
         let cpu = (after.0.saturating_sub(before.0), after.1.saturating_sub(before.1));
-        shape.taken(&said, load.seconds, cpu).ok_or(Error::Command { command, code: 0, said })
+        let taken = shape.taken(&said, cpu).ok_or(Error::Command { command, code: 0, said })?;
+        Ok(Taken { steal_percent, ..taken })
     }
 }
 
@@ -291,18 +294,18 @@ mod tests {
     fn what_many_streams_carry_is_set_beside_the_links_rates() {
         let said = "[SUM] 0.0000-2.0071 sec  557056 KBytes  190000 Kbits/sec\n";
         let cpu = (Duration::from_millis(380), Duration::from_millis(190));
-        let taken = shape("four").unwrap().taken(said, 2, cpu).unwrap();
+        let taken = shape("four").unwrap().taken(said, cpu).unwrap();
         let of = |name: &str| taken.figures[name];
-        // 190 of 4 × 50 Mbit/s; 0.38 Gbit in 2 s.
-        assert!((of("share") - 0.95).abs() < 1e-9 && (of("cpu") - 1.0).abs() < 1e-9, "{taken:?}");
-        assert!((of("daemon_cpu") - 0.5).abs() < 1e-9);
-        let one = shape("one").unwrap().taken(said, 2, cpu).unwrap();
+        // 190 of 4 × 50 Mbit/s, for 2.0071 s.
+        assert!((of("share") - 0.95).abs() < 1e-9 && (of("cpu") - 0.38 / 0.381349).abs() < 1e-9, "{taken:?}");
+        assert!((of("daemon_cpu") - 0.19 / 0.381349).abs() < 1e-9);
+        let one = shape("one").unwrap().taken(said, cpu).unwrap();
         assert!((one.figures["share"] - 0.38).abs() < 1e-9);
         assert_eq!((taken.marks.len(), one.marks.len()), (0, 1), "{one:?}");
-        assert_eq!(shape("one").unwrap().taken("iperf: connect failed", 2, cpu), None);
+        assert_eq!(shape("one").unwrap().taken("iperf: connect failed", cpu), None);
         let alone = "[  1] local 10.9.6.1 port 41000 connected with 10.9.6.2 port 5001\n\
                      [  1] 0.0000-2.0140 sec  23424 KBytes  48000 Kbits/sec\n";
-        let flow = shape("four-flow").unwrap().taken(alone, 2, cpu).unwrap();
+        let flow = shape("four-flow").unwrap().taken(alone, cpu).unwrap();
         assert!((flow.figures["mbit"] - 48.0).abs() < 1e-9, "{flow:?}");
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
 use nicety_adapters::REGISTRY;
-use nicety_guests::Error;
+use nicety_guests::{Accel, Error};
 
 use super::{About, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
 use crate::bench::BenchError;
@@ -128,6 +128,10 @@ impl Rig for Booting {
         let figures: BTreeMap<String, f64> =
             times.into_iter().map(|(name, time)| (name.to_owned(), time.as_secs_f64())).collect();
         Ok(Taken { figures, ..Taken::default() })
+    }
+
+    fn accelerator(&self) -> Option<Accel> {
+        Some(self.0.accelerator())
     }
 
     fn notes(&self) -> Vec<String> {

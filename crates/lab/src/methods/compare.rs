@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use nicety_guests::{Error, Root};
+use nicety_guests::{Accel, Error, Root};
 
 use super::embedded::taken;
 use super::{ABOUT_CPU, About, CPU, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
@@ -131,7 +131,7 @@ impl Method for Compare {
     }
 
     fn open(&self, opening: Opening<'_>) -> Result<Box<dyn Rig>, Error> {
-        let Opening { plan, program, say } = opening;
+        let Opening { plan, program, say, .. } = opening;
         let mut bench = match plan.guests {
             Guests::Embedded => return Ok(Box::new(Comparison::Embedded(Embedded::new(program.clone())))),
             Guests::Qemu => RealBench::qemu(&program.path, say)?,
@@ -208,6 +208,13 @@ impl Rig for Comparison {
             // Idle ones sleep.
             Comparison::Embedded(_) => Ok(()),
             Comparison::Real(bench, _) => Ok(bench.end()?),
+        }
+    }
+
+    fn accelerator(&self) -> Option<Accel> {
+        match self {
+            Comparison::Embedded(_) => None,
+            Comparison::Real(bench, _) => bench.accelerator(),
         }
     }
 

@@ -89,7 +89,7 @@ pub fn words(shape: Shape) -> String {
 /// The figures of a bench's run: `mbit` and `cpu`, or `transactions`, `p50` and `p99`; `reads`, `writes` and `interrupts` per frame.
 pub fn taken(measured: Measured) -> Taken {
     let Measured { outcome, usage, series } = measured;
-    let mut taken = Taken { series, ..Taken::default() };
+    let mut taken = Taken { series, steal_percent: usage.steal_percent, ..Taken::default() };
     let mut put = |name: &str, value: f64| taken.figures.extend([(name.to_owned(), value)]);
     match outcome {
         Outcome::Bulk { payload_bytes, elapsed } => {

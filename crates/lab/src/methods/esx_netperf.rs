@@ -7,19 +7,21 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use nicety_guests::Error;
+use nicety_guests::{Accel, Error};
 
 use super::embedded::{self, Small};
 use super::field::Adapters;
 use super::{ABOUT_CPU, About, CPU, Chart, Figure, Length, Load, Method, Opening, Ratios, Rig, Subject, Table, Taken};
 use crate::bench::{BenchError, Percentile};
 use crate::embedded::Shape as Streams;
+use crate::host::CpuTimes;
 use crate::method::{self, Guests, Server};
 use crate::rate::Rate;
 use crate::real::native::{self, Native};
 use crate::real::outside::{self, GUEST, Lone, OUTSIDE, Outside, Spent, subjects};
 use crate::real::veth::Tc;
 use crate::results::Direction;
+use crate::study::Record;
 
 /// The document's sizes: label, socket bytes, message bytes. The small sockets first, where latency binds.
 const SIZES: [(&str, u32, u32); 6] = [
@@ -41,6 +43,7 @@ const ADAPTERS: Adapters =
     Adapters { quick: &[E1000, ENHANCED, "vmxnet3"], all: &[E1000, ENHANCED, "vmxnet3", "vmxnet", "vlance"] };
 /// A run below this share of the link's rate is bound by the guest.
 const GUEST_BOUND: f64 = 0.8;
+const GUEST_BOUND_MARK: &str = "guest-bound";
 /// Time limit of what takes no time itself.
 const SLACK: Duration = Duration::from_secs(30);
 
@@ -290,10 +293,11 @@ impl Method for EsxNetperf {
     }
 
     fn open(&self, opening: Opening<'_>) -> Result<Box<dyn Rig>, Error> {
-        let Opening { plan, program, say } = opening;
+        let Opening { plan, program, before, say } = opening;
+        let bound = Bound::of(before);
         if plan.guests == Guests::Embedded {
             let small = Small::new(program, "netperf");
-            return Ok(Box::new(Own { small, bound: Bound::default() }));
+            return Ok(Box::new(Own { small, bound }));
         }
         let has_peers = plan.subjects.iter().any(|subject| subject.server == Some(Server::Qemu));
         let has_native = plan.subjects.iter().any(Subject::is_native);
@@ -311,7 +315,7 @@ impl Method for EsxNetperf {
         let mut netserver = outside.root().program("usr/bin/netserver");
         netserver.args(["-4", "-D", "-N"]);
         outside.serve(&netserver)?;
-        Ok(Box::new(Netperf { outside, running: None, native: None, tc, bound: Bound::default() }))
+        Ok(Box::new(Netperf { outside, running: None, native: None, tc, bound }))
     }
 }
 
@@ -337,6 +341,14 @@ struct Netperf {
 struct Bound(HashMap<(u32, Subject, Shape), bool>);
 
 impl Bound {
+    /// What the runs of a study say that goes on: it may go on within a round.
+    fn of(before: &[Record]) -> Bound {
+        let counted = before.iter().filter(|run| !run.discarded && run.figures.contains_key("mbit"));
+        let at_one = counted.filter_map(|run| Some((run, Shape::of(&run.load).filter(|shape| shape.gbit == 1)?)));
+        let bound = |run: &Record| run.marks.iter().any(|mark| mark == GUEST_BOUND_MARK);
+        Bound(at_one.map(|(run, shape)| ((run.round, run.subject.clone(), shape), bound(run))).collect())
+    }
+
     /// The result of a run that is not worth making.
     fn skips(&self, round: u32, subject: &Subject, shape: Shape) -> Option<Taken> {
         let at_one = (round, subject.clone(), Shape { gbit: 1, ..shape });
@@ -349,7 +361,7 @@ impl Bound {
         let Some(mbit) = taken.figures.get("mbit") else { return };
         let bound = *mbit < GUEST_BOUND * f64::from(shape.rate().mbit);
         if bound {
-            taken.marks.push("guest-bound".to_owned());
+            taken.marks.push(GUEST_BOUND_MARK.to_owned());
         }
         if shape.gbit == 1 {
             self.0.insert((round, subject.clone(), shape), bound);
@@ -418,15 +430,16 @@ impl Netperf {
         }
         let Some(Running { lone, .. }) = &mut self.running else { return Err(Error::Stopped) };
         let limit = SLACK + Duration::from_secs(load.seconds.into());
-        let before = lone.cpu_times();
+        let (before, steal) = (lone.cpu_times(), CpuTimes::now());
         let said = if shape.way == Way::Receive {
             let command = script_outside(&self.outside, shape, GUEST, load.seconds);
             self.outside.run(&command, limit, stop, &mut |_| Ok(()))?.0
         } else {
             lone.guest.succeed_unless(&shape.script("netperf", OUTSIDE, load.seconds, "/tmp", ""), limit, stop)?
         };
-        let cpu = before.until(&lone.cpu_times());
+        let (cpu, steal_percent) = (before.until(&lone.cpu_times()), CpuTimes::stolen_percent(steal));
         let mut taken = parse(&said, shape, Some(cpu)).ok_or_else(|| unparsed(&said))?;
+        taken.steal_percent = steal_percent;
         self.bound.mark(round, subject, shape, &mut taken);
         Ok(taken)
     }
@@ -536,6 +549,10 @@ impl Rig for Netperf {
         Ok(self.end_guests()?)
     }
 
+    fn accelerator(&self) -> Option<Accel> {
+        self.outside.accelerator()
+    }
+
     fn notes(&self) -> Vec<String> {
         let mut notes = self.outside.notes();
         let version = self.outside.root().version("netperf").unwrap_or("of unknown version");
@@ -568,6 +585,19 @@ mod tests {
         let charts = EsxNetperf.charts(&loads);
         let Chart::Ratios(first) = &charts[0] else { panic!("{charts:?}") };
         assert_eq!((first.of, first.base, first.loads.len()), ("vmxnet2", "e1000-82545em", 6));
+    }
+
+    #[test]
+    fn a_run_that_the_guest_bounds_is_not_made_at_the_other_rate_also_when_a_lab_goes_on_within_the_round() {
+        let (subject, at) = (Subject::new("e1000", Server::Nicety), |gbit| Shape { gbit, way: Way::Transmit, size: 5 });
+        let run = |round, mbit: f64| {
+            let mut taken = Taken { figures: [("mbit".to_owned(), mbit)].into(), ..Taken::default() };
+            Bound::default().mark(round, &subject, at(1), &mut taken);
+            Record::new(&crate::study::plan::Item { round, subject: subject.clone(), load: at(1).name() }, Ok(taken))
+        };
+        let bound = Bound::of(&[run(0, 950.0), run(1, 400.0)]);
+        assert_eq!([0, 1].map(|round| bound.skips(round, &subject, at(10)).is_some()), [false, true]);
+        assert_eq!(bound.skips(1, &subject, at(1)), None);
     }
 
     #[test]

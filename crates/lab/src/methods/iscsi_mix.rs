@@ -13,6 +13,7 @@ use super::field::Adapters;
 use super::vmxnet3_iperf::{IPERF, parse};
 use super::{About, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
 use crate::bench::{BenchError, Percentile};
+use crate::host::CpuTimes;
 use crate::method::Guests;
 use crate::rate::Rate;
 use crate::real::native::{self, Native};
@@ -234,7 +235,7 @@ impl Method for IscsiMix {
     }
 
     fn open(&self, opening: Opening<'_>) -> Result<Box<dyn Rig>, Error> {
-        let Opening { plan, program, say } = opening;
+        let Opening { plan, program, say, .. } = opening;
         let layer = Layer::lay("storage", PACKAGES, say)?;
         let opening = outside::Opening {
             guests: plan.guests,
@@ -346,9 +347,9 @@ impl Storage {
             );
             commands.resize(GUESTS, send);
         }
-        let before = several.cpu_time();
+        let (before, steal) = (several.cpu_time(), CpuTimes::now());
         let said = several.each(&commands, SLACK + Duration::from_secs(load.seconds.into()), stop)?;
-        let after = several.cpu_time();
+        let (after, steal_percent) = (several.cpu_time(), CpuTimes::stolen_percent(steal));
         let unparsed = || Error::Run { doing: "fio and iperf".to_owned(), said: said.join("\n") };
         let (mut figures, latency) = said.first().and_then(|text| storage(text)).ok_or_else(unparsed)?;
         if shape.loaded {
@@ -361,7 +362,7 @@ impl Storage {
         figures.insert("cpu_seconds".to_owned(), spent((after.0, before.0)));
         figures.insert("daemon_cpu_seconds".to_owned(), spent((after.1, before.1)));
         figures.insert("vmm_cpu_seconds".to_owned(), spent((after.0, before.0)) - spent((after.1, before.1)));
-        Ok(Taken { figures, latency: Some(latency), ..Taken::default() })
+        Ok(Taken { figures, latency: Some(latency), steal_percent, ..Taken::default() })
     }
 }
 

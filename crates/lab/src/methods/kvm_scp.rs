@@ -9,18 +9,21 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use nicety_guests::{Error, Layer};
+use nicety_guests::uml::UmlKernel;
+use nicety_guests::{Accel, Error, Layer, Root};
 
 use super::{ABOUT_CPU, About, CPU, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
 use crate::bench::BenchError;
+use crate::host::CpuTimes;
 use crate::method::{Guests, Server};
 use crate::rate::Rate;
 use crate::real::Watch;
 use crate::real::outside::{self, GUEST, Lone, Outside, Spent, subjects};
-use crate::real::own::Own;
+use crate::real::own::{OF_ANY_AGE, Own};
 use crate::real::veth::Tc;
 use crate::results::Direction;
 use crate::series::Sampler;
+use crate::study::Plan;
 
 mod natively;
 
@@ -48,10 +51,12 @@ const STALL: Duration = Duration::from_secs(5);
 /// Time limit of what takes no time itself.
 const SLACK: Duration = Duration::from_secs(30);
 const LOAD: &str = "scp";
-/// The kernel's log. A person's own guest may not show it to everybody.
 /// What the guest shows, as the plan has it.
 const SHOWN: &str = "lspci | grep Ethernet; ethtool -i eth0; dmesg | grep eth0";
-const DMESG: &str = "dmesg 2>/dev/null || true";
+/// The kernel's log. A person's own guest may have none, or not show it to the user.
+const DMESG: &str = "dmesg 2>/dev/null";
+/// Mark of a run of which nobody knows whether the guest's kernel complained.
+const LOG_UNKNOWN: &str = "kernel log not readable: not checked";
 /// The document's adapters. Its virtio is a PCI function.
 const DOCUMENTS: [&str; 5] = ["virtio-net-pci", "e1000", "rtl8139", "ne2k_pci", "pcnet"];
 
@@ -144,8 +149,8 @@ impl Method for KvmScp {
                 "stable",
                 &[],
                 &[],
-                "Stable: the file is identical, the copy never stood still for 5 s, and the guest's kernel said nothing meanwhile. The \
-                 document calls all stable but pcnet (\"85% VM Nic crash\").",
+                "Stable: the file is identical, the copy never stood still for 5 s, and the guest's kernel said nothing meanwhile. Where an \
+                 image's user may not read the kernel's log, a remark says so, and the other two decide. The document calls all stable but pcnet (\"85% VM Nic crash\").",
             ),
             table(
                 "CPU per gigabit",
@@ -172,11 +177,16 @@ impl Method for KvmScp {
         Some(loads)
     }
 
+    /// The copy lies among the temporary files.
+    fn disk_bytes(&self, plan: &Plan) -> u64 {
+        let kernel = if plan.guests == Guests::Uml { UmlKernel::DISK_BYTES } else { 0 };
+        Root::DISK_BYTES + kernel + self.about().disk_bytes + file_bytes(plan)
+    }
+
     fn open(&self, opening: Opening<'_>) -> Result<Box<dyn Rig>, Error> {
-        let Opening { plan, program, say } = opening;
+        let Opening { plan, program, say, .. } = opening;
         let layer = Layer::lay("kvm-scp", PACKAGES, say)?;
-        let longest = plan.loads.iter().map(|load| u64::from(load.seconds)).max().unwrap_or(0);
-        let file = FILE_BYTES.min(longest.saturating_mul(RATE_BYTES));
+        let file = file_bytes(plan);
         // The file lies in memory, in a file system that may take half of it.
         let memory_mib = u32::try_from(file * 2 / (1 << 20)).unwrap_or(1024).saturating_add(160);
         let has_peers = plan.subjects.iter().any(|subject| subject.server == Some(Server::Qemu));
@@ -199,6 +209,12 @@ impl Method for KvmScp {
         executable.map_err(|source| Error::File { doing: "make executable", path: script, source })?;
         Ok(Box::new(Scp { outside, layer, tc, native: None, own: plan.own.clone(), file_bytes: file }))
     }
+}
+
+/// Longest file of a plan's copies.
+fn file_bytes(plan: &Plan) -> u64 {
+    let longest = plan.loads.iter().map(|load| u64::from(load.seconds)).max().unwrap_or(0);
+    FILE_BYTES.min(longest.saturating_mul(RATE_BYTES))
 }
 
 #[derive(Debug)]
@@ -242,8 +258,14 @@ impl Scp {
         self.keep_key(&key)
     }
 
-    /// Makes a file in the guest, and copies it out.
-    fn copy(&mut self, lone: &mut Lone, bytes: u64, limit: Duration, stop: &AtomicBool) -> Result<Copied, Error> {
+    /// Makes a file in the guest, and copies it out: the copy, and what it cost.
+    fn copy(
+        &mut self,
+        lone: &mut Lone,
+        bytes: u64,
+        limit: Duration,
+        stop: &AtomicBool,
+    ) -> Result<(Copied, Spent, Option<f64>), Error> {
         let kib = bytes / 1024;
         let make = format!("dd if=/dev/urandom of=/tmp/file bs=1k count={kib} 2>/dev/null; sha256sum </tmp/file");
         let sum = lone.guest.succeed_unless(&make, SLACK + limit, stop)?;
@@ -255,7 +277,11 @@ impl Scp {
             sum: sum.trim(),
         };
         let (command, to) = self.scp(&from);
-        fetched(&self.outside.root().busybox(), &from, &to, &mut |watch| self.outside.run(&command, limit, stop, watch))
+        let (cpu, steal) = (lone.cpu_times(), CpuTimes::now());
+        let copied = fetched(&self.outside.root().busybox(), &from, &to, &mut |watch| {
+            self.outside.run(&command, limit, stop, watch)
+        })?;
+        Ok((copied, cpu.until(&lone.cpu_times()), CpuTimes::stolen_percent(steal)))
     }
 
     /// The client's command, and the place of the copy.
@@ -266,7 +292,10 @@ impl Scp {
         command.args(["-v", "-F", "/dev/null", "-S", &folder.join("ssh")]);
         let key = match (&self.own, from.address == GUEST) {
             // Without a key of its person's, ssh takes its own choice.
-            (Some(own), true) => own.key.clone(),
+            (Some(own), true) => {
+                command.args(OF_ANY_AGE);
+                own.key.clone()
+            }
             _ => Some(folder.path().join("key")),
         };
         if let Some(key) = key {
@@ -309,8 +338,9 @@ impl Scp {
             native.network.run(&command, limit, stop, watch)
         })?;
         self.native = Some(native);
-        let marks = if copied.identical { Vec::new() } else { vec!["unstable: the file differs".to_owned()] };
-        Ok(copied.taken(marks, None, BTreeMap::new()))
+        // The log of the host's kernel has much besides.
+        let stability = Stability::of(copied.identical, Some(""), Some(""));
+        Ok(copied.taken(stability, None, BTreeMap::new()))
     }
 
     fn measure(&mut self, lone: &mut Lone, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
@@ -328,26 +358,70 @@ impl Scp {
             let title = if title.starts_with("lspci") { title.to_owned() } else { format!("{title} {interface}") };
             texts.insert(title, text);
         }
-        let probe = self.copy(lone, PROBE_BYTES, SLACK * 4, stop)?;
+        let (probe, ..) = self.copy(lone, PROBE_BYTES, SLACK * 4, stop)?;
         let carried = (probe.bytes as f64 / probe.seconds.max(0.01) * f64::from(load.seconds)) as u64;
         // A probe is short: at the wire's rate it says little. The copy may take longer than asked, or less.
         let bytes = carried.clamp(PROBE_BYTES, FILE_BYTES.min(RATE_BYTES.saturating_mul(load.seconds.into())));
-        let (log, cpu) = (lone.guest.succeed_unless(DMESG, SLACK, stop)?, lone.cpu_times());
+        let before = log(lone, stop)?;
         let limit = SLACK * 2 + Duration::from_secs(u64::from(load.seconds) * 4);
-        let copied = self.copy(lone, bytes, limit, stop)?;
-        let spent = cpu.until(&lone.cpu_times());
-        let after = lone.guest.succeed_unless(DMESG, SLACK, stop)?;
-        let new: Vec<&str> = after.lines().skip(log.lines().count()).collect();
-        let mut marks = Vec::new();
-        if !copied.identical {
-            marks.push("unstable: the file differs".to_owned());
+        let (copied, spent, steal_percent) = self.copy(lone, bytes, limit, stop)?;
+        let after = log(lone, stop)?;
+        let stability = Stability::of(copied.identical, before.as_deref(), after.as_deref());
+        if !stability.said.is_empty() {
+            texts.insert("dmesg during the copy".to_owned(), stability.said.join("\n"));
         }
-        if !new.is_empty() {
-            marks.push("unstable: the guest's kernel complained".to_owned());
-            texts.insert("dmesg during the copy".to_owned(), new.join("\n"));
-        }
-        Ok(copied.taken(marks, Some(spent), texts))
+        Ok(Taken { steal_percent, ..copied.taken(stability, Some(spent), texts) })
     }
+}
+
+/// The guest's kernel log. None if its user may not read it, or the system has none. An empty one is none: each kernel says something
+/// when it boots.
+fn log(lone: &mut Lone, stop: &AtomicBool) -> Result<Option<String>, Error> {
+    match lone.guest.succeed_unless(DMESG, SLACK, stop) {
+        Ok(text) => Ok(Some(text).filter(|text| !text.trim().is_empty())),
+        Err(Error::Command { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether a copy was stable.
+#[derive(Debug, PartialEq)]
+struct Stability {
+    is_stable: bool,
+    /// The kernel's lines meanwhile.
+    said: Vec<String>,
+    /// Remarks for the reader.
+    marks: Vec<String>,
+}
+
+impl Stability {
+    /// The kernel's log `before` and `after` the copy is None where it cannot be read.
+    fn of(is_identical: bool, before: Option<&str>, after: Option<&str>) -> Stability {
+        let said: Option<Vec<String>> =
+            before.zip(after).map(|(before, after)| added(before, after).into_iter().map(str::to_owned).collect());
+        let complained = said.as_ref().is_some_and(|said| !said.is_empty());
+        let marks = [
+            (!is_identical, "unstable: the file differs"),
+            (complained, "unstable: the guest's kernel complained"),
+            (said.is_none(), LOG_UNKNOWN),
+        ];
+        Stability {
+            is_stable: is_identical && !complained,
+            said: said.unwrap_or_default(),
+            marks: marks.into_iter().filter(|(holds, _)| *holds).map(|(_, mark)| mark.to_owned()).collect(),
+        }
+    }
+}
+
+/// Lines that a log has gained. A full log loses its oldest lines as it gains new ones: the end of `before` that `after` begins with is
+/// the same lines.
+fn added<'a>(before: &str, after: &'a str) -> Vec<&'a str> {
+    let (before, after): (Vec<&str>, Vec<&str>) = (before.lines().collect(), after.lines().collect());
+    let kept = (0..=before.len()).find_map(|lost| {
+        let kept = before.get(lost..)?;
+        after.starts_with(kept).then_some(kept.len())
+    });
+    after.into_iter().skip(kept.unwrap_or(0)).collect()
 }
 
 /// Runs a command until its end, with a look at it at short intervals.
@@ -385,15 +459,15 @@ fn fetched(busybox: &Path, from: &From<'_>, to: &Path, run: Runs<'_>) -> Result<
 
 impl Copied {
     /// The figures of a run, with the processor time if it is known.
-    fn taken(self, marks: Vec<String>, spent: Option<Spent>, texts: BTreeMap<String, String>) -> Taken {
+    fn taken(self, stability: Stability, spent: Option<Spent>, texts: BTreeMap<String, String>) -> Taken {
         let cpu = spent.map_or_else(Vec::new, |spent| spent.figures(self.bytes as f64 * 8e-9));
         let figures = [
             ("megabytes", self.bytes as f64 / self.seconds.max(1e-3) / 1e6),
-            ("stable", f64::from(u8::from(marks.is_empty()))),
+            ("stable", f64::from(u8::from(stability.is_stable))),
         ];
         let figures = figures.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(cpu).collect();
         let series = Some(self.sampler.series(self.elapsed, 1e-6)).filter(|series| series.is_sound());
-        Taken { figures, series, texts, marks, ..Taken::default() }
+        Taken { figures, series, texts, marks: stability.marks, ..Taken::default() }
     }
 }
 
@@ -439,6 +513,10 @@ impl Rig for Scp {
         Ok(self.without_guest(load, stop)?)
     }
 
+    fn accelerator(&self) -> Option<Accel> {
+        self.outside.accelerator()
+    }
+
     fn notes(&self) -> Vec<String> {
         let mut notes = self.outside.notes();
         notes.push(
@@ -472,6 +550,30 @@ mod tests {
             transferred("ssh: connect to host 10.9.5.1 port 22: Connection refused\nscp: Connection closed\n"),
             None
         );
+    }
+
+    /// A user without CAP_SYSLOG (dmesg(1): "read kernel buffer failed"), and Windows.
+    #[test]
+    fn a_log_that_nobody_can_read_is_no_proof_that_the_kernel_was_silent() {
+        let of = |identical, before, after| {
+            let Stability { is_stable, said, marks } = Stability::of(identical, before, after);
+            (is_stable, said.join("|"), marks.join("|"))
+        };
+        let unknown = || LOG_UNKNOWN.to_owned();
+        assert_eq!(of(true, Some("boot"), Some("boot")), (true, String::new(), String::new()));
+        assert_eq!(of(true, None, None), (true, String::new(), unknown()));
+        assert_eq!(of(true, Some("boot"), None), (true, String::new(), unknown()));
+        assert_eq!(of(false, None, None), (false, String::new(), format!("unstable: the file differs|{LOG_UNKNOWN}")));
+        let complaint = (false, "eth0: hang".to_owned(), "unstable: the guest's kernel complained".to_owned());
+        assert_eq!(of(true, Some("boot"), Some("boot\neth0: hang")), complaint);
+    }
+
+    #[test]
+    fn lines_that_pushed_others_out_of_a_full_log_are_seen() {
+        assert_eq!(added("a\nb\nc", "a\nb\nc"), [""; 0]);
+        assert_eq!(added("a\nb\nc", "c\nd\ne"), ["d", "e"]);
+        assert_eq!(added("a\nb\nc", "x\ny\nz"), ["x", "y", "z"]);
+        assert_eq!(added("a\na\na", "a\na\na\na"), ["a"]);
     }
 
     #[test]

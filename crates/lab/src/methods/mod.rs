@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
-use nicety_guests::Error;
+use nicety_guests::uml::UmlKernel;
+use nicety_guests::{Accel, Error, Root};
 use serde::{Deserialize, Serialize};
 
 use crate::bench::{BenchError, Percentile};
@@ -15,7 +16,7 @@ use crate::method::{Contestant, Driver, Guests, Server};
 use crate::real::own::Own;
 use crate::results::Direction;
 use crate::series::Series;
-use crate::study::Plan;
+use crate::study::{Plan, Record};
 
 mod aggregation;
 mod boot;
@@ -96,7 +97,7 @@ pub struct About {
     pub overhead_seconds: f64,
     /// Memory of a guest with a kernel, in MiB. None: it depends on the load.
     pub memory_mib: Option<u32>,
-    /// Room on the disk for guests' programs, in bytes.
+    /// Room on the disk for the programs in real guests, in bytes, beside that of the guests themselves.
     pub disk_bytes: u64,
 }
 
@@ -240,6 +241,9 @@ pub struct Taken {
     pub texts: BTreeMap<String, String>,
     /// Remarks on the run that a reader must know, such as `guest-bound`.
     pub marks: Vec<String>,
+    /// Percentage of the processors' time that the hypervisor gave to others during the measurement itself. None: the rig does not mark
+    /// its begin and end, and the run's whole time counts.
+    pub steal_percent: Option<f64>,
 }
 
 /// What a method needs to make its rig.
@@ -248,6 +252,8 @@ pub struct Opening<'a> {
     pub plan: &'a Plan,
     /// The program that is measured, with the words that make it a daemon or an embedded guest.
     pub program: &'a Program,
+    /// Runs that are there already, of a study that goes on.
+    pub before: &'a [Record],
     /// Gets a line for each step of laying guests.
     pub say: &'a mut dyn FnMut(&str),
 }
@@ -285,6 +291,16 @@ pub trait Method: Sync {
     fn in_image(&self, loads: Vec<Load>, own: &Own) -> Option<Vec<Load>> {
         let _ = (loads, own);
         None
+    }
+
+    /// Room on the disk that a plan takes, in bytes: what is laid once, and files while it runs.
+    fn disk_bytes(&self, plan: &Plan) -> u64 {
+        let programs = self.about().disk_bytes;
+        match plan.guests {
+            Guests::Embedded => 0,
+            Guests::Qemu => Root::DISK_BYTES + programs,
+            Guests::Uml => Root::DISK_BYTES + UmlKernel::DISK_BYTES + programs,
+        }
     }
 
     /// Prepares the guests.
@@ -341,6 +357,11 @@ pub trait Rig {
     /// Their daemon does not end.
     fn end(&mut self) -> Result<(), BenchError> {
         Ok(())
+    }
+
+    /// What runs the instructions of guests in QEMU. None: there are none.
+    fn accelerator(&self) -> Option<Accel> {
+        None
     }
 
     /// Facts for the report, a sentence each: kernels, versions, whose processor time is counted.

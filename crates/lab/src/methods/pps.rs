@@ -16,10 +16,14 @@ use crate::embedded::{self, Attach, Generator, Layout, Offered, Place, Program};
 use crate::method::Guests;
 use crate::packets::{Bridge, OVS_PACKAGES, Ovs, PACKAGES, Testpmd};
 use crate::results::Direction;
+use crate::study::Plan;
 
 /// Frame sizes of RFC 2544, 9.1, with check sequence.
 const SIZES: [u16; 7] = [64, 128, 256, 512, 1024, 1280, 1518];
 const QUICK_SIZES: [u16; 3] = [64, 512, 1518];
+/// Room for these forwarders' packages.
+const TESTPMD_BYTES: u64 = 60_000_000;
+const OVS_BYTES: u64 = 140_000_000;
 /// Rows of other forwarders.
 const PEERS: [(&str, Peer); 4] = [
     ("testpmd-io", Peer::Testpmd("io")),
@@ -92,7 +96,7 @@ impl Method for Pps {
             guests: &[Guests::Embedded],
             overhead_seconds: 1.5,
             memory_mib: None,
-            disk_bytes: 200_000_000,
+            disk_bytes: 0,
         }
     }
 
@@ -137,7 +141,7 @@ impl Method for Pps {
             for (figure, about) in [
                 (
                     "loss_free",
-                    "The highest rate tried at which each frame arrived, and at least 99 % of the due frames were sent: what a full ring holds back is not offered.",
+                    "The highest rate tried at which each frame arrived, and at least 99 % of the due frames were sent: what a full ring holds back is not offered. A search that found no such rate counts as 0, a lower bound: it is below a 64th of the first trial's.",
                 ),
                 ("through", "Frames that arrive while the generator sends as fast as it can."),
                 ("p50_at_50", "From the generator's driver to the generator's driver."),
@@ -157,8 +161,15 @@ impl Method for Pps {
         tables
     }
 
+    fn disk_bytes(&self, plan: &Plan) -> u64 {
+        let has = |wanted: fn(Peer) -> bool| u64::from(plan.subjects.iter().filter_map(peer).any(wanted));
+        let testpmd = TESTPMD_BYTES * has(|peer| matches!(peer, Peer::Testpmd(_)));
+        let root = Root::DISK_BYTES * has(|peer| matches!(peer, Peer::Ovs | Peer::Bridge));
+        testpmd + root + OVS_BYTES * has(|peer| peer == Peer::Ovs)
+    }
+
     fn open(&self, opening: Opening<'_>) -> Result<Box<dyn Rig>, Error> {
-        let Opening { plan, program, say } = opening;
+        let Opening { plan, program, say, .. } = opening;
         let has = |wanted: fn(Peer) -> bool| plan.subjects.iter().filter_map(peer).any(wanted);
         let has_testpmd = has(|peer| matches!(peer, Peer::Testpmd(_)));
         let testpmd = if has_testpmd { Some(Layer::lay("packets", PACKAGES, say)?) } else { None };
@@ -286,12 +297,11 @@ impl Forwarding {
         figures.insert("through".to_owned(), full.received as f64 / full.seconds);
         let most = full.sent as f64 / full.seconds;
         let loss_free = search(most, |rate| Ok(is_loss_free(&forwarder.offer(bytes, rate, trial, stop)?)))?;
-        match loss_free {
-            None => taken
-                .marks
-                .push(format!("no rate without loss above {:.0} frames/s", most / f64::from(1_u32 << HALVINGS))),
-            Some(rate) => {
-                figures.insert("loss_free".to_owned(), rate);
+        let (rate, mark) = counted(loss_free, most);
+        figures.insert("loss_free".to_owned(), rate);
+        match mark {
+            Some(mark) => taken.marks.push(mark),
+            None => {
                 for (share, name) in [(0.5, "at_50"), (0.9, "at_90")] {
                     let offered = forwarder.offer(bytes, rate * share, trial, stop)?;
                     for known in &offered.latency {
@@ -325,6 +335,14 @@ fn processors() -> Result<[u16; 2], BenchError> {
         Some([u16::try_from(first).ok()?, u16::try_from(last).ok()?])
     };
     both().ok_or_else(|| BenchError::Impossible("forwarder and generator need two processors".to_owned()))
+}
+
+/// What a search counts whose first trial had the rate `most`. One that found nothing counts as 0, with a remark: left out, it would leave
+/// the median to the searches that found something.
+fn counted(found: Option<f64>, most: f64) -> (f64, Option<String>) {
+    let least = most / f64::from(1_u32 << HALVINGS);
+    let none = || format!("no rate without loss found, down to {least:.0} frames/s: counts as 0");
+    (found.unwrap_or(0.0), found.is_none().then(none))
 }
 
 fn is_loss_free(offered: &Offered) -> bool {
@@ -391,6 +409,13 @@ mod tests {
         let rate = found(4_321.0).unwrap();
         assert!((4_221.0..=4_321.0).contains(&rate), "{rate}");
         assert_eq!(found(99.0), None, "below a 64th");
+    }
+
+    #[test]
+    fn a_search_that_found_no_rate_counts_as_zero_and_says_so() {
+        assert_eq!(counted(Some(4_200.0), 6_400.0), (4_200.0, None));
+        let mark = "no rate without loss found, down to 100 frames/s: counts as 0";
+        assert_eq!(counted(None, 6_400.0), (0.0, Some(mark.to_owned())));
     }
 
     #[test]

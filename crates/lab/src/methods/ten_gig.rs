@@ -10,9 +10,10 @@ use std::time::Duration;
 use nicety_guests::{Error, Layer};
 
 use super::field::Adapters;
-use super::vmxnet3_iperf::{IPERF, PACKAGES, parse};
+use super::vmxnet3_iperf::{IPERF, PACKAGES, report};
 use super::{ABOUT_CPU, About, CPU, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken, lower_first};
 use crate::bench::{BenchError, Percentile};
+use crate::host::CpuTimes;
 use crate::method::Guests;
 use crate::real::native::{self, Native};
 use crate::real::netperf;
@@ -188,7 +189,7 @@ impl Method for TenGig {
     }
 
     fn open(&self, opening: Opening<'_>) -> Result<Box<dyn Rig>, Error> {
-        let Opening { plan, program, say } = opening;
+        let Opening { plan, program, say, .. } = opening;
         let layer = Layer::lay("iperf", PACKAGES, say)?;
         let opening = outside::Opening {
             guests: plan.guests,
@@ -275,16 +276,14 @@ impl Shared {
         self.running(round, subject, shape, stop)?;
         let Some(Running { several, .. }) = &mut self.running else { return Err(Error::Stopped) };
         let command = script(shape, load.seconds);
-        let before = several.cpu_time();
+        let (before, steal) = (several.cpu_time(), CpuTimes::now());
         let limit = SLACK + Duration::from_secs(load.seconds.into());
         let said = several.at_once(shape.guests, &command, limit, stop)?;
-        let after = several.cpu_time();
+        let (after, steal_percent) = (several.cpu_time(), CpuTimes::stolen_percent(steal));
         let cpu = (after.0.saturating_sub(before.0), after.1.saturating_sub(before.1));
-        taken(&said, shape.guests > 1, load.seconds, Some(cpu)).ok_or_else(|| Error::Command {
-            command,
-            code: 0,
-            said: said.join("\n"),
-        })
+        let unparsed = || Error::Command { command, code: 0, said: said.join("\n") };
+        let taken = taken(&said, shape.guests > 1, Some(cpu)).ok_or_else(unparsed)?;
+        Ok(Taken { steal_percent, ..taken })
     }
 
     /// So many clients as there are guests, between two namespaces.
@@ -309,7 +308,7 @@ impl Shared {
         let limit = SLACK + Duration::from_secs(load.seconds.into());
         let each = native.at_once(self.outside.root(), &iperf, shape.guests, limit, stop)?;
         self.native = Some(native);
-        taken(&each, false, load.seconds, None)
+        taken(&each, false, None)
             .ok_or_else(|| Error::Run { doing: "iperf without a virtual machine".to_owned(), said: each.join("\n") })
     }
 }
@@ -332,15 +331,19 @@ fn jain(shares: &[f64]) -> f64 {
 }
 
 /// The figures of what each guest said. None if one of them failed.
-fn taken(said: &[String], asked: bool, seconds: u32, cpu: Option<(Duration, Duration)>) -> Option<Taken> {
-    let share = |text: &String| parse(text)?.figures.get("mbit").copied();
-    let shares = said.iter().map(share).collect::<Option<Vec<f64>>>()?;
+fn taken(said: &[String], asked: bool, cpu: Option<(Duration, Duration)>) -> Option<Taken> {
+    let share = |text: &String| {
+        let report = report(text)?;
+        Some((report.taken.figures.get("mbit").copied()?, report.gbit))
+    };
+    let (shares, carried): (Vec<f64>, Vec<f64>) =
+        said.iter().map(share).collect::<Option<Vec<(f64, f64)>>>()?.into_iter().unzip();
     let mut figures = BTreeMap::from([("mbit".to_owned(), shares.iter().sum::<f64>())]);
     if shares.len() > 1 {
         figures.insert("jain".to_owned(), jain(&shares));
         figures.insert("lowest".to_owned(), shares.iter().copied().fold(f64::MAX, f64::min));
     }
-    let gbit = shares.iter().sum::<f64>() * f64::from(seconds) / 1000.0;
+    let gbit: f64 = carried.iter().sum();
     if let Some((all, daemon)) = cpu {
         for (cpu, time) in CPU.iter().zip([all, daemon, all.saturating_sub(daemon)]) {
             figures.insert(cpu.name.to_owned(), time.as_secs_f64() / gbit);
@@ -406,15 +409,17 @@ mod tests {
     #[test]
     fn shares_of_four_guests_give_total_fairness_and_the_slowest_s_response_time() {
         let texts = [said(300_000, 900), said(100_000, 2_100), said(300_000, 1_000), said(100_000, 1_100)];
-        let taken = taken(&texts, true, 2, Some((Duration::from_secs(4), Duration::from_secs(1)))).unwrap();
+        let taken = taken(&texts, true, Some((Duration::from_secs(4), Duration::from_secs(1)))).unwrap();
         let of = |name: &str| taken.figures[name];
         assert_eq!((of("mbit"), of("lowest")), (800.0, 100.0));
         // (3 + 1 + 3 + 1)² ÷ (4 × (9 + 1 + 9 + 1)).
         assert!((of("jain") - 0.8).abs() < 1e-12, "{taken:?}");
-        assert_eq!((of("p50"), of("slowest"), of("cpu")), (1_100.0, 2_100.0, 2.5));
+        assert_eq!((of("p50"), of("slowest")), (1_100.0, 2_100.0));
+        // 800 Mbit/s for 2.0071 s.
+        assert!((of("cpu") - 4.0 / 1.60568).abs() < 1e-9, "{taken:?}");
         assert_eq!(taken.latency.unwrap()[0].us, 2_100.0, "the slowest guest's");
         let three = [said(1, 1), "iperf: connect failed".to_owned()];
-        assert_eq!(super::taken(&three, false, 2, None), None, "a guest that carried nothing");
+        assert_eq!(super::taken(&three, false, None), None, "a guest that carried nothing");
     }
 
     #[test]

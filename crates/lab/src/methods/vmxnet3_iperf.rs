@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use nicety_guests::{Error, Layer};
+use nicety_guests::{Accel, Error, Layer};
 
 use super::embedded::{self, Small};
 use super::field::Adapters;
@@ -170,7 +170,7 @@ impl Method for Vmxnet3Iperf {
     }
 
     fn open(&self, opening: Opening<'_>) -> Result<Box<dyn Rig>, Error> {
-        let Opening { plan, program, say } = opening;
+        let Opening { plan, program, say, .. } = opening;
         if plan.guests == Guests::Embedded {
             return Ok(Box::new(Streams(Small::new(program, "iperf"))));
         }
@@ -234,18 +234,21 @@ impl Iperf {
 
     fn measure(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
         let standing = self.standing(round, subject, stop)?;
-        if load.name == LATENCY {
-            return standing.request_response(load.seconds, stop).map(netperf::Measured::taken);
-        }
         let before = standing.costs();
+        if load.name == LATENCY {
+            let taken = standing.request_response(load.seconds, stop).map(netperf::Measured::taken)?;
+            return Ok(Taken { steal_percent: standing.usage(&before).steal_percent, ..taken });
+        }
         let client = client(&standing.address(), load.seconds);
         // The output is held back until the end: lines would cross the console during the measurement. A stream's own lines stay there.
         let command = format!("said=$({client} 2>&1); code=$?; echo \"$said\" | grep -v '^\\[ *[0-9]'; (exit $code)");
         let limit = SLACK + Duration::from_secs(load.seconds.into());
         let text = standing.pair.left.succeed_unless(&command, limit, stop)?;
-        let mut taken = parse(&text).ok_or(Error::Command { command: client, code: 0, said: text })?;
         let usage = standing.usage(&before);
-        let gbit = taken.figures.get("mbit").copied().unwrap_or_default() * f64::from(load.seconds) / 1000.0;
+        let Some(Report { mut taken, gbit }) = report(&text) else {
+            return Err(Error::Command { command: client, code: 0, said: text });
+        };
+        taken.steal_percent = usage.steal_percent;
         let spent = [usage.cpu_seconds, usage.daemon_cpu_seconds, usage.vmm_cpu_seconds];
         for (figure, seconds) in CPU.iter().zip(spent) {
             let cpu = seconds.map(|seconds| seconds / gbit).filter(|cpu| cpu.is_finite());
@@ -343,6 +346,10 @@ impl Rig for Iperf {
         Ok(self.end_guests()?)
     }
 
+    fn accelerator(&self) -> Option<Accel> {
+        self.pairs.accelerator()
+    }
+
     fn notes(&self) -> Vec<String> {
         let mut notes = self.pairs.notes();
         notes.push(format!(
@@ -354,9 +361,23 @@ impl Rig for Iperf {
     }
 }
 
+/// What iperf reports.
+#[derive(Debug, PartialEq)]
+pub(super) struct Report {
+    /// The rate, and the rate over time.
+    pub taken: Taken,
+    /// The payload in gigabits: streams that end late carry more than the rate makes of the time that was asked for.
+    pub gbit: f64,
+}
+
+/// The rates of [`report`].
+pub(super) fn parse(text: &str) -> Option<Taken> {
+    report(text).map(|report| report.taken)
+}
+
 /// iperf 2's report of all streams together: `[SUM] 0.0000-30.0080 sec  1638400 KBytes  447000 Kbits/sec`, a line for each second and one
 /// for the whole.
-pub(super) fn parse(text: &str) -> Option<Taken> {
+pub(super) fn report(text: &str) -> Option<Report> {
     let (mut series, mut whole) = (Series::default(), None::<(f64, f64)>);
     for line in text.lines().filter(|line| line.starts_with("[SUM")) {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -374,9 +395,10 @@ pub(super) fn parse(text: &str) -> Option<Taken> {
             series.push(end, mbit);
         }
     }
-    let (_, mbit) = whole.filter(|(_, mbit)| *mbit > 0.0)?;
+    let (seconds, mbit) = whole.filter(|(_, mbit)| *mbit > 0.0)?;
     let series = Some(series).filter(|series| series.values.len() > 1);
-    Some(Taken { figures: BTreeMap::from([("mbit".to_owned(), mbit)]), series, ..Taken::default() })
+    let taken = Taken { figures: BTreeMap::from([("mbit".to_owned(), mbit)]), series, ..Taken::default() };
+    Some(Report { taken, gbit: mbit * seconds / 1000.0 })
 }
 
 #[cfg(test)]
@@ -391,8 +413,10 @@ mod tests {
                     [SUM] 1.0000-2.0000 sec  294912 KBytes  2415919 Kbits/sec\n\
                     [SUM] 0.0000-2.0071 sec  557056 KBytes  2273619 Kbits/sec\n\
                     [ CT] final connect times (min/avg/max/stdev) = 0.406/0.604/0.778/0.109 ms (tot/err) = 16/0\n";
-        let taken = parse(text).unwrap();
+        let Report { taken, gbit } = report(text).unwrap();
         assert_eq!(taken.figures.get("mbit"), Some(&2273.619));
+        // 557056 KBytes of 1024 bytes.
+        assert!((gbit - 4.5634).abs() < 1e-3, "the payload, not the rate times two seconds: {gbit}");
         let series = taken.series.unwrap();
         assert_eq!((series.until_seconds, series.values), (vec![1.0, 2.0], vec![2147.5, 2415.9]));
         for nothing in ["", "connect failed: Connection refused\n", "[SUM] 0.0000-2.0071 sec  0 KBytes  0 Kbits/sec\n"]

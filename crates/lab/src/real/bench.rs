@@ -17,7 +17,7 @@ use std::{
 };
 
 use nicety_adapters::{Entry, REGISTRY};
-use nicety_guests::{Counts, Error, Machine, Namespace, Port, Root, Served, Tap, Uio};
+use nicety_guests::{Accel, Counts, Error, Machine, Namespace, Port, Root, Served, Tap, Uio};
 
 use super::{
     netperf::{self, Test},
@@ -25,6 +25,7 @@ use super::{
 };
 use crate::{
     bench::{Bench, BenchError, Latency, Measured, Outcome, Usage},
+    host::CpuTimes,
     method::{Contestant, Doorbells, Driver, Guests, Item, Load, Order, Plan, Server},
     progress::Progress,
 };
@@ -74,6 +75,11 @@ trait Kind: fmt::Debug {
 
     /// Boots both guests of a contestant, with their daemons.
     fn boot(&self, ground: &mut Ground, contestant: &Contestant, stop: &AtomicBool) -> Result<Up, Error>;
+
+    /// What runs the guests' instructions, once they are prepared. None: they are no guests of QEMU.
+    fn accelerator(&self) -> Option<Accel> {
+        None
+    }
 
     /// Facts for the report.
     fn notes(&self, root: &Root) -> Vec<String>;
@@ -264,6 +270,11 @@ impl RealBench {
         &self.ground.root
     }
 
+    /// What runs the instructions of guests in QEMU, once they are prepared. None: there are none.
+    pub fn accelerator(&self) -> Option<Accel> {
+        self.kind.accelerator()
+    }
+
     /// Ends the running guests, then the daemons.
     ///
     /// # Errors
@@ -309,9 +320,10 @@ impl Running {
             Load::RequestResponse => (Test::RequestResponse, 2),
         };
         let (cpu, own, counts) = (self.cpu_times(), self.pair.own_cpu_time(), self.counts());
+        let steal = CpuTimes::now();
         let peer = address(self.contestant.server, last);
         let measured = netperf::run(&mut self.pair.left, &peer, test, seconds, cancel)?;
-        let now = self.cpu_times();
+        let (now, steal_percent) = (self.cpu_times(), CpuTimes::stolen_percent(steal));
         let vmm = now.0.saturating_sub(cpu.0).as_secs_f64();
         let daemon = now.1.saturating_sub(cpu.1).as_secs_f64();
         let own_seconds = self.pair.own_cpu_time().saturating_sub(own).as_secs_f64();
@@ -335,6 +347,7 @@ impl Running {
             guest_cpu_seconds: Some(own_seconds),
             vmm_cpu_seconds: Some(vmm),
             daemon_cpu_seconds: (!self.served.is_empty()).then_some(daemon),
+            steal_percent,
         };
         let series = Some(measured.series).filter(|series| !series.values.is_empty());
         Ok(Measured { outcome, usage, series })

@@ -253,6 +253,11 @@ impl NetworkBoot {
         }
     }
 
+    /// What runs the machines' instructions.
+    pub fn accelerator(&self) -> Accel {
+        self.accel
+    }
+
     /// Facts for the report.
     pub fn notes(&self) -> Vec<String> {
         let version = |name: &str| self.root.version(name).unwrap_or("of unknown version").to_owned();

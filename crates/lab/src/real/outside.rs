@@ -23,7 +23,7 @@ mod several;
 pub use several::{Control, Several, address};
 
 use super::bench::take;
-use super::own::{Own, Reached, Ssh};
+use super::own::{OF_ANY_AGE, Own, Reached, Ssh};
 use super::veth::{self, Tc, Veth};
 use super::wait::{Outputs, Watch};
 use crate::method::{Driver, Guests, Server};
@@ -224,7 +224,7 @@ impl Outside {
         let (layer, _) = self.programs.as_ref().ok_or_else(lacks)?;
         let mut ssh = layer.program("usr/bin/ssh");
         ssh.args(["-F", "/dev/null", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "LogLevel=ERROR"]);
-        ssh.args(["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"]);
+        ssh.args(["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"]).args(OF_ANY_AGE);
         if let Some(key) = &own.key {
             ssh.arg("-i").arg(key);
         }
@@ -418,6 +418,14 @@ impl Outside {
         let far = self.at_far_end(command);
         let command = far.as_ref().unwrap_or(command);
         self.outputs.run(&mut self.namespace, command, &doing, limit, stop, watch)
+    }
+
+    /// What runs the instructions of guests in QEMU. None: they run in user mode.
+    pub fn accelerator(&self) -> Option<Accel> {
+        match &self.processor {
+            Processor::UserMode(_) => None,
+            Processor::Qemu(accel) | Processor::Own(accel, _) => Some(*accel),
+        }
     }
 
     /// Facts for the report.

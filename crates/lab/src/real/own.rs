@@ -19,6 +19,20 @@ const ATTEMPT_INTERVAL: Duration = Duration::from_millis(500);
 /// Interval between two looks at a running command.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
+/// Options of ssh and scp for guests of any age: algorithms that OpenSSH offers no more by itself, and that old servers need. OpenSSH 5.x
+/// (RHEL 6, Debian 6) knows host and user keys by `ssh-rsa` alone, 4.x (RHEL 5) and older ones key exchanges by SHA-1 alone, and those
+/// before 3.7 no counter mode. They come last: a server that knows better ones takes those.
+pub const OF_ANY_AGE: [&str; 8] = [
+    "-o",
+    "HostKeyAlgorithms=+ssh-rsa",
+    "-o",
+    "PubkeyAcceptedAlgorithms=+ssh-rsa",
+    "-o",
+    "KexAlgorithms=+diffie-hellman-group-exchange-sha1,diffie-hellman-group14-sha1,diffie-hellman-group1-sha1",
+    "-o",
+    "Ciphers=+aes128-cbc,3des-cbc",
+];
+
 /// A person's own guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Own {
@@ -93,11 +107,17 @@ impl Ssh {
                 Err(Error::Stopped) => return Err(Error::Stopped),
                 Err(error) => error.to_string(),
             };
-            if Instant::now() > end {
-                let why = format!("ssh was not let in within {BOOT_LIMIT:?}: {said}");
-                return Err(Error::Boot { guest: image.display().to_string(), why, console: ssh.guest.console() });
-            }
-            thread::sleep(ATTEMPT_INTERVAL);
+            let why = match no_common(&said) {
+                Some(line) => {
+                    format!("its ssh server and this ssh have no algorithm in common, and never will: {line}")
+                }
+                None if Instant::now() > end => format!("ssh was not let in within {BOOT_LIMIT:?}: {said}"),
+                None => {
+                    thread::sleep(ATTEMPT_INTERVAL);
+                    continue;
+                }
+            };
+            return Err(Error::Boot { guest: image.display().to_string(), why, console: ssh.guest.console() });
         }
     }
 
@@ -134,6 +154,33 @@ impl Ssh {
         match status.and_then(|status| status.code()) {
             Some(0) => Ok(said()),
             code => Err(Error::Command { command: command.to_owned(), code: code.unwrap_or(-1), said: said() }),
+        }
+    }
+}
+
+/// The line by which ssh says that a server will never let it in: `kex_choose_conf` in OpenSSH's kex.c.
+fn no_common(said: &str) -> Option<&str> {
+    said.lines()
+        .map(str::trim)
+        .find(|line| line.starts_with("Unable to negotiate with ") && line.contains(": no matching "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_knows_no_common_algorithm_is_waited_for_no_longer_and_one_that_boots_is() {
+        let line = "Unable to negotiate with 10.9.5.1 port 22: no matching host key type found. Their offer: ssh-dss";
+        let said = format!("`exit 0` in the guest ended with code 255:\n{line}\r\n");
+        assert_eq!(no_common(&said), Some(line));
+        for waits in [
+            "ssh: connect to host 10.9.5.1 port 22: Connection refused",
+            "ssh: connect to host 10.9.5.1 port 22: No route to host",
+            // Until a system's first boot has put the key there.
+            "anna@10.9.5.1: Permission denied (publickey).",
+        ] {
+            assert_eq!(no_common(waits), None, "{waits}");
         }
     }
 }

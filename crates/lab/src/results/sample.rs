@@ -23,6 +23,8 @@ fn of(mut bench: FakeBench, quick: bool) -> Results {
         memory_bytes: Some(16 << 30),
         hypervisor: Some("none".to_owned()),
         governor: Some("performance".to_owned()),
+        machine: Some("0123456789abcdef".to_owned()),
+        processors: Some(2),
     };
     for run in &mut results.runs {
         (run.took_seconds, run.steal_percent) = (1.5, Some(0.5));

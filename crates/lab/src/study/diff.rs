@@ -47,6 +47,11 @@ impl Verdict {
         }
     }
 
+    /// Whether it says anything of the two.
+    pub fn is_judged(self) -> bool {
+        !matches!(self, Verdict::TooFewRuns | Verdict::Missing)
+    }
+
     /// Whether the second is worse.
     pub fn is_worse(self) -> bool {
         matches!(self, Verdict::Worse | Verdict::SecondFailed)
@@ -68,6 +73,14 @@ pub struct Line {
     pub ratio: Option<Estimate>,
     /// What it shows.
     pub verdict: Verdict,
+}
+
+impl Line {
+    /// Whether the first has this figure, and the second does not.
+    pub fn is_gone(&self) -> bool {
+        let [first, second] = &self.cells;
+        self.verdict == Verdict::Missing && !first.samples.is_empty() && second.samples.is_empty()
+    }
 }
 
 /// All figures that one of them has, in the order of the first one's rows.

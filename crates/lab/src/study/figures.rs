@@ -83,24 +83,26 @@ pub fn value(cell: &Cell, figure: &Figure) -> String {
     number::estimate(estimate.median, estimate.interval.as_ref())
 }
 
-/// The cells whose intervals are wider than the study's `--confidence` asks, as `adapter by server, load`. A cell without an interval is
-/// too wide; one without samples has failed, and does not count.
-pub fn too_wide(study: &Study, method: &dyn Method, share: f64) -> Vec<String> {
-    let mut wide = Vec::new();
-    for load in &study.head.plan.loads {
-        for subject in &study.head.plan.subjects {
-            // The main figure of a load is the first that it gives.
-            let cells = method.figures().iter().map(|figure| cell(study, subject, &load.name, figure.name));
-            let Some((cell, estimate)) = cells.filter_map(|cell| Some((cell.clone(), cell.estimate?))).next() else {
-                continue;
-            };
-            let reach = estimate.interval.map(|interval| {
-                (interval.high - estimate.median).max(estimate.median - interval.low) / estimate.median
-            });
-            if reach.is_none_or(|reach| reach > share) {
-                wide.push(format!("{}, {}", cell.subject, load.name));
-            }
-        }
-    }
-    wide
+/// The figures of the report's tables whose intervals are wider than the study's `--confidence` asks, as `adapter by server, load:
+/// figure`. A figure without an interval is too wide; one without samples has failed, and does not count; nor does one of yes or no,
+/// whose interval says nothing.
+pub fn too_wide(study: &Study, method: &dyn Method, share: f64) -> impl Iterator<Item = String> {
+    let tables = method.tables(&study.head.plan.loads).into_iter();
+    let known = move |name: &str| method.figures().iter().find(|figure| figure.name == name && !figure.yes_or_no);
+    let shown = tables.filter_map(move |table| Some((known(table.figure)?, table)));
+    shown.flat_map(move |(figure, table)| {
+        study.head.plan.subjects.iter().filter_map(move |subject| {
+            let cell = cell(study, subject, &table.load, figure.name);
+            let is_wide = cell.estimate.is_some_and(|estimate| !reaches_at_most(&estimate, share));
+            is_wide.then(|| format!("{subject}, {}: {}", table.load, figure.title))
+        })
+    })
+}
+
+/// Whether an interval reaches at most this share of its median to either side.
+pub(super) fn reaches_at_most(estimate: &Estimate, share: f64) -> bool {
+    let Some(interval) = estimate.interval else { return false };
+    let reach = (interval.high - estimate.median).max(estimate.median - interval.low);
+    // Not a quotient: registers that are never read have the median zero, and an interval of zero.
+    reach <= share * estimate.median.abs()
 }

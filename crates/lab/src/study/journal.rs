@@ -6,12 +6,14 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
+use nicety_guests::Accel;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use super::here::{self, Here};
 use super::plan::{Item, Options, Plan};
 use crate::bench::Percentile;
-use crate::host::Host;
+use crate::host::{Difference, Host};
 use crate::methods::{NATIVE, Subject, Taken};
 use crate::number;
 use crate::report;
@@ -43,6 +45,12 @@ pub struct Head {
     pub host: Host,
     /// Whether Nicety was built with optimisation. Figures without it say little.
     pub optimised: bool,
+    /// What runs the instructions of guests in QEMU: `kvm` or `tcg`. None: there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accelerator: Option<String>,
+    /// SHA-256 of the programs at the beginning, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub programs: BTreeMap<String, String>,
     /// Facts about guests and measuring, a sentence each.
     pub notes: Vec<String>,
 }
@@ -61,7 +69,8 @@ pub struct Record {
     pub date: String,
     /// Duration with starting and settling, in seconds.
     pub took_seconds: f64,
-    /// Percentage of the processors' time that the hypervisor gave to others meanwhile.
+    /// Percentage of the processors' time that the hypervisor gave to others: during the measurement itself where the rig marks it, else
+    /// during the whole run.
     pub steal_percent: Option<f64>,
     /// Values by the figure's name.
     #[serde(default)]
@@ -96,14 +105,14 @@ impl Record {
             Ok(taken) => (taken, None),
             Err(why) => (Taken::default(), Some(why)),
         };
-        let Taken { figures, series, lines, latency, texts, marks } = taken;
+        let Taken { figures, series, lines, latency, texts, marks, steal_percent } = taken;
         Record {
             round: item.round,
             subject: item.subject.clone(),
             load: item.load.clone(),
             date: String::new(),
             took_seconds: 0.0,
-            steal_percent: None,
+            steal_percent,
             figures,
             failure,
             discarded: false,
@@ -169,6 +178,18 @@ pub enum JournalError {
         /// The value at the beginning.
         begun: String,
     },
+    /// Another machine, program or accelerator than at the beginning.
+    #[error(
+        "--resume: the {what} was {begun} at the beginning, and is {now} here: figures of both do not mix; go on as it was, or begin again in another folder with --report DIR"
+    )]
+    Elsewhere {
+        /// The fact that differs.
+        what: String,
+        /// The fact at the beginning.
+        begun: String,
+        /// The fact here.
+        now: String,
+    },
     /// No room on the disk.
     #[error(
         "there is no disk space left for {0}; what was measured before is kept: free some, then go on with --resume"
@@ -182,6 +203,13 @@ pub enum JournalError {
         /// The system's error.
         error: io::Error,
     },
+}
+
+impl From<Difference> for JournalError {
+    fn from(difference: Difference) -> JournalError {
+        let Difference { what, here: now, there: begun } = difference;
+        JournalError::Elsewhere { what, begun, now }
+    }
 }
 
 impl JournalError {
@@ -245,8 +273,8 @@ impl Study {
     /// Reads the study in `folder`, to go on with it.
     ///
     /// # Errors
-    /// There is none, it is of another version, or `options` say something else than those of the beginning.
-    pub fn resumable(folder: &Path, options: &Options) -> Result<Study, JournalError> {
+    /// There is none, it is of another version, machine or program, or `options` say something else than those of the beginning.
+    pub fn resumable(folder: &Path, options: &Options, here: &Here) -> Result<Study, JournalError> {
         let study = Study::read(folder)?;
         let ours = nicety_version::BUILD;
         if study.head.host.nicety_version != ours {
@@ -254,7 +282,12 @@ impl Study {
             return Err(JournalError::Version { theirs, ours: ours.to_owned() });
         }
         same(options, &study.head)?;
-        Ok(study)
+        here.differs_from(&study.head).map_or(Ok(study), |difference| Err(difference.into()))
+    }
+
+    /// Rounds that were begun.
+    pub fn rounds(&self) -> u32 {
+        self.runs.iter().map(|run| run.round.saturating_add(1)).max().unwrap_or(0)
     }
 
     /// Runs that count: neither repeated nor failed.
@@ -324,8 +357,8 @@ impl Journal {
     ///
     /// # Errors
     /// Those of [`Study::resumable`], or the folder cannot be written.
-    pub fn resume(folder: &Path, options: &Options) -> Result<Journal, JournalError> {
-        let study = Study::resumable(folder, options)?;
+    pub fn resume(folder: &Path, options: &Options, here: &Here) -> Result<Journal, JournalError> {
+        let study = Study::resumable(folder, options, here)?;
         let path = folder.join(RUNS);
         let open = || {
             let text = fs::read_to_string(&path).unwrap_or_default();
@@ -336,6 +369,22 @@ impl Journal {
         };
         let file = open().map_err(|error| JournalError::of(&path, error))?;
         Ok(Journal { folder: folder.to_owned(), file, study })
+    }
+
+    /// Checks that guests run as at the beginning, when the method's rig knows how they do.
+    ///
+    /// # Errors
+    /// They do not.
+    pub fn same_accelerator(&self, now: Option<Accel>) -> Result<(), JournalError> {
+        let now = now.map(here::accelerator);
+        match self.study.head.accelerator.as_deref().zip(now) {
+            Some((begun, now)) if begun != now => Err(JournalError::Elsewhere {
+                what: "accelerator of QEMU's guests".to_owned(),
+                begun: begun.to_owned(),
+                now: now.to_owned(),
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// Keeps a run: when this returns, it is on the disk.
@@ -356,16 +405,19 @@ impl Journal {
         Ok(())
     }
 
-    /// Adds facts to the head.
+    /// Adds facts that the head does not have yet. Those of the beginning stay: the runs before are of them.
     ///
     /// # Errors
     /// It cannot be written.
     pub fn note(&mut self, notes: Vec<String>) -> Result<(), JournalError> {
-        if self.study.head.notes == notes {
-            return Ok(());
+        let known = &mut self.study.head.notes;
+        let before = known.len();
+        for note in notes {
+            if !known.contains(&note) {
+                known.push(note);
+            }
         }
-        self.study.head.notes = notes;
-        self.write_head()
+        if known.len() == before { Ok(()) } else { self.write_head() }
     }
 
     fn write_head(&self) -> Result<(), JournalError> {
@@ -398,7 +450,10 @@ fn same(given: &Options, head: &Head) -> Result<(), JournalError> {
     };
     let is_same = set(adapters) == set(&begun.adapters);
     let percent = |share: f64| format!("{}%", share * 100.0);
-    let image = |own: &crate::real::own::Own| format!("{} as {}", own.image.display(), own.user);
+    let image = |own: &crate::real::own::Own| {
+        let key = own.key.as_ref().map_or("without --key".to_owned(), |key| format!("with --key {}", key.display()));
+        format!("{} --ssh {} {key}", own.image.display(), own.user)
+    };
     let differences = [
         ("--guests", guests.map(|guests| guests.to_string()), plan.guests.to_string()),
         ("--adapters", (!adapters.is_empty() && !is_same).then(|| list(adapters)), list(&begun.adapters)),

@@ -1,5 +1,6 @@
 use super::*;
 use crate::methods::{self, Length};
+use crate::real::own::Own;
 
 /// A folder of this test alone, removed at its end.
 pub(crate) struct Scratch(pub PathBuf);
@@ -32,8 +33,16 @@ pub(crate) fn head_of(method: &dyn methods::Method, options: &Options) -> Head {
         plan,
         host: Host::here(),
         optimised: true,
+        accelerator: None,
+        programs: BTreeMap::from([("nicety".to_owned(), "as begun".to_owned())]),
         notes: Vec::new(),
     }
+}
+
+/// This machine with the program of [`head`].
+pub(crate) fn here() -> Here {
+    let Head { host, optimised, programs, .. } = head(&Options::default());
+    Here { host, optimised, programs }
 }
 
 fn quick() -> Options {
@@ -61,7 +70,7 @@ fn each_run_is_on_the_disk_when_it_has_ended_and_a_torn_line_costs_that_run_alon
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&path, &text[..text.len() - 10]).unwrap();
     assert_eq!(Study::read(&folder).unwrap().runs.len(), 2);
-    let mut journal = Journal::resume(&folder, &Options::default()).unwrap();
+    let mut journal = Journal::resume(&folder, &Options::default(), &here()).unwrap();
     assert_eq!(journal.study.runs.len(), 2);
     journal.keep(record(&head, 2)).unwrap();
     assert_eq!(fs::read_to_string(&path).unwrap(), text);
@@ -71,7 +80,7 @@ fn each_run_is_on_the_disk_when_it_has_ended_and_a_torn_line_costs_that_run_alon
 fn what_is_there_is_not_begun_again_and_the_remedies_are_named() {
     let scratch = Scratch::new("taken");
     let folder = scratch.0.join("vmxnet3-iperf");
-    let nothing = Journal::resume(&folder, &quick()).unwrap_err().to_string();
+    let nothing = Journal::resume(&folder, &quick(), &here()).unwrap_err().to_string();
     assert!(nothing.contains("vmxnet3-iperf has no results of a lab; `nicety lab run METHOD"), "{nothing}");
     drop(Journal::begin(&folder, &scratch.0, head(&quick())).unwrap());
     let taken = Journal::begin(&folder, &scratch.0, head(&quick())).unwrap_err().to_string();
@@ -93,7 +102,7 @@ fn other_options_than_at_the_beginning_are_refused_by_name() {
         Options { adapters: of(&["e1000-82545em", "e1000e"]), ..Options::default() },
         Options { adapters: of(&["native", "e1000-82545em", "e1000e", "e1000e"]), ..Options::default() },
     ] {
-        Journal::resume(&folder, &same).unwrap();
+        Journal::resume(&folder, &same, &here()).unwrap();
     }
     let none = Options::default();
     for (other, message) in [
@@ -112,9 +121,56 @@ fn other_options_than_at_the_beginning_are_refused_by_name() {
         (Options { adapters: of(&["vmxnet3"]), ..none.clone() }, "--adapters vmxnet3 differs"),
         (Options { adapters: of(&["e1000e"]), ..none }, "--adapters e1000e differs"),
     ] {
-        let error = Journal::resume(&folder, &other).unwrap_err().to_string();
+        let error = Journal::resume(&folder, &other, &here()).unwrap_err().to_string();
         assert!(error.contains(message), "{error}");
     }
+}
+
+#[test]
+fn an_image_is_gone_on_with_by_its_own_user_and_key() {
+    let scratch = Scratch::new("key");
+    let folder = scratch.0.join("kvm-scp");
+    let own = |key: Option<&str>| Own { image: "/disk".into(), user: "anna".to_owned(), key: key.map(PathBuf::from) };
+    let options = |key| Options { own: Some(own(key)), length: Some(Length::Quick), ..Options::default() };
+    let begun = head_of(methods::find("kvm-scp").unwrap(), &options(Some("/a")));
+    drop(Journal::begin(&folder, &scratch.0, begun).unwrap());
+    Journal::resume(&folder, &options(Some("/a")), &here()).unwrap();
+    Journal::resume(&folder, &Options::default(), &here()).unwrap();
+    let error = Journal::resume(&folder, &options(Some("/b")), &here()).unwrap_err().to_string();
+    let message =
+        "--image /disk --ssh anna with --key /b differs from the beginning, which had /disk --ssh anna with --key /a";
+    assert!(error.contains(message), "{error}");
+    let error = Journal::resume(&folder, &options(None), &here()).unwrap_err().to_string();
+    assert!(error.contains("--image /disk --ssh anna without --key differs"), "{error}");
+}
+
+#[test]
+fn guests_with_kvm_do_not_go_on_with_runs_of_a_translator() {
+    let scratch = Scratch::new("accelerator");
+    let begun = Head { accelerator: Some("kvm".to_owned()), ..head(&quick()) };
+    let mut journal = Journal::begin(&scratch.0.join("vmxnet3-iperf"), &scratch.0, begun).unwrap();
+    journal.same_accelerator(Some(Accel::Kvm)).unwrap();
+    let error = journal.same_accelerator(Some(Accel::Tcg)).unwrap_err().to_string();
+    let message = "--resume: the accelerator of QEMU's guests was kvm at the beginning, and is tcg here: ";
+    assert!(error.starts_with(message), "{error}");
+    // User-mode guests have none, and results of an earlier Nicety do not say.
+    journal.study.head.accelerator = None;
+    journal.same_accelerator(Some(Accel::Tcg)).unwrap();
+}
+
+#[test]
+fn facts_of_the_beginning_stay_when_a_study_goes_on() {
+    let scratch = Scratch::new("notes");
+    let folder = scratch.0.join("vmxnet3-iperf");
+    let mut journal = Journal::begin(&folder, &scratch.0, head(&quick())).unwrap();
+    let notes = |of: &[&str]| of.iter().map(|note| (*note).to_owned()).collect::<Vec<String>>();
+    journal.note(notes(&["kernel 6.12", "vmxnet2 is left out: nicety-uio is not there"])).unwrap();
+    drop(journal);
+    let mut journal = Journal::resume(&folder, &Options::default(), &here()).unwrap();
+    // The rig's facts again, of which one is new.
+    journal.note(notes(&["kernel 6.12", "iperf 2.2"])).unwrap();
+    let kept = Study::read(&folder).unwrap().head.notes;
+    assert_eq!(kept, notes(&["kernel 6.12", "vmxnet2 is left out: nicety-uio is not there", "iperf 2.2"]));
 }
 
 #[test]
@@ -125,7 +181,7 @@ fn results_of_another_program_or_format_are_refused_with_a_sentence() {
     let path = folder.join(HEAD);
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&path, text.replace(nicety_version::BUILD, "0.0.9 (000000000000)")).unwrap();
-    let error = Journal::resume(&folder, &Options::default()).unwrap_err().to_string();
+    let error = Journal::resume(&folder, &Options::default(), &here()).unwrap_err().to_string();
     let sentence =
         format!("these results are of nicety 0.0.9 (000000000000), and this is {}: figures", nicety_version::BUILD);
     assert!(error.contains(&sentence), "{error}");

@@ -4,12 +4,14 @@
 pub mod bootstrap;
 pub mod diff;
 pub mod figures;
+pub mod here;
 pub mod journal;
 pub mod lock;
 pub mod parts;
 pub mod plan;
 mod walk;
 
+pub use here::Here;
 pub use journal::{Head, Journal, JournalError, Record, Study};
 pub use lock::{Lock, LockError};
 pub use plan::{Options, Plan, PlanError};

@@ -42,7 +42,7 @@ pub enum End {
     },
     /// All runs are there, and these intervals are wider than asked.
     NotConfident {
-        /// Subjects and loads.
+        /// Rows, loads and figures.
         wide: Vec<String>,
         /// Number of runs that failed.
         failed: usize,
@@ -104,7 +104,8 @@ pub fn run(
     }
     progress.finish();
     let failed = journal.study.failed().count();
-    let wide = plan.confidence.map(|share| figures::too_wide(&journal.study, method, share)).unwrap_or_default();
+    let wide = plan.confidence.map(|share| figures::too_wide(&journal.study, method, share).collect());
+    let wide: Vec<String> = wide.unwrap_or_default();
     Ok(if wide.is_empty() { End::Done { failed } } else { End::NotConfident { wide, failed } })
 }
 
@@ -118,7 +119,7 @@ struct Walk<'a> {
 impl Walk<'_> {
     fn is_confident(&self, journal: &Journal, rounds: u32) -> bool {
         let share = journal.study.head.plan.confidence.filter(|_| rounds as usize >= RUNS_FOR_INTERVAL);
-        share.is_some_and(|share| figures::too_wide(&journal.study, self.method, share).is_empty())
+        share.is_some_and(|share| figures::too_wide(&journal.study, self.method, share).next().is_none())
     }
 
     fn given_up(&self, item: &Item) -> bool {
@@ -156,9 +157,10 @@ impl Walk<'_> {
             let mut record = Record::new(item, taken.map_err(|error| error.to_string()));
             record.date = date;
             record.took_seconds = (begun.elapsed().as_secs_f64() * 1e3).round() / 1e3;
-            record.steal_percent = CpuTimes::now().zip(before).and_then(|(now, then)| now.steal_percent_since(&then));
+            record.steal_percent = record.steal_percent.or_else(|| CpuTimes::stolen_percent(before));
             let disturbed = record.steal_percent.is_some_and(|percent| percent > STEAL_MOST_PERCENT) && times == 0;
-            record.discarded = disturbed && attempt < self.repeats;
+            // A disturbed run that was not stable is not made again: among several tries one that is would come.
+            record.discarded = disturbed && attempt < self.repeats && !says_no(self.method, &record);
             if disturbed && !record.discarded {
                 record.marks.push(DISTURBED.to_owned());
             }
@@ -182,6 +184,12 @@ impl Walk<'_> {
             self.troubles.push((item.subject.clone(), item.load.clone(), before + times));
         }
     }
+}
+
+/// Whether a figure of yes or no says no: the file was not identical.
+fn says_no(method: &dyn Method, record: &Record) -> bool {
+    let asked = method.figures().iter().filter(|figure| figure.yes_or_no);
+    asked.filter_map(|figure| record.figures.get(figure.name)).any(|value| *value < 0.5)
 }
 
 fn now() -> String {

@@ -21,7 +21,7 @@ pub enum LabCommand {
     List,
     /// Run a method; each run is written to the report's folder when it ends
     Run(LabRun),
-    /// Compare two results of the same methods: ratio, interval, verdict; the exit code is 4 if a figure is worse
+    /// Compare two results of the same methods: ratio, interval, verdict; the exit code is 4 if a figure is worse, 5 if none can be judged or the second lacks one
     Diff {
         /// The folder of the first report, or of one method in it
         first: PathBuf,

@@ -91,7 +91,7 @@ fn compare_writes_its_report_and_ctrl_c_leaves_nothing_behind() {
     let mut names: Vec<_> =
         std::fs::read_dir(scratch.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
-    assert_eq!(names, ["again", "done", "untold"], "no folder, no socket");
+    assert_eq!(names, ["again", "done", "lab.lock", "untold"], "no folder, no socket");
 }
 
 /// In its own mount namespace the report's folder is a disk of one page (tmpfs(5), `size`): enough for the test whether it is
@@ -104,6 +104,7 @@ fn compare_prints_what_it_measured_though_its_disk_is_full() {
     let within = |script: &str| {
         let mut command = Command::new("unshare");
         command.args(["-Urm", "sh", "-c", script, env!("CARGO_BIN_EXE_nicety")]).current_dir(scratch.path());
+        command.env("NICETY_LAB_LOCK", scratch.lab_lock());
         command.env("TMPDIR", scratch.path()).env_remove("RUST_BACKTRACE").output()
     };
     let reason = match within(mount) {

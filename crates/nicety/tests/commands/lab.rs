@@ -49,7 +49,8 @@ fn a_dry_run_shows_the_document_s_commands_and_makes_nothing() {
         "native",
         "rounds    10 from seed 1\n",
         " runs, which take about ",
-        "disk      ",
+        // Root, kernel, iperf; eleven rows and more, two loads, ten rounds.
+        "disk      1.65 GB with guests and programs, which are laid once; results: about ",
     ] {
         assert!(plan.out.contains(part), "{part}: {}", plan.out);
     }
@@ -136,6 +137,20 @@ fn a_row_whose_driver_is_missing_is_left_out_before_the_first_run_with_the_remed
     command.args(["lab", "run", "vmxnet3-iperf", "--quick", "--adapters", "vmxnet2"]).current_dir(scratch.path());
     command.env("NICETY_LAB_LOCK", scratch.path().join("lock")).env("XDG_CACHE_HOME", "/proc/nope");
     let ended = Ended::of(&command.output().unwrap());
+    let plan = |adapters: &str| {
+        let mut command = Command::new(&alone);
+        command.args(["lab", "run", "vmxnet3-iperf", "--quick", "--dry-run", "--adapters", adapters]);
+        Ended::of(&command.current_dir(scratch.path()).output().unwrap())
+    };
+    let both = plan("vmxnet2,vmxnet3");
+    for part in [
+        "rows      vmxnet3 by nicety, vmxnet2 by nicety (left out), native\n",
+        "left out  ",
+        // Two rows, two loads, three rounds.
+        "time      12 runs, ",
+    ] {
+        assert!(both.code == Some(0) && both.out.contains(part), "{part}: {both:?}");
+    }
     let remedy = "nicety-uio is not there, which drives adapters that Linux has no driver for: `cargo build -p nicety`";
     assert!(ended.code == Some(3) && ended.err.contains(remedy), "{ended:?}");
     assert!(!scratch.path().join("nicety-lab").exists(), "no run is made");
@@ -155,6 +170,8 @@ fn a_second_lab_on_this_machine_says_that_there_is_a_first() {
     let message =
         "nicety: another lab runs on this machine (process 77: nicety lab run kvm-scp); two at once would disturb";
     assert!(ended.err.starts_with(message), "{}", ended.err);
+    let compared = scratch.run(&["compare", "--adapters", "e1000", "--seconds", "0.1", "--repeat", "1"]);
+    assert!(compared.code == Some(1) && compared.err.starts_with(message), "{compared:?}");
 }
 
 /// A study of seven rounds, with these throughputs of vmxnet3. Its plan is that of a real one.
@@ -212,9 +229,70 @@ fn a_script_learns_by_the_exit_code_whether_a_figure_is_worse() {
     study(&scratch, "few", [100.0; 2]);
     let unknown = scratch.run(&["lab", "diff", "few", "few"]);
     let advice = "\nToo few runs to say: 7 rounds give intervals (--repeat 7).\n";
-    assert!(unknown.code == Some(0) && unknown.out.ends_with(advice), "{unknown:?}");
+    assert!(unknown.code == Some(5) && unknown.out.ends_with(advice), "{unknown:?}");
+    assert_eq!(unknown.err, "nicety: no figure could be judged: there are too few runs\n");
+    study(&scratch, "empty", []);
+    let gone = scratch.run(&["lab", "diff", "before", "empty"]);
+    assert!(gone.code == Some(5) && gone.out.contains("  not in both\n"), "{gone:?}");
+    assert_eq!(gone.err, "nicety: the second result lacks 1 figure of the first\n");
+    let more = scratch.run(&["lab", "diff", "empty", "before"]);
+    assert!(
+        more.code == Some(5) && more.err.ends_with("no figure could be judged: neither result has one\n"),
+        "{more:?}"
+    );
+    std::fs::create_dir(scratch.path().join("two")).unwrap();
+    for of in ["vmxnet3-iperf", "kvm-scp"] {
+        study(&scratch, "noise", [99.0, 102.0, 98.5, 101.0, 100.0, 97.5, 101.5]);
+        std::fs::rename(scratch.path().join("noise/vmxnet3-iperf"), scratch.path().join("two").join(of)).unwrap();
+    }
+    let head = scratch.path().join("two/kvm-scp/lab.json");
+    let text = std::fs::read_to_string(&head).unwrap();
+    std::fs::write(&head, text.replace("\"method\":\"vmxnet3-iperf\"", "\"method\":\"kvm-scp\"")).unwrap();
+    let alone = scratch.run(&["lab", "diff", "two", "before"]);
+    assert!(
+        alone.code == Some(5) && alone.err.ends_with("\nnicety: the second result lacks 1 method of the first\n"),
+        "{alone:?}"
+    );
     let nothing = scratch.run(&["lab", "diff", "before", "nowhere"]);
     assert_eq!((nothing.code, nothing.err), (Some(1), format!("nicety: nowhere{WRITES_SOME}")));
+}
+
+/// A program that was changed and not committed has the version of the one before.
+#[test]
+fn a_lab_does_not_go_on_with_another_program_or_on_another_machine() {
+    let scratch = Scratch::new();
+    let lab = |words: &[&str]| {
+        let mut command = scratch.command(&[&["lab", "run", "vmxnet3-iperf"], words].concat());
+        Ended::of(&command.env("TMPDIR", scratch.path()).output().unwrap())
+    };
+    let words = ["--guests", "embedded", "--quick", "--adapters", "vmxnet3", "--seconds", "1", "--repeat", "1"];
+    let done = lab(&words);
+    assert_eq!(done.code, Some(0), "{done:?}");
+    let head = scratch.path().join("nicety-lab/vmxnet3-iperf/lab.json");
+    let text = std::fs::read_to_string(&head).unwrap();
+    let begun: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let refused = |change: &dyn Fn(&mut serde_json::Value), message: &str| {
+        let mut other = begun.clone();
+        change(&mut other);
+        std::fs::write(&head, other.to_string()).unwrap();
+        for dry in [&["--resume", "nicety-lab"][..], &["--resume", "nicety-lab", "--dry-run"]] {
+            let ended = lab(dry);
+            assert!(ended.code == Some(2) && ended.err.contains(message), "{message}: {ended:?}");
+            assert!(ended.err.contains("begin again in another folder with --report DIR"), "{ended:?}");
+        }
+    };
+    let was = "0".repeat(64);
+    refused(
+        &|head| head["programs"]["nicety"] = was.as_str().into(),
+        "the program nicety (its SHA-256) was 000000000000 at",
+    );
+    let built = begun["optimised"].as_bool().unwrap();
+    refused(&|head| head["optimised"] = (!built).into(), "--resume: the build was with");
+    refused(&|head| head["host"]["cpu_model"] = "Other".into(), "the processor was Other at the beginning, and is ");
+    let cores = begun["host"]["cores"].as_u64().unwrap() + 1;
+    refused(&|head| head["host"]["cores"] = cores.into(), "the number of processors that this program may use was ");
+    std::fs::write(&head, text).unwrap();
+    assert_eq!(lab(&["--resume", "nicety-lab"]).code, Some(0));
 }
 
 #[test]
@@ -370,12 +448,14 @@ fn pps_finds_a_rate_at_which_no_frame_is_lost_and_the_latency_below_it() {
         let figure = |name: &str| run["figures"][name].as_f64();
         assert!(figure("through").is_some_and(|rate| rate > 100.0), "{run}");
         // On a machine that does much else a frame may be lost at each rate.
-        if let Some(rate) = figure("loss_free") {
+        let rate = figure("loss_free").unwrap_or_else(|| panic!("a search that found none counts as 0: {run}"));
+        assert_eq!(rate == 0.0, run["marks"].to_string().contains("no rate without loss found, "), "{run}");
+        if rate > 0.0 {
             assert!(rate > 10.0 && figure("p50_at_50") <= figure("p99_at_50"), "{run}");
             assert!(figure("p50_at_90").is_some_and(|us| us > 0.0), "{run}");
         }
     }
-    let loss_free = runs.iter().filter(|run| run["figures"]["loss_free"].is_number()).count();
+    let loss_free = runs.iter().filter(|run| run["figures"]["loss_free"].as_f64() > Some(0.0)).count();
     assert!(loss_free >= 2, "{runs:?}");
     assert!(page.contains("Loss-free rate: 64 bytes"), "{page}");
 }

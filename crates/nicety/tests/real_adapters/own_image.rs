@@ -17,7 +17,7 @@ const FILES: &[&str] = &[
     "usr/bin/lspci",
     "usr/share/misc/pci.ids",
 ];
-/// The first process: drivers, an address by DHCP, sshd.
+/// The first process: drivers, an address by DHCP, sshd with the algorithms of one before OpenSSH 5.7.
 const INIT: &str = r#"#!/bin/busybox sh
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
 mount -t proc proc /proc
@@ -32,8 +32,8 @@ ip link set eth0 up
 grep -q ^root: /etc/passwd || echo root:x:0:0::/root:/bin/sh >>/etc/passwd
 echo sshd:x:74:74::/run/sshd:/bin/false >>/etc/passwd
 udhcpc -i eth0 -s /bound -t 60 -T 1 -n
-ssh-keygen -q -t ed25519 -N '' -f /host
-/usr/sbin/sshd -f /dev/null -h /host -o StrictModes=no -o AuthorizedKeysFile=/authorized -o 'Subsystem sftp internal-sftp'
+ssh-keygen -q -t rsa -N '' -f /host
+/usr/sbin/sshd -f /dev/null -h /host -o HostKeyAlgorithms=ssh-rsa -o PubkeyAcceptedAlgorithms=ssh-rsa -o KexAlgorithms=diffie-hellman-group14-sha1 -o StrictModes=no -o AuthorizedKeysFile=/authorized -o 'Subsystem sftp internal-sftp'
 while :; do sleep 1000; done
 "#;
 const BOUND: &str = "#!/bin/busybox sh\n[ \"$1\" = bound ] && ip address add \"$ip/24\" dev \"$interface\"\n";
@@ -56,7 +56,7 @@ fn disk(folder: &Path) {
     let ssh = well(Layer::lay("kvm-scp", &["openssh-server", "openssh-client", "pciutils"], &mut say));
     let tools = well(Layer::lay("grub", &["grub-pc-bin", "grub-common", "e2fsprogs"], &mut say));
     let key = folder.join("key");
-    run(ssh.program("usr/bin/ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&key));
+    run(ssh.program("usr/bin/ssh-keygen").args(["-q", "-t", "rsa", "-N", "", "-f"]).arg(&key));
     let public = well(fs::read(folder.join("key.pub")));
     let image = well(Image::of(&root, Kernel::V6_12));
     let mut own = Archive::new();

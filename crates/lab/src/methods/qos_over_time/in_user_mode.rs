@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::{FRAME_BYTES, PORTS, Rates, STORAGE_STREAMS, Shape, Spent, in_embedded, shape, taken};
 use crate::bench::BenchError;
 use crate::embedded::Program;
+use crate::host::CpuTimes;
 use crate::method::Guests;
 use crate::methods::vmxnet3_iperf::{IPERF, PACKAGES};
 use crate::methods::{Load, Opening, Rig, Subject, Taken};
@@ -41,7 +42,7 @@ pub struct Four {
 
 impl Four {
     pub fn open(opening: Opening<'_>) -> Result<Four, Error> {
-        let Opening { plan, program, say } = opening;
+        let Opening { plan, program, say, .. } = opening;
         let layer = Layer::lay("iperf", PACKAGES, say)?;
         let opening = outside::Opening {
             guests: plan.guests,
@@ -113,7 +114,7 @@ impl Four {
         let limit = SLACK + Duration::from_secs(load.seconds.into());
         let (watch, ended) = (StolenWatch::start(), AtomicBool::new(false));
         let control = several.control();
-        let before = several.cpu_time();
+        let (before, steal) = (several.cpu_time(), CpuTimes::now());
         let outside = &mut self.outside;
         let (meters, told) = thread::scope(|scope| -> Result<_, Error> {
             let reader = scope.spawn(|| read(&control, shape, &ended));
@@ -125,7 +126,7 @@ impl Four {
             let read = reader.join().unwrap_or_default();
             outside.and(inside).map(|()| read)
         })?;
-        let after = several.cpu_time();
+        let (after, steal_percent) = (several.cpu_time(), CpuTimes::stolen_percent(steal));
         let windows = meters.map(Meter::windows);
         let gbit = windows.iter().flat_map(|port| &port.bytes).sum::<u64>() as f64 * 8e-9;
         let spent = |of: (Duration, Duration)| of.0.saturating_sub(of.1).as_secs_f64();
@@ -138,7 +139,7 @@ impl Four {
         if shape.is_inward && shape.has_control {
             taken.figures.extend([("marked".to_owned(), marked as f64), ("dropped".to_owned(), dropped as f64)]);
         }
-        Ok(taken)
+        Ok(Taken { steal_percent, ..taken })
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::{path::Path, sync::atomic::AtomicBool, time::Duration};
 
-use nicety_guests::{Counts, Error, Guest, Layer, Namespace, Root, Served};
+use nicety_guests::{Accel, Counts, Error, Guest, Layer, Namespace, Root, Served};
 
 use super::{
     super::{netperf, pair::Pair},
@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     bench::Usage,
+    host::CpuTimes,
     method::{Contestant, Guests, Server},
     methods::Subject,
 };
@@ -44,6 +45,8 @@ pub struct Costs {
     own: Duration,
     /// The daemons' counts.
     counts: Option<Counts>,
+    /// The machine's processor time.
+    machine: Option<CpuTimes>,
 }
 
 /// Servers of an adapter under these guests, with the driver that Linux lacks.
@@ -135,6 +138,11 @@ impl Pairs {
         &self.layer
     }
 
+    /// What runs the instructions of guests in QEMU. None: there are none.
+    pub fn accelerator(&self) -> Option<Accel> {
+        self.kind.accelerator()
+    }
+
     /// Facts for the report.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = self.kind.notes(&self.ground.root);
@@ -162,7 +170,8 @@ impl Standing {
     pub fn costs(&self) -> Costs {
         let counts = self.served.iter().map(Served::counts).reduce(|sum, counts| Some(sum?.and(counts?))).flatten();
         let daemon = self.served.iter().map(Served::cpu_time).sum();
-        Costs { vmm: self.pair.cpu_time(), daemon, own: self.pair.own_cpu_time(), counts }
+        let machine = CpuTimes::now();
+        Costs { vmm: self.pair.cpu_time(), daemon, own: self.pair.own_cpu_time(), counts, machine }
     }
 
     /// The costs since `before`.
@@ -180,6 +189,7 @@ impl Standing {
             guest_cpu_seconds: Some(seconds(now.own, before.own)),
             vmm_cpu_seconds: Some(vmm),
             daemon_cpu_seconds: (!self.served.is_empty()).then_some(daemon),
+            steal_percent: CpuTimes::stolen_percent(before.machine),
         }
     }
 

@@ -98,6 +98,10 @@ impl Kind for Qemu {
         }
     }
 
+    fn accelerator(&self) -> Option<Accel> {
+        Some(self.accel)
+    }
+
     fn notes(&self, root: &Root) -> Vec<String> {
         let kernel = root.packages().iter().find(|p| p.name.starts_with(&format!("linux-image-{}.", self.kernel)));
         let runs = match self.accel {

@@ -8,6 +8,7 @@ use super::super::page::HEAD;
 use super::words::Beside;
 use super::{INDEX, STYLE, ratio_cell, words};
 use crate::findings::and;
+use crate::host::Host;
 use crate::methods::{self, Method};
 use crate::number;
 use crate::study::Study;
@@ -47,17 +48,19 @@ pub fn page(place: &Path, studies: &[(PathBuf, Study)]) -> String {
 
 /// The machine that all studies are of, or that they are of several.
 fn machine(studies: &[(PathBuf, Study)]) -> Vec<String> {
-    let mut machines: Vec<String> = Vec::new();
+    let mut machines: Vec<(String, &Host)> = Vec::new();
     for (_, study) in studies {
         let host = &study.head.host;
         let virtualised =
             host.hypervisor.as_ref().map_or(String::new(), |name| format!(", itself virtualised ({name})"));
         let machine =
             format!("{}, {} logical processors, kernel {}{virtualised}", host.cpu_model, host.cores, host.kernel);
-        if !machines.contains(&machine) {
-            machines.push(machine);
+        let is_known = |(known, of): &(String, &Host)| *known == machine && of.differs_from(host).is_none();
+        if !machines.iter().any(is_known) {
+            machines.push((machine, host));
         }
     }
+    let machines: Vec<String> = machines.into_iter().map(|(machine, _)| machine).collect();
     let mut said = match machines.as_slice() {
         [] => vec!["Nothing was measured yet.".to_owned()],
         [one] => vec![format!("Measured on {one}.")],
