@@ -92,6 +92,7 @@ pub(crate) fn port(name: &str) -> PortReport {
         mirror: None,
         mirrored_to: Vec::new(),
         tolerance: None,
+        not_kept: None,
         neighbour: None,
         condition: Condition::Up,
         sentence: "a VM is attached, and its driver is up".into(),

@@ -7,6 +7,8 @@ mod closing_test;
 mod error;
 mod freeze;
 mod io_control;
+#[cfg(test)]
+mod kept_test;
 mod mirror;
 mod policy;
 mod restart;
@@ -42,7 +44,8 @@ use crate::clock::Clock;
 use crate::device::{PortDevice, irq_layout};
 use crate::fatal::fatal;
 use crate::inbox::{Inbox, Note};
-use crate::journal::Journal;
+use crate::journal::{Journal, NotKept};
+use crate::live::texts::Texts;
 use crate::mapper::Mapper;
 use crate::port_log::PortLog;
 use crate::recorder::{Recorder, Recording, Target};
@@ -188,6 +191,8 @@ pub struct PortView {
     pub mirrored_by: Vec<MirrorConfig>,
     /// Its log at another daemon.
     pub tolerance: Option<ToleranceReport>,
+    /// Why it would not survive a kill of this process. `None`: it would, or there is no keeper.
+    pub not_kept: Option<String>,
 }
 
 #[derive(Debug)]
@@ -280,11 +285,27 @@ impl Daemon {
         let _set_once = self.holder.set(holder);
     }
 
+    /// The keeper, if there is one.
+    pub(crate) fn holder(&self) -> Option<&Arc<Holder>> {
+        self.holder.get()
+    }
+
+    /// The keeper holds what is served from now on, in case this process is killed. Without a keeper nothing is done. The error is a
+    /// sentence for a person.
+    pub(crate) fn keep_texts(&self, texts: &Texts) -> Result<(), String> {
+        let Some(holder) = self.holder.get() else { return Ok(()) };
+        texts.keep(holder, self.clock.origin_ns() + self.clock.now().0)
+    }
+
     /// A port's journal, with these positions of its rings. `None` without a keeper.
-    pub(crate) fn journal(&self, port: &str, device: &PortDevice, rings: &[u8]) -> Option<Journal> {
+    pub(crate) fn journal(&self, log: &PortLog, device: &PortDevice, rings: &[u8]) -> Option<Journal> {
         let holder = self.holder.get()?;
-        let journal = Journal::new(port, Arc::clone(holder), device.kept_bytes());
-        let journal = journal.inspect_err(|error| warn!(port, "it is not kept: {error}")).ok()?;
+        let journal = Journal::new(log.port(), Arc::clone(holder), device.kept_bytes());
+        let journal = journal.inspect_err(|error| {
+            let why = format!("making its journal: {error}");
+            log.keeps(Some(&NotKept { why, is_passing: false }));
+        });
+        let journal = journal.ok()?;
         if let Some(map) = journal.rings() {
             // The positions of another number of rings are of no use, and are not valid.
             let _too_many = map.write(0, rings);
@@ -525,7 +546,7 @@ impl Daemon {
         if let Link::Function { device, .. } = &service.link
             && service.journal.is_none()
         {
-            service.journal = self.journal(service.log.port(), device, &[]);
+            service.journal = self.journal(&service.log, device, &[]);
         }
         let WorkerHandle { inbox, newcomers } = self.worker(service.port.id());
         // A worker that has ended takes no ports; then no port is opened any more.
@@ -709,6 +730,7 @@ impl Daemon {
             mirror: None,
             mirrored_by: Vec::new(),
             tolerance: None,
+            not_kept: None,
         }));
         let name_of = |id| uplinks.iter().find(|uplink| uplink.port.id() == id).map(|uplink| uplink.name.clone());
         views.extend(self.team_views(name_of));
@@ -788,6 +810,7 @@ fn view(running: &Running, epoch: Duration) -> PortView {
         mirror: None,
         mirrored_by: Vec::new(),
         tolerance: None,
+        not_kept: running.log.why_not_kept(),
     }
 }
 

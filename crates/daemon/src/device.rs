@@ -2,6 +2,7 @@
 
 mod moved;
 
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -20,6 +21,7 @@ use nicety_vfio_user::{
 
 use crate::clock::Clock;
 use crate::descriptors::warn_left_open;
+use crate::journal::MemoryChange;
 use crate::mapper::{Mapper, Outcome, Wanted};
 use crate::port_log::{Kind, PortLog};
 use crate::recorder::Recorder;
@@ -31,6 +33,8 @@ use crate::shell::Signals;
 const ROM_REGION: u32 = 6;
 const CONFIG_REGION: u32 = 7;
 const REGIONS: usize = 9;
+/// Most changes of memory that are kept by themselves: as many are rarely handled at once.
+const MEMORY_CHANGES_MOST: usize = 256;
 /// Descriptor reads that take as long as a register write with its message.
 const DESCRIPTORS_PER_ACCESS: u32 = 64;
 /// A writable mapping without a file, below this address and at least as large, is the VM's RAM: a mistake in its configuration.
@@ -77,6 +81,8 @@ pub struct PortDevice {
     recorder: Option<Arc<Recorder>>,
     /// The change since the last [`PortDevice::take_change`].
     change: Kept,
+    /// Changes of the VMM's memory since the last [`PortDevice::take_memory_changes`], while they are all that has changed.
+    memory_changes: Vec<MemoryChange>,
 }
 
 /// A change of what is kept in case the process is killed.
@@ -85,6 +91,8 @@ pub enum Kept {
     /// There was none.
     #[default]
     Unchanged,
+    /// Only regions of memory have, in files that are mapped already: see [`PortDevice::take_memory_changes`].
+    Memory,
     /// Values have changed.
     Changed,
     /// Descriptors too.
@@ -155,6 +163,7 @@ impl PortDevice {
             excess: 0,
             recorder: None,
             change: Kept::Unchanged,
+            memory_changes: Vec::new(),
         }
     }
 
@@ -165,6 +174,11 @@ impl PortDevice {
     /// The change since the last call.
     pub fn take_change(&mut self) -> Kept {
         std::mem::take(&mut self.change)
+    }
+
+    /// The changes of the VMM's memory since the last call. They are all that has changed if [`PortDevice::take_change`] says so.
+    pub fn take_memory_changes(&mut self) -> Vec<MemoryChange> {
+        std::mem::take(&mut self.memory_changes)
     }
 
     /// There is a change that is not kept yet.
@@ -319,9 +333,17 @@ impl PortDevice {
 
     /// Sets a new map and returns the old one. This worker owns the port: between its turns no batch holds the map. Other workers
     /// access the guest's memory only under the port's lock, which set_memory takes.
-    fn publish(&mut self, map: Map) -> Arc<Map> {
+    fn publish(&mut self, map: Map, change: MemoryChange) -> Arc<Map> {
         let is_same = self.map.mappings() == map.mappings();
-        self.kept(if is_same { Kept::Changed } else { Kept::Renewed });
+        self.kept(if is_same { Kept::Memory } else { Kept::Renewed });
+        if self.memory_changes.len() == MEMORY_CHANGES_MOST {
+            self.kept(Kept::Changed);
+        }
+        if self.change == Kept::Memory {
+            self.memory_changes.push(change);
+        } else {
+            self.memory_changes.clear();
+        }
         self.map = map;
         self.port.set_memory(Arc::new(self.map.clone()), self.now())
     }
@@ -329,10 +351,15 @@ impl PortDevice {
     /// Handles the result of the pending mapping.
     fn mapped(&mut self, piece: Result<Piece, MappingError>) -> Result<(), Errno> {
         let Some((address, rights)) = self.mapping.take() else { return Err(Errno::INVAL) };
-        match piece.map_err(MapError::from).and_then(|piece| self.map.with(address, piece, rights)) {
-            Ok(new) => {
+        let mapped = piece.map_err(MapError::from).and_then(|piece| {
+            let file = piece.file().map(|(file, offset)| (file.as_raw_fd(), offset));
+            let change = MemoryChange::Map { base: address, len: piece.bytes(), rights, file };
+            Ok((self.map.with(address, piece, rights)?, change))
+        });
+        match mapped {
+            Ok((new, change)) => {
                 // The new map contains all of the old one: nothing is unmapped here.
-                drop(self.publish(new));
+                drop(self.publish(new, change));
                 Ok(())
             }
             Err(error) => Err(self.not_taken(&error)),
@@ -474,17 +501,20 @@ impl Device for PortDevice {
             self.log.say(Kind::Unshared, format_args!("{size} bytes at {address:#x}: {SHARE_MEMORY}"));
         }
         let new = self.map.with_absent(address, size, rights).map_err(|error| self.not_taken(&error))?;
-        drop(self.publish(new));
+        let change = MemoryChange::Map { base: address, len: size, rights, file: None };
+        drop(self.publish(new, change));
         Ok(Change::Done)
     }
 
     fn dma_unmap(&mut self, range: Option<DmaRange>) -> Change {
-        let new = match range {
-            Some(DmaRange { address, size }) => self.map.without_within(address, size),
-            None => Map::default(),
+        let (new, change) = match range {
+            Some(DmaRange { address, size }) => {
+                (self.map.without_within(address, size), MemoryChange::Unmap(address, size))
+            }
+            None => (Map::default(), MemoryChange::UnmapAll),
         };
         let mappings = (self.map.mappings(), new.mappings());
-        let old = self.publish(new);
+        let old = self.publish(new, change);
         if mappings.0 == mappings.1 {
             // All files stay mapped: an IOMMU's page went.
             return Change::Done;

@@ -29,7 +29,8 @@ use std::time::Duration;
 use nicety_adapter::snapshot::{Nothing, RestoreError, Version, decode, encode};
 use nicety_keeper::{Channel, ChannelError, FDS_MOST, Message};
 use nicety_peer::Table;
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -164,12 +165,20 @@ pub struct PortPause {
 /// A memory file with these bytes.
 fn file_of(bytes: &[u8]) -> Result<OwnedFd, ChannelError> {
     let mut file = File::from(memfd_create("nicety-handover", MemfdFlags::CLOEXEC)?);
-    file.write_all(bytes).map_err(|error| rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO))?;
+    file.write_all(bytes).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    Ok(file.into())
+}
+
+/// A memory file with these bytes, which nobody can change.
+pub(crate) fn sealed_file_of(bytes: &[u8]) -> Result<OwnedFd, ChannelError> {
+    let mut file = File::from(memfd_create("nicety-texts", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
+    file.write_all(bytes).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(file.into())
 }
 
 /// The bytes of a memory file.
-fn bytes_of(fd: Option<OwnedFd>) -> Result<Vec<u8>, String> {
+pub(crate) fn bytes_of(fd: Option<OwnedFd>) -> Result<Vec<u8>, String> {
     let file = File::from(fd.ok_or("a file is missing")?);
     let len = file.metadata().map_err(|error| error.to_string())?.len();
     if len > STATE_MOST {

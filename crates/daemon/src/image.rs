@@ -281,7 +281,7 @@ impl Image {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixStream;
     use std::path::PathBuf;
@@ -292,6 +292,24 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    /// A function with a value in every field.
+    pub(crate) fn function() -> FunctionImage {
+        let (_far, near) = UnixStream::pair().unwrap();
+        let session = Session::new(OwnedFd::from(near)).save(&mut Table::default()).unwrap().unwrap();
+        let msix = SavedVectors { masked: vec![1], pending: vec![2] };
+        let interrupts = SavedInterrupts { line_masked: true, msi: SavedVectors::default(), msix };
+        let vmm = VmmImage {
+            session,
+            state: PortState { at_ns: 20, adapter: vec![21, 22], interrupts },
+            connections: SavedConnections { line: Some(1), unmask: Some(2), msi: vec![(0, 3)], msix: vec![(1, 4)] },
+            regions: vec![RegionImage { base: 1 << 32, len: 4096, read: true, write: true, file: Some((5, 8192)) }],
+            process: Some(4711),
+            checks: Checks { is_checked: true, is_blank: true, is_advised: true, breaches_before: 23 },
+        };
+        let page = Some(PageImage { file: 6, seen: vec![(0x600, 24)] });
+        FunctionImage { listener: 7, page, empty_page: Some(8), vmm: Some(vmm) }
+    }
 
     /// An image with a value in every field that a version has. Version 1 has no state of uplinks, and no frames that wait; version 2 has no
     /// agents.
@@ -316,8 +334,6 @@ mod tests {
         let agents =
             json!(if version >= 3 { vec![querier, json!({ "Herald": [[47, 48], [49]] })] } else { Vec::new() });
         let agents: Vec<SavedAgent> = serde_json::from_value(agents).unwrap();
-        let (_far, near) = UnixStream::pair().unwrap();
-        let session = Session::new(OwnedFd::from(near)).save(&mut Table::default()).unwrap().unwrap();
         let counters = SavedCounters {
             transmit: vec![(1, 2, 3)],
             receive: vec![(4, 5, 6), (7, 8, 9)],
@@ -334,18 +350,7 @@ mod tests {
         let shape = Shape { average: Rate::new(1_000_000).unwrap(), peak: None, burst_bytes: 1500 };
         let tokens = [Some(Shaper::new(shape).save()), None];
         let numbers = SavedNumbers { counters, sent_before: 19, tokens };
-        let msix = SavedVectors { masked: vec![1], pending: vec![2] };
-        let interrupts = SavedInterrupts { line_masked: true, msi: SavedVectors::default(), msix };
-        let vmm = VmmImage {
-            session,
-            state: PortState { at_ns: 20, adapter: vec![21, 22], interrupts },
-            connections: SavedConnections { line: Some(1), unmask: Some(2), msi: vec![(0, 3)], msix: vec![(1, 4)] },
-            regions: vec![RegionImage { base: 1 << 32, len: 4096, read: true, write: true, file: Some((5, 8192)) }],
-            process: Some(4711),
-            checks: Checks { is_checked: true, is_blank: true, is_advised: true, breaches_before: 23 },
-        };
-        let page = Some(PageImage { file: 6, seen: vec![(0x600, 24)] });
-        let function = FunctionImage { listener: 7, page, empty_page: Some(8), vmm: Some(vmm) };
+        let function = function();
         let rings = RingsImage { kicks: vec![(0, 9)], state: Some((25, vec![26])) };
         let links = [
             LinkImage::Function(Box::new(function)),

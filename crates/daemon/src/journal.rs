@@ -1,37 +1,47 @@
 //! The part of a port that survives its process: a record in a memory file, and a group of descriptors. The keeper holds both
-//! (docs/adr/0020). If the daemon is killed, the next one reads the record and goes on with the same VMM.
+//! (docs/adr/0022). If the daemon is killed, the next one reads the record and goes on with the same VMM.
 //!
 //! ```text
-//! 0     which half is valid (0: none, 1, 2) │ bytes of each half │ noted batch: is there one, its bytes, its first header
-//! 4096  half 1: a Record                      half 2: a Record
+//! 0     which half is valid (0: none, 1, 2) │ bytes of each record │ noted batch: is there one, its bytes, its first header
+//! 36    bytes of the changes behind each record
+//! 4096  half 1: a Record, then Changes      half 2: the same
 //! then  the positions of rings, if the adapter keeps any
 //!
 //! The head also has the answers to the last batch, and how much of them was sent (`nicety_peer::Tally`).
 //! ```
-//! A record is written at the moment something in it changes: a session begins, memory is mapped, an eventfd is connected, the
+//! A record is written at the moment something in it changes: a session begins, a file is mapped, an eventfd is connected, the
 //! configuration space is written. Never for a frame. The new one is written into the other half, then one store makes it valid, so that
 //! a kill between any two instructions leaves a whole record.
+//!
+//! A vIOMMU maps and unmaps thousands of times a second. If that is all that has changed, it is put behind the record, and one store of
+//! the changes' length makes it valid: a change takes some 40 bytes, however many regions there are.
+//!
+//! While the port cannot be kept as it is, no record is valid: an old one would have the next daemon use memory that its VMM has taken
+//! back.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 use nicety_adapter::snapshot::{Nothing, RestoreError, Version, decode, encode};
-use nicety_keeper::{Group, Holder};
+use nicety_keeper::{ChannelError, FDS_MOST, Group, Holder};
 use nicety_memory::{Map, Mapping, Rights, Window, shared_file};
 use nicety_peer::{Table, Tally};
 use nicety_vfio_user::Batch;
 use serde::{Deserialize, Serialize};
-use tracing::warn;
 
-use crate::image::FunctionImage;
+use crate::image::{FunctionImage, RegionImage};
 
 const KIND: &str = "nicety-kept";
-/// Bytes of a half. Only pages that were written take memory.
-const HALF: u64 = 1 << 20;
+/// Bytes of a half: room for a record of as many regions as a VMM may map. Only pages that were written take memory.
+const HALF: u64 = 4 << 20;
+/// The same in journals whose records have version 1.
+const HALF_1: u64 = 1 << 20;
 const HEAD: u64 = 4096;
 /// Offset of the positions of rings.
-const RINGS: u64 = HEAD + 2 * HALF;
+const RINGS: u64 = rings_at(HALF);
 /// Most bytes of them.
 const RINGS_MOST: u64 = 1 << 20;
 /// Offsets in the head.
@@ -40,6 +50,14 @@ const LENGTHS: [usize; 2] = [4, 8];
 const NOTED: usize = 12;
 const NOTED_BYTES: usize = 16;
 const NOTED_FIRST: usize = 20;
+const CHANGES: [usize; 2] = [36, 40];
+/// Most bytes of changes behind a shorter record. Behind a longer one there are as many as the record has: so a new record, which takes
+/// their place, costs no more than they did.
+const CHANGES_MOST: u64 = 64 << 10;
+
+const fn rings_at(half: u64) -> u64 {
+    HEAD + 2 * half
+}
 
 /// A port with its VMM, but for what changes with every frame.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,12 +69,92 @@ struct Record {
     batch: Option<Batch>,
 }
 
+/// Version 1: no changes lie behind it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Record1 {
+    group: u64,
+    function: FunctionImage,
+    batch: Option<Batch>,
+}
+
 impl Version for Record {
+    const NUMBER: u16 = 2;
+    type Before = Record1;
+
+    fn from_before(Record1 { group, function, batch }: Record1) -> Result<Self, RestoreError> {
+        Ok(Self { group, function, batch })
+    }
+}
+
+impl Version for Record1 {
     const NUMBER: u16 = 1;
     type Before = Nothing;
 
     fn from_before(before: Nothing) -> Result<Self, RestoreError> {
         match before {}
+    }
+}
+
+/// Changes of a VMM's memory, behind a record. Their form is the record's: another one takes another version of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Changes {
+    list: Vec<Change>,
+    /// Messages whose effect they are.
+    batch: Option<Batch>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Change {
+    Map(RegionImage),
+    /// First address and bytes.
+    Unmap(u64, u64),
+    UnmapAll,
+}
+
+/// A change of a VMM's memory, in files that are mapped already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryChange {
+    /// A region is there.
+    Map {
+        /// First bus address.
+        base: u64,
+        /// Bytes.
+        len: u64,
+        /// A device's rights.
+        rights: Rights,
+        /// Its file's number in this process, and the offset there in bytes. `None`: announced and not shared.
+        file: Option<(RawFd, u64)>,
+    },
+    /// The regions within this range have gone: first address, and bytes.
+    Unmap(u64, u64),
+    /// All regions have gone.
+    UnmapAll,
+}
+
+/// The reason why a port would not survive a kill now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotKept {
+    /// In words.
+    pub why: String,
+    /// Whether it is worth another try soon, although nothing changes.
+    pub is_passing: bool,
+}
+
+impl NotKept {
+    fn lasting(why: impl Into<String>) -> Self {
+        Self { why: why.into(), is_passing: false }
+    }
+}
+
+impl From<ChannelError> for NotKept {
+    fn from(error: ChannelError) -> Self {
+        Self { why: format!("the keeper: {error}"), is_passing: error.is_passing() }
+    }
+}
+
+impl From<&'static str> for NotKept {
+    fn from(why: &'static str) -> Self {
+        Self::lasting(why)
     }
 }
 
@@ -71,14 +169,14 @@ pub struct Journal {
     rings: Option<Arc<Map>>,
     /// Counts what a session sends.
     tally: Option<Arc<Tally>>,
-    /// The number of the group that the record refers to. 0: none.
+    /// The number of the last group that the keeper has got. 0: none.
     group: u64,
-    /// The descriptors of the group, by their numbers in this process.
+    /// The descriptors of the group, by their numbers in this process. Empty: the keeper holds none.
     members: Vec<RawFd>,
     /// The record's session has exchanged versions: a VMM does that once.
     pub is_greeted: bool,
-    /// The keeper does not hold the port: why was logged.
-    is_broken: bool,
+    /// The reason why no record is valid.
+    pub lacks: Option<NotKept>,
 }
 
 /// A port of a daemon that was killed.
@@ -107,8 +205,8 @@ impl Journal {
         let rings = (rings_bytes > 0).then(|| mapped(&file, RINGS, rings_bytes).map(Arc::new)).transpose();
         let (name, rings) = (name.to_owned(), rings.map_err(std::io::Error::other)?);
         let tally = Tally::of(&file).ok().map(Arc::new);
-        let members = Vec::new();
-        Ok(Self { name, holder, file, map, rings, tally, group: 0, members, is_greeted: false, is_broken: false })
+        let (members, is_greeted, lacks) = (Vec::new(), false, None);
+        Ok(Self { name, holder, file, map, rings, tally, group: 0, members, is_greeted, lacks })
     }
 
     /// Counts what a session of the port sends. `None`: its page could not be mapped.
@@ -121,8 +219,19 @@ impl Journal {
         self.rings.as_ref()
     }
 
+    /// The keeper.
+    pub fn holder(&self) -> &Arc<Holder> {
+        &self.holder
+    }
+
+    /// Whether it is to be written again, or the [holder](Journal::holder) to be asked to retry, although nothing changes.
+    pub fn owes(&self) -> bool {
+        self.lacks.as_ref().is_some_and(|lacks| lacks.is_passing) || self.holder.owes()
+    }
+
     /// Keeps the port as it is now. `number` is a time in nanoseconds: higher than those of earlier groups of this name. `is_renewed`: a
-    /// descriptor may be another one although it has the same number.
+    /// descriptor may be another one although it has the same number. Returns the bytes written; 0 if it [lacks](Journal::lacks)
+    /// something.
     pub fn write(
         &mut self,
         number: u64,
@@ -130,15 +239,30 @@ impl Journal {
         table: &Table,
         batch: Option<Batch>,
         is_renewed: bool,
-    ) {
-        if self.is_broken {
-            return;
+    ) -> u64 {
+        match self.try_write(number, function, table, batch, is_renewed) {
+            Ok(bytes) => {
+                self.lacks = None;
+                bytes
+            }
+            Err(lacks) => {
+                self.lack(lacks);
+                0
+            }
         }
-        if let Err(why) = self.try_write(number, function, table, batch, is_renewed) {
-            self.is_broken = true;
-            warn!(port = self.name, "its VM would not survive if this process were killed: {why}");
+    }
+
+    /// The port cannot be kept as it is now.
+    pub fn lack(&mut self, lacks: NotKept) {
+        if let Ok(head) = head(&self.map) {
+            head.store_u32(VALID, 0);
+        }
+        if !lacks.is_passing {
+            // A connection that the keeper holds would hide its end from the VMM.
             self.forget();
+            self.members.clear();
         }
+        self.lacks = Some(lacks);
     }
 
     fn try_write(
@@ -148,18 +272,22 @@ impl Journal {
         table: &Table,
         batch: Option<Batch>,
         is_renewed: bool,
-    ) -> Result<(), String> {
+    ) -> Result<u64, NotKept> {
         let members = table.origins();
-        let is_new = is_renewed || self.group == 0 || members != self.members;
+        let is_new = is_renewed || self.lacks.is_some() || self.members.is_empty() || members != self.members;
         let group = if is_new { number.max(self.group + 1) } else { self.group };
-        if is_new {
-            let fds: Vec<BorrowedFd<'_>> = [self.file.as_fd()].into_iter().chain(table.iter()).collect();
-            self.holder.hold(&self.name, group, &fds).map_err(|error| format!("the keeper: {error}"))?;
-            self.members = members;
-        }
         let bytes = encode(KIND, Record::NUMBER, &Record { group, function, batch });
         if bytes.len() as u64 > HALF {
-            return Err(format!("{} bytes of state are too many", bytes.len()));
+            return Err(NotKept::lasting(format!("{} bytes of state are too many", bytes.len())));
+        }
+        if members.len() >= FDS_MOST {
+            let words = format!("{} descriptors are too many: at most {}", members.len(), FDS_MOST - 1);
+            return Err(NotKept::lasting(words));
+        }
+        if is_new {
+            let fds: Vec<BorrowedFd<'_>> = [self.file.as_fd()].into_iter().chain(table.iter()).collect();
+            self.holder.hold(&self.name, group, &fds)?;
+            (self.members, self.group) = (members, group);
         }
         let head = head(&self.map)?;
         // The kill may come at any store: the valid half is untouched until the last one.
@@ -167,13 +295,51 @@ impl Journal {
         let at = HEAD + other as u64 * HALF;
         self.map.write(at, &bytes).map_err(|_| "writing the journal")?;
         head.store_u32(LENGTHS[other], bytes.len() as u32);
-        std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
+        head.store_u32(CHANGES[other], 0);
+        fence(Ordering::Release);
         head.store_u32(VALID, other as u32 + 1);
-        self.group = group;
         if is_new {
-            self.holder.forget(&self.name, group).map_err(|error| format!("the keeper: {error}"))?;
+            // It waits, if there is no room: until then the keeper holds both.
+            let _without_a_keeper = self.holder.forget(&self.name, group);
         }
-        Ok(())
+        Ok(bytes.len() as u64)
+    }
+
+    /// Keeps changes of the VMM's memory, where nothing else has changed. Returns the bytes written; `None` if a whole record must be
+    /// written instead.
+    pub fn append(&self, changes: &[MemoryChange], batch: Option<Batch>) -> Option<u64> {
+        if self.lacks.is_some() {
+            return None;
+        }
+        let list = changes.iter().map(|change| self.change(change)).collect::<Option<_>>()?;
+        let bytes = postcard::to_allocvec(&Changes { list, batch }).ok()?;
+        let head = head(&self.map).ok()?;
+        let half = (head.load_u32(VALID) as usize).checked_sub(1).filter(|half| *half < 2)?;
+        let (record, before) = (u64::from(head.load_u32(LENGTHS[half])), u64::from(head.load_u32(CHANGES[half])));
+        let after = before + bytes.len() as u64;
+        if after > record.max(CHANGES_MOST).min(HALF.saturating_sub(record)) {
+            return None;
+        }
+        self.map.write(HEAD + half as u64 * HALF + record + before, &bytes).ok()?;
+        fence(Ordering::Release);
+        head.store_u32(CHANGES[half], after as u32);
+        Some(bytes.len() as u64)
+    }
+
+    /// A change with its file's index among the descriptors that the keeper holds.
+    fn change(&self, change: &MemoryChange) -> Option<Change> {
+        Some(match *change {
+            MemoryChange::Map { base, len, rights: Rights { read, write }, file } => {
+                let index = |fd| u32::try_from(self.members.iter().position(|member| *member == fd)?).ok();
+                let file = match file {
+                    Some((fd, offset)) => Some((index(fd)?, offset)),
+                    None => None,
+                };
+                Change::Map(RegionImage { base, len, read, write, file })
+            }
+            MemoryChange::Unmap(base, len) => Change::Unmap(base, len),
+            MemoryChange::UnmapAll => Change::UnmapAll,
+        })
     }
 
     /// Notes messages that are about to be answered and have changed nothing that is kept.
@@ -182,7 +348,7 @@ impl Journal {
         head.store_u32(NOTED, 0);
         head.write(NOTED_FIRST, &batch.first);
         head.store_u32(NOTED_BYTES, batch.len);
-        std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
+        fence(Ordering::Release);
         head.store_u32(NOTED, 1);
     }
 
@@ -195,53 +361,98 @@ impl Journal {
 
 /// Reads the journal of a port that was held in these groups. The error is a sentence for a person.
 pub fn read(groups: Vec<Group>) -> Result<Kept, String> {
-    let mut last = None;
+    let (mut last, mut why) = (None, "the keeper held none of its descriptors".to_owned());
     for Group { number, mut fds, .. } in groups {
         if fds.is_empty() {
             continue;
         }
         let file = fds.remove(0);
         // Each group has the same journal, which names one of them.
-        let Ok((record, batches)) = record(&file) else { continue };
-        if record.group == number {
-            last = Some((record, batches, file, fds));
+        match record(&file) {
+            Ok((record, batches, rings)) if record.group == number => last = Some((record, batches, rings, file, fds)),
+            Ok(_) => why = "the keeper did not hold its last descriptors".to_owned(),
+            Err(error) => why = error,
         }
     }
-    let (record, batches, file, fds) = last.ok_or("its journal is damaged")?;
-    let mut rings = vec![
-        0;
-        File::from(file.try_clone().map_err(|error| error.to_string())?)
-            .metadata()
-            .map_or(0, |file| file.len())
-            .saturating_sub(RINGS)
-            .min(RINGS_MOST) as usize
-    ];
-    if !rings.is_empty() {
-        mapped(&file, RINGS, rings.len() as u64)?.read(0, &mut rings).map_err(|_| "reading the journal")?;
-    }
+    let (record, batches, rings, file, fds) = last.ok_or(why)?;
     let mut table = Table::default();
     fds.into_iter().for_each(|fd| table.push(fd));
     let tally = Tally::of(&file).ok().map(Arc::new);
     Ok(Kept { function: record.function, table, batches, rings, tally })
 }
 
-fn record(file: &OwnedFd) -> Result<(Record, Vec<Batch>), String> {
-    let map = mapped(file, 0, RINGS)?;
+/// Bytes of the valid record of a journal, and of the changes behind it.
+#[cfg(test)]
+pub fn lengths(file: &OwnedFd) -> (u32, u32) {
+    let map = mapped(file, 0, RINGS).unwrap();
+    let head = head(&map).unwrap();
+    let half = head.load_u32(VALID) as usize - 1;
+    (head.load_u32(LENGTHS[half]), head.load_u32(CHANGES[half]))
+}
+
+/// The record with the changes behind it, the last batches, and the positions of rings.
+fn record(file: &OwnedFd) -> Result<(Record, Vec<Batch>, Vec<u8>), String> {
+    let len = File::from(file.try_clone().map_err(|error| error.to_string())?).metadata().map_or(0, |file| file.len());
+    let half_bytes = if len < RINGS { HALF_1 } else { HALF };
+    let map = mapped(file, 0, rings_at(half_bytes))?;
     let head = head(&map)?;
     let half = match head.load_u32(VALID) {
         1 => 0,
         2 => 1,
-        _ => return Err("its journal is empty".into()),
+        _ => return Err("its journal is empty: it was not kept when the daemon was killed".into()),
     };
-    let len = u64::from(head.load_u32(LENGTHS[half])).min(HALF);
-    let mut bytes = vec![0; len as usize];
-    map.read(HEAD + half as u64 * HALF, &mut bytes).map_err(|_| "reading the journal")?;
-    let record: Record = decode(KIND, &bytes).map_err(|error| error.to_string())?;
+    let bytes = |at: u64, len: u32, most: u64| {
+        let mut bytes = vec![0; u64::from(len).min(most) as usize];
+        if bytes.is_empty() {
+            return Ok(bytes);
+        }
+        let at = HEAD + half as u64 * half_bytes + at;
+        map.read(at, &mut bytes).map(|()| bytes).map_err(|_| "reading the journal".to_owned())
+    };
+    let record_len = head.load_u32(LENGTHS[half]);
+    let damaged = |error: RestoreError| format!("its journal: {error}");
+    let mut record: Record = decode(KIND, &bytes(0, record_len, half_bytes)?).map_err(damaged)?;
+    let most = half_bytes.saturating_sub(record_len.into());
+    apply(&mut record, &bytes(record_len.into(), head.load_u32(CHANGES[half]), most)?)?;
     let mut batches: Vec<Batch> = record.batch.into_iter().collect();
     if head.load_u32(NOTED) == 1 {
         batches.push(Batch { first: head.read(NOTED_FIRST), len: head.load_u32(NOTED_BYTES) });
     }
-    Ok((record, batches))
+    let rings_at = rings_at(half_bytes);
+    let mut rings = vec![0; len.saturating_sub(rings_at).min(RINGS_MOST) as usize];
+    if !rings.is_empty() {
+        mapped(file, rings_at, rings.len() as u64)?.read(0, &mut rings).map_err(|_| "reading the journal")?;
+    }
+    Ok((record, batches, rings))
+}
+
+/// Makes the changes that lie behind a record.
+fn apply(record: &mut Record, mut bytes: &[u8]) -> Result<(), String> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    let vmm = record.function.vmm.as_mut().ok_or("its journal has changes of no VM's memory")?;
+    let mut regions: BTreeMap<u64, RegionImage> = vmm.regions.drain(..).map(|region| (region.base, region)).collect();
+    while !bytes.is_empty() {
+        let (changes, rest) =
+            postcard::take_from_bytes::<Changes>(bytes).map_err(|error| format!("its journal: {error}"))?;
+        bytes = rest;
+        record.batch = changes.batch.or(record.batch);
+        for change in changes.list {
+            match change {
+                Change::Map(region) => _ = regions.insert(region.base, region),
+                Change::Unmap(base, len) => {
+                    let end = base.saturating_add(len);
+                    let is_within = |base: &u64, region: &mut RegionImage| base.saturating_add(region.len) <= end;
+                    regions.extract_if(base..end, is_within).for_each(drop);
+                }
+                Change::UnmapAll => regions.clear(),
+            }
+        }
+    }
+    vmm.session.set_maps(regions.values().map(|region| (region.base, region.len)));
+    vmm.regions = regions.into_values().collect();
+    Ok(())
 }
 
 fn mapped(file: &OwnedFd, offset: u64, len: u64) -> Result<Map, String> {
@@ -251,56 +462,10 @@ fn mapped(file: &OwnedFd, offset: u64, len: u64) -> Result<Map, String> {
     Map::default().with(0, Arc::new(mapping), Rights::BOTH).map_err(|error| words(&error))
 }
 
-fn head(map: &Map) -> Result<Window<'_>, String> {
-    map.window(0, HEAD as u32, Rights::BOTH).map_err(|_| "the journal is not mapped".into())
+fn head(map: &Map) -> Result<Window<'_>, &'static str> {
+    map.window(0, HEAD as u32, Rights::BOTH).map_err(|_| "the journal is not mapped")
 }
 
 #[cfg(test)]
-mod tests {
-    use nicety_keeper::Channel;
-
-    use super::*;
-
-    fn function(listener: u32) -> FunctionImage {
-        FunctionImage { listener, page: None, empty_page: None, vmm: None }
-    }
-
-    fn groups(channel: &Channel) -> Vec<Group> {
-        let mut groups = Vec::new();
-        while let Ok(message) = channel.receive(std::time::Duration::ZERO) {
-            let number = u64::from_le_bytes(*message.content.first_chunk().unwrap());
-            if !message.fds.is_empty() {
-                groups.push(Group { name: "vm1".to_owned(), number, fds: message.fds });
-            }
-        }
-        groups
-    }
-
-    #[test]
-    fn the_last_whole_record_is_read_with_the_descriptors_that_it_names() {
-        let (ours, keeper) = Channel::pair().unwrap();
-        let mut journal = Journal::new("vm1", Arc::new(Holder::from(ours)), 8).unwrap();
-        let mut table = Table::default();
-        let (end, other) = std::os::unix::net::UnixStream::pair().unwrap();
-        table.put(&end).unwrap();
-        journal.write(7, function(0), &table, None, false);
-        // The same descriptors: no message.
-        journal.write(8, function(1), &table, None, false);
-        let batch = Batch { first: [9; 16], len: 80 };
-        journal.write(9, function(2), &table, Some(batch), false);
-        journal.note(Batch { first: [8; 16], len: 40 });
-        let held = groups(&keeper);
-        assert_eq!(held.len(), 1);
-        let kept = read(held).unwrap();
-        assert_eq!((kept.function, kept.table.len()), (function(2), 1));
-        assert_eq!(kept.batches, [batch, Batch { first: [8; 16], len: 40 }]);
-        // A new group came, and the process was killed before it was in the record.
-        table.put(&other).unwrap();
-        journal.write(10, function(3), &table, None, false);
-        let held = groups(&keeper);
-        assert_eq!(held.len(), 1);
-        let mut more = vec![Group { name: "vm1".to_owned(), number: 99, fds: Vec::new() }];
-        more.extend(held);
-        assert_eq!(read(more).unwrap().function, function(3));
-    }
-}
+#[path = "journal_test.rs"]
+mod tests;

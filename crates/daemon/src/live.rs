@@ -2,11 +2,12 @@
 //!
 //! Every change makes a whole new host file. It is checked like any host file and compared with the running one. The differences
 //! are applied port by port. There is one change at a time, and it affects only the entries that its plan names. The running
-//! state is kept in the [state file](state).
+//! state is kept in the [state file](state), and by the [keeper](texts).
 
 pub mod capture;
 pub mod plan;
 pub mod state;
+pub mod texts;
 
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, OwnedFd};
@@ -28,6 +29,7 @@ use crate::report::PortReport;
 use crate::{sandbox, serve};
 use plan::{Change, Kind, Plan};
 use state::StateFile;
+use texts::Texts;
 
 /// The losses that a change may cause to attached VMs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -59,7 +61,7 @@ pub struct Changed {
     /// Changed keys of the host file that take effect when the daemon is restarted, such as `daemon.workers`. Those of earlier
     /// changes are included.
     pub after_restart: Vec<String>,
-    /// Reason why the change will be lost at a restart of the daemon. `null`: it will not.
+    /// Reason why the change will be lost at a restart of the daemon, or when it is killed. `null`: it will not.
     pub not_kept: Option<String>,
     /// Closed ports with their last counters.
     pub closed: Vec<PortReport>,
@@ -154,7 +156,15 @@ impl Live {
     #[must_use]
     pub fn with_keeper(mut self, by: KeptBy, control: OwnedFd, page: Option<OwnedFd>, program: PathBuf) -> Self {
         self.kept = Some(Mutex::new(Kept { by, control, page, program }));
+        if let Err(why) = self.keep_texts(&self.running()) {
+            warn!("if this daemon is killed, the next one reads the host file anew: {why}");
+        }
         self
+    }
+
+    /// The daemon that follows this one if it is killed serves what runs now.
+    fn keep_texts(&self, running: &Running) -> Result<(), String> {
+        self.daemon.keep_texts(&Texts::of(&running.host, &running.file))
     }
 
     /// Closes this when another process serves, and the last client has its answer.
@@ -379,6 +389,11 @@ impl Live {
             return Err(ChangeError::Refused(format!("this daemon serves {}", self.path.display())));
         }
         running.file = self.understood(&file.document.text())?;
+        if let Err(why) = self.keep_texts(&running) {
+            warn!(
+                "if this daemon is killed, the next one takes the host file that was written for an unapplied one: {why}"
+            );
+        }
         let kept = self.state.keep(&running.file, &running.host);
         kept.map_err(|error| ChangeError::Lacking(error.to_string()))?;
         Ok(self.plan_of(&running.host, &running.file))
@@ -461,7 +476,12 @@ impl Live {
     /// Saves the running state, even if only a part of the change was made.
     fn kept(&self, running: &Running, done: Result<Changed, ChangeError>) -> Result<Changed, ChangeError> {
         let words = |error| format!("{error}{}", nicety_sandbox::refused_here());
-        let keep = || self.state.keep(&running.file, &running.host).err().map(words);
+        let keep = || {
+            let at_keeper = self.keep_texts(running).err().map(|why| format!("if the daemon is killed: {why}"));
+            let in_file = self.state.keep(&running.file, &running.host).err().map(words);
+            let lacks: Vec<String> = at_keeper.into_iter().chain(in_file).collect();
+            (!lacks.is_empty()).then(|| lacks.join("; "))
+        };
         match done {
             Ok(mut changed) => {
                 changed.not_kept = keep();

@@ -61,6 +61,7 @@ fn facts() -> Facts {
         mirror: None,
         mirrored_by: Vec::new(),
         tolerance: None,
+        not_kept: None,
     };
     let team = PortView { name: "lan".to_owned(), id: PortId(9), members: Some(Vec::new()), ..uplink.clone() };
     let mut times = Histogram { sum_ns: 64_000, ..Histogram::default() };

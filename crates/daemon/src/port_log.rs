@@ -13,11 +13,15 @@ use tracing::{debug, info, warn};
 
 use crate::clock::Clock;
 use crate::inbox::{Inbox, Note};
+use crate::journal::NotKept;
 
 /// The burst: lines of a kind at once.
 const BURST: u32 = 8;
 /// After the burst: one line of a kind in this time.
 const PAUSE: Duration = Duration::from_secs(60);
+
+/// A port for which the keeper had no room is kept again by then, or the log says so.
+const PASSES: Duration = Duration::from_secs(1);
 
 /// [`PortLog::due`] when no count is pending.
 const NOTHING: u64 = u64::MAX;
@@ -81,6 +85,10 @@ pub enum Kind {
     Failed,
     /// The port's policy refuses the VM's frames.
     Forbidden,
+    /// The port would not survive a kill of this process.
+    NotKept,
+    /// It would again.
+    KeptAgain,
 }
 
 impl Kind {
@@ -97,6 +105,7 @@ impl Kind {
                 | Self::Restored
                 | Self::Back
                 | Self::Moved
+                | Self::KeptAgain
         )
     }
 
@@ -145,6 +154,8 @@ impl Kind {
             Self::Moved => "of other links that the port uses",
             Self::Failed => "of a port that has failed",
             Self::Forbidden => "of frames that the port's policy refused",
+            Self::NotKept => "of a port that would not survive a kill",
+            Self::KeptAgain => "of a port that would survive a kill again",
         }
     }
 }
@@ -219,13 +230,16 @@ pub struct PortLog {
     due: AtomicU64,
     /// The time and the reason of the last connection's end, if it ended with an error.
     ended: Mutex<Option<(Time, String)>>,
+    /// Why the port would not survive a kill of this process, since when, and whether that was logged.
+    not_kept: Mutex<Option<(String, Time, bool)>>,
 }
 
 impl PortLog {
     /// The log of the port with this name and number, its worker's inbox, and its adapter.
     pub fn new(id: PortId, name: &str, adapter: &'static str, clock: Clock, inbox: Arc<Inbox>) -> Self {
         let (name, due) = (name.to_owned(), AtomicU64::new(NOTHING));
-        Self { id, name, adapter, clock, inbox, shares: Mutex::default(), due, ended: Mutex::default() }
+        let (shares, ended, not_kept) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { id, name, adapter, clock, inbox, shares, due, ended, not_kept }
     }
 
     /// The reason for disconnecting a VMM that speaks the other protocol, with advice.
@@ -240,6 +254,38 @@ impl PortLog {
     /// The port's name.
     pub fn port(&self) -> &str {
         &self.name
+    }
+
+    /// Whether the port would survive a kill of this process. A reason that soon passes is not logged.
+    pub(crate) fn keeps(&self, lacks: Option<&NotKept>) {
+        let now = self.clock.now();
+        let mut not_kept = self.not_kept();
+        let Some(NotKept { why, is_passing }) = lacks else {
+            if let Some((_, _, true)) = not_kept.take() {
+                drop(not_kept);
+                self.say(Kind::KeptAgain, "its VM would survive again if this process were killed");
+            }
+            return;
+        };
+        let (since, was_logged) = match &*not_kept {
+            Some((before, since, logged)) => (*since, *logged && before == why),
+            None => (now, false),
+        };
+        let is_logged = was_logged || !is_passing || now.since(since) >= PASSES;
+        *not_kept = Some((why.clone(), since, is_logged));
+        drop(not_kept);
+        if is_logged && !was_logged {
+            self.say(Kind::NotKept, format_args!("its VM would not survive if this process were killed: {why}"));
+        }
+    }
+
+    /// Why the port would not survive a kill of this process. `None`: it would, or nobody keeps it.
+    pub fn why_not_kept(&self) -> Option<String> {
+        self.not_kept().as_ref().map(|(why, ..)| why.clone())
+    }
+
+    fn not_kept(&self) -> MutexGuard<'_, Option<(String, Time, bool)>> {
+        self.not_kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Logs a line, if the limit allows.

@@ -270,6 +270,9 @@ pub struct PortReport {
     /// Its log at another daemon. `null`: it has none.
     #[serde(default)]
     pub tolerance: Option<ToleranceReport>,
+    /// Reason why its VM would lose its adapter if the daemon were killed now. `null`: it would not, or there is no keeper.
+    #[serde(default)]
+    pub not_kept: Option<String>,
     /// Condition of the port, in a word.
     pub condition: Condition,
     /// Condition in a sentence, with a remedy if something is wrong.
@@ -535,6 +538,7 @@ impl PortReport {
             mirror,
             mirrored_by,
             tolerance,
+            not_kept,
         } = view;
         let (condition, mut sentence) = condition_of(view);
         let connects = spec.as_ref().filter(|spec| spec.role == Role::Connect);
@@ -575,6 +579,7 @@ impl PortReport {
             mirror: mirror.as_ref().map(MirrorReport::of),
             mirrored_to: mirrored_by.iter().map(|mirror| mirror.to.clone()).collect(),
             tolerance: tolerance.clone(),
+            not_kept: not_kept.clone(),
             condition,
             sentence,
             last_end,

@@ -176,6 +176,7 @@ fn a_report_holds_what_was_counted_and_leaves_zeros_out() {
         mirror: None,
         mirrored_by: Vec::new(),
         tolerance: None,
+        not_kept: None,
     };
     let report = PortReport::of(&view);
     assert_eq!(report.sentence, "a VM is attached, and its driver is up", "of the last one nothing any more");

@@ -1,6 +1,8 @@
 //! Reports to the service manager that started the daemon (sd_notify(3), `Type=notify`): ready, reloading, stopping, a status
-//! line, and a watchdog (`WatchdogSec=`) that is fed each time that every worker has finished a round. Without `NOTIFY_SOCKET` in the
-//! environment nothing is reported, and there is no thread.
+//! line. Without `NOTIFY_SOCKET` in the environment nothing is reported.
+//!
+//! A watchdog is fed each time that every worker has finished a round: the keeper's, which kills and replaces this daemon alone, or, without
+//! a keeper that has one, the service manager's (`WatchdogSec=`). Without either, and without reports, there is no thread.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,6 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use nicety_keeper::{Holder, WATCHES};
 use sd_notify::NotifyState;
 use tracing::warn;
 
@@ -92,6 +95,37 @@ impl Probe {
     }
 }
 
+/// Who ends a daemon whose workers stand still, and after what time.
+#[derive(Clone, Debug)]
+enum Watchdog {
+    /// The keeper.
+    Keeper(Arc<Holder>, Duration),
+    /// The service manager.
+    Manager(Duration),
+}
+
+impl Watchdog {
+    fn of(daemon: &Daemon) -> Option<Self> {
+        let limit = std::env::var(WATCHES).ok().and_then(|limit| limit.parse().ok()).map(Duration::from_micros);
+        match (daemon.holder(), limit) {
+            (Some(keeper), Some(limit)) => Some(Self::Keeper(Arc::clone(keeper), limit)),
+            _ => sd_notify::watchdog_enabled().map(Self::Manager),
+        }
+    }
+
+    fn limit(&self) -> Duration {
+        let (Self::Keeper(_, limit) | Self::Manager(limit)) = self;
+        *limit
+    }
+
+    fn feed(&self) {
+        match self {
+            Self::Keeper(keeper, _) => keeper.lives(),
+            Self::Manager(_) => report(&[NotifyState::Watchdog]),
+        }
+    }
+}
+
 /// Reports from time to time.
 struct Rounds {
     daemon: Arc<Daemon>,
@@ -125,19 +159,19 @@ impl Rounds {
     }
 
     /// Reports until it is stopped.
-    fn run(&mut self, period: Duration, stopped: &Receiver<()>) {
-        let mut wait = period;
+    fn run(&mut self, period: Duration, watchdog: Option<&Watchdog>, stopped: &Receiver<()>) {
+        let (mut wait, is_supervised) = (period, is_supervised());
         while stopped.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
             let feeds = self.feeds();
             if feeds {
-                report(&[NotifyState::Watchdog]);
+                watchdog.into_iter().for_each(Watchdog::feed);
             }
             if self.probe.is_some() && !feeds {
                 wait = period.min(LATE_PERIOD);
                 continue;
             }
             wait = period;
-            if let Some(status) = self.status() {
+            if is_supervised && let Some(status) = self.status() {
                 report(&[NotifyState::Status(&status)]);
             }
         }
@@ -157,17 +191,19 @@ impl Supervision {
     /// # Errors
     /// The thread cannot be started.
     pub fn begin(daemon: &Arc<Daemon>) -> std::io::Result<Self> {
-        if !is_supervised() {
+        let watchdog = Watchdog::of(daemon);
+        if !is_supervised() && watchdog.is_none() {
             return Ok(Self { stop: None, thread: None });
         }
+        // The keeper waits for further signs after the first one.
+        watchdog.iter().for_each(Watchdog::feed);
         let first = Status::of(&daemon.views());
         report(&[NotifyState::Ready, NotifyState::Status(&first.to_string())]);
         let (stop, stopped) = channel();
-        let watchdog = sd_notify::watchdog_enabled();
-        let period = period(watchdog);
+        let period = period(watchdog.as_ref().map(Watchdog::limit));
         let mut rounds = Rounds::new(Arc::clone(daemon), first, watchdog.is_some());
         let thread = nicety_sandbox::spawn(nicety_sandbox::Kind::Supervision, "supervision", 256 << 10, move || {
-            rounds.run(period, &stopped);
+            rounds.run(period, watchdog.as_ref(), &stopped);
         })?;
         Ok(Self { stop: Some(stop), thread: Some(thread) })
     }

@@ -34,6 +34,7 @@ use std::thread::JoinHandle;
 
 use nicety_adapter::trace::Event;
 use nicety_adapter::{PortId, Time};
+use nicety_keeper::Holder;
 use nicety_peer::Bell;
 use nicety_plane::{Plane, Turn};
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -42,7 +43,6 @@ use tracing::debug;
 use crate::busy_poll::BusyPoll;
 use crate::clock::Clock;
 use crate::inbox::{Inbox, Note};
-use crate::journal::Journal;
 use crate::port_log::Kind;
 use crate::service::{Link, Service, Talk};
 use crate::shell::ready_to_ring;
@@ -92,6 +92,12 @@ pub struct Worker {
     notes: Vec<Note>,
     stop: bool,
     busy_poll: BusyPoll,
+    /// The keeper, if it holds a port of this worker.
+    keeper: Option<Arc<Holder>>,
+    /// Ports for which it had none.
+    owed: Vec<PortId>,
+    /// The time of the next try.
+    retry_at: Option<Time>,
     /// Threads that close connections whose VMMs have not noticed the end yet, and memory threads of closed ports.
     closers: Vec<JoinHandle<()>>,
     /// The number of times that it has slept.
@@ -127,6 +133,9 @@ impl Worker {
             notes: Vec::new(),
             stop: false,
             busy_poll: BusyPoll::new(std::thread::available_parallelism().map_or(1, usize::from)),
+            keeper: None,
+            owed: Vec::new(),
+            retry_at: None,
             closers: Vec::new(),
             #[cfg(test)]
             slept: 0,
@@ -211,7 +220,13 @@ impl Worker {
 
     fn serve(&mut self, mut service: Service) {
         let id = service.port.id();
-        Self::keep(&mut service, self.clock);
+        if let Some(journal) = &service.journal {
+            self.keeper = Some(Arc::clone(journal.holder()));
+        }
+        let owes = Self::keep(&mut service, self.clock);
+        if owes {
+            self.owe(id);
+        }
         self.go_on(id, &mut service);
         if let Some(fd) = service.descriptor()
             && let Err(error) = epoll::add(&self.epoll, fd, token(id, SOCKET), EventFlags::IN)
@@ -234,7 +249,9 @@ impl Worker {
         self.settle_flood(id);
         self.disconnect(id, DisconnectReason::Removed);
         if let Some(mut service) = self.services.remove(&id) {
-            service.journal.iter().for_each(Journal::forget);
+            if let Some(journal) = &service.journal {
+                self.forget(id, journal);
+            }
             if let Some(fd) = service.descriptor() {
                 let _not_watched = epoll::delete(&self.epoll, fd);
             }
@@ -301,6 +318,9 @@ impl Worker {
         while let Some(Reverse((_, port))) = self.timers.peek().copied().filter(|Reverse((at, _))| *at <= now) {
             self.timers.pop();
             self.enqueue(port);
+        }
+        if self.retry_at.is_some_and(|at| at <= now) {
+            self.keep_owed();
         }
     }
 

@@ -60,6 +60,14 @@ pub enum ChannelError {
     System(#[from] Errno),
 }
 
+impl ChannelError {
+    /// Whether the same message may be sent later: the other end has no room now, or this user has too many descriptors on their way
+    /// (unix(7), ETOOMANYREFS).
+    pub fn is_passing(self) -> bool {
+        matches!(self, Self::Late(_) | Self::System(Errno::TOOMANYREFS | Errno::NOBUFS | Errno::NOMEM))
+    }
+}
+
 /// One end of a connection.
 #[derive(Debug)]
 pub struct Channel(OwnedFd);
@@ -162,6 +170,14 @@ impl Channel {
                 Some([VERSION, kind, content @ ..]) => Ok(Message { kind: *kind, content: content.to_vec(), fds }),
                 other => Err(ChannelError::Foreign(other.and_then(|bytes| bytes.first().copied()))),
             };
+        }
+    }
+
+    /// Waits until the other end has room, or that time.
+    pub(crate) fn wait_for_room(&self, end: Instant) -> Result<(), ChannelError> {
+        match self.wait(PollFlags::OUT, end, Duration::ZERO) {
+            Err(ChannelError::Late(_)) => Ok(()),
+            waited => waited,
         }
     }
 

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard};
 
 /// Most names: a daemon has one for each port.
-const NAMES_MOST: usize = 4096;
+pub(crate) const NAMES_MOST: usize = 4096;
 /// Most groups of a name at a time.
 const GROUPS_MOST: usize = 4;
 /// Longest name in bytes.

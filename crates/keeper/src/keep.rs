@@ -19,7 +19,8 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 
 use crate::channel::{Channel, ChannelError, Message};
 use crate::held::{self, Held};
-use crate::{KEPT, kind};
+use crate::watch::Watch;
+use crate::{KEPT, WATCHES, kind};
 
 /// A daemon that does not read a message of some bytes for so long is given up.
 const WITHIN: Duration = Duration::from_secs(1);
@@ -72,11 +73,12 @@ impl Default for Seam<'_> {
 }
 
 impl Daemon {
-    fn start(program: &Path, arguments: &[OsString], seam: &Seam<'_>) -> io::Result<Self> {
+    fn start(program: &Path, arguments: &[OsString], seam: &Seam<'_>, watch: &Watch) -> io::Result<Self> {
         let (ours, theirs) = (seam.connect)(Between::KeeperAndDaemon)?;
         let mut command = Command::new(program);
-        // The service manager would expect the watchdog's messages of the keeper.
-        command.args(arguments).arg(KEPT).env_remove("WATCHDOG_PID").stdin(Stdio::from(OwnedFd::from(theirs)));
+        command.args(arguments).arg(KEPT).stdin(Stdio::from(OwnedFd::from(theirs)));
+        // A daemon of an earlier version does not know the first, and feeds the manager's watchdog itself.
+        command.env(WATCHES, watch.limit.as_micros().to_string()).env_remove("WATCHDOG_PID");
         Ok(Self { process: command.spawn()?, channel: Some(ours) })
     }
 
@@ -120,6 +122,8 @@ struct Keeper<'a> {
     begins_again: bool,
     /// The time at which an heir whose predecessor has died is given up.
     serves_by: Option<Instant>,
+    /// Signs of life.
+    watch: Watch,
     /// A signal that ends the daemon was passed on.
     is_ending: bool,
     /// The times at which a daemon was started again, the last ones.
@@ -153,7 +157,8 @@ pub fn keep_with(start: &Start, seam: Seam<'_>) -> io::Result<ExitStatus> {
         signals.push((signal, read));
     }
     provide_descriptors();
-    let mut current = Daemon::start(&start.program, &start.arguments, &seam)?;
+    let watch = Watch::begin(Instant::now());
+    let mut current = Daemon::start(&start.program, &start.arguments, &seam, &watch)?;
     current.begins(&Held::default());
     let mut keeper = Keeper {
         seam,
@@ -161,6 +166,7 @@ pub fn keep_with(start: &Start, seam: Seam<'_>) -> io::Result<ExitStatus> {
         program: start.program.clone(),
         begins_again: false,
         serves_by: None,
+        watch,
         is_ending: false,
         restarts: Vec::new(),
         current,
@@ -187,6 +193,12 @@ pub fn keep_with(start: &Start, seam: Seam<'_>) -> io::Result<ExitStatus> {
             }
         }
         keeper.listen();
+        // After all that it has said was heard.
+        if keeper.watch.round(Instant::now()) {
+            say(&format!("the daemon's workers stand still, for {:?}: it is killed", keeper.watch.limit));
+            // It may have ended already.
+            let _ = keeper.current.process.kill();
+        }
         if let Some(status) = keeper.reap()? {
             return Ok(status);
         }
@@ -215,7 +227,8 @@ impl Keeper<'_> {
         let channels = self.daemons().filter_map(|daemon| daemon.channel.as_ref());
         let mut fds: Vec<PollFd<'_>> = channels.map(|channel| PollFd::new(channel, PollFlags::IN)).collect();
         fds.extend(signals.iter().map(|(_, pipe)| PollFd::new(pipe, PollFlags::IN)));
-        let left = self.serves_by.map(|end| end.saturating_duration_since(Instant::now()));
+        let next = self.serves_by.into_iter().chain(self.watch.next()).min();
+        let left = next.map(|end| end.saturating_duration_since(Instant::now()));
         let left = left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
         match poll(&mut fds, left.as_ref()) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
@@ -241,6 +254,7 @@ impl Keeper<'_> {
                 })),
                 kind::SERVES => (self.begins_again, self.serves_by) = (false, None),
                 kind::STUCK => self.begins_again = true,
+                kind::ALIVE => self.watch.heard(),
                 kind::HOLD => self.held.hold(&message.content, message.fds),
                 kind::FORGET => self.held.forget(&message.content),
                 _ => held::close(message.fds),
@@ -262,6 +276,7 @@ impl Keeper<'_> {
     fn succeed(&mut self) {
         if let Some((program, heir)) = self.heir.take() {
             self.program = program;
+            self.watch.begin_anew();
             self.replaced.push(std::mem::replace(&mut self.current, heir));
         }
     }
@@ -274,7 +289,7 @@ impl Keeper<'_> {
         let started = check(&program).and_then(|()| {
             let pair = (self.seam.connect)(Between::HeirAndDaemon);
             let (to_heir, to_current) = pair.map_err(|error| error.to_string())?;
-            let heir = Daemon::start(&program, &self.arguments, &self.seam);
+            let heir = Daemon::start(&program, &self.arguments, &self.seam, &self.watch);
             let mut heir = heir.map_err(|error| format!("{} cannot be started: {error}", program.display()))?;
             heir.tell(kind::HEIR, b"", Some(&to_current));
             Ok((heir, to_heir))
@@ -294,12 +309,16 @@ impl Keeper<'_> {
         if let Some((_, heir)) = &mut self.heir
             && let Some(status) = heir.process.try_wait()?
         {
-            self.heir = None;
-            self.current.tell(kind::ENDED, words(status).as_bytes(), None);
+            // Its last messages may have come since: if it has taken over, its predecessor ends.
+            self.listen();
+            if self.heir.take().is_some() {
+                self.current.tell(kind::ENDED, words(status).as_bytes(), None);
+            }
         }
         let Some(status) = self.current.process.try_wait()? else { return Ok(None) };
         // Its last messages may have come since.
         self.listen();
+        self.watch.begin_anew();
         // An heir that has all state serves when its predecessor ends.
         if let Some((program, heir)) = self.heir.take() {
             // Until it reports that it serves, it may still find that it cannot: then its predecessor's program is started again.
@@ -333,7 +352,7 @@ impl Keeper<'_> {
             let _ = daemon.process.kill();
             let _status = daemon.process.wait();
         }
-        self.current = Daemon::start(&self.program, &self.arguments, &self.seam)?;
+        self.current = Daemon::start(&self.program, &self.arguments, &self.seam, &self.watch)?;
         self.current.begins(&self.held);
         Ok(None)
     }
@@ -352,8 +371,10 @@ fn next(daemon: &mut Daemon) -> Option<Message> {
     match daemon.channel.as_ref()?.receive(Duration::ZERO) {
         Ok(message) => Some(message),
         Err(ChannelError::Late(_)) => None,
-        // This process has too many: the daemon's ports are not held any more.
-        Err(ChannelError::DescriptorsLost) => Some(Message { kind: 0, content: Vec::new(), fds: Vec::new() }),
+        Err(error @ ChannelError::DescriptorsLost) => {
+            say(&format!("a port would not survive a kill of the daemon: {error}"));
+            Some(Message { kind: 0, content: Vec::new(), fds: Vec::new() })
+        }
         Err(_closed) => {
             daemon.channel = None;
             None

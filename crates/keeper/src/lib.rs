@@ -12,6 +12,8 @@
 //! close (`held.rs`). Whichever daemon dies during an upgrade, all that is held goes to the next one: an heir holds nothing before the
 //! daemon has given all it had.
 //!
+//! A daemon whose workers stand still is killed, and another one started (`watch.rs`).
+//!
 //! The keeper reads nothing that a guest or a VMM has written, and no state of a port. Its messages are a byte for the kind and at most
 //! a path, a sentence or a name. It has one thread, and others that only close a VMM's descriptors.
 #![forbid(unsafe_code)]
@@ -20,6 +22,7 @@ mod channel;
 mod held;
 mod keep;
 mod link;
+mod watch;
 
 pub use channel::{Channel, ChannelError, FDS_MOST, Message};
 pub use held::Group;
@@ -33,6 +36,10 @@ const VERSION: u8 = 1;
 
 /// The hidden argument with which the keeper starts a daemon.
 pub const KEPT: &str = "--kept";
+
+/// The environment variable that says that the keeper kills a daemon that gives no sign of life ([`Holder::lives`]), after so many
+/// microseconds.
+pub const WATCHES: &str = "NICETY_KEEPER_WATCHES";
 
 /// Messages between the keeper and a daemon. Public for tests that play the keeper.
 #[doc(hidden)]
@@ -59,4 +66,6 @@ pub mod kind {
     pub const FORGET: u8 = 10;
     /// To the keeper: this daemon stands still for ever, for its heir took over and failed. When it ends, another one is to be started.
     pub const STUCK: u8 = 11;
+    /// To the keeper: all workers of this daemon have finished a round since the last one. A keeper of an earlier version ignores it.
+    pub const ALIVE: u8 = 12;
 }

@@ -1,16 +1,18 @@
 //! A daemon's end of its channel to the keeper.
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::channel::{Channel, ChannelError};
-use crate::held::{self, Group};
+use crate::held::{self, Group, NAMES_MOST};
 use crate::kind;
 
 /// The keeper answers at once: it only starts a process.
@@ -69,7 +71,7 @@ impl KeptBy {
     /// # Errors
     /// The process has too many descriptors.
     pub fn holder(&self) -> Result<Holder, Errno> {
-        Ok(Holder(fcntl_dupfd_cloexec(&self.0, 3)?.into()))
+        Ok(Channel::from(fcntl_dupfd_cloexec(&self.0, 3)?).into())
     }
 
     /// Has the keeper start this program. Returns a channel to it, or a sentence that says why it was not started.
@@ -131,30 +133,146 @@ impl From<KeptBy> for OwnedFd {
     }
 }
 
-/// Has the keeper hold descriptors. Any thread may use it: it waits for nobody.
+/// Has the keeper hold descriptors. Any thread may use it.
+///
+/// The keeper's queue has room for some 270 messages. What must not be lost waits here until there is room again: call
+/// [`Holder::retry`] then.
 #[derive(Debug)]
-pub struct Holder(Channel);
+pub struct Holder {
+    channel: Channel,
+    /// Messages of [`Holder::forget`] that found no room: a number for each name.
+    waiting: Mutex<BTreeMap<String, u64>>,
+}
+
+/// Most names whose messages wait: the keeper holds no more.
+const WAITING_MOST: usize = NAMES_MOST;
 
 impl Holder {
-    /// The keeper holds these descriptors from now on, under this name and number.
+    /// The keeper holds these descriptors from now on, under this name and number. Waits for nobody.
     ///
     /// # Errors
-    /// There are too many, or the keeper has gone or does not read.
+    /// There are too many, the keeper has no room ([`ChannelError::is_passing`]), or it has gone.
     pub fn hold(&self, name: &str, number: u64, fds: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
-        self.0.send(kind::HOLD, &held::content(number, name), fds, Duration::ZERO)
+        let mut waiting = self.waiting();
+        // Else one that waits might close these descriptors later.
+        self.send_waiting(&mut waiting)?;
+        self.channel.send(kind::HOLD, &held::content(number, name), fds, Duration::ZERO)
     }
 
-    /// The keeper closes what it holds under this name with a lower number.
+    /// Like [`Holder::hold`], but waits for room, so long at most.
     ///
     /// # Errors
-    /// The keeper has gone or does not read.
+    /// As above.
+    pub fn hold_within(
+        &self,
+        name: &str,
+        number: u64,
+        fds: &[BorrowedFd<'_>],
+        within: Duration,
+    ) -> Result<(), ChannelError> {
+        let end = Instant::now() + within;
+        loop {
+            match self.hold(name, number, fds) {
+                Err(error) if error.is_passing() && Instant::now() < end => {
+                    self.channel.wait_for_room(end)?;
+                    // There may be room, and something else be lacking.
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// The keeper closes what it holds under this name with a lower number. Waits for nobody: if the keeper has no room, the message
+    /// waits for [`Holder::retry`].
+    ///
+    /// # Errors
+    /// The keeper has gone, or too many messages wait.
     pub fn forget(&self, name: &str, below: u64) -> Result<(), ChannelError> {
-        self.0.send(kind::FORGET, &held::content(below, name), &[], Duration::ZERO)
+        let mut waiting = self.waiting();
+        let sent = self.send_waiting(&mut waiting);
+        match sent.and_then(|()| self.channel.send(kind::FORGET, &held::content(below, name), &[], Duration::ZERO)) {
+            Err(error) if error.is_passing() && (waiting.len() < WAITING_MOST || waiting.contains_key(name)) => {
+                let known = waiting.entry(name.to_owned()).or_default();
+                *known = below.max(*known);
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    /// All workers have finished a round.
+    pub fn lives(&self) {
+        // A keeper that has no room now hears the next one.
+        let _ = self.channel.send(kind::ALIVE, b"", &[], Duration::ZERO);
+    }
+
+    /// Sends what waits. False if there is still no room for all of it.
+    pub fn retry(&self) -> bool {
+        !self.send_waiting(&mut self.waiting()).is_err_and(|error| error.is_passing())
+    }
+
+    /// Whether messages wait for [`Holder::retry`].
+    pub fn owes(&self) -> bool {
+        !self.waiting().is_empty()
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
+        self.waiting.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn send_waiting(&self, waiting: &mut BTreeMap<String, u64>) -> Result<(), ChannelError> {
+        while let Some(first) = waiting.first_entry() {
+            let content = held::content(*first.get(), first.key());
+            self.channel.send(kind::FORGET, &content, &[], Duration::ZERO)?;
+            first.remove();
+        }
+        Ok(())
     }
 }
 
 impl From<Channel> for Holder {
     fn from(channel: Channel) -> Self {
-        Self(channel)
+        Self { channel, waiting: Mutex::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kinds, numbers and names of the messages that wait at the keeper's end.
+    fn read(keeper: &Channel) -> Vec<(u8, u64, String)> {
+        let messages = std::iter::from_fn(|| keeper.receive(Duration::ZERO).ok());
+        let words = |message: crate::Message| {
+            let (number, name) = held::named(&message.content).unwrap();
+            (message.kind, number, name)
+        };
+        messages.map(words).collect()
+    }
+
+    #[test]
+    fn what_the_keeper_has_no_room_for_is_sent_later_once_and_in_order() {
+        let (ours, keeper) = Channel::pair().unwrap();
+        let holder = Holder::from(ours);
+        let (fd, _) = Channel::pair().unwrap();
+        let fds = [fd.as_fd()];
+        let refused = (0..10_000).find_map(|number| holder.hold("vm1", number, &fds).err());
+        assert!(refused.unwrap().is_passing());
+        for number in [7, 9, 8] {
+            holder.forget("vm1", number).unwrap();
+        }
+        holder.forget("vm2", 3).unwrap();
+        assert!(holder.owes() && !holder.retry());
+        read(&keeper);
+        // Before the new group, which one that comes later would close.
+        holder.hold("vm1", 20_000, &fds).unwrap();
+        let [forget, hold] = [kind::FORGET, kind::HOLD];
+        let wanted = [(forget, 9, "vm1"), (forget, 3, "vm2"), (hold, 20_000, "vm1")];
+        assert_eq!(read(&keeper), wanted.map(|(kind, number, name)| (kind, number, name.to_owned())));
+        assert!(!holder.owes() && holder.retry());
+        drop(keeper);
+        assert!(!holder.forget("vm1", 5).unwrap_err().is_passing());
+        assert!(!holder.owes(), "nobody reads it any more");
     }
 }

@@ -8,7 +8,7 @@
 //! the kernel reuses a number nevertheless (a memfd's has 32 bits), both files belong to the same VM.
 
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -39,6 +39,16 @@ impl Piece {
 }
 
 impl Piece {
+    /// Its file, and its offset there in bytes. `None` for private pages.
+    pub fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        self.mapping.file_at(self.offset)
+    }
+
+    /// Bytes.
+    pub fn bytes(&self) -> u64 {
+        self.len
+    }
+
     /// A part of the piece; `None` if it does not lie within, or is empty.
     pub fn within(&self, offset: u64, len: u64) -> Option<Self> {
         let is_within = len > 0 && offset.checked_add(len).is_some_and(|end| end <= self.len);

@@ -279,6 +279,10 @@ fn details(port: &PortReport) -> String {
     line("mirror", port.mirror.as_ref().map(mirror).unwrap_or_default());
     line("mirrored to", some(&port.mirrored_to));
     line("tolerance", port.tolerance.as_ref().map(ToString::to_string).unwrap_or_default());
+    line(
+        "not kept",
+        port.not_kept.as_ref().map(|why| format!("after a kill of the daemon: {why}")).unwrap_or_default(),
+    );
     line("features", port.features.join(", "));
     let transmit = port.transmit.iter().map(|queue| one_queue("transmit", queue));
     let queues: Vec<String> = transmit.chain(port.receive.iter().map(|queue| one_queue("receive", queue))).collect();
@@ -412,6 +416,7 @@ mod tests {
             mirror: None,
             mirrored_to: Vec::new(),
             tolerance: None,
+            not_kept: None,
             neighbour: Some("core1, port 1/1".into()),
             condition: Condition::Up,
             sentence: "a VM is attached, and its driver is up".into(),
@@ -456,6 +461,7 @@ mod tests {
             mirror: None,
             mirrored_to: Vec::new(),
             tolerance: None,
+            not_kept: None,
             neighbour: None,
             sentence: "the way out of the switch".into(),
             features: Vec::new(),

@@ -16,6 +16,7 @@ use nicety_daemon::fatal::fatal;
 use nicety_daemon::handover::take::Taking;
 use nicety_daemon::live::Live;
 use nicety_daemon::live::state::{Begin, Found};
+use nicety_daemon::live::texts::Texts;
 use nicety_daemon::recorder::Target;
 use nicety_daemon::registry::{Entry, Registry};
 use nicety_daemon::serve::ServeError;
@@ -51,7 +52,7 @@ pub fn run(args: &Serve) -> Result<ExitCode, Failure> {
         return keep(args);
     }
     if !args.kept {
-        return begin(args, Begin::new(Host::read(&args.host)?), None, Vec::new(), None);
+        return begin(args, Begin::new(Host::read(&args.host)?), None, None, Vec::new(), None);
     }
     let (kept, begins) = KeptBy::begin().map_err(|error| {
         Failure::new(
@@ -60,11 +61,14 @@ pub fn run(args: &Serve) -> Result<ExitCode, Failure> {
         )
     })?;
     match begins {
-        Begins::First(groups) => begin(args, Begin::new(Host::read(&args.host)?), Some(kept), groups, None),
+        Begins::First(mut groups) => {
+            let (what, note) = begin_again(args, &mut groups)?;
+            begin(args, what, note, Some(kept), groups, None)
+        }
         Begins::Heir(channel) => {
             let taking = Taking::begin(channel).map_err(Failure::with(Exit::Failed))?;
             match taking.host() {
-                Ok(host) => begin(args, host, Some(kept), Vec::new(), Some(taking)),
+                Ok(host) => begin(args, host, None, Some(kept), Vec::new(), Some(taking)),
                 Err(errors) => {
                     let failure = Failure::from(ReadError::Wrong(errors));
                     taking.refuse(&failure.message);
@@ -73,6 +77,21 @@ pub fn run(args: &Serve) -> Result<ExitCode, Failure> {
             }
         }
     }
+}
+
+/// What a killed daemon served, if one has served with this keeper; else the host file. And a line for the log.
+fn begin_again(args: &Serve, groups: &mut Vec<Group>) -> Result<(Begin, Option<String>), Failure> {
+    let why = match Texts::take(groups) {
+        None => return Ok((Begin::new(Host::read(&args.host)?), None)),
+        Some(Ok(texts)) => match texts.begin() {
+            Ok(begin) => return Ok((begin, texts.unapplied())),
+            Err(errors) => errors.to_string().replace('\n', "; "),
+        },
+        Some(Err(why)) => why,
+    };
+    let note =
+        format!("this program does not understand what the killed daemon served, and serves the host file: {why}");
+    Ok((Begin::new(Host::read(&args.host)?), Some(note)))
 }
 
 /// Becomes the keeper: starts the daemon as a child, with the same arguments.
@@ -84,10 +103,11 @@ fn keep(args: &Serve) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(code))
 }
 
-/// Begins to serve: anew, or with the ports of a daemon that this one replaces.
+/// Begins to serve: anew, or with the ports of a daemon that this one replaces. `note` is a warning for the log.
 fn begin(
     args: &Serve,
     begin: Begin,
+    note: Option<String>,
     kept: Option<KeptBy>,
     groups: Vec<Group>,
     taking: Option<Taking>,
@@ -103,6 +123,9 @@ fn begin(
     let recent = host.daemon.page.is_some().then(Arc::<Recent>::default);
     let log = log::start(asked, recent.clone())?;
     let recent = recent.unwrap_or_default();
+    if let Some(note) = note {
+        warn!("{note}");
+    }
     if !host.daemon.sandbox && !args.check {
         warn!("the daemon's threads are not confined: sandbox = \"off\"");
     }

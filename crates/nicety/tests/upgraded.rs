@@ -24,6 +24,10 @@ mod station;
 mod steps;
 #[path = "steps/mod.rs"]
 mod steps_of;
+#[path = "upgraded/still.rs"]
+mod still;
+#[path = "upgraded/unapplied.rs"]
+mod unapplied;
 #[path = "upgraded/uplinks.rs"]
 mod uplinks;
 

@@ -83,11 +83,16 @@ impl Ne2000 {
             self.chip.registers[r::BNRY] = if current == start { stop - 1 } else { current - 1 };
         }
         self.chip.registers[r::CR] &= !r::cr::TXP;
+        if self.chip.runs() {
+            // The state may have been kept while the driver looked at CURR, in page 1. It is back in page 0 when it lets its lock go
+            // (lib8390.c, "Things to know"), and acknowledges causes there. In page 1 that would write CURR.
+            self.chip.registers[r::CR] &= !(3 << r::cr::PAGE_SHIFT);
+        }
         (self.starved, self.waiting) = (false, false);
         self.chip.causes.clear(u128::MAX);
         self.chip.causes.show(&mut self.function, cx);
-        // The driver's mask may be newer. One interrupt more is harmless.
-        self.chip.causes.enable(r::isr::PTX.into());
+        // The driver's mask may be newer: it writes none while it transmits. One interrupt more is harmless.
+        self.chip.causes.enable((r::isr::PTX | r::isr::PRX).into());
         self.chip.causes.raise(r::isr::PTX.into());
         self.settle_line(cx);
     }

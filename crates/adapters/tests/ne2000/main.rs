@@ -6,6 +6,7 @@ mod driver;
 mod frames;
 mod hostile;
 mod interrupts;
+mod killed;
 mod polled;
 mod ports;
 mod races;

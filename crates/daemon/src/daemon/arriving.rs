@@ -316,7 +316,7 @@ impl Daemon {
         }
         let log = Arc::clone(&arriving.running.log);
         let journal = match &arriving.link {
-            ArrivingLink::Function { device, .. } => self.journal(&name, device, &rings),
+            ArrivingLink::Function { device, .. } => self.journal(&log, device, &rings),
             ArrivingLink::Rings { .. } => None,
         };
         let (mut service, _no_front) = self.arrive(arriving);

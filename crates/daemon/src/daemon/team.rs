@@ -290,6 +290,7 @@ impl Daemon {
                 mirror: None,
                 mirrored_by: Vec::new(),
                 tolerance: None,
+                not_kept: None,
             }
         };
         self.teams().iter().map(view).collect()

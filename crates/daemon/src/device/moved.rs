@@ -11,8 +11,9 @@ use nicety_plane::{Doorbells, Saved};
 use nicety_vfio_user::{Area, Mapping as RegionMapping};
 use rustix::io::Errno;
 
-use super::{Page, PortDevice};
+use super::{Kept, Page, PortDevice};
 use crate::image::{Checks, FunctionImage, PageImage, RegionImage, VmmImage};
+use crate::journal::MemoryChange;
 use crate::saved::PortState;
 
 /// Reasons why a device does not go on in this process.
@@ -158,7 +159,8 @@ impl PortDevice {
                 None => map.with_absent(*base, *len, rights)?,
             };
         }
-        drop(self.publish(map));
+        drop(self.publish(map, MemoryChange::UnmapAll));
+        self.kept(Kept::Renewed);
         self.interrupts.reconnect(&image.connections, table).map_err(NotTaken::Eventfd)?;
         self.unmask = self.interrupts.unmask_eventfd();
         let Checks { is_checked, is_blank, is_advised, breaches_before } = image.checks;

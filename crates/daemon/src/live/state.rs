@@ -154,6 +154,12 @@ impl Begin {
         Self { host: file.clone(), file, state, found }
     }
 
+    /// What a killed daemon served, which goes on: the state file is not taken. One of a newer program stays as it is.
+    pub fn again(host: Host, file: Host) -> Self {
+        let Self { file, state, .. } = Self::new(file);
+        Self { host, file, state, found: Found::Nothing }
+    }
+
     /// Renames a state that is not used, so that it is not confused with later changes.
     pub fn set_aside(&self) -> io::Result<()> {
         let ending = match &self.found {

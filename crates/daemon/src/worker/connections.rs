@@ -161,7 +161,9 @@ impl Worker {
                     if let Some(recorder) = &service.recorder {
                         recorder.note(Event::Connect);
                     }
-                    Self::keep(service, self.clock);
+                    if Self::keep(service, self.clock) {
+                        self.owe(id);
+                    }
                 }
                 Ok(Accepted::Refused(socket, peer)) => {
                     let pid = peer.map(|p| p.pid);
@@ -366,7 +368,9 @@ impl Worker {
             device.renew();
             if is_kept {
                 // A descriptor that the keeper holds would hide the end from the VMM.
-                Self::keep(service, self.clock);
+                if Self::keep(service, self.clock) {
+                    self.owe(id);
+                }
             }
             if matches!(why, DisconnectReason::Removed | DisconnectReason::Failed) {
                 self.keep_closer(close_gently(session, farewell::TIMEOUT));

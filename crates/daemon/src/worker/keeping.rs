@@ -1,6 +1,11 @@
 //! Keeps ports in case this process is killed: see [`crate::journal`].
+//!
+//! The keeper may have no room for a port's descriptors, or this process no descriptor left for their duplicates. Then the port is not
+//! kept, `nicety ports` says so, and its worker tries again every few milliseconds.
 
+use std::cmp::Reverse;
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use nicety_adapter::PortId;
 use nicety_peer::Table;
@@ -8,22 +13,26 @@ use nicety_vfio_user::{Batch, SessionError};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-use super::Worker;
+use super::{MESSAGE_COST, Worker};
 use crate::clock::Clock;
 use crate::device::Kept;
-use crate::journal::Journal;
+use crate::journal::{Journal, NotKept};
 use crate::service::{Link, Service, Talk};
 
+/// The time between two tries.
+const RETRY: Duration = Duration::from_millis(10);
+
 impl Worker {
-    /// Keeps a port from now on, with its VMM if one is connected.
-    pub(super) fn keep(service: &mut Service, clock: Clock) {
+    /// Keeps a port from now on, with its VMM if one is connected. Returns whether the worker [owes](Worker::owe) the keeper something.
+    #[must_use]
+    pub(super) fn keep(service: &mut Service, clock: Clock) -> bool {
         if service.journal.is_none() {
-            return;
+            return false;
         }
         if let Link::Function { session: Some(talk), .. } = &mut service.link {
             talk.session.keep(service.journal.as_ref().and_then(Journal::tally));
         }
-        write(service, None, Kept::Renewed, clock);
+        write(service, None, Kept::Renewed, clock)
     }
 
     /// Keeps the effects of the messages that were just handled, then answers and consumes them.
@@ -47,26 +56,93 @@ impl Worker {
         {
             talk.session.keep_answers(batch);
         }
+        let mut owes = false;
         if change != Kept::Unchanged {
-            write(service, batch, change, clock);
+            owes = write(service, batch, change, clock);
         } else if let Some(batch) = batch
             && talk.session.owes_answers()
             && let Some(journal) = &service.journal
         {
             journal.note(batch);
         }
-        match &mut service.link {
+        let done = match &mut service.link {
             Link::Function { session: Some(talk), .. } => talk.session.finish(),
             _ => Ok(()),
+        };
+        if owes {
+            self.owe(id);
+        }
+        done
+    }
+
+    /// The keeper had no room for this port: the worker tries again soon.
+    pub(super) fn owe(&mut self, id: PortId) {
+        if !self.owed.contains(&id) {
+            self.owed.push(id);
+        }
+        if self.retry_at.is_none() {
+            let at = self.clock.now().after(RETRY);
+            self.retry_at = Some(at);
+            self.timers.push(Reverse((at, id)));
+        }
+    }
+
+    /// Tries again to keep what the worker owes the keeper.
+    pub(super) fn keep_owed(&mut self) {
+        self.retry_at = None;
+        let clock = self.clock;
+        for id in std::mem::take(&mut self.owed) {
+            let is_sent = self.keeper.as_ref().is_none_or(|keeper| keeper.retry());
+            let Some(service) = self.services.get_mut(&id) else {
+                // The port was closed: only that the keeper is to forget it was owed.
+                if !is_sent {
+                    self.owe(id);
+                }
+                continue;
+            };
+            let lacks = service.journal.as_ref().is_some_and(|journal| journal.lacks.is_some());
+            let Link::Function { device, session, .. } = &mut service.link else { continue };
+            let batch = match session {
+                Some(talk) if talk.session.is_within_batch() => {
+                    // Its end keeps all of it.
+                    device.put_change(Kept::Renewed);
+                    continue;
+                }
+                Some(talk) => talk.session.batch(),
+                None => None,
+            };
+            let owes = if lacks { write(service, batch, Kept::Renewed, clock) } else { !is_sent };
+            if owes {
+                self.owe(id);
+            }
+        }
+    }
+
+    /// The keeper closes what it holds of a port that is closed.
+    pub(super) fn forget(&mut self, id: PortId, journal: &Journal) {
+        journal.forget();
+        if journal.holder().owes() {
+            self.owe(id);
         }
     }
 }
 
-/// Writes the journal's record. Nothing is kept of a port that cannot be saved now: the old record stays.
-fn write(service: &mut Service, batch: Option<Batch>, change: Kept, clock: Clock) {
-    let Service { link: Link::Function { listener, device, session }, journal: Some(journal), .. } = service else {
-        return;
+/// Writes what has changed, and charges the port for it. Returns whether the worker owes the keeper something.
+fn write(service: &mut Service, batch: Option<Batch>, change: Kept, clock: Clock) -> bool {
+    let Service { link: Link::Function { listener, device, session }, journal: Some(journal), credit, log, .. } =
+        service
+    else {
+        return false;
     };
+    // A later record would find the adapter in the middle of something.
+    let _kept_now = device.take_change();
+    let changes = device.take_memory_changes();
+    if change == Kept::Memory
+        && let Some(bytes) = journal.append(&changes, batch)
+    {
+        *credit -= i64::try_from(bytes).unwrap_or(i64::MAX);
+        return false;
+    }
     let is_greeted = session.as_ref().is_some_and(|talk| talk.session.is_ready());
     let mut table = Table::default();
     let mut image = || -> Result<_, Errno> {
@@ -77,10 +153,20 @@ fn write(service: &mut Service, batch: Option<Batch>, change: Kept, clock: Clock
         }
         Ok(function)
     };
-    if let Ok(function) = image() {
-        // The clock of a daemon that follows a killed one begins at 0.
-        let number = clock.origin_ns() + clock.now().0;
-        journal.write(number, function, &table, batch, change == Kept::Renewed);
-        journal.is_greeted = is_greeted;
+    match image() {
+        Ok(function) => {
+            // The clock of a daemon that follows a killed one begins at 0.
+            let number = clock.origin_ns() + clock.now().0;
+            let bytes = journal.write(number, function, &table, batch, change == Kept::Renewed);
+            let descriptors = i64::try_from(table.len()).unwrap_or(i64::MAX);
+            *credit -= i64::try_from(bytes).unwrap_or(i64::MAX) + descriptors * MESSAGE_COST;
+            journal.is_greeted = is_greeted;
+        }
+        Err(errno) => {
+            journal
+                .lack(NotKept { why: format!("duplicating its descriptors: {errno} (ulimit -n)"), is_passing: true });
+        }
     }
+    log.keeps(journal.lacks.as_ref());
+    journal.owes()
 }

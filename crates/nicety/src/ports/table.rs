@@ -164,6 +164,17 @@ fn troubles(ports: &[PortReport]) -> String {
     if bad.is_empty() { String::new() } else { format!("\n{}{more}", lines.collect::<String>()) }
 }
 
+/// The first port that would not survive a kill of the daemon, and how many more there are.
+fn unkept(ports: &[PortReport]) -> String {
+    let mut unkept = ports.iter().filter_map(|port| Some((&port.name, port.not_kept.as_ref()?)));
+    let Some((name, why)) = unkept.next() else { return String::new() };
+    let more = match unkept.count() {
+        0 => String::new(),
+        more => format!(" (and {more} more ports)"),
+    };
+    format!("\nif the daemon were killed now, the VM of {name} would lose its adapter{more}: {why}\n")
+}
+
 /// The whole text: the table, and what a person should know of it. `all` is the number of the switch's ports, with uplinks.
 pub fn page(ports: &[PortReport], all: usize, width: Option<usize>) -> String {
     match (ports.len(), all) {
@@ -171,7 +182,7 @@ pub fn page(ports: &[PortReport], all: usize, width: Option<usize>) -> String {
         (0, 1) => "the only port does not match\n".to_owned(),
         (0, all) => format!("none of the {all} ports matches\n"),
         (shown, all) => {
-            let mut text = table(ports, width) + &troubles(ports);
+            let mut text = table(ports, width) + &troubles(ports) + &unkept(ports);
             if shown == all && ports.iter().all(|port| port.adapter.is_none()) {
                 text.push('\n');
                 text.push_str(NO_PORTS);

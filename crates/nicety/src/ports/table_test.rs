@@ -53,6 +53,15 @@ vm2   rtl8139-plain  up       45   1       43       0
 }
 
 #[test]
+fn a_port_that_would_not_survive_a_kill_is_named_with_the_reason() {
+    let unkept = |name: &str| PortReport { not_kept: Some("no room".into()), ..plain(name, Condition::Up) };
+    let told = |ports: &[PortReport]| page(ports, ports.len(), None).lines().last().unwrap().to_owned();
+    let line = "if the daemon were killed now, the VM of vm2 would lose its adapter";
+    assert_eq!(told(&[plain("vm1", Condition::Up), unkept("vm2")]), format!("{line}: no room"));
+    assert_eq!(told(&[unkept("vm2"), unkept("vm3"), unkept("vm4")]), format!("{line} (and 2 more ports): no room"));
+}
+
+#[test]
 fn a_thousand_ports_with_long_names_fit_any_terminal() {
     let queue = QueueReport { queue: 0, packets: 1, frames: 999_999, bytes: 1 };
     let ports: Vec<PortReport> = (0..1000)

@@ -314,7 +314,7 @@ fn another_mount(guest: &mut Guest) {
     run(guest, "cp good.toml /etc/nicety/host.toml; systemctl reset-failed nicety; systemctl start nicety");
 }
 
-/// A daemon that stands still is ended by the watchdog, and started again.
+/// A daemon that stands still is replaced by its keeper, and a keeper that stands still by systemd's watchdog.
 fn watchdog(guest: &mut Guest) {
     run(
         guest,
@@ -322,14 +322,21 @@ fn watchdog(guest: &mut Guest) {
          printf '[Service]\\nWatchdogSec=8\\nTimeoutAbortSec=1\\nRestartSec=1\\n' >soon.conf; \
          systemctl daemon-reload; systemctl reset-failed nicety; systemctl restart nicety",
     );
-    let before = run(guest, "systemctl show -P MainPID nicety");
+    let (keeper, before) = (run(guest, "systemctl show -P MainPID nicety"), run(guest, &format!("echo {DAEMON}")));
     run(guest, &format!("kill -STOP {DAEMON}"));
+    let replaced = format!("d={DAEMON}; [ \"$d\" ] && [ \"$d\" != {} ] && nicety ports >/dev/null 2>&1", before.trim());
+    run(guest, &format!("for i in $(seq 300); do {replaced} && break; sleep 0.2; done; {replaced}"));
+    assert_eq!(run(guest, "systemctl show -P MainPID nicety"), keeper, "the keeper goes on");
+    let said = run(guest, "journalctl -u nicety --no-pager");
+    assert!(said.contains("the daemon's workers stand still, for 8s: it is killed"), "{said}");
+    assert!(!said.contains("Watchdog timeout"), "{said}");
+    run(guest, "kill -STOP $(systemctl show -P MainPID nicety)");
     run(
         guest,
         "for i in $(seq 300); do [ $(systemctl show -P NRestarts nicety) -ge 1 ] && systemctl is-active nicety && break; sleep 0.2; done; \
          systemctl is-active nicety",
     );
-    assert_ne!(run(guest, "systemctl show -P MainPID nicety"), before);
+    assert_ne!(run(guest, "systemctl show -P MainPID nicety"), keeper);
     contains(&run(guest, "journalctl -u nicety --no-pager"), "Watchdog timeout (limit 8s)!");
     contains(&run(guest, "nicety ports"), "vm2");
     run(

@@ -177,7 +177,7 @@ fn survives_in_user_mode(adapter: &str, kills: usize) {
 }
 
 /// Its client takes an answer that comes twice for a defect, and lets the device go. pcnet's driver waits for the answer to a register's
-/// read at each interrupt, vmxnet3's for none. (Not ne2k_pci: docs/adr/0022, "Left".)
+/// read at each interrupt, vmxnet3's for none.
 #[test]
 fn a_user_mode_guest_goes_on_under_a_flood_when_the_daemon_is_killed() {
     let all = [
@@ -188,6 +188,7 @@ fn a_user_mode_guest_goes_on_under_a_flood_when_the_daemon_is_killed() {
         "igb",
         "rtl8139",
         "rtl8139-plain",
+        "ne2k_pci",
         "virtio-net-pci",
         "igbvf",
         "ixgbevf",

@@ -28,6 +28,13 @@ pub struct SavedSession {
     pub(super) writing: Option<SavedWriting>,
 }
 
+impl SavedSession {
+    /// The client has these windows: first address and bytes of each.
+    pub fn set_maps(&mut self, maps: impl Iterator<Item = (u64, u64)>) {
+        self.maps = maps.collect();
+    }
+}
+
 impl Session {
     /// Saves the session; changes nothing. `Ok(None)` while a change of the client's memory is in progress, or a [kept](Session::keep)
     /// session has messages to [finish](Session::finish).
