@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use nicety_adapter::PortId;
 use nicety_adapter::snapshot::{Nothing, RestoreError, Version, decode, encode};
-use nicety_plane::{SavedFrames, SavedNumbers, SavedSteering};
+use nicety_plane::{SavedAgent, SavedFrames, SavedNumbers, SavedSteering};
 use nicety_switch::{Interest, Wanted};
 use nicety_vfio_user::{SavedConnections, SavedSession};
 use serde::{Deserialize, Serialize};
@@ -44,6 +44,8 @@ pub struct PortImage {
     pub signals: u64,
     /// Frames that wait.
     pub waiting: SavedFrames,
+    /// The state of its agents.
+    pub agents: Vec<SavedAgent>,
     /// Its adapter and VMM, or its link.
     pub link: LinkImage,
 }
@@ -255,10 +257,10 @@ pub struct Checks {
 }
 
 impl Version for Image {
-    const NUMBER: u16 = 2;
-    type Before = before::Image1;
+    const NUMBER: u16 = 3;
+    type Before = before::Image2;
 
-    fn from_before(before: before::Image1) -> Result<Self, RestoreError> {
+    fn from_before(before: before::Image2) -> Result<Self, RestoreError> {
         Ok(before.into())
     }
 }
@@ -291,8 +293,10 @@ mod tests {
 
     use super::*;
 
-    /// An image with a value in every field. Version 1 has no state of uplinks, and no frames that wait.
-    fn image(state: Vec<u8>) -> Image {
+    /// An image with a value in every field that a version has. Version 1 has no state of uplinks, and no frames that wait; version 2 has no
+    /// agents.
+    fn image(version: u16) -> Image {
+        let state = if version >= 2 { vec![28, 29] } else { Vec::new() };
         let frame = json!({
             "lane": 1, "from": 2, "head": 0, "edit": { "Tag": [0x8100, 7] }, "since": 30, "bytes": [31, 32],
             "offload": { "checksum": { "Partial": [34, 50] }, "segment": ["Tcp", 1448, 66] }
@@ -305,6 +309,13 @@ mod tests {
             if has { json!({ "outward": [frame], "inward": [other] }) } else { json!({ "outward": [], "inward": [] }) }
         };
         let waiting: SavedFrames = serde_json::from_value(waiting(!state.is_empty())).unwrap();
+        let querier = json!({ "Querier": {
+            "mac": [35, 36, 37, 38, 39, 40], "networks": [[41, [42, 43]]], "next": 1, "at": 44, "rounds": 45,
+            "left": [{ "network": 1, "group": "ff15::1", "count": 2, "at": 46 }]
+        } });
+        let agents =
+            json!(if version >= 3 { vec![querier, json!({ "Herald": [[47, 48], [49]] })] } else { Vec::new() });
+        let agents: Vec<SavedAgent> = serde_json::from_value(agents).unwrap();
         let (_far, near) = UnixStream::pair().unwrap();
         let session = Session::new(OwnedFd::from(near)).save(&mut Table::default()).unwrap().unwrap();
         let counters = SavedCounters {
@@ -347,6 +358,7 @@ mod tests {
             numbers: numbers.clone(),
             signals: 27,
             waiting: waiting.clone(),
+            agents: agents.clone(),
             link,
         };
         Image { ports: (1..).zip(links).map(port).collect() }
@@ -354,7 +366,7 @@ mod tests {
 
     #[test]
     fn an_image_that_is_cut_or_newer_is_refused() {
-        let image = image(vec![28, 29]);
+        let image = image(Image::NUMBER);
         let bytes = image.to_bytes();
         assert_eq!(Image::from_bytes(&bytes), Ok(image.clone()));
         for cut in 0..bytes.len() {
@@ -376,13 +388,12 @@ mod tests {
         let of = |version: u16| folder.join(format!("image-v{version}.image"));
         if std::env::var_os("NICETY_GOLDEN").is_some_and(|what| what == "write") {
             std::fs::create_dir_all(&folder).unwrap();
-            std::fs::write(of(Image::NUMBER), image(vec![28, 29]).to_bytes()).unwrap();
+            std::fs::write(of(Image::NUMBER), image(Image::NUMBER).to_bytes()).unwrap();
         }
         for version in 1..=Image::NUMBER {
             let golden = std::fs::read(of(version)).unwrap();
-            let state = if version == 1 { Vec::new() } else { vec![28, 29] };
-            assert_eq!(Image::from_bytes(&golden), Ok(image(state)), "version {version}");
+            assert_eq!(Image::from_bytes(&golden), Ok(image(version)), "version {version}");
         }
-        assert_eq!(std::fs::read(of(Image::NUMBER)).unwrap(), image(vec![28, 29]).to_bytes());
+        assert_eq!(std::fs::read(of(Image::NUMBER)).unwrap(), image(Image::NUMBER).to_bytes());
     }
 }
