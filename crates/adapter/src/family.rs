@@ -32,7 +32,16 @@ pub enum Request {
     /// Its driver has read a message.
     Acknowledged,
     /// The function goes on from a saved state: another host may have granted what it has.
-    Restored,
+    Restored(Held),
+}
+
+/// What a function has by its saved state, besides its [`Standing`] and its address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// It may send and receive.
+    pub enabled: bool,
+    /// It receives all multicast frames.
+    pub all_multicast: bool,
 }
 
 /// What a function has been granted since its last reset.
@@ -135,7 +144,8 @@ pub enum Grant {
 pub struct Answer {
     /// The message was read.
     pub acknowledged: bool,
-    /// The reply, if there is one.
+    /// The reply, if there is one. Where no message was [read](Answer::acknowledged), the driver may hold the mailbox: then the function
+    /// keeps the mailbox as it is, and tells the driver as soon as it is free.
     pub reply: Option<Reply>,
     /// What changes, if anything does.
     pub grant: Option<Grant>,

@@ -1,19 +1,19 @@
-//! 256 functions of four cards in one daemon, each with a driver, and all at once under traffic. The drivers are bare: an 82599's
-//! function driven by hand (Linux, drivers/net/ethernet/intel/ixgbevf), with its rings and buffers in one memory file.
+//! 256 functions of four cards in one daemon, each with a driver, and all at once under traffic.
 
-use std::os::fd::{AsFd, OwnedFd};
+#[allow(dead_code, reason = "other tests use more of it")]
+mod function;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use function::Guest;
 use nicety_adapters::{Settings, find};
 use nicety_daemon::daemon::{Daemon, PortSpec};
 use nicety_frame::Mac;
 use nicety_host::{FunctionConfig, LinkState};
-use nicety_memory::{Map, Mapping, Rights};
 use nicety_switch::Limits;
-use nicety_vfio_user::{Client, DmaProtection, DmaRange};
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use nicety_vfio_user::Client;
 use tempfile::TempDir;
 
 /// Functions of each card, and in all.
@@ -21,15 +21,6 @@ const OF_A_CARD: u16 = 64;
 const FUNCTIONS: u16 = 256;
 /// The number with which the others are compared.
 const FEW: u16 = 16;
-/// A guest's memory: its rings, a frame, a buffer.
-const MEMORY: DmaRange = DmaRange { address: 0, size: 0x4000 };
-const TRANSMIT: u64 = 0;
-const RECEIVE: u64 = 0x1000;
-const FRAME: u64 = 0x2000;
-const BUFFER: u64 = 0x3000;
-const RING: u32 = 256;
-/// Bytes of a frame, without its check sequence.
-const BYTES: u32 = 60;
 /// Limit of a time in which no guest gets on.
 const STANDSTILL: Duration = Duration::from_secs(60);
 /// Rings that each guest sends, on average: one that was just begun, or is about to be, hardly shows.
@@ -40,13 +31,6 @@ struct Cards {
     daemon: Daemon,
     dir: TempDir,
     guests: Vec<Guest>,
-}
-
-struct Guest {
-    client: Client,
-    memory: Map,
-    tail: u32,
-    _file: OwnedFd,
 }
 
 fn address(number: u16) -> Mac {
@@ -92,7 +76,8 @@ impl Cards {
                 policy: nicety_switch::Policy::default(),
             };
             self.daemon.open(spec).unwrap();
-            self.guests.push(Guest::new(Client::connect(socket).unwrap(), number));
+            let client = Client::connect(socket).unwrap();
+            self.guests.push(Guest::new(client, address(number), address(number ^ 1)));
         }
     }
 
@@ -119,76 +104,6 @@ impl Cards {
         }
         let grown = |(before, after): (&[u64; 2], [u64; 2])| [after[0] - before[0], after[1] - before[1]];
         before.iter().zip(self.carried()).map(grown).collect()
-    }
-}
-
-impl Guest {
-    fn new(client: Client, number: u16) -> Self {
-        let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
-        ftruncate(&file, MEMORY.size).unwrap();
-        let mapping = Mapping::of_file(file.try_clone().unwrap(), 0, MEMORY.size, true).unwrap();
-        let memory = Map::default().with(0, Arc::new(mapping), Rights::BOTH).unwrap();
-        let mut this = Self { client, memory, tail: 0, _file: file };
-        let both = DmaProtection { read: true, write: true };
-        this.client.dma_map(MEMORY, both, Some((this._file.as_fd(), 0))).unwrap();
-        this.client.region_write(7, 4, &[6, 0]).unwrap();
-        // VFU, RESET, REQ; the address comes back; ACK.
-        for (register, value) in [(0x2fc, 4), (0x200, 1), (0x2fc, 1)] {
-            this.write(register, value);
-        }
-        let Mac([a, b, c, d, ..]) = address(number);
-        assert_eq!([this.read(0x200), this.read(0x204)], [0x8000_0001, u32::from_le_bytes([a, b, c, d])]);
-        this.write(0x2fc, 2);
-        let header = [&address(number ^ 1).0[..], &address(number).0, &[0x88, 0xb5]].concat();
-        this.memory.write(FRAME, &header).unwrap();
-        for (ring, base) in [(0x1000, RECEIVE), (0x2000, TRANSMIT)] {
-            for (offset, value) in [(0, base as u32), (4, 0), (8, RING * 16), (0x10, 0), (0x18, 0), (0x28, 1 << 25)] {
-                this.write(ring + offset, value);
-            }
-        }
-        // SRRCTL: advanced descriptors, 2 KiB.
-        this.write(0x1014, 0x0200_0002);
-        this.repost();
-        this.send();
-        this
-    }
-
-    fn read(&mut self, register: u64) -> u32 {
-        let mut word = [0; 4];
-        self.client.region_read(0, register, &mut word).unwrap();
-        u32::from_le_bytes(word)
-    }
-
-    fn write(&mut self, register: u64, value: u32) {
-        self.client.region_write(0, register, &value.to_le_bytes()).unwrap();
-    }
-
-    /// Whether the last descriptor is done.
-    fn has_sent(&self) -> bool {
-        let mut status = [0; 4];
-        self.memory.read(TRANSMIT + u64::from((self.tail + RING - 1) % RING) * 16 + 12, &mut status).unwrap();
-        status[0] & 1 != 0
-    }
-
-    /// Posts a ring of frames, and all buffers that were filled.
-    fn send(&mut self) {
-        self.repost();
-        // IFCS, DEXT, data, EOP; RS only of the last one.
-        for index in 0..RING - 1 {
-            let at = (self.tail + index) % RING;
-            let report = if index == RING - 2 { 1 << 27 } else { 0 };
-            let words = [FRAME as u32, 0, 0x2330_0000 | report | BYTES, BYTES << 14];
-            self.memory.write(TRANSMIT + u64::from(at) * 16, &words.map(u32::to_le_bytes).concat()).unwrap();
-        }
-        self.tail = (self.tail + RING - 1) % RING;
-        self.write(0x2018, self.tail);
-    }
-
-    fn repost(&mut self) {
-        let head = self.read(0x1010);
-        let descriptor = [BUFFER.to_le_bytes(), [0; 8]].concat();
-        (0..RING).for_each(|index| self.memory.write(RECEIVE + u64::from(index) * 16, &descriptor).unwrap());
-        self.write(0x1018, (head + RING - 1) % RING);
     }
 }
 

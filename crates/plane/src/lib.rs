@@ -42,6 +42,7 @@ pub mod wire;
 
 pub use agent::{Agent, LinkState, Role, SavedAgent};
 pub use backlog::{Backlog, Drained, SENDER_BYTES, SavedFrame};
+pub use carrier::AdapterLink;
 pub use doorbells::Doorbells;
 pub use inward::InwardControl;
 pub use lldp::{Announcer, Neighbour, announcement};

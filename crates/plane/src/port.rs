@@ -238,6 +238,7 @@ impl Port {
         let inner = Inner {
             end,
             family,
+            link: None,
             memory: Map::empty(),
             page: None,
             out: Outbox::default(),
@@ -864,12 +865,17 @@ impl Port {
             inner.drop_backlog(Reason::Removed);
             inner.out = Outbox::default();
             (inner.pending, inner.polled, inner.poll_at, inner.wake) = (Set::default(), Set::default(), None, None);
+            let link = inner.link;
             inner.call(now, |adapter, cx| {
                 // First: otherwise the adapter would read values on the page that no driver has written.
                 if cx.page.is_some() {
                     adapter.notice(Event::Page, cx);
                 }
                 adapter.notice(event, cx);
+                // The state has the link of another host.
+                if let Some(up) = link {
+                    adapter.notice(Event::Link(up), cx);
+                }
             });
             inner.settle(self.shell.as_ref());
         }
@@ -912,9 +918,12 @@ impl Port {
         self.shell.schedule();
     }
 
-    /// The link goes up or down.
+    /// The link goes up or down. From now on it is the host's: a restored state does not change it.
     pub fn set_link(&self, up: bool, now: Time) {
-        self.with(now, |adapter, cx| adapter.notice(Event::Link(up), cx));
+        let mut inner = self.lock();
+        inner.link = Some(up);
+        inner.call(now, |adapter, cx| adapter.notice(Event::Link(up), cx));
+        inner.settle(self.shell.as_ref());
     }
 
     /// Whether it is an uplink that can pass frames now.

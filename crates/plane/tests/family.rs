@@ -144,3 +144,21 @@ fn a_function_may_do_what_both_the_host_and_its_port_s_policy_allow() {
     set(true, Vlan::Flat);
     assert_eq!([ask(address), ask(vlan)], [REFUSED, GRANTED]);
 }
+
+/// A state that was saved elsewhere has the link of another card.
+#[test]
+fn a_restored_function_has_its_new_host_s_link_before_it_goes_on() {
+    const STATUS: u64 = 8;
+    for is_up in [false, true] {
+        let [old, new] = [1, 1].map(|number| port(number).0);
+        exchange(&old, [1, 0, 0]);
+        old.set_link(!is_up, Time(1));
+        read(&old, V2PMAILBOX);
+        let saved = old.save(Time(1)).unwrap();
+        new.set_link(is_up, Time(1));
+        assert_eq!(new.restore(&saved, Time(1)), Some(Ok(())));
+        assert_eq!(read(&new, STATUS) & 2 != 0, is_up);
+        // igb_ping_all_vfs.
+        assert_eq!((read(&new, VMBMEM), read(&new, V2PMAILBOX) & 0x10), (0x2000_0100, 0x10));
+    }
+}

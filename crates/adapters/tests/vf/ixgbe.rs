@@ -2,6 +2,7 @@
 //! mbx.h), sequences those of its vf.c and ixgbevf_main.c, and answers those of ixgbe_sriov.c.
 
 use nicety_adapter::family::Family;
+use nicety_adapter::snapshot::RestoreError;
 use nicety_adapter::{Event, Outbox, Reason, Reset};
 use nicety_adapters::intel::vf::family::{FunctionPolicy, PhysicalFunction, ixgbe};
 use nicety_frame::Mac;
@@ -500,9 +501,12 @@ fn a_flood_of_nonsense_is_answered_word_for_word_and_grants_no_more_than_the_lim
 }
 
 #[test]
-fn a_function_that_comes_from_a_host_that_let_it_do_more_is_reset() {
-    let moved = |grant: &[u32], change: fn(&mut FunctionPolicy)| {
-        let mut g = Guest::ready(true, 4);
+fn a_function_that_comes_from_a_host_that_let_it_do_something_else_is_reset() {
+    let moved_from = |before: fn(&mut FunctionPolicy), grant: &[u32], change: fn(&mut FunctionPolicy)| {
+        let mut g = Guest::new(true);
+        g.host_sets(before);
+        g.exchange(&[1]);
+        g.exchange(&[8, 4]);
         g.exchange(grant);
         let mut other = Guest::new(true);
         other.host_sets(change);
@@ -512,12 +516,87 @@ fn a_function_that_comes_from_a_host_that_let_it_do_more_is_reset() {
         // A message without CTS waits for it, or it is ready as before.
         (other.r(VFMBMEM) == 0x100, other.exchange(&[9])[0] == GRANTED | 9)
     };
+    let moved = |grant: &[u32], change: fn(&mut FunctionPolicy)| moved_from(|_| {}, grant, change);
     assert_eq!(moved(&[9], |policy| policy.trusted = false), (false, true), "it has nothing of another's");
     assert_eq!(moved(&[1 << 16 | 6, 2, 1 << 8], |policy| policy.trusted = false), (true, false));
     assert_eq!(moved(&[2, OTHER.0[0], OTHER.0[1]], |policy| policy.trusted = false), (true, false));
     assert_eq!(moved(&[9], |policy| (policy.trusted, policy.address) = (false, Mac(OTHER.1))), (true, false));
     assert_eq!(moved(&[1 << 16 | 4, 5], |policy| policy.tagged = true), (true, false));
     assert_eq!(moved(&[1 << 16 | 6, 2, 1 << 8], |policy| policy.tagged = true), (false, true));
+    // IXGBEVF_XCAST_MODE_MULTI is for everybody, ALLMULTI for whom the host trusts.
+    assert_eq!(moved(&[12, 1], |policy| policy.trusted = false), (false, true));
+    assert_eq!(moved(&[12, 2], |policy| policy.trusted = false), (true, false));
+    assert_eq!(moved(&[9], |policy| policy.enabled = false), (true, false));
+    assert_eq!(moved_from(|policy| policy.enabled = false, &[9], |_| {}), (true, false), "it may send again");
+    assert_eq!(moved_from(|policy| policy.enabled = false, &[9], |policy| policy.enabled = false), (false, true));
+}
+
+/// A number of a saved state.
+fn leb128(mut value: u32) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while value >= 0x80 {
+        bytes.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    bytes.push(value as u8);
+    bytes
+}
+
+/// Its family judges a state by its counts. RCTL's bits: UPE, which nobody grants, and MPE.
+#[test]
+fn a_state_whose_registers_grant_more_than_it_says_is_refused() {
+    let mut g = Guest::ready(true, 4);
+    g.exchange(&[1 << 16 | 4, 31]);
+    let state = g.nic.save();
+    let (control, vlans) = (0x0404_8002, 1 << 31 | 1);
+    for (was, is) in [(control, control | 8), (control, control | 0x10), (vlans, vlans | 1 << 30)] {
+        let [was, is] = [was, is].map(leb128);
+        let found: Vec<usize> = (0..state.len()).filter(|at| state[*at..].starts_with(&was)).collect();
+        assert_eq!(found.len(), 1, "{was:x?} is RCTL or the VLANs' table");
+        let changed = [&state[..found[0]], &is, &state[found[0] + was.len()..]].concat();
+        assert_eq!(adapter("ixgbevf").restore(&changed), Err(RestoreError::Impossible("mailbox")), "{is:x?}");
+    }
+    assert_eq!(adapter("ixgbevf").restore(&state), Ok(()));
+}
+
+/// The words of a message that it is about to send stay, and what it asks is refused.
+#[test]
+fn a_function_that_is_moved_while_its_driver_holds_the_mailbox_is_reset_and_its_message_is_whole() {
+    let mut g = Guest::ready(true, 4);
+    g.exchange(&[1 << 16 | 6, 2, 1 << 8]);
+    g.w(VFMAILBOX, VFU);
+    g.w(VFMBMEM, 9);
+    let mut other = Guest::new(true);
+    other.host_sets(|policy| policy.trusted = false);
+    g.hand_over(&mut other);
+    other.restored();
+    other.answer();
+    assert_eq!((other.r(VFMBMEM), other.r(VFMAILBOX)), (9, VFU));
+    other.w(VFMAILBOX, REQ);
+    other.answer();
+    assert_eq!(other.r(VFMBMEM), 0x4000_0009, "it is not clear to send");
+    other.bring_one(&to([2, 0, 0, 0, 0, 1], 100));
+    assert_eq!(other.counters.receive[0].frames, 0);
+}
+
+/// ixgbe_obtain_mbx_lock_pf: PFU cannot be set while VFU is. There the word is lost, here it waits.
+#[test]
+fn a_change_of_trust_waits_until_its_driver_has_read_the_answer_to_its_message() {
+    let mut g = Guest::ready(true, 4);
+    g.w(VFMAILBOX, VFU);
+    g.w(VFMBMEM, 9);
+    g.w(VFMAILBOX, REQ);
+    g.answer();
+    g.host_sets(|policy| policy.trusted = false);
+    assert_eq!((g.r(VFMBMEM), g.r(VFMAILBOX)), (GRANTED | 9, PFSTS | PFACK));
+    g.w(VFMAILBOX, VFU);
+    assert_eq!(g.r(VFMBMEM), GRANTED | 9);
+    g.w(VFMAILBOX, ACK);
+    g.answer();
+    assert_eq!((g.r(VFMBMEM), g.r(VFMAILBOX)), (0x4000_0000, PFSTS), "ixgbe_rcv_ack_from_vf: it resets");
+    // Once it has, there is nothing more to tell it.
+    g.exchange(&[1]);
+    assert_eq!((g.r(VFMBMEM) & 0xff, g.r(VFMAILBOX)), (1, 0));
 }
 
 /// ixgbevf_check_mac_link_vf: as e1000_check_for_link_vf, see `killed.rs`.

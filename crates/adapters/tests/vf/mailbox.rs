@@ -160,6 +160,39 @@ fn the_link_is_in_status_and_a_change_is_a_message_once_the_mailbox_is_free() {
     assert_eq!((g.r(VMBMEM), g.r(V2PMAILBOX) & PFSTS, g.r(STATUS) & 2), (0x2000_0100, PFSTS, 2));
 }
 
+/// igb_obtain_mbx_lock_pf: PFU cannot be set while VFU is. There the word is lost after 10 ms, here it waits.
+#[test]
+fn a_reset_of_its_physical_function_waits_while_its_driver_holds_the_mailbox() {
+    let mut g = Guest::ready(true);
+    // The silence after a reset is over.
+    g.now = g.now.after_ns(2_000_000_001);
+    g.w(V2PMAILBOX, VFU);
+    g.w(VMBMEM, 1 << 16 | 4);
+    g.host_sets(|policy| policy.trusted = false);
+    assert_eq!((g.r(VMBMEM), g.r(V2PMAILBOX)), (1 << 16 | 4, VFU));
+    g.w(VMBMEM + 4, 5);
+    g.ask(V2PMAILBOX, REQ);
+    assert_eq!(g.r(V2PMAILBOX), PFSTS | PFACK);
+    assert_eq!(g.read_message()[..2], [0x4001_0004, 5], "its own words, refused without CTS");
+    assert_eq!((g.r(VMBMEM), g.r(V2PMAILBOX)), (0x4000_0000, PFSTS), "igb_rcv_ack_from_vf");
+}
+
+#[test]
+fn a_reset_of_its_physical_function_waits_until_its_driver_has_read_an_answer_and_ends_a_wait_for_none() {
+    let mut g = Guest::ready(true);
+    g.send_message(&[1 << 16 | 4, 5]);
+    g.host_sets(|policy| policy.trusted = false);
+    assert_eq!(g.r(V2PMAILBOX), PFSTS | PFACK);
+    assert_eq!(g.read_message()[..2], [GRANTED | 1 << 16 | 4, 5]);
+    assert_eq!((g.r(VMBMEM), g.r(V2PMAILBOX)), (0x100, PFSTS));
+    // In the silence after a reset a message gets no answer.
+    let mut g = Guest::ready(true);
+    g.w(V2PMAILBOX, VFU);
+    g.host_sets(|policy| policy.trusted = false);
+    g.send_words(&[1 << 16 | 4, 5]);
+    assert_eq!((g.r(VMBMEM), g.r(V2PMAILBOX)), (0x100, PFSTS | PFACK));
+}
+
 #[test]
 fn a_reset_takes_back_what_was_granted_and_stops_the_rings() {
     let mut g = Guest::opened();

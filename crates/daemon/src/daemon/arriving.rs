@@ -235,6 +235,8 @@ impl Daemon {
         schedule.count_on(written);
         // A function of a card that went on first would be reset by a policy that allows it less.
         self.plane.set_policy(port, &spec.policy);
+        // Before its state, which may be of another link.
+        self.link_function(&running);
         let fail = |why: &dyn std::fmt::Display| {
             log.say(Kind::Failed, format_args!("its adapter does not go on: {why}"));
             port.detach(self.clock.now());
@@ -280,7 +282,6 @@ impl Daemon {
         port.shape_on(&numbers);
         port.wait_on(&waiting, self.clock.now());
         self.agents_go_on(port, &spec.name, &agents);
-        self.link_function(&running);
         self.ports().insert(port.id(), running);
         (service, front)
     }

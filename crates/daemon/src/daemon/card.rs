@@ -6,7 +6,7 @@ use nicety_adapter::PortId;
 use nicety_adapter::family::FunctionPolicy;
 use nicety_adapters::Card;
 use nicety_host::{CardConfig, FunctionConfig, LinkState};
-use nicety_plane::{Port, SharedFamily};
+use nicety_plane::{AdapterLink, Port, SharedFamily};
 
 use super::{Daemon, PortSpec, Running};
 
@@ -92,16 +92,15 @@ impl Daemon {
     /// A function's link is its card's, unless the host forces it up or down. An 82599 forces it down by a reset, see its family.
     pub(super) fn link_function(&self, running: &Running) {
         let Running { spec, port, .. } = running;
-        let now = self.clock.now();
-        match spec.function.as_ref().map(|function| (function.link, function)) {
-            Some((LinkState::Auto, function)) => self.plane.follow(port, self.uplink_of(function), now),
-            Some((LinkState::Disable, _)) if spec.entry.about.name == "igbvf" => {
-                self.plane.follow(port, None, now);
-                port.set_link(false, now);
-            }
-            _ if spec.entry.card.is_some() => self.plane.follow(port, None, now),
-            _ => {}
+        if spec.entry.card.is_none() {
+            return;
         }
+        let link = match spec.function.as_ref().map(|function| (function.link, function)) {
+            Some((LinkState::Auto, function)) => self.uplink_of(function).map_or(AdapterLink::Up, AdapterLink::Carrier),
+            Some((LinkState::Disable, _)) if spec.entry.about.name == "igbvf" => AdapterLink::Down,
+            _ => AdapterLink::Up,
+        };
+        self.plane.follow(port, link, self.clock.now());
     }
 
     /// The links of all functions: an uplink was opened or closed, or a card has another one.

@@ -21,12 +21,7 @@ impl Daemon {
     pub fn restore(&self, name: &str, state: PortState) -> Result<(), SaveError> {
         let (id, (done, answer)) = (self.function(name)?, mpsc::channel());
         self.inbox(id).push(Note::Restore(id, Box::new(state), done));
-        answer.recv_timeout(REMOVE_TIMEOUT).map_err(|_| SaveError::Late)??;
-        // The state has the link of another card.
-        if let Some(running) = self.ports().get(&id).filter(|running| running.spec.function.is_some()) {
-            self.link_function(running);
-        }
-        Ok(())
+        answer.recv_timeout(REMOVE_TIMEOUT).map_err(|_| SaveError::Late)?
     }
 
     /// The port of this name, if it is a PCI function.

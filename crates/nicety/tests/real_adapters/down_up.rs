@@ -4,9 +4,9 @@ use nicety_guests::{
     Guest,
     uml::{UmlConfig, UmlKernel},
 };
-use nicety_trials::scope::{in_linux as entries, is_full};
+use nicety_trials::scope::{in_linux as entries, is_asked, is_full};
 
-use crate::stage::{HOST, Stage, ping, port, quiet, sh, well};
+use crate::stage::{HOST, MAPPED, Stage, ping, port, quiet, sh, well};
 
 /// Number of times that an interface goes down, in a normal and in a full run.
 const ROUNDS: [u32; 2] = [5, 20];
@@ -22,8 +22,8 @@ const AGAIN: &str = "cd /sys/class/net/eth0; ip link set eth0 down; ip link set 
 fn an_interface_of_a_guest_with_two_processors_goes_down_and_up_again_and_again_and_loses_no_ping() {
     let kernel = well(UmlKernel::lay_smp(&mut |line| eprintln!("{line}")));
     let usual = entries().into_iter().map(|entry| (entry.about.name, ""));
-    let mapped = ["e1000e", "igb"].map(|adapter| (adapter, "doorbells = \"mapped\"\n"));
-    for (adapter, more) in usual.chain(mapped) {
+    let mapped = ["e1000e", "igb", "igbvf", "ixgbevf"].map(|adapter| (adapter, MAPPED));
+    for (adapter, more) in usual.chain(mapped.into_iter().filter(|(adapter, _)| is_asked(adapter))) {
         println!("{adapter} {more}");
         let mut port = port(adapter, 1);
         port.more = more.to_owned();

@@ -8,7 +8,7 @@ use nicety_guests::{Accel, Guest, GuestConfig, Kernel, Link, Setup, Start};
 use nicety_trials::scope::{is_asked, is_full};
 
 use crate::{
-    stage::{FLOOD, HOST, LATER, SOON, Stage, TAP, mac, ping, port, sh, well},
+    stage::{FLOOD, HOST, LATER, SOON, Stage, TAP, mac, mapped_port, ping, sh, well},
     upgraded::daemon,
     user_mode::machine,
 };
@@ -41,7 +41,7 @@ fn at(number: u8, host: u8) -> String {
 /// One guest in QEMU with all these adapters, each with a network of its own, in which the host is number 254. This program keeps its
 /// daemon. QEMU's own virtio-net has these properties.
 pub fn guest_with(adapters: &[&str], keeper: &Path, properties: &str) -> (Stage, Guest) {
-    let ports: Vec<_> = (1..).zip(adapters).map(|(number, adapter)| port(adapter, number)).collect();
+    let ports: Vec<_> = (1..).zip(adapters).map(|(number, adapter)| mapped_port(adapter, number)).collect();
     let setup =
         Setup { link: Some(Link::Tap(TAP.to_owned())), options: vec!["--keeper".to_owned()], ..Setup::default() };
     let numbers = 1..=ports.len() as u8;
@@ -128,7 +128,7 @@ fn survives_with(adapters: &[&str], usual: usize, properties: &str) {
 
 #[test]
 fn intels_adapters_and_their_qemu_survive_kills_of_the_daemon_under_a_flood() {
-    survives(&["e1000", "e1000e", "igb"], 3);
+    survives(&["e1000", "e1000e", "igb", "igbvf", "ixgbevf"], 3);
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn classic_adapters_and_their_qemu_survive_kills_of_the_daemon_under_a_flood() {
 fn survives_in_user_mode(adapter: &str, kills: usize) {
     let setup =
         Setup { link: Some(Link::Tap(TAP.to_owned())), options: vec!["--keeper".to_owned()], ..Setup::default() };
-    let stage = Stage::set_up(vec![port(adapter, 1)], setup);
+    let stage = Stage::set_up(vec![mapped_port(adapter, 1)], setup);
     let mut guest = well(Guest::start(&stage.root, stage.at_port(machine(1), 1)));
     stage.ready(guest.wait_ready());
     ping(&mut guest, "", HOST);

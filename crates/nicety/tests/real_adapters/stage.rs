@@ -65,6 +65,15 @@ pub fn port(adapter: &str, number: u8) -> Port {
     Port::new(&format!("vm{number}"), entry, &mac(number))
 }
 
+/// Lines of a port's table: its doorbells are words in pages that the daemon polls.
+pub const MAPPED: &str = "doorbells = \"mapped\"\n";
+
+/// Like [`port`]; a virtual function's doorbells are mapped.
+pub fn mapped_port(adapter: &str, number: u8) -> Port {
+    let more = if adapter.ends_with("vf") { MAPPED } else { "" };
+    Port { more: more.to_owned(), ..port(adapter, number) }
+}
+
 impl Stage {
     /// A daemon with one port for each of these adapters, numbered from 1, and the host behind a tap.
     pub fn new(adapters: &[&str]) -> Stage {

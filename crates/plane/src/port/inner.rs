@@ -22,6 +22,8 @@ pub(super) struct Inner {
     pub end: End,
     /// The family of an adapter that is a function.
     pub family: Option<Membership>,
+    /// The link of the adapter, if its host decides it.
+    pub link: Option<bool>,
     pub memory: Arc<Map>,
     pub page: Option<Arc<Map>>,
     pub out: Outbox,
@@ -125,8 +127,8 @@ pub(super) const CHANGE_COST: u64 = 16 * MESSAGE_COST;
 /// The largest charge for work between a port's turns.
 const OWED_MOST: u64 = 128 << 10;
 
-/// Most asks that one call can make: a reset, a message, an acknowledgement.
-const ASKS_MOST: usize = 3;
+/// Most asks that one call can make: after a restore, a reset, a message, an acknowledgement.
+const ASKS_MOST: usize = 4;
 
 /// Watchdog: an uplink that holds senders and has taken nothing for this long releases them until it takes frames again. Its peer
 /// has stopped reading, and VMs must still reach each other. (Switches have such watchdogs against pause storms.)

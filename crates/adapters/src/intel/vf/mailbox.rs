@@ -6,8 +6,12 @@
 //! ```
 //! The reply stays in the words: Linux's igbvf sees that the family is there by CTS in the first one, which it reads without a
 //! message (e1000_check_for_link_vf; ixgbevf as well). REQ and ACK read as 0. PFU is never set: the family writes between two accesses.
+//!
+//! A word that the driver has not asked for, of a link or a reset, waits while the driver holds the mailbox (VFU): there Linux's physical
+//! functions cannot set PFU, and their word is lost (igb_obtain_mbx_lock_pf tries for 10 ms, ixgbe_obtain_mbx_lock_pf once). It also waits
+//! until the driver has acknowledged a reply, which Linux's would overwrite.
 
-use nicety_adapter::family::{Answer, Ask, Grant, MESSAGE_WORDS, Request, Standing};
+use nicety_adapter::family::{Answer, Ask, Grant, Held, MESSAGE_WORDS, Request, Standing};
 use nicety_adapter::{Context, Outbox};
 use nicety_frame::Mac;
 use serde::{Deserialize, Serialize};
@@ -20,6 +24,8 @@ use super::registers::{self as r, mailbox, rctl, tctl, vmolr};
 const ADDRESS_VALID: u32 = 1 << 31;
 /// Longest frame before a driver asks for more: 1518 bytes and a tag.
 const FRAME_USUAL: u32 = 1522;
+/// RCTL of every function: broadcasts, VLANs by their table, no check sequence.
+const RECEIVER: u32 = rctl::BAM | rctl::VFE | rctl::SECRC;
 
 /// The function's side of its mailbox, and what it was granted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,7 +38,7 @@ pub struct Mailbox {
     acknowledged: bool,
     /// A reply that the driver has not acknowledged.
     unread: bool,
-    /// The link changed: tell the driver as soon as the mailbox is free.
+    /// The link changed, or the card was reset: tell the driver as soon as the mailbox is free.
     news: bool,
     /// All multicast frames: asked for, and for lack of room for their hashes.
     promiscuous: bool,
@@ -50,9 +56,18 @@ impl Mailbox {
         self.unread = true;
     }
 
-    /// Whether this saved state is possible.
-    pub fn fits(&self) -> bool {
-        self.standing.addresses <= ADDRESSES_MOST && self.standing.vlans <= VLANS_MOST
+    /// Whether this saved state is possible, and these registers grant what it says and nothing else: a family judges by it.
+    pub fn fits(&self, registers: &r::Bank) -> bool {
+        let Standing { ready, version: _, addresses, vlans, silent_from: _ } = self.standing;
+        let valid = registers.of(r::RAH).iter().skip(1).filter(|high| *high & ADDRESS_VALID != 0).count();
+        let tags: u32 = registers.of(r::VFTA).iter().map(|word| word.count_ones()).sum();
+        let multicast = if self.promiscuous || self.overflow { rctl::MPE } else { 0 };
+        let enabled = if ready { registers[r::RCTL] & rctl::EN } else { 0 };
+        addresses <= ADDRESSES_MOST
+            && vlans <= VLANS_MOST
+            && valid == usize::from(addresses)
+            && tags == u32::from(vlans) + 1
+            && registers[r::RCTL] == enabled | multicast | RECEIVER
     }
 }
 
@@ -81,7 +96,10 @@ impl VirtualFunction {
     pub(super) fn next_ask(&mut self) -> Option<Ask> {
         let this = &mut self.mailbox;
         let request = if std::mem::take(&mut self.is_restored) {
-            Request::Restored
+            Request::Restored(Held {
+                enabled: self.registers[r::RCTL] & rctl::EN != 0,
+                all_multicast: self.registers[r::RCTL] & rctl::MPE != 0,
+            })
         } else if std::mem::take(&mut this.reset) {
             Request::Reset
         } else if std::mem::take(&mut this.message) {
@@ -103,10 +121,14 @@ impl VirtualFunction {
         if answer.acknowledged {
             bits |= mailbox::PFACK;
         }
-        if let Some(reply) = &answer.reply {
-            self.registers.of_mut(r::VMBMEM).iter_mut().zip(reply.words()).for_each(|(word, reply)| *word = *reply);
-            bits |= mailbox::PFSTS;
-            self.mailbox.unread = true;
+        match &answer.reply {
+            Some(reply) if answer.acknowledged || self.is_free() => {
+                self.registers.of_mut(r::VMBMEM).iter_mut().zip(reply.words()).for_each(|(word, reply)| *word = *reply);
+                bits |= mailbox::PFSTS;
+                self.mailbox.unread = true;
+            }
+            Some(_) => self.mailbox.news = true,
+            None => {}
         }
         if let Some(grant) = answer.grant {
             self.granted(grant, cx);
@@ -119,6 +141,8 @@ impl VirtualFunction {
         if bits != 0 {
             self.other_cause(cx);
         }
+        // A message that got no reply leaves the mailbox free.
+        self.send_news(cx);
     }
 
     /// The link changed. igb_ping_all_vfs; while a message is on its way, Linux waits for the mailbox.
@@ -127,13 +151,18 @@ impl VirtualFunction {
         self.send_news(cx);
     }
 
+    /// Whether the driver neither writes a message nor has one to read.
+    fn is_free(&self) -> bool {
+        let Mailbox { unread, message, .. } = self.mailbox;
+        !unread && !message && self.registers[r::V2PMAILBOX] & mailbox::VFU == 0
+    }
+
     fn send_news(&mut self, cx: &mut Context<'_>) {
-        let Mailbox { news, unread, message, standing, .. } = &mut self.mailbox;
-        if !*news || *unread || *message || self.registers[r::V2PMAILBOX] & mailbox::VFU != 0 {
+        if !self.mailbox.news || !self.is_free() {
             return;
         }
-        *news = false;
-        let clear = if standing.ready { word::CTS } else { 0 };
+        self.mailbox.news = false;
+        let clear = if self.mailbox.standing.ready { word::CTS } else { 0 };
         self.registers[r::VMBMEM] = word::CONTROL | clear;
         self.registers[r::V2PMAILBOX] |= mailbox::PFSTS;
         self.other_cause(cx);
@@ -150,6 +179,8 @@ impl VirtualFunction {
         match grant {
             Grant::Reset { ready, enabled, address } => {
                 self.void_grants(ready, enabled, address);
+                // A driver reads the state of its link after a reset.
+                self.mailbox.news &= !ready;
                 if enabled {
                     self.look_at_all_queues(cx);
                     self.offer_room(!0, cx);
@@ -201,7 +232,7 @@ impl VirtualFunction {
         self.registers[r::VMOLR] = FRAME_USUAL;
         self.void_vlans();
         let (receiver, transmitter) = if enabled { (rctl::EN, tctl::EN) } else { (0, 0) };
-        self.registers[r::RCTL] = receiver | rctl::BAM | rctl::VFE | rctl::SECRC;
+        self.registers[r::RCTL] = receiver | RECEIVER;
         self.registers[r::TCTL] = transmitter | tctl::PSP;
         self.set_address(0, address.or(last));
         if address.is_none() {

@@ -73,7 +73,7 @@ impl Snapshot for VirtualFunction {
         let impossible = |what| Err(RestoreError::Impossible(what));
         let mut registers = self.registers.clone();
         registers.restore(&state.registers)?;
-        if !state.mailbox.fits() {
+        if !state.mailbox.fits(&registers) {
             return impossible("mailbox");
         }
         if state.transmit.iter().any(|queue| queue.next > 0xffff) {

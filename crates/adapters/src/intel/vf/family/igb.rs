@@ -42,7 +42,7 @@ const SILENCE_NS: u64 = 2_000_000_000;
 
 /// A card with functions under these policies.
 pub fn card(policies: Vec<FunctionPolicy>) -> PhysicalFunction {
-    PhysicalFunction { policies, answers: answer, hears, disables_by_reset: false }
+    PhysicalFunction { policies, answers: answer, hears, disables_by_reset: false, multicast_needs_trust: false }
 }
 
 fn is_silent(ask: &Ask) -> bool {

@@ -81,7 +81,7 @@ const RETA: u32 = 0x4444_4444;
 
 /// A card with functions under these policies.
 pub fn card(policies: Vec<FunctionPolicy>) -> PhysicalFunction {
-    PhysicalFunction { policies, answers: answer, hears, disables_by_reset: true }
+    PhysicalFunction { policies, answers: answer, hears, disables_by_reset: true, multicast_needs_trust: true }
 }
 
 fn answer(policy: FunctionPolicy, ask: &Ask, message: &Message) -> Answer {

@@ -4,7 +4,7 @@ pub mod igb;
 pub mod ixgbe;
 
 pub use nicety_adapter::family::FunctionPolicy;
-use nicety_adapter::family::{Answer, Ask, Family, Grant, HASHES, MESSAGE_WORDS, Message, Reply, Request};
+use nicety_adapter::family::{Answer, Ask, Family, Grant, HASHES, Held, MESSAGE_WORDS, Message, Reply, Request};
 use nicety_frame::Mac;
 
 /// Bits of a message's first word (Linux: e1000_mbx.h, ixgbe_mbx.h).
@@ -43,6 +43,19 @@ pub struct PhysicalFunction {
     hears: fn(&Ask) -> Answer,
     /// Whether the host's `state disable` resets the function; else its link goes down.
     disables_by_reset: bool,
+    /// Whether a function must be trusted to receive all multicast frames.
+    multicast_needs_trust: bool,
+}
+
+impl PhysicalFunction {
+    /// Whether a function has by its saved state what this policy does not let it have, or lacks what it should.
+    fn differs(&self, policy: FunctionPolicy, ask: &Ask, held: Held) -> bool {
+        let is_another = ask.address.is_some_and(|address| address != policy.address);
+        let has_others = ask.standing.addresses > 0 || is_another;
+        let needs_trust = has_others || (self.multicast_needs_trust && held.all_multicast);
+        let is_disabled_otherwise = self.disables_by_reset && ask.standing.ready && held.enabled != policy.enabled;
+        (needs_trust && !policy.trusted) || (ask.standing.vlans > 0 && policy.tagged) || is_disabled_otherwise
+    }
 }
 
 impl Family for PhysicalFunction {
@@ -63,15 +76,13 @@ impl Family for PhysicalFunction {
         let old = std::mem::replace(own, policy);
         let checks_tags = Some(policy.checks_tags);
         let restarts = old.trusted != policy.trusted || (self.disables_by_reset && old.enabled != policy.enabled);
-        if restarts {
-            return Some(self.reset(function));
-        }
-        let grant = if old.address != policy.address {
-            Some(Grant::Address(policy.address))
-        } else if old.tagged != policy.tagged {
-            Some(Grant::NoVlans)
-        } else {
-            None
+        let grant = match (old.address != policy.address, old.tagged != policy.tagged) {
+            // One answer changes one thing.
+            (true, true) => return Some(self.reset(function)),
+            _ if restarts => return Some(self.reset(function)),
+            (true, false) => Some(Grant::Address(policy.address)),
+            (false, true) => Some(Grant::NoVlans),
+            (false, false) => None,
         };
         let changes = grant.is_some() || old.checks_tags != policy.checks_tags;
         changes.then_some(Answer { grant, checks_tags, ..Answer::default() })
@@ -89,19 +100,12 @@ impl Family for PhysicalFunction {
             Request::Message(message) if message[0] & (word::ACK | word::NACK) != 0 => read(),
             Request::Message(message) => (self.answers)(policy, ask, message),
             Request::Reset | Request::Acknowledged => (self.hears)(ask),
-            Request::Restored if exceeds(policy, ask) => self.reset(function),
-            Request::Restored => Answer::default(),
+            Request::Restored(held) if self.differs(policy, ask, *held) => self.reset(function),
+            Request::Restored(_) => Answer::default(),
         };
         // A function does not save this: it is its host's, who may be another one.
         Answer { checks_tags: Some(policy.checks_tags), ..answer }
     }
-}
-
-/// Whether a function has more than this policy lets it have.
-fn exceeds(policy: FunctionPolicy, ask: &Ask) -> bool {
-    let is_another = ask.address.is_some_and(|address| address != policy.address);
-    let has_others = ask.standing.addresses > 0 || is_another;
-    (has_others && !policy.trusted) || (ask.standing.vlans > 0 && policy.tagged)
 }
 
 /// The message was read, and has no other effect.

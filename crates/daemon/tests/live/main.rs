@@ -2,8 +2,9 @@
 //! and with two.
 
 #[macro_use]
-#[path = "../../plane/tests/workers/mod.rs"]
+#[path = "../../../plane/tests/workers/mod.rs"]
 mod workers;
+mod cards;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -264,139 +265,6 @@ fn an_uplink_comes_changes_and_goes(workers: usize) {
     assert_eq!((stage.names(), stage.path().join("pair.sock").exists()), (vec!["vm1".to_owned()], false));
 }
 
-/// An 82599's function at a port: VFMAILBOX and its memory (Linux, ixgbevf/regs.h, mbx.h).
-struct Function(Client);
-
-impl Function {
-    fn attach(stage: &Stage, number: u8) -> Self {
-        let mut client = Client::connect(stage.socket(number)).unwrap();
-        client.region_write(7, 4, &[6, 0]).unwrap();
-        stage.until_attached(&format!("vm{number}"));
-        Self(client)
-    }
-
-    fn read(&mut self, offset: u64) -> u32 {
-        let mut word = [0; 4];
-        self.0.region_read(0, offset, &mut word).unwrap();
-        u32::from_le_bytes(word)
-    }
-
-    fn write(&mut self, offset: u64, word: u32) {
-        self.0.region_write(0, offset, &word.to_le_bytes()).unwrap();
-    }
-
-    fn ask(&mut self, words: [u32; 3]) -> [u32; 3] {
-        self.write(0x2fc, 4);
-        (0x200..).step_by(4).zip(words).for_each(|(offset, word)| self.write(offset, word));
-        self.write(0x2fc, 1);
-        let reply = [0x200, 0x204, 0x208].map(|offset| self.read(offset));
-        assert_eq!(self.read(0x2fc) & 0x30, 0x30, "PFACK and PFSTS");
-        self.write(0x2fc, 2);
-        reply
-    }
-
-    /// RESET: its address.
-    fn reset(&mut self) -> [u8; 6] {
-        let [word, low, high] = self.ask([1, 0, 0]);
-        assert_eq!(word, 0x8000_0001);
-        let ([a, b, c, d], [e, f, ..]) = (low.to_le_bytes(), high.to_le_bytes());
-        [a, b, c, d, e, f]
-    }
-
-    /// Whether the host wants it to be reset.
-    fn is_told(&mut self) -> bool {
-        self.read(0x2fc) & 0x10 != 0 && self.read(0x200) == 0x100
-    }
-}
-
-fn a_card_comes_changes_and_goes_with_its_functions(workers: usize) {
-    let stage = Stage::new(workers, &[]);
-    let table = |text: &str| text.parse::<toml::Table>().unwrap();
-    let add =
-        |list, text: &str| stage.live.add(list, table(text), &Consent::Nothing).map(|changed| changed.plan.to_string());
-    let port = |number: u8, more: &str| one(number).replace("[[port]]\n", "").replace("e1000", "ixgbevf") + more;
-    assert_eq!(add(List::Cards, "name = \"nic\"\nchip = \"82599\"\nfunctions = 4").unwrap(), "+ card.nic\n");
-    add(List::Cards, "name = \"other\"\nchip = \"82599\"").unwrap();
-    add(List::Ports, &port(1, "card = \"nic\"\nfunction = 3")).unwrap();
-    add(List::Ports, &port(2, "card = \"nic\"\nfunction = 0")).unwrap();
-    let wrong = |text: &str| add(List::Ports, text).unwrap_err().to_string();
-    let taken = wrong(&port(3, "card = \"nic\"\nfunction = 3"));
-    assert!(taken.contains("port vm3: function: function 3 of card nic is that of port vm1 already"), "{taken}");
-    assert!(wrong(&port(3, "card = \"nic\"\nfunction = 4")).contains("card nic has 4 functions, from 0 on"));
-    let [mut vm, mut neighbour] = [1, 2].map(|number| Function::attach(&stage, number));
-    assert_eq!(vm.reset(), [0x52, 0x54, 0, 0, 0, 1]);
-    assert_eq!(neighbour.reset(), [0x52, 0x54, 0, 0, 0, 2]);
-
-    // None of this cuts a VM off.
-    let set = |values: &[(&str, toml::Value)]| {
-        let values: Vec<_> = values.iter().map(|(key, value)| ((*key).to_owned(), Some(value.clone()))).collect();
-        stage.live.set(List::Ports, "vm1", &values, &Consent::Nothing).unwrap().plan.to_string()
-    };
-    assert_eq!(set(&[("mac", "52:54:00:00:00:77".into())]), "~ port vm1: mac 52:54:00:00:00:01 → 52:54:00:00:00:77\n");
-    assert!(!vm.is_told(), "ixgbe_ndo_set_vf_mac tells nobody");
-    assert_eq!(vm.reset(), [0x52, 0x54, 0, 0, 0, 0x77]);
-    let another = [2, 0x0000_5452, 0x9900];
-    let [nobody_s, neighbour_s] = [another, [2, 0x0000_5452, 0x0200]];
-    assert_eq!([nobody_s, neighbour_s].map(|words| vm.ask(words)[0]), [0x6000_0002; 2], "it is not trusted");
-    set(&[("trust", true.into())]);
-    assert!(vm.is_told() && !neighbour.is_told());
-    vm.reset();
-    assert_eq!(vm.ask(another)[0], 0xa000_0002);
-    set(&[("card", "other".into()), ("function", 63.into()), ("trust", false.into())]);
-    assert!(vm.is_told());
-    assert_eq!(vm.reset(), [0x52, 0x54, 0, 0, 0, 0x77]);
-    assert!(stage.live.daemon().reset_card("nic") && neighbour.is_told() && !vm.is_told());
-    assert!(!stage.live.daemon().reset_card("nik"));
-    let report = stage.report("vm1").unwrap();
-    assert_eq!(report.function.map(|function| (function.card, function.function)), Some(("other".to_owned(), 63)));
-    assert_eq!(report.policy.get("forged_transmits").map(String::as_str), Some("reject"), "spoofchk");
-
-    let used = stage.live.remove(List::Cards, "nic", &Consent::All).unwrap_err().to_string();
-    assert_eq!(used, "nothing was done: card nic is in use, by vm2: remove these first, or take them off it");
-    let gone = stage.live.remove(List::Ports, "vm2", &Consent::Nothing).unwrap_err();
-    assert!(matches!(gone, ChangeError::CutsOff(_)));
-    stage.live.remove(List::Ports, "vm2", &Consent::All).unwrap();
-    stage.live.remove(List::Cards, "nic", &Consent::Nothing).unwrap();
-    assert!(neighbour.0.region_read(0, 0x200, &mut [0; 4]).is_err(), "taken away");
-    assert_eq!(vm.reset(), [0x52, 0x54, 0, 0, 0, 0x77]);
-    let exported = Host::parse(&stage.live.export(), Path::new("/elsewhere/host.toml")).unwrap();
-    assert!(stage.live.plan(&exported).is_empty());
-}
-
-fn a_function_s_link_is_its_card_s_uplink_s_unless_it_is_forced(workers: usize) {
-    let pair = |role: &str| format!("[uplink]\nkind = \"pair\"\nsocket = \"pair.sock\"\nrole = \"{role}\"\n");
-    let card = "[[card]]\nname = \"nic\"\nchip = \"82599\"\nuplink = \"pair\"\n";
-    let port = |number: u8, state: &str| {
-        let at = format!("card = \"nic\"\nfunction = {number}\nlink_state = \"{state}\"\n");
-        one(number).replace("e1000", "ixgbevf") + &at
-    };
-    let ports = [port(1, "auto"), port(2, "enable")].concat();
-    let text = format!("[daemon]\nworkers = {workers}\n{}{card}{ports}", pair("listen"));
-    let stage = Stage::new(workers, &[]);
-    stage.live.apply(&stage.host(&text), &Consent::Nothing).unwrap();
-    let [mut auto, mut forced] = [1, 2].map(|number| Function::attach(&stage, number));
-    let is_up = |function: &mut Function| function.read(0x10) >> 30 & 1 != 0;
-    assert!(!is_up(&mut auto) && is_up(&mut forced), "nobody is at the other end");
-    auto.reset();
-    let until = |function: &mut Function, up: bool| {
-        let end = std::time::Instant::now() + Duration::from_secs(20);
-        while is_up(function) != up {
-            assert!(std::time::Instant::now() < end, "the link is not {up} within 20 s");
-            std::thread::yield_now();
-        }
-    };
-    let far = nicety_uplink::Pair::connect(stage.path().join("pair.sock")).unwrap();
-    until(&mut auto, true);
-    assert_eq!(auto.read(0x200), 0x2000_0100, "ixgbe_ping_all_vfs, with CTS");
-    drop(far);
-    until(&mut auto, false);
-    assert!(is_up(&mut forced));
-    // A card without an uplink is always up.
-    let alone = text.replace(&pair("listen"), "").replace("uplink = \"pair\"\n", "");
-    stage.live.apply(&stage.host(&alone), &Consent::All).unwrap();
-    assert!(is_up(&mut auto) && is_up(&mut forced));
-}
-
 fn a_thousand_ports_may_be_there_and_no_more(workers: usize) {
     let stage = Stage::new(workers, &[1]);
     let many = |count: usize| {
@@ -428,7 +296,5 @@ with_one_worker_and_with_two! {
     what_cannot_be_kept_is_in_force_all_the_same_and_said,
     a_port_begins_to_connect_and_to_listen_and_takes_no_socket_that_is_its_vmm_s,
     an_uplink_comes_changes_and_goes,
-    a_card_comes_changes_and_goes_with_its_functions,
-    a_function_s_link_is_its_card_s_uplink_s_unless_it_is_forced,
     a_thousand_ports_may_be_there_and_no_more,
 }
