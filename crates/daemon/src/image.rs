@@ -16,7 +16,7 @@ use nicety_adapter::PortId;
 use nicety_adapter::snapshot::{Nothing, RestoreError, Version, decode, encode};
 use nicety_plane::{SavedFrames, SavedNumbers, SavedSteering};
 use nicety_switch::{Interest, Wanted};
-use nicety_vfio_user::{SavedConnections, SavedSession};
+use nicety_vfio_user::{SavedConnections, SavedSession, Unread};
 use serde::{Deserialize, Serialize};
 
 use crate::saved::PortState;
@@ -46,6 +46,8 @@ pub struct PortImage {
     pub waiting: SavedFrames,
     /// Its adapter and VMM, or its link.
     pub link: LinkImage,
+    /// Messages of its VMM that are in the socket still. `None`: they do not stay there until they were handled.
+    pub unread: Option<Unread>,
 }
 
 /// The adapter and VMM of a port, or an uplink's link.
@@ -255,10 +257,10 @@ pub struct Checks {
 }
 
 impl Version for Image {
-    const NUMBER: u16 = 2;
-    type Before = before::Image1;
+    const NUMBER: u16 = 3;
+    type Before = before::Image2;
 
-    fn from_before(before: before::Image1) -> Result<Self, RestoreError> {
+    fn from_before(before: before::Image2) -> Result<Self, RestoreError> {
         Ok(before.into())
     }
 }
@@ -286,13 +288,16 @@ mod tests {
 
     use nicety_adapter::{Rate, SavedCounters, Shape, Shaper};
     use nicety_peer::Table;
-    use nicety_vfio_user::{SavedInterrupts, SavedVectors, Session};
+    use nicety_vfio_user::{Batch, SavedInterrupts, SavedVectors, Session};
     use serde_json::json;
 
     use super::*;
 
-    /// An image with a value in every field. Version 1 has no state of uplinks, and no frames that wait.
-    fn image(state: Vec<u8>) -> Image {
+    /// An image with a value in every field that this version has. Version 1 has no state of uplinks, and no frames that wait; version 2
+    /// no messages that stay in the socket.
+    fn image(version: u16) -> Image {
+        let state = if version == 1 { Vec::new() } else { vec![28, 29] };
+        let unread = (version > 2).then_some(Unread { batch: Some(Batch { first: [35; 16], len: 36 }) });
         let frame = json!({
             "lane": 1, "from": 2, "head": 0, "edit": { "Tag": [0x8100, 7] }, "since": 30, "bytes": [31, 32],
             "offload": { "checksum": { "Partial": [34, 50] }, "segment": ["Tcp", 1448, 66] }
@@ -348,13 +353,14 @@ mod tests {
             signals: 27,
             waiting: waiting.clone(),
             link,
+            unread,
         };
         Image { ports: (1..).zip(links).map(port).collect() }
     }
 
     #[test]
     fn an_image_that_is_cut_or_newer_is_refused() {
-        let image = image(vec![28, 29]);
+        let image = image(Image::NUMBER);
         let bytes = image.to_bytes();
         assert_eq!(Image::from_bytes(&bytes), Ok(image.clone()));
         for cut in 0..bytes.len() {
@@ -376,13 +382,12 @@ mod tests {
         let of = |version: u16| folder.join(format!("image-v{version}.image"));
         if std::env::var_os("NICETY_GOLDEN").is_some_and(|what| what == "write") {
             std::fs::create_dir_all(&folder).unwrap();
-            std::fs::write(of(Image::NUMBER), image(vec![28, 29]).to_bytes()).unwrap();
+            std::fs::write(of(Image::NUMBER), image(Image::NUMBER).to_bytes()).unwrap();
         }
         for version in 1..=Image::NUMBER {
             let golden = std::fs::read(of(version)).unwrap();
-            let state = if version == 1 { Vec::new() } else { vec![28, 29] };
-            assert_eq!(Image::from_bytes(&golden), Ok(image(state)), "version {version}");
+            assert_eq!(Image::from_bytes(&golden), Ok(image(version)), "version {version}");
         }
-        assert_eq!(std::fs::read(of(Image::NUMBER)).unwrap(), image(vec![28, 29]).to_bytes());
+        assert_eq!(std::fs::read(of(Image::NUMBER)).unwrap(), image(Image::NUMBER).to_bytes());
     }
 }

@@ -6,6 +6,46 @@ use serde::{Deserialize, Serialize};
 
 use super::{FunctionImage, Image, LinkImage, PortImage, RingsImage, UplinkImage};
 
+/// Version 2: no handled messages were in a VMM's socket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Image2 {
+    ports: Vec<PortImage2>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct PortImage2 {
+    name: String,
+    id: u16,
+    numbers: SavedNumbers,
+    signals: u64,
+    waiting: SavedFrames,
+    link: LinkImage,
+}
+
+impl Version for Image2 {
+    const NUMBER: u16 = 2;
+    type Before = Image1;
+
+    fn from_before(before: Image1) -> Result<Self, RestoreError> {
+        Ok(before.into())
+    }
+}
+
+impl From<Image2> for Image {
+    fn from(before: Image2) -> Self {
+        let port = |PortImage2 { name, id, numbers, signals, waiting, link }| PortImage {
+            name,
+            id,
+            numbers,
+            signals,
+            waiting,
+            link,
+            unread: None,
+        };
+        Self { ports: before.ports.into_iter().map(port).collect() }
+    }
+}
+
 /// Version 1: an uplink was a descriptor, without a state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Image1 {
@@ -37,7 +77,7 @@ impl Version for Image1 {
     }
 }
 
-impl From<Image1> for Image {
+impl From<Image1> for Image2 {
     fn from(before: Image1) -> Self {
         let link = |link| match link {
             LinkImage1::Function(function) => LinkImage::Function(function),
@@ -46,7 +86,7 @@ impl From<Image1> for Image {
                 descriptor.map(|descriptor| UplinkImage { descriptors: vec![descriptor], state: Vec::new() }),
             ),
         };
-        let port = |PortImage1 { name, id, numbers, signals, link: old }| PortImage {
+        let port = |PortImage1 { name, id, numbers, signals, link: old }| PortImage2 {
             name,
             id,
             numbers,
