@@ -81,7 +81,8 @@ impl Session {
     }
 
     /// Sends the answers and consumes the messages of the [batch](Session::batch). Call it after each [`Session::receive`]. Does
-    /// nothing [within a batch](Session::is_within_batch). If the client does not read its answers, the rest is done by the next call.
+    /// nothing [within a batch](Session::is_within_batch). If the client does not read its answers, the rest is done by the next call. If
+    /// a message with descriptors waits behind them, they are consumed with that one: the batch goes on.
     ///
     /// # Errors
     /// The session is over, as after an error of [`Session::receive`].
@@ -90,7 +91,7 @@ impl Session {
             return Ok(());
         }
         self.flush()?;
-        if self.wants_write() {
+        if self.wants_write() || self.inbound.has_descriptors() {
             return Ok(());
         }
         self.inbound.consume(&self.socket, &mut self.core.counters)

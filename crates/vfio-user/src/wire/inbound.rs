@@ -116,6 +116,17 @@ impl Inbound {
         self.peek.as_ref().filter(|peek| peek.taken > 0).map(|peek| (peek.first, peek.taken))
     }
 
+    /// Whether a message with descriptors waits whole. The kernel gives a send's descriptors up with its first byte that is read, and what
+    /// was taken may be of the same send.
+    pub fn has_descriptors(&self) -> bool {
+        let waiting = self.waiting();
+        self.groups.iter().any(|group| {
+            let at = usize::try_from(group.owner.wrapping_sub(self.position)).unwrap_or(usize::MAX);
+            let size = header_at(waiting, at).and_then(|header| header.check().ok());
+            size.is_some_and(|size| size <= waiting.len().saturating_sub(at))
+        })
+    }
+
     /// Removes the messages that were taken from the socket.
     pub fn consume(&mut self, socket: impl AsFd, counters: &mut Counters) -> Result<(), SessionError> {
         // What was taken lay before what waits.
