@@ -127,7 +127,8 @@ impl Machines {
                 "dd if=/dev/urandom of=/tmp/block bs=1k count={BLOCK_KIB} 2>/dev/null; mkfifo /tmp/copy; \
                  (sha256sum </tmp/copy >/tmp/sent 2>/dev/null &)"
             );
-            let blocks = "n=0; while [ ! -e /tmp/stop ]; do cat /tmp/block; n=$((n+1)); echo $n >/tmp/blocks; rest; done";
+            let blocks =
+                "n=0; while [ ! -e /tmp/stop ]; do cat /tmp/block; n=$((n+1)); echo $n >/tmp/blocks; rest; done";
             let to = address(number ^ 1);
             let sends = format!("(({blocks}) | tee /tmp/copy | nc {to} 9000 >/dev/null 2>&1 &)");
             self.run(number, &format!("{made}; {sends}"))?;

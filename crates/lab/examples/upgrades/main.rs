@@ -118,7 +118,8 @@ fn vlan(pair: usize) -> Option<u16> {
 /// A kept daemon, and an embedded guest at each of the first ports.
 fn start(plan: &Plan) -> Result<Rig, Error> {
     let words = |words: &[&str]| words.iter().map(Into::into).collect();
-    let program = Program { path: plan.nicety.clone(), hidden: words(&["guest"]), serve: words(&["serve", "--keeper"]) };
+    let program =
+        Program { path: plan.nicety.clone(), hidden: words(&["guest"]), serve: words(&["serve", "--keeper"]) };
     let adapters = driven(false);
     let guests = plan.guests();
     let place = |(number, adapter): (usize, &&str)| Place { vlan: vlan(number / 2), ..Place::new(adapter) };
@@ -185,12 +186,7 @@ fn run(plan: &Plan) -> Result<bool, Error> {
 }
 
 /// Upgrades under traffic of the embedded guests. Returns what these have compared.
-fn upgraded(
-    plan: &Plan,
-    rig: &mut Rig,
-    figures: &mut Figures,
-    say: &mut dyn FnMut(&str),
-) -> Result<Compared, Error> {
+fn upgraded(plan: &Plan, rig: &mut Rig, figures: &mut Figures, say: &mut dyn FnMut(&str)) -> Result<Compared, Error> {
     let (cancel, rate) = (AtomicBool::new(false), (plan.rate > 0).then_some(plan.rate));
     let pairs: Vec<[Party; 2]> = (0..plan.guests() / 2)
         .filter_map(|pair| u8::try_from(2 * pair).ok())

@@ -148,9 +148,7 @@ impl Session {
         let rest = self.tally.as_ref().and_then(|tally| tally.left(&batch.first));
         self.core.outbound.put_rest(rest.as_deref().unwrap_or_default());
         while left > 0 {
-            if !self.inbound.has_whole()
-                && self.inbound.fill(&self.socket, &mut self.core.counters)? != Fill::Bytes
-            {
+            if !self.inbound.has_whole() && self.inbound.fill(&self.socket, &mut self.core.counters)? != Fill::Bytes {
                 return Err(SessionError::ClosedWithinMessage);
             }
             while left > 0

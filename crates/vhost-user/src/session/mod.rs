@@ -102,7 +102,8 @@ pub struct Session {
 
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { socket: _, port: _, rings, protocol, features, status, requests, missed: _, kept, record, waits } = self;
+        let Self { socket: _, port: _, rings, protocol, features, status, requests, missed: _, kept, record, waits } =
+            self;
         let mut out = f.debug_struct("Session");
         out.field("rings", rings).field("protocol", protocol).field("features", features).field("status", status);
         out.field("requests", &requests.is_some());

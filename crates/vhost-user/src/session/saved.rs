@@ -74,7 +74,8 @@ impl Session {
     /// # Errors
     /// See [`NotSaved`].
     pub fn save(&self, table: &mut Table) -> Result<SavedSession, NotSaved> {
-        let Self { socket, port: _, rings, protocol, features, status, requests, missed: _, kept, record, waits: _ } = self;
+        let Self { socket, port: _, rings, protocol, features, status, requests, missed: _, kept, record, waits: _ } =
+            self;
         if rings.memory.logs() {
             return Err(NotSaved::Migrates);
         }
