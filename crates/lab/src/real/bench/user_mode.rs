@@ -32,6 +32,15 @@ fn model(adapter: &str) -> Option<&'static str> {
     about.qemu.filter(|_| about.transports.contains(&"vfio-user"))
 }
 
+/// Why an adapter is not measured over a stream, whose guests have INTx alone.
+fn not_joined(adapter: &str, driver: Option<Driver>) -> Option<String> {
+    if let Some(driver) = driver {
+        return Some(format!("under a {} it is measured on the switch alone", driver.title()));
+    }
+    let is_function = nicety_adapters::find(adapter).is_some_and(|entry| entry.card.is_some());
+    is_function.then(|| "a virtual function has no INTx, which is all that guests have in this row".to_owned())
+}
+
 /// A port for a guest with one processor.
 fn port(ground: &Ground, name: &str, adapter: &str, mac: &str) -> Result<Port, Error> {
     let mut port = ground.port(name, adapter, mac)?;
@@ -153,7 +162,12 @@ impl Kind for UserMode {
     }
 
     fn servers(&self, adapter: &str) -> Vec<Server> {
-        Server::ALL.into_iter().filter(|server| *server != Server::Qemu || model(adapter).is_some()).collect()
+        let has = |server: &Server| match server {
+            Server::Nicety => true,
+            Server::NicetyStream => not_joined(adapter, None).is_none(),
+            Server::Qemu => model(adapter).is_some(),
+        };
+        Server::ALL.into_iter().filter(has).collect()
     }
 
     fn absent(&self, adapter: &str, driver: Option<Driver>) -> Vec<(Server, String)> {
@@ -164,10 +178,7 @@ impl Kind for UserMode {
             _ => NOT_IN_QEMU,
         };
         let qemu = model(adapter).is_none().then(|| (Server::Qemu, why.to_owned()));
-        let stream = driver.map(|driver| {
-            let why = format!("under a {} it is measured on the switch alone", driver.title());
-            (Server::NicetyStream, why)
-        });
+        let stream = not_joined(adapter, driver).map(|why| (Server::NicetyStream, why));
         stream.into_iter().chain(qemu).collect()
     }
 
@@ -233,5 +244,20 @@ mod tests {
         if let Some([left, right]) = processors() {
             assert_ne!(left, right);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nicety_adapters::REGISTRY;
+
+    use super::*;
+
+    #[test]
+    fn only_virtual_functions_are_not_joined_by_a_stream() {
+        let names = REGISTRY.iter().map(|entry| entry.about.name);
+        let alone: Vec<&str> = names.filter(|name| not_joined(name, None).is_some()).collect();
+        assert_eq!(alone, ["igbvf", "ixgbevf"]);
+        assert!(not_joined("vmxnet3", Some(Driver::UserSpace)).is_some());
     }
 }
