@@ -232,6 +232,9 @@ fn compared(
         if sent == 0 {
             silent.push(*pair);
         }
+        if received < sent || different > 0 {
+            eprintln!("{pair:?}: {sent} bytes sent, {received} came back, {different} of them different");
+        }
         sum.sent += sent;
         sum.received += received;
         sum.different += different;
