@@ -232,6 +232,8 @@ impl Kind for UserMode {
 
 #[cfg(test)]
 mod tests {
+    use nicety_adapters::REGISTRY;
+
     use super::*;
 
     #[test]
@@ -245,13 +247,6 @@ mod tests {
             assert_ne!(left, right);
         }
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use nicety_adapters::REGISTRY;
-
-    use super::*;
 
     #[test]
     fn only_virtual_functions_are_not_joined_by_a_stream() {
