@@ -145,7 +145,7 @@ impl Machines {
             let blocks: u64 = self.run(number, "cat /tmp/blocks")?.trim().parse()?;
             let title = |number: usize| self.guests.get(number).map_or("", |(title, _)| title.as_str());
             let title = format!("{} to {}", title(number), title(number ^ 1));
-            streams.push(Stream { title, bytes: blocks * BLOCK_KIB << 10, sent, came });
+            streams.push(Stream { title, bytes: blocks * (BLOCK_KIB << 10), sent, came });
         }
         Ok(streams)
     }
