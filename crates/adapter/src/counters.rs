@@ -62,6 +62,8 @@ reasons! {
     Policy = "policy",
     /// The receive buffer, or an uplink's queue, is full.
     BufferFull = "buffer-full",
+    /// It came in by an uplink, and frames have waited there for too long: its sender is told so by the loss (inward I/O control).
+    Congestion = "congestion",
     /// The uplink refused it.
     UplinkRefused = "uplink-refused",
     /// The receiver was reset, or left, while the frame waited.
@@ -166,8 +168,9 @@ impl QueueCounters {
         self.add_all(Self { packets: 1, frames, bytes });
     }
 
+    /// Adds another queue's packets.
     #[inline]
-    fn add_all(&mut self, other: Self) {
+    pub fn add_all(&mut self, other: Self) {
         let Self { packets, frames, bytes } = other;
         self.packets = self.packets.wrapping_add(packets);
         self.frames = self.frames.wrapping_add(frames);

@@ -156,6 +156,17 @@ pub enum Ask {
         /// Whether an attached VM may lose its adapter.
         cut_off: bool,
     },
+    /// Change terms that a port has of its own inside a class.
+    SetPortTerms {
+        /// The class: `UPLINK/CLASS`.
+        class: String,
+        /// The port's name.
+        port: String,
+        /// The terms.
+        values: PortValues,
+        /// Whether an attached VM may lose its adapter.
+        cut_off: bool,
+    },
     /// Remove an entry.
     Remove {
         /// Its list.
@@ -244,10 +255,14 @@ impl Ask {
             }
             Self::Add { list, values, .. } => with("POST", place(*list), values),
             Self::Set { list, name, values, cut_off } => {
-                with("PATCH", &format!("{}/{}?cut_off={cut_off}", place(*list), escaped(name)), values)
+                with("PATCH", &format!("{}?cut_off={cut_off}", entry(*list, name)), values)
+            }
+            Self::SetPortTerms { class, port, values, cut_off } => {
+                let class = entry(List::Classes, class);
+                with("PATCH", &format!("{class}/ports/{}?cut_off={cut_off}", escaped(port)), values)
             }
             Self::Remove { list, name, cut_off } => {
-                plain("DELETE", &format!("{}/{}?cut_off={cut_off}", place(*list), escaped(name)))
+                plain("DELETE", &format!("{}?cut_off={cut_off}", entry(*list, name)))
             }
         }
     }
@@ -270,7 +285,9 @@ impl Ask {
             Self::Threads => Reply::Threads(read(body)?),
             Self::Trace(_) => Reply::Traced(read(body)?),
             Self::Plan(_) | Self::Saved(_) => Reply::Plan(read(body)?),
-            Self::Apply(_) | Self::Add { .. } | Self::Set { .. } | Self::Remove { .. } => Reply::Changed(read(body)?),
+            Self::Apply(_) | Self::Add { .. } | Self::Set { .. } | Self::SetPortTerms { .. } | Self::Remove { .. } => {
+                Reply::Changed(read(body)?)
+            }
         })
     }
 
@@ -298,7 +315,17 @@ fn place(list: List) -> &'static str {
         List::Cards => "/v1/cards",
         List::Teams => "/v1/teams",
         List::Mirrors => "/v1/mirrors",
+        List::Classes => "/v1/classes",
     }
+}
+
+/// The path of an entry. A class has two names, `UPLINK/CLASS`.
+fn entry(list: List, name: &str) -> String {
+    let (first, second) = match name.split_once('/') {
+        Some((uplink, class)) if list == List::Classes => (uplink, format!("/{}", escaped(class))),
+        _ => (name, String::new()),
+    };
+    format!("{}/{}{second}", place(list), escaped(first))
 }
 
 /// A name as a part of a path (RFC 3986, section 2.1).

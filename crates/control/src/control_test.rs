@@ -327,6 +327,9 @@ fn the_openapi_document_names_every_path_and_type() {
             "/v1/cards",
             "/v1/cards/{name}",
             "/v1/cards/{name}/reset",
+            "/v1/classes",
+            "/v1/classes/{uplink}/{name}",
+            "/v1/classes/{uplink}/{name}/ports/{port}",
             "/v1/daemon",
             "/v1/groups",
             "/v1/groups/{name}",
@@ -375,6 +378,7 @@ fn each_key_of_a_port_group_or_uplink_has_its_schema_and_each_schema_its_key() {
         (List::Cards, "NewCard", "CardChange"),
         (List::Teams, "NewTeam", "TeamChange"),
         (List::Mirrors, "NewMirror", "MirrorChange"),
+        (List::Classes, "NewClass", "ClassChange"),
     ] {
         let keys: Vec<&str> = list.kind().keys.iter().map(|key| key.name).collect();
         let properties = |name: &str| -> Vec<String> {
@@ -392,7 +396,7 @@ fn each_key_of_a_port_group_or_uplink_has_its_schema_and_each_schema_its_key() {
         assert_eq!(found, sorted(keys.clone()), "{new}");
         let mut found = properties(change);
         found.sort();
-        assert_eq!(found, sorted(keys.into_iter().filter(|key| *key != "name").collect()), "{change}");
+        assert_eq!(found, sorted(keys.into_iter().filter(|key| !list.names().contains(key)).collect()), "{change}");
     }
     // By docs/host-file.md.
     let port = &schemas["NewPort"];

@@ -88,6 +88,10 @@ impl IntoResponse for Box<Problem> {
         lists::add_mirror,
         lists::set_mirror,
         lists::remove_mirror,
+        lists::add_class,
+        lists::set_class,
+        lists::remove_class,
+        lists::set_port_terms,
         restart_port,
         save_port,
         restore_port,
@@ -111,6 +115,7 @@ impl IntoResponse for Box<Problem> {
         (name = "cards", description = "Cards: network cards whose virtual functions are ports."),
         (name = "teams", description = "Teams: several uplinks as one port of the switch."),
         (name = "mirrors", description = "Mirrors: copies of some ports' frames, at another port."),
+        (name = "classes", description = "Classes of I/O control: what each kind of frames keeps of an uplink or a team."),
         (name = "host file", description = "The host file, as a whole."),
         (name = "frames", description = "Captures, traces of single frames, and learned addresses."),
     )
@@ -138,6 +143,9 @@ pub(super) fn router(served: Arc<Served>) -> Router {
         .route("/v1/mirrors/{name}", patch(lists::set_mirror).delete(lists::remove_mirror))
         .route("/v1/teams", post(lists::add_team))
         .route("/v1/teams/{name}", patch(lists::set_team).delete(lists::remove_team))
+        .route("/v1/classes", post(lists::add_class))
+        .route("/v1/classes/{uplink}/{name}", patch(lists::set_class).delete(lists::remove_class))
+        .route("/v1/classes/{uplink}/{name}/ports/{port}", patch(lists::set_port_terms))
         .route("/v1/addresses", get(addresses))
         .route("/v1/threads", get(threads))
         .route("/v1/captures", post(capture))

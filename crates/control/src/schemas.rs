@@ -1,4 +1,4 @@
-//! The schemas of ports, groups, uplinks, teams and mirrors, made from the keys that the host file's parser knows, and those of binary bodies.
+//! The schemas of ports, groups, uplinks, teams, mirrors and classes, made from the keys that the host file's parser knows, and those of binary bodies.
 
 use std::borrow::Cow;
 
@@ -48,12 +48,25 @@ fn of_list(list: List, purpose: Use) -> RefOr<Schema> {
         ),
     };
     let mut object = ObjectBuilder::new().schema_type(SchemaType::Type(Type::Object)).description(Some(text));
-    // An entry keeps its name.
-    for key in keys.iter().filter(|key| purpose == Use::New || key.name != "name") {
+    for key in keys.iter().filter(|key| purpose == Use::New || !list.names().contains(&key.name)) {
         object = object.property(key.name, of_key(key));
         if key.required && purpose == Use::New {
             object = object.required(key.name);
         }
+    }
+    object.additional_properties(Some(AdditionalProperties::<Schema>::FreeForm(false))).into()
+}
+
+/// Terms that a port may have of its own inside a class, each with the key of the class that gives it to all ports.
+const PORT_TERMS: [(&str, &str); 3] =
+    [("shares", "port_shares"), ("reservation", "port_reservation"), ("limit", "port_limit")];
+
+fn port_terms() -> RefOr<Schema> {
+    let text = "Terms of one port inside a class. One that is left out stays; one that is `null` is that of the class's other ports.";
+    let mut object = ObjectBuilder::new().schema_type(SchemaType::Type(Type::Object)).description(Some(text));
+    for (term, of_all) in PORT_TERMS {
+        let key = List::Classes.kind().keys.iter().find(|key| key.name == of_all);
+        object = key.into_iter().fold(object, |object, key| object.property(term, of_key(key)));
     }
     object.additional_properties(Some(AdditionalProperties::<Schema>::FreeForm(false))).into()
 }
@@ -102,6 +115,12 @@ schemas! {
     NewMirror of_list(List::Mirrors, Use::New);
     /// Changes of a mirror.
     MirrorChange of_list(List::Mirrors, Use::Change);
+    /// A new class of I/O control.
+    NewClass of_list(List::Classes, Use::New);
+    /// Changes of a class of I/O control.
+    ClassChange of_list(List::Classes, Use::Change);
+    /// Changes of a port's terms inside a class.
+    PortTermsChange port_terms();
     /// Bytes.
     Binary ObjectBuilder::new().schema_type(SchemaType::Type(Type::String))
         .format(Some(SchemaFormat::KnownFormat(KnownFormat::Binary))).into();

@@ -28,12 +28,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nicety_adapter::{Adapter, Face, PortId, Uplink};
 use nicety_adapters::{Entry, Settings};
+use nicety_frame::Mac;
 use nicety_host::{FunctionConfig, MirrorConfig, PeerAddress, Role};
 use nicety_keeper::Holder;
 use nicety_plane::{End, Neighbour, Plane, Port, SavedNumbers, State};
 use nicety_sandbox::Kind;
 use nicety_socket::Access;
-use nicety_switch::{Learned, Limits, Policy, Wanted};
+use nicety_switch::{Learned, Limits, Policy, Vlan, Wanted};
 use nicety_vfio_user::{Interrupts, Listener};
 use tracing::{info, warn};
 
@@ -125,8 +126,17 @@ struct RunningUplink {
     team: Option<String>,
     /// Its I/O control.
     control: IoControl,
+    /// What its agents were made of.
+    agents: UplinkAgents,
+}
+
+/// What an uplink's agents are made of.
+#[derive(Clone, Debug, Default)]
+pub struct UplinkAgents {
     /// Its LLDP frame to its neighbour.
-    announcement: Option<Vec<u8>>,
+    pub announcement: Option<Vec<u8>>,
+    /// The address of a querier, and the VLANs that it asks in.
+    pub querier: Option<(Mac, Vlan)>,
 }
 
 impl std::fmt::Debug for RunningUplink {
@@ -601,8 +611,8 @@ impl Daemon {
         joined.map_err(|source| StartError::Switch { port: name.to_owned(), source })?;
         info!(uplink = name, "opened");
         let team = team.map(str::to_owned);
-        let (name, policy, announcement) = (name.to_owned(), policy.clone(), None);
-        let running = RunningUplink { name, port, buffer_bytes, policy, maker, team, control, announcement };
+        let (name, policy, agents) = (name.to_owned(), policy.clone(), UplinkAgents::default());
+        let running = RunningUplink { name, port, buffer_bytes, policy, maker, team, control, agents };
         let mut uplinks = self.uplinks();
         uplinks.retain(|other| other.name != running.name);
         uplinks.push(running);

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use nicety_adapter::PortId;
 use nicety_adapter::snapshot::{Nothing, RestoreError, Version, decode, encode};
-use nicety_plane::{SavedFrames, SavedNumbers, SavedSteering};
+use nicety_plane::{SavedAgent, SavedFrames, SavedNumbers, SavedSteering};
 use nicety_switch::{Interest, Wanted};
 use nicety_vfio_user::{SavedConnections, SavedSession, Unread};
 use serde::{Deserialize, Serialize};
@@ -44,6 +44,8 @@ pub struct PortImage {
     pub signals: u64,
     /// Frames that wait.
     pub waiting: SavedFrames,
+    /// The state of its agents.
+    pub agents: Vec<SavedAgent>,
     /// Its adapter and VMM, or its link.
     pub link: LinkImage,
     /// Messages of its VMM that are in the socket still. `None`: they do not stay there until they were handled.
@@ -293,10 +295,10 @@ mod tests {
 
     use super::*;
 
-    /// An image with a value in every field that this version has. Version 1 has no state of uplinks, and no frames that wait; version 2
-    /// no messages that stay in the socket.
+    /// An image with a value in every field that a version has. Version 1 has no state of uplinks, and no frames that wait; version 2 has no
+    /// agents, and no messages that stay in the socket.
     fn image(version: u16) -> Image {
-        let state = if version == 1 { Vec::new() } else { vec![28, 29] };
+        let state = if version >= 2 { vec![28, 29] } else { Vec::new() };
         let unread = (version > 2).then_some(Unread { batch: Some(Batch { first: [35; 16], len: 36 }) });
         let frame = json!({
             "lane": 1, "from": 2, "head": 0, "edit": { "Tag": [0x8100, 7] }, "since": 30, "bytes": [31, 32],
@@ -310,6 +312,13 @@ mod tests {
             if has { json!({ "outward": [frame], "inward": [other] }) } else { json!({ "outward": [], "inward": [] }) }
         };
         let waiting: SavedFrames = serde_json::from_value(waiting(!state.is_empty())).unwrap();
+        let querier = json!({ "Querier": {
+            "mac": [35, 36, 37, 38, 39, 40], "networks": [[41, [42, 43]]], "next": 1, "at": 44, "rounds": 45,
+            "left": [{ "network": 1, "group": "ff15::1", "count": 2, "at": 46 }]
+        } });
+        let agents =
+            json!(if version >= 3 { vec![querier, json!({ "Herald": [[47, 48], [49]] })] } else { Vec::new() });
+        let agents: Vec<SavedAgent> = serde_json::from_value(agents).unwrap();
         let (_far, near) = UnixStream::pair().unwrap();
         let session = Session::new(OwnedFd::from(near)).save(&mut Table::default()).unwrap().unwrap();
         let counters = SavedCounters {
@@ -352,6 +361,7 @@ mod tests {
             numbers: numbers.clone(),
             signals: 27,
             waiting: waiting.clone(),
+            agents: agents.clone(),
             link,
             unread,
         };

@@ -280,21 +280,20 @@ impl Live {
         }
     }
 
-    /// Adds a port, a group, an uplink, a team or a mirror. Its relative paths start at the host file's folder.
+    /// Adds a port, a group, an uplink, a team, a mirror or a class. Its relative paths start at the host file's folder.
     pub fn add(&self, list: List, entry: Table, consent: &Consent) -> Result<Changed, ChangeError> {
         let mut running = self.running();
-        let name = entry.get("name").or_else(|| entry.get("kind")).and_then(Value::as_str);
-        if let Some(name) = name
-            && running.host.document.has(list, name)
+        if let Some(name) = list.name_of(&entry)
+            && running.host.document.has(list, &name)
         {
-            return Err(ChangeError::Exists(list, name.to_owned()));
+            return Err(ChangeError::Exists(list, name));
         }
         let new = self.understood(&running.host.document.with(list, entry, self.folder()).text())?;
         let done = self.change(&mut running, new, consent);
         self.kept(&running, done)
     }
 
-    /// Removes a port, an empty group, an uplink, a mirror, or a team with its uplinks.
+    /// Removes a port, an empty group, an uplink, a mirror, a class, or a team with its uplinks.
     pub fn remove(&self, list: List, name: &str, consent: &Consent) -> Result<Changed, ChangeError> {
         let mut running = self.running();
         let document = &running.host.document;
@@ -324,7 +323,7 @@ impl Live {
         self.kept(&running, done)
     }
 
-    /// Changes values of a port, a group, an uplink, a team or a mirror. A key without a value gets its default.
+    /// Changes values of a port, a group, an uplink, a team, a mirror or a class. A key without a value gets its default.
     pub fn set(
         &self,
         list: List,
@@ -332,11 +331,39 @@ impl Live {
         values: &[(String, Option<Value>)],
         consent: &Consent,
     ) -> Result<Changed, ChangeError> {
+        self.set_by(list, name, |_| Ok(values.to_vec()), consent)
+    }
+
+    /// Changes terms that a port has of its own inside a class: `shares`, `reservation`, `limit`. One without a value is that of the
+    /// class's other ports from now on.
+    pub fn set_port_terms(
+        &self,
+        class: &str,
+        port: &str,
+        terms: &[(String, Option<Value>)],
+        consent: &Consent,
+    ) -> Result<Changed, ChangeError> {
+        let values = |host: &Host| match host.port(port) {
+            Some(_) => Ok(nicety_host::with_port_terms(&host.document.entry(List::Classes, class), port, terms)),
+            None => Err(ChangeError::Missing(List::Ports, port.to_owned())),
+        };
+        self.set_by(List::Classes, class, values, consent)
+    }
+
+    /// Changes values of an entry that depend on what runs.
+    fn set_by(
+        &self,
+        list: List,
+        name: &str,
+        values: impl FnOnce(&Host) -> Result<Vec<(String, Option<Value>)>, ChangeError>,
+        consent: &Consent,
+    ) -> Result<Changed, ChangeError> {
         let mut running = self.running();
         if !running.host.document.has(list, name) {
             return Err(ChangeError::Missing(list, name.to_owned()));
         }
-        let new = running.host.document.with_values(list, name, values, self.folder());
+        let values = values(&running.host)?;
+        let new = running.host.document.with_values(list, name, &values, self.folder());
         if !new.has(list, name) {
             return Err(ChangeError::Refused(format!("a {list} keeps its name, {name}: remove it, and add another")));
         }

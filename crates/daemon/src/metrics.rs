@@ -213,7 +213,7 @@ fn ports(page: &mut Page, ports: &[PortView]) {
     }
 }
 
-/// Queues that carried traffic, in each direction.
+/// Queues that carried traffic, in each direction. Those of teams have names of their own: a sum over all ports must not count a frame twice.
 fn traffic(page: &mut Page, ports: &[PortView]) {
     let values: [Metric<QueueCounters>; 3] = [
         ("packets", "Packets as the guest sees them", |queue| queue.packets),
@@ -222,10 +222,18 @@ fn traffic(page: &mut Page, ports: &[PortView]) {
     ];
     for direction in ["transmit", "receive"] {
         for (unit, what, value) in values {
+            let name = format!("nicety_team_{direction}_{unit}_total");
+            let way = if direction == "transmit" { "that came in" } else { "that went out" };
+            page.family(&name, "counter", &format!("{what}, {way} by a team's uplinks."));
+            for team in ports.iter().filter(|port| port.members.is_some()) {
+                let counters = &team.state.counters;
+                let sum = if direction == "transmit" { counters.transmitted() } else { counters.taken() };
+                page.sample(&name, &[("port", &team.name)], value(&sum));
+            }
             let name = format!("nicety_port_{direction}_{unit}_total");
             let from = if direction == "transmit" { "that the guest sent" } else { "that the guest received" };
             page.family(&name, "counter", &format!("{what}, {from}; of an uplink, the world is the guest."));
-            for port in ports {
+            for port in ports.iter().filter(|port| port.members.is_none()) {
                 let counters = &port.state.counters;
                 let queues = if direction == "transmit" { &counters.transmit } else { &counters.receive };
                 // Queue 0 is always reported, so that its rate is 0 and not missing.

@@ -99,6 +99,7 @@ fn values_have_their_labels() {
         "process_start_time_seconds 1700000000.25",
         r#"nicety_port_transmit_packets_total{port="a\"\\",queue="0"} 0"#,
         r#"nicety_port_transmit_frames_total{port="a\"\\",queue="1"} 2"#,
+        r#"nicety_team_transmit_frames_total{port="lan"} 2"#,
         r#"nicety_port_drops_total{port="a\"\\",direction="receive",reason="buffer-full"} 3"#,
         r#"nicety_port_refused_dma_total{port="a\"\\",direction="read"} 2"#,
         r#"nicety_port_refused_dma_total{port="a\"\\",direction="write"} 1"#,

@@ -12,15 +12,15 @@ use nicety_frame::Mac;
 use nicety_host::{AccountError, Host, PortConfig, Role, RomFileError, TeamConfig, TeamMode, UplinkConfig, UplinkKind};
 use nicety_keeper::{Group, Holder};
 use nicety_socket::{Access, ListenError, Place};
-use nicety_switch::{Limits, Policy, Vlan};
+use nicety_switch::{Limits, Policy};
 use nicety_uplink::{
-    Capture, CaptureError, CaptureOptions, Null, Paced, Pair, Querier, SocketError, Stream, Tap, TapError, Tokens,
+    Capture, CaptureError, CaptureOptions, Null, Paced, Pair, SocketError, Stream, Tap, TapError, Tokens,
 };
 
 use sha2::{Digest, Sha256};
 use tracing::warn;
 
-use crate::daemon::{ArrivingUplink, Daemon, PortSpec, StartError, TeamSpec, UplinkMaker, random};
+use crate::daemon::{ArrivingUplink, Daemon, PortSpec, StartError, TeamSpec, UplinkAgents, UplinkMaker, random};
 use crate::image::PortImage;
 use crate::recorder::{self, Target};
 use crate::tolerance::ToleranceError;
@@ -280,16 +280,7 @@ fn uplink(config: &UplinkConfig, daemon: &Daemon) -> Result<Box<dyn Uplink>, Ser
             adjustable(stream, config)
         }
         UplinkKind::Capture { file } => adjustable(Capture::create(file, &capture_options(daemon))?, config),
-        UplinkKind::Null => adjustable(Null, config),
-        UplinkKind::Querier => {
-            let vlans: Vec<Option<u16>> = match &config.vlan {
-                Vlan::Flat | Vlan::Access(_) | Vlan::Service(_) => vec![None],
-                Vlan::Trunk { allowed, native } => {
-                    allowed.iter().map(|id| (Some(id) != *native).then(|| id.number())).collect()
-                }
-            };
-            Ok(Box::new(Querier::new(own_address(), &vlans).map_err(ServeError::Memory)?))
-        }
+        UplinkKind::Null | UplinkKind::Querier => adjustable(Null, config),
     }
 }
 
@@ -325,6 +316,12 @@ fn adjusted<U: Uplink + 'static>(
 
 fn settings(config: &UplinkConfig) -> UplinkSettings {
     UplinkSettings { rate: config.rate }
+}
+
+/// What an uplink's agents are made of. Its LLDP frames have this address, or a new one.
+fn agents(config: &UplinkConfig, address: Option<Mac>) -> UplinkAgents {
+    let querier = (config.kind == UplinkKind::Querier).then(|| (own_address(), config.vlan.clone()));
+    UplinkAgents { announcement: announcement(config, address), querier }
 }
 
 /// An uplink's LLDP frame to its neighbour, if it sends any. It has this address, or a new one.
@@ -386,7 +383,7 @@ pub(crate) fn open_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), 
     let made = uplink(config, daemon)?;
     let buffer = nicety_plane::SENDER_BYTES;
     daemon.open_uplink(&config.name, made, buffer, &policy(config), maker, config.team.as_deref())?;
-    daemon.announce_uplink(&config.name, announcement(config, None)).map_err(ServeError::Memory)
+    daemon.set_uplink_agents(&config.name, agents(config, None)).map_err(ServeError::Memory)
 }
 
 /// Adds a tap with several queues to the switch: a team of its queues, each on a worker of its own as far as there are so many.
@@ -430,8 +427,8 @@ pub(crate) fn close_uplink(daemon: &Daemon, config: &UplinkConfig) {
 /// Changes an open uplink, whose link stays the same. The error is a sentence for a person.
 pub(crate) fn set_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), String> {
     daemon.set_uplink(&config.name, &settings(config), &policy(config), maker(config))?;
-    let announced = daemon.announce_uplink(&config.name, announcement(config, None));
-    announced.map_err(|error| format!("uplink {}: {error}", config.name))
+    let set = daemon.set_uplink_agents(&config.name, agents(config, None));
+    set.map_err(|error| format!("uplink {}: {error}", config.name))
 }
 
 /// Like [`check_uplink`], for an uplink that replaces others, whose sockets are ours.
@@ -496,6 +493,7 @@ pub(crate) fn uplink_again(
         team,
         numbers: image.numbers.clone(),
         waiting: image.waiting.clone(),
+        agents: image.agents.clone(),
     }))
 }
 
@@ -540,14 +538,14 @@ pub(crate) fn links(host: &Host) -> usize {
     host.uplinks.iter().map(|config| usize::from(config.queues())).sum()
 }
 
-/// What uplinks that go on here do beside carrying frames: LLDP, I/O control, and mirrors. Neighbours know them by the addresses in their earlier
+/// What uplinks that go on here do beside carrying frames: their agents, I/O control, and mirrors. Neighbours know them by the addresses in their earlier
 /// announcements.
 pub(crate) fn settle_uplinks(daemon: &Daemon, host: &Host, announced: &[(String, Vec<u8>)]) {
     for config in &host.uplinks {
         let before = announced.iter().find(|(name, _)| *name == config.name);
         let address = before.and_then(|(_, frame)| frame.get(6..12)?.try_into().ok()).map(Mac);
-        if let Err(error) = daemon.announce_uplink(&config.name, announcement(config, address)) {
-            tracing::warn!(uplink = config.name, "no LLDP: {error}");
+        if let Err(error) = daemon.set_uplink_agents(&config.name, agents(config, address)) {
+            tracing::warn!(uplink = config.name, "neither LLDP nor queries: {error}");
         }
     }
     daemon.set_io_control(host);

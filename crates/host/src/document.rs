@@ -21,6 +21,8 @@ const TEAM: &str = "team";
 const MEMBERS: &str = "members";
 /// The list of mirrors.
 const MIRROR: &str = "mirror";
+/// The list of classes of I/O control.
+const IO_CLASS: &str = "io_class";
 /// The table of defaults for ports' sockets.
 const SOCKETS: &str = "sockets";
 
@@ -139,9 +141,9 @@ impl Document {
     }
 
     /// The table of this name in a list, as it is written there. Empty if there is none.
-    pub fn entry(&self, list: List, name: &str) -> Table {
-        let list = self.0.get(list.key()).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-        let found = list.iter().find(|one| name_of(one) == Some(name)).and_then(Value::as_table);
+    pub fn entry(&self, of: List, name: &str) -> Table {
+        let list = self.0.get(of.key()).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        let found = list.iter().find(|one| of.is_named(one, name)).and_then(Value::as_table);
         found.cloned().unwrap_or_default()
     }
 
@@ -161,7 +163,7 @@ impl Document {
     fn only_without(&self, list: List, name: &str) -> Self {
         let mut new = self.clone();
         let left = new.list_mut(list).map_or(1, |entries| {
-            entries.retain(|entry| name_of(entry) != Some(name));
+            entries.retain(|entry| !list.is_named(entry, name));
             entries.len()
         });
         if left == 0 && list != List::Ports {
@@ -172,13 +174,13 @@ impl Document {
 
     /// Whether there is an entry of this name.
     pub fn has(&self, list: List, name: &str) -> bool {
-        self.clone().list_mut(list).is_some_and(|entries| entries.iter().any(|entry| name_of(entry) == Some(name)))
+        self.clone().list_mut(list).is_some_and(|entries| entries.iter().any(|entry| list.is_named(entry, name)))
     }
 
     /// A copy with these values for the entry of this name, if it exists. A key without a value is removed.
     pub fn with_values(&self, list: List, name: &str, values: &[(String, Option<Value>)], dir: &Path) -> Self {
         let mut new = self.clone();
-        let found = new.list_mut(list).and_then(|list| list.iter_mut().find(|entry| name_of(entry) == Some(name)));
+        let found = new.list_mut(list).and_then(|entries| entries.iter_mut().find(|entry| list.is_named(entry, name)));
         if let Some(port) = found {
             if let Value::Table(table) = port {
                 for (key, value) in values {
@@ -209,6 +211,8 @@ pub enum List {
     Teams,
     /// `[[mirror]]`.
     Mirrors,
+    /// `[[io_class]]`.
+    Classes,
 }
 
 impl List {
@@ -221,7 +225,29 @@ impl List {
             Self::Cards => CARD,
             Self::Teams => TEAM,
             Self::Mirrors => MIRROR,
+            Self::Classes => IO_CLASS,
         }
+    }
+
+    /// The keys that name an entry, and never change.
+    pub fn names(self) -> &'static [&'static str] {
+        match self {
+            Self::Classes => &["uplink", "name"],
+            _ => &["name"],
+        }
+    }
+
+    /// The name of an entry: of a class `UPLINK/CLASS`, of an uplink without a name its kind.
+    pub fn name_of(self, entry: &Table) -> Option<String> {
+        let text = |key: &str| entry.get(key).and_then(Value::as_str);
+        match self {
+            Self::Classes => Some(format!("{}/{}", text("uplink")?, text("name")?)),
+            _ => text("name").or_else(|| text("kind")).map(str::to_owned),
+        }
+    }
+
+    fn is_named(self, entry: &Value, name: &str) -> bool {
+        entry.as_table().and_then(|entry| self.name_of(entry)).as_deref() == Some(name)
     }
 }
 
@@ -235,6 +261,7 @@ impl std::fmt::Display for List {
             Self::Cards => "card",
             Self::Teams => "team",
             Self::Mirrors => "mirror",
+            Self::Classes => "class",
         })
     }
 }

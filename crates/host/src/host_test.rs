@@ -837,7 +837,7 @@ fn minimum_rates_that_cannot_be_kept_are_refused_with_the_arithmetic() {
     );
     assert_eq!(error(text.replace("uplink = \"up\"\n", "")), "card nic has no uplink, of which it would be a part");
     let queues = text.replace("kind = \"null\"\nrate = \"1Gbit/s\"", "kind = \"tap\"\nqueues = 2");
-    assert_eq!(error(queues), "uplink up has several queues: I/O control takes one");
+    assert_eq!(error(queues), "uplink up has several queues, and I/O control takes one: leave its `queues` away");
     assert!(error(function(1, most)).contains("only a port at a card's function has this"));
 }
 

@@ -213,17 +213,28 @@ impl Around<'_> {
 
     /// The slowest link of an uplink or team: its name and its rate, or the name of one without a rate.
     fn slowest(&self, name: &str) -> Result<(&str, Rate), String> {
-        let own = [name.to_owned()];
-        let members = self.teams.iter().find(|team| team.name == name).map_or(&own[..], |team| &team.members[..]);
-        let links = self.uplinks.iter().filter(|uplink| members.contains(&uplink.name));
         let mut slowest = None;
-        for link in links {
+        for link in self.links(name) {
             let Some(rate) = link.rate else { return Err(link.name.clone()) };
             if slowest.is_none_or(|(_, least)| rate < least) {
                 slowest = Some((link.name.as_str(), rate));
             }
         }
         slowest.ok_or_else(|| name.to_owned())
+    }
+
+    /// The link of an uplink or team with the least `inward_rate`, if any has one.
+    fn slowest_inward(&self, name: &str) -> Option<(&str, Rate)> {
+        self.links(name).filter_map(|link| Some((link.name.as_str(), link.inward?.rate))).min_by_key(|(_, rate)| *rate)
+    }
+
+    fn links(&self, name: &str) -> impl Iterator<Item = &UplinkConfig> {
+        let team = self.teams.iter().find(|team| team.name == name);
+        let is_its = move |uplink: &&UplinkConfig| match team {
+            Some(team) => team.members.contains(&uplink.name),
+            None => uplink.name == name,
+        };
+        self.uplinks.iter().filter(is_its)
     }
 }
 
@@ -312,7 +323,12 @@ fn within_link(
     let Some((section, key)) = place else { return };
     let line = walk.place(section, key).unwrap_or(section.line);
     if around.uplinks.iter().any(|one| one.name == uplink && one.queues() > 1) {
-        walk.wrong(section, key, line, format!("uplink {uplink} has several queues: I/O control takes one"));
+        walk.wrong(
+            section,
+            key,
+            line,
+            format!("uplink {uplink} has several queues, and I/O control takes one: leave its `queues` away"),
+        );
         return;
     }
     let (link, rate) = match around.slowest(uplink) {
@@ -323,18 +339,35 @@ fn within_link(
             return;
         }
     };
-    let sum: u64 = reserving.iter().map(|rate| rate.bits_per_second()).sum();
-    let most = rate.bits_per_second() / 100 * RESERVED_MOST;
-    if sum > most {
-        let shown = |bits: u64| Rate::new(bits).map_or_else(|| format!("{bits}bit/s"), |rate| rate.to_string());
-        let parts: Vec<String> = reserving.iter().map(Rate::to_string).collect();
-        let sum = if parts.len() > 1 { format!("{} = {}", parts.join(" + "), shown(sum)) } else { shown(sum) };
+    if let Some((sum, most)) = above_most(&reserving, rate) {
         let what = format!(
-            "{sum} are reserved on {uplink}, and {RESERVED_MOST} % of its slowest link may be: {} of the {rate} of {link}",
-            shown(most)
+            "{sum} are reserved on {uplink}, and {RESERVED_MOST} % of its slowest link may be: {most} of the {rate} of {link}"
         );
         walk.wrong(section, key, line, what);
+        return;
     }
+    // Functions' minimum rates are for what leaves.
+    let Some((link, rate)) = around.slowest_inward(uplink) else { return };
+    let reserving: Vec<Rate> = named.iter().filter_map(|class| class.terms.reservation).collect();
+    if let Some((sum, most)) = above_most(&reserving, rate) {
+        let last = classes.iter().rfind(|(_, class)| class.terms.reservation.is_some());
+        let section = last.map_or(section, |(section, _)| *section);
+        let line = walk.place(section, "reservation").unwrap_or(section.line);
+        let what = format!(
+            "{sum} are reserved on {uplink}, and {RESERVED_MOST} % of what comes in may be: {most} of the {rate} of {link} (inward_rate)"
+        );
+        walk.wrong(section, "reservation", line, what);
+    }
+}
+
+/// The sum of reservations, with its parts, and the most that may be reserved of a link's rate, if they are more than that.
+fn above_most(reserving: &[Rate], rate: Rate) -> Option<(String, String)> {
+    let sum: u64 = reserving.iter().map(|rate| rate.bits_per_second()).sum();
+    let most = rate.bits_per_second() / 100 * RESERVED_MOST;
+    let shown = |bits: u64| Rate::new(bits).map_or_else(|| format!("{bits}bit/s"), |rate| rate.to_string());
+    let parts: Vec<String> = reserving.iter().map(Rate::to_string).collect();
+    let text = if parts.len() > 1 { format!("{} = {}", parts.join(" + "), shown(sum)) } else { shown(sum) };
+    (sum > most).then(|| (text, shown(most)))
 }
 
 /// Checks that the limits of a class let its functions have their minimum rates. `section`: the last one's port.
@@ -419,7 +452,12 @@ fn place(walk: &mut Walk, section: Section<'_>, around: &Around<'_>) -> Option<S
         return None;
     }
     if uplink.is_some_and(|uplink| uplink.queues() > 1) {
-        walk.wrong(section, "uplink", line, format!("uplink {wanted} has several queues: I/O control takes one"));
+        walk.wrong(
+            section,
+            "uplink",
+            line,
+            format!("uplink {wanted} has several queues, and I/O control takes one: leave its `queues` away"),
+        );
         return None;
     }
     if uplink.is_none() && !around.teams.iter().any(|team| team.name == wanted) {

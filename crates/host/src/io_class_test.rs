@@ -75,6 +75,24 @@ fn classes_have_their_frames_and_what_they_are_promised() {
 }
 
 #[test]
+fn reservations_are_kept_of_what_comes_in_too_or_refused() {
+    let up = UP.replace("null", "pair\"\nsocket = \"u\"\ninward_rate = \"9Gbit/s");
+    let parse = |classes: &str| Host::parse(&format!("{up}{GUESTS}{classes}"), Path::new("/h"));
+    let reserved = |name: &str, rate: &str| class(name, &format!("reservation = \"{rate}\""));
+    let text = reserved("iscsi", "5Gbit/s") + &reserved("nfs", "2Gbit/s") + &class("vm", "");
+    let errors = parse(&text).unwrap_err();
+    let [error] = &errors.list[..] else { panic!("{errors}") };
+    assert_eq!(
+        (error.key.as_str(), error.what.as_str()),
+        (
+            "io_class.reservation",
+            "5Gbit/s + 2Gbit/s = 7Gbit/s are reserved on up, and 75 % of what comes in may be: 6.75Gbit/s of the 9Gbit/s of up (inward_rate)"
+        )
+    );
+    assert!(parse(&text.replace("5Gbit", "4.75Gbit")).is_ok());
+}
+
+#[test]
 fn classes_that_cannot_be_kept_are_refused_with_the_reason() {
     let of = |classes: &str| {
         let text = format!("{UP}{GUESTS}{classes}");
@@ -165,5 +183,22 @@ fn classes_that_cannot_be_kept_are_refused_with_the_reason() {
     assert_eq!(errors.list[0].what, "uplink a is a member of team lan: name the team");
     let queues = format!("[[uplink]]\nname = \"up\"\nkind = \"tap\"\nqueues = 2\n{}", class("nfs", ""));
     let errors = Host::parse(&queues, Path::new("/h")).unwrap_err();
-    assert_eq!(errors.list[0].what, "uplink up has several queues: I/O control takes one");
+    assert_eq!(errors.list[0].what, "uplink up has several queues, and I/O control takes one: leave its `queues` away");
+}
+
+#[test]
+fn a_port_s_terms_change_in_their_place_and_others_stay() {
+    let entry: toml::Table = "shares_of = \"vm1=80, vm2 = 10,vm10=5\"\nlimit_of = \"vm1=1Gbit/s\"".parse().unwrap();
+    let with = |port: &str, term: &str, value: Option<toml::Value>| {
+        let [(key, value)] = &crate::with_port_terms(&entry, port, &[(term.to_owned(), value)])[..] else { panic!() };
+        (key.clone(), value.as_ref().and_then(toml::Value::as_str).map(str::to_owned))
+    };
+    let shares = |text: &str| ("shares_of".to_owned(), Some(text.to_owned()));
+    assert_eq!(with("vm2", "shares", Some(7.into())), shares("vm1=80,vm2=7,vm10=5"));
+    assert_eq!(with("vm3", "shares", Some("7".into())), shares("vm1=80,vm2 = 10,vm10=5,vm3=7"));
+    assert_eq!(with("vm1", "shares", None), shares("vm2 = 10,vm10=5"));
+    assert_eq!(with("vm3", "shares", None), shares("vm1=80,vm2 = 10,vm10=5"));
+    assert_eq!(with("vm1", "limit", None), ("limit_of".to_owned(), None));
+    let reservation = ("reservation_of".to_owned(), Some("vm1=2Gbit/s".to_owned()));
+    assert_eq!(with("vm1", "reservation", Some("2Gbit/s".into())), reservation);
 }

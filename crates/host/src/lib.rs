@@ -56,6 +56,7 @@ pub use page::PageAddress;
 pub use paths::trace_files;
 pub use peer::{NoPeer, PeerAddress};
 pub use policy::policy_words;
+pub use port_terms::with_port_terms;
 pub use quantity::{Bytes, QuantityError, Seconds};
 pub use sections::KINDS;
 pub use team::{LacpConfig, TeamConfig, TeamMode, TransmitHash};
@@ -143,13 +144,11 @@ pub struct UplinkConfig {
 }
 
 impl UplinkConfig {
-    /// Whether another configuration of this uplink has the same link. Then the differences can be changed while it is open. A
-    /// querier is made for its VLANs.
+    /// Whether another configuration of this uplink has the same link. Then the differences can be changed while it is open.
     pub fn is_same_link(&self, other: &Self) -> bool {
-        let vlan = |uplink: &Self| (uplink.kind == UplinkKind::Querier).then(|| uplink.vlan.clone());
         // The switch knows the queues of a tap as a team, which is made with its policy.
         let is_whole = |uplink: &Self| uplink.queues() > 1 && self != other;
-        let is_same = self.name == other.name && self.kind == other.kind && vlan(self) == vlan(other);
+        let is_same = self.name == other.name && self.kind == other.kind;
         is_same && self.team == other.team && !is_whole(self) && !is_whole(other)
     }
 

@@ -5,10 +5,31 @@ use std::str::FromStr;
 
 use nicety_ioc::Terms;
 use nicety_uplink::Rate;
+use toml::{Table, Value};
 
 use super::errors::did_you_mean;
 use super::io_class::{Around, IoClassConfig, LIMIT_LEAST, NAMES_MOST};
 use super::walk::{Found, Section, Walk};
+
+/// The keys of a class by which a port has these terms of its own (`shares`, `reservation`, `limit`): one without a value is that of the
+/// class's other ports. Other ports' terms stay.
+pub fn with_port_terms(class: &Table, port: &str, terms: &[(String, Option<Value>)]) -> Vec<(String, Option<Value>)> {
+    let of_term = |(term, value): &(String, Option<Value>)| {
+        let key = format!("{term}_of");
+        let before = class.get(&key).and_then(Value::as_str).unwrap_or_default();
+        let mut entries: Vec<String> =
+            before.split(',').map(|one| one.trim().to_owned()).filter(|one| !one.is_empty()).collect();
+        let is_its = |one: &String| one.split_once('=').is_some_and(|(name, _)| name.trim() == port);
+        let at = entries.iter().position(is_its);
+        entries.retain(|one| !is_its(one));
+        if let Some(value) = value {
+            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            entries.insert(at.unwrap_or(entries.len()), format!("{port}={text}"));
+        }
+        (key, (!entries.is_empty()).then(|| Value::from(entries.join(","))))
+    };
+    terms.iter().map(of_term).collect()
+}
 
 /// A port's name and a value: `vm1=80`.
 struct Named<T> {

@@ -217,6 +217,7 @@ impl List {
             Self::Cards => &CARD,
             Self::Teams => &TEAM,
             Self::Mirrors => &MIRROR,
+            Self::Classes => &IO_CLASS,
         }
     }
 }

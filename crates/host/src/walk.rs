@@ -97,10 +97,13 @@ impl Walk {
             value.get_ref().as_str().map(str::to_owned)
         };
         for (key, value) in root.iter() {
-            let kind = key.get_ref().replace('_', " ");
+            let is_class = key.get_ref() == "io_class";
+            let kind = if is_class { "class".to_owned() } else { key.get_ref().replace('_', " ") };
             let mut add = |table: &DeTable<'_>, span: &Range<usize>| {
                 let name = text(table, "name").or_else(|| text(table, "kind"));
-                names.push((self.line(span), name.map_or(kind.clone(), |name| format!("{kind} {name}"))));
+                // Classes of two uplinks may have one name.
+                let of = text(table, "uplink").filter(|_| is_class).map_or_else(String::new, |of| format!("{of}/"));
+                names.push((self.line(span), name.map_or(kind.clone(), |name| format!("{kind} {of}{name}"))));
             };
             match value.get_ref() {
                 DeValue::Table(table) => add(table, &value.span()),

@@ -1,7 +1,8 @@
 //! Tells the sender of a flow early that its frames wait too long: CoDel (RFC 8289), with a state for each flow.
 //!
 //! A frame is judged when it comes, by how long the oldest frame of its lane has waited. So nothing in a lane is removed, and a frame is
-//! marked before it is copied.
+//! marked before it is copied. Other flows make the lane long, too. A flow of which no frame waits there is not the cause, and is not told:
+//! RFC 8289 spares a queue of at most one packet (section 4.4).
 
 /// A wait up to this long is no congestion (RFC 8289, section 4.4: 5 ms).
 const TARGET_NS: u64 = 5_000_000;
@@ -15,6 +16,8 @@ pub struct Codel {
     above_until: u64,
     /// The next frame to signal at, while it signals.
     next: u64,
+    /// When its last frame came.
+    seen: u64,
     /// Signals since it began.
     count: u32,
     signals: bool,
@@ -23,9 +26,14 @@ pub struct Codel {
 impl Codel {
     /// Whether to signal by this frame: to mark it, or to drop it. `waits_ns`: how long frames of its lane wait now.
     pub fn signals(&mut self, waits_ns: u64, now_ns: u64) -> bool {
+        let silent_ns = now_ns.saturating_sub(std::mem::replace(&mut self.seen, now_ns));
         if waits_ns < TARGET_NS {
             (self.above_until, self.signals) = (0, false);
             return false;
+        }
+        // No frame of this flow waits, or none came for an interval: it begins anew.
+        if silent_ns >= waits_ns.min(INTERVAL_NS) {
+            (self.above_until, self.signals) = (0, false);
         }
         if self.above_until == 0 {
             self.above_until = now_ns.saturating_add(INTERVAL_NS);
@@ -69,6 +77,23 @@ mod tests {
         assert!((0..10_000).all(|ms| !codel.signals(4 * MS, ms * MS)));
         // 90 ms of a longer wait, again and again.
         assert!((0..10_000).all(|ms| !codel.signals(if ms % 100 < 90 { 50 * MS } else { MS }, ms * MS)));
+    }
+
+    #[test]
+    fn a_flow_of_which_no_other_frame_waits_is_spared_beside_a_standing_queue_of_others() {
+        const WAITS_MS: u64 = 20;
+        // One frame a second, such as a ping; and as often as its last frame has just left the lane.
+        for each_ms in [1000, 100, 60, WAITS_MS] {
+            let mut codel = Codel::default();
+            let told = (1..1000).filter(|frame| codel.signals(WAITS_MS * MS, frame * each_ms * MS)).count();
+            assert_eq!(told, 0, "a frame each {each_ms} ms");
+        }
+        // Frames of it do wait, and it sends on.
+        let mut codel = Codel::default();
+        assert!((1..1000).any(|frame| codel.signals(WAITS_MS * MS, frame * (WAITS_MS - 1) * MS)));
+        // In a lane that stands for seconds, a flow with less than a frame in an interval is spared.
+        let mut codel = Codel::default();
+        assert!((1..100).all(|second| !codel.signals(5000 * MS, second * 1000 * MS)));
     }
 
     #[test]

@@ -293,6 +293,12 @@ impl Level {
         self.members[usize::from(number)].limit.is_there()
     }
 
+    /// Whether a member has a reservation.
+    #[inline]
+    pub fn is_reserved(&self, number: u16) -> bool {
+        self.members.get(usize::from(number)).is_some_and(|member| member.reserved.is_there())
+    }
+
     /// A member sent this many bytes while nobody competed.
     #[inline]
     pub fn passed(&mut self, number: u16, bytes: u64, now: Time) {

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Two things differ from the paper (docs/adr/0018): each of the two orders has an eligible time and a deadline, as in WF²Q+ (Bennett and
-//! Zhang 1997), so that a class waits for its own rate plus one largest frame, however many others there are; and a frame that went by
+//! Zhang 1997), so that a class waits for its own rate plus a largest packet or two, however many others there are; and a frame that went by
 //! shares postpones the reservation by at most one frame, so that what was lent is given back at once.
 //!
 //! All operations take O(log n) for n waiting ports or classes. There is no clock, no frame and no memory allocation after

@@ -139,6 +139,13 @@ impl Scheduler {
         self.root.is_limited(class) || self.classes.get(usize::from(class)).is_some_and(|level| level.is_limited(port))
     }
 
+    /// Whether a lane has a reservation, its class's or its own.
+    #[inline]
+    pub fn is_reserved(&self, Lane { class, port }: Lane) -> bool {
+        self.root.is_reserved(class)
+            || self.classes.get(usize::from(class)).is_some_and(|level| level.is_reserved(port))
+    }
+
     /// Nothing waits any more.
     pub fn clear(&mut self) {
         self.root.clear();

@@ -340,61 +340,97 @@ fn shares_of_1_10_and_100_are_kept_within_2_percent_by_classes_and_by_ports() {
     }
 }
 
+/// The link of the tests of delays.
+const LINK: u64 = 10 * GBIT;
+/// An urgent class sends so much at once before all others: 64 KiB, and the packet that goes beyond them.
+const URGENT_BYTES: u64 = (64 << 10) + TSO as u64;
+/// Its reservation there.
+const URGENT_RATE: u64 = GBIT / 2;
+
+fn on_link(bytes: u64) -> u64 {
+    bytes * 8 * SECOND / LINK
+}
+
+fn urgent(rate: u64) -> Terms {
+    Terms { is_urgent: true, ..reserved(1, rate) }
+}
+
+/// An urgent class's segmented packets: as many as its reservation lets it send.
+fn urgent_source() -> Source {
+    Source::Sparse(TSO, u64::from(TSO) * 8 * SECOND / URGENT_RATE + 1009)
+}
+
+/// Largest packet of the classes that send all the time, and whether an urgent one sends beside them.
+const COMPETITORS: [(u32, bool); 3] = [(1514, false), (TSO, false), (TSO, true)];
+
 #[test]
-fn beside_a_full_link_a_frame_waits_for_its_guaranteed_rate_and_one_largest_frame() {
-    for seed in 0..8 {
+fn beside_a_full_link_a_frame_waits_for_its_guaranteed_rate_and_largest_packets_and_urgent_ones() {
+    for (seed, (largest, has_urgent)) in (0..12).zip(COMPETITORS.into_iter().cycle()) {
         let mut random = Random(seed);
         // 15 greedy classes, and one with a frame now and then.
         let mut weights: Vec<u16> = (0..16).map(|_| 1 + random.below(100) as u16).collect();
         weights[0] = [1, 10, 50, 100][seed as usize % 4];
         let sum: u64 = weights.iter().map(|weight| u64::from(*weight)).sum();
-        let classes: Vec<ClassTerms> = weights.iter().map(|weight| class(shares(*weight))).collect();
+        let mut classes: Vec<ClassTerms> = weights.iter().map(|weight| class(shares(*weight))).collect();
+        // Virtual time stands while a packet is sent. So who comes meanwhile waits for its rest, and for those whom it has delayed: behind
+        // long packets, twice as long.
+        let packets = if largest == TSO { 2 } else { 1 };
+        let (mut left, mut others) = (LINK, packets * on_link(largest.into()));
+        if has_urgent {
+            classes[15].class = Terms { shares: weights[15], ..urgent(URGENT_RATE) };
+            left -= URGENT_RATE;
+            others += URGENT_BYTES * 8 * SECOND / left;
+        }
         for len in [60u32, 1514] {
-            let guaranteed = 10 * GBIT * u64::from(weights[0]) / sum;
+            let guaranteed = left * u64::from(weights[0]) / sum;
             let at_its_rate = u64::from(len) * 8 * SECOND / guaranteed;
-            let largest = 1514 * 8 * SECOND / (10 * GBIT);
-            let mut link = Link::new(10 * GBIT, &classes, seed);
-            link = link.with(0, 0, Source::Sparse(len, 2 * at_its_rate + 7919));
+            let mut link = Link::new(LINK, &classes, seed);
+            // No two of its frames wait together.
+            link = link.with(0, 0, Source::Sparse(len, 2 * (at_its_rate + others) + 7919));
             for number in 1..16 {
-                link = link.with(number, number, Source::Greedy(1514));
+                let is_urgent = has_urgent && number == 15;
+                let len = if number % 2 == 1 { largest } else { 1514 };
+                link = link.with(number, number, if is_urgent { urgent_source() } else { Source::Greedy(len) });
             }
             link.run_until(SECOND / 16);
             let worst = link.sender(0, 0).sent.iter().map(|(_, _, waited)| *waited).max().unwrap();
-            println!("share {} of {sum}, {len} bytes: at worst {worst} ns of {at_its_rate} + {largest}", weights[0]);
+            println!("share {} of {sum}, {len} bytes: at worst {worst} ns of {at_its_rate} + {others}", weights[0]);
             // Rounding to whole nanoseconds, a few times.
-            assert!(worst <= at_its_rate + largest + 10, "{worst} ns > {at_its_rate} + {largest}");
+            assert!(worst <= at_its_rate + others + 10, "{worst} ns > {at_its_rate} + {others}");
         }
     }
 }
 
 #[test]
-fn a_reserved_frame_waits_for_its_reserved_rate_and_one_largest_frame() {
-    let largest = 1514 * 8 * SECOND / (10 * GBIT);
-    for seed in 0..4 {
+fn a_reserved_frame_waits_for_its_reserved_rate_and_one_largest_packet_and_urgent_ones() {
+    for (seed, (largest, has_urgent)) in (0..6).zip(COMPETITORS.into_iter().cycle()) {
         let rates = [GBIT / 10, GBIT / 2, 2 * GBIT, 3 * GBIT, GBIT];
         let mut classes: Vec<ClassTerms> = rates.iter().map(|rate| class(reserved(1, *rate))).collect();
-        classes.extend([class(shares(100)), class(shares(100))]);
-        let mut link = Link::new(10 * GBIT, &classes, seed)
-            .with(0, 0, Source::Sparse(1514, 1514 * 8 * SECOND / rates[0] + 997))
-            .with(1, 1, Source::Sparse(60, 60 * 8 * SECOND / rates[1] + 997));
+        classes.extend([class(shares(100)), class(shares(100)), class(urgent(URGENT_RATE))]);
+        let others = on_link(u64::from(largest) + if has_urgent { URGENT_BYTES } else { 0 });
+        let mut link = Link::new(LINK, &classes, seed)
+            .with(0, 0, Source::Sparse(1514, 1514 * 8 * SECOND / rates[0] + others + 997))
+            .with(1, 1, Source::Sparse(60, 60 * 8 * SECOND / rates[1] + others + 997));
         for number in 2..5 {
             link = link.with(number, number, Source::Greedy(1514));
         }
-        link = link.with(5, 5, Source::Greedy(1514)).with(6, 6, Source::Now(MS));
+        link = link.with(5, 5, Source::Greedy(largest)).with(6, 6, Source::Now(MS));
+        if has_urgent {
+            link = link.with(7, 7, urgent_source());
+        }
         link.run_until(SECOND / 8);
         for number in [0u16, 1] {
             let len: u64 = if number == 0 { 1514 } else { 60 };
             let at_its_rate = len * 8 * SECOND / rates[usize::from(number)];
             let worst = link.sender(number, number).sent.iter().map(|(_, _, waited)| *waited).max().unwrap();
             println!("{len} bytes at {} bit/s: at worst {worst} ns", rates[usize::from(number)]);
-            assert!(worst <= at_its_rate + largest + 10, "{worst} ns > {at_its_rate} + {largest}");
+            assert!(worst <= at_its_rate + others + 10, "{worst} ns > {at_its_rate} + {others}");
         }
     }
 }
 
 #[test]
 fn an_urgent_class_waits_for_one_largest_frame_and_cannot_starve_the_others() {
-    let urgent = |rate| Terms { is_urgent: true, ..reserved(1, rate) };
     let classes = [class(urgent(GBIT / 100)), class(reserved(1, 7 * GBIT)), class(shares(100))];
     let mut link = Link::new(10 * GBIT, &classes, 5)
         .with(0, 0, Source::Sparse(1514, 2 * MS))

@@ -1,4 +1,4 @@
-//! `nicety apply`, `port`, `group`, `uplink`, `export` and `save`: changes to a running daemon.
+//! `nicety apply`, `port`, `group`, `uplink`, `class`, `export` and `save`: changes to a running daemon.
 
 use std::io::{BufRead, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use nicety_host::{Host, List};
 use serde_json::Value;
 
 use crate::answer::{failure, odd};
-use crate::cli::{Apply, CardChange, Export, ListChange, PortChange, Which};
+use crate::cli::{Apply, CardChange, ChangeOptions, ClassChange, Export, ListChange, PortChange, Which};
 use crate::exit::{Exit, Failure};
 use crate::find::Meant;
 use crate::output;
@@ -53,38 +53,48 @@ pub fn port(change: &PortChange) -> Result<(), Failure> {
     let list = List::Ports;
     let its = |port: &str, which: &Which| socket(which, Some(port));
     match change {
-        PortChange::Add { port, values, save, which } => {
-            let socket = socket(which, None)?;
-            saved(add(list, port, values, false, &socket), *save, &socket, (list, port))
-        }
-        PortChange::Remove { port, yes, save, which } => {
-            let socket = its(port, which)?;
-            saved(remove(list, port, *yes, &socket), *save, &socket, (list, port))
-        }
-        PortChange::Set { port, values, yes, save, which } => {
-            let socket = its(port, which)?;
-            saved(set(list, port, values, *yes, &socket), *save, &socket, (list, port))
-        }
+        PortChange::Add { port, values, options } => add(list, port, values, options, &socket(&options.which, None)?),
+        PortChange::Remove { port, options } => remove(list, port, options, &its(port, &options.which)?),
+        PortChange::Set { port, values, options } => set(list, port, values, options, &its(port, &options.which)?),
         PortChange::Restart { port, which } => restart(port, which.host.as_deref(), which.control.as_deref()),
         PortChange::Save { port, file, which } => save::save(port, file, &its(port, which)?),
         PortChange::Restore { port, file, which } => save::restore(port, file, &its(port, which)?),
     }
 }
 
-/// `nicety group`, `nicety uplink` and `nicety team`.
+/// `nicety group`, `nicety uplink`, `nicety team` and `nicety mirror`.
 pub fn list(list: List, change: &ListChange) -> Result<(), Failure> {
-    let (name, save, which) = match change {
-        ListChange::Add { name, save, which, .. }
-        | ListChange::Remove { name, save, which, .. }
-        | ListChange::Set { name, save, which, .. } => (name, *save, which),
+    match change {
+        ListChange::Add { name, values, options } => add(list, name, values, options, &socket(&options.which, None)?),
+        ListChange::Remove { name, options } => remove(list, name, options, &socket(&options.which, None)?),
+        ListChange::Set { name, values, options } => set(list, name, values, options, &socket(&options.which, None)?),
+    }
+}
+
+/// `nicety class`.
+pub fn class(change: &ClassChange) -> Result<(), Failure> {
+    let name = match change {
+        ClassChange::List(
+            ListChange::Add { name, .. } | ListChange::Remove { name, .. } | ListChange::Set { name, .. },
+        )
+        | ClassChange::Port { name, .. } => name,
     };
-    let socket = socket(which, None)?;
-    let done = match change {
-        ListChange::Add { values, yes, .. } => add(list, name, values, *yes, &socket),
-        ListChange::Remove { yes, .. } => remove(list, name, *yes, &socket),
-        ListChange::Set { values, yes, .. } => set(list, name, values, *yes, &socket),
-    };
-    saved(done, save, &socket, (list, name))
+    if !name.contains('/') {
+        let what = format!("a class has its uplink or team before its name, such as tap0/{name}");
+        return Err(Failure::new(Exit::Usage, what));
+    }
+    match change {
+        ClassChange::List(change) => list(List::Classes, change),
+        ClassChange::Port { name, port, values, options } => {
+            let values = PortValues(parsed(values));
+            made(options, &socket(&options.which, Some(port))?, (List::Classes, name), |cut_off| Ask::SetPortTerms {
+                class: name.clone(),
+                port: port.clone(),
+                values: values.clone(),
+                cut_off,
+            })
+        }
+    }
 }
 
 /// `nicety card`.
@@ -101,10 +111,15 @@ pub fn card(change: &CardChange) -> Result<(), Failure> {
     }
 }
 
-/// Writes a completed change into the host file, if requested.
-pub(crate) fn saved(done: Result<(), Failure>, save: bool, socket: &Path, one: (List, &str)) -> Result<(), Failure> {
-    done?;
-    if save { write_back::save(socket, Some(one)) } else { Ok(()) }
+/// Makes a change of one entry, and writes it into the host file if requested.
+pub(crate) fn made(
+    options: &ChangeOptions,
+    socket: &Path,
+    one: (List, &str),
+    ask: impl Fn(bool) -> Ask,
+) -> Result<(), Failure> {
+    agreed(options.yes, |cut_off| control::ask(socket, ask(cut_off)))?;
+    if options.save { write_back::save(socket, Some(one)) } else { Ok(()) }
 }
 
 /// `nicety save`.
@@ -112,21 +127,39 @@ pub fn save_all(which: &Which) -> Result<(), Failure> {
     write_back::save(&socket(which, None)?, None)
 }
 
-fn add(list: List, name: &str, values: &[(String, String)], yes: bool, socket: &Path) -> Result<(), Failure> {
+fn add(
+    list: List,
+    name: &str,
+    values: &[(String, String)],
+    options: &ChangeOptions,
+    socket: &Path,
+) -> Result<(), Failure> {
     let mut values = parsed(values);
-    values.insert("name".to_owned(), Value::from(name));
+    // The uplink of a class comes first.
+    for (key, part) in list.names().iter().zip(name.splitn(list.names().len(), '/')) {
+        values.insert((*key).to_owned(), Value::from(part));
+    }
     let values = PortValues(values);
-    agreed(yes, |cut_off| control::ask(socket, Ask::Add { list, values: values.clone(), cut_off }))
+    made(options, socket, (list, name), |cut_off| Ask::Add { list, values: values.clone(), cut_off })
 }
 
-fn remove(list: List, name: &str, yes: bool, socket: &Path) -> Result<(), Failure> {
-    agreed(yes, |cut_off| control::ask(socket, Ask::Remove { list, name: name.to_owned(), cut_off }))
+fn remove(list: List, name: &str, options: &ChangeOptions, socket: &Path) -> Result<(), Failure> {
+    made(options, socket, (list, name), |cut_off| Ask::Remove { list, name: name.to_owned(), cut_off })
 }
 
-fn set(list: List, name: &str, values: &[(String, String)], yes: bool, socket: &Path) -> Result<(), Failure> {
+fn set(
+    list: List,
+    name: &str,
+    values: &[(String, String)],
+    options: &ChangeOptions,
+    socket: &Path,
+) -> Result<(), Failure> {
     let values = PortValues(parsed(values));
-    agreed(yes, |cut_off| {
-        control::ask(socket, Ask::Set { list, name: name.to_owned(), values: values.clone(), cut_off })
+    made(options, socket, (list, name), |cut_off| Ask::Set {
+        list,
+        name: name.to_owned(),
+        values: values.clone(),
+        cut_off,
     })
 }
 
@@ -152,7 +185,7 @@ pub(crate) fn socket(Which { host, control }: &Which, port: Option<&str>) -> Res
 }
 
 /// Keys whose text values may look like numbers.
-const TEXTS: [&str; 4] = ["group", "owner", "port_group", "trunk"];
+const TEXTS: [&str; 7] = ["group", "groups", "owner", "port_group", "ports", "transport_ports", "trunk"];
 
 /// Values as in the host file: numbers and `true` as such, all others as text; an empty value as none.
 fn parsed(values: &[(String, String)]) -> std::collections::BTreeMap<String, Value> {
@@ -170,7 +203,7 @@ fn parsed(values: &[(String, String)]) -> std::collections::BTreeMap<String, Val
 }
 
 /// Sends the request. If the daemon reports that VMs would be cut off, asks the person and sends it again.
-pub(crate) fn agreed(yes: bool, ask: impl Fn(bool) -> Result<Reply, AskError>) -> Result<(), Failure> {
+fn agreed(yes: bool, ask: impl Fn(bool) -> Result<Reply, AskError>) -> Result<(), Failure> {
     match ask(yes) {
         Err(AskError::Refused(problem)) if !problem.cuts_off.is_empty() => {
             let Problem { cuts_off, .. } = *problem;

@@ -11,7 +11,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use change::{
-    CardChange, CardCommand, ListChange, ListCommand, PortChange, PortCommand, Vf, VfCommand, VfSet, VfShow,
+    CardChange, CardCommand, ChangeOptions, ClassChange, ClassCommand, ListChange, ListCommand, PortChange,
+    PortCommand, Vf, VfCommand, VfSet, VfShow,
 };
 pub use ft::{Ft, FtCommand, FtPart, FtStart, LeasePlace};
 pub use lab::{LAB_FOLDER, Lab, LabCommand, LabRun};
@@ -76,6 +77,8 @@ pub enum Command {
     Team(ListCommand),
     /// Add, remove or change one mirror of a running daemon
     Mirror(ListCommand),
+    /// Add, remove or change one class of I/O control of a running daemon, or what one port gets in it
+    Class(ClassCommand),
     /// Write what a running daemon serves as a host file
     Export(Export),
     /// Write what was changed live into the host file, whose comments and order stay

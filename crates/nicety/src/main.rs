@@ -64,6 +64,7 @@ fn main() -> ExitCode {
         Command::Uplink(args) => change::list(List::Uplinks, &args.change).map(|()| ExitCode::SUCCESS),
         Command::Card(args) => change::card(&args.change).map(|()| ExitCode::SUCCESS),
         Command::Vf(args) => vf::run(&args.command).map(|()| ExitCode::SUCCESS),
+        Command::Class(args) => change::class(&args.change).map(|()| ExitCode::SUCCESS),
         Command::Mirror(args) => change::list(List::Mirrors, &args.change).map(|()| ExitCode::SUCCESS),
         Command::Team(args) => change::list(List::Teams, &args.change).map(|()| ExitCode::SUCCESS),
         Command::Export(args) => change::export(&args).map(|()| ExitCode::SUCCESS),

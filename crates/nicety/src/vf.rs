@@ -7,7 +7,7 @@ use nicety_host::{List, did_you_mean};
 use serde_json::{Value, json};
 
 use crate::answer::{failure, odd};
-use crate::change::{agreed, saved, socket};
+use crate::change::{made, socket};
 use crate::cli::{VfCommand, VfSet, VfShow};
 use crate::exit::{Exit, Failure};
 use crate::output;
@@ -107,16 +107,15 @@ fn row(function: &FunctionReport, port: &PortReport) -> Vec<String> {
 
 fn set(args: &VfSet) -> Result<(), Failure> {
     let values = values(&args.values).map_err(|why| Failure::new(Exit::Usage, why))?;
-    let path = socket(&args.which, None)?;
+    let path = socket(&args.options.which, None)?;
     let all = functions(&path)?;
     let found = all.iter().find(|(function, _)| place(function) == args.function);
     let Some((_, PortReport { name, .. })) = found else { return Err(unknown(&args.function, &all)) };
     let list = List::Ports;
-    let done = agreed(args.yes, |cut_off| {
+    made(&args.options, &path, (list, name), |cut_off| {
         let values = PortValues(values.iter().cloned().collect());
-        control::ask(&path, Ask::Set { list, name: name.clone(), values, cut_off })
-    });
-    saved(done, args.save, &path, (list, name))
+        Ask::Set { list, name: name.clone(), values, cut_off }
+    })
 }
 
 /// The words of `ip link set DEV vf N`, each with the key of `[[port]]` that it sets.

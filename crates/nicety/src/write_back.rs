@@ -5,7 +5,7 @@ use std::path::Path;
 
 use nicety_control::api::{DaemonView, Exported, HostText};
 use nicety_control::{self as control, Ask, Reply};
-use nicety_daemon::live::plan::Plan;
+use nicety_daemon::live::plan::{Change, Plan};
 use nicety_daemon::whole::Whole;
 use nicety_host::{Host, List};
 use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, TableLike, Value};
@@ -17,9 +17,11 @@ use crate::output;
 /// Keys whose values are paths, relative to the host file's folder.
 const PATHS: [&str; 5] = ["control", "file", "rom", "socket", "state"];
 /// First keys of a new table, in order.
-const FIRST: [&str; 5] = ["name", "kind", "adapter", "mac", "socket"];
+const FIRST: [&str; 6] = ["name", "kind", "adapter", "mac", "socket", "uplink"];
 /// Tables that form lists, and tables that occur once.
-const LISTS: [&str; 6] = ["uplink", "team", "card", "mirror", "port_group", "port"];
+const LISTS: [&str; 7] = ["uplink", "team", "card", CLASS, "mirror", "port_group", "port"];
+/// Classes of I/O control: those of two uplinks may have one name.
+const CLASS: &str = "io_class";
 const TABLES: [&str; 3] = ["switch", "daemon", "sockets"];
 
 /// Writes the whole running configuration into the host file, or one entry alone.
@@ -42,8 +44,12 @@ pub fn save(socket: &Path, only: Option<(List, &str)>) -> Result<(), Failure> {
         failed(format!("{shown} was not written, for it would be no host file without other live changes (`nicety save` writes all): {errors}"))
     })?;
     let left = Plan::new(&new, &running, |_| false);
-    let name = only.map(|(_, name)| name);
-    if left.changes.iter().any(|change| name.is_none() || change.port.as_deref() == name) {
+    let is_meant = |change: &Change| match only {
+        None => true,
+        Some((List::Classes, name)) => change.object == format!("{CLASS}.{}", name.replacen('/', ".", 1)),
+        Some((_, name)) => change.port.as_deref() == Some(name),
+    };
+    if left.changes.iter().any(is_meant) {
         return Err(failed(format!(
             "{shown} was not written, for it cannot say: {left}; `nicety export --into FILE` writes another"
         )));
@@ -104,9 +110,9 @@ fn merge_list(
     let wanted = entries(running.get(key));
     let is_meant = |name: &str| only.is_none_or(|only| only == name);
     if let (Some(Item::Table(table)), [new]) = (document.get_mut(key), wanted.as_slice())
-        && name_of(table) == name_of(*new)
+        && name_of(key, table) == name_of(key, *new)
     {
-        if is_meant(&name_of(*new)) {
+        if is_meant(&name_of(key, *new)) {
             update(table, *new, dir);
         }
         return Ok(());
@@ -115,10 +121,10 @@ fn merge_list(
         return Ok(());
     }
     let list = list_of(document, key)?;
-    let names: BTreeSet<String> = wanted.iter().map(|new| name_of(*new)).collect();
-    list.retain(|table| !is_meant(&name_of(table)) || names.contains(&name_of(table)));
-    for new in wanted.iter().filter(|new| is_meant(&name_of(**new))) {
-        let known = list.iter().position(|table| name_of(table) == name_of(*new));
+    let names: BTreeSet<String> = wanted.iter().map(|new| name_of(key, *new)).collect();
+    list.retain(|table| !is_meant(&name_of(key, table)) || names.contains(&name_of(key, table)));
+    for new in wanted.iter().filter(|new| is_meant(&name_of(key, **new))) {
+        let known = list.iter().position(|table| name_of(key, table) == name_of(key, *new));
         match known.and_then(|index| list.get_mut(index)) {
             Some(table) => update(table, *new, dir),
             None => list.push(made(*new, dir)),
@@ -148,7 +154,7 @@ fn list_of<'a>(document: &'a mut DocumentMut, key: &str) -> Result<&'a mut Array
     if let Item::Table(table) = item {
         let table = std::mem::take(table);
         let mut list = ArrayOfTables::new();
-        if name_of(&table) != "none" {
+        if name_of(key, &table) != "none" {
             list.push(table);
         }
         *item = Item::ArrayOfTables(list);
@@ -157,9 +163,13 @@ fn list_of<'a>(document: &'a mut DocumentMut, key: &str) -> Result<&'a mut Array
         .ok_or(format!("it has its {key}s in one line, which is not changed: write [[{key}]] for each"))
 }
 
-fn name_of(table: &(impl TableLike + ?Sized)) -> String {
-    let name = table.get("name").or_else(|| table.get("kind")).and_then(Item::as_str);
-    name.unwrap_or_default().to_owned()
+/// The name of an entry of a list: of a class `UPLINK/CLASS`.
+fn name_of(key: &str, table: &(impl TableLike + ?Sized)) -> String {
+    let name = table.get("name").or_else(|| table.get("kind")).and_then(Item::as_str).unwrap_or_default();
+    match table.get("uplink").and_then(Item::as_str).filter(|_| key == CLASS) {
+        Some(uplink) => format!("{uplink}/{name}"),
+        None => name.to_owned(),
+    }
 }
 
 /// A new table, with a blank line before it.

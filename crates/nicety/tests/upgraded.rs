@@ -3,6 +3,10 @@
 
 #[path = "upgraded/bad.rs"]
 mod bad;
+#[path = "upgraded/browsed.rs"]
+mod browsed;
+#[path = "upgraded/browser.rs"]
+mod browser;
 #[path = "upgraded/disk.rs"]
 mod disk;
 #[path = "upgraded/logs.rs"]

@@ -1,8 +1,16 @@
-//! Agents hear and speak on a port for the protocols between neighbours that no switch forwards: LACP and LLDP.
+//! Agents hear and speak on a port without a guest: for the protocols between neighbours that no switch forwards (LACP, LLDP), for
+//! multicast groups, and for addresses that are reached by this port from now on.
 
-use nicety_adapter::Time;
+use nicety_adapter::{Frames, HEAD_BYTES, Time};
+use serde::{Deserialize, Serialize};
 
 use crate::lldp::Neighbour;
+use crate::querier::SavedQuerier;
+
+/// Most bytes of a frame that an agent sends to the link's neighbour.
+pub(crate) const OUTWARD_MOST: usize = 1514;
+/// Most bytes of a frame that an agent sends to the switch: the private head that each packet has.
+pub(crate) const INWARD_MOST: usize = HEAD_BYTES;
 
 /// The state of an agent's port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,8 +23,8 @@ pub struct LinkState {
     pub bytes: [u64; 2],
 }
 
-/// Hears on a port, and speaks on an uplink's, in the port's own turns. Its calls are made with the port's lock held: it must not call back
-/// into the port, nor block.
+/// Hears and speaks on a port, in the port's own turns: to the neighbour of the link or, by its [`Role`], to the switch. Its calls are
+/// made with the port's lock held: it must not call back into the port, nor block.
 pub trait Agent: Send {
     /// The port's state, at the end of each of its turns, before [`speak`](Agent::speak).
     fn link(&mut self, _state: LinkState, _now: Time) {}
@@ -25,11 +33,28 @@ pub trait Agent: Send {
     /// this link carries no traffic now. At most 1514 bytes of it are here, and a tag if it has one.
     fn hear(&mut self, _frame: &[u8], _now: Time) {}
 
-    /// Sends what is due, each whole frame by a call of `send`, which is false if the uplink has no room now.
+    /// The switch sends these frames to the port. Only a [`Role::Querier`] is shown them.
+    fn receive(&mut self, _frames: &Frames<'_>, _now: Time) {}
+
+    /// Sends what is due, each whole frame by a call of `send`, which is false if there is no room now. A frame for the neighbour has
+    /// at most 1514 bytes, one for the switch 128.
     fn speak(&mut self, now: Time, send: &mut dyn FnMut(&[u8]) -> bool);
 
     /// The time of the next turn that it needs; a past time means at once.
     fn wake(&self) -> Option<Time>;
+
+    /// Whether it has done all that it was for: then it leaves the port.
+    fn is_done(&self) -> bool {
+        false
+    }
+
+    /// Its state, for another process; `None` if it begins anew there.
+    fn save(&self) -> Option<SavedAgent> {
+        None
+    }
+
+    /// Goes on from the state of an agent in the same role. It has not had a turn.
+    fn restore(&mut self, _saved: &SavedAgent) {}
 
     /// Another process has heard this neighbour on the same link.
     fn meet(&mut self, _neighbour: &Neighbour) {}
@@ -49,6 +74,30 @@ pub enum Role {
     Announcer,
     /// Hears who the neighbour is.
     Listener,
+    /// Asks the switch's other ports for their multicast groups: [`Querier`](crate::Querier).
+    Querier,
+    /// Announces addresses that are reached by this port from now on, once: on an uplink to the neighbour, on a guest's port to the switch.
+    Herald,
     /// Another protocol.
     Other,
+}
+
+impl Role {
+    /// Whether such an agent speaks to the switch on this port, and not to the neighbour of its link.
+    pub(crate) fn faces_switch(self, is_uplink: bool) -> bool {
+        match self {
+            Self::Querier => true,
+            Self::Herald => !is_uplink,
+            Self::Member | Self::Announcer | Self::Listener | Self::Other => false,
+        }
+    }
+}
+
+/// The state of an agent, for another process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SavedAgent {
+    /// That of a [`Role::Querier`].
+    Querier(SavedQuerier),
+    /// The frames that a [`Role::Herald`] has still to send.
+    Herald(Vec<Vec<u8>>),
 }

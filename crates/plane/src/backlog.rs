@@ -44,6 +44,8 @@ struct Waiting {
     /// The packet behind it.
     next: u32,
     len: u32,
+    /// Bytes on the wire, the headers of all segments included; 0 for a further copy of a packet that is charged elsewhere.
+    wire_bytes: u32,
     /// Bytes of its private head.
     head: u16,
     from: u16,
@@ -53,17 +55,34 @@ struct Waiting {
     since: Time,
 }
 
-impl Waiting {
-    /// Bytes on the wire, the headers of all segments included.
-    fn wire_bytes(&self) -> u64 {
-        let repeated = |cut: Segment| u64::from(cut.frames(self.len) - 1) * u64::from(cut.headers);
-        u64::from(self.len) + self.offload.segment.map_or(0, repeated)
+/// Bytes on the wire, the headers of all segments included.
+fn wire_bytes(len: u32, offload: &Offload) -> u32 {
+    let repeated = |cut: Segment| (cut.frames(len) - 1).saturating_mul(u32::from(cut.headers));
+    len.saturating_add(offload.segment.map_or(0, repeated))
+}
+
+/// A packet that is to wait.
+#[derive(Clone, Copy)]
+pub(crate) struct Arrival<'a> {
+    pub batch: &'a Batch,
+    pub packet: &'a Packet,
+    /// Its private head, or another of the same length.
+    pub head: &'a [u8],
+    pub pick: Pick,
+    /// Whether it is charged elsewhere: a further copy of a packet for several receivers.
+    pub is_free: bool,
+}
+
+impl<'a> Arrival<'a> {
+    pub fn new(batch: &'a Batch, packet: &'a Packet, pick: Pick) -> Self {
+        Self { batch, packet, head: batch.head(packet), pick, is_free: false }
     }
 }
 
 const NOTHING: Waiting = Waiting {
     next: NONE,
     len: 0,
+    wire_bytes: 0,
     head: 0,
     from: 0,
     edit: Edit::Keep,
@@ -87,6 +106,8 @@ struct Sender {
     bytes: u32,
     /// It is held.
     is_held: bool,
+    /// With I/O control: it is released as soon as little is left in any of its lanes.
+    by_lane: bool,
     /// The tenure of the port that is held; 0 for none, or for one that was not named yet.
     tenure: u64,
 }
@@ -196,6 +217,11 @@ impl Backlog {
         self.size
     }
 
+    /// Bytes that all lanes together may have.
+    pub(crate) fn pool_bytes(&self) -> u64 {
+        u64::from(self.blocks_most) * u64::from(BLOCK_BYTES)
+    }
+
     /// Bytes in use, in whole blocks.
     pub fn used(&self) -> u64 {
         u64::from(self.used_blocks) * u64::from(BLOCK_BYTES)
@@ -208,7 +234,7 @@ impl Backlog {
 
     /// Whether a lane has room for a packet of `len` bytes.
     pub fn has_room(&self, lane: u16, len: u32) -> bool {
-        let bytes = len.div_ceil(BLOCK_BYTES).saturating_mul(BLOCK_BYTES);
+        let bytes = in_blocks(len);
         let Some(found) = self.lanes.get(usize::from(lane)) else { return false };
         let in_lane = if self.kind == Kind::Senders { u64::from(found.bytes) } else { self.used() };
         len > 0 && in_lane + u64::from(bytes) <= u64::from(self.size.next_multiple_of(BLOCK_BYTES))
@@ -221,12 +247,13 @@ impl Backlog {
 
     /// Copies a packet to the end of its lane. False if there is no room.
     pub fn push(&mut self, lane: u16, batch: &Batch, packet: &Packet, pick: Pick, now: Time) -> bool {
-        self.push_with(lane, batch, packet, batch.head(packet), pick, now)
+        self.push_arrival(lane, Arrival::new(batch, packet, pick), now)
     }
 
-    /// Like [`Self::push`], with another private head of the same length.
+    /// Like [`Self::push`].
     #[inline]
-    fn push_with(&mut self, lane: u16, batch: &Batch, packet: &Packet, head: &[u8], pick: Pick, now: Time) -> bool {
+    fn push_arrival(&mut self, lane: u16, arrival: Arrival<'_>, now: Time) -> bool {
+        let Arrival { batch, packet, head, pick, is_free } = arrival;
         let len = packet.len();
         if !self.has_room(lane, len) {
             return false;
@@ -234,8 +261,9 @@ impl Backlog {
         let Some(first) = self.take_blocks(len.div_ceil(BLOCK_BYTES)) else { return false };
         self.store(batch, packet, head, first);
         let Pick { from, edit, .. } = pick;
-        let head = packet.head_len();
-        let waiting = Waiting { next: NONE, len, head, from, edit, offload: packet.offload, since: now };
+        let (head, offload) = (packet.head_len(), packet.offload);
+        let wire_bytes = if is_free { 0 } else { wire_bytes(len, &offload) };
+        let waiting = Waiting { next: NONE, len, wire_bytes, head, from, edit, offload, since: now };
         self.append(lane, first, waiting, now);
         true
     }
@@ -243,8 +271,8 @@ impl Backlog {
     /// Puts a packet, whose bytes are in its blocks, to the end of its lane.
     #[inline]
     fn append(&mut self, lane: u16, first: u32, waiting: Waiting, now: Time) {
-        let bytes = waiting.len.div_ceil(BLOCK_BYTES).saturating_mul(BLOCK_BYTES);
-        let wire_bytes = u32::try_from(waiting.wire_bytes()).unwrap_or(u32::MAX);
+        let bytes = in_blocks(waiting.len);
+        let wire_bytes = waiting.wire_bytes;
         self.waiting[first as usize] = waiting;
         let found = &mut self.lanes[usize::from(lane)];
         if found.last == NONE {
@@ -336,7 +364,8 @@ impl Backlog {
         for (lane, found) in (0..).zip(&self.lanes) {
             let mut packet = found.first;
             while packet != NONE {
-                let Waiting { next, len, head, from, edit, offload, since } = self.waiting[packet as usize];
+                let Waiting { next, len, wire_bytes: _, head, from, edit, offload, since } =
+                    self.waiting[packet as usize];
                 let (mut bytes, mut at) = (vec![0; len as usize], 0);
                 pieces(&self.map, &self.blocks, packet, len, |span| {
                     let end = at + span.len() as usize;
@@ -368,7 +397,9 @@ impl Backlog {
             true
         });
         let (edit, offload, since) = ((*edit).into(), (*offload).into(), *since);
-        self.append(*lane, first, Waiting { next: NONE, len, head: *head, from: *from, edit, offload, since }, now);
+        let wire_bytes = wire_bytes(len, &offload);
+        let waiting = Waiting { next: NONE, len, wire_bytes, head: *head, from: *from, edit, offload, since };
+        self.append(*lane, first, waiting, now);
         true
     }
 
@@ -396,7 +427,7 @@ impl Backlog {
         offered.clear();
         let mut packet = lanes[usize::from(number)].first;
         while packet != NONE && budget.allows(batch) {
-            let Waiting { next, len, head, from, edit, offload, since: _ } = waiting[packet as usize];
+            let Waiting { next, len, wire_bytes: _, head, from, edit, offload, since: _ } = waiting[packet as usize];
             let Some(mut draft) = batch.draft(head.into()) else { break };
             let mut whole = true;
             pieces(map, blocks, packet, len, |span| {
@@ -424,8 +455,7 @@ impl Backlog {
         let mut lane = self.lanes[usize::from(number)];
         let (mut before, mut packet, mut freed) = (NONE, lane.first, 0);
         for pick in 0..self.offered.len() {
-            let gone = self.waiting[packet as usize];
-            let Waiting { next, len, .. } = gone;
+            let Waiting { next, len, wire_bytes, .. } = self.waiting[packet as usize];
             if delivery.is_refused(pick) {
                 before = packet;
             } else {
@@ -439,7 +469,7 @@ impl Backlog {
                 freed += len.next_multiple_of(BLOCK_BYTES);
                 drained.packets += 1;
                 drained.bytes += u64::from(len);
-                drained.wire_bytes += gone.wire_bytes();
+                drained.wire_bytes += u64::from(wire_bytes);
                 self.give_back(packet);
             }
             packet = next;
@@ -460,7 +490,16 @@ impl Backlog {
             Order::Rounds(rounds) => rounds.served(number, drained.bytes, is_empty),
             // Nothing was sent: the lane is still the next.
             Order::Control(_) if drained.packets == 0 => {}
-            Order::Control(scheduler) => scheduler.served(drained.wire_bytes, request(&lane, &self.waiting), now),
+            Order::Control(scheduler) => {
+                scheduler.served(drained.wire_bytes, request(&lane, &self.waiting), now);
+                if let Some(sender) = self.senders.get_mut(usize::from(sender_of(number).0))
+                    && sender.is_held
+                    && sender.by_lane
+                    && lane.bytes <= self.size / 4
+                {
+                    (sender.is_held, drained.released) = (false, true);
+                }
+            }
         }
         drained
     }
@@ -469,6 +508,18 @@ impl Backlog {
     pub fn hold(&mut self, sender: PortId) -> bool {
         let Some(sender) = self.senders.get_mut(usize::from(sender.0)) else { return false };
         sender.bytes > 0 && !std::mem::replace(&mut sender.is_held, true)
+    }
+
+    /// Bytes that are few: a sender with so much in all its lanes, or in one of them, is released.
+    pub(crate) fn few(&self) -> u32 {
+        self.size / 4
+    }
+
+    /// A sender that is held is released as soon as little is left in any of its lanes, or in all.
+    pub(crate) fn release_by_lane(&mut self, sender: PortId, by_lane: bool) {
+        if let Some(sender) = self.senders.get_mut(usize::from(sender.0)) {
+            sender.by_lane = by_lane;
+        }
     }
 
     /// Names the port that is held, by its tenure: a port may leave, and its number become another's, while it is held. False if it was
@@ -533,11 +584,7 @@ impl Backlog {
                 *target = Lane { first: target.first, last: lane.last, bytes: target.bytes + lane.bytes };
             }
         }
-        for (number, lane) in (0..).zip(&self.lanes) {
-            if let Some(request) = request(lane, &self.waiting) {
-                self.order.add(number, request, now);
-            }
-        }
+        self.add_all(now);
     }
 
     /// The scheduler, if the uplink has I/O control.
@@ -549,18 +596,19 @@ impl Backlog {
         }
     }
 
-    /// Copies a packet to the end of a class's lane for its receiver, with another private head of the same length. False if there is no
-    /// room.
-    pub(crate) fn push_in_with(
-        &mut self,
-        lane: ClassLane,
-        batch: &Batch,
-        packet: &Packet,
-        head: &[u8],
-        pick: Pick,
-        now: Time,
-    ) -> bool {
-        self.push_with(number_of(lane), batch, packet, head, pick, now)
+    /// Copies a packet to the end of a class's lane. False if there is no room.
+    pub(crate) fn push_in_with(&mut self, lane: ClassLane, arrival: Arrival<'_>, now: Time) -> bool {
+        self.push_arrival(number_of(lane), arrival, now)
+    }
+
+    /// Whether a class's lane has a reservation.
+    pub(crate) fn is_reserved(&self, lane: ClassLane) -> bool {
+        matches!(&self.order, Order::Control(scheduler) if scheduler.is_reserved(lane))
+    }
+
+    /// Bytes of a class's lane, in whole blocks.
+    pub(crate) fn lane_bytes(&self, lane: ClassLane) -> u32 {
+        self.lanes.get(usize::from(number_of(lane))).map_or(0, |lane| lane.bytes)
     }
 
     /// Since when the oldest packet of a class's lane waits.
@@ -588,7 +636,7 @@ impl Backlog {
         match &mut self.order {
             Order::Control(scheduler) => {
                 scheduler.clear();
-                (0..self.lanes.len()).for_each(|lane| self.clear_lane(lane));
+                (0..self.lanes.len()).for_each(|lane| _ = self.clear_lane(lane));
             }
             Order::Rounds(_) => {
                 while let Order::Rounds(rounds) = &mut self.order
@@ -603,12 +651,44 @@ impl Backlog {
         std::mem::take(&mut self.packets)
     }
 
-    fn clear_lane(&mut self, lane: usize) {
+    /// Removes the packets of a lane; returns how many.
+    fn clear_lane(&mut self, lane: usize) -> usize {
         let mut packet = std::mem::replace(&mut self.lanes[lane], EMPTY).first;
+        let mut packets = 0;
         while packet != NONE {
             let next = self.waiting[packet as usize].next;
             self.give_back(packet);
             packet = next;
+            packets += 1;
+        }
+        packets
+    }
+
+    /// Removes what waits for a receiver, in each class; returns the number of packets.
+    pub(crate) fn clear_receiver(&mut self, receiver: PortId) -> usize {
+        let lanes = (usize::from(receiver.0)..self.lanes.len()).step_by(nicety_switch::PORTS);
+        let packets: usize = lanes.map(|lane| self.clear_lane(lane)).sum();
+        if packets == 0 {
+            return 0;
+        }
+        self.packets -= packets;
+        if let Some(sender) = self.senders.get_mut(usize::from(receiver.0)) {
+            sender.bytes = 0;
+        }
+        if let Order::Control(scheduler) = &mut self.order {
+            scheduler.clear();
+        }
+        // At a time that is past: the next pick finds what is due.
+        self.add_all(Time::ZERO);
+        packets
+    }
+
+    /// Tells a new or cleared order which lanes have packets.
+    fn add_all(&mut self, now: Time) {
+        for (number, lane) in (0..).zip(&self.lanes) {
+            if let Some(request) = request(lane, &self.waiting) {
+                self.order.add(number, request, now);
+            }
         }
     }
 }
@@ -616,8 +696,13 @@ impl Backlog {
 /// Bytes on the wire that a lane sends when it is served: its only packet, or several short ones. `None` if it is empty.
 fn request(lane: &Lane, waiting: &[Waiting]) -> Option<u32> {
     let first = waiting.get(lane.first as usize)?;
-    let len = u32::try_from(first.wire_bytes()).unwrap_or(u32::MAX);
+    let len = first.wire_bytes;
     Some(if lane.first == lane.last { len } else { len.max(QUANTUM_BYTES) })
+}
+
+/// Bytes that a packet takes: whole blocks.
+pub(crate) fn in_blocks(len: u32) -> u32 {
+    len.div_ceil(BLOCK_BYTES).saturating_mul(BLOCK_BYTES)
 }
 
 /// The port that a lane of an uplink is for.

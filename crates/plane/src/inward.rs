@@ -12,8 +12,8 @@ use nicety_adapter::{Batch, Bucket, Budget, Delivery, HEAD_MOST, Packet, Pick, P
 use nicety_ioc::{Class, Classifier, Codel, Lane, Scheduler, mark_congestion};
 use nicety_memory::MapError;
 
-use crate::backlog::{Backlog, SavedFrame};
-use crate::order::class_of;
+use crate::backlog::{Arrival, Backlog, SavedFrame, in_blocks};
+use crate::order::{class_of, lane_of};
 use crate::plane::{Plane, Slot};
 use crate::port::{ClassState, Port};
 
@@ -36,10 +36,68 @@ pub struct InwardControl {
     pub classes: Vec<Class>,
 }
 
+/// What an [`InwardControl`] says of rates and classes: it changes while frames wait.
+#[derive(Debug)]
+pub(crate) struct Terms {
+    rate: Rate,
+    bucket: Bucket,
+    classifier: Classifier,
+    scheduler: Option<Box<Scheduler>>,
+    states: Vec<ClassState>,
+}
+
+impl Terms {
+    pub fn new(control: &InwardControl) -> Self {
+        let InwardControl { rate, buffer_bytes: _, classes } = control;
+        let terms: Vec<_> = classes.iter().map(|class| class.terms.clone()).collect();
+        let burst = u128::from(rate.bits_per_second()) * u128::from(BURST_NS) / 8_000_000_000;
+        let state = |class: &Class| ClassState { name: class.name.clone(), ..ClassState::default() };
+        Self {
+            rate: *rate,
+            bucket: Bucket::new(*rate, u64::try_from(burst).unwrap_or(u64::MAX).max(BURST_LEAST_BYTES)),
+            classifier: Classifier::new(classes),
+            scheduler: Some(Box::new(Scheduler::new(&terms, nicety_switch::PORTS))),
+            states: classes.iter().map(state).collect(),
+        }
+    }
+}
+
+/// Packets of a batch that have been charged: a bit each. A packet for several receivers came by the link once.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Charged(u64);
+
+impl Charged {
+    fn bit(pick: Pick) -> u64 {
+        1u64.checked_shl(pick.packet.into()).unwrap_or(0)
+    }
+
+    fn has(self, pick: Pick) -> bool {
+        self.0 & Self::bit(pick) != 0
+    }
+
+    fn insert(&mut self, pick: Pick) {
+        self.0 |= Self::bit(pick);
+    }
+}
+
+/// Frames that were dropped.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Lost {
+    /// No room was left.
+    full: u64,
+    /// To tell their sender.
+    congestion: u64,
+    /// Their receiver has left.
+    removed: u64,
+}
+
 /// Frames that have come in, and wait.
 #[derive(Debug)]
 pub(crate) struct Inward {
     backlog: Backlog,
+    /// Bytes that wait in lanes with a reservation.
+    reserved_bytes: u64,
+    rate: Rate,
     classifier: Classifier,
     bucket: Bucket,
     flows: Box<[Codel]>,
@@ -76,8 +134,11 @@ impl InwardSlot {
     }
 
     /// Replaces the control, and returns the old one, to be freed elsewhere. What waits in it is lost: the number of packets is returned.
-    pub fn replace(&self, new: Option<Box<Inward>>) -> (Option<Box<Inward>>, u64) {
+    pub fn replace(&self, mut new: Option<Box<Inward>>) -> (Option<Box<Inward>>, u64) {
         let mut held = self.inward.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let (Some(new), Some(old)) = (&mut new, &*held) {
+            ClassState::inherit(&mut new.states, &old.states);
+        }
         self.due.store(if new.is_some() { NEVER } else { 0 }, Ordering::Relaxed);
         let old = std::mem::replace(&mut *held, new);
         let lost = old.as_ref().map_or(0, |old| old.backlog.len() as u64);
@@ -95,23 +156,68 @@ impl InwardSlot {
 }
 
 impl Inward {
-    pub fn new(control: &InwardControl) -> Result<Self, MapError> {
-        let InwardControl { rate, buffer_bytes, classes } = control;
-        let terms: Vec<_> = classes.iter().map(|class| class.terms.clone()).collect();
-        let mut backlog = Backlog::of_receivers(*buffer_bytes)?;
-        backlog.change_order(Some(Box::new(Scheduler::new(&terms, nicety_switch::PORTS))), Time::ZERO);
-        let burst = u128::from(rate.bits_per_second()) * u128::from(BURST_NS) / 8_000_000_000;
-        let state = |class: &Class| ClassState { name: class.name.clone(), ..ClassState::default() };
+    pub fn new(buffer_bytes: u32, terms: Terms) -> Result<Self, MapError> {
+        let Terms { rate, bucket, classifier, scheduler, states } = terms;
+        let mut backlog = Backlog::of_receivers(buffer_bytes)?;
+        backlog.change_order(scheduler, Time::ZERO);
         Ok(Self {
             backlog,
-            classifier: Classifier::new(classes),
-            bucket: Bucket::new(*rate, u64::try_from(burst).unwrap_or(u64::MAX).max(BURST_LEAST_BYTES)),
+            reserved_bytes: 0,
+            rate,
+            classifier,
+            bucket,
             flows: vec![Codel::default(); FLOWS].into_boxed_slice(),
-            states: classes.iter().map(state).collect(),
+            states,
             limited_until: None,
             asked: None,
             left_at: None,
         })
+    }
+
+    /// Most bytes that wait for one class and port.
+    pub fn buffer_bytes(&self) -> u32 {
+        self.backlog.size()
+    }
+
+    /// Other rates and classes from now on; the old ones are left in `terms`, to be freed elsewhere. Nothing that waits is lost: the frames
+    /// of a class that is not there any more are of the first.
+    pub fn change(&mut self, terms: &mut Terms, now: Time) {
+        ClassState::inherit(&mut terms.states, &self.states);
+        std::mem::swap(&mut terms.states, &mut self.states);
+        std::mem::swap(&mut terms.classifier, &mut self.classifier);
+        if terms.rate != self.rate {
+            (self.rate, self.bucket) = (terms.rate, terms.bucket);
+            (self.asked, self.left_at) = (None, None);
+        }
+        self.backlog.change_order(terms.scheduler.take(), now);
+        self.limited_until = None;
+        self.recount();
+    }
+
+    /// These receivers have left: what waits for them is dropped. Returns the number of packets.
+    pub fn forget(&mut self, receivers: &[PortId]) -> u64 {
+        let packets: u64 = receivers.iter().map(|receiver| self.backlog.clear_receiver(*receiver) as u64).sum();
+        if packets > 0 {
+            self.limited_until = None;
+            self.recount();
+        }
+        packets
+    }
+
+    /// Counts what waits, by class and in lanes with a reservation.
+    fn recount(&mut self) {
+        self.states.iter_mut().for_each(|state| state.waiting = 0);
+        let mut reserved = 0;
+        for (number, packets) in self.backlog.waiting_by_lane() {
+            let lane = lane_of(number);
+            if let Some(state) = self.states.get_mut(usize::from(lane.class)) {
+                state.waiting += packets;
+            }
+            if self.backlog.is_reserved(lane) {
+                reserved += u64::from(self.backlog.lane_bytes(lane));
+            }
+        }
+        self.reserved_bytes = reserved;
     }
 
     /// Copies of the frames that wait.
@@ -122,11 +228,7 @@ impl Inward {
     /// Such frames wait here. Returns how many found room.
     pub fn restore(&mut self, frames: &[SavedFrame], now: Time) -> u64 {
         let kept = frames.iter().filter(|frame| self.backlog.push_saved(frame, now)).count() as u64;
-        for (lane, packets) in self.backlog.waiting_by_lane() {
-            if let Some(state) = self.states.get_mut(usize::from(class_of(lane))) {
-                state.waiting = packets;
-            }
-        }
+        self.recount();
         kept
     }
 
@@ -147,61 +249,102 @@ impl Inward {
     }
 
     /// Keeps frames for a receiver. Returns how many were dropped.
-    pub fn keep(&mut self, receiver: PortId, batch: &Batch, picks: &[Pick], now: Time) -> u64 {
+    pub fn keep(&mut self, receiver: PortId, batch: &Batch, picks: &[Pick], charged: &mut Charged, now: Time) -> Lost {
         let port = receiver.0;
         let known = self.classifier.of_port(port);
-        let mut dropped = 0;
+        let mut lost = Lost::default();
         for &pick in picks {
             let Some(packet) = batch.packet(pick.packet) else { continue };
             let class = known.unwrap_or_else(|| self.classifier.of(port, batch, packet, pick));
             let lane = Lane { class, port };
+            let mut copy = [0; HEAD_MOST];
+            let told = self.tell(lane, batch, packet, &mut copy, now);
+            let has_room = self.has_room(lane, packet.len());
             let Some(state) = self.states.get_mut(usize::from(class)) else { continue };
-            let waits = now.0.saturating_sub(self.backlog.oldest(lane).unwrap_or(now).0);
-            let flow = flow_of(batch, packet);
-            let signals = self.flows.get_mut(flow).is_some_and(|flow| flow.signals(waits, now.0));
-            let mut marked = [0; HEAD_MOST];
-            let mut head = batch.head(packet);
-            let mut drops = false;
-            if signals {
-                let len = head.len();
-                let l3 = batch.layout(packet).l3.map(|l3| usize::from(l3.offset));
-                let is_marked = match (marked.get_mut(..len), l3) {
-                    (Some(copy), Some(l3)) => {
-                        copy.copy_from_slice(head);
-                        mark_congestion(copy, l3)
-                    }
-                    _ => false,
-                };
-                if is_marked {
-                    state.marked += 1;
-                    head = &marked[..len];
-                }
-                drops = !is_marked;
-            }
-            if !drops && self.backlog.push_in_with(lane, batch, packet, head, pick, now) {
+            let Some(head) = told else {
+                state.dropped += 1;
+                lost.congestion += 1;
+                continue;
+            };
+            let arrival = Arrival { head, is_free: charged.has(pick), ..Arrival::new(batch, packet, pick) };
+            if has_room && self.backlog.push_in_with(lane, arrival, now) {
+                charged.insert(pick);
                 state.waiting += 1;
                 self.limited_until = None;
+                if self.backlog.is_reserved(lane) {
+                    self.reserved_bytes += u64::from(in_blocks(packet.len()));
+                }
             } else {
                 state.dropped += 1;
-                dropped += 1;
+                lost.full += 1;
             }
         }
-        dropped
+        lost
+    }
+
+    /// Tells the sender of a frame if it should send less: the frame's head is a copy with a mark then. `None`: the frame is to be dropped,
+    /// because its sender knows no marks.
+    fn tell<'a>(
+        &mut self,
+        lane: Lane,
+        batch: &'a Batch,
+        packet: &Packet,
+        copy: &'a mut [u8; HEAD_MOST],
+        now: Time,
+    ) -> Option<&'a [u8]> {
+        let head = batch.head(packet);
+        let waits = now.0.saturating_sub(self.backlog.oldest(lane).unwrap_or(now).0);
+        if !self.flows.get_mut(flow_of(batch, packet)).is_some_and(|flow| flow.signals(waits, now.0)) {
+            return Some(head);
+        }
+        let copy = copy.get_mut(..head.len())?;
+        copy.copy_from_slice(head);
+        if !mark_congestion(copy, batch.layout(packet).l3?.offset.into()) {
+            return None;
+        }
+        if let Some(state) = self.states.get_mut(usize::from(lane.class)) {
+            state.marked += 1;
+        }
+        Some(copy)
+    }
+
+    /// Whether a lane may have another packet of this length. Each may have as much as is free (Choudhury and Hahne, *Dynamic queue length
+    /// thresholds for shared-memory packet switches*, 1998): greedy receivers leave room for others, however many they are. A quarter of
+    /// the pool is for lanes with a reservation alone, if they have so much.
+    fn has_room(&self, lane: Lane, len: u32) -> bool {
+        let (pool, used) = (self.backlog.pool_bytes(), self.backlog.used());
+        let aside = if self.backlog.is_reserved(lane) { 0 } else { (pool / 4).saturating_sub(self.reserved_bytes) };
+        let free = pool.saturating_sub(used + aside);
+        u64::from(self.backlog.lane_bytes(lane)) + u64::from(in_blocks(len)) <= free
     }
 
     /// Frames may go past all others: none waits, and there are tokens and no limit.
-    pub fn passes(&mut self, receiver: PortId, batch: &Batch, picks: &[Pick], now: Time) -> bool {
-        if !self.backlog.is_empty() || !self.bucket.ready(now) {
+    pub fn passes(
+        &mut self,
+        receiver: PortId,
+        batch: &Batch,
+        picks: &[Pick],
+        charged: &mut Charged,
+        now: Time,
+    ) -> bool {
+        if !self.backlog.is_empty() {
             return false;
         }
         let Some(class) = self.classifier.of_port(receiver.0) else { return false };
+        let uncharged = picks.iter().filter(|pick| !charged.has(**pick));
+        let bytes: u64 = uncharged.filter_map(|pick| batch.packet(pick.packet)).map(Packet::wire_bytes).sum();
+        if bytes > 0 && !self.bucket.ready(now) {
+            return false;
+        }
         let lane = Lane { class, port: receiver.0 };
         let Some(scheduler) = self.backlog.control().filter(|scheduler| !scheduler.is_limited(lane)) else {
             return false;
         };
-        let bytes = picks.iter().filter_map(|pick| batch.packet(pick.packet)).map(Packet::wire_bytes).sum();
-        scheduler.passed(lane, bytes, now);
-        self.bucket.charge(bytes, now);
+        if bytes > 0 {
+            scheduler.passed(lane, bytes, now);
+            self.bucket.charge(bytes, now);
+            picks.iter().for_each(|pick| charged.insert(*pick));
+        }
         if let Some(state) = self.states.get_mut(usize::from(class)) {
             state.packets += picks.len() as u64;
             state.bytes += bytes;
@@ -221,11 +364,13 @@ impl Inward {
         let _due = self.limited_until.take_if(|at| *at <= now);
         while left.packets > 0 && left.bytes > 0 && self.bucket.ready(now) {
             let few = Budget { bytes: left.bytes.min(self.bucket.bytes(now).max(1)), ..left };
+            let mut freed = 0;
             let drained = self.backlog.drain(
                 |_| true,
                 few,
                 now,
                 |frames| {
+                    freed = frames.batch.packets().iter().map(|packet| u64::from(in_blocks(packet.len()))).sum();
                     deliver(frames.batch, frames.picks);
                     Delivery::default()
                 },
@@ -237,6 +382,9 @@ impl Inward {
                     break;
                 }
             };
+            if self.backlog.is_reserved(lane_of(drained.lane)) {
+                self.reserved_bytes = self.reserved_bytes.saturating_sub(freed);
+            }
             self.bucket.charge(drained.wire_bytes, now);
             if let Some(state) = self.states.get_mut(usize::from(class_of(drained.lane))) {
                 state.packets += drained.packets as u64;
@@ -281,9 +429,7 @@ impl Plane {
             });
             (passed, inward.due_at())
         });
-        if lost > 0 {
-            port.lose(lost, Reason::Removed);
-        }
+        port.lose(lost, Reason::Removed);
         let Some(((packets, bytes), due)) = passed else { return 0 };
         if let Some(at) = due {
             port.wake_at(at);
@@ -293,26 +439,38 @@ impl Plane {
 
     /// Keeps frames that came in by an uplink until their class and receiver may have them, or passes them on at once.
     #[inline(never)]
-    pub(crate) fn keep_inward(&self, uplink: &Port, receiver: &Port, batch: &Batch, picks: &[Pick], now: Time) {
+    pub(crate) fn keep_inward(
+        &self,
+        uplink: &Port,
+        receiver: &Port,
+        batch: &Batch,
+        picks: &[Pick],
+        charged: &mut Charged,
+        now: Time,
+    ) {
         if receiver.is_aside() {
             // A mirror's copies take nothing of what the uplink's receivers may have.
             return self.pass_to(receiver, batch, picks, now);
         }
         let id = receiver.id();
         let kept = uplink.inward().with(|inward| {
-            if inward.passes(id, batch, picks, now) {
+            // A port that leaves says so before the uplinks forget it: nothing comes behind that.
+            if receiver.has_left() {
+                return Some((Lost { removed: picks.len() as u64, ..Lost::default() }, None));
+            }
+            if inward.passes(id, batch, picks, charged, now) {
                 return None;
             }
             let was_empty = inward.len() == 0;
-            let dropped = inward.keep(id, batch, picks, now);
-            Some((dropped, inward.due_at().filter(|_| was_empty)))
+            let lost = inward.keep(id, batch, picks, charged, now);
+            Some((lost, inward.due_at().filter(|_| was_empty)))
         });
         match kept.flatten() {
             None => self.pass_to(receiver, batch, picks, now),
-            Some((dropped, due)) => {
-                if dropped > 0 {
-                    uplink.lose(dropped, Reason::BufferFull);
-                }
+            Some((Lost { full, congestion, removed }, due)) => {
+                uplink.lose(full, Reason::BufferFull);
+                uplink.lose(congestion, Reason::Congestion);
+                uplink.lose(removed, Reason::Removed);
                 if let Some(at) = due {
                     uplink.wake_at(at);
                 }

@@ -18,6 +18,7 @@ mod agent;
 mod backlog;
 mod carrier;
 mod doorbells;
+mod herald;
 mod inward;
 mod lldp;
 mod lock;
@@ -29,6 +30,7 @@ mod pace;
 mod plane;
 mod poll;
 mod port;
+mod querier;
 mod rounds;
 mod team;
 mod times;
@@ -38,7 +40,7 @@ mod watch;
 mod watched;
 pub mod wire;
 
-pub use agent::{Agent, LinkState, Role};
+pub use agent::{Agent, LinkState, Role, SavedAgent};
 pub use backlog::{Backlog, Drained, SENDER_BYTES, SavedFrame};
 pub use doorbells::Doorbells;
 pub use inward::InwardControl;
@@ -46,6 +48,7 @@ pub use lldp::{Announcer, Neighbour, announcement};
 pub use mirror::{MIRRORS_MOST, Mirror, Mirrored};
 pub use plane::{Plane, PlaneError, Slot};
 pub use port::{ClassState, End, Port, Saved, SavedFrames, SavedNumbers, SharedFamily, Shell, State, caught};
+pub use querier::{Querier, SavedQuerier};
 pub use team::{
     Capacity, Hash, Lacp, Links, Loads, MEMBERS_MOST, MemberState, Mode, Moved, Queues, Rule, SavedRule, SavedSteering,
     Spread, Standby, Steering, Team,

@@ -25,7 +25,7 @@ pub(crate) fn class_of(number: u16) -> u16 {
 }
 
 /// The class and the port of a lane of an uplink.
-fn lane_of(number: u16) -> Lane {
+pub(crate) fn lane_of(number: u16) -> Lane {
     Lane { class: class_of(number), port: number % PORTS as u16 }
 }
 

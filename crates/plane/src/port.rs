@@ -25,14 +25,15 @@ use nicety_frame::Mac;
 use nicety_memory::{Map, MapError, Refusal, Refused};
 use nicety_pci::PowerState;
 
-use crate::agent::{Agent, Role};
+use crate::agent::{Agent, Role, SavedAgent};
 use crate::backlog::Backlog;
+use crate::herald::Herald;
 use crate::inward::InwardSlot;
 use crate::lldp::{Listener, Neighbour};
 use crate::lock::{Held, Lock};
 use crate::pace::Pace;
 use crate::poll::UsualIdle;
-use crate::team::{MemberAgent, Steering};
+use crate::team::{MemberAgent, Steering, announcement};
 pub use caught::caught;
 pub use control::ClassState;
 use family::Membership;
@@ -197,7 +198,7 @@ pub struct Port {
     has_left: AtomicBool,
     /// Its place in a team, if it is in one.
     member: Option<Member>,
-    /// [`AGENTS`], [`ASIDE`].
+    /// [`AGENTS`], [`ASIDE`], [`LOOKED_AT_FIRST`].
     special: AtomicU8,
     /// Whether it was made for an uplink.
     leads_out: bool,
@@ -209,6 +210,8 @@ pub struct Port {
 const AGENTS: u8 = 1;
 /// It gets a mirror's copies.
 const ASIDE: u8 = 2;
+/// Frames for it are looked at before they are offered: it is a team's member, or an agent is shown them.
+const LOOKED_AT_FIRST: u8 = 4;
 
 /// A port's place in a team.
 struct Member {
@@ -270,8 +273,8 @@ impl Port {
             stopped: false,
             sent_before: 0,
             in_flight: false,
-            announced: None,
-            announces: false,
+            speaks_inward: false,
+            is_agents_batch: false,
             waiting: 0,
             pace,
             damaged: false,
@@ -283,8 +286,6 @@ impl Port {
             agents: Vec::new(),
             voice: None,
             hushed_until: Time::ZERO,
-            announcements: VecDeque::new(),
-            announce_at: None,
             epoch: 0,
         };
         static TENURES: AtomicU64 = AtomicU64::new(1);
@@ -302,7 +303,7 @@ impl Port {
         })
     }
 
-    /// An agent speaks on this port from now on. Only an uplink's agents get a say.
+    /// An agent speaks on this port from now on.
     pub fn with_agent(self, role: Role, agent: Box<dyn Agent>) -> Result<Self, MapError> {
         self.set_agent(role, Some(agent))?;
         Ok(self)
@@ -310,14 +311,40 @@ impl Port {
 
     /// An agent takes a role from now on, in place of the one that has it, or nobody does.
     pub fn set_agent(&self, role: Role, agent: Option<Box<dyn Agent>>) -> Result<(), MapError> {
-        let voice = if agent.is_some() { Some(Box::new(Voice::new()?)) } else { None };
+        // Memory for what an uplink's agents say is made once: not in a turn, in which only those get an agent that have one.
+        let is_mute = agent.is_some() && self.leads_out && self.lock().voice.is_none();
+        let voice = if is_mute { Some(Box::new(Voice::new()?)) } else { None };
         let mut inner = self.lock();
         inner.voice = inner.voice.take().or(voice);
         inner.agents.retain(|(had, _)| *had != role);
         inner.agents.extend(agent.map(|agent| (role, agent)));
-        self.mark(AGENTS, !inner.agents.is_empty());
+        self.note_agents(&mut inner);
         drop(inner);
         self.stir();
+        Ok(())
+    }
+
+    /// Other agents are there.
+    fn note_agents(&self, inner: &mut Inner) {
+        inner.note_agents();
+        self.mark(AGENTS, !inner.agents.is_empty());
+        let is_shown = inner.agents.iter().any(|(role, _)| *role == Role::Querier);
+        self.mark(LOOKED_AT_FIRST, is_shown || self.member.is_some());
+    }
+
+    /// The state of its agents, for another process. Changes nothing.
+    pub fn agents(&self) -> Vec<SavedAgent> {
+        self.lock().agents.iter().filter_map(|(_, agent)| agent.save()).collect()
+    }
+
+    /// Its agents go on from this state: those that it has, and those that leave when they are done. Call it before the port is served.
+    pub fn go_on_with_agents(&self, saved: &[SavedAgent]) -> Result<(), MapError> {
+        for saved in saved {
+            if let SavedAgent::Herald(frames) = saved {
+                self.announce_all(frames.iter().cloned().collect())?;
+            }
+            self.lock().agents.iter_mut().for_each(|(_, agent)| agent.restore(saved));
+        }
         Ok(())
     }
 
@@ -350,6 +377,7 @@ impl Port {
         let agent = MemberAgent::new(Arc::clone(steering), index);
         let mut this = self.with_agent(Role::Member, Box::new(agent))?;
         this.member = Some(Member { team, steering: Arc::clone(steering), index });
+        this.mark(LOOKED_AT_FIRST, true);
         Ok(this)
     }
 
@@ -400,6 +428,12 @@ impl Port {
         self.special.load(Ordering::Relaxed) & AGENTS != 0
     }
 
+    /// Whether frames for it are looked at before they are offered.
+    #[inline]
+    fn is_looked_at_first(&self) -> bool {
+        self.special.load(Ordering::Relaxed) & LOOKED_AT_FIRST != 0
+    }
+
     /// Whether agents speak on it, or it gets a mirror's copies.
     #[inline]
     pub(crate) fn is_special(&self) -> bool {
@@ -428,10 +462,11 @@ impl Port {
         inner.settle(self.shell.as_ref());
     }
 
-    /// Sends these frames of our own by this uplink as it has room, in place of earlier ones that it has not sent yet.
-    pub(crate) fn announce_all(&self, frames: VecDeque<Vec<u8>>) {
-        self.lock().announcements = frames;
-        self.stir();
+    /// Announces addresses by these frames: to the neighbour of an uplink, or to the switch as a guest's port; in place of earlier ones
+    /// that were not sent yet.
+    pub(crate) fn announce_all(&self, frames: VecDeque<Vec<u8>>) -> Result<(), MapError> {
+        let herald = if self.leads_out { Herald::outward(frames) } else { Herald::inward(frames) };
+        self.set_agent(Role::Herald, Some(Box::new(herald)))
     }
 
     /// Asks for a turn, in which its agents report and speak.
@@ -648,7 +683,8 @@ impl Port {
     pub fn detach(&self, now: Time) {
         let mut inner = self.lock();
         (inner.attached, inner.stopped) = (false, false);
-        inner.announced = None;
+        inner.agents.retain(|(role, _)| *role != Role::Herald);
+        self.note_agents(&mut inner);
         inner.drop_backlog(Reason::Removed);
         inner.call(now, |adapter, cx| adapter.reset(Reset::Bus, cx));
         inner.report_failure(self.shell.as_ref());
@@ -666,11 +702,10 @@ impl Port {
     /// A guest with this address was migrated here. The port sends a frame that needs no answer, so that every switch on the path
     /// learns the guest's new port. Not for an uplink.
     pub fn announce(&self, address: Mac) {
-        let mut inner = self.lock();
-        if matches!(inner.end, End::Adapter(_)) {
-            inner.announced = Some(address);
-            inner.pending.insert(0);
-            self.shell.schedule();
+        if !self.leads_out {
+            // QEMU's announcement has the same form.
+            let frame = announcement(address, None);
+            let _needs_no_memory = self.announce_all(frame.into_iter().collect());
         }
     }
 
@@ -751,11 +786,12 @@ impl Port {
         Ok(())
     }
 
-    /// Other ports have left: drop this uplink's holds on them.
-    pub(crate) fn forget(&self, senders: &[PortId]) {
+    /// Other ports have left: drop this uplink's holds on them, and what waits here for them.
+    pub(crate) fn forget(&self, ports: &[PortId]) {
+        self.forget_inward(ports);
         let mut inner = self.lock();
         if matches!(inner.end, End::Uplink(_)) {
-            senders.iter().for_each(|&sender| inner.backlog.forget(sender));
+            ports.iter().for_each(|&sender| inner.backlog.forget(sender));
         }
     }
 

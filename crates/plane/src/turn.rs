@@ -3,6 +3,7 @@
 use nicety_adapter::{Batch, Budget, Packet, Pick, PortId, Reason, Time};
 use nicety_switch::{Plan, Slots};
 
+use crate::inward::Charged;
 use crate::plane::{Plane, Slot};
 use crate::port::{HeldSender, Port, caught, is_unforwarded};
 use crate::team::Team;
@@ -37,6 +38,8 @@ pub struct Turn {
     port: Option<PortId>,
     /// Packets whose receiver left before delivery, a bit each.
     missed: u64,
+    /// Packets that inward I/O control has charged.
+    charged: Charged,
     /// Batches until the next timed one, and the fetch time of the batch in flight, if it is timed.
     until_sample: u32,
     since: Option<Time>,
@@ -78,6 +81,7 @@ impl Plane {
                 self.stir_team(port, now);
             }
             if port.inward().is_there() {
+                turn.charged = Charged::default();
                 outcome.cost += self.pass_on(port, now);
             }
             let beside = gathered.drained as u64 + gathered.dropped;
@@ -197,7 +201,7 @@ impl Plane {
                 Some(Slot::Port(port)) if !port.has_left() => {
                     let picks = turn.plan.picks(receiver);
                     if sender.inward().is_there() && !port.leads_out() {
-                        self.keep_inward(sender, port, &turn.batch, &picks, now);
+                        self.keep_inward(sender, port, &turn.batch, &picks, &mut turn.charged, now);
                     } else {
                         self.offer(sender, port, &turn.batch, &picks, now);
                     }

@@ -167,6 +167,15 @@ fn who_has_moved_to_a_port_is_announced_there_and_gets_its_frames(workers: usize
     while !world.turn(0, &mut Turn::new()) {}
     assert_eq!(world.got(1), 0, "it is not there any more");
     assert_eq!(port.state().counters.receive_drops[Reason::ReceiverOff as usize], 1, "its driver sleeps");
+    // The process that takes the port over announces it if this one has not.
+    port.announce(Mac(address(1)));
+    let saved = port.agents();
+    port.detach(Time::ZERO);
+    port.attach();
+    port.go_on_with_agents(&saved).unwrap();
+    (0..3).for_each(|_| turns());
+    assert_eq!([world.got(0), world.got(1)], [1, 1], "to all others, once");
+    assert_eq!(port.agents(), []);
     // A detached guest is not announced, nor is an uplink's.
     port.announce(Mac(address(1)));
     port.detach(Time::ZERO);

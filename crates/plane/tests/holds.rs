@@ -514,6 +514,98 @@ fn a_limit_holds_while_the_uplink_has_room_and_others_pass() {
     assert_eq!(world.ports[0].state().counters.taken().packets, all, "none is lost or doubled");
 }
 
+/// A guest whose frames are in turn of the class of TCP port 3260, from address 2, and of no class, from address 1.
+struct TwoClasses {
+    next: u64,
+    /// Packets in its ring.
+    left: Arc<AtomicU64>,
+    has_storage: Arc<AtomicBool>,
+}
+
+impl Traffic for TwoClasses {
+    fn fetch(&mut self, _: u16, budget: Budget, batch: &mut Batch, _: &mut Context<'_>) -> Progress {
+        while self.left.load(Ordering::Relaxed) > 0 && budget.allows(batch) {
+            self.next += 1;
+            let is_storage = self.next % 2 == 1 && self.has_storage.load(Ordering::Relaxed);
+            let mut draft = batch.draft(0).unwrap();
+            draft.push(2048 * u64::from(is_storage), 1514).unwrap();
+            draft.finish_plain(0);
+            self.left.fetch_sub(1, Ordering::Relaxed);
+        }
+        Progress { more: self.left.load(Ordering::Relaxed) > 0, armed: true }
+    }
+}
+
+impl TwoClasses {
+    /// Joins as port 1.
+    fn join(world: &mut World, left: &Arc<AtomicU64>, has_storage: &Arc<AtomicBool>) {
+        let (left, has_storage) = (Arc::clone(left), Arc::clone(has_storage));
+        let port = world.join(End::Adapter(Box::new(Ringed(Self { next: 0, left, has_storage }))));
+        port.attach();
+        let map = Map::private(4096).unwrap();
+        for (place, from, service) in [(0, 1, 5001u16), (2048, 2, 3260)] {
+            let mut head = [0; 54];
+            head[..20].copy_from_slice(&[2, 0, 0, 0, 0, 0xee, 2, 0, 0, 0, 0, from, 8, 0, 0x45, 0, 5, 0xdc, 0, 0]);
+            (head[22], head[23], head[46]) = (64, 6, 0x50);
+            head[36..38].copy_from_slice(&service.to_be_bytes());
+            map.write(place, &head).unwrap();
+        }
+        port.set_memory(Arc::new(map), Time::ZERO);
+    }
+}
+
+#[test]
+fn a_class_keeps_its_reservation_beside_another_of_the_same_port_that_waits() {
+    // One gigabit per second. A ring of 512 packets, to which a hundred are added each millisecond: 606 Mbit/s of either kind.
+    let mut world = World::new(125_000, &[]);
+    let (left, has_storage) = (Arc::<AtomicU64>::default(), Arc::new(AtomicBool::new(true)));
+    TwoClasses::join(&mut world, &left, &has_storage);
+    let offer = |world: &mut World, ms: u64| {
+        *world.from.lock().unwrap() = [0; 16];
+        let mut was_held = false;
+        for _ in 0..ms {
+            left.store((left.load(Ordering::Relaxed) + 100).min(512), Ordering::Relaxed);
+            world.ports[1].with_rings(world.now, |rings, cx| rings.kick(0, cx)).unwrap();
+            world.run(1);
+            was_held |= world.ports[1].state().held;
+        }
+        let mbit = world.from.lock().unwrap().map(|bytes| bytes as f64 * 8.0 / 1000.0 / ms as f64);
+        (mbit[1], mbit[2], was_held)
+    };
+    let limited = |mbit: u64| Terms { limit: Rate::new(mbit * 1_000_000), ..Terms::default() };
+    let vm = ClassTerms { each: limited(100), ..ClassTerms::default() };
+    let vm = Class { name: "vm".to_owned(), terms: vm, ..Class::default() };
+    let storage = |terms| Class {
+        name: "iscsi".to_owned(),
+        terms,
+        matches: vec![Match { transport: Some((3260, 3260)), ..Match::default() }],
+        ..Class::default()
+    };
+    let reserved = storage(terms(1, Some(200_000_000), None));
+    world.ports[0].set_io_control(&[vm.clone(), reserved], world.now);
+    offer(&mut world, 100);
+    let (vm_mbit, storage_mbit, was_held) = offer(&mut world, 500);
+    assert!(storage_mbit >= 600.0, "{storage_mbit} Mbit/s: the link has room for all, and 200 are reserved");
+    assert!((97.0..=103.0).contains(&vm_mbit), "{vm_mbit} Mbit/s, of at most 100");
+    assert!(!was_held && world.dropped() > 0, "what is above the limit has no room");
+    // It sends by one class alone: nothing is lost any more.
+    has_storage.store(false, Ordering::Relaxed);
+    offer(&mut world, 2_500);
+    let dropped = world.dropped();
+    let (vm_mbit, _, was_held) = offer(&mut world, 500);
+    assert!((97.0..=103.0).contains(&vm_mbit) && was_held, "{vm_mbit} Mbit/s");
+    assert_eq!(world.dropped(), dropped, "it is held");
+    // Both wait: it is held until little is left of one, and both have what they may.
+    has_storage.store(true, Ordering::Relaxed);
+    let both = [vm, storage(ClassTerms { each: limited(300), ..ClassTerms::default() })];
+    world.ports[0].set_io_control(&both, world.now);
+    offer(&mut world, 100);
+    let (vm_mbit, storage_mbit, was_held) = offer(&mut world, 500);
+    assert!((97.0..=103.0).contains(&vm_mbit), "{vm_mbit} Mbit/s, of at most 100");
+    assert!((291.0..=309.0).contains(&storage_mbit), "{storage_mbit} Mbit/s, of at most 300");
+    assert!(was_held);
+}
+
 /// A link by which frames of these lengths come in for the senders 1, 2 and so on: so many each millisecond.
 struct Feed {
     map: Arc<Map>,
@@ -601,7 +693,7 @@ fn what_comes_in_waits_by_class_and_receiver_and_senders_are_told_early() {
         buffer_bytes: 1 << 20,
         classes: vec![Class::default(), storage],
     };
-    uplink.set_inward(Some(&control)).unwrap();
+    uplink.set_inward(Some(&control), world.now).unwrap();
     uplink.ready();
     world.run(100);
     let before: Vec<u64> = world.received.iter().map(|received| received.load(Ordering::Relaxed)).collect();
@@ -624,7 +716,7 @@ fn what_comes_in_waits_by_class_and_receiver_and_senders_are_told_early() {
     assert_eq!(uplink.state().backlog_frames as u64, told.iter().map(|class| class.waiting).sum::<u64>());
     // Without control all goes on at once, and what waited is counted.
     let waiting = uplink.state().backlog_frames as u64;
-    uplink.set_inward(None).unwrap();
+    uplink.set_inward(None, world.now).unwrap();
     assert_eq!(uplink.state().counters.transmit_drops[Reason::Removed as usize], waiting);
     let before = world.received[0].load(Ordering::Relaxed);
     world.run(10);
@@ -651,7 +743,7 @@ fn of_a_burst_a_receive_buffer_keeps_what_fits_in_it_and_who_shares_the_link_los
         world.ports[0] = Arc::clone(&uplink);
         let control =
             InwardControl { rate: Rate::new(100_000_000).unwrap(), buffer_bytes, classes: vec![Class::default()] };
-        uplink.set_inward(Some(&control)).unwrap();
+        uplink.set_inward(Some(&control), world.now).unwrap();
         let before: Vec<u64> = world.received.iter().map(|received| received.load(Ordering::Relaxed)).collect();
         uplink.ready();
         world.run(500);

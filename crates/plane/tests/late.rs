@@ -126,7 +126,8 @@ fn windows(seed: u64, mbits: &[u64], inward_mbit: u64, reserved_mbit: u64) -> Ve
     let rest = Terms { shares: 100, ..Terms::default() };
     let rest = Class { terms: ClassTerms { class: rest, ..ClassTerms::default() }, ..Class::default() };
     let rate = Rate::new(inward_mbit * 1_000_000).unwrap();
-    ports[0].set_inward(Some(&InwardControl { rate, buffer_bytes: 4 << 20, classes: vec![rest, reserved] })).unwrap();
+    let control = InwardControl { rate, buffer_bytes: 4 << 20, classes: vec![rest, reserved] };
+    ports[0].set_inward(Some(&control), Time(1)).unwrap();
     let (mut now, mut windows, mut before) = (Time(1), Vec::new(), Vec::new());
     for window in 1..=15u64 {
         while now.0 < window * 100 * MS {

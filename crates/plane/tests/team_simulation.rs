@@ -11,7 +11,7 @@ use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, PortId, Progress
 use nicety_frame::Mac;
 use nicety_lacp::Settings;
 use nicety_memory::Map;
-use nicety_plane::{End, Hash, Lacp, Plane, Port, Rule, Shell, Spread, Standby, Steering, Team, Turn};
+use nicety_plane::{Capacity, End, Hash, Lacp, Plane, Port, Rule, Shell, Spread, Standby, Steering, Team, Turn};
 use nicety_switch::{Limits, Policy};
 
 const MS: u64 = 1_000_000;
@@ -211,6 +211,7 @@ struct World {
     seed: u64,
     /// Frames that a link carries each way in a step.
     room: usize,
+    step_ns: u64,
 }
 
 fn mac(station: u8) -> [u8; 6] {
@@ -242,6 +243,7 @@ impl World {
             count_received: 0,
             seed,
             room: 12,
+            step_ns: MS,
         }
     }
 
@@ -279,7 +281,7 @@ impl World {
 
     /// A step: at most one frame of each flow.
     fn step(&mut self, load: u64) {
-        self.now = self.now.after_ns(MS);
+        self.now = self.now.after_ns(self.step_ns);
         for link in 0..self.cables.len() {
             self.cable(link).room = [self.room; 2];
         }
@@ -454,6 +456,41 @@ fn by_port_or_address_at_a_switch_that_knows_nothing_of_it_no_frame_is_doubled_o
         let [failing, after] = world.torment(8);
         println!("seed {seed}: {} sent, {failing} lost by failures, {after} after", world.count_sent);
         assert!(failing + after < world.count_sent / 20, "{failing} and {after}");
+    }
+}
+
+#[test]
+fn by_load_at_a_switch_that_knows_nothing_of_it_no_frame_is_doubled_or_overtaken_while_ports_move() {
+    // A station sends 16 flows × 60 bytes × `load` % in 20 ms: 77 kbit/s with a load of 20, 100 kbit/s with one of 26. That is too much for
+    // the second link, and then its port moves to the first. The third link fails, and both ports share the first: one of them moves.
+    let capacity = |(place, bits_per_second)| Capacity { place, name: format!("link{place}"), bits_per_second };
+    for seed in 1..=2 {
+        let rule = Spread::by_load(&[(0, 170_000), (1, 120_000), (2, 170_000)].map(capacity));
+        let mut world = World::new(3, [Some((Box::new(rule) as Box<dyn Rule>, Hash::Moved)), None], seed);
+        (world.step_ns, world.room) = (20 * MS, 20);
+        (0..3).for_each(|link| world.set(link, true));
+        let (mut moves, mut places) = (0, Vec::new());
+        let mut half_a_minute = |world: &mut World, load| {
+            for _ in 0..12 {
+                world.steps(150, load);
+                let now = world.sides[0].team.as_ref().unwrap().steering().save().moved_to;
+                moves += usize::from(now != places);
+                places = now;
+            }
+        };
+        for _ in 0..3 {
+            half_a_minute(&mut world, 26);
+            world.set(2, false);
+            half_a_minute(&mut world, 20);
+            world.set(2, true);
+            let steps = world.random(300);
+            world.steps(steps, 20);
+        }
+        world.steps(100, 0);
+        let missing = world.missing();
+        println!("seed {seed}: {} sent, {missing} lost, {moves} moves", world.count_sent);
+        assert!(moves >= 3, "{moves} moves");
+        assert!(missing < world.count_sent / 20, "{missing} of {}", world.count_sent);
     }
 }
 

@@ -25,6 +25,8 @@ with_one_worker_and_with_two!(
     a_team_without_a_link_counts_what_it_cannot_send,
     a_member_that_leaves_is_used_no_more_and_nothing_is_lost,
     a_member_that_takes_over_announces_the_stations_on_this_side_and_no_others,
+    a_link_that_fails_before_it_has_announced_all_announces_nothing_when_it_is_back,
+    stations_that_were_not_announced_yet_are_announced_by_the_process_that_goes_on,
     another_hash_or_primary_is_used_once_nothing_waits_that_frames_could_overtake,
     by_originating_port_each_station_has_its_link_and_of_all_copies_one_is_taken,
     by_source_address_each_address_has_its_link_wherever_it_is,
@@ -328,6 +330,40 @@ fn a_member_that_takes_over_announces_the_stations_on_this_side_and_no_others(wo
     // RFC 903: hardware 1, protocol IPv4, lengths 6 and 4, operation 3 (reverse request).
     assert!(frames.iter().all(|frame| frame.len() == 60 && frame[..6] == [0xff; 6]));
     assert!(frames.iter().all(|frame| frame[14..22] == [0, 1, 8, 0, 6, 4, 0, 3] && frame[22..28] == frame[6..12]));
+}
+
+fn a_link_that_fails_before_it_has_announced_all_announces_nothing_when_it_is_back(workers: usize) {
+    let mut world = World::new(workers, Standby::new(0, Duration::ZERO), 2);
+    world.send(ONE, [frame(9, 1, 1)]);
+    world.send(TWO, [frame(9, 2, 1)]);
+    world.wire(OTHER).room = 1;
+    world.set_carrier(PRIMARY, false);
+    assert_eq!(world.announced(OTHER).len(), 1);
+    world.set_carrier(OTHER, false);
+    world.set_carrier(PRIMARY, true);
+    assert_eq!(world.announced(PRIMARY), [1, 2]);
+    world.wire(OTHER).room = 100;
+    world.set_carrier(OTHER, true);
+    world.run_at(1);
+    assert_eq!((world.words()[1].as_str(), world.announced(OTHER)), ("stands by", vec![]));
+}
+
+fn stations_that_were_not_announced_yet_are_announced_by_the_process_that_goes_on(workers: usize) {
+    let mut world = World::new(workers, Standby::new(0, Duration::from_secs(1)), 2);
+    world.send(ONE, [frame(9, 1, 1)]);
+    world.send(TWO, [frame(9, 2, 1), frame(9, 3, 1)]);
+    world.wire(OTHER).room = 1;
+    world.set_carrier(PRIMARY, false);
+    let mut announced = world.announced(OTHER);
+    assert_eq!(announced.len(), 1);
+    let saved = world.ports[OTHER].agents();
+    let mut next = World::new(workers, Standby::new(0, Duration::from_secs(1)), 2);
+    next.ports[OTHER].go_on_with_agents(&saved).unwrap();
+    next.run();
+    announced.extend(next.announced(OTHER));
+    announced.sort_unstable();
+    assert_eq!(announced, [1, 2, 3], "each once");
+    assert_eq!(next.ports[OTHER].agents(), [], "whoever has announced them has nothing left to do");
 }
 
 fn a_member_that_leaves_is_used_no_more_and_nothing_is_lost(workers: usize) {

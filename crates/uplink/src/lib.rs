@@ -5,7 +5,6 @@
 //! - [`Stream`]: a QEMU whose network back end is `-netdev stream`, or another daemon, frame by frame.
 //! - [`Capture`]: a pcapng file of the frames that leave the switch, as the wire would see them.
 //! - [`Null`]: drops everything, and counts.
-//! - [`Querier`]: asks hosts for their multicast groups; carries no traffic.
 //! - [`Paced`]: decorates an uplink with a token bucket per direction; [`Rate`] is its speed as a person writes it.
 //! - [`Faulty`]: decorates an uplink with a line that loses, duplicates, reorders and damages packets by a seed, for tests.
 //!
@@ -27,7 +26,6 @@ mod paced;
 mod pair;
 pub mod pcapng;
 mod peer_source;
-mod querier;
 mod socket;
 mod stream;
 mod system;
@@ -43,7 +41,6 @@ pub use null::Null;
 pub use paced::Paced;
 pub use pair::{Pair, Parting};
 pub use pcapng::Direction;
-pub use querier::Querier;
 pub use socket::SocketError;
 pub use stream::{Severed, Stream};
 pub use tap::{Kind, Tap, TapError};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use nicety_chart::Escaped;
 use nicety_daemon::report::{Condition, PortReport};
 
-use super::describe::{count, link};
+use super::describe::{CLASS_WAYS, count, link};
 use super::reasons::sentence;
 
 /// Most sentences.
@@ -21,15 +21,24 @@ pub(super) fn list(main: &mut String, ports: &[PortReport], lately: &BTreeMap<(S
         return;
     }
     main.push_str("<ul class=\"blocked\">");
-    all.iter().take(MOST).for_each(|sentence| _ = write!(main, "<li>{sentence}</li>"));
+    for Blocked { key, html } in all.iter().take(MOST) {
+        let _ = write!(main, "<li data-key=\"{}\">{html}</li>", Escaped(key));
+    }
     if all.len() > MOST {
         let _ = write!(main, "<li class=\"soft\">And {} more.</li>", count((all.len() - MOST) as u64));
     }
     main.push_str("</ul>");
 }
 
-fn sentences(ports: &[PortReport], lately: &BTreeMap<(String, String), u64>, since: Duration) -> Vec<String> {
+/// A sentence. Its key stays while its numbers change.
+struct Blocked {
+    key: String,
+    html: String,
+}
+
+fn sentences(ports: &[PortReport], lately: &BTreeMap<(String, String), u64>, since: Duration) -> Vec<Blocked> {
     let mut all = Vec::new();
+    let mut add = |port: &str, what: &str, html: String| all.push(Blocked { key: format!("{port} {what}"), html });
     let members: Vec<&str> =
         ports.iter().flat_map(|port| port.members.iter().flatten()).map(|member| member.uplink.as_str()).collect();
     for port in ports {
@@ -39,7 +48,7 @@ fn sentences(ports: &[PortReport], lately: &BTreeMap<(String, String), u64>, sin
         let is_told = port.members.is_some() || members.contains(&port.name.as_str());
         let waits = port.condition == Condition::Waiting && port.adapter.is_none() && !is_told;
         if waits || port.condition == Condition::Saved {
-            all.push(format!("{name}: {}", Escaped(&port.sentence)));
+            add(&port.name, "state", format!("{name}: {}", Escaped(&port.sentence)));
         }
         for member in port.members.iter().flatten().filter(|member| !member.distributes || !member.collects) {
             let way = match (member.collects, member.distributes) {
@@ -49,14 +58,20 @@ fn sentences(ports: &[PortReport], lately: &BTreeMap<(String, String), u64>, sin
             };
             let of = ports.iter().find(|port| port.name == member.uplink && port.condition == Condition::Waiting);
             let why = of.map(|port| format!("; it {}", Escaped(&port.sentence))).unwrap_or_default();
-            all.push(format!("{} {way} by team {name}: {}{why}", link(&member.uplink), Escaped(&member.state)));
+            let uplink = link(&member.uplink);
+            let html = format!("{uplink} {way} by team {name}: {}{why}", Escaped(&member.state));
+            add(&port.name, &format!("uses {}", member.uplink), html);
         }
         if port.backlog_frames > 0 {
             let (frames, bytes) = (count(port.backlog_frames), count(port.backlog_bytes));
-            all.push(format!("{name}: {frames} frames ({bytes} bytes) wait until it takes them"));
+            add(&port.name, "waits", format!("{name}: {frames} frames ({bytes} bytes) wait until it takes them"));
         }
-        for class in port.io_classes.iter().chain(&port.inward_classes).filter(|class| class.waiting > 0) {
-            all.push(format!("{name}, class {}: {} packets wait", Escaped(&class.name), count(class.waiting)));
+        for (way, classes) in CLASS_WAYS.into_iter().zip([&port.io_classes, &port.inward_classes]) {
+            for class in classes.iter().filter(|class| class.waiting > 0) {
+                let (class_name, packets) = (Escaped(&class.name), count(class.waiting));
+                let html = format!("{name}, class {class_name}: {packets} packets wait, {way}");
+                add(&port.name, &format!("{way} {}", class.name), html);
+            }
         }
     }
     // Frames for a port without a VM are dropped, and nobody misses them.
@@ -66,13 +81,9 @@ fn sentences(ports: &[PortReport], lately: &BTreeMap<(String, String), u64>, sin
     for ((port, reason), number) in drops {
         let meaning = sentence(reason);
         let first = meaning.split_once(". ").map_or(meaning, |(first, _)| first);
-        all.push(format!(
-            "{}: {} frames dropped in {} s as <a href=\"#drop-{reason}\">{reason}</a>: {}",
-            link(port),
-            count(*number),
-            since.as_secs().max(1),
-            Escaped(first)
-        ));
+        let (name, number, seconds) = (link(port), count(*number), since.as_secs().max(1));
+        let as_reason = format!("<a href=\"#drop-{reason}\">{reason}</a>: {}", Escaped(first));
+        add(port, reason, format!("{name}: {number} frames dropped in {seconds} s as {as_reason}"));
     }
     all
 }
@@ -100,7 +111,11 @@ mod tests {
         waiting.condition = Condition::Waiting;
         let drops = [("vm2", "forged-transmit", 31), ("vm3", "no-vm", 7)];
         let lately = drops.map(|(port, reason, count)| ((port.to_owned(), reason.to_owned()), count)).into();
-        let all = sentences(&[works, slow, team, waiting], &lately, Duration::from_secs(90)).join("\n");
+        let all = sentences(&[works, slow, team, waiting], &lately, Duration::from_secs(90));
+        let keys: Vec<&str> = all.iter().map(|blocked| blocked.key.as_str()).collect();
+        assert_eq!(keys, ["vm2 waits", "up uses l1", "vm2 forged-transmit"]);
+        let all: Vec<String> = all.into_iter().map(|blocked| blocked.html).collect();
+        let all = all.join("\n");
         assert!(all.contains("l1</a> is not used by team <a href=\"/ports/up\">up</a>: no carrier"), "{all}");
         assert!(all.contains("1,200 frames (90,000 bytes) wait"), "{all}");
         assert!(all.contains("31 frames dropped in 90 s as <a href=\"#drop-forged-transmit\">"), "{all}");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use nicety_chart::{Escaped, Linear, Mark, Panel, fixed, stairs};
 use nicety_daemon::report::{Condition, PortReport};
@@ -73,18 +73,21 @@ pub(super) const CLASS_WAYS: [&str; 2] = ["goes out", "comes in"];
 /// Width and height of a small picture in its own units.
 const SPARK: (f64, f64) = (120.0, 20.0);
 
-/// A small picture of both directions, lately.
-pub(super) fn spark(page: &mut String, history: &History, series: &Series) {
+/// A small picture of both directions, lately. Its text alternative is the highest rates.
+pub(super) fn spark(page: &mut String, history: &History, series: &Series, [first, second]: [&str; 2]) {
     let ways = [0, 1].map(|way| history.coarse(series, way));
-    let most = ways.iter().flatten().map(|(_, _, rate)| *rate).fold(0.0, f64::max);
+    let highest = |steps: &[Step]| steps.iter().map(|(_, _, rate)| *rate).fold(0.0, f64::max);
+    let peaks = [highest(&ways[0]), highest(&ways[1])];
+    let most = peaks[0].max(peaks[1]);
     if most <= 0.0 {
-        page.push_str("<svg class=\"spark\" aria-hidden=\"true\"></svg>");
+        page.push_str("<svg class=\"spark\" role=\"img\" aria-label=\"no traffic\"></svg>");
         return;
     }
+    let words = format!("at most: {first} {}, {second} {}", rate(peaks[0]), rate(peaks[1]));
     let (wide, high) = SPARK;
     let _ = write!(
         page,
-        "<svg class=\"spark\" viewBox=\"0 -1 {wide} {:.0}\" preserveAspectRatio=\"none\" aria-hidden=\"true\">",
+        "<svg class=\"spark\" viewBox=\"0 -1 {wide} {:.0}\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"{words}\">",
         high + 2.0
     );
     for (class, steps) in ["sent", "got"].into_iter().zip(&ways) {
@@ -153,6 +156,17 @@ pub(super) fn chart(
     format!("<div>{}<p class=\"key\">{}</p></div>", panel.svg(), key.trim_end())
 }
 
+/// Begins a table with this name. It scrolls by itself if it is wider than the page, by keyboard too. Its head follows.
+pub(super) fn begin_table(page: &mut String, name: &str) {
+    let _ = write!(
+        page,
+        "<div class=\"scroll\" tabindex=\"0\" role=\"group\" aria-label=\"{name}, scrolls\"><table aria-label=\"{name}\"><thead><tr>"
+    );
+}
+
+/// Ends a table and its body.
+pub(super) const TABLE_END: &str = "</tbody></table></div>";
+
 /// The drops of some ports: each reason with its count, how many of them lately, where, and the book's sentence.
 pub(super) fn drops(page: &mut String, ports: &[&PortReport], lately: &BTreeMap<(String, String), u64>) {
     let mut sums = BTreeMap::<&str, (u64, Vec<(u64, &str)>)>::new();
@@ -170,9 +184,10 @@ pub(super) fn drops(page: &mut String, ports: &[&PortReport], lately: &BTreeMap<
     let mut sums: Vec<_> = sums.into_iter().collect();
     sums.sort_by_key(|(_, (sum, _))| std::cmp::Reverse(*sum));
     let where_head = if ports.len() > 1 { "<th scope=\"col\">where</th>" } else { "" };
+    begin_table(page, "Drops by reason");
     let _ = write!(
         page,
-        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Drops by reason\"><table class=\"drops\"><thead><tr><th scope=\"col\">reason</th><th scope=\"col\" class=\"n\">frames</th><th scope=\"col\" class=\"n\">2 minutes</th>{where_head}<th scope=\"col\">means, and what to do</th></tr></thead><tbody>"
+        "<th scope=\"col\">reason</th><th scope=\"col\" class=\"n\">frames</th><th scope=\"col\" class=\"n\">2 minutes</th>{where_head}<th scope=\"col\">means, and what to do</th></tr></thead><tbody>"
     );
     for (reason, (sum, mut at)) in sums {
         let _ = write!(page, "<tr id=\"drop-{reason}\"><th scope=\"row\">{reason}</th>");
@@ -188,7 +203,7 @@ pub(super) fn drops(page: &mut String, ports: &[&PortReport], lately: &BTreeMap<
         }
         let _ = write!(page, "<td class=\"words\">{}</td></tr>", Escaped(super::reasons::sentence(reason)));
     }
-    page.push_str("</tbody></table></div>");
+    page.push_str(TABLE_END);
 }
 
 /// A port's name as a link to its page.
@@ -230,19 +245,26 @@ pub(super) fn utc(unix_ms: u64) -> String {
     format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}", of_day / 3600, of_day / 60 % 60, of_day % 60)
 }
 
-/// Lines of the log, the newest first.
-pub(super) fn lines(page: &mut String, lines: &[Line]) {
-    page.push_str("<ol class=\"log\">");
+/// Lines of the log, the newest first, as a list with this name.
+pub(super) fn lines(page: &mut String, name: &str, lines: &[Line]) {
+    let _ = write!(page, "<ol class=\"log\" role=\"list\" aria-label=\"{name}\">");
     for Line { unix_ms, level, is_change: _, text } in lines {
-        let time = utc(*unix_ms);
-        let machine = time.replace(' ', "T");
-        let _ = write!(
-            page,
-            "<li class=\"{level}\"><time datetime=\"{machine}Z\">{time}</time> <b>{level}</b> <span>{}</span></li>",
-            Escaped(text)
-        );
+        let _ =
+            write!(page, "<li class=\"{level}\">{} <b>{level}</b> <span>{}</span></li>", time(*unix_ms), Escaped(text));
     }
     page.push_str("</ol>");
+}
+
+/// A moment, for people and for programs.
+fn time(unix_ms: u64) -> String {
+    let words = utc(unix_ms);
+    format!("<time datetime=\"{}Z\">{words}</time>", words.replace(' ', "T"))
+}
+
+/// The moment at which a page is made.
+pub(super) fn made() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    format!("<span id=\"made\">As of {} UTC</span>", time(u64::try_from(since.as_millis()).unwrap_or(u64::MAX)))
 }
 
 /// A whole page around its main part.
@@ -251,9 +273,9 @@ pub(super) fn whole(title: &str, main: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <title>{title}</title><link rel=\"icon\" href=\"data:,\"><link rel=\"stylesheet\" href=\"/page.css\"><script src=\"/page.js\" defer></script></head>\
-         <body><a class=\"skip\" href=\"#main\">To the content</a><div class=\"bar\"><a class=\"kicker\" href=\"/\">Nicety</a>\
-         <span id=\"status\" role=\"status\">A still: reload for newer numbers.</span>\
-         <button id=\"pause\" type=\"button\" hidden aria-pressed=\"false\">Pause</button></div>\n<main id=\"main\">{main}</main></body></html>\n"
+         <body><a class=\"skip\" href=\"#main\">To the content</a><header class=\"bar\"><a class=\"kicker\" href=\"/\">Nicety</a>\
+         <span id=\"status\" role=\"status\">A still: <a href=\"\">reload</a> for newer numbers, and for rates since this one.</span>\
+         <button id=\"pause\" type=\"button\" hidden aria-pressed=\"false\">Pause</button></header>\n<main id=\"main\" tabindex=\"-1\">{main}</main></body></html>\n"
     )
 }
 

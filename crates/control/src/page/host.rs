@@ -9,7 +9,8 @@ use nicety_daemon::report::{Condition, PortReport};
 
 use super::blocked;
 use super::describe::{
-    CLASS_WAYS, LINK_WAYS, PORT_WAYS, chart, count, drops, lines, link, number, rate, spark, state, vlan, whole,
+    CLASS_WAYS, LINK_WAYS, PORT_WAYS, TABLE_END, begin_table, chart, count, drops, lines, link, made, number, rate,
+    spark, state, vlan, whole,
 };
 use super::history::{Addresses, History, Series, Total};
 use super::serve::Shown;
@@ -31,7 +32,7 @@ const SECTIONS: [(&str, &str); 8] = [
 
 fn section(main: &mut String, id: &str, content: impl FnOnce(&mut String)) {
     let heading = SECTIONS.iter().find(|(known, _)| *known == id).map_or("", |(_, heading)| heading);
-    let _ = write!(main, "<section aria-labelledby=\"{id}\"><h2 id=\"{id}\">{heading}</h2>");
+    let _ = write!(main, "<section data-key=\"{id}\" aria-labelledby=\"{id}\"><h2 id=\"{id}\">{heading}</h2>");
     content(main);
     main.push_str("</section>");
 }
@@ -48,9 +49,10 @@ pub(super) fn page(shown: &Shown) -> String {
         SECTIONS.iter().map(|(id, heading)| format!("<a href=\"#{id}\">{heading}</a>")).collect();
     let _ = write!(
         main,
-        "<header><h1>{}</h1><p>{}</p><p class=\"soft\">{} · Nicety {}</p><nav aria-label=\"On this page\">{}</nav></header>",
+        "<header><h1>{}</h1><p>{}</p><p class=\"soft\">{} · {} · Nicety {}</p><nav aria-label=\"On this page\">{}</nav></header>",
         Escaped(&shown.switch),
         summary(&guests, &links),
+        made(),
         Escaped(&shown.file.display().to_string()),
         Escaped(nicety_version::BUILD),
         contents.join(" ")
@@ -69,9 +71,9 @@ pub(super) fn page(shown: &Shown) -> String {
     let (changes, log) = (shown.recent.changes(), shown.recent.lines());
     section(&mut main, "changes", |main| match changes.is_empty() {
         true => main.push_str("<p class=\"soft\">None since this daemon has started.</p>"),
-        false => lines(main, &changes),
+        false => lines(main, "Last changes", &changes),
     });
-    section(&mut main, "log", |main| lines(main, &log));
+    section(&mut main, "log", |main| lines(main, "Log", &log));
     section(&mut main, "addresses", |main| addresses_list(main, &addresses));
     whole(&format!("{}: Nicety", shown.switch), &main)
 }
@@ -118,17 +120,18 @@ fn attention(main: &mut String, ports: &[PortReport]) {
         return;
     }
     main.push_str(
-        "<section class=\"attention\" aria-labelledby=\"attention\"><h2 id=\"attention\">Needs attention</h2><ul>",
+        "<section data-key=\"attention\" class=\"attention\" aria-labelledby=\"attention\"><h2 id=\"attention\">Needs attention</h2><ul>",
     );
     for port in wrong {
-        let _ = write!(main, "<li>{}: {}</li>", link(&port.name), Escaped(&port.sentence));
+        let (name, sentence) = (Escaped(&port.name), Escaped(&port.sentence));
+        let _ = write!(main, "<li data-key=\"{name}\">{}: {sentence}</li>", link(&port.name));
     }
     main.push_str("</ul></section>");
 }
 
 /// The host as a picture: ports by group at one side of the switch, uplinks and teams at the other.
 fn picture(main: &mut String, guests: &[&PortReport], links: &[&PortReport]) {
-    main.push_str("<div class=\"picture\"><div class=\"guests\">");
+    main.push_str("<div class=\"picture\"><div class=\"guests\" role=\"group\" aria-label=\"Ports by group\">");
     let mut groups = BTreeMap::<&str, Vec<&PortReport>>::new();
     for port in guests {
         groups.entry(port.port_group.as_deref().unwrap_or_default()).or_default().push(port);
@@ -137,24 +140,28 @@ fn picture(main: &mut String, guests: &[&PortReport], links: &[&PortReport]) {
     let (without, named): (Vec<_>, Vec<_>) = groups.iter().partition(|(group, _)| group.is_empty());
     for (group, ports) in named.into_iter().chain(without) {
         let name = if group.is_empty() { "no group" } else { group };
-        let _ = write!(main, "<div class=\"box\"><h3>{}</h3><ul class=\"chips\">", Escaped(name));
+        begin_box(main, &format!("group {group}"), name, &format!("Ports: {name}"));
         ports.iter().for_each(|port| chip(main, port));
         main.push_str("</ul></div>");
     }
     if groups.is_empty() {
         main.push_str("<p class=\"soft\">No port.</p>");
     }
-    main.push_str("</div><div class=\"switch\" aria-hidden=\"true\"><span>switch</span></div><div class=\"links\">");
+    main.push_str(
+        "</div><div class=\"switch\" aria-hidden=\"true\"><span>switch</span></div>\
+         <div class=\"links\" role=\"group\" aria-label=\"Uplinks and teams\">",
+    );
     for port in of_themselves(links) {
         let kind = if port.members.is_some() { "team" } else { "uplink" };
-        let _ = write!(main, "<div class=\"box\"><h3>{kind}</h3><ul class=\"chips\">");
+        begin_box(main, &port.name, kind, &format!("{kind} {}", port.name));
         chip(main, port);
         for member in port.members.iter().flatten() {
             let sign = if member.distributes { "●" } else { "○" };
             let words = if member.distributes { "used" } else { "not used" };
             let _ = write!(
                 main,
-                "<li class=\"chip member\"><span aria-hidden=\"true\">{sign}</span> {}<small>{words}: {}</small></li>",
+                "<li data-key=\"{}\" class=\"chip member\"><span aria-hidden=\"true\">{sign}</span> {}<small>{words}: {}</small></li>",
+                Escaped(&member.uplink),
                 link(&member.uplink),
                 Escaped(&member.state)
             );
@@ -167,6 +174,15 @@ fn picture(main: &mut String, guests: &[&PortReport], links: &[&PortReport]) {
     main.push_str("</div></div>");
 }
 
+/// Begins a box of the picture, whose list has this name. Safari takes a list without marks for none unless it has the role.
+fn begin_box(main: &mut String, key: &str, heading: &str, list: &str) {
+    let (key, heading, list) = (Escaped(key), Escaped(heading), Escaped(list));
+    let _ = write!(
+        main,
+        "<div class=\"box\" data-key=\"{key}\"><h3>{heading}</h3><ul class=\"chips\" role=\"list\" aria-label=\"{list}\">"
+    );
+}
+
 /// A port in the picture. What blocks it is said in words.
 fn chip(main: &mut String, port: &PortReport) {
     let (word, sign) = state(port.condition);
@@ -177,7 +193,8 @@ fn chip(main: &mut String, port: &PortReport) {
     notes.extend((port.backlog_frames > 0).then(|| format!("{} wait", count(port.backlog_frames))));
     let _ = write!(
         main,
-        "<li class=\"chip {word}\"><span aria-hidden=\"true\">{sign}</span> {}<small>{}</small></li>",
+        "<li data-key=\"{}\" class=\"chip {word}\"><span aria-hidden=\"true\">{sign}</span> {}<small>{}</small></li>",
+        Escaped(&port.name),
         link(&port.name),
         Escaped(&notes.join(" · "))
     );
@@ -188,12 +205,13 @@ fn table(main: &mut String, label: &str, ports: &[&PortReport], history: &Histor
         main.push_str("<p class=\"soft\">None.</p>");
         return;
     }
+    begin_table(main, label);
     let _ = write!(
         main,
-        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{label}\"><table><thead><tr><th scope=\"col\">name</th><th scope=\"col\">state</th>\
+        "<th scope=\"col\">name</th><th scope=\"col\">state</th>\
          <th scope=\"col\">adapter</th><th scope=\"col\">network</th><th scope=\"col\"><span class=\"sent-key\">{sends}</span></th>\
          <th scope=\"col\"><span class=\"got-key\">{gets}</span></th><th scope=\"col\">2 minutes</th>\
-         <th scope=\"col\" class=\"n\">frames: {sends}</th><th scope=\"col\" class=\"n\">{gets}</th><th scope=\"col\" class=\"n\">dropped</th></tr></thead><tbody>"
+         <th scope=\"col\" class=\"n\">frames: {sends}</th><th scope=\"col\" class=\"n\">frames: {gets}</th><th scope=\"col\" class=\"n\">dropped</th></tr></thead><tbody>"
     );
     for port in ports {
         let (word, sign) = state(port.condition);
@@ -209,7 +227,7 @@ fn table(main: &mut String, label: &str, ports: &[&PortReport], history: &Histor
         };
         let _ = write!(
             main,
-            "<tr data-port=\"{0}\"><th scope=\"row\">{1}</th><td class=\"{word}\"><span aria-hidden=\"true\">{sign}</span> {word}</td><td>{2}</td><td>{3}</td>",
+            "<tr data-key=\"{0}\"><th scope=\"row\">{1}</th><td class=\"{word}\"><span aria-hidden=\"true\">{sign}</span> {word}</td><td>{2}</td><td>{3}</td>",
             Escaped(&port.name),
             link(&port.name),
             Escaped(kind),
@@ -220,14 +238,14 @@ fn table(main: &mut String, label: &str, ports: &[&PortReport], history: &Histor
             let _ = write!(main, "<td class=\"rate\">{rate}</td>");
         }
         main.push_str("<td>");
-        spark(main, history, &Series::port(&port.name));
+        spark(main, history, &Series::port(&port.name), [sends, gets]);
         main.push_str("</td>");
         number(main, "sent", total.frames[0]);
         number(main, "got", total.frames[1]);
         number(main, "dropped", total.drops);
         main.push_str("</tr>");
     }
-    main.push_str("</tbody></table></div>");
+    main.push_str(TABLE_END);
 }
 
 /// The names of an uplink's classes, each once.
@@ -240,8 +258,10 @@ fn class_table(main: &mut String, links: &[&PortReport], history: &History) {
     if links.iter().all(|port| classes(port).is_empty()) {
         return;
     }
+    main.push_str("<h3>Classes</h3>");
+    begin_table(main, "Classes");
     main.push_str(
-        "<h3>Classes</h3><div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Classes\"><table><thead><tr><th scope=\"col\">uplink</th><th scope=\"col\">class</th><th scope=\"col\">way</th>\
+        "<th scope=\"col\">uplink</th><th scope=\"col\">class</th><th scope=\"col\">way</th>\
          <th scope=\"col\">rate</th><th scope=\"col\">2 minutes</th><th scope=\"col\" class=\"n\">packets</th><th scope=\"col\" class=\"n\">bytes</th>\
          <th scope=\"col\" class=\"n\">wait</th><th scope=\"col\" class=\"n\">dropped</th><th scope=\"col\" class=\"n\">marked</th></tr></thead><tbody>",
     );
@@ -252,13 +272,13 @@ fn class_table(main: &mut String, links: &[&PortReport], history: &History) {
                 let rate = history.rate(&series, way).map_or_else(|| "–".to_owned(), rate);
                 let _ = write!(
                     main,
-                    "<tr data-class=\"{2} {0} {1}\"><th scope=\"row\">{3}</th><td>{1}</td><td>{0}</td><td class=\"rate\">{rate}</td><td>",
+                    "<tr data-key=\"{2} {0} {1}\"><th scope=\"row\">{3}</th><td>{1}</td><td>{0}</td><td class=\"rate\">{rate}</td><td>",
                     CLASS_WAYS[way],
                     Escaped(&class.name),
                     Escaped(&port.name),
                     link(&port.name)
                 );
-                spark(main, history, &series);
+                spark(main, history, &series, CLASS_WAYS);
                 main.push_str("</td>");
                 for value in [class.packets, class.bytes, class.waiting, class.dropped, class.marked] {
                     number(main, "class", value);
@@ -267,7 +287,7 @@ fn class_table(main: &mut String, links: &[&PortReport], history: &History) {
             }
         }
     }
-    main.push_str("</tbody></table></div>");
+    main.push_str(TABLE_END);
 }
 
 fn addresses_list(main: &mut String, Addresses { first, all }: &Addresses) {
@@ -275,10 +295,10 @@ fn addresses_list(main: &mut String, Addresses { first, all }: &Addresses) {
         main.push_str("<p class=\"soft\">The switch has learned none.</p>");
         return;
     }
-    let _ = write!(
-        main,
-        "<details><summary>{} learned</summary><div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Addresses\"><table><thead><tr><th scope=\"col\">address</th><th scope=\"col\">port</th><th scope=\"col\" class=\"n\">silent, s</th></tr></thead><tbody>",
-        count(*all as u64)
+    let _ = write!(main, "<details aria-label=\"Addresses\"><summary>{} learned</summary>", count(*all as u64));
+    begin_table(main, "Addresses");
+    main.push_str(
+        "<th scope=\"col\">address</th><th scope=\"col\">port</th><th scope=\"col\" class=\"n\">silent, s</th></tr></thead><tbody>",
     );
     for learned in first {
         let _ =
@@ -286,7 +306,7 @@ fn addresses_list(main: &mut String, Addresses { first, all }: &Addresses) {
         number(main, "age", learned.silent_seconds);
         main.push_str("</tr>");
     }
-    main.push_str("</tbody></table></div>");
+    main.push_str(TABLE_END);
     if *all > first.len() {
         let _ = write!(
             main,
@@ -328,6 +348,52 @@ mod tests {
         assert!(!page.contains("<img") && page.contains("2023-11-14 22:13:25"));
         assert!(page.contains("3 ports, 3 of them up; 0 uplinks."), "{page}");
         assert!(page.contains("<td class=\"n drop\" data-value=\"9\">9</td>"), "three ports with 3 each");
+    }
+
+    #[test]
+    fn all_that_can_be_chosen_or_is_a_picture_a_table_or_a_list_has_a_name() {
+        let class = nicety_daemon::report::ClassReport {
+            name: "storage".to_owned(),
+            packets: 0,
+            bytes: 0,
+            waiting: 0,
+            dropped: 0,
+            marked: 0,
+        };
+        let (mut guest, mut quiet, mut link) = (port("vm1"), port("vm2"), port("up"));
+        (guest.port_group, quiet.port_group) = (Some("web".to_owned()), None);
+        (link.adapter, link.io_classes) = (None, vec![class]);
+        let (begin, mut history) = (Instant::now(), History::default());
+        let mut ports = [guest, quiet, link];
+        for second in 0..10 {
+            let carried = QueueReport { queue: 0, packets: 1, frames: 1, bytes: second * 1000 };
+            (ports[0].transmit, ports[2].receive) = (vec![carried], vec![carried]);
+            (ports[1].transmit, ports[1].receive) = (Vec::new(), Vec::new());
+            history.note(&ports, begin + Duration::from_secs(second));
+        }
+        let (guests, links): (Vec<&PortReport>, Vec<&PortReport>) =
+            ports.iter().partition(|port| port.adapter.is_some());
+        let (mut page, now) = (String::new(), begin + Duration::from_secs(10));
+        picture(&mut page, &guests, &links);
+        charts(&mut page, &links, &history, now);
+        table(&mut page, "Ports", &guests, &history, PORT_WAYS);
+        table(&mut page, "Uplinks and teams", &links, &history, LINK_WAYS);
+        class_table(&mut page, &links, &history);
+        let tags: Vec<&str> = page.split('<').filter_map(|part| part.split('>').next()).collect();
+        let must = |tag: &&&str| {
+            let roles = ["role=\"img\"", "role=\"list\"", "role=\"group\"", "tabindex"];
+            tag.starts_with("table") || roles.iter().any(|role| tag.contains(role))
+        };
+        let named = |tag: &&&str| {
+            let names = ["aria-label=\"", "aria-labelledby=\""].map(|key| tag.split_once(key));
+            names.into_iter().flatten().any(|(_, name)| !name.starts_with('"'))
+        };
+        let all: Vec<&&str> = tags.iter().filter(must).collect();
+        // Two groups and their lists, one of an uplink, a chart, three tables that scroll, a small picture in each of their rows.
+        assert_eq!(all.len(), 2 + 2 + 1 + 1 + 3 * 2 + 4, "{all:#?}");
+        assert!(all.iter().all(named), "{all:#?}");
+        assert!(page.contains("aria-label=\"at most: sends 8.00 kbit/s, gets 0 bit/s\""), "{page}");
+        assert_eq!(page.matches("aria-label=\"no traffic\"").count(), 2, "of the quiet port and the class");
     }
 
     /// Ports that all carry traffic that changes all the time.

@@ -13,9 +13,25 @@
     for (const { name } of [...old.attributes])
       // A reader has opened these.
       if (!now.hasAttribute(name) && !(name === "open" && old.nodeName === "DETAILS")) old.removeAttribute(name);
-    const before = [...old.childNodes], after = [...now.childNodes];
-    after.forEach((child, index) => (index < before.length ? morph(before[index], child) : old.append(child)));
-    before.slice(after.length).forEach((child) => child.remove());
+    children(old, now);
+  };
+
+  // An element with a key is that port's, wherever it stands: the focus stays on the link that a reader has chosen.
+  const key = (node) => node.dataset?.key || node.id || undefined;
+
+  const children = (old, now) => {
+    const after = [...now.childNodes], keys = new Set(after.map(key));
+    let at = old.firstChild;
+    const leave = () => { const left = at; at = at.nextSibling; return left; };
+    for (const child of after) {
+      while (at && key(at) && !keys.has(key(at))) leave().remove();
+      if (at && key(at) === key(child)) { morph(leave(), child); continue; }
+      // Only the element that is new or has moved is put in: one that is moved in the document loses the focus.
+      const moved = key(child) && [...old.children].find((one) => key(one) === key(child));
+      old.insertBefore(moved || child, at);
+      if (moved) morph(moved, child);
+    }
+    while (at) leave().remove();
   };
 
   const say = (text) => { if (status.textContent !== text) status.textContent = text; };

@@ -6,7 +6,10 @@ use std::time::Instant;
 use nicety_chart::Escaped;
 use nicety_daemon::report::{PortReport, QueueReport};
 
-use super::describe::{CLASS_WAYS, LINK_WAYS, PORT_WAYS, chart, count, drops, from_path, link, number, state, whole};
+use super::describe::{
+    CLASS_WAYS, LINK_WAYS, PORT_WAYS, TABLE_END, begin_table, chart, count, drops, from_path, link, made, number,
+    state, whole,
+};
 use super::history::Series;
 use super::host::classes;
 use super::serve::Shown;
@@ -22,9 +25,10 @@ pub(super) fn page(shown: &Shown, part: &str) -> Option<String> {
     let mut main = String::new();
     let _ = write!(
         main,
-        "<header><p><a href=\"/\">All ports</a></p><h1>{}</h1><p class=\"{word}\"><span aria-hidden=\"true\">{sign}</span> {word}: {}</p></header>",
+        "<header><p><a href=\"/\">All ports</a></p><h1>{}</h1><p class=\"{word}\"><span aria-hidden=\"true\">{sign}</span> {word}: {}</p><p class=\"soft\">{}</p></header>",
         Escaped(&port.name),
-        Escaped(&port.sentence)
+        Escaped(&port.sentence),
+        made()
     );
     main.push_str(
         "<section aria-labelledby=\"rates\"><h2 id=\"rates\">The last two minutes</h2><div class=\"panels\">",
@@ -38,7 +42,7 @@ pub(super) fn page(shown: &Shown, part: &str) -> Option<String> {
     main.push_str("</div></section>");
     facts(&mut main, port);
     main.push_str("<section aria-labelledby=\"queues\"><h2 id=\"queues\">Queues</h2>");
-    queues(&mut main, port);
+    queues(&mut main, port, ways);
     main.push_str("</section><section aria-labelledby=\"drops\"><h2 id=\"drops\">Drops</h2>");
     drops(&mut main, &[port], &history.dropped_lately(&ports, now).0);
     main.push_str("</section>");
@@ -89,22 +93,23 @@ fn facts(main: &mut String, port: &PortReport) {
     main.push_str("</dl></section>");
 }
 
-fn queues(main: &mut String, port: &PortReport) {
+fn queues(main: &mut String, port: &PortReport, ways: [&str; 2]) {
     if port.transmit.is_empty() && port.receive.is_empty() {
         main.push_str("<p class=\"soft\">None has carried a frame.</p>");
         return;
     }
+    begin_table(main, "Queues");
     main.push_str(
-        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Queues\"><table><thead><tr><th scope=\"col\">queue</th><th scope=\"col\" class=\"n\">packets</th><th scope=\"col\" class=\"n\">frames</th><th scope=\"col\" class=\"n\">bytes</th></tr></thead><tbody>",
+        "<th scope=\"col\">queue</th><th scope=\"col\" class=\"n\">packets</th><th scope=\"col\" class=\"n\">frames</th><th scope=\"col\" class=\"n\">bytes</th></tr></thead><tbody>",
     );
-    for (way, queues) in [("sends", &port.transmit), ("gets", &port.receive)] {
+    for (way, queues) in ways.into_iter().zip([&port.transmit, &port.receive]) {
         for QueueReport { queue, packets, frames, bytes } in queues {
-            let _ = write!(main, "<tr data-queue=\"{way} {queue}\"><th scope=\"row\">{way}, queue {queue}</th>");
+            let _ = write!(main, "<tr data-key=\"{way} {queue}\"><th scope=\"row\">{way}, queue {queue}</th>");
             for value in [packets, frames, bytes] {
                 number(main, "queue", *value);
             }
             main.push_str("</tr>");
         }
     }
-    main.push_str("</tbody></table></div>");
+    main.push_str(TABLE_END);
 }

@@ -1,4 +1,4 @@
-//! Adds, changes and removes ports, groups, uplinks, teams and mirrors.
+//! Adds, changes and removes ports, groups, uplinks, teams, mirrors and classes.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use nicety_host::List;
 use tracing::info;
 
 use super::{Answer, CutOff, Daemon, beside, consent_in, json, logged, name_in, problems, values, who};
-use crate::api::{CardReset, NO_SUCH, Problem};
+use crate::api::{CardReset, MALFORMED, NO_SUCH, Problem};
 use crate::body::{Changer, Small};
 use crate::schemas::{
-    CardChange, GroupChange, MirrorChange, NewCard, NewGroup, NewMirror, NewPort, NewTeam, NewUplink, PortChange,
-    TeamChange, UplinkChange,
+    CardChange, ClassChange, GroupChange, MirrorChange, NewCard, NewClass, NewGroup, NewMirror, NewPort, NewTeam,
+    NewUplink, PortChange, PortTermsChange, TeamChange, UplinkChange,
 };
 use crate::served::{Peer, Served};
 
@@ -38,11 +38,11 @@ async fn set(
     served: Arc<Served>,
     peer: Peer,
     list: List,
-    (path, query): (Named, Agreed),
+    (name, query): (Answer<String>, Agreed),
     body: &[u8],
 ) -> Answer<axum::Json<Changed>> {
     let live = served.live()?;
-    let (name, consent) = (name_in(path)?, consent_in(query)?);
+    let (name, consent) = (name?, consent_in(query)?);
     let values = values(json(body)?)?;
     beside(move || logged(peer, live.set(list, &name, &values, &consent)).map(axum::Json)).await
 }
@@ -51,10 +51,10 @@ async fn remove(
     served: Arc<Served>,
     peer: Peer,
     list: List,
-    (path, query): (Named, Agreed),
+    (name, query): (Answer<String>, Agreed),
 ) -> Answer<axum::Json<Changed>> {
     let live = served.live()?;
-    let (name, consent) = (name_in(path)?, consent_in(query)?);
+    let (name, consent) = (name?, consent_in(query)?);
     beside(move || logged(peer, live.remove(list, &name, &consent)).map(axum::Json)).await
 }
 
@@ -85,7 +85,7 @@ pub(crate) async fn set_port(
     query: Agreed,
     Small(body): Small,
 ) -> Answer<axum::Json<Changed>> {
-    set(served, peer, List::Ports, (path, query), &body).await
+    set(served, peer, List::Ports, (name_in(path), query), &body).await
 }
 
 /// Remove a port
@@ -99,7 +99,7 @@ pub(crate) async fn remove_port(
     path: Named,
     query: Agreed,
 ) -> Answer<axum::Json<Changed>> {
-    remove(served, peer, List::Ports, (path, query)).await
+    remove(served, peer, List::Ports, (name_in(path), query)).await
 }
 
 /// Add a port group
@@ -129,7 +129,7 @@ pub(crate) async fn set_group(
     query: Agreed,
     Small(body): Small,
 ) -> Answer<axum::Json<Changed>> {
-    set(served, peer, List::Groups, (path, query), &body).await
+    set(served, peer, List::Groups, (name_in(path), query), &body).await
 }
 
 /// Remove a port group
@@ -143,7 +143,7 @@ pub(crate) async fn remove_group(
     path: Named,
     query: Agreed,
 ) -> Answer<axum::Json<Changed>> {
-    remove(served, peer, List::Groups, (path, query)).await
+    remove(served, peer, List::Groups, (name_in(path), query)).await
 }
 
 /// Add an uplink
@@ -173,7 +173,7 @@ pub(crate) async fn set_uplink(
     query: Agreed,
     Small(body): Small,
 ) -> Answer<axum::Json<Changed>> {
-    set(served, peer, List::Uplinks, (path, query), &body).await
+    set(served, peer, List::Uplinks, (name_in(path), query), &body).await
 }
 
 /// Remove an uplink
@@ -187,7 +187,7 @@ pub(crate) async fn remove_uplink(
     path: Named,
     query: Agreed,
 ) -> Answer<axum::Json<Changed>> {
-    remove(served, peer, List::Uplinks, (path, query)).await
+    remove(served, peer, List::Uplinks, (name_in(path), query)).await
 }
 
 /// Add a card
@@ -217,7 +217,7 @@ pub(crate) async fn set_card(
     query: Agreed,
     Small(body): Small,
 ) -> Answer<axum::Json<Changed>> {
-    set(served, peer, List::Cards, (path, query), &body).await
+    set(served, peer, List::Cards, (name_in(path), query), &body).await
 }
 
 /// Remove a card
@@ -231,7 +231,7 @@ pub(crate) async fn remove_card(
     path: Named,
     query: Agreed,
 ) -> Answer<axum::Json<Changed>> {
-    remove(served, peer, List::Cards, (path, query)).await
+    remove(served, peer, List::Cards, (name_in(path), query)).await
 }
 
 /// Reset a card
@@ -287,7 +287,7 @@ pub(crate) async fn set_team(
     query: Agreed,
     Small(body): Small,
 ) -> Answer<axum::Json<Changed>> {
-    set(served, peer, List::Teams, (path, query), &body).await
+    set(served, peer, List::Teams, (name_in(path), query), &body).await
 }
 
 /// Remove a team, and its uplinks
@@ -301,7 +301,7 @@ pub(crate) async fn remove_team(
     path: Named,
     query: Agreed,
 ) -> Answer<axum::Json<Changed>> {
-    remove(served, peer, List::Teams, (path, query)).await
+    remove(served, peer, List::Teams, (name_in(path), query)).await
 }
 
 /// Add a mirror
@@ -334,7 +334,7 @@ pub(crate) async fn set_mirror(
     query: Agreed,
     Small(body): Small,
 ) -> Answer<axum::Json<Changed>> {
-    set(served, peer, List::Mirrors, (path, query), &body).await
+    set(served, peer, List::Mirrors, (name_in(path), query), &body).await
 }
 
 /// Remove a mirror
@@ -348,5 +348,78 @@ pub(crate) async fn remove_mirror(
     path: Named,
     query: Agreed,
 ) -> Answer<axum::Json<Changed>> {
-    remove(served, peer, List::Mirrors, (path, query)).await
+    remove(served, peer, List::Mirrors, (name_in(path), query)).await
+}
+
+/// The name of a class, by its uplink's or team's and its own.
+fn class_in(path: InUplink) -> Answer<String> {
+    let name = path.map(|Path((uplink, name))| format!("{uplink}/{name}"));
+    name.map_err(|rejection| Problem::new(MALFORMED, rejection.body_text()))
+}
+
+type InUplink = Result<Path<(String, String)>, PathRejection>;
+
+/// Add a class of I/O control
+#[utoipa::path(post, operation_id = "add_class", tag = "classes", path = "/v1/classes", request_body = NewClass, responses(
+    (status = 201, description = "The changes that were made", body = Changed),
+    problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
+))]
+pub(crate) async fn add_class(
+    State(served): Daemon,
+    Changer(peer): Changer,
+    Small(body): Small,
+) -> Answer<(StatusCode, axum::Json<Changed>)> {
+    add(served, peer, List::Classes, Consent::Nothing, &body).await
+}
+
+/// Change a class of I/O control
+///
+/// The body is a merge patch (RFC 7396): a key that is `null` gets its default.
+#[utoipa::path(patch, operation_id = "change_class", tag = "classes", path = "/v1/classes/{uplink}/{name}", params(("uplink" = String, Path, description = "Name of the uplink or team"), ("name" = String, Path, description = "Name of the class"), CutOff), request_body = ClassChange, responses(
+    (status = 200, description = "The changes that were made", body = Changed),
+    problems::Named, problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
+))]
+pub(crate) async fn set_class(
+    State(served): Daemon,
+    Changer(peer): Changer,
+    path: InUplink,
+    query: Agreed,
+    Small(body): Small,
+) -> Answer<axum::Json<Changed>> {
+    set(served, peer, List::Classes, (class_in(path), query), &body).await
+}
+
+/// Remove a class of I/O control
+#[utoipa::path(delete, operation_id = "remove_class", tag = "classes", path = "/v1/classes/{uplink}/{name}", params(("uplink" = String, Path, description = "Name of the uplink or team"), ("name" = String, Path, description = "Name of the class"), CutOff), responses(
+    (status = 200, description = "The changes that were made", body = Changed),
+    problems::Named, problems::Changing, problems::Meant, problems::Starting,
+))]
+pub(crate) async fn remove_class(
+    State(served): Daemon,
+    Changer(peer): Changer,
+    path: InUplink,
+    query: Agreed,
+) -> Answer<axum::Json<Changed>> {
+    remove(served, peer, List::Classes, (class_in(path), query)).await
+}
+
+/// Change a port's terms inside a class
+///
+/// The body is a merge patch (RFC 7396): a term that is `null` is that of the class's other ports.
+#[utoipa::path(patch, operation_id = "change_port_terms", tag = "classes", path = "/v1/classes/{uplink}/{name}/ports/{port}", params(("uplink" = String, Path, description = "Name of the uplink or team"), ("name" = String, Path, description = "Name of the class"), ("port" = String, Path, description = "Name of the port"), CutOff), request_body = PortTermsChange, responses(
+    (status = 200, description = "The changes that were made", body = Changed),
+    problems::Named, problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
+))]
+pub(crate) async fn set_port_terms(
+    State(served): Daemon,
+    Changer(peer): Changer,
+    path: Result<Path<(String, String, String)>, PathRejection>,
+    query: Agreed,
+    Small(body): Small,
+) -> Answer<axum::Json<Changed>> {
+    let live = served.live()?;
+    let Path((uplink, name, port)) = path.map_err(|rejection| Problem::new(MALFORMED, rejection.body_text()))?;
+    let (class, consent) = (format!("{uplink}/{name}"), consent_in(query)?);
+    let terms = values(json(&body)?)?;
+    beside(move || logged(peer, live.set_port_terms(&class, &port, &terms, &consent)).map(axum::Json)).await
 }

@@ -11,7 +11,7 @@ use nicety_frame::Mac;
 use nicety_host::Role;
 use nicety_memory::Files;
 use nicety_peer::{Bell, PeerFd, Table};
-use nicety_plane::{Neighbour, Saved, SavedFrames, SavedNumbers};
+use nicety_plane::{Neighbour, Port, Saved, SavedAgent, SavedFrames, SavedNumbers};
 use nicety_socket::Listener;
 use nicety_switch::{Learned, Policy, Wanted};
 use nicety_vfio_user::{Interrupts, Session};
@@ -49,6 +49,7 @@ pub struct Arriving {
     numbers: SavedNumbers,
     signals: u64,
     waiting: SavedFrames,
+    agents: Vec<SavedAgent>,
     link: ArrivingLink,
     /// The process that served it was killed: its driver has to reset the adapter.
     is_lost: bool,
@@ -73,7 +74,7 @@ enum ArrivingLink {
 
 fn function_again(expected: Expected, image: PortImage, table: &mut Table) -> Result<Arriving, String> {
     let Expected { mut trial, mut running, signals: _, device } = expected;
-    let PortImage { numbers, signals: written, waiting, link, unread, .. } = image;
+    let PortImage { numbers, signals: written, waiting, agents, link, unread, .. } = image;
     let (LinkImage::Function(function), Some((mut device, files))) = (link, device) else {
         return Err("its image is another kind of port's".into());
     };
@@ -93,7 +94,7 @@ fn function_again(expected: Expected, image: PortImage, table: &mut Table) -> Re
     }
     running.blank = device.blank();
     let link = ArrivingLink::Function { listener, device: Box::new(device), vmm };
-    Ok(Arriving { running, numbers, signals: written, waiting, link, is_lost: false })
+    Ok(Arriving { running, numbers, signals: written, waiting, agents, link, is_lost: false })
 }
 
 /// Takes descriptors of rings out of a table.
@@ -125,6 +126,8 @@ pub struct ArrivingUplink {
     pub numbers: SavedNumbers,
     /// Frames that wait for it.
     pub waiting: SavedFrames,
+    /// The state of its agents.
+    pub agents: Vec<SavedAgent>,
 }
 
 impl Daemon {
@@ -193,7 +196,7 @@ impl Daemon {
         front: Front,
     ) -> Result<Arriving, String> {
         let Expected { mut trial, running, signals, device: _ } = expected;
-        let PortImage { numbers, signals: written, waiting, link, .. } = image;
+        let PortImage { numbers, signals: written, waiting, agents, link, .. } = image;
         let LinkImage::Rings(RingsImage { kicks, state }) = link else {
             return Err("its image is another kind of port's".into());
         };
@@ -223,13 +226,13 @@ impl Daemon {
             preparing.resume(session, &mut own)?;
         }
         let link = ArrivingLink::Rings { preparing, signals, kicks, calls, errors, state };
-        Ok(Arriving { running, numbers, signals: written, waiting, link, is_lost: false })
+        Ok(Arriving { running, numbers, signals: written, waiting, agents, link, is_lost: false })
     }
 
     /// The port joins the switch with its adapter's state. It is not served before [`Daemon::serve_again`]: all ports join first, so
     /// that none misses a frame.
     pub(crate) fn arrive(&self, arriving: Arriving) -> (Service, Option<Preparing>) {
-        let Arriving { running, numbers, signals: written, waiting, link, is_lost } = arriving;
+        let Arriving { running, numbers, signals: written, waiting, agents, link, is_lost } = arriving;
         let Running { spec, port, schedule, log, .. } = &running;
         port.count_on(&numbers);
         schedule.count_on(written);
@@ -279,6 +282,7 @@ impl Daemon {
         }
         port.shape_on(&numbers);
         port.wait_on(&waiting, self.clock.now());
+        self.agents_go_on(port, &spec.name, &agents);
         self.link_function(&running);
         self.ports().insert(port.id(), running);
         (service, front)
@@ -301,6 +305,7 @@ impl Daemon {
             numbers: SavedNumbers::default(),
             signals: 0,
             waiting: SavedFrames::default(),
+            agents: Vec::new(),
             link,
             unread: None,
         };
@@ -345,20 +350,27 @@ impl Daemon {
     }
 
     /// An uplink joins the switch, or its team. It is not served before [`Daemon::serve_again`]: all ports join first. Its frames wait once
-    /// it has its I/O control.
-    pub(crate) fn uplink_arrives(&self, arriving: ArrivingUplink) -> Option<(Service, SavedFrames)> {
-        let ArrivingUplink { id, name, mut uplink, policy, maker, team, numbers, waiting } = arriving;
+    /// it has its I/O control, and its agents go on once it has them.
+    pub(crate) fn uplink_arrives(&self, arriving: ArrivingUplink) -> Option<(Service, SavedFrames, Vec<SavedAgent>)> {
+        let ArrivingUplink { id, name, mut uplink, policy, maker, team, numbers, waiting, agents } = arriving;
         uplink.own();
         let (buffer, team) = (nicety_plane::SENDER_BYTES, team.as_deref());
         let joined = self.join_uplink(id, &name, uplink, buffer, &policy, maker, team, Some(&numbers));
         let joined = joined.map_err(|error| warn!("uplink {name} does not go on: {error}"));
-        Some((joined.ok()?, waiting))
+        Some((joined.ok()?, waiting, agents))
     }
 
-    /// Frames of an uplink wait here. Then it is served, like [`Daemon::serve_again`].
-    pub(crate) fn serve_uplink_again(&self, service: Service, waiting: &SavedFrames) {
+    /// Frames of an uplink wait here, and its agents go on. Then it is served, like [`Daemon::serve_again`].
+    pub(crate) fn serve_uplink_again(&self, service: Service, waiting: &SavedFrames, agents: &[SavedAgent]) {
         service.port.wait_on(waiting, self.clock.now());
+        self.agents_go_on(&service.port, service.log.port(), agents);
         self.hand_to_worker(service);
+    }
+
+    fn agents_go_on(&self, port: &Port, name: &str, agents: &[SavedAgent]) {
+        if let Err(error) = port.go_on_with_agents(agents) {
+            warn!(port = name, "addresses that have moved are not announced: {error}");
+        }
     }
 
     /// The switch knows these addresses again.

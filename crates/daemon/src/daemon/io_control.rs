@@ -18,16 +18,20 @@ pub(super) struct IoControl {
 
 impl Daemon {
     /// Gives each uplink the classes that a host file names for it. Call it after ports or uplinks were opened: their numbers may be
-    /// others. An uplink whose classes are the same goes on undisturbed.
+    /// others. A direction of an uplink whose classes are the same goes on undisturbed.
     pub fn set_io_control(&self, host: &Host) {
         let names: Vec<(String, u16)> =
             self.ports().iter().map(|(id, running)| (running.spec.name.clone(), id.0)).collect();
         for running in self.uplinks().iter_mut() {
             let wanted =
                 host.uplink(&running.name).map_or_else(IoControl::default, |uplink| control(host, uplink, &names));
-            if running.control != wanted {
-                running.control = wanted;
-                self.control_port(&running.name, &running.port, &running.control);
+            let was = std::mem::replace(&mut running.control, wanted);
+            let IoControl { outward, inward } = &running.control;
+            if was.outward != *outward {
+                running.port.set_io_control(outward, self.clock.now());
+            }
+            if was.inward != *inward {
+                self.set_inward(&running.name, &running.port, inward.as_ref());
             }
         }
     }
@@ -35,8 +39,12 @@ impl Daemon {
     /// Gives an uplink's port its classes.
     pub(super) fn control_port(&self, name: &str, port: &nicety_plane::Port, control: &IoControl) {
         port.set_io_control(&control.outward, self.clock.now());
-        if let Err(error) = port.set_inward(control.inward.as_ref()) {
-            warn!(uplink = name, "what comes in is not controlled: {error}");
+        self.set_inward(name, port, control.inward.as_ref());
+    }
+
+    fn set_inward(&self, name: &str, port: &nicety_plane::Port, control: Option<&InwardControl>) {
+        if let Err(error) = port.set_inward(control, self.clock.now()) {
+            warn!(uplink = name, "what comes in is not controlled as the host file says: {error}");
         }
     }
 }

@@ -83,7 +83,7 @@ impl Daemon {
     fn restart_uplink(&self, name: &str) -> Result<(), RestartError> {
         let mut held = self.uplinks();
         let found = held.iter_mut().find(|uplink| uplink.name == name);
-        let Some(RunningUplink { port, buffer_bytes, policy, maker, team, announcement, .. }) = found else {
+        let Some(RunningUplink { port, buffer_bytes, policy, maker, team, agents, .. }) = found else {
             return Err(RestartError::Missing(name.to_owned()));
         };
         if port.failure().is_none() {
@@ -91,7 +91,7 @@ impl Daemon {
         }
         let Some(maker) = maker.take() else { return Err(RestartError::Capture(name.to_owned())) };
         let (id, buffer_bytes, policy, team) = (port.id(), *buffer_bytes, policy.clone(), team.clone());
-        let announcement = announcement.clone();
+        let agents = agents.clone();
         drop(held);
         // Close the old one first: two cannot share a tap or a socket. Closing it again is harmless.
         self.give_up(&[id]);
@@ -107,7 +107,7 @@ impl Daemon {
             Err(why) => Err(RestartError::Uplink { name: name.to_owned(), why }),
         };
         // Without memory for it nothing is told.
-        let _no_memory = self.announce_uplink(name, announcement);
+        let _no_memory = self.set_uplink_agents(name, agents);
         // It can be restarted again, whatever the result.
         if let Some(uplink) = self.uplinks().iter_mut().find(|uplink| uplink.name == name) {
             uplink.maker = Some(maker);

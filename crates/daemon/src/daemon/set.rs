@@ -3,11 +3,12 @@
 use std::os::fd::AsRawFd;
 
 use nicety_adapter::{Uplink, UplinkSettings};
+use nicety_frame::Mac;
 use nicety_memory::MapError;
-use nicety_plane::{Agent, Announcer, Role, caught};
-use nicety_switch::Policy;
+use nicety_plane::{Agent, Announcer, Querier, Role, caught};
+use nicety_switch::{Policy, Vlan};
 
-use super::{Daemon, PortSpec, RestartError, UplinkMaker};
+use super::{Daemon, PortSpec, RestartError, UplinkAgents, UplinkMaker};
 use crate::inbox::Note;
 
 impl Daemon {
@@ -60,23 +61,33 @@ impl Daemon {
         Ok(())
     }
 
-    /// An uplink tells its neighbour this by LLDP from now on, or nothing. One that does so already goes on with what it tells: its
-    /// neighbour would take another address for another system.
-    pub fn announce_uplink(&self, name: &str, announcement: Option<Vec<u8>>) -> Result<(), MapError> {
+    /// An uplink has these agents from now on. One that announces itself already goes on with what it tells, as its neighbour would take
+    /// another address for another system; and so does a querier of these VLANs.
+    pub fn set_uplink_agents(&self, name: &str, agents: UplinkAgents) -> Result<(), MapError> {
         let mut uplinks = self.uplinks();
         let Some(running) = uplinks.iter_mut().find(|uplink| uplink.name == name) else { return Ok(()) };
-        if announcement.is_some() == running.port.has_agent(Role::Announcer) {
-            return Ok(());
+        let UplinkAgents { announcement, querier } = agents;
+        if announcement.is_some() != running.port.has_agent(Role::Announcer) {
+            let agent = announcement.clone().map(|frame| Box::new(Announcer::new(frame)) as Box<dyn Agent>);
+            running.port.set_agent(Role::Announcer, agent)?;
+            running.agents.announcement = announcement;
         }
-        let agent = announcement.clone().map(|frame| Box::new(Announcer::new(frame)) as Box<dyn Agent>);
-        running.port.set_agent(Role::Announcer, agent)?;
-        running.announcement = announcement;
+        let [before, after] = [&running.agents.querier, &querier].map(|one| one.as_ref().map(|(_, vlan)| vlan));
+        if before != after {
+            let agent = |(mac, vlan): &(Mac, Vlan)| Box::new(Querier::new(*mac, &queried(vlan))) as Box<dyn Agent>;
+            let agent = querier.as_ref().map(agent);
+            running.port.set_agent(Role::Querier, agent)?;
+            running.agents.querier = querier;
+        }
         Ok(())
     }
 
     /// The announcements of all uplinks that send any, by their names.
     pub(crate) fn announcements(&self) -> Vec<(String, Vec<u8>)> {
-        self.uplinks().iter().filter_map(|uplink| Some((uplink.name.clone(), uplink.announcement.clone()?))).collect()
+        self.uplinks()
+            .iter()
+            .filter_map(|uplink| Some((uplink.name.clone(), uplink.agents.announcement.clone()?)))
+            .collect()
     }
 
     /// Changes the values of an uplink that can change while it is open: the link itself stays, and no frame is lost. `maker` makes
@@ -110,5 +121,15 @@ impl Daemon {
         }
         self.plane.set_policy(&running.port, policy);
         Ok(())
+    }
+}
+
+/// The VLANs that a querier asks in, each with its tag; `None` is untagged.
+fn queried(vlan: &Vlan) -> Vec<Option<u16>> {
+    match vlan {
+        Vlan::Flat | Vlan::Access(_) | Vlan::Service(_) => vec![None],
+        Vlan::Trunk { allowed, native } => {
+            allowed.iter().map(|id| (Some(id) != *native).then(|| id.number())).collect()
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use nicety_adapter::{PortId, Reason, Time};
+use nicety_adapter::{PortId, QueueCounters, Reason, Time};
 use nicety_frame::Mac;
 use nicety_host::{LacpConfig, TeamMode, TransmitHash};
 use nicety_lacp::Settings;
@@ -44,18 +44,24 @@ pub(super) struct RunningTeam {
     /// The uplinks that are open, by their places.
     ports: [Option<Arc<Port>>; MEMBERS_MOST],
     /// Counts of uplinks that have left.
-    gone: ClassCounts,
+    gone: Counts,
 }
 
-/// Counts of I/O control's classes, outward and inward.
+/// Counts of what uplinks have carried.
 #[derive(Clone, Debug, Default)]
-struct ClassCounts {
+struct Counts {
+    /// Came in, and went out.
+    transmit: QueueCounters,
+    receive: QueueCounters,
+    /// I/O control's classes, outward and inward.
     outward: Vec<ClassState>,
     inward: Vec<ClassState>,
 }
 
-impl ClassCounts {
-    fn add(&mut self, State { classes, inward_classes, .. }: State) {
+impl Counts {
+    fn add(&mut self, State { counters, classes, inward_classes, .. }: State) {
+        self.transmit.add_all(counters.transmitted());
+        self.receive.add_all(counters.taken());
         classes.into_iter().for_each(|class| class.add_to(&mut self.outward));
         inward_classes.into_iter().for_each(|class| class.add_to(&mut self.inward));
     }
@@ -86,11 +92,13 @@ impl RunningTeam {
         self.spec.members.iter().filter_map(|member| self.place(member))
     }
 
-    /// Counts of all members' classes, with those of uplinks that have left.
-    fn classes(&self) -> ClassCounts {
-        let mut now = ClassCounts::default();
+    /// Counts of all members, with those of uplinks that have left.
+    fn counts(&self) -> Counts {
+        let mut now = Counts::default();
         self.ports.iter().flatten().for_each(|port| now.add(port.state()));
-        let ClassCounts { outward, inward } = &self.gone;
+        let Counts { transmit, receive, outward, inward } = &self.gone;
+        now.transmit.add_all(*transmit);
+        now.receive.add_all(*receive);
         for (sums, gone) in [(&mut now.outward, outward), (&mut now.inward, inward)] {
             let stays = |class: &&ClassState| sums.iter().any(|sum| sum.name == class.name);
             let gone: Vec<ClassState> = gone.iter().filter(stays).cloned().collect();
@@ -181,7 +189,7 @@ impl Daemon {
         let (mut names, ports) = <([Option<String>; MEMBERS_MOST], _)>::default();
         let places = image.map(|image| &image.places[..]).unwrap_or_default();
         names.iter_mut().zip(places).for_each(|(name, place)| name.clone_from(place));
-        let mut team = RunningTeam { id, spec: spec.clone(), steering, names, ports, gone: ClassCounts::default() };
+        let mut team = RunningTeam { id, spec: spec.clone(), steering, names, ports, gone: Counts::default() };
         team.take_places(spec.clone());
         let (mode, hash) = team.mode();
         if let Some(image) = image {
@@ -255,14 +263,16 @@ impl Daemon {
         }
     }
 
-    /// The teams as ports: their frames are counted by their members, but for those that found none in use. Classes are counted for the team
-    /// as a whole, too.
+    /// The teams as ports: the sums of what their members have carried. Drops are their members', but for frames that found none in use.
     pub(super) fn team_views(&self, uplink: impl Fn(PortId) -> Option<String>) -> Vec<PortView> {
         let (epoch, now) = (self.epoch(), self.clock.now());
         let view = |team: &RunningTeam| {
             let mut state = State::of_team();
             state.counters.receive_drops[Reason::LinkDown as usize] = team.steering.lost_frames();
-            ClassCounts { outward: state.classes, inward: state.inward_classes } = team.classes();
+            let Counts { transmit, receive, outward, inward } = team.counts();
+            state.counters.sent_all(0, transmit);
+            state.counters.received_all(0, receive);
+            (state.classes, state.inward_classes) = (outward, inward);
             PortView {
                 spec: None,
                 name: team.spec.name.clone(),

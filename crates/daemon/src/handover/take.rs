@@ -237,7 +237,9 @@ fn arrive(daemon: &Daemon, host: &Host, arrivals: Arrivals, rest: &Rest) -> Goin
     serve::settle_uplinks(daemon, host, &rest.announcements);
     daemon.know_again(rest.interests.as_deref(), &rest.neighbours);
     for (name, service) in uplinks {
-        service.into_iter().for_each(|(service, waiting)| daemon.serve_uplink_again(service, &waiting));
+        if let Some((service, waiting, agents)) = service {
+            daemon.serve_uplink_again(service, &waiting, &agents);
+        }
         going.0.push((name, since()));
     }
     let mut fronts_to_hear = Vec::new();

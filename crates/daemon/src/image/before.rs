@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{FunctionImage, Image, LinkImage, PortImage, RingsImage, UplinkImage};
 
-/// Version 2: no handled messages were in a VMM's socket.
+/// Version 2: agents were not handed over, and no handled messages were in a VMM's socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Image2 {
     ports: Vec<PortImage2>,
@@ -39,6 +39,7 @@ impl From<Image2> for Image {
             numbers,
             signals,
             waiting,
+            agents: Vec::new(),
             link,
             unread: None,
         };

@@ -375,7 +375,7 @@ mod tests {
         let another = more.replace("802.3ad", "active-standby");
         let line = "~ team up: mode 802.3ad → active-standby (VMs lose their way out for a moment)\n";
         assert_eq!(plan(&more, &another), line);
-        let line = "~ uplink: vlan (not set) → 7 (VMs lose their way out for a moment)\n";
+        let line = "~ uplink: vlan (not set) → 7\n";
         assert_eq!(plan(&querier, &querier.replace("querier\"", "querier\"\nvlan = 7")), line);
         let mirror = |more: &str| format!("[[mirror]]\nname = \"watch\"\n{more}\n");
         let watch = |more: &str| two("") + &mirror(&format!("ports = \"vm1\"\nto = \"far\"\n{more}"));

@@ -130,5 +130,5 @@ fn of(service: &mut Service, table: &mut Table, now: Time) -> Result<PortImage, 
         }
     };
     let (id, numbers, signals, waiting) = (port.id().0, port.numbers(), schedule.written(), port.waiting_frames());
-    Ok(PortImage { name: name(), id, numbers, signals, waiting, link, unread })
+    Ok(PortImage { name: name(), id, numbers, signals, waiting, agents: port.agents(), link, unread })
 }

@@ -1,10 +1,24 @@
-//! The words of the commands that change one thing of a running daemon: `port`, `vf`, `card`, `group`, `uplink`, `team`, `mirror`.
+//! The words of the commands that change one thing of a running daemon: `port`, `vf`, `card`, `group`, `uplink`, `team`, `mirror`, `class`.
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
 use super::Which;
+
+/// The options of every change.
+#[derive(Debug, Args)]
+pub struct ChangeOptions {
+    /// Do not ask, even if a VM loses its adapter or its way out
+    #[arg(long, short = 'y')]
+    pub yes: bool,
+    /// Also write it into the host file, whose comments and order stay
+    #[arg(long)]
+    pub save: bool,
+    /// The daemon to ask.
+    #[command(flatten)]
+    pub which: Which,
+}
 
 /// `port`.
 #[derive(Debug, Args)]
@@ -24,26 +38,17 @@ pub enum PortChange {
         /// Its keys (docs/host-file.md); relative paths begin at the host file's folder
         #[arg(value_name = "KEY=VALUE", value_parser = value)]
         values: Vec<(String, String)>,
-        /// Also write it into the host file, whose comments and order stay
-        #[arg(long)]
-        save: bool,
-        /// The daemon to ask.
+        /// The options of the change.
         #[command(flatten)]
-        which: Which,
+        options: ChangeOptions,
     },
     /// Remove a port
     Remove {
         /// Its name
         port: String,
-        /// Do not ask, even if a VM is attached
-        #[arg(long, short = 'y')]
-        yes: bool,
-        /// Also write it into the host file, whose comments and order stay
-        #[arg(long)]
-        save: bool,
-        /// The daemon to ask.
+        /// The options of the change.
         #[command(flatten)]
-        which: Which,
+        options: ChangeOptions,
     },
     /// Change values of a port: nicety port set vm1 buffer=4MiB
     Set {
@@ -52,15 +57,9 @@ pub enum PortChange {
         /// Keys and their new values; without a value a key gets its default
         #[arg(value_name = "KEY=VALUE", required = true, value_parser = value)]
         values: Vec<(String, String)>,
-        /// Do not ask, even if a VM that is attached loses its adapter
-        #[arg(long, short = 'y')]
-        yes: bool,
-        /// Also write it into the host file, whose comments and order stay
-        #[arg(long)]
-        save: bool,
-        /// The daemon to ask.
+        /// The options of the change.
         #[command(flatten)]
-        which: Which,
+        options: ChangeOptions,
     },
     /// Bring a port back as new that a defect has ended (its state is `failed`)
     Restart {
@@ -142,15 +141,9 @@ pub struct VfSet {
     /// Words, each with its value
     #[arg(value_name = "WORD VALUE", required = true, num_args = 2..)]
     pub values: Vec<String>,
-    /// Do not ask, even if a VM that is attached loses its adapter
-    #[arg(long, short = 'y')]
-    pub yes: bool,
-    /// Also write it into the host file, whose comments and order stay
-    #[arg(long)]
-    pub save: bool,
-    /// The daemon to ask.
+    /// The options of the change.
     #[command(flatten)]
-    pub which: Which,
+    pub options: ChangeOptions,
 }
 
 /// `card`.
@@ -185,57 +178,70 @@ pub struct ListCommand {
     pub change: ListChange,
 }
 
-/// Changes to a port group, an uplink, a team or a mirror.
+/// `class`.
+#[derive(Debug, Args)]
+pub struct ClassCommand {
+    /// The change.
+    #[command(subcommand)]
+    pub change: ClassChange,
+}
+
+/// Changes to a class of I/O control.
+#[derive(Debug, Subcommand)]
+pub enum ClassChange {
+    /// The changes that ports, groups and uplinks have too.
+    #[command(flatten)]
+    List(ListChange),
+    /// Change what one port gets inside a class: nicety class port tap0/vm vm1 shares=80 limit=2Gbit/s
+    Port {
+        /// The class, with its uplink or team before it: tap0/vm
+        #[arg(value_name = "UPLINK/CLASS")]
+        name: String,
+        /// The port
+        port: String,
+        /// shares, reservation or limit, and its value; without a value the port has what the class's other ports have
+        #[arg(value_name = "TERM=VALUE", required = true, value_parser = value)]
+        values: Vec<(String, String)>,
+        /// The options of the change.
+        #[command(flatten)]
+        options: ChangeOptions,
+    },
+}
+
+/// Changes to a port group, an uplink, a team, a mirror or a class.
 #[derive(Debug, Subcommand)]
 pub enum ListChange {
     /// Add one, with the keys of the host file: nicety group add web vlan=10; nicety uplink add tap7 kind=tap; nicety card add
-    /// nic0 chip=82599; nicety team add lan members=tap0,tap1 mode=active-standby; nicety mirror add watch ports=vm1 to=vm9
+    /// nic0 chip=82599; nicety team add lan members=tap0,tap1 mode=active-standby; nicety mirror add watch ports=vm1 to=vm9; nicety
+    /// class add tap0/iscsi reservation=2Gbit/s
     Add {
-        /// Its name; a tap's is its interface
+        /// Its name; a tap's is its interface, a class's has its uplink or team before it (tap0/iscsi)
         name: String,
         /// Its keys (docs/host-file.md); relative paths begin at the host file's folder
         #[arg(value_name = "KEY=VALUE", value_parser = value)]
         values: Vec<(String, String)>,
-        /// Do not ask, even if VMs lose their way out (a team, a mirror)
-        #[arg(long, short = 'y')]
-        yes: bool,
-        /// Also write it into the host file, whose comments and order stay
-        #[arg(long)]
-        save: bool,
-        /// The daemon to ask.
+        /// The options of the change.
         #[command(flatten)]
-        which: Which,
+        options: ChangeOptions,
     },
     /// Remove one; a group or a card that ports are in stays, and a team takes its uplinks with it
     Remove {
-        /// Its name; an uplink's without one is its kind
+        /// Its name; an uplink's without one is its kind, a class's has its uplink or team before it (tap0/iscsi)
         name: String,
-        /// Do not ask, even if VMs lose their way out
-        #[arg(long, short = 'y')]
-        yes: bool,
-        /// Also write it into the host file, whose comments and order stay
-        #[arg(long)]
-        save: bool,
-        /// The daemon to ask.
+        /// The options of the change.
         #[command(flatten)]
-        which: Which,
+        options: ChangeOptions,
     },
     /// Change values of one: nicety group set web vlan=20
     Set {
-        /// Its name; an uplink's without one is its kind
+        /// Its name; an uplink's without one is its kind, a class's has its uplink or team before it (tap0/iscsi)
         name: String,
         /// Keys and their new values; without a value a key gets its default
         #[arg(value_name = "KEY=VALUE", required = true, value_parser = value)]
         values: Vec<(String, String)>,
-        /// Do not ask, even if VMs lose their way out
-        #[arg(long, short = 'y')]
-        yes: bool,
-        /// Also write it into the host file, whose comments and order stay
-        #[arg(long)]
-        save: bool,
-        /// The daemon to ask.
+        /// The options of the change.
         #[command(flatten)]
-        which: Which,
+        options: ChangeOptions,
     },
 }
 

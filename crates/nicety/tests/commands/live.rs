@@ -76,6 +76,69 @@ fn ports_are_added_changed_and_removed_one_by_one_and_come_back_after_a_restart(
 }
 
 #[test]
+fn classes_and_what_a_port_gets_in_one_are_changed_one_by_one_saved_and_refused_with_the_arithmetic() {
+    const UPLINK: &str = "[[uplink]]\nkind = \"null\"\nname = \"up\"\nrate = \"10Gbit/s\"\n\n";
+    let host = format!("{UPLINK}{HOST}");
+    let scratch = Scratch::with(&host);
+    let served = Served::start(&scratch);
+    for (args, out) in [
+        (&["class", "add", "up/iscsi", "reservation=2Gbit/s"][..], "+ io_class.up.iscsi\n"),
+        (&["class", "add", "up/vm", "reservation=3Gbit/s"], "+ io_class.up.vm\n"),
+        (&["class", "set", "up/iscsi", "limit=5Gbit/s"], "~ io_class.up.iscsi: limit (not set) → 5Gbit/s\n"),
+        (
+            &["class", "port", "up/vm", "vm1", "shares=80", "reservation=1Gbit/s"],
+            "~ io_class.up.vm: reservation_of (not set) → vm1=1Gbit/s, shares_of (not set) → vm1=80\n",
+        ),
+        (&["class", "port", "up/vm", "vm2", "shares=10"], "~ io_class.up.vm: shares_of vm1=80 → vm1=80,vm2=10\n"),
+        (
+            &["class", "port", "up/vm", "vm1", "shares=60", "limit=4Gbit/s"],
+            "~ io_class.up.vm: limit_of (not set) → vm1=4Gbit/s, shares_of vm1=80,vm2=10 → vm1=60,vm2=10\n",
+        ),
+        (&["class", "port", "up/vm", "vm2", "shares="], "~ io_class.up.vm: shares_of vm1=60,vm2=10 → vm1=60\n"),
+    ] {
+        let done = scratch.run(args);
+        assert_eq!((done.code, done.out.as_str()), (Some(0), out), "{args:?}: {done:?}");
+    }
+    for (args, message) in [
+        (
+            &["class", "set", "up/vm", "reservation=6Gbit/s"][..],
+            "class up/vm: reservation: 2Gbit/s + 6Gbit/s = 8Gbit/s are reserved on up, and 75 % of its slowest link may be: \
+             7.5Gbit/s of the 10Gbit/s of up",
+        ),
+        (
+            &["class", "port", "up/vm", "vm2", "reservation=2500Mbit/s"],
+            "class up/vm: reservation_of: 1Gbit/s + 2.5Gbit/s = 3.5Gbit/s are reserved for its ports, and for the class: 3Gbit/s",
+        ),
+        (&["class", "port", "up/vm", "vm2", "shares=0"], "class up/vm: shares_of: 0 is not from 1 to 100"),
+        (&["class", "set", "up/iscsi", "shares=0"], "class up/iscsi: shares: 0 is not from 1 to 100"),
+        (&["class", "port", "up/vm", "vm2", "limit=10kbit/s"], "class up/vm: limit_of: 10kbit/s is too small"),
+        (&["class", "port", "up/vm", "vm3", "shares=5"], "there is no port \"vm3\""),
+        (&["class", "port", "up/vm", "vm2", "share=5"], "class up/vm: share_of: there is no such key"),
+        (&["class", "set", "up/nfs", "shares=5"], "there is no class \"up/nfs\""),
+        (&["class", "add", "up/vm"], "there is class \"up/vm\" already"),
+        (&["class", "set", "up/vm", "uplink=down"], "a class keeps its name, up/vm: remove it, and add another"),
+        (&["class", "set", "vm", "shares=5"], "a class has its uplink or team before its name, such as tap0/vm"),
+    ] {
+        let ended = scratch.run(args);
+        assert!(ended.code == Some(2) && ended.err.contains(message), "{args:?}: {ended:?}");
+    }
+    // One class, then all.
+    let saved = scratch.run(&["class", "set", "up/iscsi", "shares=70", "--save"]);
+    assert_eq!(saved.code, Some(0), "{saved:?}");
+    let file = || std::fs::read_to_string(scratch.path().join("host.toml")).unwrap();
+    let iscsi = "\n[[io_class]]\nname = \"iscsi\"\nuplink = \"up\"\nlimit = \"5Gbit/s\"\nreservation = \"2Gbit/s\"\nshares = 70\n";
+    assert_eq!(file(), format!("{host}{iscsi}"));
+    assert_eq!(scratch.run(&["save"]).code, Some(0));
+    let vm = "\n[[io_class]]\nname = \"vm\"\nuplink = \"up\"\nlimit_of = \"vm1=4Gbit/s\"\nreservation = \"3Gbit/s\"\n\
+              reservation_of = \"vm1=1Gbit/s\"\nshares_of = \"vm1=60\"\n";
+    assert_eq!(file(), format!("{host}{iscsi}{vm}"));
+    let removed = scratch.run(&["class", "remove", "up/vm", "--save"]);
+    assert_eq!((removed.code, removed.out.as_str()), (Some(0), "- io_class.up.vm\n"), "{removed:?}");
+    assert_eq!(file(), format!("{host}{iscsi}"));
+    assert_eq!(served.end(Signal::TERM), Some(0));
+}
+
+#[test]
 fn attach_and_try_ask_the_daemon_that_runs_and_the_file_where_none_does() {
     let scratch = Scratch::with(HOST);
     let served = Served::start(&scratch);

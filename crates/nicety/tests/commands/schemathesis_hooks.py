@@ -28,6 +28,11 @@ RULES = [
     r"has no uplink, of which it would be a part|has no rate, and a reservation is a part of it|it may send at most",
     r"are reserved (on|for ports of class) |a port of class .* may send at most|there is no AF_XDP uplink yet",
     r'".*" (has a|does not begin with a letter|cannot be an interface)|it has \d+ characters',
+    # Classes of I/O control.
+    r"bit/s is too small|are reserved( for .*)?, and only .* may be sent|are reserved for its ports, and for the class",
+    r"each guest chooses this itself|is the class of all frames|has no frames: say which|frames come first up to the class's",
+    r"is there twice|is none of the class's ports|a frame may be of this class and of|has a class .* already|has more than \d+ classes",
+    r"its last port is below its first",
     # Mirrors.
     r"gets the copies of mirror .* already|would get copies of what it gets: a loop|copies are not copied again",
     r"has no frames: say whose|there is no (uplink and no team|port and no uplink|port) \"|copies take one|a switch has at most \d+ mirrors",

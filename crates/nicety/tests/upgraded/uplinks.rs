@@ -197,3 +197,33 @@ fn functions_of_a_card_keep_what_they_were_granted_when_the_daemon_is_replaced()
         kept_goes_on(kept, &[adapter, adapter], 3);
     }
 }
+
+#[test]
+fn what_a_port_gets_inside_a_class_by_a_live_change_goes_on_when_the_daemon_is_replaced() {
+    let host = format!(
+        "{CONTROL}[[uplink]]\nkind = \"null\"\nname = \"up\"\nrate = \"10Gbit/s\"\n{}{}",
+        port("vmxnet3", 1, ""),
+        port("vmxnet3", 2, "")
+    );
+    let kept = Kept::start_on(tempfile::tempdir().unwrap(), &host);
+    let ask = |words: &[&str]| {
+        let done = kept.asked(words);
+        assert!(done.status.success(), "{done:?}\n{}", kept.log());
+        String::from_utf8(done.stdout).unwrap()
+    };
+    ask(&["class", "add", "up/vm", "reservation=3Gbit/s"]);
+    ask(&["class", "port", "up/vm", "vm1", "shares=80", "reservation=1Gbit/s", "limit=2Gbit/s"]);
+    let classes = |text: &str| text.split_once("[[io_class]]").map(|(_, rest)| rest.to_owned());
+    let before = classes(&ask(&["export"])).unwrap();
+    assert!(before.contains("shares_of = \"vm1=80\""), "{before}");
+    kept.upgrade();
+    assert_eq!(classes(&ask(&["export"])), Some(before));
+    let changed = ask(&["class", "port", "up/vm", "vm1", "shares=", "reservation=", "limit="]);
+    let line = "~ io_class.up.vm: limit_of vm1=2Gbit/s → (not set), reservation_of vm1=1Gbit/s → (not set), \
+                shares_of vm1=80 → (not set)\n";
+    assert_eq!(changed, line);
+    let ports = kept.json(&["ports", "--json"]);
+    let names: Vec<&str> =
+        ports["ports"][0]["io_classes"].as_array().unwrap().iter().filter_map(|class| class["name"].as_str()).collect();
+    assert_eq!(names, ["vm"], "its uplink is controlled");
+}

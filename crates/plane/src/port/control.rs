@@ -1,14 +1,14 @@
 //! I/O control of an uplink: frames are divided into classes, and each class keeps what it was promised.
 
 use nicety_adapter::{Batch, Frames, HEAD_MOST, Packet, Pick, PortId, Reason, Time};
-use nicety_ioc::{Class, Classifier, Lane, Scheduler, mark_dscp};
+use nicety_ioc::{CLASSES_MOST, Class, Classifier, Lane, Scheduler, mark_dscp};
 use nicety_memory::MapError;
 
 use super::caught::caught;
 use super::inner::Inner;
 use super::{Port, Shell};
-use crate::backlog::Drained;
-use crate::inward::{Inward, InwardControl};
+use crate::backlog::{Arrival, Drained};
+use crate::inward::{Inward, InwardControl, Terms};
 use crate::order::class_of;
 
 /// The part of I/O control that knows frames.
@@ -16,6 +16,36 @@ use crate::order::class_of;
 pub(super) struct Control {
     classifier: Classifier,
     states: Vec<ClassState>,
+    /// By port: the classes of its frames, unless all are of one.
+    used: Vec<Used>,
+}
+
+/// A port uses a class for this long after its last frame of it, and for twice as long at most.
+const USED_NS: u64 = 1_000_000_000;
+
+/// The classes of which a port has lately sent frames, a bit each.
+#[derive(Clone, Copy, Debug, Default)]
+struct Used {
+    /// Since `since`, and in the [`USED_NS`] before that.
+    now: u16,
+    before: u16,
+    since: Time,
+}
+
+impl Used {
+    #[inline]
+    fn insert(&mut self, class: u16, now: Time) {
+        let age_ns = now.0.saturating_sub(self.since.0);
+        if age_ns >= USED_NS {
+            self.before = if age_ns < 2 * USED_NS { self.now } else { 0 };
+            (self.now, self.since) = (0, now);
+        }
+        self.now |= 1 << (class % CLASSES_MOST as u16);
+    }
+
+    fn has(self, class: u16) -> bool {
+        (self.now | self.before) & 1 << (class % CLASSES_MOST as u16) != 0
+    }
 }
 
 /// An uplink's counters of a class.
@@ -27,7 +57,7 @@ pub struct ClassState {
     pub packets: u64,
     /// Their bytes on the wire.
     pub bytes: u64,
-    /// Packets that were dropped because no room was left for their sender.
+    /// Packets that were dropped because no room was left, or, of what comes in, to tell their sender.
     pub dropped: u64,
     /// Packets that wait now.
     pub waiting: u64,
@@ -36,6 +66,16 @@ pub struct ClassState {
 }
 
 impl ClassState {
+    /// Counts of classes that stay go on; what waits is counted again.
+    pub(crate) fn inherit(new: &mut [Self], old: &[Self]) {
+        for state in new {
+            if let Some(old) = old.iter().find(|old| old.name == state.name) {
+                *state = old.clone();
+            }
+            state.waiting = 0;
+        }
+    }
+
     /// Adds a class's counts to those of the class of the same name.
     pub fn add_to(self, sums: &mut Vec<Self>) {
         let Some(sum) = sums.iter_mut().find(|sum| sum.name == self.name) else {
@@ -54,7 +94,8 @@ impl ClassState {
 impl Control {
     fn new(classes: &[Class]) -> Self {
         let states = classes.iter().map(|class| ClassState { name: class.name.clone(), ..ClassState::default() });
-        Self { classifier: Classifier::new(classes), states: states.collect() }
+        let used = vec![Used::default(); nicety_switch::PORTS];
+        Self { classifier: Classifier::new(classes), states: states.collect(), used }
     }
 
     pub fn states(&self) -> Vec<ClassState> {
@@ -73,16 +114,6 @@ impl Control {
     /// The backlog was dropped.
     pub fn cleared(&mut self) {
         self.states.iter_mut().for_each(|state| state.waiting = 0);
-    }
-
-    /// Counts of a class that stays are kept.
-    fn inherit(&mut self, old: &Self) {
-        for state in &mut self.states {
-            if let Some(old) = old.states.iter().find(|old| old.name == state.name) {
-                *state = old.clone();
-            }
-            state.waiting = 0;
-        }
     }
 }
 
@@ -107,7 +138,7 @@ impl Port {
             return;
         }
         if let (Some(new), Some(old)) = (&mut control, &inner.control) {
-            new.inherit(old);
+            ClassState::inherit(&mut new.states, &old.states);
         }
         let old = std::mem::replace(&mut inner.control, control);
         inner.backlog.change_order(scheduler, now);
@@ -122,24 +153,48 @@ impl Port {
 }
 
 impl Port {
-    /// Controls what comes in by this uplink from now on, or nothing. Frames that waited under an earlier control are lost, and counted.
-    pub fn set_inward(&self, control: Option<&InwardControl>) -> Result<(), MapError> {
+    /// Controls what comes in by this uplink from now on, or nothing. Another rate and other classes find what waits, and nothing is lost.
+    /// Frames that waited in a buffer of another size, or are to be controlled no more, are lost, and counted.
+    pub fn set_inward(&self, control: Option<&InwardControl>, now: Time) -> Result<(), MapError> {
         if !self.leads_out() {
             return Ok(());
         }
-        let new = control.map(Inward::new).transpose()?.map(Box::new);
-        let (old, lost) = self.inward().replace(new);
-        if lost > 0 {
-            self.lose(lost, Reason::Removed);
+        let mut new = None;
+        if let Some(control) = control {
+            let mut terms = Terms::new(control);
+            let change = |inward: &mut Inward| {
+                let stays = inward.buffer_bytes() == control.buffer_bytes;
+                if stays {
+                    inward.change(&mut terms, now);
+                }
+                stays
+            };
+            if self.inward().with(change).unwrap_or_default() {
+                self.shell.schedule();
+                return Ok(());
+            }
+            new = Some(Box::new(Inward::new(control.buffer_bytes, terms)?));
         }
+        let (old, lost) = self.inward().replace(new);
+        self.lose(lost, Reason::Removed);
         drop(old);
         Ok(())
     }
 
     /// Counts frames that came in by this uplink and were dropped.
     pub(crate) fn lose(&self, frames: u64, reason: Reason) {
-        let mut inner = self.lock();
-        (0..frames).for_each(|_| inner.counters.transmit_drop(reason));
+        if frames > 0 {
+            let mut inner = self.lock();
+            (0..frames).for_each(|_| inner.counters.transmit_drop(reason));
+        }
+    }
+
+    /// Other ports have left: what came in by this uplink and waits for them is dropped, and counted.
+    pub(super) fn forget_inward(&self, receivers: &[PortId]) {
+        if self.inward().is_there() {
+            let lost = self.inward().with(|inward| inward.forget(receivers));
+            self.lose(lost.unwrap_or_default(), Reason::Removed);
+        }
     }
 
     /// Asks for a turn at this time.
@@ -162,11 +217,13 @@ impl Inner {
         let Some(mut control) = self.control.take() else { return 0 };
         let port = batch.origin.0;
         let mut all = Passed::default();
-        if let Some(class) = control.classifier.of_port(port).filter(|class| !control.classifier.marks(*class)) {
+        let only = control.classifier.of_port(port);
+        if let Some(class) = only.filter(|class| !control.classifier.marks(*class)) {
             self.pass(&mut control, Lane { class, port }, batch, picks, &mut all, now);
         } else {
             self.pass_each(&mut control, batch, picks, &mut all, now);
         }
+        let may_hold = !all.waits || only.is_some() || self.all_classes_wait(&control, port);
         self.control = Some(control);
         if all.is_due {
             // Some may go now, and no event of the uplink says so.
@@ -174,10 +231,25 @@ impl Inner {
             self.room.insert(0);
             shell.schedule();
         }
-        if all.waits {
+        if all.waits && may_hold {
             *holds |= self.hold(PortId(port), now, shell);
         }
         all.taken
+    }
+
+    /// Whether so much waits of each class that a port uses that it may be held until little is left of one. A port that waited for one of
+    /// its classes would take from the others what they are promised: frames of a class that waits longer than the others are dropped
+    /// when its room is used up.
+    fn all_classes_wait(&mut self, control: &Control, port: u16) -> bool {
+        let used = control.used.get(usize::from(port)).copied().unwrap_or_default();
+        let classes = (0..control.states.len() as u16).map(|class| (used.has(class), Lane { class, port }));
+        let waiting = classes.map(|(is_used, lane)| (is_used, self.backlog.lane_bytes(lane)));
+        let mut lanes = waiting.filter(|(is_used, bytes)| *is_used || *bytes > 0);
+        let few = self.backlog.few();
+        let by_lane = lanes.clone().count() > 1;
+        let waits = !by_lane || lanes.all(|(_, bytes)| bytes > few);
+        self.backlog.release_by_lane(PortId(port), by_lane);
+        waits
     }
 
     /// Frames of several classes: those that follow one another and are of one class go together.
@@ -188,6 +260,11 @@ impl Inner {
         for &pick in picks.iter().take(nicety_adapter::PACKETS) {
             let Some(packet) = batch.packet(pick.packet) else { continue };
             let class = control.classifier.of(port, batch, packet, pick);
+            if of != Some(class)
+                && let Some(used) = control.used.get_mut(usize::from(port))
+            {
+                used.insert(class, now);
+            }
             if let Some(of) = of.replace(class)
                 && of != class
             {
@@ -272,7 +349,7 @@ impl Inner {
         };
         marked.copy_from_slice(head);
         mark_dscp(marked, l3.offset.into(), dscp);
-        self.backlog.push_in_with(lane, batch, packet, marked, pick, now)
+        self.backlog.push_in_with(lane, Arrival { head: marked, ..Arrival::new(batch, packet, pick) }, now)
     }
 
     /// Counts the packets of each class that wait.

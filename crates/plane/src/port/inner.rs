@@ -1,26 +1,22 @@
 //! The state that a port's lock guards: its adapter or uplink, requests and backlog. All code here runs with the lock held.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use nicety_adapter::{
     Adapter, Batch, Budget, Context, Counters, Delivery, Event, Frames, Outbox, Packet, Pick, PortId, Progress, Reason,
     Set, Shape, Shaper, Time, Uplink,
 };
-use nicety_frame::Mac;
 use nicety_memory::{Map, Refusals, Rights, Window};
 
 use super::caught::caught;
 use super::control::Control;
 use super::copies::Copies;
 use super::family::Membership;
-use super::voice::Voice;
+use super::voice::{Agents, Voice};
 use super::{End, Saved, Shell};
-use crate::agent::{Agent, Role};
 use crate::backlog::{Backlog, Drained};
 use crate::pace::Pace;
 use crate::poll::UsualIdle;
-use crate::team::announcement;
 
 pub(super) struct Inner {
     pub end: End,
@@ -85,10 +81,10 @@ pub(super) struct Inner {
     pub sent_before: u64,
     /// A batch of this port is in flight: fetched, not completed.
     pub in_flight: bool,
-    /// The address of a migrated guest, to be announced.
-    pub announced: Option<Mac>,
-    /// The batch in flight is that announcement, not the adapter's.
-    pub announces: bool,
+    /// Some of its agents face the switch.
+    pub speaks_inward: bool,
+    /// The batch in flight is theirs, and not the adapter's or the uplink's.
+    pub is_agents_batch: bool,
     /// Control threads that wait until no batch is in flight; while there are any, nothing is fetched.
     pub waiting: u32,
     /// Limits the frames per hold.
@@ -105,13 +101,10 @@ pub(super) struct Inner {
     /// Changes of the memory map.
     pub memory_changes: u64,
     /// Its agents, each in its role, and memory for what they say.
-    pub agents: Vec<(Role, Box<dyn Agent>)>,
+    pub agents: Agents,
     pub voice: Option<Box<Voice>>,
     /// The uplink had no room for an agent's frame: the agents' next turn is not before this time.
     pub hushed_until: Time,
-    /// Frames of our own that are to leave by this uplink, and the time of the next try.
-    pub announcements: VecDeque<Vec<u8>>,
-    pub announce_at: Option<Time>,
     /// The team's epoch in which the waiting frames came, if this port is in a team.
     pub epoch: u32,
 }
@@ -381,9 +374,8 @@ impl Inner {
         batch.start(&self.memory, id, queue);
         let tokens = self.transmit.as_ref().map_or(u64::MAX, |shaper| shaper.bytes(now).max(1));
         let budget = Budget { bytes: budget.bytes.min(tokens), ..budget };
-        let progress = if let Some(address) = self.announced.take() {
-            self.announce(address, queue, batch);
-            self.announces = !batch.is_empty();
+        let progress = if self.speaks_inward && self.speak_inward(queue, budget, batch, now) {
+            self.is_agents_batch = true;
             Progress { more: true, armed: false }
         } else if let End::Uplink(_) = &self.end {
             self.call_uplink(|uplink, counters| uplink.fetch(id, budget, batch, counters, now))
@@ -401,16 +393,6 @@ impl Inner {
         progress
     }
 
-    /// Announces an address (QEMU's announcement has the same form).
-    fn announce(&mut self, address: Mac, queue: u16, batch: &mut Batch) {
-        let Some(frame) = announcement(address, None) else { return };
-        let Some(mut draft) = batch.draft(frame.len()) else { return };
-        draft.pad_to(frame.len());
-        draft.head_mut().copy_from_slice(&frame);
-        self.counters.sent(queue, 1, draft.len().into());
-        draft.finish_plain(0);
-    }
-
     /// The adapter panicked in the fetch and cannot complete the batch: drop its packets.
     #[cold]
     fn drop_fetched(&mut self, batch: &mut Batch) {
@@ -422,7 +404,7 @@ impl Inner {
 
     /// The packets of a batch are done: complete them.
     pub fn complete(&mut self, batch: &Batch, now: Time) {
-        if std::mem::take(&mut self.announces) {
+        if std::mem::take(&mut self.is_agents_batch) {
             return;
         }
         if let End::Uplink(_) = &self.end {
@@ -693,7 +675,7 @@ impl Inner {
             let (wake, news) = self.call_uplink(|uplink, _| (uplink.wake(), uplink.news()));
             // A port that has left gets no turns.
             let agents = self.agents.iter().filter_map(|(_, agent)| agent.wake()).map(|at| at.max(self.hushed_until));
-            out.wake = wake.into_iter().chain(agents).chain(self.announce_at).min().filter(|_| self.attached);
+            out.wake = wake.into_iter().chain(agents).min().filter(|_| self.attached);
             if let Some(news) = news {
                 shell.news(news);
             }

@@ -5,7 +5,7 @@ use nicety_adapter::{Batch, Budget, Delivery, Frames, Pick, Progress, Reason, Ti
 
 use super::caught::caught;
 use super::inner::{HeldSender, Inner};
-use super::{End, Port};
+use super::{AGENTS, End, Port};
 use crate::backlog::{Drained, sender_of};
 use crate::poll;
 use crate::watch::Fate;
@@ -94,7 +94,7 @@ impl Port {
             }
             return rest;
         }
-        if self.member.is_some() && self.refuses_for_its_team(inner, picks) {
+        if self.is_looked_at_first() && self.look_first(inner, batch, picks, now) {
             return rest;
         }
         let begin = self.shell.now(now);
@@ -144,10 +144,13 @@ impl Port {
         inner.let_all_go()
     }
 
-    /// A member of a team: whether its link is not used any more. Then these frames are dropped. The steering changes first, so none comes
-    /// behind [`drop_overtaken`](Self::drop_overtaken).
-    fn refuses_for_its_team(&self, inner: &mut Inner, picks: &[Pick]) -> bool {
-        let Some(member) = &self.member else { return false };
+    /// Looks at frames before they are offered. True if they are dropped: this is a member of a team, and its link is not used any more.
+    /// The steering changes first, so none comes behind [`drop_overtaken`](Self::drop_overtaken).
+    fn look_first(&self, inner: &mut Inner, batch: &Batch, picks: &[Pick], now: Time) -> bool {
+        let Some(member) = &self.member else {
+            inner.show(batch, picks, now);
+            return false;
+        };
         inner.is_spread = member.steering.spreads_a_port();
         let is_refused = !member.steering.is_usable(member.index);
         if is_refused {
@@ -281,6 +284,9 @@ impl Port {
         }
         if self.has_agents() {
             inner.attend(now);
+            if inner.agents.is_empty() {
+                self.mark(AGENTS, false);
+            }
             gathered.let_go.extend(self.drop_overtaken(&mut inner));
         }
         inner.settle(self.shell.as_ref());

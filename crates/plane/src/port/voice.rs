@@ -2,19 +2,15 @@
 
 use std::sync::Arc;
 
-use nicety_adapter::{Batch, Frames, Pick, PortId, Reason, Time};
+use nicety_adapter::{Batch, Budget, Frames, Pick, PortId, Reason, Time};
 use nicety_memory::{Map, MapError};
 
 use super::caught::caught;
 use super::inner::Inner;
-use crate::agent::LinkState;
+use crate::agent::{Agent, INWARD_MOST, LinkState, OUTWARD_MOST, Role};
 
-/// Most bytes of a frame that an agent hears or sends.
-const FRAME_MOST: usize = 1514;
-
-/// Announcements in one turn, and the time until the next ones, or until the next try if the uplink has no room.
-const ANNOUNCED_AT_ONCE: usize = 64;
-const ANNOUNCE_NS: u64 = 1_000_000;
+/// The time until the next try if the uplink has no room for an agent's frame.
+const AGAIN_NS: u64 = 1_000_000;
 
 /// Memory for a frame of our own.
 pub(super) struct Voice {
@@ -24,56 +20,92 @@ pub(super) struct Voice {
 
 impl Voice {
     pub fn new() -> Result<Self, MapError> {
-        Ok(Self { batch: Batch::new(), map: Arc::new(Map::private(FRAME_MOST)?) })
+        Ok(Self { batch: Batch::new(), map: Arc::new(Map::private(OUTWARD_MOST)?) })
     }
 }
+
+/// The agents of a port, each in its role.
+pub(super) type Agents = Vec<(Role, Box<dyn Agent>)>;
 
 impl Inner {
     /// Lets agents speak before the frames that wait for a full uplink: those take all the room that a turn finds.
     pub fn speak_first(&mut self, now: Time) {
-        let is_due = |at: Option<Time>| at.is_some_and(|at| at <= now);
-        if !self.backlog.is_empty()
-            && (is_due(self.announce_at) || self.agents.iter().any(|(_, agent)| is_due(agent.wake())))
-        {
+        let is_due = |(_, agent): &(Role, Box<dyn Agent>)| agent.wake().is_some_and(|at| at <= now);
+        if !self.backlog.is_empty() && self.agents.iter().any(is_due) {
             self.attend(now);
         }
     }
 
-    /// The agents' part of a turn.
-    #[cold]
-    pub fn attend(&mut self, now: Time) {
-        let is_up = self.call_uplink(|uplink, _| uplink.carrier());
-        let bytes = [self.counters.taken().bytes, self.counters.transmitted().bytes];
-        let state = LinkState { is_up, has_backlog: !self.backlog.is_empty(), bytes };
+    /// Calls the agents. A panic ends the port.
+    fn with_agents(&mut self, act: impl FnOnce(&mut Self, &mut Agents)) {
         let mut agents = std::mem::take(&mut self.agents);
-        let attended = caught(|| {
-            for (_, agent) in &mut agents {
-                agent.link(state, now);
-                if is_up {
-                    agent.speak(now, &mut |frame| self.say(frame, now));
-                }
-            }
-        });
+        let called = caught(|| act(self, &mut agents));
         self.agents = agents;
-        self.announce_some(now);
-        if let Err(cause) = attended {
+        if let Err(cause) = called {
             self.fail(cause);
         }
     }
 
-    /// Sends some of the announcements; the rest soon after.
-    fn announce_some(&mut self, now: Time) {
-        if self.announce_at.is_some_and(|at| at > now) {
-            return;
-        }
-        for _ in 0..ANNOUNCED_AT_ONCE {
-            let Some(frame) = self.announcements.pop_front() else { break };
-            if !self.say(&frame, now) {
-                self.announcements.push_front(frame);
-                break;
-            }
-        }
-        self.announce_at = (!self.announcements.is_empty()).then(|| now.after_ns(ANNOUNCE_NS));
+    /// The part of a turn of the agents that face the link.
+    #[cold]
+    pub fn attend(&mut self, now: Time) {
+        let is_uplink = self.is_uplink();
+        let is_up = self.call_uplink(|uplink, _| uplink.carrier());
+        let bytes = [self.counters.taken().bytes, self.counters.transmitted().bytes];
+        let state = LinkState { is_up, has_backlog: !self.backlog.is_empty(), bytes };
+        self.with_agents(|inner, agents| {
+            agents.retain_mut(|(role, agent)| {
+                if !role.faces_switch(is_uplink) {
+                    agent.link(state, now);
+                    if is_up {
+                        agent.speak(now, &mut |frame| inner.say(frame, now));
+                    }
+                }
+                !agent.is_done()
+            });
+        });
+    }
+
+    /// The part of a turn of the agents that face the switch: puts their frames into an empty batch, up to the budget. False if there are
+    /// none.
+    #[cold]
+    pub fn speak_inward(&mut self, queue: u16, budget: Budget, batch: &mut Batch, now: Time) -> bool {
+        let is_uplink = self.is_uplink();
+        self.with_agents(|inner, agents| {
+            let mut send = |frame: &[u8]| {
+                if batch.len() >= budget.packets || frame.len() > INWARD_MOST {
+                    return false;
+                }
+                let Some(mut draft) = batch.draft(frame.len()) else { return false };
+                draft.pad_to(frame.len());
+                draft.head_mut().copy_from_slice(frame);
+                inner.counters.sent(queue, 1, draft.len().into());
+                draft.finish_plain(0);
+                true
+            };
+            agents.retain_mut(|(role, agent)| {
+                if role.faces_switch(is_uplink) {
+                    agent.speak(now, &mut send);
+                }
+                !agent.is_done()
+            });
+        });
+        self.note_agents();
+        !batch.is_empty()
+    }
+
+    /// Other agents are there.
+    pub fn note_agents(&mut self) {
+        let is_uplink = self.is_uplink();
+        self.speaks_inward = self.agents.iter().any(|(role, _)| role.faces_switch(is_uplink));
+    }
+
+    /// Shows agents the frames that the switch sends to the port.
+    #[cold]
+    pub fn show(&mut self, batch: &Batch, picks: &[Pick], now: Time) {
+        self.with_agents(|_, agents| {
+            agents.iter_mut().for_each(|(_, agent)| agent.receive(&Frames::new(batch, picks), now));
+        });
     }
 
     /// Sends an agent's frame, before all that waits. False if there is no room for it.
@@ -89,7 +121,7 @@ impl Inner {
         }
         let is_sent = !batch.is_empty() && self.deliver(&Frames::new(batch, &[Pick::whole(0)]), now).refused() == 0;
         if !is_sent {
-            self.hushed_until = now.after_ns(ANNOUNCE_NS);
+            self.hushed_until = now.after_ns(AGAIN_NS);
         }
         batch.release();
         self.voice = Some(voice);
@@ -98,19 +130,14 @@ impl Inner {
 
     /// Shows the agents the frames that the switch did not forward.
     pub fn hear(&mut self, batch: &Batch, drops: &[(u16, Reason)], now: Time) {
-        let mut agents = std::mem::take(&mut self.agents);
-        let heard = caught(|| {
-            let mut frame = [0; FRAME_MOST];
+        self.with_agents(|_, agents| {
+            let mut frame = [0; OUTWARD_MOST];
             for (packet, _) in drops.iter().filter(|(_, reason)| is_unforwarded(*reason)) {
                 let Some(packet) = batch.packet(*packet) else { continue };
                 let len = batch.copy(packet, &mut frame);
                 agents.iter_mut().for_each(|(_, agent)| agent.hear(&frame[..len], now));
             }
         });
-        self.agents = agents;
-        if let Err(cause) = heard {
-            self.fail(cause);
-        }
     }
 }
 

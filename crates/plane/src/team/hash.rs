@@ -17,8 +17,8 @@ pub enum Hash {
     Layer2,
     /// And IP addresses: `layer2+3`.
     Layer23,
-    /// IP addresses, ports of TCP and UDP, and the identifier of an ICMP echo; of an ICMP error, those of the packet that it reports:
-    /// `layer3+4`. All fragments of a packet have the same value, but not that of the flow's whole packets.
+    /// IP addresses, ports of TCP and UDP, and the identifier of an ICMP echo; of an ICMP error, addresses and ports of the packet that it
+    /// reports: `layer3+4`. All fragments of a packet have the same value, but not that of the flow's whole packets.
     Layer34,
     /// As [`Layer23`](Hash::Layer23), with the innermost IP addresses of a packet in tunnels that the kernel's flow dissector knows (IP in
     /// IP, GRE, PPPoE; not those over UDP): `encap2+3`.
@@ -125,7 +125,8 @@ struct Flow {
 }
 
 impl Flow {
-    /// `errors`: how many ICMP errors it looks into.
+    /// `errors`: how many ICMP errors it looks into. `None`: an IP header is missing, that of the packet that an error reports among them;
+    /// then the kernel takes `layer2`'s value.
     fn find(head: &[u8], at: usize, kind: L3Kind, ports: bool, is_fragment: bool, errors: u32) -> Option<Self> {
         let word = |at: usize| word(head, at);
         let byte = |at: usize| head.get(at).copied();
@@ -141,16 +142,18 @@ impl Flow {
         if is_fragment {
             return Some(flow);
         }
-        if let (ICMP | ICMPV6, Some(kind_of_message)) = (protocol, head.get(next)) {
+        if let (ICMP | ICMPV6, Some([kind_of_message, ..])) = (protocol, head.get(next..next + 8)) {
             let errors_here: &[u8] = if protocol == ICMP { &[3, 4, 5, 11, 12] } else { &[1, 2, 3, 4] };
             if errors_here.contains(kind_of_message) && errors > 0 {
                 let inner = next + 8;
                 let is_fragment = kind == L3Kind::V4 && head.get(inner + 6..inner + 8).is_some_and(is_fragment_field);
-                return Self::find(head, inner, kind, ports, is_fragment, errors - 1).or(Some(flow));
+                return Self::find(head, inner, kind, ports, is_fragment, errors - 1);
             }
         }
         if ports {
-            flow.ports = ports_of(head, next, protocol).or_else(|| echo(head, next, protocol)).unwrap_or_default();
+            // Of an echo that an error reports, the kernel does not look at the identifier.
+            let identifier = || if errors > 0 { echo(head, next, protocol) } else { None };
+            flow.ports = ports_of(head, next, protocol).or_else(identifier).unwrap_or_default();
         }
         Some(flow)
     }
@@ -171,7 +174,7 @@ fn ports_of(head: &[u8], at: usize, protocol: u8) -> Option<u32> {
 
 /// Type, code and identifier of an ICMP echo. An identifier of 0 counts as 1. The kernel keeps the identifier in host order.
 fn echo(head: &[u8], at: usize, protocol: u8) -> Option<u32> {
-    let [kind, code, _, _, a, b] = *head.get(at..)?.first_chunk()?;
+    let [kind, code, _, _, a, b, _, _] = *head.get(at..)?.first_chunk()?;
     let echoes: &[u8] = match protocol {
         ICMP => &[0, 8, 13, 14],
         ICMPV6 => &[128, 129],

@@ -108,7 +108,8 @@ impl Plane {
         }
         for (place, frames) in frames.into_iter().enumerate().filter(|(_, frames)| !frames.is_empty()) {
             if let Some(member) = team.member(place) {
-                member.announce_all(frames);
+                // It speaks for the team, so it has memory for that.
+                let _has_memory = member.announce_all(frames);
             }
         }
     }
